@@ -1,0 +1,1 @@
+"""minitvm: a small deep-learning compiler."""

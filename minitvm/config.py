@@ -1,0 +1,49 @@
+"""The environment variables, in one table (``docs/environment.md`` is checked against it)."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+from dataclasses import dataclass
+
+from minitvm.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Variable:
+    name: str
+    default: str
+    meaning: str
+
+
+VARIABLES: dict[str, Variable] = {
+    v.name: v
+    for v in (
+        Variable("MINITVM_CACHE_DIR", "~/.cache/minitvm", "folder of compiled kernels; empty turns the cache off"),
+        Variable("MINITVM_NUM_THREADS", "0", "threads a model runs on; 0 is one per physical core"),
+        Variable(
+            "MINITVM_VERIFY", "0", "1 verifies every module between passes, and its numbers; 1 also verifies kernels"
+        ),
+        Variable("MINITVM_PRINT_IR", "", "names of passes, comma-separated, after which the module is printed"),
+    )
+}
+
+
+def read(name: str) -> str:
+    """The value of a variable from :data:`VARIABLES`."""
+    return os.environ.get(name, VARIABLES[name].default)
+
+
+def read_int(name: str) -> int:
+    """The value of an integer variable; :class:`ConfigError` where it is not one."""
+    text = read(name)
+    try:
+        return int(text)
+    except ValueError:
+        raise ConfigError(f"{name} is {text!r}, not an integer", hint=VARIABLES[name].meaning) from None
+
+
+def cache_dir() -> pathlib.Path | None:
+    """The kernel cache's folder, or ``None`` where the cache is off.  Not created here."""
+    text = read("MINITVM_CACHE_DIR")
+    return pathlib.Path(text).expanduser() if text else None

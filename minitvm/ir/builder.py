@@ -1,0 +1,100 @@
+"""Building graphs as one writes Relay: ``var``, ``const``, ``nn.conv2d(...)``, ``nn.batch_norm(...)[0]``.
+
+Every operator class yields one function, named as the operator: ``nn.relu`` here is ``builder.nn.relu``.
+Tensor arguments come first, by position or by the name that ``infer`` gives them; attributes follow by name.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+import minitvm.ir.ops  # noqa: F401  (registers the operators)
+from minitvm.errors import TypeInferenceError
+from minitvm.ir.expr import Call, Constant, Expr, Function, Span, Tuple, Var
+from minitvm.ir.op import OPS, Op, signature
+from minitvm.ir.types import TensorType, Type
+from minitvm.ir.visitor import free_vars
+
+
+def var(name: str, type_: Type | None = None, shape: Sequence[int | None] | None = None, dtype: str = "float32") -> Var:
+    """A variable: ``var("x", TensorType((1, 3)))``, ``var("x", shape=(1, 3))``, or without a type."""
+    if type_ is None and shape is not None:
+        type_ = TensorType(tuple(shape), dtype)
+    return Var(name, type_)
+
+
+def const(value: Any, dtype: str | None = None, name: str | None = None) -> Constant:
+    """A constant; Python floats are float32 and integers int32 unless ``dtype`` says otherwise, as in Relay."""
+    if dtype is None and not isinstance(value, (np.ndarray, np.generic)):
+        array = np.asarray(value)
+        dtype = {"f": "float32", "i": "int32"}.get(array.dtype.kind, array.dtype.name)
+    return Constant(np.asarray(value, dtype), name)
+
+
+def function(body: Expr, params: Sequence[Var] | None = None) -> Function:
+    """A function of ``body`` over ``params``, its free variables by default."""
+    return Function(free_vars(body) if params is None else params, body)
+
+
+def call_op(name: str, *args: Any, span: Span | None = None, **attributes: Any) -> Call:
+    """Call the operator of that name: ``call_op("nn.conv2d", x, w, padding=(1, 1))``."""
+    return _build(OPS[name], args, attributes, span)
+
+
+def _as_expr(value: Any) -> Expr:
+    if isinstance(value, Expr):
+        return value
+    if isinstance(value, (list, tuple)):
+        return Tuple([_as_expr(v) for v in value])
+    return const(value)
+
+
+def _build(op: type[Op], args: Sequence[Any], keywords: dict[str, Any], span: Span | None = None) -> Call:
+    found = signature(op)
+    operands = [_as_expr(a) for a in args]
+    for name in found.names[len(operands) :]:
+        if name not in keywords:
+            break
+        operands.append(_as_expr(keywords.pop(name)))
+    known = list(inspect.signature(op).parameters)
+    for name in keywords:
+        if name not in known:
+            raise TypeInferenceError(
+                f"{op.name}: unknown attribute {name!r}",
+                hint=f"arguments: {', '.join(found.names)}; attributes: {', '.join(known) or 'none'}",
+            )
+    return Call(op(**keywords), operands, span=span)
+
+
+def _builder_of(op: type[Op]) -> Callable[..., Call]:
+    def build(*args: Any, **attributes: Any) -> Call:
+        return _build(op, args, dict(attributes))
+
+    build.__name__ = build.__qualname__ = op.name.rpartition(".")[2]
+    build.__doc__ = op.__doc__
+    return build
+
+
+def _namespaces() -> dict[str, Any]:
+    """``{"add": function, "nn": namespace of functions, ...}`` for every registered operator."""
+    found: dict[str, Any] = {}
+    for name, op in OPS.items():
+        space, _, short = name.rpartition(".")
+        if space:
+            setattr(found.setdefault(space, SimpleNamespace()), short, _builder_of(op))
+        else:
+            found[short] = _builder_of(op)
+    return found
+
+
+def __getattr__(name: str) -> Any:
+    """Operators defined after this module was imported (a user's own) are found too."""
+    found = _namespaces()
+    if name in found:
+        return found[name]
+    raise AttributeError(f"minitvm.ir.builder has no operator {name!r}")

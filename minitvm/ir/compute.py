@@ -1,0 +1,79 @@
+"""Compute rules: an operator's meaning element by element, from which every target's kernels are lowered.
+
+    compute((m, n), lambda i, j: sum_over(k, lambda r: x[i, r] * weight[j, r]))
+
+A rule may use several stages; a stage is indexed like any buffer.  Element functions see loop variables only, so
+they hold no state, and stages compose across operators: that is what makes fusion a substitution.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from minitvm.ir.loop import Buffer, Const, LoopExpr, LoopVar, Reduce, Stage, const
+
+_AXIS_NAMES = "ijklmnopq"
+
+
+def compute(shape: Sequence[int], element: Callable[..., Any], dtype: str | None = None, name: str = "t") -> Stage:
+    """The tensor whose element at ``(i, j, ...)`` is ``element(i, j, ...)``.
+
+    ``dtype`` is needed only where ``element`` returns a Python number.
+    """
+    axes = tuple(LoopVar(_AXIS_NAMES[d] if d < len(_AXIS_NAMES) else f"i{d}") for d in range(len(shape)))
+    value = element(*axes)
+    if not isinstance(value, LoopExpr):
+        assert dtype is not None, "a constant element needs a dtype"
+        value = const(value, dtype)
+    assert dtype is None or value.dtype == dtype, f"element is {value.dtype}, not {dtype}"
+    return Stage(name, tuple(int(d) for d in shape), value.dtype, axes=axes, value=value)
+
+
+def _reduce(kind: str, extents: int | Sequence[int], element: Callable[..., LoopExpr]) -> LoopExpr:
+    sizes = (extents,) if isinstance(extents, int) else tuple(extents)
+    axes = tuple(LoopVar("rstuvw"[d] if d < 6 else f"r{d}") for d in range(len(sizes)))
+    value = element(*axes)
+    if not sizes:
+        return value
+    return Reduce(kind, tuple(zip(axes, sizes, strict=True)), value)
+
+
+def sum_over(extents: int | Sequence[int], element: Callable[..., LoopExpr]) -> LoopExpr:
+    """Sum of ``element(r, ...)`` for ``r`` below each extent; 0 where an extent is 0."""
+    return _reduce("sum", extents, element)
+
+
+def prod_over(extents: int | Sequence[int], element: Callable[..., LoopExpr]) -> LoopExpr:
+    return _reduce("prod", extents, element)
+
+
+def max_over(extents: int | Sequence[int], element: Callable[..., LoopExpr]) -> LoopExpr:
+    """Maximum; minus infinity (or the smallest integer) where an extent is 0."""
+    return _reduce("max", extents, element)
+
+
+def min_over(extents: int | Sequence[int], element: Callable[..., LoopExpr]) -> LoopExpr:
+    return _reduce("min", extents, element)
+
+
+_INT_BITS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64, "uint8": 8, "uint16": 16, "uint32": 32, "uint64": 64}
+
+
+def identity_of(kind: str, dtype: str) -> Const:
+    """The neutral element of a reduction."""
+    if kind in ("sum", "prod"):
+        return const(0 if kind == "sum" else 1, dtype)
+    if dtype == "bool":
+        return const(kind == "min", dtype)
+    if dtype.startswith("float"):
+        return const(float("-inf") if kind == "max" else float("inf"), dtype)
+    bits = _INT_BITS[dtype]
+    low, high = (0, 2**bits - 1) if dtype.startswith("u") else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+    return const(low if kind == "max" else high, dtype)
+
+
+def broadcast_index(buffer: Buffer, index: Sequence[LoopExpr]) -> tuple[LoopExpr, ...]:
+    """The index into ``buffer`` for an element of the result that it is broadcast to (numpy's rule)."""
+    tail = index[len(index) - len(buffer.shape) :]
+    return tuple(Const(0) if extent == 1 else i for i, extent in zip(tail, buffer.shape, strict=True))

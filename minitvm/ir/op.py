@@ -1,0 +1,123 @@
+"""What an operator is: one class per operator, holding all that depends on neither target nor opset."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from minitvm.errors import TypeInferenceError
+from minitvm.ir.types import Type
+
+if TYPE_CHECKING:
+    from minitvm.ir.loop import Buffer
+
+OPS: dict[str, type[Op]] = {}
+"""Every operator class by name; a class registers itself when it is defined."""
+
+
+class Fusion(IntEnum):
+    """Relay's operator patterns (``OpPatternKind``); the order is what FuseOps compares."""
+
+    ELEMWISE = 0
+    BROADCAST = 1
+    INJECTIVE = 2
+    COMM_REDUCE = 3
+    OUT_ELEMWISE_FUSABLE = 4
+    TUPLE = 7
+    OPAQUE = 8
+
+
+class Op:
+    """An operator with its attributes: a subclass is a frozen dataclass, an instance is what a call applies.
+
+    A subclass sets ``name`` (Relay's) and ``fusion``, declares its attributes as dataclass fields
+    with Relay's names, and defines
+
+    * ``infer(*types) -> Type``: shape and dtype of the result; ``raise self.reject(...)`` where the
+      arguments do not fit.  The parameters' names are the operator's argument names.  A parameter with
+      a default of ``None`` is an optional trailing argument; ``*name`` is a variable number of them.
+      Operators over a list of tensors (``concatenate``) take one argument of tuple type, as in Relay.
+    * ``reference(*arrays) -> array or tuple``: the meaning in numpy.  Never writes to its arguments.
+    * ``compute(*buffers) -> Stage or tuple``: the meaning element by element (``minitvm.ir.compute``).
+      Operators without one are lowered by a template, or run as a visible host call.
+    * ``solve(types) -> types`` (optional): fills in argument types that are still ``None``, from the
+      attributes and the known ones (``weight`` from ``channels`` and ``kernel_size``).
+    """
+
+    name: ClassVar[str]
+    fusion: ClassVar[Fusion]
+    stateful: ClassVar[bool] = False
+    """True where two calls with equal arguments may differ (random numbers): never folded or merged."""
+    outputs: ClassVar[int] = 0
+    """Number of results of an operator that returns a tuple of known length; 0: a tensor, or by attribute."""
+
+    def __init_subclass__(cls) -> None:
+        if "name" in cls.__dict__:
+            assert cls.name not in OPS or OPS[cls.name].__qualname__ == cls.__qualname__, f"{cls.name} is defined twice"
+            OPS[cls.name] = cls
+
+    def infer(self, *types: Any) -> Type:
+        raise NotImplementedError(self.name)
+
+    def reference(self, *arrays: Any) -> Any:
+        raise NotImplementedError(self.name)
+
+    def compute(self, *buffers: Any) -> Any:
+        raise NotImplementedError(self.name)
+
+    def solve(self, types: list[Type | None]) -> list[Type | None]:
+        return types
+
+    def reject(self, message: str, hint: str | None = None) -> TypeInferenceError:
+        """The error to raise from ``infer``; the call's text and span are added where it is caught."""
+        return TypeInferenceError(f"{self.name}: {message}", hint=hint)
+
+    def attributes(self) -> dict[str, Any]:
+        """All attributes by name, in order of declaration."""
+        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}  # type: ignore[arg-type]
+
+    def with_attributes(self, **changes: Any) -> Any:
+        """The same operator with other attributes."""
+        return dataclasses.replace(self, **changes)  # type: ignore[type-var]
+
+    @classmethod
+    def has_compute(cls) -> bool:
+        return cls.compute is not Op.compute
+
+    @classmethod
+    def has_reference(cls) -> bool:
+        return cls.reference is not Op.reference
+
+
+@dataclasses.dataclass(frozen=True)
+class Signature:
+    """An operator's arguments, read off ``infer``."""
+
+    names: tuple[str, ...]
+    required: int
+    variadic: bool
+
+
+_signatures: dict[type[Op], Signature] = {}
+
+
+def signature(op: type[Op]) -> Signature:
+    """Argument names of an operator class, how many are required, and whether more may follow."""
+    if op not in _signatures:
+        _signatures[op] = _read_signature(op)
+    return _signatures[op]
+
+
+def _read_signature(op: type[Op]) -> Signature:
+    parameters = list(inspect.signature(op.infer).parameters.values())[1:]
+    fixed = [p for p in parameters if p.kind is not inspect.Parameter.VAR_POSITIONAL]
+    required = sum(p.default is inspect.Parameter.empty for p in fixed)
+    return Signature(tuple(p.name for p in fixed), required, len(fixed) != len(parameters))
+
+
+def compute_of(op: Op, *buffers: Buffer | tuple[Buffer, ...]) -> tuple[Buffer, ...]:
+    """An operator's compute rule, always as a tuple of stages."""
+    result = op.compute(*buffers)
+    return result if isinstance(result, tuple) else (result,)

@@ -1,0 +1,117 @@
+"""Walks and rewrites of the graph: iterative, each node once, the same object back where nothing changed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+
+from minitvm.ir.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem, Var, merge_spans, span_scope
+
+
+def children(expr: Expr) -> tuple[Expr, ...]:
+    """Direct operands.  A function's are its parameters and body; a called function's body is not entered."""
+    if isinstance(expr, Call):
+        return expr.args
+    if isinstance(expr, Tuple):
+        return expr.fields
+    if isinstance(expr, TupleGetItem):
+        return (expr.tuple,)
+    if isinstance(expr, Function):
+        return (*expr.params, expr.body)
+    return ()
+
+
+def post_order(*roots: Expr) -> list[Expr]:
+    """Every node below ``roots`` once, operands before users, left to right (Relay's post-DFS order)."""
+    order: list[Expr] = []
+    done: set[Expr] = set()
+    stack: list[tuple[Expr, bool]] = [(root, False) for root in reversed(roots)]
+    while stack:
+        node, expanded = stack.pop()
+        if node in done:
+            continue
+        if expanded:
+            done.add(node)
+            order.append(node)
+            continue
+        stack.append((node, True))
+        stack.extend((child, False) for child in reversed(children(node)) if child not in done)
+    return order
+
+
+def calls(*roots: Expr) -> list[Call]:
+    """The calls below ``roots`` in post-order."""
+    return [node for node in post_order(*roots) if isinstance(node, Call)]
+
+
+def free_vars(expr: Expr) -> list[Var]:
+    """Variables that no enclosing function binds, in post-order."""
+    bound = set(expr.params) if isinstance(expr, Function) else set()
+    return [node for node in post_order(expr) if isinstance(node, Var) and node not in bound]
+
+
+def use_counts(root: Expr) -> Counter[Expr]:
+    """How many operand positions (and function results) each node fills."""
+    return Counter(child for node in post_order(root) for child in children(node))
+
+
+def users(root: Expr) -> dict[Expr, list[Expr]]:
+    """The nodes that use each node, once per operand position, in post-order."""
+    found: dict[Expr, list[Expr]] = {}
+    for node in post_order(root):
+        for child in children(node):
+            found.setdefault(child, []).append(node)
+    return found
+
+
+def rebuild(expr: Expr, operands: Iterable[Expr]) -> Expr:
+    """``expr`` over other operands (as :func:`children` lists them); ``expr`` itself where they are the same."""
+    new = tuple(operands)
+    old = children(expr)
+    if len(new) == len(old) and all(a is b for a, b in zip(new, old, strict=True)):
+        return expr
+    if isinstance(expr, Call):
+        return Call(expr.op, new, span=expr.span)
+    if isinstance(expr, Tuple):
+        return Tuple(new, span=expr.span)
+    if isinstance(expr, TupleGetItem):
+        return TupleGetItem(new[0], expr.index, span=expr.span)
+    assert isinstance(expr, Function), expr
+    params = [p for p in new[:-1] if isinstance(p, Var)]
+    assert len(params) == len(new) - 1, "a parameter was replaced by something other than a variable"
+    return Function(params, new[-1], expr.attrs, span=expr.span)
+
+
+Visit = Callable[[Expr, Expr], Expr]
+
+
+def rewrite(root: Expr, visit: Visit) -> Expr:
+    """Rebuild bottom-up: ``visit(old, new)`` gets each node and itself over rewritten operands, and returns
+    what replaces it (``new`` to keep it).  Nodes it builds inherit the span of ``old``."""
+    done: dict[Expr, Expr] = {}
+    for node in post_order(root):
+        new = rebuild(node, [done[child] for child in children(node)])
+        with span_scope(node.span):
+            done[node] = visit(node, new)
+    return done[root]
+
+
+def substitute(root: Expr, replacement: dict[Expr, Expr]) -> Expr:
+    """``root`` with every node in ``replacement`` replaced (replacements are not searched again)."""
+    return rewrite(root, lambda old, new: replacement.get(old, new))
+
+
+def simplify_projection(expr: Expr) -> Expr:
+    """``(a, b).1`` is ``b``; anything else is itself."""
+    if isinstance(expr, TupleGetItem) and isinstance(expr.tuple, Tuple):
+        return expr.tuple.fields[expr.index]
+    return expr
+
+
+def span_of(*nodes: Expr) -> tuple[str, ...]:
+    """All places that ``nodes`` came from, for a node that replaces them."""
+    return merge_spans(*(node.span for node in nodes))
+
+
+def is_scalar_constant(expr: Expr) -> bool:
+    return isinstance(expr, Constant) and expr.value.ndim == 0

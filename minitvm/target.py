@@ -1,0 +1,84 @@
+"""Target strings: ``llvm``, ``llvm -mcpu=skylake-avx512``, ``cuda -arch=sm_90 -libs=cudnn,cublas``."""
+
+from __future__ import annotations
+
+import difflib
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from minitvm.errors import TargetError
+
+OPTIONS: dict[str, dict[str, str]] = {
+    "llvm": {
+        "mtriple": "LLVM target triple; the host's by default",
+        "mcpu": "CPU name as LLVM spells it; the host's by default",
+        "mattr": "features to add or remove: +avx2,-fma; the host's by default",
+    },
+    "cuda": {
+        "arch": "architecture to compile for, such as sm_90",
+        "libs": "vendor libraries to hand layers to: cudnn, cublas",
+    },
+}
+
+
+@dataclass(frozen=True)
+class Target:
+    """A kind (``llvm`` or ``cuda``) with its options.  ``str(target)`` parses back."""
+
+    kind: str
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return " ".join([self.kind, *(f"-{k}={v}" for k, v in self.options.items())])
+
+    def __hash__(self) -> int:
+        return hash(str(self))
+
+    @staticmethod
+    def parse(text: str | Target) -> Target:
+        """Parse a target string; :class:`TargetError` names what is unknown and what is close to it."""
+        if isinstance(text, Target):
+            return text
+        words = shlex.split(str(text))
+        kind = words[0] if words else ""
+        if kind not in OPTIONS:
+            raise TargetError(f"unknown target {str(text)!r}", hint=_closest(kind, list(OPTIONS), "targets"))
+        options: dict[str, str] = {}
+        for word in words[1:]:
+            name, equals, value = word.lstrip("-").partition("=")
+            if name not in OPTIONS[kind]:
+                raise TargetError(
+                    f"unknown option {word!r} of target {kind!r}", hint=_closest(name, list(OPTIONS[kind]), "options")
+                )
+            if not equals:
+                raise TargetError(f"option -{name} of target {kind!r} has no value", hint=f"write -{name}=VALUE")
+            options[name] = value
+        return Target(kind, options)
+
+    @property
+    def libs(self) -> tuple[str, ...]:
+        return tuple(lib for lib in self.options.get("libs", "").split(",") if lib)
+
+
+@dataclass(frozen=True)
+class MachineModel:
+    """What templates need to know of a target; derived from the target string, never hard-wired."""
+
+    vector_bytes: int  # width of one vector register: 64 AVX-512, 32 AVX, 16 SSE and NEON
+    vector_registers: int  # 32 or 16
+    l1_bytes: int = 32 * 1024
+    l2_bytes: int = 512 * 1024
+    threads: int = 1
+    features: frozenset[str] = frozenset()
+
+    def lanes(self, dtype: str) -> int:
+        """Elements of ``dtype`` in one vector register."""
+        bits = 8 if dtype == "bool" else int("".join(c for c in dtype if c.isdigit()))
+        return max(1, self.vector_bytes * 8 // bits)
+
+
+def _closest(word: str, known: list[str], what: str) -> str:
+    near = difflib.get_close_matches(word, known, n=1)
+    listing = f"known {what}: {', '.join(known)}"
+    return f"did you mean {near[0]!r}? {listing}" if near else listing
