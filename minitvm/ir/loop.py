@@ -35,7 +35,9 @@ INTRINSICS: dict[str, int] = {
 """Scalar functions and their arity.  ``isnan`` and ``isinf`` return bool, all others the dtype of the operand."""
 
 COMPARISONS = frozenset({"eq", "ne", "lt", "le"})
-BINARY_OPS = (
+BINARY_OPS = COMPARISONS | frozenset(
+    ("add", "sub", "mul", "div", "mod", "floordiv", "floormod", "min", "max", "pow", "and", "or", "xor", "shl", "shr")
+)
     frozenset(
         [
             "add",
