@@ -38,27 +38,6 @@ COMPARISONS = frozenset({"eq", "ne", "lt", "le"})
 BINARY_OPS = COMPARISONS | frozenset(
     ("add", "sub", "mul", "div", "mod", "floordiv", "floormod", "min", "max", "pow", "and", "or", "xor", "shl", "shr")
 )
-    frozenset(
-        [
-            "add",
-            "sub",
-            "mul",
-            "div",
-            "mod",
-            "floordiv",
-            "floormod",
-            "min",
-            "max",
-            "pow",
-            "and",
-            "or",
-            "xor",
-            "shl",
-            "shr",
-        ]
-    )
-    | COMPARISONS
-)
 
 _ids = itertools.count()
 
