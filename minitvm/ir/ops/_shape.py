@@ -1,0 +1,156 @@
+"""Shape arithmetic that operators share: axes, broadcasting, reshaping; a dimension may be ``None`` (unknown)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from minitvm.ir.loop import Const, LoopExpr
+from minitvm.ir.op import Op
+from minitvm.ir.types import Dim, Shape, TensorType, TupleType
+
+
+def as_ints(value: int | Iterable[int]) -> tuple[int, ...]:
+    """One integer or several, as a tuple of Python integers."""
+    return tuple(int(v) for v in value) if isinstance(value, Iterable) else (int(value),)
+
+
+def freeze_ints(op: Op, *attributes: str) -> None:
+    """Make attributes tuples of integers, whatever sequence they were given as; ``None`` stays."""
+    for attribute in attributes:
+        value = getattr(op, attribute)
+        if value is not None:
+            object.__setattr__(op, attribute, as_ints(value))
+
+
+def require_tensor(op: Op, type_: Any, argument: str) -> TensorType:
+    if not isinstance(type_, TensorType):
+        raise op.reject(f"{argument} must be a tensor, not {type_}")
+    return type_
+
+
+def require_tuple(op: Op, type_: Any) -> tuple[TensorType, ...]:
+    """The tensors of an argument that is a list of them; at least one."""
+    if not isinstance(type_, TupleType) or not all(isinstance(f, TensorType) for f in type_.fields):
+        raise op.reject(f"takes one tuple of tensors, not {type_}", hint="write a Python list or a Tuple")
+    if not type_.fields:
+        raise op.reject("takes at least one tensor, the tuple is empty")
+    return type_.fields  # type: ignore[return-value]
+
+
+def require_kind(op: Op, type_: TensorType, kinds: str, argument: str = "the argument") -> None:
+    """Reject a dtype whose numpy kind (``b i u f``) is not in ``kinds``."""
+    names = {"b": "bool", "i": "signed integer", "u": "unsigned integer", "f": "float"}
+    if np.dtype(type_.dtype).kind not in kinds:
+        raise op.reject(f"{argument} is {type_}; expected {' or '.join(names[k] for k in kinds)}")
+
+
+def require_same_dtype(op: Op, *types: TensorType) -> str:
+    if len({t.dtype for t in types}) > 1:
+        raise op.reject(f"dtypes differ: {' and '.join(map(str, types))}", hint="cast one side")
+    return types[0].dtype
+
+
+def normalize_axis(op: Op, axis: int, rank: int) -> int:
+    """``axis`` counted from the front."""
+    if not -rank <= axis < rank:
+        raise op.reject(f"axis {axis} is out of range for rank {rank}")
+    return axis % rank
+
+
+def normalize_axes(op: Op, axes: Sequence[int], rank: int) -> tuple[int, ...]:
+    """``axes`` counted from the front, in the order given; each at most once."""
+    found = tuple(normalize_axis(op, axis, rank) for axis in axes)
+    if len(set(found)) != len(found):
+        raise op.reject(f"an axis is repeated in {list(axes)}")
+    return found
+
+
+def broadcast_dim(a: Dim, b: Dim) -> Dim:
+    """numpy's rule for one dimension; an unknown one is taken to fit.  Raises ``ValueError`` where they differ."""
+    if a == 1 or a == b:
+        return b
+    if b == 1 or a is None:
+        return a if b == 1 else b
+    if b is None:
+        return a
+    raise ValueError(f"{a} and {b}")
+
+
+def broadcast_shapes(op: Op, *types: TensorType) -> Shape:
+    """The common shape of ``types`` by numpy's rule; rejects the call where there is none."""
+    rank = max(t.rank for t in types)
+    result: list[Dim] = [1] * rank
+    for type_ in types:
+        for d, dim in enumerate(type_.shape, rank - type_.rank):
+            try:
+                result[d] = broadcast_dim(result[d], dim)
+            except ValueError as error:
+                shapes = " and ".join(map(str, types))
+                raise op.reject(
+                    f"shapes do not broadcast: {shapes}",
+                    hint=f"dimension {d - rank} is {error}; they must agree or be 1",
+                ) from None
+    return tuple(result)
+
+
+def unify_dim(a: Dim, b: Dim) -> Dim:
+    """A dimension that two types agree on; ``None`` where they do not."""
+    return a if a == b else None
+
+
+def product(shape: Iterable[Dim]) -> Dim:
+    """Number of elements; ``None`` where a dimension is unknown (unless another is 0)."""
+    dims = list(shape)
+    if 0 in dims:
+        return 0
+    return None if None in dims else math.prod(dims)  # type: ignore[arg-type]
+
+
+def flatten_index(index: Sequence[LoopExpr], shape: Sequence[int]) -> LoopExpr:
+    """The row-major position of ``index`` in ``shape``."""
+    flat: LoopExpr = Const(0)
+    for i, extent in zip(index, shape, strict=True):
+        flat = flat * extent + i
+    return flat
+
+
+def unflatten_index(flat: LoopExpr, shape: Sequence[int]) -> list[LoopExpr]:
+    """The inverse of :func:`flatten_index`; ``flat`` is within the shape, so the first needs no remainder."""
+    index: list[LoopExpr] = []
+    for d in range(len(shape)):
+        inner = math.prod(shape[d + 1 :])
+        index.append(flat // inner if d == 0 else (flat // inner) % shape[d])
+    return index
+
+
+def _groups(source: Sequence[int], target: Sequence[int]) -> Iterable[tuple[list[int], list[int]]]:
+    """Dimensions of both shapes (1s left out) in the smallest runs of equal product."""
+    left = [d for d, extent in enumerate(source) if extent != 1]
+    right = [d for d, extent in enumerate(target) if extent != 1]
+    while left or right:
+        a, b = [left.pop(0)], [right.pop(0)]
+        while (p := math.prod(source[d] for d in a)) != (q := math.prod(target[d] for d in b)):
+            if p < q:
+                a.append(left.pop(0))
+            else:
+                b.append(right.pop(0))
+        yield a, b
+
+
+def reshape_index(index: Sequence[LoopExpr], target: Sequence[int], source: Sequence[int]) -> list[LoopExpr]:
+    """The index into ``source`` of element ``index`` of its reshape to ``target``.
+
+    Dimensions that only move, merge or split give indices without division where they can.
+    """
+    result: list[LoopExpr] = [Const(0)] * len(source)
+    if 0 in source:
+        return result
+    for a, b in _groups(source, target):
+        flat = flatten_index([index[d] for d in b], [target[d] for d in b])
+        for d, i in zip(a, unflatten_index(flat, [source[d] for d in a]), strict=True):
+            result[d] = i
+    return result

@@ -1,0 +1,332 @@
+"""Elementwise operators of one tensor that are not float functions: arithmetic, rounding, logic, casts, clip."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from minitvm.ir.compute import compute
+from minitvm.ir.loop import Binary, Buffer, Const, LoopExpr, Stage, const, intrin, maximum, minimum
+from minitvm.ir.op import Fusion, Op
+from minitvm.ir.ops._shape import require_kind
+from minitvm.ir.types import DTYPES, TensorType
+
+
+@dataclass(frozen=True)
+class Unary(Op):
+    """One tensor to one of the same shape.  x: (...) -> (...).
+
+    A subclass sets ``kinds`` (numpy dtype kinds that it takes), ``ufunc`` (the reference) and ``element``.
+    """
+
+    fusion = Fusion.ELEMWISE
+    kinds: ClassVar[str] = "biuf"
+    ufunc: ClassVar[Callable[..., Any]]
+
+    def infer(self, x: TensorType) -> TensorType:
+        require_kind(self, x, self.kinds)
+        return x
+
+    def reference(self, x: np.ndarray) -> np.ndarray:
+        return np.asarray(self.ufunc(x))
+
+    def element(self, x: LoopExpr) -> LoopExpr:
+        """One element of the result."""
+        raise NotImplementedError(self.name)
+
+    def compute(self, x: Buffer) -> Stage:
+        return compute(x.shape, lambda *i: self.element(x[i]))
+
+
+class Negative(Unary):
+    """-x; integers wrap around."""
+
+    name = "negative"
+    kinds = "iuf"
+    ufunc = np.negative
+
+    def element(self, x: LoopExpr) -> LoopExpr:
+        return -x
+
+
+class Abs(Unary):
+    """The absolute value of numbers."""
+
+    name = "abs"
+    kinds = "iuf"
+    ufunc = np.abs
+
+    def element(self, x: LoopExpr) -> LoopExpr:
+        return x if x.dtype.startswith("uint") else intrin("abs", x)
+
+
+class Sign(Unary):
+    """-1, 0 or 1; NaN of NaN."""
+
+    name = "sign"
+    kinds = "iuf"
+    ufunc = np.sign
+
+    def element(self, x: LoopExpr) -> LoopExpr:
+        return minimum(x, 1) if x.dtype.startswith("uint") else intrin("sign", x)
+
+
+class Floor(Unary):
+    """Rounds floats towards minus infinity."""
+
+    name = "floor"
+    kinds = "f"
+    ufunc = np.floor
+
+    def element(self, x: LoopExpr) -> LoopExpr:
+        return intrin("floor", x)
+
+
+class Ceil(Unary):
+    """Rounds floats towards plus infinity."""
+
+    name = "ceil"
+    kinds = "f"
+    ufunc = np.ceil
+
+    def element(self, x: LoopExpr) -> LoopExpr:
+        return intrin("ceil", x)
+
+
+class Round(Unary):
+    """Rounds floats to the nearest integer, halves to even."""
+
+    name = "round"
+    kinds = "f"
+    ufunc = np.rint
+
+    def element(self, x: LoopExpr) -> LoopExpr:
+        return intrin("round", x)
+
+
+class Trunc(Unary):
+    """Rounds floats towards zero."""
+
+    name = "trunc"
+    kinds = "f"
+    ufunc = np.trunc
+
+    def element(self, x: LoopExpr) -> LoopExpr:
+        return intrin("trunc", x)
+
+
+class LogicalNot(Unary):
+    """Negation of bool."""
+
+    name = "logical_not"
+    kinds = "b"
+    ufunc = np.logical_not
+
+    def element(self, x: LoopExpr) -> LoopExpr:
+        return intrin("not", x)
+
+
+class BitwiseNot(Unary):
+    """All bits flipped; of bool, the negation."""
+
+    name = "bitwise_not"
+    kinds = "biu"
+    ufunc = np.invert
+
+    def element(self, x: LoopExpr) -> LoopExpr:
+        return intrin("not", x)
+
+
+class Copy(Unary):
+    """The same values in memory of their own."""
+
+    name = "copy"
+    ufunc = staticmethod(np.copy)
+
+    def element(self, x: LoopExpr) -> LoopExpr:
+        return x
+
+
+class FloatTest(Unary):
+    """A property of each float, as bool."""
+
+    kinds = "f"
+
+    def infer(self, x: TensorType) -> TensorType:
+        return super().infer(x).with_dtype("bool")
+
+
+class IsNan(FloatTest):
+    """True where x is not a number."""
+
+    name = "isnan"
+    ufunc = np.isnan
+
+    def element(self, x: LoopExpr) -> LoopExpr:
+        return intrin("isnan", x)
+
+
+class IsInf(FloatTest):
+    """True where x is plus or minus infinity."""
+
+    name = "isinf"
+    ufunc = np.isinf
+
+    def element(self, x: LoopExpr) -> LoopExpr:
+        return intrin("isinf", x)
+
+
+class IsFinite(FloatTest):
+    """True where x is neither infinite nor NaN."""
+
+    name = "isfinite"
+    ufunc = np.isfinite
+
+    def element(self, x: LoopExpr) -> LoopExpr:
+        return intrin("not", Binary("or", intrin("isnan", x), intrin("isinf", x)))
+
+
+@dataclass(frozen=True)
+class Clip(Unary):
+    """min(max(x, a_min), a_max); NaN stays.  Bounds outside of an integer dtype's range do not bound."""
+
+    name = "clip"
+    kinds = "iuf"
+    a_min: float
+    a_max: float
+
+    def reference(self, x: np.ndarray) -> np.ndarray:
+        low, high = self._bounds(x.dtype.name)
+        return np.asarray(np.minimum(np.maximum(x, x.dtype.type(low)), x.dtype.type(high)))
+
+    def element(self, x: LoopExpr) -> LoopExpr:
+        low, high = self._bounds(x.dtype)
+        return minimum(maximum(x, const(low, x.dtype)), const(high, x.dtype))
+
+    def _bounds(self, dtype: str) -> tuple[float, float]:
+        """The attributes as values of ``dtype``."""
+        if dtype.startswith("float"):
+            return float(self.a_min), float(self.a_max)
+        info = np.iinfo(dtype)
+        return int(max(self.a_min, info.min)), int(min(self.a_max, info.max))
+
+
+@dataclass(frozen=True)
+class CastTo(Unary):
+    """Conversion to ``dtype``: floats to integers truncate, anything to bool compares with zero."""
+
+    name = "cast"
+    dtype: str
+
+    def infer(self, x: TensorType) -> TensorType:
+        if self.dtype not in DTYPES:
+            raise self.reject(f"{self.dtype!r} is not a dtype", hint=f"known dtypes: {', '.join(DTYPES)}")
+        return x.with_dtype(self.dtype)
+
+    def reference(self, x: np.ndarray) -> np.ndarray:
+        return x.astype(self.dtype)
+
+    def element(self, x: LoopExpr) -> LoopExpr:
+        return x.astype(self.dtype)
+
+
+@dataclass(frozen=True)
+class Fill(Unary):
+    """Every element the same value, in the shape of another tensor.  x: (...) -> (...), same dtype."""
+
+    value: ClassVar[int] = 0
+
+    def reference(self, x: np.ndarray) -> np.ndarray:
+        return np.full_like(x, self.value)
+
+    def compute(self, x: Buffer) -> Stage:
+        return compute(x.shape, lambda *i: const(self.value, x.dtype))
+
+
+class ZerosLike(Fill):
+    """Zeros in the shape and dtype of x."""
+
+    name = "zeros_like"
+
+
+class OnesLike(Fill):
+    """Ones in the shape and dtype of x."""
+
+    name = "ones_like"
+    value = 1
+
+
+@dataclass(frozen=True)
+class FullLike(Op):
+    """A scalar's value in every element.  x: (...), fill_value: () -> (...), both of one dtype."""
+
+    name = "full_like"
+    fusion = Fusion.ELEMWISE
+
+    def infer(self, x: TensorType, fill_value: TensorType) -> TensorType:
+        if fill_value.shape or fill_value.dtype != x.dtype:
+            raise self.reject(f"fill_value is {fill_value}; expected a scalar of {x.dtype}")
+        return x
+
+    def reference(self, x: np.ndarray, fill_value: np.ndarray) -> np.ndarray:
+        return np.full_like(x, fill_value)
+
+    def compute(self, x: Buffer, fill_value: Buffer) -> Stage:
+        return compute(x.shape, lambda *i: fill_value[()])
+
+
+@dataclass(frozen=True)
+class Full(Op):
+    """A tensor of one value.  fill_value: () -> shape, of ``dtype`` (the scalar's by default)."""
+
+    name = "full"
+    fusion = Fusion.ELEMWISE
+    shape: tuple[int, ...]
+    dtype: str | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "shape", tuple(int(d) for d in self.shape))
+
+    def infer(self, fill_value: TensorType) -> TensorType:
+        if fill_value.shape:
+            raise self.reject(f"fill_value is {fill_value}; expected a scalar")
+        return TensorType(self.shape, self.dtype or fill_value.dtype)
+
+    def reference(self, fill_value: np.ndarray) -> np.ndarray:
+        return np.full(self.shape, fill_value.astype(self.dtype or fill_value.dtype))
+
+    def compute(self, fill_value: Buffer) -> Stage:
+        return compute(self.shape, lambda *i: fill_value[()].astype(self.dtype or fill_value.dtype))
+
+
+@dataclass(frozen=True)
+class Zeros(Op):
+    """Zeros of ``shape`` and ``dtype``, from nothing."""
+
+    name = "zeros"
+    fusion = Fusion.ELEMWISE
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+    value: ClassVar[int] = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "shape", tuple(int(d) for d in self.shape))
+
+    def infer(self) -> TensorType:
+        return TensorType(self.shape, self.dtype)
+
+    def reference(self) -> np.ndarray:
+        return np.full(self.shape, self.value, self.dtype)
+
+    def compute(self) -> Stage:
+        return compute(self.shape, lambda *i: Const(np.dtype(self.dtype).type(self.value).item(), self.dtype))
+
+
+class Ones(Zeros):
+    """Ones of ``shape`` and ``dtype``, from nothing."""
+
+    name = "ones"
+    value = 1
