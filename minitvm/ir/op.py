@@ -50,6 +50,8 @@ class Op:
     fusion: ClassVar[Fusion]
     stateful: ClassVar[bool] = False
     """True where two calls with equal arguments may differ (random numbers): never folded or merged."""
+    lowered_by_template: ClassVar[bool] = False
+    """True where an operator without ``compute`` becomes a kernel all the same, by a template."""
     outputs: ClassVar[int] = 0
     """Number of results of an operator that returns a tuple of known length; 0: a tensor, or by attribute."""
 

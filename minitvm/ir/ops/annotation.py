@@ -1,0 +1,24 @@
+"""Marks that a person or a pass leaves in the graph; they compute nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from minitvm.ir.op import Fusion, Op
+from minitvm.ir.types import TensorType
+
+
+@dataclass(frozen=True)
+class StopFusion(Op):
+    """``x`` itself, but FuseOps does not fuse across it.  x: any shape and dtype -> the same.  FuseOps removes it."""
+
+    name = "annotation.stop_fusion"
+    fusion = Fusion.OPAQUE
+
+    def infer(self, x: TensorType) -> TensorType:
+        return x
+
+    def reference(self, x: np.ndarray) -> np.ndarray:
+        return x
