@@ -70,9 +70,7 @@ def _connect(operand: GraphNode, user: GraphNode) -> None:
     expr = user.expr
     if isinstance(expr, Call):
         operand.outputs.append((user, _edge_pattern(expr, user.pattern, operand.expr)))
-    elif isinstance(expr, Tuple) and isinstance(operand.expr.type, TensorType):
-        operand.outputs.append((user, Fusion.INJECTIVE))
-    elif isinstance(expr, TupleGetItem) and _holds_tensors(expr.tuple):
+    elif isinstance(operand.expr.type, TensorType) if isinstance(expr, Tuple) else _holds_tensors(operand.expr):
         operand.outputs.append((user, Fusion.INJECTIVE))
     else:
         operand.extern = True

@@ -49,7 +49,7 @@ def fuse_ops(
     """
 
     def pattern_of(call: Call) -> Fusion:
-        opaque = isinstance(call.op, Function) or isinstance(call.op, StopFusion) or not lowerable(call)
+        opaque = isinstance(call.op, (Function, StopFusion)) or not lowerable(call)
         return Fusion.OPAQUE if opaque else call.op.fusion  # type: ignore[union-attr]
 
     groups, notes = partition(function, pattern_of, opt_level, max_depth)
