@@ -1,0 +1,256 @@
+"""From a fused group to one kernel: a template for its anchor, or nests from compute rules; neighbours fused in.
+
+A template writes plain loops for one operator over placeholder buffers. Fusing is two substitutions in them: loads of
+an input become the expression that the prologue computes, and the store of the result becomes the epilogue's stores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import minitvm.codegen.templates  # noqa: F401  (registers the templates)
+from minitvm.codegen.collapse import collapse
+from minitvm.codegen.nests import stage_nest
+from minitvm.codegen.problem import TEMPLATES, Declined, Problem
+from minitvm.codegen.rows import lower_by_rows
+from minitvm.codegen.stages import (
+    Inliner,
+    Value,
+    compose,
+    flatten,
+    parameter_buffers,
+    stage_order,
+    stages_to_keep,
+)
+from minitvm.errors import CompilerError
+from minitvm.ir.expr import Call, Expr, Function
+from minitvm.ir.loop import (
+    Alloc,
+    Barrier,
+    Buffer,
+    Kernel,
+    Load,
+    LoopExpr,
+    LoopVar,
+    Reduce,
+    Seq,
+    Stage,
+    Stmt,
+    Store,
+    map_expr,
+    map_stmt,
+    seq,
+    substitute_vars,
+    walk_exprs,
+)
+from minitvm.ir.op import Op
+from minitvm.ir.types import tensor_fields
+from minitvm.ir.visitor import calls, span_of
+from minitvm.target import MachineModel
+
+
+@dataclass(frozen=True)
+class Output:
+    """One result of the group: ``buffer[axes] = value``."""
+
+    buffer: Buffer
+    axes: tuple[LoopVar, ...]
+    value: LoopExpr
+
+
+def lower(function: Function, name: str, machine: MachineModel, kind: str = "llvm") -> Kernel:
+    """One kernel for a fused group.
+
+    Raises :class:`CompilerError` where an operator has neither a template that accepts it nor a compute rule.
+    """
+    refusals: list[str] = []
+    for anchor in calls(function.body):
+        for template in TEMPLATES.find(kind, anchor.op) if isinstance(anchor.op, Op) else ():
+            kernel = _lower_with(template, anchor, function, name, machine)
+            if isinstance(kernel, Kernel):
+                return kernel
+            refusals.append(f"{anchor.op.name}: {kernel.reason}")  # type: ignore[union-attr]
+    for call in calls(function.body):
+        if isinstance(call.op, Op) and not call.op.has_compute():
+            raise CompilerError(
+                f"{call.op.name} has no compute rule and no template for {kind} that accepts it", where=refusals
+            )
+    return _lower_stages(function, name, machine)
+
+
+# --- around a template ----------------------------------------------------------------------------------------
+
+
+def _lower_with(template, anchor: Call, function: Function, name: str, machine: MachineModel) -> Kernel | Declined:  # type: ignore[no-untyped-def]
+    params = parameter_buffers(function)
+    problem = _problem(anchor)
+    values = compose(function, params, {anchor: problem.outputs})
+    prologues = [buffer for arg in anchor.args for buffer in flatten(values[arg])]
+    if any(_has_reduction(buffer) for buffer in prologues):
+        return Declined("its input is a reduction, which would be recomputed for every element")
+    kernel = template(problem, machine, {})
+    if isinstance(kernel, Declined):
+        return kernel
+    outputs = _outputs(function, values, keep=())
+    body = kernel.body
+    if _fits_epilogue(outputs, problem.outputs):
+        body = fuse_epilogue(body, problem.outputs, outputs)
+    else:
+        body = _cut(body, problem.outputs, outputs, machine)
+    body = fuse_prologue(body, dict(zip(problem.inputs, prologues, strict=True)))
+    return Kernel(
+        name,
+        (*params, *(o.buffer for o in outputs)),
+        body,
+        results=len(outputs),
+        spans=span_of(*calls(function.body)),
+    )
+
+
+def _problem(anchor: Call) -> Problem:
+    assert isinstance(anchor.op, Op)
+    inputs = [t for arg in anchor.args for t in tensor_fields(arg.type)]
+    return Problem(
+        anchor.op,
+        tuple(Buffer(f"in{i}", t.static_shape, t.dtype) for i, t in enumerate(inputs)),
+        tuple(Buffer(f"result{i}", t.static_shape, t.dtype) for i, t in enumerate(tensor_fields(anchor.type))),
+    )
+
+
+def _has_reduction(buffer: Buffer) -> bool:
+    return any(isinstance(n, Reduce) for s in stage_order([buffer]) for n in walk_exprs(s.value))
+
+
+def _outputs(function: Function, values: dict[Expr, Value], keep: Sequence[Stage]) -> list[Output]:
+    """The group's results with everything inlined but ``keep``."""
+    inliner = Inliner({stage: stage for stage in keep})
+    found: list[Output] = []
+    for position, buffer in enumerate(flatten(values[function.body])):
+        axes = (
+            buffer.axes
+            if isinstance(buffer, Stage)
+            else tuple(LoopVar("ijklmnopq"[d]) for d in range(len(buffer.shape)))
+        )
+        value = inliner.element(buffer, axes) if isinstance(buffer, Stage) else Load(buffer, axes)
+        found.append(Output(Buffer(f"out{position}", buffer.shape, buffer.dtype), axes, value))
+    return found
+
+
+def _fits_epilogue(outputs: Sequence[Output], results: Sequence[Buffer]) -> bool:
+    """True where every output reads the template's results at its own index only, and does not reduce them."""
+    if len(results) > 1:
+        return all(isinstance(o.value, Load) and o.value.buffer in results for o in outputs)
+    for output in outputs:
+        nodes = list(walk_exprs(output.value))
+        if any(isinstance(node, Reduce) for node in nodes):
+            return False
+        reads = [node for node in nodes if isinstance(node, Load) and node.buffer in results]
+        if not reads or any(node.index != output.axes for node in reads):
+            return False
+    return True
+
+
+def fuse_epilogue(body: Stmt, results: Sequence[Buffer], outputs: Sequence[Output]) -> Stmt:
+    """Every store of a result becomes the stores of the outputs that are computed from it."""
+
+    def redirect(stmt: Stmt) -> Stmt:
+        if isinstance(stmt, Store) and stmt.buffer in results:
+            return seq(*(_epilogue_store(stmt, o) for o in outputs if _reads(o.value, stmt.buffer)))
+        return stmt
+
+    return map_stmt(body, on_stmt=redirect)
+
+
+def _reads(value: LoopExpr, buffer: Buffer) -> bool:
+    return any(isinstance(node, Load) and node.buffer is buffer for node in walk_exprs(value))
+
+
+def _epilogue_store(stmt: Store, output: Output) -> Store:
+    def visit(node: LoopExpr) -> LoopExpr:
+        if isinstance(node, Load) and node.buffer is stmt.buffer:
+            return stmt.value
+        return node
+
+    moved = substitute_vars(output.value, dict(zip(output.axes, stmt.index, strict=True)))
+    return Store(output.buffer, stmt.index, map_expr(moved, visit))
+
+
+def fuse_prologue(body: Stmt, inputs: dict[Buffer, Buffer]) -> Stmt:
+    """Loads of the template's inputs become loads of the parameters, or what the prologue computes."""
+    inliner = Inliner({})
+
+    def visit(node: LoopExpr) -> LoopExpr:
+        if isinstance(node, Load) and node.buffer in inputs:
+            source = inputs[node.buffer]
+            return inliner.element(source, node.index) if isinstance(source, Stage) else Load(source, node.index)
+        return node
+
+    return map_stmt(body, on_expr=lambda e: map_expr(e, visit))
+
+
+def _cut(body: Stmt, results: Sequence[Buffer], outputs: Sequence[Output], machine: MachineModel) -> Stmt:
+    """The template's result goes to memory; what follows it is computed after a barrier."""
+    nests = [stage_nest(o.buffer, o.axes, o.value, machine) for o in outputs]
+    whole: Stmt = seq(body, Barrier(), *nests)
+    for result in results:
+        whole = Alloc(result, whole)
+    return whole
+
+
+# --- from compute rules ---------------------------------------------------------------------------------------
+
+
+def _lower_stages(function: Function, name: str, machine: MachineModel) -> Kernel:
+    params = parameter_buffers(function)
+    values = compose(function, params, {})
+    results = flatten(values[function.body])
+    order = stage_order(results)
+    kept = stages_to_keep(order, results)
+    outputs = _outputs(function, values, kept)
+    spans = span_of(*calls(function.body))
+    if not kept and len(outputs) == 1:
+        simple = collapse(params, outputs[0].buffer, outputs[0].axes, outputs[0].value)
+        body = stage_nest(simple.out, simple.axes, simple.value, machine)
+        return Kernel(name, (*simple.params, simple.out), body, spans=spans)
+    stages = _kept_definitions(kept)
+    body_by_rows = lower_by_rows(stages, outputs, machine)
+    body = body_by_rows if body_by_rows is not None else _lower_at_root(stages, outputs, machine)
+    return Kernel(name, (*params, *(o.buffer for o in outputs)), body, results=len(outputs), spans=spans)
+
+
+def _kept_definitions(kept: Sequence[Stage]) -> list[Output]:
+    """The kept stages in order, each over memory of the ones before it."""
+    inliner = Inliner({stage: stage for stage in kept})
+    return [Output(stage, stage.axes, inliner.inline(stage.value)) for stage in kept]
+
+
+def _lower_at_root(stages: Sequence[Output], outputs: Sequence[Output], machine: MachineModel) -> Stmt:
+    """One nest after the other, intermediate results in memory that all threads see."""
+    stmts: list[Stmt] = []
+    for output in (*stages, *outputs):
+        if stmts:
+            stmts.append(Barrier())
+        stmts.append(stage_nest(output.buffer, output.axes, output.value, machine))
+    body: Stmt = Seq(tuple(stmts))
+    memory = {s.buffer: Buffer(s.buffer.name, s.buffer.shape, s.buffer.dtype, "global") for s in stages}
+    body = replace_buffers(body, memory)
+    for buffer in reversed(list(memory.values())):
+        body = Alloc(buffer, body)
+    return body
+
+
+def replace_buffers(body: Stmt, replacement: dict[Buffer, Buffer]) -> Stmt:
+    """The same statements over other buffers of the same shapes."""
+
+    def expr(node: LoopExpr) -> LoopExpr:
+        if isinstance(node, Load) and node.buffer in replacement:
+            return Load(replacement[node.buffer], node.index)
+        return node
+
+    def stmt(node: Stmt) -> Stmt:
+        if isinstance(node, Store) and node.buffer in replacement:
+            return Store(replacement[node.buffer], node.index, node.value)
+        return node
+
+    return map_stmt(body, on_expr=lambda e: map_expr(e, expr), on_stmt=stmt)

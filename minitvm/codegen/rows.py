@@ -1,0 +1,104 @@
+"""Softmax, normalizations and their like: all stages of one row after the other, rows in parallel, no barrier."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from minitvm.codegen.nests import stage_nest, unflatten
+from minitvm.ir.loop import (
+    Alloc,
+    Buffer,
+    Load,
+    LoopExpr,
+    LoopKind,
+    Stmt,
+    Store,
+    loop,
+    map_expr,
+    map_stmt,
+    seq,
+    substitute_vars,
+    walk_exprs,
+)
+from minitvm.target import MachineModel
+
+if TYPE_CHECKING:
+    from minitvm.codegen.lower import Output
+
+_STACK_BYTES = 16 * 1024  # larger row buffers live in the workspace, one per thread
+
+
+def lower_by_rows(stages: Sequence[Output], outputs: Sequence[Output], machine: MachineModel) -> Stmt | None:
+    """The nest, or ``None`` where the stages share no leading dimensions to be rows."""
+    rank = _common_rank(stages, outputs)
+    if rank == 0:
+        return None
+    shape = outputs[0].buffer.shape[:rank]
+    rows = {s.buffer: _row_buffer(s.buffer, rank) for s in stages}
+    return loop(
+        math.prod(shape),
+        lambda flat: _row(unflatten(flat, shape), rank, stages, outputs, rows, machine),
+        LoopKind.PARALLEL,
+        name="row",
+    )
+
+
+def _common_rank(stages: Sequence[Output], outputs: Sequence[Output]) -> int:
+    """How many leading axes all stages have in common, and read each other at unchanged."""
+    everything = (*stages, *outputs)
+    kept = {s.buffer for s in stages}
+    rank = min(len(o.buffer.shape) for o in everything)
+    while rank and any(o.buffer.shape[:rank] != outputs[0].buffer.shape[:rank] for o in everything):
+        rank -= 1
+    for output in everything:
+        for node in walk_exprs(output.value):
+            if isinstance(node, Load) and node.buffer in kept:
+                while node.index[:rank] != output.axes[:rank]:
+                    rank -= 1
+    return rank
+
+
+def _row_buffer(buffer: Buffer, rank: int) -> Buffer:
+    shape = buffer.shape[rank:]
+    nbytes = math.prod(shape) * np.dtype(buffer.dtype).itemsize
+    return Buffer(buffer.name, shape, buffer.dtype, "local" if nbytes <= _STACK_BYTES else "shared")
+
+
+def _row(
+    prefix: tuple[LoopExpr, ...],
+    rank: int,
+    stages: Sequence[Output],
+    outputs: Sequence[Output],
+    rows: dict[Buffer, Buffer],
+    machine: MachineModel,
+) -> Stmt:
+    def in_row(output: Output) -> LoopExpr:
+        at = substitute_vars(output.value, dict(zip(output.axes[:rank], prefix, strict=True)))
+        return map_expr(
+            at, lambda n: Load(rows[n.buffer], n.index[rank:]) if isinstance(n, Load) and n.buffer in rows else n
+        )
+
+    stmts = [stage_nest(rows[s.buffer], s.axes[rank:], in_row(s), machine, parallel=False) for s in stages]
+    for output in outputs:
+        row = Buffer(output.buffer.name, output.buffer.shape[rank:], output.buffer.dtype)
+        nest = stage_nest(row, output.axes[rank:], in_row(output), machine, parallel=False)
+        stmts.append(_into(nest, row, output.buffer, prefix))
+    body: Stmt = seq(*stmts)
+    for buffer in reversed(list(rows.values())):
+        body = Alloc(buffer, body)
+    return body
+
+
+def _into(nest: Stmt, row: Buffer, whole: Buffer, prefix: tuple[LoopExpr, ...]) -> Stmt:
+    """Stores to a row become stores to that row of the whole."""
+
+    def redirect(stmt: Stmt) -> Stmt:
+        if isinstance(stmt, Store) and stmt.buffer is row:
+            return Store(whole, (*prefix, *stmt.index), stmt.value)
+        return stmt
+
+    return map_stmt(nest, on_stmt=redirect)

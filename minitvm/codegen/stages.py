@@ -1,0 +1,162 @@
+"""From compute rules to one expression per output: composing, inlining, deciding what to keep in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from minitvm.ir.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem
+from minitvm.ir.loop import (
+    Buffer,
+    Intrin,
+    Load,
+    LoopExpr,
+    LoopVar,
+    Reduce,
+    Stage,
+    const,
+    map_expr,
+    substitute_vars,
+    walk_exprs,
+)
+from minitvm.ir.op import Op, compute_of
+from minitvm.ir.types import TensorType, tensor_fields
+from minitvm.ir.visitor import post_order
+
+Value = Buffer | tuple["Value", ...]
+
+
+def parameter_buffers(function: Function) -> list[Buffer]:
+    """One buffer per tensor among the parameters, in order; tuples are flattened."""
+    return [Buffer(param.name, t.static_shape, t.dtype) for param in function.params for t in tensor_fields(param.type)]
+
+
+def compose(
+    function: Function, buffers: Sequence[Buffer], placed: Mapping[Call, tuple[Buffer, ...]]
+) -> dict[Expr, Value]:
+    """Every node of the function as stages over ``buffers``, each operator by its compute rule.
+
+    Calls in ``placed`` are not composed: their results are the given buffers (a template writes them).
+    """
+    values: dict[Expr, Value] = {}
+    remaining = iter(buffers)
+    for param in function.params:
+        fields = tuple(next(remaining) for _ in tensor_fields(param.type))
+        values[param] = fields[0] if isinstance(param.type, TensorType) else fields
+    for node in post_order(function.body):
+        if node not in values:
+            values[node] = _value(node, values, placed)
+    return values
+
+
+def _value(node: Expr, values: Mapping[Expr, Value], placed: Mapping[Call, tuple[Buffer, ...]]) -> Value:
+    if isinstance(node, Constant):
+        return _literal(node)
+    if isinstance(node, Tuple):
+        return tuple(values[field] for field in node.fields)
+    if isinstance(node, TupleGetItem):
+        source = values[node.tuple]
+        assert isinstance(source, tuple)
+        return source[node.index]
+    assert isinstance(node, Call) and isinstance(node.op, Op), node
+    results = placed[node] if node in placed else compute_of(node.op, *(values[a] for a in node.args))  # type: ignore[arg-type]
+    return results[0] if isinstance(node.type, TensorType) else results
+
+
+def _literal(constant: Constant) -> Stage:
+    """A scalar constant inside a group: a literal in the code."""
+    assert constant.value.ndim == 0, "only scalars are fused as literals"
+    dtype = constant.value.dtype.name
+    return Stage("literal", (), dtype, axes=(), value=const(constant.value.item(), dtype))
+
+
+def flatten(value: Value) -> list[Buffer]:
+    if isinstance(value, tuple):
+        return [buffer for field in value for buffer in flatten(field)]
+    return [value]
+
+
+class Inliner:
+    """Replaces loads of stages by their definitions, all but those that are kept in memory.
+
+    Equal loads become one shared object, which is how the emitters see common subexpressions.
+    """
+
+    def __init__(self, kept: Mapping[Buffer, Buffer]) -> None:
+        self.kept = kept
+        self._memo: dict[tuple[Stage, tuple[LoopExpr, ...]], LoopExpr] = {}
+
+    def element(self, stage: Stage, index: Sequence[LoopExpr]) -> LoopExpr:
+        """The definition of ``stage`` at ``index``."""
+        key = (stage, tuple(index))
+        if key not in self._memo:
+            value = substitute_vars(stage.value, dict(zip(stage.axes, index, strict=True)))
+            self._memo[key] = self.inline(value)
+        return self._memo[key]
+
+    def inline(self, expr: LoopExpr) -> LoopExpr:
+        return map_expr(expr, self._visit)
+
+    def _visit(self, node: LoopExpr) -> LoopExpr:
+        if isinstance(node, Load):
+            if node.buffer in self.kept:
+                return Load(self.kept[node.buffer], node.index)
+            if isinstance(node.buffer, Stage):
+                return self.element(node.buffer, node.index)
+        return node
+
+
+def stage_order(outputs: Sequence[Buffer]) -> list[Stage]:
+    """Every stage that the outputs are made from, producers first."""
+    order: list[Stage] = []
+    seen: set[Buffer] = set()
+
+    def visit(buffer: Buffer) -> None:
+        if buffer in seen or not isinstance(buffer, Stage):
+            return
+        seen.add(buffer)
+        for load in _stage_loads(buffer):
+            visit(load.buffer)
+        order.append(buffer)
+
+    for output in outputs:
+        visit(output)
+    return order
+
+
+def _stage_loads(stage: Stage) -> list[Load]:
+    return [node for node in walk_exprs(stage.value) if isinstance(node, Load)]
+
+
+_COSTLY = frozenset(
+    ("exp", "log", "tanh", "erf", "sigmoid", "sin", "cos", "tan", "log1p", "expm1", "sinh", "cosh", "asinh", "acosh")
+)
+
+
+def stages_to_keep(order: Sequence[Stage], outputs: Sequence[Buffer]) -> list[Stage]:
+    """The stages that get memory of their own; all others are recomputed where they are read.
+
+    Outputs are kept when other stages read them.  A reduction is kept unless it has one reader that reads each of
+    its elements once.  A costly elementwise stage is kept when it is read more than once.
+    """
+    readers: dict[Buffer, list[tuple[Stage, Load]]] = {}
+    for stage in order:
+        for load in _stage_loads(stage):
+            readers.setdefault(load.buffer, []).append((stage, load))
+    return [s for s in order if _must_keep(s, readers.get(s, []), s in outputs)]
+
+
+def _must_keep(stage: Stage, readers: Sequence[tuple[Stage, Load]], is_output: bool) -> bool:
+    if not readers:
+        return False
+    nodes = list(walk_exprs(stage.value))
+    if any(isinstance(node, Reduce) for node in nodes):
+        return is_output or len(readers) > 1 or not _reads_each_once(stage, *readers[0])
+    costly = any(isinstance(n, Intrin) and n.name in _COSTLY for n in nodes)
+    under_reduce = any(isinstance(n, Reduce) for reader, _ in readers for n in walk_exprs(reader.value))
+    return costly and (len(readers) > 1 or (under_reduce and len(readers) > 1))
+
+
+def _reads_each_once(stage: Stage, reader: Stage, load: Load) -> bool:
+    inside = any(load is n for r in walk_exprs(reader.value) if isinstance(r, Reduce) for n in walk_exprs(r.value))
+    used = [i for i in load.index if isinstance(i, LoopVar)]
+    return not inside and len(set(used)) == len(reader.axes) and len(used) == len(load.index)

@@ -1,0 +1,124 @@
+"""Register tiles: a block of outputs kept in vector registers while the reduction runs.
+
+A tile of ``columns x blocks`` vectors needs, per step of the reduction, ``columns`` broadcasts and ``blocks`` vector
+loads for ``columns * blocks`` multiply-adds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from minitvm.ir.loop import (
+    Alloc,
+    Buffer,
+    Const,
+    LoopExpr,
+    LoopKind,
+    Stmt,
+    Store,
+    const,
+    intrin,
+    loop,
+    seq,
+)
+from minitvm.target import MachineModel
+
+_FMA_PER_CYCLE = 2
+_LOADS_PER_CYCLE = 2
+_FMA_LATENCY = 4
+
+
+@dataclass(frozen=True)
+class Tile:
+    columns: int
+    blocks: int
+
+
+def split_evenly(total: int, most: int) -> list[tuple[int, int]]:
+    """``total`` as few pieces of at most ``most``, sizes differing by one: ``[(count, size), ...]``."""
+    pieces = -(-total // most)
+    size, larger = divmod(total, pieces)
+    return [(count, s) for count, s in ((larger, size + 1), (pieces - larger, size)) if count and s]
+
+
+def cycles(columns: int, blocks: int) -> float:
+    """Cycles of one reduction step of a tile: bound by arithmetic, by loads, or by the latency of a chain."""
+    return max(columns * blocks / _FMA_PER_CYCLE, (columns + blocks) / _LOADS_PER_CYCLE, float(_FMA_LATENCY))
+
+
+def choose_tile(columns: int, blocks: int, machine: MachineModel) -> Tile:
+    """The tile with the fewest cycles for ``columns x blocks`` outputs; ``blocks`` of a tile divide ``blocks``."""
+
+    def cost(tile: Tile) -> float:
+        groups = blocks // tile.blocks
+        return groups * sum(n * cycles(size, tile.blocks) for n, size in split_evenly(columns, tile.columns))
+
+    return min(_candidates(columns, blocks, machine), key=lambda t: (round(cost(t), 6), -t.blocks))
+
+
+def _candidates(columns: int, blocks: int, machine: MachineModel) -> list[Tile]:
+    free = machine.vector_registers - 1  # one holds the broadcast
+    found = []
+    for b in (d for d in range(1, 9) if blocks % d == 0):
+        for c in range(1, min(columns, 28) + 1):
+            if c * b + min(b, c) <= free:
+                found.append(Tile(c, b))
+    return found
+
+
+def accumulate(
+    size: int,
+    blocks: int,
+    lanes: int,
+    dtype: str,
+    reduction: Callable[[Callable[[Callable[[int], LoopExpr], Callable[[int, LoopExpr], LoopExpr]], Stmt]], Stmt],
+    finish: Callable[[int, int, LoopExpr, LoopExpr], Stmt],
+    last_width: int | None = None,
+) -> Stmt:
+    """Zero a tile of accumulators, run ``reduction(step)``, then ``finish(column, block, lane, value)`` each.
+
+    ``last_width``: how many lanes of the last block are results (all of them by default).
+    ``step(scalar, vector)`` is the statement that adds ``scalar(column) * vector(block, lane)`` to every accumulator.
+    """
+    acc = Buffer("acc", (size, blocks, lanes), dtype, "local")
+
+    def each(body: Callable[[int, int, LoopExpr], Stmt], last: int = lanes) -> Stmt:
+        return seq(
+            *(
+                loop(
+                    last if b == blocks - 1 else lanes,
+                    lambda lane, c=c, b=b: body(c, b, lane),
+                    LoopKind.VECTORIZED,
+                    name="lane",
+                )  # type: ignore[misc]
+                for b in range(blocks)
+                for c in range(size)
+            )
+        )
+
+    def step(scalar: Callable[[int], LoopExpr], vector: Callable[[int, LoopExpr], LoopExpr]) -> Stmt:
+        return each(
+            lambda c, b, lane: Store(acc, _at(c, b, lane), intrin("fma", scalar(c), vector(b, lane), acc[c, b, lane]))
+        )
+
+    zero = each(lambda c, b, lane: Store(acc, _at(c, b, lane), const(0, dtype)))
+    done = each(lambda c, b, lane: finish(c, b, lane, acc[c, b, lane]), last_width or lanes)
+    return Alloc(acc, seq(zero, reduction(step), done))
+
+
+def _at(column: int, block: int, lane: LoopExpr) -> tuple[LoopExpr, ...]:
+    return (Const(column), Const(block), lane)
+
+
+def over_pieces(total: int, most: int, body: Callable[[LoopExpr, int], Stmt], name: str = "tile") -> Stmt:
+    """``body(start, size)`` for every piece of ``total``; one loop per distinct size."""
+    stmts, begin = [], 0
+    for count, size in split_evenly(total, most):
+        stmts.append(loop(count, lambda t, b=begin, s=size: body(t * s + b, s), name=name))  # type: ignore[misc]
+        begin += count * size
+    return seq(*stmts)
+
+
+def divisor_at_most(value: int, most: int) -> int:
+    return next(d for d in range(min(value, most), 0, -1) if value % d == 0)
