@@ -110,6 +110,11 @@ def product(shape: Iterable[Dim]) -> Dim:
     return None if None in dims else math.prod(dims)  # type: ignore[arg-type]
 
 
+def replaced(index: Sequence[LoopExpr], axis: int, value: LoopExpr) -> tuple[LoopExpr, ...]:
+    """``index`` with another value at ``axis``."""
+    return (*index[:axis], value, *index[axis + 1 :])
+
+
 def flatten_index(index: Sequence[LoopExpr], shape: Sequence[int]) -> LoopExpr:
     """The row-major position of ``index`` in ``shape``."""
     flat: LoopExpr = Const(0)

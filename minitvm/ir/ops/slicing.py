@@ -1,0 +1,210 @@
+"""Operators that join tensors and cut them: concatenate, stack, split, strided_slice."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from minitvm.ir.compute import compute
+from minitvm.ir.loop import Buffer, LoopExpr, Stage, select
+from minitvm.ir.op import Fusion, Op
+from minitvm.ir.ops._shape import (
+    as_ints,
+    freeze_ints,
+    normalize_axes,
+    normalize_axis,
+    replaced,
+    require_same_dtype,
+    require_tuple,
+)
+from minitvm.ir.types import Dim, TensorType, TupleType
+
+
+def _joined(op: Op, types: tuple[TensorType, ...], axis: int) -> list[Dim]:
+    """The dimensions that all tensors agree on, apart from ``axis``."""
+    require_same_dtype(op, *types)
+    shape = list(types[0].shape)
+    for other in types[1:]:
+        if other.rank != len(shape):
+            raise op.reject(f"ranks differ: {types[0]} and {other}")
+        for d, (a, b) in enumerate(zip(shape, other.shape, strict=True)):
+            if d != axis and a != b and None not in (a, b):
+                raise op.reject(f"dimension {d} differs: {types[0]} and {other}")
+            shape[d] = b if a is None and d != axis else a
+    return shape
+
+
+@dataclass(frozen=True)
+class Concatenate(Op):
+    """Tensors end to end along ``axis``.  A tuple of (..., n_i, ...) -> (..., sum of n_i, ...)."""
+
+    name = "concatenate"
+    fusion = Fusion.INJECTIVE
+    axis: int = 0
+
+    def infer(self, data: TupleType) -> TensorType:
+        types = require_tuple(self, data)
+        axis = normalize_axis(self, self.axis, types[0].rank)
+        shape = _joined(self, types, axis)
+        extents = [t.shape[axis] for t in types]
+        shape[axis] = None if None in extents else sum(extents)  # type: ignore[arg-type]
+        return types[0].with_shape(tuple(shape))
+
+    def reference(self, data: tuple[np.ndarray, ...]) -> np.ndarray:
+        return np.concatenate(data, self.axis)
+
+    def compute(self, data: tuple[Buffer, ...]) -> Stage:
+        axis = self.axis % len(data[0].shape)
+        shape = list(data[0].shape)
+        shape[axis] = sum(b.shape[axis] for b in data)
+        return compute(shape, lambda *i: _pick(data, i, axis), data[0].dtype)
+
+
+def _pick(parts: tuple[Buffer, ...], index: tuple[LoopExpr, ...], axis: int) -> LoopExpr | int:
+    """The element of the part that ``index[axis]`` falls into."""
+    end = sum(b.shape[axis] for b in parts)
+    value: LoopExpr | None = None
+    for part in reversed(parts):
+        start = end - part.shape[axis]
+        if part.shape[axis]:
+            element = part[replaced(index, axis, index[axis] - start)]
+            value = element if value is None else select(index[axis] < end, element, value)
+        end = start
+    return 0 if value is None else value
+
+
+@dataclass(frozen=True)
+class StackTensors(Op):
+    """Tensors of one shape side by side along a new dimension.  A tuple of n (...) -> (..., n, ...)."""
+
+    name = "stack"
+    fusion = Fusion.INJECTIVE
+    axis: int = 0
+
+    def infer(self, data: TupleType) -> TensorType:
+        types = require_tuple(self, data)
+        axis = normalize_axis(self, self.axis, types[0].rank + 1)
+        shape = _joined(self, types, -1)
+        return types[0].with_shape((*shape[:axis], len(types), *shape[axis:]))
+
+    def reference(self, data: tuple[np.ndarray, ...]) -> np.ndarray:
+        return np.stack(data, self.axis)
+
+    def compute(self, data: tuple[Buffer, ...]) -> Stage:
+        inner = data[0].shape
+        axis = self.axis % (len(inner) + 1)
+
+        def element(*i: LoopExpr) -> LoopExpr:
+            rest = (*i[:axis], *i[axis + 1 :])
+            value = data[-1][rest]
+            for position in reversed(range(len(data) - 1)):
+                value = select(i[axis].equal(position), data[position][rest], value)
+            return value
+
+        return compute((*inner[:axis], len(data), *inner[axis:]), element)
+
+
+@dataclass(frozen=True)
+class Split(Op):
+    """x cut along ``axis`` into equal sections (an integer) or at positions (a tuple) -> a tuple of tensors."""
+
+    name = "split"
+    fusion = Fusion.INJECTIVE
+    indices_or_sections: int | tuple[int, ...]
+    axis: int = 0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.indices_or_sections, int):
+            freeze_ints(self, "indices_or_sections")
+
+    def _bounds(self, extent: int) -> list[int]:
+        """Where each part starts, and the end of the last."""
+        given = self.indices_or_sections
+        if not isinstance(given, int):
+            return [0, *(min(max(p, 0), extent) for p in given), extent]
+        if given < 1 or extent % given:
+            raise self.reject(f"an extent of {extent} cannot be cut into {given} equal sections")
+        return [n * (extent // given) for n in range(given + 1)]
+
+    def infer(self, x: TensorType) -> TupleType:
+        axis = normalize_axis(self, self.axis, x.rank)
+        extent = x.shape[axis]
+        if extent is None:
+            given = self.indices_or_sections
+            sizes: list[Dim] = [None] * (given if isinstance(given, int) else len(given) + 1)
+        else:
+            bounds = self._bounds(extent)
+            if bounds != sorted(bounds):
+                raise self.reject(f"positions must not decrease: {list(as_ints(self.indices_or_sections))}")
+            sizes = [b - a for a, b in pairwise(bounds)]
+        return TupleType(tuple(x.with_shape((*x.shape[:axis], n, *x.shape[axis + 1 :])) for n in sizes))
+
+    def reference(self, x: np.ndarray) -> tuple[np.ndarray, ...]:
+        return tuple(np.split(x, self.indices_or_sections, self.axis))
+
+    def compute(self, x: Buffer) -> tuple[Stage, ...]:
+        axis = self.axis % len(x.shape)
+        bounds = self._bounds(x.shape[axis])
+        return tuple(self._part(x, axis, a, b) for a, b in pairwise(bounds))
+
+    @staticmethod
+    def _part(x: Buffer, axis: int, start: int, end: int) -> Stage:
+        shape = (*x.shape[:axis], end - start, *x.shape[axis + 1 :])
+        return compute(shape, lambda *i: x[replaced(i, axis, i[axis] + start)])
+
+
+@dataclass(frozen=True)
+class StridedSlice(Op):
+    """``x[begin:end:strides]`` along ``axes`` (the first ones by default), with Python's rules for bounds.
+
+    With ``slice_mode`` ``"size"``, ``end`` holds sizes (-1: to the end) and strides are 1, as in Relay.
+    """
+
+    name = "strided_slice"
+    fusion = Fusion.INJECTIVE
+    begin: tuple[int, ...]
+    end: tuple[int, ...]
+    strides: tuple[int, ...] | None = None
+    axes: tuple[int, ...] | None = None
+    slice_mode: str = "end"
+
+    def __post_init__(self) -> None:
+        freeze_ints(self, "begin", "end", "strides", "axes")
+
+    def _slices(self, rank: int) -> dict[int, slice]:
+        """A Python slice per sliced axis."""
+        axes = normalize_axes(self, range(len(self.begin)) if self.axes is None else self.axes, rank)
+        strides = self.strides or (1,) * len(self.begin)
+        if self.slice_mode not in ("end", "size"):
+            raise self.reject(f"slice_mode is {self.slice_mode!r}", hint="slice_mode is 'end' or 'size'")
+        if self.slice_mode == "size":
+            ends = [None if n < 0 else b + n for b, n in zip(self.begin, self.end, strict=True)]
+            return {a: slice(b, e) for a, b, e in zip(axes, self.begin, ends, strict=True)}
+        if not len(axes) == len(self.begin) == len(self.end) == len(strides):
+            raise self.reject("begin, end, strides and axes differ in length")
+        if 0 in strides:
+            raise self.reject(f"a stride is 0: {list(strides)}")
+        return {a: slice(b, e, s) for a, b, e, s in zip(axes, self.begin, self.end, strides, strict=True)}
+
+    def infer(self, x: TensorType) -> TensorType:
+        shape = list(x.shape)
+        for axis, cut in self._slices(x.rank).items():
+            extent = x.shape[axis]
+            shape[axis] = None if extent is None else len(range(*cut.indices(extent)))
+        return x.with_shape(tuple(shape))
+
+    def reference(self, x: np.ndarray) -> np.ndarray:
+        slices = self._slices(x.ndim)
+        return np.array(x[tuple(slices.get(d, slice(None)) for d in range(x.ndim))])
+
+    def compute(self, x: Buffer) -> Stage:
+        ranges = [range(extent) for extent in x.shape]
+        for axis, cut in self._slices(len(x.shape)).items():
+            ranges[axis] = range(*cut.indices(x.shape[axis]))
+
+        def element(*i: LoopExpr) -> LoopExpr:
+            return x[tuple(d * r.step + r.start for d, r in zip(i, ranges, strict=True))]
+
+        return compute([len(r) for r in ranges], element)
