@@ -1,0 +1,230 @@
+"""Tensor layouts: which axes a tensor has, in which order, and which of them are split into blocks.
+
+``NCHW`` is plain.  ``NCHW8c`` splits the channels: ``C`` counts blocks of 8, ``c`` the channels inside one, so a
+``(1, 16, 5, 5)`` tensor becomes ``(1, 2, 5, 5, 8)``.  A block must divide its axis; nothing is padded.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any
+
+import numpy as np
+
+from minitvm.errors import TypeInferenceError
+from minitvm.ir.types import Dim, Shape
+
+_PART = re.compile(r"([A-Z])|([0-9]+)([a-z])")
+_ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth")
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One dimension of a layout: ``C`` (``block`` 0) or, for a block of ``block`` channels, ``c``."""
+
+    name: str
+    block: int = 0
+
+    @property
+    def primal(self) -> str:
+        return self.name.upper()
+
+    def __str__(self) -> str:
+        return f"{self.block}{self.name}" if self.block else self.name
+
+
+@dataclass(frozen=True)
+class Split:
+    """A coordinate along an axis whose block and place in it are known: ``outer * factor + inner``."""
+
+    outer: Any
+    inner: Any
+    factor: int
+
+    @property
+    def value(self) -> Any:
+        return self.outer * self.factor + self.inner
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A parsed layout; equal layouts have equal text.  Raises :class:`TypeInferenceError` for text that is none."""
+
+    text: str
+
+    def __post_init__(self) -> None:
+        _ = self.axes
+
+    def __str__(self) -> str:
+        return self.text
+
+    @cached_property
+    def axes(self) -> tuple[Axis, ...]:
+        return _parse(self.text)
+
+    @cached_property
+    def primal(self) -> str:
+        """The axes without blocks, in order: ``NCHW`` of ``NCHW8c``."""
+        return "".join(a.name for a in self.axes if not a.block)
+
+    @property
+    def rank(self) -> int:
+        """Dimensions of a tensor in this layout, blocks included."""
+        return len(self.axes)
+
+    @property
+    def is_blocked(self) -> bool:
+        return len(self.primal) != self.rank
+
+    @cached_property
+    def _position(self) -> dict[str, int]:
+        return {a.name: d for d, a in enumerate(self.axes)}
+
+    def __contains__(self, axis: str) -> bool:
+        return axis in self._position
+
+    def index(self, axis: str) -> int:
+        """The dimension of axis ``C``, or of its block ``c``; KeyError where it has none."""
+        return self._position[axis]
+
+    def factor(self, axis: str) -> int:
+        """The block size of axis ``C``; 1 where it is not split."""
+        d = self._position.get(axis.lower())
+        return 1 if d is None else self.axes[d].block
+
+    def ordinal(self, axis: str) -> str:
+        """Where an axis stands, in words: ``second``."""
+        return _ORDINALS[self.index(axis)]
+
+    def plain(self) -> Layout:
+        """This layout without its blocks."""
+        return Layout(self.primal)
+
+    def blocked(self, axis: str, factor: int) -> Layout:
+        """This layout with ``axis`` split and the block at the end: ``NCHW`` to ``NCHW8c``."""
+        if axis.lower() in self or axis not in self:
+            raise TypeInferenceError(f"layout {self} cannot split {axis!r}: it has no such axis, or it is split already")
+        return Layout(f"{self}{factor}{axis.lower()}")
+
+    def without(self, axes: str) -> Layout:
+        """This layout with some primal axes, and their blocks, removed (what a reduction leaves)."""
+        return Layout("".join(str(a) for a in self.axes if a.primal not in axes))
+
+    def compatible(self, other: Layout) -> bool:
+        """True where both have the same primal axes: each tensor in one has its twin in the other."""
+        return sorted(self.primal) == sorted(other.primal)
+
+    def primal_shape(self, shape: Sequence[Dim]) -> dict[str, Dim]:
+        """The extent of each primal axis of a tensor of ``shape`` in this layout."""
+        if len(shape) != self.rank:
+            raise TypeInferenceError(f"layout {self} has {self.rank} dimensions, the tensor {len(shape)}")
+        extents: dict[str, Dim] = {}
+        for axis, dim in zip(self.axes, shape, strict=True):
+            if not axis.block:
+                extents[axis.name] = dim if dim is None else dim * self.factor(axis.name)
+            elif dim != axis.block:
+                raise TypeInferenceError(f"layout {self}: dimension {axis.name!r} is {dim}, not {axis.block}")
+        return extents
+
+    def shape_of(self, extents: Mapping[str, Dim]) -> Shape:
+        """The shape of a tensor with these primal extents; a block must divide its axis."""
+        return tuple(a.block or self._blocks(a.name, extents[a.name]) for a in self.axes)
+
+    def _blocks(self, axis: str, extent: Dim) -> Dim:
+        factor = self.factor(axis)
+        if extent is None or extent % factor == 0:
+            return None if extent is None else extent // factor
+        raise TypeInferenceError(
+            f"layout {self}: {axis} is {extent}, which blocks of {factor} do not divide",
+            hint="choose a block size that divides the axis; padded blocks are not supported",
+        )
+
+    def shape_from(self, other: Layout | str, shape: Sequence[Dim]) -> Shape:
+        """The shape in this layout of a tensor that has ``shape`` in layout ``other``."""
+        source = Layout(str(other))
+        if not self.compatible(source):
+            raise TypeInferenceError(
+                f"layouts {source} and {self} have different axes",
+                hint="both must name the same axes, in any order and with any blocks",
+            )
+        return self.shape_of(source.primal_shape(shape))
+
+    def coordinates(self, index: Sequence[Any]) -> dict[str, Any]:
+        """Primal coordinates of the element at ``index``: numbers, or loop expressions; a split axis is a ``Split``."""
+        return {
+            name: Split(index[self.index(name)], index[self.index(name.lower())], self.factor(name))
+            if name.lower() in self
+            else index[self.index(name)]
+            for name in self.primal
+        }
+
+    def place(self, coordinates: Mapping[str, Any]) -> tuple[Any, ...]:
+        """The index of the element at these primal coordinates (the inverse of :meth:`coordinates`)."""
+        return tuple(self._place(axis, coordinates[axis.primal]) for axis in self.axes)
+
+    def _place(self, axis: Axis, coordinate: Any) -> Any:
+        factor = self.factor(axis.primal)
+        if isinstance(coordinate, Split):
+            if coordinate.factor == factor and axis.primal.lower() in self:
+                return coordinate.inner if axis.block else coordinate.outer
+            coordinate = coordinate.value
+        return coordinate % factor if axis.block else coordinate // factor if factor > 1 else coordinate
+
+    def index_from(self, other: Layout, index: Sequence[Any]) -> tuple[Any, ...]:
+        """Where in this layout the element lies that has ``index`` in layout ``other``."""
+        return self.place(other.coordinates(index))
+
+    def convert(self, array: np.ndarray, source: Layout | str) -> np.ndarray:
+        """``array``, which is in layout ``source``, in this layout (numpy; a copy or a view)."""
+        given = Layout(str(source))
+        shape = self.shape_from(given, array.shape)
+        plain = _merge_blocks(array, given)
+        ordered = plain.transpose([given.primal.index(name) for name in self.primal])
+        return _split_blocks(ordered, self).reshape(shape)  # type: ignore[arg-type]
+
+
+def _merge_blocks(array: np.ndarray, layout: Layout) -> np.ndarray:
+    """``layout`` to its plain form."""
+    order: list[int] = []
+    shape: list[int] = []
+    for name in layout.primal:
+        dims = [layout.index(a) for a in (name, name.lower()) if a in layout]
+        order += dims
+        shape.append(int(np.prod([array.shape[d] for d in dims])))
+    return array.transpose(order).reshape(shape)
+
+
+def _split_blocks(array: np.ndarray, layout: Layout) -> np.ndarray:
+    """The plain form of ``layout`` to ``layout``."""
+    shape: list[int] = []
+    names: list[str] = []
+    for name, extent in zip(layout.primal, array.shape, strict=True):
+        factor = layout.factor(name)
+        split = name.lower() in layout
+        shape += [extent // factor, factor] if split else [extent]
+        names += [name, name.lower()] if split else [name]
+    return array.reshape(shape).transpose([names.index(a.name) for a in layout.axes])
+
+
+@lru_cache(maxsize=1024)
+def _parse(text: str) -> tuple[Axis, ...]:
+    parts = _PART.findall(text)
+    if not parts or "".join(map("".join, parts)) != text:
+        raise _malformed(text, "axes are capital letters, blocks a number and a small letter")
+    axes = tuple(Axis(upper) if upper else Axis(lower, int(size)) for upper, size, lower in parts)
+    names = [a.name for a in axes]
+    for axis in axes:
+        if names.count(axis.name) > 1:
+            raise _malformed(text, f"{axis.name!r} is there twice")
+        if axis.primal not in names:
+            raise _malformed(text, f"block {str(axis)!r} has no axis {axis.primal!r}")
+        if axis.name.islower() and not axis.block:
+            raise _malformed(text, f"block {axis.name!r} has size 0")
+    return axes
+
+
+def _malformed(text: str, why: str) -> TypeInferenceError:
+    return TypeInferenceError(f"{text!r} is not a layout: {why}", hint="layouts look like NCHW, NHWC, OIHW, NCHW8c")

@@ -1,0 +1,40 @@
+"""Changing a tensor's layout."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from minitvm.ir.compute import compute
+from minitvm.ir.layout import Layout
+from minitvm.ir.loop import Buffer, Stage
+from minitvm.ir.op import Fusion, Op
+from minitvm.ir.types import TensorType
+
+
+@dataclass(frozen=True)
+class LayoutTransform(Op):
+    """The same tensor with its axes in another order, split into blocks or merged: ``NCHW`` to ``NCHW8c``.
+
+    data: in ``src_layout`` -> in ``dst_layout``.  Blocks must divide their axes.
+    """
+
+    name = "layout_transform"
+    fusion = Fusion.INJECTIVE
+    src_layout: str = ""
+    dst_layout: str = ""
+
+    def infer(self, data: TensorType) -> TensorType:
+        source, target = Layout(self.src_layout), Layout(self.dst_layout)
+        if data.rank != source.rank:
+            raise self.reject(f"src_layout {source} has {source.rank} dimensions, the input is {data}")
+        return data.with_shape(target.shape_from(source, data.shape))
+
+    def reference(self, data: np.ndarray) -> np.ndarray:
+        return np.ascontiguousarray(Layout(self.dst_layout).convert(data, self.src_layout))
+
+    def compute(self, data: Buffer) -> Stage:
+        source, target = Layout(self.src_layout), Layout(self.dst_layout)
+        shape = target.shape_from(source, data.shape)
+        return compute(shape, lambda *index: data[source.index_from(target, index)])  # type: ignore[arg-type]
