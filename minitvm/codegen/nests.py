@@ -282,12 +282,28 @@ def _vector_reduction(reduce: Reduce, lanes: int, rest: Callable[[LoopExpr], Stm
         lambda j: Store(total, (), combine(reduce.kind, total[()], at(j + extent - remaining))),
         name="tail",
     )
-    across = loop(width, lambda k: Store(total, (), combine(reduce.kind, total[()], acc[k])), LoopKind.UNROLLED)
     body = seq(
         vectors(lambda k: Store(acc, (k,), zero)),
         Store(total, (), zero),
         _over(reduce.axes[:-1], seq(update, tail if remaining else None)),
-        across,
+        *_across(acc, width, reduce.kind),
+        Store(total, (), combine(reduce.kind, total[()], acc[0])),
         rest(total[()]),
     )
     return Alloc(acc, Alloc(total, body))
+
+
+def _across(acc: Buffer, width: int, kind: str) -> list[Stmt]:
+    """Reduce the lanes to lane 0, halving their number with every step."""
+    stmts = []
+    while width > 1:
+        width //= 2
+        stmts.append(
+            loop(
+                width,
+                lambda k, w=width: Store(acc, (k,), combine(kind, acc[k], acc[k + w])),  # type: ignore[misc]
+                LoopKind.VECTORIZED,
+                name="lane",
+            )
+        )
+    return stmts
