@@ -1,0 +1,197 @@
+"""The native entry of a graph, as LLVM IR text: functions that call the kernels, so that Python is not in between.
+
+``node_K(slots, thread, threads, barrier)`` calls the kernel of node K with its arguments; ``segment_N`` runs a
+stretch of kernels between two host calls.  Every thread of the team calls them.  ``slots`` is an array of
+pointers: one per entry of the graph, then one per kernel node's workspace.
+
+A barrier stands before a kernel only where it needs one: it reads what was written, or overwrites what was
+written or read, since the last barrier.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from minitvm.runtime.graph import HOST, Graph
+from minitvm.runtime.memory import Plan
+
+ENTRY_SYMBOL_PREFIXES = ("node_", "segment_")
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A stretch of kernel nodes that run natively, ``nodes`` in order."""
+
+    symbol: str
+    nodes: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class HostStep:
+    node: int
+
+
+def steps_of(graph: Graph) -> list[Segment | HostStep]:
+    """Native segments and host calls in the order they run; reshapes that move nothing do not appear."""
+    steps: list[Segment | HostStep] = []
+    run: list[int] = []
+
+    def close() -> None:
+        if run:
+            steps.append(Segment(f"segment_{sum(isinstance(s, Segment) for s in steps)}", tuple(run)))
+            run.clear()
+
+    for i, node in enumerate(graph.nodes):
+        if node.func == HOST:
+            close()
+            steps.append(HostStep(i))
+        elif node.is_kernel:
+            run.append(i)
+    close()
+    return steps
+
+
+def workspace_slots(graph: Graph) -> dict[int, int]:
+    """The slot of every kernel node's workspace pointer; entries come first."""
+    kernels = [i for i, node in enumerate(graph.nodes) if node.is_kernel]
+    return {node: graph.entries + k for k, node in enumerate(kernels)}
+
+
+@dataclass
+class _Hazards:
+    """Memory ranges touched since the last barrier."""
+
+    written: list[tuple[int, int]]
+    read: list[tuple[int, int]]
+
+    def conflict(self, reads: Sequence[tuple[int, int]], writes: Sequence[tuple[int, int]]) -> bool:
+        return _overlap(reads, self.written) or _overlap(writes, self.written) or _overlap(writes, self.read)
+
+    def add(self, reads: Sequence[tuple[int, int]], writes: Sequence[tuple[int, int]]) -> None:
+        self.written.extend(writes)
+        self.read.extend(reads)
+
+
+def _overlap(some: Sequence[tuple[int, int]], others: Sequence[tuple[int, int]]) -> bool:
+    return any(a < d and c < b for a, b in some for c, d in others)
+
+
+def _ranges(graph: Graph, plan: Plan, entries: Sequence[int]) -> list[tuple[int, int]]:
+    types = graph.entry_types
+    return [(plan.offsets[e], plan.offsets[e] + types[e].nbytes) for e in entries if plan.offsets[e] >= 0]
+
+
+def barriers_before(graph: Graph, plan: Plan, workspaces: dict[int, int], nodes: Sequence[int]) -> set[int]:
+    """The nodes of a segment that need a barrier before them.  ``workspaces`` are bytes by node."""
+    found: set[int] = set()
+    hazards = _Hazards([], [])
+    for i in nodes:
+        node = graph.nodes[i]
+        reads = _ranges(graph, plan, [graph.entry_id(e) for e in node.inputs])
+        writes = _ranges(graph, plan, range(graph.entry_start[i], graph.entry_start[i + 1]))
+        if i in plan.workspaces:
+            writes.append((plan.workspaces[i], plan.workspaces[i] + workspaces[i]))
+        if hazards.conflict(reads, writes):
+            found.add(i)
+            hazards = _Hazards([], [])
+        hazards.add(reads, writes)
+    return found
+
+
+def pause_of(triple: str) -> tuple[str, str]:
+    """What a spinning thread should execute: the call and its declaration (nothing to declare: empty)."""
+    if triple.startswith(("x86_64", "i686")):
+        return "call void @llvm.x86.sse2.pause()", "declare void @llvm.x86.sse2.pause()"
+    if triple.startswith(("aarch64", "arm64")):
+        return "call void @llvm.aarch64.hint(i32 1)", "declare void @llvm.aarch64.hint(i32)"
+    return "fence seq_cst", ""
+
+
+def yield_of(triple: str) -> tuple[str, str]:
+    """How a thread gives its core away: the call and its declaration."""
+    if "windows" in triple:
+        return "call i32 @SwitchToThread()", "declare i32 @SwitchToThread()"
+    return "call i32 @sched_yield()", "declare i32 @sched_yield()"
+
+
+def _barrier_text(triple: str) -> str:
+    """A spinning barrier on ``(arrived, generation)``, the protocol of kernels' own barriers."""
+    give_up, declare_yield = yield_of(triple)
+    pause, declare_pause = pause_of(triple)
+    return f"""
+{declare_yield}
+{declare_pause}
+
+define internal void @team_barrier(ptr %barrier, i64 %threads) noinline {{
+  %alone = icmp eq i64 %threads, 1
+  br i1 %alone, label %done, label %arrive
+arrive:
+  %at = getelementptr i8, ptr %barrier, i64 64
+  %before = load atomic i32, ptr %at acquire, align 4
+  %n = atomicrmw add ptr %barrier, i32 1 acq_rel
+  %n1 = add i32 %n, 1
+  %all = trunc i64 %threads to i32
+  %last = icmp eq i32 %n1, %all
+  br i1 %last, label %open, label %wait
+open:
+  store atomic i32 0, ptr %barrier monotonic, align 4
+  %next = add i32 %before, 1
+  store atomic i32 %next, ptr %at release, align 4
+  ret void
+wait:
+  %spins = phi i64 [0, %arrive], [%more, %again], [%more, %rest]
+  %now = load atomic i32, ptr %at acquire, align 4
+  %same = icmp eq i32 %now, %before
+  br i1 %same, label %spin, label %done
+spin:
+  %more = add i64 %spins, 1
+  %long = icmp ugt i64 %more, 2000
+  br i1 %long, label %rest, label %again
+again:
+  {pause}
+  br label %wait
+rest:
+  %ignored = {give_up}
+  br label %wait
+done:
+  ret void
+}}
+"""
+
+
+def _node_text(graph: Graph, index: int, workspace_slot: int) -> str:
+    node = graph.nodes[index]
+    slots = [graph.entry_id(e) for e in node.inputs]
+    slots += range(graph.entry_start[index], graph.entry_start[index + 1])
+    slots.append(workspace_slot)
+    lines = [f"define void @node_{index}(ptr %slots, i64 %thread, i64 %threads, ptr %barrier) {{"]
+    for k, slot in enumerate(slots):
+        lines.append(f"  %a{k} = getelementptr ptr, ptr %slots, i64 {slot}")
+        lines.append(f"  %p{k} = load ptr, ptr %a{k}, align 8")
+    arguments = ", ".join(f"ptr %p{k}" for k in range(len(slots)))
+    lines.append(f"  call void @{node.func}({arguments}, i64 %thread, i64 %threads, ptr %barrier)")
+    return "\n".join([*lines, "  ret void", "}"])
+
+
+def _segment_text(segment: Segment, barriers: set[int]) -> str:
+    lines = [f"define void @{segment.symbol}(ptr %slots, i64 %thread, i64 %threads, ptr %barrier) {{"]
+    for node in segment.nodes:
+        if node in barriers:
+            lines.append("  call void @team_barrier(ptr %barrier, i64 %threads)")
+        lines.append(f"  call void @node_{node}(ptr %slots, i64 %thread, i64 %threads, ptr %barrier)")
+    return "\n".join([*lines, "  ret void", "}"])
+
+
+def entry_text(graph: Graph, plan: Plan, workspaces: dict[int, int], triple: str) -> str:
+    """The LLVM IR of all ``node_K`` and ``segment_N`` of a graph, for kernels of that target triple."""
+    slots = workspace_slots(graph)
+    arity = {n.func: len(n.inputs) + len(n.types) + 1 for n in graph.nodes if n.is_kernel}
+    parts = [f'target triple = "{triple}"', _barrier_text(triple)]
+    for symbol, count in arity.items():
+        parts.append(f"declare void @{symbol}({', '.join(['ptr'] * count)}, i64, i64, ptr)")
+    parts += [_node_text(graph, i, slot) for i, slot in slots.items()]
+    for step in steps_of(graph):
+        if isinstance(step, Segment):
+            parts.append(_segment_text(step, barriers_before(graph, plan, workspaces, step.nodes)))
+    return "\n\n".join(parts) + "\n"

@@ -1,0 +1,149 @@
+"""Arrays and device handles as TVM spells them, over numpy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from minitvm.errors import InputError, TargetError
+from minitvm.target import Target
+
+ALIGNMENT = 64
+"""Bytes: what kernels expect of every buffer (a cache line, and the widest vector register)."""
+
+CUDA_NOT_YET = "this build of minitvm runs kernels on the CPU only"
+CUDA_HINT = (
+    "use target 'llvm'; the CUDA C of every kernel can be printed with `minitvm show --stage cuda` "
+    "or minitvm.codegen.cuda.emit.emit_cuda"
+)
+
+
+@dataclass(frozen=True)
+class Device:
+    """A place that arrays live on and models run on; prints as ``cpu(0)``."""
+
+    kind: str = "cpu"
+    index: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.kind}({self.index})"
+
+    @property
+    def exist(self) -> bool:
+        return self.kind == "cpu" and self.index == 0
+
+    def sync(self) -> None:
+        """Wait for the device; a CPU run has finished when it returns."""
+
+
+def cpu(index: int = 0) -> Device:
+    return Device("cpu", index)
+
+
+def device(target: str | Target = "cpu", index: int = 0) -> Device:
+    """The device of a target or device name: ``device("llvm")``, ``device("cpu", 0)``.
+
+    Raises :class:`TargetError` for a name that is neither, and for ``cuda``, which this build cannot run.
+    """
+    if str(target) in ("cpu", ""):
+        return cpu(index)
+    kind = Target.parse(target).kind
+    if kind != "llvm":
+        raise TargetError(CUDA_NOT_YET, hint=CUDA_HINT)
+    return cpu(index)
+
+
+def aligned_empty(shape: Sequence[int], dtype: Any) -> np.ndarray:
+    """A new row-major array whose first element lies on a 64-byte boundary; contents undefined."""
+    kind = np.dtype(dtype)
+    nbytes = math.prod(shape) * kind.itemsize
+    memory = np.empty(nbytes + ALIGNMENT, np.uint8)
+    start = -memory.ctypes.data % ALIGNMENT
+    return memory[start : start + nbytes].view(kind).reshape(tuple(shape))
+
+
+def aligned(value: np.ndarray) -> np.ndarray:
+    """``value`` itself where it is row-major and on a 64-byte boundary, else a copy that is."""
+    if value.flags.c_contiguous and value.ctypes.data % ALIGNMENT == 0 and value.dtype.isnative:
+        return value
+    copy = aligned_empty(value.shape, value.dtype.newbyteorder("="))
+    copy[...] = value
+    return copy
+
+
+class NDArray:
+    """An array on a device, with TVM's calls.  ``numpy()`` copies, so nothing outside shares its memory."""
+
+    __slots__ = ("_data", "device")
+
+    def __init__(self, data: np.ndarray, where: Device | None = None) -> None:
+        self._data = data
+        self.device = where or cpu()
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self._data.shape
+
+    @property
+    def dtype(self) -> str:
+        return self._data.dtype.name
+
+    @property
+    def ndim(self) -> int:
+        return self._data.ndim
+
+    def numpy(self) -> np.ndarray:
+        """A copy as a numpy array."""
+        return self._data.copy()
+
+    asnumpy = numpy
+
+    def copyfrom(self, source: Any) -> NDArray:
+        """Overwrite with ``source``, an array of the same shape; :class:`InputError` otherwise."""
+        value = np.asarray(source)
+        if value.shape != self.shape:
+            raise InputError(
+                f"cannot copy an array of shape {value.shape} into one of shape {self.shape}",
+                hint="allocate the target with minitvm.nd.empty(shape, dtype) of the source's shape",
+            )
+        self._data[...] = value
+        return self
+
+    def copyto(self, target: NDArray | Device) -> NDArray:
+        """Copy into ``target``, or into a new array on the device ``target``."""
+        if isinstance(target, Device):
+            return NDArray(self.numpy(), target)
+        return target.copyfrom(self._data)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        found = self._data if dtype is None else self._data.astype(dtype, copy=False)
+        return found.copy() if copy else found
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self._data.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (1, self.device.index)
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def __getitem__(self, index: Any) -> NDArray:
+        return NDArray(np.asarray(self._data[index]), self.device)
+
+    def __repr__(self) -> str:
+        return f"<minitvm.nd.NDArray shape={self.shape}, {self.device}>\n{self._data!r}"
+
+
+def array(value: Any, where: Device | None = None) -> NDArray:
+    """A copy of an array-like value."""
+    return NDArray(np.array(value), where)
+
+
+def empty(shape: int | Sequence[int], dtype: str = "float32", where: Device | None = None) -> NDArray:
+    """A new array, contents undefined."""
+    return NDArray(aligned_empty((shape,) if isinstance(shape, int) else shape, dtype), where)

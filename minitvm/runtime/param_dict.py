@@ -1,0 +1,113 @@
+"""Parameter dictionaries as bytes, in the layout of TVM's ``save_param_dict``, so that either can read the other's.
+
+Little endian: u64 magic, u64 0; the names (u64 count, then u64 length and UTF-8 each); u64 count; per array: u64
+magic, u64 0, i32 device type and id, i32 rank, u8 kind, u8 bits, u16 lanes, i64 per dimension, i64 bytes, the data.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from minitvm.errors import LibraryError
+from minitvm.runtime.ndarray import NDArray, aligned_empty
+
+_LIST_MAGIC = 0xF7E58D4F05049CB7
+_ARRAY_MAGIC = 0xDD5E40F096B4A13F
+_KINDS = {"i": 0, "u": 1, "f": 2}
+_LETTERS = {0: "int", 1: "uint", 2: "float"}
+
+
+def _save_array(value: np.ndarray) -> list[bytes | memoryview]:
+    array = np.ascontiguousarray(value).astype(value.dtype.newbyteorder("<"), copy=False).reshape(value.shape)
+    is_bool = array.dtype == np.bool_
+    kind, bits = (1, 1) if is_bool else (_KINDS[array.dtype.kind], array.itemsize * 8)
+    head = struct.pack("<QQiiiBBH", _ARRAY_MAGIC, 0, 1, 0, array.ndim, kind, bits, 1)
+    shape = struct.pack(f"<{array.ndim}q", *array.shape)
+    return [head, shape, struct.pack("<q", array.nbytes), array.tobytes()]
+
+
+def save_param_dict(params: Mapping[str, Any]) -> bytes:
+    """The arrays (numpy or NDArray) by name, as bytes."""
+    arrays = {name: np.asarray(value) for name, value in params.items()}
+    parts: list[bytes | memoryview] = [struct.pack("<QQQ", _LIST_MAGIC, 0, len(arrays))]
+    for name in arrays:
+        text = name.encode()
+        parts.append(struct.pack("<Q", len(text)) + text)
+    parts.append(struct.pack("<Q", len(arrays)))
+    for array in arrays.values():
+        parts.extend(_save_array(array))
+    return b"".join(parts)
+
+
+class _Reader:
+    def __init__(self, data: bytes) -> None:
+        self.data = memoryview(data)
+        self.at = 0
+
+    def take(self, nbytes: int) -> memoryview:
+        if not 0 <= nbytes <= len(self.data) - self.at:
+            raise LibraryError(
+                f"the parameters are truncated: {nbytes} bytes wanted at {self.at} of {len(self.data)}",
+                hint="save them again with save_param_dict",
+            )
+        self.at += nbytes
+        return self.data[self.at - nbytes : self.at]
+
+    def unpack(self, layout: str) -> tuple[Any, ...]:
+        return struct.unpack(layout, self.take(struct.calcsize(layout)))
+
+    def magic(self, expected: int) -> None:
+        found, _ = self.unpack("<QQ")
+        if found != expected:
+            raise LibraryError(
+                f"this is not a parameter file: it starts with {found:#x}, not {expected:#x}",
+                hint="save one with save_param_dict(lib.params)",
+            )
+
+
+def _dtype(kind: int, bits: int, lanes: int) -> np.dtype[Any]:
+    if (kind, bits, lanes) == (1, 1, 1):
+        return np.dtype(np.bool_)
+    if kind not in _LETTERS or bits not in (8, 16, 32, 64) or lanes != 1:
+        raise LibraryError(f"the parameters hold a dtype that is not known: kind {kind}, {bits} bits, {lanes} lanes")
+    return np.dtype(f"{_LETTERS[kind]}{bits}")
+
+
+def _load_array(reader: _Reader) -> np.ndarray:
+    reader.magic(_ARRAY_MAGIC)
+    _, _, rank, kind, bits, lanes = reader.unpack("<iiiBBH")
+    if not 0 <= rank <= 32:
+        raise LibraryError(f"the parameters hold an array of rank {rank}")
+    shape = reader.unpack(f"<{rank}q")
+    dtype = _dtype(kind, bits, lanes)
+    (nbytes,) = reader.unpack("<q")
+    data = np.frombuffer(reader.take(nbytes), dtype.newbyteorder("<"))
+    if min(shape, default=0) < 0 or data.size != np.prod(shape, dtype=np.int64):
+        raise LibraryError(f"the parameters hold {nbytes} bytes for an array of shape {shape}, {dtype.name}")
+    array = aligned_empty(shape, dtype)
+    array[...] = data.reshape(shape)
+    return array
+
+
+def load_arrays(data: bytes) -> dict[str, np.ndarray]:
+    """The arrays by name, 64-byte aligned; :class:`LibraryError` where the bytes are not what was saved."""
+    reader = _Reader(bytes(data))
+    reader.magic(_LIST_MAGIC)
+    (count,) = reader.unpack("<Q")
+    names = []
+    for _ in range(count):
+        (length,) = reader.unpack("<Q")
+        names.append(bytes(reader.take(length)).decode())
+    (arrays,) = reader.unpack("<Q")
+    if arrays != count:
+        raise LibraryError(f"the parameters hold {count} names but {arrays} arrays")
+    return {name: _load_array(reader) for name in names}
+
+
+def load_param_dict(data: bytes) -> dict[str, NDArray]:
+    """What :func:`save_param_dict` wrote."""
+    return {name: NDArray(value) for name, value in load_arrays(data).items()}
