@@ -1,0 +1,123 @@
+"""Running a graph through the operators' ``reference``: the numpy oracle, the constant folder, the host call.
+
+Every result is held against the type that ``infer`` found, so a wrong rule is named where it happens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from minitvm.errors import InputError, IRError
+from minitvm.ir.expr import Call, Constant, Expr, Function, Module, Tuple, TupleGetItem, Var, describe_call
+from minitvm.ir.op import Op
+from minitvm.ir.types import TensorType, TupleType, Type, type_of
+from minitvm.ir.visitor import post_order
+
+Value: TypeAlias = Any
+"""An array, or a tuple of values."""
+
+
+def evaluate(target: Function | Module, *arrays: Any) -> Value:
+    """The result of a function, or of a module's ``main``: an array or a tuple of them.
+
+    Raises :class:`InputError` where the arrays do not fit the parameters, :class:`IRError` where an operator has
+    no reference, its reference fails, or its result is not of the inferred type.
+    """
+    function = target.main if isinstance(target, Module) else target
+    values = _bind(function, arrays)
+    for _ in _run(function, values):
+        pass
+    return values[function.body]
+
+
+def evaluate_calls(function: Function, *arrays: Any) -> Iterator[tuple[Call, Value]]:
+    """Each call of the function with its value, operands before users."""
+    return _run(function, _bind(function, arrays))
+
+
+def _bind(function: Function, arrays: tuple[Any, ...]) -> dict[Expr, Value]:
+    """The parameters' values; arrays are checked, not copied."""
+    if len(arrays) != len(function.params):
+        names = ", ".join(p.name for p in function.params)
+        raise InputError(f"{len(function.params)} inputs are expected ({names}), {len(arrays)} given")
+    values: dict[Expr, Value] = {}
+    for param, given in zip(function.params, arrays, strict=True):
+        value = given if isinstance(given, tuple) else np.asarray(given)
+        if param.checked_type is not None and not fits(value, param.checked_type):
+            raise InputError(f"input {param.name!r} is {_describe(value)}; expected {param.checked_type}")
+        values[param] = value
+    return values
+
+
+def _run(function: Function, values: dict[Expr, Value]) -> Iterator[tuple[Call, Value]]:
+    for node in post_order(function.body):
+        if node in values:
+            continue
+        values[node] = _value_of(node, values)
+        if isinstance(node, Call):
+            yield node, values[node]
+
+
+def _value_of(node: Expr, values: dict[Expr, Value]) -> Value:
+    if isinstance(node, Call):
+        return evaluate_call(node, *(values[arg] for arg in node.args))
+    if isinstance(node, Constant):
+        return node.value
+    if isinstance(node, Tuple):
+        return tuple(values[field] for field in node.fields)
+    if isinstance(node, TupleGetItem):
+        return values[node.tuple][node.index]
+    if isinstance(node, Var):
+        raise IRError(f"variable %{node.name} is not a parameter of the function")
+    raise IRError(f"a {type(node).__name__} has no value; only a call of it does")
+
+
+def evaluate_call(call: Call, *arguments: Value) -> Value:
+    """One call's value from its arguments', checked against the call's type."""
+    if isinstance(call.op, Function):
+        return evaluate(call.op, *arguments)
+    value = _apply(call, call.op, arguments)
+    if call.checked_type is not None and not fits(value, call.checked_type):
+        raise IRError(
+            f"{call.op.name}: the reference's result is {_describe(value)}, but infer says {call.checked_type}",
+            where=describe_call(call),
+        )
+    return value
+
+
+def _apply(call: Call, op: Op, arguments: tuple[Value, ...]) -> Value:
+    if not op.has_reference():
+        raise IRError(f"{op.name}: has no reference, so it cannot be evaluated", where=describe_call(call))
+    try:
+        with np.errstate(all="ignore"):
+            value = op.reference(*arguments)
+    except (ValueError, IndexError, OverflowError, MemoryError) as error:
+        raise IRError(f"{op.name}: the reference failed: {error}", where=describe_call(call)) from error
+    return tuple(map(np.asarray, value)) if isinstance(value, tuple) else np.asarray(value)
+
+
+def fits(value: Value, type_: Type) -> bool:
+    """Whether a value is of a type; an unknown dimension fits any extent."""
+    if isinstance(type_, TupleType):
+        return (
+            isinstance(value, tuple)
+            and len(value) == len(type_.fields)
+            and all(fits(v, t) for v, t in zip(value, type_.fields, strict=True))
+        )
+    return (
+        isinstance(type_, TensorType)
+        and isinstance(value, np.ndarray)
+        and value.dtype.name == type_.dtype
+        and value.ndim == type_.rank
+        and all(want in (None, have) for have, want in zip(value.shape, type_.shape, strict=True))
+    )
+
+
+def _describe(value: Value) -> str:
+    if isinstance(value, tuple):
+        return f"({', '.join(map(_describe, value))})"
+    known = isinstance(value, np.ndarray) and value.dtype.kind in "biuf"
+    return str(type_of(value)) if known else f"a {type(value).__name__} of dtype {getattr(value, 'dtype', None)}"

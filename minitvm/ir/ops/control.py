@@ -1,0 +1,144 @@
+"""Control flow that depends on data: calls whose bodies are functions and whose captured values are arguments."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from minitvm.ir.expr import Function
+from minitvm.ir.op import Fusion, Op
+from minitvm.ir.ops._shape import unify_dim
+from minitvm.ir.types import Dim, FuncType, TensorType, TupleType, Type
+
+
+def _signature(op: Op, part: str, function: Function) -> FuncType:
+    if not isinstance(function.checked_type, FuncType):
+        raise op.reject(f"{part} has no type yet", hint="give its parameters types")
+    return function.checked_type
+
+
+def _check_scalar(op: Op, argument: str, type_: Type, dtype: str) -> None:
+    one = isinstance(type_, TensorType) and type_.shape in ((), (1,), (None,)) and type_.dtype == dtype
+    if not one:
+        raise op.reject(f"{argument} is {type_}; expected a single {dtype}")
+
+
+def _accepts(param: Type, given: Type) -> bool:
+    """Whether a parameter takes a value; an unknown dimension takes any."""
+    if not isinstance(param, TensorType) or not isinstance(given, TensorType):
+        return param == given
+    same = param.dtype == given.dtype and param.rank == given.rank
+    return same and all(p in (None, g) for p, g in zip(param.shape, given.shape, strict=True))
+
+
+def _check_arguments(op: Op, part: str, params: tuple[Type, ...], given: tuple[Type, ...]) -> None:
+    if len(params) != len(given):
+        raise op.reject(f"{part} takes {len(params)} values, {len(given)} given")
+    for position, (param, type_) in enumerate(zip(params, given, strict=True)):
+        if not _accepts(param, type_):
+            raise op.reject(f"value {position} of {part} is {type_}, its parameter {param}")
+
+
+def _common(op: Op, a: Type, b: Type) -> Type:
+    """The type of a value that is of either type: dimensions that differ are unknown."""
+    if isinstance(a, TupleType) and isinstance(b, TupleType) and len(a.fields) == len(b.fields):
+        return TupleType(tuple(_common(op, x, y) for x, y in zip(a.fields, b.fields, strict=True)))
+    tensors = isinstance(a, TensorType) and isinstance(b, TensorType)
+    if not tensors or a.dtype != b.dtype or a.rank != b.rank:  # type: ignore[union-attr]
+        raise op.reject(f"results differ in dtype or rank: {a} and {b}")
+    return TensorType(tuple(map(unify_dim, a.shape, b.shape)), a.dtype)  # type: ignore[union-attr]
+
+
+@dataclass(frozen=True)
+class If(Op):
+    """One of two functions, called with the captured values.
+
+    condition: one bool, captured: what both branches take -> what both return; dimensions that differ are unknown.
+    """
+
+    name = "control.if"
+    fusion = Fusion.OPAQUE
+    then_branch: Function
+    else_branch: Function
+
+    def infer(self, condition: TensorType, *captured: Type) -> Type:
+        _check_scalar(self, "condition", condition, "bool")
+        then = _signature(self, "then_branch", self.then_branch)
+        orelse = _signature(self, "else_branch", self.else_branch)
+        _check_arguments(self, "then_branch", then.params, captured)
+        _check_arguments(self, "else_branch", orelse.params, captured)
+        return _common(self, then.result, orelse.result)
+
+    def reference(self, condition: np.ndarray, *captured: Any) -> Any:
+        from minitvm.ir.evaluate import evaluate
+
+        return evaluate(self.then_branch if condition.item() else self.else_branch, *captured)
+
+
+@dataclass(frozen=True)
+class Loop(Op):
+    """ONNX's Loop: ``while i < trip_count and condition: condition, *carried, *scanned = body(i, condition, ...)``.
+
+    trip_count: one int64, condition: one bool, values: the ``num_carried`` first values of the carried variables,
+    then the captured ones.  The body takes (iteration: int64 (), condition: bool (), *carried, *captured) and
+    returns a tuple (condition, *carried, *scanned).  The result is the tuple of the last carried values and of
+    each scanned value stacked along a new first dimension, whose extent is unknown.
+    A carried value whose shape changes from one iteration to the next has unknown dimensions in the body.
+    """
+
+    name = "control.loop"
+    fusion = Fusion.OPAQUE
+    body: Function
+    num_carried: int
+
+    def infer(self, trip_count: TensorType, condition: TensorType, *values: Type) -> TupleType:
+        _check_scalar(self, "trip_count", trip_count, "int64")
+        _check_scalar(self, "condition", condition, "bool")
+        body = _signature(self, "body", self.body)
+        head = (TensorType((), "int64"), TensorType((), "bool"))
+        _check_arguments(self, "body", body.params, (*head, *values))
+        kept, carried, scanned = self._results(body)
+        _check_scalar(self, "the body's condition", kept, "bool")
+        first, again = values[: self.num_carried], body.params[2 : 2 + self.num_carried]
+        _check_arguments(self, "body, from the iteration before,", again, carried)
+        last = tuple(_common(self, a, b) for a, b in zip(first, carried, strict=True))
+        return TupleType(last + tuple(self._stacked(t) for t in scanned))
+
+    def _results(self, body: FuncType) -> tuple[Type, tuple[Type, ...], tuple[Type, ...]]:
+        """The body's results: condition, carried, scanned."""
+        fields = body.result.fields if isinstance(body.result, TupleType) else ()
+        if len(fields) < 1 + self.num_carried:
+            raise self.reject(f"the body returns {body.result}; expected a condition and {self.num_carried} values")
+        return fields[0], fields[1 : 1 + self.num_carried], fields[1 + self.num_carried :]
+
+    def _stacked(self, type_: Type) -> TensorType:
+        if not isinstance(type_, TensorType):
+            raise self.reject(f"only tensors can be scanned, not {type_}")
+        return type_.with_shape((None, *type_.shape))
+
+    def reference(self, trip_count: np.ndarray, condition: np.ndarray, *values: Any) -> tuple[Any, ...]:
+        from minitvm.ir.evaluate import evaluate
+
+        carried, captured = values[: self.num_carried], values[self.num_carried :]
+        going, limit, steps = condition.reshape(()), trip_count.item(), []
+        iteration = 0
+        while iteration < limit and going.item():
+            results = evaluate(self.body, np.int64(iteration), going, *carried, *captured)
+            going, carried = results[0].reshape(()), results[1 : 1 + self.num_carried]
+            steps.append(results[1 + self.num_carried :])
+            iteration += 1
+        return (*carried, *(self._stack(position, steps) for position in range(self._scanned())))
+
+    def _scanned(self) -> int:
+        return len(self._results(_signature(self, "body", self.body))[2])
+
+    def _stack(self, position: int, steps: list[tuple[np.ndarray, ...]]) -> np.ndarray:
+        """One scanned value of all iterations; of none, an empty array of the right rank."""
+        if steps:
+            return np.stack([step[position] for step in steps])
+        type_ = self._results(_signature(self, "body", self.body))[2][position]
+        assert isinstance(type_, TensorType)
+        dims: tuple[Dim, ...] = type_.shape
+        return np.zeros((0, *(dim or 0 for dim in dims)), type_.dtype)

@@ -1,0 +1,308 @@
+"""Operators that read or write at positions held in a tensor: take, gather, scatter, one_hot, argwhere.
+
+Positions below 0 count from the end (except in ``one_hot``); what is still out of range is clamped, so that no
+input makes a kernel touch memory that is not its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from minitvm.ir.compute import compute
+from minitvm.ir.loop import Buffer, LoopExpr, Stage, as_index, maximum, minimum, select
+from minitvm.ir.op import Fusion, Op
+from minitvm.ir.ops._shape import (
+    normalize_axis,
+    replaced,
+    require_kind,
+    require_same_dtype,
+    unflatten_index,
+)
+from minitvm.ir.types import Dim, Shape, TensorType
+
+
+def _wrapped(position: LoopExpr, extent: int) -> LoopExpr:
+    """A position within the extent: negative ones from the end, others clamped."""
+    wide = position.astype("int64")
+    return minimum(maximum(select(wide < 0, wide + extent, wide), 0), extent - 1)
+
+
+def _within(position: np.ndarray, extent: int) -> np.ndarray:
+    return np.asarray(np.clip(np.where(position < 0, position + extent, position), 0, extent - 1))
+
+
+def _require_elements(op: Op, data: TensorType, indices: TensorType, extents: Shape) -> None:
+    if 0 in extents and 0 not in indices.shape:
+        raise op.reject(f"there is no element to take from {data}")
+
+
+@dataclass(frozen=True)
+class Take(Op):
+    """Slices of data at ``indices`` along ``axis`` (of the flattened data where it is not given).
+
+    data: (..., n, ...), indices: (i...) integers -> (..., i..., ...).
+    ``mode`` ``"clip"`` clamps positions to 0..n-1, ``"wrap"`` takes them modulo n (so -1 is the last).
+    """
+
+    name = "take"
+    fusion = Fusion.INJECTIVE
+    axis: int | None = None
+    mode: str = "clip"
+
+    def infer(self, data: TensorType, indices: TensorType) -> TensorType:
+        require_kind(self, indices, "iu", "indices")
+        if self.mode not in ("clip", "wrap"):
+            raise self.reject(f"mode is {self.mode!r}", hint="mode is 'clip' or 'wrap'")
+        if self.axis is None:
+            _require_elements(self, data, indices, data.shape)
+            return data.with_shape(indices.shape)
+        axis = normalize_axis(self, self.axis, data.rank)
+        _require_elements(self, data, indices, (data.shape[axis],))
+        return data.with_shape(data.shape[:axis] + indices.shape + data.shape[axis + 1 :])
+
+    def reference(self, data: np.ndarray, indices: np.ndarray) -> np.ndarray:
+        return np.asarray(np.take(data, indices.astype("int64"), self.axis, mode=self.mode))  # type: ignore[call-overload]
+
+    def _bounded(self, position: LoopExpr, extent: int) -> LoopExpr:
+        wide = position.astype("int64")
+        return minimum(maximum(wide, 0), extent - 1) if self.mode == "clip" else wide % max(extent, 1)
+
+    def compute(self, data: Buffer, indices: Buffer) -> Stage:
+        if self.axis is None:
+            size = int(np.prod(data.shape))
+            return compute(
+                indices.shape,
+                lambda *i: data[tuple(unflatten_index(self._bounded(indices[i], size), data.shape))],
+            )
+        axis, rank = self.axis % len(data.shape), len(indices.shape)
+        shape = data.shape[:axis] + indices.shape + data.shape[axis + 1 :]
+
+        def element(*i: LoopExpr) -> LoopExpr:
+            position = self._bounded(indices[i[axis : axis + rank]], data.shape[axis])
+            return data[i[:axis] + (position,) + i[axis + rank :]]
+
+        return compute(shape, element)
+
+
+@dataclass(frozen=True)
+class Gather(Op):
+    """``data[..., indices[...], ...]`` at ``axis``, elsewhere the same position (ONNX GatherElements).
+
+    data: (d...), indices: (i...) integers of the same rank, no larger than data but at ``axis`` -> (i...).
+    """
+
+    name = "gather"
+    fusion = Fusion.INJECTIVE
+    axis: int = 0
+
+    def infer(self, data: TensorType, indices: TensorType) -> TensorType:
+        require_kind(self, indices, "iu", "indices")
+        _check_elements(self, data, indices, normalize_axis(self, self.axis, data.rank))
+        return data.with_shape(indices.shape)
+
+    def reference(self, data: np.ndarray, indices: np.ndarray) -> np.ndarray:
+        axis = self.axis % data.ndim
+        window = data[tuple(slice(None) if d == axis else slice(n) for d, n in enumerate(indices.shape))]
+        return np.take_along_axis(window, _within(indices.astype("int64"), data.shape[axis]), axis)
+
+    def compute(self, data: Buffer, indices: Buffer) -> Stage:
+        axis = self.axis % len(data.shape)
+        return compute(indices.shape, lambda *i: data[replaced(i, axis, _wrapped(indices[i], data.shape[axis]))])
+
+
+def _check_elements(op: Op, data: TensorType, indices: TensorType, axis: int) -> None:
+    if indices.rank != data.rank:
+        raise op.reject(f"ranks differ: data {data} and indices {indices}")
+    for d, (n, have) in enumerate(zip(indices.shape, data.shape, strict=True)):
+        if d != axis and None not in (n, have) and n > have:  # type: ignore[operator]
+            raise op.reject(f"dimension {d} of indices {indices} is larger than that of data {data}")
+    _require_elements(op, data, indices, (data.shape[axis],))
+
+
+@dataclass(frozen=True)
+class GatherNd(Op):
+    """Slices of data at positions: ``data[b, indices[0, b, y], indices[1, b, y], ..., :]``.
+
+    data: (b..., x_0, ..., x_n), indices: (m, b..., y...) integers -> (b..., y..., x_m, ...), where b... are
+    ``batch_dims`` dimensions that both share.
+    """
+
+    name = "gather_nd"
+    fusion = Fusion.INJECTIVE
+    batch_dims: int = 0
+
+    def infer(self, data: TensorType, indices: TensorType) -> TensorType:
+        require_kind(self, indices, "iu", "indices")
+        depth = _depth(self, data, indices, self.batch_dims)
+        _require_elements(self, data, indices, data.shape[self.batch_dims : self.batch_dims + depth])
+        return data.with_shape(indices.shape[1:] + data.shape[self.batch_dims + depth :])
+
+    def reference(self, data: np.ndarray, indices: np.ndarray) -> np.ndarray:
+        grid: list[np.ndarray] = list(np.indices(indices.shape[1:], sparse=True)[: self.batch_dims])
+        extents = data.shape[self.batch_dims :]
+        grid += [_within(row.astype("int64"), n) for row, n in zip(indices, extents, strict=False)]
+        return np.asarray(data[tuple(grid)])
+
+    def compute(self, data: Buffer, indices: Buffer) -> Stage:
+        batch, depth, rank = self.batch_dims, indices.shape[0], len(indices.shape) - 1
+        extents = data.shape[batch : batch + depth]
+
+        def element(*i: LoopExpr) -> LoopExpr:
+            positions = tuple(_wrapped(indices[(as_index(m),) + i[:rank]], n) for m, n in enumerate(extents))
+            return data[i[:batch] + positions + i[rank:]]
+
+        return compute(indices.shape[1:] + data.shape[batch + depth :], element)
+
+
+def _depth(op: Op, data: TensorType, indices: TensorType, batch_dims: int = 0) -> int:
+    """How many dimensions of data one position names."""
+    depth = indices.shape[0] if indices.rank else None
+    if depth is None:
+        raise op.reject(f"the first dimension of indices must be known, found {indices}")
+    if depth + batch_dims > data.rank or batch_dims >= indices.rank:
+        raise op.reject(f"{depth} positions and {batch_dims} batch dimensions do not fit data {data}")
+    for d, (n, have) in enumerate(zip(indices.shape[1 : batch_dims + 1], data.shape, strict=False)):
+        if n != have and None not in (n, have):
+            raise op.reject(f"batch dimension {d} differs: data {data} and indices {indices}")
+    return depth
+
+
+_REDUCTIONS: dict[str, Callable[..., None] | None] = {
+    "update": None,
+    "add": np.add.at,
+    "mul": np.multiply.at,
+    "min": np.minimum.at,
+    "max": np.maximum.at,
+}
+
+
+def _scatter(data: np.ndarray, at: tuple[np.ndarray, ...], updates: np.ndarray, reduction: str) -> np.ndarray:
+    """A copy of data with ``updates`` written, or accumulated in order, at positions."""
+    result: np.ndarray = data.copy()
+    accumulate = _REDUCTIONS[reduction]
+    if accumulate is None:
+        result[at] = updates
+    else:
+        accumulate(result, at, updates)
+    return result
+
+
+def _check_reduction(op: Op, attribute: str, reduction: str) -> None:
+    if reduction not in _REDUCTIONS:
+        raise op.reject(f"{attribute} is {reduction!r}", hint=f"one of {', '.join(_REDUCTIONS)}")
+
+
+@dataclass(frozen=True)
+class ScatterElements(Op):
+    """data with each of ``updates`` combined in at ``indices[...]`` along ``axis``, elsewhere at its own position.
+
+    data: (d...), indices: (i...) integers, updates: (i...) -> (d...).  ``reduction``: update, add, mul, min, max.
+    """
+
+    name = "scatter_elements"
+    fusion = Fusion.OPAQUE
+    axis: int = 0
+    reduction: str = "update"
+
+    def infer(self, data: TensorType, indices: TensorType, updates: TensorType) -> TensorType:
+        _check_reduction(self, "reduction", self.reduction)
+        require_kind(self, indices, "iu", "indices")
+        require_same_dtype(self, data, updates)
+        _check_elements(self, data, indices, normalize_axis(self, self.axis, data.rank))
+        _check_same_shape(self, indices.shape, updates)
+        return data
+
+    def reference(self, data: np.ndarray, indices: np.ndarray, updates: np.ndarray) -> np.ndarray:
+        axis = self.axis % data.ndim
+        at: list[np.ndarray] = list(np.indices(indices.shape, sparse=True))
+        at[axis] = _within(indices.astype("int64"), data.shape[axis])
+        return _scatter(data, tuple(at), updates, self.reduction)
+
+
+def _check_same_shape(op: Op, expected: Sequence[Dim], updates: TensorType) -> None:
+    fits = len(expected) == updates.rank and all(
+        a == b or None in (a, b) for a, b in zip(expected, updates.shape, strict=True)
+    )
+    if not fits:
+        wanted = TensorType(tuple(expected), updates.dtype)
+        raise op.reject(f"updates are {updates}; expected {wanted}")
+
+
+@dataclass(frozen=True)
+class ScatterNd(Op):
+    """data with slices combined in: ``result[indices[0, y], indices[1, y], ..., :] = updates[y, :]``.
+
+    data: (x_0, ..., x_n), indices: (m, y...) integers, updates: (y..., x_m, ...) -> the shape of data.
+    ``mode``: update, add, mul, min, max.
+    """
+
+    name = "scatter_nd"
+    fusion = Fusion.OPAQUE
+    mode: str = "update"
+
+    def infer(self, data: TensorType, indices: TensorType, updates: TensorType) -> TensorType:
+        _check_reduction(self, "mode", self.mode)
+        require_kind(self, indices, "iu", "indices")
+        require_same_dtype(self, data, updates)
+        depth = _depth(self, data, indices)
+        _require_elements(self, data, indices, data.shape[:depth])
+        _check_same_shape(self, indices.shape[1:] + data.shape[depth:], updates)
+        return data
+
+    def reference(self, data: np.ndarray, indices: np.ndarray, updates: np.ndarray) -> np.ndarray:
+        at = tuple(_within(row.astype("int64"), n) for row, n in zip(indices, data.shape, strict=False))
+        return _scatter(data, at, updates, self.mode)
+
+
+@dataclass(frozen=True)
+class OneHot(Op):
+    """``on_value`` at position indices[...] of a new dimension of extent ``depth``, ``off_value`` elsewhere.
+
+    indices: (i...) integers, on_value: (), off_value: () -> (i... with depth inserted at axis), of ``dtype``.
+    """
+
+    name = "one_hot"
+    fusion = Fusion.OUT_ELEMWISE_FUSABLE
+    depth: int
+    axis: int = -1
+    dtype: str = "float32"
+
+    def infer(self, indices: TensorType, on_value: TensorType, off_value: TensorType) -> TensorType:
+        require_kind(self, indices, "iu", "indices")
+        for argument, type_ in (("on_value", on_value), ("off_value", off_value)):
+            if type_.shape:
+                raise self.reject(f"{argument} is {type_}; expected a scalar")
+        axis = normalize_axis(self, self.axis, indices.rank + 1)
+        return TensorType(indices.shape[:axis] + (self.depth,) + indices.shape[axis:], self.dtype)
+
+    def reference(self, indices: np.ndarray, on_value: np.ndarray, off_value: np.ndarray) -> np.ndarray:
+        axis = self.axis % (indices.ndim + 1)
+        positions = np.arange(self.depth).reshape(-1, *(1,) * (indices.ndim - axis))
+        hit = np.expand_dims(indices.astype("int64"), axis) == positions
+        return np.where(hit, on_value.astype(self.dtype), off_value.astype(self.dtype))
+
+    def compute(self, indices: Buffer, on_value: Buffer, off_value: Buffer) -> Stage:
+        axis = self.axis % (len(indices.shape) + 1)
+
+        def element(*i: LoopExpr) -> LoopExpr:
+            hit = indices[i[:axis] + i[axis + 1 :]].astype("int64").equal(i[axis])
+            return select(hit, on_value[()].astype(self.dtype), off_value[()].astype(self.dtype))
+
+        return compute((*indices.shape[:axis], self.depth, *indices.shape[axis:]), element)
+
+
+@dataclass(frozen=True)
+class ArgWhere(Op):
+    """Positions of the elements that are not zero, in order.  x: (d...) -> (number of them, rank), int64."""
+
+    name = "argwhere"
+    fusion = Fusion.OPAQUE
+
+    def infer(self, condition: TensorType) -> TensorType:
+        return TensorType((None, condition.rank), "int64")
+
+    def reference(self, condition: np.ndarray) -> np.ndarray:
+        return np.argwhere(condition).astype("int64")

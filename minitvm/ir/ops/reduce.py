@@ -1,0 +1,312 @@
+"""Reductions over axes.
+
+``axis``: the axes to reduce, all where it is not given; ``exclude``: reduce the other axes instead;
+``keepdims``: reduced dimensions stay, with extent 1.  x: (...) -> (... without the reduced dimensions).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from minitvm.ir.compute import broadcast_index, compute, max_over, min_over, prod_over, sum_over
+from minitvm.ir.loop import Buffer, Const, LoopExpr, Stage, binary, const, intrin, select
+from minitvm.ir.op import Fusion, Op
+from minitvm.ir.ops._shape import (
+    broadcast_shapes,
+    flatten_index,
+    freeze_ints,
+    normalize_axes,
+    require_kind,
+    require_same_dtype,
+)
+from minitvm.ir.types import TensorType
+
+Element = Callable[[tuple[LoopExpr, ...], tuple[LoopExpr, ...]], LoopExpr]
+"""The summand: gets the whole index into x, and the index along the reduced axes alone."""
+
+
+@dataclass(frozen=True)
+class Reduction(Op):
+    """Common to all reductions; a subclass sets ``kinds``, the numpy dtype kinds that it takes."""
+
+    fusion = Fusion.COMM_REDUCE
+    axis: tuple[int, ...] | None = None
+    keepdims: bool = False
+    exclude: bool = False
+    kinds = "iuf"
+
+    def __post_init__(self) -> None:
+        freeze_ints(self, "axis")
+
+    def axes(self, rank: int) -> tuple[int, ...]:
+        """The reduced axes, ascending."""
+        given = range(rank) if self.axis is None else normalize_axes(self, self.axis, rank)
+        return tuple(d for d in range(rank) if (d in given) != (self.exclude and self.axis is not None))
+
+    def infer(self, x: TensorType) -> TensorType:
+        require_kind(self, x, self.kinds)
+        return x.with_shape(self._kept(x.shape))
+
+    def _kept(self, shape: Sequence[Any]) -> tuple[Any, ...]:
+        axes = self.axes(len(shape))
+        if self.keepdims:
+            return tuple(1 if d in axes else extent for d, extent in enumerate(shape))
+        return tuple(extent for d, extent in enumerate(shape) if d not in axes)
+
+    def _numpy(self, function: Callable[..., Any], x: np.ndarray, **options: Any) -> np.ndarray:
+        return np.asarray(function(x, axis=self.axes(x.ndim), keepdims=self.keepdims, **options))
+
+    def _stage(
+        self, x: Buffer, over: Callable[..., LoopExpr], element: Element, finish: Callable[..., LoopExpr] | None = None
+    ) -> Stage:
+        """``over`` the reduced axes of ``element``; ``finish`` gets the reduced value and the whole index at 0."""
+        axes = self.axes(len(x.shape))
+        extents = [x.shape[a] for a in axes]
+
+        def whole(i: tuple[LoopExpr, ...], r: tuple[LoopExpr, ...]) -> tuple[LoopExpr, ...]:
+            reduced, kept = iter(r), iter(e for d, e in enumerate(i) if not (self.keepdims and d in axes))
+            return tuple(next(reduced) if d in axes else next(kept) for d in range(len(x.shape)))
+
+        def value(*i: LoopExpr) -> LoopExpr:
+            result = over(extents, lambda *r: element(whole(i, r), r))
+            return result if finish is None else finish(result, whole(i, (Const(0),) * len(axes)))
+
+        return compute(self._kept(x.shape), value)
+
+    def _count(self, shape: Sequence[int]) -> int:
+        return math.prod(shape[a] for a in self.axes(len(shape)))
+
+
+def _accumulator(dtype: str) -> str:
+    """Sums of float16 are kept in float32."""
+    return "float32" if dtype == "float16" else dtype
+
+
+def _wide(x: np.ndarray) -> np.ndarray:
+    return x.astype("float64") if x.dtype.kind == "f" else x
+
+
+class Sum(Reduction):
+    """The sum; integers wrap around in their own dtype."""
+
+    name = "sum"
+
+    def reference(self, x: np.ndarray) -> np.ndarray:
+        return self._numpy(np.sum, _wide(x), dtype=_wide(x).dtype).astype(x.dtype)
+
+    def compute(self, x: Buffer) -> Stage:
+        kept = _accumulator(x.dtype)
+        return self._stage(x, sum_over, lambda i, r: x[i].astype(kept), lambda s, i: s.astype(x.dtype))
+
+
+class Prod(Reduction):
+    """The product; integers wrap around in their own dtype."""
+
+    name = "prod"
+
+    def reference(self, x: np.ndarray) -> np.ndarray:
+        return self._numpy(np.prod, _wide(x), dtype=_wide(x).dtype).astype(x.dtype)
+
+    def compute(self, x: Buffer) -> Stage:
+        kept = _accumulator(x.dtype)
+        return self._stage(x, prod_over, lambda i, r: x[i].astype(kept), lambda p, i: p.astype(x.dtype))
+
+
+class Mean(Reduction):
+    """The mean, in the dtype of x; of integers truncated towards zero.  NaN of no elements."""
+
+    name = "mean"
+
+    def reference(self, x: np.ndarray) -> np.ndarray:
+        if x.dtype.kind == "f":
+            return self._numpy(np.mean, x.astype("float64")).astype(x.dtype)
+        total = self._numpy(np.sum, x.astype("int64"))
+        return np.asarray(np.sign(total) * (np.abs(total) // self._count(x.shape))).astype(x.dtype)
+
+    def compute(self, x: Buffer) -> Stage:
+        kept = _accumulator(x.dtype) if x.dtype.startswith("float") else "int64"
+        count = self._count(x.shape)
+        return self._stage(
+            x, sum_over, lambda i, r: x[i].astype(kept), lambda s, i: binary("div", s, count).astype(x.dtype)
+        )
+
+
+class Max(Reduction):
+    """The largest; NaN if one is; minus infinity or the smallest integer of no elements."""
+
+    name = "max"
+    kinds = "biuf"
+
+    def reference(self, x: np.ndarray) -> np.ndarray:
+        return self._numpy(np.max, x, initial=_lowest(x.dtype))
+
+    def compute(self, x: Buffer) -> Stage:
+        return self._stage(x, max_over, lambda i, r: x[i])
+
+
+class Min(Reduction):
+    """The smallest; NaN if one is; infinity or the largest integer of no elements."""
+
+    name = "min"
+    kinds = "biuf"
+
+    def reference(self, x: np.ndarray) -> np.ndarray:
+        return self._numpy(np.min, x, initial=_highest(x.dtype))
+
+    def compute(self, x: Buffer) -> Stage:
+        return self._stage(x, min_over, lambda i, r: x[i])
+
+
+def _lowest(dtype: np.dtype) -> Any:
+    return -np.inf if dtype.kind == "f" else False if dtype.kind == "b" else np.iinfo(dtype).min
+
+
+def _highest(dtype: np.dtype) -> Any:
+    return np.inf if dtype.kind == "f" else True if dtype.kind == "b" else np.iinfo(dtype).max
+
+
+class All(Reduction):
+    """Whether all are true."""
+
+    name = "all"
+    kinds = "b"
+
+    def reference(self, x: np.ndarray) -> np.ndarray:
+        return self._numpy(np.all, x)
+
+    def compute(self, x: Buffer) -> Stage:
+        return self._stage(x, min_over, lambda i, r: x[i])
+
+
+class AnyTrue(Reduction):
+    """Whether at least one is true."""
+
+    name = "any"
+    kinds = "b"
+
+    def reference(self, x: np.ndarray) -> np.ndarray:
+        return self._numpy(np.any, x)
+
+    def compute(self, x: Buffer) -> Stage:
+        return self._stage(x, max_over, lambda i, r: x[i])
+
+
+@dataclass(frozen=True)
+class Variance(Reduction):
+    """The mean of (x - mean)**2; ``unbiased`` divides by one less.  x: (...), mean: broadcasts to x (keepdims)."""
+
+    name = "variance"
+    kinds = "f"
+    unbiased: bool = False
+
+    def infer(self, x: TensorType, mean: TensorType) -> TensorType:  # type: ignore[override]
+        require_same_dtype(self, x, mean)
+        if broadcast_shapes(self, x, mean) != x.shape:
+            raise self.reject(f"mean {mean} does not broadcast to {x}", hint="compute the mean with keepdims=True")
+        return super().infer(x)
+
+    def reference(self, x: np.ndarray, mean: np.ndarray) -> np.ndarray:
+        squares = (x.astype("float64") - mean.astype("float64")) ** 2
+        return np.asarray(self._numpy(np.sum, squares) / (self._count(x.shape) - self.unbiased)).astype(x.dtype)
+
+    def compute(self, x: Buffer, mean: Buffer) -> Stage:
+        kept = _accumulator(x.dtype)
+        count = const(self._count(x.shape) - self.unbiased, kept)
+
+        def square(i: tuple[LoopExpr, ...], r: tuple[LoopExpr, ...]) -> LoopExpr:
+            distance = x[i].astype(kept) - mean[broadcast_index(mean, i)].astype(kept)
+            return distance * distance
+
+        return self._stage(x, sum_over, square, lambda s, i: (s / count).astype(x.dtype))
+
+
+@dataclass(frozen=True)
+class ArgReduction(Reduction):
+    """The position (int32) of the extreme along the reduced axes, counted row-major over several of them."""
+
+    select_last_index: bool = False
+
+    def infer(self, x: TensorType) -> TensorType:
+        if any(x.shape[a] == 0 for a in self.axes(x.rank)):
+            raise self.reject(f"there is no element to choose in {x}")
+        return super().infer(x).with_dtype("int32")
+
+    def _position(self, x: np.ndarray, choose: Callable[..., Any]) -> np.ndarray:
+        axes = self.axes(x.ndim)
+        kept = [d for d in range(x.ndim) if d not in axes]
+        rows = x.transpose([*kept, *axes]).reshape(*(x.shape[d] for d in kept), self._count(x.shape))
+        found = rows.shape[-1] - 1 - choose(rows[..., ::-1], -1) if self.select_last_index else choose(rows, -1)
+        return np.asarray(found, "int32").reshape(self._kept(x.shape))
+
+    def _search(self, x: Buffer, over: Callable[..., LoopExpr]) -> Stage:
+        """The extreme first, then the first (or last) position that equals it or, as in numpy, is NaN."""
+        best = self._stage(x, over, lambda i, r: x[i])
+        axes = self.axes(len(x.shape))
+        extents = [x.shape[a] for a in axes]
+        missing = const(-1 if self.select_last_index else self._count(x.shape), "int32")
+
+        def position(i: tuple[LoopExpr, ...], r: tuple[LoopExpr, ...]) -> LoopExpr:
+            value = x[i]
+            at = tuple(Const(0) if d in axes else e for d, e in enumerate(i) if self.keepdims or d not in axes)
+            hit = value.equal(best[at])
+            hit = hit | intrin("isnan", value) if x.dtype.startswith("float") else hit
+            return select(hit, flatten_index(r, extents).astype("int32"), missing)
+
+        return self._stage(x, max_over if self.select_last_index else min_over, position)
+
+
+class ArgMax(ArgReduction):
+    """The position of the first largest (or the last one) as int32."""
+
+    name = "argmax"
+
+    def reference(self, x: np.ndarray) -> np.ndarray:
+        return self._position(x, np.argmax)
+
+    def compute(self, x: Buffer) -> Stage:
+        return self._search(x, max_over)
+
+
+class ArgMin(ArgReduction):
+    """The position of the first smallest (or the last one) as int32."""
+
+    name = "argmin"
+
+    def reference(self, x: np.ndarray) -> np.ndarray:
+        return self._position(x, np.argmin)
+
+    def compute(self, x: Buffer) -> Stage:
+        return self._search(x, min_over)
+
+
+class LogSumExp(Reduction):
+    """log(sum(exp(x))), without overflow; minus infinity of no elements."""
+
+    name = "logsumexp"
+    kinds = "f"
+    fusion = Fusion.OUT_ELEMWISE_FUSABLE
+
+    def reference(self, x: np.ndarray) -> np.ndarray:
+        wide = x.astype("float64")
+        for axis in self.axes(x.ndim):
+            wide = np.expand_dims(np.logaddexp.reduce(wide, axis), axis)
+        return wide.reshape(self._kept(x.shape)).astype(x.dtype)
+
+    def compute(self, x: Buffer) -> Stage:
+        kept = _accumulator(x.dtype)
+        axes = self.axes(len(x.shape))
+        high = self._stage(x, max_over, lambda i, r: x[i].astype(kept))
+
+        def shift(i: tuple[LoopExpr, ...]) -> LoopExpr:
+            peak = high[tuple(Const(0) if d in axes else e for d, e in enumerate(i) if self.keepdims or d not in axes)]
+            return select(intrin("isinf", peak), const(0, kept), peak)
+
+        def element(i: tuple[LoopExpr, ...], r: tuple[LoopExpr, ...]) -> LoopExpr:
+            return intrin("exp", x[i].astype(kept) - shift(i))
+
+        return self._stage(x, sum_over, element, lambda s, i: (intrin("log", s) + shift(i)).astype(x.dtype))
