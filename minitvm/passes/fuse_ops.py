@@ -19,7 +19,7 @@ from minitvm.ir.types import TupleType
 from minitvm.ir.visitor import children, is_scalar_constant, post_order, rebuild, span_of
 from minitvm.passes.fuse_partition import FusionNote, Group, partition
 
-RESHAPES = frozenset({"reshape", "expand_dims", "squeeze", "nn.batch_flatten", "reshape_like"})
+RESHAPES = frozenset({"reshape", "expand_dims", "squeeze", "nn.batch_flatten"})
 """Operators that move no element: a group of nothing else shares its input's memory."""
 
 MAX_NAME = 80

@@ -1,0 +1,120 @@
+"""AlterOpLayout: the layouts that the target's templates are fastest in.
+
+Which layout an operator asks for is an open table by (target kind, operator).  For ``llvm``:
+
+* ``nn.conv2d``, NCHW, float, one group: channels in blocks of one vector, ``NCHW8c`` with weights ``OIHW8i8o``.
+  Blocks of half a vector where only those divide the channels.  Output channels that neither divides (10, 21, 1001)
+  leave the convolution as it is: ragged blocks would need padded copies of data and weights.  Input channels that
+  neither divides (1 or 3 of an image, most often) stay in plain NCHW, and the weights are ``OIHW3i8o``.
+* depthwise ``nn.conv2d``: the same blocks, weights ``OIHW1i8o``.
+* ``nn.dense`` with constant weights: rows packed in blocks of two vectors (or one), ``NC16n``.
+
+Weights move once, at compile time: FoldConstant runs after this pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
+
+from minitvm.ir.expr import Constant, Function
+from minitvm.ir.op import OPS, Op
+from minitvm.passes.layout_moves import Keep, Move, Placement, Site, calling
+from minitvm.passes.layout_rewriter import LayoutNote, LayoutRewriter
+from minitvm.target import MachineModel
+
+Proposal: TypeAlias = Callable[[Site, MachineModel], "Placement | Keep"]
+
+PROPOSALS: dict[tuple[str, str], Proposal] = {}
+"""What an operator asks for, by target kind and operator name."""
+
+
+def proposal(kind: str, *op_names: str) -> Callable[[Proposal], Proposal]:
+    """Register what operators ask for on a target."""
+
+    def register(ask: Proposal) -> Proposal:
+        PROPOSALS.update({(kind, name): ask for name in op_names})
+        return ask
+
+    return register
+
+
+def alter_op_layout(
+    function: Function,
+    machine: MachineModel,
+    kind: str = "llvm",
+    log: list[LayoutNote] | None = None,
+    proposals: Mapping[tuple[str, str], Proposal] = PROPOSALS,
+) -> Function:
+    """``function`` with operators in the layouts that they ask for on this target; parameters and result keep theirs.
+    ``log`` receives a note on each call that was moved, or was asked and kept its layout."""
+
+    def propose(site: Site) -> Placement | Keep | None:
+        ask = proposals.get((kind, site.op.name))
+        return None if ask is None else ask(site, machine)
+
+    rewriter = LayoutRewriter(propose)
+    result = rewriter.run(function)
+    if log is not None:
+        log.extend(rewriter.notes)
+    return result
+
+
+def block(extent: int, lanes: int) -> int | None:
+    """Channels in a block: a vector, or half of one; ``None`` where neither divides ``extent``."""
+    return next((size for size in (lanes, lanes // 2) if size > 1 and extent % size == 0), None)
+
+
+@proposal("llvm", "nn.conv2d")
+def blocked_conv2d(site: Site, machine: MachineModel) -> Placement | Keep:
+    data, weight, result = site.type(0), site.type(1), site.call.tensor_type
+    layouts = [site.op.attributes()[a] for a in ("data_layout", "kernel_layout")]
+    if layouts != ["NCHW", "OIHW"]:
+        return Keep(f"its layouts are {' and '.join(layouts)}, not NCHW and OIHW")
+    if not data.is_float or data.dtype != result.dtype:
+        return Keep(f"it computes {result.dtype} from {data.dtype}")
+    lanes, channels = machine.lanes(data.dtype), data.static_shape[1]
+    groups: int = site.op.groups  # type: ignore[attr-defined]
+    if groups == 1:
+        return _direct(site.op, channels, weight.static_shape[0], lanes)
+    if groups == channels == weight.shape[0]:
+        return _depthwise(site.op, channels, lanes)
+    return Keep(f"{groups} groups")
+
+
+def _direct(op: Op, channels: int, units: int, lanes: int) -> Placement | Keep:
+    out, inner = block(units, lanes), block(channels, lanes)
+    if out is None:
+        return Keep(f"no blocks of {lanes} divide its {units} output channels")
+    data = f"NCHW{inner}c" if inner else "NCHW"
+    kernel = f"OIHW{inner or channels}i{out}o"
+    return _convolution(op, "nn.contrib_conv2d_NCHWc", data, kernel, f"NCHW{out}c")
+
+
+def _depthwise(op: Op, channels: int, lanes: int) -> Placement | Keep:
+    size = block(channels, lanes)
+    if size is None:
+        return Keep(f"no blocks of {lanes} divide its {channels} channels")
+    data = f"NCHW{size}c"
+    return _convolution(op, "nn.contrib_depthwise_conv2d_NCHWc", data, f"OIHW1i{size}o", data)
+
+
+def _convolution(op: Op, name: str, data: str, kernel: str, out: str) -> Placement:
+    attributes = op.attributes() | {"data_layout": data, "kernel_layout": kernel, "out_layout": out}
+    moves = (Move.of("NCHW", data), Move.of("OIHW", kernel))
+    return Placement(moves, Move.of("NCHW", out), calling(OPS[name](**attributes)))
+
+
+@proposal("llvm", "nn.dense")
+def packed_dense(site: Site, machine: MachineModel) -> Placement | Keep:
+    data, units = site.type(0), site.type(1).static_shape[0]
+    if not isinstance(site.call.args[1], Constant):
+        return Keep("its weights are not constant: packing them at every run costs more than it saves")
+    if not data.is_float or data.dtype != site.call.tensor_type.dtype:
+        return Keep(f"it computes {site.call.tensor_type.dtype} from {data.dtype}")
+    size = block(units, 2 * machine.lanes(data.dtype))
+    if size is None:
+        return Keep(f"no blocks of {machine.lanes(data.dtype)} divide its {units} units")
+    attributes = site.op.attributes() | {"weight_layout": f"NC{size}n"}
+    packed = OPS["nn.contrib_dense_pack"](**attributes)
+    return Placement((None, Move.of("NC", f"NC{size}n")), None, calling(packed))

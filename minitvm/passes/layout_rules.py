@@ -1,0 +1,305 @@
+"""How operators carry layouts (Relay's ``FInferCorrectLayout``): an open table, one short rule per kind of operator.
+
+A rule is asked only where an argument is held in a new layout.  It answers with a :class:`Placement`, or with
+:class:`Keep` and the reason; operators without a rule get their arguments back as they were.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from minitvm.ir.expr import Call, Constant, Expr
+from minitvm.ir.layout import Layout
+from minitvm.ir.op import OPS, Fusion, Op
+from minitvm.ir.ops._shape import normalize_axes
+from minitvm.ir.types import TensorType, TupleType
+from minitvm.passes.layout_moves import RULES, Carry, Keep, Move, Placement, Rule, Site, calling, layout_rule
+
+
+def rule_for(call: Call) -> Rule:
+    """The rule of a call's operator; elementwise and plain broadcasting operators need not be listed."""
+    op = call.op
+    assert isinstance(op, Op)
+    if op.name in RULES:
+        return RULES[op.name]
+    if op.fusion is Fusion.ELEMWISE and len(call.args) == 1 and "axis" not in op.attributes():
+        return elementwise
+    if op.fusion is Fusion.BROADCAST and not op.attributes():
+        return broadcast
+    return lambda site: Keep(f"{site.op.name} has no layout rule")
+
+
+@layout_rule("annotation.stop_fusion")
+def elementwise(site: Site) -> Placement | Keep:
+    """Works on any layout."""
+    return Placement((site.data,), site.data, calling(site.op))
+
+
+# ---- several operands -------------------------------------------------------------------------------------------
+
+
+def broadcast(site: Site) -> Placement | Keep:
+    """All operands follow the first one that has moved and is as large as the result where it is split."""
+    result = site.call.tensor_type
+    leader = next((m for i, m in enumerate(site.carries) if _leads(m, site.type(i), result)), None)
+    if leader is None:
+        return Keep("no moved operand has the result's rank and channels")
+    assert isinstance(leader, Move)
+    wishes = [_follow(site.type(i), leader) for i in range(len(site.carries))]
+    refused = next((w for w in wishes if isinstance(w, Keep)), None)
+    return refused or Placement(tuple(w for w in wishes if not isinstance(w, Keep)), leader, calling(site.op))
+
+
+def _leads(move: Carry, operand: TensorType, result: TensorType) -> bool:
+    if not isinstance(move, Move) or operand.rank != result.rank:
+        return False
+    places = [move.old.index(axis) for axis in move.blocks]
+    return all(operand.shape[d] == result.shape[d] for d in places)
+
+
+def _follow(operand: TensorType, leader: Move) -> Move | Keep | None:
+    """How an operand must be held next to ``leader``; an axis along which it is broadcast gets blocks of 1."""
+    if operand.rank == 0:
+        return None
+    extents = dict(zip(reversed(leader.old.primal), reversed(operand.static_shape)))  # noqa: B905
+    new = str(leader.new)
+    for axis, size in leader.blocks.items():
+        extent = extents.get(axis, 1)
+        if extent == 1:
+            new = new.replace(f"{size}{axis.lower()}", f"1{axis.lower()}")
+        elif extent % size:
+            return Keep(f"blocks of {size} do not divide the {extent} channels of an operand")
+    return Move(leader.old, Layout(new))
+
+
+def _vector(move: Move, axis: int) -> Move:
+    """A vector along ``axis`` beside data held as ``move``: every other axis has extent 1."""
+    return Move(move.old, move.new, at=axis % move.old.rank)
+
+
+@layout_rule("nn.bias_add")
+def bias_add(site: Site) -> Placement | Keep:
+    """In a new layout, the bias is an operand of a broadcasting add."""
+    axis: int = site.op.axis  # type: ignore[attr-defined]
+    return Placement((site.data, _vector(site.data, axis)), site.data, calling(OPS["add"]()))
+
+
+@layout_rule("nn.prelu")
+def prelu(site: Site) -> Placement | Keep:
+    """In a new layout, ``max(x, 0) + alpha * min(x, 0)`` with alpha broadcast."""
+    if site.type(1).size == 1:
+        return Keep("one slope for all channels")
+    axis: int = site.op.axis  # type: ignore[attr-defined]
+
+    def build(args: Sequence[Expr]) -> Expr:
+        x, alpha = args
+        zero = Constant(np.zeros((), x.dtype))
+        negative = Call(OPS["multiply"](), (alpha, Call(OPS["minimum"](), (x, zero))))
+        return Call(OPS["add"](), (Call(OPS["maximum"](), (x, zero)), negative))
+
+    return Placement((site.data, _vector(site.data, axis)), site.data, build)
+
+
+@layout_rule("nn.batch_norm")
+def batch_norm(site: Site) -> Placement | Keep:
+    axis: int = site.op.axis  # type: ignore[attr-defined]
+    if not isinstance(site.carries[0], Move) or site.data.blocks:
+        return Keep("batch_norm needs its channels on one axis")
+    op = site.op.with_attributes(axis=site.data.index(axis))
+    rest = (None,) * (len(site.carries) - 1)
+    return Placement((site.data, *rest), (site.data, None, None), calling(op))
+
+
+@layout_rule("concatenate")
+def concatenate(site: Site) -> Placement | Keep:
+    """All operands follow the first that has moved, if its blocks divide each of them."""
+    carries, data = site.carries[0], site.call.args[0].type
+    assert isinstance(data, TupleType) and isinstance(carries, tuple)
+    leader = next(m for m in carries if isinstance(m, Move))
+    if leader.old.rank != site.call.tensor_type.rank:
+        return Keep("the operand is held with added dimensions")
+    for field in data.fields:
+        extents = dict(zip(leader.old.primal, field.static_shape, strict=True))  # type: ignore[union-attr]
+        bad = next((a for a, size in leader.blocks.items() if extents[a] % size), None)
+        if bad is not None:
+            return Keep(f"blocks of {leader.blocks[bad]} do not divide an operand's {extents[bad]} along {bad}")
+    op = site.op.with_attributes(axis=leader.index(site.op.axis))  # type: ignore[attr-defined]
+    return Placement(((leader,) * len(data.fields),), leader, calling(op))
+
+
+# ---- cutting ----------------------------------------------------------------------------------------------------
+
+
+@layout_rule("split")
+def split(site: Site) -> Placement | Keep:
+    """Cuts along a split axis must fall between blocks."""
+    move, result = site.data, site.call.type
+    assert isinstance(result, TupleType)
+    axis: int = site.op.axis  # type: ignore[attr-defined]
+    size = move.blocks.get(move.axis(axis), 1)
+    cuts: int | tuple[int, ...] = site.op.indices_or_sections  # type: ignore[attr-defined]
+    if any(field.static_shape[axis] % size for field in result.fields):  # type: ignore[union-attr]
+        return Keep(f"a cut along {move.axis(axis)} falls inside a block of {size}")
+    blocks = cuts if isinstance(cuts, int) else tuple(c // size for c in cuts)
+    op = site.op.with_attributes(axis=move.index(axis), indices_or_sections=blocks)
+    return Placement((move,), (move,) * len(result.fields), calling(op))
+
+
+@layout_rule("strided_slice")
+def strided_slice(site: Site) -> Placement | Keep:
+    """Along a split axis, whole blocks, one after another."""
+    move, shape = site.data, site.type(0).static_shape
+    begin, end, stride = ([], [], [])  # type: tuple[list[int], list[int], list[int]]
+    for d, kept in enumerate(_kept(site.op, site.type(0))):
+        size = move.blocks.get(move.axis(d), 1)
+        if size > 1 and (kept.step != 1 or kept.start % size or len(kept) % size):
+            return Keep(f"a slice along {move.axis(d)} does not consist of whole blocks of {size}")
+        begin.append(kept.start // size)
+        end.append(_end(kept, shape[d]) // size if kept.step > 0 else kept.start - len(kept) * -kept.step)
+        stride.append(kept.step)
+    if min(stride) < 0:
+        return Keep("a slice runs backwards")
+    places = tuple(move.index(d) for d in range(len(shape)))
+    op = site.op.with_attributes(
+        begin=tuple(begin), end=tuple(end), strides=tuple(stride), axes=places, slice_mode="end"
+    )
+    return Placement((move,), move, calling(op))
+
+
+def _end(kept: range, extent: int) -> int:
+    return min(kept.start + len(kept) * kept.step, extent) if len(kept) else kept.start
+
+
+def _kept(op: Op, data: TensorType) -> list[range]:
+    """The indices that a strided_slice keeps along each axis."""
+    slices: dict[int, slice] = op._slices(data.rank)  # type: ignore[attr-defined]
+    return [range(*slices.get(d, slice(None)).indices(extent)) for d, extent in enumerate(data.static_shape)]
+
+
+# ---- windows, images, padding -----------------------------------------------------------------------------------
+
+
+@layout_rule(
+    "nn.max_pool2d",
+    "nn.avg_pool2d",
+    "nn.global_max_pool2d",
+    "nn.global_avg_pool2d",
+    "nn.adaptive_max_pool2d",
+    "nn.adaptive_avg_pool2d",
+    "image.resize2d",
+    "nn.upsampling",
+)
+def spatial(site: Site) -> Placement | Keep:
+    """Operators with a ``layout`` of their own that work on whole planes: any layout with H and W unsplit."""
+    layout: str = site.op.layout  # type: ignore[attr-defined]
+    move = site.data
+    if str(move.old) != layout:
+        return Keep(f"its layout is {layout}, the argument is held as {move}")
+    if {"H", "W"} & move.blocks.keys():
+        return Keep("the planes are split")
+    wish = (move, *(None for _ in site.carries[1:]))
+    return Placement(wish, move, calling(site.op.with_attributes(layout=str(move.new))))
+
+
+@layout_rule("nn.pad")
+def pad(site: Site) -> Placement | Keep:
+    """Axes that are not padded may be split."""
+    move = site.data
+    widths: tuple[tuple[int, int], ...] = site.op.pad_width  # type: ignore[attr-defined]
+    by_axis = dict(zip(move.old.primal, widths, strict=True))
+    split_and_padded = [a for a in move.blocks if any(by_axis[a])]
+    if split_and_padded:
+        return Keep(f"{split_and_padded[0]} is padded and split into blocks")
+    op = site.op.with_attributes(pad_width=tuple(by_axis.get(a.name, (0, 0)) for a in move.new.axes))
+    return Placement((move, *(None for _ in site.carries[1:])), move, calling(op))
+
+
+# ---- reductions, softmax ----------------------------------------------------------------------------------------
+
+
+@layout_rule("sum", "mean", "max", "min", "prod", "variance", "all", "any")
+def reduce(site: Site) -> Placement | Keep:
+    """Reduces the same axes; over a split one, both its parts."""
+    move = site.data
+    attributes = site.op.attributes()
+    letters = [move.axis(d) for d in _reduced(site.op, site.type(0).rank)]
+    places = tuple(d for d, axis in enumerate(move.new.axes) if axis.primal in letters)
+    changes = {"axis": places, "exclude": False}
+    op = site.op.with_attributes(**{k: v for k, v in changes.items() if k in attributes})
+    if not attributes.get("keepdims"):
+        if len(letters) == move.old.rank:
+            return Placement((move,), None, calling(op))
+        result = Move(move.old.without("".join(letters)), move.new.without("".join(letters)))
+        return Placement((move,), result, calling(op))
+    new = str(move.new)
+    for letter in letters:
+        new = new.replace(f"{move.new.factor(letter)}{letter.lower()}", f"1{letter.lower()}")
+    return Placement((move,), Move(move.old, Layout(new)), calling(op))
+
+
+def _reduced(op: Op, rank: int) -> list[int]:
+    attributes = op.attributes()
+    axis = attributes.get("axis")
+    given = range(rank) if axis is None else (axis,) if isinstance(axis, int) else axis
+    chosen = normalize_axes(op, tuple(given), rank)
+    return [d for d in range(rank) if (d in chosen) != bool(attributes.get("exclude"))]
+
+
+@layout_rule("nn.softmax", "nn.log_softmax")
+def softmax(site: Site) -> Placement | Keep:
+    axis: int = site.op.axis  # type: ignore[attr-defined]
+    if site.data.axis(axis) in site.data.blocks:
+        return Keep(f"it runs over {site.data.axis(axis)}, which is split")
+    return Placement((site.data,), site.data, calling(site.op.with_attributes(axis=site.data.index(axis))))
+
+
+@layout_rule("nn.lrn")
+def lrn(site: Site) -> Placement | Keep:
+    if site.data.blocks:
+        return Keep("its window runs over channels, which are split")
+    axis = site.data.index(site.op.axis)  # type: ignore[attr-defined]
+    return Placement((site.data,), site.data, calling(site.op.with_attributes(axis=axis)))
+
+
+# ---- moving dimensions: the tensor stays, only what the original calls it changes -------------------------------
+
+
+def _same_tensor(args: Sequence[Expr]) -> Expr:
+    return args[0]
+
+
+@layout_rule("transpose")
+def transpose(site: Site) -> Placement | Keep:
+    """Disappears: whoever needs the transposed tensor makes it from the moved one in one step."""
+    move = site.data
+    order = site.op.axes or tuple(reversed(range(move.old.rank)))  # type: ignore[attr-defined]
+    renamed = Layout("".join(move.axis(d) for d in order))
+    return Placement((move,), Move(renamed, move.new), _same_tensor)
+
+
+@layout_rule("layout_transform")
+def layout_transform(site: Site) -> Placement | Keep:
+    """Disappears as ``transpose`` does."""
+    if site.op.src_layout != str(site.data.old):  # type: ignore[attr-defined]
+        return Keep("it reads another layout")
+    target = Layout(site.op.dst_layout)  # type: ignore[attr-defined]
+    return Placement((site.data,), Move(target, site.data.new), _same_tensor)
+
+
+@layout_rule("squeeze")
+def squeeze(site: Site) -> Placement | Keep:
+    """Drops the same axes of extent 1, where they are not split."""
+    move, shape = site.data, site.type(0).static_shape
+    given = site.op.axis  # type: ignore[attr-defined]
+    dropped = (
+        [d for d, n in enumerate(shape) if n == 1] if given is None else normalize_axes(site.op, given, len(shape))
+    )
+    letters = "".join(move.axis(d) for d in dropped)
+    if set(letters) & move.blocks.keys():
+        return Keep("a dropped axis is split")
+    if len(letters) == move.old.rank:
+        return Keep("nothing is left")
+    op = site.op.with_attributes(axis=tuple(move.index(d) for d in dropped))
+    return Placement((move,), Move(move.old.without(letters), move.new.without(letters)), calling(op))
