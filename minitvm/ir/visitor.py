@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 
+from minitvm.errors import IRError
 from minitvm.ir.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem, Var, merge_spans, span_scope
 
 
@@ -21,21 +22,29 @@ def children(expr: Expr) -> tuple[Expr, ...]:
     return ()
 
 
-def post_order(*roots: Expr) -> list[Expr]:
-    """Every node below ``roots`` once, operands before users, left to right (Relay's post-DFS order)."""
+def post_order(*roots: Expr, operands: Callable[[Expr], tuple[Expr, ...]] = children) -> list[Expr]:
+    """Every node below ``roots`` once, operands before users, left to right (Relay's post-DFS order).
+
+    ``operands`` says what lies below a node.  Raises :class:`IRError` where a node lies below itself.
+    """
     order: list[Expr] = []
     done: set[Expr] = set()
+    open_: set[Expr] = set()
     stack: list[tuple[Expr, bool]] = [(root, False) for root in reversed(roots)]
     while stack:
         node, expanded = stack.pop()
         if node in done:
             continue
         if expanded:
+            open_.discard(node)
             done.add(node)
             order.append(node)
             continue
+        if node in open_:
+            raise IRError(f"the graph has a cycle: a {type(node).__name__} is its own operand")
+        open_.add(node)
         stack.append((node, True))
-        stack.extend((child, False) for child in reversed(children(node)) if child not in done)
+        stack.extend((child, False) for child in reversed(operands(node)) if child not in done)
     return order
 
 
@@ -46,8 +55,9 @@ def calls(*roots: Expr) -> list[Call]:
 
 def free_vars(expr: Expr) -> list[Var]:
     """Variables that no enclosing function binds, in post-order."""
-    bound = set(expr.params) if isinstance(expr, Function) else set()
-    return [node for node in post_order(expr) if isinstance(node, Var) and node not in bound]
+    order = post_order(expr)
+    bound = {param for node in order if isinstance(node, Function) for param in node.params}
+    return [node for node in order if isinstance(node, Var) and node not in bound]
 
 
 def use_counts(root: Expr) -> Counter[Expr]:
