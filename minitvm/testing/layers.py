@@ -1,0 +1,86 @@
+"""Layers with Relay's parameter names: ``NAME_weight``, ``NAME_bias``, ``NAME_gamma``, ``NAME_moving_mean``, ..."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from minitvm.ir.builder import call_op, var
+from minitvm.ir.expr import Expr
+
+
+def conv2d(
+    data: Expr,
+    name: str,
+    channels: int,
+    kernel_size: tuple[int, int],
+    strides: tuple[int, int] = (1, 1),
+    padding: tuple[int, ...] = (0, 0),
+    **attributes: Any,
+) -> Expr:
+    """A convolution of NCHW data without bias; its weight's shape is inferred."""
+    return call_op(
+        "nn.conv2d",
+        data,
+        var(f"{name}_weight"),
+        channels=channels,
+        kernel_size=kernel_size,
+        strides=strides,
+        padding=padding,
+        **attributes,
+    )
+
+
+def batch_norm(data: Expr, name: str, epsilon: float = 1e-5, **attributes: Any) -> Expr:
+    """Inference batch normalization over axis 1."""
+    parameters = [var(f"{name}_{p}") for p in ("gamma", "beta", "moving_mean", "moving_var")]
+    return call_op("nn.batch_norm", data, *parameters, epsilon=epsilon, **attributes)[0]
+
+
+def relu(data: Expr) -> Expr:
+    return call_op("nn.relu", data)
+
+
+def conv_bn_relu(data: Expr, name: str, channels: int, kernel_size: tuple[int, int], **attributes: Any) -> Expr:
+    return relu(batch_norm(conv2d(data, f"{name}_conv", channels, kernel_size, **attributes), f"{name}_bn"))
+
+
+def conv_bias(data: Expr, name: str, channels: int, kernel_size: tuple[int, int], **attributes: Any) -> Expr:
+    return call_op("nn.bias_add", conv2d(data, name, channels, kernel_size, **attributes), var(f"{name}_bias"))
+
+
+def dense(data: Expr, name: str, units: int) -> Expr:
+    """``data @ weight.T + bias``; data: (m, k)."""
+    product = call_op("nn.dense", data, var(f"{name}_weight"), units=units)
+    return call_op("nn.bias_add", product, var(f"{name}_bias"), axis=-1)
+
+
+def max_pool(data: Expr, size: int, stride: int, padding: int = 0, **attributes: Any) -> Expr:
+    return call_op(
+        "nn.max_pool2d",
+        data,
+        pool_size=(size, size),
+        strides=(stride, stride),
+        padding=(padding, padding),
+        **attributes,
+    )
+
+
+def avg_pool(data: Expr, size: int, stride: int, padding: int = 0, **attributes: Any) -> Expr:
+    return call_op(
+        "nn.avg_pool2d",
+        data,
+        pool_size=(size, size),
+        strides=(stride, stride),
+        padding=(padding, padding),
+        **attributes,
+    )
+
+
+def classifier(data: Expr, name: str, num_classes: int) -> Expr:
+    """Global average pooling, a dense layer, softmax."""
+    pooled = call_op("nn.batch_flatten", call_op("nn.global_avg_pool2d", data))
+    return call_op("nn.softmax", dense(pooled, name, num_classes))
+
+
+def concatenate(*parts: Expr) -> Expr:
+    return call_op("concatenate", list(parts), axis=1)

@@ -1,0 +1,30 @@
+"""A multilayer perceptron: two hidden layers, softmax (Relay's testing network)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from minitvm.ir.builder import call_op, function
+from minitvm.ir.expr import Function, Module
+from minitvm.testing.layers import dense, relu
+from minitvm.testing.workload import image, workload
+
+
+def get_net(
+    batch_size: int = 1,
+    num_classes: int = 10,
+    image_shape: tuple[int, int, int] = (1, 28, 28),
+    dtype: str = "float32",
+) -> Function:
+    """``main`` from ``data``: (batch, channels, height, width) to class probabilities: (batch, num_classes)."""
+    x = call_op("nn.batch_flatten", image(batch_size, image_shape, dtype))
+    x = relu(dense(x, "fc1", 128))
+    x = relu(dense(x, "fc2", 64))
+    return function(call_op("nn.softmax", dense(x, "fc3", num_classes)))
+
+
+def get_workload(**arguments: Any) -> tuple[Module, dict[str, np.ndarray]]:
+    """``get_net``'s arguments, ``initializer`` and ``seed`` -> (module, parameters)."""
+    return workload(get_net, **arguments)

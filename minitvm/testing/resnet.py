@@ -1,0 +1,67 @@
+"""ResNet v2 (pre-activation; He et al. 2016, arXiv:1603.05027), Relay's graph and parameter names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from minitvm.errors import MiniTVMError
+from minitvm.ir.builder import function
+from minitvm.ir.expr import Expr, Function, Module
+from minitvm.testing.layers import batch_norm, classifier, conv2d, max_pool, relu
+from minitvm.testing.workload import image, workload
+
+_EPSILON = 2e-5
+_UNITS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
+
+
+def _norm_relu(data: Expr, name: str) -> Expr:
+    return relu(batch_norm(data, name, _EPSILON))
+
+
+def _unit(data: Expr, name: str, filters: int, stride: int, same_shape: bool, bottleneck: bool) -> Expr:
+    strides = (stride, stride)
+    first = _norm_relu(data, f"{name}_bn1")
+    if bottleneck:
+        x = conv2d(first, f"{name}_conv1", filters // 4, (1, 1), strides)
+        x = conv2d(_norm_relu(x, f"{name}_bn2"), f"{name}_conv2", filters // 4, (3, 3), padding=(1, 1))
+        x = conv2d(_norm_relu(x, f"{name}_bn3"), f"{name}_conv3", filters, (1, 1))
+    else:
+        x = conv2d(first, f"{name}_conv1", filters, (3, 3), strides, (1, 1))
+        x = conv2d(_norm_relu(x, f"{name}_bn2"), f"{name}_conv2", filters, (3, 3), padding=(1, 1))
+    shortcut = data if same_shape else conv2d(first, f"{name}_sc", filters, (1, 1), strides)
+    return x + shortcut
+
+
+def _stem(data: Expr, filters: int, height: int) -> Expr:
+    if height <= 32:
+        return conv2d(data, "conv0", filters, (3, 3), padding=(1, 1))
+    x = conv2d(data, "conv0", filters, (7, 7), (2, 2), (3, 3))
+    return max_pool(_norm_relu(x, "bn0"), 3, 2, 1)
+
+
+def get_net(
+    batch_size: int = 1,
+    num_classes: int = 1000,
+    num_layers: int = 18,
+    image_shape: tuple[int, int, int] = (3, 224, 224),
+    dtype: str = "float32",
+) -> Function:
+    """``main`` from ``data``: (batch, 3, height, width) to class probabilities: (batch, num_classes)."""
+    if num_layers not in _UNITS:
+        raise MiniTVMError(f"no ResNet-{num_layers}", hint=f"num_layers is one of {', '.join(map(str, _UNITS))}")
+    bottleneck = num_layers >= 50
+    filters = (64, 256, 512, 1024, 2048) if bottleneck else (64, 64, 128, 256, 512)
+    data = image(batch_size, image_shape, dtype)
+    x = _stem(batch_norm(data, "bn_data", _EPSILON, scale=False), filters[0], image_shape[1])
+    for stage, units in enumerate(_UNITS[num_layers], start=1):
+        for unit in range(1, units + 1):
+            stride = 2 if stage > 1 and unit == 1 else 1
+            x = _unit(x, f"stage{stage}_unit{unit}", filters[stage], stride, unit > 1, bottleneck)
+    return function(classifier(_norm_relu(x, "bn1"), "fc1", num_classes))
+
+
+def get_workload(**arguments: Any) -> tuple[Module, dict[str, np.ndarray]]:
+    """``get_net``'s arguments, ``initializer`` and ``seed`` -> (module, parameters)."""
+    return workload(get_net, **arguments)
