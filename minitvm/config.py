@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import pathlib
 from dataclasses import dataclass
@@ -47,3 +48,11 @@ def cache_dir() -> pathlib.Path | None:
     """The kernel cache's folder, or ``None`` where the cache is off.  Not created here."""
     text = read("MINITVM_CACHE_DIR")
     return pathlib.Path(text).expanduser() if text else None
+
+
+def version() -> str:
+    """minitvm's version, as installed."""
+    try:
+        return importlib.metadata.version("minitvm")
+    except importlib.metadata.PackageNotFoundError:
+        return "0+unknown"

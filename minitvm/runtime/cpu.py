@@ -9,9 +9,11 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any
 
-import llvmlite.binding as llvm
+import llvmlite.binding
 
 from minitvm.errors import LibraryError
+
+llvm: Any = llvmlite.binding  # has no types
 
 _names = itertools.count()
 _lock = threading.Lock()

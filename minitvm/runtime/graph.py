@@ -17,7 +17,6 @@ from minitvm.errors import LibraryError
 from minitvm.ir.expr import Call, Constant, Expr, Function, Span, TupleGetItem, Var
 from minitvm.ir.expr import Tuple as TupleExpr
 from minitvm.ir.op import Op
-from minitvm.ir.structural import structural_equal, structural_hash
 from minitvm.ir.types import TensorType, TupleType, Type, tensor_fields
 from minitvm.ir.visitor import post_order
 
@@ -119,7 +118,7 @@ class _Reader:
         self.hosts: dict[str, Function] = {}
         self.params: dict[str, np.ndarray] = {}
         self.names: set[str] = set()
-        self.symbols: dict[int, list[str]] = {}
+        self.symbols: dict[Function, str] = {}
         self.values: dict[Expr, _Value] = {}
 
     def read(self, main: Function) -> Program:
@@ -145,9 +144,11 @@ class _Reader:
         raise LibraryError(f"variable %{expr.name} of main is not one of its parameters")
 
     def _null(self, name: str, type_: Type, span: Span) -> _Value:
-        value, _ = _unflatten(type_, len(self.nodes))
+        """An input node; a tuple becomes one per field."""
+        if isinstance(type_, TupleType):
+            return tuple(self._null(f"{name}_{i}", t, span) for i, t in enumerate(type_.fields))
         self._add(self._unique(name), "", (), type_, span)
-        return value
+        return (len(self.nodes) - 1, 0)
 
     def _constant(self, expr: Constant) -> _Value:
         value = self._null(f"p{len(self.params)}", expr.type, expr.span)
@@ -180,19 +181,15 @@ class _Reader:
         return found
 
     def _symbol(self, group: Function) -> str:
-        """The kernel's name: the same for groups that are structurally equal."""
-        bare = Function(group.params, group.body)
-        same = self.symbols.setdefault(structural_hash(bare), [])
-        for symbol in same:
-            other = self.groups[symbol]
-            if structural_equal(Function(other.params, other.body), bare):
-                return symbol
-        symbol, count = _group_name(group), 0
-        while symbol in self.groups:
+        """The kernel's name; FuseOps gives equal groups one ``Function``, so they share a kernel."""
+        symbol = self.symbols.get(group)
+        count = 0
+        while symbol is None:
+            name = _group_name(group) + (f"_{count}" if count else "")
+            symbol = name if name not in self.groups else None
             count += 1
-            symbol = f"{_group_name(group)}_{count}"
         self.groups[symbol] = group
-        same.append(symbol)
+        self.symbols[group] = symbol
         return symbol
 
 

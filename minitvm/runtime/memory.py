@@ -90,7 +90,7 @@ def lower_bound(requests: Sequence[Request]) -> int:
     return int(np.cumsum(change).max(initial=0))
 
 
-def _owners(graph: Graph) -> list[int]:
+def owners(graph: Graph) -> list[int]:
     """The entry whose memory each entry has: itself, or the input of the reshape that it is the result of."""
     types = graph.entry_types
     owner = list(range(graph.entries))
@@ -119,26 +119,26 @@ def plan_memory(graph: Graph, workspaces: Mapping[int, int] | None = None) -> Pl
     Inputs and parameters keep memory of their own.  A reshape shares its input's.  A kernel's results never share
     memory with its inputs.  Results of the graph live to its end.
     """
-    owner = _owners(graph)
+    owner = owners(graph)
     last = _last_uses(graph, owner)
     types = graph.entry_types
     requests: list[Request] = []
-    owners: list[int] = []
+    placing: list[int] = []
     for step, node in enumerate(graph.nodes):
         for i in range(len(node.types)):
             entry = graph.entry_id((step, i))
             if not node.is_null and owner[entry] == entry and types[entry].is_static:
-                owners.append(entry)
+                placing.append(entry)
                 requests.append(Request(_round_up(max(1, types[entry].nbytes)), step, last[entry]))
     scratch = {node: nbytes for node, nbytes in (workspaces or {}).items() if nbytes}
     requests += [Request(_round_up(nbytes), node, node) for node, nbytes in scratch.items()]
     placed = pack(requests)
-    where = dict(zip(owners, placed, strict=False))
+    where = dict(zip(placing, placed, strict=False))
     offsets = tuple(where.get(owner[entry], -1) for entry in range(graph.entries))
     return Plan(
         offsets=offsets,
         storage_ids=_storage_ids(owner, offsets),
-        workspaces=dict(zip(scratch, placed[len(owners) :], strict=True)),
+        workspaces=dict(zip(scratch, placed[len(placing) :], strict=True)),
         nbytes=max((at + r.nbytes for at, r in zip(placed, requests, strict=True)), default=0),
         lower_bound=lower_bound(requests),
         naive=sum(r.nbytes for r in requests),

@@ -80,7 +80,7 @@ class NDArray:
 
     __slots__ = ("_data", "device")
 
-    def __init__(self, data: np.ndarray, where: Device | None = None) -> None:
+    def __init__(self, data: np.ndarray[Any, Any], where: Device | None = None) -> None:
         self._data = data
         self.device = where or cpu()
 
@@ -90,7 +90,7 @@ class NDArray:
 
     @property
     def dtype(self) -> str:
-        return self._data.dtype.name
+        return str(self._data.dtype.name)
 
     @property
     def ndim(self) -> int:

@@ -292,5 +292,3 @@ def resolve_threads(threads: int | None) -> int:
             hint="0 or None is one thread per physical core",
         )
     return count or physical_cores()
-
-

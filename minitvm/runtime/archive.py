@@ -1,0 +1,249 @@
+"""The library file: one uncompressed zip archive with a manifest that vouches for every member.
+
+    manifest.json   format, versions, target, CPU, host calls; length and SHA-256 of every other member
+    graph.json      the graph with its memory plan
+    params.bin      the parameters, as ``save_param_dict`` writes them
+    code/NAME.o     object code
+    branch/NODE/ATTRIBUTE.mtvm   a branch of a control-flow node: again a library
+
+Nothing in it is executed on load but the object code, after every length and hash has been checked.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import pathlib
+import zipfile
+from collections.abc import Mapping
+from typing import Any
+
+from minitvm import config
+from minitvm.codegen.llvm.compile import host
+from minitvm.errors import LibraryError
+from minitvm.runtime.control import HostFunction
+from minitvm.runtime.graph import from_json, to_json
+from minitvm.runtime.host_text import host_from_json, host_to_json
+from minitvm.runtime.library import Contents, CpuTag, HostCall, Library, tag_of
+from minitvm.runtime.memory import Plan
+from minitvm.runtime.param_dict import load_arrays, save_param_dict
+
+FORMAT = "minitvm-library"
+FORMAT_VERSION = 1
+
+_NOT_CODE = frozenset(
+    [
+        "sgx",
+        "wbnoinvd",
+        "rdpru",
+        "rdpid",
+        "xsave",
+        "xsavec",
+        "xsaveopt",
+        "xsaves",
+        "clwb",
+        "clflushopt",
+        "clzero",
+        "mwaitx",
+        "sahf",
+        "pku",
+        "shstk",
+        "lwp",
+        "fsgsbase",
+        "64bit",
+        "cx8",
+        "fxsr",
+        "prfchw",
+        "invpcid",
+        "ptwrite",
+        "waitpkg",
+        "serialize",
+        "tsxldtrk",
+        "uintr",
+        "hreset",
+        "enqcmd",
+        "cldemote",
+        "movdiri",
+        "movdir64b",
+        "pconfig",
+        "rtm",
+        "vzeroupper",
+    ]
+)
+"""Features that kernels make no use of, so that a machine without them may still run the code."""
+
+
+# --- writing --------------------------------------------------------------------------------------------------
+
+
+def write(contents: Contents, path: pathlib.Path) -> None:
+    """Write the file, atomically: the path holds the old file or the whole new one."""
+    data = to_bytes(contents)
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.part")
+    try:
+        temporary.write_bytes(data)
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise LibraryError(
+            f"the library cannot be written to {path}: {error.strerror}", hint="choose a folder that can be written"
+        ) from error
+
+
+def to_bytes(contents: Contents) -> bytes:
+    """The file's bytes."""
+    members = _members(contents)
+    manifest = _manifest(contents)
+    manifest["members"] = {n: {"bytes": len(d), "sha256": hashlib.sha256(d).hexdigest()} for n, d in members.items()}
+    text = json.dumps(manifest, indent=1).encode()
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as archive:
+        for name, data in {"manifest.json": text, **members}.items():
+            archive.writestr(zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0)), data)
+    return out.getvalue()
+
+
+def _members(contents: Contents) -> dict[str, bytes]:
+    plan = contents.plan
+    graph = to_json(contents.graph, plan.storage_ids, plan.offsets, plan.nbytes)
+    members = {"graph.json": graph.encode(), "params.bin": save_param_dict(contents.params)}
+    members |= {f"code/{name}.o": data for name, data in contents.objects.items()}
+    for node, function in contents.hosts.items():
+        for attribute, library in function.branches.items():
+            members[f"branch/{node}/{attribute}.mtvm"] = to_bytes(library.contents)
+    return members
+
+
+def _manifest(contents: Contents) -> dict[str, Any]:
+    plan = contents.plan
+    return {
+        "format": FORMAT,
+        "format_version": FORMAT_VERSION,
+        "minitvm": config.version(),
+        "target": contents.target,
+        "cpu": {"triple": contents.cpu.triple, "name": contents.cpu.name, "features": list(contents.cpu.features)},
+        "metadata": contents.metadata,
+        "plan": {
+            "storage_ids": plan.storage_ids,
+            "workspaces": {str(node): at for node, at in plan.workspaces.items()},
+            "lower_bound": plan.lower_bound,
+            "naive": plan.naive,
+        },
+        "hosts": {name: host_to_json(function) for name, function in contents.hosts.items()},
+        "host_calls": [[h.op, h.reason, h.node, h.span] for h in contents.host_calls],
+    }
+
+
+# --- reading --------------------------------------------------------------------------------------------------
+
+
+def read(path: pathlib.Path) -> Contents:
+    """The contents of a library file; :class:`LibraryError` for anything that is not one, whole and for this CPU."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise LibraryError(
+            f"the library {path} cannot be read: {error.strerror}", hint="give the path that save() was called with"
+        ) from error
+    return from_bytes(data, str(path))
+
+
+def from_bytes(data: bytes, name: str) -> Contents:
+    members = _unzip(data, name)
+    manifest = _checked_manifest(members.pop("manifest.json", None), name)
+    _check_members(manifest["members"], members, name)
+    cpu = CpuTag(manifest["cpu"]["triple"], manifest["cpu"]["name"], tuple(manifest["cpu"]["features"]))
+    _check_cpu(cpu, tag_of(host()), name)
+    return _assemble(manifest, members, cpu, name)
+
+
+def _unzip(data: bytes, name: str) -> dict[str, bytes]:
+    if not data.startswith(b"PK"):
+        raise LibraryError(
+            f"{name} is not a minitvm library" if data else f"{name} is empty, not a minitvm library",
+            hint="libraries are written by lib.save(path) or `minitvm compile`",
+        )
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            return {member: archive.read(member) for member in archive.namelist()}
+    except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError, ValueError, OSError) as error:
+        raise LibraryError(
+            f"{name} is truncated or altered: {error}", hint="copy the file again, or compile the model again"
+        ) from error
+
+
+def _checked_manifest(text: bytes | None, name: str) -> dict[str, Any]:
+    if text is None:
+        raise LibraryError(f"{name} is a zip archive but not a minitvm library: it has no manifest.json")
+    try:
+        manifest = json.loads(text)
+        known = manifest["format"] == FORMAT
+        version = manifest["format_version"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise LibraryError(f"{name} is not a minitvm library: its manifest cannot be read") from error
+    if not known:
+        raise LibraryError(f"{name} is not a minitvm library: its format is {manifest['format']!r}")
+    if version != FORMAT_VERSION:
+        raise LibraryError(
+            f"{name} has format version {version}, this minitvm reads version {FORMAT_VERSION}",
+            where=[f"written by minitvm {manifest.get('minitvm')}, read by minitvm {config.version()}"],
+            hint="compile the model again with this version of minitvm",
+        )
+    return dict(manifest)
+
+
+def _check_members(expected: Mapping[str, Any], members: Mapping[str, bytes], name: str) -> None:
+    hint = "copy the file again, or compile the model again"
+    for member in sorted(set(expected) ^ set(members)):
+        state = "is missing from" if member in expected else "does not belong in"
+        raise LibraryError(f"{name} is altered: {member} {state} it", hint=hint)
+    for member, data in members.items():
+        want = expected[member]
+        if len(data) != want["bytes"]:
+            raise LibraryError(f"{name} is altered: {member} has {len(data)} bytes, not {want['bytes']}", hint=hint)
+        if hashlib.sha256(data).hexdigest() != want["sha256"]:
+            raise LibraryError(f"{name} is altered: the contents of {member} do not match their hash", hint=hint)
+
+
+def _check_cpu(made_for: CpuTag, here: CpuTag, name: str) -> None:
+    hint = "compile the model again on this machine, or for it: minitvm compile --target 'llvm -mcpu=...'"
+    if made_for.triple.split("-")[0] != here.triple.split("-")[0]:
+        raise LibraryError(f"{name} was compiled for {made_for.triple}, this machine is {here.triple}", hint=hint)
+    lacking = [f for f in made_for.features if f not in here.features and f not in _NOT_CODE]
+    if lacking:
+        more = f" and {len(lacking) - 6} more" if len(lacking) > 6 else ""
+        raise LibraryError(
+            f"{name} was compiled for {made_for.name}; this machine's CPU, {here.name}, "
+            f"lacks {', '.join(lacking[:6])}{more}",
+            hint=hint,
+        )
+
+
+def _assemble(manifest: dict[str, Any], members: dict[str, bytes], cpu: CpuTag, name: str) -> Contents:
+    graph, offsets, nbytes = from_json(members["graph.json"].decode())
+    found = manifest["plan"]
+    workspaces = {int(node): at for node, at in found["workspaces"].items()}
+    plan = Plan(tuple(offsets), tuple(found["storage_ids"]), workspaces, nbytes, found["lower_bound"], found["naive"])
+    return Contents(
+        graph=graph,
+        plan=plan,
+        params=load_arrays(members["params.bin"]),
+        objects={m[len("code/") : -len(".o")]: d for m, d in members.items() if m.startswith("code/")},
+        metadata=manifest["metadata"],
+        target=manifest["target"],
+        cpu=cpu,
+        hosts={node: _host(node, form, members, name) for node, form in manifest["hosts"].items()},
+        host_calls=tuple(HostCall(op, why, node, tuple(span)) for op, why, node, span in manifest["host_calls"]),
+    )
+
+
+def _host(node: str, form: dict[str, Any], members: Mapping[str, bytes], name: str) -> HostFunction:
+    prefix = f"branch/{node}/"
+    branches = {
+        member[len(prefix) : -len(".mtvm")]: Library(from_bytes(data, f"{name}:{member}"))
+        for member, data in members.items()
+        if member.startswith(prefix)
+    }
+    return HostFunction(host_from_json(form), branches)

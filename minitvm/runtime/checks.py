@@ -1,0 +1,94 @@
+"""Checks of what a user hands in as inputs; the texts are part of the interface."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from minitvm.errors import InputError
+from minitvm.ir.types import TensorType
+from minitvm.runtime.ndarray import NDArray
+
+
+def listing(names: Iterable[str], limit: int = 12) -> str:
+    """Names for an error text, shortened after ``limit``."""
+    known = list(names)
+    return ", ".join(known[:limit]) + (f", ... ({len(known)} in all)" if len(known) > limit else "") or "none"
+
+
+def unknown_name(name: object, known: Sequence[str], what: str = "input") -> InputError:
+    """The error for a name that the model does not have."""
+    near = difflib.get_close_matches(str(name), known, n=1)
+    guess = f"did you mean {near[0]!r}? " if near else ""
+    return InputError(f"the model has no {what} {name!r}", hint=f"{guess}its {what}s are: {listing(known)}")
+
+
+def missing_inputs(names: Sequence[str]) -> InputError:
+    """The error for inputs that were never given."""
+    plural = "input" if len(names) == 1 else "inputs"
+    return InputError(
+        f"{plural} not set: {listing(names)}", hint="give every input, in run(name=array) or by set_input(name, array)"
+    )
+
+
+def as_array(name: str, value: Any, dtype: str) -> np.ndarray:
+    """``value`` as an array.  Lists and numbers take the input's dtype; arrays keep theirs (checked later)."""
+    if isinstance(value, (np.ndarray, np.generic)):
+        return np.asarray(value)
+    if isinstance(value, NDArray) or hasattr(value, "__array__"):
+        return np.asarray(value)
+    try:
+        return np.asarray(value, dtype)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InputError(
+            f"input {name!r} is a {type(value).__name__} that is no array of {dtype}: {error}",
+            hint="give a numpy array",
+        ) from error
+
+
+def check_input(name: str, value: Any, expected: TensorType) -> np.ndarray:
+    """``value`` as an array of that type (``None`` dimensions fit any); :class:`InputError` names both sides."""
+    array = as_array(name, value, expected.dtype)
+    if array.dtype.name != expected.dtype:
+        raise InputError(
+            f"input {name!r} is {array.dtype.name}, the model expects {expected.dtype}",
+            where=[f"%{name}: {expected}"],
+            hint=f"convert it: array.astype({expected.dtype!r})",
+        )
+    if array.ndim != expected.rank:
+        raise InputError(
+            f"input {name!r} has rank {array.ndim}, shape {array.shape}; the model expects rank {expected.rank}",
+            where=[f"%{name}: {expected}"],
+            hint="add or remove dimensions, for example array[np.newaxis] for a batch of one",
+        )
+    if any(d is not None and d != given for d, given in zip(expected.shape, array.shape, strict=True)):
+        raise InputError(
+            f"input {name!r} has shape {array.shape}, the model expects {_shape_text(expected)}",
+            where=[f"%{name}: {expected}"],
+            hint="reshape or resize the array, or compile the model for this shape",
+        )
+    return array
+
+
+def _shape_text(type_: TensorType) -> str:
+    dims = ", ".join("?" if d is None else str(d) for d in type_.shape)
+    return f"({dims}{',' if type_.rank == 1 else ''})"
+
+
+def check_shape(name: str, shape: Any) -> tuple[int | None, ...]:
+    """A shape given by a user: whole numbers from 0, or ``None``; :class:`InputError` otherwise (NaN, text, -1)."""
+    try:
+        dims = tuple(shape)
+    except TypeError:
+        raise InputError(f"the shape of {name!r} is {shape!r}, not a sequence of dimensions") from None
+    for dim in dims:
+        whole = isinstance(dim, (int, np.integer)) and not isinstance(dim, bool)
+        if dim is not None and not (whole and dim >= 0):
+            raise InputError(
+                f"the shape of {name!r} is {dims}: {dim!r} is not a dimension",
+                hint="a dimension is a whole number from 0, or None where it is known only when the model runs",
+            )
+    return tuple(None if d is None else int(d) for d in dims)

@@ -1,0 +1,169 @@
+"""The debug executor: node by node, with times, FLOP/s, checksums, a table and a Chrome trace."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import time
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from minitvm.errors import InputError
+from minitvm.runtime.checks import listing
+from minitvm.runtime.executor import GraphModule
+from minitvm.runtime.graph import HOST, Node
+from minitvm.runtime.instance import Instance
+from minitvm.runtime.ndarray import Device, NDArray
+
+
+@dataclass(frozen=True)
+class DebugHandle:
+    """What ``lib["debug_create"](name, device)`` returns."""
+
+    name: str
+    instance: Instance
+
+
+@dataclass(frozen=True)
+class NodeRecord:
+    """One node of the last run.  ``seconds`` of every repetition; ``start`` counts from the run's beginning."""
+
+    node: Node
+    index: int
+    start: float
+    seconds: tuple[float, ...]
+    flops: float
+    nbytes: int
+    checksum: int
+    """CRC-32 of the node's results."""
+
+    @property
+    def mean(self) -> float:
+        return sum(self.seconds) / len(self.seconds)
+
+    @property
+    def gflops(self) -> float:
+        return self.flops / self.mean / 1e9 if self.mean > 0 else 0.0
+
+
+class GraphModuleDebug(GraphModule):
+    """A :class:`GraphModule` whose ``run`` goes node by node and prints a table.
+
+    ``dump_root``: folder for ``graph.json`` and ``trace.json`` (Chrome's ``about:tracing``), written by every run.
+    """
+
+    def __init__(
+        self,
+        handle: DebugHandle | Instance,
+        devices: Sequence[Device] = (),
+        graph_json: str | None = None,
+        dump_root: str | pathlib.Path | None = None,
+    ) -> None:
+        instance = handle.instance if isinstance(handle, DebugHandle) else handle
+        super().__init__(instance)
+        self.graph_json = graph_json or instance.library.graph_json
+        self.dump_root = pathlib.Path(dump_root) if dump_root is not None else None
+        self.records: list[NodeRecord] = []
+        self._kept: dict[int, list[np.ndarray]] = {}
+        self._run_node = {i: self._runner(i) for i, node in enumerate(self._graph.nodes) if not node.is_null}
+
+    def _runner(self, index: int) -> Callable[[], None]:
+        node = self._graph.nodes[index]
+        if node.is_kernel:
+            return self.instance.native_step(f"node_{index}")
+        if node.func == HOST:
+            return self.instance.host_step(index)
+        return lambda: None
+
+    def run(self, number: int = 1, **inputs: Any) -> None:  # type: ignore[override]
+        """Run every node ``number`` times in order, keep its results, print the table and write the dumps."""
+        self.run_quietly(number, **inputs)
+        print(self.table())
+        if self.dump_root is not None:
+            self.dump_root.mkdir(parents=True, exist_ok=True)
+            (self.dump_root / "graph.json").write_text(self.graph_json, encoding="utf-8")
+            (self.dump_root / "trace.json").write_text(self.chrome_trace(), encoding="utf-8")
+
+    def run_quietly(self, number: int = 1, **inputs: Any) -> list[NodeRecord]:
+        """As :meth:`run`, without output."""
+        if inputs:
+            self.set_input(**inputs)
+        self._require_inputs()
+        origin = time.perf_counter()
+        self.records = [self._run_one(i, number, origin) for i in self._run_node]
+        return self.records
+
+    def _run_one(self, index: int, number: int, origin: float) -> NodeRecord:
+        run, start, seconds = self._run_node[index], time.perf_counter(), []
+        for _ in range(number):
+            before = time.perf_counter()
+            run()
+            seconds.append(time.perf_counter() - before)
+        node = self._graph.nodes[index]
+        results = [self.instance.value((index, i)).copy() for i in range(len(node.types))]
+        self._kept[index] = results
+        checksum = 0
+        for value in results:
+            checksum = zlib.crc32(value.tobytes(), checksum)
+        known = self.instance.library.function_metadata.get(node.func, {})
+        flops, nbytes = float(known.get("flops", 0)), int(known.get("bytes", 0))
+        return NodeRecord(node, index, start - origin, tuple(seconds), flops, nbytes, checksum)
+
+    # --- results ---
+
+    def debug_get_output(self, node: str | int, output: int = 0) -> NDArray:
+        """A node's result as it was right after the node ran, by the node's name or number."""
+        index = self._node_index(node)
+        if self._graph.nodes[index].is_null:
+            return self.get_input(self._graph.nodes[index].name)
+        if index not in self._kept:
+            raise InputError(f"node {node!r} has not run yet", hint="call run() first")
+        return NDArray(self._kept[index][output].copy(), self.instance.device)
+
+    def _node_index(self, node: str | int) -> int:
+        names = [n.name for n in self._graph.nodes]
+        if isinstance(node, str) and node in names:
+            return names.index(node)
+        if isinstance(node, int) and 0 <= node < len(names):
+            return node
+        raise InputError(f"the graph has no node {node!r}", hint=f"its nodes are: {listing(names)}")
+
+    def table(self) -> str:
+        """One line per node: time, share, GFLOP/s, GB/s, shapes; then the total."""
+        total = sum(r.mean for r in self.records)
+        heading = ("Node", "Kernel", "Time(us)", "Time(%)", "GFLOP/s", "GB/s", "Shape", "Inputs", "Outputs", "Checksum")
+        rows = [heading, *(self._row(record, total) for record in self.records)]
+        rows.append(("total", "-", f"{total * 1e6:.1f}", "100.0", *["-"] * 6))
+        widths = [max(len(row[c]) for row in rows) for c in range(len(heading))]
+        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+        lines.insert(1, "  ".join("-" * width for width in widths))
+        return "\n".join(lines)
+
+    def _row(self, record: NodeRecord, total: float) -> tuple[str, ...]:
+        node = record.node
+        return (
+            node.name,
+            node.func,
+            f"{record.mean * 1e6:.1f}",
+            f"{100 * record.mean / total if total else 0:.1f}",
+            f"{record.gflops:.1f}",
+            f"{record.nbytes / record.mean / 1e9 if record.mean > 0 else 0:.1f}",
+            " ".join(str(t.shape).replace(" ", "") for t in node.types),
+            str(len(node.inputs)),
+            str(len(node.types)),
+            f"{record.checksum:08x}",
+        )
+
+    def chrome_trace(self) -> str:
+        """The last run as Chrome trace events (B and E per node, microseconds)."""
+        events: list[dict[str, Any]] = []
+        for record in self.records:
+            common = {"name": record.node.name, "cat": record.node.func, "pid": 0, "tid": 0}
+            arguments = {"spans": list(record.node.spans), "shapes": [list(t.shape) for t in record.node.types]}
+            events.append({**common, "ph": "B", "ts": record.start * 1e6, "args": arguments})
+            events.append({**common, "ph": "E", "ts": (record.start + sum(record.seconds)) * 1e6})
+        return json.dumps({"traceEvents": events, "displayTimeUnit": "ns"})

@@ -1,0 +1,198 @@
+"""The graph executor with TVM's calls: ``GraphModule(lib["default"](dev))``, ``set_input``, ``run``, ``get_output``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from minitvm.errors import ConfigError, InputError, LibraryError
+from minitvm.runtime.benchmark import BenchmarkResult, measure
+from minitvm.runtime.checks import check_input, missing_inputs, unknown_name
+from minitvm.runtime.instance import Instance
+from minitvm.runtime.ndarray import Device, NDArray, aligned
+from minitvm.runtime.param_dict import load_arrays
+
+if TYPE_CHECKING:
+    from minitvm.runtime.library import Library
+
+
+class GraphModule:
+    """A library ready to run, with memory of its own.
+
+    Arrays given in are copied and never written; arrays given out are copies that no later run overwrites.
+    One library may serve many modules at once; one module serves one thread at a time.
+    """
+
+    def __init__(self, instance: Instance) -> None:
+        self.instance = instance
+        self._graph = instance.graph
+        self._heads = instance.graph.heads
+
+    # --- inputs ---
+
+    def set_input(self, key: str | int | None = None, value: Any = None, **params: Any) -> None:
+        """Set an input by name or number, and any others by keyword.
+
+        Raises :class:`InputError` for a name that the model does not have (by keyword too), and for a wrong
+        dtype, rank or shape; nothing is set then.
+        """
+        given = dict(params)
+        if key is not None:
+            given[self._name_of(key)] = value
+        checked = {name: self._check(name, array) for name, array in given.items()}
+        for name, array in checked.items():
+            self.instance.assign(name, array)
+
+    def _name_of(self, key: str | int) -> str:
+        names = self.instance.input_names
+        if isinstance(key, int) and not isinstance(key, bool):
+            if not 0 <= key < len(names):
+                raise InputError(f"the model has no input number {key}", hint=f"it has {len(names)} inputs")
+            return names[key]
+        return str(key)
+
+    def _check(self, name: str, value: Any) -> np.ndarray:
+        entry = self.instance.input_entry.get(name)
+        if entry is None:
+            raise unknown_name(name, self._visible_inputs())
+        return check_input(name, value, self.instance.types[entry])
+
+    def _visible_inputs(self) -> list[str]:
+        """The inputs, without the parameters that the library brings along."""
+        return [name for name in self.instance.input_names if name not in self.instance.library.params]
+
+    def load_params(self, data: bytes) -> None:
+        """Set parameters from the bytes of ``save_param_dict``."""
+        self.set_input(None, None, **load_arrays(data))
+
+    def share_params(self, other: GraphModule, data: bytes) -> None:
+        """Use the memory of ``other``'s parameters for those named in ``data``."""
+        for name in load_arrays(data):
+            theirs = other.instance.value((other.get_input_node(name), 0))
+            self.instance.replace(name, aligned(self._check(name, theirs)))
+            self.instance.unset.discard(name)
+
+    def get_input_node(self, name: str) -> int:
+        """The node of an input; :class:`InputError` where there is none of that name."""
+        if name not in self.instance.input_entry:
+            raise unknown_name(name, self.instance.input_names)
+        return self._graph.arg_nodes[self.instance.input_names.index(name)]
+
+    def get_input(self, index: str | int) -> NDArray:
+        """A copy of an input's or parameter's present value."""
+        node = self.get_input_node(self._name_of(index))
+        return NDArray(self.instance.value((node, 0)).copy(), self.instance.device)
+
+    def get_input_index(self, name: str) -> int:
+        """The number of an input, -1 if there is none of that name."""
+        names = self.instance.input_names
+        return names.index(name) if name in names else -1
+
+    def get_input_info(self) -> tuple[dict[str, tuple[int | None, ...]], dict[str, str]]:
+        """Shapes and dtypes of the inputs that are not parameters, by name."""
+        types = {name: self.instance.types[self.instance.input_entry[name]] for name in self._visible_inputs()}
+        return {n: t.shape for n, t in types.items()}, {n: t.dtype for n, t in types.items()}
+
+    def get_num_inputs(self) -> int:
+        """Number of inputs, parameters included."""
+        return len(self.instance.input_names)
+
+    # --- running ---
+
+    def run(self, **inputs: Any) -> None:
+        """Run the model, after setting ``inputs``; :class:`InputError` where an input was never set."""
+        if inputs:
+            self.set_input(**inputs)
+        if self.instance.unset:
+            self._require_inputs()
+        self.instance.run()
+
+    def _require_inputs(self) -> None:
+        unset = [n for n in self.instance.input_names if n in self.instance.unset]
+        if unset:
+            raise missing_inputs(unset)
+
+    def get_num_outputs(self) -> int:
+        return len(self._heads)
+
+    def get_output(self, index: int, out: NDArray | np.ndarray | None = None) -> NDArray:
+        """Result ``index`` of the last run as a new array, or copied into ``out``."""
+        value = self._output(index)
+        if out is None:
+            return NDArray(value.copy(), self.instance.device)
+        target = out if isinstance(out, NDArray) else NDArray(out)
+        if target.dtype != value.dtype.name or target.shape != value.shape:
+            raise InputError(
+                f"output {index} is {value.dtype.name} of shape {value.shape}, "
+                f"the array to fill is {target.dtype} of shape {target.shape}",
+                hint="allocate it with minitvm.nd.empty(shape, dtype)",
+            )
+        return target.copyfrom(value)
+
+    def _output(self, index: int) -> np.ndarray:
+        if not 0 <= index < len(self._heads):
+            raise InputError(f"the model has no output number {index}", hint=f"it has {len(self._heads)}")
+        return self.instance.value(self._heads[index])
+
+    def outputs(self) -> list[np.ndarray]:
+        """Copies of all results of the last run."""
+        return [self.instance.value(head).copy() for head in self._heads]
+
+    # --- timing ---
+
+    def benchmark(
+        self,
+        device: Device | None = None,
+        repeat: int = 5,
+        number: int = 5,
+        min_repeat_ms: float = 0.0,
+        end_to_end: bool = False,
+        **inputs: Any,
+    ) -> BenchmarkResult:
+        """Time ``run``; ``end_to_end`` includes copying inputs in and results out.  ``device`` must be the module's."""
+        if device is not None and device != self.instance.device:
+            raise ConfigError(f"the module runs on {self.instance.device}, not on {device}")
+        self.set_input(**inputs)
+
+        def once() -> None:
+            self.run(**inputs)
+            self.outputs()
+
+        return measure(once if end_to_end else self.run, repeat, number, min_repeat_ms)
+
+    def time_evaluator(
+        self, name: str, device: Device | None = None, number: int = 10, repeat: int = 1, min_repeat_ms: float = 0.0
+    ) -> Callable[[], BenchmarkResult]:
+        """A function that times ``run``, as TVM's ``module.time_evaluator("run", dev)``."""
+        if name != "run":
+            raise ConfigError(f"only 'run' can be timed, not {name!r}")
+        return lambda: self.benchmark(device, repeat, number, min_repeat_ms)
+
+    @property
+    def module(self) -> GraphModule:
+        """Itself; TVM's wrapper keeps the functions in ``.module``."""
+        return self
+
+
+def _same_graph(one: str, other: str) -> bool:
+    try:
+        return bool(json.loads(one) == json.loads(other))
+    except ValueError:
+        return False
+
+
+def create(graph_json: str | bytes, lib: Library, device: Device) -> GraphModule:
+    """A module from its parts, as TVM's ``graph_executor.create``; the parameters are the library's, or set later.
+
+    Raises :class:`LibraryError` where ``graph_json`` is not the graph that ``lib`` was built from.
+    """
+    text = graph_json.decode() if isinstance(graph_json, bytes) else graph_json
+    if not _same_graph(text, lib.graph_json):
+        raise LibraryError(
+            "the graph JSON is not the one that the library was built from",
+            hint="save lib.graph_json and the library together",
+        )
+    return GraphModule(lib["default"](device))

@@ -1,0 +1,78 @@
+"""Host calls as JSON, for the library file: the operator, its attributes, the types of its arguments.
+
+Of a branch only the type is kept: its code is a library of its own in the same file.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from minitvm.errors import LibraryError
+from minitvm.ir.expr import Call, Function, Var
+from minitvm.ir.op import OPS
+from minitvm.ir.types import FuncType, TensorType, TupleType, Type
+from minitvm.runtime.control import HostFunction
+
+_PLAIN = (bool, int, float, str, type(None))
+
+
+def type_to_json(type_: Type) -> Any:
+    if isinstance(type_, TensorType):
+        return {"shape": list(type_.shape), "dtype": type_.dtype}
+    if isinstance(type_, TupleType):
+        return [type_to_json(field) for field in type_.fields]
+    return {"params": [type_to_json(p) for p in type_.params], "result": type_to_json(type_.result)}
+
+
+def type_from_json(form: Any) -> Type:
+    if isinstance(form, list):
+        return TupleType(tuple(type_from_json(f) for f in form))
+    if "params" in form:
+        return FuncType(tuple(type_from_json(p) for p in form["params"]), type_from_json(form["result"]))
+    return TensorType(tuple(form["shape"]), form["dtype"])
+
+
+def _value_to_json(value: Any, what: str) -> Any:
+    if isinstance(value, Function):
+        return {"function": type_to_json(value.type)}
+    if isinstance(value, (tuple, list)):
+        return [_value_to_json(v, what) for v in value]
+    if isinstance(value, _PLAIN):
+        return value
+    raise LibraryError(f"host call {what} cannot be saved: an attribute is a {type(value).__name__}")
+
+
+def _value_from_json(form: Any) -> Any:
+    if isinstance(form, dict):
+        return _type_only(type_from_json(form["function"]))
+    return tuple(_value_from_json(f) for f in form) if isinstance(form, list) else form
+
+
+def _type_only(type_: Type) -> Function:
+    """A function of that type whose body is an unbound variable: it can be asked for its types, not run."""
+    assert isinstance(type_, FuncType)
+    return Function([Var(f"a{i}", p) for i, p in enumerate(type_.params)], Var("result", type_.result))
+
+
+def host_to_json(host: HostFunction) -> dict[str, Any]:
+    """A host call; :class:`LibraryError` for attributes that JSON cannot hold."""
+    op = host.op
+    return {
+        "op": op.name,
+        "attributes": {name: _value_to_json(value, op.name) for name, value in op.attributes().items()},
+        "params": [type_to_json(p.type) for p in host.function.params],
+        "span": list(host.function.span),
+    }
+
+
+def host_from_json(form: dict[str, Any]) -> Function:
+    """The call over its parameters."""
+    if form["op"] not in OPS:
+        raise LibraryError(
+            f"the library calls operator {form['op']!r}, which is not defined here",
+            hint="import the module that defines it before loading the library",
+        )
+    op = OPS[form["op"]](**{name: _value_from_json(v) for name, v in form["attributes"].items()})
+    params = [Var(f"a{i}", type_from_json(t)) for i, t in enumerate(form["params"])]
+    span = tuple(form["span"])
+    return Function(params, Call(op, params, span=span), span=span)

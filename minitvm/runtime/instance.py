@@ -1,0 +1,138 @@
+"""One running copy of a library: memory for its values, and the steps of a run."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from minitvm.errors import MiniTVMError
+from minitvm.ir.types import TensorType
+from minitvm.runtime.entry import HostStep, Segment, steps_of, workspace_slots
+from minitvm.runtime.graph import NOP, Entry
+from minitvm.runtime.memory import owners
+from minitvm.runtime.ndarray import ALIGNMENT, Device, aligned, aligned_empty
+from minitvm.runtime.team import resolve_threads, team
+
+if TYPE_CHECKING:
+    from minitvm.runtime.library import Library
+
+
+class Instance:
+    """Memory and steps.  Not for several threads at once: every thread makes its own from the shared library."""
+
+    def __init__(self, library: Library, device: Device, num_threads: int | None = None) -> None:
+        self.library = library
+        self.device = device
+        self.num_threads = resolve_threads(num_threads)
+        self.graph = library.graph
+        self.owner = owners(self.graph)
+        self.types = self.graph.entry_types
+        self.arena = aligned_empty((library.plan.nbytes + ALIGNMENT,), "uint8")
+        self.values: list[np.ndarray | None] = [None] * self.graph.entries
+        self.input_names = [self.graph.nodes[i].name for i in self.graph.arg_nodes]
+        self.input_entry = {self.graph.nodes[i].name: self.graph.entry_start[i] for i in self.graph.arg_nodes}
+        self.unset = {name for name in self.input_names if name not in library.params}
+        self._allocate()
+        self._slots = (ctypes.c_void_p * (self.graph.entries + len(workspace_slots(self.graph))))()
+        self._fill_slots()
+        self.slots = ctypes.addressof(self._slots)
+        self.steps = [self._step(step) for step in steps_of(self.graph)]
+
+    # --- memory ---
+
+    def _allocate(self) -> None:
+        for name, entry in self.input_entry.items():
+            if name in self.library.params:
+                self.values[entry] = self.library.params[name]
+            elif self.types[entry].is_static:
+                self.values[entry] = aligned_empty(self.types[entry].static_shape, self.types[entry].dtype)
+        for entry, offset in enumerate(self.library.plan.offsets):
+            if offset >= 0:
+                self.values[entry] = self._view(offset, self.types[entry])
+        for node_index, node in enumerate(self.graph.nodes):
+            if node.func == NOP:
+                entry = self.graph.entry_start[node_index]
+                source = self.values[self.owner[entry]]
+                if self.values[entry] is None and source is not None:
+                    self.values[entry] = source.reshape(self.types[entry].static_shape)
+
+    def _view(self, offset: int, type_: TensorType) -> np.ndarray:
+        return self.arena[offset : offset + type_.nbytes].view(type_.dtype).reshape(type_.static_shape)
+
+    def _fill_slots(self) -> None:
+        for entry in range(self.graph.entries):
+            value = self.values[self.owner[entry]]
+            self._slots[entry] = None if value is None else value.ctypes.data
+        base = self.arena.ctypes.data
+        for node, slot in workspace_slots(self.graph).items():
+            at = self.library.plan.workspaces.get(node)
+            self._slots[slot] = None if at is None else base + at
+
+    def replace(self, name: str, value: np.ndarray) -> None:
+        """Use other memory for an input or parameter: ``value`` is 64-byte aligned and of the right type."""
+        root = self.input_entry[name]
+        self.values[root] = value
+        for entry, owner in enumerate(self.owner):
+            if owner == root:
+                self._slots[entry] = value.ctypes.data
+                self.values[entry] = value.reshape(self.types[entry].static_shape)
+
+    def assign(self, name: str, value: np.ndarray) -> None:
+        """Copy ``value``, already checked, into an input."""
+        entry = self.input_entry[name]
+        if not self.types[entry].is_static:
+            self.values[entry] = np.array(value)
+        elif name in self.library.params and self.values[entry] is self.library.params[name]:
+            self.replace(name, aligned(np.array(value)))
+        else:
+            self.values[entry][...] = value  # type: ignore[index]
+        self.unset.discard(name)
+
+    def value(self, entry: Entry) -> np.ndarray:
+        """The value of an entry as it is now; a view that the next run overwrites."""
+        found = self.values[self.graph.entry_id(entry)]
+        if found is None:
+            node = self.graph.nodes[entry[0]]
+            raise MiniTVMError(f"{node.name!r} has no value yet", hint="call run() first")
+        return found
+
+    # --- running ---
+
+    def _step(self, step: Segment | HostStep) -> Callable[[], None]:
+        if isinstance(step, HostStep):
+            return self.host_step(step.node)
+        return self.native_step(step.symbol)
+
+    def native_step(self, symbol: str) -> Callable[[], None]:
+        """A call of one of the library's native functions on every thread."""
+        address, slots, threads = self.library.native.address(symbol), self.slots, self.num_threads
+
+        def run() -> None:
+            team(threads).run(address, slots)
+
+        return run
+
+    def host_step(self, index: int) -> Callable[[], None]:
+        """A call in Python: values in, ``HostFunction``, values out."""
+        node = self.graph.nodes[index]
+        function = self.library.hosts[node.name].bind(self.num_threads)
+
+        def run() -> None:
+            results = function([self.value(e) for e in node.inputs])
+            for i, result in enumerate(results):
+                self._store(self.graph.entry_id((index, i)), result)
+
+        return run
+
+    def _store(self, entry: int, result: np.ndarray) -> None:
+        if self.types[entry].is_static:
+            np.copyto(self.values[entry], result, casting="no")  # type: ignore[arg-type]
+        else:
+            self.values[entry] = result
+
+    def run(self) -> None:
+        for step in self.steps:
+            step()

@@ -1,0 +1,176 @@
+"""A compiled model: object code, graph, parameters, metadata.  What ``build`` returns and ``load`` reads back."""
+
+from __future__ import annotations
+
+import pathlib
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from minitvm.errors import LibraryError, TargetError
+from minitvm.ir.expr import Module, Span
+from minitvm.runtime.control import HostFunction
+from minitvm.runtime.cpu import NativeCode
+from minitvm.runtime.entry import Segment, steps_of
+from minitvm.runtime.graph import Graph, to_json
+from minitvm.runtime.instance import Instance
+from minitvm.runtime.memory import Plan
+from minitvm.runtime.ndarray import CUDA_HINT, CUDA_NOT_YET, Device, aligned, cpu
+from minitvm.runtime.param_dict import save_param_dict
+
+if TYPE_CHECKING:
+    from minitvm.codegen.llvm.compile import Cpu
+    from minitvm.runtime.debug import DebugHandle
+
+LIBMOD_NAME = "default"
+
+
+@dataclass(frozen=True)
+class HostCall:
+    """An operator that runs in Python instead of in a kernel, and why."""
+
+    op: str
+    reason: str
+    node: str
+    span: Span = ()
+
+    def __str__(self) -> str:
+        origin = f" (from ONNX node {', '.join(map(repr, self.span))})" if self.span else ""
+        return f"{self.op}{origin}: {self.reason}"
+
+
+@dataclass(frozen=True)
+class CpuTag:
+    """The CPU that object code was made for."""
+
+    triple: str
+    name: str
+    features: tuple[str, ...]
+    """Instruction sets that the code may use, without ``+``."""
+
+
+def tag_of(cpu: Cpu) -> CpuTag:
+    """The CPU as a library's manifest names it."""
+    features = sorted(f[1:] for f in cpu.features.split(",") if f.startswith("+"))
+    return CpuTag(cpu.triple, cpu.name, tuple(features))
+
+
+@dataclass(frozen=True)
+class Contents:
+    """Everything that a library consists of; what its file holds."""
+
+    graph: Graph
+    plan: Plan
+    params: Mapping[str, np.ndarray]
+    objects: Mapping[str, bytes]
+    """Object code by name: one per kernel, and ``entry``."""
+    metadata: Mapping[str, Mapping[str, Any]]
+    target: str
+    cpu: CpuTag
+    hosts: Mapping[str, HostFunction] = field(default_factory=dict)
+    host_calls: tuple[HostCall, ...] = ()
+
+
+class Library:
+    """A compiled model.  Unpacks as TVM's old triple: ``graph_json, lib, params = library``.
+
+    May be shared by threads; every ``lib["default"](device)`` has memory of its own.
+    """
+
+    executor = "graph"
+    libmod_name = LIBMOD_NAME
+
+    def __init__(self, contents: Contents, ir_mod: Module | None = None, report: Any = None) -> None:
+        self.contents = contents
+        self.graph = contents.graph
+        self.plan = contents.plan
+        self.params: dict[str, np.ndarray] = {n: aligned(np.asarray(v)) for n, v in contents.params.items()}
+        self.hosts = contents.hosts
+        self.host_calls: list[HostCall] = list(contents.host_calls)
+        self.function_metadata = dict(contents.metadata)
+        self.target = contents.target
+        self.ir_mod = ir_mod
+        self.report = report
+        self._native: NativeCode | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def graph_json(self) -> str:
+        return to_json(self.graph, self.plan.storage_ids, self.plan.offsets, self.plan.nbytes)
+
+    @property
+    def native(self) -> NativeCode:
+        """The object code, linked on first use."""
+        with self._lock:
+            if self._native is None:
+                kernels = [i for i, node in enumerate(self.graph.nodes) if node.is_kernel]
+                segments = [s.symbol for s in steps_of(self.graph) if isinstance(s, Segment)]
+                symbols = [*(f"node_{i}" for i in kernels), *segments]
+                self._native = NativeCode(self.contents.objects.values(), symbols)
+            return self._native
+
+    def __getitem__(self, name: str) -> Callable[..., Any]:
+        entries: dict[str, Callable[..., Any]] = {
+            LIBMOD_NAME: self._create,
+            "debug_create": self._create_debug,
+            "get_graph_json": lambda: self.graph_json,
+            "get_graph_params": lambda: self.params,
+        }
+        if name not in entries:
+            raise LibraryError(f"the library has no entry {name!r}", hint=f"it has: {', '.join(entries)}")
+        return entries[name]
+
+    def _create(self, device: Device | None = None, num_threads: int | None = None) -> Instance:
+        where = device or cpu()
+        if not where.exist:
+            message = CUDA_NOT_YET if where.kind != "cpu" else f"there is no device {where}"
+            raise TargetError(message, hint=CUDA_HINT if where.kind != "cpu" else "use minitvm.cpu(0)")
+        return Instance(self, where, num_threads)
+
+    def _create_debug(self, name: str = LIBMOD_NAME, device: Device | None = None) -> DebugHandle:
+        from minitvm.runtime.debug import DebugHandle
+
+        return DebugHandle(name, self._create(device))
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter((self.graph_json, self, self.params))
+
+    def get_lib(self) -> Library:
+        """The part that holds code; here the library itself."""
+        return self
+
+    def get_graph_json(self) -> str:
+        return self.graph_json
+
+    def get_params(self) -> dict[str, np.ndarray]:
+        return self.params
+
+    def save(self, path: str | pathlib.Path) -> None:
+        """Write the library as one file, which :func:`minitvm.load` reads in any process of a like machine."""
+        from minitvm.runtime.archive import write
+
+        write(self.contents, pathlib.Path(path))
+
+    def export_library(self, path: str | pathlib.Path) -> None:
+        """``save`` by TVM's name; the file is the same whatever its suffix."""
+        self.save(path)
+
+    def save_params(self) -> bytes:
+        return save_param_dict(self.params)
+
+    def __repr__(self) -> str:
+        kernels = sum(node.is_kernel for node in self.graph.nodes)
+        return f"<Library for {self.target}: {kernels} kernel calls, {len(self.params)} params>"
+
+
+def load(path: str | pathlib.Path) -> Library:
+    """Read a saved library.  :class:`LibraryError` says what is wrong with a file that cannot be used."""
+    from minitvm.runtime.archive import read
+
+    return Library(read(pathlib.Path(path)))
+
+
+load_module = load
