@@ -1,0 +1,226 @@
+"""Patterns over the graph: what a rule looks for, with the names of what it captures.
+
+    CONV = call(Conv2d, value("x"), const("w"), name="conv", single_use=True)
+    match(call(Relu, CONV), expr)      # {"x": ..., "w": ..., "conv": ...} or None
+
+A name that stands twice must bind the same node.  Calls of commutative operators match in both orders.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from minitvm.errors import IRError
+from minitvm.ir.expr import Call, Constant, Expr, Tuple, TupleGetItem
+from minitvm.ir.op import Op
+from minitvm.ir.visitor import use_counts
+
+COMMUTATIVE = frozenset(
+    "add multiply maximum minimum equal not_equal "
+    "logical_and logical_or logical_xor bitwise_and bitwise_or bitwise_xor".split()
+)
+"""Operators whose two arguments may stand in either order."""
+
+Captures: TypeAlias = dict[str, Any]
+"""Nodes by name; ``None`` for a name inside an alternative that was not taken."""
+
+Where: TypeAlias = Callable[[Any], bool]
+Uses: TypeAlias = Mapping[Expr, int]
+
+
+@dataclass(frozen=True, eq=False)
+class Pattern:
+    """Matches any node.  ``name`` captures it; ``where`` is asked last; ``single_use``: nothing else reads it."""
+
+    name: str | None = None
+    where: Where | None = None
+    single_use: bool = False
+
+    def names(self) -> tuple[str, ...]:
+        """The names captured, each once, in the order they stand in the pattern."""
+        own = () if self.name is None else (self.name,)
+        return tuple(dict.fromkeys([*own, *(n for part in self.parts() for n in part.names())]))
+
+    def parts(self) -> tuple[Pattern, ...]:
+        return ()
+
+    def matches(self, expr: Expr, captures: Captures, uses: Uses) -> Iterator[Captures]:
+        """Every way to match ``expr`` that agrees with ``captures``."""
+        if not self.accepts(expr) or (self.single_use and uses.get(expr, 0) > 1):
+            return
+        if self.name is not None and captures.get(self.name, expr) is not expr:
+            return
+        if self.where is not None and not self.where(expr):
+            return
+        own = captures if self.name is None else {**captures, self.name: expr}
+        for parts, operands in self.orders(expr):
+            yield from _match_all(parts, operands, own, uses)
+
+    def accepts(self, expr: Expr) -> bool:
+        """Whether the node itself fits, its operands aside."""
+        return True
+
+    def orders(self, expr: Expr) -> Iterator[tuple[tuple[Pattern, ...], tuple[Expr, ...]]]:
+        """The patterns of the operands beside the operands, in every order that counts."""
+        yield (), ()
+
+
+def _match_all(
+    parts: tuple[Pattern, ...], operands: tuple[Expr, ...], captures: Captures, uses: Uses
+) -> Iterator[Captures]:
+    if not parts:
+        yield captures
+        return
+    for found in parts[0].matches(operands[0], captures, uses):
+        yield from _match_all(parts[1:], operands[1:], found, uses)
+
+
+@dataclass(frozen=True, eq=False)
+class _CallPattern(Pattern):
+    ops: tuple[type[Op] | str, ...] = ()
+    args: tuple[Pattern, ...] | None = None
+    commutative: bool | None = None
+
+    def parts(self) -> tuple[Pattern, ...]:
+        return self.args or ()
+
+    def accepts(self, expr: Expr) -> bool:
+        if not isinstance(expr, Call) or not isinstance(expr.op, Op):
+            return False
+        if self.args is not None and len(self.args) != len(expr.args):
+            return False
+        return any(expr.op.name == op if isinstance(op, str) else isinstance(expr.op, op) for op in self.ops)
+
+    def orders(self, expr: Expr) -> Iterator[tuple[tuple[Pattern, ...], tuple[Expr, ...]]]:
+        assert isinstance(expr, Call) and isinstance(expr.op, Op)
+        if self.args is None:
+            yield (), ()
+            return
+        yield self.args, expr.args
+        swaps = expr.op.name in COMMUTATIVE if self.commutative is None else self.commutative
+        if swaps and len(expr.args) == 2:
+            yield self.args, (expr.args[1], expr.args[0])
+
+
+@dataclass(frozen=True, eq=False)
+class _ConstPattern(Pattern):
+    rank: int | None = None
+
+    def accepts(self, expr: Expr) -> bool:
+        return isinstance(expr, Constant) and self.rank in (None, expr.value.ndim)
+
+
+@dataclass(frozen=True, eq=False)
+class _TuplePattern(Pattern):
+    fields: tuple[Pattern, ...] = ()
+
+    def parts(self) -> tuple[Pattern, ...]:
+        return self.fields
+
+    def accepts(self, expr: Expr) -> bool:
+        return isinstance(expr, Tuple) and len(expr.fields) == len(self.fields)
+
+    def orders(self, expr: Expr) -> Iterator[tuple[tuple[Pattern, ...], tuple[Expr, ...]]]:
+        assert isinstance(expr, Tuple)
+        yield self.fields, expr.fields
+
+
+@dataclass(frozen=True, eq=False)
+class _GetItemPattern(Pattern):
+    inner: Pattern = Pattern()
+    index: int | None = None
+
+    def parts(self) -> tuple[Pattern, ...]:
+        return (self.inner,)
+
+    def accepts(self, expr: Expr) -> bool:
+        return isinstance(expr, TupleGetItem) and self.index in (None, expr.index)
+
+    def orders(self, expr: Expr) -> Iterator[tuple[tuple[Pattern, ...], tuple[Expr, ...]]]:
+        assert isinstance(expr, TupleGetItem)
+        yield (self.inner,), (expr.tuple,)
+
+
+@dataclass(frozen=True, eq=False)
+class _EitherPattern(Pattern):
+    alternatives: tuple[Pattern, ...] = ()
+
+    def parts(self) -> tuple[Pattern, ...]:
+        return self.alternatives
+
+    def orders(self, expr: Expr) -> Iterator[tuple[tuple[Pattern, ...], tuple[Expr, ...]]]:
+        for alternative in self.alternatives:
+            yield (alternative,), (expr,)
+
+
+def call(
+    op: type[Op] | str | tuple[type[Op] | str, ...],
+    *args: Pattern,
+    name: str | None = None,
+    single_use: bool = False,
+    where: Where | None = None,
+    commutative: bool | None = None,
+) -> Pattern:
+    """A call of ``op`` (a class, a name, or several) whose arguments match ``args``; any arguments where none are given.
+
+    ``commutative`` says whether two arguments may be swapped; by default :data:`COMMUTATIVE` decides.
+    """
+    ops = op if isinstance(op, tuple) else (op,)
+    return _CallPattern(name, where, single_use, ops, args or None, commutative)
+
+
+def value(name: str | None = None, where: Where | None = None, single_use: bool = False) -> Pattern:
+    """Any node."""
+    return Pattern(name, where, single_use)
+
+
+def const(name: str | None = None, where: Where | None = None) -> Pattern:
+    """A constant of any shape."""
+    return _ConstPattern(name, where)
+
+
+def scalar(name: str | None = None, where: Where | None = None) -> Pattern:
+    """A constant of rank 0."""
+    return _ConstPattern(name, where, rank=0)
+
+
+def tuple_of(*fields: Pattern, name: str | None = None, single_use: bool = False) -> Pattern:
+    """A tuple with exactly these fields."""
+    return _TuplePattern(name, None, single_use, fields)
+
+
+def get_item(pattern: Pattern, index: int | None = None, name: str | None = None, single_use: bool = False) -> Pattern:
+    """Field ``index`` (``None``: any) of a tuple that matches ``pattern``."""
+    return _GetItemPattern(name, None, single_use, pattern, index)
+
+
+def either(*alternatives: Pattern, name: str | None = None) -> Pattern:
+    """The first alternative that matches; names of the others are ``None`` unless they are bound elsewhere."""
+    return _EitherPattern(name, None, False, alternatives)
+
+
+def optional(wrap: Callable[[Pattern], Pattern], inner: Pattern) -> Pattern:
+    """``wrap(inner)`` or else ``inner``: ``optional(lambda x: call(Relu, x), CONV)``."""
+    return either(wrap(inner), inner)
+
+
+def capture_names(pattern: Pattern) -> tuple[str, ...]:
+    """The names that a match of ``pattern`` binds."""
+    return pattern.names()
+
+
+def match(pattern: Pattern, expr: Expr, uses: Uses | None = None) -> Captures | None:
+    """What ``pattern`` captures in ``expr``, or ``None``.
+
+    ``uses`` counts the uses of each node in the whole function (``use_counts``), for ``single_use``; without it
+    uses inside ``expr`` are counted.
+    """
+    if not isinstance(pattern, Pattern):
+        raise IRError(f"{pattern!r} is not a pattern", hint="build one with call(), value(), const(), ...")
+    if not pattern.accepts(expr):
+        return None
+    counts = use_counts(expr) if uses is None else uses
+    found = next(pattern.matches(expr, {}, counts), None)
+    return None if found is None else dict.fromkeys(pattern.names()) | found
