@@ -106,7 +106,9 @@ class Layout:
     def blocked(self, axis: str, factor: int) -> Layout:
         """This layout with ``axis`` split and the block at the end: ``NCHW`` to ``NCHW8c``."""
         if axis.lower() in self or axis not in self:
-            raise TypeInferenceError(f"layout {self} cannot split {axis!r}: it has no such axis, or it is split already")
+            raise TypeInferenceError(
+                f"layout {self} cannot split {axis!r}: it has no such axis, or it is split already"
+            )
         return Layout(f"{self}{factor}{axis.lower()}")
 
     def without(self, axes: str) -> Layout:
@@ -180,10 +182,10 @@ class Layout:
     def convert(self, array: np.ndarray, source: Layout | str) -> np.ndarray:
         """``array``, which is in layout ``source``, in this layout (numpy; a copy or a view)."""
         given = Layout(str(source))
-        shape = self.shape_from(given, array.shape)
+        self.shape_from(given, array.shape)
         plain = _merge_blocks(array, given)
         ordered = plain.transpose([given.primal.index(name) for name in self.primal])
-        return _split_blocks(ordered, self).reshape(shape)  # type: ignore[arg-type]
+        return _split_blocks(ordered, self)
 
 
 def _merge_blocks(array: np.ndarray, layout: Layout) -> np.ndarray:
@@ -194,7 +196,7 @@ def _merge_blocks(array: np.ndarray, layout: Layout) -> np.ndarray:
         dims = [layout.index(a) for a in (name, name.lower()) if a in layout]
         order += dims
         shape.append(int(np.prod([array.shape[d] for d in dims])))
-    return array.transpose(order).reshape(shape)
+    return np.asarray(array.transpose(order).reshape(shape))
 
 
 def _split_blocks(array: np.ndarray, layout: Layout) -> np.ndarray:
@@ -206,7 +208,7 @@ def _split_blocks(array: np.ndarray, layout: Layout) -> np.ndarray:
         split = name.lower() in layout
         shape += [extent // factor, factor] if split else [extent]
         names += [name, name.lower()] if split else [name]
-    return array.reshape(shape).transpose([names.index(a.name) for a in layout.axes])
+    return np.asarray(array.reshape(shape).transpose([names.index(a.name) for a in layout.axes]))
 
 
 @lru_cache(maxsize=1024)

@@ -1,0 +1,148 @@
+"""Activations that are operators of their own; the others are compositions of elementwise operators."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from minitvm.ir.compute import compute, max_over, sum_over
+from minitvm.ir.loop import Buffer, LoopExpr, Stage, intrin, maximum, select
+from minitvm.ir.op import Fusion, Op
+from minitvm.ir.ops._matmul import accumulator
+from minitvm.ir.ops._shape import normalize_axis, require_kind, require_same_dtype
+from minitvm.ir.types import TensorType, Type
+
+
+@dataclass(frozen=True)
+class Relu(Op):
+    """max(data, 0).  data: (...) -> (...)."""
+
+    name = "nn.relu"
+    fusion = Fusion.ELEMWISE
+
+    def infer(self, data: TensorType) -> TensorType:
+        require_kind(self, data, "iuf", "the input")
+        return data
+
+    def reference(self, data: np.ndarray) -> np.ndarray:
+        return np.asarray(np.maximum(data, data.dtype.type(0)))
+
+    def compute(self, data: Buffer) -> Stage:
+        return compute(data.shape, lambda *i: maximum(data[i], 0))
+
+
+@dataclass(frozen=True)
+class LeakyRelu(Op):
+    """data where it is positive, else ``alpha * data``.  data: (...) floats -> (...)."""
+
+    name = "nn.leaky_relu"
+    fusion = Fusion.ELEMWISE
+    alpha: float = 0.25
+
+    def infer(self, data: TensorType) -> TensorType:
+        require_kind(self, data, "f", "the input")
+        return data
+
+    def reference(self, data: np.ndarray) -> np.ndarray:
+        return np.asarray(np.where(data > 0, data, data * data.dtype.type(self.alpha)))
+
+    def compute(self, data: Buffer) -> Stage:
+        return compute(data.shape, lambda *i: select(data[i] > 0, data[i], data[i] * self.alpha))
+
+
+@dataclass(frozen=True)
+class Prelu(Op):
+    """``leaky_relu`` with a slope per channel.  data: (...) floats, alpha: (data.shape[axis],) -> as data."""
+
+    name = "nn.prelu"
+    fusion = Fusion.BROADCAST
+    axis: int = 1
+
+    def solve(self, types: list[Type | None]) -> list[Type | None]:
+        data, alpha = types
+        if alpha is not None or not isinstance(data, TensorType):
+            return types
+        return [data, TensorType((data.shape[normalize_axis(self, self.axis, data.rank)],), data.dtype)]
+
+    def infer(self, data: TensorType, alpha: TensorType) -> TensorType:
+        require_kind(self, data, "f", "the input")
+        size = data.shape[normalize_axis(self, self.axis, data.rank)]
+        require_same_dtype(self, data, alpha)
+        if alpha.rank != 1 or (size is not None and alpha.shape[0] != size):
+            raise self.reject(f"alpha must be ({size},), one slope for each place along axis {self.axis}, not {alpha}")
+        return data
+
+    def reference(self, data: np.ndarray, alpha: np.ndarray) -> np.ndarray:
+        slope = alpha.reshape(-1, *[1] * (data.ndim - self.axis % data.ndim - 1))
+        return np.asarray(np.where(data > 0, data, data * slope))
+
+    def compute(self, data: Buffer, alpha: Buffer) -> Stage:
+        axis = self.axis % len(data.shape)
+        return compute(data.shape, lambda *i: select(data[i] > 0, data[i], data[i] * alpha[i[axis]]))
+
+
+@dataclass(frozen=True)
+class SoftmaxBase(Op):
+    """Over one axis.  data: (...) floats -> (...)."""
+
+    fusion = Fusion.OUT_ELEMWISE_FUSABLE
+    axis: int = -1
+
+    def infer(self, data: TensorType) -> TensorType:
+        require_kind(self, data, "f", "the input")
+        normalize_axis(self, self.axis, data.rank)
+        return data
+
+    def _wide(self, data: np.ndarray) -> np.ndarray:
+        """``data`` less the axis' maximum, in single precision at least."""
+        wide = data.astype(np.promote_types(data.dtype, "float32"))
+        return np.asarray(wide - wide.max(axis=self.axis, keepdims=True, initial=-np.inf))
+
+    def _stages(self, data: Buffer) -> tuple[Stage, Stage, Stage]:
+        """data less the axis' maximum, exp of that, and the sum of that (its axis removed), summed in single."""
+        axis, wide = self.axis % len(data.shape), accumulator(data.dtype)
+        extent, outer = data.shape[axis], data.shape[:axis] + data.shape[axis + 1 :]
+
+        def drop(i: tuple[LoopExpr, ...]) -> tuple[LoopExpr, ...]:
+            return i[:axis] + i[axis + 1 :]
+
+        def put(i: tuple[LoopExpr, ...], r: LoopExpr) -> tuple[LoopExpr, ...]:
+            return (*i[:axis], r, *i[axis:])
+
+        top = compute(outer, lambda *i: max_over(extent, lambda r: data[put(i, r)].astype(wide)), name="top")
+        shifted = compute(data.shape, lambda *i: data[i].astype(wide) - top[drop(i)], name="shifted")
+        powers = compute(data.shape, lambda *i: intrin("exp", shifted[i]), name="powers")
+        total = compute(outer, lambda *i: sum_over(extent, lambda r: powers[put(i, r)]), name="total")
+        return shifted, powers, total
+
+
+class Softmax(SoftmaxBase):
+    """exp(data) over its sum along ``axis``.  data: (...) floats -> (...)."""
+
+    name = "nn.softmax"
+
+    def reference(self, data: np.ndarray) -> np.ndarray:
+        powers = np.exp(self._wide(data))
+        return np.asarray((powers / powers.sum(axis=self.axis, keepdims=True)).astype(data.dtype))
+
+    def compute(self, data: Buffer) -> Stage:
+        axis = self.axis % len(data.shape)
+        _, powers, total = self._stages(data)
+        return compute(data.shape, lambda *i: (powers[i] / total[i[:axis] + i[axis + 1 :]]).astype(data.dtype))
+
+
+class LogSoftmax(SoftmaxBase):
+    """log(softmax(data)), without the loss of digits.  data: (...) floats -> (...)."""
+
+    name = "nn.log_softmax"
+
+    def reference(self, data: np.ndarray) -> np.ndarray:
+        shifted = self._wide(data)
+        return np.asarray((shifted - np.log(np.exp(shifted).sum(axis=self.axis, keepdims=True))).astype(data.dtype))
+
+    def compute(self, data: Buffer) -> Stage:
+        axis = self.axis % len(data.shape)
+        shifted, _, total = self._stages(data)
+        logs = compute(total.shape, lambda *i: intrin("log", total[i]), name="logs")
+        return compute(data.shape, lambda *i: (shifted[i] - logs[i[:axis] + i[axis + 1 :]]).astype(data.dtype))

@@ -1,0 +1,298 @@
+"""Convolutions in 1, 2 and 3 dimensions, in plain and in blocked layouts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from minitvm.ir.compute import compute, sum_over
+from minitvm.ir.layout import Layout, Split
+from minitvm.ir.loop import Buffer, LoopExpr, Stage, all_of, select
+from minitvm.ir.op import Fusion, Op
+from minitvm.ir.ops._matmul import accumulator, product_dtype, widened
+from minitvm.ir.ops._window import (
+    buffer_type,
+    dilated,
+    freeze_padding,
+    freeze_window,
+    inside,
+    known,
+    known_dim,
+    pads_of,
+    window_extent,
+)
+from minitvm.ir.types import Dim, TensorType, Type
+
+
+@dataclass(frozen=True)
+class Convolution(Op):
+    """Cross-correlation of an image with filters, what frameworks call convolution.
+
+    data: (N, C, spatial...) in ``data_layout``, weight: (O, C / groups, kernel...) in ``kernel_layout``
+    -> (N, O, spatial...) in ``out_layout`` (empty: as the data) and ``out_dtype`` (empty: as the data).
+    ``padding`` is (before..., after...); one number, or one per axis, pads both ends.
+    ``channels`` and ``kernel_size`` are needed only where the weight's type is to be inferred.
+    """
+
+    fusion = Fusion.OUT_ELEMWISE_FUSABLE
+    spatial: ClassVar[str] = ""
+    strides: tuple[int, ...] = ()
+    padding: tuple[int, ...] = ()
+    dilation: tuple[int, ...] = ()
+    groups: int = 1
+    channels: int | None = None
+    kernel_size: tuple[int, ...] | None = None
+    data_layout: str = ""
+    kernel_layout: str = ""
+    out_layout: str = ""
+    out_dtype: str = ""
+
+    def __post_init__(self) -> None:
+        freeze_window(self, len(self.spatial), "strides", "dilation", "kernel_size")
+        freeze_padding(self, len(self.spatial))
+        if self.groups < 1:
+            raise self.reject(f"groups={self.groups} must be positive")
+
+    @property
+    def layouts(self) -> tuple[Layout, Layout, Layout]:
+        """Of the data, the weight and the result; rejects layouts with the wrong axes."""
+        data, kernel = Layout(self.data_layout), Layout(self.kernel_layout)
+        out = Layout(self.out_layout or self.data_layout)
+        for attribute, layout, axes in (
+            ("data_layout", data, "NC" + self.spatial),
+            ("kernel_layout", kernel, "OI" + self.spatial),
+            ("out_layout", out, "NC" + self.spatial),
+        ):
+            if sorted(layout.primal) != sorted(axes):
+                raise self.reject(f"{attribute}={str(layout)!r} must have the axes {', '.join(axes)}")
+        return data, kernel, out
+
+    def solve(self, types: list[Type | None]) -> list[Type | None]:
+        data, weight = types
+        if weight is not None or not isinstance(data, TensorType) or not self.channels or not self.kernel_size:
+            return types
+        image, kernel, _ = self.layouts
+        extents = image.primal_shape(data.shape)
+        inputs = known_dim(self, extents["C"], "the input's channels")
+        taps = dict(zip(self.spatial, self.kernel_size, strict=True))
+        shape = kernel.shape_of({"O": self.channels, "I": inputs // self.groups, **taps})
+        return [data, TensorType(shape, data.dtype)]
+
+    def infer(self, data: TensorType, weight: TensorType) -> TensorType:
+        image, kernel, out = self.layouts
+        self._check_rank("the input", data, image)
+        self._check_rank("the weight", weight, kernel)
+        known(self, weight, "the weight")
+        pixels, taps = image.primal_shape(data.shape), kernel.primal_shape(weight.shape)
+        self._check_channels(known_dim(self, pixels["C"], "the input's channels"), taps, kernel)
+        self._check_attributes(taps)
+        result = {axis: self._extent(axis, pixels[axis], taps[axis]) for axis in self.spatial}
+        shape = out.shape_of({"N": pixels["N"], "C": taps["O"], **result})
+        return TensorType(shape, product_dtype(self, data, weight, self.out_dtype))
+
+    def _check_rank(self, what: str, type_: TensorType, layout: Layout) -> None:
+        if type_.rank != layout.rank:
+            raise self.reject(
+                f"{what} has {type_.rank} dimensions but layout {layout} has {layout.rank}: {type_}",
+                hint="add or remove dimensions with reshape, or name the layout that the tensor has",
+            )
+
+    def _check_channels(self, channels: int, taps: dict[str, Dim], kernel: Layout) -> None:
+        per_group, filters = known_dim(self, taps["I"], "I"), known_dim(self, taps["O"], "O")
+        if channels % self.groups or filters % self.groups:
+            what = f"{channels} input channels" if channels % self.groups else f"{filters} filters"
+            raise self.reject(f"groups={self.groups} does not divide the {what}")
+        if per_group * self.groups != channels:
+            raise self.reject(
+                f"the input has {channels} channels but the weight expects {per_group * self.groups}",
+                hint=f"weights are {kernel}; with groups={self.groups} the weight's {kernel.ordinal('I')} dimension "
+                f"must be {channels // self.groups // kernel.factor('I')}",
+            )
+
+    def _check_attributes(self, taps: dict[str, Dim]) -> None:
+        if self.channels is not None and self.channels != taps["O"]:
+            raise self.reject(f"channels={self.channels} but the weight has {taps['O']} filters")
+        found = tuple(taps[axis] for axis in self.spatial)
+        if self.kernel_size is not None and self.kernel_size != found:
+            raise self.reject(f"kernel_size={list(self.kernel_size)} but the weight's is {list(found)}")
+
+    def _extent(self, axis: str, extent: Dim, taps: Dim) -> Dim:
+        d = self.spatial.index(axis)
+        window = (known_dim(self, taps, axis), self.strides[d], self.dilation[d], pads_of(self.padding)[d])
+        return window_extent(self, axis, extent, *window)
+
+    def reference(self, data: np.ndarray, weight: np.ndarray) -> np.ndarray:
+        image, kernel, out = self.layouts
+        x = Layout("NC" + self.spatial).convert(data, image)
+        w = Layout("OI" + self.spatial).convert(weight, kernel)
+        dtype = self.out_dtype or data.dtype.name
+        wide = widened(data.dtype.name, dtype)
+        pads = pads_of(self.padding)
+        y = _correlate(x.astype(wide), w.astype(wide), self.strides, pads, self.dilation, self.groups)
+        return np.ascontiguousarray(out.convert(y.astype(dtype), "NC" + self.spatial))
+
+    def compute(self, data: Buffer, weight: Buffer) -> Stage:
+        result = self.infer(buffer_type(data), buffer_type(weight))
+        out, kernel = self.layouts[2], self.layouts[1]
+        taps = {axis: weight.shape[kernel.index(axis)] for axis in self.spatial}
+        inner = (kernel.factor("I"),) if "i" in kernel else ()
+        reduced = (weight.shape[kernel.index("I")], *inner, *taps.values())
+
+        def element(*index: LoopExpr) -> LoopExpr:
+            at = out.coordinates(index)
+
+            def product(*r: LoopExpr) -> LoopExpr:
+                channel = Split(r[0], r[1], inner[0]) if inner else r[0]
+                return self._product(data, weight, at, channel, r[1 + len(inner) :]).astype(accumulator(result.dtype))
+
+            return sum_over(reduced, product).astype(result.dtype)
+
+        return compute(result.static_shape, element)
+
+    def _product(self, data: Buffer, weight: Buffer, at: dict[str, Any], r: Any, taps: Sequence[LoopExpr]) -> LoopExpr:
+        """One term of the sum: 0 where the tap falls on padding."""
+        image, kernel, _ = self.layouts
+        where = {"N": at["N"], "C": self._input_channel(weight, at["C"], r)}
+        conditions: list[LoopExpr] = []
+        for d, (axis, pads) in enumerate(zip(self.spatial, pads_of(self.padding), strict=True)):
+            where[axis] = at[axis] * self.strides[d] + taps[d] * self.dilation[d] - pads[0]
+            conditions += inside(where[axis], data.shape[image.index(axis)]) if any(pads) else []
+        filters = {"O": at["C"], "I": r, **dict(zip(self.spatial, taps, strict=True))}
+        sum_dtype = accumulator(self.out_dtype or data.dtype)
+        pixel = data[image.place(where)]
+        if conditions:
+            pixel = select(all_of(conditions), pixel, 0)
+        return pixel.astype(sum_dtype) * weight[kernel.place(filters)].astype(sum_dtype)
+
+    def _input_channel(self, weight: Buffer, out_channel: Any, r: Any) -> Any:
+        """The input channel that filter ``out_channel`` reads as its ``r``-th."""
+        if self.groups == 1:
+            return r
+        extents = self.layouts[1].primal_shape(weight.shape)
+        filters, per_group = int(extents["O"] or 0) // self.groups, int(extents["I"] or 0)
+        if filters == per_group == 1:
+            return out_channel
+        o, i = (v.value if isinstance(v, Split) else v for v in (out_channel, r))
+        return o // filters * per_group + i
+
+
+def _correlate(
+    x: np.ndarray,
+    w: np.ndarray,
+    strides: Sequence[int],
+    pads: Sequence[tuple[int, int]],
+    dilation: Sequence[int],
+    groups: int,
+) -> np.ndarray:
+    """x: (N, C, ...), w: (O, C / groups, ...) -> (N, O, ...): one matrix product per tap of the kernel."""
+    n, (filters, per_group), kernel = x.shape[0], w.shape[:2], w.shape[2:]
+    padded = np.pad(x, [(0, 0), (0, 0), *pads])
+    spans = [dilated(k, d) for k, d in zip(kernel, dilation, strict=True)]
+    extents = [(p - span) // s + 1 for p, span, s in zip(padded.shape[2:], spans, strides, strict=True)]
+    split = w.reshape(groups, filters // groups, per_group, *kernel)
+    out = np.zeros((n, groups, filters // groups, int(np.prod(extents))), x.dtype)
+    for tap in np.ndindex(*kernel):
+        starts = [t * d for t, d in zip(tap, dilation, strict=True)]
+        window = [slice(a, a + (e - 1) * s + 1, s) for a, e, s in zip(starts, extents, strides, strict=True)]
+        patch = padded[tuple([slice(None), slice(None), *window])].reshape(n, groups, per_group, -1)
+        factor = split[tuple([..., *tap])]
+        out += factor * patch if per_group == 1 else factor @ patch
+    return out.reshape(n, filters, *extents)
+
+
+@dataclass(frozen=True)
+class Conv1d(Convolution):
+    """Convolution over one axis.  data: NCW, weight: OIW -> NCW; the layouts are attributes."""
+
+    name = "nn.conv1d"
+    spatial = "W"
+    strides: tuple[int, ...] = (1,)
+    padding: tuple[int, ...] = (0, 0)
+    dilation: tuple[int, ...] = (1,)
+    data_layout: str = "NCW"
+    kernel_layout: str = "OIW"
+
+
+@dataclass(frozen=True)
+class Conv2d(Convolution):
+    """Convolution of images.  data: NCHW, weight: OIHW -> NCHW; NHWC with HWIO, OHWI, ... by attribute."""
+
+    name = "nn.conv2d"
+    spatial = "HW"
+    strides: tuple[int, ...] = (1, 1)
+    padding: tuple[int, ...] = (0, 0, 0, 0)
+    dilation: tuple[int, ...] = (1, 1)
+    data_layout: str = "NCHW"
+    kernel_layout: str = "OIHW"
+
+
+@dataclass(frozen=True)
+class Conv3d(Convolution):
+    """Convolution of volumes.  data: NCDHW, weight: OIDHW -> NCDHW; the layouts are attributes."""
+
+    name = "nn.conv3d"
+    spatial = "DHW"
+    strides: tuple[int, ...] = (1, 1, 1)
+    padding: tuple[int, ...] = (0, 0, 0, 0, 0, 0)
+    dilation: tuple[int, ...] = (1, 1, 1)
+    data_layout: str = "NCDHW"
+    kernel_layout: str = "OIDHW"
+
+
+@dataclass(frozen=True)
+class BlockedConvolution(Convolution):
+    """A 2-d convolution whose result is in blocks of channels: what AlterOpLayout replaces ``nn.conv2d`` by."""
+
+    spatial = "HW"
+    strides: tuple[int, ...] = (1, 1)
+    padding: tuple[int, ...] = (0, 0, 0, 0)
+    dilation: tuple[int, ...] = (1, 1)
+    data_layout: str = "NCHW8c"
+    kernel_layout: str = "OIHW8i8o"
+    out_layout: str = "NCHW8c"
+
+    @property
+    def layouts(self) -> tuple[Layout, Layout, Layout]:
+        data, kernel, out = super().layouts
+        if data.primal != "NCHW" or kernel.primal != "OIHW" or out.primal != "NCHW":
+            raise self.reject(f"layouts {data}, {kernel}, {out} are not blocked forms of NCHW, OIHW, NCHW")
+        if out.factor("C") != kernel.factor("O"):
+            raise self.reject(f"the result's layout {out} has other blocks than the filters of {kernel}")
+        return data, kernel, out
+
+
+@dataclass(frozen=True)
+class Conv2dNCHWc(BlockedConvolution):
+    """``nn.conv2d`` in blocks.  data: NCHW[x]c (or NCHW, where C is the weight's I block), weight: OIHW[x]i[y]o
+    -> NCHW[y]c.  ``groups`` must be 1."""
+
+    name = "nn.contrib_conv2d_NCHWc"
+
+    def infer(self, data: TensorType, weight: TensorType) -> TensorType:
+        if self.groups != 1:
+            raise self.reject(f"groups={self.groups}; only groups=1 has this blocked form", hint="keep nn.conv2d")
+        image, kernel, _ = self.layouts
+        if image.is_blocked and image.factor("C") != kernel.factor("I"):
+            raise self.reject(f"the data's layout {image} has other blocks than the inputs of {kernel}")
+        return super().infer(data, weight)
+
+
+@dataclass(frozen=True)
+class DepthwiseConv2dNCHWc(BlockedConvolution):
+    """A depthwise ``nn.conv2d`` in blocks.  data: NCHW[y]c, weight: OIHW1i[y]o -> NCHW[y]c; groups = C."""
+
+    name = "nn.contrib_depthwise_conv2d_NCHWc"
+    kernel_layout: str = "OIHW1i8o"
+
+    def infer(self, data: TensorType, weight: TensorType) -> TensorType:
+        image, kernel, _ = self.layouts
+        channels = image.primal_shape(data.shape)["C"] if data.rank == image.rank else self.groups
+        if kernel.factor("I") != 1 or channels != self.groups:
+            raise self.reject(
+                f"groups={self.groups}, {channels} input channels, weight layout {kernel}: not a depthwise convolution",
+                hint="groups must equal the input channels and the weight's layout be OIHW1i[y]o",
+            )
+        return super().infer(data, weight)

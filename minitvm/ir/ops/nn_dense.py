@@ -1,0 +1,247 @@
+"""Fully connected layers, matrix products, and the bias after them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from minitvm.ir.compute import compute, sum_over
+from minitvm.ir.layout import Layout
+from minitvm.ir.loop import Buffer, Const, LoopExpr, Stage
+from minitvm.ir.op import Fusion, Op
+from minitvm.ir.ops._matmul import accumulator, product_dtype, widened
+from minitvm.ir.ops._shape import broadcast_dim, normalize_axis, require_same_dtype
+from minitvm.ir.types import Dim, TensorType, Type
+
+
+def _matmul(a: np.ndarray, b: np.ndarray, out_dtype: str) -> np.ndarray:
+    dtype = out_dtype or a.dtype.name
+    wide = widened(a.dtype.name, dtype)
+    return np.asarray((a.astype(wide, copy=False) @ b.astype(wide, copy=False)).astype(dtype, copy=False))
+
+
+def _dot(depth: int, dtype: str, lhs: Callable[..., LoopExpr], rhs: Callable[..., LoopExpr]) -> LoopExpr:
+    """The sum of ``depth`` products, in half precision summed in single."""
+    wide = accumulator(dtype)
+    return sum_over(depth, lambda r: lhs(r).astype(wide) * rhs(r).astype(wide)).astype(dtype)
+
+
+def _check_rank(op: Op, type_: TensorType, rank: int, what: str, form: str) -> None:
+    if type_.rank != rank:
+        raise op.reject(f"{what} must have {rank} dimensions, {form}, not {type_}", hint="reshape it")
+
+
+def _check_inner(op: Op, lhs: Dim, rhs: Dim, types: str, hint: str) -> None:
+    if lhs is not None and rhs is not None and lhs != rhs:
+        raise op.reject(f"inner dimensions differ: {types}", hint=hint)
+
+
+@dataclass(frozen=True)
+class Dense(Op):
+    """data @ weight.T, the fully connected layer.  data: (m, k), weight: (units, k) -> (m, units).
+
+    ``units`` is needed only where the weight's type is to be inferred; ``out_dtype`` (empty: as the data) lets 8-bit
+    integers be summed in int32.
+    """
+
+    name = "nn.dense"
+    fusion = Fusion.OUT_ELEMWISE_FUSABLE
+    units: int | None = None
+    out_dtype: str = ""
+
+    def solve(self, types: list[Type | None]) -> list[Type | None]:
+        data, weight = types
+        if weight is not None or self.units is None or not isinstance(data, TensorType):
+            return types
+        return [data, TensorType((self.units, data.shape[-1]), data.dtype)]
+
+    def infer(self, data: TensorType, weight: TensorType) -> TensorType:
+        _check_rank(self, data, 2, "the input", "(rows, features)")
+        _check_rank(self, weight, 2, "the weight", "(units, features)")
+        hint = "weight is (units, features): its second dimension must equal the input's"
+        _check_inner(self, data.shape[1], weight.shape[1], f"{data} and {weight}", hint)
+        if self.units is not None and weight.shape[0] not in (self.units, None):
+            raise self.reject(f"units={self.units} but the weight has {weight.shape[0]} rows")
+        dtype = product_dtype(self, data, weight, self.out_dtype)
+        return TensorType((data.shape[0], weight.shape[0]), dtype)
+
+    def reference(self, data: np.ndarray, weight: np.ndarray) -> np.ndarray:
+        return _matmul(data, weight.T, self.out_dtype)
+
+    def compute(self, data: Buffer, weight: Buffer) -> Stage:
+        (m, k), n, dtype = data.shape, weight.shape[0], self.out_dtype or data.dtype
+        return compute((m, n), lambda i, j: _dot(k, dtype, lambda r: data[i, r], lambda r: weight[j, r]))
+
+
+@dataclass(frozen=True)
+class DensePack(Op):
+    """``nn.dense`` with its weight in panels.  data: (m, k), weight: (units / n, k, n) -> (m, units).
+
+    ``weight_layout`` is ``NC[n]n``, for example ``NC8n``.
+    """
+
+    name = "nn.contrib_dense_pack"
+    fusion = Fusion.OUT_ELEMWISE_FUSABLE
+    weight_layout: str = "NC8n"
+    units: int | None = None
+    out_dtype: str = ""
+
+    def infer(self, data: TensorType, weight: TensorType) -> TensorType:
+        layout = Layout(self.weight_layout)
+        if layout.primal != "NC" or layout.rank != 3 or "n" not in layout or layout.index("n") != 2:
+            raise self.reject(f"weight_layout={self.weight_layout!r} must be NC[n]n, for example NC8n")
+        _check_rank(self, data, 2, "the input", "(rows, features)")
+        _check_rank(self, weight, 3, "the weight", "(units / n, features, n)")
+        extents = layout.primal_shape(weight.shape)
+        hint = "weight is (units / n, features, n): its second dimension must equal the input's"
+        _check_inner(self, data.shape[1], extents["C"], f"{data} and {weight}", hint)
+        dtype = product_dtype(self, data, weight, self.out_dtype)
+        return TensorType((data.shape[0], extents["N"]), dtype)
+
+    def reference(self, data: np.ndarray, weight: np.ndarray) -> np.ndarray:
+        return _matmul(data, weight.transpose(1, 0, 2).reshape(data.shape[1], -1), self.out_dtype)
+
+    def compute(self, data: Buffer, weight: Buffer) -> Stage:
+        (m, k), (blocks, _, n), dtype = data.shape, weight.shape, self.out_dtype or data.dtype
+        return compute(
+            (m, blocks * n), lambda i, j: _dot(k, dtype, lambda r: data[i, r], lambda r: weight[j // n, r, j % n])
+        )
+
+
+def _swapped(shape: tuple[Dim, ...], swap: bool) -> tuple[Dim, Dim]:
+    """The last two dimensions as the product sees them."""
+    return (shape[-1], shape[-2]) if swap else (shape[-2], shape[-1])
+
+
+@dataclass(frozen=True)
+class Matmul(Op):
+    """The product of two matrices.  tensor_a: (m, k), tensor_b: (k, n) -> (m, n).
+
+    ``transpose_a`` and ``transpose_b`` say that an operand comes with its dimensions swapped.
+    """
+
+    name = "nn.matmul"
+    fusion = Fusion.OUT_ELEMWISE_FUSABLE
+    units: int | None = None
+    out_dtype: str = ""
+    transpose_a: bool = False
+    transpose_b: bool = False
+
+    def solve(self, types: list[Type | None]) -> list[Type | None]:
+        a, b = types
+        if b is not None or self.units is None or not isinstance(a, TensorType):
+            return types
+        k = _swapped(a.shape, self.transpose_a)[1]
+        return [a, TensorType((self.units, k) if self.transpose_b else (k, self.units), a.dtype)]
+
+    def infer(self, tensor_a: TensorType, tensor_b: TensorType) -> TensorType:
+        _check_rank(self, tensor_a, 2, "tensor_a", "(k, m)" if self.transpose_a else "(m, k)")
+        _check_rank(self, tensor_b, 2, "tensor_b", "(n, k)" if self.transpose_b else "(k, n)")
+        (m, k), (depth, n) = _swapped(tensor_a.shape, self.transpose_a), _swapped(tensor_b.shape, self.transpose_b)
+        flags = f"transpose_a={self.transpose_a} and transpose_b={self.transpose_b}"
+        hint = f"with {flags} the product is ({m}, {k}) by ({depth}, {n})"
+        _check_inner(self, k, depth, f"{tensor_a} and {tensor_b}", hint)
+        return TensorType((m, n), product_dtype(self, tensor_a, tensor_b, self.out_dtype))
+
+    def reference(self, tensor_a: np.ndarray, tensor_b: np.ndarray) -> np.ndarray:
+        a = tensor_a.T if self.transpose_a else tensor_a
+        b = tensor_b.T if self.transpose_b else tensor_b
+        return _matmul(a, b, self.out_dtype)
+
+    def compute(self, tensor_a: Buffer, tensor_b: Buffer) -> Stage:
+        m, k = tensor_a.shape[:: -1 if self.transpose_a else 1]
+        n, dtype = tensor_b.shape[0 if self.transpose_b else 1], self.out_dtype or tensor_a.dtype
+
+        def element(i: LoopExpr, j: LoopExpr) -> LoopExpr:
+            return _dot(
+                k,
+                dtype,
+                lambda r: tensor_a[(r, i) if self.transpose_a else (i, r)],
+                lambda r: tensor_b[(j, r) if self.transpose_b else (r, j)],
+            )
+
+        return compute((m, n), element)
+
+
+@dataclass(frozen=True)
+class BatchMatmul(Op):
+    """One matrix product per batch entry.  tensor_a: (b, m, k), tensor_b: (b, n, k) -> (b, m, n).
+
+    As in Relay ``tensor_b`` comes transposed unless ``transpose_b=False``.  A batch of 1 is repeated for the other.
+    """
+
+    name = "nn.batch_matmul"
+    fusion = Fusion.OUT_ELEMWISE_FUSABLE
+    out_dtype: str = ""
+    transpose_a: bool = False
+    transpose_b: bool = True
+
+    def infer(self, tensor_a: TensorType, tensor_b: TensorType) -> TensorType:
+        _check_rank(self, tensor_a, 3, "tensor_a", "(batch, k, m)" if self.transpose_a else "(batch, m, k)")
+        _check_rank(self, tensor_b, 3, "tensor_b", "(batch, n, k)" if self.transpose_b else "(batch, k, n)")
+        (m, k), (depth, n) = _swapped(tensor_a.shape, self.transpose_a), _swapped(tensor_b.shape, self.transpose_b)
+        flags = f"transpose_a={self.transpose_a} and transpose_b={self.transpose_b}"
+        hint = f"with {flags} each product is ({m}, {k}) by ({depth}, {n})"
+        _check_inner(self, k, depth, f"{tensor_a} and {tensor_b}", hint)
+        try:
+            batch = broadcast_dim(tensor_a.shape[0], tensor_b.shape[0])
+        except ValueError:
+            raise self.reject(
+                f"batches differ: {tensor_a} and {tensor_b}", hint="they must be equal, or one of them 1"
+            ) from None
+        return TensorType((batch, m, n), product_dtype(self, tensor_a, tensor_b, self.out_dtype))
+
+    def reference(self, tensor_a: np.ndarray, tensor_b: np.ndarray) -> np.ndarray:
+        a = tensor_a.swapaxes(1, 2) if self.transpose_a else tensor_a
+        b = tensor_b.swapaxes(1, 2) if self.transpose_b else tensor_b
+        return _matmul(a, b, self.out_dtype)
+
+    def compute(self, tensor_a: Buffer, tensor_b: Buffer) -> Stage:
+        m, k = tensor_a.shape[1:][:: -1 if self.transpose_a else 1]
+        n, dtype = tensor_b.shape[1 if self.transpose_b else 2], self.out_dtype or tensor_a.dtype
+        batch = max(tensor_a.shape[0], tensor_b.shape[0]) if 0 not in (tensor_a.shape[0], tensor_b.shape[0]) else 0
+
+        def element(p: LoopExpr, i: LoopExpr, j: LoopExpr) -> LoopExpr:
+            pa, pb = (p if t.shape[0] == batch else Const(0) for t in (tensor_a, tensor_b))
+            return _dot(
+                k,
+                dtype,
+                lambda r: tensor_a[(pa, r, i) if self.transpose_a else (pa, i, r)],
+                lambda r: tensor_b[(pb, j, r) if self.transpose_b else (pb, r, j)],
+            )
+
+        return compute((batch, m, n), element)
+
+
+@dataclass(frozen=True)
+class BiasAdd(Op):
+    """Adds a vector along one axis.  data: (...), bias: (data.shape[axis],) -> as data."""
+
+    name = "nn.bias_add"
+    fusion = Fusion.BROADCAST
+    axis: int = 1
+
+    def solve(self, types: list[Type | None]) -> list[Type | None]:
+        data, bias = types
+        if bias is not None or not isinstance(data, TensorType):
+            return types
+        return [data, TensorType((data.shape[normalize_axis(self, self.axis, data.rank)],), data.dtype)]
+
+    def infer(self, data: TensorType, bias: TensorType) -> TensorType:
+        axis = normalize_axis(self, self.axis, data.rank)
+        _check_rank(self, bias, 1, "the bias", f"(data.shape[{self.axis}],)")
+        require_same_dtype(self, data, bias)
+        size = data.shape[axis]
+        if size is not None and bias.shape[0] is not None and size != bias.shape[0]:
+            raise self.reject(f"the bias has {bias.shape[0]} elements but axis {self.axis} of the input has {size}")
+        return data
+
+    def reference(self, data: np.ndarray, bias: np.ndarray) -> np.ndarray:
+        axis = self.axis % data.ndim
+        return np.asarray(data + bias.reshape(-1, *[1] * (data.ndim - axis - 1)))
+
+    def compute(self, data: Buffer, bias: Buffer) -> Stage:
+        axis = self.axis % len(data.shape)
+        return compute(data.shape, lambda *i: data[i] + bias[i[axis]])

@@ -1,0 +1,315 @@
+"""Pooling in 1, 2 and 3 dimensions, in plain and in blocked layouts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any, ClassVar
+
+import numpy as np
+
+from minitvm.ir.compute import compute, identity_of, max_over, sum_over
+from minitvm.ir.layout import Layout
+from minitvm.ir.loop import Buffer, Const, LoopExpr, Stage, all_of, const, maximum, minimum, select
+from minitvm.ir.op import Fusion, Op
+from minitvm.ir.ops._matmul import accumulator
+from minitvm.ir.ops._shape import require_kind
+from minitvm.ir.ops._window import buffer_type, dilated, freeze_padding, freeze_window, inside, pads_of, window_extent
+from minitvm.ir.types import TensorType
+
+
+def _check_layout(op: Op, text: str, spatial: str, data: TensorType | None = None) -> Layout:
+    """The parsed layout; rejects one with other axes than N, C and ``spatial`` or another rank than the data."""
+    layout = Layout(text)
+    if sorted(layout.primal) != sorted("NC" + spatial) or any(a.lower() in layout for a in spatial):
+        raise op.reject(f"layout={text!r} must have the axes {', '.join('NC' + spatial)}; only C may be in blocks")
+    if data is not None and data.rank != layout.rank:
+        raise op.reject(f"the input has {data.rank} dimensions but layout {layout} has {layout.rank}: {data}")
+    return layout
+
+
+@dataclass(frozen=True)
+class Pool(Op):
+    """Slides a window over the spatial axes.  data: (N, C, spatial...) in ``layout`` -> the same with fewer pixels.
+
+    ``padding`` is (before..., after...).  With ``ceil_mode`` a last window may hang over the end.
+    """
+
+    fusion = Fusion.OUT_ELEMWISE_FUSABLE
+    spatial: ClassVar[str] = ""
+    pool_size: tuple[int, ...] = ()
+    strides: tuple[int, ...] = ()
+    dilation: tuple[int, ...] = ()
+    padding: tuple[int, ...] = ()
+    layout: str = ""
+    out_layout: str = ""
+    ceil_mode: bool = False
+
+    def __post_init__(self) -> None:
+        freeze_window(self, len(self.spatial), "pool_size", "strides", "dilation")
+        freeze_padding(self, len(self.spatial))
+
+    def infer(self, data: TensorType) -> TensorType:
+        layout = _check_layout(self, self.layout, self.spatial, data)
+        if self.out_layout not in ("", self.layout):
+            raise self.reject(f"out_layout={self.out_layout!r} differs from layout={self.layout!r}")
+        shape = list(data.shape)
+        for d, axis in enumerate(self.spatial):
+            window = (self.pool_size[d], self.strides[d], self.dilation[d], pads_of(self.padding)[d], self.ceil_mode)
+            shape[layout.index(axis)] = window_extent(self, axis, shape[layout.index(axis)], *window)
+        return data.with_shape(tuple(shape))
+
+    def _windows(self, data: np.ndarray, fill: Any) -> Iterator[np.ndarray]:
+        """Every tap of the window as an array of the result's shape; ``fill`` where it falls outside."""
+        layout = Layout(self.layout)
+        axes = [layout.index(axis) for axis in self.spatial]
+        counts = self.infer(TensorType(data.shape, data.dtype.name)).static_shape
+        width = [(0, 0)] * data.ndim
+        for d, axis in enumerate(axes):
+            before, after = pads_of(self.padding)[d]
+            needed = (counts[axis] - 1) * self.strides[d] + dilated(self.pool_size[d], self.dilation[d])
+            width[axis] = (before, max(after, needed - before - data.shape[axis]))
+        padded = np.pad(data, width, constant_values=fill)
+        return (padded[self._slices(tap, axes, counts)] for tap in np.ndindex(*self.pool_size))
+
+    def _slices(self, tap: Sequence[int], axes: list[int], counts: tuple[int, ...]) -> tuple[slice, ...]:
+        window = [slice(None)] * len(counts)
+        for d, axis in enumerate(axes):
+            start, stride = tap[d] * self.dilation[d], self.strides[d]
+            window[axis] = slice(start, start + (counts[axis] - 1) * stride + 1, stride)
+        return tuple(window)
+
+    def _tap(self, data: Buffer, index: Sequence[LoopExpr], taps: Sequence[LoopExpr], fill: Const) -> LoopExpr:
+        """One element under the window of the result's element ``index``; ``fill`` outside of the data."""
+        layout, position, conditions = Layout(self.layout), list(index), list[LoopExpr]()
+        result = self.infer(buffer_type(data)).static_shape
+        for d, axis in enumerate(self.spatial):
+            at, (before, after) = layout.index(axis), pads_of(self.padding)[d]
+            position[at] = index[at] * self.strides[d] + taps[d] * self.dilation[d] - before
+            last = (result[at] - 1) * self.strides[d] + dilated(self.pool_size[d], self.dilation[d]) - before
+            if before or after or last > data.shape[at]:
+                conditions += inside(position[at], data.shape[at])
+        loaded = data[tuple(position)]
+        return select(all_of(conditions), loaded, fill) if conditions else loaded
+
+
+@dataclass(frozen=True)
+class MaxPool(Pool):
+    """The largest element under each window; padding never wins."""
+
+    def infer(self, data: TensorType) -> TensorType:
+        require_kind(self, data, "iuf", "the input")
+        return super().infer(data)
+
+    def reference(self, data: np.ndarray) -> np.ndarray:
+        lowest = -np.inf if data.dtype.kind == "f" else np.iinfo(data.dtype).min
+        return np.array(reduce(np.maximum, self._windows(data, lowest)))
+
+    def compute(self, data: Buffer) -> Stage:
+        shape = self.infer(buffer_type(data)).static_shape
+        fill = identity_of("max", data.dtype)
+        return compute(shape, lambda *index: max_over(self.pool_size, lambda *r: self._tap(data, index, r, fill)))
+
+
+@dataclass(frozen=True)
+class AvgPool(Pool):
+    """The mean under each window, over the elements in the data or, with ``count_include_pad``, in its padding too."""
+
+    count_include_pad: bool = False
+
+    def infer(self, data: TensorType) -> TensorType:
+        require_kind(self, data, "f", "the input")
+        return super().infer(data)
+
+    def reference(self, data: np.ndarray) -> np.ndarray:
+        total = reduce(np.add, self._windows(data.astype(np.promote_types(data.dtype, "float32")), 0))
+        layout = Layout(self.layout)
+        for d, axis in enumerate(self.spatial):
+            at = layout.index(axis)
+            count = self._counts(d, data.shape[at], total.shape[at])
+            total = total / count.reshape(-1, *[1] * (data.ndim - at - 1)).astype(total.dtype)
+        return np.asarray(total.astype(data.dtype))
+
+    def _bounds(self, d: int, extent: int) -> tuple[int, int]:
+        """What counts along a spatial axis: from, and up to."""
+        before, after = pads_of(self.padding)[d]
+        return (-before, extent + after) if self.count_include_pad else (0, extent)
+
+    def _counts(self, d: int, extent: int, windows: int) -> np.ndarray:
+        """How many taps of each window count, along one spatial axis."""
+        starts = np.arange(windows) * self.strides[d] - pads_of(self.padding)[d][0]
+        taps = starts[:, None] + np.arange(self.pool_size[d]) * self.dilation[d]
+        low, high = self._bounds(d, extent)
+        return np.asarray(np.sum((taps >= low) & (taps < high), axis=1))
+
+    def compute(self, data: Buffer) -> Stage:
+        shape = self.infer(buffer_type(data)).static_shape
+        zero, wide = const(0, data.dtype), accumulator(data.dtype)
+
+        def element(*index: LoopExpr) -> LoopExpr:
+            total = sum_over(self.pool_size, lambda *r: self._tap(data, index, r, zero).astype(wide))
+            return (total / self._count(data, index, shape, wide)).astype(data.dtype)
+
+        return compute(shape, element)
+
+    def _count(self, data: Buffer, index: Sequence[LoopExpr], shape: Sequence[int], dtype: str) -> LoopExpr | int:
+        """How many elements the window of one result element averages."""
+        layout = Layout(self.layout)
+        count: LoopExpr = Const(1)
+        for d, axis in enumerate(self.spatial):
+            at, (low, high) = layout.index(axis), self._bounds(d, data.shape[layout.index(axis)])
+            before, step, taps = pads_of(self.padding)[d][0], self.dilation[d], self.pool_size[d]
+            end = (shape[at] - 1) * self.strides[d] - before + dilated(taps, step)
+            if -before >= low and end <= high:
+                count = count * taps
+                continue
+            start = index[at] * self.strides[d] - before
+            first = maximum((low - start + (step - 1)) // step, 0)
+            last = minimum((high - 1 - start) // step, taps - 1)
+            count = count * (last - first + 1)
+        return const(count.value, dtype) if isinstance(count, Const) else count.astype(dtype)
+
+
+@dataclass(frozen=True)
+class MaxPool1d(MaxPool):
+    """Maximum under a window along W.  data: NCW -> NCW."""
+
+    name = "nn.max_pool1d"
+    spatial = "W"
+    pool_size: tuple[int, ...] = (1,)
+    strides: tuple[int, ...] = (1,)
+    dilation: tuple[int, ...] = (1,)
+    padding: tuple[int, ...] = (0, 0)
+    layout: str = "NCW"
+
+
+@dataclass(frozen=True)
+class MaxPool2d(MaxPool):
+    """Maximum under a window over H and W.  data: NCHW (or NHWC, NCHW[x]c) -> the same."""
+
+    name = "nn.max_pool2d"
+    spatial = "HW"
+    pool_size: tuple[int, ...] = (1, 1)
+    strides: tuple[int, ...] = (1, 1)
+    dilation: tuple[int, ...] = (1, 1)
+    padding: tuple[int, ...] = (0, 0, 0, 0)
+    layout: str = "NCHW"
+
+
+@dataclass(frozen=True)
+class MaxPool3d(MaxPool):
+    """Maximum under a window over D, H and W.  data: NCDHW -> NCDHW."""
+
+    name = "nn.max_pool3d"
+    spatial = "DHW"
+    pool_size: tuple[int, ...] = (1, 1, 1)
+    strides: tuple[int, ...] = (1, 1, 1)
+    dilation: tuple[int, ...] = (1, 1, 1)
+    padding: tuple[int, ...] = (0, 0, 0, 0, 0, 0)
+    layout: str = "NCDHW"
+
+
+@dataclass(frozen=True)
+class AvgPool1d(AvgPool):
+    """Mean under a window along W.  data: NCW -> NCW."""
+
+    name = "nn.avg_pool1d"
+    spatial = "W"
+    pool_size: tuple[int, ...] = (1,)
+    strides: tuple[int, ...] = (1,)
+    dilation: tuple[int, ...] = (1,)
+    padding: tuple[int, ...] = (0, 0)
+    layout: str = "NCW"
+
+
+@dataclass(frozen=True)
+class AvgPool2d(AvgPool):
+    """Mean under a window over H and W.  data: NCHW (or NHWC, NCHW[x]c) -> the same."""
+
+    name = "nn.avg_pool2d"
+    spatial = "HW"
+    pool_size: tuple[int, ...] = (1, 1)
+    strides: tuple[int, ...] = (1, 1)
+    dilation: tuple[int, ...] = (1, 1)
+    padding: tuple[int, ...] = (0, 0, 0, 0)
+    layout: str = "NCHW"
+
+
+@dataclass(frozen=True)
+class AvgPool3d(AvgPool):
+    """Mean under a window over D, H and W.  data: NCDHW -> NCDHW."""
+
+    name = "nn.avg_pool3d"
+    spatial = "DHW"
+    pool_size: tuple[int, ...] = (1, 1, 1)
+    strides: tuple[int, ...] = (1, 1, 1)
+    dilation: tuple[int, ...] = (1, 1, 1)
+    padding: tuple[int, ...] = (0, 0, 0, 0, 0, 0)
+    layout: str = "NCDHW"
+
+
+@dataclass(frozen=True)
+class GlobalPool2d(Op):
+    """One number per channel.  data: NCHW (or NHWC, NCHW[x]c) -> the same with H = W = 1."""
+
+    fusion = Fusion.OUT_ELEMWISE_FUSABLE
+    layout: str = "NCHW"
+    out_layout: str = ""
+
+    def infer(self, data: TensorType) -> TensorType:
+        layout = _check_layout(self, self.layout, "HW", data)
+        return data.with_shape(tuple(1 if d in self._pixels(layout) else n for d, n in enumerate(data.shape)))
+
+    @staticmethod
+    def _pixels(layout: Layout) -> tuple[int, int]:
+        return (layout.index("H"), layout.index("W"))
+
+    def _shape(self, data: Buffer) -> tuple[int, ...]:
+        return self.infer(buffer_type(data)).static_shape
+
+    def _pixel(self, data: Buffer, index: Sequence[LoopExpr], y: LoopExpr, x: LoopExpr) -> LoopExpr:
+        h, w = self._pixels(Layout(self.layout))
+        return data[tuple(y if d == h else x if d == w else i for d, i in enumerate(index))]
+
+
+class GlobalAvgPool2d(GlobalPool2d):
+    """The mean of every channel's pixels.  data: (N, C, H, W) floats -> (N, C, 1, 1)."""
+
+    name = "nn.global_avg_pool2d"
+
+    def infer(self, data: TensorType) -> TensorType:
+        require_kind(self, data, "f", "the input")
+        return super().infer(data)
+
+    def reference(self, data: np.ndarray) -> np.ndarray:
+        wide = np.promote_types(data.dtype, "float32")
+        mean = data.mean(axis=self._pixels(Layout(self.layout)), keepdims=True, dtype=wide)
+        return np.asarray(mean.astype(data.dtype))
+
+    def compute(self, data: Buffer) -> Stage:
+        h, w = (data.shape[d] for d in self._pixels(Layout(self.layout)))
+        wide = accumulator(data.dtype)
+
+        def element(*index: LoopExpr) -> LoopExpr:
+            total = sum_over((h, w), lambda y, x: self._pixel(data, index, y, x).astype(wide))
+            return (total * const(1 / (h * w), wide)).astype(data.dtype)
+
+        return compute(self._shape(data), element)
+
+
+class GlobalMaxPool2d(GlobalPool2d):
+    """The largest of every channel's pixels.  data: (N, C, H, W) -> (N, C, 1, 1)."""
+
+    name = "nn.global_max_pool2d"
+
+    def infer(self, data: TensorType) -> TensorType:
+        require_kind(self, data, "iuf", "the input")
+        return super().infer(data)
+
+    def reference(self, data: np.ndarray) -> np.ndarray:
+        return np.asarray(data.max(axis=self._pixels(Layout(self.layout)), keepdims=True))
+
+    def compute(self, data: Buffer) -> Stage:
+        h, w = (data.shape[d] for d in self._pixels(Layout(self.layout)))
+        return compute(self._shape(data), lambda *index: max_over((h, w), lambda y, x: self._pixel(data, index, y, x)))
