@@ -12,18 +12,21 @@ import hashlib
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 
-from minitvm.ir.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem, Var
+from minitvm.ir.expr import Call, Constant, Expr, Function, Module, Tuple, TupleGetItem, Var
 from minitvm.ir.op import Fusion, Op
 from minitvm.ir.ops.annotation import StopFusion
 from minitvm.ir.types import TupleType
 from minitvm.ir.visitor import children, is_scalar_constant, post_order, rebuild, span_of
 from minitvm.passes.fuse_partition import FusionNote, Group, partition
+from minitvm.passes.manager import ModulePass, PassContext, register_config
 
 RESHAPES = frozenset({"reshape", "expand_dims", "squeeze", "nn.batch_flatten"})
 """Operators that move no element: a group of nothing else shares its input's memory."""
 
 MAX_NAME = 80
 MAX_DEPTH = 256
+
+register_config("minitvm.FuseOps.max_depth", int, MAX_DEPTH, "the most operators that one kernel may hold")
 
 Lowerable = Callable[[Call], bool]
 
@@ -194,3 +197,23 @@ def _kernel_name(ops: list[str]) -> str:
     if len(name) <= MAX_NAME:
         return name
     return f"{name[: MAX_NAME - 9]}_{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+
+
+class FuseOps(ModulePass, opt_level=0):
+    """Each group of operators that fuse becomes a function marked ``primitive``.  Acts by the context's level (or
+    ``opt_level``): at 0 each operator is its own kernel.  ``notes`` says, call by call, what was fused and why not.
+    """
+
+    def __init__(self, opt_level: int | None = None, lowerable: Lowerable = is_lowerable) -> None:
+        self.opt_level = opt_level
+        self.lowerable = lowerable
+        self.notes: list[FusionNote] = []
+
+    def transform_module(self, module: Module, context: PassContext) -> Module:
+        level = context.opt_level if self.opt_level is None else self.opt_level
+        depth = context.option("minitvm.FuseOps.max_depth")
+        self.notes = []
+        for name, function in module.functions.items():
+            if not function.is_primitive:
+                module = module.with_function(name, fuse_ops(function, level, depth, self.lowerable, self.notes))
+        return module
