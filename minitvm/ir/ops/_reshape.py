@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from minitvm.ir.op import Op
@@ -73,10 +74,14 @@ def _split(extent: Dim, first: int, second: int) -> list[Dim]:
 
 
 def _remaining(source: Shape, others: Sequence[Dim]) -> Dim:
-    """What -1 stands for: -1 where no number fits, ``None`` where it is not known."""
+    """What -1 stands for: -1 where no number fits, ``None`` where it is not known.
+
+    Unknown dimensions and zeros cancel where both sides have as many.
+    """
     if source.count(None) != list(others).count(None):
         return None
-    given, used = (product(d for d in dims if d is not None) or 0 for dims in (source, others))
-    if used == 0:
-        return 0 if given == 0 else -1
+    zeros = source.count(0) - list(others).count(0)
+    given, used = (math.prod(d for d in dims if d) for dims in (source, others))
+    if zeros != 0:
+        return 0 if zeros > 0 else -1
     return given // used if given % used == 0 else -1

@@ -332,7 +332,10 @@ class BroadcastToLike(Op):
     fusion = Fusion.BROADCAST
 
     def infer(self, x: TensorType, shape_like: TensorType) -> TensorType:
-        if broadcast_shapes(self, x, shape_like) != shape_like.shape and None not in (*x.shape, *shape_like.shape):
+        common = broadcast_shapes(self, x, shape_like)
+        if len(common) != shape_like.rank or any(
+            a not in (None, b) for a, b in zip(shape_like.shape, common, strict=True)
+        ):
             raise self.reject(f"{x} cannot be broadcast to the shape of {shape_like}")
         return TensorType(shape_like.shape, x.dtype)
 

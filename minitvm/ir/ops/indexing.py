@@ -16,6 +16,7 @@ from minitvm.ir.loop import Buffer, LoopExpr, Stage, as_index, maximum, minimum,
 from minitvm.ir.op import Fusion, Op
 from minitvm.ir.ops._shape import (
     normalize_axis,
+    product,
     replaced,
     require_kind,
     require_same_dtype,
@@ -35,7 +36,7 @@ def _within(position: np.ndarray, extent: int) -> np.ndarray:
 
 
 def _require_elements(op: Op, data: TensorType, indices: TensorType, extents: Shape) -> None:
-    if 0 in extents and 0 not in indices.shape:
+    if 0 in extents and product(indices.shape) not in (0, None):
         raise op.reject(f"there is no element to take from {data}")
 
 

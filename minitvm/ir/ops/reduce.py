@@ -124,7 +124,8 @@ class Mean(Reduction):
 
     def reference(self, x: np.ndarray) -> np.ndarray:
         if x.dtype.kind == "f":
-            return self._numpy(np.mean, x.astype("float64")).astype(x.dtype)
+            total = self._numpy(np.sum, x.astype("float64"))
+            return np.asarray(total / np.float64(self._count(x.shape))).astype(x.dtype)
         total = self._numpy(np.sum, x.astype("int64"))
         return np.asarray(np.sign(total) * (np.abs(total) // self._count(x.shape))).astype(x.dtype)
 
@@ -206,7 +207,8 @@ class Variance(Reduction):
 
     def infer(self, x: TensorType, mean: TensorType) -> TensorType:  # type: ignore[override]
         require_same_dtype(self, x, mean)
-        if broadcast_shapes(self, x, mean) != x.shape:
+        common = broadcast_shapes(self, x, mean)
+        if len(common) != x.rank or any(a not in (None, b) for a, b in zip(x.shape, common, strict=True)):
             raise self.reject(f"mean {mean} does not broadcast to {x}", hint="compute the mean with keepdims=True")
         return super().infer(x)
 
