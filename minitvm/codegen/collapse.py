@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from minitvm.codegen.affine import loads
-from minitvm.ir.loop import Buffer, Const, Load, LoopExpr, LoopVar, Reduce, map_expr, walk_exprs
+from minitvm.ir.loop import Buffer, Const, Load, LoopExpr, LoopVar, Reduce, expr_children, map_expr
 
 
 @dataclass(frozen=True)
@@ -53,10 +53,14 @@ def collapse(params: Sequence[Buffer], out: Buffer, axes: Sequence[LoopVar], val
 
 def _reads_axes_directly(value: LoopExpr) -> bool:
     """True where a loop variable is used other than as an index of a load, or a reduction is below."""
-    inside = {id(i) for load in loads(value) for i in load.index}
-    return any(
-        isinstance(node, Reduce) or (isinstance(node, LoopVar) and id(node) not in inside) for node in walk_exprs(value)
-    )
+    stack = [value]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, (LoopVar, Reduce)):
+            return True
+        if not isinstance(node, Load):
+            stack.extend(expr_children(node))
+    return False
 
 
 def _axes_used(load: Load, axes: Sequence[LoopVar], extents: Sequence[int]) -> tuple[int, ...] | None:

@@ -1,0 +1,113 @@
+"""Every operator with a compute rule or a template, lowered alone and run in the loop interpreter, against numpy."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Any
+
+import numpy as np
+import pytest
+from op_samples import SAMPLES, Sample
+
+from minitvm.codegen.interp import run_kernel
+from minitvm.codegen.lower import lower
+from minitvm.codegen.problem import TEMPLATES
+from minitvm.ir.builder import call_op, const, function, var
+from minitvm.ir.expr import Call, Expr, Function, Tuple, Var
+from minitvm.ir.types import type_of
+from minitvm.target import MachineModel
+
+if importlib.util.find_spec("op_samples_nn") is not None:
+    from op_samples_nn import SAMPLES as NN_SAMPLES
+
+    SAMPLES = [*SAMPLES, *NN_SAMPLES]
+
+MACHINE = MachineModel(vector_bytes=32, vector_registers=16, threads=2)
+LOWERED = [s for s in SAMPLES if s.op.has_compute() or TEMPLATES.find("llvm", s.op)]
+
+
+def as_function(sample: Sample) -> tuple[Function, list[np.ndarray]]:
+    """The operator over one parameter per array."""
+    arrays: list[np.ndarray] = []
+    params: list[Var] = []
+
+    def operand(value: Any) -> Expr:
+        if isinstance(value, tuple):
+            return Tuple([operand(v) for v in value])
+        arrays.append(value)
+        params.append(Var(f"p{len(params)}", type_of(value)))
+        return params[-1]
+
+    call = Call(sample.op, [operand(a) for a in sample.args])
+    return Function(params, call), arrays
+
+
+def run(function_: Function, arrays: list[np.ndarray]) -> tuple[np.ndarray, ...]:
+    kernel = lower(function_, "kernel", MACHINE)
+    inputs = [a.reshape(p.shape) for a, p in zip(arrays, kernel.inputs, strict=True)]
+    return run_kernel(kernel, *inputs, check_races=True)
+
+
+@pytest.mark.parametrize("sample", LOWERED, ids=str)
+def test_lowered_operator_gives_what_reference_gives(sample: Sample) -> None:
+    with np.errstate(all="ignore"):
+        expected = sample.op.reference(*sample.args)
+        results = run(*as_function(sample))
+    for want, have in zip(expected if isinstance(expected, tuple) else (expected,), results, strict=True):
+        assert have.dtype == want.dtype
+        if want.dtype.kind == "f":
+            scale = max(1.0, float(np.abs(np.nan_to_num(want, posinf=0, neginf=0)).max(initial=0)))
+            rtol = 2e-3 if want.dtype == np.float16 else 2e-5  # another order of summation
+            np.testing.assert_allclose(have.reshape(want.shape), want, rtol=rtol, atol=rtol * scale)
+        else:
+            np.testing.assert_array_equal(have.reshape(want.shape), want)
+
+
+def _arrays(*shapes: tuple[int, ...]) -> list[np.ndarray]:
+    rng = np.random.default_rng(7)
+    return [rng.normal(size=s).astype("float32") for s in shapes]
+
+
+def test_epilogue_with_a_bias_and_a_residual_is_fused_into_a_convolution() -> None:
+    arrays = _arrays((1, 2, 5, 7, 8), (2, 2, 3, 3, 8, 8), (1, 2, 1, 1, 8), (1, 2, 5, 7, 8))
+    x, w, b, r = (var(n, shape=a.shape) for n, a in zip("xwbr", arrays, strict=True))
+    conv = call_op(
+        "nn.contrib_conv2d_NCHWc",
+        x,
+        w,
+        channels=16,
+        kernel_size=(3, 3),
+        padding=(1, 1, 1, 1),
+        data_layout="NCHW8c",
+        kernel_layout="OIHW8i8o",
+        out_layout="NCHW8c",
+    )
+    group = function(call_op("maximum", conv + b + r, const(0.0)), [x, w, b, r])
+    (result,) = run(group, arrays)
+    product = conv.op.reference(*arrays[:2])  # type: ignore[union-attr]
+    np.testing.assert_allclose(result, np.maximum(product + arrays[2] + arrays[3], 0), rtol=1e-5, atol=1e-5)
+
+
+def test_prologue_is_fused_into_a_product() -> None:
+    arrays = _arrays((9, 20), (24, 20))
+    x, w = (var(n, shape=a.shape) for n, a in zip("xw", arrays, strict=True))
+    (result,) = run(function(call_op("nn.dense", call_op("tanh", x), w), [x, w]), arrays)
+    np.testing.assert_allclose(result, np.tanh(arrays[0]) @ arrays[1].T, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(6, 9), (2, 3, 40)])
+def test_softmax_like_chain_runs_row_by_row_without_a_barrier(shape: tuple[int, ...]) -> None:
+    (array,) = _arrays(shape)
+    x = var("x", shape=shape)
+    shifted = call_op("exp", x - call_op("max", x, axis=-1, keepdims=True))
+    kernel = lower(function(shifted / call_op("sum", shifted, axis=-1, keepdims=True), [x]), "softmax", MACHINE)
+    assert "barrier" not in str(kernel).lower()
+    (result,) = run_kernel(kernel, array, check_races=True)
+    e = np.exp(array - array.max(-1, keepdims=True))
+    np.testing.assert_allclose(result, e / e.sum(-1, keepdims=True), rtol=1e-5, atol=1e-6)
+
+
+def test_contiguous_dimensions_are_merged() -> None:
+    x, b = var("x", shape=(2, 3, 5, 7)), var("b", shape=(3, 1, 1))
+    kernel = lower(function(x + b, [x, b]), "add", MACHINE)
+    assert [p.shape for p in kernel.params] == [(2, 3, 35), (3,), (2, 3, 35)]
