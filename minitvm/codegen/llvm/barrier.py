@@ -1,0 +1,64 @@
+"""The team's barrier: threads spin, and yield to the operating system where that takes long."""
+
+from __future__ import annotations
+
+_SPINS = 4096
+
+_BARRIER = """define internal void @minitvm.barrier(ptr %barrier, i64 %threads) noinline nounwind {{
+start:
+  %alone = icmp ule i64 %threads, 1
+  br i1 %alone, label %done, label %arrive
+arrive:
+  %turn = getelementptr i8, ptr %barrier, i64 64
+  %generation = load atomic i32, ptr %turn monotonic, align 4
+  %before = atomicrmw add ptr %barrier, i32 1 acq_rel
+  %count = trunc i64 %threads to i32
+  %arrived = add i32 %before, 1
+  %last = icmp eq i32 %arrived, %count
+  br i1 %last, label %release, label %wait
+release:
+  store atomic i32 0, ptr %barrier monotonic, align 4
+  %next = add i32 %generation, 1
+  store atomic i32 %next, ptr %turn release, align 4
+  br label %done
+wait:
+  %spins = phi i32 [ 0, %arrive ], [ %more, %again ]
+  %now = load atomic i32, ptr %turn acquire, align 4
+  %open = icmp ne i32 %now, %generation
+  br i1 %open, label %done, label %spin
+spin:
+{pause}
+  %more = add i32 %spins, 1
+  %low = and i32 %more, {mask}
+  %long = icmp eq i32 %low, 0
+  br i1 %long, label %rest, label %again
+rest:
+{rest}
+  br label %again
+again:
+  br label %wait
+done:
+  ret void
+}}"""
+
+_PAUSE = {
+    "x86": ("  call void @llvm.x86.sse2.pause()", "declare void @llvm.x86.sse2.pause()"),
+    "aarch64": ("  call void @llvm.aarch64.hint(i32 1)", "declare void @llvm.aarch64.hint(i32)"),
+}
+
+
+def barrier_function(features: frozenset[str]) -> str:
+    """The barrier as an internal function, with what it declares.
+
+    ``features`` names the architecture (``x86``, ``aarch64``: how to pause) and ``posix`` where ``sched_yield`` exists.
+    """
+    pause, declarations = "", []
+    for arch, (instruction, declaration) in _PAUSE.items():
+        if arch in features:
+            pause = instruction
+            declarations.append(declaration)
+    rest = ""
+    if "posix" in features:
+        rest = "  %ignored = call i32 @sched_yield()"
+        declarations.append("declare i32 @sched_yield() nounwind")
+    return "\n".join([*declarations, _BARRIER.format(pause=pause, rest=rest, mask=_SPINS - 1)])

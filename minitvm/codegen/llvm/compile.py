@@ -1,0 +1,221 @@
+"""LLVM IR text to machine code, for this machine or another one."""
+
+from __future__ import annotations
+
+import difflib
+import subprocess
+import sys
+import threading
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import llvmlite.binding as llvm
+
+from minitvm.errors import CompilerError, TargetError
+from minitvm.target import MachineModel, Target
+
+
+@dataclass(frozen=True)
+class Cpu:
+    """A processor as LLVM names it.  ``features``: ``+avx2,-fma``, added to what the name implies."""
+
+    triple: str
+    name: str
+    features: str
+    vector_bytes: int
+    vector_registers: int
+
+    @property
+    def arch(self) -> str:
+        """``x86``, ``aarch64``, or the triple's first word."""
+        word = self.triple.partition("-")[0]
+        return "x86" if word in ("x86_64", "i386", "i586", "i686", "amd64") else "aarch64" if word == "arm64" else word
+
+
+@cache
+def _initialize() -> None:
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+
+
+@cache
+def host() -> Cpu:
+    """The processor this runs on."""
+    _initialize()
+    features = llvm.get_host_cpu_features()
+    return _cpu(llvm.get_process_triple(), llvm.get_host_cpu_name(), features.flatten())
+
+
+def cpu_of(target: Target) -> Cpu:
+    """The processor of an ``llvm`` target; what it does not say is the host's.
+
+    :class:`TargetError` for a triple, CPU or feature that LLVM does not know.
+    """
+    if target.kind != "llvm":
+        raise TargetError(f"target {str(target)!r} is not a CPU", hint="use a target that begins with 'llvm'")
+    triple, name, extra = (target.options.get(key, "") for key in ("mtriple", "mcpu", "mattr"))
+    here = host()
+    _check_triple(triple or here.triple)
+    if name == "native" or not (triple or name):
+        name, extra = here.name, ",".join(filter(None, (here.features, extra)))
+    triple = triple or here.triple
+    name = name or _GENERIC.get(_arch_word(triple), "generic")
+    _check_names(triple, name, extra)
+    return _cpu(triple, name, extra)
+
+
+_GENERIC = {"x86_64": "x86-64"}
+
+
+def _arch_word(triple: str) -> str:
+    return triple.partition("-")[0]
+
+
+def _check_triple(triple: str) -> None:
+    _initialize()
+    try:
+        llvm.Target.from_triple(triple)
+    except RuntimeError as error:
+        raise TargetError(
+            f"LLVM does not know the target triple {triple!r}",
+            where=(str(error),),
+            hint="a triple is arch-vendor-system, such as x86_64-unknown-linux-gnu or aarch64-linux-gnu",
+        ) from error
+
+
+def _check_names(triple: str, name: str, extra: str) -> None:
+    cpus, features = known_names(triple)
+    if cpus and name not in cpus:
+        raise TargetError(f"unknown CPU -mcpu={name} for {_arch_word(triple)}", hint=_closest(name, cpus))
+    for feature in filter(None, extra.split(",")):
+        if feature[0] not in "+-":
+            raise TargetError(f"feature {feature!r} of -mattr has no sign", hint=f"write +{feature} or -{feature}")
+        if features and feature[1:] not in features:
+            raise TargetError(
+                f"unknown feature -mattr={feature} for {_arch_word(triple)}", hint=_closest(feature[1:], features)
+            )
+
+
+def _closest(word: str, known: frozenset[str]) -> str:
+    near = difflib.get_close_matches(word, sorted(known), n=3, cutoff=0.5)
+    return f"did you mean {', '.join(map(repr, near))}?" if near else "see `llc -mcpu=help` for the names"
+
+
+_LIST_NAMES = """
+import sys, llvmlite.binding as llvm
+llvm.initialize_all_targets()
+llvm.initialize_all_asmprinters()
+llvm.Target.from_triple(sys.argv[1]).create_target_machine(cpu="help")
+"""
+
+
+@cache
+def known_names(triple: str) -> tuple[frozenset[str], frozenset[str]]:
+    """CPU and feature names that LLVM knows for a triple; both empty where they cannot be listed.
+
+    LLVM only prints them, to the process's standard error; hence a process of its own.
+    """
+    command = [sys.executable, "-c", _LIST_NAMES, triple]
+    text = subprocess.run(command, capture_output=True, text=True, check=False).stderr
+    cpus, _, features = text.partition("Available features for this target:")
+    return _first_words(cpus), _first_words(features)
+
+
+def _first_words(text: str) -> frozenset[str]:
+    """From lines such as ``  znver3   - Select the znver3 processor.``"""
+    return frozenset(line.split()[0] for line in text.splitlines() if line.startswith("  ") and " - " in line)
+
+
+_PROBE = """
+target triple = "{triple}"
+define void @probe(ptr %p) "prefer-vector-width"="512" {{
+  %x = load <16 x float>, ptr %p
+  %y = fadd <16 x float> %x, %x
+  store <16 x float> %y, ptr %p
+  ret void
+}}
+"""
+
+
+@cache
+def _cpu(triple: str, name: str, features: str) -> Cpu:
+    """What the vector registers are is seen in what LLVM makes of a 512-bit addition."""
+    draft = Cpu(triple, name, features, 16, 16)
+    if draft.arch == "aarch64":
+        return Cpu(triple, name, features, 16, 32)
+    if draft.arch != "x86":
+        return draft
+    text = assembly(_PROBE.format(triple=triple), draft)
+    if "zmm" in text:
+        wide = ",".join(filter(None, (features, "-prefer-256-bit")))
+        return Cpu(triple, name, wide, 64, 32)
+    return Cpu(triple, name, features, 32 if "ymm" in text else 16, 16)
+
+
+def machine_model(cpu: Cpu, threads: int = 1) -> MachineModel:
+    """What templates and the emitter need to know of a processor.
+
+    ``features`` holds what the emitter asks for: the architecture, ``neon``, ``posix``.
+    """
+    marks = {cpu.arch}
+    if cpu.arch == "aarch64":
+        marks.add("neon")
+    if "windows" not in cpu.triple and "msvc" not in cpu.triple:
+        marks.add("posix")
+    return MachineModel(cpu.vector_bytes, cpu.vector_registers, threads=threads, features=frozenset(marks))
+
+
+# --- compiling ------------------------------------------------------------------------------------------------
+
+
+class _Machines(threading.local):
+    """Target machines of one thread: LLVM does not let threads share them."""
+
+    def __init__(self) -> None:
+        self.made: dict[Cpu, Any] = {}
+
+    def get(self, cpu: Cpu) -> Any:
+        if cpu not in self.made:
+            _initialize()
+            target = llvm.Target.from_triple(cpu.triple)
+            self.made[cpu] = target.create_target_machine(
+                cpu=cpu.name, features=cpu.features, opt=3, reloc="pic", codemodel="small"
+            )
+        return self.made[cpu]
+
+
+_machines = _Machines()
+
+
+def _optimized(llvm_ir: str, cpu: Cpu) -> tuple[Any, Any]:
+    """The module after LLVM's passes, in a context of its own, and the target machine."""
+    machine = _machines.get(cpu)
+    try:
+        module = llvm.parse_assembly(llvm_ir, context=llvm.create_context())
+    except RuntimeError as error:
+        raise CompilerError("LLVM does not accept the module", where=str(error).splitlines()) from error
+    module.triple = cpu.triple
+    module.data_layout = str(machine.target_data)
+    options = llvm.create_pipeline_tuning_options(speed_level=3)
+    options.slp_vectorization = False
+    builder = llvm.create_pass_builder(machine, options)
+    builder.getModulePassManager().run(module, builder)
+    return module, machine
+
+
+def optimized_ir(llvm_ir: str, cpu: Cpu) -> str:
+    """LLVM IR after LLVM's own optimisations."""
+    return str(_optimized(llvm_ir, cpu)[0])
+
+
+def assembly(llvm_ir: str, cpu: Cpu) -> str:
+    """The target's assembly; any target that LLVM was built with."""
+    module, machine = _optimized(llvm_ir, cpu)
+    return str(machine.emit_assembly(module))
+
+
+def compile_object(llvm_ir: str, cpu: Cpu) -> bytes:
+    """Relocatable object code.  Threads may call this at the same time."""
+    module, machine = _optimized(llvm_ir, cpu)
+    return bytes(machine.emit_object(module))

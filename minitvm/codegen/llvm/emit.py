@@ -1,0 +1,356 @@
+"""A kernel as LLVM IR text: statements, loops by kind, threads.
+
+The text is written directly, one function a module (``docs/design.md`` has its interface).  Loops that the loop IR
+calls vectorized become vector instructions here, unrolled ones are written out, so LLVM is told to leave them alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeAlias
+
+from minitvm.codegen.llvm import express, index, memory
+from minitvm.codegen.llvm.barrier import barrier_function
+from minitvm.codegen.llvm.context import Context, NotVectorizable, Place
+from minitvm.codegen.llvm.spell import BITS, memory_text, quoted
+from minitvm.codegen.llvm.values import Affine, Val, number, of_atom
+from minitvm.codegen.llvm.writer import Writer
+from minitvm.codegen.workspace import STACK_LIMIT, Workspace, buffer_bytes, buffer_elements, plan_workspace
+from minitvm.errors import CompilerError
+from minitvm.ir.loop import (
+    Alloc,
+    Barrier,
+    Buffer,
+    Const,
+    For,
+    If,
+    Kernel,
+    LoopExpr,
+    LoopKind,
+    Seq,
+    Stmt,
+    Store,
+    walk_stmts,
+)
+from minitvm.target import MachineModel
+
+Run: TypeAlias = Callable[[Stmt], None]
+
+_WIDEST = 4  # hardware registers that one emitted vector may span; longer loops are cut into pieces of half of it
+_MOST_PIECES = 4  # so many pieces are written out, more become a loop
+
+
+def emit(kernel: Kernel, machine: MachineModel) -> str:
+    """The kernel as an LLVM module's text: one function named ``kernel.name``."""
+    emitter = _Emitter(kernel, machine)
+    emitter.team(kernel.body)
+    return emitter.module()
+
+
+class _Emitter:
+    def __init__(self, kernel: Kernel, machine: MachineModel) -> None:
+        self.kernel, self.machine = kernel, machine
+        self.w = Writer()
+        self.c = Context(self.w, machine)
+        self.workspace: Workspace = plan_workspace(kernel)
+        self.bases: dict[tuple[Buffer, int], str] = {}
+        for number_, buffer in enumerate(kernel.params):
+            self.c.places[buffer] = Place(f"%p{number_}")
+
+    # --- the module -------------------------------------------------------------------------------------------
+
+    def module(self) -> str:
+        body = "\n".join(["entry:", *self.w.allocas, "  br label %start", "start:", *self.w.lines, "  ret void"])
+        width = self.machine.vector_bytes * 8
+        attributes = f'nounwind "prefer-vector-width"="{width}" "no-trapping-math"="true"'
+        head = f"define void @{quoted(self.kernel.name)}({self._parameters()}) {attributes} {{"
+        parts = [*self.w.declarations.values(), f"{head}\n{body}\n}}", "\n".join(self.w.metadata)]
+        return "\n\n".join(part for part in parts if part) + "\n"
+
+    def _parameters(self) -> str:
+        known = "noalias nonnull align 64"
+        inputs = len(self.kernel.inputs)
+        params = [
+            f"ptr {known}{' readonly' if i < inputs else ''} %p{i}" for i in range(len(self.kernel.params))
+        ]
+        return ", ".join([*params, "ptr noalias align 64 %workspace", "i64 %thread", "i64 %threads", "ptr %barrier"])
+
+    # --- what all threads do ----------------------------------------------------------------------------------
+
+    def team(self, stmt: Stmt) -> None:
+        """A statement that every thread reaches: parallel loops are divided, the rest is thread 0's alone."""
+        match stmt:
+            case Seq(stmts):
+                self._team_sequence(stmts)
+            case Alloc(buffer, body):
+                self._place(buffer)
+                self.team(body)
+            case For(_, _, _, LoopKind.PARALLEL):
+                self._parallel(stmt)
+            case Barrier():
+                self._barrier()
+            case For(_, _, _, kind) if kind is LoopKind.SERIAL and _is_shared_work(stmt):
+                self._counted(stmt, self.team)
+            case If(condition, then, orelse) if _is_shared_work(stmt):
+                self._branch(self._condition(condition), then, orelse, self.team)
+            case _:
+                self._alone(stmt)
+
+    def _team_sequence(self, stmts: tuple[Stmt, ...]) -> None:
+        alone: list[Stmt] = []
+        for stmt in stmts:
+            if _is_shared_work(stmt):
+                self._alone(*alone)
+                alone = []
+                self.team(stmt)
+            else:
+                alone.append(stmt)
+        self._alone(*alone)
+
+    def _alone(self, *stmts: Stmt) -> None:
+        if not stmts:
+            return
+        with self.w.when(self.w.pure("icmp eq i64 %thread, 0")):
+            for stmt in stmts:
+                self.stmt(stmt)
+
+    def _barrier(self) -> None:
+        self.w.declare("@minitvm.barrier", barrier_function(self.machine.features))
+        self.w.do("call void @minitvm.barrier(ptr %barrier, i64 %threads)")
+
+    def _parallel(self, loop: For) -> None:
+        """Contiguous, balanced chunks.  Perfectly nested parallel loops count as one."""
+        loops, body = [loop], loop.body
+        while isinstance(body, For) and body.kind is LoopKind.PARALLEL and isinstance(body.extent, Const):
+            loops.append(body)
+            body = body.body
+        total = 1
+        for part in loops:
+            total *= _constant_extent(part)
+        if total == 0:
+            return
+        start, stop = self._chunk(total)
+        with (
+            self.w.when(self.w.op(f"icmp slt i64 {start}, {stop}")),
+            self.w.counted(start, stop, (0, total - 1), _is_shaped(loop)) as counter,
+        ):
+            self._bind_flat(loops, of_atom(counter))
+            self.stmt(body)
+
+    def _chunk(self, total: int) -> tuple[str, str]:
+        w = self.w
+        following = w.pure("add i64 %thread, 1")
+        ends = [w.pure(f"mul i64 {t}, {total}") for t in ("%thread", following)]
+        start, stop = (w.pure(f"udiv i64 {end}, %threads") for end in ends)
+        return start, stop
+
+    def _bind_flat(self, loops: list[For], position: Affine) -> None:
+        for part in reversed(loops):
+            extent = number(_constant_extent(part))
+            last = part is loops[0]
+            found = position if last else index.binary(self.c, "floormod", position, extent)
+            assert isinstance(found, Affine)
+            self.c.env[part.var] = found
+            if not last:
+                rest = index.binary(self.c, "floordiv", position, extent)
+                assert isinstance(rest, Affine)
+                position = rest
+
+    # --- what one thread does ---------------------------------------------------------------------------------
+
+    def stmt(self, stmt: Stmt) -> None:
+        match stmt:
+            case Store(buffer, indices, value):
+                self._store(buffer, indices, value)
+            case For():
+                self._loop(stmt)
+            case Seq(stmts):
+                for part in stmts:
+                    self.stmt(part)
+            case If(condition, then, orelse):
+                self._if(self._condition(condition), then, orelse)
+            case Alloc(buffer, body):
+                self._place(buffer)
+                self.stmt(body)
+            case Barrier():
+                self._misplaced_barrier()
+
+    def _misplaced_barrier(self) -> None:
+        raise CompilerError(
+            f"{self.kernel.name}: a barrier inside a parallel loop, which threads reach different numbers of times",
+            hint="on a CPU barriers stand between loop nests, outside of any parallel loop",
+        )
+
+    def _store(self, buffer: Buffer, indices: tuple[LoopExpr, ...], value: LoopExpr) -> None:
+        with self.c.statement():
+            where = [express.evaluate(self.c, i) for i in indices]
+            memory.store(self.c, buffer, where, express.register(self.c, value))
+
+    def _condition(self, condition: LoopExpr) -> Val:
+        with self.c.statement():
+            return express.register(self.c, condition)
+
+    def _if(self, condition: Val, then: Stmt, orelse: Stmt | None) -> None:
+        if not condition.lanes:
+            self._branch(condition, then, orelse, self.stmt)
+            return
+        with self.c.masked(condition):
+            self.stmt(then)
+        if orelse is not None:
+            with self.c.masked(express.negate(self.c, condition)):
+                self.stmt(orelse)
+
+    def _branch(self, condition: Val, then: Stmt, orelse: Stmt | None, run: Run) -> None:
+        if condition.text in ("true", "false"):
+            chosen = then if condition.text == "true" else orelse
+            if chosen is not None:
+                run(chosen)
+            return
+        with self.w.when(condition.text):
+            run(then)
+        if orelse is not None:
+            with self.w.when(express.negate(self.c, condition).text):
+                run(orelse)
+
+    # --- loops ------------------------------------------------------------------------------------------------
+
+    def _loop(self, loop: For) -> None:
+        if loop.kind is LoopKind.UNROLLED:
+            self._unrolled(loop)
+        elif loop.kind is LoopKind.VECTORIZED and isinstance(loop.extent, Const):
+            self._vectorized(loop)
+        elif loop.kind in (LoopKind.SERIAL, LoopKind.PARALLEL, LoopKind.VECTORIZED):
+            self._counted(loop, self.stmt)
+        else:
+            raise CompilerError(
+                f"{self.kernel.name}: a loop bound to {loop.kind.value} has no meaning on a CPU",
+                hint="lower the function for kind 'llvm'",
+            )
+
+    def _unrolled(self, loop: For) -> None:
+        for value in range(_constant_extent(loop)):
+            self.c.env[loop.var] = number(value)
+            self.stmt(loop.body)
+
+    def _counted(self, loop: For, run: Run) -> None:
+        with self.c.statement():
+            extent = express.evaluate(self.c, loop.extent)
+        if not isinstance(extent, Affine) or extent.step:
+            raise NotVectorizable
+        if extent.hi <= 0:
+            return
+        if extent.is_const and extent.const == 1:
+            self.c.env[loop.var] = number(0)
+            run(loop.body)
+            return
+        stop = index.scalar(self.c, extent)
+        with self._entered(extent, stop):
+            bounds = (0, min(extent.hi, 2**63 - 1) - 1)
+            plain = bool(self.c.lanes) or _is_shaped(loop)
+            with self.w.counted("0", stop, bounds, plain) as counter:
+                self.c.env[loop.var] = of_atom(counter)
+                run(loop.body)
+
+    @contextmanager
+    def _entered(self, extent: Affine, stop: str) -> Iterator[None]:
+        """Skips a loop whose extent may be zero."""
+        if extent.lo >= 1:
+            yield
+            return
+        with self.w.when(self.w.pure(f"icmp sgt i64 {stop}, 0")):
+            yield
+
+    def _vectorized(self, loop: For) -> None:
+        extent = _constant_extent(loop)
+        if self.c.lanes:
+            raise NotVectorizable  # the inner of two vectorized loops gets the lanes
+        if extent <= 1:
+            self._unrolled(loop)
+            return
+        saved = self.w.save()
+        try:
+            self._in_pieces(loop, extent)
+        except NotVectorizable:
+            self.w.restore(saved)
+            self.c.memo.clear()
+            self.c.trail.clear()
+            self._counted(loop, self.stmt)
+
+    def _in_pieces(self, loop: For, extent: int) -> None:
+        limit = _WIDEST * self.machine.vector_bytes * 8 // _widest_bits(loop)
+        if extent <= limit:
+            self._lanes(loop, number(0), extent)
+            return
+        piece = limit // 2
+        whole = extent // piece
+        if whole <= _MOST_PIECES:
+            for k in range(whole):
+                self._lanes(loop, number(k * piece), piece)
+        else:
+            with self.w.counted("0", str(whole), (0, whole - 1), True) as counter:
+                self._lanes(loop, of_atom(counter).times(piece), piece)
+        if extent % piece:
+            self._lanes(loop, number(whole * piece), extent % piece)
+
+    def _lanes(self, loop: For, start: Affine, lanes: int) -> None:
+        if lanes == 1:
+            self.c.env[loop.var] = start
+            self.stmt(loop.body)
+            return
+        with self.c.in_lanes(lanes) as lane:
+            self.c.env[loop.var] = start.plus(of_atom(lane))
+            self.stmt(loop.body)
+
+    # --- memory -----------------------------------------------------------------------------------------------
+
+    def _place(self, buffer: Buffer) -> None:
+        """Give an allocated buffer its address."""
+        if buffer in self.workspace.offsets:
+            self.c.places[buffer] = Place(self._in_workspace(buffer))
+            return
+        lanes = self.c.lanes
+        if max(lanes, 1) * buffer_bytes(buffer) > STACK_LIMIT:
+            raise NotVectorizable
+        key = (buffer, lanes)
+        if key not in self.bases:
+            count = buffer_elements(buffer) * max(lanes, 1)
+            self.bases[key] = self.w.alloca(memory_text(buffer.dtype), count)
+        self.c.places[buffer] = Place(self.bases[key], lanes)
+
+    def _in_workspace(self, buffer: Buffer) -> str:
+        if self.c.lanes:
+            raise NotVectorizable
+        plan, base = self.workspace, "%workspace"
+        if buffer in plan.per_thread:
+            mine = self.w.pure(f"mul i64 %thread, {plan.thread_bytes}")
+            base = self.w.pure(f"getelementptr i8, ptr {base}, i64 {mine}")
+        return self.w.pure(f"getelementptr i8, ptr {base}, i64 {plan.offsets[buffer]}")
+
+
+def _constant_extent(loop: For) -> int:
+    if not isinstance(loop.extent, Const):
+        raise CompilerError(
+            f"the {loop.kind.value} loop {loop.var.name} has an extent that is not a constant",
+            hint="only serial loops may have one",
+        )
+    return int(loop.extent.value)
+
+
+def _is_shared_work(stmt: Stmt) -> bool:
+    """True where threads have to enter the statement together."""
+    return any(
+        isinstance(s, (Barrier, Alloc)) or (isinstance(s, For) and s.kind is LoopKind.PARALLEL)
+        for s in walk_stmts(stmt)
+        if not isinstance(s, Alloc) or s.buffer.scope == "global"
+    )
+
+
+def _is_shaped(loop: For) -> bool:
+    """True where somebody has decided how the loops below run."""
+    return any(isinstance(s, For) and s.kind is not LoopKind.SERIAL for s in walk_stmts(loop.body))
+
+
+def _widest_bits(loop: For) -> int:
+    """The widest element that the loop stores."""
+    return max((BITS[s.buffer.dtype] for s in walk_stmts(loop.body) if isinstance(s, Store)), default=32)

@@ -1,0 +1,163 @@
+"""Expressions of the loop IR to registers."""
+
+from __future__ import annotations
+
+from minitvm.codegen.llvm import arith, functions, index, memory
+from minitvm.codegen.llvm.context import Context
+from minitvm.codegen.llvm.spell import type_text
+from minitvm.codegen.llvm.values import Affine, Val, Value, number
+from minitvm.errors import CompilerError
+from minitvm.ir.loop import Binary, Cast, Const, Intrin, Load, LoopExpr, LoopVar, Select, expr_children
+
+
+def evaluate(c: Context, expr: LoopExpr) -> Value:
+    """The value of ``expr`` here.  Shared nodes are written once a statement; depth costs no stack."""
+    stack = [expr]
+    while stack:
+        node = stack[-1]
+        if id(node) in c.memo:
+            stack.pop()
+            continue
+        waiting = [child for child in _operands(node) if id(child) not in c.memo]
+        if waiting:
+            stack.extend(reversed(waiting))
+            continue
+        stack.pop()
+        c.remember(id(node), _node(c, node))
+    return c.memo[id(expr)]
+
+
+def register(c: Context, expr: LoopExpr) -> Val:
+    """As :func:`evaluate`, in a register."""
+    return index.register(c, evaluate(c, expr))
+
+
+def _operands(node: LoopExpr) -> tuple[LoopExpr, ...]:
+    """What must be known before the node: of a ``Select`` the condition, its sides may be guarded by it."""
+    return (node.condition,) if isinstance(node, Select) else expr_children(node)
+
+
+def _node(c: Context, node: LoopExpr) -> Value:
+    match node:
+        case Const(value, dtype):
+            return number(int(value)) if dtype == "int64" else arith.literal(value, dtype)
+        case LoopVar():
+            return c.env[node]
+        case Load(buffer, indices):
+            return memory.load(c, buffer, [c.memo[id(i)] for i in indices])
+        case Binary(op, lhs, rhs):
+            return _binary(c, op, c.memo[id(lhs)], c.memo[id(rhs)])
+        case Select():
+            return _select(c, node)
+        case Cast(value, dtype):
+            return _cast(c, c.memo[id(value)], dtype)
+        case Intrin(name, args):
+            operands = tuple(index.register(c, c.memo[id(a)]) for a in args)
+            return c.symbolic(functions.intrinsic(c.w, name, operands))
+    raise CompilerError(f"{type(node).__name__} cannot be emitted", hint="lower reductions to loops first")
+
+
+def _binary(c: Context, op: str, a: Value, b: Value) -> Value:
+    if not isinstance(a, Val) and not isinstance(b, Val):
+        return index.binary(c, op, a, b)
+    native = "neon" in c.machine.features
+    return c.symbolic(arith.binary(c.w, op, index.register(c, a), index.register(c, b), native))
+
+
+_RANGES = {"bool": (0, 1)} | {
+    f"{sign}int{bits}": (0, 2**bits - 1) if sign else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+    for bits in (8, 16, 32)
+    for sign in ("", "u")
+}
+
+
+def _cast(c: Context, value: Value, dtype: str) -> Value:
+    source = index.register(c, value)
+    found = functions.cast(c.w, source, dtype)
+    return c.symbolic(found, *_RANGES[source.dtype]) if source.dtype in _RANGES else c.symbolic(found)
+
+
+def _select(c: Context, node: Select) -> Value:
+    condition = index.register(c, c.memo[id(node.condition)])
+    if condition.text in ("true", "false"):
+        return evaluate(c, node.then if condition.text == "true" else node.orelse)
+    guarded = _needs_guard(c, node.then) or _needs_guard(c, node.orelse)
+    if guarded and condition.lanes:
+        return _masked_sides(c, condition, node)
+    if guarded:
+        return _branch(c, condition, node)
+    then, orelse = evaluate(c, node.then), evaluate(c, node.orelse)
+    if isinstance(then, Affine) and isinstance(orelse, Affine) and not condition.lanes:
+        return index.choose(c, condition, then, orelse)
+    return c.symbolic(arith.select(c.w, condition, index.register(c, then), index.register(c, orelse)))
+
+
+def _needs_guard(c: Context, side: LoopExpr) -> bool:
+    """True where a load below may be out of bounds unless the side is chosen."""
+    stack, seen = [side], set[int]()
+    while stack:
+        node = stack.pop()
+        if id(node) in c.memo or id(node) in seen:
+            continue
+        seen.add(id(node))
+        if isinstance(node, Load) and not _is_safe(c, node):
+            return True
+        stack.extend(expr_children(node))
+    return False
+
+
+def _is_safe(c: Context, node: Load) -> bool:
+    """True where the address is in bounds whatever the guard says; indices that read memory are not looked into."""
+    if any(_reads(i) for i in node.index):
+        return False
+    return memory.in_bounds(node.buffer, [evaluate(c, i) for i in node.index])
+
+
+def _reads(expr: LoopExpr) -> bool:
+    stack = [expr]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, Load):
+            return True
+        stack.extend(expr_children(node))
+    return False
+
+
+def _masked_sides(c: Context, condition: Val, node: Select) -> Value:
+    with c.masked(condition):
+        then = register(c, node.then)
+    with c.masked(negate(c, condition)):
+        orelse = register(c, node.orelse)
+    return arith.select(c.w, condition, then, orelse)
+
+
+def negate(c: Context, condition: Val) -> Val:
+    return functions.intrinsic(c.w, "not", (condition,))
+
+
+def _branch(c: Context, condition: Val, node: Select) -> Value:
+    """Control flow: only the chosen side runs."""
+    w = c.w
+    labels = w.name("yes"), w.name("no"), w.name("join")
+    w.branch(condition.text, labels[0], labels[1])
+    arms: list[tuple[Val, str]] = []
+    for label, side in zip(labels, (node.then, node.orelse), strict=False):
+        w.label(label)
+        arms.append(_arm(c, side))
+        w.jump(labels[2])
+    w.label(labels[2])
+    return c.symbolic(_join(c, arms))
+
+
+def _arm(c: Context, side: LoopExpr) -> tuple[Val, str]:
+    """A side's value in as many lanes as the loop has, and the block it is in."""
+    with c.statement(), c.w.scope():
+        value = arith.splat(c.w, register(c, side), c.lanes) if c.lanes else register(c, side)
+        return value, c.w.block
+
+
+def _join(c: Context, arms: list[tuple[Val, str]]) -> Val:
+    first = arms[0][0]
+    kind = type_text(first.dtype, first.lanes)
+    incoming = ", ".join(f"[ {value.text}, %{block} ]" for value, block in arms)
+    return Val(c.w.op(f"phi {kind} {incoming}"), first.dtype, first.lanes)

@@ -1,0 +1,209 @@
+"""Loads and stores: addresses, strides along the lanes, masks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import gcd
+
+from minitvm.codegen.llvm import arith
+from minitvm.codegen.llvm.arith import typed
+from minitvm.codegen.llvm.context import Context, NotVectorizable
+from minitvm.codegen.llvm.index import lane_values, scalar
+from minitvm.codegen.llvm.spell import BYTES, mangled, memory_text
+from minitvm.codegen.llvm.values import Affine, Lanes, Val, Value, number, of_atom
+from minitvm.ir.loop import Buffer
+
+
+def in_bounds(buffer: Buffer, index: Sequence[Value]) -> bool:
+    """True where every index is known to be inside the buffer."""
+    for value, extent in zip(index, buffer.shape, strict=True):
+        if isinstance(value, Val):
+            return False
+        parts = value if isinstance(value, list) else [value]
+        if any(p.lo < 0 or p.hi >= extent or not p.fits for p in parts):
+            return False
+    return True
+
+
+def flatten(c: Context, buffer: Buffer, index: Sequence[Value]) -> Affine | Lanes:
+    """The element's number from the buffer's base."""
+    if all(isinstance(v, Affine) for v in index):
+        total = _dot(buffer, [v for v in index if isinstance(v, Affine)])
+        place = c.places[buffer]
+        if not place.lanes:
+            return total
+        assert c.lane is not None
+        return total.times(place.lanes).plus(of_atom(c.lane))
+    columns = [lane_values(c, v) for v in index]
+    rows = [_dot(buffer, [column[i] for column in columns]) for i in range(c.lanes)]
+    width = c.places[buffer].lanes
+    return [row.times(width).plus(number(i)) for i, row in enumerate(rows)] if width else rows
+
+
+def _dot(buffer: Buffer, index: Sequence[Affine]) -> Affine:
+    total = number(buffer.offset)
+    for value, stride in zip(index, buffer.row_major_strides, strict=True):
+        total = total.plus(value, stride)
+    return total
+
+
+def pointer(c: Context, buffer: Buffer, flat: Affine) -> str:
+    """The address, outer loops' terms first (they move out of inner loops), the constant last (it folds into
+    the instruction)."""
+    text, element = c.places[buffer].base, memory_text(buffer.dtype)
+    for atom, factor in flat.terms:
+        offset = atom.text if factor == 1 else c.w.pure(f"mul i64 {atom.text}, {factor}")
+        text = c.w.pure(f"getelementptr {element}, ptr {text}, i64 {offset}")
+    return c.w.pure(f"getelementptr {element}, ptr {text}, i64 {flat.const}") if flat.const else text
+
+
+def _alignment(buffer: Buffer, flat: Affine) -> int:
+    """What every buffer's 64-byte base and the visible factors guarantee."""
+    size = BYTES[buffer.dtype]
+    found = gcd(64, flat.const * size)
+    for _, factor in flat.terms:
+        found = gcd(found, factor * size)
+    return found
+
+
+def _from_memory(c: Context, text: str, dtype: str, lanes: int = 0) -> Val:
+    if dtype != "bool":
+        return Val(text, dtype, lanes)
+    return arith.compare(c.w, "ne", Val(text, "uint8", lanes), arith.literal(0, "uint8", lanes))
+
+
+def _to_memory(c: Context, value: Val) -> Val:
+    if value.dtype != "bool":
+        return value
+    text = c.w.pure(f"zext {typed(value)} to {memory_text('bool', value.lanes)}")
+    return Val(text, "uint8", value.lanes)
+
+
+def load(c: Context, buffer: Buffer, index: Sequence[Value]) -> Value:
+    """``Load`` of the loop IR; lanes that the mask leaves out never touch memory out of bounds."""
+    flat = flatten(c, buffer, index)
+    mask = None if c.mask is None or in_bounds(buffer, index) else c.mask
+    if isinstance(flat, list):
+        return _load_lanes(c, buffer, flat, mask)
+    if not flat.step:
+        return c.symbolic(_load_scalar(c, buffer, flat, mask))
+    if flat.step == 1:
+        return _load_vector(c, buffer, flat.lane(0), c.lanes, mask)
+    if mask is None and flat.step in (2, -1) and c.lanes > 1:
+        return _load_shuffled(c, buffer, flat)
+    return _load_lanes(c, buffer, [flat.lane(i) for i in range(c.lanes)], mask)
+
+
+def _load_scalar(c: Context, buffer: Buffer, flat: Affine, mask: Val | None = None) -> Val:
+    address = pointer(c, buffer, flat)
+    if mask is not None:
+        address = c.w.pure(f"select i1 {any_lane(c, mask).text}, ptr {address}, ptr {c.scratch()}")
+    text = c.w.op(f"load {memory_text(buffer.dtype)}, ptr {address}, align {BYTES[buffer.dtype]}")
+    return _from_memory(c, text, buffer.dtype)
+
+
+def any_lane(c: Context, mask: Val) -> Val:
+    symbol = f"@llvm.vector.reduce.or.v{mask.lanes}i1"
+    c.w.declare(symbol, f"declare i1 {symbol}(<{mask.lanes} x i1>)")
+    return Val(c.w.pure(f"call i1 {symbol}({typed(mask)})"), "bool")
+
+
+def _load_vector(c: Context, buffer: Buffer, first: Affine, lanes: int, mask: Val | None) -> Val:
+    address, kind = pointer(c, buffer, first), memory_text(buffer.dtype, lanes)
+    align = _alignment(buffer, first)
+    if mask is None:
+        return _from_memory(c, c.w.op(f"load {kind}, ptr {address}, align {align}"), buffer.dtype, lanes)
+    symbol = f"@llvm.masked.load.{_memory_mangled(buffer.dtype, lanes)}.p0"
+    c.w.declare(symbol, f"declare {kind} {symbol}(ptr, <{lanes} x i1>, {kind})")
+    text = c.w.op(f"call {kind} {symbol}(ptr align {align} {address}, {typed(mask)}, {kind} zeroinitializer)")
+    return _from_memory(c, text, buffer.dtype, lanes)
+
+
+def _memory_mangled(dtype: str, lanes: int) -> str:
+    return mangled("uint8" if dtype == "bool" else dtype, lanes)
+
+
+def _load_shuffled(c: Context, buffer: Buffer, flat: Affine) -> Val:
+    """Every second element, or backwards: whole vectors, then a shuffle.  Reads nothing beyond the last element."""
+    lanes = c.lanes
+    if flat.step == -1:
+        pieces, picked = [flat.lane(lanes - 1)], list(range(lanes - 1, -1, -1))
+    else:
+        pieces = [flat.lane(0), flat.lane(0).plus(number(lanes - 1))]
+        picked = [2 * i if 2 * i < lanes else 2 * i + 1 for i in range(lanes)]  # the second vector begins at lanes - 1
+    parts = [_load_vector(c, buffer, p, lanes, None) for p in pieces]
+    order = ", ".join(f"i32 {p}" for p in picked)
+    text = c.w.pure(f"shufflevector {typed(parts[0])}, {typed(parts[-1])}, <{lanes} x i32> <{order}>")
+    return Val(text, buffer.dtype, lanes)
+
+
+def _load_lanes(c: Context, buffer: Buffer, flat: Lanes, mask: Val | None) -> Val:
+    if mask is None:
+        values = [_load_scalar(c, buffer, f) for f in flat]
+        return arith.gather_lanes(c.w, values)
+    kind, lanes = memory_text(buffer.dtype, c.lanes), c.lanes
+    symbol = f"@llvm.masked.gather.{_memory_mangled(buffer.dtype, lanes)}.v{lanes}p0"
+    c.w.declare(symbol, f"declare {kind} {symbol}(<{lanes} x ptr>, <{lanes} x i1>, {kind})")
+    addresses = f"<{lanes} x ptr> align {BYTES[buffer.dtype]} {_pointers(c, buffer, flat)}"
+    text = c.w.op(f"call {kind} {symbol}({addresses}, {typed(mask)}, {kind} zeroinitializer)")
+    return _from_memory(c, text, buffer.dtype, lanes)
+
+
+def _pointers(c: Context, buffer: Buffer, flat: Lanes) -> str:
+    text = "poison"
+    for i, element in enumerate(flat):
+        text = c.w.pure(f"insertelement <{c.lanes} x ptr> {text}, ptr {pointer(c, buffer, element)}, i64 {i}")
+    return text
+
+
+def store(c: Context, buffer: Buffer, index: Sequence[Value], value: Val) -> None:
+    """``Store`` of the loop IR."""
+    flat = flatten(c, buffer, index)
+    value = _to_memory(c, value)
+    if not c.lanes:
+        assert isinstance(flat, Affine)
+        _store_one(c, buffer, flat, value)
+    elif isinstance(flat, list) or flat.step not in (0, 1):
+        _store_lanes(c, buffer, flat if isinstance(flat, list) else [flat.lane(i) for i in range(c.lanes)], value)
+    elif flat.step:
+        _store_vector(c, buffer, flat.lane(0), arith.splat(c.w, value, c.lanes))
+    else:
+        _store_uniform(c, buffer, flat, value)
+
+
+def _store_one(c: Context, buffer: Buffer, flat: Affine, value: Val) -> None:
+    c.w.do(f"store {typed(value)}, ptr {pointer(c, buffer, flat)}, align {BYTES[buffer.dtype]}")
+
+
+def _store_uniform(c: Context, buffer: Buffer, flat: Affine, value: Val) -> None:
+    """All lanes store to one element: the last one's value stays.  One that differs by lane is a serial loop's job."""
+    if value.lanes:
+        raise NotVectorizable
+    if c.mask is None:
+        _store_one(c, buffer, flat, value)
+        return
+    with c.w.when(any_lane(c, c.mask).text):
+        _store_one(c, buffer, flat, value)
+
+
+def _store_vector(c: Context, buffer: Buffer, first: Affine, value: Val) -> None:
+    address, align = pointer(c, buffer, first), _alignment(buffer, first)
+    if c.mask is None:
+        c.w.do(f"store {typed(value)}, ptr {address}, align {align}")
+        return
+    kind = memory_text(buffer.dtype, c.lanes)
+    symbol = f"@llvm.masked.store.{_memory_mangled(buffer.dtype, c.lanes)}.p0"
+    c.w.declare(symbol, f"declare void {symbol}({kind}, ptr, <{c.lanes} x i1>)")
+    c.w.do(f"call void {symbol}({typed(value)}, ptr align {align} {address}, {typed(c.mask)})")
+
+
+def _store_lanes(c: Context, buffer: Buffer, flat: Lanes, value: Val) -> None:
+    if c.mask is None:
+        for i, element in enumerate(flat):
+            _store_one(c, buffer, element, arith.lane(c.w, value, i))
+        return
+    kind, lanes = memory_text(buffer.dtype, c.lanes), c.lanes
+    symbol = f"@llvm.masked.scatter.{_memory_mangled(buffer.dtype, lanes)}.v{lanes}p0"
+    c.w.declare(symbol, f"declare void {symbol}({kind}, <{lanes} x ptr>, <{lanes} x i1>)")
+    addresses = f"<{lanes} x ptr> align {BYTES[buffer.dtype]} {_pointers(c, buffer, flat)}"
+    c.w.do(f"call void {symbol}({typed(arith.splat(c.w, value, lanes))}, {addresses}, {typed(c.mask)})")
