@@ -17,10 +17,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
-from minitvm.ir.expr import Constant, Function
+from minitvm.ir.expr import Constant, Function, Module
 from minitvm.ir.op import OPS, Op
 from minitvm.passes.layout_moves import Keep, Move, Placement, Site, calling
 from minitvm.passes.layout_rewriter import LayoutNote, LayoutRewriter
+from minitvm.passes.manager import ModulePass, PassContext
 from minitvm.target import MachineModel
 
 Proposal: TypeAlias = Callable[[Site, MachineModel], "Placement | Keep"]
@@ -118,3 +119,20 @@ def packed_dense(site: Site, machine: MachineModel) -> Placement | Keep:
     attributes = site.op.attributes() | {"weight_layout": f"NC{size}n"}
     packed = OPS["nn.contrib_dense_pack"](**attributes)
     return Placement((None, Move.of("NC", f"NC{size}n")), None, calling(packed))
+
+
+class AlterOpLayout(ModulePass, opt_level=3):
+    """Operators in the layouts that they ask for on a machine; ``notes`` says which moved and why others did not."""
+
+    def __init__(self, machine: MachineModel, kind: str = "llvm") -> None:
+        self.machine = machine
+        self.kind = kind
+        self.notes: list[LayoutNote] = []
+
+    def transform_module(self, module: Module, context: PassContext) -> Module:
+        self.notes = []
+        for name, function in module.functions.items():
+            if not function.is_primitive:
+                new = alter_op_layout(function, self.machine, self.kind, self.notes)
+                module = module.with_function(name, new)
+        return module

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from minitvm.errors import PassError
-from minitvm.ir.expr import Function
+from minitvm.ir.expr import Function, Module
 from minitvm.ir.layout import Layout
 from minitvm.ir.op import OPS, Op
 from minitvm.passes.layout_moves import Keep, Move, Placement, Site, calling
 from minitvm.passes.layout_rewriter import LayoutNote, LayoutRewriter
+from minitvm.passes.manager import ModulePass, PassContext
 
 Desired = Mapping[str, Sequence[str]]
 
@@ -94,3 +95,20 @@ def _kernel(site: Site, desired: Sequence[str]) -> str:
 def _channels(site: Site) -> int | None:
     layout = Layout(site.op.attributes()["data_layout"])
     return site.type(0).shape[layout.index("C")] if "C" in layout else None
+
+
+class ConvertLayout(ModulePass, opt_level=3, required=("InferType", "CanonicalizeOps")):
+    """The operators named in ``desired`` in its layouts: ``ConvertLayout({"nn.conv2d": ["NHWC", "default"]})``."""
+
+    def __init__(self, desired: Desired) -> None:
+        self.desired = {name: tuple(layouts) for name, layouts in desired.items()}
+        for name, layouts in desired.items():
+            check_desired(name, layouts)
+        self.notes: list[LayoutNote] = []
+
+    def transform_module(self, module: Module, context: PassContext) -> Module:
+        self.notes = []
+        for name, function in module.functions.items():
+            if not function.is_primitive:
+                module = module.with_function(name, convert_layout(function, self.desired, self.notes))
+        return module

@@ -95,7 +95,7 @@ class LayoutRewriter:
         if not isinstance(answer, Placement) and any(_is_moved(c) for c in site.carries):
             answer = rule_for(call)(site)
         if isinstance(answer, Placement):
-            self.notes.append(LayoutNote(call, True, f"works on {answer.args[0] or 'its arguments as they were'}"))
+            self.notes.append(LayoutNote(call, True, f"its result is held as {_describe(answer.result)}"))
             return answer
         if answer is not None:
             self.notes.append(LayoutNote(call, False, answer.reason))
@@ -153,6 +153,12 @@ def _transform(shape: tuple[int, ...], src: Layout, dst: Layout) -> Op:
     if storage_order(src, extents) == storage_order(dst, extents):
         return OPS["reshape"](newshape=dst.shape_of(extents))  # type: ignore[call-arg]
     return OPS["layout_transform"](src_layout=str(src), dst_layout=str(dst))  # type: ignore[call-arg]
+
+
+def _describe(carry: Carry) -> str:
+    if isinstance(carry, tuple):
+        return ", ".join(map(_describe, carry))
+    return "it was" if carry is None else str(carry.new)
 
 
 def _is_moved(carry: Carry) -> bool:

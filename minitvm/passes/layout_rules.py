@@ -64,14 +64,11 @@ def _follow(operand: TensorType, leader: Move) -> Move | Keep | None:
     if operand.rank == 0:
         return None
     extents = dict(zip(reversed(leader.old.primal), reversed(operand.static_shape)))  # noqa: B905
-    new = str(leader.new)
     for axis, size in leader.blocks.items():
         extent = extents.get(axis, 1)
-        if extent == 1:
-            new = new.replace(f"{size}{axis.lower()}", f"1{axis.lower()}")
-        elif extent % size:
+        if extent != 1 and extent % size:
             return Keep(f"blocks of {size} do not divide the {extent} channels of an operand")
-    return Move(leader.old, Layout(new))
+    return Move(leader.old, _ones(leader.new, "".join(a for a in leader.blocks if extents.get(a, 1) == 1)))
 
 
 def _vector(move: Move, axis: int) -> Move:
@@ -219,32 +216,29 @@ def pad(site: Site) -> Placement | Keep:
 # ---- reductions, softmax ----------------------------------------------------------------------------------------
 
 
-@layout_rule("sum", "mean", "max", "min", "prod", "variance", "all", "any")
+@layout_rule("sum", "mean", "max", "min", "prod", "all", "any", "variance")
 def reduce(site: Site) -> Placement | Keep:
-    """Reduces the same axes; over a split one, both its parts."""
-    move = site.data
-    attributes = site.op.attributes()
-    letters = [move.axis(d) for d in _reduced(site.op, site.type(0).rank)]
+    """Reduces the same axes; over a split one, both its parts.  A second argument (variance's mean) follows."""
+    if not isinstance(site.carries[0], Move):
+        return Keep("its first argument has not moved")
+    move, rank = site.data, site.type(0).rank
+    follow = [_follow(site.type(i), move) for i in range(1, len(site.carries))]
+    if any(isinstance(f, Keep) for f in follow):
+        return Keep("an operand cannot follow")
+    letters = "".join(move.axis(d) for d in site.op.axes(rank))  # type: ignore[attr-defined]
     places = tuple(d for d, axis in enumerate(move.new.axes) if axis.primal in letters)
-    changes = {"axis": places, "exclude": False}
-    op = site.op.with_attributes(**{k: v for k, v in changes.items() if k in attributes})
-    if not attributes.get("keepdims"):
-        if len(letters) == move.old.rank:
-            return Placement((move,), None, calling(op))
-        result = Move(move.old.without("".join(letters)), move.new.without("".join(letters)))
-        return Placement((move,), result, calling(op))
-    new = str(move.new)
-    for letter in letters:
-        new = new.replace(f"{move.new.factor(letter)}{letter.lower()}", f"1{letter.lower()}")
-    return Placement((move,), Move(move.old, Layout(new)), calling(op))
+    build = calling(site.op.with_attributes(axis=places, exclude=False))
+    wishes = (move, *(f for f in follow if not isinstance(f, Keep)))
+    if len(letters) == rank:
+        return Placement(wishes, None, build) if not site.op.keepdims else Keep("nothing but ones is left")  # type: ignore[attr-defined]
+    if site.op.keepdims:  # type: ignore[attr-defined]
+        return Placement(wishes, Move(move.old, _ones(move.new, letters)), build)
+    return Placement(wishes, Move(move.old.without(letters), move.new.without(letters)), build)
 
 
-def _reduced(op: Op, rank: int) -> list[int]:
-    attributes = op.attributes()
-    axis = attributes.get("axis")
-    given = range(rank) if axis is None else (axis,) if isinstance(axis, int) else axis
-    chosen = normalize_axes(op, tuple(given), rank)
-    return [d for d in range(rank) if (d in chosen) != bool(attributes.get("exclude"))]
+def _ones(layout: Layout, letters: str) -> Layout:
+    """``layout`` with blocks of 1 along some axes, which have extent 1."""
+    return Layout("".join(f"1{a.name}" if a.block and a.primal in letters else str(a) for a in layout.axes))
 
 
 @layout_rule("nn.softmax", "nn.log_softmax")
