@@ -1,0 +1,7 @@
+"""Reading models.  ``from_onnx`` imports, ``describe_onnx`` looks at inputs and outputs, ``onnx_op`` adds operators."""
+
+from minitvm.frontend.onnx_import import from_onnx
+from minitvm.frontend.onnx_model import ModelDescription, ValueDescription, describe_onnx
+from minitvm.frontend.onnx_registry import onnx_op, supported_operators
+
+__all__ = ["ModelDescription", "ValueDescription", "describe_onnx", "from_onnx", "onnx_op", "supported_operators"]

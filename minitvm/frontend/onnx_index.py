@@ -1,0 +1,154 @@
+"""ONNX gathers, scatters, slices and pads."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from minitvm.frontend.onnx_node import OnnxNode, dims, emit, normalize_axis, rank, scalar
+from minitvm.frontend.onnx_registry import onnx_op
+from minitvm.frontend.onnx_tensor import integers
+from minitvm.ir.expr import Expr
+
+
+@onnx_op("Gather", since=1)
+def gather(node: OnnxNode) -> Expr:
+    """``take``; its wrapping mode gives negative indices ONNX's meaning, constant ones do not need it."""
+    indices = node.known(1)
+    mode = "clip" if indices is not None and not np.any(indices < 0) else "wrap"
+    return emit("take", node[0], node[1], axis=normalize_axis(node, node.attr("axis"), rank(node[0])), mode=mode)
+
+
+@onnx_op("GatherElements", since=11)
+def gather_elements(node: OnnxNode) -> Expr:
+    return emit("gather", node[0], node[1], axis=normalize_axis(node, node.attr("axis"), rank(node[0])))
+
+
+def _positions_first(indices: Expr) -> Expr:
+    """ONNX keeps the positions of an element in the last dimension, Relay in the first."""
+    last = rank(indices) - 1
+    return emit("transpose", indices, axes=(last, *range(last)))
+
+
+@onnx_op("GatherND", since=11)
+def gather_nd(node: OnnxNode) -> Expr:
+    return emit("gather_nd", node[0], _positions_first(node[1]), batch_dims=node.attr("batch_dims", 0))
+
+
+_REDUCTIONS = {"none": "update", "add": "add", "mul": "mul", "max": "max", "min": "min"}
+
+
+@onnx_op("Scatter", since=9)
+@onnx_op("ScatterElements", since=11)
+def scatter_elements(node: OnnxNode) -> Expr:
+    axis = normalize_axis(node, node.attr("axis"), rank(node[0]))
+    reduction = _REDUCTIONS[node.attr("reduction", "none")]
+    return emit("scatter_elements", node[0], node[1], node[2], axis=axis, reduction=reduction)
+
+
+@onnx_op("ScatterND", since=11)
+def scatter_nd(node: OnnxNode) -> Expr:
+    mode = _REDUCTIONS[node.attr("reduction", "none")]
+    return emit("scatter_nd", node[0], _positions_first(node[1]), node[2], mode=mode)
+
+
+@onnx_op("Slice", since=1)
+def slice_1(node: OnnxNode) -> Expr:
+    starts, ends = node.require("starts"), node.require("ends")
+    axes = node.attr("axes") or list(range(len(starts)))
+    return _sliced(node, starts, ends, axes, [1] * len(starts))
+
+
+@onnx_op("Slice", since=10)
+def slice_(node: OnnxNode) -> Expr:
+    starts = [int(v) for v in node.constant(1, "starts")]
+    ends = [int(v) for v in node.constant(2, "ends")]
+    axes = node.ints(3, "axes")
+    steps = node.ints(4, "steps")
+    axes = tuple(range(len(starts))) if axes is None else axes
+    return _sliced(node, starts, ends, list(axes), [1] * len(starts) if steps is None else list(steps))
+
+
+def _sliced(node: OnnxNode, starts: list[int], ends: list[int], axes: list[int], steps: list[int]) -> Expr:
+    """Bounds brought into range: with a negative step, an end before the first element is "all of it"."""
+    x = node[0]
+    places = [normalize_axis(node, a, rank(x)) for a in axes]
+    begin, end = [], []
+    for start, stop, step, axis in zip(starts, ends, steps, places, strict=True):
+        extent = dims(x)[axis]
+        if step == 0:
+            raise node.fail("a step is 0")
+        if extent is None:
+            begin.append(start)
+            end.append(stop)
+            continue
+        taken = range(*slice(start, _end(stop, step, extent), step).indices(extent))
+        begin.append(taken.start)
+        end.append(taken.stop if taken.stop >= 0 else -extent - 1)
+    return emit("strided_slice", x, begin=tuple(begin), end=tuple(end), strides=tuple(steps), axes=tuple(places))
+
+
+def _end(stop: int, step: int, extent: int) -> int | None:
+    """ONNX and Python agree but for ends further back than the first element, going backwards."""
+    return None if step < 0 and stop < -extent else stop
+
+
+@onnx_op("Pad", since=2)
+def pad_2(node: OnnxNode) -> Expr:
+    return padded(node, node[0], node.require("pads"), None, scalar(node.attr("value"), node[0]))
+
+
+@onnx_op("Pad", since=11)
+def pad(node: OnnxNode) -> Expr:
+    pads = [int(p) for p in node.constant(1, "pads")]
+    value = node.get(2) or scalar(0, node[0])
+    return padded(node, node[0], pads, node.ints(3, "axes"), value)
+
+
+def padded(node: OnnxNode, x: Expr, pads: list[int], axes: tuple[int, ...] | None, value: Expr) -> Expr:
+    """``nn.pad``; negative pads cut off, as ``strided_slice``."""
+    places = [normalize_axis(node, a, rank(x)) for a in (range(rank(x)) if axes is None else axes)]
+    if len(pads) != 2 * len(places):
+        raise node.fail(f"{len(pads)} pads for {len(places)} axes")
+    width = [(0, 0)] * rank(x)
+    for i, axis in enumerate(places):
+        width[axis] = (pads[i], pads[i + len(places)])
+    x = _cropped(x, width)
+    grown = tuple((max(a, 0), max(b, 0)) for a, b in width)
+    mode = {"constant": "constant", "reflect": "reflect", "edge": "edge", "wrap": "wrap"}[node.attr("mode", "constant")]
+    if not any(a or b for a, b in grown):
+        return x
+    if mode == "wrap":
+        return _wrapped(x, grown)
+    fill = value if rank(value) == 0 else emit("reshape", value, newshape=())
+    return emit("nn.pad", x, fill, pad_width=grown, pad_mode=mode)
+
+
+def _cropped(x: Expr, width: list[tuple[int, int]]) -> Expr:
+    for axis, (before, after) in enumerate(width):
+        if before < 0 or after < 0:
+            begin, end = max(-before, 0), x.shape[axis] + min(after, 0)
+            x = emit("strided_slice", x, begin=(begin,), end=(end,), axes=(axis,))
+    return x
+
+
+def _wrapped(x: Expr, width: tuple[tuple[int, int], ...]) -> Expr:
+    for axis, (before, after) in enumerate(width):
+        extent = x.shape[axis]
+        if before or after:
+            x = emit("take", x, integers(np.arange(-before, extent + after) % extent), axis=axis, mode="clip")
+    return x
+
+
+@onnx_op("Compress", since=9)
+def compress(node: OnnxNode) -> Expr:
+    """The slices whose condition holds; the condition must be known while importing."""
+    kept = integers(np.flatnonzero(node.constant(1, "condition")))
+    if not node.has("axis"):
+        return emit("take", emit("reshape", node[0], newshape=(-1,)), kept, axis=0, mode="clip")
+    return emit("take", node[0], kept, axis=normalize_axis(node, node.attr("axis"), rank(node[0])), mode="clip")
+
+
+@onnx_op("ReverseSequence", since=10)
+def reverse_sequence(node: OnnxNode) -> Expr:
+    time, batch = node.attr("time_axis"), node.attr("batch_axis")
+    return emit("reverse_sequence", node[0], node[1], seq_axis=time, batch_axis=batch)

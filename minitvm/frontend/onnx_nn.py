@@ -1,0 +1,191 @@
+"""ONNX convolutions and pools."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from minitvm.frontend.onnx_node import OnnxNode, dims, emit, rank, scalar
+from minitvm.frontend.onnx_registry import onnx_op
+from minitvm.ir.expr import Expr
+from minitvm.ir.types import Dim
+
+
+def window_pads(
+    node: OnnxNode, spatial: Sequence[Dim], kernel: Sequence[int], strides: Sequence[int], dilation: Sequence[int]
+) -> tuple[int, ...]:
+    """Explicit padding (before..., after...): ``auto_pad`` resolved against the input's extents."""
+    mode = node.attr("auto_pad", "NOTSET") or "NOTSET"
+    if mode in ("NOTSET", "VALID"):
+        given = node.attr("pads") if mode == "NOTSET" else None
+        return tuple(given) if given else (0,) * (2 * len(spatial))
+    if mode not in ("SAME_UPPER", "SAME_LOWER"):
+        raise node.refuse("auto_pad")
+    before, after = [], []
+    for extent, k, s, d in zip(spatial, kernel, strides, dilation, strict=True):
+        if extent is None:
+            raise node.fail(f"auto_pad={mode!r} needs to know the image's size", "give shape_dict")
+        total = max((-(-extent // s) - 1) * s + (k - 1) * d + 1 - extent, 0)
+        small, large = total // 2, total - total // 2
+        before.append(small if mode == "SAME_UPPER" else large)
+        after.append(large if mode == "SAME_UPPER" else small)
+    return (*before, *after)
+
+
+def spread(node: OnnxNode, name: str, count: int) -> tuple[int, ...]:
+    """A list of one integer per spatial axis, 1 by default."""
+    values = node.attr(name)
+    found = (1,) * count if not values else tuple(values)
+    if len(found) != count:
+        raise node.fail(f"attribute {name}={list(found)} has {len(found)} numbers for {count} spatial axes")
+    return found
+
+
+@onnx_op("Conv", since=1)
+def conv(node: OnnxNode) -> Expr:
+    return with_channel_bias(convolution(node, node[0], node[1]), node.get(2))
+
+
+def with_channel_bias(x: Expr, bias: Expr | None) -> Expr:
+    return x if bias is None else emit("nn.bias_add", x, bias, axis=1)
+
+
+def convolution(node: OnnxNode, x: Expr, weight: Expr, out_dtype: str = "") -> Expr:
+    """A convolution over 1, 2 or 3 axes; one axis is two of which the first has extent 1."""
+    count = rank(x) - 2
+    if count not in (1, 2, 3) or rank(weight) != rank(x):
+        raise node.fail(f"takes 1 to 3 spatial axes, found {x.tensor_type} and weight {weight.tensor_type}")
+    kernel = weight.shape[2:]
+    strides, dilation = spread(node, "strides", count), spread(node, "dilations", count)
+    pads = window_pads(node, dims(x)[2:], kernel, strides, dilation)
+    options = {"groups": node.attr("group"), "channels": weight.shape[0], "out_dtype": out_dtype}
+    if count > 1:
+        return emit(
+            f"nn.conv{count}d",
+            x,
+            weight,
+            strides=strides,
+            padding=pads,
+            dilation=dilation,
+            kernel_size=kernel,
+            **options,
+        )
+    flat = emit(
+        "nn.conv2d",
+        emit("expand_dims", x, axis=2),
+        emit("expand_dims", weight, axis=2),
+        strides=(1, *strides),
+        padding=(0, pads[0], 0, pads[1]),
+        dilation=(1, *dilation),
+        kernel_size=(1, *kernel),
+        **options,
+    )
+    return emit("squeeze", flat, axis=(2,))
+
+
+@onnx_op("ConvTranspose", since=1)
+def conv_transpose(node: OnnxNode) -> Expr:
+    x, weight = node[0], node[1]
+    count = rank(x) - 2
+    if count not in (1, 2, 3) or rank(weight) != rank(x):
+        raise node.fail(f"takes 1 to 3 spatial axes, found {x.tensor_type} and weight {weight.tensor_type}")
+    kernel, groups = weight.shape[2:], node.attr("group")
+    strides, dilation = spread(node, "strides", count), spread(node, "dilations", count)
+    pads, extra = _transposed_pads(node, x.shape[2:], kernel, strides, dilation)
+    if count == 1:
+        x, weight = emit("expand_dims", x, axis=2), emit("expand_dims", weight, axis=2)
+        kernel, strides, dilation, extra = (1, *kernel), (1, *strides), (1, *dilation), (0, *extra)
+        pads = (0, pads[0], 0, pads[1])
+    result = emit(
+        f"nn.conv{max(count, 2)}d_transpose",
+        x,
+        weight,
+        channels=weight.shape[1] * groups,
+        kernel_size=kernel,
+        strides=strides,
+        padding=pads,
+        output_padding=extra,
+        dilation=dilation,
+        groups=groups,
+    )
+    return with_channel_bias(emit("squeeze", result, axis=(2,)) if count == 1 else result, node.get(2))
+
+
+def _transposed_pads(
+    node: OnnxNode, spatial: Sequence[int], kernel: Sequence[int], strides: Sequence[int], dilation: Sequence[int]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Padding and output padding; from ``output_shape`` or ``auto_pad`` where those say how large the result is."""
+    count = len(spatial)
+    extra = tuple(node.attr("output_padding") or (0,) * count)
+    mode, wanted = node.attr("auto_pad", "NOTSET"), node.attr("output_shape")
+    if mode.startswith("SAME") and not wanted:
+        wanted = [extent * s for extent, s in zip(spatial, strides, strict=True)]
+    if not wanted:
+        return window_pads(node, spatial, kernel, strides, dilation), extra
+    before, after, grown = [], [], []
+    for i in range(count):
+        full = strides[i] * (spatial[i] - 1) + extra[i] + (kernel[i] - 1) * dilation[i] + 1
+        total = max(full - wanted[-count:][i], 0)
+        small, large = total // 2, total - total // 2
+        before.append(small if mode == "SAME_UPPER" else large)
+        after.append(large if mode == "SAME_UPPER" else small)
+        grown.append(extra[i] + max(wanted[-count:][i] - full, 0))
+    return (*before, *after), tuple(grown)
+
+
+def _pool(node: OnnxNode, kind: str, x: Expr, **options: object) -> Expr:
+    count = rank(x) - 2
+    if count not in (1, 2, 3):
+        raise node.fail(f"takes 1 to 3 spatial axes, found {x.tensor_type}")
+    kernel = tuple(node.require("kernel_shape"))
+    strides, dilation = spread(node, "strides", count), spread(node, "dilations", count)
+    ceil_mode = bool(node.attr("ceil_mode", 0))
+    if ceil_mode and (node.attr("auto_pad", "NOTSET") or "NOTSET") != "NOTSET":
+        ceil_mode = False
+    return emit(
+        f"nn.{kind}_pool{count}d",
+        x,
+        pool_size=kernel,
+        strides=strides,
+        dilation=dilation,
+        padding=window_pads(node, dims(x)[2:], kernel, strides, dilation),
+        ceil_mode=ceil_mode,
+        **options,
+    )
+
+
+@onnx_op("MaxPool", since=1)
+def max_pool(node: OnnxNode) -> Expr:
+    if node.wants(1):
+        raise node.fail("its second output, the indices, is not supported")
+    return _pool(node, "max", node[0])
+
+
+@onnx_op("AveragePool", since=1)
+def average_pool(node: OnnxNode) -> Expr:
+    return _pool(node, "avg", node[0], count_include_pad=bool(node.attr("count_include_pad", 0)))
+
+
+@onnx_op("LpPool", since=2)
+def lp_pool(node: OnnxNode) -> Expr:
+    """The p-norm under each window, as a mean times the window's size."""
+    x, p = node[0], scalar(node.attr("p"), node[0])
+    powers = emit("power", emit("abs", x), p)
+    mean = _pool(node, "avg", powers, count_include_pad=True)
+    total = emit("multiply", mean, scalar(math.prod(node.require("kernel_shape")), x))
+    return emit("power", total, emit("divide", scalar(1, x), p))
+
+
+@onnx_op("GlobalAveragePool", "GlobalMaxPool", since=1)
+def global_pool(node: OnnxNode) -> Expr:
+    x, average = node[0], node.op_type == "GlobalAveragePool"
+    if rank(x) == 4:
+        return emit("nn.global_avg_pool2d" if average else "nn.global_max_pool2d", x)
+    return emit("mean" if average else "max", x, axis=tuple(range(2, rank(x))), keepdims=True)
+
+
+@onnx_op("GlobalLpPool", since=2)
+def global_lp_pool(node: OnnxNode) -> Expr:
+    x, p = node[0], scalar(node.attr("p"), node[0])
+    total = emit("sum", emit("power", emit("abs", x), p), axis=tuple(range(2, rank(x))), keepdims=True)
+    return emit("power", total, emit("divide", scalar(1, x), p))
