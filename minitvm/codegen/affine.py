@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -85,3 +86,12 @@ def loads(expr: LoopExpr) -> list[Load]:
 def vectorizes(expr: LoopExpr, var: LoopVar) -> bool:
     """True where every load below ``expr`` moves by zero or one element along ``var``."""
     return all(stride_along(load.buffer, load.index, var) in (0, 1) for load in loads(expr))
+
+
+def storage_size(buffer: Buffer) -> int:
+    """Elements of memory that a buffer spans."""
+    if buffer.strides is None:
+        return math.prod(buffer.shape)
+    if 0 in buffer.shape:
+        return 0
+    return buffer.offset + 1 + sum((e - 1) * s for e, s in zip(buffer.shape, buffer.strides, strict=True))

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from minitvm.codegen.linearize import storage_size
+from minitvm.codegen.affine import storage_size
 from minitvm.errors import CompilerError
 from minitvm.ir.loop import (
     Alloc,
