@@ -196,9 +196,10 @@ def _correlate(
     out = np.zeros((n, groups, filters // groups, int(np.prod(extents))), x.dtype)
     for tap in np.ndindex(*kernel):
         starts = [t * d for t, d in zip(tap, dilation, strict=True)]
-        window = [slice(a, a + (e - 1) * s + 1, s) for a, e, s in zip(starts, extents, strides, strict=True)]
-        patch = padded[tuple([slice(None), slice(None), *window])].reshape(n, groups, per_group, -1)
-        factor = split[tuple([..., *tap])]
+        steps = [slice(a, a + (e - 1) * s + 1, s) for a, e, s in zip(starts, extents, strides, strict=True)]
+        window, place = (slice(None), slice(None), *steps), (..., *tap)
+        patch = padded[window].reshape(n, groups, per_group, -1)
+        factor = split[place]
         out += factor * patch if per_group == 1 else factor @ patch
     return out.reshape(n, filters, *extents)
 

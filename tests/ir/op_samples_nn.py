@@ -1,0 +1,184 @@
+"""Sample rows for the operators of neural networks: what ``test_ops.py`` checks, as in ``op_samples.py``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from op_samples import Sample, floats, ints, row
+
+
+def _conv(name: str, data: Any, weight: Any, **attributes: Any) -> Sample:
+    return row(name, floats(*data), floats(*weight), **attributes)
+
+
+_C2 = "nn.conv2d"
+_NHWC = {"data_layout": "NHWC", "kernel_layout": "HWIO"}
+_BLOCKED = "nn.contrib_conv2d_NCHWc"
+_DEPTHWISE = "nn.contrib_depthwise_conv2d_NCHWc"
+
+CONVOLUTIONS = [
+    _conv(_C2, (2, 3, 5, 6), (4, 3, 3, 2)),
+    _conv(_C2, (1, 4, 6, 7), (2, 4, 3, 3), padding=1, strides=2, channels=2, kernel_size=3),
+    _conv(_C2, (1, 2, 7, 8), (3, 2, 3, 2), padding=(1, 0, 2, 3), dilation=(2, 1), strides=(1, 3)),
+    _conv(_C2, (1, 4, 5, 5), (6, 2, 3, 3), groups=2, padding=(1, 1)),
+    _conv(_C2, (2, 4, 5, 5), (4, 1, 3, 3), groups=4, padding=1),
+    _conv(_C2, (1, 3, 4, 4), (6, 1, 3, 3), groups=3),
+    _conv(_C2, (1, 5, 6, 3), (3, 2, 3, 4), padding=1, **_NHWC),
+    _conv(_C2, (1, 5, 6, 4), (4, 3, 2, 4), data_layout="NHWC", kernel_layout="OHWI"),
+    _conv(_C2, (1, 5, 6, 4), (3, 3, 4, 1), groups=4, data_layout="NHWC", kernel_layout="HWOI", padding=1),
+    _conv(_C2, (1, 4, 3, 5), (2, 4, 1, 1), out_layout="NHWC"),
+    row(_C2, floats(1, 3, 4, 4, dtype="float16"), floats(2, 3, 3, 3, dtype="float16"), padding=1),
+    row(_C2, floats(1, 2, 4, 4, dtype="float64"), floats(2, 2, 3, 3, dtype="float64")),
+    row(_C2, ints(1, 3, 4, 4, high=127, dtype="int8"), ints(2, 3, 3, 3, dtype="int8"), out_dtype="int32", padding=1),
+    row(_C2, ints(1, 3, 4, 4, low=0, high=255, dtype="uint8"), ints(2, 3, 2, 2, dtype="int8"), out_dtype="int32"),
+    _conv("nn.conv1d", (2, 3, 9), (4, 3, 3), padding=(1, 2), strides=2),
+    _conv("nn.conv1d", (1, 9, 4), (3, 2, 6), groups=2, data_layout="NWC", kernel_layout="WIO", dilation=2),
+    _conv("nn.conv3d", (1, 2, 4, 5, 3), (3, 2, 2, 3, 2), padding=(1, 0, 1), strides=(2, 1, 1)),
+    _conv(
+        _BLOCKED,
+        (1, 2, 5, 4, 4),
+        (3, 2, 3, 3, 4, 2),
+        padding=1,
+        data_layout="NCHW4c",
+        kernel_layout="OIHW4i2o",
+        out_layout="NCHW2c",
+    ),
+    _conv(
+        _BLOCKED,
+        (2, 3, 6, 5),
+        (2, 1, 3, 3, 3, 4),
+        strides=2,
+        data_layout="NCHW",
+        kernel_layout="OIHW3i4o",
+        out_layout="NCHW4c",
+    ),
+    _conv(
+        _DEPTHWISE,
+        (1, 2, 5, 5, 4),
+        (2, 1, 3, 3, 1, 4),
+        padding=1,
+        strides=(1, 2),
+        groups=8,
+        data_layout="NCHW4c",
+        kernel_layout="OIHW1i4o",
+        out_layout="NCHW4c",
+    ),
+]
+
+TRANSPOSED = [
+    _conv("nn.conv2d_transpose", (1, 3, 4, 5), (3, 2, 3, 3)),
+    _conv("nn.conv2d_transpose", (2, 3, 4, 3), (3, 2, 3, 2), strides=2, padding=(1, 0, 0, 1), output_padding=(1, 0)),
+    _conv("nn.conv2d_transpose", (1, 4, 3, 3), (4, 3, 2, 2), strides=(2, 3), groups=2, dilation=2),
+    _conv("nn.conv2d_transpose", (1, 4, 4, 3), (3, 3, 2, 3), data_layout="NHWC", kernel_layout="HWOI", padding=1),
+    _conv("nn.conv2d_transpose", (1, 2, 2, 2), (2, 1, 1, 1), strides=3, output_padding=2),
+    _conv("nn.conv1d_transpose", (1, 3, 5), (3, 2, 4), strides=2, padding=1),
+    _conv("nn.conv3d_transpose", (1, 2, 2, 3, 2), (2, 2, 2, 2, 3), strides=(1, 2, 2)),
+]
+
+MATRICES = [
+    row("nn.dense", floats(3, 5), floats(4, 5)),
+    row("nn.dense", floats(1, 7, dtype="float16"), floats(3, 7, dtype="float16"), units=3),
+    row("nn.dense", ints(2, 9, low=0, high=255, dtype="uint8"), ints(3, 9, dtype="int8"), out_dtype="int32"),
+    row("nn.contrib_dense_pack", floats(3, 5), floats(2, 5, 4), weight_layout="NC4n"),
+    row("nn.matmul", floats(3, 5), floats(5, 4)),
+    row("nn.matmul", floats(5, 3), floats(4, 5), transpose_a=True, transpose_b=True),
+    row("nn.matmul", ints(3, 5), ints(5, 4)),
+    row("nn.batch_matmul", floats(2, 3, 5), floats(2, 4, 5)),
+    row("nn.batch_matmul", floats(1, 5, 3), floats(3, 5, 4), transpose_a=True, transpose_b=False),
+    row("nn.batch_matmul", floats(3, 2, 5), floats(1, 4, 5)),
+    row("nn.batch_matmul", ints(2, 2, 3, dtype="int8"), ints(2, 4, 3, dtype="uint8", low=0), out_dtype="int32"),
+    row("nn.bias_add", floats(2, 3, 4, 5), floats(3)),
+    row("nn.bias_add", floats(2, 3, 4), floats(4), axis=-1),
+    row("nn.bias_add", ints(4, 3), ints(4), axis=0),
+]
+
+POOLS = [
+    row("nn.max_pool2d", floats(1, 2, 6, 7), pool_size=(3, 2), strides=2),
+    row("nn.max_pool2d", floats(1, 2, 5, 5, low=-3, high=-1), pool_size=3, padding=1, strides=2),
+    row("nn.max_pool2d", floats(1, 2, 6, 6), pool_size=3, strides=2, ceil_mode=True),
+    row("nn.max_pool2d", floats(1, 6, 6, 3), pool_size=2, dilation=(2, 3), layout="NHWC"),
+    row("nn.max_pool2d", floats(1, 2, 5, 4, 4), pool_size=2, padding=(0, 1, 1, 0), layout="NCHW4c"),
+    row("nn.max_pool2d", ints(1, 2, 5, 5, low=-128, high=-100, dtype="int8"), pool_size=3, padding=1),
+    row("nn.avg_pool2d", floats(1, 2, 6, 7), pool_size=(3, 2), strides=2),
+    row("nn.avg_pool2d", floats(1, 2, 5, 5), pool_size=3, padding=1, strides=2),
+    row("nn.avg_pool2d", floats(1, 2, 5, 6), pool_size=3, padding=(1, 0, 2, 1), count_include_pad=True),
+    row("nn.avg_pool2d", floats(1, 2, 6, 6), pool_size=3, strides=2, ceil_mode=True),
+    row("nn.avg_pool2d", floats(1, 2, 6, 5), pool_size=3, strides=2, ceil_mode=True, count_include_pad=True, padding=1),
+    row("nn.avg_pool2d", floats(1, 7, 7, 2), pool_size=3, dilation=2, padding=2, strides=2, layout="NHWC"),
+    row("nn.avg_pool2d", floats(1, 2, 4, 4, 2, dtype="float16"), pool_size=2, layout="NCHW2c"),
+    row("nn.max_pool1d", floats(2, 3, 8), pool_size=3, strides=2, padding=(1, 0)),
+    row("nn.avg_pool1d", floats(2, 3, 8), pool_size=3, strides=2, padding=1),
+    row("nn.max_pool3d", floats(1, 2, 4, 5, 4), pool_size=2, strides=(2, 1, 2), padding=1),
+    row("nn.avg_pool3d", floats(1, 2, 4, 5, 4), pool_size=(2, 3, 2), padding=1, count_include_pad=True),
+    row("nn.global_avg_pool2d", floats(2, 3, 4, 5)),
+    row("nn.global_avg_pool2d", floats(1, 2, 4, 5, 4), layout="NCHW4c"),
+    row("nn.global_max_pool2d", floats(2, 4, 5, 3), layout="NHWC"),
+]
+
+
+def _norm(name: str, shape: tuple[int, ...], size: int, dtype: str = "float32", **attributes: Any) -> Sample:
+    vectors = [floats(size, dtype=dtype) for _ in range(2)]
+    return row(name, floats(*shape, dtype=dtype), *vectors, **attributes)
+
+
+def _batch_norm(shape: tuple[int, ...], size: int, **attributes: Any) -> Sample:
+    return row(
+        "nn.batch_norm",
+        floats(*shape),
+        *(floats(size) for _ in range(3)),
+        floats(size, low=0.1, high=3),
+        **attributes,
+    )
+
+
+NORMS = [
+    _batch_norm((2, 3, 4, 5), 3),
+    _batch_norm((2, 3), 2, axis=0, scale=False),
+    _batch_norm((2, 3, 4), 4, axis=-1, center=False, epsilon=0.3),
+    _norm("nn.layer_norm", (2, 3, 8), 8),
+    _norm("nn.layer_norm", (2, 6, 3), 6, axis=1, scale=False, epsilon=0.1),
+    _norm("nn.layer_norm", (2, 8), 8, dtype="float16", center=False),
+    _norm("nn.instance_norm", (2, 3, 4, 5), 3),
+    _norm("nn.instance_norm", (2, 6, 3), 3, axis=2, epsilon=1e-2),
+    _norm("nn.group_norm", (2, 6, 3, 2), 6, num_groups=3),
+    _norm("nn.group_norm", (2, 3, 4), 4, num_groups=2, axis=2),
+    row("nn.l2_normalize", floats(2, 3, 4), axis=1),
+    row("nn.l2_normalize", floats(2, 3, 4), axis=(0, -1), eps=60.0),
+    row("nn.lrn", floats(1, 7, 3, 2), size=3, alpha=0.5, beta=0.75, bias=1.0),
+    row("nn.lrn", floats(1, 2, 3, 6), size=4, axis=3, alpha=0.5),
+    row("nn.dropout", floats(2, 3)),
+]
+
+ACTIVATIONS = [
+    row("nn.relu", floats(3, 4)),
+    row("nn.relu", ints(3, 4, dtype="int8")),
+    row("nn.relu", np.array([np.nan, -np.inf, np.inf, -1.0], "float32")),
+    row("nn.leaky_relu", floats(3, 4), alpha=0.1),
+    row("nn.prelu", floats(2, 3, 4), floats(3)),
+    row("nn.prelu", floats(2, 3, 4), floats(4), axis=-1),
+    row("nn.softmax", floats(2, 7)),
+    row("nn.softmax", floats(2, 5, 3, low=-90, high=90), axis=1),
+    row("nn.softmax", floats(4, dtype="float16")),
+    row("nn.log_softmax", floats(2, 7)),
+    row("nn.log_softmax", floats(2, 5, 3, low=-90, high=90), axis=-2),
+]
+
+LAYOUTS = [
+    row("layout_transform", floats(1, 6, 2, 3), src_layout="NCHW", dst_layout="NHWC"),
+    row("layout_transform", floats(1, 8, 2, 3), src_layout="NCHW", dst_layout="NCHW4c"),
+    row("layout_transform", floats(1, 2, 2, 3, 4), src_layout="NCHW4c", dst_layout="NCHW2c"),
+    row("layout_transform", floats(1, 2, 2, 3, 4), src_layout="NCHW4c", dst_layout="NHWC"),
+    row("layout_transform", floats(4, 6, 3, 1), src_layout="OIHW", dst_layout="OIHW3i2o"),
+    row("layout_transform", ints(6, 5), src_layout="NC", dst_layout="NC3n"),
+]
+
+SAMPLES: list[Sample] = [
+    *CONVOLUTIONS,
+    *TRANSPOSED,
+    *MATRICES,
+    *POOLS,
+    *NORMS,
+    *ACTIVATIONS,
+    *LAYOUTS,
+]
