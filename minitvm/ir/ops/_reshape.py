@@ -17,7 +17,7 @@ def resolve_reshape(op: Op, x: TensorType, newshape: Sequence[int], allowzero: b
     """``newshape`` with its special values replaced; rejects the call where the sizes cannot agree."""
     try:
         shape, open_at = _expand(x.shape, newshape, allowzero)
-    except (IndexError, ValueError) as error:
+    except ValueError as error:
         raise op.reject(f"newshape {list(newshape)} does not fit {x}: {error}") from None
     if open_at is not None:
         shape[open_at] = _remaining(x.shape, shape[:open_at] + shape[open_at + 1 :])
@@ -49,6 +49,8 @@ def _expand(source: Shape, newshape: Sequence[int], allowzero: bool) -> tuple[li
             result.append(product((_dim(source, at), _dim(source, at + 1))))
             at += 1
         elif entry == _SPLIT:
+            if len(entries) < 2:
+                raise ValueError("-4 takes the two numbers that follow it")
             result += _split(_dim(source, at), entries.pop(0), entries.pop(0))
         elif entry < _SPLIT:
             raise ValueError(f"{entry} means nothing")

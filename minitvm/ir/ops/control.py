@@ -102,7 +102,12 @@ class Loop(Op):
         kept, carried, scanned = self._results(body)
         _check_scalar(self, "the body's condition", kept, "bool")
         first, again = values[: self.num_carried], body.params[2 : 2 + self.num_carried]
-        _check_arguments(self, "body, from the iteration before,", again, carried)
+        for position, (param, type_) in enumerate(zip(again, carried, strict=True)):
+            if not _accepts(param, type_):
+                raise self.reject(
+                    f"carried value {position} is {type_} after an iteration, the body's parameter {param}",
+                    hint="dimensions that change between iterations must be unknown in the body's parameter",
+                )
         last = tuple(_common(self, a, b) for a, b in zip(first, carried, strict=True))
         return TupleType(last + tuple(self._stacked(t) for t in scanned))
 
