@@ -1,0 +1,117 @@
+"""FoldConstant: what depends on constants only is computed now, by the operators' numpy references."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import numpy as np
+
+from minitvm.ir.evaluate import evaluate_call
+from minitvm.ir.expr import Call, Constant, Expr, Function, Module, Tuple
+from minitvm.ir.op import Op
+from minitvm.ir.ops.control import If
+from minitvm.ir.types import TensorType, tensor_fields
+from minitvm.ir.visitor import post_order, rewrite, simplify_projection, substitute
+from minitvm.passes.manager import FunctionPass, PassContext, register_config
+
+MAX_BYTES = register_config(
+    "minitvm.FoldConstant.max_bytes",
+    int,
+    1 << 20,
+    "bytes up to which a folded result may be of any size; larger ones may be 4 times their operands",
+)
+MAX_GROWTH = 4  # int8 weights may become float32
+
+
+class FoldConstant(FunctionPass, opt_level=2):
+    """Replace calls of constants by their values.
+
+    Left alone: calls without arguments (``zeros``, ``ones``: a fill is cheaper than a stored tensor), stateful
+    operators, ``qnn.*`` unless ``fold_qnn``, and results much larger than their operands (``broadcast_to``).
+    Also folded: fields of tuples, ``shape_of`` and ``ndarray_size`` of a static type, an ``If`` whose condition is
+    known.
+    """
+
+    def __init__(self, fold_qnn: bool = False) -> None:
+        self.fold_qnn = fold_qnn
+
+    def transform_function(self, function: Function, module: Module, context: PassContext) -> Function:
+        limit = context.option(MAX_BYTES.name)
+        return cast(Function, fold_constant_expr(function, self.fold_qnn, limit))
+
+
+def fold_constant_expr(expr: Expr, fold_qnn: bool = False, max_bytes: int = MAX_BYTES.default) -> Expr:
+    """An expression or a function with all that can be folded folded; itself where nothing can."""
+
+    def visit(_: Expr, new: Expr) -> Expr:
+        if isinstance(new, Call) and isinstance(new.op, Op):
+            return _fold_call(new, new.op, fold_qnn, max_bytes)
+        return simplify_projection(new)
+
+    return rewrite(expr, visit)
+
+
+def is_constant(expr: Expr) -> bool:
+    """Whether an expression is a constant, or a tuple of constants."""
+    return isinstance(expr, Constant) or (isinstance(expr, Tuple) and all(map(is_constant, expr.fields)))
+
+
+def value_of(expr: Expr) -> Any:
+    """The array of a constant, or the tuple of arrays of a tuple of constants."""
+    if isinstance(expr, Tuple):
+        return tuple(map(value_of, expr.fields))
+    assert isinstance(expr, Constant), expr
+    return expr.value
+
+
+def constant_expr(value: Any, name: str | None = None) -> Expr:
+    """An array as a constant, a tuple of them as a tuple."""
+    if isinstance(value, tuple):
+        return Tuple([constant_expr(v, name) for v in value])
+    return Constant(value, name)
+
+
+def _fold_call(call: Call, op: Op, fold_qnn: bool, max_bytes: int) -> Expr:
+    if op.name in ("shape_of", "ndarray_size"):
+        return _fold_shape(call, op)
+    if isinstance(op, If) and isinstance(call.args[0], Constant):
+        return _fold_branch(call, op, fold_qnn, max_bytes)
+    if not call.args or op.stateful or not op.has_reference() or not all(map(is_constant, call.args)):
+        return call
+    if op.name.startswith("qnn.") and not fold_qnn:
+        return call
+    if not _fits_budget(call, max_bytes):
+        return call
+    return constant_expr(evaluate_call(call, *map(value_of, call.args)), _common_name(call))
+
+
+def _fold_shape(call: Call, op: Any) -> Expr:
+    type_ = call.args[0].checked_type
+    if not isinstance(type_, TensorType) or not type_.is_static:
+        return call
+    value = type_.size if op.name == "ndarray_size" else type_.static_shape
+    return Constant(np.asarray(value, op.dtype))
+
+
+def _fold_branch(call: Call, op: If, fold_qnn: bool, max_bytes: int) -> Expr:
+    """The body of the branch that a constant condition takes, over the captured values."""
+    condition = call.args[0]
+    assert isinstance(condition, Constant)
+    branch = op.then_branch if condition.value.item() else op.else_branch
+    captured = dict(zip(cast("tuple[Expr, ...]", branch.params), call.args[1:], strict=True))
+    return fold_constant_expr(substitute(branch.body, captured), fold_qnn, max_bytes)
+
+
+def _fits_budget(call: Call, max_bytes: int) -> bool:
+    """Whether the result is small, or not much larger than the operands."""
+    if not call.type.is_static:
+        return True
+    result = sum(t.nbytes for t in tensor_fields(call.type))
+    operands = sum(t.nbytes for arg in call.args for t in tensor_fields(arg.type))
+    return result <= max(max_bytes, MAX_GROWTH * operands)
+
+
+def _common_name(call: Call) -> str | None:
+    """The parameter that a folded value was made of, where there is just one."""
+    names = {c.name for c in post_order(*call.args) if isinstance(c, Constant) and c.name is not None}
+    return names.pop() if len(names) == 1 else None

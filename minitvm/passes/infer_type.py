@@ -1,0 +1,130 @@
+"""InferType: solve the types of variables that came without one, from how operators use them.
+
+Nodes find their own types when they are built, so only what lies above an untyped variable needs this pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from minitvm.errors import InputError, TypeInferenceError
+from minitvm.ir.expr import Call, Constant, Expr, Function, Module, Var, describe_call
+from minitvm.ir.op import Op
+from minitvm.ir.types import TensorType, Type, type_of
+from minitvm.ir.visitor import post_order, rebuild, substitute
+from minitvm.passes.manager import FunctionPass, PassContext
+
+
+class InferType(FunctionPass, opt_level=0):
+    """Give every untyped variable the type that its uses determine; nothing else changes.
+
+    Raises :class:`TypeInferenceError` for a variable that no use determines, naming it, and for one whose uses
+    disagree.
+    """
+
+    def transform_function(self, function: Function, module: Module, context: PassContext) -> Function:
+        return infer_function(function)
+
+
+def infer_function(function: Function) -> Function:
+    """``function`` with all its variables typed; itself where they are."""
+    if all(p.checked_type is not None for p in function.params):
+        return function
+    solved: dict[Var, Var] = {}
+    while unsolved := [p for p in function.params if p.checked_type is None and p not in solved]:
+        before = len(solved)
+        body = _sweep(function, solved)
+        if len(solved) == before:
+            raise _unresolved(unsolved, function)
+    body = _sweep(function, solved)
+    return Function([solved.get(p, p) for p in function.params], body, function.attrs, span=function.span)
+
+
+def _sweep(function: Function, solved: dict[Var, Var]) -> Expr:
+    """Rebuild the body over ``solved``, adding to it what calls determine on the way."""
+    done: dict[Expr, Expr] = {}
+
+    def now(node: Expr) -> Expr:
+        return solved.get(node, node) if isinstance(node, Var) else done[node]
+
+    for node in post_order(function.body):
+        if isinstance(node, Call) and isinstance(node.op, Op):
+            _solve_call(node, node.op, [now(a) for a in node.args], solved)
+        done[node] = rebuild(node, [now(child) for child in _operands(node)])
+    return now(function.body)
+
+
+def _operands(node: Expr) -> tuple[Expr, ...]:
+    from minitvm.ir.visitor import children
+
+    return () if isinstance(node, Function) else children(node)
+
+
+def _solve_call(call: Call, op: Op, args: list[Expr], solved: dict[Var, Var]) -> None:
+    """Type the untyped variables among a call's arguments where the operator determines them."""
+    known: list[Type | None] = [a.checked_type for a in args]
+    if None not in known:
+        return
+    try:
+        found = op.solve(list(known))
+    except TypeInferenceError as error:
+        raise TypeInferenceError(error.message, where=error.where or describe_call(call), hint=error.hint) from error
+    for arg, original, type_ in zip(args, call.args, found, strict=True):
+        if isinstance(arg, Var) and isinstance(original, Var) and arg.checked_type is None and type_ is not None:
+            solved[original] = Var(original.name, type_, span=original.span)
+
+
+def _unresolved(unsolved: list[Var], function: Function) -> TypeInferenceError:
+    names = ", ".join(f"%{v.name}" for v in unsolved)
+    uses = [c for c in post_order(function.body) if isinstance(c, Call) and set(c.args) & set(unsolved)]
+    where = [f"%{unsolved[0].name} is used by {c.op.name}" for c in uses if isinstance(c.op, Op)]
+    return TypeInferenceError(
+        f"the type of {names} cannot be inferred from its uses",
+        where=where[:3],
+        hint=f'give the variable a type: var("{unsolved[0].name}", TensorType(shape, dtype))',
+    )
+
+
+def bind_params(function: Function, params: Mapping[str, Any]) -> Function:
+    """``function`` with the parameters named in ``params`` replaced by constants of that name.
+
+    Raises :class:`InputError` for a name that is no parameter, and for an array whose shape or dtype is not its
+    parameter's.  An untyped parameter takes the array's type.
+    """
+    by_name = {p.name: p for p in function.params}
+    replaced: dict[Expr, Expr] = {}
+    for name, value in params.items():
+        if name not in by_name:
+            raise InputError(
+                f"there is no parameter {name!r} to bind", hint=f"parameters: {', '.join(by_name) or 'none'}"
+            )
+        replaced[by_name[name]] = Constant(_checked_array(by_name[name], value), name=name)
+    if not replaced:
+        return function
+    kept = [p for p in function.params if p not in replaced]
+    return Function(kept, substitute(function.body, replaced), function.attrs, span=function.span)
+
+
+def _checked_array(param: Var, value: Any) -> np.ndarray:
+    array = value.numpy() if hasattr(value, "numpy") else np.asarray(value)
+    expected, given = param.checked_type, type_of(array)
+    if isinstance(expected, TensorType) and not fits(given, expected):
+        raise InputError(f"parameter {param.name!r} is {expected}, the array is {given}")
+    return array
+
+
+def fits(given: TensorType, expected: TensorType) -> bool:
+    """Whether a tensor may stand where ``expected`` is asked for; an unknown dimension takes any."""
+    return (
+        given.dtype == expected.dtype
+        and given.rank == expected.rank
+        and all(e is None or e == g for g, e in zip(given.shape, expected.shape, strict=True))
+    )
+
+
+def bind_module(module: Module, params: Mapping[str, Any]) -> Module:
+    """``module`` with ``params`` bound in ``main``."""
+    return module.with_function("main", bind_params(module.main, params))

@@ -1,0 +1,206 @@
+"""Passes: pure functions from module to module, run one by one or as a ``Sequential``."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Sequence
+from typing import Any, ParamSpec, Protocol, cast, overload
+
+from minitvm.errors import PassError
+from minitvm.ir.expr import Call, Expr, Function, Module
+from minitvm.ir.op import Op
+from minitvm.ir.visitor import rewrite
+from minitvm.passes.context import KNOWN_PASSES, PassContext, ask_instruments, closest, register_config
+from minitvm.passes.instrument import PassInfo
+
+__all__ = [
+    "FunctionPass",
+    "ModulePass",
+    "Pass",
+    "PassContext",
+    "PassInfo",
+    "Sequential",
+    "function_pass",
+    "get_pass",
+    "map_functions",
+    "module_pass",
+    "register_config",
+]
+
+P = ParamSpec("P")
+
+PASSES: dict[str, type[Pass]] = {}
+"""Pass classes by name, for ``required``; the built-in ones and the user's."""
+
+
+class Pass:
+    """A named step ``Module -> Module``.  Calling it always runs it; only ``Sequential`` asks for its level.
+
+    A subclass says ``class MyPass(FunctionPass, opt_level=1)`` (``name`` is the class's, ``required`` names
+    passes to run before it in a ``Sequential``) and overrides ``transform_function`` or ``transform_module``.
+    The module given is never changed; where there was nothing to do the same module comes back.
+    """
+
+    info: PassInfo
+
+    def __init_subclass__(cls, opt_level: int = 0, name: str | None = None, required: Sequence[str] = ()) -> None:
+        cls.info = PassInfo(name or cls.__name__, opt_level, tuple(required))
+        if cls.__module__ != __name__:  # the kinds of passes below are not passes themselves
+            PASSES[cls.info.name] = cls
+            KNOWN_PASSES.add(cls.info.name)
+
+    def transform(self, module: Module, context: PassContext) -> Module:
+        raise NotImplementedError(self.info.name)
+
+    def __call__(self, module: Module | Function) -> Module:
+        if not isinstance(module, (Module, Function)):
+            raise PassError(f"{self.info.name} takes a Module, not {type(module).__name__}")
+        given = Module(module) if isinstance(module, Function) else module
+        context = PassContext.current()
+        instruments = context.instruments
+        if not ask_instruments(instruments, given, self.info, context):
+            return given
+        for instrument in instruments:
+            instrument.run_before_pass(given, self.info)
+        result = self.transform(given, context)
+        if not isinstance(result, Module):
+            raise PassError(f"{self.info.name} returned {type(result).__name__} instead of a Module")
+        for instrument in instruments:
+            instrument.run_after_pass(result, self.info)
+        return result
+
+    def __repr__(self) -> str:
+        return f"<pass {self.info.name}, level {self.info.opt_level}>"
+
+
+class ModulePass(Pass):
+    """A pass over whole modules: override ``transform_module``."""
+
+    def transform_module(self, module: Module, context: PassContext) -> Module:
+        raise NotImplementedError(self.info.name)
+
+    def transform(self, module: Module, context: PassContext) -> Module:
+        return self.transform_module(module, context)
+
+
+class FunctionPass(Pass):
+    """A pass over functions: override ``transform_function``.
+
+    It sees every function of the module but fused groups, and the branches of control-flow calls.
+    """
+
+    def transform_function(self, function: Function, module: Module, context: PassContext) -> Function:
+        raise NotImplementedError(self.info.name)
+
+    def transform(self, module: Module, context: PassContext) -> Module:
+        return map_functions(module, lambda function: self.transform_function(function, module, context))
+
+
+def map_functions(module: Module, transform: Callable[[Function], Function]) -> Module:
+    """``module`` with ``transform`` applied to its functions and their control-flow branches, not to fused groups."""
+    for name, function in module.functions.items():
+        if not function.is_primitive:
+            module = module.with_function(name, _with_branches(transform(function), transform))
+    return module
+
+
+def _with_branches(function: Function, transform: Callable[[Function], Function]) -> Function:
+    """``function`` with ``transform`` applied to the functions that its calls hold as attributes (If, Loop)."""
+
+    def visit(_: Expr, new: Expr) -> Expr:
+        if not isinstance(new, Call) or not isinstance(new.op, Op):
+            return new
+        branches = {k: v for k, v in new.op.attributes().items() if isinstance(v, Function)}
+        changed = {k: _with_branches(transform(v), transform) for k, v in branches.items()}
+        if all(changed[k] is v for k, v in branches.items()):
+            return new
+        return Call(new.op.with_attributes(**changed), new.args, span=new.span)
+
+    return cast(Function, rewrite(function, visit))
+
+
+class Sequential(Pass):
+    """Passes in order.  Runs those that the current ``PassContext`` enables, each after the passes it requires."""
+
+    def __init__(
+        self, passes: Sequence[Pass], opt_level: int = 0, name: str = "sequential", required: Sequence[str] = ()
+    ) -> None:
+        for step in passes:
+            if not isinstance(step, Pass):
+                raise PassError(f"{name}: {step!r} is not a pass", hint="call the class: SimplifyInference()")
+        self.passes = tuple(passes)
+        self.info = PassInfo(name, opt_level, tuple(required))
+        KNOWN_PASSES.add(name)
+
+    def transform(self, module: Module, context: PassContext) -> Module:
+        for step in self.passes:
+            if context.pass_enabled(step.info):
+                for name in step.info.required:
+                    module = get_pass(name)(module)
+                module = step(module)
+        return module
+
+
+def get_pass(name: str) -> Pass:
+    """A pass by its name, built with its defaults; :class:`PassError` where there is none."""
+    if name not in PASSES:
+        raise PassError(f"there is no pass {name!r}", hint=closest(name, sorted(PASSES)))
+    try:
+        return PASSES[name]()
+    except TypeError as error:
+        raise PassError(f"pass {name} needs arguments, so it cannot be run by name", hint="call it") from error
+
+
+ModuleTransform = Callable[[Module, PassContext], Module]
+FunctionTransform = Callable[[Function, Module, PassContext], Function]
+
+
+class _TransformsModule(Protocol):
+    def transform_module(self, module: Module, context: PassContext) -> Module: ...
+
+
+class _TransformsFunction(Protocol):
+    def transform_function(self, function: Function, module: Module, context: PassContext) -> Function: ...
+
+
+class _ModuleDecorator(Protocol):
+    @overload
+    def __call__(self, target: Callable[P, _TransformsModule]) -> Callable[P, ModulePass]: ...
+    @overload
+    def __call__(self, target: ModuleTransform) -> ModulePass: ...
+
+
+class _FunctionDecorator(Protocol):
+    @overload
+    def __call__(self, target: Callable[P, _TransformsFunction]) -> Callable[P, FunctionPass]: ...
+    @overload
+    def __call__(self, target: FunctionTransform) -> FunctionPass: ...
+
+
+def module_pass(opt_level: int = 0, name: str | None = None, required: Sequence[str] = ()) -> _ModuleDecorator:
+    """Makes a pass of ``f(module, context) -> Module``, or of a class with such a ``transform_module``.
+
+    A function becomes a pass object; a class becomes a pass class, to be called with its own arguments.
+    """
+    return cast(_ModuleDecorator, _decorator(ModulePass, "transform_module", opt_level, name, required))
+
+
+def function_pass(opt_level: int = 0, name: str | None = None, required: Sequence[str] = ()) -> _FunctionDecorator:
+    """Makes a pass of ``f(function, module, context) -> Function``, or of a class with ``transform_function``."""
+    return cast(_FunctionDecorator, _decorator(FunctionPass, "transform_function", opt_level, name, required))
+
+
+def _decorator(
+    base: type[Pass], method: str, opt_level: int, name: str | None, required: Sequence[str]
+) -> Callable[[Any], Any]:
+    def decorate(target: Any) -> Any:
+        keywords = {"opt_level": opt_level, "name": name or target.__name__, "required": required}
+        space: dict[str, Any] = {"__doc__": target.__doc__, "__module__": target.__module__}
+        if isinstance(target, type):
+            if not hasattr(target, method):
+                raise PassError(f"class {target.__name__} has no {method}", hint=f"define {method} in it")
+            return types.new_class(target.__name__, (target, base), keywords, lambda body: body.update(space))
+        space[method] = staticmethod(target)
+        return types.new_class(target.__name__, (base,), keywords, lambda body: body.update(space))()
+
+    return decorate

@@ -1,0 +1,218 @@
+"""Local rewrites: a pattern and one function whose parameters are the pattern's captures.
+
+    @rule(call(Add, value("x"), const("c")))
+    def drop_zero(x: Expr, c: Constant) -> Expr | Declined:
+        return x if not c.value.any() else Declined("the constant is not zero")
+
+A rule keeps its state in its captures, returns a replacement of the same type, and says why it does not fire.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, TypeAlias
+
+from minitvm.errors import PassError
+from minitvm.ir.expr import Expr, Function, Module, span_scope
+from minitvm.ir.pattern import Pattern, capture_names, match
+from minitvm.ir.visitor import children, post_order, rebuild
+from minitvm.passes.context import KNOWN_PASSES
+from minitvm.passes.manager import FunctionPass, PassContext, PassInfo, register_config
+
+register_config(
+    "minitvm.allow_approximate", tuple, (), "names of approximate rules that may act, as a tuple of strings"
+)
+
+MAX_ROUNDS = 64
+
+
+class Exactness(str, Enum):
+    """What a rewrite does to float results."""
+
+    EXACT = "exact"
+    """Nothing: every element keeps its bits."""
+    REASSOCIATING = "reassociating"
+    """Rounding happens in another order; acts at level 2 and above."""
+    APPROXIMATE = "approximate"
+    """Changed within a bound that the rule states; acts where ``minitvm.allow_approximate`` names it."""
+
+
+@dataclass(frozen=True)
+class Declined:
+    """A rule's answer where its pattern matched and yet it must not fire."""
+
+    reason: str
+
+
+Replacement: TypeAlias = Expr | Declined
+
+
+@dataclass(frozen=True)
+class Rule:
+    name: str
+    pattern: Pattern
+    apply: Callable[..., Replacement]
+    exactness: Exactness
+
+    def allowed(self, context: PassContext) -> bool:
+        """Whether the rule may act at this level and with these options."""
+        if self.exactness is Exactness.APPROXIMATE:
+            return self.name in context.option("minitvm.allow_approximate")
+        return self.exactness is Exactness.EXACT or context.opt_level >= 2
+
+
+def rule(pattern: Pattern, exactness: str = "exact") -> Callable[[Callable[..., Replacement]], Rule]:
+    """Makes a :class:`Rule` of a function; :class:`PassError` where its parameters are not captures of ``pattern``."""
+    if exactness not in [e.value for e in Exactness]:
+        raise PassError(f"there is no exactness {exactness!r}", hint="exact, reassociating or approximate")
+
+    def decorate(function: Callable[..., Replacement]) -> Rule:
+        _check_parameters(function, pattern)
+        return Rule(function.__name__, pattern, function, Exactness(exactness))
+
+    return decorate
+
+
+def _check_parameters(function: Callable[..., Replacement], pattern: Pattern) -> None:
+    captures = sorted(capture_names(pattern))
+    parameters = sorted(inspect.signature(function).parameters)
+    if captures != parameters:
+        raise PassError(
+            f"rule {function.__name__}: its parameters are {', '.join(parameters) or 'none'}, "
+            f"the pattern captures {', '.join(captures) or 'nothing'}",
+            hint="name each parameter after a capture, and take every capture",
+        )
+
+
+@dataclass(frozen=True)
+class RuleEvent:
+    """What a rule answered at a place: the reason why it declined, or ``None`` where it fired."""
+
+    rule: str
+    at: str
+    declined: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.rule} at {self.at}: {'fired' if self.declined is None else 'declined: ' + self.declined}"
+
+
+class _Rewriting:
+    """One bottom-up sweep.  ``uses`` counts operand positions of old nodes *and* of those that replace them.
+
+    A rebuilt or replaced node inherits the count of the node it stands for; an operand that a replacement newly
+    refers to gains a use.  Without the first, ``single_use`` would hold for everything that was ever rebuilt.
+    """
+
+    def __init__(self, rules: Sequence[Rule], root: Function, log: list[RuleEvent]) -> None:
+        self.rules = rules
+        self.log = log
+        self.order = post_order(root)
+        self.uses: Counter[Expr] = Counter(child for node in self.order for child in children(node))
+        self.counted = set(self.order)
+        self.done: dict[Expr, Expr] = {}
+
+    def run(self) -> Expr:
+        for node in self.order:
+            new = rebuild(node, [self.done[child] for child in children(node)])
+            self.counted.add(new)
+            with span_scope(node.span):
+                replaced = self._apply(new)
+            self._count_operands(replaced)
+            if replaced is not node:
+                self.uses[replaced] += self.uses[node]
+            self.done[node] = replaced
+        return self.done[self.order[-1]]
+
+    def _apply(self, node: Expr) -> Expr:
+        """``node`` after the first rule that fires on it."""
+        for candidate in self.rules:
+            captures = match(candidate.pattern, node, self.uses)
+            if captures is None:
+                continue
+            answer = candidate.apply(**captures)
+            self._note(candidate, node, answer)
+            if isinstance(answer, Expr) and answer is not node:
+                return _same_type(candidate, node, answer)
+        return node
+
+    def _count_operands(self, replacement: Expr) -> None:
+        """Count the uses that nodes built by a rule make of their operands."""
+        pending = [replacement]
+        while pending:
+            node = pending.pop()
+            if node not in self.counted:
+                self.counted.add(node)
+                self.uses.update(children(node))
+                pending.extend(children(node))
+
+    def _note(self, candidate: Rule, node: Expr, answer: Any) -> None:
+        if not isinstance(answer, (Expr, Declined)):
+            raise PassError(f"rule {candidate.name} returned {answer!r}", hint="return an Expr or Declined('why not')")
+        if answer is not node:
+            reason = answer.reason if isinstance(answer, Declined) else None
+            self.log.append(RuleEvent(candidate.name, place(node), reason))
+
+
+def place(node: Expr) -> str:
+    """A node for a log line: its operator and, where known, the ONNX nodes it came from."""
+    name = getattr(getattr(node, "op", None), "name", type(node).__name__)
+    return f"{name} ({', '.join(node.span)})" if node.span else str(name)
+
+
+def _same_type(candidate: Rule, old: Expr, new: Expr) -> Expr:
+    if new.checked_type != old.checked_type:
+        raise PassError(
+            f"rule {candidate.name} replaced a {old.checked_type} by a {new.checked_type}",
+            where=[place(old)],
+            hint="a replacement has the type of what it replaces",
+        )
+    return new
+
+
+def apply_rules(rules: Sequence[Rule], function: Function, log: list[RuleEvent] | None = None) -> Function:
+    """Apply rules bottom-up until none fires; the same function back where none did.
+
+    ``log`` receives a :class:`RuleEvent` for every answer.  Which rules may act at a level is the caller's choice
+    (``rules_pass`` asks the context).  :class:`PassError` where the rules undo each other for ever.
+    """
+    for _ in range(MAX_ROUNDS):
+        events: list[RuleEvent] = []
+        new = _Rewriting(rules, function, events).run()
+        if log is not None:
+            log[:] = dict.fromkeys([*log, *events])
+        if new is function:
+            return function
+        assert isinstance(new, Function)
+        function = new
+    names = ", ".join(r.name for r in rules)
+    raise PassError(f"no fixed point after {MAX_ROUNDS} rounds of {names}", hint="two of the rules undo each other")
+
+
+class RulePass(FunctionPass):
+    """A pass made of rules; ``events`` holds what its last run answered, for printing."""
+
+    rules: Sequence[Rule] = ()
+
+    def __init__(self) -> None:
+        self.events: list[RuleEvent] = []
+
+    def transform(self, module: Module, context: PassContext) -> Module:
+        self.events = []
+        return super().transform(module, context)
+
+    def transform_function(self, function: Function, module: Module, context: PassContext) -> Function:
+        allowed = [r for r in self.rules if r.allowed(context)]
+        return apply_rules(allowed, function, self.events) if allowed else function
+
+
+def rule_pass(*rules: Rule, name: str, opt_level: int = 0) -> RulePass:
+    """A pass object of rules, for a ``Sequential``."""
+    made = RulePass()
+    made.rules = rules
+    made.info = PassInfo(name, opt_level)
+    KNOWN_PASSES.add(name)
+    return made

@@ -1,0 +1,131 @@
+"""SimplifyInference: normalizations become the arithmetic that they are when nothing is trained.
+
+Statistics that are constants turn into one scale and one shift that FoldConstant computes; the scale then folds
+into convolution weights (FoldScaleAxis).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import numpy as np
+
+from minitvm.ir import builder as ir
+from minitvm.ir.expr import Call, Constant, Expr, Function, Module, TupleGetItem
+from minitvm.ir.op import Op
+from minitvm.ir.visitor import rewrite
+from minitvm.passes.manager import FunctionPass, PassContext, register_config
+
+KEEP = register_config(
+    "minitvm.SimplifyInference.keep",
+    tuple,
+    ("nn.layer_norm",),
+    "operators that stay whole, as a tuple of names; () expands all of them, as Relay does",
+)
+
+
+class SimplifyInference(FunctionPass, opt_level=0):
+    """Expand batch_norm, dropout, layer_norm, instance_norm, group_norm and l2_normalize.
+
+    ``keep`` names operators to leave whole; by default ``minitvm.SimplifyInference.keep`` says.  Statistics of a
+    batch_norm that the graph uses are left alone.
+    """
+
+    def __init__(self, keep: Sequence[str] | None = None) -> None:
+        self.keep = keep
+
+    def transform_function(self, function: Function, module: Module, context: PassContext) -> Function:
+        keep = context.option(KEEP.name) if self.keep is None else self.keep
+        return cast(Function, rewrite(function, lambda _, new: _expand(new, keep)))
+
+
+def _expand(node: Expr, keep: Sequence[str]) -> Expr:
+    """What replaces a node; the first result of an operator with several is its projection."""
+    call = node.tuple if isinstance(node, TupleGetItem) and node.index == 0 else node
+    if not isinstance(call, Call) or not isinstance(call.op, Op) or call.op.name in keep:
+        return node
+    table = _RESULTS if isinstance(node, TupleGetItem) else _CALLS
+    expand = table.get(call.op.name)
+    return node if expand is None else expand(call, call.op)
+
+
+def _scalar(value: float, like: Expr) -> Constant:
+    return Constant(np.asarray(value, like.dtype))
+
+
+def _along(vector: Expr, axis: int, rank: int) -> Expr:
+    """A vector whose elements lie along ``axis`` of a tensor of ``rank``: trailing dimensions of 1."""
+    after = rank - 1 - axis % rank
+    return cast(Expr, ir.expand_dims(vector, axis=1, num_newaxis=after)) if after else vector
+
+
+def _batch_norm(call: Call, op: Any) -> Expr:
+    """``x * scale + shift`` with ``scale = gamma / sqrt(var + eps)``, ``shift = beta - mean * scale``."""
+    data, gamma, beta, mean, variance = call.args
+    rank = data.tensor_type.rank
+    one = _scalar(1, variance)
+    scale = one / ir.sqrt(variance + _scalar(op.epsilon, variance))
+    if op.scale:
+        scale = scale * gamma
+    shift = -mean * scale
+    if op.center:
+        shift = shift + beta
+    return data * _along(scale, op.axis, rank) + _along(shift, op.axis, rank)
+
+
+def _normalize(data: Expr, axes: Sequence[int], epsilon: float) -> Expr:
+    """``(x - mean) / sqrt(variance + eps)`` over ``axes``."""
+    mean = ir.mean(data, axis=tuple(axes), keepdims=True)
+    variance = ir.variance(data, axis=tuple(axes), keepdims=True)
+    return cast(Expr, (data - mean) / ir.sqrt(variance + _scalar(epsilon, data)))
+
+
+def _affine(data: Expr, gamma: Expr, beta: Expr, axis: int, op: Any) -> Expr:
+    rank = data.tensor_type.rank
+    if op.scale:
+        data = data * _along(gamma, axis, rank)
+    if op.center:
+        data = data + _along(beta, axis, rank)
+    return data
+
+
+def _layer_norm(call: Call, op: Any) -> Expr:
+    data, gamma, beta = call.args
+    return _affine(_normalize(data, [op.axis], op.epsilon), gamma, beta, op.axis, op)
+
+
+def _instance_norm(call: Call, op: Any) -> Expr:
+    """Statistics over everything but the batch (dimension 0) and the channel."""
+    data, gamma, beta = call.args
+    rank = data.tensor_type.rank
+    axes = [d for d in range(1, rank) if d != op.axis % rank]
+    return _affine(_normalize(data, axes, op.epsilon), gamma, beta, op.axis, op)
+
+
+def _group_norm(call: Call, op: Any) -> Expr:
+    """Statistics over each group of channels and all but the batch: channel C becomes (groups, C / groups)."""
+    data, gamma, beta = call.args
+    shape, axis = data.shape, op.axis % len(data.shape)
+    grouped = (*shape[:axis], op.num_groups, shape[axis] // op.num_groups, *shape[axis + 1 :])
+    axes = [d for d in range(1, len(grouped)) if d != axis]
+    whole = _normalize(ir.reshape(data, newshape=grouped), axes, op.epsilon)
+    return _affine(ir.reshape(whole, newshape=shape), gamma, beta, axis, op)
+
+
+def _l2_normalize(call: Call, op: Any) -> Expr:
+    (data,) = call.args
+    square = ir.sum(data * data, axis=op.axis, keepdims=True)
+    return cast(Expr, data / ir.sqrt(ir.maximum(square, _scalar(op.eps, data))))
+
+
+_RESULTS: dict[str, Callable[[Call, Any], Expr]] = {
+    "nn.batch_norm": _batch_norm,
+    "nn.dropout": lambda call, op: call.args[0],
+}
+_CALLS: dict[str, Callable[[Call, Any], Expr]] = {
+    "nn.layer_norm": _layer_norm,
+    "nn.instance_norm": _instance_norm,
+    "nn.group_norm": _group_norm,
+    "nn.l2_normalize": _l2_normalize,
+}

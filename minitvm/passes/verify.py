@@ -1,0 +1,199 @@
+"""Verify: after every pass the module is checked, and its numbers are compared with the module's before the pass."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+
+from minitvm.errors import MiniTVMError, PassError
+from minitvm.ir.evaluate import evaluate, evaluate_calls
+from minitvm.ir.expr import Call, Expr, Function, Module
+from minitvm.ir.op import Op
+from minitvm.ir.structural import structural_hash
+from minitvm.ir.types import TensorType, TupleType, Type
+from minitvm.ir.verify import verify
+from minitvm.ir.visitor import calls, children
+from minitvm.passes.instrument import PassInfo, PassInstrument
+
+RTOL = 1e-4
+MAX_ELEMENTS = 1 << 24
+"""Inputs larger than this are not drawn: the numbers of such a module are not compared."""
+
+
+class Verify(PassInstrument):
+    """Checks modules between passes; raises :class:`PassError` that names the pass.
+
+    ``numbers``: also run both modules through the operators' references on random inputs, and name the first call
+    whose value has no equal any more.  A pass that changes the module it was given is caught by its hash.
+    """
+
+    def __init__(self, numbers: bool = True, rtol: float = RTOL, seed: int = 0) -> None:
+        self.numbers = numbers
+        self.rtol = rtol
+        self.seed = seed
+        self._local = threading.local()
+
+    @property
+    def _running(self) -> list[tuple[str, Module, int]]:
+        if not hasattr(self._local, "running"):
+            self._local.running = []
+        running: list[tuple[str, Module, int]] = self._local.running
+        return running
+
+    def run_before_pass(self, module: Module, info: PassInfo) -> None:
+        self._running.append((info.name, module, structural_hash(module)))
+
+    def run_after_pass(self, module: Module, info: PassInfo) -> None:
+        name, before, hash_before = self._running.pop()
+        while name != info.name:
+            name, before, hash_before = self._running.pop()
+        if structural_hash(before) != hash_before:
+            raise PassError(f"pass {name} changed the module that it was given", hint="build new nodes instead")
+        if module is before:
+            return
+        try:
+            verify(module)
+        except MiniTVMError as error:
+            raise PassError(
+                f"pass {name} made a module that is not valid: {error.message}", where=error.where
+            ) from error
+        if self.numbers:
+            compare_numbers(before, module, f"pass {name}", self.rtol, self.seed)
+
+
+def compare_numbers(before: Module, after: Module, what: str, rtol: float = RTOL, seed: int = 0) -> None:
+    """Run both ``main`` functions on random inputs; :class:`PassError` where the results differ.
+
+    The error names the output and the first call that the second module computes and the first one does not: the
+    earliest whose operands all have values that occur in the first module.
+    Modules whose inputs are untyped, unknown in shape or very large are not compared, nor those that cannot be
+    evaluated before.
+    """
+    inputs = random_inputs(before.main, seed)
+    if inputs is None or not all(_has_reference(c) for c in calls(before.main)):
+        return
+    expected = flatten(evaluate(before, *inputs))
+    given = _arguments_for(before.main, after.main, inputs, what)
+    found = flatten(evaluate(after, *given))
+    if len(expected) != len(found):
+        raise PassError(f"{what} changed the number of results from {len(expected)} to {len(found)}")
+    for position, (want, have) in enumerate(zip(expected, found, strict=True)):
+        if not close(have, want, rtol):
+            where = _first_difference(before.main, after.main, inputs, given, rtol)
+            raise PassError(
+                f"{what} changed result {position}: {difference(have, want)}",
+                where=where,
+                hint="both modules ran through the operators' references on the same random inputs",
+            )
+
+
+def _arguments_for(before: Function, after: Function, inputs: list[Any], what: str) -> list[Any]:
+    """The same inputs for ``after``: by name, since a pass may bind parameters."""
+    by_name = {p.name: value for p, value in zip(before.params, inputs, strict=True)}
+    missing = [p.name for p in after.params if p.name not in by_name]
+    if missing:
+        raise PassError(f"{what} added parameters: {', '.join(missing)}")
+    return [by_name[p.name] for p in after.params]
+
+
+def _has_reference(call: Call) -> bool:
+    if isinstance(call.op, Function):
+        return all(_has_reference(c) for c in calls(call.op.body))
+    return call.op.has_reference() and not call.op.stateful
+
+
+def random_inputs(function: Function, seed: int = 0) -> list[Any] | None:
+    """Random values for a function's parameters; ``None`` where a type is open or very large."""
+    rng = np.random.default_rng(seed)
+    types = [p.checked_type for p in function.params]
+    if any(t is None or not t.is_static or _elements(t) > MAX_ELEMENTS for t in types):
+        return None
+    return [random_value(t, rng) for t in types if t is not None]
+
+
+def _elements(type_: Type) -> int:
+    if isinstance(type_, TupleType):
+        return sum(map(_elements, type_.fields))
+    return type_.size if isinstance(type_, TensorType) else 0
+
+
+def random_value(type_: Type, rng: np.random.Generator) -> Any:
+    """A random array of a type, or a tuple of them.  Floats lie in (0.1, 1.1): also where roots are taken of them."""
+    if isinstance(type_, TupleType):
+        return tuple(random_value(field, rng) for field in type_.fields)
+    assert isinstance(type_, TensorType), type_
+    shape, dtype = type_.static_shape, np.dtype(type_.dtype)
+    if dtype.kind == "b":
+        return np.asarray(rng.random(shape) < 0.5)
+    if dtype.kind in "iu":
+        return np.asarray(rng.integers(0, 4, shape), dtype)
+    return np.asarray(rng.random(shape) + 0.1, dtype)
+
+
+def flatten(value: Any) -> list[np.ndarray]:
+    return [leaf for part in value for leaf in flatten(part)] if isinstance(value, tuple) else [np.asarray(value)]
+
+
+def close(have: np.ndarray, want: np.ndarray, rtol: float = RTOL) -> bool:
+    """Same shape and dtype; floats to ``rtol`` of the largest magnitude, everything else exactly."""
+    if have.shape != want.shape or have.dtype != want.dtype:
+        return False
+    if want.dtype.kind != "f":
+        return bool(np.array_equal(have, want))
+    with np.errstate(all="ignore"):
+        return bool(np.allclose(have, want, rtol=rtol, atol=_slack(want, rtol), equal_nan=True))
+
+
+def _slack(want: np.ndarray, rtol: float) -> float:
+    finite = np.abs(want[np.isfinite(want)].astype("float64"))
+    half = 10 if want.dtype == np.float16 else 1
+    return rtol * half * float(finite.max(initial=1e-30))
+
+
+def difference(have: np.ndarray, want: np.ndarray) -> str:
+    """Where two arrays differ most, in words."""
+    if have.shape != want.shape or have.dtype != want.dtype:
+        return f"it was {want.dtype.name} {want.shape} and is {have.dtype.name} {have.shape}"
+    with np.errstate(all="ignore"):
+        gap = np.abs(have.astype("float64") - want.astype("float64"))
+    at = np.unravel_index(int(np.nanargmax(np.where(np.isnan(gap), np.inf, gap))), gap.shape)
+    return f"element {tuple(map(int, at))} was {want[at]:.6g} and is {have[at]:.6g}"
+
+
+def _first_difference(before: Function, after: Function, inputs: list[Any], given: list[Any], rtol: float) -> list[str]:
+    """The first call of ``after`` whose new value leads to a wrong result through new values only.
+
+    A value is new where no call of ``before`` computes it; a correct rewrite makes new values too, but what uses
+    them is as before.
+    """
+    known: dict[tuple[Any, ...], list[np.ndarray]] = {}
+    for leaf in (leaf for _, value in evaluate_calls(before, *inputs) for leaf in flatten(value)):
+        known.setdefault((leaf.shape, leaf.dtype.name), []).append(leaf)
+
+    def is_new(leaf: np.ndarray) -> bool:
+        return not any(close(leaf, k, rtol) for k in known.get((leaf.shape, leaf.dtype.name), ()))
+
+    new = {call for call, value in evaluate_calls(after, *given) if any(map(is_new, flatten(value)))}
+    reached = _reached(after.body, new)
+    suspects = [call for call in calls(after) if call in reached]
+    return [f"the first new value is computed by {_describe(suspects[0])}"] if suspects else []
+
+
+def _reached(root: Expr, new: set[Call]) -> set[Expr]:
+    """The calls in ``new`` that a walk from the result meets without passing a call that is not."""
+    seen: set[Expr] = set()
+    pending = [root]
+    while pending:
+        node = pending.pop()
+        if node not in seen and (not isinstance(node, Call) or node in new):
+            seen.add(node)
+            pending.extend(children(node))
+    return seen
+
+
+def _describe(call: Call) -> str:
+    name = call.op.name if isinstance(call.op, Op) else str(call.op.attrs.get("name", "a function"))
+    origin = f" from ONNX node {', '.join(map(repr, call.span))}" if call.span else ""
+    return f"{name}: {call.checked_type}{origin}"
