@@ -73,7 +73,9 @@ class _Memory:
     def holding(buffer: Buffer, array: Array) -> _Memory:
         given = np.asarray(array)
         if given.shape != buffer.shape or given.dtype != np.dtype(buffer.dtype):
-            raise CompilerError(f"{buffer.name} is {buffer.dtype}{list(buffer.shape)}, given {given.dtype}{list(given.shape)}")
+            raise CompilerError(
+                f"{buffer.name} is {buffer.dtype}{list(buffer.shape)}, given {given.dtype}{list(given.shape)}"
+            )
         memory = _Memory.empty(buffer, 1)
         where = _offsets(buffer).ravel()
         memory.data[0, where] = given.ravel()
@@ -323,8 +325,11 @@ def _sigmoid(x: Array) -> Array:
 _BITS = {2: (np.int16, np.float16), 4: (np.int32, np.float32), 8: (np.int64, np.float64)}
 
 INTRIN: dict[str, Callable[..., Array]] = {
-    **{n: getattr(np, n) for n in "abs sign floor ceil trunc sqrt exp log log2 log1p expm1 tanh".split()},
-    **{n: getattr(np, n) for n in "sin cos tan sinh cosh isnan isinf".split()},
+    **{
+        n: getattr(np, n)
+        for n in ["abs", "sign", "floor", "ceil", "trunc", "sqrt", "exp", "log", "log2", "log1p", "expm1", "tanh"]
+    },
+    **{n: getattr(np, n) for n in ["sin", "cos", "tan", "sinh", "cosh", "isnan", "isinf"]},
     "asin": np.arcsin,
     "acos": np.arccos,
     "atan": np.arctan,

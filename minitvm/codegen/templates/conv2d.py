@@ -7,9 +7,12 @@ import math
 from minitvm.codegen.nests import unflatten
 from minitvm.codegen.problem import TEMPLATES, Config, Declined, Problem
 from minitvm.codegen.templates.pad import after_padding, padded
-from minitvm.codegen.templates.tile import Tile, accumulate, choose_tile, over_pieces
+from minitvm.codegen.templates.tile import Step, Tile, accumulate, choose_tile
+from minitvm.codegen.templates.window import Axis
 from minitvm.ir.loop import Buffer, Const, Kernel, LoopExpr, LoopKind, Stmt, Store, loop, seq
 from minitvm.target import MachineModel
+
+_MOST_UNROLLED_TAPS = 16  # a wider padded window is copied into a padded image instead of written out at the edges
 
 
 @TEMPLATES.register("llvm", "nn.contrib_conv2d_NCHWc")
@@ -18,156 +21,162 @@ def conv2d_nchwc(problem: Problem, machine: MachineModel, config: Config) -> Ker
 
     ``config``: ``tile`` (a :class:`Tile`), ``rows_inside`` (loop over rows inside the one over channel blocks).
     """
-    op, (data, weight), out = problem.op, problem.inputs, problem.output
-    if out.dtype != data.dtype or not data.dtype.startswith("float"):
-        return Declined(f"registers hold floats of one dtype; data is {data.dtype}, the result {out.dtype}")
-    pads, strides, dilation = op.attributes()["padding"], op.attributes()["strides"], op.attributes()["dilation"]
-    source, fill = padded(data, pads)
-    flat = _is_pointwise(weight, strides) and fill is None
-    shape = ConvLoops(source, weight, out, strides, dilation, flat)
+    (data, weight), out = problem.inputs, problem.output
+    if (refusal := _floats(problem)) is not None:
+        return refusal
+    source, fill, y, x = _window(problem, data)
+    shape = ConvLoops(source, weight, out, y, x)
     tile = config.get("tile") or choose_tile(shape.columns, out.shape[1], machine)
     weights_fit = math.prod(weight.shape) * 4 <= machine.l2_bytes // 2
     body = shape.nest(tile, config.get("rows_inside", not weights_fit))
-    return Kernel(op.name, (data, weight, out), after_padding(source, fill, body))
+    return Kernel(problem.op.name, (data, weight, out), after_padding(source, fill, body))
 
 
-def _is_pointwise(weight: Buffer, strides: tuple[int, ...]) -> bool:
-    return weight.shape[2:4] == (1, 1) and tuple(strides) == (1, 1)
+def _floats(problem: Problem) -> Declined | None:
+    dtypes = {b.dtype for b in (*problem.inputs, problem.output)}
+    if len(dtypes) > 1 or not problem.output.dtype.startswith("float"):
+        return Declined(f"registers hold floats of one dtype; here {', '.join(sorted(dtypes))}")
+    return None
+
+
+def _window(problem: Problem, data: Buffer) -> tuple[Buffer, Stmt | None, Axis, Axis]:
+    """The image to read, what fills it if it is a padded copy, and the window's rows and columns."""
+    attributes = problem.op.attributes()
+    strides, dilation, pads = attributes["strides"], attributes["dilation"], tuple(attributes["padding"])
+    kh, kw = problem.inputs[1].shape[2:4]
+    source, fill = padded(data, pads) if kw > _MOST_UNROLLED_TAPS else (data, None)
+    top, left = (0, 0) if fill is not None else pads[:2]
+    height, width = source.shape[2:4]
+    y = Axis(height, problem.output.shape[2], kh, strides[0], dilation[0], top)
+    x = Axis(width, problem.output.shape[3], kw, strides[1], dilation[1], left)
+    return source, fill, y, x
 
 
 class ConvLoops:
     """The loops of one convolution; a pointwise one sees its image as a single row."""
 
-    def __init__(
-        self,
-        data: Buffer,
-        weight: Buffer,
-        out: Buffer,
-        strides: tuple[int, ...],
-        dilation: tuple[int, ...],
-        flat: bool,
-    ) -> None:
-        self.data, self.weight, self.out, self.strides, self.dilation = data, weight, out, strides, dilation
-        self.flat = flat
-        self.blocked = len(data.shape) == 5
+    def __init__(self, data: Buffer, weight: Buffer, out: Buffer, y: Axis, x: Axis) -> None:
+        self.data, self.weight, self.out, self.y, self.x = data, weight, out, y, x
+        self.flat = y.taps == x.taps == y.stride == x.stride == 1 and not (y.padded or x.padded)
         self.batch, self.out_blocks, self.height, self.width, self.lanes = out.shape
-        self.rows = 1 if flat else self.height
-        self.columns = self.height * self.width if flat else self.width
+        self.rows = 1 if self.flat else self.height
+        self.columns = self.height * self.width if self.flat else self.width
 
     def nest(self, tile: Tile, rows_inside: bool) -> Stmt:
-        groups = self.out_blocks // tile.blocks
-        column_chunks = self._column_chunks(tile)
-        extents = (self.batch, groups, self.rows, column_chunks)
-        order = extents if rows_inside else (self.batch, self.rows, column_chunks, groups)
+        groups, chunks = self.out_blocks // tile.blocks, self._chunks(tile)
+        order = (self.batch, groups, self.rows * chunks) if rows_inside else (self.batch, self.rows * chunks, groups)
 
         def work(flat: LoopExpr) -> Stmt:
-            index = unflatten(flat, order)
-            n, group, row, chunk = index if rows_inside else (index[0], index[3], index[1], index[2])
-            return self._chunk(n, group * tile.blocks, row, chunk, column_chunks, tile)
+            n, first, second = unflatten(flat, order)
+            group, row = (first, second) if rows_inside else (second, first)
+            return self._row(n, group * tile.blocks, row, self.columns // chunks, tile)
 
         return loop(math.prod(order), work, LoopKind.PARALLEL, name="work")
 
-    def _column_chunks(self, tile: Tile) -> int:
+    def _chunks(self, tile: Tile) -> int:
         """A single row is cut into equal chunks of whole tiles, to be divided among threads."""
-        if not self.flat:
-            return 1
-        most = self.columns // (4 * tile.columns)
-        return next((d for d in range(max(most, 1), 0, -1) if self.columns % d == 0), 1)
+        most = max(1, self.columns // (4 * tile.columns)) if self.flat else 1
+        return next(d for d in range(most, 0, -1) if self.columns % d == 0)
 
-    def _chunk(self, n: LoopExpr, block: LoopExpr, row: LoopExpr, chunk: LoopExpr, chunks: int, tile: Tile) -> Stmt:
-        width = self.columns // chunks
-        return over_pieces(
-            width, tile.columns, lambda start, size: self._tile(n, block, row, chunk * width + start, size, tile.blocks)
+    def _row(self, n: LoopExpr, block: LoopExpr, row: LoopExpr, width: int, tile: Tile) -> Stmt:
+        if self.flat:
+            line = Axis(width, width, 1, 1, 1, 0)
+            return line.over_tiles(
+                tile.columns,
+                lambda start, size: self._tile(n, block, Const(0), row * width + start, size, tile.blocks, None),
+                _no_edge,
+            )
+        return self.x.over_tiles(
+            tile.columns,
+            lambda start, size: self._tile(n, block, row, start, size, tile.blocks, None),
+            lambda start, size: self._tile(n, block, row, Const(start), size, tile.blocks, start),
         )
 
-    def _tile(self, n: LoopExpr, block: LoopExpr, row: LoopExpr, column: LoopExpr, size: int, blocks: int) -> Stmt:
-        def reduction(step) -> Stmt:  # type: ignore[no-untyped-def]
-            _, outer, kh, kw, inner, _ = self.weight.shape
+    def _tile(
+        self, n: LoopExpr, block: LoopExpr, row: LoopExpr, column: LoopExpr, size: int, blocks: int, edge: int | None
+    ) -> Stmt:
+        """One register tile.  ``edge`` is its constant first column where some taps are outside the image."""
 
-            def taps(i: LoopExpr, y: LoopExpr, x: LoopExpr) -> Stmt:
+        def reduction(step: Step) -> Stmt:
+            def tap(i: LoopExpr, y: LoopExpr, x: LoopExpr | int, columns: list[int]) -> Stmt:
                 def channel(c: LoopExpr) -> Stmt:
                     return step(
-                        lambda t: self._input(n, i, c, row, column + t, y, x),
+                        lambda t, _: self._input(n, i, c, row, column + t, y, x),
                         lambda b, lane: self.weight[block + b, i, y, x, c, lane],
+                        columns,
                     )
 
+                inner = self.weight.shape[4]
                 return loop(inner, channel, LoopKind.UNROLLED if inner <= 16 else LoopKind.SERIAL, name="c")
 
-            return loop(
-                outer, lambda i: loop(kh, lambda y: loop(kw, lambda x: taps(i, y, x), name="kw"), name="kh"), name="ci"
-            )
+            def taps(i: LoopExpr, y: LoopExpr) -> Stmt:
+                if edge is None:
+                    return loop(self.x.taps, lambda x: tap(i, y, x, list(range(size))), name="kw")
+                return seq(*(tap(i, y, x, self._inside(edge, size, x)) for x in range(self.x.taps)))
+
+            return loop(self.weight.shape[1], lambda i: self.y.valid_taps(row, lambda y: taps(i, y)), name="ci")
 
         def finish(t: int, b: int, lane: LoopExpr, value: LoopExpr) -> Stmt:
             return Store(self.out, (n, block + b, *self._position(row, column + t), lane), value)
 
         return accumulate(size, blocks, self.lanes, self.out.dtype, reduction, finish)
 
+    def _inside(self, start: int, size: int, tap: int) -> list[int]:
+        return [t for t in range(size) if self.x.inside(start + t, tap)]
+
     def _position(self, row: LoopExpr, column: LoopExpr) -> tuple[LoopExpr, LoopExpr]:
         return (column // self.width, column % self.width) if self.flat else (row, column)
 
     def _input(
-        self, n: LoopExpr, i: LoopExpr, c: LoopExpr, row: LoopExpr, column: LoopExpr, y: LoopExpr, x: LoopExpr
+        self, n: LoopExpr, i: LoopExpr, c: LoopExpr, row: LoopExpr, column: LoopExpr, y: LoopExpr, x: LoopExpr | int
     ) -> LoopExpr:
         h, w = self._position(row, column)
-        h = h * self.strides[0] + y * self.dilation[0]
-        w = w * self.strides[1] + x * self.dilation[1]
-        if self.blocked:
+        if not self.flat:
+            h, w = self.y.coordinate(h, y), self.x.coordinate(w, x)
+        if len(self.data.shape) == 5:
             return self.data[n, i, h, w, c]
         return self.data[n, i * self.weight.shape[4] + c, h, w]
 
 
+def _no_edge(start: int, size: int) -> Stmt:
+    raise AssertionError("a line without padding has no edge tiles")
+
+
 @TEMPLATES.register("llvm", "nn.contrib_depthwise_conv2d_NCHWc")
 def depthwise_conv2d_nchwc(problem: Problem, machine: MachineModel, config: Config) -> Kernel | Declined:
-    """One channel block at a time: a strip of output columns in registers, all taps unrolled."""
-    op, (data, weight), out = problem.op, problem.inputs, problem.output
-    if out.dtype != data.dtype or not data.dtype.startswith("float"):
-        return Declined(f"registers hold floats of one dtype; data is {data.dtype}, the result {out.dtype}")
+    """One channel block at a time: a strip of output columns in registers, the window's columns unrolled."""
+    (data, weight), out = problem.inputs, problem.output
+    if (refusal := _floats(problem)) is not None:
+        return refusal
     if data.shape[1] != out.shape[1]:
         return Declined("more than one output channel per input channel")
-    pads, strides, dilation = op.attributes()["padding"], op.attributes()["strides"], op.attributes()["dilation"]
-    source, fill = padded(data, pads)
-    batch, blocks, height, width, lanes = out.shape
-    _, _, kh, kw, _, _ = weight.shape
-    unrolled = LoopKind.UNROLLED if kh * kw <= 49 else LoopKind.SERIAL
+    source, fill, y, x = _window(problem, data)
+    batch, blocks, height, _, lanes = out.shape
 
-    def tile(n: LoopExpr, block: LoopExpr, row: LoopExpr, column: LoopExpr, size: int) -> Stmt:
-        def load(t: int, y: LoopExpr, x: LoopExpr, lane: LoopExpr) -> LoopExpr:
-            h = row * strides[0] + y * dilation[0]
-            w = (column + t) * strides[1] + x * dilation[1]
-            return source[n, block, h, w, lane]
+    def strip(n: LoopExpr, block: LoopExpr, row: LoopExpr, column: LoopExpr, size: int, edge: int | None) -> Stmt:
+        def reduction(step: Step) -> Stmt:
+            def tap(ky: LoopExpr, kx: int) -> Stmt:
+                inside = [t for t in range(size) if edge is None or x.inside(edge + t, kx)]
+                return step(
+                    lambda t, lane: source[n, block, y.coordinate(row, ky), x.coordinate(column + t, kx), lane],
+                    lambda _, lane: weight[block, 0, ky, kx, 0, lane],
+                    inside,
+                )
 
-        return _strip(
-            size,
-            lanes,
-            out,
-            lambda body: loop(kh, lambda y: loop(kw, lambda x: body(y, x), unrolled, name="kw"), unrolled, name="kh"),
-            lambda t, y, x, lane: (load(t, y, x, lane), weight[block, 0, y, x, 0, lane]),
-            lambda t, lane: (n, block, row, column + t, lane),
-        )
+            return y.valid_taps(row, lambda ky: seq(*(tap(ky, kx) for kx in range(x.taps))))
+
+        def finish(t: int, _: int, lane: LoopExpr, value: LoopExpr) -> Stmt:
+            return Store(out, (n, block, row, column + t, lane), value)
+
+        return accumulate(size, 1, lanes, out.dtype, reduction, finish)
 
     def work(flat: LoopExpr) -> Stmt:
         n, block, row = unflatten(flat, (batch, blocks, height))
-        most = max(1, min(width, machine.vector_registers // 2 - 2))
-        return over_pieces(width, most, lambda start, size: tile(n, block, row, start, size))
-
-    body = loop(batch * blocks * height, work, LoopKind.PARALLEL, name="work")
-    return Kernel(op.name, (data, weight, out), after_padding(source, fill, body))
-
-
-def _strip(size: int, lanes: int, out: Buffer, taps, product, position) -> Stmt:  # type: ignore[no-untyped-def]
-    """``size`` neighbouring outputs of one channel block, one vector each."""
-    from minitvm.ir.loop import Alloc, const, intrin
-
-    acc = Buffer("acc", (size, lanes), out.dtype, "local")
-
-    def each(body) -> Stmt:  # type: ignore[no-untyped-def]
-        return seq(
-            *(loop(lanes, lambda lane, t=t: body(t, lane), LoopKind.VECTORIZED, name="lane") for t in range(size))
+        return x.over_tiles(
+            max(1, machine.vector_registers // 2 - 1),
+            lambda start, size: strip(n, block, row, start, size, None),
+            lambda start, size: strip(n, block, row, Const(start), size, start),
         )
 
-    def tap(y: LoopExpr, x: LoopExpr) -> Stmt:
-        return each(lambda t, lane: Store(acc, (Const(t), lane), intrin("fma", *product(t, y, x, lane), acc[t, lane])))
-
-    zero = each(lambda t, lane: Store(acc, (Const(t), lane), const(0, out.dtype)))
-    done = each(lambda t, lane: Store(out, position(t, lane), acc[t, lane]))
-    return Alloc(acc, seq(zero, taps(tap), done))
+    body = loop(batch * blocks * height, work, LoopKind.PARALLEL, name="work")
+    return Kernel(problem.op.name, (data, weight, out), after_padding(source, fill, body))

@@ -102,7 +102,7 @@ class Gemm:
 
         def reduction(step) -> Stmt:  # type: ignore[no-untyped-def]
             def at(r: LoopExpr) -> Stmt:
-                return step(lambda t: self.left(p, row + t, r), lambda b, lane: self.panel(p, block + b, r, lane))
+                return step(lambda t, _: self.left(p, row + t, r), lambda b, lane: self.panel(p, block + b, r, lane))
 
             return loop(
                 self.depth // unroll,

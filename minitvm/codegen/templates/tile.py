@@ -6,7 +6,7 @@ loads for ``columns * blocks`` multiply-adds.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from minitvm.ir.loop import (
@@ -67,43 +67,53 @@ def _candidates(columns: int, blocks: int, machine: MachineModel) -> list[Tile]:
     return found
 
 
+Step = Callable[..., Stmt]
+"""``step(left, right, columns)``: add ``left(column, lane) * right(block, lane)`` to the accumulators of ``columns``,
+all of them by default.  ``left`` is one element broadcast to all lanes where it does not use ``lane``."""
+
+
 def accumulate(
     size: int,
     blocks: int,
     lanes: int,
     dtype: str,
-    reduction: Callable[[Callable[[Callable[[int], LoopExpr], Callable[[int, LoopExpr], LoopExpr]], Stmt]], Stmt],
+    reduction: Callable[[Step], Stmt],
     finish: Callable[[int, int, LoopExpr, LoopExpr], Stmt],
     last_width: int | None = None,
 ) -> Stmt:
     """Zero a tile of accumulators, run ``reduction(step)``, then ``finish(column, block, lane, value)`` each.
 
     ``last_width``: how many lanes of the last block are results (all of them by default).
-    ``step(scalar, vector)`` is the statement that adds ``scalar(column) * vector(block, lane)`` to every accumulator.
     """
     acc = Buffer("acc", (size, blocks, lanes), dtype, "local")
 
-    def each(body: Callable[[int, int, LoopExpr], Stmt], last: int = lanes) -> Stmt:
-        return seq(
-            *(
-                loop(
-                    last if b == blocks - 1 else lanes,
-                    lambda lane, c=c, b=b: body(c, b, lane),
-                    LoopKind.VECTORIZED,
-                    name="lane",
-                )  # type: ignore[misc]
-                for b in range(blocks)
-                for c in range(size)
-            )
-        )
+    def each(
+        body: Callable[[int, int, LoopExpr], Stmt], columns: Iterable[int] = range(size), last: int = lanes
+    ) -> Stmt:
+        chosen = tuple(columns)
+        stmts = []
+        for b in range(blocks):
+            width = last if b == blocks - 1 else lanes
+            for c in chosen:
+                stmts.append(
+                    loop(width, lambda lane, c=c, b=b: body(c, b, lane), LoopKind.VECTORIZED, name="lane")  # type: ignore[misc]
+                )
+        return seq(*stmts)
 
-    def step(scalar: Callable[[int], LoopExpr], vector: Callable[[int, LoopExpr], LoopExpr]) -> Stmt:
+    def step(
+        left: Callable[[int, LoopExpr], LoopExpr],
+        right: Callable[[int, LoopExpr], LoopExpr],
+        columns: Iterable[int] = range(size),
+    ) -> Stmt:
         return each(
-            lambda c, b, lane: Store(acc, _at(c, b, lane), intrin("fma", scalar(c), vector(b, lane), acc[c, b, lane]))
+            lambda c, b, lane: Store(
+                acc, _at(c, b, lane), intrin("fma", left(c, lane), right(b, lane), acc[c, b, lane])
+            ),
+            columns,
         )
 
     zero = each(lambda c, b, lane: Store(acc, _at(c, b, lane), const(0, dtype)))
-    done = each(lambda c, b, lane: finish(c, b, lane, acc[c, b, lane]), last_width or lanes)
+    done = each(lambda c, b, lane: finish(c, b, lane, acc[c, b, lane]), last=last_width or lanes)
     return Alloc(acc, seq(zero, reduction(step), done))
 
 
