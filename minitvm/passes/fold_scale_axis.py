@@ -1,0 +1,164 @@
+"""FoldScaleAxis: a constant scale along the channels disappears into the weights of a convolution or dense layer.
+
+Forward: ``conv(x * s, w)`` is ``conv(x, w * s)`` over w's input channels, if *every* user of ``x * s`` ends so.
+Backward: ``conv(x, w) * s`` is ``conv(x, w * s)`` over w's output channels, if nobody else uses the convolution.
+In between may lie what commutes with a scale: adding a vector along the channels (which is scaled too, or divided),
+and ``relu`` and its like, where every element of the scale is greater than zero.
+
+Only constants are moved: a scale that the model computes from its data (squeeze-and-excitation) would have to scale
+the weights at every run.  Here is what both directions share; ``fold_scale_forward`` and ``fold_scale_backward``
+hold the two walks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from minitvm.ir.expr import Call, Constant, Expr
+from minitvm.ir.layout import Layout
+from minitvm.ir.op import OPS, Op
+from minitvm.ir.types import TensorType
+
+CONVOLUTIONS = frozenset(
+    {"nn.conv1d", "nn.conv2d", "nn.conv3d", "nn.contrib_conv2d_NCHWc", "nn.contrib_depthwise_conv2d_NCHWc"}
+)
+RECTIFIERS = frozenset({"nn.relu", "nn.leaky_relu", "nn.prelu"})
+"""``f(x * s) == f(x) * s`` where every element of s is greater than zero."""
+
+SUMS = frozenset({"add", "subtract"})
+
+Dims = tuple[int, ...]
+"""The dimensions of a tensor that hold its channels: one, or two where they are in blocks."""
+
+
+@dataclass(frozen=True)
+class FoldNote:
+    """What became of a multiplication by a constant: where the scale went, or why it stayed."""
+
+    call: Call
+    folded: bool
+    reason: str
+
+    def __str__(self) -> str:
+        origin = f" [{', '.join(self.call.span)}]" if self.call.span else ""
+        return f"multiply{origin}: {self.reason}"
+
+
+def op_name(expr: Expr) -> str:
+    """The operator of a call; empty for anything else."""
+    return expr.op.name if isinstance(expr, Call) and isinstance(expr.op, Op) else ""
+
+
+def channel_dims(layout: Layout) -> Dims:
+    return tuple(layout.index(axis) for axis in ("C", "c") if axis in layout)
+
+
+def input_dims(call: Call) -> Dims | None:
+    """The dimensions of the first argument that a convolution or dense layer sums over; ``None`` for other calls."""
+    if op_name(call) in CONVOLUTIONS:
+        return channel_dims(call.op.layouts[0])  # type: ignore[union-attr]
+    return (1,) if op_name(call) == "nn.dense" else None
+
+
+def output_dims(call: Call) -> Dims | None:
+    """The dimensions of the result that follow the weight's filters; ``None`` for other calls."""
+    if op_name(call) in CONVOLUTIONS:
+        return channel_dims(call.op.layouts[2])  # type: ignore[union-attr]
+    return (1,) if op_name(call) == "nn.dense" else None
+
+
+def along(type_: TensorType, operand: TensorType, dims: Dims) -> bool:
+    """Whether ``operand`` broadcasts to ``type_`` and varies along ``dims`` only."""
+    if operand.rank > type_.rank or not operand.is_static:
+        return False
+    aligned = (1,) * (type_.rank - operand.rank) + operand.static_shape
+    return all(extent == 1 or (d in dims and extent == type_.shape[d]) for d, extent in enumerate(aligned))
+
+
+def channel_vector(scale: np.ndarray, type_: TensorType, dims: Dims) -> np.ndarray:
+    """The scale of each channel of a tensor, one after another; ``scale`` is :func:`along` ``dims``."""
+    aligned = scale.reshape((1,) * (type_.rank - scale.ndim) + scale.shape)
+    target = [type_.static_shape[d] if d in dims else 1 for d in range(type_.rank)]
+    return np.broadcast_to(aligned, target).reshape(-1)
+
+
+def as_operand(vector: np.ndarray, type_: TensorType, dims: Dims) -> np.ndarray:
+    """The inverse: a scale per channel, shaped to broadcast against a tensor of ``type_``."""
+    first = min(dims)
+    return vector.reshape([type_.static_shape[d] if d in dims else 1 for d in range(first, type_.rank)])
+
+
+def times(expr: Expr, factor: np.ndarray) -> Expr:
+    """``expr * factor``; of constants, at once."""
+    if isinstance(expr, Constant):
+        return Constant(expr.value * factor, expr.name, span=expr.span)
+    return Call(OPS["multiply"](), (expr, Constant(factor)), span=expr.span)
+
+
+def scale_filters(call: Call, vector: np.ndarray) -> Call:
+    """A convolution or dense layer whose result is scaled per output channel."""
+    factor = np.repeat(vector[:, None], _filter_counts(call)[1], axis=1)
+    return _with(call, call.args[0], times(call.args[1], _weight_factor(call, factor)))
+
+
+def scale_inputs(call: Call, data: Expr, vector: np.ndarray) -> Call:
+    """A convolution or dense layer that takes ``data`` for ``data * vector`` per input channel."""
+    filters, per_group = _filter_counts(call)
+    groups = len(vector) // per_group
+    factor = np.repeat(vector.reshape(groups, per_group), filters // groups, axis=0)
+    return _with(call, data, times(call.args[1], _weight_factor(call, factor)))
+
+
+def _with(call: Call, data: Expr, weight: Expr) -> Call:
+    return Call(call.op, (data, weight, *call.args[2:]), span=call.span)
+
+
+def _filter_counts(call: Call) -> tuple[int, int]:
+    """Filters, and input channels that each reads."""
+    shape = call.args[1].shape
+    if op_name(call) == "nn.dense":
+        return shape[0], shape[1]
+    extents = call.op.layouts[1].primal_shape(shape)  # type: ignore[union-attr]
+    return int(extents["O"]), int(extents["I"])
+
+
+def _weight_factor(call: Call, factor: np.ndarray) -> np.ndarray:
+    """``factor`` per (filter, input channel) in the layout of the weight."""
+    if op_name(call) == "nn.dense":
+        return factor
+    kernel: Layout = call.op.layouts[1]  # type: ignore[union-attr]
+    plain = Layout("OI" + kernel.primal.replace("O", "").replace("I", ""))
+    return kernel.convert(factor.reshape(*factor.shape, *[1] * (plain.rank - 2)), plain)
+
+
+def constant_scale(args: Sequence[Expr], position: int) -> np.ndarray | None:
+    """The scale of ``multiply(*args)`` where ``args[position]`` is a float constant."""
+    found = args[position]
+    return found.value if isinstance(found, Constant) and found.value.dtype.kind == "f" else None
+
+
+def varying_dims(scale: np.ndarray, type_: TensorType) -> Dims:
+    """The dimensions of a tensor of ``type_`` along which ``scale`` varies when it is broadcast to it."""
+    return tuple(type_.rank - scale.ndim + d for d, extent in enumerate(scale.shape) if extent != 1)
+
+
+def layer_reason(call: Call, dims: Dims, channels: Dims) -> str:
+    """Why a convolution or dense layer cannot take a scale that varies along ``dims``; empty where it can."""
+    if not (call.args[0].tensor_type.is_float and call.args[1].dtype == call.dtype == call.args[0].dtype):
+        return f"{op_name(call)} computes {call.dtype} from {call.args[0].dtype} and {call.args[1].dtype}"
+    return "" if set(dims) <= set(channels) else "the scale does not lie along the channels"
+
+
+def is_invertible(vector: np.ndarray) -> bool:
+    """Whether dividing by it is safe: no zero, and nothing so small or large that a quotient leaves the range."""
+    limits = np.finfo(vector.dtype)
+    size = np.abs(vector)
+    return bool(np.all((size > np.sqrt(limits.tiny)) & (size < np.sqrt(limits.max))))
+
+
+def is_positive(vector: np.ndarray) -> bool:
+    """Every element greater than zero; at zero, ``f(x * s)`` forgets an infinite or undefined x."""
+    return bool(np.all(vector > 0))
