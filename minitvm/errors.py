@@ -43,7 +43,10 @@ class TypeInferenceError(MiniTVMError):
 
 
 class ParseError(MiniTVMError):
-    """Text that is not a module."""
+    """Text that is not a module.  ``line`` and ``column`` (from 1) say where; ``where`` shows the line with a caret."""
+
+    line: int = 0
+    column: int = 0
 
 
 class FrontendError(MiniTVMError):

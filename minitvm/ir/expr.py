@@ -310,7 +310,7 @@ def _check_arity(call: Call, least: int, most: int | None) -> None:
 
 def describe_call(call: Call) -> list[str]:
     """The call as a line of text, then a line per argument with its type."""
-    from minitvm.ir.text import print_attributes
+    from minitvm.ir.text import print_attributes, quote
 
     op = call.op
     if isinstance(op, Function):
@@ -321,5 +321,5 @@ def describe_call(call: Call) -> list[str]:
         for i, arg in enumerate(call.args)
     ]
     text = f"{op.name}({', '.join([*labels, *print_attributes(op)])})"
-    origin = f"      from ONNX node {', '.join(map(repr, call.span))}" if call.span else ""
+    origin = f"      from ONNX node {', '.join(map(quote, call.span))}" if call.span else ""
     return [text + origin, *(f"  {label}: {arg.checked_type}" for label, arg in zip(labels, call.args, strict=True))]

@@ -18,8 +18,8 @@ from minitvm.ir.op import Op
 from minitvm.ir.visitor import use_counts
 
 COMMUTATIVE = frozenset(
-    "add multiply maximum minimum equal not_equal "
-    "logical_and logical_or logical_xor bitwise_and bitwise_or bitwise_xor".split()
+    ("add", "multiply", "maximum", "minimum", "equal", "not_equal", "logical_and", "logical_or", "logical_xor")
+    + ("bitwise_and", "bitwise_or", "bitwise_xor")
 )
 """Operators whose two arguments may stand in either order."""
 
@@ -163,7 +163,7 @@ def call(
     where: Where | None = None,
     commutative: bool | None = None,
 ) -> Pattern:
-    """A call of ``op`` (a class, a name, or several) whose arguments match ``args``; any arguments where none are given.
+    """A call of ``op`` (a class, a name, or several) whose arguments match ``args``; any where none are given.
 
     ``commutative`` says whether two arguments may be swapped; by default :data:`COMMUTATIVE` decides.
     """

@@ -123,15 +123,15 @@ def format_scalar(value: Any, dtype: str, suffix: bool = True) -> str:
     return text.removesuffix(".0") + (_SUFFIX[dtype] if suffix else "")
 
 
-def _is_default(field: dataclasses.Field[Any], value: Any) -> bool:
-    default = field.default_factory() if callable(field.default_factory) else field.default
+def _is_default(field: dataclasses.Field[Any], value: object) -> bool:
+    default: object = field.default_factory() if callable(field.default_factory) else field.default
     return bool(default is value or (type(default) is type(value) and default == value))
 
 
 def _is_plain_nan(value: np.ndarray) -> bool:
     """True unless there is a NaN whose bits ``nan`` would not restore."""
     nans = value[np.isnan(value)]
-    return nans.tobytes() == np.full_like(nans, np.nan).tobytes()
+    return bool(nans.tobytes() == np.full_like(nans, np.nan).tobytes())
 
 
 def is_inline(constant: Constant) -> bool:
