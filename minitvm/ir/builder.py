@@ -6,6 +6,7 @@ Tensor arguments come first, by position or by the name that ``infer`` gives the
 
 from __future__ import annotations
 
+import difflib
 import inspect
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
@@ -43,6 +44,9 @@ def function(body: Expr, params: Sequence[Var] | None = None) -> Function:
 
 def call_op(name: str, *args: Any, span: Span | None = None, **attributes: Any) -> Call:
     """Call the operator of that name: ``call_op("nn.conv2d", x, w, padding=(1, 1))``."""
+    if name not in OPS:
+        near = difflib.get_close_matches(name, OPS, n=1)
+        raise TypeInferenceError(f"there is no operator {name!r}", hint=f"did you mean {near[0]}?" if near else None)
     return _build(OPS[name], args, attributes, span)
 
 
@@ -61,14 +65,24 @@ def _build(op: type[Op], args: Sequence[Any], keywords: dict[str, Any], span: Sp
         if name not in keywords:
             break
         operands.append(_as_expr(keywords.pop(name)))
-    known = list(inspect.signature(op).parameters)
+    return Call(_with_attributes(op, keywords), operands, span=span)
+
+
+def _with_attributes(op: type[Op], keywords: dict[str, Any]) -> Op:
+    """The operator with its attributes; says which is unknown, missing or of a wrong kind."""
+    known = inspect.signature(op).parameters
+    usage = f"arguments: {', '.join(signature(op).names) or 'none'}; attributes: {', '.join(known) or 'none'}"
     for name in keywords:
         if name not in known:
-            raise TypeInferenceError(
-                f"{op.name}: unknown attribute {name!r}",
-                hint=f"arguments: {', '.join(found.names)}; attributes: {', '.join(known) or 'none'}",
-            )
-    return Call(op(**keywords), operands, span=span)
+            raise TypeInferenceError(f"{op.name}: unknown attribute {name!r}", hint=usage)
+    missing = [n for n, p in known.items() if p.default is inspect.Parameter.empty and n not in keywords]
+    if missing:
+        raise TypeInferenceError(f"{op.name}: attribute {missing[0]!r} is missing", hint=usage)
+    try:
+        return op(**keywords)
+    except (TypeError, ValueError) as error:
+        given = ", ".join(f"{k}={v!r}" for k, v in keywords.items())
+        raise TypeInferenceError(f"{op.name}: cannot use the attributes {given}: {error}", hint=usage) from error
 
 
 def _builder_of(op: type[Op]) -> Callable[..., Call]:
@@ -80,21 +94,11 @@ def _builder_of(op: type[Op]) -> Callable[..., Call]:
     return build
 
 
-def _namespaces() -> dict[str, Any]:
-    """``{"add": function, "nn": namespace of functions, ...}`` for every registered operator."""
-    found: dict[str, Any] = {}
-    for name, op in OPS.items():
-        space, _, short = name.rpartition(".")
-        if space:
-            setattr(found.setdefault(space, SimpleNamespace()), short, _builder_of(op))
-        else:
-            found[short] = _builder_of(op)
-    return found
-
-
 def __getattr__(name: str) -> Any:
-    """Operators defined after this module was imported (a user's own) are found too."""
-    found = _namespaces()
-    if name in found:
-        return found[name]
+    """``add`` is a function, ``nn`` a namespace of them; operators defined later (a user's own) are found too."""
+    if name in OPS:
+        return _builder_of(OPS[name])
+    inner = {full.removeprefix(f"{name}."): op for full, op in OPS.items() if full.startswith(f"{name}.")}
+    if inner:
+        return SimpleNamespace(**{short: _builder_of(op) for short, op in inner.items()})
     raise AttributeError(f"minitvm.ir.builder has no operator {name!r}")

@@ -65,7 +65,7 @@ REJECTED: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
         (f32(2),),
         {"dtype": "float8"},
         "cast: 'float8' is not a dtype\n  = hint: known dtypes: bool, int8, int16, int32, int64, "
-        "uint8, uint16, uint32, ",
+        "uint8, uint16, uint32, "
         "uint64, float16, float32, float64",
     ),
     ("zeros", (), {"shape": (2, -1)}, "shape (2, -1) has a negative dimension"),
