@@ -76,19 +76,3 @@ def check_input(name: str, value: Any, expected: TensorType) -> np.ndarray:
 def _shape_text(type_: TensorType) -> str:
     dims = ", ".join("?" if d is None else str(d) for d in type_.shape)
     return f"({dims}{',' if type_.rank == 1 else ''})"
-
-
-def check_shape(name: str, shape: Any) -> tuple[int | None, ...]:
-    """A shape given by a user: whole numbers from 0, or ``None``; :class:`InputError` otherwise (NaN, text, -1)."""
-    try:
-        dims = tuple(shape)
-    except TypeError:
-        raise InputError(f"the shape of {name!r} is {shape!r}, not a sequence of dimensions") from None
-    for dim in dims:
-        whole = isinstance(dim, (int, np.integer)) and not isinstance(dim, bool)
-        if dim is not None and not (whole and dim >= 0):
-            raise InputError(
-                f"the shape of {name!r} is {dims}: {dim!r} is not a dimension",
-                hint="a dimension is a whole number from 0, or None where it is known only when the model runs",
-            )
-    return tuple(None if d is None else int(d) for d in dims)

@@ -10,13 +10,12 @@ written or read, since the last barrier.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from minitvm.codegen.llvm.barrier import barrier_function
 from minitvm.runtime.graph import HOST, Graph
 from minitvm.runtime.memory import Plan
-
-ENTRY_SYMBOL_PREFIXES = ("node_", "segment_")
 
 
 @dataclass(frozen=True)
@@ -82,7 +81,7 @@ def _ranges(graph: Graph, plan: Plan, entries: Sequence[int]) -> list[tuple[int,
     return [(plan.offsets[e], plan.offsets[e] + types[e].nbytes) for e in entries if plan.offsets[e] >= 0]
 
 
-def barriers_before(graph: Graph, plan: Plan, workspaces: dict[int, int], nodes: Sequence[int]) -> set[int]:
+def barriers_before(graph: Graph, plan: Plan, workspaces: Mapping[int, int], nodes: Sequence[int]) -> set[int]:
     """The nodes of a segment that need a barrier before them.  ``workspaces`` are bytes by node."""
     found: set[int] = set()
     hazards = _Hazards([], [])
@@ -97,67 +96,6 @@ def barriers_before(graph: Graph, plan: Plan, workspaces: dict[int, int], nodes:
             hazards = _Hazards([], [])
         hazards.add(reads, writes)
     return found
-
-
-def pause_of(triple: str) -> tuple[str, str]:
-    """What a spinning thread should execute: the call and its declaration (nothing to declare: empty)."""
-    if triple.startswith(("x86_64", "i686")):
-        return "call void @llvm.x86.sse2.pause()", "declare void @llvm.x86.sse2.pause()"
-    if triple.startswith(("aarch64", "arm64")):
-        return "call void @llvm.aarch64.hint(i32 1)", "declare void @llvm.aarch64.hint(i32)"
-    return "fence seq_cst", ""
-
-
-def yield_of(triple: str) -> tuple[str, str]:
-    """How a thread gives its core away: the call and its declaration."""
-    if "windows" in triple:
-        return "call i32 @SwitchToThread()", "declare i32 @SwitchToThread()"
-    return "call i32 @sched_yield()", "declare i32 @sched_yield()"
-
-
-def _barrier_text(triple: str) -> str:
-    """A spinning barrier on ``(arrived, generation)``, the protocol of kernels' own barriers."""
-    give_up, declare_yield = yield_of(triple)
-    pause, declare_pause = pause_of(triple)
-    return f"""
-{declare_yield}
-{declare_pause}
-
-define internal void @team_barrier(ptr %barrier, i64 %threads) noinline {{
-  %alone = icmp eq i64 %threads, 1
-  br i1 %alone, label %done, label %arrive
-arrive:
-  %at = getelementptr i8, ptr %barrier, i64 64
-  %before = load atomic i32, ptr %at acquire, align 4
-  %n = atomicrmw add ptr %barrier, i32 1 acq_rel
-  %n1 = add i32 %n, 1
-  %all = trunc i64 %threads to i32
-  %last = icmp eq i32 %n1, %all
-  br i1 %last, label %open, label %wait
-open:
-  store atomic i32 0, ptr %barrier monotonic, align 4
-  %next = add i32 %before, 1
-  store atomic i32 %next, ptr %at release, align 4
-  ret void
-wait:
-  %spins = phi i64 [0, %arrive], [%more, %again], [%more, %rest]
-  %now = load atomic i32, ptr %at acquire, align 4
-  %same = icmp eq i32 %now, %before
-  br i1 %same, label %spin, label %done
-spin:
-  %more = add i64 %spins, 1
-  %long = icmp ugt i64 %more, 2000
-  br i1 %long, label %rest, label %again
-again:
-  {pause}
-  br label %wait
-rest:
-  %ignored = {give_up}
-  br label %wait
-done:
-  ret void
-}}
-"""
 
 
 def _node_text(graph: Graph, index: int, workspace_slot: int) -> str:
@@ -178,16 +116,16 @@ def _segment_text(segment: Segment, barriers: set[int]) -> str:
     lines = [f"define void @{segment.symbol}(ptr %slots, i64 %thread, i64 %threads, ptr %barrier) {{"]
     for node in segment.nodes:
         if node in barriers:
-            lines.append("  call void @team_barrier(ptr %barrier, i64 %threads)")
+            lines.append("  call void @minitvm.barrier(ptr %barrier, i64 %threads)")
         lines.append(f"  call void @node_{node}(ptr %slots, i64 %thread, i64 %threads, ptr %barrier)")
     return "\n".join([*lines, "  ret void", "}"])
 
 
-def entry_text(graph: Graph, plan: Plan, workspaces: dict[int, int], triple: str) -> str:
-    """The LLVM IR of all ``node_K`` and ``segment_N`` of a graph, for kernels of that target triple."""
+def entry_text(graph: Graph, plan: Plan, workspaces: Mapping[int, int], features: frozenset[str]) -> str:
+    """The LLVM IR of all ``node_K`` and ``segment_N`` of a graph, for a machine with those features."""
     slots = workspace_slots(graph)
     arity = {n.func: len(n.inputs) + len(n.types) + 1 for n in graph.nodes if n.is_kernel}
-    parts = [f'target triple = "{triple}"', _barrier_text(triple)]
+    parts = [barrier_function(features)]
     for symbol, count in arity.items():
         parts.append(f"declare void @{symbol}({', '.join(['ptr'] * count)}, i64, i64, ptr)")
     parts += [_node_text(graph, i, slot) for i, slot in slots.items()]

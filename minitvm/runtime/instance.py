@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,6 +19,9 @@ from minitvm.runtime.team import resolve_threads, team
 
 if TYPE_CHECKING:
     from minitvm.runtime.library import Library
+
+_ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)
+"""A native entry: (slots, thread, threads, barrier)."""
 
 
 class Instance:
@@ -35,6 +39,8 @@ class Instance:
         self.input_names = [self.graph.nodes[i].name for i in self.graph.arg_nodes]
         self.input_entry = {self.graph.nodes[i].name: self.graph.entry_start[i] for i in self.graph.arg_nodes}
         self.unset = {name for name in self.input_names if name not in library.params}
+        self._barrier = np.zeros(2 * ALIGNMENT, np.uint8)  # of a team of one: nobody waits at it
+        self._extra: list[np.ndarray] = []
         self._allocate()
         self._slots = (ctypes.c_void_p * (self.graph.entries + len(workspace_slots(self.graph))))()
         self._fill_slots()
@@ -66,10 +72,18 @@ class Instance:
         for entry in range(self.graph.entries):
             value = self.values[self.owner[entry]]
             self._slots[entry] = None if value is None else value.ctypes.data
-        base = self.arena.ctypes.data
         for node, slot in workspace_slots(self.graph).items():
-            at = self.library.plan.workspaces.get(node)
-            self._slots[slot] = None if at is None else base + at
+            self._slots[slot] = self._workspace(node)
+
+    def _workspace(self, node: int) -> int | None:
+        """The address of a kernel's workspace: in the arena, or of its own where more threads run than planned for."""
+        needs = self.library.function_metadata[self.graph.nodes[node].func]
+        per_thread = needs["workspace_per_thread"]
+        if per_thread and self.num_threads > self.library.threads:
+            self._extra.append(aligned_empty((needs["workspace"] + per_thread * self.num_threads,), "uint8"))
+            return int(self._extra[-1].ctypes.data)
+        at = self.library.plan.workspaces.get(node)
+        return None if at is None else int(self.arena.ctypes.data) + at
 
     def replace(self, name: str, value: np.ndarray) -> None:
         """Use other memory for an input or parameter: ``value`` is 64-byte aligned and of the right type."""
@@ -109,6 +123,8 @@ class Instance:
     def native_step(self, symbol: str) -> Callable[[], None]:
         """A call of one of the library's native functions on every thread."""
         address, slots, threads = self.library.native.address(symbol), self.slots, self.num_threads
+        if threads == 1:
+            return partial(_ENTRY(address), slots, 0, 1, self._barrier.ctypes.data)
 
         def run() -> None:
             team(threads).run(address, slots)

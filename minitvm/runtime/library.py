@@ -18,7 +18,7 @@ from minitvm.runtime.entry import Segment, steps_of
 from minitvm.runtime.graph import Graph, to_json
 from minitvm.runtime.instance import Instance
 from minitvm.runtime.memory import Plan
-from minitvm.runtime.ndarray import CUDA_HINT, CUDA_NOT_YET, Device, aligned, cpu
+from minitvm.runtime.ndarray import CUDA_HINT, CUDA_NOT_YET, Device, cpu
 from minitvm.runtime.param_dict import save_param_dict
 
 if TYPE_CHECKING:
@@ -65,11 +65,14 @@ class Contents:
     graph: Graph
     plan: Plan
     params: Mapping[str, np.ndarray]
+    """64-byte aligned."""
     objects: Mapping[str, bytes]
     """Object code by name: one per kernel, and ``entry``."""
     metadata: Mapping[str, Mapping[str, Any]]
     target: str
     cpu: CpuTag
+    threads: int
+    """What the plan's workspaces were made for."""
     hosts: Mapping[str, HostFunction] = field(default_factory=dict)
     host_calls: tuple[HostCall, ...] = ()
 
@@ -87,8 +90,9 @@ class Library:
         self.contents = contents
         self.graph = contents.graph
         self.plan = contents.plan
-        self.params: dict[str, np.ndarray] = {n: aligned(np.asarray(v)) for n, v in contents.params.items()}
+        self.params: dict[str, np.ndarray] = dict(contents.params)
         self.hosts = contents.hosts
+        self.threads = contents.threads
         self.host_calls: list[HostCall] = list(contents.host_calls)
         self.function_metadata = dict(contents.metadata)
         self.target = contents.target

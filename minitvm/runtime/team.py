@@ -28,13 +28,28 @@ from minitvm import config
 from minitvm.codegen.llvm.compile import compile_object, host
 from minitvm.errors import ConfigError
 from minitvm.runtime.cpu import NativeCode
-from minitvm.runtime.entry import pause_of, yield_of
 from minitvm.runtime.ndarray import aligned_empty
 
 BARRIER, WORKERS, LINE = 192, 320, 64
 SPINS = 4000
 """How often a worker looks for work before it sleeps: roughly 100 microseconds."""
 MOST_THREADS = 1024
+
+
+def pause_of(triple: str) -> tuple[str, str]:
+    """What a spinning thread should execute: the call and its declaration (nothing to declare: empty)."""
+    if triple.startswith(("x86_64", "i686")):
+        return "call void @llvm.x86.sse2.pause()", "declare void @llvm.x86.sse2.pause()"
+    if triple.startswith(("aarch64", "arm64")):
+        return "call void @llvm.aarch64.hint(i32 1)", "declare void @llvm.aarch64.hint(i32)"
+    return "fence seq_cst", ""
+
+
+def yield_of(triple: str) -> tuple[str, str]:
+    """How a thread gives its core away: the call and its declaration."""
+    if "windows" in triple:
+        return "call i32 @SwitchToThread()", "declare i32 @SwitchToThread()"
+    return "call i32 @sched_yield()", "declare i32 @sched_yield()"
 
 
 def _team_text(triple: str) -> str:

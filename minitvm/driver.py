@@ -1,0 +1,335 @@
+"""``build``: all stages from a module to a library, in one place."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from minitvm import config
+from minitvm.codegen.llvm.compile import Cpu, cpu_of, machine_model
+from minitvm.errors import CompilerError, ConfigError, InputError, TargetError
+from minitvm.ir.expr import Function, Module
+from minitvm.ir.loop import Kernel
+from minitvm.ir.op import Op
+from minitvm.ir.types import TensorType, Type
+from minitvm.kernels import KernelCode, KernelCompiler, Timings
+from minitvm.passes.instrument import PassInfo, PassInstrument
+from minitvm.passes.manager import PassContext
+from minitvm.passes.pipeline import bind_params, default_pipeline
+from minitvm.runtime.cache import KernelCache
+from minitvm.runtime.checks import listing
+from minitvm.runtime.control import HostFunction
+from minitvm.runtime.entry import entry_text
+from minitvm.runtime.executor import GraphModule
+from minitvm.runtime.graph import HOST, Program, read_program
+from minitvm.runtime.library import Contents, HostCall, Library, tag_of
+from minitvm.runtime.memory import plan_memory
+from minitvm.runtime.metadata import group_metadata
+from minitvm.runtime.ndarray import CUDA_HINT, CUDA_NOT_YET, Device, NDArray, aligned, cpu
+from minitvm.runtime.team import resolve_threads
+from minitvm.target import MachineModel, Target
+
+Progress = Callable[[int, int, str], None]
+"""``on_progress(done, total, name)`` after every kernel."""
+
+
+class HostCallWarning(UserWarning):
+    """Part of a model runs in Python instead of in compiled kernels."""
+
+
+@dataclass(frozen=True)
+class PassStep:
+    """One run of a pass, with the module before and after it."""
+
+    name: str
+    before: Module
+    after: Module
+
+
+class Recorder(PassInstrument):
+    """Keeps the module before and after every pass, for ``minitvm show``."""
+
+    def __init__(self) -> None:
+        self.steps: list[PassStep] = []
+        self._open: list[Module] = []
+
+    def run_before_pass(self, module: Module, info: PassInfo) -> None:
+        self._open.append(module)
+
+    def run_after_pass(self, module: Module, info: PassInfo) -> None:
+        self.steps.append(PassStep(info.name, self._open.pop(), module))
+
+
+@dataclass
+class BuildReport:
+    """What a build did: seconds by stage, and every kernel's stages, made again on demand."""
+
+    timings: Timings
+    compiler: KernelCompiler
+    groups: dict[str, Function] = field(default_factory=dict)
+    steps: list[PassStep] = field(default_factory=list)
+    module: Module | None = None
+    """The module after all passes; kept, as ``steps`` are, where the build was asked to ``trace``."""
+    cache_hits: int = 0
+    cache_misses: int = 0
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        return dict(self.timings.seconds)
+
+    def group(self, symbol: str) -> Function:
+        """A kernel's group; :class:`CompilerError` where there is no such kernel."""
+        if symbol not in self.groups:
+            raise CompilerError(f"there is no kernel {symbol!r}", hint=f"kernels: {', '.join(self.groups)}")
+        return self.groups[symbol]
+
+    def scheduled(self, symbol: str) -> Kernel:
+        """The kernel's loops before legalization."""
+        return self.compiler.scheduled(symbol, self.group(symbol))
+
+    def kernel(self, symbol: str) -> Kernel:
+        """The kernel's loops as they are emitted."""
+        return self.compiler.kernel(symbol, self.group(symbol))
+
+    def llvm_ir(self, symbol: str) -> str:
+        return self.compiler.llvm_ir(symbol, self.group(symbol))
+
+    def assembly(self, symbol: str) -> str:
+        return self.compiler.assembly(symbol, self.group(symbol))
+
+
+@dataclass(frozen=True)
+class _Options:
+    target: Target
+    cpu: Cpu
+    machine: MachineModel
+    threads: int
+    on_progress: Progress | None
+
+
+def build(
+    module: Module | Function,
+    target: str | Target = "llvm",
+    params: Mapping[str, Any] | None = None,
+    opt_level: int | None = None,
+    *,
+    num_threads: int | None = None,
+    strict: bool = False,
+    on_progress: Progress | None = None,
+    trace: bool = False,
+) -> Library:
+    """Compile a module.
+
+    ``params`` become constants, so that passes may fold them.  ``opt_level`` is the current ``PassContext``'s unless
+    given.  ``num_threads`` is what kernels are scheduled for; a library may run on another number.  What cannot
+    become a kernel runs in Python, with one warning; ``strict`` refuses instead.  ``trace`` keeps the module
+    before and after every pass in ``library.report``.
+
+    Raises :class:`TargetError`, :class:`CompilerError`, and what passes raise.
+    """
+    options = _options(target, num_threads, on_progress)
+    given = Module(module) if isinstance(module, Function) else module
+    timings = Timings()
+    recorder = Recorder() if trace else None
+    with timings.stage("passes"):
+        optimized = optimize(given, options.machine, params, opt_level, recorder)
+    cache = KernelCache(config.cache_dir())
+    report = BuildReport(timings, KernelCompiler(options.machine, options.cpu, cache, timings))
+    if recorder is not None:
+        report.steps, report.module = recorder.steps, optimized
+    contents = _compile(optimized.main, options, report)
+    report.cache_hits, report.cache_misses = cache.hits, cache.misses
+    if cache.misses:
+        cache.trim()
+    _announce(contents.host_calls, strict)
+    return Library(contents, ir_mod=given, report=report)
+
+
+def _options(target: str | Target, num_threads: int | None, on_progress: Progress | None) -> _Options:
+    parsed = Target.parse(target)
+    if parsed.kind != "llvm":
+        raise TargetError(CUDA_NOT_YET, where=[f"target: {parsed}"], hint=CUDA_HINT)
+    threads = resolve_threads(num_threads)
+    cpu = cpu_of(parsed)
+    return _Options(parsed, cpu, machine_model(cpu, threads), threads, on_progress)
+
+
+def optimize(
+    module: Module,
+    machine: MachineModel,
+    params: Mapping[str, Any] | None = None,
+    opt_level: int | None = None,
+    recorder: PassInstrument | None = None,
+) -> Module:
+    """The module after the default pipeline, ``params`` bound, under the current ``PassContext``."""
+    outer = PassContext.current()
+    arrays = {name: np.asarray(value) for name, value in (params or {}).items()}
+    bound = module.with_function("main", bind_params(module.main, arrays)) if arrays else module
+    if opt_level is None and recorder is None:
+        return default_pipeline(machine)(bound)
+    context = PassContext(
+        opt_level=outer.opt_level if opt_level is None else opt_level,
+        required_pass=outer.required_pass,
+        disabled_pass=outer.disabled_pass,
+        instruments=[*outer.given_instruments, *([recorder] if recorder else [])],
+        config=outer.config,
+    )
+    with context:
+        return default_pipeline(machine)(bound)
+
+
+def _compile(main: Function, options: _Options, report: BuildReport) -> Contents:
+    """Code generation for one function after the passes; branches of control flow become libraries of their own."""
+    with report.timings.stage("graph"):
+        program = read_program(main)
+    report.groups.update(program.groups)
+    kernels = _compile_kernels(program.groups, report.compiler, options.on_progress)
+    with report.timings.stage("memory plan"):
+        workspaces = {
+            i: kernels[node.func].workspace(options.threads)
+            for i, node in enumerate(program.graph.nodes)
+            if node.is_kernel
+        }
+        plan = plan_memory(program.graph, workspaces)
+    hosts = {name: HostFunction(f, _branches(f, options, report)) for name, f in program.hosts.items()}
+    entry = report.compiler.object_of(entry_text(program.graph, plan, workspaces, options.machine.features))
+    return Contents(
+        graph=program.graph,
+        plan=plan,
+        params={name: aligned(value) for name, value in program.params.items()},
+        objects={**{symbol: code.image for symbol, code in kernels.items()}, "entry": entry},
+        metadata={s: {**group_metadata(g), **_workspace(kernels[s])} for s, g in program.groups.items()},
+        target=str(options.target),
+        cpu=tag_of(options.cpu),
+        threads=options.threads,
+        hosts=hosts,
+        host_calls=_host_calls(program, hosts),
+    )
+
+
+def _workspace(code: KernelCode) -> dict[str, int]:
+    return {"workspace": code.fixed, "workspace_per_thread": code.per_thread}
+
+
+def _compile_kernels(
+    groups: Mapping[str, Function], compiler: KernelCompiler, on_progress: Progress | None
+) -> dict[str, KernelCode]:
+    """Every group's kernel, a few at a time: LLVM leaves the interpreter's lock alone."""
+    found: dict[str, KernelCode] = {}
+    with ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1)) as pool:
+        jobs: dict[Future[KernelCode], str] = {pool.submit(compiler.compile, s, g): s for s, g in groups.items()}
+        try:
+            for done, job in enumerate(as_completed(jobs), 1):
+                found[jobs[job]] = job.result()
+                if on_progress is not None:
+                    on_progress(done, len(jobs), jobs[job])
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+    return {symbol: found[symbol] for symbol in groups}
+
+
+# --- host calls -----------------------------------------------------------------------------------------------
+
+
+def _branches(function: Function, options: _Options, report: BuildReport) -> dict[str, Library]:
+    """The functions among a host call's attributes, compiled."""
+    attributes = _op_of(function).attributes()
+    return {n: Library(_compile(f, options, report)) for n, f in attributes.items() if isinstance(f, Function)}
+
+
+def _op_of(function: Function) -> Op:
+    op = function.body.op  # type: ignore[attr-defined]
+    assert isinstance(op, Op)
+    return op
+
+
+def _host_calls(program: Program, hosts: Mapping[str, HostFunction]) -> tuple[HostCall, ...]:
+    """The host calls of a program and, after each, those inside its branches."""
+    found: list[HostCall] = []
+    for node in program.graph.nodes:
+        if node.func == HOST:
+            host = hosts[node.name]
+            found.append(HostCall(host.op.name, _reason(host.function), node.name, node.spans))
+            for branch in host.branches.values():
+                found.extend(branch.host_calls)
+    return tuple(found)
+
+
+def _reason(function: Function) -> str:
+    """Why a call stayed outside of the kernels."""
+    op = _op_of(function)
+    types: list[Type] = [function.ret_type, *(p.type for p in function.params)]
+    if any(isinstance(value, Function) for value in op.attributes().values()):
+        return "control flow that depends on data; its branches are compiled"
+    if not all(t.is_static for t in types):
+        return "a shape that is known only when the model runs"
+    return "no compute rule"
+
+
+def _announce(found: tuple[HostCall, ...], strict: bool) -> None:
+    """Warn of host calls once, or refuse them."""
+    if not found:
+        return
+    lines = list(dict.fromkeys(str(call) for call in found))
+    shown = [*lines[:8], *([f"... and {len(lines) - 8} more"] if len(lines) > 8 else [])]
+    message = f"{len(found)} operator{'s' if len(found) > 1 else ''} would run in Python instead of in kernels"
+    if strict:
+        raise CompilerError(message, where=shown, hint="build with strict=False to allow it")
+    warnings.warn(
+        "\n  | ".join([message.replace("would run", "run"), *shown]) + "\n  = hint: library.host_calls lists them",
+        HostCallWarning,
+        stacklevel=3,
+    )
+
+
+# --- as a function --------------------------------------------------------------------------------------------
+
+
+class FunctionExecutor:
+    """``create_executor("graph", module, device, target).evaluate()``: a module as a Python function."""
+
+    def __init__(
+        self, module: Module, device: Device, target: str | Target, params: Mapping[str, Any] | None = None
+    ) -> None:
+        self.module, self.device, self.target, self.params = module, device, target, params
+
+    def evaluate(self, what: Module | Function | None = None) -> Callable[..., Any]:
+        """A function of the parameters of ``main`` (of ``what``, where given), by position, then by name.
+
+        It returns an NDArray, or a list of them for a tuple.
+        """
+        chosen = self.module if what is None else Module(what) if isinstance(what, Function) else what
+        library = build(chosen, self.target, self.params)
+        names = [p.name for p in chosen.main.params if p.name not in (self.params or {})]
+        module = GraphModule(library["default"](self.device))
+
+        def call(*arrays: Any, **named: Any) -> Any:
+            if len(arrays) > len(names):
+                raise InputError(f"{len(arrays)} inputs given, the function takes {len(names)}: {listing(names)}")
+            module.run(**dict(zip(names, arrays, strict=False)), **named)
+            found: list[NDArray] = [module.get_output(i) for i in range(module.get_num_outputs())]
+            return found[0] if isinstance(chosen.main.ret_type, TensorType) else found
+
+        return call
+
+
+def create_executor(
+    kind: str = "graph",
+    mod: Module | Function | None = None,
+    device: Device | None = None,
+    target: str | Target = "llvm",
+    params: Mapping[str, Any] | None = None,
+) -> FunctionExecutor:
+    """TVM's function-style executor.  Only ``graph`` exists; :class:`ConfigError` names any other kind."""
+    if kind != "graph":
+        raise ConfigError(f"there is no executor {kind!r}", hint="the one executor is 'graph'")
+    if mod is None:
+        raise ConfigError("create_executor needs a module")
+    return FunctionExecutor(Module(mod) if isinstance(mod, Function) else mod, device or cpu(), target, params)

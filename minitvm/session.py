@@ -1,0 +1,237 @@
+"""The two short ways in: ``compile`` an ONNX model to a library, or run it with ONNX Runtime's calls."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from minitvm.driver import Progress, build
+from minitvm.errors import ConfigError, InputError
+from minitvm.frontend import ModelDescription, ValueDescription, describe_onnx, from_onnx
+from minitvm.ir.types import TensorType
+from minitvm.runtime.checks import check_input, listing, unknown_name
+from minitvm.runtime.executor import GraphModule
+from minitvm.runtime.library import HostCall, Library
+from minitvm.runtime.team import resolve_threads
+from minitvm.target import Target
+
+Model: TypeAlias = "str | os.PathLike[str] | bytes | Any"
+"""A path, the bytes of a file, or an ``onnx.ModelProto``."""
+
+Shapes: TypeAlias = tuple[tuple[int, ...], ...]
+
+SPECIALISATIONS = 16
+
+
+def compile(
+    model: Model,
+    target: str | Target = "llvm",
+    opt_level: int = 3,
+    shape_dict: Mapping[str, Sequence[int | None]] | None = None,
+    dtype_dict: Mapping[str, str] | None = None,
+    *,
+    num_threads: int | None = None,
+    strict: bool = False,
+    on_progress: Progress | None = None,
+    trace: bool = False,
+) -> Library:
+    """Compile an ONNX model; its weights become part of the library.
+
+    ``shape_dict`` gives the inputs' shapes where the model leaves dimensions open.  The other options are those of
+    :func:`minitvm.build`, ``shape_dict`` and ``dtype_dict`` those of ``from_onnx``, and so are the errors.
+    """
+    parsed = Target.parse(target)
+    module, params = from_onnx(model, shape_dict=shape_dict, dtype_dict=dtype_dict)
+    return build(
+        module,
+        parsed,
+        params,
+        opt_level,
+        num_threads=num_threads,
+        strict=strict,
+        on_progress=on_progress,
+        trace=trace,
+    )
+
+
+@dataclass(frozen=True)
+class NodeArg:
+    """An input or output as ONNX Runtime describes it."""
+
+    name: str
+    type: str
+    shape: list[int | str | None]
+
+
+@dataclass
+class _Specialised:
+    """A library for one set of input shapes, and modules of it that are not running now."""
+
+    library: Library
+    threads: int
+    idle: list[GraphModule] = field(default_factory=list)
+
+    def run(self, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        try:
+            module = self.idle.pop()
+        except IndexError:
+            module = GraphModule(self.library["default"](None, self.threads))
+        try:
+            module.run(**feeds)
+            return module.outputs()
+        finally:
+            self.idle.append(module)
+
+
+class InferenceSession:
+    """An ONNX model ready to run, with ONNX Runtime's calling convention.
+
+    Code written for ONNX Runtime runs by changing the import.  ``sess_options`` gives the number of threads
+    (``intra_op_num_threads``) where ``num_threads`` does not; ``providers``, ``provider_options`` and whatever else
+    ``sess_options`` holds have no effect here.
+
+    Models with open dimensions are compiled for the shapes they are first run with; the ``specialisations`` used
+    last are kept.  May be used by several threads at once.  An error leaves the session as it was.
+    """
+
+    def __init__(
+        self,
+        path_or_bytes: Model,
+        sess_options: Any = None,
+        providers: Sequence[Any] | None = None,
+        provider_options: Sequence[Any] | None = None,
+        *,
+        target: str | Target = "llvm",
+        num_threads: int | None = None,
+        opt_level: int = 3,
+        strict: bool = False,
+        specialisations: int = SPECIALISATIONS,
+        on_progress: Progress | None = None,
+    ) -> None:
+        if specialisations < 1:
+            raise ConfigError(f"specialisations is {specialisations}, but at least 1 must be kept")
+        self._model = path_or_bytes
+        self._target = Target.parse(target)
+        self._threads = resolve_threads(_threads_of(sess_options) if num_threads is None else num_threads)
+        self._options = {"opt_level": opt_level, "strict": strict, "on_progress": on_progress}
+        self._limit = specialisations
+        self._description: ModelDescription = describe_onnx(path_or_bytes)
+        self._inputs = {v.name: v for v in self._description.inputs}
+        self._types = {v.name: _tensor_type(v) for v in self._description.inputs}
+        self._output_names = [v.name for v in self._description.outputs]
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[Shapes, _Specialised] = OrderedDict()
+        self._host_calls: dict[HostCall, None] = {}
+        if all(type_.is_static for type_ in self._types.values()):
+            self._specialised({name: type_.static_shape for name, type_ in self._types.items()})
+
+    # --- description ---
+
+    def get_inputs(self) -> list[NodeArg]:
+        return [NodeArg(v.name, v.type, list(v.shape)) for v in self._description.inputs]
+
+    def get_outputs(self) -> list[NodeArg]:
+        return [NodeArg(v.name, v.type, list(v.shape)) for v in self._description.outputs]
+
+    def get_providers(self) -> list[str]:
+        return ["CPUExecutionProvider"]
+
+    @property
+    def host_calls(self) -> list[HostCall]:
+        """Operators that run in Python, of all shapes compiled so far."""
+        return list(self._host_calls)
+
+    @property
+    def libraries(self) -> list[Library]:
+        """The libraries compiled so far and kept, the one used last at the end."""
+        with self._lock:
+            return [kept.library for kept in self._kept.values()]
+
+    # --- running ---
+
+    def run(
+        self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: Any = None
+    ) -> list[np.ndarray]:
+        """Run the model.
+
+        ``output_names`` chooses results, ``None`` all of them; ``input_feed`` has an array for every input.
+        ``run_options`` has no effect.  Returns new arrays.
+
+        Raises :class:`InputError` for a missing or unknown input, a wrong dtype, rank or shape, and an unknown
+        output; the first run for a shape may raise what compiling raises.
+        """
+        wanted = self._wanted(output_names)
+        feeds = self._checked(input_feed)
+        results = self._specialised({name: array.shape for name, array in feeds.items()}).run(feeds)
+        return [results[i] for i in wanted]
+
+    def _wanted(self, output_names: Sequence[str] | None) -> list[int]:
+        if not output_names:
+            return list(range(len(self._output_names)))
+        for name in output_names:
+            if name not in self._output_names:
+                raise unknown_name(name, self._output_names, "output")
+        return [self._output_names.index(name) for name in output_names]
+
+    def _checked(self, input_feed: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        if not isinstance(input_feed, Mapping):
+            raise InputError(
+                f"the inputs are a {type(input_feed).__name__}, not a dictionary",
+                hint="run(None, {name: array, ...})",
+            )
+        for name in input_feed:
+            if name not in self._inputs:
+                raise unknown_name(name, list(self._inputs))
+        missing = [name for name in self._inputs if name not in input_feed]
+        if missing:
+            raise InputError(
+                f"input{'s' if len(missing) > 1 else ''} missing: {listing(missing)}",
+                hint=f"give an array for every input: {listing(self._inputs)}",
+            )
+        feeds = {name: check_input(name, input_feed[name], type_) for name, type_ in self._types.items()}
+        self._check_symbols(feeds)
+        return feeds
+
+    def _check_symbols(self, feeds: Mapping[str, np.ndarray]) -> None:
+        """Dimensions of one name must have one size."""
+        sizes: dict[str, tuple[int, str]] = {}
+        for name, array in feeds.items():
+            for symbol, size in zip(self._inputs[name].shape, array.shape, strict=True):
+                if not isinstance(symbol, str):
+                    continue
+                known, where = sizes.setdefault(symbol, (size, name))
+                if known != size:
+                    raise InputError(
+                        f"dimension {symbol!r} is {known} in input {where!r} but {size} in input {name!r}",
+                        hint="dimensions of the same name must have the same size",
+                    )
+
+    def _specialised(self, shapes: Mapping[str, tuple[int, ...]]) -> _Specialised:
+        key = tuple(shapes[name] for name in self._inputs)
+        with self._lock:
+            found = self._kept.pop(key, None) or self._compile(shapes)
+            self._kept[key] = found
+            while len(self._kept) > self._limit:
+                self._kept.popitem(last=False)
+            return found
+
+    def _compile(self, shapes: Mapping[str, tuple[int, ...]]) -> _Specialised:
+        open_shapes = {name: shape for name, shape in shapes.items() if not self._types[name].is_static}
+        library = compile(self._model, self._target, shape_dict=open_shapes, num_threads=self._threads, **self._options)
+        self._host_calls.update(dict.fromkeys(library.host_calls))
+        return _Specialised(library, self._threads)
+
+
+def _tensor_type(value: ValueDescription) -> TensorType:
+    return TensorType(tuple(d if isinstance(d, int) else None for d in value.shape), value.dtype)
+
+
+def _threads_of(sess_options: Any) -> int | None:
+    """The thread count of an ONNX Runtime options object; its 0 means all cores."""
+    return int(getattr(sess_options, "intra_op_num_threads", 0)) or None
