@@ -85,7 +85,7 @@ def _comparison(op: str, dtype: str) -> str:
     return (spell.UNSIGNED_COMPARE if is_unsigned(dtype) else spell.SIGNED_COMPARE)[op]
 
 
-def binary(w: Writer, op: str, a: Val, b: Val, min_max_native: bool = False) -> Val:
+def binary(w: Writer, op: str, a: Val, b: Val) -> Val:
     """``Binary`` of the loop IR on registers of one dtype."""
     if op in ("eq", "ne", "lt", "le"):
         return compare(w, op, a, b)
@@ -93,7 +93,7 @@ def binary(w: Writer, op: str, a: Val, b: Val, min_max_native: bool = False) -> 
         return _bool(w, op, a, b)
     a, b = aligned(w, a, b)
     if is_float(a.dtype):
-        return _float(w, op, a, b, min_max_native)
+        return _float(w, op, a, b)
     return _int(w, op, a, b)
 
 
@@ -111,20 +111,18 @@ def _plain(w: Writer, instruction: str, a: Val, b: Val) -> Val:
     return Val(w.pure(f"{instruction} {typed(a)}, {b.text}"), a.dtype, a.lanes)
 
 
-def call(w: Writer, function: str, *args: Val) -> Val:
+def call(w: Writer, function: str, *args: Val, flags: str = "") -> Val:
     """An LLVM intrinsic whose operands and result have one type."""
     first = args[0]
     kind = type_text(first.dtype, first.lanes)
     symbol = f"@llvm.{function}.{mangled(first.dtype, first.lanes)}"
     w.declare(symbol, f"declare {kind} {symbol}({', '.join([kind] * len(args))})")
-    return Val(w.pure(f"call {kind} {symbol}({', '.join(typed(a) for a in args)})"), first.dtype, first.lanes)
+    return Val(w.pure(f"call {flags}{kind} {symbol}({', '.join(typed(a) for a in args)})"), first.dtype, first.lanes)
 
 
-def _float(w: Writer, op: str, a: Val, b: Val, min_max_native: bool) -> Val:
+def _float(w: Writer, op: str, a: Val, b: Val) -> Val:
     if op in ("min", "max"):
-        if min_max_native:
-            return call(w, f"{op}imum", a, b)
-        return _float_min_max(w, op, a, b)
+        return call(w, f"{op}imum", a, b, flags="nsz ")  # the sign of a zero is free: one instruction with a constant
     if op == "pow":
         return call(w, "pow", a, b)
     if op == "floordiv":
@@ -134,18 +132,6 @@ def _float(w: Writer, op: str, a: Val, b: Val, min_max_native: bool) -> Val:
     if op not in spell.FLOAT_BINARY:
         raise CompilerError(f"{op} is not defined for {a.dtype}", hint="cast to an integer first")
     return _plain(w, spell.FLOAT_BINARY[op], a, b)
-
-
-def _float_min_max(w: Writer, op: str, a: Val, b: Val) -> Val:
-    """NaN where either is, in the operand order that becomes one instruction where one side is a constant."""
-    if not a.text.startswith("%"):
-        a, b = b, a
-    test = "fcmp olt" if op == "max" else "fcmp ogt"
-    replaced = Val(w.pure(f"{test} {typed(a)}, {b.text}"), "bool", a.lanes)
-    found = select(w, replaced, b, a)  # NaN of a stays: every comparison with it is false
-    if not b.text.startswith("%"):
-        return found
-    return select(w, Val(w.pure(f"fcmp uno {typed(b)}, {b.text}"), "bool", b.lanes), b, found)
 
 
 def _float_floormod(w: Writer, a: Val, b: Val) -> Val:

@@ -339,11 +339,7 @@ def _constant_extent(loop: For) -> int:
 
 def _is_shared_work(stmt: Stmt) -> bool:
     """True where threads have to enter the statement together."""
-    return any(
-        isinstance(s, (Barrier, Alloc)) or (isinstance(s, For) and s.kind is LoopKind.PARALLEL)
-        for s in walk_stmts(stmt)
-        if not isinstance(s, Alloc) or s.buffer.scope == "global"
-    )
+    return any(isinstance(s, Barrier) or isinstance(s, For) and s.kind is LoopKind.PARALLEL for s in walk_stmts(stmt))
 
 
 def _is_shaped(loop: For) -> bool:

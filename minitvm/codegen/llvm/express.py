@@ -60,8 +60,7 @@ def _node(c: Context, node: LoopExpr) -> Value:
 def _binary(c: Context, op: str, a: Value, b: Value) -> Value:
     if not isinstance(a, Val) and not isinstance(b, Val):
         return index.binary(c, op, a, b)
-    native = "neon" in c.machine.features
-    return c.symbolic(arith.binary(c.w, op, index.register(c, a), index.register(c, b), native))
+    return c.symbolic(arith.binary(c.w, op, index.register(c, a), index.register(c, b)))
 
 
 _RANGES = {"bool": (0, 1)} | {

@@ -130,6 +130,8 @@ def _neg(w: Writer, value: Val) -> Val:
 
 
 def _not(w: Writer, value: Val) -> Val:
+    if value.text in ("true", "false"):
+        return literal(value.text == "false", "bool")
     return Val(w.pure(f"xor {typed(value)}, {literal(-1, value.dtype, value.lanes).text}"), value.dtype, value.lanes)
 
 
