@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from minitvm.ir.expr import Call, Expr, Function, Tuple, TupleGetItem
+from minitvm.ir.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem, Var
 from minitvm.ir.op import Fusion
 from minitvm.ir.types import TensorType, TupleType
 from minitvm.ir.visitor import children, is_scalar_constant, post_order
@@ -99,7 +99,7 @@ def post_dominators(nodes: list[GraphNode]) -> list[DominatorNode]:
 
 
 def _place(node: GraphNode, tree: dict[int, DominatorNode]) -> DominatorNode:
-    if node.extern or not node.outputs or not children(node.expr):
+    if node.extern or not node.outputs or isinstance(node.expr, (Var, Constant)):
         return DominatorNode(node, None, 1, Fusion.OPAQUE)
     first, pattern = node.outputs[0]
     parent: DominatorNode | None = tree[first.index]

@@ -182,7 +182,7 @@ class Partition:
 
     def _note(self, node: GraphNode, target: GraphNode | None, reason: str, fused: bool = False) -> None:
         known = self.notes.get(node.expr)
-        if isinstance(node.expr, Call) and (fused or known is None or not known.fused):
+        if isinstance(node.expr, Call) and (known is None or not known.fused):
             self.notes[node.expr] = FusionNote(node.expr, target.expr if target else None, fused, reason)
 
 
