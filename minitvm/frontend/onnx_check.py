@@ -38,7 +38,7 @@ def subgraphs(node: onnx.NodeProto) -> list[onnx.GraphProto]:
     return found + [g for a in node.attribute if a.type == onnx.AttributeProto.GRAPHS for g in a.graphs]
 
 
-def all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+def all_nodes(graph: onnx.GraphProto | onnx.FunctionProto) -> Iterator[onnx.NodeProto]:
     """Every node of a graph and of the graphs inside it."""
     for node in graph.node:
         yield node
@@ -46,10 +46,12 @@ def all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
             yield from all_nodes(inner)
 
 
-def check_supported(model: onnx.ModelProto, is_supported: Callable[[onnx.NodeProto], bool]) -> None:
+def check_supported(
+    graph: onnx.GraphProto | onnx.FunctionProto, is_supported: Callable[[onnx.NodeProto], bool]
+) -> None:
     """Raises :class:`UnsupportedOperatorError` that lists every operator without a builder, with its nodes."""
     missing: dict[str, list[str]] = {}
-    for node in all_nodes(model.graph):
+    for node in all_nodes(graph):
         if not is_supported(node):
             domain = normal_domain(node.domain)
             kind = f"{domain}.{node.op_type}" if domain else node.op_type

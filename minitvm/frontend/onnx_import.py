@@ -22,10 +22,14 @@ from minitvm.frontend import (  # noqa: F401  (register the builders)
     onnx_matmul,
     onnx_nn,
     onnx_norm,
+    onnx_quantize,
     onnx_reduce,
+    onnx_resize,
+    onnx_rnn,
     onnx_tensor,
 )
 from minitvm.frontend.onnx_check import check_supported, normal_domain, opsets_of, ordered_nodes
+from minitvm.frontend.onnx_functions import definition_of, has_definition
 from minitvm.frontend.onnx_model import LoadedModel, ModelSource, ValueDescription, describe_value, load_model
 from minitvm.frontend.onnx_node import OnnxNode, label_of, place_of
 from minitvm.frontend.onnx_registry import Outputs, builder_for
@@ -74,7 +78,7 @@ def from_onnx(
     """
     loaded = load_model(model)
     importer = Importer(loaded, opsets_of(loaded.proto), freeze_params)
-    check_supported(loaded.proto, importer.supports)
+    check_supported(loaded.proto.graph, importer.supports)
     return importer.run(dict(shape_dict or {}), dict(dtype_dict or {}))
 
 
@@ -108,20 +112,23 @@ class Importer:
     """The state of one import: weights found so far, and the arrays of variables that are weights."""
 
     def __init__(self, model: LoadedModel, opsets: dict[str, int], freeze: bool) -> None:
-        self.model = model
+        self.proto = model.proto
+        self.folder = model.folder
         self.opsets = opsets
         self.freeze = freeze
         self.known: dict[Expr, np.ndarray] = {}
         self.weights: list[Var] = []
 
-    def supports(self, node: onnx.NodeProto) -> bool:
-        return builder_for(normal_domain(node.domain), node.op_type, self.opset_of(node)) is not None
+    def supports(self, node: onnx.NodeProto, opset: int | None = None) -> bool:
+        version = self.opset_of(node) if opset is None else opset
+        known = builder_for(normal_domain(node.domain), node.op_type, version)
+        return known is not None or has_definition(node, version, self.supports)
 
     def opset_of(self, node: onnx.NodeProto) -> int:
         return self.opsets.get(normal_domain(node.domain), 1)
 
     def run(self, shapes: dict[str, Sequence[int | None]], dtypes: dict[str, str]) -> tuple[Module, dict[str, Any]]:
-        graph = self.model.proto.graph
+        graph = self.proto.graph
         scope = Scope()
         inputs = self._inputs(shapes, dtypes)
         scope.values.update({v.name: v for v in inputs})
@@ -136,7 +143,7 @@ class Importer:
         """Imports the weights and nodes of a graph into ``scope``; its outputs in order."""
         for tensor in graph.initializer:
             if tensor.name not in scope.values:
-                array = array_of(tensor, self.model.folder)
+                array = array_of(tensor, self.folder)
                 scope.values[tensor.name] = self._literal(tensor.name, array, is_main)
         if graph.sparse_initializer:
             raise FrontendError("the model has sparse initializers, which minitvm does not read")
@@ -172,11 +179,11 @@ class Importer:
         self.weights.append(variable)
         return variable
 
-    def _import_node(self, node: onnx.NodeProto, scope: Scope, is_main: bool) -> None:
+    def _import_node(self, node: onnx.NodeProto, scope: Scope, is_main: bool, label: str | None = None) -> None:
         inputs = [self._value(name, scope) if name else None for name in node.input]
         opset = self.opset_of(node)
         view = OnnxNode(node, inputs, opset, self.known, (self, scope))
-        with span_scope((label_of(node),)):
+        with span_scope((label or label_of(node),)):
             outputs = self._build(view)
         if node.op_type == "Constant" and isinstance(outputs[0], Constant):
             outputs = [self._literal(node.output[0], outputs[0].value, is_main)]
@@ -186,8 +193,7 @@ class Importer:
 
     def _build(self, node: OnnxNode) -> list[Expr | None]:
         """Runs the node's builder.  What a malformed node makes numpy or Python say becomes an error with its name."""
-        builder = builder_for(normal_domain(node.proto.domain), node.op_type, node.opset)
-        assert builder is not None, node.op_type
+        builder = builder_for(normal_domain(node.proto.domain), node.op_type, node.opset) or self._by_definition
         try:
             return _as_list(builder(node))
         except MiniTVMError as error:
@@ -195,8 +201,24 @@ class Importer:
         except (ValueError, IndexError, KeyError, TypeError, ArithmeticError, AttributeError) as error:
             raise node.fail(f"malformed: {error}", "check the model with onnx.checker.check_model") from error
 
+    def _by_definition(self, node: OnnxNode) -> list[Expr | None]:
+        """The operator as ONNX defines it by others: the definition's nodes, imported in a scope of their own."""
+        body = definition_of(node)
+        scope = Scope()
+        scope.values.update({n: v for n, v in zip(body.input, node.inputs, strict=False) if v is not None})
+        outer, self.opsets = self.opsets, {normal_domain(o.domain): int(o.version) for o in body.opset_import}
+        absent = set(body.input) - set(scope.values)
+        try:
+            check_supported(body, self.supports)
+            for inner in body.node:
+                inner.input[:] = ["" if name in absent else name for name in inner.input]
+                self._import_node(inner, scope, is_main=False, label=label_of(node.proto))
+        finally:
+            self.opsets = outer
+        return [scope.values.get(name) for name in body.output]
+
     def _inputs(self, shapes: dict[str, Sequence[int | None]], dtypes: dict[str, str]) -> list[Var]:
-        graph = self.model.proto.graph
+        graph = self.proto.graph
         weights = {t.name for t in graph.initializer}
         given = [v for v in graph.input if v.name not in weights or v.name in shapes]
         names = [v.name for v in given]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -13,10 +13,10 @@ import onnx
 from minitvm.errors import FrontendError
 from minitvm.frontend.onnx_tensor_data import array_of, dtype_name
 from minitvm.ir.builder import call_op
-from minitvm.ir.expr import Call, Constant, Expr, Function, Tuple
-from minitvm.ir.op import Op
+from minitvm.ir.evaluate import evaluate, evaluate_call
+from minitvm.ir.expr import Call, Constant, Expr, Function, Tuple, Var
 from minitvm.ir.types import Dim, TensorType, TupleType, tensor_fields
-from minitvm.ir.visitor import simplify_projection
+from minitvm.ir.visitor import post_order, simplify_projection
 
 FOLD_LIMIT = 1 << 16
 """Results with more elements stay calls, so that importing never materialises what a pass may avoid."""
@@ -87,10 +87,12 @@ class OnnxNode:
 
     def attr(self, name: str, default: Any = None) -> Any:
         """An attribute as a Python value, or the operator's default, or ``default``."""
-        proto = self._attributes.get(name)
-        if proto is None:
-            proto = self._default(name)
+        proto = self.attribute_proto(name)
         return default if proto is None else attribute_value(proto)
+
+    def attribute_proto(self, name: str) -> Any:
+        """The attribute as given, or its default; ``None`` where there is neither."""
+        return self._attributes.get(name) or self._default(name)
 
     def has(self, name: str) -> bool:
         return name in self._attributes
@@ -120,6 +122,8 @@ class OnnxNode:
     def constant(self, index: int, what: str) -> np.ndarray:
         """The value of an input that must be known while importing, such as the shape of a Reshape."""
         found = self.known(index)
+        if found is None:
+            found = evaluate_known(self[index], self._known)
         if found is None:
             raise self.fail(
                 f"{what} (input {index}) is computed when the model runs; minitvm needs it while importing",
@@ -178,7 +182,7 @@ def fold(call: Call) -> Expr:
     values = [_constant_value(arg) for arg in call.args]
     if any(v is None for v in values) or not _is_small(call):
         return call
-    return _as_constants(call_reference(op, values), call)
+    return _as_constants(evaluate_call(call, *values), call)
 
 
 def _constant_value(expr: Expr) -> Any:
@@ -195,16 +199,19 @@ def _is_small(call: Call) -> bool:
     return all(not t.is_static or math.prod(t.static_shape) <= FOLD_LIMIT for t in tensor_fields(call.type))
 
 
-def call_reference(op: Op, values: Sequence[Any]) -> Any:
-    with np.errstate(all="ignore"):
-        return op.reference(*values)
-
-
 def _as_constants(result: Any, call: Call) -> Expr:
     if isinstance(call.type, TupleType):
         fields = zip(result, call.type.fields, strict=True)
-        return Tuple([Constant(np.asarray(v, t.dtype), span=call.span) for v, t in fields if isinstance(t, TensorType)])
-    return Constant(np.asarray(result, call.tensor_type.dtype), span=call.span)
+        return Tuple([Constant(v, span=call.span) for v, t in fields if isinstance(t, TensorType)])
+    return Constant(result, span=call.span)
+
+
+def evaluate_known(expr: Expr, known: dict[Expr, np.ndarray]) -> np.ndarray | None:
+    """The value of an expression over constants and weights alone; ``None`` where it depends on an input."""
+    leaves = [node for node in post_order(expr) if isinstance(node, Var)]
+    if any(leaf not in known for leaf in leaves):
+        return None
+    return np.asarray(evaluate(Function(leaves, expr), *(known[leaf] for leaf in leaves)))
 
 
 def scalar(value: float, like: Expr | str) -> Constant:
@@ -235,6 +242,3 @@ def cast(expr: Expr, dtype: str) -> Expr:
 def onnx_dtype(node: OnnxNode, code: int) -> str:
     """The dtype of an ONNX type code (``to``, ``dtype``); :class:`FrontendError` naming the node."""
     return dtype_name(code, lambda message, hint: node.fail(message, hint))
-
-
-Rejecter = Callable[[str, "str | None"], FrontendError]

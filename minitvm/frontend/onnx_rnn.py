@@ -1,0 +1,163 @@
+"""ONNX recurrent layers: one dense layer projects all steps at once, ``nn.lstm``, ``nn.gru``, ``nn.rnn`` recur.
+
+Weights: W (directions, gates * hidden, input), R (directions, gates * hidden, hidden),
+B (directions, 2 * gates * hidden): the projection's biases, then the recurrence's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from minitvm.frontend.onnx_node import OnnxNode, emit, emit_many
+from minitvm.frontend.onnx_registry import onnx_op
+from minitvm.frontend.onnx_tensor import reshaped
+from minitvm.ir.expr import Constant, Expr
+
+_GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
+_ACTIVATIONS = {"RNN": ["Tanh"], "GRU": ["Sigmoid", "Tanh"], "LSTM": ["Sigmoid", "Tanh", "Tanh"]}
+
+
+@dataclass(frozen=True)
+class Layer:
+    """What all directions share.  x: (steps, batch, features)."""
+
+    node: OnnxNode
+    x: Expr
+    hidden: int
+    directions: int
+
+    @property
+    def gates(self) -> int:
+        return _GATES[self.node.op_type]
+
+    @property
+    def batch(self) -> int:
+        return self.x.shape[1]
+
+    def part(self, value: Expr, direction: int) -> Expr:
+        """One direction's share of a tensor whose first dimension is directions, without that dimension."""
+        if self.directions == 1:
+            return emit("squeeze", value, axis=(0,))
+        cut = emit("strided_slice", value, begin=(direction,), end=(direction + 1,), axes=(0,))
+        return emit("squeeze", cut, axis=(0,))
+
+    def initial(self, index: int, direction: int) -> Expr:
+        """A state at the start, (batch, hidden): input ``index``, or zeros."""
+        given = self.node.get(index)
+        if given is None:
+            return Constant(np.zeros((self.batch, self.hidden), self.x.dtype))
+        if self.node.attr("layout", 0):
+            given = emit("transpose", given, axes=(1, 0, 2))
+        return self.part(given, direction)
+
+    def biases(self, direction: int) -> tuple[Expr | None, Expr | None]:
+        """Of the projection and of the recurrence, each (gates * hidden,)."""
+        if self.node.get(3) is None:
+            return None, None
+        both, size = self.part(self.node[3], direction), self.gates * self.hidden
+        low = emit("strided_slice", both, begin=(0,), end=(size,), axes=(0,))
+        return low, emit("strided_slice", both, begin=(size,), end=(2 * size,), axes=(0,))
+
+    def projected(self, direction: int, bias: Expr | None) -> Expr:
+        """The input's share of the gates at every step: (steps, batch, gates * hidden)."""
+        steps, batch, features = self.x.shape
+        rows = reshaped(self.x, [steps * batch, features], allowzero=True)
+        product = emit("nn.dense", rows, self.part(self.node[1], direction))
+        if bias is not None:
+            product = emit("nn.bias_add", product, bias, axis=1)
+        return reshaped(product, [steps, batch, self.gates * self.hidden], allowzero=True)
+
+    def is_reverse(self, direction: int) -> bool:
+        return direction == 1 or self.node.attr("direction") == "reverse"
+
+
+@onnx_op("RNN", since=7)
+def rnn(node: OnnxNode) -> list[Expr | None]:
+    layer = _layer(node)
+
+    def run(direction: int) -> list[Expr]:
+        bias, other = layer.biases(direction)
+        xw = layer.projected(direction, _sum(bias, other))
+        state = layer.initial(5, direction)
+        return emit_many("nn.rnn", xw, layer.part(node[2], direction), state, reverse=layer.is_reverse(direction))
+
+    return _outputs(layer, run)
+
+
+@onnx_op("GRU", since=7)
+def gru(node: OnnxNode) -> list[Expr | None]:
+    layer = _layer(node)
+
+    def run(direction: int) -> list[Expr]:
+        bias, recurrent = layer.biases(direction)
+        zeros = Constant(np.zeros(3 * layer.hidden, layer.x.dtype))
+        return emit_many(
+            "nn.gru",
+            layer.projected(direction, bias),
+            layer.part(node[2], direction),
+            zeros if recurrent is None else recurrent,
+            layer.initial(5, direction),
+            linear_before_reset=bool(node.attr("linear_before_reset")),
+            reverse=layer.is_reverse(direction),
+        )
+
+    return _outputs(layer, run)
+
+
+@onnx_op("LSTM", since=7)
+def lstm(node: OnnxNode) -> list[Expr | None]:
+    layer = _layer(node)
+    if node.attr("input_forget", 0):
+        raise node.refuse("input_forget")
+
+    def run(direction: int) -> list[Expr]:
+        xw = layer.projected(direction, _sum(*layer.biases(direction)))
+        peepholes = [] if node.get(7) is None else [layer.part(node[7], direction)]
+        states = [layer.initial(5, direction), layer.initial(6, direction)]
+        recurrent = layer.part(node[2], direction)
+        return emit_many("nn.lstm", xw, recurrent, *states, *peepholes, reverse=layer.is_reverse(direction))
+
+    return _outputs(layer, run)
+
+
+def _layer(node: OnnxNode) -> Layer:
+    directions = 2 if node.attr("direction") == "bidirectional" else 1
+    _check_supported(node, directions)
+    x = emit("transpose", node[0], axes=(1, 0, 2)) if node.attr("layout", 0) else node[0]
+    layer = Layer(node, x, node[2].shape[2], directions)
+    lengths = node.known(4)
+    if node.get(4) is not None and (lengths is None or np.any(lengths != x.shape[0])):
+        raise node.fail("sequence_lens shorter than the input is not supported", "pad the sequences, or cut the input")
+    return layer
+
+
+def _check_supported(node: OnnxNode, directions: int) -> None:
+    found = [name.lower() for name in node.attr("activations")] if node.has("activations") else []
+    if found and found != [name.lower() for name in _ACTIVATIONS[node.op_type] * directions]:
+        raise node.refuse("activations", f"supported: {', '.join(_ACTIVATIONS[node.op_type])}")
+    if node.attr("clip"):
+        raise node.refuse("clip")
+
+
+def _sum(a: Expr | None, b: Expr | None) -> Expr | None:
+    return None if a is None or b is None else emit("add", a, b)
+
+
+def _outputs(layer: Layer, run: object) -> list[Expr | None]:
+    """Y (steps, directions, batch, hidden) and the last states (directions, batch, hidden); batch first by layout."""
+    found = [run(d) for d in range(layer.directions)]  # type: ignore[operator]
+    results = [_joined([one[0] for one in found], 1)]
+    results += [_joined([one[i] for one in found], 0) for i in range(1, len(found[0]))]
+    if not layer.node.attr("layout", 0):
+        return list(results)
+    return [
+        emit("transpose", results[0], axes=(2, 0, 1, 3)),
+        *(emit("transpose", r, axes=(1, 0, 2)) for r in results[1:]),
+    ]
+
+
+def _joined(parts: list[Expr], axis: int) -> Expr:
+    grown = [emit("expand_dims", part, axis=axis) for part in parts]
+    return grown[0] if len(grown) == 1 else emit("concatenate", grown, axis=axis)
