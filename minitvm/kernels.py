@@ -149,7 +149,7 @@ def source_fingerprint() -> str:
 
 
 def group_text(group: Function) -> str:
-    """Everything that a group's kernel depends on, as text: operators, attributes, types, literals, shape of the DAG."""
+    """All that a group's kernel depends on, as text: operators, attributes, types, literals, who uses what."""
     number: dict[Expr, int] = {}
     lines = []
     for node in post_order(*group.params, group.body):

@@ -119,7 +119,7 @@ class InferenceSession:
         self._model = path_or_bytes
         self._target = Target.parse(target)
         self._threads = resolve_threads(_threads_of(sess_options) if num_threads is None else num_threads)
-        self._options = {"opt_level": opt_level, "strict": strict, "on_progress": on_progress}
+        self._opt_level, self._strict, self._on_progress = opt_level, strict, on_progress
         self._limit = specialisations
         self._description: ModelDescription = describe_onnx(path_or_bytes)
         self._inputs = {v.name: v for v in self._description.inputs}
@@ -223,7 +223,15 @@ class InferenceSession:
 
     def _compile(self, shapes: Mapping[str, tuple[int, ...]]) -> _Specialised:
         open_shapes = {name: shape for name, shape in shapes.items() if not self._types[name].is_static}
-        library = compile(self._model, self._target, shape_dict=open_shapes, num_threads=self._threads, **self._options)
+        library = compile(
+            self._model,
+            self._target,
+            self._opt_level,
+            open_shapes,
+            num_threads=self._threads,
+            strict=self._strict,
+            on_progress=self._on_progress,
+        )
         self._host_calls.update(dict.fromkeys(library.host_calls))
         return _Specialised(library, self._threads)
 

@@ -33,45 +33,12 @@ from minitvm.runtime.param_dict import load_arrays, save_param_dict
 FORMAT = "minitvm-library"
 FORMAT_VERSION = 1
 
-_NOT_CODE = frozenset(
-    [
-        "64bit",
-        "cldemote",
-        "clflushopt",
-        "clwb",
-        "clzero",
-        "cx8",
-        "enqcmd",
-        "fsgsbase",
-        "fxsr",
-        "hreset",
-        "invpcid",
-        "lwp",
-        "movdir64b",
-        "movdiri",
-        "mwaitx",
-        "pconfig",
-        "pku",
-        "prfchw",
-        "ptwrite",
-        "rdpid",
-        "rdpru",
-        "rtm",
-        "sahf",
-        "serialize",
-        "sgx",
-        "shstk",
-        "tsxldtrk",
-        "uintr",
-        "vzeroupper",
-        "waitpkg",
-        "wbnoinvd",
-        "xsave",
-        "xsavec",
-        "xsaveopt",
-        "xsaves",
-    ]
-)
+_NOT_CODE = frozenset({
+    "64bit", "cldemote", "clflushopt", "clwb", "clzero", "cx8", "enqcmd", "fsgsbase", "fxsr", "hreset", "invpcid",
+    "lwp", "movdir64b", "movdiri", "mwaitx", "pconfig", "pku", "prfchw", "ptwrite", "rdpid", "rdpru", "rtm", "sahf",
+    "serialize", "sgx", "shstk", "tsxldtrk", "uintr", "vzeroupper", "waitpkg", "wbnoinvd", "xsave", "xsavec",
+    "xsaveopt", "xsaves",
+})  # fmt: skip
 """Features that kernels make no use of, so that a machine without them may still run the code."""
 
 

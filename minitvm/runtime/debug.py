@@ -79,7 +79,7 @@ class GraphModuleDebug(GraphModule):
             return self.instance.host_step(index)
         return lambda: None
 
-    def run(self, number: int = 1, **inputs: Any) -> None:  # type: ignore[override]
+    def run(self, number: int = 1, **inputs: Any) -> None:
         """Run every node ``number`` times in order, keep its results, print the table and write the dumps."""
         self.run_quietly(number, **inputs)
         print(self.table())

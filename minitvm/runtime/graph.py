@@ -95,7 +95,7 @@ _Value: TypeAlias = "Entry | tuple[Any, ...]"
 def _flatten(value: _Value, type_: Type) -> list[Entry]:
     if isinstance(type_, TupleType):
         return [e for v, t in zip(value, type_.fields, strict=True) for e in _flatten(v, t)]
-    return [value]  # type: ignore[list-item]
+    return [value]
 
 
 def _unflatten(type_: Type, node: int, start: int = 0) -> tuple[_Value, int]:

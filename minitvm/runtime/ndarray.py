@@ -63,7 +63,8 @@ def aligned_empty(shape: Sequence[int], dtype: Any) -> np.ndarray:
     nbytes = math.prod(shape) * kind.itemsize
     memory = np.empty(nbytes + ALIGNMENT, np.uint8)
     start = -memory.ctypes.data % ALIGNMENT
-    return memory[start : start + nbytes].view(kind).reshape(tuple(shape))
+    found: np.ndarray = memory[start : start + nbytes].view(kind).reshape(tuple(shape))
+    return found
 
 
 def aligned(value: np.ndarray) -> np.ndarray:
@@ -80,13 +81,13 @@ class NDArray:
 
     __slots__ = ("_data", "device")
 
-    def __init__(self, data: np.ndarray[Any, Any], where: Device | None = None) -> None:
-        self._data = data
+    def __init__(self, data: np.ndarray, where: Device | None = None) -> None:
+        self._data: np.ndarray = data
         self.device = where or cpu()
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return self._data.shape
+        return tuple(self._data.shape)
 
     @property
     def dtype(self) -> str:
@@ -98,7 +99,7 @@ class NDArray:
 
     def numpy(self) -> np.ndarray:
         """A copy as a numpy array."""
-        return self._data.copy()
+        return np.array(self._data)
 
     asnumpy = numpy
 
@@ -120,8 +121,7 @@ class NDArray:
         return target.copyfrom(self._data)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        found = self._data if dtype is None else self._data.astype(dtype, copy=False)
-        return found.copy() if copy else found
+        return np.array(self._data, dtype, copy=True) if copy else np.asarray(self._data, dtype)
 
     def __dlpack__(self, **options: Any) -> Any:
         return self._data.__dlpack__(**options)
