@@ -253,8 +253,8 @@ class _Lanes:
             if outside.any():
                 lane = int(np.argmax(outside))
                 raise CompilerError(
-                    f"{self.kernel.name} reaches outside of {buffer.name}: index {int(value[lane])} in dimension {axis} "
-                    f"of extent {buffer.shape[axis]}",
+                    f"{self.kernel.name} reaches outside of {buffer.name}: "
+                    f"index {int(value[lane])} in dimension {axis} of extent {buffer.shape[axis]}",
                     where=self._place(index, lane),
                 )
             offset = offset + value * stride

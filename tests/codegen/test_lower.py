@@ -12,6 +12,7 @@ from op_samples import SAMPLES, Sample
 from minitvm.codegen.interp import run_kernel
 from minitvm.codegen.lower import lower
 from minitvm.codegen.problem import TEMPLATES
+from minitvm.codegen.simplify import simplify
 from minitvm.ir.builder import call_op, const, function, var
 from minitvm.ir.expr import Call, Expr, Function, Tuple, Var
 from minitvm.ir.types import type_of
@@ -43,7 +44,7 @@ def as_function(sample: Sample) -> tuple[Function, list[np.ndarray]]:
 
 
 def run(function_: Function, arrays: list[np.ndarray]) -> tuple[np.ndarray, ...]:
-    kernel = lower(function_, "kernel", MACHINE)
+    kernel = simplify(lower(function_, "kernel", MACHINE))
     inputs = [a.reshape(p.shape) for a, p in zip(arrays, kernel.inputs, strict=True)]
     return run_kernel(kernel, *inputs, check_races=True)
 
