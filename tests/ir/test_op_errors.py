@@ -279,7 +279,7 @@ def test_a_rejected_call_names_its_arguments_and_its_origin() -> None:
         b.call_op("add", x, y, span=("Add_17",))
     assert str(error.value) == (
         "add: shapes do not broadcast: Tensor[(2, 3), float32] and Tensor[(4,), float32]\n"
-        "  | add(%x, %y)      from ONNX node 'Add_17'\n"
+        '  | add(%x, %y)      from ONNX node "Add_17"\n'
         "  |   %x: Tensor[(2, 3), float32]\n"
         "  |   %y: Tensor[(4,), float32]\n"
         "  = hint: dimension -1 is 3 and 4; they must agree or be 1"
