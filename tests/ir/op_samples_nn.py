@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from op_samples import Sample, floats, ints, row
+from op_samples import Sample, floats, ints, row, scalar
 
 
 def _conv(name: str, data: Any, weight: Any, **attributes: Any) -> Sample:
@@ -173,6 +173,91 @@ LAYOUTS = [
     row("layout_transform", ints(6, 5), src_layout="NC", dst_layout="NC3n"),
 ]
 
+
+def _recurrent(name: str, steps: int, batch: int, hidden: int, gates: int, *rest: Any, **attributes: Any) -> Sample:
+    xw, weight = floats(steps, batch, gates * hidden), floats(gates * hidden, hidden, low=-1, high=1)
+    return row(name, xw, weight, *rest, **attributes)
+
+
+RECURRENT = [
+    _recurrent("nn.lstm", 4, 2, 3, 4, floats(2, 3), floats(2, 3)),
+    _recurrent("nn.lstm", 3, 1, 4, 4, floats(1, 4), floats(1, 4), floats(12), reverse=True),
+    _recurrent("nn.gru", 4, 2, 3, 3, floats(9), floats(2, 3)),
+    _recurrent("nn.gru", 3, 2, 4, 3, floats(12), floats(2, 4), linear_before_reset=True, reverse=True),
+    _recurrent("nn.rnn", 4, 2, 3, 1, floats(2, 3)),
+    _recurrent("nn.rnn", 2, 1, 5, 1, floats(1, 5), reverse=True),
+]
+
+_RESIZE = "image.resize2d"
+RESIZES = [
+    row(_RESIZE, floats(1, 2, 3, 5), size=(7, 8)),
+    row(_RESIZE, floats(1, 2, 7, 6), size=(3, 4), coordinate_transformation_mode="asymmetric"),
+    row(_RESIZE, floats(1, 4, 3, 2), size=(5, 6), coordinate_transformation_mode="align_corners", layout="NHWC"),
+    row(_RESIZE, floats(1, 2, 4, 3, 4, dtype="float16"), size=(3, 6), layout="NCHW4c"),
+    row(_RESIZE, floats(1, 2, 5, 5), size=(1, 3), coordinate_transformation_mode="pytorch_half_pixel"),
+    row(_RESIZE, floats(1, 2, 4, 4), size=(6, 6), scales=(1.7, 1.6), coordinate_transformation_mode="asymmetric"),
+    row(_RESIZE, floats(1, 2, 4, 5), size=(7, 3), method="cubic"),
+    row(_RESIZE, floats(1, 2, 4, 5), size=(7, 9), method="cubic", cubic_alpha=-0.75, scales=(1.9, 1.8)),
+    *(
+        row(_RESIZE, floats(1, 1, 5, 4), size=size, method="nearest_neighbor", rounding_method=r, **mode)
+        for size in ((10, 6), (3, 2))
+        for r, mode in (
+            ("", {}),
+            ("floor", {"coordinate_transformation_mode": "asymmetric"}),
+            ("ceil", {"coordinate_transformation_mode": "half_pixel_symmetric"}),
+            ("round_prefer_floor", {}),
+            ("round_prefer_ceil", {"coordinate_transformation_mode": "pytorch_half_pixel"}),
+            ("", {"coordinate_transformation_mode": "align_corners"}),
+        )
+    ),
+    row(_RESIZE, ints(1, 3, 4, 2, dtype="uint8", low=0), size=(8, 12), method="nearest_neighbor", layout="NHWC"),
+    row("nn.upsampling", floats(1, 2, 3, 4), scale_h=2, scale_w=3),
+    row("nn.upsampling", floats(1, 3, 4, 2), scale_h=2, scale_w=1.5, method="bilinear", layout="NHWC"),
+    row("nn.upsampling", floats(1, 2, 3, 4), scale_h=2, scale_w=2, method="bicubic", align_corners=True),
+]
+
+PADS = [
+    row("nn.pad", floats(2, 3), floats(), pad_width=((1, 0), (2, 3))),
+    row("nn.pad", floats(2, 3), pad_width=((0, 0), (2, 0))),
+    row("nn.pad", ints(2, 3), ints(1), pad_width=((1, 1), (0, 0))),
+    row("nn.pad", floats(2, 3, 4), floats(), pad_width=((0, 0), (2, 1), (3, 3)), pad_mode="reflect"),
+    row("nn.pad", floats(2, 3, 4), pad_width=((2, 0), (0, 5), (0, 0)), pad_mode="edge"),
+    row("nn.depth_to_space", floats(2, 12, 2, 3), block_size=2),
+    row("nn.depth_to_space", floats(1, 2, 3, 8), block_size=2, mode="CRD", layout="NHWC"),
+    row("nn.space_to_depth", floats(2, 3, 4, 6), block_size=2),
+    row("nn.space_to_depth", floats(1, 3, 6, 2), block_size=3, layout="NHWC"),
+]
+
+
+def _zeros(*shape: int, dtype: str) -> np.ndarray:
+    info = np.iinfo(dtype)
+    return ints(*shape, low=max(info.min, -9), high=9, dtype=dtype)
+
+
+QUANTIZED = [
+    row("qnn.quantize", floats(3, 40), floats(low=0.01, high=0.02), _zeros(dtype="int8")),
+    row(
+        "qnn.quantize",
+        np.array([0.5, 1.5, 2.5, -0.5, 300, -300], "float32"),
+        scalar(1, "float32"),
+        _zeros(dtype="uint8"),
+        out_dtype="uint8",
+    ),
+    row(
+        "qnn.quantize",
+        floats(2, 3, 4),
+        floats(3, low=0.01, high=0.1),
+        _zeros(3, dtype="uint8"),
+        out_dtype="uint8",
+        axis=1,
+    ),
+    row("qnn.quantize", floats(2, 4), floats(1, low=1e-4, high=1e-3), _zeros(1, dtype="int16"), out_dtype="int16"),
+    row("qnn.dequantize", ints(3, 5, low=-128, high=127, dtype="int8"), floats(), _zeros(dtype="int8")),
+    row("qnn.dequantize", ints(3, 5, low=0, high=255, dtype="uint8"), floats(3), _zeros(3, dtype="uint8"), axis=0),
+    row("qnn.dequantize", ints(3, 5, low=-999999, high=999999), floats(), _zeros(dtype="int32")),
+    row("qnn.dequantize", ints(3, 5, dtype="int8"), floats(dtype="float16"), _zeros(dtype="int8"), out_dtype="float16"),
+]
+
 SAMPLES: list[Sample] = [
     *CONVOLUTIONS,
     *TRANSPOSED,
@@ -181,4 +266,8 @@ SAMPLES: list[Sample] = [
     *NORMS,
     *ACTIVATIONS,
     *LAYOUTS,
+    *RECURRENT,
+    *RESIZES,
+    *PADS,
+    *QUANTIZED,
 ]

@@ -30,6 +30,7 @@ WITHOUT_SAMPLE = {
 
 SORTING = "sorting has no element by element rule of linear size"
 SCATTER = "writes at positions known only at run time"
+RECURRENCE = "every step needs the one before: lowered by templates"
 WITHOUT_COMPUTE = {
     "argwhere": "how many positions there are depends on the values",
     "arange": "how long it is depends on the values",
@@ -38,6 +39,9 @@ WITHOUT_COMPUTE = {
     "topk": SORTING,
     "scatter_elements": SCATTER,
     "scatter_nd": SCATTER,
+    "nn.lstm": RECURRENCE,
+    "nn.gru": RECURRENCE,
+    "nn.rnn": RECURRENCE,
 }
 DATA_DEPENDENT = {"argwhere", "arange"}
 

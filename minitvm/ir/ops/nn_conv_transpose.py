@@ -108,10 +108,6 @@ class ConvTranspose(Op):
         if extent is None:
             return None
         d = self.spatial.index(axis)
-        if self.output_padding[d] >= max(self.strides[d], self.dilation[d]):
-            raise self.reject(
-                f"output_padding={list(self.output_padding)} must be below the stride or the dilation along {axis}"
-            )
         full = (extent - 1) * self.strides[d] + dilated(taps, self.dilation[d]) + self.output_padding[d]
         found = full - sum(pads_of(self.padding)[d])
         if found < 1:

@@ -1,0 +1,290 @@
+"""Resizing images.
+
+Where a pixel of the result lies in the input is a fraction, and is computed as one: no rounding error moves a
+nearest neighbour.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+
+from minitvm.ir.compute import compute, sum_over
+from minitvm.ir.layout import Layout
+from minitvm.ir.loop import Buffer, Const, LoopExpr, Stage, maximum, minimum, select
+from minitvm.ir.op import Fusion, Op
+from minitvm.ir.ops._matmul import accumulator
+from minitvm.ir.ops._shape import freeze_ints
+from minitvm.ir.types import Dim, TensorType
+
+METHODS = ("nearest_neighbor", "linear", "cubic")
+COORDINATES = ("half_pixel", "align_corners", "asymmetric", "pytorch_half_pixel", "half_pixel_symmetric")
+ROUNDINGS = ("", "round", "round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
+_LARGEST_DENOMINATOR = 1 << 14  # scales come as rounded floats: 0.6 is meant as 3 / 5
+
+
+@dataclass(frozen=True)
+class Line:
+    """A coordinate of the input for each place ``i`` of the result: ``(slope * i + start) / denominator``."""
+
+    slope: int
+    start: int
+    denominator: int
+
+    @staticmethod
+    def through(slope: Fraction, start: Fraction) -> Line:
+        denominator = math.lcm(slope.denominator, start.denominator)
+        return Line(int(slope * denominator), int(start * denominator), denominator)
+
+    def plus(self, offset: Fraction) -> Line:
+        return Line.through(Fraction(self.slope, self.denominator), Fraction(self.start, self.denominator) + offset)
+
+    def floor(self, i: LoopExpr) -> LoopExpr:
+        common = math.gcd(self.slope, self.denominator)
+        return (i * (self.slope // common) + self.start // common) // (self.denominator // common)
+
+    def fraction(self, i: LoopExpr, dtype: str) -> LoopExpr:
+        """What :meth:`floor` leaves, in [0, 1)."""
+        rest = (i * self.slope + self.start) % self.denominator
+        return rest.astype(dtype) / float(self.denominator)
+
+    def rounded(self, i: LoopExpr, rounding: str) -> LoopExpr:
+        if rounding == "ceil":  # ceil(n / d) is floor((n + d - 1) / d)
+            return self.plus(Fraction(self.denominator - 1, self.denominator)).floor(i)
+        if rounding == "round_prefer_floor":
+            return self.plus(Fraction(-1, 2)).rounded(i, "ceil")
+        return self.floor(i) if rounding == "floor" else self.plus(Fraction(1, 2)).floor(i)
+
+
+def _cubic(distance: np.ndarray, a: float) -> np.ndarray:
+    """Keys' kernel at distances from a pixel."""
+    d = np.abs(distance)
+    near = (a + 2) * d**3 - (a + 3) * d**2 + 1
+    return np.asarray(np.where(d <= 1, near, np.where(d < 2, a * (d**3 - 5 * d**2 + 8 * d - 4), 0)))
+
+
+def _nearest(place: Fraction, rounding: str) -> int:
+    """The pixel that a place is rounded to."""
+    if rounding == "floor":
+        return math.floor(place)
+    if rounding == "ceil":
+        return math.ceil(place)
+    half = Fraction(1, 2)
+    return math.ceil(place - half) if rounding == "round_prefer_floor" else math.floor(place + half)
+
+
+@dataclass(frozen=True)
+class Resize2d(Op):
+    """Resizes H and W.  data: NCHW (or NHWC, NCHW[x]c) -> the same with ``size`` = (height, width).
+
+    ``scales`` (height, width) are what coordinates are computed with where they differ from size over extent, as
+    ONNX has it.  ``rounding_method`` "" rounds nearest neighbours down, with ``align_corners`` to the nearest.
+    ``cubic_alpha`` is the parameter of the cubic kernel.  Pixels beyond the border repeat it.
+    """
+
+    name = "image.resize2d"
+    fusion = Fusion.INJECTIVE
+    size: tuple[int, ...] = ()
+    layout: str = "NCHW"
+    method: str = "linear"
+    coordinate_transformation_mode: str = "half_pixel"
+    rounding_method: str = ""
+    cubic_alpha: float = -0.5
+    scales: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        freeze_ints(self, "size")
+        object.__setattr__(self, "scales", tuple(float(s) for s in self.scales))
+
+    def infer(self, data: TensorType) -> TensorType:
+        self._check()
+        layout = Layout(self.layout)
+        if sorted(layout.primal) != sorted("NCHW") or "h" in layout or "w" in layout or data.rank != layout.rank:
+            raise self.reject(f"layout={self.layout!r} must have the axes N, C, H, W and fit the input, {data}")
+        if self.method != "nearest_neighbor" and not data.is_float:
+            raise self.reject(f"method={self.method!r} takes floats, not {data}", hint="cast the input")
+        shape: list[Dim] = list(data.shape)
+        for axis, size in zip("HW", self.size, strict=True):
+            if shape[layout.index(axis)] is None:
+                raise self.reject(f"the input's {axis} must be known, not {data}")
+            if shape[layout.index(axis)] == 0:
+                raise self.reject(f"the input has no pixels: {data}")
+            shape[layout.index(axis)] = size
+        return data.with_shape(tuple(shape))
+
+    def _check(self) -> None:
+        if len(self.size) != 2 or min(self.size) < 1:
+            raise self.reject(f"size={list(self.size)} must be a height and a width, both positive")
+        if len(self.scales) not in (0, 2) or any(s <= 0 for s in self.scales):
+            raise self.reject(f"scales={list(self.scales)} must be those of height and width, both positive")
+        for attribute, known in (
+            ("method", METHODS),
+            ("coordinate_transformation_mode", COORDINATES),
+            ("rounding_method", ROUNDINGS),
+        ):
+            if getattr(self, attribute) not in known:
+                raise self.reject(f"{attribute}={getattr(self, attribute)!r} is not one of {', '.join(known)}")
+
+    @property
+    def _rounding(self) -> str:
+        default = "round" if self.coordinate_transformation_mode == "align_corners" else "floor"
+        return self.rounding_method or default
+
+    def _scale(self, d: int, extent: int) -> Fraction:
+        """How much axis ``d`` (0 height, 1 width) grows."""
+        if self.scales:
+            return Fraction(self.scales[d]).limit_denominator(_LARGEST_DENOMINATOR)
+        return Fraction(self.size[d], extent)
+
+    def reference(self, data: np.ndarray) -> np.ndarray:
+        layout = Layout(self.layout)
+        result = data
+        for d, axis in enumerate("HW"):
+            at = layout.index(axis)
+            taps, weights = self._taps(self._places(d, data.shape[at]), data.shape[at])
+            result = _gather(result, at, taps, None if self.method == "nearest_neighbor" else weights)
+        return result.astype(data.dtype)
+
+    def _places(self, d: int, extent: int) -> list[Fraction]:
+        """Where each pixel of the result lies along an axis of the input."""
+        size, scale, half = self.size[d], self._scale(d, extent), Fraction(1, 2)
+        mode = self.coordinate_transformation_mode
+        if (mode == "pytorch_half_pixel" or mode == "align_corners") and size == 1:
+            return [Fraction(0)]
+        if mode == "align_corners":
+            return [Fraction(i * (extent - 1), size - 1) for i in range(size)]
+        if mode == "asymmetric":
+            return [i / scale for i in range(size)]
+        shift = Fraction(extent, 2) * (1 - size / (scale * extent)) if mode == "half_pixel_symmetric" else Fraction(0)
+        return [shift + (i + half) / scale - half for i in range(size)]
+
+    def _taps(self, places: Sequence[Fraction], extent: int) -> tuple[np.ndarray, np.ndarray]:
+        """Pixels of the input that make up each of the result, and their weights: (size, taps) both."""
+        floors = np.array([math.floor(p) for p in places])
+        rest = np.array([float(p - math.floor(p)) for p in places])
+        if self.method == "nearest_neighbor":
+            taps = np.array([[_nearest(p, self._rounding)] for p in places])
+            return np.clip(taps, 0, extent - 1), np.ones(taps.shape)
+        offsets = np.array([0, 1] if self.method == "linear" else [-1, 0, 1, 2])
+        distance = rest[:, None] - offsets
+        weights = 1 - np.abs(distance) if self.method == "linear" else _cubic(distance, self.cubic_alpha)
+        return np.clip(floors[:, None] + offsets, 0, extent - 1), weights
+
+    def _line(self, d: int, extent: int) -> Line:
+        size, scale = self.size[d], self._scale(d, extent)
+        mode = self.coordinate_transformation_mode
+        if mode == "align_corners":
+            return Line(0, 0, 1) if size == 1 else Line.through(Fraction(extent - 1, size - 1), Fraction(0))
+        if mode == "asymmetric":
+            return Line.through(1 / scale, Fraction(0))
+        if mode == "pytorch_half_pixel" and size == 1:
+            return Line(0, 0, 1)
+        start = 1 / (2 * scale) - Fraction(1, 2)
+        if mode == "half_pixel_symmetric":
+            start += Fraction(extent, 2) - Fraction(size, 2) / scale
+        return Line.through(1 / scale, start)
+
+    def compute(self, data: Buffer) -> Stage:
+        layout = Layout(self.layout)
+        spots = [layout.index("H"), layout.index("W")]
+        lines = [self._line(d, data.shape[at]) for d, at in enumerate(spots)]
+        shape = self.infer(TensorType(data.shape, data.dtype)).static_shape
+
+        def pixel(index: Sequence[LoopExpr], where: Sequence[LoopExpr]) -> LoopExpr:
+            kept = [minimum(maximum(i, 0), data.shape[at] - 1) for i, at in zip(where, spots, strict=True)]
+            position = dict(zip(spots, kept, strict=True))
+            return data[tuple(position.get(d, i) for d, i in enumerate(index))]
+
+        def nearest(*index: LoopExpr) -> LoopExpr:
+            at = zip(lines, spots, strict=True)
+            return pixel(index, [line.rounded(index[d], self._rounding) for line, d in at])
+
+        if self.method == "nearest_neighbor":
+            return compute(shape, nearest)
+        return compute(shape, lambda *index: self._interpolated(index, spots, lines, pixel, data.dtype))
+
+    def _interpolated(
+        self,
+        index: Sequence[LoopExpr],
+        spots: Sequence[int],
+        lines: Sequence[Line],
+        pixel: Callable[[Sequence[LoopExpr], Sequence[LoopExpr]], LoopExpr],
+        dtype: str,
+    ) -> LoopExpr:
+        """The weighted sum of 2 x 2 or 4 x 4 pixels."""
+        wide = accumulator(dtype)
+        low = [line.floor(index[at]) for line, at in zip(lines, spots, strict=True)]
+        rest = [line.fraction(index[at], wide) for line, at in zip(lines, spots, strict=True)]
+        if self.method == "linear":
+            (y, x), (v, u) = low, rest
+
+            def row(y: LoopExpr) -> LoopExpr:
+                left, right = (pixel(index, (y, x + shift)).astype(wide) for shift in (0, 1))
+                return left * (1.0 - u) + right * u
+
+            return (row(y) * (1.0 - v) + row(y + 1) * v).astype(dtype)
+
+        def term(p: LoopExpr, q: LoopExpr) -> LoopExpr:
+            weight = self._keys(rest[0], p) * self._keys(rest[1], q)
+            return pixel(index, (low[0] + p - 1, low[1] + q - 1)).astype(wide) * weight
+
+        return sum_over((4, 4), term).astype(dtype)
+
+    def _keys(self, rest: LoopExpr, tap: LoopExpr) -> LoopExpr:
+        """The cubic kernel's weight of tap 0 to 3, the pixel ``tap - 1`` after the floor."""
+        a, signed = self.cubic_alpha, rest - (tap - Const(1)).astype(rest.dtype)
+        d = maximum(signed, -signed)
+        near = ((a + 2) * d - (a + 3)) * d * d + 1.0
+        far = ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
+        return select(d <= 1.0, near, far)
+
+
+def _gather(data: np.ndarray, axis: int, taps: np.ndarray, weights: np.ndarray | None) -> np.ndarray:
+    """Along ``axis`` the weighted sum of some elements; without weights the one element itself."""
+    if weights is None:
+        return data.take(taps[:, 0], axis=axis)
+    shape = [-1 if d == axis else 1 for d in range(data.ndim)]
+    wide = np.promote_types(data.dtype, "float32")
+    terms = [data.take(taps[:, t], axis=axis) * weights[:, t].reshape(shape).astype(wide) for t in range(taps.shape[1])]
+    return np.asarray(sum(terms[1:], terms[0]))
+
+
+@dataclass(frozen=True)
+class Upsampling(Op):
+    """Enlarges H and W by factors.  data: NCHW (or NHWC, NCHW[x]c) -> the same, extents times the scales, rounded."""
+
+    name = "nn.upsampling"
+    fusion = Fusion.INJECTIVE
+    scale_h: float = 1.0
+    scale_w: float = 1.0
+    layout: str = "NCHW"
+    method: str = "nearest_neighbor"
+    align_corners: bool = False
+
+    def _resize(self, shape: Sequence[Dim]) -> Resize2d:
+        """The same as a resize of an input of this shape."""
+        layout = Layout(self.layout)
+        methods = {"nearest_neighbor": "nearest_neighbor", "bilinear": "linear", "bicubic": "cubic"}
+        if self.method not in methods:
+            raise self.reject(f"method={self.method!r} is not one of {', '.join(methods)}")
+        if len(shape) != layout.rank or "H" not in layout or "W" not in layout:
+            raise self.reject(f"layout={self.layout!r} does not fit an input of {len(shape)} dimensions")
+        extents = [shape[layout.index(axis)] for axis in "HW"]
+        if None in extents:
+            raise self.reject("the input's H and W must be known")
+        size = [round(int(n or 0) * scale) for n, scale in zip(extents, (self.scale_h, self.scale_w), strict=True)]
+        mode = "align_corners" if self.align_corners else "asymmetric"
+        return Resize2d(tuple(size), self.layout, methods[self.method], mode)
+
+    def infer(self, data: TensorType) -> TensorType:
+        return self._resize(data.shape).infer(data)
+
+    def reference(self, data: np.ndarray) -> np.ndarray:
+        return self._resize(data.shape).reference(data)
+
+    def compute(self, data: Buffer) -> Stage:
+        return self._resize(data.shape).compute(data)

@@ -1,0 +1,195 @@
+"""Padding, and moving pixels between the image plane and its channels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from minitvm.ir.compute import compute
+from minitvm.ir.layout import Layout
+from minitvm.ir.loop import Buffer, Const, LoopExpr, Stage, all_of, const, maximum, minimum, select
+from minitvm.ir.op import Fusion, Op
+from minitvm.ir.ops._shape import as_ints, require_same_dtype
+from minitvm.ir.ops._window import buffer_type, inside
+from minitvm.ir.types import Dim, TensorType, Type
+
+PAD_MODES = ("constant", "edge", "reflect")
+
+
+@dataclass(frozen=True)
+class Pad(Op):
+    """Grows a tensor.  data: (...), pad_value (optional, 0): () or (1,) -> (... + before + after).
+
+    ``pad_width`` is ``((before, after), ...)``, one pair per dimension.  Modes other than ``constant`` repeat the
+    border (``edge``) or mirror what is next to it (``reflect``) and have no use for ``pad_value``.
+    """
+
+    name = "nn.pad"
+    fusion = Fusion.INJECTIVE
+    pad_width: tuple[tuple[int, int], ...] = ()
+    pad_mode: str = "constant"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "pad_width", tuple(as_ints(pair) for pair in self.pad_width))
+
+    def solve(self, types: list[Type | None]) -> list[Type | None]:
+        data = types[0]
+        if len(types) < 2 or types[1] is not None or not isinstance(data, TensorType):
+            return types
+        return [data, TensorType((), data.dtype)]
+
+    def infer(self, data: TensorType, pad_value: TensorType | None = None) -> TensorType:
+        self._check(data)
+        if pad_value is not None:
+            require_same_dtype(self, data, pad_value)
+            if pad_value.shape not in ((), (1,)):
+                raise self.reject(f"pad_value must be one number, not {pad_value}")
+        widths = zip(data.shape, self.pad_width, strict=True)
+        return data.with_shape(tuple(None if n is None else n + before + after for n, (before, after) in widths))
+
+    def _check(self, data: TensorType) -> None:
+        if self.pad_mode not in PAD_MODES:
+            raise self.reject(f"pad_mode={self.pad_mode!r} is not one of {', '.join(PAD_MODES)}")
+        if len(self.pad_width) != data.rank or any(len(pair) != 2 for pair in self.pad_width):
+            raise self.reject(f"pad_width={list(self.pad_width)} must have one pair for each dimension of {data}")
+        for n, pair in zip(data.shape, self.pad_width, strict=True):
+            if min(pair) < 0:
+                raise self.reject(f"pad_width={list(self.pad_width)} is negative", hint="use strided_slice to cut off")
+            self._check_room(n, pair, data)
+
+    def _check_room(self, n: Dim, pair: Sequence[int], data: TensorType) -> None:
+        """Borders can only be repeated where there are elements, mirrored where there are enough."""
+        needed = {"constant": 0, "edge": int(max(pair) > 0), "reflect": max(pair) + 1 if max(pair) else 0}
+        if n is not None and n < needed[self.pad_mode]:
+            raise self.reject(f"{self.pad_mode} padding by {max(pair)} needs {needed[self.pad_mode]} elements: {data}")
+
+    def reference(self, data: np.ndarray, pad_value: np.ndarray | None = None) -> np.ndarray:
+        if self.pad_mode != "constant":
+            return np.pad(data, self.pad_width, mode=self.pad_mode)  # type: ignore[call-overload, no-any-return]
+        fill = 0 if pad_value is None else pad_value.reshape(())[()]
+        return np.pad(data, self.pad_width, constant_values=fill)
+
+    def compute(self, data: Buffer, pad_value: Buffer | None = None) -> Stage:
+        shape = self.infer(buffer_type(data)).static_shape
+        padded = [d for d, pair in enumerate(self.pad_width) if any(pair)]
+
+        def element(*index: LoopExpr) -> LoopExpr:
+            where = [i - before for i, (before, _) in zip(index, self.pad_width, strict=True)]
+            if self.pad_mode != "constant":
+                for d in padded:
+                    where[d] = self._border(where[d], data.shape[d])
+                return data[tuple(where)]
+            conditions = [c for d in padded for c in inside(where[d], data.shape[d])]
+            loaded = data[tuple(where)]
+            return select(all_of(conditions), loaded, _fill(data, pad_value)) if conditions else loaded
+
+        return compute(shape, element)
+
+    def _border(self, i: LoopExpr, extent: int) -> LoopExpr:
+        """The place whose element stands at ``i``, which may lie outside."""
+        if self.pad_mode == "edge":
+            return minimum(maximum(i, 0), extent - 1)
+        mirrored = maximum(i, 0 - i)
+        return minimum(mirrored, 2 * (extent - 1) - mirrored)
+
+
+def _fill(data: Buffer, pad_value: Buffer | None) -> LoopExpr:
+    if pad_value is None:
+        return const(0, data.dtype)
+    return pad_value[tuple(Const(0) for _ in pad_value.shape)]
+
+
+@dataclass(frozen=True)
+class _Shuffle(Op):
+    """Operators between ``block_size`` squared channels and as many pixels.  data: NCHW or NHWC."""
+
+    fusion = Fusion.INJECTIVE
+    block_size: int = 1
+    layout: str = "NCHW"
+
+    def _extents(self, data: TensorType) -> dict[str, Dim]:
+        if self.layout not in ("NCHW", "NHWC"):
+            raise self.reject(f"layout={self.layout!r} is not one of NCHW, NHWC")
+        if data.rank != 4 or self.block_size < 1:
+            raise self.reject(f"takes an image of 4 dimensions and a positive block_size={self.block_size}, not {data}")
+        return Layout(self.layout).primal_shape(data.shape)
+
+    def _divide(self, extent: Dim, by: int, what: str) -> Dim:
+        if extent is not None and extent % by:
+            raise self.reject(f"the input's {what}={extent} is not a multiple of {by}")
+        return None if extent is None else extent // by
+
+
+@dataclass(frozen=True)
+class DepthToSpace(_Shuffle):
+    """Channels become pixels.  data: (N, C, H, W) -> (N, C / b**2, H * b, W * b).
+
+    ``mode`` "DCR" takes a block's offset from the high part of the channel, "CRD" from the low part.
+    """
+
+    name = "nn.depth_to_space"
+    mode: str = "DCR"
+
+    def infer(self, data: TensorType) -> TensorType:
+        if self.mode not in ("DCR", "CRD"):
+            raise self.reject(f"mode={self.mode!r} is not one of DCR, CRD")
+        b, at = self.block_size, self._extents(data)
+        pixels = {axis: None if (n := at[axis]) is None else n * b for axis in "HW"}
+        shape = {"N": at["N"], "C": self._divide(at["C"], b * b, "C"), **pixels}
+        return data.with_shape(Layout(self.layout).shape_of(shape))
+
+    def reference(self, data: np.ndarray) -> np.ndarray:
+        b, layout = self.block_size, Layout(self.layout)
+        x = Layout("NCHW").convert(data, layout)
+        n, c, h, w = x.shape
+        if self.mode == "DCR":
+            split = x.reshape(n, b, b, c // (b * b), h, w).transpose(0, 3, 4, 1, 5, 2)
+        else:
+            split = x.reshape(n, c // (b * b), b, b, h, w).transpose(0, 1, 4, 2, 5, 3)
+        return np.ascontiguousarray(layout.convert(split.reshape(n, c // (b * b), h * b, w * b), "NCHW"))
+
+    def compute(self, data: Buffer) -> Stage:
+        shape, layout, b = self.infer(buffer_type(data)).static_shape, Layout(self.layout), self.block_size
+        depth = shape[layout.index("C")]
+
+        def element(*index: LoopExpr) -> LoopExpr:
+            at = layout.coordinates(index)
+            offset = at["H"] % b * b + at["W"] % b
+            channel = offset * depth + at["C"] if self.mode == "DCR" else at["C"] * (b * b) + offset
+            return data[layout.place({"N": at["N"], "C": channel, "H": at["H"] // b, "W": at["W"] // b})]
+
+        return compute(shape, element)
+
+
+@dataclass(frozen=True)
+class SpaceToDepth(_Shuffle):
+    """Pixels become channels.  data: (N, C, H, W) -> (N, C * b**2, H / b, W / b)."""
+
+    name = "nn.space_to_depth"
+
+    def infer(self, data: TensorType) -> TensorType:
+        b, at = self.block_size, self._extents(data)
+        channels = None if at["C"] is None else at["C"] * b * b
+        shape = {"N": at["N"], "C": channels, **{axis: self._divide(at[axis], b, axis) for axis in "HW"}}
+        return data.with_shape(Layout(self.layout).shape_of(shape))
+
+    def reference(self, data: np.ndarray) -> np.ndarray:
+        b, layout = self.block_size, Layout(self.layout)
+        x = Layout("NCHW").convert(data, layout)
+        n, c, h, w = x.shape
+        split = x.reshape(n, c, h // b, b, w // b, b).transpose(0, 3, 5, 1, 2, 4)
+        return np.ascontiguousarray(layout.convert(split.reshape(n, c * b * b, h // b, w // b), "NCHW"))
+
+    def compute(self, data: Buffer) -> Stage:
+        shape, layout, b = self.infer(buffer_type(data)).static_shape, Layout(self.layout), self.block_size
+        depth = data.shape[layout.index("C")]
+
+        def element(*index: LoopExpr) -> LoopExpr:
+            at = layout.coordinates(index)
+            offset = at["C"] // depth
+            pixel = {"H": at["H"] * b + offset // b, "W": at["W"] * b + offset % b}
+            return data[layout.place({"N": at["N"], "C": at["C"] % depth, **pixel})]
+
+        return compute(shape, element)

@@ -1,0 +1,183 @@
+"""Recurrent layers in one direction.  The input's projection, a dense over all steps with both biases added, comes
+first; here is what depends on the step before.  Templates lower them; there are no compute rules."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from minitvm.ir.op import Fusion, Op
+from minitvm.ir.ops._shape import require_kind, require_same_dtype
+from minitvm.ir.types import Dim, TensorType, TupleType, Type
+
+
+def _sigmoid(x: np.ndarray) -> np.ndarray:
+    """1 / (1 + exp(-x)) that never overflows."""
+    small = np.exp(-np.abs(x))
+    return np.asarray(np.where(x >= 0, 1, small) / (1 + small))
+
+
+@dataclass(frozen=True)
+class Recurrent(Op):
+    """A layer over (steps, batch, features).  ``reverse`` walks the steps backwards; results stay in input order."""
+
+    fusion = Fusion.OPAQUE
+    reverse: bool = False
+
+    def _check(self, gates: int, xw: TensorType, weight: TensorType) -> tuple[Dim, Dim, int]:
+        """Steps, batch and hidden units; rejects shapes that do not fit each other."""
+        require_kind(self, xw, "f", "xw")
+        if xw.rank != 3 or weight.rank != 2:
+            raise self.reject(f"xw must be (steps, batch, {gates} * hidden) and the weight a matrix: {xw}, {weight}")
+        rows, hidden = weight.shape
+        if hidden is None or rows != gates * hidden:
+            raise self.reject(f"recurrent_weight must be ({gates} * hidden, hidden), not {weight}")
+        if xw.shape[2] != gates * hidden:
+            raise self.reject(f"xw has {xw.shape[2]} features but the weight has {gates} gates of {hidden}: {xw}")
+        return xw.shape[0], xw.shape[1], hidden
+
+    def _expect(self, xw: TensorType, **given: tuple[TensorType, tuple[Dim, ...]]) -> None:
+        """Each argument has its shape (unknown dimensions fit) and the input's dtype."""
+        for name, (type_, shape) in given.items():
+            require_same_dtype(self, xw, type_)
+            fits = len(type_.shape) == len(shape) and all(
+                a is None or b is None or a == b for a, b in zip(type_.shape, shape, strict=True)
+            )
+            if not fits:
+                raise self.reject(f"{name} must be {TensorType(shape, xw.dtype)}, not {type_}")
+
+    def _solve_states(self, types: list[Type | None], states: tuple[int, ...]) -> list[Type | None]:
+        """States without a type are (batch, hidden)."""
+        xw, weight = types[:2]
+        if not isinstance(xw, TensorType) or not isinstance(weight, TensorType):
+            return types
+        state = TensorType((xw.shape[1], weight.shape[1]), xw.dtype)
+        return [state if t is None and n in states else t for n, t in enumerate(types)]
+
+    def _order(self, steps: int) -> Any:
+        return range(steps - 1, -1, -1) if self.reverse else range(steps)
+
+
+@dataclass(frozen=True)
+class Lstm(Recurrent):
+    """Long short-term memory, gates in ONNX's order i, o, f, c.
+
+    xw: (steps, batch, 4 * hidden), recurrent_weight: (4 * hidden, hidden), h0, c0: (batch, hidden),
+    peephole (optional; i, o, f): (3 * hidden,) -> y: (steps, batch, hidden), and the last h and c: (batch, hidden).
+    """
+
+    name = "nn.lstm"
+    outputs = 3
+
+    def solve(self, types: list[Type | None]) -> list[Type | None]:
+        return self._solve_states(types, (2, 3))
+
+    def infer(
+        self,
+        xw: TensorType,
+        recurrent_weight: TensorType,
+        h0: TensorType,
+        c0: TensorType,
+        peephole: TensorType | None = None,
+    ) -> TupleType:
+        steps, batch, hidden = self._check(4, xw, recurrent_weight)
+        state = (batch, hidden)
+        self._expect(xw, recurrent_weight=(recurrent_weight, recurrent_weight.shape), h0=(h0, state), c0=(c0, state))
+        if peephole is not None:
+            self._expect(xw, peephole=(peephole, (3 * hidden,)))
+        last = TensorType(state, xw.dtype)
+        return TupleType((TensorType((steps, batch, hidden), xw.dtype), last, last))
+
+    def reference(
+        self,
+        xw: np.ndarray,
+        recurrent_weight: np.ndarray,
+        h0: np.ndarray,
+        c0: np.ndarray,
+        peephole: np.ndarray | None = None,
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        h, c = h0.copy(), c0.copy()
+        y = np.empty((*xw.shape[:2], h0.shape[1]), xw.dtype)
+        pi, po, pf = (0, 0, 0) if peephole is None else np.split(peephole, 3)
+        for t in self._order(xw.shape[0]):
+            i, o, f, g = np.split(xw[t] + h @ recurrent_weight.T, 4, axis=1)
+            c = _sigmoid(f + pf * c) * c + _sigmoid(i + pi * c) * np.tanh(g)
+            h = _sigmoid(o + po * c) * np.tanh(c)
+            y[t] = h
+        return y, h.astype(xw.dtype), c.astype(xw.dtype)
+
+
+@dataclass(frozen=True)
+class Gru(Recurrent):
+    """Gated recurrent unit, gates in ONNX's order z, r, h.
+
+    xw: (steps, batch, 3 * hidden), recurrent_weight: (3 * hidden, hidden), recurrent_bias: (3 * hidden,),
+    h0: (batch, hidden) -> y: (steps, batch, hidden), and the last h.  With ``linear_before_reset`` the reset gate
+    scales the candidate's recurrent product and bias, otherwise the state before that product.
+    """
+
+    name = "nn.gru"
+    outputs = 2
+    linear_before_reset: bool = False
+
+    def solve(self, types: list[Type | None]) -> list[Type | None]:
+        return self._solve_states(types, (3,))
+
+    def infer(
+        self, xw: TensorType, recurrent_weight: TensorType, recurrent_bias: TensorType, h0: TensorType
+    ) -> TupleType:
+        steps, batch, hidden = self._check(3, xw, recurrent_weight)
+        self._expect(
+            xw,
+            recurrent_weight=(recurrent_weight, recurrent_weight.shape),
+            recurrent_bias=(recurrent_bias, (3 * hidden,)),
+            h0=(h0, (batch, hidden)),
+        )
+        return TupleType((TensorType((steps, batch, hidden), xw.dtype), TensorType((batch, hidden), xw.dtype)))
+
+    def reference(
+        self, xw: np.ndarray, recurrent_weight: np.ndarray, recurrent_bias: np.ndarray, h0: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        h = h0.copy()
+        y = np.empty((*xw.shape[:2], h0.shape[1]), xw.dtype)
+        for t in self._order(xw.shape[0]):
+            h = y[t] = self._step(xw[t], recurrent_weight, recurrent_bias, h)
+        return y, h.copy()
+
+    def _step(self, x: np.ndarray, weight: np.ndarray, bias: np.ndarray, h: np.ndarray) -> np.ndarray:
+        """The state after one step."""
+        (xz, xr, xh), (wz, wr, wh), (bz, br, bh) = np.split(x, 3, axis=1), np.split(weight, 3), np.split(bias, 3)
+        z = _sigmoid(xz + h @ wz.T + bz)
+        r = _sigmoid(xr + h @ wr.T + br)
+        recurrent = r * (h @ wh.T + bh) if self.linear_before_reset else (r * h) @ wh.T + bh
+        return np.asarray((1 - z) * np.tanh(xh + recurrent) + z * h)
+
+
+@dataclass(frozen=True)
+class Rnn(Recurrent):
+    """The plain recurrence h = tanh(xw + recurrent_weight @ h).
+
+    xw: (steps, batch, hidden), recurrent_weight: (hidden, hidden), h0: (batch, hidden)
+    -> y: (steps, batch, hidden), and the last h.
+    """
+
+    name = "nn.rnn"
+    outputs = 2
+
+    def solve(self, types: list[Type | None]) -> list[Type | None]:
+        return self._solve_states(types, (2,))
+
+    def infer(self, xw: TensorType, recurrent_weight: TensorType, h0: TensorType) -> TupleType:
+        steps, batch, hidden = self._check(1, xw, recurrent_weight)
+        weight = (recurrent_weight, recurrent_weight.shape)
+        self._expect(xw, recurrent_weight=weight, h0=(h0, (batch, hidden)))
+        return TupleType((TensorType((steps, batch, hidden), xw.dtype), TensorType((batch, hidden), xw.dtype)))
+
+    def reference(self, xw: np.ndarray, recurrent_weight: np.ndarray, h0: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        h = h0.copy()
+        y = np.empty((*xw.shape[:2], h0.shape[1]), xw.dtype)
+        for t in self._order(xw.shape[0]):
+            h = y[t] = np.tanh(xw[t] + h @ recurrent_weight.T)
+        return y, h.copy()

@@ -1,0 +1,127 @@
+"""Between floats and 8- or 16-bit integers on a linear scale."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from minitvm.ir.compute import compute
+from minitvm.ir.loop import Buffer, LoopExpr, Stage, intrin, maximum, minimum
+from minitvm.ir.op import Fusion, Op
+from minitvm.ir.ops._shape import normalize_axis, require_kind, require_same_dtype
+from minitvm.ir.types import TensorType, Type
+
+_RANGES = {"int8": (-128, 127), "uint8": (0, 255), "int16": (-32768, 32767), "uint16": (0, 65535)}
+
+
+@dataclass(frozen=True)
+class _Quantization(Op):
+    """``scale`` and ``zero_point`` are scalars, or vectors along ``axis``: numbers for each channel."""
+
+    fusion = Fusion.BROADCAST
+    axis: int = -1
+
+    def _check_parameters(self, data: TensorType, scale: TensorType, zero_point: TensorType) -> None:
+        require_kind(self, scale, "f", "scale")
+        for name, type_ in (("scale", scale), ("zero_point", zero_point)):
+            if type_.rank > 1:
+                raise self.reject(f"{name} must be a scalar or a vector along axis {self.axis}, not {type_}")
+            size = data.shape[normalize_axis(self, self.axis, data.rank)] if type_.rank else None
+            if size is not None and type_.shape[0] not in (size, 1, None):
+                raise self.reject(f"{name} has {type_.shape[0]} numbers but axis {self.axis} of {data} has {size}")
+
+    def _check_dtype(self, dtype: str, what: str) -> None:
+        if dtype not in _RANGES and dtype != "int32":
+            raise self.reject(f"{what} is {dtype}; quantized tensors are {', '.join(_RANGES)} or int32")
+
+    def _along(self, vector: np.ndarray, rank: int) -> np.ndarray:
+        return vector.reshape(-1, *[1] * (rank - self.axis % rank - 1)) if vector.ndim else vector
+
+    def _at(self, vector: Buffer, index: Sequence[LoopExpr]) -> LoopExpr:
+        """The parameter of one element."""
+        if not vector.shape:
+            return vector[()]
+        return vector[0] if vector.shape[0] == 1 else vector[index[self.axis % len(index)]]
+
+    def _solve(self, types: list[Type | None], zero_dtype: str) -> list[Type | None]:
+        """Parameters without a type are scalars."""
+        guesses = (None, TensorType((), "float32"), TensorType((), zero_dtype))
+        return [guess if t is None else t for t, guess in zip(types, guesses, strict=True)]
+
+
+@dataclass(frozen=True)
+class Quantize(_Quantization):
+    """round(data / scale) + zero_point, ties to even, kept within ``out_dtype``.
+
+    data: (...) floats, output_scale: () or (data.shape[axis],), output_zero_point: the same, of ``out_dtype`` or int32
+    -> (...) of ``out_dtype``.
+    """
+
+    name = "qnn.quantize"
+    out_dtype: str = "int8"
+
+    def solve(self, types: list[Type | None]) -> list[Type | None]:
+        return self._solve(types, self.out_dtype)
+
+    def infer(self, data: TensorType, output_scale: TensorType, output_zero_point: TensorType) -> TensorType:
+        require_kind(self, data, "f", "the input")
+        require_same_dtype(self, data, output_scale)
+        self._check_parameters(data, output_scale, output_zero_point)
+        if self.out_dtype not in _RANGES:
+            raise self.reject(f"out_dtype={self.out_dtype!r} is not one of {', '.join(_RANGES)}")
+        require_kind(self, output_zero_point, "iu", "zero_point")
+        return data.with_dtype(self.out_dtype)
+
+    def reference(self, data: np.ndarray, output_scale: np.ndarray, output_zero_point: np.ndarray) -> np.ndarray:
+        scale, zero = self._along(output_scale, data.ndim), self._along(output_zero_point, data.ndim)
+        info = np.iinfo(self.out_dtype)
+        steps = np.rint(data / scale) + zero.astype(data.dtype)
+        return np.asarray(np.clip(steps, info.min, info.max).astype(self.out_dtype))
+
+    def compute(self, data: Buffer, output_scale: Buffer, output_zero_point: Buffer) -> Stage:
+        low, high = _RANGES[self.out_dtype]
+
+        def element(*i: LoopExpr) -> LoopExpr:
+            steps = intrin("round", data[i] / self._at(output_scale, i))
+            shifted = steps + self._at(output_zero_point, i).astype(data.dtype)
+            return minimum(maximum(shifted, low), high).astype(self.out_dtype)
+
+        return compute(data.shape, element)
+
+
+@dataclass(frozen=True)
+class Dequantize(_Quantization):
+    """(data - zero_point) * scale.
+
+    data: (...) of 8, 16 or 32 bits, input_scale: () or (data.shape[axis],), input_zero_point: the same, an integer
+    -> (...) of ``out_dtype``, a float dtype; the scale has it too.
+    """
+
+    name = "qnn.dequantize"
+    out_dtype: str = "float32"
+
+    def solve(self, types: list[Type | None]) -> list[Type | None]:
+        data = types[0]
+        return self._solve(types, data.dtype if isinstance(data, TensorType) else "int32")
+
+    def infer(self, data: TensorType, input_scale: TensorType, input_zero_point: TensorType) -> TensorType:
+        self._check_dtype(data.dtype, "the input")
+        self._check_parameters(data, input_scale, input_zero_point)
+        require_kind(self, input_zero_point, "iu", "zero_point")
+        if self.out_dtype != input_scale.dtype:
+            raise self.reject(f"out_dtype={self.out_dtype!r} but the scale is {input_scale}", hint="cast one of them")
+        return data.with_dtype(self.out_dtype)
+
+    def reference(self, data: np.ndarray, input_scale: np.ndarray, input_zero_point: np.ndarray) -> np.ndarray:
+        zero = self._along(input_zero_point, data.ndim).astype("int64")
+        steps = (data.astype("int64") - zero).astype(self.out_dtype)
+        return np.asarray(steps * self._along(input_scale, data.ndim))
+
+    def compute(self, data: Buffer, input_scale: Buffer, input_zero_point: Buffer) -> Stage:
+        def element(*i: LoopExpr) -> LoopExpr:
+            steps = data[i].astype("int32") - self._at(input_zero_point, i).astype("int32")
+            return steps.astype(self.out_dtype) * self._at(input_scale, i)
+
+        return compute(data.shape, element)
