@@ -493,17 +493,30 @@ def rebuild_expr(expr: LoopExpr, operands: Sequence[LoopExpr]) -> LoopExpr:
     return expr
 
 
+def post_order_exprs(roots: Sequence[LoopExpr]) -> list[LoopExpr]:
+    """Every node object below ``roots`` once, operands before users, left to right."""
+    order: list[LoopExpr] = []
+    done: set[int] = set()
+    stack = [(root, False) for root in reversed(roots)]
+    while stack:
+        node, expanded = stack.pop()
+        if id(node) in done:
+            continue
+        if expanded:
+            done.add(id(node))
+            order.append(node)
+        else:
+            stack.append((node, True))
+            stack.extend((child, False) for child in reversed(expr_children(node)))
+    return order
+
+
 def map_expr(expr: LoopExpr, visit: Callable[[LoopExpr], LoopExpr]) -> LoopExpr:
     """Rebuild bottom-up; ``visit`` gets each node over its rewritten operands.  Shared nodes are visited once."""
     done: dict[int, LoopExpr] = {}
-
-    def walk(node: LoopExpr) -> LoopExpr:
-        key = id(node)
-        if key not in done:
-            done[key] = visit(rebuild_expr(node, [walk(child) for child in expr_children(node)]))
-        return done[key]
-
-    return walk(expr)
+    for node in post_order_exprs([expr]):
+        done[id(node)] = visit(rebuild_expr(node, [done[id(child)] for child in expr_children(node)]))
+    return done[id(expr)]
 
 
 def substitute_vars(expr: LoopExpr, values: dict[LoopVar, LoopExpr]) -> LoopExpr:
@@ -533,7 +546,8 @@ def map_stmt(
                 new = node if all(x is y for x, y in zip(parts, stmts, strict=True)) else seq(*parts)
             case If(condition, then, orelse):
                 c, t, o = on_expr(condition), walk(then), walk(orelse) if orelse is not None else None
-                new = node if (c, t, o) == (condition, then, orelse) else If(c, t, o)
+                same = c is condition and t is then and o is orelse
+                new = node if same else If(c, t, o)
             case Alloc(buffer, body):
                 b = walk(body)
                 new = node if b is body else Alloc(buffer, b)
@@ -570,10 +584,13 @@ def stmt_exprs(stmt: Stmt) -> tuple[LoopExpr, ...]:
 
 
 def walk_exprs(stmt: Stmt | LoopExpr) -> Iterator[LoopExpr]:
-    """Every expression node below a statement or an expression, users before operands."""
+    """Every expression node below a statement or an expression, users before operands; shared nodes once."""
     stack = [stmt] if isinstance(stmt, LoopExpr) else [e for s in walk_stmts(stmt) for e in stmt_exprs(s)]
     stack.reverse()
+    seen: set[int] = set()
     while stack:
         node = stack.pop()
-        yield node
-        stack.extend(reversed(expr_children(node)))
+        if id(node) not in seen:
+            seen.add(id(node))
+            yield node
+            stack.extend(reversed(expr_children(node)))

@@ -1,0 +1,301 @@
+"""Kernels as readable pseudo-code.
+
+    kernel dense(x: float32[4, 8], w: float32[16, 8]) -> y: float32[4, 16]
+      parallel i in 4:
+        alloc acc: float32[16] local
+        vectorized j in 16:
+          acc[j] = 0f
+        for k in 8:
+          ...
+
+The text is a function of the structure alone, so it serves as a cache key: no object's identity shows, structurally
+equal kernels print equally, and different ones differently.  Loop variables are told apart by a number behind their
+name (``i``, ``i1``) only where one is inside the loop of the other.  Parts of an expression that recur, or grow long,
+stand on lines of their own, ``let t0 = ...``: a notation, evaluated where it is used.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from minitvm.ir.loop import (
+    Alloc,
+    Barrier,
+    Binary,
+    Buffer,
+    Cast,
+    Const,
+    For,
+    If,
+    Intrin,
+    Kernel,
+    Load,
+    LoopExpr,
+    LoopKind,
+    LoopVar,
+    Reduce,
+    Select,
+    Seq,
+    Stage,
+    Stmt,
+    Store,
+    expr_children,
+    post_order_exprs,
+    stmt_exprs,
+)
+
+_INFIX = {
+    "mul": ("*", 7), "div": ("/", 7), "floordiv": ("//", 7), "floormod": ("%", 7), "add": ("+", 6), "sub": ("-", 6),
+    "shl": ("<<", 5), "shr": (">>", 5), "and": ("&", 4), "xor": ("^", 3), "or": ("|", 2),
+    "eq": ("==", 1), "ne": ("!=", 1), "lt": ("<", 1), "le": ("<=", 1),
+}  # fmt: skip
+"""Spelling and precedence; the other binary operators are written as functions."""
+
+_ATOM = 9
+_SUFFIX = {
+    "float16": "f16", "float32": "f", "float64": "f64", "int8": "i8", "int16": "i16", "int32": "i32", "int64": "",
+    "uint8": "u8", "uint16": "u16", "uint32": "u32", "uint64": "u64",
+}  # fmt: skip
+_LOOP_WORD = {LoopKind.SERIAL: "for"}
+
+_SHARED_SIZE = 16
+"""An expression of this many nodes is written once when it stands twice in a statement."""
+_LONG_SIZE = 80
+"""An expression of this many nodes gets a line of its own."""
+
+
+def print_kernel(kernel: Kernel) -> str:
+    """The whole kernel, one statement a line."""
+    printer = _Printer()
+    inputs = ", ".join(printer.declare(b) for b in kernel.inputs)
+    outputs = ", ".join(printer.declare(b) for b in kernel.outputs)
+    return "\n".join([f"kernel {kernel.name}({inputs}) -> {outputs}", *printer.lines(kernel.body, 1)]) + "\n"
+
+
+def print_stmt(stmt: Stmt) -> str:
+    """A statement by itself, for messages."""
+    return "\n".join(_Printer().lines(stmt, 0))
+
+
+def print_loop_expr(expr: LoopExpr) -> str:
+    """An expression by itself, for messages."""
+    lets, texts = _Printer().expressions([expr])
+    return "; ".join([*lets, *texts])
+
+
+def print_stage(stage: Stage) -> str:
+    """A compute rule: a line per stage, those that it reads first: ``t[i, j] = sum(r < 8: x[i, r] * w[j, r])``."""
+    printer = _Printer()
+    lines: list[str] = []
+    for each in _stages(stage):
+        axes = [printer.bind(v) for v in each.axes]
+        lets, texts = printer.expressions([each.value])
+        lines += [*lets, f"{printer.buffer(each)}[{', '.join(axes)}] = {texts[0]}    # {_type(each)}"]
+        for var in each.axes:
+            printer.unbind(var)
+    return "\n".join(lines)
+
+
+def _stages(root: Stage) -> list[Stage]:
+    """The stages that ``root`` is computed from, and last itself."""
+    order: list[Stage] = []
+    done: set[Stage] = set()
+    stack: list[tuple[Stage, bool]] = [(root, False)]
+    while stack:
+        stage, expanded = stack.pop()
+        if expanded and stage not in done:
+            done.add(stage)
+            order.append(stage)
+        elif stage not in done:
+            stack.append((stage, True))
+            reads = [e.buffer for e in post_order_exprs([stage.value]) if isinstance(e, Load)]
+            stack.extend((b, False) for b in reversed(reads) if isinstance(b, Stage))
+    return order
+
+
+def _type(buffer: Buffer) -> str:
+    """``float32[4, 8] strides=[16, 1] offset=3``; what is at its default is left out."""
+    strides = buffer.row_major_strides
+    plain = Buffer("", buffer.shape, buffer.dtype).row_major_strides
+    text = f"{buffer.dtype}[{', '.join(map(str, buffer.shape))}]"
+    if strides != plain:
+        text += f" strides=[{', '.join(map(str, strides))}]"
+    return text + (f" offset={buffer.offset}" if buffer.offset else "")
+
+
+def format_const(constant: Const) -> str:
+    """``3`` int64, ``3i32``, ``0.5f``, ``True``: the value that the dtype can hold, in the fewest digits."""
+    value, dtype = constant.value, constant.dtype
+    if dtype == "bool":
+        return str(bool(value))
+    if not dtype.startswith("float"):
+        return f"{int(value)}{_SUFFIX[dtype]}"
+    with np.errstate(over="ignore"):
+        return str(np.dtype(dtype).type(value)).removesuffix(".0") + _SUFFIX[dtype]
+
+
+class _Printer:
+    def __init__(self) -> None:
+        self.buffers: dict[Buffer, str] = {}
+        self.buffer_names: set[str] = set()
+        self.vars: dict[LoopVar, str] = {}
+
+    def buffer(self, buffer: Buffer) -> str:
+        if buffer not in self.buffers:
+            self.buffers[buffer] = _fresh(buffer.name, self.buffer_names)
+            self.buffer_names.add(self.buffers[buffer])
+        return self.buffers[buffer]
+
+    def declare(self, buffer: Buffer) -> str:
+        scope = "" if buffer.scope == "global" else f" {buffer.scope}"
+        return f"{self.buffer(buffer)}: {_type(buffer)}{scope}"
+
+    def bind(self, var: LoopVar) -> str:
+        self.vars[var] = _fresh(var.name, set(self.vars.values()))
+        return self.vars[var] if var.dtype == "int64" else f"{self.vars[var]}: {var.dtype}"
+
+    def unbind(self, var: LoopVar) -> None:
+        del self.vars[var]
+
+    # --- statements -------------------------------------------------------------------------------------------
+
+    def lines(self, stmt: Stmt, depth: int) -> Iterator[str]:
+        pad = "  " * depth
+        lets, texts = self.expressions(stmt_exprs(stmt))
+        yield from (pad + let for let in lets)
+        match stmt:
+            case For(var, _, body, kind):
+                label = self.bind(var)
+                yield f"{pad}{_LOOP_WORD.get(kind, kind.value)} {label} in {texts[0]}:"
+                yield from self.lines(body, depth + 1)
+                self.unbind(var)
+            case Store(buffer, _, _):
+                yield f"{pad}{self.buffer(buffer)}[{', '.join(texts[:-1])}] = {texts[-1]}"
+            case If(_, then, orelse):
+                yield f"{pad}if {texts[0]}:"
+                yield from self.lines(then, depth + 1)
+                if orelse is not None:
+                    yield f"{pad}else:"
+                    yield from self.lines(orelse, depth + 1)
+            case Alloc(buffer, body):
+                yield f"{pad}alloc {self.buffer(buffer)}: {_type(buffer)} {buffer.scope}:"
+                yield from self.lines(body, depth + 1)
+            case Barrier():
+                yield f"{pad}barrier"
+            case Seq(stmts):
+                if not stmts:
+                    yield f"{pad}pass"
+                for part in stmts:
+                    yield from self.lines(part, depth)
+
+    # --- expressions ------------------------------------------------------------------------------------------
+
+    def expressions(self, roots: Sequence[LoopExpr]) -> tuple[list[str], list[str]]:
+        """``let`` lines, and the text of each root.  Equal parts are one part, however the objects are shared."""
+        bound = [v for e in post_order_exprs(roots) if isinstance(e, Reduce) for v, _ in e.axes if v not in self.vars]
+        for var in bound:
+            if var not in self.vars:
+                self.bind(var)
+        found = _Canonical(self, roots)
+        texts = found.texts()
+        for var in dict.fromkeys(bound):
+            self.unbind(var)
+        return texts
+
+    def node(self, expr: LoopExpr, args: Sequence[tuple[str, int]]) -> tuple[str, int]:
+        """An expression over its operands' texts and precedences."""
+        texts = [text for text, _ in args]
+        match expr:
+            case Const():
+                return format_const(expr), _ATOM
+            case LoopVar(name):
+                return self.vars.get(expr, f"{name}?"), _ATOM  # bound by no loop: `verify_kernel` reports it
+            case Load(buffer, _):
+                return f"{self.buffer(buffer)}[{', '.join(texts)}]", _ATOM
+            case Binary(op, _, _) if op in _INFIX:
+                symbol, level = _INFIX[op]
+                left, right = (f"({t})" if low else t for t, low in _sides(args, level))
+                return f"{left} {symbol} {right}", level
+            case Binary(op, _, _):
+                return f"{op}({', '.join(texts)})", _ATOM
+            case Intrin(name, _):
+                return f"{name}({', '.join(texts)})", _ATOM
+            case Select():
+                return f"select({', '.join(texts)})", _ATOM
+            case Cast(_, dtype):
+                return f"{dtype}({texts[0]})", _ATOM
+            case Reduce(kind, axes, _):
+                ranges = ", ".join(f"{self.vars[v]} < {extent}" for v, extent in axes)
+                return f"{kind}({ranges}: {texts[0]})", _ATOM
+        raise AssertionError(expr)
+
+
+def _sides(args: Sequence[tuple[str, int]], level: int) -> list[tuple[str, bool]]:
+    """Each operand, and whether it needs brackets: the tree must show, so only the left may be of the same level."""
+    (left, l_level), (right, r_level) = args
+    return [(left, l_level < level or (level == 1 and l_level == 1)), (right, r_level <= level)]
+
+
+class _Canonical:
+    """The expressions of one statement with equal parts numbered equally."""
+
+    def __init__(self, printer: _Printer, roots: Sequence[LoopExpr]) -> None:
+        self.printer = printer
+        self.numbers: dict[object, int] = {}
+        self.nodes: list[tuple[LoopExpr, tuple[int, ...]]] = []
+        self.by_object: dict[int, int] = {}
+        for expr in post_order_exprs(roots):
+            operands = tuple(self.by_object[id(child)] for child in expr_children(expr))
+            self.by_object[id(expr)] = self.number(expr, operands)
+        self.roots = [self.by_object[id(root)] for root in roots]
+        self.uses = Counter([*self.roots, *(operand for _, operands in self.nodes for operand in operands)])
+
+    def number(self, expr: LoopExpr, operands: tuple[int, ...]) -> int:
+        key = (_content(expr), operands)
+        if key not in self.numbers:
+            self.numbers[key] = len(self.nodes)
+            self.nodes.append((expr, operands))
+        return self.numbers[key]
+
+    def texts(self) -> tuple[list[str], list[str]]:
+        lets: list[str] = []
+        pieces: list[tuple[str, int]] = []
+        sizes: list[int] = []
+        for number, (expr, operands) in enumerate(self.nodes):
+            text, level = self.printer.node(expr, [pieces[i] for i in operands])
+            size = 1 + sum(sizes[i] for i in operands)
+            if size >= _LONG_SIZE or (size >= _SHARED_SIZE and self.uses[number] > 1):
+                name = f"t{len(lets)}"
+                lets.append(f"let {name} = {text}")
+                text, level, size = name, _ATOM, 1
+            pieces.append((text, level))
+            sizes.append(size)
+        return lets, [pieces[i][0] for i in self.roots]
+
+
+def _content(expr: LoopExpr) -> object:
+    """What a node says besides its operands."""
+    match expr:
+        case Load(buffer, _):
+            return ("load", id(buffer))
+        case Binary(op, _, _) | Intrin(op, _):
+            return (type(expr), op)
+        case Cast(_, dtype):
+            return ("cast", dtype)
+        case Reduce(kind, axes, _):
+            return (kind, axes)
+        case Select():
+            return "select"
+    return expr
+
+
+def _fresh(wanted: str, used: set[str]) -> str:
+    """``wanted``, or with the first free number behind it."""
+    name, count = wanted, 0
+    while name in used:
+        count += 1
+        name = f"{wanted}{count}"
+    return name
