@@ -51,7 +51,7 @@ def test_tensor_arguments_by_name_and_attributes() -> None:
     x, y = b.var("x", X), b.var("y", X)
     call = b.subtract(rhs=y, lhs=x)
     assert call.args == (x, y)
-    assert b.sum(x, axis=1, keepdims=True).type == TensorType((2, 1))
+    assert b.sum(data=x, axis=1, keepdims=True).type == TensorType((2, 1))
     assert b.nn.batch_flatten(b.var("z", shape=(2, 3, 4))).type == TensorType((2, 12))
     assert b.where(b.less(x, y), 1.0, y=y).type == X
 
@@ -138,14 +138,14 @@ def test_misuse_is_explained() -> None:
         "there is no operator 'nn.batch_flaten'\n  = hint: did you mean nn.batch_flatten?"
     )
     assert _message("sum", x, axes=1) == (
-        "sum: unknown attribute 'axes'\n  = hint: arguments: x; attributes: axis, keepdims, exclude"
+        "sum: unknown attribute 'axes'\n  = hint: arguments: data; attributes: axis, keepdims, exclude"
     )
     assert _message("clip", x, a_min=0) == (
-        "clip: attribute 'a_max' is missing\n  = hint: arguments: x; attributes: a_min, a_max"
+        "clip: attribute 'a_max' is missing\n  = hint: arguments: data; attributes: a_min, a_max"
     )
     assert _message("sum", x, axis="first") == (
         "sum: cannot use the attributes axis='first': invalid literal for int() with base 10: 'f'\n"
-        "  = hint: arguments: x; attributes: axis, keepdims, exclude"
+        "  = hint: arguments: data; attributes: axis, keepdims, exclude"
     )
     assert _message("add", x) == ("add: takes 2 arguments, 1 given\n  | add(%x)\n  |   %x: Tensor[(2, 3), float32]")
     with pytest.raises(AttributeError, match=r"minitvm\.ir\.builder has no operator 'addd'"):

@@ -301,7 +301,7 @@ class Where(Op):
 
 @dataclass(frozen=True)
 class BroadcastTo(Op):
-    """x repeated along dimensions of extent 1, and new ones in front, until it has ``shape``."""
+    """data repeated along dimensions of extent 1, and new ones in front, until it has ``shape``."""
 
     name = "broadcast_to"
     fusion = Fusion.BROADCAST
@@ -310,37 +310,37 @@ class BroadcastTo(Op):
     def __post_init__(self) -> None:
         freeze_ints(self, "shape")
 
-    def infer(self, x: TensorType) -> TensorType:
-        target = TensorType(self.shape, x.dtype)
-        padded = (1,) * (target.rank - x.rank) + x.shape
-        if target.rank < x.rank or any(a not in (1, None, b) for a, b in zip(padded, self.shape, strict=True)):
-            raise self.reject(f"{x} cannot be broadcast to shape {list(self.shape)}")
+    def infer(self, data: TensorType) -> TensorType:
+        target = TensorType(self.shape, data.dtype)
+        padded = (1,) * (target.rank - data.rank) + data.shape
+        if target.rank < data.rank or any(a not in (1, None, b) for a, b in zip(padded, self.shape, strict=True)):
+            raise self.reject(f"{data} cannot be broadcast to shape {list(self.shape)}")
         return target
 
-    def reference(self, x: np.ndarray) -> np.ndarray:
-        return np.array(np.broadcast_to(x, self.shape))
+    def reference(self, data: np.ndarray) -> np.ndarray:
+        return np.array(np.broadcast_to(data, self.shape))
 
-    def compute(self, x: Buffer) -> Stage:
-        return compute(self.shape, lambda *i: x[broadcast_index(x, i)])
+    def compute(self, data: Buffer) -> Stage:
+        return compute(self.shape, lambda *i: data[broadcast_index(data, i)])
 
 
 @dataclass(frozen=True)
 class BroadcastToLike(Op):
-    """x broadcast to the shape of another tensor.  x: (...), shape_like: (...) -> shape_like's shape."""
+    """data broadcast to the shape of another tensor.  data: (...), shape_like: (...) -> shape_like's shape."""
 
     name = "broadcast_to_like"
     fusion = Fusion.BROADCAST
 
-    def infer(self, x: TensorType, shape_like: TensorType) -> TensorType:
-        common = broadcast_shapes(self, x, shape_like)
+    def infer(self, data: TensorType, shape_like: TensorType) -> TensorType:
+        common = broadcast_shapes(self, data, shape_like)
         if len(common) != shape_like.rank or any(
             a not in (None, b) for a, b in zip(shape_like.shape, common, strict=True)
         ):
-            raise self.reject(f"{x} cannot be broadcast to the shape of {shape_like}")
-        return TensorType(shape_like.shape, x.dtype)
+            raise self.reject(f"{data} cannot be broadcast to the shape of {shape_like}")
+        return TensorType(shape_like.shape, data.dtype)
 
-    def reference(self, x: np.ndarray, shape_like: np.ndarray) -> np.ndarray:
-        return np.array(np.broadcast_to(x, shape_like.shape))
+    def reference(self, data: np.ndarray, shape_like: np.ndarray) -> np.ndarray:
+        return np.array(np.broadcast_to(data, shape_like.shape))
 
-    def compute(self, x: Buffer, shape_like: Buffer) -> Stage:
-        return compute(shape_like.shape, lambda *i: x[broadcast_index(x, i)])
+    def compute(self, data: Buffer, shape_like: Buffer) -> Stage:
+        return compute(shape_like.shape, lambda *i: data[broadcast_index(data, i)])

@@ -17,7 +17,7 @@ from minitvm.ir.types import DTYPES, TensorType
 
 @dataclass(frozen=True)
 class Unary(Op):
-    """One tensor to one of the same shape.  x: (...) -> (...).
+    """One tensor to one of the same shape.  data: (...) -> (...).
 
     A subclass sets ``kinds`` (numpy dtype kinds that it takes), ``ufunc`` (the reference) and ``element``.
     """
@@ -26,19 +26,19 @@ class Unary(Op):
     kinds: ClassVar[str] = "biuf"
     ufunc: ClassVar[Callable[..., Any]]
 
-    def infer(self, x: TensorType) -> TensorType:
-        require_kind(self, x, self.kinds)
-        return x
+    def infer(self, data: TensorType) -> TensorType:
+        require_kind(self, data, self.kinds)
+        return data
 
-    def reference(self, x: np.ndarray) -> np.ndarray:
-        return np.asarray(self.ufunc(x))
+    def reference(self, data: np.ndarray) -> np.ndarray:
+        return np.asarray(self.ufunc(data))
 
     def element(self, x: LoopExpr) -> LoopExpr:
         """One element of the result."""
         raise NotImplementedError(self.name)
 
-    def compute(self, x: Buffer) -> Stage:
-        return compute(x.shape, lambda *i: self.element(x[i]))
+    def compute(self, data: Buffer) -> Stage:
+        return compute(data.shape, lambda *i: self.element(data[i]))
 
 
 class Negative(Unary):
@@ -155,8 +155,8 @@ class FloatTest(Unary):
 
     kinds = "f"
 
-    def infer(self, x: TensorType) -> TensorType:
-        return super().infer(x).with_dtype("bool")
+    def infer(self, data: TensorType) -> TensorType:
+        return super().infer(data).with_dtype("bool")
 
 
 class IsNan(FloatTest):
@@ -198,9 +198,9 @@ class Clip(Unary):
     a_min: float
     a_max: float
 
-    def reference(self, x: np.ndarray) -> np.ndarray:
-        low, high = self._bounds(x.dtype.name)
-        return np.asarray(np.minimum(np.maximum(x, x.dtype.type(low)), x.dtype.type(high)))
+    def reference(self, data: np.ndarray) -> np.ndarray:
+        low, high = self._bounds(data.dtype.name)
+        return np.asarray(np.minimum(np.maximum(data, data.dtype.type(low)), data.dtype.type(high)))
 
     def element(self, x: LoopExpr) -> LoopExpr:
         low, high = self._bounds(x.dtype)
@@ -221,13 +221,13 @@ class CastTo(Unary):
     name = "cast"
     dtype: str
 
-    def infer(self, x: TensorType) -> TensorType:
+    def infer(self, data: TensorType) -> TensorType:
         if self.dtype not in DTYPES:
             raise self.reject(f"{self.dtype!r} is not a dtype", hint=f"known dtypes: {', '.join(DTYPES)}")
-        return x.with_dtype(self.dtype)
+        return data.with_dtype(self.dtype)
 
-    def reference(self, x: np.ndarray) -> np.ndarray:
-        return x.astype(self.dtype)
+    def reference(self, data: np.ndarray) -> np.ndarray:
+        return data.astype(self.dtype)
 
     def element(self, x: LoopExpr) -> LoopExpr:
         return x.astype(self.dtype)
@@ -235,25 +235,25 @@ class CastTo(Unary):
 
 @dataclass(frozen=True)
 class Fill(Unary):
-    """Every element the same value, in the shape of another tensor.  x: (...) -> (...), same dtype."""
+    """Every element the same value, in the shape of another tensor.  data: (...) -> (...), same dtype."""
 
     value: ClassVar[int] = 0
 
-    def reference(self, x: np.ndarray) -> np.ndarray:
-        return np.full_like(x, self.value)
+    def reference(self, data: np.ndarray) -> np.ndarray:
+        return np.full_like(data, self.value)
 
-    def compute(self, x: Buffer) -> Stage:
-        return compute(x.shape, lambda *i: const(self.value, x.dtype))
+    def compute(self, data: Buffer) -> Stage:
+        return compute(data.shape, lambda *i: const(self.value, data.dtype))
 
 
 class ZerosLike(Fill):
-    """Zeros in the shape and dtype of x."""
+    """Zeros in the shape and dtype of data."""
 
     name = "zeros_like"
 
 
 class OnesLike(Fill):
-    """Ones in the shape and dtype of x."""
+    """Ones in the shape and dtype of data."""
 
     name = "ones_like"
     value = 1
@@ -261,21 +261,21 @@ class OnesLike(Fill):
 
 @dataclass(frozen=True)
 class FullLike(Op):
-    """A scalar's value in every element.  x: (...), fill_value: () -> (...), both of one dtype."""
+    """A scalar's value in every element.  data: (...), fill_value: () -> (...), both of one dtype."""
 
     name = "full_like"
     fusion = Fusion.ELEMWISE
 
-    def infer(self, x: TensorType, fill_value: TensorType) -> TensorType:
-        if fill_value.shape or fill_value.dtype != x.dtype:
-            raise self.reject(f"fill_value is {fill_value}; expected a scalar of {x.dtype}")
-        return x
+    def infer(self, data: TensorType, fill_value: TensorType) -> TensorType:
+        if fill_value.shape or fill_value.dtype != data.dtype:
+            raise self.reject(f"fill_value is {fill_value}; expected a scalar of {data.dtype}")
+        return data
 
-    def reference(self, x: np.ndarray, fill_value: np.ndarray) -> np.ndarray:
-        return np.full_like(x, fill_value)
+    def reference(self, data: np.ndarray, fill_value: np.ndarray) -> np.ndarray:
+        return np.full_like(data, fill_value)
 
-    def compute(self, x: Buffer, fill_value: Buffer) -> Stage:
-        return compute(x.shape, lambda *i: fill_value[()])
+    def compute(self, data: Buffer, fill_value: Buffer) -> Stage:
+        return compute(data.shape, lambda *i: fill_value[()])
 
 
 @dataclass(frozen=True)

@@ -70,8 +70,8 @@ class Rsqrt(FloatFunction):
 
     name = intrinsic = "rsqrt"
 
-    def reference(self, x: np.ndarray) -> np.ndarray:
-        return np.asarray(1.0 / np.sqrt(x.astype("float64"))).astype(x.dtype)
+    def reference(self, data: np.ndarray) -> np.ndarray:
+        return np.asarray(1.0 / np.sqrt(data.astype("float64"))).astype(data.dtype)
 
 
 class Sigmoid(FloatFunction):
@@ -79,8 +79,8 @@ class Sigmoid(FloatFunction):
 
     name = intrinsic = "sigmoid"
 
-    def reference(self, x: np.ndarray) -> np.ndarray:
-        return np.asarray(np.exp(-np.logaddexp(0.0, -x.astype("float64")))).astype(x.dtype)
+    def reference(self, data: np.ndarray) -> np.ndarray:
+        return np.asarray(np.exp(-np.logaddexp(0.0, -data.astype("float64")))).astype(data.dtype)
 
 
 class Erf(FloatFunction):
@@ -88,9 +88,9 @@ class Erf(FloatFunction):
 
     name = intrinsic = "erf"
 
-    def reference(self, x: np.ndarray) -> np.ndarray:
-        values = [math.erf(v) for v in x.ravel().tolist()]
-        return np.array(values, x.dtype).reshape(x.shape)
+    def reference(self, data: np.ndarray) -> np.ndarray:
+        values = [math.erf(v) for v in data.ravel().tolist()]
+        return np.array(values, data.dtype).reshape(data.shape)
 
 
 class Tanh(FloatFunction):

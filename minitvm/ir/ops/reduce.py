@@ -1,7 +1,7 @@
 """Reductions over axes.
 
 ``axis``: the axes to reduce, all where it is not given; ``exclude``: reduce the other axes instead;
-``keepdims``: reduced dimensions stay, with extent 1.  x: (...) -> (... without the reduced dimensions).
+``keepdims``: reduced dimensions stay, with extent 1.  data: (...) -> (... without the reduced dimensions).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from minitvm.ir.ops._shape import (
 from minitvm.ir.types import TensorType
 
 Element = Callable[[tuple[LoopExpr, ...], tuple[LoopExpr, ...]], LoopExpr]
-"""The summand: gets the whole index into x, and the index along the reduced axes alone."""
+"""The summand: gets the whole index into data, and the index along the reduced axes alone."""
 
 
 @dataclass(frozen=True)
@@ -48,9 +48,9 @@ class Reduction(Op):
         given = range(rank) if self.axis is None else normalize_axes(self, self.axis, rank)
         return tuple(d for d in range(rank) if (d in given) != (self.exclude and self.axis is not None))
 
-    def infer(self, x: TensorType) -> TensorType:
-        require_kind(self, x, self.kinds)
-        return x.with_shape(self._kept(x.shape))
+    def infer(self, data: TensorType) -> TensorType:
+        require_kind(self, data, self.kinds)
+        return data.with_shape(self._kept(data.shape))
 
     def _kept(self, shape: Sequence[Any]) -> tuple[Any, ...]:
         axes = self.axes(len(shape))
@@ -58,25 +58,29 @@ class Reduction(Op):
             return tuple(1 if d in axes else extent for d, extent in enumerate(shape))
         return tuple(extent for d, extent in enumerate(shape) if d not in axes)
 
-    def _numpy(self, function: Callable[..., Any], x: np.ndarray, **options: Any) -> np.ndarray:
-        return np.asarray(function(x, axis=self.axes(x.ndim), keepdims=self.keepdims, **options))
+    def _numpy(self, function: Callable[..., Any], data: np.ndarray, **options: Any) -> np.ndarray:
+        return np.asarray(function(data, axis=self.axes(data.ndim), keepdims=self.keepdims, **options))
 
     def _stage(
-        self, x: Buffer, over: Callable[..., LoopExpr], element: Element, finish: Callable[..., LoopExpr] | None = None
+        self,
+        data: Buffer,
+        over: Callable[..., LoopExpr],
+        element: Element,
+        finish: Callable[..., LoopExpr] | None = None,
     ) -> Stage:
         """``over`` the reduced axes of ``element``; ``finish`` gets the reduced value and the whole index at 0."""
-        axes = self.axes(len(x.shape))
-        extents = [x.shape[a] for a in axes]
+        axes = self.axes(len(data.shape))
+        extents = [data.shape[a] for a in axes]
 
         def whole(i: tuple[LoopExpr, ...], r: tuple[LoopExpr, ...]) -> tuple[LoopExpr, ...]:
             reduced, kept = iter(r), iter(e for d, e in enumerate(i) if not (self.keepdims and d in axes))
-            return tuple(next(reduced) if d in axes else next(kept) for d in range(len(x.shape)))
+            return tuple(next(reduced) if d in axes else next(kept) for d in range(len(data.shape)))
 
         def value(*i: LoopExpr) -> LoopExpr:
             result = over(extents, lambda *r: element(whole(i, r), r))
             return result if finish is None else finish(result, whole(i, (Const(0),) * len(axes)))
 
-        return compute(self._kept(x.shape), value)
+        return compute(self._kept(data.shape), value)
 
     def _count(self, shape: Sequence[int]) -> int:
         return math.prod(shape[a] for a in self.axes(len(shape)))
@@ -87,8 +91,8 @@ def _accumulator(dtype: str) -> str:
     return "float32" if dtype == "float16" else dtype
 
 
-def _wide(x: np.ndarray) -> np.ndarray:
-    return x.astype("float64") if x.dtype.kind == "f" else x
+def _wide(data: np.ndarray) -> np.ndarray:
+    return data.astype("float64") if data.dtype.kind == "f" else data
 
 
 class Sum(Reduction):
@@ -96,12 +100,12 @@ class Sum(Reduction):
 
     name = "sum"
 
-    def reference(self, x: np.ndarray) -> np.ndarray:
-        return self._numpy(np.sum, _wide(x), dtype=_wide(x).dtype).astype(x.dtype)
+    def reference(self, data: np.ndarray) -> np.ndarray:
+        return self._numpy(np.sum, _wide(data), dtype=_wide(data).dtype).astype(data.dtype)
 
-    def compute(self, x: Buffer) -> Stage:
-        kept = _accumulator(x.dtype)
-        return self._stage(x, sum_over, lambda i, r: x[i].astype(kept), lambda s, i: s.astype(x.dtype))
+    def compute(self, data: Buffer) -> Stage:
+        kept = _accumulator(data.dtype)
+        return self._stage(data, sum_over, lambda i, r: data[i].astype(kept), lambda s, i: s.astype(data.dtype))
 
 
 class Prod(Reduction):
@@ -109,31 +113,31 @@ class Prod(Reduction):
 
     name = "prod"
 
-    def reference(self, x: np.ndarray) -> np.ndarray:
-        return self._numpy(np.prod, _wide(x), dtype=_wide(x).dtype).astype(x.dtype)
+    def reference(self, data: np.ndarray) -> np.ndarray:
+        return self._numpy(np.prod, _wide(data), dtype=_wide(data).dtype).astype(data.dtype)
 
-    def compute(self, x: Buffer) -> Stage:
-        kept = _accumulator(x.dtype)
-        return self._stage(x, prod_over, lambda i, r: x[i].astype(kept), lambda p, i: p.astype(x.dtype))
+    def compute(self, data: Buffer) -> Stage:
+        kept = _accumulator(data.dtype)
+        return self._stage(data, prod_over, lambda i, r: data[i].astype(kept), lambda p, i: p.astype(data.dtype))
 
 
 class Mean(Reduction):
-    """The mean, in the dtype of x; of integers truncated towards zero.  NaN of no elements."""
+    """The mean, in the dtype of data; of integers truncated towards zero.  NaN of no elements."""
 
     name = "mean"
 
-    def reference(self, x: np.ndarray) -> np.ndarray:
-        if x.dtype.kind == "f":
-            total = self._numpy(np.sum, x.astype("float64"))
-            return np.asarray(total / np.float64(self._count(x.shape))).astype(x.dtype)
-        total = self._numpy(np.sum, x.astype("int64"))
-        return np.asarray(np.sign(total) * (np.abs(total) // self._count(x.shape))).astype(x.dtype)
+    def reference(self, data: np.ndarray) -> np.ndarray:
+        if data.dtype.kind == "f":
+            total = self._numpy(np.sum, data.astype("float64"))
+            return np.asarray(total / np.float64(self._count(data.shape))).astype(data.dtype)
+        total = self._numpy(np.sum, data.astype("int64"))
+        return np.asarray(np.sign(total) * (np.abs(total) // self._count(data.shape))).astype(data.dtype)
 
-    def compute(self, x: Buffer) -> Stage:
-        kept = _accumulator(x.dtype) if x.dtype.startswith("float") else "int64"
-        count = self._count(x.shape)
+    def compute(self, data: Buffer) -> Stage:
+        kept = _accumulator(data.dtype) if data.dtype.startswith("float") else "int64"
+        count = self._count(data.shape)
         return self._stage(
-            x, sum_over, lambda i, r: x[i].astype(kept), lambda s, i: binary("div", s, count).astype(x.dtype)
+            data, sum_over, lambda i, r: data[i].astype(kept), lambda s, i: binary("div", s, count).astype(data.dtype)
         )
 
 
@@ -143,11 +147,11 @@ class Max(Reduction):
     name = "max"
     kinds = "biuf"
 
-    def reference(self, x: np.ndarray) -> np.ndarray:
-        return self._numpy(np.max, x, initial=_lowest(x.dtype))
+    def reference(self, data: np.ndarray) -> np.ndarray:
+        return self._numpy(np.max, data, initial=_lowest(data.dtype))
 
-    def compute(self, x: Buffer) -> Stage:
-        return self._stage(x, max_over, lambda i, r: x[i])
+    def compute(self, data: Buffer) -> Stage:
+        return self._stage(data, max_over, lambda i, r: data[i])
 
 
 class Min(Reduction):
@@ -156,11 +160,11 @@ class Min(Reduction):
     name = "min"
     kinds = "biuf"
 
-    def reference(self, x: np.ndarray) -> np.ndarray:
-        return self._numpy(np.min, x, initial=_highest(x.dtype))
+    def reference(self, data: np.ndarray) -> np.ndarray:
+        return self._numpy(np.min, data, initial=_highest(data.dtype))
 
-    def compute(self, x: Buffer) -> Stage:
-        return self._stage(x, min_over, lambda i, r: x[i])
+    def compute(self, data: Buffer) -> Stage:
+        return self._stage(data, min_over, lambda i, r: data[i])
 
 
 def _lowest(dtype: np.dtype) -> Any:
@@ -177,11 +181,11 @@ class All(Reduction):
     name = "all"
     kinds = "b"
 
-    def reference(self, x: np.ndarray) -> np.ndarray:
-        return self._numpy(np.all, x)
+    def reference(self, data: np.ndarray) -> np.ndarray:
+        return self._numpy(np.all, data)
 
-    def compute(self, x: Buffer) -> Stage:
-        return self._stage(x, min_over, lambda i, r: x[i])
+    def compute(self, data: Buffer) -> Stage:
+        return self._stage(data, min_over, lambda i, r: data[i])
 
 
 class AnyTrue(Reduction):
@@ -190,41 +194,44 @@ class AnyTrue(Reduction):
     name = "any"
     kinds = "b"
 
-    def reference(self, x: np.ndarray) -> np.ndarray:
-        return self._numpy(np.any, x)
+    def reference(self, data: np.ndarray) -> np.ndarray:
+        return self._numpy(np.any, data)
 
-    def compute(self, x: Buffer) -> Stage:
-        return self._stage(x, max_over, lambda i, r: x[i])
+    def compute(self, data: Buffer) -> Stage:
+        return self._stage(data, max_over, lambda i, r: data[i])
 
 
 @dataclass(frozen=True)
 class Variance(Reduction):
-    """The mean of (x - mean)**2; ``unbiased`` divides by one less.  x: (...), mean: broadcasts to x (keepdims)."""
+    """The mean of (data - mean)**2; ``unbiased`` divides by one less.
+
+    data: (...), mean: broadcasts to data (the mean with keepdims) -> (... without the reduced dimensions).
+    """
 
     name = "variance"
     kinds = "f"
     unbiased: bool = False
 
-    def infer(self, x: TensorType, mean: TensorType) -> TensorType:  # type: ignore[override]
-        require_same_dtype(self, x, mean)
-        common = broadcast_shapes(self, x, mean)
-        if len(common) != x.rank or any(a not in (None, b) for a, b in zip(x.shape, common, strict=True)):
-            raise self.reject(f"mean {mean} does not broadcast to {x}", hint="compute the mean with keepdims=True")
-        return super().infer(x)
+    def infer(self, data: TensorType, mean: TensorType) -> TensorType:  # type: ignore[override]
+        require_same_dtype(self, data, mean)
+        common = broadcast_shapes(self, data, mean)
+        if len(common) != data.rank or any(a not in (None, b) for a, b in zip(data.shape, common, strict=True)):
+            raise self.reject(f"mean {mean} does not broadcast to {data}", hint="compute the mean with keepdims=True")
+        return super().infer(data)
 
-    def reference(self, x: np.ndarray, mean: np.ndarray) -> np.ndarray:
-        squares = (x.astype("float64") - mean.astype("float64")) ** 2
-        return np.asarray(self._numpy(np.sum, squares) / (self._count(x.shape) - self.unbiased)).astype(x.dtype)
+    def reference(self, data: np.ndarray, mean: np.ndarray) -> np.ndarray:
+        squares = (data.astype("float64") - mean.astype("float64")) ** 2
+        return np.asarray(self._numpy(np.sum, squares) / (self._count(data.shape) - self.unbiased)).astype(data.dtype)
 
-    def compute(self, x: Buffer, mean: Buffer) -> Stage:
-        kept = _accumulator(x.dtype)
-        count = const(self._count(x.shape) - self.unbiased, kept)
+    def compute(self, data: Buffer, mean: Buffer) -> Stage:
+        kept = _accumulator(data.dtype)
+        count = const(self._count(data.shape) - self.unbiased, kept)
 
         def square(i: tuple[LoopExpr, ...], r: tuple[LoopExpr, ...]) -> LoopExpr:
-            distance = x[i].astype(kept) - mean[broadcast_index(mean, i)].astype(kept)
+            distance = data[i].astype(kept) - mean[broadcast_index(mean, i)].astype(kept)
             return distance * distance
 
-        return self._stage(x, sum_over, square, lambda s, i: (s / count).astype(x.dtype))
+        return self._stage(data, sum_over, square, lambda s, i: (s / count).astype(data.dtype))
 
 
 @dataclass(frozen=True)
@@ -233,33 +240,33 @@ class ArgReduction(Reduction):
 
     select_last_index: bool = False
 
-    def infer(self, x: TensorType) -> TensorType:
-        if any(x.shape[a] == 0 for a in self.axes(x.rank)):
-            raise self.reject(f"there is no element to choose in {x}")
-        return super().infer(x).with_dtype("int32")
+    def infer(self, data: TensorType) -> TensorType:
+        if any(data.shape[a] == 0 for a in self.axes(data.rank)):
+            raise self.reject(f"there is no element to choose in {data}")
+        return super().infer(data).with_dtype("int32")
 
-    def _position(self, x: np.ndarray, choose: Callable[..., Any]) -> np.ndarray:
-        axes = self.axes(x.ndim)
-        kept = [d for d in range(x.ndim) if d not in axes]
-        rows = x.transpose([*kept, *axes]).reshape(*(x.shape[d] for d in kept), self._count(x.shape))
+    def _position(self, data: np.ndarray, choose: Callable[..., Any]) -> np.ndarray:
+        axes = self.axes(data.ndim)
+        kept = [d for d in range(data.ndim) if d not in axes]
+        rows = data.transpose([*kept, *axes]).reshape(*(data.shape[d] for d in kept), self._count(data.shape))
         found = rows.shape[-1] - 1 - choose(rows[..., ::-1], -1) if self.select_last_index else choose(rows, -1)
-        return np.asarray(found, "int32").reshape(self._kept(x.shape))
+        return np.asarray(found, "int32").reshape(self._kept(data.shape))
 
-    def _search(self, x: Buffer, over: Callable[..., LoopExpr]) -> Stage:
+    def _search(self, data: Buffer, over: Callable[..., LoopExpr]) -> Stage:
         """The extreme first, then the first (or last) position that equals it or, as in numpy, is NaN."""
-        best = self._stage(x, over, lambda i, r: x[i])
-        axes = self.axes(len(x.shape))
-        extents = [x.shape[a] for a in axes]
-        missing = const(-1 if self.select_last_index else self._count(x.shape), "int32")
+        best = self._stage(data, over, lambda i, r: data[i])
+        axes = self.axes(len(data.shape))
+        extents = [data.shape[a] for a in axes]
+        missing = const(-1 if self.select_last_index else self._count(data.shape), "int32")
 
         def position(i: tuple[LoopExpr, ...], r: tuple[LoopExpr, ...]) -> LoopExpr:
-            value = x[i]
+            value = data[i]
             at = tuple(Const(0) if d in axes else e for d, e in enumerate(i) if self.keepdims or d not in axes)
             hit = value.equal(best[at])
-            hit = hit | intrin("isnan", value) if x.dtype.startswith("float") else hit
+            hit = hit | intrin("isnan", value) if data.dtype.startswith("float") else hit
             return select(hit, flatten_index(r, extents).astype("int32"), missing)
 
-        return self._stage(x, max_over if self.select_last_index else min_over, position)
+        return self._stage(data, max_over if self.select_last_index else min_over, position)
 
 
 class ArgMax(ArgReduction):
@@ -267,11 +274,11 @@ class ArgMax(ArgReduction):
 
     name = "argmax"
 
-    def reference(self, x: np.ndarray) -> np.ndarray:
-        return self._position(x, np.argmax)
+    def reference(self, data: np.ndarray) -> np.ndarray:
+        return self._position(data, np.argmax)
 
-    def compute(self, x: Buffer) -> Stage:
-        return self._search(x, max_over)
+    def compute(self, data: Buffer) -> Stage:
+        return self._search(data, max_over)
 
 
 class ArgMin(ArgReduction):
@@ -279,36 +286,36 @@ class ArgMin(ArgReduction):
 
     name = "argmin"
 
-    def reference(self, x: np.ndarray) -> np.ndarray:
-        return self._position(x, np.argmin)
+    def reference(self, data: np.ndarray) -> np.ndarray:
+        return self._position(data, np.argmin)
 
-    def compute(self, x: Buffer) -> Stage:
-        return self._search(x, min_over)
+    def compute(self, data: Buffer) -> Stage:
+        return self._search(data, min_over)
 
 
 class LogSumExp(Reduction):
-    """log(sum(exp(x))), without overflow; minus infinity of no elements."""
+    """log(sum(exp(data))), without overflow; minus infinity of no elements."""
 
     name = "logsumexp"
     kinds = "f"
     fusion = Fusion.OUT_ELEMWISE_FUSABLE
 
-    def reference(self, x: np.ndarray) -> np.ndarray:
-        wide = x.astype("float64")
-        for axis in self.axes(x.ndim):
+    def reference(self, data: np.ndarray) -> np.ndarray:
+        wide = data.astype("float64")
+        for axis in self.axes(data.ndim):
             wide = np.expand_dims(np.logaddexp.reduce(wide, axis), axis)
-        return wide.reshape(self._kept(x.shape)).astype(x.dtype)
+        return wide.reshape(self._kept(data.shape)).astype(data.dtype)
 
-    def compute(self, x: Buffer) -> Stage:
-        kept = _accumulator(x.dtype)
-        axes = self.axes(len(x.shape))
-        high = self._stage(x, max_over, lambda i, r: x[i].astype(kept))
+    def compute(self, data: Buffer) -> Stage:
+        kept = _accumulator(data.dtype)
+        axes = self.axes(len(data.shape))
+        high = self._stage(data, max_over, lambda i, r: data[i].astype(kept))
 
         def shift(i: tuple[LoopExpr, ...]) -> LoopExpr:
             peak = high[tuple(Const(0) if d in axes else e for d, e in enumerate(i) if self.keepdims or d not in axes)]
             return select(intrin("isinf", peak), const(0, kept), peak)
 
         def element(i: tuple[LoopExpr, ...], r: tuple[LoopExpr, ...]) -> LoopExpr:
-            return intrin("exp", x[i].astype(kept) - shift(i))
+            return intrin("exp", data[i].astype(kept) - shift(i))
 
-        return self._stage(x, sum_over, element, lambda s, i: (intrin("log", s) + shift(i)).astype(x.dtype))
+        return self._stage(data, sum_over, element, lambda s, i: (intrin("log", s) + shift(i)).astype(data.dtype))

@@ -108,7 +108,7 @@ class StackTensors(Op):
 
 @dataclass(frozen=True)
 class Split(Op):
-    """x cut along ``axis`` into equal sections (an integer) or at positions (a tuple) -> a tuple of tensors."""
+    """data cut along ``axis`` into equal sections (an integer) or at positions (a tuple) -> a tuple of tensors."""
 
     name = "split"
     fusion = Fusion.INJECTIVE
@@ -128,9 +128,9 @@ class Split(Op):
             raise self.reject(f"an extent of {extent} cannot be cut into {given} equal sections")
         return [n * (extent // given) for n in range(given + 1)]
 
-    def infer(self, x: TensorType) -> TupleType:
-        axis = normalize_axis(self, self.axis, x.rank)
-        extent = x.shape[axis]
+    def infer(self, data: TensorType) -> TupleType:
+        axis = normalize_axis(self, self.axis, data.rank)
+        extent = data.shape[axis]
         if extent is None:
             given = self.indices_or_sections
             sizes: list[Dim] = [None] * (given if isinstance(given, int) else len(given) + 1)
@@ -139,25 +139,25 @@ class Split(Op):
             if bounds != sorted(bounds):
                 raise self.reject(f"positions must not decrease: {list(as_ints(self.indices_or_sections))}")
             sizes = [b - a for a, b in pairwise(bounds)]
-        return TupleType(tuple(x.with_shape((*x.shape[:axis], n, *x.shape[axis + 1 :])) for n in sizes))
+        return TupleType(tuple(data.with_shape((*data.shape[:axis], n, *data.shape[axis + 1 :])) for n in sizes))
 
-    def reference(self, x: np.ndarray) -> tuple[np.ndarray, ...]:
-        return tuple(np.split(x, self.indices_or_sections, self.axis))
+    def reference(self, data: np.ndarray) -> tuple[np.ndarray, ...]:
+        return tuple(np.split(data, self.indices_or_sections, self.axis))
 
-    def compute(self, x: Buffer) -> tuple[Stage, ...]:
-        axis = self.axis % len(x.shape)
-        bounds = self._bounds(x.shape[axis])
-        return tuple(self._part(x, axis, a, b) for a, b in pairwise(bounds))
+    def compute(self, data: Buffer) -> tuple[Stage, ...]:
+        axis = self.axis % len(data.shape)
+        bounds = self._bounds(data.shape[axis])
+        return tuple(self._part(data, axis, a, b) for a, b in pairwise(bounds))
 
     @staticmethod
-    def _part(x: Buffer, axis: int, start: int, end: int) -> Stage:
-        shape = (*x.shape[:axis], end - start, *x.shape[axis + 1 :])
-        return compute(shape, lambda *i: x[replaced(i, axis, i[axis] + start)])
+    def _part(data: Buffer, axis: int, start: int, end: int) -> Stage:
+        shape = (*data.shape[:axis], end - start, *data.shape[axis + 1 :])
+        return compute(shape, lambda *i: data[replaced(i, axis, i[axis] + start)])
 
 
 @dataclass(frozen=True)
 class StridedSlice(Op):
-    """``x[begin:end:strides]`` along ``axes`` (the first ones by default), with Python's rules for bounds.
+    """``data[begin:end:strides]`` along ``axes`` (the first ones by default), with Python's rules for bounds.
 
     With ``slice_mode`` ``"size"``, ``end`` holds sizes (-1: to the end) and strides are 1, as in Relay.
     """
@@ -188,23 +188,23 @@ class StridedSlice(Op):
             raise self.reject(f"a stride is 0: {list(strides)}")
         return {a: slice(b, e, s) for a, b, e, s in zip(axes, self.begin, self.end, strides, strict=True)}
 
-    def infer(self, x: TensorType) -> TensorType:
-        shape = list(x.shape)
-        for axis, cut in self._slices(x.rank).items():
-            extent = x.shape[axis]
+    def infer(self, data: TensorType) -> TensorType:
+        shape = list(data.shape)
+        for axis, cut in self._slices(data.rank).items():
+            extent = data.shape[axis]
             shape[axis] = None if extent is None else len(range(*cut.indices(extent)))
-        return x.with_shape(tuple(shape))
+        return data.with_shape(tuple(shape))
 
-    def reference(self, x: np.ndarray) -> np.ndarray:
-        slices = self._slices(x.ndim)
-        return np.array(x[tuple(slices.get(d, slice(None)) for d in range(x.ndim))])
+    def reference(self, data: np.ndarray) -> np.ndarray:
+        slices = self._slices(data.ndim)
+        return np.array(data[tuple(slices.get(d, slice(None)) for d in range(data.ndim))])
 
-    def compute(self, x: Buffer) -> Stage:
-        ranges = [range(extent) for extent in x.shape]
-        for axis, cut in self._slices(len(x.shape)).items():
-            ranges[axis] = range(*cut.indices(x.shape[axis]))
+    def compute(self, data: Buffer) -> Stage:
+        ranges = [range(extent) for extent in data.shape]
+        for axis, cut in self._slices(len(data.shape)).items():
+            ranges[axis] = range(*cut.indices(data.shape[axis]))
 
         def element(*i: LoopExpr) -> LoopExpr:
-            return x[tuple(d * r.step + r.start for d, r in zip(i, ranges, strict=True))]
+            return data[tuple(d * r.step + r.start for d, r in zip(i, ranges, strict=True))]
 
         return compute([len(r) for r in ranges], element)

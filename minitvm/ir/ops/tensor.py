@@ -16,65 +16,65 @@ from minitvm.ir.types import TensorType, TupleType, Type
 
 @dataclass(frozen=True)
 class CumSum(Op):
-    """Sums of all elements up to each one along ``axis`` (``exclusive``: without it), in the dtype of x."""
+    """Sums of all elements up to each one along ``axis`` (``exclusive``: without it), in the dtype of data."""
 
     name = "cumsum"
     fusion = Fusion.OPAQUE
     axis: int = 0
     exclusive: bool = False
 
-    def infer(self, x: TensorType) -> TensorType:
-        require_kind(self, x, "iuf")
-        normalize_axis(self, self.axis, x.rank)
-        return x
+    def infer(self, data: TensorType) -> TensorType:
+        require_kind(self, data, "iuf")
+        normalize_axis(self, self.axis, data.rank)
+        return data
 
-    def reference(self, x: np.ndarray) -> np.ndarray:
-        wide = x.astype("float64") if x.dtype.kind == "f" else x
+    def reference(self, data: np.ndarray) -> np.ndarray:
+        wide = data.astype("float64") if data.dtype.kind == "f" else data
         total = np.cumsum(wide, self.axis, wide.dtype)
-        return np.asarray(total - wide if self.exclusive else total).astype(x.dtype)
+        return np.asarray(total - wide if self.exclusive else total).astype(data.dtype)
 
-    def compute(self, x: Buffer) -> Stage:
-        axis = self.axis % len(x.shape)
-        kept = "float32" if x.dtype == "float16" else x.dtype
+    def compute(self, data: Buffer) -> Stage:
+        axis = self.axis % len(data.shape)
+        kept = "float32" if data.dtype == "float16" else data.dtype
 
         def element(*i: LoopExpr) -> LoopExpr:
             def term(r: LoopExpr) -> LoopExpr:
                 counts = r < i[axis] if self.exclusive else r <= i[axis]
-                return select(counts, x[replaced(i, axis, r)].astype(kept), const(0, kept))
+                return select(counts, data[replaced(i, axis, r)].astype(kept), const(0, kept))
 
-            return sum_over(x.shape[axis], term).astype(x.dtype)
+            return sum_over(data.shape[axis], term).astype(data.dtype)
 
-        return compute(x.shape, element)
+        return compute(data.shape, element)
 
 
-def _order(x: np.ndarray, axis: int, is_ascend: bool) -> np.ndarray:
-    """Positions that sort x along ``axis``; equal elements stay in order, NaN counts as the largest."""
+def _order(data: np.ndarray, axis: int, is_ascend: bool) -> np.ndarray:
+    """Positions that sort data along ``axis``; equal elements stay in order, NaN counts as the largest."""
     if is_ascend:
-        return np.argsort(x, axis, kind="stable")
-    backwards = np.argsort(np.flip(x, axis), axis, kind="stable")
-    return np.asarray(x.shape[axis] - 1 - np.flip(backwards, axis))
+        return np.argsort(data, axis, kind="stable")
+    backwards = np.argsort(np.flip(data, axis), axis, kind="stable")
+    return np.asarray(data.shape[axis] - 1 - np.flip(backwards, axis))
 
 
 @dataclass(frozen=True)
 class Sort(Op):
-    """x sorted along ``axis``."""
+    """data sorted along ``axis``."""
 
     name = "sort"
     fusion = Fusion.OPAQUE
     axis: int = -1
     is_ascend: bool = True
 
-    def infer(self, x: TensorType) -> TensorType:
-        normalize_axis(self, self.axis, x.rank)
-        return x
+    def infer(self, data: TensorType) -> TensorType:
+        normalize_axis(self, self.axis, data.rank)
+        return data
 
-    def reference(self, x: np.ndarray) -> np.ndarray:
-        return np.take_along_axis(x, _order(x, self.axis, self.is_ascend), self.axis)
+    def reference(self, data: np.ndarray) -> np.ndarray:
+        return np.take_along_axis(data, _order(data, self.axis, self.is_ascend), self.axis)
 
 
 @dataclass(frozen=True)
 class ArgSort(Op):
-    """The positions, of ``dtype``, that sort x along ``axis``; equal elements keep their order."""
+    """The positions, of ``dtype``, that sort data along ``axis``; equal elements keep their order."""
 
     name = "argsort"
     fusion = Fusion.OPAQUE
@@ -82,19 +82,19 @@ class ArgSort(Op):
     is_ascend: bool = True
     dtype: str = "int32"
 
-    def infer(self, x: TensorType) -> TensorType:
-        normalize_axis(self, self.axis, x.rank)
-        return x.with_dtype(self.dtype)
+    def infer(self, data: TensorType) -> TensorType:
+        normalize_axis(self, self.axis, data.rank)
+        return data.with_dtype(self.dtype)
 
-    def reference(self, x: np.ndarray) -> np.ndarray:
-        return _order(x, self.axis, self.is_ascend).astype(self.dtype)
+    def reference(self, data: np.ndarray) -> np.ndarray:
+        return _order(data, self.axis, self.is_ascend).astype(self.dtype)
 
 
 @dataclass(frozen=True)
 class TopK(Op):
     """The ``k`` largest (``is_ascend``: smallest) along ``axis``, sorted, and their positions of ``dtype``.
 
-    x: (..., n, ...) -> ((..., k, ...), (..., k, ...)), or one of them where ``ret_type`` is "values" or "indices".
+    data: (..., n, ...) -> ((..., k, ...), (..., k, ...)), or one of them where ``ret_type`` is "values" or "indices".
     Of equal elements the first comes first.  k of 0 means all.
     """
 
@@ -106,67 +106,67 @@ class TopK(Op):
     is_ascend: bool = False
     dtype: str = "int32"
 
-    def infer(self, x: TensorType) -> Type:
-        axis = normalize_axis(self, self.axis, x.rank)
-        extent = x.shape[axis]
+    def infer(self, data: TensorType) -> Type:
+        axis = normalize_axis(self, self.axis, data.rank)
+        extent = data.shape[axis]
         if self.ret_type not in ("both", "values", "indices"):
             raise self.reject(f"ret_type is {self.ret_type!r}", hint="ret_type is 'both', 'values' or 'indices'")
         if self.k < 0 or (extent is not None and self.k > extent):
-            raise self.reject(f"k is {self.k}, but dimension {axis} of {x} is {extent}")
-        values = x.with_shape((*x.shape[:axis], self.k or extent, *x.shape[axis + 1 :]))
+            raise self.reject(f"k is {self.k}, but dimension {axis} of {data} is {extent}")
+        values = data.with_shape((*data.shape[:axis], self.k or extent, *data.shape[axis + 1 :]))
         found: Type = self._chosen(values, values.with_dtype(self.dtype), TupleType)
         return found
 
     def _chosen(self, values: Any, positions: Any, both: Any) -> Any:
         return {"both": both((values, positions)), "values": values, "indices": positions}[self.ret_type]
 
-    def reference(self, x: np.ndarray) -> Any:
-        axis = self.axis % x.ndim
-        first = np.moveaxis(_order(x, axis, self.is_ascend), axis, -1)[..., : self.k or x.shape[axis]]
+    def reference(self, data: np.ndarray) -> Any:
+        axis = self.axis % data.ndim
+        first = np.moveaxis(_order(data, axis, self.is_ascend), axis, -1)[..., : self.k or data.shape[axis]]
         positions = np.moveaxis(first, -1, axis)
-        return self._chosen(np.take_along_axis(x, positions, axis), positions.astype(self.dtype), tuple)
+        return self._chosen(np.take_along_axis(data, positions, axis), positions.astype(self.dtype), tuple)
 
 
 @dataclass(frozen=True)
 class ShapeOf(Op):
-    """The shape of x.  x: (d_0, ..., d_n) -> (n + 1,), of ``dtype``."""
+    """The shape of data.  data: (d_0, ..., d_n) -> (n + 1,), of ``dtype``."""
 
     name = "shape_of"
     fusion = Fusion.OPAQUE
     dtype: str = "int32"
 
-    def infer(self, x: TensorType) -> TensorType:
-        return TensorType((x.rank,), self.dtype)
+    def infer(self, data: TensorType) -> TensorType:
+        return TensorType((data.rank,), self.dtype)
 
-    def reference(self, x: np.ndarray) -> np.ndarray:
-        return np.array(x.shape, self.dtype)
+    def reference(self, data: np.ndarray) -> np.ndarray:
+        return np.array(data.shape, self.dtype)
 
-    def compute(self, x: Buffer) -> Stage:
+    def compute(self, data: Buffer) -> Stage:
         def element(i: LoopExpr) -> LoopExpr:
             value: LoopExpr = const(0, self.dtype)
-            for d, extent in enumerate(x.shape):
+            for d, extent in enumerate(data.shape):
                 value = select(i.equal(d), const(extent, self.dtype), value)
             return value
 
-        return compute((len(x.shape),), element)
+        return compute((len(data.shape),), element)
 
 
 @dataclass(frozen=True)
 class NdArraySize(Op):
-    """The number of elements of x.  x: (...) -> (), of ``dtype``."""
+    """The number of elements of data.  data: (...) -> (), of ``dtype``."""
 
     name = "ndarray_size"
     fusion = Fusion.OPAQUE
     dtype: str = "int32"
 
-    def infer(self, x: TensorType) -> TensorType:
+    def infer(self, data: TensorType) -> TensorType:
         return TensorType((), self.dtype)
 
-    def reference(self, x: np.ndarray) -> np.ndarray:
-        return np.array(x.size, self.dtype)
+    def reference(self, data: np.ndarray) -> np.ndarray:
+        return np.array(data.size, self.dtype)
 
-    def compute(self, x: Buffer) -> Stage:
-        return compute((), lambda: const(int(np.prod(x.shape)), self.dtype))
+    def compute(self, data: Buffer) -> Stage:
+        return compute((), lambda: const(int(np.prod(data.shape)), self.dtype))
 
 
 @dataclass(frozen=True)
@@ -193,28 +193,28 @@ class Arange(Op):
 
 @dataclass(frozen=True)
 class Trilu(Op):
-    """The upper (or lower) triangle of each matrix, from diagonal k; 0 elsewhere.  x: (..., m, n), k: () integer."""
+    """The upper (or lower) triangle of each matrix, from diagonal k; 0 elsewhere.  data: (..., m, n), k: () integer."""
 
     name = "trilu"
     fusion = Fusion.INJECTIVE
     upper: bool = True
 
-    def infer(self, x: TensorType, k: TensorType) -> TensorType:
+    def infer(self, data: TensorType, k: TensorType) -> TensorType:
         require_kind(self, k, "iu", "k")
-        if x.rank < 2 or k.shape:
-            raise self.reject(f"expected matrices and a scalar, found {x} and {k}")
-        return x
+        if data.rank < 2 or k.shape:
+            raise self.reject(f"expected matrices and a scalar, found {data} and {k}")
+        return data
 
-    def reference(self, x: np.ndarray, k: np.ndarray) -> np.ndarray:
-        return np.asarray((np.triu if self.upper else np.tril)(x, int(k)))
+    def reference(self, data: np.ndarray, k: np.ndarray) -> np.ndarray:
+        return np.asarray((np.triu if self.upper else np.tril)(data, int(k)))
 
-    def compute(self, x: Buffer, k: Buffer) -> Stage:
+    def compute(self, data: Buffer, k: Buffer) -> Stage:
         def element(*i: LoopExpr) -> LoopExpr:
             distance, diagonal = i[-1] - i[-2], k[()].astype("int64")
             kept = diagonal <= distance if self.upper else distance <= diagonal
-            return select(kept, x[i], const(0, x.dtype))
+            return select(kept, data[i], const(0, data.dtype))
 
-        return compute(x.shape, element)
+        return compute(data.shape, element)
 
 
 @dataclass(frozen=True)
@@ -248,7 +248,7 @@ class Eye(Op):
 class ReverseSequence(Op):
     """The first seq_lengths[b] elements along ``seq_axis`` of each b along ``batch_axis`` back to front.
 
-    x: (...), seq_lengths: (batch,) integers, each within the extent of ``seq_axis`` -> (...).
+    data: (...), seq_lengths: (batch,) integers, each within the extent of ``seq_axis`` -> (...).
     """
 
     name = "reverse_sequence"
@@ -256,27 +256,29 @@ class ReverseSequence(Op):
     seq_axis: int = 1
     batch_axis: int = 0
 
-    def infer(self, x: TensorType, seq_lengths: TensorType) -> TensorType:
+    def infer(self, data: TensorType, seq_lengths: TensorType) -> TensorType:
         require_kind(self, seq_lengths, "iu", "seq_lengths")
-        seq, batch = (normalize_axis(self, a, x.rank) for a in (self.seq_axis, self.batch_axis))
+        seq, batch = (normalize_axis(self, a, data.rank) for a in (self.seq_axis, self.batch_axis))
         if seq == batch or seq_lengths.rank != 1:
             raise self.reject(f"expected two different axes and one length per batch, found {seq_lengths}")
-        if seq_lengths.shape[0] != x.shape[batch] and None not in (seq_lengths.shape[0], x.shape[batch]):
-            raise self.reject(f"{seq_lengths} does not match dimension {batch} of {x}")
-        return x
+        if seq_lengths.shape[0] != data.shape[batch] and None not in (seq_lengths.shape[0], data.shape[batch]):
+            raise self.reject(f"{seq_lengths} does not match dimension {batch} of {data}")
+        return data
 
-    def reference(self, x: np.ndarray, seq_lengths: np.ndarray) -> np.ndarray:
-        rows = np.moveaxis(x.copy(), (self.batch_axis, self.seq_axis), (0, 1))
+    def reference(self, data: np.ndarray, seq_lengths: np.ndarray) -> np.ndarray:
+        rows = np.moveaxis(data.copy(), (self.batch_axis, self.seq_axis), (0, 1))
         for row, length in zip(rows, seq_lengths.tolist(), strict=True):
             row[:length] = row[:length][::-1].copy()
         return np.ascontiguousarray(np.moveaxis(rows, (0, 1), (self.batch_axis, self.seq_axis)))
 
-    def compute(self, x: Buffer, seq_lengths: Buffer) -> Stage:
-        seq, batch = self.seq_axis % len(x.shape), self.batch_axis % len(x.shape)
+    def compute(self, data: Buffer, seq_lengths: Buffer) -> Stage:
+        seq, batch = self.seq_axis % len(data.shape), self.batch_axis % len(data.shape)
 
         def element(*i: LoopExpr) -> LoopExpr:
             length = seq_lengths[i[batch]].astype("int64")
             last = length - Const(1)
-            return x[replaced(i, seq, select((i[seq] < length) & (length <= x.shape[seq]), last - i[seq], i[seq]))]
+            return data[
+                replaced(i, seq, select((i[seq] < length) & (length <= data.shape[seq]), last - i[seq], i[seq]))
+            ]
 
-        return compute(x.shape, element)
+        return compute(data.shape, element)

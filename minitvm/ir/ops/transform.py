@@ -21,16 +21,16 @@ from minitvm.ir.ops._shape import (
 from minitvm.ir.types import Dim, Shape, TensorType
 
 
-def _reshaped(x: Buffer, result: TensorType | Buffer) -> Stage:
+def _reshaped(data: Buffer, result: TensorType | Buffer) -> Stage:
     shape = result.static_shape if isinstance(result, TensorType) else result.shape
-    return compute(shape, lambda *i: x[tuple(reshape_index(i, shape, x.shape))])
+    return compute(shape, lambda *i: data[tuple(reshape_index(i, shape, data.shape))])
 
 
 @dataclass(frozen=True)
 class Reshape(Op):
-    """The same elements, row-major, in another shape.  x: (...) -> newshape.
+    """The same elements, row-major, in another shape.  data: (...) -> newshape.
 
-    In ``newshape``, 0 copies a dimension of x (unless ``allowzero``), -1 is what remains, -2 copies all
+    In ``newshape``, 0 copies a dimension of data (unless ``allowzero``), -1 is what remains, -2 copies all
     remaining dimensions, -3 merges two, and -4 splits one into the two that follow it.
     """
 
@@ -42,58 +42,58 @@ class Reshape(Op):
     def __post_init__(self) -> None:
         freeze_ints(self, "newshape")
 
-    def infer(self, x: TensorType) -> TensorType:
-        return x.with_shape(resolve_reshape(self, x, self.newshape, self.allowzero))
+    def infer(self, data: TensorType) -> TensorType:
+        return data.with_shape(resolve_reshape(self, data, self.newshape, self.allowzero))
 
-    def reference(self, x: np.ndarray) -> np.ndarray:
-        target = TensorType(x.shape, x.dtype.name)
-        return x.reshape(resolve_reshape(self, target, self.newshape, self.allowzero))
+    def reference(self, data: np.ndarray) -> np.ndarray:
+        target = TensorType(data.shape, data.dtype.name)
+        return data.reshape(resolve_reshape(self, target, self.newshape, self.allowzero))
 
-    def compute(self, x: Buffer) -> Stage:
-        return _reshaped(x, self.infer(TensorType(x.shape, x.dtype)))
+    def compute(self, data: Buffer) -> Stage:
+        return _reshaped(data, self.infer(TensorType(data.shape, data.dtype)))
 
 
 @dataclass(frozen=True)
 class ReshapeLike(Op):
-    """The elements of x in the shape of another tensor.  x: (...), shape_like: (...) -> shape_like's shape."""
+    """The elements of data in the shape of another tensor.  data: (...), shape_like: (...) -> shape_like's shape."""
 
     name = "reshape_like"
     fusion = Fusion.INJECTIVE
 
-    def infer(self, x: TensorType, shape_like: TensorType) -> TensorType:
-        if x.is_static and shape_like.is_static and x.size != shape_like.size:
-            raise self.reject(f"{x} has {x.size} elements, {shape_like} has {shape_like.size}")
-        return x.with_shape(shape_like.shape)
+    def infer(self, data: TensorType, shape_like: TensorType) -> TensorType:
+        if data.is_static and shape_like.is_static and data.size != shape_like.size:
+            raise self.reject(f"{data} has {data.size} elements, {shape_like} has {shape_like.size}")
+        return data.with_shape(shape_like.shape)
 
-    def reference(self, x: np.ndarray, shape_like: np.ndarray) -> np.ndarray:
-        return x.reshape(shape_like.shape)
+    def reference(self, data: np.ndarray, shape_like: np.ndarray) -> np.ndarray:
+        return data.reshape(shape_like.shape)
 
-    def compute(self, x: Buffer, shape_like: Buffer) -> Stage:
-        return _reshaped(x, shape_like)
+    def compute(self, data: Buffer, shape_like: Buffer) -> Stage:
+        return _reshaped(data, shape_like)
 
 
 @dataclass(frozen=True)
 class BatchFlatten(Op):
-    """All dimensions but the first merged.  x: (n, ...) -> (n, product of the others)."""
+    """All dimensions but the first merged.  data: (n, ...) -> (n, product of the others)."""
 
     name = "nn.batch_flatten"
     fusion = Fusion.INJECTIVE
 
-    def infer(self, x: TensorType) -> TensorType:
-        if x.rank < 1:
-            raise self.reject(f"expected at least one dimension, not {x}")
-        return x.with_shape((x.shape[0], product(x.shape[1:])))
+    def infer(self, data: TensorType) -> TensorType:
+        if data.rank < 1:
+            raise self.reject(f"expected at least one dimension, not {data}")
+        return data.with_shape((data.shape[0], product(data.shape[1:])))
 
-    def reference(self, x: np.ndarray) -> np.ndarray:
-        return x.reshape(x.shape[0], int(np.prod(x.shape[1:])))
+    def reference(self, data: np.ndarray) -> np.ndarray:
+        return data.reshape(data.shape[0], int(np.prod(data.shape[1:])))
 
-    def compute(self, x: Buffer) -> Stage:
-        return _reshaped(x, self.infer(TensorType(x.shape, x.dtype)))
+    def compute(self, data: Buffer) -> Stage:
+        return _reshaped(data, self.infer(TensorType(data.shape, data.dtype)))
 
 
 @dataclass(frozen=True)
 class Transpose(Op):
-    """Dimension ``axes[d]`` of x becomes dimension d; reversed where ``axes`` is not given."""
+    """Dimension ``axes[d]`` of data becomes dimension d; reversed where ``axes`` is not given."""
 
     name = "transpose"
     fusion = Fusion.INJECTIVE
@@ -109,17 +109,17 @@ class Transpose(Op):
             raise self.reject(f"{len(self.axes)} axes given for rank {rank}: {list(self.axes)}")
         return normalize_axes(self, self.axes, rank)
 
-    def infer(self, x: TensorType) -> TensorType:
-        return x.with_shape(tuple(x.shape[a] for a in self._order(x.rank)))
+    def infer(self, data: TensorType) -> TensorType:
+        return data.with_shape(tuple(data.shape[a] for a in self._order(data.rank)))
 
-    def reference(self, x: np.ndarray) -> np.ndarray:
-        return np.array(x.transpose(self.axes), order="C")
+    def reference(self, data: np.ndarray) -> np.ndarray:
+        return np.array(data.transpose(self.axes), order="C")
 
-    def compute(self, x: Buffer) -> Stage:
-        order = self._order(len(x.shape))
+    def compute(self, data: Buffer) -> Stage:
+        order = self._order(len(data.shape))
         place = {axis: d for d, axis in enumerate(order)}
-        shape = [x.shape[a] for a in order]
-        return compute(shape, lambda *i: x[tuple(i[place[a]] for a in range(len(order)))])
+        shape = [data.shape[a] for a in order]
+        return compute(shape, lambda *i: data[tuple(i[place[a]] for a in range(len(order)))])
 
 
 @dataclass(frozen=True)
@@ -131,16 +131,16 @@ class ExpandDims(Op):
     axis: int
     num_newaxis: int = 1
 
-    def infer(self, x: TensorType) -> TensorType:
-        at = normalize_axis(self, self.axis, x.rank + 1)
-        return x.with_shape(x.shape[:at] + (1,) * self.num_newaxis + x.shape[at:])
+    def infer(self, data: TensorType) -> TensorType:
+        at = normalize_axis(self, self.axis, data.rank + 1)
+        return data.with_shape(data.shape[:at] + (1,) * self.num_newaxis + data.shape[at:])
 
-    def reference(self, x: np.ndarray) -> np.ndarray:
-        at = self.axis if self.axis >= 0 else self.axis + x.ndim + 1
-        return np.expand_dims(x, tuple(range(at, at + self.num_newaxis)))
+    def reference(self, data: np.ndarray) -> np.ndarray:
+        at = self.axis if self.axis >= 0 else self.axis + data.ndim + 1
+        return np.expand_dims(data, tuple(range(at, at + self.num_newaxis)))
 
-    def compute(self, x: Buffer) -> Stage:
-        return _reshaped(x, self.infer(TensorType(x.shape, x.dtype)))
+    def compute(self, data: Buffer) -> Stage:
+        return _reshaped(data, self.infer(TensorType(data.shape, data.dtype)))
 
 
 @dataclass(frozen=True)
@@ -154,27 +154,27 @@ class Squeeze(Op):
     def __post_init__(self) -> None:
         freeze_ints(self, "axis")
 
-    def infer(self, x: TensorType) -> TensorType:
+    def infer(self, data: TensorType) -> TensorType:
         if self.axis is None:
-            if not x.is_static:
-                raise self.reject(f"axis is needed where a dimension is unknown: {x}")
-            return x.with_shape(tuple(d for d in x.shape if d != 1))
-        axes = normalize_axes(self, self.axis, x.rank)
+            if not data.is_static:
+                raise self.reject(f"axis is needed where a dimension is unknown: {data}")
+            return data.with_shape(tuple(d for d in data.shape if d != 1))
+        axes = normalize_axes(self, self.axis, data.rank)
         for a in axes:
-            if x.shape[a] not in (1, None):
-                raise self.reject(f"dimension {a} of {x} is {x.shape[a]}, not 1")
-        return x.with_shape(tuple(dim for d, dim in enumerate(x.shape) if d not in axes))
+            if data.shape[a] not in (1, None):
+                raise self.reject(f"dimension {a} of {data} is {data.shape[a]}, not 1")
+        return data.with_shape(tuple(dim for d, dim in enumerate(data.shape) if d not in axes))
 
-    def reference(self, x: np.ndarray) -> np.ndarray:
-        return np.squeeze(x, self.axis)
+    def reference(self, data: np.ndarray) -> np.ndarray:
+        return np.squeeze(data, self.axis)
 
-    def compute(self, x: Buffer) -> Stage:
-        return _reshaped(x, self.infer(TensorType(x.shape, x.dtype)))
+    def compute(self, data: Buffer) -> Stage:
+        return _reshaped(data, self.infer(TensorType(data.shape, data.dtype)))
 
 
 @dataclass(frozen=True)
 class Tile(Op):
-    """x repeated ``reps[d]`` times along dimension d; the shorter of shape and reps is padded with 1 in front."""
+    """data repeated ``reps[d]`` times along dimension d; the shorter of shape and reps is padded with 1 in front."""
 
     name = "tile"
     fusion = Fusion.BROADCAST
@@ -188,21 +188,21 @@ class Tile(Op):
         dims = (1,) * (rank - len(shape)) + shape
         return list(zip(dims, (1,) * (rank - len(self.reps)) + self.reps, strict=True))
 
-    def infer(self, x: TensorType) -> TensorType:
+    def infer(self, data: TensorType) -> TensorType:
         if any(n < 0 for n in self.reps):
             raise self.reject(f"reps must not be negative: {list(self.reps)}")
-        return x.with_shape(tuple(None if d is None else d * n for d, n in self._padded(x.shape)))
+        return data.with_shape(tuple(None if d is None else d * n for d, n in self._padded(data.shape)))
 
-    def reference(self, x: np.ndarray) -> np.ndarray:
-        return np.asarray(np.tile(x, self.reps))
+    def reference(self, data: np.ndarray) -> np.ndarray:
+        return np.asarray(np.tile(data, self.reps))
 
-    def compute(self, x: Buffer) -> Stage:
-        shape = [(d or 0) * n for d, n in self._padded(x.shape)]
+    def compute(self, data: Buffer) -> Stage:
+        shape = [(d or 0) * n for d, n in self._padded(data.shape)]
 
         def element(*i: LoopExpr) -> LoopExpr:
-            tail = i[len(i) - len(x.shape) :]
-            full = shape[len(shape) - len(x.shape) :]
-            return x[tuple(v if e == n else v % max(e, 1) for v, e, n in zip(tail, x.shape, full, strict=True))]
+            tail = i[len(i) - len(data.shape) :]
+            full = shape[len(shape) - len(data.shape) :]
+            return data[tuple(v if e == n else v % max(e, 1) for v, e, n in zip(tail, data.shape, full, strict=True))]
 
         return compute(shape, element)
 
@@ -216,41 +216,41 @@ class Repeat(Op):
     repeats: int
     axis: int = 0
 
-    def infer(self, x: TensorType) -> TensorType:
-        axis = normalize_axis(self, self.axis, x.rank)
+    def infer(self, data: TensorType) -> TensorType:
+        axis = normalize_axis(self, self.axis, data.rank)
         if self.repeats < 1:
             raise self.reject(f"repeats must be positive, not {self.repeats}")
-        shape = list(x.shape)
+        shape = list(data.shape)
         extent = shape[axis]
         shape[axis] = None if extent is None else extent * self.repeats
-        return x.with_shape(tuple(shape))
+        return data.with_shape(tuple(shape))
 
-    def reference(self, x: np.ndarray) -> np.ndarray:
-        return np.asarray(np.repeat(x, self.repeats, self.axis))
+    def reference(self, data: np.ndarray) -> np.ndarray:
+        return np.asarray(np.repeat(data, self.repeats, self.axis))
 
-    def compute(self, x: Buffer) -> Stage:
-        axis = self.axis % len(x.shape)
-        shape = list(x.shape)
+    def compute(self, data: Buffer) -> Stage:
+        axis = self.axis % len(data.shape)
+        shape = list(data.shape)
         shape[axis] *= self.repeats
-        return compute(shape, lambda *i: x[replaced(i, axis, i[axis] // self.repeats)])
+        return compute(shape, lambda *i: data[replaced(i, axis, i[axis] // self.repeats)])
 
 
 @dataclass(frozen=True)
 class Reverse(Op):
-    """x back to front along ``axis``."""
+    """data back to front along ``axis``."""
 
     name = "reverse"
     fusion = Fusion.INJECTIVE
     axis: int = 0
 
-    def infer(self, x: TensorType) -> TensorType:
-        normalize_axis(self, self.axis, x.rank)
-        return x
+    def infer(self, data: TensorType) -> TensorType:
+        normalize_axis(self, self.axis, data.rank)
+        return data
 
-    def reference(self, x: np.ndarray) -> np.ndarray:
-        return np.array(np.flip(x, self.axis))
+    def reference(self, data: np.ndarray) -> np.ndarray:
+        return np.array(np.flip(data, self.axis))
 
-    def compute(self, x: Buffer) -> Stage:
-        axis = self.axis % len(x.shape)
-        last = Const(x.shape[axis] - 1)
-        return compute(x.shape, lambda *i: x[replaced(i, axis, last - i[axis])])
+    def compute(self, data: Buffer) -> Stage:
+        axis = self.axis % len(data.shape)
+        last = Const(data.shape[axis] - 1)
+        return compute(data.shape, lambda *i: data[replaced(i, axis, last - i[axis])])
