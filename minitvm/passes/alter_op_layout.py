@@ -3,11 +3,12 @@
 Which layout an operator asks for is an open table by (target kind, operator).  For ``llvm``:
 
 * ``nn.conv2d``, NCHW, float, one group: channels in blocks of one vector, ``NCHW8c`` with weights ``OIHW8i8o``.
-  Blocks of half a vector where only those divide the channels.  Output channels that neither divides (10, 21, 1001)
-  leave the convolution as it is: ragged blocks would need padded copies of data and weights.  Input channels that
-  neither divides (1 or 3 of an image, most often) stay in plain NCHW, and the weights are ``OIHW3i8o``.
+  Blocks of half a vector, or a quarter, but at least 4, where only those divide the channels.  Output channels that
+  none divides (10, 21, 1001) leave the convolution as it is: ragged blocks would need padded copies of data and
+  weights.  Input channels that none divides (1 or 3 of an image, most often) stay in plain NCHW, with weights
+  ``OIHW3i8o``.
 * depthwise ``nn.conv2d``: the same blocks, weights ``OIHW1i8o``.
-* ``nn.dense`` with constant weights: rows packed in blocks of two vectors (or one), ``NC16n``.
+* ``nn.dense`` and ``nn.matmul`` with constant weights: units packed in blocks of two vectors (or one, ...), ``NC16n``.
 
 Weights move once, at compile time: FoldConstant runs after this pass.
 """
@@ -62,8 +63,8 @@ def alter_op_layout(
 
 
 def block(extent: int, lanes: int) -> int | None:
-    """Channels in a block: a vector, or half of one; ``None`` where neither divides ``extent``."""
-    return next((size for size in (lanes, lanes // 2) if size > 1 and extent % size == 0), None)
+    """Channels in a block: as many as ``lanes``, half of it or a quarter; ``None`` where none of these divides."""
+    return next((size for size in (lanes, lanes // 2, lanes // 4) if size >= 4 and extent % size == 0), None)
 
 
 @proposal("llvm", "nn.conv2d")
@@ -106,19 +107,22 @@ def _convolution(op: Op, name: str, data: str, kernel: str, out: str) -> Placeme
     return Placement(moves, Move.of("NCHW", out), calling(OPS[name](**attributes)))
 
 
-@proposal("llvm", "nn.dense")
+@proposal("llvm", "nn.dense", "nn.matmul")
 def packed_dense(site: Site, machine: MachineModel) -> Placement | Keep:
-    data, units = site.type(0), site.type(1).static_shape[0]
+    data, attributes = site.type(0), site.op.attributes()
     if not isinstance(site.call.args[1], Constant):
         return Keep("its weights are not constant: packing them at every run costs more than it saves")
     if not data.is_float or data.dtype != site.call.tensor_type.dtype:
         return Keep(f"it computes {site.call.tensor_type.dtype} from {data.dtype}")
+    if attributes.get("transpose_a"):
+        return Keep("its first operand comes transposed")
+    units = site.call.tensor_type.static_shape[1]
     size = block(units, 2 * machine.lanes(data.dtype))
     if size is None:
-        return Keep(f"no blocks of {machine.lanes(data.dtype)} divide its {units} units")
-    attributes = site.op.attributes() | {"weight_layout": f"NC{size}n"}
-    packed = OPS["nn.contrib_dense_pack"](**attributes)
-    return Placement((None, Move.of("NC", f"NC{size}n")), None, calling(packed))
+        return Keep(f"no blocks of {2 * machine.lanes(data.dtype)} divide its {units} units")
+    weight = "NC" if attributes.get("transpose_b", True) else "CN"
+    packed = OPS["nn.contrib_dense_pack"](weight_layout=f"NC{size}n", out_dtype=attributes["out_dtype"])  # type: ignore[call-arg]
+    return Placement((None, Move.of(weight, f"NC{size}n")), None, calling(packed))
 
 
 class AlterOpLayout(ModulePass, opt_level=3):

@@ -93,7 +93,8 @@ class LayoutRewriter:
         site = Site(call, call.op, tuple(self.values[arg].carry for arg in call.args))
         answer = self.propose(site)
         if not isinstance(answer, Placement) and any(_is_moved(c) for c in site.carries):
-            answer = rule_for(call)(site)
+            following = rule_for(call)(site)
+            answer = answer if isinstance(following, Keep) and answer is not None else following
         if isinstance(answer, Placement):
             self.notes.append(LayoutNote(call, True, f"its result is held as {_describe(answer.result)}"))
             return answer

@@ -111,19 +111,20 @@ def batch_norm(site: Site) -> Placement | Keep:
 
 @layout_rule("concatenate")
 def concatenate(site: Site) -> Placement | Keep:
-    """All operands follow the first that has moved, if its blocks divide each of them."""
+    """All operands follow the first that has moved and whose blocks divide each of them."""
     carries, data = site.carries[0], site.call.args[0].type
     assert isinstance(data, TupleType) and isinstance(carries, tuple)
-    leader = next(m for m in carries if isinstance(m, Move))
-    if leader.old.rank != site.call.tensor_type.rank:
-        return Keep("the operand is held with added dimensions")
-    for field in data.fields:
-        extents = dict(zip(leader.old.primal, field.static_shape, strict=True))  # type: ignore[union-attr]
-        bad = next((a for a, size in leader.blocks.items() if extents[a] % size), None)
-        if bad is not None:
-            return Keep(f"blocks of {leader.blocks[bad]} do not divide an operand's {extents[bad]} along {bad}")
+    leaders = [m for m in carries if isinstance(m, Move)]
+    shapes = [field.static_shape for field in data.fields if isinstance(field, TensorType)]
+    leader = next((m for m in leaders if all(_divides(m, shape) for shape in shapes)), None)
+    if leader is None:
+        return Keep(f"blocks of {leaders[0].new} do not divide every operand")
     op = site.op.with_attributes(axis=leader.index(site.op.axis))  # type: ignore[attr-defined]
-    return Placement(((leader,) * len(data.fields),), leader, calling(op))
+    return Placement(((leader,) * len(shapes),), leader, calling(op))
+
+
+def _divides(move: Move, shape: tuple[int, ...]) -> bool:
+    return all(shape[move.old.index(axis)] % size == 0 for axis, size in move.blocks.items())
 
 
 # ---- cutting ----------------------------------------------------------------------------------------------------
