@@ -288,7 +288,9 @@ def infer_call(call: Call) -> Type | None:
             return None
         for param, given in zip(call.op.params, types, strict=True):
             if param.type != given:
-                raise TypeInferenceError(f"parameter %{param.name} is {param.type}, the argument is {given}")
+                raise TypeInferenceError(
+                    f"parameter %{param.name} is {param.type}, the argument is {given}", where=describe_call(call)
+                )
         return call.op.ret_type
     expected = signature(type(call.op))
     _check_arity(call, expected.required, None if expected.variadic else len(expected.names))
@@ -314,12 +316,13 @@ def describe_call(call: Call) -> list[str]:
 
     op = call.op
     if isinstance(op, Function):
-        return [f"a call of {op!r}"]
-    given = list(signature(type(op)).names)
+        name, names, attributes = op.attrs.get("name", "function"), [p.name for p in op.params], []
+    else:
+        name, names, attributes = op.name, list(signature(type(op)).names), print_attributes(op)
     labels = [
-        f"%{arg.name}" if isinstance(arg, Var) else f"%{given[i] if i < len(given) else i}"
+        f"%{arg.name}" if isinstance(arg, Var) else f"%{names[i] if i < len(names) else i}"
         for i, arg in enumerate(call.args)
     ]
-    text = f"{op.name}({', '.join([*labels, *print_attributes(op)])})"
+    text = f"{name}({', '.join([*labels, *attributes])})"
     origin = f"      from ONNX node {', '.join(map(quote, call.span))}" if call.span else ""
     return [text + origin, *(f"  {label}: {arg.checked_type}" for label, arg in zip(labels, call.args, strict=True))]
