@@ -6,6 +6,7 @@ import math
 
 from minitvm.frontend.onnx_node import OnnxNode, dims, emit, normalize_axis, rank, scalar
 from minitvm.frontend.onnx_registry import onnx_op
+from minitvm.frontend.onnx_tensor import reshaped
 from minitvm.ir.expr import Expr
 
 
@@ -118,9 +119,10 @@ def shrink(node: OnnxNode) -> Expr:
 def prelu(node: OnnxNode) -> Expr:
     """``nn.prelu`` for a slope per channel (axis 1), any other slope by broadcasting."""
     x, slope = node[0], node[1]
-    channels, found = dims(x)[1] if rank(x) > 1 else None, dims(slope)
-    if channels is not None and len(found) == rank(x) - 1 and found == (channels, *(1,) * (rank(x) - 2)):
-        return emit("nn.prelu", x, emit("reshape", slope, newshape=(channels,)), axis=1)
+    channels = dims(x)[1] if rank(x) > 1 else None
+    per_channel = (channels, *(1,) * (rank(x) - 2))
+    if channels is not None and dims(slope) in (per_channel, (1, *per_channel)):
+        return emit("nn.prelu", x, reshaped(slope, [channels]), axis=1)
     return emit("where", _positive(x), x, emit("multiply", x, slope))
 
 

@@ -2,27 +2,62 @@
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import numpy as np
 import onnx
 
-from minitvm.frontend.onnx_node import OnnxNode
+from minitvm.errors import TypeInferenceError
+from minitvm.frontend.onnx_node import OnnxNode, place_of
 from minitvm.frontend.onnx_registry import onnx_op
 from minitvm.ir.builder import call_op
-from minitvm.ir.expr import Constant, Expr, Function, Var
-from minitvm.ir.types import TensorType, TupleType
+from minitvm.ir.expr import Call, Constant, Expr, Function, Var
+from minitvm.ir.types import TensorType, TupleType, tensor_fields
+from minitvm.ir.visitor import children, post_order, rebuild, substitute
+
+Captured: TypeAlias = tuple[Expr, dict[Expr, Var]]
+"""A body, and its variable for each value that it takes from outside."""
+
+BRANCHES = ("then_branch", "else_branch")
 
 
 @onnx_op("If", since=1)
 def if_(node: OnnxNode) -> list[Expr]:
+    """A call of ``control.if``, whose branches take what they use from outside as arguments.
+
+    A branch that does not fit the shapes of the model's inputs raises when it is taken, not while importing.
+    """
     importer, scope = node.control
     condition = node.known(0)
     if condition is not None:
-        branch = node.require("then_branch" if condition.reshape(-1)[0] else "else_branch")
+        branch = node.require(BRANCHES[0] if condition.reshape(-1)[0] else BRANCHES[1])
         return list(importer.inline(branch, scope))
-    branches = [importer.function(node.require(name), scope, []) for name in ("then_branch", "else_branch")]
+    found = [_branch(node, name) for name in BRANCHES]
+    misfits = [one for one in found if isinstance(one, TypeInferenceError)]
+    if len(misfits) == 2:
+        raise misfits[0]
+    bodies = [one for one in found if not isinstance(one, TypeInferenceError)]
+    branches = [_failing(node, one, bodies[0][0]) if isinstance(one, TypeInferenceError) else one for one in found]
     captured = list(dict.fromkeys(outer for _, taken in branches for outer in taken))
     then, orelse = (_over(body, taken, captured) for body, taken in branches)
     return _results(call_op("control.if", node[0], *captured, then_branch=then, else_branch=orelse))
+
+
+def _branch(node: OnnxNode, name: str) -> Captured | TypeInferenceError:
+    importer, scope = node.control
+    try:
+        body, taken = importer.function(node.require(name), scope, [])
+    except TypeInferenceError as error:
+        return error
+    return hoist_weights(body, taken, importer.known)
+
+
+def _failing(node: OnnxNode, error: TypeInferenceError, like: Expr) -> Captured:
+    """A body that raises, with the type of the branch that fits."""
+    types = tensor_fields(like.type)
+    message = f"{place_of(node.proto)} takes a branch that the shapes of the inputs rule out: {error.message}"
+    shapes, dtypes = tuple(t.shape for t in types), tuple(t.dtype for t in types)
+    return call_op("control.fail", message=message, shapes=shapes, dtypes=dtypes), {}
 
 
 def _over(body: Expr, taken: dict[Expr, Var], captured: list[Expr]) -> Function:
@@ -37,6 +72,25 @@ def _unused(outer: Expr, position: int) -> Var:
 
 def _results(call: Expr) -> list[Expr]:
     return list(call) if isinstance(call.type, TupleType) else [call]
+
+
+def hoist_weights(body: Expr, taken: dict[Expr, Var], known: dict[Expr, np.ndarray]) -> tuple[Expr, dict[Expr, Var]]:
+    """What a body computes from weights alone (a transpose, a slice) moves outside, where it is folded once.
+
+    Returns the new body, and which outer expression each of its variables for values from outside stands for.
+    """
+    outside: dict[Expr, Expr] = {inner: outer for outer, inner in taken.items() if outer in known}
+    for node in post_order(body):
+        operands = [child for child in children(node) if not isinstance(child, Constant)]
+        if isinstance(node, Call) and operands and all(child in outside for child in operands):
+            outside[node] = rebuild(node, [outside.get(child, child) for child in children(node)])
+    last = {c for node in post_order(body) if node not in outside for c in (*children(node), body) if c in outside}
+    moved: list[Expr] = [node for node in post_order(body) if node in last and isinstance(node, Call)]
+    fresh: dict[Expr, Expr] = {node: Var(f"hoisted{i}", node.type) for i, node in enumerate(moved)}
+    body = substitute(body, fresh)
+    used = set(post_order(body))
+    kept = {outer: inner for outer, inner in taken.items() if inner in used}
+    return body, {**kept, **{outside[inner]: var for inner, var in fresh.items() if isinstance(var, Var)}}
 
 
 @onnx_op("Loop", since=1)
@@ -56,6 +110,7 @@ def loop(node: OnnxNode) -> list[Expr]:
         types = joined
     trips = node.get(0) or Constant(np.asarray(np.iinfo(np.int64).max))
     going = node.get(1) or Constant(np.asarray(True))
+    body, taken = hoist_weights(body, taken, importer.known)
     function = Function([*params, *taken.values()], body)
     return list(call_op("control.loop", trips, going, *first, *taken, body=function, num_carried=len(first)))
 

@@ -82,7 +82,7 @@ def describe_value(value: onnx.ValueInfoProto) -> ValueDescription:
     kind = value.type.WhichOneof("value")
     if kind is not None and kind != "tensor_type":
         what = kind.removesuffix("_type").replace("_", " ")
-        raise FrontendError(f"value {value.name!r} is a {what}; minitvm has tensors only")
+        raise FrontendError(f"value {value.name!r} is of type {what}; minitvm has tensors only")
     tensor = value.type.tensor_type
 
     def reject(message: str, hint: str | None) -> FrontendError:

@@ -54,7 +54,7 @@ def convolution(node: OnnxNode, x: Expr, weight: Expr, out_dtype: str = "") -> E
     """A convolution over 1, 2 or 3 axes; one axis is two of which the first has extent 1."""
     count = rank(x) - 2
     if count not in (1, 2, 3) or rank(weight) != rank(x):
-        raise node.fail(f"takes 1 to 3 spatial axes, found {x.tensor_type} and weight {weight.tensor_type}")
+        raise node.misfit(f"takes 1 to 3 spatial axes, found {x.tensor_type} and weight {weight.tensor_type}")
     kernel = weight.shape[2:]
     strides, dilation = spread(node, "strides", count), spread(node, "dilations", count)
     pads = window_pads(node, dims(x)[2:], kernel, strides, dilation)
@@ -88,7 +88,7 @@ def conv_transpose(node: OnnxNode) -> Expr:
     x, weight = node[0], node[1]
     count = rank(x) - 2
     if count not in (1, 2, 3) or rank(weight) != rank(x):
-        raise node.fail(f"takes 1 to 3 spatial axes, found {x.tensor_type} and weight {weight.tensor_type}")
+        raise node.misfit(f"takes 1 to 3 spatial axes, found {x.tensor_type} and weight {weight.tensor_type}")
     kernel, groups = weight.shape[2:], node.attr("group")
     strides, dilation = spread(node, "strides", count), spread(node, "dilations", count)
     pads, extra = _transposed_pads(node, x.shape[2:], kernel, strides, dilation)
@@ -136,7 +136,7 @@ def _transposed_pads(
 def _pool(node: OnnxNode, kind: str, x: Expr, **options: object) -> Expr:
     count = rank(x) - 2
     if count not in (1, 2, 3):
-        raise node.fail(f"takes 1 to 3 spatial axes, found {x.tensor_type}")
+        raise node.misfit(f"takes 1 to 3 spatial axes, found {x.tensor_type}")
     kernel = tuple(node.require("kernel_shape"))
     strides, dilation = spread(node, "strides", count), spread(node, "dilations", count)
     ceil_mode = bool(node.attr("ceil_mode", 0))

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from minitvm.errors import FrontendError
+from minitvm.errors import FrontendError, TypeInferenceError
 from minitvm.frontend.onnx_tensor_data import array_of, dtype_name
 from minitvm.ir.builder import call_op
 from minitvm.ir.evaluate import evaluate, evaluate_call
@@ -141,6 +141,10 @@ class OnnxNode:
     def fail(self, message: str, hint: str | None = None) -> FrontendError:
         """The error to raise: the operator's name before the message, the node's place below it."""
         return FrontendError(f"{self.op_type}: {message}", where=[place_of(self.proto)], hint=hint)
+
+    def misfit(self, message: str) -> TypeInferenceError:
+        """The error where ranks or shapes do not fit the operator: the model's inputs may be to blame."""
+        return TypeInferenceError(f"{self.op_type}: {message}", where=[place_of(self.proto)])
 
     def refuse(self, name: str, hint: str | None = None) -> FrontendError:
         """The error for an attribute whose value is not supported."""

@@ -16,6 +16,7 @@ from minitvm.frontend.onnx_node import OnnxNode, emit, normalize_axis, rank
 from minitvm.frontend.onnx_registry import onnx_op
 from minitvm.frontend.onnx_tensor import integers
 from minitvm.ir.expr import Constant, Expr
+from minitvm.ir.ops.image import COORDINATES
 
 
 @dataclass(frozen=True)
@@ -103,11 +104,40 @@ def _by_sizes(node: OnnxNode, shape: tuple[int, ...], axes: list[int], sizes: li
 
 
 def resized(node: OnnxNode, axes: list[Axis], sampling: Sampling) -> Expr:
+    changed = [axis for axis in axes if not axis.is_unchanged]
+    if changed and _is_image(node[0], changed, sampling):
+        return _image(node[0], changed, sampling)
     x = node[0]
-    for axis in axes:
-        if not axis.is_unchanged:
-            x = _along(node, x, axis, sampling)
+    for axis in changed:
+        x = _along(node, x, axis, sampling)
     return x
+
+
+_METHODS = {"nearest": "nearest_neighbor", "linear": "linear", "cubic": "cubic"}
+
+
+def _is_image(x: Expr, axes: list[Axis], sampling: Sampling) -> bool:
+    """What ``image.resize2d`` can do: height and width of NCHW, with kernels that are neither stretched nor cut."""
+    plain = not sampling.antialias and not sampling.exclude_outside and sampling.coordinates in COORDINATES
+    typed = x.tensor_type.is_float or sampling.mode == "nearest"
+    sizes = all(a.axis >= 2 and a.size > 0 and a.extent > 0 and a.scale > 0 for a in axes)
+    return rank(x) == 4 and plain and typed and sizes
+
+
+def _image(x: Expr, axes: list[Axis], sampling: Sampling) -> Expr:
+    by_axis = {axis.axis: axis for axis in axes}
+    height, width = (by_axis.get(d, Axis(d, x.shape[d], x.shape[d], 1.0)) for d in (2, 3))
+    exact = all(a.scale == a.size / a.extent for a in (height, width))
+    return emit(
+        "image.resize2d",
+        x,
+        size=(height.size, width.size),
+        method=_METHODS[sampling.mode],
+        coordinate_transformation_mode=sampling.coordinates,
+        rounding_method=sampling.nearest if sampling.mode == "nearest" else "",
+        cubic_alpha=sampling.cubic,
+        scales=() if exact else (height.scale, width.scale),
+    )
 
 
 def _along(node: OnnxNode, x: Expr, axis: Axis, sampling: Sampling) -> Expr:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from minitvm.frontend.onnx_node import OnnxNode, emit, emit_many
+from minitvm.frontend.onnx_node import OnnxNode, emit, emit_many, rank
 from minitvm.frontend.onnx_registry import onnx_op
 from minitvm.frontend.onnx_tensor import reshaped
 from minitvm.ir.expr import Constant, Expr
@@ -125,6 +125,9 @@ def lstm(node: OnnxNode) -> list[Expr | None]:
 def _layer(node: OnnxNode) -> Layer:
     directions = 2 if node.attr("direction") == "bidirectional" else 1
     _check_supported(node, directions)
+    if [rank(node[i]) for i in range(3)] != [3, 3, 3]:
+        found = " and ".join(str(node[i].tensor_type) for i in range(3))
+        raise node.misfit(f"the input and both weights must have 3 dimensions: {found}")
     x = emit("transpose", node[0], axes=(1, 0, 2)) if node.attr("layout", 0) else node[0]
     layer = Layer(node, x, node[2].shape[2], directions)
     lengths = node.known(4)

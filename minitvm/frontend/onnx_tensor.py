@@ -188,23 +188,18 @@ def trilu(node: OnnxNode) -> Expr:
 
 @onnx_op("DepthToSpace", since=1)
 def depth_to_space(node: OnnxNode) -> Expr:
-    x, b = node[0], node.require("blocksize")
-    n, c, h, w = x.shape
-    depth = c // (b * b)
-    if node.attr("mode", "DCR") == "DCR":
-        apart, order = (n, b, b, depth, h, w), (0, 3, 4, 1, 5, 2)
-    else:
-        apart, order = (n, depth, b, b, h, w), (0, 1, 4, 2, 5, 3)
-    return reshaped(emit("transpose", reshaped(x, list(apart)), axes=order), [n, depth, h * b, w * b])
+    return emit("nn.depth_to_space", node[0], block_size=node.require("blocksize"), mode=node.attr("mode", "DCR"))
 
 
 @onnx_op("SpaceToDepth", since=1)
 def space_to_depth(node: OnnxNode) -> Expr:
+    """In mode CRD, which opset 28 adds, the channel comes before the place within a block."""
     x, b = node[0], node.require("blocksize")
+    if node.attr("mode", "DCR") == "DCR":
+        return emit("nn.space_to_depth", x, block_size=b)
     n, c, h, w = x.shape
     apart = reshaped(x, [n, c, h // b, b, w // b, b])
-    order = (0, 3, 5, 1, 2, 4) if node.attr("mode", "DCR") == "DCR" else (0, 1, 3, 5, 2, 4)
-    return reshaped(emit("transpose", apart, axes=order), [n, c * b * b, h // b, w // b])
+    return reshaped(emit("transpose", apart, axes=(0, 1, 3, 5, 2, 4)), [n, c * b * b, h // b, w // b])
 
 
 @onnx_op("OneHot", since=9)

@@ -25,6 +25,7 @@ CONTROL = "its attributes are functions: tests/ir/test_evaluate.py"
 WITHOUT_SAMPLE = {
     "control.if": CONTROL,
     "control.loop": CONTROL,
+    "control.fail": "it raises: tests/frontend/test_onnx_control.py",
     "annotation.stop_fusion": "FuseOps removes it: tests/passes",
 }
 
@@ -32,6 +33,7 @@ SORTING = "sorting has no element by element rule of linear size"
 SCATTER = "writes at positions known only at run time"
 RECURRENCE = "every step needs the one before: lowered by templates"
 WITHOUT_COMPUTE = {
+    "control.fail": "it raises",
     "argwhere": "how many positions there are depends on the values",
     "arange": "how long it is depends on the values",
     "sort": SORTING,

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from minitvm.errors import InputError
 from minitvm.ir.expr import Function
 from minitvm.ir.op import Fusion, Op
 from minitvm.ir.ops._shape import unify_dim
@@ -147,3 +148,26 @@ class Loop(Op):
         assert isinstance(type_, TensorType)
         dims: tuple[Dim, ...] = type_.shape
         return np.zeros((0, *(dim or 0 for dim in dims)), type_.dtype)
+
+
+@dataclass(frozen=True)
+class Fail(Op):
+    """Never returns: running it raises :class:`InputError` with ``message``.
+
+    Stands for a branch that the shapes of the model's inputs rule out.  Nothing -> tensors of ``shapes`` and
+    ``dtypes`` (one tensor, or a tuple of several), so that the other branch decides the type.
+    """
+
+    name = "control.fail"
+    fusion = Fusion.OPAQUE
+    stateful = True
+    message: str
+    shapes: tuple[tuple[Dim, ...], ...]
+    dtypes: tuple[str, ...]
+
+    def infer(self) -> Type:
+        fields = tuple(TensorType(shape, dtype) for shape, dtype in zip(self.shapes, self.dtypes, strict=True))
+        return fields[0] if len(fields) == 1 else TupleType(fields)
+
+    def reference(self) -> Any:
+        raise InputError(self.message)
