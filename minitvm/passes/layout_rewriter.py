@@ -144,7 +144,7 @@ class LayoutRewriter:
             return expr
         key = (expr, src, dst)
         if key not in self.moved:
-            self.moved[key] = Call(_transform(expr.shape, src, dst), (expr,))
+            self.moved[key] = Call(_transform(expr.shape, src, dst), (expr,), span=expr.span or None)
         return self.moved[key]
 
 

@@ -78,17 +78,21 @@ def _vector(move: Move, axis: int) -> Move:
 
 @layout_rule("nn.bias_add")
 def bias_add(site: Site) -> Placement | Keep:
-    """In a new layout, the bias is an operand of a broadcasting add."""
+    """With the channels in blocks, the bias is an operand of a broadcasting add."""
     axis: int = site.op.axis  # type: ignore[attr-defined]
+    if not site.data.blocks:
+        return Placement((site.data, None), site.data, calling(site.op.with_attributes(axis=site.data.index(axis))))
     return Placement((site.data, _vector(site.data, axis)), site.data, calling(OPS["add"]()))
 
 
 @layout_rule("nn.prelu")
 def prelu(site: Site) -> Placement | Keep:
-    """In a new layout, ``max(x, 0) + alpha * min(x, 0)`` with alpha broadcast."""
+    """With the channels in blocks, ``max(x, 0) + alpha * min(x, 0)`` with alpha broadcast."""
+    axis: int = site.op.axis  # type: ignore[attr-defined]
+    if not site.data.blocks:
+        return Placement((site.data, None), site.data, calling(site.op.with_attributes(axis=site.data.index(axis))))
     if site.type(1).size == 1:
         return Keep("one slope for all channels")
-    axis: int = site.op.axis  # type: ignore[attr-defined]
 
     def build(args: Sequence[Expr]) -> Expr:
         x, alpha = args

@@ -1,0 +1,562 @@
+"""AlterOpLayout on a machine with vectors of 4 floats.  The cases are Relay's (test_pass_alter_op_layout).
+
+Left out: ..._nchw_dyn_upsamping_op and dense_packed_data (operators that do not exist here), nhwc_arm and
+nhwc_int8_aarch64 (what NHWC convolutions ask for on ARM), alter_op_with_global_var and alter_with_subfunc (calls of
+global functions and closures, which the graph does not have; fused groups are left alone, which is tested).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from rewriting import check, check_unchanged, random_array, run
+
+from minitvm.ir.builder import call_op, function, nn, var
+from minitvm.ir.expr import Call, Module
+from minitvm.ir.op import OPS, Fusion, Op
+from minitvm.ir.parser import parse_module
+from minitvm.ir.types import TensorType
+from minitvm.ir.visitor import calls
+from minitvm.passes.alter_op_layout import AlterOpLayout, Proposal, alter_op_layout, block
+from minitvm.passes.fold_constant import FoldConstant
+from minitvm.passes.fuse_ops import FuseOps
+from minitvm.passes.layout_moves import RULES, Keep, Move, Placement, Site, calling, layout_rule
+from minitvm.target import MachineModel
+
+SSE = MachineModel(vector_bytes=16, vector_registers=16)
+AVX2 = MachineModel(vector_bytes=32, vector_registers=16)
+AVX512 = MachineModel(vector_bytes=64, vector_registers=32)
+
+X = "%x: Tensor[(1, 8, 6, 6), float32]"
+W = "%w: Tensor[(8, 8, 3, 3), float32]"
+CONV = "%0 = nn.conv2d(%x, %w, padding=[1, 1, 1, 1]);"
+BLOCKED = """
+%a = layout_transform(%x, src_layout="NCHW", dst_layout="NCHW4c");
+%b = layout_transform(%w, src_layout="OIHW", dst_layout="OIHW4i4o");
+%0 = nn.contrib_conv2d_NCHWc(%a, %b, padding=[1, 1, 1, 1],
+                             data_layout="NCHW4c", kernel_layout="OIHW4i4o", out_layout="NCHW4c");
+"""
+BACK = 'src_layout="NCHW4c", dst_layout="NCHW"'
+
+
+def main(body: str, *more: str) -> str:
+    return f"def @main({', '.join([X, W, *more])}) {{ {body} }}"
+
+
+def alters(body: str, expected: str, *more: str) -> None:
+    """A convolution, then ``body``, becomes the blocked convolution, then ``expected``."""
+    check(AlterOpLayout(SSE), main(CONV + body, *more), main(BLOCKED + expected, *more))
+
+
+def reasons(body: str, *more: str) -> list[str]:
+    """Why calls keep their layout, where a convolution is followed by ``body``; the numbers are checked."""
+    step = AlterOpLayout(SSE)
+    run(step, main(CONV + body, *more))
+    return [str(note) for note in step.notes if not note.moved]
+
+
+# ---- who moves --------------------------------------------------------------------------------------------------
+
+
+def test_alter_op() -> None:
+    """A proposal may replace the operator and leave the layouts."""
+
+    def twice(site: Site, machine: MachineModel) -> Placement | Keep:
+        def build(args: object) -> Call:
+            x, w = args  # type: ignore[misc]
+            return Call(site.op, (x, call_op("multiply", w, 2.0)))
+
+        return Placement((None, None), None, build)
+
+    table: dict[tuple[str, str], Proposal] = {("llvm", "nn.conv2d"): twice}
+    before = parse_module(main("nn.conv2d(%x, %w)")).main
+    after = alter_op_layout(before, SSE, proposals=table)
+    expected = parse_module(main("nn.conv2d(%x, multiply(%w, 2f))"))
+    assert Module(after).astext() == expected.astext()
+
+
+def test_alter_return_none() -> None:
+    def no(site: Site, machine: MachineModel) -> Placement | Keep:
+        return Keep("not today")
+
+    before = parse_module(main("nn.conv2d(%x, %w)")).main
+    assert alter_op_layout(before, SSE, proposals={("llvm", "nn.conv2d"): no}) is before
+
+
+@pytest.mark.parametrize(("machine", "lanes"), [(SSE, 4), (AVX2, 8), (AVX512, 16)])
+def test_block_is_the_machines_vector(machine: MachineModel, lanes: int) -> None:
+    text = """
+    def @main(%x: Tensor[(1, 32, 5, 5), float32], %w: Tensor[(48, 32, 1, 1), float32]) {
+      nn.relu(nn.conv2d(%x, %w))
+    }
+    """
+    module = run(AlterOpLayout(machine), text)
+    (conv,) = (call.op for call in calls(module.main.body) if call.op.name == "nn.contrib_conv2d_NCHWc")  # type: ignore[union-attr]
+    assert (conv.data_layout, conv.kernel_layout, conv.out_layout) == (  # type: ignore[union-attr]
+        f"NCHW{lanes}c",
+        f"OIHW{lanes}i{lanes}o",
+        f"NCHW{lanes}c",
+    )
+
+
+def test_block_sizes() -> None:
+    assert [block(n, 8) for n in (64, 24, 12, 10, 21, 3)] == [8, 8, 4, None, None, None]
+    assert [block(n, 16) for n in (64, 24, 12, 10)] == [16, 8, 4, None]
+    assert [block(n, 4) for n in (64, 6, 3)] == [4, None, None]
+
+
+def test_image_channels_stay_plain() -> None:
+    text = "def @main(%x: Tensor[(1, 3, 6, 6), float32], %w: Tensor[(8, 3, 3, 3), float32]) {{ {} }}"
+    after = f"""
+    %0 = layout_transform(%w, src_layout="OIHW", dst_layout="OIHW3i4o");
+    %1 = nn.contrib_conv2d_NCHWc(%x, %0, data_layout="NCHW", kernel_layout="OIHW3i4o", out_layout="NCHW4c");
+    layout_transform(%1, {BACK})
+    """
+    check(AlterOpLayout(SSE), text.format("nn.conv2d(%x, %w)"), text.format(after))
+
+
+def test_alter_layout_depthwise_conv2d() -> None:
+    text = "def @main(%x: Tensor[(1, 8, 6, 6), float32], %w: Tensor[(8, 1, 3, 3), float32]) {{ {} }}"
+    before = "%0 = nn.conv2d(%x, %w, padding=[1, 1, 1, 1], groups=8); clip(%0, a_min=0, a_max=6)"
+    after = f"""
+    %0 = layout_transform(%x, src_layout="NCHW", dst_layout="NCHW4c");
+    %1 = layout_transform(%w, src_layout="OIHW", dst_layout="OIHW1i4o");
+    %2 = nn.contrib_depthwise_conv2d_NCHWc(%0, %1, padding=[1, 1, 1, 1], groups=8,
+                                           data_layout="NCHW4c", kernel_layout="OIHW1i4o", out_layout="NCHW4c");
+    %3 = clip(%2, a_min=0, a_max=6);
+    layout_transform(%3, {BACK})
+    """
+    check(AlterOpLayout(SSE), text.format(before), text.format(after))
+
+
+@pytest.mark.parametrize(
+    ("x", "w", "attributes", "reason"),
+    [
+        ((1, 8, 6, 6), (8, 4, 3, 3), "groups=2", "2 groups"),
+        ((1, 8, 6, 6), (7, 8, 3, 3), "groups=1", "no blocks of 4 divide its 7 output channels"),
+        ((1, 6, 6, 6), (6, 1, 3, 3), "groups=6", "no blocks of 4 divide its 6 channels"),
+        (
+            (1, 6, 6, 8),
+            (3, 3, 8, 8),
+            'data_layout="NHWC", kernel_layout="HWIO"',
+            "its layouts are NHWC and HWIO, not NCHW and OIHW",
+        ),
+    ],
+)
+def test_what_keeps_its_layout(x: tuple[int, ...], w: tuple[int, ...], attributes: str, reason: str) -> None:
+    text = f"def @main(%x: Tensor[{x}, float32], %w: Tensor[{w}, float32]) {{ nn.conv2d(%x, %w, {attributes}) }}"
+    step = AlterOpLayout(SSE)
+    check_unchanged(step, text)
+    assert [str(note) for note in step.notes] == [f"nn.conv2d: {reason}"]
+
+
+def test_integers_keep_their_layout() -> None:
+    params = "%x: Tensor[(1, 8, 6, 6), int8], %w: Tensor[(8, 8, 3, 3), int8]"
+    text = f'def @main({params}) {{ nn.conv2d(%x, %w, out_dtype="int32") }}'
+    step = AlterOpLayout(SSE)
+    check_unchanged(step, text)
+    assert [str(note) for note in step.notes] == ["nn.conv2d: it computes int32 from int8"]
+
+
+def test_unknown_shapes_keep_their_layout() -> None:
+    text = "def @main(%x: Tensor[(?, 8, 6, 6), float32], %w: Tensor[(8, 8, 3, 3), float32]) { nn.conv2d(%x, %w) }"
+    check_unchanged(AlterOpLayout(SSE), text)
+
+
+def test_another_target_asks_for_nothing() -> None:
+    check_unchanged(AlterOpLayout(SSE, kind="cuda"), main("nn.conv2d(%x, %w)"))
+
+
+def test_alter_op_dense() -> None:
+    text = "def @main(%x: Tensor[(3, 5), float32]) {{ {} }}"
+    weights = {"w": random_array((16, 5))}
+    after = """
+    %0 = layout_transform(meta["w"], src_layout="NC", dst_layout="NC8n");
+    nn.relu(nn.contrib_dense_pack(%x, %0, weight_layout="NC8n"))
+    """
+    check(AlterOpLayout(SSE), text.format('nn.relu(nn.dense(%x, meta["w"]))'), text.format(after), weights)
+
+
+def test_matmul_with_constant_weights_is_packed_too() -> None:
+    text = "def @main(%x: Tensor[(3, 5), float32]) {{ {} }}"
+    weights = {"w": random_array((5, 12))}
+    after = """
+    %0 = layout_transform(meta["w"], src_layout="CN", dst_layout="NC4n");
+    nn.contrib_dense_pack(%x, %0, weight_layout="NC4n")
+    """
+    check(AlterOpLayout(SSE), text.format('nn.matmul(%x, meta["w"])'), text.format(after), weights)
+
+
+def test_dense_with_computed_weights_is_not_packed() -> None:
+    step = AlterOpLayout(SSE)
+    check_unchanged(step, "def @main(%x: Tensor[(3, 5), float32], %w: Tensor[(16, 5), float32]) { nn.dense(%x, %w) }")
+    expected = "nn.dense: its weights are not constant: packing them at every run costs more than it saves"
+    assert [str(note) for note in step.notes] == [expected]
+
+
+# ---- what follows -----------------------------------------------------------------------------------------------
+
+
+def test_alter_layout() -> None:
+    """Bias, rectifier, pool and cast work on blocks; only the result comes back."""
+    alters(
+        """
+        %1 = nn.bias_add(%0, %bias); %2 = nn.relu(%1);
+        %3 = nn.max_pool2d(%2, pool_size=[2, 2], strides=[2, 2]);
+        cast(%3, dtype="int32")
+        """,
+        f"""
+        %1 = expand_dims(expand_dims(%bias, axis=0), axis=2, num_newaxis=2);
+        %2 = nn.relu(add(%0, reshape(%1, newshape=[1, 2, 1, 1, 4])));
+        %3 = nn.max_pool2d(%2, pool_size=[2, 2], strides=[2, 2], layout="NCHW4c");
+        layout_transform(cast(%3, dtype="int32"), {BACK})
+        """,
+        "%bias: Tensor[(8,), float32]",
+    )
+
+
+def test_alter_layout_multi() -> None:
+    alters(
+        "nn.conv2d(%0, %w)",
+        f"""
+        %1 = nn.contrib_conv2d_NCHWc(%0, %b, data_layout="NCHW4c", kernel_layout="OIHW4i4o", out_layout="NCHW4c");
+        layout_transform(%1, {BACK})
+        """,
+    )
+
+
+def test_alter_layout_lrn() -> None:
+    """Its window runs over the channels, so it gets them back."""
+    alters("nn.lrn(nn.max_pool2d(%0))", f'nn.lrn(layout_transform(nn.max_pool2d(%0, layout="NCHW4c"), {BACK}))')
+
+
+def test_alter_layout_dual_path() -> None:
+    alters(
+        """
+        %1 = nn.relu(%0); %2 = nn.batch_flatten(%1);
+        %3 = nn.conv2d(%1, %w);
+        (%2, %3)
+        """,
+        f"""
+        %1 = nn.relu(%0); %2 = nn.batch_flatten(layout_transform(%1, {BACK}));
+        %3 = nn.contrib_conv2d_NCHWc(%1, %b, data_layout="NCHW4c", kernel_layout="OIHW4i4o", out_layout="NCHW4c");
+        (%2, layout_transform(%3, {BACK}))
+        """,
+    )
+
+
+def test_alter_layout_resnet() -> None:
+    """The block's input moves once for both its users; between the convolutions nothing moves."""
+    body = """
+    %1 = nn.relu(%0); %2 = nn.conv2d(%1, %w, padding=[1, 1, 1, 1]); %3 = nn.conv2d(%x, %w, padding=[1, 1, 1, 1]);
+    %4 = add(%2, %3); nn.global_max_pool2d(add(%4, %x))
+    """
+    module = run(AlterOpLayout(SSE), main(CONV + body))
+    moved = [str(call.op) for call in calls(module.main.body) if call.op.name in ("layout_transform", "reshape")]  # type: ignore[union-attr]
+    assert len(moved) == 3 and "reshape" in moved[-1].lower(), moved
+
+
+def test_moving_a_single_pixel_is_a_reshape() -> None:
+    alters("nn.global_avg_pool2d(%0)", 'reshape(nn.global_avg_pool2d(%0, layout="NCHW4c"), newshape=[1, 8, 1, 1])')
+
+
+def test_alter_layout_broadcast_op() -> None:
+    alters(
+        "multiply(%0, %s)",
+        f"""
+        %1 = reshape(expand_dims(%s, axis=0), newshape=[1, 2, 1, 1, 4]);
+        layout_transform(multiply(%0, %1), {BACK})
+        """,
+        "%s: Tensor[(8, 1, 1), float32]",
+    )
+
+
+def test_alter_layout_broadcast_scalar_op() -> None:
+    alters(
+        "subtract(1f, maximum(%0, %s))",
+        f"layout_transform(subtract(1f, maximum(%0, %s)), {BACK})",
+        "%s: Tensor[(), float32]",
+    )
+
+
+def test_alter_layout_scalar_regression() -> None:
+    """Without a convolution there is nothing to follow."""
+    text = """
+    def @main(%x: Tensor[(4, 8), float32]) {
+      %0 = mean(%x, axis=[1], keepdims=True);
+      subtract(%x, add(%0, 1f))
+    }
+    """
+    check_unchanged(AlterOpLayout(SSE), text)
+
+
+def test_alter_layout_blocked_broadcast() -> None:
+    """Along an axis that is broadcast, the block is 1; a row along W keeps its place."""
+    alters(
+        "%1 = add(%row, %0); subtract(%1, %plane)",
+        f"""
+        %1 = reshape(expand_dims(%row, axis=0, num_newaxis=3), newshape=[1, 1, 1, 6, 1]);
+        %2 = reshape(%plane, newshape=[1, 1, 6, 6, 1]);
+        layout_transform(subtract(add(%1, %0), %2), {BACK})
+        """,
+        "%row: Tensor[(6,), float32]",
+        "%plane: Tensor[(1, 1, 6, 6), float32]",
+    )
+
+
+def test_alter_layout_nonscalar_broadcast() -> None:
+    """A moved operand of one channel does not lead; the whole one beside it does not follow."""
+    text = "%1 = mean(%0, axis=[1], keepdims=True); add(%1, %x)"
+    assert reasons(text) == ["add: no moved operand has the result's rank and channels"]
+
+
+def test_alter_layout_blocked_no_broadcast() -> None:
+    """An equal tensor from elsewhere follows."""
+    alters(
+        "add(%0, %y)",
+        f'layout_transform(add(%0, layout_transform(%y, src_layout="NCHW", dst_layout="NCHW4c")), {BACK})',
+        "%y: Tensor[(1, 8, 6, 6), float32]",
+    )
+
+
+def test_alter_layout_re_blocking_broadcast() -> None:
+    """Two convolutions in blocks of different size: the second operand is re-blocked in one step."""
+    module = parse_module(main("add(nn.conv2d(%x, %w), nn.conv2d(%x, %w))")).main
+    sizes = iter((4, 8))
+
+    def ask(site: Site, machine: MachineModel) -> Placement | Keep:
+        n = next(sizes)
+        layouts = {"data_layout": "NCHW4c", "kernel_layout": f"OIHW4i{n}o", "out_layout": f"NCHW{n}c"}
+        op = OPS["nn.contrib_conv2d_NCHWc"](**{**site.op.attributes(), **layouts})
+        moves = (Move.of("NCHW", "NCHW4c"), Move.of("OIHW", layouts["kernel_layout"]))
+        return Placement(moves, Move.of("NCHW", f"NCHW{n}c"), calling(op))
+
+    text = Module(alter_op_layout(module, AVX2, proposals={("llvm", "nn.conv2d"): ask})).astext()
+    assert 'src_layout="NCHW8c", dst_layout="NCHW4c"' in text
+    assert text.count("layout_transform") == 5
+
+
+def test_broadcast_non_adaptable() -> None:
+    """Against a tensor of higher rank the convolution's result comes back."""
+    text = "add(%0, %y)"
+    assert reasons(text, "%y: Tensor[(3, 1, 8, 6, 6), float32]") == [
+        "add: no moved operand has the result's rank and channels"
+    ]
+
+
+def test_alter_layout_concatenate() -> None:
+    alters(
+        "concatenate((%0, %y), axis=-3)",
+        f"""
+        %1 = layout_transform(%y, src_layout="NCHW", dst_layout="NCHW4c");
+        layout_transform(concatenate((%0, %1), axis=1), {BACK})
+        """,
+        "%y: Tensor[(1, 4, 6, 6), float32]",
+    )
+
+
+def test_concatenate_of_ragged_channels() -> None:
+    more = "%y: Tensor[(1, 3, 6, 6), float32]"
+    assert reasons("concatenate((%0, %y), axis=1)", more) == [
+        "concatenate: blocks of NCHW4c do not divide every operand"
+    ]
+
+
+def test_alter_layout_nchw_upsampling_op() -> None:
+    alters(
+        "%1 = nn.upsampling(%0, scale_h=2, scale_w=2); image.resize2d(%1, size=[9, 9])",
+        f"""
+        %1 = nn.upsampling(%0, scale_h=2, scale_w=2, layout="NCHW4c");
+        layout_transform(image.resize2d(%1, size=[9, 9], layout="NCHW4c"), {BACK})
+        """,
+    )
+
+
+def test_alter_layout_strided_slice() -> None:
+    """Whole blocks are cut in blocks; planes are cut with any stride."""
+    alters(
+        """
+        %1 = strided_slice(%0, begin=[0, 4], end=[1, 8]);
+        strided_slice(%1, begin=[1, 0], end=[6, 6], strides=[2, 3], axes=[2, 3])
+        """,
+        f"""
+        %1 = strided_slice(%0, begin=[0, 1, 0, 0], end=[1, 2, 6, 6], strides=[1, 1, 1, 1], axes=[0, 1, 2, 3]);
+        %2 = strided_slice(%1, begin=[0, 0, 1, 0], end=[1, 1, 6, 6], strides=[1, 1, 2, 3], axes=[0, 1, 2, 3]);
+        layout_transform(%2, {BACK})
+        """,
+    )
+
+
+def test_conv2d_strided_slice_packed_to_unpacked() -> None:
+    cut = "strided_slice(%0, begin=[{}], end=[{}], strides=[{}], axes=[1])"
+    inside = "strided_slice: a slice along C does not consist of whole blocks of 4"
+    assert reasons(cut.format(2, 8, 1)) == [inside]
+    assert reasons(cut.format(0, 7, 1)) == [inside]
+    assert reasons(cut.format(0, 8, 2)) == [inside], "an arbitrary stride"
+
+
+def test_a_slice_that_runs_backwards() -> None:
+    assert reasons("strided_slice(%0, begin=[5], end=[-7], strides=[-1], axes=[3])") == [
+        "strided_slice: a slice runs backwards"
+    ]
+
+
+def test_split() -> None:
+    alters(
+        "%1 = split(%0, indices_or_sections=2, axis=1); nn.relu(%1.1)",
+        f"%1 = split(%0, indices_or_sections=2, axis=1); layout_transform(nn.relu(%1.1), {BACK})",
+    )
+    assert reasons("%1 = split(%0, indices_or_sections=[3], axis=1); nn.relu(%1.0)") == [
+        "split: a cut along C falls inside a block of 4"
+    ]
+
+
+def test_a_tuple_from_blocks_comes_back_field_by_field() -> None:
+    body = "%1 = split(%0, indices_or_sections=2, axis=1);"
+    alters(f"{body} %1", f"{body} (layout_transform(%1.0, {BACK}), layout_transform(%1.1, {BACK}))")
+
+
+def test_alter_layout_prelu() -> None:
+    alters(
+        "nn.prelu(%0, %slope)",
+        f"""
+        %1 = expand_dims(expand_dims(%slope, axis=0), axis=2, num_newaxis=2);
+        %2 = multiply(reshape(%1, newshape=[1, 2, 1, 1, 4]), minimum(%0, 0f));
+        layout_transform(add(maximum(%0, 0f), %2), {BACK})
+        """,
+        "%slope: Tensor[(8,), float32]",
+    )
+
+
+def test_alter_layout_pad() -> None:
+    alters(
+        "nn.pad(%0, 0f, pad_width=[[0, 0], [0, 0], [1, 1], [2, 0]])",
+        f"layout_transform(nn.pad(%0, 0f, pad_width=[[0, 0], [0, 0], [1, 1], [2, 0], [0, 0]]), {BACK})",
+    )
+    assert reasons("nn.pad(%0, 0f, pad_width=[[0, 0], [4, 4], [0, 0], [0, 0]])") == [
+        "nn.pad: C is padded and split into blocks"
+    ]
+
+
+@pytest.mark.parametrize("pool", ["max_pool2d", "avg_pool2d"])
+def test_alter_layout_pool(pool: str) -> None:
+    call = f"nn.{pool}(%0, pool_size=[3, 3], strides=[2, 2], padding=[1, 1, 1, 1]"
+    alters(call + ")", f'layout_transform({call}, layout="NCHW4c"), {BACK})')
+
+
+def test_alter_layout_sum() -> None:
+    alters("sum(%0, axis=[1], exclude=True)", "reshape(sum(%0, axis=[0, 2, 3]), newshape=[8])")
+
+
+def test_conv2d_reduce_channels() -> None:
+    """Both parts of the channels are reduced; nothing has to come back."""
+    alters("max(%0, axis=[1])", "max(%0, axis=[1, 4])")
+
+
+def test_alter_with_reduce() -> None:
+    alters(
+        "%1 = mean(%0, axis=[1, 2, 3], keepdims=True); subtract(%0, %1)",
+        f"%1 = mean(%0, axis=[1, 2, 3, 4], keepdims=True); layout_transform(subtract(%0, %1), {BACK})",
+    )
+
+
+def test_variance_follows_with_its_mean() -> None:
+    alters(
+        "%1 = mean(%0, axis=[2, 3], keepdims=True); variance(%0, %1, axis=[2, 3])",
+        "%1 = mean(%0, axis=[2, 3], keepdims=True); reshape(variance(%0, %1, axis=[2, 3]), newshape=[1, 8])",
+    )
+
+
+def test_axis_semantic_change() -> None:
+    """Transposes vanish: the second convolution reads what the first wrote, the softmax gets it in one step."""
+    alters(
+        """
+        %1 = transpose(%0, axes=[0, 2, 3, 1]); %2 = nn.relu(%1); %3 = transpose(%2, axes=[0, 3, 1, 2]);
+        (nn.conv2d(%3, %w), nn.softmax(%2))
+        """,
+        f"""
+        %2 = nn.relu(%0);
+        %3 = nn.contrib_conv2d_NCHWc(%2, %b, data_layout="NCHW4c", kernel_layout="OIHW4i4o", out_layout="NCHW4c");
+        (layout_transform(%3, {BACK}), nn.softmax(layout_transform(%2, src_layout="NCHW4c", dst_layout="NHWC")))
+        """,
+    )
+
+
+def test_argmax_gets_its_axis_back() -> None:
+    assert reasons("argmax(%0, axis=[1])") == ["argmax: argmax has no layout rule"]
+
+
+def test_softmax() -> None:
+    assert reasons("nn.softmax(%0, axis=3)") == []
+    assert reasons("nn.softmax(%0, axis=1)") == ["nn.softmax: it runs over C, which is split"]
+
+
+def test_squeeze_drops_the_planes() -> None:
+    alters(
+        "squeeze(nn.global_avg_pool2d(%0), axis=[2, 3])",
+        'reshape(squeeze(nn.global_avg_pool2d(%0, layout="NCHW4c"), axis=[2, 3]), newshape=[1, 8])',
+    )
+
+
+def test_squeeze_and_excitation_stays_in_blocks() -> None:
+    body = "%1 = sigmoid(nn.conv2d(nn.global_avg_pool2d(%0), %v)); multiply(%0, %1)"
+    module = run(AlterOpLayout(SSE), main(CONV + body, "%v: Tensor[(8, 8, 1, 1), float32]"))
+    assert module.astext().count("layout_transform") == 4, "the input, two weights, the result"
+
+
+def test_not_inplace_modify() -> None:
+    before = parse_module(main(CONV + "nn.relu(%0)"))
+    text, hashes = before.astext(), [id(call) for call in calls(before.main.body)]
+    AlterOpLayout(SSE)(before)
+    assert before.astext() == text and [id(call) for call in calls(before.main.body)] == hashes
+
+
+def test_fused_groups_are_left_alone() -> None:
+    fused = FuseOps(2)(parse_module(main(CONV + "nn.relu(%0)")))
+    assert AlterOpLayout(SSE)(fused) is fused
+
+
+def test_weights_move_at_compile_time() -> None:
+    weights = {"w": random_array((8, 8, 3, 3))}
+    text = 'def @main(%x: Tensor[(1, 8, 6, 6), float32]) { nn.conv2d(%x, meta["w"]) }'
+    folded = FoldConstant()(run(AlterOpLayout(SSE), text, weights))
+    assert re.findall(r"= ([\w.]+)\(|^  ([\w.]+)\(", folded.astext(), re.M) == [
+        ("layout_transform", ""),
+        ("nn.contrib_conv2d_NCHWc", ""),
+        ("", "layout_transform"),
+    ]
+
+
+def test_a_users_operator_follows_by_its_own_rule() -> None:
+    @dataclass(frozen=True)
+    class Mirror(Op):
+        name = "test.mirror"
+        fusion = Fusion.INJECTIVE
+
+        def infer(self, x: TensorType) -> TensorType:
+            return x
+
+        def reference(self, x: np.ndarray) -> np.ndarray:
+            return x[:, :, ::-1]
+
+    @layout_rule("test.mirror")
+    def mirror(site: Site) -> Placement | Keep:
+        return Placement((site.data,), site.data, calling(site.op))
+
+    try:
+        x, w = var("x", shape=(1, 8, 6, 6)), var("w", shape=(8, 8, 3, 3))
+        body = nn.conv2d(Call(Mirror(), (nn.conv2d(x, w),)), w)
+        text = Module(alter_op_layout(function(body), SSE)).astext()
+        assert text.count("layout_transform") == 3
+    finally:
+        del RULES["test.mirror"], OPS["test.mirror"]
+
+
+def test_origins_are_kept() -> None:
+    x, w = var("x", shape=(1, 8, 6, 6)), var("w", shape=(8, 8, 3, 3))
+    body = call_op("nn.relu", call_op("nn.conv2d", x, w, span=("conv_3",)), span=("relu_4",))
+    after = alter_op_layout(function(body), SSE)
+    assert [call.span for call in calls(after.body)] == [("conv_3",)] * 3 + [("relu_4",)] * 2
