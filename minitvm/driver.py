@@ -16,18 +16,18 @@ from minitvm.codegen.llvm.compile import Cpu, cpu_of, machine_model
 from minitvm.errors import CompilerError, ConfigError, InputError, TargetError
 from minitvm.ir.expr import Function, Module
 from minitvm.ir.loop import Kernel
-from minitvm.ir.op import Op
 from minitvm.ir.types import TensorType, Type
-from minitvm.kernels import KernelCode, KernelCompiler, Timings
+from minitvm.kernels import KernelCode, KernelCompiler, NotLowered, Timings
+from minitvm.passes.bind_captured import bind_captured
 from minitvm.passes.instrument import PassInfo, PassInstrument
 from minitvm.passes.manager import PassContext
 from minitvm.passes.pipeline import bind_params, default_pipeline
 from minitvm.runtime.cache import KernelCache
 from minitvm.runtime.checks import listing
-from minitvm.runtime.control import HostFunction
+from minitvm.runtime.control import HostFunction, branch_functions
 from minitvm.runtime.entry import entry_text
 from minitvm.runtime.executor import GraphModule
-from minitvm.runtime.graph import HOST, Program, read_program
+from minitvm.runtime.graph import HOST, Program, read_program, without_kernels
 from minitvm.runtime.library import Contents, HostCall, Library, tag_of
 from minitvm.runtime.memory import plan_memory
 from minitvm.runtime.metadata import group_metadata
@@ -170,7 +170,7 @@ def optimize(
     """The module after the default pipeline, ``params`` bound, under the current ``PassContext``."""
     outer = PassContext.current()
     arrays = {name: np.asarray(value) for name, value in (params or {}).items()}
-    bound = module.with_function("main", bind_params(module.main, arrays)) if arrays else module
+    bound = module.with_function("main", bind_captured(bind_params(module.main, arrays)))
     if opt_level is None and recorder is None:
         return default_pipeline(machine)(bound)
     context = PassContext(
@@ -188,8 +188,9 @@ def _compile(main: Function, options: _Options, report: BuildReport) -> Contents
     """Code generation for one function after the passes; branches of control flow become libraries of their own."""
     with report.timings.stage("graph"):
         program = read_program(main)
+    kernels, refused = _compile_kernels(program.groups, report.compiler, options.on_progress)
+    program = without_kernels(program, refused)
     report.groups.update(program.groups)
-    kernels = _compile_kernels(program.groups, report.compiler, options.on_progress)
     with report.timings.stage("memory plan"):
         workspaces = {
             i: kernels[node.func].workspace(options.threads)
@@ -209,7 +210,7 @@ def _compile(main: Function, options: _Options, report: BuildReport) -> Contents
         cpu=tag_of(options.cpu),
         threads=options.threads,
         hosts=hosts,
-        host_calls=_host_calls(program, hosts),
+        host_calls=_host_calls(program, hosts, refused),
     )
 
 
@@ -219,20 +220,25 @@ def _workspace(code: KernelCode) -> dict[str, int]:
 
 def _compile_kernels(
     groups: Mapping[str, Function], compiler: KernelCompiler, on_progress: Progress | None
-) -> dict[str, KernelCode]:
-    """Every group's kernel, a few at a time: LLVM leaves the interpreter's lock alone."""
+) -> tuple[dict[str, KernelCode], dict[str, str]]:
+    """Every group's kernel, a few at a time (LLVM leaves the interpreter's lock alone); and why others have none."""
     found: dict[str, KernelCode] = {}
+    refused: dict[str, str] = {}
     with ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1)) as pool:
         jobs: dict[Future[KernelCode], str] = {pool.submit(compiler.compile, s, g): s for s, g in groups.items()}
         try:
             for done, job in enumerate(as_completed(jobs), 1):
-                found[jobs[job]] = job.result()
+                symbol = jobs[job]
+                try:
+                    found[symbol] = job.result()
+                except NotLowered as error:
+                    refused[symbol] = str(error)
                 if on_progress is not None:
-                    on_progress(done, len(jobs), jobs[job])
+                    on_progress(done, len(jobs), symbol)
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
-    return {symbol: found[symbol] for symbol in groups}
+    return {symbol: found[symbol] for symbol in groups if symbol in found}, refused
 
 
 # --- host calls -----------------------------------------------------------------------------------------------
@@ -240,23 +246,19 @@ def _compile_kernels(
 
 def _branches(function: Function, options: _Options, report: BuildReport) -> dict[str, Library]:
     """The functions among a host call's attributes, compiled."""
-    attributes = _op_of(function).attributes()
-    return {n: Library(_compile(f, options, report)) for n, f in attributes.items() if isinstance(f, Function)}
+    return {name: Library(_compile(f, options, report)) for name, f in branch_functions(function).items()}
 
 
-def _op_of(function: Function) -> Op:
-    op = function.body.op  # type: ignore[attr-defined]
-    assert isinstance(op, Op)
-    return op
-
-
-def _host_calls(program: Program, hosts: Mapping[str, HostFunction]) -> tuple[HostCall, ...]:
+def _host_calls(
+    program: Program, hosts: Mapping[str, HostFunction], refused: Mapping[str, str]
+) -> tuple[HostCall, ...]:
     """The host calls of a program and, after each, those inside its branches."""
     found: list[HostCall] = []
     for node in program.graph.nodes:
         if node.func == HOST:
             host = hosts[node.name]
-            found.append(HostCall(host.op.name, _reason(host.function), node.name, node.spans))
+            reason = refused.get(str(host.function.attrs.get("symbol"))) or _reason(host.function)
+            found.append(HostCall(host.name, reason, node.name, node.spans))
             for branch in host.branches.values():
                 found.extend(branch.host_calls)
     return tuple(found)
@@ -264,9 +266,8 @@ def _host_calls(program: Program, hosts: Mapping[str, HostFunction]) -> tuple[Ho
 
 def _reason(function: Function) -> str:
     """Why a call stayed outside of the kernels."""
-    op = _op_of(function)
     types: list[Type] = [function.ret_type, *(p.type for p in function.params)]
-    if any(isinstance(value, Function) for value in op.attributes().values()):
+    if branch_functions(function):
         return "control flow that depends on data; its branches are compiled"
     if not all(t.is_static for t in types):
         return "a shape that is known only when the model runs"

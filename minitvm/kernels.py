@@ -24,12 +24,18 @@ from minitvm.codegen.llvm.spell import SPELLINGS
 from minitvm.codegen.lower import lower
 from minitvm.codegen.simplify import simplify
 from minitvm.codegen.workspace import plan_workspace
+from minitvm.errors import CompilerError
 from minitvm.ir.expr import Call, Constant, Expr, Function, TupleGetItem, Var
 from minitvm.ir.loop import Kernel
+from minitvm.ir.loop_verify import verify_kernel
 from minitvm.ir.loop_verify import verify_kernel
 from minitvm.ir.visitor import children, post_order
 from minitvm.runtime.cache import KernelCache, cache_key
 from minitvm.target import MachineModel
+
+
+class NotLowered(CompilerError):
+    """A group that no template accepts and no compute rule describes: it can only run in Python."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +80,12 @@ class KernelCompiler:
     def scheduled(self, symbol: str, group: Function) -> Kernel:
         """The group as loops for this target, functions not yet spelled out."""
         with self.timings.stage("lower"):
-            return simplify(lower(group, symbol, self.machine))
+            try:
+                lowered = lower(group, symbol, self.machine)
+            except CompilerError as error:
+                raise NotLowered(error.message, where=error.where, hint=error.hint) from error
+        with self.timings.stage("simplify"):
+            return simplify(lowered)
 
     def kernel(self, symbol: str, group: Function) -> Kernel:
         """The group as loops that the emitter can spell."""

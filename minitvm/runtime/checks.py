@@ -21,8 +21,9 @@ def listing(names: Iterable[str], limit: int = 12) -> str:
 
 def unknown_name(name: object, known: Sequence[str], what: str = "input") -> InputError:
     """The error for a name that the model does not have."""
-    near = difflib.get_close_matches(str(name), known, n=1)
-    guess = f"did you mean {near[0]!r}? " if near else ""
+    lower = {k.lower(): k for k in known}
+    near = difflib.get_close_matches(str(name).lower(), lower, n=1)
+    guess = f"did you mean {lower[near[0]]!r}? " if near else ""
     return InputError(f"the model has no {what} {name!r}", hint=f"{guess}its {what}s are: {listing(known)}")
 
 

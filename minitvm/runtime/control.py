@@ -5,17 +5,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from minitvm.errors import CompilerError, MiniTVMError
-from minitvm.ir.expr import Call, Function, Span
+from minitvm.ir.evaluate import evaluate
+from minitvm.ir.expr import Call, Function
 from minitvm.ir.op import Op
 from minitvm.ir.ops.control import If, Loop
-from minitvm.ir.types import TensorType, TupleType, Type, tensor_fields
+from minitvm.ir.types import TensorType, TupleType, Type
+from minitvm.ir.visitor import calls
 
 if TYPE_CHECKING:
     from minitvm.runtime.library import Library
@@ -35,74 +36,55 @@ def flatten(type_: Type, value: Any) -> list[np.ndarray]:
     return [np.asarray(value)]
 
 
-def check_result(op: str, array: np.ndarray, expected: TensorType, span: Span) -> np.ndarray:
-    """``array`` as the graph promised it; a wrong shape or dtype is the operator's fault and says so."""
-    fits = array.ndim == expected.rank and all(d in (None, n) for d, n in zip(expected.shape, array.shape, strict=True))
-    if not fits or array.dtype.name != expected.dtype:
-        raise CompilerError(
-            f"host call {op} returned {array.dtype.name} of shape {array.shape}, its type is {expected}",
-            where=[f"from ONNX node {name!r}" for name in span],
-        )
-    return array
-
-
 HostRun: TypeAlias = Callable[[list[np.ndarray]], list[np.ndarray]]
+
+
+def branch_functions(function: Function) -> dict[str, Function]:
+    """The branches of a control-flow call, by attribute name; none for other functions."""
+    if not isinstance(function.body, Call) or not isinstance(function.body.op, (If, Loop)):
+        return {}
+    return {n: f for n, f in function.body.op.attributes().items() if isinstance(f, Function)}
 
 
 class HostFunction:
     """One host call: arrays in, arrays out, flattened as in the graph.
 
-    ``function`` is the call over its parameters.  ``branches`` are the compiled functions of a control-flow
-    operator by attribute name.
+    ``function`` is the call over its parameters (or the calls of a group that has no kernel).  ``branches`` are the
+    compiled functions of a control-flow operator by attribute name.
     """
 
     def __init__(self, function: Function, branches: Mapping[str, Library] | None = None) -> None:
-        assert isinstance(function.body, Call) and isinstance(function.body.op, Op), function
         self.function = function
-        self.op = function.body.op
         self.branches = dict(branches or {})
+
+    @property
+    def name(self) -> str:
+        """The operators that run here."""
+        return ", ".join(c.op.name for c in calls(self.function.body) if isinstance(c.op, Op))
 
     def bind(self, num_threads: int) -> HostRun:
         """The call with modules of its own for its branches."""
         run = self._runner(num_threads)
-        params = [param.type for param in self.function.params]
-        result, span = self.function.ret_type, self.function.span
-        expected = tensor_fields(result)
+        params, result = [param.type for param in self.function.params], self.function.ret_type
 
         def call(arrays: list[np.ndarray]) -> list[np.ndarray]:
             flat = list(arrays)
-            given = [nest(type_, flat) for type_ in params]
-            with _naming(self.op.name, span):
-                found = flatten(result, run(*given))
-            return [check_result(self.op.name, a, t, span) for a, t in zip(found, expected, strict=True)]
+            return flatten(result, run(*[nest(type_, flat) for type_ in params]))
 
         return call
 
     def _runner(self, num_threads: int) -> Callable[..., Any]:
-        if isinstance(self.op, If) and self.branches:
+        op = self.function.body.op if isinstance(self.function.body, Call) else None
+        if isinstance(op, If) and self.branches:
             return _if_runner(self, num_threads)
-        if isinstance(self.op, Loop) and self.branches:
-            return _loop_runner(self, self.op, num_threads)
-        return self.op.reference
-
-
-@contextmanager
-def _naming(op: str, span: Span) -> Iterator[None]:
-    """An error of the operator's reference names the operator and the ONNX node."""
-    try:
-        yield
-    except MiniTVMError:
-        raise
-    except Exception as error:
-        raise CompilerError(
-            f"host call {op} failed: {type(error).__name__}: {error}",
-            where=[f"from ONNX node {name!r}" for name in span],
-        ) from error
+        if isinstance(op, Loop) and self.branches:
+            return _loop_runner(self, op, num_threads)
+        return partial(evaluate, self.function)
 
 
 def _branch(host: HostFunction, name: str, num_threads: int) -> Callable[..., Any]:
     """A branch as a function of values; one module runs it each time."""
-    function = getattr(host.op, name)
+    function = branch_functions(host.function)[name]
     params = [param.type for param in function.params]
     instance = host.branches[name]["default"](None, num_threads)
     inputs = [n for n in instance.input_names if n not in instance.library.params]

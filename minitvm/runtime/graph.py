@@ -7,8 +7,8 @@ A node is an input or parameter (``null``), a kernel, a reshape that moves nothi
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -207,6 +207,21 @@ def _host_function(call: Call) -> Function:
 def read_program(main: Function) -> Program:
     """The executable graph of ``main`` as FuseOps leaves it (groups are called functions, host calls plain calls)."""
     return _Reader().read(main)
+
+
+def without_kernels(program: Program, symbols: Collection[str]) -> Program:
+    """The program with the nodes of those kernels as host calls."""
+    if not symbols:
+        return program
+    nodes = [replace(n, func=HOST) if n.func in symbols else n for n in program.graph.nodes]
+    hosts = {
+        n.name: Function(g.params, g.body, {"symbol": n.func}, span=n.spans)
+        for n in program.graph.nodes
+        if n.func in symbols
+        for g in [program.groups[n.func]]
+    }
+    groups = {symbol: group for symbol, group in program.groups.items() if symbol not in symbols}
+    return Program(Graph(tuple(nodes), program.graph.heads), groups, {**program.hosts, **hosts}, program.params)
 
 
 # --- JSON -----------------------------------------------------------------------------------------------------

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import minitvm.ir.ops  # noqa: F401  (registers the operators)
 from minitvm.errors import LibraryError
-from minitvm.ir.expr import Call, Function, Var
-from minitvm.ir.op import OPS
+from minitvm.ir.expr import Call, Function, Module, Var
+from minitvm.ir.op import OPS, Op
+from minitvm.ir.parser import parse_module
+from minitvm.ir.text import print_module
 from minitvm.ir.types import FuncType, TensorType, TupleType, Type
 from minitvm.runtime.control import HostFunction
 
@@ -56,17 +59,23 @@ def _type_only(type_: Type) -> Function:
 
 def host_to_json(host: HostFunction) -> dict[str, Any]:
     """A host call; :class:`LibraryError` for attributes that JSON cannot hold."""
-    op = host.op
+    function, call = host.function, host.function.body
+    if not isinstance(call, Call) or not isinstance(call.op, Op) or tuple(call.args) != tuple(function.params):
+        return {"text": print_module(Module(Function(function.params, function.body))), "span": list(function.span)}
     return {
-        "op": op.name,
-        "attributes": {name: _value_to_json(value, op.name) for name, value in op.attributes().items()},
-        "params": [type_to_json(p.type) for p in host.function.params],
-        "span": list(host.function.span),
+        "op": call.op.name,
+        "attributes": {name: _value_to_json(value, call.op.name) for name, value in call.op.attributes().items()},
+        "params": [type_to_json(p.type) for p in function.params],
+        "span": list(function.span),
     }
 
 
 def host_from_json(form: dict[str, Any]) -> Function:
     """The call over its parameters."""
+    span = tuple(form["span"])
+    if "text" in form:
+        main = parse_module(form["text"]).main
+        return Function(main.params, main.body, span=span)
     if form["op"] not in OPS:
         raise LibraryError(
             f"the library calls operator {form['op']!r}, which is not defined here",
@@ -74,5 +83,4 @@ def host_from_json(form: dict[str, Any]) -> Function:
         )
     op = OPS[form["op"]](**{name: _value_from_json(v) for name, v in form["attributes"].items()})
     params = [Var(f"a{i}", type_from_json(t)) for i, t in enumerate(form["params"])]
-    span = tuple(form["span"])
     return Function(params, Call(op, params, span=span), span=span)

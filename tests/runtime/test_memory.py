@@ -1,0 +1,105 @@
+"""The memory plan: reuse, what must not be shared, and how close it comes to the least possible."""
+
+from __future__ import annotations
+
+import itertools
+import time
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from minitvm import relay
+from minitvm.ir.types import TensorType
+from minitvm.passes.fuse_ops import fuse_ops
+from minitvm.runtime.graph import Graph, Node, read_program
+from minitvm.runtime.memory import Request, lower_bound, pack, plan_memory
+
+
+def graph_of(function: relay.Function, opt_level: int = 0) -> Graph:
+    return read_program(fuse_ops(function, opt_level)).graph
+
+
+def test_plan_memory() -> None:
+    """Relay's case: a chain of six values over two inputs needs two storages besides the inputs'."""
+    x, y = relay.var("x", shape=(10,)), relay.var("y", shape=(1,))
+    z = relay.add(x, relay.exp(y))
+    for _ in range(3):
+        z = relay.exp(z)
+    plan = plan_memory(graph_of(relay.Function([x, y], z)))
+    assert len(set(plan.storage_ids)) == 4
+    assert plan.nbytes == plan.lower_bound == 128 and plan.naive == 5 * 64
+
+
+def test_reshape_nop() -> None:
+    """Relay's case: reshapes share the storage of what they reshape."""
+    x = relay.var("x", shape=(10, 4))
+    y = relay.expand_dims(relay.abs(x), axis=1)
+    t0 = relay.reshape(y, newshape=(1, 40))
+    t1 = relay.abs(y)
+    results = [relay.reshape(t0, newshape=(2, 20)), relay.sqrt(t1), relay.reshape(t1, newshape=(1, 40))]
+    graph = graph_of(relay.Function([x], relay.Tuple(results)), opt_level=1)
+    plan = plan_memory(graph)
+    storage = dict(zip([node.name for node in graph.nodes], plan.storage_ids, strict=True))
+    nops = [i for i, node in enumerate(graph.nodes) if node.func == "__nop"]
+    assert nops and all(plan.storage_ids[i] == plan.storage_ids[graph.nodes[i].inputs[0][0]] for i in nops)
+    assert len(set(storage.values())) == 4
+
+
+def test_a_reshape_of_an_input_is_the_input() -> None:
+    x = relay.var("x", shape=(4, 6))
+    plan = plan_memory(graph_of(relay.Function([x], relay.reshape(x, newshape=(24,)))))
+    assert plan.storage_ids == (0, 0) and plan.offsets == (-1, -1) and plan.nbytes == 0
+
+
+def chain(sizes: list[int]) -> Graph:
+    types = [TensorType((n,), "int8") for n in sizes]
+    nodes = [Node("n0", "", (), (types[0],))]
+    nodes += [Node(f"n{i}", "kernel", ((i - 1, 0),), (t,)) for i, t in enumerate(types) if i]
+    return Graph(tuple(nodes), ((len(sizes) - 1, 0),))
+
+
+def test_workspaces_lie_in_the_arena_while_their_kernel_runs() -> None:
+    graph = chain([64, 640, 64, 64])
+    plan = plan_memory(graph, {2: 100, 3: 5000})
+    assert set(plan.workspaces) == {2, 3}
+    start = plan.workspaces[2]
+    for entry in (1, 2):
+        low, high = plan.offsets[entry], plan.offsets[entry] + graph.entry_types[entry].nbytes
+        assert high <= start or start + 100 <= low
+    assert plan.nbytes == plan.lower_bound
+
+
+def test_results_of_the_graph_live_to_its_end() -> None:
+    graph = chain([64] * 6)
+    plan = plan_memory(Graph(graph.nodes, ((1, 0), (5, 0))))
+    assert plan.offsets.count(plan.offsets[1]) == 1
+
+
+requests = st.lists(
+    st.builds(
+        lambda nbytes, first, length: Request(64 * nbytes, first, first + length),
+        st.integers(0, 40),
+        st.integers(0, 30),
+        st.integers(0, 12),
+    ),
+    max_size=40,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(requests)
+def test_what_is_alive_together_never_overlaps(wanted: list[Request]) -> None:
+    offsets = pack(wanted)
+    for (a, at), (b, bt) in itertools.combinations(zip(wanted, offsets, strict=True), 2):
+        together = a.first <= b.last and b.first <= a.last
+        assert not together or a.nbytes == 0 or b.nbytes == 0 or at + a.nbytes <= bt or bt + b.nbytes <= at
+    top = max((o + r.nbytes for o, r in zip(offsets, wanted, strict=True)), default=0)
+    assert lower_bound(wanted) <= top <= sum(r.nbytes for r in wanted)
+
+
+def test_a_graph_of_thousands_of_calls_is_planned_quickly() -> None:
+    graph = chain([64 * (1 + i % 7) for i in range(5000)])
+    start = time.perf_counter()
+    plan = plan_memory(graph)
+    assert time.perf_counter() - start < 3
+    assert plan.nbytes <= 1.1 * plan.lower_bound
