@@ -118,7 +118,7 @@ def binary_cases() -> list[tuple[str, str]]:
 
 def operands(op: str, dtype: str, n: int) -> tuple[np.ndarray, np.ndarray]:
     a, b = random_array((n,), dtype, 1), random_array((n,), dtype, 2)
-    b[:: 5] = a[:: 5]
+    b[::5] = a[::5]
     if op in ("div", "mod", "floordiv", "floormod") and a.dtype.kind in "iu":
         b[b == 0] = 7
     if op == "pow":
@@ -195,7 +195,7 @@ def test_integer_power_with_negative_exponents_truncates() -> None:
 @pytest.mark.parametrize("n", [1, 8, 16, 37])
 def test_minimum_and_maximum_keep_nan(dtype: str, n: int) -> None:
     a, b = random_array((n,), dtype, 3), random_array((n,), dtype, 4)
-    a[:: 3], b[1 :: 3] = np.nan, np.nan
+    a[::3], b[1::3] = np.nan, np.nan
     kernel = elementwise(n, [dtype] * 2, dtype, lambda x, y: maximum(minimum(x, y), -1.0))
     (found,) = run_native(kernel, a, b)
     np.testing.assert_array_equal(found, np.maximum(np.minimum(a, b), np.asarray(-1, dtype)))
@@ -553,9 +553,7 @@ def test_barriers_and_workspaces(threads: int) -> None:
     x, out = Buffer("x", (n,), "float32"), Buffer("out", (n,), "float32")
     doubled, total = Buffer("doubled", (n,), "float32"), Buffer("total", (1,), "float32")
     scratch = Buffer("scratch", (16,), "float32", "shared")
-    first = seq(
-        store(total, (0,), const(0, "float32")), loop(n, lambda i: store(total, (0,), total[0] + x[i]))
-    )
+    first = seq(store(total, (0,), const(0, "float32")), loop(n, lambda i: store(total, (0,), total[0] + x[i])))
     middle = loop(n, lambda i: store(doubled, (i,), x[i] * 2.0), PARALLEL)
 
     def last(i: LoopExpr) -> object:

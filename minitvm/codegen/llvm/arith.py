@@ -30,7 +30,9 @@ def splat(w: Writer, value: Val, lanes: int) -> Val:
         return Val(f"splat ({typed(value)})", value.dtype, lanes)
     wide = type_text(value.dtype, lanes)
     first = w.pure(f"insertelement {wide} poison, {typed(value)}, i64 0")
-    return Val(w.pure(f"shufflevector {wide} {first}, {wide} poison, <{lanes} x i32> zeroinitializer"), value.dtype, lanes)
+    return Val(
+        w.pure(f"shufflevector {wide} {first}, {wide} poison, <{lanes} x i32> zeroinitializer"), value.dtype, lanes
+    )
 
 
 def aligned(w: Writer, *values: Val) -> tuple[Val, ...]:
@@ -188,10 +190,7 @@ def _signed_division(w: Writer, op: str, a: Val, b: Val) -> Val:
         wraps = compare(w, "eq", b, minus_one)
         divisor = select(w, wraps, literal(1, b.dtype, b.lanes), _nonzero(w, b))
     quotient, rest = _plain(w, "sdiv", a, divisor), _plain(w, "srem", a, divisor)
-    if op in ("div", "mod"):
-        found = quotient if op == "div" else rest
-    else:
-        found = _floor(w, op, quotient, rest, divisor)
+    found = (quotient if op == "div" else rest) if op in ("div", "mod") else _floor(w, op, quotient, rest, divisor)
     if wraps is None or op in ("mod", "floormod"):
         return found
     return select(w, wraps, _plain(w, "sub", literal(0, a.dtype, a.lanes), a), found)

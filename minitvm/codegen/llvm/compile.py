@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-import llvmlite.binding as llvm
+import llvmlite.binding
 
 from minitvm.errors import CompilerError, TargetError
 from minitvm.target import MachineModel, Target
+
+llvm: Any = llvmlite.binding  # has no types
 
 
 @dataclass(frozen=True)

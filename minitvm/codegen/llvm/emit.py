@@ -71,9 +71,7 @@ class _Emitter:
     def _parameters(self) -> str:
         known = "noalias nonnull align 64"
         inputs = len(self.kernel.inputs)
-        params = [
-            f"ptr {known}{' readonly' if i < inputs else ''} %p{i}" for i in range(len(self.kernel.params))
-        ]
+        params = [f"ptr {known}{' readonly' if i < inputs else ''} %p{i}" for i in range(len(self.kernel.params))]
         return ", ".join([*params, "ptr noalias align 64 %workspace", "i64 %thread", "i64 %threads", "ptr %barrier"])
 
     # --- what all threads do ----------------------------------------------------------------------------------
@@ -339,7 +337,7 @@ def _constant_extent(loop: For) -> int:
 
 def _is_shared_work(stmt: Stmt) -> bool:
     """True where threads have to enter the statement together."""
-    return any(isinstance(s, Barrier) or isinstance(s, For) and s.kind is LoopKind.PARALLEL for s in walk_stmts(stmt))
+    return any(isinstance(s, Barrier) or (isinstance(s, For) and s.kind is LoopKind.PARALLEL) for s in walk_stmts(stmt))
 
 
 def _is_shaped(loop: For) -> bool:

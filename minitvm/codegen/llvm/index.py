@@ -12,10 +12,12 @@ def scalar(c: Context, value: Affine) -> str:
     """The register or literal of a value that is the same in all lanes."""
     if value.is_const:
         return arith.literal(value.const, "int64").text
-    exact = " nsw" if -(2**62) < value.lo and value.hi < 2**62 and len(value.terms) == 1 else ""
+    exact = " nsw" if value.lo > -(2**62) and value.hi < 2**62 and len(value.terms) == 1 else ""
     text = ""
     for atom, factor in value.terms:
-        part = atom.text if factor == 1 else c.w.pure(f"mul{exact} i64 {atom.text}, {arith.literal(factor, 'int64').text}")
+        part = (
+            atom.text if factor == 1 else c.w.pure(f"mul{exact} i64 {atom.text}, {arith.literal(factor, 'int64').text}")
+        )
         text = c.w.pure(f"add i64 {text}, {part}") if text else part
     if value.const:
         text = c.w.pure(f"add{exact} i64 {text}, {arith.literal(value.const, 'int64').text}")
@@ -111,7 +113,7 @@ def _range(op: str, a: Affine, b: Affine) -> tuple[int, int]:
     if op == "mul":
         corners = [x * y for x in (a.lo, a.hi) for y in (b.lo, b.hi)]
         low, high = min(corners), max(corners)
-        if -(2**63) <= low and high < 2**63:
+        if low >= -(2**63) and high < 2**63:
             return low, high
     return -(2**63), 2**63 - 1
 

@@ -8,7 +8,7 @@ from math import gcd
 from minitvm.codegen.llvm import arith
 from minitvm.codegen.llvm.arith import typed
 from minitvm.codegen.llvm.context import Context, NotVectorizable
-from minitvm.codegen.llvm.index import lane_values, scalar
+from minitvm.codegen.llvm.index import lane_values
 from minitvm.codegen.llvm.spell import BYTES, mangled, memory_text
 from minitvm.codegen.llvm.values import Affine, Lanes, Val, Value, number, of_atom
 from minitvm.ir.loop import Buffer

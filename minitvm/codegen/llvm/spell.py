@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from functools import lru_cache
+from functools import cache
 
 import numpy as np
 
@@ -60,6 +60,12 @@ FLOAT_INTRINSICS = {
 LIBM = {"log1p", "expm1", "erf", "asinh", "acosh", "atanh"}
 """Functions that only the C library has: ``erf`` for double, ``erff`` for float."""
 
+SPELLINGS = frozenset(
+    ("neg", "abs", "not", "sign", "floor", "ceil", "round", "trunc", "sqrt", "rsqrt", "isnan", "isinf", "fma")
+    + ("bitcast_int", "bitcast_float")
+)
+"""Functions that become vector instructions; ``legalize`` turns what it can of the others into polynomials."""
+
 
 def is_float(dtype: str) -> bool:
     return dtype.startswith("float")
@@ -69,20 +75,20 @@ def is_unsigned(dtype: str) -> bool:
     return dtype.startswith("u") or dtype == "bool"
 
 
-@lru_cache(maxsize=None)
+@cache
 def type_text(dtype: str, lanes: int = 0) -> str:
     """The LLVM type of a value: ``float``, ``<8 x float>``; ``lanes`` 0 is a scalar."""
     scalar = SCALAR_TYPES[dtype]
     return f"<{lanes} x {scalar}>" if lanes else scalar
 
 
-@lru_cache(maxsize=None)
+@cache
 def memory_text(dtype: str, lanes: int = 0) -> str:
     """The LLVM type in memory."""
     return type_text("uint8" if dtype == "bool" else dtype, lanes)
 
 
-@lru_cache(maxsize=None)
+@cache
 def mangled(dtype: str, lanes: int = 0) -> str:
     """The suffix of an overloaded intrinsic: ``f32``, ``v8f32``, ``v4i64``."""
     scalar = f"{'f' if is_float(dtype) else 'i'}{1 if dtype == 'bool' else BITS[dtype]}"

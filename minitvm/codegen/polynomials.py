@@ -1,0 +1,310 @@
+"""Scalar functions as arithmetic that vectorizes: what :mod:`minitvm.codegen.legalize` puts in place of a call.
+
+Each takes and returns a float32 expression and works for every float32: signed zeros, subnormal numbers, infinities,
+NaN.  Nothing relies on a fused multiply-add or is hurt by one.  Coefficients are minimax fits (least squares,
+reweighted until the relative error was level), rounded to float32 one after the other with the rest fitted again.
+
+Largest error over the whole range, in units of the last place of the correctly rounded result (tests hold these):
+
+    exp 1   expm1 2   log 1   log2 1.5   log1p 1.5   tanh 2.5   sigmoid 2.5   erf 1.5   pow 1   sin, cos 1.5   tan 3.5
+
+``sin``, ``cos``, ``tan`` hold this up to 2**30; beyond, a result still lies in the range of the function but has no
+digit that is right.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from minitvm.ir.loop import Binary, LoopExpr, const, intrin, maximum, minimum, select
+
+LOG2_E = 1 / math.log(2)
+LN2_HIGH, LN2_LOW = 0.693359375, -2.12194440e-4  # the first has few bits: its products with small integers are exact
+ROUND = 12582912.0  # 1.5 * 2**23: adding it leaves the nearest integer in the low bits of a float32
+ROUND_BITS = 0x4B400000
+
+_EXP = (0.4999999403953552, 0.1666651964187622, 0.04166825860738754, 0.008368855342268944, 0.001382172922603786)
+_EXPM1 = (
+    0.5,
+    0.1666666567325592,
+    0.04166649281978607,
+    0.008333543315529823,
+    0.0013932385481894016,
+    0.00019764425815083086,
+)
+_LOG = (
+    0.3333333134651184,
+    -0.25000837445259094,
+    0.20001284778118134,
+    -0.16622774302959442,
+    0.14199833571910858,
+    -0.13164231181144714,
+    0.1277833729982376,
+    -0.07645110040903091,
+)
+_ERF_SMALL = (
+    0.12837916612625122,
+    -0.3761262893676758,
+    0.11283625662326813,
+    -0.026855727657675743,
+    0.005192376673221588,
+    -0.0008049147436395288,
+    7.992516475496814e-05,
+)
+_ERF_LARGE = (
+    -1.1286485195159912,
+    -0.635151207447052,
+    -0.10623703896999359,
+    0.023762183263897896,
+    -0.003642505733296275,
+    0.0003228123241569847,
+    -1.123177025874611e-05,
+)
+_SIN = (-0.16666655242443085, 0.008332187309861183, -0.0001951789454324171)
+_COS = (0.04166664555668831, -0.0013887309469282627, 2.4432330974377692e-05)
+_LOG2_64 = (0.9617966940585265, 0.5770779529003671, 0.41220843567771276, 0.3199332524728488, 0.28256298817312125)
+_EXP2_64 = (
+    0.6931471805416537,
+    0.2402265107585798,
+    0.05550410962572872,
+    0.009618036910093624,
+    0.0013333430786709845,
+    0.00015467110603887128,
+    1.531494674649262e-05,
+)
+
+
+def polynomial(x: LoopExpr, coefficients: Sequence[float]) -> LoopExpr:
+    """``c0 + c1 x + c2 x**2 + ...`` by Horner's rule."""
+    result: LoopExpr = const(coefficients[-1], x.dtype)
+    for c in reversed(coefficients[:-1]):
+        result = result * x + c
+    return result
+
+
+def with_sign_of(magnitude: LoopExpr, sign: LoopExpr) -> LoopExpr:
+    """``magnitude`` (not negative) with the other's sign bit."""
+    bit = intrin("bitcast_int", sign) & const(-(2**31), "int32")
+    return intrin("bitcast_float", intrin("bitcast_int", magnitude) | bit)
+
+
+def _power_of_two(exponent: LoopExpr) -> LoopExpr:
+    """``2.0 ** exponent`` for an int32 in -126..127."""
+    return intrin("bitcast_float", Binary("shl", exponent + 127, const(23, "int32")))
+
+
+def _reduce_exp(x: LoopExpr) -> tuple[LoopExpr, LoopExpr]:
+    """``(r, n)``: ``x == r + n ln 2``, ``n`` an int32, ``r`` within half of ln 2."""
+    shifted = x * LOG2_E + ROUND
+    n = shifted - ROUND
+    r = (x - n * LN2_HIGH) - n * LN2_LOW
+    return r, intrin("bitcast_int", shifted) - ROUND_BITS
+
+
+def _exp_bounded(x: LoopExpr) -> LoopExpr:
+    """For arguments whose result neither overflows early nor vanishes late: -104 to 89."""
+    r, n = _reduce_exp(x)
+    value = (r * r * polynomial(r, _EXP) + r) + 1.0
+    half = Binary("shr", n, const(1, "int32"))
+    return value * _power_of_two(half) * _power_of_two(n - half)  # in two steps: n may be 128, or -150
+
+
+def exp(x: LoopExpr) -> LoopExpr:
+    return _exp_bounded(minimum(maximum(x, -104.0), 89.0))
+
+
+def _expm1_reduced(r: LoopExpr) -> LoopExpr:
+    return r * r * polynomial(r, _EXPM1) + r
+
+
+def expm1(x: LoopExpr) -> LoopExpr:
+    """``2**n (e**r - 1) + (2**n - 1)``, half of it, doubled: ``2**128`` is too large."""
+    r, n = _reduce_exp(minimum(maximum(x, -20.0), 89.0))
+    scale = _power_of_two(n - 1)
+    found = (scale * _expm1_reduced(r) + (scale - 0.5)) * 2.0
+    return select(intrin("abs", x) < 2.0**-25, x, found)  # keeps -0.0 and subnormal numbers
+
+
+def _log_parts(x: LoopExpr) -> tuple[LoopExpr, LoopExpr]:
+    """``(f, k)``: ``x == (1 + f) 2**k`` for positive, finite x; ``1 + f`` between the square roots of 1/2 and 2."""
+    tiny = x < 2.0**-126
+    bits = intrin("bitcast_int", select(tiny, x * 2.0**23, x)) - 0x3F3504F3
+    exponent = Binary("shr", bits, const(23, "int32")).astype("float32")
+    mantissa = intrin("bitcast_float", (bits & 0x7FFFFF) + 0x3F3504F3)
+    return mantissa - 1.0, exponent - select(tiny, const(23.0, "float32"), const(0.0, "float32"))
+
+
+def _log_tail(f: LoopExpr) -> LoopExpr:
+    """``log(1 + f) - f``."""
+    square = f * f
+    return square * f * polynomial(f, _LOG) - square * 0.5
+
+
+def _log_domain(x: LoopExpr, inside: LoopExpr) -> LoopExpr:
+    """Minus infinity at 0, NaN below, infinity and NaN themselves."""
+    edge = select(x.equal(0.0), float("-inf"), select(x < 0.0, float("nan"), x))
+    return select((x > 0.0) & (x < float("inf")), inside, edge)
+
+
+def log(x: LoopExpr) -> LoopExpr:
+    f, k = _log_parts(x)
+    return _log_domain(x, ((k * LN2_LOW + _log_tail(f)) + f) + k * LN2_HIGH)
+
+
+def log2(x: LoopExpr) -> LoopExpr:
+    f, k = _log_parts(x)
+    high = intrin("bitcast_float", intrin("bitcast_int", f) & -4096)  # 12 bits: the product with 1.4375 is exact
+    low = (f - high) + _log_tail(f)
+    rest = LOG2_E - 1.4375
+    return _log_domain(x, ((low * LOG2_E + high * rest) + high * 1.4375) + k)
+
+
+def log1p(x: LoopExpr) -> LoopExpr:
+    """``log(u)`` of the rounded ``u = 1 + x``, and what the rounding lost."""
+    u = x + 1.0
+    lost = select(x < 1.0, x - (u - 1.0), 1.0 - (u - x))
+    found = log(u) + lost / u
+    return select((u > 0.0) & (u < float("inf")), select(intrin("abs", x) < 1e-8, x, found), log(u))
+
+
+def tanh(x: LoopExpr) -> LoopExpr:
+    """``m / (m + 2)`` of ``m = expm1(2 |x|)``."""
+    r, n = _reduce_exp(minimum(intrin("abs", x), 10.0) * 2.0)
+    scale = _power_of_two(n)
+    m = scale * _expm1_reduced(r) + (scale - 1.0)
+    return with_sign_of(m / (m + 2.0), x)
+
+
+def sigmoid(x: LoopExpr) -> LoopExpr:
+    """From ``exp(-|x|)``, which cannot overflow."""
+    e = _exp_bounded(maximum(-intrin("abs", x), -104.0))
+    return select(x < 0.0, e, 1.0) / (e + 1.0)
+
+
+def erf(x: LoopExpr) -> LoopExpr:
+    """Near 0 an odd polynomial, elsewhere 1 minus the exponential of a fit of log(erfc)."""
+    small = x * polynomial(x * x, _ERF_SMALL) + x
+    t = minimum(intrin("abs", x), 4.0)
+    r, n = _reduce_exp(t * polynomial(t, _ERF_LARGE))
+    complement = ((r * r * polynomial(r, _EXP) + r) + 1.0) * _power_of_two(n)
+    large = with_sign_of(1.0 - complement, x)
+    return select(intrin("abs", x) < 0.92, small, large)
+
+
+# --- in float64 -----------------------------------------------------------------------------------------------
+
+_ROUND_64 = 6755399441055744.0  # 1.5 * 2**52
+_ROUND_64_BITS = 0x4338000000000000
+_HALF_PI = (1.5707963109016418, 1.5893254712295857e-08, 6.123233995736766e-17)
+"""The first two have 25 bits: their products with integers below 2**28 are exact."""
+
+
+def _quadrant(x: LoopExpr) -> tuple[LoopExpr, LoopExpr]:
+    """``(r, q)``: ``x == r + q pi/2``, ``r`` a float32 within a quarter of pi, ``q`` an int32 modulo 4."""
+    wide = x.astype("float64")
+    shifted = wide * (2 / math.pi) + _ROUND_64
+    n = shifted - _ROUND_64
+    r = wide
+    for part in _HALF_PI:
+        r = r - n * part
+    bound = math.pi / 4 + 1e-6
+    return minimum(maximum(r.astype("float32"), -bound), bound), intrin("bitcast_int", shifted).astype("int32")
+
+
+def _sin_cos(r: LoopExpr) -> tuple[LoopExpr, LoopExpr]:
+    square = r * r
+    sine = square * r * polynomial(square, _SIN) + r
+    cosine = (square * square * polynomial(square, _COS) - square * 0.5) + 1.0
+    return sine, cosine
+
+
+def _circular(x: LoopExpr, turn: int) -> LoopExpr:
+    r, q = _quadrant(x)
+    sine, cosine = _sin_cos(r)
+    quarter = q + turn if turn else q
+    value = select((quarter & 1).equal(0), sine, cosine)
+    return select((quarter & 2).equal(0), value, -value)
+
+
+def sin(x: LoopExpr) -> LoopExpr:
+    return _odd(x, _circular(x, 0))
+
+
+def cos(x: LoopExpr) -> LoopExpr:
+    return _circular(x, 1)
+
+
+def tan(x: LoopExpr) -> LoopExpr:
+    r, q = _quadrant(x)
+    sine, cosine = _sin_cos(r)
+    even = (q & 1).equal(0)
+    return _odd(x, select(even, sine, -cosine) / select(even, cosine, sine))
+
+
+def _odd(x: LoopExpr, value: LoopExpr) -> LoopExpr:
+    """``x`` itself where it is so small that the function is; keeps -0.0."""
+    return select(intrin("abs", x) < 2.0**-13, x, value)
+
+
+def _log2_wide(x: LoopExpr) -> LoopExpr:
+    """log2 of a positive, finite, normal float64, to 13 digits."""
+    offset = 0x3FE6A09E00000000  # the square root of 1/2, its upper half
+    bits = intrin("bitcast_int", x) - offset
+    exponent = Binary("shr", bits, const(52, "int64"))
+    mantissa = intrin("bitcast_float", (bits & ((1 << 52) - 1)) + offset)
+    s = (mantissa - 1.0) / (mantissa + 1.0)
+    square = s * s
+    fraction = s * (square * polynomial(square, _LOG2_64) + 2 * LOG2_E)
+    return exponent.astype("int32").astype("float64") + fraction
+
+
+def _exp2_wide(t: LoopExpr) -> LoopExpr:
+    """2**t of a float64 in -1000..1000, to 10 digits."""
+    shifted = t + _ROUND_64
+    f = t - (shifted - _ROUND_64)
+    value = f * polynomial(f, _EXP2_64) + 1.0
+    exponent = intrin("bitcast_int", shifted) - (_ROUND_64_BITS - 1023)
+    return value * intrin("bitcast_float", Binary("shl", exponent, const(52, "int64")))
+
+
+def power(x: LoopExpr, y: LoopExpr) -> LoopExpr:
+    """``2 ** (y log2 |x|)`` in float64, with C's rules for signs, zeros and infinities."""
+    size = intrin("abs", x)
+    finite = (size > 0.0) & (size < float("inf"))
+    usual = _log2_wide(select(finite, size, 1.0).astype("float64"))
+    edge = select(size.equal(0.0), float("-inf"), size).astype("float64")  # 0, infinity, NaN
+    exponent = y.astype("float64") * select(finite, usual, edge)
+    exponent = select(size.equal(1.0), 0.0, exponent)
+    found = _exp2_wide(minimum(maximum(exponent, -160.0), 130.0)).astype("float32")
+    return select(y.equal(0.0) | x.equal(1.0), 1.0, _power_sign(x, y, found))
+
+
+def _power_sign(x: LoopExpr, y: LoopExpr, size: LoopExpr) -> LoopExpr:
+    """Odd exponents keep the base's sign; other powers of finite negative numbers are not real."""
+    whole = intrin("floor", y).equal(y)
+    half = y * 0.5
+    odd = whole & intrin("floor", half).not_equal(half)
+    negative = intrin("bitcast_int", x) < 0
+    signed = select(odd & negative, -size, size)
+    unreal = (x < 0.0) & (x > float("-inf")) & intrin("not", whole)
+    return select(unreal | intrin("isnan", y) | intrin("isnan", x), float("nan"), signed)
+
+
+def constant_power(x: LoopExpr, exponent: float) -> LoopExpr | None:
+    """Small whole and half exponents by multiplications and a square root; ``None`` for others."""
+    if exponent == 0.5:
+        return intrin("sqrt", x)
+    if exponent == int(exponent) and abs(exponent) <= 4:
+        found = _repeated(x, abs(int(exponent)))
+        return found if exponent >= 0 else const(1.0, x.dtype) / found
+    return None
+
+
+def _repeated(x: LoopExpr, count: int) -> LoopExpr:
+    if count == 0:
+        return const(1.0, x.dtype)
+    if count == 1:
+        return x
+    root = _repeated(x, count // 2)
+    return root * root * x if count % 2 else root * root
