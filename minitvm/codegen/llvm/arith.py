@@ -6,6 +6,8 @@ Nothing here can trap: integer division by zero gives the dividend (the remainde
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from minitvm.codegen.llvm import spell
 from minitvm.codegen.llvm.spell import BITS, is_float, is_unsigned, mangled, type_text
 from minitvm.codegen.llvm.values import Val
@@ -175,7 +177,7 @@ def _nonzero(w: Writer, b: Val) -> Val:
 
 def _known_divisor(b: Val) -> bool:
     """A literal that is safe to divide by."""
-    return not b.text.startswith("%") and b.text.strip("splat ()").split()[-1] not in ("0", "-1")
+    return not b.text.startswith("%") and b.text.rstrip(")").split()[-1] not in ("0", "-1")
 
 
 def _unsigned_division(w: Writer, op: str, a: Val, b: Val) -> Val:
@@ -243,10 +245,9 @@ def _int_pow(w: Writer, a: Val, b: Val) -> Val:
     return per_lane(w, [a, b], lambda x, y: Val(w.pure(f"call {kind} {symbol}({typed(x)}, {typed(y)})"), a.dtype))
 
 
-def per_lane(w: Writer, args: list[Val], function: object) -> Val:
+def per_lane(w: Writer, args: list[Val], function: Callable[..., Val]) -> Val:
     """Apply a scalar function lane by lane."""
-    assert callable(function)
     lanes = args[0].lanes
     if not lanes:
-        return function(*args)  # type: ignore[no-any-return]
+        return function(*args)
     return gather_lanes(w, [function(*(lane(w, a, i) for a in args)) for i in range(lanes)])

@@ -1,0 +1,222 @@
+"""Processors, targets, and what LLVM makes of the emitted text."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+from native_kernel import run_native
+from test_llvm_emit import packed, tiled_matmul
+
+from minitvm.codegen.llvm.compile import (
+    assembly,
+    compile_object,
+    cpu_of,
+    host,
+    known_names,
+    machine_model,
+    optimized_ir,
+)
+from minitvm.codegen.llvm.emit import emit
+from minitvm.errors import CompilerError, TargetError
+from minitvm.ir.loop import Alloc, Barrier, Buffer, Kernel, LoopKind, const, loop, maximum, nest, select, seq, store
+from minitvm.target import Target
+
+AVX2 = "llvm -mtriple=x86_64-unknown-linux-gnu -mcpu=haswell"
+AVX512 = "llvm -mtriple=x86_64-unknown-linux-gnu -mcpu=skylake-avx512"
+NEON = "llvm -mtriple=aarch64-unknown-linux-gnu"
+
+
+def relu(n: int = 16) -> Kernel:
+    x, out = Buffer("x", (n, 16), "float32"), Buffer("out", (n, 16), "float32")
+    row = lambda i: loop(16, lambda j: store(out, (i, j), maximum(x[i, j], 0.0)), LoopKind.VECTORIZED)  # noqa: E731
+    return Kernel("relu", (x, out), loop(n, row, LoopKind.PARALLEL))
+
+
+def code_for(kernel: Kernel, target: str) -> str:
+    cpu = cpu_of(Target.parse(target))
+    return assembly(emit(kernel, machine_model(cpu)), cpu)
+
+
+# --- targets --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("target", "vector_bytes", "registers"),
+    [
+        (AVX2, 32, 16),
+        (AVX512, 64, 32),
+        ("llvm -mtriple=x86_64-unknown-linux-gnu", 16, 16),
+        (AVX512 + " -mattr=-avx512f", 32, 16),
+        ("llvm -mtriple=x86_64-unknown-linux-gnu -mattr=+avx", 32, 16),
+        (NEON, 16, 32),
+    ],
+)
+def test_vector_width_comes_from_the_target(target: str, vector_bytes: int, registers: int) -> None:
+    cpu = cpu_of(Target.parse(target))
+    machine = machine_model(cpu, threads=3)
+    assert (cpu.vector_bytes, cpu.vector_registers) == (vector_bytes, registers)
+    assert (machine.vector_bytes, machine.vector_registers, machine.threads) == (vector_bytes, registers, 3)
+
+
+def test_plain_llvm_is_the_host() -> None:
+    assert cpu_of(Target.parse("llvm")) == host()
+    assert cpu_of(Target.parse("llvm -mcpu=native")) == host()
+    assert "posix" in machine_model(host()).features
+
+
+def rejected(target: str) -> str:
+    with pytest.raises(TargetError) as caught:
+        cpu_of(Target.parse(target))
+    return str(caught.value)
+
+
+def test_unknown_cpu_lists_close_names() -> None:
+    text = rejected("llvm -mtriple=x86_64-unknown-linux-gnu -mcpu=skylake-avx51")
+    assert text.startswith("unknown CPU -mcpu=skylake-avx51 for x86_64\n  = hint: did you mean 'skylake-avx512'")
+
+
+def test_unknown_feature_lists_close_names() -> None:
+    text = rejected("llvm -mtriple=x86_64-unknown-linux-gnu -mcpu=haswell -mattr=+avx22")
+    assert text.startswith("unknown feature -mattr=+avx22 for x86_64\n  = hint: did you mean 'avx2'")
+
+
+def test_feature_without_a_sign() -> None:
+    assert rejected(AVX2 + " -mattr=avx2") == ("feature 'avx2' of -mattr has no sign\n  = hint: write +avx2 or -avx2")
+
+
+def test_unknown_triple() -> None:
+    text = rejected("llvm -mtriple=abacus-unknown-linux")
+    assert text.startswith("LLVM does not know the target triple 'abacus-unknown-linux'\n  | ")
+    assert text.endswith(
+        "\n  = hint: a triple is arch-vendor-system, such as x86_64-unknown-linux-gnu or aarch64-linux-gnu"
+    )
+
+
+def test_a_gpu_is_no_cpu() -> None:
+    assert rejected("cuda") == "target 'cuda' is not a CPU\n  = hint: use a target that begins with 'llvm'"
+
+
+def test_names_are_listed_by_architecture() -> None:
+    cpus, features = known_names("aarch64-unknown-linux-gnu")
+    assert {"cortex-a72", "generic"} <= cpus
+    assert {"neon", "sve"} <= features
+
+
+# --- machine code ---------------------------------------------------------------------------------------------
+
+
+def test_registers_of_each_target() -> None:
+    assert "ymm" in code_for(relu(), AVX2)
+    assert "zmm" in code_for(relu(), AVX512)
+    assert "fmax" in code_for(relu(), NEON)
+
+
+def test_relu_is_one_instruction() -> None:
+    text = code_for(relu(), AVX2)
+    assert text.count("vmaxps") == 2  # 16 floats
+    assert not any(word in text for word in ("vcmp", "vblend", "vand"))
+
+
+@pytest.mark.parametrize(
+    ("target", "rows", "lanes", "register"), [(AVX2, 6, 8, "ymm"), (AVX512, 14, 16, "zmm"), (NEON, 8, 4, "v")]
+)
+def test_accumulators_stay_in_registers(target: str, rows: int, lanes: int, register: str) -> None:
+    """The inner loop multiplies and adds; it stores nothing, so nothing is spilled."""
+    text = code_for(tiled_matmul(rows * 2, lanes * 4, 16, lanes, rows), target)
+    inner = max(loops_of(text), key=lambda body: sum("fmadd" in i or "fmla" in i for i in body))
+    products = [i for i in inner if "fmadd" in i or "fmla" in i]
+    assert len(products) == rows * 2 * 4
+    assert all(register in i for i in products)
+    assert not any("sp" in i.replace("vbroadcastss", "") or ", %rbp" in i for i in inner)
+    stores = [i for i in inner if i.startswith(("str", "stp")) or (i.startswith("vmov") and i.endswith(")"))]
+    assert stores == []
+
+
+def loops_of(text: str) -> list[list[str]]:
+    """Straight-line bodies that jump back to their own label."""
+    found, label, body = [], "", []
+    for line in (raw.split("#")[0].split("//")[0].strip().replace("\t", " ") for raw in text.splitlines()):
+        if line.endswith(":"):
+            label, body = line[:-1], []
+        elif line and not line.startswith("."):
+            body.append(line)
+            if label and line.endswith(f" {label}"):
+                found.append(list(body))
+    return found
+
+
+def test_optimized_text_is_ir() -> None:
+    text = optimized_ir(emit(relu(), machine_model(host())), host())
+    assert "define void @relu(" in text
+    assert "@llvm.maximum" in text
+
+
+def test_text_that_is_no_module() -> None:
+    with pytest.raises(CompilerError) as caught:
+        compile_object("define void @f( {", host())
+    assert str(caught.value).startswith("LLVM does not accept the module\n  | ")
+
+
+def test_names_that_llvm_must_quote() -> None:
+    x, out = Buffer("x", (4,), "float32"), Buffer("out", (4,), "float32")
+    kernel = Kernel('odd "name" %1', (x, out), loop(4, lambda i: store(out, (i,), x[i] + 1.0)))
+    text = emit(kernel, machine_model(host()))
+    assert '@"odd\\20\\22name\\22\\20\\251"' in text
+    compile_object(text, host())
+
+
+def test_threads_compile_at_the_same_time() -> None:
+    texts = [emit(relu(n), machine_model(host())) for n in range(2, 14)]
+    alone = [compile_object(t, host()) for t in texts]
+    found: dict[int, bytes] = {}
+
+    def work(part: int) -> None:
+        for i in range(part, len(texts), 3):
+            found[i] = compile_object(texts[i], host())
+
+    team = [threading.Thread(target=work, args=(p,)) for p in range(3)]
+    for member in team:
+        member.start()
+    for member in team:
+        member.join()
+    assert [found[i] for i in range(len(texts))] == alone
+
+
+def test_every_target_compiles_guards_barriers_and_types() -> None:
+    """One kernel with most of what the emitter can say."""
+    x, out = Buffer("x", (40,), "float16"), Buffer("out", (48,), "float16")
+    part = Buffer("part", (48,), "int8")
+    first = loop(48, lambda i: store(part, (i,), select(i < 40, x[i], 1.0).astype("int8")), LoopKind.VECTORIZED)
+    second = loop(
+        48, lambda i: store(out, (i,), (part[47 - i] // const(3, "int8")).astype("float16")), LoopKind.PARALLEL
+    )
+
+    kernel = Kernel("mixed", (x, out), Alloc(part, seq(first, Barrier(), second)))
+    for target in (AVX2, AVX512, NEON, "llvm -mtriple=x86_64-unknown-linux-gnu"):
+        assert "mixed" in code_for(kernel, target)
+    assert "sched_yield" in code_for(kernel, AVX2)
+    assert "sched_yield" not in code_for(kernel, "llvm -mtriple=x86_64-pc-windows-msvc")
+    assert "pause" in code_for(kernel, AVX2)
+    assert "yield" in code_for(kernel, NEON)
+    a = np.random.default_rng(0).integers(-100, 100, 40).astype(np.float16)
+    full = np.concatenate([a, np.ones(8)]).astype(np.int8)
+    np.testing.assert_array_equal(run_native(kernel, a, threads=2)[0], (full[::-1] // 3).astype(np.float16))
+
+
+def test_matmul_on_the_host_by_its_own_width() -> None:
+    lanes = host().vector_bytes // 4
+    a, b = (
+        np.random.default_rng(i).standard_normal(s).astype(np.float32)
+        for i, s in enumerate([(12, 64), (64, 4 * lanes)])
+    )
+    (found,) = run_native(tiled_matmul(12, 4 * lanes, 64, lanes), *packed(a, b, 6, 2 * lanes))
+    np.testing.assert_allclose(found, a @ b, rtol=1e-5, atol=1e-5)
+
+
+def test_nested_parallel_loops_need_one_division() -> None:
+    x, out = Buffer("x", (8, 4), "float32"), Buffer("out", (8, 4), "float32")
+    kernel = Kernel("flat", (x, out), nest((8, 4), lambda i, j: store(out, (i, j), x[i, j] * 2.0), LoopKind.PARALLEL))
+    text = emit(kernel, machine_model(host()))
+    assert text.count("phi i64") == 1
