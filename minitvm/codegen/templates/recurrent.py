@@ -100,19 +100,18 @@ def _recurrence(problem: Problem, machine: MachineModel) -> Recurrence | Decline
 
 @TEMPLATES.register("llvm", "nn.lstm")
 def lstm(problem: Problem, machine: MachineModel, config: Config) -> Kernel | Declined:
-    """Gates in ONNX's order i, o, f, c."""
+    """Gates in ONNX's order i, o, f, c; with peephole weights (i, o, f) the gates see the cell too."""
     r = _recurrence(problem, machine)
     if isinstance(r, Declined):
         return r
-    if len(problem.inputs) > 4:
-        return Declined("peephole weights")
-    h0, c0 = problem.inputs[2:]
+    h0, c0, *peephole = problem.inputs[2:]
     _, last_h, last_c = problem.outputs
     h, c, gates = r.local("h", r.hidden), r.local("c", r.hidden), r.local("gates", 4 * r.hidden)
 
     def step(t: LoopExpr, b: LoopExpr) -> Stmt:
         def gate(g: int, j: LoopExpr) -> LoopExpr:
-            return r.xw[t, b, j + g * r.hidden] + gates[j + g * r.hidden]
+            total = r.xw[t, b, j + g * r.hidden] + gates[j + g * r.hidden]
+            return total + peephole[0][j + g * r.hidden] * c[j] if peephole and g < 3 else total
 
         def cell(j: LoopExpr) -> list[tuple[Buffer, tuple[LoopExpr, ...], LoopExpr]]:
             update = _sigmoid(gate(2, j)) * c[j] + _sigmoid(gate(0, j)) * _tanh(gate(3, j))
