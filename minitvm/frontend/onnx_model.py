@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,6 +55,11 @@ class ModelDescription:
 
     inputs: tuple[ValueDescription, ...]
     outputs: tuple[ValueDescription, ...]
+    opset: int = 0
+    operators: tuple[str, ...] = ()
+    """The type of every node of the main graph, in order."""
+    parameters: int = 0
+    """Elements of all weights together."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +81,14 @@ def describe_onnx(model: ModelSource) -> ModelDescription:
 def describe_model(proto: onnx.ModelProto) -> ModelDescription:
     weights = {t.name for t in proto.graph.initializer} | {t.values.name for t in proto.graph.sparse_initializer}
     inputs = [describe_value(v) for v in proto.graph.input if v.name not in weights]
-    return ModelDescription(tuple(inputs), tuple(describe_value(v) for v in proto.graph.output))
+    opset = next((o.version for o in proto.opset_import if o.domain in ("", "ai.onnx")), 0)
+    return ModelDescription(
+        tuple(inputs),
+        tuple(describe_value(v) for v in proto.graph.output),
+        opset,
+        tuple(node.op_type for node in proto.graph.node),
+        sum(math.prod(t.dims) for t in proto.graph.initializer),
+    )
 
 
 def describe_value(value: onnx.ValueInfoProto) -> ValueDescription:

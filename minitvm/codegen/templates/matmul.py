@@ -12,7 +12,15 @@ from dataclasses import dataclass
 
 from minitvm.codegen.nests import unflatten
 from minitvm.codegen.problem import TEMPLATES, Config, Declined, Problem
-from minitvm.codegen.templates.tile import Tile, accumulate, choose_tile, divisor_at_most, over_pieces, split_evenly
+from minitvm.codegen.templates.tile import (
+    Step,
+    Tile,
+    accumulate,
+    choose_tile,
+    divisor_at_most,
+    over_pieces,
+    split_evenly,
+)
 from minitvm.ir.loop import (
     Alloc,
     Barrier,
@@ -100,7 +108,7 @@ class Gemm:
     def _tile(self, p: LoopExpr, block: LoopExpr, row: LoopExpr, rows: int, size: int, last: int) -> Stmt:
         unroll = _K_UNROLL if self.depth % _K_UNROLL == 0 else 1
 
-        def reduction(step) -> Stmt:  # type: ignore[no-untyped-def]
+        def reduction(step: Step) -> Stmt:
             def at(r: LoopExpr) -> Stmt:
                 return step(lambda t, _: self.left(p, row + t, r), lambda b, lane: self.panel(p, block + b, r, lane))
 
@@ -171,7 +179,7 @@ def matmul(problem: Problem, machine: MachineModel, config: Config) -> Kernel | 
         index = (j, i) if swapped else (i, j)
         if len(buffer.shape) == 2:
             return buffer[index]
-        return buffer[(p if buffer.shape[0] > 1 else Const(0), *index)]
+        return buffer[(p if buffer.shape[0] > 1 else Const(0)), index[0], index[1]]
 
     batch = out.shape[0] if len(out.shape) == 3 else 1
     shared = len(b.shape) == 2 or b.shape[0] == 1

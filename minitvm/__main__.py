@@ -1,0 +1,5 @@
+"""``python -m minitvm``."""
+
+from minitvm.cli import main
+
+main()

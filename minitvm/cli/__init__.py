@@ -1,0 +1,56 @@
+"""The command line: ``minitvm demo | compile | run | bench | show | info``."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+
+import click
+
+from minitvm.cli.bench import bench
+from minitvm.cli.build import compile_command
+from minitvm.cli.console import stderr
+from minitvm.cli.demo import demo
+from minitvm.cli.info import info
+from minitvm.cli.run import run
+from minitvm.cli.show import show
+from minitvm.config import version
+from minitvm.errors import MiniTVMError
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(version(), prog_name="minitvm")
+def cli() -> None:
+    """minitvm: compile ONNX models to native code, run them, and look at every stage in between.
+
+    \b
+    First steps:
+      minitvm demo                          classify photographs with a model that is included
+      minitvm compile model.onnx -o m.mtvm  compile once; the file loads without a compiler
+      minitvm run m.mtvm -i inputs.npz      run it on arrays from a file
+      minitvm bench model.onnx              time it, next to ONNX Runtime
+      minitvm show model.onnx               read what each pass and each kernel became
+
+    \b
+    Every command explains itself: minitvm COMMAND --help.
+    Environment variables (threads, kernel cache, checks): docs/environment.md.
+    """
+
+
+for command in (demo, compile_command, run, bench, show, info):
+    cli.add_command(command)
+
+
+def main() -> None:
+    """The console script: errors a user can mend are printed, without a traceback; exit status 1."""
+    warnings.showwarning = lambda message, *_: stderr.print(f"[yellow]warning:[/] {message}", highlight=False)
+    try:
+        cli(prog_name="minitvm")
+    except MiniTVMError as error:
+        stderr.print("[bold red]error:[/] ", end="")
+        stderr.print(str(error), markup=False, highlight=False)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

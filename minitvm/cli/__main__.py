@@ -1,0 +1,5 @@
+"""``python -m minitvm.cli``."""
+
+from minitvm.cli import main
+
+main()

@@ -1,0 +1,50 @@
+"""``minitvm compile``."""
+
+from __future__ import annotations
+
+import pathlib
+import time
+
+import click
+
+from minitvm.cli import options
+from minitvm.cli.console import stdout
+
+
+@click.command("compile")
+@options.model
+@click.option(
+    "-o", "--output", type=click.Path(path_type=pathlib.Path), help="File to write; MODEL with .mtvm by default."
+)
+@options.target
+@options.opt_level
+@options.threads
+@options.shapes
+@click.option("--strict", is_flag=True, help="Refuse models with operators that would run in Python.")
+def compile_command(
+    model: pathlib.Path,
+    output: pathlib.Path | None,
+    target: str,
+    opt_level: int,
+    threads: int,
+    shapes: tuple[tuple[str, list[int]], ...],
+    strict: bool,
+) -> None:
+    """Compile MODEL (.onnx) to a library: one file with object code, graph and parameters.
+
+    The library loads in milliseconds, on any machine with this CPU or a newer one of its kind, and needs no compiler.
+
+    \b
+    Examples:
+      minitvm compile resnet18.onnx
+      minitvm compile detector.onnx -o detector.mtvm --shape image:1x3x480x640
+    """
+    start = time.perf_counter()
+    library = options.library_of(model, target, opt_level, threads, shapes, strict=strict)
+    path = output or model.with_suffix(options.SUFFIX)
+    library.save(path)
+    seconds = time.perf_counter() - start
+    kernels = len(library.function_metadata)
+    stdout.print(f"{path}: {kernels} kernels, {path.stat().st_size / 1e6:.1f} MB, {seconds:.1f} s", markup=False)
+    for call in library.host_calls:
+        stdout.print(f"  in Python: {call}", markup=False)

@@ -1,0 +1,27 @@
+"""Terminal output: results on stdout, progress and complaints on stderr; nothing moves where nobody watches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+stdout = Console(highlight=False)
+stderr = Console(stderr=True, highlight=False)
+
+OnProgress = Callable[[int, int, str], None]
+
+
+@contextmanager
+def compiling(title: str) -> Iterator[OnProgress]:
+    """A bar that counts kernels; silent where stderr is not a terminal.  Gone when it is done."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=stderr, transient=True, disable=not stderr.is_terminal) as progress:
+        task = progress.add_task(title, total=None)
+
+        def on_progress(done: int, total: int, name: str) -> None:
+            progress.update(task, completed=done, total=total)
+
+        yield on_progress

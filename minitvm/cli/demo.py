@@ -1,0 +1,120 @@
+"""``minitvm demo``: photographs, an ImageNet model, and what the compiler did to it."""
+
+from __future__ import annotations
+
+import pathlib
+import time
+from importlib import resources
+
+import click
+import numpy as np
+from PIL import Image, UnidentifiedImageError
+from rich.table import Table
+
+from minitvm.cli import options
+from minitvm.cli.console import compiling, stdout
+from minitvm.driver import build
+from minitvm.errors import InputError
+from minitvm.frontend import from_onnx
+from minitvm.passes import PassContext, PassLog
+from minitvm.runtime.executor import GraphModule
+from minitvm.runtime.library import Library
+from minitvm.runtime.ndarray import cpu
+
+_DATA = resources.files("minitvm") / "demo_data"
+_MODEL = "efficientnet_lite0.onnx"
+_PHOTOGRAPHS = ("chelsea.png", "coffee.png", "astronaut.png", "rocket.jpg", "flower.jpg")
+_RESIZED, _CROPPED = 256, 224
+
+
+@click.command()
+@click.argument("photographs", type=click.Path(path_type=pathlib.Path), nargs=-1)
+@options.opt_level
+@options.threads
+def demo(photographs: tuple[pathlib.Path, ...], opt_level: int, threads: int) -> None:
+    """Classify PHOTOGRAPHS (by default five that are included) with EfficientNet-Lite0.
+
+    Prints the five likeliest of ImageNet's 1000 classes for each, the time of every stage, and which passes changed
+    the graph. The model and the photographs are part of the package; minitvm/demo_data/ATTRIBUTION.md says whose
+    they are.
+
+    \b
+    Examples:
+      minitvm demo
+      minitvm demo my_cat.jpg
+    """
+    seconds: dict[str, float] = {}
+    start = time.perf_counter()
+    with resources.as_file(_DATA / _MODEL) as path:
+        module, params = from_onnx(path, {"image": (1, 3, _CROPPED, _CROPPED)})
+    seconds["import"] = time.perf_counter() - start
+    log = PassLog()
+    with compiling("compiling EfficientNet-Lite0") as on_progress, PassContext(opt_level, instruments=[log]):
+        library = build(module, "llvm", params, num_threads=threads or None, on_progress=on_progress)
+    executor = GraphModule(library["default"](cpu(0), threads or None))
+    labels = (_DATA / "imagenet_labels.txt").read_text(encoding="utf-8").splitlines()
+    pictures = [(p.name, load_photograph(p)) for p in photographs] or [(name, _included(name)) for name in _PHOTOGRAPHS]
+    runs = [_classify(executor, name, image, labels) for name, image in pictures]
+    _print_stages(seconds, library, runs)
+    _print_passes(log)
+
+
+def load_photograph(path: pathlib.Path) -> np.ndarray:
+    """An image file as the model's input; :class:`InputError` where it is not one."""
+    try:
+        with Image.open(path) as image:
+            return preprocess(image)
+    except FileNotFoundError:
+        raise InputError(f"{path} does not exist", hint="give the path of a photograph (PNG, JPEG, ...)") from None
+    except (UnidentifiedImageError, OSError) as error:
+        raise InputError(f"{path} is not an image that can be read: {error}", hint="PNG and JPEG are fine") from None
+
+
+def _included(name: str) -> np.ndarray:
+    with resources.as_file(_DATA / name) as path:
+        return load_photograph(path)
+
+
+def preprocess(image: Image.Image) -> np.ndarray:
+    """The short side to 256 (bicubic), the centre 224 x 224, ``(pixel - 127) / 128``: (1, 3, 224, 224) float32, RGB."""
+    rgb = image.convert("RGB")
+    scale = _RESIZED / min(rgb.size)
+    resized = rgb.resize((round(rgb.width * scale), round(rgb.height * scale)), Image.Resampling.BICUBIC)
+    left, top = (resized.width - _CROPPED) // 2, (resized.height - _CROPPED) // 2
+    cropped = resized.crop((left, top, left + _CROPPED, top + _CROPPED))
+    pixels = (np.asarray(cropped, np.float32) - 127) / 128
+    return np.ascontiguousarray(pixels.transpose(2, 0, 1)[np.newaxis])
+
+
+def _classify(executor: GraphModule, name: str, image: np.ndarray, labels: list[str]) -> float:
+    """Print one photograph's classes; the seconds that the model ran."""
+    start = time.perf_counter()
+    executor.run(image=image)
+    seconds = time.perf_counter() - start
+    logits = executor.get_output(0).numpy()[0].astype(np.float64)
+    probabilities = np.exp(logits - logits.max())
+    probabilities /= probabilities.sum()
+    stdout.print(f"[bold]{name}[/]  {seconds * 1e3:.1f} ms")
+    for index in np.argsort(-probabilities)[:5]:
+        stdout.print(f"  {probabilities[index]:6.1%}  {labels[index]}", markup=False)
+    return seconds
+
+
+def _print_stages(seconds: dict[str, float], library: Library, runs: list[float]) -> None:
+    assert library.report is not None
+    table = Table("stage", "seconds", box=None, pad_edge=False, title="compiling", title_justify="left")
+    for stage, value in {**seconds, **library.report.seconds}.items():
+        table.add_row(stage, f"{value:.3f}")
+    stdout.print()
+    stdout.print(table)
+    report = library.report
+    stdout.print(
+        f"{len(library.function_metadata)} kernels, {report.cache_hits} from the cache; "
+        f"best run {min(runs) * 1e3:.1f} ms (stages of several kernels overlap)"
+    )
+
+
+def _print_passes(log: PassLog) -> None:
+    stdout.print("\npasses")
+    for record in log.records:
+        stdout.print(f"  {record}", markup=False)

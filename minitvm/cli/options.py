@@ -1,0 +1,119 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import click
+import numpy as np
+
+from minitvm.cli.console import compiling
+from minitvm.errors import ConfigError, InputError
+from minitvm.frontend import describe_onnx
+from minitvm.runtime.executor import GraphModule
+from minitvm.runtime.library import Library, load
+from minitvm.session import compile
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+SUFFIX = ".mtvm"
+
+model = click.argument("model", type=click.Path(path_type=pathlib.Path))
+target = click.option(
+    "--target", default="llvm", show_default=True, help="Target string: 'llvm', 'llvm -mcpu=skylake-avx512', ..."
+)
+opt_level = click.option(
+    "-O", "--opt-level", type=click.IntRange(0, 3), default=3, show_default=True, help="Optimization level."
+)
+threads = click.option(
+    "-t", "--threads", type=click.IntRange(0), default=0, help="Threads to run on; 0 (the default) is one a core."
+)
+
+
+class Shape(click.ParamType):  # type: ignore[type-arg]
+    """``NAME:1x3x224x224``."""
+
+    name = "NAME:DIMS"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, list[int]]:
+        name, colon, dims = str(value).rpartition(":")
+        try:
+            if not colon:
+                raise ValueError
+            return name, [int(d) for d in dims.split("x")] if dims else []
+        except ValueError:
+            self.fail(f"{value!r} is not NAME:DIMS; write for example data:1x3x224x224", param, ctx)
+
+
+shapes = click.option(
+    "--shape",
+    "shapes",
+    type=Shape(),
+    multiple=True,
+    help="Shape of an input whose dimensions the model leaves open, such as data:1x3x224x224.  Repeatable.",
+)
+
+
+def library_of(
+    path: pathlib.Path,
+    target: str,
+    opt_level: int,
+    threads: int,
+    shapes: tuple[tuple[str, list[int]], ...] = (),
+    trace: bool = False,
+    strict: bool = False,
+) -> Library:
+    """A saved library, loaded; or a model, compiled under a progress bar."""
+    if path.suffix == SUFFIX:
+        return load(path)
+    _check_shapes(path, dict(shapes))
+    with compiling(f"compiling {path.name}") as on_progress:
+        return compile(
+            path,
+            target,
+            opt_level,
+            dict(shapes),
+            num_threads=threads or None,
+            on_progress=on_progress,
+            trace=trace,
+            strict=strict,
+        )
+
+
+def _check_shapes(path: pathlib.Path, shapes: Mapping[str, list[int]]) -> None:
+    """Open dimensions are the command line's business: the hint is an option, not a Python argument."""
+    for value in describe_onnx(path).inputs:
+        if value.name not in shapes and not all(isinstance(d, int) for d in value.shape):
+            example = "x".join(str(d if isinstance(d, int) else 1) for d in value.shape)
+            raise ConfigError(
+                f"{path.name} leaves dimensions of input {value.name!r} open: {list(value.shape)}",
+                hint=f"give them, for example --shape {value.name}:{example}",
+            )
+
+
+def random_inputs(module: GraphModule, seed: int) -> dict[str, np.ndarray]:
+    """An array for every input: normal floats, zeros and ones for integers and booleans."""
+    shape_of, dtype_of = module.get_input_info()
+    rng = np.random.default_rng(seed)
+
+    def one(shape: tuple[int | None, ...], dtype: str) -> np.ndarray:
+        sizes = [1 if d is None else d for d in shape]
+        if dtype.startswith("float"):
+            return np.asarray(rng.normal(size=sizes), dtype)
+        return np.asarray(rng.integers(0, 2, size=sizes), dtype)
+
+    return {name: one(shape_of[name], dtype_of[name]) for name in shape_of}
+
+
+def read_npz(path: pathlib.Path) -> dict[str, np.ndarray]:
+    """Arrays by name; :class:`InputError` where the file is not an ``.npz``."""
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            return {name: archive[name] for name in archive.files}
+    except (OSError, ValueError, AttributeError, EOFError) as error:
+        raise InputError(
+            f"{path} cannot be read as an .npz of arrays: {error}",
+            hint="write one with numpy.savez('inputs.npz', NAME=array, ...)",
+        ) from None

@@ -1,0 +1,99 @@
+"""``minitvm show``: any stage of a model's compilation, as text."""
+
+from __future__ import annotations
+
+import pathlib
+
+import click
+
+from minitvm.cli import options
+from minitvm.cli.console import stdout
+from minitvm.driver import BuildReport, PassStep
+from minitvm.errors import ConfigError
+from minitvm.runtime.library import Library
+
+_STAGES = ("graph", "loops", "llvm", "asm")
+
+
+@click.command()
+@options.model
+@click.option("--after", metavar="PASS", help="The graph after the (last run of the) pass; 'list' names the passes.")
+@click.option("--before", metavar="PASS", help="The graph before the (first run of the) pass.")
+@click.option("--stage", type=click.Choice(_STAGES), default="graph", show_default=True, help="What to print.")
+@click.option("--kernel", metavar="NAME", help="One kernel only; 'list' names the kernels with what they came from.")
+@click.option("--constants", is_flag=True, help="Print small constants in full instead of eliding all.")
+@options.target
+@options.opt_level
+@options.threads
+@options.shapes
+def show(
+    model: pathlib.Path,
+    after: str | None,
+    before: str | None,
+    stage: str,
+    kernel: str | None,
+    constants: bool,
+    target: str,
+    opt_level: int,
+    threads: int,
+    shapes: tuple[tuple[str, list[int]], ...],
+) -> None:
+    """Print MODEL (.onnx) at one stage of its way: the graph, or kernels as loops, LLVM IR or assembly.
+
+    Without options: the graph after all passes, every fused group a local function.
+
+    \b
+    Examples:
+      minitvm show resnet18.onnx --after list
+      minitvm show resnet18.onnx --after FoldScaleAxis
+      minitvm show resnet18.onnx --kernel list
+      minitvm show resnet18.onnx --stage loops --kernel fused_nn_conv2d_add_nn_relu
+    """
+    if model.suffix == options.SUFFIX:
+        raise ConfigError("a library keeps its code, not the way to it", hint="show the .onnx file it was made from")
+    library = options.library_of(model, target, opt_level, threads, shapes, trace=True)
+    report = library.report
+    assert report is not None
+    if after == "list" or before == "list":
+        _list_passes(report)
+    elif kernel == "list":
+        _list_kernels(library)
+    elif after or before:
+        step = _step(report, after or before or "", first=after is None)
+        _print((step.after if after else step.before).astext(show_meta_data=constants))
+    elif stage == "graph" and kernel is None:
+        assert report.module is not None
+        _print(report.module.astext(show_meta_data=constants))
+    else:
+        for name in [kernel] if kernel else list(report.groups):
+            _print(_kernel(report, name, stage))
+
+
+def _print(text: str) -> None:
+    stdout.print(text, markup=False, soft_wrap=True)
+
+
+def _kernel(report: BuildReport, name: str, stage: str) -> str:
+    if stage == "graph":
+        return str(report.group(name))
+    if stage == "loops":
+        return str(report.scheduled(name))
+    return report.llvm_ir(name) if stage == "llvm" else report.assembly(name)
+
+
+def _list_passes(report: BuildReport) -> None:
+    for step in report.steps:
+        _print(f"{step.name}{'' if step.after is not step.before else '  (unchanged)'}")
+
+
+def _list_kernels(library: Library) -> None:
+    for name, facts in library.function_metadata.items():
+        _print(f"{name}  {', '.join(facts.get('spans', ()))}")
+
+
+def _step(report: BuildReport, name: str, first: bool) -> PassStep:
+    found = [step for step in report.steps if step.name == name]
+    if not found:
+        known = dict.fromkeys(step.name for step in report.steps)
+        raise ConfigError(f"no pass {name!r} ran", hint=f"passes that ran: {', '.join(known)}")
+    return found[0 if first else -1]
