@@ -18,7 +18,7 @@ from minitvm.ir.ops.annotation import StopFusion
 from minitvm.ir.types import TupleType
 from minitvm.ir.visitor import children, is_scalar_constant, post_order, rebuild, span_of
 from minitvm.passes.fuse_partition import FusionNote, Group, partition
-from minitvm.passes.manager import ModulePass, PassContext, register_config
+from minitvm.passes.manager import ModulePass, PassContext, map_functions, register_config
 
 RESHAPES = frozenset({"reshape", "expand_dims", "squeeze", "nn.batch_flatten"})
 """Operators that move no element: a group of nothing else shares its input's memory."""
@@ -213,7 +213,4 @@ class FuseOps(ModulePass, opt_level=0):
         level = context.opt_level if self.opt_level is None else self.opt_level
         depth = context.option("minitvm.FuseOps.max_depth")
         self.notes = []
-        for name, function in module.functions.items():
-            if not function.is_primitive:
-                module = module.with_function(name, fuse_ops(function, level, depth, self.lowerable, self.notes))
-        return module
+        return map_functions(module, lambda function: fuse_ops(function, level, depth, self.lowerable, self.notes))
