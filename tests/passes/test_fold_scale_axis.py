@@ -1,0 +1,420 @@
+"""FoldScaleAxis, forward and backward.  The cases are Relay's (test_pass_fold_scale_axis), by the same names.
+
+Left out: test_fold_fwd_let_fail (dataflow has no let here).  The text shows where a scale went; the numbers of every
+case are compared as well, since a wrong axis changes them and not the text.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from rewriting import assert_same_numbers, outline, random_array, run
+
+from minitvm.ir.expr import Constant, Module
+from minitvm.ir.parser import parse_module
+from minitvm.ir.visitor import calls, post_order
+from minitvm.passes.fold_constant import FoldConstant
+from minitvm.passes.fold_scale_backward import BackwardFoldScaleAxis
+from minitvm.passes.fold_scale_forward import ForwardFoldScaleAxis
+from minitvm.passes.infer_type import bind_params
+from minitvm.passes.manager import FunctionPass, PassContext, Sequential
+from minitvm.passes.simplify_inference import SimplifyInference
+from minitvm.testing import resnet
+
+POSITIVE = np.abs(random_array((8,), 7)) + 0.25
+MIXED = np.where(np.arange(8) % 3 == 0, -POSITIVE, POSITIVE)
+WITH_ZERO = np.where(np.arange(8) == 5, 0, POSITIVE).astype("float32")
+
+X = "%x: Tensor[(2, 8, 6, 6), float32]"
+W = "%w: Tensor[(8, 8, 3, 3), float32]"
+CONV = "nn.conv2d({}, %w, padding=[1, 1, 1, 1])"
+
+Arrays = dict[str, np.ndarray]
+
+
+def scales(vector: np.ndarray) -> Arrays:
+    """The same scale in the shapes that broadcast along the channels of NCHW, NHWC, NCHW4c and of a matrix."""
+    return {
+        "s": vector.reshape(8, 1, 1),
+        "row": vector,
+        "blocked": vector.reshape(1, 2, 1, 1, 4),
+        "volume": vector.reshape(8, 1, 1, 1),
+        "pixel": random_array((1, 1, 6, 6), 3),
+        "all": random_array((2, 8, 6, 6), 3),
+        "b": random_array((8, 1, 1), 9),
+        "bias": random_array((8,), 9),
+    }
+
+
+def after(step: FunctionPass, body: str, vector: np.ndarray = POSITIVE, params: str = f"{X}, {W}") -> list[str]:
+    """The calls after the pass; numbers are checked, and that the input is left alone."""
+    return outline(run(step, f"def @main({params}) {{ {body} }}", scales(vector))).splitlines()
+
+
+def forward(body: str, vector: np.ndarray = POSITIVE, params: str = f"{X}, {W}") -> list[str]:
+    return after(ForwardFoldScaleAxis(), body, vector, params)
+
+
+def backward(body: str, vector: np.ndarray = POSITIVE, params: str = f"{X}, {W}") -> list[str]:
+    return after(BackwardFoldScaleAxis(), body, vector, params)
+
+
+def stays(step: FunctionPass, body: str, reason: str, vector: np.ndarray = POSITIVE, params: str = f"{X}, {W}") -> None:
+    """Nothing is folded, the same module comes back, and the pass says why."""
+    module = parse_module(f"def @main({params}) {{ {body} }}", scales(vector))
+    assert step(module) is module
+    assert [note.reason for note in step.notes] == [reason]  # type: ignore[attr-defined]
+
+
+# ---- forward ----------------------------------------------------------------------------------------------------
+
+
+def test_fold_fwd_simple() -> None:
+    body = f"""
+    %0 = multiply(%x, meta["s"]); %1 = nn.relu(%0); %2 = add(%1, meta["b"]);
+    {CONV.format("%2")}
+    """
+    assert forward(body) == ["0 = nn.relu(x)", "1 = add(0, b)", "2 = multiply(w, const)", "3 = nn.conv2d(1, 2)", "3"]
+
+
+def test_fold_fwd_of_constant_weights_is_done_at_once() -> None:
+    text = 'def @main(%x: Tensor[(2, 8, 6, 6), float32]) { nn.conv2d(multiply(%x, meta["s"]), meta["w"]) }'
+    weights = random_array((4, 8, 3, 3))
+    module = run(ForwardFoldScaleAxis(), text, scales(POSITIVE) | {"w": weights})
+    (conv,) = calls(module.main.body)
+    folded = conv.args[1]
+    assert isinstance(folded, Constant) and folded.name == "w"
+    np.testing.assert_array_equal(folded.value, weights * POSITIVE[None, :, None, None])
+
+
+def test_fold_fwd_dual_path() -> None:
+    body = f"""
+    %0 = multiply(meta["s"], %x); %1 = nn.relu(%0); %2 = subtract(%1, meta["b"]);
+    add({CONV.format("%2")}, {CONV.format("%1")})
+    """
+    found = forward(body)
+    assert found[:2] == ["0 = nn.relu(x)", "1 = subtract(0, b)"] and "multiply(x" not in str(found)
+
+
+def test_fold_fwd_fail() -> None:
+    """One user that does not take the scale keeps it."""
+    body = f"""
+    %0 = multiply(%x, meta["s"]); %1 = nn.relu(%0);
+    add({CONV.format("%1")}, exp(%1))
+    """
+    stays(ForwardFoldScaleAxis(), body, "exp does not let a scale through")
+
+
+def test_fold_fwd_residual_fail() -> None:
+    body = f'%0 = multiply(%x, meta["s"]); %1 = nn.leaky_relu(%0); add({CONV.format("%1")}, %1)'
+    stays(ForwardFoldScaleAxis(), body, "it is a result of the function")
+
+
+def test_fold_fwd_result_fail() -> None:
+    stays(
+        ForwardFoldScaleAxis(),
+        f'%0 = multiply(%x, meta["s"]); ({CONV.format("%0")}, %0)',
+        "it is used as a tuple's field",
+    )
+
+
+@pytest.mark.parametrize("rectifier", ["nn.relu(%0)", "nn.leaky_relu(%0, alpha=0.1)", 'nn.prelu(%0, meta["bias"])'])
+def test_fold_fwd_relu_fail(rectifier: str) -> None:
+    body = f'%0 = multiply(%x, meta["s"]); %1 = {rectifier}; {CONV.format("%1")}'
+    assert len(forward(body)) == 4, "a positive scale passes"
+    stays(ForwardFoldScaleAxis(), body, "the scale is not positive everywhere, and a rectifier lies after it", MIXED)
+    stays(
+        ForwardFoldScaleAxis(), body, "the scale is not positive everywhere, and a rectifier lies after it", WITH_ZERO
+    )
+
+
+def test_fold_fwd_negative_scale() -> None:
+    """Without a rectifier the sign does not matter."""
+    assert forward(f"{CONV.format('multiply(%x, meta[' + chr(34) + 's' + chr(34) + '])')}", MIXED) == [
+        "0 = multiply(w, const)",
+        "1 = nn.conv2d(x, 0)",
+        "1",
+    ]
+
+
+def test_zero_before_an_addition_stays() -> None:
+    """Relay divides the bias by the scale: 0 would make it infinite, and infinity times 0 is NaN."""
+    body = f'%0 = multiply(%x, meta["s"]); %1 = add(%0, meta["b"]); {CONV.format("%1")}'
+    reason = "the scale is zero (or nearly) somewhere, and a sum after it would be divided by it"
+    stays(ForwardFoldScaleAxis(), body, reason, WITH_ZERO)
+    stays(ForwardFoldScaleAxis(), body, reason, np.where(WITH_ZERO == 0, 1e-38, WITH_ZERO).astype("float32"))
+    assert len(forward(body, MIXED)) == 4
+
+
+def test_zero_without_an_addition_is_folded() -> None:
+    assert len(forward(f'%0 = multiply(%x, meta["s"]); {CONV.format("%0")}', WITH_ZERO)) == 3
+
+
+def test_fold_fwd_dense() -> None:
+    params = "%x: Tensor[(3, 8), float32], %w: Tensor[(5, 8), float32]"
+    body = 'nn.dense(nn.relu(multiply(%x, meta["row"])), %w)'
+    assert forward(body, POSITIVE, params) == ["0 = nn.relu(x)", "1 = multiply(w, const)", "2 = nn.dense(0, 1)", "2"]
+
+
+def test_fold_fwd_conv3d() -> None:
+    params = "%x: Tensor[(1, 8, 4, 5, 6), float32], %w: Tensor[(3, 8, 2, 3, 3), float32]"
+    assert len(forward('nn.conv3d(multiply(%x, meta["volume"]), %w)', MIXED, params)) == 3
+
+
+def test_fold_fwd_bias_add() -> None:
+    body = f'%0 = multiply(%x, meta["s"]); %1 = nn.bias_add(%0, meta["bias"]); {CONV.format("%1")}'
+    assert forward(body) == ["0 = nn.bias_add(x, bias)", "1 = multiply(w, const)", "2 = nn.conv2d(0, 1)", "2"]
+
+
+def test_two_scales_in_a_row() -> None:
+    body = f'%0 = multiply(%x, meta["s"]); %1 = multiply(%0, meta["b"]); {CONV.format("%1")}'
+    assert forward(body) == ["0 = multiply(w, const)", "1 = nn.conv2d(x, 0)", "1"]
+
+
+@pytest.mark.parametrize("scale", ['meta["pixel"]', 'meta["all"]'])
+def test_a_scale_along_other_axes_stays(scale: str) -> None:
+    body = f"{CONV.format(f'multiply(%x, {scale})')}"
+    stays(ForwardFoldScaleAxis(), body, "the scale does not lie along the channels")
+
+
+def test_users_that_want_different_axes() -> None:
+    params = "%x: Tensor[(2, 8, 8, 8), float32], %w: Tensor[(8, 8, 3, 3), float32]"
+    body = """
+    %0 = multiply(%x, 2f);
+    add(nn.conv2d(%0, %w), nn.conv2d(%0, %w, data_layout="NHWC", out_layout="NCHW"))
+    """
+    module = parse_module(f"def @main({params}) {{ {body} }}")
+    step = ForwardFoldScaleAxis()
+    assert step(module) is module
+    assert [note.reason for note in step.notes] == ["its users want the scale along different axes"]
+
+
+def test_a_scale_from_the_data_stays() -> None:
+    """Squeeze and excitation: folding it would scale the weights at every run."""
+    body = """
+    %0 = sigmoid(mean(%x, axis=[2, 3], keepdims=True)); %1 = multiply(%x, %0);
+    nn.conv2d(%1, %w)
+    """
+    for step in (ForwardFoldScaleAxis(), BackwardFoldScaleAxis()):
+        module = parse_module(f"def @main(%x: Tensor[(1, 8, 6, 6), float32], {W}) {{ {body} }}")
+        assert step(module) is module and step.notes == []
+
+
+def test_squeeze_and_excitation_block_passes_through() -> None:
+    """The block's own scale folds into what computes it, and nothing else changes (apache/tvm#17151)."""
+    body = f"""
+    %0 = multiply({CONV.format("%x")}, meta["s"]); %1 = nn.relu(%0);
+    %2 = sigmoid(nn.conv2d(nn.global_avg_pool2d(%1), %w, padding=[1, 1, 1, 1]));
+    %3 = multiply(%1, %2); {CONV.format("%3")}
+    """
+    found = backward(body)
+    assert found[0] == "0 = multiply(w, const)" and "nn.conv2d(x, 0)" in found[1] and len(found) == 9
+    assert forward(body) == outline(parse_module(f"def @main({X}, {W}) {{ {body} }}", scales(POSITIVE))).splitlines()
+
+
+# ---- layouts and groups, both directions ------------------------------------------------------------------------
+
+LAYOUTS = {
+    "NHWC": ("(2, 6, 6, 8)", "(3, 3, 8, 8)", "row", 'nn.conv2d({}, %w, data_layout="NHWC", kernel_layout="HWIO")'),
+    "OHWI": ("(2, 6, 6, 8)", "(8, 3, 3, 8)", "row", 'nn.conv2d({}, %w, data_layout="NHWC", kernel_layout="OHWI")'),
+    "NCHW4c": (
+        "(1, 2, 6, 6, 4)",
+        "(2, 2, 3, 3, 4, 4)",
+        "blocked",
+        'nn.contrib_conv2d_NCHWc({}, %w, data_layout="NCHW4c", kernel_layout="OIHW4i4o", out_layout="NCHW4c")',
+    ),
+    "depthwise": ("(2, 8, 6, 6)", "(8, 1, 3, 3)", "s", "nn.conv2d({}, %w, groups=8)"),
+    "depthwise, two filters": ("(2, 4, 6, 6)", "(8, 1, 3, 3)", "s", "nn.conv2d({}, %w, groups=4)"),
+    "depthwise NCHW4c": (
+        "(1, 2, 6, 6, 4)",
+        "(2, 1, 3, 3, 1, 4)",
+        "blocked",
+        "nn.contrib_depthwise_conv2d_NCHWc({}, %w, groups=8, "
+        'data_layout="NCHW4c", kernel_layout="OIHW1i4o", out_layout="NCHW4c")',
+    ),
+    "groups": ("(2, 8, 6, 6)", "(8, 4, 3, 3)", "s", "nn.conv2d({}, %w, groups=2)"),
+}
+
+
+@pytest.mark.parametrize("layout", [name for name in LAYOUTS if name != "depthwise, two filters"])
+def test_forward_in_every_layout(layout: str) -> None:
+    x, w, scale, conv = LAYOUTS[layout]
+    params = f"%x: Tensor[{x}, float32], %w: Tensor[{w}, float32]"
+    found = forward(conv.format(f'nn.relu(multiply(%x, meta["{scale}"]))'), POSITIVE, params)
+    assert found[:2] == ["0 = nn.relu(x)", "1 = multiply(w, const)"] and len(found) == 4
+
+
+def test_forward_into_a_depthwise_layer_with_two_filters_a_channel() -> None:
+    params = "%x: Tensor[(2, 4, 6, 6), float32], %w: Tensor[(8, 1, 3, 3), float32]"
+    body = "nn.conv2d(multiply(%x, const([[[2.0]], [[-3.0]], [[0.5]], [[7.0]]], float32)), %w, groups=4)"
+    assert forward(body, POSITIVE, params) == ["0 = multiply(w, const)", "1 = nn.conv2d(x, 0)", "1"]
+
+
+@pytest.mark.parametrize("layout", list(LAYOUTS))
+def test_backward_in_every_layout(layout: str) -> None:
+    x, w, scale, conv = LAYOUTS[layout]
+    params = f"%x: Tensor[{x}, float32], %w: Tensor[{w}, float32]"
+    found = backward(f'multiply({conv.format("%x")}, meta["{scale}"])', MIXED, params)
+    assert found[0] == "0 = multiply(w, const)" and len(found) == 3
+
+
+# ---- backward ---------------------------------------------------------------------------------------------------
+
+
+def test_fold_bwd_simple() -> None:
+    body = f'%0 = {CONV.format("%x")}; %1 = add(%0, meta["b"]); %2 = nn.relu(%1); multiply(%2, meta["s"])'
+    assert backward(body) == ["0 = multiply(w, const)", "1 = nn.conv2d(x, 0)", "2 = add(1, b)", "3 = nn.relu(2)", "3"]
+
+
+def test_fold_bwd_simple_constant() -> None:
+    """Weights and bias that are constants are scaled at once."""
+    text = """
+    def @main(%x: Tensor[(2, 8, 6, 6), float32]) {
+      multiply(meta["s"], subtract(nn.conv2d(%x, meta["w"]), meta["b"]))
+    }
+    """
+    weights = random_array((8, 8, 3, 3))
+    module = run(BackwardFoldScaleAxis(), text, scales(MIXED) | {"w": weights})
+    conv, minus = calls(module.main.body)
+    assert isinstance(conv.args[1], Constant) and isinstance(minus.args[1], Constant)
+    np.testing.assert_array_equal(conv.args[1].value, weights * MIXED[:, None, None, None])
+
+
+def test_fold_bwd_computed_bias() -> None:
+    body = f'multiply(add({CONV.format("%x")}, %c), meta["s"])'
+    found = backward(body, MIXED, f"{X}, {W}, %c: Tensor[(8, 1, 1), float32]")
+    assert found == ["0 = multiply(w, const)", "1 = nn.conv2d(x, 0)", "2 = multiply(c, const)", "3 = add(1, 2)", "3"]
+
+
+def test_fold_bwd_dual_path() -> None:
+    """Both operands of an addition end in layers: each takes the scale."""
+    body = f"""
+    %0 = nn.relu({CONV.format("%x")}); %1 = nn.relu({CONV.format("%x")});
+    multiply(add(%0, %1), meta["s"])
+    """
+    found = backward(body)
+    assert found[-1] == "6" and found[-2] == "6 = add(2, 5)" and str(found).count("multiply(w, const)") == 2
+
+
+def test_fold_bwd_dual_consumer() -> None:
+    """Two scales, one after another, each with a layer before it."""
+    body = f"""
+    %0 = multiply({CONV.format("%x")}, meta["s"]); %1 = nn.relu(%0);
+    multiply({CONV.format("%1")}, meta["s"])
+    """
+    found = backward(body)
+    assert [line for line in found if "multiply" in line] == ["0 = multiply(w, const)", "3 = multiply(w, const)"]
+
+
+def test_two_scales_after_a_layer() -> None:
+    body = f'multiply(add(multiply({CONV.format("%x")}, meta["s"]), meta["b"]), meta["s"])'
+    assert backward(body)[-2:] == ["3 = add(2, b)", "3"]
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (f'%0 = {CONV.format("%x")}; add(multiply(%0, meta["s"]), %0)', "nn.conv2d has other users"),
+        (
+            f'%0 = add({CONV.format("%x")}, meta["b"]); add(multiply(%0, meta["s"]), nn.relu(%0))',
+            "add has other users",
+        ),
+        (
+            f'multiply(add({CONV.format("%x")}, %x), meta["s"])',
+            "the other operand of a sum is neither a layer's result nor a vector along the scale",
+        ),
+        (f'multiply(tanh({CONV.format("%x")}), meta["s"])', "before it lies tanh, which does not let a scale through"),
+        ('multiply(add(%x, meta["b"]), meta["s"])', "before it lies a sum without a convolution or dense layer"),
+        ('multiply(%x, meta["s"])', "before it lies a value, which is no convolution or dense layer"),
+        (f'multiply({CONV.format("%x")}, meta["pixel"])', "the scale does not lie along the channels"),
+        (
+            f'multiply(nn.bias_add({CONV.format("%x")}, const([1, 2, 3, 4, 5, 6], float32), axis=3), meta["s"])',
+            "the bias lies along another axis than the scale",
+        ),
+    ],
+)
+def test_fold_bwd_fail(body: str, reason: str) -> None:
+    stays(BackwardFoldScaleAxis(), body, reason)
+
+
+@pytest.mark.parametrize("vector", [MIXED, WITH_ZERO])
+@pytest.mark.parametrize("rectifier", ["relu", "leaky_relu"])
+def test_fold_bwd_relu_fail(rectifier: str, vector: np.ndarray) -> None:
+    body = f'multiply(nn.{rectifier}({CONV.format("%x")}), meta["s"])'
+    reason = f"the scale is not positive everywhere, and nn.{rectifier} lies before it"
+    stays(BackwardFoldScaleAxis(), body, reason, vector)
+
+
+def test_fold_bwd_negative_scale() -> None:
+    assert backward(f'multiply({CONV.format("%x")}, meta["s"])', MIXED) == [
+        "0 = multiply(w, const)",
+        "1 = nn.conv2d(x, 0)",
+        "1",
+    ]
+
+
+def test_fold_bwd_scalar() -> None:
+    assert len(backward(f"multiply({CONV.format('%x')}, 0.125f)")) == 3
+
+
+def test_fold_bwd_dense() -> None:
+    params = "%x: Tensor[(3, 5), float32], %w: Tensor[(8, 5), float32]"
+    body = 'multiply(nn.relu(nn.dense(%x, %w)), meta["row"])'
+    assert backward(body, POSITIVE, params)[:2] == ["0 = multiply(w, const)", "1 = nn.dense(x, 0)"]
+
+
+def test_fold_bwd_bias_add() -> None:
+    body = f'multiply(nn.bias_add({CONV.format("%x")}, meta["bias"]), meta["s"])'
+    assert backward(body, MIXED) == ["0 = multiply(w, const)", "1 = nn.conv2d(x, 0)", "2 = nn.bias_add(1, bias)", "2"]
+
+
+def test_fold_bwd_conv3d() -> None:
+    params = "%x: Tensor[(1, 3, 4, 5, 6), float32], %w: Tensor[(8, 3, 2, 3, 3), float32]"
+    assert len(backward('multiply(nn.conv3d(%x, %w), meta["volume"])', MIXED, params)) == 3
+
+
+def test_integers_stay() -> None:
+    params = "%x: Tensor[(1, 8, 6, 6), int8], %w: Tensor[(8, 8, 3, 3), int8]"
+    body = 'multiply(nn.conv2d(%x, %w, out_dtype="float32"), meta["s"])'
+    stays(BackwardFoldScaleAxis(), body, "nn.conv2d computes float32 from int8 and int8", params=params)
+
+
+def test_a_thousand_calls_without_recursion() -> None:
+    layer = "%{c} = add(%{d}, 1f); %{e} = nn.dense(%{c}, %w);"
+    steps = [layer.format(c=2 * i + 1, d=2 * i, e=2 * i + 2) for i in range(600)]
+    params = "%x: Tensor[(1, 4), float32], %w: Tensor[(4, 4), float32]"
+    text = f"def @main({params}) {{ %0 = nn.relu(%x); {' '.join(steps)} multiply(%1200, 2f) }}"
+    folded = BackwardFoldScaleAxis()(parse_module(text))
+    assert len(calls(folded.main.body)) == 1202
+    assert ForwardFoldScaleAxis()(folded) is folded
+
+
+# ---- a whole network --------------------------------------------------------------------------------------------
+
+
+def arrays_of(module: Module) -> int:
+    return sum(isinstance(node, Constant) and node.value.ndim > 0 for node in post_order(module.main.body))
+
+
+@pytest.mark.parametrize(("negative", "left"), [(False, 43), (True, 51)])
+def test_batch_norms_of_resnet_18_disappear(negative: bool, left: int) -> None:
+    """Of the parameters of the v2 graph 43 stay; more where a negative gamma stands before a rectifier."""
+    module, shapes = resnet.get_workload(num_layers=18, image_shape=(3, 40, 40), num_classes=10)
+    params = {name: _statistics(name, value, negative) for name, value in shapes.items()}
+    bound = Module(bind_params(module.main, params))
+    before = FoldConstant()(SimplifyInference()(bound))
+    folding = Sequential((BackwardFoldScaleAxis(), ForwardFoldScaleAxis(), FoldConstant()))
+    with PassContext(opt_level=2):
+        assert folding(before) is before, "it is a pass of level 3"
+    with PassContext(opt_level=3):
+        after = folding(before)
+    assert_same_numbers(before, after)
+    assert (arrays_of(before), arrays_of(after)) == (61, left)
+
+
+def _statistics(name: str, value: np.ndarray, negative: bool) -> np.ndarray:
+    """Non-trivial batch norms: gamma and variance away from 1, mean and beta away from 0."""
+    found = random_array(value.shape, len(name))
+    if name.endswith("var") or (name.endswith("gamma") and not negative):
+        return np.abs(found) + np.float32(0.5)
+    return found * np.float32(0.2) if value.ndim == 1 else np.asarray(value)
