@@ -1,8 +1,16 @@
 """Passes over the graph: pure functions from module to module, named as in Relay."""
 
 from minitvm.passes.alter_op_layout import AlterOpLayout
+from minitvm.passes.canonicalize_cast import CanonicalizeCast
+from minitvm.passes.canonicalize_ops import CanonicalizeOps
+from minitvm.passes.combine_parallel_conv2d import CombineParallelConv2D
+from minitvm.passes.combine_parallel_dense import CombineParallelBatchMatmul, CombineParallelDense
 from minitvm.passes.convert_layout import ConvertLayout
+from minitvm.passes.dead_code_elimination import DeadCodeElimination
+from minitvm.passes.eliminate_common_subexpr import EliminateCommonSubexpr
 from minitvm.passes.fold_constant import FoldConstant, fold_constant_expr
+from minitvm.passes.fold_scale_backward import BackwardFoldScaleAxis
+from minitvm.passes.fold_scale_forward import ForwardFoldScaleAxis
 from minitvm.passes.fuse_ops import FuseOps
 from minitvm.passes.infer_type import InferType, bind_module, bind_params
 from minitvm.passes.instrument import PassInfo, PassInstrument, PassLog, PassRecord, PassTiming, PrintIR
@@ -17,15 +25,28 @@ from minitvm.passes.manager import (
     module_pass,
     register_config,
 )
-from minitvm.passes.pipeline import default_pipeline
-from minitvm.passes.rule import Declined, Rule, apply_rules, rule, rule_pass
+from minitvm.passes.pipeline import FoldScaleAxis, default_pipeline
+from minitvm.passes.rule import Declined, Exactness, Replacement, Rule, RulePass, apply_rules, rule, rule_pass
+from minitvm.passes.simplify_expr import SimplifyExpr, SimplifyExprPostAlterOp
 from minitvm.passes.simplify_inference import SimplifyInference
+from minitvm.passes.verify import Verify
 
 __all__ = [
     "AlterOpLayout",
+    "BackwardFoldScaleAxis",
+    "CanonicalizeCast",
+    "CanonicalizeOps",
+    "CombineParallelBatchMatmul",
+    "CombineParallelConv2D",
+    "CombineParallelDense",
     "ConvertLayout",
+    "DeadCodeElimination",
     "Declined",
+    "EliminateCommonSubexpr",
+    "Exactness",
     "FoldConstant",
+    "FoldScaleAxis",
+    "ForwardFoldScaleAxis",
     "FunctionPass",
     "FuseOps",
     "InferType",
@@ -38,9 +59,14 @@ __all__ = [
     "PassRecord",
     "PassTiming",
     "PrintIR",
+    "Replacement",
     "Rule",
+    "RulePass",
     "Sequential",
+    "SimplifyExpr",
+    "SimplifyExprPostAlterOp",
     "SimplifyInference",
+    "Verify",
     "apply_rules",
     "bind_module",
     "bind_params",

@@ -8,7 +8,6 @@ from typing import Any, ParamSpec, Protocol, cast, overload
 
 from minitvm.errors import PassError
 from minitvm.ir.expr import Call, Expr, Function, Module
-from minitvm.ir.op import Op
 from minitvm.ir.visitor import rewrite
 from minitvm.passes.context import KNOWN_PASSES, PassContext, ask_instruments, closest, register_config
 from minitvm.passes.instrument import PassInfo
@@ -97,26 +96,36 @@ class FunctionPass(Pass):
 
 
 def map_functions(module: Module, transform: Callable[[Function], Function]) -> Module:
-    """``module`` with ``transform`` applied to its functions and their control-flow branches, not to fused groups."""
+    """``module`` with ``transform`` applied to each of its functions, those that they call and those that control
+    flow holds (branches, loop bodies), once each; not to fused groups."""
+    done: dict[Function, Function] = {}
+
+    def transformed(function: Function) -> Function:
+        if function.is_primitive:
+            return function
+        if function not in done:
+            done[function] = cast(
+                Function, rewrite(transform(function), lambda _, new: _with_functions(new, transformed))
+            )
+        return done[function]
+
     for name, function in module.functions.items():
-        if not function.is_primitive:
-            module = module.with_function(name, _with_branches(transform(function), transform))
+        module = module.with_function(name, transformed(function))
     return module
 
 
-def _with_branches(function: Function, transform: Callable[[Function], Function]) -> Function:
-    """``function`` with ``transform`` applied to the functions that its calls hold as attributes (If, Loop)."""
-
-    def visit(_: Expr, new: Expr) -> Expr:
-        if not isinstance(new, Call) or not isinstance(new.op, Op):
-            return new
-        branches = {k: v for k, v in new.op.attributes().items() if isinstance(v, Function)}
-        changed = {k: _with_branches(transform(v), transform) for k, v in branches.items()}
-        if all(changed[k] is v for k, v in branches.items()):
-            return new
-        return Call(new.op.with_attributes(**changed), new.args, span=new.span)
-
-    return cast(Function, rewrite(function, visit))
+def _with_functions(node: Expr, transformed: Callable[[Function], Function]) -> Expr:
+    """A call with the functions that it calls, or holds as attributes, transformed."""
+    if not isinstance(node, Call):
+        return node
+    if isinstance(node.op, Function):
+        function = transformed(node.op)
+        return node if function is node.op else Call(function, node.args, span=node.span)
+    held = {k: v for k, v in node.op.attributes().items() if isinstance(v, Function)}
+    changed = {k: transformed(v) for k, v in held.items()}
+    if all(changed[k] is v for k, v in held.items()):
+        return node
+    return Call(node.op.with_attributes(**changed), node.args, span=node.span)
 
 
 class Sequential(Pass):

@@ -3,26 +3,51 @@
 from __future__ import annotations
 
 from minitvm.passes.alter_op_layout import AlterOpLayout
+from minitvm.passes.canonicalize_cast import CanonicalizeCast
+from minitvm.passes.canonicalize_ops import CanonicalizeOps
+from minitvm.passes.combine_parallel_conv2d import CombineParallelConv2D
+from minitvm.passes.combine_parallel_dense import CombineParallelDense
+from minitvm.passes.dead_code_elimination import DeadCodeElimination
+from minitvm.passes.eliminate_common_subexpr import EliminateCommonSubexpr
 from minitvm.passes.fold_constant import FoldConstant
+from minitvm.passes.fold_scale_backward import BackwardFoldScaleAxis
+from minitvm.passes.fold_scale_forward import ForwardFoldScaleAxis
 from minitvm.passes.fuse_ops import FuseOps
 from minitvm.passes.infer_type import InferType, bind_module, bind_params
 from minitvm.passes.manager import Sequential
+from minitvm.passes.simplify_expr import SimplifyExpr, SimplifyExprPostAlterOp
 from minitvm.passes.simplify_inference import SimplifyInference
 from minitvm.target import MachineModel
 
-__all__ = ["bind_module", "bind_params", "default_pipeline"]
+__all__ = ["FoldScaleAxis", "bind_module", "bind_params", "default_pipeline"]
+
+
+def FoldScaleAxis() -> Sequential:
+    """Per-channel scales go into the weights before or after them."""
+    steps = (BackwardFoldScaleAxis(), ForwardFoldScaleAxis(), FoldConstant())
+    return Sequential(steps, opt_level=3, name="FoldScaleAxis")
 
 
 def default_pipeline(machine: MachineModel, kind: str = "llvm") -> Sequential:
     """The passes for a machine, gated by the current ``PassContext``; ``kind`` is the target's."""
     return Sequential(
         (
-            InferType(),
-            SimplifyInference(),
-            FoldConstant(fold_qnn=True),
-            AlterOpLayout(machine, kind),
-            FoldConstant(fold_qnn=True),
-            FuseOps(),
+            InferType(),  #                                   level 0
+            SimplifyInference(),  #                           level 0
+            EliminateCommonSubexpr(),  #                      level 3
+            CombineParallelConv2D(min_num_branches=3),  #     level 3
+            CombineParallelDense(3, to_batch=False),  #       level 3
+            FoldConstant(fold_qnn=True),  #                   level 2
+            FoldScaleAxis(),  #                               level 3
+            SimplifyExpr(),  #                                level 0: exact rules; 2: all
+            CanonicalizeCast(),  #                            level 3
+            CanonicalizeOps(),  #                             level 3
+            AlterOpLayout(machine, kind),  #                  level 3
+            FoldConstant(fold_qnn=True),  #                   level 2
+            SimplifyExprPostAlterOp(),  #                     level 0: exact rules; 2: all
+            FoldConstant(fold_qnn=True),  #                   level 2
+            DeadCodeElimination(),  #                         level 1
+            FuseOps(),  #                                     level 0: one operator a kernel; 1: groups
         ),
         name="default_pipeline",
     )

@@ -17,7 +17,7 @@ from enum import Enum
 from typing import Any, TypeAlias
 
 from minitvm.errors import PassError
-from minitvm.ir.expr import Expr, Function, Module, span_scope
+from minitvm.ir.expr import Call, Expr, Function, Module, span_scope
 from minitvm.ir.pattern import Pattern, capture_names, match
 from minitvm.ir.visitor import children, post_order, rebuild
 from minitvm.passes.context import KNOWN_PASSES
@@ -88,6 +88,15 @@ def _check_parameters(function: Callable[..., Replacement], pattern: Pattern) ->
         )
 
 
+def root_accepts(pattern: Pattern, node: Expr) -> bool:
+    """Whether a pattern can match a node of this kind, as far as the operator says."""
+    ops = getattr(pattern, "ops", None)  # patterns other than calls have none
+    op = getattr(node, "op", None)
+    if ops is None:
+        return True
+    return any(getattr(op, "name", None) == o if isinstance(o, str) else isinstance(op, o) for o in ops)
+
+
 @dataclass(frozen=True)
 class RuleEvent:
     """What a rule answered at a place: the reason why it declined, or ``None`` where it fired."""
@@ -109,6 +118,7 @@ class _Rewriting:
 
     def __init__(self, rules: Sequence[Rule], root: Function, log: list[RuleEvent]) -> None:
         self.rules = rules
+        self.candidates: dict[type[object], list[Rule]] = {}
         self.log = log
         self.order = post_order(root)
         self.uses: Counter[Expr] = Counter(child for node in self.order for child in children(node))
@@ -129,7 +139,7 @@ class _Rewriting:
 
     def _apply(self, node: Expr) -> Expr:
         """``node`` after the first rule that fires on it."""
-        for candidate in self.rules:
+        for candidate in self._rules_for(node):
             captures = match(candidate.pattern, node, self.uses)
             if captures is None:
                 continue
@@ -138,6 +148,13 @@ class _Rewriting:
             if isinstance(answer, Expr) and answer is not node:
                 return _same_type(candidate, node, answer)
         return node
+
+    def _rules_for(self, node: Expr) -> list[Rule]:
+        """The rules whose pattern may match a node of its kind; found once for each operator."""
+        kind = type(node.op) if isinstance(node, Call) else type(node)
+        if kind not in self.candidates:
+            self.candidates[kind] = [r for r in self.rules if root_accepts(r.pattern, node)]
+        return self.candidates[kind]
 
     def _count_operands(self, replacement: Expr) -> None:
         """Count the uses that nodes built by a rule make of their operands."""

@@ -18,6 +18,9 @@ from minitvm.ir.visitor import calls, children
 from minitvm.passes.instrument import PassInfo, PassInstrument
 
 RTOL = 1e-4
+DRAWS = (-1.0, 0.1)
+"""Lower bounds of the random floats: once signed, once positive (where roots are taken, signed ones give NaN)."""
+
 MAX_ELEMENTS = 1 << 24
 """Inputs larger than this are not drawn: the numbers of such a module are not compared."""
 
@@ -71,9 +74,15 @@ def compare_numbers(before: Module, after: Module, what: str, rtol: float = RTOL
     Modules whose inputs are untyped, unknown in shape or very large are not compared, nor those that cannot be
     evaluated before.
     """
-    inputs = random_inputs(before.main, seed)
-    if inputs is None or not all(_has_reference(c) for c in calls(before.main)):
+    if not all(_has_reference(c) for c in calls(before.main)):
         return
+    for low in DRAWS:
+        inputs = random_inputs(before.main, seed, low)
+        if inputs is not None:
+            _compare_on(before, after, inputs, what, rtol)
+
+
+def _compare_on(before: Module, after: Module, inputs: list[Any], what: str, rtol: float) -> None:
     expected = flatten(evaluate(before, *inputs))
     given = _arguments_for(before.main, after.main, inputs, what)
     found = flatten(evaluate(after, *given))
@@ -104,13 +113,13 @@ def _has_reference(call: Call) -> bool:
     return call.op.has_reference() and not call.op.stateful
 
 
-def random_inputs(function: Function, seed: int = 0) -> list[Any] | None:
+def random_inputs(function: Function, seed: int = 0, low: float = -1.0) -> list[Any] | None:
     """Random values for a function's parameters; ``None`` where a type is open or very large."""
     rng = np.random.default_rng(seed)
     types = [p.checked_type for p in function.params]
     if any(t is None or not t.is_static or _elements(t) > MAX_ELEMENTS for t in types):
         return None
-    return [random_value(t, rng) for t in types if t is not None]
+    return [random_value(t, rng, low) for t in types if t is not None]
 
 
 def _elements(type_: Type) -> int:
@@ -119,17 +128,17 @@ def _elements(type_: Type) -> int:
     return type_.size if isinstance(type_, TensorType) else 0
 
 
-def random_value(type_: Type, rng: np.random.Generator) -> Any:
-    """A random array of a type, or a tuple of them.  Floats lie in (0.1, 1.1): also where roots are taken of them."""
+def random_value(type_: Type, rng: np.random.Generator, low: float = -1.0) -> Any:
+    """A random array of a type, or a tuple of them.  Floats lie between ``low`` and 1.5, integers in 0 to 3."""
     if isinstance(type_, TupleType):
-        return tuple(random_value(field, rng) for field in type_.fields)
+        return tuple(random_value(field, rng, low) for field in type_.fields)
     assert isinstance(type_, TensorType), type_
     shape, dtype = type_.static_shape, np.dtype(type_.dtype)
     if dtype.kind == "b":
         return np.asarray(rng.random(shape) < 0.5)
     if dtype.kind in "iu":
         return np.asarray(rng.integers(0, 4, shape), dtype)
-    return np.asarray(rng.random(shape) + 0.1, dtype)
+    return np.asarray(rng.uniform(low, 1.5, shape), dtype)
 
 
 def flatten(value: Any) -> list[np.ndarray]:

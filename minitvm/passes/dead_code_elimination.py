@@ -1,0 +1,113 @@
+"""DeadCodeElimination: what can be dead in a dataflow graph.
+
+Without ``let`` a node that nobody uses is not in the graph at all.  Dead are: functions that nothing reachable calls,
+fields of a tuple that a function or a branch returns and nobody reads, parameters that this leaves unused, and
+tuples that are built only to be taken apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+from minitvm.ir.expr import Call, Expr, Function, Module, Tuple, TupleGetItem
+from minitvm.ir.ops.control import If
+from minitvm.ir.visitor import post_order, rewrite, simplify_projection, users
+from minitvm.passes.manager import ModulePass, PassContext, map_functions
+
+
+class DeadCodeElimination(ModulePass, opt_level=1):
+    """Drop unread results of called functions and of If, their unused parameters, and functions never called.
+
+    ``entries`` are the functions to keep whatever calls them.  Loops are left alone: a carried value that nobody
+    reads may steer the loop.
+    """
+
+    def __init__(self, entries: Sequence[str] = ("main",)) -> None:
+        self.entries = tuple(entries)
+
+    def transform_module(self, module: Module, context: PassContext) -> Module:
+        for entry in self.entries:
+            module[entry]
+        return _without_unused_functions(map_functions(module, drop_dead_fields), self.entries)
+
+
+def _without_unused_functions(module: Module, entries: Sequence[str]) -> Module:
+    reached = {f for entry in entries for f in _functions_in(module[entry])}
+    kept = {name: f for name, f in module.functions.items() if name in entries or f in reached}
+    return module if len(kept) == len(module.functions) else Module(kept)
+
+
+def _functions_in(function: Function) -> list[Function]:
+    """A function and all that it calls or holds, at any depth."""
+    found, pending = {function: None}, [function]
+    while pending:
+        for node in post_order(pending.pop().body):
+            for inner in _held(node):
+                if inner not in found:
+                    found[inner] = None
+                    pending.append(inner)
+    return list(found)
+
+
+def _held(node: Expr) -> list[Function]:
+    if isinstance(node, Function):
+        return [node]
+    if not isinstance(node, Call):
+        return []
+    if isinstance(node.op, Function):
+        return [node.op]
+    return [v for v in node.op.attributes().values() if isinstance(v, Function)]
+
+
+def drop_dead_fields(function: Function) -> Function:
+    """``function`` with the calls in it returning only what is read."""
+    read_by = users(function)
+    narrowed: dict[Expr, list[int]] = {}
+
+    def visit(old: Expr, new: Expr) -> Expr:
+        if isinstance(old, Call) and isinstance(new, Call):
+            fields = _read_fields(old, read_by[old])
+            narrow = None if fields is None else _narrowed(new, fields)
+            if narrow is not None and fields is not None:
+                narrowed[old] = fields
+                return narrow
+            return new
+        if isinstance(old, TupleGetItem) and isinstance(new, TupleGetItem) and old.tuple in narrowed:
+            return TupleGetItem(new.tuple, narrowed[old.tuple].index(old.index), span=new.span)
+        return simplify_projection(new)
+
+    return cast(Function, rewrite(function, visit))
+
+
+def _read_fields(call: Call, readers: list[Expr]) -> list[int] | None:
+    """The fields of a call's result that are read; ``None`` where all may be."""
+    fields = {r.index if isinstance(r, TupleGetItem) else None for r in readers}
+    return None if None in fields else sorted(f for f in fields if f is not None)
+
+
+def _narrowed(call: Call, fields: list[int]) -> Call | None:
+    """The call with only some fields of its result; ``None`` where it returns no others, or cannot do less."""
+    if isinstance(call.op, Function):
+        function = _keep_fields(call.op, fields)
+        return None if function is None else _without_unused_params(function, call)
+    if isinstance(call.op, If):
+        then, orelse = (_keep_fields(branch, fields) for branch in (call.op.then_branch, call.op.else_branch))
+        if then is not None and orelse is not None:
+            return Call(call.op.with_attributes(then_branch=then, else_branch=orelse), call.args, span=call.span)
+    return None
+
+
+def _keep_fields(function: Function, fields: list[int]) -> Function | None:
+    body = function.body
+    if not isinstance(body, Tuple) or len(fields) == len(body.fields):
+        return None
+    kept = Tuple([body.fields[i] for i in fields], span=body.span)
+    return Function(function.params, kept, function.attrs, span=function.span)
+
+
+def _without_unused_params(function: Function, call: Call) -> Call:
+    used = set(post_order(function.body))
+    kept = [(p, a) for p, a in zip(function.params, call.args, strict=True) if p in used]
+    small = Function([p for p, _ in kept], function.body, function.attrs, span=function.span)
+    return Call(small, [a for _, a in kept], span=call.span)

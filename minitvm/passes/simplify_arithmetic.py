@@ -1,0 +1,214 @@
+"""Rules of SimplifyExpr about arithmetic: identities, constants that meet, squares."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, cast
+
+import numpy as np
+
+from minitvm.ir import builder as ir
+from minitvm.ir.expr import Call, Constant, Expr
+from minitvm.ir.op import Op
+from minitvm.ir.pattern import Pattern, call, const, value
+from minitvm.passes.rule import Declined, Replacement, Rule, rule
+
+MAX_UNIFORM = 1 << 16
+"""Constants with more elements are not searched for being all the same."""
+
+
+def uniform(expr: Expr) -> Any:
+    """The one value that all elements of a constant or a fill have; ``None`` where there is none."""
+    if isinstance(expr, Constant):
+        array = expr.value
+        small = 0 < array.size <= MAX_UNIFORM
+        return array.flat[0] if small and bool((array == array.flat[0]).all()) else None
+    if isinstance(expr, Call) and isinstance(expr.op, Op) and expr.op.name in ("zeros", "ones"):
+        return np.asarray(expr.op.name == "ones", expr.dtype)[()]
+    if isinstance(expr, Call) and isinstance(expr.op, Op) and expr.op.name == "full":
+        return uniform(expr.args[0])
+    return None
+
+
+def is_float(expr: Expr) -> bool:
+    return expr.tensor_type.is_float
+
+
+def _unless_retyped(whole: Expr, kept: Expr) -> Replacement:
+    if whole.checked_type == kept.checked_type:
+        return kept
+    return Declined(f"it also changes {kept.checked_type} to {whole.checked_type}")
+
+
+def _fill(expected: float) -> Pattern:
+    """A constant or a fill of nothing but ``expected``."""
+    return value("fill", where=lambda e: (found := uniform(e)) is not None and found == expected)
+
+
+def _is_exact_zero(expr: Expr) -> bool:
+    """Whether adding a zero keeps every bit: in floats ``-0.0 + 0.0`` is ``0.0``, only ``-0.0`` adds nothing."""
+    return not is_float(expr) or bool(np.signbit(uniform(expr)))
+
+
+def _zero(exact: bool) -> Pattern:
+    def accepts(expr: Expr) -> bool:
+        found = uniform(expr)
+        return found is not None and found == 0 and _is_exact_zero(expr) == exact
+
+    return value("fill", where=accepts)
+
+
+@rule(call("add", value("x"), _zero(exact=True), name="whole"))
+def drop_added_zero(whole: Call, x: Expr, fill: Expr) -> Replacement:
+    return _unless_retyped(whole, x)
+
+
+@rule(call("add", value("x"), _zero(exact=False), name="whole"), exactness="reassociating")
+def drop_added_float_zero(whole: Call, x: Expr, fill: Expr) -> Replacement:
+    """``x + 0.0`` differs from ``x`` in the sign of a zero."""
+    return _unless_retyped(whole, x)
+
+
+@rule(call("subtract", value("x"), _fill(0), name="whole"))
+def drop_subtracted_zero(whole: Call, x: Expr, fill: Expr) -> Replacement:
+    if is_float(fill) and np.signbit(uniform(fill)):
+        return Declined("subtracting -0.0 turns -0.0 into 0.0")
+    return _unless_retyped(whole, x)
+
+
+@rule(call("multiply", value("x"), _fill(1), name="whole"))
+def drop_multiplied_one(whole: Call, x: Expr, fill: Expr) -> Replacement:
+    return _unless_retyped(whole, x)
+
+
+@rule(call("divide", value("x"), _fill(1), name="whole"))
+def drop_divided_one(whole: Call, x: Expr, fill: Expr) -> Replacement:
+    return _unless_retyped(whole, x)
+
+
+@rule(call("add", value("x"), value("x"), name="whole"))
+def add_to_itself(whole: Call, x: Expr) -> Expr:
+    """``x + x`` is ``x * 2``, to the bit."""
+    return x * Constant(np.asarray(2, whole.dtype))
+
+
+@rule(call("divide", value("a"), call("sqrt", value("b"))), exactness="reassociating")
+def divide_by_root(a: Expr, b: Expr) -> Expr:
+    """``a / sqrt(b)`` is ``a * rsqrt(b)``: the division moves to where there are fewer elements, or none."""
+    return a * cast(Expr, ir.rsqrt(b))
+
+
+@rule(call("multiply", call("add", value("x"), const("c1"), single_use=True), const("c2")), exactness="reassociating")
+def multiply_sum(x: Expr, c1: Constant, c2: Constant) -> Replacement:
+    """``(x + c1) * c2`` is ``x * c2 + c1 * c2``, so that the factor can go into what made x."""
+    if isinstance(x, Constant):
+        return Declined("all operands are constant; FoldConstant computes them")
+    product = _combined(np.multiply, c1, c2)
+    return product if isinstance(product, Declined) else x * c2 + product
+
+
+def _chained(op: str, ufunc: np.ufunc, exactness: str, floats: bool) -> Rule:
+    """``op(op(x, c1), c2)`` is ``op(x, c)``; for integers exactly, since they wrap around."""
+
+    def chain(x: Expr, c1: Constant, c2: Constant) -> Replacement:
+        if isinstance(x, Constant):
+            return Declined("all operands are constant; FoldConstant computes them")
+        combined = _combined(ufunc, c1, c2)
+        return combined if isinstance(combined, Declined) else cast(Expr, ir.call_op(op, x, combined))
+
+    chain.__name__ = f"{op}_constants_of_{'floats' if floats else 'integers'}"
+    inner = call(op, value("x"), const("c1", where=lambda c: is_float(c) == floats), single_use=True)
+    return rule(call(op, inner, const("c2")), exactness=exactness)(chain)
+
+
+def _combined(ufunc: np.ufunc, c1: Constant, c2: Constant) -> Constant | Declined:
+    """The constants as one, unless that is larger than both or no longer finite."""
+    with np.errstate(all="ignore"):
+        found = np.asarray(ufunc(c1.value, c2.value))
+    if found.size > max(c1.value.size, c2.value.size):
+        return Declined(f"{c1.type} and {c2.type} together are larger: {found.shape}")
+    if found.dtype.kind == "f" and not np.isfinite(found).all():
+        return Declined("the constants overflow together")
+    return Constant(found)
+
+
+def _leaves(expr: Expr, op: str) -> Iterator[Expr]:
+    """The operands of a tree of calls of ``op``."""
+    pending = [expr]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, Call) and isinstance(node.op, Op) and node.op.name == op:
+            pending.extend(reversed(node.args))
+        else:
+            yield node
+
+
+def _monomial(expr: Expr) -> tuple[float, tuple[Expr, ...]] | None:
+    """A product as its scalar factor and its two other factors."""
+    factor, rest = 1.0, []
+    for leaf in _leaves(expr, "multiply"):
+        if isinstance(leaf, Constant) and leaf.value.ndim == 0:
+            factor *= float(leaf.value)
+        else:
+            rest.append(leaf)
+    return (factor, tuple(rest)) if len(rest) == 2 else None
+
+
+_SUM_OF_PRODUCTS = call("add", call("add", call("multiply"), call("multiply")), call("multiply"), name="whole")
+
+
+@rule(_SUM_OF_PRODUCTS, exactness="approximate")
+def factor_binomial(whole: Call) -> Replacement:
+    """``a x² + b x y + c y²`` is ``a (x - r y) (x - s y)`` where its roots r and s are real.
+
+    Near a root the factors cancel differently: the error is bounded relative to the terms, not to the result.
+    """
+    terms = [_monomial(leaf) for leaf in _leaves(whole, "add")]
+    if len(terms) != 3 or None in terms or not is_float(whole):
+        return Declined("it is not a float sum of three products of two values")
+    coefficients: dict[frozenset[Expr], float] = {}
+    for factor, values in cast("list[tuple[float, tuple[Expr, ...]]]", terms):
+        coefficients[frozenset(values)] = coefficients.get(frozenset(values), 0.0) + factor
+    variables = list(dict.fromkeys(v for term in terms if term for v in term[1]))
+    if len(variables) != 2 or variables[0].checked_type != variables[1].checked_type:
+        return Declined("it is not a sum over two values of one type")
+    x, y = variables
+    return _factored(x, y, *(coefficients.get(frozenset(k), 0.0) for k in ((x,), (x, y), (y,))))
+
+
+def _factored(x: Expr, y: Expr, a: float, b: float, c: float) -> Replacement:
+    discriminant = b * b - 4 * a * c
+    if a == 0 or c == 0 or discriminant < 0:
+        return Declined(f"{a:g} x² + {b:g} x y + {c:g} y² has no real factors")
+
+    def factor(root: float) -> Expr:
+        return x + y * _scalar(-root, y)
+
+    low, high = ((-b + sign * discriminant**0.5) / (2 * a) for sign in (-1, 1))
+    first = factor(low)
+    product = first * (first if low == high else factor(high))
+    return product if a == 1 else product * _scalar(a, x)
+
+
+def _scalar(number: float, like: Expr) -> Constant:
+    return Constant(np.asarray(number, like.dtype))
+
+
+ADDED_CONSTANTS = (
+    _chained("add", np.add, "reassociating", floats=True),
+    _chained("add", np.add, "exact", floats=False),
+)
+RULES = (
+    drop_added_zero,
+    drop_added_float_zero,
+    drop_subtracted_zero,
+    drop_multiplied_one,
+    drop_divided_one,
+    add_to_itself,
+    divide_by_root,
+    multiply_sum,
+    _chained("multiply", np.multiply, "reassociating", floats=True),
+    _chained("multiply", np.multiply, "exact", floats=False),
+    *ADDED_CONSTANTS,
+    factor_binomial,
+)

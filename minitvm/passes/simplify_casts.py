@@ -1,0 +1,106 @@
+"""Rules of SimplifyExpr about dtypes: casts, clips that a dtype makes needless, argmax of quantized values."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import numpy as np
+
+from minitvm.ir import builder as ir
+from minitvm.ir.expr import Call, Constant, Expr
+from minitvm.ir.ops.elemwise import CastTo, Clip
+from minitvm.ir.pattern import call, scalar, value
+from minitvm.passes.rule import Declined, Replacement, rule
+
+_MANTISSA = {"float16": 11, "float32": 24, "float64": 53}
+
+
+def is_lossless(source: str, target: str) -> bool:
+    """Whether every value of ``source`` is one of ``target``: a wider dtype is not enough.
+
+    int8 to uint8 and int32 to float32 lose values though no byte; int64 to float64 loses too.
+    """
+    a, b = np.dtype(source), np.dtype(target)
+    if a == b or a.kind == "b":
+        return True
+    if a.kind in "iu" and b.kind == "f":
+        return 8 * a.itemsize - (a.kind == "i") <= _MANTISSA[target]
+    if a.kind in "iu" and b.kind in "iu":
+        return _range(source)[0] >= _range(target)[0] and _range(source)[1] <= _range(target)[1]
+    return a.kind == b.kind == "f" and a.itemsize <= b.itemsize
+
+
+def _range(dtype: str) -> tuple[int, int]:
+    return int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
+
+
+def _is_integer(expr: Expr) -> bool:
+    return np.dtype(expr.dtype).kind in "iu"
+
+
+@rule(call(CastTo, value("x"), name="cast_"))
+def drop_cast_to_same(cast_: Call, x: Expr) -> Replacement:
+    return x if x.dtype == cast_.dtype else Declined(f"{x.dtype} becomes {cast_.dtype}")
+
+
+@rule(call(CastTo, call(CastTo, value("x"), name="inner"), name="outer"))
+def merge_casts(outer: Call, inner: Call, x: Expr) -> Replacement:
+    """The first of two casts goes where it keeps every value, and the second then means the same."""
+    first, middle, last = x.dtype, inner.dtype, outer.dtype
+    if not is_lossless(first, middle):
+        return Declined(f"{first} to {middle} does not keep every value")
+    integers = all(np.dtype(d).kind in "iu" for d in (first, middle, last))
+    if not (integers or last == "bool" or last.startswith("float") or is_lossless(first, last)):
+        return Declined(f"{middle} to {last} and {first} to {last} differ outside of {last}'s range")
+    return x if first == last else cast(Expr, ir.call_op("cast", x, dtype=last))
+
+
+@rule(call(Clip, value("x"), name="clip"))
+def drop_clip_of_everything(clip: Call, x: Expr) -> Replacement:
+    op = cast(Clip, clip.op)
+    low, high = _range(x.dtype) if _is_integer(x) else (-np.inf, np.inf)
+    whole = op.a_min <= low and op.a_max >= high
+    return x if whole else Declined(f"[{op.a_min:g}, {op.a_max:g}] is less than {x.dtype} holds")
+
+
+@rule(call(CastTo, call(CastTo, call(Clip, name="clip", where=_is_integer), name="inner"), name="outer"))
+def drop_cast_within_clip(outer: Call, inner: Call, clip: Call) -> Replacement:
+    """``cast(cast(clip(x)))``: the first cast changes nothing where the clip's range fits its dtype."""
+    op, middle = cast(Clip, clip.op), inner.dtype
+    if np.dtype(middle).kind not in "iu":
+        return Declined(f"{middle} is not an integer dtype")
+    low, high = _range(middle)
+    if not low <= op.a_min <= op.a_max <= high:
+        return Declined(f"[{op.a_min:g}, {op.a_max:g}] does not fit {middle}")
+    return clip if outer.dtype == clip.dtype else cast(Expr, ir.call_op("cast", clip, dtype=outer.dtype))
+
+
+_DEQUANTIZED = call("qnn.dequantize", value("x"), scalar("scale"), scalar("zero"), name="dequantize")
+
+
+@rule(call(("argmax", "argmin", "argsort"), _DEQUANTIZED, name="arg"))
+def drop_dequantize_before_argmax(arg: Call, x: Expr, scale: Constant, zero: Constant, dequantize: Call) -> Replacement:
+    """A positive scale keeps the order."""
+    if not scale.value > 0:
+        return Declined(f"a scale of {scale.value} does not keep the order")
+    if not _is_injective(x, scale, zero, dequantize):
+        return Declined("different values dequantize to the same")
+    return Call(arg.op, (x,))
+
+
+def _is_injective(x: Expr, scale: Constant, zero: Constant, dequantize: Call) -> bool:
+    """Whether no two integers become the same float: differences of 1 survive the scale."""
+    if np.dtype(x.dtype).itemsize > 2:
+        return False
+    every: Any = np.arange(*_range(x.dtype)).astype(x.dtype)
+    found = np.asarray(cast(Any, dequantize.op).reference(every, scale.value, zero.value))
+    return bool((np.diff(found) > 0).all() and np.isfinite(found).all())
+
+
+RULES = (
+    drop_cast_to_same,
+    merge_casts,
+    drop_clip_of_everything,
+    drop_cast_within_clip,
+    drop_dequantize_before_argmax,
+)

@@ -1,0 +1,128 @@
+"""Checks for passes, rules and numbers; for minitvm's own tests and for research code alike.
+
+check_rewrite(drop_zero, before="def @main(%x: Tensor[(2,), float32]) { add(%x, 0f) }",
+                         after="def @main(%x: Tensor[(2,), float32]) { %x }")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from minitvm.errors import MiniTVMError
+from minitvm.ir.expr import Expr, Function, Module
+from minitvm.ir.parser import parse_module
+from minitvm.ir.structural import assert_structural_equal, structural_equal, structural_hash
+from minitvm.ir.verify import verify
+from minitvm.ir.visitor import calls
+from minitvm.passes import InferType, Pass, PassContext
+from minitvm.passes.rule import Rule, rule_pass
+from minitvm.passes.verify import RTOL, close, compare_numbers, difference
+
+Source = str | Module | Function | Expr
+Rewriter = Pass | Rule | Sequence[Rule]
+
+
+def as_module(source: Source, constants: Mapping[str, np.ndarray] | None = None) -> Module:
+    """A module from its text, a function, or an expression over its free variables; types inferred."""
+    if isinstance(source, str):
+        source = parse_module(source, constants)
+    return run_infer_type(source)
+
+
+def run_infer_type(source: Module | Function | Expr) -> Module:
+    """The module with all its variables typed."""
+    return InferType()(source if isinstance(source, Module) else Module.from_expr(source))
+
+
+def run_opt_pass(source: Source, passes: Rewriter, opt_level: int = 3, **context: Any) -> Module:
+    """The module after a pass, a rule or a list of rules, which run whatever their level."""
+    with PassContext(opt_level=opt_level, **context):
+        return as_pass(passes)(as_module(source))
+
+
+def as_pass(passes: Rewriter) -> Pass:
+    if isinstance(passes, Pass):
+        return passes
+    rules = [passes] if isinstance(passes, Rule) else list(passes)
+    return rule_pass(*rules, name="+".join(r.name for r in rules))
+
+
+def check_rewrite(
+    passes: Rewriter,
+    before: Source,
+    after: Source,
+    *,
+    constants: Mapping[str, np.ndarray] | None = None,
+    rtol: float = RTOL,
+    **context: Any,
+) -> Module:
+    """Assert that a pass turns ``before`` into ``after``, with the same numbers, and leaves its input alone.
+
+    ``constants`` are what ``meta["name"]`` stands for in the texts; ``context`` goes to :class:`PassContext`
+    (level 3 by default).  Returns the module that the pass made.
+    """
+    given, expected = as_module(before, constants), as_module(after, constants)
+    found = _run_checked(passes, given, rtol, context)
+    try:
+        assert_structural_equal(found, expected)
+    except MiniTVMError as error:
+        raise AssertionError(f"{error.message}\n--- expected\n{expected}\n--- found\n{found}") from error
+    have, want = (len(calls(*m.functions.values())) for m in (found, expected))
+    assert have == want, f"{have} calls where {want} are expected: a shared node was computed twice\n{found}"
+    return found
+
+
+def check_unchanged(
+    passes: Rewriter, source: Source, *, constants: Mapping[str, np.ndarray] | None = None, **context: Any
+) -> None:
+    """Assert that a pass does not fire: the module comes back as the same object."""
+    given = as_module(source, constants)
+    found = _run_checked(passes, given, RTOL, context)
+    assert found is given, f"{'rebuilt for nothing' if structural_equal(found, given) else 'changed'}:\n{found}"
+
+
+def _run_checked(passes: Rewriter, given: Module, rtol: float, context: dict[str, Any]) -> Module:
+    hash_before = structural_hash(given)
+    with PassContext(**{"opt_level": 3, **context}):
+        found = as_pass(passes)(given)
+    assert structural_hash(given) == hash_before, "the pass changed the module that it was given"
+    verify(found)
+    assert_same_numbers(given, found, rtol=rtol)
+    return found
+
+
+def assert_same_numbers(a: Source, b: Source, rtol: float = RTOL, seed: int = 0) -> None:
+    """Assert that two modules compute the same on random inputs, signed and positive."""
+    try:
+        compare_numbers(as_module(a), as_module(b), "the rewrite", rtol, seed)
+    except MiniTVMError as error:
+        raise AssertionError(str(error)) from error
+
+
+def assert_allclose(actual: Any, desired: Any, rtol: float = 1e-5, atol: float = 1e-7) -> None:
+    """Assert that arrays (or anything with ``.numpy()``) agree: same shape, elements to ``atol + rtol * |desired|``."""
+    have, want = (np.asarray(x.numpy() if hasattr(x, "numpy") else x) for x in (actual, desired))
+    assert have.shape == want.shape, f"the shape is {have.shape}, expected {want.shape}"
+    np.testing.assert_allclose(have, want, rtol=rtol, atol=atol)
+
+
+def assert_close_to_scale(actual: Any, desired: Any, rtol: float = RTOL) -> None:
+    """Assert that arrays agree to ``rtol`` of the largest magnitude, with the same shape and dtype."""
+    have, want = (np.asarray(x.numpy() if hasattr(x, "numpy") else x) for x in (actual, desired))
+    assert close(have, want, rtol), difference(have, want)
+
+
+__all__ = [
+    "as_module",
+    "as_pass",
+    "assert_allclose",
+    "assert_close_to_scale",
+    "assert_same_numbers",
+    "check_rewrite",
+    "check_unchanged",
+    "run_infer_type",
+    "run_opt_pass",
+]
