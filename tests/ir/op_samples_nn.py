@@ -258,6 +258,32 @@ QUANTIZED = [
     row("qnn.dequantize", ints(3, 5, dtype="int8"), floats(dtype="float16"), _zeros(dtype="int8"), out_dtype="float16"),
 ]
 
+EMPTY = [
+    _conv(_C2, (0, 3, 5, 5), (4, 3, 3, 3), padding=1),
+    _conv(_C2, (0, 4, 5, 5), (4, 1, 3, 3), groups=4),
+    _conv("nn.conv2d_transpose", (0, 3, 4, 4), (3, 2, 3, 3)),
+    row("nn.dense", floats(0, 5), floats(4, 5)),
+    row("nn.dense", floats(3, 0), floats(4, 0)),
+    row("nn.batch_matmul", floats(0, 2, 5), floats(1, 4, 5)),
+    row("nn.max_pool2d", floats(0, 2, 4, 4), pool_size=2),
+    row("nn.avg_pool2d", floats(0, 2, 4, 4), pool_size=2, padding=1),
+    row("nn.global_avg_pool2d", floats(0, 3, 4, 5)),
+    row("nn.softmax", floats(0, 3)),
+    row("nn.softmax", floats(3, 0)),
+    row("nn.log_softmax", floats(2, 0)),
+    row("nn.relu", floats(0, 3)),
+    _norm("nn.layer_norm", (0, 8), 8),
+    _batch_norm((0, 3, 2, 2), 3),
+    row("nn.lrn", floats(0, 4, 3, 3)),
+    row("nn.pad", floats(0, 2), pad_width=((1, 1), (0, 0))),
+    row(_RESIZE, floats(0, 2, 3, 3), size=(5, 5)),
+    row("nn.depth_to_space", floats(0, 4, 2, 2), block_size=2),
+    row("layout_transform", floats(0, 8, 2, 3), src_layout="NCHW", dst_layout="NCHW4c"),
+    _recurrent("nn.lstm", 0, 2, 3, 4, floats(2, 3), floats(2, 3)),
+    _recurrent("nn.gru", 3, 0, 3, 3, floats(9), floats(0, 3)),
+    row("qnn.quantize", floats(0, 3), floats(low=0.1), _zeros(dtype="int8")),
+]
+
 SAMPLES: list[Sample] = [
     *CONVOLUTIONS,
     *TRANSPOSED,
@@ -270,4 +296,5 @@ SAMPLES: list[Sample] = [
     *RESIZES,
     *PADS,
     *QUANTIZED,
+    *EMPTY,
 ]

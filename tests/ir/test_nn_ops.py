@@ -343,6 +343,11 @@ ERRORS: list[tuple[Callable[[], Any], str, str | None]] = [
         None,
     ),
     (
+        lambda: nn.global_max_pool2d(_v("x", 1, 3, 0, 4)),
+        "nn.global_max_pool2d: the input has no pixels: Tensor[(1, 3, 0, 4), float32]",
+        None,
+    ),
+    (
         _lstm((5, 2, 16), (12, 3)),
         "nn.lstm: xw has 16 features but the weight has 4 gates of 3: Tensor[(5, 2, 16), float32]",
         None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -193,12 +194,13 @@ def _correlate(
     spans = [dilated(k, d) for k, d in zip(kernel, dilation, strict=True)]
     extents = [(p - span) // s + 1 for p, span, s in zip(padded.shape[2:], spans, strides, strict=True)]
     split = w.reshape(groups, filters // groups, per_group, *kernel)
-    out = np.zeros((n, groups, filters // groups, int(np.prod(extents))), x.dtype)
+    pixels = math.prod(extents)
+    out = np.zeros((n, groups, filters // groups, pixels), x.dtype)
     for tap in np.ndindex(*kernel):
         starts = [t * d for t, d in zip(tap, dilation, strict=True)]
         steps = [slice(a, a + (e - 1) * s + 1, s) for a, e, s in zip(starts, extents, strides, strict=True)]
         window, place = (slice(None), slice(None), *steps), (..., *tap)
-        patch = padded[window].reshape(n, groups, per_group, -1)
+        patch = padded[window].reshape(n, groups, per_group, pixels)
         factor = split[place]
         out += factor * patch if per_group == 1 else factor @ patch
     return out.reshape(n, filters, *extents)

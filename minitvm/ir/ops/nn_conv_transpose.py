@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -132,11 +133,11 @@ class ConvTranspose(Op):
             for p, s, k, d, extra in zip(pixels, self.strides, kernel, self.dilation, self.output_padding, strict=True)
         ]
         out = np.zeros((n, self.groups * per_group, *full), x.dtype)
-        flat = x.reshape(n, self.groups, channels // self.groups, -1)
+        flat = x.reshape(n, self.groups, channels // self.groups, math.prod(pixels))
         split = w.reshape(self.groups, channels // self.groups, per_group, *kernel).swapaxes(1, 2)
         for tap in np.ndindex(*kernel):
             place = (..., *tap)
-            spread = (split[place] @ flat).reshape(n, -1, *pixels)
+            spread = (split[place] @ flat).reshape(n, self.groups * per_group, *pixels)
             steps = [
                 slice(t * d, t * d + (p - 1) * s + 1, s)
                 for t, d, p, s in zip(tap, self.dilation, pixels, self.strides, strict=True)

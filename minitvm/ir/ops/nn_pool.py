@@ -259,6 +259,8 @@ class GlobalPool2d(Op):
 
     def infer(self, data: TensorType) -> TensorType:
         layout = _check_layout(self, self.layout, "HW", data)
+        if any(data.shape[d] == 0 for d in self._pixels(layout)):
+            raise self.reject(f"the input has no pixels: {data}")
         return data.with_shape(tuple(1 if d in self._pixels(layout) else n for d, n in enumerate(data.shape)))
 
     @staticmethod
