@@ -8,10 +8,10 @@ import numpy as np
 import onnx
 
 from minitvm.errors import TypeInferenceError
-from minitvm.frontend.onnx_node import OnnxNode, place_of
+from minitvm.frontend.onnx_node import OnnxNode, emit, normalize_axis, place_of, rank
 from minitvm.frontend.onnx_registry import onnx_op
 from minitvm.ir.builder import call_op
-from minitvm.ir.expr import Call, Constant, Expr, Function, Var
+from minitvm.ir.expr import Call, Constant, Expr, Function, Tuple, Var
 from minitvm.ir.types import TensorType, TupleType, tensor_fields
 from minitvm.ir.visitor import children, post_order, rebuild, substitute
 
@@ -129,3 +129,49 @@ def _joined(node: OnnxNode, graph: onnx.GraphProto, position: int, before: Tenso
         raise node.fail(f"carried value {name!r} goes in as {before} and comes out as {after}")
     pairs = zip(before.shape, after.shape, strict=True)
     return before.with_shape(tuple(a if a == b else None for a, b in pairs))
+
+
+@onnx_op("Scan", since=9)
+def scan(node: OnnxNode) -> list[Expr]:
+    """A loop of known length: each step takes one slice of the scanned inputs; its results are stacked."""
+    importer, scope = node.control
+    graph, count = node.require("body"), node.require("num_scan_inputs")
+    states = [node[i] for i in range(len(node.inputs) - count)]
+    sequences = [_ordered(node, i, node[len(states) + i], "scan_input", count) for i in range(count)]
+    steps = sequences[0].shape[0]
+    head = [Var("step", TensorType((), "int64")), Var("going", TensorType((), "bool"))]
+    carried = [Var(graph.input[i].name, state.type) for i, state in enumerate(states)]
+    whole = [Var(f"{graph.input[len(states) + i].name}_sequence", s.type) for i, s in enumerate(sequences)]
+    slices = [emit("take", sequence, head[0], axis=0, mode="clip") for sequence in whole]
+    body, taken = importer.function(graph, scope, [*carried, *slices])
+    results = list(body.fields) if isinstance(body, Tuple) else [body]
+    function = Function([*head, *carried, *whole, *taken.values()], Tuple([head[1], *results]))
+    values = [Constant(np.asarray(steps)), Constant(np.asarray(True)), *states, *sequences, *taken]
+    found = list(call_op("control.loop", *values, body=function, num_carried=len(states)))
+    stacked = found[len(states) :]
+    outputs = [_unordered(node, i, value, steps, len(stacked)) for i, value in enumerate(stacked)]
+    return [*found[: len(states)], *outputs]
+
+
+def _axis_and_direction(node: OnnxNode, kind: str, position: int, count: int) -> tuple[int, bool]:
+    axes = node.attr(f"{kind}_axes") or [0] * count
+    return axes[position], bool((node.attr(f"{kind}_directions") or [0] * count)[position])
+
+
+def _ordered(node: OnnxNode, position: int, value: Expr, kind: str, count: int) -> Expr:
+    """A scanned input with the scanned axis in front, the first step first."""
+    axis, backwards = _axis_and_direction(node, kind, position, count)
+    axis = normalize_axis(node, axis, rank(value))
+    if axis:
+        value = emit("transpose", value, axes=(axis, *(d for d in range(rank(value)) if d != axis)))
+    return emit("reverse", value, axis=0) if backwards else value
+
+
+def _unordered(node: OnnxNode, position: int, value: Expr, steps: int, count: int) -> Expr:
+    """Stacked results, now of known length, with the scanned axis where the attributes want it."""
+    axis, backwards = _axis_and_direction(node, "scan_output", position, count)
+    value = emit("reshape", value, newshape=(steps, *value.tensor_type.shape[1:]), allowzero=True)
+    value = emit("reverse", value, axis=0) if backwards else value
+    axis = normalize_axis(node, axis, rank(value))
+    order = [*range(1, axis + 1), 0, *range(axis + 1, rank(value))]
+    return emit("transpose", value, axes=tuple(order)) if axis else value

@@ -125,7 +125,8 @@ class Importer:
         return known is not None or has_definition(node, version, self.supports)
 
     def opset_of(self, node: onnx.NodeProto) -> int:
-        return self.opsets.get(normal_domain(node.domain), 1)
+        domain = normal_domain(node.domain)
+        return self.opsets.get(domain, 1 if domain else onnx.defs.onnx_opset_version())
 
     def run(self, shapes: dict[str, Sequence[int | None]], dtypes: dict[str, str]) -> tuple[Module, dict[str, Any]]:
         graph = self.proto.graph
@@ -155,10 +156,10 @@ class Importer:
         """The outputs of a branch that is taken for certain."""
         return self.import_graph(graph, Scope(scope))
 
-    def function(self, graph: onnx.GraphProto, scope: Scope, params: Sequence[Var]) -> tuple[Expr, dict[Expr, Var]]:
-        """The body of a branch or loop over ``params`` (its own inputs), and the variables for values from outside."""
+    def function(self, graph: onnx.GraphProto, scope: Scope, inputs: Sequence[Expr]) -> tuple[Expr, dict[Expr, Var]]:
+        """The body of a branch or loop for its ``inputs``, and the variables for values from outside."""
         inner = Scope(scope, is_function=True)
-        inner.values.update({value.name: param for value, param in zip(graph.input, params, strict=False)})
+        inner.values.update({value.name: given for value, given in zip(graph.input, inputs, strict=False)})
         outputs = self.import_graph(graph, inner)
         body = outputs[0] if len(outputs) == 1 else Tuple(outputs)
         return body, inner.captured
@@ -206,7 +207,8 @@ class Importer:
         body = definition_of(node)
         scope = Scope()
         scope.values.update({n: v for n, v in zip(body.input, node.inputs, strict=False) if v is not None})
-        outer, self.opsets = self.opsets, {normal_domain(o.domain): int(o.version) for o in body.opset_import}
+        imports = {normal_domain(o.domain): int(o.version) for o in body.opset_import}
+        outer, self.opsets = self.opsets, {**self.opsets, **imports}
         absent = set(body.input) - set(scope.values)
         try:
             check_supported(body, self.supports)

@@ -130,8 +130,8 @@ def _layer(node: OnnxNode) -> Layer:
         raise node.misfit(f"the input and both weights must have 3 dimensions: {found}")
     x = emit("transpose", node[0], axes=(1, 0, 2)) if node.attr("layout", 0) else node[0]
     layer = Layer(node, x, node[2].shape[2], directions)
-    lengths = node.known(4)
-    if node.get(4) is not None and (lengths is None or np.any(lengths != x.shape[0])):
+    lengths = None if node.get(4) is None else node.constant(4, "sequence_lens")
+    if lengths is not None and np.any(lengths != x.shape[0]):
         raise node.fail("sequence_lens shorter than the input is not supported", "pad the sequences, or cut the input")
     return layer
 
