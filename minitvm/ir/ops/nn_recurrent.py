@@ -23,6 +23,8 @@ def _sigmoid(x: np.ndarray) -> np.ndarray:
 class Recurrent(Op):
     """A layer over (steps, batch, features).  ``reverse`` walks the steps backwards; results stay in input order."""
 
+    lowered_by_template = True
+
     fusion = Fusion.OPAQUE
     reverse: bool = False
 
