@@ -12,6 +12,7 @@ from minitvm.errors import PassError
 from minitvm.ir.expr import Function, Module
 from minitvm.ir.layout import Layout
 from minitvm.ir.op import OPS, Op
+from minitvm.ir.visitor import rebuild
 from minitvm.passes.layout_moves import Keep, Move, Placement, Site, calling
 from minitvm.passes.layout_rewriter import LayoutNote, LayoutRewriter
 from minitvm.passes.manager import ModulePass, PassContext
@@ -75,8 +76,10 @@ def _convert(site: Site, desired: Sequence[str]) -> Placement | Keep:
         wanted.append(_kernel(site, desired))
     if any(not Layout(a).compatible(Layout(b)) for a, b in zip(now, wanted, strict=True)):
         return Keep(f"{' and '.join(now)} cannot become {' and '.join(wanted)}")
-    moves = [Move.of(a, b) for a, b in zip(now, wanted, strict=True)]
+    moves = [None if a == b else Move.of(a, b) for a, b in zip(now, wanted, strict=True)]
     args = (*moves, *(None for _ in site.call.args[len(moves) :]))
+    if now == wanted:  # it gets its arguments as they were, whatever its producers hold
+        return Placement(args, None, lambda operands: rebuild(site.call, operands))
     return Placement(args, moves[0], calling(site.op.with_attributes(**dict(zip(names, wanted, strict=True)))))
 
 
