@@ -25,10 +25,11 @@ from minitvm.passes.pipeline import bind_params, default_pipeline
 from minitvm.runtime.cache import KernelCache
 from minitvm.runtime.checks import listing
 from minitvm.runtime.control import HostFunction, branch_functions
+from minitvm.runtime.cpu_tag import tag_of
 from minitvm.runtime.entry import entry_text
 from minitvm.runtime.executor import GraphModule
 from minitvm.runtime.graph import HOST, Program, read_program, without_kernels
-from minitvm.runtime.library import Contents, HostCall, Library, tag_of
+from minitvm.runtime.library import Contents, HostCall, Library
 from minitvm.runtime.memory import plan_memory
 from minitvm.runtime.metadata import group_metadata
 from minitvm.runtime.ndarray import CUDA_HINT, CUDA_NOT_YET, Device, NDArray, aligned, cpu
@@ -280,11 +281,13 @@ def _announce(found: tuple[HostCall, ...], strict: bool) -> None:
         return
     lines = list(dict.fromkeys(str(call) for call in found))
     shown = [*lines[:8], *([f"... and {len(lines) - 8} more"] if len(lines) > 8 else [])]
-    message = f"{len(found)} operator{'s' if len(found) > 1 else ''} would run in Python instead of in kernels"
+    what = f"{len(found)} operator{'s' if len(found) > 1 else ''}"
     if strict:
+        message = f"{what} would run in Python instead of in kernels"
         raise CompilerError(message, where=shown, hint="build with strict=False to allow it")
+    message = f"{what} run{'s' if len(found) == 1 else ''} in Python instead of in kernels"
     warnings.warn(
-        "\n  | ".join([message.replace("would run", "run"), *shown]) + "\n  = hint: library.host_calls lists them",
+        "\n  | ".join([message, *shown]) + "\n  = hint: library.host_calls lists them",
         HostCallWarning,
         stacklevel=3,
     )

@@ -21,26 +21,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from minitvm import config
-from minitvm.codegen.llvm.compile import host
 from minitvm.errors import LibraryError
 from minitvm.runtime.control import HostFunction
+from minitvm.runtime.cpu_tag import CpuTag, check_cpu
 from minitvm.runtime.graph import from_json, to_json
 from minitvm.runtime.host_text import host_from_json, host_to_json
-from minitvm.runtime.library import Contents, CpuTag, HostCall, Library, tag_of
+from minitvm.runtime.library import Contents, HostCall, Library
 from minitvm.runtime.memory import Plan
 from minitvm.runtime.param_dict import load_arrays, save_param_dict
 
 FORMAT = "minitvm-library"
 FORMAT_VERSION = 1
-
-_NOT_CODE = frozenset({
-    "64bit", "cldemote", "clflushopt", "clwb", "clzero", "cx8", "enqcmd", "fsgsbase", "fxsr", "hreset", "invpcid",
-    "lwp", "movdir64b", "movdiri", "mwaitx", "pconfig", "pku", "prfchw", "ptwrite", "rdpid", "rdpru", "rtm", "sahf",
-    "serialize", "sgx", "shstk", "tsxldtrk", "uintr", "vzeroupper", "waitpkg", "wbnoinvd", "xsave", "xsavec",
-    "xsaveopt", "xsaves",
-})  # fmt: skip
-"""Features that kernels make no use of, so that a machine without them may still run the code."""
-
 
 # --- writing --------------------------------------------------------------------------------------------------
 
@@ -123,7 +114,7 @@ def from_bytes(data: bytes, name: str) -> Contents:
     manifest = _checked_manifest(members.pop("manifest.json", None), name)
     _check_members(manifest["members"], members, name)
     cpu = CpuTag(manifest["cpu"]["triple"], manifest["cpu"]["name"], tuple(manifest["cpu"]["features"]))
-    _check_cpu(cpu, tag_of(host()), name)
+    check_cpu(cpu, name)
     return _assemble(manifest, members, cpu, name)
 
 
@@ -173,20 +164,6 @@ def _check_members(expected: Mapping[str, Any], members: Mapping[str, bytes], na
             raise LibraryError(f"{name} is altered: {member} has {len(data)} bytes, not {want['bytes']}", hint=hint)
         if hashlib.sha256(data).hexdigest() != want["sha256"]:
             raise LibraryError(f"{name} is altered: the contents of {member} do not match their hash", hint=hint)
-
-
-def _check_cpu(made_for: CpuTag, here: CpuTag, name: str) -> None:
-    hint = "compile the model again on this machine, or for it: minitvm compile --target 'llvm -mcpu=...'"
-    if made_for.triple.split("-")[0] != here.triple.split("-")[0]:
-        raise LibraryError(f"{name} was compiled for {made_for.triple}, this machine is {here.triple}", hint=hint)
-    lacking = [f for f in made_for.features if f not in here.features and f not in _NOT_CODE]
-    if lacking:
-        more = f" and {len(lacking) - 6} more" if len(lacking) > 6 else ""
-        raise LibraryError(
-            f"{name} was compiled for {made_for.name}; this machine's CPU, {here.name}, "
-            f"lacks {', '.join(lacking[:6])}{more}",
-            hint=hint,
-        )
 
 
 def _assemble(manifest: dict[str, Any], members: dict[str, bytes], cpu: CpuTag, name: str) -> Contents:

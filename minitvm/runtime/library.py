@@ -14,6 +14,7 @@ from minitvm.errors import LibraryError, TargetError
 from minitvm.ir.expr import Module, Span
 from minitvm.runtime.control import HostFunction
 from minitvm.runtime.cpu import NativeCode
+from minitvm.runtime.cpu_tag import CpuTag, check_cpu
 from minitvm.runtime.entry import Segment, steps_of
 from minitvm.runtime.graph import Graph, to_json
 from minitvm.runtime.instance import Instance
@@ -22,7 +23,6 @@ from minitvm.runtime.ndarray import CUDA_HINT, CUDA_NOT_YET, Device, cpu
 from minitvm.runtime.param_dict import save_param_dict
 
 if TYPE_CHECKING:
-    from minitvm.codegen.llvm.compile import Cpu
     from minitvm.runtime.debug import DebugHandle
 
 LIBMOD_NAME = "default"
@@ -40,22 +40,6 @@ class HostCall:
     def __str__(self) -> str:
         origin = f" (from ONNX node {', '.join(map(repr, self.span))})" if self.span else ""
         return f"{self.op}{origin}: {self.reason}"
-
-
-@dataclass(frozen=True)
-class CpuTag:
-    """The CPU that object code was made for."""
-
-    triple: str
-    name: str
-    features: tuple[str, ...]
-    """Instruction sets that the code may use, without ``+``."""
-
-
-def tag_of(cpu: Cpu) -> CpuTag:
-    """The CPU as a library's manifest names it."""
-    features = sorted(f[1:] for f in cpu.features.split(",") if f.startswith("+"))
-    return CpuTag(cpu.triple, cpu.name, tuple(features))
 
 
 @dataclass(frozen=True)
@@ -132,6 +116,7 @@ class Library:
         if not where.exist:
             message = CUDA_NOT_YET if where.kind != "cpu" else f"there is no device {where}"
             raise TargetError(message, hint=CUDA_HINT if where.kind != "cpu" else "use minitvm.cpu(0)")
+        check_cpu(self.contents.cpu, "the library")
         return Instance(self, where, num_threads)
 
     def _create_debug(self, name: str = LIBMOD_NAME, device: Device | None = None) -> DebugHandle:
