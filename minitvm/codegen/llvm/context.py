@@ -27,32 +27,78 @@ class Place:
 
 @dataclass
 class Context:
-    """The writer, the loop variables' values, and the lanes and mask of the vectorized loop around, if any."""
+    """The writer, the loop variables' values, and the lanes and mask of the vectorized loop around, if any.
+
+    Values of expressions are remembered by identity, in *frames*: each binding of a loop variable, each block and each
+    statement opens one.  A value goes into the deepest frame that it depends on and is forgotten with it.
+    """
 
     w: Writer
     machine: MachineModel
-    env: dict[LoopVar, Affine] = field(default_factory=dict)
+    read_only: frozenset[Buffer] = frozenset()
     places: dict[Buffer, Place] = field(default_factory=dict)
     lanes: int = 0
     lane: Atom | None = None
     mask: Val | None = None
     memo: dict[int, Value] = field(default_factory=dict)
-    trail: list[int] = field(default_factory=list)
+    levels: dict[int, int] = field(default_factory=dict)
+    frames: list[list[int]] = field(default_factory=lambda: [[]])
+    block_level: int = 0
     atoms: dict[str, Atom] = field(default_factory=dict)
     dummy: str | None = None
 
-    def remember(self, key: int, value: Value) -> None:
+    @property
+    def top(self) -> int:
+        return len(self.frames) - 1
+
+    def remember(self, key: int, value: Value, level: int) -> None:
+        """``value`` holds while frame ``level`` is open, and in the current block."""
+        level = max(level, self.block_level)
         self.memo[key] = value
-        self.trail.append(key)
+        self.levels[key] = level
+        self.frames[level].append(key)
 
     @contextmanager
     def statement(self) -> Iterator[None]:
-        """Values of expressions found inside are forgotten after it: a store may have changed them."""
-        mark = len(self.trail)
-        yield
-        for key in self.trail[mark:]:
-            del self.memo[key]
-        del self.trail[mark:]
+        """A frame: what memory holds may be different after it."""
+        self.frames.append([])
+        try:
+            yield
+        finally:
+            for key in self.frames.pop():
+                del self.memo[key]
+
+    @contextmanager
+    def bound(self, var: LoopVar, value: Affine) -> Iterator[None]:
+        """A frame in which a loop variable has a value."""
+        with self.statement():
+            self.memo[id(var)] = value
+            self.levels[id(var)] = self.top
+            self.frames[-1].append(id(var))
+            yield
+
+    @contextmanager
+    def block(self) -> Iterator[None]:
+        """A frame whose registers are not visible after it."""
+        outer = self.block_level
+        with self.statement():
+            self.block_level = self.top
+            try:
+                yield
+            finally:
+                self.block_level = outer
+
+    @contextmanager
+    def when(self, condition: str) -> Iterator[None]:
+        """What is written inside runs where the ``i1`` holds."""
+        with self.w.when(condition), self.block():
+            yield
+
+    @contextmanager
+    def counted(self, start: str, stop: str, bounds: tuple[int, int], plain: bool) -> Iterator[Atom]:
+        """A loop; see :meth:`Writer.counted`."""
+        with self.w.counted(start, stop, bounds, plain) as counter, self.block():
+            yield counter
 
     @contextmanager
     def masked(self, mask: Val) -> Iterator[None]:

@@ -7,7 +7,7 @@ calls vectorized become vector instructions here, unrolled ones are written out,
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TypeAlias
 
 from minitvm.codegen.llvm import express, index, memory
@@ -52,7 +52,7 @@ class _Emitter:
     def __init__(self, kernel: Kernel, machine: MachineModel) -> None:
         self.kernel, self.machine = kernel, machine
         self.w = Writer()
-        self.c = Context(self.w, machine)
+        self.c = Context(self.w, machine, frozenset(kernel.inputs))
         self.workspace: Workspace = plan_workspace(kernel)
         self.bases: dict[tuple[Buffer, int], str] = {}
         for number_, buffer in enumerate(kernel.params):
@@ -109,7 +109,7 @@ class _Emitter:
     def _alone(self, *stmts: Stmt) -> None:
         if not stmts:
             return
-        with self.w.when(self.w.pure("icmp eq i64 %thread, 0")):
+        with self.c.when(self.w.pure("icmp eq i64 %thread, 0")):
             for stmt in stmts:
                 self.stmt(stmt)
 
@@ -130,11 +130,10 @@ class _Emitter:
             return
         start, stop = self._chunk(total)
         with (
-            self.w.when(self.w.op(f"icmp slt i64 {start}, {stop}")),
-            self.w.counted(start, stop, (0, total - 1), _is_shaped(loop)) as counter,
+            self.c.when(self.w.op(f"icmp slt i64 {start}, {stop}")),
+            self.c.counted(start, stop, (0, total - 1), _is_shaped(loop)) as counter,
         ):
-            self._bind_flat(loops, of_atom(counter))
-            self.stmt(body)
+            self._divided(loops, of_atom(counter), body)
 
     def _chunk(self, total: int) -> tuple[str, str]:
         w = self.w
@@ -143,17 +142,17 @@ class _Emitter:
         start, stop = (w.pure(f"udiv i64 {end}, %threads") for end in ends)
         return start, stop
 
-    def _bind_flat(self, loops: list[For], position: Affine) -> None:
-        for part in reversed(loops):
-            extent = number(_constant_extent(part))
-            last = part is loops[0]
-            found = position if last else index.binary(self.c, "floormod", position, extent)
-            assert isinstance(found, Affine)
-            self.c.env[part.var] = found
-            if not last:
-                rest = index.binary(self.c, "floordiv", position, extent)
-                assert isinstance(rest, Affine)
+    def _divided(self, loops: list[For], position: Affine, body: Stmt) -> None:
+        """Run the body where the loops' variables are the digits of ``position``."""
+        with ExitStack() as frames:
+            for part in reversed(loops[1:]):
+                extent = number(_constant_extent(part))
+                digit, rest = (index.binary(self.c, op, position, extent) for op in ("floormod", "floordiv"))
+                assert isinstance(digit, Affine) and isinstance(rest, Affine)
+                frames.enter_context(self.c.bound(part.var, digit))
                 position = rest
+            frames.enter_context(self.c.bound(loops[0].var, position))
+            self.stmt(body)
 
     # --- what one thread does ---------------------------------------------------------------------------------
 
@@ -205,10 +204,10 @@ class _Emitter:
             if chosen is not None:
                 run(chosen)
             return
-        with self.w.when(condition.text):
+        with self.c.when(condition.text):
             run(then)
         if orelse is not None:
-            with self.w.when(express.negate(self.c, condition).text):
+            with self.c.when(express.negate(self.c, condition).text):
                 run(orelse)
 
     # --- loops ------------------------------------------------------------------------------------------------
@@ -228,8 +227,8 @@ class _Emitter:
 
     def _unrolled(self, loop: For) -> None:
         for value in range(_constant_extent(loop)):
-            self.c.env[loop.var] = number(value)
-            self.stmt(loop.body)
+            with self.c.bound(loop.var, number(value)):
+                self.stmt(loop.body)
 
     def _counted(self, loop: For, run: Run) -> None:
         with self.c.statement():
@@ -239,15 +238,14 @@ class _Emitter:
         if extent.hi <= 0:
             return
         if extent.is_const and extent.const == 1:
-            self.c.env[loop.var] = number(0)
-            run(loop.body)
+            with self.c.bound(loop.var, number(0)):
+                run(loop.body)
             return
         stop = index.scalar(self.c, extent)
         with self._entered(extent, stop):
             bounds = (0, min(extent.hi, 2**63 - 1) - 1)
             plain = bool(self.c.lanes) or _is_shaped(loop)
-            with self.w.counted("0", stop, bounds, plain) as counter:
-                self.c.env[loop.var] = of_atom(counter)
+            with self.c.counted("0", stop, bounds, plain) as counter, self.c.bound(loop.var, of_atom(counter)):
                 run(loop.body)
 
     @contextmanager
@@ -256,7 +254,7 @@ class _Emitter:
         if extent.lo >= 1:
             yield
             return
-        with self.w.when(self.w.pure(f"icmp sgt i64 {stop}, 0")):
+        with self.c.when(self.w.pure(f"icmp sgt i64 {stop}, 0")):
             yield
 
     def _vectorized(self, loop: For) -> None:
@@ -271,8 +269,6 @@ class _Emitter:
             self._in_pieces(loop, extent)
         except NotVectorizable:
             self.w.restore(saved)
-            self.c.memo.clear()
-            self.c.trail.clear()
             self._counted(loop, self.stmt)
 
     def _in_pieces(self, loop: For, extent: int) -> None:
@@ -286,18 +282,17 @@ class _Emitter:
             for k in range(whole):
                 self._lanes(loop, number(k * piece), piece)
         else:
-            with self.w.counted("0", str(whole), (0, whole - 1), True) as counter:
+            with self.c.counted("0", str(whole), (0, whole - 1), True) as counter:
                 self._lanes(loop, of_atom(counter).times(piece), piece)
         if extent % piece:
             self._lanes(loop, number(whole * piece), extent % piece)
 
     def _lanes(self, loop: For, start: Affine, lanes: int) -> None:
         if lanes == 1:
-            self.c.env[loop.var] = start
-            self.stmt(loop.body)
+            with self.c.bound(loop.var, start):
+                self.stmt(loop.body)
             return
-        with self.c.in_lanes(lanes) as lane:
-            self.c.env[loop.var] = start.plus(of_atom(lane))
+        with self.c.in_lanes(lanes) as lane, self.c.bound(loop.var, start.plus(of_atom(lane))):
             self.stmt(loop.body)
 
     # --- memory -----------------------------------------------------------------------------------------------

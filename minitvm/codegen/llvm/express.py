@@ -7,24 +7,35 @@ from minitvm.codegen.llvm.context import Context
 from minitvm.codegen.llvm.spell import type_text
 from minitvm.codegen.llvm.values import Affine, Val, Value, number
 from minitvm.errors import CompilerError
-from minitvm.ir.loop import Binary, Cast, Const, Intrin, Load, LoopExpr, LoopVar, Select, expr_children
+from minitvm.ir.loop import Binary, Cast, Const, Intrin, Load, LoopExpr, Select, expr_children
 
 
 def evaluate(c: Context, expr: LoopExpr) -> Value:
-    """The value of ``expr`` here.  Shared nodes are written once a statement; depth costs no stack."""
+    """The value of ``expr`` here.  Shared nodes are written once; depth costs no stack."""
+    memo = c.memo
+    if id(expr) in memo:
+        return memo[id(expr)]
     stack = [expr]
     while stack:
         node = stack[-1]
-        if id(node) in c.memo:
+        if id(node) in memo:
             stack.pop()
             continue
-        waiting = [child for child in _operands(node) if id(child) not in c.memo]
+        waiting = [child for child in _operands(node) if id(child) not in memo]
         if waiting:
-            stack.extend(reversed(waiting))
+            stack.extend(waiting)
             continue
         stack.pop()
-        c.remember(id(node), _node(c, node))
-    return c.memo[id(expr)]
+        value = _node(c, node)
+        c.remember(id(node), value, _level(c, node))
+    return memo[id(expr)]
+
+
+def _level(c: Context, node: LoopExpr) -> int:
+    """The frame that a value belongs to: its operands', or the innermost where it reads what a store may change."""
+    if isinstance(node, Select) or (isinstance(node, Load) and (c.mask is not None or node.buffer not in c.read_only)):
+        return c.top
+    return max((c.levels[id(child)] for child in expr_children(node)), default=0)
 
 
 def register(c: Context, expr: LoopExpr) -> Val:
@@ -41,8 +52,6 @@ def _node(c: Context, node: LoopExpr) -> Value:
     match node:
         case Const(value, dtype):
             return number(int(value)) if dtype == "int64" else arith.literal(value, dtype)
-        case LoopVar():
-            return c.env[node]
         case Load(buffer, indices):
             return memory.load(c, buffer, [c.memo[id(i)] for i in indices])
         case Binary(op, lhs, rhs):
@@ -150,7 +159,7 @@ def _branch(c: Context, condition: Val, node: Select) -> Value:
 
 def _arm(c: Context, side: LoopExpr) -> tuple[Val, str]:
     """A side's value in as many lanes as the loop has, and the block it is in."""
-    with c.statement(), c.w.scope():
+    with c.w.scope(), c.block():
         value = arith.splat(c.w, register(c, side), c.lanes) if c.lanes else register(c, side)
         return value, c.w.block
 

@@ -10,7 +10,7 @@ from minitvm.codegen.llvm.arith import typed
 from minitvm.codegen.llvm.context import Context, NotVectorizable
 from minitvm.codegen.llvm.index import lane_values
 from minitvm.codegen.llvm.spell import BYTES, mangled, memory_text
-from minitvm.codegen.llvm.values import Affine, Lanes, Val, Value, number, of_atom
+from minitvm.codegen.llvm.values import Affine, Lanes, Val, Value, number, of_atom, weighted_sum
 from minitvm.ir.loop import Buffer
 
 
@@ -41,10 +41,7 @@ def flatten(c: Context, buffer: Buffer, index: Sequence[Value]) -> Affine | Lane
 
 
 def _dot(buffer: Buffer, index: Sequence[Affine]) -> Affine:
-    total = number(buffer.offset)
-    for value, stride in zip(index, buffer.row_major_strides, strict=True):
-        total = total.plus(value, stride)
-    return total
+    return weighted_sum(index, buffer.row_major_strides, buffer.offset)
 
 
 def pointer(c: Context, buffer: Buffer, flat: Affine) -> str:
@@ -98,8 +95,13 @@ def _load_scalar(c: Context, buffer: Buffer, flat: Affine, mask: Val | None = No
     address = pointer(c, buffer, flat)
     if mask is not None:
         address = c.w.pure(f"select i1 {any_lane(c, mask).text}, ptr {address}, ptr {c.scratch()}")
-    text = c.w.op(f"load {memory_text(buffer.dtype)}, ptr {address}, align {BYTES[buffer.dtype]}")
-    return _from_memory(c, text, buffer.dtype)
+    return _read(c, buffer, memory_text(buffer.dtype), address, BYTES[buffer.dtype])
+
+
+def _read(c: Context, buffer: Buffer, kind: str, address: str, align: int, lanes: int = 0) -> Val:
+    """A plain load; what nobody writes is read once."""
+    text = f"load {kind}, ptr {address}, align {align}"
+    return _from_memory(c, c.w.pure(text) if buffer in c.read_only else c.w.op(text), buffer.dtype, lanes)
 
 
 def any_lane(c: Context, mask: Val) -> Val:
@@ -112,7 +114,7 @@ def _load_vector(c: Context, buffer: Buffer, first: Affine, lanes: int, mask: Va
     address, kind = pointer(c, buffer, first), memory_text(buffer.dtype, lanes)
     align = _alignment(buffer, first)
     if mask is None:
-        return _from_memory(c, c.w.op(f"load {kind}, ptr {address}, align {align}"), buffer.dtype, lanes)
+        return _read(c, buffer, kind, address, align, lanes)
     symbol = f"@llvm.masked.load.{_memory_mangled(buffer.dtype, lanes)}.p0"
     c.w.declare(symbol, f"declare {kind} {symbol}(ptr, <{lanes} x i1>, {kind})")
     text = c.w.op(f"call {kind} {symbol}(ptr align {align} {address}, {typed(mask)}, {kind} zeroinitializer)")
@@ -182,7 +184,7 @@ def _store_uniform(c: Context, buffer: Buffer, flat: Affine, value: Val) -> None
     if c.mask is None:
         _store_one(c, buffer, flat, value)
         return
-    with c.w.when(any_lane(c, c.mask).text):
+    with c.when(any_lane(c, c.mask).text):
         _store_one(c, buffer, flat, value)
 
 

@@ -40,22 +40,35 @@ class Atom:
 class Affine:
     """``sum(factor * atom) + const`` with the range of its values; ``step`` is what one lane adds."""
 
-    __slots__ = ("const", "hi", "lo", "step", "terms")
+    __slots__ = ("_range", "const", "step", "terms")
 
     def __init__(self, terms: Mapping[Atom, int], const: int) -> None:
-        kept = [(a, f) for a, f in terms.items() if f]
+        kept = [term for term in terms.items() if term[1]]
         if len(kept) > 1:
             kept.sort(key=_by_order)
         self.terms: tuple[tuple[Atom, int], ...] = tuple(kept)
         self.const = const
-        self.step = 0
-        lo = hi = const
-        for atom, factor in kept:
-            lo += factor * (atom.lo if factor > 0 else atom.hi)
-            hi += factor * (atom.hi if factor > 0 else atom.lo)
-            if atom.lanes:
-                self.step = factor
-        self.lo, self.hi = lo, hi
+        self.step = sum(factor for atom, factor in kept if atom.lanes)
+        self._range: tuple[int, int] | None = None
+
+    @property
+    def range(self) -> tuple[int, int]:
+        """The smallest and the largest value."""
+        if self._range is None:
+            lo = hi = self.const
+            for atom, factor in self.terms:
+                lo += factor * (atom.lo if factor > 0 else atom.hi)
+                hi += factor * (atom.hi if factor > 0 else atom.lo)
+            self._range = lo, hi
+        return self._range
+
+    @property
+    def lo(self) -> int:
+        return self.range[0]
+
+    @property
+    def hi(self) -> int:
+        return self.range[1]
 
     @property
     def is_const(self) -> bool:
@@ -102,6 +115,16 @@ def of_atom(atom: Atom) -> Affine:
     return Affine({atom: 1}, 0)
 
 
+def weighted_sum(values: Sequence[Affine], factors: Sequence[int], const: int) -> Affine:
+    """``sum(value * factor) + const``."""
+    terms: dict[Atom, int] = {}
+    for value, factor in zip(values, factors, strict=True):
+        const += value.const * factor
+        for atom, f in value.terms:
+            terms[atom] = terms.get(atom, 0) + f * factor
+    return Affine(terms, const)
+
+
 Lanes: TypeAlias = list[Affine]
 """An ``int64`` value that is no linear function of the lane: one scalar per lane."""
 
@@ -110,7 +133,3 @@ Value: TypeAlias = "Val | Affine | Lanes"
 
 def as_lanes(value: Affine | Lanes, lanes: int) -> Lanes:
     return value if isinstance(value, list) else [value.lane(i) for i in range(lanes)]
-
-
-def union_range(values: Sequence[Affine]) -> tuple[int, int]:
-    return min(v.lo for v in values), max(v.hi for v in values)
