@@ -145,6 +145,18 @@ class Var(Expr):
         self._init(type_, span)
 
 
+def _frozen(value: Any) -> np.ndarray:
+    """``value`` as an array that nobody can write to; copied where somebody else could."""
+    array = np.asarray(value)
+    owner = array
+    while isinstance(owner.base, np.ndarray) and not owner.flags.writeable:
+        owner = owner.base
+    if owner.flags.writeable and (owner is not array or array is value or array.base is not None):
+        array = array.copy()
+    array.setflags(write=False)
+    return array
+
+
 class Constant(Expr):
     """An array known at compile time; made read-only."""
 
@@ -154,10 +166,7 @@ class Constant(Expr):
     """The parameter's name in the model, kept for the reader; two constants may share one."""
 
     def __init__(self, value: Any, name: str | None = None, span: Span | None = None) -> None:
-        array = np.asarray(value)
-        if array.flags.writeable:
-            array = array.copy() if array.base is not None or isinstance(value, np.ndarray) else array
-            array.setflags(write=False)
+        array = _frozen(value)
         object.__setattr__(self, "value", array)
         object.__setattr__(self, "name", name)
         self._init(type_of(array), span)
@@ -307,7 +316,10 @@ def _check_arity(call: Call, least: int, most: int | None) -> None:
     if given < least or (most is not None and given > most):
         name = call.op.name if isinstance(call.op, Op) else "function"
         expected = str(least) if least == most else f"at least {least}" if most is None else f"{least} to {most}"
-        raise TypeInferenceError(f"{name}: takes {expected} arguments, {given} given", where=describe_call(call))
+        raise TypeInferenceError(
+            f"{name}: takes {expected} {'argument' if most == 1 else 'arguments'}, {given} given",
+            where=describe_call(call),
+        )
 
 
 def describe_call(call: Call) -> list[str]:
