@@ -1,0 +1,155 @@
+"""The thread team and the native entry: every thread takes part, barriers where they are needed, nothing hangs."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from minitvm.codegen.llvm.compile import compile_object, host
+from minitvm.errors import ConfigError
+from minitvm.ir.types import TensorType
+from minitvm.runtime.cpu import NativeCode
+from minitvm.runtime.entry import HostStep, Segment, barriers_before, steps_of
+from minitvm.runtime.graph import HOST, Graph, Node
+from minitvm.runtime.memory import plan_memory
+from minitvm.runtime.team import Team, physical_cores, resolve_threads, team
+
+BUMP = """
+define void @bump(ptr %slots, i64 %thread, i64 %threads, ptr %barrier) {
+  %counts = load ptr, ptr %slots
+  %at = getelementptr i64, ptr %counts, i64 %thread
+  %n = load i64, ptr %at
+  %n1 = add i64 %n, %threads
+  store i64 %n1, ptr %at
+  ret void
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def bump() -> NativeCode:
+    return NativeCode([compile_object(BUMP, host())], ["bump"])
+
+
+def run(code: NativeCode, threads: int, times: int, pause: float = 0.0) -> list[int]:
+    counts = np.zeros(8, np.int64)
+    slots = (ctypes.c_void_p * 1)(counts.ctypes.data)
+    for _ in range(times):
+        team(threads).run(code.address("bump"), ctypes.addressof(slots))
+        time.sleep(pause) if pause else None
+    return list(counts[:threads] // threads)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 5])
+def test_every_thread_runs_once_per_run(bump: NativeCode, threads: int) -> None:
+    assert run(bump, threads, 300) == [300] * threads
+
+
+def test_sleeping_workers_are_woken(bump: NativeCode) -> None:
+    assert run(bump, 3, 15, pause=0.004) == [15] * 3
+
+
+def test_calls_from_several_threads_take_turns(bump: NativeCode) -> None:
+    found: list[list[int]] = []
+    callers = [threading.Thread(target=lambda: found.append(run(bump, 2, 200))) for _ in range(4)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    assert found == [[200, 200]] * 4
+
+
+def test_a_team_stops_its_threads() -> None:
+    own = Team(3)
+    own.stop()
+    assert not any(worker.is_alive() for worker in own._workers)
+
+
+AFTER_FORK = """
+import os, sys, numpy as np, minitvm
+from minitvm import relay
+x = relay.var("x", shape=(64, 64))
+module = minitvm.GraphModule(minitvm.build(relay.Function([x], relay.exp(x)), num_threads=2)["default"](None, 2))
+value = np.random.default_rng(0).standard_normal((64, 64)).astype("float32")
+module.run(x=value)
+child = os.fork()
+module.run(x=value)
+good = np.allclose(module.get_output(0).numpy(), np.exp(value), rtol=1e-5)
+if child == 0:
+    os._exit(0 if good else 1)
+sys.exit(0 if good and os.waitpid(child, 0)[1] == 0 else 1)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
+def test_a_forked_child_runs_and_both_processes_end() -> None:
+    subprocess.run([sys.executable, "-W", "ignore", "-c", AFTER_FORK], check=True, timeout=60)
+
+
+def test_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MINITVM_NUM_THREADS", "3")
+    assert resolve_threads(None) == 3 and resolve_threads(2) == 2
+    assert resolve_threads(0) == physical_cores() >= 1
+    monkeypatch.setenv("MINITVM_NUM_THREADS", "many")
+    with pytest.raises(ConfigError, match=r"^MINITVM_NUM_THREADS is 'many', not an integer\n"):
+        resolve_threads(None)
+    for wrong in (-1, 1.5, True, 10**6):
+        with pytest.raises(ConfigError) as error:
+            resolve_threads(wrong)  # type: ignore[arg-type]
+        assert str(error.value) == (
+            f"num_threads is {wrong!r}, not a whole number from 0 to 1024\n"
+            "  = hint: 0 or None is one thread per physical core"
+        )
+
+
+# --- the native entry -------------------------------------------------------------------------------------------
+
+T = (TensorType((64,), "int8"),)
+
+
+def graph(*kernels: tuple[str, tuple[int, ...]], heads: tuple[int, ...]) -> Graph:
+    nodes = [Node("x", "", (), T)]
+    nodes += [Node(f"n{i}", func, tuple((n, 0) for n in inputs), T) for i, (func, inputs) in enumerate(kernels, 1)]
+    return Graph(tuple(nodes), tuple((h, 0) for h in heads))
+
+
+def barriers(found: Graph, workspaces: dict[int, int] | None = None) -> set[int]:
+    sizes = workspaces or {}
+    nodes = [i for i, node in enumerate(found.nodes) if node.is_kernel]
+    return barriers_before(found, plan_memory(found, sizes), sizes, nodes)
+
+
+def test_a_barrier_stands_between_a_kernel_and_what_reads_it() -> None:
+    assert barriers(graph(("k", (0,)), ("k", (1,)), ("k", (2,)), heads=(3,))) == {2, 3}
+
+
+def test_independent_kernels_need_none() -> None:
+    assert barriers(graph(("k", (0,)), ("k", (0,)), ("k", (0,)), ("k", (1, 2, 3)), heads=(4,))) == {4}
+
+
+def test_memory_that_is_used_again_needs_one() -> None:
+    """Node 3 reads only the input but overwrites what node 2 has read."""
+    found = graph(("k", (0,)), ("k", (1,)), ("k", (0,)), ("k", (2, 3)), heads=(4,))
+    plan = plan_memory(found)
+    assert plan.offsets[3] == plan.offsets[1]
+    assert 3 in barriers(found)
+
+
+def test_workspaces_count_as_written() -> None:
+    found = graph(("k", (0,)), ("k", (0,)), heads=(1, 2))
+    assert barriers(found) == set()
+    shared = plan_memory(found, {1: 128, 2: 128}).workspaces
+    assert shared[1] == shared[2]
+    assert barriers(found, {1: 128, 2: 128}) == {2}
+
+
+def test_host_calls_cut_segments_and_reshapes_vanish() -> None:
+    found = graph(("k", (0,)), ("__nop", (1,)), ("k", (2,)), (HOST, (3,)), ("k", (4,)), heads=(5,))
+    assert steps_of(found) == [Segment("segment_0", (1, 3)), HostStep(4), Segment("segment_1", (5,))]

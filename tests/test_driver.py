@@ -1,0 +1,150 @@
+"""build: levels, reports, progress, shared kernels, and what it refuses."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import minitvm
+from minitvm import relay
+from minitvm.errors import CompilerError, ConfigError, InputError, PassError, TargetError
+from minitvm.kernels import group_text
+from minitvm.passes.instrument import PassTiming
+
+RNG = np.random.default_rng(31)
+
+
+def network() -> tuple[relay.Module, dict[str, np.ndarray]]:
+    """Two convolutions with batch norm, a residual, pooling, dense, softmax."""
+    x = relay.var("x", shape=(1, 4, 10, 10))
+    params: dict[str, np.ndarray] = {}
+
+    def weight(name: str, *shape: int) -> relay.Var:
+        params[name] = np.asarray(RNG.uniform(0.2, 0.9, shape) * RNG.choice([-1, 1], shape), "float32")
+        return relay.var(name, shape=shape)
+
+    def block(data: relay.Expr, name: str) -> relay.Expr:
+        y = relay.nn.conv2d(data, weight(f"{name}_w", 8, int(data.shape[1]), 3, 3), padding=(1, 1))
+        norm = [weight(f"{name}_{part}", 8) for part in ("gamma", "beta", "mean", "var")]
+        params[f"{name}_var"] = np.abs(params[f"{name}_var"])
+        return relay.nn.relu(relay.nn.batch_norm(y, *norm)[0])
+
+    first = block(x, "a")
+    y = relay.add(block(first, "b"), first)
+    flat = relay.nn.batch_flatten(relay.nn.max_pool2d(y, pool_size=(2, 2), strides=(2, 2)))
+    out = relay.nn.softmax(relay.multiply(relay.nn.dense(flat, weight("d", 6, 200)), relay.const(0.05)))
+    return relay.Module.from_expr(out), params
+
+
+MODULE, PARAMS = network()
+X = RNG.standard_normal((1, 4, 10, 10)).astype("float32")
+
+
+def run(library: minitvm.Library, **inputs: np.ndarray) -> np.ndarray:
+    module = minitvm.GraphModule(library["default"]())
+    module.run(**inputs)
+    return module.get_output(0).numpy()
+
+
+@pytest.fixture(scope="module")
+def reference() -> np.ndarray:
+    from minitvm.ir.evaluate import evaluate
+
+    return np.asarray(evaluate(MODULE, *[{"x": X, **PARAMS}[p.name] for p in MODULE.main.params]))
+
+
+@pytest.mark.parametrize("level", [0, 1, 2, 3])
+def test_every_level_agrees(level: int, reference: np.ndarray) -> None:
+    np.testing.assert_allclose(run(minitvm.build(MODULE, "llvm", PARAMS, level), x=X), reference, rtol=1e-5, atol=1e-6)
+    with minitvm.PassContext(opt_level=level):
+        unbound = minitvm.build(MODULE)
+    np.testing.assert_allclose(run(unbound, x=X, **PARAMS), reference, rtol=1e-5, atol=1e-6)
+
+
+def test_level_and_passes_of_the_context_count() -> None:
+    kernels = []
+    for level in (0, 3):
+        with minitvm.PassContext(opt_level=level):
+            kernels.append(sum(n.is_kernel for n in minitvm.build(MODULE, params=PARAMS).graph.nodes))
+    assert kernels[0] > kernels[1]
+    timing = PassTiming()
+    with minitvm.PassContext(opt_level=2, instruments=[timing]):
+        minitvm.build(MODULE, params=PARAMS, opt_level=1)
+    assert "FuseOps" in timing.render() and "FoldConstant" not in timing.render()
+
+
+def test_a_kernel_used_twice_is_compiled_once() -> None:
+    x = relay.var("x", shape=(3, 5))
+    y = relay.annotation.stop_fusion(relay.tanh(x))
+    z = relay.annotation.stop_fusion(relay.tanh(y))
+    library = minitvm.build(relay.Function([x], relay.tanh(z)))
+    assert sum(node.is_kernel for node in library.graph.nodes) == 3
+    assert len(library.report.groups) == 1
+    value = RNG.standard_normal((3, 5)).astype("float32")
+    np.testing.assert_allclose(run(library, x=value), np.tanh(np.tanh(np.tanh(value))), rtol=1e-5, atol=1e-6)
+
+
+def test_the_report_shows_every_stage() -> None:
+    seen: list[tuple[int, int, str]] = []
+    library = minitvm.build(MODULE, "llvm", PARAMS, 3, on_progress=lambda *step: seen.append(step), trace=True)
+    report = library.report
+    assert [done for done, _, _ in seen] == list(range(1, len(report.groups) + 1))
+    assert {name for _, _, name in seen} == set(report.groups) == set(library.function_metadata)
+    assert {"passes", "memory plan"} <= set(report.seconds)
+    assert "FuseOps" in [step.name for step in report.steps]
+    assert all(step.before is not None and step.after is not None for step in report.steps)
+    symbol = next(s for s, g in report.groups.items() if "conv2d" in s)
+    assert symbol in str(report.kernel(symbol))
+    assert f"@{symbol}(" in report.llvm_ir(symbol) or f'@"{symbol}"(' in report.llvm_ir(symbol)
+    assert symbol in report.assembly(symbol)
+    with pytest.raises(CompilerError, match=r"^there is no kernel 'conv'\n  = hint: kernels: "):
+        report.kernel("conv")
+
+
+def test_group_text_tells_groups_apart() -> None:
+    x = relay.var("x", shape=(2, 3))
+
+    def text(body: relay.Expr) -> str:
+        return group_text(relay.Function([x], body))
+
+    bodies = [
+        relay.add(x, relay.const(1.0)),
+        relay.add(x, relay.const(2.0)),
+        relay.add(relay.const(1.0), x),
+        relay.add(x, relay.const(np.float64(1.0).astype("float32").reshape(1))),
+        relay.multiply(x, relay.const(1.0)),
+        relay.sum(x, axis=(0,)),
+        relay.sum(x, axis=(1,)),
+        relay.exp(relay.exp(x)),
+    ]
+    assert len({text(body) for body in bodies}) == len(bodies)
+    assert text(relay.add(x, relay.const(1.0))) == text(bodies[0])
+
+
+def test_what_build_refuses() -> None:
+    with pytest.raises(
+        TargetError, match=r"^unknown option '-mcpus=x' of target 'llvm'\n  = hint: did you mean 'mcpu'"
+    ):
+        minitvm.build(MODULE, "llvm -mcpus=x")
+    with pytest.raises(TargetError) as error:
+        minitvm.build(MODULE, "cuda -arch=sm_90")
+    assert str(error.value) == (
+        "this build of minitvm runs kernels on the CPU only\n"
+        "  | target: cuda -arch=sm_90\n"
+        "  = hint: use target 'llvm'; the CUDA C of every kernel can be printed with `minitvm show --stage cuda` "
+        "or minitvm.codegen.cuda.emit.emit_cuda"
+    )
+    with pytest.raises(InputError, match=r"^there is no parameter 'nothing' to bind\n"):
+        minitvm.build(MODULE, params={"nothing": X})
+    with pytest.raises(ConfigError, match=r"^opt_level is -1\n"):
+        minitvm.build(MODULE, opt_level=-1)
+    with pytest.raises(PassError, match=r"^disabled_pass: there is no pass 'FuseOp'\n"):
+        minitvm.PassContext(disabled_pass=["FuseOp"])
+
+
+def test_a_library_runs_on_more_threads_than_it_was_scheduled_for(reference: np.ndarray) -> None:
+    library = minitvm.build(MODULE, "llvm", PARAMS, 3, num_threads=1)
+    for threads in (1, 2, 4):
+        module = minitvm.GraphModule(library["default"](None, threads))
+        module.run(x=X)
+        np.testing.assert_allclose(module.get_output(0).numpy(), reference, rtol=1e-5, atol=1e-6)

@@ -1,0 +1,107 @@
+"""The import order of docs/design.md, and which room may import which package."""
+
+from __future__ import annotations
+
+import ast
+import pathlib
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import minitvm
+
+ROOT = pathlib.Path(minitvm.__file__).parent
+
+LAYERS = (
+    ("errors", "config", "target"),
+    ("ir",),
+    ("frontend", "passes"),
+    ("codegen",),
+    ("runtime",),
+    ("driver", "kernels"),
+    ("session",),
+    ("testing", "relay", "cli", "demo", "__init__", "__main__"),
+)
+RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
+ONLY_IN = {
+    "onnx": ("frontend",),
+    "google": ("frontend",),
+    "llvmlite": ("codegen/llvm", "runtime/cpu.py", "kernels.py"),
+    "cuda": ("codegen/cuda",),
+}
+
+
+def imports(path: pathlib.Path) -> Iterator[tuple[str, bool]]:
+    """Imported module names, and whether the import is inside a function or under ``TYPE_CHECKING``."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    late = {
+        child
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.FunctionDef, ast.If))
+        for child in ast.walk(node)
+        if child is not node
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node in late) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module == "minitvm":
+            yield from ((f"minitvm.{alias.name}", node in late) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module, node in late
+
+
+def room(path: pathlib.Path) -> str:
+    return path.relative_to(ROOT).parts[0].removesuffix(".py")
+
+
+def test_every_room_has_a_place_in_the_order() -> None:
+    assert {room(path) for path in ROOT.rglob("*.py")} <= set(RANK)
+
+
+def test_rooms_import_only_from_rooms_before_them() -> None:
+    wrong = []
+    for path in ROOT.rglob("*.py"):
+        for name, late in imports(path):
+            head, _, rest = name.partition(".")
+            other = rest.partition(".")[0]
+            if head != "minitvm" or late or other not in RANK or (path.name == "__init__.py" and path.parent == ROOT):
+                continue
+            ok = RANK[other] < RANK[room(path)] or other == room(path) or {other, room(path)} <= set(LAYERS[-1])
+            if (
+                not ok
+                and not {other, room(path)} <= {"driver", "kernels"}
+                and not {other, room(path)} <= set(LAYERS[0])
+            ):
+                wrong.append(f"{path.relative_to(ROOT)} imports {name}")
+    assert not wrong
+
+
+def test_heavy_packages_stay_in_their_rooms() -> None:
+    wrong = []
+    for path in ROOT.rglob("*.py"):
+        where = path.relative_to(ROOT).as_posix()
+        for name, _ in imports(path):
+            allowed = ONLY_IN.get(name.partition(".")[0])
+            if allowed is not None and not where.startswith(allowed):
+                wrong.append(f"{where} imports {name}")
+    assert not wrong
+
+
+def test_ir_imports_numpy_only() -> None:
+    known = set(sys.stdlib_module_names) | {"minitvm", "numpy", "__future__"}
+    for path in (ROOT / "ir").rglob("*.py"):
+        assert {name.partition(".")[0] for name, _ in imports(path)} <= known, path
+
+
+def test_importing_minitvm_loads_nothing_heavy() -> None:
+    code = "import sys, minitvm; print([m for m in ('numpy', 'onnx', 'llvmlite', 'rich') if m in sys.modules])"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
+
+
+def test_every_public_name_is_there() -> None:
+    for name in (*minitvm.__all__, "__version__", "transform"):
+        assert getattr(minitvm, name) is not None
+    assert minitvm.contrib.graph_executor.GraphModule is minitvm.GraphModule
+    assert minitvm.relay.nn.conv2d and minitvm.relay.add and minitvm.relay.analysis.free_vars
+    assert minitvm.nd.array([1.0]).numpy().tolist() == [1.0]
