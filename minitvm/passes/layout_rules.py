@@ -103,6 +103,20 @@ def prelu(site: Site) -> Placement | Keep:
     return Placement((site.data, _vector(site.data, axis)), site.data, build)
 
 
+@layout_rule("qnn.quantize", "qnn.dequantize")
+def quantize(site: Site) -> Placement | Keep:
+    """Scale and zero point for all channels, or for each along an axis that is not split."""
+    if not isinstance(site.carries[0], Move):
+        return Keep("its first argument has not moved")
+    wishes = (site.data, *(None for _ in site.carries[1:]))
+    if all(site.type(i).rank == 0 for i in range(1, len(site.carries))):
+        return Placement(wishes, site.data, calling(site.op))
+    axis: int = site.op.axis  # type: ignore[attr-defined]
+    if site.data.axis(axis) in site.data.blocks:
+        return Keep(f"its scales lie along {site.data.axis(axis)}, which is split")
+    return Placement(wishes, site.data, calling(site.op.with_attributes(axis=site.data.index(axis))))
+
+
 @layout_rule("nn.batch_norm")
 def batch_norm(site: Site) -> Placement | Keep:
     axis: int = site.op.axis  # type: ignore[attr-defined]
@@ -302,3 +316,22 @@ def squeeze(site: Site) -> Placement | Keep:
         return Keep("nothing is left")
     op = site.op.with_attributes(axis=tuple(move.index(d) for d in dropped))
     return Placement((move,), Move(move.old.without(letters), move.new.without(letters)), calling(op))
+
+
+FRESH_AXES = "NCHWDABEFGJKLMPQ"
+
+
+@layout_rule("expand_dims")
+def expand_dims(site: Site) -> Placement | Keep:
+    """One new axis, in front of the same axis as before; the letter that NCHW lacks, so that images fit together."""
+    move = site.data
+    if site.op.num_newaxis != 1:  # type: ignore[attr-defined]
+        return Keep("it adds several axes")
+    at = site.op.axis % (move.old.rank + 1)  # type: ignore[attr-defined]
+    fresh = next(letter for letter in FRESH_AXES if letter not in move.old)
+    last = next((d for d, a in enumerate(move.new.axes) if a.block), move.new.rank)
+    place = move.index(at) if at < move.old.rank else last
+    old, new = ([str(a) for a in layout.axes] for layout in (move.old, move.new))
+    old.insert(at, fresh)
+    new.insert(place, fresh)
+    return Placement((move,), Move.of("".join(old), "".join(new)), calling(site.op.with_attributes(axis=place)))

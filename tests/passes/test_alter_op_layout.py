@@ -501,6 +501,36 @@ def test_squeeze_drops_the_planes() -> None:
     )
 
 
+def test_a_signal_goes_through_image_convolutions() -> None:
+    """A convolution in one dimension, imported as one with height 1: squeeze and expand_dims keep the blocks."""
+    alters(
+        """
+        %1 = nn.relu(squeeze(strided_slice(%0, begin=[0], end=[1], axes=[2]), axis=[2]));
+        %2 = expand_dims(%1, axis=2);
+        nn.conv2d(%2, %w, padding=[1, 1, 1, 1])
+        """,
+        f"""
+        %1 = strided_slice(%0, begin=[0, 0, 0, 0], end=[1, 2, 1, 6], strides=[1, 1, 1, 1], axes=[0, 1, 2, 3]);
+        %2 = expand_dims(nn.relu(squeeze(%1, axis=[2])), axis=2);
+        %3 = nn.contrib_conv2d_NCHWc(%2, %b, padding=[1, 1, 1, 1],
+                                     data_layout="NCHW4c", kernel_layout="OIHW4i4o", out_layout="NCHW4c");
+        layout_transform(%3, {BACK})
+        """,
+    )
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2, 3, 4, -1])
+def test_expand_dims_anywhere(axis: int) -> None:
+    assert reasons(f"exp(expand_dims(%0, axis={axis}))") == []
+
+
+def test_quantize() -> None:
+    body = 'qnn.quantize(%0, {0}, {1}, out_dtype="int8", axis=1)'
+    assert reasons(body.format("0.5f", "3")) == []
+    vectors = ("const([1, 2, 3, 4, 5, 6, 7, 8], float32)", "const([0, 0, 0, 0, 1, 1, 1, 1], int32)")
+    assert reasons(body.format(*vectors)) == ["qnn.quantize: its scales lie along C, which is split"]
+
+
 def test_squeeze_and_excitation_stays_in_blocks() -> None:
     body = "%1 = sigmoid(nn.conv2d(nn.global_avg_pool2d(%0), %v)); multiply(%0, %1)"
     module = run(AlterOpLayout(SSE), main(CONV + body, "%v: Tensor[(8, 8, 1, 1), float32]"))
