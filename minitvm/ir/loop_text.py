@@ -77,12 +77,12 @@ def print_kernel(kernel: Kernel) -> str:
 
 def print_stmt(stmt: Stmt) -> str:
     """A statement by itself, for messages."""
-    return "\n".join(_Printer().lines(stmt, 0))
+    return "\n".join(_Printer(fragment=True).lines(stmt, 0))
 
 
 def print_loop_expr(expr: LoopExpr) -> str:
     """An expression by itself, for messages."""
-    lets, texts = _Printer().expressions([expr])
+    lets, texts = _Printer(fragment=True).expressions([expr])
     return "; ".join([*lets, *texts])
 
 
@@ -138,7 +138,10 @@ def format_const(constant: Const) -> str:
 
 
 class _Printer:
-    def __init__(self) -> None:
+    """``fragment``: loops around what is printed are not known, so variables without a loop are ordinary."""
+
+    def __init__(self, fragment: bool = False) -> None:
+        self.unbound = "" if fragment else "?"
         self.buffers: dict[Buffer, str] = {}
         self.buffer_names: set[str] = set()
         self.vars: dict[LoopVar, str] = {}
@@ -212,7 +215,7 @@ class _Printer:
             case Const():
                 return format_const(expr), _ATOM
             case LoopVar(name):
-                return self.vars.get(expr, f"{name}?"), _ATOM  # bound by no loop: `verify_kernel` reports it
+                return self.vars.get(expr, name + self.unbound), _ATOM
             case Load(buffer, _):
                 return f"{self.buffer(buffer)}[{', '.join(texts)}]", _ATOM
             case Binary(op, _, _) if op in _INFIX:

@@ -101,7 +101,7 @@ class _Verifier:
         if stmt.extent.dtype != "int64":
             raise self.reject(f"the extent is {stmt.extent.dtype}, not int64", stmt)
         if stmt.kind is not LoopKind.SERIAL and not isinstance(stmt.extent, Const):
-            raise self.reject(f"the extent of a {stmt.kind.value} loop must be a constant", stmt)
+            raise self.reject(f"only serial loops have an extent that varies, this one is {stmt.kind.value}", stmt)
         self.kinds(stmt, loops)
         with self.ranges.loop(stmt.var, stmt.extent):
             self.statement(stmt.body, (*loops, stmt))
