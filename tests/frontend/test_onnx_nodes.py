@@ -19,14 +19,12 @@ from minitvm.errors import FrontendError, MiniTVMError, UnsupportedOperatorError
 from minitvm.frontend import from_onnx
 from minitvm.ir.evaluate import evaluate
 
-NOT_TENSORS = {"Optional", "OptionalGetElement", "OptionalHasElement"} | {
-    "ConcatFromSequence",
-    "SequenceAt",
+NOT_TENSORS = {
+    "Optional",
+    "OptionalGetElement",
+    "OptionalHasElement",
     "SequenceConstruct",
-    "SequenceEmpty",
-    "SequenceErase",
     "SequenceInsert",
-    "SequenceLength",
     "SplitToSequence",
 }
 STRINGS = {"RegexFullMatch", "StringConcat", "StringNormalizer", "StringSplit", "TfIdfVectorizer", "ImageDecoder"}
@@ -56,6 +54,7 @@ WITHOUT_BUILDER = (
         "NonMaxSuppression",
         "RandomUniformLike",
         "RoiAlign",
+        "Scan",  # the form of opset 8
         "STFT",
         "TensorScatter",
         "Unique",
