@@ -1,72 +1,34 @@
-"""What the tests of graph passes share: text in, text out, the same numbers, and the input left alone."""
+"""What the tests of fusion, scale folding and layouts share, on top of ``minitvm.testing.checks``."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 
-from minitvm.ir.evaluate import evaluate
-from minitvm.ir.expr import Call, Constant, Expr, Function, Module, Tuple, TupleGetItem, Var
+from minitvm.ir.expr import Call, Constant, Expr, Module, Tuple, TupleGetItem, Var
 from minitvm.ir.op import Op
-from minitvm.ir.parser import parse_module
-from minitvm.ir.structural import assert_structural_equal
-from minitvm.ir.types import TensorType
 from minitvm.ir.visitor import post_order
+from minitvm.passes.manager import Pass
+from minitvm.testing.checks import as_module, assert_same_numbers, check_rewrite, check_unchanged
 
-Transform = Callable[[Module], Module]
-Constants = Mapping[str, np.ndarray]
-
-
-def random_array(shape: tuple[int, ...], seed: int = 0, dtype: str = "float32") -> np.ndarray:
-    """Normal numbers; integers from 0 to 3."""
-    rng = np.random.default_rng([seed, *shape])
-    values = rng.standard_normal(shape) if dtype.startswith("float") else rng.integers(0, 4, shape)
-    return values.astype(dtype)
+__all__ = ["assert_same_numbers", "check_rewrite", "check_unchanged", "outline", "random_array", "run"]
 
 
-def inputs_of(function: Function) -> list[np.ndarray]:
-    found = []
-    for position, param in enumerate(function.params):
-        assert isinstance(param.type, TensorType)
-        found.append(random_array(param.type.static_shape, position + 1, param.type.dtype))
-    return found
+def random_array(shape: tuple[int, ...], seed: int = 0) -> np.ndarray:
+    """Normal numbers, float32."""
+    return np.random.default_rng([seed, *shape]).standard_normal(shape).astype("float32")
 
 
-def assert_same_numbers(before: Module, after: Module) -> None:
-    """Both modules on the same random inputs.  Folding reorders float operations: 1e-5 of the largest value."""
-    arrays = inputs_of(before.main)
-    pairs = zip(_flat(evaluate(before, *arrays)), _flat(evaluate(after, *arrays)), strict=True)
-    for expected, found in pairs:
-        assert expected.dtype == found.dtype
-        scale = max(1.0, float(np.abs(expected).max())) if expected.size else 1.0
-        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5 * scale)
-
-
-def _flat(value: object) -> list[np.ndarray]:
-    return [leaf for v in value for leaf in _flat(v)] if isinstance(value, tuple) else [np.asarray(value)]
-
-
-def run(transform: Transform, text: str, constants: Constants | None = None) -> Module:
+def run(step: Pass, text: str, constants: Mapping[str, np.ndarray] | None = None) -> Module:
     """The module after the pass, which computes the same numbers and has not touched its input."""
-    before = parse_module(text, constants)
+    before = as_module(text, constants)
     printed = before.astext()
-    after = transform(before)
+    after = step(before)
     assert before.astext() == printed, "the pass changed its input"
     assert after.main.checked_type == before.main.checked_type
     assert_same_numbers(before, after)
     return after
-
-
-def check(transform: Transform, before: str, after: str, constants: Constants | None = None) -> None:
-    """The pass makes ``after`` of ``before``, up to the names of variables."""
-    assert_structural_equal(run(transform, before, constants), parse_module(after, constants))
-
-
-def check_unchanged(transform: Transform, text: str, constants: Constants | None = None) -> None:
-    """The pass has nothing to do, and gives the same module back."""
-    module = parse_module(text, constants)
-    assert transform(module) is module
 
 
 def outline(module: Module) -> str:

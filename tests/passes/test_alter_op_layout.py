@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from rewriting import check, check_unchanged, random_array, run
+from rewriting import check_rewrite, check_unchanged, random_array, run
 
 from minitvm.ir.builder import call_op, function, nn, var
 from minitvm.ir.expr import Call, Module
@@ -48,7 +48,7 @@ def main(body: str, *more: str) -> str:
 
 def alters(body: str, expected: str, *more: str) -> None:
     """A convolution, then ``body``, becomes the blocked convolution, then ``expected``."""
-    check(AlterOpLayout(SSE), main(CONV + body, *more), main(BLOCKED + expected, *more))
+    check_rewrite(AlterOpLayout(SSE), main(CONV + body, *more), main(BLOCKED + expected, *more))
 
 
 def reasons(body: str, *more: str) -> list[str]:
@@ -115,7 +115,7 @@ def test_image_channels_stay_plain() -> None:
     %1 = nn.contrib_conv2d_NCHWc(%x, %0, data_layout="NCHW", kernel_layout="OIHW3i4o", out_layout="NCHW4c");
     layout_transform(%1, {BACK})
     """
-    check(AlterOpLayout(SSE), text.format("nn.conv2d(%x, %w)"), text.format(after))
+    check_rewrite(AlterOpLayout(SSE), text.format("nn.conv2d(%x, %w)"), text.format(after))
 
 
 def test_alter_layout_depthwise_conv2d() -> None:
@@ -129,7 +129,7 @@ def test_alter_layout_depthwise_conv2d() -> None:
     %3 = clip(%2, a_min=0, a_max=6);
     layout_transform(%3, {BACK})
     """
-    check(AlterOpLayout(SSE), text.format(before), text.format(after))
+    check_rewrite(AlterOpLayout(SSE), text.format(before), text.format(after))
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,9 @@ def test_alter_op_dense() -> None:
     %0 = layout_transform(meta["w"], src_layout="NC", dst_layout="NC8n");
     nn.relu(nn.contrib_dense_pack(%x, %0, weight_layout="NC8n"))
     """
-    check(AlterOpLayout(SSE), text.format('nn.relu(nn.dense(%x, meta["w"]))'), text.format(after), weights)
+    check_rewrite(
+        AlterOpLayout(SSE), text.format('nn.relu(nn.dense(%x, meta["w"]))'), text.format(after), constants=weights
+    )
 
 
 def test_matmul_with_constant_weights_is_packed_too() -> None:
@@ -187,7 +189,7 @@ def test_matmul_with_constant_weights_is_packed_too() -> None:
     %0 = layout_transform(meta["w"], src_layout="CN", dst_layout="NC4n");
     nn.contrib_dense_pack(%x, %0, weight_layout="NC4n")
     """
-    check(AlterOpLayout(SSE), text.format('nn.matmul(%x, meta["w"])'), text.format(after), weights)
+    check_rewrite(AlterOpLayout(SSE), text.format('nn.matmul(%x, meta["w"])'), text.format(after), constants=weights)
 
 
 def test_dense_with_computed_weights_is_not_packed() -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from rewriting import check, check_unchanged, run
+from rewriting import check_rewrite, check_unchanged, run
 
 from minitvm.errors import PassError
 from minitvm.passes.convert_layout import ConvertLayout
@@ -35,7 +35,7 @@ def main(body: str, *more: str) -> str:
 
 def converts(body: str, expected: str, *more: str) -> None:
     """A convolution, then ``body``, becomes the NHWC convolution, then ``expected``."""
-    check(to_nhwc, main(CONV + body, *more), main(NHWC + expected, *more))
+    check_rewrite(to_nhwc, main(CONV + body, *more), main(NHWC + expected, *more))
 
 
 def test_no_convert_layout() -> None:
@@ -56,7 +56,7 @@ def test_conv_convert_layout() -> None:
     %1 = layout_transform(%w, src_layout="HWIO", dst_layout="OIHW");
     layout_transform(nn.relu(nn.conv2d(%0, %1)), src_layout="NCHW", dst_layout="NHWC")
     """
-    check(ConvertLayout({"nn.conv2d": ["NCHW", "default"]}), text.format(before), text.format(after))
+    check_rewrite(ConvertLayout({"nn.conv2d": ["NCHW", "default"]}), text.format(before), text.format(after))
 
 
 def test_conv_nhwc_convert_layout() -> None:
@@ -70,7 +70,7 @@ def test_conv_convert_kernel_layout() -> None:
     %0 = layout_transform(%w, src_layout="HWIO", dst_layout="OHWI");
     nn.conv2d(%x, %0, data_layout="NHWC", kernel_layout="OHWI")
     """
-    check(ConvertLayout({"nn.conv2d": ["NHWC", "OHWI"]}), text.format(before), text.format(after))
+    check_rewrite(ConvertLayout({"nn.conv2d": ["NHWC", "OHWI"]}), text.format(before), text.format(after))
 
 
 def test_default_keyword_of_a_depthwise_convolution() -> None:
@@ -81,7 +81,7 @@ def test_default_keyword_of_a_depthwise_convolution() -> None:
     %2 = nn.conv2d(%0, %1, groups=8, data_layout="NHWC", kernel_layout="HWOI");
     layout_transform(%2, {BACK})
     """
-    check(to_nhwc, text.format("nn.conv2d(%x, %w, groups=8)"), text.format(after))
+    check_rewrite(to_nhwc, text.format("nn.conv2d(%x, %w, groups=8)"), text.format(after))
 
 
 def test_conv_bias_pool_convert_layout() -> None:
@@ -116,7 +116,7 @@ def test_conv_max_pool_uses_specified_convert_layout() -> None:
     layout_transform(nn.max_pool2d(%0, layout="NHWC"), {BACK})
     """
     step = ConvertLayout({"nn.max_pool2d": ["NHWC"]})
-    check(step, text.format("nn.max_pool2d(%x)"), text.format(after))
+    check_rewrite(step, text.format("nn.max_pool2d(%x)"), text.format(after))
 
 
 def test_different_ops_convert_layout() -> None:

@@ -10,7 +10,7 @@ import time
 
 import numpy as np
 import pytest
-from rewriting import check, outline, run
+from rewriting import check_rewrite, outline, run
 
 from minitvm.errors import ConfigError
 from minitvm.ir.builder import call_op, const, function, nn, var
@@ -49,7 +49,7 @@ def test_fuse_simple() -> None:
       %0(%x)
     }
     """
-    check(fuse, SIMPLE, after)
+    check_rewrite(fuse, SIMPLE, after)
 
 
 def test_level_0_makes_each_operator_a_kernel() -> None:
