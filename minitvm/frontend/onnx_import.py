@@ -270,7 +270,7 @@ def _input_shape(value: ValueDescription, shape: Any) -> tuple[Dim, ...]:
         given = tuple(shape)
     except TypeError as error:
         raise InputError(f"shape_dict gives input {value.name!r} {shape!r}, which is no shape") from error
-    if len(given) != len(declared):
+    if value.has_rank and len(given) != len(declared):
         raise InputError(
             f"shape_dict gives input {value.name!r} {len(given)} dimensions; it has {len(declared)}: {_text(declared)}"
         )
@@ -287,7 +287,7 @@ def _input_dim(value: ValueDescription, axis: int, dim: Any) -> Dim:
             f"shape_dict gives dimension {axis} of input {value.name!r} as {dim!r}",
             hint="a dimension is a whole number, 0 or more",
         )
-    fixed = value.shape[axis]
+    fixed = value.shape[axis] if value.has_rank else None
     if isinstance(fixed, int) and fixed != dim:
         raise InputError(
             f"shape_dict gives dimension {axis} of input {value.name!r} as {int(dim)}; the model fixes it at {fixed}",
@@ -297,6 +297,10 @@ def _input_dim(value: ValueDescription, axis: int, dim: Any) -> Dim:
 
 
 def _declared_shape(value: ValueDescription) -> tuple[Dim, ...]:
+    if not value.has_rank:
+        raise FrontendError(
+            f"input {value.name!r} has no shape in the model", hint=f"give it: shape_dict={{{value.name!r}: (...)}}"
+        )
     open_dims = [str(d) if d is not None else "?" for d in value.shape if not isinstance(d, int)]
     if open_dims:
         example = ", ".join(str(d) if isinstance(d, int) else "1" for d in value.shape)

@@ -47,6 +47,8 @@ class ValueDescription:
     type: str
     dtype: str
     shape: tuple[int | str | None, ...]
+    has_rank: bool = True
+    """False where the model does not even say how many dimensions there are; ``shape`` is then empty."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,8 @@ def describe_value(value: onnx.ValueInfoProto) -> ValueDescription:
 
     dtype = dtype_name(tensor.elem_type, reject) if tensor.elem_type else ""
     shape = tuple(_dimension(d) for d in tensor.shape.dim)
-    return ValueDescription(value.name, f"tensor({type_name(tensor.elem_type)})", dtype, shape)
+    onnx_type = f"tensor({type_name(tensor.elem_type)})"
+    return ValueDescription(value.name, onnx_type, dtype, shape, tensor.HasField("shape"))
 
 
 def _dimension(dim: Any) -> int | str | None:

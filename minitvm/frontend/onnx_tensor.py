@@ -128,9 +128,8 @@ def unsqueeze(node: OnnxNode) -> Expr:
 @onnx_op("Concat", since=4)
 def concat(node: OnnxNode) -> Expr:
     parts = [node[i] for i in range(len(node.inputs))]
-    if len(parts) == 1:
-        return parts[0]
-    return emit("concatenate", parts, axis=normalize_axis(node, node.require("axis"), rank(parts[0])))
+    axis = normalize_axis(node, node.require("axis"), rank(parts[0]))
+    return parts[0] if len(parts) == 1 else emit("concatenate", parts, axis=axis)
 
 
 @onnx_op("Split", since=2)

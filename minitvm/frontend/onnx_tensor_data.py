@@ -55,10 +55,11 @@ def array_of(tensor: onnx.TensorProto, folder: str | Path) -> np.ndarray:
 def _external(tensor: onnx.TensorProto, dtype: str, folder: str | Path, where: list[str]) -> np.ndarray:
     entries = {e.key: e.value for e in tensor.external_data}
     path = _external_path(entries.get("location", ""), folder, where)
-    offset, wanted = int(entries.get("offset", 0)), math.prod(tensor.dims) * np.dtype(dtype).itemsize
-    if int(entries.get("length", wanted)) != wanted:
+    wanted = math.prod(tensor.dims) * np.dtype(dtype).itemsize
+    offset = _number(entries, "offset", 0, where)
+    if _number(entries, "length", wanted, where) != wanted:
         raise FrontendError(f"external data of {entries['length']} bytes for a tensor of {wanted} bytes", where=where)
-    if offset < 0 or offset + wanted > path.stat().st_size:
+    if offset + wanted > path.stat().st_size:
         raise FrontendError(
             f"{path.name} has {path.stat().st_size} bytes; a tensor is stored at {offset} to {offset + wanted}",
             where=where,
@@ -68,6 +69,15 @@ def _external(tensor: onnx.TensorProto, dtype: str, folder: str | Path, where: l
         file.seek(offset)
         data = np.frombuffer(file.read(wanted), np.dtype(dtype).newbyteorder("<"))
     return data.astype(dtype, copy=False).reshape(tuple(tensor.dims))
+
+
+def _number(entries: dict[str, str], name: str, default: int, where: list[str]) -> int:
+    text = entries.get(name, str(default))
+    if not text.isdecimal():
+        raise FrontendError(
+            f"the {name} of external data is {text!r}, not a number", where=where, hint="the file is damaged"
+        )
+    return int(text)
 
 
 def _external_path(location: str, folder: str | Path, where: list[str]) -> Path:

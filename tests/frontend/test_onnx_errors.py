@@ -1,0 +1,442 @@
+"""What a user can get wrong with a model or its shapes: each message word for word."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from onnx_build import build, one_node, value
+
+from minitvm.errors import FrontendError, InputError, MiniTVMError, UnsupportedOperatorError
+from minitvm.frontend import describe_onnx, from_onnx
+
+NEWEST = onnx.defs.onnx_opset_version()
+X = np.random.default_rng(0).standard_normal((2, 3)).astype(np.float32)
+
+
+def error_of(kind: type[MiniTVMError], model: Any, **options: Any) -> str:
+    with pytest.raises(kind) as caught:
+        from_onnx(model, **options)
+    assert type(caught.value) is kind
+    return str(caught.value)
+
+
+def node(op_type: str, inputs: list[str], outputs: list[str], name: str = "", **attributes: Any) -> onnx.NodeProto:
+    return helper.make_node(op_type, inputs, outputs, name=name, **attributes)
+
+
+# --- files ----------------------------------------------------------------------------------------------------
+
+
+def test_missing_file(tmp_path: Path) -> None:
+    assert error_of(FrontendError, tmp_path / "no.onnx") == f"there is no file {tmp_path}/no.onnx"
+
+
+def test_folder(tmp_path: Path) -> None:
+    assert error_of(FrontendError, tmp_path) == (
+        f"{tmp_path} is a folder, not an ONNX file\n  = hint: give the path of the .onnx file inside it"
+    )
+
+
+def test_empty(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    path.write_bytes(b"")
+    assert error_of(FrontendError, str(path)) == (
+        f"{path}: empty, not an ONNX model\n  = hint: was the download or export interrupted?"
+    )
+    assert error_of(FrontendError, b"").startswith("the given bytes: empty, not an ONNX model")
+
+
+def test_text(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    path.write_text("<html>404: Not Found</html>\n")
+    assert error_of(FrontendError, path) == (
+        f"{path}: text, not an ONNX model\n  = hint: an ONNX file is binary; was it a download page?"
+    )
+
+
+def test_other_bytes() -> None:
+    assert error_of(FrontendError, bytes(range(255, 0, -1))) == (
+        "the given bytes: not an ONNX model\n  = hint: minitvm reads ONNX files (protobuf, .onnx)"
+    )
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9, 0.99])
+def test_truncated(tmp_path: Path, share: float) -> None:
+    data = one_node("Add", X, constants={1: X}).SerializeToString()
+    path = tmp_path / "m.onnx"
+    path.write_bytes(data[: int(len(data) * share)])
+    assert error_of(FrontendError, path) == (
+        f"{path}: a truncated or damaged ONNX model\n  = hint: copy or export the file again"
+    )
+
+
+@pytest.mark.parametrize(
+    ("file", "framework", "exporter"),
+    [
+        ("m.params", "MXNet", "mxnet.contrib.onnx.export_model"),
+        ("m.json", "MXNet", "mxnet.contrib.onnx.export_model"),
+        ("m.mlmodel", "CoreML", "onnxmltools.convert_coreml"),
+        ("m.pb", "TensorFlow", "tf2onnx"),
+        ("m.pt", "PyTorch", "torch.onnx.export"),
+    ],
+)
+def test_other_frameworks(tmp_path: Path, file: str, framework: str, exporter: str) -> None:
+    path = tmp_path / file
+    path.write_bytes(b"\x12\x01\x00\xff\xfe not protobuf at all")
+    assert error_of(FrontendError, path) == (
+        f"{path} is a {framework} file; minitvm reads ONNX models\n"
+        f"  = hint: export the model to ONNX, for example with {exporter}"
+    )
+
+
+def test_saved_model_of_tensorflow(tmp_path: Path) -> None:
+    (tmp_path / "saved_model.pb").write_bytes(b"x")
+    assert error_of(FrontendError, tmp_path).startswith(f"{tmp_path} is a TensorFlow file; minitvm reads ONNX models")
+
+
+def test_something_else() -> None:
+    assert error_of(FrontendError, 3) == (
+        'a model is a path, bytes or an onnx.ModelProto; found int\n  = hint: from_onnx("model.onnx")'
+    )
+
+
+def test_a_model_without_its_parts() -> None:
+    model = one_node("Relu", X)
+    del model.opset_import[:]
+    assert error_of(FrontendError, model) == (
+        "the model: an ONNX model without operator set versions\n  = hint: was the export interrupted?"
+    )
+    model = one_node("Relu", X)
+    del model.graph.output[:]
+    assert error_of(FrontendError, model) == "the model: the graph has no outputs"
+
+
+def test_opsets() -> None:
+    assert error_of(FrontendError, one_node("Relu", X, opset=6)) == (
+        f"the model uses ONNX opset 6; minitvm reads 7 to {NEWEST}\n"
+        f"  = hint: convert it: onnx.version_converter.convert_version(model, {NEWEST})"
+    )
+    assert error_of(FrontendError, one_node("Relu", X, opset=NEWEST + 1)) == (
+        f"the model uses ONNX opset {NEWEST + 1}; the installed onnx {onnx.__version__} knows up to {NEWEST}\n"
+        "  = hint: pip install --upgrade onnx, or export the model with an older opset"
+    )
+
+
+# --- tensors --------------------------------------------------------------------------------------------------
+
+
+def external(tmp_path: Path, location: str, content: bytes | None = None, offset: int = 0, length: int = 24) -> Path:
+    """A model whose weight of (2, 3) float32 lies in another file."""
+    model = one_node("Add", X, constants={1: X})
+    weight = model.graph.initializer[0]
+    weight.ClearField("raw_data")
+    weight.data_location = TensorProto.EXTERNAL
+    for key, text in (("location", location), ("offset", str(offset)), ("length", str(length))):
+        weight.external_data.add(key=key, value=text)
+    folder = tmp_path / "model"
+    folder.mkdir()
+    if content is not None:
+        (folder / location).write_bytes(content)
+    (folder / "m.onnx").write_bytes(model.SerializeToString())
+    return folder / "m.onnx"
+
+
+def test_external_data(tmp_path: Path) -> None:
+    path = external(tmp_path, "w.bin", b"....." + X.tobytes(), offset=5)
+    _, params = from_onnx(path)
+    np.testing.assert_array_equal(params["x1"], X)
+
+
+def test_external_data_missing(tmp_path: Path) -> None:
+    path = external(tmp_path, "w.bin")
+    assert error_of(FrontendError, path) == (
+        "external data 'w.bin' does not exist\n"
+        '  | ONNX tensor "x1"\n'
+        f"  = hint: put the file into the model's folder, {path.parent.resolve()}"
+    )
+
+
+@pytest.mark.parametrize("location", ["../w.bin", "/etc/passwd", "a/../../w.bin"])
+def test_external_data_outside(tmp_path: Path, location: str) -> None:
+    (tmp_path / "w.bin").write_bytes(X.tobytes())
+    assert error_of(FrontendError, external(tmp_path, location)) == (
+        f"external data {location!r} leaves the model's folder\n"
+        '  | ONNX tensor "x1"\n'
+        "  = hint: external data must lie in the folder of the .onnx file or below it"
+    )
+
+
+def test_external_data_behind_a_link(tmp_path: Path) -> None:
+    (tmp_path / "w.bin").write_bytes(X.tobytes())
+    path = external(tmp_path, "link.bin")
+    (path.parent / "link.bin").symlink_to(tmp_path / "w.bin")
+    assert error_of(FrontendError, path).startswith("external data 'link.bin' leaves the model's folder")
+
+
+def test_external_data_too_short(tmp_path: Path) -> None:
+    assert error_of(FrontendError, external(tmp_path, "w.bin", X.tobytes()[:-4])) == (
+        'w.bin has 20 bytes; a tensor is stored at 0 to 24\n  | ONNX tensor "x1"\n  = hint: the file is truncated'
+    )
+
+
+@pytest.mark.parametrize("entry", ["offset", "length"])
+def test_external_data_with_a_place_that_is_no_number(tmp_path: Path, entry: str) -> None:
+    path = external(tmp_path, "w.bin", X.tobytes())
+    model = onnx.load(path, load_external_data=False)
+    (found,) = (e for e in model.graph.initializer[0].external_data if e.key == entry)
+    found.value = "many"
+    path.write_bytes(model.SerializeToString())
+    assert error_of(FrontendError, path) == (
+        f"the {entry} of external data is 'many', not a number\n  | ONNX tensor \"x1\"\n  = hint: the file is damaged"
+    )
+
+
+def test_external_data_of_another_size(tmp_path: Path) -> None:
+    assert error_of(FrontendError, external(tmp_path, "w.bin", X.tobytes(), length=12)) == (
+        'external data of 12 bytes for a tensor of 24 bytes\n  | ONNX tensor "x1"'
+    )
+
+
+def test_external_data_without_a_folder(tmp_path: Path) -> None:
+    data = external(tmp_path, "w.bin", X.tobytes()).read_bytes()
+    assert error_of(FrontendError, data) == (
+        "the model stores tensors in the file 'w.bin', but was not given as a path\n"
+        '  | ONNX tensor "x1"\n'
+        "  = hint: call from_onnx with the path of the .onnx file, beside which that file lies"
+    )
+
+
+def test_weight_with_too_few_bytes() -> None:
+    model = one_node("Add", X, constants={1: X})
+    model.graph.initializer[0].raw_data = X.tobytes()[:-4]
+    assert error_of(FrontendError, model) == (
+        "the data of a tensor does not fill its shape (2, 3) of float32\n"
+        '  | ONNX tensor "x1"\n'
+        "  = hint: the file is damaged"
+    )
+
+
+def test_weight_of_an_element_type_without_numpy_dtype() -> None:
+    model = one_node("Add", X, constants={1: X})
+    model.graph.initializer[0].CopyFrom(helper.make_tensor("x1", TensorProto.BFLOAT16, [1], [1.0]))
+    assert error_of(FrontendError, model) == (
+        "element type 'bfloat16' is not supported\n"
+        '  | ONNX tensor "x1"\n'
+        "  = hint: supported: bool, int8, int16, int32, int64, uint8, uint16, uint32, uint64, float16, float32, float64"
+    )
+
+
+# --- graphs ---------------------------------------------------------------------------------------------------
+
+
+def test_dangling_value() -> None:
+    model = build([node("Add", ["x", "nowhere"], ["y"], "sum")], [value("x", X)], ["y"])
+    assert error_of(FrontendError, model) == (
+        "value 'nowhere' is read but never produced\n"
+        '  | ONNX node "sum" (Add)\n'
+        "  = hint: it is no input, no initializer and no node's output; check the model with onnx.checker"
+    )
+
+
+def test_cycle() -> None:
+    nodes = [node("Add", ["x", "b"], ["a"], "first"), node("Relu", ["a"], ["b"], "second")]
+    assert error_of(FrontendError, build(nodes, [value("x", X)], ["b"])) == (
+        "the graph has a cycle of 2 nodes\n"
+        '  | ONNX node "first" (Add)\n'
+        '  | ONNX node "second" (Relu)\n'
+        "  = hint: an ONNX graph has no cycles; recurrence is written with Loop or Scan"
+    )
+
+
+def test_value_produced_twice() -> None:
+    nodes = [node("Relu", ["x"], ["y"], "one"), node("Neg", ["x"], ["y"], "two")]
+    assert error_of(FrontendError, build(nodes, [value("x", X)], ["y"])) == (
+        "value 'y' is produced twice\n  | ONNX node \"two\" (Neg)"
+    )
+
+
+def test_output_listed_twice() -> None:
+    assert error_of(FrontendError, build([node("Relu", ["x"], ["y"])], [value("x", X)], ["y", "y"])) == (
+        "output 'y' is listed twice"
+    )
+
+
+def test_output_never_produced() -> None:
+    assert error_of(FrontendError, build([node("Relu", ["x"], ["y"])], [value("x", X)], ["z"])) == (
+        "output 'z' is never produced"
+    )
+
+
+def test_all_unsupported_operators_at_once() -> None:
+    inner = helper.make_graph([node("NoSuchOp", ["x"], ["b"], "deep")], "then", [], [value("b", None)])
+    other = helper.make_graph([node("Relu", ["x"], ["c"])], "else", [], [value("c", None)])
+    nodes = [
+        helper.make_node("Fancy", ["x"], ["f"], name="f1", domain="my.company"),
+        helper.make_node("Fancy", ["f"], ["g"], domain="my.company"),
+        node("If", ["flag"], ["y"], "choice", then_branch=inner, else_branch=other),
+        node("Add", ["y", "g"], ["z"]),
+    ]
+    model = build(nodes, [value("x", X), value("flag", np.zeros((), bool))], ["z"])
+    assert error_of(UnsupportedOperatorError, model) == (
+        "the model has operators that minitvm cannot import: NoSuchOp (1), my.company.Fancy (2)\n"
+        "  | NoSuchOp: deep\n"
+        "  | my.company.Fancy: f1, g\n"
+        "  = hint: write a builder for them: @minitvm.frontend.onnx_op(name, since=..., domain=...)"
+    )
+
+
+def test_a_node_without_a_name_is_named_by_its_output() -> None:
+    model = build([node("Softmax", ["x"], ["y"], axis=5)], [value("x", X)], ["y"])
+    assert error_of(FrontendError, model) == (
+        'Softmax: axis 5 is outside a tensor of rank 2\n  | ONNX node that produces "y" (Softmax)'
+    )
+
+
+def test_shapes_that_do_not_fit_name_the_node() -> None:
+    model = build([node("Add", ["x", "w"], ["y"], "sum")], [value("x", X)], ["y"], {"w": np.ones((4,), np.float32)})
+    with pytest.raises(MiniTVMError) as caught:
+        from_onnx(model)
+    assert str(caught.value) == (
+        "add: shapes do not broadcast: Tensor[(2, 3), float32] and Tensor[(4,), float32]\n"
+        '  | add(%x, %w)      from ONNX node "sum"\n'
+        "  |   %x: Tensor[(2, 3), float32]\n"
+        "  |   %w: Tensor[(4,), float32]\n"
+        "  = hint: dimension -1 is 3 and 4; they must agree or be 1"
+    )
+
+
+def test_unsupported_attribute() -> None:
+    images = np.zeros((1, 3, 4, 4), np.float32)
+    weights = {i: np.ones(3, np.float32) for i in range(1, 5)}
+    model = one_node("BatchNormalization", images, constants=weights, training_mode=1, outputs=3)
+    assert error_of(FrontendError, model) == (
+        "BatchNormalization: training is not supported\n"
+        '  | ONNX node "the_node" (BatchNormalization)\n'
+        "  = hint: export the model for inference"
+    )
+    sequence = np.zeros((2, 1, 3), np.float32)
+    weights = {1: np.ones((1, 16, 3), np.float32), 2: np.ones((1, 16, 4), np.float32)}
+    model = one_node("LSTM", sequence, constants=weights, hidden_size=4, clip=2.0)
+    assert error_of(FrontendError, model) == (
+        'LSTM: attribute clip=2.0 is not supported\n  | ONNX node "the_node" (LSTM)'
+    )
+
+
+def test_a_shape_known_only_at_run_time() -> None:
+    model = one_node("Reshape", X, np.array([3, 2]))
+    assert error_of(FrontendError, model) == (
+        "Reshape: the shape (input 1) is computed when the model runs; minitvm needs it while importing\n"
+        '  | ONNX node "the_node" (Reshape)\n'
+        "  = hint: give every input a concrete shape: from_onnx(model, shape_dict={...})"
+    )
+
+
+def test_malformed_node() -> None:
+    model = build([node("Add", ["x"], ["y"], "lonely")], [value("x", X)], ["y"])
+    assert error_of(FrontendError, model) == 'Add: input 1 is missing\n  | ONNX node "lonely" (Add)'
+    model = build([node("Concat", ["x"], ["y"], "joined")], [value("x", X)], ["y"])
+    assert error_of(FrontendError, model) == "Concat: attribute 'axis' is missing\n  | ONNX node \"joined\" (Concat)"
+
+
+def test_values_that_are_not_tensors() -> None:
+    sequence = helper.make_tensor_sequence_value_info("x", TensorProto.FLOAT, [2])
+    assert error_of(FrontendError, build([node("Identity", ["x"], ["y"])], [sequence], ["y"])) == (
+        "value 'x' is of type sequence; minitvm has tensors only"
+    )
+    strings = helper.make_tensor_value_info("x", TensorProto.STRING, [2])
+    assert error_of(FrontendError, build([node("Identity", ["x"], ["y"])], [strings], ["y"])).startswith(
+        "value 'x': element type 'string' is not supported"
+    )
+
+
+# --- shapes ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def open_model() -> onnx.ModelProto:
+    return build([node("Relu", ["x"], ["y"])], [value("x", ["batch", 3, None])], ["y"])
+
+
+def test_open_dimensions(open_model: onnx.ModelProto) -> None:
+    assert error_of(FrontendError, open_model) == (
+        "input 'x' has dimensions without a size: batch, ?, in (batch, 3, ?)\n"
+        "  = hint: give them: shape_dict={'x': (1, 3, 1)}"
+    )
+
+
+def test_no_shape_at_all() -> None:
+    model = build([node("Relu", ["x"], ["y"])], [value("x", None)], ["y"])
+    assert error_of(FrontendError, model) == (
+        "input 'x' has no shape in the model\n  = hint: give it: shape_dict={'x': (...)}"
+    )
+    module, _ = from_onnx(model, {"x": (2, 5)})
+    assert module.main.params[0].shape == (2, 5)
+
+
+@pytest.mark.parametrize(
+    ("shape", "message"),
+    [
+        ((2, 3), "shape_dict gives input 'x' 2 dimensions; it has 3: (batch, 3, ?)"),
+        (
+            (2, 4, 5),
+            "shape_dict gives dimension 1 of input 'x' as 4; the model fixes it at 3\n"
+            "  = hint: the input's shape is (batch, 3, ?)",
+        ),
+        (
+            (-1, 3, 5),
+            "shape_dict gives dimension 0 of input 'x' as -1\n  = hint: a dimension is a whole number, 0 or more",
+        ),
+        (
+            (float("nan"), 3, 5),
+            "shape_dict gives dimension 0 of input 'x' as nan\n  = hint: a dimension is a whole number, 0 or more",
+        ),
+        (
+            (1, 3, 2.5),
+            "shape_dict gives dimension 2 of input 'x' as 2.5\n  = hint: a dimension is a whole number, 0 or more",
+        ),
+        (
+            ("batch", 3, 5),
+            "shape_dict gives dimension 0 of input 'x' as 'batch'\n  = hint: a dimension is a whole number, 0 or more",
+        ),
+        (7, "shape_dict gives input 'x' 7, which is no shape"),
+    ],
+)
+def test_shapes_that_are_none(open_model: onnx.ModelProto, shape: Any, message: str) -> None:
+    assert error_of(InputError, open_model, shape_dict={"x": shape}) == message
+
+
+def test_unknown_names_and_dtypes(open_model: onnx.ModelProto) -> None:
+    assert error_of(InputError, open_model, shape_dict={"X": (1, 3, 1)}) == (
+        "shape_dict names 'X', which is no input of the model\n  = hint: inputs: x"
+    )
+    assert error_of(InputError, open_model, dtype_dict={"z": "float16"}) == (
+        "dtype_dict names 'z', which is no input of the model\n  = hint: inputs: x"
+    )
+    assert error_of(InputError, open_model, shape_dict={"x": (1, 3, 1)}, dtype_dict={"x": "float31"}) == (
+        "dtype_dict gives input 'x' the dtype 'float31'\n"
+        "  = hint: dtypes: bool, int8, int16, int32, int64, uint8, uint16, uint32, uint64, float16, float32, float64"
+    )
+
+
+def test_describing_what_is_no_model(tmp_path: Path) -> None:
+    with pytest.raises(FrontendError) as caught:
+        describe_onnx(tmp_path / "no.onnx")
+    assert str(caught.value) == f"there is no file {tmp_path}/no.onnx"
+
+
+def test_the_importer_stays_usable_after_an_error(open_model: onnx.ModelProto) -> None:
+    error_of(FrontendError, open_model)
+    module, params = from_onnx(open_model, {"x": (2, 3, 4)})
+    assert module.main.params[0].shape == (2, 3, 4) and params == {}
+
+
+def test_zero_size_tensors() -> None:
+    model = build([node("Add", ["x", "w"], ["y"])], [value("x", [0, 3])], ["y"], {"w": np.ones((0, 3), np.float32)})
+    assert numpy_helper.to_array(model.graph.initializer[0]).shape == (0, 3)
+    module, _ = from_onnx(model)
+    assert module.main.ret_type.shape == (0, 3)  # type: ignore[union-attr]
