@@ -458,19 +458,20 @@ def store(buffer: Buffer, index: Sequence[Index], value: LoopExpr) -> Store:
 # --- walking --------------------------------------------------------------------------------------------------
 
 
+_CHILDREN: dict[type, Callable[[Any], tuple[LoopExpr, ...]]] = {
+    Load: lambda e: e.index,
+    Binary: lambda e: (e.lhs, e.rhs),
+    Intrin: lambda e: e.args,
+    Select: lambda e: (e.condition, e.then, e.orelse),
+    Cast: lambda e: (e.value,),
+    Reduce: lambda e: (e.value,),
+}
+
+
 def expr_children(expr: LoopExpr) -> tuple[LoopExpr, ...]:
-    match expr:
-        case Load(_, index):
-            return index
-        case Binary(_, lhs, rhs):
-            return (lhs, rhs)
-        case Intrin(_, args):
-            return args
-        case Select(condition, then, orelse):
-            return (condition, then, orelse)
-        case Cast(value, _) | Reduce(_, _, value):
-            return (value,)
-    return ()
+    """Direct operands (a table: every walk passes here)."""
+    found = _CHILDREN.get(type(expr))
+    return () if found is None else found(expr)
 
 
 def rebuild_expr(expr: LoopExpr, operands: Sequence[LoopExpr]) -> LoopExpr:

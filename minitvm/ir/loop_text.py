@@ -61,10 +61,10 @@ _SUFFIX = {
 }  # fmt: skip
 _LOOP_WORD = {LoopKind.SERIAL: "for"}
 
-_SHARED_SIZE = 16
-"""An expression of this many nodes is written once when it stands twice in a statement."""
 _LONG_SIZE = 80
-"""An expression of this many nodes gets a line of its own."""
+"""Statements of fewer nodes are written whole; in longer ones a part of this many nodes gets a line of its own ..."""
+_SHARED_SIZE = 16
+"""... and so does a part of this many that stands there twice."""
 
 
 def print_kernel(kernel: Kernel) -> str:
@@ -91,10 +91,12 @@ def print_stage(stage: Stage) -> str:
     printer = _Printer()
     lines: list[str] = []
     for each in _stages(stage):
-        axes = [printer.bind(v) for v in each.axes]
+        reductions = (e for e in post_order_exprs([each.value]) if isinstance(e, Reduce))
+        bound = dict.fromkeys([*each.axes, *(v for e in reductions for v, _ in e.axes)])
+        axes = [printer.bind(v) for v in bound][: len(each.axes)]
         lets, texts = printer.expressions([each.value])
         lines += [*lets, f"{printer.buffer(each)}[{', '.join(axes)}] = {texts[0]}    # {_type(each)}"]
-        for var in each.axes:
+        for var in bound:
             printer.unbind(var)
     return "\n".join(lines)
 
@@ -198,15 +200,13 @@ class _Printer:
 
     def expressions(self, roots: Sequence[LoopExpr]) -> tuple[list[str], list[str]]:
         """``let`` lines, and the text of each root.  Equal parts are one part, however the objects are shared."""
-        bound = [v for e in post_order_exprs(roots) if isinstance(e, Reduce) for v, _ in e.axes if v not in self.vars]
-        for var in bound:
-            if var not in self.vars:
-                self.bind(var)
-        found = _Canonical(self, roots)
-        texts = found.texts()
-        for var in dict.fromkeys(bound):
-            self.unbind(var)
-        return texts
+        if _is_long(roots):
+            return _Canonical(self, roots).texts()
+        return [], [self.plain(root)[0] for root in roots]
+
+    def plain(self, expr: LoopExpr) -> tuple[str, int]:
+        """A short expression, written whole."""
+        return self.node(expr, [self.plain(child) for child in expr_children(expr)])
 
     def node(self, expr: LoopExpr, args: Sequence[tuple[str, int]]) -> tuple[str, int]:
         """An expression over its operands' texts and precedences."""
@@ -231,7 +231,7 @@ class _Printer:
             case Cast(_, dtype):
                 return f"{dtype}({texts[0]})", _ATOM
             case Reduce(kind, axes, _):
-                ranges = ", ".join(f"{self.vars[v]} < {extent}" for v, extent in axes)
+                ranges = ", ".join(f"{self.vars.get(v, v.name)} < {extent}" for v, extent in axes)
                 return f"{kind}({ranges}: {texts[0]})", _ATOM
         raise AssertionError(expr)
 
@@ -240,6 +240,15 @@ def _sides(args: Sequence[tuple[str, int]], level: int) -> list[tuple[str, bool]
     """Each operand, and whether it needs brackets: the tree must show, so only the left may be of the same level."""
     (left, l_level), (right, r_level) = args
     return [(left, l_level < level or (level == 1 and l_level == 1)), (right, r_level <= level)]
+
+
+def _is_long(roots: Sequence[LoopExpr]) -> bool:
+    """Whether the expressions, written whole, have :data:`_LONG_SIZE` nodes or more."""
+    stack, size = list(roots), 0
+    while stack and size < _LONG_SIZE:
+        size += 1
+        stack.extend(expr_children(stack.pop()))
+    return size >= _LONG_SIZE
 
 
 class _Canonical:
