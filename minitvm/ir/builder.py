@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -68,9 +68,19 @@ def _build(op: type[Op], args: Sequence[Any], keywords: dict[str, Any], span: Sp
     return Call(_with_attributes(op, keywords), operands, span=span)
 
 
+_known_parameters: dict[type[Op], Mapping[str, inspect.Parameter]] = {}
+
+
+def _parameters(op: type[Op]) -> Mapping[str, inspect.Parameter]:
+    """An operator class's attributes, read off its constructor once."""
+    if op not in _known_parameters:
+        _known_parameters[op] = inspect.signature(op).parameters
+    return _known_parameters[op]
+
+
 def _with_attributes(op: type[Op], keywords: dict[str, Any]) -> Op:
     """The operator with its attributes; says which is unknown, missing or of a wrong kind."""
-    known = inspect.signature(op).parameters
+    known = _parameters(op)
     usage = f"arguments: {', '.join(signature(op).names) or 'none'}; attributes: {', '.join(known) or 'none'}"
     for name in keywords:
         if name not in known:
