@@ -139,12 +139,14 @@ def build(
     timings = Timings()
     recorder = Recorder() if trace else None
     with timings.stage("passes"):
-        optimized = optimize(given, options.machine, params, opt_level, recorder)
+        main = optimize(given, options.machine, params, opt_level, recorder).main
     cache = KernelCache(config.cache_dir())
     report = BuildReport(timings, KernelCompiler(options.machine, options.cpu, cache, timings))
     if recorder is not None:
-        report.steps, report.module = recorder.steps, optimized
-    contents = _compile(optimized.main, options, report)
+        report.steps, report.module = recorder.steps, given.with_function("main", main)
+    program = read_program(main)
+    del main  # so that weights are not held twice while they are aligned
+    contents = _compile(program, options, report)
     report.cache_hits, report.cache_misses = cache.hits, cache.misses
     if cache.misses:
         cache.trim()
@@ -185,10 +187,9 @@ def optimize(
         return default_pipeline(machine)(bound)
 
 
-def _compile(main: Function, options: _Options, report: BuildReport) -> Contents:
-    """Code generation for one function after the passes; branches of control flow become libraries of their own."""
-    with report.timings.stage("graph"):
-        program = read_program(main)
+def _compile(program: Program, options: _Options, report: BuildReport) -> Contents:
+    """Code generation for one function after the passes; branches of control flow become libraries of their own.
+    Takes the arrays out of ``program.params``."""
     kernels, refused = _compile_kernels(program.groups, report.compiler, options.on_progress)
     program = without_kernels(program, refused)
     report.groups.update(program.groups)
@@ -204,7 +205,7 @@ def _compile(main: Function, options: _Options, report: BuildReport) -> Contents
     return Contents(
         graph=program.graph,
         plan=plan,
-        params={name: aligned(value) for name, value in program.params.items()},
+        params={name: aligned(program.params.pop(name)) for name in list(program.params)},
         objects={**{symbol: code.image for symbol, code in kernels.items()}, "entry": entry},
         metadata={s: {**group_metadata(g), **_workspace(kernels[s])} for s, g in program.groups.items()},
         target=str(options.target),
@@ -247,7 +248,7 @@ def _compile_kernels(
 
 def _branches(function: Function, options: _Options, report: BuildReport) -> dict[str, Library]:
     """The functions among a host call's attributes, compiled."""
-    return {name: Library(_compile(f, options, report)) for name, f in branch_functions(function).items()}
+    return {name: Library(_compile(read_program(f), options, report)) for name, f in branch_functions(function).items()}
 
 
 def _host_calls(

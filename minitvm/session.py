@@ -48,6 +48,8 @@ def compile(
     """
     parsed = Target.parse(target)
     module, params = from_onnx(model, shape_dict=shape_dict, dtype_dict=dtype_dict)
+    for value in params.values():
+        value.setflags(write=False)  # nobody else has them, so constants need not copy them
     return build(
         module,
         parsed,

@@ -14,11 +14,14 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import mmap
 import os
 import pathlib
+import struct
 import zipfile
+import zlib
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 from minitvm import config
 from minitvm.errors import LibraryError
@@ -101,15 +104,21 @@ def _manifest(contents: Contents) -> dict[str, Any]:
 def read(path: pathlib.Path) -> Contents:
     """The contents of a library file; :class:`LibraryError` for anything that is not one, whole and for this CPU."""
     try:
-        data = path.read_bytes()
+        with path.open("rb") as file:
+            if path.stat().st_size == 0:
+                return from_bytes(b"", str(path))
+            return from_bytes(memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)), str(path))
     except OSError as error:
         raise LibraryError(
             f"the library {path} cannot be read: {error.strerror}", hint="give the path that save() was called with"
         ) from error
-    return from_bytes(data, str(path))
 
 
-def from_bytes(data: bytes, name: str) -> Contents:
+Data: TypeAlias = "bytes | memoryview"
+
+
+def from_bytes(data: Data, name: str) -> Contents:
+    """As :func:`read`; what is kept of ``data`` is copied."""
     members = _unzip(data, name)
     manifest = _checked_manifest(members.pop("manifest.json", None), name)
     _check_members(manifest["members"], members, name)
@@ -118,26 +127,69 @@ def from_bytes(data: bytes, name: str) -> Contents:
     return _assemble(manifest, members, cpu, name)
 
 
-def _unzip(data: bytes, name: str) -> dict[str, bytes]:
-    if not data.startswith(b"PK"):
+def _unzip(data: Data, name: str) -> dict[str, Data]:
+    """The members, as views of ``data``.  The zip's checksum vouches for the manifest, the manifest for the rest."""
+    if bytes(data[:2]) != b"PK":
         raise LibraryError(
-            f"{name} is not a minitvm library" if data else f"{name} is empty, not a minitvm library",
+            f"{name} is not a minitvm library" if len(data) else f"{name} is empty, not a minitvm library",
             hint="libraries are written by lib.save(path) or `minitvm compile`",
         )
     try:
-        with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            return {member: archive.read(member) for member in archive.namelist()}
-    except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError, ValueError, OSError) as error:
+        with zipfile.ZipFile(_Window(data)) as archive:
+            members = {info.filename: _member(data, info) for info in archive.infolist()}
+            manifest = archive.NameToInfo.get("manifest.json")
+            if manifest is not None and zlib.crc32(members["manifest.json"]) != manifest.CRC:
+                raise zipfile.BadZipFile("wrong checksum of manifest.json")
+            return members
+    except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError, ValueError, struct.error) as error:
         raise LibraryError(
             f"{name} is truncated or altered: {error}", hint="copy the file again, or compile the model again"
         ) from error
 
 
-def _checked_manifest(text: bytes | None, name: str) -> dict[str, Any]:
+def _member(data: Data, info: zipfile.ZipInfo) -> Data:
+    """A stored member's bytes: after its local header of 30 bytes, its name and its extra field."""
+    if info.compress_type != zipfile.ZIP_STORED or info.compress_size != info.file_size:
+        raise zipfile.BadZipFile(f"{info.filename} is compressed")
+    lengths = struct.unpack_from("<HH", data, info.header_offset + 26)
+    start = info.header_offset + 30 + sum(lengths)
+    return data[start : start + info.file_size]
+
+
+class _Window(io.RawIOBase):
+    """A buffer as a file to read, without a copy of the whole."""
+
+    def __init__(self, data: Data) -> None:
+        self._data, self._at = data, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: len(self._data)}[whence]
+        if start + offset < 0:
+            raise ValueError("seek before the start")
+        self._at = start + offset
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def read(self, size: int = -1) -> bytes:
+        end = len(self._data) if size < 0 else self._at + size
+        found = bytes(self._data[self._at : end])
+        self._at += len(found)
+        return found
+
+
+def _checked_manifest(text: Data | None, name: str) -> dict[str, Any]:
     if text is None:
         raise LibraryError(f"{name} is a zip archive but not a minitvm library: it has no manifest.json")
     try:
-        manifest = json.loads(text)
+        manifest = json.loads(bytes(text))
         known = manifest["format"] == FORMAT
         version = manifest["format_version"]
     except (ValueError, KeyError, TypeError) as error:
@@ -153,7 +205,7 @@ def _checked_manifest(text: bytes | None, name: str) -> dict[str, Any]:
     return dict(manifest)
 
 
-def _check_members(expected: Mapping[str, Any], members: Mapping[str, bytes], name: str) -> None:
+def _check_members(expected: Mapping[str, Any], members: Mapping[str, Data], name: str) -> None:
     hint = "copy the file again, or compile the model again"
     for member in sorted(set(expected) ^ set(members)):
         state = "is missing from" if member in expected else "does not belong in"
@@ -166,8 +218,8 @@ def _check_members(expected: Mapping[str, Any], members: Mapping[str, bytes], na
             raise LibraryError(f"{name} is altered: the contents of {member} do not match their hash", hint=hint)
 
 
-def _assemble(manifest: dict[str, Any], members: dict[str, bytes], cpu: CpuTag, name: str) -> Contents:
-    graph, offsets, nbytes = from_json(members["graph.json"].decode())
+def _assemble(manifest: dict[str, Any], members: dict[str, Data], cpu: CpuTag, name: str) -> Contents:
+    graph, offsets, nbytes = from_json(bytes(members["graph.json"]).decode())
     found = manifest["plan"]
     workspaces = {int(node): at for node, at in found["workspaces"].items()}
     plan = Plan(tuple(offsets), tuple(found["storage_ids"]), workspaces, nbytes, found["lower_bound"], found["naive"])
@@ -175,7 +227,7 @@ def _assemble(manifest: dict[str, Any], members: dict[str, bytes], cpu: CpuTag, 
         graph=graph,
         plan=plan,
         params=load_arrays(members["params.bin"]),
-        objects={m[len("code/") : -len(".o")]: d for m, d in members.items() if m.startswith("code/")},
+        objects={m[len("code/") : -len(".o")]: bytes(d) for m, d in members.items() if m.startswith("code/")},
         metadata=manifest["metadata"],
         target=manifest["target"],
         cpu=cpu,
@@ -185,7 +237,7 @@ def _assemble(manifest: dict[str, Any], members: dict[str, bytes], cpu: CpuTag, 
     )
 
 
-def _host(node: str, form: dict[str, Any], members: Mapping[str, bytes], name: str) -> HostFunction:
+def _host(node: str, form: dict[str, Any], members: Mapping[str, Data], name: str) -> HostFunction:
     prefix = f"branch/{node}/"
     branches = {
         member[len(prefix) : -len(".mtvm")]: Library(from_bytes(data, f"{name}:{member}"))

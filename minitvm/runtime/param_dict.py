@@ -44,7 +44,7 @@ def save_param_dict(params: Mapping[str, Any]) -> bytes:
 
 
 class _Reader:
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes | memoryview) -> None:
         self.data = memoryview(data)
         self.at = 0
 
@@ -93,9 +93,9 @@ def _load_array(reader: _Reader) -> np.ndarray:
     return array
 
 
-def load_arrays(data: bytes) -> dict[str, np.ndarray]:
+def load_arrays(data: bytes | memoryview) -> dict[str, np.ndarray]:
     """The arrays by name, 64-byte aligned; :class:`LibraryError` where the bytes are not what was saved."""
-    reader = _Reader(bytes(data))
+    reader = _Reader(data)
     reader.magic(_LIST_MAGIC)
     (count,) = reader.unpack("<Q")
     names = []
