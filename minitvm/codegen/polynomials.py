@@ -7,15 +7,13 @@ reweighted until the relative error was level), rounded to float32 one after the
 Largest error over the whole range, in units of the last place of the correctly rounded result (tests hold these):
 
     exp 1   expm1 2   log 1   log2 1.5   log1p 1.5   tanh 2.5   sigmoid 2.5   erf 1.5   pow 1   sin, cos 1.5   tan 3.5
-
-``sin``, ``cos``, ``tan`` hold this up to 2**30; beyond, a result still lies in the range of the function but has no
-digit that is right.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 
 from minitvm.ir.loop import Binary, LoopExpr, const, intrin, maximum, minimum, select
 
@@ -202,14 +200,47 @@ _HALF_PI = (1.5707963109016418, 1.5893254712295857e-08, 6.123233995736766e-17)
 
 def _quadrant(x: LoopExpr) -> tuple[LoopExpr, LoopExpr]:
     """``(r, q)``: ``x == r + q pi/2``, ``r`` a float32 within a quarter of pi, ``q`` an int32 modulo 4."""
+    size = intrin("abs", x)
+    near, far = _quadrant_near(size), _quadrant_far(size)
+    small = size < 2.0**28
+    r, q = (select(small, a, b) for a, b in zip(near, far, strict=True))
+    r = select(size < float("inf"), r, float("nan"))
+    return select(x < 0.0, -r, r), select(x < 0.0, -q, q)
+
+
+def _quadrant_near(x: LoopExpr) -> tuple[LoopExpr, LoopExpr]:
+    """Below 2**28, where ``q`` times each part of pi/2 is exact."""
     wide = x.astype("float64")
     shifted = wide * (2 / math.pi) + _ROUND_64
     n = shifted - _ROUND_64
     r = wide
     for part in _HALF_PI:
         r = r - n * part
-    bound = math.pi / 4 + 1e-6
-    return minimum(maximum(r.astype("float32"), -bound), bound), intrin("bitcast_int", shifted).astype("int32")
+    return r.astype("float32"), intrin("bitcast_int", shifted).astype("int32")
+
+
+_TWO_OVER_PI = (0xA2F9836E4E441529, 0xFC2757D1F534DDC0, 0xDB6295993C439041, 0xFE5163ABDEBBC561)
+"""The first 256 bits after the point."""
+
+
+def _quadrant_far(x: LoopExpr) -> tuple[LoopExpr, LoopExpr]:
+    """Payne and Hanek's reduction: multiply by those 96 bits of 2/pi that matter modulo 4 for this exponent."""
+    bits = intrin("bitcast_int", x)
+    mantissa = ((bits & 0x7FFFFF) | 0x800000).astype("uint64")
+    start = (Binary("shr", bits, const(23, "int32")) - 152).astype("uint64")  # x == mantissa * 2**(start + 2)
+    later = start & 64
+    shift, back = start & 63, const(64, "uint64") - (start & 63)
+    first, second, third = (
+        select(later.equal(0), const(a, "uint64"), const(b, "uint64")) for a, b in pairwise(_TWO_OVER_PI)
+    )
+    high = Binary("shl", first, shift) | Binary("shr", second, back)
+    low = Binary("shl", second, shift) | Binary("shr", third, back)
+    half, word = const(32, "uint64"), 0xFFFFFFFF
+    product = Binary("shl", mantissa * Binary("shr", high, half), half) + mantissa * (high & word)
+    product = product + Binary("shr", mantissa * Binary("shr", low, half), half)  # in units of 2**-62, modulo 4
+    q = Binary("shr", product + (1 << 61), const(62, "uint64"))
+    rest = (product - Binary("shl", q, const(62, "uint64"))).astype("int64").astype("float64")
+    return (rest * (math.pi / 2 / 2.0**62)).astype("float32"), q.astype("int32")
 
 
 def _sin_cos(r: LoopExpr) -> tuple[LoopExpr, LoopExpr]:

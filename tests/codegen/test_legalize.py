@@ -83,8 +83,6 @@ def largest_error(found: np.ndarray, exact: np.ndarray) -> float:
 def test_error_is_what_the_table_says(name: str) -> None:
     reference, low, high, bound = FUNCTIONS[name]
     x = samples(low, high)
-    if name in ("sin", "cos", "tan"):
-        x = x[(np.abs(x) < 2.0**30) | ~np.isfinite(x)]
     (found,) = run_native(elementwise(lambda v: intrin(name, v), 1, len(x)), x)
     with np.errstate(all="ignore"):
         exact = reference(x.astype(np.float64))
@@ -100,14 +98,6 @@ def test_zeros_keep_their_sign_and_subnormal_numbers_their_value(name: str) -> N
     np.testing.assert_array_equal(found, exact)
     if name not in ("exp", "log"):
         np.testing.assert_array_equal(np.signbit(found), np.signbit(x))
-
-
-@pytest.mark.parametrize("name", ["sin", "cos"])
-def test_circular_functions_of_huge_numbers_stay_in_range(name: str) -> None:
-    x = np.array([2.0**31, -1e20, 3e38, np.inf, np.nan], np.float32)
-    (found,) = run_native(elementwise(lambda v: intrin(name, v), 1, 5), x)
-    assert (np.abs(found[:3]) <= 1).all()
-    assert np.isnan(found[3:]).all()
 
 
 def test_power() -> None:

@@ -159,7 +159,7 @@ def choose(c: Context, condition: Val, a: Affine, b: Affine) -> Value:
     """``select`` of two indices under a scalar condition; the lane's stride survives where both have it."""
     gap = a.plus(b, -1)
     if gap.step or not gap.fits:
-        return arith.select(c.w, condition, register(c, a), register(c, b))
+        return c.symbolic(arith.select(c.w, condition, register(c, a), register(c, b)))
     if not a.step:
         found = arith.select(c.w, condition, Val(scalar(c, a), "int64"), Val(scalar(c, b), "int64"))
         return c.symbolic(found, min(a.lo, b.lo), max(a.hi, b.hi))
