@@ -19,7 +19,7 @@ SHARED = Path(os.environ.get("MINITVM_SHARED", Path(__file__).parents[2].parent 
 
 def value(name: str, array_or_shape: Any, dtype: str = "float32") -> onnx.ValueInfoProto:
     """A graph input or output like an array, or of a shape (names and ``None`` allowed)."""
-    if isinstance(array_or_shape, np.ndarray):
+    if isinstance(array_or_shape, (np.ndarray, np.generic)):
         dtype, array_or_shape = array_or_shape.dtype.name, array_or_shape.shape
     return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), array_or_shape)
 
@@ -38,7 +38,7 @@ def build(
         "test",
         list(inputs),
         [value(name, None) for name in outputs],
-        [numpy_helper.from_array(array, name) for name, array in (weights or {}).items()],
+        [numpy_helper.from_array(np.asarray(array), name) for name, array in (weights or {}).items()],
     )
     domains = {node.domain for node in nodes} - {""}
     imports = [helper.make_opsetid("", opset), *(helper.make_opsetid(domain, 1) for domain in sorted(domains))]
