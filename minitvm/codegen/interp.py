@@ -9,7 +9,7 @@ likewise (one per block); nothing may be read before it is written, and no index
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -55,6 +55,18 @@ def run_kernel(kernel: Kernel, *inputs: Array, check_races: bool = False) -> tup
     memory.update({b: _Memory.empty(b, 1) for b in kernel.outputs})
     _Lanes(kernel, memory, check_races=check_races).run(kernel.body)
     return tuple(_result(kernel, memory[b], b) for b in kernel.outputs)
+
+
+def run_sequence(kernels: Sequence[Kernel], given: Mapping[Buffer, Array]) -> dict[Buffer, Array]:
+    """Kernels one after the other over common buffers: what one stores, the next ones find.
+
+    ``given`` are the arrays that exist before; all arrays come back, those included.
+    """
+    arrays = dict(given)
+    for kernel in kernels:
+        results = run_kernel(kernel, *(arrays[b] for b in kernel.inputs))
+        arrays.update(zip(kernel.outputs, results, strict=True))
+    return arrays
 
 
 @dataclass

@@ -1,0 +1,291 @@
+"""A plain binding of CPU kernels to blocks and threads: always right, not tuned.
+
+Nests that a team barrier separates become kernels of their own, because a grid has no other barrier; the workspace
+between them becomes a parameter.  An iteration of a parallel loop becomes
+
+* a block whose threads are the lanes, where lanes do not exchange values: every ``local`` element belongs to one lane;
+* a thread that runs the lanes one after the other, otherwise.
+
+``shared`` memory of an iteration becomes a slice of a workspace of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from minitvm.codegen.affine import depends_on
+from minitvm.codegen.dependence import Access, accesses, allocated, carried
+from minitvm.codegen.schedule_loops import bind, bind_vars, fuse, loops, split
+from minitvm.codegen.schedule_memory import redirect
+from minitvm.codegen.simplify import simplify
+from minitvm.errors import CompilerError
+from minitvm.ir.loop import (
+    Alloc,
+    Barrier,
+    Buffer,
+    Const,
+    For,
+    If,
+    Kernel,
+    LoopKind,
+    LoopVar,
+    Seq,
+    Stmt,
+    Store,
+    map_stmt,
+    seq,
+    walk_stmts,
+)
+
+_THREADS = 64  # of a block whose threads run whole iterations
+_MOST_THREADS = 1024
+
+
+def bind_plain(kernel: Kernel) -> tuple[Kernel, ...]:
+    """The kernels to launch one after the other; what one leaves in a parameter the next ones find there.
+
+    The last ``results`` of each one's parameters are those that it stores to.
+    """
+    phases = [[_bound(kernel, nest) for nest in phase] for phase in _phases(kernel.body)]
+    return tuple(
+        _as_kernel(f"{kernel.name}_{number}" if len(phases) > 1 else kernel.name, kernel, nests)
+        for number, nests in enumerate(phases)
+    )
+
+
+@dataclass(frozen=True)
+class _Bound:
+    """A nest of blocks, and the workspaces that its iterations keep their memory in."""
+
+    body: Stmt
+    workspaces: tuple[Buffer, ...]
+
+
+# --- phases ---------------------------------------------------------------------------------------------------
+
+
+def _phases(body: Stmt) -> list[list[Stmt]]:
+    """The top-level nests between team barriers; workspaces around them are left out."""
+    phases: list[list[Stmt]] = [[]]
+    for part in _top_level(body):
+        if isinstance(part, Barrier):
+            phases.append([])
+        else:
+            phases[-1].append(part)
+    return [phase for phase in phases if phase]
+
+
+def _top_level(stmt: Stmt) -> Iterator[Stmt]:
+    match stmt:
+        case Seq(stmts):
+            for part in stmts:
+                yield from _top_level(part)
+        case Alloc(buffer, body) if buffer.scope == "global":
+            yield from _top_level(body)
+        case _:
+            yield stmt
+
+
+def _as_kernel(name: str, whole: Kernel, nests: Sequence[_Bound]) -> Kernel:
+    body = seq(*(nest.body for nest in nests))
+    used = accesses(body)
+    private = allocated(body)
+    buffers = [b for b in dict.fromkeys([*whole.params, *(a.buffer for a in used)]) if b not in private]
+    stored = {a.buffer for a in used if a.is_store}
+    touched = {a.buffer for a in used}
+    inputs = [b for b in buffers if b in touched and b not in stored]
+    outputs = [b for b in buffers if b in stored]
+    return simplify(Kernel(name, (*inputs, *outputs), body, results=len(outputs), spans=whole.spans))
+
+
+# --- one nest -------------------------------------------------------------------------------------------------
+
+
+def _bound(kernel: Kernel, nest: Stmt) -> _Bound:
+    if not (isinstance(nest, For) and nest.kind is LoopKind.PARALLEL):
+        nest = For(LoopVar("once"), Const(1), nest, LoopKind.PARALLEL)
+    single = _one_loop(kernel, nest)
+    assert isinstance(single.extent, Const)
+    body, workspaces = _own_slices(single, int(single.extent.value))
+    lanes = _lane_loops(body)
+    if lanes and not workspaces and _lanes_are_apart(body, lanes):
+        blocks = For(single.var, single.extent, _lanes_as_threads(body, lanes), LoopKind.BLOCK_X)
+        return _Bound(blocks, ())
+    return _Bound(_threads_of_iterations(kernel, For(single.var, single.extent, _serial_lanes(body))), workspaces)
+
+
+def _one_loop(kernel: Kernel, nest: For) -> For:
+    """Perfectly nested parallel loops as one."""
+    while isinstance(nest.body, For) and nest.body.kind is LoopKind.PARALLEL:
+        fused = fuse(replace(kernel, body=nest), nest.var, nest.body.var).body
+        assert isinstance(fused, For)
+        nest = fused
+    return nest
+
+
+def _own_slices(nest: For, iterations: int) -> tuple[Stmt, tuple[Buffer, ...]]:
+    """``shared`` buffers become ``workspace[iteration, ...]``."""
+    body, workspaces = nest.body, []
+    for buffer in [s.buffer for s in walk_stmts(nest.body) if isinstance(s, Alloc) and s.buffer.scope == "shared"]:
+        workspace = Buffer(buffer.name, (iterations, *buffer.shape), buffer.dtype)
+        body = redirect(body, buffer, workspace, lambda index: (nest.var, *index))
+        body = map_stmt(body, on_stmt=lambda s, b=buffer: s.body if isinstance(s, Alloc) and s.buffer is b else s)  # type: ignore[misc]
+        workspaces.append(workspace)
+    return body, tuple(workspaces)
+
+
+def _threads_of_iterations(kernel: Kernel, nest: For) -> Stmt:
+    """Blocks of threads, one iteration each."""
+    assert isinstance(nest.extent, Const)
+    iterations = int(nest.extent.value)
+    cut = split(replace(kernel, body=nest), nest.var, max(1, min(_THREADS, iterations)))
+    outer, inner = loops(cut)[:2]
+    promised = map_stmt(cut.body, on_stmt=lambda s: _of_kind(s, LoopKind.PARALLEL) if s is inner else s)
+    threaded = bind(replace(cut, body=promised), inner.var, LoopKind.THREAD_X)
+    whole = threaded.body
+    assert isinstance(whole, For) and whole.var == outer.var
+    return _of_kind(whole, LoopKind.BLOCK_X)
+
+
+def _of_kind(stmt: Stmt, kind: LoopKind) -> For:
+    assert isinstance(stmt, For)
+    return For(stmt.var, stmt.extent, stmt.body, kind)
+
+
+# --- lanes ----------------------------------------------------------------------------------------------------
+
+
+def _lane_loops(body: Stmt) -> list[For]:
+    return [s for s in walk_stmts(body) if isinstance(s, For) and s.kind is LoopKind.VECTORIZED]
+
+
+def _width(lanes: Sequence[For]) -> int:
+    return max(int(f.extent.value) for f in lanes if isinstance(f.extent, Const))
+
+
+def _lanes_are_apart(body: Stmt, lanes: Sequence[For]) -> bool:
+    """True where no lane needs what another one computed, and scalar code needs nothing of any."""
+    inside = [(f, access) for f in lanes for access in accesses(f.body)]
+    scalar = accesses(_without_lanes(body))
+    private = allocated(body)
+    stored = {a.buffer for _, a in inside if a.is_store} | {a.buffer for a in scalar if a.is_store}
+    loaded = {a.buffer for _, a in inside if not a.is_store} | {a.buffer for a in scalar if not a.is_store}
+    if (stored & loaded) - private or _width(lanes) > _MOST_THREADS:
+        return False
+    by_lanes = {a.buffer for _, a in inside if a.is_store} & private
+    return not any(a.buffer in by_lanes for a in scalar) and all(_lane_axis(b, inside) is not None for b in by_lanes)
+
+
+def _without_lanes(body: Stmt) -> Stmt:
+    return map_stmt(body, on_stmt=lambda s: Seq(()) if isinstance(s, For) and s.kind is LoopKind.VECTORIZED else s)
+
+
+def _lane_axis(buffer: Buffer, inside: Sequence[tuple[For, Access]]) -> int | None:
+    """The dimension that is indexed by the lane, and by nothing else, in every access; no other one depends on it."""
+    found = [(f.var, a.index) for f, a in inside if a.buffer is buffer]
+    for axis in range(len(buffer.shape)):
+        if all(
+            index[axis] == lane and not any(depends_on(i, lane) for d, i in enumerate(index) if d != axis)
+            for lane, index in found
+        ):
+            return axis
+    return None
+
+
+def _lanes_as_threads(body: Stmt, lanes: Sequence[For]) -> Stmt:
+    """The whole body once per thread: scalar code is run by all, its stores to global memory by the first."""
+    width, private = _width(lanes), allocated(body)
+    inside = [(f, access) for f in lanes for access in accesses(f.body)]
+    by_lanes = {a.buffer for _, a in inside if a.is_store} & private
+    thread = LoopVar("thread")
+    first = thread.equal(0)
+
+    def lane_body(stmt: For) -> Stmt:
+        assert isinstance(stmt.extent, Const)
+        moved = bind_vars(stmt.body, {stmt.var: thread})
+        return moved if stmt.extent.value == width else If(thread < stmt.extent, moved)
+
+    def scalar(stmt: Stmt) -> Stmt:
+        return If(first, stmt) if isinstance(stmt, Store) and stmt.buffer not in private else stmt
+
+    def walk(stmt: Stmt) -> Stmt:
+        match stmt:
+            case For() if stmt.kind is LoopKind.VECTORIZED:
+                return lane_body(stmt)
+            case For(var, extent, inner, kind):
+                return For(var, extent, walk(inner), kind)
+            case Seq(stmts):
+                return seq(*(walk(s) for s in stmts))
+            case If(condition, then, orelse):
+                return If(condition, walk(then), None if orelse is None else walk(orelse))
+            case Alloc(buffer, inner):
+                return Alloc(buffer, walk(inner))
+        return scalar(stmt)
+
+    threaded = walk(body)
+    for buffer in by_lanes:
+        axis = _lane_axis(buffer, inside)
+        assert axis is not None
+        threaded = _one_element_per_thread(threaded, buffer, axis)
+    return For(thread, Const(width), threaded, LoopKind.THREAD_X)
+
+
+def _one_element_per_thread(body: Stmt, buffer: Buffer, axis: int) -> Stmt:
+    """A local buffer without the dimension that the lanes were in."""
+    own = Buffer(buffer.name, buffer.shape[:axis] + buffer.shape[axis + 1 :], buffer.dtype, "local")
+    moved = redirect(body, buffer, own, lambda index: index[:axis] + index[axis + 1 :])
+    return map_stmt(moved, on_stmt=lambda s: Alloc(own, s.body) if isinstance(s, Alloc) and s.buffer is buffer else s)
+
+
+def _serial_lanes(body: Stmt) -> Stmt:
+    """Lanes in order, statement by statement where one lane's store is another one's load."""
+
+    def serial(stmt: Stmt) -> Stmt:
+        if not (isinstance(stmt, For) and stmt.kind is LoopKind.VECTORIZED):
+            return stmt
+        met = carried(stmt, only_flow=True)
+        if met is None:
+            return _of_kind(stmt, LoopKind.SERIAL)
+        if isinstance(stmt.body, Seq):
+            return seq(*(serial(_lanes_of(stmt, part)) for part in stmt.body.stmts))
+        raise CompilerError(f"lanes of loop {stmt.var.name} exchange values through {met.buffer.name} in one statement")
+
+    return map_stmt(body, on_stmt=serial)
+
+
+def _lanes_of(stmt: For, part: Stmt) -> For:
+    """One statement of a vectorized loop by itself, under a variable of its own."""
+    var = LoopVar(stmt.var.name)
+    return For(var, stmt.extent, bind_vars(part, {stmt.var: var}), LoopKind.VECTORIZED)
+
+
+# --- launching ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Launch:
+    """Blocks of the grid and threads of a block: x, y, z."""
+
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+
+    @property
+    def threads(self) -> int:
+        return self.block[0] * self.block[1] * self.block[2]
+
+
+_GRID = (LoopKind.BLOCK_X, LoopKind.BLOCK_Y, LoopKind.BLOCK_Z)
+_BLOCK = (LoopKind.THREAD_X, LoopKind.THREAD_Y, LoopKind.THREAD_Z)
+
+
+def launch_of(kernel: Kernel) -> Launch:
+    """How many blocks and threads a bound kernel needs: the most that any of its loops has."""
+
+    def most(kind: LoopKind) -> int:
+        extents = [f.extent for f in loops(kernel) if f.kind is kind]
+        return max((int(e.value) for e in extents if isinstance(e, Const)), default=1)
+
+    x, y, z = (most(kind) for kind in _GRID)
+    threads = [most(kind) for kind in _BLOCK]
+    return Launch((x, y, z), (threads[0], threads[1], threads[2]))

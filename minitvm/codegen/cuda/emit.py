@@ -1,0 +1,186 @@
+"""Bound kernels as CUDA C without headers: one ``extern "C" __global__`` function each."""
+
+from __future__ import annotations
+
+from minitvm.codegen.affine import storage_size
+from minitvm.codegen.cuda import spell
+from minitvm.codegen.cuda.bind import Launch, launch_of
+from minitvm.codegen.cuda.express import Names, Shared, Writer, bare, identifier
+from minitvm.codegen.simplify import Range, bounds
+from minitvm.errors import CompilerError
+from minitvm.ir.loop import (
+    Alloc,
+    Barrier,
+    Buffer,
+    Const,
+    For,
+    If,
+    Kernel,
+    LoopKind,
+    LoopVar,
+    Seq,
+    Stmt,
+    Store,
+    stmt_exprs,
+)
+
+_AXES = {
+    LoopKind.BLOCK_X: 0, LoopKind.BLOCK_Y: 1, LoopKind.BLOCK_Z: 2,
+    LoopKind.THREAD_X: 0, LoopKind.THREAD_Y: 1, LoopKind.THREAD_Z: 2,
+}  # fmt: skip
+
+
+def emit_cuda(kernel: Kernel) -> str:
+    """The source of a kernel whose loops are bound (:func:`bind_plain`); launch it as :func:`launch_of` says.
+
+    Parameters are pointers in the kernel's order.  Raises :class:`CompilerError` for loops of the CPU.
+    """
+    body = _Body(kernel)
+    body.statement(kernel.body, 1)
+    helpers = "".join(text + "\n\n" for name, text in spell.HELPERS.items() if name in body.helpers)
+    origin = f"// {', '.join(' '.join(s.split()) for s in kernel.spans)}\n" if kernel.spans else ""
+    head = f'extern "C" __global__ void __launch_bounds__({body.launch.threads})'
+    lines = [head, f"{function_name(kernel)}({body.parameters})", "{", *body.lines, "}"]
+    return helpers + origin + "\n".join(lines) + "\n"
+
+
+def function_name(kernel: Kernel) -> str:
+    """The kernel's name as C allows it."""
+    return identifier(kernel.name, "k_")
+
+
+class _Body:
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self.launch: Launch = launch_of(kernel)
+        self.names = Names()
+        self.helpers: set[str] = set()
+        self.lines: list[str] = []
+        self.ranges: dict[LoopVar, Range] = {}
+        self.around: list[LoopKind] = []
+        self.guarded = False  # inside a thread loop that not all threads of the block enter
+        self.private: set[Buffer] = set()
+        self.parameters = ", ".join(self._parameter(b, b in kernel.inputs) for b in kernel.params)
+
+    def _parameter(self, buffer: Buffer, read_only: bool) -> str:
+        kind = spell.STORAGE[buffer.dtype]
+        return f"{'const ' if read_only else ''}{kind} *__restrict__ {self.names.of(buffer)}"
+
+    def line(self, depth: int, text: str) -> None:
+        self.lines.append("    " * depth + text)
+
+    # --- statements -------------------------------------------------------------------------------------------
+
+    def statement(self, stmt: Stmt, depth: int) -> None:
+        match stmt:
+            case Seq(stmts):
+                for part in stmts:
+                    self.statement(part, depth)
+            case For():
+                self.loop(stmt, depth)
+            case Store():
+                self.store(stmt, depth)
+            case If(_, then, orelse):
+                self.branch(self.values(stmt, depth)[0], then, orelse, depth)
+            case Alloc(buffer, body):
+                self.alloc(buffer, depth)
+                self.statement(body, depth)
+            case Barrier():
+                self.barrier(depth)
+
+    def loop(self, stmt: For, depth: int) -> None:
+        if stmt.kind in (LoopKind.PARALLEL, LoopKind.VECTORIZED):
+            raise CompilerError(
+                f"{self.kernel.name}: loop {stmt.var.name} is {stmt.kind.value}, which a GPU has no word for",
+                hint="bind it to blocks and threads first: minitvm.codegen.cuda.bind.bind_plain(kernel)",
+            )
+        extent = self.values(stmt, depth)[0]
+        reach = bounds(stmt.extent, self.ranges).high
+        self.ranges[stmt.var] = Range(0, None if reach is None else reach - 1)
+        if stmt.kind in _AXES:
+            self.bound(stmt, depth)
+        else:
+            self.counted(stmt, extent, depth)
+        del self.names.given[stmt.var]
+
+    def counted(self, stmt: For, extent: str, depth: int) -> None:
+        name = self.names.of(stmt.var)
+        if stmt.kind is LoopKind.UNROLLED:
+            self.line(depth, "#pragma unroll")
+        self.line(depth, f"for (long long {name} = 0; {name} < {extent}; ++{name}) {{")
+        self.statement(stmt.body, depth + 1)
+        self.line(depth, "}")
+
+    def bound(self, stmt: For, depth: int) -> None:
+        """``blockIdx`` and ``threadIdx``; with a check where other loops of the kind have more iterations."""
+        assert isinstance(stmt.extent, Const)
+        is_thread = stmt.kind.value.startswith("thread")
+        most = (self.launch.block if is_thread else self.launch.grid)[_AXES[stmt.kind]]
+        partial, was = stmt.extent.value < most, self.guarded
+        name = self.names.of(stmt.var)
+        self.line(depth, f"if ({stmt.kind.value} < {stmt.extent.value}) {{" if partial else "{")
+        self.line(depth + 1, f"const long long {name} = {stmt.kind.value};")
+        self.guarded = was or (partial and is_thread)
+        self.around.append(stmt.kind)
+        self.statement(stmt.body, depth + 1)
+        self.around.pop()
+        self.guarded = was
+        self.line(depth, "}")
+
+    def store(self, stmt: Store, depth: int) -> None:
+        """What all threads share is stored by the first where no loop tells the threads apart."""
+        idle = [] if stmt.buffer in self.private else self._idle_axes()
+        if idle:
+            self.line(depth, f"if ({' && '.join(f'{axis} == 0' for axis in idle)}) {{")
+        inner = depth + bool(idle)
+        shared, writer = self._writer(stmt, inner)
+        target = writer.element(stmt.buffer, shared.roots[:-1])
+        value = writer.stored(writer.text(shared.roots[-1]), stmt.buffer.dtype)
+        self.lines += writer.lines
+        self.line(inner, f"{target} = {value};")
+        if idle:
+            self.line(depth, "}")
+
+    def _idle_axes(self) -> list[str]:
+        axes = zip((LoopKind.THREAD_X, LoopKind.THREAD_Y, LoopKind.THREAD_Z), self.launch.block, strict=True)
+        return [kind.value for kind, extent in axes if extent > 1 and kind not in self.around]
+
+    def branch(self, condition: str, then: Stmt, orelse: Stmt | None, depth: int) -> None:
+        self.line(depth, f"if ({condition}) {{")
+        self.statement(then, depth + 1)
+        if orelse is not None:
+            self.line(depth, "} else {")
+            self.statement(orelse, depth + 1)
+        self.line(depth, "}")
+
+    def alloc(self, buffer: Buffer, depth: int) -> None:
+        if buffer.scope == "global":
+            raise CompilerError(
+                f"{self.kernel.name} allocates {buffer.name} in global memory, which a kernel cannot",
+                hint="bind_plain makes it a parameter",
+            )
+        if buffer.scope == "local":
+            self.private.add(buffer)
+        qualifier = "__shared__ " if buffer.scope == "shared" else ""
+        size = max(1, storage_size(buffer))
+        self.line(depth, f"{qualifier}{spell.STORAGE[buffer.dtype]} {self.names.of(buffer)}[{size}];")
+
+    def barrier(self, depth: int) -> None:
+        if self.guarded:
+            raise CompilerError(f"{self.kernel.name}: a barrier that not all threads of the block reach")
+        self.line(depth, "__syncthreads();")
+
+    # --- expressions ------------------------------------------------------------------------------------------
+
+    def values(self, stmt: Stmt, depth: int) -> list[str]:
+        """The expressions that stand in a statement; names of shared parts are declared before it."""
+        shared, writer = self._writer(stmt, depth)
+        texts = [writer.text(root) for root in shared.roots]
+        self.lines += writer.lines
+        return [bare(text) for text in texts]
+
+    def _writer(self, stmt: Stmt, depth: int) -> tuple[Shared, Writer]:
+        shared = Shared(stmt_exprs(stmt))
+        writer = Writer(self.names, self.ranges, self.helpers, shared)
+        writer.pad = "    " * depth
+        return shared, writer

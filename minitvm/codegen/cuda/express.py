@@ -1,0 +1,328 @@
+"""Expressions as CUDA C: what is shared within a statement gets a name, a select only touches the side it chooses."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from minitvm.codegen.affine import address
+from minitvm.codegen.cuda import spell
+from minitvm.codegen.dependence import Ranges
+from minitvm.codegen.simplify import bounds, simplify_expr
+from minitvm.errors import CompilerError
+from minitvm.ir.loop import (
+    COMPARISONS,
+    Binary,
+    Buffer,
+    Cast,
+    Const,
+    Intrin,
+    Load,
+    LoopExpr,
+    LoopVar,
+    Select,
+    expr_children,
+    post_order_exprs,
+    rebuild_expr,
+)
+
+_LONG = 100  # characters after which a value gets a line of its own
+_WRAPPING = frozenset({"add", "sub", "mul"})
+
+
+class Shared:
+    """Expressions of one statement with equal parts made one object, and how often each is used."""
+
+    def __init__(self, roots: Sequence[LoopExpr]) -> None:
+        self._unique: dict[object, LoopExpr] = {}
+        self._by_id: dict[int, LoopExpr] = {}
+        order = post_order_exprs(roots)
+        self._alive = order  # ids stay taken
+        for node in order:
+            operands = [self._by_id[id(child)] for child in expr_children(node)]
+            self._by_id[id(node)] = self._unique.setdefault(_key(node, operands), rebuild_expr(node, operands))
+        self.roots = [self._by_id[id(root)] for root in roots]
+        self.uses: dict[int, int] = {}
+        self.loads: set[int] = set()
+        for node in self._unique.values():
+            children = expr_children(node)
+            if isinstance(node, Load) or any(id(c) in self.loads for c in children):
+                self.loads.add(id(node))
+            for child in children:
+                self.uses[id(child)] = self.uses.get(id(child), 0) + 1
+        self._always: dict[int, dict[int, LoopExpr]] = {}
+
+    def always(self, node: LoopExpr) -> dict[int, LoopExpr]:
+        """The shared nodes with loads that are evaluated whenever ``node`` is, whatever selects choose."""
+        if id(node) not in self._always:
+            found = {} if self.uses.get(id(node), 0) < 2 or id(node) not in self.loads else {id(node): node}
+            if isinstance(node, Select):
+                then, orelse = self.always(node.then), self.always(node.orelse)
+                found |= self.always(node.condition) | {k: v for k, v in then.items() if k in orelse}
+            else:
+                for child in expr_children(node):
+                    found |= self.always(child)
+            self._always[id(node)] = found
+        return self._always[id(node)]
+
+
+def _key(node: LoopExpr, operands: Sequence[LoopExpr]) -> object:
+    ids = tuple(id(o) for o in operands)
+    match node:
+        case Load(buffer, _):
+            return ("load", id(buffer), ids)
+        case Binary(op, _, _):
+            return ("binary", op, ids)
+        case Intrin(name, _):
+            return ("intrin", name, ids)
+        case Cast(_, dtype):
+            return ("cast", dtype, ids)
+        case Select():
+            return ("select", ids)
+    return node
+
+
+def identifier(name: str, prefix: str) -> str:
+    """``name`` as C allows it; ``prefix`` sets apart what is a word of the language, or of the printer's own."""
+    plain = "".join(c if c.isascii() and c.isalnum() else "_" for c in name)
+    taken = not plain or plain[0].isdigit() or plain.rstrip("f") in _RESERVED or plain in _RESERVED
+    return prefix + plain if taken or re.fullmatch(r"t_\d+", plain) else plain
+
+
+class Names:
+    """Identifiers of buffers and loop variables: readable, and none twice at a time."""
+
+    def __init__(self) -> None:
+        self.given: dict[Buffer | LoopVar, str] = {}
+        self._count = 0
+
+    def of(self, thing: Buffer | LoopVar) -> str:
+        if thing not in self.given:
+            base = identifier(thing.name, "v_")
+            used = set(self.given.values())
+            number, name = 0, base
+            while name in used:
+                number += 1
+                name = f"{base}_{number}"
+            self.given[thing] = name
+        return self.given[thing]
+
+    def temporary(self) -> str:
+        self._count += 1
+        return f"t_{self._count}"
+
+
+_KEYWORDS = """
+    auto bool break case char class const continue default delete do double else enum extern float for goto if inline
+    int long new operator private public register return short signed sizeof static struct switch template this
+    typedef union unsigned void volatile while true false and or not xor asm main y0 y1 j0 j1 gamma
+    blockIdx threadIdx blockDim gridDim warpSize
+"""
+_RESERVED = frozenset(re.findall(r"\w+", " ".join((_KEYWORDS, *spell.INTRINSIC.values(), *spell.HELPERS))))
+
+
+class Writer:
+    """Writes one statement's values as lines of declarations and texts of roots."""
+
+    def __init__(self, names: Names, ranges: Ranges, helpers: set[str], shared: Shared) -> None:
+        self.names, self.ranges, self.helpers, self.shared = names, ranges, helpers, shared
+        self.lines: list[str] = []
+        self.pad = ""
+        self.scopes: list[dict[int, str]] = [{}]
+        self._alive: list[LoopExpr] = []  # what has a name keeps its id
+
+    def text(self, node: LoopExpr) -> str:
+        """The value as an expression of C; what is shared or long is declared before."""
+        for scope in self.scopes:
+            if id(node) in scope:
+                return scope[id(node)]
+        if isinstance(node, Select) and (id(node.then) in self.shared.loads or id(node.orelse) in self.shared.loads):
+            return self._branches(node)
+        text = self._spell(node)
+        shared = self.shared.uses.get(id(node), 0) > 1 and bool(expr_children(node))
+        if shared or len(text) > _LONG:
+            text = self._declare(node, text)
+        return text
+
+    def _declare(self, node: LoopExpr, text: str) -> str:
+        name = self.names.temporary()
+        self.lines.append(f"{self.pad}const {spell.VALUE[node.dtype]} {name} = {bare(text)};")
+        self.scopes[-1][id(node)] = name
+        self._alive.append(node)
+        return name
+
+    def _branches(self, node: Select) -> str:
+        """``if`` and ``else``: loads of the side that is not chosen may be out of bounds."""
+        for common in self.shared.always(node).values():
+            if common is not node:
+                self.text(common)
+        condition = self.text(node.condition)
+        name = self.names.temporary()
+        self.lines.append(f"{self.pad}{spell.VALUE[node.dtype]} {name};")
+        for head, side in ((f"if ({bare(condition)}) {{", node.then), ("} else {", node.orelse)):
+            self.lines.append(self.pad + head)
+            self.pad += "    "
+            self.scopes.append({})
+            value = self.text(side)
+            self.lines.append(f"{self.pad}{name} = {bare(value)};")
+            self.scopes.pop()
+            self.pad = self.pad[4:]
+        self.lines.append(self.pad + "}")
+        self.scopes[-1][id(node)] = name
+        self._alive.append(node)
+        return name
+
+    def element(self, buffer: Buffer, index: Sequence[LoopExpr]) -> str:
+        """``x[i * 8 + j]`` in memory."""
+        offset = simplify_expr(address(buffer, index).to_expr(), self.ranges)
+        return f"{self.names.of(buffer)}[{bare(self._address(offset))}]"
+
+    def _address(self, offset: LoopExpr) -> str:
+        """An address is written in place; the values that it is made from may have names."""
+        if id(offset) not in self.shared.uses and isinstance(offset, Binary) and offset.op in _WRAPPING:
+            return f"({self._address(offset.lhs)} {spell.INFIX[offset.op]} {self._address(offset.rhs)})"
+        return self.text(offset)
+
+    def helper(self, name: str) -> str:
+        self.helpers.add(name)
+        return name
+
+    # --- nodes ------------------------------------------------------------------------------------------------
+
+    def _spell(self, node: LoopExpr) -> str:
+        match node:
+            case Const(value, dtype):
+                text = spell.constant(value, dtype)
+                return f"({text})" if text.startswith("-") else text
+            case LoopVar():
+                return self.names.of(node)
+            case Load(buffer, index):
+                return self._load(buffer, index)
+            case Binary():
+                return self._binary(node)
+            case Intrin(name, args):
+                return self._intrinsic(node, name, [self.text(a) for a in args])
+            case Cast(value, dtype):
+                return self._cast(self.text(value), value.dtype, dtype)
+            case Select(condition, then, orelse):
+                return f"({self.text(condition)} ? {self.text(then)} : {self.text(orelse)})"
+        raise CompilerError(f"{type(node).__name__} is not part of the loop IR")
+
+    def _load(self, buffer: Buffer, index: Sequence[LoopExpr]) -> str:
+        element = self.element(buffer, index)
+        if buffer.dtype == "bool":
+            return f"({element} != 0)"
+        return f"{self.helper('half_to_float')}({element})" if buffer.dtype == "float16" else element
+
+    def stored(self, text: str, dtype: str) -> str:
+        """A value as it goes to memory."""
+        if dtype == "float16":
+            return f"{self.helper('float_to_half')}({bare(text)})"
+        return f"(unsigned char){text}" if dtype == "bool" else bare(text)
+
+    def _cast(self, text: str, source: str, to: str) -> str:
+        if to == "bool":
+            return f"({text} != 0)"
+        if to == "float16":
+            return f"{self.helper('half_to_float')}({self.helper('float_to_half')}((float){text}))"
+        return f"({spell.VALUE[to]}){text}"
+
+    def _binary(self, node: Binary) -> str:
+        op, dtype = node.op, node.lhs.dtype
+        a, b = self.text(node.lhs), self.text(node.rhs)
+        if op in COMPARISONS:
+            return f"({a} {spell.INFIX[op]} {b})"
+        if dtype == "bool":
+            return f"({a} {spell.BOOL[op]} {b})"
+        if op in ("min", "max"):
+            return f"{self.helper('minimum' if op == 'min' else 'maximum')}<{spell.VALUE[dtype]}>({a}, {b})"
+        return self._float_binary(op, dtype, a, b) if spell.is_float(dtype) else self._int_binary(node, op, dtype, a, b)
+
+    def _float_binary(self, op: str, dtype: str, a: str, b: str) -> str:
+        if op in spell.INFIX:
+            return f"({a} {spell.INFIX[op]} {b})"
+        if op == "floormod":
+            return f"{self.helper('float_mod')}<{spell.VALUE[dtype]}>({a}, {b})"
+        return spell.FLOAT_BINARY[op].format(a, b, f=spell.suffix(dtype))
+
+    def _int_binary(self, node: Binary, op: str, dtype: str, a: str, b: str) -> str:
+        kind = spell.VALUE[dtype]
+        if op in ("floordiv", "floormod") and self._is_plain_division(node):
+            return f"({a} {'/' if op == 'floordiv' else '%'} {b})"
+        helper = _INT_HELPER.get(op)
+        if helper is not None:
+            return f"{self.helper(helper)}<{kind}>({a}, {b})"
+        if op in spell.BITWISE:
+            return f"({kind})({a} {spell.BITWISE[op]} {b})"
+        if _is_index(node):
+            return f"({a} {spell.INFIX[op]} {b})"
+        wide = spell.UNSIGNED[max(4, spell.bits_of(dtype) // 8)]  # wraps around, which a signed sum may not
+        return f"({kind})(({wide}){a} {spell.INFIX[op]} ({wide}){b})"
+
+    def _is_plain_division(self, node: Binary) -> bool:
+        if not (isinstance(node.rhs, Const) and node.rhs.value > 0):
+            return False
+        low = bounds(node.lhs, self.ranges).low
+        return node.dtype.startswith("u") or (low is not None and low >= 0)
+
+    def _intrinsic(self, node: Intrin, name: str, args: list[str]) -> str:
+        dtype = node.args[0].dtype
+        if dtype == "bool":
+            return f"(!{args[0]})" if name == "not" else args[0]
+        if name in ("bitcast_int", "bitcast_float"):
+            return self._bitcast(name, dtype, args[0])
+        if not spell.is_float(dtype):
+            text = spell.INT_INTRINSIC[name].format(*args)
+            return f"({text})" if name.startswith("is") else f"(({spell.VALUE[dtype]})({text}))"
+        if name == "sign":
+            self.helper("sign_of")
+        text = spell.INTRINSIC[name].format(*args, f=spell.suffix(dtype), inf=spell.INFINITY[dtype])
+        return f"({text})" if _needs_brackets(text) else text
+
+    def _bitcast(self, name: str, dtype: str, text: str) -> str:
+        match name, dtype:
+            case "bitcast_int", "float16":
+                return f"((short){self.helper('float_to_half')}({text}))"
+            case "bitcast_float", "int16":
+                return f"{self.helper('half_to_float')}((unsigned short){text})"
+            case "bitcast_int", "float32":
+                return f"__float_as_int({text})"
+            case "bitcast_float", "int32":
+                return f"__int_as_float({text})"
+            case "bitcast_int", _:
+                return f"__double_as_longlong({text})"
+        return f"__longlong_as_double({text})"
+
+
+_INT_HELPER = {
+    "floordiv": "floor_div",
+    "floormod": "floor_mod",
+    "div": "trunc_div",
+    "mod": "trunc_mod",
+    "pow": "int_pow",
+    "shl": "shift_left",
+    "shr": "shift_right",
+}
+
+
+def _is_index(node: LoopExpr) -> bool:
+    """Arithmetic on loop variables alone cannot overflow."""
+    if node.dtype != "int64":
+        return False
+    return all(isinstance(n, (LoopVar, Const, Binary)) for n in post_order_exprs([node]))
+
+
+def _needs_brackets(text: str) -> bool:
+    return text.startswith("-") or " / " in text or " != " in text or " == " in text
+
+
+def bare(text: str) -> str:
+    """Without brackets around the whole."""
+    if not (text.startswith("(") and text.endswith(")")):
+        return text
+    depth = 0
+    for position, char in enumerate(text):
+        depth += (char == "(") - (char == ")")
+        if depth == 0:
+            return text[1:-1] if position == len(text) - 1 else text
+    return text

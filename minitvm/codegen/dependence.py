@@ -1,0 +1,134 @@
+"""Which iterations of a loop touch the same memory: what decides whether they may run side by side or change order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from minitvm.codegen.affine import Affine, address, affine
+from minitvm.codegen.simplify import Range, bounds
+from minitvm.ir.loop import (
+    Alloc,
+    Buffer,
+    Const,
+    For,
+    Load,
+    LoopExpr,
+    LoopVar,
+    Stmt,
+    Store,
+    stmt_exprs,
+    walk_exprs,
+    walk_stmts,
+)
+
+Ranges = Mapping[LoopVar, Range]
+
+
+@dataclass(frozen=True)
+class Access:
+    """One load or store, as the text of the program has it."""
+
+    buffer: Buffer
+    index: tuple[LoopExpr, ...]
+    is_store: bool
+
+
+def accesses(stmt: Stmt) -> list[Access]:
+    """Loads and stores below ``stmt`` in program order; of one statement the loads come first."""
+    found: list[Access] = []
+    for part in walk_stmts(stmt):
+        roots = stmt_exprs(part)
+        loads = {id(n): n for root in roots for n in walk_exprs(root) if isinstance(n, Load)}
+        found += [Access(load.buffer, load.index, False) for load in loads.values()]
+        if isinstance(part, Store):
+            found.append(Access(part.buffer, part.index, True))
+    return found
+
+
+def allocated(stmt: Stmt) -> set[Buffer]:
+    """Buffers that live below ``stmt`` only: every iteration around it has its own."""
+    return {part.buffer for part in walk_stmts(stmt) if isinstance(part, Alloc)}
+
+
+def inner_ranges(stmt: Stmt) -> dict[LoopVar, Range]:
+    """The values of the variables bound below ``stmt``."""
+    found: dict[LoopVar, Range] = {}
+    for part in walk_stmts(stmt):
+        if isinstance(part, For):
+            high = bounds(part.extent, found).high
+            found[part.var] = Range(0, None if high is None else high - 1)
+    return found
+
+
+def carried(loop: For, only_flow: bool = False) -> Access | None:
+    """An access through which two iterations of ``loop`` may meet, at least one of them storing; else ``None``.
+
+    ``only_flow``: of interest is only what one iteration stores and another loads.  Not proving the contrary counts
+    as meeting.  Loads must be distinguishable by constants: an extent that varies is taken as without a bound.
+    """
+    extent = loop.extent.value if isinstance(loop.extent, Const) else None
+    private, ranges = allocated(loop.body), inner_ranges(loop.body)
+    for store, other in _pairs([a for a in accesses(loop.body) if a.buffer not in private]):
+        if not (only_flow and other.is_store) and _may_meet(store, other, loop.var, extent, ranges):
+            return other
+    return None
+
+
+def _pairs(found: Sequence[Access]) -> Iterator[tuple[Access, Access]]:
+    for store in found:
+        if store.is_store:
+            yield from ((store, other) for other in found if other.buffer is store.buffer)
+
+
+def _may_meet(a: Access, b: Access, var: LoopVar, extent: int | None, ranges: Ranges) -> bool:
+    """Whether iterations ``v`` and ``w != v`` may reach one element by ``a`` and ``b``; decided by any dimension."""
+    forms = [(affine(i), affine(j)) for i, j in zip(a.index, b.index, strict=True)]
+    forms.append((address(a.buffer, a.index), address(b.buffer, b.index)))
+    return all(_may_be_equal(x, y, var, extent, ranges) for x, y in forms)
+
+
+def _may_be_equal(x: Affine, y: Affine, var: LoopVar, extent: int | None, ranges: Ranges) -> bool:
+    step = x.terms.get(var, 0)
+    if step == 0 or y.terms.get(var, 0) != step:
+        return not _apart(x, y, var, ranges)
+    apart = _difference(x, y, var, ranges)
+    if apart is None:
+        return True
+    low, high = apart
+    step = abs(step)
+    first, last = -(-low // step), high // step  # multiples of the step that the rest can make up for
+    if extent is not None:
+        first, last = max(first, 1 - extent), min(last, extent - 1)
+    return any(first <= d <= last for d in (-1, 1)) or (first <= last and (first > 0 or last < 0))
+
+
+def _apart(x: Affine, y: Affine, var: LoopVar, ranges: Ranges) -> bool:
+    """True where the two differ in every pair of iterations although they do not move alike with ``var``."""
+    if var in x.terms or var in y.terms:
+        return False
+    found = _difference(x, y, var, ranges)
+    return found is not None and (found[0] > 0 or found[1] < 0)
+
+
+def _difference(x: Affine, y: Affine, var: LoopVar, ranges: Ranges) -> tuple[int, int] | None:
+    """Bounds of ``x - y`` without ``var``'s part, inner variables chosen freely on both sides."""
+    low = high = x.constant - y.constant
+    for form, sign in ((x, 1), (y, -1)):
+        for term, factor in form.terms.items():
+            if term == var or _cancels(term, x, y, ranges, var):
+                continue
+            if any(n == var for n in walk_exprs(term) if isinstance(n, LoopVar)):
+                return None
+            reach = bounds(term, ranges)
+            if reach.low is None or reach.high is None:
+                return None
+            ends = sorted((sign * factor * reach.low, sign * factor * reach.high))
+            low, high = low + ends[0], high + ends[1]
+    return low, high
+
+
+def _cancels(term: LoopExpr, x: Affine, y: Affine, ranges: Ranges, var: LoopVar) -> bool:
+    """A term made of outer variables alone has one value in all iterations."""
+    inner = any(isinstance(n, Load) or (isinstance(n, LoopVar) and (n in ranges or n == var)) for n in walk_exprs(term))
+    return not inner and x.terms.get(term) == y.terms.get(term)

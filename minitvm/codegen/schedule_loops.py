@@ -1,0 +1,311 @@
+"""Schedule steps that change loops: split, fuse, reorder, tile, unroll, vectorize, parallel, bind.
+
+Each takes a kernel and returns another that computes the same, or raises :class:`ScheduleError` with the reason.
+A loop is given by its :class:`LoopVar`, or by its name where only one loop has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import combinations, pairwise
+from typing import TypeAlias
+
+from minitvm.codegen.affine import depends_on
+from minitvm.codegen.dependence import Access, accesses, allocated, carried
+from minitvm.errors import ScheduleError
+from minitvm.ir.loop import (
+    Binary,
+    Const,
+    For,
+    If,
+    Intrin,
+    Kernel,
+    Load,
+    LoopExpr,
+    LoopKind,
+    LoopVar,
+    Stmt,
+    Store,
+    map_stmt,
+    seq,
+    substitute_vars,
+    walk_stmts,
+)
+
+LoopName: TypeAlias = LoopVar | str
+
+_ORDERED = (LoopKind.SERIAL, LoopKind.UNROLLED)
+_BOUND = frozenset(LoopKind) - {LoopKind.SERIAL, LoopKind.UNROLLED, LoopKind.PARALLEL, LoopKind.VECTORIZED}
+_ANY_ORDER = frozenset({"add", "mul", "min", "max", "and", "or", "xor"})
+
+
+def loops(kernel: Kernel) -> list[For]:
+    """Every loop, outer before inner, in program order."""
+    return [s for s in walk_stmts(kernel.body) if isinstance(s, For)]
+
+
+def find_loop(kernel: Kernel, loop: LoopName) -> For:
+    """The loop that a variable or a name stands for."""
+    every = loops(kernel)
+    found = [f for f in every if loop in (f.var, f.var.name)]
+    name = loop if isinstance(loop, str) else loop.name
+    if not found:
+        known = ", ".join(dict.fromkeys(f.var.name for f in every)) or "none"
+        raise ScheduleError(f"{kernel.name} has no loop {name}", hint=f"its loops: {known}")
+    if len(found) > 1:
+        raise ScheduleError(
+            f"{kernel.name} has {len(found)} loops {name}",
+            hint="pass the variable of the one that is meant: loops(kernel)",
+        )
+    return found[0]
+
+
+def with_loop(kernel: Kernel, old: Stmt, new: Stmt) -> Kernel:
+    """The kernel with one statement replaced."""
+    return replace(kernel, body=map_stmt(kernel.body, on_stmt=lambda s: new if s is old else s))
+
+
+def with_body(kernel: Kernel, loop: For, body: Stmt) -> Kernel:
+    return with_loop(kernel, loop, For(loop.var, loop.extent, body, loop.kind))
+
+
+def constant_extent(kernel: Kernel, loop: For) -> int:
+    if not isinstance(loop.extent, Const):
+        raise ScheduleError(f"{kernel.name}: the extent of loop {loop.var.name} is not a constant")
+    return int(loop.extent.value)
+
+
+def bind_vars(body: Stmt, values: dict[LoopVar, LoopExpr]) -> Stmt:
+    """``body`` with variables replaced."""
+    return map_stmt(body, on_expr=lambda e: substitute_vars(e, values))
+
+
+# --- split, fuse, tile ----------------------------------------------------------------------------------------
+
+
+def split(kernel: Kernel, loop: LoopName, factor: int, tail: str = "guard") -> Kernel:
+    """``i`` becomes ``i_outer`` over ``i_inner`` of ``factor`` iterations.
+
+    ``tail`` says what happens to iterations that are left over: ``"guard"`` (the last round checks), ``"peel"`` (a
+    loop ``i_tail`` of their own), ``"exact"`` (there may be none).  The outer loop keeps the kind.
+    """
+    found = find_loop(kernel, loop)
+    name, extent = found.var.name, constant_extent(kernel, found)
+    if tail not in ("guard", "peel", "exact"):
+        raise ScheduleError(f"unknown tail {tail!r}", hint="one of guard, peel, exact")
+    if factor < 1:
+        raise ScheduleError(f"{kernel.name}: loop {name} cannot be split by {factor}")
+    if found.kind is LoopKind.VECTORIZED:
+        raise ScheduleError(
+            f"{kernel.name}: loop {name} is vectorized", hint="split first, then vectorize the inner loop"
+        )
+    if tail == "exact" and extent % factor:
+        raise ScheduleError(
+            f"{kernel.name}: the {extent} iterations of loop {name} are not divisible by {factor}",
+            hint="tail='guard' or tail='peel'",
+        )
+    outer, inner = LoopVar(f"{name}_outer"), LoopVar(f"{name}_inner")
+    at = outer * factor + inner
+    body = bind_vars(found.body, {found.var: at})
+    rounds = extent // factor if tail != "guard" else -(-extent // factor)
+    if tail == "guard" and extent % factor:
+        body = If(at < extent, body)
+    main = For(outer, Const(rounds), For(inner, Const(factor), body), found.kind)
+    rest = _tail(found, rounds * factor, extent) if tail == "peel" and extent % factor else None
+    return with_loop(kernel, found, seq(main if rounds else None, rest))
+
+
+def _tail(loop: For, start: int, extent: int) -> Stmt:
+    """The last iterations by themselves, under variables of their own."""
+    var = LoopVar(f"{loop.var.name}_tail")
+    body = fresh_vars(bind_vars(loop.body, {loop.var: var + start}))
+    return For(var, Const(extent - start), body, loop.kind)
+
+
+def fresh_vars(body: Stmt) -> Stmt:
+    """A copy whose loops have variables of their own."""
+
+    def rename(stmt: Stmt) -> Stmt:
+        if isinstance(stmt, For):
+            var = LoopVar(stmt.var.name)
+            return For(var, stmt.extent, bind_vars(stmt.body, {stmt.var: var}), stmt.kind)
+        return stmt
+
+    return map_stmt(body, on_stmt=rename)
+
+
+def fuse(kernel: Kernel, outer: LoopName, inner: LoopName) -> Kernel:
+    """Two perfectly nested loops become one over their product, named ``i_j``."""
+    first, second = find_loop(kernel, outer), find_loop(kernel, inner)
+    if first.body is not second:
+        raise not_nested(kernel, first, second)
+    if first.kind is not second.kind:
+        raise ScheduleError(
+            f"{kernel.name}: loop {first.var.name} is {first.kind.value}, loop {second.var.name} {second.kind.value}"
+        )
+    extent = constant_extent(kernel, second)
+    var = LoopVar(f"{first.var.name}_{second.var.name}")
+    body = bind_vars(second.body, {first.var: var // extent, second.var: var % extent})
+    return with_loop(kernel, first, For(var, Const(constant_extent(kernel, first) * extent), body, first.kind))
+
+
+def not_nested(kernel: Kernel, outer: For, inner: For) -> ScheduleError:
+    return ScheduleError(
+        f"{kernel.name}: loop {inner.var.name} is not perfectly nested in loop {outer.var.name}",
+        hint="nothing may stand between the two; cache_write moves an accumulator out of the way",
+    )
+
+
+def tile(kernel: Kernel, first: LoopName, second: LoopName, rows: int, columns: int, tail: str = "guard") -> Kernel:
+    """``i`` over ``j`` becomes ``i_outer, j_outer, i_inner, j_inner``: blocks of ``rows x columns``."""
+    i, j = find_loop(kernel, first), find_loop(kernel, second)
+    if i.body is not j:
+        raise not_nested(kernel, i, j)
+    if tail != "exact" and constant_extent(kernel, i) % rows:
+        raise ScheduleError(
+            f"{kernel.name}: the {constant_extent(kernel, i)} iterations of loop {i.var.name} "
+            f"are not divisible by {rows}",
+            hint="a guard would stand between the loops; split with tail='peel' first",
+        )
+    body = split(split(kernel, j.var, columns, tail), i.var, rows, "exact")
+    names = [f"{v.name}_{part}" for part in ("outer", "inner") for v in (i.var, j.var)]
+    return reorder(body, *names)
+
+
+# --- order ----------------------------------------------------------------------------------------------------
+
+
+def reorder(kernel: Kernel, *order: LoopName) -> Kernel:
+    """Perfectly nested loops in another order, the outermost first; all loops of the chain that change place."""
+    wanted = [find_loop(kernel, loop) for loop in order]
+    chain = _chain(kernel, wanted)
+    body = chain[-1].body
+    for position, found in enumerate(wanted):
+        if any(depends_on(found.extent, inner.var) for inner in wanted[position + 1 :]):
+            raise ScheduleError(
+                f"{kernel.name}: the extent of loop {found.var.name} depends on a loop that it would leave"
+            )
+    _check_order(kernel, chain, wanted)
+    for found in reversed(wanted):
+        body = For(found.var, found.extent, body, found.kind)
+    return with_loop(kernel, chain[0], body)
+
+
+def _chain(kernel: Kernel, wanted: Sequence[For]) -> list[For]:
+    """The wanted loops in their present order, each directly around the next."""
+    chain = [f for f in loops(kernel) if f in wanted]
+    for outer, inner in pairwise(chain):
+        if outer.body is not inner:
+            raise not_nested(kernel, outer, inner)
+    return chain
+
+
+def _check_order(kernel: Kernel, chain: Sequence[For], wanted: Sequence[For]) -> None:
+    """Every element must be stored to in the same order as before, unless its updates may come in any order."""
+    swapped = {(a, b) for a, b in combinations(wanted, 2) if chain.index(a) > chain.index(b)}
+    carrying = {f: carried(f) for pair in swapped for f in pair}
+    for a, b in swapped:
+        if carrying[a] is not None and carrying[b] is not None and not _commutes(chain[0]):
+            met = carrying[a]
+            assert met is not None
+            raise ScheduleError(
+                f"{kernel.name}: loops {a.var.name} and {b.var.name} cannot change places: "
+                f"iterations depend on each other through {met.buffer.name}"
+            )
+
+
+def _commutes(nest: For) -> bool:
+    """True where all that is stored is one update ``t[i] = t[i] + x`` that may run in any order."""
+    private = allocated(nest)
+    stores = [s for s in walk_stmts(nest) if isinstance(s, Store) and s.buffer not in private]
+    reads = [a for a in accesses(nest) if not a.is_store]
+    return len(stores) == 1 and _is_update(stores[0]) and _reads_itself_once(stores[0], reads)
+
+
+def _reads_itself_once(store: Store, reads: Sequence[Access]) -> bool:
+    return sum(a.buffer is store.buffer for a in reads) == 1
+
+
+def _is_update(store: Store) -> bool:
+    itself = Load(store.buffer, store.index)
+    match store.value:
+        case Binary(op, lhs, rhs) if op in _ANY_ORDER:
+            return itself in (lhs, rhs)
+        case Intrin("fma", (_, _, total)):
+            return total == itself
+    return False
+
+
+# --- kinds ----------------------------------------------------------------------------------------------------
+
+
+def unroll(kernel: Kernel, loop: LoopName) -> Kernel:
+    """Write the iterations out one after the other."""
+    found = find_loop(kernel, loop)
+    constant_extent(kernel, found)
+    if found.kind not in _ORDERED:
+        raise ScheduleError(f"{kernel.name}: loop {found.var.name} is {found.kind.value} already")
+    return _with_kind(kernel, found, LoopKind.UNROLLED)
+
+
+def vectorize(kernel: Kernel, loop: LoopName) -> Kernel:
+    """All iterations of an innermost loop at once, one per lane."""
+    found = find_loop(kernel, loop)
+    inside = [s for s in walk_stmts(found.body) if isinstance(s, For)]
+    if inside:
+        raise ScheduleError(
+            f"{kernel.name}: loop {found.var.name} has loop {inside[0].var.name} inside",
+            hint="only innermost loops can be vectorized; reorder first",
+        )
+    check_independent(kernel, found)
+    return _with_kind(kernel, found, LoopKind.VECTORIZED)
+
+
+def parallel(kernel: Kernel, loop: LoopName) -> Kernel:
+    """Divide the iterations of an outermost loop among the threads."""
+    found = find_loop(kernel, loop)
+    around = [f for f in loops(kernel) if f is not found and any(s is found for s in walk_stmts(f))]
+    if around and any(f.kind is not LoopKind.PARALLEL for f in around):
+        raise ScheduleError(
+            f"{kernel.name}: loop {found.var.name} is inside loop {around[-1].var.name}",
+            hint="only outermost loops can be parallel; reorder first",
+        )
+    if around and around[-1].body is not found:
+        raise not_nested(kernel, around[-1], found)
+    check_independent(kernel, found)
+    return _with_kind(kernel, found, LoopKind.PARALLEL)
+
+
+def bind(kernel: Kernel, loop: LoopName, kind: LoopKind) -> Kernel:
+    """One block or one thread of a GPU per iteration."""
+    found = find_loop(kernel, loop)
+    if kind not in _BOUND:
+        raise ScheduleError(f"a loop is bound to a block or a thread, not to {kind.value}")
+    nested = [f for f in loops(kernel) if f.kind is kind and (_within(f, found) or _within(found, f))]
+    if nested:
+        raise ScheduleError(f"{kernel.name}: {kind.value} is bound to loop {nested[0].var.name} already")
+    check_independent(kernel, found)
+    return _with_kind(kernel, found, kind)
+
+
+def _within(inner: For, outer: For) -> bool:
+    return inner is not outer and any(s is inner for s in walk_stmts(outer.body))
+
+
+def check_independent(kernel: Kernel, loop: For) -> None:
+    """Raise where iterations may meet, so that they cannot run side by side.  Needs a constant extent."""
+    constant_extent(kernel, loop)
+    met = carried(loop)
+    if met is None or loop.kind not in _ORDERED:  # what runs side by side already was shown, or promised, to be free
+        return
+    name = met.buffer.name
+    if any(isinstance(s, Store) and s.buffer is met.buffer and _is_update(s) for s in walk_stmts(loop.body)):
+        raise ScheduleError(
+            f"{kernel.name}: loop {loop.var.name} is a reduction into {name}: its iterations cannot run side by side"
+        )
+    raise ScheduleError(f"{kernel.name}: iterations of loop {loop.var.name} depend on each other through {name}")
+
+
+def _with_kind(kernel: Kernel, loop: For, kind: LoopKind) -> Kernel:
+    return with_loop(kernel, loop, For(loop.var, loop.extent, loop.body, kind))
