@@ -77,7 +77,7 @@ def _batch_norm(call: Call, op: Any) -> Expr:
 def _normalize(data: Expr, axes: Sequence[int], epsilon: float) -> Expr:
     """``(x - mean) / sqrt(variance + eps)`` over ``axes``."""
     mean = ir.mean(data, axis=tuple(axes), keepdims=True)
-    variance = ir.variance(data, axis=tuple(axes), keepdims=True)
+    variance = ir.variance(data, mean, axis=tuple(axes), keepdims=True)
     return cast(Expr, (data - mean) / ir.sqrt(variance + _scalar(epsilon, data)))
 
 

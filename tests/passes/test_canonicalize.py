@@ -1,0 +1,60 @@
+"""CanonicalizeOps and CanonicalizeCast."""
+
+from minitvm.passes import CanonicalizeCast, CanonicalizeOps
+from minitvm.testing.checks import check_rewrite, check_unchanged
+
+BIAS = "def @main(%x: Tensor[(2, 3, 4, 5), float32], %b: Tensor[(N,), float32]) { BODY }"
+
+
+def bias(body: str, channels: int) -> str:
+    return BIAS.replace("BODY", body).replace("N,", f"{channels},")
+
+
+def test_bias_add_becomes_add_along_its_axis() -> None:
+    after = "add(%x, expand_dims(%b, axis=1, num_newaxis=2))"
+    check_rewrite(CanonicalizeOps(), bias("nn.bias_add(%x, %b)", 3), bias(after, 3))
+    check_rewrite(CanonicalizeOps(), bias("nn.bias_add(%x, %b, axis=-3)", 3), bias(after, 3))
+
+
+def test_bias_along_the_last_axis_needs_no_more_dimensions() -> None:
+    check_rewrite(CanonicalizeOps(), bias("nn.bias_add(%x, %b, axis=-1)", 5), bias("add(%x, %b)", 5))
+
+
+def test_other_operators_stay() -> None:
+    check_unchanged(CanonicalizeOps(), bias("add(%x, %b)", 5))
+
+
+CAST = """
+def @main(%x: Tensor[(1, 4, 8, 8), int8], %w: Tensor[(4, 4, 3, 3), int8],
+          %a: Tensor[(4, 1, 1), TYPE], %b: Tensor[(4, 1, 1), TYPE]) {
+  %0 = nn.conv2d(%x, %w, padding=[1, 1, 1, 1], out_dtype="int8");
+  BODY
+}"""
+
+
+def cast(body: str, dtype: str = "int32") -> str:
+    return CAST.replace("BODY", body).replace("TYPE", dtype)
+
+
+def test_each_user_gets_a_widening_cast_of_its_own() -> None:
+    before = '%1 = cast(%0, dtype="int32"); (add(%1, %a), add(%1, %b))'
+    after = '%1 = cast(%0, dtype="int32"); %2 = cast(%0, dtype="int32"); (add(%1, %a), add(%2, %b))'
+    check_rewrite(CanonicalizeCast(), cast(before), cast(after))
+
+
+def test_one_user_keeps_its_cast() -> None:
+    check_unchanged(CanonicalizeCast(), cast('add(cast(%0, dtype="int32"), %a)'))
+
+
+def test_a_narrowing_cast_is_shared() -> None:
+    narrow = '%1 = cast(cast(%0, dtype="int32"), dtype="int8"); (add(%1, %a), add(%1, %b))'
+    check_unchanged(CanonicalizeCast(), cast(narrow, "int8"))
+
+
+def test_a_cast_of_the_same_width_is_shared() -> None:
+    check_unchanged(CanonicalizeCast(), cast('%1 = cast(%0, dtype="uint8"); (add(%1, %a), add(%1, %b))', "uint8"))
+
+
+def test_users_that_do_not_fuse_share_it() -> None:
+    """A reduction and the function's result read the one tensor."""
+    check_unchanged(CanonicalizeCast(), cast('%1 = cast(%0, dtype="int32"); (sum(%1), add(%1, %a), %1)'))
