@@ -1,0 +1,145 @@
+"""The README and the pages of ``docs`` are right: their code runs, their links resolve, their tables are the code's."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from minitvm import config
+
+ROOT = pathlib.Path(__file__).parent.parent
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+
+_BLOCK = re.compile(
+    r"^(?:<!-- not run: (?P<reason>[^>]*) -->\n|<!-- needs: (?P<needs>[^>]*) -->\n)?```python\n(?P<code>.*?)^```$",
+    re.MULTILINE | re.DOTALL,
+)
+_LINK = re.compile(r"\[[^\]]*\]\((?P<target>[^)\s]+)\)")
+_FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+_MACHINE_PATH = re.compile(r"(?<![\w.])/(?:home|root|tmp|work|usr|mnt|opt|Users)/[\w.]")
+
+
+@dataclass(frozen=True)
+class Block:
+    """One piece of Python on a page; ``line`` is where its code starts."""
+
+    code: str
+    line: int
+    reason: str | None = None
+    """Why it is not run."""
+    needs: str | None = None
+    """A module without which it is not run."""
+
+
+def blocks(text: str) -> Iterator[Block]:
+    """The Python blocks of a page, in order."""
+    for found in _BLOCK.finditer(text):
+        yield Block(found["code"], text.count("\n", 0, found.start("code")) + 1, found["reason"], found["needs"])
+
+
+def name_of(page: pathlib.Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+def run_page(page: pathlib.Path) -> list[str]:
+    """Run a page's blocks in one namespace; the reasons why some were left out."""
+    namespace: dict[str, object] = {"__name__": "__main__"}
+    left_out: list[str] = []
+    for block in blocks(page.read_text(encoding="utf-8")):
+        if block.reason is not None:
+            left_out.append(block.reason)
+        elif block.needs is not None and not _installed(block.needs):
+            left_out.append(f"{block.needs} is not installed")
+        else:  # line numbers in a traceback are the page's
+            exec(compile("\n" * (block.line - 1) + block.code, str(page), "exec"), namespace)
+    return left_out
+
+
+def _installed(module: str) -> bool:
+    try:
+        __import__(module)
+    except ImportError:
+        return False
+    return True
+
+
+def with_code(pages: list[pathlib.Path]) -> list[pathlib.Path]:
+    return [page for page in pages if any(blocks(page.read_text(encoding="utf-8")))]
+
+
+@pytest.mark.parametrize("page", with_code(PAGES), ids=name_of)
+def test_the_code_of_a_page_runs(page: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    left_out = run_page(page)
+    if left_out:
+        print(f"{name_of(page)}: not run: {'; '.join(left_out)}")
+        everything = len(left_out) == len(list(blocks(page.read_text(encoding="utf-8"))))
+        if everything:
+            pytest.skip("; ".join(left_out))
+
+
+def test_blocks_are_found_with_their_lines_and_marks() -> None:
+    text = "a\n```python\nx = 1\n```\n<!-- not run: slow -->\n```python\ny\n```\n<!-- needs: nothing -->\n```python\nz\n```\n"
+    assert list(blocks(text)) == [
+        Block("x = 1\n", 3),
+        Block("y\n", 7, reason="slow"),
+        Block("z\n", 11, needs="nothing"),
+    ]
+
+
+def test_an_error_on_a_page_names_the_page_and_the_line(tmp_path: pathlib.Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("text\n\n```python\nx = 1\nx.missing\n```\n")
+    with pytest.raises(AttributeError) as caught:
+        run_page(page)
+    assert (caught.traceback[-1].path, caught.traceback[-1].lineno) == (page, 4)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_links_between_pages_resolve(page: pathlib.Path) -> None:
+    targets = [m["target"] for m in _LINK.finditer(_FENCED.sub("", page.read_text(encoding="utf-8")))]
+    local = [t.partition("#")[0] for t in targets if not t.startswith(("http://", "https://", "#"))]
+    assert [t for t in local if not (page.parent / t).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_no_path_of_one_machine_is_named(page: pathlib.Path) -> None:
+    assert _MACHINE_PATH.findall(page.read_text(encoding="utf-8")) == []
+
+
+def test_every_page_can_be_reached_from_the_readme() -> None:
+    reached, queue = set(), [ROOT / "README.md"]
+    while queue:
+        page = queue.pop().resolve()
+        if page in reached:
+            continue
+        reached.add(page)
+        links = (m["target"].partition("#")[0] for m in _LINK.finditer(page.read_text(encoding="utf-8")))
+        queue += [page.parent / link for link in links if link.endswith(".md") and (page.parent / link).exists()]
+    assert [name_of(page) for page in PAGES if page.resolve() not in reached] == []
+
+
+def test_the_environment_page_lists_the_variables_with_their_defaults_and_meanings() -> None:
+    text = (ROOT / "docs" / "environment.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(MINITVM_\w+)` \| (.*?) \| (.*?) \|$", text, re.MULTILINE)
+    known = [(v.name, f"`{v.default}`" if v.default else "(empty)", v.meaning) for v in config.VARIABLES.values()]
+    assert rows == known
+
+
+def test_no_other_variable_is_named_anywhere() -> None:
+    sources = [*PAGES, *ROOT.glob("minitvm/**/*.py")]
+    named = {name for p in sources for name in re.findall(r"\bMINITVM_[A-Z_]+\b", p.read_text(encoding="utf-8"))}
+    assert named - set(config.VARIABLES) == set()
+
+
+def test_the_readme_has_one_test_command_that_ci_finds() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    found = re.findall(r"^<!-- test command -->\n```bash\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    assert len(found) == 1
+    assert "pytest" in found[0] and "pip install" in found[0]
+    assert os.access(ROOT / ".ci" / "run", os.X_OK)
