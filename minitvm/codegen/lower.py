@@ -146,9 +146,17 @@ def _fits_epilogue(outputs: Sequence[Output], results: Sequence[Buffer]) -> bool
         if any(isinstance(node, Reduce) for node in nodes):
             return False
         reads = [node for node in nodes if isinstance(node, Load) and node.buffer in results]
-        if not reads or any(node.index != output.axes for node in reads):
+        if not reads or not all(_at_own_index(node, output.axes) for node in reads):
             return False
     return True
+
+
+def _at_own_index(load: Load, axes: Sequence[LoopVar]) -> bool:
+    """True where element ``axes`` is read; a dimension of extent 1 has one element, however it is spelled."""
+    if len(load.index) != len(axes):
+        return False
+    pairs = zip(load.index, axes, load.buffer.shape, strict=True)
+    return all(index == axis or extent == 1 for index, axis, extent in pairs)
 
 
 def fuse_epilogue(body: Stmt, results: Sequence[Buffer], outputs: Sequence[Output]) -> Stmt:

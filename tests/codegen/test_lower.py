@@ -15,6 +15,7 @@ from minitvm.codegen.problem import TEMPLATES
 from minitvm.codegen.simplify import simplify
 from minitvm.ir.builder import call_op, const, function, var
 from minitvm.ir.expr import Call, Expr, Function, Tuple, Var
+from minitvm.ir.loop import Alloc, walk_stmts
 from minitvm.ir.types import type_of
 from minitvm.target import MachineModel
 
@@ -112,3 +113,12 @@ def test_contiguous_dimensions_are_merged() -> None:
     x, b = var("x", shape=(2, 3, 5, 7)), var("b", shape=(3, 1, 1))
     kernel = lower(function(x + b, [x, b]), "add", MACHINE)
     assert [p.shape for p in kernel.params] == [(2, 3, 35), (3,), (2, 3, 35)]
+
+
+def test_a_batch_of_one_does_not_keep_the_epilogue_out_of_the_template() -> None:
+    x, w, b = var("x", shape=(1, 2, 5, 7, 8)), var("w", shape=(2, 2, 1, 1, 8, 8)), var("b", shape=(1, 2, 1, 1, 8))
+    layouts = {"data_layout": "NCHW8c", "kernel_layout": "OIHW8i8o", "out_layout": "NCHW8c"}
+    conv = call_op("nn.contrib_conv2d_NCHWc", x, w, channels=16, kernel_size=(1, 1), **layouts)
+    kernel = lower(function(conv + b, [x, w, b]), "conv", MACHINE)
+    allocated = [s.buffer for s in walk_stmts(kernel.body) if isinstance(s, Alloc)]
+    assert all(buffer.scope == "local" for buffer in allocated), allocated

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from minitvm.codegen.nests import unflatten
 from minitvm.codegen.problem import TEMPLATES, Config, Declined, Problem
 from minitvm.codegen.templates.pad import after_padding, padded
@@ -26,8 +28,9 @@ def conv2d_nchwc(problem: Problem, machine: MachineModel, config: Config) -> Ker
         return refusal
     source, fill, y, x = _window(problem, data)
     shape = ConvLoops(source, weight, out, y, x)
-    tile = config.get("tile") or choose_tile(shape.columns, out.shape[1], machine)
-    weights_fit = math.prod(weight.shape) * 4 <= machine.l2_bytes // 2
+    weight_bytes = math.prod(weight.shape) * np.dtype(weight.dtype).itemsize
+    tile = config.get("tile") or choose_tile(shape.columns, out.shape[1], machine, weight_bytes // out.shape[1])
+    weights_fit = weight_bytes <= machine.l2_bytes // 2
     body = shape.nest(tile, config.get("rows_inside", not weights_fit))
     return Kernel(problem.op.name, (data, weight, out), after_padding(source, fill, body))
 
@@ -74,8 +77,8 @@ class ConvLoops:
         return loop(math.prod(order), work, LoopKind.PARALLEL, name="work")
 
     def _chunks(self, tile: Tile) -> int:
-        """A single row is cut into equal chunks of whole tiles, to be divided among threads."""
-        most = max(1, self.columns // (4 * tile.columns)) if self.flat else 1
+        """A single row is cut into equal chunks of a few tiles, to be divided among threads."""
+        most = max(1, self.columns // (2 * tile.columns)) if self.flat else 1
         return next(d for d in range(most, 0, -1) if self.columns % d == 0)
 
     def _row(self, n: LoopExpr, block: LoopExpr, row: LoopExpr, width: int, tile: Tile) -> Stmt:

@@ -27,6 +27,7 @@ from minitvm.target import MachineModel
 _FMA_PER_CYCLE = 2
 _LOADS_PER_CYCLE = 2
 _FMA_LATENCY = 4
+_STEP_OVERHEAD = 0.5  # loop counters and addresses, measured
 
 
 @dataclass(frozen=True)
@@ -44,17 +45,24 @@ def split_evenly(total: int, most: int) -> list[tuple[int, int]]:
 
 def cycles(columns: int, blocks: int) -> float:
     """Cycles of one reduction step of a tile: bound by arithmetic, by loads, or by the latency of a chain."""
-    return max(columns * blocks / _FMA_PER_CYCLE, (columns + blocks) / _LOADS_PER_CYCLE, float(_FMA_LATENCY))
+    bound = max(columns * blocks / _FMA_PER_CYCLE, (columns + blocks) / _LOADS_PER_CYCLE, float(_FMA_LATENCY))
+    return bound + _STEP_OVERHEAD
 
 
-def choose_tile(columns: int, blocks: int, machine: MachineModel) -> Tile:
-    """The tile with the fewest cycles for ``columns x blocks`` outputs; ``blocks`` of a tile divide ``blocks``."""
+def choose_tile(columns: int, blocks: int, machine: MachineModel, block_bytes: int = 0) -> Tile:
+    """The tile with the fewest cycles for ``columns x blocks`` outputs; ``blocks`` of a tile divide ``blocks``.
+
+    ``block_bytes``: the weights of one block.  Every tile reads those of its blocks, so they should stay in the
+    second-level cache from one tile to the next.
+    """
+    most = max(1, machine.l2_bytes * 5 // 8 // block_bytes) if block_bytes else blocks
 
     def cost(tile: Tile) -> float:
         groups = blocks // tile.blocks
         return groups * sum(n * cycles(size, tile.blocks) for n, size in split_evenly(columns, tile.columns))
 
-    return min(_candidates(columns, blocks, machine), key=lambda t: (round(cost(t), 6), -t.blocks))
+    fitting = [t for t in _candidates(columns, blocks, machine) if t.blocks <= most]
+    return min(fitting, key=lambda t: (round(cost(t), 6), -t.blocks))
 
 
 def _candidates(columns: int, blocks: int, machine: MachineModel) -> list[Tile]:
@@ -90,14 +98,10 @@ def accumulate(
     def each(
         body: Callable[[int, int, LoopExpr], Stmt], columns: Iterable[int] = range(size), last: int = lanes
     ) -> Stmt:
-        chosen = tuple(columns)
         stmts = []
-        for b in range(blocks):
+        for c, b in _order(list(columns), blocks):
             width = last if b == blocks - 1 else lanes
-            for c in chosen:
-                stmts.append(
-                    loop(width, lambda lane, c=c, b=b: body(c, b, lane), LoopKind.VECTORIZED, name="lane")  # type: ignore[misc]
-                )
+            stmts.append(loop(width, lambda lane, c=c, b=b: body(c, b, lane), LoopKind.VECTORIZED, name="lane"))  # type: ignore[misc]
         return seq(*stmts)
 
     def step(
@@ -115,6 +119,13 @@ def accumulate(
     zero = each(lambda c, b, lane: Store(acc, _at(c, b, lane), const(0, dtype)))
     done = each(lambda c, b, lane: finish(c, b, lane, acc[c, b, lane]), last=last_width or lanes)
     return Alloc(acc, seq(zero, reduction(step), done))
+
+
+def _order(columns: list[int], blocks: int) -> list[tuple[int, int]]:
+    """All (column, block) so that the operands that stay in registers meanwhile are the fewer ones."""
+    if len(columns) < blocks:
+        return [(c, b) for b in range(blocks) for c in columns]
+    return [(c, b) for c in columns for b in range(blocks)]
 
 
 def _at(column: int, block: int, lane: LoopExpr) -> tuple[LoopExpr, ...]:
