@@ -8,16 +8,17 @@ minitvm.build(module, target="llvm", params=params)
 from __future__ import annotations
 
 import importlib
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from minitvm import relay
+    from minitvm import contrib, frontend, ir, relay, runtime, target, testing
+    from minitvm import passes as transform
     from minitvm.config import version
     from minitvm.driver import HostCallWarning, build, create_executor
     from minitvm.errors import MiniTVMError
     from minitvm.frontend import from_onnx
     from minitvm.ir.expr import Function, Module
+    from minitvm.ir.expr import Module as IRModule
     from minitvm.passes.manager import PassContext
     from minitvm.runtime import debug as debug_executor
     from minitvm.runtime import executor as graph_executor
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
     from minitvm.runtime.cache import CacheWarning
     from minitvm.runtime.executor import GraphModule
     from minitvm.runtime.library import Library, load, load_module
-    from minitvm.runtime.ndarray import cpu, device
+    from minitvm.runtime.ndarray import cpu, cuda, device
+    from minitvm.runtime.ndarray import device as context
     from minitvm.session import InferenceSession, compile
     from minitvm.target import Target
 
@@ -36,6 +38,7 @@ __all__ = [
     "Function",
     "GraphModule",
     "HostCallWarning",
+    "IRModule",
     "InferenceSession",
     "Library",
     "MiniTVMError",
@@ -44,16 +47,25 @@ __all__ = [
     "Target",
     "build",
     "compile",
+    "context",
+    "contrib",
     "cpu",
     "create_executor",
+    "cuda",
     "debug_executor",
     "device",
     "from_onnx",
+    "frontend",
     "graph_executor",
+    "ir",
     "load",
     "load_module",
     "nd",
     "relay",
+    "runtime",
+    "target",
+    "testing",
+    "transform",
 ]
 
 _HOME = {
@@ -70,6 +82,7 @@ _HOME = {
     "build": "driver",
     "compile": "session",
     "cpu": "runtime.ndarray",
+    "cuda": "runtime.ndarray",
     "create_executor": "driver",
     "device": "runtime.ndarray",
     "from_onnx": "frontend",
@@ -78,32 +91,36 @@ _HOME = {
 }
 """Where a public name lives; it is imported on first use, so that ``import minitvm`` is quick."""
 
+_RENAMED = {"IRModule": ("ir.expr", "Module"), "context": ("runtime.ndarray", "device")}
+"""TVM's names for what has another one at home."""
+
 _MODULES = {
+    "contrib": "contrib",
     "debug_executor": "runtime.debug",
+    "frontend": "frontend",
     "graph_executor": "runtime.executor",
+    "ir": "ir",
     "nd": "runtime.ndarray",
     "relay": "relay",
+    "runtime": "runtime",
+    "target": "target",
+    "testing": "testing",
     "transform": "passes",
 }
-
-
-def _contrib() -> SimpleNamespace:
-    """TVM's places of the executors: ``contrib.graph_executor``, ``contrib.debugger.debug_executor``."""
-    graph, debug = (importlib.import_module(f"minitvm.runtime.{name}") for name in ("executor", "debug"))
-    return SimpleNamespace(graph_executor=graph, debugger=SimpleNamespace(debug_executor=debug))
 
 
 def __getattr__(name: str) -> Any:
     if name in _HOME:
         return getattr(importlib.import_module(f"minitvm.{_HOME[name]}"), name)
+    if name in _RENAMED:
+        home, there = _RENAMED[name]
+        return getattr(importlib.import_module(f"minitvm.{home}"), there)
     if name in _MODULES:
         return importlib.import_module(f"minitvm.{_MODULES[name]}")
-    if name == "contrib":
-        return _contrib()
     if name == "__version__":
         return importlib.import_module("minitvm.config").version()
     raise AttributeError(f"minitvm has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, "contrib", "transform", "__version__"})
+    return sorted({*globals(), *__all__, "__version__"})

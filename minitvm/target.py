@@ -82,3 +82,13 @@ def _closest(word: str, known: list[str], what: str) -> str:
     near = difflib.get_close_matches(word, known, n=1)
     listing = f"known {what}: {', '.join(known)}"
     return f"did you mean {near[0]!r}? {listing}" if near else listing
+
+
+def llvm(options: str = "") -> Target:
+    """``Target.parse("llvm " + options)``, as TVM's ``target`` functions."""
+    return Target.parse(f"llvm {options}")
+
+
+def cuda(options: str = "") -> Target:
+    """``Target.parse("cuda " + options)``."""
+    return Target.parse(f"cuda {options}")

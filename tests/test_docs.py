@@ -84,7 +84,11 @@ def test_the_code_of_a_page_runs(page: pathlib.Path, tmp_path: pathlib.Path, mon
 
 
 def test_blocks_are_found_with_their_lines_and_marks() -> None:
-    text = "a\n```python\nx = 1\n```\n<!-- not run: slow -->\n```python\ny\n```\n<!-- needs: nothing -->\n```python\nz\n```\n"
+    text = (
+        "a\n```python\nx = 1\n```\n"
+        "<!-- not run: slow -->\n```python\ny\n```\n"
+        "<!-- needs: nothing -->\n```python\nz\n```\n"
+    )
     assert list(blocks(text)) == [
         Block("x = 1\n", 3),
         Block("y\n", 7, reason="slow"),

@@ -3,5 +3,14 @@
 from minitvm.frontend.onnx_import import from_onnx
 from minitvm.frontend.onnx_model import ModelDescription, ValueDescription, describe_onnx
 from minitvm.frontend.onnx_registry import onnx_op, supported_operators
+from minitvm.frontend.other_formats import refusal as __getattr__  # from_mxnet, from_tensorflow, ...
 
-__all__ = ["ModelDescription", "ValueDescription", "describe_onnx", "from_onnx", "onnx_op", "supported_operators"]
+__all__ = [
+    "ModelDescription",
+    "ValueDescription",
+    "__getattr__",
+    "describe_onnx",
+    "from_onnx",
+    "onnx_op",
+    "supported_operators",
+]

@@ -44,6 +44,11 @@ def cpu(index: int = 0) -> Device:
     return Device("cpu", index)
 
 
+def cuda(index: int = 0) -> Device:
+    """A GPU; :class:`TargetError`, for this build cannot run on one."""
+    raise TargetError(CUDA_NOT_YET, where=[f"device: cuda({index})"], hint=CUDA_HINT)
+
+
 def device(target: str | Target = "cpu", index: int = 0) -> Device:
     """The device of a target or device name: ``device("llvm")``, ``device("cpu", 0)``.
 

@@ -1,0 +1,33 @@
+"""Networks built without ONNX, random parameters for them, and checks for passes and numbers (Relay's names)."""
+
+from minitvm.testing import densenet, inception, init, mlp, mobilenet, resnet, squeezenet, transformer, vgg
+from minitvm.testing.checks import (
+    assert_allclose,
+    assert_close_to_scale,
+    assert_same_numbers,
+    check_rewrite,
+    check_unchanged,
+    run_infer_type,
+    run_opt_pass,
+)
+from minitvm.testing.init import create_workload
+
+__all__ = [
+    "assert_allclose",
+    "assert_close_to_scale",
+    "assert_same_numbers",
+    "check_rewrite",
+    "check_unchanged",
+    "create_workload",
+    "densenet",
+    "inception",
+    "init",
+    "mlp",
+    "mobilenet",
+    "resnet",
+    "run_infer_type",
+    "run_opt_pass",
+    "squeezenet",
+    "transformer",
+    "vgg",
+]
