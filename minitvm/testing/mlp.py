@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from minitvm.ir.builder import call_op, function
-from minitvm.ir.expr import Function, Module
+from minitvm.ir.expr import Expr, Function, Module
 from minitvm.testing.layers import dense, relu
 from minitvm.testing.workload import image, workload
 
@@ -19,7 +19,7 @@ def get_net(
     dtype: str = "float32",
 ) -> Function:
     """``main`` from ``data``: (batch, channels, height, width) to class probabilities: (batch, num_classes)."""
-    x = call_op("nn.batch_flatten", image(batch_size, image_shape, dtype))
+    x: Expr = call_op("nn.batch_flatten", image(batch_size, image_shape, dtype))
     x = relu(dense(x, "fc1", 128))
     x = relu(dense(x, "fc2", 64))
     return function(call_op("nn.softmax", dense(x, "fc3", num_classes)))
