@@ -110,7 +110,9 @@ class ConvLoops:
                     )
 
                 inner = self.weight.shape[4]
-                return loop(inner, channel, LoopKind.UNROLLED if inner <= 16 else LoopKind.SERIAL, name="c")
+                # At an edge the taps are written out; unrolled channels too would need more registers than there are.
+                unrolled = edge is None and inner <= 16
+                return loop(inner, channel, LoopKind.UNROLLED if unrolled else LoopKind.SERIAL, name="c")
 
             def taps(i: LoopExpr, y: LoopExpr) -> Stmt:
                 if edge is None:
