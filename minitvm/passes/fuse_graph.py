@@ -25,7 +25,7 @@ class GraphNode:
     pattern: Fusion
     outputs: list[tuple[GraphNode, Fusion]] = field(default_factory=list)
     extern: bool = False
-    """Seen from outside the graph (a parameter, a result), so it has no post-dominator."""
+    """Consumed in a way that no kernel can (a tuple of tuples), so it has no post-dominator."""
 
 
 @dataclass(slots=True, eq=False)
@@ -49,10 +49,6 @@ def build_graph(function: Function, pattern_of: Callable[[Call], Fusion]) -> dic
         for operand in children(expr):
             if operand in graph:
                 _connect(graph[operand], node)
-    graph[function.body].extern = True
-    for param in function.params:
-        if param in graph:
-            graph[param].extern = True
     return graph
 
 

@@ -136,10 +136,9 @@ class Partition:
 
     def _into_tuple(self, node: GraphNode, target: GraphNode) -> None:
         """Operands of a tuple that has itself been fused into injective users (a concatenation's inputs)."""
-        mine, tuple_group = self.groups[node.index], self.groups[target.index]
-        if mine.pattern > Fusion.INJECTIVE or tuple_group.pattern is not Fusion.TUPLE:
-            return
-        if tuple_group.find().pattern <= Fusion.INJECTIVE:
+        tuple_group = self.groups[target.index]
+        fused = tuple_group.pattern is Fusion.TUPLE and tuple_group.find() is not tuple_group
+        if fused and self.groups[node.index].pattern <= Fusion.INJECTIVE:
             self._along(node, target, _injective, "computed where the joined tuple is written")
 
     def _along(self, node: GraphNode, target: GraphNode, accepts: Accepts, reason: str) -> None:

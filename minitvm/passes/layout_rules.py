@@ -47,9 +47,8 @@ def broadcast(site: Site) -> Placement | Keep:
     if leader is None:
         return Keep("no moved operand has the result's rank and channels")
     assert isinstance(leader, Move)
-    wishes = [_follow(site.type(i), leader) for i in range(len(site.carries))]
-    refused = next((w for w in wishes if isinstance(w, Keep)), None)
-    return refused or Placement(tuple(w for w in wishes if not isinstance(w, Keep)), leader, calling(site.op))
+    wishes = tuple(_follow(site.type(i), leader) for i in range(len(site.carries)))
+    return Placement(wishes, leader, calling(site.op))
 
 
 def _leads(move: Carry, operand: TensorType, result: TensorType) -> bool:
@@ -59,15 +58,11 @@ def _leads(move: Carry, operand: TensorType, result: TensorType) -> bool:
     return all(operand.shape[d] == result.shape[d] for d in places)
 
 
-def _follow(operand: TensorType, leader: Move) -> Move | Keep | None:
+def _follow(operand: TensorType, leader: Move) -> Move | None:
     """How an operand must be held next to ``leader``; an axis along which it is broadcast gets blocks of 1."""
     if operand.rank == 0:
         return None
     extents = dict(zip(reversed(leader.old.primal), reversed(operand.static_shape)))  # noqa: B905
-    for axis, size in leader.blocks.items():
-        extent = extents.get(axis, 1)
-        if extent != 1 and extent % size:
-            return Keep(f"blocks of {size} do not divide the {extent} channels of an operand")
     return Move(leader.old, _ones(leader.new, "".join(a for a in leader.blocks if extents.get(a, 1) == 1)))
 
 
@@ -241,13 +236,10 @@ def reduce(site: Site) -> Placement | Keep:
     if not isinstance(site.carries[0], Move):
         return Keep("its first argument has not moved")
     move, rank = site.data, site.type(0).rank
-    follow = [_follow(site.type(i), move) for i in range(1, len(site.carries))]
-    if any(isinstance(f, Keep) for f in follow):
-        return Keep("an operand cannot follow")
+    wishes = (move, *(_follow(site.type(i), move) for i in range(1, len(site.carries))))
     letters = "".join(move.axis(d) for d in site.op.axes(rank))  # type: ignore[attr-defined]
     places = tuple(d for d, axis in enumerate(move.new.axes) if axis.primal in letters)
     build = calling(site.op.with_attributes(axis=places, exclude=False))
-    wishes = (move, *(f for f in follow if not isinstance(f, Keep)))
     if len(letters) == rank:
         return Placement(wishes, None, build) if not site.op.keepdims else Keep("nothing but ones is left")  # type: ignore[attr-defined]
     if site.op.keepdims:  # type: ignore[attr-defined]
@@ -303,18 +295,17 @@ def layout_transform(site: Site) -> Placement | Keep:
 
 @layout_rule("squeeze")
 def squeeze(site: Site) -> Placement | Keep:
-    """Drops the same axes of extent 1, where they are not split."""
+    """Drops the same axes of extent 1 (a split one has a block of 1)."""
     move, shape = site.data, site.type(0).static_shape
     given = site.op.axis  # type: ignore[attr-defined]
     dropped = (
         [d for d, n in enumerate(shape) if n == 1] if given is None else normalize_axes(site.op, given, len(shape))
     )
     letters = "".join(move.axis(d) for d in dropped)
-    if set(letters) & move.blocks.keys():
-        return Keep("a dropped axis is split")
     if len(letters) == move.old.rank:
         return Keep("nothing is left")
-    op = site.op.with_attributes(axis=tuple(move.index(d) for d in dropped))
+    places = tuple(d for d, axis in enumerate(move.new.axes) if axis.primal in letters)
+    op = site.op.with_attributes(axis=places)
     return Placement((move,), Move(move.old.without(letters), move.new.without(letters)), calling(op))
 
 

@@ -487,6 +487,47 @@ def test_axis_semantic_change() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        "nn.conv2d(%1, %w)",
+        "nn.max_pool2d(%1, pool_size=[2, 1])",
+        'layout_transform(%1, src_layout="NCHW", dst_layout="NHWC")',
+        "add(%1, %0)",
+        "concatenate((%1, %0), axis=1)",
+    ],
+)
+def test_a_transposed_tensor_is_not_taken_for_what_it_was(body: str) -> None:
+    """All four axes look alike from outside here: only the name of the layout tells them apart."""
+    text = f"""
+    def @main(%x: Tensor[(8, 8, 8, 8), float32], {W}) {{
+      {CONV}
+      %1 = transpose(%0, axes=[0, 2, 3, 1]);
+      {body}
+    }}
+    """
+    run(AlterOpLayout(SSE), text)
+
+
+def test_batch_norm_needs_its_channels_on_one_axis() -> None:
+    body = "%1 = nn.batch_norm(%0, %g, %g, %g, exp(%g)); nn.relu(%1.0)"
+    assert reasons(body, "%g: Tensor[(8,), float32]") == ["nn.batch_norm: batch_norm needs its channels on one axis"]
+
+
+def test_squeeze_of_channels_that_were_reduced() -> None:
+    alters(
+        "squeeze(mean(%0, axis=[1], keepdims=True), axis=[1])",
+        "squeeze(mean(%0, axis=[1, 4], keepdims=True), axis=[1, 4])",
+    )
+
+
+def test_matmul_with_a_transposed_first_operand_is_not_packed() -> None:
+    text = 'def @main(%x: Tensor[(5, 3), float32]) { nn.matmul(%x, meta["w"], transpose_a=True) }'
+    step = AlterOpLayout(SSE)
+    check_unchanged(step, text, constants={"w": random_array((5, 12))})
+    assert [str(note) for note in step.notes] == ["nn.matmul: its first operand comes transposed"]
+
+
 def test_argmax_gets_its_axis_back() -> None:
     assert reasons("argmax(%0, axis=[1])") == ["argmax: argmax has no layout rule"]
 

@@ -166,6 +166,35 @@ def test_fold_fwd_bias_add() -> None:
     assert forward(body) == ["0 = nn.bias_add(x, bias)", "1 = multiply(w, const)", "2 = nn.conv2d(0, 1)", "2"]
 
 
+def test_zero_before_a_bias_stays() -> None:
+    body = f'%0 = multiply(%x, meta["s"]); %1 = nn.bias_add(%0, meta["bias"]); {CONV.format("%1")}'
+    reason = "the scale is zero (or nearly) somewhere, and a sum after it would be divided by it"
+    stays(ForwardFoldScaleAxis(), body, reason, WITH_ZERO)
+
+
+@pytest.mark.parametrize(
+    ("value", "bias", "axis"),
+    [('multiply(%x, meta["s"])', "const([1, 2, 3, 4, 5, 6], float32)", 3), ("%x", 'multiply(%v, meta["row"])', 1)],
+)
+def test_a_bias_along_another_axis_or_a_scaled_bias_stays(value: str, bias: str, axis: int) -> None:
+    body = f"%0 = nn.bias_add({value}, {bias}, axis={axis}); {CONV.format('%0')}"
+    reason = "the bias lies along another axis than the scale"
+    stays(ForwardFoldScaleAxis(), body, reason, params=f"{X}, {W}, %v: Tensor[(8,), float32]")
+
+
+def test_a_scale_that_widens_its_operand_stays() -> None:
+    """The multiplication repeats one channel eight times; without it the shapes do not fit."""
+    params = "%x: Tensor[(2, 1, 6, 6), float32], %w: Tensor[(8, 8, 3, 3), float32]"
+    text = f'def @main({params}) {{ %0 = multiply(%x, meta["s"]); {CONV.format("%0")} }}'
+    forward_only = parse_module(text, scales(POSITIVE))
+    step = ForwardFoldScaleAxis()
+    assert step(forward_only) is forward_only and step.notes == []
+    params = "%x: Tensor[(2, 8, 6, 6), float32], %w: Tensor[(1, 8, 3, 3), float32]"
+    text = f'def @main({params}) {{ multiply({CONV.format("%x")}, meta["s"]) }}'
+    backward_only, step_back = parse_module(text, scales(POSITIVE)), BackwardFoldScaleAxis()
+    assert step_back(backward_only) is backward_only and step_back.notes == []
+
+
 def test_two_scales_in_a_row() -> None:
     body = f'%0 = multiply(%x, meta["s"]); %1 = multiply(%0, meta["b"]); {CONV.format("%1")}'
     assert forward(body) == ["0 = multiply(w, const)", "1 = nn.conv2d(x, 0)", "1"]

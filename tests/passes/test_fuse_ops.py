@@ -7,6 +7,7 @@ the parts of test_fuse_myia_regression about closures (there are none); its If i
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from rewriting import check_rewrite, outline, run
 from minitvm.errors import ConfigError
 from minitvm.ir.builder import call_op, const, function, nn, var
 from minitvm.ir.expr import Call, Function, Module
-from minitvm.ir.op import Fusion, Op
+from minitvm.ir.op import OPS, Fusion, Op
 from minitvm.ir.parser import parse_module
 from minitvm.ir.types import TensorType
 from minitvm.ir.visitor import calls
@@ -96,6 +97,18 @@ def test_residual_block() -> None:
         "1 = fused_nn_conv2d_add_add_nn_relu(0, w, b, x)",
         "1",
     ]
+
+
+def test_epilogues_are_finished_before_injective_operators_join() -> None:
+    """The addition belongs to the convolution, so the transpose beside it stays a kernel."""
+    text = """
+    def @main(%x: Tensor[(1, 6, 6, 8), float32], %w: Tensor[(8, 8, 3, 3), float32], %y: Tensor[(1, 8, 6, 6), float32]) {
+      %0 = transpose(%x, axes=[0, 3, 1, 2]);
+      %1 = nn.conv2d(%y, %w, padding=[1, 1, 1, 1]);
+      add(%0, %1)
+    }
+    """
+    assert kernels(text) == ["0 = fused_transpose(x)", "1 = fused_nn_conv2d_add(0, y, w)", "1"]
 
 
 def test_concatenate() -> None:
@@ -348,10 +361,11 @@ def test_fuse_dynamic_squeeze_slice_take() -> None:
     def @main(%x: Tensor[(1, ?, 4), float32], %y: Tensor[(4,), float32]) {
       %0 = squeeze(%x, axis=[0]);
       %1 = exp(%y);
-      add(%0, nn.relu(%1))
+      RESULT
     }
     """
-    assert outline(fuse(parse_module(text))).splitlines() == [
+    assert outline(fuse(parse_module(text.replace("RESULT", "sum(%0)")))) == "0 = squeeze(x)\n1 = sum(0)\n1"
+    assert outline(fuse(parse_module(text.replace("RESULT", "add(%0, nn.relu(%1))")))).splitlines() == [
         "0 = squeeze(x)",
         "1 = fused_exp_nn_relu(y)",
         "2 = add(0, 1)",
@@ -384,12 +398,22 @@ def test_scalars_become_literals_and_arrays_parameters() -> None:
     assert outline(fused).splitlines() == ["0 = fused_multiply_maximum_minimum(x, const)", "0"]
 
 
-def test_a_scalar_that_a_contraction_reads_is_a_parameter() -> None:
-    x = var("x", shape=(2, 3))
-    scalar = const(0.25)
-    body = nn.dense(x, call_op("broadcast_to", scalar, shape=(4, 3)))
-    fused = fuse(Module(function(body)))
-    assert outline(fused).splitlines() == ["0 = fused_broadcast_to()", "1 = fused_nn_dense(x, 0)", "1"]
+def test_a_scalar_that_a_template_reads_is_a_parameter() -> None:
+    @dataclass(frozen=True)
+    class Scaled(Op):
+        name = "test.scaled"
+        fusion = Fusion.OUT_ELEMWISE_FUSABLE
+        lowered_by_template = True
+
+        def infer(self, x: TensorType, scale: TensorType) -> TensorType:
+            return x
+
+    try:
+        half = const(0.5)
+        body = call_op("multiply", Call(Scaled(), (var("x", shape=(3,)), half)), half)
+        assert outline(fuse(Module(function(body)))) == "0 = fused_test_scaled_multiply(x, 0.5)\n0"
+    finally:
+        del OPS["test.scaled"]
 
 
 def test_a_literal_in_two_kernels_does_not_tie_them_together() -> None:
@@ -479,6 +503,15 @@ def test_notes_say_why() -> None:
         "nn.relu not into divide: the way there is comm_reduce, an epilogue must be elementwise",
         "sum not into divide: nothing is fused after a reduction",
         "divide not fused: its value is a result of the function, or its users meet nowhere",
+    ]
+
+
+def test_notes_name_the_tuple() -> None:
+    step = FuseOps(2)
+    step(parse_module("def @main(%x: Tensor[(3,), float32]) { %0 = exp(%x); (%0, negative(%0)) }"))
+    assert [str(note) for note in step.notes] == [
+        "exp not into a tuple: a kernel does not end in a tuple",
+        "negative not into a tuple: a kernel does not end in a tuple",
     ]
 
 
