@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
 
 from minitvm.errors import InputError
-from minitvm.ir.types import TensorType
+from minitvm.ir.types import Shape, TensorType
 from minitvm.runtime.ndarray import NDArray
 
 
@@ -50,10 +51,15 @@ def as_array(name: str, value: Any, dtype: str) -> np.ndarray:
         ) from error
 
 
+@cache
+def _numpy_dtype(name: str) -> np.dtype[Any]:
+    return np.dtype(name)
+
+
 def check_input(name: str, value: Any, expected: TensorType) -> np.ndarray:
     """``value`` as an array of that type (``None`` dimensions fit any); :class:`InputError` names both sides."""
     array = as_array(name, value, expected.dtype)
-    if array.dtype.name != expected.dtype:
+    if array.dtype != _numpy_dtype(expected.dtype) and array.dtype.name != expected.dtype:  # other byte orders fit
         raise InputError(
             f"input {name!r} is {array.dtype.name}, the model expects {expected.dtype}",
             where=[f"%{name}: {expected}"],
@@ -65,13 +71,17 @@ def check_input(name: str, value: Any, expected: TensorType) -> np.ndarray:
             where=[f"%{name}: {expected}"],
             hint="add or remove dimensions, for example array[np.newaxis] for a batch of one",
         )
-    if any(d is not None and d != given for d, given in zip(expected.shape, array.shape, strict=True)):
+    if array.shape != expected.shape and not _fits(array.shape, expected.shape):
         raise InputError(
             f"input {name!r} has shape {array.shape}, the model expects {_shape_text(expected)}",
             where=[f"%{name}: {expected}"],
             hint="reshape or resize the array, or compile the model for this shape",
         )
     return array
+
+
+def _fits(shape: tuple[int, ...], expected: Shape) -> bool:
+    return all(d in (None, given) for d, given in zip(expected, shape, strict=True))
 
 
 def _shape_text(type_: TensorType) -> str:

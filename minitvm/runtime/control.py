@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -15,7 +15,7 @@ from minitvm.ir.evaluate import evaluate
 from minitvm.ir.expr import Call, Function
 from minitvm.ir.op import Op
 from minitvm.ir.ops.control import If, Loop
-from minitvm.ir.types import TensorType, TupleType, Type
+from minitvm.ir.types import TensorType, TupleType, Type, tensor_fields
 from minitvm.ir.visitor import calls
 
 if TYPE_CHECKING:
@@ -82,39 +82,51 @@ class HostFunction:
         return partial(evaluate, self.function)
 
 
-def _branch(host: HostFunction, name: str, num_threads: int) -> Callable[..., Any]:
-    """A branch as a function of values; one module runs it each time."""
-    function = branch_functions(host.function)[name]
-    params = [param.type for param in function.params]
-    instance = host.branches[name]["default"](None, num_threads)
-    inputs = [n for n in instance.input_names if n not in instance.library.params]
+class _Branch:
+    """A branch with a module of its own to run it."""
 
-    def run(*values: Any) -> Any:
-        arrays = [a for type_, v in zip(params, values, strict=True) for a in flatten(type_, v)]
-        for label, array in zip(inputs, arrays, strict=True):
-            instance.assign(label, array)
-        instance.run()
-        return nest(function.ret_type, [instance.value(head).copy() for head in instance.graph.heads])
+    def __init__(self, host: HostFunction, name: str, num_threads: int) -> None:
+        self.function = branch_functions(host.function)[name]
+        self.instance = host.branches[name]["default"](None, num_threads)
+        names = iter(n for n in self.instance.input_names if n not in self.instance.library.params)
+        self.inputs = [[next(names) for _ in tensor_fields(p.type)] for p in self.function.params]
+
+    def set(self, first: int, values: Sequence[Any]) -> None:
+        """Set the parameters from number ``first``; they keep their values from one run to the next."""
+        for position, value in enumerate(values, first):
+            arrays = flatten(self.function.params[position].type, value)
+            for name, array in zip(self.inputs[position], arrays, strict=True):
+                self.instance.assign(name, array)
+
+    def run(self) -> Any:
+        self.instance.run()
+        return nest(self.function.ret_type, [self.instance.value(h).copy() for h in self.instance.graph.heads])
+
+
+def _if_runner(host: HostFunction, num_threads: int) -> Callable[..., Any]:
+    then, orelse = (_Branch(host, name, num_threads) for name in ("then_branch", "else_branch"))
+
+    def run(condition: np.ndarray, *captured: Any) -> Any:
+        chosen = then if condition.item() else orelse
+        chosen.set(0, captured)
+        return chosen.run()
 
     return run
 
 
-def _if_runner(host: HostFunction, num_threads: int) -> Callable[..., Any]:
-    then, orelse = (_branch(host, name, num_threads) for name in ("then_branch", "else_branch"))
-    return lambda condition, *captured: (then if condition.item() else orelse)(*captured)
-
-
 def _loop_runner(host: HostFunction, op: Loop, num_threads: int) -> Callable[..., Any]:
-    """As the operator's reference, with a compiled body."""
-    body = _branch(host, "body", num_threads)
+    """As the operator's reference, with a compiled body; what is captured is set once for all iterations."""
+    body = _Branch(host, "body", num_threads)
     count = op.num_carried
 
     def run(trip_count: np.ndarray, condition: np.ndarray, *values: Any) -> tuple[Any, ...]:
-        carried, captured = values[:count], values[count:]
+        carried = values[:count]
         going, limit = condition.item(), trip_count.item()
         steps: list[tuple[np.ndarray, ...]] = []
+        body.set(2 + count, values[count:])
         while len(steps) < limit and going:
-            results = body(np.int64(len(steps)), np.bool_(going), *carried, *captured)
+            body.set(0, (np.int64(len(steps)), np.bool_(going), *carried))
+            results = body.run()
             going, carried = results[0].item(), results[1 : 1 + count]
             steps.append(results[1 + count :])
         return (*carried, *_stack(host.function.ret_type, count, steps))

@@ -133,3 +133,12 @@ def test_captured_constants_move_into_branches() -> None:
     (host,) = library.hosts.values()
     assert len(host.function.params) == 2
     assert host.branches["then_branch"].params and not library.params.keys() & {"w"}
+
+
+def test_captured_values_may_differ_from_run_to_run() -> None:
+    function = loop_function()
+    module = minitvm.GraphModule(build(function)["default"]())
+    for seed in range(3):
+        x = np.abs(np.random.default_rng(seed).standard_normal(3)).astype("float32")
+        module.run(n=np.int64(4), x=x)
+        np.testing.assert_allclose(module.get_output(0).numpy(), evaluate(function, np.int64(4), x)[0], rtol=1e-5)

@@ -60,7 +60,7 @@ def test_strided_and_read_only_arrays_and_lists_are_taken(model: Model) -> None:
     module, x = module_of(model), sample(5)
     wide = np.repeat(x, 2, axis=1)[:, ::2]
     wide.setflags(write=False)
-    for value in (wide, x.tolist(), np.asfortranarray(x)):
+    for value in (wide, x.tolist(), np.asfortranarray(x), x.astype(">f4")):
         module.run(x=value)
         np.testing.assert_allclose(module.get_output(1).numpy(), expected(model[1], x)[1], rtol=1e-5, atol=1e-6)
 
