@@ -11,8 +11,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from minitvm import contrib, frontend, ir, relay, runtime, target, testing
-    from minitvm import passes as transform
+    from minitvm import contrib, frontend, ir, relay, runtime, target, testing, transform
     from minitvm.config import version
     from minitvm.driver import HostCallWarning, build, create_executor
     from minitvm.errors import MiniTVMError
@@ -105,7 +104,7 @@ _MODULES = {
     "runtime": "runtime",
     "target": "target",
     "testing": "testing",
-    "transform": "passes",
+    "transform": "transform",
 }
 
 

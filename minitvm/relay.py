@@ -7,7 +7,7 @@ from typing import Any
 
 import minitvm.frontend as frontend
 import minitvm.ir.builder as builder
-import minitvm.passes as transform
+import minitvm.transform as transform
 from minitvm.driver import build, create_executor
 from minitvm.ir.builder import const, function, var
 from minitvm.ir.expr import Call, Constant, Expr, Function, Module, Tuple, TupleGetItem, Var

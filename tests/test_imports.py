@@ -20,7 +20,7 @@ LAYERS = (
     ("runtime",),
     ("driver", "kernels"),
     ("session",),
-    ("testing", "relay", "contrib", "cli", "demo", "__init__", "__main__"),
+    ("testing", "relay", "contrib", "transform", "cli", "demo", "__init__", "__main__"),
 )
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 ONLY_IN = {
