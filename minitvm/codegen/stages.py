@@ -135,25 +135,31 @@ _COSTLY = frozenset(
 def stages_to_keep(order: Sequence[Stage], outputs: Sequence[Buffer]) -> list[Stage]:
     """The stages that get memory of their own; all others are recomputed where they are read.
 
-    Outputs are kept when other stages read them.  A reduction is kept unless it has one reader that reads each of
-    its elements once.  A costly elementwise stage is kept when it is read more than once.
+    Outputs are kept when other stages read them.  A reduction (also one that is inlined into an elementwise stage)
+    is kept unless it has one reader that reads each of its elements once.  A costly elementwise stage is kept when
+    it is read more than once.
     """
     readers: dict[Buffer, list[tuple[Stage, Load]]] = {}
     for stage in order:
         for load in _stage_loads(stage):
             readers.setdefault(load.buffer, []).append((stage, load))
-    return [s for s in order if _must_keep(s, readers.get(s, []), s in outputs)]
+    kept: list[Stage] = []
+    reducing: set[Buffer] = set()
+    for stage in order:
+        inlined = {load.buffer for load in _stage_loads(stage)} - set(kept)
+        if inlined & reducing or any(isinstance(node, Reduce) for node in walk_exprs(stage.value)):
+            reducing.add(stage)
+        if _must_keep(stage, readers.get(stage, []), stage in outputs, stage in reducing):
+            kept.append(stage)
+    return kept
 
 
-def _must_keep(stage: Stage, readers: Sequence[tuple[Stage, Load]], is_output: bool) -> bool:
+def _must_keep(stage: Stage, readers: Sequence[tuple[Stage, Load]], is_output: bool, reduces: bool) -> bool:
     if not readers:
         return False
-    nodes = list(walk_exprs(stage.value))
-    if any(isinstance(node, Reduce) for node in nodes):
+    if reduces:
         return is_output or len(readers) > 1 or not _reads_each_once(stage, *readers[0])
-    costly = any(isinstance(n, Intrin) and n.name in _COSTLY for n in nodes)
-    under_reduce = any(isinstance(n, Reduce) for reader, _ in readers for n in walk_exprs(reader.value))
-    return costly and (len(readers) > 1 or (under_reduce and len(readers) > 1))
+    return len(readers) > 1 and any(isinstance(n, Intrin) and n.name in _COSTLY for n in walk_exprs(stage.value))
 
 
 def _reads_each_once(stage: Stage, reader: Stage, load: Load) -> bool:

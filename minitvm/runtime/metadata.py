@@ -44,6 +44,7 @@ _FLOPS: dict[str, Callable[[Call], float]] = {
     "nn.conv2d_transpose": _conv_transpose_flops,
     "nn.conv3d_transpose": _conv_transpose_flops,
     "nn.dense": _dense_flops,
+    "nn.contrib_dense_pack": _dense_flops,
     "nn.matmul": _dense_flops,
     "nn.batch_matmul": _dense_flops,
 }

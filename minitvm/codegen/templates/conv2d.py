@@ -9,7 +9,7 @@ import numpy as np
 from minitvm.codegen.nests import unflatten
 from minitvm.codegen.problem import TEMPLATES, Config, Declined, Problem
 from minitvm.codegen.templates.pad import after_padding, padded
-from minitvm.codegen.templates.tile import Step, Tile, accumulate, choose_tile
+from minitvm.codegen.templates.tile import Step, Tile, accumulate, block_groups, choose_tile
 from minitvm.codegen.templates.window import Axis
 from minitvm.ir.loop import Buffer, Const, Kernel, LoopExpr, LoopKind, Stmt, Store, loop, seq
 from minitvm.target import MachineModel
@@ -66,13 +66,18 @@ class ConvLoops:
         self.columns = self.height * self.width if self.flat else self.width
 
     def nest(self, tile: Tile, rows_inside: bool) -> Stmt:
-        groups, chunks = self.out_blocks // tile.blocks, self._chunks(tile)
+        """One nest for the groups of ``tile.blocks`` channel blocks, one for those left over."""
+        found = block_groups(self.out_blocks, tile.blocks)
+        return seq(*(self._groups(begin, groups, Tile(tile.columns, b), rows_inside) for begin, groups, b in found))
+
+    def _groups(self, begin: int, groups: int, tile: Tile, rows_inside: bool) -> Stmt:
+        chunks = self._chunks(tile)
         order = (self.batch, groups, self.rows * chunks) if rows_inside else (self.batch, self.rows * chunks, groups)
 
         def work(flat: LoopExpr) -> Stmt:
             n, first, second = unflatten(flat, order)
             group, row = (first, second) if rows_inside else (second, first)
-            return self._row(n, group * tile.blocks, row, self.columns // chunks, tile)
+            return self._row(n, group * tile.blocks + begin, row, self.columns // chunks, tile)
 
         return loop(math.prod(order), work, LoopKind.PARALLEL, name="work")
 

@@ -50,7 +50,7 @@ def cycles(columns: int, blocks: int) -> float:
 
 
 def choose_tile(columns: int, blocks: int, machine: MachineModel, block_bytes: int = 0) -> Tile:
-    """The tile with the fewest cycles for ``columns x blocks`` outputs; ``blocks`` of a tile divide ``blocks``.
+    """The tile with the fewest cycles for ``columns x blocks`` outputs.
 
     ``block_bytes``: the weights of one block.  Every tile reads those of its blocks, so they should stay in the
     second-level cache from one tile to the next.
@@ -58,21 +58,30 @@ def choose_tile(columns: int, blocks: int, machine: MachineModel, block_bytes: i
     most = max(1, machine.l2_bytes * 5 // 8 // block_bytes) if block_bytes else blocks
 
     def cost(tile: Tile) -> float:
-        groups = blocks // tile.blocks
-        return groups * sum(n * cycles(size, tile.blocks) for n, size in split_evenly(columns, tile.columns))
+        return sum(
+            groups * sum(n * cycles(size, width) for n, size in split_evenly(columns, tile.columns))
+            for _, groups, width in block_groups(blocks, tile.blocks)
+        )
 
     fitting = [t for t in _candidates(columns, blocks, machine) if t.blocks <= most]
     return min(fitting, key=lambda t: (round(cost(t), 6), -t.blocks))
 
 
+def block_groups(blocks: int, width: int) -> list[tuple[int, int, int]]:
+    """``blocks`` in groups of ``width`` and what is left over: ``[(first block, groups, blocks of a group), ...]``."""
+    groups, rest = divmod(blocks, width)
+    found = [(0, groups, width)] if groups else []
+    return [*found, (groups * width, 1, rest)] if rest else found
+
+
 def _candidates(columns: int, blocks: int, machine: MachineModel) -> list[Tile]:
     free = machine.vector_registers - 1  # one holds the broadcast
-    found = []
-    for b in (d for d in range(1, 9) if blocks % d == 0):
-        for c in range(1, min(columns, 28) + 1):
-            if c * b + min(b, c) <= free:
-                found.append(Tile(c, b))
-    return found
+    return [
+        Tile(c, b)
+        for b in range(1, min(blocks, 8) + 1)
+        for c in range(1, min(columns, 28) + 1)
+        if c * b + min(b, c) <= free
+    ]
 
 
 Step = Callable[..., Stmt]
