@@ -523,17 +523,19 @@ def test_origin_of_a_kernel_is_that_of_all_its_operators() -> None:
 
 
 def test_post_dominators_of_a_diamond() -> None:
+    """The worst edge on any way counts, wherever it lies."""
     text = """
     def @main(%x: Tensor[(3,), float32]) {
       %0 = exp(%x);
       %1 = nn.relu(%0);
-      %2 = sum(%0, axis=[0], keepdims=True);
+      %2 = sum(negative(%0), axis=[0], keepdims=True);
       add(%1, %2)
     }
     """
     nodes = list(build_graph(parse_module(text).main, lambda call: call.op.fusion).values())  # type: ignore[union-attr]
     tree = {node.node.expr.op.name: node for node in post_dominators(nodes) if isinstance(node.node.expr, Call)}  # type: ignore[union-attr]
     assert tree["exp"].parent is tree["add"] and tree["exp"].pattern is Fusion.COMM_REDUCE
+    assert tree["nn.relu"].pattern is Fusion.ELEMWISE
     assert tree["add"].parent is None and tree["add"].depth == 1
 
 
