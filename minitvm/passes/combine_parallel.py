@@ -50,6 +50,13 @@ class Combiner(ABC):
         """The branches' results."""
 
 
+def checked_branches(min_branches: int) -> int:
+    """``min_branches``; :class:`ConfigError` where fewer than two branches could combine."""
+    if min_branches < 2:
+        raise ConfigError(f"min_num_branches is {min_branches}", hint="two branches are the least that can combine")
+    return min_branches
+
+
 @dataclass(frozen=True)
 class Step:
     """A call of a branch's chain: the call, and the operand position that the chain comes in by."""
@@ -60,8 +67,6 @@ class Step:
 
 def combine_parallel(function: Function, combiner: Combiner, min_branches: int) -> Function:
     """``function`` with its parallel branches combined; itself where there are none."""
-    if min_branches < 2:
-        raise ConfigError(f"min_num_branches is {min_branches}", hint="two branches are the least that can combine")
     groups = _groups(function, combiner, min_branches)
     if not groups:
         return function

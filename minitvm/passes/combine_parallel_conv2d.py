@@ -10,7 +10,7 @@ from minitvm.ir.expr import Call, Expr, Function, Module
 from minitvm.ir.op import Op
 from minitvm.ir.ops.nn_conv import Conv2d
 from minitvm.ir.visitor import calls
-from minitvm.passes.combine_parallel import Concatenation, combine_parallel
+from minitvm.passes.combine_parallel import Concatenation, checked_branches, combine_parallel
 from minitvm.passes.manager import FunctionPass, PassContext
 
 
@@ -22,7 +22,7 @@ class CombineParallelConv2D(FunctionPass, opt_level=3):
     """
 
     def __init__(self, min_num_branches: int = 3) -> None:
-        self.min_num_branches = min_num_branches
+        self.min_num_branches = checked_branches(min_num_branches)
 
     def transform_function(self, function: Function, module: Module, context: PassContext) -> Function:
         for layout in sorted({_out_layout(node) for node in _convolutions(function)}):

@@ -10,7 +10,7 @@ from minitvm.ir.expr import Call, Expr, Function, Module
 from minitvm.ir.op import Op
 from minitvm.ir.ops.broadcast import Add
 from minitvm.ir.ops.nn_dense import BatchMatmul, BiasAdd, Dense
-from minitvm.passes.combine_parallel import Combiner, Concatenation, combine_parallel
+from minitvm.passes.combine_parallel import Combiner, Concatenation, checked_branches, combine_parallel
 from minitvm.passes.manager import FunctionPass, PassContext
 
 
@@ -22,7 +22,7 @@ class CombineParallelDense(FunctionPass, opt_level=3):
     """
 
     def __init__(self, min_num_branches: int = 3, to_batch: bool = True) -> None:
-        self.min_num_branches = min_num_branches
+        self.min_num_branches = checked_branches(min_num_branches)
         self.to_batch = to_batch
 
     def transform_function(self, function: Function, module: Module, context: PassContext) -> Function:
@@ -37,7 +37,7 @@ class CombineParallelBatchMatmul(FunctionPass, opt_level=3):
     """
 
     def __init__(self, min_num_branches: int = 3) -> None:
-        self.min_num_branches = min_num_branches
+        self.min_num_branches = checked_branches(min_num_branches)
 
     def transform_function(self, function: Function, module: Module, context: PassContext) -> Function:
         return combine_parallel(function, _BatchMatmuls(), self.min_num_branches)

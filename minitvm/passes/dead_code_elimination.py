@@ -12,8 +12,8 @@ from typing import cast
 
 from minitvm.ir.expr import Call, Expr, Function, Module, Tuple, TupleGetItem
 from minitvm.ir.ops.control import If
-from minitvm.ir.visitor import post_order, rewrite, simplify_projection, users
-from minitvm.passes.manager import ModulePass, PassContext, map_functions
+from minitvm.ir.visitor import children, post_order, rebuild, simplify_projection, users
+from minitvm.passes.manager import ModulePass, PassContext, held_functions, map_functions
 
 
 class DeadCodeElimination(ModulePass, opt_level=1):
@@ -53,35 +53,30 @@ def _functions_in(function: Function) -> list[Function]:
 def _held(node: Expr) -> list[Function]:
     if isinstance(node, Function):
         return [node]
-    if not isinstance(node, Call):
-        return []
-    if isinstance(node.op, Function):
-        return [node.op]
-    return [v for v in node.op.attributes().values() if isinstance(v, Function)]
+    return list(held_functions(node).values()) if isinstance(node, Call) else []
 
 
 def drop_dead_fields(function: Function) -> Function:
     """``function`` with the calls in it returning only what is read."""
     read_by = users(function)
     narrowed: dict[Expr, list[int]] = {}
+    done: dict[Expr, Expr] = {}
+    for node in post_order(function):
+        if isinstance(node, TupleGetItem) and node.tuple in narrowed:
+            index = narrowed[node.tuple].index(node.index)
+            done[node] = TupleGetItem(done[node.tuple], index, span=node.span)
+            continue
+        new = simplify_projection(rebuild(node, [done[child] for child in children(node)]))
+        fields = _read_fields(read_by[node]) if isinstance(node, Call) else None
+        narrow = None if fields is None else _narrowed(cast(Call, new), fields)
+        if narrow is not None and fields is not None:
+            narrowed[node] = fields
+        done[node] = new if narrow is None else narrow
+    return cast(Function, done[function])
 
-    def visit(old: Expr, new: Expr) -> Expr:
-        if isinstance(old, Call) and isinstance(new, Call):
-            fields = _read_fields(old, read_by[old])
-            narrow = None if fields is None else _narrowed(new, fields)
-            if narrow is not None and fields is not None:
-                narrowed[old] = fields
-                return narrow
-            return new
-        if isinstance(old, TupleGetItem) and isinstance(new, TupleGetItem) and old.tuple in narrowed:
-            return TupleGetItem(new.tuple, narrowed[old.tuple].index(old.index), span=new.span)
-        return simplify_projection(new)
 
-    return cast(Function, rewrite(function, visit))
-
-
-def _read_fields(call: Call, readers: list[Expr]) -> list[int] | None:
-    """The fields of a call's result that are read; ``None`` where all may be."""
+def _read_fields(readers: list[Expr]) -> list[int] | None:
+    """The fields of a result that its readers read; ``None`` where all may be."""
     fields = {r.index if isinstance(r, TupleGetItem) else None for r in readers}
     return None if None in fields else sorted(f for f in fields if f is not None)
 

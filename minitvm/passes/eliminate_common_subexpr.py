@@ -46,9 +46,7 @@ def _key(node: Expr, skip: Skip | None) -> Hashable | None:
         return None
     if skip is not None and skip(node):
         return None
-    attributes = tuple((k, repr(v)) for k, v in node.op.attributes().items() if not isinstance(v, Function))
-    functions = tuple(id(v) for v in node.op.attributes().values() if isinstance(v, Function))
-    return (type(node.op), attributes, functions, tuple(map(_operand_key, node.args)))
+    return (node.op, *map(_operand_key, node.args))
 
 
 def _operand_key(operand: Expr) -> Hashable:

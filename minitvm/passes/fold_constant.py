@@ -11,7 +11,7 @@ from minitvm.ir.expr import Call, Constant, Expr, Function, Module, Tuple
 from minitvm.ir.op import Op
 from minitvm.ir.ops.control import If
 from minitvm.ir.types import TensorType, tensor_fields
-from minitvm.ir.visitor import post_order, rewrite, simplify_projection, substitute
+from minitvm.ir.visitor import rewrite, simplify_projection, substitute
 from minitvm.passes.manager import FunctionPass, PassContext, register_config
 
 MAX_BYTES = register_config(
@@ -113,5 +113,11 @@ def _fits_budget(call: Call, max_bytes: int) -> bool:
 
 def _common_name(call: Call) -> str | None:
     """The parameter that a folded value was made of, where there is just one."""
-    names = {c.name for c in post_order(*call.args) if isinstance(c, Constant) and c.name is not None}
+    names = {name for arg in call.args for name in _names(arg)}
     return names.pop() if len(names) == 1 else None
+
+
+def _names(expr: Expr) -> set[str]:
+    if isinstance(expr, Tuple):
+        return {name for field in expr.fields for name in _names(field)}
+    return {expr.name} if isinstance(expr, Constant) and expr.name is not None else set()

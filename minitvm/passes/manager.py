@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import types
 from collections.abc import Callable, Sequence
 from typing import Any, ParamSpec, Protocol, cast, overload
 
 from minitvm.errors import PassError
 from minitvm.ir.expr import Call, Expr, Function, Module
-from minitvm.ir.visitor import rewrite
+from minitvm.ir.op import Op
+from minitvm.ir.visitor import calls, rewrite
 from minitvm.passes.context import KNOWN_PASSES, PassContext, ask_instruments, closest, register_config
 from minitvm.passes.instrument import PassInfo
 
@@ -104,28 +107,43 @@ def map_functions(module: Module, transform: Callable[[Function], Function]) -> 
         if function.is_primitive:
             return function
         if function not in done:
-            done[function] = cast(
-                Function, rewrite(transform(function), lambda _, new: _with_functions(new, transformed))
-            )
+            new = transform(function)
+            calling = any(held_functions(call) for call in calls(new.body))
+            done[function] = cast(Function, rewrite(new, visit)) if calling else new
         return done[function]
+
+    def visit(_: Expr, new: Expr) -> Expr:
+        return _with_functions(new, transformed) if isinstance(new, Call) else new
 
     for name, function in module.functions.items():
         module = module.with_function(name, transformed(function))
     return module
 
 
-def _with_functions(node: Expr, transformed: Callable[[Function], Function]) -> Expr:
-    """A call with the functions that it calls, or holds as attributes, transformed."""
-    if not isinstance(node, Call):
-        return node
-    if isinstance(node.op, Function):
-        function = transformed(node.op)
-        return node if function is node.op else Call(function, node.args, span=node.span)
-    held = {k: v for k, v in node.op.attributes().items() if isinstance(v, Function)}
-    changed = {k: transformed(v) for k, v in held.items()}
-    if all(changed[k] is v for k, v in held.items()):
-        return node
-    return Call(node.op.with_attributes(**changed), node.args, span=node.span)
+def held_functions(call: Call) -> dict[str, Function]:
+    """The functions that a call holds: the one it calls under ``""``, those in attributes by the attributes' names."""
+    if isinstance(call.op, Function):
+        return {"": call.op}
+    names = _function_attributes(type(call.op))  # type: ignore[arg-type]  # mypy: a class hashes as its instances
+    return {name: getattr(call.op, name) for name in names} if names else {}
+
+
+@functools.cache
+def _function_attributes(op: type[Op]) -> tuple[str, ...]:
+    """The attributes of an operator class that are functions, by their declared types."""
+    fields = dataclasses.fields(op)  # type: ignore[arg-type]
+    return tuple(f.name for f in fields if f.type in ("Function", Function))
+
+
+def _with_functions(call: Call, transformed: Callable[[Function], Function]) -> Call:
+    """A call with the functions that it holds transformed."""
+    held = held_functions(call)
+    changed = {name: transformed(function) for name, function in held.items()}
+    if all(changed[name] is function for name, function in held.items()):
+        return call
+    if isinstance(call.op, Function):
+        return Call(changed[""], call.args, span=call.span)
+    return Call(call.op.with_attributes(**changed), call.args, span=call.span)
 
 
 class Sequential(Pass):

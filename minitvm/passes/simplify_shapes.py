@@ -16,6 +16,7 @@ from minitvm.ir.types import TensorType
 from minitvm.passes.rule import Declined, Replacement, rule
 
 RESHAPES = ("reshape", "nn.batch_flatten", "expand_dims", "squeeze")
+FILLS = ("zeros", "ones", "full", "broadcast_to")
 NOT_STATIC = Declined("the shape is known only when the model runs")
 
 
@@ -36,7 +37,7 @@ def concretize_fill_like(like: Call, x: Expr) -> Replacement:
 
 @rule(call("full_like", value("x"), value("fill"), name="like"))
 def concretize_full_like(like: Call, x: Expr, fill: Expr) -> Replacement:
-    return cast(Expr, ir.full(fill, shape=like.shape, dtype=like.dtype)) if like.type.is_static else NOT_STATIC
+    return cast(Expr, ir.full(fill, shape=like.shape)) if like.type.is_static else NOT_STATIC
 
 
 @rule(call("reshape_like", value("x"), value("other"), name="like"))
@@ -135,13 +136,13 @@ def merge_layout_transform_into_transpose(outer: Call, inner: Call, x: Expr) -> 
     return x if source == after else cast(Expr, ir.layout_transform(x, src_layout=source, dst_layout=after))
 
 
-@rule(call(BinaryOp, value("x"), call(("zeros", "ones", "full", "broadcast_to"), name="fill"), name="whole"))
+@rule(call(BinaryOp, value("x"), call(FILLS, name="fill"), name="whole", commutative=False))
 def scalar_of_filled_right(whole: Call, x: Expr, fill: Call) -> Replacement:
     """``x + full(c)`` is ``x + c`` where x has the shape already."""
     return _with_scalar(whole, fill, lambda c: (x, c))
 
 
-@rule(call(BinaryOp, call(("zeros", "ones", "full", "broadcast_to"), name="fill"), value("x"), name="whole"))
+@rule(call(BinaryOp, call(FILLS, name="fill"), value("x"), name="whole", commutative=False))
 def scalar_of_filled_left(whole: Call, x: Expr, fill: Call) -> Replacement:
     return _with_scalar(whole, fill, lambda c: (c, x))
 

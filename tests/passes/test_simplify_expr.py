@@ -1,0 +1,324 @@
+"""SimplifyExpr, after Relay's test_pass_simplify_expr, with the traps of its rules.
+
+Left out: ``collapse_sum_like``, ``cast_like`` and ``contrib_reverse_reshape``, operators that minitvm does not have.
+"""
+
+import numpy as np
+import pytest
+
+from minitvm.passes import SimplifyExpr, SimplifyExprPostAlterOp
+from minitvm.passes.simplify_casts import is_lossless
+from minitvm.testing.checks import check_rewrite, check_unchanged, run_opt_pass
+
+
+def main(body: str, x: str = "Tensor[(1, 32, 4, 4), float32]", y: str = "Tensor[(1, 32, 4, 4), float32]") -> str:
+    return f"def @main(%x: {x}, %y: {y}) {{ {body} }}"
+
+
+def becomes(before: str, after: str, x: str = "Tensor[(1, 32, 4, 4), float32]", **context: object) -> None:
+    check_rewrite(SimplifyExpr(), main(before, x), main(after, x), **context)  # type: ignore[arg-type]
+
+
+def stays(body: str, x: str = "Tensor[(1, 32, 4, 4), float32]", **context: object) -> None:
+    check_unchanged(SimplifyExpr(), main(body, x), **context)  # type: ignore[arg-type]
+
+
+INT8, INT32, UINT8 = (f"Tensor[(4,), {t}]" for t in ("int8", "int32", "uint8"))
+
+
+# --- shapes -------------------------------------------------------------------------------------------------------
+
+
+def test_reshapes_become_one() -> None:
+    becomes(
+        "reshape(reshape(reshape(nn.relu(%x), newshape=[1, 16, -1]), newshape=[4, 8, -1, 16]), newshape=[32, -1])",
+        "reshape(nn.relu(%x), newshape=[32, 16])",
+    )
+    becomes("nn.batch_flatten(reshape(%x, newshape=[16, 32]))", "reshape(%x, newshape=[16, 32])")
+    becomes("reshape(expand_dims(%x, axis=0), newshape=[512])", "reshape(%x, newshape=[512])")
+    becomes("squeeze(reshape(%x, newshape=[1, 1, 32, 4, 4]), axis=[0])", "%x")
+    becomes("reshape(%x, newshape=[1, 32, -1, 4])", "%x")
+
+
+def test_a_shared_reshape_stays_where_it_is_used() -> None:
+    stays("%0 = reshape(%x, newshape=[512]); (%0, nn.relu(%0))")
+
+
+def test_reshapes_of_unknown_extent_stay() -> None:
+    dynamic = "Tensor[(?, 32), float32]"
+    stays("reshape(reshape(%x, newshape=[-1, 4, 8]), newshape=[-1, 16, 2])", dynamic)
+
+
+def test_reshapes_to_no_elements() -> None:
+    empty = "Tensor[(0, 4), float32]"
+    after = "reshape(%x, newshape=[4, 0, 1], allowzero=True)"
+    becomes("reshape(reshape(%x, newshape=[0, 2, 2]), newshape=[4, 0, 1], allowzero=True)", after, empty)
+
+
+def test_transposes_compose_and_cancel() -> None:
+    becomes("transpose(transpose(%x, axes=[0, 2, 3, 1]), axes=[0, 3, 1, 2])", "%x")
+    becomes("transpose(transpose(%x, axes=[0, 2, 3, 1]), axes=[0, 2, 1, 3])", "transpose(%x, axes=[0, 3, 2, 1])")
+    becomes("transpose(transpose(%x))", "%x")
+    becomes("transpose(%x, axes=[0, 1, -2, 3])", "%x")
+    becomes("transpose(transpose(transpose(%x, axes=[0, 2, 3, 1]), axes=[0, 3, 1, 2]), axes=[1, 0, 2, 3])",
+            "transpose(%x, axes=[1, 0, 2, 3])")  # fmt: skip
+    stays("transpose(%x, axes=[0, 2, 1, 3])")
+
+
+def transform(value: str, source: str, target: str) -> str:
+    return f'layout_transform({value}, src_layout="{source}", dst_layout="{target}")'
+
+
+def test_layout_transforms_compose_and_cancel() -> None:
+    there = transform("%x", "NCHW", "NCHW8c")
+    becomes(transform(there, "NCHW8c", "NCHW"), "%x")
+    becomes(transform(there, "NCHW8c", "NCHW16c"), transform("%x", "NCHW", "NCHW16c"))
+    becomes(transform("%x", "NCHW", "NCHW"), "%x")
+
+
+def test_layout_transforms_absorb_transposes() -> None:
+    becomes(transform("transpose(%x, axes=[0, 2, 3, 1])", "NHWC", "NCHW8c"), transform("%x", "NCHW", "NCHW8c"))
+    becomes(transform("transpose(%x, axes=[0, 2, 3, 1])", "NHWC", "NCHW"), "%x")
+    becomes(f"transpose({transform('%x', 'NCHW', 'NHWC')}, axes=[0, 3, 1, 2])", "%x")
+    stays(f"transpose({transform('%x', 'NCHW', 'NCHW8c')}, axes=[0, 1, 3, 2, 4])")
+
+
+@pytest.mark.parametrize(
+    ("like", "explicit"),
+    [
+        ("zeros_like(%x)", "zeros(shape=[1, 32, 4, 4])"),
+        ("ones_like(%x)", "ones(shape=[1, 32, 4, 4])"),
+        ("full_like(%x, 3f)", "full(3f, shape=[1, 32, 4, 4])"),
+        ("reshape_like(%x, zeros(shape=[512]))", "reshape(%x, newshape=[512])"),
+        ("broadcast_to_like(%x, zeros(shape=[3, 32, 4, 4]))", "broadcast_to(%x, shape=[3, 32, 4, 4])"),
+        ("reshape_like(%x, %y)", "%x"),
+    ],
+)
+def test_like_becomes_explicit(like: str, explicit: str) -> None:
+    becomes(like, explicit)
+
+
+def test_several_in_one_graph() -> None:
+    becomes("add(multiply(%x, ones_like(%x)), zeros_like(%x))", "%x")
+
+
+def test_like_of_unknown_shape_stays() -> None:
+    stays("zeros_like(%x)", "Tensor[(?, 2), float32]")
+
+
+@pytest.mark.parametrize("op", ["add", "subtract", "multiply", "divide", "maximum", "power", "less"])
+def test_fills_become_scalars(op: str) -> None:
+    becomes(f"{op}(%x, full(2.5f, shape=[1, 32, 4, 4]))", f"{op}(%x, 2.5f)")
+    becomes(f"{op}(full(2.5f, shape=[4, 1]), %x)", f"{op}(2.5f, %x)")
+    becomes(f"{op}(zeros(shape=[1, 32, 4, 4]), %x)", "%x" if op == "add" else f"{op}(0f, %x)")
+
+
+def test_fills_that_give_the_shape_stay() -> None:
+    stays("add(%x, full(2f, shape=[5, 1, 4, 4]))", "Tensor[(1, 4, 1), float32]")
+    stays("multiply(%x, ones(shape=[3, 2]))", "Tensor[(3, 1), float32]")
+
+
+def test_fill_of_another_dtype_stays() -> None:
+    stays('add(%x, full(2i64, shape=[1, 32, 4, 4], dtype="float32"))')
+
+
+def test_copies_and_concatenations_of_one_disappear() -> None:
+    becomes("concatenate((copy(nn.relu(copy(%x))),), axis=1)", "nn.relu(%x)")
+
+
+# --- arithmetic ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "identity",
+    [
+        "add(%x, 0f)",
+        "add(0f, %x)",
+        "add(%x, -0f)",
+        "subtract(%x, 0f)",
+        "multiply(%x, 1f)",
+        "multiply(1f, %x)",
+        "divide(%x, 1f)",
+        "add(%x, zeros(shape=[1, 32, 4, 4]))",
+        "multiply(%x, ones(shape=[4]))",
+        "add(%x, const([[0], [0], [0], [0]], float32))",
+    ],
+)
+def test_identities(identity: str) -> None:
+    becomes(identity, "%x")
+
+
+@pytest.mark.parametrize("body", ["subtract(0f, %x)", "divide(1f, %x)", "multiply(%x, 0f)", "add(%x, 1f)"])
+def test_no_identities(body: str) -> None:
+    stays(body)
+
+
+def test_identities_that_change_the_shape_stay() -> None:
+    stays("add(%x, zeros(shape=[3, 2]))", "Tensor[(2,), float32]")
+    stays("multiply(%x, const([1, 1], float32))", "Tensor[(3, 1), float32]")
+
+
+def test_below_level_2_results_keep_every_bit() -> None:
+    """``x + 0.0`` loses the sign of -0.0, ``a / sqrt(b)`` rounds once more when it is ``a * rsqrt(b)``."""
+    for body in ("add(%x, 0f)", "divide(%x, sqrt(%y))", "multiply(multiply(%x, 3f), 0.1f)", "add(add(%x, 3f), 0.1f)"):
+        stays(body, opt_level=1)
+        assert str(run_opt_pass(main(body), SimplifyExpr(), opt_level=2)) != str(run_opt_pass(main(body), []))
+    for body, after in (("add(%x, -0f)", "%x"), ("multiply(%x, 1f)", "%x"), ("add(%x, %x)", "multiply(%x, 2f)")):
+        becomes(body, after, opt_level=0)
+
+
+def test_zero_of_the_other_sign_is_kept() -> None:
+    stays("subtract(%x, -0f)")
+
+
+def test_double_of_itself() -> None:
+    becomes("%0 = nn.relu(%x); add(%0, %0)", "multiply(nn.relu(%x), 2f)")
+    becomes("add(%x, %x)", "multiply(%x, 2)", INT32)
+    stays("add(%x, %y)")
+
+
+def test_division_by_a_root() -> None:
+    becomes("divide(%x, sqrt(add(%y, 2f)))", "multiply(%x, rsqrt(add(%y, 2f)))")
+
+
+def test_constants_meet() -> None:
+    becomes("multiply(multiply(%x, 2f), 3f)", "multiply(%x, 6f)")
+    becomes("add(2f, add(%x, 3f))", "add(%x, 5f)")
+    becomes("multiply(add(%x, 2f), 3f)", "add(multiply(%x, 3f), 6f)")
+    becomes("add(add(%x, 100), 120)", "add(%x, 220)", INT32, opt_level=0)
+    becomes("multiply(multiply(%x, 2i8), 100i8)", "multiply(%x, -56i8)", INT8, opt_level=0)
+
+
+def test_constants_do_not_meet_where_the_first_result_is_read() -> None:
+    stays("%0 = multiply(%x, 2f); (multiply(%0, 3f), %0)")
+    stays("%0 = add(%x, 2f); (multiply(%0, 3f), %0)")
+
+
+def test_constants_do_not_meet_where_that_is_larger_or_overflows() -> None:
+    stays("add(add(%x, const([1, 2], float32)), const([[1], [2]], float32))", "Tensor[(2, 2), float32]")
+    stays("multiply(multiply(%x, 1e-30f), inff)")
+    stays("multiply(multiply(%x, 1e+30f), 1e+30f)")
+
+
+# --- casts and clips ----------------------------------------------------------------------------------------------
+
+
+def casts(value: str, *dtypes: str) -> str:
+    for dtype in dtypes:
+        value = f'cast({value}, dtype="{dtype}")'
+    return value
+
+
+def test_cast_to_the_same_dtype() -> None:
+    becomes(casts("%x", "float32"), "%x")
+
+
+@pytest.mark.parametrize(
+    ("source", "chain", "kept"),
+    [
+        ("int8", ("int16", "int32"), ("int32",)),
+        ("int8", ("int32", "uint8"), ("uint8",)),
+        ("int8", ("float32", "int32"), ("int32",)),
+        ("float16", ("float32", "float16"), ()),
+        ("int8", ("int32", "int8"), ()),
+        ("uint8", ("float32", "bool"), ("bool",)),
+        ("bool", ("int32", "float32"), ("float32",)),
+    ],
+)
+def test_first_of_two_casts_goes(source: str, chain: tuple[str, ...], kept: tuple[str, ...]) -> None:
+    becomes(casts("%x", *chain), casts("%x", *kept), f"Tensor[(40,), {source}]")
+
+
+@pytest.mark.parametrize(
+    ("source", "chain"),
+    [
+        ("int8", ("uint8", "int32")),  # -1 becomes 255
+        ("int32", ("float32", "float64")),  # above 2**24
+        ("int64", ("float64", "int64")),  # above 2**53
+        ("float32", ("float16", "float32")),
+        ("float32", ("int32", "float32")),
+        ("uint8", ("float32", "int8")),  # 200 as int8: wraps from uint8, undefined from float32
+        ("int32", ("bool", "int32")),
+    ],
+)
+def test_casts_that_lose_values_stay(source: str, chain: tuple[str, ...]) -> None:
+    stays(casts("%x", *chain), f"Tensor[(4,), {source}]")
+
+
+def test_a_lossless_cast_keeps_every_value() -> None:
+    """Against numpy, for every pair of dtypes small enough to try all values."""
+    small = ("bool", "int8", "uint8", "int16", "uint16", "float16")
+    for source in small:
+        bits = 8 * np.dtype(source).itemsize
+        every = np.arange(2**bits, dtype=f"uint{bits}").view(source) if source != "bool" else np.array([False, True])
+        every = every[np.isfinite(every)]
+        for target in (*small, "int32", "uint32", "int64", "float32", "float64"):
+            with np.errstate(all="ignore"):
+                kept = np.array_equal(every.astype(target).astype(source), every)
+                same = kept and np.array_equal(every.astype(target).astype("float64"), every.astype("float64"))
+            assert is_lossless(source, target) == same or target == "bool", (source, target)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (casts("clip(%x, a_min=0, a_max=255)", "uint8", "int32"), "clip(%x, a_min=0, a_max=255)"),
+        (casts("clip(%x, a_min=0, a_max=255)", "uint8", "float32"), casts("clip(%x, a_min=0, a_max=255)", "float32")),
+    ],
+)
+def test_casts_within_the_range_of_a_clip_go(before: str, after: str) -> None:
+    becomes(before, after, INT32)
+
+
+def test_casts_outside_the_range_of_a_clip_stay() -> None:
+    stays(casts("clip(%x, a_min=-1, a_max=255)", "uint8", "int32"), INT32)
+    stays(casts("clip(%x, a_min=0, a_max=200)", "uint8", "float32"))  # a float's fraction is cut off
+
+
+def test_clip_of_everything_a_dtype_holds() -> None:
+    becomes("clip(%x, a_min=0, a_max=255)", "%x", UINT8)
+    becomes("clip(%x, a_min=-1000, a_max=1000)", "%x", INT8)
+    becomes(f"clip({casts('%x', 'uint8')}, a_min=0, a_max=255)", casts("%x", "uint8"), INT32)
+    stays("clip(%x, a_min=0, a_max=254)", UINT8)
+    stays("clip(%x, a_min=-3e38, a_max=3e38)")
+
+
+@pytest.mark.parametrize("op", ["argmax(VALUE, axis=[0])", "argmin(VALUE, axis=[0])", "argsort(VALUE)"])
+def test_order_of_quantized_values_needs_no_dequantize(op: str) -> None:
+    becomes(op.replace("VALUE", "qnn.dequantize(%x, 0.25f, 3i8)"), op.replace("VALUE", "%x"), INT8)
+    stays(op.replace("VALUE", "qnn.dequantize(%x, -0.25f, 3i8)"), INT8)
+
+
+# --- binomials: only where allowed by name ------------------------------------------------------------------------
+
+ALLOWED = {"minitvm.allow_approximate": ("factor_binomial",)}
+
+
+SQUARE = "add(add(multiply(%x, %x), multiply(multiply(%x, %y), 2f)), multiply(%y, %y))"
+
+
+def test_binomials() -> None:
+    becomes(SQUARE, "%0 = add(%x, %y); multiply(%0, %0)", config=ALLOWED)
+    two_roots = "add(add(multiply(%x, %x), multiply(multiply(3f, %x), %y)), multiply(multiply(%y, %y), 2f))"
+    becomes(two_roots, "multiply(add(%x, multiply(%y, 2f)), add(%x, %y))", config=ALLOWED)
+    scaled = "add(add(multiply(multiply(%x, %x), 2f), multiply(multiply(%x, %y), 4f)), multiply(multiply(%y, %y), 2f))"
+    becomes(scaled, "%0 = add(%x, %y); multiply(multiply(%0, %0), 2f)", config=ALLOWED)
+
+
+def test_binomials_stay_unless_they_are_allowed_by_name() -> None:
+    stays(SQUARE)
+
+
+def test_binomials_without_real_roots_stay() -> None:
+    body = "add(add(multiply(%x, %x), multiply(%x, %y)), multiply(%y, %y))"
+    stays(body, config=ALLOWED)
+    stays("add(add(multiply(%x, %x), multiply(%x, %y)), multiply(%y, sin(%y)))", config=ALLOWED)
+
+
+# --- after AlterOpLayout ------------------------------------------------------------------------------------------
+
+
+def test_post_alter_op_merges_biases_but_concretizes_nothing() -> None:
+    body = "add(add(reshape(reshape(%x, newshape=[512]), newshape=[16, 32]), 1f), 2f)"
+    check_rewrite(SimplifyExprPostAlterOp(), main(body), main("add(reshape(%x, newshape=[16, 32]), 3f)"))
+    check_unchanged(SimplifyExprPostAlterOp(), main("zeros_like(%x)"))
