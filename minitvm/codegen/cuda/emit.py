@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from minitvm.codegen.affine import storage_size
 from minitvm.codegen.cuda import spell
 from minitvm.codegen.cuda.bind import Launch, launch_of
-from minitvm.codegen.cuda.express import Names, Shared, Writer, bare, identifier
+from minitvm.codegen.cuda.express import Names, Shared, Writer, bare, flat, identifier, offset_of
 from minitvm.codegen.simplify import Range, bounds
 from minitvm.errors import CompilerError
 from minitvm.ir.loop import (
@@ -16,6 +18,7 @@ from minitvm.ir.loop import (
     For,
     If,
     Kernel,
+    LoopExpr,
     LoopKind,
     LoopVar,
     Seq,
@@ -133,9 +136,10 @@ class _Body:
         if idle:
             self.line(depth, f"if ({' && '.join(f'{axis} == 0' for axis in idle)}) {{")
         inner = depth + bool(idle)
-        shared, writer = self._writer(stmt, inner)
-        target = writer.element(stmt.buffer, shared.roots[:-1])
-        value = writer.stored(writer.text(shared.roots[-1]), stmt.buffer.dtype)
+        offset = offset_of(stmt.buffer, tuple(flat(i, self.ranges) for i in stmt.index), self.ranges)
+        shared, writer = self._writer([offset, flat(stmt.value, self.ranges)], inner)
+        target = writer.element(stmt.buffer, shared.roots[0])
+        value = writer.stored(writer.text(shared.roots[1]), stmt.buffer.dtype)
         self.lines += writer.lines
         self.line(inner, f"{target} = {value};")
         if idle:
@@ -174,13 +178,13 @@ class _Body:
 
     def values(self, stmt: Stmt, depth: int) -> list[str]:
         """The expressions that stand in a statement; names of shared parts are declared before it."""
-        shared, writer = self._writer(stmt, depth)
+        shared, writer = self._writer([flat(e, self.ranges) for e in stmt_exprs(stmt)], depth)
         texts = [writer.text(root) for root in shared.roots]
         self.lines += writer.lines
         return [bare(text) for text in texts]
 
-    def _writer(self, stmt: Stmt, depth: int) -> tuple[Shared, Writer]:
-        shared = Shared(stmt_exprs(stmt))
+    def _writer(self, roots: Sequence[LoopExpr], depth: int) -> tuple[Shared, Writer]:
+        shared = Shared(roots)
         writer = Writer(self.names, self.ranges, self.helpers, shared)
         writer.pad = "    " * depth
         return shared, writer

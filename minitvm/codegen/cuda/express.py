@@ -22,16 +22,16 @@ from minitvm.ir.loop import (
     LoopVar,
     Select,
     expr_children,
+    map_expr,
     post_order_exprs,
     rebuild_expr,
 )
 
 _LONG = 100  # characters after which a value gets a line of its own
-_WRAPPING = frozenset({"add", "sub", "mul"})
 
 
 class Shared:
-    """Expressions of one statement with equal parts made one object, and how often each is used."""
+    """Expressions of one statement (:func:`flat`) with equal parts made one object, and how often each is used."""
 
     def __init__(self, roots: Sequence[LoopExpr]) -> None:
         self._unique: dict[object, LoopExpr] = {}
@@ -86,7 +86,7 @@ def identifier(name: str, prefix: str) -> str:
     """``name`` as C allows it; ``prefix`` sets apart what is a word of the language, or of the printer's own."""
     plain = "".join(c if c.isascii() and c.isalnum() else "_" for c in name)
     taken = not plain or plain[0].isdigit() or plain.rstrip("f") in _RESERVED or plain in _RESERVED
-    return prefix + plain if taken or re.fullmatch(r"t_\d+", plain) else plain
+    return prefix + plain if taken or re.fullmatch(r"tmp\d+", plain) else plain
 
 
 class Names:
@@ -109,7 +109,7 @@ class Names:
 
     def temporary(self) -> str:
         self._count += 1
-        return f"t_{self._count}"
+        return f"tmp{self._count}"
 
 
 _KEYWORDS = """
@@ -139,8 +139,8 @@ class Writer:
         if isinstance(node, Select) and (id(node.then) in self.shared.loads or id(node.orelse) in self.shared.loads):
             return self._branches(node)
         text = self._spell(node)
-        shared = self.shared.uses.get(id(node), 0) > 1 and bool(expr_children(node))
-        if shared or len(text) > _LONG:
+        shared = self.shared.uses.get(id(node), 0) > 1 and not _is_simple(node)
+        if shared or (len(text) > _LONG and all(node is not root for root in self.shared.roots)):
             text = self._declare(node, text)
         return text
 
@@ -172,16 +172,9 @@ class Writer:
         self._alive.append(node)
         return name
 
-    def element(self, buffer: Buffer, index: Sequence[LoopExpr]) -> str:
+    def element(self, buffer: Buffer, offset: LoopExpr) -> str:
         """``x[i * 8 + j]`` in memory."""
-        offset = simplify_expr(address(buffer, index).to_expr(), self.ranges)
-        return f"{self.names.of(buffer)}[{bare(self._address(offset))}]"
-
-    def _address(self, offset: LoopExpr) -> str:
-        """An address is written in place; the values that it is made from may have names."""
-        if id(offset) not in self.shared.uses and isinstance(offset, Binary) and offset.op in _WRAPPING:
-            return f"({self._address(offset.lhs)} {spell.INFIX[offset.op]} {self._address(offset.rhs)})"
-        return self.text(offset)
+        return f"{self.names.of(buffer)}[{bare(self.text(offset))}]"
 
     def helper(self, name: str) -> str:
         self.helpers.add(name)
@@ -196,8 +189,8 @@ class Writer:
                 return f"({text})" if text.startswith("-") else text
             case LoopVar():
                 return self.names.of(node)
-            case Load(buffer, index):
-                return self._load(buffer, index)
+            case Load(buffer, (offset,)):
+                return self._load(buffer, offset)
             case Binary():
                 return self._binary(node)
             case Intrin(name, args):
@@ -208,8 +201,8 @@ class Writer:
                 return f"({self.text(condition)} ? {self.text(then)} : {self.text(orelse)})"
         raise CompilerError(f"{type(node).__name__} is not part of the loop IR")
 
-    def _load(self, buffer: Buffer, index: Sequence[LoopExpr]) -> str:
-        element = self.element(buffer, index)
+    def _load(self, buffer: Buffer, offset: LoopExpr) -> str:
+        element = self.element(buffer, offset)
         if buffer.dtype == "bool":
             return f"({element} != 0)"
         return f"{self.helper('half_to_float')}({element})" if buffer.dtype == "float16" else element
@@ -231,19 +224,20 @@ class Writer:
         op, dtype = node.op, node.lhs.dtype
         a, b = self.text(node.lhs), self.text(node.rhs)
         if op in COMPARISONS:
-            return f"({a} {spell.INFIX[op]} {b})"
+            return f"({bare(a) if _is_sum(node.lhs) else a} {spell.INFIX[op]} {bare(b) if _is_sum(node.rhs) else b})"
         if dtype == "bool":
             return f"({a} {spell.BOOL[op]} {b})"
         if op in ("min", "max"):
-            return f"{self.helper('minimum' if op == 'min' else 'maximum')}<{spell.VALUE[dtype]}>({a}, {b})"
-        return self._float_binary(op, dtype, a, b) if spell.is_float(dtype) else self._int_binary(node, op, dtype, a, b)
+            return f"{self.helper('minimum' if op == 'min' else 'maximum')}<{spell.VALUE[dtype]}>({bare(a)}, {bare(b)})"
+        return self._float_binary(node, a, b) if spell.is_float(dtype) else self._int_binary(node, op, dtype, a, b)
 
-    def _float_binary(self, op: str, dtype: str, a: str, b: str) -> str:
+    def _float_binary(self, node: Binary, a: str, b: str) -> str:
+        op, dtype = node.op, node.dtype
         if op in spell.INFIX:
-            return f"({a} {spell.INFIX[op]} {b})"
+            return _infix(node, a, b)
         if op == "floormod":
-            return f"{self.helper('float_mod')}<{spell.VALUE[dtype]}>({a}, {b})"
-        return spell.FLOAT_BINARY[op].format(a, b, f=spell.suffix(dtype))
+            return f"{self.helper('float_mod')}<{spell.VALUE[dtype]}>({bare(a)}, {bare(b)})"
+        return spell.FLOAT_BINARY[op].format(bare(a), bare(b), f=spell.suffix(dtype))
 
     def _int_binary(self, node: Binary, op: str, dtype: str, a: str, b: str) -> str:
         kind = spell.VALUE[dtype]
@@ -251,11 +245,11 @@ class Writer:
             return f"({a} {'/' if op == 'floordiv' else '%'} {b})"
         helper = _INT_HELPER.get(op)
         if helper is not None:
-            return f"{self.helper(helper)}<{kind}>({a}, {b})"
+            return f"{self.helper(helper)}<{kind}>({bare(a)}, {bare(b)})"
         if op in spell.BITWISE:
             return f"({kind})({a} {spell.BITWISE[op]} {b})"
         if _is_index(node):
-            return f"({a} {spell.INFIX[op]} {b})"
+            return _infix(node, a, b)
         wide = spell.UNSIGNED[max(4, spell.bits_of(dtype) // 8)]  # wraps around, which a signed sum may not
         return f"({kind})(({wide}){a} {spell.INFIX[op]} ({wide}){b})"
 
@@ -276,7 +270,10 @@ class Writer:
             return f"({text})" if name.startswith("is") else f"(({spell.VALUE[dtype]})({text}))"
         if name == "sign":
             self.helper("sign_of")
-        text = spell.INTRINSIC[name].format(*args, f=spell.suffix(dtype), inf=spell.INFINITY[dtype])
+        template = spell.INTRINSIC[name]
+        if re.match(r"\w+({f})?\(", template):
+            args = [bare(a) for a in args]
+        text = template.format(*args, f=spell.suffix(dtype), inf=spell.INFINITY[dtype])
         return f"({text})" if _needs_brackets(text) else text
 
     def _bitcast(self, name: str, dtype: str, text: str) -> str:
@@ -303,6 +300,43 @@ _INT_HELPER = {
     "shl": "shift_left",
     "shr": "shift_right",
 }
+
+
+def _is_simple(node: LoopExpr) -> bool:
+    """Not worth a name: a leaf, or one product of a loop variable."""
+    operands = expr_children(node)
+    return not operands or (_is_index(node) and all(isinstance(o, (LoopVar, Const)) for o in operands))
+
+
+def flat(expr: LoopExpr, ranges: Ranges) -> LoopExpr:
+    """Loads with the element's offset in memory as their only index."""
+
+    def visit(node: LoopExpr) -> LoopExpr:
+        return Load(node.buffer, (offset_of(node.buffer, node.index, ranges),)) if isinstance(node, Load) else node
+
+    return map_expr(expr, visit)
+
+
+def offset_of(buffer: Buffer, index: Sequence[LoopExpr], ranges: Ranges) -> LoopExpr:
+    return simplify_expr(address(buffer, index).to_expr(), ranges)
+
+
+def _infix(node: Binary, a: str, b: str) -> str:
+    """``(a + b)``, without brackets around operands that bind as tightly anyway; the order of evaluation stays."""
+    left, right = node.lhs, node.rhs
+    sums = node.op in ("add", "sub")
+    if isinstance(left, Binary) and _is_sum(left) and (sums or left.op in ("mul", "div")):
+        a = bare(a)
+    if sums and isinstance(right, Binary) and _is_sum(right) and right.op in ("mul", "div"):
+        b = bare(b)
+    if node.op == "add" and isinstance(right, Const) and b.startswith("(-") and not spell.is_float(node.dtype):
+        return f"({a} - {b[2:-1]})"
+    return f"({a} {spell.INFIX[node.op]} {b})"
+
+
+def _is_sum(node: LoopExpr) -> bool:
+    """Written as ``(a + b)``, or the like."""
+    return isinstance(node, Binary) and node.op in ("add", "sub", "mul", "div") and node.dtype != "bool"
 
 
 def _is_index(node: LoopExpr) -> bool:

@@ -35,7 +35,7 @@ INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/", "eq": "==", "ne": "!=",
 BITWISE = {"and": "&", "or": "|", "xor": "^"}
 BOOL = {"add": "||", "or": "||", "max": "||", "mul": "&&", "and": "&&", "min": "&&", "sub": "!=", "xor": "!="}
 
-FLOAT_BINARY = {"mod": "fmod{f}({0}, {1})", "pow": "pow{f}({0}, {1})", "floordiv": "floor{f}({0} / {1})"}
+FLOAT_BINARY = {"mod": "fmod{f}({0}, {1})", "pow": "pow{f}({0}, {1})", "floordiv": "floor{f}(({0}) / ({1}))"}
 
 _SAME_NAME = (
     ("floor", "ceil", "trunc", "sqrt", "exp", "log", "log2", "log1p", "expm1", "tanh", "erf", "sin", "cos", "tan")
@@ -151,9 +151,10 @@ def constant(value: bool | int | float, dtype: str) -> str:
 
 def _float(value: float, dtype: str) -> str:
     with np.errstate(over="ignore"):
-        rounded = float(np.dtype(dtype).type(value))
+        number = np.dtype(dtype).type(value)
+    rounded = float(number)
     if math.isfinite(rounded):
-        text = repr(rounded) if dtype == "float64" else f"{rounded:.9g}"
+        text = str(number if dtype != "float16" else rounded)
         return (text if any(c in text for c in ".e") else f"{text}.0") + suffix(dtype)
     if dtype == "float64":
         return f"__longlong_as_double(0x{struct.unpack('<Q', struct.pack('<d', rounded))[0]:016x}ll)"

@@ -1,0 +1,101 @@
+"""Every kind of kernel compiles to an sm_90 cubin, within its resources.  Needs NVRTC, no GPU."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from cuda_kernels import GROUPS, kernel_of
+from test_cuda_emit import tiled
+
+from minitvm.codegen.cuda.bind import bind_plain
+from minitvm.codegen.cuda.emit import emit_cuda
+from minitvm.codegen.cuda.nvrtc import compile_cubin
+from minitvm.codegen.cuda.spell import INT_INTRINSIC, INTRINSIC
+from minitvm.errors import CompilerError
+from minitvm.ir.loop import BINARY_OPS, COMPARISONS, Buffer, Cast, Const, Intrin, Kernel, Stmt, Store, binary, seq
+from minitvm.ir.loop_verify import verify_kernel
+
+
+def missing() -> str | None:
+    """Why nothing can be compiled here."""
+    try:
+        compile_cubin('extern "C" __global__ void k() {}')
+    except CompilerError as error:
+        return f"{error.message}; {error.hint}"
+    return None
+
+
+REASON = missing()
+needs_nvrtc = pytest.mark.skipif(REASON is not None, reason=str(REASON))
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("name", GROUPS)
+def test_group_compiles(name: str) -> None:
+    for kernel in bind_plain(kernel_of(name)):
+        cubin = compile_cubin(emit_cuda(kernel))
+        assert cubin.image[:4] == b"\x7fELF"
+        assert 0 < cubin.registers <= 255 and cubin.shared_bytes == 0
+        assert cubin.spills == 0 or name == "lstm", cubin.log  # its gates are in a local array of one thread
+        assert "Compiling entry function" in cubin.log and "sm_90" in cubin.log
+
+
+@needs_nvrtc
+def test_shared_memory_is_counted() -> None:
+    assert compile_cubin(emit_cuda(tiled())).shared_bytes == 32 * 4
+
+
+def every_operation(dtype: str) -> Kernel:
+    """One kernel with every operator and function that ``dtype`` has, and casts to all others."""
+    is_float, is_bool = dtype.startswith("float"), dtype == "bool"
+    x, y = Buffer("x", (4,), dtype), Buffer("y", (64,), dtype)
+    flags = Buffer("flags", (64,), "bool")
+    stores: list[Stmt] = []
+    refused = {"and", "or", "xor", "shl", "shr"} if is_float else set()
+    if is_bool:
+        refused = {"div", "mod", "floordiv", "floormod", "pow", "shl", "shr"}
+    for op in sorted(BINARY_OPS - refused):
+        out = flags if op in COMPARISONS else y
+        stores.append(Store(out, (Const(len(stores)),), binary(op, x[0], x[1])))
+    names = {"not": ""} if is_bool else INTRINSIC if is_float else INT_INTRINSIC
+    for name in names:
+        value = Intrin(name, (x[0], x[1], x[2]) if name == "fma" else (x[0],))
+        stores.append(Store(flags if value.dtype == "bool" else y, (Const(len(stores)),), value))
+    outs = [Buffer(f"as_{to}", (1,), to) for to in ("float16", "float32", "float64", "int8", "int64", "uint32", "bool")]
+    stores += [Store(out, (Const(0),), Cast(x[0], out.dtype) if out.dtype != dtype else x[0]) for out in outs]
+    return Kernel(f"all_{dtype}", (x, y, flags, *outs), seq(*stores), results=len(outs) + 2)
+
+
+@needs_nvrtc
+@pytest.mark.parametrize(
+    "dtype", ["float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint32", "uint64", "bool"]
+)
+def test_every_operator_and_function_compiles(dtype: str) -> None:
+    kernel = every_operation(dtype)
+    verify_kernel(kernel)
+    assert compile_cubin(emit_cuda(kernel)).registers > 0
+
+
+@needs_nvrtc
+def test_errors_show_the_line() -> None:
+    with pytest.raises(CompilerError) as error:
+        compile_cubin('extern "C" __global__ void k(float *x)\n{\n    x[0] = y;\n}\n')
+    text = str(error.value)
+    assert text.startswith("NVRTC refuses the kernel for sm_90\n")
+    assert 'identifier "y" is undefined\n  |   line 3: x[0] = y;' in text
+
+
+@needs_nvrtc
+def test_unknown_architecture() -> None:
+    with pytest.raises(CompilerError, match="NVRTC refuses the kernel for sm_1"):
+        compile_cubin('extern "C" __global__ void k() {}', arch="sm_1")
+
+
+def test_without_the_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cuda.bindings.nvrtc", None)
+    with pytest.raises(CompilerError) as error:
+        compile_cubin("")
+    assert str(error.value) == (
+        "NVRTC is not installed, so CUDA kernels cannot be compiled\n  = hint: pip install 'minitvm[cuda]'"
+    )
