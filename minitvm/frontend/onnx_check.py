@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 import onnx
 
 from minitvm.errors import FrontendError, UnsupportedOperatorError
-from minitvm.frontend.onnx_node import place_of
+from minitvm.frontend.onnx_node import place_of, schema_of
 from minitvm.frontend.onnx_registry import OLDEST_OPSET
 
 
@@ -44,6 +44,45 @@ def all_nodes(graph: onnx.GraphProto | onnx.FunctionProto) -> Iterator[onnx.Node
         yield node
         for inner in subgraphs(node):
             yield from all_nodes(inner)
+
+
+def check_names(graph: onnx.GraphProto) -> None:
+    """Names are text.  protobuf hands out what is not UTF-8 as bytes."""
+    if any(isinstance(name, bytes) for name in _names(graph)):
+        raise FrontendError("a name in the model is not text", hint="the file is damaged")
+    for node in graph.node:
+        for inner in subgraphs(node):
+            check_names(inner)
+
+
+def _names(graph: onnx.GraphProto) -> Iterator[str]:
+    yield from (value.name for value in (*graph.input, *graph.output))
+    yield from (tensor.name for tensor in graph.initializer)
+    for node in graph.node:
+        yield from (node.name, node.op_type, node.domain, *node.input, *node.output)
+        yield from (name for a in node.attribute for name in (a.name, a.ref_attr_name))
+
+
+def check_against_schema(node: onnx.NodeProto, opset: int) -> None:
+    """What ONNX says about the operator: how many inputs and outputs, and which attributes."""
+    schema = schema_of(node.op_type, opset, normal_domain(node.domain))
+    if schema is None:
+        return
+    given, most = len(node.input), schema.max_input
+    if not schema.min_input <= given <= most:
+        expected = str(most) if schema.min_input == most else f"{schema.min_input} to {most}"
+        raise FrontendError(f"{node.op_type}: takes {expected} inputs, {given} given", where=[place_of(node)])
+    if len(node.output) > schema.max_output:
+        most = schema.max_output
+        raise FrontendError(f"{node.op_type}: has {most} outputs, {len(node.output)} are named", where=[place_of(node)])
+    for attribute in node.attribute:
+        if attribute.name not in schema.attributes:
+            known = ", ".join(sorted(schema.attributes)) or "none"
+            raise FrontendError(
+                f"{node.op_type}: opset {opset} has no attribute {attribute.name!r}",
+                where=[place_of(node)],
+                hint=f"its attributes: {known}",
+            )
 
 
 def check_supported(
@@ -122,7 +161,7 @@ def _check_unique(graph: onnx.GraphProto) -> None:
             if name in seen:
                 raise FrontendError(f"value {name!r} is produced twice", where=[place_of(node)])
             seen.add(name)
-    for kind, values in (("input", graph.input), ("output", graph.output)):
+    for kind, values in (("input", graph.input), ("output", graph.output), ("initializer", graph.initializer)):
         names = [v.name for v in values]
         for name in names:
             if names.count(name) > 1:

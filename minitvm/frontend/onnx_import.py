@@ -28,7 +28,14 @@ from minitvm.frontend import (  # noqa: F401  (register the builders)
     onnx_rnn,
     onnx_tensor,
 )
-from minitvm.frontend.onnx_check import check_supported, normal_domain, opsets_of, ordered_nodes
+from minitvm.frontend.onnx_check import (
+    check_against_schema,
+    check_names,
+    check_supported,
+    normal_domain,
+    opsets_of,
+    ordered_nodes,
+)
 from minitvm.frontend.onnx_functions import definition_of, has_definition
 from minitvm.frontend.onnx_model import LoadedModel, ModelSource, ValueDescription, describe_value, load_model
 from minitvm.frontend.onnx_node import OnnxNode, label_of, place_of
@@ -77,6 +84,7 @@ def from_onnx(
         where ``shape_dict`` or ``dtype_dict`` do not fit the model.
     """
     loaded = load_model(model)
+    check_names(loaded.proto.graph)
     importer = Importer(loaded, opsets_of(loaded.proto), freeze_params)
     check_supported(loaded.proto.graph, importer.supports)
     return importer.run(dict(shape_dict or {}), dict(dtype_dict or {}))
@@ -183,6 +191,7 @@ class Importer:
     def _import_node(self, node: onnx.NodeProto, scope: Scope, is_main: bool, label: str | None = None) -> None:
         inputs = [self._value(name, scope) if name else None for name in node.input]
         opset = self.opset_of(node)
+        check_against_schema(node, opset)
         view = OnnxNode(node, inputs, opset, self.known, (self, scope))
         with span_scope((label or label_of(node),)):
             outputs = self._build(view)
@@ -199,7 +208,7 @@ class Importer:
             return _as_list(builder(node))
         except MiniTVMError as error:
             raise _located(error, node) from error.__cause__
-        except (ValueError, IndexError, KeyError, TypeError, ArithmeticError, AttributeError) as error:
+        except (ValueError, IndexError, KeyError, TypeError, ArithmeticError, AttributeError, MemoryError) as error:
             raise node.fail(f"malformed: {error}", "check the model with onnx.checker.check_model") from error
 
     def _by_definition(self, node: OnnxNode) -> list[Expr | None]:

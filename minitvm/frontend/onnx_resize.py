@@ -18,6 +18,9 @@ from minitvm.frontend.onnx_tensor import integers
 from minitvm.ir.expr import Constant, Expr
 from minitvm.ir.ops.image import COORDINATES
 
+LARGEST_AXIS, LARGEST_MATRIX = 1 << 24, 1 << 31
+"""Where indices and weights would fill the memory, the sizes are a mistake."""
+
 
 @dataclass(frozen=True)
 class Axis:
@@ -105,6 +108,9 @@ def _by_sizes(node: OnnxNode, shape: tuple[int, ...], axes: list[int], sizes: li
 
 def resized(node: OnnxNode, axes: list[Axis], sampling: Sampling) -> Expr:
     changed = [axis for axis in axes if not axis.is_unchanged]
+    for axis in changed:
+        if axis.size > LARGEST_AXIS or axis.size * axis.extent > LARGEST_MATRIX:
+            raise node.misfit(f"axis {axis.axis} of {node[0].tensor_type} cannot be resized to {axis.size}")
     if changed and _is_image(node[0], changed, sampling):
         return _image(node[0], changed, sampling)
     x = node[0]

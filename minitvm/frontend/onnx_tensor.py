@@ -21,6 +21,8 @@ from minitvm.frontend.onnx_registry import onnx_op
 from minitvm.ir.expr import Constant, Expr
 from minitvm.ir.types import Dim
 
+LARGEST_RANGE = 1 << 26
+
 
 def integers(values: object) -> Constant:
     return Constant(np.asarray(values, np.int64))
@@ -168,6 +170,8 @@ def expand(node: OnnxNode) -> Expr:
 def range_(node: OnnxNode) -> Expr:
     start, limit, delta = (node.constant(i, n).item() for i, n in enumerate(("start", "limit", "delta")))
     dtype = node[0].dtype
+    if delta == 0 or (limit - start) / delta > LARGEST_RANGE:
+        raise node.misfit(f"from {start} to {limit} in steps of {delta} is no range")
     return Constant(np.arange(start, limit, delta, dtype=dtype).astype(dtype))
 
 
@@ -175,8 +179,7 @@ def range_(node: OnnxNode) -> Expr:
 def eye_like(node: OnnxNode) -> Expr:
     code = node.attr("dtype")
     dtype = node[0].dtype if code is None else onnx_dtype(node, code)
-    rows, columns = node[0].shape
-    return Constant(np.eye(rows, columns, int(node.attr("k")), dtype=dtype))
+    return emit("eye", shape=node[0].shape, k=int(node.attr("k")), dtype=dtype)
 
 
 @onnx_op("Trilu", since=14)

@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx_build import build, one_node, value
 
-from minitvm.errors import FrontendError, InputError, MiniTVMError, UnsupportedOperatorError
+from minitvm.errors import FrontendError, InputError, MiniTVMError, TypeInferenceError, UnsupportedOperatorError
 from minitvm.frontend import describe_onnx, from_onnx
 
 NEWEST = onnx.defs.onnx_opset_version()
@@ -338,9 +338,77 @@ def test_a_shape_known_only_at_run_time() -> None:
 
 def test_malformed_node() -> None:
     model = build([node("Add", ["x"], ["y"], "lonely")], [value("x", X)], ["y"])
-    assert error_of(FrontendError, model) == 'Add: input 1 is missing\n  | ONNX node "lonely" (Add)'
+    assert error_of(FrontendError, model) == 'Add: takes 2 inputs, 1 given\n  | ONNX node "lonely" (Add)'
+    model = build([node("Clip", ["x"] * 4, ["y"], "many")], [value("x", X)], ["y"])
+    assert error_of(FrontendError, model) == 'Clip: takes 1 to 3 inputs, 4 given\n  | ONNX node "many" (Clip)'
+    model = build([node("Relu", ["x"], ["y", "z"], "two")], [value("x", X)], ["y"])
+    assert error_of(FrontendError, model) == 'Relu: has 1 outputs, 2 are named\n  | ONNX node "two" (Relu)'
+    model = build([node("Add", ["x", ""], ["y"], "half")], [value("x", X)], ["y"])
+    assert error_of(FrontendError, model) == 'Add: input 1 is missing\n  | ONNX node "half" (Add)'
     model = build([node("Concat", ["x"], ["y"], "joined")], [value("x", X)], ["y"])
     assert error_of(FrontendError, model) == "Concat: attribute 'axis' is missing\n  | ONNX node \"joined\" (Concat)"
+    model = build([node("Flatten", ["x"], ["y"], "flat", axes=1)], [value("x", X)], ["y"])
+    assert error_of(FrontendError, model) == (
+        "Flatten: opset 21 has no attribute 'axes'\n  | ONNX node \"flat\" (Flatten)\n  = hint: its attributes: axis"
+    )
+    model = build([node("BitShift", ["n", "n"], ["y"], "shift", direction="UP")], [value("n", np.uint8([1]))], ["y"])
+    assert error_of(FrontendError, model) == (
+        "BitShift: malformed: 'UP'\n"
+        '  | ONNX node "shift" (BitShift)\n'
+        "  = hint: check the model with onnx.checker.check_model"
+    )
+
+
+def test_sizes_that_are_mistakes() -> None:
+    limits = {i: np.float32(v) for i, v in enumerate((0, 1e12, 1))}
+    model = build([node("Range", ["a", "b", "c"], ["y"], "r")], [], ["y"], {n: limits[i] for i, n in enumerate("abc")})
+    assert error_of(TypeInferenceError, model) == (
+        'Range: from 0.0 to 999999995904.0 in steps of 1.0 is no range\n  | ONNX node "r" (Range)'
+    )
+    model = one_node("Resize", X, constants={1: np.float32([]), 2: np.float32([]), 3: np.array([2, 2**40])})
+    assert error_of(TypeInferenceError, model) == (
+        "Resize: axis 1 of Tensor[(2, 3), float32] cannot be resized to 1099511627776\n"
+        '  | ONNX node "the_node" (Resize)'
+    )
+
+
+def test_names_that_are_not_text() -> None:
+    data = one_node("Relu", X).SerializeToString().replace(b"the_node", b"the\xff\xfeode")
+    assert error_of(FrontendError, data) == "a name in the model is not text\n  = hint: the file is damaged"
+
+
+def test_weights_listed_twice_and_sparse_ones() -> None:
+    model = one_node("Add", X, constants={1: X})
+    model.graph.initializer.append(model.graph.initializer[0])
+    assert error_of(FrontendError, model) == "initializer 'x1' is listed twice"
+    model = one_node("Relu", X)
+    model.graph.sparse_initializer.add().values.name = "s"
+    assert error_of(FrontendError, model) == "the model has sparse initializers, which minitvm does not read"
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_damaged_models_never_raise_anything_else(seed: int) -> None:
+    """Bytes changed, bits flipped, bytes lost: the importer says what is wrong, or imports what is left."""
+    rng = np.random.default_rng(seed)
+    weights = {1: np.ones((4, 3, 3, 3), np.float32), 2: np.ones(4, np.float32)}
+    whole = one_node("Conv", np.zeros((1, 3, 8, 8), np.float32), constants=weights, pads=[1, 1, 1, 1])
+    data, reported = whole.SerializeToString(), 0
+    for _ in range(200):
+        damaged = bytearray(data)
+        for _ in range(rng.integers(1, 4)):
+            at = int(rng.integers(len(damaged)))
+            how = rng.integers(3)
+            if how == 0:
+                damaged[at] = int(rng.integers(256))
+            elif how == 1:
+                damaged[at] ^= 1 << int(rng.integers(8))
+            else:
+                del damaged[at : at + 2]
+        try:
+            from_onnx(bytes(damaged))
+        except MiniTVMError as error:
+            reported += bool(str(error))
+    assert reported > 20
 
 
 def test_values_that_are_not_tensors() -> None:
