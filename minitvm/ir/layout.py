@@ -51,9 +51,16 @@ class Split:
 
 @dataclass(frozen=True)
 class Layout:
-    """A parsed layout; equal layouts have equal text.  Raises :class:`TypeInferenceError` for text that is none."""
+    """A parsed layout; equal layouts have equal text.  Raises :class:`TypeInferenceError` for text that is none.
+
+    One object per text, so that what is found out about a layout is found out once.
+    """
 
     text: str
+
+    def __new__(cls, text: str | None = None) -> Layout:
+        made = _KNOWN.get(text or "") or super().__new__(cls)
+        return made if text is None else _KNOWN.setdefault(text, made)
 
     def __post_init__(self) -> None:
         _ = self.axes
@@ -90,10 +97,13 @@ class Layout:
         """The dimension of axis ``C``, or of its block ``c``; KeyError where it has none."""
         return self._position[axis]
 
+    @cached_property
+    def _factors(self) -> dict[str, int]:
+        return {a.primal: a.block for a in self.axes if a.block}
+
     def factor(self, axis: str) -> int:
         """The block size of axis ``C``; 1 where it is not split."""
-        d = self._position.get(axis.lower())
-        return 1 if d is None else self.axes[d].block
+        return self._factors.get(axis.upper(), 1)
 
     def ordinal(self, axis: str) -> str:
         """Where an axis stands, in words: ``second``."""
@@ -209,6 +219,10 @@ def _split_blocks(array: np.ndarray, layout: Layout) -> np.ndarray:
         shape += [extent // factor, factor] if split else [extent]
         names += [name, name.lower()] if split else [name]
     return np.asarray(array.reshape(shape).transpose([names.index(a.name) for a in layout.axes]))
+
+
+_KNOWN: dict[str, Layout] = {}
+"""Every layout by its text."""
 
 
 @lru_cache(maxsize=1024)
