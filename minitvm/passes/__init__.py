@@ -14,6 +14,7 @@ from minitvm.passes.fold_scale_forward import ForwardFoldScaleAxis
 from minitvm.passes.fuse_ops import FuseOps
 from minitvm.passes.infer_type import InferType, bind_module, bind_params
 from minitvm.passes.instrument import PassInfo, PassInstrument, PassLog, PassRecord, PassTiming, PrintIR
+from minitvm.passes.legalize import Legalize
 from minitvm.passes.manager import (
     FunctionPass,
     ModulePass,
@@ -50,6 +51,7 @@ __all__ = [
     "FunctionPass",
     "FuseOps",
     "InferType",
+    "Legalize",
     "ModulePass",
     "Pass",
     "PassContext",

@@ -14,6 +14,7 @@ from minitvm.passes.fold_scale_backward import BackwardFoldScaleAxis
 from minitvm.passes.fold_scale_forward import ForwardFoldScaleAxis
 from minitvm.passes.fuse_ops import FuseOps
 from minitvm.passes.infer_type import InferType, bind_module, bind_params
+from minitvm.passes.legalize import Legalize
 from minitvm.passes.manager import Sequential
 from minitvm.passes.simplify_expr import SimplifyExpr, SimplifyExprPostAlterOp
 from minitvm.passes.simplify_inference import SimplifyInference
@@ -42,6 +43,7 @@ def default_pipeline(machine: MachineModel, kind: str = "llvm") -> Sequential:
             SimplifyExpr(),  #                                level 0: exact rules; 2: all
             CanonicalizeCast(),  #                            level 3
             CanonicalizeOps(),  #                             level 3
+            Legalize(),  #                                    level 3
             AlterOpLayout(machine, kind),  #                  level 3
             FoldConstant(fold_qnn=True),  #                   level 2
             SimplifyExprPostAlterOp(),  #                     level 0: exact rules; 2: all

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import TypeVar
 
 import numpy as np
 
@@ -11,7 +12,20 @@ from minitvm.codegen.problem import TEMPLATES, Config, Declined, Problem
 from minitvm.codegen.templates.pad import after_padding, padded
 from minitvm.codegen.templates.tile import Step, Tile, accumulate, block_groups, choose_tile
 from minitvm.codegen.templates.window import Axis
-from minitvm.ir.loop import Buffer, Const, Kernel, LoopExpr, LoopKind, Stmt, Store, loop, seq
+from minitvm.ir.loop import (
+    Buffer,
+    Const,
+    Kernel,
+    Load,
+    LoopExpr,
+    LoopKind,
+    Stmt,
+    Store,
+    loop,
+    map_expr,
+    map_stmt,
+    seq,
+)
 from minitvm.target import MachineModel
 
 _MOST_UNROLLED_TAPS = 16  # a wider padded window is copied into a padded image instead of written out at the edges
@@ -26,6 +40,8 @@ def conv2d_nchwc(problem: Problem, machine: MachineModel, config: Config) -> Ker
     (data, weight), out = problem.inputs, problem.output
     if (refusal := _floats(problem)) is not None:
         return refusal
+    if out.shape[3] == 1 < out.shape[2] and weight.shape[3] == 1:
+        return _sideways(problem, machine, config)
     source, fill, y, x = _window(problem, data)
     shape = ConvLoops(source, weight, out, y, x)
     weight_bytes = math.prod(weight.shape) * np.dtype(weight.dtype).itemsize
@@ -33,6 +49,49 @@ def conv2d_nchwc(problem: Problem, machine: MachineModel, config: Config) -> Ker
     weights_fit = weight_bytes <= machine.l2_bytes // 2
     body = shape.nest(tile, config.get("rows_inside", not weights_fit))
     return Kernel(problem.op.name, (data, weight, out), after_padding(source, fill, body))
+
+
+def _sideways(problem: Problem, machine: MachineModel, config: Config) -> Kernel | Declined:
+    """An image of one column as one of one row: tiles run along the columns."""
+    buffers = (*problem.inputs, problem.output)
+    turned = {_turned(buffer): buffer for buffer in buffers}
+    attributes = problem.op.attributes()
+    top, left, bottom, right = attributes["padding"]
+    op = problem.op.with_attributes(
+        strides=attributes["strides"][::-1],
+        dilation=attributes["dilation"][::-1],
+        padding=(left, top, right, bottom),
+        kernel_size=attributes["kernel_size"][::-1] if attributes["kernel_size"] else attributes["kernel_size"],
+    )
+    *inputs, out = turned
+    kernel = conv2d_nchwc(Problem(op, tuple(inputs), (out,)), machine, config)
+    if isinstance(kernel, Declined):
+        return kernel
+
+    def load(node: LoopExpr) -> LoopExpr:
+        if isinstance(node, Load) and node.buffer in turned:
+            return Load(turned[node.buffer], _swap(node.index))
+        return node
+
+    def store(stmt: Stmt) -> Stmt:
+        if isinstance(stmt, Store) and stmt.buffer in turned:
+            return Store(turned[stmt.buffer], _swap(stmt.index), stmt.value)
+        return stmt
+
+    body = map_stmt(kernel.body, on_expr=lambda e: map_expr(e, load), on_stmt=store)
+    return Kernel(kernel.name, buffers, body)
+
+
+def _turned(buffer: Buffer) -> Buffer:
+    """Height and width exchanged."""
+    return Buffer(buffer.name, _swap(buffer.shape), buffer.dtype)
+
+
+T = TypeVar("T")
+
+
+def _swap(index: tuple[T, ...]) -> tuple[T, ...]:
+    return (*index[:2], index[3], index[2], *index[4:])
 
 
 def _floats(problem: Problem) -> Declined | None:

@@ -1,0 +1,55 @@
+"""Legalize: operators that the target runs badly, in terms of those that it runs well."""
+
+from __future__ import annotations
+
+from minitvm.ir import builder as ir
+from minitvm.ir.expr import Call, Expr
+from minitvm.ir.ops.nn_conv_transpose import Conv2dTranspose
+from minitvm.ir.pattern import call, const, value
+from minitvm.passes.rule import Declined, Replacement, RulePass, rule
+
+
+@rule(call(Conv2dTranspose, value("data"), const("weight"), name="conv"), exactness="reassociating")
+def transposed_convolution_to_convolution(conv: Call, data: Expr, weight: Expr) -> Replacement:
+    """One convolution that computes all ``stride * stride`` phases of the result, then pixels from channels.
+
+    With ``t = stride * u + phase`` a result at ``stride * q + phase`` is the sum over ``u`` of ``data[q - u]`` times
+    ``weight[stride * u + phase]``: a convolution of stride 1 per phase (sub-pixel convolution, arXiv:1609.05158).
+    """
+    op = conv.op
+    assert isinstance(op, Conv2dTranspose)
+    stride = op.strides[0]
+    if op.groups != 1 or set(op.dilation) != {1} or len(set(op.strides)) != 1 or stride == 1:
+        return Declined("only one stride above 1, without groups and dilation, becomes phases")
+    if op.data_layout != "NCHW" or op.kernel_layout != "IOHW":
+        return Declined(f"phases are cut from IOHW weights, not {op.kernel_layout}")
+    _, channels, height, width = weight.shape
+    taps = (-(-height // stride), -(-width // stride))
+    top, left = op.padding[:2]
+    rows, columns = conv.shape[2:]
+    extra = [
+        -(-(start + size) // stride) - (extent + tap - 1)
+        for start, size, extent, tap in zip((top, left), (rows, columns), data.shape[2:], taps, strict=True)
+    ]
+    pads = (taps[0] - 1, taps[1] - 1, taps[0] - 1 + max(0, extra[0]), taps[1] - 1 + max(0, extra[1]))
+    phases = ir.call_op("nn.conv2d", data, _phases(weight, stride, taps), padding=pads)
+    pixels = ir.call_op("nn.depth_to_space", phases, block_size=stride, mode="CRD")
+    end = (conv.shape[0], channels, top + rows, left + columns)
+    return ir.call_op("strided_slice", pixels, begin=(0, 0, top, left), end=end, strides=(1, 1, 1, 1))
+
+
+def _phases(weight: Expr, stride: int, taps: tuple[int, int]) -> Expr:
+    """(I, O, kh, kw) -> (O * stride * stride, I, taps, taps), the taps of a phase in reverse order."""
+    before, channels, height, width = weight.shape
+    missing = (taps[0] * stride - height, taps[1] * stride - width)
+    padded = ir.call_op("nn.pad", weight, pad_width=((0, 0), (0, 0), (0, missing[0]), (0, missing[1])))
+    split = ir.call_op("reshape", padded, newshape=(before, channels, taps[0], stride, taps[1], stride))
+    turned = ir.call_op("reverse", ir.call_op("reverse", split, axis=2), axis=4)
+    moved = ir.call_op("transpose", turned, axes=(1, 3, 5, 0, 2, 4))
+    return ir.call_op("reshape", moved, newshape=(channels * stride * stride, before, *taps))
+
+
+class Legalize(RulePass, opt_level=3):
+    """Transposed convolutions with constant weights become convolutions, which have fast kernels."""
+
+    rules = (transposed_convolution_to_convolution,)
