@@ -98,8 +98,11 @@ def swish(node: OnnxNode) -> Expr:
 @onnx_op("Gelu", since=20)
 def gelu(node: OnnxNode) -> Expr:
     """x times the normal distribution's cumulative function, or its approximation by tanh."""
-    x = node[0]
-    if node.attr("approximate") == "tanh":
+    return gelu_of(node[0], tanh=node.attr("approximate") == "tanh")
+
+
+def gelu_of(x: Expr, tanh: bool = False) -> Expr:
+    if tanh:
         cubed = emit("multiply", emit("multiply", x, x), x)
         inner = emit("add", x, emit("multiply", cubed, scalar(0.044715, x)))
         bell = emit("tanh", emit("multiply", inner, scalar(math.sqrt(2 / math.pi), x)))

@@ -16,6 +16,7 @@ import onnx
 from minitvm.errors import FrontendError, InputError, MiniTVMError
 from minitvm.frontend import (  # noqa: F401  (register the builders)
     onnx_activation,
+    onnx_contrib,
     onnx_control,
     onnx_index,
     onnx_math,
