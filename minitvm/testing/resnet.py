@@ -47,8 +47,14 @@ def get_net(
     num_layers: int = 18,
     image_shape: tuple[int, int, int] = (3, 224, 224),
     dtype: str = "float32",
+    first_projection: bool = True,
 ) -> Function:
-    """``main`` from ``data``: (batch, 3, height, width) to class probabilities: (batch, num_classes)."""
+    """``main`` from ``data``: (batch, 3, height, width) to class probabilities: (batch, num_classes).
+
+    ``first_projection``: a 1x1 convolution in the shortcut of the very first unit too, as Relay's network has it (99
+    parameters for ResNet-18); without it, where the shapes agree, the network is the one that pretrained ResNet-18 v2
+    models have (98).
+    """
     if num_layers not in _UNITS:
         raise MiniTVMError(f"no ResNet-{num_layers}", hint=f"num_layers is one of {', '.join(map(str, _UNITS))}")
     bottleneck = num_layers >= 50
@@ -58,7 +64,8 @@ def get_net(
     for stage, units in enumerate(_UNITS[num_layers], start=1):
         for unit in range(1, units + 1):
             stride = 2 if stage > 1 and unit == 1 else 1
-            x = _unit(x, f"stage{stage}_unit{unit}", filters[stage], stride, unit > 1, bottleneck)
+            same_shape = unit > 1 or (stage == 1 and not first_projection and filters[0] == filters[1])
+            x = _unit(x, f"stage{stage}_unit{unit}", filters[stage], stride, same_shape, bottleneck)
     return function(classifier(_norm_relu(x, "bn1"), "fc1", num_classes))
 
 
