@@ -7,12 +7,17 @@ import pathlib
 import subprocess
 import sys
 import warnings
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
 from small_model import sample, small_module
 
 import minitvm
+from minitvm.ir.compute import compute
+from minitvm.ir.loop import Buffer, Stage
+from minitvm.ir.op import OPS, Fusion, Op
+from minitvm.ir.types import TensorType
 from minitvm.runtime import cache as cache_module
 from minitvm.runtime.cache import CacheWarning, KernelCache, cache_key
 
@@ -118,3 +123,29 @@ def test_another_process_finds_the_entries(tmp_path: pathlib.Path) -> None:
         for _ in range(2)
     ]
     assert int(found[0]) > 0 and found[1] == "0"
+
+
+def test_the_kernel_of_a_changed_operator_from_outside_is_compiled_again(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MINITVM_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr("minitvm.ir.op.OPS", dict(OPS))
+    array = np.random.default_rng(0).normal(size=(2, 3)).astype("float32")
+    for factor in (2.0, 3.0):
+
+        @dataclass(frozen=True)
+        class Scaled(Op):
+            name = "test.scaled"
+            fusion = Fusion.ELEMWISE
+
+            def infer(self, data: TensorType) -> TensorType:
+                return data
+
+            def compute(self, data: Buffer, factor: float = factor) -> Stage:
+                return compute(data.shape, lambda *i: data[i] * factor)
+
+        call = minitvm.ir.expr.Call(Scaled(), [minitvm.relay.var("x", shape=(2, 3))])
+        library = minitvm.build(minitvm.Module.from_expr(call))
+        module = minitvm.GraphModule(library["default"](minitvm.cpu()))
+        module.run(x=array)
+        np.testing.assert_array_equal(module.get_output(0).numpy(), array * np.float32(factor))
