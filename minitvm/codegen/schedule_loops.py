@@ -300,7 +300,8 @@ def check_independent(kernel: Kernel, loop: For) -> None:
     if met is None or loop.kind not in _ORDERED:  # what runs side by side already was shown, or promised, to be free
         return
     name = met.buffer.name
-    if any(isinstance(s, Store) and s.buffer is met.buffer and _is_update(s) for s in walk_stmts(loop.body)):
+    stores = [s for s in walk_stmts(loop.body) if isinstance(s, Store) and s.buffer is met.buffer]
+    if any(_is_update(s) and not any(depends_on(i, loop.var) for i in s.index) for s in stores):
         raise ScheduleError(
             f"{kernel.name}: loop {loop.var.name} is a reduction into {name}: its iterations cannot run side by side"
         )

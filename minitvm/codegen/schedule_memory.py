@@ -134,7 +134,7 @@ def cache_read(kernel: Kernel, buffer: Buffer, loop: LoopName, scope: str = "loc
         stored = Store(copy, index, Load(buffer, source))
         return stored if inside is None else If(inside, stored)
 
-    fill = nest(box.shape, element, names="abcdefgh")
+    fill = nest(box.shape, element, names="uvwrstpq")
     body = Alloc(copy, seq(fill, redirect(found.body, buffer, copy, box.relative)))
     return with_body(kernel, found, body)
 
@@ -170,7 +170,7 @@ def cache_write(kernel: Kernel, buffer: Buffer, loop: LoopName, scope: str = "lo
     def element(*index: LoopVar) -> Stmt:
         return Store(buffer, tuple(s + i for s, i in zip(box.start, index, strict=True)), copy[index])
 
-    body = seq(redirect(found.body, buffer, copy, box.relative), nest(box.shape, element, names="abcdefgh"))
+    body = seq(redirect(found.body, buffer, copy, box.relative), nest(box.shape, element, names="uvwrstpq"))
     return with_body(kernel, found, Alloc(copy, body))
 
 
@@ -242,7 +242,7 @@ def compute_at(kernel: Kernel, buffer: Buffer, loop: LoopName) -> Kernel:
         inside = _inside(buffer, at, ranges)
         return moved if inside is None else If(inside, moved)
 
-    body = seq(nest(box.shape, element, names="abcdefgh"), redirect(found.body, buffer, copy, box.relative))
+    body = seq(nest(box.shape, element, names="uvwrstpq"), redirect(found.body, buffer, copy, box.relative))
     moved = with_body(kernel, found, Alloc(copy, body))
     return _without(moved, buffer, producer)
 

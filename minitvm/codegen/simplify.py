@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from minitvm.codegen.affine import affine
-from minitvm.codegen.interp import BINARY
+from minitvm.codegen.scalars import BINARY
 from minitvm.ir.loop import (
     COMPARISONS,
     Alloc,
@@ -69,7 +69,7 @@ def bounds(expr: LoopExpr, ranges: Ranges) -> Range:
         case Binary("floormod", a, Const(c, _)) if c > 0:
             r = bounds(a, ranges)
             inside = r.low is not None and r.high is not None and r.low // c == r.high // c
-            return Range(r.low % c, r.high % c) if inside else Range(0, c - 1)  # type: ignore[operator]
+            return Range(r.low % c, r.high % c) if inside else Range(0, c - 1)
         case Binary("min", a, b):
             return _min_bounds(bounds(a, ranges), bounds(b, ranges))
         case Binary("max", a, b):

@@ -1,0 +1,95 @@
+"""Scalar operations on numpy arrays, a table each: what the loop IR's operators and functions mean."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+Array = np.ndarray
+
+
+def _divide(a: Array, b: Array) -> Array:
+    if a.dtype.kind == "f":
+        return np.asarray(a / b)
+    safe = _no_zero(b)
+    quotient = a // safe
+    return np.asarray(quotient + ((a % safe != 0) & ((a < 0) != (safe < 0))).astype(a.dtype))
+
+
+def _remainder(a: Array, b: Array) -> Array:
+    if a.dtype.kind == "f":
+        return np.asarray(np.fmod(a, b))
+    return np.asarray(a - _divide(a, b) * _no_zero(b))
+
+
+def _floor_divide(a: Array, b: Array) -> Array:
+    return np.asarray(np.floor(a / b) if a.dtype.kind == "f" else a // _no_zero(b))
+
+
+def _floor_remainder(a: Array, b: Array) -> Array:
+    return np.asarray(np.mod(a, b) if a.dtype.kind == "f" else a % _no_zero(b))
+
+
+def _no_zero(b: Array) -> Array:
+    """Integers are divided by 1 instead of 0."""
+    return np.where(b == 0, 1, b).astype(b.dtype)
+
+
+BINARY: dict[str, Callable[[Array, Array], Array]] = {
+    "add": lambda a, b: a | b if a.dtype == bool else a + b,
+    "sub": lambda a, b: a ^ b if a.dtype == bool else a - b,
+    "mul": lambda a, b: a * b,
+    "div": _divide,
+    "mod": _remainder,
+    "floordiv": _floor_divide,
+    "floormod": _floor_remainder,
+    "min": np.minimum,
+    "max": np.maximum,
+    "pow": lambda a, b: np.power(a, np.maximum(b, 0)) if a.dtype.kind in "iu" else np.power(a, b),
+    "and": lambda a, b: a & b,
+    "or": lambda a, b: a | b,
+    "xor": lambda a, b: a ^ b,
+    "shl": np.left_shift,
+    "shr": np.right_shift,
+    "eq": lambda a, b: a == b,
+    "ne": lambda a, b: a != b,
+    "lt": lambda a, b: a < b,
+    "le": lambda a, b: a <= b,
+}
+
+
+def _erf(x: Array) -> Array:
+    return np.array([math.erf(v) for v in x.astype(np.float64)], x.dtype).reshape(x.shape)
+
+
+def _sigmoid(x: Array) -> Array:
+    z = x.astype(np.float64)
+    return np.where(z >= 0, 1 / (1 + np.exp(-z)), np.exp(z) / (1 + np.exp(z))).astype(x.dtype)
+
+
+_BITS = {2: (np.int16, np.float16), 4: (np.int32, np.float32), 8: (np.int64, np.float64)}
+
+INTRIN: dict[str, Callable[..., Array]] = {
+    **{
+        n: getattr(np, n)
+        for n in ["abs", "sign", "floor", "ceil", "trunc", "sqrt", "exp", "log", "log2", "log1p", "expm1", "tanh"]
+    },
+    **{n: getattr(np, n) for n in ["sin", "cos", "tan", "sinh", "cosh", "isnan", "isinf"]},
+    "asin": np.arcsin,
+    "acos": np.arccos,
+    "atan": np.arctan,
+    "asinh": np.arcsinh,
+    "acosh": np.arccosh,
+    "atanh": np.arctanh,
+    "neg": np.negative,
+    "not": np.invert,
+    "round": np.rint,
+    "rsqrt": lambda x: 1 / np.sqrt(x),
+    "erf": _erf,
+    "sigmoid": _sigmoid,
+    "fma": lambda a, b, c: (a.astype(np.float64) * b + c).astype(a.dtype) if a.dtype != np.float64 else a * b + c,
+    "bitcast_int": lambda x: x.view(_BITS[x.dtype.itemsize][0]),
+    "bitcast_float": lambda x: x.view(_BITS[x.dtype.itemsize][1]),
+}
