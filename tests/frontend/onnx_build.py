@@ -9,8 +9,10 @@ from typing import Any
 
 import numpy as np
 import onnx
+import pytest
 from onnx import helper, numpy_helper
 
+from minitvm.errors import MiniTVMError
 from minitvm.frontend import describe_onnx, from_onnx
 from minitvm.ir.evaluate import evaluate
 
@@ -70,3 +72,11 @@ def run(model: Any, feeds: Mapping[str, np.ndarray], **options: Any) -> tuple[np
     names = [v.name for v in describe_onnx(model).inputs]
     result = evaluate(module, *(feeds[name] for name in names), *params.values())
     return result if isinstance(result, tuple) else (result,)
+
+
+def error_of(kind: type[MiniTVMError], model: Any, **options: Any) -> str:
+    """The whole text of the error, which must be of that very class."""
+    with pytest.raises(kind) as caught:
+        from_onnx(model, **options)
+    assert type(caught.value) is kind
+    return str(caught.value)

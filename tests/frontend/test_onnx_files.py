@@ -1,0 +1,219 @@
+"""Files that are no models, and tensors stored badly or elsewhere: each message word for word."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+from onnx_build import error_of, one_node
+
+from minitvm.errors import FrontendError
+from minitvm.frontend import from_onnx
+
+NEWEST = onnx.defs.onnx_opset_version()
+X = np.random.default_rng(0).standard_normal((2, 3)).astype(np.float32)
+
+
+# --- files ----------------------------------------------------------------------------------------------------
+
+
+def test_missing_file(tmp_path: Path) -> None:
+    assert error_of(FrontendError, tmp_path / "no.onnx") == f"there is no file {tmp_path}/no.onnx"
+
+
+def test_folder(tmp_path: Path) -> None:
+    assert error_of(FrontendError, tmp_path) == (
+        f"{tmp_path} is a folder, not an ONNX file\n  = hint: give the path of the .onnx file inside it"
+    )
+
+
+def test_empty(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    path.write_bytes(b"")
+    assert error_of(FrontendError, str(path)) == (
+        f"{path}: empty, not an ONNX model\n  = hint: was the download or export interrupted?"
+    )
+    assert error_of(FrontendError, b"").startswith("the given bytes: empty, not an ONNX model")
+
+
+def test_text(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    path.write_text("<html>404: Not Found</html>\n")
+    assert error_of(FrontendError, path) == (
+        f"{path}: text, not an ONNX model\n  = hint: an ONNX file is binary; was it a download page?"
+    )
+
+
+def test_other_bytes() -> None:
+    assert error_of(FrontendError, bytes(range(255, 0, -1))) == (
+        "the given bytes: not an ONNX model\n  = hint: minitvm reads ONNX files (protobuf, .onnx)"
+    )
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9, 0.99])
+def test_truncated(tmp_path: Path, share: float) -> None:
+    data = one_node("Add", X, constants={1: X}).SerializeToString()
+    path = tmp_path / "m.onnx"
+    path.write_bytes(data[: int(len(data) * share)])
+    assert error_of(FrontendError, path) == (
+        f"{path}: a truncated or damaged ONNX model\n  = hint: copy or export the file again"
+    )
+
+
+@pytest.mark.parametrize(
+    ("file", "framework", "exporter"),
+    [
+        ("m.params", "MXNet", "mxnet.contrib.onnx.export_model"),
+        ("m.json", "MXNet", "mxnet.contrib.onnx.export_model"),
+        ("m.mlmodel", "CoreML", "onnxmltools.convert_coreml"),
+        ("m.pb", "TensorFlow", "tf2onnx"),
+        ("m.pt", "PyTorch", "torch.onnx.export"),
+    ],
+)
+def test_other_frameworks(tmp_path: Path, file: str, framework: str, exporter: str) -> None:
+    path = tmp_path / file
+    path.write_bytes(b"\x12\x01\x00\xff\xfe not protobuf at all")
+    assert error_of(FrontendError, path) == (
+        f"{path} is a {framework} file; minitvm reads ONNX models\n"
+        f"  = hint: export the model to ONNX, for example with {exporter}"
+    )
+
+
+def test_saved_model_of_tensorflow(tmp_path: Path) -> None:
+    (tmp_path / "saved_model.pb").write_bytes(b"x")
+    assert error_of(FrontendError, tmp_path).startswith(f"{tmp_path} is a TensorFlow file; minitvm reads ONNX models")
+
+
+def test_something_else() -> None:
+    assert error_of(FrontendError, 3) == (
+        'a model is a path, bytes or an onnx.ModelProto; found int\n  = hint: from_onnx("model.onnx")'
+    )
+
+
+def test_a_model_without_its_parts() -> None:
+    model = one_node("Relu", X)
+    del model.opset_import[:]
+    assert error_of(FrontendError, model) == (
+        "the model: an ONNX model without operator set versions\n  = hint: was the export interrupted?"
+    )
+    model = one_node("Relu", X)
+    del model.graph.output[:]
+    assert error_of(FrontendError, model) == "the model: the graph has no outputs"
+
+
+def test_opsets() -> None:
+    assert error_of(FrontendError, one_node("Relu", X, opset=6)) == (
+        f"the model uses ONNX opset 6; minitvm reads 7 to {NEWEST}\n"
+        f"  = hint: convert it: onnx.version_converter.convert_version(model, {NEWEST})"
+    )
+    assert error_of(FrontendError, one_node("Relu", X, opset=NEWEST + 1)) == (
+        f"the model uses ONNX opset {NEWEST + 1}; the installed onnx {onnx.__version__} knows up to {NEWEST}\n"
+        "  = hint: pip install --upgrade onnx, or export the model with an older opset"
+    )
+
+
+# --- tensors --------------------------------------------------------------------------------------------------
+
+
+def external(tmp_path: Path, location: str, content: bytes | None = None, offset: int = 0, length: int = 24) -> Path:
+    """A model whose weight of (2, 3) float32 lies in another file."""
+    model = one_node("Add", X, constants={1: X})
+    weight = model.graph.initializer[0]
+    weight.ClearField("raw_data")
+    weight.data_location = TensorProto.EXTERNAL
+    for key, text in (("location", location), ("offset", str(offset)), ("length", str(length))):
+        weight.external_data.add(key=key, value=text)
+    folder = tmp_path / "model"
+    folder.mkdir()
+    if content is not None:
+        (folder / location).write_bytes(content)
+    (folder / "m.onnx").write_bytes(model.SerializeToString())
+    return folder / "m.onnx"
+
+
+def test_external_data(tmp_path: Path) -> None:
+    path = external(tmp_path, "w.bin", b"....." + X.tobytes(), offset=5)
+    _, params = from_onnx(path)
+    np.testing.assert_array_equal(params["x1"], X)
+
+
+def test_external_data_missing(tmp_path: Path) -> None:
+    path = external(tmp_path, "w.bin")
+    assert error_of(FrontendError, path) == (
+        "external data 'w.bin' does not exist\n"
+        '  | ONNX tensor "x1"\n'
+        f"  = hint: put the file into the model's folder, {path.parent.resolve()}"
+    )
+
+
+@pytest.mark.parametrize("location", ["../w.bin", "/etc/passwd", "a/../../w.bin"])
+def test_external_data_outside(tmp_path: Path, location: str) -> None:
+    (tmp_path / "w.bin").write_bytes(X.tobytes())
+    assert error_of(FrontendError, external(tmp_path, location)) == (
+        f"external data {location!r} leaves the model's folder\n"
+        '  | ONNX tensor "x1"\n'
+        "  = hint: external data must lie in the folder of the .onnx file or below it"
+    )
+
+
+def test_external_data_behind_a_link(tmp_path: Path) -> None:
+    (tmp_path / "w.bin").write_bytes(X.tobytes())
+    path = external(tmp_path, "link.bin")
+    (path.parent / "link.bin").symlink_to(tmp_path / "w.bin")
+    assert error_of(FrontendError, path).startswith("external data 'link.bin' leaves the model's folder")
+
+
+def test_external_data_too_short(tmp_path: Path) -> None:
+    assert error_of(FrontendError, external(tmp_path, "w.bin", X.tobytes()[:-4])) == (
+        'w.bin has 20 bytes; a tensor is stored at 0 to 24\n  | ONNX tensor "x1"\n  = hint: the file is truncated'
+    )
+
+
+@pytest.mark.parametrize("entry", ["offset", "length"])
+def test_external_data_with_a_place_that_is_no_number(tmp_path: Path, entry: str) -> None:
+    path = external(tmp_path, "w.bin", X.tobytes())
+    model = onnx.load(path, load_external_data=False)
+    (found,) = (e for e in model.graph.initializer[0].external_data if e.key == entry)
+    found.value = "many"
+    path.write_bytes(model.SerializeToString())
+    assert error_of(FrontendError, path) == (
+        f"the {entry} of external data is 'many', not a number\n  | ONNX tensor \"x1\"\n  = hint: the file is damaged"
+    )
+
+
+def test_external_data_of_another_size(tmp_path: Path) -> None:
+    assert error_of(FrontendError, external(tmp_path, "w.bin", X.tobytes(), length=12)) == (
+        'external data of 12 bytes for a tensor of 24 bytes\n  | ONNX tensor "x1"'
+    )
+
+
+def test_external_data_without_a_folder(tmp_path: Path) -> None:
+    data = external(tmp_path, "w.bin", X.tobytes()).read_bytes()
+    assert error_of(FrontendError, data) == (
+        "the model stores tensors in the file 'w.bin', but was not given as a path\n"
+        '  | ONNX tensor "x1"\n'
+        "  = hint: call from_onnx with the path of the .onnx file, beside which that file lies"
+    )
+
+
+def test_weight_with_too_few_bytes() -> None:
+    model = one_node("Add", X, constants={1: X})
+    model.graph.initializer[0].raw_data = X.tobytes()[:-4]
+    assert error_of(FrontendError, model) == (
+        "the data of a tensor does not fill its shape (2, 3) of float32\n"
+        '  | ONNX tensor "x1"\n'
+        "  = hint: the file is damaged"
+    )
+
+
+def test_weight_of_an_element_type_without_numpy_dtype() -> None:
+    model = one_node("Add", X, constants={1: X})
+    model.graph.initializer[0].CopyFrom(helper.make_tensor("x1", TensorProto.BFLOAT16, [1], [1.0]))
+    assert error_of(FrontendError, model) == (
+        "element type 'bfloat16' is not supported\n"
+        '  | ONNX tensor "x1"\n'
+        "  = hint: supported: bool, int8, int16, int32, int64, uint8, uint16, uint32, uint64, float16, float32, float64"
+    )
