@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import pathlib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
 from minitvm import config
+from minitvm.frontend.onnx_registry import BUILDERS
+from minitvm.ir.op import OPS
+from minitvm.passes.context import KNOWN_PASSES
+from minitvm.passes.manager import PASSES
 
 ROOT = pathlib.Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -20,7 +26,7 @@ _BLOCK = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 _LINK = re.compile(r"\[[^\]]*\]\((?P<target>[^)\s]+)\)")
-_FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+_CODE = re.compile(r"^```.*?^```$|`[^`\n]+`", re.MULTILINE | re.DOTALL)
 _MACHINE_PATH = re.compile(r"(?<![\w.])/(?:home|root|tmp|work|usr|mnt|opt|Users)/[\w.]")
 
 
@@ -72,6 +78,18 @@ def with_code(pages: list[pathlib.Path]) -> list[pathlib.Path]:
     return [page for page in pages if any(blocks(page.read_text(encoding="utf-8")))]
 
 
+@pytest.fixture
+def registries() -> Iterator[None]:
+    """What a page registers (operators, passes) is gone after it."""
+    tables: list[Any] = [OPS, BUILDERS, KNOWN_PASSES, PASSES]
+    before = [copy.deepcopy(table) if table is BUILDERS else copy.copy(table) for table in tables]
+    yield
+    for table, kept in zip(tables, before, strict=True):
+        table.clear()
+        table.update(kept)
+
+
+@pytest.mark.usefixtures("registries")
 @pytest.mark.filterwarnings("error::minitvm.driver.HostCallWarning")
 @pytest.mark.parametrize("page", with_code(PAGES), ids=name_of)
 def test_the_code_of_a_page_runs(page: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,7 +125,7 @@ def test_an_error_on_a_page_names_the_page_and_the_line(tmp_path: pathlib.Path) 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_links_between_pages_resolve(page: pathlib.Path) -> None:
-    targets = [m["target"] for m in _LINK.finditer(_FENCED.sub("", page.read_text(encoding="utf-8")))]
+    targets = [m["target"] for m in _LINK.finditer(_CODE.sub("", page.read_text(encoding="utf-8")))]
     local = [t.partition("#")[0] for t in targets if not t.startswith(("http://", "https://", "#"))]
     assert [t for t in local if not (page.parent / t).exists()] == []
 
