@@ -30,6 +30,7 @@ from minitvm.passes.pipeline import FoldScaleAxis, default_pipeline
 from minitvm.passes.rule import Declined, Exactness, Replacement, Rule, RulePass, apply_rules, rule, rule_pass
 from minitvm.passes.simplify_expr import SimplifyExpr, SimplifyExprPostAlterOp
 from minitvm.passes.simplify_inference import SimplifyInference
+from minitvm.passes.sink_reshape import SinkReshape
 from minitvm.passes.verify import Verify
 
 __all__ = [
@@ -68,6 +69,7 @@ __all__ = [
     "SimplifyExpr",
     "SimplifyExprPostAlterOp",
     "SimplifyInference",
+    "SinkReshape",
     "Verify",
     "apply_rules",
     "bind_module",

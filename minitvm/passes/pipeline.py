@@ -18,6 +18,7 @@ from minitvm.passes.legalize import Legalize
 from minitvm.passes.manager import Sequential
 from minitvm.passes.simplify_expr import SimplifyExpr, SimplifyExprPostAlterOp
 from minitvm.passes.simplify_inference import SimplifyInference
+from minitvm.passes.sink_reshape import SinkReshape
 from minitvm.target import MachineModel
 
 __all__ = ["FoldScaleAxis", "bind_module", "bind_params", "default_pipeline"]
@@ -36,6 +37,7 @@ def default_pipeline(machine: MachineModel, kind: str = "llvm") -> Sequential:
             InferType(),  #                                   level 0
             SimplifyInference(),  #                           level 0
             EliminateCommonSubexpr(),  #                      level 3
+            SinkReshape(),  #                                 level 2
             CombineParallelConv2D(min_num_branches=3),  #     level 3
             CombineParallelDense(3, to_batch=False),  #       level 3
             FoldConstant(fold_qnn=True),  #                   level 2
