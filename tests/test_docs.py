@@ -13,10 +13,13 @@ from typing import Any
 import pytest
 
 from minitvm import config
+from minitvm.cli import cli
+from minitvm.codegen.llvm.compile import host, machine_model
 from minitvm.frontend.onnx_registry import BUILDERS
 from minitvm.ir.op import OPS
-from minitvm.passes.context import KNOWN_PASSES
+from minitvm.passes.context import CONFIG_KEYS, KNOWN_PASSES
 from minitvm.passes.manager import PASSES
+from minitvm.passes.pipeline import default_pipeline
 
 ROOT = pathlib.Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -152,6 +155,26 @@ def test_the_environment_page_lists_the_variables_with_their_defaults_and_meanin
     rows = re.findall(r"^\| `(MINITVM_\w+)` \| (.*?) \| (.*?) \|$", text, re.MULTILINE)
     known = [(v.name, f"`{v.default}`" if v.default else "(empty)", v.meaning) for v in config.VARIABLES.values()]
     assert rows == known
+
+
+def test_the_page_of_passes_lists_the_pipeline_with_its_levels() -> None:
+    text = (ROOT / "docs" / "passes.md").read_text(encoding="utf-8")
+    rows = [(name, int(level)) for name, level in re.findall(r"^\| (\w+) \| (\d) \|", text, re.MULTILINE)]
+    steps = default_pipeline(machine_model(host(), 1)).passes
+    assert rows == list(dict.fromkeys((step.info.name, step.info.opt_level) for step in steps))
+
+
+def test_the_page_of_passes_lists_the_options() -> None:
+    text = (ROOT / "docs" / "passes.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(minitvm\.\w+(?:\.\w+)?)` \| `(.*?)` \| (.*?) \|$", text, re.MULTILINE)
+    assert sorted(rows) == sorted((key.name, str(key.default), key.meaning) for key in CONFIG_KEYS.values())
+
+
+def test_the_page_of_the_command_line_names_every_command_and_option() -> None:
+    text = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+    assert re.findall(r"^## minitvm (\w+)$", text, re.MULTILINE) == list(cli.commands)
+    options = {name for c in cli.commands.values() for p in c.params for name in p.opts if name.startswith("--")}
+    assert {name for name in options if f"`{name}" not in text} == set()
 
 
 def test_no_other_variable_is_named_anywhere() -> None:
