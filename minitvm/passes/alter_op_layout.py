@@ -2,11 +2,12 @@
 
 Which layout an operator asks for is an open table by (target kind, operator).  For ``llvm``:
 
-* ``nn.conv2d``, NCHW, float, one group: channels in blocks of one vector, ``NCHW8c`` with weights ``OIHW8i8o``.
+* ``nn.conv2d``, NCHW, float: channels in blocks of one vector, ``NCHW8c`` with weights ``OIHW8i8o``.
   Blocks of half a vector, or a quarter, but at least 4, where only those divide the channels.  Output channels that
   none divides (10, 21, 1001) leave the convolution as it is: ragged blocks would need padded copies of data and
   weights.  Input channels that none divides (1 or 3 of an image, most often) stay in plain NCHW, with weights
   ``OIHW3i8o``.
+* the same with groups, where such blocks divide the channels of a group; grouped convolutions that have none stay.
 * depthwise ``nn.conv2d``: the same blocks, weights ``OIHW1i8o``.
 * ``nn.dense`` and ``nn.matmul`` with constant weights: units packed in blocks of two vectors (or one, ...), ``NC16n``.
 
@@ -81,7 +82,7 @@ def blocked_conv2d(site: Site, machine: MachineModel) -> Placement | Keep:
         return _direct(site.op, channels, weight.static_shape[0], lanes)
     if groups == channels == weight.shape[0]:
         return _depthwise(site.op, channels, lanes)
-    return Keep(f"{groups} groups")
+    return _grouped(site.op, channels, weight.static_shape[0], groups, lanes)
 
 
 def _direct(op: Op, channels: int, units: int, lanes: int) -> Placement | Keep:
@@ -91,6 +92,13 @@ def _direct(op: Op, channels: int, units: int, lanes: int) -> Placement | Keep:
     data = f"NCHW{inner}c" if inner else "NCHW"
     kernel = f"OIHW{inner or channels}i{out}o"
     return _convolution(op, "nn.contrib_conv2d_NCHWc", data, kernel, f"NCHW{out}c")
+
+
+def _grouped(op: Op, channels: int, units: int, groups: int, lanes: int) -> Placement | Keep:
+    out, inner = block(units // groups, lanes), block(channels // groups, lanes)
+    if out is None or inner is None:
+        return Keep(f"no blocks of {lanes} divide the {channels // groups} and {units // groups} channels of a group")
+    return _convolution(op, "nn.contrib_conv2d_NCHWc", f"NCHW{inner}c", f"OIHW{inner}i{out}o", f"NCHW{out}c")
 
 
 def _depthwise(op: Op, channels: int, lanes: int) -> Placement | Keep:

@@ -46,6 +46,16 @@ CONVOLUTIONS = [
     ),
     _conv(
         _BLOCKED,
+        (1, 4, 5, 4, 4),
+        (6, 2, 3, 3, 4, 4),
+        groups=2,
+        padding=1,
+        data_layout="NCHW4c",
+        kernel_layout="OIHW4i4o",
+        out_layout="NCHW4c",
+    ),
+    _conv(
+        _BLOCKED,
         (2, 3, 6, 5),
         (2, 1, 3, 3, 3, 4),
         strides=2,

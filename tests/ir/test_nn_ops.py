@@ -246,7 +246,8 @@ ERRORS: list[tuple[Callable[[], Any], str, str | None]] = [
     ),
     (
         _blocked("contrib_conv2d_NCHWc", (1, 1, 8, 8, 8), (1, 1, 3, 3, 8, 8), groups=2),
-        "nn.contrib_conv2d_NCHWc: groups=2; only groups=1 has this blocked form",
+        "nn.contrib_conv2d_NCHWc: 2 groups of data Tensor[(1, 1, 8, 8, 8), float32] in NCHW8c, "
+        "Tensor[(1, 1, 3, 3, 8, 8), float32] in OIHW8i8o: blocks straddle groups",
         "keep nn.conv2d",
     ),
     (

@@ -132,10 +132,22 @@ def test_alter_layout_depthwise_conv2d() -> None:
     check_rewrite(AlterOpLayout(SSE), text.format(before), text.format(after))
 
 
+def test_groups_of_whole_blocks_are_blocked() -> None:
+    text = "def @main(%x: Tensor[(1, 8, 6, 6), float32], %w: Tensor[(16, 4, 3, 3), float32]) {{ {} }}"
+    after = f"""
+    %0 = layout_transform(%x, src_layout="NCHW", dst_layout="NCHW4c");
+    %1 = layout_transform(%w, src_layout="OIHW", dst_layout="OIHW4i4o");
+    %2 = nn.contrib_conv2d_NCHWc(%0, %1, groups=2,
+                                 data_layout="NCHW4c", kernel_layout="OIHW4i4o", out_layout="NCHW4c");
+    layout_transform(%2, {BACK})
+    """
+    check_rewrite(AlterOpLayout(SSE), text.format("nn.conv2d(%x, %w, groups=2)"), text.format(after))
+
+
 @pytest.mark.parametrize(
     ("x", "w", "attributes", "reason"),
     [
-        ((1, 8, 6, 6), (8, 4, 3, 3), "groups=2", "2 groups"),
+        ((1, 8, 6, 6), (8, 2, 3, 3), "groups=4", "no blocks of 4 divide the 2 and 2 channels of a group"),
         ((1, 8, 6, 6), (7, 8, 3, 3), "groups=1", "no blocks of 4 divide its 7 output channels"),
         ((1, 6, 6, 6), (6, 1, 3, 3), "groups=6", "no blocks of 4 divide its 6 channels"),
         (

@@ -43,9 +43,11 @@ def conv2d_nchwc(problem: Problem, machine: MachineModel, config: Config) -> Ker
     if out.shape[3] == 1 < out.shape[2] and weight.shape[3] == 1:
         return _sideways(problem, machine, config)
     source, fill, y, x = _window(problem, data)
-    shape = ConvLoops(source, weight, out, y, x)
+    shape = ConvLoops(source, weight, out, y, x, problem.op.attributes()["groups"])
     weight_bytes = math.prod(weight.shape) * np.dtype(weight.dtype).itemsize
-    tile = config.get("tile") or choose_tile(shape.columns, out.shape[1], machine, weight_bytes // out.shape[1])
+    tile = config.get("tile") or choose_tile(
+        shape.columns, shape.blocks_of_group, machine, weight_bytes // out.shape[1]
+    )
     weights_fit = weight_bytes <= machine.l2_bytes // 2
     body = shape.nest(tile, config.get("rows_inside", not weights_fit))
     return Kernel(problem.op.name, (data, weight, out), after_padding(source, fill, body))
@@ -117,7 +119,8 @@ def _window(problem: Problem, data: Buffer) -> tuple[Buffer, Stmt | None, Axis, 
 class ConvLoops:
     """The loops of one convolution; a pointwise one sees its image as a single row."""
 
-    def __init__(self, data: Buffer, weight: Buffer, out: Buffer, y: Axis, x: Axis) -> None:
+    def __init__(self, data: Buffer, weight: Buffer, out: Buffer, y: Axis, x: Axis, groups: int = 1) -> None:
+        self.blocks_of_group = out.shape[1] // groups
         self.data, self.weight, self.out, self.y, self.x = data, weight, out, y, x
         self.flat = y.taps == x.taps == y.stride == x.stride == 1 and not (y.padded or x.padded)
         self.batch, self.out_blocks, self.height, self.width, self.lanes = out.shape
@@ -125,18 +128,20 @@ class ConvLoops:
         self.columns = self.height * self.width if self.flat else self.width
 
     def nest(self, tile: Tile, rows_inside: bool) -> Stmt:
-        """One nest for the groups of ``tile.blocks`` channel blocks, one for those left over."""
-        found = block_groups(self.out_blocks, tile.blocks)
-        return seq(*(self._groups(begin, groups, Tile(tile.columns, b), rows_inside) for begin, groups, b in found))
+        """One nest for the sets of ``tile.blocks`` channel blocks (of every group), one for those left over."""
+        found = block_groups(self.blocks_of_group, tile.blocks)
+        return seq(*(self._sets(begin, sets, Tile(tile.columns, b), rows_inside) for begin, sets, b in found))
 
-    def _groups(self, begin: int, groups: int, tile: Tile, rows_inside: bool) -> Stmt:
-        chunks = self._chunks(tile)
-        order = (self.batch, groups, self.rows * chunks) if rows_inside else (self.batch, self.rows * chunks, groups)
+    def _sets(self, begin: int, sets: int, tile: Tile, rows_inside: bool) -> Stmt:
+        chunks, groups = self._chunks(tile), self.out_blocks // self.blocks_of_group
+        blocks, rows = groups * sets, self.rows * chunks
+        order = (self.batch, blocks, rows) if rows_inside else (self.batch, rows, blocks)
 
         def work(flat: LoopExpr) -> Stmt:
             n, first, second = unflatten(flat, order)
-            group, row = (first, second) if rows_inside else (second, first)
-            return self._row(n, group * tile.blocks + begin, row, self.columns // chunks, tile)
+            chosen, row = (first, second) if rows_inside else (second, first)
+            block = chosen // sets * self.blocks_of_group + chosen % sets * tile.blocks + begin
+            return self._row(n, block, row, self.columns // chunks, tile)
 
         return loop(math.prod(order), work, LoopKind.PARALLEL, name="work")
 
@@ -168,7 +173,7 @@ class ConvLoops:
             def tap(i: LoopExpr, y: LoopExpr, x: LoopExpr | int, columns: list[int]) -> Stmt:
                 def channel(c: LoopExpr) -> Stmt:
                     return step(
-                        lambda t, _: self._input(n, i, c, row, column + t, y, x),
+                        lambda t, _: self._input(n, block, i, c, row, column + t, y, x),
                         lambda b, lane: self.weight[block + b, i, y, x, c, lane],
                         columns,
                     )
@@ -197,14 +202,28 @@ class ConvLoops:
         return (column // self.width, column % self.width) if self.flat else (row, column)
 
     def _input(
-        self, n: LoopExpr, i: LoopExpr, c: LoopExpr, row: LoopExpr, column: LoopExpr, y: LoopExpr, x: LoopExpr | int
+        self,
+        n: LoopExpr,
+        block: LoopExpr,
+        i: LoopExpr,
+        c: LoopExpr,
+        row: LoopExpr,
+        column: LoopExpr,
+        y: LoopExpr,
+        x: LoopExpr | int,
     ) -> LoopExpr:
         h, w = self._position(row, column)
         if not self.flat:
             h, w = self.y.coordinate(h, y), self.x.coordinate(w, x)
-        if len(self.data.shape) == 5:
-            return self.data[n, i, h, w, c]
-        return self.data[n, i * self.weight.shape[4] + c, h, w]
+        if len(self.data.shape) == 4:
+            return self.data[n, i * self.weight.shape[4] + c, h, w]
+        return self.data[n, self._first_input(block) + i, h, w, c]
+
+    def _first_input(self, block: LoopExpr) -> LoopExpr:
+        """The first channel block of the data that an output block's group reads."""
+        if self.blocks_of_group == self.out_blocks:
+            return Const(0)
+        return block // self.blocks_of_group * self.weight.shape[1]
 
 
 def _no_edge(start: int, size: int) -> Stmt:

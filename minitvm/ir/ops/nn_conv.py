@@ -270,14 +270,17 @@ class BlockedConvolution(Convolution):
 @dataclass(frozen=True)
 class Conv2dNCHWc(BlockedConvolution):
     """``nn.conv2d`` in blocks.  data: NCHW[x]c (or NCHW, where C is the weight's I block), weight: OIHW[x]i[y]o
-    -> NCHW[y]c.  ``groups`` must be 1."""
+    -> NCHW[y]c.  With ``groups`` the data is blocked, and blocks of channels do not straddle groups."""
 
     name = "nn.contrib_conv2d_NCHWc"
 
     def infer(self, data: TensorType, weight: TensorType) -> TensorType:
-        if self.groups != 1:
-            raise self.reject(f"groups={self.groups}; only groups=1 has this blocked form", hint="keep nn.conv2d")
         image, kernel, _ = self.layouts
+        if self.groups != 1 and (not image.is_blocked or (weight.shape[0] or 0) % self.groups):
+            raise self.reject(
+                f"{self.groups} groups of data {data} in {image}, {weight} in {kernel}: blocks straddle groups",
+                hint="keep nn.conv2d",
+            )
         if image.is_blocked and image.factor("C") != kernel.factor("I"):
             raise self.reject(f"the data's layout {image} has other blocks than the inputs of {kernel}")
         return super().infer(data, weight)
