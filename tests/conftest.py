@@ -1,0 +1,25 @@
+"""One kernel cache for the whole test run: a kernel that several tests need is compiled once, by any worker."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+
+import pytest
+
+_VARIABLE = "MINITVM_CACHE_DIR"
+_OWN = pytest.StashKey[str]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """A new folder, unless the caller chose one; workers of pytest-xdist inherit it with the environment."""
+    if _VARIABLE not in os.environ:
+        os.environ[_VARIABLE] = config.stash[_OWN] = tempfile.mkdtemp(prefix="minitvm-tests-")
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    folder = config.stash.get(_OWN, None)
+    if folder is not None:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.environ.pop(_VARIABLE, None)
