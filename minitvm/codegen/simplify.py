@@ -158,6 +158,8 @@ def _simplify_node(node: LoopExpr, ranges: Ranges) -> LoopExpr:
             return node if known is None else then if known else orelse
         case Binary("and" | "or" as op, a, b) if node.dtype == "bool":
             return _simplify_logic(node, op, a, b, ranges)
+        case Binary(op, Const(), Const()):
+            return _fold(op, node)
         case Binary(op, _, _) if op in COMPARISONS:
             known = prove(node, ranges)
             return node if known is None else Const(known, "bool")
@@ -167,8 +169,6 @@ def _simplify_node(node: LoopExpr, ranges: Ranges) -> LoopExpr:
             form = affine(node)
             joined = form.joined()
             return node if joined is form else joined.to_expr()
-        case Binary(op, Const(), Const()):
-            return _fold(op, node)
         case Cast(Const(value, dtype), to):
             with np.errstate(all="ignore"):
                 return const(np.asarray(value, dtype).astype(to).item(), to)
@@ -183,7 +183,7 @@ def _simplify_logic(node: LoopExpr, op: str, a: LoopExpr, b: LoopExpr, ranges: R
 
 
 def _simplify_division(node: LoopExpr, op: str, a: LoopExpr, c: int, ranges: Ranges) -> LoopExpr:
-    """``(c * q + r) // c`` is ``q`` and ``(c * q + r) % c`` is ``r`` where ``0 <= r < c``."""
+    """``(c * q + r) // c`` is ``q`` and ``(c * q + r) % c`` is ``r`` where ``0 <= r < c``; else that is ``r % c``."""
     form = affine(a)
     whole = {t: k // c for t, k in form.terms.items() if k % c == 0}
     rest = {t: k for t, k in form.terms.items() if k % c}
@@ -191,7 +191,8 @@ def _simplify_division(node: LoopExpr, op: str, a: LoopExpr, c: int, ranges: Ran
     remainder = type(form)(form.constant % c, rest).to_expr()
     r = bounds(remainder, ranges)
     if r.low is None or r.high is None or r.low < 0 or r.high >= c:
-        return node
+        shorter = op == "floormod" and (whole or not 0 <= form.constant < c)
+        return remainder % c if shorter else node
     return quotient.to_expr() if op == "floordiv" else remainder
 
 
