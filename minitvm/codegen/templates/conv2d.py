@@ -38,7 +38,7 @@ def conv2d_nchwc(problem: Problem, machine: MachineModel, config: Config) -> Ker
     ``config``: ``tile`` (a :class:`Tile`), ``rows_inside`` (loop over rows inside the one over channel blocks).
     """
     (data, weight), out = problem.inputs, problem.output
-    if (refusal := _floats(problem)) is not None:
+    if (refusal := only_floats(problem)) is not None:
         return refusal
     if out.shape[3] == 1 < out.shape[2] and weight.shape[3] == 1:
         return _sideways(problem, machine, config)
@@ -96,7 +96,7 @@ def _swap(index: tuple[T, ...]) -> tuple[T, ...]:
     return (*index[:2], index[3], index[2], *index[4:])
 
 
-def _floats(problem: Problem) -> Declined | None:
+def only_floats(problem: Problem) -> Declined | None:
     dtypes = {b.dtype for b in (*problem.inputs, problem.output)}
     if len(dtypes) > 1 or not problem.output.dtype.startswith("float"):
         return Declined(f"registers hold floats of one dtype; here {', '.join(sorted(dtypes))}")
@@ -234,7 +234,7 @@ def _no_edge(start: int, size: int) -> Stmt:
 def depthwise_conv2d_nchwc(problem: Problem, machine: MachineModel, config: Config) -> Kernel | Declined:
     """One channel block at a time: a strip of output columns in registers, the window's columns unrolled."""
     (data, weight), out = problem.inputs, problem.output
-    if (refusal := _floats(problem)) is not None:
+    if (refusal := only_floats(problem)) is not None:
         return refusal
     if data.shape[1] != out.shape[1]:
         return Declined("more than one output channel per input channel")
