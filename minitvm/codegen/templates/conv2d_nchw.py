@@ -11,19 +11,9 @@ from minitvm.codegen.nests import unflatten
 from minitvm.codegen.problem import TEMPLATES, Config, Declined, Problem
 from minitvm.codegen.templates.conv2d import only_floats
 from minitvm.codegen.templates.pad import after_padding, padded
-from minitvm.codegen.templates.tile import (
-    Step,
-    Tile,
-    accumulate,
-    block_groups,
-    choose_tile,
-    divisor_at_most,
-    over_pieces,
-)
+from minitvm.codegen.templates.tile import Step, Tile, accumulate, block_groups, choose_tile, over_pieces
 from minitvm.ir.loop import Buffer, Kernel, LoopExpr, LoopKind, Stmt, Store, loop, seq
 from minitvm.target import MachineModel
-
-_UNROLLED_CHANNELS = 4
 
 
 @TEMPLATES.register("llvm", "nn.conv2d")
@@ -135,12 +125,7 @@ class _PixelLoops:
             def taps(c: LoopExpr) -> Stmt:
                 return loop(kh, lambda y: loop(kw, lambda x: tap(c, y, x), name="kw"), name="kh")
 
-            unroll = divisor_at_most(inputs, _UNROLLED_CHANNELS) if kh * kw == 1 else 1
-            return loop(
-                inputs // unroll,
-                lambda q: loop(unroll, lambda u: taps(q * unroll + u), LoopKind.UNROLLED, name="u"),
-                name="c",
-            )
+            return loop(inputs, taps, name="c")
 
         def finish(k: int, b: int, lane: LoopExpr, value: LoopExpr) -> Stmt:
             position = self._position(row, pixel + b * lanes + lane)
