@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import onnx
@@ -20,7 +21,7 @@ class Graph:
         self.nodes: list[onnx.NodeProto] = []
         self.weights: list[onnx.TensorProto] = []
 
-    def node(self, op_type: str, inputs: Sequence[str], **attributes: object) -> str:
+    def node(self, op_type: str, inputs: Sequence[str], **attributes: Any) -> str:
         name = f"{op_type.lower()}_{len(self.nodes)}"
         self.nodes.append(helper.make_node(op_type, list(inputs), [f"{name}_out"], name, **attributes))
         return f"{name}_out"

@@ -1,0 +1,132 @@
+"""One runtime opens and runs one model in a process of its own: seconds of each step, and memory."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+RUNS = 5
+MEGA = 1e6
+
+LIBRARY = "minitvm library"
+"""The runtime's name for: a saved library, loaded."""
+
+
+def measure(runtime: str, path: pathlib.Path, threads: int, cache: pathlib.Path | None = None) -> dict[str, Any]:
+    """What :func:`work` finds in a fresh process.  ``cache``: minitvm's kernel cache folder, this process's if None."""
+    environment = dict(os.environ)
+    if cache is not None:
+        environment["MINITVM_CACHE_DIR"] = str(cache)
+    root = str(pathlib.Path(__file__).resolve().parent.parent)
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, (root, environment.get("PYTHONPATH"))))
+    command = [sys.executable, "-m", "benchmarks.worker", runtime, str(path), str(threads)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{runtime} could not run {path.name}:\n{done.stderr.strip()}")
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def work(runtime: str, path: str, threads: int) -> dict[str, Any]:
+    """Open, run, and report seconds and MB.
+
+    ``baseline``: resident before the runtime is imported (interpreter, numpy, the inputs); ``peak``: the most that was
+    resident until the end of the runs; ``running``: the most during the runs alone, where the system can tell.
+    """
+    feeds = _feeds(path)
+    baseline = _resident()
+    begin = time.perf_counter()
+    opener = _opener(runtime)
+    start = time.perf_counter()
+    run = opener(path, threads)
+    opened = time.perf_counter()
+    run(feeds)
+    first = time.perf_counter()
+    peak_open = _peak()
+    _forget_peak()
+    for _ in range(RUNS):
+        run(feeds)
+    return {
+        "import_s": start - begin,
+        "open_s": opened - start,
+        "first_run_s": first - opened,
+        "baseline_mb": baseline,
+        "peak_mb": max(peak_open, _peak()),
+        "running_mb": _peak(),
+    }
+
+
+def _feeds(path: str) -> dict[str, np.ndarray]:
+    """The inputs, as the parent saved them beside the model, so that no runtime is needed to make them."""
+    with np.load(pathlib.Path(path).with_suffix(".npz")) as saved:
+        return dict(saved)
+
+
+def _opener(runtime: str) -> Callable[[str, int], Callable[[Any], Any]]:
+    """The runtime's function that opens a model, all that it needs imported."""
+    if runtime == LIBRARY:
+        return _library_opener()
+    from benchmarks.runtimes import OPENERS
+
+    importlib.import_module("minitvm.session" if runtime == "minitvm" else runtime)
+    return OPENERS[runtime]
+
+
+def _library_opener() -> Callable[[str, int], Callable[[Any], Any]]:
+    from minitvm.runtime.executor import GraphModule
+    from minitvm.runtime.library import load
+
+    def opener(path: str, threads: int) -> Callable[[Any], Any]:
+        return _library_run(GraphModule(load(path)["default"](None, threads)))
+
+    return opener
+
+
+def _library_run(module: Any) -> Callable[[Any], Any]:
+
+    def run(feeds: Any) -> Any:
+        module.run(**feeds)
+        return module.outputs()
+
+    return run
+
+
+def _status(field: str) -> float:
+    """A line of ``/proc/self/status`` in MB; elsewhere the process's peak."""
+    status = pathlib.Path("/proc/self/status")
+    if not status.exists():
+        import resource
+
+        unit = 1 if sys.platform == "darwin" else 1024
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / MEGA
+    lines = status.read_text(encoding="ascii").splitlines()
+    (kilobytes,) = (int(line.split()[1]) for line in lines if line.startswith(field + ":"))
+    return kilobytes * 1024 / MEGA
+
+
+def _resident() -> float:
+    return _status("VmRSS")
+
+
+def _peak() -> float:
+    return _status("VmHWM")
+
+
+def _forget_peak() -> None:
+    """Let the peak start again from what is resident now (Linux; elsewhere it stays)."""
+    switch = pathlib.Path("/proc/self/clear_refs")
+    if switch.exists():
+        switch.write_text("5", encoding="ascii")
+
+
+if __name__ == "__main__":
+    print(json.dumps(work(sys.argv[1], sys.argv[2], int(sys.argv[3]))))
