@@ -1,0 +1,156 @@
+"""The CUDA C itself computes what the interpreter does: compiled by the host's C++ compiler, threads one by one.
+
+Bound kernels have no barrier inside a block, so the threads of a grid may run in any order; they run backwards here.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cuda_kernels import GROUPS, MACHINE, inputs_of, kernel_of
+from op_samples import Sample
+from test_cuda_emit import two_of_each
+from test_cuda_nvrtc import every_operation
+from test_lower import LOWERED, as_function
+
+from minitvm.codegen.cuda.bind import bind_plain, launch_of
+from minitvm.codegen.cuda.emit import emit_cuda, function_name
+from minitvm.codegen.cuda.spell import HELPERS
+from minitvm.codegen.interp import run_kernel
+from minitvm.codegen.lower import lower
+from minitvm.codegen.simplify import simplify
+from minitvm.ir.loop import Buffer, Kernel
+
+COMPILER = shutil.which("g++") or shutil.which("clang++") or shutil.which("c++")
+pytestmark = pytest.mark.skipif(COMPILER is None, reason="no C++ compiler on this machine")
+
+SHIM = """\
+#include <cmath>
+#include <cstring>
+#define __global__
+#define __device__
+#define __forceinline__ inline
+#define __launch_bounds__(n)
+struct Index { int x, y, z; };
+static Index blockIdx, threadIdx;
+template <class To, class From> static To bits(From value) { To to; std::memcpy(&to, &value, sizeof to); return to; }
+static float __int_as_float(int v) { return bits<float>(v); }
+static int __float_as_int(float v) { return bits<int>(v); }
+static double __longlong_as_double(long long v) { return bits<double>(v); }
+static long long __double_as_longlong(double v) { return bits<long long>(v); }
+static float half_to_float(unsigned short v) { return (float)bits<_Float16>(v); }
+static unsigned short float_to_half(float v) { return bits<unsigned short>((_Float16)v); }
+"""
+
+LAUNCH = """\
+extern "C" void launch_{number}(void **p) {{
+    for (int b = {blocks}; b-- > 0;) for (int t = {threads}; t-- > 0;) {{
+        blockIdx.x = b; threadIdx.x = t;
+        {call};
+    }}
+}}
+"""
+
+
+def source_of(number: int, kernel: Kernel) -> str:
+    """One kernel in a namespace of its own, and a function that runs its whole grid."""
+    name, launch = f"{function_name(kernel)}_{number}", launch_of(kernel)
+    text = emit_cuda(kernel).replace(f"\n{function_name(kernel)}(", f"\nvoid {name}(", 1)
+    text = text.replace('extern "C" __global__ void __launch_bounds__', "__global__ __launch_bounds__")
+    for helper in ("half_to_float", "float_to_half"):
+        text = text.replace(HELPERS[helper], "")
+    arguments = ", ".join(f"arg(p[{i}])" for i in range(len(kernel.params)))
+    call = LAUNCH.format(number=number, blocks=launch.grid[0], threads=launch.block[0], call=f"{name}({arguments})")
+    return f"namespace n{number} {{\n{_ANY}{text}{call}}}\n"
+
+
+_ANY = "struct arg { void *at; arg(void *p) : at(p) {} template <class T> operator T *() const { return (T *)at; } };\n"
+
+
+def compiled(kernels: list[Kernel], folder: Path) -> ctypes.CDLL:
+    source, library = folder / "kernels.cpp", folder / "kernels.so"
+    source.write_text(SHIM + "\n".join(source_of(n, k) for n, k in enumerate(kernels)))
+    command = [str(COMPILER), "-O1", "-shared", "-fPIC", "-w", "-ffp-contract=off", "-o", str(library), str(source)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[:3000]
+    return ctypes.CDLL(str(library))
+
+
+def run(library: ctypes.CDLL, first: int, bound: tuple[Kernel, ...], arrays: dict[Buffer, np.ndarray]) -> None:
+    """Launch kernels one after the other; ``arrays`` get their results."""
+    for number, kernel in enumerate(bound, first):
+        for buffer in kernel.outputs:
+            arrays[buffer] = np.full(buffer.shape, 77).astype(buffer.dtype)
+        pointers = (ctypes.c_void_p * len(kernel.params))(*(arrays[b].ctypes.data for b in kernel.params))
+        library[f"launch_{number}"](pointers)
+
+
+Case = tuple[str, Kernel, list[np.ndarray]]
+
+
+def groups() -> Iterator[Case]:
+    for name in GROUPS:
+        kernel = kernel_of(name)
+        yield name, kernel, inputs_of(kernel)
+
+
+def operators() -> Iterator[Case]:
+    samples: list[Sample] = two_of_each(LOWERED)
+    for sample in samples:
+        function_, arrays = as_function(sample)
+        kernel = simplify(lower(function_, "kernel", MACHINE))
+        if all(0 not in b.shape and b.strides is None for b in kernel.params):
+            yield str(sample), kernel, [a.reshape(p.shape) for a, p in zip(arrays, kernel.inputs, strict=True)]
+
+
+@pytest.mark.parametrize("cases", [groups, operators], ids=["groups", "operators"])
+def test_printed_kernels_give_the_interpreter_s_numbers(cases, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    found = [(name, kernel, arrays, bind_plain(kernel)) for name, kernel, arrays in cases()]
+    library = compiled([part for *_, bound in found for part in bound], tmp_path)
+    first, checked = 0, 0
+    for name, kernel, arrays, bound in found:
+        memory = {b: np.ascontiguousarray(a) for b, a in zip(kernel.inputs, arrays, strict=True)}
+        run(library, first, bound, memory)
+        first += len(bound)
+        for buffer, want in zip(kernel.outputs, run_kernel(kernel, *arrays), strict=True):
+            rtol = {"float16": 2e-3, "float64": 1e-12}.get(buffer.dtype, 1e-5)  # float16 is rounded at the end only
+            finite = np.abs(want[np.isfinite(want)]) if want.dtype.kind == "f" else want
+            scale = float(finite.max(initial=1)) if want.dtype.kind == "f" else 1.0
+            tolerance = {"rtol": rtol, "atol": rtol * scale} if want.dtype.kind == "f" else {"rtol": 0}
+            np.testing.assert_allclose(memory[buffer], want, err_msg=name, **tolerance)
+            checked += 1
+    assert checked >= len(found) > 0
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int8", "int32", "int64", "uint8", "uint32", "bool"])
+def test_every_operator_and_function(dtype: str, tmp_path: Path) -> None:
+    """On values that every function is defined for, and small enough for every cast."""
+    kernel = every_operation(dtype)
+    given = np.array([1, 2, 3, 0]).astype(dtype)
+    library = compiled([kernel], tmp_path)
+    arrays = {kernel.inputs[0]: given}
+    run(library, 0, (kernel,), arrays)
+    for buffer, (want, written) in zip(kernel.outputs, _written(kernel, given), strict=True):
+        np.testing.assert_allclose(arrays[buffer][written], want[written], rtol=1e-6, err_msg=buffer.name)
+
+
+def _written(kernel: Kernel, given: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Results, and which of their elements the kernel stores; each statement is run by itself."""
+    from minitvm.codegen.interp import run_sequence
+    from minitvm.ir.loop import Store, walk_stmts
+
+    results = [(np.zeros(b.shape, b.dtype), np.zeros(b.shape, bool)) for b in kernel.outputs]
+    for store in (s for s in walk_stmts(kernel.body) if isinstance(s, Store)):
+        out = Buffer("out", (), store.buffer.dtype)
+        single = Kernel("k", (kernel.inputs[0], out), Store(out, (), store.value))
+        at = tuple(int(i.value) for i in store.index)  # type: ignore[attr-defined]
+        value, written = results[kernel.outputs.index(store.buffer)]
+        value[at] = run_sequence([single], {kernel.inputs[0]: given})[out]
+        written[at] = True
+    return results
