@@ -64,8 +64,8 @@ def inner_ranges(stmt: Stmt) -> dict[LoopVar, Range]:
 def carried(loop: For, only_flow: bool = False) -> Access | None:
     """An access through which two iterations of ``loop`` may meet, at least one of them storing; else ``None``.
 
-    ``only_flow``: of interest is only what one iteration stores and another loads.  Not proving the contrary counts
-    as meeting.  Loads must be distinguishable by constants: an extent that varies is taken as without a bound.
+    ``only_flow``: of interest is only what one iteration stores and another loads.  Where the indices do not show that
+    iterations keep apart, they count as meeting; an extent that varies is taken to be without a bound.
     """
     extent = loop.extent.value if isinstance(loop.extent, Const) else None
     private, ranges = allocated(loop.body), inner_ranges(loop.body)

@@ -42,6 +42,7 @@ from minitvm.ir.loop import (
 
 _SIDE_BY_SIDE = frozenset(LoopKind) - {LoopKind.SERIAL, LoopKind.UNROLLED}
 _MOST_LANES = 1 << 18
+_REMEMBERED_LANES = 1 << 13  # of larger sets, what was worked out for one statement is not kept: it takes memory
 
 Array = np.ndarray
 
@@ -158,7 +159,7 @@ class _Lanes:
     instances: dict[Buffer, Array] = field(default_factory=dict)
     check_races: bool = False
     in_parallel: bool = False
-    spreads: dict[tuple[LoopVar, int], _Lanes] = field(default_factory=dict)
+    spreads: dict[tuple[LoopVar, int, int, LoopKind], _Lanes] = field(default_factory=dict)
     plans: dict[int, _Plan] = field(default_factory=dict)
 
     # --- statements -------------------------------------------------------------------------------------------
@@ -203,9 +204,11 @@ class _Lanes:
 
     def _spread(self, var: LoopVar, start: int, stop: int, kind: LoopKind) -> _Lanes:
         """Every lane once per iteration."""
-        if (var, start) not in self.spreads:
+        key = (var, start, stop, kind)
+        found = self.spreads.get(key)
+        if found is None:
             times = stop - start
-            self.spreads[var, start] = self._derived(
+            found = self._derived(
                 count=self.count * times,
                 variables={
                     **{v: np.repeat(x, times) for v, x in self.variables.items()},
@@ -214,7 +217,9 @@ class _Lanes:
                 instances={b: np.repeat(x, times) for b, x in self.instances.items()},
                 in_parallel=self.in_parallel or kind is LoopKind.PARALLEL,
             )
-        return self.spreads[var, start]
+            if found.count <= _REMEMBERED_LANES:
+                self.spreads[key] = found
+        return found
 
     def _some(self, mask: Array) -> _Lanes:
         """The lanes that a mask chooses."""
@@ -308,7 +313,9 @@ class _Lanes:
         """Where every lane's element is; one number where it is the same for all."""
         plan = self.plans.get(id(access))
         if plan is None:
-            plan = self.plans[id(access)] = self._plan(buffer, index)
+            plan = self._plan(buffer, index)
+            if self.count <= _REMEMBERED_LANES:
+                self.plans[id(access)] = plan
         where = plan.start
         for number, axis in enumerate(plan.axes):
             moved: Array | int = 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from minitvm.codegen.affine import Affine, affine
 from minitvm.codegen.dependence import inner_ranges
@@ -273,4 +273,4 @@ def _without(kernel: Kernel, buffer: Buffer, producer: Stmt) -> Kernel:
     position = next(i for i, p in enumerate(parts) if p is producer)
     follows = position + 1 < len(parts) and isinstance(parts[position + 1], Barrier)
     del parts[position : position + 1 + follows]
-    return replace(with_loop(kernel, alloc, seq(*parts)))
+    return with_loop(kernel, alloc, seq(*parts))
