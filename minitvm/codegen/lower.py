@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import minitvm.codegen.templates  # noqa: F401  (registers the templates)
 from minitvm.codegen.collapse import collapse
 from minitvm.codegen.nests import stage_nest
-from minitvm.codegen.problem import TEMPLATES, Declined, Problem
+from minitvm.codegen.problem import TEMPLATES, Declined, Problem, Template
 from minitvm.codegen.rows import lower_by_rows
 from minitvm.codegen.stages import (
     Inliner,
@@ -66,7 +66,7 @@ def lower(function: Function, name: str, machine: MachineModel, kind: str = "llv
     """
     refusals: list[str] = []
     for anchor in calls(function.body):
-        for template in TEMPLATES.find(kind, anchor.op) if isinstance(anchor.op, Op) else ():
+        for template in _templates(kind, anchor):
             kernel = _lower_with(template, anchor, function, name, machine)
             if isinstance(kernel, Kernel):
                 return kernel
@@ -79,10 +79,20 @@ def lower(function: Function, name: str, machine: MachineModel, kind: str = "llv
     return _lower_stages(function, name, machine)
 
 
+def _templates(kind: str, anchor: Call) -> list[Template]:
+    """What may lower a call; nothing has to run fast to compute no elements."""
+    if not isinstance(anchor.op, Op):
+        return []
+    empty = any(0 in t.static_shape for t in tensor_fields(anchor.type))
+    return [] if empty and anchor.op.has_compute() else TEMPLATES.find(kind, anchor.op)
+
+
 # --- around a template ----------------------------------------------------------------------------------------
 
 
-def _lower_with(template, anchor: Call, function: Function, name: str, machine: MachineModel) -> Kernel | Declined:  # type: ignore[no-untyped-def]
+def _lower_with(
+    template: Template, anchor: Call, function: Function, name: str, machine: MachineModel
+) -> Kernel | Declined:
     params = parameter_buffers(function)
     problem = _problem(anchor)
     values = compose(function, params, {anchor: problem.outputs})

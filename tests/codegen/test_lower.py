@@ -25,6 +25,7 @@ if importlib.util.find_spec("op_samples_nn") is not None:
     SAMPLES = [*SAMPLES, *NN_SAMPLES]
 
 MACHINE = MachineModel(vector_bytes=32, vector_registers=16, threads=2)
+AVX512, NEON = MachineModel(64, 32, threads=2), MachineModel(16, 32, threads=3)
 LOWERED = [s for s in SAMPLES if s.op.has_compute() or TEMPLATES.find("llvm", s.op)]
 
 
@@ -44,17 +45,27 @@ def as_function(sample: Sample) -> tuple[Function, list[np.ndarray]]:
     return Function(params, call), arrays
 
 
-def run(function_: Function, arrays: list[np.ndarray]) -> tuple[np.ndarray, ...]:
-    kernel = simplify(lower(function_, "kernel", MACHINE))
+def run(function_: Function, arrays: list[np.ndarray], machine: MachineModel = MACHINE) -> tuple[np.ndarray, ...]:
+    kernel = simplify(lower(function_, "kernel", machine))
     inputs = [a.reshape(p.shape) for a, p in zip(arrays, kernel.inputs, strict=True)]
     return run_kernel(kernel, *inputs, check_races=True)
 
 
 @pytest.mark.parametrize("sample", LOWERED, ids=str)
 def test_lowered_operator_gives_what_reference_gives(sample: Sample) -> None:
+    check_against_reference(sample, MACHINE)
+
+
+@pytest.mark.parametrize("machine", [AVX512, NEON], ids=["avx512", "neon"])
+@pytest.mark.parametrize("sample", [s for s in LOWERED if TEMPLATES.find("llvm", s.op)], ids=str)
+def test_templates_follow_the_width_of_the_machine(sample: Sample, machine: MachineModel) -> None:
+    check_against_reference(sample, machine)
+
+
+def check_against_reference(sample: Sample, machine: MachineModel) -> None:
     with np.errstate(all="ignore"):
         expected = sample.op.reference(*sample.args)
-        results = run(*as_function(sample))
+        results = run(*as_function(sample), machine)
     for want, have in zip(expected if isinstance(expected, tuple) else (expected,), results, strict=True):
         assert have.dtype == want.dtype
         if want.dtype.kind == "f":
