@@ -23,7 +23,7 @@ from minitvm.ir.expr import Constant, Function, Module
 from minitvm.ir.op import OPS, Op
 from minitvm.passes.layout_moves import Keep, Move, Placement, Site, calling
 from minitvm.passes.layout_rewriter import LayoutNote, LayoutRewriter
-from minitvm.passes.manager import ModulePass, PassContext
+from minitvm.passes.manager import ModulePass, PassContext, map_functions
 from minitvm.target import MachineModel
 
 Proposal: TypeAlias = Callable[[Site, MachineModel], "Placement | Keep"]
@@ -143,8 +143,4 @@ class AlterOpLayout(ModulePass, opt_level=3):
 
     def transform_module(self, module: Module, context: PassContext) -> Module:
         self.notes = []
-        for name, function in module.functions.items():
-            if not function.is_primitive:
-                new = alter_op_layout(function, self.machine, self.kind, self.notes)
-                module = module.with_function(name, new)
-        return module
+        return map_functions(module, lambda f: alter_op_layout(f, self.machine, self.kind, self.notes))

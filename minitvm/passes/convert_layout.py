@@ -15,7 +15,7 @@ from minitvm.ir.op import OPS, Op
 from minitvm.ir.visitor import rebuild
 from minitvm.passes.layout_moves import Keep, Move, Placement, Site, calling
 from minitvm.passes.layout_rewriter import LayoutNote, LayoutRewriter
-from minitvm.passes.manager import ModulePass, PassContext
+from minitvm.passes.manager import ModulePass, PassContext, map_functions
 
 Desired = Mapping[str, Sequence[str]]
 
@@ -111,7 +111,4 @@ class ConvertLayout(ModulePass, opt_level=3, required=("InferType", "Canonicaliz
 
     def transform_module(self, module: Module, context: PassContext) -> Module:
         self.notes = []
-        for name, function in module.functions.items():
-            if not function.is_primitive:
-                module = module.with_function(name, convert_layout(function, self.desired, self.notes))
-        return module
+        return map_functions(module, lambda f: convert_layout(f, self.desired, self.notes))

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from rewriting import check_rewrite, check_unchanged, random_array, run
 
-from minitvm.ir.builder import call_op, function, nn, var
+from minitvm.ir.builder import call_op, const, function, nn, var
 from minitvm.ir.expr import Call, Module
 from minitvm.ir.op import OPS, Fusion, Op
 from minitvm.ir.parser import parse_module
@@ -645,3 +645,14 @@ def test_origins_are_kept() -> None:
     body = call_op("nn.relu", call_op("nn.conv2d", x, w, span=("conv_3",)), span=("relu_4",))
     after = alter_op_layout(function(body), SSE)
     assert [call.span for call in calls(after.body)] == [("conv_3",)] * 3 + [("relu_4",)] * 2
+
+
+def test_branches_of_control_flow_are_altered_too() -> None:
+    x, weight = var("x", shape=(1, 8, 6, 6)), const(random_array((8, 8, 3, 3), 3))
+    inside = var("x", shape=(1, 8, 6, 6))
+    then = function(call_op("nn.conv2d", inside, weight, padding=(1, 1)), [inside])
+    other = function(call_op("nn.relu", inside), [inside])
+    flag = var("flag", shape=(), dtype="bool")
+    chosen = call_op("control.if", flag, x, then_branch=then, else_branch=other)
+    altered = AlterOpLayout(SSE)(Module(function(chosen, [flag, x]))).main.body
+    assert "nn.contrib_conv2d_NCHWc" in str(altered.op.then_branch)
