@@ -41,14 +41,19 @@ for command in (demo, compile_command, run, bench, show, info):
     cli.add_command(command)
 
 
+def _warn(message: Warning | str) -> None:
+    stderr.print("[yellow]warning:[/] ", end="")
+    stderr.print(str(message), markup=False, highlight=False, soft_wrap=True)
+
+
 def main() -> None:
     """The console script: errors a user can mend are printed, without a traceback; exit status 1."""
-    warnings.showwarning = lambda message, *_: stderr.print(f"[yellow]warning:[/] {message}", highlight=False)
+    warnings.showwarning = lambda message, *_: _warn(message)
     try:
         cli(prog_name="minitvm")
     except MiniTVMError as error:
         stderr.print("[bold red]error:[/] ", end="")
-        stderr.print(str(error), markup=False, highlight=False)
+        stderr.print(str(error), markup=False, highlight=False, soft_wrap=True)
         sys.exit(1)
 
 

@@ -80,8 +80,9 @@ def interleaved(runs: dict[str, Run], rounds: int) -> dict[str, list[float]]:
 def _table(times: dict[str, list[float]]) -> Table:
     table = Table(box=None, pad_edge=False)
     table.add_column("runtime")
-    for heading in ("median ms", "best ms", "90 % ms", "speed"):
+    for heading in ("median ms", "best ms", "90 % ms"):
         table.add_column(heading, justify="right")
+    table.add_column("")
     own = statistics.median(times["minitvm"])
     for name, seconds in times.items():
         figures = (statistics.median(seconds), min(seconds), float(np.quantile(seconds, 0.9)))

@@ -8,7 +8,7 @@ import time
 import click
 
 from minitvm.cli import options
-from minitvm.cli.console import stdout
+from minitvm.cli.console import say
 
 
 @click.command("compile")
@@ -45,6 +45,10 @@ def compile_command(
     library.save(path)
     seconds = time.perf_counter() - start
     kernels = len(library.function_metadata)
-    stdout.print(f"{path}: {kernels} kernels, {path.stat().st_size / 1e6:.1f} MB, {seconds:.1f} s", markup=False)
+    say(f"{path}: {kernels} kernels, {size(path.stat().st_size)}, {seconds:.1f} s")
     for call in library.host_calls:
-        stdout.print(f"  in Python: {call}", markup=False)
+        say(f"  in Python: {call}")
+
+
+def size(nbytes: int) -> str:
+    return f"{nbytes / 1e6:.1f} MB" if nbytes >= 1e6 else f"{nbytes / 1e3:.0f} kB"

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-stdout = Console(highlight=False)
+FILE_WIDTH = 200
+"""Columns of a table that goes into a file or a pipe: enough that no row is wrapped."""
+
+stdout = Console(highlight=False, width=None if sys.stdout.isatty() else FILE_WIDTH)
 stderr = Console(stderr=True, highlight=False)
 
 OnProgress = Callable[[int, int, str], None]
+
+
+def say(text: str) -> None:
+    """Text as it is: no markup, and a long line is the terminal's to wrap."""
+    stdout.print(text, markup=False, soft_wrap=True)
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+import zipfile
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -109,11 +110,13 @@ def random_inputs(module: GraphModule, seed: int) -> dict[str, np.ndarray]:
 
 def read_npz(path: pathlib.Path) -> dict[str, np.ndarray]:
     """Arrays by name; :class:`InputError` where the file is not an ``.npz``."""
+    hint = "write one with numpy.savez('inputs.npz', NAME=array, ...)"
+    if not path.is_file():
+        raise InputError(f"there is no file {path}", hint=hint)
+    if not zipfile.is_zipfile(path):
+        raise InputError(f"{path} is not an .npz of arrays", hint=hint)
     try:
         with np.load(path, allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}
-    except (OSError, ValueError, AttributeError, EOFError) as error:
-        raise InputError(
-            f"{path} cannot be read as an .npz of arrays: {error}",
-            hint="write one with numpy.savez('inputs.npz', NAME=array, ...)",
-        ) from None
+    except (OSError, ValueError, AttributeError, EOFError, zipfile.BadZipFile) as error:
+        raise InputError(f"{path} is not an .npz of arrays", where=[str(error)], hint=hint) from None

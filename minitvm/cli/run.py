@@ -70,7 +70,7 @@ def run(
     seconds = time.perf_counter() - start
     results = _results(module, library)
     _describe(results, top)
-    stdout.print(f"{seconds * 1e3:.2f} ms")
+    stdout.print(f"first run: {seconds * 1e3:.2f} ms")
     if outputs is not None:
         np.savez(outputs, **results)  # type: ignore[arg-type]
 

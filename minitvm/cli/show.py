@@ -7,12 +7,15 @@ import pathlib
 import click
 
 from minitvm.cli import options
-from minitvm.cli.console import stdout
+from minitvm.cli.console import say
+from minitvm.codegen.cuda.bind import bind_plain
+from minitvm.codegen.cuda.emit import emit_cuda
 from minitvm.driver import BuildReport, PassStep
 from minitvm.errors import ConfigError
+from minitvm.passes.context import closest
 from minitvm.runtime.library import Library
 
-_STAGES = ("graph", "loops", "llvm", "asm")
+_STAGES = ("graph", "loops", "llvm", "asm", "cuda")
 
 
 @click.command()
@@ -21,7 +24,7 @@ _STAGES = ("graph", "loops", "llvm", "asm")
 @click.option("--before", metavar="PASS", help="The graph before the (first run of the) pass.")
 @click.option("--stage", type=click.Choice(_STAGES), default="graph", show_default=True, help="What to print.")
 @click.option("--kernel", metavar="NAME", help="One kernel only; 'list' names the kernels with what they came from.")
-@click.option("--constants", is_flag=True, help="Print small constants in full instead of eliding all.")
+@click.option("--constants", is_flag=True, help="Name large constants instead of leaving them out.")
 @options.target
 @options.opt_level
 @options.threads
@@ -38,7 +41,7 @@ def show(
     threads: int,
     shapes: tuple[tuple[str, list[int]], ...],
 ) -> None:
-    """Print MODEL (.onnx) at one stage of its way: the graph, or kernels as loops, LLVM IR or assembly.
+    """Print MODEL (.onnx) at one stage of its way: the graph, or kernels as loops, LLVM IR, assembly or CUDA C.
 
     Without options: the graph after all passes, every fused group a local function.
 
@@ -60,17 +63,13 @@ def show(
         _list_kernels(library)
     elif after or before:
         step = _step(report, after or before or "", first=after is None)
-        _print((step.after if after else step.before).astext(show_meta_data=constants))
+        say((step.after if after else step.before).astext(show_meta_data=constants))
     elif stage == "graph" and kernel is None:
         assert report.module is not None
-        _print(report.module.astext(show_meta_data=constants))
+        say(report.module.astext(show_meta_data=constants))
     else:
         for name in [kernel] if kernel else list(report.groups):
-            _print(_kernel(report, name, stage))
-
-
-def _print(text: str) -> None:
-    stdout.print(text, markup=False, soft_wrap=True)
+            say(_kernel(report, name, stage))
 
 
 def _kernel(report: BuildReport, name: str, stage: str) -> str:
@@ -78,22 +77,24 @@ def _kernel(report: BuildReport, name: str, stage: str) -> str:
         return str(report.group(name))
     if stage == "loops":
         return str(report.scheduled(name))
+    if stage == "cuda":
+        return "\n".join(emit_cuda(bound) for bound in bind_plain(report.scheduled(name)))
     return report.llvm_ir(name) if stage == "llvm" else report.assembly(name)
 
 
 def _list_passes(report: BuildReport) -> None:
     for step in report.steps:
-        _print(f"{step.name}{'' if step.after is not step.before else '  (unchanged)'}")
+        say(f"{step.name}{'' if step.after is not step.before else '  (unchanged)'}")
 
 
 def _list_kernels(library: Library) -> None:
     for name, facts in library.function_metadata.items():
-        _print(f"{name}  {', '.join(facts.get('spans', ()))}")
+        say(f"{name}  {', '.join(facts.get('spans', ()))}")
 
 
 def _step(report: BuildReport, name: str, first: bool) -> PassStep:
     found = [step for step in report.steps if step.name == name]
     if not found:
         known = dict.fromkeys(step.name for step in report.steps)
-        raise ConfigError(f"no pass {name!r} ran", hint=f"passes that ran: {', '.join(known)}")
+        raise ConfigError(f"no pass {name!r} ran", hint=closest(name, list(known)))
     return found[0 if first else -1]

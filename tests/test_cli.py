@@ -1,0 +1,350 @@
+"""The command line: what it prints and writes, its help, its errors word for word, its exit status."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import warnings
+from collections.abc import Sequence
+
+import numpy as np
+import onnx
+import pytest
+from click.testing import CliRunner, Result
+from onnx import TensorProto, helper, numpy_helper
+from PIL import Image
+
+import minitvm
+from minitvm.cli import cli
+from minitvm.errors import MiniTVMError
+
+SHAPE = ["--shape", "x:1x3x8x8"]
+KERNEL = "fused_nn_global_avg_pool2d"
+
+
+def _model() -> onnx.ModelProto:
+    """Convolution, ReLU, pooling, dense; the batch is open."""
+    rng = np.random.default_rng(7)
+    shapes = {"w": (16, 3, 3, 3), "b": (16,), "fc_w": (4, 16), "fc_b": (4,)}
+    weights = [numpy_helper.from_array(rng.normal(0, 0.3, s).astype("float32"), n) for n, s in shapes.items()]
+    nodes = [
+        helper.make_node("Conv", ["x", "w", "b"], ["c"], "conv1", kernel_shape=[3, 3], pads=[1] * 4),
+        helper.make_node("Relu", ["c"], ["r"], "relu1"),
+        helper.make_node("GlobalAveragePool", ["r"], ["g"], "pool"),
+        helper.make_node("Flatten", ["g"], ["f"], "flat"),
+        helper.make_node("Gemm", ["f", "fc_w", "fc_b"], ["y"], "fc", transB=1),
+    ]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 3, 8, 8])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 4])
+    graph = helper.make_graph(nodes, "small", [x], [y], weights)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """``m.onnx``, ``m.mtvm`` made of it, ``x.npz`` with its input and ``bad.npz``, a text."""
+    where = tmp_path_factory.mktemp("cli")
+    onnx.save(_model(), where / "m.onnx")
+    minitvm.compile(where / "m.onnx", shape_dict={"x": (1, 3, 8, 8)}).save(where / "m.mtvm")
+    np.savez(where / "x.npz", x=_input())
+    (where / "bad.npz").write_text("not a zip file")
+    return where
+
+
+@pytest.fixture(autouse=True)
+def in_folder(folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+
+
+def _input() -> np.ndarray:
+    return np.random.default_rng(3).normal(size=(1, 3, 8, 8)).astype("float32")
+
+
+def invoke(*arguments: str) -> Result:
+    return CliRunner().invoke(cli, list(arguments), prog_name="minitvm")
+
+
+def output(*arguments: str) -> str:
+    """What a command prints; it must succeed, and be silent on stderr, which is not a terminal."""
+    result = invoke(*arguments)
+    assert result.exception is None, result.exception
+    assert (result.exit_code, result.stderr) == (0, "")
+    return result.stdout
+
+
+def refusal(*arguments: str) -> str:
+    """The text of the error that a command ends in."""
+    result = invoke(*arguments)
+    assert isinstance(result.exception, MiniTVMError), result.output
+    return str(result.exception)
+
+
+def lines(text: str) -> list[str]:
+    return [line.rstrip() for line in text.splitlines()]
+
+
+# --- compile, run ---
+
+
+def test_compile_writes_beside_the_model(folder: pathlib.Path) -> None:
+    text = output("compile", "m.onnx", *SHAPE)
+    assert re.fullmatch(r"m\.mtvm: 3 kernels, \d+ kB, \d+\.\d s\n", text)
+    assert (folder / "m.mtvm").stat().st_size > 1000
+
+
+def test_what_compile_writes_runs(tmp_path: pathlib.Path) -> None:
+    path, written = tmp_path / "other.mtvm", tmp_path / "out.npz"
+    output("compile", "m.onnx", "-o", str(path), *SHAPE)
+    output("run", str(path), "-i", "x.npz", "-o", str(written))
+    [expected] = minitvm.InferenceSession("m.onnx").run(None, {"x": _input()})
+    with np.load(written) as results:
+        assert list(results) == ["output0"]
+        np.testing.assert_allclose(results["output0"], expected, rtol=1e-5)
+
+
+def test_run_describes_the_results() -> None:
+    [expected] = minitvm.InferenceSession("m.onnx").run(None, {"x": _input()})
+    found = lines(output("run", "m.mtvm", "-i", "x.npz", "--top", "2"))
+    assert found[0].split() == ["result", "shape", "dtype", "smallest", "mean", "largest"]
+    figures = [f"{f(expected):.6g}" for f in (np.min, np.mean, np.max)]
+    assert found[1].split() == ["output0", "(1,", "4)", "float32", *figures]
+    best = int(expected.argmax())
+    assert found[2] == f"  output0[0, {best}] = {expected[0, best]:.6g}"
+    assert re.fullmatch(r"first run: \d+\.\d\d ms", found[4])
+
+
+def test_run_takes_open_dimensions_from_the_arrays(tmp_path: pathlib.Path) -> None:
+    np.savez(tmp_path / "two.npz", x=np.concatenate([_input(), 2 * _input()]))
+    assert "(2, 4)" in output("run", "m.onnx", "-i", str(tmp_path / "two.npz"))
+
+
+def test_random_inputs_follow_the_seed() -> None:
+    first, again, other = (lines(output("run", "m.mtvm", "--seed", seed))[1] for seed in ("1", "1", "2"))
+    assert first == again != other
+
+
+def test_profile_and_trace(tmp_path: pathlib.Path) -> None:
+    text = output("run", "m.mtvm", "--profile", "--trace", str(tmp_path / "trace"))
+    assert KERNEL in text and "Time(us)" in text
+    assert any(path.suffix == ".json" for path in (tmp_path / "trace").iterdir())
+
+
+# --- bench ---
+
+
+def test_bench_prints_a_row() -> None:
+    found = lines(output("bench", "m.mtvm", "--rounds", "3", "--threads", "1"))
+    assert re.fullmatch(r"m\.mtvm: loaded in \d+\.\d\d s", found[0])
+    assert re.fullmatch(r"minitvm( +\d+\.\d{3}){3}", found[2])
+
+
+def test_bench_against_onnxruntime() -> None:
+    pytest.importorskip("onnxruntime")
+    found = lines(output("bench", "m.onnx", "-n", "3", "-t", "1", "--against", "onnxruntime", *SHAPE))
+    assert re.fullmatch(r"onnxruntime( +\d+\.\d{3}){3}  minitvm is \d+\.\d\d x as fast", found[3])
+
+
+# --- show, info ---
+
+
+def test_show_prints_the_graph_after_all_passes() -> None:
+    text = output("show", "m.onnx", *SHAPE)
+    assert text.startswith("def @main(%x: Tensor[(1, 3, 8, 8), float32]) -> Tensor[(1, 4), float32] {\n")
+    assert "primitive=True" in text
+
+
+def test_show_around_a_pass() -> None:
+    names = [line.partition("  ")[0] for line in lines(output("show", "m.onnx", "--after", "list", *SHAPE))]
+    assert names[0] == "InferType" and names[-1] == "default_pipeline"
+    assert "nn.bias_add" in output("show", "m.onnx", "--before", "CanonicalizeOps", *SHAPE)
+    after = output("show", "m.onnx", "--after", "CanonicalizeOps", *SHAPE)
+    assert "nn.bias_add" not in after and "primitive" not in after
+
+
+def test_show_names_large_constants() -> None:
+    assert 'meta["w", ' not in output("show", "m.onnx", *SHAPE)
+    assert 'meta["w", ' in output("show", "m.onnx", "--constants", *SHAPE)
+
+
+def test_show_names_the_kernels_and_their_nodes() -> None:
+    found = lines(output("show", "m.onnx", "--kernel", "list", *SHAPE))
+    assert f"{KERNEL}  pool" in found
+    assert any(line.endswith("_nn_relu  conv1, relu1") for line in found)
+
+
+@pytest.mark.parametrize(
+    ("stage", "start"),
+    [
+        ("graph", "fn (%p0: Tensor[(1, "),
+        ("loops", f"kernel {KERNEL}(p0: float32["),
+        ("llvm", f'define void @"{KERNEL}"('),
+        ("asm", f"{KERNEL}:"),
+        ("cuda", 'extern "C" __global__ void'),
+    ],
+)
+def test_show_prints_a_kernel_at_every_stage(stage: str, start: str) -> None:
+    text = output("show", "m.onnx", "--stage", stage, "--kernel", KERNEL, *SHAPE)
+    assert start in text
+    assert max(map(len, text.splitlines())) > 80 or stage in ("loops", "asm", "cuda")  # nothing is wrapped
+
+
+def test_show_of_a_stage_prints_all_kernels() -> None:
+    text = output("show", "m.onnx", "--stage", "loops", *SHAPE)
+    assert len(re.findall(r"^kernel \w+\(", text, re.MULTILINE)) == 3
+
+
+def test_info_of_a_model() -> None:
+    assert lines(output("info", "m.onnx")) == [
+        "input       x: tensor(float) ['N', 3, 8, 8]",
+        "output      y: tensor(float) ['N', 4]",
+        "opset       17",
+        "parameters  516",
+        "nodes       Conv 1, Relu 1, GlobalAveragePool 1, Flatten 1, Gemm 1",
+    ]
+
+
+def test_info_of_the_installation(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MINITVM_NUM_THREADS", "3")
+    found = dict(line.split(maxsplit=1) for line in lines(output("info")))
+    assert found["minitvm"] == minitvm.__version__
+    assert found["threads"] == "3"
+    assert found["MINITVM_NUM_THREADS"] == "3: threads a model runs on; 0 is one per physical core"
+
+
+# --- demo ---
+
+
+def test_demo_classifies_a_photograph(tmp_path: pathlib.Path) -> None:
+    included = pathlib.Path(minitvm.__file__).parent / "demo_data"
+    with Image.open(included / "chelsea.png") as picture:
+        picture.convert("L").save(tmp_path / "grey.png")
+    found = lines(output("demo", str(included / "chelsea.png"), str(tmp_path / "grey.png")))
+    assert re.fullmatch(r"chelsea\.png  \d+\.\d ms", found[0])
+    assert [line.split("%  ")[1] for line in found[1:3]] == ["tiger cat", "Egyptian cat"]
+    assert found[6].startswith("grey.png") and "cat" in found[7]
+    text = "\n".join(found)
+    assert re.search(r"^\d+ kernels \(\d+ from the cache\); best run \d+\.\d ms$", text, re.MULTILINE)
+    assert re.search(r"^SimplifyInference +\d+\.\d  \d+ -> \d+$", text, re.MULTILINE)
+    assert re.search(r"^nothing to do for: InferType, ", text, re.MULTILINE)
+
+
+# --- help ---
+
+
+@pytest.mark.parametrize("name", cli.commands)
+def test_help_has_every_option_and_an_example(name: str) -> None:
+    text = output(name, "--help")
+    options = [p for p in cli.commands[name].params if p.param_type_name == "option"]
+    missing = [opt for p in options for opt in p.opts if not re.search(rf"(?<![\w-]){re.escape(opt)}\b", text)]
+    assert missing == []
+    assert all(getattr(p, "help", None) for p in options)
+    assert "Examples:" in text and f"  minitvm {name}" in text
+    assert output(name, "-h") == text
+
+
+def test_help_of_the_program_names_the_commands() -> None:
+    text = output("--help")
+    assert all(re.search(rf"^  {name}  ", text, re.MULTILINE) for name in cli.commands)
+    assert "First steps:" in text
+    assert output("--version") == f"minitvm, version {minitvm.__version__}\n"
+
+
+# --- errors ---
+
+ERRORS: dict[str, tuple[Sequence[str], str]] = {
+    "no such model": (("run", "nothing.onnx"), "there is no file nothing.onnx"),
+    "open dimensions": (
+        ("compile", "m.onnx"),
+        "m.onnx leaves dimensions of input 'x' open: ['N', 3, 8, 8]\n"
+        "  = hint: give them, for example --shape x:1x3x8x8",
+    ),
+    "no such arrays": (
+        ("run", "m.mtvm", "-i", "no.npz"),
+        "there is no file no.npz\n  = hint: write one with numpy.savez('inputs.npz', NAME=array, ...)",
+    ),
+    "bad arrays": (
+        ("run", "m.mtvm", "-i", "bad.npz"),
+        "bad.npz is not an .npz of arrays\n  = hint: write one with numpy.savez('inputs.npz', NAME=array, ...)",
+    ),
+    "unknown target": (
+        ("compile", "m.onnx", "--target", "llm", *SHAPE),
+        "unknown target 'llm'\n  = hint: did you mean 'llvm'? known targets: llvm, cuda",
+    ),
+    "unknown pass": (
+        ("show", "m.onnx", "--after", "FuseOp", *SHAPE),
+        "no pass 'FuseOp' ran\n  = hint: did you mean 'FuseOps'?",
+    ),
+    "show of a library": (
+        ("show", "m.mtvm"),
+        "a library keeps its code, not the way to it\n  = hint: show the .onnx file it was made from",
+    ),
+    "a library against onnxruntime": (
+        ("bench", "m.mtvm", "--against", "onnxruntime"),
+        "onnxruntime cannot run m.mtvm\n  = hint: give the .onnx file that it was compiled from",
+    ),
+    "not a photograph": (
+        ("demo", "nowhere.jpg"),
+        "nowhere.jpg does not exist\n  = hint: give the path of a photograph (PNG, JPEG, ...)",
+    ),
+}
+
+
+@pytest.mark.parametrize(("arguments", "text"), ERRORS.values(), ids=list(ERRORS))
+def test_an_error_says_what_and_what_next(arguments: Sequence[str], text: str) -> None:
+    assert refusal(*arguments) == text
+
+
+def test_an_unknown_kernel_lists_the_known() -> None:
+    text = refusal("show", "m.onnx", "--stage", "loops", "--kernel", "k", *SHAPE)
+    assert text.startswith("there is no kernel 'k'\n  = hint: kernels: fused_") and KERNEL in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("run", "m.onnx", "--shape", "x3"), "'x3' is not NAME:DIMS; write for example data:1x3x224x224"),
+        (("run", "m.onnx", "--shape", "x:1xA"), "'x:1xA' is not NAME:DIMS; write for example data:1x3x224x224"),
+        (("run",), "Missing argument 'MODEL'."),
+        (("run", "m.onnx", "-O", "4"), "4 is not in the range 0<=x<=3."),
+        (("runn", "m.onnx"), "No such command 'runn'."),
+        (("show", "m.onnx", "--stage", "wasm"), "'wasm' is not one of 'graph', 'loops', 'llvm', 'asm', 'cuda'."),
+    ],
+)
+def test_wrong_usage(arguments: Sequence[str], text: str) -> None:
+    result = invoke(*arguments)
+    assert result.exit_code == 2
+    assert text in result.stderr
+    assert result.stdout == ""
+
+
+def run_program(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "minitvm", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, env={**os.environ, **environment}, check=False)
+
+
+def test_the_program_prints_an_error_without_a_traceback() -> None:
+    done = run_program("run", "nothing.onnx")
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", "error: there is no file nothing.onnx\n")
+
+
+def test_a_long_error_is_not_broken_into_lines() -> None:
+    done = run_program("show", "m.onnx", "--kernel", "k", "--stage", "loops", *SHAPE, COLUMNS="40")
+    assert done.returncode == 1
+    assert len(done.stderr.splitlines()) == 2
+
+
+def test_the_program_is_silent_on_stderr() -> None:
+    done = run_program("compile", "m.onnx", *SHAPE)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_warnings_are_printed_as_such(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["minitvm", "--version"])
+    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
+    with pytest.raises(SystemExit):
+        minitvm.cli.main()
+    warnings.showwarning("something [odd]", UserWarning, "file.py", 1)
+    assert capsys.readouterr().err == "warning: something [odd]\n"
