@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from minitvm.errors import IRError
-from minitvm.ir.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem, Var, merge_spans, span_scope
+from minitvm.ir.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem, Var, merge_spans, set_span, span_scope
 
 
 def children(expr: Expr) -> tuple[Expr, ...]:
@@ -29,22 +29,22 @@ def post_order(*roots: Expr, operands: Callable[[Expr], tuple[Expr, ...]] = chil
     """
     order: list[Expr] = []
     done: set[Expr] = set()
-    open_: set[Expr] = set()
-    stack: list[tuple[Expr, bool]] = [(root, False) for root in reversed(roots)]
+    entered: set[Expr] = set()
+    stack = [*reversed(roots)]
     while stack:
-        node, expanded = stack.pop()
-        if node in done:
-            continue
-        if expanded:
-            open_.discard(node)
+        node = stack[-1]
+        if node not in done:
+            below = [child for child in operands(node) if child not in done]
+            if below:  # at the second look nothing is left, unless the node itself is in the way
+                if node in entered:
+                    raise IRError(f"the graph has a cycle: a {type(node).__name__} is its own operand")
+                entered.add(node)
+                below.reverse()
+                stack += below
+                continue
             done.add(node)
             order.append(node)
-            continue
-        if node in open_:
-            raise IRError(f"the graph has a cycle: a {type(node).__name__} is its own operand")
-        open_.add(node)
-        stack.append((node, True))
-        stack.extend((child, False) for child in reversed(operands(node)) if child not in done)
+        stack.pop()
     return order
 
 
@@ -99,11 +99,19 @@ def rewrite(root: Expr, visit: Visit) -> Expr:
     """Rebuild bottom-up: ``visit(old, new)`` gets each node and itself over rewritten operands, and returns
     what replaces it (``new`` to keep it).  Nodes it builds inherit the span of ``old``."""
     done: dict[Expr, Expr] = {}
-    for node in post_order(root):
-        new = rebuild(node, [done[child] for child in children(node)])
-        with span_scope(node.span):
-            done[node] = visit(node, new)
+    with span_scope(()):
+        for node in post_order(root):
+            set_span(node.span)
+            done[node] = visit(node, _over(node, done))
     return done[root]
+
+
+def _over(node: Expr, done: Mapping[Expr, Expr]) -> Expr:
+    """``node`` over what its operands became."""
+    for child in children(node):
+        if done[child] is not child:
+            return rebuild(node, [done[c] for c in children(node)])
+    return node
 
 
 def substitute(root: Expr, replacement: dict[Expr, Expr]) -> Expr:
