@@ -8,15 +8,14 @@ likewise (one per block); nothing may be read before it is written, and no index
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from minitvm.codegen.affine import affine, storage_size
-from minitvm.codegen.scalars import BINARY, INTRIN
+from minitvm.codegen.scalars import BINARY, INT, INTRIN, as_array
 from minitvm.errors import CompilerError
 from minitvm.ir.loop import (
     Alloc,
@@ -37,11 +36,14 @@ from minitvm.ir.loop import (
     Seq,
     Stmt,
     Store,
+    expr_children,
+    post_order_exprs,
     walk_exprs,
 )
 
 _SIDE_BY_SIDE = frozenset(LoopKind) - {LoopKind.SERIAL, LoopKind.UNROLLED}
 _MOST_LANES = 1 << 18
+_DEEP = 64  # nodes
 _REMEMBERED_LANES = 1 << 13  # of larger sets, what was worked out for one statement is not kept: it takes memory
 
 Array = np.ndarray
@@ -161,6 +163,7 @@ class _Lanes:
     in_parallel: bool = False
     spreads: dict[tuple[LoopVar, int, int, LoopKind], _Lanes] = field(default_factory=dict)
     plans: dict[int, _Plan] = field(default_factory=dict)
+    deep: dict[int, Sequence[LoopExpr]] = field(default_factory=dict)
 
     # --- statements -------------------------------------------------------------------------------------------
 
@@ -172,9 +175,9 @@ class _Lanes:
             case For():
                 self._for(stmt)
             case Store(buffer, index, value):
-                self._store(stmt, buffer, index, _array(self.eval(value)))
+                self._store(stmt, buffer, index, as_array(self.eval(value)))
             case If(condition, then, orelse):
-                self._if(_array(self.eval(condition)), then, orelse)
+                self._if(as_array(self.eval(condition)), then, orelse)
             case Alloc(buffer, body):
                 self._alloc(buffer, body)
             case Barrier():
@@ -258,7 +261,18 @@ class _Lanes:
 
     def eval(self, expr: LoopExpr) -> Array | int:
         """The value in every lane.  Shared subexpressions are evaluated once."""
-        return self._eval(expr, {})
+        done: dict[int, Array | int] = {}
+        for part in self._parts(expr):
+            self._eval(part, done)
+        return self._eval(expr, done)
+
+    def _parts(self, expr: LoopExpr) -> Sequence[LoopExpr]:
+        """What to evaluate before a deep expression, operands first, so that Python's stack suffices."""
+        parts = self.deep.get(id(expr))
+        if parts is None:
+            always = _evaluated(expr)
+            parts = self.deep[id(expr)] = always if len(always) > _DEEP else ()
+        return parts
 
     def _eval(self, expr: LoopExpr, done: dict[int, Array | int]) -> Array | int:
         found = done.get(id(expr))
@@ -272,20 +286,20 @@ class _Lanes:
                 return self._load(expr, buffer, index)
             case Binary(op, lhs, rhs):
                 a, b = self._eval(lhs, done), self._eval(rhs, done)
-                if isinstance(a, int) and isinstance(b, int) and op in _INT:
-                    return _INT[op](a, b)
-                return BINARY[op](_array(a), _array(b))
+                if isinstance(a, int) and isinstance(b, int) and op in INT:
+                    return INT[op](a, b)
+                return BINARY[op](as_array(a), as_array(b))
             case Const(value, dtype):
                 return value if dtype == "int64" else np.array([value]).astype(dtype)
             case LoopVar():
                 return self.uniform[expr] if expr in self.uniform else self.variables[expr]
             case Intrin(name, args):
-                result = INTRIN[name](*(_array(self._eval(a, done)) for a in args))
+                result = INTRIN[name](*(as_array(self._eval(a, done)) for a in args))
                 return result.astype(expr.dtype, copy=False)
             case Cast(value, dtype):
-                return _array(self._eval(value, done)).astype(dtype)
+                return as_array(self._eval(value, done)).astype(dtype)
             case Select(condition, then, orelse):
-                return self._select(_array(self._eval(condition, done)), then, orelse, expr.dtype)
+                return self._select(as_array(self._eval(condition, done)), then, orelse, expr.dtype)
         raise AssertionError(expr)
 
     def _select(self, mask: Array, then: LoopExpr, orelse: LoopExpr, dtype: str) -> Array | int:
@@ -368,23 +382,16 @@ class _Lanes:
     def _place(self, index: Sequence[LoopExpr], lane: int) -> list[str]:
         values = {**{v: int(x[lane]) for v, x in self.variables.items()}, **self.uniform}
         at = ", ".join(f"{v.name}={x}" for v, x in values.items())
-        position = [np.broadcast_to(_array(self.eval(i)), self.count)[lane] for i in index]
+        position = [np.broadcast_to(as_array(self.eval(i)), self.count)[lane] for i in index]
         return [f"index ({', '.join(str(int(p)) for p in position)}) where {at or 'no loop'}"]
 
 
-_INT: dict[str, Callable[[int, int], int]] = {
-    "add": operator.add,
-    "sub": operator.sub,
-    "mul": operator.mul,
-    "floordiv": lambda a, b: a // b if b else a,
-    "floormod": lambda a, b: a % b if b else 0,
-    "min": min,
-    "max": max,
-}
+def _evaluated(expr: LoopExpr) -> list[LoopExpr]:
+    """The nodes that are evaluated whatever selects choose, operands before users; indices are left out."""
 
+    def operands(node: LoopExpr) -> tuple[LoopExpr, ...]:
+        if isinstance(node, Select):
+            return (node.condition,)
+        return () if isinstance(node, Load) else expr_children(node)
 
-def _array(value: Array | int) -> Array:
-    """A value as an array; integers wrap around to ``int64``."""
-    if isinstance(value, int):
-        return np.array([(value + (1 << 63)) % (1 << 64) - (1 << 63)])
-    return value
+    return post_order_exprs([expr], operands)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable
 
 import numpy as np
@@ -93,3 +94,21 @@ INTRIN: dict[str, Callable[..., Array]] = {
     "bitcast_int": lambda x: x.view(_BITS[x.dtype.itemsize][0]),
     "bitcast_float": lambda x: x.view(_BITS[x.dtype.itemsize][1]),
 }
+
+INT: dict[str, Callable[[int, int], int]] = {
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "floordiv": lambda a, b: a // b if b else a,
+    "floormod": lambda a, b: a % b if b else 0,
+    "min": min,
+    "max": max,
+}
+"""``int64`` operators on Python numbers, for what is the same in all lanes."""
+
+
+def as_array(value: Array | int) -> Array:
+    """A value as an array; integers wrap around to ``int64``."""
+    if isinstance(value, int):
+        return np.array([(value + (1 << 63)) % (1 << 64) - (1 << 63)])
+    return value

@@ -29,9 +29,8 @@ from minitvm.ir.loop import (
     Stmt,
     Store,
     const,
-    expr_children,
+    map_expr,
     map_stmt,
-    rebuild_expr,
     seq,
     substitute_vars,
 )
@@ -141,14 +140,7 @@ def _compare(op: str, difference: Range) -> bool | None:
 
 def simplify_expr(expr: LoopExpr, ranges: Ranges) -> LoopExpr:
     """The same value, shorter.  Shared subexpressions stay shared."""
-    done: dict[int, LoopExpr] = {}
-
-    def walk(node: LoopExpr) -> LoopExpr:
-        if id(node) not in done:
-            done[id(node)] = _simplify_node(rebuild_expr(node, [walk(c) for c in expr_children(node)]), ranges)
-        return done[id(node)]
-
-    return walk(expr)
+    return map_expr(expr, lambda node: _simplify_node(node, ranges))
 
 
 def _simplify_node(node: LoopExpr, ranges: Ranges) -> LoopExpr:

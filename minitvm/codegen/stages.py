@@ -75,6 +75,17 @@ def flatten(value: Value) -> list[Buffer]:
     return [value]
 
 
+_Key = tuple[Stage, tuple[LoopExpr, ...]]
+
+
+class _Missing(Exception):
+    """An element that has to be defined first."""
+
+    def __init__(self, key: _Key) -> None:
+        super().__init__()
+        self.key = key
+
+
 class Inliner:
     """Replaces loads of stages by their definitions, all but those that are kept in memory.
 
@@ -83,25 +94,44 @@ class Inliner:
 
     def __init__(self, kept: Mapping[Buffer, Buffer]) -> None:
         self.kept = kept
-        self._memo: dict[tuple[Stage, tuple[LoopExpr, ...]], LoopExpr] = {}
+        self._memo: dict[_Key, LoopExpr] = {}
 
     def element(self, stage: Stage, index: Sequence[LoopExpr]) -> LoopExpr:
         """The definition of ``stage`` at ``index``."""
         key = (stage, tuple(index))
-        if key not in self._memo:
-            value = substitute_vars(stage.value, dict(zip(stage.axes, index, strict=True)))
-            self._memo[key] = self.inline(value)
+        self._define(key)
         return self._memo[key]
 
     def inline(self, expr: LoopExpr) -> LoopExpr:
-        return map_expr(expr, self._visit)
+        while True:
+            try:
+                return map_expr(expr, self._visit)
+            except _Missing as missing:
+                self._define(missing.key)
+
+    def _define(self, wanted: _Key) -> None:
+        """Fill the memo, operands first; with a stack of its own, as groups are hundreds of operators deep."""
+        stack = [wanted]
+        while stack:
+            stage, index = key = stack[-1]
+            if key not in self._memo:
+                value = substitute_vars(stage.value, dict(zip(stage.axes, index, strict=True)))
+                try:
+                    self._memo[key] = map_expr(value, self._visit)
+                except _Missing as missing:
+                    stack.append(missing.key)
+                    continue
+            stack.pop()
 
     def _visit(self, node: LoopExpr) -> LoopExpr:
         if isinstance(node, Load):
             if node.buffer in self.kept:
                 return Load(self.kept[node.buffer], node.index)
             if isinstance(node.buffer, Stage):
-                return self.element(node.buffer, node.index)
+                key = (node.buffer, node.index)
+                if key not in self._memo:
+                    raise _Missing(key)
+                return self._memo[key]
         return node
 
 

@@ -494,8 +494,13 @@ def rebuild_expr(expr: LoopExpr, operands: Sequence[LoopExpr]) -> LoopExpr:
     return expr
 
 
-def post_order_exprs(roots: Sequence[LoopExpr]) -> list[LoopExpr]:
-    """Every node object below ``roots`` once, operands before users, left to right."""
+def post_order_exprs(
+    roots: Sequence[LoopExpr], operands: Callable[[LoopExpr], tuple[LoopExpr, ...]] = expr_children
+) -> list[LoopExpr]:
+    """Every node object below ``roots`` once, operands before users, left to right.
+
+    ``operands`` says what lies below a node.
+    """
     order: list[LoopExpr] = []
     done: set[int] = set()
     stack = [(root, False) for root in reversed(roots)]
@@ -508,7 +513,7 @@ def post_order_exprs(roots: Sequence[LoopExpr]) -> list[LoopExpr]:
             order.append(node)
         else:
             stack.append((node, True))
-            stack.extend((child, False) for child in reversed(expr_children(node)))
+            stack.extend((child, False) for child in reversed(operands(node)))
     return order
 
 

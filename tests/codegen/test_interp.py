@@ -19,6 +19,7 @@ from minitvm.ir.loop import (
     Buffer,
     Cast,
     Const,
+    For,
     If,
     Kernel,
     LoopExpr,
@@ -33,6 +34,7 @@ from minitvm.ir.loop import (
     nest,
     select,
     seq,
+    walk_exprs,
 )
 
 SIDE_BY_SIDE = sorted(set(LoopKind) - {LoopKind.SERIAL, LoopKind.UNROLLED}, key=lambda k: k.value)
@@ -249,6 +251,28 @@ def test_casts(to: str) -> None:
 def test_every_kind_of_loop_runs_all_iterations(kind: LoopKind) -> None:
     x = np.random.default_rng(1).normal(size=37).astype("float32")
     np.testing.assert_array_equal(elementwise(lambda v: v * v - v, x, kind=kind), x * x - x)
+
+
+def test_expressions_deeper_than_python_s_stack() -> None:
+    x = np.random.default_rng(8).uniform(0.5, 1.5, 5).astype("float64")
+
+    def value(v: LoopExpr) -> LoopExpr:
+        total = v
+        for _ in range(400):
+            total = total * const(0.5, "float64") + v
+        return total
+
+    expected = x
+    for _ in range(400):
+        expected = expected * 0.5 + x
+    np.testing.assert_array_equal(run_kernel(_deep(value), x)[0], expected)
+
+
+def _deep(value: Callable[[LoopExpr], LoopExpr]) -> Kernel:
+    x, out = Buffer("x", (5,), "float64"), Buffer("out", (5,), "float64")
+    expr = value(x[LoopVar("i")])
+    var = next(e for e in walk_exprs(expr) if isinstance(e, LoopVar))
+    return Kernel("k", (x, out), For(var, Const(5), Store(out, (var,), expr)))
 
 
 # --- lanes ----------------------------------------------------------------------------------------------------

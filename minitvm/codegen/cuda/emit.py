@@ -139,7 +139,7 @@ class _Body:
         offset = offset_of(stmt.buffer, tuple(flat(i, self.ranges) for i in stmt.index), self.ranges)
         shared, writer = self._writer([offset, flat(stmt.value, self.ranges)], inner)
         target = writer.element(stmt.buffer, shared.roots[0])
-        value = writer.stored(writer.text(shared.roots[1]), stmt.buffer.dtype)
+        value = writer.stored(writer.root(shared.roots[1]), stmt.buffer.dtype)
         self.lines += writer.lines
         self.line(inner, f"{target} = {value};")
         if idle:
@@ -179,7 +179,7 @@ class _Body:
     def values(self, stmt: Stmt, depth: int) -> list[str]:
         """The expressions that stand in a statement; names of shared parts are declared before it."""
         shared, writer = self._writer([flat(e, self.ranges) for e in stmt_exprs(stmt)], depth)
-        texts = [writer.text(root) for root in shared.roots]
+        texts = [writer.root(root) for root in shared.roots]
         self.lines += writer.lines
         return [bare(text) for text in texts]
 

@@ -27,6 +27,7 @@ from minitvm.ir.loop import (
     rebuild_expr,
 )
 
+_DEEP = 200  # nodes of a statement
 _LONG = 100  # characters after which a value gets a line of its own
 
 
@@ -44,6 +45,7 @@ class Shared:
         self.roots = [self._by_id[id(root)] for root in roots]
         self.uses: dict[int, int] = {}
         self.loads: set[int] = set()
+        self.deep = len(order) > _DEEP
         for node in self._unique.values():
             children = expr_children(node)
             if isinstance(node, Load) or any(id(c) in self.loads for c in children):
@@ -130,6 +132,17 @@ class Writer:
         self.pad = ""
         self.scopes: list[dict[int, str]] = [{}]
         self._alive: list[LoopExpr] = []  # what has a name keeps its id
+
+    def root(self, node: LoopExpr) -> str:
+        """:meth:`text`, from the leaves upwards where Python's stack would not suffice: long parts get names."""
+        if self.shared.deep:
+            for part in post_order_exprs([node], self._always):
+                self.text(part)
+        return self.text(node)
+
+    def _always(self, node: LoopExpr) -> tuple[LoopExpr, ...]:
+        """Operands that are evaluated whatever a select chooses."""
+        return (node.condition,) if isinstance(node, Select) else expr_children(node)
 
     def text(self, node: LoopExpr) -> str:
         """The value as an expression of C; what is shared or long is declared before."""
