@@ -170,7 +170,7 @@ class ConvLoops:
         """One register tile.  ``edge`` is its constant first column where some taps are outside the image."""
 
         def reduction(step: Step) -> Stmt:
-            def tap(i: LoopExpr, y: LoopExpr, x: LoopExpr | int, columns: list[int]) -> Stmt:
+            def tap(i: LoopExpr, y: LoopExpr, x: LoopExpr | int, columns: range) -> Stmt:
                 def channel(c: LoopExpr) -> Stmt:
                     return step(
                         lambda t, _: self._input(n, block, i, c, row, column + t, y, x),
@@ -185,18 +185,15 @@ class ConvLoops:
 
             def taps(i: LoopExpr, y: LoopExpr) -> Stmt:
                 if edge is None:
-                    return loop(self.x.taps, lambda x: tap(i, y, x, list(range(size))), name="kw")
-                return seq(*(tap(i, y, x, self._inside(edge, size, x)) for x in range(self.x.taps)))
+                    return loop(self.x.taps, lambda x: tap(i, y, x, range(size)), name="kw")
+                return seq(*(tap(i, y, x, self.x.columns_inside(edge, size, x)) for x in range(self.x.taps)))
 
             return loop(self.weight.shape[1], lambda i: self.y.valid_taps(row, lambda y: taps(i, y)), name="ci")
 
-        def finish(t: int, b: int, lane: LoopExpr, value: LoopExpr) -> Stmt:
+        def finish(t: LoopExpr, b: LoopExpr, lane: LoopExpr, value: LoopExpr) -> Stmt:
             return Store(self.out, (n, block + b, *self._position(row, column + t), lane), value)
 
         return accumulate(size, blocks, self.lanes, self.out.dtype, reduction, finish)
-
-    def _inside(self, start: int, size: int, tap: int) -> list[int]:
-        return [t for t in range(size) if self.x.inside(start + t, tap)]
 
     def _position(self, row: LoopExpr, column: LoopExpr) -> tuple[LoopExpr, LoopExpr]:
         return (column // self.width, column % self.width) if self.flat else (row, column)
@@ -244,7 +241,7 @@ def depthwise_conv2d_nchwc(problem: Problem, machine: MachineModel, config: Conf
     def strip(n: LoopExpr, block: LoopExpr, row: LoopExpr, column: LoopExpr, size: int, edge: int | None) -> Stmt:
         def reduction(step: Step) -> Stmt:
             def tap(ky: LoopExpr, kx: int) -> Stmt:
-                inside = [t for t in range(size) if edge is None or x.inside(edge + t, kx)]
+                inside = range(size) if edge is None else x.columns_inside(edge, size, kx)
                 return step(
                     lambda t, lane: source[n, block, y.coordinate(row, ky), x.coordinate(column + t, kx), lane],
                     lambda _, lane: weight[block, 0, ky, kx, 0, lane],
@@ -253,7 +250,7 @@ def depthwise_conv2d_nchwc(problem: Problem, machine: MachineModel, config: Conf
 
             return y.valid_taps(row, lambda ky: seq(*(tap(ky, kx) for kx in range(x.taps))))
 
-        def finish(t: int, _: int, lane: LoopExpr, value: LoopExpr) -> Stmt:
+        def finish(t: LoopExpr, _: LoopExpr, lane: LoopExpr, value: LoopExpr) -> Stmt:
             return Store(out, (n, block, row, column + t, lane), value)
 
         return accumulate(size, 1, lanes, out.dtype, reduction, finish)

@@ -127,7 +127,7 @@ class _PixelLoops:
 
             return loop(inputs, taps, name="c")
 
-        def finish(k: int, b: int, lane: LoopExpr, value: LoopExpr) -> Stmt:
+        def finish(k: LoopExpr, b: LoopExpr, lane: LoopExpr, value: LoopExpr) -> Stmt:
             position = self._position(row, pixel + b * lanes + lane)
             return Store(self.out, (n, channel + k, *position), value)
 

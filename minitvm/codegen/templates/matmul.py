@@ -118,7 +118,7 @@ class Gemm:
                 name="k",
             )
 
-        def finish(t: int, b: int, lane: LoopExpr, value: LoopExpr) -> Stmt:
+        def finish(t: LoopExpr, b: LoopExpr, lane: LoopExpr, value: LoopExpr) -> Stmt:
             return self.store(p, row + t, (block + b) * self.lanes + lane, value)
 
         return accumulate(rows, size, self.lanes, self.dtype, reduction, finish, last)

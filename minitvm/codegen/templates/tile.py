@@ -6,13 +6,13 @@ loads for ``columns * blocks`` multiply-adds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from minitvm.ir.loop import (
     Alloc,
     Buffer,
-    Const,
     LoopExpr,
     LoopKind,
     Stmt,
@@ -84,7 +84,10 @@ def _candidates(columns: int, blocks: int, machine: MachineModel) -> list[Tile]:
     ]
 
 
-Step = Callable[..., Stmt]
+Operand: TypeAlias = Callable[[LoopExpr, LoopExpr], LoopExpr]
+"""An operand of the products at (column or block, lane)."""
+
+Step: TypeAlias = Callable[..., Stmt]
 """``step(left, right, columns)``: add ``left(column, lane) * right(block, lane)`` to the accumulators of ``columns``,
 all of them by default.  ``left`` is one element broadcast to all lanes where it does not use ``lane``."""
 
@@ -95,7 +98,7 @@ def accumulate(
     lanes: int,
     dtype: str,
     reduction: Callable[[Step], Stmt],
-    finish: Callable[[int, int, LoopExpr, LoopExpr], Stmt],
+    finish: Callable[[LoopExpr, LoopExpr, LoopExpr, LoopExpr], Stmt],
     last_width: int | None = None,
 ) -> Stmt:
     """Zero a tile of accumulators, run ``reduction(step)``, then ``finish(column, block, lane, value)`` each.
@@ -103,42 +106,38 @@ def accumulate(
     ``last_width``: how many lanes of the last block are results (all of them by default).
     """
     acc = Buffer("acc", (size, blocks, lanes), dtype, "local")
+    everything = range(size)
 
-    def each(
-        body: Callable[[int, int, LoopExpr], Stmt], columns: Iterable[int] = range(size), last: int = lanes
-    ) -> Stmt:
-        stmts = []
-        for c, b in _order(list(columns), blocks):
-            width = last if b == blocks - 1 else lanes
-            stmts.append(loop(width, lambda lane, c=c, b=b: body(c, b, lane), LoopKind.VECTORIZED, name="lane"))  # type: ignore[misc]
-        return seq(*stmts)
+    def step(left: Operand, right: Operand, columns: range = everything) -> Stmt:
+        def multiply_add(c: LoopExpr, b: LoopExpr, lane: LoopExpr) -> Stmt:
+            return Store(acc, (c, b, lane), intrin("fma", left(c, lane), right(b, lane), acc[c, b, lane]))
 
-    def step(
-        left: Callable[[int, LoopExpr], LoopExpr],
-        right: Callable[[int, LoopExpr], LoopExpr],
-        columns: Iterable[int] = range(size),
-    ) -> Stmt:
-        return each(
-            lambda c, b, lane: Store(
-                acc, _at(c, b, lane), intrin("fma", left(c, lane), right(b, lane), acc[c, b, lane])
-            ),
-            columns,
-        )
+        return _each(columns, range(blocks), lanes, multiply_add)
 
-    zero = each(lambda c, b, lane: Store(acc, _at(c, b, lane), const(0, dtype)))
-    done = each(lambda c, b, lane: finish(c, b, lane, acc[c, b, lane]), last=last_width or lanes)
-    return Alloc(acc, seq(zero, reduction(step), done))
+    def done(c: LoopExpr, b: LoopExpr, lane: LoopExpr) -> Stmt:
+        return finish(c, b, lane, acc[c, b, lane])
+
+    zero = _each(everything, range(blocks), lanes, lambda c, b, lane: Store(acc, (c, b, lane), const(0, dtype)))
+    whole = blocks if last_width in (None, lanes) else blocks - 1
+    stores = [_each(everything, range(whole), lanes, done)] if whole else []
+    if whole < blocks:
+        stores.append(_each(everything, range(whole, blocks), last_width or lanes, done))
+    return Alloc(acc, seq(zero, reduction(step), *stores))
 
 
-def _order(columns: list[int], blocks: int) -> list[tuple[int, int]]:
-    """All (column, block) so that the operands that stay in registers meanwhile are the fewer ones."""
-    if len(columns) < blocks:
-        return [(c, b) for b in range(blocks) for c in columns]
-    return [(c, b) for c in columns for b in range(blocks)]
+def _each(columns: range, blocks: range, width: int, body: Callable[[LoopExpr, LoopExpr, LoopExpr], Stmt]) -> Stmt:
+    """``body(column, block, lane)``, unrolled so that the operands kept in registers meanwhile are the fewer ones."""
+
+    def lane_loop(c: LoopExpr, b: LoopExpr) -> Stmt:
+        return loop(width, lambda lane: body(c, b, lane), LoopKind.VECTORIZED, name="lane")
+
+    if len(columns) < len(blocks):
+        return _unrolled(blocks, "block", lambda b: _unrolled(columns, "column", lambda c: lane_loop(c, b)))
+    return _unrolled(columns, "column", lambda c: _unrolled(blocks, "block", lambda b: lane_loop(c, b)))
 
 
-def _at(column: int, block: int, lane: LoopExpr) -> tuple[LoopExpr, ...]:
-    return (Const(column), Const(block), lane)
+def _unrolled(values: range, name: str, body: Callable[[LoopExpr], Stmt]) -> Stmt:
+    return loop(len(values), lambda i: body(i + values.start), LoopKind.UNROLLED, name=name)
 
 
 def over_pieces(total: int, most: int, body: Callable[[LoopExpr, int], Stmt], name: str = "tile") -> Stmt:

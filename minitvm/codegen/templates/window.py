@@ -30,6 +30,11 @@ class Axis:
     def inside(self, position: int, tap: int) -> bool:
         return 0 <= position * self.stride + tap * self.dilation - self.before < self.extent
 
+    def columns_inside(self, start: int, size: int, tap: int) -> range:
+        """Those of ``size`` outputs from ``start`` on whose ``tap`` is inside the image: always neighbours."""
+        found = [t for t in range(size) if self.inside(start + t, tap)]
+        return range(found[0], found[-1] + 1) if found else range(0)
+
     @property
     def padded(self) -> bool:
         return not (self.inside(0, 0) and self.inside(self.outputs - 1, self.taps - 1))
