@@ -148,3 +148,16 @@ def test_a_library_runs_on_more_threads_than_it_was_scheduled_for(reference: np.
         module = minitvm.GraphModule(library["default"](None, threads))
         module.run(x=X)
         np.testing.assert_allclose(module.get_output(0).numpy(), reference, rtol=1e-5, atol=1e-6)
+
+
+def test_a_deep_chain_of_functions_is_one_kernel_and_no_stack_overflow() -> None:
+    x = relay.var("x", shape=(3, 5))
+    y: relay.Expr = x
+    for _ in range(120):
+        y = relay.tanh(y)
+    module = minitvm.GraphModule(minitvm.build(relay.Function([x], y), opt_level=3)["default"](minitvm.cpu(0)))
+    expected = array = RNG.standard_normal((3, 5)).astype("float32")
+    module.run(x=array)
+    for _ in range(120):
+        expected = np.tanh(expected)
+    np.testing.assert_allclose(module.get_output(0).numpy(), expected, rtol=1e-5)

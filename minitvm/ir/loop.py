@@ -115,6 +115,11 @@ class LoopExpr:
         raise TypeError("a loop expression has no truth value; use select() or .equal()")
 
 
+def _set_dtype(expr: LoopExpr, dtype: str) -> None:
+    """Once, while ``expr`` is built: found from its operands, and not looked for again through deep trees."""
+    object.__setattr__(expr, "dtype", dtype)
+
+
 @dataclass(frozen=True, slots=True)
 class Const(LoopExpr):
     value: Any  # int, float or bool
@@ -141,9 +146,10 @@ class Load(LoopExpr):
     buffer: Buffer
     index: tuple[LoopExpr, ...]
 
-    @property
-    def dtype(self) -> str:  # type: ignore[override]
-        return self.buffer.dtype
+    dtype: str = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        _set_dtype(self, self.buffer.dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,9 +158,10 @@ class Binary(LoopExpr):
     lhs: LoopExpr
     rhs: LoopExpr
 
-    @property
-    def dtype(self) -> str:  # type: ignore[override]
-        return "bool" if self.op in COMPARISONS else self.lhs.dtype
+    dtype: str = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        _set_dtype(self, "bool" if self.op in COMPARISONS else self.lhs.dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,17 +170,18 @@ class Intrin(LoopExpr):
 
     name: str
     args: tuple[LoopExpr, ...]
+    dtype: str = field(init=False, compare=False, repr=False)
 
-    @property
-    def dtype(self) -> str:  # type: ignore[override]
-        if self.name in ("isnan", "isinf"):
-            return "bool"
+    def __post_init__(self) -> None:
         operand = self.args[0].dtype
-        if self.name == "bitcast_int":
-            return operand.replace("float", "int")
-        if self.name == "bitcast_float":
-            return operand.replace("int", "float")
-        return operand
+        if self.name in ("isnan", "isinf"):
+            _set_dtype(self, "bool")
+        elif self.name == "bitcast_int":
+            _set_dtype(self, operand.replace("float", "int"))
+        elif self.name == "bitcast_float":
+            _set_dtype(self, operand.replace("int", "float"))
+        else:
+            _set_dtype(self, operand)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,9 +192,10 @@ class Select(LoopExpr):
     then: LoopExpr
     orelse: LoopExpr
 
-    @property
-    def dtype(self) -> str:  # type: ignore[override]
-        return self.then.dtype
+    dtype: str = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        _set_dtype(self, self.then.dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,9 +214,10 @@ class Reduce(LoopExpr):
     axes: tuple[tuple[LoopVar, int], ...]
     value: LoopExpr
 
-    @property
-    def dtype(self) -> str:  # type: ignore[override]
-        return self.value.dtype
+    dtype: str = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        _set_dtype(self, self.value.dtype)
 
 
 @dataclass(frozen=True, eq=False)
