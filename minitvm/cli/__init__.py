@@ -41,9 +41,14 @@ for command in (demo, compile_command, run, bench, show, info):
     cli.add_command(command)
 
 
+def _complain(text: str) -> None:
+    """Text on stderr: wrapped between words on a terminal, never in a file."""
+    stderr.print(text, markup=False, highlight=False, soft_wrap=not stderr.is_terminal)
+
+
 def _warn(message: Warning | str) -> None:
     stderr.print("[yellow]warning:[/] ", end="")
-    stderr.print(str(message), markup=False, highlight=False, soft_wrap=True)
+    _complain(str(message))
 
 
 def main() -> None:
@@ -53,7 +58,7 @@ def main() -> None:
         cli(prog_name="minitvm")
     except MiniTVMError as error:
         stderr.print("[bold red]error:[/] ", end="")
-        stderr.print(str(error), markup=False, highlight=False, soft_wrap=True)
+        _complain(str(error))
         sys.exit(1)
 
 
