@@ -83,7 +83,3 @@ class InputError(MiniTVMError):
 
 class LibraryError(MiniTVMError):
     """A saved library that cannot be loaded: truncated, altered, another version or CPU."""
-
-
-class CacheError(MiniTVMError):
-    """The kernel cache cannot be read or written."""

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from minitvm import config
+from minitvm import config, errors
 from minitvm.cli import cli
 from minitvm.codegen.llvm.compile import host, machine_model
 from minitvm.frontend.onnx_registry import BUILDERS
@@ -162,6 +162,12 @@ def test_the_page_of_passes_lists_the_pipeline_with_its_levels() -> None:
     rows = [(name, int(level)) for name, level in re.findall(r"^\| (\w+) \| (\d) \|", text, re.MULTILINE)]
     steps = default_pipeline(machine_model(host(), 1)).passes
     assert rows == list(dict.fromkeys((step.info.name, step.info.opt_level) for step in steps))
+
+
+def test_the_page_of_errors_lists_every_class() -> None:
+    text = (ROOT / "docs" / "errors.md").read_text(encoding="utf-8")
+    known = [name for name, thing in vars(errors).items() if isinstance(thing, type) and name.endswith("Error")]
+    assert re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE) == [name for name in known if name != "MiniTVMError"]
 
 
 def test_the_page_of_passes_lists_the_options() -> None:
