@@ -7,8 +7,7 @@ without a type, until ``passes.InferType`` has solved them.  Nodes compare by id
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from types import MappingProxyType
 from typing import Any, TypeAlias
@@ -25,19 +24,19 @@ Span: TypeAlias = tuple[str, ...]
 _current_span: ContextVar[Span] = ContextVar("span", default=())
 
 
-@contextmanager
-def span_scope(span: Span) -> Iterator[None]:
+class span_scope:
     """Nodes built inside, and given no span of their own, come from ``span``."""
-    token = _current_span.set(span)
-    try:
-        yield
-    finally:
-        _current_span.reset(token)
 
+    __slots__ = ("span", "token")
 
-def set_span(span: Span) -> None:
-    """Change the span inside of a :func:`span_scope`, which ends it: for loops over thousands of nodes."""
-    _current_span.set(span)
+    def __init__(self, span: Span) -> None:
+        self.span = span
+
+    def __enter__(self) -> None:
+        self.token = _current_span.set(self.span)
+
+    def __exit__(self, *_: object) -> None:
+        _current_span.reset(self.token)
 
 
 def merge_spans(*spans: Span) -> Span:
@@ -191,12 +190,21 @@ class Call(Expr):
         object.__setattr__(self, "checked_type", infer_call(self))
 
 
+def _exprs(given: Any, what: str) -> tuple[Any, ...]:
+    """``given`` as a tuple of nodes."""
+    found = tuple(given) if isinstance(given, Iterable) and not isinstance(given, Expr) else (given,)
+    for node in found:
+        if not isinstance(node, Expr):
+            raise IRError(f"{what} are expressions, not {type(node).__name__}", hint="minitvm.relay.const(value)")
+    return found
+
+
 class Tuple(Expr):
     __slots__ = ("fields",)
     fields: tuple[Expr, ...]
 
     def __init__(self, fields: Sequence[Expr], span: Span | None = None) -> None:
-        object.__setattr__(self, "fields", tuple(fields))
+        object.__setattr__(self, "fields", _exprs(fields, "a tuple's fields"))
         types = [f.checked_type for f in self.fields]
         self._init(None if None in types else TupleType(tuple(types)), span)  # type: ignore[arg-type]
 
@@ -209,6 +217,8 @@ class TupleGetItem(Expr):
     def __init__(self, tuple_: Expr, index: int, span: Span | None = None) -> None:
         object.__setattr__(self, "tuple", tuple_)
         object.__setattr__(self, "index", index)
+        if not isinstance(index, int):
+            raise TypeInferenceError(f"field {index!r} of a tuple", hint="fields are numbered: 0, 1, ...")
         found = tuple_.checked_type
         if found is not None and not isinstance(found, TupleType):
             raise TypeInferenceError(f"field {index} of a value that is not a tuple: {found}")
@@ -228,8 +238,8 @@ class Function(Expr):
     def __init__(
         self, params: Sequence[Var], body: Expr, attrs: Mapping[str, Any] | None = None, span: Span | None = None
     ) -> None:
-        object.__setattr__(self, "params", tuple(params))
-        object.__setattr__(self, "body", body)
+        object.__setattr__(self, "params", _exprs(params, "a function's parameters"))
+        object.__setattr__(self, "body", *_exprs((body,), "a function's body"))
         object.__setattr__(self, "attrs", MappingProxyType(dict(attrs or {})))
         types = [p.checked_type for p in self.params]
         known = None not in types and body.checked_type is not None
@@ -252,7 +262,13 @@ class Module:
     functions: Mapping[str, Function]
 
     def __init__(self, functions: Mapping[str, Function] | Function) -> None:
-        named = {"main": functions} if isinstance(functions, Function) else dict(functions)
+        named = {"main": functions} if isinstance(functions, Function) else functions
+        if not isinstance(named, Mapping) or not all(isinstance(f, Function) for f in named.values()):
+            raise IRError(
+                f"a module is made of functions, not of a {type(functions).__name__}",
+                hint="Module(Function(params, body)), or Module.from_expr(body)",
+            )
+        named = dict(named)
         object.__setattr__(self, "functions", MappingProxyType(named))
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -314,6 +330,16 @@ def infer_call(call: Call) -> Type | None:
         return call.op.infer(*types)
     except MiniTVMError as error:
         raise type(error)(error.message, where=error.where or describe_call(call), hint=error.hint) from error.__cause__
+    except (TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        raise _misused(call, types, error) from error
+
+
+def _misused(call: Call, types: Sequence[Type | None], error: Exception) -> TypeInferenceError:
+    """What an operator's rule stumbled over: most often a tuple where it takes a tensor."""
+    tuples = [str(t) for t in types if not isinstance(t, TensorType)]
+    name = call.op.name if isinstance(call.op, Op) else "function"
+    found = f"takes tensors, not {tuples[0]}" if tuples else f"has no type for these arguments: {error}"
+    return TypeInferenceError(f"{name}: {found}", where=describe_call(call))
 
 
 def _check_arity(call: Call, least: int, most: int | None) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -28,6 +30,15 @@ DTYPES = (
 Dim: TypeAlias = int | None
 Shape: TypeAlias = tuple[Dim, ...]
 
+_DIMENSION_TYPES = frozenset((int, type(None)))
+
+
+def _as_shape(given: Any) -> Shape:
+    try:
+        return tuple(None if d is None else operator.index(d) for d in given)
+    except TypeError as error:
+        raise TypeInferenceError(f"{given!r} is no shape", hint="a shape is a tuple of whole numbers") from error
+
 
 @dataclass(frozen=True, slots=True)
 class TensorType:
@@ -37,8 +48,10 @@ class TensorType:
     dtype: str = "float32"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "shape", tuple(None if d is None else int(d) for d in self.shape))
-        object.__setattr__(self, "dtype", str(self.dtype))
+        if type(self.shape) is not tuple or not _DIMENSION_TYPES.issuperset(map(type, self.shape)):
+            object.__setattr__(self, "shape", _as_shape(self.shape))
+        if type(self.dtype) is not str:
+            object.__setattr__(self, "dtype", str(self.dtype))
         if self.dtype not in DTYPES:
             raise TypeInferenceError(f"{self.dtype!r} is not a dtype", hint=f"known dtypes: {', '.join(DTYPES)}")
         if any(d is not None and d < 0 for d in self.shape):
@@ -112,8 +125,11 @@ class FuncType:
 Type: TypeAlias = TensorType | TupleType | FuncType
 
 
+_dtype_name = functools.cache(lambda dtype: dtype.name)  # numpy makes the name up at every call
+
+
 def type_of(value: np.ndarray) -> TensorType:
-    return TensorType(value.shape, value.dtype.name)
+    return TensorType(value.shape, _dtype_name(value.dtype))
 
 
 def tensor_fields(type_: Type) -> tuple[TensorType, ...]:

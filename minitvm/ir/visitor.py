@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
 from minitvm.errors import IRError
-from minitvm.ir.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem, Var, merge_spans, set_span, span_scope
+from minitvm.ir.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem, Var, merge_spans, span_scope
 
 
 def children(expr: Expr) -> tuple[Expr, ...]:
@@ -77,8 +77,7 @@ def users(root: Expr) -> dict[Expr, list[Expr]]:
 def rebuild(expr: Expr, operands: Iterable[Expr]) -> Expr:
     """``expr`` over other operands (as :func:`children` lists them); ``expr`` itself where they are the same."""
     new = tuple(operands)
-    old = children(expr)
-    if len(new) == len(old) and all(a is b for a, b in zip(new, old, strict=True)):
+    if new == children(expr):  # a node equals only itself
         return expr
     if isinstance(expr, Call):
         return Call(expr.op, new, span=expr.span)
@@ -99,9 +98,8 @@ def rewrite(root: Expr, visit: Visit) -> Expr:
     """Rebuild bottom-up: ``visit(old, new)`` gets each node and itself over rewritten operands, and returns
     what replaces it (``new`` to keep it).  Nodes it builds inherit the span of ``old``."""
     done: dict[Expr, Expr] = {}
-    with span_scope(()):
-        for node in post_order(root):
-            set_span(node.span)
+    for node in post_order(root):
+        with span_scope(node.span):
             done[node] = visit(node, _over(node, done))
     return done[root]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -57,7 +58,7 @@ class Convolution(Op):
         if self.groups < 1:
             raise self.reject(f"groups={self.groups} must be positive")
 
-    @property
+    @cached_property
     def layouts(self) -> tuple[Layout, Layout, Layout]:
         """Of the data, the weight and the result; rejects layouts with the wrong axes."""
         data, kernel = Layout(self.data_layout), Layout(self.kernel_layout)
@@ -257,7 +258,7 @@ class BlockedConvolution(Convolution):
     kernel_layout: str = "OIHW8i8o"
     out_layout: str = "NCHW8c"
 
-    @property
+    @cached_property
     def layouts(self) -> tuple[Layout, Layout, Layout]:
         data, kernel, out = super().layouts
         if data.primal != "NCHW" or kernel.primal != "OIHW" or out.primal != "NCHW":

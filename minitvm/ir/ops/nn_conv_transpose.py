@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -57,7 +58,7 @@ class ConvTranspose(Op):
         if self.groups < 1:
             raise self.reject(f"groups={self.groups} must be positive")
 
-    @property
+    @cached_property
     def layouts(self) -> tuple[Layout, Layout]:
         """Of data and result, and of the weight."""
         data, kernel = Layout(self.data_layout), Layout(self.kernel_layout)
