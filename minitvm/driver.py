@@ -106,7 +106,9 @@ class BuildReport:
 
 
 @dataclass(frozen=True)
-class _Options:
+class Options:
+    """What :func:`build_options` has checked."""
+
     target: Target
     cpu: Cpu
     machine: MachineModel
@@ -134,8 +136,32 @@ def build(
 
     Raises :class:`TargetError`, :class:`CompilerError`, and what passes raise.
     """
-    options = _options(target, num_threads, on_progress)
+    _check_arguments(module, params)
     given = Module(module) if isinstance(module, Function) else module
+    options = build_options(target, num_threads, on_progress)
+    return build_consuming(given, dict(params or {}), options, opt_level, strict=strict, trace=trace)
+
+
+def _check_arguments(module: object, params: object) -> None:
+    if not isinstance(module, (Module, Function)):
+        raise ConfigError(
+            f"build takes a Module or a Function, not a {type(module).__name__}",
+            hint="minitvm.compile(model) for ONNX models; Module.from_expr(body) for an expression",
+        )
+    if not isinstance(params, (Mapping, type(None))):
+        raise ConfigError(f"params is a {type(params).__name__}, not a dictionary of arrays by name")
+
+
+def build_consuming(
+    given: Module,
+    params: dict[str, Any],
+    options: Options,
+    opt_level: int | None = None,
+    *,
+    strict: bool = False,
+    trace: bool = False,
+) -> Library:
+    """As :func:`build`, but empties ``params``, so that weights can be freed as soon as passes have replaced them."""
     timings = Timings()
     recorder = Recorder() if trace else None
     with timings.stage("passes"):
@@ -154,40 +180,49 @@ def build(
     return Library(contents, ir_mod=given, report=report)
 
 
-def _options(target: str | Target, num_threads: int | None, on_progress: Progress | None) -> _Options:
+def build_options(target: str | Target, num_threads: int | None, on_progress: Progress | None) -> Options:
     parsed = Target.parse(target)
     if parsed.kind != "llvm":
         raise TargetError(CUDA_NOT_YET, where=[f"target: {parsed}"], hint=CUDA_HINT)
     threads = resolve_threads(num_threads)
+    if on_progress is not None and not callable(on_progress):
+        raise ConfigError(f"on_progress is a {type(on_progress).__name__}, not a function of (done, total, name)")
     cpu = cpu_of(parsed)
-    return _Options(parsed, cpu, machine_model(cpu, threads), threads, on_progress)
+    return Options(parsed, cpu, machine_model(cpu, threads), threads, on_progress)
 
 
 def optimize(
     module: Module,
     machine: MachineModel,
-    params: Mapping[str, Any] | None = None,
+    params: dict[str, Any] | None = None,
     opt_level: int | None = None,
     recorder: PassInstrument | None = None,
 ) -> Module:
-    """The module after the default pipeline, ``params`` bound, under the current ``PassContext``."""
+    """The module after the default pipeline, under the current ``PassContext``.
+
+    ``params`` are bound, and taken out of the dictionary: nothing here holds a weight that the passes have replaced.
+    """
+    taken = params if params is not None else {}
+    arrays = {name: np.asarray(taken.pop(name)) for name in list(taken)}
+    box = [module.with_function("main", bind_captured(bind_params(module.main, arrays)))]
+    del arrays
+    with _context(opt_level, recorder):
+        return default_pipeline(machine).consume(box)
+
+
+def _context(opt_level: int | None, recorder: PassInstrument | None) -> PassContext:
+    """The current ``PassContext``, with another level and one more instrument where given."""
     outer = PassContext.current()
-    arrays = {name: np.asarray(value) for name, value in (params or {}).items()}
-    bound = module.with_function("main", bind_captured(bind_params(module.main, arrays)))
-    if opt_level is None and recorder is None:
-        return default_pipeline(machine)(bound)
-    context = PassContext(
+    return PassContext(
         opt_level=outer.opt_level if opt_level is None else opt_level,
         required_pass=outer.required_pass,
         disabled_pass=outer.disabled_pass,
         instruments=[*outer.given_instruments, *([recorder] if recorder else [])],
         config=outer.config,
     )
-    with context:
-        return default_pipeline(machine)(bound)
 
 
-def _compile(program: Program, options: _Options, report: BuildReport) -> Contents:
+def _compile(program: Program, options: Options, report: BuildReport) -> Contents:
     """Code generation for one function after the passes; branches of control flow become libraries of their own.
     Takes the arrays out of ``program.params``."""
     kernels, refused = _compile_kernels(program.groups, report.compiler, options.on_progress)
@@ -246,7 +281,7 @@ def _compile_kernels(
 # --- host calls -----------------------------------------------------------------------------------------------
 
 
-def _branches(function: Function, options: _Options, report: BuildReport) -> dict[str, Library]:
+def _branches(function: Function, options: Options, report: BuildReport) -> dict[str, Library]:
     """The functions among a host call's attributes, compiled."""
     return {name: Library(_compile(read_program(f), options, report)) for name, f in branch_functions(function).items()}
 
@@ -290,7 +325,7 @@ def _announce(found: tuple[HostCall, ...], strict: bool) -> None:
     warnings.warn(
         "\n  | ".join([message, *shown]) + "\n  = hint: library.host_calls lists them",
         HostCallWarning,
-        stacklevel=3,
+        stacklevel=4,
     )
 
 
@@ -318,7 +353,10 @@ class FunctionExecutor:
         def call(*arrays: Any, **named: Any) -> Any:
             if len(arrays) > len(names):
                 raise InputError(f"{len(arrays)} inputs given, the function takes {len(names)}: {listing(names)}")
-            module.run(**dict(zip(names, arrays, strict=False)), **named)
+            by_position = dict(zip(names, arrays, strict=False))
+            for name in by_position.keys() & named:
+                raise InputError(f"input {name!r} is given twice, by position and by name")
+            module.run(**by_position, **named)
             found: list[NDArray] = [module.get_output(i) for i in range(module.get_num_outputs())]
             return found[0] if isinstance(chosen.main.ret_type, TensorType) else found
 

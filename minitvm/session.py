@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from minitvm.driver import Progress, build
+from minitvm.driver import Progress, build_consuming, build_options
 from minitvm.errors import ConfigError, InputError
 from minitvm.frontend import ModelDescription, ValueDescription, describe_onnx, from_onnx
 from minitvm.ir.types import TensorType
@@ -50,16 +50,8 @@ def compile(
     module, params = from_onnx(model, shape_dict=shape_dict, dtype_dict=dtype_dict)
     for value in params.values():
         value.setflags(write=False)  # nobody else has them, so constants need not copy them
-    return build(
-        module,
-        parsed,
-        params,
-        opt_level,
-        num_threads=num_threads,
-        strict=strict,
-        on_progress=on_progress,
-        trace=trace,
-    )
+    options = build_options(parsed, num_threads, on_progress)
+    return build_consuming(module, params, options, opt_level, strict=strict, trace=trace)
 
 
 @dataclass(frozen=True)
@@ -116,8 +108,8 @@ class InferenceSession:
         specialisations: int = SPECIALISATIONS,
         on_progress: Progress | None = None,
     ) -> None:
-        if specialisations < 1:
-            raise ConfigError(f"specialisations is {specialisations}, but at least 1 must be kept")
+        if not isinstance(specialisations, int) or specialisations < 1:
+            raise ConfigError(f"specialisations is {specialisations!r}, but at least 1 must be kept")
         self._model = path_or_bytes
         self._target = Target.parse(target)
         self._threads = resolve_threads(_threads_of(sess_options) if num_threads is None else num_threads)
@@ -174,8 +166,14 @@ class InferenceSession:
         return [results[i] for i in wanted]
 
     def _wanted(self, output_names: Sequence[str] | None) -> list[int]:
-        if not output_names:
+        if output_names is None:
             return list(range(len(self._output_names)))
+        if isinstance(output_names, (str, bytes)) or not isinstance(output_names, Iterable):
+            raise InputError(
+                f"the wanted outputs are {output_names!r}, not a list of names",
+                hint=f"run([{self._output_names[0]!r}], ...), or run(None, ...) for all",
+            )
+        output_names = list(output_names) or self._output_names
         for name in output_names:
             if name not in self._output_names:
                 raise unknown_name(name, self._output_names, "output")
@@ -244,4 +242,5 @@ def _tensor_type(value: ValueDescription) -> TensorType:
 
 def _threads_of(sess_options: Any) -> int | None:
     """The thread count of an ONNX Runtime options object; its 0 means all cores."""
-    return int(getattr(sess_options, "intra_op_num_threads", 0)) or None
+    threads: int | None = getattr(sess_options, "intra_op_num_threads", None)
+    return threads or None

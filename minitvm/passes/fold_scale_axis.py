@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from minitvm.ir.expr import Call, Constant, Expr
+from minitvm.ir.expr import Call, Constant, Expr, Span
 from minitvm.ir.layout import Layout
 from minitvm.ir.op import OPS, Op
 from minitvm.ir.types import TensorType
@@ -38,12 +38,12 @@ Dims = tuple[int, ...]
 class FoldNote:
     """What became of a multiplication by a constant: where the scale went, or why it stayed."""
 
-    call: Call
+    span: Span
     folded: bool
     reason: str
 
     def __str__(self) -> str:
-        origin = f" [{', '.join(self.call.span)}]" if self.call.span else ""
+        origin = f" [{', '.join(self.span)}]" if self.span else ""
         return f"multiply{origin}: {self.reason}"
 
 

@@ -58,7 +58,7 @@ class _Backward:
             if scale is not None and data.checked_type == call.checked_type and call.type.is_static:
                 plan = _Plan(self.uses, scale, call.tensor_type)
                 reason = plan.explore(data)
-                self.log.append(FoldNote(call, not reason, reason or "folded into the weights before it"))
+                self.log.append(FoldNote(call.span, not reason, reason or "folded into the weights before it"))
                 return call if reason else plan.build(data)
         return call
 

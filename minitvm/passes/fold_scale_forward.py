@@ -139,7 +139,7 @@ class _Forward:
             return False
         demand = self.demands[call]
         reason = demand if isinstance(demand, str) else self._unfit(call, call.args[1 - position], demand, carrier)
-        self.log.append(FoldNote(call, not reason, reason or "folded into the weights after it"))
+        self.log.append(FoldNote(call.span, not reason, reason or "folded into the weights after it"))
         if reason or isinstance(demand, str):
             return False
         self.carried[call] = channel_vector(scale, call.tensor_type, demand.dims) * self._carried_by(carrier)

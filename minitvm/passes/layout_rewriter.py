@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from minitvm.ir.expr import Call, Expr, Function, Tuple, TupleGetItem, span_scope
+from minitvm.ir.expr import Call, Expr, Function, Span, Tuple, TupleGetItem, span_scope
 from minitvm.ir.layout import Layout
 from minitvm.ir.op import OPS, Op
 from minitvm.ir.types import TensorType, tensor_fields
@@ -26,13 +26,14 @@ Propose = Callable[[Site], "Placement | Keep | None"]
 class LayoutNote:
     """What became of a call: its placement, or why it kept its layout."""
 
-    call: Call
+    op: str
+    span: Span
     moved: bool
     reason: str
 
     def __str__(self) -> str:
-        origin = f" [{', '.join(self.call.span)}]" if self.call.span else ""
-        return f"{getattr(self.call.op, 'name', 'function')}{origin}: {self.reason}"
+        origin = f" [{', '.join(self.span)}]" if self.span else ""
+        return f"{self.op}{origin}: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +97,12 @@ class LayoutRewriter:
             following = rule_for(call)(site)
             answer = answer if isinstance(following, Keep) and answer is not None else following
         if isinstance(answer, Placement):
-            self.notes.append(LayoutNote(call, True, f"its result is held as {_describe(answer.result)}"))
+            self.notes.append(
+                LayoutNote(call.op.name, call.span, True, f"its result is held as {_describe(answer.result)}")
+            )
             return answer
         if answer is not None:
-            self.notes.append(LayoutNote(call, False, answer.reason))
+            self.notes.append(LayoutNote(call.op.name, call.span, False, answer.reason))
         return None
 
     def _as(self, value: Value, want: Carry) -> Expr:

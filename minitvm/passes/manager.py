@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ParamSpec, Protocol, cast, overload
 
 from minitvm.errors import PassError
@@ -57,14 +57,17 @@ class Pass:
     def __call__(self, module: Module | Function) -> Module:
         if not isinstance(module, (Module, Function)):
             raise PassError(f"{self.info.name} takes a Module, not {type(module).__name__}")
-        given = Module(module) if isinstance(module, Function) else module
+        return self.consume([Module(module) if isinstance(module, Function) else module])
+
+    def consume(self, box: list[Module]) -> Module:
+        """As a call, but takes the module out of ``box``: its weights may be freed as soon as new ones replace them."""
         context = PassContext.current()
         instruments = context.instruments
-        if not ask_instruments(instruments, given, self.info, context):
-            return given
+        if not ask_instruments(instruments, box[-1], self.info, context):
+            return box.pop()
         for instrument in instruments:
-            instrument.run_before_pass(given, self.info)
-        result = self.transform(given, context)
+            instrument.run_before_pass(box[-1], self.info)
+        result = self.transform(box.pop(), context)
         if not isinstance(result, Module):
             raise PassError(f"{self.info.name} returned {type(result).__name__} instead of a Module")
         for instrument in instruments:
@@ -101,23 +104,31 @@ class FunctionPass(Pass):
 def map_functions(module: Module, transform: Callable[[Function], Function]) -> Module:
     """``module`` with ``transform`` applied to each of its functions, those that they call and those that control
     flow holds (branches, loop bodies), once each; not to fused groups."""
-    done: dict[Function, Function] = {}
+    mapper = _Mapper(transform)
+    for name, function in module.functions.items():
+        module = module.with_function(name, mapper.transformed(function))
+    return module
 
-    def transformed(function: Function) -> Function:
+
+class _Mapper:
+    """:func:`map_functions`; a class, since functions that refer to each other would keep the old module, with all
+    its weights, until Python's collector comes by."""
+
+    def __init__(self, transform: Callable[[Function], Function]) -> None:
+        self.transform = transform
+        self.done: dict[Function, Function] = {}
+
+    def transformed(self, function: Function) -> Function:
         if function.is_primitive:
             return function
-        if function not in done:
-            new = transform(function)
+        if function not in self.done:
+            new = self.transform(function)
             calling = any(held_functions(call) for call in calls(new.body))
-            done[function] = cast(Function, rewrite(new, visit)) if calling else new
-        return done[function]
+            self.done[function] = cast(Function, rewrite(new, self.visit)) if calling else new
+        return self.done[function]
 
-    def visit(_: Expr, new: Expr) -> Expr:
-        return _with_functions(new, transformed) if isinstance(new, Call) else new
-
-    for name, function in module.functions.items():
-        module = module.with_function(name, transformed(function))
-    return module
+    def visit(self, _: Expr, new: Expr) -> Expr:
+        return _with_functions(new, self.transformed) if isinstance(new, Call) else new
 
 
 def held_functions(call: Call) -> dict[str, Function]:
@@ -152,6 +163,8 @@ class Sequential(Pass):
     def __init__(
         self, passes: Sequence[Pass], opt_level: int = 0, name: str = "sequential", required: Sequence[str] = ()
     ) -> None:
+        if not isinstance(passes, Iterable):
+            raise PassError(f"{name}: {passes!r} is not a list of passes")
         for step in passes:
             if not isinstance(step, Pass):
                 raise PassError(f"{name}: {step!r} is not a pass", hint="call the class: SimplifyInference()")

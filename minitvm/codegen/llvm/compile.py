@@ -37,8 +37,25 @@ class Cpu:
 
 @cache
 def _initialize() -> None:
+    """This machine's own target: the others take LLVM tens of megabytes."""
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+
+
+@cache
+def _initialize_all() -> None:
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
+
+
+def _llvm_target(triple: str) -> Any:
+    """LLVM's target for a triple; ``RuntimeError`` where it has none."""
+    _initialize()
+    try:
+        return llvm.Target.from_triple(triple)
+    except RuntimeError:
+        _initialize_all()
+        return llvm.Target.from_triple(triple)
 
 
 @cache
@@ -75,9 +92,8 @@ def _arch_word(triple: str) -> str:
 
 
 def _check_triple(triple: str) -> None:
-    _initialize()
     try:
-        llvm.Target.from_triple(triple)
+        _llvm_target(triple)
     except RuntimeError as error:
         raise TargetError(
             f"LLVM does not know the target triple {triple!r}",
@@ -179,8 +195,7 @@ class _Machines(threading.local):
 
     def get(self, cpu: Cpu) -> Any:
         if cpu not in self.made:
-            _initialize()
-            target = llvm.Target.from_triple(cpu.triple)
+            target = _llvm_target(cpu.triple)
             self.made[cpu] = target.create_target_machine(
                 cpu=cpu.name, features=cpu.features, opt=3, reloc="pic", codemodel="small"
             )
