@@ -80,7 +80,8 @@ def cpu_of(target: Target) -> Cpu:
         name, extra = here.name, ",".join(filter(None, (here.features, extra)))
     triple = triple or here.triple
     name = name or _GENERIC.get(_arch_word(triple), "generic")
-    _check_names(triple, name, extra)
+    if (triple, name, extra) != (here.triple, here.name, here.features):  # asking LLVM for its names takes a while
+        _check_names(triple, name, extra)
     return _cpu(triple, name, extra)
 
 
