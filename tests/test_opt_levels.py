@@ -1,0 +1,67 @@
+"""Whatever the optimization level, a model computes the same: to 1e-5 of the largest output, at levels 0 to 3."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import model_zoo
+import numpy as np
+import pytest
+from small_workloads import compiled, evaluated, sample, small, with_scores
+
+import minitvm
+from minitvm import InferenceSession
+
+LEVELS = (0, 1, 2, 3)
+WORKLOADS = (
+    "mlp",
+    "resnet18",
+    "mobilenet_v1",
+    "mobilenet_v2",
+    "vgg11",
+    "squeezenet",
+    "densenet121",
+    "inception_v3",
+    "transformer",
+)
+MODELS = ("mtcnn_pnet", "mtcnn_rnet", "mtcnn_onet", "all_minilm_l6_v2_int8w", "blazeface_back_256")
+SHIPPED = Path(minitvm.__file__).parent / "demo_data" / "efficientnet_lite0.onnx"
+
+
+def assert_levels_agree(run: Callable[[int], Sequence[np.ndarray]]) -> Sequence[np.ndarray]:
+    """Every two levels; returns the results of the last."""
+    results = {level: run(level) for level in LEVELS}
+    for (low, a), (high, b) in itertools.combinations(results.items(), 2):
+        for output, (x, y) in enumerate(zip(a, b, strict=True)):
+            assert (x.shape, x.dtype) == (y.shape, y.dtype)
+            assert model_zoo.error(x, y) <= 1e-5, f"output {output} at levels {low} and {high}"
+    return results[LEVELS[-1]]
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_workload(name: str) -> None:
+    plain, params = small(name)
+    module = with_scores(plain)
+    data = sample(module)
+    found = assert_levels_agree(lambda level: compiled(module, params, data, level))
+    for have, want in zip(found, evaluated(module, params, data), strict=True):
+        assert model_zoo.error(have, want) <= 1e-5, "numpy says otherwise"
+
+
+def test_shipped_model() -> None:
+    image = np.random.default_rng(3).uniform(-1, 1, (1, 3, 224, 224)).astype(np.float32)
+    assert_levels_agree(lambda level: _session(SHIPPED, level).run(None, {"image": image}))
+
+
+@pytest.mark.models
+@pytest.mark.skipif(not model_zoo.NAMES, reason=model_zoo.ABSENT)
+@pytest.mark.parametrize("name", MODELS)
+def test_pretrained_model(name: str) -> None:
+    given, _ = next(iter(model_zoo.feeds(name)))
+    assert_levels_agree(lambda level: _session(model_zoo.FOLDER / f"{name}.onnx", level).run(None, given))
+
+
+def _session(path: Path, level: int) -> InferenceSession:
+    return InferenceSession(path, num_threads=2, opt_level=level, strict=True)
