@@ -33,6 +33,11 @@ class Peak:
     memory_gbs: float
     l2_gbs: float
 
+    def better_of(self, other: Peak) -> Peak:
+        """Each figure's better one: whatever else ran on the machine can only have lowered it."""
+        gflops, memory = max(self.gflops, other.gflops), max(self.memory_gbs, other.memory_gbs)
+        return Peak(self.threads, gflops, memory, max(self.l2_gbs, other.l2_gbs))
+
 
 def cpu_model() -> str:
     """The processor's name as the system gives it."""
@@ -112,8 +117,8 @@ exit:
 """
 
 
-def measure(threads: int, tries: int = 12) -> Peak:
-    """The best of some tries of each kernel, on that many threads at once.  Takes about a second."""
+def measure(threads: int, tries: int = 30) -> Peak:
+    """The best of some tries of each kernel, on that many threads at once.  Takes two seconds."""
     cpu = host()
     objects = [compile_object(text(cpu), cpu) for text in (fma_text, read_text)]
     code = NativeCode(objects, ["peak_fma", "peak_read"])

@@ -15,11 +15,11 @@ import numpy as np
 import onnx
 
 from benchmarks import scale, worker
-from benchmarks.machine import Peak, cpu_model
+from benchmarks.machine import cpu_model
 from benchmarks.machine import measure as measure_peak
 from benchmarks.onnx_models import WORKLOADS
 from benchmarks.runtimes import OPENERS, Feeds, installed, random_feeds, relative_error, versions
-from benchmarks.timing import PAUSE, Stats, side_by_side
+from benchmarks.timing import PAUSE, side_by_side
 
 Say = Callable[[str], None]
 
@@ -51,19 +51,20 @@ def benchmark(settings: Settings, say: Say = print) -> dict[str, Any]:
     """Run everything; the result is what ``benchmark.json`` holds."""
     names = list(settings.runtimes or installed())
     say("measuring the machine")
-    peaks = {threads: measure_peak(threads) for threads in settings.threads}
+    before = [measure_peak(threads) for threads in settings.threads]
     with tempfile.TemporaryDirectory() as folder:
         models = [_model(name, pathlib.Path(folder), say) for name in settings.models]
-        measured = [_measure(model, names, peaks, settings, say) for model in models]
+        measured = [_measure(model, names, settings, say) for model in models]
         graph = _graph(names, settings, say)
+    peaks = [peak.better_of(measure_peak(peak.threads)) for peak in before]
     return {
         "date": datetime.date.today().isoformat(),
         "machine": {"cpu": cpu_model(), "cores": os.cpu_count(), "system": f"{platform.system()} {platform.machine()}"},
         "versions": versions(names),
         "rounds": settings.rounds,
         "pause_s": settings.pause,
-        "peaks": [asdict(peak) for peak in peaks.values()],
-        "models": measured,
+        "peaks": [asdict(peak) for peak in peaks],
+        "models": [with_rates(model, {peak.threads: peak.gflops for peak in peaks}) for model in measured],
         **graph,
     }
 
@@ -82,34 +83,39 @@ def _model(name: str, folder: pathlib.Path, say: Say) -> Model:
     return Model(path.stem, path, WORKLOADS[name].gflop if name in WORKLOADS else None, feeds)
 
 
-def _measure(
-    model: Model, names: Sequence[str], peaks: Mapping[int, Peak], settings: Settings, say: Say
-) -> dict[str, Any]:
+def _measure(model: Model, names: Sequence[str], settings: Settings, say: Say) -> dict[str, Any]:
     processes = _processes(model, names, say) if settings.processes else {}
-    runs = [_timed(model, names, peak, settings, say) for peak in peaks.values()]
+    runs = [_timed(model, names, threads, settings, say) for threads in settings.threads]
     return {"name": model.name, "gflop": model.gflop, "runs": runs, "processes": processes}
 
 
-def _timed(model: Model, names: Sequence[str], peak: Peak, settings: Settings, say: Say) -> dict[str, Any]:
+def _timed(model: Model, names: Sequence[str], threads: int, settings: Settings, say: Say) -> dict[str, Any]:
     """All runtimes side by side in this process."""
-    say(f"{model.name}: {peak.threads} thread(s), {settings.rounds} rounds of {', '.join(names)}")
-    opened = {name: OPENERS[name](str(model.path), peak.threads) for name in names}
+    say(f"{model.name}: {threads} thread(s), {settings.rounds} rounds of {', '.join(names)}")
+    opened = {name: OPENERS[name](str(model.path), threads) for name in names}
     outputs = {name: run(model.feeds) for name, run in opened.items()}
     runs = {name: (lambda run=run: run(model.feeds)) for name, run in opened.items()}
     times = side_by_side(runs, settings.rounds, settings.pause)
     return {
-        "threads": peak.threads,
-        "times": {name: {**found.as_json(), **rates(found, model, peak)} for name, found in times.items()},
+        "threads": threads,
+        "times": {name: found.as_json() for name, found in times.items()},
         "errors": {name: relative_error(outputs[names[0]], outputs[name]) for name in names[1:]},
-        "floor_ms": None if model.gflop is None else 1e3 * model.gflop / peak.gflops,
     }
 
 
-def rates(found: Stats, model: Model, peak: Peak) -> dict[str, float]:
-    if model.gflop is None:
-        return {}
-    gflops = 1e3 * model.gflop / found.median
-    return {"gflops": gflops, "of_peak": gflops / peak.gflops}
+def with_rates(model: dict[str, Any], peaks: Mapping[int, float]) -> dict[str, Any]:
+    """A model's result with GFLOP/s, their share of the peak, and the time at peak; ``peaks`` by threads."""
+    gflop = model["gflop"]
+    if gflop is None:
+        return {**model, "runs": [{**run, "floor_ms": None} for run in model["runs"]]}
+    runs = []
+    for run in model["runs"]:
+        peak, times = peaks[run["threads"]], {}
+        for name, found in run["times"].items():
+            gflops = 1e3 * gflop / found["median"]
+            times[name] = {**found, "gflops": gflops, "of_peak": gflops / peak}
+        runs.append({**run, "times": times, "floor_ms": 1e3 * gflop / peak})
+    return {**model, "runs": runs}
 
 
 def _processes(model: Model, names: Sequence[str], say: Say) -> dict[str, Any]:
