@@ -13,6 +13,7 @@ import minitvm.codegen.templates  # noqa: F401  (registers the templates)
 from minitvm.codegen.collapse import collapse
 from minitvm.codegen.nests import stage_nest
 from minitvm.codegen.problem import TEMPLATES, Declined, Problem, Template
+from minitvm.codegen.rewrite import redirect
 from minitvm.codegen.rows import lower_by_rows
 from minitvm.codegen.stages import (
     Inliner,
@@ -172,12 +173,12 @@ def _at_own_index(load: Load, axes: Sequence[LoopVar]) -> bool:
 def fuse_epilogue(body: Stmt, results: Sequence[Buffer], outputs: Sequence[Output]) -> Stmt:
     """Every store of a result becomes the stores of the outputs that are computed from it."""
 
-    def redirect(stmt: Stmt) -> Stmt:
+    def to_outputs(stmt: Stmt) -> Stmt:
         if isinstance(stmt, Store) and stmt.buffer in results:
             return seq(*(_epilogue_store(stmt, o) for o in outputs if _reads(o.value, stmt.buffer)))
         return stmt
 
-    return map_stmt(body, on_stmt=redirect)
+    return map_stmt(body, on_stmt=to_outputs)
 
 
 def _reads(value: LoopExpr, buffer: Buffer) -> bool:
@@ -252,23 +253,7 @@ def _lower_at_root(stages: Sequence[Output], outputs: Sequence[Output], machine:
         stmts.append(stage_nest(output.buffer, output.axes, output.value, machine))
     body: Stmt = Seq(tuple(stmts))
     memory = {s.buffer: Buffer(s.buffer.name, s.buffer.shape, s.buffer.dtype, "global") for s in stages}
-    body = replace_buffers(body, memory)
+    body = redirect(body, memory)
     for buffer in reversed(list(memory.values())):
         body = Alloc(buffer, body)
     return body
-
-
-def replace_buffers(body: Stmt, replacement: dict[Buffer, Buffer]) -> Stmt:
-    """The same statements over other buffers of the same shapes."""
-
-    def expr(node: LoopExpr) -> LoopExpr:
-        if isinstance(node, Load) and node.buffer in replacement:
-            return Load(replacement[node.buffer], node.index)
-        return node
-
-    def stmt(node: Stmt) -> Stmt:
-        if isinstance(node, Store) and node.buffer in replacement:
-            return Store(replacement[node.buffer], node.index, node.value)
-        return node
-
-    return map_stmt(body, on_expr=lambda e: map_expr(e, expr), on_stmt=stmt)

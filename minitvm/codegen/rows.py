@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from minitvm.codegen.nests import stage_nest, unflatten
+from minitvm.codegen.rewrite import redirect, redirect_loads
 from minitvm.ir.loop import (
     Alloc,
     Buffer,
@@ -16,10 +17,7 @@ from minitvm.ir.loop import (
     LoopExpr,
     LoopKind,
     Stmt,
-    Store,
     loop,
-    map_expr,
-    map_stmt,
     seq,
     substitute_vars,
     walk_exprs,
@@ -78,27 +76,14 @@ def _row(
 ) -> Stmt:
     def in_row(output: Output) -> LoopExpr:
         at = substitute_vars(output.value, dict(zip(output.axes[:rank], prefix, strict=True)))
-        return map_expr(
-            at, lambda n: Load(rows[n.buffer], n.index[rank:]) if isinstance(n, Load) and n.buffer in rows else n
-        )
+        return redirect_loads(at, rows, lambda index: index[rank:])
 
     stmts = [stage_nest(rows[s.buffer], s.axes[rank:], in_row(s), machine, parallel=False) for s in stages]
     for output in outputs:
         row = Buffer(output.buffer.name, output.buffer.shape[rank:], output.buffer.dtype)
         nest = stage_nest(row, output.axes[rank:], in_row(output), machine, parallel=False)
-        stmts.append(_into(nest, row, output.buffer, prefix))
+        stmts.append(redirect(nest, {row: output.buffer}, lambda index: (*prefix, *index)))
     body: Stmt = seq(*stmts)
     for buffer in reversed(list(rows.values())):
         body = Alloc(buffer, body)
     return body
-
-
-def _into(nest: Stmt, row: Buffer, whole: Buffer, prefix: tuple[LoopExpr, ...]) -> Stmt:
-    """Stores to a row become stores to that row of the whole."""
-
-    def redirect(stmt: Stmt) -> Stmt:
-        if isinstance(stmt, Store) and stmt.buffer is row:
-            return Store(whole, (*prefix, *stmt.index), stmt.value)
-        return stmt
-
-    return map_stmt(nest, on_stmt=redirect)

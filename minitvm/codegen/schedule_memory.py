@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from minitvm.codegen.affine import Affine, affine
 from minitvm.codegen.dependence import inner_ranges
+from minitvm.codegen.rewrite import redirect
 from minitvm.codegen.schedule_loops import LoopName, bind_vars, find_loop, with_body, with_loop
 from minitvm.codegen.simplify import Range, bounds, prove
 from minitvm.errors import ScheduleError
@@ -25,8 +26,6 @@ from minitvm.ir.loop import (
     Stmt,
     Store,
     all_of,
-    map_expr,
-    map_stmt,
     nest,
     seq,
     stmt_exprs,
@@ -96,22 +95,6 @@ def _known(kernel: Kernel, buffer: Buffer) -> None:
         )
 
 
-def redirect(
-    stmt: Stmt, buffer: Buffer, copy: Buffer, at: Callable[[tuple[LoopExpr, ...]], tuple[LoopExpr, ...]]
-) -> Stmt:
-    """Accesses to ``buffer`` go to ``copy``, at another index."""
-
-    def expr(node: LoopExpr) -> LoopExpr:
-        return Load(copy, at(node.index)) if isinstance(node, Load) and node.buffer is buffer else node
-
-    def statement(node: Stmt) -> Stmt:
-        if isinstance(node, Store) and node.buffer is buffer:
-            return Store(copy, at(node.index), node.value)
-        return node
-
-    return map_stmt(stmt, on_expr=lambda e: map_expr(e, expr), on_stmt=statement)
-
-
 # --- caches ---------------------------------------------------------------------------------------------------
 
 
@@ -135,7 +118,7 @@ def cache_read(kernel: Kernel, buffer: Buffer, loop: LoopName, scope: str = "loc
         return stored if inside is None else If(inside, stored)
 
     fill = nest(box.shape, element, names="uvwrstpq")
-    body = Alloc(copy, seq(fill, redirect(found.body, buffer, copy, box.relative)))
+    body = Alloc(copy, seq(fill, redirect(found.body, {buffer: copy}, box.relative)))
     return with_body(kernel, found, body)
 
 
@@ -170,7 +153,7 @@ def cache_write(kernel: Kernel, buffer: Buffer, loop: LoopName, scope: str = "lo
     def element(*index: LoopVar) -> Stmt:
         return Store(buffer, tuple(s + i for s, i in zip(box.start, index, strict=True)), copy[index])
 
-    body = seq(redirect(found.body, buffer, copy, box.relative), nest(box.shape, element, names="uvwrstpq"))
+    body = seq(redirect(found.body, {buffer: copy}, box.relative), nest(box.shape, element, names="uvwrstpq"))
     return with_body(kernel, found, Alloc(copy, body))
 
 
@@ -242,7 +225,7 @@ def compute_at(kernel: Kernel, buffer: Buffer, loop: LoopName) -> Kernel:
         inside = _inside(buffer, at, ranges)
         return moved if inside is None else If(inside, moved)
 
-    body = seq(nest(box.shape, element, names="uvwrstpq"), redirect(found.body, buffer, copy, box.relative))
+    body = seq(nest(box.shape, element, names="uvwrstpq"), redirect(found.body, {buffer: copy}, box.relative))
     moved = with_body(kernel, found, Alloc(copy, body))
     return _without(moved, buffer, producer)
 

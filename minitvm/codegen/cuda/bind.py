@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 
 from minitvm.codegen.affine import depends_on
 from minitvm.codegen.dependence import Access, accesses, allocated, carried
+from minitvm.codegen.rewrite import redirect
 from minitvm.codegen.schedule_loops import bind, bind_vars, fuse, loops, split
-from minitvm.codegen.schedule_memory import redirect
 from minitvm.codegen.simplify import simplify
 from minitvm.errors import CompilerError
 from minitvm.ir.loop import (
@@ -129,7 +129,7 @@ def _own_slices(nest: For, iterations: int) -> tuple[Stmt, tuple[Buffer, ...]]:
     body, workspaces = nest.body, []
     for buffer in [s.buffer for s in walk_stmts(nest.body) if isinstance(s, Alloc) and s.buffer.scope == "shared"]:
         workspace = Buffer(buffer.name, (iterations, *buffer.shape), buffer.dtype)
-        body = redirect(body, buffer, workspace, lambda index: (nest.var, *index))
+        body = redirect(body, {buffer: workspace}, lambda index: (nest.var, *index))
         body = map_stmt(body, on_stmt=lambda s, b=buffer: s.body if isinstance(s, Alloc) and s.buffer is b else s)  # type: ignore[misc]
         workspaces.append(workspace)
     return body, tuple(workspaces)
@@ -234,7 +234,7 @@ def _lanes_as_threads(body: Stmt, lanes: Sequence[For]) -> Stmt:
 def _one_element_per_thread(body: Stmt, buffer: Buffer, axis: int) -> Stmt:
     """A local buffer without the dimension that the lanes were in."""
     own = Buffer(buffer.name, buffer.shape[:axis] + buffer.shape[axis + 1 :], buffer.dtype, "local")
-    moved = redirect(body, buffer, own, lambda index: index[:axis] + index[axis + 1 :])
+    moved = redirect(body, {buffer: own}, lambda index: index[:axis] + index[axis + 1 :])
     return map_stmt(moved, on_stmt=lambda s: Alloc(own, s.body) if isinstance(s, Alloc) and s.buffer is buffer else s)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from minitvm.codegen.nests import unflatten
 from minitvm.codegen.problem import TEMPLATES, Config, Declined, Problem
+from minitvm.codegen.rewrite import redirect
 from minitvm.codegen.templates.pad import after_padding, padded
 from minitvm.codegen.templates.tile import Step, Tile, accumulate, block_groups, choose_tile
 from minitvm.codegen.templates.window import Axis
@@ -16,14 +17,11 @@ from minitvm.ir.loop import (
     Buffer,
     Const,
     Kernel,
-    Load,
     LoopExpr,
     LoopKind,
     Stmt,
     Store,
     loop,
-    map_expr,
-    map_stmt,
     seq,
 )
 from minitvm.target import MachineModel
@@ -69,19 +67,7 @@ def _sideways(problem: Problem, machine: MachineModel, config: Config) -> Kernel
     kernel = conv2d_nchwc(Problem(op, tuple(inputs), (out,)), machine, config)
     if isinstance(kernel, Declined):
         return kernel
-
-    def load(node: LoopExpr) -> LoopExpr:
-        if isinstance(node, Load) and node.buffer in turned:
-            return Load(turned[node.buffer], _swap(node.index))
-        return node
-
-    def store(stmt: Stmt) -> Stmt:
-        if isinstance(stmt, Store) and stmt.buffer in turned:
-            return Store(turned[stmt.buffer], _swap(stmt.index), stmt.value)
-        return stmt
-
-    body = map_stmt(kernel.body, on_expr=lambda e: map_expr(e, load), on_stmt=store)
-    return Kernel(kernel.name, buffers, body)
+    return Kernel(kernel.name, buffers, redirect(kernel.body, turned, _swap))
 
 
 def _turned(buffer: Buffer) -> Buffer:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 
+from minitvm.codegen.nests import unflatten
 from minitvm.ir.loop import (
     Alloc,
     Barrier,
@@ -46,16 +48,12 @@ def padded(data: Buffer, pads: Sequence[int], rows_axis: int = 2) -> tuple[Buffe
     return buffer, _rows(shape, element, rows_axis)
 
 
-def _rows(shape: Sequence[int], element, rows_axis: int) -> Stmt:  # type: ignore[no-untyped-def]
+def _rows(shape: Sequence[int], element: Callable[..., Stmt], rows_axis: int) -> Stmt:
     """Planes and rows in parallel, a blocked channel in lanes."""
-    planes = 1
-    for extent in shape[: rows_axis + 1]:
-        planes *= extent
+    planes = math.prod(shape[: rows_axis + 1])
     blocked = len(shape) > rows_axis + 2
 
     def row(flat: LoopExpr) -> Stmt:
-        from minitvm.codegen.nests import unflatten
-
         prefix = unflatten(flat, shape[: rows_axis + 1])
         if not blocked:
             return loop(shape[-1], lambda w: element(*prefix, w), name="w")

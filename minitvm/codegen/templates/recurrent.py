@@ -6,13 +6,15 @@ with the state, then elementwise gates.  The state lives in local memory.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from minitvm.codegen.nests import stage_nest
 from minitvm.codegen.problem import TEMPLATES, Config, Declined, Problem
+from minitvm.codegen.rewrite import redirect
 from minitvm.ir.compute import sum_over
-from minitvm.ir.loop import Alloc, Buffer, Const, Kernel, LoopExpr, LoopKind, LoopVar, Stmt, Store, intrin, loop, seq
+from minitvm.ir.loop import Alloc, Buffer, Kernel, LoopExpr, LoopKind, LoopVar, Stmt, Store, intrin, loop, seq
 from minitvm.target import MachineModel
 
 _STACK_BYTES = 64 * 1024
@@ -49,10 +51,7 @@ class Recurrence:
         return self.weight.shape[1]
 
     def local(self, name: str, *shape: int) -> Buffer:
-        elements = 1
-        for extent in shape:
-            elements *= extent
-        return Buffer(name, shape, self.xw.dtype, "local" if elements * 8 <= _STACK_BYTES else "shared")
+        return Buffer(name, shape, self.xw.dtype, "local" if 8 * math.prod(shape) <= _STACK_BYTES else "shared")
 
     def units(self, element: Callable[[LoopExpr], Sequence[tuple[Buffer, tuple[LoopExpr, ...], LoopExpr]]]) -> Stmt:
         """Every hidden unit, in vectors: ``element(j)`` lists (buffer, index, value) to store, in order."""
@@ -76,7 +75,13 @@ class Recurrence:
         value = sum_over(self.hidden, lambda k: self.weight[row, k] * state[k])
         return stage_nest(out, (j,), value, self.machine, parallel=False)
 
-    def sequence(self, step: Callable[[LoopExpr, LoopExpr], Stmt], before, after, memory: Sequence[Buffer]) -> Stmt:  # type: ignore[no-untyped-def]
+    def sequence(
+        self,
+        step: Callable[[LoopExpr, LoopExpr], Stmt],
+        before: Callable[[LoopExpr], Stmt],
+        after: Callable[[LoopExpr], Stmt],
+        memory: Sequence[Buffer],
+    ) -> Stmt:
         """``before(b)``, every ``step(t, b)`` in order, ``after(b)``; for each sequence of the batch."""
 
         def one(b: LoopExpr) -> Stmt:
@@ -162,9 +167,9 @@ def gru(problem: Problem, machine: MachineModel, config: Config) -> Kernel | Dec
             return seq(r.products(gates, h), r.units(output))
         two, third = _split_gates(gates, size)
         return seq(
-            _into(r.products(two, h), two, gates, 0),
+            redirect(r.products(two, h), {two: gates}),
             r.units(lambda j: [(reset, (j,), _sigmoid(gate(1, j)) * h[j])]),
-            _into(r.products(third, reset, first_gate=2), third, gates, 2 * size),
+            redirect(r.products(third, reset, first_gate=2), {third: gates}, lambda index: (index[0] + 2 * size,)),
             r.units(output),
         )
 
@@ -182,18 +187,6 @@ def _split_gates(gates: Buffer, size: int) -> tuple[Buffer, Buffer]:
         Buffer("two", (2 * size,), gates.dtype, gates.scope),
         Buffer("third", (size,), gates.dtype, gates.scope),
     )
-
-
-def _into(nest: Stmt, part: Buffer, whole: Buffer, offset: int) -> Stmt:
-    """Stores to ``part`` become stores to ``whole``, ``offset`` elements in."""
-    from minitvm.ir.loop import map_stmt
-
-    def redirect(stmt: Stmt) -> Stmt:
-        if isinstance(stmt, Store) and stmt.buffer is part:
-            return Store(whole, (stmt.index[0] + Const(offset),), stmt.value)
-        return stmt
-
-    return map_stmt(nest, on_stmt=redirect)
 
 
 @TEMPLATES.register("llvm", "nn.rnn")
