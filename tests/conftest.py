@@ -1,4 +1,7 @@
-"""One kernel cache for the whole test run: a kernel that several tests need is compiled once, by any worker."""
+"""One kernel cache for the whole test run: a kernel that several tests need is compiled once, by any worker.
+
+The tests' models are small: all of them run on as many threads as they are asked to, worth it or not.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,8 @@ import tempfile
 
 import pytest
 
+from minitvm.runtime import instance
+
 _VARIABLE = "MINITVM_CACHE_DIR"
 _OWN = pytest.StashKey[str]()
 
@@ -16,6 +21,11 @@ def pytest_configure(config: pytest.Config) -> None:
     """A new folder, unless the caller chose one; workers of pytest-xdist inherit it with the environment."""
     if _VARIABLE not in os.environ:
         os.environ[_VARIABLE] = config.stash[_OWN] = tempfile.mkdtemp(prefix="minitvm-tests-")
+
+
+@pytest.fixture(autouse=True)
+def _teams_for_small_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(instance, "WORTH_A_TEAM", 0.0)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

@@ -24,13 +24,17 @@ _ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64,
 """A native entry: (slots, thread, threads, barrier)."""
 
 
+WORTH_A_TEAM = 50e-6
+"""Seconds of work below which one thread is faster than waking another and meeting it at barriers."""
+
+
 class Instance:
     """Memory and steps.  Not for several threads at once: every thread makes its own from the shared library."""
 
     def __init__(self, library: Library, device: Device, num_threads: int | None = None) -> None:
         self.library = library
         self.device = device
-        self.num_threads = resolve_threads(num_threads)
+        self.num_threads = resolve_threads(num_threads) if library.work_seconds > WORTH_A_TEAM else 1
         self.graph = library.graph
         self.owner = owners(self.graph)
         self.types = self.graph.entry_types
@@ -41,6 +45,8 @@ class Instance:
         self.unset = {name for name in self.input_names if name not in library.params}
         self._barrier = np.zeros(2 * ALIGNMENT, np.uint8)  # of a team of one: nobody waits at it
         self._extra: list[np.ndarray] = []
+        self.has_run = False
+        """Whether the results are those of a whole run; not after one that raised."""
         self._allocate()
         self._slots = (ctypes.c_void_p * (self.graph.entries + len(workspace_slots(self.graph))))()
         self._fill_slots()
@@ -150,5 +156,7 @@ class Instance:
             self.values[entry] = result
 
     def run(self) -> None:
+        self.has_run = False
         for step in self.steps:
             step()
+        self.has_run = True

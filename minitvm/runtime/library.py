@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import os
 import pathlib
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from minitvm.runtime.debug import DebugHandle
 
 LIBMOD_NAME = "default"
+_FLOPS_A_SECOND, _BYTES_A_SECOND = 5e10, 2e10  # one core with wide vectors; its second-level cache
 
 
 @dataclass(frozen=True)
@@ -107,12 +110,20 @@ class Library:
             "get_graph_json": lambda: self.graph_json,
             "get_graph_params": lambda: self.params,
         }
-        if name not in entries:
+        if not isinstance(name, str) or name not in entries:
             raise LibraryError(f"the library has no entry {name!r}", hint=f"it has: {', '.join(entries)}")
         return entries[name]
 
+    @functools.cached_property
+    def work_seconds(self) -> float:
+        """A rough estimate of one run's native work on one thread, branches of control flow not counted."""
+        facts = [self.function_metadata[n.func] for n in self.graph.nodes if n.is_kernel]
+        return float(sum(f["flops"] / _FLOPS_A_SECOND + f["bytes"] / _BYTES_A_SECOND for f in facts))
+
     def _create(self, device: Device | None = None, num_threads: int | None = None) -> Instance:
-        where = device or cpu()
+        where = cpu() if device is None else device
+        if not isinstance(where, Device):
+            raise TargetError(f"{where!r} is no device", hint="use minitvm.cpu(0)")
         if not where.exist:
             message = CUDA_NOT_YET if where.kind != "cpu" else f"there is no device {where}"
             raise TargetError(message, hint=CUDA_HINT if where.kind != "cpu" else "use minitvm.cpu(0)")
@@ -141,7 +152,7 @@ class Library:
         """Write the library as one file, which :func:`minitvm.load` reads in any process of a like machine."""
         from minitvm.runtime.archive import write
 
-        write(self.contents, pathlib.Path(path))
+        write(self.contents, _path(path))
 
     def export_library(self, path: str | pathlib.Path) -> None:
         """``save`` by TVM's name; the file is the same whatever its suffix."""
@@ -159,7 +170,13 @@ def load(path: str | pathlib.Path) -> Library:
     """Read a saved library.  :class:`LibraryError` says what is wrong with a file that cannot be used."""
     from minitvm.runtime.archive import read
 
-    return Library(read(pathlib.Path(path)))
+    return Library(read(_path(path)))
+
+
+def _path(given: Any) -> pathlib.Path:
+    if isinstance(given, (str, os.PathLike)) and "\0" not in os.fspath(given):
+        return pathlib.Path(given)
+    raise LibraryError(f"{given!r} is no path of a library file", hint="libraries are files: lib.save('model.mtvm')")
 
 
 load_module = load

@@ -12,9 +12,11 @@ import time
 import numpy as np
 import pytest
 
+from minitvm import relay
 from minitvm.codegen.llvm.compile import compile_object, host
 from minitvm.errors import ConfigError
 from minitvm.ir.types import TensorType
+from minitvm.runtime import instance
 from minitvm.runtime.cpu import NativeCode
 from minitvm.runtime.entry import HostStep, Segment, barriers_before, steps_of
 from minitvm.runtime.graph import HOST, Graph, Node
@@ -153,3 +155,13 @@ def test_workspaces_count_as_written() -> None:
 def test_host_calls_cut_segments_and_reshapes_vanish() -> None:
     found = graph(("k", (0,)), ("__nop", (1,)), ("k", (2,)), (HOST, (3,)), ("k", (4,)), heads=(5,))
     assert steps_of(found) == [Segment("segment_0", (1, 3)), HostStep(4), Segment("segment_1", (5,))]
+
+
+def test_a_model_of_microseconds_runs_on_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = relay.var("x", shape=(4, 5))
+    small = relay.build(relay.Function([x], relay.tanh(x)))
+    assert small["default"](None, 2).num_threads == 2, "the tests' own setting"
+    monkeypatch.setattr(instance, "WORTH_A_TEAM", 50e-6)
+    assert small["default"](None, 2).num_threads == 1
+    wide = relay.var("wide", shape=(1024, 1024))
+    assert relay.build(relay.Function([wide], relay.tanh(wide)))["default"](None, 2).num_threads == 2
