@@ -13,7 +13,7 @@ import numpy as np
 
 from minitvm import config
 from minitvm.codegen.llvm.compile import Cpu, cpu_of, machine_model
-from minitvm.errors import CompilerError, ConfigError, InputError, TargetError
+from minitvm.errors import CompilerError, ConfigError, InputError, PassError, TargetError
 from minitvm.ir.expr import Function, Module
 from minitvm.ir.loop import Kernel
 from minitvm.ir.types import TensorType, Type
@@ -213,6 +213,11 @@ def optimize(
 def _context(opt_level: int | None, recorder: PassInstrument | None) -> PassContext:
     """The current ``PassContext``, with another level and one more instrument where given."""
     outer = PassContext.current()
+    if "FuseOps" in outer.disabled_pass:
+        raise PassError(
+            "FuseOps cuts the graph into kernels: a build cannot do without it",
+            hint="at opt_level=0 every operator is a kernel of its own",
+        )
     return PassContext(
         opt_level=outer.opt_level if opt_level is None else opt_level,
         required_pass=outer.required_pass,

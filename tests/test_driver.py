@@ -161,3 +161,12 @@ def test_a_deep_chain_of_functions_is_one_kernel_and_no_stack_overflow() -> None
     for _ in range(120):
         expected = np.tanh(expected)
     np.testing.assert_allclose(module.get_output(0).numpy(), expected, rtol=1e-5)
+
+
+def test_a_build_without_fusion_is_refused() -> None:
+    with minitvm.PassContext(disabled_pass=["FuseOps"]), pytest.raises(PassError) as caught:
+        minitvm.build(MODULE, params=PARAMS)
+    assert str(caught.value) == (
+        "FuseOps cuts the graph into kernels: a build cannot do without it\n"
+        "  = hint: at opt_level=0 every operator is a kernel of its own"
+    )
