@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-PAUSE = 0.05
-"""Seconds between two runtimes.  Worker threads spin for a while after a run (ONNX Runtime's for milliseconds);
+PAUSE = 0.1
+"""Seconds between two runtimes.  Worker threads spin for a while after a run (ONNX Runtime's for 40 milliseconds);
 without the pause they would take a core from whoever comes next."""
 SECONDS_OF_A_TURN = 0.04
 MOST_RUNS_OF_A_TURN = 20
