@@ -133,7 +133,9 @@ def plot(result: Result, path: pathlib.Path) -> None:
         _plot_panel(axis, result, count)
     axes[0][0].set_ylabel("runs in the time of one run of onnxruntime" if _has_peer(result) else "runs per second")
     figure.suptitle(machine_line(result), fontsize=8)
-    figure.tight_layout()
+    handles, names = axes[0][0].get_legend_handles_labels()
+    figure.legend(handles, names, loc="lower center", ncols=len(names), fontsize=8)
+    figure.tight_layout(rect=(0, 0.05, 1, 1))
     figure.savefig(path, dpi=120)
     pyplot.close(figure)
 
@@ -157,4 +159,3 @@ def _plot_panel(axis: Any, result: Result, threads: int) -> None:
     axis.set_xticks(range(len(panel)), [name for name, _ in panel], rotation=15)
     axis.set_title(f"{threads} thread{'s' if threads > 1 else ''}")
     axis.grid(axis="y", alpha=0.3)
-    axis.legend(fontsize=8)
