@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 
 import onnx
@@ -162,9 +163,8 @@ def _check_unique(graph: onnx.GraphProto) -> None:
                 raise FrontendError(f"value {name!r} is produced twice", where=[place_of(node)])
             seen.add(name)
     for kind, values in (("input", graph.input), ("output", graph.output), ("initializer", graph.initializer)):
-        names = [v.name for v in values]
-        for name in names:
-            if names.count(name) > 1:
+        for name, count in Counter(v.name for v in values).items():
+            if count > 1:
                 raise FrontendError(f"{kind} {name!r} is listed twice")
 
 

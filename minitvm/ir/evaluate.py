@@ -110,7 +110,7 @@ def fits(value: Value, type_: Type) -> bool:
     return (
         isinstance(type_, TensorType)
         and isinstance(value, np.ndarray)
-        and value.dtype.name == type_.dtype
+        and value.dtype == type_.dtype
         and value.ndim == type_.rank
         and all(want in (None, have) for have, want in zip(value.shape, type_.shape, strict=True))
     )

@@ -189,6 +189,16 @@ class Call(Expr):
         self._init(None, span)
         object.__setattr__(self, "checked_type", infer_call(self))
 
+    def over(self, args: tuple[Expr, ...]) -> Call:
+        """The same call over other arguments.  Its type is not inferred again where theirs are what they were."""
+        if [a.checked_type for a in args] != [a.checked_type for a in self.args]:
+            return Call(self.op, args, span=self.span)
+        made = object.__new__(Call)
+        object.__setattr__(made, "op", self.op)
+        object.__setattr__(made, "args", args)
+        made._init(self.checked_type, self.span)
+        return made
+
 
 def _exprs(given: Any, what: str) -> tuple[Any, ...]:
     """``given`` as a tuple of nodes."""

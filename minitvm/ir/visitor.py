@@ -4,22 +4,25 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from operator import attrgetter
+from typing import Any
 
 from minitvm.errors import IRError
 from minitvm.ir.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem, Var, merge_spans, span_scope
 
+_CHILDREN: dict[type, Callable[[Any], tuple[Expr, ...]]] = {
+    Call: attrgetter("args"),
+    Tuple: attrgetter("fields"),
+    TupleGetItem: lambda expr: (expr.tuple,),
+    Function: lambda expr: (*expr.params, expr.body),
+}
+
 
 def children(expr: Expr) -> tuple[Expr, ...]:
-    """Direct operands.  A function's are its parameters and body; a called function's body is not entered."""
-    if isinstance(expr, Call):
-        return expr.args
-    if isinstance(expr, Tuple):
-        return expr.fields
-    if isinstance(expr, TupleGetItem):
-        return (expr.tuple,)
-    if isinstance(expr, Function):
-        return (*expr.params, expr.body)
-    return ()
+    """Direct operands (a table: every walk passes here).  A function's are its parameters and body; a called
+    function's body is not entered."""
+    found = _CHILDREN.get(type(expr))
+    return () if found is None else found(expr)
 
 
 def post_order(*roots: Expr, operands: Callable[[Expr], tuple[Expr, ...]] = children) -> list[Expr]:
@@ -80,7 +83,7 @@ def rebuild(expr: Expr, operands: Iterable[Expr]) -> Expr:
     if new == children(expr):  # a node equals only itself
         return expr
     if isinstance(expr, Call):
-        return Call(expr.op, new, span=expr.span)
+        return expr.over(new)
     if isinstance(expr, Tuple):
         return Tuple(new, span=expr.span)
     if isinstance(expr, TupleGetItem):
@@ -100,12 +103,12 @@ def rewrite(root: Expr, visit: Visit) -> Expr:
     done: dict[Expr, Expr] = {}
     for node in post_order(root):
         with span_scope(node.span):
-            done[node] = visit(node, _over(node, done))
+            done[node] = visit(node, rebuild_over(node, done))
     return done[root]
 
 
-def _over(node: Expr, done: Mapping[Expr, Expr]) -> Expr:
-    """``node`` over what its operands became."""
+def rebuild_over(node: Expr, done: Mapping[Expr, Expr]) -> Expr:
+    """``node`` over what its operands became, as ``done`` says; ``node`` itself where they stayed."""
     for child in children(node):
         if done[child] is not child:
             return rebuild(node, [done[c] for c in children(node)])

@@ -12,7 +12,7 @@ from typing import cast
 
 from minitvm.ir.expr import Call, Expr, Function, Module, Tuple, TupleGetItem
 from minitvm.ir.ops.control import If
-from minitvm.ir.visitor import children, post_order, rebuild, simplify_projection, users
+from minitvm.ir.visitor import post_order, rebuild_over, simplify_projection, users
 from minitvm.passes.manager import ModulePass, PassContext, held_functions, map_functions
 
 
@@ -66,7 +66,7 @@ def drop_dead_fields(function: Function) -> Function:
             index = narrowed[node.tuple].index(node.index)
             done[node] = TupleGetItem(done[node.tuple], index, span=node.span)
             continue
-        new = simplify_projection(rebuild(node, [done[child] for child in children(node)]))
+        new = simplify_projection(rebuild_over(node, done))
         fields = _read_fields(read_by[node]) if isinstance(node, Call) else None
         narrow = None if fields is None else _narrowed(cast(Call, new), fields)
         if narrow is not None and fields is not None:

@@ -7,7 +7,7 @@ from typing import cast
 
 from minitvm.ir.expr import Call, Constant, Expr, Function, Module, Tuple, TupleGetItem
 from minitvm.ir.op import Op
-from minitvm.ir.visitor import children, post_order, rebuild
+from minitvm.ir.visitor import post_order, rebuild_over
 from minitvm.passes.manager import FunctionPass, PassContext
 
 Skip = Callable[[Call], bool]
@@ -32,7 +32,7 @@ def eliminate(function: Function, skip: Skip | None = None) -> Function:
     first: dict[Hashable, Expr] = {}
     done: dict[Expr, Expr] = {}
     for node in post_order(function):
-        new = rebuild(node, [done[child] for child in children(node)])
+        new = rebuild_over(node, done)
         key = _key(new, skip)
         done[node] = new if key is None else first.setdefault(key, new)
     return cast(Function, done[function])

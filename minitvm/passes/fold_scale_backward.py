@@ -10,7 +10,7 @@ import numpy as np
 
 from minitvm.ir.expr import Call, Expr, Function, Module
 from minitvm.ir.types import TensorType
-from minitvm.ir.visitor import children, post_order, rebuild, use_counts
+from minitvm.ir.visitor import post_order, rebuild, rebuild_over, use_counts
 from minitvm.passes.fold_scale_axis import (
     RECTIFIERS,
     SUMS,
@@ -43,7 +43,7 @@ class _Backward:
 
     def run(self, function: Function) -> Function:
         for node in post_order(function.body):
-            new = rebuild(node, [self.done[child] for child in children(node)])
+            new = rebuild_over(node, self.done)
             if isinstance(new, Call) and op_name(new) == "multiply":
                 new = self._fold(new)
             if new is not node:

@@ -14,7 +14,7 @@ import numpy as np
 
 from minitvm.ir.expr import Call, Constant, Expr, Function, Module
 from minitvm.ir.op import OPS
-from minitvm.ir.visitor import children, post_order, rebuild
+from minitvm.ir.visitor import children, post_order, rebuild, rebuild_over
 from minitvm.passes.fold_scale_axis import (
     RECTIFIERS,
     SUMS,
@@ -124,7 +124,7 @@ class _Forward:
         if isinstance(node, Call) and op_name(node) == "multiply" and self._take_off(node, carrier):
             return self.done[node.args[self._data_position(node)]]
         if carrier is None:
-            return rebuild(node, [self.done[child] for child in children(node)])
+            return rebuild_over(node, self.done)
         assert isinstance(node, Call)
         return self._pass_on(node, carrier, self.carried[carrier])
 

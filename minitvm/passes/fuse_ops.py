@@ -16,7 +16,7 @@ from minitvm.ir.expr import Call, Constant, Expr, Function, Module, Tuple, Tuple
 from minitvm.ir.op import Fusion, Op
 from minitvm.ir.ops.annotation import StopFusion
 from minitvm.ir.types import TupleType
-from minitvm.ir.visitor import children, is_scalar_constant, post_order, rebuild, span_of
+from minitvm.ir.visitor import children, is_scalar_constant, post_order, rebuild, rebuild_over, span_of
 from minitvm.passes.fuse_partition import FusionNote, Group, partition
 from minitvm.passes.manager import ModulePass, PassContext, map_functions, register_config
 
@@ -81,7 +81,7 @@ class _Rewriter:
             return self.done[node.args[0]]
         if group is not None and self._is_kernel(node, group):
             return self._kernel_call(node, group)
-        return rebuild(node, [self.done[child] for child in children(node)])
+        return rebuild_over(node, self.done)
 
     def _is_kernel(self, node: Expr, group: Group) -> bool:
         if isinstance(node, Call):

@@ -7,6 +7,7 @@ import functools
 import types
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ParamSpec, Protocol, cast, overload
+from weakref import WeakKeyDictionary
 
 from minitvm.errors import PassError
 from minitvm.ir.expr import Call, Expr, Function, Module
@@ -123,12 +124,22 @@ class _Mapper:
             return function
         if function not in self.done:
             new = self.transform(function)
-            calling = any(held_functions(call) for call in calls(new.body))
-            self.done[function] = cast(Function, rewrite(new, self.visit)) if calling else new
+            self.done[function] = cast(Function, rewrite(new, self.visit)) if _holds_functions(new) else new
         return self.done[function]
 
     def visit(self, _: Expr, new: Expr) -> Expr:
         return _with_functions(new, self.transformed) if isinstance(new, Call) else new
+
+
+_holding: WeakKeyDictionary[Function, bool] = WeakKeyDictionary()
+"""What :func:`_holds_functions` found: most passes leave most functions as they are."""
+
+
+def _holds_functions(function: Function) -> bool:
+    """Whether a call in the body holds a function."""
+    if function not in _holding:
+        _holding[function] = any(held_functions(call) for call in calls(function.body))
+    return _holding[function]
 
 
 def held_functions(call: Call) -> dict[str, Function]:

@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 from minitvm.errors import PassError
 from minitvm.ir.expr import Call, Expr, Function, Module, span_scope
 from minitvm.ir.pattern import Pattern, capture_names, match
-from minitvm.ir.visitor import children, post_order, rebuild
+from minitvm.ir.visitor import children, post_order, rebuild_over
 from minitvm.passes.context import KNOWN_PASSES
 from minitvm.passes.manager import FunctionPass, PassContext, PassInfo, register_config
 
@@ -127,7 +127,7 @@ class _Rewriting:
 
     def run(self) -> Expr:
         for node in self.order:
-            new = rebuild(node, [self.done[child] for child in children(node)])
+            new = rebuild_over(node, self.done)
             self.counted.add(new)
             with span_scope(node.span):
                 replaced = self._apply(new)
