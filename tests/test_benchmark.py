@@ -13,10 +13,11 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from benchmarks import __main__ as command
-from benchmarks import measure, report, scale, timing, worker
+from benchmarks import measure, report, scale, worker
 from benchmarks.machine import Peak
 from benchmarks.onnx_models import WORKLOADS
 from benchmarks.runtimes import relative_error
+from minitvm.runtime import side_by_side as timing
 
 
 @pytest.fixture(scope="module")

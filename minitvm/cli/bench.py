@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pathlib
-import statistics
 import time
 from collections.abc import Callable
 
@@ -16,6 +15,7 @@ from minitvm.cli.console import stdout
 from minitvm.errors import ConfigError
 from minitvm.runtime.executor import GraphModule
 from minitvm.runtime.ndarray import cpu
+from minitvm.runtime.side_by_side import Stats, side_by_side
 
 Run = Callable[[], object]
 
@@ -23,7 +23,7 @@ Run = Callable[[], object]
 @click.command()
 @options.model
 @click.option("--against", type=click.Choice(["onnxruntime"]), help="A runtime to time side by side (installed apart).")
-@click.option("-n", "--rounds", type=click.IntRange(1), default=30, show_default=True, help="Timed runs of each.")
+@click.option("-n", "--rounds", type=click.IntRange(1), default=10, show_default=True, help="Turns of each runtime.")
 @click.option("--seed", default=0, show_default=True, help="Seed of the random inputs.")
 @options.target
 @options.opt_level
@@ -39,7 +39,8 @@ def bench(
     threads: int,
     shapes: tuple[tuple[str, list[int]], ...],
 ) -> None:
-    """Time MODEL (.onnx, or a compiled library) on random inputs; runs of the peers alternate.
+    """Time MODEL (.onnx, or a compiled library) on random inputs; runtimes take turns of a few runs, with a pause
+    between them, since idle threads spin for a while. Spread is the interquartile range over the median.
 
     \b
     Examples:
@@ -57,7 +58,7 @@ def bench(
     if against:
         runs[against] = _onnxruntime(model, feeds, threads)
     stdout.print(f"{model.name}: {'loaded' if model.suffix == options.SUFFIX else 'compiled'} in {seconds:.2f} s")
-    stdout.print(_table(interleaved(runs, rounds)))
+    stdout.print(_table(side_by_side(runs, rounds)))
 
 
 def _run(module: GraphModule, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
@@ -65,29 +66,16 @@ def _run(module: GraphModule, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
     return module.outputs()
 
 
-def interleaved(runs: dict[str, Run], rounds: int) -> dict[str, list[float]]:
-    """Seconds of every run, the runtimes taking turns; two rounds before are not counted."""
-    times: dict[str, list[float]] = {name: [] for name in runs}
-    for turn in range(rounds + 2):
-        for name, run in runs.items():
-            start = time.perf_counter()
-            run()
-            if turn >= 2:
-                times[name].append(time.perf_counter() - start)
-    return times
-
-
-def _table(times: dict[str, list[float]]) -> Table:
+def _table(times: dict[str, Stats]) -> Table:
     table = Table(box=None, pad_edge=False)
     table.add_column("runtime")
-    for heading in ("median ms", "best ms", "90 % ms"):
+    for heading in ("median ms", "best ms", "spread"):
         table.add_column(heading, justify="right")
     table.add_column("")
-    own = statistics.median(times["minitvm"])
-    for name, seconds in times.items():
-        figures = (statistics.median(seconds), min(seconds), float(np.quantile(seconds, 0.9)))
-        speed = "" if name == "minitvm" else f"minitvm is {figures[0] / own:.2f} x as fast"
-        table.add_row(name, *(f"{1e3 * f:.3f}" for f in figures), speed)
+    own = times["minitvm"].median
+    for name, found in times.items():
+        speed = "" if name == "minitvm" else f"minitvm is {found.median / own:.2f} x as fast"
+        table.add_row(name, f"{found.median:.3f}", f"{found.best:.3f}", f"{found.spread:.0%}", speed)
     return table
 
 
