@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import ast
 import pathlib
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
+
+import pytest
 
 import minitvm
 
@@ -29,6 +32,10 @@ ONLY_IN = {
     "llvmlite": ("codegen/llvm", "runtime/cpu.py", "kernels.py"),
     "cuda": ("codegen/cuda",),
 }
+
+
+DESIGN = ROOT.parent / "docs" / "design.md"
+READING = ROOT.parent / "docs" / "reading.md"
 
 
 def imports(path: pathlib.Path) -> Iterator[tuple[str, bool]]:
@@ -74,6 +81,20 @@ def test_rooms_import_only_from_rooms_before_them() -> None:
             ):
                 wrong.append(f"{path.relative_to(ROOT)} imports {name}")
     assert not wrong
+
+
+@pytest.mark.parametrize("page", [DESIGN, READING], ids=lambda page: page.name)
+def test_files_that_a_page_names_exist(page: pathlib.Path) -> None:
+    """In a list such as ``ir/text.py``, ``parser.py`` the later names are in the room of the one before."""
+    missing, folder = [], ROOT
+    for name in re.findall(r"`([\w/]+\.py)`", page.read_text(encoding="utf-8")):
+        places = (ROOT / name, ROOT.parent / name, folder / name)
+        found = next((path for path in places if path.is_file()), None)
+        if found is None:
+            missing.append(name)
+        else:
+            folder = found.parent
+    assert not missing
 
 
 def test_heavy_packages_stay_in_their_rooms() -> None:
