@@ -133,3 +133,19 @@ def test_a_batch_of_one_does_not_keep_the_epilogue_out_of_the_template() -> None
     kernel = lower(function(conv + b, [x, w, b]), "conv", MACHINE)
     allocated = [s.buffer for s in walk_stmts(kernel.body) if isinstance(s, Alloc)]
     assert all(buffer.scope == "local" for buffer in allocated), allocated
+
+
+@pytest.mark.parametrize(("taps", "padding"), [(3, 1), (1, 0)])
+def test_a_small_image_is_convolved_a_few_input_channels_at_a_time(taps: int, padding: int) -> None:
+    inputs = 4 if taps == 3 else 36  # enough for the weights to leave a first-level cache of 8 KiB
+    arrays = _arrays((1, inputs, 3, 3, 8), (32, inputs, taps, taps, 8, 8), (1, 32, 1, 1, 8))
+    x, w, b = (var(n, shape=a.shape) for n, a in zip("xwb", arrays, strict=True))
+    attributes = {"padding": (padding,) * 4, "channels": 256, "kernel_size": (taps, taps)}
+    layouts = {"data_layout": "NCHW8c", "kernel_layout": "OIHW8i8o", "out_layout": "NCHW8c"}
+    conv = call_op("nn.contrib_conv2d_NCHWc", x, w, **attributes, **layouts)
+    group = function(call_op("nn.relu", conv + b), [x, w, b])
+    machine = MachineModel(vector_bytes=32, vector_registers=16, l1_bytes=8192)
+    assert "alloc sums" in str(lower(group, "conv", machine))
+    (result,) = run(group, arrays, machine)
+    expected = np.maximum(conv.op.reference(*arrays[:2]) + arrays[2], 0)  # type: ignore[union-attr]
+    np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-4)

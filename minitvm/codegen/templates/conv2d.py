@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
@@ -11,9 +13,10 @@ from minitvm.codegen.nests import unflatten
 from minitvm.codegen.problem import TEMPLATES, Config, Declined, Problem
 from minitvm.codegen.rewrite import redirect
 from minitvm.codegen.templates.pad import after_padding, padded
-from minitvm.codegen.templates.tile import Step, Tile, accumulate, block_groups, choose_tile
+from minitvm.codegen.templates.tile import Step, Tile, accumulate, block_groups, choose_tile, divisor_at_most
 from minitvm.codegen.templates.window import Axis
 from minitvm.ir.loop import (
+    Alloc,
     Buffer,
     Const,
     Kernel,
@@ -21,7 +24,9 @@ from minitvm.ir.loop import (
     LoopKind,
     Stmt,
     Store,
+    const,
     loop,
+    nest,
     seq,
 )
 from minitvm.target import MachineModel
@@ -43,9 +48,12 @@ def conv2d_nchwc(problem: Problem, machine: MachineModel, config: Config) -> Ker
     source, fill, y, x = _window(problem, data)
     shape = ConvLoops(source, weight, out, y, x, problem.op.attributes()["groups"])
     weight_bytes = math.prod(weight.shape) * np.dtype(weight.dtype).itemsize
-    tile = config.get("tile") or choose_tile(
-        shape.columns, shape.blocks_of_group, machine, weight_bytes // out.shape[1]
-    )
+    block_bytes = weight_bytes // out.shape[1]
+    tile = config.get("tile") or choose_tile(shape.columns, shape.blocks_of_group, machine)
+    if shape.sums_fit(tile, machine) and block_bytes * tile.blocks > machine.l1_bytes:
+        body = shape.nest_by_inputs(tile, machine)
+        return Kernel(problem.op.name, (data, weight, out), after_padding(source, fill, body))
+    tile = config.get("tile") or choose_tile(shape.columns, shape.blocks_of_group, machine, block_bytes)
     weights_fit = weight_bytes <= machine.l2_bytes // 2
     body = shape.nest(tile, config.get("rows_inside", not weights_fit))
     return Kernel(problem.op.name, (data, weight, out), after_padding(source, fill, body))
@@ -102,6 +110,15 @@ def _window(problem: Problem, data: Buffer) -> tuple[Buffer, Stmt | None, Axis, 
     return source, fill, y, x
 
 
+@dataclass(frozen=True)
+class Part:
+    """Some blocks of input channels, and the sums that their products are added to: (row, column, block, lane)."""
+
+    first: LoopExpr
+    count: int
+    sums: Buffer
+
+
 class ConvLoops:
     """The loops of one convolution; a pointwise one sees its image as a single row."""
 
@@ -131,29 +148,84 @@ class ConvLoops:
 
         return loop(math.prod(order), work, LoopKind.PARALLEL, name="work")
 
+    def sums_fit(self, tile: Tile, machine: MachineModel) -> bool:
+        """True where a small image's sums stay in the first-level cache, and there is work for every thread."""
+        sums = self.rows * self.columns * tile.blocks * self.lanes * np.dtype(self.out.dtype).itemsize
+        return sums <= machine.l1_bytes // 4 and self.batch * self.out_blocks // tile.blocks >= 4 * machine.threads
+
+    def nest_by_inputs(self, tile: Tile, machine: MachineModel) -> Stmt:
+        """Over a few input channels at a time, whose weights stay in the first-level cache for the whole image."""
+        found = block_groups(self.blocks_of_group, tile.blocks)
+        return seq(*(self._sets_by_inputs(begin, sets, Tile(tile.columns, b), machine) for begin, sets, b in found))
+
+    def _sets_by_inputs(self, begin: int, sets: int, tile: Tile, machine: MachineModel) -> Stmt:
+        groups = self.out_blocks // self.blocks_of_group
+        _, inputs, kh, kw, inner, _ = self.weight.shape
+        step_bytes = kh * kw * inner * tile.blocks * self.lanes * np.dtype(self.out.dtype).itemsize
+        count = divisor_at_most(inputs, max(1, machine.l1_bytes // 2 // step_bytes))
+        sums = Buffer("sums", (self.rows, self.columns, tile.blocks, self.lanes), self.out.dtype, "local")
+
+        def work(flat: LoopExpr) -> Stmt:
+            n, chosen = unflatten(flat, (self.batch, groups * sets))
+            block = chosen // sets * self.blocks_of_group + chosen % sets * tile.blocks + begin
+
+            def some(q: LoopExpr) -> Stmt:
+                part = Part(q * count, count, sums)
+                return loop(self.rows, lambda row: self._row(n, block, row, self.columns, tile, part), name="row")
+
+            def result(row: LoopExpr, t: LoopExpr, b: LoopExpr, lane: LoopExpr) -> Stmt:
+                return Store(self.out, (n, block + b, *self._position(row, t), lane), sums[row, t, b, lane])
+
+            zero = self._everywhere(sums, lambda *i: Store(sums, i, const(0, sums.dtype)))
+            return Alloc(sums, seq(zero, loop(inputs // count, some, name="part"), self._everywhere(sums, result)))
+
+        return loop(self.batch * groups * sets, work, LoopKind.PARALLEL, name="work")
+
+    def _everywhere(self, sums: Buffer, body: Callable[..., Stmt]) -> Stmt:
+        """Every element of the sums, channels in lanes."""
+        rows, columns, blocks, lanes = sums.shape
+
+        def lane_loop(row: LoopExpr, t: LoopExpr, b: LoopExpr) -> Stmt:
+            return loop(lanes, lambda lane: body(row, t, b, lane), LoopKind.VECTORIZED, name="lane")
+
+        return nest((rows, columns, blocks), lane_loop)
+
     def _chunks(self, tile: Tile) -> int:
         """A single row is cut into equal chunks of a few tiles, to be divided among threads."""
         most = max(1, self.columns // (2 * tile.columns)) if self.flat else 1
         return next(d for d in range(most, 0, -1) if self.columns % d == 0)
 
-    def _row(self, n: LoopExpr, block: LoopExpr, row: LoopExpr, width: int, tile: Tile) -> Stmt:
+    def _row(
+        self, n: LoopExpr, block: LoopExpr, row: LoopExpr, width: int, tile: Tile, part: Part | None = None
+    ) -> Stmt:
+        blocks = tile.blocks
         if self.flat:
             line = Axis(width, width, 1, 1, 1, 0)
             return line.over_tiles(
                 tile.columns,
-                lambda start, size: self._tile(n, block, Const(0), row * width + start, size, tile.blocks, None),
+                lambda start, size: self._tile(n, block, Const(0), row * width + start, size, blocks, None, part),
                 _no_edge,
             )
         return self.x.over_tiles(
             tile.columns,
-            lambda start, size: self._tile(n, block, row, start, size, tile.blocks, None),
-            lambda start, size: self._tile(n, block, row, Const(start), size, tile.blocks, start),
+            lambda start, size: self._tile(n, block, row, start, size, blocks, None, part),
+            lambda start, size: self._tile(n, block, row, Const(start), size, blocks, start, part),
         )
 
     def _tile(
-        self, n: LoopExpr, block: LoopExpr, row: LoopExpr, column: LoopExpr, size: int, blocks: int, edge: int | None
+        self,
+        n: LoopExpr,
+        block: LoopExpr,
+        row: LoopExpr,
+        column: LoopExpr,
+        size: int,
+        blocks: int,
+        edge: int | None,
+        part: Part | None,
     ) -> Stmt:
-        """One register tile.  ``edge`` is its constant first column where some taps are outside the image."""
+        """One register tile.  ``edge`` is its constant first column where some taps are outside the image;
+        ``part`` the input channels to add to sums kept in memory, all of them into the result by default."""
+        first, count = (Const(0), self.weight.shape[1]) if part is None else (part.first, part.count)
 
         def reduction(step: Step) -> Stmt:
             def tap(i: LoopExpr, y: LoopExpr, x: LoopExpr | int, columns: range) -> Stmt:
@@ -174,12 +246,15 @@ class ConvLoops:
                     return loop(self.x.taps, lambda x: tap(i, y, x, range(size)), name="kw")
                 return seq(*(tap(i, y, x, self.x.columns_inside(edge, size, x)) for x in range(self.x.taps)))
 
-            return loop(self.weight.shape[1], lambda i: self.y.valid_taps(row, lambda y: taps(i, y)), name="ci")
+            return loop(count, lambda i: self.y.valid_taps(row, lambda y: taps(first + i, y)), name="ci")
 
         def finish(t: LoopExpr, b: LoopExpr, lane: LoopExpr, value: LoopExpr) -> Stmt:
+            if part is not None:
+                return Store(part.sums, (row, column + t, b, lane), value)
             return Store(self.out, (n, block + b, *self._position(row, column + t), lane), value)
 
-        return accumulate(size, blocks, self.lanes, self.out.dtype, reduction, finish)
+        start = None if part is None else lambda t, b, lane: part.sums[row, column + t, b, lane]
+        return accumulate(size, blocks, self.lanes, self.out.dtype, reduction, finish, start=start)
 
     def _position(self, row: LoopExpr, column: LoopExpr) -> tuple[LoopExpr, LoopExpr]:
         return (column // self.width, column % self.width) if self.flat else (row, column)

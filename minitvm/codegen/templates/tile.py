@@ -100,9 +100,11 @@ def accumulate(
     reduction: Callable[[Step], Stmt],
     finish: Callable[[LoopExpr, LoopExpr, LoopExpr, LoopExpr], Stmt],
     last_width: int | None = None,
+    start: Callable[[LoopExpr, LoopExpr, LoopExpr], LoopExpr] | None = None,
 ) -> Stmt:
     """Zero a tile of accumulators, run ``reduction(step)``, then ``finish(column, block, lane, value)`` each.
 
+    ``start(column, block, lane)``: what to begin with instead of zero.
     ``last_width``: how many lanes of the last block are results (all of them by default).
     """
     acc = Buffer("acc", (size, blocks, lanes), dtype, "local")
@@ -117,12 +119,15 @@ def accumulate(
     def done(c: LoopExpr, b: LoopExpr, lane: LoopExpr) -> Stmt:
         return finish(c, b, lane, acc[c, b, lane])
 
-    zero = _each(everything, range(blocks), lanes, lambda c, b, lane: Store(acc, (c, b, lane), const(0, dtype)))
+    def begin(c: LoopExpr, b: LoopExpr, lane: LoopExpr) -> Stmt:
+        return Store(acc, (c, b, lane), const(0, dtype) if start is None else start(c, b, lane))
+
+    first = _each(everything, range(blocks), lanes, begin)
     whole = blocks if last_width in (None, lanes) else blocks - 1
     stores = [_each(everything, range(whole), lanes, done)] if whole else []
     if whole < blocks:
         stores.append(_each(everything, range(whole, blocks), last_width or lanes, done))
-    return Alloc(acc, seq(zero, reduction(step), *stores))
+    return Alloc(acc, seq(first, reduction(step), *stores))
 
 
 def _each(columns: range, blocks: range, width: int, body: Callable[[LoopExpr, LoopExpr, LoopExpr], Stmt]) -> Stmt:
