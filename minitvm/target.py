@@ -40,19 +40,22 @@ class Target:
         """Parse a target string; :class:`TargetError` names what is unknown and what is close to it."""
         if isinstance(text, Target):
             return text
-        words = shlex.split(str(text))
+        words = _words(str(text))
         kind = words[0] if words else ""
         if kind not in OPTIONS:
             raise TargetError(f"unknown target {str(text)!r}", hint=_closest(kind, list(OPTIONS), "targets"))
         options: dict[str, str] = {}
         for word in words[1:]:
-            name, equals, value = word.lstrip("-").partition("=")
+            name, _, value = word.lstrip("-").partition("=")
             if name not in OPTIONS[kind]:
                 raise TargetError(
                     f"unknown option {word!r} of target {kind!r}", hint=_closest(name, list(OPTIONS[kind]), "options")
                 )
-            if not equals:
+            if not value:
                 raise TargetError(f"option -{name} of target {kind!r} has no value", hint=f"write -{name}=VALUE")
+            if name in options:
+                given = f"-{name}={options[name]} and -{name}={value}"
+                raise TargetError(f"option -{name} of target {kind!r} is given twice", hint=f"keep one of {given}")
             options[name] = value
         return Target(kind, options)
 
@@ -76,6 +79,15 @@ class MachineModel:
         """Elements of ``dtype`` in one vector register."""
         bits = 8 if dtype == "bool" else int("".join(c for c in dtype if c.isdigit()))
         return max(1, self.vector_bytes * 8 // bits)
+
+
+def _words(text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise TargetError(
+            f"target {text!r} cannot be read: {error}", hint='write it as "llvm -mcpu=NAME -mattr=+FEATURE"'
+        ) from error
 
 
 def _closest(word: str, known: list[str], what: str) -> str:

@@ -84,11 +84,20 @@ def from_onnx(
     InputError
         where ``shape_dict`` or ``dtype_dict`` do not fit the model.
     """
+    shapes, dtypes = _dictionary("shape_dict", shape_dict), _dictionary("dtype_dict", dtype_dict)
     loaded = load_model(model)
     check_names(loaded.proto.graph)
     importer = Importer(loaded, opsets_of(loaded.proto), freeze_params)
     check_supported(loaded.proto.graph, importer.supports)
-    return importer.run(dict(shape_dict or {}), dict(dtype_dict or {}))
+    return importer.run(shapes, dtypes)
+
+
+def _dictionary(option: str, given: Any) -> dict[str, Any]:
+    if given is None or isinstance(given, Mapping):
+        return dict(given or {})
+    raise InputError(
+        f"{option} is a {type(given).__name__}, not a dictionary", hint=f"{option}={{name of an input: ...}}"
+    )
 
 
 class Scope:
@@ -276,10 +285,9 @@ def _input_shape(value: ValueDescription, shape: Any) -> tuple[Dim, ...]:
     declared = value.shape
     if shape is None:
         return _declared_shape(value)
-    try:
-        given = tuple(shape)
-    except TypeError as error:
-        raise InputError(f"shape_dict gives input {value.name!r} {shape!r}, which is no shape") from error
+    if not isinstance(shape, (Sequence, np.ndarray)) or isinstance(shape, (str, bytes)):
+        raise InputError(f"shape_dict gives input {value.name!r} {shape!r}, which is no shape")
+    given = tuple(shape)
     if value.has_rank and len(given) != len(declared):
         raise InputError(
             f"shape_dict gives input {value.name!r} {len(given)} dimensions; it has {len(declared)}: {_text(declared)}"

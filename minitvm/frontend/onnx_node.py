@@ -35,11 +35,15 @@ def label_of(node: onnx.NodeProto) -> str:
     return node.name or f"{node.op_type}_{next(filter(None, node.output), '')}"
 
 
+_LARGEST_VERSION = 2**31 - 1
+"""What ``onnx.defs`` takes; the file's field is wider."""
+
+
 @lru_cache(maxsize=4096)
 def schema_of(op_type: str, opset: int, domain: str) -> Any:
     """The operator's ``onnx.defs.OpSchema`` at that opset; ``None`` where ONNX does not define it."""
     newest = onnx.defs.onnx_opset_version()
-    version = min(opset, newest) if domain == "" else opset
+    version = min(opset, newest if domain == "" else _LARGEST_VERSION)
     try:
         return onnx.defs.get_schema(op_type, version, domain)
     except onnx.defs.SchemaError:

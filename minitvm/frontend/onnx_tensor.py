@@ -142,6 +142,8 @@ def split(node: OnnxNode) -> list[Expr]:
     sizes = node.ints(1, "split")
     if sizes is None:
         count, extent = node.attr("num_outputs") or len(node.proto.output), x.shape[axis]
+        if not 0 < count <= max(extent, len(node.proto.output)):
+            raise node.fail(f"dimension {axis} of {x.tensor_type} cannot be split into {count} parts")
         part = -(-extent // count)
         sizes = tuple(min(part, max(extent - n * part, 0)) for n in range(count))
     if sum(sizes) != dims(x)[axis] and dims(x)[axis] is not None:

@@ -6,6 +6,7 @@ Tensor arguments come first, by position or by the name that ``infer`` gives the
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -18,13 +19,15 @@ import minitvm.ir.ops  # noqa: F401  (registers the operators)
 from minitvm.errors import TypeInferenceError
 from minitvm.ir.expr import Call, Constant, Expr, Function, Span, Tuple, Var
 from minitvm.ir.op import OPS, Op, signature
-from minitvm.ir.types import TensorType, Type
+from minitvm.ir.types import DTYPES, TensorType, Type
 from minitvm.ir.visitor import free_vars
 
 
 def var(name: str, type_: Type | None = None, shape: Sequence[int | None] | None = None, dtype: str = "float32") -> Var:
     """A variable: ``var("x", TensorType((1, 3)))``, ``var("x", shape=(1, 3))``, or without a type."""
     if type_ is None and shape is not None:
+        if not isinstance(shape, (Sequence, np.ndarray)):
+            raise TypeInferenceError(f"variable %{name}: {shape!r} is no shape", hint="a shape is a tuple: (1, 3)")
         type_ = TensorType(tuple(shape), dtype)
     return Var(name, type_)
 
@@ -34,6 +37,10 @@ def const(value: Any, dtype: str | None = None, name: str | None = None) -> Cons
     if dtype is None and not isinstance(value, (np.ndarray, np.generic)):
         array = np.asarray(value)
         dtype = {"f": "float32", "i": "int32"}.get(array.dtype.kind, array.dtype.name)
+        if dtype not in DTYPES:
+            raise TypeInferenceError(
+                f"a {type(value).__name__} is no tensor", hint="constants are numbers, booleans and arrays of them"
+            )
     return Constant(np.asarray(value, dtype), name)
 
 
@@ -89,10 +96,31 @@ def _with_attributes(op: type[Op], keywords: dict[str, Any]) -> Op:
     if missing:
         raise TypeInferenceError(f"{op.name}: attribute {missing[0]!r} is missing", hint=usage)
     try:
-        return op(**keywords)
+        return _checked(op(**keywords))
     except (TypeError, ValueError) as error:
         given = ", ".join(f"{k}={v!r}" for k, v in keywords.items())
         raise TypeInferenceError(f"{op.name}: cannot use the attributes {given}: {error}", hint=usage) from error
+
+
+_KINDS: dict[str, tuple[tuple[type, ...], str]] = {
+    "int": ((int, np.integer), "a whole number"),
+    "float": ((int, float, np.integer, np.floating), "a number"),
+    "bool": ((int, np.bool_), "True or False"),
+    "str": ((str,), "text"),
+    "tuple[int, ...]": ((tuple,), "whole numbers"),
+}
+"""What an attribute may be, by its annotation; other annotations are the operator's own business."""
+
+
+def _checked(op: Op) -> Op:
+    """``op``, where its attributes are of the kinds that their annotations say; else ``TypeError``."""
+    for attribute in dataclasses.fields(op):  # type: ignore[arg-type]
+        declared = str(attribute.type)
+        kind, value = _KINDS.get(declared.removesuffix(" | None")), getattr(op, attribute.name)
+        if kind is None or isinstance(value, kind[0]) or (value is None and declared.endswith(" | None")):
+            continue
+        raise TypeError(f"{attribute.name} is a {type(value).__name__}, not {kind[1]}")
+    return op
 
 
 def _builder_of(op: type[Op]) -> Callable[..., Call]:

@@ -59,6 +59,8 @@ class Layout:
     text: str
 
     def __new__(cls, text: str | None = None) -> Layout:
+        if not isinstance(text, (str, type(None))):
+            raise _malformed(text, 'layouts are text, such as "NCHW"')
         made = _KNOWN.get(text or "") or super().__new__(cls)
         return made if text is None else _KNOWN.setdefault(text, made)
 

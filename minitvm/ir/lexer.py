@@ -47,6 +47,8 @@ class Token:
 
 def tokenize(text: str) -> list[Token]:
     """The tokens of ``text``, closed by one of kind ``end``; :class:`ParseError` at what is none."""
+    if not isinstance(text, str):
+        raise ParseError(f"a module is text, not {type(text).__name__}")
     tokens = []
     position = 0
     while position < len(text):

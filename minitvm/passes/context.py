@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextvars import ContextVar, Token
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -58,7 +58,7 @@ class PassContext:
         self.required_pass = _checked_names("required_pass", required_pass)
         self.disabled_pass = _checked_names("disabled_pass", disabled_pass)
         self.config: Mapping[str, Any] = MappingProxyType(_checked_config(config or {}))
-        self._instruments: tuple[PassInstrument, ...] = tuple(instruments or ())
+        self._instruments: tuple[PassInstrument, ...] = _checked_instruments(instruments)
         self._tokens: list[Token[PassContext | None]] = []
 
     @staticmethod
@@ -137,6 +137,8 @@ def _checked_level(level: int) -> int:
 
 
 def _checked_names(argument: str, names: Sequence[str] | None) -> tuple[str, ...]:
+    if not isinstance(names, (Iterable, type(None))):
+        raise PassError(f"{argument} is {names!r}, not a list of passes' names")
     found = (names,) if isinstance(names, str) else tuple(names or ())
     for name in found:
         if name not in KNOWN_PASSES:
@@ -144,7 +146,20 @@ def _checked_names(argument: str, names: Sequence[str] | None) -> tuple[str, ...
     return found
 
 
+def _checked_instruments(given: Any) -> tuple[PassInstrument, ...]:
+    found = tuple(given or ()) if isinstance(given, (Iterable, type(None))) else (given,)
+    for instrument in found:
+        if not isinstance(instrument, PassInstrument):
+            raise ConfigError(
+                f"instruments hold a {type(instrument).__name__}, which is no PassInstrument",
+                hint="instruments=[minitvm.passes.PassTiming()]",
+            )
+    return found
+
+
 def _checked_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    if not isinstance(config, Mapping):
+        raise ConfigError(f"config is a {type(config).__name__}, not a dictionary of options")
     for name, value in config.items():
         if name not in CONFIG_KEYS:
             raise ConfigError(f"there is no option {name!r}", hint=closest(name, sorted(CONFIG_KEYS)))

@@ -104,9 +104,14 @@ class ConvertLayout(ModulePass, opt_level=3, required=("InferType", "Canonicaliz
     """The operators named in ``desired`` in its layouts: ``ConvertLayout({"nn.conv2d": ["NHWC", "default"]})``."""
 
     def __init__(self, desired: Desired) -> None:
-        self.desired = {name: tuple(layouts) for name, layouts in desired.items()}
+        if not isinstance(desired, Mapping):
+            raise PassError(
+                f"ConvertLayout: {desired!r} is no dictionary of lists of layouts",
+                hint='ConvertLayout({"nn.conv2d": ["NHWC", "default"]})',
+            )
         for name, layouts in desired.items():
             check_desired(name, layouts)
+        self.desired = {name: tuple(layouts) for name, layouts in desired.items()}
         self.notes: list[LayoutNote] = []
 
     def transform_module(self, module: Module, context: PassContext) -> Module:

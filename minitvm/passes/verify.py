@@ -73,8 +73,8 @@ def compare_numbers(before: Module, after: Module, what: str, rtol: float = RTOL
 
     The error names the output and the first call that the second module computes and the first one does not: the
     earliest whose operands all have values that occur in the first module.
-    Modules whose inputs are untyped, unknown in shape or very large are not compared, nor those that cannot be
-    evaluated before.
+    Modules whose inputs are untyped, unknown in shape or very large are not compared, nor those that raise on such
+    inputs before ``what``: a branch that the model's real inputs never take, for example.
     """
     if not all(_has_reference(c) for c in calls(before.main)):
         return
@@ -85,9 +85,17 @@ def compare_numbers(before: Module, after: Module, what: str, rtol: float = RTOL
 
 
 def _compare_on(before: Module, after: Module, inputs: list[Any], what: str, rtol: float) -> None:
-    expected = flatten(evaluate(before, *inputs))
     given = _arguments_for(before.main, after.main, inputs, what)
-    found = flatten(evaluate(after, *given))
+    try:
+        expected = flatten(evaluate(before, *inputs))
+    except MiniTVMError:
+        return
+    try:
+        found = flatten(evaluate(after, *given))
+    except MiniTVMError as error:
+        raise PassError(
+            f"{what} made a module that fails where the one before did not: {error.message}", where=error.where
+        ) from error
     if len(expected) != len(found):
         raise PassError(f"{what} changed the number of results from {len(expected)} to {len(found)}")
     for position, (want, have) in enumerate(zip(expected, found, strict=True)):

@@ -25,6 +25,7 @@ from typing import Any, TypeAlias
 
 from minitvm import config
 from minitvm.errors import LibraryError
+from minitvm.runtime.archive_check import contradiction
 from minitvm.runtime.control import HostFunction
 from minitvm.runtime.cpu_tag import CpuTag, check_cpu
 from minitvm.runtime.graph import from_json, to_json
@@ -35,12 +36,16 @@ from minitvm.runtime.param_dict import load_arrays, save_param_dict
 
 FORMAT = "minitvm-library"
 FORMAT_VERSION = 1
+_AGAIN = "copy the file again, or compile the model again"
 
 # --- writing --------------------------------------------------------------------------------------------------
 
 
 def write(contents: Contents, path: pathlib.Path) -> None:
     """Write the file, atomically: the path holds the old file or the whole new one."""
+    if path.exists() and not path.is_file():
+        what = "a folder" if path.is_dir() else "not an ordinary file"
+        raise LibraryError(f"the library cannot be written to {path}: it is {what}", hint="give the path of a file")
     data = to_bytes(contents)
     temporary = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
@@ -121,10 +126,19 @@ def from_bytes(data: Data, name: str) -> Contents:
     """As :func:`read`; what is kept of ``data`` is copied."""
     members = _unzip(data, name)
     manifest = _checked_manifest(members.pop("manifest.json", None), name)
-    _check_members(manifest["members"], members, name)
-    cpu = CpuTag(manifest["cpu"]["triple"], manifest["cpu"]["name"], tuple(manifest["cpu"]["features"]))
-    check_cpu(cpu, name)
-    return _assemble(manifest, members, cpu, name)
+    try:
+        _check_members(manifest["members"], members, name)
+        cpu = CpuTag(manifest["cpu"]["triple"], manifest["cpu"]["name"], tuple(manifest["cpu"]["features"]))
+        check_cpu(cpu, name)
+        contents = _assemble(manifest, members, cpu, name)
+        found = contradiction(contents)
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+        raise LibraryError(
+            f"{name} is altered: its parts do not fit together: {type(error).__name__}: {error}", hint=_AGAIN
+        ) from error
+    if found is not None:
+        raise LibraryError(f"{name} is altered: {found}", hint=_AGAIN)
+    return contents
 
 
 def _unzip(data: Data, name: str) -> dict[str, Data]:
@@ -142,9 +156,7 @@ def _unzip(data: Data, name: str) -> dict[str, Data]:
                 raise zipfile.BadZipFile("wrong checksum of manifest.json")
             return members
     except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError, ValueError, struct.error) as error:
-        raise LibraryError(
-            f"{name} is truncated or altered: {error}", hint="copy the file again, or compile the model again"
-        ) from error
+        raise LibraryError(f"{name} is truncated or altered: {error}", hint=_AGAIN) from error
 
 
 def _member(data: Data, info: zipfile.ZipInfo) -> Data:
@@ -206,16 +218,15 @@ def _checked_manifest(text: Data | None, name: str) -> dict[str, Any]:
 
 
 def _check_members(expected: Mapping[str, Any], members: Mapping[str, Data], name: str) -> None:
-    hint = "copy the file again, or compile the model again"
     for member in sorted(set(expected) ^ set(members)):
         state = "is missing from" if member in expected else "does not belong in"
-        raise LibraryError(f"{name} is altered: {member} {state} it", hint=hint)
+        raise LibraryError(f"{name} is altered: {member} {state} it", hint=_AGAIN)
     for member, data in members.items():
         want = expected[member]
         if len(data) != want["bytes"]:
-            raise LibraryError(f"{name} is altered: {member} has {len(data)} bytes, not {want['bytes']}", hint=hint)
+            raise LibraryError(f"{name} is altered: {member} has {len(data)} bytes, not {want['bytes']}", hint=_AGAIN)
         if hashlib.sha256(data).hexdigest() != want["sha256"]:
-            raise LibraryError(f"{name} is altered: the contents of {member} do not match their hash", hint=hint)
+            raise LibraryError(f"{name} is altered: the contents of {member} do not match their hash", hint=_AGAIN)
 
 
 def _assemble(manifest: dict[str, Any], members: dict[str, Data], cpu: CpuTag, name: str) -> Contents:

@@ -9,6 +9,9 @@ from dataclasses import dataclass
 
 from minitvm.errors import ConfigError
 
+MOST_MS = 24 * 3600 * 1000
+"""The longest time asked of one figure: a day."""
+
 
 @dataclass(frozen=True)
 class BenchmarkResult:
@@ -49,8 +52,10 @@ def measure(run: Callable[[], object], repeat: int = 5, number: int = 5, min_rep
     One run before the first figure is discarded.
     """
     for name, value in (("repeat", repeat), ("number", number)):
-        if value < 1:
-            raise ConfigError(f"{name} is {value}, but at least 1 run is needed")
+        if not isinstance(value, int) or value < 1:
+            raise ConfigError(f"{name} is {value!r}, but at least 1 run is needed")
+    if not isinstance(min_repeat_ms, (int, float)) or not 0 <= min_repeat_ms <= MOST_MS:
+        raise ConfigError(f"min_repeat_ms is {min_repeat_ms!r}, not a number of milliseconds from 0 to {MOST_MS:,}")
     run()
     return BenchmarkResult([_one(run, number, min_repeat_ms / 1e3) for _ in range(repeat)])
 

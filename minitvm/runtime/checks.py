@@ -42,13 +42,22 @@ def as_array(name: str, value: Any, dtype: str) -> np.ndarray:
         return np.asarray(value)
     if isinstance(value, NDArray) or hasattr(value, "__array__"):
         return np.asarray(value)
+    if value is None:
+        raise InputError(f"input {name!r} is None", hint=f"give an array of {dtype}")
     try:
-        return np.asarray(value, dtype)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise InputError(
-            f"input {name!r} is a {type(value).__name__} that is no array of {dtype}: {error}",
-            hint="give a numpy array",
-        ) from error
+        found = np.asarray(value)
+        array = found.astype(dtype) if found.dtype.kind in "biuf" else np.asarray(value, dtype)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise _no_array(name, value, dtype, str(error)) from error
+    if found.dtype.kind not in "biuf" or (array.dtype.kind != "f" and not np.array_equal(array, found)):
+        raise _no_array(name, value, dtype, "not all of its values are numbers of that kind")
+    return array
+
+
+def _no_array(name: str, value: Any, dtype: str, why: str) -> InputError:
+    return InputError(
+        f"input {name!r} is a {type(value).__name__} that is no array of {dtype}: {why}", hint="give a numpy array"
+    )
 
 
 @cache

@@ -94,7 +94,9 @@ class GraphModuleDebug(GraphModule):
             self.set_input(**inputs)
         self._require_inputs()
         origin = time.perf_counter()
+        self.instance.has_run = False
         self.records = [self._run_one(i, number, origin) for i in self._run_node]
+        self.instance.has_run = True
         return self.records
 
     def _run_one(self, index: int, number: int, origin: float) -> NodeRecord:

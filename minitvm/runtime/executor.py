@@ -27,6 +27,11 @@ class GraphModule:
     """
 
     def __init__(self, instance: Instance) -> None:
+        if not isinstance(instance, Instance):
+            raise ConfigError(
+                f"a GraphModule is made of what a library creates, not of a {type(instance).__name__}",
+                hint='GraphModule(library["default"](minitvm.cpu()))',
+            )
         self.instance = instance
         self._graph = instance.graph
         self._heads = instance.graph.heads
@@ -40,6 +45,8 @@ class GraphModule:
         dtype, rank or shape; nothing is set then.
         """
         given = dict(params)
+        if key is None and value is not None:
+            raise InputError("an array without the name of its input", hint="set_input(name, array)")
         if key is not None:
             given[self._name_of(key)] = value
         checked = {name: self._check(name, array) for name, array in given.items()}
@@ -123,6 +130,10 @@ class GraphModule:
         value = self._output(index)
         if out is None:
             return NDArray(value.copy(), self.instance.device)
+        if not isinstance(out, (NDArray, np.ndarray)):
+            raise InputError(
+                f"the result cannot be copied into a {type(out).__name__}", hint="give an array, or none for a new one"
+            )
         target = out if isinstance(out, NDArray) else NDArray(out)
         if target.dtype != value.dtype.name or target.shape != value.shape:
             raise InputError(
@@ -133,8 +144,10 @@ class GraphModule:
         return target.copyfrom(value)
 
     def _output(self, index: int) -> np.ndarray:
-        if not 0 <= index < len(self._heads):
-            raise InputError(f"the model has no output number {index}", hint=f"it has {len(self._heads)}")
+        if not isinstance(index, (int, np.integer)) or not 0 <= index < len(self._heads):
+            raise InputError(f"the model has no output number {index!r}", hint=f"it has {len(self._heads)}")
+        if not self.instance.has_run:
+            raise InputError(f"output {index} has no value: the model has not run", hint="call run() first")
         return self.instance.value(self._heads[index])
 
     def outputs(self) -> list[np.ndarray]:
@@ -177,10 +190,10 @@ class GraphModule:
         return self
 
 
-def _same_graph(one: str, other: str) -> bool:
+def _same_graph(one: str | bytes, other: str) -> bool:
     try:
         return bool(json.loads(one) == json.loads(other))
-    except ValueError:
+    except (ValueError, TypeError, RecursionError):
         return False
 
 
@@ -189,8 +202,7 @@ def create(graph_json: str | bytes, lib: Library, device: Device) -> GraphModule
 
     Raises :class:`LibraryError` where ``graph_json`` is not the graph that ``lib`` was built from.
     """
-    text = graph_json.decode() if isinstance(graph_json, bytes) else graph_json
-    if not _same_graph(text, lib.graph_json):
+    if not _same_graph(graph_json, lib.graph_json):
         raise LibraryError(
             "the graph JSON is not the one that the library was built from",
             hint="save lib.graph_json and the library together",

@@ -285,7 +285,7 @@ def from_json(text: str) -> tuple[Graph, list[int], int]:
         nodes = [_node_of(n, types[rows[i] : rows[i + 1]]) for i, n in enumerate(found["nodes"])]
         graph = Graph(tuple(nodes), tuple((n, i) for n, i, *_ in found["heads"]))
         return graph, list(attrs["storage_offset"]), int(attrs["arena_bytes"])
-    except (ValueError, KeyError, TypeError, IndexError) as error:
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
         raise LibraryError(
             f"this is not a graph JSON of minitvm: {type(error).__name__}: {error}",
             hint="pass lib.graph_json, or the text it was saved as",

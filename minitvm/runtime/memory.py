@@ -11,8 +11,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from minitvm.errors import CompilerError
 from minitvm.runtime.graph import NOP, Graph
 from minitvm.runtime.ndarray import ALIGNMENT
+
+MOST_BYTES = 1 << 62
+"""Offsets are 64-bit integers."""
 
 
 @dataclass(frozen=True)
@@ -132,6 +136,12 @@ def plan_memory(graph: Graph, workspaces: Mapping[int, int] | None = None) -> Pl
                 requests.append(Request(_round_up(max(1, types[entry].nbytes)), step, last[entry]))
     scratch = {node: nbytes for node, nbytes in (workspaces or {}).items() if nbytes}
     requests += [Request(_round_up(nbytes), node, node) for node, nbytes in scratch.items()]
+    naive = sum(r.nbytes for r in requests)
+    if naive > MOST_BYTES:
+        raise CompilerError(
+            f"the values of this graph take {naive:,} bytes, more than can be addressed",
+            hint="compile the model for smaller inputs",
+        )
     placed = pack(requests)
     where = dict(zip(placing, placed, strict=False))
     offsets = tuple(where.get(owner[entry], -1) for entry in range(graph.entries))
@@ -141,7 +151,7 @@ def plan_memory(graph: Graph, workspaces: Mapping[int, int] | None = None) -> Pl
         workspaces=dict(zip(scratch, placed[len(placing) :], strict=True)),
         nbytes=max((at + r.nbytes for at, r in zip(placed, requests, strict=True)), default=0),
         lower_bound=lower_bound(requests),
-        naive=sum(r.nbytes for r in requests),
+        naive=naive,
     )
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from minitvm.errors import InputError, TargetError
+from minitvm.ir.types import TensorType
 from minitvm.target import Target
 
 ALIGNMENT = 64
@@ -66,7 +67,13 @@ def aligned_empty(shape: Sequence[int], dtype: Any) -> np.ndarray:
     """A new row-major array whose first element lies on a 64-byte boundary; contents undefined."""
     kind = np.dtype(dtype)
     nbytes = math.prod(shape) * kind.itemsize
-    memory = np.empty(nbytes + ALIGNMENT, np.uint8)
+    try:
+        memory = np.empty(nbytes + ALIGNMENT, np.uint8)
+    except (MemoryError, ValueError) as error:
+        raise InputError(
+            f"{nbytes:,} bytes of memory cannot be had, for {kind.name} of shape {tuple(shape)}",
+            hint="run the model on smaller inputs",
+        ) from error
     start = -memory.ctypes.data % ALIGNMENT
     found: np.ndarray = memory[start : start + nbytes].view(kind).reshape(tuple(shape))
     return found
@@ -111,6 +118,8 @@ class NDArray:
     def copyfrom(self, source: Any) -> NDArray:
         """Overwrite with ``source``, an array of the same shape; :class:`InputError` otherwise."""
         value = np.asarray(source)
+        if not self._data.flags.writeable:
+            raise InputError("the array to copy into is read-only", hint="minitvm.nd.empty(shape, dtype) makes one")
         if value.shape != self.shape:
             raise InputError(
                 f"cannot copy an array of shape {value.shape} into one of shape {self.shape}",
@@ -123,6 +132,8 @@ class NDArray:
         """Copy into ``target``, or into a new array on the device ``target``."""
         if isinstance(target, Device):
             return NDArray(self.numpy(), target)
+        if not isinstance(target, NDArray):
+            raise InputError(f"cannot copy into a {type(target).__name__}", hint="give an NDArray, or a device")
         return target.copyfrom(self._data)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
@@ -151,4 +162,5 @@ def array(value: Any, where: Device | None = None) -> NDArray:
 
 def empty(shape: int | Sequence[int], dtype: str = "float32", where: Device | None = None) -> NDArray:
     """A new array, contents undefined."""
-    return NDArray(aligned_empty((shape,) if isinstance(shape, int) else shape, dtype), where)
+    wanted = TensorType((shape,) if isinstance(shape, int) else shape, dtype)  # type: ignore[arg-type]
+    return NDArray(aligned_empty(wanted.static_shape, wanted.dtype), where)

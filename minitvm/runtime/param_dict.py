@@ -6,6 +6,7 @@ magic, u64 0, i32 device type and id, i32 rank, u8 kind, u8 bits, u16 lanes, i64
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Mapping
 from typing import Any
@@ -31,8 +32,16 @@ def _save_array(value: np.ndarray) -> list[bytes | memoryview]:
 
 
 def save_param_dict(params: Mapping[str, Any]) -> bytes:
-    """The arrays (numpy or NDArray) by name, as bytes."""
+    """The arrays (numpy or NDArray) by name, as bytes; :class:`LibraryError` for what the layout cannot hold."""
+    if not isinstance(params, Mapping):
+        raise LibraryError(f"the parameters are a {type(params).__name__}, not a dictionary of arrays by name")
     arrays = {name: np.asarray(value) for name, value in params.items()}
+    for name, array in arrays.items():
+        if not isinstance(name, str) or array.dtype.kind not in (*_KINDS, "b"):
+            raise LibraryError(
+                f"parameter {name!r} cannot be saved: it is {array.dtype.name}",
+                hint="parameters are arrays of booleans, integers or floats by name",
+            )
     parts: list[bytes | memoryview] = [struct.pack("<QQQ", _LIST_MAGIC, 0, len(arrays))]
     for name in arrays:
         text = name.encode()
@@ -45,6 +54,10 @@ def save_param_dict(params: Mapping[str, Any]) -> bytes:
 
 class _Reader:
     def __init__(self, data: bytes | memoryview) -> None:
+        if not isinstance(data, (bytes, bytearray, memoryview)):
+            raise LibraryError(
+                f"the parameters are a {type(data).__name__}, not bytes", hint="pass what save_param_dict returned"
+            )
         self.data = memoryview(data)
         self.at = 0
 
@@ -85,12 +98,19 @@ def _load_array(reader: _Reader) -> np.ndarray:
     shape = reader.unpack(f"<{rank}q")
     dtype = _dtype(kind, bits, lanes)
     (nbytes,) = reader.unpack("<q")
-    data = np.frombuffer(reader.take(nbytes), dtype.newbyteorder("<"))
-    if min(shape, default=0) < 0 or data.size != np.prod(shape, dtype=np.int64):
+    if min(shape, default=0) < 0 or nbytes != math.prod(shape) * dtype.itemsize:
         raise LibraryError(f"the parameters hold {nbytes} bytes for an array of shape {shape}, {dtype.name}")
+    data = np.frombuffer(reader.take(nbytes), dtype.newbyteorder("<"))
     array = aligned_empty(shape, dtype)
     array[...] = data.reshape(shape)
     return array
+
+
+def _name(text: bytes) -> str:
+    try:
+        return text.decode()
+    except UnicodeDecodeError as error:
+        raise LibraryError("the parameters hold a name that is not text", hint="the bytes are damaged") from error
 
 
 def load_arrays(data: bytes | memoryview) -> dict[str, np.ndarray]:
@@ -101,7 +121,7 @@ def load_arrays(data: bytes | memoryview) -> dict[str, np.ndarray]:
     names = []
     for _ in range(count):
         (length,) = reader.unpack("<Q")
-        names.append(bytes(reader.take(length)).decode())
+        names.append(_name(bytes(reader.take(length))))
     (arrays,) = reader.unpack("<Q")
     if arrays != count:
         raise LibraryError(f"the parameters hold {count} names but {arrays} arrays")

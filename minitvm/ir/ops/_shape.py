@@ -14,8 +14,12 @@ from minitvm.ir.types import Dim, Shape, TensorType, TupleType
 
 
 def as_ints(value: int | Iterable[int]) -> tuple[int, ...]:
-    """One integer or several, as a tuple of Python integers."""
-    return tuple(int(v) for v in value) if isinstance(value, Iterable) else (int(value),)
+    """One integer or several, as a tuple of Python integers; ``ValueError`` for other numbers and for text."""
+    given = tuple(value) if isinstance(value, Iterable) else (value,)
+    found = tuple(int(v) for v in given)
+    if found != given:
+        raise ValueError(f"{value!r} is not whole numbers")
+    return found
 
 
 def freeze_ints(op: Op, *attributes: str) -> None:

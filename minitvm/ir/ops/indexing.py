@@ -163,6 +163,8 @@ def _depth(op: Op, data: TensorType, indices: TensorType, batch_dims: int = 0) -
     depth = indices.shape[0] if indices.rank else None
     if depth is None:
         raise op.reject(f"the first dimension of indices must be known, found {indices}")
+    if batch_dims < 0:
+        raise op.reject(f"batch_dims is {batch_dims}; expected 0 or more")
     if depth + batch_dims > data.rank or batch_dims >= indices.rank:
         raise op.reject(f"{depth} positions and {batch_dims} batch dimensions do not fit data {data}")
     for d, (n, have) in enumerate(zip(indices.shape[1 : batch_dims + 1], data.shape, strict=False)):
