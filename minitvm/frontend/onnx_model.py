@@ -195,4 +195,11 @@ def _inline(proto: onnx.ModelProto) -> onnx.ModelProto:
         return proto
     from onnx.inliner import inline_local_functions
 
-    return inline_local_functions(proto)
+    try:
+        return inline_local_functions(proto)
+    except (onnx.checker.ValidationError, RuntimeError) as error:
+        raise FrontendError(
+            "the model's own functions cannot be put in place of their calls",
+            where=str(error).splitlines(),
+            hint="ONNX functions call no function that leads back to themselves; export the model without functions",
+        ) from error

@@ -52,7 +52,7 @@ def check_desired(name: str, layouts: Sequence[str]) -> None:
             f"ConvertLayout: {name!r} is not an operator with a layout", hint=f"operators with one: {', '.join(known)}"
         )
     expected = len(_layout_attributes(OPS[name]))
-    if isinstance(layouts, str) or not 1 <= len(layouts) <= expected:
+    if not isinstance(layouts, (list, tuple)) or not 1 <= len(layouts) <= expected:
         raise PassError(
             f"ConvertLayout: {name} takes a list of 1 to {expected} layouts, not {layouts!r}",
             hint='write {"nn.conv2d": ["NHWC", "OHWI"]}',

@@ -28,6 +28,8 @@ def _graph(contents: Contents) -> Iterator[str]:
     graph = contents.graph
     names: set[str] = set()
     for i, node in enumerate(graph.nodes):
+        if not isinstance(node.name, str):
+            yield f"a node is called {node.name!r}"
         if node.name in names:
             yield f"two nodes are called {node.name!r}"
         names.add(node.name)

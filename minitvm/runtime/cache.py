@@ -80,7 +80,7 @@ class KernelCache:
                 with os.fdopen(handle, "wb") as file:
                     file.write(hashlib.sha256(data).digest() + data)
                 pathlib.Path(temporary).replace(path)
-            except OSError:
+            except BaseException:  # Ctrl-C too leaves nothing behind
                 pathlib.Path(temporary).unlink(missing_ok=True)
                 raise
         except OSError as error:
