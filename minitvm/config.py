@@ -21,6 +21,7 @@ VARIABLES: dict[str, Variable] = {
     v.name: v
     for v in (
         Variable("MINITVM_CACHE_DIR", "~/.cache/minitvm", "folder of compiled kernels; empty turns the cache off"),
+        Variable("MINITVM_CPU", "", "the CPU this machine is taken for, such as haswell; its own if empty"),
         Variable("MINITVM_NUM_THREADS", "0", "threads a model runs on; 0 is one per physical core"),
         Variable(
             "MINITVM_VERIFY", "0", "1 verifies every module between passes, and its numbers; 1 also verifies kernels"

@@ -66,6 +66,23 @@ def test_plain_llvm_is_the_host() -> None:
     assert "posix" in machine_model(host()).features
 
 
+@pytest.mark.parametrize("target", ["llvm", "llvm -mcpu=native", AVX2, AVX512, AVX512 + " -mattr=-avx512f", NEON])
+def test_processor_described_by_its_own_words_is_the_same(target: str) -> None:
+    cpu = cpu_of(Target.parse(target))
+    again = f"llvm -mtriple={cpu.triple} -mcpu={cpu.name}" + (f" -mattr={cpu.features}" if cpu.features else "")
+    assert cpu_of(Target.parse(again)) == cpu
+
+
+def test_machine_taken_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = "a64fx" if host().arch == "aarch64" else "x86-64"
+    monkeypatch.setenv("MINITVM_CPU", mine)
+    assert host().name == mine and host().vector_bytes == 16
+    assert cpu_of(Target.parse("llvm")) == host()
+    monkeypatch.setenv("MINITVM_CPU", "z80")
+    with pytest.raises(TargetError, match="unknown CPU -mcpu=z80"):
+        host()
+
+
 def rejected(target: str) -> str:
     with pytest.raises(TargetError) as caught:
         cpu_of(Target.parse(target))

@@ -12,6 +12,7 @@ from typing import Any
 
 import llvmlite.binding
 
+from minitvm import config
 from minitvm.errors import CompilerError, TargetError
 from minitvm.target import MachineModel, Target
 
@@ -58,12 +59,22 @@ def _llvm_target(triple: str) -> Any:
         return llvm.Target.from_triple(triple)
 
 
-@cache
 def host() -> Cpu:
-    """The processor this runs on."""
+    """The processor this runs on, or the one that ``MINITVM_CPU`` takes it for.
+
+    :class:`TargetError` where LLVM does not know that one.
+    """
+    return _host(config.read("MINITVM_CPU"))
+
+
+@cache
+def _host(taken_for: str) -> Cpu:
     _initialize()
-    features = llvm.get_host_cpu_features()
-    return _cpu(llvm.get_process_triple(), llvm.get_host_cpu_name(), features.flatten())
+    triple = llvm.get_process_triple()
+    if taken_for:
+        _check_names(triple, taken_for, "")
+        return _cpu(triple, taken_for, "")
+    return _cpu(triple, llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten())
 
 
 def cpu_of(target: Target) -> Cpu:
@@ -167,9 +178,14 @@ def _cpu(triple: str, name: str, features: str) -> Cpu:
         return draft
     text = assembly(_PROBE.format(triple=triple), draft)
     if "zmm" in text:
-        wide = ",".join(filter(None, (features, "-prefer-256-bit")))
-        return Cpu(triple, name, wide, 64, 32)
+        return Cpu(triple, name, _with_feature(features, "-prefer-256-bit"), 64, 32)
     return Cpu(triple, name, features, 32 if "ymm" in text else 16, 16)
+
+
+def _with_feature(features: str, feature: str) -> str:
+    """One more at the end, where it wins; named once, so that a processor described by its own words is equal."""
+    others = [f for f in features.split(",") if f and f[1:] != feature[1:]]
+    return ",".join((*others, feature))
 
 
 def machine_model(cpu: Cpu, threads: int = 1) -> MachineModel:
