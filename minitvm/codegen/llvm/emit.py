@@ -6,7 +6,9 @@ calls vectorized become vector instructions here, unrolled ones are written out,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TypeAlias
 
@@ -85,7 +87,7 @@ class _Emitter:
                 self._place(buffer)
                 self.team(body)
             case For(_, _, _, LoopKind.PARALLEL):
-                self._parallel(stmt)
+                self._parallel([stmt])
             case Barrier():
                 self._barrier()
             case For(_, _, _, kind) if kind is LoopKind.SERIAL and _is_shared_work(stmt):
@@ -96,15 +98,14 @@ class _Emitter:
                 self._alone(stmt)
 
     def _team_sequence(self, stmts: tuple[Stmt, ...]) -> None:
-        alone: list[Stmt] = []
-        for stmt in stmts:
-            if _is_shared_work(stmt):
-                self._alone(*alone)
-                alone = []
-                self.team(stmt)
+        for shape, group in itertools.groupby(stmts, _team_shape):
+            if shape == "parallel":
+                self._parallel([stmt for stmt in group if isinstance(stmt, For)])
+            elif shape == "shared":
+                for stmt in group:
+                    self.team(stmt)
             else:
-                alone.append(stmt)
-        self._alone(*alone)
+                self._alone(*group)
 
     def _alone(self, *stmts: Stmt) -> None:
         if not stmts:
@@ -117,23 +118,24 @@ class _Emitter:
         self.w.declare("@minitvm.barrier", barrier_function(self.machine.features))
         self.w.do("call void @minitvm.barrier(ptr %barrier, i64 %threads)")
 
-    def _parallel(self, loop: For) -> None:
-        """Contiguous, balanced chunks.  Perfectly nested parallel loops count as one."""
-        loops, body = [loop], loop.body
-        while isinstance(body, For) and body.kind is LoopKind.PARALLEL and isinstance(body.extent, Const):
-            loops.append(body)
-            body = body.body
-        total = 1
-        for part in loops:
-            total *= _constant_extent(part)
-        if total == 0:
-            return
-        start, stop = self._chunk(total)
-        with (
-            self.c.when(self.w.op(f"icmp slt i64 {start}, {stop}")),
-            self.c.counted(start, stop, (0, total - 1), _is_shaped(loop)) as counter,
-        ):
-            self._divided(loops, of_atom(counter), body)
+    def _parallel(self, nests: Sequence[For]) -> None:
+        """Contiguous, balanced chunks of all iterations of neighbouring loops, as if they were one.
+
+        Perfectly nested parallel loops count as one.
+        """
+        totals = [_iterations(nest) for nest in nests]
+        start, stop = self._chunk(sum(totals))
+        begin = 0
+        for nest, total in zip(nests, totals, strict=True):
+            first, end = (start, stop) if len(nests) == 1 else self._within(start, stop, begin, total)
+            begin += total
+            if total == 0:
+                continue
+            with (
+                self.c.when(self.w.op(f"icmp slt i64 {first}, {end}")),
+                self.c.counted(first, end, (0, total - 1), _is_shaped(nest)) as counter,
+            ):
+                self._divided(_perfect(nest), of_atom(counter))
 
     def _chunk(self, total: int) -> tuple[str, str]:
         w = self.w
@@ -142,7 +144,15 @@ class _Emitter:
         start, stop = (w.pure(f"udiv i64 {end}, %threads") for end in ends)
         return start, stop
 
-    def _divided(self, loops: list[For], position: Affine, body: Stmt) -> None:
+    def _within(self, start: str, stop: str, begin: int, total: int) -> tuple[str, str]:
+        """The part of ``start..stop`` in a loop of ``total`` that comes after ``begin`` iterations of others."""
+        for name in ("smax", "smin"):
+            self.w.declare(f"@llvm.{name}.i64", f"declare i64 @llvm.{name}.i64(i64, i64)")
+        shifted = [self.w.pure(f"sub i64 {end}, {begin}") for end in (start, stop)]
+        first = self.w.pure(f"call i64 @llvm.smax.i64(i64 {shifted[0]}, i64 0)")
+        return first, self.w.pure(f"call i64 @llvm.smin.i64(i64 {shifted[1]}, i64 {total})")
+
+    def _divided(self, loops: list[For], position: Affine) -> None:
         """Run the body where the loops' variables are the digits of ``position``."""
         with ExitStack() as frames:
             for part in reversed(loops[1:]):
@@ -152,7 +162,7 @@ class _Emitter:
                 frames.enter_context(self.c.bound(part.var, digit))
                 position = rest
             frames.enter_context(self.c.bound(loops[0].var, position))
-            self.stmt(body)
+            self.stmt(loops[-1].body)
 
     # --- what one thread does ---------------------------------------------------------------------------------
 
@@ -333,6 +343,24 @@ def _constant_extent(loop: For) -> int:
 def _is_shared_work(stmt: Stmt) -> bool:
     """True where threads have to enter the statement together."""
     return any(isinstance(s, Barrier) or (isinstance(s, For) and s.kind is LoopKind.PARALLEL) for s in walk_stmts(stmt))
+
+
+def _team_shape(stmt: Stmt) -> str:
+    if isinstance(stmt, For) and stmt.kind is LoopKind.PARALLEL:
+        return "parallel"
+    return "shared" if _is_shared_work(stmt) else "alone"
+
+
+def _perfect(loop: For) -> list[For]:
+    """The parallel loop with those that are perfectly nested in it."""
+    loops = [loop]
+    while isinstance(body := loops[-1].body, For) and body.kind is LoopKind.PARALLEL and isinstance(body.extent, Const):
+        loops.append(body)
+    return loops
+
+
+def _iterations(loop: For) -> int:
+    return math.prod(_constant_extent(part) for part in _perfect(loop))
 
 
 def _is_shaped(loop: For) -> bool:

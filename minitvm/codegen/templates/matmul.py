@@ -7,20 +7,12 @@ copied into one first, unless it is too small a product to pay for the copy.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from minitvm.codegen.nests import unflatten
 from minitvm.codegen.problem import TEMPLATES, Config, Declined, Problem
-from minitvm.codegen.templates.tile import (
-    Step,
-    Tile,
-    accumulate,
-    choose_tile,
-    divisor_at_most,
-    over_pieces,
-    split_evenly,
-)
+from minitvm.codegen.templates.tile import Run, Step, Tile, accumulate, choose_tile, runs
 from minitvm.ir.loop import (
     Alloc,
     Barrier,
@@ -40,6 +32,7 @@ from minitvm.target import MachineModel
 
 _FEW_ROWS = 4  # below this, packing the right-hand side costs more than it saves
 _K_UNROLL = 4
+_ITEMS_PER_THREAD = 4  # so that threads end at about the same time
 
 
 @dataclass(frozen=True)
@@ -61,49 +54,47 @@ class Gemm:
         return -(-self.columns // self.lanes)
 
     def nest(self, machine: MachineModel, granule: int = 1) -> Stmt:
-        """The loops; a tile's blocks are a multiple of ``granule`` or divide it (a packed panel's vectors)."""
+        """The loops; a tile's blocks are a multiple of ``granule`` or divide it (a packed panel's vectors).
+
+        A work item is a group of columns with all of its rows, or where these are few a single tile.
+        """
         tile = choose_tile(self.rows, self.blocks, machine)
         if tile.blocks % granule and granule % tile.blocks:
             tile = Tile(tile.columns, math.gcd(tile.blocks, granule))
-        return seq(*(self._segment(machine, tile, *segment) for segment in self._segments(tile)))
+        columns, rows = self._column_runs(tile.blocks), runs(self.rows, tile.columns)
+        if self.batch * sum(c.count for c, _ in columns) >= _ITEMS_PER_THREAD * machine.threads:
+            return seq(*(self._items(c, last, rows) for c, last in columns))
+        return seq(*(self._single_tiles(c, last, r) for c, last in columns for r in rows))
 
-    def _segments(self, tile: Tile) -> list[tuple[int, int, int, int]]:
-        """(first block, groups, blocks of a group, lanes of the last block): one nest each."""
-        found, begin = [], 0
-        remainder = self.columns % self.lanes
-        pieces = split_evenly(self.blocks, tile.blocks)
-        for position, (count, size) in enumerate(pieces):
-            ragged = remainder and position == len(pieces) - 1
-            whole = count - 1 if ragged else count
-            if whole:
-                found.append((begin, whole, size, self.lanes))
-            if ragged:
-                found.append((begin + whole * size, 1, size, remainder))
-            begin += count * size
-        return found
+    def _column_runs(self, most: int) -> list[tuple[Run, int]]:
+        """The blocks in groups of at most ``most``, with the width of a group's last block."""
+        rest = self.columns % self.lanes
+        *found, final = runs(self.blocks, most)
+        whole = [(run, self.lanes) for run in (*found, *final.without_last)] if rest else []
+        return [*whole, (final.last, rest)] if rest else [(run, self.lanes) for run in (*found, final)]
 
-    def _segment(self, machine: MachineModel, tile: Tile, begin: int, groups: int, size: int, last: int) -> Stmt:
-        wanted = 4 * machine.threads
-        most = max(1, self.rows // tile.columns)
-        chunks = divisor_at_most(most, max(1, wanted // (self.batch * groups))) if most > 1 else 1
-        per_chunk = -(-self.rows // chunks)
+    def _items(self, groups: Run, last: int, rows: Sequence[Run]) -> Stmt:
+        """All rows of a group of columns by one thread, which so keeps its part of the panels in its cache."""
 
         def work(flat: LoopExpr) -> Stmt:
-            p, group, chunk = unflatten(flat, (self.batch, groups, chunks))
-            block = group * size + begin
-            if self.rows % chunks == 0:
-                return self._rows(p, block, chunk * per_chunk, per_chunk, tile, size, last)
-            return self._rows(p, block, Const(0), self.rows, tile, size, last)
+            p, group = unflatten(flat, (self.batch, groups.count))
+            block = groups.start(group)
+            tiles = [
+                loop(r.count, lambda t, r=r: self._tile(p, block, r.start(t), r.size, groups.size, last), name="tile")  # type: ignore[misc]
+                for r in rows
+            ]
+            return seq(*tiles)
 
-        count = self.batch * groups * (chunks if self.rows % chunks == 0 else 1)
-        return loop(count, work, LoopKind.PARALLEL, name="work")
+        return loop(self.batch * groups.count, work, LoopKind.PARALLEL, name="work")
 
-    def _rows(
-        self, p: LoopExpr, block: LoopExpr, first: LoopExpr, count: int, tile: Tile, size: int, last: int
-    ) -> Stmt:
-        return over_pieces(
-            count, tile.columns, lambda start, rows: self._tile(p, block, first + start, rows, size, last)
-        )
+    def _single_tiles(self, groups: Run, last: int, rows: Run) -> Stmt:
+        order = (self.batch, groups.count, rows.count)
+
+        def work(flat: LoopExpr) -> Stmt:
+            p, group, t = unflatten(flat, order)
+            return self._tile(p, groups.start(group), rows.start(t), rows.size, groups.size, last)
+
+        return loop(math.prod(order), work, LoopKind.PARALLEL, name="work")
 
     def _tile(self, p: LoopExpr, block: LoopExpr, row: LoopExpr, rows: int, size: int, last: int) -> Stmt:
         unroll = _K_UNROLL if self.depth % _K_UNROLL == 0 else 1

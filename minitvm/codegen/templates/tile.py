@@ -43,6 +43,35 @@ def split_evenly(total: int, most: int) -> list[tuple[int, int]]:
     return [(count, s) for count, s in ((larger, size + 1), (pieces - larger, size)) if count and s]
 
 
+@dataclass(frozen=True)
+class Run:
+    """``count`` neighbouring pieces of ``size``, the first at ``begin``."""
+
+    begin: int
+    count: int
+    size: int
+
+    def start(self, piece: LoopExpr) -> LoopExpr:
+        return piece * self.size + self.begin
+
+    @property
+    def last(self) -> Run:
+        return Run(self.begin + (self.count - 1) * self.size, 1, self.size)
+
+    @property
+    def without_last(self) -> tuple[Run, ...]:
+        return (Run(self.begin, self.count - 1, self.size),) if self.count > 1 else ()
+
+
+def runs(total: int, most: int) -> list[Run]:
+    """``total`` as few pieces of at most ``most``, sizes differing by one: a run for each size."""
+    found, begin = [], 0
+    for count, size in split_evenly(total, most):
+        found.append(Run(begin, count, size))
+        begin += count * size
+    return found
+
+
 def cycles(columns: int, blocks: int) -> float:
     """Cycles of one reduction step of a tile: bound by arithmetic, by loads, or by the latency of a chain."""
     bound = max(columns * blocks / _FMA_PER_CYCLE, (columns + blocks) / _LOADS_PER_CYCLE, float(_FMA_LATENCY))
@@ -147,11 +176,7 @@ def _unrolled(values: range, name: str, body: Callable[[LoopExpr], Stmt]) -> Stm
 
 def over_pieces(total: int, most: int, body: Callable[[LoopExpr, int], Stmt], name: str = "tile") -> Stmt:
     """``body(start, size)`` for every piece of ``total``; one loop per distinct size."""
-    stmts, begin = [], 0
-    for count, size in split_evenly(total, most):
-        stmts.append(loop(count, lambda t, b=begin, s=size: body(t * s + b, s), name=name))  # type: ignore[misc]
-        begin += count * size
-    return seq(*stmts)
+    return seq(*(loop(r.count, lambda t, r=r: body(r.start(t), r.size), name=name) for r in runs(total, most)))  # type: ignore[misc]
 
 
 def divisor_at_most(value: int, most: int) -> int:

@@ -1,0 +1,114 @@
+"""Matrix products of any size on any number of threads: every element is stored once, by enough parallel work."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from native_kernel import run_native
+from store_counts import store_counts
+
+from minitvm.codegen.problem import TEMPLATES, Problem
+from minitvm.codegen.simplify import simplify
+from minitvm.codegen.templates.matmul import Gemm
+from minitvm.ir.builder import call_op, var
+from minitvm.ir.expr import Call
+from minitvm.ir.loop import Buffer, For, Kernel, LoopKind, Seq, Stmt, Store, const
+from minitvm.ir.op import Op
+from minitvm.target import MachineModel
+
+THREADS = (1, 2, 3, 4, 8, 16)
+WIDTHS = ((64, 32), (32, 16), (16, 16))  # bytes of a vector register, and their number
+
+
+def counting_gemm(batch: int, rows: int, columns: int, lanes: int) -> tuple[Gemm, Buffer]:
+    """The loops of a product whose operands are constants."""
+    out = Buffer("out", (batch, rows, columns), "float32")
+    one = const(1, "float32")
+    gemm = Gemm(
+        batch, rows, columns, 1, lanes, "float32",
+        lambda p, i, r: one, lambda p, block, r, lane: one, lambda p, i, j, value: Store(out, (p, i, j), value),
+    )  # fmt: skip
+    return gemm, out
+
+
+def parallel_iterations(stmt: Stmt) -> int:
+    match stmt:
+        case Seq(stmts):
+            return sum(parallel_iterations(part) for part in stmts)
+        case For(_, extent, _, LoopKind.PARALLEL):
+            return int(extent.value)  # type: ignore[attr-defined]
+    return 0
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_every_element_is_stored_exactly_once(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    for _ in range(150):
+        batch, rows, columns = (int(rng.integers(1, most)) for most in (4, 201, 1101))
+        width, registers = WIDTHS[rng.integers(len(WIDTHS))]
+        machine = MachineModel(width, registers, threads=int(rng.choice(THREADS)))
+        gemm, out = counting_gemm(batch, rows, columns, machine.lanes("float32"))
+        granule = int(rng.choice([1, 1, 2, 4]))
+        counts = store_counts(gemm.nest(machine, granule), out)
+        assert (counts == 1).all(), f"{batch} x {rows} x {columns}, granule {granule} on {machine}"
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_every_thread_has_work_while_there_are_tiles(seed: int) -> None:
+    """Tiles are as tall as registers allow, so a product of few rows has few."""
+    rng = np.random.default_rng(seed)
+    for _ in range(200):
+        rows, columns = int(rng.integers(1, 201)), int(rng.integers(1, 1101))
+        width, registers = WIDTHS[rng.integers(len(WIDTHS))]
+        machine = MachineModel(width, registers, threads=int(rng.choice(THREADS)))
+        lanes = machine.lanes("float32")
+        gemm, _ = counting_gemm(1, rows, columns, lanes)
+        largest = registers * lanes
+        assert parallel_iterations(gemm.nest(machine)) >= min(machine.threads, math.ceil(rows * columns / largest))
+
+
+def product_kernel(name: str, shapes: list[tuple[int, ...]], machine: MachineModel, **attributes: object) -> Kernel:
+    call = call_op(name, *(var(f"p{i}", shape=s) for i, s in enumerate(shapes)), **attributes)
+    assert isinstance(call, Call) and isinstance(call.op, Op)
+    inputs = tuple(Buffer(f"in{i}", s, "float32") for i, s in enumerate(shapes))
+    out = Buffer("out", call.tensor_type.static_shape, "float32")
+    (template,) = TEMPLATES.find("llvm", call.op)
+    kernel = template(Problem(call.op, inputs, (out,)), machine, {})
+    assert isinstance(kernel, Kernel), kernel
+    return simplify(kernel)
+
+
+# Found wrong: columns, or whole batches, were left out where the rows did not divide into the wanted chunks.
+LEFT_OUT = [(7, 64, 256, 1), (19, 64, 192, 1), (13, 120, 240, 2), (50, 64, 64, 2), (25, 240, 96, 4), (197, 64, 64, 8)]
+
+
+@pytest.mark.parametrize(("rows", "depth", "columns", "threads"), LEFT_OUT)
+def test_products_that_were_left_incomplete(rows: int, depth: int, columns: int, threads: int) -> None:
+    check_product(rows, depth, columns, MachineModel(64, 32, threads=threads))
+
+
+@pytest.mark.parametrize("threads", THREADS)
+def test_products_of_random_sizes_as_machine_code(threads: int) -> None:
+    rng = np.random.default_rng(threads)
+    for width, registers in WIDTHS:
+        rows, columns, depth = (int(rng.integers(low, high)) for low, high in ((4, 100), (16, 400), (1, 70)))
+        check_product(rows, depth, columns, MachineModel(width, registers, threads=threads))
+
+
+def check_product(rows: int, depth: int, columns: int, machine: MachineModel) -> None:
+    rng = np.random.default_rng(rows)
+    a, b = (rng.normal(size=s).astype("float32") for s in ((rows, depth), (depth, columns)))
+    kernel = product_kernel("nn.matmul", [a.shape, b.shape], machine)
+    (result,) = run_native(kernel, a, b, threads=machine.threads, machine=machine)
+    np.testing.assert_allclose(result, a @ b, rtol=1e-5, atol=1e-5)
+
+
+def test_batches_of_a_product_that_were_left_incomplete() -> None:
+    rng = np.random.default_rng(0)
+    a, b = (rng.normal(size=s).astype("float32") for s in ((3, 7, 16), (3, 16, 40)))
+    machine = MachineModel(32, 16, threads=3)
+    kernel = product_kernel("nn.batch_matmul", [a.shape, b.shape], machine, transpose_b=False)
+    (result,) = run_native(kernel, a, b, threads=3, machine=machine)
+    np.testing.assert_allclose(result, a @ b, rtol=1e-5, atol=1e-5)
