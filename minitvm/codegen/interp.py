@@ -40,6 +40,7 @@ from minitvm.ir.loop import (
     post_order_exprs,
     walk_exprs,
 )
+from minitvm.ir.scalar import convert
 
 _SIDE_BY_SIDE = frozenset(LoopKind) - {LoopKind.SERIAL, LoopKind.UNROLLED}
 _MOST_LANES = 1 << 18
@@ -297,7 +298,7 @@ class _Lanes:
                 result = INTRIN[name](*(as_array(self._eval(a, done)) for a in args))
                 return result.astype(expr.dtype, copy=False)
             case Cast(value, dtype):
-                return as_array(self._eval(value, done)).astype(dtype)
+                return convert(as_array(self._eval(value, done)), dtype)
             case Select(condition, then, orelse):
                 return self._select(as_array(self._eval(condition, done)), then, orelse, expr.dtype)
         raise AssertionError(expr)

@@ -8,47 +8,22 @@ from collections.abc import Callable
 
 import numpy as np
 
+from minitvm.ir import scalar
+
 Array = np.ndarray
-
-
-def _divide(a: Array, b: Array) -> Array:
-    if a.dtype.kind == "f":
-        return np.asarray(a / b)
-    safe = _no_zero(b)
-    quotient = a // safe
-    return np.asarray(quotient + ((a % safe != 0) & ((a < 0) != (safe < 0))).astype(a.dtype))
-
-
-def _remainder(a: Array, b: Array) -> Array:
-    if a.dtype.kind == "f":
-        return np.asarray(np.fmod(a, b))
-    return np.asarray(a - _divide(a, b) * _no_zero(b))
-
-
-def _floor_divide(a: Array, b: Array) -> Array:
-    return np.asarray(np.floor(a / b) if a.dtype.kind == "f" else a // _no_zero(b))
-
-
-def _floor_remainder(a: Array, b: Array) -> Array:
-    return np.asarray(np.mod(a, b) if a.dtype.kind == "f" else a % _no_zero(b))
-
-
-def _no_zero(b: Array) -> Array:
-    """Integers are divided by 1 instead of 0."""
-    return np.where(b == 0, 1, b).astype(b.dtype)
 
 
 BINARY: dict[str, Callable[[Array, Array], Array]] = {
     "add": lambda a, b: a | b if a.dtype == bool else a + b,
     "sub": lambda a, b: a ^ b if a.dtype == bool else a - b,
     "mul": lambda a, b: a * b,
-    "div": _divide,
-    "mod": _remainder,
-    "floordiv": _floor_divide,
-    "floormod": _floor_remainder,
+    "div": scalar.divide,
+    "mod": scalar.remainder,
+    "floordiv": scalar.floor_divide,
+    "floormod": scalar.floor_remainder,
     "min": np.minimum,
     "max": np.maximum,
-    "pow": lambda a, b: np.power(a, np.maximum(b, 0)) if a.dtype.kind in "iu" else np.power(a, b),
+    "pow": scalar.power,
     "and": lambda a, b: a & b,
     "or": lambda a, b: a | b,
     "xor": lambda a, b: a ^ b,

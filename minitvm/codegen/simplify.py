@@ -34,6 +34,7 @@ from minitvm.ir.loop import (
     seq,
     substitute_vars,
 )
+from minitvm.ir.scalar import convert
 
 
 @dataclass(frozen=True)
@@ -162,8 +163,7 @@ def _simplify_node(node: LoopExpr, ranges: Ranges) -> LoopExpr:
             joined = form.joined()
             return node if joined is form else joined.to_expr()
         case Cast(Const(value, dtype), to):
-            with np.errstate(all="ignore"):
-                return const(np.asarray(value, dtype).astype(to).item(), to)
+            return const(convert(np.asarray(value, dtype), to).item(), to)
     return node
 
 

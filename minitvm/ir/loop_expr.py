@@ -182,7 +182,7 @@ class Select(LoopExpr):
 
 @dataclass(frozen=True, slots=True)
 class Cast(LoopExpr):
-    """Conversion as numpy's ``astype``: floats to integers truncate, anything to bool compares with zero."""
+    """Conversion: floats to integers truncate and saturate, NaN becomes 0; to bool, anything but zero is true."""
 
     value: LoopExpr
     dtype: str

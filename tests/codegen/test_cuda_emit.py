@@ -229,7 +229,11 @@ def test_binary_operators(op: str, dtype: str, expected: str) -> None:
         (intrin("isnan", F[0]), "(unsigned char)(x[0] != x[0])"),
         (intrin("bitcast_int", F[0]), "__float_as_int(x[0])"),
         (intrin("fma", F[0], F[1], F[2]), "fmaf(x[0], x[1], x[2])"),
-        (Cast(F[0], "int32"), "(int)x[0]"),
+        (
+            Cast(F[0], "int32"),
+            "saturate<int, float>(x[0], -2.1474836e+09f, 2.1474836e+09f, (-2147483647 - 1), 2147483647)",
+        ),
+        (Cast(Cast(F[0], "bool"), "int32"), "(int)(x[0] != 0)"),
         (Cast(F[0], "float64"), "(double)x[0]"),
         (Cast(F[0], "bool"), "(unsigned char)(x[0] != 0)"),
         (F[0] * (F[1] + F[2]) - (F[3] - F[4]), "x[0] * (x[1] + x[2]) - (x[3] - x[4])"),

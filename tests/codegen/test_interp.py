@@ -113,14 +113,14 @@ def test_integers(op: str, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", INTS)
-def test_integer_powers_wrap_and_negative_exponents_count_as_zero(dtype: str) -> None:
+def test_integer_powers_wrap_and_negative_exponents_truncate(dtype: str) -> None:
     a, b = np.array([0, 3, 7, 2, 5, 1], dtype), np.array([0, 2, 1, 6, 3, 9], dtype)
     wrapped = [pow(int(x), int(y)) for x, y in zip(a, b, strict=True)]
     result = elementwise(lambda x, y: binary("pow", x, y), a, b)
     bits = 8 * a.dtype.itemsize
     assert [int(r) % (1 << bits) for r in result] == [w % (1 << bits) for w in wrapped]
     if dtype.startswith("int"):
-        assert elementwise(lambda x, y: binary("pow", x, y), a, np.full(6, -1, dtype)).tolist() == [1] * 6
+        assert elementwise(lambda x, y: binary("pow", x, y), a, np.full(6, -1, dtype)).tolist() == [0, 0, 0, 0, 0, 1]
 
 
 @pytest.mark.parametrize("dtype", INTS)

@@ -231,6 +231,9 @@ class Writer:
             return f"({text} != 0)"
         if to == "float16":
             return f"{self.helper('half_to_float')}({self.helper('float_to_half')}((float){text}))"
+        if spell.is_float(source) and not spell.is_float(to):
+            limits = ", ".join(spell.limits(source, to))
+            return f"{self.helper('saturate')}<{spell.VALUE[to]}, {spell.VALUE[source]}>({bare(text)}, {limits})"
         return f"({spell.VALUE[to]}){text}"
 
     def _binary(self, node: Binary) -> str:

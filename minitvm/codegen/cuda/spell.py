@@ -75,12 +75,13 @@ HELPERS = {
     "floor_div": """\
 template <class T> __device__ __forceinline__ T floor_div(T a, T b) {  // rounds down; by zero: a
     if (b == 0) return a;
+    if ((T)-1 < (T)0 && b == (T)-1) return (T)(0ull - (unsigned long long)a);  // wraps around
     T q = a / b;
     return (a % b != 0 && (a < 0) != (b < 0)) ? q - 1 : q;
 }""",
     "floor_mod": """\
 template <class T> __device__ __forceinline__ T floor_mod(T a, T b) {  // the sign of b; by zero: 0
-    if (b == 0) return 0;
+    if (b == 0 || ((T)-1 < (T)0 && b == (T)-1)) return 0;
     T r = a % b;
     return (r != 0 && (r < 0) != (b < 0)) ? r + b : r;
 }""",
@@ -90,19 +91,29 @@ template <class T> __device__ __forceinline__ T float_mod(T a, T b) {  // the si
     return (r != 0 && (r < 0) != (b < 0)) ? r + b : r;
 }""",
     "trunc_div": """\
-template <class T> __device__ __forceinline__ T trunc_div(T a, T b) { return b == 0 ? a : a / b; }""",
+template <class T> __device__ __forceinline__ T trunc_div(T a, T b) {  // by zero: a
+    if ((T)-1 < (T)0 && b == (T)-1) return (T)(0ull - (unsigned long long)a);  // wraps around
+    return b == 0 ? a : a / b;
+}""",
     "trunc_mod": """\
-template <class T> __device__ __forceinline__ T trunc_mod(T a, T b) { return b == 0 ? 0 : a % b; }""",
+template <class T> __device__ __forceinline__ T trunc_mod(T a, T b) {  // the sign of a; by zero: 0
+    return b == 0 || ((T)-1 < (T)0 && b == (T)-1) ? (T)0 : a % b;
+}""",
+    "saturate": """\
+template <class T, class F> __device__ __forceinline__ T saturate(F x, F low, F limit, T least, T most) {  // of NaN: 0
+    return x >= limit ? most : x < low ? least : x == x ? (T)x : (T)0;
+}""",
     "minimum": """\
 template <class T> __device__ __forceinline__ T minimum(T a, T b) { return (a < b || a != a) ? a : b; }""",
     "maximum": """\
 template <class T> __device__ __forceinline__ T maximum(T a, T b) { return (a > b || a != a) ? a : b; }""",
     "int_pow": """\
-template <class T> __device__ __forceinline__ T int_pow(T a, T b) {  // wraps around; negative exponents count as 0
-    T result = 1;
-    for (; b > 0; b >>= 1, a *= a)
-        if (b & 1) result *= a;
-    return result;
+template <class T> __device__ __forceinline__ T int_pow(T a, T b) {  // wraps around
+    if (b < 0) return a == 1 || a == (T)-1 ? (b % 2 ? a : (T)1) : (T)0;  // the reciprocal, truncated
+    unsigned long long base = a, result = 1;
+    for (; b > 0; b >>= 1, base *= base)
+        if (b & 1) result *= base;
+    return (T)result;
 }""",
     "shift_left": """\
 template <class T> __device__ __forceinline__ T shift_left(T a, T b) {
@@ -141,6 +152,14 @@ def bits_of(dtype: str) -> int:
 def suffix(dtype: str) -> str:
     """Of a function's name and of a literal."""
     return "" if dtype == "float64" else "f"
+
+
+def limits(source: str, to: str) -> tuple[str, str, str, str]:
+    """The range of integer dtype ``to``: from and below in a float dtype, least and most in its own."""
+    info = np.iinfo(to)
+    wide = "float32" if source == "float16" else source  # 2 ** 16 and more is no float16
+    ends = constant(info.min, wide), constant(info.max + 1, wide)
+    return (*ends, constant(info.min, to), constant(info.max, to))
 
 
 def constant(value: bool | int | float, dtype: str) -> str:

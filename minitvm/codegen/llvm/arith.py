@@ -1,7 +1,6 @@
 """Scalar operations on registers, lane by lane alike: arithmetic, comparisons, casts, functions.
 
-Nothing here can trap: integer division by zero gives the dividend (the remainder 0), the smallest integer divided by
--1 wraps around, shifts by the width or more shift everything out, floats out of an integer's range saturate.
+Nothing here can trap; docs/loop-ir.md says what division by zero, wide shifts and casts out of range give instead.
 """
 
 from __future__ import annotations
@@ -237,7 +236,7 @@ reciprocal:
 
 
 def _int_pow(w: Writer, a: Val, b: Val) -> Val:
-    """By squaring.  A negative exponent truncates the reciprocal: 0, but for bases 1 and -1."""
+    """By squaring."""
     kind, unsigned = type_text(a.dtype), is_unsigned(a.dtype)
     symbol = f"@minitvm.pow.{a.dtype}"
     below = str(-(2 ** (BITS[a.dtype] - 1))) if unsigned else "0"  # nothing is below the smallest integer

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from minitvm.ir import scalar
 from minitvm.ir.compute import broadcast_index, compute
 from minitvm.ir.loop import Buffer, LoopExpr, Stage, binary, intrin, select
 from minitvm.ir.op import Fusion, Op
@@ -69,26 +70,18 @@ class Multiply(BinaryOp):
 
 
 class Divide(BinaryOp):
-    """lhs / rhs; integers truncate towards zero, as in C and ONNX.  Integer division by 0 is undefined."""
+    """lhs / rhs; integers truncate towards zero, as in C and ONNX.  An integer divided by 0 stays as it is."""
 
     name = "divide"
     binary_op = "div"
-
-    def reference(self, lhs: np.ndarray, rhs: np.ndarray) -> np.ndarray:
-        if lhs.dtype.kind == "f":
-            return np.asarray(lhs / rhs)
-        quotient = np.asarray(lhs // rhs)
-        inexact = (lhs % rhs != 0) & ((lhs < 0) != (rhs < 0))
-        return np.asarray(quotient + inexact.astype(lhs.dtype))
+    ufunc = staticmethod(scalar.divide)
 
 
 class FloorDivide(BinaryOp):
-    """floor(lhs / rhs)."""
+    """floor(lhs / rhs).  An integer divided by 0 stays as it is."""
 
     name = "floor_divide"
-
-    def reference(self, lhs: np.ndarray, rhs: np.ndarray) -> np.ndarray:
-        return np.asarray(np.floor(lhs / rhs) if lhs.dtype.kind == "f" else lhs // rhs)
+    ufunc = staticmethod(scalar.floor_divide)
 
     def element(self, lhs: LoopExpr, rhs: LoopExpr) -> LoopExpr:
         return intrin("floor", lhs / rhs) if lhs.dtype.startswith("float") else lhs // rhs
@@ -116,11 +109,11 @@ class FloorMod(BinaryOp):
 
 
 class Power(BinaryOp):
-    """lhs to the power of rhs; integers only to powers that are not negative."""
+    """lhs to the power of rhs.  Integers wrap around; a negative power truncates: 0, but for bases 1 and -1."""
 
     name = "power"
     binary_op = "pow"
-    ufunc = np.power
+    ufunc = staticmethod(scalar.power)
 
 
 class Maximum(BinaryOp):
@@ -258,7 +251,7 @@ class BitwiseXor(BinaryOp):
 
 
 class LeftShift(BinaryOp):
-    """lhs * 2**rhs; rhs from 0 to the number of bits less one."""
+    """lhs * 2**rhs; by the width or more, or by less than 0, everything is shifted out."""
 
     name = "left_shift"
     kinds = "iu"
@@ -267,7 +260,7 @@ class LeftShift(BinaryOp):
 
 
 class RightShift(BinaryOp):
-    """floor(lhs / 2**rhs); rhs from 0 to the number of bits less one."""
+    """floor(lhs / 2**rhs); by the width or more, or by less than 0, everything is shifted out."""
 
     name = "right_shift"
     kinds = "iu"

@@ -12,6 +12,7 @@ from minitvm.ir.compute import compute
 from minitvm.ir.loop import Binary, Buffer, Const, LoopExpr, Stage, const, intrin, maximum, minimum
 from minitvm.ir.op import Fusion, Op
 from minitvm.ir.ops._shape import require_kind
+from minitvm.ir.scalar import convert
 from minitvm.ir.types import DTYPES, TensorType
 
 
@@ -216,7 +217,7 @@ class Clip(Unary):
 
 @dataclass(frozen=True)
 class CastTo(Unary):
-    """Conversion to ``dtype``: floats to integers truncate, anything to bool compares with zero."""
+    """Conversion to ``dtype``: floats to integers truncate and saturate (NaN is 0), to bool anything but 0 is true."""
 
     name = "cast"
     dtype: str
@@ -227,7 +228,7 @@ class CastTo(Unary):
         return data.with_dtype(self.dtype)
 
     def reference(self, data: np.ndarray) -> np.ndarray:
-        return data.astype(self.dtype)
+        return convert(data, self.dtype)
 
     def element(self, x: LoopExpr) -> LoopExpr:
         return x.astype(self.dtype)
@@ -296,7 +297,7 @@ class Full(Op):
         return TensorType(self.shape, self.dtype or fill_value.dtype)
 
     def reference(self, fill_value: np.ndarray) -> np.ndarray:
-        return np.full(self.shape, fill_value.astype(self.dtype or fill_value.dtype))
+        return np.full(self.shape, convert(fill_value, self.dtype or fill_value.dtype))
 
     def compute(self, fill_value: Buffer) -> Stage:
         return compute(self.shape, lambda *i: fill_value[()].astype(self.dtype or fill_value.dtype))

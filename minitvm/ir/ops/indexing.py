@@ -22,6 +22,7 @@ from minitvm.ir.ops._shape import (
     require_same_dtype,
     unflatten_index,
 )
+from minitvm.ir.scalar import convert
 from minitvm.ir.types import Dim, Shape, TensorType
 
 
@@ -285,7 +286,7 @@ class OneHot(Op):
         axis = self.axis % (indices.ndim + 1)
         positions = np.arange(self.depth).reshape(-1, *(1,) * (indices.ndim - axis))
         hit = np.expand_dims(indices.astype("int64"), axis) == positions
-        return np.where(hit, on_value.astype(self.dtype), off_value.astype(self.dtype))
+        return np.where(hit, convert(on_value, self.dtype), convert(off_value, self.dtype))
 
     def compute(self, indices: Buffer, on_value: Buffer, off_value: Buffer) -> Stage:
         axis = self.axis % (len(indices.shape) + 1)
