@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import numpy as np
 import onnx
 
 from benchmarks import scale, worker
@@ -79,7 +78,7 @@ def _model(name: str, folder: pathlib.Path, say: Say) -> Model:
         path = folder / pathlib.Path(name).name
         path.symlink_to(pathlib.Path(name).resolve())
     feeds = random_feeds(path)
-    np.savez(path.with_suffix(".npz"), allow_pickle=False, **feeds)
+    worker.save_feeds(path, feeds)
     return Model(path.stem, path, WORKLOADS[name].gflop if name in WORKLOADS else None, feeds)
 
 

@@ -9,7 +9,7 @@ import pathlib
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -68,7 +68,12 @@ def work(runtime: str, path: str, threads: int) -> dict[str, Any]:
 def _feeds(path: str) -> dict[str, np.ndarray]:
     """The inputs, as the parent saved them beside the model, so that no runtime is needed to make them."""
     with np.load(pathlib.Path(path).with_suffix(".npz")) as saved:
-        return dict(saved)
+        return {name: saved[f"arr_{i}"] for i, name in enumerate(json.loads(str(saved["names"])))}
+
+
+def save_feeds(path: pathlib.Path, feeds: Mapping[str, np.ndarray]) -> None:
+    """The inputs beside the model at ``path``, for :func:`work`; they may have any names, ``file`` among them."""
+    np.savez(path.with_suffix(".npz"), *feeds.values(), names=np.array(json.dumps(list(feeds))))
 
 
 def _opener(runtime: str) -> Callable[[str, int], Callable[[Any], Any]]:
@@ -94,7 +99,7 @@ def _library_opener() -> Callable[[str, int], Callable[[Any], Any]]:
 def _library_run(module: Any) -> Callable[[Any], Any]:
 
     def run(feeds: Any) -> Any:
-        module.run(**feeds)
+        module.run(feeds)
         return module.outputs()
 
     return run

@@ -361,7 +361,7 @@ class FunctionExecutor:
             by_position = dict(zip(names, arrays, strict=False))
             for name in by_position.keys() & named:
                 raise InputError(f"input {name!r} is given twice, by position and by name")
-            module.run(**by_position, **named)
+            module.run({**by_position, **named})
             found: list[NDArray] = [module.get_output(i) for i in range(module.get_num_outputs())]
             return found[0] if isinstance(chosen.main.ret_type, TensorType) else found
 

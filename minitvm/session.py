@@ -77,7 +77,7 @@ class _Specialised:
         except IndexError:
             module = GraphModule(self.library["default"](None, self.threads))
         try:
-            module.run(**feeds)
+            module.run(feeds)
             return module.outputs()
         finally:
             self.idle.append(module)

@@ -92,7 +92,7 @@ def test_the_error_is_relative_to_the_largest_magnitude() -> None:
 
 
 def test_a_fresh_process_reports_seconds_and_memory(model: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    np.savez(model.with_suffix(".npz"), allow_pickle=False, **scale.mlp_feeds())
+    worker.save_feeds(model, scale.mlp_feeds())
     found = worker.measure("minitvm", model, 1, tmp_path)
     assert found["peak_mb"] >= found["running_mb"] > found["baseline_mb"] > 10
     assert found["open_s"] > found["first_run_s"] > 0

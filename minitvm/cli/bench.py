@@ -62,7 +62,7 @@ def bench(
 
 
 def _run(module: GraphModule, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
-    module.run(**feeds)
+    module.run(feeds)
     return module.outputs()
 
 

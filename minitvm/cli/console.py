@@ -12,21 +12,21 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 FILE_WIDTH = 200
 """Columns of a table that goes into a file or a pipe: enough that no row is wrapped."""
 
-stdout = Console(highlight=False, width=None if sys.stdout.isatty() else FILE_WIDTH)
+stdout = Console(highlight=False, markup=False, emoji=False, width=None if sys.stdout.isatty() else FILE_WIDTH)
 stderr = Console(stderr=True, highlight=False)
 
 OnProgress = Callable[[int, int, str], None]
 
 
 def say(text: str) -> None:
-    """Text as it is: no markup, and a long line is the terminal's to wrap."""
-    stdout.print(text, markup=False, soft_wrap=True)
+    """Text as it is; a long line is the terminal's to wrap."""
+    stdout.print(text, soft_wrap=True)
 
 
 @contextmanager
 def compiling(title: str) -> Iterator[OnProgress]:
     """A bar that counts kernels; silent where stderr is not a terminal.  Gone when it is done."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=stderr, transient=True, disable=not stderr.is_terminal) as progress:
         task = progress.add_task(title, total=None)
 

@@ -92,9 +92,9 @@ def _classify(executor: GraphModule, name: str, image: np.ndarray, labels: list[
     logits = executor.get_output(0).numpy()[0].astype(np.float64)
     probabilities = np.exp(logits - logits.max())
     probabilities /= probabilities.sum()
-    stdout.print(f"[bold]{name}[/]  {seconds * 1e3:.1f} ms")
+    stdout.print(f"[bold]{name}[/]  {seconds * 1e3:.1f} ms", markup=True)
     for index in np.argsort(-probabilities)[:5]:
-        stdout.print(f"  {probabilities[index]:6.1%}  {labels[index]}", markup=False)
+        stdout.print(f"  {probabilities[index]:6.1%}  {labels[index]}")
     return seconds
 
 
@@ -132,4 +132,4 @@ def _print_passes(log: PassLog) -> None:
     stdout.print(table)
     changed = {record.name for record in single if record.changed}
     idle = dict.fromkeys(record.name for record in single if record.name not in changed)
-    stdout.print(f"nothing to do for: {', '.join(idle)}", markup=False)
+    stdout.print(f"nothing to do for: {', '.join(idle)}")

@@ -66,7 +66,7 @@ def run(
     if feeds is None:
         feeds = options.random_inputs(module, seed)
     start = time.perf_counter()
-    module.run(**feeds)
+    module.run(feeds)
     seconds = time.perf_counter() - start
     results = _results(module, library)
     _describe(results, top)
@@ -97,4 +97,4 @@ def _describe(results: dict[str, np.ndarray], top: int | None) -> None:
         flat = array.ravel()
         for index in np.argsort(-flat, kind="stable")[:top]:
             where = tuple(int(i) for i in np.unravel_index(index, array.shape))
-            stdout.print(f"  {name}{list(where)} = {flat[index]:.6g}", markup=False)
+            stdout.print(f"  {name}{list(where)} = {flat[index]:.6g}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -34,6 +34,24 @@ def missing_inputs(names: Sequence[str]) -> InputError:
     return InputError(
         f"{plural} not set: {listing(names)}", hint="give every input, in run(name=array) or by set_input(name, array)"
     )
+
+
+def joined(feeds: Mapping[str, Any] | None, named: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Inputs from a dictionary and by keyword as one dictionary; :class:`InputError` for one that is in both.
+
+    From here on inputs travel as a dictionary: their names may be ``self``, ``key`` or no identifier at all.
+    """
+    if feeds is None:
+        return named
+    if not isinstance(feeds, Mapping):
+        raise InputError(
+            f"the inputs are a {type(feeds).__name__}, not a dictionary",
+            hint="run({name: array, ...}), run(name=array)",
+        )
+    twice = [name for name in feeds if name in named]
+    if twice:
+        raise InputError(f"input {twice[0]!r} is given twice, in the dictionary and by keyword")
+    return {**feeds, **named}
 
 
 def as_array(name: str, value: Any, dtype: str) -> np.ndarray:

@@ -6,14 +6,14 @@ import json
 import pathlib
 import time
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from minitvm.errors import InputError
-from minitvm.runtime.checks import listing
+from minitvm.runtime.checks import joined, listing
 from minitvm.runtime.executor import GraphModule
 from minitvm.runtime.graph import HOST, Node
 from minitvm.runtime.instance import Instance
@@ -79,19 +79,20 @@ class GraphModuleDebug(GraphModule):
             return self.instance.host_step(index)
         return lambda: None
 
-    def run(self, number: int = 1, **inputs: Any) -> None:
+    def run(self, feeds: Mapping[str, Any] | None = None, /, number: int = 1, **inputs: Any) -> None:
         """Run every node ``number`` times in order, keep its results, print the table and write the dumps."""
-        self.run_quietly(number, **inputs)
+        self.run_quietly(feeds, number, **inputs)
         print(self.table())
         if self.dump_root is not None:
             self.dump_root.mkdir(parents=True, exist_ok=True)
             (self.dump_root / "graph.json").write_text(self.graph_json, encoding="utf-8")
             (self.dump_root / "trace.json").write_text(self.chrome_trace(), encoding="utf-8")
 
-    def run_quietly(self, number: int = 1, **inputs: Any) -> list[NodeRecord]:
+    def run_quietly(
+        self, feeds: Mapping[str, Any] | None = None, /, number: int = 1, **inputs: Any
+    ) -> list[NodeRecord]:
         """As :meth:`run`, without output."""
-        if inputs:
-            self.set_input(**inputs)
+        self._assign(joined(feeds, inputs))
         self._require_inputs()
         origin = time.perf_counter()
         self.instance.has_run = False

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from minitvm.errors import ConfigError, InputError, LibraryError
 from minitvm.runtime.benchmark import BenchmarkResult, measure
-from minitvm.runtime.checks import check_input, missing_inputs, unknown_name
+from minitvm.runtime.checks import check_input, joined, missing_inputs, unknown_name
 from minitvm.runtime.instance import Instance
 from minitvm.runtime.ndarray import Device, NDArray, aligned
 from minitvm.runtime.param_dict import load_arrays
@@ -38,18 +38,21 @@ class GraphModule:
 
     # --- inputs ---
 
-    def set_input(self, key: str | int | None = None, value: Any = None, **params: Any) -> None:
-        """Set an input by name or number, and any others by keyword.
+    def set_input(self, key: str | int | Mapping[str, Any] | None = None, value: Any = None, /, **params: Any) -> None:
+        """Set an input by name or number, or several from a dictionary, and any others by keyword.
 
         Raises :class:`InputError` for a name that the model does not have (by keyword too), and for a wrong
         dtype, rank or shape; nothing is set then.
         """
-        given = dict(params)
         if key is None and value is not None:
             raise InputError("an array without the name of its input", hint="set_input(name, array)")
-        if key is not None:
-            given[self._name_of(key)] = value
-        checked = {name: self._check(name, array) for name, array in given.items()}
+        if key is None or isinstance(key, Mapping):
+            self._assign(joined(key, params))
+        else:
+            self._assign(joined({self._name_of(key): value}, params))
+
+    def _assign(self, feeds: Mapping[str, Any]) -> None:
+        checked = {name: self._check(name, array) for name, array in feeds.items()}
         for name, array in checked.items():
             self.instance.assign(name, array)
 
@@ -73,7 +76,7 @@ class GraphModule:
 
     def load_params(self, data: bytes) -> None:
         """Set parameters from the bytes of ``save_param_dict``."""
-        self.set_input(None, None, **load_arrays(data))
+        self._assign(load_arrays(data))
 
     def share_params(self, other: GraphModule, data: bytes) -> None:
         """Use the memory of ``other``'s parameters for those named in ``data``."""
@@ -109,10 +112,12 @@ class GraphModule:
 
     # --- running ---
 
-    def run(self, **inputs: Any) -> None:
-        """Run the model, after setting ``inputs``; :class:`InputError` where an input was never set."""
-        if inputs:
-            self.set_input(**inputs)
+    def run(self, feeds: Mapping[str, Any] | None = None, /, **inputs: Any) -> None:
+        """Run the model, after setting inputs from a dictionary (any names) or by keyword.
+
+        Raises :class:`InputError` where an input was never set, and what :meth:`set_input` raises.
+        """
+        self._assign(joined(feeds, inputs))
         if self.instance.unset:
             self._require_inputs()
         self.instance.run()
@@ -163,15 +168,21 @@ class GraphModule:
         number: int = 5,
         min_repeat_ms: float = 0.0,
         end_to_end: bool = False,
+        *,
+        feeds: Mapping[str, Any] | None = None,
         **inputs: Any,
     ) -> BenchmarkResult:
-        """Time ``run``; ``end_to_end`` includes copying inputs in and results out.  ``device`` must be the module's."""
+        """Time ``run``; ``end_to_end`` includes copying inputs in and results out.  ``device`` must be the module's.
+
+        Inputs are given as for :meth:`run`; those that are named like an option of this function in ``feeds``.
+        """
         if device is not None and device != self.instance.device:
             raise ConfigError(f"the module runs on {self.instance.device}, not on {device}")
-        self.set_input(**inputs)
+        given = joined(feeds, inputs)
+        self._assign(given)
 
         def once() -> None:
-            self.run(**inputs)
+            self.run(given)
             self.outputs()
 
         return measure(once if end_to_end else self.run, repeat, number, min_repeat_ms)
