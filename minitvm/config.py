@@ -26,6 +26,11 @@ VARIABLES: dict[str, Variable] = {
         Variable(
             "MINITVM_VERIFY", "0", "1 verifies every module between passes, and its numbers; 1 also verifies kernels"
         ),
+        Variable(
+            "MINITVM_POISON",
+            "0",
+            "1 runs every kernel over poisoned memory: what it leaves unwritten is an error; slow",
+        ),
         Variable("MINITVM_PRINT_IR", "", "names of passes, comma-separated, after which the module is printed"),
     )
 }
@@ -43,6 +48,11 @@ def read_int(name: str) -> int:
         return int(text)
     except ValueError:
         raise ConfigError(f"{name} is {text!r}, not an integer", hint=VARIABLES[name].meaning) from None
+
+
+def read_flag(name: str) -> bool:
+    """Whether a variable is set, to anything but 0."""
+    return read(name) not in ("", "0")
 
 
 def cache_dir() -> pathlib.Path | None:

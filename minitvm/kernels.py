@@ -76,7 +76,7 @@ class KernelCompiler:
         self.cpu = cpu
         self.cache = cache
         self.timings = timings or Timings()
-        self._verify = config.read("MINITVM_VERIFY") not in ("", "0")
+        self._verify = config.read_flag("MINITVM_VERIFY")
 
     def scheduled(self, symbol: str, group: Function) -> Kernel:
         """The group as loops for this target, functions not yet spelled out."""

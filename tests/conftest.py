@@ -1,6 +1,8 @@
 """One kernel cache for the whole test run: a kernel that several tests need is compiled once, by any worker.
 
-The tests' models are small: all of them run on as many threads as they are asked to, worth it or not.
+The tests' models are small: all of them run on as many threads as they are asked to, worth it or not.  They run over
+poisoned memory, so that an element that a kernel forgets is an error whatever was there before; ``MINITVM_POISON=0`` in
+the environment turns that off.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ _OWN = pytest.StashKey[str]()
 
 def pytest_configure(config: pytest.Config) -> None:
     """A new folder, unless the caller chose one; workers of pytest-xdist inherit it with the environment."""
+    os.environ.setdefault("MINITVM_POISON", "1")
     if _VARIABLE not in os.environ:
         os.environ[_VARIABLE] = config.stash[_OWN] = tempfile.mkdtemp(prefix="minitvm-tests-")
 

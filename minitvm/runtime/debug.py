@@ -6,7 +6,7 @@ import json
 import pathlib
 import time
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ import numpy as np
 from minitvm.errors import InputError
 from minitvm.runtime.checks import joined, listing
 from minitvm.runtime.executor import GraphModule
-from minitvm.runtime.graph import HOST, Node
+from minitvm.runtime.graph import Node
 from minitvm.runtime.instance import Instance
 from minitvm.runtime.ndarray import Device, NDArray
 
@@ -69,15 +69,7 @@ class GraphModuleDebug(GraphModule):
         self.dump_root = pathlib.Path(dump_root) if dump_root is not None else None
         self.records: list[NodeRecord] = []
         self._kept: dict[int, list[np.ndarray]] = {}
-        self._run_node = {i: self._runner(i) for i, node in enumerate(self._graph.nodes) if not node.is_null}
-
-    def _runner(self, index: int) -> Callable[[], None]:
-        node = self._graph.nodes[index]
-        if node.is_kernel:
-            return self.instance.native_step(f"node_{index}")
-        if node.func == HOST:
-            return self.instance.host_step(index)
-        return lambda: None
+        self._run_node = {i: instance.node_step(i) for i, node in enumerate(self._graph.nodes) if not node.is_null}
 
     def run(self, feeds: Mapping[str, Any] | None = None, /, number: int = 1, **inputs: Any) -> None:
         """Run every node ``number`` times in order, keep its results, print the table and write the dumps."""

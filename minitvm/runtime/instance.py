@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from minitvm import config
 from minitvm.errors import MiniTVMError
 from minitvm.ir.types import TensorType
 from minitvm.runtime.entry import HostStep, Segment, steps_of, workspace_slots
-from minitvm.runtime.graph import NOP, Entry
+from minitvm.runtime.graph import HOST, NOP, Entry
 from minitvm.runtime.memory import owners
 from minitvm.runtime.ndarray import ALIGNMENT, Device, aligned, aligned_empty
+from minitvm.runtime.poison import Poison
 from minitvm.runtime.team import resolve_threads, team
 
 if TYPE_CHECKING:
@@ -44,14 +46,16 @@ class Instance:
         self.input_entry = {self.graph.nodes[i].name: self.graph.entry_start[i] for i in self.graph.arg_nodes}
         self.unset = {name for name in self.input_names if name not in library.params}
         self._barrier = np.zeros(2 * ALIGNMENT, np.uint8)  # of a team of one: nobody waits at it
-        self._extra: list[np.ndarray] = []
+        self.workspaces: dict[int, np.ndarray] = {}
+        """Bytes by kernel node."""
         self.has_run = False
         """Whether the results are those of a whole run; not after one that raised."""
         self._allocate()
         self._slots = (ctypes.c_void_p * (self.graph.entries + len(workspace_slots(self.graph))))()
         self._fill_slots()
         self.slots = ctypes.addressof(self._slots)
-        self.steps = [self._step(step) for step in steps_of(self.graph)]
+        self._poison = Poison(self) if config.read_flag("MINITVM_POISON") else None
+        self.steps = self._poison.steps() if self._poison else [self._step(step) for step in steps_of(self.graph)]
 
     # --- memory ---
 
@@ -79,17 +83,19 @@ class Instance:
             value = self.values[self.owner[entry]]
             self._slots[entry] = None if value is None else value.ctypes.data
         for node, slot in workspace_slots(self.graph).items():
-            self._slots[slot] = self._workspace(node)
+            memory = self._workspace(node)
+            if memory is not None:
+                self.workspaces[node] = memory
+                self._slots[slot] = memory.ctypes.data
 
-    def _workspace(self, node: int) -> int | None:
-        """The address of a kernel's workspace: in the arena, or of its own where more threads run than planned for."""
+    def _workspace(self, node: int) -> np.ndarray | None:
+        """A kernel's workspace: in the arena, or of its own where more threads run than planned for."""
         needs = self.library.function_metadata[self.graph.nodes[node].func]
-        per_thread = needs["workspace_per_thread"]
-        if per_thread and self.num_threads > self.library.threads:
-            self._extra.append(aligned_empty((needs["workspace"] + per_thread * self.num_threads,), "uint8"))
-            return int(self._extra[-1].ctypes.data)
+        nbytes = needs["workspace"] + needs["workspace_per_thread"] * self.num_threads
+        if needs["workspace_per_thread"] and self.num_threads > self.library.threads:
+            return aligned_empty((nbytes,), "uint8")
         at = self.library.plan.workspaces.get(node)
-        return None if at is None else int(self.arena.ctypes.data) + at
+        return None if at is None else self.arena[at : at + nbytes]
 
     def replace(self, name: str, value: np.ndarray) -> None:
         """Use other memory for an input or parameter: ``value`` is 64-byte aligned and of the right type."""
@@ -125,6 +131,13 @@ class Instance:
         if isinstance(step, HostStep):
             return self.host_step(step.node)
         return self.native_step(step.symbol)
+
+    def node_step(self, index: int) -> Callable[[], None]:
+        """One node alone; nothing for inputs and reshapes."""
+        node = self.graph.nodes[index]
+        if node.is_kernel:
+            return self._poison.kernel_step(index) if self._poison else self.native_step(f"node_{index}")
+        return self.host_step(index) if node.func == HOST else lambda: None
 
     def native_step(self, symbol: str) -> Callable[[], None]:
         """A call of one of the library's native functions on every thread."""

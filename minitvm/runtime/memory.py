@@ -50,7 +50,8 @@ class Plan:
         )
 
 
-def _round_up(nbytes: int) -> int:
+def round_up(nbytes: int) -> int:
+    """What a value of ``nbytes`` takes in the arena."""
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
@@ -104,7 +105,7 @@ def owners(graph: Graph) -> list[int]:
     return owner
 
 
-def _last_uses(graph: Graph, owner: Sequence[int]) -> list[int]:
+def last_uses(graph: Graph, owner: Sequence[int]) -> list[int]:
     """The last step that reads each owner; results of the graph are read after the last node."""
     last = [0] * graph.entries
     for step, node in enumerate(graph.nodes):
@@ -124,7 +125,7 @@ def plan_memory(graph: Graph, workspaces: Mapping[int, int] | None = None) -> Pl
     memory with its inputs.  Results of the graph live to its end.
     """
     owner = owners(graph)
-    last = _last_uses(graph, owner)
+    last = last_uses(graph, owner)
     types = graph.entry_types
     requests: list[Request] = []
     placing: list[int] = []
@@ -133,9 +134,9 @@ def plan_memory(graph: Graph, workspaces: Mapping[int, int] | None = None) -> Pl
             entry = graph.entry_id((step, i))
             if not node.is_null and owner[entry] == entry and types[entry].is_static:
                 placing.append(entry)
-                requests.append(Request(_round_up(max(1, types[entry].nbytes)), step, last[entry]))
+                requests.append(Request(round_up(max(1, types[entry].nbytes)), step, last[entry]))
     scratch = {node: nbytes for node, nbytes in (workspaces or {}).items() if nbytes}
-    requests += [Request(_round_up(nbytes), node, node) for node, nbytes in scratch.items()]
+    requests += [Request(round_up(nbytes), node, node) for node, nbytes in scratch.items()]
     naive = sum(r.nbytes for r in requests)
     if naive > MOST_BYTES:
         raise CompilerError(

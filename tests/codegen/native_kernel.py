@@ -1,9 +1,11 @@
-"""Runs a kernel's machine code on arrays, on one or more Python threads."""
+"""Runs a kernel's machine code on arrays, on one or more Python threads, over poisoned memory."""
 
 from __future__ import annotations
 
 import ctypes
 import threading
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -12,20 +14,21 @@ from minitvm.codegen.llvm.emit import emit
 from minitvm.codegen.workspace import buffer_elements, plan_workspace
 from minitvm.ir.loop import Buffer, Kernel
 from minitvm.runtime.cpu import NativeCode
+from minitvm.runtime.poison import A_NUMBER, NOT_A_NUMBER, fill
 from minitvm.target import MachineModel
 
 
-def aligned(nbytes: int) -> np.ndarray:
-    """Bytes at a 64-byte boundary."""
-    raw = np.zeros(nbytes + 64, np.uint8)
+def poisoned(nbytes: int, marker: int) -> np.ndarray:
+    """Bytes at a 64-byte boundary, full of a marker."""
+    raw = np.zeros(nbytes + 128, np.uint8)
     start = -raw.ctypes.data % 64
+    fill(raw[start : start + nbytes + nbytes % 2], marker)
     return raw[start : start + nbytes]
 
 
-def memory_of(buffer: Buffer, array: np.ndarray | None) -> np.ndarray:
-    """Flat memory of a buffer; elements that belong to no index hold a pattern that arithmetic would notice."""
-    flat = aligned(buffer_elements(buffer) * np.dtype(buffer.dtype).itemsize).view(buffer.dtype)
-    flat[:] = np.array(77).astype(buffer.dtype)
+def memory_of(buffer: Buffer, array: np.ndarray | None, marker: int) -> np.ndarray:
+    """Flat memory of a buffer; elements that belong to no index hold the marker."""
+    flat = poisoned(buffer_elements(buffer) * np.dtype(buffer.dtype).itemsize, marker).view(buffer.dtype)
     if array is not None:
         view(buffer, flat)[...] = array
     return flat
@@ -39,25 +42,37 @@ def view(buffer: Buffer, flat: np.ndarray) -> np.ndarray:
 def run_native(
     kernel: Kernel, *arrays: np.ndarray, threads: int = 1, machine: MachineModel | None = None
 ) -> tuple[np.ndarray, ...]:
-    """The kernel's results; ``arrays`` are its inputs."""
+    """The kernel's results; ``arrays`` are its inputs.  They do not depend on what was in memory before."""
     code = NativeCode([compile_object(emit(kernel, machine or machine_model(host())), host())], [kernel.name])
-    given = [np.asarray(a, b.dtype).reshape(b.shape) for a, b in zip(arrays, kernel.inputs, strict=True)]
-    memory = [memory_of(b, a) for b, a in zip(kernel.inputs, given, strict=True)]
-    memory += [memory_of(b, None) for b in kernel.outputs]
-    workspace = aligned(plan_workspace(kernel, threads).nbytes)
-    barrier = aligned(128)
-    pointers = [m.ctypes.data for m in (*memory, workspace)]
-    kinds = [ctypes.c_void_p] * len(pointers) + [ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p]
+    kinds = [ctypes.c_void_p] * (len(kernel.params) + 1) + [ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p]
     function = code.function(kernel.name, None, *kinds)
-    team = [
-        threading.Thread(target=function, args=(*pointers, t, threads, barrier.ctypes.data)) for t in range(1, threads)
-    ]
-    for member in team:
-        member.start()
-    function(*pointers, 0, threads, barrier.ctypes.data)
-    for member in team:
-        member.join()
+    given = [np.asarray(a, b.dtype).reshape(b.shape) for a, b in zip(arrays, kernel.inputs, strict=True)]
+    results, others = (_run_over(m, kernel, function, given, threads) for m in (NOT_A_NUMBER, A_NUMBER))
+    for buffer, one, other in zip(kernel.outputs, results, others, strict=True):
+        assert one.tobytes() == other.tobytes(), f"{buffer.name} depends on what was in memory before\n{one}\n{other}"
+    return results
+
+
+def _run_over(
+    marker: int, kernel: Kernel, function: Callable[..., None], given: Sequence[np.ndarray], threads: int
+) -> tuple[np.ndarray, ...]:
+    memory = [memory_of(b, a, marker) for b, a in zip(kernel.inputs, given, strict=True)]
+    memory += [memory_of(b, None, marker) for b in kernel.outputs]
+    workspace = poisoned(plan_workspace(kernel, threads).nbytes, marker)
+    _on_threads(function, [m.ctypes.data for m in (*memory, workspace)], threads)
     for buffer, array, flat in zip(kernel.inputs, given, memory, strict=False):
         np.testing.assert_array_equal(view(buffer, flat), array, err_msg="an input was written to")
     results = memory[len(given) :]
     return tuple(view(b, m).copy() for b, m in zip(kernel.outputs, results, strict=True))
+
+
+def _on_threads(function: Callable[..., None], pointers: Sequence[int], threads: int) -> None:
+    barrier = np.zeros(192, np.uint8)
+    at = barrier.ctypes.data + -barrier.ctypes.data % 64
+    parts = [partial(function, *pointers, t, threads, at) for t in range(threads)]
+    team = [threading.Thread(target=part) for part in parts[1:]]
+    for member in team:
+        member.start()
+    parts[0]()
+    for member in team:
+        member.join()

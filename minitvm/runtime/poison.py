@@ -1,0 +1,183 @@
+"""Poisoned runs (``MINITVM_POISON=1``): what a kernel leaves unwritten, or reads unwritten, is an error.
+
+Every kernel runs twice, its results and its workspace filled with another marker each time.  What differs between
+the two runs was not decided by the kernel's inputs alone: an element that still holds both markers was never written,
+any other was computed from memory that nobody wrote.  No honest value is taken for a marker, NaN included.  Then the
+segment of kernels runs once more as it does without poison, barriers and all, and has to give the same bits.
+
+An instance decides when it is made; without poison nothing of this is reached.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from minitvm.errors import CompilerError
+from minitvm.ir.types import TensorType
+from minitvm.runtime.entry import Segment, steps_of
+from minitvm.runtime.graph import Node
+from minitvm.runtime.memory import last_uses, round_up
+
+if TYPE_CHECKING:
+    from minitvm.runtime.instance import Instance
+
+NOT_A_NUMBER, A_NUMBER = 0x7FFA, 0x4B4B
+"""The markers, two bytes each.  The first is a quiet NaN as float16, float32 and float64, the second is 14.6, 1.3e7 and
+1.5e54; both are unusual integers and no bool, and they differ in every byte."""
+
+HINT = "this is a defect of minitvm, not of the model: please report it with the model and the target"
+
+
+def fill(memory: np.ndarray, marker: int) -> None:
+    """Overwrite bytes, an even number of them, with a marker."""
+    memory.view(np.uint16)[...] = marker
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Where a result lies: ``memory`` are bytes, and those of ``type`` come first."""
+
+    memory: np.ndarray
+    type: TensorType
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The first element of a result that is not the same after two runs, and how many there are."""
+
+    index: tuple[int, ...]
+    values: tuple[str, str]
+    count: int
+    unwritten: bool
+
+
+def difference(one: np.ndarray, other: np.ndarray, type_: TensorType) -> Difference | None:
+    """Compares the bytes of two results; ``one`` was made over ``NOT_A_NUMBER``, ``other`` over ``A_NUMBER``."""
+    pair = [memory[: type_.nbytes].view(type_.dtype) for memory in (one, other)]
+    differs = _differ(*pair)
+    if not differs.any():
+        return None
+    size = pair[0].itemsize
+    first = int(np.argmax(differs))
+    start, stop = first * size, (first + 1) * size
+    unwritten = _holds(one, NOT_A_NUMBER, start, stop) and _holds(other, A_NUMBER, start, stop)
+    index = tuple(int(i) for i in np.unravel_index(first, type_.static_shape))
+    return Difference(index, (str(pair[0][first]), str(pair[1][first])), int(differs.sum()), unwritten)
+
+
+def _holds(memory: np.ndarray, marker: int, start: int, stop: int) -> bool:
+    """Whether those bytes of ``memory``, a marker's from its beginning, are still the marker's."""
+    pair = np.uint16(marker).tobytes()
+    return memory[start:stop].tobytes() == bytes(pair[i % 2] for i in range(start, stop))
+
+
+def _differ(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """By element, whether any bit differs."""
+    bits = f"u{one.itemsize}"
+    differs: np.ndarray = one.view(bits) != other.view(bits)
+    return differs
+
+
+class Poison:
+    """The steps of one instance, checked."""
+
+    def __init__(self, instance: Instance) -> None:
+        self.instance = instance
+        self.graph = instance.graph
+
+    def steps(self) -> list[Callable[[], None]]:
+        """What a run does: as without poison, every kernel checked before its segment runs."""
+        found = [
+            self._segment(s) if isinstance(s, Segment) else self.instance.host_step(s.node)
+            for s in steps_of(self.graph)
+        ]
+        return [lambda: fill(self.instance.arena, NOT_A_NUMBER), *found]
+
+    # --- one kernel -------------------------------------------------------------------------------------------
+
+    def kernel_step(self, index: int) -> Callable[[], None]:
+        """Runs node ``index`` over both markers and compares."""
+        native = self.instance.native_step(f"node_{index}")
+        entries = range(self.graph.entry_start[index], self.graph.entry_start[index + 1])
+        slots = [self._slot(entry) for entry in entries]
+        workspace = self.instance.workspaces.get(index)
+        scratch = [slot.memory for slot in slots] + ([workspace] if workspace is not None else [])
+
+        def over(marker: int) -> None:
+            for memory in scratch:
+                fill(memory, marker)
+            native()
+            for number, slot in enumerate(slots):
+                self._require_inside(index, number, slot, marker)
+
+        def run() -> None:
+            over(NOT_A_NUMBER)
+            kept = [slot.memory.copy() for slot in slots]
+            over(A_NUMBER)
+            for number, (one, slot) in enumerate(zip(kept, slots, strict=True)):
+                found = difference(one, slot.memory, slot.type)
+                if found is not None:
+                    raise self._reject(index, number, found)
+
+        return run
+
+    def _slot(self, entry: int) -> Slot:
+        start, type_ = self.instance.library.plan.offsets[entry], self.instance.types[entry]
+        return Slot(self.instance.arena[start : start + round_up(max(1, type_.nbytes))], type_)
+
+    def _require_inside(self, index: int, number: int, slot: Slot, marker: int) -> None:
+        if not _holds(slot.memory, marker, slot.type.nbytes, len(slot.memory)):
+            node = self.graph.nodes[index]
+            raise self._error(node, f"{node.func} writes past the end of its result {number}, {slot.type}")
+
+    def _reject(self, index: int, number: int, found: Difference) -> CompilerError:
+        node = self.graph.nodes[index]
+        element = f"element {list(found.index)} of its result {number}, {node.types[number]}"
+        total = f"{found.count:,} of {node.types[number].size:,} elements depend on what was in memory before"
+        if found.unwritten:
+            return self._error(node, f"{node.func} never writes {element}", total)
+        values = f"{found.values[0]} over one marker, {found.values[1]} over another"
+        return self._error(node, f"{node.func} computes {element} from memory that nobody wrote", values, total)
+
+    def _error(self, node: Node, message: str, *where: str) -> CompilerError:
+        spans = f" (from {', '.join(map(repr, node.spans))})" if node.spans else ""
+        threads = self.instance.num_threads
+        return CompilerError(message, where=[*where, f"node {node.name!r}{spans}, threads: {threads}"], hint=HINT)
+
+    # --- a segment --------------------------------------------------------------------------------------------
+
+    def _segment(self, segment: Segment) -> Callable[[], None]:
+        """Kernel by kernel, checked; then all at once from the same memory, with the same results."""
+        kernels = [self.kernel_step(i) for i in segment.nodes]
+        native, arena = self.instance.native_step(segment.symbol), self.instance.arena
+        kept_after = self._kept_after(segment.nodes)
+
+        def run() -> None:
+            before = arena.copy()
+            for kernel in kernels:
+                kernel()
+            results = {entry: self._slot(entry).memory.copy() for entry in kept_after}
+            arena[...] = before
+            native()
+            for entry, one in results.items():
+                found = difference(one, self._slot(entry).memory, self.instance.types[entry])
+                if found is not None:
+                    raise self._unlike(segment, kept_after[entry], found)
+
+        return run
+
+    def _kept_after(self, nodes: Sequence[int]) -> dict[int, int]:
+        """The entries made by ``nodes`` that are read after the last of them; each with its node."""
+        last, start = last_uses(self.graph, self.instance.owner), self.graph.entry_start
+        return {e: i for i in nodes for e in range(start[i], start[i + 1]) if last[e] > nodes[-1]}
+
+    def _unlike(self, segment: Segment, index: int, found: Difference) -> CompilerError:
+        node = self.graph.nodes[index]
+        message = (
+            f"{segment.symbol} gives another element {list(found.index)} of {node.func} than its kernels one by one"
+        )
+        return self._error(node, message, f"{found.values[0]} one by one, {found.values[1]} at once")
