@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from minitvm.ir.compute import accumulator
 from minitvm.ir.loop import Buffer, Kernel
 from minitvm.ir.op import Op
 from minitvm.target import MachineModel
@@ -22,6 +23,19 @@ class Problem:
     @property
     def output(self) -> Buffer:
         return self.outputs[0]
+
+    @property
+    def accumulator(self) -> str:
+        """The dtype of the registers that sums are kept in; what is stored is rounded once."""
+        return accumulator(self.output.dtype)
+
+    @property
+    def not_floats(self) -> Declined | None:
+        """The refusal of templates whose registers hold floats, where something is not one."""
+        dtypes = sorted({b.dtype for b in (*self.inputs, *self.outputs)})
+        if all(d.startswith("float") for d in dtypes):
+            return None
+        return Declined(f"registers hold sums of floats; here {', '.join(dtypes)}")
 
 
 @dataclass(frozen=True)

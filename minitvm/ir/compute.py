@@ -73,6 +73,11 @@ def identity_of(kind: str, dtype: str) -> Const:
     return const(low if kind == "max" else high, dtype)
 
 
+def accumulator(dtype: str) -> str:
+    """What sums and products that end as ``dtype`` are kept in: half precision in single, all others in their own."""
+    return "float32" if dtype == "float16" else dtype
+
+
 def broadcast_index(buffer: Buffer, index: Sequence[LoopExpr]) -> tuple[LoopExpr, ...]:
     """The index into ``buffer`` for an element of the result that it is broadcast to (numpy's rule)."""
     tail = index[len(index) - len(buffer.shape) :]

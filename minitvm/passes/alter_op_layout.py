@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
+from minitvm.ir.compute import accumulator
 from minitvm.ir.expr import Constant, Function, Module
 from minitvm.ir.op import OPS, Op
 from minitvm.passes.layout_moves import Keep, Move, Placement, Site, calling
@@ -76,7 +77,7 @@ def blocked_conv2d(site: Site, machine: MachineModel) -> Placement | Keep:
         return Keep(f"its layouts are {' and '.join(layouts)}, not NCHW and OIHW")
     if not data.is_float or data.dtype != result.dtype:
         return Keep(f"it computes {result.dtype} from {data.dtype}")
-    lanes, channels = machine.lanes(data.dtype), data.static_shape[1]
+    lanes, channels = machine.lanes(accumulator(data.dtype)), data.static_shape[1]
     groups: int = site.op.groups  # type: ignore[attr-defined]
     if groups == 1:
         return _direct(site.op, channels, weight.static_shape[0], lanes)
@@ -125,9 +126,10 @@ def packed_dense(site: Site, machine: MachineModel) -> Placement | Keep:
     if attributes.get("transpose_a"):
         return Keep("its first operand comes transposed")
     units = site.call.tensor_type.static_shape[1]
-    size = block(units, 2 * machine.lanes(data.dtype))
+    lanes = machine.lanes(accumulator(data.dtype))
+    size = block(units, 2 * lanes)
     if size is None:
-        return Keep(f"no blocks of {2 * machine.lanes(data.dtype)} divide its {units} units")
+        return Keep(f"no blocks of {2 * lanes} divide its {units} units")
     weight = "NC" if attributes.get("transpose_b", True) else "CN"
     packed = OPS["nn.contrib_dense_pack"](weight_layout=f"NC{size}n", out_dtype=attributes["out_dtype"])  # type: ignore[call-arg]
     return Placement((None, Move.of(weight, f"NC{size}n")), None, calling(packed))

@@ -41,12 +41,12 @@ def conv2d_nchwc(problem: Problem, machine: MachineModel, config: Config) -> Ker
     ``config``: ``tile`` (a :class:`Tile`), ``rows_inside`` (loop over rows inside the one over channel blocks).
     """
     (data, weight), out = problem.inputs, problem.output
-    if (refusal := only_floats(problem)) is not None:
+    if (refusal := problem.not_floats) is not None:
         return refusal
     if out.shape[3] == 1 < out.shape[2] and weight.shape[3] == 1:
         return _sideways(problem, machine, config)
     source, fill, y, x = _window(problem, data)
-    shape = ConvLoops(source, weight, out, y, x, problem.op.attributes()["groups"])
+    shape = ConvLoops(source, weight, problem, y, x)
     weight_bytes = math.prod(weight.shape) * np.dtype(weight.dtype).itemsize
     block_bytes = weight_bytes // out.shape[1]
     tile = config.get("tile") or choose_tile(shape.columns, shape.blocks_of_group, machine)
@@ -90,13 +90,6 @@ def _swap(index: tuple[T, ...]) -> tuple[T, ...]:
     return (*index[:2], index[3], index[2], *index[4:])
 
 
-def only_floats(problem: Problem) -> Declined | None:
-    dtypes = {b.dtype for b in (*problem.inputs, problem.output)}
-    if len(dtypes) > 1 or not problem.output.dtype.startswith("float"):
-        return Declined(f"registers hold floats of one dtype; here {', '.join(sorted(dtypes))}")
-    return None
-
-
 def _window(problem: Problem, data: Buffer) -> tuple[Buffer, Stmt | None, Axis, Axis]:
     """The image to read, what fills it if it is a padded copy, and the window's rows and columns."""
     attributes = problem.op.attributes()
@@ -122,9 +115,12 @@ class Part:
 class ConvLoops:
     """The loops of one convolution; a pointwise one sees its image as a single row."""
 
-    def __init__(self, data: Buffer, weight: Buffer, out: Buffer, y: Axis, x: Axis, groups: int = 1) -> None:
+    def __init__(self, data: Buffer, weight: Buffer, problem: Problem, y: Axis, x: Axis) -> None:
+        out = problem.output
+        groups: int = problem.op.attributes()["groups"]
         self.blocks_of_group = out.shape[1] // groups
         self.data, self.weight, self.out, self.y, self.x = data, weight, out, y, x
+        self.accumulator = problem.accumulator
         self.flat = y.taps == x.taps == y.stride == x.stride == 1 and not (y.padded or x.padded)
         self.batch, self.out_blocks, self.height, self.width, self.lanes = out.shape
         self.rows = 1 if self.flat else self.height
@@ -150,7 +146,7 @@ class ConvLoops:
 
     def sums_fit(self, tile: Tile, machine: MachineModel) -> bool:
         """True where a small image's sums stay in the first-level cache, and there is work for every thread."""
-        sums = self.rows * self.columns * tile.blocks * self.lanes * np.dtype(self.out.dtype).itemsize
+        sums = self.rows * self.columns * tile.blocks * self.lanes * np.dtype(self.accumulator).itemsize
         return sums <= machine.l1_bytes // 4 and self.batch * self.out_blocks // tile.blocks >= 4 * machine.threads
 
     def nest_by_inputs(self, tile: Tile, machine: MachineModel) -> Stmt:
@@ -163,7 +159,7 @@ class ConvLoops:
         _, inputs, kh, kw, inner, _ = self.weight.shape
         step_bytes = kh * kw * inner * tile.blocks * self.lanes * np.dtype(self.out.dtype).itemsize
         count = divisor_at_most(inputs, max(1, machine.l1_bytes // 2 // step_bytes))
-        sums = Buffer("sums", (self.rows, self.columns, tile.blocks, self.lanes), self.out.dtype, "local")
+        sums = Buffer("sums", (self.rows, self.columns, tile.blocks, self.lanes), self.accumulator, "local")
 
         def work(flat: LoopExpr) -> Stmt:
             n, chosen = unflatten(flat, (self.batch, groups * sets))
@@ -174,7 +170,8 @@ class ConvLoops:
                 return loop(self.rows, lambda row: self._row(n, block, row, self.columns, tile, part), name="row")
 
             def result(row: LoopExpr, t: LoopExpr, b: LoopExpr, lane: LoopExpr) -> Stmt:
-                return Store(self.out, (n, block + b, *self._position(row, t), lane), sums[row, t, b, lane])
+                value = sums[row, t, b, lane].astype(self.out.dtype)
+                return Store(self.out, (n, block + b, *self._position(row, t), lane), value)
 
             zero = self._everywhere(sums, lambda *i: Store(sums, i, const(0, sums.dtype)))
             return Alloc(sums, seq(zero, loop(inputs // count, some, name="part"), self._everywhere(sums, result)))
@@ -251,10 +248,11 @@ class ConvLoops:
         def finish(t: LoopExpr, b: LoopExpr, lane: LoopExpr, value: LoopExpr) -> Stmt:
             if part is not None:
                 return Store(part.sums, (row, column + t, b, lane), value)
-            return Store(self.out, (n, block + b, *self._position(row, column + t), lane), value)
+            index = (n, block + b, *self._position(row, column + t), lane)
+            return Store(self.out, index, value.astype(self.out.dtype))
 
         start = None if part is None else lambda t, b, lane: part.sums[row, column + t, b, lane]
-        return accumulate(size, blocks, self.lanes, self.out.dtype, reduction, finish, start=start)
+        return accumulate(size, blocks, self.lanes, self.accumulator, reduction, finish, start=start)
 
     def _position(self, row: LoopExpr, column: LoopExpr) -> tuple[LoopExpr, LoopExpr]:
         return (column // self.width, column % self.width) if self.flat else (row, column)
@@ -292,7 +290,7 @@ def _no_edge(start: int, size: int) -> Stmt:
 def depthwise_conv2d_nchwc(problem: Problem, machine: MachineModel, config: Config) -> Kernel | Declined:
     """One channel block at a time: a strip of output columns in registers, the window's columns unrolled."""
     (data, weight), out = problem.inputs, problem.output
-    if (refusal := only_floats(problem)) is not None:
+    if (refusal := problem.not_floats) is not None:
         return refusal
     if data.shape[1] != out.shape[1]:
         return Declined("more than one output channel per input channel")
@@ -312,9 +310,9 @@ def depthwise_conv2d_nchwc(problem: Problem, machine: MachineModel, config: Conf
             return y.valid_taps(row, lambda ky: seq(*(tap(ky, kx) for kx in range(x.taps))))
 
         def finish(t: LoopExpr, _: LoopExpr, lane: LoopExpr, value: LoopExpr) -> Stmt:
-            return Store(out, (n, block, row, column + t, lane), value)
+            return Store(out, (n, block, row, column + t, lane), value.astype(out.dtype))
 
-        return accumulate(size, 1, lanes, out.dtype, reduction, finish)
+        return accumulate(size, 1, lanes, problem.accumulator, reduction, finish)
 
     def work(flat: LoopExpr) -> Stmt:
         n, block, row = unflatten(flat, (batch, blocks, height))

@@ -9,7 +9,6 @@ import math
 
 from minitvm.codegen.nests import unflatten
 from minitvm.codegen.problem import TEMPLATES, Config, Declined, Problem
-from minitvm.codegen.templates.conv2d import only_floats
 from minitvm.codegen.templates.pad import after_padding, padded
 from minitvm.codegen.templates.tile import Step, Tile, accumulate, block_groups, choose_tile, over_pieces
 from minitvm.ir.loop import Buffer, Kernel, LoopExpr, LoopKind, Stmt, Store, loop, seq
@@ -21,14 +20,14 @@ def conv2d_nchw(problem: Problem, machine: MachineModel, config: Config) -> Kern
     """Stride 1, any groups and dilation; NCHW data, OIHW weights."""
     (data, weight), out = problem.inputs, problem.output
     attributes = problem.op.attributes()
-    if (refusal := only_floats(problem)) is not None:
+    if (refusal := problem.not_floats) is not None:
         return refusal
     if (attributes["data_layout"], attributes["kernel_layout"]) != ("NCHW", "OIHW") or attributes["out_layout"]:
         return Declined("lanes are neighbouring pixels, which only NCHW has")
     if tuple(attributes["strides"]) != (1, 1):
         return Declined(f"with strides {attributes['strides']} neighbouring outputs read pixels apart")
     source, fill = padded(data, attributes["padding"])
-    loops = _PixelLoops(source, weight, out, tuple(attributes["dilation"]), attributes["groups"], machine)
+    loops = _PixelLoops(source, weight, problem, tuple(attributes["dilation"]), machine)
     body = loops.nest() if loops.pixels >= loops.lanes else None
     if body is None:
         return Declined(f"rows of {loops.pixels} pixels are shorter than a vector")
@@ -42,17 +41,17 @@ class _PixelLoops:
         self,
         data: Buffer,
         weight: Buffer,
-        out: Buffer,
+        problem: Problem,
         dilation: tuple[int, ...],
-        groups: int,
         machine: MachineModel,
     ) -> None:
-        self.data, self.weight, self.out, self.dilation, self.groups = data, weight, out, dilation, groups
-        self.machine = machine
-        self.lanes = machine.lanes(out.dtype)
-        self.batch, channels, self.height, self.width = out.shape
-        self.channels = channels // groups
-        self.flat = weight.shape[2:] == (1, 1) and data.shape[2:] == out.shape[2:]
+        self.data, self.weight, self.out, self.dilation = data, weight, problem.output, dilation
+        self.accumulator, self.machine = problem.accumulator, machine
+        self.lanes = machine.lanes(problem.accumulator)
+        self.batch, channels, self.height, self.width = self.out.shape
+        self.groups: int = problem.op.attributes()["groups"]
+        self.channels = channels // self.groups
+        self.flat = weight.shape[2:] == (1, 1) and data.shape[2:] == self.out.shape[2:]
         self.rows = 1 if self.flat else self.height
         self.pixels = self.height * self.width if self.flat else self.width
 
@@ -129,9 +128,9 @@ class _PixelLoops:
 
         def finish(k: LoopExpr, b: LoopExpr, lane: LoopExpr, value: LoopExpr) -> Stmt:
             position = self._position(row, pixel + b * lanes + lane)
-            return Store(self.out, (n, channel + k, *position), value)
+            return Store(self.out, (n, channel + k, *position), value.astype(self.out.dtype))
 
-        return accumulate(size, blocks, lanes, self.out.dtype, reduction, finish)
+        return accumulate(size, blocks, lanes, self.accumulator, reduction, finish)
 
     def _position(self, row: LoopExpr, pixel: LoopExpr) -> tuple[LoopExpr, LoopExpr]:
         return (pixel // self.width, pixel % self.width) if self.flat else (row, pixel)

@@ -115,20 +115,13 @@ class Gemm:
         return accumulate(rows, size, self.lanes, self.dtype, reduction, finish, last)
 
 
-def _floats(problem: Problem) -> Declined | None:
-    dtypes = {b.dtype for b in (*problem.inputs, *problem.outputs)}
-    if len(dtypes) > 1 or not problem.output.dtype.startswith("float"):
-        return Declined(f"registers hold floats of one dtype; here {', '.join(sorted(dtypes))}")
-    return None
-
-
 @TEMPLATES.register("llvm", "nn.contrib_dense_pack")
 def dense_pack(problem: Problem, machine: MachineModel, config: Config) -> Kernel | Declined:
     """x: (m, k), weight: (n / c, k, c) -> (m, n)."""
     (x, weight), out = problem.inputs, problem.output
-    lanes = machine.lanes(out.dtype)
+    lanes = machine.lanes(problem.accumulator)
     width = weight.shape[2]
-    if (refusal := _floats(problem)) is not None:
+    if (refusal := problem.not_floats) is not None:
         return refusal
     if width % lanes:
         return Declined(f"the weight's blocks of {width} are not whole vectors of {lanes}")
@@ -143,10 +136,10 @@ def dense_pack(problem: Problem, machine: MachineModel, config: Config) -> Kerne
         out.shape[1],
         x.shape[1],
         lanes,
-        out.dtype,
+        problem.accumulator,
         lambda _, i, r: x[i, r],
         panel,
-        lambda _, i, j, value: Store(out, (i, j), value),
+        lambda _, i, j, value: Store(out, (i, j), value.astype(out.dtype)),
     )
     return Kernel(problem.op.name, (x, weight, out), gemm.nest(machine, per))
 
@@ -154,7 +147,7 @@ def dense_pack(problem: Problem, machine: MachineModel, config: Config) -> Kerne
 @TEMPLATES.register("llvm", "nn.dense", "nn.matmul", "nn.batch_matmul")
 def matmul(problem: Problem, machine: MachineModel, config: Config) -> Kernel | Declined:
     """Any layout of two operands of rank 2 or 3, the right-hand side packed into panels first."""
-    if (refusal := _floats(problem)) is not None:
+    if (refusal := problem.not_floats) is not None:
         return refusal
     (a, b), out = problem.inputs, problem.output
     attributes = problem.op.attributes()
@@ -162,7 +155,7 @@ def matmul(problem: Problem, machine: MachineModel, config: Config) -> Kernel | 
     transpose_b = bool(attributes.get("transpose_b", problem.op.name == "nn.dense"))
     rows, columns = out.shape[-2:]
     depth = a.shape[-2] if transpose_a else a.shape[-1]
-    lanes = machine.lanes(out.dtype)
+    lanes = machine.lanes(problem.accumulator)
     if rows < _FEW_ROWS or columns < lanes:
         return Declined(f"{rows} rows and {columns} columns are too few to pack the right-hand side for")
 
@@ -175,7 +168,7 @@ def matmul(problem: Problem, machine: MachineModel, config: Config) -> Kernel | 
     batch = out.shape[0] if len(out.shape) == 3 else 1
     shared = len(b.shape) == 2 or b.shape[0] == 1
     blocks = -(-columns // lanes)
-    packed = Buffer("packed", (1 if shared else batch, blocks, depth, lanes), out.dtype)
+    packed = Buffer("packed", (1 if shared else batch, blocks, depth, lanes), problem.accumulator)
     pack = _pack(packed, columns, lambda p, r, j: element(b, p, r, j, transpose_b))
     gemm = Gemm(
         batch,
@@ -183,10 +176,10 @@ def matmul(problem: Problem, machine: MachineModel, config: Config) -> Kernel | 
         columns,
         depth,
         lanes,
-        out.dtype,
+        problem.accumulator,
         lambda p, i, r: element(a, p, i, r, transpose_a),
         lambda p, block, r, lane: packed[Const(0) if shared else p, block, r, lane],
-        lambda p, i, j, value: Store(out, (p, i, j) if len(out.shape) == 3 else (i, j), value),
+        lambda p, i, j, value: Store(out, (p, i, j) if len(out.shape) == 3 else (i, j), value.astype(out.dtype)),
     )
     body = Alloc(packed, seq(pack, Barrier(), gemm.nest(machine)))
     return Kernel(problem.op.name, (a, b, out), body)
@@ -201,7 +194,7 @@ def _pack(packed: Buffer, columns: int, element: Callable[[LoopExpr, LoopExpr, L
 
         def one(r: LoopExpr, lane: LoopExpr) -> Stmt:
             column = j * lanes + lane
-            value = element(p, r, column)
+            value = element(p, r, column).astype(packed.dtype)
             if columns % lanes:
                 value = select(column < columns, value, const(0, packed.dtype))
             return Store(packed, (p, j, r, lane), value)

@@ -30,13 +30,21 @@ def _tanh(x: LoopExpr) -> LoopExpr:
 
 @dataclass(frozen=True)
 class Recurrence:
-    """Buffers and sizes of one problem, and the loops they have in common."""
+    """Buffers and sizes of one problem, and the loops they have in common.
+
+    State and gates are kept in ``dtype``, the accumulator's; what is stored to the results is rounded.
+    """
 
     xw: Buffer  # (steps, batch, gates * hidden)
     weight: Buffer  # (gates * hidden, hidden)
     y: Buffer  # (steps, batch, hidden)
+    dtype: str
     machine: MachineModel
     reverse: bool
+
+    def read(self, buffer: Buffer, *index: LoopExpr) -> LoopExpr:
+        """An element of an input."""
+        return buffer[index].astype(self.dtype)
 
     @property
     def steps(self) -> int:
@@ -51,15 +59,15 @@ class Recurrence:
         return self.weight.shape[1]
 
     def local(self, name: str, *shape: int) -> Buffer:
-        return Buffer(name, shape, self.xw.dtype, "local" if 8 * math.prod(shape) <= _STACK_BYTES else "shared")
+        return Buffer(name, shape, self.dtype, "local" if 8 * math.prod(shape) <= _STACK_BYTES else "shared")
 
     def units(self, element: Callable[[LoopExpr], Sequence[tuple[Buffer, tuple[LoopExpr, ...], LoopExpr]]]) -> Stmt:
         """Every hidden unit, in vectors: ``element(j)`` lists (buffer, index, value) to store, in order."""
-        lanes = self.machine.lanes(self.xw.dtype)
+        lanes = self.machine.lanes(self.dtype)
         whole = self.hidden // lanes
 
         def stores(j: LoopExpr) -> Stmt:
-            return seq(*(Store(b, i, v) for b, i, v in element(j)))
+            return seq(*(Store(b, i, v.astype(b.dtype)) for b, i, v in element(j)))
 
         vectors = loop(
             whole, lambda v: loop(lanes, lambda k: stores(v * lanes + k), LoopKind.VECTORIZED, name="lane"), name="v"
@@ -72,7 +80,7 @@ class Recurrence:
         """``out[g * hidden + j] = sum over k of weight[(first_gate + g) * hidden + j, k] * state[k]``."""
         j = LoopVar("j")
         row = j + first_gate * self.hidden
-        value = sum_over(self.hidden, lambda k: self.weight[row, k] * state[k])
+        value = sum_over(self.hidden, lambda k: self.weight[row, k].astype(self.dtype) * state[k])
         return stage_nest(out, (j,), value, self.machine, parallel=False)
 
     def sequence(
@@ -97,10 +105,11 @@ class Recurrence:
 
 
 def _recurrence(problem: Problem, machine: MachineModel) -> Recurrence | Declined:
+    if (refusal := problem.not_floats) is not None:
+        return refusal
     xw, weight = problem.inputs[:2]
-    if not xw.dtype.startswith("float"):
-        return Declined(f"gates are floats, not {xw.dtype}")
-    return Recurrence(xw, weight, problem.outputs[0], machine, bool(problem.op.attributes().get("reverse", False)))
+    reverse = bool(problem.op.attributes().get("reverse", False))
+    return Recurrence(xw, weight, problem.outputs[0], problem.accumulator, machine, reverse)
 
 
 @TEMPLATES.register("llvm", "nn.lstm")
@@ -115,8 +124,8 @@ def lstm(problem: Problem, machine: MachineModel, config: Config) -> Kernel | De
 
     def step(t: LoopExpr, b: LoopExpr) -> Stmt:
         def gate(g: int, j: LoopExpr) -> LoopExpr:
-            total = r.xw[t, b, j + g * r.hidden] + gates[j + g * r.hidden]
-            return total + peephole[0][j + g * r.hidden] * c[j] if peephole and g < 3 else total
+            total = r.read(r.xw, t, b, j + g * r.hidden) + gates[j + g * r.hidden]
+            return total + r.read(peephole[0], j + g * r.hidden) * c[j] if peephole and g < 3 else total
 
         def cell(j: LoopExpr) -> list[tuple[Buffer, tuple[LoopExpr, ...], LoopExpr]]:
             update = _sigmoid(gate(2, j)) * c[j] + _sigmoid(gate(0, j)) * _tanh(gate(3, j))
@@ -130,7 +139,7 @@ def lstm(problem: Problem, machine: MachineModel, config: Config) -> Kernel | De
 
     body = r.sequence(
         step,
-        lambda b: r.units(lambda j: [(h, (j,), h0[b, j]), (c, (j,), c0[b, j])]),
+        lambda b: r.units(lambda j: [(h, (j,), r.read(h0, b, j)), (c, (j,), r.read(c0, b, j))]),
         lambda b: r.units(lambda j: [(last_h, (b, j), h[j]), (last_c, (b, j), c[j])]),
         (h, c, gates),
     )
@@ -151,13 +160,13 @@ def gru(problem: Problem, machine: MachineModel, config: Config) -> Kernel | Dec
 
     def step(t: LoopExpr, b: LoopExpr) -> Stmt:
         def gate(g: int, j: LoopExpr) -> LoopExpr:
-            return r.xw[t, b, j + g * size] + gates[j + g * size] + bias[j + g * size]
+            return r.read(r.xw, t, b, j + g * size) + gates[j + g * size] + r.read(bias, j + g * size)
 
         def candidate(j: LoopExpr) -> LoopExpr:
-            recurrent = gates[j + 2 * size] + bias[j + 2 * size]
+            recurrent = gates[j + 2 * size] + r.read(bias, j + 2 * size)
             if inside:
                 recurrent = _sigmoid(gate(1, j)) * recurrent
-            return _tanh(r.xw[t, b, j + 2 * size] + recurrent)
+            return _tanh(r.read(r.xw, t, b, j + 2 * size) + recurrent)
 
         def output(j: LoopExpr) -> list[tuple[Buffer, tuple[LoopExpr, ...], LoopExpr]]:
             z = _sigmoid(gate(0, j))
@@ -175,7 +184,7 @@ def gru(problem: Problem, machine: MachineModel, config: Config) -> Kernel | Dec
 
     body = r.sequence(
         step,
-        lambda b: r.units(lambda j: [(h, (j,), h0[b, j])]),
+        lambda b: r.units(lambda j: [(h, (j,), r.read(h0, b, j))]),
         lambda b: r.units(lambda j: [(last_h, (b, j), h[j])]),
         (h, gates) if inside else (h, gates, reset),
     )
@@ -202,12 +211,12 @@ def rnn(problem: Problem, machine: MachineModel, config: Config) -> Kernel | Dec
     def step(t: LoopExpr, b: LoopExpr) -> Stmt:
         return seq(
             r.products(gates, h),
-            r.units(lambda j: [(h, (j,), _tanh(r.xw[t, b, j] + gates[j])), (r.y, (t, b, j), h[j])]),
+            r.units(lambda j: [(h, (j,), _tanh(r.read(r.xw, t, b, j) + gates[j])), (r.y, (t, b, j), h[j])]),
         )
 
     body = r.sequence(
         step,
-        lambda b: r.units(lambda j: [(h, (j,), h0[b, j])]),
+        lambda b: r.units(lambda j: [(h, (j,), r.read(h0, b, j))]),
         lambda b: r.units(lambda j: [(last_h, (b, j), h[j])]),
         (h, gates),
     )

@@ -133,6 +133,7 @@ def accumulate(
 ) -> Stmt:
     """Zero a tile of accumulators, run ``reduction(step)``, then ``finish(column, block, lane, value)`` each.
 
+    ``dtype`` is the accumulators'; operands are cast to it as they are loaded, ``finish`` rounds what it stores.
     ``start(column, block, lane)``: what to begin with instead of zero.
     ``last_width``: how many lanes of the last block are results (all of them by default).
     """
@@ -141,7 +142,8 @@ def accumulate(
 
     def step(left: Operand, right: Operand, columns: range = everything) -> Stmt:
         def multiply_add(c: LoopExpr, b: LoopExpr, lane: LoopExpr) -> Stmt:
-            return Store(acc, (c, b, lane), intrin("fma", left(c, lane), right(b, lane), acc[c, b, lane]))
+            factors = (left(c, lane).astype(dtype), right(b, lane).astype(dtype))
+            return Store(acc, (c, b, lane), intrin("fma", *factors, acc[c, b, lane]))
 
         return _each(columns, range(blocks), lanes, multiply_add)
 

@@ -31,8 +31,3 @@ def widened(dtype: str, out_dtype: str) -> Any:
     if dtype == "float16":
         return np.float32
     return np.dtype(out_dtype) if np.dtype(out_dtype).itemsize > np.dtype(dtype).itemsize else np.dtype(dtype)
-
-
-def accumulator(out_dtype: str) -> str:
-    """What compute rules sum in: half precision is summed in single."""
-    return "float32" if out_dtype == "float16" else out_dtype

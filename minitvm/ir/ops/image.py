@@ -13,11 +13,10 @@ from fractions import Fraction
 
 import numpy as np
 
-from minitvm.ir.compute import compute, sum_over
+from minitvm.ir.compute import accumulator, compute, sum_over
 from minitvm.ir.layout import Layout
 from minitvm.ir.loop import Buffer, Const, LoopExpr, Stage, maximum, minimum, select
 from minitvm.ir.op import Fusion, Op
-from minitvm.ir.ops._matmul import accumulator
 from minitvm.ir.ops._shape import freeze_ints
 from minitvm.ir.types import Dim, TensorType
 

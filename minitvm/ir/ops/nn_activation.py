@@ -6,10 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from minitvm.ir.compute import compute, max_over, sum_over
+from minitvm.ir.compute import accumulator, compute, max_over, sum_over
 from minitvm.ir.loop import Buffer, LoopExpr, Stage, intrin, maximum, select
 from minitvm.ir.op import Fusion, Op
-from minitvm.ir.ops._matmul import accumulator
 from minitvm.ir.ops._shape import normalize_axis, require_kind, require_same_dtype
 from minitvm.ir.types import TensorType, Type
 

@@ -10,11 +10,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from minitvm.ir.compute import compute, sum_over
+from minitvm.ir.compute import accumulator, compute, sum_over
 from minitvm.ir.layout import Layout
 from minitvm.ir.loop import Buffer, LoopExpr, Stage, all_of, select
 from minitvm.ir.op import Fusion, Op
-from minitvm.ir.ops._matmul import accumulator, product_dtype, widened
+from minitvm.ir.ops._matmul import product_dtype, widened
 from minitvm.ir.ops._window import (
     buffer_type,
     dilated,

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from minitvm.ir.compute import compute, sum_over
+from minitvm.ir.compute import accumulator, compute, sum_over
 from minitvm.ir.layout import Layout
 from minitvm.ir.loop import Buffer, Const, LoopExpr, Stage
 from minitvm.ir.op import Fusion, Op
-from minitvm.ir.ops._matmul import accumulator, product_dtype, widened
+from minitvm.ir.ops._matmul import product_dtype, widened
 from minitvm.ir.ops._shape import broadcast_dim, normalize_axis, require_same_dtype
 from minitvm.ir.types import Dim, TensorType, Type
 

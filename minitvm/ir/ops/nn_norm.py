@@ -8,10 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from minitvm.ir.compute import compute, sum_over
+from minitvm.ir.compute import accumulator, compute, sum_over
 from minitvm.ir.loop import Buffer, LoopExpr, Stage, all_of, binary, const, intrin, maximum, select
 from minitvm.ir.op import Fusion, Op
-from minitvm.ir.ops._matmul import accumulator
 from minitvm.ir.ops._shape import freeze_ints, normalize_axes, normalize_axis, require_kind, require_same_dtype
 from minitvm.ir.ops._window import inside, known_dim
 from minitvm.ir.types import TensorType, TupleType, Type

@@ -9,11 +9,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from minitvm.ir.compute import compute, identity_of, max_over, sum_over
+from minitvm.ir.compute import accumulator, compute, identity_of, max_over, sum_over
 from minitvm.ir.layout import Layout
 from minitvm.ir.loop import Buffer, Const, LoopExpr, Stage, all_of, const, maximum, minimum, select
 from minitvm.ir.op import Fusion, Op
-from minitvm.ir.ops._matmul import accumulator
 from minitvm.ir.ops._shape import require_kind
 from minitvm.ir.ops._window import buffer_type, dilated, freeze_padding, freeze_window, inside, pads_of, window_extent
 from minitvm.ir.types import TensorType

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from minitvm.ir.compute import accumulator
 from minitvm.ir.op import Fusion, Op
 from minitvm.ir.ops._shape import require_kind, require_same_dtype
 from minitvm.ir.types import Dim, TensorType, TupleType, Type
@@ -58,6 +59,15 @@ class Recurrent(Op):
         state = TensorType((xw.shape[1], weight.shape[1]), xw.dtype)
         return [state if t is None and n in states else t for n, t in enumerate(types)]
 
+    def reference(self, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
+        """All steps; of half precision in single, rounded at the end."""
+        dtype = arrays[0].dtype
+        wide = accumulator(dtype.name)
+        return tuple(r.astype(dtype) for r in self._walk(*(a.astype(wide, copy=False) for a in arrays)))
+
+    def _walk(self, *args: Any, **kwargs: Any) -> tuple[np.ndarray, ...]:
+        raise NotImplementedError
+
     def _order(self, steps: int) -> Any:
         return range(steps - 1, -1, -1) if self.reverse else range(steps)
 
@@ -92,7 +102,7 @@ class Lstm(Recurrent):
         last = TensorType(state, xw.dtype)
         return TupleType((TensorType((steps, batch, hidden), xw.dtype), last, last))
 
-    def reference(
+    def _walk(
         self,
         xw: np.ndarray,
         recurrent_weight: np.ndarray,
@@ -108,7 +118,7 @@ class Lstm(Recurrent):
             c = _sigmoid(f + pf * c) * c + _sigmoid(i + pi * c) * np.tanh(g)
             h = _sigmoid(o + po * c) * np.tanh(c)
             y[t] = h
-        return y, h.astype(xw.dtype), c.astype(xw.dtype)
+        return y, h, c
 
 
 @dataclass(frozen=True)
@@ -139,14 +149,14 @@ class Gru(Recurrent):
         )
         return TupleType((TensorType((steps, batch, hidden), xw.dtype), TensorType((batch, hidden), xw.dtype)))
 
-    def reference(
+    def _walk(
         self, xw: np.ndarray, recurrent_weight: np.ndarray, recurrent_bias: np.ndarray, h0: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         h = h0.copy()
         y = np.empty((*xw.shape[:2], h0.shape[1]), xw.dtype)
         for t in self._order(xw.shape[0]):
             h = y[t] = self._step(xw[t], recurrent_weight, recurrent_bias, h)
-        return y, h.copy()
+        return y, h
 
     def _step(self, x: np.ndarray, weight: np.ndarray, bias: np.ndarray, h: np.ndarray) -> np.ndarray:
         """The state after one step."""
@@ -177,9 +187,9 @@ class Rnn(Recurrent):
         self._expect(xw, recurrent_weight=weight, h0=(h0, (batch, hidden)))
         return TupleType((TensorType((steps, batch, hidden), xw.dtype), TensorType((batch, hidden), xw.dtype)))
 
-    def reference(self, xw: np.ndarray, recurrent_weight: np.ndarray, h0: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _walk(self, xw: np.ndarray, recurrent_weight: np.ndarray, h0: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         h = h0.copy()
         y = np.empty((*xw.shape[:2], h0.shape[1]), xw.dtype)
         for t in self._order(xw.shape[0]):
             h = y[t] = np.tanh(xw[t] + h @ recurrent_weight.T)
-        return y, h.copy()
+        return y, h

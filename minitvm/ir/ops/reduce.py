@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from minitvm.ir.compute import broadcast_index, compute, max_over, min_over, prod_over, sum_over
+from minitvm.ir.compute import accumulator, broadcast_index, compute, max_over, min_over, prod_over, sum_over
 from minitvm.ir.loop import Buffer, Const, LoopExpr, Stage, binary, const, intrin, select
 from minitvm.ir.op import Fusion, Op
 from minitvm.ir.ops._shape import (
@@ -86,11 +86,6 @@ class Reduction(Op):
         return math.prod(shape[a] for a in self.axes(len(shape)))
 
 
-def _accumulator(dtype: str) -> str:
-    """Sums of float16 are kept in float32."""
-    return "float32" if dtype == "float16" else dtype
-
-
 def _wide(data: np.ndarray) -> np.ndarray:
     return data.astype("float64") if data.dtype.kind == "f" else data
 
@@ -104,7 +99,7 @@ class Sum(Reduction):
         return self._numpy(np.sum, _wide(data), dtype=_wide(data).dtype).astype(data.dtype)
 
     def compute(self, data: Buffer) -> Stage:
-        kept = _accumulator(data.dtype)
+        kept = accumulator(data.dtype)
         return self._stage(data, sum_over, lambda i, r: data[i].astype(kept), lambda s, i: s.astype(data.dtype))
 
 
@@ -117,7 +112,7 @@ class Prod(Reduction):
         return self._numpy(np.prod, _wide(data), dtype=_wide(data).dtype).astype(data.dtype)
 
     def compute(self, data: Buffer) -> Stage:
-        kept = _accumulator(data.dtype)
+        kept = accumulator(data.dtype)
         return self._stage(data, prod_over, lambda i, r: data[i].astype(kept), lambda p, i: p.astype(data.dtype))
 
 
@@ -134,7 +129,7 @@ class Mean(Reduction):
         return np.asarray(np.sign(total) * (np.abs(total) // self._count(data.shape))).astype(data.dtype)
 
     def compute(self, data: Buffer) -> Stage:
-        kept = _accumulator(data.dtype) if data.dtype.startswith("float") else "int64"
+        kept = accumulator(data.dtype) if data.dtype.startswith("float") else "int64"
         count = self._count(data.shape)
         return self._stage(
             data, sum_over, lambda i, r: data[i].astype(kept), lambda s, i: binary("div", s, count).astype(data.dtype)
@@ -224,7 +219,7 @@ class Variance(Reduction):
         return np.asarray(self._numpy(np.sum, squares) / (self._count(data.shape) - self.unbiased)).astype(data.dtype)
 
     def compute(self, data: Buffer, mean: Buffer) -> Stage:
-        kept = _accumulator(data.dtype)
+        kept = accumulator(data.dtype)
         count = const(self._count(data.shape) - self.unbiased, kept)
 
         def square(i: tuple[LoopExpr, ...], r: tuple[LoopExpr, ...]) -> LoopExpr:
@@ -307,7 +302,7 @@ class LogSumExp(Reduction):
         return wide.reshape(self._kept(data.shape)).astype(data.dtype)
 
     def compute(self, data: Buffer) -> Stage:
-        kept = _accumulator(data.dtype)
+        kept = accumulator(data.dtype)
         axes = self.axes(len(data.shape))
         high = self._stage(data, max_over, lambda i, r: data[i].astype(kept))
 
