@@ -6,8 +6,11 @@ import pathlib
 
 import click
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from benchmarks import report
+from benchmarks import layers as layer_sweep
+from benchmarks import layers_report, report
+from benchmarks.layer_kinds import KINDS, draw_layers, wanted_layers
 from benchmarks.measure import Settings, benchmark
 from benchmarks.onnx_models import WORKLOADS
 from benchmarks.runtimes import installed
@@ -40,7 +43,25 @@ def _runtimes(context: click.Context, parameter: click.Parameter, value: str) ->
     return ["minitvm", *(name for name in peers if name != "minitvm")]
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
+def _levels(context: click.Context, parameter: click.Parameter, value: str) -> list[int]:
+    words = _words(context, parameter, value)
+    if not words or not all(word in "0123" and len(word) == 1 for word in words):
+        raise click.BadParameter(f"{value!r} is not a list of levels from 0 to 3, such as 2,3")
+    return [int(word) for word in words]
+
+
+def _kinds(context: click.Context, parameter: click.Parameter, value: str) -> list[str]:
+    words = _words(context, parameter, value)
+    for word in words:
+        kind, _, number = word.partition("/")
+        if kind not in KINDS or ("/" in word and not number.isdigit()):
+            raise click.BadParameter(f"{word!r} is no kind of layer, nor one of them as conv/17: {', '.join(KINDS)}")
+    return words
+
+
+@click.group(
+    invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"], "show_default": True}
+)
 @click.option("--models", default=",".join(WORKLOADS), callback=_models, help="Names, or paths of .onnx files.")
 @click.option("--threads", default="1,2", callback=_threads, help="Numbers of threads.")
 @click.option("--peers", default=",".join(installed()[1:]), callback=_runtimes, help="Runtimes beside minitvm.")
@@ -49,7 +70,9 @@ def _runtimes(context: click.Context, parameter: click.Parameter, value: str) ->
 @click.option("--plot", type=click.Path(path_type=pathlib.Path), help="Where a picture goes.")
 @click.option("--processes/--no-processes", default=True, help="Opening times and memory, in fresh processes.")
 @click.option("--graph/--no-graph", default=True, help="The graph of thousands of calls, imports, a small model.")
+@click.pass_context
 def main(
+    context: click.Context,
     models: list[str],
     threads: list[int],
     peers: list[str],
@@ -65,13 +88,58 @@ def main(
     Examples:
       python -m benchmarks
       python -m benchmarks --models resnet18,model.onnx --threads 1 --no-graph
+      python -m benchmarks layers --help
     """
+    if context.invoked_subcommand is not None:
+        return
     settings = Settings(models, threads, rounds, runtimes=peers, processes=processes, graph=graph)
     result = benchmark(settings, Console(stderr=True, highlight=False).print)
     report.show(result, Console(width=None if Console().is_terminal else 140, highlight=False))
     report.write_json(result, output)
     if plot is not None:
         report.plot(result, plot)
+
+
+@main.command()
+@click.option("--count", default=300, type=click.IntRange(1), help="How many layers.")
+@click.option("--seed", default=0, type=click.IntRange(0), help="Other layers for another seed.")
+@click.option("--threads", default=1, type=click.IntRange(1), help="Threads of both runtimes.")
+@click.option("--levels", default="2,3", callback=_levels, help="Optimization levels.")
+@click.option("--only", default="", callback=_kinds, help="Kinds, or single layers by name: conv,dense/3.")
+@click.option("--target", default="llvm", help="Target of minitvm, such as 'llvm -mcpu=haswell'.")
+@click.option("--rounds", default=3, type=click.IntRange(1), help="Turns of each runtime.")
+@click.option("--output", default="layers.json", type=click.Path(path_type=pathlib.Path), help="Where figures go.")
+def layers(
+    count: int,
+    seed: int,
+    threads: int,
+    levels: list[int],
+    only: list[str],
+    target: str,
+    rounds: int,
+    output: pathlib.Path,
+) -> None:
+    """Time random single layers beside onnxruntime; print ratios by kind and the worst with what was chosen for them.
+
+    \b
+    Examples:
+      python -m benchmarks layers
+      python -m benchmarks layers --only conv,depthwise --count 40 --levels 3
+      python -m benchmarks layers --only conv/17,dense/3
+    """
+    wanted = wanted_layers(count, only)
+    settings = layer_sweep.Settings(levels, threads, rounds, target)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("layers", total=len(wanted))
+        result = layer_sweep.sweep(
+            draw_layers(wanted, seed),
+            settings,
+            lambda found: progress.update(task, advance=1, description=found["name"].ljust(18)),
+        )
+    result["settings"]["seed"] = seed
+    layers_report.show_layers(result, Console(width=None if Console().is_terminal else 140, highlight=False))
+    report.write_json(result, output)
 
 
 if __name__ == "__main__":

@@ -48,7 +48,7 @@ def tables(result: Result) -> Iterator[tuple[str, Table]]:
         yield "Without kernels", _graph_table(result)
 
 
-def _table(headings: str) -> Table:
+def table_of(headings: str) -> Table:
     """A table whose first two columns are text; ``headings`` separated by bars."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for i, heading in enumerate(headings.split("|")):
@@ -57,7 +57,7 @@ def _table(headings: str) -> Table:
 
 
 def _peak_table(result: Result) -> Table:
-    table = _table("threads | | GFLOP/s | GB/s L2 | GB/s memory")
+    table = table_of("threads | | GFLOP/s | GB/s L2 | GB/s memory")
     for peak in result["peaks"]:
         figures = (peak["gflops"], peak["l2_gbs"], peak["memory_gbs"])
         table.add_row(str(peak["threads"]), "", *(f"{figure:.0f}" for figure in figures))
@@ -65,7 +65,7 @@ def _peak_table(result: Result) -> Table:
 
 
 def _time_table(result: Result) -> Table:
-    table = _table(
+    table = table_of(
         "model | runtime | threads | median | best ms | spread | GFLOP/s | of peak | floor | ratio | of bests | error"
     )
     for model in result["models"]:
@@ -90,7 +90,7 @@ def time_cells(name: str, found: Result, run: Result) -> list[str]:
 
 
 def _process_table(result: Result) -> Table:
-    table = _table(
+    table = table_of(
         "model | runtime | import s | open s | first run ms | peak MB | above interpreter | while running | ratio"
     )
     for model in result["models"]:
@@ -107,7 +107,7 @@ def _process_table(result: Result) -> Table:
 
 
 def _graph_table(result: Result) -> Table:
-    table = _table("what | |")
+    table = table_of("what | |")
     cost = result["graph"]
     table.add_row(f"a graph of {cost['calls']} calls: import", "", f"{cost['import_s']:.2f} s")
     table.add_row(f"passes at level 3, to {cost['kernels']} kernel calls", "", f"{cost['passes_s']:.2f} s")

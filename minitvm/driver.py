@@ -13,6 +13,7 @@ import numpy as np
 
 from minitvm import config
 from minitvm.codegen.llvm.compile import Cpu, cpu_of, machine_model
+from minitvm.codegen.lower import Lowering, lowering
 from minitvm.errors import CompilerError, ConfigError, InputError, PassError, TargetError
 from minitvm.ir.expr import Function, Module
 from minitvm.ir.loop import Kernel
@@ -89,6 +90,10 @@ class BuildReport:
         if symbol not in self.groups:
             raise CompilerError(f"there is no kernel {symbol!r}", hint=f"kernels: {', '.join(self.groups)}")
         return self.groups[symbol]
+
+    def lowering(self, symbol: str) -> Lowering:
+        """What made the kernel's loops, and which templates declined."""
+        return lowering(self.group(symbol), symbol, self.compiler.machine)
 
     def scheduled(self, symbol: str) -> Kernel:
         """The kernel's loops before legalization."""

@@ -60,24 +60,39 @@ class Output:
     value: LoopExpr
 
 
+@dataclass(frozen=True)
+class Lowering:
+    """A fused group's kernel, what made it (a template's name, or the default nests), and why others did not."""
+
+    kernel: Kernel
+    chosen: str
+    refusals: tuple[str, ...]
+
+
 def lower(function: Function, name: str, machine: MachineModel, kind: str = "llvm") -> Kernel:
     """One kernel for a fused group.
 
     Raises :class:`CompilerError` where an operator has neither a template that accepts it nor a compute rule.
     """
+    return lowering(function, name, machine, kind).kernel
+
+
+def lowering(function: Function, name: str, machine: MachineModel, kind: str = "llvm") -> Lowering:
+    """As :func:`lower`, with what was chosen."""
     refusals: list[str] = []
     for anchor in calls(function.body):
         for template in _templates(kind, anchor):
             kernel = _lower_with(template, anchor, function, name, machine)
+            title = f"template {template.__module__.rpartition('.')[2]}.{template.__name__}"
             if isinstance(kernel, Kernel):
-                return kernel
-            refusals.append(f"{anchor.op.name}: {kernel.reason}")  # type: ignore[union-attr]
+                return Lowering(kernel, title, tuple(refusals))
+            refusals.append(f"{anchor.op.name}: {title}: {kernel.reason}")  # type: ignore[union-attr]
     for call in calls(function.body):
         if isinstance(call.op, Op) and not call.op.has_compute():
             raise CompilerError(
                 f"{call.op.name} has no compute rule and no template for {kind} that accepts it", where=refusals
             )
-    return _lower_stages(function, name, machine)
+    return Lowering(_lower_stages(function, name, machine), "default nests", tuple(refusals))
 
 
 def _templates(kind: str, anchor: Call) -> list[Template]:

@@ -47,11 +47,13 @@ def side_by_side(
     rounds: int,
     pause: float = PAUSE,
     on_round: Callable[[int], None] | None = None,
+    most: int = MOST_RUNS_OF_A_TURN,
 ) -> dict[str, Stats]:
-    """Time all of ``runs`` interleaved.  The first run of every turn warms caches and threads and is not counted."""
+    """Time all of ``runs`` interleaved.  The first run of every turn warms caches and threads and is not counted.
+    A turn is about ``SECONDS_OF_A_TURN`` long, and ``most`` runs at most."""
     seconds: dict[str, list[float]] = {name: [] for name in runs}
     order = list(runs)
-    repeats = {name: _repeats(run) for name, run in runs.items()}
+    repeats = {name: _repeats(run, most) for name, run in runs.items()}
     for turn in range(rounds):
         for name in order[turn % len(order) :] + order[: turn % len(order)]:
             time.sleep(pause)
@@ -61,11 +63,11 @@ def side_by_side(
     return {name: Stats.of(found) for name, found in seconds.items()}
 
 
-def _repeats(run: Callable[[], object]) -> int:
+def _repeats(run: Callable[[], object], most: int) -> int:
     """Runs of one turn, so that short models fill it as long ones do."""
     run()
     (seconds,) = _turn(run, 1)
-    return int(min(MOST_RUNS_OF_A_TURN, max(2, SECONDS_OF_A_TURN / seconds)))
+    return int(min(most, max(2, SECONDS_OF_A_TURN / seconds)))
 
 
 def _turn(run: Callable[[], object], repeats: int) -> list[float]:
