@@ -6,7 +6,7 @@ import os
 import warnings
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,7 @@ from minitvm.runtime.cache import KernelCache
 from minitvm.runtime.checks import listing
 from minitvm.runtime.control import HostFunction, branch_functions
 from minitvm.runtime.cpu_tag import tag_of
+from minitvm.runtime.document import document_of
 from minitvm.runtime.entry import entry_text
 from minitvm.runtime.executor import GraphModule
 from minitvm.runtime.graph import HOST, Program, read_program, without_kernels
@@ -34,6 +35,7 @@ from minitvm.runtime.library import Contents, HostCall, Library
 from minitvm.runtime.memory import plan_memory
 from minitvm.runtime.metadata import group_metadata
 from minitvm.runtime.ndarray import CUDA_HINT, CUDA_NOT_YET, Device, NDArray, aligned, cpu
+from minitvm.runtime.seal import seal_text
 from minitvm.runtime.team import resolve_threads
 from minitvm.target import MachineModel, Target
 
@@ -246,12 +248,11 @@ def _compile(program: Program, options: Options, report: BuildReport) -> Content
         }
         plan = plan_memory(program.graph, workspaces)
     hosts = {name: HostFunction(f, _branches(f, options, report)) for name, f in program.hosts.items()}
-    entry = report.compiler.object_of(entry_text(program.graph, plan, workspaces, options.machine.features))
-    return Contents(
+    contents = Contents(
         graph=program.graph,
         plan=plan,
         params={name: aligned(program.params.pop(name)) for name in list(program.params)},
-        objects={**{symbol: code.image for symbol, code in kernels.items()}, "entry": entry},
+        objects={symbol: code.image for symbol, code in kernels.items()},
         metadata={s: {**group_metadata(g), **_workspace(kernels[s])} for s, g in program.groups.items()},
         target=str(options.target),
         cpu=tag_of(options.cpu),
@@ -259,6 +260,8 @@ def _compile(program: Program, options: Options, report: BuildReport) -> Content
         hosts=hosts,
         host_calls=_host_calls(program, hosts, refused),
     )
+    text = entry_text(program.graph, plan, workspaces, options.machine.features) + seal_text(document_of(contents))
+    return replace(contents, entry=report.compiler.object_of(text))
 
 
 def _workspace(code: KernelCode) -> dict[str, int]:

@@ -1,41 +1,37 @@
 """The library file: one uncompressed zip archive with a manifest that vouches for every member.
 
-    manifest.json   format, versions, target, CPU, host calls; length and SHA-256 of every other member
+    manifest.json   format, versions, target, CPU, kernels, host calls; length and SHA-256 of every other member
     graph.json      the graph with its memory plan
     params.bin      the parameters, as ``save_param_dict`` writes them
-    code/NAME.o     object code
+    entry.o         object code that calls the kernels; holds the seal
+    code/NAME.o     object code of a kernel
     branch/NODE/ATTRIBUTE.mtvm   a branch of a control-flow node: again a library
+    signature       where the library is signed: the key and its signature of the manifest
 
-Nothing in it is executed on load but the object code, after every length and hash has been checked.
+What a library does is read from its seal (``seal.py``).  The two JSON files repeat the seal for people and other
+programs, and must do so to the letter.
 """
 
 from __future__ import annotations
 
-import hashlib
-import io
 import json
 import mmap
 import os
 import pathlib
-import struct
-import zipfile
-import zlib
 from collections.abc import Mapping
-from typing import Any, TypeAlias
+
+import numpy as np
 
 from minitvm import config
 from minitvm.errors import LibraryError
-from minitvm.runtime.archive_check import contradiction
-from minitvm.runtime.control import HostFunction
-from minitvm.runtime.cpu_tag import CpuTag, check_cpu
-from minitvm.runtime.graph import from_json, to_json
-from minitvm.runtime.host_text import host_from_json, host_to_json
-from minitvm.runtime.library import Contents, HostCall, Library
-from minitvm.runtime.memory import Plan
+from minitvm.runtime.container import Damaged, Data, pack, unpack
+from minitvm.runtime.cpu_tag import check_cpu
+from minitvm.runtime.document import FORMAT, FORMAT_VERSION, contents_of, cpu_of, foreign_part, sha256
+from minitvm.runtime.library import Contents
 from minitvm.runtime.param_dict import load_arrays, save_param_dict
+from minitvm.runtime.seal import Json, difference, sealed
 
-FORMAT = "minitvm-library"
-FORMAT_VERSION = 1
+_MANIFEST, _GRAPH, _PARAMS, _ENTRY = "manifest.json", "graph.json", "params.bin", "entry.o"
 _AGAIN = "copy the file again, or compile the model again"
 
 # --- writing --------------------------------------------------------------------------------------------------
@@ -60,47 +56,42 @@ def write(contents: Contents, path: pathlib.Path) -> None:
 
 def to_bytes(contents: Contents) -> bytes:
     """The file's bytes."""
-    members = _members(contents)
-    manifest = _manifest(contents)
-    manifest["members"] = {n: {"bytes": len(d), "sha256": hashlib.sha256(d).hexdigest()} for n, d in members.items()}
-    text = json.dumps(manifest, indent=1).encode()
-    out = io.BytesIO()
-    with zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as archive:
-        for name, data in {"manifest.json": text, **members}.items():
-            archive.writestr(zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0)), data)
-    return out.getvalue()
-
-
-def _members(contents: Contents) -> dict[str, bytes]:
-    plan = contents.plan
-    graph = to_json(contents.graph, plan.storage_ids, plan.offsets, plan.nbytes)
-    members = {"graph.json": graph.encode(), "params.bin": save_param_dict(contents.params)}
-    members |= {f"code/{name}.o": data for name, data in contents.objects.items()}
+    document = sealed(contents.entry)
+    assert document is not None, "build() seals what it compiles"
+    for host in document["hosts"].values():
+        if "unsaved" in host:
+            raise LibraryError(host["unsaved"], hint="its operator needs attributes of plain values")
+    members = {_GRAPH: _text(document["graph"]), _PARAMS: save_param_dict(contents.params), _ENTRY: contents.entry}
+    members |= {_code(symbol): image for symbol, image in contents.objects.items()}
     for node, function in contents.hosts.items():
         for attribute, library in function.branches.items():
-            members[f"branch/{node}/{attribute}.mtvm"] = to_bytes(library.contents)
-    return members
+            members[_branch(node, attribute)] = to_bytes(library.contents)
+    return pack({_MANIFEST: _manifest(document, members), **members})
 
 
-def _manifest(contents: Contents) -> dict[str, Any]:
-    plan = contents.plan
-    return {
-        "format": FORMAT,
-        "format_version": FORMAT_VERSION,
-        "minitvm": config.version(),
-        "target": contents.target,
-        "cpu": {"triple": contents.cpu.triple, "name": contents.cpu.name, "features": list(contents.cpu.features)},
-        "metadata": contents.metadata,
-        "threads": contents.threads,
-        "plan": {
-            "storage_ids": plan.storage_ids,
-            "workspaces": {str(node): at for node, at in plan.workspaces.items()},
-            "lower_bound": plan.lower_bound,
-            "naive": plan.naive,
-        },
-        "hosts": {name: host_to_json(function) for name, function in contents.hosts.items()},
-        "host_calls": [[h.op, h.reason, h.node, h.span] for h in contents.host_calls],
-    }
+def _code(symbol: str) -> str:
+    return f"code/{symbol}.o"
+
+
+def _branch(node: str, attribute: str) -> str:
+    return f"branch/{node}/{attribute}.mtvm"
+
+
+def _text(form: Json) -> bytes:
+    return json.dumps(form, indent=1).encode("ascii")
+
+
+def _manifest(document: Mapping[str, Json], members: Mapping[str, Data]) -> bytes:
+    return _text({**_facts(document), "members": _records(members)})
+
+
+def _facts(document: Mapping[str, Json]) -> dict[str, Json]:
+    """What a manifest says apart from its members."""
+    return {key: value for key, value in document.items() if key != "graph"}
+
+
+def _records(members: Mapping[str, Data]) -> dict[str, Json]:
+    return {name: {"bytes": len(data), "sha256": sha256(data)} for name, data in members.items()}
 
 
 # --- reading --------------------------------------------------------------------------------------------------
@@ -119,140 +110,124 @@ def read(path: pathlib.Path) -> Contents:
         ) from error
 
 
-Data: TypeAlias = "bytes | memoryview"
-
-
 def from_bytes(data: Data, name: str) -> Contents:
     """As :func:`read`; what is kept of ``data`` is copied."""
-    members = _unzip(data, name)
-    manifest = _checked_manifest(members.pop("manifest.json", None), name)
-    try:
-        _check_members(manifest["members"], members, name)
-        cpu = CpuTag(manifest["cpu"]["triple"], manifest["cpu"]["name"], tuple(manifest["cpu"]["features"]))
-        check_cpu(cpu, name)
-        contents = _assemble(manifest, members, cpu, name)
-        found = contradiction(contents)
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
-        raise LibraryError(
-            f"{name} is altered: its parts do not fit together: {type(error).__name__}: {error}", hint=_AGAIN
-        ) from error
+    members = _unpacked(data, name)
+    manifest = members.pop(_MANIFEST, None)
+    if manifest is None:
+        raise LibraryError(f"{name} is a zip archive but not a minitvm library: it has no {_MANIFEST}")
+    entry = bytes(members.get(_ENTRY, b""))
+    document = sealed(entry)
+    if document is None or not _is_written_by(document, bytes(manifest), members):
+        raise _explained(document, manifest, members, name)
+    check_cpu(cpu_of(document), name)
+    branches = {
+        (node, attribute): from_bytes(members[_branch(node, attribute)], f"{name}:{_branch(node, attribute)}")
+        for node, form in document["hosts"].items()
+        for attribute in form["branches"]
+    }
+    objects = {symbol: bytes(members[_code(symbol)]) for symbol in document["code"]}
+    params = _params(members[_PARAMS], name)
+    found = foreign_part(document, objects, params, branches)
     if found is not None:
         raise LibraryError(f"{name} is altered: {found}", hint=_AGAIN)
-    return contents
+    return contents_of(document, entry, objects, params, branches)
 
 
-def _unzip(data: Data, name: str) -> dict[str, Data]:
-    """The members, as views of ``data``.  The zip's checksum vouches for the manifest, the manifest for the rest."""
+def _params(data: Data, name: str) -> dict[str, np.ndarray]:
+    try:
+        return load_arrays(data)
+    except LibraryError as error:
+        raise LibraryError(f"{name} is altered: {_PARAMS}: {error.message}", hint=_AGAIN) from error
+
+
+def _unpacked(data: Data, name: str) -> dict[str, Data]:
     if bytes(data[:2]) != b"PK":
         raise LibraryError(
             f"{name} is not a minitvm library" if len(data) else f"{name} is empty, not a minitvm library",
             hint="libraries are written by lib.save(path) or `minitvm compile`",
         )
     try:
-        with zipfile.ZipFile(_Window(data)) as archive:
-            members = {info.filename: _member(data, info) for info in archive.infolist()}
-            manifest = archive.NameToInfo.get("manifest.json")
-            if manifest is not None and zlib.crc32(members["manifest.json"]) != manifest.CRC:
-                raise zipfile.BadZipFile("wrong checksum of manifest.json")
-            return members
-    except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError, ValueError, struct.error) as error:
+        return unpack(data)
+    except Damaged as error:
         raise LibraryError(f"{name} is truncated or altered: {error}", hint=_AGAIN) from error
 
 
-def _member(data: Data, info: zipfile.ZipInfo) -> Data:
-    """A stored member's bytes: after its local header of 30 bytes, its name and its extra field."""
-    if info.compress_type != zipfile.ZIP_STORED or info.compress_size != info.file_size:
-        raise zipfile.BadZipFile(f"{info.filename} is compressed")
-    lengths = struct.unpack_from("<HH", data, info.header_offset + 26)
-    start = info.header_offset + 30 + sum(lengths)
-    return data[start : start + info.file_size]
+def _expected(document: Mapping[str, Json]) -> list[str]:
+    """The members besides the manifest, in order."""
+    branches = [_branch(node, attribute) for node, form in document["hosts"].items() for attribute in form["branches"]]
+    return [_GRAPH, _PARAMS, _ENTRY, *map(_code, document["code"]), *branches]
 
 
-class _Window(io.RawIOBase):
-    """A buffer as a file to read, without a copy of the whole."""
-
-    def __init__(self, data: Data) -> None:
-        self._data, self._at = data, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: len(self._data)}[whence]
-        if start + offset < 0:
-            raise ValueError("seek before the start")
-        self._at = start + offset
-        return self._at
-
-    def tell(self) -> int:
-        return self._at
-
-    def read(self, size: int = -1) -> bytes:
-        end = len(self._data) if size < 0 else self._at + size
-        found = bytes(self._data[self._at : end])
-        self._at += len(found)
-        return found
+def _is_written_by(document: Mapping[str, Json], manifest: bytes, members: Mapping[str, Data]) -> bool:
+    """Whether this version of minitvm would write just these files for a sealed document."""
+    if (document.get("format"), document.get("format_version")) != (FORMAT, FORMAT_VERSION):
+        return False
+    if sorted(_expected(document)) != sorted(members) or members[_GRAPH] != _text(document["graph"]):
+        return False
+    return manifest == _manifest(document, {name: members[name] for name in _expected(document)})
 
 
-def _checked_manifest(text: Data | None, name: str) -> dict[str, Any]:
-    if text is None:
-        raise LibraryError(f"{name} is a zip archive but not a minitvm library: it has no manifest.json")
-    try:
-        manifest = json.loads(bytes(text))
-        known = manifest["format"] == FORMAT
-        version = manifest["format_version"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise LibraryError(f"{name} is not a minitvm library: its manifest cannot be read") from error
-    if not known:
-        raise LibraryError(f"{name} is not a minitvm library: its format is {manifest['format']!r}")
-    if version != FORMAT_VERSION:
-        raise LibraryError(
-            f"{name} has format version {version}, this minitvm reads version {FORMAT_VERSION}",
-            where=[f"written by minitvm {manifest.get('minitvm')}, read by minitvm {config.version()}"],
+# --- what is wrong with a file that is not as it was written ----------------------------------------------------
+
+
+def _explained(
+    document: Mapping[str, Json] | None, manifest: Data, members: Mapping[str, Data], name: str
+) -> LibraryError:
+    found = _json(manifest)
+    if not isinstance(found, dict) or "format" not in found or "format_version" not in found:
+        return LibraryError(f"{name} is not a minitvm library: its manifest cannot be read")
+    if found["format"] != FORMAT:
+        return LibraryError(f"{name} is not a minitvm library: its format is {found['format']!r}")
+    if found["format_version"] != FORMAT_VERSION:
+        return LibraryError(
+            f"{name} has format version {found['format_version']}, this minitvm reads version {FORMAT_VERSION}",
+            where=[f"written by minitvm {found.get('minitvm')}, read by minitvm {config.version()}"],
             hint="compile the model again with this version of minitvm",
         )
-    return dict(manifest)
+    why = _altered_member(found.get("members"), members) or _altered_fact(document, found, members)
+    return LibraryError(f"{name} is altered: {why}", hint=_AGAIN)
 
 
-def _check_members(expected: Mapping[str, Any], members: Mapping[str, Data], name: str) -> None:
-    for member in sorted(set(expected) ^ set(members)):
-        state = "is missing from" if member in expected else "does not belong in"
-        raise LibraryError(f"{name} is altered: {member} {state} it", hint=_AGAIN)
-    for member, data in members.items():
-        want = expected[member]
-        if len(data) != want["bytes"]:
-            raise LibraryError(f"{name} is altered: {member} has {len(data)} bytes, not {want['bytes']}", hint=_AGAIN)
-        if hashlib.sha256(data).hexdigest() != want["sha256"]:
-            raise LibraryError(f"{name} is altered: the contents of {member} do not match their hash", hint=_AGAIN)
+def _json(text: Data) -> Json:
+    try:
+        return json.loads(bytes(text))
+    except (ValueError, RecursionError):
+        return None
 
 
-def _assemble(manifest: dict[str, Any], members: dict[str, Data], cpu: CpuTag, name: str) -> Contents:
-    graph, offsets, nbytes = from_json(bytes(members["graph.json"]).decode())
-    found = manifest["plan"]
-    workspaces = {int(node): at for node, at in found["workspaces"].items()}
-    plan = Plan(tuple(offsets), tuple(found["storage_ids"]), workspaces, nbytes, found["lower_bound"], found["naive"])
-    return Contents(
-        graph=graph,
-        plan=plan,
-        params=load_arrays(members["params.bin"]),
-        objects={m[len("code/") : -len(".o")]: bytes(d) for m, d in members.items() if m.startswith("code/")},
-        metadata=manifest["metadata"],
-        target=manifest["target"],
-        cpu=cpu,
-        threads=manifest["threads"],
-        hosts={node: _host(node, form, members, name) for node, form in manifest["hosts"].items()},
-        host_calls=tuple(HostCall(op, why, node, tuple(span)) for op, why, node, span in manifest["host_calls"]),
-    )
+def _altered_member(listed: Json, members: Mapping[str, Data]) -> str | None:
+    """The first member that is not what the manifest says."""
+    if not isinstance(listed, dict):
+        return f"{_MANIFEST} lists no members"
+    for member in sorted(listed.keys() ^ members.keys()):
+        return f"{member} {'is missing from' if member in listed else 'does not belong in'} it"
+    for member, record in _records(members).items():
+        want = listed[member]
+        if not isinstance(want, dict) or want.keys() != record.keys():
+            return f"{_MANIFEST} does not say what {member} is"
+        if want["bytes"] != record["bytes"]:
+            return f"{member} has {record['bytes']} bytes, not {_json_text(want['bytes'])}"
+        if want["sha256"] != record["sha256"]:
+            return f"the contents of {member} do not match their hash"
+    return None
 
 
-def _host(node: str, form: dict[str, Any], members: Mapping[str, Data], name: str) -> HostFunction:
-    prefix = f"branch/{node}/"
-    branches = {
-        member[len(prefix) : -len(".mtvm")]: Library(from_bytes(data, f"{name}:{member}"))
-        for member, data in members.items()
-        if member.startswith(prefix)
-    }
-    return HostFunction(host_from_json(form), branches)
+def _json_text(value: Json) -> str:
+    return json.dumps(value)[:60]
+
+
+def _altered_fact(document: Mapping[str, Json] | None, manifest: dict[str, Json], members: Mapping[str, Data]) -> str:
+    """The first thing in the JSON files, which match their hashes, that is not as it was sealed."""
+    if document is None:
+        return f"{_ENTRY} holds no seal"
+    facts = {key: value for key, value in manifest.items() if key != "members"}
+    stray = sorted(set(_expected(document)) ^ members.keys())
+    if stray:
+        return f"{stray[0]} {'does not belong in' if stray[0] in members else 'is missing from'} it"
+    graph = _json(members[_GRAPH])
+    for file, found, must in ((_MANIFEST, facts, _facts(document)), (_GRAPH, graph, document["graph"])):
+        place = "it is no JSON" if found is None else difference(found, must)
+        if place is not None:
+            return f"{file}: {place}"
+    return f"{_MANIFEST} or {_GRAPH} says the same, but is not written as minitvm writes it"

@@ -246,7 +246,7 @@ def _node_json(node: Node) -> dict[str, Any]:
     return found
 
 
-def to_json(graph: Graph, storage_ids: Sequence[int], offsets: Sequence[int], arena_bytes: int) -> str:
+def graph_form(graph: Graph, storage_ids: Sequence[int], offsets: Sequence[int], arena_bytes: int) -> dict[str, Any]:
     """TVM's graph JSON; ``storage_offset`` and ``arena_bytes`` are minitvm's own (``-1``: outside of the arena)."""
     types = graph.entry_types
     attrs = {
@@ -257,14 +257,13 @@ def to_json(graph: Graph, storage_ids: Sequence[int], offsets: Sequence[int], ar
         "storage_offset": ["list_int", list(offsets)],
         "arena_bytes": ["size_t", arena_bytes],
     }
-    found = {
+    return {
         "nodes": [_node_json(node) for node in graph.nodes],
         "arg_nodes": graph.arg_nodes,
         "heads": [[n, i, 0] for n, i in graph.heads],
         "attrs": attrs,
         "node_row_ptr": list(graph.entry_start),
     }
-    return json.dumps(found, indent=1)
 
 
 def _node_of(found: dict[str, Any], types: Sequence[TensorType]) -> Node:
@@ -274,19 +273,12 @@ def _node_of(found: dict[str, Any], types: Sequence[TensorType]) -> Node:
     return Node(found["name"], func, inputs, tuple(types), tuple(json.loads(attrs.get("spans", "[]"))))
 
 
-def from_json(text: str) -> tuple[Graph, list[int], int]:
-    """The graph, the entries' offsets in the arena, and the arena's bytes; :class:`LibraryError` if it is no graph."""
-    try:
-        found = json.loads(text)
-        attrs = {key: value for key, (_, value) in found["attrs"].items()}
-        shapes = [tuple(None if d < 0 else d for d in shape) for shape in attrs["shape"]]
-        types = [TensorType(s, d) for s, d in zip(shapes, attrs["dltype"], strict=True)]
-        rows = found["node_row_ptr"]
-        nodes = [_node_of(n, types[rows[i] : rows[i + 1]]) for i, n in enumerate(found["nodes"])]
-        graph = Graph(tuple(nodes), tuple((n, i) for n, i, *_ in found["heads"]))
-        return graph, list(attrs["storage_offset"]), int(attrs["arena_bytes"])
-    except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
-        raise LibraryError(
-            f"this is not a graph JSON of minitvm: {type(error).__name__}: {error}",
-            hint="pass lib.graph_json, or the text it was saved as",
-        ) from error
+def graph_of(form: dict[str, Any]) -> tuple[Graph, list[int], int]:
+    """The graph, the entries' offsets in the arena, and the arena's bytes, of what :func:`graph_form` made."""
+    attrs = {key: value for key, (_, value) in form["attrs"].items()}
+    shapes = [tuple(None if d < 0 else d for d in shape) for shape in attrs["shape"]]
+    types = [TensorType(s, d) for s, d in zip(shapes, attrs["dltype"], strict=True)]
+    rows = form["node_row_ptr"]
+    nodes = [_node_of(n, types[rows[i] : rows[i + 1]]) for i, n in enumerate(form["nodes"])]
+    graph = Graph(tuple(nodes), tuple((n, i) for n, i, *_ in form["heads"]))
+    return graph, attrs["storage_offset"], attrs["arena_bytes"]

@@ -58,7 +58,14 @@ def _type_only(type_: Type) -> Function:
 
 
 def host_to_json(host: HostFunction) -> dict[str, Any]:
-    """A host call; :class:`LibraryError` for attributes that JSON cannot hold."""
+    """A host call; ``unsaved`` says why there is no other form, where its attributes are not plain values."""
+    try:
+        return _host_form(host)
+    except LibraryError as error:
+        return {"unsaved": error.message}
+
+
+def _host_form(host: HostFunction) -> dict[str, Any]:
     function, call = host.function, host.function.body
     if not isinstance(call, Call) or not isinstance(call.op, Op) or tuple(call.args) != tuple(function.params):
         return {"text": print_module(Module(Function(function.params, function.body))), "span": list(function.span)}
@@ -81,6 +88,13 @@ def host_from_json(form: dict[str, Any]) -> Function:
             f"the library calls operator {form['op']!r}, which is not defined here",
             hint="import the module that defines it before loading the library",
         )
-    op = OPS[form["op"]](**{name: _value_from_json(v) for name, v in form["attributes"].items()})
+    attributes = {name: _value_from_json(v) for name, v in form["attributes"].items()}
+    try:
+        op = OPS[form["op"]](**attributes)
+    except TypeError as error:
+        raise LibraryError(
+            f"the library calls operator {form['op']!r}, which is defined otherwise here: {error}",
+            hint="compile the model again with this version of minitvm",
+        ) from error
     params = [Var(f"a{i}", type_from_json(t)) for i, t in enumerate(form["params"])]
     return Function(params, Call(op, params, span=span), span=span)

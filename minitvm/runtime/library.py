@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import os
 import pathlib
 import threading
@@ -18,7 +19,7 @@ from minitvm.runtime.control import HostFunction
 from minitvm.runtime.cpu import NativeCode
 from minitvm.runtime.cpu_tag import CpuTag, check_cpu
 from minitvm.runtime.entry import Segment, steps_of
-from minitvm.runtime.graph import Graph, to_json
+from minitvm.runtime.graph import Graph, graph_form
 from minitvm.runtime.instance import Instance
 from minitvm.runtime.memory import Plan
 from minitvm.runtime.ndarray import CUDA_HINT, CUDA_NOT_YET, Device, cpu
@@ -54,12 +55,14 @@ class Contents:
     params: Mapping[str, np.ndarray]
     """64-byte aligned."""
     objects: Mapping[str, bytes]
-    """Object code by name: one per kernel, and ``entry``."""
+    """Object code by kernel."""
     metadata: Mapping[str, Mapping[str, Any]]
     target: str
     cpu: CpuTag
     threads: int
     """What the plan's workspaces were made for."""
+    entry: bytes = b""
+    """Object code that calls the kernels; holds the seal, from which the library's file is written and read."""
     hosts: Mapping[str, HostFunction] = field(default_factory=dict)
     host_calls: tuple[HostCall, ...] = ()
 
@@ -90,7 +93,8 @@ class Library:
 
     @property
     def graph_json(self) -> str:
-        return to_json(self.graph, self.plan.storage_ids, self.plan.offsets, self.plan.nbytes)
+        form = graph_form(self.graph, self.plan.storage_ids, self.plan.offsets, self.plan.nbytes)
+        return json.dumps(form, indent=1)
 
     @property
     def native(self) -> NativeCode:
@@ -100,7 +104,7 @@ class Library:
                 kernels = [i for i, node in enumerate(self.graph.nodes) if node.is_kernel]
                 segments = [s.symbol for s in steps_of(self.graph) if isinstance(s, Segment)]
                 symbols = [*(f"node_{i}" for i in kernels), *segments]
-                self._native = NativeCode(self.contents.objects.values(), symbols)
+                self._native = NativeCode([*self.contents.objects.values(), self.contents.entry], symbols)
             return self._native
 
     def __getitem__(self, name: str) -> Callable[..., Any]:

@@ -67,11 +67,14 @@ def _bytes(types: tuple[TensorType, ...]) -> int:
 
 
 def group_metadata(group: Function) -> dict[str, Any]:
-    """``flops``, ``bytes`` (inputs and results once), ``dtype`` of the first result, ``ops``, ``spans``."""
+    """The kernel's signature: types of its ``inputs`` and ``results``.  And ``flops``, ``bytes`` (inputs and results
+    once), ``dtype`` of the first result, ``ops``, ``spans``."""
     inside = calls(group.body)
     inputs = tuple(t for p in group.params for t in tensor_fields(p.type))
     results = tensor_fields(group.ret_type)
     return {
+        "inputs": [str(t) for t in inputs],
+        "results": [str(t) for t in results],
         "flops": sum(call_flops(c) for c in inside),
         "bytes": _bytes(inputs) + _bytes(results),
         "dtype": results[0].dtype if results else "",
