@@ -194,23 +194,7 @@ class InferenceSession:
                 f"input{'s' if len(missing) > 1 else ''} missing: {listing(missing)}",
                 hint=f"give an array for every input: {listing(self._inputs)}",
             )
-        feeds = {name: check_input(name, input_feed[name], type_) for name, type_ in self._types.items()}
-        self._check_symbols(feeds)
-        return feeds
-
-    def _check_symbols(self, feeds: Mapping[str, np.ndarray]) -> None:
-        """Dimensions of one name must have one size."""
-        sizes: dict[str, tuple[int, str]] = {}
-        for name, array in feeds.items():
-            for symbol, size in zip(self._inputs[name].shape, array.shape, strict=True):
-                if not isinstance(symbol, str):
-                    continue
-                known, where = sizes.setdefault(symbol, (size, name))
-                if known != size:
-                    raise InputError(
-                        f"dimension {symbol!r} is {known} in input {where!r} but {size} in input {name!r}",
-                        hint="dimensions of the same name must have the same size",
-                    )
+        return {name: check_input(name, input_feed[name], type_) for name, type_ in self._types.items()}
 
     def _specialised(self, shapes: Mapping[str, tuple[int, ...]]) -> _Specialised:
         key = tuple(shapes[name] for name in self._inputs)

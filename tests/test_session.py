@@ -8,11 +8,11 @@ import threading
 import numpy as np
 import onnx
 import pytest
-from onnx import parser
+from onnx import helper, parser
 
 import minitvm
 from minitvm import InferenceSession
-from minitvm.errors import ConfigError, FrontendError, InputError, TargetError
+from minitvm.errors import ConfigError, FrontendError, InputError, TargetError, TypeInferenceError
 
 STATIC = """
 <ir_version: 8, opset_import: ["" : 17]>
@@ -188,13 +188,24 @@ def test_a_batch_of_nothing(dynamic: InferenceSession) -> None:
     assert got.shape == (0, 5) and got.dtype == np.float32
 
 
-def test_dimensions_of_one_name_must_agree(dynamic: InferenceSession) -> None:
-    with pytest.raises(InputError) as error:
-        dynamic.run(None, {"a": np.zeros((2, 3), "float32"), "b": np.zeros((4, 1), "float32")})
-    assert str(error.value) == (
-        "dimension 'batch' is 2 in input 'a' but 4 in input 'b'\n"
-        "  = hint: dimensions of the same name must have the same size"
+def test_dimensions_of_one_name_may_differ_where_the_operators_allow_it() -> None:
+    """As in ONNX Runtime: names only describe; an operator that the shapes do not fit says so."""
+    model = helper.make_model(
+        helper.make_graph(
+            [helper.make_node("Add", ["a", "b"], ["y"], name="sum")],
+            "g",
+            [helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, [d, 2]) for n, d in (("a", "n"), ("b", "n"))],
+            [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)],
+        ),
+        opset_imports=[helper.make_opsetid("", 21)],
+        ir_version=10,
     )
+    session = InferenceSession(model)
+    a, b = np.ones((3, 2), "float32"), np.ones((1, 2), "float32")
+    np.testing.assert_array_equal(session.run(None, {"a": a, "b": b})[0], a + b)
+    with pytest.raises(TypeInferenceError) as error:
+        session.run(None, {"a": a, "b": np.ones((2, 2), "float32")})
+    assert "shapes do not broadcast" in str(error.value) and "sum" in str(error.value)
 
 
 def test_threads_may_share_a_session(dynamic: InferenceSession) -> None:

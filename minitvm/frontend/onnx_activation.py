@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from minitvm.frontend.onnx_node import OnnxNode, dims, emit, normalize_axis, rank, scalar
+from minitvm.frontend.onnx_node import OnnxNode, cast, dims, emit, normalize_axis, rank, scalar
 from minitvm.frontend.onnx_registry import onnx_op
 from minitvm.frontend.onnx_tensor import reshaped
 from minitvm.ir.expr import Expr
@@ -59,8 +59,8 @@ def celu(node: OnnxNode) -> Expr:
 
 @onnx_op("ThresholdedRelu", since=10)
 def thresholded_relu(node: OnnxNode) -> Expr:
-    x = node[0]
-    return emit("where", emit("greater", x, scalar(node.attr("alpha"), x)), x, scalar(0, x))
+    x = compared(node[0])
+    return emit("where", emit("greater", x, scalar(node.attr("alpha"), x)), node[0], scalar(0, node[0]))
 
 
 @onnx_op("Softplus")
@@ -113,9 +113,16 @@ def gelu_of(x: Expr, tanh: bool = False) -> Expr:
 
 @onnx_op("Shrink", since=9)
 def shrink(node: OnnxNode) -> Expr:
-    x, bias, limit = node[0], node.attr("bias"), node.attr("lambd")
+    """In float64 for integers, whose limits and bias need not be whole."""
+    x, bias, limit = compared(node[0]), node.attr("bias"), node.attr("lambd")
     above = emit("where", emit("greater", x, scalar(limit, x)), emit("subtract", x, scalar(bias, x)), scalar(0, x))
-    return emit("where", emit("less", x, scalar(-limit, x)), emit("add", x, scalar(bias, x)), above)
+    found = emit("where", emit("less", x, scalar(-limit, x)), emit("add", x, scalar(bias, x)), above)
+    return cast(found, node[0].dtype)
+
+
+def compared(x: Expr) -> Expr:
+    """``x`` in a dtype that attributes keep their value in."""
+    return cast(x, {"float16": "float32", "float64": "float64", "float32": "float32"}.get(x.dtype, "float64"))
 
 
 @onnx_op("PRelu", since=7)

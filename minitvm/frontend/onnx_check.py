@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
+from typing import Any
 
 import onnx
 
 from minitvm.errors import FrontendError, UnsupportedOperatorError
-from minitvm.frontend.onnx_node import place_of, schema_of
+from minitvm.frontend.onnx_node import OnnxNode, place_of, schema_of
 from minitvm.frontend.onnx_registry import OLDEST_OPSET
+from minitvm.ir.types import DTYPES, TensorType
 
 
 def normal_domain(domain: str) -> str:
@@ -84,6 +87,35 @@ def check_against_schema(node: onnx.NodeProto, opset: int) -> None:
                 where=[place_of(node)],
                 hint=f"its attributes: {known}",
             )
+
+
+def check_dtypes(node: OnnxNode) -> None:
+    """Inputs are of element types that ONNX allows for the operator at this opset."""
+    allowed = _allowed_dtypes(node.op_type, node.opset, normal_domain(node.proto.domain))
+    for position, value in enumerate(node.inputs if allowed else ()):
+        if value is None or not isinstance(value.type, TensorType):
+            continue
+        known = allowed[min(position, len(allowed) - 1)]
+        if value.dtype not in known:
+            raise node.fail(
+                f"input {position} is {value.dtype}; opset {node.opset} allows {', '.join(sorted(known)) or 'none'}",
+                hint="cast the input",
+            )
+
+
+@lru_cache(maxsize=4096)
+def _allowed_dtypes(op_type: str, opset: int, domain: str) -> tuple[frozenset[str], ...]:
+    """The dtypes of each input, of those that minitvm has; the last goes for all further ones.  Empty: unknown."""
+    schema = schema_of(op_type, opset, domain)
+    return tuple(_dtypes_of(parameter) for parameter in schema.inputs) if schema is not None else ()
+
+
+def _dtypes_of(parameter: Any) -> frozenset[str]:
+    names = {t.removeprefix("tensor(").removesuffix(")") for t in parameter.types}
+    return frozenset({_NUMPY_NAMES.get(name, name) for name in names} & set(DTYPES))
+
+
+_NUMPY_NAMES = {"float": "float32", "double": "float64"}
 
 
 def check_supported(

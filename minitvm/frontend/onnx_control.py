@@ -30,6 +30,8 @@ def if_(node: OnnxNode) -> list[Expr]:
     importer, scope = node.control
     condition = node.known(0)
     if condition is not None:
+        if condition.size != 1:
+            raise node.fail(f"its condition has {condition.size} elements; expected one")
         branch = node.require(BRANCHES[0] if condition.reshape(-1)[0] else BRANCHES[1])
         return list(importer.inline(branch, scope))
     found = [_branch(node, name) for name in BRANCHES]
@@ -102,7 +104,7 @@ def loop(node: OnnxNode) -> list[Expr]:
     types = [value.tensor_type for value in first]
     while True:
         params = _loop_params(node, graph, types)
-        body, taken = importer.function(graph, scope, params)
+        body, taken = importer.function(graph, scope, _as_declared(graph, params))
         found = body.type.fields[1 : 1 + len(types)]
         joined = [_joined(node, graph, i, t, f) for i, (t, f) in enumerate(zip(types, found, strict=True))]
         if joined == types:
@@ -121,6 +123,13 @@ def _loop_params(node: OnnxNode, graph: onnx.GraphProto, types: list[TensorType]
         raise node.fail(f"its body takes {len(graph.input)} inputs; expected 2 and the {len(types)} carried values")
     head = (TensorType((), "int64"), TensorType((), "bool"))
     return [Var(value.name, type_) for value, type_ in zip(graph.input, (*head, *types), strict=True)]
+
+
+def _as_declared(graph: onnx.GraphProto, params: list[Var]) -> list[Expr]:
+    """The parameters as the body sees them: ONNX lets it declare the iteration and the condition as vectors of one."""
+    head = zip(graph.input, params[:2], strict=False)
+    seen = [emit("reshape", p, newshape=(1,)) if len(v.type.tensor_type.shape.dim) == 1 else p for v, p in head]
+    return [*seen, *params[2:]]
 
 
 def _joined(node: OnnxNode, graph: onnx.GraphProto, position: int, before: TensorType, after: TensorType) -> TensorType:

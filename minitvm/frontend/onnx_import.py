@@ -31,6 +31,7 @@ from minitvm.frontend import (  # noqa: F401  (register the builders)
 )
 from minitvm.frontend.onnx_check import (
     check_against_schema,
+    check_dtypes,
     check_names,
     check_supported,
     normal_domain,
@@ -203,6 +204,7 @@ class Importer:
         opset = self.opset_of(node)
         check_against_schema(node, opset)
         view = OnnxNode(node, inputs, opset, self.known, (self, scope))
+        check_dtypes(view)
         with span_scope((label or label_of(node),)):
             outputs = self._build(view)
         if node.op_type == "Constant" and isinstance(outputs[0], Constant):

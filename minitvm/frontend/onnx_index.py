@@ -69,27 +69,37 @@ def slice_(node: OnnxNode) -> Expr:
 
 
 def _sliced(node: OnnxNode, starts: list[int], ends: list[int], axes: list[int], steps: list[int]) -> Expr:
-    """Bounds brought into range: with a negative step, an end before the first element is "all of it"."""
     x = node[0]
     places = [normalize_axis(node, a, rank(x)) for a in axes]
-    begin, end = [], []
-    for start, stop, step, axis in zip(starts, ends, steps, places, strict=True):
-        extent = dims(x)[axis]
-        if step == 0:
-            raise node.fail("a step is 0")
-        if extent is None:
-            begin.append(start)
-            end.append(stop)
-            continue
-        taken = range(*slice(start, _end(stop, step, extent), step).indices(extent))
-        begin.append(taken.start)
-        end.append(taken.stop if taken.stop >= 0 else -extent - 1)
-    return emit("strided_slice", x, begin=tuple(begin), end=tuple(end), strides=tuple(steps), axes=tuple(places))
+    bounds = zip(places, starts, ends, steps, strict=True)
+    cuts = [_cut(node, axis, *bound) for axis, *bound in bounds]
+    begin, end, strides = zip(*cuts, strict=True) if cuts else ((), (), ())
+    return emit("strided_slice", x, begin=begin, end=end, strides=strides, axes=tuple(places))
 
 
-def _end(stop: int, step: int, extent: int) -> int | None:
-    """ONNX and Python agree but for ends further back than the first element, going backwards."""
-    return None if step < 0 and stop < -extent else stop
+def _cut(node: OnnxNode, axis: int, start: int, stop: int, step: int) -> tuple[int, int, int]:
+    """ONNX's start, end and step as those of a Python slice that takes the same elements."""
+    extent = dims(node[0])[axis]
+    if step == 0:
+        raise node.fail("a step is 0")
+    if extent is None:
+        if step < 0 and start < -1:
+            raise node.fail(f"start {start} with step {step} needs to know dimension {axis}", "give shape_dict")
+        return start, stop, step
+    taken = taken_elements(start, stop, step, extent)
+    if not taken:
+        return 0, 0, 1
+    step = taken.step if len(taken) > 1 else 1
+    end = taken[-1] + (1 if step > 0 else -1)
+    return taken[0], end if end >= 0 else -extent - 1, step
+
+
+def taken_elements(start: int, stop: int, step: int, extent: int) -> range:
+    """The elements that Slice takes.  Unlike Python, ONNX moves a start outside of the tensor onto its first or last
+    element before it goes backwards: ``[-8:-9:-1]`` of 7 elements is the first one."""
+    start, stop = (p + extent if p < 0 else p for p in (start, stop))
+    lowest, highest = (0, extent) if step > 0 else (-1, extent - 1)
+    return range(min(max(start, 0), highest), min(max(stop, lowest), extent), step)
 
 
 @onnx_op("Pad", since=2)

@@ -109,10 +109,18 @@ def power(node: OnnxNode) -> Expr:
             return emit("multiply", base, base)
         if exponent.item() == 0.5 and base.tensor_type.is_float:
             return emit("sqrt", base)
-    if not base.tensor_type.is_float and node[1].tensor_type.is_float:
-        wide = emit("power", cast(base, node[1].dtype), node[1])
-        return cast(wide, base.dtype)
-    return emit("power", base, cast(node[1], base.dtype))
+    wide = _dtype_of_power(base.dtype, node[1].dtype)
+    return cast(emit("power", cast(base, wide), cast(node[1], wide)), base.dtype)
+
+
+def _dtype_of_power(base: str, exponent: str) -> str:
+    """What a power is computed in: a float that holds both where one is a float, the wider integer otherwise."""
+    kinds = np.dtype(base).kind + np.dtype(exponent).kind
+    if "f" not in kinds:
+        return base if np.dtype(base).itemsize >= np.dtype(exponent).itemsize else exponent
+    if kinds == "ff":
+        return max(base, exponent, key=lambda d: np.dtype(d).itemsize)
+    return base if kinds[0] == "f" else "float64"
 
 
 @onnx_op("Mod", since=10)

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from minitvm.frontend.onnx_node import OnnxNode, dims, emit, rank, scalar
+from minitvm.frontend.onnx_node import OnnxNode, cast, dims, emit, rank, scalar
 from minitvm.frontend.onnx_registry import onnx_op
 from minitvm.frontend.onnx_tensor import known_product, reshaped
 from minitvm.ir.expr import Expr
@@ -32,7 +32,7 @@ def matmul(node: OnnxNode, a: Expr, b: Expr, out_dtype: str = "") -> Expr:
     if rank(b) == 1:
         product = matmul(node, a, emit("expand_dims", b, axis=1), out_dtype)
         return emit("squeeze", product, axis=(rank(product) - 1,))
-    return _rows_by_matrix(a, b, out_dtype) if rank(b) == 2 else _batched(a, b, out_dtype)
+    return _rows_by_matrix(a, b, out_dtype) if rank(b) == 2 else _batched(node, a, b, out_dtype)
 
 
 def _rows_by_matrix(a: Expr, b: Expr, out_dtype: str) -> Expr:
@@ -52,10 +52,10 @@ def _unflattened(x: Expr, shape: tuple[Dim, ...]) -> Expr:
     return reshaped(x, [-1 if d is None else d for d in shape], allowzero=True)
 
 
-def _batched(a: Expr, b: Expr, out_dtype: str) -> Expr:
+def _batched(node: OnnxNode, a: Expr, b: Expr, out_dtype: str) -> Expr:
     """(..., m, k) by (..., k, n); batches are broadcast, one that is 1 throughout is left to the operator."""
     batch = _broadcast(dims(a)[:-2], dims(b)[:-2])
-    flat = [_flat_batch(x, batch) for x in (a, b)]
+    flat = [_flat_batch(node, x, batch) for x in (a, b)]
     product = emit("nn.batch_matmul", *flat, transpose_b=False, out_dtype=out_dtype)
     return _unflattened(product, (*batch, dims(a)[-2], dims(b)[-1]))
 
@@ -68,14 +68,21 @@ def _broadcast(a: tuple[Dim, ...], b: tuple[Dim, ...]) -> tuple[Dim, ...]:
     return tuple(q if p == 1 else p if q == 1 or p == q or q is None else q for p, q in zip(*padded, strict=True))
 
 
-def _flat_batch(x: Expr, batch: tuple[Dim, ...]) -> Expr:
+def _flat_batch(node: OnnxNode, x: Expr, batch: tuple[Dim, ...]) -> Expr:
+    """``x`` with one batch dimension.  One that is 1 throughout stays so: the operator repeats it."""
     own, matrix = dims(x)[:-2], dims(x)[-2:]
     if all(d == 1 for d in own):
         return _unflattened(x, (1, *matrix))
-    if None not in batch and tuple(own) != tuple(batch):
+    if own != batch:
+        if None in batch:
+            raise node.fail(f"{x.tensor_type} cannot be repeated to an unknown batch {_text(batch)}", "give shape_dict")
         x = emit("broadcast_to", x, shape=(*batch, *matrix))
     count = known_product(batch)
     return _unflattened(x, (None if count == -1 else count, *matrix)) if len(batch) > 1 else x
+
+
+def _text(shape: tuple[Dim, ...]) -> str:
+    return f"({', '.join('?' if d is None else str(d) for d in shape)})"
 
 
 @onnx_op("Gemm", since=7)
@@ -83,14 +90,24 @@ def gemm(node: OnnxNode) -> Expr:
     """alpha * A' B' + beta * C, with A' and B' transposed on demand."""
     a = transposed(node[0]) if node.attr("transA") else node[0]
     weight = node[1] if node.attr("transB") else transposed(node[1])
-    product = _scaled(emit("nn.dense", a, weight), node.attr("alpha"))
-    bias = node.get(2)
-    if bias is None or node.attr("beta") == 0:
-        return product
-    return with_bias(product, _scaled(bias, node.attr("beta")))
+    product, bias = emit("nn.dense", a, weight), node.get(2)
+    alpha, beta = node.attr("alpha"), node.attr("beta")
+    wide = product.dtype if _keeps(product, alpha) and _keeps(product, beta) else "float64"
+    result = scaled(cast(product, wide), alpha)
+    if bias is not None and beta != 0:
+        result = with_bias(result, scaled(cast(bias, wide), beta))
+    return cast(result, product.dtype)
 
 
-def _scaled(x: Expr, factor: float) -> Expr:
+def _keeps(x: Expr, factor: float) -> bool:
+    """Whether ``x`` can be multiplied by ``factor`` in its own dtype: integers only by integers of theirs."""
+    if x.tensor_type.is_float:
+        return True
+    info = np.iinfo(x.dtype)
+    return bool(float(factor).is_integer() and info.min <= factor <= info.max)
+
+
+def scaled(x: Expr, factor: float) -> Expr:
     return x if factor == 1 else emit("multiply", x, scalar(factor, x))
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
-from minitvm.frontend.onnx_node import OnnxNode, dims, emit, rank, scalar
+from minitvm.frontend.onnx_node import OnnxNode, cast, dims, emit, rank, scalar
 from minitvm.frontend.onnx_registry import onnx_op
 from minitvm.ir.expr import Expr
 from minitvm.ir.types import Dim
@@ -133,23 +134,39 @@ def _transposed_pads(
     return (*before, *after), tuple(grown)
 
 
-def _pool(node: OnnxNode, kind: str, x: Expr, **options: object) -> Expr:
-    count = rank(x) - 2
+@dataclass(frozen=True)
+class Window:
+    """A pool's window over the spatial axes; ``padding`` is (before..., after...)."""
+
+    kernel: tuple[int, ...]
+    strides: tuple[int, ...]
+    dilation: tuple[int, ...]
+    padding: tuple[int, ...]
+    ceil_mode: bool
+
+
+def _window(node: OnnxNode) -> Window:
+    x, count = node[0], rank(node[0]) - 2
     if count not in (1, 2, 3):
         raise node.misfit(f"takes 1 to 3 spatial axes, found {x.tensor_type}")
     kernel = tuple(node.require("kernel_shape"))
     strides, dilation = spread(node, "strides", count), spread(node, "dilations", count)
-    ceil_mode = bool(node.attr("ceil_mode", 0))
-    if ceil_mode and (node.attr("auto_pad", "NOTSET") or "NOTSET") != "NOTSET":
-        ceil_mode = False
+    explicit = (node.attr("auto_pad", "NOTSET") or "NOTSET") == "NOTSET"
+    padding = window_pads(node, dims(x)[2:], kernel, strides, dilation)
+    if explicit and any(p >= k for p, k in zip(padding, kernel * 2, strict=False)):
+        raise node.fail(f"padding {list(padding)} must be smaller than the window, {list(kernel)}")
+    return Window(kernel, strides, dilation, padding, bool(node.attr("ceil_mode", 0)) and explicit)
+
+
+def _pool(kind: str, x: Expr, window: Window, **options: object) -> Expr:
     return emit(
-        f"nn.{kind}_pool{count}d",
+        f"nn.{kind}_pool{rank(x) - 2}d",
         x,
-        pool_size=kernel,
-        strides=strides,
-        dilation=dilation,
-        padding=window_pads(node, dims(x)[2:], kernel, strides, dilation),
-        ceil_mode=ceil_mode,
+        pool_size=window.kernel,
+        strides=window.strides,
+        dilation=window.dilation,
+        padding=window.padding,
+        ceil_mode=window.ceil_mode,
         **options,
     )
 
@@ -158,22 +175,50 @@ def _pool(node: OnnxNode, kind: str, x: Expr, **options: object) -> Expr:
 def max_pool(node: OnnxNode) -> Expr:
     if node.wants(1):
         raise node.fail("its second output, the indices, is not supported")
-    return _pool(node, "max", node[0])
+    return _pool("max", node[0], _window(node))
 
 
 @onnx_op("AveragePool", since=1)
 def average_pool(node: OnnxNode) -> Expr:
-    return _pool(node, "avg", node[0], count_include_pad=bool(node.attr("count_include_pad", 0)))
+    return _pool("avg", node[0], _window(node), count_include_pad=bool(node.attr("count_include_pad", 0)))
 
 
 @onnx_op("LpPool", since=2)
 def lp_pool(node: OnnxNode) -> Expr:
-    """The p-norm under each window, as a mean times the window's size."""
-    x, p = node[0], scalar(node.attr("p"), node[0])
-    powers = emit("power", emit("abs", x), p)
-    mean = _pool(node, "avg", powers, count_include_pad=True)
-    total = emit("multiply", mean, scalar(math.prod(node.require("kernel_shape")), x))
-    return emit("power", total, emit("divide", scalar(1, x), p))
+    """The p-norm under each window: a mean times the window's size, over zeros wherever the window sticks out."""
+    window = _window(node)
+    powers = _powers(node)
+    grown = emit("nn.pad", powers, scalar(0, powers), pad_width=((0, 0), (0, 0), *_reach(powers, window)))
+    mean = _pool("avg", grown, replace(window, padding=(0,) * len(window.padding), ceil_mode=False))
+    return _root(node, emit("multiply", mean, scalar(math.prod(window.kernel), mean)))
+
+
+def _reach(x: Expr, window: Window) -> list[tuple[int, int]]:
+    """The padding of each spatial axis, and what a last window needs beyond it."""
+    windows = _pool("avg", x, window).shape[2:]
+    found = []
+    for d, (extent, count) in enumerate(zip(x.shape[2:], windows, strict=True)):
+        before = window.padding[d]
+        span = (window.kernel[d] - 1) * window.dilation[d] + 1
+        end = (count - 1) * window.strides[d] + span if count else 0
+        found.append((before, max(end - extent - before, window.padding[d + len(windows)])))
+    return found
+
+
+def _powers(node: OnnxNode) -> Expr:
+    """|x| ** p, in float32 at least."""
+    x, p = node[0], node.attr("p")
+    if p < 1:
+        raise node.refuse("p", "a norm's p is 1 or more")
+    size = emit("abs", cast(x, "float32") if x.dtype == "float16" else x)
+    return size if p == 1 else emit("multiply", size, size) if p == 2 else emit("power", size, scalar(p, size))
+
+
+def _root(node: OnnxNode, total: Expr) -> Expr:
+    p = node.attr("p")
+    if p > 1:
+        total = emit("sqrt", total) if p == 2 else emit("power", total, scalar(1 / p, total))
+    return cast(total, node[0].dtype)
 
 
 @onnx_op("GlobalAveragePool", "GlobalMaxPool", since=1)
@@ -186,6 +231,4 @@ def global_pool(node: OnnxNode) -> Expr:
 
 @onnx_op("GlobalLpPool", since=2)
 def global_lp_pool(node: OnnxNode) -> Expr:
-    x, p = node[0], scalar(node.attr("p"), node[0])
-    total = emit("sum", emit("power", emit("abs", x), p), axis=tuple(range(2, rank(x))), keepdims=True)
-    return emit("power", total, emit("divide", scalar(1, x), p))
+    return _root(node, emit("sum", _powers(node), axis=tuple(range(2, rank(node[0]))), keepdims=True))

@@ -8,7 +8,7 @@ import numpy as np
 
 from minitvm.frontend.onnx_matmul import matmul
 from minitvm.frontend.onnx_nn import convolution
-from minitvm.frontend.onnx_node import OnnxNode, cast, dims, emit, normalize_axis, onnx_dtype, rank
+from minitvm.frontend.onnx_node import OnnxNode, cast, dims, emit, normalize_axis, onnx_dtype, rank, scalar
 from minitvm.frontend.onnx_registry import onnx_op
 from minitvm.frontend.onnx_tensor import reshaped
 from minitvm.ir.expr import Constant, Expr
@@ -24,8 +24,9 @@ def _zero_point(node: OnnxNode, index: int, scale: Expr, dtype: str) -> Expr:
 
 
 def _axis(node: OnnxNode) -> int:
-    x = node[0]
-    return normalize_axis(node, node.attr("axis", 1), rank(x)) if rank(node[1]) else 0
+    """The axis that parameters belong to; a single scale belongs to none, whatever the attribute says."""
+    single = node[1].tensor_type.is_static and node[1].tensor_type.size == 1
+    return 0 if single else normalize_axis(node, node.attr("axis", 1), rank(node[0]))
 
 
 def _along_blocks(node: OnnxNode, parameter: Expr, axis: int) -> Expr:
@@ -48,7 +49,7 @@ def dequantize(node: OnnxNode) -> Expr:
         distance = emit("subtract", cast(x, "int32"), cast(zero, "int32"))
         return cast(emit("multiply", cast(distance, scale.dtype), scale), dtype)
     parameters = [_scalar_or_vector(p) for p in (scale, zero)]
-    return emit("qnn.dequantize", x, *parameters, axis=axis, out_dtype=dtype)
+    return cast(emit("qnn.dequantize", x, *parameters, axis=axis, out_dtype=scale.dtype), dtype)
 
 
 @onnx_op("QuantizeLinear", since=10)
@@ -66,9 +67,23 @@ def quantize(node: OnnxNode) -> Expr:
 
 
 def _quantized(x: Expr, scale: Expr, zero: Expr, dtype: str) -> Expr:
-    steps = emit("add", emit("round", emit("divide", x, scale)), cast(zero, x.dtype))
+    wide = "float64" if x.dtype == "float64" else "float32"
+    steps = emit("add", emit("round", emit("divide", cast(x, wide), cast(scale, wide))), cast(zero, wide))
     info = np.iinfo(dtype)
     return cast(emit("clip", steps, a_min=float(info.min), a_max=float(info.max)), dtype)
+
+
+@onnx_op("DynamicQuantizeLinear", since=11)
+def dynamic_quantize(node: OnnxNode) -> list[Expr]:
+    """To uint8 with a range that holds 0 and all of x; the scale of nothing but zeros is 1."""
+    x, axes = node[0], tuple(range(rank(node[0])))
+    low = emit("minimum", emit("min", x, axis=axes), scalar(0, x))
+    high = emit("maximum", emit("max", x, axis=axes), scalar(0, x))
+    steps = emit("divide", emit("subtract", high, low), scalar(255, x))
+    scale = emit("where", emit("equal", high, low), scalar(1, x), steps)
+    nearest = emit("round", emit("divide", emit("negative", low), scale))
+    zero = cast(emit("clip", nearest, a_min=0.0, a_max=255.0), "uint8")
+    return [requantized(x, scale, zero), scale, zero]
 
 
 def requantized(x: Expr, scale: Expr, zero: Expr, axis: int = 0) -> Expr:

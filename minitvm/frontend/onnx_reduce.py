@@ -43,19 +43,23 @@ def reduce_sum_square(node: OnnxNode) -> Expr:
 @onnx_op("ReduceL2")
 def reduce_l2(node: OnnxNode) -> Expr:
     total = _reduced(node, "sum", emit("multiply", node[0], node[0]))
-    if total.tensor_type.is_float:
-        return emit("sqrt", total)
-    return cast(emit("sqrt", cast(total, "float64")), total.dtype)
+    return cast(emit("sqrt", _as_float(total)), total.dtype)
+
+
+def _as_float(x: Expr) -> Expr:
+    """Integers in float64; their logarithms and roots lose the fraction afterwards, as in ONNX Runtime."""
+    return x if x.tensor_type.is_float else cast(x, "float64")
 
 
 @onnx_op("ReduceLogSum")
 def reduce_log_sum(node: OnnxNode) -> Expr:
-    return emit("log", _reduced(node, "sum", node[0]))
+    total = _reduced(node, "sum", node[0])
+    return cast(emit("log", _as_float(total)), total.dtype)
 
 
 @onnx_op("ReduceLogSumExp")
 def reduce_log_sum_exp(node: OnnxNode) -> Expr:
-    return _reduced(node, "logsumexp", node[0])
+    return cast(_reduced(node, "logsumexp", _as_float(node[0])), node[0].dtype)
 
 
 @onnx_op("ArgMax", "ArgMin")
@@ -77,6 +81,9 @@ def top_k(node: OnnxNode) -> list[Expr]:
     k = node.attr("k") if node.has("k") else int(node.constant(1, "k").item())
     ascending = not node.attr("largest", 1)
     axis = normalize_axis(node, node.attr("axis", -1), rank(node[0]))
+    if k == 0:  # Relay's 0 means all
+        nothing = emit("strided_slice", node[0], begin=(0,), end=(0,), axes=(axis,))
+        return [nothing, cast(nothing, "int64")]
     values, indices = emit_many("topk", node[0], k=k, axis=axis, ret_type="both", is_ascend=ascending, dtype="int64")
     return [values, indices]
 

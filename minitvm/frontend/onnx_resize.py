@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from minitvm.frontend.onnx_node import OnnxNode, emit, normalize_axis, rank
+from minitvm.frontend.onnx_node import OnnxNode, cast, emit, normalize_axis, rank, scalar
 from minitvm.frontend.onnx_registry import onnx_op
 from minitvm.frontend.onnx_tensor import integers
 from minitvm.ir.expr import Constant, Expr
@@ -111,12 +111,33 @@ def resized(node: OnnxNode, axes: list[Axis], sampling: Sampling) -> Expr:
     for axis in changed:
         if axis.size > LARGEST_AXIS or axis.size * axis.extent > LARGEST_MATRIX:
             raise node.misfit(f"axis {axis.axis} of {node[0].tensor_type} cannot be resized to {axis.size}")
-    if changed and _is_image(node[0], changed, sampling):
-        return _image(node[0], changed, sampling)
     x = node[0]
+    if sampling.mode == "nearest" or x.tensor_type.is_float or not changed:
+        return _sampled(node, x, changed, sampling)
+    return _whole(_sampled(node, cast(x, "float64"), changed, sampling), x.dtype)
+
+
+def _sampled(node: OnnxNode, x: Expr, changed: list[Axis], sampling: Sampling) -> Expr:
+    if changed and _is_image(x, changed, sampling):
+        return _image(x, changed, sampling)
     for axis in changed:
         x = _along(node, x, axis, sampling)
     return x
+
+
+_STEPS = 1 << 16
+"""Sums of weighted integers are right to far more than 1 / 65536; what is closer to a whole number is one."""
+
+
+def _whole(x: Expr, dtype: str) -> Expr:
+    """Interpolated integers: without their fraction, as in ONNX Runtime; the cubic kernel may leave the dtype's range.
+
+    x: float64.  Rounding errors do not turn 100 into 99.
+    """
+    steps = scalar(_STEPS, x)
+    near = emit("divide", emit("round", emit("multiply", x, steps)), steps)
+    info = np.iinfo(dtype)
+    return cast(emit("clip", near, a_min=float(info.min), a_max=float(np.nextafter(info.max + 1.0, 0))), dtype)
 
 
 _METHODS = {"nearest": "nearest_neighbor", "linear": "linear", "cubic": "cubic"}
@@ -125,9 +146,8 @@ _METHODS = {"nearest": "nearest_neighbor", "linear": "linear", "cubic": "cubic"}
 def _is_image(x: Expr, axes: list[Axis], sampling: Sampling) -> bool:
     """What ``image.resize2d`` can do: height and width of NCHW, with kernels that are neither stretched nor cut."""
     plain = not sampling.antialias and not sampling.exclude_outside and sampling.coordinates in COORDINATES
-    typed = x.tensor_type.is_float or sampling.mode == "nearest"
     sizes = all(a.axis >= 2 and a.size > 0 and a.extent > 0 and a.scale > 0 for a in axes)
-    return rank(x) == 4 and plain and typed and sizes
+    return rank(x) == 4 and plain and sizes
 
 
 def _image(x: Expr, axes: list[Axis], sampling: Sampling) -> Expr:

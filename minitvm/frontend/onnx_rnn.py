@@ -10,10 +10,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from minitvm.frontend.onnx_node import OnnxNode, emit, emit_many, rank
+from minitvm.frontend.onnx_node import OnnxNode, dims, emit, emit_many, rank
 from minitvm.frontend.onnx_registry import onnx_op
+from minitvm.frontend.onnx_sequence import Lengths
 from minitvm.frontend.onnx_tensor import reshaped
 from minitvm.ir.expr import Constant, Expr
+from minitvm.ir.types import TensorType
 
 _GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 _ACTIVATIONS = {"RNN": ["Tanh"], "GRU": ["Sigmoid", "Tanh"], "LSTM": ["Sigmoid", "Tanh", "Tanh"]}
@@ -27,6 +29,8 @@ class Layer:
     x: Expr
     hidden: int
     directions: int
+    lengths: Lengths | None = None
+    """Where sequences of the batch end earlier than ``x``."""
 
     @property
     def gates(self) -> int:
@@ -72,6 +76,18 @@ class Layer:
     def is_reverse(self, direction: int) -> bool:
         return direction == 1 or self.node.attr("direction") == "reverse"
 
+    def recurred(self, direction: int, xw: Expr, *arguments: Expr, **options: object) -> list[Expr]:
+        """Y (steps, batch, hidden) and the last states (batch, hidden) of one direction."""
+        name, reverse = f"nn.{self.node.op_type.lower()}", self.is_reverse(direction)
+        lengths = self.lengths
+        if lengths is None:
+            return emit_many(name, xw, *arguments, reverse=reverse, **options)
+        xw = lengths.turned(xw) if reverse else xw
+        xw = lengths.held(xw, self.hidden) if self.node.op_type == "LSTM" else xw
+        y, _, *cells = emit_many(name, xw, *arguments, **options)
+        masked = lengths.masked(y)
+        return [lengths.turned(masked) if reverse else masked, lengths.last(y), *map(lengths.some, cells)]
+
 
 @onnx_op("RNN", since=7)
 def rnn(node: OnnxNode) -> list[Expr | None]:
@@ -81,7 +97,7 @@ def rnn(node: OnnxNode) -> list[Expr | None]:
         bias, other = layer.biases(direction)
         xw = layer.projected(direction, _sum(bias, other))
         state = layer.initial(5, direction)
-        return emit_many("nn.rnn", xw, layer.part(node[2], direction), state, reverse=layer.is_reverse(direction))
+        return layer.recurred(direction, xw, layer.part(node[2], direction), state)
 
     return _outputs(layer, run)
 
@@ -93,14 +109,13 @@ def gru(node: OnnxNode) -> list[Expr | None]:
     def run(direction: int) -> list[Expr]:
         bias, recurrent = layer.biases(direction)
         zeros = Constant(np.zeros(3 * layer.hidden, layer.x.dtype))
-        return emit_many(
-            "nn.gru",
+        return layer.recurred(
+            direction,
             layer.projected(direction, bias),
             layer.part(node[2], direction),
             zeros if recurrent is None else recurrent,
             layer.initial(5, direction),
             linear_before_reset=bool(node.attr("linear_before_reset")),
-            reverse=layer.is_reverse(direction),
         )
 
     return _outputs(layer, run)
@@ -116,24 +131,60 @@ def lstm(node: OnnxNode) -> list[Expr | None]:
         xw = layer.projected(direction, _sum(*layer.biases(direction)))
         peepholes = [] if node.get(7) is None else [layer.part(node[7], direction)]
         states = [layer.initial(5, direction), layer.initial(6, direction)]
-        recurrent = layer.part(node[2], direction)
-        return emit_many("nn.lstm", xw, recurrent, *states, *peepholes, reverse=layer.is_reverse(direction))
+        return layer.recurred(direction, xw, layer.part(node[2], direction), *states, *peepholes)
 
     return _outputs(layer, run)
 
 
 def _layer(node: OnnxNode) -> Layer:
-    directions = 2 if node.attr("direction") == "bidirectional" else 1
+    direction = node.attr("direction")
+    if direction not in ("forward", "reverse", "bidirectional"):
+        raise node.refuse("direction", "directions: forward, reverse, bidirectional")
+    directions = 2 if direction == "bidirectional" else 1
     _check_supported(node, directions)
     if [rank(node[i]) for i in range(3)] != [3, 3, 3]:
         found = " and ".join(str(node[i].tensor_type) for i in range(3))
         raise node.misfit(f"the input and both weights must have 3 dimensions: {found}")
     x = emit("transpose", node[0], axes=(1, 0, 2)) if node.attr("layout", 0) else node[0]
-    layer = Layer(node, x, node[2].shape[2], directions)
-    lengths = None if node.get(4) is None else node.constant(4, "sequence_lens")
-    if lengths is not None and np.any(lengths != x.shape[0]):
-        raise node.fail("sequence_lens shorter than the input is not supported", "pad the sequences, or cut the input")
-    return layer
+    hidden = node.attr("hidden_size") or node[2].shape[2]
+    _check_shapes(node, x, hidden, directions)
+    return Layer(node, x, hidden, directions, _lengths(node, x))
+
+
+def _check_shapes(node: OnnxNode, x: Expr, hidden: int, directions: int) -> None:
+    """Every input has the shape that ``direction`` and ``hidden_size`` ask for."""
+    gates, (_, batch, features) = _GATES[node.op_type] * hidden, x.shape
+    state = (batch, directions, hidden) if node.attr("layout", 0) else (directions, batch, hidden)
+    expected: dict[int, tuple[int, ...]] = {
+        1: (directions, gates, features),
+        2: (directions, gates, hidden),
+        3: (directions, 2 * gates),
+        4: (batch,),
+        5: state,
+        6: state,
+        7: (directions, 3 * hidden),
+    }
+    for position, shape in expected.items():
+        given = node.get(position)
+        if given is not None and dims(given) != shape:
+            name = _INPUTS[position]
+            raise node.misfit(f"{name} is {given.tensor_type}; expected {TensorType(shape, given.dtype)}")
+
+
+_INPUTS = ("X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P")
+
+
+def _lengths(node: OnnxNode, x: Expr) -> Lengths | None:
+    """``None`` where every sequence is as long as the input."""
+    given, steps = node.get(4), x.shape[0]
+    if given is None:
+        return None
+    known = node.known(4)
+    if known is not None and np.all(known == steps):
+        return None
+    if known is not None and (np.any(known < 0) or np.any(known > steps)):
+        raise node.fail(f"sequence_lens {known.tolist()} are outside of 0 to {steps}, the input's steps")
+    return Lengths(given, steps)
 
 
 def _check_supported(node: OnnxNode, directions: int) -> None:

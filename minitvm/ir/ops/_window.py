@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from minitvm.errors import TypeInferenceError
 from minitvm.ir.loop import Buffer, LoopExpr, as_index
 from minitvm.ir.op import Op
 from minitvm.ir.types import Dim, TensorType
@@ -53,21 +54,51 @@ def window_extent(
     stride: int,
     dilation: int,
     pads: tuple[int, int],
-    ceil_mode: bool = False,
 ) -> Dim:
-    """How many windows fit; unknown stays unknown.  With ``ceil_mode`` also one that hangs over the end, unless it
-    would start behind the input and its padding in front."""
+    """How many windows fit; unknown stays unknown."""
     if extent is None:
         return None
-    span = dilated(kernel, dilation)
-    room = extent + sum(pads) - span
+    room = _room(extent, kernel, dilation, pads)
     if room < 0:
-        raise op.reject(
-            f"the window spans {span} along {axis} but the padded input has {extent + sum(pads)}",
-            hint="use a smaller kernel or dilation, or more padding",
-        )
-    count = -(-room // stride) + 1 if ceil_mode else room // stride + 1
-    return count - 1 if ceil_mode and (count - 1) * stride >= extent + pads[0] else count
+        raise _too_wide(op, axis, extent, dilated(kernel, dilation), pads)
+    return room // stride + 1
+
+
+def pool_extent(
+    op: Op,
+    axis: str,
+    extent: Dim,
+    kernel: int,
+    stride: int,
+    dilation: int,
+    pads: tuple[int, int],
+    ceil_mode: bool = False,
+) -> Dim:
+    """How many windows a pool has.  With ``ceil_mode`` also one that hangs over the end, unless it would start
+    behind the input and its padding in front.
+
+    A window larger than the padded input, by less than a stride, hangs over it too; by one stride there is no window:
+    ONNX Runtime divides towards zero.
+    """
+    if extent is None:
+        return None
+    room = _room(extent, kernel, dilation, pads)
+    if room < -stride:
+        raise _too_wide(op, axis, extent, dilated(kernel, dilation), pads)
+    count = -(-room // stride) + 1 if ceil_mode or room < 0 else room // stride + 1
+    return count - 1 if ceil_mode and count > 0 and (count - 1) * stride >= extent + pads[0] else count
+
+
+def _room(extent: int, kernel: int, dilation: int, pads: tuple[int, int]) -> int:
+    """How far a window can move within the padded input."""
+    return extent + sum(pads) - dilated(kernel, dilation)
+
+
+def _too_wide(op: Op, axis: str, extent: int, span: int, pads: tuple[int, int]) -> TypeInferenceError:
+    return op.reject(
+        f"the window spans {span} along {axis} but the padded input has {extent + sum(pads)}",
+        hint="use a smaller kernel or dilation, or more padding",
+    )
 
 
 def pads_of(padding: Sequence[int]) -> list[tuple[int, int]]:

@@ -21,7 +21,7 @@ def _signature(op: Op, part: str, function: Function) -> FuncType:
 
 
 def _check_scalar(op: Op, argument: str, type_: Type, dtype: str) -> None:
-    one = isinstance(type_, TensorType) and type_.shape in ((), (1,), (None,)) and type_.dtype == dtype
+    one = isinstance(type_, TensorType) and set(type_.shape) <= {1, None} and type_.dtype == dtype
     if not one:
         raise op.reject(f"{argument} is {type_}; expected a single {dtype}")
 

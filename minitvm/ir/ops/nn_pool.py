@@ -14,7 +14,7 @@ from minitvm.ir.layout import Layout
 from minitvm.ir.loop import Buffer, Const, LoopExpr, Stage, all_of, const, maximum, minimum, select
 from minitvm.ir.op import Fusion, Op
 from minitvm.ir.ops._shape import require_kind
-from minitvm.ir.ops._window import buffer_type, dilated, freeze_padding, freeze_window, inside, pads_of, window_extent
+from minitvm.ir.ops._window import buffer_type, dilated, freeze_padding, freeze_window, inside, pads_of, pool_extent
 from minitvm.ir.types import TensorType
 
 
@@ -56,7 +56,7 @@ class Pool(Op):
         shape = list(data.shape)
         for d, axis in enumerate(self.spatial):
             window = (self.pool_size[d], self.strides[d], self.dilation[d], pads_of(self.padding)[d], self.ceil_mode)
-            shape[layout.index(axis)] = window_extent(self, axis, shape[layout.index(axis)], *window)
+            shape[layout.index(axis)] = pool_extent(self, axis, shape[layout.index(axis)], *window)
         return data.with_shape(tuple(shape))
 
     def _windows(self, data: np.ndarray, fill: Any) -> Iterator[np.ndarray]:
@@ -67,7 +67,7 @@ class Pool(Op):
         width = [(0, 0)] * data.ndim
         for d, axis in enumerate(axes):
             before, after = pads_of(self.padding)[d]
-            needed = (counts[axis] - 1) * self.strides[d] + dilated(self.pool_size[d], self.dilation[d])
+            needed = max(counts[axis] - 1, 0) * self.strides[d] + dilated(self.pool_size[d], self.dilation[d])
             width[axis] = (before, max(after, needed - before - data.shape[axis]))
         padded = np.pad(data, width, constant_values=fill)
         return (padded[self._slices(tap, axes, counts)] for tap in np.ndindex(*self.pool_size))
@@ -76,7 +76,7 @@ class Pool(Op):
         window = [slice(None)] * len(counts)
         for d, axis in enumerate(axes):
             start, stride = tap[d] * self.dilation[d], self.strides[d]
-            window[axis] = slice(start, start + (counts[axis] - 1) * stride + 1, stride)
+            window[axis] = slice(start, start + max((counts[axis] - 1) * stride + 1, 0), stride)
         return tuple(window)
 
     def _tap(self, data: Buffer, index: Sequence[LoopExpr], taps: Sequence[LoopExpr], fill: Const) -> LoopExpr:
@@ -166,7 +166,7 @@ class AvgPool(Pool):
             start = index[at] * self.strides[d] - before
             first = maximum((low - start + (step - 1)) // step, 0)
             last = minimum((high - 1 - start) // step, taps - 1)
-            count = count * (last - first + 1)
+            count = count * maximum(last - first + 1, 0)
         return const(count.value, dtype) if isinstance(count, Const) else count.astype(dtype)
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from minitvm.ir.compute import compute
 from minitvm.ir.loop import Buffer, LoopExpr, Stage, intrin, maximum, minimum
 from minitvm.ir.op import Fusion, Op
+from minitvm.ir.ops._matmul import accumulator
 from minitvm.ir.ops._shape import normalize_axis, require_kind, require_same_dtype
 from minitvm.ir.types import TensorType, Type
 
@@ -53,7 +54,7 @@ class _Quantization(Op):
 
 @dataclass(frozen=True)
 class Quantize(_Quantization):
-    """round(data / scale) + zero_point, ties to even, kept within ``out_dtype``.
+    """round(data / scale) + zero_point, ties to even, kept within ``out_dtype``; in float32 at least.
 
     data: (...) floats, output_scale: () or (data.shape[axis],), output_zero_point: the same, of ``out_dtype`` or int32
     -> (...) of ``out_dtype``.
@@ -75,17 +76,18 @@ class Quantize(_Quantization):
         return data.with_dtype(self.out_dtype)
 
     def reference(self, data: np.ndarray, output_scale: np.ndarray, output_zero_point: np.ndarray) -> np.ndarray:
+        wide = np.promote_types(data.dtype, "float32")
         scale, zero = self._along(output_scale, data.ndim), self._along(output_zero_point, data.ndim)
         info = np.iinfo(self.out_dtype)
-        steps = np.rint(data / scale) + zero.astype(data.dtype)
+        steps = np.rint(data.astype(wide) / scale.astype(wide)) + zero.astype(wide)
         return np.asarray(np.clip(steps, info.min, info.max).astype(self.out_dtype))
 
     def compute(self, data: Buffer, output_scale: Buffer, output_zero_point: Buffer) -> Stage:
-        low, high = _RANGES[self.out_dtype]
+        (low, high), wide = _RANGES[self.out_dtype], accumulator(data.dtype)
 
         def element(*i: LoopExpr) -> LoopExpr:
-            steps = intrin("round", data[i] / self._at(output_scale, i))
-            shifted = steps + self._at(output_zero_point, i).astype(data.dtype)
+            steps = intrin("round", data[i].astype(wide) / self._at(output_scale, i).astype(wide))
+            shifted = steps + self._at(output_zero_point, i).astype(wide)
             return minimum(maximum(shifted, low), high).astype(self.out_dtype)
 
         return compute(data.shape, element)
@@ -93,7 +95,7 @@ class Quantize(_Quantization):
 
 @dataclass(frozen=True)
 class Dequantize(_Quantization):
-    """(data - zero_point) * scale.
+    """(data - zero_point) * scale, in float32 at least.
 
     data: (...) of 8, 16 or 32 bits, input_scale: () or (data.shape[axis],), input_zero_point: the same, an integer
     -> (...) of ``out_dtype``, a float dtype; the scale has it too.
@@ -116,12 +118,15 @@ class Dequantize(_Quantization):
 
     def reference(self, data: np.ndarray, input_scale: np.ndarray, input_zero_point: np.ndarray) -> np.ndarray:
         zero = self._along(input_zero_point, data.ndim).astype("int64")
-        steps = (data.astype("int64") - zero).astype(self.out_dtype)
-        return np.asarray(steps * self._along(input_scale, data.ndim))
+        wide = np.promote_types(self.out_dtype, "float32")
+        steps = (data.astype("int64") - zero).astype(wide)
+        return np.asarray(steps * self._along(input_scale, data.ndim).astype(wide)).astype(self.out_dtype)
 
     def compute(self, data: Buffer, input_scale: Buffer, input_zero_point: Buffer) -> Stage:
+        wide = accumulator(self.out_dtype)
+
         def element(*i: LoopExpr) -> LoopExpr:
             steps = data[i].astype("int32") - self._at(input_zero_point, i).astype("int32")
-            return steps.astype(self.out_dtype) * self._at(input_scale, i)
+            return (steps.astype(wide) * self._at(input_scale, i).astype(wide)).astype(self.out_dtype)
 
         return compute(data.shape, element)

@@ -142,7 +142,9 @@ class Split(Op):
         return TupleType(tuple(data.with_shape((*data.shape[:axis], n, *data.shape[axis + 1 :])) for n in sizes))
 
     def reference(self, data: np.ndarray) -> tuple[np.ndarray, ...]:
-        return tuple(np.split(data, self.indices_or_sections, self.axis))
+        axis = self.axis % data.ndim
+        parts = pairwise(self._bounds(data.shape[axis]))
+        return tuple(data[(slice(None),) * axis + (slice(a, b),)] for a, b in parts)
 
     def compute(self, data: Buffer) -> tuple[Stage, ...]:
         axis = self.axis % len(data.shape)
@@ -180,7 +182,7 @@ class StridedSlice(Op):
         if self.slice_mode not in ("end", "size"):
             raise self.reject(f"slice_mode is {self.slice_mode!r}", hint="slice_mode is 'end' or 'size'")
         if self.slice_mode == "size":
-            ends = [None if n < 0 else b + n for b, n in zip(self.begin, self.end, strict=True)]
+            ends = [None if n < 0 or b < 0 <= b + n else b + n for b, n in zip(self.begin, self.end, strict=True)]
             return {a: slice(b, e) for a, b, e in zip(axes, self.begin, ends, strict=True)}
         if not len(axes) == len(self.begin) == len(self.end) == len(strides):
             raise self.reject("begin, end, strides and axes differ in length")

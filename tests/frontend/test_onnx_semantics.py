@@ -1,0 +1,243 @@
+"""What operators mean at the edges: attributes of another dtype than the tensor, windows that stick out, norms of
+integers, zeros, single elements, unknown dimensions.  Against ONNX Runtime, or ONNX's reference where it has none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+from onnx.reference import ReferenceEvaluator
+from onnx_build import build, error_of, one_node, run, value
+from onnx_oracle import check_as_onnx_runtime, check_same, compiled, onnx_runtime, onnx_runtime_refuses
+
+from minitvm.errors import FrontendError, MiniTVMError, TypeInferenceError
+from minitvm.frontend import from_onnx
+from minitvm.ir.evaluate import evaluate
+
+RNG = np.random.default_rng(17)
+X = RNG.standard_normal((1, 2, 5, 6)).astype(np.float32)
+
+
+def floats(*shape: int) -> np.ndarray:
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+# --- attributes and tensors of different dtypes ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64", "uint32", "uint64", "float16", "float32", "float64"])
+@pytest.mark.parametrize(("alpha", "beta"), [(0.5, 1.0), (1.0, 0.25), (2.0, 3.0), (1.5, 0.0), (1.0, 1.0)])
+def test_gemm_scales_integers_by_fractions(dtype: str, alpha: float, beta: float) -> None:
+    a, b, c = (RNG.integers(0, 9, s).astype(dtype) for s in ((3, 4), (4, 5), (5,)))
+    model = one_node("Gemm", a, b, c, alpha=alpha, beta=beta)
+    feeds = {"x0": a, "x1": b, "x2": c}
+    (expected,) = ReferenceEvaluator(model).run(None, feeds)
+    exact = (a.astype("float64") @ b.astype("float64") * alpha + c.astype("float64") * beta).astype(dtype)
+    np.testing.assert_array_equal(expected, exact)
+    check_same(compiled(model, feeds), [exact], rtol=1e-3 if dtype == "float16" else 1e-6)
+
+
+@pytest.mark.parametrize(
+    "dtype", ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "float16", "float32"]
+)
+def test_shrink(dtype: str) -> None:
+    x = np.array([0, 1, 2, 3, 4, 100, 127, -1, -2, -3, -100][: 7 if dtype[0] == "u" else 11], dtype)
+    for lambd, bias in ((1.5, 0.5), (0.5, 0.0), (2.0, 1.5), (0.999, 1.0)):
+        check_as_onnx_runtime(one_node("Shrink", x, lambd=lambd, bias=bias), {"x0": x})
+
+
+def test_limits_are_not_rounded_to_half_precision() -> None:
+    """0.0999 is below float16's neighbour of 0.1, 0.1 is not."""
+    x = np.array([0.1, -0.1, 0.09998, 0.2], np.float16)
+    for limit in (0.0999, 0.1, 0.09998):
+        model = one_node("Shrink", x, lambd=limit)
+        check_as_onnx_runtime(model, {"x0": x})
+
+
+@pytest.mark.parametrize(
+    "op", ["Elu", "LeakyRelu", "Selu", "HardSigmoid", "Celu", "ThresholdedRelu", "LpPool", "Softmax"]
+)
+def test_integers_where_onnx_takes_floats(op: str) -> None:
+    x = np.arange(6, dtype=np.int32).reshape(1, 1, 6)
+    model = one_node(op, x, **({"kernel_shape": [2]} if op == "LpPool" else {}))
+    assert onnx_runtime_refuses(model, {"x0": x})
+    message = error_of(FrontendError, model)
+    assert message.startswith(f"{op}: input 0 is int32; opset 21 allows float") and "hint: cast the input" in message
+
+
+@pytest.mark.parametrize(
+    ("base", "exponent"),
+    [("int32", "float32"), ("int64", "float32"), ("float32", "float64"), ("float32", "int64"), ("int32", "int64")],
+)
+def test_powers_of_another_dtype(base: str, exponent: str) -> None:
+    x, y = np.array([1, 2, 3, 40, 101], base), np.array([2, 0.5, 3, 1, 2]).astype(exponent)
+    check_as_onnx_runtime(one_node("Pow", x, y), {"x0": x, "x1": y})
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64", "float32"])
+@pytest.mark.parametrize(
+    "op", ["ReduceLogSum", "ReduceLogSumExp", "ReduceL1", "ReduceL2", "ReduceMean", "ReduceSumSquare", "ReduceProd"]
+)
+def test_reductions_of_integers(op: str, dtype: str) -> None:
+    x = RNG.integers(1, 60, (3, 5)).astype(dtype)
+    check_as_onnx_runtime(one_node(op, x, constants={1: np.int64([1])}), {"x0": x})
+
+
+# --- quantisation ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["uint16", "int16", "uint8", "int8"])
+@pytest.mark.parametrize("float_dtype", ["float16", "float32"])
+def test_quantize_to_16_bits(dtype: str, float_dtype: str) -> None:
+    """Zero points are exact: float16 has 11 bits."""
+    info = np.iinfo(dtype)
+    x = np.array([[1, -65504, 300, -7.5, 0.3]], float_dtype)
+    for zero in (info.max, info.max // 2 + 1, info.min, 3):
+        model = one_node("QuantizeLinear", x, constants={1: np.array(2, float_dtype), 2: np.array(zero, dtype)})
+        check_as_onnx_runtime(model, {"x0": x})
+
+
+def test_dequantize_to_float16() -> None:
+    q = np.array([65535, 3, 40001], np.uint16)
+    for dtype in ("float16", "float32"):
+        constants = {1: np.array(0.01, dtype), 2: np.uint16(5)}
+        check_as_onnx_runtime(one_node("DequantizeLinear", q, constants=constants), {"x0": q}, rtol=1e-3)
+        model = one_node("DequantizeLinear", q, opset=23, constants=constants, output_dtype=onnx.TensorProto.FLOAT16)
+        check_as_onnx_runtime(model, {"x0": q}, rtol=1e-3)
+
+
+@pytest.mark.parametrize("x", [np.zeros((2, 3)), np.full((2, 3), 5.0), np.full((2, 3), -5.0), floats(4, 7)])
+def test_dynamic_quantization(x: np.ndarray) -> None:
+    x = x.astype(np.float32)
+    check_as_onnx_runtime(one_node("DynamicQuantizeLinear", x, outputs=3), {"x0": x})
+
+
+@pytest.mark.parametrize("axis", [-7, 0, 1, 5])
+@pytest.mark.parametrize("shape", [(), (1,)])
+def test_a_single_scale_has_no_axis(shape: tuple[int, ...], axis: int) -> None:
+    x = floats(3)
+    constants = {1: np.full(shape, 0.1, np.float32), 2: np.full(shape, 3, np.int8)}
+    check_as_onnx_runtime(one_node("QuantizeLinear", x, constants=constants, axis=axis), {"x0": x})
+
+
+# --- windows ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("op", ["MaxPool", "AveragePool", "LpPool"])
+@pytest.mark.parametrize(
+    "window",
+    [
+        {"kernel_shape": [2, 2], "strides": [2, 2], "ceil_mode": 1},
+        {"kernel_shape": [3, 2], "strides": [2, 3], "ceil_mode": 1, "pads": [1, 0, 2, 1]},
+        {"kernel_shape": [6, 7], "strides": [2, 2], "ceil_mode": 1},
+        {"kernel_shape": [6, 6]},
+        {"kernel_shape": [6, 2], "strides": [3, 1]},
+        {"kernel_shape": [2, 3], "dilations": [2, 2], "strides": [2, 2], "ceil_mode": 1},
+        {"kernel_shape": [3, 3], "auto_pad": "SAME_LOWER", "strides": [2, 2]},
+    ],
+)
+def test_windows_that_stick_out(op: str, window: dict[str, Any]) -> None:
+    check_as_onnx_runtime(one_node(op, X, opset=22, **window), {"x0": X}, rtol=1e-5)
+
+
+@pytest.mark.parametrize("p", [1, 2, 3])
+@pytest.mark.parametrize("op", ["LpPool", "GlobalLpPool"])
+def test_norms(op: str, p: int) -> None:
+    window = {"kernel_shape": [3, 2], "ceil_mode": 1, "strides": [2, 2]} if op == "LpPool" else {}
+    check_as_onnx_runtime(one_node(op, X, p=p, **window), {"x0": X})
+
+
+@pytest.mark.parametrize("op", ["MaxPool", "AveragePool", "LpPool"])
+def test_windows_with_nothing_under_them(op: str) -> None:
+    model = one_node(op, X, kernel_shape=[2, 2], pads=[0, 0, 2, 0])
+    assert onnx_runtime_refuses(model, {"x0": X})
+    assert error_of(FrontendError, model) == (
+        f'{op}: padding [0, 0, 2, 0] must be smaller than the window, [2, 2]\n  | ONNX node "the_node" ({op})'
+    )
+    wide = one_node(op, X, kernel_shape=[7, 2])
+    assert onnx_runtime_refuses(wide, {"x0": X})
+    assert "the window spans 7 along H but the padded input has 5" in error_of(TypeInferenceError, wide)
+
+
+# --- products over unknown batches -----------------------------------------------------------------------------------
+
+
+def product_of(a: tuple[int | None, ...], b: tuple[int | None, ...]) -> onnx.ModelProto:
+    return build([helper.make_node("MatMul", ["a", "b"], ["y"])], [value("a", a), value("b", b)], ["y"])
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "unknown"),
+    [((3, 4, 2, 5), (3, 4, 5, 6), 0), ((3, 2, 5), (3, 5, 6), 0), ((3, 2, 5), (1, 5, 6), 0), ((3, 4, 2, 5), (5, 6), 0)],
+)
+def test_matmul_over_an_unknown_batch(a: tuple[int, ...], b: tuple[int, ...], unknown: int) -> None:
+    left, right = floats(*a), floats(*b)
+    opened = [
+        tuple(None if d == unknown and len(s) == len(a) and s[d] > 1 else n for d, n in enumerate(s)) for s in (a, b)
+    ]
+    module, _ = from_onnx(product_of(a, b), {"a": opened[0], "b": opened[1]})
+    found = evaluate(module, left, right)
+    np.testing.assert_allclose(found, left @ right, rtol=1e-5, atol=1e-5, strict=True)
+
+
+@pytest.mark.parametrize(("a", "b"), [((None, 1, 2, 5), (1, 4, 5, 6)), ((None, 4, 2, 5), (4, 5, 6))])
+def test_a_batch_that_cannot_be_repeated_is_refused(a: tuple[int | None, ...], b: tuple[int, ...]) -> None:
+    message = error_of(FrontendError, product_of(a, b), shape_dict={"a": a, "b": b})
+    assert "cannot be repeated to an unknown batch (?, 4)" in message and "hint: give shape_dict" in message
+
+
+# --- the rest --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("opset", [7, 10, 11, 24])
+def test_the_top_none(opset: int) -> None:
+    if opset < 10:
+        model = one_node("TopK", X, opset=opset, k=0, outputs=2)
+    else:
+        model = one_node("TopK", X, opset=opset, constants={1: np.int64([0])}, outputs=2)
+    values, indices = run(model, {"x0": X})
+    assert values.shape == indices.shape == (1, 2, 5, 0) and indices.dtype == np.int64
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1), (1, 1, 1)])
+def test_a_condition_of_any_rank(shape: tuple[int, ...]) -> None:
+    branches = {}
+    for name, op in (("then_branch", "Neg"), ("else_branch", "Abs")):
+        branches[name] = helper.make_graph([helper.make_node(op, ["x"], ["r"])], name, [], [value("r", None)])
+    node = helper.make_node("If", ["flag"], ["y"], **branches)
+    model = build([node], [value("flag", shape, "bool"), value("x", (3,))], ["y"])
+    for flag in (True, False):
+        feeds = {"flag": np.full(shape, flag), "x": np.float32([-1, 2, -3])}
+        check_as_onnx_runtime(model, feeds)
+
+
+def test_a_condition_of_two_elements() -> None:
+    graph = helper.make_graph([helper.make_node("Neg", ["x"], ["r"])], "g", [], [value("r", None)])
+    node = helper.make_node("If", ["flag"], ["y"], name="choose", then_branch=graph, else_branch=graph)
+    flags = np.array([True, True])
+    known = build([node], [value("x", (3,))], ["y"], {"flag": flags})
+    assert error_of(FrontendError, known) == (
+        'If: its condition has 2 elements; expected one\n  | ONNX node "choose" (If)'
+    )
+    with pytest.raises(MiniTVMError, match="expected a single bool"):
+        from_onnx(build([node], [value("flag", flags), value("x", (3,))], ["y"]))
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_loop_that_counts_in_vectors(rank: int) -> None:
+    """ONNX lets a body declare the iteration and the condition as vectors of one element."""
+    shape = (1,) * rank
+    nodes = [
+        helper.make_node("Cast", ["i"], ["f"], to=onnx.TensorProto.FLOAT),
+        helper.make_node("Add", ["s", "f"], ["t"]),
+        helper.make_node("Identity", ["going"], ["still"]),
+    ]
+    inputs = [value("i", shape, "int64"), value("going", shape, "bool"), value("s", (3,))]
+    graph = helper.make_graph(nodes, "body", inputs, [value("still", shape, "bool"), value("t", (3,))])
+    node = helper.make_node("Loop", ["n", "", "x"], ["y"], body=graph)
+    model = build([node], [value("n", shape, "int64"), value("x", (3,))], ["y"])
+    feeds = {"n": np.full(shape, 4), "x": np.float32([1, 2, 3])}
+    check_same(run(model, feeds), onnx_runtime(model, feeds))

@@ -1,0 +1,103 @@
+"""Recurrent layers over sequences of different lengths, and layers whose shapes contradict their attributes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+from onnx_build import build, error_of, run, value
+from onnx_oracle import check_as_onnx_runtime, check_same, onnx_runtime, onnx_runtime_refuses
+
+from minitvm.errors import FrontendError, MiniTVMError
+
+RNG = np.random.default_rng(5)
+GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
+STEPS, BATCH, HIDDEN, FEATURES = 5, 4, 3, 2
+
+
+def floats(*shape: int) -> np.ndarray:
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+def layer(op: str, lengths: np.ndarray | None = None, **changes: Any) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
+    """A model with all its states as inputs, and their values; ``lengths`` an initializer where given."""
+    attributes = {"hidden_size": HIDDEN, "direction": "forward", **changes}
+    count = 1 + (attributes["direction"] == "bidirectional")
+    feeds = {"x": floats(STEPS, BATCH, FEATURES), "h": floats(count, BATCH, HIDDEN), "c": floats(count, BATCH, HIDDEN)}
+    gates = GATES[op] * HIDDEN
+    weights = {"w": floats(count, gates, FEATURES), "r": floats(count, gates, HIDDEN), "b": floats(count, 2 * gates)}
+    if lengths is not None:
+        weights["lengths"] = lengths
+    else:
+        feeds["lengths"] = np.array([STEPS, 2, 0, 1], np.int32)
+    states = ["h", "c"][: 2 if op == "LSTM" else 1]
+    node = helper.make_node(
+        op,
+        ["x", "w", "r", "b", "lengths", *states],
+        ["y", "yh", "yc"][: 1 + len(states)],
+        name="the_node",
+        **attributes,
+    )
+    used = {name: array for name, array in feeds.items() if name in node.input}
+    return build([node], [value(n, a) for n, a in used.items()], list(node.output), weights), used
+
+
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+@pytest.mark.parametrize("op", list(GATES))
+def test_shorter_sequences(op: str, direction: str) -> None:
+    """Known while importing, and known when the model runs."""
+    for lengths in ([STEPS, 2, 0, 1], [0, 0, 0, 0], [STEPS] * 4, [3, 3, 3, 3]):
+        model, feeds = layer(op, np.array(lengths, np.int32), direction=direction)
+        check_same(run(model, feeds), onnx_runtime(model, feeds), rtol=1e-4, atol=1e-5)
+    model, feeds = layer(op, direction=direction)
+    check_as_onnx_runtime(model, feeds, rtol=1e-4, atol=1e-5)
+
+
+def test_lengths_outside_of_the_input() -> None:
+    model, feeds = layer("GRU", np.array([STEPS + 1, 1, 1, -1], np.int32))
+    assert onnx_runtime_refuses(model, feeds)
+    assert error_of(FrontendError, model) == (
+        'GRU: sequence_lens [6, 1, 1, -1] are outside of 0 to 5, the input\'s steps\n  | ONNX node "the_node" (GRU)'
+    )
+
+
+def test_an_unknown_direction() -> None:
+    model, _ = layer("LSTM", direction="sideways")
+    assert error_of(FrontendError, model) == (
+        "LSTM: attribute direction='sideways' is not supported\n"
+        '  | ONNX node "the_node" (LSTM)\n'
+        "  = hint: directions: forward, reverse, bidirectional"
+    )
+
+
+def test_a_hidden_size_that_the_weights_do_not_have() -> None:
+    model, feeds = layer("LSTM", hidden_size=HIDDEN + 1)
+    assert onnx_runtime_refuses(model, feeds)
+    with pytest.raises(MiniTVMError) as error:
+        run(model, feeds)
+    assert str(error.value) == (
+        'LSTM: W is Tensor[(1, 12, 2), float32]; expected Tensor[(1, 16, 2), float32]\n  | ONNX node "the_node" (LSTM)'
+    )
+
+
+@pytest.mark.parametrize("name", ["w", "r", "b", "h", "c", "lengths"])
+@pytest.mark.parametrize("op", list(GATES))
+def test_every_shape_is_checked(op: str, name: str) -> None:
+    """A shape that does not fit is refused, as in ONNX Runtime."""
+    if name == "c" and op != "LSTM":
+        return
+    model, feeds = layer(op, np.array([STEPS, 2, 0, 1], np.int32))
+    arrays = {t.name: onnx.numpy_helper.to_array(t) for t in model.graph.initializer}
+    for axis in range({**arrays, **feeds}[name].ndim):
+        weights, given = dict(arrays), dict(feeds)
+        where = weights if name in weights else given
+        where[name] = np.concatenate([where[name]] * 2, axis=axis)
+        changed = build(
+            model.graph.node, [value(n, a) for n, a in given.items()], list(model.graph.node[0].output), weights
+        )
+        assert onnx_runtime_refuses(changed, given)
+        with pytest.raises(MiniTVMError):
+            run(changed, given)
