@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from minitvm.ir.compute import compute
+from minitvm.ir.compute import accumulator, compute
 from minitvm.ir.loop import Buffer, LoopExpr, Stage, intrin, maximum, minimum
 from minitvm.ir.op import Fusion, Op
-from minitvm.ir.ops._matmul import accumulator
 from minitvm.ir.ops._shape import normalize_axis, require_kind, require_same_dtype
 from minitvm.ir.types import TensorType, Type
 
