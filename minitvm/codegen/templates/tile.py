@@ -129,13 +129,14 @@ def accumulate(
     reduction: Callable[[Step], Stmt],
     finish: Callable[[LoopExpr, LoopExpr, LoopExpr, LoopExpr], Stmt],
     last_width: int | None = None,
+    last_lane: int = 0,
     start: Callable[[LoopExpr, LoopExpr, LoopExpr], LoopExpr] | None = None,
 ) -> Stmt:
     """Zero a tile of accumulators, run ``reduction(step)``, then ``finish(column, block, lane, value)`` each.
 
     ``dtype`` is the accumulators'; operands are cast to it as they are loaded, ``finish`` rounds what it stores.
     ``start(column, block, lane)``: what to begin with instead of zero.
-    ``last_width``: how many lanes of the last block are results (all of them by default).
+    ``last_width``: how many lanes of the last block are results (all of them by default), ``last_lane`` the first.
     """
     acc = Buffer("acc", (size, blocks, lanes), dtype, "local")
     everything = range(size)
@@ -147,8 +148,8 @@ def accumulate(
 
         return _each(columns, range(blocks), lanes, multiply_add)
 
-    def done(c: LoopExpr, b: LoopExpr, lane: LoopExpr) -> Stmt:
-        return finish(c, b, lane, acc[c, b, lane])
+    def done(c: LoopExpr, b: LoopExpr, lane: LoopExpr, first: int = 0) -> Stmt:
+        return finish(c, b, lane, acc[c, b, lane + first])
 
     def begin(c: LoopExpr, b: LoopExpr, lane: LoopExpr) -> Stmt:
         return Store(acc, (c, b, lane), const(0, dtype) if start is None else start(c, b, lane))
@@ -157,7 +158,8 @@ def accumulate(
     whole = blocks if last_width in (None, lanes) else blocks - 1
     stores = [_each(everything, range(whole), lanes, done)] if whole else []
     if whole < blocks:
-        stores.append(_each(everything, range(whole, blocks), last_width or lanes, done))
+        last = range(whole, blocks)
+        stores.append(_each(everything, last, last_width or lanes, lambda c, b, lane: done(c, b, lane, last_lane)))
     return Alloc(acc, seq(first, reduction(step), *stores))
 
 

@@ -1,0 +1,166 @@
+"""Images as planes that every window reads at a fixed distance: what strides and padding become in memory.
+
+With stride ``s`` neighbouring windows read elements ``s`` apart.  A copy of the padded image that keeps each residue
+of the coordinate in a plane of its own (``plane[p][q] = padded[q * s + p]``) turns a tap into a plane and an offset
+in it, the same for all windows: ``q = position + offset``.  Lanes along the positions then load neighbours.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from minitvm.codegen.nests import unflatten
+from minitvm.ir.loop import Buffer, Const, If, LoopExpr, LoopKind, Stmt, Store, all_of, const, loop, select, seq
+from minitvm.target import MachineModel
+
+
+@dataclass(frozen=True)
+class PhasedAxis:
+    """One spatial axis of a window, and the planes that its taps fall into."""
+
+    extent: int  # of the input
+    outputs: int
+    taps: int
+    stride: int
+    dilation: int
+    before: int  # padding
+
+    @property
+    def _step(self) -> int:
+        """What lies between the first elements of two planes."""
+        return self.dilation if self._apart else math.gcd(self.dilation, self.stride)
+
+    @property
+    def _apart(self) -> bool:
+        """True where every tap has a plane of its own."""
+        return self.taps <= self.stride // math.gcd(self.dilation, self.stride)
+
+    @property
+    def planes(self) -> int:
+        return min(self.taps, self.stride // math.gcd(self.dilation, self.stride))
+
+    def plane(self, tap: LoopExpr) -> LoopExpr:
+        return tap if self._apart else tap * self.dilation % self.stride // self._step
+
+    def offset(self, tap: LoopExpr) -> LoopExpr:
+        return Const(0) if self._apart else tap * self.dilation // self.stride
+
+    @property
+    def reach(self) -> int:
+        """The largest offset."""
+        return 0 if self._apart else (self.taps - 1) * self.dilation // self.stride
+
+    @property
+    def length(self) -> int:
+        """Elements of a plane that windows read."""
+        return self.outputs + self.reach
+
+    @property
+    def is_plain(self) -> bool:
+        """True where windows may read the image itself: it is one plane, and nothing is outside."""
+        return self.stride == 1 and self.before == 0 and self.length <= self.extent
+
+    def coordinate(self, plane: LoopExpr, position: LoopExpr) -> LoopExpr:
+        """The element of the input at a position of a plane; it may be outside, in the padding."""
+        return position * self.stride + plane * self._step - self.before
+
+    def inside(self, plane: LoopExpr, position: LoopExpr) -> LoopExpr:
+        at = self.coordinate(plane, position)
+        return all_of([at >= 0, at < self.extent])
+
+    @property
+    def interior(self) -> range:
+        """Positions that are inside the input in every plane."""
+        first = -(-self.before // self.stride)
+        end = (self.extent - 1 + self.before - (self.planes - 1) * self._step) // self.stride + 1
+        return range(min(first, self.length), max(min(first, self.length), min(end, self.length)))
+
+
+Pixel = Callable[[LoopExpr, LoopExpr, Sequence[LoopExpr]], LoopExpr]
+"""An element of the input: (image, channel, spatial coordinates)."""
+
+
+@dataclass(frozen=True)
+class PhasedImage:
+    """A copy of the input: (image, channel, plane of every axis, position on the outer axes, flat position).
+
+    The last two axes are one flat row, a line after the other, with zeros behind up to ``size``.
+    """
+
+    axes: tuple[PhasedAxis, ...]
+    buffer: Buffer
+
+    @staticmethod
+    def of(batch: int, channels: int, axes: tuple[PhasedAxis, ...], size: int, dtype: str) -> PhasedImage:
+        outer = (a.length for a in axes[:-2])
+        shape = (batch, channels, *(a.planes for a in axes), *outer, size)
+        return PhasedImage(axes, Buffer("phases", shape, dtype))
+
+    def fill(self, pixel: Pixel, machine: MachineModel) -> Stmt:
+        """Planes, or where these are few their rows, in parallel."""
+        *prefix, size = self.buffer.shape
+        rows, columns = self.axes[-2].length, self.axes[-1].length
+        rest = size - rows * columns
+        few = math.prod(prefix) < 4 * machine.threads
+        over = (*prefix, rows) if few else tuple(prefix)
+
+        def work(flat: LoopExpr) -> Stmt:
+            index = unflatten(flat, over)
+            if few:
+                return self._row(index[:-1], index[-1], pixel, machine)
+            behind = self._zeros(index, Const(rows * columns), rest, machine)
+            return seq(loop(rows, lambda row: self._row(index, row, pixel, machine), name="row"), behind)
+
+        def tail(flat: LoopExpr) -> Stmt:
+            return self._zeros(unflatten(flat, prefix), Const(rows * columns), rest, machine)
+
+        filled = loop(math.prod(over), work, LoopKind.PARALLEL, name="work")
+        return seq(filled, loop(math.prod(prefix), tail, LoopKind.PARALLEL, name="work")) if few and rest else filled
+
+    def _row(self, prefix: Sequence[LoopExpr], row: LoopExpr, pixel: Pixel, machine: MachineModel) -> Stmt:
+        """One line of a plane: copied inside, checked at both ends, zeros where it is padding."""
+        *above, vertical, across = self.axes
+        n, c, rest = prefix[0], prefix[1], prefix[2:]
+        planes, outer = rest[: len(self.axes)], rest[len(self.axes) :]
+        lines = [
+            (axis, planes[d], position)
+            for d, (axis, position) in enumerate(zip((*above, vertical), (*outer, row), strict=True))
+        ]
+        begin = row * across.length
+
+        def value(q: LoopExpr) -> LoopExpr:
+            where = [axis.coordinate(plane, position) for axis, plane, position in (*lines, (across, planes[-1], q))]
+            return pixel(n, c, where).astype(self.buffer.dtype)
+
+        def copied(q: LoopExpr) -> Stmt:
+            return Store(self.buffer, (*prefix, begin + q), value(q))
+
+        def checked(q: LoopExpr) -> Stmt:
+            inside = across.inside(planes[-1], q)
+            return Store(self.buffer, (*prefix, begin + q), select(inside, value(q), const(0, self.buffer.dtype)))
+
+        inner = across.interior
+        stmts = [
+            loop(inner.start, checked, name="q"),
+            vectors(len(inner), lambda i: copied(i + inner.start), machine.lanes(self.buffer.dtype)),
+            loop(across.length - inner.stop, lambda i: checked(i + inner.stop), name="q"),
+        ]
+        condition = all_of([axis.inside(plane, position) for axis, plane, position in lines])
+        return If(condition, seq(*stmts), self._zeros(prefix, begin, across.length, machine))
+
+    def _zeros(self, prefix: Sequence[LoopExpr], begin: LoopExpr, count: int, machine: MachineModel) -> Stmt:
+        zero = const(0, self.buffer.dtype)
+        return vectors(count, lambda i: Store(self.buffer, (*prefix, begin + i), zero), machine.lanes(zero.dtype))
+
+
+def vectors(count: int, body: Callable[[LoopExpr], Stmt], lanes: int) -> Stmt:
+    """``body`` for ``count`` neighbours: whole vectors, then one as wide as what is left."""
+    whole, rest = divmod(count, lanes)
+
+    def lane_loop(begin: LoopExpr, width: int) -> Stmt:
+        return loop(width, lambda lane: body(begin + lane), LoopKind.VECTORIZED, name="lane")
+
+    found = [loop(whole, lambda v: lane_loop(v * lanes, lanes), name="v")] if whole else []
+    return seq(*found, lane_loop(Const(whole * lanes), rest) if rest else None)

@@ -1,0 +1,161 @@
+"""Convolutions of any shape: a template takes each, stores every element once, and gives numpy's numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+from native_kernel import run_native
+from store_counts import store_counts
+
+import minitvm.codegen.templates  # noqa: F401  (registers the templates)
+from minitvm.codegen.interp import run_kernel
+from minitvm.codegen.legalize import legalize
+from minitvm.codegen.llvm.spell import SPELLINGS
+from minitvm.codegen.problem import TEMPLATES, Problem
+from minitvm.codegen.simplify import simplify
+from minitvm.ir.builder import call_op, var
+from minitvm.ir.expr import Call
+from minitvm.ir.loop import Buffer, For, Kernel, LoopKind, walk_stmts
+from minitvm.ir.loop_verify import verify_kernel
+from minitvm.ir.op import Op
+from minitvm.target import MachineModel
+
+WIDTHS = ((64, 32), (32, 16), (16, 16))  # bytes of a vector register, and their number
+INTERPRETED = 20_000  # multiply-adds
+
+
+@dataclass(frozen=True)
+class Case:
+    """A convolution: an operator, the shapes of its operands, its attributes."""
+
+    name: str
+    data: tuple[int, ...]
+    weight: tuple[int, ...]
+    attributes: dict[str, Any] = field(default_factory=dict)
+    dtype: str = "float32"
+
+    @property
+    def call(self) -> Call:
+        params = (var("x", shape=self.data, dtype=self.dtype), var("w", shape=self.weight, dtype=self.dtype))
+        found = call_op(self.name, *params, **self.attributes)
+        assert isinstance(found, Call)
+        return found
+
+    def kernel(self, machine: MachineModel) -> Kernel:
+        """What the template makes of it; that it declines is a failure."""
+        call = self.call
+        assert isinstance(call.op, Op)
+        inputs = (Buffer("x", self.data, self.dtype), Buffer("w", self.weight, self.dtype))
+        out = Buffer("out", call.tensor_type.static_shape, self.dtype)
+        (template,) = TEMPLATES.find("llvm", call.op)
+        kernel = template(Problem(call.op, inputs, (out,)), machine, {})
+        assert isinstance(kernel, Kernel), kernel
+        return kernel
+
+
+def drawn_case(rng: np.random.Generator) -> Case:
+    """Extents around one another's and the vectors' sizes; what does not fit is drawn again."""
+    rank = int(rng.choice([1, 2, 2, 2, 3]))
+    groups, inputs, outputs = drawn_channels(rng)
+    image, kernel, strides, dilation = (
+        tuple(int(rng.choice(options)) for _ in range(rank))
+        for options in ([1, 2, 3, 5, 7, 8, 9, 16, 17, 33], [1, 1, 2, 3, 5], [1, 1, 2, 3, 7], [1, 1, 2, 3])
+    )
+    padding = tuple(int(rng.choice([0, 0, 1, 2, 3])) for _ in range(2 * rank))
+    spans = [(k - 1) * d + 1 for k, d in zip(kernel, dilation, strict=True)]
+    data, weight = (int(rng.integers(1, 4)), groups * inputs, *image), (groups * outputs, inputs, *kernel)
+    fits = all(i + padding[d] + padding[d + rank] >= spans[d] for d, i in enumerate(image))
+    if not fits or math.prod(data) * math.prod(kernel) * outputs > 3_000_000:
+        return drawn_case(rng)
+    attributes = {"strides": strides, "dilation": dilation, "padding": padding, "groups": groups}
+    dtype = str(rng.choice(["float32", "float32", "float32", "float64", "float16"]))
+    return Case(f"nn.conv{rank}d", data, weight, attributes, dtype)
+
+
+def drawn_channels(rng: np.random.Generator) -> tuple[int, int, int]:
+    """Groups, and the input and output channels of one: direct, grouped, depthwise."""
+    kind = rng.integers(3)
+    if kind == 0:
+        return 1, int(rng.integers(1, 20)), int(rng.integers(1, 40))
+    if kind == 1:
+        return int(rng.choice([2, 3, 5])), int(rng.integers(1, 7)), int(rng.integers(1, 9))
+    return int(rng.integers(1, 35)), 1, int(rng.choice([1, 1, 1, 2]))
+
+
+def drawn_machine(rng: np.random.Generator) -> MachineModel:
+    width, registers = WIDTHS[rng.integers(len(WIDTHS))]
+    return MachineModel(width, registers, threads=int(rng.choice([1, 2, 3, 16])))
+
+
+def check_numbers(case: Case, machine: MachineModel, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    arrays = [rng.normal(size=s).astype(case.dtype) for s in (case.data, case.weight)]
+    assert isinstance(case.call.op, Op)
+    expected = case.call.op.reference(*arrays)
+    kernel = simplify(case.kernel(machine))
+    verify_kernel(kernel)
+    (native,) = run_native(legalize(kernel, SPELLINGS), *arrays, threads=machine.threads, machine=machine)
+    results = [native]
+    if math.prod(case.weight) * math.prod(case.data) < INTERPRETED:
+        results += run_kernel(kernel, *arrays, check_races=True)
+    for have in results:
+        assert_close(have, np.asarray(expected), math.prod(case.weight[1:]))
+
+
+def assert_close(have: np.ndarray, want: np.ndarray, terms: int) -> None:
+    """Within what ``terms`` additions in the accumulator may differ by; float16 is rounded once."""
+    scale = float(np.abs(want).max(initial=0))
+    rounded = 1 if want.dtype == np.float16 else 8 + terms**0.5
+    np.testing.assert_allclose(have, want, rtol=0, atol=scale * float(np.finfo(want.dtype).eps) * rounded)
+
+
+def parallel_iterations(kernel: Kernel) -> int:
+    loops = [s for s in walk_stmts(kernel.body) if isinstance(s, For) and s.kind is LoopKind.PARALLEL]
+    return sum(int(s.extent.value) for s in loops)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_any_convolution_is_taken_and_right(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    for _ in range(4):
+        case, machine = drawn_case(rng), drawn_machine(rng)
+        check_numbers(case, machine, seed)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_every_element_is_stored_exactly_once(seed: int) -> None:
+    rng = np.random.default_rng(100 + seed)
+    for _ in range(10):
+        case, machine = drawn_case(rng), drawn_machine(rng)
+        kernel = case.kernel(machine)
+        assert (store_counts(kernel.body, kernel.outputs[0]) == 1).all(), f"{case} on {machine}"
+
+
+@pytest.mark.parametrize("layouts", [("NHWC", "HWIO"), ("NHWC", "OHWI"), ("NCHW", "HWIO"), ("NCHW4c", "OIHW4i4o")])
+def test_layouts(layouts: Sequence[str]) -> None:
+    shapes = {
+        "NHWC": (2, 5, 7, 8), "NCHW": (2, 8, 5, 7), "NCHW4c": (2, 2, 5, 7, 4),
+        "HWIO": (3, 2, 8, 12), "OHWI": (12, 3, 2, 8), "OIHW4i4o": (3, 2, 3, 2, 4, 4),
+    }  # fmt: skip
+    attributes = {"data_layout": layouts[0], "kernel_layout": layouts[1], "padding": (1, 0, 0, 1), "strides": (2, 1)}
+    case = Case("nn.conv2d", shapes[layouts[0]], shapes[layouts[1]], attributes)
+    for width, registers in WIDTHS:
+        check_numbers(case, MachineModel(width, registers, threads=2), 0)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 16])
+@pytest.mark.parametrize("channels", [7, 10, 21, 255])
+def test_ragged_channels_run_in_vectors_on_all_threads(channels: int, threads: int) -> None:
+    """Heads of detectors and segmenters: no block divides their channels."""
+    for image, kernel in ((17, 1), (17, 3), (7, 3)):
+        pads = (kernel // 2,) * 4
+        case = Case("nn.conv2d", (1, 6, image, image), (channels, 6, kernel, kernel), {"padding": pads})
+        machine = MachineModel(64, 32, threads=threads)
+        check_numbers(case, machine, threads)
+        assert parallel_iterations(case.kernel(machine)) >= min(threads, channels // 14)
+        assert "vectorized" in str(simplify(case.kernel(machine)))
