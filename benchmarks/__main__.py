@@ -10,6 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from benchmarks import layers as layer_sweep
 from benchmarks import layers_report, report
+from benchmarks import levels as ladder
 from benchmarks.layer_kinds import KINDS, draw_layers, wanted_layers
 from benchmarks.measure import Settings, benchmark
 from benchmarks.onnx_models import WORKLOADS
@@ -140,6 +141,24 @@ def layers(
     result["settings"]["seed"] = seed
     layers_report.show_layers(result, Console(width=None if Console().is_terminal else 140, highlight=False))
     report.write_json(result, output)
+
+
+@main.command()
+@click.option("--models", default=",".join(WORKLOADS), callback=_models, help="Names, or paths of .onnx files.")
+@click.option("--threads", default=1, type=click.IntRange(1), help="Threads of every level.")
+@click.option("--rounds", default=5, type=click.IntRange(1), help="Turns of each level.")
+@click.option("--output", default="levels.json", type=click.Path(path_type=pathlib.Path), help="Where figures go.")
+def levels(models: list[str], threads: int, rounds: int, output: pathlib.Path) -> None:
+    """Time models at optimization levels 0 to 3, side by side.
+
+    \b
+    Examples:
+      python -m benchmarks levels
+      python -m benchmarks levels --models resnet18 --threads 2
+    """
+    result = ladder.measure_levels(models, threads, rounds)
+    ladder.show_levels(result, Console(width=None if Console().is_terminal else 140, highlight=False))
+    report.write_json({"models": result}, output)
 
 
 if __name__ == "__main__":

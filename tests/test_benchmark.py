@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from benchmarks import __main__ as command
-from benchmarks import measure, report, scale, worker
+from benchmarks import levels, measure, report, scale, worker
 from benchmarks.machine import Peak
 from benchmarks.onnx_models import WORKLOADS
 from benchmarks.runtimes import relative_error
@@ -54,6 +54,15 @@ def test_the_tables_name_model_runtime_and_threads(result: dict[str, Any]) -> No
     report.show(result, console)
     lines = [line.split() for line in console.export_text().splitlines()]
     assert [line[:3] for line in lines if line[:1] == ["mlp"]] == [["mlp", "minitvm", "1"], ["mlp", "minitvm", "2"]]
+
+
+def test_the_ladder_has_a_line_for_every_level(model: pathlib.Path) -> None:
+    console = Console(width=140, record=True)
+    result = levels.measure_levels([str(model)], threads=1, rounds=1, pause=0)
+    levels.show_levels(result, console)
+    lines = [line.split() for line in console.export_text().splitlines()[1:]]
+    assert [line[:2] for line in lines] == [["mlp", str(level)] for level in levels.LEVELS]
+    assert lines[-1][4] == "1.00" and max(result[0]["errors"].values()) < 1e-5
 
 
 def test_ratios_are_the_peers_time_over_ours() -> None:
