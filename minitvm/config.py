@@ -31,6 +31,12 @@ VARIABLES: dict[str, Variable] = {
             "0",
             "1 runs every kernel over poisoned memory: what it leaves unwritten is an error; slow",
         ),
+        Variable("MINITVM_REQUIRE_SIGNED", "0", "1 loads no library that is not signed by a trusted key"),
+        Variable(
+            "MINITVM_TRUSTED_KEYS",
+            "",
+            "PEM files of the public keys that libraries must be signed by, separated as in PATH",
+        ),
         Variable("MINITVM_PRINT_IR", "", "names of passes, comma-separated, after which the module is printed"),
     )
 }

@@ -82,4 +82,4 @@ class InputError(MiniTVMError):
 
 
 class LibraryError(MiniTVMError):
-    """A saved library that cannot be loaded: truncated, altered, another version or CPU."""
+    """A saved library that cannot be loaded: truncated, altered, another version or CPU, not signed by who must."""

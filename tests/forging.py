@@ -35,7 +35,11 @@ def forged(data: bytes, change: Callable[[dict[str, Any], dict[str, Any], Member
 
 
 def resealed(manifest: dict[str, Any], members: Members) -> bytes:
-    sums = {name: {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()} for name, data in members.items()}
+    sums = {
+        name: {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+        for name, data in members.items()
+        if name != "signature"
+    }
     text = json.dumps({**manifest, "members": sums}, indent=1)
     return zipped({"manifest.json": text.encode(), **members})
 

@@ -320,6 +320,30 @@ def test_wrong_usage(arguments: Sequence[str], text: str) -> None:
     assert result.stdout == ""
 
 
+def test_a_library_is_described_signed_and_trusted(tmp_path: pathlib.Path) -> None:
+    serialization = pytest.importorskip("cryptography.hazmat.primitives.serialization")
+    ed25519 = pytest.importorskip("cryptography.hazmat.primitives.asymmetric.ed25519")
+    key, path = ed25519.Ed25519PrivateKey.generate(), str(tmp_path / "m.mtvm")
+    pem, plain = serialization.Encoding.PEM, serialization.NoEncryption()
+    (tmp_path / "key.pem").write_bytes(key.private_bytes(pem, serialization.PrivateFormat.PKCS8, plain))
+    public = serialization.PublicFormat.SubjectPublicKeyInfo
+    (tmp_path / "public.pem").write_bytes(key.public_key().public_bytes(pem, public))
+    trusting = ("--trusted-key", str(tmp_path / "public.pem"))
+    output("compile", "m.mtvm", "-o", path)
+    assert "m.mtvm, unsigned" in output("info", path)
+    assert "is not signed" in refusal("run", path, *trusting)
+    output("compile", "m.mtvm", "-o", path, "--sign", str(tmp_path / "key.pem"))
+    described = output("info", path)
+    assert key.public_key().public_bytes_raw().hex() in described
+    for row in ("input       x: Tensor[(1, 3, 8, 8), float32]", "output      Tensor[(1, 4), float32]", "kernels     3"):
+        assert row in lines(described)
+    output("run", path, *trusting)
+    output("bench", path, "-n", "1", *trusting)
+    assert refusal("run", "m.onnx", *trusting) == (
+        "m.onnx is no library: only libraries are signed\n  = hint: minitvm compile --sign KEY"
+    )
+
+
 def run_program(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "minitvm", *arguments]
     return subprocess.run(command, capture_output=True, text=True, env={**os.environ, **environment}, check=False)

@@ -31,6 +31,7 @@ ONLY_IN = {
     "google": ("frontend",),
     "llvmlite": ("codegen/llvm", "runtime/cpu.py", "kernels.py"),
     "cuda": ("codegen/cuda",),
+    "cryptography": ("runtime/signing.py",),
 }
 
 

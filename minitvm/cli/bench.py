@@ -29,6 +29,7 @@ Run = Callable[[], object]
 @options.opt_level
 @options.threads
 @options.shapes
+@options.trusted_keys
 def bench(
     model: pathlib.Path,
     against: str | None,
@@ -38,6 +39,7 @@ def bench(
     opt_level: int,
     threads: int,
     shapes: tuple[tuple[str, list[int]], ...],
+    trusted_keys: tuple[pathlib.Path, ...],
 ) -> None:
     """Time MODEL (.onnx, or a compiled library) on random inputs; runtimes take turns of a few runs, with a pause
     between them, since idle threads spin for a while. Spread is the interquartile range over the median.
@@ -50,7 +52,7 @@ def bench(
     if against and model.suffix == options.SUFFIX:
         raise ConfigError(f"{against} cannot run {model}", hint="give the .onnx file that it was compiled from")
     start = time.perf_counter()
-    library = options.library_of(model, target, opt_level, threads, shapes)
+    library = options.library_of(model, target, opt_level, threads, shapes, trusted_keys=trusted_keys)
     seconds = time.perf_counter() - start
     module = GraphModule(library["default"](cpu(0), threads or None))
     feeds = options.random_inputs(module, seed)

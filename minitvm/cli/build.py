@@ -20,6 +20,9 @@ from minitvm.cli.console import say
 @options.opt_level
 @options.threads
 @options.shapes
+@click.option(
+    "--sign", type=click.Path(path_type=pathlib.Path), help="Private Ed25519 key (PEM) to sign the library with."
+)
 @click.option("--strict", is_flag=True, help="Refuse models with operators that would run in Python.")
 def compile_command(
     model: pathlib.Path,
@@ -28,6 +31,7 @@ def compile_command(
     opt_level: int,
     threads: int,
     shapes: tuple[tuple[str, list[int]], ...],
+    sign: pathlib.Path | None,
     strict: bool,
 ) -> None:
     """Compile MODEL (.onnx) to a library: one file with object code, graph and parameters.
@@ -38,11 +42,12 @@ def compile_command(
     Examples:
       minitvm compile resnet18.onnx
       minitvm compile detector.onnx -o detector.mtvm --shape image:1x3x480x640
+      minitvm compile resnet18.onnx --sign key.pem
     """
     start = time.perf_counter()
     library = options.library_of(model, target, opt_level, threads, shapes, strict=strict)
     path = output or model.with_suffix(options.SUFFIX)
-    library.save(path)
+    library.save(path, sign)
     seconds = time.perf_counter() - start
     kernels = len(library.function_metadata)
     say(f"{path}: {kernels} kernels, {size(path.stat().st_size)}, {seconds:.1f} s")

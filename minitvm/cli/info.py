@@ -12,23 +12,27 @@ from rich.table import Table
 
 from minitvm import config
 from minitvm.cli.console import stdout
+from minitvm.cli.options import SUFFIX
 from minitvm.codegen.llvm.compile import host, machine_model
 from minitvm.frontend import describe_onnx, supported_operators
+from minitvm.runtime.library import load
 from minitvm.runtime.team import resolve_threads
 
 
 @click.command()
 @click.argument("model", type=click.Path(path_type=pathlib.Path), required=False)
 def info(model: pathlib.Path | None) -> None:
-    """Describe this installation, or MODEL (.onnx): inputs, outputs, operators.
+    """Describe this installation, or MODEL: inputs, outputs, operators (.onnx); origin, target, memory (.mtvm).
 
     \b
     Examples:
       minitvm info
       minitvm info resnet18.onnx
+      minitvm info resnet18.mtvm
     """
     table = Table(box=None, show_header=False, pad_edge=False)
-    for row in _installation() if model is None else _model(model):
+    rows = _installation() if model is None else _library(model) if model.suffix == SUFFIX else _model(model)
+    for row in rows:
         table.add_row(*row)
     stdout.print(table)
 
@@ -48,6 +52,22 @@ def _installation() -> list[tuple[str, str]]:
         ("kernel cache", str(cache) if cache else "off"),
         ("ONNX operators", str(len(supported_operators()))),
         *variables,
+    ]
+
+
+def _library(path: pathlib.Path) -> list[tuple[str, str]]:
+    library = load(path)
+    graph = library.graph
+    inputs = [(graph.nodes[i].name, graph.nodes[i].types[0]) for i in graph.arg_nodes]
+    return [
+        *(("input", f"{name}: {type_}") for name, type_ in inputs if name not in library.params),
+        *(("output", str(graph.type_of(head))) for head in graph.heads),
+        ("origin", str(library.origin)),
+        ("target", f"{library.target}, {library.contents.cpu.name}, {library.threads} threads"),
+        ("parameters", f"{sum(array.size for array in library.params.values()):,}"),
+        ("kernels", str(len(library.function_metadata))),
+        ("memory", str(library.plan)),
+        *(("in Python", str(call)) for call in library.host_calls),
     ]
 
 

@@ -58,6 +58,15 @@ shapes = click.option(
 )
 
 
+trusted_keys = click.option(
+    "--trusted-key",
+    "trusted_keys",
+    type=click.Path(path_type=pathlib.Path),
+    multiple=True,
+    help="Public key (PEM): a library must be signed by it.  Repeatable: by one of them.",
+)
+
+
 def library_of(
     path: pathlib.Path,
     target: str,
@@ -66,10 +75,13 @@ def library_of(
     shapes: tuple[tuple[str, list[int]], ...] = (),
     trace: bool = False,
     strict: bool = False,
+    trusted_keys: tuple[pathlib.Path, ...] = (),
 ) -> Library:
     """A saved library, loaded; or a model, compiled under a progress bar."""
     if path.suffix == SUFFIX:
-        return load(path)
+        return load(path, trusted_keys or None)
+    if trusted_keys:
+        raise ConfigError(f"{path.name} is no library: only libraries are signed", hint="minitvm compile --sign KEY")
     _check_shapes(path, dict(shapes))
     with compiling(f"compiling {path.name}") as on_progress:
         return compile(

@@ -32,6 +32,7 @@ from minitvm.runtime.ndarray import cpu
 @options.opt_level
 @options.threads
 @options.shapes
+@options.trusted_keys
 def run(
     model: pathlib.Path,
     inputs: pathlib.Path | None,
@@ -44,6 +45,7 @@ def run(
     opt_level: int,
     threads: int,
     shapes: tuple[tuple[str, list[int]], ...],
+    trusted_keys: tuple[pathlib.Path, ...],
 ) -> None:
     """Run MODEL (.onnx, or a library made by 'minitvm compile') once and describe the results.
 
@@ -56,7 +58,7 @@ def run(
     feeds = options.read_npz(inputs) if inputs else None
     if feeds is not None and not shapes and model.suffix != options.SUFFIX:
         shapes = _shapes_of(model, feeds)
-    library = options.library_of(model, target, opt_level, threads, shapes)
+    library = options.library_of(model, target, opt_level, threads, shapes, trusted_keys=trusted_keys)
     if profile:
         module: GraphModule = GraphModuleDebug(
             library["debug_create"]("default", cpu(0)), [cpu(0)], library.graph_json, dump_root=trace

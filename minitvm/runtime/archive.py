@@ -18,7 +18,7 @@ import json
 import mmap
 import os
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -30,19 +30,20 @@ from minitvm.runtime.document import FORMAT, FORMAT_VERSION, contents_of, cpu_of
 from minitvm.runtime.library import Contents
 from minitvm.runtime.param_dict import load_arrays, save_param_dict
 from minitvm.runtime.seal import Json, difference, sealed
+from minitvm.runtime.signing import Origin, PrivateKey, origin_of, sign
 
-_MANIFEST, _GRAPH, _PARAMS, _ENTRY = "manifest.json", "graph.json", "params.bin", "entry.o"
+_MANIFEST, _GRAPH, _PARAMS, _ENTRY, _SIGNATURE = "manifest.json", "graph.json", "params.bin", "entry.o", "signature"
 _AGAIN = "copy the file again, or compile the model again"
 
 # --- writing --------------------------------------------------------------------------------------------------
 
 
-def write(contents: Contents, path: pathlib.Path) -> None:
-    """Write the file, atomically: the path holds the old file or the whole new one."""
+def write(contents: Contents, path: pathlib.Path, key: PrivateKey | None = None) -> None:
+    """Write the file, signed where there is a key, and atomically: the path holds the old file or the whole new one."""
     if path.exists() and not path.is_file():
         what = "a folder" if path.is_dir() else "not an ordinary file"
         raise LibraryError(f"the library cannot be written to {path}: it is {what}", hint="give the path of a file")
-    data = to_bytes(contents)
+    data = to_bytes(contents, key)
     temporary = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
         temporary.write_bytes(data)
@@ -54,7 +55,7 @@ def write(contents: Contents, path: pathlib.Path) -> None:
         ) from error
 
 
-def to_bytes(contents: Contents) -> bytes:
+def to_bytes(contents: Contents, key: PrivateKey | None = None) -> bytes:
     """The file's bytes."""
     document = sealed(contents.entry)
     assert document is not None, "build() seals what it compiles"
@@ -66,7 +67,9 @@ def to_bytes(contents: Contents) -> bytes:
     for node, function in contents.hosts.items():
         for attribute, library in function.branches.items():
             members[_branch(node, attribute)] = to_bytes(library.contents)
-    return pack({_MANIFEST: _manifest(document, members), **members})
+    manifest = _manifest(document, members)
+    signature = {} if key is None else {_SIGNATURE: sign(manifest, key)}
+    return pack({_MANIFEST: manifest, **members, **signature})
 
 
 def _code(symbol: str) -> str:
@@ -97,13 +100,26 @@ def _records(members: Mapping[str, Data]) -> dict[str, Json]:
 # --- reading --------------------------------------------------------------------------------------------------
 
 
-def read(path: pathlib.Path) -> Contents:
-    """The contents of a library file; :class:`LibraryError` for anything that is not one, whole and for this CPU."""
+def read(path: pathlib.Path, trusted: Sequence[bytes] | None = None) -> tuple[Contents, Origin]:
+    """The contents of a library file, and who signed it.
+
+    Raises :class:`LibraryError` for anything that is not one, whole and for this CPU, and what :func:`origin_of`
+    raises, before anything else is read.
+    """
+    members = _unpacked(_data(path), str(path))
+    signature = members.pop(_SIGNATURE, None)
+    member = None if signature is None else bytes(signature)
+    origin = origin_of(str(path), bytes(members.get(_MANIFEST, b"")), member, trusted)
+    return _contents(members, str(path)), origin
+
+
+def _data(path: pathlib.Path) -> Data:
     try:
+        if path.exists() and not path.is_file():  # to open a pipe waits for its other end
+            raise OSError(None, "Is a directory" if path.is_dir() else "Is not an ordinary file")
         with path.open("rb") as file:
-            if path.stat().st_size == 0:
-                return from_bytes(b"", str(path))
-            return from_bytes(memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)), str(path))
+            empty = os.fstat(file.fileno()).st_size == 0
+            return b"" if empty else memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
     except OSError as error:
         raise LibraryError(
             f"the library {path} cannot be read: {error.strerror}", hint="give the path that save() was called with"
@@ -111,12 +127,18 @@ def read(path: pathlib.Path) -> Contents:
 
 
 def from_bytes(data: Data, name: str) -> Contents:
-    """As :func:`read`; what is kept of ``data`` is copied."""
-    members = _unpacked(data, name)
+    """The contents of an unsigned library file; what is kept of ``data`` is copied."""
+    return _contents(_unpacked(data, name), name)
+
+
+def _contents(members: dict[str, Data], name: str) -> Contents:
+    """The contents of the file with those members, the signature's not among them."""
     manifest = members.pop(_MANIFEST, None)
     if manifest is None:
         raise LibraryError(f"{name} is a zip archive but not a minitvm library: it has no {_MANIFEST}")
     entry = bytes(members.get(_ENTRY, b""))
+    if entry:
+        members[_ENTRY] = entry  # what is hashed is what is used, even if the file changes now: its seal binds the rest
     document = sealed(entry)
     if document is None or not _is_written_by(document, bytes(manifest), members):
         raise _explained(document, manifest, members, name)

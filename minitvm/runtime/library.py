@@ -7,7 +7,7 @@ import json
 import os
 import pathlib
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ import numpy as np
 
 from minitvm.errors import LibraryError, TargetError
 from minitvm.ir.expr import Module, Span
+from minitvm.runtime import signing
 from minitvm.runtime.control import HostFunction
 from minitvm.runtime.cpu import NativeCode
 from minitvm.runtime.cpu_tag import CpuTag, check_cpu
@@ -24,6 +25,7 @@ from minitvm.runtime.instance import Instance
 from minitvm.runtime.memory import Plan
 from minitvm.runtime.ndarray import CUDA_HINT, CUDA_NOT_YET, Device, cpu
 from minitvm.runtime.param_dict import save_param_dict
+from minitvm.runtime.signing import Origin, PrivateKey, PublicKey
 
 if TYPE_CHECKING:
     from minitvm.runtime.debug import DebugHandle
@@ -76,7 +78,9 @@ class Library:
     executor = "graph"
     libmod_name = LIBMOD_NAME
 
-    def __init__(self, contents: Contents, ir_mod: Module | None = None, report: Any = None) -> None:
+    def __init__(
+        self, contents: Contents, ir_mod: Module | None = None, report: Any = None, origin: Origin | None = None
+    ) -> None:
         self.contents = contents
         self.graph = contents.graph
         self.plan = contents.plan
@@ -88,6 +92,7 @@ class Library:
         self.target = contents.target
         self.ir_mod = ir_mod
         self.report = report
+        self.origin = origin or Origin()
         self._native: NativeCode | None = None
         self._lock = threading.Lock()
 
@@ -152,11 +157,14 @@ class Library:
     def get_params(self) -> dict[str, np.ndarray]:
         return self.params
 
-    def save(self, path: str | pathlib.Path) -> None:
-        """Write the library as one file, which :func:`minitvm.load` reads in any process of a like machine."""
+    def save(self, path: str | pathlib.Path, key: PrivateKey | None = None) -> None:
+        """Write the library as one file, which :func:`minitvm.load` reads in any process of a like machine.
+
+        ``key``, a private Ed25519 key or its PEM file, signs it (needs the package ``cryptography``).
+        """
         from minitvm.runtime.archive import write
 
-        write(self.contents, _path(path))
+        write(self.contents, _path(path), key)
 
     def export_library(self, path: str | pathlib.Path) -> None:
         """``save`` by TVM's name; the file is the same whatever its suffix."""
@@ -167,14 +175,19 @@ class Library:
 
     def __repr__(self) -> str:
         kernels = sum(node.is_kernel for node in self.graph.nodes)
-        return f"<Library for {self.target}: {kernels} kernel calls, {len(self.params)} params>"
+        return f"<Library for {self.target}: {kernels} kernel calls, {len(self.params)} params; {self.origin}>"
 
 
-def load(path: str | pathlib.Path) -> Library:
-    """Read a saved library.  :class:`LibraryError` says what is wrong with a file that cannot be used."""
+def load(path: str | pathlib.Path, trusted_keys: Iterable[PublicKey] | None = None) -> Library:
+    """Read a saved library; ``library.origin`` says where it comes from.
+
+    With ``trusted_keys``, public Ed25519 keys or their PEM files, it must be signed by one of them; they are those
+    of ``MINITVM_TRUSTED_KEYS`` unless given.  :class:`LibraryError` says what is wrong with a file that cannot be used.
+    """
     from minitvm.runtime.archive import read
 
-    return Library(read(_path(path)))
+    contents, origin = read(_path(path), signing.trusted_keys(trusted_keys))
+    return Library(contents, origin=origin)
 
 
 def _path(given: Any) -> pathlib.Path:
