@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from minitvm.ir.loop import Binary, Buffer, Const, Load, LoopExpr, LoopVar, binary, walk_exprs
+from minitvm.ir.scalar import wrapped
 
 
 @dataclass(frozen=True)
@@ -37,10 +38,11 @@ class Affine:
         return self
 
     def to_expr(self) -> LoopExpr:
+        """The sum in 64 bits; so are its coefficients, which may have grown beyond."""
         total: LoopExpr = Const(0)
         for term, coefficient in self.terms.items():
-            total = binary("add", total, binary("mul", term, Const(coefficient)))
-        return binary("add", total, Const(self.constant))
+            total = binary("add", total, binary("mul", term, Const(wrapped(coefficient))))
+        return binary("add", total, Const(wrapped(self.constant)))
 
 
 def affine(expr: LoopExpr) -> Affine:

@@ -1,5 +1,8 @@
 """Simplifying kernels: index arithmetic over known loop ranges, conditions that are always true or false, loops of
 one iteration.  Exact for every dtype: what ``interp`` computes before and after is the same, bit for bit.
+
+``int64`` is the dtype of indices and of data.  Sums of loop variables stay far from its ends; data may wrap around
+(:func:`wraps`), and then only what holds modulo 2**64 may be used.
 """
 
 from __future__ import annotations
@@ -9,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from minitvm.codegen.affine import affine
+from minitvm.codegen.affine import Affine, affine
 from minitvm.codegen.scalars import BINARY
 from minitvm.ir.loop import (
     COMPARISONS,
@@ -33,6 +36,7 @@ from minitvm.ir.loop import (
     map_stmt,
     seq,
     substitute_vars,
+    walk_exprs,
 )
 from minitvm.ir.scalar import convert
 
@@ -46,6 +50,7 @@ class Range:
 
 
 ANYTHING = Range(None, None)
+_LOWEST, _HIGHEST = -(2**63), 2**63 - 1
 Ranges = Mapping[LoopVar, Range]
 
 
@@ -61,8 +66,8 @@ def bounds(expr: LoopExpr, ranges: Ranges) -> Range:
             return ranges.get(expr, ANYTHING)
         case Binary("add" | "sub", _, _):
             return _affine_bounds(expr, ranges)
-        case Binary("mul", a, Const(factor, _)):
-            return _scaled(bounds(a, ranges), factor)
+        case Binary("mul", _, Const()):
+            return _affine_bounds(expr, ranges)
         case Binary("floordiv", a, Const(c, _)) if c > 0:
             r = bounds(a, ranges)
             return Range(None if r.low is None else r.low // c, None if r.high is None else r.high // c)
@@ -95,8 +100,14 @@ def _min_bounds(a: Range, b: Range) -> Range:
 
 
 def _affine_bounds(expr: LoopExpr, ranges: Ranges) -> Range:
-    """Term by term, after like terms have been added up: ``i - i`` is 0."""
+    """Term by term, after like terms have been added up: ``i - i`` is 0.  Nothing is known of a sum that may wrap."""
     form = affine(expr).joined()
+    r = _exact_bounds(expr, form, ranges)
+    return ANYTHING if _may_wrap(form, r, ranges) else r
+
+
+def _exact_bounds(expr: LoopExpr, form: Affine, ranges: Ranges) -> Range:
+    """Of the sum as a mathematical integer."""
     low: int | None = form.constant
     high: int | None = form.constant
     for term, coefficient in form.terms.items():
@@ -106,13 +117,38 @@ def _affine_bounds(expr: LoopExpr, ranges: Ranges) -> Range:
     return Range(low, high)
 
 
+def _may_wrap(form: Affine, exact: Range, ranges: Ranges) -> bool:
+    """Whether a sum whose exact value lies in ``exact`` may differ from its value in 64 bits."""
+    if any(edge is not None and not _LOWEST <= edge <= _HIGHEST for edge in (exact.low, exact.high)):
+        return True
+    if None not in (exact.low, exact.high) or (not form.constant and list(form.terms.values()) == [1]):
+        return False
+    return any(_holds_data(term) and None in _ends(bounds(term, ranges)) for term in form.terms)
+
+
+def _ends(r: Range) -> tuple[int | None, int | None]:
+    return r.low, r.high
+
+
+def _holds_data(term: LoopExpr) -> bool:
+    """Whether a value is made of anything but loop variables and constants."""
+    return not all(isinstance(node, (LoopVar, Const, Binary)) for node in walk_exprs(term))
+
+
+def wraps(expr: LoopExpr, ranges: Ranges) -> bool:
+    """Whether an ``int64`` sum may wrap around: its exact value then differs from what is computed."""
+    form = affine(expr)
+    return _may_wrap(form, _exact_bounds(expr, form, ranges), ranges)
+
+
 def prove(condition: LoopExpr, ranges: Ranges) -> bool | None:
     """Whether a condition on indices always (or never) holds; ``None`` where that is not known."""
     match condition:
         case Const(value, "bool"):
             return bool(value)
         case Binary("lt" | "le" | "eq" | "ne" as op, a, b) if a.dtype == "int64":
-            return _compare(op, bounds(Binary("sub", a, b), ranges))
+            known = _compare(op, bounds(Binary("sub", a, b), ranges))
+            return None if known is not None and (wraps(a, ranges) or wraps(b, ranges)) else known
         case Binary("and", a, b) if condition.dtype == "bool":
             x, y = prove(a, ranges), prove(b, ranges)
             return False if x is False or y is False else True if x and y else None
@@ -176,6 +212,8 @@ def _simplify_logic(node: LoopExpr, op: str, a: LoopExpr, b: LoopExpr, ranges: R
 
 def _simplify_division(node: LoopExpr, op: str, a: LoopExpr, c: int, ranges: Ranges) -> LoopExpr:
     """``(c * q + r) // c`` is ``q`` and ``(c * q + r) % c`` is ``r`` where ``0 <= r < c``; else that is ``r % c``."""
+    if wraps(a, ranges):
+        return node
     form = affine(a)
     whole = {t: k // c for t, k in form.terms.items() if k % c == 0}
     rest = {t: k for t, k in form.terms.items() if k % c}

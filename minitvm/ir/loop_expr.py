@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from minitvm.ir.scalar import wrapped
+
 INTRINSICS: dict[str, int] = {
     "neg": 1, "abs": 1, "not": 1, "sign": 1, "floor": 1, "ceil": 1, "round": 1, "trunc": 1,  # round: half to even
     "sqrt": 1, "rsqrt": 1, "exp": 1, "log": 1, "log2": 1, "log1p": 1, "expm1": 1, "tanh": 1, "erf": 1, "sigmoid": 1,
@@ -278,7 +280,7 @@ def _fold_index(op: str, a: LoopExpr, b: LoopExpr) -> LoopExpr:
     y = b.value if isinstance(b, Const) else None
     if x is not None and y is not None:
         if op in _FOLD:
-            return Const(_FOLD[op](x, y))
+            return Const(wrapped(_FOLD[op](x, y)))
         if op in ("floordiv", "floormod") and y > 0:
             return Const(x // y if op == "floordiv" else x % y)
     if (op, y) in (("add", 0), ("sub", 0), ("mul", 1), ("floordiv", 1)):

@@ -10,6 +10,11 @@ import numpy as np
 Array = np.ndarray
 
 
+def wrapped(value: int) -> int:
+    """An integer as ``int64`` holds it."""
+    return (value + 2**63) % 2**64 - 2**63
+
+
 def convert(values: Array, dtype: str | np.dtype) -> Array:
     """``astype``, but floats beyond an integer dtype's range become its nearest end, and NaN becomes 0."""
     target = np.dtype(dtype)

@@ -21,8 +21,10 @@ def uniform(expr: Expr) -> Any:
     """The one value that all elements of a constant or a fill have; ``None`` where there is none."""
     if isinstance(expr, Constant):
         array = expr.value
-        small = 0 < array.size <= MAX_UNIFORM
-        return array.flat[0] if small and bool((array == array.flat[0]).all()) else None
+        if not 0 < array.size <= MAX_UNIFORM or not bool((array == array.flat[0]).all()):
+            return None
+        signs = np.signbit(array) if array.dtype.kind == "f" else np.zeros(1, bool)
+        return array.flat[0] if signs.all() or not signs.any() else None  # -0.0 equals 0.0
     if isinstance(expr, Call) and isinstance(expr.op, Op) and expr.op.name in ("zeros", "ones"):
         return np.asarray(expr.op.name == "ones", expr.dtype)[()]
     if isinstance(expr, Call) and isinstance(expr.op, Op) and expr.op.name == "full":
@@ -122,14 +124,21 @@ def _chained(op: str, ufunc: np.ufunc, exactness: str, floats: bool) -> Rule:
 
 
 def _combined(ufunc: np.ufunc, c1: Constant, c2: Constant) -> Constant | Declined:
-    """The constants as one, unless that is larger than both or no longer finite."""
+    """The constants as one, unless that is larger than both, no longer finite, or so small that digits are lost."""
     with np.errstate(all="ignore"):
         found = np.asarray(ufunc(c1.value, c2.value))
     if found.size > max(c1.value.size, c2.value.size):
         return Declined(f"{c1.type} and {c2.type} together are larger: {found.shape}")
     if found.dtype.kind == "f" and not np.isfinite(found).all():
         return Declined("the constants overflow together")
+    if found.dtype.kind == "f" and ufunc is np.multiply and _underflows(found, c1.value, c2.value):
+        return Declined("the constants underflow together")
     return Constant(found)
+
+
+def _underflows(product: np.ndarray, a: np.ndarray, b: np.ndarray) -> bool:
+    """Whether a product of two numbers that are not 0 is below the normal ones."""
+    return bool(((np.abs(product) < np.finfo(product.dtype).tiny) & (a != 0) & (b != 0)).any())
 
 
 def _leaves(expr: Expr, op: str) -> Iterator[Expr]:

@@ -92,7 +92,8 @@ def _is_injective(x: Expr, scale: Constant, zero: Constant, dequantize: Call) ->
     """Whether no two integers become the same float: differences of 1 survive the scale."""
     if np.dtype(x.dtype).itemsize > 2:
         return False
-    every: Any = np.arange(*_range(x.dtype)).astype(x.dtype)
+    low, high = _range(x.dtype)
+    every: Any = np.arange(low, high + 1).astype(x.dtype)
     found = np.asarray(cast(Any, dequantize.op).reference(every, scale.value, zero.value))
     return bool((np.diff(found) > 0).all() and np.isfinite(found).all())
 

@@ -85,6 +85,8 @@ def _linear(c: Context, op: str, a: Affine, b: Affine) -> Affine | None:
             return a if (gap.hi <= 0) == (op == "min") else b
     if op in ("floordiv", "floormod") and b.is_const and b.const > 0 and a.fits:
         quotient, rest = a.split(b.const)
+        if not (quotient.fits and rest.fits):
+            return None
         if rest.lo >= 0 and rest.hi < b.const:
             return quotient if op == "floordiv" else rest
         if quotient.terms and not rest.step:
