@@ -82,6 +82,8 @@ class BuildReport:
     """The module after all passes; kept, as ``steps`` are, where the build was asked to ``trace``."""
     cache_hits: int = 0
     cache_misses: int = 0
+    undecided: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """By kernel, the results that could not be shown to be stored whole, and why."""
 
     @property
     def seconds(self) -> dict[str, float]:
@@ -240,6 +242,7 @@ def _compile(program: Program, options: Options, report: BuildReport) -> Content
     kernels, refused = _compile_kernels(program.groups, report.compiler, options.on_progress)
     program = without_kernels(program, refused)
     report.groups.update(program.groups)
+    report.undecided.update({symbol: code.undecided for symbol, code in kernels.items() if code.undecided})
     with report.timings.stage("memory plan"):
         workspaces = {
             i: kernels[node.func].workspace(options.threads)

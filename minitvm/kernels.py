@@ -17,6 +17,7 @@ import llvmlite
 import numpy as np
 
 from minitvm import config
+from minitvm.codegen.coverage import Verdict, check_coverage
 from minitvm.codegen.legalize import legalize
 from minitvm.codegen.llvm.compile import Cpu, assembly, compile_object
 from minitvm.codegen.llvm.emit import emit
@@ -46,6 +47,8 @@ class KernelCode:
     image: bytes
     fixed: int
     per_thread: int
+    undecided: tuple[str, ...] = ()
+    """The results that could not be shown to be stored whole, and why."""
 
     def workspace(self, threads: int) -> int:
         return self.fixed + threads * self.per_thread
@@ -122,9 +125,12 @@ class KernelCompiler:
 
     def _compile(self, symbol: str, group: Function) -> KernelCode:
         kernel = self.kernel(symbol, group)
+        with self.timings.stage("coverage"):
+            found = check_coverage(kernel)
+        undecided = tuple(f"{c.buffer.name}: {c.reason}" for c in found if c.verdict is Verdict.UNDECIDED)
         workspace = plan_workspace(kernel)
         image = self.object_of(self._emit(kernel))
-        return KernelCode(image, workspace.nbytes - workspace.thread_bytes, workspace.thread_bytes)
+        return KernelCode(image, workspace.nbytes - workspace.thread_bytes, workspace.thread_bytes, undecided)
 
     def object_of(self, llvm_ir: str) -> bytes:
         """Object code of LLVM IR text, from the cache where it is there."""
@@ -143,13 +149,13 @@ class KernelCompiler:
 
 
 def _pack(code: KernelCode) -> bytes:
-    return json.dumps([code.fixed, code.per_thread]).encode() + b"\n" + code.image
+    return json.dumps([code.fixed, code.per_thread, code.undecided]).encode() + b"\n" + code.image
 
 
 def _unpack(data: bytes) -> KernelCode:
     head, _, image = data.partition(b"\n")
-    fixed, per_thread = json.loads(head)
-    return KernelCode(image, fixed, per_thread)
+    fixed, per_thread, undecided = json.loads(head)
+    return KernelCode(image, fixed, per_thread, tuple(undecided))
 
 
 def is_own(group: Function) -> bool:

@@ -1,0 +1,322 @@
+"""How often a kernel stores each element of its results: shown from the loops alone, once, before the kernel runs.
+
+The dimensions of a store's index that share no loop variable, nor a condition around it, are independent: what the
+store reaches is the product of what each group of them reaches.  A group is *proved* where its address is a mixed-radix
+number of the loop variables (each stride the product of the extents below it), and *enumerated* otherwise: its index is
+evaluated at every iteration.  What depends on data, or is too large, is *undecided*, with the reason.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+
+from minitvm.codegen.affine import address
+from minitvm.errors import CompilerError
+from minitvm.ir.loop import (
+    Alloc,
+    Binary,
+    Buffer,
+    Const,
+    For,
+    If,
+    Kernel,
+    Load,
+    LoopExpr,
+    LoopVar,
+    Seq,
+    Stmt,
+    Store,
+    walk_exprs,
+    walk_stmts,
+)
+from minitvm.ir.loop_bounds import Guard, evaluate, interval
+from minitvm.ir.loop_text import print_loop_expr
+
+MOST_POINTS = 1 << 25
+"""Iterations and positions of one group of dimensions that are enumerated: half a second, 300 MB."""
+MOST_ELEMENTS = 1 << 28
+"""Elements of a result that are counted one by one, where several stores share it: a byte each."""
+_AT_ONCE = 1 << 21
+_MANY = 2  # more often than this is not told apart
+
+Array = np.ndarray
+
+
+class Verdict(Enum):
+    PROVED = "proved"
+    ENUMERATED = "enumerated"
+    UNDECIDED = "undecided"
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """What is known of one result: every element is stored exactly once, or why that cannot be shown."""
+
+    buffer: Buffer
+    verdict: Verdict
+    reason: str = ""
+
+
+class _Undecided(Exception):
+    """Whether a store runs, or where it goes, is not known before the kernel runs."""
+
+
+def check_coverage(kernel: Kernel) -> list[Coverage]:
+    """One verdict for each result, and for each buffer that the kernel's threads share.
+
+    :class:`CompilerError` names the first element that no store reaches, or that more than one does.
+    """
+    places = list(_places(kernel.body, {}, ()))
+    shared = [s.buffer for s in walk_stmts(kernel.body) if isinstance(s, Alloc) and s.buffer.scope == "global"]
+    return [_coverage(kernel, b, [p for p in places if p.store.buffer is b]) for b in (*kernel.outputs, *shared)]
+
+
+def _coverage(kernel: Kernel, buffer: Buffer, places: Sequence[_Place]) -> Coverage:
+    if 0 in buffer.shape:
+        return Coverage(buffer, Verdict.PROVED)
+    try:
+        stores = [parts for parts in map(_parts, places) if parts is not None]
+        wrong = _first_wrong(buffer, stores)
+    except _Undecided as reason:
+        return Coverage(buffer, Verdict.UNDECIDED, str(reason))
+    if wrong is not None:
+        index, times = wrong
+        how = "never stores" if times == 0 else "stores more than once"
+        raise CompilerError(
+            f"{kernel.name} {how} {buffer.name}{list(index)}, of {buffer.dtype}{list(buffer.shape)}",
+            where=[f"from {', '.join(map(repr, kernel.spans))}"] if kernel.spans else [],
+            hint="a kernel stores every element of its results, and of memory that its threads share, exactly once",
+        )
+    proved = all(part.proved for parts in stores for part in parts)
+    return Coverage(buffer, Verdict.PROVED if proved else Verdict.ENUMERATED)
+
+
+# --- where stores stand ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Place:
+    """A store, the extents of the loops around it, and the conditions."""
+
+    store: Store
+    extents: Mapping[LoopVar, int]
+    guards: tuple[Guard, ...]
+
+
+def _places(stmt: Stmt, extents: Mapping[LoopVar, int], guards: tuple[Guard, ...]) -> Iterator[_Place]:
+    match stmt:
+        case Seq(stmts):
+            for part in stmts:
+                yield from _places(part, extents, guards)
+        case Alloc(_, body):
+            yield from _places(body, extents, guards)
+        case For(var, extent, body):
+            varies = () if isinstance(extent, Const) else ((Binary("lt", var, extent), True),)
+            yield from _places(body, {**extents, var: _most(extent, extents)}, (*guards, *varies))
+        case If(condition, then, orelse):
+            yield from _places(then, extents, (*guards, (condition, True)))
+            if orelse is not None:
+                yield from _places(orelse, extents, (*guards, (condition, False)))
+        case Store():
+            yield _Place(stmt, extents, guards)
+
+
+def _most(extent: LoopExpr, extents: Mapping[LoopVar, int]) -> int:
+    high = interval(extent, {v: (0, n - 1) for v, n in extents.items()})[1]
+    if not math.isfinite(high):
+        return MOST_POINTS + 1
+    return max(0, int(high))
+
+
+# --- what a store reaches -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Part:
+    """How often the dimensions ``dims`` together hit each position of a box that begins at ``low``."""
+
+    dims: tuple[int, ...]
+    low: tuple[int, ...]
+    counts: Array
+    proved: bool
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Dimensions and conditions that share variables."""
+
+    dims: tuple[int, ...]
+    guards: tuple[Guard, ...]
+    variables: frozenset[LoopVar]
+
+    def joined(self, other: _Group) -> _Group:
+        dims = tuple(sorted((*self.dims, *other.dims)))
+        return _Group(dims, (*self.guards, *other.guards), self.variables | other.variables)
+
+
+def _variables(expr: LoopExpr) -> frozenset[LoopVar]:
+    nodes = list(walk_exprs(expr))
+    if any(isinstance(node, Load) for node in nodes):
+        raise _Undecided(f"{print_loop_expr(expr)} depends on data")
+    return frozenset(node for node in nodes if isinstance(node, LoopVar))
+
+
+def _groups(place: _Place) -> list[_Group]:
+    """Independent of each other.  A variable that nothing here mentions repeats all of them, so it is a group too."""
+    single = [_Group((d,), (), _variables(i)) for d, i in enumerate(place.store.index)]
+    single += [_Group((), (guard,), _variables(guard[0])) for guard in place.guards]
+    found: list[_Group] = []
+    for group in [*single, *(_Group((), (), frozenset({v})) for v in place.extents)]:
+        apart = [g for g in found if not g.variables & group.variables]
+        for other in found:
+            if other.variables & group.variables:
+                group = group.joined(other)
+        found = [*apart, group]
+    return found
+
+
+def _parts(place: _Place) -> list[_Part] | None:
+    """One part a group; ``None`` where the store never runs."""
+    if 0 in place.extents.values():
+        return None
+    found: list[_Part] = []
+    for group in _groups(place):
+        part = _repeated(place, group) or _radix(place, group) or _enumerated(place, group)
+        if part is None:
+            return None
+        found.append(part)
+    return found
+
+
+def _repeated(place: _Place, group: _Group) -> _Part | None:
+    """Variables that nothing depends on: what the other groups reach, they reach that often."""
+    if group.dims or group.guards:
+        return None
+    times = math.prod(place.extents[v] for v in group.variables)
+    return _Part((), (), np.array(min(times, _MANY), np.uint8), proved=True)
+
+
+def _radix(place: _Place, group: _Group) -> _Part | None:
+    """The box of a group whose address is a mixed-radix number of its variables, without conditions."""
+    shape = tuple(place.store.buffer.shape[d] for d in group.dims)
+    if group.guards or not shape:
+        return None
+    form = address(Buffer("", shape, "bool"), [place.store.index[d] for d in group.dims])
+    reach = 1
+    for term, stride in sorted(form.terms.items(), key=lambda item: item[1]):
+        extent = place.extents.get(term) if isinstance(term, LoopVar) else None
+        if extent is None or (stride != reach and extent > 1):
+            return None
+        reach *= extent
+    if math.prod(place.extents[v] for v in group.variables) != reach:
+        return None
+    row = math.prod(shape[1:])
+    if form.constant % row or reach % row or not 0 <= form.constant <= math.prod(shape) - reach:
+        return None
+    low, size = (form.constant // row, *(0,) * len(shape[1:])), (reach // row, *shape[1:])
+    return _Part(group.dims, low, np.broadcast_to(np.uint8(1), size), proved=True)
+
+
+def _enumerated(place: _Place, group: _Group) -> _Part | None:
+    """The same from the index at every iteration; ``None`` where none stores inside of the buffer."""
+    shape = tuple(place.store.buffer.shape[d] for d in group.dims)
+    index = [place.store.index[d] for d in group.dims]
+    extents = {v: n for v, n in place.extents.items() if v in group.variables}
+    if max(math.prod(extents.values()), math.prod(shape)) > MOST_POINTS:
+        raise _Undecided(f"{', '.join(v.name for v in extents)} have more than {MOST_POINTS:,} iterations")
+    counts = np.zeros(math.prod(shape), np.int64)
+    for some in _points(extents):
+        counts += np.bincount(_reached(index, shape, group.guards, some), minlength=len(counts))
+    if not counts.any():
+        return None
+    low, trimmed = _trimmed(np.minimum(counts, _MANY).astype(np.uint8).reshape(shape))
+    return _Part(group.dims, low, trimmed, proved=not group.guards and not extents)
+
+
+def _points(extents: Mapping[LoopVar, int]) -> Iterator[dict[LoopVar, Array]]:
+    """All iterations, as arrays that broadcast against each other, a bounded number at a time."""
+    if not extents:
+        yield {}
+        return
+    longest = max(extents, key=lambda v: extents[v])
+    step = max(1, _AT_ONCE * extents[longest] // math.prod(extents.values()))
+    for start in range(0, extents[longest], step):
+        stop = min(start + step, extents[longest])
+        axes = [np.arange(start, stop) if v is longest else np.arange(n) for v, n in extents.items()]
+        yield dict(zip(extents, np.meshgrid(*axes, indexing="ij", sparse=True), strict=True))
+
+
+def _reached(
+    index: Sequence[LoopExpr], shape: Sequence[int], guards: Sequence[Guard], points: dict[LoopVar, Array]
+) -> Array:
+    """The row-major positions in ``shape`` that those iterations store to, repeated ones repeated."""
+    active: Array = np.ones(np.broadcast_shapes(*(p.shape for p in points.values())), bool)
+    for condition, holds in guards:
+        active = active & (_value(condition, points) == holds)
+    position: Array = np.zeros((), np.int64)
+    for expr, extent in zip(index, shape, strict=True):
+        value = _value(expr, points)
+        active = active & (value >= 0) & (value < extent)
+        position = position * extent + value
+    reached: Array = np.broadcast_to(position, active.shape)[active]
+    return reached
+
+
+def _value(expr: LoopExpr, points: dict[LoopVar, Array]) -> Array:
+    found = evaluate(expr, points)
+    if found is None:
+        raise _Undecided(f"{print_loop_expr(expr)} cannot be evaluated")
+    return found
+
+
+def _trimmed(counts: Array) -> tuple[tuple[int, ...], Array]:
+    """The smallest box around what is not zero, and where it begins."""
+    axes = range(counts.ndim)
+    used = [np.flatnonzero(counts.any(axis=tuple(a for a in axes if a != axis))) for axis in axes]
+    return tuple(int(u[0]) for u in used), counts[tuple(slice(u[0], u[-1] + 1) for u in used)]
+
+
+# --- all stores together --------------------------------------------------------------------------------------
+
+
+def _first_wrong(buffer: Buffer, stores: Sequence[Sequence[_Part]]) -> tuple[tuple[int, ...], int] | None:
+    """An element that is not stored exactly once, and how often it is: 0, or more."""
+    whole = [{p.dims for p in parts if _is_whole(p, buffer)} for parts in stores]
+    settled = set.intersection(*whole) if whole else set()
+    open_dims = [d for d in range(len(buffer.shape)) if not any(d in dims for dims in settled)]
+    if math.prod(buffer.shape[d] for d in open_dims) > MOST_ELEMENTS:
+        raise _Undecided(f"{buffer.name} has more than {MOST_ELEMENTS:,} elements")
+    total = np.zeros([buffer.shape[d] for d in open_dims], np.uint8)
+    for parts in stores:
+        _add(total, [p for p in parts if p.dims not in settled], open_dims)
+    if (total == 1).all():
+        return None
+    first = np.unravel_index(int(np.argmax(total != 1)), total.shape)
+    where = dict(zip(open_dims, (int(i) for i in first), strict=True))
+    return tuple(where.get(d, 0) for d in range(len(buffer.shape))), int(total[first])
+
+
+def _is_whole(part: _Part, buffer: Buffer) -> bool:
+    """Whether a part hits every position of its dimensions, once."""
+    return (
+        bool(part.dims)
+        and part.counts.shape == tuple(buffer.shape[d] for d in part.dims)
+        and bool((part.counts == 1).all())
+    )
+
+
+def _add(total: Array, parts: Sequence[_Part], open_dims: Sequence[int]) -> None:
+    """Add what one store's parts reach together, in the box where they do."""
+    times: Array = np.ones((1,) * len(open_dims), np.uint8)
+    starts = dict.fromkeys(open_dims, 0)
+    for part in parts:
+        starts.update(zip(part.dims, part.low, strict=True))
+        others = tuple(a for a, d in enumerate(open_dims) if d not in part.dims)
+        times = np.minimum(times * np.expand_dims(part.counts, others), _MANY)
+    box = tuple(slice(starts[d], starts[d] + n) for d, n in zip(open_dims, times.shape, strict=True))
+    total[box] = np.minimum(total[box] + times, _MANY)
