@@ -27,7 +27,7 @@ LAYERS = (
 )
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 ONLY_IN = {
-    "onnx": ("frontend",),
+    "onnx": ("frontend", "testing/fuzz"),
     "google": ("frontend",),
     "llvmlite": ("codegen/llvm", "runtime/cpu.py", "kernels.py"),
     "cuda": ("codegen/cuda",),

@@ -1,0 +1,123 @@
+"""From a seed to a case: a random graph, arrays to run it with, and a configuration."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
+import onnx
+
+from minitvm.frontend.onnx_functions import has_definition
+from minitvm.frontend.onnx_registry import builder_for, supported_operators
+from minitvm.testing.fuzz import control, elementwise, layers, movement, quantized, reductions, values  # noqa: F401
+from minitvm.testing.fuzz.case import Arrays, Case, Config, Value
+from minitvm.testing.fuzz.draw import GENERATORS, Draw, Reject
+
+WITHOUT_GENERATOR = {
+    "Bernoulli": "its result is random",
+    "LinearAttention": "no peer knows it yet",
+    "SequenceMap": "works on sequences, which minitvm does not have",
+}
+OPSETS = (*range(7, 29), *(13, 17, 17, 18, 20, 21, 22, 23, 24, 25, 26))
+TARGETS = ("llvm", "llvm", "llvm", "llvm", "llvm -mcpu=haswell", "llvm -mcpu=x86-64")
+THREADS = (1, 1, 1, 2, 2, 3, 16)
+LEVELS = (0, 1, 2, 3, 3, 3)
+
+
+@lru_cache
+def importable() -> frozenset[str]:
+    """Every operator that the importer takes: those with a builder, and those that ONNX defines by others."""
+    newest = onnx.defs.onnx_opset_version()
+
+    def known(node: onnx.NodeProto, opset: int) -> bool:
+        return builder_for("", node.op_type, opset) is not None or has_definition(node, opset, known)
+
+    defined = {s.name for s in onnx.defs.get_all_schemas() if not s.domain and s.name != "Function"}
+    return frozenset(supported_operators()) | {n for n in defined if known(onnx.NodeProto(op_type=n), newest)}
+
+
+def case(seed: int, index: int, levels: Sequence[int] = LEVELS, only: Sequence[str] = ()) -> Case:
+    """Case ``index`` of a seed; the same one each time.  ``only`` limits the operators of the graphs."""
+    rng = random.Random(f"{seed}:{index}")
+    while True:
+        draw = Draw(rng, rng.choice(OPSETS))
+        _grow(draw, rng.choice((1, 1, 2, 2, 3, 4, 6, 9, 12)), list(only) or sorted(GENERATORS))
+        if draw.inputs and any(_is_produced(draw, v) for v in draw.values.values()):
+            return _finish(draw, levels)
+
+
+def _grow(draw: Draw, count: int, operators: Sequence[str]) -> None:
+    """Adds up to ``count`` nodes; what an operator rejects leaves no trace in the graph."""
+    for _ in range(40 * count):
+        if len(draw.nodes) >= count:
+            return
+        before = (list(draw.nodes), dict(draw.inputs), dict(draw.constants), dict(draw.values), dict(draw.literals))
+        draw.op = draw.choice(operators)
+        try:
+            GENERATORS[draw.op](draw)
+        except Reject:
+            draw.nodes, draw.inputs, draw.constants, draw.values, draw.literals = before
+
+
+def _is_produced(draw: Draw, value: Value) -> bool:
+    return value.name not in draw.inputs and value.name not in draw.literals
+
+
+def _finish(draw: Draw, levels: Sequence[int]) -> Case:
+    rng = draw.rng
+    feeds = [draw.inputs, *([_again(rng, draw.inputs)] if rng.random() < 0.4 else [])]
+    symbols = _symbols(rng, draw.inputs) if rng.random() < 0.2 else {}
+    if symbols and rng.random() < 0.6:
+        feeds.append(_resized(rng, draw.inputs, symbols))
+    config = Config(
+        level=rng.choice(levels),
+        threads=rng.choice(THREADS),
+        target=rng.choice(TARGETS),
+        way="session" if symbols else rng.choice(("session", "session", "module", "saved")),
+        poison=rng.random() < 0.3,
+        verify=rng.random() < 0.05,
+        reference=rng.random() < 0.3,
+    )
+    return Case(draw.nodes, feeds, draw.constants, _outputs(draw), draw.opset, config, symbols)
+
+
+def _outputs(draw: Draw) -> list[Value]:
+    """Every value that nobody reads, some of the others, and now and then an input or a constant."""
+    rng, read = draw.rng, {name for node in draw.nodes for name in node.input}
+    produced = [v for v in draw.values.values() if _is_produced(draw, v)]
+    chosen = [v for v in produced if v.name not in read or rng.random() < 0.2]
+    given = [v for v in draw.values.values() if not _is_produced(draw, v)]
+    if rng.random() < 0.06:
+        chosen.append(rng.choice(given))
+    rng.shuffle(chosen)
+    return chosen or produced[-1:]
+
+
+def _again(rng: random.Random, inputs: Arrays) -> Arrays:
+    """Other values for the same inputs: a permutation, so that indices and sizes stay valid."""
+    draw = np.random.default_rng(rng.getrandbits(64))
+    return {n: draw.permutation(a.reshape(-1)).reshape(a.shape) if a.ndim else a for n, a in inputs.items()}
+
+
+def _symbols(rng: random.Random, inputs: Arrays) -> dict[str, tuple[str | None, ...]]:
+    """Dimensions of one or two sizes are open, under one name a size."""
+    found = sorted({s for a in inputs.values() for s in a.shape})
+    if not found:
+        return {}
+    names = dict(zip(rng.sample(found, min(len(found), rng.randint(1, 2))), ("N", "batch size"), strict=False))
+    return {n: tuple(names.get(s) for s in a.shape) for n, a in inputs.items() if set(names) & set(a.shape)}
+
+
+def _resized(rng: random.Random, inputs: Arrays, symbols: dict[str, tuple[str | None, ...]]) -> Arrays:
+    """The inputs with another size for each open dimension."""
+    sizes = {"N": rng.choice(values.SIZES), "batch size": rng.choice(values.SIZES)}
+    resized = {}
+    for name, given in inputs.items():
+        names = symbols.get(name, (None,) * given.ndim)
+        shape = tuple(s if n is None else sizes[n] for n, s in zip(names, given.shape, strict=True))
+        small = math.prod(shape) <= 4 * values.ELEMENTS
+        resized[name] = np.resize(given, shape) if small and given.size else given
+    return resized if all(resized[n].shape != inputs[n].shape for n in symbols) else dict(inputs)

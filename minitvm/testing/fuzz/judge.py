@@ -1,0 +1,170 @@
+"""The verdict on a case: minitvm's results against those of its peers."""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from minitvm.testing.fuzz import open_ends, peers, subject
+from minitvm.testing.fuzz.case import Arrays, Case
+from minitvm.testing.fuzz.compare import difference, within_condition
+from minitvm.testing.fuzz.peers import Declines, Question
+from minitvm.testing.fuzz.subject import Raised, Refused, Task
+from minitvm.testing.fuzz.worker import Crash, Hang, Worker
+
+SECONDS = 20.0
+
+
+class Outcome(enum.Enum):
+    AGREED = "agreed"
+    REFUSED = "refused"
+    DIFFER = "oracles differ"
+    UNSPECIFIED = "unspecified"
+    NO_ORACLE = "no oracle"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    outcome: Outcome
+    kind: str = ""
+    """Of a failure: ``difference``, ``exception``, ``crash``, ``hang`` or ``refusal``; else what decided."""
+    message: str = ""
+    detail: str = ""
+
+    @property
+    def failed(self) -> bool:
+        return self.outcome is Outcome.FAILED
+
+    @property
+    def signature(self) -> tuple[str, str]:
+        """The same for failures that are alike: messages without names and numbers."""
+        text = re.sub(r"'[^']*'|\"[^\"]*\"|\([^)]*\)|\{.*\}|%\w+", "*", self.message)
+        if self.kind == "difference":
+            return self.kind, "shape" if "shape" in text else "dtype" if "dtype" in text else "values"
+        return self.kind, re.sub(r"-?\d[\d.e+]*|nan|inf", "#", text)[:120]
+
+
+class Judge:
+    """Two workers, minitvm's and its peers', and what they say of a case."""
+
+    def __init__(self, seconds: float = SECONDS) -> None:
+        self.seconds = seconds
+        self._subject = Worker(subject.perform)
+        self._peers = Worker(peers.answer)
+
+    def close(self) -> None:
+        self._subject.close()
+        self._peers.close()
+
+    def verdict(self, case: Case) -> Verdict:
+        """Raises nothing for whatever minitvm or a peer does."""
+        model = case.model().SerializeToString()
+        found = self._perform(Task(model, case.feeds, case.config))
+        if isinstance(found, Verdict):
+            return found
+        raised = next((f for f in found if isinstance(f, Raised)), None)
+        if raised is not None:
+            return Verdict(Outcome.FAILED, "exception", f"{raised.kind}: {raised.message}", raised.trace)
+        verdicts = [self._of_feed(case, model, i, mine) for i, mine in enumerate(found)]
+        if case.config.reference:
+            verdicts.append(self._of_reference(case, model))
+        return max(verdicts, key=lambda v: _SEVERITY[v.outcome])
+
+    def inside(self, case: Case) -> Arrays:
+        """Every value of the graph on the first feed; empty where the peer cannot tell."""
+        found = self._ask("inside", case.model().SerializeToString(), case.feeds[0])
+        return {} if isinstance(found, Declines) else dict(found)
+
+    def expected(self, case: Case) -> list[list[np.ndarray] | None]:
+        """What the first peer that has an answer says of each feed; ``None`` where none has."""
+        model, found = case.model().SerializeToString(), []
+        for feeds in case.feeds:
+            answers = (self._ask(peer, model, feeds) for peer in ("onnxruntime", "onnx"))
+            found.append(next((a for a in answers if not isinstance(a, Declines)), None))
+        return found
+
+    def _perform(self, task: Task) -> list[Any] | Verdict:
+        found = self._subject.ask(task, self.seconds)
+        if isinstance(found, Hang):  # twice, and longer: the machine may have been busy
+            found = self._subject.ask(task, 3 * self.seconds)
+        if isinstance(found, Hang):
+            return Verdict(Outcome.FAILED, "hang", f"no answer in {found.seconds:.0f} s")
+        if isinstance(found, Crash):
+            return Verdict(Outcome.FAILED, "crash", found.signal, found.trace)
+        return list(found)
+
+    def _ask(self, peer: str, model: bytes, feeds: Arrays) -> Any:
+        """A peer's answer; one that crashes or hangs declines."""
+        found = self._peers.ask(Question(peer, model, [feeds]), self.seconds)
+        return Declines(f"{peer}: {found}") if isinstance(found, (Crash, Hang)) else found[0]
+
+    def _of_reference(self, case: Case, model: bytes) -> Verdict:
+        """minitvm's own reference against the peers."""
+        found = self._perform(Task(model, case.feeds[:1], case.config, reference=True))
+        if isinstance(found, Verdict):
+            return found
+        if isinstance(found[0], Raised):
+            message = f"own reference: {found[0].kind}: {found[0].message}"
+            return Verdict(Outcome.FAILED, "exception", message, found[0].trace)
+        return self._of_feed(case, model, 0, found[0], "own reference: ")
+
+    def _of_feed(self, case: Case, model: bytes, index: int, mine: Any, who: str = "") -> Verdict:
+        feeds, whys = case.feeds[index], []
+        answers: list[Any] = []
+        for peer in ("onnxruntime", "onnx"):
+            theirs = self._ask(peer, model, feeds)
+            if isinstance(theirs, Declines):
+                continue
+            if isinstance(mine, Refused):
+                return refusal(mine)
+            why = difference(mine, theirs)
+            if why is None:
+                return Verdict(Outcome.DIFFER if answers else Outcome.AGREED, peer)
+            whys.append(f"{who}{why} (feed {index}, {peer})")
+            answers.append(theirs)
+        if not answers:
+            return Verdict(Outcome.NO_ORACLE, mine.kind if isinstance(mine, Refused) else "")
+        return self._settled(case, model, index, mine, whys, answers)
+
+    def _settled(
+        self, case: Case, model: bytes, index: int, mine: Sequence[np.ndarray], whys: list[str], answers: list[Any]
+    ) -> Verdict:
+        """The verdict on results that agree with no peer."""
+        feeds = case.feeds[index]
+        doubles = self._ask("double", model, feeds)
+        if not isinstance(doubles, Declines) and within_condition(mine, doubles):
+            return Verdict(Outcome.AGREED, "double")
+        inside = self._ask("inside", model, feeds)
+        reason = open_ends.reason(case, {} if isinstance(inside, Declines) else inside)
+        if reason:
+            return Verdict(Outcome.UNSPECIFIED, reason)
+        if len(answers) == 2 and difference(*answers) and self._is_own_reference(case, model, index, mine):
+            return Verdict(Outcome.DIFFER, "both")
+        return Verdict(Outcome.FAILED, "difference", whys[0], "\n".join(whys))
+
+    def _is_own_reference(self, case: Case, model: bytes, index: int, mine: Sequence[np.ndarray]) -> bool:
+        own = self._perform(Task(model, [case.feeds[index]], case.config, reference=True))
+        return isinstance(own, list) and isinstance(own[0], list) and difference(mine, own[0]) is None
+
+
+def refusal(error: Refused) -> Verdict:
+    """A model that a peer runs: minitvm may refuse it for a reason that is listed, and for no other."""
+    if any(re.search(pattern, error.message) for pattern in open_ends.REFUSALS):
+        return Verdict(Outcome.REFUSED, error.message.partition(":")[0], error.message, error.text)
+    return Verdict(Outcome.FAILED, "refusal", f"{error.kind}: {error.message}", error.text)
+
+
+_SEVERITY = {
+    Outcome.NO_ORACLE: 0,
+    Outcome.AGREED: 1,
+    Outcome.REFUSED: 2,
+    Outcome.DIFFER: 3,
+    Outcome.UNSPECIFIED: 4,
+    Outcome.FAILED: 5,
+}

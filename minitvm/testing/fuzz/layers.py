@@ -1,0 +1,223 @@
+"""Generators of convolutions, pooling, products, recurrent layers and attention."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from minitvm.testing.fuzz.case import Value
+from minitvm.testing.fuzz.draw import FLOATS, Draw, Reject, Shape, generates
+from minitvm.testing.fuzz.reductions import image
+
+_WORK = 2_000_000
+"""The most multiplications of one layer: the peers' references are in Python."""
+
+
+def window(d: Draw, spatial: tuple[int, ...], pooling: bool = False) -> dict[str, Any]:
+    """Attributes of a sliding window that fits at least once: kernel, strides, dilations, pads."""
+    rank = len(spatial)
+    kernel = [d.choice((1, 1, 2, 3, 3, 5, 7)) for _ in spatial]
+    strides = [d.choice((1, 1, 2, 3)) for _ in spatial]
+    dilations = [1 if pooling or d.chance(0.7) else d.between(1, 3) for _ in spatial]
+    pads = [d.between(0, k - 1 if pooling else k) for k in (*kernel, *kernel)]
+    if d.chance(0.5):
+        pads = [k // 2 for k in (*kernel, *kernel)]
+    auto = d.choice((None, None, None, "SAME_UPPER", "SAME_LOWER", "VALID", "NOTSET"))
+    padded = [s + pads[i] + pads[i + rank] if auto in (None, "NOTSET") else s for i, s in enumerate(spatial)]
+    if any((k - 1) * r + 1 > s for k, r, s in zip(kernel, dilations, padded, strict=True)):
+        raise Reject("the window is larger than the image")
+    explicit = auto in (None, "NOTSET") and d.chance(0.9)
+    return {
+        "kernel_shape": kernel,
+        "strides": d.maybe(strides, 0.8),
+        "dilations": None if pooling else d.maybe(dilations, 0.7),
+        "pads": pads if explicit and any(pads) else None,
+        "auto_pad": auto,
+    }
+
+
+def _channels(d: Draw, channels: int) -> tuple[int, int]:
+    """Groups, and output channels of each: depthwise often."""
+    divisors = [g for g in range(1, channels + 1) if channels % g == 0]
+    groups = d.choice((1, 1, channels, d.choice(divisors or [1])))
+    return max(groups, 1), d.choice((1, 2, 3, 7, 8, 16, 17, 21, 33, 64)) if groups < 5 else d.choice((1, 1, 2))
+
+
+@generates("Conv")
+def conv(d: Draw) -> list[Value]:
+    x = image(d)
+    shape = d.known(x)
+    groups, per_group = _channels(d, shape[1])
+    given = window(d, shape[2:])
+    weight = (groups * per_group, shape[1] // groups, *given["kernel_shape"])
+    if math.prod(weight) * math.prod(shape[2:]) * shape[0] > _WORK:
+        raise Reject("too much work")
+    bias = d.maybe(d.weight(weight[:1], x.dtype))
+    given["kernel_shape"] = d.maybe(given["kernel_shape"])
+    return d.node([x, d.weight(weight, x.dtype), bias], group=groups if groups > 1 else None, **given)
+
+
+@generates("ConvTranspose")
+def conv_transpose(d: Draw) -> list[Value]:
+    x = image(d)
+    shape = d.known(x)
+    groups, per_group = _channels(d, shape[1])
+    given = window(d, shape[2:])
+    strides = given["strides"] or [1] * len(shape[2:])
+    weight = (shape[1], per_group, *given["kernel_shape"])
+    if math.prod(weight) * math.prod(shape[2:]) * shape[0] > _WORK:
+        raise Reject("too much work")
+    extra = d.maybe([d.between(0, s - 1) for s in strides], 0.3)
+    bias = d.maybe(d.weight((per_group * groups,), x.dtype))
+    kernel = {**given, "kernel_shape": d.maybe(given["kernel_shape"])}
+    return d.node([x, d.weight(weight, x.dtype), bias], group=groups, output_padding=extra, **kernel)
+
+
+@generates("MaxPool", "AveragePool", "LpPool")
+def pool(d: Draw) -> list[Value]:
+    x = image(d)
+    given = window(d, d.known(x)[2:], pooling=True)
+    ceil = d.maybe(1, 0.3) if d.opset >= {"LpPool": 18}.get(d.op, 10) else None
+    if d.opset >= {"MaxPool": 10, "AveragePool": 19, "LpPool": 18}[d.op] and d.chance(0.2):
+        given["dilations"] = [d.between(1, 2) for _ in d.known(x)[2:]]
+    if d.op == "LpPool":
+        given["p"] = d.choice((None, 1, 2, 3))
+    if d.op == "AveragePool":
+        given["count_include_pad"] = d.choice((None, 0, 1))
+    return d.node([x], ceil_mode=ceil, **given)
+
+
+@generates("GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool")
+def global_pool(d: Draw) -> list[Value]:
+    x = image(d)
+    return d.node([x], p=d.choice((None, 1, 2, 3))) if d.op == "GlobalLpPool" else d.node([x])
+
+
+@generates("MatMul", "com.microsoft.FusedMatMul")
+def matmul(d: Draw) -> list[Value]:
+    fused = d.op != "MatMul"
+    a = d.operand(FLOATS if fused else None, 2 if fused else 1, 4)
+    shape = d.known(a)
+    depth, columns = shape[-1], d.size(100)
+    batch = d.partner(shape[:-2]) if d.chance(0.5) else ()
+    if math.prod(shape) * columns > _WORK:
+        raise Reject("too much work")
+    if fused:
+        return _fused(d, a, columns)
+    right = (depth,) if d.chance(0.15) else (*batch, depth, columns)
+    return d.node([a, d.weight(right, a.dtype) if d.chance(0.6) else d.like(right, a.dtype)])
+
+
+def _fused(d: Draw, a: Value, columns: int) -> list[Value]:
+    shape = d.known(a)
+    left, right = d.between(0, 1), d.between(0, 1)
+    rows, depth = (shape[-1], shape[-2]) if left else (shape[-2], shape[-1])
+    b = d.like((columns, depth) if right else (depth, columns), a.dtype)
+    result = (a.dtype, (*shape[:-2], rows, columns))
+    return d.node([a, b], types=[result], alpha=d.maybe(d.real(0.125)), transA=left, transB=right)
+
+
+@generates("Gemm")
+def gemm(d: Draw) -> list[Value]:
+    a = d.operand(least=2, most=2)
+    shape, columns = d.known(a), d.size(100)
+    left, right = d.between(0, 1), d.between(0, 1)
+    rows, depth = (shape[1], shape[0]) if left else shape
+    b = d.weight((columns, depth) if right else (depth, columns), a.dtype)
+    c = d.choice([(rows, columns), (columns,), (1, columns), (rows, 1), (), (1,)])
+    bias = d.weight(c, a.dtype) if d.opset < 11 or d.chance(0.7) else None
+    scales: dict[str, Any] = {name: d.maybe(d.real(0.5)) for name in ("alpha", "beta")}
+    return d.node([a, b, bias], transA=left, transB=right, **scales)
+
+
+_EINSUMS = (
+    *("ij,jk->ik", "bij,bjk->bik", "ij,kj->ik", "i,j->ij", "ij->ji", "ij->j", "ij->", "bhid,bhjd->bhij", "bij,bjk"),
+    *("...ij,...jk->...ik", "ij,ij->ij", "ij,j->i", "abc->cab", "bshd,bthd->bhst", "i,i->", "abc,cd,de->abe", "ii->i"),
+)
+
+
+@generates("Einsum")
+def einsum(d: Draw) -> list[Value]:
+    equation = d.choice(_EINSUMS)
+    extent = {letter: d.size(17) for letter in "abcdehijkst"}
+    left = equation.partition("->")[0]
+    terms = [term.replace("...", "b") for term in left.split(",")]
+    dtype = d.dtype()
+    return d.node([d.like(tuple(extent[c] for c in t), dtype) for t in terms], equation=equation)
+
+
+@generates("RNN", "GRU", "LSTM")
+def recurrent(d: Draw) -> list[Value]:
+    gates = {"RNN": 1, "GRU": 3, "LSTM": 4}[d.op]
+    x = d.operand(least=3, most=3, budget=2000)
+    steps, batch, features = d.known(x)
+    hidden, both = d.choice((1, 2, 5, 8, 16, 17, 33, 64)), d.chance(0.3)
+    count = 1 + both
+    inputs = [
+        d.weight((count, gates * hidden, features), x.dtype),
+        d.weight((count, gates * hidden, hidden), x.dtype),
+        d.maybe(d.weight((count, 2 * gates * hidden), x.dtype)),
+        d.maybe(d.within((batch,), "int32", min(1, steps), steps, 0.2), 0.2),
+        d.maybe(d.like((count, batch, hidden), x.dtype)),
+    ]
+    given: dict[str, Any] = {"direction": "bidirectional" if both else d.choice((None, "forward", "reverse"))}
+    if d.op == "LSTM":
+        inputs.append(d.maybe(d.like((count, batch, hidden), x.dtype)))
+        inputs.append(d.maybe(d.weight((count, 3 * hidden), x.dtype), 0.2))
+        given["input_forget"] = d.maybe(1, 0.1)
+    if d.op == "GRU":
+        given["linear_before_reset"] = d.choice((None, 0, 1))
+    given["clip"] = d.maybe(1.5, 0.1)
+    outputs = d.between(1, 3 if d.op == "LSTM" else 2)
+    return d.node([x, *inputs], outputs, hidden_size=hidden, **given)
+
+
+@generates("Attention")
+def attention(d: Draw) -> list[Value]:
+    batch, heads, size = d.size(3), d.choice((1, 2, 4)), d.choice((1, 8, 16, 5))
+    queries, keys = d.size(17), d.size(17)
+    group = d.choice([g for g in (1, 2, 4) if heads % g == 0])
+    dtype = d.dtype()
+    inner = [(heads, queries), *[(heads // group, keys)] * 2]
+    shapes: list[Shape] = [(batch, h, s, size) for h, s in inner]
+    given: dict[str, Any] = {"is_causal": d.maybe(1, 0.3), "scale": d.maybe(0.25, 0.3)}
+    if d.chance(0.4):
+        shapes = [(batch, s, h * size) for h, s in inner]
+        given |= {"q_num_heads": heads, "kv_num_heads": heads // group}
+    mask = d.maybe(d.like((queries, keys), d.choice((dtype, "bool"))), 0.3)
+    return d.node([*(d.like(s, dtype) for s in shapes), mask], softcap=d.maybe(5.0, 0.2), **given)
+
+
+@generates("RotaryEmbedding")
+def rotary(d: Draw) -> list[Value]:
+    batch, heads, steps, size = d.size(3), d.choice((1, 2, 3)), d.size(17), d.choice((2, 8, 16))
+    dtype = d.dtype()
+    x = d.like((batch, heads, steps, size), dtype)
+    cached = d.chance(0.5)
+    table = (steps + 3, size // 2) if cached else (batch, steps, size // 2)
+    caches = [d.within(table, dtype, -1, 1) for _ in range(2)]
+    where = d.within((batch, steps), "int64", 0, steps + 2) if cached else None
+    return d.node([x, *caches, where], interleaved=d.choice((None, 0, 1)))
+
+
+@generates("HannWindow", "HammingWindow", "BlackmanWindow")
+def signal_window(d: Draw) -> list[Value]:
+    size = d.constant(d.literals[d.ints([d.size()], d.dtype()).name].reshape(()), 0.02)
+    return d.node([size], periodic=d.choice((None, 0, 1)), output_datatype=d.choice((None, 1, 10, 11)))
+
+
+@generates("AffineGrid")
+def affine_grid(d: Draw) -> list[Value]:
+    spatial = d.between(2, 3)
+    batch, sizes = d.size(3), [d.size(8) for _ in range(spatial)]
+    theta = d.like((batch, spatial, spatial + 1), d.dtype())
+    return d.node([theta, d.ints([batch, d.size(3), *sizes])], align_corners=d.choice((None, 0, 1)))
+
+
+@generates("CausalConvWithState")
+def causal_conv(d: Draw) -> list[Value]:
+    batch, channels, steps, width = d.size(3), d.size(17), d.size(17), d.choice((1, 2, 4))
+    dtype = d.dtype()
+    bias, state = d.weight((channels,), dtype), d.like((batch, channels, width - 1), dtype)
+    inputs = [d.like((batch, channels, steps), dtype), d.weight((channels, 1, width), dtype), d.maybe(bias)]
+    return d.node([*inputs, d.maybe(state)], 2, activation=d.choice((None, "silu")))

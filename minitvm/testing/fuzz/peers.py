@@ -1,0 +1,146 @@
+"""The independent oracles, in a process of their own: ONNX Runtime, and ONNX's reference evaluator."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+from minitvm.testing.fuzz.case import Arrays, all_nodes
+
+Results = list[np.ndarray]
+
+PERTURBED = 3
+"""Evaluations in double with inputs that are one rounding away."""
+_FLOATS = {TensorProto.FLOAT: 2.0**-23, TensorProto.FLOAT16: 2.0**-10}
+
+
+@dataclass(frozen=True)
+class Question:
+    """``peer`` is ``onnxruntime``, ``onnx``, ``double`` or ``inside`` (every value of the graph by name)."""
+
+    peer: str
+    model: bytes
+    feeds: list[Arrays]
+
+
+@dataclass(frozen=True)
+class Declines:
+    """The peer has no answer, and why."""
+
+    why: str
+
+
+def answer(question: Question) -> list[Any]:
+    """For each feed the results, or :class:`Declines`.  ``double`` gives, for each feed, a list of results: the
+    graph in double, and again with inputs perturbed."""
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        try:
+            run = _PEERS[question.peer](question.model)
+        except Exception as error:  # a peer may fail in any way; that is no finding
+            return [_declines(error)] * len(question.feeds)
+        return [_attempt(run, feeds) for feeds in question.feeds]
+
+
+def _declines(error: Exception) -> Declines:
+    return Declines(f"{type(error).__name__}: {str(error)[:300]}")
+
+
+def _attempt(run: Callable[[Arrays], Any], feeds: Arrays) -> Any:
+    try:
+        return run(feeds)
+    except Exception as error:
+        return _declines(error)
+
+
+def _onnxruntime(model: bytes) -> Callable[[Arrays], Results]:
+    import onnxruntime as ort
+
+    settings = ort.SessionOptions()  # type: ignore[attr-defined]
+    settings.intra_op_num_threads = settings.inter_op_num_threads = 1
+    settings.log_severity_level = 4
+    settings.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL  # type: ignore[attr-defined]
+    session = ort.InferenceSession(model, settings, providers=["CPUExecutionProvider"])  # type: ignore[attr-defined]
+    return lambda feeds: [np.asarray(r) for r in session.run(None, feeds)]
+
+
+def _onnx(model: bytes) -> Callable[[Arrays], Results]:
+    evaluator = ReferenceEvaluator(onnx.load_from_string(model))
+    return lambda feeds: _arrays(evaluator.run(None, dict(feeds)))
+
+
+def _arrays(found: Any) -> Results:
+    """The reference returns numpy scalars, lists and the like in places."""
+    return [np.asarray(value) for value in found]
+
+
+def _inside(model: bytes) -> Callable[[Arrays], Arrays]:
+    evaluator = ReferenceEvaluator(onnx.load_from_string(model))
+
+    def run(feeds: Arrays) -> Arrays:
+        found: Any = evaluator.run(None, dict(feeds), intermediate=True)
+        return {name: np.asarray(value) for name, value in found.items() if isinstance(value, (np.ndarray, np.generic))}
+
+    return run
+
+
+def _double(model: bytes) -> Callable[[Arrays], list[Results]]:
+    """The graph in double precision: once as it is, then with every float moved by up to one rounding."""
+    proto = onnx.load_from_string(model)
+    rounding = {v.name: _FLOATS.get(v.type.tensor_type.elem_type, 0.0) for v in proto.graph.input}
+    plain = ReferenceEvaluator(_in_double(proto, None))
+
+    def run(feeds: Arrays) -> list[Results]:
+        found = [_arrays(plain.run(None, {n: _widened(a, 0.0, None) for n, a in feeds.items()}))]
+        for seed in range(PERTURBED):
+            rng = np.random.default_rng(seed)
+            other = ReferenceEvaluator(_in_double(proto, rng))
+            found.append(_arrays(other.run(None, {n: _widened(a, rounding[n], rng) for n, a in feeds.items()})))
+        return found
+
+    return run
+
+
+def _widened(array: np.ndarray, rounding: float, rng: np.random.Generator | None) -> np.ndarray:
+    if array.dtype.kind != "f":
+        return array
+    wide = array.astype(np.float64)
+    return wide if rng is None else wide * (1 + rounding * rng.uniform(-1, 1, wide.shape))
+
+
+def _in_double(model: onnx.ModelProto, rng: np.random.Generator | None) -> onnx.ModelProto:
+    """The model with float32 and float16 replaced by float64 everywhere."""
+    wide = onnx.ModelProto()
+    wide.CopyFrom(model)
+    tensors = list(wide.graph.initializer)
+    for node in all_nodes(list(wide.graph.node)):
+        for attribute in node.attribute:
+            if attribute.type == onnx.AttributeProto.TENSOR:
+                tensors.append(attribute.t)
+            if attribute.name in ("to", "dtype", "output_datatype") and attribute.i in _FLOATS:
+                attribute.i = TensorProto.DOUBLE
+    for tensor in tensors:
+        if tensor.data_type in _FLOATS:
+            array = _widened(numpy_helper.to_array(tensor), _FLOATS[tensor.data_type], rng)
+            tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
+    for value in (*wide.graph.input, *wide.graph.output):
+        if value.type.tensor_type.elem_type in _FLOATS:
+            value.type.tensor_type.elem_type = TensorProto.DOUBLE
+    return wide
+
+
+_PEERS: dict[str, Callable[[bytes], Callable[[Arrays], Any]]] = {
+    "onnxruntime": _onnxruntime,
+    "onnx": _onnx,
+    "double": _double,
+    "inside": _inside,
+}
+
+__all__ = ["Declines", "Question", "Results", "answer"]

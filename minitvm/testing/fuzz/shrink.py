@@ -1,0 +1,251 @@
+"""Makes a failing case smaller for as long as it fails in the same way."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import onnx
+
+from minitvm.testing.fuzz.case import Arrays, Case, Config, Value, needed, reads, subgraphs
+from minitvm.testing.fuzz.judge import Judge, Verdict
+
+Step = Callable[[Case], Iterator[Case]]
+
+
+def shrink(case: Case, verdict: Verdict, judge: Judge, seconds: float = 60.0) -> tuple[Case, Verdict]:
+    """The smallest case found in some seconds whose failure has the signature of ``verdict``, and its verdict."""
+    search = _Search(judge, case, verdict, time.monotonic() + seconds)
+    steps: list[Step] = [_feeds, _outputs, lambda c: _cuts(c, judge), _configs, _attributes, _sizes, _values, _names]
+    before = None
+    while before is not search.best:
+        before = search.best
+        for step in steps:
+            while search.improves(step):
+                pass
+    return search.best, search.verdict
+
+
+class _Search:
+    """The smallest failing case so far, and what was tried."""
+
+    def __init__(self, judge: Judge, case: Case, verdict: Verdict, deadline: float) -> None:
+        self.judge, self.best, self.verdict, self.deadline = judge, case, verdict, deadline
+        self._tried: set[object] = set()
+
+    def improves(self, step: Step) -> bool:
+        """Whether one of a step's cases fails as the first one does; it is the best then."""
+        for smaller in step(self.best):
+            if time.monotonic() > self.deadline:
+                return False
+            new = self._verdict(smaller)
+            if new is not None and new.failed and new.signature == self.verdict.signature:
+                self.best, self.verdict = smaller, new
+                return True
+        return False
+
+    def _verdict(self, case: Case) -> Verdict | None:
+        """``None`` for what was tried before, and where a step made something that is no model."""
+        try:
+            model = case.model().SerializeToString()
+        except (ValueError, TypeError, KeyError):
+            return None
+        key = (model, case.config, *(a.tobytes() for feeds in case.feeds for a in feeds.values()))
+        if key in self._tried:
+            return None
+        self._tried.add(key)
+        return self.judge.verdict(case)
+
+
+def pruned(case: Case) -> Case:
+    """Without nodes, constants, inputs and symbols that no output depends on.  One input stays."""
+    nodes = needed(case.nodes, [v.name for v in case.outputs])
+    read = {v.name for v in case.outputs}.union(*(reads(node) for node in nodes))
+    inputs = [n for n in case.feeds[0] if n in read] or list(case.feeds[0])[:1]
+    return case.replace(
+        nodes=nodes,
+        feeds=[{n: feeds[n] for n in inputs} for feeds in case.feeds],
+        constants={n: a for n, a in case.constants.items() if n in read},
+        symbols={n: s for n, s in case.symbols.items() if n in inputs},
+    )
+
+
+def _configs(case: Case) -> Iterator[Case]:
+    config, simple = case.config, Config()
+    for name in ("verify", "poison", "reference", "way", "target", "threads"):
+        if getattr(config, name) != getattr(simple, name):
+            yield case.replace(config=_with(config, name, getattr(simple, name)))
+    if config.threads > 2:
+        yield case.replace(config=_with(config, "threads", 2))
+    for level in range(config.level):
+        yield case.replace(config=_with(config, "level", level))
+
+
+def _with(config: Config, name: str, value: object) -> Config:
+    return Config(**{**vars(config), name: value})
+
+
+def _feeds(case: Case) -> Iterator[Case]:
+    if len(case.feeds) > 1:
+        for feeds in case.feeds:
+            yield case.replace(feeds=[feeds], symbols={})
+            yield case.replace(feeds=[feeds])
+    if case.symbols:
+        yield case.replace(symbols={})
+
+
+def _outputs(case: Case) -> Iterator[Case]:
+    if len(case.outputs) > 1:
+        for output in case.outputs:
+            yield pruned(case.replace(outputs=[output]))
+    smaller = pruned(case)
+    if _count(smaller) < _count(case):
+        yield smaller
+
+
+def _count(case: Case) -> int:
+    return len(case.nodes) + len(case.feeds[0]) + len(case.constants)
+
+
+def _cuts(case: Case, judge: Judge) -> Iterator[Case]:
+    """Ends the graph earlier, or starts it later: from a value inside of it."""
+    inside = judge.inside(case)
+    inner = [name for node in case.nodes for name in node.output if name]
+    ends = {v.name for v in case.outputs}
+    for name in inner:
+        if name not in ends and name in inside:
+            yield pruned(case.replace(outputs=[_value(name, inside[name])]))
+    if len(case.feeds) > 1:
+        return
+    for name in reversed(inner):
+        if name not in ends and name in inside:
+            yield _started_at(case, name, inside[name])
+
+
+def _value(name: str, array: np.ndarray) -> Value:
+    return Value(name, array.dtype.name, array.shape)
+
+
+def _started_at(case: Case, name: str, array: np.ndarray) -> Case:
+    """With ``name`` as an input, in place of the output of its node."""
+    nodes = []
+    for node in case.nodes:
+        if name in node.output:
+            changed = onnx.NodeProto()
+            changed.CopyFrom(node)
+            changed.output[:] = [n if n != name else "" for n in node.output]
+            if any(changed.output):
+                nodes.append(changed)
+        else:
+            nodes.append(node)
+    return pruned(case.replace(nodes=nodes, feeds=[{**case.feeds[0], name: array}]))
+
+
+def _attributes(case: Case) -> Iterator[Case]:
+    """Leaves out an attribute, or the last input."""
+    for i, node in enumerate(case.nodes):
+        for attribute in node.attribute:
+            smaller = onnx.NodeProto()
+            smaller.CopyFrom(node)
+            smaller.attribute.remove(attribute)
+            yield _replaced(case, i, smaller)
+        if len(node.input) > 1:
+            smaller = onnx.NodeProto()
+            smaller.CopyFrom(node)
+            del smaller.input[-1]
+            yield _replaced(case, i, smaller)
+
+
+def _replaced(case: Case, index: int, node: onnx.NodeProto) -> Case:
+    return pruned(case.replace(nodes=[*case.nodes[:index], node, *case.nodes[index + 1 :]]))
+
+
+def _sizes(case: Case) -> Iterator[Case]:
+    """One size becomes a smaller one, in all arrays at once or in one axis of one input."""
+    found = sorted({s for a in _arrays(case) for s in a.shape if s > 1}, reverse=True)
+    for size in found:
+        for less in dict.fromkeys((1, 2, size // 2, size - 1)):
+            if less < size:
+                yield _everywhere(case, size, less)
+    for name, array in case.feeds[0].items():
+        for axis, size in enumerate(array.shape):
+            for less in dict.fromkeys((1, size // 2, size - 1)):
+                if 0 < less < size:
+                    yield case.replace(feeds=[_sliced(feeds, name, axis, less) for feeds in case.feeds])
+
+
+def _arrays(case: Case) -> list[np.ndarray]:
+    return [*case.feeds[0].values(), *case.constants.values()]
+
+
+def _everywhere(case: Case, size: int, less: int) -> Case:
+    return case.replace(
+        feeds=[{n: _cropped(a, size, less) for n, a in feeds.items()} for feeds in case.feeds],
+        constants={n: _renumbered(_cropped(a, size, less), size, less) for n, a in case.constants.items()},
+    )
+
+
+def _cropped(array: np.ndarray, size: int, less: int) -> np.ndarray:
+    return array[tuple(slice(less if s == size else None) for s in array.shape)]
+
+
+def _renumbered(array: np.ndarray, size: int, less: int) -> np.ndarray:
+    """A constant that holds sizes holds the smaller one."""
+    if array.dtype != np.int64 or array.ndim != 1 or array.size > 6:
+        return array
+    return np.where(array == size, less, array)
+
+
+def _sliced(feeds: Arrays, name: str, axis: int, less: int) -> Arrays:
+    return {**feeds, name: np.take(feeds[name], range(less), axis)}
+
+
+def _values(case: Case) -> Iterator[Case]:
+    """Simpler numbers: ones, small integers, whole numbers."""
+    simpler: tuple[Callable[[np.ndarray], np.ndarray], ...] = (
+        np.ones_like,
+        lambda a: (np.arange(a.size).reshape(a.shape) % 7 - 3).astype(a.dtype),
+        np.round,
+        lambda a: np.where(np.isfinite(a), a, a.dtype.type(1)),
+    )
+    for simple in simpler:
+        for name, array in case.feeds[0].items():
+            changed = simple(array) if array.dtype.kind == "f" else array
+            if len(case.feeds) == 1 and not np.array_equal(changed, array, equal_nan=array.dtype.kind == "f"):
+                yield case.replace(feeds=[{**case.feeds[0], name: changed}])
+        for name, array in case.constants.items():
+            changed = simple(array) if array.dtype.kind == "f" else array
+            if not np.array_equal(changed, array, equal_nan=array.dtype.kind == "f"):
+                yield case.replace(constants={**case.constants, name: changed})
+
+
+def _names(case: Case) -> Iterator[Case]:
+    """Short names, of everything or of all but one."""
+    names = [*case.feeds[0], *case.constants, *(n for node in case.nodes for n in node.output if n)]
+    short = {n: chr(ord("a") + i) if i < 26 else f"v{i}" for i, n in enumerate(dict.fromkeys(names))}
+    if any(subgraphs(node) for node in case.nodes) or all(n == s for n, s in short.items()):
+        return
+    yield _renamed(case, short)
+    for kept in names:
+        if kept != short[kept] and kept not in short.values() and len(kept) < 40:
+            others = {**short, kept: kept}
+            if sum(a != b for a, b in others.items()):
+                yield _renamed(case, others)
+
+
+def _renamed(case: Case, names: dict[str, str]) -> Case:
+    nodes = []
+    for node in case.nodes:
+        changed = onnx.NodeProto()
+        changed.CopyFrom(node)
+        changed.input[:] = [names.get(n, n) for n in node.input]
+        changed.output[:] = [names.get(n, n) for n in node.output]
+        nodes.append(changed)
+    return case.replace(
+        nodes=nodes,
+        feeds=[{names[n]: a for n, a in feeds.items()} for feeds in case.feeds],
+        constants={names[n]: a for n, a in case.constants.items()},
+        outputs=[Value(names[v.name], v.dtype, v.shape) for v in case.outputs],
+        symbols={names[n]: s for n, s in case.symbols.items()},
+    )

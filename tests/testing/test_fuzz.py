@@ -1,0 +1,172 @@
+"""The fuzzer: its generators, its judgement, and what it makes of a failure."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import random
+import runpy
+import time
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from onnx import checker, helper
+
+from minitvm.testing.fuzz import campaign, generate
+from minitvm.testing.fuzz.__main__ import main
+from minitvm.testing.fuzz.campaign import Plan
+from minitvm.testing.fuzz.case import Case, Config, Value
+from minitvm.testing.fuzz.compare import difference, within_condition
+from minitvm.testing.fuzz.draw import GENERATORS, Draw, Reject
+from minitvm.testing.fuzz.judge import Judge, Outcome, Verdict
+from minitvm.testing.fuzz.shrink import shrink
+from minitvm.testing.fuzz.worker import Crash, Hang, Worker
+from minitvm.testing.fuzz.write import write
+
+
+def test_every_importable_operator_has_a_generator_or_a_reason() -> None:
+    assert set(GENERATORS) | set(generate.WITHOUT_GENERATOR) == generate.importable()
+    assert not set(GENERATORS) & set(generate.WITHOUT_GENERATOR)
+
+
+@pytest.mark.parametrize("name", sorted(GENERATORS))
+def test_every_generator_makes_nodes_of_its_operator(name: str) -> None:
+    for attempt in range(400):
+        draw = Draw(random.Random(attempt), generate.OPSETS[attempt % len(generate.OPSETS)])
+        draw.op = name
+        try:
+            GENERATORS[name](draw)
+        except Reject:
+            continue
+        assert draw.nodes[-1].op_type == name.rpartition(".")[2]
+        return
+    pytest.fail("rejected 400 times")
+
+
+def _same(a: Case, b: Case) -> bool:
+    return a.model().SerializeToString() == b.model().SerializeToString() and a.config == b.config
+
+
+def test_a_case_follows_from_seed_and_index() -> None:
+    assert all(_same(generate.case(3, i), generate.case(3, i)) for i in range(20))
+    assert not _same(generate.case(3, 0), generate.case(3, 1))
+
+
+# --- comparing ------------------------------------------------------------------------------------------------
+
+
+def test_roundings_are_no_difference() -> None:
+    x = np.linspace(-3, 3, 50, dtype="float32")
+    assert difference([x * np.float32(1 + 1e-6)], [x]) is None
+    assert difference([x + 1e-2], [x]) is not None
+    assert difference([x.astype("float64")], [x]) == "output 0: dtype float64 where float32 is expected"
+    assert difference([x[:-1]], [x]) == "output 0: shape (49,) where (50,) is expected"
+
+
+def test_a_number_is_not_nan_and_infinity_is_not_one() -> None:
+    nan, inf, one = (np.array([v], "float32") for v in (np.nan, np.inf, 1.0))
+    assert difference([nan], [nan]) is None and difference([inf], [inf]) is None
+    assert (
+        difference([one], [nan]) and difference([nan], [one]) and difference([inf], [-inf]) and difference([one], [inf])
+    )
+
+
+def test_one_element_that_is_wrong_beside_a_huge_one_is_found() -> None:
+    theirs = np.array([1e30, 1.0, 2.0], "float32")
+    assert difference([np.array([1e30, 1.1, 2.0], "float32")], [theirs]) is not None
+
+
+def test_what_roundings_of_the_inputs_move_is_within_the_condition() -> None:
+    mine, exact = [np.array([1.01], "float32")], [np.array([1.0])]
+    assert within_condition(mine, [exact, [np.array([1.001])], [np.array([0.999])]])
+    assert not within_condition(mine, [exact, [np.array([1.00001])], [np.array([0.99999])]])
+
+
+# --- workers --------------------------------------------------------------------------------------------------
+
+
+def _serve(request: str) -> str:
+    if request == "die":
+        os.abort()
+    if request == "sleep":
+        time.sleep(60)
+    return request.upper()
+
+
+def test_a_worker_that_dies_or_sleeps_is_replaced() -> None:
+    worker = Worker(_serve)
+    try:
+        assert worker.ask("a", 60) == "A"
+        crash = worker.ask("die", 60)
+        assert isinstance(crash, Crash) and crash.signal == "SIGABRT" and "_serve" in crash.trace
+        assert worker.ask("b", 60) == "B"
+        assert worker.ask("sleep", 0.2) == Hang(0.2)
+        assert worker.ask("c", 60) == "C"
+    finally:
+        worker.close()
+
+
+# --- shrinking and writing ------------------------------------------------------------------------------------
+
+
+class _Planted(Judge):
+    """Fails where a Relu is fed a negative number on several threads."""
+
+    def verdict(self, case: Case) -> Verdict:
+        try:
+            checker.check_model(case.model())
+        except checker.ValidationError:
+            return Verdict(Outcome.NO_ORACLE)
+        negative = any((a < 0).any() for a in case.feeds[0].values())
+        if "Relu" in case.operators and negative and case.config.threads > 1:
+            return Verdict(Outcome.FAILED, "difference", "planted")
+        return Verdict(Outcome.AGREED)
+
+
+def _chain() -> Case:
+    nodes = [
+        helper.make_node("Add", ["input:0", "b"], ["%x"]),
+        helper.make_node("Relu", ["%x"], ["y"]),
+        helper.make_node("Tanh", ["y"], ["z"]),
+    ]
+    feeds = {"input:0": np.full((5, 33), -1.0, "float32"), "b": np.full((33,), 0.5, "float32")}
+    outputs = [Value("z", "float32", (5, 33)), Value("%x", "float32", (5, 33))]
+    return Case(nodes, [feeds, feeds], {}, outputs, 17, Config(3, 16, "llvm -mcpu=haswell", "saved", poison=True))
+
+
+def test_a_failure_is_shrunk_to_its_cause() -> None:
+    judge = _Planted()
+    try:
+        small, verdict = shrink(_chain(), Verdict(Outcome.FAILED, "difference", "planted"), judge)
+    finally:
+        judge.close()
+    assert small.operators == ("Relu",) and small.config == Config(threads=2) and len(small.feeds) == 1
+    assert [a.shape for a in small.feeds[0].values()] == [(1, 1)] and verdict.failed
+
+
+@pytest.mark.parametrize("way", ["session", "module", "saved"])
+def test_a_written_case_is_a_test(way: str, tmp_path: pathlib.Path) -> None:
+    case = _chain().replace(config=Config(2, 2, "llvm", way))
+    x = np.full((5, 33), -0.5, "float32")
+    expected = [np.zeros_like(x), x]
+    path = write(case, [expected, expected], 1, 2, 'a "message"', tmp_path)
+    runpy.run_path(str(path))["test_fuzz_1_2"](tmp_path)
+    wrong = write(case, [[x, x], expected], 1, 3, "wrong", tmp_path)
+    with pytest.raises(AssertionError):
+        runpy.run_path(str(wrong))["test_fuzz_1_3"](tmp_path)
+
+
+# --- the whole ------------------------------------------------------------------------------------------------
+
+
+def test_elementwise_graphs_agree() -> None:
+    report = campaign.run(Plan(seed=1, cases=12, levels=(2, 3), only=("Softplus", "Mish")))
+    assert report.cases == 12 and not report.findings and report.outcomes["agreed"] > 6
+
+
+def test_the_command_prints_a_table() -> None:
+    found = CliRunner().invoke(main, ["--cases", "2", "--only", "Add"])
+    assert found.exit_code == 0, found.output
+    wrong = CliRunner().invoke(main, ["--levels", "7"])
+    assert wrong.exit_code == 2 and "no list of levels" in wrong.output
