@@ -12,6 +12,7 @@ from typing import Any
 import llvmlite.binding
 
 from minitvm.errors import LibraryError
+from minitvm.runtime.builtins import builtins
 
 llvm: Any = llvmlite.binding  # has no types
 
@@ -31,7 +32,7 @@ class NativeCode:
 
     def __init__(self, objects: Iterable[bytes], exports: Sequence[str]) -> None:
         builder = llvm.JITLibraryBuilder()
-        for image in objects:
+        for image in (*objects, builtins()):
             builder.add_object_img(image)
         for symbol in exports:
             builder.export_symbol(symbol)

@@ -11,7 +11,7 @@ import time
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from onnx import checker, helper
+from onnx import defs, helper
 
 from minitvm.testing.fuzz import campaign, generate
 from minitvm.testing.fuzz.__main__ import main
@@ -114,9 +114,7 @@ class _Planted(Judge):
     """Fails where a Relu is fed a negative number on several threads."""
 
     def verdict(self, case: Case) -> Verdict:
-        try:
-            checker.check_model(case.model())
-        except checker.ValidationError:
+        if any(len(node.input) < defs.get_schema(node.op_type).min_input for node in case.nodes):
             return Verdict(Outcome.NO_ORACLE)
         negative = any((a < 0).any() for a in case.feeds[0].values())
         if "Relu" in case.operators and negative and case.config.threads > 1:
