@@ -9,18 +9,20 @@ Which layout an operator asks for is an open table by (target kind, operator).  
   ``OIHW3i8o``.
 * the same with groups, where such blocks divide the channels of a group; grouped convolutions that have none stay.
 * depthwise ``nn.conv2d``: the same blocks, weights ``OIHW1i8o``.
-* ``nn.dense`` and ``nn.matmul`` with constant weights: units packed in blocks of two vectors (or one, ...), ``NC16n``.
+* ``nn.dense`` and ``nn.matmul`` with constant weights: units packed in blocks of one vector, ``NC8n``, the last block
+  filled up with zeros, unless they are so few that dot products cost less.
 
 Weights move once, at compile time: FoldConstant runs after this pass.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 from minitvm.ir.compute import accumulator
-from minitvm.ir.expr import Constant, Function, Module
+from minitvm.ir.expr import Call, Constant, Expr, Function, Module
+from minitvm.ir.layout import Layout
 from minitvm.ir.op import OPS, Op
 from minitvm.passes.layout_moves import Keep, Move, Placement, Site, calling
 from minitvm.passes.layout_rewriter import LayoutNote, LayoutRewriter
@@ -28,6 +30,9 @@ from minitvm.passes.manager import ModulePass, PassContext, map_functions
 from minitvm.target import MachineModel
 
 Proposal: TypeAlias = Callable[[Site, MachineModel], "Placement | Keep"]
+
+_ACROSS = 5
+"""Vector operations that add up the lanes of a dot product."""
 
 PROPOSALS: dict[tuple[str, str], Proposal] = {}
 """What an operator asks for, by target kind and operator name."""
@@ -121,18 +126,32 @@ def packed_dense(site: Site, machine: MachineModel) -> Placement | Keep:
     data, attributes = site.type(0), site.op.attributes()
     if not isinstance(site.call.args[1], Constant):
         return Keep("its weights are not constant: packing them at every run costs more than it saves")
-    if not data.is_float or data.dtype != site.call.tensor_type.dtype:
+    if not data.is_float or not site.call.tensor_type.is_float:
         return Keep(f"it computes {site.call.tensor_type.dtype} from {data.dtype}")
     if attributes.get("transpose_a"):
         return Keep("its first operand comes transposed")
-    units = site.call.tensor_type.static_shape[1]
+    (_, depth), units = data.static_shape, site.call.tensor_type.static_shape[1]
     lanes = machine.lanes(accumulator(data.dtype))
-    size = block(units, 2 * lanes)
-    if size is None:
-        return Keep(f"no blocks of {2 * lanes} divide its {units} units")
-    weight = "NC" if attributes.get("transpose_b", True) else "CN"
-    packed = OPS["nn.contrib_dense_pack"](weight_layout=f"NC{size}n", out_dtype=attributes["out_dtype"])  # type: ignore[call-arg]
-    return Placement((None, Move.of(weight, f"NC{size}n")), None, calling(packed))
+    if units * (depth + _ACROSS * lanes) < lanes * depth:
+        return Keep(f"{units} dot products of {depth} cost less than one vector of {lanes} units")
+    axes = "NC" if attributes.get("transpose_b", True) else "CN"
+    layout = f"NC{lanes}n"
+    packed = OPS["nn.contrib_dense_pack"](weight_layout=layout, units=units, out_dtype=attributes["out_dtype"])  # type: ignore[call-arg]
+
+    def build(args: Sequence[Expr]) -> Expr:
+        return Call(packed, (args[0], in_panels(args[1], axes, layout)))
+
+    return Placement((None, None), None, build)
+
+
+def in_panels(weight: Expr, axes: str, layout: str) -> Expr:
+    """A weight with its units in blocks, the last one filled up with zeros."""
+    unit, extents = axes.index("N"), weight.tensor_type.static_shape
+    missing = -extents[unit] % Layout(layout).factor("N")
+    if missing:
+        widths = tuple((0, missing if axis == unit else 0) for axis in range(len(extents)))
+        weight = Call(OPS["nn.pad"](pad_width=widths), (weight,))  # type: ignore[call-arg]
+    return Call(OPS["layout_transform"](src_layout=axes, dst_layout=layout), (weight,))  # type: ignore[call-arg]
 
 
 class AlterOpLayout(ModulePass, opt_level=3):

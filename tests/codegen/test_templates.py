@@ -207,9 +207,7 @@ def test_matmul_of_doubles() -> None:
     check("nn.matmul", *draw((9, 6), (6, 13), dtype="float64"))
 
 
-def test_small_or_integer_products_are_left_to_the_compute_rule() -> None:
-    few = call_op("nn.matmul", var("a", shape=(3, 8)), var("b", shape=(8, 16)))
-    assert template_of(few) == Declined("3 rows and 16 columns are too few to pack the right-hand side for")
+def test_integer_products_are_left_to_the_compute_rule() -> None:
     ints = call_op("nn.matmul", var("a", shape=(8, 8), dtype="int32"), var("b", shape=(8, 16), dtype="int32"))
     assert template_of(ints) == Declined("registers hold sums of floats; here int32")
 

@@ -186,8 +186,8 @@ def test_alter_op_dense() -> None:
     text = "def @main(%x: Tensor[(3, 5), float32]) {{ {} }}"
     weights = {"w": random_array((16, 5))}
     after = """
-    %0 = layout_transform(meta["w"], src_layout="NC", dst_layout="NC8n");
-    nn.relu(nn.contrib_dense_pack(%x, %0, weight_layout="NC8n"))
+    %0 = layout_transform(meta["w"], src_layout="NC", dst_layout="NC4n");
+    nn.relu(nn.contrib_dense_pack(%x, %0, weight_layout="NC4n", units=16))
     """
     check_rewrite(
         AlterOpLayout(SSE), text.format('nn.relu(nn.dense(%x, meta["w"]))'), text.format(after), constants=weights
@@ -199,9 +199,26 @@ def test_matmul_with_constant_weights_is_packed_too() -> None:
     weights = {"w": random_array((5, 12))}
     after = """
     %0 = layout_transform(meta["w"], src_layout="CN", dst_layout="NC4n");
-    nn.contrib_dense_pack(%x, %0, weight_layout="NC4n")
+    nn.contrib_dense_pack(%x, %0, weight_layout="NC4n", units=12)
     """
     check_rewrite(AlterOpLayout(SSE), text.format('nn.matmul(%x, meta["w"])'), text.format(after), constants=weights)
+
+
+def test_the_last_panel_of_units_is_filled_up_with_zeros() -> None:
+    text = "def @main(%x: Tensor[(3, 5), float32]) {{ {} }}"
+    after = """
+    %0 = layout_transform(nn.pad(meta["w"], pad_width=[[0, 0], [0, 2]]), src_layout="CN", dst_layout="NC4n");
+    nn.contrib_dense_pack(%x, %0, weight_layout="NC4n", units=10)
+    """
+    weights = {"w": random_array((5, 10))}
+    check_rewrite(AlterOpLayout(SSE), text.format('nn.matmul(%x, meta["w"])'), text.format(after), constants=weights)
+
+
+def test_few_units_of_many_features_are_dot_products() -> None:
+    step = AlterOpLayout(SSE)
+    text = 'def @main(%x: Tensor[(3, 100), float32]) { nn.dense(%x, meta["w"]) }'
+    check_unchanged(step, text, constants={"w": random_array((2, 100))})
+    assert [str(n) for n in step.notes] == ["nn.dense: 2 dot products of 100 cost less than one vector of 4 units"]
 
 
 def test_dense_with_computed_weights_is_not_packed() -> None:

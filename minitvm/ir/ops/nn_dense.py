@@ -77,9 +77,10 @@ class Dense(Op):
 
 @dataclass(frozen=True)
 class DensePack(Op):
-    """``nn.dense`` with its weight in panels.  data: (m, k), weight: (units / n, k, n) -> (m, units).
+    """``nn.dense`` with its weight in panels.  data: (m, k), weight: (ceil(units / n), k, n) -> (m, units).
 
-    ``weight_layout`` is ``NC[n]n``, for example ``NC8n``.
+    ``weight_layout`` is ``NC[n]n``, for example ``NC8n``.  ``units`` says how many of the last panel's columns belong
+    to no unit; without it all do.
     """
 
     name = "nn.contrib_dense_pack"
@@ -98,15 +99,29 @@ class DensePack(Op):
         hint = "weight is (units / n, features, n): its second dimension must equal the input's"
         _check_inner(self, data.shape[1], extents["C"], f"{data} and {weight}", hint)
         dtype = product_dtype(self, data, weight, self.out_dtype)
-        return TensorType((data.shape[0], extents["N"]), dtype)
+        return TensorType((data.shape[0], self._units(extents["N"], weight)), dtype)
+
+    def _units(self, columns: Dim, weight: TensorType) -> Dim:
+        """Those of the panels' columns that are units."""
+        if self.units is None or columns is None:
+            return columns if self.units is None else self.units
+        width = Layout(self.weight_layout).factor("N")
+        if not columns - width < self.units <= columns:
+            raise self.reject(
+                f"units={self.units} but the weight has {weight.shape[0]} panels of {width}",
+                hint="only columns of the last panel may belong to no unit",
+            )
+        return self.units
 
     def reference(self, data: np.ndarray, weight: np.ndarray) -> np.ndarray:
-        return _matmul(data, weight.transpose(1, 0, 2).reshape(data.shape[1], -1), self.out_dtype)
+        columns = weight.transpose(1, 0, 2).reshape(data.shape[1], -1)
+        return _matmul(data, columns[:, : self.units], self.out_dtype)
 
     def compute(self, data: Buffer, weight: Buffer) -> Stage:
         (m, k), (blocks, _, n), dtype = data.shape, weight.shape, self.out_dtype or data.dtype
         return compute(
-            (m, blocks * n), lambda i, j: _dot(k, dtype, lambda r: data[i, r], lambda r: weight[j // n, r, j % n])
+            (m, self.units or blocks * n),
+            lambda i, j: _dot(k, dtype, lambda r: data[i, r], lambda r: weight[j // n, r, j % n]),
         )
 
 
