@@ -16,7 +16,7 @@ from minitvm.errors import ConfigError, InputError
 from minitvm.frontend import ModelDescription, ValueDescription, describe_onnx, from_onnx
 from minitvm.ir.types import TensorType
 from minitvm.runtime.checks import check_input, listing, unknown_name
-from minitvm.runtime.executor import GraphModule
+from minitvm.runtime.direct import DirectCall
 from minitvm.runtime.library import HostCall, Library
 from minitvm.runtime.team import resolve_threads
 from minitvm.target import Target
@@ -65,22 +65,21 @@ class NodeArg:
 
 @dataclass
 class _Specialised:
-    """A library for one set of input shapes, and modules of it that are not running now."""
+    """A library for one set of input shapes, and instances of it that are not running now."""
 
     library: Library
     threads: int
-    idle: list[GraphModule] = field(default_factory=list)
+    idle: list[DirectCall] = field(default_factory=list)
 
     def run(self, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         try:
-            module = self.idle.pop()
+            call = self.idle.pop()
         except IndexError:
-            module = GraphModule(self.library["default"](None, self.threads))
+            call = DirectCall(self.library["default"](None, self.threads))
         try:
-            module.run(feeds)
-            return module.outputs()
+            return call.run(feeds)
         finally:
-            self.idle.append(module)
+            self.idle.append(call)
 
 
 class InferenceSession:
@@ -122,8 +121,13 @@ class InferenceSession:
         self._lock = threading.Lock()
         self._kept: OrderedDict[Shapes, _Specialised] = OrderedDict()
         self._host_calls: dict[HostCall, None] = {}
+        self._only: _Specialised | None = None
+        """Where all shapes are known: the one library there is, and what plain arrays for it look like."""
+        self._plain: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {}
         if all(type_.is_static for type_ in self._types.values()):
-            self._specialised({name: type_.static_shape for name, type_ in self._types.items()})
+            shapes = {name: type_.static_shape for name, type_ in self._types.items()}
+            self._only = self._specialised(shapes)
+            self._plain = {name: (np.dtype(type_.dtype), shapes[name]) for name, type_ in self._types.items()}
 
     # --- description ---
 
@@ -160,14 +164,25 @@ class InferenceSession:
         Raises :class:`InputError` for a missing or unknown input, a wrong dtype, rank or shape, and an unknown
         output; the first run for a shape may raise what compiling raises.
         """
-        wanted = self._wanted(output_names)
-        feeds = self._checked(input_feed)
-        results = self._specialised({name: array.shape for name, array in feeds.items()}).run(feeds)
-        return [results[i] for i in wanted]
+        wanted = None if output_names is None else self._wanted(output_names)
+        if self._only is not None and self._is_plain(input_feed):
+            results = self._only.run(input_feed)
+        else:
+            feeds = self._checked(input_feed)
+            results = self._specialised({name: array.shape for name, array in feeds.items()}).run(feeds)
+        return results if wanted is None else [results[i] for i in wanted]
 
-    def _wanted(self, output_names: Sequence[str] | None) -> list[int]:
-        if output_names is None:
-            return list(range(len(self._output_names)))
+    def _is_plain(self, feed: Mapping[str, Any]) -> bool:
+        """Whether nothing has to be checked or converted: exactly the arrays that the one library takes."""
+        if type(feed) is not dict or len(feed) != len(self._plain):
+            return False
+        for name, (dtype, shape) in self._plain.items():
+            value = feed.get(name)
+            if type(value) is not np.ndarray or value.dtype is not dtype or value.shape != shape:
+                return False
+        return True
+
+    def _wanted(self, output_names: Sequence[str]) -> list[int]:
         if isinstance(output_names, (str, bytes)) or not isinstance(output_names, Iterable):
             raise InputError(
                 f"the wanted outputs are {output_names!r}, not a list of names",

@@ -106,6 +106,11 @@ class Instance:
                 self._slots[entry] = value.ctypes.data
                 self.values[entry] = value.reshape(self.types[entry].static_shape)
 
+    @property
+    def writes_results(self) -> bool:
+        """Whether results may be written elsewhere than into the arena, where poison is looked for."""
+        return self._poison is None
+
     def assign(self, name: str, value: np.ndarray) -> None:
         """Copy ``value``, already checked, into an input."""
         entry = self.input_entry[name]

@@ -71,9 +71,10 @@ class _Emitter:
         return "\n\n".join(part for part in parts if part) + "\n"
 
     def _parameters(self) -> str:
-        known = "noalias nonnull align 64"
+        known = "noalias nonnull"
         inputs = len(self.kernel.inputs)
-        params = [f"ptr {known}{' readonly' if i < inputs else ''} %p{i}" for i in range(len(self.kernel.params))]
+        kinds = (f"{known} readonly" if i < inputs else f"{known} align 64" for i in range(len(self.kernel.params)))
+        params = [f"ptr {kind} %p{i}" for i, kind in enumerate(kinds)]
         return ", ".join([*params, "ptr noalias align 64 %workspace", "i64 %thread", "i64 %threads", "ptr %barrier"])
 
     # --- what all threads do ----------------------------------------------------------------------------------

@@ -54,9 +54,11 @@ def pointer(c: Context, buffer: Buffer, flat: Affine) -> str:
     return c.w.pure(f"getelementptr {element}, ptr {text}, i64 {flat.const}") if flat.const else text
 
 
-def _alignment(buffer: Buffer, flat: Affine) -> int:
-    """What every buffer's 64-byte base and the visible factors guarantee."""
+def _alignment(c: Context, buffer: Buffer, flat: Affine) -> int:
+    """What a buffer's 64-byte base and the visible factors guarantee.  An input may lie where its owner put it."""
     size = BYTES[buffer.dtype]
+    if buffer in c.read_only:
+        return size
     found = gcd(64, flat.const * size)
     for _, factor in flat.terms:
         found = gcd(found, factor * size)
@@ -112,7 +114,7 @@ def any_lane(c: Context, mask: Val) -> Val:
 
 def _load_vector(c: Context, buffer: Buffer, first: Affine, lanes: int, mask: Val | None) -> Val:
     address, kind = pointer(c, buffer, first), memory_text(buffer.dtype, lanes)
-    align = _alignment(buffer, first)
+    align = _alignment(c, buffer, first)
     if mask is None:
         return _read(c, buffer, kind, address, align, lanes)
     symbol = f"@llvm.masked.load.{_memory_mangled(buffer.dtype, lanes)}.p0"
@@ -189,7 +191,7 @@ def _store_uniform(c: Context, buffer: Buffer, flat: Affine, value: Val) -> None
 
 
 def _store_vector(c: Context, buffer: Buffer, first: Affine, value: Val) -> None:
-    address, align = pointer(c, buffer, first), _alignment(buffer, first)
+    address, align = pointer(c, buffer, first), _alignment(c, buffer, first)
     if c.mask is None:
         c.w.do(f"store {typed(value)}, ptr {address}, align {align}")
         return

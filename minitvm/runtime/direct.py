@@ -1,0 +1,124 @@
+"""A run over the caller's arrays and into new ones: what is large is copied neither in nor out."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from minitvm.ir.types import TensorType
+from minitvm.runtime.entry import HostStep, steps_of
+from minitvm.runtime.ndarray import aligned_empty
+
+if TYPE_CHECKING:
+    from minitvm.runtime.instance import Instance
+
+WORTH_BINDING = 16 * 1024
+"""Bytes.  Less is copied sooner than its address is found."""
+
+
+class Result:
+    """Memory of one result, 64-byte aligned: the last run's again where nobody has an array over it any more.
+
+    Fresh pages would cost more than most kernels take to fill them.
+    """
+
+    def __init__(self, type_: TensorType, readers: Sequence[int]) -> None:
+        self.readers = readers
+        self._type = type_
+        self._renew()
+
+    def _renew(self) -> None:
+        self._array = aligned_empty(self._type.static_shape, self._type.dtype)
+        self._owner: Any = self._array.base
+        self.address = self._array.ctypes.data
+        self._held_by_us = sys.getrefcount(self._owner)
+
+    def array(self) -> np.ndarray:
+        """Memory for a new run, as an array of its own."""
+        if sys.getrefcount(self._owner) > self._held_by_us or not _COUNTS_ARE_EXACT:
+            self._renew()
+        found: np.ndarray = self._array.view()
+        return found
+
+
+_COUNTS_ARE_EXACT = bool(getattr(sys, "_is_gil_enabled", lambda: True)()) and sys.implementation.name == "cpython"
+"""Elsewhere memory in use may look free, so that every result gets its own."""
+
+
+class DirectCall:
+    """Runs of one instance that is its caller's alone.
+
+    Kernels read inputs wherever they are, and write results where these are handed out.  Host calls work on the
+    instance's arrays, so a graph that has some is run as ever.
+    """
+
+    def __init__(self, instance: Instance) -> None:
+        self.instance = instance
+        native = not any(isinstance(step, HostStep) for step in steps_of(instance.graph))
+        readers: dict[int, list[int]] = {}
+        for entry, owner in enumerate(instance.owner):
+            readers.setdefault(owner, []).append(entry)
+        self._heads = [instance.graph.entry_id(head) for head in instance.graph.heads]
+        self._owners = [instance.owner[head] for head in self._heads]
+        self._inputs = {
+            name: readers[entry]
+            for name, entry in instance.input_entry.items()
+            if native and self._is_large(entry) and entry not in self._owners and name not in instance.library.params
+        }
+        self._results = {
+            owner: Result(instance.types[self._heads[self._owners.index(owner)]], readers[owner])
+            for owner in dict.fromkeys(self._owners)
+            if native
+            and instance.writes_results
+            and self._is_large(owner)
+            and instance.library.plan.offsets[owner] >= 0
+        }
+        self._slots = (ctypes.c_void_p * instance.graph.entries).from_address(instance.slots)
+        self._own = bytes(self._slots)
+
+    def _is_large(self, entry: int) -> bool:
+        type_ = self.instance.types[entry]
+        return type_.is_static and type_.nbytes >= WORTH_BINDING
+
+    def run(self, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        """All results of a run as new arrays; ``feeds`` has an array of the right type for every input."""
+        for name, array in feeds.items():
+            readers = self._inputs.get(name)
+            if readers is not None and _is_readable(array):
+                self._point(readers, array.ctypes.data)
+            else:
+                self.instance.assign(name, array)
+        made = {owner: self._made(result) for owner, result in self._results.items()}
+        try:
+            self.instance.run()
+        finally:
+            ctypes.memmove(self._slots, self._own, len(self._own))
+        return [self._given_out(position, made) for position in range(len(self._heads))]
+
+    def _made(self, result: Result) -> np.ndarray:
+        array = result.array()
+        self._point(result.readers, result.address)
+        return array
+
+    def _point(self, entries: Sequence[int], address: int) -> None:
+        for entry in entries:
+            self._slots[entry] = address
+
+    def _given_out(self, position: int, made: Mapping[int, np.ndarray]) -> np.ndarray:
+        """A result: the memory that it was made in, unless an earlier result has that, or a copy."""
+        head, owner = self._heads[position], self._owners[position]
+        if owner not in made:
+            return np.array(self.instance.values[head])
+        if self._owners.index(owner) == position:
+            return made[owner]
+        return np.array(made[owner].reshape(self.instance.types[head].static_shape))
+
+
+def _is_readable(array: np.ndarray) -> bool:
+    """Whether a kernel can read it where it is: row-major, elements on their boundaries, bytes in the CPU's order."""
+    flags = array.flags
+    return bool(flags.c_contiguous and flags.aligned and array.dtype.isnative)
