@@ -168,7 +168,8 @@ def test_packed_units_that_fill_no_whole_panels(rows: int, units: int, depth: in
 SCHEMES = [
     ((2, 64), (40, 64), {"transpose_b": True}, "totals"),
     ((2, 64), (64, 40), {}, ""),
-    ((200, 64), (64, 40), {}, "packed"),
+    ((200, 64), (64, 40), {}, ""),
+    ((200, 2000), (2000, 40), {}, "packed"),
     ((200, 8), (40, 8), {"transpose_b": True}, "packed"),
     ((50, 64), (64, 1), {}, "totals"),
     ((64, 50), (64, 1), {"transpose_a": True}, ""),

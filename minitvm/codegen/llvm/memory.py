@@ -11,6 +11,7 @@ from minitvm.codegen.llvm.context import Context, NotVectorizable
 from minitvm.codegen.llvm.index import lane_values
 from minitvm.codegen.llvm.spell import BYTES, mangled, memory_text
 from minitvm.codegen.llvm.values import Affine, Lanes, Val, Value, number, of_atom, weighted_sum
+from minitvm.codegen.workspace import buffer_elements
 from minitvm.ir.loop import Buffer
 
 
@@ -130,8 +131,12 @@ def _memory_mangled(dtype: str, lanes: int) -> str:
 def _load_shuffled(c: Context, buffer: Buffer, flat: Affine) -> Val:
     """Every second element, or backwards: whole vectors, then a shuffle.  Reads nothing beyond the last element."""
     lanes = c.lanes
+    first, odd = flat.lane(0), flat.const % 2
     if flat.step == -1:
         pieces, picked = [flat.lane(lanes - 1)], list(range(lanes - 1, -1, -1))
+    elif _in_pairs(buffer, first):
+        start = first.plus(number(-odd))
+        pieces, picked = [start, start.plus(number(lanes))], [2 * i + odd for i in range(lanes)]
     else:
         pieces = [flat.lane(0), flat.lane(0).plus(number(lanes - 1))]
         picked = [2 * i if 2 * i < lanes else 2 * i + 1 for i in range(lanes)]  # the second vector begins at lanes - 1
@@ -139,6 +144,11 @@ def _load_shuffled(c: Context, buffer: Buffer, flat: Affine) -> Val:
     order = ", ".join(f"i32 {p}" for p in picked)
     text = c.w.pure(f"shufflevector {typed(parts[0])}, {typed(parts[-1])}, <{lanes} x i32> <{order}>")
     return Val(text, buffer.dtype, lanes)
+
+
+def _in_pairs(buffer: Buffer, first: Affine) -> bool:
+    """True where ``first`` is known to be even or odd and elements of both kinds come in pairs up to the end."""
+    return all(factor % 2 == 0 for _, factor in first.terms) and buffer_elements(buffer) % 2 == 0
 
 
 def _load_lanes(c: Context, buffer: Buffer, flat: Lanes, mask: Val | None) -> Val:

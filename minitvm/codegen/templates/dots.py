@@ -16,17 +16,20 @@ from minitvm.codegen.templates.tile import Run, choose_tile, runs
 from minitvm.ir.loop import Alloc, Buffer, LoopExpr, LoopKind, Stmt, Store, const, intrin, loop, nest, select, seq
 from minitvm.target import MachineModel
 
-_PACKING = 1.25  # operations that put an element into a panel across which it was stored
+_PACKING = 0.4  # cycles that put an element into a panel across which it was stored
+_FROM_L2 = 1.5  # what it costs that a tile's operands do not stay in the first-level cache from one tile to the next
 _IN_FLIGHT = 8  # vectors of sums that hide the latency of an addition
 _WIDEST = 4  # vectors that one sum is spread over at most
 
 
-def fits_dots(product: Product, lanes: int) -> bool:
+def fits_dots(product: Product, machine: MachineModel) -> bool:
     """Whether this costs less vector operations than packing the right-hand side and multiplying whole blocks."""
     if not (product.left.along_rows and product.right.along_columns):
         return False
-    rows, depth = product.batch * product.rows, product.depth
-    each = -(-depth // lanes) + 1 + math.log2(lanes)
+    lanes, rows, depth = machine.lanes(product.dtype), product.batch * product.rows, product.depth
+    tile = choose_tile(product.rows, product.columns, machine)
+    leaves_cache = (tile.columns + tile.blocks) * depth * 4 > machine.l1_bytes and product.rows > tile.columns
+    each = -(-depth // lanes) * (_FROM_L2 if leaves_cache else 1) + 1 + math.log2(lanes)
     packing = _PACKING * product.right.batch * depth * product.columns
     return rows * product.columns * each <= rows * -(-product.columns // lanes) * depth + packing
 

@@ -19,6 +19,7 @@ from minitvm.codegen.templates.dots import dots, fits_dots
 from minitvm.codegen.templates.gemm import ITEMS_PER_THREAD, Gemm
 from minitvm.codegen.templates.product import Product
 from minitvm.codegen.templates.tile import choose_tile
+from minitvm.codegen.templates.transpose import transposed
 from minitvm.ir.loop import (
     Alloc,
     Barrier,
@@ -37,7 +38,7 @@ from minitvm.ir.loop import (
 )
 from minitvm.target import MachineModel
 
-_READ_IN_PLACE = 2  # tiles of rows that may read the right-hand side where it is
+_READ_IN_PLACE = 2  # tiles of rows that read the right-hand side where it is, however far apart its rows are
 
 
 @TEMPLATES.register("llvm", "nn.contrib_dense_pack")
@@ -78,13 +79,18 @@ def matmul(problem: Problem, machine: MachineModel, config: Config) -> Kernel | 
 
 def _loops(product: Product, machine: MachineModel) -> Stmt:
     lanes = machine.lanes(product.dtype)
-    if fits_dots(product, lanes):
+    if fits_dots(product, machine):
         return dots(product, machine)
-    tile = choose_tile(product.rows, -(-product.columns // lanes), machine)
-    readers = product.batch // product.right.batch * -(-product.rows // tile.columns)
-    if product.right.along_rows and readers <= _READ_IN_PLACE:
+    if product.right.along_rows and _stays_in_cache(product, machine):
         return _in_place(product, lanes).nest(machine)
     return _Packed(product, lanes, machine).nest()
+
+
+def _stays_in_cache(product: Product, machine: MachineModel) -> bool:
+    """Whether a group of columns is found again by the next tile of rows, or there is hardly a next one."""
+    tile = choose_tile(product.rows, -(-product.columns // machine.lanes(product.dtype)), machine)
+    readers = product.batch // product.right.batch * -(-product.rows // tile.columns)
+    return readers <= _READ_IN_PLACE or product.depth * tile.blocks * machine.vector_bytes <= machine.l2_bytes // 4
 
 
 def _gemm(product: Product, lanes: int, panel: Callable[[LoopExpr, LoopExpr, LoopExpr, LoopExpr], LoopExpr]) -> Gemm:
@@ -149,6 +155,8 @@ class _Packed:
 
     def _panel(self, packed: Buffer, p: LoopExpr, side: LoopExpr, block: LoopExpr, valid: int) -> Stmt:
         """One panel of right-hand side ``p``; lanes from ``valid`` on are zero."""
+        if not self.product.right.along_rows:
+            return self._turned_panel(packed, p, side, block, valid)
 
         def copy(r: LoopExpr, lane: LoopExpr) -> Stmt:
             value = self.product.right.at(p, r, block * self.lanes + lane).astype(packed.dtype)
@@ -163,3 +171,20 @@ class _Packed:
             return seq(copied, loop(beyond, lambda x: zero(r, x), LoopKind.VECTORIZED, name="x") if beyond else None)
 
         return loop(self.product.depth, row, name="k")
+
+    def _turned_panel(self, packed: Buffer, p: LoopExpr, side: LoopExpr, block: LoopExpr, valid: int) -> Stmt:
+        """The same where columns lie along memory: square by square."""
+        whole, rest = divmod(self.product.depth, self.lanes)
+
+        def square(start: LoopExpr, depth: int) -> Stmt:
+            def load(column: LoopExpr, r: LoopExpr) -> LoopExpr:
+                value = self.product.right.at(p, start + r, block * self.lanes + column)
+                return value if depth == self.lanes else select(r < depth, value, const(0, value.dtype))
+
+            def store(r: LoopExpr, lane: LoopExpr, value: LoopExpr) -> Stmt:
+                return Store(packed, (side, block, start + r, lane), value)
+
+            return transposed(self.lanes, packed.dtype, valid, depth, load, store)
+
+        squares = loop(whole, lambda q: square(q * self.lanes, self.lanes), name="k") if whole else None
+        return seq(squares, square(Const(whole * self.lanes), rest) if rest else None)
