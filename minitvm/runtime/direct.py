@@ -72,10 +72,7 @@ class DirectCall:
         self._results = {
             owner: Result(instance.types[self._heads[self._owners.index(owner)]], readers[owner])
             for owner in dict.fromkeys(self._owners)
-            if native
-            and instance.writes_results
-            and self._is_large(owner)
-            and instance.library.plan.offsets[owner] >= 0
+            if native and self._is_large(owner) and instance.library.plan.offsets[owner] >= 0
         }
         self._slots = (ctypes.c_void_p * instance.graph.entries).from_address(instance.slots)
         self._own = bytes(self._slots)

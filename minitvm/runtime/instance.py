@@ -106,10 +106,9 @@ class Instance:
                 self._slots[entry] = value.ctypes.data
                 self.values[entry] = value.reshape(self.types[entry].static_shape)
 
-    @property
-    def writes_results(self) -> bool:
-        """Whether results may be written elsewhere than into the arena, where poison is looked for."""
-        return self._poison is None
+    def address(self, entry: int) -> int:
+        """Where kernels read or write an entry now."""
+        return self._slots[entry] or 0
 
     def assign(self, name: str, value: np.ndarray) -> None:
         """Copy ``value``, already checked, into an input."""

@@ -10,6 +10,7 @@ An instance decides when it is made; without poison nothing of this is reached.
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -33,8 +34,10 @@ HINT = "this is a defect of minitvm, not of the model: please report it with the
 
 
 def fill(memory: np.ndarray, marker: int) -> None:
-    """Overwrite bytes, an even number of them, with a marker."""
-    memory.view(np.uint16)[...] = marker
+    """Overwrite bytes with a marker."""
+    even = len(memory) // 2 * 2
+    memory[:even].view(np.uint16)[...] = marker
+    memory[even:] = np.frombuffer(np.uint16(marker).tobytes(), np.uint8)[: len(memory) - even]
 
 
 @dataclass(frozen=True)
@@ -103,21 +106,22 @@ class Poison:
         """Runs node ``index`` over both markers and compares."""
         native = self.instance.native_step(f"node_{index}")
         entries = range(self.graph.entry_start[index], self.graph.entry_start[index + 1])
-        slots = [self._slot(entry) for entry in entries]
         workspace = self.instance.workspaces.get(index)
-        scratch = [slot.memory for slot in slots] + ([workspace] if workspace is not None else [])
 
-        def over(marker: int) -> None:
-            for memory in scratch:
-                fill(memory, marker)
+        def over(marker: int, slots: Sequence[Slot]) -> None:
+            for slot in slots:
+                fill(slot.memory, marker)
+            if workspace is not None:
+                fill(workspace, marker)
             native()
             for number, slot in enumerate(slots):
                 self._require_inside(index, number, slot, marker)
 
         def run() -> None:
-            over(NOT_A_NUMBER)
+            slots = [self._slot(entry) for entry in entries]
+            over(NOT_A_NUMBER, slots)
             kept = [slot.memory.copy() for slot in slots]
-            over(A_NUMBER)
+            over(A_NUMBER, slots)
             for number, (one, slot) in enumerate(zip(kept, slots, strict=True)):
                 found = difference(one, slot.memory, slot.type)
                 if found is not None:
@@ -126,8 +130,13 @@ class Poison:
         return run
 
     def _slot(self, entry: int) -> Slot:
-        start, type_ = self.instance.library.plan.offsets[entry], self.instance.types[entry]
-        return Slot(self.instance.arena[start : start + round_up(max(1, type_.nbytes))], type_)
+        """Where this run writes an entry: in the arena, what fills up its place included, or in memory handed out."""
+        instance, type_ = self.instance, self.instance.types[entry]
+        start = instance.library.plan.offsets[entry]
+        address = instance.address(entry)
+        if address == instance.arena.ctypes.data + start:
+            return Slot(instance.arena[start : start + round_up(max(1, type_.nbytes))], type_)
+        return Slot(np.ctypeslib.as_array((ctypes.c_uint8 * type_.nbytes).from_address(address)), type_)
 
     def _require_inside(self, index: int, number: int, slot: Slot, marker: int) -> None:
         if not _holds(slot.memory, marker, slot.type.nbytes, len(slot.memory)):
@@ -160,11 +169,14 @@ class Poison:
             before = arena.copy()
             for kernel in kernels:
                 kernel()
-            results = {entry: self._slot(entry).memory.copy() for entry in kept_after}
+            slots = {entry: self._slot(entry) for entry in kept_after}
+            results = {entry: slot.memory.copy() for entry, slot in slots.items()}
+            for slot in slots.values():
+                fill(slot.memory, NOT_A_NUMBER)
             arena[...] = before
             native()
             for entry, one in results.items():
-                found = difference(one, self._slot(entry).memory, self.instance.types[entry])
+                found = difference(one, slots[entry].memory, slots[entry].type)
                 if found is not None:
                     raise self._unlike(segment, kept_after[entry], found)
 

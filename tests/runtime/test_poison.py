@@ -15,8 +15,9 @@ from minitvm.codegen.llvm.compile import compile_object, cpu_of, host, machine_m
 from minitvm.codegen.llvm.emit import emit
 from minitvm.driver import build
 from minitvm.errors import CompilerError
-from minitvm.ir.loop import Alloc, Buffer, Const, If, Kernel, LoopExpr, LoopVar, Stmt, Store, loop, seq
+from minitvm.ir.loop import Alloc, Buffer, Const, If, Kernel, LoopExpr, LoopVar, Stmt, Store, loop, nest, seq
 from minitvm.ir.types import TensorType
+from minitvm.runtime.direct import DirectCall
 from minitvm.runtime.entry import entry_text
 from minitvm.runtime.library import Library
 from minitvm.runtime.poison import A_NUMBER, NOT_A_NUMBER, Poison, difference, fill
@@ -103,23 +104,24 @@ def test_reading_memory_that_nobody_wrote_is_named() -> None:
     assert "nan over one marker" in str(error.value)
 
 
+def with_workspace(library: Library, nbytes: int) -> Library:
+    """The library with a workspace for its one kernel."""
+    (index,) = (i for i, node in enumerate(library.graph.nodes) if node.is_kernel)
+    func, plan = library.graph.nodes[index].func, library.plan
+    plan = dataclasses.replace(plan, workspaces={index: plan.nbytes}, nbytes=plan.nbytes + nbytes)
+    needs = {**library.function_metadata[func], "workspace": nbytes}
+    return Library(dataclasses.replace(library.contents, plan=plan, metadata={func: needs}))
+
+
 def test_a_workspace_holds_no_zeros() -> None:
-    """The kernel of a library that has a workspace, replaced by one that reads it without having written."""
-    a, b = relay.var("x", shape=(9, 17)), relay.var("b", shape=(17, 23))
-    library = build(relay.Function([a, b], relay.nn.matmul(a, b)), num_threads=1)
-    (node,) = (n for n in library.graph.nodes if n.is_kernel)
-    assert library.function_metadata[node.func]["workspace"] > 0
-    left, right, out = (
-        Buffer("a", (9, 17), "float32"),
-        Buffer("b", (17, 23), "float32"),
-        Buffer("c", (9, 23), "float32"),
-    )
     own = Buffer("own", (64,), "float32", "global")
-    nest = loop(9, lambda i: loop(23, lambda j: Store(out, (i, j), own[i] + own[i + 1])))
-    kernel = Kernel(node.func, (left, right, out), Alloc(own, nest))
-    instance = with_object(library, node.func, emit(kernel, machine_model(host())))["default"](None, 1)
+
+    def body(x: Buffer, y: Buffer) -> Stmt:
+        return Alloc(own, loop(LENGTH, lambda i: Store(y, (i,), x[i] + own[i])))
+
+    library = with_kernel(with_workspace(add_one(), 256), body)
     with pytest.raises(CompilerError, match="from memory that nobody wrote"):
-        instance.run()
+        run(library, values("float32"))
 
 
 def test_writing_past_the_end_is_named() -> None:
@@ -184,3 +186,22 @@ def test_an_odd_number_of_bytes_has_the_high_byte_of_the_marker_too() -> None:
         where[:5] = 1
     found = difference(*memory, TensorType((2, 3), "int8"))
     assert found is not None and found.unwritten and found.index == (1, 2) and found.count == 1
+
+
+@pytest.mark.parametrize("shape", [(3, 5), (1 << 7, 1 << 6), ((1 << 14) + 3,)])
+def test_results_that_a_session_hands_out_are_watched_too(shape: tuple[int, ...]) -> None:
+    """Large ones are written where the caller gets them, not into the arena."""
+    x = relay.var("x", shape=shape)
+    library = build(relay.Function([x], relay.greater(x, x * relay.const(0.5))), num_threads=1)
+    call = DirectCall(library["default"](None, 1))
+    value = np.random.default_rng(1).standard_normal(shape).astype("float32")
+    (found,) = call.run({"x": value})
+    np.testing.assert_array_equal(found, value > value * np.float32(0.5))
+    (node,) = (n for n in library.graph.nodes if n.is_kernel)
+    source, result = Buffer("x", shape, "float32"), Buffer("y", shape, "bool")
+    short = nest((shape[0] - 1, *shape[1:]), lambda *i: Store(result, i, source[i] < source[i]))
+    kernel = Kernel(node.func, (source, result), short)
+    broken = with_object(library, node.func, emit(kernel, machine_model(host())))
+    first = [shape[0] - 1, *[0] * (len(shape) - 1)]
+    with pytest.raises(CompilerError, match=re.escape(f"never writes element {first} of")):
+        DirectCall(broken["default"](None, 1)).run({"x": value})
