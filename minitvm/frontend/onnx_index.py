@@ -6,32 +6,55 @@ import numpy as np
 
 from minitvm.frontend.onnx_node import OnnxNode, dims, emit, normalize_axis, rank, scalar
 from minitvm.frontend.onnx_registry import onnx_op
-from minitvm.frontend.onnx_tensor import integers
+from minitvm.frontend.onnx_tensor import integers, known_product
 from minitvm.ir.expr import Expr
+from minitvm.ir.ops.check import OutOfRange
+
+
+WORTH_A_ROW = 512
+"""Indices whose check is more work than to look at one more result of it after the run."""
+
+
+def within(node: OnnxNode, data: Expr, indices: Expr, axes: tuple[int, ...], lengths: bool = False) -> Expr:
+    """``indices``, checked to lie within those axes of ``data``: now where they are known, else when the model runs."""
+    known, shape = node.value(indices), dims(data)
+    check = OutOfRange(axes, lengths, by_row=len(axes) == 1 and (known_product(dims(indices)[1:]) >= WORTH_A_ROW))
+    if known is not None and None not in [shape[a] for a in axes]:
+        wrong = check.first_outside(shape, known)
+        if wrong is not None:
+            raise node.misfit(check.message(data.tensor_type).format(wrong))
+        return indices
+    return emit("control.after", indices, emit(check.name, data, indices, **check.attributes()))
 
 
 @onnx_op("Gather", since=1)
 def gather(node: OnnxNode) -> Expr:
     """``take``; its wrapping mode gives negative indices ONNX's meaning, constant ones do not need it."""
-    indices = node.known(1)
-    mode = "clip" if indices is not None and not np.any(indices < 0) else "wrap"
-    return emit("take", node[0], node[1], axis=normalize_axis(node, node.attr("axis"), rank(node[0])), mode=mode)
+    axis, known = normalize_axis(node, node.attr("axis"), rank(node[0])), node.known(1)
+    mode = "clip" if known is not None and not np.any(known < 0) else "wrap"
+    return emit("take", node[0], within(node, node[0], node[1], (axis,)), axis=axis, mode=mode)
 
 
 @onnx_op("GatherElements", since=11)
 def gather_elements(node: OnnxNode) -> Expr:
-    return emit("gather", node[0], node[1], axis=normalize_axis(node, node.attr("axis"), rank(node[0])))
+    axis = normalize_axis(node, node.attr("axis"), rank(node[0]))
+    return emit("gather", node[0], within(node, node[0], node[1], (axis,)), axis=axis)
 
 
-def _positions_first(indices: Expr) -> Expr:
+def _positions_first(node: OnnxNode, batch_dims: int = 0) -> Expr:
     """ONNX keeps the positions of an element in the last dimension, Relay in the first."""
-    last = rank(indices) - 1
-    return emit("transpose", indices, axes=(last, *range(last)))
+    last = rank(node[1]) - 1
+    positions = emit("transpose", node[1], axes=(last, *range(last)))
+    depth = dims(positions)[0]
+    if not depth or depth + batch_dims > rank(node[0]):
+        return positions  # the operator says what does not fit
+    return within(node, node[0], positions, tuple(range(batch_dims, batch_dims + depth)))
 
 
 @onnx_op("GatherND", since=11)
 def gather_nd(node: OnnxNode) -> Expr:
-    return emit("gather_nd", node[0], _positions_first(node[1]), batch_dims=node.attr("batch_dims", 0))
+    batch_dims = node.attr("batch_dims", 0)
+    return emit("gather_nd", node[0], _positions_first(node, batch_dims), batch_dims=batch_dims)
 
 
 _REDUCTIONS = {"none": "update", "add": "add", "mul": "mul", "max": "max", "min": "min"}
@@ -42,13 +65,14 @@ _REDUCTIONS = {"none": "update", "add": "add", "mul": "mul", "max": "max", "min"
 def scatter_elements(node: OnnxNode) -> Expr:
     axis = normalize_axis(node, node.attr("axis"), rank(node[0]))
     reduction = _REDUCTIONS[node.attr("reduction", "none")]
-    return emit("scatter_elements", node[0], node[1], node[2], axis=axis, reduction=reduction)
+    indices = within(node, node[0], node[1], (axis,))
+    return emit("scatter_elements", node[0], indices, node[2], axis=axis, reduction=reduction)
 
 
 @onnx_op("ScatterND", since=11)
 def scatter_nd(node: OnnxNode) -> Expr:
     mode = _REDUCTIONS[node.attr("reduction", "none")]
-    return emit("scatter_nd", node[0], _positions_first(node[1]), node[2], mode=mode)
+    return emit("scatter_nd", node[0], _positions_first(node), node[2], mode=mode)
 
 
 @onnx_op("Slice", since=1)
@@ -152,13 +176,14 @@ def _wrapped(x: Expr, width: tuple[tuple[int, int], ...]) -> Expr:
 @onnx_op("Compress", since=9)
 def compress(node: OnnxNode) -> Expr:
     """The slices whose condition holds; the condition must be known while importing."""
-    kept = integers(np.flatnonzero(node.constant(1, "condition")))
-    if not node.has("axis"):
-        return emit("take", emit("reshape", node[0], newshape=(-1,)), kept, axis=0, mode="clip")
-    return emit("take", node[0], kept, axis=normalize_axis(node, node.attr("axis"), rank(node[0])), mode="clip")
+    x = node[0] if node.has("axis") else emit("reshape", node[0], newshape=(-1,))
+    axis = normalize_axis(node, node.attr("axis", 0), rank(x))
+    kept = within(node, x, integers(np.flatnonzero(node.constant(1, "condition"))), (axis,))
+    return emit("take", x, kept, axis=axis, mode="clip")
 
 
 @onnx_op("ReverseSequence", since=10)
 def reverse_sequence(node: OnnxNode) -> Expr:
     time, batch = node.attr("time_axis"), node.attr("batch_axis")
-    return emit("reverse_sequence", node[0], node[1], seq_axis=time, batch_axis=batch)
+    lengths = within(node, node[0], node[1], (normalize_axis(node, time, rank(node[0])),), lengths=True)
+    return emit("reverse_sequence", node[0], lengths, seq_axis=time, batch_axis=batch)

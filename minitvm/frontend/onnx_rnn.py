@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from minitvm.frontend.onnx_index import within
 from minitvm.frontend.onnx_node import OnnxNode, dims, emit, emit_many, rank
 from minitvm.frontend.onnx_registry import onnx_op
 from minitvm.frontend.onnx_sequence import Lengths
@@ -182,9 +183,7 @@ def _lengths(node: OnnxNode, x: Expr) -> Lengths | None:
     known = node.known(4)
     if known is not None and np.all(known == steps):
         return None
-    if known is not None and (np.any(known < 0) or np.any(known > steps)):
-        raise node.fail(f"sequence_lens {known.tolist()} are outside of 0 to {steps}, the input's steps")
-    return Lengths(given, steps)
+    return Lengths(within(node, x, given, (0,), lengths=True), steps)
 
 
 def _check_supported(node: OnnxNode, directions: int) -> None:

@@ -94,6 +94,8 @@ def _apply(call: Call, op: Op, arguments: tuple[Value, ...]) -> Value:
     try:
         with np.errstate(all="ignore"):
             value = op.reference(*arguments)
+    except InputError as error:
+        raise InputError(error.message, where=error.where or describe_call(call), hint=error.hint) from None
     except (ValueError, IndexError, OverflowError, MemoryError) as error:
         raise IRError(f"{op.name}: the reference failed: {error}", where=describe_call(call)) from error
     return tuple(map(np.asarray, value)) if isinstance(value, tuple) else np.asarray(value)

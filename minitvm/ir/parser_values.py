@@ -21,6 +21,7 @@ class ValueReader(Reader):
     def __init__(self, text: str, constants: Constants | None) -> None:
         super().__init__(text)
         self.constants = constants
+        self._named: dict[str, Constant] = {}
 
     def atom(self) -> Expr:
         raise NotImplementedError
@@ -83,7 +84,7 @@ class ValueReader(Reader):
             raise self.error(f"the constant {name!r} is kept beside the text", "give parse_module the constants", start)
         if name not in self.constants:
             raise self.error(f"no constant {name!r} was given", closest(name, self.constants), start)
-        found = Constant(self.constants[name], name)
+        found = self._named.setdefault(name, Constant(self.constants[name], name))  # one node, however often it is read
         if type_ is not None and found.type != type_:
             raise self.error(f"the constant {name!r} is {found.type}, the text says {type_}", token=start)
         return found

@@ -89,7 +89,7 @@ class GraphModuleDebug(GraphModule):
         origin = time.perf_counter()
         self.instance.has_run = False
         self.records = [self._run_one(i, number, origin) for i in self._run_node]
-        self.instance.has_run = True
+        self.instance.finish()
         return self.records
 
     def _run_one(self, index: int, number: int, origin: float) -> NodeRecord:

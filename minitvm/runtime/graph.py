@@ -17,6 +17,7 @@ from minitvm.errors import LibraryError
 from minitvm.ir.expr import Call, Constant, Expr, Function, Span, TupleGetItem, Var
 from minitvm.ir.expr import Tuple as TupleExpr
 from minitvm.ir.op import Op
+from minitvm.ir.ops.check import OutOfRange
 from minitvm.ir.types import TensorType, TupleType, Type, tensor_fields
 from minitvm.ir.visitor import post_order
 
@@ -35,6 +36,8 @@ class Node:
     inputs: tuple[Entry, ...]
     types: tuple[TensorType, ...]
     spans: Span = ()
+    check: str = ""
+    """Of a node whose result is an index out of range (``control.out_of_range``): what to raise, ``{}`` the index."""
 
     @property
     def is_null(self) -> bool:
@@ -162,15 +165,15 @@ class _Reader:
             self._add(self._unique(_group_name(call.op)), NOP, inputs, call.type, call.span)
         elif isinstance(call.op, Function):
             symbol = self._symbol(call.op)
-            self._add(self._unique(symbol), symbol, inputs, call.type, call.span)
+            self._add(self._unique(symbol), symbol, inputs, call.type, call.span, _check_of(call.op))
         else:
             name = self._unique(call.op.name.replace(".", "_"))
             self.hosts[name] = _host_function(call)
             self._add(name, HOST, inputs, call.type, call.span)
         return value
 
-    def _add(self, name: str, func: str, inputs: Sequence[Entry], type_: Type, span: Span) -> None:
-        self.nodes.append(Node(name, func, tuple(inputs), tensor_fields(type_), span))
+    def _add(self, name: str, func: str, inputs: Sequence[Entry], type_: Type, span: Span, check: str = "") -> None:
+        self.nodes.append(Node(name, func, tuple(inputs), tensor_fields(type_), span, check))
 
     def _unique(self, name: str) -> str:
         found, count = name, 0
@@ -191,6 +194,14 @@ class _Reader:
         self.groups[symbol] = group
         self.symbols[group] = symbol
         return symbol
+
+
+def _check_of(group: Function) -> str:
+    """What the executor raises where the group's result, a check, is not 0."""
+    body = group.body
+    return (
+        body.op.message(body.args[0].tensor_type) if isinstance(body, Call) and isinstance(body.op, OutOfRange) else ""
+    )
 
 
 def _group_name(group: Function) -> str:
@@ -242,6 +253,8 @@ def _node_json(node: Node) -> dict[str, Any]:
         }
     if node.spans:
         found.setdefault("attrs", {})["spans"] = json.dumps(node.spans)
+    if node.check:
+        found["attrs"]["check"] = node.check
     found["inputs"] = [[n, i, 0] for n, i in node.inputs]
     return found
 
@@ -270,7 +283,8 @@ def _node_of(found: dict[str, Any], types: Sequence[TensorType]) -> Node:
     attrs = found.get("attrs", {})
     func = "" if found["op"] == "null" else attrs["func_name"]
     inputs = tuple((n, i) for n, i, *_ in found["inputs"])
-    return Node(found["name"], func, inputs, tuple(types), tuple(json.loads(attrs.get("spans", "[]"))))
+    spans = tuple(json.loads(attrs.get("spans", "[]")))
+    return Node(found["name"], func, inputs, tuple(types), spans, attrs.get("check", ""))
 
 
 def graph_of(form: dict[str, Any]) -> tuple[Graph, list[int], int]:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from minitvm import config
-from minitvm.errors import MiniTVMError
+from minitvm.errors import InputError, MiniTVMError
+from minitvm.ir.ops.check import worst_index
 from minitvm.ir.types import TensorType
 from minitvm.runtime.entry import HostStep, Segment, steps_of, workspace_slots
 from minitvm.runtime.graph import HOST, NOP, Entry
@@ -54,6 +55,7 @@ class Instance:
         self._slots = (ctypes.c_void_p * (self.graph.entries + len(workspace_slots(self.graph))))()
         self._fill_slots()
         self.slots = ctypes.addressof(self._slots)
+        self._checks = [((i, 0), node) for i, node in enumerate(self.graph.nodes) if node.check]
         self._poison = Poison(self) if config.read_flag("MINITVM_POISON") else None
         self.steps = self._poison.steps() if self._poison else [self._step(step) for step in steps_of(self.graph)]
 
@@ -176,4 +178,14 @@ class Instance:
         self.has_run = False
         for step in self.steps:
             step()
+        self.finish()
+
+    def finish(self) -> None:
+        """After all steps: the results count, unless a check found an index out of range."""
+        for entry, node in self._checks:
+            found = self.value(entry)
+            code = found.max() if found.size > 1 else found.item()
+            if code:
+                places = [f'from ONNX node "{span}"' for span in node.spans]
+                raise InputError(node.check.format(worst_index(int(code))), where=places)
         self.has_run = True

@@ -106,14 +106,15 @@ def owners(graph: Graph) -> list[int]:
 
 
 def last_uses(graph: Graph, owner: Sequence[int]) -> list[int]:
-    """The last step that reads each owner; results of the graph are read after the last node."""
+    """The last step that reads each owner; results of the graph, and of checks, are read after the last node."""
     last = [0] * graph.entries
     for step, node in enumerate(graph.nodes):
         for i in range(len(node.types)):
             last[owner[graph.entry_id((step, i))]] = step
         for entry in node.inputs:
             last[owner[graph.entry_id(entry)]] = step
-    for head in graph.heads:
+    checks = [(step, 0) for step, node in enumerate(graph.nodes) if node.check]
+    for head in (*graph.heads, *checks):
         last[owner[graph.entry_id(head)]] = len(graph.nodes)
     return last
 

@@ -9,9 +9,9 @@ import onnx
 import pytest
 from onnx import helper
 from onnx_build import build, error_of, run, value
-from onnx_oracle import check_as_onnx_runtime, check_same, onnx_runtime, onnx_runtime_refuses
+from onnx_oracle import check_as_onnx_runtime, check_same, compiled, onnx_runtime, onnx_runtime_refuses
 
-from minitvm.errors import FrontendError, MiniTVMError
+from minitvm.errors import FrontendError, InputError, MiniTVMError, TypeInferenceError
 
 RNG = np.random.default_rng(5)
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
@@ -57,11 +57,17 @@ def test_shorter_sequences(op: str, direction: str) -> None:
 
 
 def test_lengths_outside_of_the_input() -> None:
-    model, feeds = layer("GRU", np.array([STEPS + 1, 1, 1, -1], np.int32))
+    """Known while importing, and when the model runs."""
+    lengths = np.array([STEPS + 1, 1, 1, -1], np.int32)
+    model, feeds = layer("GRU", lengths)
     assert onnx_runtime_refuses(model, feeds)
-    assert error_of(FrontendError, model) == (
-        'GRU: sequence_lens [6, 1, 1, -1] are outside of 0 to 5, the input\'s steps\n  | ONNX node "the_node" (GRU)'
-    )
+    problem = "length 6 is outside of dimension 0 of Tensor[(5, 4, 2), float32]"
+    assert error_of(TypeInferenceError, model) == f'GRU: {problem}\n  | ONNX node "the_node" (GRU)'
+    model, feeds = layer("GRU")
+    for call in (run, compiled):
+        with pytest.raises(InputError) as error:
+            call(model, {**feeds, "lengths": lengths})
+        assert str(error.value).startswith(problem) and "the_node" in str(error.value)
 
 
 def test_an_unknown_direction() -> None:

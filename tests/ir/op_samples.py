@@ -291,6 +291,14 @@ def _indexing() -> list[Sample]:
     rows += [row("one_hot", ints(2, 3, low=-1, high=4), on, off, depth=4, axis=a) for a in (-1, 0, 1)]
     rows.append(row("one_hot", ints(3, low=0, high=3), on, off, depth=4, dtype="int64"))
     rows += [
+        row("control.out_of_range", data, ints(6, low=-4, high=3, dtype="int64"), axes=[0]),
+        row("control.out_of_range", data, ints(2, 600, low=-5, high=4), axes=[1], by_row=True),
+        row("control.out_of_range", data, np.stack([ints(5, low=-4, high=3), ints(5, low=-3, high=2)]), axes=[0, 2]),
+        row("control.out_of_range", data, ints(5, low=0, high=3), axes=[-1], lengths=True),
+        row("control.out_of_range", data, ints(0), axes=[0]),
+        row("control.after", ints(2, 3), np.zeros((), "uint64")),
+    ]
+    rows += [
         row("argwhere", bools(3, 4)),
         row("argwhere", ints(5, low=0, high=1)),
         row("argwhere", np.zeros((2, 2), bool)),

@@ -3,6 +3,7 @@
 from minitvm.ir.ops import (
     annotation,
     broadcast,
+    check,
     control,
     elemwise,
     elemwise_math,
@@ -27,6 +28,7 @@ from minitvm.ir.ops import (
 __all__ = [
     "annotation",
     "broadcast",
+    "check",
     "control",
     "elemwise",
     "elemwise_math",

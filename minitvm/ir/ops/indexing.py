@@ -66,7 +66,10 @@ class Take(Op):
         return data.with_shape(data.shape[:axis] + indices.shape + data.shape[axis + 1 :])
 
     def reference(self, data: np.ndarray, indices: np.ndarray) -> np.ndarray:
-        return np.asarray(np.take(data, indices.astype("int64"), self.axis, mode=self.mode))  # type: ignore[call-overload]
+        extent = data.size if self.axis is None else data.shape[self.axis]
+        wide = indices.astype("int64")
+        within = np.clip(wide, 0, max(extent - 1, 0)) if self.mode == "clip" else wide % max(extent, 1)
+        return np.asarray(np.take(data, within, self.axis))
 
     def _bounded(self, position: LoopExpr, extent: int) -> LoopExpr:
         wide = position.astype("int64")
