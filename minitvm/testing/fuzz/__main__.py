@@ -33,7 +33,7 @@ stderr = Console(stderr=True, highlight=False)
     help="Folder for a test file and a model for each kind of failure.",
 )
 @click.option(
-    "--shrink-seconds", default=60.0, show_default=True, help="Time to make one failure smaller; 0 not at all."
+    "--shrink-seconds", default=120.0, show_default=True, help="Time to make one failure smaller; 0 not at all."
 )
 @click.option("--replay", metavar="SEED:INDEX", help="Judge one case again and print it; no other option is needed.")
 def main(

@@ -65,7 +65,7 @@ class Plan:
     levels: Sequence[int] = generate.LEVELS
     only: Sequence[str] = ()
     output: pathlib.Path | None = None
-    shrink_seconds: float = 60.0
+    shrink_seconds: float = 120.0
 
 
 Watcher = Callable[[Report, "Finding | None"], None]

@@ -123,6 +123,19 @@ def needed(nodes: Sequence[onnx.NodeProto], outputs: Sequence[str]) -> list[onnx
     return kept[::-1]
 
 
+def pruned(case: Case) -> Case:
+    """Without nodes, constants, inputs and symbols that no output depends on.  One input stays."""
+    nodes = needed(case.nodes, [v.name for v in case.outputs])
+    read = {v.name for v in case.outputs}.union(*(reads(node) for node in nodes))
+    inputs = [n for n in case.feeds[0] if n in read] or list(case.feeds[0])[:1]
+    return case.replace(
+        nodes=nodes,
+        feeds=[{n: feeds[n] for n in inputs} for feeds in case.feeds],
+        constants={n: a for n, a in case.constants.items() if n in read},
+        symbols={n: s for n, s in case.symbols.items() if n in inputs},
+    )
+
+
 def code_of(dtype: str) -> int:
     """ONNX's number of a dtype, by numpy's name."""
     return int(helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))

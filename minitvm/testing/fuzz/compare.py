@@ -50,8 +50,13 @@ def _near(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     with np.errstate(all="ignore"):
         wide_a, wide_b = _clipped(a), _clipped(b)
         scale = _largest(wide_b)
-        close = np.abs(wide_a - wide_b) <= rtol * np.abs(wide_b) + atol * scale
+        close = np.abs(wide_a - wide_b) <= rtol * np.abs(wide_b) + atol * scale + _subnormal(a.dtype)
         return np.asarray(close | (np.isnan(a) & np.isnan(b)))
+
+
+def _subnormal(dtype: np.dtype[Any]) -> float:
+    """What subnormal numbers may differ by: they have few digits."""
+    return float(np.finfo(dtype).tiny) / 64
 
 
 def _clipped(a: np.ndarray) -> np.ndarray:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from minitvm.testing.fuzz import open_ends, peers, subject
-from minitvm.testing.fuzz.case import Arrays, Case
+from minitvm.testing.fuzz.case import Arrays, Case, pruned
 from minitvm.testing.fuzz.compare import difference, within_condition
 from minitvm.testing.fuzz.peers import Declines, Question
 from minitvm.testing.fuzz.subject import Raised, Refused, Task
@@ -115,42 +115,59 @@ class Judge:
         return self._of_feed(case, model, 0, found[0], "own reference: ")
 
     def _of_feed(self, case: Case, model: bytes, index: int, mine: Any, who: str = "") -> Verdict:
-        feeds, whys = case.feeds[index], []
-        answers: list[Any] = []
+        """The verdict on one feed.  A peer that declines the whole graph may still know what differs: it is asked
+        for the first result that does, alone."""
+        why = ""
         for peer in ("onnxruntime", "onnx"):
-            theirs = self._ask(peer, model, feeds)
+            theirs = self._answer(peer, case, model, index)
             if isinstance(theirs, Declines):
                 continue
             if isinstance(mine, Refused):
                 return refusal(mine)
-            why = difference(mine, theirs)
-            if why is None:
-                return Verdict(Outcome.DIFFER if answers else Outcome.AGREED, peer)
-            whys.append(f"{who}{why} (feed {index}, {peer})")
-            answers.append(theirs)
-        if not answers:
-            return Verdict(Outcome.NO_ORACLE, mine.kind if isinstance(mine, Refused) else "")
-        return self._settled(case, model, index, mine, whys, answers)
+            found = difference(mine, theirs)
+            if found is None:
+                return Verdict(Outcome.DIFFER if why else Outcome.AGREED, peer)
+            why = why or f"{who}{found} (feed {index}, {peer})"
+        if isinstance(mine, Refused):
+            return Verdict(Outcome.NO_ORACLE, mine.kind)
+        return self._settled(case, index, mine, why) if why else Verdict(Outcome.NO_ORACLE)
 
-    def _settled(
-        self, case: Case, model: bytes, index: int, mine: Sequence[np.ndarray], whys: list[str], answers: list[Any]
-    ) -> Verdict:
-        """The verdict on results that agree with no peer."""
-        feeds = case.feeds[index]
-        doubles = self._ask("double", model, feeds)
-        if not isinstance(doubles, Declines) and within_condition(mine, doubles):
+    def _answer(self, peer: str, case: Case, model: bytes, index: int) -> Any:
+        if peer == "onnx" and open_ends.distrusted(case):
+            return Declines("it is known to be wrong")
+        return self._ask(peer, model, case.feeds[index])
+
+    def _settled(self, case: Case, index: int, mine: Sequence[np.ndarray], why: str) -> Verdict:
+        """The verdict on results that agree with no peer that knows them all: each is looked at alone."""
+        verdicts = [
+            self._of_output(pruned(case.replace(outputs=[output], feeds=[case.feeds[index]], symbols={})), value, why)
+            for output, value in zip(case.outputs, mine, strict=True)
+        ]
+        return max(verdicts, key=lambda v: _SEVERITY[v.outcome])
+
+    def _of_output(self, case: Case, mine: np.ndarray, why: str) -> Verdict:
+        model = case.model().SerializeToString()
+        answers = [self._answer(peer, case, model, 0) for peer in ("onnxruntime", "onnx")]
+        answers = [a for a in answers if not isinstance(a, Declines)]
+        differences = [difference([mine], theirs) for theirs in answers]
+        if not all(differences):
+            return Verdict(Outcome.AGREED if len(set(differences)) == 1 else Outcome.DIFFER)
+        if not answers:
+            return Verdict(Outcome.NO_ORACLE)
+        doubles = self._ask("double", model, case.feeds[0])
+        if not isinstance(doubles, Declines) and within_condition([mine], doubles):
             return Verdict(Outcome.AGREED, "double")
-        inside = self._ask("inside", model, feeds)
-        reason = open_ends.reason(case, {} if isinstance(inside, Declines) else inside)
+        reason = open_ends.reason(case, self.inside(case))
         if reason:
             return Verdict(Outcome.UNSPECIFIED, reason)
-        if len(answers) == 2 and difference(*answers) and self._is_own_reference(case, model, index, mine):
+        if len(answers) == 2 and difference(*answers) and self._is_own_reference(case, model, mine):
             return Verdict(Outcome.DIFFER, "both")
-        return Verdict(Outcome.FAILED, "difference", whys[0], "\n".join(whys))
+        detail = "\n".join(f"{d} (of {case.outputs[0].name!r} alone)" for d in differences)
+        return Verdict(Outcome.FAILED, "difference", why, detail)
 
-    def _is_own_reference(self, case: Case, model: bytes, index: int, mine: Sequence[np.ndarray]) -> bool:
-        own = self._perform(Task(model, [case.feeds[index]], case.config, reference=True))
-        return isinstance(own, list) and isinstance(own[0], list) and difference(mine, own[0]) is None
+    def _is_own_reference(self, case: Case, model: bytes, mine: np.ndarray) -> bool:
+        own = self._perform(Task(model, case.feeds, case.config, reference=True))
+        return isinstance(own, list) and isinstance(own[0], list) and difference([mine], own[0]) is None
 
 
 def refusal(error: Refused) -> Verdict:

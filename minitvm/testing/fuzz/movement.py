@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from minitvm.testing.fuzz import values
 from minitvm.testing.fuzz.case import Value, code_of, tensor
 from minitvm.testing.fuzz.draw import Draw, Reject, generates
 
@@ -308,7 +309,8 @@ def size_of(d: Draw) -> list[Value]:
 @generates("OneHot")
 def one_hot(d: Draw) -> list[Value]:
     depth, shape = d.size(17), d.shape(0, 3, 500)
-    indices = d.within(shape, d.choice(("int64", "int64", "int32", "float32")), -depth - 1, depth)
+    whole = values.uniform(d.rng, shape, "int32", -depth - 1, depth)
+    indices = d.constant(whole.astype(d.choice(("int64", "int64", "int32", "float32"))), 0.5)
     dtype = d.choice(("float32", "float32", "int64", "int32", "float16", "bool", "uint8"))
     depth_value = d.constant(np.array(depth if d.chance(0.5) else [depth], d.choice(("int64", "int64", "float32"))))
     axis = d.between(-len(shape) - 1, len(shape))

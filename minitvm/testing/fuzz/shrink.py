@@ -8,16 +8,17 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import onnx
 
-from minitvm.testing.fuzz.case import Arrays, Case, Config, Value, needed, reads, subgraphs
+from minitvm.testing.fuzz.case import Arrays, Case, Config, Value, pruned, reads, subgraphs
 from minitvm.testing.fuzz.judge import Judge, Verdict
 
 Step = Callable[[Case], Iterator[Case]]
 
 
-def shrink(case: Case, verdict: Verdict, judge: Judge, seconds: float = 60.0) -> tuple[Case, Verdict]:
+def shrink(case: Case, verdict: Verdict, judge: Judge, seconds: float = 120.0) -> tuple[Case, Verdict]:
     """The smallest case found in some seconds whose failure has the signature of ``verdict``, and its verdict."""
     search = _Search(judge, case, verdict, time.monotonic() + seconds)
-    steps: list[Step] = [_feeds, _outputs, lambda c: _cuts(c, judge), _configs, _attributes, _sizes, _values, _names]
+    inside: list[Step] = [lambda c: _single_nodes(c, judge), _outputs, lambda c: _cuts(c, judge)]
+    steps: list[Step] = [_feeds, *inside, _configs, _attributes, _sizes, _values, _names]
     before = None
     while before is not search.best:
         before = search.best
@@ -58,19 +59,6 @@ class _Search:
         return self.judge.verdict(case)
 
 
-def pruned(case: Case) -> Case:
-    """Without nodes, constants, inputs and symbols that no output depends on.  One input stays."""
-    nodes = needed(case.nodes, [v.name for v in case.outputs])
-    read = {v.name for v in case.outputs}.union(*(reads(node) for node in nodes))
-    inputs = [n for n in case.feeds[0] if n in read] or list(case.feeds[0])[:1]
-    return case.replace(
-        nodes=nodes,
-        feeds=[{n: feeds[n] for n in inputs} for feeds in case.feeds],
-        constants={n: a for n, a in case.constants.items() if n in read},
-        symbols={n: s for n, s in case.symbols.items() if n in inputs},
-    )
-
-
 def _configs(case: Case) -> Iterator[Case]:
     config, simple = case.config, Config()
     for name in ("verify", "poison", "reference", "way", "target", "threads"):
@@ -96,9 +84,10 @@ def _feeds(case: Case) -> Iterator[Case]:
 
 
 def _outputs(case: Case) -> Iterator[Case]:
-    if len(case.outputs) > 1:
-        for output in case.outputs:
-            yield pruned(case.replace(outputs=[output]))
+    half = len(case.outputs) // 2
+    for part in (case.outputs[:half], case.outputs[half:]):
+        if half:
+            yield pruned(case.replace(outputs=part))
     smaller = pruned(case)
     if _count(smaller) < _count(case):
         yield smaller
@@ -106,6 +95,19 @@ def _outputs(case: Case) -> Iterator[Case]:
 
 def _count(case: Case) -> int:
     return len(case.nodes) + len(case.feeds[0]) + len(case.constants)
+
+
+def _single_nodes(case: Case, judge: Judge) -> Iterator[Case]:
+    """Each node alone, on the operands it has in the graph."""
+    if len(case.nodes) < 2 or len(case.feeds) > 1:
+        return
+    inside = {**judge.inside(case), **case.feeds[0]}
+    for node in case.nodes:
+        names = reads(node) - set(case.constants)
+        results = [_value(n, inside[n]) for n in node.output if n in inside]
+        if results and names <= set(inside):
+            feeds = [{n: inside[n] for n in sorted(names)} or case.feeds[0]]
+            yield pruned(case.replace(nodes=[node], feeds=feeds, outputs=results, symbols={}))
 
 
 def _cuts(case: Case, judge: Judge) -> Iterator[Case]:
