@@ -27,15 +27,26 @@ class Affine:
         return Affine(self.constant + other.constant, {t: c for t, c in terms.items() if c})
 
     def joined(self) -> Affine:
-        """With every ``c * (x // c) + x % c`` (times a factor) written as ``x``."""
+        """With every ``c * (x // c) + x % c`` (times a factor) written as ``x``; the remainder may be that of ``x``
+        moved by a multiple of ``c``."""
         for term, coefficient in self.terms.items():
             match term:
                 case Binary("floormod", x, Const(c, _)):
-                    partner = Binary("floordiv", x, Const(c))
-                    if self.terms.get(partner) == coefficient * c:
+                    partner = self._quotient(x, int(c), coefficient * int(c))
+                    if partner is not None:
                         rest = {t: k for t, k in self.terms.items() if t not in (term, partner)}
-                        return Affine(self.constant, rest).plus(affine(x).scaled(coefficient)).joined()
+                        return Affine(self.constant, rest).plus(affine(partner.lhs).scaled(coefficient)).joined()
         return self
+
+    def _quotient(self, x: LoopExpr, c: int, coefficient: int) -> Binary | None:
+        """The term ``y // c`` with this coefficient whose ``y`` differs from ``x`` by a multiple of ``c``."""
+        for term, found in self.terms.items():
+            match term:
+                case Binary("floordiv", y, Const(divisor, _)) if found == coefficient and divisor == c:
+                    gap = affine(x).plus(affine(y).scaled(-1))
+                    if not gap.terms and gap.constant % c == 0:
+                        return term
+        return None
 
     def to_expr(self) -> LoopExpr:
         """The sum in 64 bits; so are its coefficients, which may have grown beyond."""

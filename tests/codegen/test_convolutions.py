@@ -15,9 +15,11 @@ from store_counts import store_counts
 import minitvm.codegen.templates  # noqa: F401  (registers the templates)
 from minitvm.codegen.interp import run_kernel
 from minitvm.codegen.legalize import legalize
+from minitvm.codegen.llvm.emit import emit
 from minitvm.codegen.llvm.spell import SPELLINGS
 from minitvm.codegen.problem import TEMPLATES, Problem
 from minitvm.codegen.simplify import simplify
+from minitvm.codegen.templates.phases import PhasedAxis
 from minitvm.ir.builder import call_op, var
 from minitvm.ir.expr import Call
 from minitvm.ir.loop import Buffer, For, Kernel, LoopKind, walk_stmts
@@ -77,6 +79,27 @@ def drawn_case(rng: np.random.Generator) -> Case:
     return Case(f"nn.conv{rank}d", data, weight, attributes, dtype)
 
 
+def drawn_transposed(rng: np.random.Generator) -> Case:
+    """The same for transposed convolutions, with kernels smaller and larger than the strides."""
+    rank = int(rng.choice([1, 2, 2, 3]))
+    groups, inputs, outputs = int(rng.integers(1, 4)), int(rng.integers(1, 9)), int(rng.integers(1, 14))
+    image, kernel, strides, dilation = (
+        tuple(int(rng.choice(options)) for _ in range(rank))
+        for options in ([1, 2, 3, 7, 8, 9], [1, 2, 3, 4, 5, 7], [1, 2, 2, 3, 7], [1, 1, 1, 2, 3])
+    )
+    extra = tuple(int(rng.integers(0, s)) for s in strides)
+    padding = tuple(int(rng.choice([0, 0, 1, 2])) for _ in range(2 * rank))
+    full = [
+        (i - 1) * s + (k - 1) * d + 1 + e for i, s, k, d, e in zip(image, strides, kernel, dilation, extra, strict=True)
+    ]
+    data, weight = (int(rng.integers(1, 3)), groups * inputs, *image), (groups * inputs, outputs, *kernel)
+    fits = all(f > padding[d] + padding[d + rank] for d, f in enumerate(full))
+    if not fits or math.prod(data) * math.prod(kernel) * outputs > 1_000_000:
+        return drawn_transposed(rng)
+    attributes = {"strides": strides, "dilation": dilation, "padding": padding, "groups": groups}
+    return Case(f"nn.conv{rank}d_transpose", data, weight, {**attributes, "output_padding": extra})
+
+
 def drawn_channels(rng: np.random.Generator) -> tuple[int, int, int]:
     """Groups, and the input and output channels of one: direct, grouped, depthwise."""
     kind = rng.integers(3)
@@ -119,19 +142,18 @@ def parallel_iterations(kernel: Kernel) -> int:
     return sum(int(s.extent.value) for s in loops)  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("seed", range(16))
+@pytest.mark.parametrize("seed", range(12))
 def test_any_convolution_is_taken_and_right(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    for _ in range(4):
-        case, machine = drawn_case(rng), drawn_machine(rng)
-        check_numbers(case, machine, seed)
+    for draw in (drawn_case, drawn_case, drawn_case, drawn_transposed, drawn_transposed):
+        check_numbers(draw(rng), drawn_machine(rng), seed)
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_every_element_is_stored_exactly_once(seed: int) -> None:
     rng = np.random.default_rng(100 + seed)
-    for _ in range(10):
-        case, machine = drawn_case(rng), drawn_machine(rng)
+    for draw in (drawn_case, drawn_transposed) * 5:
+        case, machine = draw(rng), drawn_machine(rng)
         kernel = case.kernel(machine)
         assert (store_counts(kernel.body, kernel.outputs[0]) == 1).all(), f"{case} on {machine}"
 
@@ -159,3 +181,18 @@ def test_ragged_channels_run_in_vectors_on_all_threads(channels: int, threads: i
         check_numbers(case, machine, threads)
         assert parallel_iterations(case.kernel(machine)) >= min(threads, channels // 14)
         assert "vectorized" in str(simplify(case.kernel(machine)))
+
+
+def test_rows_that_end_inside_a_vector_are_still_loaded_and_stored_whole() -> None:
+    """The lanes of a pointwise convolution run over ``p // 9, p % 9``: neighbours in memory."""
+    machine = MachineModel(32, 16)
+    text = emit(simplify(Case("nn.conv2d", (1, 3, 9, 9), (5, 3, 1, 1)).kernel(machine)), machine)
+    assert "extractelement" not in text and "insertelement <8 x i64>" not in text
+    assert "store <8 x float>" in text
+
+
+def test_taps_that_only_read_padding_are_left_out() -> None:
+    assert PhasedAxis(1, 1, 7, 2, 1, 3).trimmed() == (PhasedAxis(1, 1, 1, 2, 1, 0), 3)
+    assert PhasedAxis(2, 1, 7, 2, 1, 3).trimmed() == (PhasedAxis(2, 1, 2, 2, 1, 0), 3)
+    case = Case("nn.conv2d", (1, 4, 1, 2), (5, 4, 7, 7), {"padding": (3, 3, 3, 3), "strides": (2, 2)})
+    check_numbers(case, MachineModel(32, 16), 0)

@@ -15,6 +15,7 @@ from typing import TypeAlias
 from minitvm.codegen.llvm import express, index, memory
 from minitvm.codegen.llvm.barrier import barrier_function
 from minitvm.codegen.llvm.context import Context, NotVectorizable, Place
+from minitvm.codegen.llvm.flat import flat_views
 from minitvm.codegen.llvm.spell import BITS, memory_text, quoted
 from minitvm.codegen.llvm.values import Affine, Val, number, of_atom
 from minitvm.codegen.llvm.writer import Writer
@@ -46,19 +47,22 @@ _MOST_PIECES = 4  # so many pieces are written out, more become a loop
 def emit(kernel: Kernel, machine: MachineModel) -> str:
     """The kernel as an LLVM module's text: one function named ``kernel.name``."""
     emitter = _Emitter(kernel, machine)
-    emitter.team(kernel.body)
+    emitter.team(emitter.kernel.body)
     return emitter.module()
 
 
 class _Emitter:
     def __init__(self, kernel: Kernel, machine: MachineModel) -> None:
-        self.kernel, self.machine = kernel, machine
+        self.machine = machine
+        self.kernel, views = flat_views(kernel)
         self.w = Writer()
-        self.c = Context(self.w, machine, frozenset(kernel.inputs))
+        self.c = Context(self.w, machine, frozenset(kernel.inputs) | {views[b] for b in kernel.inputs if b in views})
         self.workspace: Workspace = plan_workspace(kernel)
         self.bases: dict[tuple[Buffer, int], str] = {}
         for number_, buffer in enumerate(kernel.params):
             self.c.places[buffer] = Place(f"%p{number_}")
+            if buffer in views:
+                self.c.places[views[buffer]] = self.c.places[buffer]
 
     # --- the module -------------------------------------------------------------------------------------------
 

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 
 from minitvm.codegen.nests import unflatten
 from minitvm.codegen.problem import TEMPLATES, Config, Declined, Problem
+from minitvm.codegen.templates.conv_shapes import ConvShapes, convolution_shapes, transposed_shapes
 from minitvm.codegen.templates.pad import after_padding
 from minitvm.codegen.templates.phases import PhasedAxis, PhasedImage, vectors
 from minitvm.codegen.templates.tile import Run, Step, accumulate, choose_tile, runs
-from minitvm.ir.layout import Layout
 from minitvm.ir.loop import Alloc, Buffer, Const, If, Kernel, LoopExpr, LoopKind, Stmt, Store, loop, minimum, seq
-from minitvm.ir.ops._window import pads_of
 from minitvm.ir.ops.nn_conv import Convolution
+from minitvm.ir.ops.nn_conv_transpose import ConvTranspose
 from minitvm.target import MachineModel
 
 _COPY_OUT = 4  # vector steps that a sum which goes through memory costs
@@ -29,62 +29,26 @@ _ITEMS_PER_THREAD = 4
 @TEMPLATES.register("llvm", "nn.conv1d", "nn.conv2d", "nn.conv3d")
 def conv_pixels(problem: Problem, machine: MachineModel, config: Config) -> Kernel | Declined:
     """Any layout, strides, padding, dilation and groups; floats, summed in the accumulator."""
-    if (refusal := problem.not_floats) is not None:
-        return refusal
-    op = problem.op
-    assert isinstance(op, Convolution)
-    loops = _PixelLoops(_Shapes.of(op, problem), problem.accumulator, machine)
-    (data, weight), out = problem.inputs, problem.output
-    return Kernel(op.name, (data, weight, out), loops.kernel_body())
+    assert isinstance(problem.op, Convolution)
+    return problem.not_floats or _kernel(problem, [convolution_shapes(problem.op, problem)], machine)
 
 
-@dataclass(frozen=True)
-class _Shapes:
-    """A convolution with its axes named, whatever the layouts; one spatial axis is two of which the first is 1."""
-
-    op: Convolution
-    data: Buffer
-    weight: Buffer
-    out: Buffer
-    axes: tuple[PhasedAxis, ...]
-
-    @staticmethod
-    def of(op: Convolution, problem: Problem) -> _Shapes:
-        (data, weight), out = problem.inputs, problem.output
-        image, kernel, result = op.layouts
-        pixels, taps, found = (
-            image.primal_shape(data.shape),
-            kernel.primal_shape(weight.shape),
-            result.primal_shape(out.shape),
-        )
-        axes = [
-            PhasedAxis(_int(pixels[a]), _int(found[a]), _int(taps[a]), op.strides[d], op.dilation[d], pads[0])
-            for d, (a, pads) in enumerate(zip(op.spatial, pads_of(op.padding), strict=True))
-        ]
-        line = [PhasedAxis(1, 1, 1, 1, 1, 0)] if len(axes) == 1 else []
-        return _Shapes(op, data, weight, out, (*line, *axes))
-
-    def extent(self, layout: Layout, buffer: Buffer, axis: str) -> int:
-        return _int(layout.primal_shape(buffer.shape)[axis])
-
-    def _named(self, where: Sequence[LoopExpr]) -> dict[str, LoopExpr]:
-        return dict(zip(self.op.spatial, where[-len(self.op.spatial) :], strict=True))
-
-    def pixel(self, n: LoopExpr, c: LoopExpr, where: Sequence[LoopExpr]) -> LoopExpr:
-        return self.data[self.op.layouts[0].place({"N": n, "C": c, **self._named(where)})]
-
-    def filter(self, o: LoopExpr, i: LoopExpr, taps: Sequence[LoopExpr]) -> LoopExpr:
-        return self.weight[self.op.layouts[1].place({"O": o, "I": i, **self._named(taps)})]
-
-    def result(self, n: LoopExpr, c: LoopExpr, where: Sequence[LoopExpr], value: LoopExpr) -> Stmt:
-        return Store(
-            self.out, self.op.layouts[2].place({"N": n, "C": c, **self._named(where)}), value.astype(self.out.dtype)
-        )
+@TEMPLATES.register("llvm", "nn.conv1d_transpose", "nn.conv2d_transpose", "nn.conv3d_transpose")
+def conv_transpose_pixels(problem: Problem, machine: MachineModel, config: Config) -> Kernel | Declined:
+    """As :func:`conv_pixels`, one convolution for each set of phases."""
+    assert isinstance(problem.op, ConvTranspose)
+    return problem.not_floats or _kernel(problem, transposed_shapes(problem.op, problem), machine)
 
 
-def _int(extent: int | None) -> int:
-    assert extent is not None, "kernels are made where shapes are known"
-    return extent
+def _kernel(problem: Problem, parts: Sequence[ConvShapes], machine: MachineModel) -> Kernel:
+    """All parts over one copy of the image, where any of them needs one."""
+    loops = [_PixelLoops(part, problem.accumulator, machine) for part in parts]
+    first = parts[0]
+    size = max(part.flat_size for part in loops)
+    image = PhasedImage.of(first.batch, first.inputs * first.groups, first.windows, size, problem.accumulator)
+    fill = None if all(part.direct for part in loops) else image.fill(first.pixel, machine)
+    nests = [stmt for part in loops for stmt in part.nests(image)]
+    return Kernel(problem.op.name, (*problem.inputs, problem.output), after_padding(image.buffer, fill, seq(*nests)))
 
 
 @dataclass(frozen=True)
@@ -103,7 +67,7 @@ class _Lines:
         ``steps``: of the reduction; ``most``: vectors of a line whose sums stay in the cache.
         """
         vertical, across = axes[-2:]
-        if across.reach == 0:
+        if across.length == across.outputs:
             return _Lines(1, vertical.outputs, across.length, vertical.outputs * across.outputs)
 
         def cost(lines: _Lines) -> float:
@@ -129,41 +93,37 @@ class _Part:
 
 
 class _PixelLoops:
-    def __init__(self, shapes: _Shapes, accumulator: str, machine: MachineModel) -> None:
-        op = shapes.op
-        image, kernel, _ = op.layouts
-        self.shapes, self.machine = shapes, machine
-        self.dtype = accumulator
-        self.lanes = machine.lanes(self.dtype)
-        self.batch, self.groups = shapes.extent(image, shapes.data, "N"), op.groups
-        self.channels = shapes.extent(kernel, shapes.weight, "O") // op.groups
-        self.inputs = shapes.extent(kernel, shapes.weight, "I")
-        self.axes = shapes.axes
-        self.taps = math.prod(a.taps for a in self.axes)
-        most = machine.l1_bytes // 2 // machine.vector_bytes // min(8, self.channels)
-        self.lines = _Lines.of(self.axes, self.inputs * self.taps, self.lanes, most)
-        self.gaps = self.lines.rows > 1 and self.lines.pitch > self.axes[-1].outputs
+    def __init__(self, shapes: ConvShapes, accumulator: str, machine: MachineModel) -> None:
+        self.shapes, self.machine, self.dtype = shapes, machine, accumulator
+        self.axes = shapes.windows
+        self.lanes = machine.lanes(accumulator)
+        taps = math.prod(a.taps for a in self.axes)
+        most = machine.l1_bytes // 2 // machine.vector_bytes // min(8, shapes.channels)
+        self.lines = _Lines.of(self.axes, shapes.inputs * taps, self.lanes, most)
+        apart = self.lines.pitch > self.axes[-1].outputs or shapes.axes[-1].result_step > 1
+        self.gaps = self.lines.rows > 1 and apart
         self.direct = all(a.is_plain for a in self.axes) and not self.gaps and self.lines.positions >= self.lanes
         self.vectors = -(-self.lines.positions // self.lanes)
-        self.image = PhasedImage.of(self.batch, self.inputs * self.groups, self.axes, self._flat_size(), self.dtype)
-        self.tile = choose_tile(self.channels, self.vectors, machine)
+        self.tile = choose_tile(shapes.channels, self.vectors, machine)
 
-    def _flat_size(self) -> int:
-        """Up to the last position that a tile reads."""
+    @property
+    def flat_size(self) -> int:
+        """Of a flat row of the image, up to the last position that a tile reads."""
         vertical, across = self.axes[-2:]
         last_line = (self.lines.count - 1) * self.lines.rows * self.lines.pitch
         read = last_line + self.vectors * self.lanes + vertical.reach * self.lines.pitch + across.reach
         return max(read, vertical.length * self.lines.pitch)
 
-    def kernel_body(self) -> Stmt:
-        fill = None if self.direct else self.image.fill(self.shapes.pixel, self.machine)
-        found = runs(self.channels, self.tile.columns)
-        nests = [self._through_sums(c) for c in found] if self.gaps else [s for c in found for s in self._stored(c)]
-        return after_padding(self.image.buffer, fill, seq(*nests))
+    def nests(self, image: PhasedImage) -> list[Stmt]:
+        source = self._direct_source if self.direct else self._image_source(image)
+        found = runs(self.shapes.channels, self.tile.columns)
+        if self.gaps:
+            return [self._through_sums(c, source) for c in found]
+        return [stmt for c in found for stmt in self._stored(c, source)]
 
     # --- what a work item is --------------------------------------------------------------------------------------
 
-    def _stored(self, channels: Run) -> list[Stmt]:
+    def _stored(self, channels: Run, source: Source) -> list[Stmt]:
         """Tiles that store to the result."""
         rest = self.lines.positions % self.lanes
         whole = (self.vectors - bool(rest)) // self.tile.blocks
@@ -172,9 +132,8 @@ class _PixelLoops:
 
             def work(place: _Place, section: LoopExpr, run: Run = run) -> Stmt:
                 first = run.start(section) * self.tile.blocks * self.lanes
-                return self._tiles(
-                    place, _Part(first, run.size, self.tile.blocks, self.lanes), channels.size, self._finish(place)
-                )
+                part = _Part(first, run.size, self.tile.blocks, self.lanes)
+                return self._tiles(place, part, channels.size, source, self._finish(place))
 
             stmts.append(self._items(channels, run.count, work))
         left = self.vectors - whole * self.tile.blocks
@@ -182,25 +141,28 @@ class _PixelLoops:
 
             def tail(place: _Place, _: LoopExpr) -> Stmt:
                 first = Const(whole * self.tile.blocks * self.lanes)
-                return self._tiles(place, _Part(first, 1, left, rest or self.lanes), channels.size, self._finish(place))
+                part = _Part(first, 1, left, rest or self.lanes)
+                return self._tiles(place, part, channels.size, source, self._finish(place))
 
             stmts.append(self._items(channels, 1, tail))
         return stmts
 
     def _section(self, tiles: int) -> int:
         """Neighbouring tiles of a work item: so many that what they read stays in the cache for all channels."""
-        read = self.tile.blocks * self.machine.vector_bytes * self.inputs
+        read = self.tile.blocks * self.machine.vector_bytes * self.shapes.inputs
         most = max(1, self.machine.l2_bytes // 4 // read) if self._weights_fit else tiles
-        others = self.batch * self.groups * self.lines.count * -(-self.channels // self.tile.columns)
+        others = (
+            self.shapes.batch * self.shapes.groups * self.lines.count * -(-self.shapes.channels // self.tile.columns)
+        )
         wanted = -(-_ITEMS_PER_THREAD * self.machine.threads // others)
         return max(1, min(most, tiles // wanted))
 
     @property
     def _weights_fit(self) -> bool:
         nbytes = math.prod(self.shapes.weight.shape) * self.machine.vector_bytes // self.lanes
-        return nbytes // self.groups <= self.machine.l2_bytes // 2
+        return nbytes // self.shapes.groups <= self.machine.l2_bytes // 2
 
-    def _through_sums(self, channels: Run) -> Stmt:
+    def _through_sums(self, channels: Run, source: Source) -> Stmt:
         """Whole lines, whose sums are copied to the result without what lies between the rows."""
         sums = Buffer("sums", (channels.size, self.vectors * self.lanes), self.dtype, "local")
 
@@ -212,7 +174,7 @@ class _PixelLoops:
             parts = [_Part(Const(0), tiles, self.tile.blocks, self.lanes)] if tiles else []
             if left:
                 parts.append(_Part(Const(tiles * self.tile.blocks * self.lanes), 1, left, self.lanes))
-            computed = [self._tiles(place, part, channels.size, finish) for part in parts]
+            computed = [self._tiles(place, part, channels.size, source, finish) for part in parts]
             return Alloc(sums, seq(*computed, self._copy_out(place, sums)))
 
         return self._items(channels, 1, work)
@@ -226,7 +188,7 @@ class _PixelLoops:
 
             def column(x: LoopExpr) -> Stmt:
                 value = sums[k, r * lines.pitch + x]
-                return self.shapes.result(place.n, self._channel(place, k), (*place.outer, y, x), value)
+                return self._store(place, k, (*place.outer, y, x), value)
 
             found = vectors(across.outputs, column, self.lanes)
             return found if lines.count * lines.rows == vertical.outputs else If(y < vertical.outputs, found)
@@ -236,25 +198,29 @@ class _PixelLoops:
     def _items(self, channels: Run, sections: int, body: Callable[[_Place, LoopExpr], Stmt]) -> Stmt:
         """Work items in the order that keeps the smaller operand in the cache: weights, or a section of the image."""
         outer = [a.outputs for a in self.axes[:-2]]
-        image = [*outer, self.lines.count, sections]
+        phases = [a.phases for a in self.shapes.axes]
+        image = [*phases, *outer, self.lines.count, sections]
         extents = [*image, channels.count] if self._weights_fit else [channels.count, *image]
 
         def work(n: LoopExpr, group: LoopExpr, *rest: LoopExpr) -> Stmt:
             strip, where = (rest[-1], rest[:-1]) if self._weights_fit else (rest[0], rest[1:])
-            place = _Place(n, group, channels.start(strip), where[: len(outer)], where[-2])
+            place = _Place(n, group, channels.start(strip), where[: len(phases)], where[len(phases) : -2], where[-2])
             return body(place, where[-1])
 
-        return _shared((self.batch, self.groups, *extents), _ITEMS_PER_THREAD * self.machine.threads, work)
+        return _shared(
+            (self.shapes.batch, self.shapes.groups, *extents), _ITEMS_PER_THREAD * self.machine.threads, work
+        )
 
     # --- tiles ----------------------------------------------------------------------------------------------------
 
-    def _channel(self, place: _Place, k: LoopExpr) -> LoopExpr:
-        return place.group * self.channels + place.channel + k
+    def _store(self, place: _Place, k: LoopExpr, where: Sequence[LoopExpr], value: LoopExpr) -> Stmt:
+        channel = place.group * self.shapes.channels + place.channel + k
+        return self.shapes.store(place.n, channel, where, place.phases, value)
 
     def _finish(self, place: _Place) -> Finish:
         def finish(k: LoopExpr, position: LoopExpr, value: LoopExpr) -> Stmt:
             y, x = self._coordinates(place, position)
-            return self.shapes.result(place.n, self._channel(place, k), (*place.outer, y, x), value)
+            return self._store(place, k, (*place.outer, y, x), value)
 
         return finish
 
@@ -264,11 +230,15 @@ class _PixelLoops:
             return place.line, position
         return position // self.lines.pitch, position % self.lines.pitch
 
-    def _tiles(self, place: _Place, part: _Part, size: int, finish: Finish) -> Stmt:
+    def _tiles(self, place: _Place, part: _Part, size: int, source: Source, finish: Finish) -> Stmt:
         step = part.vectors * self.lanes
-        return loop(part.tiles, lambda t: self._tile(place, part, part.begin + t * step, size, finish), name="tile")
 
-    def _tile(self, place: _Place, part: _Part, begin: LoopExpr, size: int, finish: Finish) -> Stmt:
+        def tile(t: LoopExpr) -> Stmt:
+            return self._tile(place, part, part.begin + t * step, size, source, finish)
+
+        return loop(part.tiles, tile, name="tile")
+
+    def _tile(self, place: _Place, part: _Part, begin: LoopExpr, size: int, source: Source, finish: Finish) -> Stmt:
         def position(b: LoopExpr, lane: LoopExpr) -> LoopExpr:
             first = begin + b * self.lanes
             return (minimum(first, self.lines.positions - self.lanes) if self._shifted(part) else first) + lane
@@ -276,11 +246,13 @@ class _PixelLoops:
         def reduction(step: Step) -> Stmt:
             def tap(c: LoopExpr, taps: Sequence[LoopExpr]) -> Stmt:
                 return step(
-                    lambda k, _: self.shapes.filter(self._channel(place, k), c, taps),
-                    lambda b, lane: self._source(place, c, position(b, lane), taps),
+                    lambda k, _: self.shapes.filter(place.group, place.channel + k, c, taps, place.phases),
+                    lambda b, lane: source(place, c, position(b, lane), taps),
                 )
 
-            return loop(self.inputs, lambda c: _serial([a.taps for a in self.axes], lambda *t: tap(c, t)), name="c")
+            return loop(
+                self.shapes.inputs, lambda c: _serial([a.taps for a in self.axes], lambda *t: tap(c, t)), name="c"
+            )
 
         return accumulate(
             size,
@@ -297,31 +269,40 @@ class _PixelLoops:
         """True where the last vector begins earlier, so that it ends with the image."""
         return self.direct and part.width < self.lanes
 
-    def _source(self, place: _Place, c: LoopExpr, position: LoopExpr, taps: Sequence[LoopExpr]) -> LoopExpr:
-        channel = place.group * self.inputs + c
+    def _direct_source(self, place: _Place, c: LoopExpr, position: LoopExpr, taps: Sequence[LoopExpr]) -> LoopExpr:
+        y, x = self._coordinates(place, position)
+        where = [o + t * a.dilation for o, t, a in zip((*place.outer, y, x), taps, self.axes, strict=True)]
+        return self.shapes.pixel(place.n, place.group * self.shapes.inputs + c, where)
+
+    def _image_source(self, image: PhasedImage) -> Source:
         *above, vertical, across = self.axes
-        if self.direct:
-            y, x = self._coordinates(place, position)
-            where = [o + t * a.dilation for o, t, a in zip((*place.outer, y, x), taps, self.axes, strict=True)]
-            return self.shapes.pixel(place.n, channel, where)
-        planes = [a.plane(t) for a, t in zip(self.axes, taps, strict=True)]
-        outer = [o + a.offset(t) for o, a, t in zip(place.outer, above, taps[:-2], strict=True)]
-        line = (place.line * self.lines.rows + vertical.offset(taps[-2])) * self.lines.pitch
-        index = (place.n, channel, *planes, *outer, line + across.offset(taps[-1]) + position)
-        return self.image.buffer[index]
+
+        def source(place: _Place, c: LoopExpr, position: LoopExpr, taps: Sequence[LoopExpr]) -> LoopExpr:
+            planes = [a.plane(t) for a, t in zip(self.axes, taps, strict=True)]
+            outer = [o + a.offset(t) for o, a, t in zip(place.outer, above, taps[:-2], strict=True)]
+            line = (place.line * self.lines.rows + vertical.offset(taps[-2])) * self.lines.pitch
+            spot = line + across.offset(taps[-1]) + position
+            index = (place.n, place.group * self.shapes.inputs + c, *planes, *outer, spot)
+            return image.buffer[index]
+
+        return source
 
 
 Finish = Callable[[LoopExpr, LoopExpr, LoopExpr], Stmt]
 """Store the sum of (channel of the tile, position of the line)."""
 
+Source = Callable[["_Place", LoopExpr, LoopExpr, Sequence[LoopExpr]], LoopExpr]
+"""What is multiplied: (place, input channel of the group, position of the line, taps)."""
+
 
 @dataclass(frozen=True)
 class _Place:
-    """Where a work item is: image, group, first channel in it, position on the outer axes, line."""
+    """Where a work item is: image, group, first channel in it, phase of the results, outer axes, line."""
 
     n: LoopExpr
     group: LoopExpr
     channel: LoopExpr
+    phases: tuple[LoopExpr, ...]
     outer: tuple[LoopExpr, ...]
     line: LoopExpr
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from minitvm.codegen.nests import unflatten
 from minitvm.ir.loop import Buffer, Const, If, LoopExpr, LoopKind, Stmt, Store, all_of, const, loop, select, seq
@@ -25,7 +25,22 @@ class PhasedAxis:
     taps: int
     stride: int
     dilation: int
-    before: int  # padding
+    before: int  # padding, at most: windows may begin ``shift`` elements later
+    shift: int = 0
+    least: int = 0  # elements of a plane, where several axes share it
+
+    def trimmed(self) -> tuple[PhasedAxis, int]:
+        """Without the taps in front and behind that read padding in every window (at least one is kept), and the
+        first that is left."""
+        read = [t for t in range(self.taps) if self._reads(t)] or [0]
+        first, taps = read[0], read[-1] - read[0] + 1
+        return replace(self, taps=taps, before=self.before - first * self.dilation), first
+
+    def _reads(self, tap: int) -> bool:
+        """True where the tap is inside the input in some window."""
+        at = tap * self.dilation - self.before
+        window = max(0, -(at // self.stride))  # the first in which it is not in front
+        return window < self.outputs and window * self.stride + at < self.extent
 
     @property
     def _step(self) -> int:
@@ -39,28 +54,28 @@ class PhasedAxis:
 
     @property
     def planes(self) -> int:
-        return min(self.taps, self.stride // math.gcd(self.dilation, self.stride))
+        return max(1, min(self.taps, self.stride // math.gcd(self.dilation, self.stride)))
 
     def plane(self, tap: LoopExpr) -> LoopExpr:
         return tap if self._apart else tap * self.dilation % self.stride // self._step
 
     def offset(self, tap: LoopExpr) -> LoopExpr:
-        return Const(0) if self._apart else tap * self.dilation // self.stride
+        return Const(self.shift) if self._apart else tap * self.dilation // self.stride + self.shift
 
     @property
     def reach(self) -> int:
         """The largest offset."""
-        return 0 if self._apart else (self.taps - 1) * self.dilation // self.stride
+        return self.shift + (0 if self._apart else (self.taps - 1) * self.dilation // self.stride)
 
     @property
     def length(self) -> int:
-        """Elements of a plane that windows read."""
-        return self.outputs + self.reach
+        """Elements of a plane."""
+        return max(self.outputs + self.reach, self.least)
 
     @property
     def is_plain(self) -> bool:
         """True where windows may read the image itself: it is one plane, and nothing is outside."""
-        return self.stride == 1 and self.before == 0 and self.length <= self.extent
+        return self.stride == 1 and self.before == self.shift == 0 and self.length <= self.extent
 
     def coordinate(self, plane: LoopExpr, position: LoopExpr) -> LoopExpr:
         """The element of the input at a position of a plane; it may be outside, in the padding."""
@@ -73,7 +88,7 @@ class PhasedAxis:
     @property
     def interior(self) -> range:
         """Positions that are inside the input in every plane."""
-        first = -(-self.before // self.stride)
+        first = max(0, -(-self.before // self.stride))
         end = (self.extent - 1 + self.before - (self.planes - 1) * self._step) // self.stride + 1
         return range(min(first, self.length), max(min(first, self.length), min(end, self.length)))
 
