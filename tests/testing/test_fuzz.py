@@ -53,6 +53,13 @@ def test_a_case_follows_from_seed_and_index() -> None:
     assert not _same(generate.case(3, 0), generate.case(3, 1))
 
 
+def test_cases_are_models() -> None:
+    for index in range(500):
+        case = generate.case(0, index)
+        assert len(case.outputs) == len({v.name for v in case.outputs}) > 0
+        case.model()
+
+
 # --- comparing ------------------------------------------------------------------------------------------------
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
 from minitvm.testing.fuzz.case import Value
 from minitvm.testing.fuzz.draw import FLOATS, Draw, Reject, Shape, generates
 from minitvm.testing.fuzz.reductions import image
@@ -202,7 +204,7 @@ def rotary(d: Draw) -> list[Value]:
 
 @generates("HannWindow", "HammingWindow", "BlackmanWindow")
 def signal_window(d: Draw) -> list[Value]:
-    size = d.constant(d.literals[d.ints([d.size()], d.dtype()).name].reshape(()), 0.02)
+    size = d.constant(np.array(d.size(), d.dtype()), 0.02)
     return d.node([size], periodic=d.choice((None, 0, 1)), output_datatype=d.choice((None, 1, 10, 11)))
 
 
