@@ -10,7 +10,6 @@ from minitvm.frontend.onnx_tensor import integers, known_product
 from minitvm.ir.expr import Expr
 from minitvm.ir.ops.check import OutOfRange
 
-
 WORTH_A_ROW = 512
 """Indices whose check is more work than to look at one more result of it after the run."""
 
