@@ -12,6 +12,10 @@ import onnx
 from minitvm.errors import FrontendError
 from minitvm.ir.types import DTYPES
 
+_MOST_DIGITS = 19
+"""A number of bytes has no more."""
+_SHOWN = 80
+
 
 def dtype_name(code: int, reject: Callable[[str, str | None], FrontendError] | None = None) -> str:
     """The dtype of an ONNX element type; raises what ``reject(message, hint)`` makes where minitvm has none."""
@@ -41,10 +45,10 @@ def array_of(tensor: onnx.TensorProto, folder: str | Path) -> np.ndarray:
     dtype = dtype_name(tensor.data_type, lambda message, hint: FrontendError(message, where=where, hint=hint))
     if any(d < 0 for d in tensor.dims):
         raise FrontendError(f"a tensor has the shape {tuple(tensor.dims)}", where=where)
-    if tensor.data_location == onnx.TensorProto.EXTERNAL:
-        return _external(tensor, dtype, folder, where)
+    external = tensor.data_location == onnx.TensorProto.EXTERNAL
     try:
-        return np.ascontiguousarray(onnx.numpy_helper.to_array(tensor)).reshape(tuple(tensor.dims))
+        found = _external(tensor, dtype, folder, where) if external else onnx.numpy_helper.to_array(tensor)
+        return np.ascontiguousarray(found).reshape(tuple(tensor.dims))
     except (ValueError, TypeError) as error:
         shape = tuple(tensor.dims)
         raise FrontendError(
@@ -53,6 +57,7 @@ def array_of(tensor: onnx.TensorProto, folder: str | Path) -> np.ndarray:
 
 
 def _external(tensor: onnx.TensorProto, dtype: str, folder: str | Path, where: list[str]) -> np.ndarray:
+    """The elements in a row."""
     entries = {e.key: e.value for e in tensor.external_data}
     path = _external_path(entries.get("location", ""), folder, where)
     wanted = math.prod(tensor.dims) * np.dtype(dtype).itemsize
@@ -68,12 +73,12 @@ def _external(tensor: onnx.TensorProto, dtype: str, folder: str | Path, where: l
     with path.open("rb") as file:
         file.seek(offset)
         data = np.frombuffer(file.read(wanted), np.dtype(dtype).newbyteorder("<"))
-    return data.astype(dtype, copy=False).reshape(tuple(tensor.dims))
+    return data.astype(dtype, copy=False)
 
 
 def _number(entries: dict[str, str], name: str, default: int, where: list[str]) -> int:
     text = entries.get(name, str(default))
-    if not text.isdecimal():
+    if not text.isdecimal() or len(text) > _MOST_DIGITS:
         raise FrontendError(
             f"the {name} of external data is {text!r}, not a number", where=where, hint="the file is damaged"
         )
@@ -88,17 +93,22 @@ def _external_path(location: str, folder: str | Path, where: list[str]) -> Path:
             hint="call from_onnx with the path of the .onnx file, beside which that file lies",
         )
     root = Path(folder).resolve()
-    path = (root / location).resolve()
+    named = repr(location if len(location) <= _SHOWN else f"{location[:_SHOWN]}...")
+    try:
+        path = (root / location).resolve()
+        is_file = path.is_file()
+    except (OSError, ValueError, RuntimeError) as error:  # too long, a null character, links in a circle
+        raise FrontendError(
+            f"external data {named} is no name of a file", where=where, hint="the model is damaged"
+        ) from error
     if not location or not path.is_relative_to(root):
         raise FrontendError(
-            f"external data {location!r} leaves the model's folder",
+            f"external data {named} leaves the model's folder",
             where=where,
             hint="external data must lie in the folder of the .onnx file or below it",
         )
-    if not path.is_file():
+    if not is_file:
         raise FrontendError(
-            f"external data {location!r} does not exist",
-            where=where,
-            hint=f"put the file into the model's folder, {root}",
+            f"external data {named} does not exist", where=where, hint=f"put the file into the model's folder, {root}"
         )
     return path

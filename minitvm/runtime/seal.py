@@ -8,6 +8,7 @@ refused, with the place.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
@@ -16,30 +17,28 @@ Json: TypeAlias = Any
 """What ``json.loads`` returns."""
 
 _MAGIC = b"\xffminitvm's seal\x00"  # the document is ASCII, so these 16 bytes occur once
-_LENGTH_BYTES = 8
+_LENGTH_BYTES, _DIGEST_BYTES = 8, 32
 _SHOWN = 60
 
 
 def seal_text(document: Mapping[str, Json]) -> str:
     """The document as a constant of an LLVM module."""
     text = json.dumps(document, separators=(",", ":")).encode("ascii")
-    data = _MAGIC + len(text).to_bytes(_LENGTH_BYTES, "little") + text
+    data = _MAGIC + len(text).to_bytes(_LENGTH_BYTES, "little") + hashlib.sha256(text).digest() + text
     plain = (chr(b) if 32 <= b < 127 and b not in b'"\\' else f"\\{b:02X}" for b in data)
     return f'@minitvm.seal = constant [{len(data)} x i8] c"{"".join(plain)}"\n'
 
 
 def sealed(image: bytes) -> dict[str, Json] | None:
-    """The document in an entry object; ``None`` where there is none, whole."""
-    start = image.find(_MAGIC) + len(_MAGIC)
-    end = start + _LENGTH_BYTES
-    length = int.from_bytes(image[start:end], "little")
-    if start < len(_MAGIC) or end + length > len(image):
+    """The document in an entry object; ``None`` where there is none, or none as :func:`seal_text` wrote it."""
+    _, magic, rest = image.partition(_MAGIC)
+    length = int.from_bytes(rest[:_LENGTH_BYTES], "little")
+    start = _LENGTH_BYTES + _DIGEST_BYTES
+    text = rest[start : start + length]
+    if not magic or hashlib.sha256(text).digest() != rest[_LENGTH_BYTES:start]:
         return None
-    try:
-        found = json.loads(image[end : end + length])
-    except (ValueError, RecursionError):
-        return None
-    return found if isinstance(found, dict) else None
+    found: dict[str, Json] = json.loads(text)
+    return found
 
 
 # --- where two documents differ -----------------------------------------------------------------------------------

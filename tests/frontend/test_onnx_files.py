@@ -166,6 +166,30 @@ def test_external_data_behind_a_link(tmp_path: Path) -> None:
     assert error_of(FrontendError, path).startswith("external data 'link.bin' leaves the model's folder")
 
 
+@pytest.mark.parametrize("location", ["a\0b", "x" * 5000, "circle.bin"])
+def test_external_data_in_what_is_no_file(tmp_path: Path, location: str) -> None:
+    path = external(tmp_path, location)
+    (tmp_path / "model" / "circle.bin").symlink_to("circle.bin")
+    shown = location if len(location) < 80 else f"{location[:80]}..."
+    assert error_of(FrontendError, path).startswith(f"external data {shown!r} ")
+
+
+@pytest.mark.parametrize("dims", [(0, 1 << 62, 1 << 62), (1 << 62, 1 << 62, 0), (0,) * 70])
+@pytest.mark.parametrize("beside", [True, False])
+def test_shapes_that_no_array_has(tmp_path: Path, dims: tuple[int, ...], beside: bool) -> None:
+    path = external(tmp_path, "w.bin", b"")
+    model = onnx.load(path, load_external_data=False)
+    weight = model.graph.initializer[0]
+    weight.dims[:] = dims
+    if beside:
+        weight.external_data[2].value = "0"
+    else:
+        weight.data_location = onnx.TensorProto.DEFAULT
+        weight.ClearField("external_data")
+    path.write_bytes(model.SerializeToString())
+    assert error_of(FrontendError, path).startswith("the data of a tensor does not fill its shape (")
+
+
 def test_external_data_too_short(tmp_path: Path) -> None:
     assert error_of(FrontendError, external(tmp_path, "w.bin", X.tobytes()[:-4])) == (
         'w.bin has 20 bytes; a tensor is stored at 0 to 24\n  | ONNX tensor "x1"\n  = hint: the file is truncated'

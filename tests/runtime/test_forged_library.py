@@ -427,8 +427,8 @@ def test_a_seal_that_is_damaged_is_none(library: minitvm.Library) -> None:
     assert sealed(image[: start + 200]) is None
     assert sealed(image[: start + 16]) is None
     assert sealed(image[:start] + b"M" + image[start + 1 :]) is None
-    assert sealed(image[: start + 15] + b"\xff" * 8 + image[start + 23 :]) is None
-    assert sealed(image.replace(b'{"format"', b'{"format:', 1)) is None
+    for at in (*range(start - 1, start + 60), start + 500):
+        assert sealed(image[:at] + bytes([image[at] ^ 0x20]) + image[at + 1 :]) is None
     assert sealed(b"") is None
 
 
