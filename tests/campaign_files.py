@@ -28,7 +28,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import IO, Any
 
-LIMIT_SECONDS, LIMIT_BYTES, LIMIT_WALL = 10.0, 2 << 30, 120.0
+LIMIT_SECONDS, LIMIT_BYTES, LIMIT_WALL = 10.0, 2 << 30, 300.0
 JOBS_A_PROCESS = 250
 _MOST_ELEMENTS = 1 << 20
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from minitvm.errors import InputError
 from minitvm.ir.evaluate import evaluate
 from minitvm.ir.expr import Call, Function
 from minitvm.ir.op import Op
@@ -69,9 +70,17 @@ class HostFunction:
 
         def call(arrays: list[np.ndarray]) -> list[np.ndarray]:
             flat = list(arrays)
-            return flatten(result, run(*[nest(type_, flat) for type_ in params]))
+            try:
+                return flatten(result, run(*[nest(type_, flat) for type_ in params]))
+            except (ValueError, MemoryError) as error:
+                raise self._failed(error) from error
 
         return call
+
+    def _failed(self, error: Exception) -> InputError:
+        """What values cause that fit their types: scanned values of several shapes, more of them than memory."""
+        where = [f"from ONNX node {', '.join(map(repr, self.function.span))}"] if self.function.span else []
+        return InputError(f"{self.name} fails for these inputs: {error or type(error).__name__}", where=where)
 
     def _runner(self, num_threads: int) -> Callable[..., Any]:
         op = self.function.body.op if isinstance(self.function.body, Call) else None

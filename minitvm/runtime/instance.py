@@ -13,6 +13,7 @@ from minitvm import config
 from minitvm.errors import InputError, MiniTVMError
 from minitvm.ir.ops.check import worst_index
 from minitvm.ir.types import TensorType
+from minitvm.runtime.checks import check_input
 from minitvm.runtime.entry import HostStep, Segment, steps_of, workspace_slots
 from minitvm.runtime.graph import HOST, NOP, Entry
 from minitvm.runtime.memory import owners
@@ -64,7 +65,8 @@ class Instance:
     def _allocate(self) -> None:
         for name, entry in self.input_entry.items():
             if name in self.library.params:
-                self.values[entry] = self.library.params[name]
+                given = self.library.params[name]  # a dictionary that anybody may have changed
+                self.values[entry] = aligned(check_input(name, given, self.types[entry]))
             elif self.types[entry].is_static:
                 self.values[entry] = aligned_empty(self.types[entry].static_shape, self.types[entry].dtype)
         for entry, offset in enumerate(self.library.plan.offsets):

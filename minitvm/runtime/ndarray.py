@@ -69,13 +69,13 @@ def aligned_empty(shape: Sequence[int], dtype: Any) -> np.ndarray:
     nbytes = math.prod(shape) * kind.itemsize
     try:
         memory = np.empty(nbytes + ALIGNMENT, np.uint8)
+        start = -memory.ctypes.data % ALIGNMENT
+        found: np.ndarray = memory[start : start + nbytes].view(kind).reshape(tuple(shape))
     except (MemoryError, ValueError) as error:
         raise InputError(
             f"{nbytes:,} bytes of memory cannot be had, for {kind.name} of shape {tuple(shape)}",
             hint="run the model on smaller inputs",
         ) from error
-    start = -memory.ctypes.data % ALIGNMENT
-    found: np.ndarray = memory[start : start + nbytes].view(kind).reshape(tuple(shape))
     return found
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from minitvm.errors import LibraryError
+from minitvm.errors import InputError, LibraryError
 from minitvm.runtime.ndarray import NDArray, aligned_empty
 
 _LIST_MAGIC = 0xF7E58D4F05049CB7
@@ -101,7 +101,10 @@ def _load_array(reader: _Reader) -> np.ndarray:
     if min(shape, default=0) < 0 or nbytes != math.prod(shape) * dtype.itemsize:
         raise LibraryError(f"the parameters hold {nbytes} bytes for an array of shape {shape}, {dtype.name}")
     data = np.frombuffer(reader.take(nbytes), dtype.newbyteorder("<"))
-    array = aligned_empty(shape, dtype)
+    try:
+        array = aligned_empty(shape, dtype)
+    except InputError as error:
+        raise LibraryError(f"the parameters hold an array that there is no room for: {error.message}") from error
     array[...] = data.reshape(shape)
     return array
 

@@ -11,7 +11,7 @@ import pytest
 import minitvm
 from minitvm import relay
 from minitvm.driver import HostCallWarning
-from minitvm.errors import CompilerError
+from minitvm.errors import CompilerError, InputError
 from minitvm.ir.builder import call_op
 from minitvm.ir.evaluate import evaluate
 from minitvm.ir.types import TensorType
@@ -142,3 +142,19 @@ def test_captured_values_may_differ_from_run_to_run() -> None:
         x = np.abs(np.random.default_rng(seed).standard_normal(3)).astype("float32")
         module.run(n=np.int64(4), x=x)
         np.testing.assert_allclose(module.get_output(0).numpy(), evaluate(function, np.int64(4), x)[0], rtol=1e-5)
+
+
+def test_scanned_values_that_cannot_be_stacked_are_an_error_of_the_inputs() -> None:
+    """The carried value grows from (1,) to (2,): the scanned one has another shape in each iteration."""
+    n = relay.var("n", shape=(), dtype="int64")
+    i, go = relay.var("i", shape=(), dtype="int64"), relay.var("go", shape=(), dtype="bool")
+    acc = relay.var("acc", TensorType((None,)))
+    grown = relay.concatenate([acc, relay.const(np.ones(1, "float32"))], axis=0)
+    body = relay.Function([i, go, acc], relay.Tuple([go, grown, relay.exp(acc)]))
+    start = relay.const(np.zeros(1, "float32"))
+    loop = call_op("control.loop", n, relay.const(np.bool_(True)), start, body=body, num_carried=1)
+    library = build(relay.Function([n], loop))
+    assert run(library, np.int64(1))[1].shape == (1, 1)
+    with pytest.raises(InputError) as caught:
+        run(library, np.int64(2))
+    assert caught.value.message == "control.loop fails for these inputs: all input arrays must have the same shape"

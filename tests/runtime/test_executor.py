@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 
 import numpy as np
@@ -154,6 +155,21 @@ def test_a_parameter_replaced_in_one_module_stays_in_the_others(model: Model) ->
     np.testing.assert_allclose(two.get_output(0).numpy(), expected(model[1], sample(9))[0], rtol=1e-5, atol=1e-6)
     for name, value in before.items():
         np.testing.assert_array_equal(library.params[name], value)
+
+
+def test_a_parameter_replaced_in_the_library_is_checked(model: Model) -> None:
+    library = minitvm.build(model[0], "llvm", model[1])
+    name = next(n for n, value in library.params.items() if value.ndim == 2)
+    shape, right = library.params[name].shape, library.params[name]
+    library.params[name] = np.zeros((1, 1), "float32")
+    with pytest.raises(
+        InputError, match=rf"^input '{name}' has shape \(1, 1\), the model expects {re.escape(str(shape))}"
+    ):
+        library["default"]()
+    library.params[name] = np.asfortranarray(right)
+    running = GraphModule(library["default"]())
+    running.run(x=sample(3))
+    np.testing.assert_allclose(running.get_output(0).numpy(), expected(model[1], sample(3))[0], rtol=1e-5, atol=1e-6)
 
 
 def test_created_from_its_parts(model: Model) -> None:

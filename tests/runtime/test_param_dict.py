@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import random
 import struct
 
 import numpy as np
@@ -62,3 +64,23 @@ def test_wrong_length_of_an_array() -> None:
     data[at : at + 8] = struct.pack("<q", 3)
     with pytest.raises(LibraryError, match=r"^the parameters hold 16 bytes for an array of shape \(3, 2\), float32$"):
         load_param_dict(bytes(data))
+
+
+@pytest.mark.parametrize("shape", [(0, 1 << 62, 1 << 62), (1 << 62, 0)])
+def test_a_shape_that_no_array_has(shape: tuple[int, ...]) -> None:
+    data = save_param_dict({"w": np.zeros((0,) * len(shape), "float32")})
+    at = data.index(struct.pack("<BBH", 2, 32, 1)) + 4
+    changed = data[:at] + struct.pack(f"<{len(shape)}q", *shape) + data[at + 8 * len(shape) :]
+    with pytest.raises(LibraryError, match=r"^the parameters hold an array that there is no room for: 0 bytes"):
+        load_param_dict(changed)
+
+
+def test_damaged_bytes() -> None:
+    good = save_param_dict(arrays())
+    for seed in range(1000):
+        rng, data = random.Random(seed), bytearray(good)
+        for _ in range(rng.choice((1, 1, 2, 4))):
+            value = rng.choice((0, 1, 2, 255, 1 << 31, 1 << 62, (1 << 63) - 1, (1 << 64) - 1))
+            struct.pack_into("<Q", data, rng.randrange(len(data) - 8), value)
+        with contextlib.suppress(LibraryError):
+            load_param_dict(bytes(data))
