@@ -22,11 +22,14 @@ _IN_FLIGHT = 8  # vectors of sums that hide the latency of an addition
 _WIDEST = 4  # vectors that one sum is spread over at most
 
 
-def fits_dots(product: Product, machine: MachineModel) -> bool:
-    """Whether this costs less vector operations than packing the right-hand side and multiplying whole blocks."""
+def fits_dots(product: Product, machine: MachineModel, times: int = 1) -> bool:
+    """Whether this costs less vector operations than packing the right-hand side and multiplying whole blocks.
+
+    ``times``: how often the same right-hand side is used.
+    """
     if not (product.left.along_rows and product.right.along_columns):
         return False
-    lanes, rows, depth = machine.lanes(product.dtype), product.batch * product.rows, product.depth
+    lanes, rows, depth = machine.lanes(product.dtype), times * product.batch * product.rows, product.depth
     tile = choose_tile(product.rows, product.columns, machine)
     leaves_cache = (tile.columns + tile.blocks) * depth * 4 > machine.l1_bytes and product.rows > tile.columns
     each = -(-depth // lanes) * (_FROM_L2 if leaves_cache else 1) + 1 + math.log2(lanes)
@@ -39,6 +42,22 @@ def dots(product: Product, machine: MachineModel) -> Stmt:
     tile = choose_tile(product.rows, product.columns, machine)
     columns, rows = runs(product.columns, tile.blocks), runs(product.rows, tile.columns)
     return seq(*(_tiles(product, r, c, machine) for c in columns for r in rows))
+
+
+def dots_of_one(product: Product, p: LoopExpr, machine: MachineModel) -> Stmt:
+    """The loops of one matrix of the batch, for one thread."""
+    tile = choose_tile(product.rows, product.columns, machine)
+
+    def tiles(rows: Run, columns: Run) -> Stmt:
+        width = _width(rows.size * columns.size, product.depth, machine.lanes(product.dtype))
+
+        def one(c: LoopExpr, r: LoopExpr) -> Stmt:
+            return _Tile(product, p, rows.start(r), columns.start(c), rows.size, columns.size, width).nest()
+
+        return nest((columns.count, rows.count), one)
+
+    columns, rows = runs(product.columns, tile.blocks), runs(product.rows, tile.columns)
+    return seq(*(tiles(r, c) for c in columns for r in rows))
 
 
 def _tiles(product: Product, rows: Run, columns: Run, machine: MachineModel) -> Stmt:

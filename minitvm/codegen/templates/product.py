@@ -14,6 +14,14 @@ class Matrix:
 
     buffer: Buffer
     transposed: bool = False
+    first: int = 0
+    """The buffer's column that is column 0 here."""
+    some: int | None = None
+    """How many columns; all of the buffer's by default."""
+
+    def part(self, first: int, count: int) -> Matrix:
+        """``count`` columns from ``first`` on."""
+        return Matrix(self.buffer, self.transposed, first, count)
 
     @property
     def batch(self) -> int:
@@ -25,11 +33,12 @@ class Matrix:
 
     @property
     def columns(self) -> int:
-        return self.buffer.shape[-2 if self.transposed else -1]
+        return self.buffer.shape[-2 if self.transposed else -1] if self.some is None else self.some
 
     @property
     def turned(self) -> Matrix:
         """The same memory, rows and columns exchanged."""
+        assert self.some is None, "a part is one of columns"
         return Matrix(self.buffer, not self.transposed)
 
     @property
@@ -39,10 +48,12 @@ class Matrix:
 
     @property
     def along_columns(self) -> bool:
-        return self.turned.along_rows
+        """True where neighbours in a column are neighbours in memory."""
+        return self.transposed or 1 in (self.rows, self.columns)
 
     def index(self, p: LoopExpr, i: LoopExpr, j: LoopExpr) -> tuple[LoopExpr, ...]:
-        at = (j, i) if self.transposed else (i, j)
+        column = j + self.first
+        at = (column, i) if self.transposed else (i, column)
         if len(self.buffer.shape) == 2:
             return at
         return (p if self.batch > 1 else Const(0), *at)

@@ -1,23 +1,26 @@
 """Recurrent layers: nn.lstm, nn.gru, nn.rnn.  Sequences of a batch in parallel, the steps of one in order.
 
 The input's projection is done before (one dense over all steps), so a step is: the products of the recurrent weight
-with the state, then elementwise gates.  The state lives in local memory.
+with the states, then elementwise gates.  A thread walks through the steps with all of its sequences at once, so that
+the weight is read once a step; their states live in memory of its own.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
-from minitvm.codegen.nests import stage_nest
 from minitvm.codegen.problem import TEMPLATES, Config, Declined, Problem
-from minitvm.codegen.rewrite import redirect
-from minitvm.ir.compute import sum_over
-from minitvm.ir.loop import Alloc, Buffer, Kernel, LoopExpr, LoopKind, LoopVar, Stmt, Store, intrin, loop, seq
+from minitvm.codegen.templates.dots import dots_of_one, fits_dots
+from minitvm.codegen.templates.panels import Panels
+from minitvm.codegen.templates.product import Matrix, Product
+from minitvm.codegen.templates.tile import runs
+from minitvm.ir.loop import Alloc, Barrier, Buffer, Const, Kernel, LoopExpr, LoopKind, Stmt, Store, intrin, loop, seq
 from minitvm.target import MachineModel
 
-_STACK_BYTES = 64 * 1024
+Stores = Sequence[tuple[Buffer, tuple[LoopExpr, ...], LoopExpr]]
+"""(buffer, index, value) to store, in order."""
 
 
 def _sigmoid(x: LoopExpr) -> LoopExpr:
@@ -30,21 +33,32 @@ def _tanh(x: LoopExpr) -> LoopExpr:
 
 @dataclass(frozen=True)
 class Recurrence:
-    """Buffers and sizes of one problem, and the loops they have in common.
+    """Buffers and sizes of one problem.
 
     State and gates are kept in ``dtype``, the accumulator's; what is stored to the results is rounded.
     """
 
-    xw: Buffer  # (steps, batch, gates * hidden)
-    weight: Buffer  # (gates * hidden, hidden)
-    y: Buffer  # (steps, batch, hidden)
-    dtype: str
+    problem: Problem
     machine: MachineModel
-    reverse: bool
 
-    def read(self, buffer: Buffer, *index: LoopExpr) -> LoopExpr:
-        """An element of an input."""
-        return buffer[index].astype(self.dtype)
+    @property
+    def xw(self) -> Buffer:
+        """(steps, batch, gates * hidden)."""
+        return self.problem.inputs[0]
+
+    @property
+    def weight(self) -> Buffer:
+        """(gates * hidden, hidden)."""
+        return self.problem.inputs[1]
+
+    @property
+    def y(self) -> Buffer:
+        """(steps, batch, hidden)."""
+        return self.problem.output
+
+    @property
+    def dtype(self) -> str:
+        return self.problem.accumulator
 
     @property
     def steps(self) -> int:
@@ -58,166 +72,216 @@ class Recurrence:
     def hidden(self) -> int:
         return self.weight.shape[1]
 
-    def local(self, name: str, *shape: int) -> Buffer:
-        return Buffer(name, shape, self.dtype, "local" if 8 * math.prod(shape) <= _STACK_BYTES else "shared")
+    @property
+    def reverse(self) -> bool:
+        return bool(self.problem.op.attributes().get("reverse", False))
 
-    def units(self, element: Callable[[LoopExpr], Sequence[tuple[Buffer, tuple[LoopExpr, ...], LoopExpr]]]) -> Stmt:
-        """Every hidden unit, in vectors: ``element(j)`` lists (buffer, index, value) to store, in order."""
-        lanes = self.machine.lanes(self.dtype)
-        whole = self.hidden // lanes
+    @property
+    def together(self) -> int:
+        """Sequences that one thread walks with."""
+        return max(1, -(-self.batch // self.machine.threads))
 
-        def stores(j: LoopExpr) -> Stmt:
-            return seq(*(Store(b, i, v.astype(b.dtype)) for b, i, v in element(j)))
+    def read(self, buffer: Buffer, *index: LoopExpr) -> LoopExpr:
+        """An element of an input."""
+        return buffer[index].astype(self.dtype)
 
-        vectors = loop(
-            whole, lambda v: loop(lanes, lambda k: stores(v * lanes + k), LoopKind.VECTORIZED, name="lane"), name="v"
+    def kernel(self, weights: Iterable[Weights], body: Callable[[Walk], Stmt]) -> Kernel:
+        """``body`` for all sequences, after the weights are where they are wanted."""
+        packed = [w.panels for w in weights if w.panels is not None]
+        parts = runs(self.batch, self.together)
+        work = [
+            loop(part.count, lambda t, p=part: body(Walk(self, p.start(t), p.size)), LoopKind.PARALLEL, name="b")  # type: ignore[misc]
+            for part in parts
+        ]
+        whole = seq(*(p.fill() for p in packed), Barrier() if packed else None, *work)
+        for panels in packed:
+            whole = Alloc(panels.buffer, whole)
+        problem = self.problem
+        return Kernel(problem.op.name, (*problem.inputs, *problem.outputs), whole, results=len(problem.outputs))
+
+
+@dataclass(frozen=True)
+class Weights:
+    """The recurrent weight of ``count`` gates from ``first`` on, as it is or in panels."""
+
+    r: Recurrence
+    first: int
+    count: int
+
+    @cached_property
+    def panels(self) -> Panels | None:
+        """``None`` where the products are dot products with the weight's rows."""
+        state = Buffer("state", (self.r.together, self.r.hidden), self.r.dtype)
+        gates = Buffer("gates", (self.r.together, (self.first + self.count) * self.r.hidden), self.r.dtype)
+        product = self._product(state, gates)
+        if fits_dots(product, self.r.machine, self.r.steps * self.r.batch // self.r.together):
+            return None
+        return Panels.of(product.right, self.r.machine.lanes(self.r.dtype), self.r.dtype, 1)
+
+    def _product(self, state: Buffer, gates: Buffer) -> Product:
+        columns = self.first * self.r.hidden, self.count * self.r.hidden
+        return Product(
+            Matrix(state), Matrix(self.r.weight, True).part(*columns), Matrix(gates).part(*columns), self.r.dtype
         )
-        rest = self.hidden - whole * lanes
-        tail = loop(rest, lambda j: stores(j + whole * lanes), name="tail") if rest else None
-        return seq(vectors if whole else None, tail)
 
-    def products(self, out: Buffer, state: Buffer, first_gate: int = 0) -> Stmt:
-        """``out[g * hidden + j] = sum over k of weight[(first_gate + g) * hidden + j, k] * state[k]``."""
-        j = LoopVar("j")
-        row = j + first_gate * self.hidden
-        value = sum_over(self.hidden, lambda k: self.weight[row, k].astype(self.dtype) * state[k])
-        return stage_nest(out, (j,), value, self.machine, parallel=False)
-
-    def sequence(
-        self,
-        step: Callable[[LoopExpr, LoopExpr], Stmt],
-        before: Callable[[LoopExpr], Stmt],
-        after: Callable[[LoopExpr], Stmt],
-        memory: Sequence[Buffer],
-    ) -> Stmt:
-        """``before(b)``, every ``step(t, b)`` in order, ``after(b)``; for each sequence of the batch."""
-
-        def one(b: LoopExpr) -> Stmt:
-            def at(t: LoopExpr) -> Stmt:
-                return step(self.steps - 1 - t if self.reverse else t, b)
-
-            body: Stmt = seq(before(b), loop(self.steps, at, name="t"), after(b))
-            for buffer in reversed(memory):
-                body = Alloc(buffer, body)
-            return body
-
-        return loop(self.batch, one, LoopKind.PARALLEL, name="b")
+    def times(self, state: Buffer, gates: Buffer) -> Stmt:
+        """``gates[b, g * hidden + j] = sum over k of state[b, k] * weight[g * hidden + j, k]``."""
+        product = self._product(state, gates)
+        if self.panels is None:
+            return dots_of_one(product, Const(0), self.r.machine)
+        return self.panels.gemm(product).one(Const(0), self.r.machine)
 
 
-def _recurrence(problem: Problem, machine: MachineModel) -> Recurrence | Declined:
-    if (refusal := problem.not_floats) is not None:
-        return refusal
-    xw, weight = problem.inputs[:2]
-    reverse = bool(problem.op.attributes().get("reverse", False))
-    return Recurrence(xw, weight, problem.outputs[0], problem.accumulator, machine, reverse)
+@dataclass(frozen=True)
+class Walk:
+    """``count`` sequences from ``first`` on, through all steps."""
+
+    r: Recurrence
+    first: LoopExpr
+    count: int
+
+    def memory(self, name: str, columns: int) -> Buffer:
+        return Buffer(name, (self.count, columns), self.r.dtype, "shared")
+
+    def units(self, element: Callable[[LoopExpr, LoopExpr, LoopExpr], Stores]) -> Stmt:
+        """Every hidden unit of every sequence, in vectors; ``element(b, i, j)``: unit ``j`` of sequence ``b``, the
+        walk's ``i``-th."""
+        lanes = self.r.machine.lanes(self.r.dtype)
+        whole, rest = divmod(self.r.hidden, lanes)
+
+        def stores(i: LoopExpr, j: LoopExpr) -> Stmt:
+            return seq(*(Store(b, at, v.astype(b.dtype)) for b, at, v in element(self.first + i, i, j)))
+
+        def vector(i: LoopExpr, start: LoopExpr, width: int) -> Stmt:
+            return loop(width, lambda lane: stores(i, start + lane), LoopKind.VECTORIZED, name="lane")
+
+        def sequence(i: LoopExpr) -> Stmt:
+            vectors = loop(whole, lambda v: vector(i, v * lanes, lanes), name="v") if whole else None
+            return seq(vectors, vector(i, Const(whole * lanes), rest) if rest else None)
+
+        return loop(self.count, sequence, name="i")
+
+    def steps(self, memory: Sequence[Buffer], before: Stmt, step: Callable[[LoopExpr], Stmt], after: Stmt) -> Stmt:
+        """``before``, every ``step(t)`` in order, ``after``."""
+
+        def at(t: LoopExpr) -> Stmt:
+            return step(self.r.steps - 1 - t if self.r.reverse else t)
+
+        body: Stmt = seq(before, loop(self.r.steps, at, name="t"), after)
+        for buffer in reversed(memory):
+            body = Alloc(buffer, body)
+        return body
 
 
 @TEMPLATES.register("llvm", "nn.lstm")
 def lstm(problem: Problem, machine: MachineModel, config: Config) -> Kernel | Declined:
     """Gates in ONNX's order i, o, f, c; with peephole weights (i, o, f) the gates see the cell too."""
-    r = _recurrence(problem, machine)
-    if isinstance(r, Declined):
-        return r
+    if (refusal := problem.not_floats) is not None:
+        return refusal
+    r = Recurrence(problem, machine)
     h0, c0, *peephole = problem.inputs[2:]
     _, last_h, last_c = problem.outputs
-    h, c, gates = r.local("h", r.hidden), r.local("c", r.hidden), r.local("gates", 4 * r.hidden)
+    weights = Weights(r, 0, 4)
 
-    def step(t: LoopExpr, b: LoopExpr) -> Stmt:
-        def gate(g: int, j: LoopExpr) -> LoopExpr:
-            total = r.read(r.xw, t, b, j + g * r.hidden) + gates[j + g * r.hidden]
-            return total + r.read(peephole[0], j + g * r.hidden) * c[j] if peephole and g < 3 else total
+    def body(walk: Walk) -> Stmt:
+        h, c, gates = walk.memory("h", r.hidden), walk.memory("c", r.hidden), walk.memory("gates", 4 * r.hidden)
 
-        def cell(j: LoopExpr) -> list[tuple[Buffer, tuple[LoopExpr, ...], LoopExpr]]:
-            update = _sigmoid(gate(2, j)) * c[j] + _sigmoid(gate(0, j)) * _tanh(gate(3, j))
-            return [(c, (j,), update)]
+        def step(t: LoopExpr) -> Stmt:
+            def gate(g: int, b: LoopExpr, i: LoopExpr, j: LoopExpr) -> LoopExpr:
+                total = r.read(r.xw, t, b, j + g * r.hidden) + gates[i, j + g * r.hidden]
+                return total + r.read(peephole[0], j + g * r.hidden) * c[i, j] if peephole and g < 3 else total
 
-        def output(j: LoopExpr) -> list[tuple[Buffer, tuple[LoopExpr, ...], LoopExpr]]:
-            value = _sigmoid(gate(1, j)) * _tanh(c[j])
-            return [(h, (j,), value), (r.y, (t, b, j), h[j])]
+            def cell(*at: LoopExpr) -> Stores:
+                _, i, j = at
+                update = _sigmoid(gate(2, *at)) * c[i, j] + _sigmoid(gate(0, *at)) * _tanh(gate(3, *at))
+                return [(c, (i, j), update)]
 
-        return seq(r.products(gates, h), r.units(cell), r.units(output))
+            def output(*at: LoopExpr) -> Stores:
+                b, i, j = at
+                return [(h, (i, j), _sigmoid(gate(1, *at)) * _tanh(c[i, j])), (r.y, (t, b, j), h[i, j])]
 
-    body = r.sequence(
-        step,
-        lambda b: r.units(lambda j: [(h, (j,), r.read(h0, b, j)), (c, (j,), r.read(c0, b, j))]),
-        lambda b: r.units(lambda j: [(last_h, (b, j), h[j]), (last_c, (b, j), c[j])]),
-        (h, c, gates),
-    )
-    return Kernel(problem.op.name, (*problem.inputs, *problem.outputs), body, results=3)
+            return seq(weights.times(h, gates), walk.units(cell), walk.units(output))
+
+        before = walk.units(lambda b, i, j: [(h, (i, j), r.read(h0, b, j)), (c, (i, j), r.read(c0, b, j))])
+        after = walk.units(lambda b, i, j: [(last_h, (b, j), h[i, j]), (last_c, (b, j), c[i, j])])
+        return walk.steps((h, c, gates), before, step, after)
+
+    return r.kernel([weights], body)
 
 
 @TEMPLATES.register("llvm", "nn.gru")
 def gru(problem: Problem, machine: MachineModel, config: Config) -> Kernel | Declined:
     """Gates in ONNX's order z, r, h; the recurrent bias of h is inside or outside of the reset."""
-    r = _recurrence(problem, machine)
-    if isinstance(r, Declined):
-        return r
-    bias, h0 = problem.inputs[2:4]
-    last_h = problem.outputs[1]
+    if (refusal := problem.not_floats) is not None:
+        return refusal
+    r = Recurrence(problem, machine)
+    h0, last_h = problem.inputs[3], problem.outputs[1]
     inside = bool(problem.op.attributes()["linear_before_reset"])
-    h, gates, reset = r.local("h", r.hidden), r.local("gates", 3 * r.hidden), r.local("reset", r.hidden)
-    size = r.hidden
+    weights = [Weights(r, 0, 3)] if inside else [Weights(r, 0, 2), Weights(r, 2, 1)]
 
-    def step(t: LoopExpr, b: LoopExpr) -> Stmt:
-        def gate(g: int, j: LoopExpr) -> LoopExpr:
-            return r.read(r.xw, t, b, j + g * size) + gates[j + g * size] + r.read(bias, j + g * size)
+    def body(walk: Walk) -> Stmt:
+        h, gates, reset = walk.memory("h", r.hidden), walk.memory("gates", 3 * r.hidden), walk.memory("reset", r.hidden)
 
-        def candidate(j: LoopExpr) -> LoopExpr:
-            recurrent = gates[j + 2 * size] + r.read(bias, j + 2 * size)
+        def step(t: LoopExpr) -> Stmt:
+            gate = _GruGates(r, t, gates)
+
+            def output(b: LoopExpr, i: LoopExpr, j: LoopExpr) -> Stores:
+                z = _sigmoid(gate.total(0, b, i, j))
+                value = (1.0 - z) * gate.candidate(b, i, j, inside) + z * h[i, j]
+                return [(h, (i, j), value), (r.y, (t, b, j), h[i, j])]
+
             if inside:
-                recurrent = _sigmoid(gate(1, j)) * recurrent
-            return _tanh(r.read(r.xw, t, b, j + 2 * size) + recurrent)
+                return seq(weights[0].times(h, gates), walk.units(output))
+            scaled = walk.units(lambda b, i, j: [(reset, (i, j), _sigmoid(gate.total(1, b, i, j)) * h[i, j])])
+            return seq(weights[0].times(h, gates), scaled, weights[1].times(reset, gates), walk.units(output))
 
-        def output(j: LoopExpr) -> list[tuple[Buffer, tuple[LoopExpr, ...], LoopExpr]]:
-            z = _sigmoid(gate(0, j))
-            return [(h, (j,), (1.0 - z) * candidate(j) + z * h[j]), (r.y, (t, b, j), h[j])]
+        before = walk.units(lambda b, i, j: [(h, (i, j), r.read(h0, b, j))])
+        after = walk.units(lambda b, i, j: [(last_h, (b, j), h[i, j])])
+        return walk.steps((h, gates) if inside else (h, gates, reset), before, step, after)
 
+    return r.kernel(weights, body)
+
+
+@dataclass(frozen=True)
+class _GruGates:
+    r: Recurrence
+    t: LoopExpr
+    gates: Buffer
+
+    def recurrent(self, g: int, i: LoopExpr, j: LoopExpr) -> LoopExpr:
+        column = j + g * self.r.hidden
+        return self.gates[i, column] + self.r.read(self.r.problem.inputs[2], column)
+
+    def total(self, g: int, b: LoopExpr, i: LoopExpr, j: LoopExpr) -> LoopExpr:
+        return self.r.read(self.r.xw, self.t, b, j + g * self.r.hidden) + self.recurrent(g, i, j)
+
+    def candidate(self, b: LoopExpr, i: LoopExpr, j: LoopExpr, inside: bool) -> LoopExpr:
+        recurrent = self.recurrent(2, i, j)
         if inside:
-            return seq(r.products(gates, h), r.units(output))
-        two, third = _split_gates(gates, size)
-        return seq(
-            redirect(r.products(two, h), {two: gates}),
-            r.units(lambda j: [(reset, (j,), _sigmoid(gate(1, j)) * h[j])]),
-            redirect(r.products(third, reset, first_gate=2), {third: gates}, lambda index: (index[0] + 2 * size,)),
-            r.units(output),
-        )
-
-    body = r.sequence(
-        step,
-        lambda b: r.units(lambda j: [(h, (j,), r.read(h0, b, j))]),
-        lambda b: r.units(lambda j: [(last_h, (b, j), h[j])]),
-        (h, gates) if inside else (h, gates, reset),
-    )
-    return Kernel(problem.op.name, (*problem.inputs, *problem.outputs), body, results=2)
-
-
-def _split_gates(gates: Buffer, size: int) -> tuple[Buffer, Buffer]:
-    return (
-        Buffer("two", (2 * size,), gates.dtype, gates.scope),
-        Buffer("third", (size,), gates.dtype, gates.scope),
-    )
+            recurrent = _sigmoid(self.total(1, b, i, j)) * recurrent
+        return _tanh(self.r.read(self.r.xw, self.t, b, j + 2 * self.r.hidden) + recurrent)
 
 
 @TEMPLATES.register("llvm", "nn.rnn")
 def rnn(problem: Problem, machine: MachineModel, config: Config) -> Kernel | Declined:
     """``h = tanh(xw + R h)``."""
-    r = _recurrence(problem, machine)
-    if isinstance(r, Declined):
-        return r
-    h0 = problem.inputs[2]
-    last_h = problem.outputs[1]
-    h, gates = r.local("h", r.hidden), r.local("gates", r.hidden)
+    if (refusal := problem.not_floats) is not None:
+        return refusal
+    r = Recurrence(problem, machine)
+    h0, last_h = problem.inputs[2], problem.outputs[1]
+    weights = Weights(r, 0, 1)
 
-    def step(t: LoopExpr, b: LoopExpr) -> Stmt:
-        return seq(
-            r.products(gates, h),
-            r.units(lambda j: [(h, (j,), _tanh(r.read(r.xw, t, b, j) + gates[j])), (r.y, (t, b, j), h[j])]),
-        )
+    def body(walk: Walk) -> Stmt:
+        h, gates = walk.memory("h", r.hidden), walk.memory("gates", r.hidden)
 
-    body = r.sequence(
-        step,
-        lambda b: r.units(lambda j: [(h, (j,), r.read(h0, b, j))]),
-        lambda b: r.units(lambda j: [(last_h, (b, j), h[j])]),
-        (h, gates),
-    )
-    return Kernel(problem.op.name, (*problem.inputs, *problem.outputs), body, results=2)
+        def step(t: LoopExpr) -> Stmt:
+            def output(b: LoopExpr, i: LoopExpr, j: LoopExpr) -> Stores:
+                return [(h, (i, j), _tanh(r.read(r.xw, t, b, j) + gates[i, j])), (r.y, (t, b, j), h[i, j])]
+
+            return seq(weights.times(h, gates), walk.units(output))
+
+        before = walk.units(lambda b, i, j: [(h, (i, j), r.read(h0, b, j))])
+        after = walk.units(lambda b, i, j: [(last_h, (b, j), h[i, j])])
+        return walk.steps((h, gates), before, step, after)
+
+    return r.kernel([weights], body)

@@ -38,6 +38,8 @@ class Tile:
 
 def split_evenly(total: int, most: int) -> list[tuple[int, int]]:
     """``total`` as few pieces of at most ``most``, sizes differing by one: ``[(count, size), ...]``."""
+    if total == 0:
+        return []
     pieces = -(-total // most)
     size, larger = divmod(total, pieces)
     return [(count, s) for count, s in ((larger, size + 1), (pieces - larger, size)) if count and s]
