@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -192,7 +193,7 @@ class IsFinite(FloatTest):
 
 @dataclass(frozen=True)
 class Clip(Unary):
-    """min(max(x, a_min), a_max); NaN stays.  Bounds outside of an integer dtype's range do not bound."""
+    """min(max(x, a_min), a_max); NaN stays.  For integers, bounds are moved into the dtype's range."""
 
     name = "clip"
     kinds = "iuf"
@@ -212,7 +213,8 @@ class Clip(Unary):
         if dtype.startswith("float"):
             return float(self.a_min), float(self.a_max)
         info = np.iinfo(dtype)
-        return int(max(self.a_min, info.min)), int(min(self.a_max, info.max))
+        low, high = (min(max(bound, info.min), info.max) for bound in (self.a_min, self.a_max))
+        return math.ceil(low), math.floor(high)
 
 
 @dataclass(frozen=True)

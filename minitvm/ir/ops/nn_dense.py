@@ -114,7 +114,8 @@ class DensePack(Op):
         return self.units
 
     def reference(self, data: np.ndarray, weight: np.ndarray) -> np.ndarray:
-        columns = weight.transpose(1, 0, 2).reshape(data.shape[1], -1)
+        blocks, k, n = weight.shape
+        columns = weight.transpose(1, 0, 2).reshape(k, blocks * n)
         return _matmul(data, columns[:, : self.units], self.out_dtype)
 
     def compute(self, data: Buffer, weight: Buffer) -> Stage:

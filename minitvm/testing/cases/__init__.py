@@ -1,0 +1,23 @@
+"""Random calls of every operator: awkward sizes, every dtype, attributes over their legal range, extreme values.
+
+    case = random_case("nn.conv2d", RandomDraw(seed=7))
+    expected = case.op.reference(*case.args)
+
+A generator asks a :class:`Draw` for numbers: hypothesis, which shrinks what fails, or a random generator, for fuzzing.
+``add-an-operator.md`` says how a new operator gets one.
+"""
+
+from minitvm.testing.cases import (  # noqa: F401  (registers the generators)
+    elementwise,
+    indexing,
+    moves,
+    norms,
+    products,
+    reductions,
+    windows,
+)
+from minitvm.testing.cases.accuracy import Accuracy
+from minitvm.testing.cases.case import GENERATORS, Case, accepted_dtypes, random_case
+from minitvm.testing.cases.draw import Draw, HypothesisDraw, RandomDraw
+
+__all__ = ["GENERATORS", "Accuracy", "Case", "Draw", "HypothesisDraw", "RandomDraw", "accepted_dtypes", "random_case"]

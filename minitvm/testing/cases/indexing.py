@@ -1,0 +1,102 @@
+"""Cases of operators that read or write at positions held in a tensor."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from minitvm.ir.types import DTYPES
+from minitvm.testing.cases.accuracy import BITS, EXACT
+from minitvm.testing.cases.case import Case, case, generator
+from minitvm.testing.cases.draw import Draw
+
+_INDEX_DTYPES = ("int64", "int32", "uint8", "int8", "int16", "uint32", "uint64")
+
+
+def _positions(draw: Draw, shape: Sequence[int], extent: int, negative: bool = True) -> np.ndarray:
+    """Positions within an extent, from the front or from the end."""
+    dtype = draw.choice(_INDEX_DTYPES)
+    signed = negative and dtype.startswith("int")
+    most = min(extent - 1, 127)
+    return draw.array(shape, dtype, -most - 1 if signed else 0, most, "none")
+
+
+def _few(draw: Draw, least: int, most: int) -> tuple[int, ...]:
+    return draw.shape(least, most, 256, least=0)
+
+
+@generator("take")
+def take(name: str, draw: Draw, dtype: str) -> Case:
+    """``wrap`` and ``clip`` give positions out of range a meaning."""
+    shape = draw.shape(1, 4, 512, least=1)
+    axis = draw.axis(len(shape)) if not draw.flag(4) else None
+    extent = math.prod(shape) if axis is None else shape[axis]
+    indices = _positions(draw, _few(draw, 0, 2), extent)
+    if draw.flag(4):
+        indices = draw.array(indices.shape, "int64", -99, 99, "all")
+    mode = draw.choice(("clip", "wrap"))
+    return case(name, draw.array(shape, dtype, special="all"), indices, axis=axis, mode=mode, accuracy=BITS)
+
+
+@generator("gather")
+def gather(name: str, draw: Draw, dtype: str) -> Case:
+    shape = draw.shape(1, 4, least=1)
+    axis = draw.axis(len(shape))
+    indices = _positions(draw, _within(draw, shape, axis), shape[axis])
+    return case(name, draw.array(shape, dtype, special="all"), indices, axis=axis, accuracy=BITS)
+
+
+def _within(draw: Draw, shape: Sequence[int], axis: int) -> tuple[int, ...]:
+    """A shape no larger than another, but along ``axis``."""
+    found = [n if draw.flag() else draw.integer(1, n) for n in shape]
+    found[axis] = draw.size(33, least=0)
+    return tuple(found)
+
+
+def _rows(draw: Draw, extents: Sequence[int], shape: Sequence[int]) -> np.ndarray:
+    """One row of positions for each extent: (len(extents), *shape)."""
+    dtype = draw.signed_dtype()
+    rows = [draw.array(shape, dtype, -min(n, 99), min(n, 99) - 1, "none") for n in extents]
+    return np.stack(rows) if rows else np.zeros((0, *shape), dtype)
+
+
+@generator("gather_nd")
+def gather_nd(name: str, draw: Draw, dtype: str) -> Case:
+    shape = draw.shape(1, 4, 512, least=1)
+    batch = draw.integer(0, len(shape) - 1)
+    depth = draw.integer(1, len(shape) - batch)
+    indices = _rows(draw, shape[batch : batch + depth], (*shape[:batch], *_few(draw, 0 if batch else 1, 1)))
+    return case(name, draw.array(shape, dtype, special="all"), indices, batch_dims=batch, accuracy=BITS)
+
+
+_REDUCTIONS = ("update", "add", "mul", "min", "max")
+
+
+@generator("scatter_elements")
+def scatter_elements(name: str, draw: Draw, dtype: str) -> Case:
+    shape = draw.shape(1, 4, 512, least=1)
+    axis = draw.axis(len(shape))
+    indices = _positions(draw, _within(draw, shape, axis), shape[axis])
+    values = [draw.array(s, dtype) for s in (shape, indices.shape)]
+    return case(name, values[0], indices, values[1], axis=axis, reduction=draw.choice(_REDUCTIONS), accuracy=EXACT)
+
+
+@generator("scatter_nd")
+def scatter_nd(name: str, draw: Draw, dtype: str) -> Case:
+    shape = draw.shape(1, 4, 512, least=1)
+    depth = draw.integer(1, len(shape))
+    indices = _rows(draw, shape[:depth], _few(draw, 1, 1))
+    updates = draw.array((*indices.shape[1:], *shape[depth:]), dtype)
+    return case(name, draw.array(shape, dtype), indices, updates, mode=draw.choice(_REDUCTIONS), accuracy=EXACT)
+
+
+@generator("one_hot")
+def one_hot(name: str, draw: Draw, dtype: str) -> Case:
+    shape = draw.shape(0, 3, 256)
+    depth = draw.size(33)
+    indices = draw.array(shape, dtype, -2, depth + 1, "all")
+    on, off = (draw.array((), draw.choice(DTYPES), 0, 99, "all") for _ in range(2))
+    to = draw.choice(DTYPES)
+    return case(name, indices, on, off, depth=depth, axis=draw.axis(len(shape) + 1), dtype=to)

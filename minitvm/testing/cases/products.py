@@ -1,0 +1,187 @@
+"""Cases of sums of products: fully connected layers, matrix products, convolutions; some in blocks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from minitvm.ir.layout import Layout
+from minitvm.testing.cases.case import Case, generator, summed
+from minitvm.testing.cases.draw import Draw
+
+_WORK = 1 << 15
+"""Most multiplications of a case: it runs in the interpreter too."""
+
+
+def _operands(draw: Draw, dtype: str, first: Sequence[int], second: Sequence[int]) -> tuple[Any, Any, str]:
+    """Two arrays and ``out_dtype``: 8-bit integers may differ in sign, and then are summed in more bits.
+
+    Infinities and NaN come in the first one only: where the other is padded, 0 times infinity would be NaN.
+    """
+    eight = dtype in ("int8", "uint8")
+    out = draw.choice(("int32", "") if eight else ("",))
+    other = draw.choice(("int8", "uint8")) if eight and out else dtype
+    special = "nonfinite" if dtype.startswith("float") else "all"
+    return draw.array(first, dtype, special=special), draw.array(second, other, -9, 9, "none"), out
+
+
+def _flipped(shape: Sequence[int], flip: bool) -> tuple[int, ...]:
+    """The last two dimensions swapped."""
+    return (*shape[:-2], shape[-1], shape[-2]) if flip else tuple(shape)
+
+
+@generator("nn.dense")
+def dense(name: str, draw: Draw, dtype: str) -> Case:
+    m, k, n = draw.sizes(3, _WORK)
+    x, w, out = _operands(draw, dtype, (m, k), (n, k))
+    return summed(name, x, w, terms=k, out_dtype=out, units=n if draw.flag() else None)
+
+
+@generator("nn.contrib_dense_pack")
+def dense_pack(name: str, draw: Draw, dtype: str) -> Case:
+    width = draw.choice((4, 8, 16, 2, 3, 32, 64))
+    m, k, blocks = draw.sizes(3, _WORK // width)
+    x, w, out = _operands(draw, dtype, (m, k), (blocks, k, width))
+    return summed(name, x, w, terms=k, out_dtype=out, weight_layout=f"NC{width}n")
+
+
+@generator("nn.matmul")
+def matmul(name: str, draw: Draw, dtype: str) -> Case:
+    m, k, n = draw.sizes(3, _WORK)
+    flips = draw.flag(), draw.flag()
+    x, w, out = _operands(draw, dtype, _flipped((m, k), flips[0]), _flipped((k, n), flips[1]))
+    return summed(name, x, w, terms=k, out_dtype=out, transpose_a=flips[0], transpose_b=flips[1])
+
+
+@generator("nn.batch_matmul")
+def batch_matmul(name: str, draw: Draw, dtype: str) -> Case:
+    b, m, k, n = draw.sizes(4, _WORK)
+    batches = draw.choice(((b, b), (1, b), (b, 1)))
+    flips = draw.flag(), draw.flag()
+    first, second = _flipped((batches[0], m, k), flips[0]), _flipped((batches[1], k, n), flips[1])
+    x, w, out = _operands(draw, dtype, first, second)
+    return summed(name, x, w, terms=k, out_dtype=out, transpose_a=flips[0], transpose_b=flips[1])
+
+
+# --- convolutions ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Window:
+    """Taps, strides, dilation and padding along each spatial axis, and pixels that they fit in."""
+
+    taps: tuple[int, ...]
+    strides: tuple[int, ...]
+    dilation: tuple[int, ...]
+    padding: tuple[int, ...]
+    pixels: tuple[int, ...]
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        return {"strides": self.strides, "padding": self.padding, "dilation": self.dilation}
+
+    @property
+    def spans(self) -> list[int]:
+        return [(k - 1) * d + 1 for k, d in zip(self.taps, self.dilation, strict=True)]
+
+
+def window(draw: Draw, rank: int, most: int = 48) -> Window:
+    """Padding differs before and after; the image holds the window at least once, and may be all padding but one."""
+    taps = tuple(draw.choice((1, 3, 2, 4)[: 4 if rank < 3 else 3]) for _ in range(rank))
+    strides = tuple(draw.choice((1, 2, 3)) if draw.flag() else 1 for _ in range(rank))
+    dilation = tuple(draw.choice((1, 2, 3)) if draw.flag(4) else 1 for _ in range(rank))
+    padding = tuple(draw.integer(0, 2) if draw.flag() else 0 for _ in range(2 * rank))
+    pixels = []
+    for d, (k, step) in enumerate(zip(taps, dilation, strict=True)):
+        least = max(1, (k - 1) * step + 1 - padding[d] - padding[d + rank])
+        pixels.append(least + draw.size(max(2, most // max(1, math.prod(pixels)))) - 1)
+    return Window(taps, strides, dilation, padding, tuple(pixels))
+
+
+def _channels(draw: Draw, limit: int) -> tuple[int, int, int]:
+    """Groups, and input and output channels in each: one group, as many as channels, or some."""
+    kind = draw.choice(("one", "depthwise", "some"))
+    if kind == "one":
+        per, filters = draw.sizes(2, limit, least=1)
+        return 1, per, filters
+    if kind == "depthwise":
+        return draw.size(min(limit, 48)), 1, draw.choice((1, 1, 2))
+    return draw.integer(2, 3), *draw.sizes(2, max(1, limit // 3), least=1)  # type: ignore[return-value]
+
+
+_CONV_LAYOUTS = {
+    1: (("NCW", "OIW"), ("NWC", "WIO")),
+    2: (("NCHW", "OIHW"), ("NHWC", "HWIO"), ("NHWC", "OHWI"), ("NHWC", "HWOI")),
+    3: (("NCDHW", "OIDHW"), ("NDHWC", "DHWIO")),
+}
+_AXES = {1: "W", 2: "HW", 3: "DHW"}
+
+
+@generator("nn.conv1d", "nn.conv2d", "nn.conv3d")
+def convolution(name: str, draw: Draw, dtype: str) -> Case:
+    rank = int(name[len("nn.conv")])
+    shape = window(draw, rank)
+    batch = draw.choice((1, 1, 2, 3, 0) if draw.flag(8) else (1, 2))
+    taps, area = math.prod(shape.taps), math.prod(shape.pixels)
+    groups, per, filters = _channels(draw, max(1, _WORK // (taps * area * max(1, batch))))
+    image, kernel = draw.choice(_CONV_LAYOUTS[rank])
+    pixels, window_ = (dict(zip(_AXES[rank], e, strict=True)) for e in (shape.pixels, shape.taps))
+    data = Layout(image).shape_of({"N": batch, "C": groups * per, **pixels})
+    weight = Layout(kernel).shape_of({"O": groups * filters, "I": per, **window_})
+    x, w, out = _operands(draw, dtype, data, weight)  # type: ignore[arg-type]
+    layouts = {"data_layout": image, "kernel_layout": kernel}
+    return summed(name, x, w, terms=per * taps, groups=groups, out_dtype=out, **layouts, **shape.attributes)
+
+
+@generator("nn.conv1d_transpose", "nn.conv2d_transpose", "nn.conv3d_transpose")
+def transposed(name: str, draw: Draw, dtype: str) -> Case:
+    rank = int(name[len("nn.conv")])
+    shape = window(draw, rank, 16)
+    groups, per, filters = _channels(draw, max(1, _WORK // 4 // math.prod((*shape.taps, *shape.pixels))))
+    extra = tuple(draw.integer(0, s - 1) for s in shape.strides)
+    sizes = zip(shape.pixels, shape.strides, shape.spans, strict=True)
+    full = [(n - 1) * s + span for n, s, span in sizes]
+    before = [min(p, max(0, (f - 1) // 2)) for p, f in zip(shape.padding, full * 2, strict=True)]
+    image, kernel = draw.choice((_CONV_LAYOUTS[rank][0], _CONV_LAYOUTS[rank][-1]))
+    pixels, window_ = (dict(zip(_AXES[rank], e, strict=True)) for e in (shape.pixels, shape.taps))
+    data = Layout(image).shape_of({"N": draw.integer(1, 2), "C": groups * per, **pixels})
+    weight = Layout(kernel.translate(_SWAPPED)).shape_of({"I": groups * per, "O": filters, **window_})
+    x, w, out = _operands(draw, dtype, data, weight)  # type: ignore[arg-type]
+    attributes = {**shape.attributes, "padding": before, "output_padding": extra}
+    layouts = {"data_layout": image, "kernel_layout": kernel.translate(_SWAPPED)}
+    return summed(name, x, w, terms=per * math.prod(shape.taps), groups=groups, out_dtype=out, **layouts, **attributes)
+
+
+_SWAPPED = str.maketrans("OI", "IO")
+
+
+@generator("nn.contrib_conv2d_NCHWc")
+def blocked(name: str, draw: Draw, dtype: str) -> Case:
+    """Data in blocks, or an image of few plain channels; whole vectors, half ones, and blocks that are neither."""
+    shape = window(draw, 2, 40)
+    inner, outer = draw.choice((8, 16, 4, 3, 2)), draw.choice((8, 16, 4, 2, 7))
+    plain = draw.flag(4)
+    inner = draw.choice((3, 1, 4)) if plain else inner
+    groups = 1 if plain else draw.choice((1, 1, 2))
+    limit = max(1, _WORK * 2 // (math.prod((*shape.taps, *shape.pixels)) * inner * outer))
+    per, filters = (1, draw.size(min(limit, 9))) if plain else draw.sizes(2, min(limit, 16), least=1)
+    batch = draw.choice((1, 2))
+    data = (batch, inner, *shape.pixels) if plain else (batch, groups * per, *shape.pixels, inner)
+    x, w, out = _operands(draw, dtype, data, (groups * filters, per, *shape.taps, inner, outer))
+    layouts = {"data_layout": "NCHW" if plain else f"NCHW{inner}c", "kernel_layout": f"OIHW{inner}i{outer}o"}
+    terms = per * inner * math.prod(shape.taps)
+    attributes = {**layouts, "out_layout": f"NCHW{outer}c", **shape.attributes}
+    return summed(name, x, w, terms=terms, groups=groups, out_dtype=out, **attributes)
+
+
+@generator("nn.contrib_depthwise_conv2d_NCHWc")
+def blocked_depthwise(name: str, draw: Draw, dtype: str) -> Case:
+    shape = window(draw, 2)
+    block = draw.choice((8, 16, 4, 2, 3))
+    blocks, batch = draw.integer(1, 4), draw.choice((1, 2))
+    x, w, out = _operands(draw, dtype, (batch, blocks, *shape.pixels, block), (blocks, 1, *shape.taps, 1, block))
+    layouts = {"data_layout": f"NCHW{block}c", "kernel_layout": f"OIHW1i{block}o", "out_layout": f"NCHW{block}c"}
+    attributes = {**layouts, **shape.attributes, "groups": blocks * block}
+    return summed(name, x, w, terms=math.prod(shape.taps), out_dtype=out, **attributes)
