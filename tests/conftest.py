@@ -12,8 +12,12 @@ import shutil
 import tempfile
 
 import pytest
+from hypothesis import settings
 
 from minitvm.runtime import instance
+
+settings.register_profile("long", max_examples=1000, deadline=None)
+"""``pytest --hypothesis-profile=long``: hours of generated calls of the operators."""
 
 _VARIABLE = "MINITVM_CACHE_DIR"
 _OWN = pytest.StashKey[str]()

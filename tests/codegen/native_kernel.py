@@ -9,7 +9,7 @@ from functools import partial
 
 import numpy as np
 
-from minitvm.codegen.llvm.compile import compile_object, host, machine_model
+from minitvm.codegen.llvm.compile import Cpu, compile_object, host, machine_model
 from minitvm.codegen.llvm.emit import emit
 from minitvm.codegen.workspace import buffer_elements, plan_workspace
 from minitvm.ir.loop import Buffer, Kernel
@@ -40,10 +40,15 @@ def view(buffer: Buffer, flat: np.ndarray) -> np.ndarray:
 
 
 def run_native(
-    kernel: Kernel, *arrays: np.ndarray, threads: int = 1, machine: MachineModel | None = None
+    kernel: Kernel,
+    *arrays: np.ndarray,
+    threads: int = 1,
+    machine: MachineModel | None = None,
+    cpu: Cpu | None = None,
 ) -> tuple[np.ndarray, ...]:
     """The kernel's results; ``arrays`` are its inputs.  They do not depend on what was in memory before."""
-    code = NativeCode([compile_object(emit(kernel, machine or machine_model(host())), host())], [kernel.name])
+    cpu = cpu or host()
+    code = NativeCode([compile_object(emit(kernel, machine or machine_model(cpu)), cpu)], [kernel.name])
     kinds = [ctypes.c_void_p] * (len(kernel.params) + 1) + [ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p]
     function = code.function(kernel.name, None, *kinds)
     given = [np.asarray(a, b.dtype).reshape(b.shape) for a, b in zip(arrays, kernel.inputs, strict=True)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 
 import numpy as np
 import pytest
@@ -20,7 +21,22 @@ from minitvm.codegen.llvm.compile import (
 )
 from minitvm.codegen.llvm.emit import emit
 from minitvm.errors import CompilerError, TargetError
-from minitvm.ir.loop import Alloc, Barrier, Buffer, Kernel, LoopKind, const, loop, maximum, nest, select, seq, store
+from minitvm.ir.loop import (
+    Alloc,
+    Barrier,
+    Buffer,
+    For,
+    Kernel,
+    LoopExpr,
+    LoopKind,
+    const,
+    loop,
+    maximum,
+    nest,
+    select,
+    seq,
+    store,
+)
 from minitvm.target import Target
 
 AVX2 = "llvm -mtriple=x86_64-unknown-linux-gnu -mcpu=haswell"
@@ -237,3 +253,24 @@ def test_nested_parallel_loops_need_one_division() -> None:
     kernel = Kernel("flat", (x, out), nest((8, 4), lambda i, j: store(out, (i, j), x[i, j] * 2.0), LoopKind.PARALLEL))
     text = emit(kernel, machine_model(host()))
     assert text.count("phi i64") == 1
+
+
+def eight_cast(x: Buffer, y: Buffer, i: LoopExpr) -> For:
+    return loop(8, lambda j: store(y, (i * 8 + j,), x[i * 8 + j].astype(y.dtype)), LoopKind.VECTORIZED)
+
+
+def test_float16_without_the_instructions() -> None:
+    """A processor that cannot convert float16 does so in the kernel itself, to the bit."""
+    plain = cpu_of(Target.parse("llvm -mcpu=x86-64")) if host().arch == "x86" else host()
+    every = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
+    others = np.float32([65519.9, 65520, 1e30, -1e-30, 2.0**-25, 2.0**-25 * 1.01])
+    finite = np.concatenate([every.astype(np.float32), others])
+    between = np.concatenate([finite, np.nextafter(finite, np.float32(0)), np.nextafter(finite, np.float32(np.inf))])
+    for source, to in ((every, "float32"), (np.resize(between, -(-between.size // 8) * 8), "float16")):
+        x, y = Buffer("x", (source.size,), source.dtype.name), Buffer("y", (source.size,), to)
+        body = loop(source.size // 8, partial(eight_cast, x, y))
+        with np.errstate(all="ignore"):
+            want = source.astype(to)
+        for cpu in (plain, host()):
+            (found,) = run_native(Kernel("halves", (x, y), body), source, machine=machine_model(cpu), cpu=cpu)
+            np.testing.assert_array_equal(found, want)

@@ -13,6 +13,7 @@ from typing import Any
 import llvmlite.binding
 
 from minitvm import config
+from minitvm.codegen.llvm import half
 from minitvm.errors import CompilerError, TargetError
 from minitvm.target import MachineModel, Target
 
@@ -225,6 +226,8 @@ _machines = _Machines()
 def _optimized(llvm_ir: str, cpu: Cpu) -> tuple[Any, Any]:
     """The module after LLVM's passes, in a context of its own, and the target machine."""
     machine = _machines.get(cpu)
+    if " half" in llvm_ir and llvm_ir is not half.PROBE and _lacks_half(cpu):
+        llvm_ir += half.RUNTIME
     try:
         module = llvm.parse_assembly(llvm_ir, context=llvm.create_context())
     except RuntimeError as error:
@@ -236,6 +239,12 @@ def _optimized(llvm_ir: str, cpu: Cpu) -> tuple[Any, Any]:
     builder = llvm.create_pass_builder(machine, options)
     builder.getModulePassManager().run(module, builder)
     return module, machine
+
+
+@cache
+def _lacks_half(cpu: Cpu) -> bool:
+    """Whether the processor cannot convert float16 to float32 and back."""
+    return half.is_called(assembly(half.PROBE, cpu))
 
 
 def optimized_ir(llvm_ir: str, cpu: Cpu) -> str:

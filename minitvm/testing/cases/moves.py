@@ -184,4 +184,5 @@ def layout_transform(name: str, draw: Draw, dtype: str) -> Case:
     blocks = {axis: Layout(other).factor(axis) for axis in plain}
     extents = {axis: draw.choice((1, 2, 3, 5)) * block for axis, block in blocks.items()}
     source, target = (other, plain) if draw.flag() else (plain, other)
-    return moved(name, draw, Layout(source).shape_of(extents), dtype, src_layout=source, dst_layout=target)
+    shape = [int(n or 0) for n in Layout(source).shape_of(extents)]
+    return moved(name, draw, shape, dtype, src_layout=source, dst_layout=target)

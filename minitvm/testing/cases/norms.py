@@ -27,7 +27,8 @@ def softmax(name: str, draw: Draw, dtype: str) -> Case:
         finite = np.where(np.isfinite(x), x, 0).astype("float64")
         spread = 1 + np.abs(finite - finite.max(axis=axis, keepdims=True, initial=-np.inf))
         (want,) = made.reference()
-        return spread if name == "nn.log_softmax" else spread * np.nan_to_num(np.abs(want.astype("float64")))
+        sizes = spread if name == "nn.log_softmax" else spread * np.nan_to_num(np.abs(want.astype("float64")))
+        return np.asarray(sizes)
 
     return Case(made.op, made.args, Accuracy(ulps=2, terms=terms, magnitude=sizes))
 
@@ -41,7 +42,7 @@ def batch_norm(name: str, draw: Draw, dtype: str) -> Case:
     shape = draw.shape(1, 4)
     axis = draw.axis(len(shape))
     vectors = [*_vectors(draw, shape[axis], dtype, 3), draw.array((shape[axis],), dtype, 0.1, 3, "none")]
-    flags = {"center": draw.flag(), "scale": not draw.flag()}
+    flags: dict[str, Any] = {"center": draw.flag(), "scale": not draw.flag()}
     made = case(name, draw.array(shape, dtype), *vectors, axis=axis, epsilon=draw.choice(_EPSILONS), **flags)
     return Case(made.op, made.args, Accuracy(ulps=4, scale=8))
 
@@ -80,7 +81,7 @@ def l2_normalize(name: str, draw: Draw, dtype: str) -> Case:
 @generator("nn.lrn")
 def lrn(name: str, draw: Draw, dtype: str) -> Case:
     shape = draw.shape(1, 4)
-    numbers = {"alpha": draw.choice((1e-5, 0.5, 2.0)), "beta": draw.choice((0.75, 0.5, 1.0, 2.0))}
+    numbers: dict[str, Any] = {"alpha": draw.choice((1e-5, 0.5, 2.0)), "beta": draw.choice((0.75, 0.5, 1.0, 2.0))}
     made = case(
         name, draw.array(shape, dtype), size=draw.integer(1, 9), axis=draw.axis(len(shape)), bias=1.0, **numbers
     )

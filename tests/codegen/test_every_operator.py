@@ -1,0 +1,132 @@
+"""Every operator on generated calls: the reference, the interpreter, and machine code on 1, 2, 3 and 16 threads for
+every width of vectors that this machine can run.
+
+A few examples of each operator, always the same; ``pytest --hypothesis-profile=long`` looks at new ones for long.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from native_kernel import run_native
+from test_lower import as_function
+from test_ops import WITHOUT_COMPUTE, WITHOUT_SAMPLE
+
+from minitvm.codegen.interp import run_kernel
+from minitvm.codegen.legalize import legalize
+from minitvm.codegen.llvm.compile import Cpu, cpu_of, host, machine_model
+from minitvm.codegen.llvm.spell import SPELLINGS
+from minitvm.codegen.lower import lowering
+from minitvm.codegen.problem import TEMPLATES
+from minitvm.codegen.simplify import simplify
+from minitvm.errors import MiniTVMError
+from minitvm.ir.evaluate import fits
+from minitvm.ir.loop import Kernel
+from minitvm.ir.loop_verify import verify_kernel
+from minitvm.ir.op import OPS
+from minitvm.ir.types import TupleType, type_of
+from minitvm.target import MachineModel, Target
+from minitvm.testing.cases import GENERATORS, Case, Draw, HypothesisDraw, accepted_dtypes, random_case
+
+LONG = settings.get_current_profile_name() == "long"
+EXAMPLES = settings().max_examples if LONG else 4
+PHASES = (Phase.generate, Phase.shrink) if LONG else (Phase.generate,)
+THREADS = (1, 2, 3, 16)
+
+DECLINES = {
+    r"registers hold sums of floats; here .*int.*": "sums of integers have compute rules only",
+    r"registers hold sums of floats; here bool": "not a number",
+    r"more than one output channel per input channel": "blocks of filters would not be blocks of channels",
+    r"the weight's blocks of \d+ are not whole vectors of \d+": "packed for another machine",
+    r"\d+ rows and \d+ columns are too few to pack the right-hand side for": "packing costs more than it gains",
+}
+"""Why a template may decline, and why that is right."""
+
+
+@cache
+def cpus() -> tuple[Cpu, ...]:
+    """This machine, and older ones that it can pretend to be: one for each width of vectors."""
+    found = [host()]
+    for name in ("haswell", "x86-64"):
+        if (
+            host().arch == "x86"
+            and (cpu := cpu_of(Target("llvm", {"mcpu": name}))).vector_bytes < found[-1].vector_bytes
+        ):
+            found.append(cpu)
+    return tuple(found)
+
+
+def test_every_operator_has_a_generator() -> None:
+    assert set(OPS) - set(GENERATORS) == {n for n in WITHOUT_SAMPLE if n != "annotation.stop_fusion"}
+    assert [name for name in GENERATORS if not accepted_dtypes(name)] == []
+
+
+def lowered(case: Case, machine: MachineModel) -> Kernel:
+    """The case's kernel; where there is a template for the operator it was taken, or had a reason not to be."""
+    found = lowering(as_function(case)[0], "kernel", machine)
+    for refusal in found.refusals:
+        reason = refusal.split(": ", 2)[2]
+        assert any(re.fullmatch(known, reason) for known in DECLINES), f"{case}: {refusal}"
+    kernel = simplify(found.kernel)
+    verify_kernel(kernel)
+    return kernel
+
+
+def compare(case: Case, results: tuple[np.ndarray, ...], by: str) -> None:
+    for position, (have, want) in enumerate(zip(results, case.reference(), strict=True)):
+        assert have.dtype == want.dtype, f"{case} by {by}"
+        wrong = case.accuracy.differences(have.reshape(want.shape), want)
+        if wrong.any():
+            at = tuple(int(i) for i in np.argwhere(wrong)[0])
+            pair = f"{have.reshape(want.shape)[at]!r}, not {want[at]!r}"
+            raise AssertionError(
+                f"{case} by {by}: {wrong.sum()} of {wrong.size} wrong, result {position} at {at}: {pair}"
+            )
+
+
+def check_types(case: Case) -> None:
+    results, inferred = case.reference(), case.op.infer(*case.types)
+    found = TupleType(tuple(map(type_of, results))) if isinstance(inferred, TupleType) else type_of(results[0])
+    assert fits(results if isinstance(inferred, TupleType) else results[0], inferred), (
+        f"{case}: {inferred}, not {found}"
+    )
+
+
+def check(case: Case, draw: Draw) -> None:
+    check_types(case)
+    if (case.op.name in WITHOUT_COMPUTE and not TEMPLATES.find("llvm", case.op)) or case.op.name in WITHOUT_SAMPLE:
+        return
+    interpreted = draw.integer(0, len(cpus()) - 1)
+    for number, cpu in enumerate(cpus()):
+        threads = draw.choice(THREADS)
+        machine = machine_model(cpu, threads)
+        kernel, arrays = lowered(case, machine), as_function(case)[1]
+        by = f"{cpu.name} on {threads} threads"
+        if number == interpreted:
+            given_ = [a.reshape(p.shape) for a, p in zip(arrays, kernel.inputs, strict=True)]
+            compare(case, run_kernel(kernel, *given_, check_races=True), f"the interpreter for {by}")
+        native = legalize(kernel, SPELLINGS)
+        compare(case, run_native(native, *arrays, threads=threads, machine=machine, cpu=cpu), by)
+
+
+@pytest.mark.parametrize("name", GENERATORS)
+def test_generated_calls(name: str) -> None:
+    @settings(
+        max_examples=EXAMPLES, derandomize=not LONG, deadline=None, database=None, print_blob=False,
+        suppress_health_check=list(HealthCheck), phases=PHASES,
+    )  # fmt: skip
+    @given(st.data())
+    def examples(data: st.DataObject) -> None:
+        draw = HypothesisDraw(data)
+        case = random_case(name, draw)
+        try:
+            check(case, draw)
+        except MiniTVMError as error:
+            raise AssertionError(f"{case}: {error}") from error
+
+    examples()
