@@ -93,7 +93,7 @@ def window(draw: Draw, rank: int, most: int = 48) -> Window:
     strides = tuple(draw.choice((1, 2, 3)) if draw.flag() else 1 for _ in range(rank))
     dilation = tuple(draw.choice((1, 2, 3)) if draw.flag(4) else 1 for _ in range(rank))
     padding = tuple(draw.integer(0, 2) if draw.flag() else 0 for _ in range(2 * rank))
-    pixels = []
+    pixels: list[int] = []
     for d, (k, step) in enumerate(zip(taps, dilation, strict=True)):
         least = max(1, (k - 1) * step + 1 - padding[d] - padding[d + rank])
         pixels.append(least + draw.size(max(2, most // max(1, math.prod(pixels)))) - 1)
@@ -131,7 +131,7 @@ def convolution(name: str, draw: Draw, dtype: str) -> Case:
     data = Layout(image).shape_of({"N": batch, "C": groups * per, **pixels})
     weight = Layout(kernel).shape_of({"O": groups * filters, "I": per, **window_})
     x, w, out = _operands(draw, dtype, data, weight)  # type: ignore[arg-type]
-    layouts = {"data_layout": image, "kernel_layout": kernel}
+    layouts: dict[str, Any] = {"data_layout": image, "kernel_layout": kernel}
     return summed(name, x, w, terms=per * taps, groups=groups, out_dtype=out, **layouts, **shape.attributes)
 
 
@@ -150,7 +150,7 @@ def transposed(name: str, draw: Draw, dtype: str) -> Case:
     weight = Layout(kernel.translate(_SWAPPED)).shape_of({"I": groups * per, "O": filters, **window_})
     x, w, out = _operands(draw, dtype, data, weight)  # type: ignore[arg-type]
     attributes = {**shape.attributes, "padding": before, "output_padding": extra}
-    layouts = {"data_layout": image, "kernel_layout": kernel.translate(_SWAPPED)}
+    layouts: dict[str, Any] = {"data_layout": image, "kernel_layout": kernel.translate(_SWAPPED)}
     return summed(name, x, w, terms=per * math.prod(shape.taps), groups=groups, out_dtype=out, **layouts, **attributes)
 
 
@@ -170,7 +170,10 @@ def blocked(name: str, draw: Draw, dtype: str) -> Case:
     batch = draw.choice((1, 2))
     data = (batch, inner, *shape.pixels) if plain else (batch, groups * per, *shape.pixels, inner)
     x, w, out = _operands(draw, dtype, data, (groups * filters, per, *shape.taps, inner, outer))
-    layouts = {"data_layout": "NCHW" if plain else f"NCHW{inner}c", "kernel_layout": f"OIHW{inner}i{outer}o"}
+    layouts: dict[str, Any] = {
+        "data_layout": "NCHW" if plain else f"NCHW{inner}c",
+        "kernel_layout": f"OIHW{inner}i{outer}o",
+    }
     terms = per * inner * math.prod(shape.taps)
     attributes = {**layouts, "out_layout": f"NCHW{outer}c", **shape.attributes}
     return summed(name, x, w, terms=terms, groups=groups, out_dtype=out, **attributes)
