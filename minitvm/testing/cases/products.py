@@ -44,7 +44,8 @@ def dense_pack(name: str, draw: Draw, dtype: str) -> Case:
     width = draw.choice((4, 8, 16, 2, 3, 32, 64))
     m, k, blocks = draw.sizes(3, _WORK // width)
     x, w, out = _operands(draw, dtype, (m, k), (blocks, k, width))
-    return summed(name, x, w, terms=k, out_dtype=out, weight_layout=f"NC{width}n")
+    units = blocks * width - draw.integer(0, width - 1) if blocks and draw.flag() else None
+    return summed(name, x, w, terms=k, out_dtype=out, weight_layout=f"NC{width}n", units=units)
 
 
 @generator("nn.matmul")
