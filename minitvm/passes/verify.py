@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,8 +22,24 @@ from minitvm.passes.instrument import PassInfo, PassInstrument
 RTOL = 1e-4
 HALF_RTOL = 4e-3
 """float16 keeps 11 bits: eight roundings."""
-DRAWS = (-1.0, 0.1)
-"""Lower bounds of the random floats: once signed, once positive (where roots are taken, signed ones give NaN)."""
+
+
+@dataclass(frozen=True)
+class Draw:
+    """How random inputs are drawn: the ranges of floats and of integers.
+
+    ``extremes``: some integers are the dtype's smallest and largest.  ``extent``: of dimensions that are known only
+    when the module runs; ``None``: such inputs are not drawn.
+    """
+
+    floats: tuple[float, float]
+    integers: tuple[int, int] = (0, 3)
+    extremes: bool = False
+    extent: int | None = None
+
+
+DRAWS = (Draw((-1.0, 1.5)), Draw((0.1, 1.5)))
+"""Once signed, once positive: where roots are taken, signed floats give NaN.  The integers are indices as a rule."""
 
 MAX_ELEMENTS = 1 << 24
 """Inputs larger than this are not drawn: the numbers of such a module are not compared."""
@@ -68,8 +86,12 @@ class Verify(PassInstrument):
             compare_numbers(before, module, f"pass {name}", self.rtol, self.seed)
 
 
-def compare_numbers(before: Module, after: Module, what: str, rtol: float = RTOL, seed: int = 0) -> None:
+def compare_numbers(
+    before: Module, after: Module, what: str, rtol: float = RTOL, seed: int = 0, draws: Sequence[Draw] = DRAWS
+) -> int:
     """Run both ``main`` functions on random inputs; :class:`PassError` where the results differ.
+
+    Returns how many of the draws could be compared.
 
     The error names the output and the first call that the second module computes and the first one does not: the
     earliest whose operands all have values that occur in the first module.
@@ -77,19 +99,18 @@ def compare_numbers(before: Module, after: Module, what: str, rtol: float = RTOL
     inputs before ``what``: a branch that the model's real inputs never take, for example.
     """
     if not all(_has_reference(c) for c in calls(before.main)):
-        return
-    for low in DRAWS:
-        inputs = random_inputs(before.main, seed, low)
-        if inputs is not None:
-            _compare_on(before, after, inputs, what, rtol)
+        return 0
+    given = [random_inputs(before.main, seed, draw) for draw in draws]
+    return sum(_compare_on(before, after, inputs, what, rtol) for inputs in given if inputs is not None)
 
 
-def _compare_on(before: Module, after: Module, inputs: list[Any], what: str, rtol: float) -> None:
+def _compare_on(before: Module, after: Module, inputs: list[Any], what: str, rtol: float) -> bool:
+    """Whether the inputs could be compared on; not where the module before raises."""
     given = _arguments_for(before.main, after.main, inputs, what)
     try:
         expected = flatten(evaluate(before, *inputs))
     except MiniTVMError:
-        return
+        return False
     try:
         found = flatten(evaluate(after, *given))
     except MiniTVMError as error:
@@ -106,6 +127,7 @@ def _compare_on(before: Module, after: Module, inputs: list[Any], what: str, rto
                 where=where,
                 hint="both modules ran through the operators' references on the same random inputs",
             )
+    return True
 
 
 def _arguments_for(before: Function, after: Function, inputs: list[Any], what: str) -> list[Any]:
@@ -123,13 +145,22 @@ def _has_reference(call: Call) -> bool:
     return call.op.has_reference() and not call.op.stateful
 
 
-def random_inputs(function: Function, seed: int = 0, low: float = -1.0) -> list[Any] | None:
+def random_inputs(function: Function, seed: int = 0, draw: Draw = DRAWS[0]) -> list[Any] | None:
     """Random values for a function's parameters; ``None`` where a type is open or very large."""
     rng = np.random.default_rng(seed)
-    types = [p.checked_type for p in function.params]
+    types = [None if p.checked_type is None else _closed(p.checked_type, draw.extent) for p in function.params]
     if any(t is None or not t.is_static or _elements(t) > MAX_ELEMENTS for t in types):
         return None
-    return [random_value(t, rng, low) for t in types if t is not None]
+    return [random_value(t, rng, draw) for t in types if t is not None]
+
+
+def _closed(type_: Type, extent: int | None) -> Type:
+    """The type with ``extent`` for what is not known."""
+    if isinstance(type_, TupleType):
+        return TupleType(tuple(_closed(field, extent) for field in type_.fields))
+    if not isinstance(type_, TensorType):
+        return type_
+    return type_.with_shape(tuple(extent if d is None else d for d in type_.shape))
 
 
 def _elements(type_: Type) -> int:
@@ -138,17 +169,26 @@ def _elements(type_: Type) -> int:
     return type_.size if isinstance(type_, TensorType) else 0
 
 
-def random_value(type_: Type, rng: np.random.Generator, low: float = -1.0) -> Any:
-    """A random array of a type, or a tuple of them.  Floats lie between ``low`` and 1.5, integers in 0 to 3."""
+def random_value(type_: Type, rng: np.random.Generator, draw: Draw = DRAWS[0]) -> Any:
+    """A random array of a type, or a tuple of them."""
     if isinstance(type_, TupleType):
-        return tuple(random_value(field, rng, low) for field in type_.fields)
+        return tuple(random_value(field, rng, draw) for field in type_.fields)
     assert isinstance(type_, TensorType), type_
     shape, dtype = type_.static_shape, np.dtype(type_.dtype)
     if dtype.kind == "b":
         return np.asarray(rng.random(shape) < 0.5)
     if dtype.kind in "iu":
-        return np.asarray(rng.integers(0, 4, shape), dtype)
-    return np.asarray(rng.uniform(low, 1.5, shape), dtype)
+        return _random_integers(shape, dtype, rng, draw)
+    return np.asarray(rng.uniform(*draw.floats, shape), dtype)
+
+
+def _random_integers(shape: tuple[int, ...], dtype: np.dtype, rng: np.random.Generator, draw: Draw) -> np.ndarray:
+    info, (low, high) = np.iinfo(dtype), draw.integers
+    values = np.asarray(rng.integers(max(low, info.min), high, shape, endpoint=True), dtype)
+    if not draw.extremes:
+        return values
+    ends = np.array([info.min, info.min + 1, info.max, info.max // 3], dtype)
+    return np.asarray(np.where(rng.random(shape) < 0.25, rng.choice(ends, shape), values))
 
 
 def flatten(value: Any) -> list[np.ndarray]:

@@ -19,7 +19,7 @@ from minitvm.ir.verify import verify
 from minitvm.ir.visitor import calls
 from minitvm.passes import InferType, Pass, PassContext
 from minitvm.passes.rule import Rule, rule_pass
-from minitvm.passes.verify import RTOL, close, compare_numbers, difference
+from minitvm.passes.verify import DRAWS, RTOL, Draw, close, compare_numbers, difference
 
 Source = str | Module | Function | Expr
 Rewriter = Pass | Rule | Sequence[Rule]
@@ -94,12 +94,29 @@ def _run_checked(passes: Rewriter, given: Module, rtol: float, context: dict[str
     return found
 
 
+_DRAWS = (
+    *DRAWS,
+    Draw((-12.0, 12.0), (-12, 12)),
+    Draw((-12.0, 12.0), (-12, 12), extremes=True),
+    Draw((-1.0, 1.5), extent=3),
+    Draw((-12.0, 12.0), (-12, 12), extent=1),
+)
+"""Wide enough to tell a clip or an absolute value from nothing; what is open gets an extent."""
+
+
 def assert_same_numbers(a: Source, b: Source, rtol: float = RTOL, seed: int = 0) -> None:
-    """Assert that two modules compute the same on random inputs, signed and positive."""
+    """Assert that two modules compute the same on random inputs: small, positive, wide and extreme ones.
+
+    Fails, too, where nothing could be compared: on no draw does the first module run.
+    """
+    before, after = as_module(a), as_module(b)
+    if before is after:
+        return
     try:
-        compare_numbers(as_module(a), as_module(b), "the rewrite", rtol, seed)
+        compared = compare_numbers(before, after, "the rewrite", rtol, seed, _DRAWS)
     except MiniTVMError as error:
         raise AssertionError(str(error)) from error
+    assert compared, f"the numbers cannot be compared: no random inputs are accepted by\n{before}"
 
 
 def assert_allclose(actual: Any, desired: Any, rtol: float = 1e-5, atol: float = 1e-7) -> None:

@@ -103,3 +103,28 @@ def test_close_to_scale() -> None:
         assert_close_to_scale(big + np.float32([1, 0]), big)
     with pytest.raises(AssertionError, match=r"it was float32 \(2,\) and is float64 \(2,\)"):
         assert_close_to_scale(big.astype("float64"), big)
+
+
+WRONG_RULES = [
+    ("clip(%x, a_min=-6, a_max=6)", "int32", (4,)),
+    ("clip(%x, a_min=-6f, a_max=6f)", "float32", (4,)),
+    ("abs(%x)", "int32", (4,)),
+    ("floor_divide(multiply(%x, 3i64), 3i64)", "int64", (4,)),
+    ("abs(%x)", "float32", ("?", 2)),
+    ("nn.relu(%x)", "float32", ("?", "?")),
+]
+
+
+@pytest.mark.parametrize(("wrong", "dtype", "shape"), WRONG_RULES)
+def test_same_numbers_tells_an_operator_from_nothing(wrong: str, dtype: str, shape: tuple[object, ...]) -> None:
+    """What is small, not negative, or far from wrapping around hides these; so does a shape that is open."""
+    dims = ", ".join(map(str, shape)) + ("," if len(shape) == 1 else "")
+    text = f"def @main(%x: Tensor[({dims}), {dtype}]) {{ BODY }}"
+    with pytest.raises(AssertionError, match="the rewrite changed result 0"):
+        assert_same_numbers(text.replace("BODY", wrong), text.replace("BODY", "%x"))
+
+
+def test_numbers_that_cannot_be_compared_are_no_success() -> None:
+    text = "def @main(%x: Tensor[(?, 3), float32]) { reshape(%x, newshape=[7, -1]) }"
+    with pytest.raises(AssertionError, match="the numbers cannot be compared: no random inputs are accepted by"):
+        assert_same_numbers(text, text.replace("[7, -1]", "[-1, 7]"))
