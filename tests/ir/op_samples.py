@@ -108,6 +108,8 @@ def _clip_and_cast() -> list[Sample]:
         row("clip", ints(3, 3), a_min=-2, a_max=4),
         row("clip", ints(6, low=0, high=255, dtype="uint8"), a_min=-5, a_max=float("inf")),
         row("clip", floats(3, 4, dtype="float16"), a_min=-1.0, a_max=1.0),
+        row("clip", ints(6, dtype="int8"), a_min=2.0**40, a_max=float("-inf")),
+        row("clip", ints(6), a_min=0.5, a_max=3.5),
     ]
     values = {
         "float32": floats(3, 4, high=90, low=0), "float16": floats(3, high=90, low=0, dtype="float16"),
@@ -273,6 +275,11 @@ def _indexing() -> list[Sample]:
     data = floats(4, 5, 3)
     rows = [row("take", data, ints(2, 2, low=0, high=4), axis=a) for a in (0, 1, -1)]
     rows += [row("take", data, ints(6, low=-9, high=9, dtype="int64"), axis=1, mode=m) for m in ("clip", "wrap")]
+    rows += [
+        row("take", data, np.array([2**63 - 1, -(2**63), 2**40], "int64"), axis=a, mode=m)
+        for a in (None, 1)
+        for m in ("clip", "wrap")
+    ]
     rows += [row("take", data, scalar(2, "int64"), axis=0), row("take", data, ints(3, low=0, high=59), mode="wrap")]
     rows += [
         row("take", floats(0, 3), ints(0), axis=0),
@@ -310,6 +317,7 @@ def _whole_tensors() -> list[Sample]:
     tied = ints(3, 6, low=0, high=3)
     rows = [row("cumsum", floats(3, 4), axis=a, exclusive=e) for a in (0, -1) for e in (False, True)]
     rows += [row("cumsum", ints(5)), row("cumsum", floats(4, dtype="float16")), row("cumsum", floats(0))]
+    rows += [row("cumsum", np.array([1, np.inf, 2, np.nan, 3], "float32"), exclusive=e) for e in (False, True)]
     for ascend in (True, False):
         rows += [row("sort", x, axis=a, is_ascend=ascend) for x in (floats(3, 5), tied) for a in (0, -1)]
         rows += [row("argsort", x, axis=1, is_ascend=ascend, dtype="int64") for x in (floats(3, 5), tied)]

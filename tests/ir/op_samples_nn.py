@@ -265,6 +265,7 @@ QUANTIZED = [
     row("qnn.dequantize", ints(3, 5, low=-128, high=127, dtype="int8"), floats(), _zeros(dtype="int8")),
     row("qnn.dequantize", ints(3, 5, low=0, high=255, dtype="uint8"), floats(3), _zeros(3, dtype="uint8"), axis=0),
     row("qnn.dequantize", ints(3, 5, low=-999999, high=999999), floats(), _zeros(dtype="int32")),
+    row("qnn.dequantize", np.array([-(2**31), 2**31 - 1], "int32"), scalar(1.5, "float32"), scalar(-7, "int32")),
     row("qnn.dequantize", ints(3, 5, dtype="int8"), floats(dtype="float16"), _zeros(dtype="int8"), out_dtype="float16"),
 ]
 

@@ -123,9 +123,11 @@ class Dequantize(_Quantization):
 
     def compute(self, data: Buffer, input_scale: Buffer, input_zero_point: Buffer) -> Stage:
         wide = accumulator(self.out_dtype)
+        few = all(np.dtype(b.dtype).itemsize < 4 for b in (data, input_zero_point))
+        whole = "int32" if few else "int64"  # holds every difference
 
         def element(*i: LoopExpr) -> LoopExpr:
-            steps = data[i].astype("int32") - self._at(input_zero_point, i).astype("int32")
+            steps = data[i].astype(whole) - self._at(input_zero_point, i).astype(whole)
             return (steps.astype(wide) * self._at(input_scale, i).astype(wide)).astype(self.out_dtype)
 
         return compute(data.shape, element)

@@ -31,7 +31,10 @@ class CumSum(Op):
     def reference(self, data: np.ndarray) -> np.ndarray:
         wide = data.astype("float64") if data.dtype.kind == "f" else data
         total = np.cumsum(wide, self.axis, wide.dtype)
-        return np.asarray(total - wide if self.exclusive else total).astype(data.dtype)
+        if self.exclusive and total.size:
+            total = np.roll(total, 1, self.axis)
+            np.moveaxis(total, self.axis, 0)[0] = 0
+        return np.asarray(total).astype(data.dtype)
 
     def compute(self, data: Buffer) -> Stage:
         axis = self.axis % len(data.shape)
