@@ -14,9 +14,11 @@ def _positive(x: Expr) -> Expr:
     return emit("greater", x, scalar(0, x))
 
 
-def _scaled_exp(x: Expr, alpha: float) -> Expr:
-    """alpha * (exp(x) - 1) where x is negative; 0 elsewhere, so that nothing overflows."""
-    return emit("multiply", emit("expm1", emit("minimum", x, scalar(0, x))), scalar(alpha, x))
+def _scaled_exp(x: Expr, alpha: float, divisor: float = 1.0) -> Expr:
+    """alpha * (exp(x / divisor) - 1) where x is negative; 0 elsewhere, so that nothing overflows."""
+    below = emit("minimum", x, scalar(0, x))
+    inner = below if divisor == 1.0 else emit("divide", below, scalar(divisor, x))
+    return emit("multiply", emit("expm1", inner), scalar(alpha, x))
 
 
 def affine(x: Expr, scale: float, offset: float) -> Expr:
@@ -53,8 +55,7 @@ def selu(node: OnnxNode) -> Expr:
 @onnx_op("Celu", since=12)
 def celu(node: OnnxNode) -> Expr:
     x, alpha = node[0], node.attr("alpha")
-    scaled = emit("divide", x, scalar(alpha, x))
-    return emit("add", emit("nn.relu", x), _scaled_exp(scaled, alpha))
+    return emit("add", emit("nn.relu", x), _scaled_exp(x, alpha, alpha))
 
 
 @onnx_op("ThresholdedRelu", since=10)

@@ -55,7 +55,8 @@ def dequantize(node: OnnxNode) -> Expr:
 @onnx_op("QuantizeLinear", since=10)
 def quantize(node: OnnxNode) -> Expr:
     """The result's dtype is the zero point's, or ``output_dtype``, or uint8."""
-    x, scale, axis = node[0], cast(node[1], node[0].dtype), _axis(node)
+    x = node[0] if node[0].dtype != "int32" else cast(node[0], node[1].dtype)
+    scale, axis = cast(node[1], x.dtype), _axis(node)
     code = node.attr("output_dtype", 0)
     given = node.get(2)
     dtype = given.dtype if given is not None else onnx_dtype(node, code) if code else "uint8"

@@ -68,6 +68,13 @@ def test_integers_where_onnx_takes_floats(op: str) -> None:
     assert message.startswith(f"{op}: input 0 is int32; opset 21 allows float") and "hint: cast the input" in message
 
 
+@pytest.mark.parametrize("alpha", [-2.5, -0.5, 0.5, 2.5])
+@pytest.mark.parametrize("op", ["Celu", "Elu", "LeakyRelu", "Selu", "ThresholdedRelu"])
+def test_activations_with_parameters_of_both_signs(op: str, alpha: float) -> None:
+    x = np.linspace(-4, 4, 17, dtype=np.float32)
+    check_as_onnx_runtime(one_node(op, x, alpha=alpha), {"x0": x})
+
+
 @pytest.mark.parametrize(
     ("base", "exponent"),
     [("int32", "float32"), ("int64", "float32"), ("float32", "float64"), ("float32", "int64"), ("int32", "int64")],
@@ -87,6 +94,13 @@ def test_reductions_of_integers(op: str, dtype: str) -> None:
 
 
 # --- quantisation ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+def test_quantize_of_integers(dtype: str) -> None:
+    x = np.array([[0, 1, -1, 7, 100, -1000, 2**31 - 1, -(2**31), 13]], "int32")
+    scale, zero = np.array(0.3, "float32"), np.array(5, dtype)
+    check_as_onnx_runtime(one_node("QuantizeLinear", x, constants={1: scale, 2: zero}), {"x0": x})
 
 
 @pytest.mark.parametrize("dtype", ["uint16", "int16", "uint8", "int8"])

@@ -86,8 +86,8 @@ def test_one_element_that_is_wrong_beside_a_huge_one_is_found() -> None:
 
 def test_what_roundings_of_the_inputs_move_is_within_the_condition() -> None:
     mine, exact = [np.array([1.01], "float32")], [np.array([1.0])]
-    assert within_condition(mine, [exact, [np.array([1.001])], [np.array([0.999])]])
-    assert not within_condition(mine, [exact, [np.array([1.00001])], [np.array([0.99999])]])
+    assert within_condition(mine, [exact, [np.array([1.001])], [np.array([0.999])]], "float32")
+    assert not within_condition(mine, [exact, [np.array([1.00001])], [np.array([0.99999])]], "float32")
 
 
 # --- workers --------------------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -72,9 +72,16 @@ def _largest(a: np.ndarray) -> float:
     return float(usual.max(initial=0.0))
 
 
-def within_condition(mine: Sequence[np.ndarray], evaluations: Sequence[Sequence[np.ndarray]]) -> bool:
+def coarsest(arrays: Iterable[np.ndarray]) -> str:
+    """The float dtype of fewest digits among a graph's values: what its results can be right to."""
+    found = {a.dtype.name for a in arrays}
+    return next((name for name in TOLERANCE if name in found), "float64")
+
+
+def within_condition(mine: Sequence[np.ndarray], evaluations: Sequence[Sequence[np.ndarray]], digits: str) -> bool:
     """Whether results lie as near to the evaluation in double as roundings of the inputs alone move it.
 
+    ``digits`` is the graph's :func:`coarsest` dtype.
     ``evaluations`` are that in double, and those with perturbed inputs.  Where these disagree about an integer, a
     shape, or what is finite, the case is on an edge, and any result is.
     """
@@ -82,12 +89,12 @@ def within_condition(mine: Sequence[np.ndarray], evaluations: Sequence[Sequence[
     if any([p.shape for p in other] != [e.shape for e in exact] for other in perturbed):
         return True
     return all(
-        _within(a, np.asarray(e), [np.asarray(p[i]) for p in perturbed])
+        _within(a, np.asarray(e), [np.asarray(p[i]) for p in perturbed], digits)
         for i, (a, e) in enumerate(zip(mine, exact, strict=True))
     )
 
 
-def _within(a: np.ndarray, exact: np.ndarray, perturbed: Sequence[np.ndarray]) -> bool:
+def _within(a: np.ndarray, exact: np.ndarray, perturbed: Sequence[np.ndarray], digits: str) -> bool:
     if a.shape != exact.shape:
         return False
     edge = np.any([np.isfinite(p) != np.isfinite(exact) for p in perturbed], axis=0)
@@ -95,7 +102,7 @@ def _within(a: np.ndarray, exact: np.ndarray, perturbed: Sequence[np.ndarray]) -
         moved = np.any([p != exact for p in perturbed], axis=0)
         return bool(np.all((a == exact) | moved | edge))
     with np.errstate(all="ignore"):
-        rtol, atol = TOLERANCE[a.dtype.name]
+        rtol, atol = max(TOLERANCE[a.dtype.name], TOLERANCE[digits])
         bound = _clipped_to(exact, a.dtype)
         moved = np.max([np.abs(_clipped_to(p, a.dtype) - bound) for p in perturbed], axis=0)
         slack = rtol * np.abs(bound) + atol * _largest(bound) + CONDITION * moved

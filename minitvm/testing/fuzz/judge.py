@@ -12,7 +12,7 @@ import numpy as np
 
 from minitvm.testing.fuzz import open_ends, peers, subject
 from minitvm.testing.fuzz.case import Arrays, Case, pruned
-from minitvm.testing.fuzz.compare import difference, within_condition
+from minitvm.testing.fuzz.compare import coarsest, difference, within_condition
 from minitvm.testing.fuzz.peers import Declines, Question
 from minitvm.testing.fuzz.subject import Raised, Refused, Task
 from minitvm.testing.fuzz.worker import Crash, Hang, Worker
@@ -154,10 +154,11 @@ class Judge:
             return Verdict(Outcome.AGREED if len(set(differences)) == 1 else Outcome.DIFFER)
         if not answers:
             return Verdict(Outcome.NO_ORACLE)
+        known = {**case.constants, **case.feeds[0], **self.inside(case)}
         doubles = self._ask("double", model, case.feeds[0])
-        if not isinstance(doubles, Declines) and within_condition([mine], doubles):
+        if not isinstance(doubles, Declines) and within_condition([mine], doubles, coarsest(known.values())):
             return Verdict(Outcome.AGREED, "double")
-        reason = open_ends.reason(case, self.inside(case))
+        reason = open_ends.reason(case, known)
         if reason:
             return Verdict(Outcome.UNSPECIFIED, reason)
         if len(answers) == 2 and difference(*answers) and self._is_own_reference(case, model, mine):

@@ -24,6 +24,7 @@ DISTRUSTED = {
     "Hardmax": (12, "it takes one axis where ONNX took all that follow"),
     "LogSoftmax": (12, "as Hardmax"),
     "Loop": (99, "scan outputs are concatenated, not stacked"),
+    "LRN": (99, "it has as many channels as images"),
     "LpNormalization": (99, "p = 1 sums without magnitudes"),
     "Scan": (99, "as Loop"),
     "Softmax": (12, "as Hardmax"),
@@ -89,6 +90,10 @@ def _in_float32(x: Operands, attributes: Mapping[str, Any]) -> str | None:
     return "ONNX defines it in float32" if attributes.get("output_datatype") == 11 else None
 
 
+def _logarithm(x: Operands, _: Mapping[str, Any]) -> str | None:
+    return "a logarithm rounded to an integer" if x[0] is not None and x[0].dtype.kind in "iu" else None
+
+
 def _interpolated(x: Operands, _: Mapping[str, Any]) -> str | None:
     if x[0] is None or x[0].dtype.kind != "f" or np.isfinite(x[0]).all():
         return None
@@ -115,6 +120,8 @@ RULES: dict[str, Rule] = {
     "Min": _nan,
     "Mod": _division,
     "Pow": _power,
+    "ReduceLogSum": _logarithm,
+    "ReduceLogSumExp": _logarithm,
     "ReduceMax": _nan,
     "ReduceMin": _nan,
     "Relu": _nan,
@@ -125,9 +132,8 @@ RULES: dict[str, Rule] = {
 }
 
 
-def reason(case: Case, inside: Arrays) -> str:
-    """Why ONNX does not say what the case's results are; empty where it does.  ``inside`` are the graph's values."""
-    known = {**case.constants, **case.feeds[0], **inside}
+def reason(case: Case, known: Arrays) -> str:
+    """Why ONNX does not say what the case's results are; empty where it does.  ``known`` are the graph's values."""
     for node in all_nodes(case.nodes):
         rule = RULES.get(node.op_type)
         operands = [known.get(name) for name in node.input] + [None] * 3 + [known.get(node.output[0])]
