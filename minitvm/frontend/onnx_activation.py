@@ -128,11 +128,11 @@ def compared(x: Expr) -> Expr:
 
 @onnx_op("PRelu", since=7)
 def prelu(node: OnnxNode) -> Expr:
-    """``nn.prelu`` for a slope per channel (axis 1), any other slope by broadcasting."""
+    """``nn.prelu`` for a slope per channel (axis 1) of floats, any other by broadcasting."""
     x, slope = node[0], node[1]
     channels = dims(x)[1] if rank(x) > 1 else None
     per_channel = (channels, *(1,) * (rank(x) - 2))
-    if channels is not None and dims(slope) in (per_channel, (1, *per_channel)):
+    if x.dtype.startswith("float") and channels is not None and dims(slope) in (per_channel, (1, *per_channel)):
         return emit("nn.prelu", x, reshaped(slope, [channels]), axis=1)
     return emit("where", _positive(x), x, emit("multiply", x, slope))
 

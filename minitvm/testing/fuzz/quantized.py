@@ -43,7 +43,7 @@ def _scale_shape(d: Draw, shape: tuple[int, ...]) -> tuple[tuple[int, ...], dict
 
 @generates("QuantizeLinear")
 def quantize(d: Draw) -> list[Value]:
-    x = d.operand(("float32", "float32", "float16", "int32") if d.opset >= 19 else ("float32", "int32"))
+    x = d.operand(("float32", "float32", "float16") if d.opset >= 19 else ("float32", "float32", "int32"))
     shape, given = _scale_shape(d, d.known(x))
     scale = _scale(d, shape, "float32" if x.dtype == "int32" else x.dtype)
     dtype = d.choice(_WIDE if d.opset >= 21 else _BYTES)
