@@ -172,8 +172,9 @@ class Judge:
     def _is_own_reference(self, case: Case, model: bytes, mine: np.ndarray) -> bool:
         """True, too, where the reference has no answer."""
         own = self._perform(Task(model, case.feeds, case.config, reference=True))
-        known = isinstance(own, list) and isinstance(own[0], list)
-        return not known or difference([mine], own[0]) is None
+        if isinstance(own, Verdict) or not isinstance(own[0], list):
+            return True
+        return difference([mine], own[0]) is None
 
 
 def refusal(error: Refused) -> Verdict:

@@ -57,10 +57,12 @@ def _cast(x: Operands, _: Mapping[str, Any]) -> str | None:
     return None if fits.all() else "a cast of what does not fit"
 
 
-def _overflow(x: Operands, _: Mapping[str, Any]) -> str | None:
-    """Of sums of products in integers: ONNX does not say that they wrap."""
+def _overflow(x: Operands, attributes: Mapping[str, Any]) -> str | None:
+    """Of sums of products in integers: ONNX does not say that they wrap, nor how a factor of them rounds."""
     if any(a is None or a.dtype.kind == "f" for a in x[:2]):
         return None
+    if any(attributes.get(name, 1.0) not in (0.0, 1.0) for name in ("alpha", "beta")):
+        return "integers scaled by a fraction"
     most = [float(np.abs(a.astype(np.float64)).max(initial=0)) for a in x[:2] if a is not None]
     large = most[0] * most[1] * 100 > 2**31
     return "a product of integers that does not fit" if large else None
@@ -90,6 +92,14 @@ def _in_float32(x: Operands, attributes: Mapping[str, Any]) -> str | None:
     return "ONNX defines it in float32" if attributes.get("output_datatype") == 11 else None
 
 
+def _squares(x: Operands, _: Mapping[str, Any]) -> str | None:
+    if x[0] is None or x[0].dtype.kind != "f":
+        return None
+    with np.errstate(all="ignore"):
+        total = np.square(x[0].astype(np.float64)).sum() * 4
+    return None if total < float(np.finfo(x[0].dtype).max) else "squares that do not fit the dtype"
+
+
 def _logarithm(x: Operands, _: Mapping[str, Any]) -> str | None:
     return "a logarithm rounded to an integer" if x[0] is not None and x[0].dtype.kind in "iu" else None
 
@@ -109,17 +119,27 @@ RULES: dict[str, Rule] = {
     "CastLike": _cast,
     "Clip": _nan,
     "Div": _division,
+    "Gemm": _overflow,
+    "GlobalLpPool": _squares,
+    "GlobalMaxPool": _nan,
+    "GroupNormalization": _squares,
     "HammingWindow": _in_float32,
     "HannWindow": _in_float32,
     "Hardmax": _nan,
+    "InstanceNormalization": _squares,
+    "LRN": _squares,
+    "LayerNormalization": _squares,
+    "LpNormalization": _squares,
+    "LpPool": _squares,
+    "MatMul": _overflow,
     "Max": _nan,
     "MaxPool": _nan,
-    "Gemm": _overflow,
-    "GlobalMaxPool": _nan,
-    "MatMul": _overflow,
+    "MeanVarianceNormalization": _squares,
     "Min": _nan,
     "Mod": _division,
     "Pow": _power,
+    "RMSNormalization": _squares,
+    "ReduceL2": _squares,
     "ReduceLogSum": _logarithm,
     "ReduceLogSumExp": _logarithm,
     "ReduceMax": _nan,
@@ -127,6 +147,7 @@ RULES: dict[str, Rule] = {
     "Relu": _nan,
     "Resize": _interpolated,
     "Sign": _nan,
+    "SkipLayerNormalization": _squares,
     "TopK": _nan,
     "Upsample": _interpolated,
 }
