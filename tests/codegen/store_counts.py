@@ -48,7 +48,8 @@ def _visit(stmt: Stmt, buffer: Buffer, values: Values, active: np.ndarray, count
             at = tuple(w[where[0]] for w in where[1 : len(index) + 1])
             if any(((i < 0) | (i >= extent)).any() for i, extent in zip(at, buffer.shape, strict=True)):
                 raise IndexError(f"{buffer.name} is stored to outside of {buffer.shape}")
-            np.add.at(counts, at, 1)
+            flat = np.ravel_multi_index(at, counts.shape)
+            counts += np.bincount(flat, minlength=counts.size).reshape(counts.shape)
 
 
 def _stores(stmt: Stmt, buffer: Buffer) -> bool:
