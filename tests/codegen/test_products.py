@@ -11,6 +11,8 @@ from native_kernel import run_native
 from store_counts import store_counts
 
 from minitvm.codegen.interp import run_kernel
+from minitvm.codegen.llvm.compile import assembly, cpu_of, machine_model
+from minitvm.codegen.llvm.emit import emit
 from minitvm.codegen.problem import TEMPLATES, Problem
 from minitvm.codegen.simplify import simplify
 from minitvm.codegen.templates.gemm import Gemm
@@ -19,7 +21,7 @@ from minitvm.ir.expr import Call
 from minitvm.ir.loop import Buffer, For, Kernel, LoopKind, Seq, Stmt, Store, const
 from minitvm.ir.loop_verify import verify_kernel
 from minitvm.ir.op import Op
-from minitvm.target import MachineModel
+from minitvm.target import MachineModel, Target
 
 THREADS = (1, 2, 3, 4, 8, 16)
 WIDTHS = ((64, 32), (32, 16), (16, 16))  # bytes of a vector register, and their number
@@ -185,3 +187,11 @@ def test_how_the_right_hand_side_is_read(
     text = str(product_kernel("nn.matmul", [left, right], MachineModel(64, 32), **flags))
     assert [b for b in ("totals", "packed") if f"alloc {b}" in text] == [b for b in (buffer,) if b]
     assert "vectorized" in text
+
+
+def test_a_processor_without_fused_multiply_adds_calls_no_library_for_them() -> None:
+    cpu = cpu_of(Target.parse("llvm -mtriple=x86_64-unknown-linux-gnu -mcpu=x86-64"))
+    machine = machine_model(cpu)
+    kernel = product_kernel("nn.matmul", [(4, 8), (8, 16)], machine)
+    text = assembly(emit(kernel, machine), cpu)
+    assert "mulps" in text and "call" not in text

@@ -40,7 +40,7 @@ FLOAT_INTRINSICS = {
     "round": "roundeven",
     "trunc": "trunc",
     "sqrt": "sqrt",
-    "fma": "fma",
+    "fma": "fmuladd",  # rounded once or twice, as the target is faster: without an instruction, "fma" is a library call
     "exp": "exp",
     "log": "log",
     "log2": "log2",
