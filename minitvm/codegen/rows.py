@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from minitvm.codegen.nests import stage_nest, unflatten
+from minitvm.codegen.nests import stage_nest
 from minitvm.codegen.rewrite import redirect, redirect_loads
+from minitvm.codegen.spread import unflatten
 from minitvm.ir.loop import (
     Alloc,
     Buffer,

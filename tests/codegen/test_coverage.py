@@ -294,4 +294,4 @@ def test_what_a_build_could_not_decide_is_counted_and_survives_the_cache(
     for hits in (0, 1):
         report = build(function(call_op("sinh", x))).report
         assert bool(report.cache_hits) == bool(hits)
-        assert report.undecided == {"fused_sinh": ("out0: j have more than 0 iterations",)}
+        assert report.undecided == {"fused_sinh": ("out0: lane have more than 0 iterations",)}

@@ -154,10 +154,8 @@ elementwise(const float *__restrict__ p0, const float *__restrict__ p1, float *_
             for (long long v = 0; v < 5; ++v) {
                 out0[v * 8 + thread + row * 45] = tanhf(p0[v * 8 + thread + row * 45] + p1[row % 3]) * 0.5f;
             }
-            for (long long tail = 0; tail < 5; ++tail) {
-                if (thread == 0) {
-                    out0[tail + row * 45 + 40] = tanhf(p0[tail + row * 45 + 40] + p1[row % 3]) * 0.5f;
-                }
+            if (thread < 5) {
+                out0[thread + row * 45 + 40] = tanhf(p0[thread + row * 45 + 40] + p1[row % 3]) * 0.5f;
             }
         }
     }

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from minitvm.codegen.llvm import arith, spell
 from minitvm.codegen.llvm.arith import call, compare, literal, select, typed
 from minitvm.codegen.llvm.spell import BITS, is_float, is_unsigned, mangled, type_text
@@ -50,11 +52,30 @@ def _int_to_float(w: Writer, value: Val, dtype: str) -> Val:
 def _float_to_int(w: Writer, value: Val, dtype: str) -> Val:
     if value.dtype == "float16":
         value = cast(w, value, "float32")
+    if value.lanes:
+        return _float_to_int_lanes(w, value, dtype)
     source, target = type_text(value.dtype, value.lanes), type_text(dtype, value.lanes)
     kind = "fptoui" if is_unsigned(dtype) else "fptosi"
     symbol = f"@llvm.{kind}.sat.{mangled(dtype, value.lanes)}.{mangled(value.dtype, value.lanes)}"
     w.declare(symbol, f"declare {target} {symbol}({source})")
     return Val(w.pure(f"call {target} {symbol}({typed(value)})"), dtype, value.lanes)
+
+
+def _float_to_int_lanes(w: Writer, value: Val, dtype: str) -> Val:
+    """The saturating conversion of a vector, spelled out: LLVM would do the intrinsic's lane by lane."""
+    lanes, reach, source = value.lanes, np.iinfo(dtype), np.dtype(value.dtype).type
+    low, high = source(reach.min), source(reach.max)
+    if int(high) > reach.max:
+        high = np.nextafter(high, source(0))
+    least, most = (literal(float(edge), value.dtype, lanes) for edge in (low, high))
+    inside = select(w, compare(w, "le", least, value), value, least)  # NaN becomes the least
+    inside = select(w, compare(w, "le", inside, most), inside, most)
+    found = _convert(w, "fptoui" if is_unsigned(dtype) else "fptosi", inside, dtype)
+    if int(high) < reach.max:
+        found = select(w, compare(w, "lt", most, value), literal(reach.max, dtype, lanes), found)
+    if is_unsigned(dtype):
+        return found
+    return select(w, compare(w, "eq", value, value), found, literal(0, dtype, lanes))
 
 
 def _float_to_float(w: Writer, value: Val, dtype: str) -> Val:

@@ -9,9 +9,9 @@ from typing import TypeVar
 
 import numpy as np
 
-from minitvm.codegen.nests import unflatten
 from minitvm.codegen.problem import TEMPLATES, Config, Declined, Problem
 from minitvm.codegen.rewrite import redirect
+from minitvm.codegen.spread import unflatten
 from minitvm.codegen.templates.pad import after_padding, padded
 from minitvm.codegen.templates.tile import Step, Tile, accumulate, block_groups, choose_tile, divisor_at_most
 from minitvm.codegen.templates.window import Axis

@@ -11,8 +11,8 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from minitvm.codegen.nests import unflatten
 from minitvm.codegen.problem import TEMPLATES, Config, Declined, Problem
+from minitvm.codegen.spread import unflatten
 from minitvm.codegen.templates.conv_shapes import ConvShapes, convolution_shapes, transposed_shapes
 from minitvm.codegen.templates.pad import after_padding
 from minitvm.codegen.templates.phases import PhasedAxis, PhasedImage, vectors

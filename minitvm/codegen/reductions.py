@@ -1,0 +1,199 @@
+"""Default loop nests for reductions: along the result's last axis in lanes, or along the reduction's.
+
+What is left over of either is a vector too, a shorter one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from minitvm.codegen.affine import depends_on, loads, stride_along, vectorizes
+from minitvm.codegen.spread import in_lanes, in_vectors, lanes_of, unflatten
+from minitvm.ir.compute import identity_of
+from minitvm.ir.loop import (
+    Alloc,
+    Buffer,
+    Const,
+    For,
+    LoopExpr,
+    LoopKind,
+    LoopVar,
+    Reduce,
+    Stmt,
+    Store,
+    binary,
+    expr_children,
+    loop,
+    rebuild_expr,
+    seq,
+    substitute_vars,
+    walk_exprs,
+)
+from minitvm.target import MachineModel
+
+_COMBINE = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
+_IN_FLIGHT = 4
+"""Vectors that a reduction keeps in flight, to hide the latency of the addition."""
+
+
+def reduction_nest(
+    out: Buffer, axes: Sequence[LoopVar], value: LoopExpr, machine: MachineModel, parallel: bool
+) -> Stmt:
+    """Vectorized along the output's last axis where loads are contiguous there, else along the reduction's."""
+    lanes = lanes_of(value, out.dtype, machine)
+    contiguous = bool(axes) and vectorizes(value, axes[-1]) and out.row_major_strides[-1] == 1
+    if contiguous and out.shape[-1] * 2 > lanes:
+        return _reduce_in_lanes(out, axes, value, lanes, parallel)
+
+    def element(index: Sequence[LoopExpr]) -> Stmt:
+        at = substitute_vars(value, dict(zip(axes, index, strict=True)))
+        return _scalar_reductions(at, lambda done: Store(out, tuple(index), done), machine)
+
+    if not axes:
+        return element(())
+    return loop(math.prod(out.shape), lambda flat: element(unflatten(flat, out.shape)), _kind(parallel), name="element")
+
+
+def _kind(parallel: bool) -> LoopKind:
+    return LoopKind.PARALLEL if parallel else LoopKind.SERIAL
+
+
+# --- each lane an element of the result -----------------------------------------------------------------------
+
+
+def _reduce_in_lanes(out: Buffer, axes: Sequence[LoopVar], value: LoopExpr, lanes: int, parallel: bool) -> Stmt:
+    """Each lane reduces its own output element, a few vectors at once; rows and blocks of them are all parallel."""
+    rows, columns = math.prod(out.shape[:-1]), out.shape[-1]
+    width = lanes * max(1, min(_IN_FLIGHT, columns // lanes))
+
+    def block(row: LoopExpr, start: LoopExpr, count: int) -> Stmt:
+        prefix = unflatten(row, out.shape[:-1])
+        at = substitute_vars(value, dict(zip(axes[:-1], prefix, strict=True)))
+        return _lane_block(out, prefix, start, count, axes[-1], at)
+
+    if not parallel:
+        return loop(rows, lambda r: in_vectors(columns, width, lambda at, n: block(r, at, n)), name="row")
+    whole, rest = divmod(columns, width)
+    vectors = loop(rows * whole, lambda p: block(p // whole, p % whole * width, width), LoopKind.PARALLEL, name="block")
+    tails = loop(rows, lambda r: block(r, Const(whole * width), rest), LoopKind.PARALLEL, name="row")
+    return seq(vectors if whole else None, tails if rest else None)
+
+
+def _lane_block(
+    out: Buffer, prefix: Sequence[LoopExpr], start: LoopExpr, width: int, last: LoopVar, value: LoopExpr
+) -> Stmt:
+    """Accumulate ``width`` neighbouring outputs at once; all reductions below ``value`` one after the other."""
+    found = outer_reductions(value)
+    accumulators = [Buffer("acc", (width,), reduce.dtype, "local") for reduce in found]
+    stmts: list[Stmt] = []
+    for reduce, acc in zip(found, accumulators, strict=True):
+        stmts.append(in_lanes(width, lambda k, r=reduce, a=acc: Store(a, (k,), identity_of(r.kind, r.dtype))))  # type: ignore[misc]
+        update = in_lanes(
+            width,
+            lambda k, r=reduce, a=acc: Store(  # type: ignore[misc]
+                a, (k,), combine(r.kind, a[k], substitute_vars(r.value, {last: start + k}))
+            ),
+        )
+        stmts.append(_over(reduce.axes, update))
+
+    def result(lane: LoopExpr) -> Stmt:
+        done = {id(r): a[lane] for r, a in zip(found, accumulators, strict=True)}
+        return Store(out, (*prefix, start + lane), substitute_vars(replace_nodes(value, done), {last: start + lane}))
+
+    body: Stmt = seq(*stmts, in_lanes(width, result))
+    for acc in reversed(accumulators):
+        body = Alloc(acc, body)
+    return body
+
+
+def combine(kind: str, left: LoopExpr, right: LoopExpr) -> LoopExpr:
+    return binary(_COMBINE[kind], left, right)
+
+
+def outer_reductions(value: LoopExpr) -> list[Reduce]:
+    """The reductions below ``value`` that are not inside another, each object once."""
+    found: dict[int, Reduce] = {}
+    inner: set[int] = set()
+    for node in walk_exprs(value):
+        if isinstance(node, Reduce):
+            found[id(node)] = node
+            inner.update(id(n) for n in walk_exprs(node.value) if isinstance(n, Reduce))
+    return [node for key, node in found.items() if key not in inner]
+
+
+def replace_nodes(expr: LoopExpr, replacement: dict[int, LoopExpr]) -> LoopExpr:
+    """``expr`` with the objects named by id replaced.  Works top-down: what is replaced is not rebuilt."""
+    done: dict[int, LoopExpr] = dict(replacement)
+
+    def walk(node: LoopExpr) -> LoopExpr:
+        if id(node) not in done:
+            done[id(node)] = rebuild_expr(node, [walk(child) for child in expr_children(node)])
+        return done[id(node)]
+
+    return walk(expr)
+
+
+def _over(axes: Sequence[tuple[LoopVar, int]], body: Stmt) -> Stmt:
+    for var, extent in reversed(axes):
+        body = For(var, Const(extent), body)
+    return body
+
+
+# --- one element of the result after the other ----------------------------------------------------------------
+
+
+def _scalar_reductions(value: LoopExpr, finish: Callable[[LoopExpr], Stmt], machine: MachineModel) -> Stmt:
+    """One output element: every reduction into its accumulator, then ``finish`` with what they are replaced by."""
+    found = outer_reductions(value)
+    if not found:
+        return finish(value)
+    reduce = found[0]
+
+    def rest(total: LoopExpr) -> Stmt:
+        return _scalar_reductions(replace_nodes(value, {id(reduce): total}), finish, machine)
+
+    lanes = lanes_of(reduce.value, reduce.dtype, machine)
+    last, extent = reduce.axes[-1]
+    if extent * 2 > lanes > 1 and _reduces_in_vectors(reduce, last) and not outer_reductions(reduce.value):
+        return _vector_reduction(reduce, lanes, rest)
+    acc = Buffer("acc", (), reduce.dtype, "local")
+    update = _scalar_reductions(reduce.value, lambda v: Store(acc, (), combine(reduce.kind, acc[()], v)), machine)
+    body = seq(Store(acc, (), identity_of(reduce.kind, reduce.dtype)), _over(reduce.axes, update), rest(acc[()]))
+    return Alloc(acc, body)
+
+
+def _reduces_in_vectors(reduce: Reduce, last: LoopVar) -> bool:
+    strides = [stride_along(load.buffer, load.index, last) for load in loads(reduce.value)]
+    return all(s in (0, 1) for s in strides) and depends_on(reduce.value, last)
+
+
+def _vector_reduction(reduce: Reduce, lanes: int, rest: Callable[[LoopExpr], Stmt]) -> Stmt:
+    """Along the reduction's last axis in vectors, several in flight; then across the lanes."""
+    last, extent = reduce.axes[-1]
+    width = lanes * min(_IN_FLIGHT, 1 << max(0, (extent // lanes).bit_length() - 1))  # a power of two
+    acc = Buffer("acc", (width,), reduce.dtype, "local")
+
+    def update(start: LoopExpr, count: int) -> Stmt:
+        return in_lanes(
+            count,
+            lambda k: Store(acc, (k,), combine(reduce.kind, acc[k], substitute_vars(reduce.value, {last: start + k}))),
+        )
+
+    zero = identity_of(reduce.kind, reduce.dtype)
+    body = seq(
+        in_lanes(width, lambda k: Store(acc, (k,), zero)),
+        _over(reduce.axes[:-1], in_vectors(extent, width, update)),
+        *_across(acc, width, reduce.kind),
+        rest(acc[0]),
+    )
+    return Alloc(acc, body)
+
+
+def _across(acc: Buffer, width: int, kind: str) -> list[Stmt]:
+    """Reduce the lanes to lane 0, halving their number with every step."""
+    steps: list[Stmt] = []
+    while width > 1:
+        width //= 2
+        steps.append(in_lanes(width, lambda k, w=width: Store(acc, (k,), combine(kind, acc[k], acc[k + w]))))  # type: ignore[misc]
+    return steps

@@ -1,0 +1,159 @@
+"""Default nests at sizes that do and do not divide: right numbers, vectors throughout, code that does not grow."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from native_kernel import run_native
+
+from minitvm.codegen.interp import run_kernel
+from minitvm.codegen.legalize import legalize
+from minitvm.codegen.llvm.compile import host, machine_model
+from minitvm.codegen.llvm.emit import emit
+from minitvm.codegen.llvm.spell import SPELLINGS
+from minitvm.codegen.lower import lower, lowering
+from minitvm.codegen.simplify import simplify
+from minitvm.ir.builder import call_op, function, var
+from minitvm.ir.expr import Call, Expr
+from minitvm.ir.loop import Const, For, Kernel, LoopKind, Store, walk_stmts
+from minitvm.target import MachineModel
+
+WIDTHS = {"SSE": MachineModel(16, 16), "AVX2": MachineModel(32, 16), "AVX-512": MachineModel(64, 32)}
+COLUMNS = (1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 33, 40, 67, 131)
+
+
+def kernel_of(call: Expr, params: list[Any], machine: MachineModel) -> Kernel:
+    return legalize(simplify(lower(function(call, params), "kernel", machine)), SPELLINGS)
+
+
+def agree(call: Expr, params: list[Any], arrays: list[np.ndarray], expected: np.ndarray, **tolerance: float) -> Kernel:
+    """Machine code for this machine on 1 and 3 threads, and the interpreter for every vector width, give numpy's."""
+    kernel = kernel_of(call, params, machine_model(host(), 2))
+    results = [run_native(kernel, *arrays, threads=threads)[0] for threads in (1, 3)]
+    for machine in WIDTHS.values() if expected.size < 5_000 else ():
+        other = kernel_of(call, params, machine)
+        given = [a.reshape(p.shape) for a, p in zip(arrays, other.inputs, strict=True)]
+        results.append(run_kernel(other, *given, check_races=True)[0])
+    for found in results:
+        if expected.dtype.kind == "f":
+            np.testing.assert_allclose(
+                found.reshape(expected.shape), expected, **{"rtol": 1e-5, "atol": 1e-5, **tolerance}
+            )
+        else:
+            np.testing.assert_array_equal(found.reshape(expected.shape), expected)
+    return kernel
+
+
+def scalar_stores(kernel: Kernel) -> list[Store]:
+    """Stores to results that run over a row one by one; a single element left over of a row is none."""
+    found: list[Store] = []
+
+    def visit(stmt: Any, looped: bool) -> None:
+        one = isinstance(stmt, Store) and isinstance(stmt.index[-1], Const)
+        if isinstance(stmt, Store) and stmt.buffer in kernel.outputs and looped and not one:
+            found.append(stmt)
+        if isinstance(stmt, For):
+            if stmt.kind is not LoopKind.VECTORIZED:
+                visit(stmt.body, True)
+        else:
+            for part in getattr(stmt, "stmts", ()) or filter(None, (getattr(stmt, "body", None),)):
+                visit(part, looped)
+
+    visit(kernel.body, False)
+    return found
+
+
+def drawn(*shape: int, dtype: str = "float32", seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=shape).astype(dtype)
+
+
+# --- what is left over of a row -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("columns", COLUMNS)
+def test_elementwise_rows_of_any_length_are_vectors(columns: int) -> None:
+    x, row = var("x", shape=(5, columns)), var("row", shape=(5, 1))
+    a, b = drawn(5, columns), drawn(5, 1, seed=1)
+    kernel = agree(x * row + x, [x, row], [a, b], a * b + a)
+    assert columns == 1 or not scalar_stores(kernel)
+
+
+@pytest.mark.parametrize("columns", COLUMNS)
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_reductions_over_any_axis_of_any_length(columns: int, axis: int) -> None:
+    shape = (4, columns, 11) if axis == 1 else (3, 6, columns)
+    x, a = var("x", shape=shape), drawn(*shape)
+    agree(call_op("sum", x, axis=axis), [x], [a], a.sum(axis), atol=1e-4)
+    agree(call_op("max", x, axis=axis), [x], [a], a.max(axis))
+
+
+@pytest.mark.parametrize("columns", COLUMNS)
+def test_softmax_of_rows_of_any_length(columns: int) -> None:
+    x, a = var("x", shape=(6, columns)), 3 * drawn(6, columns)
+    e = np.exp(a - a.max(-1, keepdims=True))
+    kernel = agree(call_op("nn.softmax", x), [x], [a], e / e.sum(-1, keepdims=True))
+    assert columns == 1 or not scalar_stores(kernel)
+
+
+@pytest.mark.parametrize("columns", COLUMNS)
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "int16", "int32"])
+def test_casts_of_rows_of_any_length_saturate_in_vectors(columns: int, dtype: str) -> None:
+    a = 100 * drawn(3, columns)
+    a.flat[:: max(1, columns // 3)] = np.resize(
+        [np.inf, -np.inf, np.nan, 3e9, -3e9, 300.5, -0.75], a[:, ::1].flat[:: max(1, columns // 3)].shape
+    )
+    reach = np.iinfo(dtype)
+    expected = np.trunc(np.nan_to_num(a.astype("float64"), nan=0, posinf=1e18, neginf=-1e18))
+    x = var("x", shape=a.shape)
+    kernel = agree(call_op("cast", x, dtype=dtype), [x], [a], np.clip(expected, reach.min, reach.max).astype(dtype))
+    assert columns == 1 or not scalar_stores(kernel)
+    assert ".sat." not in emit(kernel, machine_model(host(), 2)) or columns == 1
+
+
+def test_lanes_are_those_of_the_widest_element_in_an_expression() -> None:
+    x = var("x", shape=(4, 256))
+    kernel = kernel_of(call_op("cast", x * x, dtype="uint8"), [x], WIDTHS["AVX-512"])
+    extents = {s.extent for s in walk_stmts(kernel.body) if isinstance(s, For) and s.kind is LoopKind.VECTORIZED}
+    assert extents == {Const(16)}
+
+
+# --- threads --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("threads", [1, 2, 8, 32])
+def test_code_does_not_grow_with_threads(threads: int) -> None:
+    x, column = var("x", shape=(100, 2003)), var("column", shape=(100, 1))
+    machine = MachineModel(64, 32, threads=threads)
+    text = emit(kernel_of(x + column, [x, column], machine), machine)
+    assert len(text.splitlines()) < 160
+
+
+@pytest.mark.parametrize("threads", [1, 2, 16])
+@pytest.mark.parametrize(("rows", "columns"), [(1, 1009), (2, 515), (3, 4099), (7, 65)])
+def test_a_few_long_rows_are_divided_among_all_threads(rows: int, columns: int, threads: int) -> None:
+    x, column = var("x", shape=(rows, columns)), var("column", shape=(rows, 1))
+    a, b = drawn(rows, columns), drawn(rows, 1, seed=1)
+    kernel = kernel_of(x + column, [x, column], MachineModel(32, 16, threads=threads))
+    (result,) = run_kernel(
+        kernel, *(v.reshape(p.shape) for v, p in zip((a, b), kernel.inputs, strict=True)), check_races=True
+    )
+    np.testing.assert_array_equal(result.reshape(a.shape), a + b)
+    pieces = [s.extent.value for s in walk_stmts(kernel.body) if isinstance(s, For) and s.kind is LoopKind.PARALLEL]  # type: ignore[union-attr]
+    assert sum(pieces) >= min(4 * threads, columns // 8)
+
+
+# --- running sums ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(1,), (7,), (5, 3), (3, 4, 17), (2, 6, 3, 33), (4, 67)])
+@pytest.mark.parametrize("exclusive", [False, True])
+def test_running_sums_along_any_axis(shape: tuple[int, ...], exclusive: bool) -> None:
+    for axis in range(-len(shape), len(shape)):
+        x, a = var("x", shape=shape), drawn(*shape)
+        call = call_op("cumsum", x, axis=axis, exclusive=exclusive)
+        assert isinstance(call, Call)
+        expected = np.cumsum(a, axis) - (a if exclusive else 0)
+        agree(call, [x], [a], expected)
+        assert lowering(function(call, [x]), "kernel", WIDTHS["AVX2"]).chosen == "template scan.cumsum"
