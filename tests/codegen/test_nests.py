@@ -51,7 +51,7 @@ def scalar_stores(kernel: Kernel) -> list[Store]:
     found: list[Store] = []
 
     def visit(stmt: Any, looped: bool) -> None:
-        one = isinstance(stmt, Store) and isinstance(stmt.index[-1], Const)
+        one = isinstance(stmt, Store) and bool(stmt.index) and isinstance(stmt.index[-1], Const)
         if isinstance(stmt, Store) and stmt.buffer in kernel.outputs and looped and not one:
             found.append(stmt)
         if isinstance(stmt, For):
