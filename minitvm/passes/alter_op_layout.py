@@ -24,6 +24,7 @@ from minitvm.ir.compute import accumulator
 from minitvm.ir.expr import Call, Constant, Expr, Function, Module
 from minitvm.ir.layout import Layout
 from minitvm.ir.op import OPS, Op
+from minitvm.passes.layout_gain import moving_costs_more, stands_alone
 from minitvm.passes.layout_moves import Keep, Move, Placement, Site, calling
 from minitvm.passes.layout_rewriter import LayoutNote, LayoutRewriter
 from minitvm.passes.manager import ModulePass, PassContext, map_functions
@@ -54,13 +55,18 @@ def alter_op_layout(
     kind: str = "llvm",
     log: list[LayoutNote] | None = None,
     proposals: Mapping[tuple[str, str], Proposal] = PROPOSALS,
+    weigh: bool = False,
 ) -> Function:
     """``function`` with operators in the layouts that they ask for on this target; parameters and result keep theirs.
-    ``log`` receives a note on each call that was moved, or was asked and kept its layout."""
+    ``log`` receives a note on each call that was moved, or was asked and kept its layout.  ``weigh``: a convolution
+    without another one to share its layout with only moves where that pays."""
+    alone = weigh and stands_alone(function)
 
     def propose(site: Site) -> Placement | Keep | None:
         ask = proposals.get((kind, site.op.name))
-        return None if ask is None else ask(site, machine)
+        if ask is None:
+            return None
+        return (moving_costs_more(site, function, machine) if alone else None) or ask(site, machine)
 
     rewriter = LayoutRewriter(propose)
     result = rewriter.run(function)
@@ -157,11 +163,15 @@ def in_panels(weight: Expr, axes: str, layout: str) -> Expr:
 class AlterOpLayout(ModulePass, opt_level=3):
     """Operators in the layouts that they ask for on a machine; ``notes`` says which moved and why others did not."""
 
-    def __init__(self, machine: MachineModel, kind: str = "llvm") -> None:
+    def __init__(self, machine: MachineModel, kind: str = "llvm", weigh: bool = False) -> None:
         self.machine = machine
         self.kind = kind
+        self.weigh = weigh
         self.notes: list[LayoutNote] = []
 
     def transform_module(self, module: Module, context: PassContext) -> Module:
         self.notes = []
-        return map_functions(module, lambda f: alter_op_layout(f, self.machine, self.kind, self.notes))
+        return map_functions(module, self._alter)
+
+    def _alter(self, function: Function) -> Function:
+        return alter_op_layout(function, self.machine, self.kind, self.notes, weigh=self.weigh)

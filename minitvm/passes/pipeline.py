@@ -46,7 +46,7 @@ def default_pipeline(machine: MachineModel, kind: str = "llvm") -> Sequential:
             CanonicalizeCast(),  #                            level 3
             CanonicalizeOps(),  #                             level 3
             Legalize(),  #                                    level 3
-            AlterOpLayout(machine, kind),  #                  level 3
+            AlterOpLayout(machine, kind, weigh=True),  #      level 3
             FoldConstant(fold_qnn=True),  #                   level 2
             SimplifyExprPostAlterOp(),  #                     level 0: exact rules; 2: all
             FoldConstant(fold_qnn=True),  #                   level 2

@@ -673,3 +673,18 @@ def test_branches_of_control_flow_are_altered_too() -> None:
     chosen = call_op("control.if", flag, x, then_branch=then, else_branch=other)
     altered = AlterOpLayout(SSE)(Module(function(chosen, [flag, x]))).main.body
     assert "nn.contrib_conv2d_NCHWc" in str(altered.op.then_branch)
+
+
+@pytest.mark.parametrize(
+    ("image", "more", "moved"),
+    [(28, "", False), (7, "", True), (28, "%z = nn.conv2d(%y, %w, padding=(1, 1));", True)],
+    ids=["large image", "short rows", "two share a layout"],
+)
+def test_a_convolution_alone_moves_where_that_pays(image: int, more: str, moved: bool) -> None:
+    x, w = f"(1, 64, {image}, {image})", "(64, 64, 3, 3)"
+    last = "%z" if more else "%y"
+    body = f"%y = nn.conv2d(%x, %w, padding=(1, 1)); {more} nn.relu({last})"
+    module = parse_module(f"def @main(%x: Tensor[{x}, float32], %w: Tensor[{w}, float32]) {{ {body} }}")
+    step = AlterOpLayout(MachineModel(64, 32), weigh=True)
+    assert ("NCHWc" in step(module).astext()) == moved
+    assert moved or any("stands alone" in note.reason for note in step.notes)

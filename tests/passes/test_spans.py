@@ -62,6 +62,12 @@ def branches() -> onnx.ModelProto:
     return net.model(net("Concat", *parts, axis=1))
 
 
+def chain() -> onnx.ModelProto:
+    net = Net(1, 16, 6, 6)
+    hidden = net("Relu", net("Conv", "x", net.weight(16, 16, 3, 3)))
+    return net.model(net("Conv", hidden, net.weight(16, 16, 3, 3)))
+
+
 def heads() -> onnx.ModelProto:
     net = Net(4, 16)
     parts = [net("Tanh", net("Gemm", "x", net.weight(8, 16), transB=1)) for _ in range(3)]
@@ -88,8 +94,9 @@ def upscale() -> onnx.ModelProto:
 
 
 CASES: dict[str, tuple[Callable[[], onnx.ModelProto], tuple[str, ...]]] = {
-    "conv_norm": (conv_norm, ("SimplifyInference", "ForwardFoldScaleAxis", "BackwardFoldScaleAxis", "AlterOpLayout")),
-    "branches": (branches, ("CombineParallelConv2D", "AlterOpLayout")),
+    "conv_norm": (conv_norm, ("SimplifyInference", "ForwardFoldScaleAxis", "BackwardFoldScaleAxis")),
+    "branches": (branches, ("CombineParallelConv2D",)),
+    "chain": (chain, ("AlterOpLayout",)),
     "heads": (heads, ("CombineParallelDense",)),
     "transposes": (transposes, ("SimplifyExpr",)),
     "tokens": (tokens, ("SinkReshape",)),
