@@ -17,6 +17,7 @@ from native_kernel import run_native
 from test_lower import as_function
 from test_ops import WITHOUT_COMPUTE, WITHOUT_SAMPLE
 
+from minitvm.codegen.coverage import check_coverage
 from minitvm.codegen.interp import run_kernel
 from minitvm.codegen.legalize import legalize
 from minitvm.codegen.llvm.compile import Cpu, cpu_of, host, machine_model
@@ -31,7 +32,7 @@ from minitvm.ir.loop_verify import verify_kernel
 from minitvm.ir.op import OPS
 from minitvm.ir.types import TupleType, type_of
 from minitvm.target import MachineModel, Target
-from minitvm.testing.cases import GENERATORS, Case, Draw, HypothesisDraw, accepted_dtypes, random_case
+from minitvm.testing.cases import GENERATORS, Case, Draw, HypothesisDraw, RandomDraw, accepted_dtypes, random_case
 
 LONG = settings.get_current_profile_name() == "long"
 EXAMPLES = settings().max_examples if LONG else 4
@@ -74,6 +75,7 @@ def lowered(case: Case, machine: MachineModel) -> Kernel:
         assert any(re.fullmatch(known, reason) for known in DECLINES), f"{case}: {refusal}"
     kernel = simplify(found.kernel)
     verify_kernel(kernel)
+    check_coverage(kernel)
     return kernel
 
 
@@ -112,6 +114,19 @@ def check(case: Case, draw: Draw) -> None:
             compare(case, run_kernel(kernel, *given_, check_races=True), f"the interpreter for {by}")
         native = legalize(kernel, SPELLINGS)
         compare(case, run_native(native, *arrays, threads=threads, machine=machine, cpu=cpu), by)
+
+
+@pytest.mark.parametrize("name", [name for name, op in OPS.items() if TEMPLATES.find("llvm", op)])  # type: ignore[arg-type]
+def test_templates_are_taken(name: str) -> None:
+    """Not only compute rules are tested: of calls with floats, several are lowered by a template, on every machine."""
+    cases = [case for n in range(40) if is_float(case := random_case(name, RandomDraw(n)))]
+    for machine in (MachineModel(16, 16, threads=1), MachineModel(32, 16, threads=3), MachineModel(64, 32, threads=16)):
+        chosen = [lowering(as_function(case)[0], "kernel", machine).chosen for case in cases]
+        assert sum(c.startswith("template") for c in chosen) >= 2, f"{machine}: {chosen}"
+
+
+def is_float(case: Case) -> bool:
+    return case.args[0].dtype.kind == "f" and 0 not in case.reference()[0].shape
 
 
 @pytest.mark.parametrize("name", GENERATORS)

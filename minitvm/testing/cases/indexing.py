@@ -100,3 +100,26 @@ def one_hot(name: str, draw: Draw, dtype: str) -> Case:
     on, off = (draw.array((), draw.choice(DTYPES), 0, 99, "all") for _ in range(2))
     to = draw.choice(DTYPES)
     return case(name, indices, on, off, depth=depth, axis=draw.axis(len(shape) + 1), dtype=to)
+
+
+@generator("control.out_of_range")
+def out_of_range(name: str, draw: Draw, dtype: str) -> Case:
+    """None is: the reference raises where one is."""
+    shape = draw.shape(1, 4, 512, least=1)
+    x = draw.array(shape, dtype)
+    kind = draw.choice(("one", "rows", "several", "lengths"))
+    if kind == "several":
+        axes = draw.axes(len(shape)) or (0,)
+        return case(
+            name, x, _rows(draw, [shape[a] for a in axes], _few(draw, 1, 1))[0 if len(axes) == 1 else ...], axes=axes
+        )
+    axis = draw.axis(len(shape))
+    extent, lengths = min(shape[axis], 99), kind == "lengths"
+    given = _few(draw, 1 if kind == "rows" else 0, 2)
+    indices = draw.array(given, draw.signed_dtype(), 0 if lengths else -extent, extent - (not lengths), "none")
+    return case(name, x, indices, axes=[axis], lengths=lengths, by_row=kind == "rows")
+
+
+@generator("control.after")
+def after(name: str, draw: Draw, dtype: str) -> Case:
+    return case(name, draw.array(draw.shape(), dtype, special="all"), np.zeros((), "uint64"), accuracy=BITS)
