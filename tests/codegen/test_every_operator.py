@@ -35,7 +35,7 @@ from minitvm.target import MachineModel, Target
 from minitvm.testing.cases import GENERATORS, Case, Draw, HypothesisDraw, RandomDraw, accepted_dtypes, random_case
 
 LONG = settings.get_current_profile_name() == "long"
-EXAMPLES = settings().max_examples if LONG else 4
+EXAMPLES = settings().max_examples if LONG else 6
 PHASES = (Phase.generate, Phase.shrink) if LONG else (Phase.generate,)
 THREADS = (1, 2, 3, 16)
 
