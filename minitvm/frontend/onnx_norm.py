@@ -66,14 +66,15 @@ def _layer_norm(node: OnnxNode, x: Expr, scale: Expr, bias: Expr) -> Expr:
 
 
 def _statistics(node: OnnxNode, x: Expr, axis: int) -> list[Expr]:
-    """The mean and the reciprocal of the standard deviation, where the node names them."""
+    """The mean and the reciprocal of the standard deviation, in float32, where the node names them."""
     if not node.wants(1) and not node.wants(2):
         return []
+    x = cast(x, "float64" if x.dtype == "float64" else "float32")
     axes = tuple(range(axis, rank(x)))
     mean = emit("mean", x, axis=axes, keepdims=True)
     variance = emit("variance", x, mean, axis=axes, keepdims=True)
     deviation = emit("sqrt", emit("add", variance, scalar(node.attr("epsilon"), x)))
-    return [mean, emit("divide", scalar(1, x), deviation)]
+    return [cast(found, "float32") for found in (mean, emit("divide", scalar(1, x), deviation))]
 
 
 @onnx_op("RMSNormalization", since=23)

@@ -102,6 +102,19 @@ def test_reductions_of_integers(op: str, dtype: str) -> None:
     check_as_onnx_runtime(one_node(op, x, constants={1: np.int64([1])}), {"x0": x})
 
 
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("axis", [-1, 1])
+def test_statistics_of_layer_normalization_are_float32(dtype: str, axis: int) -> None:
+    x = (np.arange(30).reshape(2, 3, 5) ** 2).astype(dtype)
+    scale = np.ones(x.shape[axis:], dtype)
+    model = one_node("LayerNormalization", x, scale, outputs=3, opset=17, axis=axis)
+    found = compiled(model, {"x0": x, "x1": scale})
+    assert [r.dtype for r in found] == [x.dtype, np.float32, np.float32]
+    wide, axes = x.astype("float64"), tuple(range(axis % 3, 3))
+    np.testing.assert_allclose(found[1], wide.mean(axes, keepdims=True), rtol=1e-6)
+    np.testing.assert_allclose(found[2], 1 / np.sqrt(wide.var(axes, keepdims=True) + 1e-5), rtol=1e-6)
+
+
 # --- quantisation ----------------------------------------------------------------------------------------------------
 
 

@@ -154,10 +154,10 @@ def recurrent(d: Draw) -> list[Value]:
     x = d.operand(least=3, most=3, budget=2000)
     steps, batch, features = d.known(x)
     hidden, both = d.choice((1, 2, 5, 8, 16, 17, 33, 64)), d.chance(0.3)
-    count = 1 + both
+    count, bound = 1 + both, hidden**-0.5  # larger weights make it chaotic: roundings grow from step to step
     inputs = [
-        d.weight((count, gates * hidden, features), x.dtype),
-        d.weight((count, gates * hidden, hidden), x.dtype),
+        d.within((count, gates * hidden, features), x.dtype, -1, 1, 0.8),
+        d.within((count, gates * hidden, hidden), x.dtype, -bound, bound, 0.8),
         d.maybe(d.weight((count, 2 * gates * hidden), x.dtype)),
         d.maybe(d.within((batch,), "int32", min(1, steps), steps, 0.2), 0.2),
         d.maybe(d.like((count, batch, hidden), x.dtype)),

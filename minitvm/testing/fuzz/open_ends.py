@@ -20,12 +20,15 @@ REFUSALS = (
 DISTRUSTED = {
     "AffineGrid": (99, "it steps over a single pixel as its definition does not"),
     "Erf": (99, "it has 8 digits in double"),
+    "GRU": (99, "as LSTM"),
     "GlobalMaxPool": (99, "images of rank 5 gain a dimension"),
     "Hardmax": (12, "it takes one axis where ONNX took all that follow"),
+    "LSTM": (99, "it runs every step of every sequence, and both directions forwards"),
     "LogSoftmax": (12, "as Hardmax"),
     "Loop": (99, "scan outputs are concatenated, not stacked"),
     "LRN": (99, "it has as many channels as images"),
     "LpNormalization": (99, "p = 1 sums without magnitudes"),
+    "RNN": (99, "as LSTM"),
     "Scan": (99, "as Loop"),
     "Softmax": (12, "as Hardmax"),
 }
@@ -92,12 +95,25 @@ def _in_float32(x: Operands, attributes: Mapping[str, Any]) -> str | None:
     return "ONNX defines it in float32" if attributes.get("output_datatype") == 11 else None
 
 
+def _large_sum(x: Operands, attributes: Mapping[str, Any]) -> str | None:
+    """Of integers: an evaluation in double, or a mean of what has wrapped, is as good as what wraps."""
+    if x[0] is None or x[0].dtype.kind not in "iu" or x[0].size == 0:
+        return None
+    most = float(np.abs(x[0].astype(np.float64)).max())
+    fits = most * most * x[0].size < float(np.iinfo(x[0].dtype).max)
+    return None if fits else "integers whose sum may not fit"
+
+
 def _squares(x: Operands, _: Mapping[str, Any]) -> str | None:
     if x[0] is None or x[0].dtype.kind != "f":
         return None
     with np.errstate(all="ignore"):
         total = np.square(x[0].astype(np.float64)).sum() * 4
     return None if total < float(np.finfo(x[0].dtype).max) else "squares that do not fit the dtype"
+
+
+def _lengths(x: Operands, attributes: Mapping[str, Any]) -> str | None:
+    return _squares(x, attributes) or _large_sum(x, attributes)
 
 
 def _logarithm(x: Operands, _: Mapping[str, Any]) -> str | None:
@@ -118,6 +134,7 @@ RULES: dict[str, Rule] = {
     "Cast": _cast,
     "CastLike": _cast,
     "Clip": _nan,
+    "CumSum": _large_sum,
     "Div": _division,
     "Gemm": _overflow,
     "GlobalLpPool": _squares,
@@ -134,16 +151,21 @@ RULES: dict[str, Rule] = {
     "MatMul": _overflow,
     "Max": _nan,
     "MaxPool": _nan,
+    "Mean": _large_sum,
     "MeanVarianceNormalization": _squares,
     "Min": _nan,
     "Mod": _division,
     "Pow": _power,
     "RMSNormalization": _squares,
-    "ReduceL2": _squares,
+    "ReduceL1": _large_sum,
+    "ReduceL2": _lengths,
     "ReduceLogSum": _logarithm,
     "ReduceLogSumExp": _logarithm,
     "ReduceMax": _nan,
+    "ReduceMean": _large_sum,
     "ReduceMin": _nan,
+    "ReduceSum": _large_sum,
+    "ReduceSumSquare": _large_sum,
     "Relu": _nan,
     "Resize": _interpolated,
     "Sign": _nan,
