@@ -32,7 +32,7 @@ from minitvm.runtime.entry import entry_text
 from minitvm.runtime.executor import GraphModule
 from minitvm.runtime.graph import HOST, Program, read_program, without_kernels
 from minitvm.runtime.library import Contents, HostCall, Library
-from minitvm.runtime.memory import plan_memory
+from minitvm.runtime.memory import plan_memory, require_addressable
 from minitvm.runtime.metadata import group_metadata
 from minitvm.runtime.ndarray import CUDA_HINT, CUDA_NOT_YET, Device, NDArray, aligned, cpu
 from minitvm.runtime.seal import seal_text
@@ -239,6 +239,7 @@ def _context(opt_level: int | None, recorder: PassInstrument | None) -> PassCont
 def _compile(program: Program, options: Options, report: BuildReport) -> Contents:
     """Code generation for one function after the passes; branches of control flow become libraries of their own.
     Takes the arrays out of ``program.params``."""
+    require_addressable(program.graph)
     kernels, refused = _compile_kernels(program.groups, report.compiler, options.on_progress)
     program = without_kernels(program, refused)
     report.groups.update(program.groups)

@@ -365,7 +365,8 @@ def change_tensor(model: onnx.ModelProto, rng: random.Random) -> None:
     elif kind == 2 or tensor.data_type != TensorProto.INT64 or tensor.data_location == TensorProto.EXTERNAL:
         tensor.raw_data = tensor.raw_data[: rng.randrange(len(tensor.raw_data) + 1)] + bytes(rng.choice((0, 1, 8)))
     else:
-        values = numpy_helper.to_array(tensor).copy().reshape(-1)
+        data = tensor.raw_data or np.array(tensor.int64_data, "<i8").tobytes()
+        values = np.frombuffer(data[: len(data) // 8 * 8], "<i8").copy()
         if len(values):
             values[rng.randrange(len(values))] = rng.choice(_INTEGERS)
         tensor.ClearField("int64_data")

@@ -42,6 +42,10 @@ def library() -> Library:
     return minitvm.build(Module.from_expr(relay.nn.relu(relay.nn.softmax(x))))
 
 
+def two_results(x: relay.Expr) -> relay.Function:
+    return relay.Function([x], relay.Tuple([relay.nn.relu(x), relay.exp(x)]))
+
+
 def running(library: Library) -> minitvm.GraphModule:
     return minitvm.GraphModule(library["default"](minitvm.cpu()))
 
@@ -157,7 +161,13 @@ CASES: dict[str, tuple[Act, str]] = {
     ),
     "more than can be addressed": (
         lambda _: minitvm.build(Module.from_expr(relay.nn.relu(relay.var("x", shape=(10**12, 10**12))))),
-        "the values of this graph take 4,000,000,000,000,000,000,000,000 bytes, more than can be addressed\n"
+        "a value of this graph takes 4,000,000,000,000,000,000,000,000 bytes, more than can be addressed\n"
+        "  | %x: Tensor[(1000000000000, 1000000000000), float32]\n"
+        "  = hint: compile the model for smaller inputs",
+    ),
+    "more together than can be addressed": (
+        lambda _: minitvm.build(two_results(relay.var("x", shape=(1 << 45,)))),
+        "the values of this graph take 281,474,976,710,656 bytes, more than can be addressed\n"
         "  = hint: compile the model for smaller inputs",
     ),
     "a benchmark without an end": (

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
+import random
 import re
 import subprocess
 import sys
@@ -19,7 +21,8 @@ from PIL import Image
 
 import minitvm
 from minitvm.cli import cli
-from minitvm.errors import MiniTVMError
+from minitvm.cli.options import read_npz
+from minitvm.errors import InputError, MiniTVMError
 
 SHAPE = ["--shape", "x:1x3x8x8"]
 KERNEL = "fused_nn_global_avg_pool2d"
@@ -318,6 +321,19 @@ def test_wrong_usage(arguments: Sequence[str], text: str) -> None:
     assert result.exit_code == 2
     assert text in result.stderr
     assert result.stdout == ""
+
+
+def test_damaged_arrays(tmp_path: pathlib.Path) -> None:
+    """Whatever zipfile, zlib and numpy say of them."""
+    np.savez_compressed(tmp_path / "good.npz", x=_input())
+    good = (tmp_path / "good.npz").read_bytes()
+    for seed in range(300):
+        rng, data = random.Random(seed), bytearray(good)
+        for _ in range(rng.choice((1, 2, 8))):
+            data[rng.randrange(len(data))] = rng.randrange(256)
+        (tmp_path / "bad.npz").write_bytes(data)
+        with contextlib.suppress(InputError):
+            read_npz(tmp_path / "bad.npz")
 
 
 def test_a_library_is_described_signed_and_trusted(tmp_path: pathlib.Path) -> None:

@@ -306,7 +306,7 @@ def _is_whole(part: _Part, buffer: Buffer) -> bool:
     return (
         bool(part.dims)
         and part.counts.shape == tuple(buffer.shape[d] for d in part.dims)
-        and bool((part.counts == 1).all())
+        and (part.proved or bool((part.counts == 1).all()))
     )
 
 

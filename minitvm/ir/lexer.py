@@ -17,16 +17,17 @@ MAX_DEPTH = 100
 _SHOWN = 100
 """How much of a long line an error shows."""
 
+_QUOTED = r'''"(?:[^"\\]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*"'''  # as JSON's
 _TOKEN = re.compile(
-    r"""
+    rf"""
       (?P<skip>\s+|\#[^\n]*|//[^\n]*|/\*.*?\*/)
-    | (?P<name>[%@](?:[A-Za-z_][A-Za-z0-9_]*(?:[./][A-Za-z_][A-Za-z0-9_]*)*|[0-9]+|"(?:[^"\\]|\\.)*"))
+    | (?P<name>[%@](?:[A-Za-z_][A-Za-z0-9_]*(?:[./][A-Za-z_][A-Za-z0-9_]*)*|[0-9]+|{_QUOTED}))
     | (?P<number>-?(?:inf|nan|[0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?)
         (?P<suffix>f16|f32|f64|f|[iu](?:8|16|32|64))?(?![A-Za-z0-9_]))
     | (?P<field>\.[0-9]+)
     | (?P<word>[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*)*)
-    | (?P<string>"(?:[^"\\]|\\.)*")
-    | (?P<punct>->|\.\.\.|[(){}\[\],:;=?])
+    | (?P<string>{_QUOTED})
+    | (?P<punct>->|\.\.\.|[(){{}}\[\],:;=?])
     """,
     re.VERBOSE | re.DOTALL,
 )

@@ -14,6 +14,7 @@ programs, and must do so to the letter.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import mmap
 import os
@@ -40,19 +41,25 @@ _AGAIN = "copy the file again, or compile the model again"
 
 def write(contents: Contents, path: pathlib.Path, key: PrivateKey | None = None) -> None:
     """Write the file, signed where there is a key, and atomically: the path holds the old file or the whole new one."""
-    if path.exists() and not path.is_file():
-        what = "a folder" if path.is_dir() else "not an ordinary file"
-        raise LibraryError(f"the library cannot be written to {path}: it is {what}", hint="give the path of a file")
     data = to_bytes(contents, key)
     temporary = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
+        _require_ordinary(path)
         temporary.write_bytes(data)
         temporary.replace(path)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
         raise LibraryError(
             f"the library cannot be written to {path}: {error.strerror}", hint="choose a folder that can be written"
         ) from error
+
+
+def _require_ordinary(path: pathlib.Path) -> None:
+    """A file may be written over; a folder, a pipe, a device may not."""
+    if path.exists() and not path.is_file():
+        what = "a folder" if path.is_dir() else "not an ordinary file"
+        raise LibraryError(f"the library cannot be written to {path}: it is {what}", hint="give the path of a file")
 
 
 def to_bytes(contents: Contents, key: PrivateKey | None = None) -> bytes:

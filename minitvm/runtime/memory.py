@@ -15,8 +15,11 @@ from minitvm.errors import CompilerError
 from minitvm.runtime.graph import NOP, Graph
 from minitvm.runtime.ndarray import ALIGNMENT
 
-MOST_BYTES = 1 << 62
-"""Offsets are 64-bit integers."""
+MOST_BYTES = 1 << 47
+"""What a process can address.  Index arithmetic, here and in numpy, is far from overflowing below it."""
+
+
+_SMALLER = "compile the model for smaller inputs"
 
 
 @dataclass(frozen=True)
@@ -119,6 +122,18 @@ def last_uses(graph: Graph, owner: Sequence[int]) -> list[int]:
     return last
 
 
+def require_addressable(graph: Graph) -> None:
+    """:class:`CompilerError` for a value that no machine could hold."""
+    for node in graph.nodes:
+        for type_ in node.types:
+            if type_.is_static and type_.nbytes > MOST_BYTES:
+                raise CompilerError(
+                    f"a value of this graph takes {type_.nbytes:,} bytes, more than can be addressed",
+                    where=[f"%{node.name}: {type_}"],
+                    hint=_SMALLER,
+                )
+
+
 def plan_memory(graph: Graph, workspaces: Mapping[int, int] | None = None) -> Plan:
     """Place every value and every kernel's workspace (bytes by node) in one arena.
 
@@ -142,7 +157,7 @@ def plan_memory(graph: Graph, workspaces: Mapping[int, int] | None = None) -> Pl
     if naive > MOST_BYTES:
         raise CompilerError(
             f"the values of this graph take {naive:,} bytes, more than can be addressed",
-            hint="compile the model for smaller inputs",
+            hint=_SMALLER,
         )
     placed = pack(requests)
     where = dict(zip(placing, placed, strict=False))

@@ -294,6 +294,8 @@ X = "%x: Tensor[(2, 3), float32]"
         ("def @main(%x: Tensor[(1, -2), float32]) { %x }", "-2 is not a dimension", 1, 26),
         ("def @main(%x: int) { %x }", "expected a type, found 'int'", 1, 15),
         ("def @main() { $ }", "unexpected character '$'", 1, 15),
+        ('def @main(%"a\\q": Tensor[(), float32]) { 1 }', "unexpected character '%'", 1, 11),
+        ('def @main() { meta["a\\u12"] }', "unexpected character '\"'", 1, 20),
         ("def @main() { 300u8 }", "not a constant of uint8", 1, 15),
         ("def @main() { const([1, [2]], int32) }", "not a constant of int32", 1, 15),
         ("def @main() { const([1, 2], Tensor[(3,), int32]) }",

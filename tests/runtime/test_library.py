@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -243,6 +244,17 @@ def test_code_for_a_wider_cpu_is_refused(model: Model, tmp_path: pathlib.Path) -
         library["default"](minitvm.cpu(0))
     library.save(path)
     assert message(path).startswith(f"PATH {text}\n")
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "folder", "pipe"])
+def test_names_that_no_library_can_have(name: str, model: Model, tmp_path: pathlib.Path) -> None:
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(LibraryError, match=r"^the library cannot be written to "):
+        model[2].save(tmp_path / name)
+    with pytest.raises(LibraryError, match=r"^the library .* cannot be read: "):
+        minitvm.load(tmp_path / name)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "pipe"]
 
 
 def test_a_folder_that_cannot_be_written(model: Model, tmp_path: pathlib.Path) -> None:
