@@ -175,4 +175,4 @@ def test_a_build_without_fusion_is_refused() -> None:
 @pytest.mark.parametrize("shape", [(1 << 44,), (1 << 20, 1 << 24), (3, 1 << 42)])
 def test_compiling_takes_no_memory_of_the_tensors_size(shape: tuple[int, ...]) -> None:
     x = relay.var("x", shape=shape)
-    assert minitvm.build(relay.Function([x], relay.nn.relu(relay.exp(x)))).plan.nbytes >= 1 << 46
+    assert minitvm.build(relay.Function([x], relay.nn.relu(relay.exp(x)))).plan.nbytes >= 1 << 45
