@@ -22,6 +22,7 @@ from minitvm.ir.types import TensorType
 from minitvm.runtime.entry import Segment, steps_of
 from minitvm.runtime.graph import Node
 from minitvm.runtime.memory import last_uses, round_up
+from minitvm.runtime.ndarray import ALIGNMENT
 
 if TYPE_CHECKING:
     from minitvm.runtime.instance import Instance
@@ -107,6 +108,7 @@ class Poison:
         native = self.instance.native_step(f"node_{index}")
         entries = range(self.graph.entry_start[index], self.graph.entry_start[index + 1])
         workspace = self.instance.workspaces.get(index)
+        fence = self._fence(index)
 
         def over(marker: int, slots: Sequence[Slot]) -> None:
             for slot in slots:
@@ -119,9 +121,13 @@ class Poison:
 
         def run() -> None:
             slots = [self._slot(entry) for entry in entries]
+            around = [line.tobytes() for line in fence]
             over(NOT_A_NUMBER, slots)
             kept = [slot.memory.copy() for slot in slots]
             over(A_NUMBER, slots)
+            if around != [line.tobytes() for line in fence]:
+                node = self.graph.nodes[index]
+                raise self._error(node, f"{node.func} writes next to its results, into memory of others")
             for number, (one, slot) in enumerate(zip(kept, slots, strict=True)):
                 found = difference(one, slot.memory, slot.type)
                 if found is not None:
@@ -137,6 +143,18 @@ class Poison:
         if address == instance.arena.ctypes.data + start:
             return Slot(instance.arena[start : start + round_up(max(1, type_.nbytes))], type_)
         return Slot(np.ctypeslib.as_array((ctypes.c_uint8 * type_.nbytes).from_address(address)), type_)
+
+    def _fence(self, index: int) -> list[np.ndarray]:
+        """The lines of the arena before and after a kernel's results and its workspace."""
+        arena, start = self.instance.arena, self.graph.entry_start
+        offsets = self.instance.library.plan.offsets
+        own = [(offsets[e], self.instance.types[e].nbytes) for e in range(start[index], start[index + 1])]
+        if index in self.instance.library.plan.workspaces:
+            own.append((self.instance.library.plan.workspaces[index], len(self.instance.workspaces[index])))
+        lines = [(at // ALIGNMENT, (at + round_up(max(1, nbytes))) // ALIGNMENT) for at, nbytes in own]
+        near = {n for low, high in lines for n in (low - 1, high) if n >= 0}
+        free = [n for n in sorted(near) if not any(low <= n < high for low, high in lines)]
+        return [arena[n * ALIGNMENT : (n + 1) * ALIGNMENT] for n in free]
 
     def _require_inside(self, index: int, number: int, slot: Slot, marker: int) -> None:
         if not _holds(slot.memory, marker, slot.type.nbytes, len(slot.memory)):

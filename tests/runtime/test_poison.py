@@ -130,6 +130,20 @@ def test_writing_past_the_end_is_named() -> None:
         run(library, values("float32"))
 
 
+@pytest.mark.parametrize("length", [16, 32])
+def test_writing_into_what_lies_behind_is_named(length: int) -> None:
+    """A result that fills its place, so that one element more is in the next one."""
+    x = relay.var("x", shape=(length,))
+    library = build(relay.Function([x], x + x), num_threads=1)
+    (node,) = (n for n in library.graph.nodes if n.is_kernel)
+    source, result = Buffer("x", (length,), "float32"), Buffer("y", (length + 1,), "float32")
+    kernel = Kernel(node.func, (source, result), loop(length + 1, lambda i: Store(result, (i,), source[i % length])))
+    instance = with_object(library, node.func, emit(kernel, machine_model(host())))["default"](None, 1)
+    instance.assign("x", np.ones(length, "float32"))
+    with pytest.raises(CompilerError, match="writes next to its results, into memory of others"):
+        instance.run()
+
+
 def test_a_segment_that_leaves_out_a_kernel_is_named(model: Model) -> None:
     library = model[2]
     last = max(i for i, node in enumerate(library.graph.nodes) if node.is_kernel)
