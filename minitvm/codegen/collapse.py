@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from minitvm.codegen.affine import loads
-from minitvm.ir.loop import Buffer, Const, Load, LoopExpr, LoopVar, Reduce, expr_children, map_expr
+from minitvm.ir.loop import (
+    Buffer,
+    Const,
+    Load,
+    LoopExpr,
+    LoopVar,
+    Reduce,
+    expr_children,
+    map_expr,
+    substitute_vars,
+    walk_exprs,
+)
 
 
 @dataclass(frozen=True)
@@ -18,75 +30,145 @@ class Collapsed:
     value: LoopExpr
 
 
+Extents = dict[LoopVar, int]
+Pair = tuple[LoopVar, LoopVar]
+
+
 def collapse(params: Sequence[Buffer], out: Buffer, axes: Sequence[LoopVar], value: LoopExpr) -> Collapsed:
-    """The same element function over as few dimensions as possible.
+    """The same element function over as few dimensions as possible, of the result and of its reductions.
 
-    ``x[i, j, k] + b[j, 0]``-like accesses only: each index is an axis of its own, in order, or 0 in a dimension of
-    extent 1.  Anything else (a transpose, a window, a use of the axis itself) is returned as it is.
+    Two neighbouring axes become one where every load has both, one right after the other and each as an index of its
+    own, or neither: ``x[i, j, k] + b[k]`` joins ``i`` and ``j``.  Dimensions of one element go.
     """
-    unchanged = Collapsed(tuple(params), out, tuple(axes), value)
+    if out.strides is not None:
+        return Collapsed(tuple(params), out, tuple(axes), value)
+    value = substitute_vars(value, {v: Const(0) for v, n in zip(axes, out.shape, strict=True) if n == 1})
+    kept = [(v, n) for v, n in zip(axes, out.shape, strict=True) if n != 1]
+    chains = [[v for v, _ in kept], *([v for v, _ in node.axes] for node in _reductions(value))]
+    extents = dict([*kept, *(pair for node in _reductions(value) for pair in node.axes)])
+    groups = [group for chain in chains for group in _groups(chain, _joined(value, chains, extents))]
+    merged = {v: group for group in groups for v in group}
+    rewritten = _Rewrite(extents, merged, value)
+    new_axes = tuple(dict.fromkeys(rewritten.variable(v) for v in chains[0]))
+    shape = tuple(math.prod(extents[v] for v in group) for group in _groups(chains[0], _pairs(merged)))
+    new_params = tuple(rewritten.buffers.get(p, p) for p in params)
+    return Collapsed(new_params, Buffer(out.name, shape, out.dtype), new_axes, rewritten.value)
+
+
+def _reductions(value: LoopExpr) -> list[Reduce]:
+    return list({id(n): n for n in walk_exprs(value) if isinstance(n, Reduce)}.values())
+
+
+def _pairs(merged: Mapping[LoopVar, Sequence[LoopVar]]) -> set[Pair]:
+    return {pair for group in merged.values() for pair in pairwise(group)}
+
+
+def _groups(chain: Sequence[LoopVar], joined: Iterable[Pair]) -> list[list[LoopVar]]:
+    known = set(joined)
+    groups: list[list[LoopVar]] = []
+    for var in chain:
+        if groups and (groups[-1][-1], var) in known:
+            groups[-1].append(var)
+        else:
+            groups.append([var])
+    return groups
+
+
+def _joined(value: LoopExpr, chains: Sequence[Sequence[LoopVar]], extents: Extents) -> set[Pair]:
+    """The neighbours that can become one."""
+    pinned = _pinned(value, extents)
     accesses = loads(value)
-    used = [_axes_used(load, axes, out.shape) for load in accesses]
-    if len(axes) < 2 or _reads_axes_directly(value) or None in used:
-        return unchanged
-    groups = _groups(len(axes), [u for u in used if u is not None])
-    if len(groups) == len(axes):
-        return unchanged
-    new_axes = tuple(LoopVar("ijklmnopq"[g]) for g in range(len(groups)))
-    extents = [math.prod(out.shape[a] for a in group) for group in groups]
-    replaced: dict[Buffer, Buffer] = {}
-    for load, positions in zip(accesses, used, strict=True):
-        shape = tuple(e for e, group in zip(extents, groups, strict=True) if group[0] in (positions or ()))
-        replaced.setdefault(load.buffer, Buffer(load.buffer.name, shape, load.buffer.dtype))
-
-    def visit(node: LoopExpr) -> LoopExpr:
-        if isinstance(node, Load):
-            positions = _axes_used(node, axes, out.shape) or ()
-            index = tuple(v for v, group in zip(new_axes, groups, strict=True) if group[0] in positions)
-            return Load(replaced[node.buffer], index)
-        return node
-
-    new_out = Buffer(out.name, tuple(extents), out.dtype)
-    new_value = map_expr(value, visit)
-    return Collapsed(tuple(replaced.get(p, p) for p in params), new_out, new_axes, new_value)
+    possible = {
+        (a, b)
+        for chain in chains
+        for a, b in pairwise(chain)
+        if not {a, b} & pinned and all(_together(load, a, b) for load in accesses)
+    }
+    for buffer in {load.buffer for load in accesses}:
+        shapes = [_merged_dims(load, possible) for load in accesses if load.buffer is buffer]
+        possible -= {pair for found in shapes for at, pair in found.items() if any(at not in other for other in shapes)}
+    return possible
 
 
-def _reads_axes_directly(value: LoopExpr) -> bool:
-    """True where a loop variable is used other than as an index of a load, or a reduction is below."""
-    stack = [value]
+def _pinned(value: LoopExpr, extents: Extents) -> set[LoopVar]:
+    """Variables that are used other than as an index by themselves, over a whole dimension."""
+    found: set[LoopVar] = set()
+    stack, seen = [value], set[int]()
     while stack:
         node = stack.pop()
-        if isinstance(node, (LoopVar, Reduce)):
-            return True
-        if not isinstance(node, Load):
-            stack.extend(expr_children(node))
-    return False
-
-
-def _axes_used(load: Load, axes: Sequence[LoopVar], extents: Sequence[int]) -> tuple[int, ...] | None:
-    """Positions of the axes that index ``load``, in order; ``None`` where the access is not a plain broadcast."""
-    if load.buffer.strides is not None:
-        return None
-    positions: list[int] = []
-    for index, extent in zip(load.index, load.buffer.shape, strict=True):
-        if isinstance(index, Const) and index.value == 0 and extent == 1:
+        if id(node) in seen:
             continue
-        if not isinstance(index, LoopVar) or index not in axes:
-            return None
-        position = list(axes).index(index)
-        if extents[position] != extent or (positions and position <= positions[-1]):
-            return None
-        positions.append(position)
-    return tuple(positions)
-
-
-def _groups(rank: int, used: Sequence[tuple[int, ...]]) -> list[list[int]]:
-    """Neighbouring axes that every access uses both, or neither."""
-    groups = [[0]]
-    for axis in range(1, rank):
-        together = all((axis in positions) == (axis - 1 in positions) for positions in used)
-        if together:
-            groups[-1].append(axis)
+        seen.add(id(node))
+        if isinstance(node, LoopVar):
+            found.add(node)
+        elif isinstance(node, Reduce):
+            stack.append(node.value)
+        elif isinstance(node, Load):
+            for index, extent in zip(node.index, node.buffer.shape, strict=True):
+                whole = isinstance(index, LoopVar) and extents.get(index) == extent and node.buffer.strides is None
+                stack += [] if whole else [index]
         else:
-            groups.append([axis])
-    return groups
+            stack.extend(expr_children(node))
+    return found
+
+
+def _dims(load: Load) -> list[int]:
+    """The dimensions of more than one element."""
+    return [d for d, extent in enumerate(load.buffer.shape) if extent != 1]
+
+
+def _together(load: Load, a: LoopVar, b: LoopVar) -> bool:
+    order = [load.index[d] for d in _dims(load)]
+    if a not in order and b not in order:
+        return True
+    return order.count(a) == order.count(b) == 1 and order.index(b) == order.index(a) + 1
+
+
+def _merged_dims(load: Load, pairs: set[Pair]) -> dict[tuple[int, int], Pair]:
+    found: dict[tuple[int, int], Pair] = {}
+    for d, e in pairwise(_dims(load)):
+        for a, b in pairs:
+            if (load.index[d], load.index[e]) == (a, b):
+                found[d, e] = (a, b)
+    return found
+
+
+class _Rewrite:
+    """The value over merged axes, and the buffers that it reads then."""
+
+    def __init__(self, extents: Extents, merged: Mapping[LoopVar, Sequence[LoopVar]], value: LoopExpr) -> None:
+        self._extents, self._merged = extents, merged
+        self._variables: dict[LoopVar, LoopVar] = {}
+        self.buffers: dict[Buffer, Buffer] = {}
+        self.value = map_expr(value, self._visit)
+
+    def variable(self, var: LoopVar) -> LoopVar:
+        """The one that stands for a group."""
+        group = self._merged[var]
+        if len(group) == 1:
+            return var
+        return self._variables.setdefault(group[0], LoopVar(group[0].name))
+
+    def _visit(self, node: LoopExpr) -> LoopExpr:
+        if isinstance(node, Reduce):
+            axes = dict.fromkeys(
+                (self.variable(v), math.prod(self._extents[m] for m in self._merged[v])) for v, _ in node.axes
+            )
+            return Reduce(node.kind, tuple(axes), node.value)
+        return self._load(node) if isinstance(node, Load) and node.buffer.strides is None else node
+
+    def _load(self, load: Load) -> LoopExpr:
+        shape: list[int] = []
+        index: list[LoopExpr] = []
+        for d in _dims(load):
+            at = load.index[d]
+            group = self._merged.get(at, [at]) if isinstance(at, LoopVar) else [at]
+            if group[0] != at:
+                shape[-1] *= load.buffer.shape[d]
+                continue
+            shape.append(load.buffer.shape[d])
+            index.append(self.variable(at) if isinstance(at, LoopVar) and len(group) > 1 else at)
+        buffer = self.buffers.setdefault(
+            load.buffer, Buffer(load.buffer.name, tuple(shape), load.buffer.dtype, load.buffer.scope)
+        )
+        return Load(buffer, tuple(index))

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from minitvm.codegen.spread import unflatten
+from minitvm.codegen.squares import transposed
 from minitvm.codegen.templates.gemm import Gemm
 from minitvm.codegen.templates.product import Matrix, Product
-from minitvm.codegen.templates.transpose import transposed
 from minitvm.ir.loop import Buffer, Const, Load, LoopExpr, LoopKind, Stmt, Store, const, loop, select, seq
 
 

@@ -1,0 +1,178 @@
+"""Elements that are read in another order than they are stored: axes split where an index divides, squares transposed.
+
+A walk is a nest before its loops have kinds: variables with extents, and what is stored in the innermost.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from minitvm.codegen.affine import loads, stride_along
+from minitvm.codegen.simplify import Range, simplify_expr
+from minitvm.codegen.spread import lanes_of, unflatten
+from minitvm.codegen.squares import transposed
+from minitvm.ir.loop import (
+    Binary,
+    Buffer,
+    Const,
+    If,
+    Load,
+    LoopExpr,
+    LoopKind,
+    LoopVar,
+    Stmt,
+    Store,
+    const,
+    loop,
+    map_expr,
+    select,
+    seq,
+    substitute_vars,
+    walk_exprs,
+)
+from minitvm.target import MachineModel
+
+_LARGEST_SQUARE = 16
+_WORTH_A_SQUARE = 4
+"""Elements along both axes, below which shuffles move less than they cost."""
+
+
+@dataclass(frozen=True)
+class Walk:
+    """``out[index] = value`` for all values of ``loops``, outermost first."""
+
+    out: Buffer
+    loops: tuple[tuple[LoopVar, int], ...]
+    index: tuple[LoopExpr, ...]
+    value: LoopExpr
+
+    def at(self, values: Mapping[LoopVar, LoopExpr]) -> tuple[tuple[LoopExpr, ...], LoopExpr]:
+        """Index and value with variables replaced."""
+        known = dict(values)
+        return tuple(substitute_vars(i, known) for i in self.index), substitute_vars(self.value, known)
+
+
+def walks(out: Buffer, axes: Sequence[LoopVar], value: LoopExpr) -> list[Walk]:
+    """The stage as walks whose indices divide as little as possible: an axis ``c`` that is read at ``c // 16`` and
+    ``c % 16`` becomes two, and what is left over of it a walk of its own."""
+    found = [Walk(out, tuple(zip(axes, out.shape, strict=True)), tuple(axes), value)]
+    while any(_divided(walk) is not None for walk in found):
+        found = [part for walk in found for part in _split(walk)]
+    return found
+
+
+def _divided(walk: Walk) -> tuple[LoopVar, int] | None:
+    """A variable that is divided by a constant in some index, and the constant."""
+    extents = dict(walk.loops)
+    for load in loads(walk.value):
+        for node in (n for index in load.index for n in walk_exprs(index)):
+            match node:
+                case Binary("floordiv" | "floormod", LoopVar() as var, Const(divisor, _)):
+                    if 1 < divisor < extents.get(var, 0):
+                        return var, int(divisor)
+    return None
+
+
+def _split(walk: Walk) -> Iterator[Walk]:
+    found = _divided(walk)
+    if found is None:
+        yield walk
+        return
+    var, divisor = found
+    whole, rest = divmod(dict(walk.loops)[var], divisor)
+    outer, inner, last = LoopVar(f"{var.name}o"), LoopVar(f"{var.name}i"), LoopVar(var.name)
+    yield _substituted(walk, var, outer * divisor + inner, ((outer, whole), (inner, divisor)))
+    if rest:
+        yield _substituted(walk, var, last + whole * divisor, ((last, rest),))
+
+
+def _substituted(walk: Walk, var: LoopVar, by: LoopExpr, new: tuple[tuple[LoopVar, int], ...]) -> Walk:
+    loops = tuple(pair for old in walk.loops for pair in (new if old[0] == var else (old,)))
+    ranges = {v: Range(0, n - 1) for v, n in loops}
+    index, value = walk.at({var: by})
+    return replace(walk, loops=loops, index=index, value=simplify_expr(value, ranges))
+
+
+# --- squares --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Square:
+    """How a walk goes in squares: ``source`` moves by one element along ``across``, the result along ``along``."""
+
+    walk: Walk
+    source: Load
+    across: tuple[LoopVar, int]
+    along: tuple[LoopVar, int]
+    lanes: int
+
+
+def square_of(walk: Walk, machine: MachineModel) -> Square | None:
+    """``None`` where nothing is read across the order of the result, or not by whole elements of another axis."""
+    if len(walk.loops) < 2 or stride_along(walk.out, walk.index, walk.loops[-1][0]) != 1:
+        return None
+    along = walk.loops[-1]
+    strided = {load for load in loads(walk.value) if stride_along(load.buffer, load.index, along[0]) not in (0, 1)}
+    if len(strided) != 1:
+        return None
+    (source,) = strided
+    across = [pair for pair in walk.loops[:-1] if stride_along(source.buffer, source.index, pair[0]) == 1]
+    if not across:
+        return None
+    best = max(across, key=lambda pair: pair[1])
+    shorter = min(best[1], along[1])
+    lanes = min(_LARGEST_SQUARE, lanes_of(walk.value, walk.out.dtype, machine), 1 << (shorter - 1).bit_length())
+    return Square(walk, source, best, along, lanes) if min(shorter, lanes) >= _WORTH_A_SQUARE else None
+
+
+def squares_nest(square: Square, parallel: bool) -> Stmt:
+    """All squares, those at the end of either axis with the elements that there are."""
+    outer = [pair for pair in square.walk.loops if pair not in (square.across, square.along)]
+    extents = [extent for _, extent in outer]
+    (_, width), lanes = square.across, square.lanes
+    kind = LoopKind.PARALLEL if parallel else LoopKind.SERIAL
+
+    def strip(row: LoopExpr, start: LoopExpr, columns: int) -> Stmt:
+        values = dict(zip((v for v, _ in outer), unflatten(row, extents), strict=True))
+        return _strip(square, values, start, columns)
+
+    rows, (whole, rest) = math.prod(extents), divmod(width, lanes)
+    parts = [
+        loop(rows * whole, lambda p: strip(p // whole, p % whole * lanes, lanes), kind, name="strip")
+        if whole
+        else None,
+        loop(rows, lambda r: strip(r, Const(whole * lanes), rest), kind, name="row") if rest else None,
+    ]
+    return seq(*parts)
+
+
+def _strip(square: Square, values: Mapping[LoopVar, LoopExpr], start: LoopExpr, columns: int) -> Stmt:
+    """Squares along the result's order, from ``start`` of the other axis."""
+    whole, rest = divmod(square.along[1], square.lanes)
+
+    def piece(first: LoopExpr, rows: int) -> Stmt:
+        return _one(square, values, start, columns, first, rows)
+
+    many = loop(whole, lambda s: piece(s * square.lanes, square.lanes), name="square") if whole else None
+    return seq(many, piece(Const(whole * square.lanes), rest) if rest else None)
+
+
+def _one(
+    square: Square, values: Mapping[LoopVar, LoopExpr], start: LoopExpr, columns: int, first: LoopExpr, rows: int
+) -> Stmt:
+    walk, source, lanes = square.walk, square.source, square.lanes
+    (across, _), (along, _) = square.across, square.along
+
+    def load(i: LoopExpr, lane: LoopExpr) -> LoopExpr:
+        found = substitute_vars(source, {**values, along: first + i, across: start + lane})
+        return found if columns == lanes else select(lane < columns, found, const(0, source.dtype))
+
+    def store(j: LoopExpr, lane: LoopExpr, moved: LoopExpr) -> Stmt:
+        value = map_expr(walk.value, lambda node: moved if node == source else node)
+        index, value = replace(walk, value=value).at({**values, along: first + lane, across: start + j})
+        stmt = Store(walk.out, index, value)
+        return stmt if rows == lanes else If(lane < rows, stmt)
+
+    return transposed(lanes, source.dtype, rows, columns, load, store)

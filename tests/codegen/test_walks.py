@@ -1,0 +1,72 @@
+"""What is read in another order than it is stored: squares of vectors at sizes that do and do not divide."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from test_nests import agree, drawn, kernel_of, scalar_stores
+
+from minitvm.ir.builder import call_op, var
+from minitvm.ir.loop import Alloc, Kernel, walk_stmts
+from minitvm.ir.ops.transform import Transpose
+from minitvm.target import MachineModel
+
+AVX512 = MachineModel(64, 32)
+
+
+def in_squares(kernel: Kernel) -> bool:
+    return any(isinstance(s, Alloc) and s.buffer.name.startswith("square") for s in walk_stmts(kernel.body))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "int8", "int64", "bool"])
+@pytest.mark.parametrize("shape", [(4, 4), (16, 16), (15, 17), (5, 64), (33, 31), (129, 15), (7, 130)])
+def test_matrices_are_transposed_in_squares(shape: tuple[int, int], dtype: str) -> None:
+    x, a = var("x", shape=shape, dtype=dtype), (9 * drawn(*shape)).astype(dtype)
+    kernel = agree(call_op("transpose", x, axes=(1, 0)), [x], [a], a.T)
+    assert in_squares(kernel) and not scalar_stores(kernel)
+
+
+@pytest.mark.parametrize("order", [(0, 2, 3, 1), (0, 3, 1, 2), (3, 2, 1, 0), (2, 0, 1, 3), (1, 3, 0, 2)])
+@pytest.mark.parametrize("shape", [(2, 5, 7, 9), (1, 16, 8, 17), (3, 4, 1, 33)])
+def test_any_order_of_axes(shape: tuple[int, ...], order: tuple[int, ...]) -> None:
+    x, a = var("x", shape=shape), drawn(*shape)
+    agree(call_op("transpose", x, axes=order), [x], [a], Transpose(order).reference(a))
+
+
+def test_what_is_fused_around_a_transpose_runs_in_its_vectors() -> None:
+    x, row, column = var("x", shape=(37, 21)), var("row", shape=(37,)), var("column", shape=(21, 1))
+    a, b, c = drawn(37, 21), drawn(37, seed=1), drawn(21, 1, seed=2)
+    call = call_op("tanh", call_op("transpose", x * x, axes=(1, 0)) + row) * column
+    kernel = agree(call, [x, row, column], [a, b, c], np.tanh((a * a).T + b) * c)
+    assert in_squares(kernel) and not scalar_stores(kernel)
+
+
+@pytest.mark.parametrize("pixels", [(1, 1), (3, 5), (7, 7), (4, 16)])
+@pytest.mark.parametrize(("channels", "block"), [(16, 8), (48, 16), (24, 8), (16, 4)])
+def test_blocks_of_channels_are_made_and_undone(channels: int, block: int, pixels: tuple[int, int]) -> None:
+    shape = (2, channels, *pixels)
+    x, a = var("x", shape=shape), drawn(*shape)
+    blocked = a.reshape(2, channels // block, block, *pixels).transpose(0, 1, 3, 4, 2)
+    make = call_op("layout_transform", x, src_layout="NCHW", dst_layout=f"NCHW{block}c")
+    kernel = agree(make, [x], [a], np.ascontiguousarray(blocked))
+    y = var("y", shape=blocked.shape)
+    undo = call_op("layout_transform", y, src_layout=f"NCHW{block}c", dst_layout="NCHW")
+    back = agree(undo, [y], [np.ascontiguousarray(blocked)], a)
+    assert pixels < (2, 2) or (in_squares(kernel) and in_squares(back))
+
+
+@pytest.mark.parametrize("channels", [(40, 16), (21, 8), (7, 4)])
+def test_an_axis_that_does_not_divide_has_a_walk_for_its_rest(channels: tuple[int, int]) -> None:
+    """The last channels of a padded block are left out."""
+    count, block = channels
+    shape = (1, -(-count // block), 6, 6, block)
+    x, a = var("x", shape=shape), drawn(*shape)
+    plain = call_op("layout_transform", x, src_layout=f"NCHW{block}c", dst_layout="NCHW")
+    first = call_op("strided_slice", plain, begin=(0, 0, 0, 0), end=(1, count, 6, 6))
+    expected = a.transpose(0, 1, 4, 2, 3).reshape(1, -1, 6, 6)[:, :count]
+    assert in_squares(agree(first, [x], [a], expected))
+
+
+def test_a_few_elements_across_are_not_worth_a_square() -> None:
+    x = var("x", shape=(3, 64))
+    assert not in_squares(kernel_of(call_op("transpose", x, axes=(1, 0)), [x], AVX512))
