@@ -121,6 +121,8 @@ class Judge:
         for peer in ("onnxruntime", "onnx"):
             theirs = self._answer(peer, case, model, index)
             if isinstance(theirs, Declines):
+                if peer == "onnxruntime" and not theirs.leaves_open:
+                    return Verdict(Outcome.NO_ORACLE, theirs.why)
                 continue
             if isinstance(mine, Refused):
                 return refusal(mine)
@@ -149,8 +151,10 @@ class Judge:
 
     def _of_output(self, case: Case, mine: np.ndarray, why: str) -> Verdict:
         model = case.model().SerializeToString()
-        answers = [self._answer(peer, case, model, 0) for peer in ("onnxruntime", "onnx")]
-        answers = [a for a in answers if not isinstance(a, Declines)]
+        said = [self._answer(peer, case, model, 0) for peer in ("onnxruntime", "onnx")]
+        if isinstance(said[0], Declines) and not said[0].leaves_open:
+            return Verdict(Outcome.NO_ORACLE, said[0].why)
+        answers = [a for a in said if not isinstance(a, Declines)]
         differences = [difference([mine], theirs) for theirs in answers]
         if not all(differences):
             return Verdict(Outcome.AGREED if len(set(differences)) == 1 else Outcome.DIFFER)

@@ -37,6 +37,11 @@ class Declines:
 
     why: str
 
+    @property
+    def leaves_open(self) -> bool:
+        """Whether the model may be a model nevertheless: the peer lacks a kernel, or is too old."""
+        return "NotImplemented" in self.why or "ValidateOpsetForDomain" in self.why
+
 
 def answer(question: Question) -> list[Any]:
     """For each feed the results, or :class:`Declines`.  ``double`` gives, for each feed, a list of results: the
