@@ -18,6 +18,7 @@ from minitvm.frontend import (  # noqa: F401  (register the builders)
     onnx_activation,
     onnx_contrib,
     onnx_control,
+    onnx_grid,
     onnx_index,
     onnx_math,
     onnx_matmul,

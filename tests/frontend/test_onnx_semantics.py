@@ -115,6 +115,25 @@ def test_statistics_of_layer_normalization_are_float32(dtype: str, axis: int) ->
     np.testing.assert_allclose(found[2], 1 / np.sqrt(wide.var(axes, keepdims=True) + 1e-5), rtol=1e-6)
 
 
+@pytest.mark.parametrize("align", [0, 1])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(
+    "size", [[1, 2, 2, 7], [3, 1, 1, 5], [2, 3, 4, 1], [1, 1, 1, 1], [1, 2, 3, 5, 2], [2, 1, 1, 1, 4]]
+)
+def test_affine_grid_of_any_batch(size: list[int], dtype: str, align: int) -> None:
+    rank = len(size) - 2
+    theta = RNG.normal(size=(size[0], rank, rank + 1)).astype(dtype)
+    model = one_node("AffineGrid", theta, constants={1: np.int64(size)}, align_corners=align)
+    check_as_onnx_runtime(model, {"x0": theta})
+
+
+def test_affine_grid_of_another_size() -> None:
+    model = one_node("AffineGrid", np.ones((2, 2, 3), "float32"), constants={1: np.int64([1, 1, 4, 4])})
+    assert "theta is Tensor[(2, 2, 3), float32]; size [1, 1, 4, 4] takes (1, 2, 3)" in error_of(
+        TypeInferenceError, model
+    )
+
+
 # --- quantisation ----------------------------------------------------------------------------------------------------
 
 

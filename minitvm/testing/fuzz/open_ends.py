@@ -104,6 +104,11 @@ def _large_sum(x: Operands, attributes: Mapping[str, Any]) -> str | None:
     return None if fits else "integers whose sum may not fit"
 
 
+def _single_pixel(x: Operands, attributes: Mapping[str, Any]) -> str | None:
+    one = x[1] is not None and bool((x[1][2:] == 1).any())
+    return "the corners of a single pixel" if one and attributes.get("align_corners") else None
+
+
 def _squares(x: Operands, _: Mapping[str, Any]) -> str | None:
     if x[0] is None or x[0].dtype.kind != "f":
         return None
@@ -127,6 +132,7 @@ def _interpolated(x: Operands, _: Mapping[str, Any]) -> str | None:
 
 
 RULES: dict[str, Rule] = {
+    "AffineGrid": _single_pixel,
     "ArgMax": _nan,
     "ArgMin": _nan,
     "BitShift": _shift,
