@@ -194,7 +194,7 @@ def _insert(parent: Any, key: Any, value: Any, rng: random.Random) -> None:
 
 def _other(value: Any, rng: random.Random) -> Any:
     if type(value) is int and rng.random() < 0.7:
-        return rng.choice((value + 1, value - 1, value * 2, value * 1000, -value, float(value), str(value)))
+        return rng.choice((value + 1, value - 1, value * 2, value * 1000, -value, float(value % 1000), str(value)[:50]))
     if isinstance(value, str) and rng.random() < 0.5:
         return rng.choice((value + "x", value[:-1], value.upper(), "\0", "\U0001f600"))
     return rng.choice((*_NUMBERS, *_OTHERS, *_STRANGE))

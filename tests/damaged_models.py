@@ -232,6 +232,15 @@ def _with_constants(case: Any) -> bytes:
 # --- damage -----------------------------------------------------------------------------------------------------
 
 _INTEGERS = (0, 1, -1, 2, 3, 7, 255, 1 << 20, 1 << 31, -(1 << 31), 1 << 40, (1 << 63) - 1, -(1 << 63))
+
+
+def _integer(rng: random.Random, bits: int = 64) -> int:
+    """One that is special, or one of any size: sizes of tensors that just fit are as bad as those that never do."""
+    value = rng.choice((*_INTEGERS, *(1 << rng.randrange(40) for _ in _INTEGERS)))
+    value = rng.choice((value, value, value + 1, value - 1, -value))
+    return min(max(value, -(1 << (bits - 1))), (1 << (bits - 1)) - 1)
+
+
 _FLOATS = (0.0, -1.0, 0.5, 1e30, float("inf"), float("nan"), -0.0)
 _TEXTS = ("", "x", "y", "NOTSET", "SAME_UPPER", "../x", "\0", "é" * 50, "linear", "ai.onnx", "reverse")
 
@@ -288,8 +297,8 @@ def _value_for(field: Any, rng: random.Random) -> Any:
     if field.cpp_type == field.CPPTYPE_ENUM:
         return rng.choice([value.number for value in field.enum_type.values])
     bits = 64 if field.cpp_type in (field.CPPTYPE_INT64, field.CPPTYPE_UINT64) else 32
-    low = 0 if field.cpp_type in (field.CPPTYPE_UINT32, field.CPPTYPE_UINT64) else -(1 << (bits - 1))
-    return rng.choice([v for v in _INTEGERS if low <= v < low + (1 << bits)])
+    value = _integer(rng, bits)
+    return abs(value) if field.cpp_type in (field.CPPTYPE_UINT32, field.CPPTYPE_UINT64) else value
 
 
 def rewire(model: onnx.ModelProto, rng: random.Random) -> None:
@@ -349,7 +358,7 @@ def change_attribute(model: onnx.ModelProto, rng: random.Random) -> None:
     elif attribute.type == attribute.FLOAT:
         attribute.f = rng.choice(_FLOATS)
     else:
-        attribute.i = rng.choice(_INTEGERS)
+        attribute.i = _integer(rng)
 
 
 def change_tensor(model: onnx.ModelProto, rng: random.Random) -> None:
@@ -368,7 +377,7 @@ def change_tensor(model: onnx.ModelProto, rng: random.Random) -> None:
         data = tensor.raw_data or np.array(tensor.int64_data, "<i8").tobytes()
         values = np.frombuffer(data[: len(data) // 8 * 8], "<i8").copy()
         if len(values):
-            values[rng.randrange(len(values))] = rng.choice(_INTEGERS)
+            values[rng.randrange(len(values))] = _integer(rng)
         tensor.ClearField("int64_data")
         tensor.raw_data = values.astype("<i8").tobytes()
 
@@ -386,7 +395,7 @@ def change_types(model: onnx.ModelProto, rng: random.Random) -> None:
     if rng.random() < 0.3:
         dim.dim_param = rng.choice(_TEXTS)
     else:
-        dim.dim_value = rng.choice(_INTEGERS)
+        dim.dim_value = _integer(rng)
 
 
 def change_versions(model: onnx.ModelProto, rng: random.Random) -> None:

@@ -3,8 +3,8 @@
     manifest.json   format, versions, target, CPU, kernels, host calls; length and SHA-256 of every other member
     graph.json      the graph with its memory plan
     params.bin      the parameters, as ``save_param_dict`` writes them
-    entry.o         object code that calls the kernels; holds the seal
-    code/NAME.o     object code of a kernel
+    code/entry.o    object code that calls the kernels; holds the seal
+    code/kernel/NAME.o           object code of a kernel
     branch/NODE/ATTRIBUTE.mtvm   a branch of a control-flow node: again a library
     signature       where the library is signed: the key and its signature of the manifest
 
@@ -33,7 +33,8 @@ from minitvm.runtime.param_dict import load_arrays, save_param_dict
 from minitvm.runtime.seal import Json, difference, sealed
 from minitvm.runtime.signing import Origin, PrivateKey, origin_of, sign
 
-_MANIFEST, _GRAPH, _PARAMS, _ENTRY, _SIGNATURE = "manifest.json", "graph.json", "params.bin", "entry.o", "signature"
+_MANIFEST, _SIGNATURE = "manifest.json", "signature"
+_GRAPH, _PARAMS, _ENTRY = "graph.json", "params.bin", "code/entry.o"
 _AGAIN = "copy the file again, or compile the model again"
 
 # --- writing --------------------------------------------------------------------------------------------------
@@ -80,7 +81,7 @@ def to_bytes(contents: Contents, key: PrivateKey | None = None) -> bytes:
 
 
 def _code(symbol: str) -> str:
-    return f"code/{symbol}.o"
+    return f"code/kernel/{symbol}.o"
 
 
 def _branch(node: str, attribute: str) -> str:

@@ -115,10 +115,10 @@ def _foreign_parts(
 ) -> Iterator[str]:
     for symbol, digest in document["code"].items():
         if sha256(objects[symbol]) != digest:
-            yield f"code/{symbol}.o is not the code that its entry was made for"
+            yield f"the code of kernel {symbol!r} is not the code that its entry was made for"
     for (node, attribute), contents in branches.items():
         if sha256(contents.entry) != document["hosts"][node]["branches"][attribute]:
-            yield f"branch/{node}/{attribute}.mtvm is not the branch that its entry was made for"
+            yield f"{attribute} of {node!r} is not the branch that its entry was made for"
     yield from _foreign_params(document, params)
 
 

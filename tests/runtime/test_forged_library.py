@@ -334,17 +334,17 @@ def test_parts_of_other_libraries(data: bytes) -> None:
     )
     names_ = members_of(small)
     assert names_.keys() == members_of(large).keys()
-    (code,) = (name for name in names_ if name.startswith("code/"))
+    (code,) = (name for name in names_ if name.startswith("code/kernel/"))
 
     def take(name: str) -> Callable[[Any, Any, Members], None]:
         return lambda _, __, members: members.update({name: members_of(large)[name]})
 
-    assert (
-        refusal(forged(small, take(code))) == f"m.mtvm is altered: {code} is not the code that its entry was made for"
-    )
-    assert refusal(forged(small, take("entry.o"))).startswith("m.mtvm is altered: manifest.json: kernels.")
-    assert refusal(forged(small, lambda _, __, m: m.update({"entry.o": m[code]}))) == (
-        "m.mtvm is altered: entry.o holds no seal"
+    kernel = code.removeprefix("code/kernel/").removesuffix(".o")
+    other = refusal(forged(small, take(code)))
+    assert other == f"m.mtvm is altered: the code of kernel {kernel!r} is not the code that its entry was made for"
+    assert refusal(forged(small, take("code/entry.o"))).startswith("m.mtvm is altered: manifest.json: kernels.")
+    assert refusal(forged(small, lambda _, __, m: m.update({"code/entry.o": m[code]}))) == (
+        "m.mtvm is altered: code/entry.o holds no seal"
     )
     assert refusal(forged(small, lambda _, __, m: m.update({"code/more.o": m[code]}))) == (
         "m.mtvm is altered: code/more.o does not belong in it"
@@ -357,7 +357,8 @@ def test_branches_in_each_others_place(data: bytes) -> None:
     names_ = [name for name in members_of(data) if name.startswith("branch/")]
     for one, two in itertools.permutations(names_, 2):
         text = refusal(forged(data, lambda _, __, m, one=one, two=two: m.update({one: m[two]})))
-        assert text == f"m.mtvm is altered: {one} is not the branch that its entry was made for"
+        node, attribute = one.removeprefix("branch/").removesuffix(".mtvm").split("/")
+        assert text == f"m.mtvm is altered: {attribute} of {node!r} is not the branch that its entry was made for"
 
 
 def test_a_lie_in_a_branch_of_a_branch(data: bytes) -> None:
