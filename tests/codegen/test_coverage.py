@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 import pytest
+from op_samples import Sample
 from small_workloads import small
 from store_counts import store_counts
 from test_interp_models import groups
@@ -16,10 +18,12 @@ from test_lower import LOWERED, as_function
 
 from minitvm.codegen.coverage import MOST_ELEMENTS, MOST_POINTS, Coverage, Verdict, check_coverage
 from minitvm.codegen.lower import lower
+from minitvm.codegen.problem import TEMPLATES
 from minitvm.codegen.simplify import simplify
 from minitvm.driver import build, optimize
 from minitvm.errors import CompilerError
 from minitvm.ir.builder import call_op, function, var
+from minitvm.ir.expr import Function
 from minitvm.ir.loop import (
     Alloc,
     Buffer,
@@ -38,8 +42,11 @@ from minitvm.ir.loop import (
     nest,
     seq,
 )
+from minitvm.ir.op import Op
+from minitvm.ir.visitor import calls
 from minitvm.kernels import KernelCompiler
 from minitvm.target import MachineModel
+from minitvm.testing.cases import GENERATORS, RandomDraw, random_case
 
 PROVED, ENUMERATED, UNDECIDED = Verdict.PROVED, Verdict.ENUMERATED, Verdict.UNDECIDED
 MACHINES = {
@@ -248,7 +255,7 @@ def test_the_verdict_is_that_of_counting(seed: int) -> None:
 # --- every kernel ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("machine", ["AVX-512", "NEON"])
 def test_every_operator_s_kernel_is_decided(machine: str) -> None:
     seen: Counter[Verdict] = Counter()
     for sample in LOWERED:
@@ -257,6 +264,24 @@ def test_every_operator_s_kernel_is_decided(machine: str) -> None:
             seen[found.verdict] += 1
             assert found.verdict is not UNDECIDED, f"{sample}: {found.reason}"
     assert seen[PROVED] > 0.9 * seen.total(), seen
+
+
+def test_random_calls_of_every_operator_are_decided() -> None:
+    rng = np.random.default_rng(7)
+    for name in sorted(GENERATORS):
+        case = random_case(name, RandomDraw(rng))
+        function_, _ = as_function(Sample(case.op, case.args))
+        machine = replace(MACHINES[str(rng.choice(list(MACHINES)))], threads=int(rng.choice([1, 2, 3, 16, 64])))
+        if not lowers(function_):
+            continue
+        for found in check_coverage(simplify(lower(function_, name, machine))):
+            assert found.verdict is not UNDECIDED, f"{name}: {found.reason}"
+
+
+def lowers(function_: Function) -> bool:
+    (call,) = calls(function_.body)
+    assert isinstance(call.op, Op)
+    return function_.ret_type.is_static and (call.op.has_compute() or bool(TEMPLATES.find("llvm", call.op)))
 
 
 @pytest.mark.parametrize("level", [0, 2, 3])
