@@ -11,9 +11,12 @@ import numpy as np
 
 T = TypeVar("T")
 
-SIZES = (1, 2, 3, 4, 5, 7, 8, 9, 11, 13, 15, 16, 17, 23, 31, 32, 33, 47, 64, 65)
-"""1, 2, primes, and one less, as many and one more than 4, 8, 16, 32 and 64 lanes.  Small first: what shrinks, shrinks
-to them."""
+SIZES = (
+    *(1, 2, 3, 4, 5, 7, 8, 9, 11, 13, 15, 16, 17, 23, 31, 32, 33, 47, 63, 64, 65),
+    *(127, 129, 131, 255, 257, 513, 1031),
+)
+"""1, 2, primes, and one less, as many and one more than 4, 8, 16, 32 and 64 lanes, alone and several at a time.
+Small first: what shrinks, shrinks to them."""
 
 MOST_ELEMENTS = 2048
 _ONE_IN_FOR_ZERO = 24

@@ -16,7 +16,9 @@ _RANGES = {
     **dict.fromkeys(("log", "log2", "sqrt", "rsqrt"), (0.01, 9.0)),
     "log1p": (-0.9, 5.0), "asin": (-1.0, 1.0), "acos": (-1.0, 1.0), "acosh": (1.0, 9.0), "atanh": (-0.99, 0.99),
 }  # fmt: skip
-"""Where a function's ordinary arguments lie; elsewhere between -3 and 3."""
+"""Where a function's ordinary arguments lie."""
+_ANYWHERE = ((-3.0, 3.0), (-100.0, 100.0), (-0.01, 0.01), (-2e4, 2e4))
+"""Of the others: also beyond where an exponential overflows, and many periods."""
 
 
 @generator(
@@ -24,7 +26,7 @@ _RANGES = {
     *("asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh"),
 )
 def function(name: str, draw: Draw, dtype: str) -> Case:
-    low, high = _RANGES.get(name, (-3.0, 3.0))
+    low, high = _RANGES[name] if name in _RANGES else draw.choice(_ANYWHERE)
     return case(name, draw.array(draw.shape(), dtype, low, high, "all"), accuracy=of_function(name))
 
 

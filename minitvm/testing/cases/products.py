@@ -15,16 +15,22 @@ _WORK = 1 << 15
 """Most multiplications of a case: it runs in the interpreter too."""
 
 
-def _operands(draw: Draw, dtype: str, first: Sequence[int], second: Sequence[int]) -> tuple[Any, Any, str]:
+def _operands(
+    draw: Draw, dtype: str, first: Sequence[int], second: Sequence[int], padded: bool = False
+) -> tuple[Any, Any, str]:
     """Two arrays and ``out_dtype``: 8-bit integers may differ in sign, and then are summed in more bits.
 
-    Infinities and NaN come in the first one only: where the other is padded, 0 times infinity would be NaN.
+    Where the first one is ``padded`` the second is finite: whether 0 times infinity is added is nobody's promise.
     """
     eight = dtype in ("int8", "uint8")
     out = draw.choice(("int32", "") if eight else ("",))
     other = draw.choice(("int8", "uint8")) if eight and out else dtype
     special = "nonfinite" if dtype.startswith("float") else "all"
-    return draw.array(first, dtype, special=special), draw.array(second, other, -9, 9, "none"), out
+    return (
+        draw.array(first, dtype, special=special),
+        draw.array(second, other, -9, 9, "none" if padded else special),
+        out,
+    )
 
 
 def _flipped(shape: Sequence[int], flip: bool) -> tuple[int, ...]:
@@ -131,7 +137,7 @@ def convolution(name: str, draw: Draw, dtype: str) -> Case:
     pixels, window_ = (dict(zip(_AXES[rank], e, strict=True)) for e in (shape.pixels, shape.taps))
     data = Layout(image).shape_of({"N": batch, "C": groups * per, **pixels})
     weight = Layout(kernel).shape_of({"O": groups * filters, "I": per, **window_})
-    x, w, out = _operands(draw, dtype, data, weight)  # type: ignore[arg-type]
+    x, w, out = _operands(draw, dtype, data, weight, any(shape.padding))  # type: ignore[arg-type]
     layouts: dict[str, Any] = {"data_layout": image, "kernel_layout": kernel}
     return summed(name, x, w, terms=per * taps, groups=groups, out_dtype=out, **layouts, **shape.attributes)
 
@@ -149,7 +155,7 @@ def transposed(name: str, draw: Draw, dtype: str) -> Case:
     pixels, window_ = (dict(zip(_AXES[rank], e, strict=True)) for e in (shape.pixels, shape.taps))
     data = Layout(image).shape_of({"N": draw.integer(1, 2), "C": groups * per, **pixels})
     weight = Layout(kernel.translate(_SWAPPED)).shape_of({"I": groups * per, "O": filters, **window_})
-    x, w, out = _operands(draw, dtype, data, weight)  # type: ignore[arg-type]
+    x, w, out = _operands(draw, dtype, data, weight, padded=True)  # type: ignore[arg-type]
     attributes = {**shape.attributes, "padding": before, "output_padding": extra}
     layouts: dict[str, Any] = {"data_layout": image, "kernel_layout": kernel.translate(_SWAPPED)}
     return summed(name, x, w, terms=per * math.prod(shape.taps), groups=groups, out_dtype=out, **layouts, **attributes)
@@ -170,7 +176,7 @@ def blocked(name: str, draw: Draw, dtype: str) -> Case:
     per, filters = (1, draw.size(min(limit, 9))) if plain else draw.sizes(2, min(limit, 16), least=1)
     batch = draw.choice((1, 2))
     data = (batch, inner, *shape.pixels) if plain else (batch, groups * per, *shape.pixels, inner)
-    x, w, out = _operands(draw, dtype, data, (groups * filters, per, *shape.taps, inner, outer))
+    x, w, out = _operands(draw, dtype, data, (groups * filters, per, *shape.taps, inner, outer), any(shape.padding))
     layouts: dict[str, Any] = {
         "data_layout": "NCHW" if plain else f"NCHW{inner}c",
         "kernel_layout": f"OIHW{inner}i{outer}o",
@@ -185,7 +191,9 @@ def blocked_depthwise(name: str, draw: Draw, dtype: str) -> Case:
     shape = window(draw, 2)
     block = draw.choice((8, 16, 4, 2, 3))
     blocks, batch = draw.integer(1, 4), draw.choice((1, 2))
-    x, w, out = _operands(draw, dtype, (batch, blocks, *shape.pixels, block), (blocks, 1, *shape.taps, 1, block))
+    x, w, out = _operands(
+        draw, dtype, (batch, blocks, *shape.pixels, block), (blocks, 1, *shape.taps, 1, block), any(shape.padding)
+    )
     layouts = {"data_layout": f"NCHW{block}c", "kernel_layout": f"OIHW1i{block}o", "out_layout": f"NCHW{block}c"}
     attributes = {**layouts, **shape.attributes, "groups": blocks * block}
     return summed(name, x, w, terms=math.prod(shape.taps), out_dtype=out, **attributes)
