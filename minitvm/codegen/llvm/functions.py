@@ -192,8 +192,11 @@ def _rsqrt(w: Writer, value: Val) -> Val:
 
 
 def _sigmoid(w: Writer, value: Val) -> Val:
-    one = literal(1, value.dtype, value.lanes)
-    return arith.binary(w, "div", one, arith.binary(w, "add", one, call(w, "exp", _neg(w, value))))
+    """By the exponential of what is negative, which does not overflow."""
+    zero, one = (literal(n, value.dtype, value.lanes) for n in (0, 1))
+    small = call(w, "exp", _neg(w, call(w, "fabs", value)))
+    top = select(w, compare(w, "lt", value, zero), small, one)
+    return arith.binary(w, "div", top, arith.binary(w, "add", one, small))
 
 
 _SPECIAL = {

@@ -80,7 +80,9 @@ class Sigmoid(FloatFunction):
     name = intrinsic = "sigmoid"
 
     def reference(self, data: np.ndarray) -> np.ndarray:
-        return np.asarray(np.exp(-np.logaddexp(0.0, -data.astype("float64")))).astype(data.dtype)
+        wide = data.astype("float64")
+        small = np.exp(-np.abs(wide))
+        return np.asarray(np.where(wide < 0, small, 1) / (1 + small)).astype(data.dtype)
 
 
 class Erf(FloatFunction):
