@@ -55,14 +55,15 @@ def moments(name: str, draw: Draw, dtype: str) -> Case:
     flags: dict[str, Any] = {"center": not draw.flag(3), "scale": not draw.flag(3), "epsilon": draw.choice(_EPSILONS)}
     if name == "nn.group_norm":
         flags["num_groups"] = draw.choice([g for g in (1, 2, 3, 5, shape[axis]) if g and shape[axis] % g == 0])
-    x = draw.array(shape, dtype, *draw.choice(((-3, 3), (0, 1))), special="none")
+    x = draw.array(shape, dtype, *draw.choice(((-3, 3), (0, 1))))
     made = case(name, x, *_vectors(draw, shape[axis], dtype, 2), axis=axis, **flags)
     return Case(made.op, made.args, _of_moments(made, x))
 
 
 def _of_moments(made: Case, x: np.ndarray) -> Accuracy:
     """A mean's error over a small deviation: relative to 1 / sqrt(epsilon), times the gammas."""
-    largest = 1 + max((float(np.abs(v.astype("float64")).max(initial=0)) for v in made.args), default=0.0)
+    finite = [np.nan_to_num(v.astype("float64"), posinf=0, neginf=0) for v in made.args]
+    largest = 1 + max(float(np.abs(v).max(initial=0)) for v in finite)
     epsilon = float(getattr(made.op, "epsilon", 1e-5))
 
     def size() -> np.ndarray:
@@ -103,7 +104,7 @@ def _recurrent(draw: Draw, dtype: str, gates: int) -> tuple[list[np.ndarray], in
         steps = 0
     scale = 1 / math.sqrt(hidden)
     weight = draw.array((gates * hidden, hidden), dtype, -scale, scale, "none")
-    return [draw.array((steps, batch, gates * hidden), dtype, special="none"), weight], batch, hidden
+    return [draw.array((steps, batch, gates * hidden), dtype), weight], batch, hidden
 
 
 def _steps(made: Case, hidden: int) -> Case:
