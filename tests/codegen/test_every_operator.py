@@ -9,8 +9,10 @@ from __future__ import annotations
 import re
 from functools import cache
 
+import dressed
 import numpy as np
 import pytest
+from dressed import Group
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from native_kernel import run_native
@@ -64,28 +66,26 @@ def test_every_operator_has_a_generator() -> None:
     assert [name for name in GENERATORS if not accepted_dtypes(name)] == []
 
 
-def lowered(call: Case, machine: MachineModel) -> Kernel:
-    """The call's kernel; where there is a template for the operator it was taken, or had a reason not to be."""
-    found = lowering(as_function(call)[0], "kernel", machine)
+def lowered(group: Group, what: str, machine: MachineModel) -> Kernel:
+    """The group's kernel; where there is a template for its operator it was taken, or had a reason not to be."""
+    found = lowering(group.function, "kernel", machine)
     for refusal in found.refusals:
         reason = refusal.split(": ", 2)[2]
-        assert any(re.fullmatch(known, reason) for known in DECLINES), f"{call}: {refusal}"
+        assert any(re.fullmatch(known, reason) for known in DECLINES), f"{what}: {refusal}"
     kernel = simplify(found.kernel)
     verify_kernel(kernel)
     check_coverage(kernel)
     return kernel
 
 
-def compare(call: Case, results: tuple[np.ndarray, ...], by: str) -> None:
-    for position, (have, want) in enumerate(zip(results, call.reference(), strict=True)):
-        assert have.dtype == want.dtype, f"{call} by {by}"
-        wrong = call.accuracy.differences(have.reshape(want.shape), want)
+def compare(group: Group, results: tuple[np.ndarray, ...], what: str) -> None:
+    for position, (have, want) in enumerate(zip(results, group.expected, strict=True)):
+        assert have.dtype == want.dtype, what
+        wrong = group.accuracy.differences(have.reshape(want.shape), want)
         if wrong.any():
             at = tuple(int(i) for i in np.argwhere(wrong)[0])
             pair = f"{have.reshape(want.shape)[at]!r}, not {want[at]!r}"
-            raise AssertionError(
-                f"{call} by {by}: {wrong.sum()} of {wrong.size} wrong, result {position} at {at}: {pair}"
-            )
+            raise AssertionError(f"{what}: {wrong.sum()} of {wrong.size} wrong, result {position} at {at}: {pair}")
 
 
 def check_types(call: Case) -> None:
@@ -98,17 +98,18 @@ def check(call: Case, draw: Draw) -> None:
     check_types(call)
     if (call.op.name in WITHOUT_COMPUTE and not TEMPLATES.find("llvm", call.op)) or call.op.name in WITHOUT_SAMPLE:
         return
+    group = dressed.group(call, draw)
     interpreted = draw.integer(0, len(cpus()) - 1)
     for number, cpu in enumerate(cpus()):
         threads = draw.choice(THREADS)
         machine = machine_model(cpu, threads)
-        kernel, arrays = lowered(call, machine), as_function(call)[1]
-        by = f"{cpu.name} on {threads} threads"
+        what = f"{call} in {group.function} for {cpu.name} on {threads} threads"
+        kernel = lowered(group, what, machine)
         if number == interpreted:
-            given_ = [a.reshape(p.shape) for a, p in zip(arrays, kernel.inputs, strict=True)]
-            compare(call, run_kernel(kernel, *given_, check_races=True), f"the interpreter for {by}")
+            arrays = [a.reshape(p.shape) for a, p in zip(group.arrays, kernel.inputs, strict=True)]
+            compare(group, run_kernel(kernel, *arrays, check_races=True), f"the interpreter: {what}")
         native = legalize(kernel, SPELLINGS)
-        compare(call, run_native(native, *arrays, threads=threads, machine=machine, cpu=cpu), by)
+        compare(group, run_native(native, *group.arrays, threads=threads, machine=machine, cpu=cpu), what)
 
 
 @pytest.mark.parametrize("name", [name for name, op in OPS.items() if TEMPLATES.find("llvm", op)])  # type: ignore[arg-type]
