@@ -142,9 +142,8 @@ def _over_axis(node: OnnxNode, name: str) -> Expr:
     return emit(name, node[0], axis=axis)
 
 
-def _flattened(node: OnnxNode, name: str) -> Expr:
+def flattened(node: OnnxNode, name: str, x: Expr) -> Expr:
     """Before opset 13: over all dimensions from ``axis`` (by default 1) on, together."""
-    x = node[0]
     axis = normalize_axis(node, node.attr("axis", 1), rank(x))
     if all(d == 1 for d in dims(x)[axis + 1 :]):
         return emit(name, x, axis=axis)
@@ -156,7 +155,7 @@ def _flattened(node: OnnxNode, name: str) -> Expr:
 
 @onnx_op("Softmax", since=1)
 def softmax_1(node: OnnxNode) -> Expr:
-    return _flattened(node, "nn.softmax")
+    return flattened(node, "nn.softmax", node[0])
 
 
 @onnx_op("Softmax", since=13)
@@ -166,7 +165,7 @@ def softmax(node: OnnxNode) -> Expr:
 
 @onnx_op("LogSoftmax", since=1)
 def log_softmax_1(node: OnnxNode) -> Expr:
-    return _flattened(node, "nn.log_softmax")
+    return flattened(node, "nn.log_softmax", node[0])
 
 
 @onnx_op("LogSoftmax", since=13)

@@ -24,6 +24,7 @@ from minitvm.frontend import (  # noqa: F401  (register the builders)
     onnx_matmul,
     onnx_nn,
     onnx_norm,
+    onnx_qlinear,
     onnx_quantize,
     onnx_reduce,
     onnx_resize,

@@ -145,7 +145,7 @@ class Window:
     ceil_mode: bool
 
 
-def _window(node: OnnxNode) -> Window:
+def window_of(node: OnnxNode) -> Window:
     x, count = node[0], rank(node[0]) - 2
     if count not in (1, 2, 3):
         raise node.misfit(f"takes 1 to 3 spatial axes, found {x.tensor_type}")
@@ -158,7 +158,7 @@ def _window(node: OnnxNode) -> Window:
     return Window(kernel, strides, dilation, padding, bool(node.attr("ceil_mode", 0)) and explicit)
 
 
-def _pool(kind: str, x: Expr, window: Window, **options: object) -> Expr:
+def pool(kind: str, x: Expr, window: Window, **options: object) -> Expr:
     return emit(
         f"nn.{kind}_pool{rank(x) - 2}d",
         x,
@@ -175,27 +175,27 @@ def _pool(kind: str, x: Expr, window: Window, **options: object) -> Expr:
 def max_pool(node: OnnxNode) -> Expr:
     if node.wants(1):
         raise node.fail("its second output, the indices, is not supported")
-    return _pool("max", node[0], _window(node))
+    return pool("max", node[0], window_of(node))
 
 
 @onnx_op("AveragePool", since=1)
 def average_pool(node: OnnxNode) -> Expr:
-    return _pool("avg", node[0], _window(node), count_include_pad=bool(node.attr("count_include_pad", 0)))
+    return pool("avg", node[0], window_of(node), count_include_pad=bool(node.attr("count_include_pad", 0)))
 
 
 @onnx_op("LpPool", since=2)
 def lp_pool(node: OnnxNode) -> Expr:
     """The p-norm under each window: a mean times the window's size, over zeros wherever the window sticks out."""
-    window = _window(node)
+    window = window_of(node)
     powers = _powers(node)
     grown = emit("nn.pad", powers, scalar(0, powers), pad_width=((0, 0), (0, 0), *_reach(powers, window)))
-    mean = _pool("avg", grown, replace(window, padding=(0,) * len(window.padding), ceil_mode=False))
+    mean = pool("avg", grown, replace(window, padding=(0,) * len(window.padding), ceil_mode=False))
     return _root(node, emit("multiply", mean, scalar(math.prod(window.kernel), mean)))
 
 
 def _reach(x: Expr, window: Window) -> list[tuple[int, int]]:
     """The padding of each spatial axis, and what a last window needs beyond it."""
-    windows = _pool("avg", x, window).shape[2:]
+    windows = pool("avg", x, window).shape[2:]
     found = []
     for d, (extent, count) in enumerate(zip(x.shape[2:], windows, strict=True)):
         before = window.padding[d]

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from minitvm.frontend.onnx_contrib import DOMAIN
 from minitvm.frontend.onnx_matmul import matmul
 from minitvm.frontend.onnx_nn import convolution
 from minitvm.frontend.onnx_node import OnnxNode, cast, dims, emit, normalize_axis, onnx_dtype, rank, scalar
@@ -14,7 +15,7 @@ from minitvm.frontend.onnx_tensor import reshaped
 from minitvm.ir.expr import Constant, Expr
 
 
-def _scalar_or_vector(parameter: Expr) -> Expr:
+def scalar_or_vector(parameter: Expr) -> Expr:
     """Parameters of one element are scalars, whatever their rank."""
     return reshaped(parameter, []) if rank(parameter) and parameter.tensor_type.size == 1 else parameter
 
@@ -39,6 +40,7 @@ def _along_blocks(node: OnnxNode, parameter: Expr, axis: int) -> Expr:
 
 
 @onnx_op("DequantizeLinear", since=10)
+@onnx_op("DequantizeLinear", domain=DOMAIN)
 def dequantize(node: OnnxNode) -> Expr:
     x, scale, axis = node[0], node[1], _axis(node)
     zero = _zero_point(node, 2, scale, x.dtype)
@@ -48,11 +50,12 @@ def dequantize(node: OnnxNode) -> Expr:
         scale, zero = _along_blocks(node, scale, axis), _along_blocks(node, zero, axis)
         distance = emit("subtract", cast(x, "int32"), cast(zero, "int32"))
         return cast(emit("multiply", cast(distance, scale.dtype), scale), dtype)
-    parameters = [_scalar_or_vector(p) for p in (scale, zero)]
+    parameters = [scalar_or_vector(p) for p in (scale, zero)]
     return cast(emit("qnn.dequantize", x, *parameters, axis=axis, out_dtype=scale.dtype), dtype)
 
 
 @onnx_op("QuantizeLinear", since=10)
+@onnx_op("QuantizeLinear", domain=DOMAIN)
 def quantize(node: OnnxNode) -> Expr:
     """The result's dtype is the zero point's, or ``output_dtype``, or uint8."""
     x = node[0] if node[0].dtype != "int32" else cast(node[0], node[1].dtype)
@@ -88,11 +91,11 @@ def dynamic_quantize(node: OnnxNode) -> list[Expr]:
 
 
 def requantized(x: Expr, scale: Expr, zero: Expr, axis: int = 0) -> Expr:
-    parameters = [_scalar_or_vector(p) for p in (scale, zero)]
+    parameters = [scalar_or_vector(p) for p in (scale, zero)]
     return emit("qnn.quantize", x, *parameters, axis=axis, out_dtype=zero.dtype)
 
 
-def _centred(node: OnnxNode, value: int, zero: int, shape: Callable[[Expr], list[int]]) -> Expr:
+def centred(node: OnnxNode, value: int, zero: int, shape: Callable[[Expr], list[int]]) -> Expr:
     """An operand less its zero point, as int32; the operand itself where the zero point is 0."""
     x, point = node[value], node.get(zero)
     known = node.known(zero)
@@ -100,26 +103,26 @@ def _centred(node: OnnxNode, value: int, zero: int, shape: Callable[[Expr], list
         return x
     if rank(point) == 1 and dims(point) != (1,):
         point = reshaped(point, shape(point))
-    return emit("subtract", cast(x, "int32"), cast(_scalar_or_vector(point), "int32"))
+    return emit("subtract", cast(x, "int32"), cast(scalar_or_vector(point), "int32"))
 
 
-def _same_width(a: Expr, b: Expr) -> tuple[Expr, Expr]:
+def same_width(a: Expr, b: Expr) -> tuple[Expr, Expr]:
     """Both in 8 bits, or both in int32."""
     return (a, b) if "int32" not in (a.dtype, b.dtype) else (cast(a, "int32"), cast(b, "int32"))
 
 
 def _integer_matmul(node: OnnxNode, a: int, b: int, a_zero: int, b_zero: int) -> Expr:
     """Zero points are scalars, one per row of the left or one per column of the right."""
-    lhs = _centred(node, a, a_zero, lambda p: [p.shape[0], 1])
-    rhs = _centred(node, b, b_zero, lambda p: [p.shape[0]])
-    return matmul(node, *_same_width(lhs, rhs), out_dtype="int32")
+    lhs = centred(node, a, a_zero, lambda p: [p.shape[0], 1])
+    rhs = centred(node, b, b_zero, lambda p: [p.shape[0]])
+    return matmul(node, *same_width(lhs, rhs), out_dtype="int32")
 
 
 def _integer_conv(node: OnnxNode, x: int, w: int, x_zero: int, w_zero: int) -> Expr:
     count = rank(node[x]) - 1
-    lhs = _centred(node, x, x_zero, lambda p: [p.shape[0]])
-    rhs = _centred(node, w, w_zero, lambda p: [p.shape[0], *(1,) * count])
-    return convolution(node, *_same_width(lhs, rhs), out_dtype="int32")
+    lhs = centred(node, x, x_zero, lambda p: [p.shape[0]])
+    rhs = centred(node, w, w_zero, lambda p: [p.shape[0], *(1,) * count])
+    return convolution(node, *same_width(lhs, rhs), out_dtype="int32")
 
 
 @onnx_op("MatMulInteger", since=10)
@@ -136,7 +139,7 @@ def conv_integer(node: OnnxNode) -> Expr:
 def qlinear_matmul(node: OnnxNode) -> Expr:
     """Inputs: a, its scale and zero point, b, its scale and zero point, the result's scale and zero point."""
     total = cast(_integer_matmul(node, 0, 3, 2, 5), "float32")
-    scale = emit("multiply", cast(_scalar_or_vector(node[1]), "float32"), cast(_scalar_or_vector(node[4]), "float32"))
+    scale = emit("multiply", cast(scalar_or_vector(node[1]), "float32"), cast(scalar_or_vector(node[4]), "float32"))
     return requantized(emit("multiply", total, scale), cast(node[6], "float32"), node[7])
 
 
@@ -146,8 +149,8 @@ def qlinear_conv(node: OnnxNode) -> Expr:
     total = _integer_conv(node, 0, 3, 2, 5)
     if node.get(8) is not None:
         total = emit("nn.bias_add", total, node[8], axis=1)
-    scale = _scalar_or_vector(node[4])
+    scale = scalar_or_vector(node[4])
     if rank(scale):
         scale = reshaped(scale, [scale.shape[0], *(1,) * (rank(node[0]) - 2)])
-    scale = emit("multiply", scale, _scalar_or_vector(node[1]))
+    scale = emit("multiply", scale, scalar_or_vector(node[1]))
     return requantized(emit("multiply", cast(total, "float32"), scale), node[6], node[7])

@@ -21,7 +21,11 @@ from minitvm.frontend.onnx_registry import onnx_op
 from minitvm.ir.expr import Constant, Expr
 from minitvm.ir.types import Dim
 
-LARGEST_RANGE = 1 << 26
+LARGEST_RANGE = 1 << 24
+"""Elements of a Range, which is a constant of the model."""
+
+MOST_PARTS = 64
+"""A kernel joins no more tensors than this; more are joined in steps."""
 
 
 def integers(values: object) -> Constant:
@@ -131,6 +135,13 @@ def unsqueeze(node: OnnxNode) -> Expr:
 def concat(node: OnnxNode) -> Expr:
     parts = [node[i] for i in range(len(node.inputs))]
     axis = normalize_axis(node, node.require("axis"), rank(parts[0]))
+    while len(parts) > MOST_PARTS:
+        groups = [parts[i : i + MOST_PARTS] for i in range(0, len(parts), MOST_PARTS)]
+        parts = [emit("annotation.stop_fusion", _joined(group, axis)) for group in groups]
+    return _joined(parts, axis)
+
+
+def _joined(parts: list[Expr], axis: int) -> Expr:
     return parts[0] if len(parts) == 1 else emit("concatenate", parts, axis=axis)
 
 
@@ -172,8 +183,13 @@ def expand(node: OnnxNode) -> Expr:
 def range_(node: OnnxNode) -> Expr:
     start, limit, delta = (node.constant(i, n).item() for i, n in enumerate(("start", "limit", "delta")))
     dtype = node[0].dtype
-    if delta == 0 or (limit - start) / delta > LARGEST_RANGE:
-        raise node.misfit(f"from {start} to {limit} in steps of {delta} is no range")
+    count = (limit - start) / delta if delta else math.nan
+    if math.isnan(count) or count > LARGEST_RANGE:
+        raise node.misfit(
+            f"from {start} to {limit} in steps of {delta} is no range, or one of more than {LARGEST_RANGE:,}"
+        )
+    if isinstance(start, int):
+        return Constant(np.array(range(start, limit, delta), dtype))
     return Constant(np.arange(start, limit, delta, dtype=dtype).astype(dtype))
 
 

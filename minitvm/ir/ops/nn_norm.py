@@ -311,14 +311,16 @@ class Lrn(Op):
 
     def compute(self, data: Buffer) -> Stage:
         axis, wide = self.axis % len(data.shape), accumulator(data.dtype)
+        half, furthest = (self.size - 1) // 2, max(data.shape[axis] - 1, 0)
+        before, after = min(half, furthest), min(self.size - 1 - half, furthest)
 
         def neighbour(i: Sequence[LoopExpr], r: LoopExpr) -> LoopExpr:
-            c = i[axis] + r - (self.size - 1) // 2
+            c = i[axis] + r - before
             position = (*i[:axis], c, *i[axis + 1 :])
             x = data[position].astype(wide)
             return select(all_of(inside(c, data.shape[axis])), x * x, 0)
 
-        total = compute(data.shape, lambda *i: sum_over(self.size, lambda r: neighbour(i, r)), name="total")
+        total = compute(data.shape, lambda *i: sum_over(before + after + 1, lambda r: neighbour(i, r)), name="total")
 
         def element(*i: LoopExpr) -> LoopExpr:
             base = total[i] * (self.alpha / self.size) + self.bias

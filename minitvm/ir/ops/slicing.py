@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import numpy as np
 
@@ -63,16 +63,18 @@ class Concatenate(Op):
 
 
 def _pick(parts: tuple[Buffer, ...], index: tuple[LoopExpr, ...], axis: int) -> LoopExpr | int:
-    """The element of the part that ``index[axis]`` falls into."""
-    end = sum(b.shape[axis] for b in parts)
-    value: LoopExpr | None = None
-    for part in reversed(parts):
-        start = end - part.shape[axis]
-        if part.shape[axis]:
-            element = part[replaced(index, axis, index[axis] - start)]
-            value = element if value is None else select(index[axis] < end, element, value)
-        end = start
-    return 0 if value is None else value
+    """The element of the part that ``index[axis]`` falls into, found by halves."""
+    ends = list(accumulate(part.shape[axis] for part in parts))
+    filled = [(part, end) for part, end in zip(parts, ends, strict=True) if part.shape[axis]]
+
+    def among(low: int, high: int) -> LoopExpr:
+        if high - low == 1:
+            part, end = filled[low]
+            return part[replaced(index, axis, index[axis] - (end - part.shape[axis]))]
+        middle = (low + high + 1) // 2
+        return select(index[axis] < filled[middle - 1][1], among(low, middle), among(middle, high))
+
+    return among(0, len(filled)) if filled else 0
 
 
 @dataclass(frozen=True)
@@ -98,10 +100,14 @@ class StackTensors(Op):
 
         def element(*i: LoopExpr) -> LoopExpr:
             rest = (*i[:axis], *i[axis + 1 :])
-            value = data[-1][rest]
-            for position in reversed(range(len(data) - 1)):
-                value = select(i[axis].equal(position), data[position][rest], value)
-            return value
+
+            def among(low: int, high: int) -> LoopExpr:
+                if high - low == 1:
+                    return data[low][rest]
+                middle = (low + high + 1) // 2
+                return select(i[axis] < middle, among(low, middle), among(middle, high))
+
+            return among(0, len(data))
 
         return compute((*inner[:axis], len(data), *inner[axis:]), element)
 
