@@ -184,10 +184,10 @@ def range_(node: OnnxNode) -> Expr:
     start, limit, delta = (node.constant(i, n).item() for i, n in enumerate(("start", "limit", "delta")))
     dtype = node[0].dtype
     count = (limit - start) / delta if delta else math.nan
-    if math.isnan(count) or count > LARGEST_RANGE:
-        raise node.misfit(
-            f"from {start} to {limit} in steps of {delta} is no range, or one of more than {LARGEST_RANGE:,}"
-        )
+    if math.isnan(count):
+        raise node.misfit(f"from {start} to {limit} in steps of {delta} is no range")
+    if count > LARGEST_RANGE:
+        raise node.misfit(f"from {start} to {limit} in steps of {delta} are more than {LARGEST_RANGE:,} numbers")
     if isinstance(start, int):
         return Constant(np.array(range(start, limit, delta), dtype))
     return Constant(np.arange(start, limit, delta, dtype=dtype).astype(dtype))
