@@ -6,7 +6,7 @@ Exact rules act at every level, reassociating ones at level 2 and above, approxi
 
 from __future__ import annotations
 
-from minitvm.passes import simplify_arithmetic, simplify_casts, simplify_shapes
+from minitvm.passes import simplify_arithmetic, simplify_casts, simplify_products, simplify_shapes
 from minitvm.passes.rule import RulePass
 
 _AFTER_LAYOUT = (
@@ -27,9 +27,9 @@ _AFTER_LAYOUT = (
 
 
 class SimplifyExpr(RulePass, opt_level=0):
-    """All rules of ``simplify_shapes``, ``simplify_casts`` and ``simplify_arithmetic``."""
+    """All rules of ``simplify_shapes``, ``simplify_products``, ``simplify_casts`` and ``simplify_arithmetic``."""
 
-    rules = (*simplify_shapes.RULES, *simplify_casts.RULES, *simplify_arithmetic.RULES)
+    rules = (*simplify_shapes.RULES, *simplify_products.RULES, *simplify_casts.RULES, *simplify_arithmetic.RULES)
 
 
 class SimplifyExprPostAlterOp(RulePass, opt_level=0):

@@ -322,3 +322,40 @@ def test_post_alter_op_merges_biases_but_concretizes_nothing() -> None:
     body = "add(add(reshape(reshape(%x, newshape=[512]), newshape=[16, 32]), 1f), 2f)"
     check_rewrite(SimplifyExprPostAlterOp(), main(body), main("add(reshape(%x, newshape=[16, 32]), 3f)"))
     check_unchanged(SimplifyExprPostAlterOp(), main("zeros_like(%x)"))
+
+
+# --- products -----------------------------------------------------------------------------------------------------
+
+
+def products(body: str, a: str = "(3, 5)", b: str = "(5, 4)") -> str:
+    return f"def @main(%a: Tensor[{a}, float32], %b: Tensor[{b}, float32]) {{ {body} }}"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "a", "b"),
+    [
+        ("nn.dense(%a, transpose(%b, axes=[1, 0]))", "nn.matmul(%a, %b)", "(3, 5)", "(5, 4)"),
+        ("nn.matmul(%a, transpose(%b))", "nn.matmul(%a, %b, transpose_b=True)", "(3, 5)", "(4, 5)"),
+        ("nn.matmul(transpose(%a), %b)", "nn.matmul(%a, %b, transpose_a=True)", "(5, 3)", "(5, 4)"),
+        ("nn.dense(transpose(%a), transpose(%b))", "nn.matmul(%a, %b, transpose_a=True)", "(5, 3)", "(5, 4)"),
+        (
+            "nn.batch_matmul(%a, transpose(%b, axes=[0, 2, 1]))",
+            "nn.batch_matmul(%a, %b, transpose_b=False)",
+            "(2, 3, 5)",
+            "(2, 5, 4)",
+        ),
+    ],
+)
+def test_products_read_operands_as_they_lie(before: str, after: str, a: str, b: str) -> None:
+    check_rewrite(SimplifyExpr(), products(before, a, b), products(after, a, b))
+
+
+def test_transposes_of_other_axes_stay_before_products() -> None:
+    body = "nn.batch_matmul(%a, transpose(%b, axes=[1, 0, 2]))"
+    check_unchanged(SimplifyExpr(), products(body, "(2, 3, 5)", "(4, 2, 5)"))
+
+
+def test_constant_weights_keep_a_left_operand_by_rows() -> None:
+    body = 'nn.dense(transpose(%a), meta["w"])'
+    weights = {"w": np.ones((4, 5), "float32")}
+    check_unchanged(SimplifyExpr(), products(body, "(5, 3)"), constants=weights)

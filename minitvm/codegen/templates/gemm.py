@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from minitvm.codegen.spread import unflatten
-from minitvm.codegen.templates.tile import Run, Step, accumulate, choose_tile, runs
+from minitvm.codegen.templates.tile import Run, Step, Tile, accumulate, choose_tile, runs
 from minitvm.ir.loop import LoopExpr, LoopKind, Stmt, loop, seq
 from minitvm.target import MachineModel
 
@@ -36,26 +36,29 @@ class Gemm:
     def blocks(self) -> int:
         return -(-self.columns // self.lanes)
 
+    def tile(self, machine: MachineModel) -> Tile:
+        return choose_tile(self.rows, self.blocks, machine)
+
     def nest(self, machine: MachineModel) -> Stmt:
         """The loops.  A work item is a group of columns with all of its rows, or where these are few a single tile."""
-        tile = choose_tile(self.rows, self.blocks, machine)
-        columns, rows = self._column_runs(tile.blocks), runs(self.rows, tile.columns)
+        tile = self.tile(machine)
+        columns, rows = self.column_runs(tile.blocks), runs(self.rows, tile.columns)
         if self.batch * sum(c.count for c, _ in columns) >= ITEMS_PER_THREAD * machine.threads:
             return seq(*(self._groups(c, last, rows) for c, last in columns))
         return seq(*(self._single_tiles(c, last, r) for c, last in columns for r in rows))
 
     def one(self, p: LoopExpr, machine: MachineModel) -> Stmt:
         """The loops of one matrix of the batch, for one thread."""
-        tile = choose_tile(self.rows, self.blocks, machine)
+        tile = self.tile(machine)
         rows = runs(self.rows, tile.columns)
 
         def group(groups: Run, last: int) -> Stmt:
-            body = lambda g: self._all_rows(p, groups.start(g), rows, groups.size, last)  # noqa: E731
+            body = lambda g: self.all_rows(p, groups.start(g), rows, groups.size, last)  # noqa: E731
             return loop(groups.count, body, name="group")
 
-        return seq(*(group(*c) for c in self._column_runs(tile.blocks)))
+        return seq(*(group(*c) for c in self.column_runs(tile.blocks)))
 
-    def _column_runs(self, most: int) -> list[tuple[Run, int]]:
+    def column_runs(self, most: int) -> list[tuple[Run, int]]:
         """The blocks in groups of at most ``most``, with the width of a group's last block."""
         rest = self.columns % self.lanes
         *found, final = runs(self.blocks, most)
@@ -67,11 +70,11 @@ class Gemm:
 
         def work(flat: LoopExpr) -> Stmt:
             p, group = unflatten(flat, (self.batch, groups.count))
-            return self._all_rows(p, groups.start(group), rows, groups.size, last)
+            return self.all_rows(p, groups.start(group), rows, groups.size, last)
 
         return loop(self.batch * groups.count, work, LoopKind.PARALLEL, name="work")
 
-    def _all_rows(self, p: LoopExpr, block: LoopExpr, rows: Sequence[Run], size: int, last: int) -> Stmt:
+    def all_rows(self, p: LoopExpr, block: LoopExpr, rows: Sequence[Run], size: int, last: int) -> Stmt:
         def tiles(run: Run) -> Stmt:
             return loop(run.count, lambda t: self._tile(p, block, run.start(t), run.size, size, last), name="tile")
 

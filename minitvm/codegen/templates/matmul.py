@@ -10,12 +10,15 @@ How the right-hand side is read depends on how it lies in memory and on how ofte
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from minitvm.codegen.problem import TEMPLATES, Config, Declined, Problem
+from minitvm.codegen.spread import unflatten
 from minitvm.codegen.templates.dots import dots, fits_dots
 from minitvm.codegen.templates.gemm import ITEMS_PER_THREAD, Gemm
 from minitvm.codegen.templates.panels import Panels, gemm_of
 from minitvm.codegen.templates.product import Product
-from minitvm.codegen.templates.tile import choose_tile
+from minitvm.codegen.templates.tile import Run, choose_tile, runs
 from minitvm.ir.loop import (
     Alloc,
     Barrier,
@@ -98,14 +101,29 @@ def _in_place(product: Product, lanes: int) -> Gemm:
 
 
 def _packed(product: Product, lanes: int, machine: MachineModel) -> Stmt:
-    """The right-hand sides in panels first: each by the thread that needs it, where there are enough of them."""
-    batch, sides = product.batch, product.right.batch
-    if sides > 1 and (machine.threads == 1 or batch >= ITEMS_PER_THREAD * machine.threads):
-        own = Panels.of(product.right, lanes, product.dtype, 1, "shared")
-
-        def one(p: LoopExpr) -> Stmt:
-            return Alloc(own.buffer, seq(own.fill_one(p), own.gemm(product).one(p, machine)))
-
-        return loop(batch, one, LoopKind.PARALLEL, name="batch")
+    """The right-hand sides in panels first: a group of columns by the thread that needs it, where there are enough."""
+    sides = product.right.batch
     panels = Panels.of(product.right, lanes, product.dtype, sides)
-    return Alloc(panels.buffer, seq(panels.fill(), Barrier(), panels.gemm(product).nest(machine)))
+    gemm = panels.gemm(product)
+    tile = gemm.tile(machine)
+    groups = gemm.column_runs(tile.blocks)
+    if machine.threads == 1 or sides * sum(g.count for g, _ in groups) >= ITEMS_PER_THREAD * machine.threads:
+        rows = runs(product.rows, tile.columns)
+        return seq(*(_group_by_group(product, lanes, group, last, rows) for group, last in groups))
+    return Alloc(panels.buffer, seq(panels.fill(), Barrier(), gemm.nest(machine)))
+
+
+def _group_by_group(product: Product, lanes: int, groups: Run, last: int, rows: Sequence[Run]) -> Stmt:
+    """Panels of one group at a time, which the tiles of all rows find in the cache."""
+    sides = product.right.batch
+    panels = Panels.of(product.right, lanes, product.dtype, 1, "shared", groups.size)
+
+    def work(flat: LoopExpr) -> Stmt:
+        side, group = unflatten(flat, (sides, groups.count))
+        begin = groups.start(group)
+        gemm = panels.gemm(product, begin)
+        readers = product.batch // sides
+        one = lambda p: gemm.all_rows(side if readers == 1 else p, begin, rows, groups.size, last)  # noqa: E731
+        return Alloc(panels.buffer, seq(panels.fill_group(side, begin, last), loop(readers, one, name="p")))
+
+    return loop(sides * groups.count, work, LoopKind.PARALLEL, name="work")

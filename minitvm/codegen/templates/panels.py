@@ -9,7 +9,7 @@ from minitvm.codegen.spread import unflatten
 from minitvm.codegen.squares import transposed
 from minitvm.codegen.templates.gemm import Gemm
 from minitvm.codegen.templates.product import Matrix, Product
-from minitvm.ir.loop import Buffer, Const, Load, LoopExpr, LoopKind, Stmt, Store, const, loop, select, seq
+from minitvm.ir.loop import Buffer, Const, LoopExpr, LoopKind, Stmt, Store, const, loop, select, seq
 
 
 def gemm_of(product: Product, lanes: int, panel: Callable[[LoopExpr, LoopExpr, LoopExpr, LoopExpr], LoopExpr]) -> Gemm:
@@ -25,18 +25,24 @@ class Panels:
     buffer: Buffer
 
     @staticmethod
-    def of(right: Matrix, lanes: int, dtype: str, sides: int, scope: str = "global") -> Panels:
-        shape = (sides, -(-right.columns // lanes), right.rows, lanes)
-        return Panels(right, Buffer("packed", shape, dtype, scope))
+    def of(
+        right: Matrix, lanes: int, dtype: str, sides: int, scope: str = "global", blocks: int | None = None
+    ) -> Panels:
+        """Memory for ``blocks`` (by default all) of ``sides`` right-hand sides."""
+        count = -(-right.columns // lanes) if blocks is None else blocks
+        return Panels(right, Buffer("packed", (sides, count, right.rows, lanes), dtype, scope))
 
     @property
     def lanes(self) -> int:
         return self.buffer.shape[3]
 
-    def gemm(self, product: Product) -> Gemm:
-        """``product`` with its right-hand side read from here."""
+    def gemm(self, product: Product, begin: LoopExpr | int = 0) -> Gemm:
+        """``product`` with its right-hand side read from here, where block ``begin`` is the first one."""
         several = self.buffer.shape[0] > 1
-        panel = lambda p, *at: Load(self.buffer, (p if several else Const(0), *at))  # noqa: E731
+
+        def panel(p: LoopExpr, block: LoopExpr, r: LoopExpr, lane: LoopExpr) -> LoopExpr:
+            return self.buffer[p if several else 0, block - begin, r, lane]
+
         return gemm_of(product, self.lanes, panel)
 
     def fill(self) -> Stmt:
@@ -46,30 +52,37 @@ class Panels:
 
         def panel(flat: LoopExpr) -> Stmt:
             p, block = unflatten(flat, (sides, whole))
-            return self._panel(p, p, block, self.lanes)
+            return self._panel(p, block, (p, block), self.lanes)
+
+        def last(p: LoopExpr) -> Stmt:
+            return self._panel(p, Const(whole), (p, Const(whole)), rest)
 
         panels = loop(sides * whole, panel, LoopKind.PARALLEL, name="panel") if whole else None
-        last = lambda p: self._panel(p, p, Const(whole), rest)  # noqa: E731
         return seq(panels, loop(sides, last, LoopKind.PARALLEL, name="panel") if rest else None)
 
-    def fill_one(self, p: LoopExpr) -> Stmt:
-        """Side ``p`` into the only place there is, by one thread."""
-        whole, rest = divmod(self.right.columns, self.lanes)
-        panel = lambda block: self._panel(p, Const(0), block, self.lanes)  # noqa: E731
-        last = self._panel(p, Const(0), Const(whole), rest) if rest else None
-        return seq(loop(whole, panel, name="panel") if whole else None, last)
+    def fill_group(self, p: LoopExpr, begin: LoopExpr, last: int) -> Stmt:
+        """The blocks of side ``p`` from ``begin`` on that there is room for, by one thread; ``last``: the width of the
+        last one."""
+        count = self.buffer.shape[1]
+        whole = count if last == self.lanes else count - 1
 
-    def _panel(self, p: LoopExpr, side: LoopExpr, block: LoopExpr, valid: int) -> Stmt:
+        def panel(block: LoopExpr, valid: int) -> Stmt:
+            return self._panel(p, begin + block, (Const(0), block), valid)
+
+        panels = loop(whole, lambda block: panel(block, self.lanes), name="panel") if whole else None
+        return seq(panels, panel(Const(whole), last) if whole < count else None)
+
+    def _panel(self, p: LoopExpr, block: LoopExpr, to: tuple[LoopExpr, LoopExpr], valid: int) -> Stmt:
         """One panel of right-hand side ``p``; lanes from ``valid`` on are zero."""
         if not self.right.along_rows:
-            return self._turned_panel(p, side, block, valid)
+            return self._turned_panel(p, block, to, valid)
         packed, beyond = self.buffer, self.lanes - valid
 
         def copy(r: LoopExpr, lane: LoopExpr) -> Stmt:
-            return Store(packed, (side, block, r, lane), self._element(p, r, block * self.lanes + lane))
+            return Store(packed, (*to, r, lane), self._element(p, r, block * self.lanes + lane))
 
         def zero(r: LoopExpr, lane: LoopExpr) -> Stmt:
-            return Store(packed, (side, block, r, lane + valid), const(0, packed.dtype))
+            return Store(packed, (*to, r, lane + valid), const(0, packed.dtype))
 
         def row(r: LoopExpr) -> Stmt:
             copied = loop(valid, lambda lane: copy(r, lane), LoopKind.VECTORIZED, name="lane")
@@ -77,7 +90,7 @@ class Panels:
 
         return loop(self.right.rows, row, name="k")
 
-    def _turned_panel(self, p: LoopExpr, side: LoopExpr, block: LoopExpr, valid: int) -> Stmt:
+    def _turned_panel(self, p: LoopExpr, block: LoopExpr, to: tuple[LoopExpr, LoopExpr], valid: int) -> Stmt:
         """The same where columns lie along memory: square by square."""
         whole, rest = divmod(self.right.rows, self.lanes)
 
@@ -87,7 +100,7 @@ class Panels:
                 return value if depth == self.lanes else select(r < depth, value, const(0, value.dtype))
 
             def store(r: LoopExpr, lane: LoopExpr, value: LoopExpr) -> Stmt:
-                return Store(self.buffer, (side, block, start + r, lane), value)
+                return Store(self.buffer, (*to, start + r, lane), value)
 
             return transposed(self.lanes, self.buffer.dtype, valid, depth, load, store)
 
