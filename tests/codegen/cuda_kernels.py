@@ -54,7 +54,7 @@ GROUPS: dict[str, Function] = {
     "columns": group(lambda x: call_op("max", x, axis=(0,)), (5, 40)),
     "softmax": group(lambda x: call_op("nn.softmax", x), (6, 37)),
     "layer_norm": group(lambda x, g, b: call_op("nn.layer_norm", x, g, b), (5, 40), (40,), (40,)),
-    "matmul": group(lambda a, b: call_op("nn.relu", call_op("nn.matmul", a, b)), (13, 20), (20, 27)),
+    "matmul": group(lambda a, b: call_op("nn.relu", call_op("nn.matmul", a, b, transpose_b=True)), (40, 20), (27, 20)),
     "conv": group(conv, (1, 2, 6, 7, 8), (2, 2, 3, 3, 8, 8), (1, 2, 1, 1, 8)),
     "depthwise": group(depthwise, (1, 2, 9, 8, 8), (2, 1, 3, 3, 1, 8)),
     "pool": group(
