@@ -23,10 +23,11 @@ _SHOWN = 60
 
 def seal_text(document: Mapping[str, Json]) -> str:
     """The document as a constant of an LLVM module."""
-    text = json.dumps(document, separators=(",", ":")).encode("ascii")
-    data = _MAGIC + len(text).to_bytes(_LENGTH_BYTES, "little") + hashlib.sha256(text).digest() + text
-    plain = (chr(b) if 32 <= b < 127 and b not in b'"\\' else f"\\{b:02X}" for b in data)
-    return f'@minitvm.seal = constant [{len(data)} x i8] c"{"".join(plain)}"\n'
+    text = json.dumps(document, separators=(",", ":"))  # ASCII, so only two characters mean something to LLVM
+    quoted = text.replace("\\", "\\5C").replace('"', "\\22")
+    head = _MAGIC + len(text).to_bytes(_LENGTH_BYTES, "little") + hashlib.sha256(text.encode()).digest()
+    escaped = "".join(f"\\{byte:02X}" for byte in head)
+    return f'@minitvm.seal = constant [{len(head) + len(text)} x i8] c"{escaped}{quoted}"\n'
 
 
 def sealed(image: bytes) -> dict[str, Json] | None:
