@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from minitvm.codegen.affine import stride_along, vectorizes
-from minitvm.codegen.reductions import reduction_nest
+from minitvm.codegen.affine import loads, stride_along
+from minitvm.codegen.partition import Segment, segments
+from minitvm.codegen.reductions import MOST_APART, reduction_nest
 from minitvm.codegen.simplify import Range, simplify_expr
-from minitvm.codegen.spread import lanes_of, spread
+from minitvm.codegen.spread import Columns, in_lanes, lanes_of, spread
 from minitvm.codegen.walks import Walk, square_of, squares_nest, walks
 from minitvm.ir.loop import Buffer, LoopExpr, LoopVar, Reduce, Stmt, Store, seq, walk_exprs
 from minitvm.target import MachineModel
@@ -17,9 +19,10 @@ def stage_nest(
     out: Buffer, axes: Sequence[LoopVar], value: LoopExpr, machine: MachineModel, parallel: bool = True
 ) -> Stmt:
     """Loops that store ``value`` to every element of ``out``; ``axes`` are the variables that ``value`` is over."""
-    value = simplify_expr(value, _ranges(out, axes, value))
+    ranges = _ranges(out, axes, value)
+    value = simplify_expr(value, ranges)
     if any(isinstance(node, Reduce) for node in walk_exprs(value)):
-        return reduction_nest(out, axes, value, machine, parallel)
+        return reduction_nest(out, axes, value, ranges, machine, parallel)
     return seq(*(_elementwise(walk, machine, parallel) for walk in walks(out, axes, value)))
 
 
@@ -28,22 +31,32 @@ def _elementwise(walk: Walk, machine: MachineModel, parallel: bool) -> Stmt:
     square = square_of(walk, machine)
     if square is not None:
         return squares_nest(square, parallel)
-    variables = [var for var, _ in walk.loops]
+    if not walk.loops:
+        return Store(walk.out, walk.index, walk.value)
+    ranges = {var: Range(0, extent - 1) for var, extent in walk.loops}
+    parts = [_columns(walk, part, machine) for part in segments(walk.value, *walk.loops[-1], ranges)]
+    return spread([extent for _, extent in walk.loops[:-1]], parts, machine, parallel)
 
-    def element(position: Sequence[LoopExpr]) -> Stmt:
-        index, value = walk.at(dict(zip(variables, position, strict=True)))
-        return Store(walk.out, index, value)
 
-    lanes = lanes_of(walk.value, walk.out.dtype, machine) if _in_vectors(walk) else 1
-    return spread([extent for _, extent in walk.loops], element, lanes, machine, parallel)
+def _columns(walk: Walk, part: Segment, machine: MachineModel) -> Columns:
+    """The part of the innermost loop in which no condition changes."""
+    here = replace(walk, value=part.value)
+    *outer, (inner, _) = walk.loops
+
+    def vector(row: Sequence[LoopExpr], start: LoopExpr, width: int) -> Stmt:
+        values = dict(zip((var for var, _ in outer), row, strict=True))
+        return in_lanes(width, lambda k: Store(walk.out, *here.at({**values, inner: start + k + part.start})))
+
+    return Columns(part.count, lanes_of(part.value, walk.out.dtype, machine) if _in_vectors(here) else 1, vector)
 
 
 def _in_vectors(walk: Walk) -> bool:
-    """Whether the innermost loop moves through the result, and through all that it reads, element by element."""
-    if not walk.loops:
-        return False
+    """Whether the innermost loop moves through the result element by element, and reads what is near."""
     inner = walk.loops[-1][0]
-    return stride_along(walk.out, walk.index, inner) == 1 and vectorizes(walk.value, inner)
+    if stride_along(walk.out, walk.index, inner) != 1:
+        return False
+    strides = [stride_along(load.buffer, load.index, inner) for load in loads(walk.value)]
+    return all(stride is not None and -1 <= stride <= MOST_APART for stride in strides)
 
 
 def _ranges(out: Buffer, axes: Sequence[LoopVar], value: LoopExpr) -> dict[LoopVar, Range]:

@@ -6,26 +6,34 @@ What is left over of either is a vector too, a shorter one.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from minitvm.codegen.affine import depends_on, loads, stride_along, vectorizes
-from minitvm.codegen.spread import in_lanes, in_vectors, lanes_of, unflatten
+from minitvm.codegen.partition import Segment, segments
+from minitvm.codegen.simplify import Range
+from minitvm.codegen.spread import Columns, in_lanes, in_vectors, lanes_of, spread, unflatten
 from minitvm.ir.compute import identity_of
 from minitvm.ir.loop import (
     Alloc,
+    Binary,
     Buffer,
+    Cast,
     Const,
     For,
+    If,
     LoopExpr,
     LoopKind,
     LoopVar,
     Reduce,
+    Select,
     Stmt,
     Store,
+    all_of,
     binary,
     expr_children,
     loop,
     rebuild_expr,
+    select,
     seq,
     substitute_vars,
     walk_exprs,
@@ -35,16 +43,27 @@ from minitvm.target import MachineModel
 _COMBINE = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
 _IN_FLIGHT = 4
 """Vectors that a reduction keeps in flight, to hide the latency of the addition."""
+_FEWEST_LANES = 4
+MOST_APART = 8
+"""Elements between what neighbouring lanes read, so that whole vectors are read and shuffled."""
 
 
 def reduction_nest(
-    out: Buffer, axes: Sequence[LoopVar], value: LoopExpr, machine: MachineModel, parallel: bool
+    out: Buffer,
+    axes: Sequence[LoopVar],
+    value: LoopExpr,
+    ranges: Mapping[LoopVar, Range],
+    machine: MachineModel,
+    parallel: bool,
 ) -> Stmt:
-    """Vectorized along the output's last axis where loads are contiguous there, else along the reduction's."""
+    """Vectorized along the output's last axis where loads are near each other there, else along the reduction's.
+
+    ``ranges`` of ``axes`` and of the reductions' variables.
+    """
     lanes = lanes_of(value, out.dtype, machine)
-    contiguous = bool(axes) and vectorizes(value, axes[-1]) and out.row_major_strides[-1] == 1
-    if contiguous and out.shape[-1] * 2 > lanes:
-        return _reduce_in_lanes(out, axes, value, lanes, parallel)
+    parts = segments(value, axes[-1], out.shape[-1], ranges) if axes else []
+    if parts and out.row_major_strides[-1] == 1 and _reads_near(parts, axes[-1], lanes):
+        return spread(out.shape[:-1], [_blocks(out, axes, part, lanes) for part in parts], machine, parallel)
 
     def element(index: Sequence[LoopExpr]) -> Stmt:
         at = substitute_vars(value, dict(zip(axes, index, strict=True)))
@@ -55,6 +74,18 @@ def reduction_nest(
     return loop(math.prod(out.shape), lambda flat: element(unflatten(flat, out.shape)), _kind(parallel), name="element")
 
 
+def _reads_near(parts: Sequence[Segment], last: LoopVar, lanes: int) -> bool:
+    """Whether neighbouring results read neighbouring elements, or, of a short reduction, elements a few apart."""
+    longest = max(parts, key=lambda part: part.count)
+    if longest.count < min(_FEWEST_LANES, lanes) and len(parts) == 1:
+        return False
+    if vectorizes(longest.value, last):
+        return True
+    strides = [stride_along(load.buffer, load.index, last) for load in loads(longest.value)]
+    short = all(reduce.axes[-1][1] <= MOST_APART for reduce in outer_reductions(longest.value))
+    return short and all(stride is not None and 0 <= stride <= MOST_APART for stride in strides)
+
+
 def _kind(parallel: bool) -> LoopKind:
     return LoopKind.PARALLEL if parallel else LoopKind.SERIAL
 
@@ -62,22 +93,14 @@ def _kind(parallel: bool) -> LoopKind:
 # --- each lane an element of the result -----------------------------------------------------------------------
 
 
-def _reduce_in_lanes(out: Buffer, axes: Sequence[LoopVar], value: LoopExpr, lanes: int, parallel: bool) -> Stmt:
-    """Each lane reduces its own output element, a few vectors at once; rows and blocks of them are all parallel."""
-    rows, columns = math.prod(out.shape[:-1]), out.shape[-1]
-    width = lanes * max(1, min(_IN_FLIGHT, columns // lanes))
+def _blocks(out: Buffer, axes: Sequence[LoopVar], part: Segment, lanes: int) -> Columns:
+    """Each lane reduces its own output element, a few vectors at once."""
 
-    def block(row: LoopExpr, start: LoopExpr, count: int) -> Stmt:
-        prefix = unflatten(row, out.shape[:-1])
-        at = substitute_vars(value, dict(zip(axes[:-1], prefix, strict=True)))
-        return _lane_block(out, prefix, start, count, axes[-1], at)
+    def block(row: Sequence[LoopExpr], start: LoopExpr, width: int) -> Stmt:
+        at = substitute_vars(part.value, dict(zip(axes[:-1], row, strict=True)))
+        return _lane_block(out, row, start + part.start, width, axes[-1], at)
 
-    if not parallel:
-        return loop(rows, lambda r: in_vectors(columns, width, lambda at, n: block(r, at, n)), name="row")
-    whole, rest = divmod(columns, width)
-    vectors = loop(rows * whole, lambda p: block(p // whole, p % whole * width, width), LoopKind.PARALLEL, name="block")
-    tails = loop(rows, lambda r: block(r, Const(whole * width), rest), LoopKind.PARALLEL, name="row")
-    return seq(vectors if whole else None, tails if rest else None)
+    return Columns(part.count, lanes * max(1, min(_IN_FLIGHT, part.count // lanes)), block)
 
 
 def _lane_block(
@@ -89,13 +112,14 @@ def _lane_block(
     stmts: list[Stmt] = []
     for reduce, acc in zip(found, accumulators, strict=True):
         stmts.append(in_lanes(width, lambda k, r=reduce, a=acc: Store(a, (k,), identity_of(r.kind, r.dtype))))  # type: ignore[misc]
+        guard, reduced = _guarded(reduce, last)
         update = in_lanes(
             width,
-            lambda k, r=reduce, a=acc: Store(  # type: ignore[misc]
-                a, (k,), combine(r.kind, a[k], substitute_vars(r.value, {last: start + k}))
+            lambda k, r=reduce, a=acc, x=reduced: Store(  # type: ignore[misc]
+                a, (k,), combine(r.kind, a[k], substitute_vars(x, {last: start + k}))
             ),
         )
-        stmts.append(_over(reduce.axes, update))
+        stmts.append(_over(reduce.axes, update, guard))
 
     def result(lane: LoopExpr) -> Stmt:
         done = {id(r): a[lane] for r, a in zip(found, accumulators, strict=True)}
@@ -134,10 +158,35 @@ def replace_nodes(expr: LoopExpr, replacement: dict[int, LoopExpr]) -> LoopExpr:
     return walk(expr)
 
 
-def _over(axes: Sequence[tuple[LoopVar, int]], body: Stmt) -> Stmt:
-    for var, extent in reversed(axes):
-        body = For(var, Const(extent), body)
-    return body
+def _over(axes: Sequence[tuple[LoopVar, int]], body: Stmt, guard: LoopExpr | None = None) -> Stmt:
+    """Loops over a reduction; a short innermost one, as of a window, is written out.  ``guard`` is asked as far
+    outside as it is known."""
+    for depth, (var, extent) in enumerate(reversed(axes)):
+        if guard is not None and depends_on(guard, var):
+            body, guard = If(guard, body), None
+        short = depth == 0 and len(axes) > 1 and extent <= MOST_APART
+        body = For(var, Const(extent), body, LoopKind.UNROLLED if short else LoopKind.SERIAL)
+    return body if guard is None else If(guard, body)
+
+
+def _guarded(reduce: Reduce, last: LoopVar) -> tuple[LoopExpr | None, LoopExpr]:
+    """A condition that all lanes share, and what is reduced where it holds; elsewhere nothing is to be done."""
+    match reduce.value:
+        case Select(condition, then, orelse) | Cast(Select(condition, then, orelse), _):
+            if orelse == identity_of(reduce.kind, then.dtype):
+                parts = _conjuncts(condition)
+                shared = [c for c in parts if not depends_on(c, last) and not loads(c)]
+                own = [c for c in parts if c not in shared]
+                value = select(all_of(own), then, orelse) if own else then
+                return (all_of(shared) if shared else None), value.astype(reduce.dtype)
+    return None, reduce.value
+
+
+def _conjuncts(condition: LoopExpr) -> list[LoopExpr]:
+    match condition:
+        case Binary("and", a, b) if condition.dtype == "bool":
+            return [*_conjuncts(a), *_conjuncts(b)]
+    return [condition]
 
 
 # --- one element of the result after the other ----------------------------------------------------------------

@@ -192,6 +192,10 @@ def _simplify_node(node: LoopExpr, ranges: Ranges) -> LoopExpr:
         case Binary(op, _, _) if op in COMPARISONS:
             known = prove(node, ranges)
             return node if known is None else Const(known, "bool")
+        case Binary("min" | "max" as op, a, b) if node.dtype == "int64":
+            if prove(Binary("le", a, b), ranges):
+                return a if op == "min" else b
+            return (b if op == "min" else a) if prove(Binary("le", b, a), ranges) else node
         case Binary("floordiv" | "floormod" as op, a, Const(c, "int64")) if c > 0:
             return _simplify_division(node, op, a, c, ranges)
         case Binary("add" | "sub", _, _) if node.dtype == "int64":
@@ -221,9 +225,25 @@ def _simplify_division(node: LoopExpr, op: str, a: LoopExpr, c: int, ranges: Ran
     remainder = type(form)(form.constant % c, rest).to_expr()
     r = bounds(remainder, ranges)
     if r.low is None or r.high is None or r.low < 0 or r.high >= c:
+        coarse = _coarser(op, form, c, ranges)
+        if coarse is not None:
+            return coarse
         shorter = op == "floormod" and (whole or not 0 <= form.constant < c)
         return remainder % c if shorter else node
     return quotient.to_expr() if op == "floordiv" else remainder
+
+
+def _coarser(op: str, form: Affine, c: int, ranges: Ranges) -> LoopExpr | None:
+    """``(g * q + r) // (g * n)`` is ``q // n``, and ``(g * q + r) % (g * n)`` is ``g * (q % n) + r``, where
+    ``0 <= r < g``: a position in an image, divided by the size of a group of channels."""
+    for g in sorted({k for k in form.terms.values() if 1 < k < c and c % k == 0}, reverse=True):
+        fine = type(form)(form.constant % g, {t: k for t, k in form.terms.items() if k % g}).to_expr()
+        r = bounds(fine, ranges)
+        if r.low is not None and r.high is not None and r.low >= 0 and r.high < g:
+            q = type(form)(form.constant // g, {t: k // g for t, k in form.terms.items() if k % g == 0}).to_expr()
+            found = Binary(op, q, Const(c // g))
+            return found if op == "floordiv" else found * g + fine
+    return None
 
 
 def _fold(op: str, node: Binary) -> LoopExpr:

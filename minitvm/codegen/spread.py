@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from minitvm.ir.loop import Cast, Const, Load, LoopExpr, LoopKind, Stmt, expr_children, loop, minimum, seq
 from minitvm.target import MachineModel
-
-Element = Callable[[Sequence[LoopExpr]], Stmt]
 
 _PIECES = 16
 """Parallel iterations for every thread, so that none has much more than another."""
@@ -33,48 +32,50 @@ def lanes_of(value: LoopExpr, dtype: str, machine: MachineModel) -> int:
     return widest
 
 
-def spread(extents: Sequence[int], element: Element, lanes: int, machine: MachineModel, parallel: bool = True) -> Stmt:
-    """Loops over ``extents``: enough of the outer ones fused into one parallel loop, the innermost in vectors."""
-    if not extents:
-        return element(())
-    *outer, inner = extents
+@dataclass(frozen=True)
+class Columns:
+    """``count`` elements of every row, ``width`` at a time: ``vector(row, start, width)``, less for what is left."""
+
+    count: int
+    width: int
+    vector: Callable[[Sequence[LoopExpr], LoopExpr, int], Stmt]
+
+    def serial(self, row: Sequence[LoopExpr]) -> Stmt:
+        return in_vectors(self.count, self.width, lambda start, width: self.vector(row, start, width))
+
+
+def spread(outer: Sequence[int], parts: Sequence[Columns], machine: MachineModel, parallel: bool = True) -> Stmt:
+    """Loops over the rows ``outer``, enough of them fused into one parallel loop; a row's parts one after the other."""
     if not parallel:
-        return _serial(outer, (), inner, element, lanes)
+        return _serial(outer, (), parts)
     wanted = _PIECES * machine.threads
-    if math.prod(outer) < wanted // 4 and inner // lanes > math.prod(outer):
-        return _few_rows(outer, inner, element, lanes, wanted)
+    if math.prod(outer) < wanted // 4 and max(part.count // part.width for part in parts) > math.prod(outer):
+        return seq(*(_few_rows(outer, part, wanted) for part in parts))
     split = _parallel_prefix(outer, wanted)
     return loop(
         math.prod(outer[:split]),
-        lambda row: _serial(outer[split:], unflatten(row, outer[:split]), inner, element, lanes),
+        lambda row: _serial(outer[split:], unflatten(row, outer[:split]), parts),
         LoopKind.PARALLEL,
         name="row",
     )
 
 
-def _few_rows(outer: Sequence[int], inner: int, element: Element, lanes: int, wanted: int) -> Stmt:
+def _few_rows(outer: Sequence[int], part: Columns, wanted: int) -> Stmt:
     """Pieces of rows in parallel; then what is left over of every row."""
-    rows, vectors = math.prod(outer), inner // lanes
-    length = -(-vectors // max(1, wanted // max(1, rows)))
+    rows, (vectors, rest) = math.prod(outer), divmod(part.count, part.width)
+    length = -(-vectors // max(1, wanted // max(1, rows))) or 1
     pieces = -(-vectors // length)
 
     def piece(at: LoopExpr) -> Stmt:
         row, first = unflatten(at // pieces, outer), at % pieces * length
         count: LoopExpr = Const(length) if vectors % length == 0 else minimum(length, vectors - first)
-        return loop(count, lambda v: in_lanes(lanes, lambda k: element((*row, (first + v) * lanes + k))), name="v")
+        return loop(count, lambda v: part.vector(row, (first + v) * part.width, part.width), name="v")
 
-    parts = [loop(rows * pieces, piece, LoopKind.PARALLEL, name="piece")]
-    rest, start = inner % lanes, vectors * lanes
-    if rest:
-        parts.append(
-            loop(
-                rows,
-                lambda row: in_lanes(rest, lambda k: element((*unflatten(row, outer), k + start))),
-                LoopKind.PARALLEL,
-                name="row",
-            )
-        )
-    return seq(*parts)
+    def tail(row: LoopExpr) -> Stmt:
+        return part.vector(unflatten(row, outer), Const(vectors * part.width), rest)
+
+    whole = loop(rows * pieces, piece, LoopKind.PARALLEL, name="piece") if pieces else None
+    return seq(whole, loop(rows, tail, LoopKind.PARALLEL, name="row") if rest else None)
 
 
 def _parallel_prefix(extents: Sequence[int], wanted: int) -> int:
@@ -87,10 +88,10 @@ def _parallel_prefix(extents: Sequence[int], wanted: int) -> int:
     return len(extents)
 
 
-def _serial(extents: Sequence[int], prefix: Sequence[LoopExpr], inner: int, element: Element, lanes: int) -> Stmt:
+def _serial(extents: Sequence[int], prefix: Sequence[LoopExpr], parts: Sequence[Columns]) -> Stmt:
     if not extents:
-        return in_vectors(inner, lanes, lambda start, width: in_lanes(width, lambda k: element((*prefix, start + k))))
-    return loop(extents[0], lambda i: _serial(extents[1:], (*prefix, i), inner, element, lanes))
+        return seq(*(part.serial(prefix) for part in parts))
+    return loop(extents[0], lambda i: _serial(extents[1:], (*prefix, i), parts))
 
 
 def unflatten(position: LoopExpr, extents: Sequence[int]) -> tuple[LoopExpr, ...]:

@@ -70,3 +70,14 @@ def test_an_axis_that_does_not_divide_has_a_walk_for_its_rest(channels: tuple[in
 def test_a_few_elements_across_are_not_worth_a_square() -> None:
     x = var("x", shape=(3, 64))
     assert not in_squares(kernel_of(call_op("transpose", x, axes=(1, 0)), [x], AVX512))
+
+
+@pytest.mark.parametrize("step", [1, 2, 3, 4, 5, 8, 9, -1])
+@pytest.mark.parametrize("columns", [2, 7, 8, 9, 16, 17, 31, 70])
+def test_elements_a_few_apart_are_read_in_vectors(step: int, columns: int) -> None:
+    length = (columns - 1) * abs(step) + 1
+    x, a = var("x", shape=(3, length)), drawn(3, length)
+    begin, end = (0, length) if step > 0 else (length - 1, -length - 1)
+    call = call_op("strided_slice", x, begin=(begin,), end=(end,), strides=(step,), axes=(1,))
+    kernel = agree(call, [x], [a], a[:, ::step])
+    assert step == 9 or not scalar_stores(kernel)

@@ -11,8 +11,10 @@ from minitvm.codegen.llvm.context import Context, NotVectorizable
 from minitvm.codegen.llvm.index import lane_values
 from minitvm.codegen.llvm.spell import BYTES, mangled, memory_text
 from minitvm.codegen.llvm.values import Affine, Lanes, Val, Value, number, of_atom, weighted_sum
-from minitvm.codegen.workspace import buffer_elements
 from minitvm.ir.loop import Buffer
+
+_MOST_APART = 8
+"""Elements between lanes, up to which whole vectors are read."""
 
 
 def in_bounds(buffer: Buffer, index: Sequence[Value]) -> bool:
@@ -89,7 +91,7 @@ def load(c: Context, buffer: Buffer, index: Sequence[Value]) -> Value:
         return c.symbolic(_load_scalar(c, buffer, flat, mask))
     if flat.step == 1:
         return _load_vector(c, buffer, flat.lane(0), c.lanes, mask)
-    if mask is None and flat.step in (2, -1) and c.lanes > 1:
+    if mask is None and (flat.step == -1 or 2 <= flat.step <= _MOST_APART) and c.lanes > 1:
         return _load_shuffled(c, buffer, flat)
     return _load_lanes(c, buffer, [flat.lane(i) for i in range(c.lanes)], mask)
 
@@ -129,26 +131,48 @@ def _memory_mangled(dtype: str, lanes: int) -> str:
 
 
 def _load_shuffled(c: Context, buffer: Buffer, flat: Affine) -> Val:
-    """Every second element, or backwards: whole vectors, then a shuffle.  Reads nothing beyond the last element."""
-    lanes = c.lanes
-    first, odd = flat.lane(0), flat.const % 2
+    """Every second (third, ...) element, or backwards, one register of the machine after the other."""
+    width = c.machine.lanes(buffer.dtype)
+    found: Val | None = None
+    for first in range(0, c.lanes, width):
+        part = _one_register(c, buffer, flat, first, min(width, c.lanes - first))
+        found = part if found is None else _joined(c, found, part)
+    assert found is not None
+    return found
+
+
+def _one_register(c: Context, buffer: Buffer, flat: Affine, first: int, lanes: int) -> Val:
+    """Lanes from ``first`` on: whole vectors, then shuffles of two at a time.
+
+    Reads nothing beyond the last element: the last vector ends with it.
+    """
     if flat.step == -1:
-        pieces, picked = [flat.lane(lanes - 1)], list(range(lanes - 1, -1, -1))
-    elif _in_pairs(buffer, first):
-        start = first.plus(number(-odd))
-        pieces, picked = [start, start.plus(number(lanes))], [2 * i + odd for i in range(lanes)]
-    else:
-        pieces = [flat.lane(0), flat.lane(0).plus(number(lanes - 1))]
-        picked = [2 * i if 2 * i < lanes else 2 * i + 1 for i in range(lanes)]  # the second vector begins at lanes - 1
-    parts = [_load_vector(c, buffer, p, lanes, None) for p in pieces]
+        whole = _load_vector(c, buffer, flat.lane(first + lanes - 1), lanes, None)
+        return _shuffle(c, whole, whole, range(lanes - 1, -1, -1))
+    last = (lanes - 1) * flat.step + 1 - lanes  # where the last vector begins
+    found: Val | None = None
+    known = 0
+    for start in [min(piece * lanes, last) for piece in range(-(-last // lanes) + 1)]:
+        part = _load_vector(c, buffer, flat.lane(first).plus(number(start)), lanes, None)
+        reached = min(lanes, (start + lanes - 1) // flat.step + 1)
+        picked = [i if i < known else lanes + i * flat.step - start for i in range(reached)]
+        found = _shuffle(c, part if found is None else found, part, [*picked, *[0] * (lanes - reached)])
+        known = reached
+    assert found is not None
+    return found
+
+
+def _joined(c: Context, a: Val, b: Val) -> Val:
+    """The lanes of ``a``, then those of ``b``, which has no more."""
+    wide = b if b.lanes == a.lanes else _shuffle(c, b, b, [*range(b.lanes), *[0] * (a.lanes - b.lanes)])
+    return _shuffle(c, a, wide, [*range(a.lanes), *range(a.lanes, a.lanes + b.lanes)])
+
+
+def _shuffle(c: Context, a: Val, b: Val, picked: Sequence[int]) -> Val:
+    """Lanes of two vectors of one width; those of ``b`` are numbered after those of ``a``."""
     order = ", ".join(f"i32 {p}" for p in picked)
-    text = c.w.pure(f"shufflevector {typed(parts[0])}, {typed(parts[-1])}, <{lanes} x i32> <{order}>")
-    return Val(text, buffer.dtype, lanes)
-
-
-def _in_pairs(buffer: Buffer, first: Affine) -> bool:
-    """True where ``first`` is known to be even or odd and elements of both kinds come in pairs up to the end."""
-    return all(factor % 2 == 0 for _, factor in first.terms) and buffer_elements(buffer) % 2 == 0
+    text = c.w.pure(f"shufflevector {typed(a)}, {typed(b)}, <{len(picked)} x i32> <{order}>")
+    return Val(text, a.dtype, len(picked))
 
 
 def _load_lanes(c: Context, buffer: Buffer, flat: Lanes, mask: Val | None) -> Val:
