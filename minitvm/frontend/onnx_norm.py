@@ -57,7 +57,7 @@ def layer_normalization(node: OnnxNode) -> list[Expr]:
         return [_layer_norm(node, x, scale, bias), *_statistics(node, x, axis)]
     size = math.prod(x.shape[axis:])
     flat = reshaped(x, [math.prod(x.shape[:axis]), size], allowzero=True)
-    parameters = [reshaped(emit("broadcast_to", p, shape=x.shape[axis:]), [size]) for p in (scale, bias)]
+    parameters = [reshaped(emit("broadcast_to", p, shape=x.shape[axis:]), [size], True) for p in (scale, bias)]
     return [reshaped(_layer_norm(node, flat, *parameters), list(x.shape), True), *_statistics(node, x, axis)]
 
 

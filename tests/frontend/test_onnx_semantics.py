@@ -115,6 +115,13 @@ def test_statistics_of_layer_normalization_are_float32(dtype: str, axis: int) ->
     np.testing.assert_allclose(found[2], 1 / np.sqrt(wide.var(axes, keepdims=True) + 1e-5), rtol=1e-6)
 
 
+@pytest.mark.parametrize("shape", [(2, 0, 3), (0, 3, 3), (2, 3, 0)])
+def test_layer_normalization_of_nothing(shape: tuple[int, ...]) -> None:
+    x, scale = np.ones(shape, np.float32), np.ones(shape[1:], np.float32)
+    found = compiled(one_node("LayerNormalization", x, scale, opset=17, axis=1), {"x0": x, "x1": scale})
+    assert found[0].shape == shape
+
+
 @pytest.mark.parametrize("align", [0, 1])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(

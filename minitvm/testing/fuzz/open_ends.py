@@ -61,14 +61,27 @@ def _cast(x: Operands, _: Mapping[str, Any]) -> str | None:
 
 
 def _overflow(x: Operands, attributes: Mapping[str, Any]) -> str | None:
-    """Of sums of products in integers: ONNX does not say that they wrap, nor how a factor of them rounds."""
-    if any(a is None or a.dtype.kind == "f" for a in x[:2]):
+    """Of sums of products: ONNX does not say that integers wrap, nor how a factor of them rounds; and infinities of
+    both signs meet in one order of summation, and not in another."""
+    if x[0] is None or x[1] is None or x[0].size * x[1].size == 0:
         return None
+    with np.errstate(all="ignore"):
+        most = [float(np.nan_to_num(np.abs(a.astype(np.float64)), nan=np.inf).max()) for a in (x[0], x[1])]
+    if x[0].dtype.kind == "f":
+        limit = float(np.finfo("float64" if x[0].dtype == np.float64 else "float32").max)
+        return "products that overflow" if most[0] * most[1] * x[0].size > limit else None
     if any(attributes.get(name, 1.0) not in (0.0, 1.0) for name in ("alpha", "beta")):
         return "integers scaled by a fraction"
-    most = [float(np.abs(a.astype(np.float64)).max(initial=0)) for a in x[:2] if a is not None]
-    large = most[0] * most[1] * 100 > 2**31
-    return "a product of integers that does not fit" if large else None
+    return "a product of integers that does not fit" if most[0] * most[1] * 100 > 2**31 else None
+
+
+def _quantization(x: Operands, _: Mapping[str, Any]) -> str | None:
+    """Of what is not finite, or of quotients that the peers convert to an integer too small for them."""
+    if x[0] is None or x[1] is None:
+        return None
+    with np.errstate(all="ignore"):
+        most = np.abs(x[0].astype(np.float64)).max(initial=0) / np.abs(x[1].astype(np.float64)).min(initial=1)
+    return None if most < 2**31 else "a quotient that fits no integer"
 
 
 def _nan(x: Operands, _: Mapping[str, Any]) -> str | None:
@@ -135,13 +148,19 @@ RULES: dict[str, Rule] = {
     "AffineGrid": _single_pixel,
     "ArgMax": _nan,
     "ArgMin": _nan,
+    "Attention": _overflow,
     "BitShift": _shift,
     "BlackmanWindow": _in_float32,
     "Cast": _cast,
     "CastLike": _cast,
     "Clip": _nan,
+    "Conv": _overflow,
+    "ConvTranspose": _overflow,
     "CumSum": _large_sum,
     "Div": _division,
+    "DynamicQuantizeLinear": _nan,
+    "Einsum": _overflow,
+    "FusedMatMul": _overflow,
     "Gemm": _overflow,
     "GlobalLpPool": _squares,
     "GlobalMaxPool": _nan,
@@ -162,6 +181,7 @@ RULES: dict[str, Rule] = {
     "Min": _nan,
     "Mod": _division,
     "Pow": _power,
+    "QuantizeLinear": _quantization,
     "RMSNormalization": _squares,
     "ReduceL1": _large_sum,
     "ReduceL2": _lengths,
