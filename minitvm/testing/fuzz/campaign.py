@@ -36,6 +36,7 @@ class Report:
     outcomes: Counter[str] = field(default_factory=Counter)
     refused: Counter[str] = field(default_factory=Counter)
     unspecified: Counter[str] = field(default_factory=Counter)
+    no_oracle: Counter[str] = field(default_factory=Counter)
     operators: Counter[str] = field(default_factory=Counter)
     findings: dict[tuple[str, ...], Finding] = field(default_factory=dict)
     seconds: float = 0.0
@@ -51,6 +52,8 @@ class Report:
             self.refused[verdict.kind] += 1
         if verdict.outcome is Outcome.UNSPECIFIED:
             self.unspecified[verdict.kind] += 1
+        if verdict.outcome is Outcome.NO_ORACLE:
+            self.no_oracle[verdict.kind or "no peer knows it, own reference agrees"] += 1
 
 
 @dataclass(frozen=True)

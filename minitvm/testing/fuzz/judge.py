@@ -122,7 +122,7 @@ class Judge:
             theirs = self._answer(peer, case, model, index)
             if isinstance(theirs, Declines):
                 if peer == "onnxruntime" and not theirs.leaves_open:
-                    return Verdict(Outcome.NO_ORACLE, theirs.why)
+                    return Verdict(Outcome.NO_ORACLE, "invalid for ONNX Runtime", theirs.why)
                 continue
             if isinstance(mine, Refused):
                 return refusal(mine)
@@ -153,7 +153,7 @@ class Judge:
         model = case.model().SerializeToString()
         said = [self._answer(peer, case, model, 0) for peer in ("onnxruntime", "onnx")]
         if isinstance(said[0], Declines) and not said[0].leaves_open:
-            return Verdict(Outcome.NO_ORACLE, said[0].why)
+            return Verdict(Outcome.NO_ORACLE, "invalid for ONNX Runtime", said[0].why)
         answers = [a for a in said if not isinstance(a, Declines)]
         differences = [difference([mine], theirs) for theirs in answers]
         if not all(differences):

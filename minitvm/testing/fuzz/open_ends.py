@@ -19,6 +19,7 @@ REFUSALS = (
 
 DISTRUSTED = {
     "AffineGrid": (99, "it steps over a single pixel as its definition does not"),
+    "ConvTranspose": (99, "every group takes the bias of the first"),
     "Erf": (99, "it has 8 digits in double"),
     "GRU": (99, "as LSTM"),
     "GlobalMaxPool": (99, "images of rank 5 gain a dimension"),
@@ -30,6 +31,7 @@ DISTRUSTED = {
     "LpNormalization": (99, "p = 1 sums without magnitudes"),
     "RNN": (99, "as LSTM"),
     "Scan": (99, "as Loop"),
+    "SoftmaxCrossEntropyLoss": (99, "large logits overflow"),
     "Softmax": (12, "as Hardmax"),
 }
 """Operators that ONNX's reference gets wrong up to an opset, and how: its answers do not count there."""
