@@ -3,10 +3,10 @@
 Which layout an operator asks for is an open table by (target kind, operator).  For ``llvm``:
 
 * ``nn.conv2d``, NCHW, float: channels in blocks of one vector, ``NCHW8c`` with weights ``OIHW8i8o``.
-  Blocks of half a vector, or a quarter, but at least 4, where only those divide the channels.  Output channels that
-  none divides (10, 21, 1001) leave the convolution as it is: ragged blocks would need padded copies of data and
-  weights.  Input channels that none divides (1 or 3 of an image, most often) stay in plain NCHW, with weights
-  ``OIHW3i8o``.
+  Blocks of half a vector, or a quarter, but at least 4, where only those divide the channels; the weights' blocks of
+  output channels are whole vectors all the same, the last one filled up with zeros.  Output channels that none
+  divides (10, 21, 1001) leave the convolution as it is, with pixels in lanes.  Input channels that none divides (1 or
+  3 of an image, most often) stay in plain NCHW, with weights ``OIHW3i8o``.
 * the same with groups, where such blocks divide the channels of a group; grouped convolutions that have none stay.
 * depthwise ``nn.conv2d``: the same blocks, weights ``OIHW1i8o``.
 * ``nn.dense`` and ``nn.matmul`` with constant weights: units packed in blocks of one vector, ``NC8n``, the last block
@@ -102,15 +102,40 @@ def _direct(op: Op, channels: int, units: int, lanes: int) -> Placement | Keep:
     if out is None:
         return Keep(f"no blocks of {lanes} divide its {units} output channels")
     data = f"NCHW{inner}c" if inner else "NCHW"
-    kernel = f"OIHW{inner or channels}i{out}o"
-    return _convolution(op, "nn.contrib_conv2d_NCHWc", data, kernel, f"NCHW{out}c")
+    return _filled_up(op, units, data, f"OIHW{inner or channels}i{lanes}o", f"NCHW{out}c")
 
 
 def _grouped(op: Op, channels: int, units: int, groups: int, lanes: int) -> Placement | Keep:
     out, inner = block(units // groups, lanes), block(channels // groups, lanes)
     if out is None or inner is None:
         return Keep(f"no blocks of {lanes} divide the {channels // groups} and {units // groups} channels of a group")
-    return _convolution(op, "nn.contrib_conv2d_NCHWc", f"NCHW{inner}c", f"OIHW{inner}i{out}o", f"NCHW{out}c")
+    return _filled_up(op, units, f"NCHW{inner}c", f"OIHW{inner}i{lanes}o", f"NCHW{out}c")
+
+
+def _filled_up(op: Op, units: int, data: str, kernel: str, out: str) -> Placement:
+    """With weights in whole blocks: the last one of each group has zeros behind its filters."""
+    groups: int = op.groups  # type: ignore[attr-defined]
+    lanes = Layout(kernel).factor("O")
+    if units // groups % lanes == 0:
+        return _convolution(op, "nn.contrib_conv2d_NCHWc", data, kernel, out)
+    layouts = {"data_layout": data, "kernel_layout": kernel, "out_layout": out}
+    blocked = OPS["nn.contrib_conv2d_NCHWc"](**op.attributes() | layouts | {"channels": units})
+
+    def build(args: Sequence[Expr]) -> Expr:
+        weight = _whole_blocks(args[1], groups, lanes)
+        return Call(blocked, (args[0], Call(OPS["layout_transform"](src_layout="OIHW", dst_layout=kernel), (weight,))))  # type: ignore[call-arg]
+
+    return Placement((Move.of("NCHW", data), None), Move.of("NCHW", out), build)
+
+
+def _whole_blocks(weight: Expr, groups: int, lanes: int) -> Expr:
+    """A weight with zeros behind the filters of each group, so that blocks of ``lanes`` divide them."""
+    units, *rest = weight.tensor_type.static_shape
+    missing = -(units // groups) % lanes
+    apart = Call(OPS["reshape"](newshape=(groups, units // groups, *rest)), (weight,))  # type: ignore[call-arg]
+    widths = ((0, 0), (0, missing), *((0, 0) for _ in rest))
+    filled = Call(OPS["nn.pad"](pad_width=widths), (apart,))  # type: ignore[call-arg]
+    return Call(OPS["reshape"](newshape=(units + groups * missing, *rest)), (filled,))  # type: ignore[call-arg]
 
 
 def _depthwise(op: Op, channels: int, lanes: int) -> Placement | Keep:

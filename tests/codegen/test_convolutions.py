@@ -100,6 +100,25 @@ def drawn_transposed(rng: np.random.Generator) -> Case:
     return Case(f"nn.conv{rank}d_transpose", data, weight, {**attributes, "output_padding": extra})
 
 
+def drawn_blocked(rng: np.random.Generator) -> Case:
+    """In blocks: weights in whole vectors, results in blocks that divide their channels, which vectors need not."""
+    lanes, inner = int(rng.choice([4, 8, 16])), int(rng.choice([2, 4, 8]))
+    block = int(rng.choice([b for b in (1, 2, 4, 8, 16) if b <= lanes]))
+    groups, inputs = int(rng.choice([1, 1, 2, 3])), int(rng.integers(1, 4))
+    channels = block * int(rng.integers(1, 3 * lanes // block + 2))
+    image, kernel, strides = (
+        tuple(int(rng.choice(options)) for _ in range(2))
+        for options in ([1, 2, 3, 6, 7, 17], [1, 1, 2, 3], [1, 1, 2, 3])
+    )
+    padding = tuple(int(rng.choice([0, 0, 1, 2])) for _ in range(4))
+    if any(i + padding[d] + padding[d + 2] < k for d, (i, k) in enumerate(zip(image, kernel, strict=True))):
+        return drawn_blocked(rng)
+    data, held = (int(rng.integers(1, 3)), groups * inputs, *image, inner), groups * -(-channels // lanes)
+    layouts = {"data_layout": f"NCHW{inner}c", "kernel_layout": f"OIHW{inner}i{lanes}o", "out_layout": f"NCHW{block}c"}
+    attributes = {"strides": strides, "padding": padding, "groups": groups, "channels": groups * channels, **layouts}
+    return Case("nn.contrib_conv2d_NCHWc", data, (held, inputs, *kernel, inner, lanes), attributes)
+
+
 def drawn_channels(rng: np.random.Generator) -> tuple[int, int, int]:
     """Groups, and the input and output channels of one: direct, grouped, depthwise."""
     kind = rng.integers(3)
@@ -145,14 +164,14 @@ def parallel_iterations(kernel: Kernel) -> int:
 @pytest.mark.parametrize("seed", range(12))
 def test_any_convolution_is_taken_and_right(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    for draw in (drawn_case, drawn_case, drawn_case, drawn_transposed, drawn_transposed):
+    for draw in (drawn_case, drawn_case, drawn_case, drawn_transposed, drawn_transposed, drawn_blocked, drawn_blocked):
         check_numbers(draw(rng), drawn_machine(rng), seed)
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_every_element_is_stored_exactly_once(seed: int) -> None:
     rng = np.random.default_rng(100 + seed)
-    for draw in (drawn_case, drawn_transposed) * 5:
+    for draw in (drawn_case, drawn_transposed, drawn_blocked) * 4:
         case, machine = draw(rng), drawn_machine(rng)
         kernel = case.kernel(machine)
         assert (store_counts(kernel.body, kernel.outputs[0]) == 1).all(), f"{case} on {machine}"

@@ -15,6 +15,7 @@ import pytest
 from rewriting import check_rewrite, check_unchanged, random_array, run
 
 from minitvm.ir.builder import call_op, const, function, nn, var
+from minitvm.ir.evaluate import evaluate
 from minitvm.ir.expr import Call, Module
 from minitvm.ir.op import OPS, Fusion, Op
 from minitvm.ir.parser import parse_module
@@ -688,3 +689,16 @@ def test_a_convolution_alone_moves_where_that_pays(image: int, more: str, moved:
     step = AlterOpLayout(MachineModel(64, 32), weigh=True)
     assert ("NCHWc" in step(module).astext()) == moved
     assert moved or any("stands alone" in note.reason for note in step.notes)
+
+
+def test_weights_come_in_whole_vectors_whatever_the_results_blocks() -> None:
+    """24 channels are three blocks of 8; on a machine with vectors of 16 the second block of weights is half empty."""
+    params = "%x: Tensor[(1, 8, 6, 6), float32], %w: Tensor[(48, 4, 3, 3), float32]"
+    text = f"def @main({params}) {{ nn.conv2d(%x, %w, groups=2) }}"
+    module = parse_module(text)
+    after = alter_op_layout(module.main, MachineModel(64, 32))
+    (conv,) = [call for call in calls(after.body) if call.op.name == "nn.contrib_conv2d_NCHWc"]
+    assert conv.args[1].tensor_type.shape == (4, 1, 3, 3, 4, 16)
+    assert (conv.op.attributes()["out_layout"], conv.op.attributes()["channels"]) == ("NCHW8c", 48)
+    x, w = random_array((1, 8, 6, 6)), random_array((48, 4, 3, 3))
+    np.testing.assert_allclose(evaluate(after, x, w), evaluate(module.main, x, w), rtol=1e-4, atol=1e-4)

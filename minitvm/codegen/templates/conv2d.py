@@ -1,10 +1,15 @@
-"""Direct convolution in blocked layouts: NCHW[x]c data, OIHW[x]i[y]o weights, an NCHW[y]c result."""
+"""Direct convolution in blocked layouts: NCHW[x]c data, OIHW[x]i[y]o weights, an NCHW[z]c result.
+
+The weights come in blocks of a whole vector, the last one of a group filled up with zeros; the result's blocks divide
+its channels, so they may be smaller: a vector of sums is stored in pieces, and those behind the last channel are not.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -13,7 +18,7 @@ from minitvm.codegen.problem import TEMPLATES, Config, Declined, Problem
 from minitvm.codegen.rewrite import redirect
 from minitvm.codegen.spread import unflatten
 from minitvm.codegen.templates.pad import after_padding, padded
-from minitvm.codegen.templates.tile import Step, Tile, accumulate, block_groups, choose_tile, divisor_at_most
+from minitvm.codegen.templates.tile import Run, Step, Tile, accumulate, block_groups, choose_tile, divisor_at_most, runs
 from minitvm.codegen.templates.window import Axis
 from minitvm.ir.loop import (
     Alloc,
@@ -32,6 +37,7 @@ from minitvm.ir.loop import (
 from minitvm.target import MachineModel
 
 _MOST_UNROLLED_TAPS = 16  # a wider padded window is copied into a padded image instead of written out at the edges
+_ITEMS_PER_THREAD = 4
 
 
 @TEMPLATES.register("llvm", "nn.contrib_conv2d_NCHWc")
@@ -48,14 +54,14 @@ def conv2d_nchwc(problem: Problem, machine: MachineModel, config: Config) -> Ker
     source, fill, y, x = _window(problem, data)
     shape = ConvLoops(source, weight, problem, y, x)
     weight_bytes = math.prod(weight.shape) * np.dtype(weight.dtype).itemsize
-    block_bytes = weight_bytes // out.shape[1]
+    block_bytes = weight_bytes // weight.shape[0]
     tile = config.get("tile") or choose_tile(shape.columns, shape.blocks_of_group, machine)
     if shape.sums_fit(tile, machine) and block_bytes * tile.blocks > machine.l1_bytes:
         body = shape.nest_by_inputs(tile, machine)
         return Kernel(problem.op.name, (data, weight, out), after_padding(source, fill, body))
     tile = config.get("tile") or choose_tile(shape.columns, shape.blocks_of_group, machine, block_bytes)
     weights_fit = weight_bytes <= machine.l2_bytes // 2
-    body = shape.nest(tile, config.get("rows_inside", not weights_fit))
+    body = shape.nest(tile, config.get("rows_inside", not weights_fit), machine)
     return Kernel(problem.op.name, (data, weight, out), after_padding(source, fill, body))
 
 
@@ -112,123 +118,199 @@ class Part:
     sums: Buffer
 
 
+@dataclass(frozen=True)
+class BlockSets:
+    """``sets`` sets of ``blocks`` neighbouring channel blocks of a group, the last one of a set ``width`` wide."""
+
+    begin: int
+    sets: int
+    blocks: int
+    width: int
+
+    def chosen(self, number: LoopExpr) -> Chosen:
+        """The set with this number, counted through all groups."""
+        return Chosen(number // self.sets, number % self.sets * self.blocks + self.begin, self.blocks, self.width)
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """One set: its group, its first block in the group, how many, and the width of the last one."""
+
+    group: LoopExpr
+    first: LoopExpr
+    blocks: int
+    width: int
+
+
 class ConvLoops:
     """The loops of one convolution; a pointwise one sees its image as a single row."""
 
     def __init__(self, data: Buffer, weight: Buffer, problem: Problem, y: Axis, x: Axis) -> None:
         out = problem.output
-        groups: int = problem.op.attributes()["groups"]
-        self.blocks_of_group = out.shape[1] // groups
+        self.groups: int = problem.op.attributes()["groups"]
         self.data, self.weight, self.out, self.y, self.x = data, weight, out, y, x
         self.accumulator = problem.accumulator
         self.flat = y.taps == x.taps == y.stride == x.stride == 1 and not (y.padded or x.padded)
-        self.batch, self.out_blocks, self.height, self.width, self.lanes = out.shape
+        self.batch, out_blocks, self.height, self.width, self.block = out.shape
+        self.lanes = weight.shape[5]
+        self.blocks_of_group = weight.shape[0] // self.groups
+        self.out_blocks_of_group = out_blocks // self.groups
         self.rows = 1 if self.flat else self.height
         self.columns = self.height * self.width if self.flat else self.width
 
-    def nest(self, tile: Tile, rows_inside: bool) -> Stmt:
-        """One nest for the sets of ``tile.blocks`` channel blocks (of every group), one for those left over."""
-        found = block_groups(self.blocks_of_group, tile.blocks)
-        return seq(*(self._sets(begin, sets, Tile(tile.columns, b), rows_inside) for begin, sets, b in found))
+    def _block_sets(self, most: int) -> list[BlockSets]:
+        """All blocks of a group, in sets of ``most`` and one of what is left over; a ragged last set is by itself."""
+        width = self.out_blocks_of_group * self.block - (self.blocks_of_group - 1) * self.lanes
+        *found, (begin, sets, blocks) = block_groups(self.blocks_of_group, most)
+        whole = [BlockSets(*each, self.lanes) for each in found]
+        if width == self.lanes:
+            return [*whole, BlockSets(begin, sets, blocks, width)]
+        before = [BlockSets(begin, sets - 1, blocks, self.lanes)] if sets > 1 else []
+        return [*whole, *before, BlockSets(begin + (sets - 1) * blocks, 1, blocks, width)]
 
-    def _sets(self, begin: int, sets: int, tile: Tile, rows_inside: bool) -> Stmt:
-        chunks, groups = self._chunks(tile), self.out_blocks // self.blocks_of_group
-        blocks, rows = groups * sets, self.rows * chunks
+    def nest(self, tile: Tile, rows_inside: bool, machine: MachineModel) -> Stmt:
+        """A nest for every kind of set of ``tile.blocks`` channel blocks, and of piece of a row."""
+        return seq(
+            *(
+                self._sets(sets, piece, tile.columns, rows_inside)
+                for sets in self._block_sets(tile.blocks)
+                for piece in self._pieces(tile, self.batch * self.groups * sets.sets, machine)
+            )
+        )
+
+    def _sets(self, sets: BlockSets, piece: Run, columns: int, rows_inside: bool) -> Stmt:
+        blocks, rows = self.groups * sets.sets, self.rows * piece.count
         order = (self.batch, blocks, rows) if rows_inside else (self.batch, rows, blocks)
 
         def work(flat: LoopExpr) -> Stmt:
             n, first, second = unflatten(flat, order)
-            chosen, row = (first, second) if rows_inside else (second, first)
-            block = chosen // sets * self.blocks_of_group + chosen % sets * tile.blocks + begin
-            return self._row(n, block, row, self.columns // chunks, tile)
+            chosen, at = (first, second) if rows_inside else (second, first)
+            row, column = (Const(0), piece.start(at)) if self.flat else (at, Const(0))
+            return self._row(n, sets.chosen(chosen), row, column, piece.size, columns)
 
         return loop(math.prod(order), work, LoopKind.PARALLEL, name="work")
+
+    def _pieces(self, tile: Tile, items: int, machine: MachineModel) -> list[Run]:
+        """A single row in pieces of a few tiles, to be divided among threads: of one size where that is enough."""
+        if not self.flat:
+            return [Run(0, 1, self.columns)]
+        most = max(1, self.columns // (2 * tile.columns))
+        count = divisor_at_most(self.columns, most)
+        wanted = min(most, -(-_ITEMS_PER_THREAD * machine.threads // items))
+        return runs(self.columns, -(-self.columns // max(count, wanted)))
 
     def sums_fit(self, tile: Tile, machine: MachineModel) -> bool:
         """True where a small image's sums stay in the first-level cache, and there is work for every thread."""
         sums = self.rows * self.columns * tile.blocks * self.lanes * np.dtype(self.accumulator).itemsize
-        return sums <= machine.l1_bytes // 4 and self.batch * self.out_blocks // tile.blocks >= 4 * machine.threads
+        return (
+            sums <= machine.l1_bytes // 4
+            and self.batch * self.weight.shape[0] // tile.blocks >= _ITEMS_PER_THREAD * machine.threads
+        )
 
     def nest_by_inputs(self, tile: Tile, machine: MachineModel) -> Stmt:
         """Over a few input channels at a time, whose weights stay in the first-level cache for the whole image."""
-        found = block_groups(self.blocks_of_group, tile.blocks)
-        return seq(*(self._sets_by_inputs(begin, sets, Tile(tile.columns, b), machine) for begin, sets, b in found))
+        return seq(*(self._sets_by_inputs(s, tile.columns, machine) for s in self._block_sets(tile.blocks)))
 
-    def _sets_by_inputs(self, begin: int, sets: int, tile: Tile, machine: MachineModel) -> Stmt:
-        groups = self.out_blocks // self.blocks_of_group
+    def _sets_by_inputs(self, sets: BlockSets, columns: int, machine: MachineModel) -> Stmt:
         _, inputs, kh, kw, inner, _ = self.weight.shape
-        step_bytes = kh * kw * inner * tile.blocks * self.lanes * np.dtype(self.out.dtype).itemsize
+        step_bytes = kh * kw * inner * sets.blocks * self.lanes * np.dtype(self.out.dtype).itemsize
         count = divisor_at_most(inputs, max(1, machine.l1_bytes // 2 // step_bytes))
-        sums = Buffer("sums", (self.rows, self.columns, tile.blocks, self.lanes), self.accumulator, "local")
+        sums = Buffer("sums", (self.rows, self.columns, sets.blocks, self.lanes), self.accumulator, "local")
 
         def work(flat: LoopExpr) -> Stmt:
-            n, chosen = unflatten(flat, (self.batch, groups * sets))
-            block = chosen // sets * self.blocks_of_group + chosen % sets * tile.blocks + begin
+            n, number = unflatten(flat, (self.batch, self.groups * sets.sets))
+            chosen = sets.chosen(number)
 
             def some(q: LoopExpr) -> Stmt:
                 part = Part(q * count, count, sums)
-                return loop(self.rows, lambda row: self._row(n, block, row, self.columns, tile, part), name="row")
-
-            def result(row: LoopExpr, t: LoopExpr, b: LoopExpr, lane: LoopExpr) -> Stmt:
-                value = sums[row, t, b, lane].astype(self.out.dtype)
-                return Store(self.out, (n, block + b, *self._position(row, t), lane), value)
+                row = partial(self._row, n, chosen, column=Const(0), width=self.columns, most=columns, part=part)
+                return loop(self.rows, lambda y: row(row=y), name="row")
 
             zero = self._everywhere(sums, lambda *i: Store(sums, i, const(0, sums.dtype)))
-            return Alloc(sums, seq(zero, loop(inputs // count, some, name="part"), self._everywhere(sums, result)))
+            parts = loop(inputs // count, some, name="part")
+            return Alloc(sums, seq(zero, parts, self._results(n, chosen, sums)))
 
-        return loop(self.batch * groups * sets, work, LoopKind.PARALLEL, name="work")
+        return loop(self.batch * self.groups * sets.sets, work, LoopKind.PARALLEL, name="work")
 
     def _everywhere(self, sums: Buffer, body: Callable[..., Stmt]) -> Stmt:
         """Every element of the sums, channels in lanes."""
-        rows, columns, blocks, lanes = sums.shape
+        *outer, lanes = sums.shape
 
-        def lane_loop(row: LoopExpr, t: LoopExpr, b: LoopExpr) -> Stmt:
-            return loop(lanes, lambda lane: body(row, t, b, lane), LoopKind.VECTORIZED, name="lane")
+        def lane_loop(*index: LoopExpr) -> Stmt:
+            return loop(lanes, lambda lane: body(*index, lane), LoopKind.VECTORIZED, name="lane")
 
-        return nest((rows, columns, blocks), lane_loop)
+        return nest(outer, lane_loop)
 
-    def _chunks(self, tile: Tile) -> int:
-        """A single row is cut into equal chunks of a few tiles, to be divided among threads."""
-        most = max(1, self.columns // (2 * tile.columns)) if self.flat else 1
-        return next(d for d in range(most, 0, -1) if self.columns % d == 0)
+    def _results(self, n: LoopExpr, chosen: Chosen, sums: Buffer) -> Stmt:
+        """The sums to the result, a block of it at a time."""
+        per = self.lanes // self.block
+        valid = (chosen.blocks - 1) * per + chosen.width // self.block
+
+        def block(row: LoopExpr, t: LoopExpr, p: LoopExpr) -> Stmt:
+            def element(lane: LoopExpr) -> Stmt:
+                value = sums[row, t, p // per, p % per * self.block + lane]
+                return self._store(n, chosen, p // per, p % per * self.block + lane, (row, t), value)
+
+            return loop(self.block, element, LoopKind.VECTORIZED, name="lane")
+
+        return nest((self.rows, self.columns, valid), block)
+
+    def _store(
+        self,
+        n: LoopExpr,
+        chosen: Chosen,
+        b: LoopExpr,
+        lane: LoopExpr,
+        at: tuple[LoopExpr, LoopExpr],
+        value: LoopExpr,
+    ) -> Stmt:
+        """A sum to the result: a block of weights is one of the result, or several."""
+        per = self.lanes // self.block
+        block = chosen.group * self.out_blocks_of_group + (chosen.first + b) * per + lane // self.block
+        return Store(self.out, (n, block, *self._position(*at), lane % self.block), value.astype(self.out.dtype))
 
     def _row(
-        self, n: LoopExpr, block: LoopExpr, row: LoopExpr, width: int, tile: Tile, part: Part | None = None
+        self,
+        n: LoopExpr,
+        chosen: Chosen,
+        row: LoopExpr,
+        column: LoopExpr,
+        width: int,
+        most: int,
+        part: Part | None = None,
     ) -> Stmt:
-        blocks = tile.blocks
+        """``width`` columns from ``column`` on, in tiles of at most ``most``."""
         if self.flat:
             line = Axis(width, width, 1, 1, 1, 0)
             return line.over_tiles(
-                tile.columns,
-                lambda start, size: self._tile(n, block, Const(0), row * width + start, size, blocks, None, part),
-                _no_edge,
+                most, lambda start, size: self._tile(n, chosen, row, column + start, size, None, part), _no_edge
             )
         return self.x.over_tiles(
-            tile.columns,
-            lambda start, size: self._tile(n, block, row, start, size, blocks, None, part),
-            lambda start, size: self._tile(n, block, row, Const(start), size, blocks, start, part),
+            most,
+            lambda start, size: self._tile(n, chosen, row, start, size, None, part),
+            lambda start, size: self._tile(n, chosen, row, Const(start), size, start, part),
         )
 
     def _tile(
         self,
         n: LoopExpr,
-        block: LoopExpr,
+        chosen: Chosen,
         row: LoopExpr,
         column: LoopExpr,
         size: int,
-        blocks: int,
         edge: int | None,
         part: Part | None,
     ) -> Stmt:
         """One register tile.  ``edge`` is its constant first column where some taps are outside the image;
         ``part`` the input channels to add to sums kept in memory, all of them into the result by default."""
         first, count = (Const(0), self.weight.shape[1]) if part is None else (part.first, part.count)
+        block = chosen.group * self.blocks_of_group + chosen.first
 
         def reduction(step: Step) -> Stmt:
             def tap(i: LoopExpr, y: LoopExpr, x: LoopExpr | int, columns: range) -> Stmt:
                 def channel(c: LoopExpr) -> Stmt:
                     return step(
-                        lambda t, _: self._input(n, block, i, c, row, column + t, y, x),
+                        lambda t, _: self._input(n, chosen, i, c, row, column + t, y, x),
                         lambda b, lane: self.weight[block + b, i, y, x, c, lane],
                         columns,
                     )
@@ -248,11 +330,11 @@ class ConvLoops:
         def finish(t: LoopExpr, b: LoopExpr, lane: LoopExpr, value: LoopExpr) -> Stmt:
             if part is not None:
                 return Store(part.sums, (row, column + t, b, lane), value)
-            index = (n, block + b, *self._position(row, column + t), lane)
-            return Store(self.out, index, value.astype(self.out.dtype))
+            return self._store(n, chosen, b, lane, (row, column + t), value)
 
         start = None if part is None else lambda t, b, lane: part.sums[row, column + t, b, lane]
-        return accumulate(size, blocks, self.lanes, self.accumulator, reduction, finish, start=start)
+        stored = {} if part is not None else {"last_width": chosen.width, "piece": self.block}
+        return accumulate(size, chosen.blocks, self.lanes, self.accumulator, reduction, finish, start=start, **stored)
 
     def _position(self, row: LoopExpr, column: LoopExpr) -> tuple[LoopExpr, LoopExpr]:
         return (column // self.width, column % self.width) if self.flat else (row, column)
@@ -260,7 +342,7 @@ class ConvLoops:
     def _input(
         self,
         n: LoopExpr,
-        block: LoopExpr,
+        chosen: Chosen,
         i: LoopExpr,
         c: LoopExpr,
         row: LoopExpr,
@@ -273,13 +355,7 @@ class ConvLoops:
             h, w = self.y.coordinate(h, y), self.x.coordinate(w, x)
         if len(self.data.shape) == 4:
             return self.data[n, i * self.weight.shape[4] + c, h, w]
-        return self.data[n, self._first_input(block) + i, h, w, c]
-
-    def _first_input(self, block: LoopExpr) -> LoopExpr:
-        """The first channel block of the data that an output block's group reads."""
-        if self.blocks_of_group == self.out_blocks:
-            return Const(0)
-        return block // self.blocks_of_group * self.weight.shape[1]
+        return self.data[n, chosen.group * self.weight.shape[1] + i, h, w, c]
 
 
 def _no_edge(start: int, size: int) -> Stmt:

@@ -132,6 +132,7 @@ def accumulate(
     finish: Callable[[LoopExpr, LoopExpr, LoopExpr, LoopExpr], Stmt],
     last_width: int | None = None,
     last_lane: int = 0,
+    piece: int | None = None,
     start: Callable[[LoopExpr, LoopExpr, LoopExpr], LoopExpr] | None = None,
 ) -> Stmt:
     """Zero a tile of accumulators, run ``reduction(step)``, then ``finish(column, block, lane, value)`` each.
@@ -139,6 +140,7 @@ def accumulate(
     ``dtype`` is the accumulators'; operands are cast to it as they are loaded, ``finish`` rounds what it stores.
     ``start(column, block, lane)``: what to begin with instead of zero.
     ``last_width``: how many lanes of the last block are results (all of them by default), ``last_lane`` the first.
+    ``piece``: how many lanes ``finish`` is given at a time, where the result lies in smaller blocks.
     """
     acc = Buffer("acc", (size, blocks, lanes), dtype, "local")
     everything = range(size)
@@ -150,19 +152,24 @@ def accumulate(
 
         return _each(columns, range(blocks), lanes, multiply_add)
 
-    def done(c: LoopExpr, b: LoopExpr, lane: LoopExpr, first: int = 0) -> Stmt:
-        return finish(c, b, lane, acc[c, b, lane + first])
-
     def begin(c: LoopExpr, b: LoopExpr, lane: LoopExpr) -> Stmt:
         return Store(acc, (c, b, lane), const(0, dtype) if start is None else start(c, b, lane))
 
-    first = _each(everything, range(blocks), lanes, begin)
+    def finished(which: range, width: int, first: int = 0) -> list[Stmt]:
+        return [
+            _each(
+                everything,
+                which,
+                min(piece or width, width - p),
+                lambda c, b, lane, p=p: finish(c, b, lane + p, acc[c, b, lane + (p + first)]),  # type: ignore[misc]
+            )
+            for p in range(0, width if which else 0, piece or width)
+        ]
+
     whole = blocks if last_width in (None, lanes) else blocks - 1
-    stores = [_each(everything, range(whole), lanes, done)] if whole else []
-    if whole < blocks:
-        last = range(whole, blocks)
-        stores.append(_each(everything, last, last_width or lanes, lambda c, b, lane: done(c, b, lane, last_lane)))
-    return Alloc(acc, seq(first, reduction(step), *stores))
+    last = finished(range(whole, blocks), last_width or lanes, last_lane)
+    first = _each(everything, range(blocks), lanes, begin)
+    return Alloc(acc, seq(first, reduction(step), *finished(range(whole), lanes), *last))
 
 
 def _each(columns: range, blocks: range, width: int, body: Callable[[LoopExpr, LoopExpr, LoopExpr], Stmt]) -> Stmt:

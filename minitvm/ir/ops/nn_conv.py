@@ -92,7 +92,7 @@ class Convolution(Op):
         self._check_channels(known_dim(self, pixels["C"], "the input's channels"), taps, kernel)
         self._check_attributes(taps)
         result = {axis: self._extent(axis, pixels[axis], taps[axis]) for axis in self.spatial}
-        shape = out.shape_of({"N": pixels["N"], "C": taps["O"], **result})
+        shape = out.shape_of({"N": pixels["N"], "C": self._filters(known_dim(self, taps["O"], "O")), **result})
         return TensorType(shape, product_dtype(self, data, weight, self.out_dtype))
 
     def _check_rank(self, what: str, type_: TensorType, layout: Layout) -> None:
@@ -114,8 +114,12 @@ class Convolution(Op):
                 f"must be {channels // self.groups // kernel.factor('I')}",
             )
 
+    def _filters(self, held: int) -> int:
+        """How many of the weight's filters are the layer's: all of them."""
+        return held
+
     def _check_attributes(self, taps: dict[str, Dim]) -> None:
-        if self.channels is not None and self.channels != taps["O"]:
+        if self.channels is not None and self.channels != self._filters(known_dim(self, taps["O"], "O")):
             raise self.reject(f"channels={self.channels} but the weight has {taps['O']} filters")
         found = tuple(taps[axis] for axis in self.spatial)
         if self.kernel_size is not None and self.kernel_size != found:
@@ -129,12 +133,19 @@ class Convolution(Op):
     def reference(self, data: np.ndarray, weight: np.ndarray) -> np.ndarray:
         image, kernel, out = self.layouts
         x = Layout("NC" + self.spatial).convert(data, image)
-        w = Layout("OI" + self.spatial).convert(weight, kernel)
+        w = self._own(Layout("OI" + self.spatial).convert(weight, kernel))
         dtype = self.out_dtype or data.dtype.name
         wide = widened(data.dtype.name, dtype)
         pads = pads_of(self.padding)
         y = _correlate(x.astype(wide), w.astype(wide), self.strides, pads, self.dilation, self.groups)
         return np.ascontiguousarray(out.convert(y.astype(dtype), "NC" + self.spatial))
+
+    def _own(self, weight: np.ndarray) -> np.ndarray:
+        """The layer's filters of those that the weight holds, both (O, I / groups, kernel...)."""
+        held = weight.shape[0]
+        filters = self._filters(held)
+        groups = weight.reshape(self.groups, held // self.groups, *weight.shape[1:])
+        return groups[:, : filters // self.groups].reshape(filters, *weight.shape[1:])
 
     def compute(self, data: Buffer, weight: Buffer) -> Stage:
         result = self.infer(buffer_type(data), buffer_type(weight))
@@ -162,7 +173,7 @@ class Convolution(Op):
         for d, (axis, pads) in enumerate(zip(self.spatial, pads_of(self.padding), strict=True)):
             where[axis] = at[axis] * self.strides[d] + taps[d] * self.dilation[d] - pads[0]
             conditions += inside(where[axis], data.shape[image.index(axis)]) if any(pads) else []
-        filters = {"O": at["C"], "I": r, **dict(zip(self.spatial, taps, strict=True))}
+        filters = {"O": self._held_filter(weight, at["C"]), "I": r, **dict(zip(self.spatial, taps, strict=True))}
         sum_dtype = accumulator(self.out_dtype or data.dtype)
         pixel = data[image.place(where)]
         if conditions:
@@ -173,12 +184,24 @@ class Convolution(Op):
         """The input channel that filter ``out_channel`` reads as its ``r``-th."""
         if self.groups == 1:
             return r
-        extents = self.layouts[1].primal_shape(weight.shape)
-        filters, per_group = int(extents["O"] or 0) // self.groups, int(extents["I"] or 0)
+        filters, per_group = self._of_group(weight)[0], int(self.layouts[1].primal_shape(weight.shape)["I"] or 0)
         if filters == per_group == 1:
             return out_channel
         o, i = (v.value if isinstance(v, Split) else v for v in (out_channel, r))
         return o // filters * per_group + i
+
+    def _of_group(self, weight: Buffer) -> tuple[int, int]:
+        """A group's filters: the layer's, and those that the weight holds."""
+        held = int(self.layouts[1].primal_shape(weight.shape)["O"] or 0)
+        return self._filters(held) // self.groups, held // self.groups
+
+    def _held_filter(self, weight: Buffer, channel: Any) -> Any:
+        """Where the weight holds the filter of a channel of the result."""
+        own, held = self._of_group(weight)
+        if own == held or self.groups == 1:
+            return channel
+        value = channel.value if isinstance(channel, Split) else channel
+        return value // own * held + value % own
 
 
 def _correlate(
@@ -248,7 +271,11 @@ class Conv3d(Convolution):
 
 @dataclass(frozen=True)
 class BlockedConvolution(Convolution):
-    """A 2-d convolution whose result is in blocks of channels: what AlterOpLayout replaces ``nn.conv2d`` by."""
+    """A 2-d convolution whose result is in blocks of channels: what AlterOpLayout replaces ``nn.conv2d`` by.
+
+    The filters of each group come in whole blocks of the weight's layout, the last one filled up with zeros where
+    ``channels`` says that there are fewer.
+    """
 
     spatial = "HW"
     strides: tuple[int, ...] = (1, 1)
@@ -263,15 +290,22 @@ class BlockedConvolution(Convolution):
         data, kernel, out = super().layouts
         if data.primal != "NCHW" or kernel.primal != "OIHW" or out.primal != "NCHW":
             raise self.reject(f"layouts {data}, {kernel}, {out} are not blocked forms of NCHW, OIHW, NCHW")
-        if out.factor("C") != kernel.factor("O"):
-            raise self.reject(f"the result's layout {out} has other blocks than the filters of {kernel}")
+        if kernel.factor("O") % out.factor("C"):
+            raise self.reject(f"the blocks of the result's layout {out} do not divide those of the filters of {kernel}")
         return data, kernel, out
+
+    def _filters(self, held: int) -> int:
+        if self.channels is None:
+            return held
+        block = self.layouts[1].factor("O")
+        whole = self.groups * (-(-self.channels // self.groups // block) * block)
+        return self.channels if whole == held else held
 
 
 @dataclass(frozen=True)
 class Conv2dNCHWc(BlockedConvolution):
     """``nn.conv2d`` in blocks.  data: NCHW[x]c (or NCHW, where C is the weight's I block), weight: OIHW[x]i[y]o
-    -> NCHW[y]c.  With ``groups`` the data is blocked, and blocks of channels do not straddle groups."""
+    -> NCHW[z]c, where z divides y.  With ``groups`` the data is blocked; blocks of channels do not straddle groups."""
 
     name = "nn.contrib_conv2d_NCHWc"
 

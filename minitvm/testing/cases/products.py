@@ -166,7 +166,8 @@ _SWAPPED = str.maketrans("OI", "IO")
 
 @generator("nn.contrib_conv2d_NCHWc")
 def blocked(name: str, draw: Draw, dtype: str) -> Case:
-    """Data in blocks, or an image of few plain channels; whole vectors, half ones, and blocks that are neither."""
+    """Data in blocks, or an image of few plain channels; whole vectors, half ones, and blocks that are neither.  The
+    result's blocks may be smaller than the weights', and the last of those of a group not full."""
     shape = window(draw, 2, 40)
     inner, outer = draw.choice((8, 16, 4, 3, 2)), draw.choice((8, 16, 4, 2, 7))
     plain = draw.flag(4)
@@ -182,7 +183,10 @@ def blocked(name: str, draw: Draw, dtype: str) -> Case:
         "kernel_layout": f"OIHW{inner}i{outer}o",
     }
     terms = per * inner * math.prod(shape.taps)
-    attributes = {**layouts, "out_layout": f"NCHW{outer}c", **shape.attributes}
+    result = draw.choice([b for b in (outer, outer, 4, 2, 1) if outer % b == 0])
+    missing = result * draw.integer(0, outer // result - 1)
+    layouts |= {"out_layout": f"NCHW{result}c", "channels": groups * (filters * outer - missing)}
+    attributes = {**layouts, **shape.attributes}
     return summed(name, x, w, terms=terms, groups=groups, out_dtype=out, **attributes)
 
 
