@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from minitvm.codegen.affine import loads, stride_along
 from minitvm.codegen.simplify import Range, simplify_expr
-from minitvm.codegen.spread import lanes_of, unflatten
+from minitvm.codegen.spread import in_vectors, lanes_of, unflatten
 from minitvm.codegen.squares import transposed
 from minitvm.ir.loop import (
     Binary,
@@ -128,35 +128,26 @@ def square_of(walk: Walk, machine: MachineModel) -> Square | None:
 
 
 def squares_nest(square: Square, parallel: bool) -> Stmt:
-    """All squares, those at the end of either axis with the elements that there are."""
+    """All squares, those at the end of either axis with the elements that there are.
+
+    The inner loop walks along what is read: misses of loads are waited for, those of stores are not.
+    """
     outer = [pair for pair in square.walk.loops if pair not in (square.across, square.along)]
     extents = [extent for _, extent in outer]
-    (_, width), lanes = square.across, square.lanes
     kind = LoopKind.PARALLEL if parallel else LoopKind.SERIAL
 
-    def strip(row: LoopExpr, start: LoopExpr, columns: int) -> Stmt:
+    def strip(row: LoopExpr, first: LoopExpr, rows: int) -> Stmt:
         values = dict(zip((v for v, _ in outer), unflatten(row, extents), strict=True))
-        return _strip(square, values, start, columns)
 
-    rows, (whole, rest) = math.prod(extents), divmod(width, lanes)
-    parts = [
-        loop(rows * whole, lambda p: strip(p // whole, p % whole * lanes, lanes), kind, name="strip")
-        if whole
-        else None,
-        loop(rows, lambda r: strip(r, Const(whole * lanes), rest), kind, name="row") if rest else None,
-    ]
-    return seq(*parts)
+        def piece(start: LoopExpr, columns: int) -> Stmt:
+            return _one(square, values, start, columns, first, rows)
 
+        return in_vectors(square.across[1], square.lanes, piece)
 
-def _strip(square: Square, values: Mapping[LoopVar, LoopExpr], start: LoopExpr, columns: int) -> Stmt:
-    """Squares along the result's order, from ``start`` of the other axis."""
-    whole, rest = divmod(square.along[1], square.lanes)
-
-    def piece(first: LoopExpr, rows: int) -> Stmt:
-        return _one(square, values, start, columns, first, rows)
-
-    many = loop(whole, lambda s: piece(s * square.lanes, square.lanes), name="square") if whole else None
-    return seq(many, piece(Const(whole * square.lanes), rest) if rest else None)
+    count, (whole, rest) = math.prod(extents), divmod(square.along[1], square.lanes)
+    lanes, end = square.lanes, Const(whole * square.lanes)
+    many = loop(count * whole, lambda p: strip(p // whole, p % whole * lanes, lanes), kind, name="strip")
+    return seq(many if whole else None, loop(count, lambda r: strip(r, end, rest), kind, name="row") if rest else None)
 
 
 def _one(

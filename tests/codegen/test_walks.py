@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from test_nests import agree, drawn, kernel_of, scalar_stores
 
+from minitvm.codegen.llvm.emit import emit
 from minitvm.ir.builder import call_op, var
 from minitvm.ir.loop import Alloc, Kernel, walk_stmts
 from minitvm.ir.ops.transform import Transpose
@@ -81,3 +84,12 @@ def test_elements_a_few_apart_are_read_in_vectors(step: int, columns: int) -> No
     call = call_op("strided_slice", x, begin=(begin,), end=(end,), strides=(step,), axes=(1,))
     kernel = agree(call, [x], [a], a[:, ::step])
     assert step == 9 or not scalar_stores(kernel)
+
+
+def test_a_square_stays_in_registers() -> None:
+    """Vectors of a square are read as they were written; others, which overlap, would keep it in memory."""
+    x = var("x", shape=(64, 64))
+    text = emit(kernel_of(call_op("transpose", x, axes=(1, 0)), [x], AVX512), AVX512)
+    aligned = re.findall(r"load <16 x float>, ptr %\w+, align (\d+)", text)
+    assert aligned.count("4") == 16, "the rows of the input"
+    assert set(aligned) == {"4", "64"}

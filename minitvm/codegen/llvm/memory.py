@@ -11,6 +11,7 @@ from minitvm.codegen.llvm.context import Context, NotVectorizable
 from minitvm.codegen.llvm.index import lane_values
 from minitvm.codegen.llvm.spell import BYTES, mangled, memory_text
 from minitvm.codegen.llvm.values import Affine, Lanes, Val, Value, number, of_atom, weighted_sum
+from minitvm.codegen.workspace import buffer_elements
 from minitvm.ir.loop import Buffer
 
 _MOST_APART = 8
@@ -149,17 +150,27 @@ def _one_register(c: Context, buffer: Buffer, flat: Affine, first: int, lanes: i
     if flat.step == -1:
         whole = _load_vector(c, buffer, flat.lane(first + lanes - 1), lanes, None)
         return _shuffle(c, whole, whole, range(lanes - 1, -1, -1))
+    begin = flat.lane(first)
+    if flat.step == 2 and _in_pairs(buffer, begin):
+        odd = begin.const % 2
+        low, high = (_load_vector(c, buffer, begin.plus(number(at - odd)), lanes, None) for at in (0, lanes))
+        return _shuffle(c, low, high, [2 * i + odd for i in range(lanes)])
     last = (lanes - 1) * flat.step + 1 - lanes  # where the last vector begins
     found: Val | None = None
     known = 0
     for start in [min(piece * lanes, last) for piece in range(-(-last // lanes) + 1)]:
-        part = _load_vector(c, buffer, flat.lane(first).plus(number(start)), lanes, None)
+        part = _load_vector(c, buffer, begin.plus(number(start)), lanes, None)
         reached = min(lanes, (start + lanes - 1) // flat.step + 1)
         picked = [i if i < known else lanes + i * flat.step - start for i in range(reached)]
         found = _shuffle(c, part if found is None else found, part, [*picked, *[0] * (lanes - reached)])
         known = reached
     assert found is not None
     return found
+
+
+def _in_pairs(buffer: Buffer, first: Affine) -> bool:
+    """True where ``first`` is known to be even or odd and elements of both kinds come in pairs up to the end."""
+    return all(factor % 2 == 0 for _, factor in first.terms) and buffer_elements(buffer) % 2 == 0
 
 
 def _joined(c: Context, a: Val, b: Val) -> Val:
