@@ -215,3 +215,24 @@ def test_taps_that_only_read_padding_are_left_out() -> None:
     assert PhasedAxis(2, 1, 7, 2, 1, 3).trimmed() == (PhasedAxis(2, 1, 2, 2, 1, 0), 3)
     case = Case("nn.conv2d", (1, 4, 1, 2), (5, 4, 7, 7), {"padding": (3, 3, 3, 3), "strides": (2, 2)})
     check_numbers(case, MachineModel(32, 16), 0)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_every_thread_has_work_while_there_are_tiles(seed: int) -> None:
+    """Half of the largest tile counts as one: rows end before tiles do."""
+    rng = np.random.default_rng(200 + seed)
+    for draw in (drawn_case, drawn_transposed, drawn_blocked) * 20:
+        case, (width, registers) = draw(rng), WIDTHS[rng.integers(len(WIDTHS))]
+        machine = MachineModel(width, registers, threads=int(rng.choice([2, 3, 16])))
+        kernel = case.kernel(machine)
+        largest = registers * machine.lanes("float32")
+        tiles = math.prod(kernel.outputs[0].shape) // (2 * largest)
+        assert parallel_iterations(kernel) >= min(machine.threads, tiles), f"{case} on {machine}"
+
+
+def test_long_rows_of_a_blocked_convolution_are_divided_among_threads() -> None:
+    layouts = {"data_layout": "NCHW8c", "kernel_layout": "OIHW8i16o", "out_layout": "NCHW16c"}
+    case = Case("nn.contrib_conv2d_NCHWc", (1, 1, 1, 300, 8), (2, 1, 1, 5, 8, 16), {"padding": (0, 2, 0, 2), **layouts})
+    machine = MachineModel(64, 32, threads=16)
+    assert parallel_iterations(case.kernel(machine)) >= 16
+    check_numbers(case, machine, 0)

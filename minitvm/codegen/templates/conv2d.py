@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
@@ -17,9 +16,10 @@ import numpy as np
 from minitvm.codegen.problem import TEMPLATES, Config, Declined, Problem
 from minitvm.codegen.rewrite import redirect
 from minitvm.codegen.spread import unflatten
+from minitvm.codegen.templates.conv2d_sets import BlockSets, Chosen, Part
 from minitvm.codegen.templates.pad import after_padding, padded
 from minitvm.codegen.templates.tile import Run, Step, Tile, accumulate, block_groups, choose_tile, divisor_at_most, runs
-from minitvm.codegen.templates.window import Axis
+from minitvm.codegen.templates.window import Axis, Tiles
 from minitvm.ir.loop import (
     Alloc,
     Buffer,
@@ -109,39 +109,6 @@ def _window(problem: Problem, data: Buffer) -> tuple[Buffer, Stmt | None, Axis, 
     return source, fill, y, x
 
 
-@dataclass(frozen=True)
-class Part:
-    """Some blocks of input channels, and the sums that their products are added to: (row, column, block, lane)."""
-
-    first: LoopExpr
-    count: int
-    sums: Buffer
-
-
-@dataclass(frozen=True)
-class BlockSets:
-    """``sets`` sets of ``blocks`` neighbouring channel blocks of a group, the last one of a set ``width`` wide."""
-
-    begin: int
-    sets: int
-    blocks: int
-    width: int
-
-    def chosen(self, number: LoopExpr) -> Chosen:
-        """The set with this number, counted through all groups."""
-        return Chosen(number // self.sets, number % self.sets * self.blocks + self.begin, self.blocks, self.width)
-
-
-@dataclass(frozen=True)
-class Chosen:
-    """One set: its group, its first block in the group, how many, and the width of the last one."""
-
-    group: LoopExpr
-    first: LoopExpr
-    blocks: int
-    width: int
-
-
 class ConvLoops:
     """The loops of one convolution; a pointwise one sees its image as a single row."""
 
@@ -170,6 +137,9 @@ class ConvLoops:
 
     def nest(self, tile: Tile, rows_inside: bool, machine: MachineModel) -> Stmt:
         """A nest for every kind of set of ``tile.blocks`` channel blocks, and of piece of a row."""
+        rows = self.batch * self.groups * -(-self.blocks_of_group // tile.blocks) * self.rows
+        if not self.flat and rows < machine.threads:
+            return seq(*(self._single_tiles(sets, tile.columns) for sets in self._block_sets(tile.blocks)))
         return seq(
             *(
                 self._sets(sets, piece, tile.columns, rows_inside)
@@ -187,6 +157,20 @@ class ConvLoops:
             chosen, at = (first, second) if rows_inside else (second, first)
             row, column = (Const(0), piece.start(at)) if self.flat else (at, Const(0))
             return self._row(n, sets.chosen(chosen), row, column, piece.size, columns)
+
+        return loop(math.prod(order), work, LoopKind.PARALLEL, name="work")
+
+    def _single_tiles(self, sets: BlockSets, columns: int) -> Stmt:
+        """A few long rows: a work item is a tile of one."""
+        return seq(*(self._run_of_tiles(sets, run) for run in self.x.tiles(columns)))
+
+    def _run_of_tiles(self, sets: BlockSets, run: Tiles) -> Stmt:
+        order = (self.batch, self.groups * sets.sets, self.rows, run.count)
+
+        def work(flat: LoopExpr) -> Stmt:
+            n, number, row, at = unflatten(flat, order)
+            edge = None if run.interior else run.start
+            return self._tile(n, sets.chosen(number), row, at * run.size + run.start, run.size, edge, None)
 
         return loop(math.prod(order), work, LoopKind.PARALLEL, name="work")
 

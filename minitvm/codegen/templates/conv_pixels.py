@@ -61,10 +61,11 @@ class _Lines:
     positions: int  # from the first to the last result of a line
 
     @staticmethod
-    def of(axes: Sequence[PhasedAxis], steps: int, lanes: int, most: int) -> _Lines:
+    def of(axes: Sequence[PhasedAxis], steps: int, lanes: int, most: int, wanted: int) -> _Lines:
         """Those with the least work: full vectors against results that go through memory.
 
-        ``steps``: of the reduction; ``most``: vectors of a line whose sums stay in the cache.
+        ``steps``: of the reduction; ``most``: vectors of a line whose sums stay in the cache; ``wanted``: lines
+        that give every thread something to do.
         """
         vertical, across = axes[-2:]
         if across.length == across.outputs:
@@ -78,7 +79,7 @@ class _Lines:
         for count in {-(-vertical.outputs // rows) for rows in range(1, vertical.outputs + 1)}:
             rows = -(-vertical.outputs // count)
             found.append(_Lines(count, rows, across.length, (rows - 1) * across.length + across.outputs))
-        fitting = [f for f in found if f.rows == 1 or f.positions <= most * lanes]
+        fitting = [f for f in found if f.rows == 1 or (f.positions <= most * lanes and f.count >= wanted)]
         return min(fitting, key=lambda f: (cost(f), f.rows))
 
 
@@ -99,7 +100,9 @@ class _PixelLoops:
         self.lanes = machine.lanes(accumulator)
         taps = math.prod(a.taps for a in self.axes)
         most = machine.l1_bytes // 2 // machine.vector_bytes // min(8, shapes.channels)
-        self.lines = _Lines.of(self.axes, shapes.inputs * taps, self.lanes, most)
+        others = shapes.batch * shapes.groups * -(-shapes.channels // machine.vector_registers)
+        wanted = -(-machine.threads // others)
+        self.lines = _Lines.of(self.axes, shapes.inputs * taps, self.lanes, most, wanted)
         apart = self.lines.pitch > self.axes[-1].outputs or shapes.axes[-1].result_step > 1
         self.gaps = self.lines.rows > 1 and apart
         self.direct = all(a.is_plain for a in self.axes) and not self.gaps and self.lines.positions >= self.lanes
