@@ -145,6 +145,8 @@ def scan(node: OnnxNode) -> list[Expr]:
     """A loop of known length: each step takes one slice of the scanned inputs; its results are stacked."""
     importer, scope = node.control
     graph, count = node.require("body"), node.require("num_scan_inputs")
+    if not 1 <= count <= len(node.inputs):
+        raise node.fail(f"num_scan_inputs is {count}, but it has {len(node.inputs)} inputs")
     states = [node[i] for i in range(len(node.inputs) - count)]
     sequences = [_ordered(node, i, node[len(states) + i], "scan_input", count) for i in range(count)]
     steps = sequences[0].shape[0]

@@ -18,7 +18,7 @@ from minitvm.frontend.onnx_tensor import integers
 from minitvm.ir.expr import Constant, Expr
 from minitvm.ir.ops.image import COORDINATES
 
-LARGEST_AXIS, LARGEST_MATRIX = 1 << 24, 1 << 31
+LARGEST_AXIS, LARGEST_MATRIX = 1 << 24, 1 << 26
 """Where indices and weights would fill the memory, the sizes are a mistake."""
 
 
@@ -227,14 +227,14 @@ def interpolation_matrix(axis: Axis, sampling: Sampling, places: np.ndarray) -> 
     """(size, extent) weights, rows adding up to 1.  ``antialias`` stretches the kernel where the axis shrinks."""
     stretch = 1 / axis.scale if sampling.antialias and axis.scale < 1 else 1.0
     reach = (1 if sampling.mode == "linear" else 2) * stretch
+    taps = np.floor(places - reach)[:, None] + np.arange(math.ceil(2 * reach) + 2)
+    values = _kernel(np.abs(taps - places[:, None]) / stretch, sampling)
+    if sampling.exclude_outside:
+        values = np.where((taps >= 0) & (taps < axis.extent), values, 0)
+    total = values.sum(axis=1, keepdims=True)
     weights = np.zeros((axis.size, axis.extent))
-    for row, place in enumerate(places):
-        taps = np.arange(math.floor(place - reach), math.ceil(place + reach) + 1)
-        values = _kernel(np.abs(taps - place) / stretch, sampling)
-        if sampling.exclude_outside:
-            values = np.where((taps >= 0) & (taps < axis.extent), values, 0)
-        total = values.sum()
-        np.add.at(weights[row], np.clip(taps, 0, axis.extent - 1), values / total if total else values)
+    inside = np.clip(taps, 0, axis.extent - 1).astype(np.int64)
+    np.add.at(weights, (np.arange(axis.size)[:, None], inside), values / np.where(total == 0, 1, total))
     return weights
 
 

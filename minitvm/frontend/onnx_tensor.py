@@ -25,7 +25,7 @@ LARGEST_RANGE = 1 << 24
 """Elements of a Range, which is a constant of the model."""
 
 MOST_PARTS = 64
-"""A kernel joins no more tensors than this; more are joined in steps."""
+"""A kernel joins no more tensors than this, and makes no more of one; more are joined or cut in steps."""
 
 
 def integers(values: object) -> Constant:
@@ -159,8 +159,16 @@ def split(node: OnnxNode) -> list[Expr]:
         sizes = tuple(min(part, max(extent - n * part, 0)) for n in range(count))
     if sum(sizes) != dims(x)[axis] and dims(x)[axis] is not None:
         raise node.fail(f"the sizes {list(sizes)} do not add up to dimension {axis} of {x.tensor_type}")
+    return _parted(x, sizes, axis)
+
+
+def _parted(x: Expr, sizes: tuple[int, ...], axis: int) -> list[Expr]:
     if len(sizes) == 1:
         return [x]
+    if len(sizes) > MOST_PARTS:
+        groups = [sizes[i : i + MOST_PARTS] for i in range(0, len(sizes), MOST_PARTS)]
+        whole = [emit("annotation.stop_fusion", part) for part in _parted(x, tuple(map(sum, groups)), axis)]
+        return [one for part, group in zip(whole, groups, strict=True) for one in _parted(part, group, axis)]
     positions = tuple(int(p) for p in np.cumsum(sizes)[:-1])
     return emit_many("split", x, indices_or_sections=positions, axis=axis)
 

@@ -6,6 +6,7 @@ All of them run; what does not pass is listed here with its reason, and the list
 from __future__ import annotations
 
 import re
+import time
 import warnings
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -17,6 +18,7 @@ from onnx import TensorProto, numpy_helper
 
 from minitvm.errors import FrontendError, MiniTVMError, UnsupportedOperatorError
 from minitvm.frontend import from_onnx
+from minitvm.frontend.onnx_registry import BUILDERS
 from minitvm.ir.evaluate import evaluate
 
 NOT_TENSORS = {
@@ -143,12 +145,18 @@ def _failure(case: Any) -> str | None:
 
 
 @pytest.fixture(scope="module")
-def failures() -> Iterator[dict[str, str]]:
+def cases() -> list[Any]:
     from onnx.backend.test.case.node import collect_testcases
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        cases = [case for case in collect_testcases(None) if not case.name.endswith("_expanded")]
+        return [case for case in collect_testcases(None) if not case.name.endswith("_expanded")]
+
+
+@pytest.fixture(scope="module")
+def failures(cases: list[Any]) -> Iterator[dict[str, str]]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
         found = {case.name: _failure(case) for case in cases}
     assert len(found) > 900
     yield {name: why for name, why in found.items() if why is not None}
@@ -168,3 +176,66 @@ def test_every_other_case_passes(failures: dict[str, str]) -> None:
     rest = {n: why for n, why in failures.items() if not why.startswith("operators: ") and not _is_other_dtype(why)}
     assert {name: why for name, why in rest.items() if not why.startswith(REASONS.get(name, "-"))} == {}
     assert set(REASONS) - set(rest) == set()
+
+
+# --- extreme integers -------------------------------------------------------------------------------------------------
+
+EXTREMES = (-(2**63), -1, 0, 2**31, 2**40, 2**63 - 1)
+INT, INTS = onnx.defs.OpSchema.AttrType.INT, onnx.defs.OpSchema.AttrType.INTS
+
+
+def _edited(model: onnx.ModelProto, name: str, new: Any) -> onnx.ModelProto:
+    """The model with one attribute of its node replaced."""
+    found = onnx.ModelProto()
+    found.CopyFrom(model)
+    (node,) = found.graph.node
+    kept = [a for a in node.attribute if a.name != name]
+    del node.attribute[:]
+    node.attribute.extend([*kept, onnx.helper.make_attribute(name, new)])
+    return found
+
+
+def _with_extremes(case: Any) -> Iterator[tuple[str, onnx.ModelProto]]:
+    """The case with each of its integer attributes, and each integer input, set to each extreme."""
+    inputs = _arrays(case.data_sets[0][0])
+    model = _constant_inputs(case.model, inputs, "iub")
+    node, version = model.graph.node[0], next(o.version for o in model.opset_import if not o.domain)
+    given = {a.name: a for a in node.attribute}
+    for name, declared in onnx.defs.get_schema(node.op_type, version, "").attributes.items():
+        count = len(given[name].ints) if name in given else 2
+        for extreme in EXTREMES if declared.type in (INT, INTS) else ():
+            yield f"{name}={extreme}", _edited(model, name, extreme if declared.type == INT else [extreme] * count)
+    for info, array in zip(model.graph.input, inputs, strict=True):
+        for extreme in EXTREMES if array.dtype == np.int64 and info.name else ():
+            changed = [np.full_like(a, extreme) if a is array else a for a in inputs]
+            yield f"{info.name}={extreme}", _constant_inputs(case.model, changed, "iub")
+
+
+def _smallest(cases: list[Any]) -> list[Any]:
+    """The smallest case of each operator that has a builder: one node, tensors in."""
+    found: dict[str, tuple[int, Any]] = {}
+    for case in cases:
+        inputs = case.data_sets[0][0]
+        plain = len(case.model.graph.node) == 1 and all(isinstance(a, (np.ndarray, np.generic)) for a in inputs)
+        kind = case.model.graph.node[0].op_type
+        if plain and ("", kind) in BUILDERS:
+            size = sum(np.asarray(a).size for a in inputs) - len(case.model.graph.node[0].attribute)
+            found[kind] = min(found.get(kind, (size, case)), (size, case), key=lambda pair: pair[0])
+    return [case for _, case in found.values()]
+
+
+def test_extreme_integers_are_imported_or_refused(cases: list[Any]) -> None:
+    """In every integer attribute and input of every operator: no other exception, none of them slow."""
+    seen = 0
+    for case in _smallest(cases):
+        for what, model in _with_extremes(case):
+            started = time.monotonic()
+            try:
+                from_onnx(model)
+            except MiniTVMError:
+                pass
+            except Exception as error:
+                raise AssertionError(f"{case.name} with {what}: {error!r}") from error
+            assert time.monotonic() - started < 10, f"{case.name} with {what}"
+            seen += 1
+    assert seen > 700
