@@ -53,8 +53,10 @@ class Gemm:
         rows = runs(self.rows, tile.columns)
 
         def group(groups: Run, last: int) -> Stmt:
-            body = lambda g: self.all_rows(p, groups.start(g), rows, groups.size, last)  # noqa: E731
-            return loop(groups.count, body, name="group")
+            def one(g: LoopExpr) -> Stmt:
+                return self.all_rows(p, groups.start(g), rows, groups.size, last)
+
+            return loop(groups.count, one, name="group")
 
         return seq(*(group(*c) for c in self.column_runs(tile.blocks)))
 

@@ -123,7 +123,10 @@ def _group_by_group(product: Product, lanes: int, groups: Run, last: int, rows: 
         begin = groups.start(group)
         gemm = panels.gemm(product, begin)
         readers = product.batch // sides
-        one = lambda p: gemm.all_rows(side if readers == 1 else p, begin, rows, groups.size, last)  # noqa: E731
+
+        def one(p: LoopExpr) -> Stmt:
+            return gemm.all_rows(side if readers == 1 else p, begin, rows, groups.size, last)
+
         return Alloc(panels.buffer, seq(panels.fill_group(side, begin, last), loop(readers, one, name="p")))
 
     return loop(sides * groups.count, work, LoopKind.PARALLEL, name="work")

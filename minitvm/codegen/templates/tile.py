@@ -187,10 +187,5 @@ def _unrolled(values: range, name: str, body: Callable[[LoopExpr], Stmt]) -> Stm
     return loop(len(values), lambda i: body(i + values.start), LoopKind.UNROLLED, name=name)
 
 
-def over_pieces(total: int, most: int, body: Callable[[LoopExpr, int], Stmt], name: str = "tile") -> Stmt:
-    """``body(start, size)`` for every piece of ``total``; one loop per distinct size."""
-    return seq(*(loop(r.count, lambda t, r=r: body(r.start(t), r.size), name=name) for r in runs(total, most)))  # type: ignore[misc]
-
-
 def divisor_at_most(value: int, most: int) -> int:
     return next(d for d in range(min(value, most), 0, -1) if value % d == 0)
