@@ -24,7 +24,9 @@ def transposed_convolution_to_convolution(conv: Call, data: Expr, weight: Expr) 
     if op.data_layout != "NCHW" or op.kernel_layout != "IOHW":
         return Declined(f"phases are cut from IOHW weights, not {op.kernel_layout}")
     _, channels, height, width = weight.shape
-    taps = (-(-height // stride), -(-width // stride))
+    if height % stride or width % stride:
+        return Declined(f"{height} x {width} taps are not as many in every phase of {stride}: some would be zeros")
+    taps = (height // stride, width // stride)
     top, left = op.padding[:2]
     rows, columns = conv.shape[2:]
     extra = [
@@ -40,10 +42,8 @@ def transposed_convolution_to_convolution(conv: Call, data: Expr, weight: Expr) 
 
 def _phases(weight: Expr, stride: int, taps: tuple[int, int]) -> Expr:
     """(I, O, kh, kw) -> (O * stride * stride, I, taps, taps), the taps of a phase in reverse order."""
-    before, channels, height, width = weight.shape
-    missing = (taps[0] * stride - height, taps[1] * stride - width)
-    padded = ir.call_op("nn.pad", weight, pad_width=((0, 0), (0, 0), (0, missing[0]), (0, missing[1])))
-    split = ir.call_op("reshape", padded, newshape=(before, channels, taps[0], stride, taps[1], stride))
+    before, channels = weight.shape[:2]
+    split = ir.call_op("reshape", weight, newshape=(before, channels, taps[0], stride, taps[1], stride))
     turned = ir.call_op("reverse", ir.call_op("reverse", split, axis=2), axis=4)
     moved = ir.call_op("transpose", turned, axes=(1, 3, 5, 0, 2, 4))
     return ir.call_op("reshape", moved, newshape=(channels * stride * stride, before, *taps))

@@ -36,11 +36,10 @@ def enlarge(
     ("kernel", "stride", "padding", "output_padding"),
     [
         (2, 2, (0, 0, 0, 0), 0),
-        (3, 2, (1, 1, 1, 1), 1),
-        (4, 2, (1, 1, 1, 1), 0),
+        (4, 2, (1, 1, 1, 1), 1),
+        (4, 2, (2, 1, 2, 0), 0),
         (3, 3, (0, 0, 0, 0), 2),
-        (5, 2, (2, 1, 2, 0), 1),
-        (1, 2, (0, 0, 0, 0), 1),
+        (6, 2, (1, 3, 2, 0), 1),
     ],
 )
 def test_phases_are_one_convolution(kernel: int, stride: int, padding: tuple[int, ...], output_padding: int) -> None:
@@ -55,6 +54,11 @@ def test_phases_are_one_convolution(kernel: int, stride: int, padding: tuple[int
 
 def test_kept_with_stride_one() -> None:
     check_unchanged(Legalize(), Module(enlarge(3, 1, (1, 1, 1, 1))))
+
+
+@pytest.mark.parametrize(("kernel", "stride"), [(3, 2), (5, 2), (1, 2), (4, 3)])
+def test_kept_where_phases_have_different_numbers_of_taps(kernel: int, stride: int) -> None:
+    check_unchanged(Legalize(), Module(enlarge(kernel, stride, (0, 0, 0, 0))))
 
 
 def test_kept_with_dilation() -> None:
