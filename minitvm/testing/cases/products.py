@@ -11,8 +11,10 @@ from minitvm.ir.layout import Layout
 from minitvm.testing.cases.case import Case, generator, summed
 from minitvm.testing.cases.draw import Draw
 
-_WORK = 1 << 15
-"""Most multiplications of a case: it runs in the interpreter too."""
+
+def _work(draw: Draw) -> int:
+    """Most multiplications of a case: few, so that the interpreter can follow; sometimes more."""
+    return 1 << (19 if draw.flag(4) else 15)
 
 
 def _operands(
@@ -40,7 +42,7 @@ def _flipped(shape: Sequence[int], flip: bool) -> tuple[int, ...]:
 
 @generator("nn.dense")
 def dense(name: str, draw: Draw, dtype: str) -> Case:
-    m, k, n = draw.sizes(3, _WORK)
+    m, k, n = draw.sizes(3, _work(draw))
     x, w, out = _operands(draw, dtype, (m, k), (n, k))
     return summed(name, x, w, terms=k, out_dtype=out, units=n if draw.flag() else None)
 
@@ -48,7 +50,7 @@ def dense(name: str, draw: Draw, dtype: str) -> Case:
 @generator("nn.contrib_dense_pack")
 def dense_pack(name: str, draw: Draw, dtype: str) -> Case:
     width = draw.choice((4, 8, 16, 2, 3, 32, 64))
-    m, k, blocks = draw.sizes(3, _WORK // width)
+    m, k, blocks = draw.sizes(3, _work(draw) // width)
     x, w, out = _operands(draw, dtype, (m, k), (blocks, k, width))
     units = blocks * width - draw.integer(0, width - 1) if blocks and draw.flag() else None
     return summed(name, x, w, terms=k, out_dtype=out, weight_layout=f"NC{width}n", units=units)
@@ -56,7 +58,7 @@ def dense_pack(name: str, draw: Draw, dtype: str) -> Case:
 
 @generator("nn.matmul")
 def matmul(name: str, draw: Draw, dtype: str) -> Case:
-    m, k, n = draw.sizes(3, _WORK)
+    m, k, n = draw.sizes(3, _work(draw))
     flips = draw.flag(), draw.flag()
     x, w, out = _operands(draw, dtype, _flipped((m, k), flips[0]), _flipped((k, n), flips[1]))
     return summed(name, x, w, terms=k, out_dtype=out, transpose_a=flips[0], transpose_b=flips[1])
@@ -64,7 +66,7 @@ def matmul(name: str, draw: Draw, dtype: str) -> Case:
 
 @generator("nn.batch_matmul")
 def batch_matmul(name: str, draw: Draw, dtype: str) -> Case:
-    b, m, k, n = draw.sizes(4, _WORK)
+    b, m, k, n = draw.sizes(4, _work(draw))
     batches = draw.choice(((b, b), (1, b), (b, 1)))
     flips = draw.flag(), draw.flag()
     first, second = _flipped((batches[0], m, k), flips[0]), _flipped((batches[1], k, n), flips[1])
@@ -132,7 +134,7 @@ def convolution(name: str, draw: Draw, dtype: str) -> Case:
     shape = window(draw, rank)
     batch = draw.choice((1, 1, 2, 3, 0) if draw.flag(8) else (1, 2))
     taps, area = math.prod(shape.taps), math.prod(shape.pixels)
-    groups, per, filters = _channels(draw, max(1, _WORK // (taps * area * max(1, batch))))
+    groups, per, filters = _channels(draw, max(1, _work(draw) // (taps * area * max(1, batch))))
     image, kernel = draw.choice(_CONV_LAYOUTS[rank])
     pixels, window_ = (dict(zip(_AXES[rank], e, strict=True)) for e in (shape.pixels, shape.taps))
     data = Layout(image).shape_of({"N": batch, "C": groups * per, **pixels})
@@ -146,7 +148,7 @@ def convolution(name: str, draw: Draw, dtype: str) -> Case:
 def transposed(name: str, draw: Draw, dtype: str) -> Case:
     rank = int(name[len("nn.conv")])
     shape = window(draw, rank, 16)
-    groups, per, filters = _channels(draw, max(1, _WORK // 4 // math.prod((*shape.taps, *shape.pixels))))
+    groups, per, filters = _channels(draw, max(1, _work(draw) // 4 // math.prod((*shape.taps, *shape.pixels))))
     extra = tuple(draw.integer(0, s - 1) for s in shape.strides)
     sizes = zip(shape.pixels, shape.strides, shape.spans, strict=True)
     full = [(n - 1) * s + span for n, s, span in sizes]
@@ -173,7 +175,7 @@ def blocked(name: str, draw: Draw, dtype: str) -> Case:
     plain = draw.flag(4)
     inner = draw.choice((3, 1, 4)) if plain else inner
     groups = 1 if plain else draw.choice((1, 1, 2))
-    limit = max(1, _WORK * 2 // (math.prod((*shape.taps, *shape.pixels)) * inner * outer))
+    limit = max(1, _work(draw) * 2 // (math.prod((*shape.taps, *shape.pixels)) * inner * outer))
     per, filters = (1, draw.size(min(limit, 9))) if plain else draw.sizes(2, min(limit, 16), least=1)
     batch = draw.choice((1, 2))
     data = (batch, inner, *shape.pixels) if plain else (batch, groups * per, *shape.pixels, inner)
