@@ -161,9 +161,11 @@ CASES: dict[str, tuple[Act, str]] = {
     ),
     "more than can be addressed": (
         lambda _: minitvm.build(Module.from_expr(relay.nn.relu(relay.var("x", shape=(10**12, 10**12))))),
-        "a value of this graph takes 4,000,000,000,000,000,000,000,000 bytes, more than can be addressed\n"
-        "  | %x: Tensor[(1000000000000, 1000000000000), float32]\n"
-        "  = hint: compile the model for smaller inputs",
+        "nn.relu: the result, Tensor[(1000000000000, 1000000000000), float32], would take "
+        "4,000,000,000,000,000,000,000,000 bytes\n"
+        "  | nn.relu(%x)\n"
+        "  |   %x: Tensor[(1000000000000, 1000000000000), float32]\n"
+        "  = hint: is a size a mistake?",
     ),
     "more together than can be addressed": (
         lambda _: minitvm.build(two_results(relay.var("x", shape=(1 << 45,)))),

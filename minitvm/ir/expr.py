@@ -16,7 +16,7 @@ import numpy as np
 
 from minitvm.errors import IRError, MiniTVMError, TypeInferenceError
 from minitvm.ir.op import Op, signature
-from minitvm.ir.types import FuncType, TensorType, TupleType, Type, tensor_fields, type_of
+from minitvm.ir.types import MOST_BYTES, FuncType, TensorType, TupleType, Type, tensor_fields, type_of
 
 Span: TypeAlias = tuple[str, ...]
 """Where a node came from: names of ONNX nodes, in order.  Several after a rewrite that merges."""
@@ -342,10 +342,6 @@ def infer_call(call: Call) -> Type | None:
         raise type(error)(error.message, where=error.where or describe_call(call), hint=error.hint) from error.__cause__
     except (TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise _misused(call, types, error) from error
-
-
-MOST_BYTES = 1 << 40
-"""No memory holds a larger tensor: its size is a mistake, which compiling should not choke on."""
 
 
 def _bounded(op: Op, result: Type) -> Type:

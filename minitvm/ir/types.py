@@ -27,6 +27,9 @@ DTYPES = (
     "float64",
 )
 
+MOST_BYTES = 1 << 47
+"""What a process can address: no tensor is larger.  Index arithmetic, numpy's too, is far from overflowing below it."""
+
 Dim: TypeAlias = int | None
 Shape: TypeAlias = tuple[Dim, ...]
 

@@ -12,12 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from minitvm.errors import CompilerError
+from minitvm.ir.types import MOST_BYTES
 from minitvm.runtime.graph import NOP, Graph
 from minitvm.runtime.ndarray import ALIGNMENT
-
-MOST_BYTES = 1 << 47
-"""What a process can address.  Index arithmetic, here and in numpy, is far from overflowing below it."""
-
 
 _SMALLER = "compile the model for smaller inputs"
 
