@@ -15,12 +15,12 @@ _WORK = 2_000_000
 """The most multiplications of one layer: the peers' references are in Python."""
 
 
-def window(d: Draw, spatial: tuple[int, ...], pooling: bool = False) -> dict[str, Any]:
+def window(d: Draw, spatial: tuple[int, ...], pooling: bool = False, dilated: float = 0.3) -> dict[str, Any]:
     """Attributes of a sliding window that fits at least once: kernel, strides, dilations, pads."""
     rank = len(spatial)
     kernel = [d.choice((1, 1, 2, 3, 3, 5, 7)) for _ in spatial]
     strides = [d.choice((1, 1, 2, 3)) for _ in spatial]
-    dilations = [1 if pooling or d.chance(0.7) else d.between(1, 3) for _ in spatial]
+    dilations = [d.between(1, 3) if d.chance(dilated) else 1 for _ in spatial]
     pads = [d.between(0, k - 1 if pooling else k) for k in (*kernel, *kernel)]
     if d.chance(0.5):
         pads = [k // 2 for k in (*kernel, *kernel)]
@@ -32,7 +32,7 @@ def window(d: Draw, spatial: tuple[int, ...], pooling: bool = False) -> dict[str
     return {
         "kernel_shape": kernel,
         "strides": d.maybe(strides, 0.8),
-        "dilations": None if pooling else d.maybe(dilations, 0.7),
+        "dilations": dilations if any(r > 1 for r in dilations) else None,
         "pads": pads if explicit and any(pads) else None,
         "auto_pad": auto,
     }
@@ -66,6 +66,9 @@ def conv_transpose(d: Draw) -> list[Value]:
     groups, per_group = _channels(d, shape[1])
     given = window(d, shape[2:])
     strides = given["strides"] or [1] * len(shape[2:])
+    same = given["auto_pad"] in ("SAME_UPPER", "SAME_LOWER")
+    if same and any(k < s for k, s in zip(given["kernel_shape"], strides, strict=True)):
+        raise Reject("ONNX Runtime and ONNX differ in the size of the result")
     weight = (shape[1], per_group, *given["kernel_shape"])
     if math.prod(weight) * math.prod(shape[2:]) * shape[0] > _WORK:
         raise Reject("too much work")
@@ -78,10 +81,9 @@ def conv_transpose(d: Draw) -> list[Value]:
 @generates("MaxPool", "AveragePool", "LpPool")
 def pool(d: Draw) -> list[Value]:
     x = image(d)
-    given = window(d, d.known(x)[2:], pooling=True)
+    dilated = 0.2 if d.opset >= {"MaxPool": 10, "AveragePool": 19, "LpPool": 18}[d.op] else 0.0
+    given = window(d, d.known(x)[2:], pooling=True, dilated=dilated)
     ceil = d.maybe(1, 0.3) if d.opset >= {"LpPool": 18}.get(d.op, 10) else None
-    if d.opset >= {"MaxPool": 10, "AveragePool": 19, "LpPool": 18}[d.op] and d.chance(0.2):
-        given["dilations"] = [d.between(1, 2) for _ in d.known(x)[2:]]
     if d.op == "LpPool":
         given["p"] = d.choice((None, 1, 2, 3))
     if d.op == "AveragePool":

@@ -31,6 +31,10 @@ DISTRUSTED = {
     "LpNormalization": (99, "p = 1 sums without magnitudes"),
     "RNN": (99, "as LSTM"),
     "Scan": (99, "as Loop"),
+    "Slice": (
+        99,
+        "backwards from before the first element it selects nothing, where ONNX moves the start to the first",
+    ),
     "SoftmaxCrossEntropyLoss": (99, "large logits overflow"),
     "Softmax": (12, "as Hardmax"),
 }
