@@ -84,6 +84,8 @@ def pool(d: Draw) -> list[Value]:
     dilated = 0.2 if d.opset >= {"MaxPool": 10, "AveragePool": 19, "LpPool": 18}[d.op] else 0.0
     given = window(d, d.known(x)[2:], pooling=True, dilated=dilated)
     ceil = d.maybe(1, 0.3) if d.opset >= {"LpPool": 18}.get(d.op, 10) else None
+    if given["dilations"] and given["auto_pad"] in ("SAME_UPPER", "SAME_LOWER"):
+        raise Reject("ONNX Runtime pads as if there were no dilation")
     if d.op == "LpPool":
         given["p"] = d.choice((None, 1, 2, 3))
     if d.op == "AveragePool":
