@@ -46,7 +46,7 @@ class Verdict:
         """The same for failures that are alike: messages without names and numbers."""
         text = re.sub(r"'[^']*'|\"[^\"]*\"|\([^)]*\)|\{.*\}|%\w+", "*", self.message)
         if self.kind == "difference":
-            return self.kind, "shape" if "shape" in text else "dtype" if "dtype" in text else "values"
+            return self.kind, next((word for word in ("shape", "dtype", "nan") if word in text), "values")
         return self.kind, re.sub(r"-?\d[\d.e+]*|nan|inf", "#", text)[:120]
 
 
