@@ -12,7 +12,16 @@ import onnx
 
 from minitvm.frontend.onnx_functions import has_definition
 from minitvm.frontend.onnx_registry import builder_for, supported_operators
-from minitvm.testing.fuzz import control, elementwise, layers, movement, quantized, reductions, values  # noqa: F401
+from minitvm.testing.fuzz import (  # noqa: F401  (register the generators)
+    contrib_quantized,
+    control,
+    elementwise,
+    layers,
+    movement,
+    quantized,
+    reductions,
+    values,
+)
 from minitvm.testing.fuzz.case import Arrays, Case, Config, Value
 from minitvm.testing.fuzz.draw import GENERATORS, Draw, Reject
 

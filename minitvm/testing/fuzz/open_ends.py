@@ -136,6 +136,10 @@ def _single_pixel(x: Operands, attributes: Mapping[str, Any]) -> str | None:
     return "the corners of a single pixel" if one and attributes.get("align_corners") else None
 
 
+def _table(x: Operands, _: Mapping[str, Any]) -> str | None:
+    return "ONNX Runtime's table of exponentials rounds down"
+
+
 def _recurrence(x: Operands, _: Mapping[str, Any]) -> str | None:
     fine = all(a is None or a.dtype.kind != "f" or bool((np.abs(a) < 1e30).all()) for a in x[:-1])
     return None if fine else "a recurrence over what is not finite"
@@ -202,6 +206,7 @@ RULES: dict[str, Rule] = {
     "Min": _nan,
     "Mod": _division,
     "Pow": _power,
+    "QLinearSoftmax": _table,
     "QuantizeLinear": _quantization,
     "RMSNormalization": _squares,
     "RNN": _recurrence,
