@@ -31,7 +31,10 @@ SHAPES = 6
 
 WORTH_A_THREAD = 200_000
 """Operations that are worth an iteration of their own."""
-MOST_STATEMENTS = 250
+MOST_STATEMENTS = 400
+"""A product that packs its right-hand side through squares of registers writes these out: 280 to 310."""
+VECTORS_OF_A_TILE = 128
+"""A tile has 31 accumulators at most, of blocks of 16 where the machine may have vectors of 4."""
 
 Layer = tuple[str, list[tuple[int, ...]], dict[str, Any]]
 Draw = Callable[[int, int], int]
@@ -154,7 +157,7 @@ def parallel_iterations(stmt: Stmt) -> list[int]:
 def wanted_iterations(call: Call, machine: MachineModel) -> int:
     """As many as there are threads, work for them, and vectors to store."""
     vectors = call.tensor_type.nbytes // machine.vector_bytes
-    return min(machine.threads, int(call_flops(call) // WORTH_A_THREAD), vectors // 64)
+    return min(machine.threads, int(call_flops(call) // WORTH_A_THREAD), vectors // VECTORS_OF_A_TILE)
 
 
 def drawn(kind: Callable[[Draw], Layer], dtype: str) -> Iterator[tuple[Call, MachineModel]]:
@@ -176,15 +179,8 @@ def test_a_kernel_is_whole_and_short(kind: Callable[[Draw], Layer], dtype: str) 
         assert statements <= MOST_STATEMENTS, f"{statements} statements on {machine}"
 
 
-FEWER_PIECES = pytest.mark.xfail(strict=True, reason="convolutions are divided into whole rows of blocks")
-
-
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
-@pytest.mark.parametrize(
-    "kind",
-    [pytest.param(k, marks=FEWER_PIECES) if k in (conv2d, conv2d_blocked) else k for k in (*WITH_TEMPLATE, *WITHOUT)],
-    ids=lambda kind: kind.__name__,
-)
+@pytest.mark.parametrize("kind", [*WITH_TEMPLATE, *WITHOUT], ids=lambda kind: kind.__name__)
 def test_threads_have_work_while_there_is_work(kind: Callable[[Draw], Layer], dtype: str) -> None:
     for call, machine in drawn(kind, dtype):
         shared = parallel_iterations(kernel_of(call, machine).body)[-1]
