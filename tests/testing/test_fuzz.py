@@ -58,6 +58,7 @@ def test_cases_are_models() -> None:
         case = generate.case(0, index)
         assert len(case.outputs) == len({v.name for v in case.outputs}) > 0
         case.model()
+        assert all(type(a) is np.ndarray for feeds in case.feeds for a in feeds.values())
 
 
 # --- comparing ------------------------------------------------------------------------------------------------

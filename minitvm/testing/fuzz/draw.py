@@ -153,6 +153,7 @@ class Draw:
 
     def constant(self, array: np.ndarray, as_input: float = 0.0) -> Value:
         """An initializer or a Constant's output; with some probability an input instead."""
+        array = np.asarray(array)
         value = self._value(array)
         if self.chance(as_input):
             self.inputs[value.name] = array

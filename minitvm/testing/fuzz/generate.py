@@ -114,7 +114,7 @@ def _outputs(draw: Draw) -> list[Value]:
 def _again(rng: random.Random, inputs: Arrays) -> Arrays:
     """Other values for the same inputs: a permutation, so that indices and sizes stay valid."""
     draw = np.random.default_rng(rng.getrandbits(64))
-    return {n: draw.permutation(a.reshape(-1)).reshape(a.shape) if a.ndim else a for n, a in inputs.items()}
+    return {n: draw.permutation(a.reshape(-1)).reshape(a.shape) for n, a in inputs.items()}
 
 
 def _symbols(rng: random.Random, inputs: Arrays) -> dict[str, tuple[str | None, ...]]:

@@ -29,6 +29,8 @@ def window(d: Draw, spatial: tuple[int, ...], pooling: bool = False, dilated: fl
     if any((k - 1) * r + 1 > s for k, r, s in zip(kernel, dilations, padded, strict=True)):
         raise Reject("the window is larger than the image")
     explicit = auto in (None, "NOTSET") and d.chance(0.9)
+    if auto in ("SAME_UPPER", "SAME_LOWER") and any(r > 1 for r in dilations):
+        raise Reject("ONNX Runtime knows no dilation with padding of its own")
     return {
         "kernel_shape": kernel,
         "strides": d.maybe(strides, 0.8),
@@ -84,8 +86,6 @@ def pool(d: Draw) -> list[Value]:
     dilated = 0.2 if d.opset >= {"MaxPool": 10, "AveragePool": 19, "LpPool": 18}[d.op] else 0.0
     given = window(d, d.known(x)[2:], pooling=True, dilated=dilated)
     ceil = d.maybe(1, 0.3) if d.opset >= {"LpPool": 18}.get(d.op, 10) else None
-    if given["dilations"] and given["auto_pad"] in ("SAME_UPPER", "SAME_LOWER"):
-        raise Reject("ONNX Runtime pads as if there were no dilation")
     if d.op == "LpPool":
         given["p"] = d.choice((None, 1, 2, 3))
     if d.op == "AveragePool":

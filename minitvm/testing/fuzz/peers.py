@@ -40,7 +40,7 @@ class Declines:
     @property
     def leaves_open(self) -> bool:
         """Whether the model may be a model nevertheless: the peer lacks a kernel, or is too old."""
-        return "NotImplemented" in self.why or "ValidateOpsetForDomain" in self.why
+        return any(text in self.why for text in ("NotImplemented", "not support", "ValidateOpsetForDomain"))
 
 
 def answer(question: Question) -> list[Any]:

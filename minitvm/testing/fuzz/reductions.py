@@ -119,7 +119,7 @@ def layer_norm(d: Draw) -> list[Value]:
 
 @generates("com.microsoft.SkipLayerNormalization")
 def skip_layer_norm(d: Draw) -> list[Value]:
-    x = d.operand(FLOATS, 3, 3)
+    x = d.operand(("float32", "float32", "float16"), 3, 3)
     shape = d.known(x)
     size = shape[-1:]
     parts = [d.weight(size, x.dtype), d.maybe(d.weight(size, x.dtype)), d.maybe(d.weight(size, x.dtype))]
@@ -128,7 +128,7 @@ def skip_layer_norm(d: Draw) -> list[Value]:
 
 @generates("LRN")
 def lrn(d: Draw) -> list[Value]:
-    x = image(d, 3, 4)
+    x = image(d, 4, 4)
     return d.node([x], size=d.choice((1, 3, 5, 7)), alpha=d.maybe(0.01), beta=d.maybe(0.6), bias=d.maybe(1.5))
 
 
