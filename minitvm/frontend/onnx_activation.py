@@ -174,6 +174,8 @@ def log_softmax(node: OnnxNode) -> Expr:
 
 
 def _one_hot_of_largest(x: Expr, axis: int) -> Expr:
+    if x.shape[axis] == 0:  # no place is the largest
+        return x
     on, off = scalar(1, x), scalar(0, x)
     place = emit("argmax", x, axis=(axis,), keepdims=False)
     return emit("one_hot", place, on, off, depth=x.shape[axis], axis=axis, dtype=x.dtype)

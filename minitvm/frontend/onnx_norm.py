@@ -53,7 +53,8 @@ def layer_normalization(node: OnnxNode) -> list[Expr]:
     x, scale = node[0], node[1]
     axis = normalize_axis(node, node.attr("axis"), rank(x))
     bias = node.get(2) or Constant(np.zeros(scale.shape, scale.dtype))
-    if axis == rank(x) - 1 and rank(scale) == 1:
+    one_each = dims(x)[axis:] == (None,) or dims(scale) == dims(bias) == dims(x)[axis:]
+    if axis == rank(x) - 1 and one_each:
         return [_layer_norm(node, x, scale, bias), *_statistics(node, x, axis)]
     size = math.prod(x.shape[axis:])
     flat = reshaped(x, [math.prod(x.shape[:axis]), size], allowzero=True)

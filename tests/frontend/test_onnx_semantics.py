@@ -115,6 +115,20 @@ def test_statistics_of_layer_normalization_are_float32(dtype: str, axis: int) ->
     np.testing.assert_allclose(found[2], 1 / np.sqrt(wide.var(axes, keepdims=True) + 1e-5), rtol=1e-6)
 
 
+@pytest.mark.parametrize("scale", [(1,), (5,), (3, 1), (1, 5), (3, 5)])
+def test_layer_normalization_broadcasts_its_scale(scale: tuple[int, ...]) -> None:
+    x, gamma = RNG.normal(size=(2, 3, 5)).astype("float32"), RNG.normal(size=scale).astype("float32")
+    for axis in range(3 - len(scale), 3 if len(scale) == 1 else 2):
+        model = one_node("LayerNormalization", x, gamma, opset=17, axis=axis)
+        check_as_onnx_runtime(model, {"x0": x, "x1": gamma})
+
+
+@pytest.mark.parametrize("opset", [11, 13])
+def test_hardmax_of_nothing(opset: int) -> None:
+    x = np.ones((2, 0), np.float32)
+    assert compiled(one_node("Hardmax", x, opset=opset, axis=1), {"x0": x})[0].shape == (2, 0)
+
+
 @pytest.mark.parametrize("shape", [(2, 0, 3), (0, 3, 3), (2, 3, 0)])
 def test_layer_normalization_of_nothing(shape: tuple[int, ...]) -> None:
     x, scale = np.ones(shape, np.float32), np.ones(shape[1:], np.float32)

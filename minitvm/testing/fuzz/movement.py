@@ -125,20 +125,25 @@ def tile(d: Draw) -> list[Value]:
     return d.node([x, d.ints([d.choice((1, 1, 2, 3, 0 if d.chance(0.1) else 2)) for _ in range(x.rank)])])
 
 
+_ENDS = {True: (2**31 - 1, 2**63 - 1), False: (-(2**31), -(2**63))}
+"""To the end, forwards and backwards; ONNX Runtime takes the largest integer to mean the end in either direction."""
+
+
 @generates("Slice")
 def slice_(d: Draw) -> list[Value]:
     x = d.operand(least=1)
     axes = d.axes(x.rank, 1)
     sizes = [d.known(x)[a] for a in axes]
     starts = [d.between(-s - 3, s + 3) for s in sizes]
-    ends = [d.choice((d.between(-s - 3, s + 3), 2**31 - 1, 2**63 - 1, -(2**63), -(2**31))) for s in sizes]
+    steps = [d.choice((1, 1, 1, 2, 3, -1, -1, -2, 100, -100)) if d.opset >= 10 else 1 for _ in sizes]
+    ends = [d.choice((d.between(-s - 3, s + 3), *_ENDS[t > 0])) for s, t in zip(sizes, steps, strict=True)]
     if d.opset < 10:
-        return d.node([x], axes=axes, starts=starts, ends=[max(min(e, 2**62), -(2**62)) for e in ends])
-    steps = [d.choice((1, 1, 1, 2, 3, -1, -1, -2, 100, -100)) for _ in sizes]
+        return d.node([x], axes=axes, starts=starts, ends=[min(e, 2**62) for e in ends])
     whole = sorted(a % x.rank for a in axes) == axes == list(range(len(axes)))
     dtype = d.choice(("int64", "int64", "int32"))
     ends = ends if dtype == "int64" else [max(min(e, 2**31 - 1), -(2**31)) for e in ends]
-    given = [starts, ends, None if whole and d.chance(0.5) else axes, d.maybe(steps, 0.8)]
+    plain = all(t == 1 for t in steps) and d.chance(0.5)
+    given = [starts, ends, None if whole and d.chance(0.5) else axes, None if plain else steps]
     return d.node([x, *(None if g is None else d.ints(g, dtype, 0.0) for g in given)])
 
 

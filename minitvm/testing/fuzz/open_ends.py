@@ -161,8 +161,12 @@ def _logarithm(x: Operands, _: Mapping[str, Any]) -> str | None:
     return "a logarithm rounded to an integer" if x[0] is not None and x[0].dtype.kind in "iu" else None
 
 
-def _interpolated(x: Operands, _: Mapping[str, Any]) -> str | None:
-    if x[0] is None or x[0].dtype.kind != "f" or np.isfinite(x[0]).all():
+def _interpolated(x: Operands, attributes: Mapping[str, Any]) -> str | None:
+    if x[0] is None or attributes.get("mode", b"nearest") == b"nearest":
+        return None
+    if x[0].dtype.kind != "f":
+        return "integers between integers"
+    if np.isfinite(x[0]).all():
         return None
     return "infinity weighted with zero"
 
