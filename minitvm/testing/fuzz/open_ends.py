@@ -141,7 +141,7 @@ def _table(x: Operands, _: Mapping[str, Any]) -> str | None:
 
 
 def _recurrence(x: Operands, _: Mapping[str, Any]) -> str | None:
-    fine = all(a is None or a.dtype.kind != "f" or bool((np.abs(a) < 1e30).all()) for a in x[:-1])
+    fine = all(a is None or a.dtype.kind != "f" or bool((np.abs(a.astype(np.float64)) < 1e30).all()) for a in x[:-1])
     return None if fine else "a recurrence over what is not finite"
 
 
