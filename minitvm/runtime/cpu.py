@@ -12,7 +12,6 @@ from typing import Any
 import llvmlite.binding
 
 from minitvm.errors import LibraryError
-from minitvm.runtime.builtins import builtins
 
 llvm: Any = llvmlite.binding  # has no types
 
@@ -32,7 +31,7 @@ class NativeCode:
 
     def __init__(self, objects: Iterable[bytes], exports: Sequence[str]) -> None:
         builder = llvm.JITLibraryBuilder()
-        for image in (*objects, builtins()):
+        for image in objects:
             builder.add_object_img(image)
         for symbol in exports:
             builder.export_symbol(symbol)
