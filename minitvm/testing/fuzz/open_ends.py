@@ -142,6 +142,8 @@ def _table(x: Operands, _: Mapping[str, Any]) -> str | None:
 
 def _recurrence(x: Operands, _: Mapping[str, Any]) -> str | None:
     fine = all(a is None or a.dtype.kind != "f" or bool((np.abs(a.astype(np.float64)) < 1e30).all()) for a in x[:-1])
+    if x[0] is not None and x[0].size == 0:
+        return "a recurrence of no steps"
     return None if fine else "a recurrence over what is not finite"
 
 
