@@ -14,12 +14,17 @@ CONDITION = 30.0
 """How many times further than the perturbed evaluations a result may lie: roundings happen at every node, too."""
 
 
-def difference(mine: Sequence[np.ndarray], theirs: Sequence[np.ndarray], slack: float = 1.0) -> str | None:
-    """What differs first, in words; ``None`` where all results agree.  ``slack`` multiplies the tolerances."""
+def difference(
+    mine: Sequence[np.ndarray], theirs: Sequence[np.ndarray], slack: float = 1.0, floor: float = 0.0
+) -> str | None:
+    """What differs first, in words; ``None`` where all results agree.
+
+    ``slack`` multiplies the tolerances, ``floor`` is an absolute error beneath them.
+    """
     if len(mine) != len(theirs):
         return f"{len(mine)} results where {len(theirs)} are expected"
     for i, (a, b) in enumerate(zip(mine, theirs, strict=True)):
-        what = _type_difference(a, b) or _value_difference(a, b, _near(a, b, slack))
+        what = _type_difference(a, b) or _value_difference(a, b, _near(a, b, slack, floor))
         if what:
             return f"output {i}: {what}"
     return None
@@ -42,7 +47,7 @@ def _value_difference(a: np.ndarray, b: np.ndarray, fine: np.ndarray) -> str | N
     return f"{len(wrong)} of {fine.size} elements differ, {where}"
 
 
-def _near(a: np.ndarray, b: np.ndarray, slack: float) -> np.ndarray:
+def _near(a: np.ndarray, b: np.ndarray, slack: float, floor: float) -> np.ndarray:
     """Elements that are equal, or finite and within the dtype's tolerance.  A result that rounds to infinity in
     one evaluation may be the largest number in another."""
     if a.dtype.kind != "f":
@@ -51,7 +56,7 @@ def _near(a: np.ndarray, b: np.ndarray, slack: float) -> np.ndarray:
     with np.errstate(all="ignore"):
         wide_a, wide_b = _clipped(a), _clipped(b)
         scale = _largest(wide_b)
-        bound = slack * (rtol * np.abs(wide_b) + atol * scale) + _subnormal(a.dtype)
+        bound = slack * (rtol * np.abs(wide_b) + atol * scale) + _subnormal(a.dtype) + floor
         close = (a == b) | (np.abs(wide_a - wide_b) <= bound)
         return np.asarray(close | (np.isnan(a) & np.isnan(b)))
 

@@ -72,6 +72,8 @@ def concat(d: Draw) -> list[Value]:
 def gemm(d: Draw) -> list[Value]:
     a = _input(d, 2, 2)
     (rows, depth), columns = d.known(a), d.size(64)
+    if depth == 0:
+        raise Reject("ONNX Runtime leaves out the bias of no products")
     b = d.new((depth, columns), a.dtype, 0.9)
     bias = d.maybe(d.within((columns,), "int32", -500, 500, 1.0))
     operands = [a, *_parameters(d, a.dtype), b, *_parameters(d, a.dtype), bias, *_parameters(d, a.dtype)]

@@ -126,7 +126,7 @@ class Judge:
                 continue
             if isinstance(mine, Refused):
                 return refusal(mine)
-            found = difference(mine, theirs, open_ends.slack(case))
+            found = difference(mine, theirs, *open_ends.slack(case))
             if found is None:
                 return Verdict(Outcome.DIFFER if why else Outcome.AGREED, peer)
             why = why or f"{who}{found} (feed {index}, {peer})"
@@ -155,7 +155,7 @@ class Judge:
         if isinstance(said[0], Declines) and not said[0].leaves_open:
             return Verdict(Outcome.NO_ORACLE, "invalid for ONNX Runtime", said[0].why)
         answers = [a for a in said if not isinstance(a, Declines)]
-        differences = [difference([mine], theirs, open_ends.slack(case)) for theirs in answers]
+        differences = [difference([mine], theirs, *open_ends.slack(case)) for theirs in answers]
         if not all(differences):
             return Verdict(Outcome.AGREED if len(set(differences)) == 1 else Outcome.DIFFER)
         if not answers and self._is_own_reference(case, model, mine):
@@ -169,7 +169,7 @@ class Judge:
             return Verdict(Outcome.UNSPECIFIED, reason)
         if len(answers) == 2 and difference(*answers) and self._is_own_reference(case, model, mine):
             return Verdict(Outcome.DIFFER, "both")
-        why = why or "the result is not that of minitvm's own reference"
+        why = why or next(filter(None, differences), "the result is not that of minitvm's own reference")
         detail = "\n".join(f"{d} (of {case.outputs[0].name!r} alone)" for d in differences)
         return Verdict(Outcome.FAILED, "difference", why, detail)
 

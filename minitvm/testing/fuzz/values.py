@@ -74,7 +74,8 @@ def _integers(draw: np.random.Generator, shape: tuple[int, ...], dtype: str, moo
 
 
 def uniform(rng: random.Random, shape: Sequence[int], dtype: str, low: float, high: float) -> np.ndarray:
-    """Elements of ``[low, high]``, of an integer or float dtype."""
+    """Elements of ``[low, high]``, of an integer or float dtype; ``low`` where that is empty."""
+    high = max(low, high)
     draw = np.random.default_rng(rng.getrandbits(64))
     if np.dtype(dtype).kind in "iu":
         return draw.integers(int(low), int(high), tuple(shape), dtype=dtype, endpoint=True)
