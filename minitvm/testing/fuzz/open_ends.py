@@ -49,9 +49,7 @@ Rule = Callable[[Operands, Mapping[str, Any]], "str | None"]
 """From a node's operands, its results after them, and its attributes."""
 
 
-CANCELLING = dict.fromkeys(
-    ("Celu", "Elu", "Selu"), "ONNX Runtime takes 1 from an exponential, which leaves nothing of small numbers"
-)
+CANCELLING = dict.fromkeys(("Celu", "Elu", "Selu"), "ONNX Runtime subtracts 1 from an exponential")
 """Operators whose results near 0 have an absolute error there."""
 
 
@@ -176,6 +174,23 @@ def _lengths(x: Operands, attributes: Mapping[str, Any]) -> str | None:
     return _squares(x, attributes) or _large_sum(x, attributes)
 
 
+def _normalized(x: Operands, attributes: Mapping[str, Any]) -> str | None:
+    return _squares(x, attributes) or _all_one(x[0], attributes.get("axis", -1))
+
+
+def _all_one(x: np.ndarray | None, axis: int) -> str | None:
+    """What is left of equal numbers without their mean is the mean's rounding."""
+    if x is None or x.ndim == 0 or x.size == 0:
+        return None
+    with np.errstate(all="ignore"):
+        wide = x.astype(np.float64)
+        for axes in (tuple(range(axis % x.ndim, x.ndim)), tuple(range(min(2, x.ndim - 1), x.ndim))):
+            tiny = wide.std(axes) <= 1e-4 * np.abs(wide.mean(axes))
+            if tiny.any():
+                return "a variance of nothing but roundings"
+    return None
+
+
 def _logarithm(x: Operands, _: Mapping[str, Any]) -> str | None:
     return "a logarithm rounded to an integer" if x[0] is not None and x[0].dtype.kind in "iu" else None
 
@@ -196,6 +211,7 @@ RULES: dict[str, Rule] = {
     "ArgMin": _nan,
     "Attention": _overflow,
     "AveragePool": _sum,
+    "BatchNormalization": _overflow,
     "BitShift": _shift,
     "BlackmanWindow": _in_float32,
     "Cast": _cast,
@@ -213,21 +229,21 @@ RULES: dict[str, Rule] = {
     "GlobalAveragePool": _sum,
     "GlobalLpPool": _squares,
     "GlobalMaxPool": _nan,
-    "GroupNormalization": _squares,
+    "GroupNormalization": _normalized,
     "HammingWindow": _in_float32,
     "HannWindow": _in_float32,
     "Hardmax": _nan,
-    "InstanceNormalization": _squares,
+    "InstanceNormalization": _normalized,
     "LRN": _squares,
     "LSTM": _recurrence,
-    "LayerNormalization": _squares,
+    "LayerNormalization": _normalized,
     "LpNormalization": _squares,
     "LpPool": _squares,
     "MatMul": _overflow,
     "Max": _nan,
     "MaxPool": _nan,
     "Mean": _sum,
-    "MeanVarianceNormalization": _squares,
+    "MeanVarianceNormalization": _normalized,
     "Min": _nan,
     "Mod": _division,
     "Pow": _power,
@@ -247,7 +263,7 @@ RULES: dict[str, Rule] = {
     "Relu": _nan,
     "Resize": _interpolated,
     "Sign": _nan,
-    "SkipLayerNormalization": _squares,
+    "SkipLayerNormalization": _normalized,
     "TopK": _nan,
     "Upsample": _interpolated,
 }

@@ -21,6 +21,9 @@ PERTURBED = 3
 """Evaluations in double with inputs that are one rounding away."""
 _FLOATS = {TensorProto.FLOAT: 2.0**-23, TensorProto.FLOAT16: 2.0**-10}
 
+_RESIZING = ("Resize", "Upsample")
+"""Their scales are sizes: these stay as they are."""
+
 
 @dataclass(frozen=True)
 class Question:
@@ -137,6 +140,7 @@ def _in_double(model: onnx.ModelProto, rng: np.random.Generator | None) -> onnx.
     """The model with float32 and float16 replaced by float64 everywhere."""
     wide = onnx.ModelProto()
     wide.CopyFrom(model)
+    sizes = {name for node in model.graph.node if node.op_type in _RESIZING for name in node.input[1:]}
     tensors = list(wide.graph.initializer)
     for node in all_nodes(list(wide.graph.node)):
         for attribute in node.attribute:
@@ -146,7 +150,8 @@ def _in_double(model: onnx.ModelProto, rng: np.random.Generator | None) -> onnx.
                 attribute.i = TensorProto.DOUBLE
     for tensor in tensors:
         if tensor.data_type in _FLOATS:
-            array = _widened(numpy_helper.to_array(tensor), _FLOATS[tensor.data_type], rng)
+            moved = None if tensor.name in sizes else rng
+            array = _widened(numpy_helper.to_array(tensor), _FLOATS[tensor.data_type], moved)
             tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
     for value in (*wide.graph.input, *wide.graph.output):
         if value.type.tensor_type.elem_type in _FLOATS:
