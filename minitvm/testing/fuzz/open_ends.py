@@ -167,6 +167,8 @@ def _squares(x: Operands, _: Mapping[str, Any]) -> str | None:
         return None
     with np.errstate(all="ignore"):
         total = np.square(x[0].astype(np.float64)).sum() * 4
+    if 0 < total < float(np.finfo(x[0].dtype).tiny) * 1e8:
+        return "squares that vanish"
     return None if total < float(np.finfo(x[0].dtype).max) else "squares that do not fit the dtype"
 
 
@@ -196,8 +198,12 @@ def _logarithm(x: Operands, _: Mapping[str, Any]) -> str | None:
 
 
 def _interpolated(x: Operands, attributes: Mapping[str, Any]) -> str | None:
-    if x[0] is None or attributes.get("mode", b"nearest") == b"nearest":
+    if x[0] is None:
         return None
+    if attributes.get("mode", b"nearest") == b"nearest":
+        scales = next((a for a in x[1:3] if a is not None and a.dtype == np.float32 and a.size), None)
+        uneven = scales is not None and bool((scales % 1 != 0).any())
+        return "coordinates that are rounded between two pixels" if uneven else None
     if x[0].dtype.kind != "f":
         return "integers between integers"
     if np.isfinite(x[0]).all():
