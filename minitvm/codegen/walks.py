@@ -32,6 +32,7 @@ from minitvm.ir.loop import (
     substitute_vars,
     walk_exprs,
 )
+from minitvm.ir.loop_bounds import interval
 from minitvm.target import MachineModel
 
 _LARGEST_SQUARE = 16
@@ -110,7 +111,8 @@ class Square:
 
 
 def square_of(walk: Walk, machine: MachineModel) -> Square | None:
-    """``None`` where nothing is read across the order of the result, or not by whole elements of another axis."""
+    """``None`` where nothing is read across the order of the result, or not by whole elements of another axis, or
+    only under a condition: a square is read as a whole."""
     if len(walk.loops) < 2 or stride_along(walk.out, walk.index, walk.loops[-1][0]) != 1:
         return None
     along = walk.loops[-1]
@@ -118,6 +120,8 @@ def square_of(walk: Walk, machine: MachineModel) -> Square | None:
     if len(strided) != 1:
         return None
     (source,) = strided
+    if not _is_inside(source, walk):
+        return None
     across = [pair for pair in walk.loops[:-1] if stride_along(source.buffer, source.index, pair[0]) == 1]
     if not across:
         return None
@@ -125,6 +129,13 @@ def square_of(walk: Walk, machine: MachineModel) -> Square | None:
     shorter = min(best[1], along[1])
     lanes = min(_LARGEST_SQUARE, lanes_of(walk.value, walk.out.dtype, machine), 1 << (shorter - 1).bit_length())
     return Square(walk, source, best, along, lanes) if min(shorter, lanes) >= _WORTH_A_SQUARE else None
+
+
+def _is_inside(load: Load, walk: Walk) -> bool:
+    """Whether every iteration may read it, whatever is asked before."""
+    ranges: dict[LoopVar, tuple[float, float]] = {var: (0, extent - 1) for var, extent in walk.loops}
+    reach = [interval(index, ranges) for index in load.index]
+    return all(low >= 0 and high < extent for (low, high), extent in zip(reach, load.buffer.shape, strict=True))
 
 
 def squares_nest(square: Square, parallel: bool) -> Stmt:

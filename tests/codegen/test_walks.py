@@ -10,6 +10,7 @@ from test_nests import agree, drawn, kernel_of, scalar_stores
 
 from minitvm.codegen.llvm.emit import emit
 from minitvm.ir.builder import call_op, var
+from minitvm.ir.expr import Tuple
 from minitvm.ir.loop import Alloc, Kernel, walk_stmts
 from minitvm.ir.ops.transform import Transpose
 from minitvm.target import MachineModel
@@ -93,3 +94,12 @@ def test_a_square_stays_in_registers() -> None:
     aligned = re.findall(r"load <16 x float>, ptr %\w+, align (\d+)", text)
     assert aligned.count("4") == 16, "the rows of the input"
     assert set(aligned) == {"4", "64"}
+
+
+@pytest.mark.parametrize("rows", [(8, 6), (16, 3), (5, 33)])
+def test_what_is_transposed_under_a_condition_is_read_where_it_is(rows: tuple[int, int]) -> None:
+    """A concatenation reads one operand or the other; a square would read both."""
+    x, y = var("x", shape=(20, rows[0])), var("y", shape=(rows[1], 20))
+    a, b = drawn(20, rows[0]), drawn(rows[1], 20, seed=1)
+    both = call_op("concatenate", Tuple((call_op("transpose", x, axes=(1, 0)), y)), axis=0)
+    agree(both, [x, y], [a, b], np.concatenate([a.T, b]))
