@@ -93,14 +93,21 @@ def _resize_axes(node: OnnxNode, sampling: Sampling) -> list[Axis]:
 
 def _by_scales(shape: tuple[int, ...], axes: object, scales: list[float]) -> list[Axis]:
     pairs = zip(list(axes), scales, strict=True)  # type: ignore[call-overload]
-    return [Axis(a, shape[a], math.floor(shape[a] * scale), scale) for a, scale in pairs]
+    return [Axis(a, shape[a], _scaled_extent(shape[a], scale), scale) for a, scale in pairs]
+
+
+def _scaled_extent(extent: int, scale: float) -> int:
+    """In float32, as ONNX says: 7 * (19 / 7) is 19 there, and less in double."""
+    return int(np.floor(np.float32(extent) * np.float32(scale)))
 
 
 def _by_sizes(node: OnnxNode, shape: tuple[int, ...], axes: list[int], sizes: list[int]) -> list[Axis]:
     """``keep_aspect_ratio_policy`` picks one scale for all axes."""
     policy = node.attr("keep_aspect_ratio_policy", "stretch")
     if policy == "stretch":
-        return [Axis(a, shape[a], n, n / shape[a]) for a, n in zip(axes, sizes, strict=True)]
+        if any(shape[a] == 0 != n for a, n in zip(axes, sizes, strict=True)):
+            raise node.misfit(f"{node[0].tensor_type} has nothing to fill {sizes} with")
+        return [Axis(a, shape[a], n, n / shape[a] if n else 1.0) for a, n in zip(axes, sizes, strict=True)]
     choose = {"not_larger": min, "not_smaller": max}[policy]
     scale = choose(n / shape[a] for a, n in zip(axes, sizes, strict=True))
     return [Axis(a, shape[a], math.floor(scale * shape[a] + 0.5), scale) for a in axes]
@@ -146,8 +153,8 @@ _METHODS = {"nearest": "nearest_neighbor", "linear": "linear", "cubic": "cubic"}
 def _is_image(x: Expr, axes: list[Axis], sampling: Sampling) -> bool:
     """What ``image.resize2d`` can do: height and width of NCHW, with kernels that are neither stretched nor cut."""
     plain = not sampling.antialias and not sampling.exclude_outside and sampling.coordinates in COORDINATES
-    sizes = all(a.axis >= 2 and a.size > 0 and a.extent > 0 and a.scale > 0 for a in axes)
-    return rank(x) == 4 and plain and sizes
+    sizes = all(a.axis >= 2 and a.size > 0 and a.scale > 0 for a in axes)
+    return rank(x) == 4 and plain and sizes and 0 not in x.shape[2:]
 
 
 def _image(x: Expr, axes: list[Axis], sampling: Sampling) -> Expr:

@@ -100,6 +100,27 @@ def test_floats(dtype: str, mode: str, coordinates: str) -> None:
         )
 
 
+def _sized(shape: tuple[int, ...], size: int) -> np.ndarray:
+    return np.float32([*(1 for _ in shape[:-1]), np.float32(size) / np.float32(shape[-1])])
+
+
+@pytest.mark.parametrize("size", [19, 5, 36, 77, 3])
+@pytest.mark.parametrize("extent", [7, 11, 33, 60])
+def test_sizes_are_those_of_scales_in_float32(extent: int, size: int) -> None:
+    """7 * float32(19 / 7) is 19 in float32, 18.9999 in double."""
+    x = np.ones((1, 1, 2, extent), np.float32)
+    model = one_node("Resize", x, constants={1: np.float32([]), 2: _sized(x.shape, size)}, mode="linear")
+    check_as_onnx_runtime(model, {"x0": x})
+
+
+def test_nothing_is_resized_to_nothing() -> None:
+    x = np.ones((1, 1, 2, 0), np.float32)
+    model = one_node(
+        "Resize", x, constants={1: np.float32([]), 2: np.float32([]), 3: np.int64([1, 1, 5, 0])}, mode="linear"
+    )
+    assert compiled(model, {"x0": x})[0].shape == (1, 1, 5, 0)
+
+
 @pytest.mark.parametrize("dtype", ("uint8", "int8", "int32", "float16", "float32"))
 def test_other_ranks_and_kernels(dtype: str) -> None:
     """Three dimensions, one axis, through kernels."""

@@ -22,15 +22,14 @@ DISTRUSTED = {
     "AveragePool": (99, "NaN does not count"),
     "ConvTranspose": (99, "every group takes the bias of the first"),
     "Erf": (99, "it has 8 digits in double"),
-    "GRU": (99, "as LSTM"),
     "GlobalMaxPool": (99, "images of rank 5 gain a dimension"),
     "Hardmax": (12, "it takes one axis where ONNX took all that follow"),
-    "LSTM": (99, "it runs every step of every sequence, and both directions forwards"),
     "LogSoftmax": (12, "as Hardmax"),
     "Loop": (99, "scan outputs are concatenated, not stacked"),
     "LRN": (99, "it has as many channels as images"),
     "LpNormalization": (99, "p = 1 sums without magnitudes"),
-    "RNN": (99, "as LSTM"),
+    "MaxPool": (99, "what it pads for SAME may be negative"),
+    "QLinearConv": (99, "images of one dimension gain another"),
     "Scan": (99, "as Loop"),
     "Slice": (
         99,
@@ -107,6 +106,14 @@ def _quantization(x: Operands, _: Mapping[str, Any]) -> str | None:
 def _nan(x: Operands, _: Mapping[str, Any]) -> str | None:
     found = any(a is not None and a.dtype.kind == "f" and np.isnan(a).any() for a in x)
     return "NaN has no order" if found else None
+
+
+def _not_finite(x: Operands, _: Mapping[str, Any]) -> str | None:
+    return None if x[0] is None or np.isfinite(x[0]).all() else "a range that is infinite"
+
+
+def _small_gelu(x: Operands, _: Mapping[str, Any]) -> str | None:
+    return "1 + erf(x) where it vanishes" if x[0] is not None and (x[0] < -3).any() else None
 
 
 def _shift(x: Operands, _: Mapping[str, Any]) -> str | None:
@@ -218,6 +225,7 @@ RULES: dict[str, Rule] = {
     "Attention": _overflow,
     "AveragePool": _sum,
     "BatchNormalization": _overflow,
+    "BiasGelu": _small_gelu,
     "BitShift": _shift,
     "BlackmanWindow": _in_float32,
     "Cast": _cast,
@@ -227,10 +235,11 @@ RULES: dict[str, Rule] = {
     "ConvTranspose": _overflow,
     "CumSum": _sum,
     "Div": _division,
-    "DynamicQuantizeLinear": _nan,
+    "DynamicQuantizeLinear": _not_finite,
     "Einsum": _overflow,
     "FusedMatMul": _overflow,
     "GRU": _recurrence,
+    "Gelu": _small_gelu,
     "Gemm": _overflow,
     "GlobalAveragePool": _sum,
     "GlobalLpPool": _squares,

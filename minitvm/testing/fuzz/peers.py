@@ -14,6 +14,7 @@ from onnx.reference import ReferenceEvaluator
 
 from minitvm.testing.fuzz.case import Arrays, all_nodes
 from minitvm.testing.fuzz.contrib import CONTRIB
+from minitvm.testing.fuzz.recurrent import RECURRENT
 
 Results = list[np.ndarray]
 
@@ -43,7 +44,11 @@ class Declines:
     @property
     def leaves_open(self) -> bool:
         """Whether the model may be a model nevertheless: the peer lacks a kernel, or is too old."""
-        return any(text in self.why for text in ("NotImplemented", "not support", "ValidateOpsetForDomain"))
+        return self.is_too_old or any(text in self.why for text in ("NotImplemented", "not support"))
+
+    @property
+    def is_too_old(self) -> bool:
+        return "ValidateOpsetForDomain" in self.why
 
 
 def answer(question: Question) -> list[Any]:
@@ -81,7 +86,7 @@ def _onnxruntime(model: bytes) -> Callable[[Arrays], Results]:
 
 
 def _reference(model: onnx.ModelProto) -> ReferenceEvaluator:
-    return ReferenceEvaluator(model, new_ops=CONTRIB)
+    return ReferenceEvaluator(model, new_ops=[*CONTRIB, *RECURRENT])
 
 
 def _onnx(model: bytes) -> Callable[[Arrays], Results]:

@@ -1,0 +1,113 @@
+"""RNN, GRU and LSTM for ONNX's reference evaluator, whose own run every step of every sequence, and all forwards.
+
+Written from the equations in ONNX's documentation, with the default activations, in the dtype that they are given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from onnx.reference.op_run import OpRun
+
+Array = np.ndarray
+State = tuple[Array, ...]
+Step = Callable[[Array, State], State]
+
+
+def _sigmoid(x: Array) -> Array:
+    return np.asarray(1 / (1 + np.exp(-x)))
+
+
+class _Layer(OpRun):
+    """One recurrent layer; subclasses give the step of one direction."""
+
+    op_domain = ""
+    states = 1
+
+    def step(self, wx: Array, wr: Array, b: Array, peephole: Array | None, given: dict[str, Any]) -> Step:
+        raise NotImplementedError
+
+    def _run(
+        self,
+        x: Array,
+        w: Array,
+        r: Array,
+        b: Array | None = None,
+        lengths: Array | None = None,
+        *rest: Array | None,
+        **_: Any,
+    ) -> tuple[Array, ...]:
+        given = {a.name: a for a in self.onnx_node.attribute}
+        directions, hidden = w.shape[0], r.shape[2]
+        initial, peepholes = rest[: self.states], rest[self.states] if len(rest) > self.states else None
+        ends = np.full(x.shape[1], x.shape[0]) if lengths is None else lengths
+        results = []
+        for d in range(directions):
+            bias = np.zeros(2 * w.shape[1], x.dtype) if b is None else b[d]
+            zero = np.zeros((x.shape[1], hidden), x.dtype)
+            start = tuple(zero if s is None else s[d] for s in (*initial, None, None)[: self.states])
+            step = self.step(w[d], r[d], bias, None if peepholes is None else peepholes[d], given)
+            backward = d == 1 or ("direction" in given and given["direction"].s == b"reverse")
+            results.append(_walk(x, start, step, ends, backward))
+        outputs = np.stack([y for y, _ in results], 1)
+        return (outputs, *(np.stack([last[i] for _, last in results]) for i in range(self.states)))
+
+
+def _walk(x: Array, start: State, step: Step, ends: Array, backward: bool) -> tuple[Array, State]:
+    """All steps of one direction; a sequence that has ended gives zeros, and its state stays."""
+    state, outputs = start, np.zeros((x.shape[0], *start[0].shape), x.dtype)
+    for t in reversed(range(x.shape[0])) if backward else range(x.shape[0]):
+        runs = (t < ends)[:, None]
+        state = tuple(np.where(runs, new, old) for new, old in zip(step(x[t], state), state, strict=True))
+        outputs[t] = np.where(runs, state[0], 0)
+    return outputs, state
+
+
+def _clipped(x: Array, given: dict[str, Any]) -> Array:
+    return np.clip(x, -given["clip"].f, given["clip"].f) if "clip" in given else x
+
+
+class RNN(_Layer):
+    def step(self, wx: Array, wr: Array, b: Array, peephole: Array | None, given: dict[str, Any]) -> Step:
+        bias = b[: len(wx)] + b[len(wx) :]
+        return lambda x, state: (np.tanh(_clipped(x @ wx.T + state[0] @ wr.T + bias, given)),)
+
+
+class GRU(_Layer):
+    def step(self, wx: Array, wr: Array, b: Array, peephole: Array | None, given: dict[str, Any]) -> Step:
+        bw, br = b[: len(wx)], b[len(wx) :]
+        before = "linear_before_reset" in given and given["linear_before_reset"].i
+
+        def run(x: Array, state: State) -> State:
+            (h,), n = state, wr.shape[1]
+            inner = x @ wx.T + bw
+            z, r = (_sigmoid(_clipped(inner[:, s] + h @ wr[s].T + br[s], given)) for s in (slice(n), slice(n, 2 * n)))
+            last = slice(2 * n, None)
+            reset = r * (h @ wr[last].T + br[last]) if before else (r * h) @ wr[last].T + br[last]
+            return ((1 - z) * np.tanh(_clipped(inner[:, last] + reset, given)) + z * h,)
+
+        return run
+
+
+class LSTM(_Layer):
+    states = 2
+
+    def step(self, wx: Array, wr: Array, b: Array, peephole: Array | None, given: dict[str, Any]) -> Step:
+        bias, n = b[: len(wx)] + b[len(wx) :], wr.shape[1]
+        pi, po, pf = np.split(np.zeros(3 * n, wx.dtype) if peephole is None else peephole, 3)
+        coupled = "input_forget" in given and given["input_forget"].i
+
+        def run(x: Array, state: State) -> State:
+            h, c = state
+            i, o, f, g = np.split(x @ wx.T + h @ wr.T + bias, 4, 1)
+            i = _sigmoid(_clipped(i + pi * c, given))
+            f = 1 - i if coupled else _sigmoid(_clipped(f + pf * c, given))
+            c = f * c + i * np.tanh(_clipped(g, given))
+            return _sigmoid(_clipped(o + po * c, given)) * np.tanh(c), c
+
+        return run
+
+
+RECURRENT = [RNN, GRU, LSTM]
