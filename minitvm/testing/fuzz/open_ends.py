@@ -204,11 +204,19 @@ def _logarithm(x: Operands, _: Mapping[str, Any]) -> str | None:
     return "a logarithm rounded to an integer" if x[0] is not None and x[0].dtype.kind in "iu" else None
 
 
+def _sizes_differ(shape: tuple[int, ...], scales: np.ndarray) -> bool:
+    extents = np.array(shape)
+    single = np.floor(extents.astype(np.float32) * scales)
+    return bool((single != np.floor(extents * scales.astype(np.float64))).any())
+
+
 def _interpolated(x: Operands, attributes: Mapping[str, Any]) -> str | None:
     if x[0] is None:
         return None
+    scales = next((a for a in x[1:3] if a is not None and a.dtype == np.float32 and a.size == x[0].ndim), None)
+    if scales is not None and _sizes_differ(x[0].shape, scales):
+        return "a size that float32 rounds up, and double does not"
     if attributes.get("mode", b"nearest") == b"nearest":
-        scales = next((a for a in x[1:3] if a is not None and a.dtype == np.float32 and a.size), None)
         uneven = scales is not None and bool((scales % 1 != 0).any())
         return "coordinates that are rounded between two pixels" if uneven else None
     if x[0].dtype.kind != "f":
