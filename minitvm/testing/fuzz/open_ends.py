@@ -26,7 +26,6 @@ DISTRUSTED = {
     "Hardmax": (12, "it takes one axis where ONNX took all that follow"),
     "LogSoftmax": (12, "as Hardmax"),
     "Loop": (99, "scan outputs are concatenated, not stacked"),
-    "LRN": (99, "it has as many channels as images"),
     "LpNormalization": (99, "p = 1 sums without magnitudes"),
     "MaxPool": (99, "what it pads for SAME may be negative"),
     "QLinearConv": (99, "images of one dimension gain another"),
@@ -114,6 +113,12 @@ def _not_finite(x: Operands, _: Mapping[str, Any]) -> str | None:
 
 def _small_gelu(x: Operands, _: Mapping[str, Any]) -> str | None:
     return "1 + erf(x) where it vanishes" if x[0] is not None and (x[0] < -3).any() else None
+
+
+def _edge(x: Operands, _: Mapping[str, Any]) -> str | None:
+    near = 1e-3 if x[0] is not None and x[0].dtype == np.float16 else 1e-6
+    found = x[0] is not None and bool((np.abs(np.abs(x[0].astype(np.float64)) - 1) < near).any())
+    return "the edge of its domain, by a rounding" if found else None
 
 
 def _shift(x: Operands, _: Mapping[str, Any]) -> str | None:
@@ -221,15 +226,19 @@ def _interpolated(x: Operands, attributes: Mapping[str, Any]) -> str | None:
         return "coordinates that are rounded between two pixels" if uneven else None
     if x[0].dtype.kind != "f":
         return "integers between integers"
-    if np.isfinite(x[0]).all():
-        return None
-    return "infinity weighted with zero"
+    if not np.isfinite(x[0]).all():
+        return "infinity weighted with zero"
+    return "coordinates in float32" if x[0].dtype == np.float64 else None
 
 
 RULES: dict[str, Rule] = {
+    "Acos": _edge,
+    "Acosh": _edge,
     "AffineGrid": _single_pixel,
     "ArgMax": _nan,
     "ArgMin": _nan,
+    "Asin": _edge,
+    "Atanh": _edge,
     "Attention": _overflow,
     "AveragePool": _sum,
     "BatchNormalization": _overflow,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,14 +14,15 @@ from onnx.reference import ReferenceEvaluator
 
 from minitvm.testing.fuzz.case import Arrays, all_nodes
 from minitvm.testing.fuzz.contrib import CONTRIB
-from minitvm.testing.fuzz.recurrent import RECURRENT
+from minitvm.testing.fuzz.mended import MENDED
 
 Results = list[np.ndarray]
 
-PERTURBED = 3
+PERTURBED = 6
 """Evaluations in double with inputs that are one rounding away."""
 _FLOATS = {TensorProto.FLOAT: 2.0**-23, TensorProto.FLOAT16: 2.0**-10}
 
+_DTYPES = ("to", "dtype", "output_datatype")
 _RESIZING = ("Resize", "Upsample")
 """Their scales are sizes: these stay as they are."""
 
@@ -86,7 +87,7 @@ def _onnxruntime(model: bytes) -> Callable[[Arrays], Results]:
 
 
 def _reference(model: onnx.ModelProto) -> ReferenceEvaluator:
-    return ReferenceEvaluator(model, new_ops=[*CONTRIB, *RECURRENT])
+    return ReferenceEvaluator(model, new_ops=[*CONTRIB, *MENDED])
 
 
 def _onnx(model: bytes) -> Callable[[Arrays], Results]:
@@ -94,7 +95,7 @@ def _onnx(model: bytes) -> Callable[[Arrays], Results]:
     return lambda feeds: _arrays(evaluator.run(None, dict(feeds)))
 
 
-def _arrays(found: Any) -> Results:
+def _arrays(found: Iterable[Any]) -> Results:
     """The reference returns numpy scalars, lists and the like in places."""
     return [np.asarray(value) for value in found]
 
@@ -118,20 +119,50 @@ def _inside(model: bytes) -> Callable[[Arrays], Arrays]:
 
 
 def _double(model: bytes) -> Callable[[Arrays], list[Results]]:
-    """The graph in double precision: once as it is, then with every float moved by up to one rounding."""
+    """The graph in double precision: once as it is, then with every float moved by up to one rounding of its dtype,
+    and every value inside by one of the coarsest dtype in the graph."""
     proto = onnx.load_from_string(model)
+    names = [v.name for v in proto.graph.output]
     rounding = {v.name: _FLOATS.get(v.type.tensor_type.elem_type, 0.0) for v in proto.graph.input}
     plain = _reference(_in_double(proto, None))
 
     def run(feeds: Arrays) -> list[Results]:
-        found = [_arrays(plain.run(None, {n: _widened(a, 0.0, None) for n, a in feeds.items()}))]
+        wide = {n: _widened(a, 0.0, None) for n, a in feeds.items()}
+        values: Any = plain.run(None, wide, intermediate=True)
+        found = [_arrays(values[name] for name in names)]
         for seed in range(PERTURBED):
             rng = np.random.default_rng(seed)
-            other = _reference(_in_double(proto, rng))
+            other = _reference(_noisy(_in_double(proto, rng), values, _coarsest(proto), rng))
             found.append(_arrays(other.run(None, {n: _widened(a, rounding[n], rng) for n, a in feeds.items()})))
         return found
 
     return run
+
+
+def _coarsest(model: onnx.ModelProto) -> float:
+    """The largest rounding of the floats in a graph, as far as it says which there are."""
+    kinds = {v.type.tensor_type.elem_type for v in (*model.graph.input, *model.graph.output)}
+    kinds |= {t.data_type for t in model.graph.initializer}
+    kinds |= {a.i for node in all_nodes(list(model.graph.node)) for a in node.attribute if a.name in _DTYPES}
+    return max((size for kind, size in _FLOATS.items() if kind in kinds), default=0.0) / 2
+
+
+def _noisy(model: onnx.ModelProto, values: Arrays, rounding: float, rng: np.random.Generator) -> onnx.ModelProto:
+    """Each float that a node of the graph gives out is multiplied by what lies next to 1."""
+    nodes = []
+    for node in list(model.graph.node):
+        nodes.append(node)
+        for i, name in enumerate(node.output):
+            value = values.get(name) if name else None
+            if not isinstance(value, np.ndarray) or value.dtype != np.float64 or node.op_type == "Constant":
+                continue
+            node.output[i], noise = f"{name} exact", f"{name} noise"
+            factors = 1 + rounding * rng.uniform(-1, 1, value.shape)
+            model.graph.initializer.append(numpy_helper.from_array(factors, noise))
+            nodes.append(onnx.helper.make_node("Mul", [node.output[i], noise], [name]))
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+    return model
 
 
 def _widened(array: np.ndarray, rounding: float, rng: np.random.Generator | None) -> np.ndarray:
@@ -151,7 +182,7 @@ def _in_double(model: onnx.ModelProto, rng: np.random.Generator | None) -> onnx.
         for attribute in node.attribute:
             if attribute.type == onnx.AttributeProto.TENSOR:
                 tensors.append(attribute.t)
-            if attribute.name in ("to", "dtype", "output_datatype") and attribute.i in _FLOATS:
+            if attribute.name in _DTYPES and attribute.i in _FLOATS:
                 attribute.i = TensorProto.DOUBLE
     for tensor in tensors:
         if tensor.data_type in _FLOATS:

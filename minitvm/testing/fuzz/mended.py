@@ -1,6 +1,7 @@
-"""RNN, GRU and LSTM for ONNX's reference evaluator, whose own run every step of every sequence, and all forwards.
+"""Operators of ONNX's reference evaluator, written anew where its own are wrong, from ONNX's documentation.
 
-Written from the equations in ONNX's documentation, with the default activations, in the dtype that they are given.
+Its RNN, GRU and LSTM run every step of every sequence, and all forwards; its LRN takes as many channels as images.
+Recurrent layers have the default activations.
 """
 
 from __future__ import annotations
@@ -110,4 +111,19 @@ class LSTM(_Layer):
         return run
 
 
-RECURRENT = [RNN, GRU, LSTM]
+class LRN(OpRun):
+    op_domain = ""
+
+    def _run(self, x: Array, **_: Any) -> tuple[Array]:
+        given = {"alpha": 1e-4, "beta": 0.75, "bias": 1.0} | {a.name: a.f for a in self.onnx_node.attribute}
+        size = next(a.i for a in self.onnx_node.attribute if a.name == "size")
+        channels = x.shape[1]
+        total = np.zeros_like(x)
+        for c in range(channels):
+            near = slice(max(0, c - (size - 1) // 2), min(channels, c + size // 2 + 1))
+            total[:, c] = np.square(x[:, near]).sum(1)
+        scale = (given["bias"] + given["alpha"] / size * total) ** given["beta"]
+        return (np.asarray(x / scale, x.dtype),)
+
+
+MENDED: list[type[Any]] = [RNN, GRU, LSTM, LRN]
