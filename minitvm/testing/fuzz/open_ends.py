@@ -136,6 +136,10 @@ def _power(x: Operands, _: Mapping[str, Any]) -> str | None:
     return None if fits.all() else "an integer power that is infinite, or does not fit"
 
 
+def _ends(x: Operands, _: Mapping[str, Any]) -> str | None:
+    return "a window whose ends are roundings of 0"
+
+
 def _in_float32(x: Operands, attributes: Mapping[str, Any]) -> str | None:
     return "ONNX defines it in float32" if attributes.get("output_datatype") == 11 else None
 
@@ -218,6 +222,8 @@ def _sizes_differ(shape: tuple[int, ...], scales: np.ndarray) -> bool:
 def _interpolated(x: Operands, attributes: Mapping[str, Any]) -> str | None:
     if x[0] is None:
         return None
+    if x[0].dtype.kind == "f" and not np.isfinite(x[0]).all():
+        return "infinity weighted with zero"
     scales = next((a for a in x[1:3] if a is not None and a.dtype == np.float32 and a.size == x[0].ndim), None)
     if scales is not None and _sizes_differ(x[0].shape, scales):
         return "a size that float32 rounds up, and double does not"
@@ -226,8 +232,6 @@ def _interpolated(x: Operands, attributes: Mapping[str, Any]) -> str | None:
         return "coordinates that are rounded between two pixels" if uneven else None
     if x[0].dtype.kind != "f":
         return "integers between integers"
-    if not np.isfinite(x[0]).all():
-        return "infinity weighted with zero"
     return "coordinates in float32" if x[0].dtype == np.float64 else None
 
 
@@ -244,7 +248,7 @@ RULES: dict[str, Rule] = {
     "BatchNormalization": _overflow,
     "BiasGelu": _small_gelu,
     "BitShift": _shift,
-    "BlackmanWindow": _in_float32,
+    "BlackmanWindow": _ends,
     "Cast": _cast,
     "CastLike": _cast,
     "Clip": _nan,
