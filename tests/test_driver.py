@@ -8,6 +8,7 @@ import pytest
 import minitvm
 from minitvm import relay
 from minitvm.errors import CompilerError, ConfigError, InputError, PassError, TargetError
+from minitvm.ir.builder import call_op
 from minitvm.kernels import group_text
 from minitvm.passes.instrument import PassTiming
 
@@ -176,3 +177,27 @@ def test_a_build_without_fusion_is_refused() -> None:
 def test_compiling_takes_no_memory_of_the_tensors_size(shape: tuple[int, ...]) -> None:
     x = relay.var("x", shape=shape)
     assert minitvm.build(relay.Function([x], relay.nn.relu(relay.exp(x)))).plan.nbytes >= 1 << 45
+
+
+@pytest.mark.parametrize("level", [0, 1, 2, 3])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize(
+    ("operator", "shapes"),
+    [
+        ("nn.conv1d", [(2, 0, 9), (4, 0, 3)]),
+        ("nn.conv2d", [(1, 0, 1, 8), (1, 0, 1, 1)]),
+        ("nn.conv2d", [(2, 0, 9, 9), (32, 0, 3, 3)]),
+        ("nn.conv3d", [(1, 0, 4, 4, 4), (2, 0, 3, 3, 3)]),
+        ("nn.dense", [(5, 0), (17, 0)]),
+        ("nn.matmul", [(7, 0), (0, 16)]),
+        ("nn.batch_matmul", [(2, 3, 0), (2, 16, 0)]),
+    ],
+)
+def test_a_sum_of_nothing_is_zero(operator: str, shapes: list[tuple[int, ...]], dtype: str, level: int) -> None:
+    x, w = (relay.var(name, shape=shape, dtype=dtype) for name, shape in zip("xw", shapes, strict=True))
+    function = relay.Function([x, w], call_op(operator, x, w))
+    library = minitvm.build(function, params={"w": np.zeros(shapes[1], dtype)}, opt_level=level)
+    module = minitvm.GraphModule(library["default"]())
+    module.run(x=np.zeros(shapes[0], dtype))
+    result = module.get_output(0).numpy()
+    assert result.dtype == dtype and result.size and not result.any()

@@ -96,10 +96,10 @@ def lowering(function: Function, name: str, machine: MachineModel, kind: str = "
 
 
 def _templates(kind: str, anchor: Call) -> list[Template]:
-    """What may lower a call; nothing has to run fast to compute no elements."""
+    """What may lower a call; nothing has to run fast to compute no elements, or to sum none."""
     if not isinstance(anchor.op, Op):
         return []
-    empty = any(0 in t.static_shape for t in tensor_fields(anchor.type))
+    empty = any(0 in t.static_shape for node in (anchor, *anchor.args) for t in tensor_fields(node.type))
     return [] if empty and anchor.op.has_compute() else TEMPLATES.find(kind, anchor.op)
 
 
