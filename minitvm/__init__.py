@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from minitvm import contrib, frontend, ir, relay, runtime, target, testing, transform
     from minitvm.config import version
     from minitvm.driver import HostCallWarning, build, create_executor
+    from minitvm.driver.cache import CacheWarning
     from minitvm.errors import MiniTVMError
     from minitvm.frontend import from_onnx
     from minitvm.ir.expr import Function, Module
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from minitvm.runtime import debug as debug_executor
     from minitvm.runtime import executor as graph_executor
     from minitvm.runtime import ndarray as nd
-    from minitvm.runtime.cache import CacheWarning
     from minitvm.runtime.executor import GraphModule
     from minitvm.runtime.library import Library, load, load_module
     from minitvm.runtime.ndarray import cpu, cuda, device
@@ -68,7 +68,7 @@ __all__ = [
 ]
 
 _HOME = {
-    "CacheWarning": "runtime.cache",
+    "CacheWarning": "driver.cache",
     "Function": "ir.expr",
     "GraphModule": "runtime.executor",
     "HostCallWarning": "driver",

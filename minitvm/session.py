@@ -11,7 +11,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from minitvm.driver import Progress, build_consuming, build_options
+from minitvm.driver import build_consuming, build_options
+from minitvm.driver.compile import Progress
 from minitvm.errors import ConfigError, InputError
 from minitvm.frontend import ModelDescription, ValueDescription, describe_onnx, from_onnx
 from minitvm.ir.types import TensorType

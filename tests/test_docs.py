@@ -93,7 +93,7 @@ def registries() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("registries")
-@pytest.mark.filterwarnings("error::minitvm.driver.HostCallWarning")
+@pytest.mark.filterwarnings("error::minitvm.HostCallWarning")
 @pytest.mark.parametrize("page", with_code(PAGES), ids=name_of)
 def test_the_code_of_a_page_runs(page: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

@@ -19,12 +19,12 @@ from minitvm.codegen.llvm.spell import SPELLINGS
 from minitvm.codegen.lower import lower
 from minitvm.codegen.simplify import simplify
 from minitvm.driver import optimize
+from minitvm.driver.kernels import group_text
 from minitvm.ir.builder import call_op, function, var
 from minitvm.ir.evaluate import evaluate
 from minitvm.ir.expr import Expr, Function, Module
 from minitvm.ir.loop_verify import verify_kernel
 from minitvm.ir.visitor import calls
-from minitvm.kernels import group_text
 from minitvm.target import MachineModel
 from minitvm.testing import create_workload, densenet, inception, init, mobilenet, resnet, squeezenet, transformer
 from minitvm.testing.layers import avg_pool, classifier, conv2d, conv_bias, dense, max_pool, relu

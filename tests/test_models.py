@@ -36,7 +36,7 @@ def test_outputs_are_onnx_runtimes(name: str) -> None:
     assert result.host_calls == HOST_CALLS.get(name, ())
 
 
-@pytest.mark.filterwarnings("ignore::minitvm.driver.HostCallWarning")
+@pytest.mark.filterwarnings("ignore::minitvm.HostCallWarning")
 @pytest.mark.parametrize("name", ["all_minilm_l6_v2_int8w", "mtcnn_pnet", "silero_vad"])
 def test_outputs_do_not_depend_on_the_number_of_threads(name: str) -> None:
     """Kernels divide loops over results, never a sum; the machine code is the same but for its schedule."""

@@ -17,9 +17,9 @@ import numpy as np
 
 import minitvm.ir.ops  # noqa: F401  (registers the operators)
 from minitvm.errors import TypeInferenceError
-from minitvm.ir.expr import Call, Constant, Expr, Function, Span, Tuple, Var
+from minitvm.ir.expr import Call, Constant, Expr, Function, Tuple, Var
 from minitvm.ir.op import OPS, Op, signature
-from minitvm.ir.types import DTYPES, TensorType, Type
+from minitvm.ir.types import DTYPES, Span, TensorType, Type
 from minitvm.ir.visitor import free_vars
 
 

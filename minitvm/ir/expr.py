@@ -10,16 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
 from minitvm.errors import IRError, MiniTVMError, TypeInferenceError
 from minitvm.ir.op import Op, signature
-from minitvm.ir.types import MOST_BYTES, FuncType, TensorType, TupleType, Type, tensor_fields, type_of
-
-Span: TypeAlias = tuple[str, ...]
-"""Where a node came from: names of ONNX nodes, in order.  Several after a rewrite that merges."""
+from minitvm.ir.types import MOST_BYTES, FuncType, Span, TensorType, TupleType, Type, tensor_fields, type_of
 
 _current_span: ContextVar[Span] = ContextVar("span", default=())
 

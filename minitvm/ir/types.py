@@ -127,6 +127,9 @@ class FuncType:
 
 Type: TypeAlias = TensorType | TupleType | FuncType
 
+Span: TypeAlias = tuple[str, ...]
+"""Where a node came from: names of ONNX nodes, in order.  Several after a rewrite that merges."""
+
 
 _dtype_name = functools.cache(lambda dtype: dtype.name)  # numpy makes the name up at every call
 

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from minitvm.ir.expr import Call, Constant, Expr, Span
+from minitvm.ir.expr import Call, Constant, Expr
 from minitvm.ir.layout import Layout
 from minitvm.ir.op import OPS, Op
-from minitvm.ir.types import TensorType
+from minitvm.ir.types import Span, TensorType
 
 CONVOLUTIONS = frozenset(
     {"nn.conv1d", "nn.conv2d", "nn.conv3d", "nn.contrib_conv2d_NCHWc", "nn.contrib_depthwise_conv2d_NCHWc"}

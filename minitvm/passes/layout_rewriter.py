@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from minitvm.ir.expr import Call, Expr, Function, Span, Tuple, TupleGetItem, span_scope
+from minitvm.ir.expr import Call, Expr, Function, Tuple, TupleGetItem, span_scope
 from minitvm.ir.layout import Layout
 from minitvm.ir.op import OPS, Op
-from minitvm.ir.types import TensorType, tensor_fields
+from minitvm.ir.types import Span, TensorType, tensor_fields
 from minitvm.ir.visitor import children, post_order, rebuild
 from minitvm.passes.layout_moves import Carry, Keep, Move, Placement, Site, storage_order
 from minitvm.passes.layout_rules import rule_for

@@ -54,6 +54,11 @@ def joined(feeds: Mapping[str, Any] | None, named: Mapping[str, Any]) -> Mapping
     return {**feeds, **named}
 
 
+def from_zigzag(code: int) -> int:
+    """The integer that an unsigned zigzag code stands for: 0, -1, 1, -2, ... in this order."""
+    return -(code + 1) // 2 if code % 2 else code // 2
+
+
 def as_array(name: str, value: Any, dtype: str) -> np.ndarray:
     """``value`` as an array.  Lists and numbers take the input's dtype; arrays keep theirs (checked later)."""
     if isinstance(value, (np.ndarray, np.generic)):

@@ -27,10 +27,15 @@ def _jit() -> Any:
 
 
 class NativeCode:
-    """Objects linked together and loaded; ``address(symbol)`` of the exported ones.  Unloaded when collected."""
+    """Objects, and LLVM IR ``text``, linked together and loaded; ``address(symbol)`` of the exported ones.
 
-    def __init__(self, objects: Iterable[bytes], exports: Sequence[str]) -> None:
+    Unloaded when collected.
+    """
+
+    def __init__(self, objects: Iterable[bytes], exports: Sequence[str], text: str = "") -> None:
         builder = llvm.JITLibraryBuilder()
+        if text:
+            builder.add_ir(text)
         for image in objects:
             builder.add_object_img(image)
         for symbol in exports:

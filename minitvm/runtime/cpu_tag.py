@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
-from minitvm.codegen.llvm.compile import Cpu, host
 from minitvm.errors import LibraryError
+from minitvm.runtime.cpu import llvm
 
 _NOT_CODE = frozenset({
     "64bit", "cldemote", "clflushopt", "clwb", "clzero", "cx8", "enqcmd", "fsgsbase", "fxsr", "hreset", "invpcid",
@@ -26,20 +27,17 @@ class CpuTag:
     """Instruction sets that the code may use, without ``+``."""
 
 
-_IMPLIED = {32: ("avx",), 64: ("avx", "avx2", "avx512f")}
-"""What a CPU's name promises of x86 features, by the width of its vectors in bytes."""
-
-
-def tag_of(cpu: Cpu) -> CpuTag:
-    """The CPU as a library's manifest names it."""
-    named = {f[1:] for f in cpu.features.split(",") if f.startswith("+")}
-    implied = _IMPLIED.get(cpu.vector_bytes, ()) if cpu.arch == "x86" else ()
-    return CpuTag(cpu.triple, cpu.name, tuple(sorted({*named, *implied})))
+@cache
+def this_machine() -> CpuTag:
+    """The CPU that this process runs on."""
+    llvm.initialize_native_target()
+    features = [name for name, there in llvm.get_host_cpu_features().items() if there]
+    return CpuTag(llvm.get_process_triple(), llvm.get_host_cpu_name(), tuple(sorted(features)))
 
 
 def check_cpu(made_for: CpuTag, name: str) -> None:
     """:class:`LibraryError` where this machine cannot run code made for that CPU; ``name`` is the library's."""
-    here = tag_of(host())
+    here = this_machine()
     hint = "compile the model again on this machine, or for it: minitvm compile --target 'llvm -mcpu=...'"
     if made_for.triple.split("-")[0] != here.triple.split("-")[0]:
         raise LibraryError(f"{name} was compiled for {made_for.triple}, this machine is {here.triple}", hint=hint)

@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from minitvm import config
 from minitvm.ir.types import type_of
-from minitvm.runtime.control import HostFunction
 from minitvm.runtime.cpu_tag import CpuTag
 from minitvm.runtime.graph import graph_form, graph_of
-from minitvm.runtime.host_text import host_from_json, host_to_json
 from minitvm.runtime.library import Contents, HostCall, Library
 from minitvm.runtime.memory import Plan
+
+if TYPE_CHECKING:
+    from minitvm.runtime.control import HostFunction
 
 FORMAT = "minitvm-library"
 FORMAT_VERSION = 2
@@ -55,6 +56,8 @@ def document_of(contents: Contents) -> dict[str, Any]:
 
 
 def _host_form(host: HostFunction) -> dict[str, Any]:
+    from minitvm.runtime.host_text import host_to_json
+
     branches = {attribute: sha256(library.contents.entry) for attribute, library in host.branches.items()}
     return {**host_to_json(host), "branches": branches}
 
@@ -94,6 +97,9 @@ def cpu_of(document: dict[str, Any]) -> CpuTag:
 
 
 def _host(node: str, form: dict[str, Any], branches: Mapping[tuple[str, str], Contents]) -> HostFunction:
+    from minitvm.runtime.control import HostFunction
+    from minitvm.runtime.host_text import host_from_json
+
     return HostFunction(host_from_json(form), {a: Library(branches[node, a]) for a in form["branches"]})
 
 

@@ -11,14 +11,13 @@ import numpy as np
 
 from minitvm import config
 from minitvm.errors import InputError, MiniTVMError
-from minitvm.ir.ops.check import worst_index
 from minitvm.ir.types import TensorType
-from minitvm.runtime.checks import check_input
-from minitvm.runtime.entry import HostStep, Segment, steps_of, workspace_slots
+from minitvm.runtime.checks import check_input, from_zigzag
 from minitvm.runtime.graph import HOST, NOP, Entry
 from minitvm.runtime.memory import owners
 from minitvm.runtime.ndarray import ALIGNMENT, Device, aligned, aligned_empty
 from minitvm.runtime.poison import Poison
+from minitvm.runtime.steps import HostStep, Segment, steps_of, workspace_slots
 from minitvm.runtime.team import resolve_threads, team
 
 if TYPE_CHECKING:
@@ -189,5 +188,5 @@ class Instance:
             code = found.max() if found.size > 1 else found.item()
             if code:
                 places = [f'from ONNX node "{span}"' for span in node.spans]
-                raise InputError(node.check.format(worst_index(int(code))), where=places)
+                raise InputError(node.check.format(from_zigzag(int(code))), where=places)
         self.has_run = True

@@ -14,20 +14,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from minitvm.errors import LibraryError, TargetError
-from minitvm.ir.expr import Module, Span
+from minitvm.ir.types import Span
 from minitvm.runtime import signing
-from minitvm.runtime.control import HostFunction
 from minitvm.runtime.cpu import NativeCode
 from minitvm.runtime.cpu_tag import CpuTag, check_cpu
-from minitvm.runtime.entry import Segment, steps_of
 from minitvm.runtime.graph import Graph, graph_form
 from minitvm.runtime.instance import Instance
 from minitvm.runtime.memory import Plan
 from minitvm.runtime.ndarray import CUDA_HINT, CUDA_NOT_YET, Device, cpu
 from minitvm.runtime.param_dict import save_param_dict
 from minitvm.runtime.signing import Origin, PrivateKey, PublicKey
+from minitvm.runtime.steps import Segment, steps_of
 
 if TYPE_CHECKING:
+    from minitvm.ir.expr import Module
+    from minitvm.runtime.control import HostFunction
     from minitvm.runtime.debug import DebugHandle
 
 LIBMOD_NAME = "default"

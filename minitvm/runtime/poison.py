@@ -19,10 +19,10 @@ import numpy as np
 
 from minitvm.errors import CompilerError
 from minitvm.ir.types import TensorType
-from minitvm.runtime.entry import Segment, steps_of
 from minitvm.runtime.graph import Node
 from minitvm.runtime.memory import last_uses, round_up
 from minitvm.runtime.ndarray import ALIGNMENT
+from minitvm.runtime.steps import Segment, steps_of
 
 if TYPE_CHECKING:
     from minitvm.runtime.instance import Instance

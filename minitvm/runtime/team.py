@@ -25,9 +25,9 @@ import threading
 from functools import lru_cache
 
 from minitvm import config
-from minitvm.codegen.llvm.compile import compile_object, host
 from minitvm.errors import ConfigError
 from minitvm.runtime.cpu import NativeCode
+from minitvm.runtime.cpu_tag import this_machine
 from minitvm.runtime.ndarray import aligned_empty
 
 BARRIER, WORKERS, LINE = 192, 320, 64
@@ -181,9 +181,8 @@ class _Native:
     """The team's three functions, compiled once per process."""
 
     def __init__(self) -> None:
-        cpu = host()
         names = ("team_publish", "team_take_part", "team_work")
-        self.code = NativeCode([compile_object(_team_text(cpu.triple), cpu)], names)
+        self.code = NativeCode([], names, _team_text(this_machine().triple))
         pointer, integer = ctypes.c_void_p, ctypes.c_int64
         self.publish = self.code.function("team_publish", integer, pointer, integer, pointer, pointer)
         self.take_part = self.code.function("team_take_part", None, pointer, integer)

@@ -21,6 +21,7 @@ from minitvm.codegen.lower import lower
 from minitvm.codegen.problem import TEMPLATES
 from minitvm.codegen.simplify import simplify
 from minitvm.driver import build, optimize
+from minitvm.driver.kernels import KernelCompiler
 from minitvm.errors import CompilerError
 from minitvm.ir.builder import call_op, function, var
 from minitvm.ir.expr import Function
@@ -44,7 +45,6 @@ from minitvm.ir.loop import (
 )
 from minitvm.ir.op import Op
 from minitvm.ir.visitor import calls
-from minitvm.kernels import KernelCompiler
 from minitvm.target import MachineModel
 from minitvm.testing.cases import GENERATORS, RandomDraw, random_case
 

@@ -16,12 +16,12 @@ from minitvm.codegen.coverage import Verdict, check_coverage
 from minitvm.codegen.lower import lower
 from minitvm.codegen.problem import TEMPLATES, Problem
 from minitvm.codegen.simplify import simplify
+from minitvm.driver.metadata import call_flops
 from minitvm.ir.builder import call_op, function, var
 from minitvm.ir.expr import Call
 from minitvm.ir.loop import Alloc, Barrier, Buffer, Const, For, Kernel, LoopKind, Seq, Stmt, walk_stmts
 from minitvm.ir.loop_verify import verify_kernel
 from minitvm.ir.op import Op
-from minitvm.runtime.metadata import call_flops
 from minitvm.target import MachineModel
 
 MACHINES = {"SSE": (16, 16), "AVX2": (32, 16), "AVX-512": (64, 32), "NEON": (16, 32)}

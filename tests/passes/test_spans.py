@@ -13,9 +13,9 @@ from onnx import TensorProto, helper, numpy_helper
 import minitvm
 from minitvm.codegen.llvm.compile import host, machine_model
 from minitvm.driver import optimize
+from minitvm.driver.program import read_program
 from minitvm.frontend import from_onnx
 from minitvm.passes import PassLog
-from minitvm.runtime.graph import read_program
 
 DEMO = pathlib.Path(minitvm.__file__).parent / "demo_data" / "efficientnet_lite0.onnx"
 

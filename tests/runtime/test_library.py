@@ -17,10 +17,10 @@ from small_model import Model, expected, sample
 
 import minitvm
 from minitvm import config, relay
-from minitvm.codegen.llvm.compile import Cpu, host
+from minitvm.codegen.llvm.compile import host
 from minitvm.errors import LibraryError
 from minitvm.runtime import archive, cpu_tag
-from minitvm.runtime.cpu_tag import tag_of
+from minitvm.runtime.cpu_tag import CpuTag, this_machine
 
 
 def outputs(library: minitvm.Library, x: np.ndarray) -> list[np.ndarray]:
@@ -220,21 +220,21 @@ def test_another_format_version(saved: pathlib.Path) -> None:
 
 
 def test_another_cpu(saved: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made_for = tag_of(host())
+    made_for = CpuTag(host().triple, host().name, host().instruction_sets)
     hint = "\n  = hint: compile the model again on this machine, or for it: minitvm compile --target 'llvm -mcpu=...'"
-    monkeypatch.setattr(cpu_tag, "host", lambda: Cpu(made_for.triple, "plain", "", 16, 16))
+    monkeypatch.setattr(cpu_tag, "this_machine", lambda: CpuTag(made_for.triple, "plain", ()))
     lacking = [f for f in made_for.features if f not in cpu_tag._NOT_CODE]
     if lacking:
         listed = ", ".join(lacking[:6]) + (f" and {len(lacking) - 6} more" if len(lacking) > 6 else "")
         assert message(saved) == (
             f"PATH was compiled for {made_for.name}; this machine's CPU, plain, lacks {listed}" + hint
         )
-    monkeypatch.setattr(cpu_tag, "host", lambda: Cpu("sparc-unknown-linux", "plain", "", 16, 16))
+    monkeypatch.setattr(cpu_tag, "this_machine", lambda: CpuTag("sparc-unknown-linux", "plain", ()))
     assert message(saved) == (f"PATH was compiled for {made_for.triple}, this machine is sparc-unknown-linux" + hint)
 
 
 def test_code_for_a_wider_cpu_is_refused(model: Model, tmp_path: pathlib.Path) -> None:
-    here = tag_of(host())
+    here = this_machine()
     if not here.triple.startswith("x86_64") or "avx512f" in here.features:
         pytest.skip("needs an x86 CPU without AVX-512")
     path = tmp_path / "m.mtvm"

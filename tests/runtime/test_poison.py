@@ -14,11 +14,11 @@ from minitvm import relay
 from minitvm.codegen.llvm.compile import compile_object, cpu_of, host, machine_model
 from minitvm.codegen.llvm.emit import emit
 from minitvm.driver import build
+from minitvm.driver.entry import entry_text
 from minitvm.errors import CompilerError
 from minitvm.ir.loop import Alloc, Buffer, Const, If, Kernel, LoopExpr, LoopVar, Stmt, Store, loop, nest, seq
 from minitvm.ir.types import TensorType
 from minitvm.runtime.direct import DirectCall
-from minitvm.runtime.entry import entry_text
 from minitvm.runtime.library import Library
 from minitvm.runtime.poison import A_NUMBER, NOT_A_NUMBER, Poison, difference, fill
 from minitvm.target import Target

@@ -14,13 +14,14 @@ import pytest
 
 from minitvm import relay
 from minitvm.codegen.llvm.compile import compile_object, host
+from minitvm.driver.entry import barriers_before
+from minitvm.driver.memory import plan_memory
 from minitvm.errors import ConfigError
 from minitvm.ir.types import TensorType
 from minitvm.runtime import instance
 from minitvm.runtime.cpu import NativeCode
-from minitvm.runtime.entry import HostStep, Segment, barriers_before, steps_of
 from minitvm.runtime.graph import HOST, Graph, Node
-from minitvm.runtime.memory import plan_memory
+from minitvm.runtime.steps import HostStep, Segment, steps_of
 from minitvm.runtime.team import Team, physical_cores, resolve_threads, team
 
 BUMP = """

@@ -36,6 +36,17 @@ class Cpu:
         word = self.triple.partition("-")[0]
         return "x86" if word in ("x86_64", "i386", "i586", "i686", "amd64") else "aarch64" if word == "arm64" else word
 
+    @property
+    def instruction_sets(self) -> tuple[str, ...]:
+        """What code for it may use, without ``+``, in order; of x86 also what the name implies."""
+        named = {f[1:] for f in self.features.split(",") if f.startswith("+")}
+        implied = _IMPLIED.get(self.vector_bytes, ()) if self.arch == "x86" else ()
+        return tuple(sorted({*named, *implied}))
+
+
+_IMPLIED = {32: ("avx",), 64: ("avx", "avx2", "avx512f")}
+"""What a CPU's name promises of x86 features, by the width of its vectors in bytes."""
+
 
 @cache
 def _initialize() -> None:

@@ -27,7 +27,7 @@ class OutOfRange(Op):
     """Which of the indices lies furthest outside of the dimension that it selects from; 0 if none does.
 
     data: (...), indices: (...) signed integers -> (), the worst index i as ``2 * i``, or ``-2 * i - 1`` where it is
-    negative (:func:`worst_index`); with ``by_row`` (n, ...) -> (n,), so that threads can share many.
+    negative (``runtime.checks.from_zigzag``); with ``by_row`` (n, ...) -> (n,), so that threads can share many.
 
     One axis of data goes for all indices, several for the rows of indices.  An index is in [-extent, extent); with
     ``lengths`` it is a number of elements, in [0, extent].
@@ -99,11 +99,6 @@ class OutOfRange(Op):
 def _zigzag(index: LoopExpr) -> LoopExpr:
     doubled = Binary("shl", index.astype("uint64"), const(1, "uint64"))
     return Binary("xor", doubled, select(index < 0, const(_ALL_ONES, "uint64"), const(0, "uint64")))
-
-
-def worst_index(code: int) -> int:
-    """The index that a result of ``control.out_of_range`` other than 0 stands for."""
-    return -(code + 1) // 2 if code % 2 else code // 2
 
 
 @dataclass(frozen=True)

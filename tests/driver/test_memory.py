@@ -9,10 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minitvm import relay
+from minitvm.driver.memory import Request, lower_bound, pack, plan_memory
+from minitvm.driver.program import read_program
 from minitvm.ir.types import TensorType
 from minitvm.passes.fuse_ops import fuse_ops
-from minitvm.runtime.graph import Graph, Node, read_program
-from minitvm.runtime.memory import Request, lower_bound, pack, plan_memory
+from minitvm.runtime.graph import Graph, Node
 
 
 def graph_of(function: relay.Function, opt_level: int = 0) -> Graph:

@@ -7,9 +7,9 @@ import pytest
 
 import minitvm
 from minitvm import relay
+from minitvm.driver.kernels import group_text
 from minitvm.errors import CompilerError, ConfigError, InputError, PassError, TargetError
 from minitvm.ir.builder import call_op
-from minitvm.kernels import group_text
 from minitvm.passes.instrument import PassTiming
 
 RNG = np.random.default_rng(31)

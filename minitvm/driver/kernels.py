@@ -26,13 +26,13 @@ from minitvm.codegen.lower import lower
 from minitvm.codegen.problem import TEMPLATES
 from minitvm.codegen.simplify import simplify
 from minitvm.codegen.workspace import plan_workspace
+from minitvm.driver.cache import KernelCache, cache_key
 from minitvm.errors import CompilerError
 from minitvm.ir.expr import Call, Constant, Expr, Function, TupleGetItem, Var
 from minitvm.ir.loop import Kernel
 from minitvm.ir.loop_verify import verify_kernel
 from minitvm.ir.op import Op
 from minitvm.ir.visitor import calls, children, post_order
-from minitvm.runtime.cache import KernelCache, cache_key
 from minitvm.target import MachineModel
 
 
@@ -169,11 +169,11 @@ def is_own(group: Function) -> bool:
 def source_fingerprint() -> str:
     """A hash of the sources that decide what a kernel looks like, so that a changed compiler misses the cache."""
     digest = hashlib.sha256()
-    root = pathlib.Path(__file__).parent
+    root = pathlib.Path(__file__).parents[1]
     for folder in ("ir", "codegen"):
         for path in sorted((root / folder).rglob("*.py")):
             digest.update(path.relative_to(root).as_posix().encode() + path.read_bytes())
-    for name in ("kernels.py", "target.py"):
+    for name in ("driver/kernels.py", "target.py"):
         digest.update((root / name).read_bytes())
     return digest.hexdigest()
 

@@ -1,0 +1,173 @@
+"""From the module after all passes to the graph that runs: one node a call, each with what it means."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from minitvm.errors import CompilerError
+from minitvm.ir.expr import Call, Constant, Expr, Function, TupleGetItem, Var
+from minitvm.ir.expr import Tuple as TupleExpr
+from minitvm.ir.op import Op
+from minitvm.ir.ops.check import OutOfRange
+from minitvm.ir.types import Span, TupleType, Type, tensor_fields
+from minitvm.ir.visitor import post_order
+from minitvm.runtime.graph import HOST, NOP, Entry, Graph, Node
+
+
+@dataclass
+class Program:
+    """A graph with what its nodes mean: kernels' groups, host calls' functions, parameters' arrays."""
+
+    graph: Graph
+    groups: dict[str, Function]
+    hosts: dict[str, Function]
+    """By node name; the body is the call that the host makes."""
+    params: dict[str, np.ndarray]
+
+
+_Value: TypeAlias = "Entry | tuple[Any, ...]"
+"""What an expression stands for: an entry, or a tuple of values."""
+
+
+def _flatten(value: _Value, type_: Type) -> list[Entry]:
+    if isinstance(type_, TupleType):
+        return [e for v, t in zip(value, type_.fields, strict=True) for e in _flatten(v, t)]
+    return [value]
+
+
+def _unflatten(type_: Type, node: int, start: int = 0) -> tuple[_Value, int]:
+    """The value of a call of that type whose outputs are entries of ``node``; and the next free output."""
+    if not isinstance(type_, TupleType):
+        return (node, start), start + 1
+    fields = []
+    for field_type in type_.fields:
+        value, start = _unflatten(field_type, node, start)
+        fields.append(value)
+    return tuple(fields), start
+
+
+class _Reader:
+    """Turns ``main`` after FuseOps into a :class:`Program`, one node per call."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Node] = []
+        self.groups: dict[str, Function] = {}
+        self.hosts: dict[str, Function] = {}
+        self.params: dict[str, np.ndarray] = {}
+        self.names: set[str] = set()
+        self.symbols: dict[Function, str] = {}
+        self.values: dict[Expr, _Value] = {}
+
+    def read(self, main: Function) -> Program:
+        for param in main.params:
+            self.values[param] = self._null(param.name, param.type, param.span)
+        for expr in post_order(main.body):
+            if expr not in self.values:
+                self.values[expr] = self._value(expr)
+        heads = _flatten(self.values[main.body], main.body.type)
+        return Program(Graph(tuple(self.nodes), tuple(heads)), self.groups, self.hosts, self.params)
+
+    def _value(self, expr: Expr) -> _Value:
+        match expr:
+            case Constant():
+                return self._constant(expr)
+            case TupleExpr():
+                return tuple(self.values[f] for f in expr.fields)
+            case TupleGetItem():
+                return self.values[expr.tuple][expr.index]  # type: ignore[return-value]
+            case Call():
+                return self._call(expr)
+        assert isinstance(expr, Var), expr
+        raise CompilerError(f"variable %{expr.name} of main is not one of its parameters")
+
+    def _null(self, name: str, type_: Type, span: Span) -> _Value:
+        """An input node; a tuple becomes one per field."""
+        if isinstance(type_, TupleType):
+            return tuple(self._null(f"{name}_{i}", t, span) for i, t in enumerate(type_.fields))
+        self._add(self._unique(name), "", (), type_, span)
+        return (len(self.nodes) - 1, 0)
+
+    def _constant(self, expr: Constant) -> _Value:
+        value = self._null(f"p{len(self.params)}", expr.type, expr.span)
+        self.params[self.nodes[-1].name] = expr.value
+        return value
+
+    def _call(self, call: Call) -> _Value:
+        inputs = [e for a in call.args for e in _flatten(self.values[a], a.type)]
+        value, _ = _unflatten(call.type, len(self.nodes))
+        if isinstance(call.op, Function) and call.op.attrs.get("reshape_only"):
+            self._add(self._unique(_group_name(call.op)), NOP, inputs, call.type, call.span)
+        elif isinstance(call.op, Function):
+            symbol = self._symbol(call.op)
+            self._add(self._unique(symbol), symbol, inputs, call.type, call.span, _check_of(call.op))
+        else:
+            name = self._unique(call.op.name.replace(".", "_"))
+            self.hosts[name] = _host_function(call)
+            self._add(name, HOST, inputs, call.type, call.span)
+        return value
+
+    def _add(self, name: str, func: str, inputs: Sequence[Entry], type_: Type, span: Span, check: str = "") -> None:
+        self.nodes.append(Node(name, func, tuple(inputs), tensor_fields(type_), span, check))
+
+    def _unique(self, name: str) -> str:
+        found, count = name, 0
+        while found in self.names:
+            count += 1
+            found = f"{name}_{count}"
+        self.names.add(found)
+        return found
+
+    def _symbol(self, group: Function) -> str:
+        """The kernel's name; FuseOps gives equal groups one ``Function``, so they share a kernel."""
+        symbol = self.symbols.get(group)
+        count = 0
+        while symbol is None:
+            name = _group_name(group) + (f"_{count}" if count else "")
+            symbol = name if name not in self.groups else None
+            count += 1
+        self.groups[symbol] = group
+        self.symbols[group] = symbol
+        return symbol
+
+
+def _check_of(group: Function) -> str:
+    """What the executor raises where the group's result, a check, is not 0."""
+    body = group.body
+    return (
+        body.op.message(body.args[0].tensor_type) if isinstance(body, Call) and isinstance(body.op, OutOfRange) else ""
+    )
+
+
+def _group_name(group: Function) -> str:
+    return str(group.attrs.get("name", "fused"))
+
+
+def _host_function(call: Call) -> Function:
+    """The call over fresh variables, one per argument, so that it stands alone."""
+    assert isinstance(call.op, Op)
+    args = [Var(f"a{i}", arg.type) for i, arg in enumerate(call.args)]
+    return Function(args, Call(call.op, args, span=call.span), span=call.span)
+
+
+def read_program(main: Function) -> Program:
+    """The executable graph of ``main`` as FuseOps leaves it (groups are called functions, host calls plain calls)."""
+    return _Reader().read(main)
+
+
+def without_kernels(program: Program, symbols: Collection[str]) -> Program:
+    """The program with the nodes of those kernels as host calls."""
+    if not symbols:
+        return program
+    nodes = [replace(n, func=HOST) if n.func in symbols else n for n in program.graph.nodes]
+    hosts = {
+        n.name: Function(g.params, g.body, {"symbol": n.func}, span=n.spans)
+        for n in program.graph.nodes
+        if n.func in symbols
+        for g in [program.groups[n.func]]
+    }
+    groups = {symbol: group for symbol, group in program.groups.items() if symbol not in symbols}
+    return Program(Graph(tuple(nodes), program.graph.heads), groups, {**program.hosts, **hosts}, program.params)
