@@ -3,8 +3,8 @@
 from minitvm import relay
 from minitvm.ir.expr import Expr
 from minitvm.ir.pattern import call, value
+from minitvm.passes import PassContext, PassLog, Replacement, Sequential, SimplifyInference, rule, rule_pass
 from minitvm.testing import check_rewrite, check_unchanged
-from minitvm.transform import PassContext, PassLog, Replacement, Sequential, SimplifyInference, rule, rule_pass
 
 
 @rule(call("nn.relu", call("abs", value("x"), name="magnitude")))

@@ -11,7 +11,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from minitvm import contrib, frontend, ir, relay, runtime, target, testing, transform
+    from minitvm import frontend, ir, runtime, target, testing
     from minitvm.config import version
     from minitvm.driver import HostCallWarning, build, create_executor
     from minitvm.driver.cache import CacheWarning
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from minitvm.runtime.ndarray import device as context
     from minitvm.session import InferenceSession, compile
     from minitvm.target import Target
+    from minitvm.tvm import contrib, relay, transform
 
     __version__ = version()
 
@@ -94,17 +95,17 @@ _RENAMED = {"IRModule": ("ir.expr", "Module"), "context": ("runtime.ndarray", "d
 """TVM's names for what has another one at home."""
 
 _MODULES = {
-    "contrib": "contrib",
+    "contrib": "tvm.contrib",
     "debug_executor": "runtime.debug",
     "frontend": "frontend",
     "graph_executor": "runtime.executor",
     "ir": "ir",
     "nd": "runtime.ndarray",
-    "relay": "relay",
+    "relay": "tvm.relay",
     "runtime": "runtime",
     "target": "target",
     "testing": "testing",
-    "transform": "transform",
+    "transform": "tvm.transform",
 }
 
 

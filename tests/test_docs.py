@@ -15,7 +15,7 @@ import pytest
 from minitvm import config, errors
 from minitvm.cli import cli
 from minitvm.codegen.llvm.compile import host, machine_model
-from minitvm.frontend.onnx_registry import BUILDERS
+from minitvm.frontend.onnx.registry import BUILDERS
 from minitvm.ir.op import OPS
 from minitvm.passes.context import CONFIG_KEYS, KNOWN_PASSES
 from minitvm.passes.manager import PASSES

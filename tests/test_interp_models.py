@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from small_workloads import small
 
-from minitvm.codegen.interp import run_kernel
 from minitvm.codegen.legalize import legalize
 from minitvm.codegen.llvm.spell import SPELLINGS
 from minitvm.codegen.lower import lower
@@ -23,7 +22,8 @@ from minitvm.driver.kernels import group_text
 from minitvm.ir.builder import call_op, function, var
 from minitvm.ir.evaluate import evaluate
 from minitvm.ir.expr import Expr, Function, Module
-from minitvm.ir.loop_verify import verify_kernel
+from minitvm.ir.loop.interp import run_kernel
+from minitvm.ir.loop.verify import verify_kernel
 from minitvm.ir.visitor import calls
 from minitvm.target import MachineModel
 from minitvm.testing import create_workload, densenet, inception, init, mobilenet, resnet, squeezenet, transformer

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from minitvm.codegen.affine import loads
 from minitvm.ir.loop import (
     Buffer,
     Const,
@@ -20,6 +19,7 @@ from minitvm.ir.loop import (
     substitute_vars,
     walk_exprs,
 )
+from minitvm.ir.loop.affine import loads
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,6 @@ from enum import Enum
 
 import numpy as np
 
-from minitvm.codegen.affine import address
 from minitvm.errors import CompilerError
 from minitvm.ir.loop import (
     Alloc,
@@ -34,8 +33,9 @@ from minitvm.ir.loop import (
     walk_exprs,
     walk_stmts,
 )
-from minitvm.ir.loop_bounds import Guard, evaluate, interval
-from minitvm.ir.loop_text import print_loop_expr
+from minitvm.ir.loop.affine import address
+from minitvm.ir.loop.bounds import Guard, evaluate, interval
+from minitvm.ir.loop.text import print_loop_expr
 
 MOST_POINTS = 1 << 25
 """Iterations and positions of one group of dimensions that are enumerated: half a second, 300 MB."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from minitvm.codegen.affine import Affine, address, affine
 from minitvm.codegen.simplify import Range, bounds
 from minitvm.ir.loop import (
     Alloc,
@@ -21,6 +20,7 @@ from minitvm.ir.loop import (
     walk_exprs,
     walk_stmts,
 )
+from minitvm.ir.loop.affine import Affine, address, affine
 
 Ranges = Mapping[LoopVar, Range]
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from minitvm.codegen.affine import loads, stride_along
 from minitvm.codegen.partition import Segment, segments
 from minitvm.codegen.reductions import MOST_APART, reduction_nest
 from minitvm.codegen.simplify import Range, simplify_expr
 from minitvm.codegen.spread import Columns, in_lanes, lanes_of, spread
 from minitvm.codegen.walks import Walk, square_of, squares_nest, walks
 from minitvm.ir.loop import Buffer, LoopExpr, LoopVar, Reduce, Stmt, Store, seq, walk_exprs
+from minitvm.ir.loop.affine import loads, stride_along
 from minitvm.target import MachineModel
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-from minitvm.codegen.affine import depends_on, loads, stride_along, vectorizes
 from minitvm.codegen.partition import Segment, segments
 from minitvm.codegen.simplify import Range
 from minitvm.codegen.spread import Columns, in_lanes, in_vectors, lanes_of, spread, unflatten
@@ -38,6 +37,7 @@ from minitvm.ir.loop import (
     substitute_vars,
     walk_exprs,
 )
+from minitvm.ir.loop.affine import depends_on, loads, stride_along, vectorizes
 from minitvm.target import MachineModel
 
 _COMBINE = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}

@@ -11,7 +11,6 @@ from dataclasses import replace
 from itertools import combinations, pairwise
 from typing import TypeAlias
 
-from minitvm.codegen.affine import depends_on
 from minitvm.codegen.dependence import Access, accesses, allocated, carried
 from minitvm.errors import ScheduleError
 from minitvm.ir.loop import (
@@ -32,6 +31,7 @@ from minitvm.ir.loop import (
     substitute_vars,
     walk_stmts,
 )
+from minitvm.ir.loop.affine import depends_on
 
 LoopName: TypeAlias = LoopVar | str
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from minitvm.codegen.affine import Affine, affine
 from minitvm.codegen.dependence import inner_ranges
 from minitvm.codegen.rewrite import redirect
 from minitvm.codegen.schedule_loops import LoopName, bind_vars, find_loop, with_body, with_loop
@@ -32,6 +31,7 @@ from minitvm.ir.loop import (
     walk_exprs,
     walk_stmts,
 )
+from minitvm.ir.loop.affine import Affine, affine
 
 
 @dataclass(frozen=True)

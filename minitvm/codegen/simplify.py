@@ -12,8 +12,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from minitvm.codegen.affine import Affine, affine
-from minitvm.codegen.scalars import BINARY
 from minitvm.ir.loop import (
     COMPARISONS,
     Alloc,
@@ -38,7 +36,9 @@ from minitvm.ir.loop import (
     substitute_vars,
     walk_exprs,
 )
-from minitvm.ir.scalar import convert
+from minitvm.ir.loop.affine import Affine, affine
+from minitvm.ir.loop.scalar import convert
+from minitvm.ir.loop.scalar_numpy import BINARY
 
 
 @dataclass(frozen=True)

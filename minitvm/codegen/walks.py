@@ -9,7 +9,6 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from minitvm.codegen.affine import loads, stride_along
 from minitvm.codegen.simplify import Range, simplify_expr
 from minitvm.codegen.spread import in_vectors, lanes_of, unflatten
 from minitvm.codegen.squares import transposed
@@ -32,7 +31,8 @@ from minitvm.ir.loop import (
     substitute_vars,
     walk_exprs,
 )
-from minitvm.ir.loop_bounds import interval
+from minitvm.ir.loop.affine import loads, stride_along
+from minitvm.ir.loop.bounds import interval
 from minitvm.target import MachineModel
 
 _LARGEST_SQUARE = 16

@@ -30,7 +30,7 @@ from minitvm.driver.cache import KernelCache, cache_key
 from minitvm.errors import CompilerError
 from minitvm.ir.expr import Call, Constant, Expr, Function, TupleGetItem, Var
 from minitvm.ir.loop import Kernel
-from minitvm.ir.loop_verify import verify_kernel
+from minitvm.ir.loop.verify import verify_kernel
 from minitvm.ir.op import Op
 from minitvm.ir.visitor import calls, children, post_order
 from minitvm.target import MachineModel

@@ -1,19 +1,19 @@
 """Passes over the graph: pure functions from module to module, named as in Relay."""
 
-from minitvm.passes.alter_op_layout import AlterOpLayout
 from minitvm.passes.canonicalize_cast import CanonicalizeCast
 from minitvm.passes.canonicalize_ops import CanonicalizeOps
-from minitvm.passes.combine_parallel_conv2d import CombineParallelConv2D
-from minitvm.passes.combine_parallel_dense import CombineParallelBatchMatmul, CombineParallelDense
-from minitvm.passes.convert_layout import ConvertLayout
+from minitvm.passes.combine.conv2d import CombineParallelConv2D
+from minitvm.passes.combine.dense import CombineParallelBatchMatmul, CombineParallelDense
 from minitvm.passes.dead_code_elimination import DeadCodeElimination
 from minitvm.passes.eliminate_common_subexpr import EliminateCommonSubexpr
 from minitvm.passes.fold_constant import FoldConstant, fold_constant_expr
-from minitvm.passes.fold_scale_backward import BackwardFoldScaleAxis
-from minitvm.passes.fold_scale_forward import ForwardFoldScaleAxis
-from minitvm.passes.fuse_ops import FuseOps
+from minitvm.passes.fold_scale.backward import BackwardFoldScaleAxis
+from minitvm.passes.fold_scale.forward import ForwardFoldScaleAxis
+from minitvm.passes.fuse.fuse_ops import FuseOps
 from minitvm.passes.infer_type import InferType, bind_module, bind_params
 from minitvm.passes.instrument import PassInfo, PassInstrument, PassLog, PassRecord, PassTiming, PrintIR
+from minitvm.passes.layout.alter_op_layout import AlterOpLayout
+from minitvm.passes.layout.convert_layout import ConvertLayout
 from minitvm.passes.legalize import Legalize
 from minitvm.passes.manager import (
     FunctionPass,
@@ -28,8 +28,8 @@ from minitvm.passes.manager import (
 )
 from minitvm.passes.pipeline import FoldScaleAxis, default_pipeline
 from minitvm.passes.rule import Declined, Exactness, Replacement, Rule, RulePass, apply_rules, rule, rule_pass
-from minitvm.passes.simplify_expr import SimplifyExpr, SimplifyExprPostAlterOp
-from minitvm.passes.simplify_inference import SimplifyInference
+from minitvm.passes.simplify.simplify_expr import SimplifyExpr, SimplifyExprPostAlterOp
+from minitvm.passes.simplify.simplify_inference import SimplifyInference
 from minitvm.passes.sink_reshape import SinkReshape
 from minitvm.passes.verify import Verify
 

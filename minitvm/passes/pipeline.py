@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from minitvm.passes.alter_op_layout import AlterOpLayout
 from minitvm.passes.canonicalize_cast import CanonicalizeCast
 from minitvm.passes.canonicalize_ops import CanonicalizeOps
-from minitvm.passes.combine_parallel_conv2d import CombineParallelConv2D
-from minitvm.passes.combine_parallel_dense import CombineParallelDense
+from minitvm.passes.combine.conv2d import CombineParallelConv2D
+from minitvm.passes.combine.dense import CombineParallelDense
 from minitvm.passes.dead_code_elimination import DeadCodeElimination
 from minitvm.passes.eliminate_common_subexpr import EliminateCommonSubexpr
 from minitvm.passes.fold_constant import FoldConstant
-from minitvm.passes.fold_scale_backward import BackwardFoldScaleAxis
-from minitvm.passes.fold_scale_forward import ForwardFoldScaleAxis
-from minitvm.passes.fuse_ops import FuseOps
+from minitvm.passes.fold_scale.backward import BackwardFoldScaleAxis
+from minitvm.passes.fold_scale.forward import ForwardFoldScaleAxis
+from minitvm.passes.fuse.fuse_ops import FuseOps
 from minitvm.passes.infer_type import InferType, bind_module, bind_params
+from minitvm.passes.layout.alter_op_layout import AlterOpLayout
 from minitvm.passes.legalize import Legalize
 from minitvm.passes.manager import Sequential
-from minitvm.passes.simplify_expr import SimplifyExpr, SimplifyExprPostAlterOp
-from minitvm.passes.simplify_inference import SimplifyInference
+from minitvm.passes.simplify.simplify_expr import SimplifyExpr, SimplifyExprPostAlterOp
+from minitvm.passes.simplify.simplify_inference import SimplifyInference
 from minitvm.passes.sink_reshape import SinkReshape
 from minitvm.target import MachineModel
 

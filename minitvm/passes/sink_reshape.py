@@ -15,7 +15,7 @@ from minitvm.ir.ops.broadcast import BinaryOp
 from minitvm.ir.ops.nn_dense import BatchMatmul, Dense, Matmul
 from minitvm.ir.pattern import call, value
 from minitvm.passes.rule import Declined, Replacement, RulePass, rule
-from minitvm.passes.simplify_shapes import drop_reshape_to_same, merge_reshapes, reshaped
+from minitvm.passes.simplify.shapes import drop_reshape_to_same, merge_reshapes, reshaped
 
 PRODUCTS = (Dense, Matmul, BatchMatmul)
 SEARCH = 32

@@ -13,7 +13,6 @@ from native_kernel import run_native
 from store_counts import store_counts
 
 import minitvm.codegen.templates  # noqa: F401  (registers the templates)
-from minitvm.codegen.interp import run_kernel
 from minitvm.codegen.legalize import legalize
 from minitvm.codegen.llvm.emit import emit
 from minitvm.codegen.llvm.spell import SPELLINGS
@@ -23,7 +22,8 @@ from minitvm.codegen.templates.phases import PhasedAxis
 from minitvm.ir.builder import call_op, var
 from minitvm.ir.expr import Call
 from minitvm.ir.loop import Buffer, For, Kernel, LoopKind, walk_stmts
-from minitvm.ir.loop_verify import verify_kernel
+from minitvm.ir.loop.interp import run_kernel
+from minitvm.ir.loop.verify import verify_kernel
 from minitvm.ir.op import Op
 from minitvm.target import MachineModel
 

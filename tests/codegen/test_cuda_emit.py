@@ -12,7 +12,6 @@ from test_lower import LOWERED, as_function
 
 from minitvm.codegen.cuda.bind import Launch, bind_plain, launch_of
 from minitvm.codegen.cuda.emit import emit_cuda
-from minitvm.codegen.interp import run_kernel, run_sequence
 from minitvm.codegen.lower import lower
 from minitvm.codegen.simplify import simplify
 from minitvm.errors import CompilerError
@@ -35,7 +34,8 @@ from minitvm.ir.loop import (
     select,
     seq,
 )
-from minitvm.ir.loop_verify import verify_kernel
+from minitvm.ir.loop.interp import run_kernel, run_sequence
+from minitvm.ir.loop.verify import verify_kernel
 
 _CPU_WORDS = (LoopKind.PARALLEL.value + " ", LoopKind.VECTORIZED.value + " ", "barrier", "alloc shared")
 

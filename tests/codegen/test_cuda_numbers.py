@@ -22,10 +22,10 @@ from test_lower import LOWERED, as_function
 from minitvm.codegen.cuda.bind import bind_plain, launch_of
 from minitvm.codegen.cuda.emit import emit_cuda, function_name
 from minitvm.codegen.cuda.spell import HELPERS
-from minitvm.codegen.interp import run_kernel
 from minitvm.codegen.lower import lower
 from minitvm.codegen.simplify import simplify
 from minitvm.ir.loop import Buffer, Kernel
+from minitvm.ir.loop.interp import run_kernel
 
 COMPILER = shutil.which("g++") or shutil.which("clang++") or shutil.which("c++")
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="no C++ compiler on this machine")
@@ -142,8 +142,8 @@ def test_every_operator_and_function(dtype: str, tmp_path: Path) -> None:
 
 def _written(kernel: Kernel, given: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
     """Results, and which of their elements the kernel stores; each statement is run by itself."""
-    from minitvm.codegen.interp import run_sequence
     from minitvm.ir.loop import Store, walk_stmts
+    from minitvm.ir.loop.interp import run_sequence
 
     results = [(np.zeros(b.shape, b.dtype), np.zeros(b.shape, bool)) for b in kernel.outputs]
     for store in (s for s in walk_stmts(kernel.body) if isinstance(s, Store)):

@@ -14,7 +14,7 @@ from minitvm.codegen.cuda.nvrtc import compile_cubin
 from minitvm.codegen.cuda.spell import INT_INTRINSIC, INTRINSIC
 from minitvm.errors import CompilerError
 from minitvm.ir.loop import BINARY_OPS, COMPARISONS, Buffer, Cast, Const, Intrin, Kernel, Stmt, Store, binary, seq
-from minitvm.ir.loop_verify import verify_kernel
+from minitvm.ir.loop.verify import verify_kernel
 
 
 def missing() -> str | None:

@@ -20,7 +20,6 @@ from test_lower import as_function
 from test_ops import WITHOUT_COMPUTE, WITHOUT_SAMPLE
 
 from minitvm.codegen.coverage import check_coverage
-from minitvm.codegen.interp import run_kernel
 from minitvm.codegen.legalize import legalize
 from minitvm.codegen.llvm.compile import Cpu, cpu_of, host, machine_model
 from minitvm.codegen.llvm.spell import SPELLINGS
@@ -30,7 +29,8 @@ from minitvm.codegen.simplify import simplify
 from minitvm.errors import MiniTVMError
 from minitvm.ir.evaluate import fits
 from minitvm.ir.loop import Kernel
-from minitvm.ir.loop_verify import verify_kernel
+from minitvm.ir.loop.interp import run_kernel
+from minitvm.ir.loop.verify import verify_kernel
 from minitvm.ir.op import OPS
 from minitvm.ir.types import TupleType, type_of
 from minitvm.target import MachineModel, Target

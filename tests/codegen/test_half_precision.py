@@ -16,7 +16,7 @@ from minitvm.codegen.simplify import simplify
 from minitvm.ir.builder import call_op, var
 from minitvm.ir.expr import Call
 from minitvm.ir.loop import Buffer, Kernel
-from minitvm.ir.loop_verify import verify_kernel
+from minitvm.ir.loop.verify import verify_kernel
 from minitvm.ir.op import Op
 from minitvm.ir.types import tensor_fields
 from minitvm.target import MachineModel

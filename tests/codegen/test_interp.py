@@ -8,7 +8,6 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from minitvm.codegen.interp import run_kernel, run_sequence
 from minitvm.errors import CompilerError
 from minitvm.ir.loop import (
     BINARY_OPS,
@@ -36,6 +35,7 @@ from minitvm.ir.loop import (
     seq,
     walk_exprs,
 )
+from minitvm.ir.loop.interp import run_kernel, run_sequence
 
 SIDE_BY_SIDE = sorted(set(LoopKind) - {LoopKind.SERIAL, LoopKind.UNROLLED}, key=lambda k: k.value)
 EVERY_KIND = [LoopKind.SERIAL, LoopKind.UNROLLED, *SIDE_BY_SIDE]

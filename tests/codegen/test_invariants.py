@@ -20,7 +20,7 @@ from minitvm.driver.metadata import call_flops
 from minitvm.ir.builder import call_op, function, var
 from minitvm.ir.expr import Call
 from minitvm.ir.loop import Alloc, Barrier, Buffer, Const, For, Kernel, LoopKind, Seq, Stmt, walk_stmts
-from minitvm.ir.loop_verify import verify_kernel
+from minitvm.ir.loop.verify import verify_kernel
 from minitvm.ir.op import Op
 from minitvm.target import MachineModel
 

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from native_kernel import run_native
 
-from minitvm.codegen.interp import run_kernel
 from minitvm.codegen.legalize import legalize
 from minitvm.codegen.llvm.spell import SPELLINGS
 from minitvm.ir.loop import (
@@ -25,6 +24,7 @@ from minitvm.ir.loop import (
     store,
     walk_exprs,
 )
+from minitvm.ir.loop.interp import run_kernel
 
 SPECIAL = [0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, -1.0, 1e-45, -1e-45, 1e-38, -1e-40, 3.4e38, -3.4e38]
 SPECIAL += [88.72284, 88.7229]  # around the largest argument of exp

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from native_kernel import run_native
 
-from minitvm.codegen.interp import run_kernel
 from minitvm.codegen.llvm.compile import host, machine_model
 from minitvm.codegen.llvm.emit import emit
 from minitvm.errors import CompilerError
@@ -37,6 +36,7 @@ from minitvm.ir.loop import (
     seq,
     store,
 )
+from minitvm.ir.loop.interp import run_kernel
 from minitvm.ir.types import DTYPES
 from minitvm.target import MachineModel
 

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from op_samples import SAMPLES, Sample
 
-from minitvm.codegen.interp import run_kernel
 from minitvm.codegen.lower import lower
 from minitvm.codegen.problem import TEMPLATES
 from minitvm.codegen.simplify import simplify
 from minitvm.ir.builder import call_op, const, function, var
 from minitvm.ir.expr import Call, Expr, Function, Tuple, Var
 from minitvm.ir.loop import Alloc, walk_stmts
+from minitvm.ir.loop.interp import run_kernel
 from minitvm.ir.types import type_of
 from minitvm.target import MachineModel
 

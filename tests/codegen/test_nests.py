@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from native_kernel import run_native
 
-from minitvm.codegen.interp import run_kernel
 from minitvm.codegen.legalize import legalize
 from minitvm.codegen.llvm.compile import host, machine_model
 from minitvm.codegen.llvm.emit import emit
@@ -18,6 +17,7 @@ from minitvm.codegen.simplify import simplify
 from minitvm.ir.builder import call_op, function, var
 from minitvm.ir.expr import Call, Expr
 from minitvm.ir.loop import Const, For, Kernel, LoopKind, Store, walk_stmts
+from minitvm.ir.loop.interp import run_kernel
 from minitvm.target import MachineModel
 
 WIDTHS = {"SSE": MachineModel(16, 16), "AVX2": MachineModel(32, 16), "AVX-512": MachineModel(64, 32)}

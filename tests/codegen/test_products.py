@@ -10,7 +10,6 @@ import pytest
 from native_kernel import run_native
 from store_counts import store_counts
 
-from minitvm.codegen.interp import run_kernel
 from minitvm.codegen.llvm.compile import assembly, cpu_of, machine_model
 from minitvm.codegen.llvm.emit import emit
 from minitvm.codegen.problem import TEMPLATES, Problem
@@ -19,7 +18,8 @@ from minitvm.codegen.templates.gemm import Gemm
 from minitvm.ir.builder import call_op, var
 from minitvm.ir.expr import Call
 from minitvm.ir.loop import Buffer, For, Kernel, LoopKind, Seq, Stmt, Store, const
-from minitvm.ir.loop_verify import verify_kernel
+from minitvm.ir.loop.interp import run_kernel
+from minitvm.ir.loop.verify import verify_kernel
 from minitvm.ir.op import Op
 from minitvm.target import MachineModel, Target
 

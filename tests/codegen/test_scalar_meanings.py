@@ -14,9 +14,9 @@ import pytest
 import test_cuda_numbers as cuda
 from native_kernel import run_native
 
-from minitvm.codegen.interp import run_kernel
 from minitvm.codegen.simplify import simplify
 from minitvm.ir.loop import Binary, Buffer, Cast, Const, Kernel, LoopExpr, LoopKind, Store, const, loop, seq
+from minitvm.ir.loop.interp import run_kernel
 from minitvm.ir.op import OPS
 
 INTS = [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]

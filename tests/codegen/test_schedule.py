@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from minitvm.codegen import schedule
-from minitvm.codegen.interp import run_kernel
 from minitvm.errors import ScheduleError
 from minitvm.ir.loop import (
     Alloc,
@@ -26,8 +25,9 @@ from minitvm.ir.loop import (
     minimum,
     seq,
 )
-from minitvm.ir.loop_text import print_kernel
-from minitvm.ir.loop_verify import verify_kernel
+from minitvm.ir.loop.interp import run_kernel
+from minitvm.ir.loop.text import print_kernel
+from minitvm.ir.loop.verify import verify_kernel
 
 A, B, C = Buffer("a", (6, 5), "float32"), Buffer("b", (5, 8), "float32"), Buffer("c", (6, 8), "float32")
 

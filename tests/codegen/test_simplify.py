@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minitvm.codegen.interp import run_kernel
 from minitvm.codegen.simplify import Range, bounds, prove, simplify, simplify_expr
 from minitvm.ir.loop import (
     Alloc,
@@ -34,7 +33,8 @@ from minitvm.ir.loop import (
     select,
     seq,
 )
-from minitvm.ir.loop_text import print_kernel, print_loop_expr
+from minitvm.ir.loop.interp import run_kernel
+from minitvm.ir.loop.text import print_kernel, print_loop_expr
 
 I, J, N = LoopVar("i"), LoopVar("j"), LoopVar("n")
 RANGES = {I: Range(0, 7), J: Range(0, 3)}  # n is not known

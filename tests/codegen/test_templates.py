@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from native_kernel import run_native
 
-from minitvm.codegen.interp import run_kernel
 from minitvm.codegen.legalize import legalize
 from minitvm.codegen.llvm.spell import SPELLINGS
 from minitvm.codegen.lower import lower
@@ -17,7 +16,8 @@ from minitvm.codegen.simplify import simplify
 from minitvm.ir.builder import call_op, function, var
 from minitvm.ir.expr import Call
 from minitvm.ir.loop import Buffer, Kernel
-from minitvm.ir.loop_verify import verify_kernel
+from minitvm.ir.loop.interp import run_kernel
+from minitvm.ir.loop.verify import verify_kernel
 from minitvm.ir.op import Op
 from minitvm.ir.types import tensor_fields
 from minitvm.target import MachineModel

@@ -12,7 +12,7 @@ from minitvm import relay
 from minitvm.driver.memory import Request, lower_bound, pack, plan_memory
 from minitvm.driver.program import read_program
 from minitvm.ir.types import TensorType
-from minitvm.passes.fuse_ops import fuse_ops
+from minitvm.passes.fuse.fuse_ops import fuse_ops
 from minitvm.runtime.graph import Graph, Node
 
 

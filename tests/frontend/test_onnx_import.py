@@ -12,8 +12,8 @@ from onnx import helper
 from onnx_build import build, one_node, run, value
 
 from minitvm.frontend import describe_onnx, from_onnx, onnx_op, supported_operators
-from minitvm.frontend.onnx_node import FOLD_LIMIT, OnnxNode, emit
-from minitvm.frontend.onnx_registry import BUILDERS, builder_for
+from minitvm.frontend.onnx.node import FOLD_LIMIT, OnnxNode, emit
+from minitvm.frontend.onnx.registry import BUILDERS, builder_for
 from minitvm.ir.expr import Constant, Expr
 from minitvm.ir.visitor import calls
 

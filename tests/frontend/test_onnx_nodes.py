@@ -18,7 +18,7 @@ from onnx import TensorProto, numpy_helper
 
 from minitvm.errors import FrontendError, MiniTVMError, UnsupportedOperatorError
 from minitvm.frontend import from_onnx
-from minitvm.frontend.onnx_registry import BUILDERS
+from minitvm.frontend.onnx.registry import BUILDERS
 from minitvm.ir.evaluate import evaluate
 
 NOT_TENSORS = {

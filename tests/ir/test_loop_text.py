@@ -38,7 +38,7 @@ from minitvm.ir.loop import (
     store,
     walk_exprs,
 )
-from minitvm.ir.loop_text import print_kernel, print_loop_expr, print_stage, print_stmt
+from minitvm.ir.loop.text import print_kernel, print_loop_expr, print_stage, print_stmt
 
 
 def dense(lanes: int = 16, name: str = "acc", var: str = "i", kind: LoopKind = LoopKind.PARALLEL) -> Kernel:

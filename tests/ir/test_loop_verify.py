@@ -33,8 +33,8 @@ from minitvm.ir.loop import (
     seq,
     store,
 )
-from minitvm.ir.loop_bounds import evaluate, interval
-from minitvm.ir.loop_verify import verify_kernel
+from minitvm.ir.loop.bounds import evaluate, interval
+from minitvm.ir.loop.verify import verify_kernel
 
 X, Y = Buffer("x", (8, 4), "float32"), Buffer("y", (8, 4), "float32")
 IDX, TMP = Buffer("idx", (8,), "int64"), Buffer("tmp", (4,), "float32", "local")

@@ -21,10 +21,10 @@ from minitvm.ir.op import OPS, Fusion, Op
 from minitvm.ir.parser import parse_module
 from minitvm.ir.types import TensorType
 from minitvm.ir.visitor import calls
-from minitvm.passes.alter_op_layout import AlterOpLayout, Proposal, alter_op_layout, block
 from minitvm.passes.fold_constant import FoldConstant
-from minitvm.passes.fuse_ops import FuseOps
-from minitvm.passes.layout_moves import RULES, Keep, Move, Placement, Site, calling, layout_rule
+from minitvm.passes.fuse.fuse_ops import FuseOps
+from minitvm.passes.layout.alter_op_layout import AlterOpLayout, Proposal, alter_op_layout, block
+from minitvm.passes.layout.moves import RULES, Keep, Move, Placement, Site, calling, layout_rule
 from minitvm.target import MachineModel
 
 SSE = MachineModel(vector_bytes=16, vector_registers=16)

@@ -14,11 +14,11 @@ from minitvm.ir.expr import Constant, Module
 from minitvm.ir.parser import parse_module
 from minitvm.ir.visitor import calls, post_order
 from minitvm.passes.fold_constant import FoldConstant
-from minitvm.passes.fold_scale_backward import BackwardFoldScaleAxis
-from minitvm.passes.fold_scale_forward import ForwardFoldScaleAxis
+from minitvm.passes.fold_scale.backward import BackwardFoldScaleAxis
+from minitvm.passes.fold_scale.forward import ForwardFoldScaleAxis
 from minitvm.passes.infer_type import bind_params
 from minitvm.passes.manager import FunctionPass, PassContext, Sequential
-from minitvm.passes.simplify_inference import SimplifyInference
+from minitvm.passes.simplify.simplify_inference import SimplifyInference
 from minitvm.testing import resnet
 
 POSITIVE = np.abs(random_array((8,), 7)) + 0.25

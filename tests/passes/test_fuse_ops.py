@@ -20,8 +20,8 @@ from minitvm.ir.op import OPS, Fusion, Op
 from minitvm.ir.parser import parse_module
 from minitvm.ir.types import TensorType
 from minitvm.ir.visitor import calls
-from minitvm.passes.fuse_graph import build_graph, post_dominators
-from minitvm.passes.fuse_ops import FuseOps
+from minitvm.passes.fuse.fuse_ops import FuseOps
+from minitvm.passes.fuse.graph import build_graph, post_dominators
 from minitvm.passes.manager import PassContext
 
 fuse = FuseOps(2)

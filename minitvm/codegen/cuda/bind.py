@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from minitvm.codegen.affine import depends_on
 from minitvm.codegen.dependence import Access, accesses, allocated, carried
 from minitvm.codegen.rewrite import redirect
 from minitvm.codegen.schedule_loops import bind, bind_vars, fuse, loops, split
@@ -37,6 +36,7 @@ from minitvm.ir.loop import (
     seq,
     walk_stmts,
 )
+from minitvm.ir.loop.affine import depends_on
 
 _THREADS = 64  # of a block whose threads run whole iterations
 _MOST_THREADS = 1024

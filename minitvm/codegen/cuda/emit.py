@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from minitvm.codegen.affine import storage_size
 from minitvm.codegen.cuda import spell
 from minitvm.codegen.cuda.bind import Launch, launch_of
 from minitvm.codegen.cuda.express import Names, Shared, Writer, bare, flat, identifier, offset_of
@@ -26,6 +25,7 @@ from minitvm.ir.loop import (
     Store,
     stmt_exprs,
 )
+from minitvm.ir.loop.affine import storage_size
 
 _AXES = {
     LoopKind.BLOCK_X: 0, LoopKind.BLOCK_Y: 1, LoopKind.BLOCK_Z: 2,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from minitvm.codegen.affine import address
 from minitvm.codegen.cuda import spell
 from minitvm.codegen.dependence import Ranges
 from minitvm.codegen.simplify import bounds, simplify_expr
@@ -26,6 +25,7 @@ from minitvm.ir.loop import (
     post_order_exprs,
     rebuild_expr,
 )
+from minitvm.ir.loop.affine import address
 
 _DEEP = 200  # nodes of a statement
 _LONG = 100  # characters after which a value gets a line of its own

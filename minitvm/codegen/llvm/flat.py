@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from minitvm.codegen.affine import address, storage_size
 from minitvm.ir.loop import Binary, Buffer, Kernel, Load, LoopExpr, Stmt, Store, map_expr, map_stmt
+from minitvm.ir.loop.affine import address, storage_size
 
 Views = dict[Buffer, Buffer]
 """The flat view of a parameter, where somebody uses it."""

@@ -8,9 +8,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from minitvm.ir import scalar
 from minitvm.ir.compute import broadcast_index, compute
-from minitvm.ir.loop import Buffer, LoopExpr, Stage, binary, intrin, select
+from minitvm.ir.loop import Buffer, LoopExpr, Stage, binary, intrin, scalar, select
 from minitvm.ir.op import Fusion, Op
 from minitvm.ir.ops._shape import broadcast_shapes, freeze_ints, require_kind, require_same_dtype
 from minitvm.ir.types import TensorType

@@ -11,9 +11,9 @@ import numpy as np
 
 from minitvm.ir.compute import compute
 from minitvm.ir.loop import Binary, Buffer, Const, LoopExpr, Stage, const, intrin, maximum, minimum
+from minitvm.ir.loop.scalar import convert
 from minitvm.ir.op import Fusion, Op
 from minitvm.ir.ops._shape import require_kind
-from minitvm.ir.scalar import convert
 from minitvm.ir.types import DTYPES, TensorType
 
 

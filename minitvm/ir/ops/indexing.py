@@ -13,6 +13,7 @@ import numpy as np
 
 from minitvm.ir.compute import compute
 from minitvm.ir.loop import Buffer, LoopExpr, Stage, as_index, maximum, minimum, select
+from minitvm.ir.loop.scalar import convert
 from minitvm.ir.op import Fusion, Op
 from minitvm.ir.ops._shape import (
     normalize_axis,
@@ -22,7 +23,6 @@ from minitvm.ir.ops._shape import (
     require_same_dtype,
     unflatten_index,
 )
-from minitvm.ir.scalar import convert
 from minitvm.ir.types import Dim, Shape, TensorType
 
 

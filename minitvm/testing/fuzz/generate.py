@@ -10,8 +10,8 @@ from functools import lru_cache
 import numpy as np
 import onnx
 
-from minitvm.frontend.onnx_functions import has_definition
-from minitvm.frontend.onnx_registry import builder_for, supported_operators
+from minitvm.frontend.onnx.functions import has_definition
+from minitvm.frontend.onnx.registry import builder_for, supported_operators
 from minitvm.testing.fuzz import (  # noqa: F401  (register the generators)
     contrib_quantized,
     control,

@@ -1,0 +1,19 @@
+"""ONNX models: what becomes of every operator, in every opset."""
+
+from minitvm.frontend.onnx import (  # noqa: F401  (register the builders)
+    activation,
+    contrib,
+    control,
+    grid,
+    index,
+    math,
+    matmul,
+    nn,
+    norm,
+    qlinear,
+    quantize,
+    reduce,
+    resize,
+    rnn,
+    tensor,
+)

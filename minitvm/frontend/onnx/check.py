@@ -1,0 +1,229 @@
+"""Is it a graph?  Every value produced once, before it is used, and every operator known; checked before importing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
+from typing import Any
+
+import onnx
+
+from minitvm.errors import FrontendError, UnsupportedOperatorError
+from minitvm.frontend.onnx.node import OnnxNode, place_of, schema_of
+from minitvm.frontend.onnx.registry import OLDEST_OPSET
+from minitvm.ir.types import DTYPES, TensorType
+
+
+def normal_domain(domain: str) -> str:
+    return "" if domain == "ai.onnx" else domain
+
+
+def opsets_of(model: onnx.ModelProto) -> dict[str, int]:
+    """Version of each operator set; :class:`FrontendError` where ONNX's own is too old or too new to read."""
+    versions = {normal_domain(entry.domain): int(entry.version) for entry in model.opset_import}
+    newest = onnx.defs.onnx_opset_version()
+    opset = versions.get("", newest)
+    if opset < OLDEST_OPSET:
+        raise FrontendError(
+            f"the model uses ONNX opset {opset}; minitvm reads {OLDEST_OPSET} to {newest}",
+            hint=f"convert it: onnx.version_converter.convert_version(model, {newest})",
+        )
+    if opset > newest:
+        raise FrontendError(
+            f"the model uses ONNX opset {opset}; the installed onnx {onnx.__version__} knows up to {newest}",
+            hint="pip install --upgrade onnx, or export the model with an older opset",
+        )
+    return versions
+
+
+def subgraphs(node: onnx.NodeProto) -> list[onnx.GraphProto]:
+    found = [a.g for a in node.attribute if a.type == onnx.AttributeProto.GRAPH]
+    return found + [g for a in node.attribute if a.type == onnx.AttributeProto.GRAPHS for g in a.graphs]
+
+
+def all_nodes(graph: onnx.GraphProto | onnx.FunctionProto) -> Iterator[onnx.NodeProto]:
+    """Every node of a graph and of the graphs inside it."""
+    for node in graph.node:
+        yield node
+        for inner in subgraphs(node):
+            yield from all_nodes(inner)
+
+
+def check_names(graph: onnx.GraphProto) -> None:
+    """Names are text.  protobuf hands out what is not UTF-8 as bytes."""
+    if any(isinstance(name, bytes) for name in _names(graph)):
+        raise FrontendError("a name in the model is not text", hint="the file is damaged")
+    for node in graph.node:
+        for inner in subgraphs(node):
+            check_names(inner)
+
+
+def _names(graph: onnx.GraphProto) -> Iterator[str]:
+    yield from (value.name for value in (*graph.input, *graph.output))
+    yield from (tensor.name for tensor in graph.initializer)
+    for node in graph.node:
+        yield from (node.name, node.op_type, node.domain, *node.input, *node.output)
+        yield from (name for a in node.attribute for name in (a.name, a.ref_attr_name))
+
+
+def check_against_schema(node: onnx.NodeProto, opset: int) -> None:
+    """What ONNX says about the operator: how many inputs and outputs, and which attributes."""
+    schema = schema_of(node.op_type, opset, normal_domain(node.domain))
+    if schema is None:
+        return
+    given, most = len(node.input), schema.max_input
+    if not schema.min_input <= given <= most:
+        expected = str(most) if schema.min_input == most else f"{schema.min_input} to {most}"
+        raise FrontendError(f"{node.op_type}: takes {expected} inputs, {given} given", where=[place_of(node)])
+    if len(node.output) > schema.max_output:
+        most = schema.max_output
+        raise FrontendError(f"{node.op_type}: has {most} outputs, {len(node.output)} are named", where=[place_of(node)])
+    for attribute in node.attribute:
+        if attribute.name not in schema.attributes:
+            known = ", ".join(sorted(schema.attributes)) or "none"
+            raise FrontendError(
+                f"{node.op_type}: opset {opset} has no attribute {attribute.name!r}",
+                where=[place_of(node)],
+                hint=f"its attributes: {known}",
+            )
+
+
+def check_dtypes(node: OnnxNode) -> None:
+    """Inputs are of element types that ONNX allows for the operator at this opset."""
+    allowed = _allowed_dtypes(node.op_type, node.opset, normal_domain(node.proto.domain))
+    for position, value in enumerate(node.inputs if allowed else ()):
+        if value is None or not isinstance(value.type, TensorType):
+            continue
+        known = allowed[min(position, len(allowed) - 1)]
+        if value.dtype not in known:
+            raise node.fail(
+                f"input {position} is {value.dtype}; opset {node.opset} allows {', '.join(sorted(known)) or 'none'}",
+                hint="cast the input",
+            )
+
+
+@lru_cache(maxsize=4096)
+def _allowed_dtypes(op_type: str, opset: int, domain: str) -> tuple[frozenset[str], ...]:
+    """The dtypes of each input, of those that minitvm has; the last goes for all further ones.  Empty: unknown."""
+    schema = schema_of(op_type, opset, domain)
+    return tuple(_dtypes_of(parameter) for parameter in schema.inputs) if schema is not None else ()
+
+
+def _dtypes_of(parameter: Any) -> frozenset[str]:
+    names = {t.removeprefix("tensor(").removesuffix(")") for t in parameter.types}
+    return frozenset({_NUMPY_NAMES.get(name, name) for name in names} & set(DTYPES))
+
+
+_NUMPY_NAMES = {"float": "float32", "double": "float64"}
+
+
+def check_supported(
+    graph: onnx.GraphProto | onnx.FunctionProto, is_supported: Callable[[onnx.NodeProto], bool]
+) -> None:
+    """Raises :class:`UnsupportedOperatorError` that lists every operator without a builder, with its nodes."""
+    missing: dict[str, list[str]] = {}
+    for node in all_nodes(graph):
+        if not is_supported(node):
+            domain = normal_domain(node.domain)
+            kind = f"{domain}.{node.op_type}" if domain else node.op_type
+            missing.setdefault(kind, []).append(node.name or next(filter(None, node.output), ""))
+    if missing:
+        counts = ", ".join(f"{kind} ({len(names)})" for kind, names in sorted(missing.items()))
+        raise UnsupportedOperatorError(
+            f"the model has operators that minitvm cannot import: {counts}",
+            where=[f"{kind}: {_some(names)}" for kind, names in sorted(missing.items())],
+            hint="write a builder for them: @minitvm.frontend.onnx_op(name, since=..., domain=...)",
+        )
+
+
+def _some(names: list[str], most: int = 10) -> str:
+    more = f", and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
+def defined_names(graph: onnx.GraphProto) -> set[str]:
+    """Names of the graph's inputs and weights."""
+    weights = {t.name for t in graph.initializer} | {t.values.name for t in graph.sparse_initializer}
+    return weights | {v.name for v in graph.input}
+
+
+def read_names(node: onnx.NodeProto) -> set[str]:
+    """Every value a node reads, those that its sub-graphs take from outside included."""
+    names = {name for name in node.input if name}
+    for inner in subgraphs(node):
+        names |= outer_names(inner)
+    return names
+
+
+def outer_names(graph: onnx.GraphProto) -> set[str]:
+    """The values that a sub-graph takes from the graphs around it."""
+    defined = defined_names(graph) | {name for node in graph.node for name in node.output}
+    read = {v.name for v in graph.output}.union(*(read_names(node) for node in graph.node))
+    return read - defined
+
+
+def ordered_nodes(graph: onnx.GraphProto, outer: Iterable[str] = ()) -> list[onnx.NodeProto]:
+    """The nodes, each after what it reads, in the file's order where that is one already.
+
+    ``outer`` are names the graph may read from outside.  Raises :class:`FrontendError` for values that
+    nobody produces, that are produced twice, or that depend on themselves.
+    """
+    given = defined_names(graph) | set(outer)
+    _check_unique(graph)
+    producers = {name: i for i, node in enumerate(graph.node) for name in node.output if name}
+    reads = [read_names(node) for node in graph.node]
+    for node, names in zip(graph.node, reads, strict=True):
+        for name in sorted(names):
+            if name not in producers and name not in given:
+                raise FrontendError(
+                    f"value {name!r} is read but never produced",
+                    where=[place_of(node)],
+                    hint="it is no input, no initializer and no node's output; check the model with onnx.checker",
+                )
+    for output in graph.output:
+        if output.name not in producers and output.name not in given:
+            raise FrontendError(f"output {output.name!r} is never produced")
+    return [graph.node[i] for i in _sorted(graph, reads, producers)]
+
+
+def _check_unique(graph: onnx.GraphProto) -> None:
+    seen = defined_names(graph)
+    for node in graph.node:
+        for name in filter(None, node.output):
+            if name in seen:
+                raise FrontendError(f"value {name!r} is produced twice", where=[place_of(node)])
+            seen.add(name)
+    for kind, values in (("input", graph.input), ("output", graph.output), ("initializer", graph.initializer)):
+        for name, count in Counter(v.name for v in values).items():
+            if count > 1:
+                raise FrontendError(f"{kind} {name!r} is listed twice")
+
+
+def _sorted(graph: onnx.GraphProto, reads: list[set[str]], producers: dict[str, int]) -> list[int]:
+    """Depth-first over producers, with a stack of our own; the file's order where it is valid."""
+    order: list[int] = []
+    state = [0] * len(reads)  # 0 new, 1 on the path, 2 done
+    for root in range(len(reads)):
+        stack = [] if state[root] else [root]
+        while stack:
+            node = stack[-1]
+            state[node] = max(state[node], 1)
+            waiting = [p for p in sorted({producers[n] for n in reads[node] if n in producers}) if state[p] != 2]
+            for producer in waiting:
+                if state[producer] == 1:
+                    raise _cycle(graph, [*stack[stack.index(producer) :]])
+            if waiting:
+                stack.append(waiting[0])
+            else:
+                state[node] = 2
+                order.append(stack.pop())
+    return order
+
+
+def _cycle(graph: onnx.GraphProto, path: list[int]) -> FrontendError:
+    return FrontendError(
+        f"the graph has a cycle of {len(path)} nodes",
+        where=[place_of(graph.node[i]) for i in path[:10]],
+        hint="an ONNX graph has no cycles; recurrence is written with Loop or Scan",
+    )

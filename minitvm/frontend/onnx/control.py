@@ -1,0 +1,188 @@
+"""ONNX control flow: a branch whose condition is known is taken at import, others become functions."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import numpy as np
+import onnx
+
+from minitvm.errors import TypeInferenceError
+from minitvm.frontend.onnx.node import OnnxNode, emit, normalize_axis, place_of, rank
+from minitvm.frontend.onnx.registry import onnx_op
+from minitvm.ir.builder import call_op
+from minitvm.ir.expr import Call, Constant, Expr, Function, Tuple, Var
+from minitvm.ir.types import TensorType, TupleType, tensor_fields
+from minitvm.ir.visitor import children, post_order, rebuild, substitute
+
+Captured: TypeAlias = tuple[Expr, dict[Expr, Var]]
+"""A body, and its variable for each value that it takes from outside."""
+
+BRANCHES = ("then_branch", "else_branch")
+
+
+@onnx_op("If", since=1)
+def if_(node: OnnxNode) -> list[Expr]:
+    """A call of ``control.if``, whose branches take what they use from outside as arguments.
+
+    A branch that does not fit the shapes of the model's inputs raises when it is taken, not while importing.
+    """
+    importer, scope = node.control
+    condition = node.known(0)
+    if condition is not None:
+        if condition.size != 1:
+            raise node.fail(f"its condition has {condition.size} elements; expected one")
+        branch = node.require(BRANCHES[0] if condition.reshape(-1)[0] else BRANCHES[1])
+        return list(importer.inline(branch, scope))
+    found = [_branch(node, name) for name in BRANCHES]
+    misfits = [one for one in found if isinstance(one, TypeInferenceError)]
+    if len(misfits) == 2:
+        raise misfits[0]
+    bodies = [one for one in found if not isinstance(one, TypeInferenceError)]
+    branches = [_failing(node, one, bodies[0][0]) if isinstance(one, TypeInferenceError) else one for one in found]
+    captured = list(dict.fromkeys(outer for _, taken in branches for outer in taken))
+    then, orelse = (_over(body, taken, captured) for body, taken in branches)
+    return _results(call_op("control.if", node[0], *captured, then_branch=then, else_branch=orelse))
+
+
+def _branch(node: OnnxNode, name: str) -> Captured | TypeInferenceError:
+    importer, scope = node.control
+    try:
+        body, taken = importer.function(node.require(name), scope, [])
+    except TypeInferenceError as error:
+        return error
+    return hoist_weights(body, taken, importer.known)
+
+
+def _failing(node: OnnxNode, error: TypeInferenceError, like: Expr) -> Captured:
+    """A body that raises, with the type of the branch that fits."""
+    types = tensor_fields(like.type)
+    message = f"{place_of(node.proto)} takes a branch that the shapes of the inputs rule out: {error.message}"
+    shapes, dtypes = tuple(t.shape for t in types), tuple(t.dtype for t in types)
+    return call_op("control.fail", message=message, shapes=shapes, dtypes=dtypes), {}
+
+
+def _over(body: Expr, taken: dict[Expr, Var], captured: list[Expr]) -> Function:
+    """The function of a branch over the values that either branch takes from outside."""
+    params = [taken[outer] if outer in taken else _unused(outer, i) for i, outer in enumerate(captured)]
+    return Function(params, body)
+
+
+def _unused(outer: Expr, position: int) -> Var:
+    return Var(outer.name if isinstance(outer, Var) else f"unused{position}", outer.type)
+
+
+def _results(call: Expr) -> list[Expr]:
+    return list(call) if isinstance(call.type, TupleType) else [call]
+
+
+def hoist_weights(body: Expr, taken: dict[Expr, Var], known: dict[Expr, np.ndarray]) -> tuple[Expr, dict[Expr, Var]]:
+    """What a body computes from weights alone (a transpose, a slice) moves outside, where it is folded once.
+
+    Returns the new body, and which outer expression each of its variables for values from outside stands for.
+    """
+    outside: dict[Expr, Expr] = {inner: outer for outer, inner in taken.items() if outer in known}
+    for node in post_order(body):
+        operands = [child for child in children(node) if not isinstance(child, Constant)]
+        if isinstance(node, Call) and operands and all(child in outside for child in operands):
+            outside[node] = rebuild(node, [outside.get(child, child) for child in children(node)])
+    last = {c for node in post_order(body) if node not in outside for c in (*children(node), body) if c in outside}
+    moved: list[Expr] = [node for node in post_order(body) if node in last and isinstance(node, Call)]
+    fresh: dict[Expr, Expr] = {node: Var(f"hoisted{i}", node.type) for i, node in enumerate(moved)}
+    body = substitute(body, fresh)
+    used = set(post_order(body))
+    kept = {outer: inner for outer, inner in taken.items() if inner in used}
+    return body, {**kept, **{outside[inner]: var for inner, var in fresh.items() if isinstance(var, Var)}}
+
+
+@onnx_op("Loop", since=1)
+def loop(node: OnnxNode) -> list[Expr]:
+    """``control.loop``.  A carried value whose shape changes gets unknown dimensions: found by repetition."""
+    importer, scope = node.control
+    graph = node.require("body")
+    first = [node[i] for i in range(2, len(node.inputs))]
+    types = [value.tensor_type for value in first]
+    while True:
+        params = _loop_params(node, graph, types)
+        body, taken = importer.function(graph, scope, _as_declared(graph, params))
+        found = body.type.fields[1 : 1 + len(types)]
+        joined = [_joined(node, graph, i, t, f) for i, (t, f) in enumerate(zip(types, found, strict=True))]
+        if joined == types:
+            break
+        types = joined
+    trips = node.get(0) or Constant(np.asarray(np.iinfo(np.int64).max))
+    going = node.get(1) or Constant(np.asarray(True))
+    body, taken = hoist_weights(body, taken, importer.known)
+    function = Function([*params, *taken.values()], body)
+    return list(call_op("control.loop", trips, going, *first, *taken, body=function, num_carried=len(first)))
+
+
+def _loop_params(node: OnnxNode, graph: onnx.GraphProto, types: list[TensorType]) -> list[Var]:
+    """The body's own parameters: the iteration, the condition, and the carried values."""
+    if len(graph.input) != 2 + len(types):
+        raise node.fail(f"its body takes {len(graph.input)} inputs; expected 2 and the {len(types)} carried values")
+    head = (TensorType((), "int64"), TensorType((), "bool"))
+    return [Var(value.name, type_) for value, type_ in zip(graph.input, (*head, *types), strict=True)]
+
+
+def _as_declared(graph: onnx.GraphProto, params: list[Var]) -> list[Expr]:
+    """The parameters as the body sees them: ONNX lets it declare the iteration and the condition as vectors of one."""
+    head = zip(graph.input, params[:2], strict=False)
+    seen = [emit("reshape", p, newshape=(1,)) if len(v.type.tensor_type.shape.dim) == 1 else p for v, p in head]
+    return [*seen, *params[2:]]
+
+
+def _joined(node: OnnxNode, graph: onnx.GraphProto, position: int, before: TensorType, after: TensorType) -> TensorType:
+    if before.dtype != after.dtype or before.rank != after.rank:
+        name = graph.input[2 + position].name
+        raise node.fail(f"carried value {name!r} goes in as {before} and comes out as {after}")
+    pairs = zip(before.shape, after.shape, strict=True)
+    return before.with_shape(tuple(a if a == b else None for a, b in pairs))
+
+
+@onnx_op("Scan", since=9)
+def scan(node: OnnxNode) -> list[Expr]:
+    """A loop of known length: each step takes one slice of the scanned inputs; its results are stacked."""
+    importer, scope = node.control
+    graph, count = node.require("body"), node.require("num_scan_inputs")
+    if not 1 <= count <= len(node.inputs):
+        raise node.fail(f"num_scan_inputs is {count}, but it has {len(node.inputs)} inputs")
+    states = [node[i] for i in range(len(node.inputs) - count)]
+    sequences = [_ordered(node, i, node[len(states) + i], "scan_input", count) for i in range(count)]
+    steps = sequences[0].shape[0]
+    head = [Var("step", TensorType((), "int64")), Var("going", TensorType((), "bool"))]
+    carried = [Var(graph.input[i].name, state.type) for i, state in enumerate(states)]
+    whole = [Var(f"{graph.input[len(states) + i].name}_sequence", s.type) for i, s in enumerate(sequences)]
+    slices = [emit("take", sequence, head[0], axis=0, mode="clip") for sequence in whole]
+    body, taken = importer.function(graph, scope, [*carried, *slices])
+    results = list(body.fields) if isinstance(body, Tuple) else [body]
+    function = Function([*head, *carried, *whole, *taken.values()], Tuple([head[1], *results]))
+    values = [Constant(np.asarray(steps)), Constant(np.asarray(True)), *states, *sequences, *taken]
+    found = list(call_op("control.loop", *values, body=function, num_carried=len(states)))
+    stacked = found[len(states) :]
+    outputs = [_unordered(node, i, value, steps, len(stacked)) for i, value in enumerate(stacked)]
+    return [*found[: len(states)], *outputs]
+
+
+def _axis_and_direction(node: OnnxNode, kind: str, position: int, count: int) -> tuple[int, bool]:
+    axes = node.attr(f"{kind}_axes") or [0] * count
+    return axes[position], bool((node.attr(f"{kind}_directions") or [0] * count)[position])
+
+
+def _ordered(node: OnnxNode, position: int, value: Expr, kind: str, count: int) -> Expr:
+    """A scanned input with the scanned axis in front, the first step first."""
+    axis, backwards = _axis_and_direction(node, kind, position, count)
+    axis = normalize_axis(node, axis, rank(value))
+    if axis:
+        value = emit("transpose", value, axes=(axis, *(d for d in range(rank(value)) if d != axis)))
+    return emit("reverse", value, axis=0) if backwards else value
+
+
+def _unordered(node: OnnxNode, position: int, value: Expr, steps: int, count: int) -> Expr:
+    """Stacked results, now of known length, with the scanned axis where the attributes want it."""
+    axis, backwards = _axis_and_direction(node, "scan_output", position, count)
+    value = emit("reshape", value, newshape=(steps, *value.tensor_type.shape[1:]), allowzero=True)
+    value = emit("reverse", value, axis=0) if backwards else value
+    axis = normalize_axis(node, axis, rank(value))
+    order = [*range(1, axis + 1), 0, *range(axis + 1, rank(value))]
+    return emit("transpose", value, axes=tuple(order)) if axis else value

@@ -1,0 +1,77 @@
+"""Operators that ONNX itself defines by simpler ones: one without a builder is imported as its definition."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import onnx
+
+from minitvm.frontend.onnx.check import normal_domain
+from minitvm.frontend.onnx.node import OnnxNode, dims, schema_of
+from minitvm.ir.expr import Expr
+
+
+def _schema(node: onnx.NodeProto, opset: int) -> Any:
+    return schema_of(node.op_type, opset, normal_domain(node.domain))
+
+
+def has_definition(node: onnx.NodeProto, opset: int, is_supported: Callable[[onnx.NodeProto, int], bool]) -> bool:
+    """True where ONNX defines the operator by supported ones.  A definition that depends on the types counts."""
+    schema = _schema(node, opset)
+    if schema is None:
+        return False
+    if not schema.has_function:
+        return bool(schema.has_context_dependent_function)
+    body = _fixed_definition(schema, opset)
+    version = {normal_domain(o.domain): o.version for o in body.opset_import}
+    return all(is_supported(inner, version.get(normal_domain(inner.domain), opset)) for inner in body.node)
+
+
+def _fixed_definition(schema: Any, opset: int) -> onnx.FunctionProto:
+    version = max(
+        (v for v in schema.function_opset_versions if v <= opset), default=min(schema.function_opset_versions)
+    )
+    return _parsed(schema.get_function_with_opset_version(version))
+
+
+def _parsed(data: bytes) -> onnx.FunctionProto:
+    proto = onnx.FunctionProto()
+    proto.ParseFromString(data)
+    return proto
+
+
+def definition_of(node: OnnxNode) -> onnx.FunctionProto:
+    """The operator's definition, with the node's attributes filled in."""
+    schema = _schema(node.proto, node.opset)
+    if schema.has_function:
+        body = _fixed_definition(schema, node.opset)
+    else:
+        versions = schema.context_dependent_function_opset_versions
+        version = max((v for v in versions if v <= node.opset), default=min(versions))
+        types = [_type_of(expr).SerializeToString() for expr in node.inputs]
+        found = schema.get_context_dependent_function_with_opset_version(version, node.proto.SerializeToString(), types)
+        body = _parsed(found)
+    for inner in body.node:
+        _fill_attributes(inner, node)
+    return body
+
+
+def _type_of(expr: Expr | None) -> onnx.TypeProto:
+    if expr is None:
+        return onnx.TypeProto()
+    element = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(expr.dtype))
+    return onnx.helper.make_tensor_type_proto(element, list(dims(expr)))
+
+
+def _fill_attributes(inner: onnx.NodeProto, node: OnnxNode) -> None:
+    """Attributes that refer to the node's become those; one that the node leaves out, without a default, goes."""
+    for attribute in list(inner.attribute):
+        if attribute.ref_attr_name:
+            given = node.attribute_proto(attribute.ref_attr_name)
+            name = attribute.name
+            inner.attribute.remove(attribute)
+            if given is not None:
+                inner.attribute.append(given)
+                inner.attribute[-1].name = name

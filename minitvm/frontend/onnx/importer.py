@@ -1,0 +1,321 @@
+"""``from_onnx``: from an ONNX model to a module of graph IR and its parameters.
+
+Every ONNX value is an expression.  Weights are variables with an array beside them; whatever follows from
+constants alone (shapes above all) is computed on the way, so most models arrive with static types.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+
+from minitvm.errors import FrontendError, InputError, MiniTVMError
+from minitvm.frontend.onnx.check import (
+    check_against_schema,
+    check_dtypes,
+    check_names,
+    check_supported,
+    normal_domain,
+    opsets_of,
+    ordered_nodes,
+)
+from minitvm.frontend.onnx.functions import definition_of, has_definition
+from minitvm.frontend.onnx.model import LoadedModel, ModelSource, ValueDescription, describe_value, load_model
+from minitvm.frontend.onnx.node import OnnxNode, label_of, place_of
+from minitvm.frontend.onnx.registry import Outputs, builder_for
+from minitvm.frontend.onnx.tensor_data import array_of
+from minitvm.ir.expr import Constant, Expr, Function, Module, Tuple, Var, span_scope
+from minitvm.ir.types import DTYPES, Dim, TensorType, type_of
+from minitvm.ir.visitor import post_order
+
+CONSTANT_LIMIT = 1024
+"""Integer weights up to this many elements are constants at once: shapes, axes, indices, zero points."""
+
+Shapes = Mapping[str, Sequence["int | None"]]
+
+
+def from_onnx(
+    model: ModelSource,
+    shape_dict: Shapes | None = None,
+    dtype_dict: Mapping[str, str] | None = None,
+    freeze_params: bool = False,
+) -> tuple[Module, dict[str, np.ndarray]]:
+    """Imports an ONNX model.
+
+    Parameters
+    ----------
+    model:
+        A path, the bytes of a file, or an ``onnx.ModelProto``.
+    shape_dict:
+        Shapes of inputs; needed where the model leaves dimensions open.  ``None`` as a dimension keeps it open.
+        Naming a weight turns it into an input.
+    dtype_dict:
+        dtypes of inputs, where they differ from the model's.
+    freeze_params:
+        True puts the weights into the module as constants.
+
+    Returns
+    -------
+    The module, whose ``main`` takes the inputs and then the weights, both under their ONNX names, and the weights
+    by name.  Several outputs are a tuple.
+
+    Raises
+    ------
+    FrontendError
+        for what is no ONNX model or cannot be imported; :class:`UnsupportedOperatorError` lists all unknown operators.
+    InputError
+        where ``shape_dict`` or ``dtype_dict`` do not fit the model.
+    """
+    shapes, dtypes = _dictionary("shape_dict", shape_dict), _dictionary("dtype_dict", dtype_dict)
+    loaded = load_model(model)
+    check_names(loaded.proto.graph)
+    importer = Importer(loaded, opsets_of(loaded.proto), freeze_params)
+    check_supported(loaded.proto.graph, importer.supports)
+    return importer.run(shapes, dtypes)
+
+
+def _dictionary(option: str, given: Any) -> dict[str, Any]:
+    if given is None or isinstance(given, Mapping):
+        return dict(given or {})
+    raise InputError(
+        f"{option} is a {type(given).__name__}, not a dictionary", hint=f"{option}={{name of an input: ...}}"
+    )
+
+
+class Scope:
+    """The values of one graph by name.  In the body of a function (a branch, a loop), values from outside
+    become its parameters: ``captured`` maps each to its variable."""
+
+    def __init__(self, parent: Scope | None = None, is_function: bool = False) -> None:
+        self.values: dict[str, Expr] = {}
+        self.parent = parent
+        self.is_function = is_function
+        self.captured: dict[Expr, Var] = {}
+
+    def lookup(self, name: str, known: dict[Expr, np.ndarray]) -> Expr | None:
+        if name in self.values or self.parent is None:
+            return self.values.get(name)
+        outer = self.parent.lookup(name, known)
+        if outer is None or isinstance(outer, Constant) or not self.is_function:
+            return outer
+        if outer not in self.captured:
+            inner = self.captured[outer] = Var(name, outer.type)
+            if outer in known:
+                known[inner] = known[outer]
+        return self.captured[outer]
+
+    def names(self) -> set[str]:
+        return set(self.values) | (self.parent.names() if self.parent else set())
+
+
+class Importer:
+    """The state of one import: weights found so far, and the arrays of variables that are weights."""
+
+    def __init__(self, model: LoadedModel, opsets: dict[str, int], freeze: bool) -> None:
+        self.proto = model.proto
+        self.folder = model.folder
+        self.opsets = opsets
+        self.freeze = freeze
+        self.known: dict[Expr, np.ndarray] = {}
+        self.weights: list[Var] = []
+
+    def supports(self, node: onnx.NodeProto, opset: int | None = None) -> bool:
+        version = self.opset_of(node) if opset is None else opset
+        known = builder_for(normal_domain(node.domain), node.op_type, version)
+        return known is not None or has_definition(node, version, self.supports)
+
+    def opset_of(self, node: onnx.NodeProto) -> int:
+        domain = normal_domain(node.domain)
+        return self.opsets.get(domain, 1 if domain else onnx.defs.onnx_opset_version())
+
+    def run(self, shapes: dict[str, Sequence[int | None]], dtypes: dict[str, str]) -> tuple[Module, dict[str, Any]]:
+        graph = self.proto.graph
+        scope = Scope()
+        inputs = self._inputs(shapes, dtypes)
+        scope.values.update({v.name: v for v in inputs})
+        outputs = self.import_graph(graph, scope, is_main=True)
+        body = outputs[0] if len(outputs) == 1 else Tuple(outputs)
+        used = set(post_order(body))
+        weights = [w for w in self.weights if w in used]
+        params = {w.name: self.known[w] for w in weights}
+        return Module(Function([*inputs, *weights], body)), params
+
+    def import_graph(self, graph: onnx.GraphProto, scope: Scope, is_main: bool = False) -> list[Expr]:
+        """Imports the weights and nodes of a graph into ``scope``; its outputs in order."""
+        for tensor in graph.initializer:
+            if tensor.name not in scope.values:
+                array = array_of(tensor, self.folder)
+                scope.values[tensor.name] = self._literal(tensor.name, array, is_main)
+        if graph.sparse_initializer:
+            raise FrontendError("the model has sparse initializers, which minitvm does not read")
+        for node in ordered_nodes(graph, scope.names()):
+            self._import_node(node, scope, is_main)
+        return [self._value(output.name, scope) for output in graph.output]
+
+    def inline(self, graph: onnx.GraphProto, scope: Scope) -> list[Expr]:
+        """The outputs of a branch that is taken for certain."""
+        return self.import_graph(graph, Scope(scope))
+
+    def function(self, graph: onnx.GraphProto, scope: Scope, inputs: Sequence[Expr]) -> tuple[Expr, dict[Expr, Var]]:
+        """The body of a branch or loop for its ``inputs``, and the variables for values from outside."""
+        inner = Scope(scope, is_function=True)
+        inner.values.update({value.name: given for value, given in zip(graph.input, inputs, strict=False)})
+        outputs = self.import_graph(graph, inner)
+        body = outputs[0] if len(outputs) == 1 else Tuple(outputs)
+        return body, inner.captured
+
+    def _value(self, name: str, scope: Scope) -> Expr:
+        found = scope.lookup(name, self.known)
+        if found is None:
+            raise FrontendError(f"value {name!r} is an output that its operator does not produce in minitvm")
+        return found
+
+    def _literal(self, name: str, array: np.ndarray, is_main: bool) -> Expr:
+        """A weight as a variable of ``main``, or a constant: scalars, small integers, and weights of branches."""
+        small = array.ndim == 0 or (array.dtype.kind != "f" and array.size <= CONSTANT_LIMIT)
+        if self.freeze or small or not is_main:
+            return Constant(array, name)
+        variable = Var(name, type_of(array))
+        self.known[variable] = array
+        self.weights.append(variable)
+        return variable
+
+    def _import_node(self, node: onnx.NodeProto, scope: Scope, is_main: bool, label: str | None = None) -> None:
+        inputs = [self._value(name, scope) if name else None for name in node.input]
+        opset = self.opset_of(node)
+        check_against_schema(node, opset)
+        view = OnnxNode(node, inputs, opset, self.known, (self, scope))
+        check_dtypes(view)
+        with span_scope((label or label_of(node),)):
+            outputs = self._build(view)
+        if node.op_type == "Constant" and isinstance(outputs[0], Constant):
+            outputs = [self._literal(node.output[0], outputs[0].value, is_main)]
+        for name, value in zip(node.output, outputs, strict=False):
+            if name and value is not None:
+                scope.values[name] = value
+
+    def _build(self, node: OnnxNode) -> list[Expr | None]:
+        """Runs the node's builder.  What a malformed node makes numpy or Python say becomes an error with its name."""
+        builder = builder_for(normal_domain(node.proto.domain), node.op_type, node.opset) or self._by_definition
+        try:
+            return _as_list(builder(node))
+        except MiniTVMError as error:
+            raise _located(error, node) from error.__cause__
+        except (ValueError, IndexError, KeyError, TypeError, ArithmeticError, AttributeError, MemoryError) as error:
+            raise node.fail(f"malformed: {error}", "check the model with onnx.checker.check_model") from error
+
+    def _by_definition(self, node: OnnxNode) -> list[Expr | None]:
+        """The operator as ONNX defines it by others: the definition's nodes, imported in a scope of their own."""
+        body = definition_of(node)
+        scope = Scope()
+        scope.values.update({n: v for n, v in zip(body.input, node.inputs, strict=False) if v is not None})
+        imports = {normal_domain(o.domain): int(o.version) for o in body.opset_import}
+        outer, self.opsets = self.opsets, {**self.opsets, **imports}
+        absent = set(body.input) - set(scope.values)
+        try:
+            check_supported(body, self.supports)
+            for inner in body.node:
+                inner.input[:] = ["" if name in absent else name for name in inner.input]
+                self._import_node(inner, scope, is_main=False, label=label_of(node.proto))
+        finally:
+            self.opsets = outer
+        return [scope.values.get(name) for name in body.output]
+
+    def _inputs(self, shapes: dict[str, Sequence[int | None]], dtypes: dict[str, str]) -> list[Var]:
+        graph = self.proto.graph
+        weights = {t.name for t in graph.initializer}
+        given = [v for v in graph.input if v.name not in weights or v.name in shapes]
+        names = [v.name for v in given]
+        for option, entries in (("shape_dict", shapes), ("dtype_dict", dtypes)):
+            for name in entries:
+                if name not in names:
+                    raise InputError(
+                        f"{option} names {name!r}, which is no input of the model",
+                        hint=f"inputs: {', '.join(names) or 'none'}",
+                    )
+        return [input_variable(describe_value(v), shapes.get(v.name), dtypes.get(v.name)) for v in given]
+
+
+def _as_list(outputs: Outputs) -> list[Expr | None]:
+    return [outputs] if isinstance(outputs, Expr) else list(outputs)
+
+
+def _located(error: MiniTVMError, node: OnnxNode) -> MiniTVMError:
+    """``error`` with the node's place, where it has none yet."""
+    named = any("ONNX node" in line for line in error.where)
+    where = error.where if named else (*error.where, place_of(node.proto))
+    return type(error)(error.message, where=where, hint=error.hint)
+
+
+def input_variable(value: ValueDescription, shape: Any, dtype: str | None) -> Var:
+    """The variable of an input, of the shape asked for where it fits the model's."""
+    return Var(value.name, TensorType(_input_shape(value, shape), _input_dtype(value, dtype)))
+
+
+def _input_dtype(value: ValueDescription, dtype: str | None) -> str:
+    found = dtype or value.dtype
+    if str(found) not in DTYPES:
+        raise InputError(
+            f"dtype_dict gives input {value.name!r} the dtype {found!r}"
+            if dtype
+            else f"input {value.name!r} has no dtype",
+            hint=f"dtypes: {', '.join(DTYPES)}",
+        )
+    return str(found)
+
+
+def _input_shape(value: ValueDescription, shape: Any) -> tuple[Dim, ...]:
+    declared = value.shape
+    if shape is None:
+        return _declared_shape(value)
+    if not isinstance(shape, (Sequence, np.ndarray)) or isinstance(shape, (str, bytes)):
+        raise InputError(f"shape_dict gives input {value.name!r} {shape!r}, which is no shape")
+    given = tuple(shape)
+    if value.has_rank and len(given) != len(declared):
+        raise InputError(
+            f"shape_dict gives input {value.name!r} {len(given)} dimensions; it has {len(declared)}: {_text(declared)}"
+        )
+    return tuple(_input_dim(value, axis, dim) for axis, dim in enumerate(given))
+
+
+def _input_dim(value: ValueDescription, axis: int, dim: Any) -> Dim:
+    if dim is None:
+        return None
+    whole = isinstance(dim, (int, np.integer)) and not isinstance(dim, bool)
+    whole = whole or (isinstance(dim, float) and math.isfinite(dim) and dim == int(dim))
+    if not whole or dim < 0:
+        raise InputError(
+            f"shape_dict gives dimension {axis} of input {value.name!r} as {dim!r}",
+            hint="a dimension is a whole number, 0 or more",
+        )
+    fixed = value.shape[axis] if value.has_rank else None
+    if isinstance(fixed, int) and fixed != dim:
+        raise InputError(
+            f"shape_dict gives dimension {axis} of input {value.name!r} as {int(dim)}; the model fixes it at {fixed}",
+            hint=f"the input's shape is {_text(value.shape)}",
+        )
+    return int(dim)
+
+
+def _declared_shape(value: ValueDescription) -> tuple[Dim, ...]:
+    if not value.has_rank:
+        raise FrontendError(
+            f"input {value.name!r} has no shape in the model", hint=f"give it: shape_dict={{{value.name!r}: (...)}}"
+        )
+    open_dims = [str(d) if d is not None else "?" for d in value.shape if not isinstance(d, int)]
+    if open_dims:
+        example = ", ".join(str(d) if isinstance(d, int) else "1" for d in value.shape)
+        comma = "," if len(value.shape) == 1 else ""
+        raise FrontendError(
+            f"input {value.name!r} has dimensions without a size: {', '.join(open_dims)}, in {_text(value.shape)}",
+            hint=f"give them: shape_dict={{{value.name!r}: ({example}{comma})}}",
+        )
+    return tuple(int(d) for d in value.shape)  # type: ignore[arg-type]
+
+
+def _text(shape: Sequence[int | str | None]) -> str:
+    return f"({', '.join('?' if d is None else str(d) for d in shape)})"

@@ -1,0 +1,188 @@
+"""ONNX gathers, scatters, slices and pads."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from minitvm.frontend.onnx.node import OnnxNode, dims, emit, normalize_axis, rank, scalar
+from minitvm.frontend.onnx.registry import onnx_op
+from minitvm.frontend.onnx.tensor import integers, known_product
+from minitvm.ir.expr import Expr
+from minitvm.ir.ops.check import OutOfRange
+
+WORTH_A_ROW = 512
+"""Indices whose check is more work than to look at one more result of it after the run."""
+
+
+def within(node: OnnxNode, data: Expr, indices: Expr, axes: tuple[int, ...], lengths: bool = False) -> Expr:
+    """``indices``, checked to lie within those axes of ``data``: now where they are known, else when the model runs."""
+    known, shape = node.value(indices), dims(data)
+    check = OutOfRange(axes, lengths, by_row=len(axes) == 1 and (known_product(dims(indices)[1:]) >= WORTH_A_ROW))
+    if known is not None and None not in [shape[a] for a in axes]:
+        wrong = check.first_outside(shape, known)
+        if wrong is not None:
+            raise node.misfit(check.message(data.tensor_type).format(wrong))
+        return indices
+    return emit("control.after", indices, emit(check.name, data, indices, **check.attributes()))
+
+
+@onnx_op("Gather", since=1)
+def gather(node: OnnxNode) -> Expr:
+    """``take``; its wrapping mode gives negative indices ONNX's meaning, constant ones do not need it."""
+    axis, known = normalize_axis(node, node.attr("axis"), rank(node[0])), node.known(1)
+    mode = "clip" if known is not None and not np.any(known < 0) else "wrap"
+    return emit("take", node[0], within(node, node[0], node[1], (axis,)), axis=axis, mode=mode)
+
+
+@onnx_op("GatherElements", since=11)
+def gather_elements(node: OnnxNode) -> Expr:
+    axis = normalize_axis(node, node.attr("axis"), rank(node[0]))
+    return emit("gather", node[0], within(node, node[0], node[1], (axis,)), axis=axis)
+
+
+def _positions_first(node: OnnxNode, batch_dims: int = 0) -> Expr:
+    """ONNX keeps the positions of an element in the last dimension, Relay in the first."""
+    last = rank(node[1]) - 1
+    positions = emit("transpose", node[1], axes=(last, *range(last)))
+    depth = dims(positions)[0]
+    if not depth or depth + batch_dims > rank(node[0]):
+        return positions  # the operator says what does not fit
+    return within(node, node[0], positions, tuple(range(batch_dims, batch_dims + depth)))
+
+
+@onnx_op("GatherND", since=11)
+def gather_nd(node: OnnxNode) -> Expr:
+    batch_dims = node.attr("batch_dims", 0)
+    return emit("gather_nd", node[0], _positions_first(node, batch_dims), batch_dims=batch_dims)
+
+
+_REDUCTIONS = {"none": "update", "add": "add", "mul": "mul", "max": "max", "min": "min"}
+
+
+@onnx_op("Scatter", since=9)
+@onnx_op("ScatterElements", since=11)
+def scatter_elements(node: OnnxNode) -> Expr:
+    axis = normalize_axis(node, node.attr("axis"), rank(node[0]))
+    reduction = _REDUCTIONS[node.attr("reduction", "none")]
+    indices = within(node, node[0], node[1], (axis,))
+    return emit("scatter_elements", node[0], indices, node[2], axis=axis, reduction=reduction)
+
+
+@onnx_op("ScatterND", since=11)
+def scatter_nd(node: OnnxNode) -> Expr:
+    mode = _REDUCTIONS[node.attr("reduction", "none")]
+    return emit("scatter_nd", node[0], _positions_first(node), node[2], mode=mode)
+
+
+@onnx_op("Slice", since=1)
+def slice_1(node: OnnxNode) -> Expr:
+    starts, ends = node.require("starts"), node.require("ends")
+    axes = node.attr("axes") or list(range(len(starts)))
+    return _sliced(node, starts, ends, axes, [1] * len(starts))
+
+
+@onnx_op("Slice", since=10)
+def slice_(node: OnnxNode) -> Expr:
+    starts = [int(v) for v in node.constant(1, "starts")]
+    ends = [int(v) for v in node.constant(2, "ends")]
+    axes = node.ints(3, "axes")
+    steps = node.ints(4, "steps")
+    axes = tuple(range(len(starts))) if axes is None else axes
+    return _sliced(node, starts, ends, list(axes), [1] * len(starts) if steps is None else list(steps))
+
+
+def _sliced(node: OnnxNode, starts: list[int], ends: list[int], axes: list[int], steps: list[int]) -> Expr:
+    x = node[0]
+    places = [normalize_axis(node, a, rank(x)) for a in axes]
+    bounds = zip(places, starts, ends, steps, strict=True)
+    cuts = [_cut(node, axis, *bound) for axis, *bound in bounds]
+    begin, end, strides = zip(*cuts, strict=True) if cuts else ((), (), ())
+    return emit("strided_slice", x, begin=begin, end=end, strides=strides, axes=tuple(places))
+
+
+def _cut(node: OnnxNode, axis: int, start: int, stop: int, step: int) -> tuple[int, int, int]:
+    """ONNX's start, end and step as those of a Python slice that takes the same elements."""
+    extent = dims(node[0])[axis]
+    if step == 0:
+        raise node.fail("a step is 0")
+    if extent is None:
+        if step < 0 and start < -1:
+            raise node.fail(f"start {start} with step {step} needs to know dimension {axis}", "give shape_dict")
+        return start, stop, step
+    taken = taken_elements(start, stop, step, extent)
+    if not taken:
+        return 0, 0, 1
+    step = taken.step if len(taken) > 1 else 1
+    end = taken[-1] + (1 if step > 0 else -1)
+    return taken[0], end if end >= 0 else -extent - 1, step
+
+
+def taken_elements(start: int, stop: int, step: int, extent: int) -> range:
+    """The elements that Slice takes.  Unlike Python, ONNX moves a start outside of the tensor onto its first or last
+    element before it goes backwards: ``[-8:-9:-1]`` of 7 elements is the first one."""
+    start, stop = (p + extent if p < 0 else p for p in (start, stop))
+    lowest, highest = (0, extent) if step > 0 else (-1, extent - 1)
+    return range(min(max(start, 0), highest), min(max(stop, lowest), extent), step)
+
+
+@onnx_op("Pad", since=2)
+def pad_2(node: OnnxNode) -> Expr:
+    return padded(node, node[0], node.require("pads"), None, scalar(node.attr("value"), node[0]))
+
+
+@onnx_op("Pad", since=11)
+def pad(node: OnnxNode) -> Expr:
+    pads = [int(p) for p in node.constant(1, "pads")]
+    value = node.get(2) or scalar(0, node[0])
+    return padded(node, node[0], pads, node.ints(3, "axes"), value)
+
+
+def padded(node: OnnxNode, x: Expr, pads: list[int], axes: tuple[int, ...] | None, value: Expr) -> Expr:
+    """``nn.pad``; negative pads cut off, as ``strided_slice``."""
+    places = [normalize_axis(node, a, rank(x)) for a in (range(rank(x)) if axes is None else axes)]
+    if len(pads) != 2 * len(places):
+        raise node.fail(f"{len(pads)} pads for {len(places)} axes")
+    width = [(0, 0)] * rank(x)
+    for i, axis in enumerate(places):
+        width[axis] = (pads[i], pads[i + len(places)])
+    x = _cropped(x, width)
+    grown = tuple((max(a, 0), max(b, 0)) for a, b in width)
+    mode = {"constant": "constant", "reflect": "reflect", "edge": "edge", "wrap": "wrap"}[node.attr("mode", "constant")]
+    if not any(a or b for a, b in grown):
+        return x
+    if mode == "wrap":
+        return _wrapped(x, grown)
+    fill = value if rank(value) == 0 else emit("reshape", value, newshape=())
+    return emit("nn.pad", x, fill, pad_width=grown, pad_mode=mode)
+
+
+def _cropped(x: Expr, width: list[tuple[int, int]]) -> Expr:
+    for axis, (before, after) in enumerate(width):
+        if before < 0 or after < 0:
+            begin, end = max(-before, 0), x.shape[axis] + min(after, 0)
+            x = emit("strided_slice", x, begin=(begin,), end=(end,), axes=(axis,))
+    return x
+
+
+def _wrapped(x: Expr, width: tuple[tuple[int, int], ...]) -> Expr:
+    for axis, (before, after) in enumerate(width):
+        extent = x.shape[axis]
+        if before or after:
+            x = emit("take", x, integers(np.arange(-before, extent + after) % extent), axis=axis, mode="clip")
+    return x
+
+
+@onnx_op("Compress", since=9)
+def compress(node: OnnxNode) -> Expr:
+    """The slices whose condition holds; the condition must be known while importing."""
+    x = node[0] if node.has("axis") else emit("reshape", node[0], newshape=(-1,))
+    axis = normalize_axis(node, node.attr("axis", 0), rank(x))
+    kept = within(node, x, integers(np.flatnonzero(node.constant(1, "condition"))), (axis,))
+    return emit("take", x, kept, axis=axis, mode="clip")
+
+
+@onnx_op("ReverseSequence", since=10)
+def reverse_sequence(node: OnnxNode) -> Expr:
+    time, batch = node.attr("time_axis"), node.attr("batch_axis")
+    lengths = within(node, node[0], node[1], (normalize_axis(node, time, rank(node[0])),), lengths=True)
+    return emit("reverse_sequence", node[0], lengths, seq_axis=time, batch_axis=batch)

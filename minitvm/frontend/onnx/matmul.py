@@ -1,0 +1,184 @@
+"""ONNX matrix products: MatMul, Gemm, Einsum."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from minitvm.frontend.onnx.node import OnnxNode, cast, dims, emit, rank, scalar
+from minitvm.frontend.onnx.registry import onnx_op
+from minitvm.frontend.onnx.tensor import known_product, reshaped
+from minitvm.ir.expr import Expr
+from minitvm.ir.types import Dim
+
+
+def transposed(x: Expr) -> Expr:
+    return emit("transpose", x, axes=(1, 0))
+
+
+@onnx_op("MatMul", since=1)
+def matmul_op(node: OnnxNode) -> Expr:
+    return matmul(node, node[0], node[1])
+
+
+def matmul(node: OnnxNode, a: Expr, b: Expr, out_dtype: str = "") -> Expr:
+    """numpy's ``@``.  A matrix on the right is a dense layer over all rows of the left; others are batched."""
+    if rank(a) == 0 or rank(b) == 0:
+        raise node.fail(f"takes no scalars: {a.tensor_type} and {b.tensor_type}")
+    if rank(a) == 1:
+        product = matmul(node, emit("expand_dims", a, axis=0), b, out_dtype)
+        return emit("squeeze", product, axis=(rank(product) - (1 if rank(b) == 1 else 2),))
+    if rank(b) == 1:
+        product = matmul(node, a, emit("expand_dims", b, axis=1), out_dtype)
+        return emit("squeeze", product, axis=(rank(product) - 1,))
+    return _rows_by_matrix(a, b, out_dtype) if rank(b) == 2 else _batched(node, a, b, out_dtype)
+
+
+def _rows_by_matrix(a: Expr, b: Expr, out_dtype: str) -> Expr:
+    """(..., k) by (k, n): one dense over all rows."""
+    rows, (k, n) = dims(a)[:-1], dims(b)
+    flat = (
+        a
+        if rank(a) == 2
+        else emit("reshape", a, newshape=(known_product(rows), -1 if k is None else k), allowzero=True)
+    )
+    product = emit("nn.dense", flat, transposed(b), out_dtype=out_dtype)
+    return product if rank(a) == 2 else _unflattened(product, (*rows, n))
+
+
+def _unflattened(x: Expr, shape: tuple[Dim, ...]) -> Expr:
+    """``x`` in ``shape``, of which one dimension may be unknown."""
+    return reshaped(x, [-1 if d is None else d for d in shape], allowzero=True)
+
+
+def _batched(node: OnnxNode, a: Expr, b: Expr, out_dtype: str) -> Expr:
+    """(..., m, k) by (..., k, n); batches are broadcast, one that is 1 throughout is left to the operator."""
+    batch = _broadcast(dims(a)[:-2], dims(b)[:-2])
+    flat = [_flat_batch(node, x, batch) for x in (a, b)]
+    product = emit("nn.batch_matmul", *flat, transpose_b=False, out_dtype=out_dtype)
+    return _unflattened(product, (*batch, dims(a)[-2], dims(b)[-1]))
+
+
+def _broadcast(a: tuple[Dim, ...], b: tuple[Dim, ...]) -> tuple[Dim, ...]:
+    if None not in (*a, *b):
+        return np.broadcast_shapes(a, b)  # type: ignore[arg-type]
+    length = max(len(a), len(b))
+    padded = ((1,) * (length - len(x)) + x for x in (a, b))
+    return tuple(q if p == 1 else p if q == 1 or p == q or q is None else q for p, q in zip(*padded, strict=True))
+
+
+def _flat_batch(node: OnnxNode, x: Expr, batch: tuple[Dim, ...]) -> Expr:
+    """``x`` with one batch dimension.  One that is 1 throughout stays so: the operator repeats it."""
+    own, matrix = dims(x)[:-2], dims(x)[-2:]
+    if all(d == 1 for d in own):
+        return _unflattened(x, (1, *matrix))
+    if own != batch:
+        if None in batch:
+            raise node.fail(f"{x.tensor_type} cannot be repeated to an unknown batch {_text(batch)}", "give shape_dict")
+        x = emit("broadcast_to", x, shape=(*batch, *matrix))
+    count = known_product(batch)
+    return _unflattened(x, (None if count == -1 else count, *matrix)) if len(batch) > 1 else x
+
+
+def _text(shape: tuple[Dim, ...]) -> str:
+    return f"({', '.join('?' if d is None else str(d) for d in shape)})"
+
+
+@onnx_op("Gemm", since=7)
+def gemm(node: OnnxNode) -> Expr:
+    """alpha * A' B' + beta * C, with A' and B' transposed on demand."""
+    a = transposed(node[0]) if node.attr("transA") else node[0]
+    weight = node[1] if node.attr("transB") else transposed(node[1])
+    product, bias = emit("nn.dense", a, weight), node.get(2)
+    alpha, beta = node.attr("alpha"), node.attr("beta")
+    wide = product.dtype if _keeps(product, alpha) and _keeps(product, beta) else "float64"
+    result = scaled(cast(product, wide), alpha)
+    if bias is not None and beta != 0:
+        result = with_bias(result, scaled(cast(bias, wide), beta))
+    return cast(result, product.dtype)
+
+
+def _keeps(x: Expr, factor: float) -> bool:
+    """Whether ``x`` can be multiplied by ``factor`` in its own dtype: integers only by integers of theirs."""
+    if x.tensor_type.is_float:
+        return True
+    info = np.iinfo(x.dtype)
+    return bool(float(factor).is_integer() and info.min <= factor <= info.max)
+
+
+def scaled(x: Expr, factor: float) -> Expr:
+    return x if factor == 1 else emit("multiply", x, scalar(factor, x))
+
+
+def with_bias(x: Expr, bias: Expr) -> Expr:
+    """x: (m, n) plus a bias that broadcasts to it; one value per column is ``nn.bias_add``."""
+    columns = dims(x)[1]
+    if columns is not None and dims(bias) in ((columns,), (1, columns)):
+        return emit("nn.bias_add", x, reshaped(bias, [columns]), axis=1)
+    return emit("add", x, bias)
+
+
+@onnx_op("Einsum", since=12)
+def einsum(node: OnnxNode) -> Expr:
+    """Pair by pair as batched matrix products; repeated letters within one operand are refused."""
+    terms, result = _einsum_terms(node)
+    values = [node[i] for i in range(len(node.inputs))]
+    value, letters = values[0], terms[0]
+    for position in range(1, len(values)):
+        later = set(result).union(*terms[position + 1 :])
+        value, letters = _contract(value, letters, values[position], terms[position], later)
+    return _arranged(value, letters, result)
+
+
+def _einsum_terms(node: OnnxNode) -> tuple[list[str], str]:
+    """Letters of each operand and of the result; dots stand for letters that nobody uses."""
+    equation = node.require("equation").replace(" ", "")
+    left, arrow, right = equation.partition("->")
+    terms = left.split(",")
+    if len(terms) != len(node.inputs):
+        raise node.fail(f"equation {equation!r} has {len(terms)} terms for {len(node.inputs)} inputs")
+    used = set(equation)
+    spare = [chr(c) for c in range(ord("A"), ord("Z") + 1) if chr(c) not in used]
+    counts = [rank(node[i]) - len(t.replace("...", "")) if "..." in t else 0 for i, t in enumerate(terms)]
+    dots = "".join(spare[: max(counts)])
+    terms = [t.replace("...", dots[len(dots) - n :]) for t, n in zip(terms, counts, strict=True)]
+    if not arrow:
+        letters = "".join(terms)
+        right = dots + "".join(sorted({c for c in letters if letters.count(c) == 1 and c not in dots}))
+    for i, term in enumerate(terms):
+        if len(set(term)) != len(term) or len(term) != rank(node[i]):
+            raise node.fail(f"term {term!r} of {equation!r} is not supported for {node[i].tensor_type}")
+    return terms, right.replace("...", dots)
+
+
+def _contract(a: Expr, left: str, b: Expr, right: str, later: set[str]) -> tuple[Expr, str]:
+    """The product of two operands, summed over letters that only they have."""
+    a, left = _summed(a, left, later | set(right))
+    b, right = _summed(b, right, later | set(left))
+    batch = [c for c in left if c in right and c in later]
+    inner = [c for c in left if c in right and c not in later]
+    rows, columns = [c for c in left if c not in right], [c for c in right if c not in left]
+    extent = {**dict(zip(left, a.shape, strict=True)), **_without_ones(right, b.shape, left, a.shape)}
+    sizes = [math.prod(extent[c] for c in group) for group in (batch, rows, inner, columns)]
+    lhs = reshaped(_arranged(a, left, [*batch, *rows, *inner]), [sizes[0], sizes[1], sizes[2]], allowzero=True)
+    rhs = reshaped(_arranged(b, right, [*batch, *inner, *columns]), [sizes[0], sizes[2], sizes[3]], allowzero=True)
+    product = emit("nn.batch_matmul", lhs, rhs, transpose_b=False)
+    letters = [*batch, *rows, *columns]
+    return reshaped(product, [extent[c] for c in letters], allowzero=True), "".join(letters)
+
+
+def _without_ones(right: str, shape: tuple[int, ...], left: str, other: tuple[int, ...]) -> dict[str, int]:
+    known = dict(zip(left, other, strict=True))
+    return {c: n if n != 1 else known.get(c, 1) for c, n in zip(right, shape, strict=True)}
+
+
+def _summed(x: Expr, letters: str, kept: set[str]) -> tuple[Expr, str]:
+    axes = tuple(i for i, c in enumerate(letters) if c not in kept)
+    return (emit("sum", x, axis=axes) if axes else x), "".join(c for c in letters if c in kept)
+
+
+def _arranged(x: Expr, letters: str, wanted: str | list[str]) -> Expr:
+    x, letters = _summed(x, letters, set(wanted))
+    order = tuple(letters.index(c) for c in wanted)
+    return x if order == tuple(range(len(order))) else emit("transpose", x, axes=order)

@@ -1,0 +1,252 @@
+"""What a builder sees of an ONNX node, and ``emit``, which builds calls and folds those of constants at once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import onnx
+
+from minitvm.errors import FrontendError, TypeInferenceError
+from minitvm.frontend.onnx.tensor_data import array_of, dtype_name
+from minitvm.ir.builder import call_op
+from minitvm.ir.evaluate import evaluate, evaluate_call
+from minitvm.ir.expr import Call, Constant, Expr, Function, Tuple, Var
+from minitvm.ir.types import Dim, TensorType, TupleType, tensor_fields
+from minitvm.ir.visitor import post_order, simplify_projection
+
+FOLD_LIMIT = 1 << 16
+"""Results with more elements stay calls, so that importing never materialises what a pass may avoid."""
+
+
+def place_of(node: onnx.NodeProto) -> str:
+    """How messages name a node: ``ONNX node "conv1" (Conv)``; by its first output where it has no name."""
+    kind = f"{node.domain}.{node.op_type}" if node.domain not in ("", "ai.onnx") else node.op_type
+    if node.name:
+        return f'ONNX node "{node.name}" ({kind})'
+    return f'ONNX node that produces "{next(filter(None, node.output), "")}" ({kind})'
+
+
+def label_of(node: onnx.NodeProto) -> str:
+    """The span of what a node becomes: its name, or its type and first output."""
+    return node.name or f"{node.op_type}_{next(filter(None, node.output), '')}"
+
+
+_LARGEST_VERSION = 2**31 - 1
+"""What ``onnx.defs`` takes; the file's field is wider."""
+
+
+@lru_cache(maxsize=4096)
+def schema_of(op_type: str, opset: int, domain: str) -> Any:
+    """The operator's ``onnx.defs.OpSchema`` at that opset; ``None`` where ONNX does not define it."""
+    newest = onnx.defs.onnx_opset_version()
+    version = min(opset, newest if domain == "" else _LARGEST_VERSION)
+    try:
+        return onnx.defs.get_schema(op_type, version, domain)
+    except onnx.defs.SchemaError:
+        return None
+
+
+class OnnxNode:
+    """One ONNX node while it is imported: its inputs as expressions, its attributes with ONNX's defaults.
+
+    ``node[i]`` is input ``i`` and must be there; ``node.get(i)`` is ``None`` where it is left out.
+    """
+
+    def __init__(
+        self,
+        proto: onnx.NodeProto,
+        inputs: Sequence[Expr | None],
+        opset: int,
+        known: dict[Expr, np.ndarray],
+        control: Any = None,
+    ) -> None:
+        self.proto = proto
+        self.inputs = list(inputs)
+        self.opset = opset
+        self.control = control
+        """The importer, for operators with sub-graphs (``onnx_control``)."""
+        self._known = known
+        self._attributes = {a.name: a for a in proto.attribute}
+
+    @property
+    def op_type(self) -> str:
+        return str(self.proto.op_type)
+
+    def __getitem__(self, index: int) -> Expr:
+        found = self.get(index)
+        if found is None:
+            raise self.fail(f"input {index} is missing")
+        return found
+
+    def get(self, index: int) -> Expr | None:
+        return self.inputs[index] if index < len(self.inputs) else None
+
+    def wants(self, index: int) -> bool:
+        """True where output ``index`` is named, so that somebody may read it."""
+        return index < len(self.proto.output) and bool(self.proto.output[index])
+
+    def attr(self, name: str, default: Any = None) -> Any:
+        """An attribute as a Python value, or the operator's default, or ``default``."""
+        proto = self.attribute_proto(name)
+        return default if proto is None else attribute_value(proto)
+
+    def attribute_proto(self, name: str) -> Any:
+        """The attribute as given, or its default; ``None`` where there is neither."""
+        return self._attributes.get(name) or self._default(name)
+
+    def has(self, name: str) -> bool:
+        return name in self._attributes
+
+    def _default(self, name: str) -> Any:
+        schema = schema_of(self.proto.op_type, self.opset, "" if self.proto.domain == "ai.onnx" else self.proto.domain)
+        declared = schema.attributes.get(name) if schema is not None else None
+        if declared is None or declared.default_value.type == onnx.AttributeProto.UNDEFINED:
+            return None
+        return declared.default_value
+
+    def require(self, name: str) -> Any:
+        """An attribute that must be given."""
+        value = self.attr(name)
+        if value is None:
+            raise self.fail(f"attribute {name!r} is missing")
+        return value
+
+    def known(self, index: int) -> np.ndarray | None:
+        """The value of an input that is a constant or a weight; ``None`` where it is known only at run time."""
+        expr = self.get(index)
+        return None if expr is None else self.value(expr)
+
+    def value(self, expr: Expr) -> np.ndarray | None:
+        return expr.value if isinstance(expr, Constant) else self._known.get(expr)
+
+    def constant(self, index: int, what: str) -> np.ndarray:
+        """The value of an input that must be known while importing, such as the shape of a Reshape."""
+        found = self.known(index)
+        if found is None:
+            found = evaluate_known(self[index], self._known)
+        if found is None:
+            raise self.fail(
+                f"{what} (input {index}) is computed when the model runs; minitvm needs it while importing",
+                hint="give every input a concrete shape: from_onnx(model, shape_dict={...})",
+            )
+        return found
+
+    def ints(self, index: int, name: str) -> tuple[int, ...] | None:
+        """A list of integers that older opsets give as attribute ``name`` and newer ones as input ``index``."""
+        if self.get(index) is not None:
+            return tuple(int(v) for v in self.constant(index, name).reshape(-1))
+        found = self._attributes.get(name)
+        return None if found is None else tuple(attribute_value(found))
+
+    def fail(self, message: str, hint: str | None = None) -> FrontendError:
+        """The error to raise: the operator's name before the message, the node's place below it."""
+        return FrontendError(f"{self.op_type}: {message}", where=[place_of(self.proto)], hint=hint)
+
+    def misfit(self, message: str) -> TypeInferenceError:
+        """The error where ranks or shapes do not fit the operator: the model's inputs may be to blame."""
+        return TypeInferenceError(f"{self.op_type}: {message}", where=[place_of(self.proto)])
+
+    def refuse(self, name: str, hint: str | None = None) -> FrontendError:
+        """The error for an attribute whose value is not supported."""
+        return self.fail(f"attribute {name}={self.attr(name)!r} is not supported", hint)
+
+
+def attribute_value(proto: onnx.AttributeProto) -> Any:
+    """An attribute in Python: int, float, str, list of them, array, or graph."""
+    kind = onnx.AttributeProto
+    if proto.type == kind.TENSOR:
+        return array_of(proto.t, "")
+    value = onnx.helper.get_attribute_value(proto)
+    if proto.type == kind.STRING:
+        return value.decode("utf-8", "replace")
+    if proto.type == kind.STRINGS:
+        return [v.decode("utf-8", "replace") for v in value]
+    if proto.type in (kind.INTS, kind.FLOATS):
+        return list(value)
+    return value
+
+
+def emit(name: str, *args: Any, **attributes: Any) -> Expr:
+    """A call of operator ``name``; a constant where all its arguments are constants and the result is small."""
+    return fold(call_op(name, *args, **attributes))
+
+
+def emit_many(name: str, *args: Any, **attributes: Any) -> list[Expr]:
+    """The results of an operator that returns a tuple."""
+    result = emit(name, *args, **attributes)
+    assert isinstance(result.type, TupleType)
+    return [simplify_projection(result[i]) for i in range(len(result.type.fields))]
+
+
+def fold(call: Call) -> Expr:
+    """``call`` evaluated by its ``reference`` where that is possible and cheap; else ``call`` itself."""
+    op = call.op
+    if isinstance(op, Function) or op.stateful or not op.has_reference():
+        return call
+    values = [_constant_value(arg) for arg in call.args]
+    if any(v is None for v in values) or not _is_small(call):
+        return call
+    return _as_constants(evaluate_call(call, *values), call)
+
+
+def _constant_value(expr: Expr) -> Any:
+    """The array of a constant, the arrays of a tuple of constants, or ``None``."""
+    if isinstance(expr, Constant):
+        return expr.value
+    if isinstance(expr, Tuple):
+        fields = [_constant_value(f) for f in expr.fields]
+        return None if any(f is None for f in fields) else tuple(fields)
+    return None
+
+
+def _is_small(call: Call) -> bool:
+    return all(not t.is_static or math.prod(t.static_shape) <= FOLD_LIMIT for t in tensor_fields(call.type))
+
+
+def _as_constants(result: Any, call: Call) -> Expr:
+    if isinstance(call.type, TupleType):
+        fields = zip(result, call.type.fields, strict=True)
+        return Tuple([Constant(v, span=call.span) for v, t in fields if isinstance(t, TensorType)])
+    return Constant(result, span=call.span)
+
+
+def evaluate_known(expr: Expr, known: dict[Expr, np.ndarray]) -> np.ndarray | None:
+    """The value of an expression over constants and weights alone; ``None`` where it depends on an input."""
+    leaves = [node for node in post_order(expr) if isinstance(node, Var)]
+    if any(leaf not in known for leaf in leaves):
+        return None
+    return np.asarray(evaluate(Function(leaves, expr), *(known[leaf] for leaf in leaves)))
+
+
+def scalar(value: float, like: Expr | str) -> Constant:
+    """A rank-0 constant of the dtype of ``like``."""
+    return Constant(np.asarray(value, like if isinstance(like, str) else like.dtype))
+
+
+def dims(expr: Expr) -> tuple[Dim, ...]:
+    """The shape with ``None`` for what is known only at run time."""
+    return expr.tensor_type.shape
+
+
+def rank(expr: Expr) -> int:
+    return expr.tensor_type.rank
+
+
+def normalize_axis(node: OnnxNode, axis: int, of_rank: int) -> int:
+    """A non-negative axis; :class:`FrontendError` where it is outside the rank."""
+    if not -of_rank <= axis < max(of_rank, 1):
+        raise node.fail(f"axis {axis} is outside a tensor of rank {of_rank}")
+    return axis % max(of_rank, 1)
+
+
+def cast(expr: Expr, dtype: str) -> Expr:
+    return expr if expr.dtype == dtype else emit("cast", expr, dtype=dtype)
+
+
+def onnx_dtype(node: OnnxNode, code: int) -> str:
+    """The dtype of an ONNX type code (``to``, ``dtype``); :class:`FrontendError` naming the node."""
+    return dtype_name(code, lambda message, hint: node.fail(message, hint))

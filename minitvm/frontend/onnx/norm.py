@@ -1,0 +1,106 @@
+"""ONNX normalisations."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from minitvm.frontend.onnx.node import OnnxNode, cast, dims, emit, normalize_axis, rank, scalar
+from minitvm.frontend.onnx.registry import onnx_op
+from minitvm.frontend.onnx.tensor import reshaped
+from minitvm.ir.expr import Constant, Expr
+
+
+@onnx_op("BatchNormalization", since=7)
+def batch_normalization(node: OnnxNode) -> Expr:
+    if node.attr("training_mode", 0) or any(node.wants(i) for i in range(1, 5)):
+        raise node.fail("training is not supported", "export the model for inference")
+    if not node.attr("spatial", 1):
+        raise node.refuse("spatial")
+    x = node[0]
+    parameters = [cast(node[i], x.dtype) for i in range(1, 5)]
+    return emit("nn.batch_norm", x, *parameters, axis=1, epsilon=node.attr("epsilon"))[0]
+
+
+@onnx_op("InstanceNormalization", since=6)
+def instance_normalization(node: OnnxNode) -> Expr:
+    return emit("nn.instance_norm", node[0], node[1], node[2], axis=1, epsilon=node.attr("epsilon"))
+
+
+@onnx_op("GroupNormalization", since=18)
+def group_normalization_18(node: OnnxNode) -> Expr:
+    """Scale and bias per group."""
+    groups, channels = node.require("num_groups"), node[0].shape[1]
+    each = [emit("repeat", node[i], repeats=channels // groups, axis=0) for i in (1, 2)]
+    return _group_norm(node, groups, each[0], each[1])
+
+
+@onnx_op("GroupNormalization", since=21)
+def group_normalization(node: OnnxNode) -> Expr:
+    """Scale and bias per channel."""
+    return _group_norm(node, node.require("num_groups"), node[1], node[2])
+
+
+def _group_norm(node: OnnxNode, groups: int, scale: Expr, bias: Expr) -> Expr:
+    epsilon = node.attr("epsilon")
+    return emit("nn.group_norm", node[0], scale, bias, num_groups=groups, axis=1, epsilon=epsilon)
+
+
+@onnx_op("LayerNormalization", since=17)
+def layer_normalization(node: OnnxNode) -> list[Expr]:
+    """``nn.layer_norm`` over the last axis; several axes are merged into one and split again."""
+    x, scale = node[0], node[1]
+    axis = normalize_axis(node, node.attr("axis"), rank(x))
+    bias = node.get(2) or Constant(np.zeros(scale.shape, scale.dtype))
+    one_each = dims(x)[axis:] == (None,) or dims(scale) == dims(bias) == dims(x)[axis:]
+    if axis == rank(x) - 1 and one_each:
+        return [_layer_norm(node, x, scale, bias), *_statistics(node, x, axis)]
+    size = math.prod(x.shape[axis:])
+    flat = reshaped(x, [math.prod(x.shape[:axis]), size], allowzero=True)
+    parameters = [reshaped(emit("broadcast_to", p, shape=x.shape[axis:]), [size], True) for p in (scale, bias)]
+    return [reshaped(_layer_norm(node, flat, *parameters), list(x.shape), True), *_statistics(node, x, axis)]
+
+
+def _layer_norm(node: OnnxNode, x: Expr, scale: Expr, bias: Expr) -> Expr:
+    return emit("nn.layer_norm", x, scale, bias, axis=rank(x) - 1, epsilon=node.attr("epsilon"))
+
+
+def _statistics(node: OnnxNode, x: Expr, axis: int) -> list[Expr]:
+    """The mean and the reciprocal of the standard deviation, in float32, where the node names them."""
+    if not node.wants(1) and not node.wants(2):
+        return []
+    x = cast(x, "float64" if x.dtype == "float64" else "float32")
+    axes = tuple(range(axis, rank(x)))
+    mean = emit("mean", x, axis=axes, keepdims=True)
+    variance = emit("variance", x, mean, axis=axes, keepdims=True)
+    deviation = emit("sqrt", emit("add", variance, scalar(node.attr("epsilon"), x)))
+    return [cast(found, "float32") for found in (mean, emit("divide", scalar(1, x), deviation))]
+
+
+@onnx_op("RMSNormalization", since=23)
+def rms_normalization(node: OnnxNode) -> Expr:
+    """x over the root of its mean square, times scale; in float32 at least."""
+    wide = "float64" if node[0].dtype == "float64" else "float32"
+    x = cast(node[0], wide)
+    axes = tuple(range(normalize_axis(node, node.attr("axis"), rank(x)), rank(x)))
+    mean = emit("mean", emit("multiply", x, x), axis=axes, keepdims=True)
+    root = emit("sqrt", emit("add", mean, scalar(node.attr("epsilon"), x)))
+    return emit("multiply", cast(emit("divide", x, root), node[1].dtype), node[1])
+
+
+@onnx_op("LRN", since=1)
+def local_response_normalization(node: OnnxNode) -> Expr:
+    return emit(
+        "nn.lrn",
+        node[0],
+        size=node.require("size"),
+        axis=1,
+        bias=node.attr("bias"),
+        alpha=node.attr("alpha"),
+        beta=node.attr("beta"),
+    )
+
+
+def channels_of(x: Expr) -> int | None:
+    return dims(x)[1] if rank(x) > 1 else None

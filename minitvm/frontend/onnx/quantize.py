@@ -1,0 +1,156 @@
+"""ONNX quantisation: QuantizeLinear and DequantizeLinear, and layers on integers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from minitvm.frontend.onnx.contrib import DOMAIN
+from minitvm.frontend.onnx.matmul import matmul
+from minitvm.frontend.onnx.nn import convolution
+from minitvm.frontend.onnx.node import OnnxNode, cast, dims, emit, normalize_axis, onnx_dtype, rank, scalar
+from minitvm.frontend.onnx.registry import onnx_op
+from minitvm.frontend.onnx.tensor import reshaped
+from minitvm.ir.expr import Constant, Expr
+
+
+def scalar_or_vector(parameter: Expr) -> Expr:
+    """Parameters of one element are scalars, whatever their rank."""
+    return reshaped(parameter, []) if rank(parameter) and parameter.tensor_type.size == 1 else parameter
+
+
+def _zero_point(node: OnnxNode, index: int, scale: Expr, dtype: str) -> Expr:
+    return node.get(index) or Constant(np.zeros(scale.shape, dtype))
+
+
+def _axis(node: OnnxNode) -> int:
+    """The axis that parameters belong to; a single scale belongs to none, whatever the attribute says."""
+    single = node[1].tensor_type.is_static and node[1].tensor_type.size == 1
+    return 0 if single else normalize_axis(node, node.attr("axis", 1), rank(node[0]))
+
+
+def _along_blocks(node: OnnxNode, parameter: Expr, axis: int) -> Expr:
+    """A parameter per block, repeated to one per element."""
+    grown = emit("repeat", parameter, repeats=node.attr("block_size"), axis=axis)
+    extent = node[0].shape[axis]
+    return (
+        grown if grown.shape[axis] == extent else emit("strided_slice", grown, begin=(0,), end=(extent,), axes=(axis,))
+    )
+
+
+@onnx_op("DequantizeLinear", since=10)
+@onnx_op("DequantizeLinear", domain=DOMAIN)
+def dequantize(node: OnnxNode) -> Expr:
+    x, scale, axis = node[0], node[1], _axis(node)
+    zero = _zero_point(node, 2, scale, x.dtype)
+    code = node.attr("output_dtype", 0)
+    dtype = onnx_dtype(node, code) if code else scale.dtype
+    if node.attr("block_size", 0):
+        scale, zero = _along_blocks(node, scale, axis), _along_blocks(node, zero, axis)
+        distance = emit("subtract", cast(x, "int32"), cast(zero, "int32"))
+        return cast(emit("multiply", cast(distance, scale.dtype), scale), dtype)
+    parameters = [scalar_or_vector(p) for p in (scale, zero)]
+    return cast(emit("qnn.dequantize", x, *parameters, axis=axis, out_dtype=scale.dtype), dtype)
+
+
+@onnx_op("QuantizeLinear", since=10)
+@onnx_op("QuantizeLinear", domain=DOMAIN)
+def quantize(node: OnnxNode) -> Expr:
+    """The result's dtype is the zero point's, or ``output_dtype``, or uint8."""
+    x = node[0] if node[0].dtype != "int32" else cast(node[0], node[1].dtype)
+    scale, axis = cast(node[1], x.dtype), _axis(node)
+    code = node.attr("output_dtype", 0)
+    given = node.get(2)
+    dtype = given.dtype if given is not None else onnx_dtype(node, code) if code else "uint8"
+    zero = _zero_point(node, 2, scale, dtype)
+    if node.attr("block_size", 0):
+        scale, zero = _along_blocks(node, scale, axis), _along_blocks(node, zero, axis)
+        return _quantized(x, scale, zero, dtype)
+    return requantized(x, scale, zero, axis)
+
+
+def _quantized(x: Expr, scale: Expr, zero: Expr, dtype: str) -> Expr:
+    wide = "float64" if x.dtype == "float64" else "float32"
+    steps = emit("add", emit("round", emit("divide", cast(x, wide), cast(scale, wide))), cast(zero, wide))
+    info = np.iinfo(dtype)
+    return cast(emit("clip", steps, a_min=float(info.min), a_max=float(info.max)), dtype)
+
+
+@onnx_op("DynamicQuantizeLinear", since=11)
+def dynamic_quantize(node: OnnxNode) -> list[Expr]:
+    """To uint8 with a range that holds 0 and all of x; the scale of nothing but zeros is 1."""
+    x, axes = node[0], tuple(range(rank(node[0])))
+    low = emit("minimum", emit("min", x, axis=axes), scalar(0, x))
+    high = emit("maximum", emit("max", x, axis=axes), scalar(0, x))
+    steps = emit("divide", emit("subtract", high, low), scalar(255, x))
+    scale = emit("where", emit("equal", high, low), scalar(1, x), steps)
+    nearest = emit("round", emit("divide", emit("negative", low), scale))
+    zero = cast(emit("clip", nearest, a_min=0.0, a_max=255.0), "uint8")
+    return [requantized(x, scale, zero), scale, zero]
+
+
+def requantized(x: Expr, scale: Expr, zero: Expr, axis: int = 0) -> Expr:
+    parameters = [scalar_or_vector(p) for p in (scale, zero)]
+    return emit("qnn.quantize", x, *parameters, axis=axis, out_dtype=zero.dtype)
+
+
+def centred(node: OnnxNode, value: int, zero: int, shape: Callable[[Expr], list[int]]) -> Expr:
+    """An operand less its zero point, as int32; the operand itself where the zero point is 0."""
+    x, point = node[value], node.get(zero)
+    known = node.known(zero)
+    if point is None or (known is not None and not np.any(known)):
+        return x
+    if rank(point) == 1 and dims(point) != (1,):
+        point = reshaped(point, shape(point))
+    return emit("subtract", cast(x, "int32"), cast(scalar_or_vector(point), "int32"))
+
+
+def same_width(a: Expr, b: Expr) -> tuple[Expr, Expr]:
+    """Both in 8 bits, or both in int32."""
+    return (a, b) if "int32" not in (a.dtype, b.dtype) else (cast(a, "int32"), cast(b, "int32"))
+
+
+def _integer_matmul(node: OnnxNode, a: int, b: int, a_zero: int, b_zero: int) -> Expr:
+    """Zero points are scalars, one per row of the left or one per column of the right."""
+    lhs = centred(node, a, a_zero, lambda p: [p.shape[0], 1])
+    rhs = centred(node, b, b_zero, lambda p: [p.shape[0]])
+    return matmul(node, *same_width(lhs, rhs), out_dtype="int32")
+
+
+def _integer_conv(node: OnnxNode, x: int, w: int, x_zero: int, w_zero: int) -> Expr:
+    count = rank(node[x]) - 1
+    lhs = centred(node, x, x_zero, lambda p: [p.shape[0]])
+    rhs = centred(node, w, w_zero, lambda p: [p.shape[0], *(1,) * count])
+    return convolution(node, *same_width(lhs, rhs), out_dtype="int32")
+
+
+@onnx_op("MatMulInteger", since=10)
+def matmul_integer(node: OnnxNode) -> Expr:
+    return _integer_matmul(node, 0, 1, 2, 3)
+
+
+@onnx_op("ConvInteger", since=10)
+def conv_integer(node: OnnxNode) -> Expr:
+    return _integer_conv(node, 0, 1, 2, 3)
+
+
+@onnx_op("QLinearMatMul", since=10)
+def qlinear_matmul(node: OnnxNode) -> Expr:
+    """Inputs: a, its scale and zero point, b, its scale and zero point, the result's scale and zero point."""
+    total = cast(_integer_matmul(node, 0, 3, 2, 5), "float32")
+    scale = emit("multiply", cast(scalar_or_vector(node[1]), "float32"), cast(scalar_or_vector(node[4]), "float32"))
+    return requantized(emit("multiply", total, scale), cast(node[6], "float32"), node[7])
+
+
+@onnx_op("QLinearConv", since=10)
+def qlinear_conv(node: OnnxNode) -> Expr:
+    """As QLinearMatMul, with weights scaled per filter and a bias in the scale of the products."""
+    total = _integer_conv(node, 0, 3, 2, 5)
+    if node.get(8) is not None:
+        total = emit("nn.bias_add", total, node[8], axis=1)
+    scale = scalar_or_vector(node[4])
+    if rank(scale):
+        scale = reshaped(scale, [scale.shape[0], *(1,) * (rank(node[0]) - 2)])
+    scale = emit("multiply", scale, scalar_or_vector(node[1]))
+    return requantized(emit("multiply", cast(total, "float32"), scale), node[6], node[7])

@@ -1,0 +1,128 @@
+"""ONNX reductions, cumulative sums, arg-reductions and top-k."""
+
+from __future__ import annotations
+
+from minitvm.frontend.onnx.node import OnnxNode, cast, emit, emit_many, normalize_axis, rank, scalar
+from minitvm.frontend.onnx.registry import onnx_op
+from minitvm.ir.expr import Expr
+
+_SIMPLE = {"ReduceMax": "max", "ReduceMin": "min", "ReduceMean": "mean", "ReduceProd": "prod", "ReduceSum": "sum"}
+
+
+def _axes(node: OnnxNode) -> tuple[int, ...] | None:
+    """The axes to reduce, by attribute or input; ``None``: nothing is to be reduced."""
+    given = node.ints(1, "axes")
+    if given:
+        return tuple(normalize_axis(node, a, rank(node[0])) for a in given)
+    return None if node.attr("noop_with_empty_axes", 0) else tuple(range(rank(node[0])))
+
+
+def _reduced(node: OnnxNode, name: str, x: Expr) -> Expr:
+    axes = _axes(node)
+    return emit(name, x, axis=axes, keepdims=bool(node.attr("keepdims", 1))) if axes else x
+
+
+@onnx_op(*_SIMPLE)
+def reduce_simple(node: OnnxNode) -> Expr:
+    x = node[0]
+    if x.dtype == "bool":  # ReduceMax and ReduceMin of opset 20
+        return cast(_reduced(node, _SIMPLE[node.op_type], cast(x, "uint8")), "bool")
+    return _reduced(node, _SIMPLE[node.op_type], x)
+
+
+@onnx_op("ReduceL1")
+def reduce_l1(node: OnnxNode) -> Expr:
+    return _reduced(node, "sum", emit("abs", node[0]))
+
+
+@onnx_op("ReduceSumSquare")
+def reduce_sum_square(node: OnnxNode) -> Expr:
+    return _reduced(node, "sum", emit("multiply", node[0], node[0]))
+
+
+@onnx_op("ReduceL2")
+def reduce_l2(node: OnnxNode) -> Expr:
+    total = _reduced(node, "sum", emit("multiply", node[0], node[0]))
+    return cast(emit("sqrt", _as_float(total)), total.dtype)
+
+
+def _as_float(x: Expr) -> Expr:
+    """Integers in float64; their logarithms and roots lose the fraction afterwards, as in ONNX Runtime."""
+    return x if x.tensor_type.is_float else cast(x, "float64")
+
+
+@onnx_op("ReduceLogSum")
+def reduce_log_sum(node: OnnxNode) -> Expr:
+    total = _reduced(node, "sum", node[0])
+    return cast(emit("log", _as_float(total)), total.dtype)
+
+
+@onnx_op("ReduceLogSumExp")
+def reduce_log_sum_exp(node: OnnxNode) -> Expr:
+    return cast(_reduced(node, "logsumexp", _as_float(node[0])), node[0].dtype)
+
+
+@onnx_op("ArgMax", "ArgMin")
+def arg_reduce(node: OnnxNode) -> Expr:
+    axis = normalize_axis(node, node.attr("axis"), rank(node[0]))
+    found = emit(
+        node.op_type.lower(),
+        node[0],
+        axis=(axis,),
+        keepdims=bool(node.attr("keepdims")),
+        select_last_index=bool(node.attr("select_last_index", 0)),
+    )
+    return cast(found, "int64")
+
+
+@onnx_op("TopK")
+def top_k(node: OnnxNode) -> list[Expr]:
+    """Before opset 10, k is an attribute; from 11 on the smallest may be asked for."""
+    k = node.attr("k") if node.has("k") else int(node.constant(1, "k").item())
+    ascending = not node.attr("largest", 1)
+    axis = normalize_axis(node, node.attr("axis", -1), rank(node[0]))
+    if k == 0:  # Relay's 0 means all
+        nothing = emit("strided_slice", node[0], begin=(0,), end=(0,), axes=(axis,))
+        return [nothing, cast(nothing, "int64")]
+    values, indices = emit_many("topk", node[0], k=k, axis=axis, ret_type="both", is_ascend=ascending, dtype="int64")
+    return [values, indices]
+
+
+@onnx_op("CumSum", since=11)
+def cumulative_sum(node: OnnxNode) -> Expr:
+    axis = normalize_axis(node, int(node.constant(1, "axis").item()), rank(node[0]))
+    exclusive = bool(node.attr("exclusive"))
+    if not node.attr("reverse"):
+        return emit("cumsum", node[0], axis=axis, exclusive=exclusive)
+    return emit(
+        "reverse", emit("cumsum", emit("reverse", node[0], axis=axis), axis=axis, exclusive=exclusive), axis=axis
+    )
+
+
+def sum_of_squares(x: Expr, axes: tuple[int, ...]) -> Expr:
+    return emit("sum", emit("multiply", x, x), axis=axes, keepdims=True)
+
+
+@onnx_op("MeanVarianceNormalization", since=9)
+def mean_variance_normalization(node: OnnxNode) -> Expr:
+    """(x - mean) / (standard deviation + 1e-9), over ``axes``."""
+    x = node[0]
+    axes = tuple(normalize_axis(node, a, rank(x)) for a in node.attr("axes", [0, 2, 3]))
+    centred = emit("subtract", x, emit("mean", x, axis=axes, keepdims=True))
+    variance = emit("mean", emit("multiply", centred, centred), axis=axes, keepdims=True)
+    return emit("divide", centred, emit("add", emit("sqrt", variance), scalar(1e-9, x)))
+
+
+@onnx_op("LpNormalization")
+def lp_normalization(node: OnnxNode) -> Expr:
+    """x over its p-norm along ``axis``; zero where the norm is."""
+    x, p = node[0], node.attr("p")
+    axes = (normalize_axis(node, node.attr("axis"), rank(x)),)
+    if p == 1:
+        norm = emit("sum", emit("abs", x), axis=axes, keepdims=True)
+    elif p == 2:
+        norm = emit("sqrt", sum_of_squares(x, axes))
+    else:
+        raise node.refuse("p", "p is 1 or 2")
+    is_zero = emit("equal", norm, scalar(0, x))
+    return emit("divide", x, emit("where", is_zero, scalar(1, x), norm))

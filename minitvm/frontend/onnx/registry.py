@@ -1,0 +1,49 @@
+"""The table of ONNX operators: ``(domain, op_type) -> since_version -> builder``.
+
+A builder takes an :class:`~minitvm.frontend.onnx.node.OnnxNode` and returns the node's outputs as graph IR.
+Opset differences end here: of an operator's builders, the newest not newer than the model's opset is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeAlias
+
+from minitvm.ir.expr import Expr
+
+if TYPE_CHECKING:
+    from minitvm.frontend.onnx.node import OnnxNode
+
+Outputs: TypeAlias = "Expr | Sequence[Expr | None]"
+"""One output, or several in order; ``None`` for an optional output that the builder does not offer."""
+Builder: TypeAlias = "Callable[[OnnxNode], Outputs]"
+
+OLDEST_OPSET = 7
+"""Older opsets broadcast by attribute; ``onnx.version_converter`` brings them up."""
+
+BUILDERS: dict[tuple[str, str], dict[int, Builder]] = {}
+
+
+def onnx_op(*op_types: str, since: int = 1, domain: str = "") -> Callable[[Builder], Builder]:
+    """Registers a builder for operator types from opset ``since`` of their domain on."""
+
+    def register(builder: Builder) -> Builder:
+        for op_type in op_types:
+            versions = BUILDERS.setdefault((domain, op_type), {})
+            assert since not in versions, f"{op_type}-{since} is defined twice"
+            versions[since] = builder
+        return builder
+
+    return register
+
+
+def builder_for(domain: str, op_type: str, opset: int) -> Builder | None:
+    """The newest builder not newer than ``opset``; ``None`` where there is none."""
+    versions = BUILDERS.get((domain, op_type), {})
+    usable = [since for since in versions if since <= opset]
+    return versions[max(usable)] if usable else None
+
+
+def supported_operators() -> list[str]:
+    """Names of all operators with a builder, those of other domains as ``domain.name``."""
+    return sorted(f"{domain}.{name}" if domain else name for domain, name in BUILDERS)

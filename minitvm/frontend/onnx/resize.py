@@ -1,0 +1,276 @@
+"""ONNX Resize and Upsample: ``image.resize2d`` for images, else one axis at a time.
+
+Along an axis, nearest neighbours are a gather, linear interpolation two gathers and a weighted sum, anything
+wider a matrix product; indices and weights are constants computed here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from minitvm.frontend.onnx.node import OnnxNode, cast, emit, normalize_axis, rank, scalar
+from minitvm.frontend.onnx.registry import onnx_op
+from minitvm.frontend.onnx.tensor import integers
+from minitvm.ir.expr import Constant, Expr
+from minitvm.ir.ops.image import COORDINATES
+
+LARGEST_AXIS, LARGEST_MATRIX = 1 << 24, 1 << 26
+"""Where indices and weights would fill the memory, the sizes are a mistake."""
+
+
+@dataclass(frozen=True)
+class Axis:
+    """How one axis is resized: extents, the scale that ONNX computes coordinates with, the region of interest."""
+
+    axis: int
+    extent: int
+    size: int
+    scale: float
+    start: float = 0.0
+    end: float = 1.0
+
+    @property
+    def is_unchanged(self) -> bool:
+        return self.extent == self.size and self.scale == 1 and (self.start, self.end) == (0.0, 1.0)
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """Resize's attributes."""
+
+    mode: str
+    coordinates: str
+    nearest: str = "round_prefer_floor"
+    cubic: float = -0.75
+    exclude_outside: bool = False
+    antialias: bool = False
+    extrapolation: float = 0.0
+
+
+@onnx_op("Upsample", since=7)
+@onnx_op("Resize", since=10)
+def upsample(node: OnnxNode) -> Expr:
+    """By scales (attribute or input), from the upper left corner, rounding down."""
+    scales = node.attr("scales") if node.has("scales") else node.constant(1, "scales").tolist()
+    mode = {"nearest": "nearest", "linear": "linear", "bilinear": "linear"}[node.attr("mode")]
+    return resized(node, _by_scales(node[0].shape, range(rank(node[0])), scales), Sampling(mode, "asymmetric", "floor"))
+
+
+@onnx_op("Resize", since=11)
+def resize(node: OnnxNode) -> Expr:
+    sampling = Sampling(
+        node.attr("mode"),
+        node.attr("coordinate_transformation_mode"),
+        node.attr("nearest_mode"),
+        node.attr("cubic_coeff_a"),
+        bool(node.attr("exclude_outside")),
+        bool(node.attr("antialias", 0)),
+        node.attr("extrapolation_value"),
+    )
+    return resized(node, _resize_axes(node, sampling), sampling)
+
+
+def _resize_axes(node: OnnxNode, sampling: Sampling) -> list[Axis]:
+    shape = node[0].shape
+    places = [normalize_axis(node, a, len(shape)) for a in node.attr("axes", None) or range(len(shape))]
+    scales = node.constant(2, "scales").tolist() if node.get(2) is not None else []
+    sizes = node.constant(3, "sizes").tolist() if node.get(3) is not None else []
+    if bool(scales) == bool(sizes):
+        raise node.fail("takes either scales or sizes")
+    found = _by_scales(shape, places, scales) if scales else _by_sizes(node, shape, places, sizes)
+    if sampling.coordinates != "tf_crop_and_resize":
+        return found
+    roi, count = node.constant(1, "roi").tolist(), len(places)
+    return [
+        Axis(a.axis, a.extent, a.size, a.scale, roi[places.index(a.axis)], roi[places.index(a.axis) + count])
+        for a in found
+    ]
+
+
+def _by_scales(shape: tuple[int, ...], axes: object, scales: list[float]) -> list[Axis]:
+    pairs = zip(list(axes), scales, strict=True)  # type: ignore[call-overload]
+    return [Axis(a, shape[a], _scaled_extent(shape[a], scale), scale) for a, scale in pairs]
+
+
+def _scaled_extent(extent: int, scale: float) -> int:
+    """In float32, as ONNX says: 7 * (19 / 7) is 19 there, and less in double."""
+    return int(np.floor(np.float32(extent) * np.float32(scale)))
+
+
+def _by_sizes(node: OnnxNode, shape: tuple[int, ...], axes: list[int], sizes: list[int]) -> list[Axis]:
+    """``keep_aspect_ratio_policy`` picks one scale for all axes."""
+    policy = node.attr("keep_aspect_ratio_policy", "stretch")
+    if policy == "stretch":
+        if any(shape[a] == 0 != n for a, n in zip(axes, sizes, strict=True)):
+            raise node.misfit(f"{node[0].tensor_type} has nothing to fill {sizes} with")
+        return [Axis(a, shape[a], n, n / shape[a] if n else 1.0) for a, n in zip(axes, sizes, strict=True)]
+    choose = {"not_larger": min, "not_smaller": max}[policy]
+    scale = choose(n / shape[a] for a, n in zip(axes, sizes, strict=True))
+    return [Axis(a, shape[a], math.floor(scale * shape[a] + 0.5), scale) for a in axes]
+
+
+def resized(node: OnnxNode, axes: list[Axis], sampling: Sampling) -> Expr:
+    changed = [axis for axis in axes if not axis.is_unchanged]
+    for axis in changed:
+        if axis.size > LARGEST_AXIS or axis.size * axis.extent > LARGEST_MATRIX:
+            raise node.misfit(f"axis {axis.axis} of {node[0].tensor_type} cannot be resized to {axis.size}")
+    x = node[0]
+    if sampling.mode == "nearest" or x.tensor_type.is_float or not changed:
+        return _sampled(node, x, changed, sampling)
+    return _whole(_sampled(node, cast(x, "float64"), changed, sampling), x.dtype)
+
+
+def _sampled(node: OnnxNode, x: Expr, changed: list[Axis], sampling: Sampling) -> Expr:
+    if changed and _is_image(x, changed, sampling):
+        return _image(x, changed, sampling)
+    for axis in changed:
+        x = _along(node, x, axis, sampling)
+    return x
+
+
+_STEPS = 1 << 16
+"""Sums of weighted integers are right to far more than 1 / 65536; what is closer to a whole number is one."""
+
+
+def _whole(x: Expr, dtype: str) -> Expr:
+    """Interpolated integers: without their fraction, as in ONNX Runtime; the cubic kernel may leave the dtype's range.
+
+    x: float64.  Rounding errors do not turn 100 into 99.
+    """
+    steps = scalar(_STEPS, x)
+    near = emit("divide", emit("round", emit("multiply", x, steps)), steps)
+    info = np.iinfo(dtype)
+    return cast(emit("clip", near, a_min=float(info.min), a_max=float(np.nextafter(info.max + 1.0, 0))), dtype)
+
+
+_METHODS = {"nearest": "nearest_neighbor", "linear": "linear", "cubic": "cubic"}
+
+
+def _is_image(x: Expr, axes: list[Axis], sampling: Sampling) -> bool:
+    """What ``image.resize2d`` can do: height and width of NCHW, with kernels that are neither stretched nor cut."""
+    plain = not sampling.antialias and not sampling.exclude_outside and sampling.coordinates in COORDINATES
+    sizes = all(a.axis >= 2 and a.size > 0 and a.scale > 0 for a in axes)
+    return rank(x) == 4 and plain and sizes and 0 not in x.shape[2:]
+
+
+def _image(x: Expr, axes: list[Axis], sampling: Sampling) -> Expr:
+    by_axis = {axis.axis: axis for axis in axes}
+    height, width = (by_axis.get(d, Axis(d, x.shape[d], x.shape[d], 1.0)) for d in (2, 3))
+    exact = all(a.scale == a.size / a.extent for a in (height, width))
+    return emit(
+        "image.resize2d",
+        x,
+        size=(height.size, width.size),
+        method=_METHODS[sampling.mode],
+        coordinate_transformation_mode=sampling.coordinates,
+        rounding_method=sampling.nearest if sampling.mode == "nearest" else "",
+        cubic_alpha=sampling.cubic,
+        scales=() if exact else (height.scale, width.scale),
+    )
+
+
+def _along(node: OnnxNode, x: Expr, axis: Axis, sampling: Sampling) -> Expr:
+    places = source_coordinates(node, axis, sampling.coordinates)
+    if sampling.mode == "nearest":
+        indices = np.clip(_ROUNDING[sampling.nearest](places), 0, axis.extent - 1).astype(np.int64)
+        result = emit("take", x, integers(indices), axis=axis.axis, mode="clip")
+    elif sampling.mode == "linear" and not (sampling.antialias and axis.scale < 1):
+        result = _linear(x, axis, places)
+    else:
+        result = _product(x, axis, interpolation_matrix(axis, sampling, places))
+    return result if sampling.coordinates != "tf_crop_and_resize" else _extrapolated(result, axis, places, sampling)
+
+
+_ROUNDING: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "round_prefer_floor": lambda v: np.ceil(v - 0.5),
+    "round_prefer_ceil": lambda v: np.floor(v + 0.5),
+    "floor": np.floor,
+    "ceil": np.ceil,
+}
+
+
+def source_coordinates(node: OnnxNode, axis: Axis, mode: str) -> np.ndarray:
+    """Where each element of the result lies on the input's axis: (size,) float64."""
+    x, n, size, scale = np.arange(axis.size, dtype=np.float64), axis.extent, axis.size, axis.scale
+    if mode == "half_pixel" or (mode == "pytorch_half_pixel" and size > 1):
+        return (x + 0.5) / scale - 0.5
+    if mode == "pytorch_half_pixel":
+        return x * 0
+    if mode == "half_pixel_symmetric":
+        return n / 2 * (1 - size / (scale * n)) + (x + 0.5) / scale - 0.5
+    if mode == "align_corners":
+        return x * 0 if size == 1 else x * (n - 1) / (size - 1)
+    if mode == "asymmetric":
+        return x / scale
+    if mode == "tf_half_pixel_for_nn":
+        return (x + 0.5) / scale
+    if mode == "tf_crop_and_resize":
+        step = (axis.end - axis.start) * (n - 1) / (size - 1) if size > 1 else 0.0
+        return x * step + (axis.start if size > 1 else (axis.start + axis.end) / 2) * (n - 1)
+    raise node.refuse("coordinate_transformation_mode")
+
+
+def _linear(x: Expr, axis: Axis, places: np.ndarray) -> Expr:
+    """The two neighbours, each times its weight."""
+    low = np.floor(places)
+    upper = (places - low).astype(x.dtype)
+    parts = []
+    for shift, weight in ((0, 1 - upper), (1, upper)):
+        indices = np.clip(low + shift, 0, axis.extent - 1).astype(np.int64)
+        neighbour = emit("take", x, integers(indices), axis=axis.axis, mode="clip")
+        parts.append(emit("multiply", neighbour, Constant(_beside(weight.astype(x.dtype), axis, rank(x)))))
+    return emit("add", *parts)
+
+
+def _beside(values: np.ndarray, axis: Axis, of_rank: int) -> np.ndarray:
+    return values.reshape([-1 if d == axis.axis else 1 for d in range(of_rank)])
+
+
+def interpolation_matrix(axis: Axis, sampling: Sampling, places: np.ndarray) -> np.ndarray:
+    """(size, extent) weights, rows adding up to 1.  ``antialias`` stretches the kernel where the axis shrinks."""
+    stretch = 1 / axis.scale if sampling.antialias and axis.scale < 1 else 1.0
+    reach = (1 if sampling.mode == "linear" else 2) * stretch
+    taps = np.floor(places - reach)[:, None] + np.arange(math.ceil(2 * reach) + 2)
+    values = _kernel(np.abs(taps - places[:, None]) / stretch, sampling)
+    if sampling.exclude_outside:
+        values = np.where((taps >= 0) & (taps < axis.extent), values, 0)
+    total = values.sum(axis=1, keepdims=True)
+    weights = np.zeros((axis.size, axis.extent))
+    inside = np.clip(taps, 0, axis.extent - 1).astype(np.int64)
+    np.add.at(weights, (np.arange(axis.size)[:, None], inside), values / np.where(total == 0, 1, total))
+    return weights
+
+
+def _kernel(distance: np.ndarray, sampling: Sampling) -> np.ndarray:
+    """The weight of a tap at a distance: a tent, or Keys' cubic with parameter a."""
+    if sampling.mode == "linear":
+        return np.asarray(np.clip(1 - distance, 0, None))
+    a, d = sampling.cubic, distance
+    near = (a + 2) * d**3 - (a + 3) * d**2 + 1
+    far = a * (d**3 - 5 * d**2 + 8 * d - 4)
+    return np.asarray(np.where(d <= 1, near, np.where(d < 2, far, 0)))
+
+
+def _product(x: Expr, axis: Axis, weights: np.ndarray) -> Expr:
+    """The axis moved last, multiplied by the matrix as a dense layer, and moved back."""
+    last = rank(x) - 1
+    order = [d for d in range(last + 1) if d != axis.axis] + [axis.axis]
+    moved = x if axis.axis == last else emit("transpose", x, axes=tuple(order))
+    rows = emit("reshape", moved, newshape=(-1, axis.extent))
+    product = emit("nn.dense", rows, Constant(weights.astype(x.dtype)))
+    shape = [*moved.shape[:-1], axis.size]
+    result = emit("reshape", product, newshape=tuple(shape))
+    return result if axis.axis == last else emit("transpose", result, axes=tuple(int(i) for i in np.argsort(order)))
+
+
+def _extrapolated(x: Expr, axis: Axis, places: np.ndarray, sampling: Sampling) -> Expr:
+    """Elements whose place is outside of the input get a fixed value."""
+    outside = (places < 0) | (places > axis.extent - 1)
+    if not outside.any():
+        return x
+    fill = Constant(np.asarray(sampling.extrapolation, x.dtype))
+    return emit("where", Constant(_beside(outside, axis, rank(x))), fill, x)

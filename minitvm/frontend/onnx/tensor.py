@@ -1,0 +1,249 @@
+"""ONNX shapes and constants: reshape, transpose, join, split, tile, fill."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from minitvm.frontend.onnx.node import (
+    OnnxNode,
+    cast,
+    dims,
+    emit,
+    emit_many,
+    normalize_axis,
+    onnx_dtype,
+    rank,
+    scalar,
+)
+from minitvm.frontend.onnx.registry import onnx_op
+from minitvm.ir.expr import Constant, Expr
+from minitvm.ir.types import Dim
+
+LARGEST_RANGE = 1 << 24
+"""Elements of a Range, which is a constant of the model."""
+
+MOST_PARTS = 64
+"""A kernel joins no more tensors than this, and makes no more of one; more are joined or cut in steps."""
+
+
+def integers(values: object) -> Constant:
+    return Constant(np.asarray(values, np.int64))
+
+
+@onnx_op("Constant")
+def constant(node: OnnxNode) -> Expr:
+    for name, dtype in (
+        ("value_float", "float32"),
+        ("value_floats", "float32"),
+        ("value_int", "int64"),
+        ("value_ints", "int64"),
+    ):
+        if node.has(name):
+            return Constant(np.asarray(node.attr(name), dtype))
+    if not node.has("value"):
+        raise node.fail("its value is sparse or a string, which minitvm does not read")
+    return Constant(node.attr("value"))
+
+
+@onnx_op("ConstantOfShape", since=9)
+def constant_of_shape(node: OnnxNode) -> Expr:
+    value = node.attr("value")
+    fill = np.zeros((), np.float32) if value is None else value.reshape(())
+    shape = tuple(int(d) for d in node.constant(0, "the shape"))
+    if not shape:
+        return Constant(fill)
+    return emit("full", Constant(fill), shape=shape, dtype=fill.dtype.name)
+
+
+@onnx_op("Shape", since=1)
+def shape_of(node: OnnxNode) -> Expr:
+    found = dims(node[0])
+    start, end = (_clamped(node.attr(n, d), len(found)) for n, d in (("start", 0), ("end", len(found))))
+    if None not in found[start:end]:
+        return integers(found[start:end])
+    whole = emit("shape_of", node[0], dtype="int64")
+    return emit("strided_slice", whole, begin=(start,), end=(end,)) if (start, end) != (0, len(found)) else whole
+
+
+def _clamped(position: int, extent: int) -> int:
+    return min(max(position + extent if position < 0 else position, 0), extent)
+
+
+@onnx_op("Size", since=1)
+def size(node: OnnxNode) -> Expr:
+    if node[0].tensor_type.is_static:
+        return integers(node[0].tensor_type.size)
+    return emit("ndarray_size", node[0], dtype="int64")
+
+
+@onnx_op("Reshape", since=5)
+def reshape(node: OnnxNode) -> Expr:
+    wanted = [int(d) for d in node.constant(1, "the shape")]
+    return reshaped(node[0], wanted, bool(node.attr("allowzero", 0)))
+
+
+def reshaped(x: Expr, shape: list[int], allowzero: bool = False) -> Expr:
+    """Reshape by ONNX's rule; ``x`` itself where nothing changes."""
+    if x.tensor_type.is_static and tuple(shape) == dims(x):
+        return x
+    return emit("reshape", x, newshape=tuple(shape), allowzero=allowzero)
+
+
+@onnx_op("Flatten", since=1)
+def flatten(node: OnnxNode) -> Expr:
+    x = node[0]
+    axis = node.attr("axis", 1)
+    axis += rank(x) if axis < 0 else 0
+    if axis == 1 and rank(x) > 1:
+        return x if rank(x) == 2 else emit("nn.batch_flatten", x)
+    return emit("reshape", x, newshape=(known_product(dims(x)[:axis]), known_product(dims(x)[axis:])), allowzero=True)
+
+
+def known_product(extents: tuple[Dim, ...]) -> int:
+    """The number of elements, or -1 where a dimension is unknown."""
+    return math.prod(d for d in extents if d is not None) if None not in extents else -1
+
+
+@onnx_op("Transpose", since=1)
+def transpose(node: OnnxNode) -> Expr:
+    axes = node.attr("perm")
+    return emit("transpose", node[0], axes=None if axes is None else tuple(axes))
+
+
+@onnx_op("Squeeze", since=1)
+def squeeze(node: OnnxNode) -> Expr:
+    axes = node.ints(1, "axes")
+    if axes is None:
+        return emit("squeeze", node[0])
+    found = tuple(normalize_axis(node, a, rank(node[0])) for a in axes)
+    return emit("squeeze", node[0], axis=found) if found else node[0]
+
+
+@onnx_op("Unsqueeze", since=1)
+def unsqueeze(node: OnnxNode) -> Expr:
+    axes = node.ints(1, "axes") or ()
+    result = rank(node[0]) + len(axes)
+    x = node[0]
+    for axis in sorted(normalize_axis(node, a, result) for a in axes):
+        x = emit("expand_dims", x, axis=axis)
+    return x
+
+
+@onnx_op("Concat", since=4)
+def concat(node: OnnxNode) -> Expr:
+    parts = [node[i] for i in range(len(node.inputs))]
+    axis = normalize_axis(node, node.require("axis"), rank(parts[0]))
+    while len(parts) > MOST_PARTS:
+        groups = [parts[i : i + MOST_PARTS] for i in range(0, len(parts), MOST_PARTS)]
+        parts = [emit("annotation.stop_fusion", _joined(group, axis)) for group in groups]
+    return _joined(parts, axis)
+
+
+def _joined(parts: list[Expr], axis: int) -> Expr:
+    return parts[0] if len(parts) == 1 else emit("concatenate", parts, axis=axis)
+
+
+@onnx_op("Split", since=2)
+def split(node: OnnxNode) -> list[Expr]:
+    """Into sizes (attribute or input), or into as many equal parts as there are outputs, the last one smaller."""
+    x = node[0]
+    axis = normalize_axis(node, node.attr("axis", 0), rank(x))
+    sizes = node.ints(1, "split")
+    if sizes is None:
+        count, extent = node.attr("num_outputs") or len(node.proto.output), x.shape[axis]
+        if not 0 < count <= max(extent, len(node.proto.output)):
+            raise node.fail(f"dimension {axis} of {x.tensor_type} cannot be split into {count} parts")
+        part = -(-extent // count)
+        sizes = tuple(min(part, max(extent - n * part, 0)) for n in range(count))
+    if sum(sizes) != dims(x)[axis] and dims(x)[axis] is not None:
+        raise node.fail(f"the sizes {list(sizes)} do not add up to dimension {axis} of {x.tensor_type}")
+    return _parted(x, sizes, axis)
+
+
+def _parted(x: Expr, sizes: tuple[int, ...], axis: int) -> list[Expr]:
+    if len(sizes) == 1:
+        return [x]
+    if len(sizes) > MOST_PARTS:
+        groups = [sizes[i : i + MOST_PARTS] for i in range(0, len(sizes), MOST_PARTS)]
+        whole = [emit("annotation.stop_fusion", part) for part in _parted(x, tuple(map(sum, groups)), axis)]
+        return [one for part, group in zip(whole, groups, strict=True) for one in _parted(part, group, axis)]
+    positions = tuple(int(p) for p in np.cumsum(sizes)[:-1])
+    return emit_many("split", x, indices_or_sections=positions, axis=axis)
+
+
+@onnx_op("Tile", since=6)
+def tile(node: OnnxNode) -> Expr:
+    return emit("tile", node[0], reps=tuple(int(r) for r in node.constant(1, "repeats")))
+
+
+@onnx_op("Expand", since=8)
+def expand(node: OnnxNode) -> Expr:
+    """To the shape that both broadcast to; where that shape is known only at run time, to a filled tensor's."""
+    x = node[0]
+    wanted = [int(d) for d in node.constant(1, "the shape")]
+    shape = np.broadcast_shapes(x.shape, tuple(wanted))
+    return x if shape == x.shape else emit("broadcast_to", x, shape=shape)
+
+
+@onnx_op("Range", since=11)
+def range_(node: OnnxNode) -> Expr:
+    start, limit, delta = (node.constant(i, n).item() for i, n in enumerate(("start", "limit", "delta")))
+    dtype = node[0].dtype
+    count = (limit - start) / delta if delta else math.nan
+    if math.isnan(count):
+        raise node.misfit(f"from {start} to {limit} in steps of {delta} is no range")
+    if count > LARGEST_RANGE:
+        raise node.misfit(f"from {start} to {limit} in steps of {delta} are more than {LARGEST_RANGE:,} numbers")
+    if isinstance(start, int):
+        return Constant(np.array(range(start, limit, delta), dtype))
+    return Constant(np.arange(start, limit, delta, dtype=dtype).astype(dtype))
+
+
+@onnx_op("EyeLike", since=9)
+def eye_like(node: OnnxNode) -> Expr:
+    code = node.attr("dtype")
+    dtype = node[0].dtype if code is None else onnx_dtype(node, code)
+    return emit("eye", shape=node[0].shape, k=int(node.attr("k")), dtype=dtype)
+
+
+@onnx_op("Trilu", since=14)
+def trilu(node: OnnxNode) -> Expr:
+    k = node.get(1) or scalar(0, "int64")
+    return emit("trilu", node[0], emit("reshape", k, newshape=()), upper=bool(node.attr("upper")))
+
+
+@onnx_op("DepthToSpace", since=1)
+def depth_to_space(node: OnnxNode) -> Expr:
+    return emit("nn.depth_to_space", node[0], block_size=node.require("blocksize"), mode=node.attr("mode", "DCR"))
+
+
+@onnx_op("SpaceToDepth", since=1)
+def space_to_depth(node: OnnxNode) -> Expr:
+    """In mode CRD, which opset 28 adds, the channel comes before the place within a block."""
+    x, b = node[0], node.require("blocksize")
+    if node.attr("mode", "DCR") == "DCR":
+        return emit("nn.space_to_depth", x, block_size=b)
+    n, c, h, w = x.shape
+    apart = reshaped(x, [n, c, h // b, b, w // b, b])
+    return reshaped(emit("transpose", apart, axes=(0, 1, 3, 5, 2, 4)), [n, c * b * b, h // b, w // b])
+
+
+@onnx_op("OneHot", since=9)
+def one_hot(node: OnnxNode) -> Expr:
+    """``values`` = [off, on]; indices outside of [-depth, depth) give a row of off."""
+    depth = int(node.constant(1, "depth").item())
+    axis = normalize_axis(node, node.attr("axis"), rank(node[0]) + 1)
+    indices = cast(node[0], "int64")
+    wrapped = emit("where", emit("less", indices, integers(0)), emit("add", indices, integers(depth)), indices)
+    off, on = (emit("take", node[2], integers(i), axis=0) for i in (0, 1))
+    return emit("one_hot", wrapped, on, off, depth=depth, axis=axis, dtype=node[2].dtype)
+
+
+@onnx_op("NonZero", since=9)
+def non_zero(node: OnnxNode) -> Expr:
+    """The indices of elements that are not 0, one column each: known only at run time, unless x is constant."""
+    x = node[0]
+    found = emit("argwhere", x if x.dtype == "bool" else emit("not_equal", x, scalar(0, x)))
+    return cast(emit("transpose", found, axes=(1, 0)), "int64")

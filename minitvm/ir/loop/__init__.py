@@ -1,0 +1,123 @@
+"""The loop IR: one small immutable tree for kernels of every target.
+
+Expressions are scalar; a loop's *kind* says how it runs.  ``ir.loop.interp`` is the living definition.  This module is
+the door: ``loop_expr`` has the expressions and buffers, ``loop_stmt`` the statements, ``loop_walk`` the rewrites.
+
+Index arithmetic is ``int64``.  ``Binary`` operators::
+
+    add sub mul          wrap around for integers
+    div                  true division for floats, truncating for integers (C)
+    mod                  remainder of that division, sign of the dividend (C, fmod)
+    floordiv floormod    rounding towards minus infinity (Python); what index arithmetic uses
+    min max              of floats: NaN if either operand is (ONNX, numpy)
+    pow                  floats and integers
+    and or xor           bitwise; on bool, logical
+    shl shr              integers; shr is arithmetic for signed dtypes
+    eq ne lt le          result bool
+
+``Intrin`` functions: see :data:`INTRINSICS`.
+"""
+
+from __future__ import annotations
+
+from minitvm.ir.loop.expr import (
+    BINARY_OPS,
+    COMPARISONS,
+    INTRINSICS,
+    Binary,
+    Buffer,
+    Cast,
+    Const,
+    Index,
+    Intrin,
+    Load,
+    LoopExpr,
+    LoopVar,
+    Reduce,
+    Select,
+    Stage,
+    all_of,
+    as_index,
+    binary,
+    const,
+    intrin,
+    maximum,
+    minimum,
+    select,
+)
+from minitvm.ir.loop.stmt import (
+    Alloc,
+    Barrier,
+    Body,
+    For,
+    If,
+    Kernel,
+    LoopKind,
+    Seq,
+    Stmt,
+    Store,
+    loop,
+    nest,
+    seq,
+    store,
+)
+from minitvm.ir.loop.walk import (
+    expr_children,
+    map_expr,
+    map_stmt,
+    post_order_exprs,
+    rebuild_expr,
+    stmt_exprs,
+    substitute_vars,
+    walk_exprs,
+    walk_stmts,
+)
+
+__all__ = [
+    "BINARY_OPS",
+    "COMPARISONS",
+    "INTRINSICS",
+    "Alloc",
+    "Barrier",
+    "Binary",
+    "Body",
+    "Buffer",
+    "Cast",
+    "Const",
+    "For",
+    "If",
+    "Index",
+    "Intrin",
+    "Kernel",
+    "Load",
+    "LoopExpr",
+    "LoopKind",
+    "LoopVar",
+    "Reduce",
+    "Select",
+    "Seq",
+    "Stage",
+    "Stmt",
+    "Store",
+    "all_of",
+    "as_index",
+    "binary",
+    "const",
+    "expr_children",
+    "intrin",
+    "loop",
+    "map_expr",
+    "map_stmt",
+    "maximum",
+    "minimum",
+    "nest",
+    "post_order_exprs",
+    "rebuild_expr",
+    "select",
+    "seq",
+    "stmt_exprs",
+    "store",
+    "substitute_vars",
+    "walk_exprs",
+    "walk_stmts",
+]

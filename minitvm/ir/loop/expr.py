@@ -1,0 +1,319 @@
+"""The loop IR's scalar expressions, the memory that they read, and how they are built (see :mod:`minitvm.ir.loop`)."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from minitvm.ir.loop.scalar import wrapped
+
+INTRINSICS: dict[str, int] = {
+    "neg": 1, "abs": 1, "not": 1, "sign": 1, "floor": 1, "ceil": 1, "round": 1, "trunc": 1,  # round: half to even
+    "sqrt": 1, "rsqrt": 1, "exp": 1, "log": 1, "log2": 1, "log1p": 1, "expm1": 1, "tanh": 1, "erf": 1, "sigmoid": 1,
+    "sin": 1, "cos": 1, "tan": 1, "asin": 1, "acos": 1, "atan": 1,
+    "sinh": 1, "cosh": 1, "asinh": 1, "acosh": 1, "atanh": 1, "isnan": 1, "isinf": 1, "fma": 3,
+    "bitcast_int": 1, "bitcast_float": 1,  # float32 <-> int32, float64 <-> int64, float16 <-> int16: for legalization
+}  # fmt: skip
+"""Scalar functions and their arity.  ``isnan`` and ``isinf`` return bool, all others the dtype of the operand."""
+
+COMPARISONS = frozenset({"eq", "ne", "lt", "le"})
+BINARY_OPS = COMPARISONS | frozenset(
+    ("add", "sub", "mul", "div", "mod", "floordiv", "floormod", "min", "max", "pow", "and", "or", "xor", "shl", "shr")
+)
+
+_ids = itertools.count()
+
+Index: TypeAlias = "LoopExpr | int"
+
+
+class LoopExpr:
+    """A scalar expression; ``dtype`` is known from its operands.  Python's operators build larger ones."""
+
+    __slots__ = ()
+    dtype: str
+
+    def __add__(self, other: Any) -> LoopExpr:
+        return binary("add", self, other)
+
+    def __radd__(self, other: Any) -> LoopExpr:
+        return binary("add", other, self)
+
+    def __sub__(self, other: Any) -> LoopExpr:
+        return binary("sub", self, other)
+
+    def __rsub__(self, other: Any) -> LoopExpr:
+        return binary("sub", other, self)
+
+    def __mul__(self, other: Any) -> LoopExpr:
+        return binary("mul", self, other)
+
+    def __rmul__(self, other: Any) -> LoopExpr:
+        return binary("mul", other, self)
+
+    def __truediv__(self, other: Any) -> LoopExpr:
+        return binary("div", self, other)
+
+    def __rtruediv__(self, other: Any) -> LoopExpr:
+        return binary("div", other, self)
+
+    def __floordiv__(self, other: Any) -> LoopExpr:
+        return binary("floordiv", self, other)
+
+    def __mod__(self, other: Any) -> LoopExpr:
+        return binary("floormod", self, other)
+
+    def __neg__(self) -> LoopExpr:
+        return Intrin("neg", (self,))
+
+    def __and__(self, other: Any) -> LoopExpr:
+        return binary("and", self, other)
+
+    def __or__(self, other: Any) -> LoopExpr:
+        return binary("or", self, other)
+
+    def __lt__(self, other: Any) -> LoopExpr:
+        return binary("lt", self, other)
+
+    def __le__(self, other: Any) -> LoopExpr:
+        return binary("le", self, other)
+
+    def __gt__(self, other: Any) -> LoopExpr:
+        return binary("lt", other, self)
+
+    def __ge__(self, other: Any) -> LoopExpr:
+        return binary("le", other, self)
+
+    def equal(self, other: Any) -> LoopExpr:
+        """Elementwise ``==`` (Python's ``==`` compares the trees)."""
+        return binary("eq", self, other)
+
+    def not_equal(self, other: Any) -> LoopExpr:
+        return binary("ne", self, other)
+
+    def astype(self, dtype: str) -> LoopExpr:
+        return self if self.dtype == dtype else Cast(self, dtype)
+
+    def __bool__(self) -> bool:
+        raise TypeError("a loop expression has no truth value; use select() or .equal()")
+
+
+def _set_dtype(expr: LoopExpr, dtype: str) -> None:
+    """Once, while ``expr`` is built: found from its operands, and not looked for again through deep trees."""
+    object.__setattr__(expr, "dtype", dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class Const(LoopExpr):
+    value: Any  # int, float or bool
+    dtype: str = "int64"
+
+    def __eq__(self, other: object) -> bool:  # 0.0 and -0.0, nan and nan: by representation
+        return isinstance(other, Const) and (repr(self.value), self.dtype) == (repr(other.value), other.dtype)
+
+    def __hash__(self) -> int:
+        return hash((repr(self.value), self.dtype))
+
+
+@dataclass(frozen=True, slots=True)
+class LoopVar(LoopExpr):
+    """The counter of one loop or reduction axis.  ``id`` tells apart variables of the same name."""
+
+    name: str
+    id: int = field(default_factory=lambda: next(_ids))
+    dtype: str = "int64"
+
+
+@dataclass(frozen=True, slots=True)
+class Load(LoopExpr):
+    buffer: Buffer
+    index: tuple[LoopExpr, ...]
+
+    dtype: str = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        _set_dtype(self, self.buffer.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class Binary(LoopExpr):
+    op: str
+    lhs: LoopExpr
+    rhs: LoopExpr
+
+    dtype: str = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        _set_dtype(self, "bool" if self.op in COMPARISONS else self.lhs.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class Intrin(LoopExpr):
+    """A scalar function from :data:`INTRINSICS`."""
+
+    name: str
+    args: tuple[LoopExpr, ...]
+    dtype: str = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        operand = self.args[0].dtype
+        if self.name in ("isnan", "isinf"):
+            _set_dtype(self, "bool")
+        elif self.name == "bitcast_int":
+            _set_dtype(self, operand.replace("float", "int"))
+        elif self.name == "bitcast_float":
+            _set_dtype(self, operand.replace("int", "float"))
+        else:
+            _set_dtype(self, operand)
+
+
+@dataclass(frozen=True, slots=True)
+class Select(LoopExpr):
+    """``then`` where ``condition`` holds, else ``orelse``.  Only the chosen side's loads need be in bounds."""
+
+    condition: LoopExpr
+    then: LoopExpr
+    orelse: LoopExpr
+
+    dtype: str = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        _set_dtype(self, self.then.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class Cast(LoopExpr):
+    """Conversion: floats to integers truncate and saturate, NaN becomes 0; to bool, anything but zero is true."""
+
+    value: LoopExpr
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reduce(LoopExpr):
+    """A commutative reduction; only in compute rules, lowered to loops before a kernel exists."""
+
+    kind: str  # "sum" | "prod" | "max" | "min"
+    axes: tuple[tuple[LoopVar, int], ...]
+    value: LoopExpr
+
+    dtype: str = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        _set_dtype(self, self.value.dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class Buffer:
+    """Memory that a kernel reads or writes.  Compared by identity.
+
+    ``scope`` is ``"global"`` (a parameter, or a workspace that every thread sees), ``"shared"`` (one per block on a
+    GPU, one per thread on a CPU) or ``"local"`` (registers, the stack).  ``strides`` are in elements and row-major
+    when ``None``; ``offset`` is added to every access (a view inside a padding ring).
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    scope: str = "global"
+    strides: tuple[int, ...] | None = None
+    offset: int = 0
+
+    def __getitem__(self, index: Index | tuple[Index, ...]) -> LoopExpr:
+        given = index if isinstance(index, tuple) else (index,)
+        assert len(given) == len(self.shape), f"{self.name} has rank {len(self.shape)}, indexed with {len(given)}"
+        return Load(self, tuple(as_index(i) for i in given))
+
+    @property
+    def row_major_strides(self) -> tuple[int, ...]:
+        """``strides``, spelled out."""
+        if self.strides is not None:
+            return self.strides
+        strides = [1]
+        for extent in reversed(self.shape[1:]):
+            strides.append(strides[-1] * extent)
+        return tuple(reversed(strides)) if self.shape else ()
+
+    def __repr__(self) -> str:
+        return f"<Buffer {self.name}: {self.dtype}{list(self.shape)} {self.scope}>"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Stage(Buffer):
+    """A buffer with a definition: element ``axes`` is ``value``.  What a compute rule returns."""
+
+    axes: tuple[LoopVar, ...] = ()
+    value: LoopExpr = Const(0)
+
+
+def as_index(value: Index) -> LoopExpr:
+    return value if isinstance(value, LoopExpr) else Const(int(value))
+
+
+def const(value: Any, dtype: str) -> Const:
+    kind = bool if dtype == "bool" else float if dtype.startswith("float") else int
+    return Const(kind(value), dtype)
+
+
+def binary(op: str, lhs: Any, rhs: Any) -> LoopExpr:
+    """A binary expression; a Python number takes the other side's dtype.  Integer constants are folded."""
+    like = lhs if isinstance(lhs, LoopExpr) else rhs
+    a, b = (x if isinstance(x, LoopExpr) else const(x, like.dtype) for x in (lhs, rhs))
+    assert a.dtype == b.dtype, f"{op} of {a.dtype} and {b.dtype}: cast one side"
+    if a.dtype == "int64":
+        return _fold_index(op, a, b)
+    return Binary(op, a, b)
+
+
+_FOLD: dict[str, Callable[[int, int], int]] = {
+    "add": lambda a, b: a + b,
+    "sub": lambda a, b: a - b,
+    "mul": lambda a, b: a * b,
+    "min": min,
+    "max": max,
+}
+
+
+def _fold_index(op: str, a: LoopExpr, b: LoopExpr) -> LoopExpr:
+    x = a.value if isinstance(a, Const) else None
+    y = b.value if isinstance(b, Const) else None
+    if x is not None and y is not None:
+        if op in _FOLD:
+            return Const(wrapped(_FOLD[op](x, y)))
+        if op in ("floordiv", "floormod") and y > 0:
+            return Const(x // y if op == "floordiv" else x % y)
+    if (op, y) in (("add", 0), ("sub", 0), ("mul", 1), ("floordiv", 1)):
+        return a
+    if (op, x) in (("add", 0), ("mul", 1)):
+        return b
+    if (op, y) in (("mul", 0), ("floormod", 1)) or (op, x) == ("mul", 0):
+        return Const(0)
+    return Binary(op, a, b)
+
+
+def select(condition: LoopExpr, then: Any, orelse: Any) -> LoopExpr:
+    like = then if isinstance(then, LoopExpr) else orelse
+    a, b = (x if isinstance(x, LoopExpr) else const(x, like.dtype) for x in (then, orelse))
+    return Select(condition, a, b)
+
+
+def intrin(name: str, *args: LoopExpr) -> LoopExpr:
+    assert INTRINSICS[name] == len(args), name
+    return Intrin(name, args)
+
+
+def minimum(lhs: Any, rhs: Any) -> LoopExpr:
+    return binary("min", lhs, rhs)
+
+
+def maximum(lhs: Any, rhs: Any) -> LoopExpr:
+    return binary("max", lhs, rhs)
+
+
+def all_of(conditions: Sequence[LoopExpr]) -> LoopExpr:
+    """The conjunction; true for none."""
+    result: LoopExpr | None = None
+    for condition in conditions:
+        result = condition if result is None else Binary("and", result, condition)
+    return Const(True, "bool") if result is None else result

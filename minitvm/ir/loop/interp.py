@@ -1,0 +1,398 @@
+"""The loop interpreter: the living definition of the loop IR, and the oracle of every back end.
+
+Independent iterations run side by side as *lanes*: a parallel, vectorized, block or thread loop multiplies the lanes,
+every expression is a numpy array with one element per lane, a branch keeps the lanes that take it.  Serial and
+unrolled loops run in order.  Memory of scope ``local`` exists once per lane that reached its ``Alloc``, ``shared``
+likewise (one per block); nothing may be read before it is written, and no index may leave its buffer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from minitvm.errors import CompilerError
+from minitvm.ir.loop import (
+    Alloc,
+    Barrier,
+    Binary,
+    Buffer,
+    Cast,
+    Const,
+    For,
+    If,
+    Intrin,
+    Kernel,
+    Load,
+    LoopExpr,
+    LoopKind,
+    LoopVar,
+    Select,
+    Seq,
+    Stmt,
+    Store,
+    expr_children,
+    post_order_exprs,
+    walk_exprs,
+)
+from minitvm.ir.loop.affine import affine, storage_size
+from minitvm.ir.loop.scalar import convert
+from minitvm.ir.loop.scalar_numpy import BINARY, INT, INTRIN, as_array
+
+_SIDE_BY_SIDE = frozenset(LoopKind) - {LoopKind.SERIAL, LoopKind.UNROLLED}
+_MOST_LANES = 1 << 18
+_DEEP = 64  # nodes
+_REMEMBERED_LANES = 1 << 13  # of larger sets, what was worked out for one statement is not kept: it takes memory
+
+Array = np.ndarray
+
+
+def run_kernel(kernel: Kernel, *inputs: Array, check_races: bool = False) -> tuple[Array, ...]:
+    """The results of a kernel for arrays of its inputs' shapes and dtypes.
+
+    Raises :class:`CompilerError` for an index out of bounds, a read of memory never written, a result element that
+    no store reaches, and (``check_races``) two iterations of one parallel loop that store to the same element.
+    """
+    if len(inputs) != len(kernel.inputs):
+        raise CompilerError(f"{kernel.name} takes {len(kernel.inputs)} arrays, {len(inputs)} given")
+    memory = {b: _Memory.holding(b, a) for b, a in zip(kernel.inputs, inputs, strict=True)}
+    memory.update({b: _Memory.empty(b, 1) for b in kernel.outputs})
+    with np.errstate(all="ignore"):
+        _Lanes(kernel, memory, {}, check_races=check_races).run(kernel.body)
+    return tuple(_result(kernel, memory[b], b) for b in kernel.outputs)
+
+
+def run_sequence(kernels: Sequence[Kernel], given: Mapping[Buffer, Array]) -> dict[Buffer, Array]:
+    """Kernels one after the other over common buffers: what one stores, the next ones find.
+
+    ``given`` are the arrays that exist before; all arrays come back, those included.
+    """
+    arrays = dict(given)
+    for kernel in kernels:
+        results = run_kernel(kernel, *(arrays[b] for b in kernel.inputs))
+        arrays.update(zip(kernel.outputs, results, strict=True))
+    return arrays
+
+
+@dataclass
+class _Memory:
+    """``data[instance * size + offset]``; ``written`` tells what may be read, ``whole`` that all of it may."""
+
+    data: Array
+    written: Array
+    size: int
+    whole: bool = False
+
+    @staticmethod
+    def empty(buffer: Buffer, instances: int) -> _Memory:
+        size = storage_size(buffer)
+        return _Memory(np.zeros(instances * size, buffer.dtype), np.zeros(instances * size, bool), size)
+
+    @staticmethod
+    def holding(buffer: Buffer, array: Array) -> _Memory:
+        given = np.asarray(array)
+        if given.shape != buffer.shape or given.dtype != np.dtype(buffer.dtype):
+            raise CompilerError(
+                f"{buffer.name} is {buffer.dtype}{list(buffer.shape)}, given {given.dtype}{list(given.shape)}"
+            )
+        memory = _Memory.empty(buffer, 1)
+        where = _offsets(buffer).ravel()
+        memory.data[where] = given.ravel()
+        memory.written[where] = True
+        memory.whole = True  # an index inside of the buffer hits an element of the array
+        return memory
+
+
+def _offsets(buffer: Buffer) -> Array:
+    """The element offset of every index of a buffer."""
+    grid = np.full(buffer.shape, buffer.offset, np.int64)
+    for axis, stride in enumerate(buffer.row_major_strides):
+        shape = [1] * len(buffer.shape)
+        shape[axis] = buffer.shape[axis]
+        grid += (np.arange(buffer.shape[axis]) * stride).reshape(shape)
+    return grid
+
+
+def _result(kernel: Kernel, memory: _Memory, buffer: Buffer) -> Array:
+    where = _offsets(buffer)
+    missing = np.argwhere(~memory.written[where])
+    if len(missing):
+        raise CompilerError(f"{kernel.name} never stores {buffer.name}{[int(i) for i in missing[0]]}")
+    result: Array = memory.data[where]
+    return result
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """One dimension of an access: ``base + sum(factor * term)``, the base between ``low`` and ``high`` by lane."""
+
+    base: Array | int
+    low: int
+    high: int
+    terms: tuple[tuple[LoopExpr, int], ...]  # what changes while the lanes stay the same
+    extent: int
+    stride: int
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """An access as seen by a set of lanes: ``start`` is what all axes' bases and the instance add up to."""
+
+    memory: _Memory
+    axes: tuple[_Axis, ...]
+    start: Array | int
+
+
+@dataclass
+class _Lanes:
+    """The lanes that are active at one place of the program.
+
+    A value is an array with one element per lane, or with one element where all lanes agree; of ``int64``, it may be
+    an ``int`` then.  Counters of ordered loops are in ``uniform``, which all sets of lanes share.
+    """
+
+    kernel: Kernel
+    memory: dict[Buffer, _Memory]
+    uniform: dict[LoopVar, int]
+    count: int = 1
+    variables: dict[LoopVar, Array] = field(default_factory=dict)
+    instances: dict[Buffer, Array] = field(default_factory=dict)
+    check_races: bool = False
+    in_parallel: bool = False
+    spreads: dict[tuple[LoopVar, int, int, LoopKind], _Lanes] = field(default_factory=dict)
+    plans: dict[int, _Plan] = field(default_factory=dict)
+    deep: dict[int, Sequence[LoopExpr]] = field(default_factory=dict)
+
+    # --- statements -------------------------------------------------------------------------------------------
+
+    def run(self, stmt: Stmt) -> None:
+        match stmt:
+            case Seq(stmts):
+                for part in stmts:
+                    self.run(part)
+            case For():
+                self._for(stmt)
+            case Store(buffer, index, value):
+                self._store(stmt, buffer, index, as_array(self.eval(value)))
+            case If(condition, then, orelse):
+                self._if(as_array(self.eval(condition)), then, orelse)
+            case Alloc(buffer, body):
+                self._alloc(buffer, body)
+            case Barrier():
+                pass  # side by side, what comes before it is done
+            case _:
+                raise AssertionError(stmt)
+
+    def _for(self, stmt: For) -> None:
+        if stmt.kind in _SIDE_BY_SIDE:
+            assert isinstance(stmt.extent, Const), "only serial loops have an extent that varies"
+            step = max(1, _MOST_LANES // self.count)
+            for start in range(0, stmt.extent.value, step):
+                self._spread(stmt.var, start, min(start + step, stmt.extent.value), stmt.kind).run(stmt.body)
+            return
+        extent = self.eval(stmt.extent)
+        if isinstance(extent, int) or extent.size == 1:
+            extent = int(extent if isinstance(extent, int) else extent[0])
+            self._in_order(stmt, (self for _ in range(extent)))
+        else:
+            self._in_order(stmt, (self._some(extent > i) for i in range(int(extent.max()))))
+
+    def _in_order(self, stmt: For, active: Iterable[_Lanes]) -> None:
+        for i, lanes in enumerate(active):
+            self.uniform[stmt.var] = i
+            lanes.run(stmt.body)
+        self.uniform.pop(stmt.var, None)
+
+    def _spread(self, var: LoopVar, start: int, stop: int, kind: LoopKind) -> _Lanes:
+        """Every lane once per iteration."""
+        key = (var, start, stop, kind)
+        found = self.spreads.get(key)
+        if found is None:
+            times = stop - start
+            found = self._derived(
+                count=self.count * times,
+                variables={
+                    **{v: np.repeat(x, times) for v, x in self.variables.items()},
+                    var: np.tile(np.arange(start, stop), self.count),
+                },
+                instances={b: np.repeat(x, times) for b, x in self.instances.items()},
+                in_parallel=self.in_parallel or kind is LoopKind.PARALLEL,
+            )
+            if found.count <= _REMEMBERED_LANES:
+                self.spreads[key] = found
+        return found
+
+    def _some(self, mask: Array) -> _Lanes:
+        """The lanes that a mask chooses."""
+        if mask.all():
+            return self
+        return self._derived(
+            count=int(mask.sum()),
+            variables={v: x[mask] for v, x in self.variables.items()},
+            instances={b: x[mask] for b, x in self.instances.items()},
+        )
+
+    def _derived(self, **changes: Any) -> _Lanes:
+        return replace(self, **{"spreads": {}, "plans": {}, **changes})
+
+    def _if(self, mask: Array, then: Stmt, orelse: Stmt | None) -> None:
+        if mask.any():
+            self._some(mask).run(then)
+        if orelse is not None and not mask.all():
+            self._some(~mask).run(orelse)
+
+    def _alloc(self, buffer: Buffer, body: Stmt) -> None:
+        own = buffer.scope != "global"
+        memory = {**self.memory, buffer: _Memory.empty(buffer, self.count if own else 1)}
+        instances = {**self.instances, buffer: np.arange(self.count)} if own else self.instances
+        self._derived(memory=memory, instances=instances).run(body)
+
+    def _store(self, stmt: Store, buffer: Buffer, index: Sequence[LoopExpr], value: Array) -> None:
+        where = self._address(stmt, buffer, index)
+        memory = self.memory[buffer]
+        if self.check_races and self.in_parallel and np.unique(where).size != self.count:
+            raise CompilerError(f"{self.kernel.name}: two iterations store to the same element of {buffer.name}")
+        memory.data[where] = value[-1] if isinstance(where, int) else value
+        memory.written[where] = True
+
+    # --- expressions ------------------------------------------------------------------------------------------
+
+    def eval(self, expr: LoopExpr) -> Array | int:
+        """The value in every lane.  Shared subexpressions are evaluated once."""
+        done: dict[int, Array | int] = {}
+        for part in self._parts(expr):
+            self._eval(part, done)
+        return self._eval(expr, done)
+
+    def _parts(self, expr: LoopExpr) -> Sequence[LoopExpr]:
+        """What to evaluate before a deep expression, operands first, so that Python's stack suffices."""
+        parts = self.deep.get(id(expr))
+        if parts is None:
+            always = _evaluated(expr)
+            parts = self.deep[id(expr)] = always if len(always) > _DEEP else ()
+        return parts
+
+    def _eval(self, expr: LoopExpr, done: dict[int, Array | int]) -> Array | int:
+        found = done.get(id(expr))
+        if found is None:
+            found = done[id(expr)] = self._compute(expr, done)
+        return found
+
+    def _compute(self, expr: LoopExpr, done: dict[int, Array | int]) -> Array | int:
+        match expr:
+            case Load(buffer, index):
+                return self._load(expr, buffer, index)
+            case Binary(op, lhs, rhs):
+                a, b = self._eval(lhs, done), self._eval(rhs, done)
+                if isinstance(a, int) and isinstance(b, int) and op in INT:
+                    return INT[op](a, b)
+                return BINARY[op](as_array(a), as_array(b))
+            case Const(value, dtype):
+                return value if dtype == "int64" else np.array([value]).astype(dtype)
+            case LoopVar():
+                return self.uniform[expr] if expr in self.uniform else self.variables[expr]
+            case Intrin(name, args):
+                result = INTRIN[name](*(as_array(self._eval(a, done)) for a in args))
+                return result.astype(expr.dtype, copy=False)
+            case Cast(value, dtype):
+                return convert(as_array(self._eval(value, done)), dtype)
+            case Select(condition, then, orelse):
+                return self._select(as_array(self._eval(condition, done)), then, orelse, expr.dtype)
+        raise AssertionError(expr)
+
+    def _select(self, mask: Array, then: LoopExpr, orelse: LoopExpr, dtype: str) -> Array | int:
+        """Each side is evaluated only for the lanes that choose it."""
+        if mask.all() or not mask.any():
+            return self.eval(then if mask[0] else orelse)
+        result = np.empty(self.count, dtype)
+        for chosen, side in ((mask, then), (~mask, orelse)):
+            result[chosen] = self._some(chosen).eval(side)
+        return result
+
+    def _load(self, load: Load, buffer: Buffer, index: Sequence[LoopExpr]) -> Array:
+        where = self._address(load, buffer, index)
+        memory = self.memory[buffer]
+        if not memory.whole and not (ready := np.atleast_1d(memory.written[where])).all():
+            raise CompilerError(
+                f"{self.kernel.name} reads {buffer.name} before it is written",
+                where=self._place(index, int(np.argmin(ready))),
+            )
+        return np.atleast_1d(memory.data[where])
+
+    # --- addresses --------------------------------------------------------------------------------------------
+
+    def _address(self, access: Load | Store, buffer: Buffer, index: Sequence[LoopExpr]) -> Array | int:
+        """Where every lane's element is; one number where it is the same for all."""
+        plan = self.plans.get(id(access))
+        if plan is None:
+            plan = self._plan(buffer, index)
+            if self.count <= _REMEMBERED_LANES:
+                self.plans[id(access)] = plan
+        where = plan.start
+        for number, axis in enumerate(plan.axes):
+            moved: Array | int = 0
+            for term, factor in axis.terms:
+                moved = moved + self.eval(term) * factor
+            least, most = (moved, moved) if isinstance(moved, int) else (moved.min(), moved.max())
+            if least + axis.low < 0 or most + axis.high >= axis.extent:
+                self._check(buffer, index, number, axis, moved)
+            where = where + moved * axis.stride
+        return where
+
+    def _plan(self, buffer: Buffer, index: Sequence[LoopExpr]) -> _Plan:
+        if buffer not in self.memory:
+            raise CompilerError(f"{self.kernel.name} uses {buffer.name}, which is neither a parameter nor allocated")
+        memory = self.memory[buffer]
+        axes = [self._axis(*each) for each in zip(index, buffer.shape, buffer.row_major_strides, strict=True)]
+        start: Array | int = buffer.offset
+        if buffer in self.instances and self.count > 1:
+            start = start + self.instances[buffer] * memory.size
+        elif buffer in self.instances:
+            start += int(self.instances[buffer][0]) * memory.size
+        for axis in axes:
+            start = start + axis.base * axis.stride
+        return _Plan(memory, tuple(axes), start)
+
+    def _axis(self, position: LoopExpr, extent: int, stride: int) -> _Axis:
+        form = affine(position)
+        base: Array | int = form.constant
+        terms = []
+        for term, factor in form.terms.items():
+            if all(isinstance(n, (Binary, Const)) or n in self.variables for n in walk_exprs(term)):
+                base = base + self.eval(term) * factor
+            else:
+                terms.append((term, factor))
+        low, high = (base, base) if isinstance(base, int) else (int(base.min()), int(base.max()))
+        return _Axis(base, low, high, tuple(terms), extent, stride)
+
+    def _check(self, buffer: Buffer, index: Sequence[LoopExpr], number: int, axis: _Axis, moved: Array | int) -> None:
+        """Lane by lane, where the bounds of all of them together are too wide."""
+        value = np.atleast_1d(axis.base + moved)
+        outside = (value < 0) | (value >= axis.extent)
+        if outside.any():
+            lane = int(np.argmax(outside))
+            raise CompilerError(
+                f"{self.kernel.name} reaches outside of {buffer.name}: "
+                f"index {int(value[lane])} in dimension {number} of extent {axis.extent}",
+                where=self._place(index, lane),
+            )
+
+    def _place(self, index: Sequence[LoopExpr], lane: int) -> list[str]:
+        values = {**{v: int(x[lane]) for v, x in self.variables.items()}, **self.uniform}
+        at = ", ".join(f"{v.name}={x}" for v, x in values.items())
+        position = [np.broadcast_to(as_array(self.eval(i)), self.count)[lane] for i in index]
+        return [f"index ({', '.join(str(int(p)) for p in position)}) where {at or 'no loop'}"]
+
+
+def _evaluated(expr: LoopExpr) -> list[LoopExpr]:
+    """The nodes that are evaluated whatever selects choose, operands before users; indices are left out."""
+
+    def operands(node: LoopExpr) -> tuple[LoopExpr, ...]:
+        if isinstance(node, Select):
+            return (node.condition,)
+        return () if isinstance(node, Load) else expr_children(node)
+
+    return post_order_exprs([expr], operands)

@@ -1,0 +1,244 @@
+"""Checks a kernel: scopes, dtypes, ranks, loop kinds, indices within their buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from minitvm.errors import CompilerError
+from minitvm.ir.loop import (
+    BINARY_OPS,
+    INTRINSICS,
+    Alloc,
+    Barrier,
+    Binary,
+    Buffer,
+    Cast,
+    Const,
+    For,
+    If,
+    Intrin,
+    Kernel,
+    Load,
+    LoopExpr,
+    LoopKind,
+    LoopVar,
+    Reduce,
+    Select,
+    Seq,
+    Stmt,
+    Store,
+    expr_children,
+    post_order_exprs,
+    stmt_exprs,
+)
+from minitvm.ir.loop.bounds import Guard, Ranges, out_of_bounds
+from minitvm.ir.loop.text import print_loop_expr, print_stmt
+
+_GPU = frozenset(LoopKind) - {LoopKind.SERIAL, LoopKind.PARALLEL, LoopKind.VECTORIZED, LoopKind.UNROLLED}
+_BITWISE = frozenset({"and", "or", "xor"})
+_SHIFTS = frozenset({"shl", "shr"})
+_SHOWN_LINES = 6
+_MOST_PATHS = 64
+
+Guards: TypeAlias = tuple[Guard, ...]
+
+
+def verify_kernel(kernel: Kernel) -> None:
+    """Raise :class:`CompilerError`, with the statement, where ``kernel`` is not well formed.
+
+    * buffers are parameters or used inside their ``Alloc``; inputs are never stored to; results and local memory are
+      not read before anything is stored to them;
+    * both sides of an operator, of a ``select`` and of a store have one dtype; conditions are ``bool``, indices
+      ``int64``, as many as the buffer has dimensions;
+    * loop variables are bound, once; only serial loops have an extent that varies;
+    * ``PARALLEL`` loops are outermost (several may be perfectly nested), ``VECTORIZED`` ones innermost;
+    * no index can leave its buffer, as far as extents are known and conditions can be evaluated.
+    """
+    for buffer in kernel.params:
+        if buffer.scope != "global":
+            raise CompilerError(f"{kernel.name}: parameter {buffer.name} has scope {buffer.scope!r}, not 'global'")
+    _Verifier(kernel).statement(kernel.body, ())
+
+
+class _Verifier:
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self.live = set(kernel.params)
+        self.read_only = set(kernel.inputs)
+        self.stored = set(kernel.inputs)
+        self.ranges = Ranges()
+
+    def reject(self, message: str, stmt: Stmt, hint: str | None = None) -> CompilerError:
+        lines = print_stmt(stmt).splitlines()
+        shown = lines[:_SHOWN_LINES] + ["..."] * (len(lines) > _SHOWN_LINES)
+        return CompilerError(f"{self.kernel.name}: {message}", where=shown, hint=hint)
+
+    # --- statements -------------------------------------------------------------------------------------------
+
+    def statement(self, stmt: Stmt, loops: tuple[For, ...]) -> None:
+        """``loops`` are those around, the outermost first."""
+        self.expressions(stmt)
+        match stmt:
+            case Seq(stmts):
+                for part in stmts:
+                    self.statement(part, loops)
+            case For():
+                self.loop(stmt, loops)
+            case Store():
+                self.store(stmt)
+            case If(condition, then, orelse):
+                self.branch(stmt, condition, then, orelse, loops)
+            case Alloc(buffer, body):
+                self.alloc(stmt, buffer, body, loops)
+            case Barrier():
+                if any(f.kind is LoopKind.PARALLEL for f in loops):
+                    raise self.reject("a barrier inside a parallel loop: not all threads reach it equally often", stmt)
+
+    def loop(self, stmt: For, loops: tuple[For, ...]) -> None:
+        if stmt.var in self.ranges.variables:
+            raise self.reject(f"the loop variable {stmt.var.name} is bound by a loop around it already", stmt)
+        if stmt.extent.dtype != "int64":
+            raise self.reject(f"the extent is {stmt.extent.dtype}, not int64", stmt)
+        if stmt.kind is not LoopKind.SERIAL and not isinstance(stmt.extent, Const):
+            raise self.reject(f"only serial loops have an extent that varies, this one is {stmt.kind.value}", stmt)
+        self.kinds(stmt, loops)
+        with self.ranges.loop(stmt.var, stmt.extent):
+            self.statement(stmt.body, (*loops, stmt))
+
+    def kinds(self, stmt: For, loops: tuple[For, ...]) -> None:
+        outer = loops[-1] if loops else None
+        if outer is not None and outer.kind is LoopKind.VECTORIZED:
+            raise self.reject(f"a {stmt.kind.value} loop inside a vectorized one", outer, "vectorize innermost loops")
+        if stmt.kind is LoopKind.PARALLEL and outer is not None:
+            perfect = all(f.kind is LoopKind.PARALLEL for f in loops) and outer.body is stmt
+            if not perfect:
+                raise self.reject("a parallel loop inside another loop", outer, "only outermost loops can be parallel")
+        if stmt.kind in _GPU and any(f.kind is stmt.kind for f in loops):
+            raise self.reject(f"{stmt.kind.value} is bound to two loops around each other", stmt)
+
+    def store(self, stmt: Store) -> None:
+        self.access(stmt.buffer, stmt.index, stmt)
+        if stmt.buffer in self.read_only:
+            raise self.reject(f"stores to {stmt.buffer.name}, an input", stmt)
+        if stmt.value.dtype != stmt.buffer.dtype:
+            raise self.reject(f"{stmt.buffer.name} is {stmt.buffer.dtype}, the value {stmt.value.dtype}", stmt)
+        self.stored.add(stmt.buffer)
+
+    def branch(self, stmt: If, condition: LoopExpr, then: Stmt, orelse: Stmt | None, loops: tuple[For, ...]) -> None:
+        if condition.dtype != "bool":
+            raise self.reject(f"the condition is {condition.dtype}, not bool", stmt)
+        with self.ranges.guard(condition, True):
+            self.statement(then, loops)
+        if orelse is not None:
+            with self.ranges.guard(condition, False):
+                self.statement(orelse, loops)
+
+    def alloc(self, stmt: Stmt, buffer: Buffer, body: Stmt, loops: tuple[For, ...]) -> None:
+        if buffer in self.live:
+            raise self.reject(f"{buffer.name} is allocated twice", stmt)
+        if loops and loops[-1].kind is LoopKind.VECTORIZED:
+            raise self.reject(f"{buffer.name} is allocated inside a vectorized loop", loops[-1])
+        self.live.add(buffer)
+        self.statement(body, loops)
+        self.live.discard(buffer)
+        self.stored.discard(buffer)
+
+    # --- expressions ------------------------------------------------------------------------------------------
+
+    def expressions(self, stmt: Stmt) -> None:
+        """The expressions that stand in ``stmt`` itself."""
+        roots = stmt_exprs(stmt)
+        for expr in post_order_exprs(roots):
+            problem = self.problem(expr)
+            if problem is not None:
+                raise self.reject(f"{problem} in {print_loop_expr(expr)}", stmt)
+            if isinstance(expr, Load):
+                self.read(expr, stmt)
+        for load, paths in _suspects(roots, lambda e: self.leaves(e, stmt)):
+            for guards in paths:
+                with self.ranges.guards(guards):
+                    self.access(load.buffer, load.index, stmt)
+
+    def leaves(self, load: Load, stmt: Stmt) -> bool:
+        """Whether a load would leave its buffer if no select around it kept it from running."""
+        self.shape(load.buffer, load.index, stmt)
+        return out_of_bounds(self.ranges, load.buffer, load.index) is not None
+
+    def problem(self, expr: LoopExpr) -> str | None:
+        """What is wrong with one node, its operands aside."""
+        match expr:
+            case LoopVar(name):
+                return None if expr in self.ranges.variables else f"the loop variable {name} is bound by no loop"
+            case Binary(op, lhs, rhs):
+                return _binary_problem(op, lhs.dtype, rhs.dtype)
+            case Select(condition, then, orelse):
+                if condition.dtype != "bool":
+                    return f"the condition is {condition.dtype}, not bool,"
+                return None if then.dtype == orelse.dtype else f"{then.dtype} and {orelse.dtype}"
+            case Intrin(name, args):
+                if INTRINSICS.get(name) != len(args):
+                    return f"{name} does not take {len(args)} operands" if name in INTRINSICS else f"unknown {name}"
+                return None if len({a.dtype for a in args}) == 1 else "operands of different dtypes"
+            case Reduce():
+                return "a reduction that is not lowered to loops"
+            case Load() | Const() | Cast():
+                return None
+        return f"{type(expr).__name__} is not part of the loop IR"
+
+    def read(self, load: Load, stmt: Stmt) -> None:
+        buffer = load.buffer
+        if buffer in self.live and buffer not in self.stored:
+            what = "a result" if buffer in self.kernel.outputs else f"{buffer.scope} memory"
+            raise self.reject(f"reads {buffer.name}, {what}, before anything is stored there", stmt)
+
+    def access(self, buffer: Buffer, index: tuple[LoopExpr, ...], stmt: Stmt) -> None:
+        self.shape(buffer, index, stmt)
+        found = out_of_bounds(self.ranges, buffer, index)
+        if found is not None:
+            raise self.reject(found, stmt)
+
+    def shape(self, buffer: Buffer, index: tuple[LoopExpr, ...], stmt: Stmt) -> None:
+        if buffer not in self.live:
+            raise self.reject(f"{buffer.name} is neither a parameter nor allocated around here", stmt)
+        if len(index) != len(buffer.shape):
+            raise self.reject(f"{buffer.name} has {len(buffer.shape)} dimensions, {len(index)} indices given", stmt)
+        for i in index:
+            if i.dtype != "int64":
+                raise self.reject(f"the index {print_loop_expr(i)} is {i.dtype}, not int64", stmt)
+
+
+def _suspects(roots: Sequence[LoopExpr], suspicious: Callable[[Load], bool]) -> list[tuple[Load, list[Guards]]]:
+    """The suspicious loads, each with the conditions of the selects around it, once per way to reach it.
+
+    A load that can be reached in more than :data:`_MOST_PATHS` ways is left out.
+    """
+    order = post_order_exprs(roots)
+    loads = {id(e): e for e in order if isinstance(e, Load) and suspicious(e)}
+    above = set(loads)
+    for node in order:
+        if any(id(child) in above for child in expr_children(node)):
+            above.add(id(node))
+    paths: dict[int, list[Guards]] = {id(root): [()] for root in roots}
+    for node in reversed(order):
+        for child, guard in _guarded_children(node) if id(node) in above else ():
+            reached = paths.setdefault(id(child), [])
+            reached.extend((*guards, *guard) for guards in paths[id(node)][: _MOST_PATHS + 1 - len(reached)])
+    return [(load, paths[i]) for i, load in loads.items() if len(paths[i]) <= _MOST_PATHS]
+
+
+def _guarded_children(node: LoopExpr) -> list[tuple[LoopExpr, Guards]]:
+    if isinstance(node, Select):
+        condition = node.condition
+        return [(condition, ()), (node.then, ((condition, True),)), (node.orelse, ((condition, False),))]
+    return [(child, ()) for child in expr_children(node)]
+
+
+def _binary_problem(op: str, lhs: str, rhs: str) -> str | None:
+    if op not in BINARY_OPS:
+        return f"unknown operator {op!r}"
+    if lhs != rhs:
+        return f"{lhs} and {rhs}"
+    if (op in _BITWISE or op in _SHIFTS) and lhs.startswith("float"):
+        return f"{op} of {lhs}"
+    return f"{op} of bool" if op in _SHIFTS and lhs == "bool" else None

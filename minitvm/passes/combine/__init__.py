@@ -1,0 +1,1 @@
+"""Parallel branches with one input become one wider call."""

@@ -1,0 +1,1 @@
+"""FuseOps: which calls become one kernel."""

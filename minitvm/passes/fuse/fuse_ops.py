@@ -1,0 +1,216 @@
+"""FuseOps: operators that one kernel can compute together become one function marked ``primitive``.
+
+Which operators those are is decided in ``fuse_partition``; here the groups are cut out of the graph.  A group's
+parameters ``p0, p1, ...`` are always tensors, in the order in which a walk from the result meets them: a tuple that
+comes from outside is put together inside.  Scalar constants become literals of element-wise kernels.  Groups that
+are equal share one ``Function`` object, so that a kernel is compiled once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+
+from minitvm.ir.expr import Call, Constant, Expr, Function, Module, Tuple, TupleGetItem, Var
+from minitvm.ir.op import Fusion, Op
+from minitvm.ir.ops.annotation import StopFusion
+from minitvm.ir.types import TupleType
+from minitvm.ir.visitor import children, is_scalar_constant, post_order, rebuild, rebuild_over, span_of
+from minitvm.passes.fuse.partition import FusionNote, Group, partition
+from minitvm.passes.manager import ModulePass, PassContext, map_functions, register_config
+
+RESHAPES = frozenset({"reshape", "expand_dims", "squeeze", "nn.batch_flatten"})
+"""Operators that move no element: a group of nothing else shares its input's memory."""
+
+MAX_NAME = 80
+MAX_DEPTH = 256
+
+register_config("minitvm.FuseOps.max_depth", int, MAX_DEPTH, "the most operators that one kernel may hold")
+
+Lowerable = Callable[[Call], bool]
+
+
+def is_lowerable(call: Call) -> bool:
+    """Whether a call can become a kernel: static types, and a compute rule or a template.  Others are host calls."""
+    if not isinstance(call.op, Op) or not (call.op.has_compute() or call.op.lowered_by_template):
+        return False
+    return call.type.is_static and all(arg.type.is_static for arg in call.args)
+
+
+def fuse_ops(
+    function: Function,
+    opt_level: int = 1,
+    max_depth: int = MAX_DEPTH,
+    lowerable: Lowerable = is_lowerable,
+    log: list[FusionNote] | None = None,
+) -> Function:
+    """``function`` as calls of primitive functions; calls that are not ``lowerable`` stay as they are.
+
+    ``opt_level`` 0 makes each operator its own kernel; ``max_depth`` bounds the operators in one.
+    ``log`` receives a note on each call: what it was or was not fused with, and why.
+    """
+
+    def pattern_of(call: Call) -> Fusion:
+        opaque = isinstance(call.op, (Function, StopFusion)) or not lowerable(call)
+        return Fusion.OPAQUE if opaque else call.op.fusion  # type: ignore[union-attr]
+
+    groups, notes = partition(function, pattern_of, opt_level, max_depth)
+    if log is not None:
+        log.extend(notes)
+    body = _Rewriter(groups, lowerable).run(function.body)
+    return function if body is function.body else Function(function.params, body, function.attrs, span=function.span)
+
+
+@dataclass
+class _Rewriter:
+    groups: dict[Expr, Group]
+    lowerable: Lowerable
+    done: dict[Expr, Expr] = field(default_factory=dict)
+    shared: dict[Hashable, Function] = field(default_factory=dict)
+
+    def run(self, root: Expr) -> Expr:
+        for node in post_order(root):
+            group = self.groups.get(node)
+            if group is None or group.root is node or _is_outer_field(node, self.groups):
+                self.done[node] = self._rewrite(node, group)
+        return self.done[root]
+
+    def _rewrite(self, node: Expr, group: Group | None) -> Expr:
+        if isinstance(node, Call) and isinstance(node.op, StopFusion):
+            return self.done[node.args[0]]
+        if group is not None and self._is_kernel(node, group):
+            return self._kernel_call(node, group)
+        return rebuild_over(node, self.done)
+
+    def _is_kernel(self, node: Expr, group: Group) -> bool:
+        if isinstance(node, Call):
+            return isinstance(node.op, Op) and self.lowerable(node)
+        return isinstance(node, TupleGetItem) and self.groups.get(node.tuple) is group
+
+    def _kernel_call(self, root: Expr, group: Group) -> Call:
+        parts = _Cut(group, self.groups)
+        key = parts.collect(root)
+        if key not in self.shared:
+            self.shared[key] = parts.function(root)
+        args = [self._argument(source) for source in parts.sources]
+        return Call(self.shared[key], args, span=span_of(*parts.calls))
+
+    def _argument(self, source: Source) -> Expr:
+        expr, index = source
+        return self.done[expr] if index is None else TupleGetItem(self.done[expr], index)
+
+
+Source = tuple[Expr, "int | None"]
+"""What a parameter stands for: a tensor from outside, or one field of a tuple from outside."""
+
+
+@dataclass
+class _Cut:
+    """One group while it is cut out: its nodes in post-order, and what comes from outside."""
+
+    group: Group
+    groups: dict[Expr, Group]
+    order: list[Expr] = field(default_factory=list)
+    sources: dict[Source, Var] = field(default_factory=dict)
+    calls: list[Call] = field(default_factory=list)
+
+    def collect(self, root: Expr) -> Hashable:
+        """Find the nodes and parameters; the key is equal for equal groups."""
+        self.order = self._walk(root)
+        for node in self.order:
+            if not self._inside(node) and not self._only_literal(node):
+                self._parameters(node)
+        self.calls = [n for n in self.order if isinstance(n, Call) and self._inside(n)]
+        number = {node: i for i, node in enumerate(self.order)}
+        return tuple(self._key(node, number) for node in self.order)
+
+    def _walk(self, root: Expr) -> list[Expr]:
+        order: list[Expr] = []
+        done: set[Expr] = set()
+        stack = [(root, False)]
+        while stack:
+            node, expanded = stack.pop()
+            if expanded:
+                order.append(node)
+            elif node not in done:
+                done.add(node)
+                stack.append((node, True))
+                if self._inside(node):
+                    stack.extend((child, False) for child in reversed(children(node)))
+        return order
+
+    def _inside(self, node: Expr) -> bool:
+        """A tuple is put together inside whoever wrote it; a projection of an outer tuple is a parameter."""
+        if isinstance(node, Tuple):
+            return True
+        return self.groups.get(node) is self.group and not _is_outer_field(node, self.groups)
+
+    def _only_literal(self, node: Expr) -> bool:
+        """A scalar constant, all of whose users in the group compute element by element."""
+        users = [n for n in self.order if self._inside(n) and node in children(n)] if is_scalar_constant(node) else []
+        return bool(users) and all(_takes_literals(user) for user in users)
+
+    def _parameters(self, node: Expr) -> None:
+        found = node.type
+        fields = enumerate(found.fields) if isinstance(found, TupleType) else [(None, found)]
+        for index, type_ in fields:
+            self.sources.setdefault((node, index), Var(f"p{len(self.sources)}", type_))
+
+    def _key(self, node: Expr, number: dict[Expr, int]) -> Hashable:
+        if not self._inside(node):
+            literal = isinstance(node, Constant) and (node, None) not in self.sources
+            return node.value.tobytes() if literal else "", str(node.type)  # type: ignore[attr-defined]
+        what = node.op if isinstance(node, Call) else node.index if isinstance(node, TupleGetItem) else None
+        return type(node), what, tuple(number[child] for child in children(node))
+
+    def function(self, root: Expr) -> Function:
+        """The group as a function; :meth:`collect` comes first."""
+        local: dict[Expr, Expr] = {}
+        for node in self.order:
+            local[node] = self._local(node, local)
+        ops = [call.op.name for call in self.calls if isinstance(call.op, Op)]
+        reshape_only = all(name in RESHAPES for name in ops)
+        attrs = {"primitive": True, "name": _kernel_name(ops), "reshape_only": reshape_only}
+        return Function(list(self.sources.values()), local[root], attrs, span=span_of(*self.calls))
+
+    def _local(self, node: Expr, local: dict[Expr, Expr]) -> Expr:
+        if self._inside(node):
+            return rebuild(node, [local[child] for child in children(node)])
+        if isinstance(node.type, TupleType):
+            return Tuple([self.sources[node, i] for i in range(len(node.type.fields))], span=())
+        return self.sources.get((node, None), node)
+
+
+def _is_outer_field(node: Expr, groups: dict[Expr, Group]) -> bool:
+    """A projection that joined a group without its tuple: it stays outside, so that parameters are tensors."""
+    return isinstance(node, TupleGetItem) and groups.get(node.tuple) is not groups.get(node)
+
+
+def _takes_literals(user: Expr) -> bool:
+    return isinstance(user, Call) and isinstance(user.op, Op) and user.op.fusion <= Fusion.COMM_REDUCE
+
+
+def _kernel_name(ops: list[str]) -> str:
+    """``fused_nn_conv2d_add_nn_relu``; long names end in a hash of the rest."""
+    name = "_".join(["fused", *ops]).replace(".", "_")
+    if len(name) <= MAX_NAME:
+        return name
+    return f"{name[: MAX_NAME - 9]}_{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+
+
+class FuseOps(ModulePass, opt_level=0):
+    """Each group of operators that fuse becomes a function marked ``primitive``.  Acts by the context's level (or
+    ``opt_level``): at 0 each operator is its own kernel.  ``notes`` says, call by call, what was fused and why not.
+    """
+
+    def __init__(self, opt_level: int | None = None, lowerable: Lowerable = is_lowerable) -> None:
+        self.opt_level = opt_level
+        self.lowerable = lowerable
+        self.notes: list[FusionNote] = []
+
+    def transform_module(self, module: Module, context: PassContext) -> Module:
+        level = context.opt_level if self.opt_level is None else self.opt_level
+        depth = context.option("minitvm.FuseOps.max_depth")
+        self.notes = []
+        return map_functions(module, lambda function: fuse_ops(function, level, depth, self.lowerable, self.notes))

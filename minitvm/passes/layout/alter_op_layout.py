@@ -1,0 +1,202 @@
+"""AlterOpLayout: the layouts that the target's templates are fastest in.
+
+Which layout an operator asks for is an open table by (target kind, operator).  For ``llvm``:
+
+* ``nn.conv2d``, NCHW, float: channels in blocks of one vector, ``NCHW8c`` with weights ``OIHW8i8o``.
+  Blocks of half a vector, or a quarter, but at least 4, where only those divide the channels; the weights' blocks of
+  output channels are whole vectors all the same, the last one filled up with zeros.  Output channels that none
+  divides (10, 21, 1001) leave the convolution as it is, with pixels in lanes.  Input channels that none divides (1 or
+  3 of an image, most often) stay in plain NCHW, with weights ``OIHW3i8o``.
+* the same with groups, where such blocks divide the channels of a group; grouped convolutions that have none stay.
+* depthwise ``nn.conv2d``: the same blocks, weights ``OIHW1i8o``.
+* ``nn.dense`` and ``nn.matmul`` with constant weights: units packed in blocks of one vector, ``NC8n``, the last block
+  filled up with zeros, unless they are so few that dot products cost less.
+
+Weights move once, at compile time: FoldConstant runs after this pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
+
+from minitvm.ir.compute import accumulator
+from minitvm.ir.expr import Call, Constant, Expr, Function, Module
+from minitvm.ir.layout import Layout
+from minitvm.ir.op import OPS, Op
+from minitvm.passes.layout.gain import moving_costs_more, stands_alone
+from minitvm.passes.layout.moves import Keep, Move, Placement, Site, calling
+from minitvm.passes.layout.rewriter import LayoutNote, LayoutRewriter
+from minitvm.passes.manager import ModulePass, PassContext, map_functions
+from minitvm.target import MachineModel
+
+Proposal: TypeAlias = Callable[[Site, MachineModel], "Placement | Keep"]
+
+_ACROSS = 5
+"""Vector operations that add up the lanes of a dot product."""
+
+PROPOSALS: dict[tuple[str, str], Proposal] = {}
+"""What an operator asks for, by target kind and operator name."""
+
+
+def proposal(kind: str, *op_names: str) -> Callable[[Proposal], Proposal]:
+    """Register what operators ask for on a target."""
+
+    def register(ask: Proposal) -> Proposal:
+        PROPOSALS.update({(kind, name): ask for name in op_names})
+        return ask
+
+    return register
+
+
+def alter_op_layout(
+    function: Function,
+    machine: MachineModel,
+    kind: str = "llvm",
+    log: list[LayoutNote] | None = None,
+    proposals: Mapping[tuple[str, str], Proposal] = PROPOSALS,
+    weigh: bool = False,
+) -> Function:
+    """``function`` with operators in the layouts that they ask for on this target; parameters and result keep theirs.
+    ``log`` receives a note on each call that was moved, or was asked and kept its layout.  ``weigh``: a convolution
+    without another one to share its layout with only moves where that pays."""
+    alone = weigh and stands_alone(function)
+
+    def propose(site: Site) -> Placement | Keep | None:
+        ask = proposals.get((kind, site.op.name))
+        if ask is None:
+            return None
+        return (moving_costs_more(site, function, machine) if alone else None) or ask(site, machine)
+
+    rewriter = LayoutRewriter(propose)
+    result = rewriter.run(function)
+    if log is not None:
+        log.extend(rewriter.notes)
+    return result
+
+
+def block(extent: int, lanes: int) -> int | None:
+    """Channels in a block: as many as ``lanes``, half of it or a quarter; ``None`` where none of these divides."""
+    return next((size for size in (lanes, lanes // 2, lanes // 4) if size >= 4 and extent % size == 0), None)
+
+
+@proposal("llvm", "nn.conv2d")
+def blocked_conv2d(site: Site, machine: MachineModel) -> Placement | Keep:
+    data, weight, result = site.type(0), site.type(1), site.call.tensor_type
+    layouts = [site.op.attributes()[a] for a in ("data_layout", "kernel_layout")]
+    if layouts != ["NCHW", "OIHW"]:
+        return Keep(f"its layouts are {' and '.join(layouts)}, not NCHW and OIHW")
+    if not data.is_float or data.dtype != result.dtype:
+        return Keep(f"it computes {result.dtype} from {data.dtype}")
+    lanes, channels = machine.lanes(accumulator(data.dtype)), data.static_shape[1]
+    groups: int = site.op.groups  # type: ignore[attr-defined]
+    if groups == 1:
+        return _direct(site.op, channels, weight.static_shape[0], lanes)
+    if groups == channels == weight.shape[0]:
+        return _depthwise(site.op, channels, lanes)
+    return _grouped(site.op, channels, weight.static_shape[0], groups, lanes)
+
+
+def _direct(op: Op, channels: int, units: int, lanes: int) -> Placement | Keep:
+    out, inner = block(units, lanes), block(channels, lanes)
+    if out is None:
+        return Keep(f"no blocks of {lanes} divide its {units} output channels")
+    data = f"NCHW{inner}c" if inner else "NCHW"
+    return _filled_up(op, units, data, f"OIHW{inner or channels}i{lanes}o", f"NCHW{out}c")
+
+
+def _grouped(op: Op, channels: int, units: int, groups: int, lanes: int) -> Placement | Keep:
+    out, inner = block(units // groups, lanes), block(channels // groups, lanes)
+    if out is None or inner is None:
+        return Keep(f"no blocks of {lanes} divide the {channels // groups} and {units // groups} channels of a group")
+    return _filled_up(op, units, f"NCHW{inner}c", f"OIHW{inner}i{lanes}o", f"NCHW{out}c")
+
+
+def _filled_up(op: Op, units: int, data: str, kernel: str, out: str) -> Placement:
+    """With weights in whole blocks: the last one of each group has zeros behind its filters."""
+    groups: int = op.groups  # type: ignore[attr-defined]
+    lanes = Layout(kernel).factor("O")
+    if units // groups % lanes == 0:
+        return _convolution(op, "nn.contrib_conv2d_NCHWc", data, kernel, out)
+    layouts = {"data_layout": data, "kernel_layout": kernel, "out_layout": out}
+    blocked = OPS["nn.contrib_conv2d_NCHWc"](**op.attributes() | layouts | {"channels": units})
+
+    def build(args: Sequence[Expr]) -> Expr:
+        weight = _whole_blocks(args[1], groups, lanes)
+        return Call(blocked, (args[0], Call(OPS["layout_transform"](src_layout="OIHW", dst_layout=kernel), (weight,))))  # type: ignore[call-arg]
+
+    return Placement((Move.of("NCHW", data), None), Move.of("NCHW", out), build)
+
+
+def _whole_blocks(weight: Expr, groups: int, lanes: int) -> Expr:
+    """A weight with zeros behind the filters of each group, so that blocks of ``lanes`` divide them."""
+    units, *rest = weight.tensor_type.static_shape
+    missing = -(units // groups) % lanes
+    apart = Call(OPS["reshape"](newshape=(groups, units // groups, *rest)), (weight,))  # type: ignore[call-arg]
+    widths = ((0, 0), (0, missing), *((0, 0) for _ in rest))
+    filled = Call(OPS["nn.pad"](pad_width=widths), (apart,))  # type: ignore[call-arg]
+    return Call(OPS["reshape"](newshape=(units + groups * missing, *rest)), (filled,))  # type: ignore[call-arg]
+
+
+def _depthwise(op: Op, channels: int, lanes: int) -> Placement | Keep:
+    size = block(channels, lanes)
+    if size is None:
+        return Keep(f"no blocks of {lanes} divide its {channels} channels")
+    data = f"NCHW{size}c"
+    return _convolution(op, "nn.contrib_depthwise_conv2d_NCHWc", data, f"OIHW1i{size}o", data)
+
+
+def _convolution(op: Op, name: str, data: str, kernel: str, out: str) -> Placement:
+    attributes = op.attributes() | {"data_layout": data, "kernel_layout": kernel, "out_layout": out}
+    moves = (Move.of("NCHW", data), Move.of("OIHW", kernel))
+    return Placement(moves, Move.of("NCHW", out), calling(OPS[name](**attributes)))
+
+
+@proposal("llvm", "nn.dense", "nn.matmul")
+def packed_dense(site: Site, machine: MachineModel) -> Placement | Keep:
+    data, attributes = site.type(0), site.op.attributes()
+    if not isinstance(site.call.args[1], Constant):
+        return Keep("its weights are not constant: packing them at every run costs more than it saves")
+    if not data.is_float or not site.call.tensor_type.is_float:
+        return Keep(f"it computes {site.call.tensor_type.dtype} from {data.dtype}")
+    if attributes.get("transpose_a"):
+        return Keep("its first operand comes transposed")
+    (_, depth), units = data.static_shape, site.call.tensor_type.static_shape[1]
+    lanes = machine.lanes(accumulator(data.dtype))
+    if units * (depth + _ACROSS * lanes) < lanes * depth:
+        return Keep(f"{units} dot products of {depth} cost less than one vector of {lanes} units")
+    axes = "NC" if attributes.get("transpose_b", True) else "CN"
+    layout = f"NC{lanes}n"
+    packed = OPS["nn.contrib_dense_pack"](weight_layout=layout, units=units, out_dtype=attributes["out_dtype"])  # type: ignore[call-arg]
+
+    def build(args: Sequence[Expr]) -> Expr:
+        return Call(packed, (args[0], in_panels(args[1], axes, layout)))
+
+    return Placement((None, None), None, build)
+
+
+def in_panels(weight: Expr, axes: str, layout: str) -> Expr:
+    """A weight with its units in blocks, the last one filled up with zeros."""
+    unit, extents = axes.index("N"), weight.tensor_type.static_shape
+    missing = -extents[unit] % Layout(layout).factor("N")
+    if missing:
+        widths = tuple((0, missing if axis == unit else 0) for axis in range(len(extents)))
+        weight = Call(OPS["nn.pad"](pad_width=widths), (weight,))  # type: ignore[call-arg]
+    return Call(OPS["layout_transform"](src_layout=axes, dst_layout=layout), (weight,))  # type: ignore[call-arg]
+
+
+class AlterOpLayout(ModulePass, opt_level=3):
+    """Operators in the layouts that they ask for on a machine; ``notes`` says which moved and why others did not."""
+
+    def __init__(self, machine: MachineModel, kind: str = "llvm", weigh: bool = False) -> None:
+        self.machine = machine
+        self.kind = kind
+        self.weigh = weigh
+        self.notes: list[LayoutNote] = []
+
+    def transform_module(self, module: Module, context: PassContext) -> Module:
+        self.notes = []
+        return map_functions(module, self._alter)
+
+    def _alter(self, function: Function) -> Function:
+        return alter_op_layout(function, self.machine, self.kind, self.notes, weigh=self.weigh)

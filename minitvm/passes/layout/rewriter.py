@@ -1,0 +1,183 @@
+"""The engine of AlterOpLayout and ConvertLayout: move calls to other layouts, and tensors only where they must.
+
+A *proposal* names calls that should run in another layout.  Every other call is asked, through ``layout_rules``,
+whether it can work on what its producers now hold; if not, it gets its arguments back as they were.  A tensor is
+moved once per wanted layout, whoever wants it.  Results of the function are as they were.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from minitvm.ir.expr import Call, Expr, Function, Tuple, TupleGetItem, span_scope
+from minitvm.ir.layout import Layout
+from minitvm.ir.op import OPS, Op
+from minitvm.ir.types import Span, TensorType, tensor_fields
+from minitvm.ir.visitor import children, post_order, rebuild
+from minitvm.passes.layout.moves import Carry, Keep, Move, Placement, Site, storage_order
+from minitvm.passes.layout.rules import rule_for
+
+Propose = Callable[[Site], "Placement | Keep | None"]
+"""A call's new layout; ``Keep`` with the reason why it has none; ``None`` where the operator is not one's concern."""
+
+
+@dataclass(frozen=True)
+class LayoutNote:
+    """What became of a call: its placement, or why it kept its layout."""
+
+    op: str
+    span: Span
+    moved: bool
+    reason: str
+
+    def __str__(self) -> str:
+        origin = f" [{', '.join(self.span)}]" if self.span else ""
+        return f"{self.op}{origin}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """What stands for a node of the original graph, and how it is held."""
+
+    expr: Expr
+    carry: Carry
+
+
+@dataclass
+class LayoutRewriter:
+    propose: Propose
+    notes: list[LayoutNote] = field(default_factory=list)
+    values: dict[Expr, Value] = field(default_factory=dict)
+    moved: dict[tuple[Expr, Layout, Layout], Expr] = field(default_factory=dict)
+    expanded: dict[tuple[Expr, Layout, int | None], Expr] = field(default_factory=dict)
+
+    def run(self, function: Function) -> Function:
+        """``function`` with the same meaning, parameters and result; itself where nothing was proposed."""
+        for node in post_order(function.body):
+            with span_scope(node.span):
+                self.values[node] = self._visit(node)
+        body = self._as(self.values[function.body], None)
+        if body is function.body:
+            return function
+        return Function(function.params, body, function.attrs, span=function.span)
+
+    def _visit(self, node: Expr) -> Value:
+        if isinstance(node, Tuple):
+            fields = [self.values[f] for f in node.fields]
+            return Value(rebuild(node, [f.expr for f in fields]), tuple(f.carry for f in fields))
+        if isinstance(node, TupleGetItem):
+            return self._project(node)
+        if isinstance(node, Call):
+            return self._visit_call(node)
+        return Value(node, None)
+
+    def _project(self, node: TupleGetItem) -> Value:
+        source = self.values[node.tuple]
+        carry = source.carry[node.index] if isinstance(source.carry, tuple) else None
+        if isinstance(source.expr, Tuple):
+            return Value(source.expr.fields[node.index], carry)
+        return Value(rebuild(node, [source.expr]), carry)
+
+    def _visit_call(self, call: Call) -> Value:
+        placement = self._placement(call)
+        if placement is None:
+            return Value(rebuild(call, [self._as(self.values[arg], None) for arg in children(call)]), None)
+        operands = [self._as(self.values[a], want) for a, want in zip(call.args, placement.args, strict=True)]
+        result = placement.build(operands)
+        _check(call, result, placement.result)
+        return Value(result, placement.result)
+
+    def _placement(self, call: Call) -> Placement | None:
+        if not isinstance(call.op, Op) or not _is_static(call):
+            return None
+        site = Site(call, call.op, tuple(self.values[arg].carry for arg in call.args))
+        answer = self.propose(site)
+        if not isinstance(answer, Placement) and any(_is_moved(c) for c in site.carries):
+            following = rule_for(call)(site)
+            answer = answer if isinstance(following, Keep) and answer is not None else following
+        if isinstance(answer, Placement):
+            self.notes.append(
+                LayoutNote(call.op.name, call.span, True, f"its result is held as {_describe(answer.result)}")
+            )
+            return answer
+        if answer is not None:
+            self.notes.append(LayoutNote(call.op.name, call.span, False, answer.reason))
+        return None
+
+    def _as(self, value: Value, want: Carry) -> Expr:
+        """The value held as wanted; a tuple field by field."""
+        if isinstance(want, tuple) or isinstance(value.carry, tuple):
+            return self._tuple_as(value, want)
+        return self._tensor_as(value.expr, value.carry, want)
+
+    def _tuple_as(self, value: Value, want: Carry) -> Expr:
+        count = len(want) if isinstance(want, tuple) else len(value.carry)  # type: ignore[arg-type]
+        have, wish = (c if isinstance(c, tuple) else (None,) * count for c in (value.carry, want))
+        if have == wish or not any(map(_is_moved, (*have, *wish))):
+            return value.expr
+        fields = value.expr.fields if isinstance(value.expr, Tuple) else tuple(value.expr)
+        parts = [self._as(Value(f, h), w) for f, h, w in zip(fields, have, wish, strict=True)]
+        return rebuild(value.expr, parts) if isinstance(value.expr, Tuple) else Tuple(parts)
+
+    def _tensor_as(self, expr: Expr, have: Move | None, want: Move | None) -> Expr:
+        if have is not None and want is not None and have.old == want.old:
+            return self._move(expr, have.new, want.new)
+        if have is not None:
+            expr = self._move(expr, have.new, have.old)
+        return expr if want is None else self._move(self._expand(expr, want), want.old, want.new)
+
+    def _expand(self, expr: Expr, want: Move) -> Expr:
+        """``expr`` with the dimensions of ``want.old`` that it lacks, of extent 1."""
+        rank, missing = len(expr.shape), want.old.rank - len(expr.shape)
+        if missing == 0:
+            return expr
+        key = (expr, want.old, want.at)
+        if key not in self.expanded:
+            before = missing if want.at is None else want.at
+            new = Call(OPS["expand_dims"](axis=0, num_newaxis=before), (expr,)) if before else expr  # type: ignore[call-arg]
+            if missing > before:
+                after = OPS["expand_dims"](axis=before + rank, num_newaxis=missing - before)  # type: ignore[call-arg]
+                new = Call(after, (new,))
+            self.expanded[key] = new
+        return self.expanded[key]
+
+    def _move(self, expr: Expr, src: Layout, dst: Layout) -> Expr:
+        if src == dst:
+            return expr
+        key = (expr, src, dst)
+        if key not in self.moved:
+            self.moved[key] = Call(_transform(expr.shape, src, dst), (expr,), span=expr.span or None)
+        return self.moved[key]
+
+
+def _transform(shape: tuple[int, ...], src: Layout, dst: Layout) -> Op:
+    """The operator that moves a tensor; a reshape where the bytes stay where they are."""
+    extents = src.primal_shape(shape)
+    if storage_order(src, extents) == storage_order(dst, extents):
+        return OPS["reshape"](newshape=dst.shape_of(extents))  # type: ignore[call-arg]
+    return OPS["layout_transform"](src_layout=str(src), dst_layout=str(dst))  # type: ignore[call-arg]
+
+
+def _describe(carry: Carry) -> str:
+    if isinstance(carry, tuple):
+        return ", ".join(map(_describe, carry))
+    return "it was" if carry is None else str(carry.new)
+
+
+def _is_moved(carry: Carry) -> bool:
+    return any(map(_is_moved, carry)) if isinstance(carry, tuple) else carry is not None
+
+
+def _is_static(call: Call) -> bool:
+    return call.type.is_static and all(arg.type.is_static for arg in call.args)
+
+
+def _check(call: Call, result: Expr, carry: Carry) -> None:
+    """A rule that builds another tensor than it says is a bug in the rule; say so here, not ten calls later."""
+    parts = carry if isinstance(carry, tuple) else (carry,)
+    for before, after, move in zip(tensor_fields(call.type), tensor_fields(result.type), parts, strict=True):
+        expected = before
+        if isinstance(move, Move):
+            expected = TensorType(move.new.shape_from(move.old, before.shape), before.dtype)
+        assert after == expected, f"the layout rule of {call.op} built {after} instead of {expected}"

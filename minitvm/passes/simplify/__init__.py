@@ -1,0 +1,1 @@
+"""Rules that make a graph smaller: arithmetic, casts, shapes, products, inference."""
