@@ -113,6 +113,32 @@ def test_sizes_are_those_of_scales_in_float32(extent: int, size: int) -> None:
     check_as_onnx_runtime(model, {"x0": x})
 
 
+@pytest.mark.parametrize("rounding", ["floor", "ceil", "round_prefer_floor", "round_prefer_ceil"])
+@pytest.mark.parametrize(("extent", "size"), [(33, 36), (36, 33), (7, 19), (60, 77), (5, 15), (49, 7)])
+def test_nearest_pixels_of_scales_that_are_fractions(rounding: str, extent: int, size: int) -> None:
+    """24 / float32(36 / 33) is meant as 22, and is not in double."""
+    exact = {"floor": lambda p, q: p // q, "ceil": lambda p, q: -(-p // q)}
+    exact |= {
+        "round_prefer_floor": lambda p, q: -((q - 2 * p) // (2 * q)),
+        "round_prefer_ceil": lambda p, q: (2 * p + q) // (2 * q),
+    }
+    places = [min(exact[rounding](i * extent, size), extent - 1) for i in range(size)]
+    for shape in ((2, extent), (1, 1, 2, extent)):
+        x = RNG.standard_normal(shape).astype(np.float32)
+        given = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": rounding}
+        model = one_node("Resize", x, constants={1: NOTHING, 2: _sized(shape, size)}, **given)
+        check_same(compiled(model, {"x0": x}), [x[..., places]])
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1, 200_000), (200_000,)])
+def test_scales_may_be_tiny(shape: tuple[int, ...]) -> None:
+    x = np.arange(200_000, dtype=np.float32).reshape(shape)
+    scales = np.float32([*(1 for _ in shape[:-1]), 2e-5])
+    given = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+    model = one_node("Resize", x, constants={1: NOTHING, 2: scales}, **given)
+    check_same(compiled(model, {"x0": x}), [x[..., [0, 50_000, 100_000, 150_000]]])
+
+
 def test_nothing_is_resized_to_nothing() -> None:
     x = np.ones((1, 1, 2, 0), np.float32)
     model = one_node(

@@ -40,6 +40,37 @@ def test_gemm_scales_integers_by_fractions(dtype: str, alpha: float, beta: float
     check_same(compiled(model, feeds), [exact], rtol=1e-3 if dtype == "float16" else 1e-6)
 
 
+@pytest.mark.parametrize("op", ["ReduceL2", "ReduceLogSum", "ReduceSumSquare"])
+def test_sums_that_float16_does_not_hold(op: str) -> None:
+    """ONNX Runtime has no such kernels."""
+    x = np.float16([[300, 400, 500], [60000, 50000, 1], [0.001, 0.002, 0.003]])
+    model = one_node(op, x, opset=13, axes=[1], keepdims=0)
+    wide = x.astype("float64")
+    total = (wide if op == "ReduceLogSum" else wide * wide).sum(1)
+    exact = {"ReduceL2": np.sqrt, "ReduceLogSum": np.log, "ReduceSumSquare": np.asarray}[op](total)
+    with np.errstate(over="ignore"):
+        check_same(compiled(model, {"x0": x}), [exact.astype("float16")], rtol=1e-3, atol=6e-8)
+
+
+@pytest.mark.parametrize("op", ["ReduceMean", "ReduceSum", "ReduceL2", "ReduceMax"])
+@pytest.mark.parametrize("axes", [[0, 0], [0, -4], [1, 2, 1], [3, -1, 2]])
+@pytest.mark.parametrize("keepdims", [0, 1])
+def test_an_axis_that_is_given_twice_is_reduced_once(op: str, axes: list[int], keepdims: int) -> None:
+    check_as_onnx_runtime(one_node(op, X, opset=11, axes=axes, keepdims=keepdims), {"x0": X})
+
+
+@pytest.mark.parametrize(("alpha", "beta"), [(0.01, 1.0), (0.005, 0.5), (0.001, 0.0)])
+def test_gemm_scales_what_float16_does_not_hold(alpha: float, beta: float) -> None:
+    a, b = (1000 * RNG.standard_normal(s).astype("float16") for s in ((3, 4), (4, 5)))
+    c = (1000 * RNG.standard_normal((3, 5))).astype("float16")
+    exact = alpha * (a.astype("float64") @ b.astype("float64")) + beta * c
+    assert np.abs(exact / alpha).max() > 65504
+    with np.errstate(over="ignore"):
+        expected = exact.astype("float16")
+    model = one_node("Gemm", a, b, c, alpha=alpha, beta=beta)
+    check_same(compiled(model, {"x0": a, "x1": b, "x2": c}), [expected], rtol=1e-3)
+
+
 @pytest.mark.parametrize(
     "dtype", ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "float16", "float32"]
 )
@@ -238,6 +269,19 @@ def test_windows_with_nothing_under_them(op: str) -> None:
     wide = one_node(op, X, kernel_shape=[7, 2])
     assert onnx_runtime_refuses(wide, {"x0": X})
     assert "the window spans 7 along H but the padded input has 5" in error_of(TypeInferenceError, wide)
+
+
+@pytest.mark.parametrize("op", ["MaxPool", "AveragePool", "LpPool"])
+@pytest.mark.parametrize("ceil_mode", [0, 1])
+@pytest.mark.parametrize("kernel", [7, 8, 11, 17])
+@pytest.mark.parametrize("stride", [1, 2, 3, 5, 7])
+def test_windows_larger_than_the_image(op: str, ceil_mode: int, kernel: int, stride: int) -> None:
+    """One window, none, or a refusal: ONNX Runtime divides what is left of the image by the stride towards zero."""
+    model = one_node(op, X, opset=19, kernel_shape=[1, kernel], strides=[1, stride], ceil_mode=ceil_mode)
+    if onnx_runtime_refuses(model, {"x0": X}):
+        assert f"the window spans {kernel} along W but the padded input has 6" in error_of(TypeInferenceError, model)
+    else:
+        check_as_onnx_runtime(model, {"x0": X})
 
 
 # --- products over unknown batches -----------------------------------------------------------------------------------

@@ -13,13 +13,14 @@ import pytest
 from click.testing import CliRunner
 from onnx import defs, helper
 
-from minitvm.testing.fuzz import campaign, generate
+from minitvm.testing.fuzz import campaign, generate, mended, peers
 from minitvm.testing.fuzz.__main__ import main
 from minitvm.testing.fuzz.campaign import Plan
 from minitvm.testing.fuzz.case import Case, Config, Value
 from minitvm.testing.fuzz.compare import difference, within_condition
 from minitvm.testing.fuzz.draw import GENERATORS, Draw, Reject
 from minitvm.testing.fuzz.judge import Judge, Outcome, Verdict
+from minitvm.testing.fuzz.peers import Declines, Question
 from minitvm.testing.fuzz.shrink import shrink
 from minitvm.testing.fuzz.worker import Crash, Hang, Worker
 from minitvm.testing.fuzz.write import write
@@ -51,6 +52,12 @@ def _same(a: Case, b: Case) -> bool:
 def test_a_case_follows_from_seed_and_index() -> None:
     assert all(_same(generate.case(3, i), generate.case(3, i)) for i in range(20))
     assert not _same(generate.case(3, 0), generate.case(3, 1))
+
+
+def test_no_value_has_fewer_than_no_elements() -> None:
+    """A window much larger than the image: ONNX's shape inference gives -1, and dies of it in the next node."""
+    case = generate.case(5001, 478)
+    assert "QLinearConv" not in case.operators
 
 
 def test_cases_are_models() -> None:
@@ -89,6 +96,35 @@ def test_what_roundings_of_the_inputs_move_is_within_the_condition() -> None:
     mine, exact = [np.array([1.01], "float32")], [np.array([1.0])]
     assert within_condition(mine, [exact, [np.array([1.001])], [np.array([0.999])]], "float32")
     assert not within_condition(mine, [exact, [np.array([1.00001])], [np.array([0.99999])]], "float32")
+
+
+@pytest.mark.parametrize("operator", [kind.__name__ for kind in mended.MENDED])
+def test_references_written_anew_are_those_of_onnx_runtime(operator: str) -> None:
+    pytest.importorskip("onnxruntime")
+    worker, compared = Worker(peers.answer), 0
+    for index in range(60):
+        case = generate.case(1, index, (0,), [operator])
+        model = case.replace(outputs=case.outputs[:1]).model().SerializeToString()
+        answers = [worker.ask(Question(who, model, case.feeds[:1]), 60) for who in ("onnx", "onnxruntime")]
+        if len(case.nodes) > 2 or any(isinstance(a, Crash) or isinstance(a[0], Declines) for a in answers):
+            continue
+        (found,), (theirs,) = answers
+        if theirs[0].dtype == np.float16:
+            continue
+        compared += bool(theirs[0].size)
+        edge = ~np.isfinite(theirs[0]) | (np.abs(theirs[0]) > 1e4)
+        assert difference([np.where(edge, 0, found[0])], [np.where(edge, 0, theirs[0])], slack=10, floor=1e-6) is None
+    worker.close()
+    assert compared >= 3
+
+
+def test_what_onnx_finds_malformed_has_no_answer() -> None:
+    """Its reference evaluator would broadcast."""
+    x, four = np.ones((2, 1, 3)), np.ones(4)
+    graph = Case([helper.make_node("BatchNormalization", ["x", *"sbmv"], ["y"])], [{"x": x}], {}, [], 21)
+    graph = graph.replace(constants=dict.fromkeys("sbmv", four), outputs=[Value("y", "float64", None)])
+    (found,) = peers.answer(Question("onnx", graph.model().SerializeToString(), graph.feeds))
+    assert isinstance(found, Declines) and "Dimension mismatch" in found.why
 
 
 # --- workers --------------------------------------------------------------------------------------------------

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from minitvm.frontend.onnx.node import OnnxNode, cast, dims, emit, normalize_axis, rank, scalar
 from minitvm.frontend.onnx.registry import onnx_op
 from minitvm.frontend.onnx.tensor import reshaped
@@ -87,7 +89,8 @@ def hard_sigmoid_op(node: OnnxNode) -> Expr:
 
 @onnx_op("HardSwish", since=14)
 def hard_swish(node: OnnxNode) -> Expr:
-    return emit("multiply", node[0], hard_sigmoid(node[0], 1 / 6, 0.5))
+    """The sixth is a float32, as in ONNX's definition."""
+    return emit("multiply", node[0], hard_sigmoid(node[0], float(np.float32(1 / 6)), 0.5))
 
 
 @onnx_op("Swish", since=24)
@@ -102,14 +105,18 @@ def gelu(node: OnnxNode) -> Expr:
     return gelu_of(node[0], tanh=node.attr("approximate") == "tanh")
 
 
-def gelu_of(x: Expr, tanh: bool = False) -> Expr:
+def gelu_of(x: Expr, bias: Expr | None = None, tanh: bool = False) -> Expr:
+    """Of ``x`` plus a bias.  float16 in float32: 1 plus what is almost -1 has no digits left."""
+    dtype, x = x.dtype, compared(x)
+    if bias is not None:
+        x = emit("add", x, compared(bias))
     if tanh:
         cubed = emit("multiply", emit("multiply", x, x), x)
         inner = emit("add", x, emit("multiply", cubed, scalar(0.044715, x)))
         bell = emit("tanh", emit("multiply", inner, scalar(math.sqrt(2 / math.pi), x)))
     else:
         bell = emit("erf", emit("multiply", x, scalar(math.sqrt(0.5), x)))
-    return emit("multiply", emit("multiply", x, scalar(0.5, x)), emit("add", bell, scalar(1, x)))
+    return cast(emit("multiply", emit("multiply", x, scalar(0.5, x)), emit("add", bell, scalar(1, x))), dtype)
 
 
 @onnx_op("Shrink", since=9)

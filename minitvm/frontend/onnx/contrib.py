@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from minitvm.frontend.onnx.activation import gelu_of
-from minitvm.frontend.onnx.matmul import matmul
-from minitvm.frontend.onnx.node import OnnxNode, emit, rank, scalar
+from minitvm.frontend.onnx.activation import compared, gelu_of
+from minitvm.frontend.onnx.matmul import matmul, scaled, wide_enough
+from minitvm.frontend.onnx.node import OnnxNode, cast, emit, rank, scalar
 from minitvm.frontend.onnx.registry import onnx_op
 from minitvm.ir.expr import Constant, Expr
 
@@ -19,19 +19,20 @@ DOMAIN = "com.microsoft"
 @onnx_op("Gelu", "BiasGelu", domain=DOMAIN)
 def gelu(node: OnnxNode) -> Expr:
     """``BiasGelu`` adds its second input first."""
-    return gelu_of(_with_bias(node[0], node.get(1)))
+    return gelu_of(node[0], node.get(1))
 
 
 @onnx_op("FastGelu", domain=DOMAIN)
 def fast_gelu(node: OnnxNode) -> Expr:
-    return gelu_of(_with_bias(node[0], node.get(1)), tanh=True)
+    return gelu_of(node[0], node.get(1), tanh=True)
 
 
 @onnx_op("QuickGelu", domain=DOMAIN)
 def quick_gelu(node: OnnxNode) -> Expr:
-    """x * sigmoid(alpha * x)."""
-    x = node[0]
-    return emit("multiply", x, emit("sigmoid", emit("multiply", x, scalar(node.attr("alpha", 1.702), x))))
+    """x * sigmoid(alpha * x), float16 in float32."""
+    x = compared(node[0])
+    gate = emit("sigmoid", emit("multiply", x, scalar(node.attr("alpha", 1.702), x)))
+    return cast(emit("multiply", x, gate), node[0].dtype)
 
 
 def _with_bias(x: Expr, bias: Expr | None) -> Expr:
@@ -45,8 +46,8 @@ def fused_matmul(node: OnnxNode) -> Expr:
         raise node.fail("transBatchA and transBatchB are not supported")
     a = _swapped(node[0]) if node.attr("transA", 0) else node[0]
     b = _swapped(node[1]) if node.attr("transB", 0) else node[1]
-    product, alpha = matmul(node, a, b), node.attr("alpha", 1.0)
-    return product if alpha == 1 else emit("multiply", product, scalar(alpha, product))
+    alpha = node.attr("alpha", 1.0)
+    return cast(scaled(matmul(node, a, b, wide_enough(a, alpha)), alpha), a.dtype)
 
 
 def _swapped(x: Expr) -> Expr:

@@ -90,21 +90,23 @@ def gemm(node: OnnxNode) -> Expr:
     """alpha * A' B' + beta * C, with A' and B' transposed on demand."""
     a = transposed(node[0]) if node.attr("transA") else node[0]
     weight = node[1] if node.attr("transB") else transposed(node[1])
-    product, bias = emit("nn.dense", a, weight), node.get(2)
-    alpha, beta = node.attr("alpha"), node.attr("beta")
-    wide = product.dtype if _keeps(product, alpha) and _keeps(product, beta) else "float64"
-    result = scaled(cast(product, wide), alpha)
+    alpha, beta, bias = node.attr("alpha"), node.attr("beta"), node.get(2)
+    wide = wide_enough(a, alpha, beta)
+    is_float = a.tensor_type.is_float
+    result = scaled(cast(emit("nn.dense", a, weight, out_dtype=wide if is_float else ""), wide), alpha)
     if bias is not None and beta != 0:
         result = with_bias(result, scaled(cast(bias, wide), beta))
-    return cast(result, product.dtype)
+    return cast(result, a.dtype)
 
 
-def _keeps(x: Expr, factor: float) -> bool:
-    """Whether ``x`` can be multiplied by ``factor`` in its own dtype: integers only by integers of theirs."""
+def wide_enough(x: Expr, *factors: float) -> str:
+    """The dtype in which products of ``x`` are scaled: integers keep theirs only where the factors are integers of
+    it, and float16 does not hold every product whose multiple it holds."""
     if x.tensor_type.is_float:
-        return True
+        return "float32" if x.dtype == "float16" and any(f != 1 for f in factors) else x.dtype
     info = np.iinfo(x.dtype)
-    return bool(float(factor).is_integer() and info.min <= factor <= info.max)
+    whole = all(float(f).is_integer() and info.min <= f <= info.max for f in factors)
+    return x.dtype if whole else "float64"
 
 
 def scaled(x: Expr, factor: float) -> Expr:

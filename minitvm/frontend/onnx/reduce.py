@@ -10,10 +10,10 @@ _SIMPLE = {"ReduceMax": "max", "ReduceMin": "min", "ReduceMean": "mean", "Reduce
 
 
 def _axes(node: OnnxNode) -> tuple[int, ...] | None:
-    """The axes to reduce, by attribute or input; ``None``: nothing is to be reduced."""
+    """The axes to reduce, by attribute or input, each once; ``None``: nothing is to be reduced."""
     given = node.ints(1, "axes")
     if given:
-        return tuple(normalize_axis(node, a, rank(node[0])) for a in given)
+        return tuple(dict.fromkeys(normalize_axis(node, a, rank(node[0])) for a in given))
     return None if node.attr("noop_with_empty_axes", 0) else tuple(range(rank(node[0])))
 
 
@@ -37,13 +37,22 @@ def reduce_l1(node: OnnxNode) -> Expr:
 
 @onnx_op("ReduceSumSquare")
 def reduce_sum_square(node: OnnxNode) -> Expr:
-    return _reduced(node, "sum", emit("multiply", node[0], node[0]))
+    return cast(_reduced(node, "sum", _squares(node)), node[0].dtype)
 
 
 @onnx_op("ReduceL2")
 def reduce_l2(node: OnnxNode) -> Expr:
-    total = _reduced(node, "sum", emit("multiply", node[0], node[0]))
-    return cast(emit("sqrt", _as_float(total)), total.dtype)
+    return cast(emit("sqrt", _as_float(_reduced(node, "sum", _squares(node)))), node[0].dtype)
+
+
+def _squares(node: OnnxNode) -> Expr:
+    x = _single(node[0])
+    return emit("multiply", x, x)
+
+
+def _single(x: Expr) -> Expr:
+    """float16 in float32: it holds neither 300 squared nor a sum of which it holds the root or the logarithm."""
+    return cast(x, "float32") if x.dtype == "float16" else x
 
 
 def _as_float(x: Expr) -> Expr:
@@ -53,8 +62,8 @@ def _as_float(x: Expr) -> Expr:
 
 @onnx_op("ReduceLogSum")
 def reduce_log_sum(node: OnnxNode) -> Expr:
-    total = _reduced(node, "sum", node[0])
-    return cast(emit("log", _as_float(total)), total.dtype)
+    total = _reduced(node, "sum", _single(node[0]))
+    return cast(emit("log", _as_float(total)), node[0].dtype)
 
 
 @onnx_op("ReduceLogSumExp")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from fractions import Fraction
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from minitvm.frontend.onnx.node import OnnxNode, cast, emit, normalize_axis, ran
 from minitvm.frontend.onnx.registry import onnx_op
 from minitvm.frontend.onnx.tensor import integers
 from minitvm.ir.expr import Constant, Expr
-from minitvm.ir.ops.image import COORDINATES
+from minitvm.ir.ops.image import COORDINATES, meant
 
 LARGEST_AXIS, LARGEST_MATRIX = 1 << 24, 1 << 26
 """Where indices and weights would fill the memory, the sizes are a mistake."""
@@ -32,6 +33,16 @@ class Axis:
     scale: float
     start: float = 0.0
     end: float = 1.0
+
+    @property
+    def ratio(self) -> Fraction:
+        """The scale that is meant."""
+        return Fraction(self.size, self.extent) if self.is_whole else meant(self.scale)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the scale is that of the extents."""
+        return self.extent > 0 and self.scale == self.size / self.extent
 
     @property
     def is_unchanged(self) -> bool:
@@ -160,7 +171,7 @@ def _is_image(x: Expr, axes: list[Axis], sampling: Sampling) -> bool:
 def _image(x: Expr, axes: list[Axis], sampling: Sampling) -> Expr:
     by_axis = {axis.axis: axis for axis in axes}
     height, width = (by_axis.get(d, Axis(d, x.shape[d], x.shape[d], 1.0)) for d in (2, 3))
-    exact = all(a.scale == a.size / a.extent for a in (height, width))
+    exact = height.is_whole and width.is_whole
     return emit(
         "image.resize2d",
         x,
@@ -194,20 +205,21 @@ _ROUNDING: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 
 
 def source_coordinates(node: OnnxNode, axis: Axis, mode: str) -> np.ndarray:
-    """Where each element of the result lies on the input's axis: (size,) float64."""
-    x, n, size, scale = np.arange(axis.size, dtype=np.float64), axis.extent, axis.size, axis.scale
+    """Where each element of the result lies on the input's axis: (size,) float64, quotients of whole numbers."""
+    x, n, size = np.arange(axis.size, dtype=np.float64), axis.extent, axis.size
+    p, q = axis.ratio.as_integer_ratio()
     if mode == "half_pixel" or (mode == "pytorch_half_pixel" and size > 1):
-        return (x + 0.5) / scale - 0.5
+        return ((2 * x + 1) * q - p) / (2 * p)
     if mode == "pytorch_half_pixel":
         return x * 0
     if mode == "half_pixel_symmetric":
-        return n / 2 * (1 - size / (scale * n)) + (x + 0.5) / scale - 0.5
+        return ((2 * x + 1 - size) * q + (n - 1) * p) / (2 * p)
     if mode == "align_corners":
         return x * 0 if size == 1 else x * (n - 1) / (size - 1)
     if mode == "asymmetric":
-        return x / scale
+        return x * q / p
     if mode == "tf_half_pixel_for_nn":
-        return (x + 0.5) / scale
+        return (2 * x + 1) * q / (2 * p)
     if mode == "tf_crop_and_resize":
         step = (axis.end - axis.start) * (n - 1) / (size - 1) if size > 1 else 0.0
         return x * step + (axis.start if size > 1 else (axis.start + axis.end) / 2) * (n - 1)

@@ -77,13 +77,13 @@ def pool_extent(
     """How many windows a pool has.  With ``ceil_mode`` also one that hangs over the end, unless it would start
     behind the input and its padding in front.
 
-    A window larger than the padded input, by less than a stride, hangs over it too; by one stride there is no window:
-    ONNX Runtime divides towards zero.
+    A window larger than the padded input, by less than a stride, hangs over it too; by less than two there is no
+    window: ONNX Runtime divides towards zero.
     """
     if extent is None:
         return None
     room = _room(extent, kernel, dilation, pads)
-    if room < -stride:
+    if room <= -2 * stride:
         raise _too_wide(op, axis, extent, dilated(kernel, dilation), pads)
     count = -(-room // stride) + 1 if ceil_mode or room < 0 else room // stride + 1
     return count - 1 if ceil_mode and count > 0 and (count - 1) * stride >= extent + pads[0] else count

@@ -26,6 +26,13 @@ ROUNDINGS = ("", "round", "round_prefer_floor", "round_prefer_ceil", "floor", "c
 _LARGEST_DENOMINATOR = 1 << 14  # scales come as rounded floats: 0.6 is meant as 3 / 5
 
 
+def meant(scale: float) -> Fraction:
+    """The fraction that a positive scale, or its inverse, is the rounding of: 1.0909091 is 12 / 11."""
+    if 0 < scale < 1:
+        return 1 / meant(1 / scale)
+    return Fraction(scale).limit_denominator(_LARGEST_DENOMINATOR)
+
+
 @dataclass(frozen=True)
 class Line:
     """A coordinate of the input for each place ``i`` of the result: ``(slope * i + start) / denominator``."""
@@ -136,7 +143,7 @@ class Resize2d(Op):
     def _scale(self, d: int, extent: int) -> Fraction:
         """How much axis ``d`` (0 height, 1 width) grows."""
         if self.scales:
-            return Fraction(self.scales[d]).limit_denominator(_LARGEST_DENOMINATOR)
+            return meant(self.scales[d])
         return Fraction(self.size[d], extent)
 
     def reference(self, data: np.ndarray) -> np.ndarray:

@@ -240,6 +240,8 @@ class Draw:
         found = self._inferred(node) if types is None else list(types)
         if any(shape is not None and math.prod(shape) > 8 * values.ELEMENTS for _, shape in found):
             raise Reject("too large")
+        if any(min(shape or (0,)) < 0 for _, shape in found):
+            raise Reject("less than nothing")
         self.nodes.append(node)
         results = [Value(name, *type_) for name, type_ in zip(produced, found, strict=True)]
         self.values.update({v.name: v for v in results})

@@ -1,6 +1,8 @@
 """Operators of ONNX's reference evaluator, written anew where its own are wrong, from ONNX's documentation.
 
-Its RNN, GRU and LSTM run every step of every sequence, and all forwards; its LRN takes as many channels as images.
+Its RNN, GRU and LSTM run every step of every sequence, and all forwards; its LRN takes as many channels as images;
+its BatchNormalization before opset 14 takes nine tenths of the variance, as if it were training; its ConvTranspose
+has one channel a group.
 Recurrent layers have the default activations.
 """
 
@@ -10,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from onnx import helper
 from onnx.reference.op_run import OpRun
 
 Array = np.ndarray
@@ -126,4 +129,55 @@ class LRN(OpRun):
         return (np.asarray(x / scale, x.dtype),)
 
 
-MENDED: list[type[Any]] = [RNN, GRU, LSTM, LRN]
+class BatchNormalization(OpRun):
+    op_domain = ""
+
+    def _run(self, x: Array, *parameters: Array, **_: Any) -> tuple[Array]:
+        epsilon = next((a.f for a in self.onnx_node.attribute if a.name == "epsilon"), 1e-5)
+        scale, bias, mean, var = (p.reshape(-1, *[1] * (x.ndim - 2)) for p in parameters)
+        return (np.asarray((x - mean) / np.sqrt(var + epsilon) * scale + bias, x.dtype),)
+
+
+class ConvTranspose(OpRun):
+    """x: (N, C, image...), w: (C, M / groups, kernel...).  Every tap adds a grid of products to the result."""
+
+    op_domain = ""
+
+    def _run(self, x: Array, w: Array, b: Array | None = None, **_: Any) -> tuple[Array]:
+        given = {a.name: helper.get_attribute_value(a) for a in self.onnx_node.attribute}
+        image, kernel, groups = np.array(x.shape[2:]), np.array(w.shape[2:]), given.get("group", 1)
+        one = np.ones_like(image)
+        strides, dilations = np.array(given.get("strides", one)), np.array(given.get("dilations", one))
+        full = (image - 1) * strides + (kernel - 1) * dilations + 1
+        before, extent = _transposed_extent(full, image * strides, given)
+        wide, flat = np.promote_types(x.dtype, "float32"), w.reshape(*w.shape[:2], int(kernel.prod()))
+        grids = np.zeros((len(x), w.shape[1] * groups, *np.maximum(full, before + extent)), wide)
+        by_group = zip(
+            *(np.split(*a) for a in ((x.astype(wide), groups, 1), (flat, groups), (grids, groups, 1))), strict=True
+        )
+        for part, weight, total in by_group:
+            for i, tap in enumerate(np.ndindex(*kernel)):
+                start = dilations * tap
+                products = np.einsum("nc...,cm->nm...", part, weight[:, :, i])
+                total[_box(start, start + strides * image, strides)] += products
+        found = grids[_box(before, before + extent, one)]
+        return ((found if b is None else found + b.reshape(-1, *one)).astype(x.dtype),)
+
+
+def _box(start: Array, stop: Array, step: Array) -> tuple[Any, ...]:
+    """The index of some pixels in all images."""
+    return (slice(None), slice(None), *map(slice, start, stop, step))
+
+
+def _transposed_extent(full: Array, same: Array, given: dict[str, Any]) -> tuple[Array, Array]:
+    """What is cut off in front of the ``full`` image, and the extent of what is kept."""
+    count, mode = len(full), given.get("auto_pad", b"NOTSET")
+    extra = np.array(given.get("output_padding", 0 * full))
+    if not mode.startswith(b"SAME"):
+        pads = np.array(given.get("pads", [0] * (2 * count)) if mode == b"NOTSET" else [0] * (2 * count))
+        return pads[:count], full + extra - pads[:count] - pads[count:]
+    cut = full + extra - same
+    return (cut // 2 if mode == b"SAME_UPPER" else cut - cut // 2), same
+
+
+MENDED: list[type[Any]] = [RNN, GRU, LSTM, LRN, BatchNormalization, ConvTranspose]

@@ -12,7 +12,7 @@ import onnx
 from onnx import TensorProto, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from minitvm.testing.fuzz.case import Arrays, all_nodes
+from minitvm.testing.fuzz.case import Arrays, all_nodes, value_info
 from minitvm.testing.fuzz.contrib import CONTRIB
 from minitvm.testing.fuzz.mended import MENDED
 
@@ -91,8 +91,24 @@ def _reference(model: onnx.ModelProto) -> ReferenceEvaluator:
 
 
 def _onnx(model: bytes) -> Callable[[Arrays], Results]:
-    evaluator = _reference(onnx.load_from_string(model))
-    return lambda feeds: _arrays(evaluator.run(None, dict(feeds)))
+    """It takes models that are none, too: these are left to ONNX's shape inference."""
+    proto = onnx.load_from_string(model)
+    evaluator = _reference(proto)
+
+    def run(feeds: Arrays) -> Results:
+        _check_shapes(proto, feeds)
+        return _arrays(evaluator.run(None, dict(feeds)))
+
+    return run
+
+
+def _check_shapes(model: onnx.ModelProto, feeds: Arrays) -> None:
+    """Raises where ONNX finds a node malformed on inputs of these shapes."""
+    fixed = onnx.ModelProto()
+    fixed.CopyFrom(model)
+    for value in fixed.graph.input:
+        value.CopyFrom(value_info(value.name, feeds[value.name].dtype.name, feeds[value.name].shape))
+    onnx.shape_inference.infer_shapes(fixed, check_type=True, strict_mode=True, data_prop=True)
 
 
 def _arrays(found: Iterable[Any]) -> Results:
