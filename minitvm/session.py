@@ -16,9 +16,10 @@ from minitvm.driver.compile import Progress
 from minitvm.errors import ConfigError, InputError
 from minitvm.frontend import ModelDescription, ValueDescription, describe_onnx, from_onnx
 from minitvm.ir.types import TensorType
+from minitvm.runtime.artifact import HostCall
 from minitvm.runtime.checks import check_input, listing, unknown_name
 from minitvm.runtime.direct import DirectCall
-from minitvm.runtime.library import HostCall, Library
+from minitvm.runtime.library import Library
 from minitvm.runtime.team import resolve_threads
 from minitvm.target import Target
 

@@ -296,7 +296,7 @@ def good_libraries() -> list[bytes]:
         for data in [d for d in damaged_models.own_models() if b"weights.bin" not in d]:
             shapes = {v.name: [d if isinstance(d, int) else 2 for d in v.shape] for v in describe_onnx(data).inputs}
             made.append(minitvm.compile(data, shape_dict=shapes, num_threads=2))
-    return [archive.to_bytes(library.contents) for library in made]
+    return [archive.to_bytes(library.artifact) for library in made]
 
 
 def main() -> int:

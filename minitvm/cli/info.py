@@ -63,7 +63,7 @@ def _library(path: pathlib.Path) -> list[tuple[str, str]]:
         *(("input", f"{name}: {type_}") for name, type_ in inputs if name not in library.params),
         *(("output", str(graph.type_of(head))) for head in graph.heads),
         ("origin", str(library.origin)),
-        ("target", f"{library.target}, {library.contents.cpu.name}, {library.threads} threads"),
+        ("target", f"{library.target}, {library.artifact.cpu.name}, {library.threads} threads"),
         ("parameters", f"{sum(array.size for array in library.params.values()):,}"),
         ("kernels", str(len(library.function_metadata))),
         ("memory", str(library.plan)),

@@ -26,10 +26,11 @@ from minitvm.passes.bind_captured import bind_captured
 from minitvm.passes.instrument import PassInstrument
 from minitvm.passes.manager import PassContext
 from minitvm.passes.pipeline import bind_params, default_pipeline
-from minitvm.runtime.control import HostFunction, branch_functions
+from minitvm.runtime.artifact import Artifact, Host
+from minitvm.runtime.control import branch_functions
 from minitvm.runtime.cpu_tag import CpuTag
 from minitvm.runtime.document import document_of
-from minitvm.runtime.library import Contents, Library
+from minitvm.runtime.library import Library
 from minitvm.runtime.ndarray import CUDA_HINT, CUDA_NOT_YET, aligned
 from minitvm.runtime.seal import seal_text
 from minitvm.runtime.team import resolve_threads
@@ -106,12 +107,12 @@ def build_consuming(
         report.steps, report.module = recorder.steps, given.with_function("main", main)
     program = read_program(main)
     del main  # so that weights are not held twice while they are aligned
-    contents = _compile(program, options, report)
+    artifact = _compile(program, options, report)
     report.cache_hits, report.cache_misses = cache.hits, cache.misses
     if cache.misses:
         cache.trim()
-    announce(contents.host_calls, strict)
-    return Library(contents, ir_mod=given, report=report)
+    announce(artifact.host_calls, strict)
+    return Library(artifact, ir_mod=given, report=report)
 
 
 def build_options(target: str | Target, num_threads: int | None, on_progress: Progress | None) -> Options:
@@ -161,7 +162,7 @@ def _context(opt_level: int | None, recorder: PassInstrument | None) -> PassCont
     )
 
 
-def _compile(program: Program, options: Options, report: BuildReport) -> Contents:
+def _compile(program: Program, options: Options, report: BuildReport) -> Artifact:
     """Code generation for one function after the passes; branches of control flow become libraries of their own.
     Takes the arrays out of ``program.params``."""
     require_addressable(program.graph)
@@ -176,8 +177,8 @@ def _compile(program: Program, options: Options, report: BuildReport) -> Content
             if node.is_kernel
         }
         plan = plan_memory(program.graph, workspaces)
-    hosts = {name: HostFunction(f, _branches(f, options, report)) for name, f in program.hosts.items()}
-    contents = Contents(
+    hosts = {name: Host(f, _branches(f, options, report)) for name, f in program.hosts.items()}
+    artifact = Artifact(
         graph=program.graph,
         plan=plan,
         params={name: aligned(program.params.pop(name)) for name in list(program.params)},
@@ -189,8 +190,8 @@ def _compile(program: Program, options: Options, report: BuildReport) -> Content
         hosts=hosts,
         host_calls=host_calls_of(program, hosts, refused),
     )
-    text = entry_text(program.graph, plan, workspaces, options.machine.features) + seal_text(document_of(contents))
-    return replace(contents, entry=report.compiler.object_of(text))
+    text = entry_text(program.graph, plan, workspaces, options.machine.features) + seal_text(document_of(artifact))
+    return replace(artifact, entry=report.compiler.object_of(text))
 
 
 def _workspace(code: KernelCode) -> dict[str, int]:
@@ -220,6 +221,6 @@ def _compile_kernels(
     return {symbol: found[symbol] for symbol in groups if symbol in found}, refused
 
 
-def _branches(function: Function, options: Options, report: BuildReport) -> dict[str, Library]:
+def _branches(function: Function, options: Options, report: BuildReport) -> dict[str, Artifact]:
     """The functions among a host call's attributes, compiled."""
-    return {name: Library(_compile(read_program(f), options, report)) for name, f in branch_functions(function).items()}
+    return {name: _compile(read_program(f), options, report) for name, f in branch_functions(function).items()}

@@ -9,25 +9,23 @@ from minitvm.driver.program import Program
 from minitvm.errors import CompilerError
 from minitvm.ir.expr import Function
 from minitvm.ir.types import Type
-from minitvm.runtime.control import HostFunction, branch_functions
+from minitvm.runtime.artifact import Host, HostCall
+from minitvm.runtime.control import branch_functions, operators_of
 from minitvm.runtime.graph import HOST
-from minitvm.runtime.library import HostCall
 
 
 class HostCallWarning(UserWarning):
     """Part of a model runs in Python instead of in compiled kernels."""
 
 
-def host_calls_of(
-    program: Program, hosts: Mapping[str, HostFunction], refused: Mapping[str, str]
-) -> tuple[HostCall, ...]:
+def host_calls_of(program: Program, hosts: Mapping[str, Host], refused: Mapping[str, str]) -> tuple[HostCall, ...]:
     """The host calls of a program and, after each, those inside its branches."""
     found: list[HostCall] = []
     for node in program.graph.nodes:
         if node.func == HOST:
             host = hosts[node.name]
             reason = refused.get(str(host.function.attrs.get("symbol"))) or _reason(host.function)
-            found.append(HostCall(host.name, reason, node.name, node.spans))
+            found.append(HostCall(operators_of(host.function), reason, node.name, node.spans))
             for branch in host.branches.values():
                 found.extend(branch.host_calls)
     return tuple(found)

@@ -25,10 +25,10 @@ import numpy as np
 
 from minitvm import config
 from minitvm.errors import LibraryError
+from minitvm.runtime.artifact import Artifact
 from minitvm.runtime.container import Damaged, Data, pack, unpack
 from minitvm.runtime.cpu_tag import check_cpu
-from minitvm.runtime.document import FORMAT, FORMAT_VERSION, contents_of, cpu_of, foreign_part, sha256
-from minitvm.runtime.library import Contents
+from minitvm.runtime.document import FORMAT, FORMAT_VERSION, artifact_of, cpu_of, foreign_part, sha256
 from minitvm.runtime.param_dict import load_arrays, save_param_dict
 from minitvm.runtime.seal import Json, difference, sealed
 from minitvm.runtime.signing import Origin, PrivateKey, origin_of, sign
@@ -40,9 +40,9 @@ _AGAIN = "copy the file again, or compile the model again"
 # --- writing --------------------------------------------------------------------------------------------------
 
 
-def write(contents: Contents, path: pathlib.Path, key: PrivateKey | None = None) -> None:
+def write(artifact: Artifact, path: pathlib.Path, key: PrivateKey | None = None) -> None:
     """Write the file, signed where there is a key, and atomically: the path holds the old file or the whole new one."""
-    data = to_bytes(contents, key)
+    data = to_bytes(artifact, key)
     temporary = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
         _require_ordinary(path)
@@ -63,18 +63,18 @@ def _require_ordinary(path: pathlib.Path) -> None:
         raise LibraryError(f"the library cannot be written to {path}: it is {what}", hint="give the path of a file")
 
 
-def to_bytes(contents: Contents, key: PrivateKey | None = None) -> bytes:
+def to_bytes(artifact: Artifact, key: PrivateKey | None = None) -> bytes:
     """The file's bytes."""
-    document = sealed(contents.entry)
+    document = sealed(artifact.entry)
     assert document is not None, "build() seals what it compiles"
     for host in document["hosts"].values():
         if "unsaved" in host:
             raise LibraryError(host["unsaved"], hint="its operator needs attributes of plain values")
-    members = {_GRAPH: _text(document["graph"]), _PARAMS: save_param_dict(contents.params), _ENTRY: contents.entry}
-    members |= {_code(symbol): image for symbol, image in contents.objects.items()}
-    for node, function in contents.hosts.items():
-        for attribute, library in function.branches.items():
-            members[_branch(node, attribute)] = to_bytes(library.contents)
+    members = {_GRAPH: _text(document["graph"]), _PARAMS: save_param_dict(artifact.params), _ENTRY: artifact.entry}
+    members |= {_code(symbol): image for symbol, image in artifact.objects.items()}
+    for node, host in artifact.hosts.items():
+        for attribute, branch in host.branches.items():
+            members[_branch(node, attribute)] = to_bytes(branch)
     manifest = _manifest(document, members)
     signature = {} if key is None else {_SIGNATURE: sign(manifest, key)}
     return pack({_MANIFEST: manifest, **members, **signature})
@@ -108,8 +108,8 @@ def _records(members: Mapping[str, Data]) -> dict[str, Json]:
 # --- reading --------------------------------------------------------------------------------------------------
 
 
-def read(path: pathlib.Path, trusted: Sequence[bytes] | None = None) -> tuple[Contents, Origin]:
-    """The contents of a library file, and who signed it.
+def read(path: pathlib.Path, trusted: Sequence[bytes] | None = None) -> tuple[Artifact, Origin]:
+    """The artefact in a library file, and who signed it.
 
     Raises :class:`LibraryError` for anything that is not one, whole and for this CPU, and what :func:`origin_of`
     raises, before anything else is read.
@@ -118,7 +118,7 @@ def read(path: pathlib.Path, trusted: Sequence[bytes] | None = None) -> tuple[Co
     signature = members.pop(_SIGNATURE, None)
     member = None if signature is None else bytes(signature)
     origin = origin_of(str(path), bytes(members.get(_MANIFEST, b"")), member, trusted)
-    return _contents(members, str(path)), origin
+    return _artifact(members, str(path)), origin
 
 
 def _data(path: pathlib.Path) -> Data:
@@ -134,13 +134,13 @@ def _data(path: pathlib.Path) -> Data:
         ) from error
 
 
-def from_bytes(data: Data, name: str) -> Contents:
-    """The contents of an unsigned library file; what is kept of ``data`` is copied."""
-    return _contents(_unpacked(data, name), name)
+def from_bytes(data: Data, name: str) -> Artifact:
+    """The artefact in an unsigned library file; what is kept of ``data`` is copied."""
+    return _artifact(_unpacked(data, name), name)
 
 
-def _contents(members: dict[str, Data], name: str) -> Contents:
-    """The contents of the file with those members, the signature's not among them."""
+def _artifact(members: dict[str, Data], name: str) -> Artifact:
+    """The artefact in the file with those members, the signature's not among them."""
     manifest = members.pop(_MANIFEST, None)
     if manifest is None:
         raise LibraryError(f"{name} is a zip archive but not a minitvm library: it has no {_MANIFEST}")
@@ -161,7 +161,7 @@ def _contents(members: dict[str, Data], name: str) -> Contents:
     found = foreign_part(document, objects, params, branches)
     if found is not None:
         raise LibraryError(f"{name} is altered: {found}", hint=_AGAIN)
-    return contents_of(document, entry, objects, params, branches)
+    return artifact_of(document, entry, objects, params, branches)
 
 
 def _params(data: Data, name: str) -> dict[str, np.ndarray]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -18,9 +18,7 @@ from minitvm.ir.op import Op
 from minitvm.ir.ops.control import If, Loop
 from minitvm.ir.types import TensorType, TupleType, Type, tensor_fields
 from minitvm.ir.visitor import calls
-
-if TYPE_CHECKING:
-    from minitvm.runtime.library import Library
+from minitvm.runtime.instance import HostRun, Instance
 
 
 def nest(type_: Type, arrays: list[np.ndarray]) -> Any:
@@ -37,9 +35,6 @@ def flatten(type_: Type, value: Any) -> list[np.ndarray]:
     return [np.asarray(value)]
 
 
-HostRun: TypeAlias = Callable[[list[np.ndarray]], list[np.ndarray]]
-
-
 def branch_functions(function: Function) -> dict[str, Function]:
     """The branches of a control-flow call, by attribute name; none for other functions."""
     if not isinstance(function.body, Call) or not isinstance(function.body.op, (If, Loop)):
@@ -47,57 +42,53 @@ def branch_functions(function: Function) -> dict[str, Function]:
     return {n: f for n, f in function.body.op.attributes().items() if isinstance(f, Function)}
 
 
-class HostFunction:
-    """One host call: arrays in, arrays out, flattened as in the graph.
+def operators_of(function: Function) -> str:
+    """The operators that run in a host call."""
+    return ", ".join(c.op.name for c in calls(function.body) if isinstance(c.op, Op))
 
-    ``function`` is the call over its parameters (or the calls of a group that has no kernel).  ``branches`` are the
-    compiled functions of a control-flow operator by attribute name.
+
+def bind(function: Function, branches: Mapping[str, Instance]) -> HostRun:
+    """A host call: arrays in, arrays out, flattened as in the graph.
+
+    ``function`` is the call over its parameters (or the calls of a group that has no kernel).  ``branches`` run the
+    compiled functions of a control-flow operator, by attribute name; without them they are evaluated.
     """
+    run = _runner(function, branches)
+    params, result = [param.type for param in function.params], function.ret_type
 
-    def __init__(self, function: Function, branches: Mapping[str, Library] | None = None) -> None:
-        self.function = function
-        self.branches = dict(branches or {})
+    def call(arrays: list[np.ndarray]) -> list[np.ndarray]:
+        flat = list(arrays)
+        try:
+            return flatten(result, run(*[nest(type_, flat) for type_ in params]))
+        except (ValueError, MemoryError) as error:
+            raise _failed(function, error) from error
 
-    @property
-    def name(self) -> str:
-        """The operators that run here."""
-        return ", ".join(c.op.name for c in calls(self.function.body) if isinstance(c.op, Op))
+    return call
 
-    def bind(self, num_threads: int) -> HostRun:
-        """The call with modules of its own for its branches."""
-        run = self._runner(num_threads)
-        params, result = [param.type for param in self.function.params], self.function.ret_type
 
-        def call(arrays: list[np.ndarray]) -> list[np.ndarray]:
-            flat = list(arrays)
-            try:
-                return flatten(result, run(*[nest(type_, flat) for type_ in params]))
-            except (ValueError, MemoryError) as error:
-                raise self._failed(error) from error
+def _failed(function: Function, error: Exception) -> InputError:
+    """What values cause that fit their types: scanned values of several shapes, more of them than memory."""
+    where = [f"from ONNX node {', '.join(map(repr, function.span))}"] if function.span else []
+    return InputError(f"{operators_of(function)} fails for these inputs: {error or type(error).__name__}", where=where)
 
-        return call
 
-    def _failed(self, error: Exception) -> InputError:
-        """What values cause that fit their types: scanned values of several shapes, more of them than memory."""
-        where = [f"from ONNX node {', '.join(map(repr, self.function.span))}"] if self.function.span else []
-        return InputError(f"{self.name} fails for these inputs: {error or type(error).__name__}", where=where)
-
-    def _runner(self, num_threads: int) -> Callable[..., Any]:
-        op = self.function.body.op if isinstance(self.function.body, Call) else None
-        if isinstance(op, If) and self.branches:
-            return _if_runner(self, num_threads)
-        if isinstance(op, Loop) and self.branches:
-            return _loop_runner(self, op, num_threads)
-        return partial(evaluate, self.function)
+def _runner(function: Function, instances: Mapping[str, Instance]) -> Callable[..., Any]:
+    op = function.body.op if isinstance(function.body, Call) else None
+    branches = {name: _Branch(f, instances[name]) for name, f in branch_functions(function).items() if instances}
+    if isinstance(op, If) and branches:
+        return _if_runner(branches["then_branch"], branches["else_branch"])
+    if isinstance(op, Loop) and branches:
+        return _loop_runner(function, op, branches["body"])
+    return partial(evaluate, function)
 
 
 class _Branch:
-    """A branch with a module of its own to run it."""
+    """A branch with an instance of its own to run it."""
 
-    def __init__(self, host: HostFunction, name: str, num_threads: int) -> None:
-        self.function = branch_functions(host.function)[name]
-        self.instance = host.branches[name]["default"](None, num_threads)
-        names = iter(n for n in self.instance.input_names if n not in self.instance.library.params)
+    def __init__(self, function: Function, instance: Instance) -> None:
+        self.function = function
+        self.instance = instance
+        names = iter(n for n in instance.input_names if n not in instance.library.params)
         self.inputs = [[next(names) for _ in tensor_fields(p.type)] for p in self.function.params]
 
     def set(self, first: int, values: Sequence[Any]) -> None:
@@ -112,9 +103,7 @@ class _Branch:
         return nest(self.function.ret_type, [self.instance.value(h).copy() for h in self.instance.graph.heads])
 
 
-def _if_runner(host: HostFunction, num_threads: int) -> Callable[..., Any]:
-    then, orelse = (_Branch(host, name, num_threads) for name in ("then_branch", "else_branch"))
-
+def _if_runner(then: _Branch, orelse: _Branch) -> Callable[..., Any]:
     def run(condition: np.ndarray, *captured: Any) -> Any:
         chosen = then if condition.item() else orelse
         chosen.set(0, captured)
@@ -123,9 +112,8 @@ def _if_runner(host: HostFunction, num_threads: int) -> Callable[..., Any]:
     return run
 
 
-def _loop_runner(host: HostFunction, op: Loop, num_threads: int) -> Callable[..., Any]:
+def _loop_runner(function: Function, op: Loop, body: _Branch) -> Callable[..., Any]:
     """As the operator's reference, with a compiled body; what is captured is set once for all iterations."""
-    body = _Branch(host, "body", num_threads)
     count = op.num_carried
 
     def run(trip_count: np.ndarray, condition: np.ndarray, *values: Any) -> tuple[Any, ...]:
@@ -138,7 +126,7 @@ def _loop_runner(host: HostFunction, op: Loop, num_threads: int) -> Callable[...
             results = body.run()
             going, carried = results[0].item(), results[1 : 1 + count]
             steps.append(results[1 + count :])
-        return (*carried, *_stack(host.function.ret_type, count, steps))
+        return (*carried, *_stack(function.ret_type, count, steps))
 
     return run
 

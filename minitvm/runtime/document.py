@@ -8,19 +8,16 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from minitvm import config
 from minitvm.ir.types import type_of
+from minitvm.runtime.artifact import Artifact, Host, HostCall
 from minitvm.runtime.cpu_tag import CpuTag
 from minitvm.runtime.graph import graph_form, graph_of
-from minitvm.runtime.library import Contents, HostCall, Library
 from minitvm.runtime.memory import Plan
-
-if TYPE_CHECKING:
-    from minitvm.runtime.control import HostFunction
 
 FORMAT = "minitvm-library"
 FORMAT_VERSION = 2
@@ -30,53 +27,53 @@ def sha256(data: bytes | memoryview) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def document_of(contents: Contents) -> dict[str, Any]:
-    """The document of contents whose entry has not been compiled yet."""
-    plan = contents.plan
+def document_of(artifact: Artifact) -> dict[str, Any]:
+    """The document of an artefact whose entry has not been compiled yet."""
+    plan = artifact.plan
     return {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
         "minitvm": config.version(),
-        "target": contents.target,
-        "cpu": {"triple": contents.cpu.triple, "name": contents.cpu.name, "features": list(contents.cpu.features)},
-        "threads": contents.threads,
-        "kernels": contents.metadata,
-        "code": {symbol: sha256(image) for symbol, image in contents.objects.items()},
-        "params": list(contents.params),
+        "target": artifact.target,
+        "cpu": {"triple": artifact.cpu.triple, "name": artifact.cpu.name, "features": list(artifact.cpu.features)},
+        "threads": artifact.threads,
+        "kernels": artifact.metadata,
+        "code": {symbol: sha256(image) for symbol, image in artifact.objects.items()},
+        "params": list(artifact.params),
         "plan": {
             "storage_ids": plan.storage_ids,
             "workspaces": {str(node): at for node, at in plan.workspaces.items()},
             "lower_bound": plan.lower_bound,
             "naive": plan.naive,
         },
-        "hosts": {name: _host_form(host) for name, host in contents.hosts.items()},
-        "host_calls": [[h.op, h.reason, h.node, h.span] for h in contents.host_calls],
-        "graph": graph_form(contents.graph, plan.storage_ids, plan.offsets, plan.nbytes),
+        "hosts": {name: _host_form(host) for name, host in artifact.hosts.items()},
+        "host_calls": [[h.op, h.reason, h.node, h.span] for h in artifact.host_calls],
+        "graph": graph_form(artifact.graph, plan.storage_ids, plan.offsets, plan.nbytes),
     }
 
 
-def _host_form(host: HostFunction) -> dict[str, Any]:
+def _host_form(host: Host) -> dict[str, Any]:
     from minitvm.runtime.host_text import host_to_json
 
-    branches = {attribute: sha256(library.contents.entry) for attribute, library in host.branches.items()}
-    return {**host_to_json(host), "branches": branches}
+    branches = {attribute: sha256(branch.entry) for attribute, branch in host.branches.items()}
+    return {**host_to_json(host.function), "branches": branches}
 
 
-def contents_of(
+def artifact_of(
     document: dict[str, Any],
     entry: bytes,
     objects: Mapping[str, bytes],
     params: dict[str, np.ndarray],
-    branches: Mapping[tuple[str, str], Contents],
-) -> Contents:
-    """The contents that a sealed document describes, and :func:`foreign_part` has found nothing in.
+    branches: Mapping[tuple[str, str], Artifact],
+) -> Artifact:
+    """The artefact that a sealed document describes, and :func:`foreign_part` has found nothing in.
 
     ``branches`` are by node and attribute.  :class:`LibraryError` where an operator that Python runs is not known.
     """
     graph, offsets, nbytes = graph_of(document["graph"])
     plan = document["plan"]
     workspaces = {int(node): at for node, at in plan["workspaces"].items()}
-    return Contents(
+    return Artifact(
         graph=graph,
         plan=Plan(tuple(offsets), tuple(plan["storage_ids"]), workspaces, nbytes, plan["lower_bound"], plan["naive"]),
         params=params,
@@ -96,18 +93,17 @@ def cpu_of(document: dict[str, Any]) -> CpuTag:
     return CpuTag(cpu["triple"], cpu["name"], tuple(cpu["features"]))
 
 
-def _host(node: str, form: dict[str, Any], branches: Mapping[tuple[str, str], Contents]) -> HostFunction:
-    from minitvm.runtime.control import HostFunction
+def _host(node: str, form: dict[str, Any], branches: Mapping[tuple[str, str], Artifact]) -> Host:
     from minitvm.runtime.host_text import host_from_json
 
-    return HostFunction(host_from_json(form), {a: Library(branches[node, a]) for a in form["branches"]})
+    return Host(host_from_json(form), {a: branches[node, a] for a in form["branches"]})
 
 
 def foreign_part(
     document: dict[str, Any],
     objects: Mapping[str, bytes],
     params: Mapping[str, np.ndarray],
-    branches: Mapping[tuple[str, str], Contents],
+    branches: Mapping[tuple[str, str], Artifact],
 ) -> str | None:
     """The first part that is not the one a sealed document means, in words; ``None`` where all are."""
     return next(_foreign_parts(document, objects, params, branches), None)
@@ -117,13 +113,13 @@ def _foreign_parts(
     document: dict[str, Any],
     objects: Mapping[str, bytes],
     params: Mapping[str, np.ndarray],
-    branches: Mapping[tuple[str, str], Contents],
+    branches: Mapping[tuple[str, str], Artifact],
 ) -> Iterator[str]:
     for symbol, digest in document["code"].items():
         if sha256(objects[symbol]) != digest:
             yield f"the code of kernel {symbol!r} is not the code that its entry was made for"
-    for (node, attribute), contents in branches.items():
-        if sha256(contents.entry) != document["hosts"][node]["branches"][attribute]:
+    for (node, attribute), artifact in branches.items():
+        if sha256(artifact.entry) != document["hosts"][node]["branches"][attribute]:
             yield f"{attribute} of {node!r} is not the branch that its entry was made for"
     yield from _foreign_params(document, params)
 

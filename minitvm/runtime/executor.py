@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -15,8 +15,14 @@ from minitvm.runtime.instance import Instance
 from minitvm.runtime.ndarray import Device, NDArray, aligned
 from minitvm.runtime.param_dict import load_arrays
 
-if TYPE_CHECKING:
-    from minitvm.runtime.library import Library
+
+class CompiledModel(Protocol):
+    """What :func:`create` needs of a library."""
+
+    @property
+    def graph_json(self) -> str: ...
+
+    def __getitem__(self, name: str) -> Callable[..., Any]: ...
 
 
 class GraphModule:
@@ -208,7 +214,7 @@ def _same_graph(one: str | bytes, other: str) -> bool:
         return False
 
 
-def create(graph_json: str | bytes, lib: Library, device: Device) -> GraphModule:
+def create(graph_json: str | bytes, lib: CompiledModel, device: Device) -> GraphModule:
     """A module from its parts, as TVM's ``graph_executor.create``; the parameters are the library's, or set later.
 
     Raises :class:`LibraryError` where ``graph_json`` is not the graph that ``lib`` was built from.

@@ -14,7 +14,6 @@ from minitvm.ir.op import OPS, Op
 from minitvm.ir.parser import parse_module
 from minitvm.ir.text import print_module
 from minitvm.ir.types import FuncType, TensorType, TupleType, Type
-from minitvm.runtime.control import HostFunction
 
 _PLAIN = (bool, int, float, str, type(None))
 
@@ -57,16 +56,16 @@ def _type_only(type_: Type) -> Function:
     return Function([Var(f"a{i}", p) for i, p in enumerate(type_.params)], Var("result", type_.result))
 
 
-def host_to_json(host: HostFunction) -> dict[str, Any]:
+def host_to_json(function: Function) -> dict[str, Any]:
     """A host call; ``unsaved`` says why there is no other form, where its attributes are not plain values."""
     try:
-        return _host_form(host)
+        return _host_form(function)
     except LibraryError as error:
         return {"unsaved": error.message}
 
 
-def _host_form(host: HostFunction) -> dict[str, Any]:
-    function, call = host.function, host.function.body
+def _host_form(function: Function) -> dict[str, Any]:
+    call = function.body
     if not isinstance(call, Call) or not isinstance(call.op, Op) or tuple(call.args) != tuple(function.params):
         return {"text": print_module(Module(Function(function.params, function.body))), "span": list(function.span)}
     return {

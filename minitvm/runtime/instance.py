@@ -5,23 +5,22 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TypeAlias
 
 import numpy as np
 
-from minitvm import config
 from minitvm.errors import InputError, MiniTVMError
 from minitvm.ir.types import TensorType
 from minitvm.runtime.checks import check_input, from_zigzag
 from minitvm.runtime.graph import HOST, NOP, Entry
+from minitvm.runtime.loaded import Loaded
 from minitvm.runtime.memory import owners
 from minitvm.runtime.ndarray import ALIGNMENT, Device, aligned, aligned_empty
-from minitvm.runtime.poison import Poison
 from minitvm.runtime.steps import HostStep, Segment, steps_of, workspace_slots
 from minitvm.runtime.team import resolve_threads, team
 
-if TYPE_CHECKING:
-    from minitvm.runtime.library import Library
+HostRun: TypeAlias = Callable[[list[np.ndarray]], list[np.ndarray]]
+"""A call in Python: arrays in, arrays out."""
 
 _ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)
 """A native entry: (slots, thread, threads, barrier)."""
@@ -34,7 +33,10 @@ WORTH_A_TEAM = 50e-6
 class Instance:
     """Memory and steps.  Not for several threads at once: every thread makes its own from the shared library."""
 
-    def __init__(self, library: Library, device: Device, num_threads: int | None = None) -> None:
+    def __init__(
+        self, library: Loaded, device: Device, num_threads: int | None, bind_host: Callable[[str, int], HostRun]
+    ) -> None:
+        """``bind_host`` makes the host call of a node, on so many threads."""
         self.library = library
         self.device = device
         self.num_threads = resolve_threads(num_threads) if library.work_seconds > WORTH_A_TEAM else 1
@@ -56,8 +58,8 @@ class Instance:
         self._fill_slots()
         self.slots = ctypes.addressof(self._slots)
         self._checks = [((i, 0), node) for i, node in enumerate(self.graph.nodes) if node.check]
-        self._poison = Poison(self) if config.read_flag("MINITVM_POISON") else None
-        self.steps = self._poison.steps() if self._poison else [self._step(step) for step in steps_of(self.graph)]
+        self._bind_host = bind_host
+        self.steps = self.make_steps()
 
     # --- memory ---
 
@@ -134,16 +136,26 @@ class Instance:
 
     # --- running ---
 
+    def make_steps(self) -> list[Callable[[], None]]:
+        """What a run does, in order."""
+        return [self._step(step) for step in steps_of(self.graph)]
+
     def _step(self, step: Segment | HostStep) -> Callable[[], None]:
-        if isinstance(step, HostStep):
-            return self.host_step(step.node)
-        return self.native_step(step.symbol)
+        return self.host_step(step.node) if isinstance(step, HostStep) else self.segment_step(step)
+
+    def segment_step(self, segment: Segment) -> Callable[[], None]:
+        """A stretch of kernels at once."""
+        return self.native_step(segment.symbol)
+
+    def kernel_step(self, index: int) -> Callable[[], None]:
+        """The kernel of node ``index`` alone."""
+        return self.native_step(f"node_{index}")
 
     def node_step(self, index: int) -> Callable[[], None]:
         """One node alone; nothing for inputs and reshapes."""
         node = self.graph.nodes[index]
         if node.is_kernel:
-            return self._poison.kernel_step(index) if self._poison else self.native_step(f"node_{index}")
+            return self.kernel_step(index)
         return self.host_step(index) if node.func == HOST else lambda: None
 
     def native_step(self, symbol: str) -> Callable[[], None]:
@@ -158,9 +170,9 @@ class Instance:
         return run
 
     def host_step(self, index: int) -> Callable[[], None]:
-        """A call in Python: values in, ``HostFunction``, values out."""
+        """A call in Python: values in, the function, values out."""
         node = self.graph.nodes[index]
-        function = self.library.hosts[node.name].bind(self.num_threads)
+        function = self._bind_host(node.name, self.num_threads)
 
         def run() -> None:
             results = function([self.value(e) for e in node.inputs])

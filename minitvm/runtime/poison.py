@@ -13,19 +13,16 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from minitvm.errors import CompilerError
 from minitvm.ir.types import TensorType
 from minitvm.runtime.graph import Node
+from minitvm.runtime.instance import Instance
 from minitvm.runtime.memory import last_uses, round_up
 from minitvm.runtime.ndarray import ALIGNMENT
-from minitvm.runtime.steps import Segment, steps_of
-
-if TYPE_CHECKING:
-    from minitvm.runtime.instance import Instance
+from minitvm.runtime.steps import Segment
 
 NOT_A_NUMBER, A_NUMBER = 0x7FFA, 0x4B4B
 """The markers, two bytes each.  The first is a quiet NaN as float16, float32 and float64, the second is 14.6, 1.3e7 and
@@ -86,28 +83,20 @@ def _differ(one: np.ndarray, other: np.ndarray) -> np.ndarray:
     return differs
 
 
-class Poison:
-    """The steps of one instance, checked."""
+class PoisonedInstance(Instance):
+    """An instance whose steps are checked."""
 
-    def __init__(self, instance: Instance) -> None:
-        self.instance = instance
-        self.graph = instance.graph
-
-    def steps(self) -> list[Callable[[], None]]:
+    def make_steps(self) -> list[Callable[[], None]]:
         """What a run does: as without poison, every kernel checked before its segment runs."""
-        found = [
-            self._segment(s) if isinstance(s, Segment) else self.instance.host_step(s.node)
-            for s in steps_of(self.graph)
-        ]
-        return [lambda: fill(self.instance.arena, NOT_A_NUMBER), *found]
+        return [lambda: fill(self.arena, NOT_A_NUMBER), *super().make_steps()]
 
     # --- one kernel -------------------------------------------------------------------------------------------
 
     def kernel_step(self, index: int) -> Callable[[], None]:
         """Runs node ``index`` over both markers and compares."""
-        native = self.instance.native_step(f"node_{index}")
+        native = self.native_step(f"node_{index}")
         entries = range(self.graph.entry_start[index], self.graph.entry_start[index + 1])
-        workspace = self.instance.workspaces.get(index)
+        workspace = self.workspaces.get(index)
         fence = self._fence(index)
 
         def over(marker: int, slots: Sequence[Slot]) -> None:
@@ -137,20 +126,20 @@ class Poison:
 
     def _slot(self, entry: int) -> Slot:
         """Where this run writes an entry: in the arena, what fills up its place included, or in memory handed out."""
-        instance, type_ = self.instance, self.instance.types[entry]
-        start = instance.library.plan.offsets[entry]
-        address = instance.address(entry)
-        if address == instance.arena.ctypes.data + start:
-            return Slot(instance.arena[start : start + round_up(max(1, type_.nbytes))], type_)
+        type_ = self.types[entry]
+        start = self.library.plan.offsets[entry]
+        address = self.address(entry)
+        if address == self.arena.ctypes.data + start:
+            return Slot(self.arena[start : start + round_up(max(1, type_.nbytes))], type_)
         return Slot(np.ctypeslib.as_array((ctypes.c_uint8 * type_.nbytes).from_address(address)), type_)
 
     def _fence(self, index: int) -> list[np.ndarray]:
         """The lines of the arena before and after a kernel's results and its workspace."""
-        arena, start = self.instance.arena, self.graph.entry_start
-        offsets = self.instance.library.plan.offsets
-        own = [(offsets[e], self.instance.types[e].nbytes) for e in range(start[index], start[index + 1])]
-        if index in self.instance.library.plan.workspaces:
-            own.append((self.instance.library.plan.workspaces[index], len(self.instance.workspaces[index])))
+        arena, start = self.arena, self.graph.entry_start
+        offsets = self.library.plan.offsets
+        own = [(offsets[e], self.types[e].nbytes) for e in range(start[index], start[index + 1])]
+        if index in self.library.plan.workspaces:
+            own.append((self.library.plan.workspaces[index], len(self.workspaces[index])))
         lines = [(at // ALIGNMENT, (at + round_up(max(1, nbytes))) // ALIGNMENT) for at, nbytes in own]
         near = {n for low, high in lines for n in (low - 1, high) if n >= 0}
         free = [n for n in sorted(near) if not any(low <= n < high for low, high in lines)]
@@ -172,15 +161,15 @@ class Poison:
 
     def _error(self, node: Node, message: str, *where: str) -> CompilerError:
         spans = f" (from {', '.join(map(repr, node.spans))})" if node.spans else ""
-        threads = self.instance.num_threads
+        threads = self.num_threads
         return CompilerError(message, where=[*where, f"node {node.name!r}{spans}, threads: {threads}"], hint=HINT)
 
     # --- a segment --------------------------------------------------------------------------------------------
 
-    def _segment(self, segment: Segment) -> Callable[[], None]:
+    def segment_step(self, segment: Segment) -> Callable[[], None]:
         """Kernel by kernel, checked; then all at once from the same memory, with the same results."""
         kernels = [self.kernel_step(i) for i in segment.nodes]
-        native, arena = self.instance.native_step(segment.symbol), self.instance.arena
+        native, arena = self.native_step(segment.symbol), self.arena
         kept_after = self._kept_after(segment.nodes)
 
         def run() -> None:
@@ -202,7 +191,7 @@ class Poison:
 
     def _kept_after(self, nodes: Sequence[int]) -> dict[int, int]:
         """The entries made by ``nodes`` that are read after the last of them; each with its node."""
-        last, start = last_uses(self.graph, self.instance.owner), self.graph.entry_start
+        last, start = last_uses(self.graph, self.owner), self.graph.entry_start
         return {e: i for i in nodes for e in range(start[i], start[i + 1]) if last[e] > nodes[-1]}
 
     def _unlike(self, segment: Segment, index: int, found: Difference) -> CompilerError:

@@ -130,7 +130,7 @@ def test_strict_refuses_host_calls_by_name() -> None:
 def test_captured_constants_move_into_branches() -> None:
     """The weight of the branch is a parameter of the branch's own library, so it is packed at build time."""
     library = build(if_function())
-    (host,) = library.hosts.values()
+    (host,) = library.artifact.hosts.values()
     assert len(host.function.params) == 2
     assert host.branches["then_branch"].params and not library.params.keys() & {"w"}
 

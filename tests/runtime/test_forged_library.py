@@ -78,7 +78,7 @@ def library() -> minitvm.Library:
 
 @pytest.fixture(scope="module")
 def data(library: minitvm.Library) -> bytes:
-    return archive.to_bytes(library.contents)
+    return archive.to_bytes(library.artifact)
 
 
 def refusal(data: bytes) -> str:
@@ -100,7 +100,7 @@ def test_as_it_was_written(library: minitvm.Library, data: bytes, tmp_path: path
     loaded = minitvm.load(tmp_path / "m.mtvm")
     for before, after in zip(run(library), run(loaded), strict=True):
         np.testing.assert_array_equal(before, after)
-    assert archive.to_bytes(loaded.contents) == data
+    assert archive.to_bytes(loaded.artifact) == data
 
 
 # --- the file as a whole ----------------------------------------------------------------------------------------
@@ -330,7 +330,7 @@ def test_parts_of_other_libraries(data: bytes) -> None:
     """Kernels of the same names and of other sizes, as two models have them."""
     x, other = relay.var("x", shape=(2, 64)), relay.var("x", shape=(2, 640))
     small, large = (
-        archive.to_bytes(built(relay.Function([v], relay.nn.relu(relay.exp(v)))).contents) for v in (x, other)
+        archive.to_bytes(built(relay.Function([v], relay.nn.relu(relay.exp(v)))).artifact) for v in (x, other)
     )
     names_ = members_of(small)
     assert names_.keys() == members_of(large).keys()
@@ -410,7 +410,7 @@ def test_parameters(data: bytes) -> None:
 
 
 def test_the_seal_holds_what_native_code_relies_on(library: minitvm.Library) -> None:
-    document = sealed(library.contents.entry)
+    document = sealed(library.artifact.entry)
     assert document is not None
     for node in library.graph.nodes:
         if node.is_kernel:
@@ -419,11 +419,11 @@ def test_the_seal_holds_what_native_code_relies_on(library: minitvm.Library) -> 
             assert kernel["results"] == [str(type_) for type_ in node.types]
             assert min(kernel["workspace"], kernel["workspace_per_thread"]) >= 0
     assert document["graph"] == json.loads(library.graph_json)
-    assert document["code"].keys() == library.contents.objects.keys() == document["kernels"].keys()
+    assert document["code"].keys() == library.artifact.objects.keys() == document["kernels"].keys()
 
 
 def test_a_seal_that_is_damaged_is_none(library: minitvm.Library) -> None:
-    image = library.contents.entry
+    image = library.artifact.entry
     start = image.index(b"minitvm's seal")
     assert sealed(image[: start + 200]) is None
     assert sealed(image[: start + 16]) is None

@@ -20,7 +20,7 @@ from minitvm.ir.loop import Alloc, Buffer, Const, If, Kernel, LoopExpr, LoopVar,
 from minitvm.ir.types import TensorType
 from minitvm.runtime.direct import DirectCall
 from minitvm.runtime.library import Library
-from minitvm.runtime.poison import A_NUMBER, NOT_A_NUMBER, Poison, difference, fill
+from minitvm.runtime.poison import A_NUMBER, NOT_A_NUMBER, PoisonedInstance, difference, fill
 from minitvm.target import Target
 
 LENGTH = 11
@@ -41,8 +41,8 @@ def with_kernel(library: Library, body: Body, length: int = LENGTH) -> Library:
 
 
 def with_object(library: Library, name: str, llvm_ir: str) -> Library:
-    objects = {**library.contents.objects, name: compile_object(llvm_ir, host())}
-    return Library(dataclasses.replace(library.contents, objects=objects))
+    objects = {**library.artifact.objects, name: compile_object(llvm_ir, host())}
+    return Library(dataclasses.replace(library.artifact, objects=objects))
 
 
 def run(library: Library, value: np.ndarray, threads: int = 1) -> np.ndarray:
@@ -76,7 +76,7 @@ def test_the_model_s_nodes_are_named() -> None:
     library = add_one()
     nodes = tuple(dataclasses.replace(n, spans=("/net/Add_7",)) if n.is_kernel else n for n in library.graph.nodes)
     graph = dataclasses.replace(library.graph, nodes=nodes)
-    broken = with_kernel(Library(dataclasses.replace(library.contents, graph=graph)), lambda x, y: copy(x, y, 2))
+    broken = with_kernel(Library(dataclasses.replace(library.artifact, graph=graph)), lambda x, y: copy(x, y, 2))
     with pytest.raises(CompilerError, match=r"\(from '/net/Add_7'\)"):
         run(broken, values("float32"))
 
@@ -110,7 +110,7 @@ def with_workspace(library: Library, nbytes: int) -> Library:
     func, plan = library.graph.nodes[index].func, library.plan
     plan = dataclasses.replace(plan, workspaces={index: plan.nbytes}, nbytes=plan.nbytes + nbytes)
     needs = {**library.function_metadata[func], "workspace": nbytes}
-    return Library(dataclasses.replace(library.contents, plan=plan, metadata={func: needs}))
+    return Library(dataclasses.replace(library.artifact, plan=plan, metadata={func: needs}))
 
 
 def test_a_workspace_holds_no_zeros() -> None:
@@ -154,7 +154,7 @@ def test_a_segment_that_leaves_out_a_kernel_is_named(model: Model) -> None:
     line = f"  call void @node_{last}(ptr %slots, i64 %thread, i64 %threads, ptr %barrier)\n"
     assert line in tail
     entry = compile_object(head + "define void @segment_0" + tail.replace(line, ""), host())
-    broken = Library(dataclasses.replace(library.contents, entry=entry))
+    broken = Library(dataclasses.replace(library.artifact, entry=entry))
     with pytest.raises(CompilerError, match=r"segment_0 gives another element .* than its kernels one by one"):
         run(broken, sample(0))
 
@@ -175,7 +175,7 @@ def test_all_threads_are_watched(threads: int) -> None:
 def test_a_right_model_runs_as_ever(model: Model) -> None:
     _, params, library = model
     instance = library["default"]()
-    assert isinstance(instance._poison, Poison)
+    assert isinstance(instance, PoisonedInstance)
     for seed in range(3):
         instance.assign("x", sample(seed))
         instance.run()
@@ -189,7 +189,7 @@ def test_without_the_variable_a_run_has_the_native_steps_alone(
 ) -> None:
     monkeypatch.delenv("MINITVM_POISON") if setting is None else monkeypatch.setenv("MINITVM_POISON", setting)
     instance = model[2]["default"]()
-    assert instance._poison is None
+    assert not isinstance(instance, PoisonedInstance)
     assert len(instance.steps) == 1
 
 

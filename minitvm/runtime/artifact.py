@@ -1,0 +1,62 @@
+"""A compiled model as data: what ``build`` makes, a file holds, and instances run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from minitvm.ir.types import Span
+from minitvm.runtime.cpu_tag import CpuTag
+from minitvm.runtime.graph import Graph
+from minitvm.runtime.memory import Plan
+
+if TYPE_CHECKING:
+    from minitvm.ir.expr import Function
+
+
+@dataclass(frozen=True)
+class HostCall:
+    """An operator that runs in Python instead of in a kernel, and why."""
+
+    op: str
+    reason: str
+    node: str
+    span: Span = ()
+
+    def __str__(self) -> str:
+        origin = f" (from ONNX node {', '.join(map(repr, self.span))})" if self.span else ""
+        return f"{self.op}{origin}: {self.reason}"
+
+
+@dataclass(frozen=True)
+class Host:
+    """What a call in Python does: a function over its operands, and the compiled branches of control flow."""
+
+    function: Function
+    branches: Mapping[str, Artifact] = field(default_factory=dict)
+    """By attribute of the operator."""
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """Everything that a compiled model consists of; what its file holds."""
+
+    graph: Graph
+    plan: Plan
+    params: Mapping[str, np.ndarray]
+    """64-byte aligned."""
+    objects: Mapping[str, bytes]
+    """Object code by kernel."""
+    metadata: Mapping[str, Mapping[str, Any]]
+    target: str
+    cpu: CpuTag
+    threads: int
+    """What the plan's workspaces were made for."""
+    entry: bytes = b""
+    """Object code that calls the kernels; holds the seal, from which the library's file is written and read."""
+    hosts: Mapping[str, Host] = field(default_factory=dict)
+    """By node."""
+    host_calls: tuple[HostCall, ...] = ()
