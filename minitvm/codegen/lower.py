@@ -15,6 +15,7 @@ from minitvm.codegen.nests import stage_nest
 from minitvm.codegen.problem import TEMPLATES, Declined, Problem, Template
 from minitvm.codegen.rewrite import redirect
 from minitvm.codegen.rows import lower_by_rows
+from minitvm.codegen.separable import separated
 from minitvm.codegen.stages import (
     Inliner,
     Value,
@@ -245,12 +246,24 @@ def _lower_stages(function: Function, name: str, machine: MachineModel) -> Kerne
     spans = span_of(*calls(function.body))
     if not kept and len(outputs) == 1:
         simple = collapse(params, outputs[0].buffer, outputs[0].axes, outputs[0].value)
-        body = stage_nest(simple.out, simple.axes, simple.value, machine)
+        body = _lower_simple(Output(simple.out, simple.axes, simple.value), machine)
         return Kernel(name, (*simple.params, simple.out), body, spans=spans)
     stages = _kept_definitions(kept)
     body_by_rows = lower_by_rows(stages, outputs, machine)
     body = body_by_rows if body_by_rows is not None else _lower_at_root(stages, outputs, machine)
     return Kernel(name, (*params, *(o.buffer for o in outputs)), body, results=len(outputs), spans=spans)
+
+
+def _lower_simple(output: Output, machine: MachineModel) -> Stmt:
+    """One nest, or two for every row where windows are separable."""
+    found = separated(output.buffer, output.axes, output.value)
+    if found is not None:
+        stage, value = found
+        definition = Output(stage, stage.axes, stage.value)
+        body = lower_by_rows([definition], [Output(output.buffer, output.axes, value)], machine)
+        if body is not None:
+            return body
+    return stage_nest(output.buffer, output.axes, output.value, machine)
 
 
 def _kept_definitions(kept: Sequence[Stage]) -> list[Output]:

@@ -100,7 +100,8 @@ def _blocks(out: Buffer, axes: Sequence[LoopVar], part: Segment, lanes: int) -> 
         at = substitute_vars(part.value, dict(zip(axes[:-1], row, strict=True)))
         return _lane_block(out, row, start + part.start, width, axes[-1], at)
 
-    return Columns(part.count, lanes * max(1, min(_IN_FLIGHT, part.count // lanes)), block)
+    vectors = -(-part.count // lanes)
+    return Columns(part.count, min(part.count, lanes * -(-vectors // max(1, vectors // _IN_FLIGHT))), block)
 
 
 def _lane_block(

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from minitvm.ir.compute import identity_of
 from minitvm.ir.loop import (
     COMPARISONS,
     Alloc,
@@ -25,6 +26,7 @@ from minitvm.ir.loop import (
     LoopExpr,
     LoopKind,
     LoopVar,
+    Reduce,
     Select,
     Seq,
     Stmt,
@@ -202,6 +204,8 @@ def _simplify_node(node: LoopExpr, ranges: Ranges) -> LoopExpr:
             form = affine(node)
             joined = form.joined()
             return node if joined is form else joined.to_expr()
+        case Reduce(kind, _, value) if value == (nothing := identity_of(kind, node.dtype)):
+            return nothing
         case Cast(Const(value, dtype), to):
             return const(convert(np.asarray(value, dtype), to).item(), to)
     return node

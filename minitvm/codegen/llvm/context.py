@@ -19,10 +19,14 @@ class NotVectorizable(Exception):
 
 @dataclass(frozen=True)
 class Place:
-    """Where a buffer lives.  ``lanes`` > 0: allocated inside a vectorized loop, one copy per lane, interleaved."""
+    """Where a buffer lives.  ``lanes`` > 0: allocated inside a vectorized loop, one copy per lane, interleaved.
+
+    ``padded``: it is the thread's own, and has memory up to the next power of two.
+    """
 
     base: str
     lanes: int = 0
+    padded: bool = False
 
 
 @dataclass

@@ -17,7 +17,7 @@ from minitvm.codegen.llvm.barrier import barrier_function
 from minitvm.codegen.llvm.context import Context, NotVectorizable, Place
 from minitvm.codegen.llvm.flat import flat_views
 from minitvm.codegen.llvm.spell import BITS, memory_text, quoted
-from minitvm.codegen.llvm.values import Affine, Val, number, of_atom
+from minitvm.codegen.llvm.values import Affine, Val, number, of_atom, power_of_two
 from minitvm.codegen.llvm.writer import Writer
 from minitvm.codegen.workspace import STACK_LIMIT, Workspace, buffer_bytes, buffer_elements, plan_workspace
 from minitvm.errors import CompilerError
@@ -287,20 +287,21 @@ class _Emitter:
             self._counted(loop, self.stmt)
 
     def _in_pieces(self, loop: For, extent: int) -> None:
+        """Powers of two, up to ``_WIDEST`` registers at a time; less than a register is left over."""
         limit = _WIDEST * self.machine.vector_bytes * 8 // _widest_bits(loop)
-        if extent <= limit:
-            self._lanes(loop, number(0), extent)
-            return
         piece = limit // 2
-        whole = extent // piece
-        if whole <= _MOST_PIECES:
-            for k in range(whole):
-                self._lanes(loop, number(k * piece), piece)
-        else:
-            with self.c.counted("0", str(whole), (0, whole - 1), True) as counter:
+        done = extent // piece * piece if extent > limit else 0
+        if done > _MOST_PIECES * piece:
+            with self.c.counted("0", str(done // piece), (0, done // piece - 1), True) as counter:
                 self._lanes(loop, of_atom(counter).times(piece), piece)
-        if extent % piece:
-            self._lanes(loop, number(whole * piece), extent % piece)
+        else:
+            for start in range(0, done, piece):
+                self._lanes(loop, number(start), piece)
+        while done < extent:
+            rest = extent - done
+            lanes = rest if rest < limit // _WIDEST else 1 << (rest.bit_length() - 1)
+            self._lanes(loop, number(done), lanes)
+            done += lanes
 
     def _lanes(self, loop: For, start: Affine, lanes: int) -> None:
         if lanes == 1:
@@ -323,8 +324,8 @@ class _Emitter:
         key = (buffer, lanes)
         if key not in self.bases:
             count = buffer_elements(buffer) * max(lanes, 1)
-            self.bases[key] = self.w.alloca(memory_text(buffer.dtype), count)
-        self.c.places[buffer] = Place(self.bases[key], lanes)
+            self.bases[key] = self.w.alloca(memory_text(buffer.dtype), power_of_two(count))
+        self.c.places[buffer] = Place(self.bases[key], lanes, padded=True)
 
     def _in_workspace(self, buffer: Buffer) -> str:
         if self.c.lanes:

@@ -10,7 +10,7 @@ from minitvm.codegen.llvm.arith import typed
 from minitvm.codegen.llvm.context import Context, NotVectorizable
 from minitvm.codegen.llvm.index import lane_values
 from minitvm.codegen.llvm.spell import BYTES, mangled, memory_text
-from minitvm.codegen.llvm.values import Affine, Lanes, Val, Value, number, of_atom, weighted_sum
+from minitvm.codegen.llvm.values import Affine, Lanes, Val, Value, number, of_atom, power_of_two, weighted_sum
 from minitvm.codegen.workspace import buffer_elements
 from minitvm.ir.loop import Buffer
 
@@ -120,11 +120,23 @@ def _load_vector(c: Context, buffer: Buffer, first: Affine, lanes: int, mask: Va
     address, kind = pointer(c, buffer, first), memory_text(buffer.dtype, lanes)
     align = _alignment(c, buffer, first)
     if mask is None:
-        return _read(c, buffer, kind, address, align, lanes)
+        width = _width(c, buffer, first, lanes)
+        found = _read(c, buffer, memory_text(buffer.dtype, width), address, align, width)
+        return found if width == lanes else _shuffle(c, found, found, range(lanes))
     symbol = f"@llvm.masked.load.{_memory_mangled(buffer.dtype, lanes)}.p0"
     c.w.declare(symbol, f"declare {kind} {symbol}(ptr, <{lanes} x i1>, {kind})")
     text = c.w.op(f"call {kind} {symbol}(ptr align {align} {address}, {typed(mask)}, {kind} zeroinitializer)")
     return _from_memory(c, text, buffer.dtype, lanes)
+
+
+def _width(c: Context, buffer: Buffer, first: Affine, lanes: int) -> int:
+    """Lanes of memory that an access may have: those behind the end of an accumulator are padding.
+
+    LLVM keeps a vector of 13 lanes in 13 registers from one block to the next.
+    """
+    place, width = c.places[buffer], power_of_two(lanes)
+    ends = first.is_const and first.const + lanes == buffer_elements(buffer) * max(1, place.lanes)
+    return width if place.padded and ends and first.const % width == 0 else lanes
 
 
 def _memory_mangled(dtype: str, lanes: int) -> str:
@@ -238,7 +250,9 @@ def _store_uniform(c: Context, buffer: Buffer, flat: Affine, value: Val) -> None
 def _store_vector(c: Context, buffer: Buffer, first: Affine, value: Val) -> None:
     address, align = pointer(c, buffer, first), _alignment(c, buffer, first)
     if c.mask is None:
-        c.w.do(f"store {typed(value)}, ptr {address}, align {align}")
+        width = _width(c, buffer, first, c.lanes)
+        whole = value if width == c.lanes else _shuffle(c, value, value, [*range(c.lanes), *[0] * (width - c.lanes)])
+        c.w.do(f"store {typed(whole)}, ptr {address}, align {align}")
         return
     kind = memory_text(buffer.dtype, c.lanes)
     symbol = f"@llvm.masked.store.{_memory_mangled(buffer.dtype, c.lanes)}.p0"

@@ -107,6 +107,11 @@ def _by_order(term: tuple[Atom, int]) -> int:
     return term[0].order
 
 
+def power_of_two(count: int) -> int:
+    """The next one, ``count`` itself if it is one."""
+    return 1 << max(0, count - 1).bit_length()
+
+
 def number(value: int) -> Affine:
     return Affine({}, value)
 
