@@ -23,6 +23,7 @@ from minitvm.ir.loop import (
     substitute_vars,
     walk_exprs,
 )
+from minitvm.ir.loop.affine import vectorizes
 from minitvm.target import MachineModel
 
 if TYPE_CHECKING:
@@ -58,7 +59,13 @@ def _common_rank(stages: Sequence[Output], outputs: Sequence[Output]) -> int:
             if isinstance(node, Load) and node.buffer in kept:
                 while node.index[:rank] != output.axes[:rank]:
                     rank -= 1
-    return rank
+    return rank - 1 if all(_in_lanes(o, rank) for o in everything) else rank
+
+
+def _in_lanes(output: Output, rank: int) -> bool:
+    """Whether single elements are left of a stage, and neighbouring ones read neighbouring memory."""
+    scalar = len(output.axes) == rank > 0 and output.buffer.shape[-1] > 1
+    return scalar and vectorizes(output.value, output.axes[-1])
 
 
 def _row_buffer(buffer: Buffer, rank: int) -> Buffer:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from minitvm.ir.loop.affine import affine, depends_on, loads
 from minitvm.codegen.reductions import outer_reductions, replace_nodes
-from minitvm.ir.loop import Binary, Buffer, LoopExpr, LoopVar, Reduce, Stage, map_expr, substitute_vars
+from minitvm.ir.loop import Binary, Buffer, Load, LoopExpr, LoopVar, Reduce, Stage, map_expr, substitute_vars
+from minitvm.ir.loop.affine import affine, depends_on, loads
 
 _SHORTEST = 3
 """Columns of a window, below which it is not worth a row in memory."""
@@ -22,7 +22,7 @@ def separated(out: Buffer, axes: Sequence[LoopVar], value: LoopExpr) -> tuple[St
     """
     reduce = _windows(value)
     step = _step(reduce, axes[-1]) if reduce is not None and axes else 0
-    if reduce is None or not step:
+    if reduce is None or not step or 0 in out.shape:
         return None
     *rows, (tap, taps) = reduce.axes
     column, columns = LoopVar("column"), (out.shape[-1] - 1) * step + taps
@@ -31,7 +31,8 @@ def separated(out: Buffer, axes: Sequence[LoopVar], value: LoopExpr) -> tuple[St
         return None
     down = Reduce(reduce.kind, tuple(rows), element)
     stage = Stage("down", (*out.shape[:-1], columns), down.dtype, axes=(*axes[:-1], column), value=down)
-    along = Reduce(reduce.kind, ((tap, taps),), stage[(*axes[:-1], axes[-1] * step + tap)])
+    window = (*axes[:-1], axes[-1] * step + tap)
+    along = Reduce(reduce.kind, ((tap, taps),), Load(stage, window))
     return stage, replace_nodes(value, {id(reduce): along})
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import zlib
 
 import numpy as np
@@ -466,6 +467,21 @@ def test_vectorized_loop_around_loops_and_a_buffer_per_lane() -> None:
     kernel = Kernel("columns", (x, out), loop(20, lane, VECTORIZED))
     np.testing.assert_allclose(run_native(kernel, a)[0], a[::2].sum(0) - a[1::2].sum(0), rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(run_kernel(kernel, a)[0], a[::2].sum(0) - a[1::2].sum(0), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("lanes", [3, 13, 16, 24, 49, 61, 97, 112])
+def test_accumulators_are_powers_of_two(lanes: int) -> None:
+    """LLVM keeps any other vector as so many single elements from one block to the next."""
+    x, out = Buffer("x", (5, lanes), "float32"), Buffer("out", (lanes,), "float32")
+    acc = Buffer("acc", (lanes,), "float32", "local")
+    clear = loop(lanes, lambda k: store(acc, (k,), const(0, "float32")), VECTORIZED)
+    add = loop(5, lambda r: loop(lanes, lambda k: store(acc, (k,), acc[k] + x[r, k]), VECTORIZED))
+    put = loop(lanes, lambda k: store(out, (k,), acc[k]), VECTORIZED)
+    kernel = Kernel("sums", (x, out), Alloc(acc, seq(clear, add, put)))
+    a = random_array((5, lanes), "float32")
+    np.testing.assert_allclose(run_native(kernel, a)[0], a.sum(0), rtol=1e-5, atol=1e-6)
+    found = re.findall(r"load <(\d+) x float>, ptr %[av]\d+, align 64", emit(kernel, MachineModel(64, 32)))
+    assert all(int(n).bit_count() == 1 for n in found)
 
 
 def test_lanes_that_depend_on_each_other_run_in_order() -> None:

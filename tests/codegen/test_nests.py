@@ -16,7 +16,7 @@ from minitvm.codegen.lower import lower, lowering
 from minitvm.codegen.simplify import simplify
 from minitvm.ir.builder import call_op, function, var
 from minitvm.ir.expr import Call, Expr
-from minitvm.ir.loop import Const, For, Kernel, LoopKind, Store, walk_stmts
+from minitvm.ir.loop import Alloc, Const, For, Kernel, LoopKind, Store, walk_stmts
 from minitvm.ir.loop.interp import run_kernel
 from minitvm.target import MachineModel
 
@@ -67,6 +67,10 @@ def scalar_stores(kernel: Kernel) -> list[Store]:
 
 def drawn(*shape: int, dtype: str = "float32", seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).normal(size=shape).astype(dtype)
+
+
+def loops_of(kernel: Kernel) -> list[For]:
+    return [s for s in walk_stmts(kernel.body) if isinstance(s, For)]
 
 
 # --- what is left over of a row -------------------------------------------------------------------------------
@@ -144,10 +148,41 @@ def test_a_few_long_rows_are_divided_among_all_threads(rows: int, columns: int, 
     assert sum(pieces) >= min(4 * threads, columns // 8)
 
 
+# --- windows ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stride", [1, 2, 5])
+@pytest.mark.parametrize(("size", "pad"), [(5, 0), (5, 2), (3, 1)])
+def test_windows_go_down_the_rows_first(size: int, pad: int, stride: int) -> None:
+    x, a = var("x", shape=(2, 3, 13, 21)), drawn(2, 3, 13, 21)
+    call = call_op("nn.max_pool2d", x, pool_size=(size, size), strides=(stride, stride), padding=(pad,) * 4)
+    assert isinstance(call, Call)
+    kernel = agree(call, [x], [a], np.asarray(call.op.reference(a)))  # type: ignore[union-attr]
+    assert [s.buffer.name for s in walk_stmts(kernel.body) if isinstance(s, Alloc)].count("down") == 1
+    assert all(s.extent.value < size for s in loops_of(kernel) if s.kind is LoopKind.UNROLLED)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("attributes", [{"pool_size": (2, 2)}, {"pool_size": (3, 3), "dilation": (1, 2)}])
+def test_windows_that_share_nothing_stay_whole(attributes: dict[str, Any]) -> None:
+    x, a = var("x", shape=(1, 4, 12, 14)), drawn(1, 4, 12, 14)
+    call = call_op("nn.max_pool2d", x, **attributes)
+    assert isinstance(call, Call)
+    kernel = agree(call, [x], [a], np.asarray(call.op.reference(a)))  # type: ignore[union-attr]
+    assert "down" not in str(kernel)
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+@pytest.mark.parametrize("name", ["argmax", "argmin"])
+def test_positions_along_any_axis_are_found_in_vectors(name: str, axis: int) -> None:
+    x, a = var("x", shape=(9, 20, 24)), drawn(9, 20, 24)
+    kernel = agree(call_op(name, x, axis=axis), [x], [a], getattr(np, name)(a, axis).astype("int32"))
+    assert any(s.kind is LoopKind.VECTORIZED for s in loops_of(kernel))
+
+
 # --- running sums ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("shape", [(1,), (7,), (5, 3), (3, 4, 17), (2, 6, 3, 33), (4, 67)])
+@pytest.mark.parametrize("shape", [(1,), (7, 1), (5, 3), (3, 4, 17), (2, 6, 3, 33), (4, 67), (2, 3, 4, 700)])
 @pytest.mark.parametrize("exclusive", [False, True])
 def test_running_sums_along_any_axis(shape: tuple[int, ...], exclusive: bool) -> None:
     for axis in range(-len(shape), len(shape)):
@@ -157,3 +192,12 @@ def test_running_sums_along_any_axis(shape: tuple[int, ...], exclusive: bool) ->
         expected = np.cumsum(a, axis) - (a if exclusive else 0)
         agree(call, [x], [a], expected)
         assert lowering(function(call, [x]), "kernel", WIDTHS["AVX2"]).chosen == "template scan.cumsum"
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_running_sums_move_through_memory_in_vectors(axis: int) -> None:
+    """Not by the last axis, however short: what lies behind the summed one is contiguous."""
+    x = var("x", shape=(4, 5, 7, 64))
+    machine = MachineModel(32, 16)
+    text = emit(kernel_of(call_op("cumsum", x, axis=axis), [x], machine), machine)
+    assert "load float, ptr %p0" not in text and "insertelement" not in text

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from minitvm.ir.loop import Binary, Buffer, Kernel, Load, LoopExpr, Stmt, Store, map_expr, map_stmt
-from minitvm.ir.loop.affine import address, storage_size
+from minitvm.ir.loop.affine import Affine, address, affine, storage_size
 
 Views = dict[Buffer, Buffer]
 """The flat view of a parameter, where somebody uses it."""
@@ -42,9 +42,13 @@ def flat_views(kernel: Kernel) -> tuple[Kernel, Views]:
 
 
 def _joined(kernel: Kernel, buffer: Buffer, index: tuple[LoopExpr, ...]) -> LoopExpr | None:
-    """The element's number, where quotient and remainder in ``index`` make up the divided position again."""
+    """The element's number, where quotients and remainders in ``index`` make up divided positions again."""
     if buffer not in kernel.params or not any(isinstance(i, Binary) and i.op == "floormod" for i in index):
         return None
     found = address(buffer, index)
-    divided = any(isinstance(term, Binary) and term.op in ("floordiv", "floormod") for term in found.terms)
-    return None if divided else found.to_expr()
+    before = sum(_divisions(affine(i)) for i in index)
+    return found.to_expr() if _divisions(found) < before else None
+
+
+def _divisions(form: Affine) -> int:
+    return sum(isinstance(term, Binary) and term.op in ("floordiv", "floormod") for term in form.terms)

@@ -39,12 +39,14 @@ class Affine:
         return self
 
     def _quotient(self, x: LoopExpr, c: int, coefficient: int) -> Binary | None:
-        """The term ``y // c`` with this coefficient whose ``y`` differs from ``x`` by a multiple of ``c``."""
+        """The term ``y // c`` with this coefficient whose ``y`` differs from ``x`` by a multiple of ``c``; data, which
+        may wrap around, by nothing."""
         for term, found in self.terms.items():
             match term:
                 case Binary("floordiv", y, Const(divisor, _)) if found == coefficient and divisor == c:
                     gap = affine(x).plus(affine(y).scaled(-1))
-                    if not gap.terms and gap.constant % c == 0:
+                    apart = [k for k in (gap.constant, *gap.terms.values()) if k]
+                    if not apart or (not loads(term) and all(k % c == 0 for k in apart)):
                         return term
         return None
 
