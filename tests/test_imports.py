@@ -127,6 +127,12 @@ def test_importing_minitvm_loads_nothing_heavy() -> None:
     assert found.stdout.strip() == "[]"
 
 
+def test_building_a_graph_does_not_load_the_importer() -> None:
+    code = "import sys; from minitvm import relay; relay.var('x', shape=(2,)) + 1; print('onnx' in sys.modules)"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "False"
+
+
 def test_what_runs_stands_without_what_compiles() -> None:
     """``runtime/`` imports errors and types; what host calls mean, operators, comes with a library that has some."""
     code = "import sys, minitvm.runtime.library, minitvm.runtime.archive; print(*sys.modules)"

@@ -17,6 +17,7 @@ from minitvm.ir.op import Op
 from minitvm.ir.parser import parse_module
 from minitvm.ir.structural import assert_structural_equal, structural_equal
 from minitvm.ir.text import module_constants
+from minitvm.ir.types import TensorType
 from minitvm.ir.verify import verify
 from minitvm.ir.visitor import calls
 from minitvm.testing import create_workload, densenet, init, mlp, mobilenet, resnet, squeezenet, transformer, vgg
@@ -139,6 +140,11 @@ def test_workload_is_drawn_from_its_seed() -> None:
     for name in first:
         np.testing.assert_array_equal(first[name], again[name])
         assert not np.array_equal(first[name], other[name])
+
+
+def test_the_batch_may_be_given_by_position() -> None:
+    module, params = mlp.get_workload(64)
+    assert module.main.params[0].type == TensorType((64, 1, 28, 28), "float32") and len(params) == 6
 
 
 def test_create_workload_infers_what_the_net_leaves_open() -> None:

@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from minitvm import config
 from minitvm.errors import InputError, MiniTVMError
 from minitvm.ir.types import TensorType
 from minitvm.runtime.checks import check_input, from_zigzag
@@ -39,7 +40,7 @@ class Instance:
         """``bind_host`` makes the host call of a node, on so many threads."""
         self.library = library
         self.device = device
-        self.num_threads = resolve_threads(num_threads) if library.work_seconds > WORTH_A_TEAM else 1
+        self.num_threads = _threads(library, num_threads) if library.work_seconds > WORTH_A_TEAM else 1
         self.graph = library.graph
         self.owner = owners(self.graph)
         self.types = self.graph.entry_types
@@ -202,3 +203,10 @@ class Instance:
                 places = [f'from ONNX node "{span}"' for span in node.spans]
                 raise InputError(node.check.format(from_zigzag(int(code))), where=places)
         self.has_run = True
+
+
+def _threads(library: Loaded, given: int | None) -> int:
+    """As asked, here or in ``MINITVM_NUM_THREADS``; else the number compiled for, one per core at most."""
+    if given is not None or config.read_int("MINITVM_NUM_THREADS"):
+        return resolve_threads(given)
+    return min(library.threads, resolve_threads(0))

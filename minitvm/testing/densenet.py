@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
-
 from minitvm.errors import MiniTVMError
 from minitvm.ir.builder import function
-from minitvm.ir.expr import Expr, Function, Module
+from minitvm.ir.expr import Expr, Function
 from minitvm.testing.layers import avg_pool, batch_norm, classifier, concatenate, conv2d, max_pool, relu
-from minitvm.testing.workload import image, workload
+from minitvm.testing.workload import image, workload_of
 
 _SPEC = {
     121: (64, 32, (6, 12, 24, 16)),
@@ -53,6 +49,4 @@ def get_net(
     return function(classifier(relu(batch_norm(x, "bn_final")), "fc", num_classes))
 
 
-def get_workload(**arguments: Any) -> tuple[Module, dict[str, np.ndarray]]:
-    """``get_net``'s arguments, ``initializer`` and ``seed`` -> (module, parameters)."""
-    return workload(get_net, **arguments)
+get_workload = workload_of(get_net)

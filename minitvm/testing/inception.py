@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
-
 from minitvm.ir.builder import function
-from minitvm.ir.expr import Expr, Function, Module
+from minitvm.ir.expr import Expr, Function
 from minitvm.testing.layers import avg_pool, classifier, concatenate, conv_bn_relu, max_pool
-from minitvm.testing.workload import image, workload
+from minitvm.testing.workload import image, workload_of
 
 
 def _conv(data: Expr, name: str, channels: int, height: int, width: int | None = None, stride: int = 1) -> Expr:
@@ -85,6 +81,4 @@ def get_net(
     return function(classifier(x, "fc1", num_classes))
 
 
-def get_workload(**arguments: Any) -> tuple[Module, dict[str, np.ndarray]]:
-    """``get_net``'s arguments, ``initializer`` and ``seed`` -> (module, parameters)."""
-    return workload(get_net, **arguments)
+get_workload = workload_of(get_net)

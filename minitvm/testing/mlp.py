@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
-
 from minitvm.ir.builder import call_op, function
-from minitvm.ir.expr import Expr, Function, Module
+from minitvm.ir.expr import Expr, Function
 from minitvm.testing.layers import dense, relu
-from minitvm.testing.workload import image, workload
+from minitvm.testing.workload import image, workload_of
 
 
 def get_net(
@@ -25,6 +21,4 @@ def get_net(
     return function(call_op("nn.softmax", dense(x, "fc3", num_classes)))
 
 
-def get_workload(**arguments: Any) -> tuple[Module, dict[str, np.ndarray]]:
-    """``get_net``'s arguments, ``initializer`` and ``seed`` -> (module, parameters)."""
-    return workload(get_net, **arguments)
+get_workload = workload_of(get_net)

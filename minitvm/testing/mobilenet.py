@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
-
 from minitvm.errors import MiniTVMError
 from minitvm.ir.builder import call_op, function
-from minitvm.ir.expr import Expr, Function, Module
+from minitvm.ir.expr import Expr, Function
 from minitvm.testing.layers import batch_norm, classifier, conv2d, conv_bn_relu
-from minitvm.testing.workload import image, workload
+from minitvm.testing.workload import image, workload_of
 
 # (output channels, stride) of v1's separable layers; (expansion, output channels, repeats, stride) of v2's blocks.
 _V1 = ((64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2), *((512, 1),) * 5, (1024, 2), (1024, 1))
@@ -81,6 +77,4 @@ def get_net(
     return function((_v1 if version == 1 else _v2)(data, num_classes))
 
 
-def get_workload(**arguments: Any) -> tuple[Module, dict[str, np.ndarray]]:
-    """``get_net``'s arguments, ``initializer`` and ``seed`` -> (module, parameters)."""
-    return workload(get_net, **arguments)
+get_workload = workload_of(get_net)

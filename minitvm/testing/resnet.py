@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
-
 from minitvm.errors import MiniTVMError
 from minitvm.ir.builder import function
-from minitvm.ir.expr import Expr, Function, Module
+from minitvm.ir.expr import Expr, Function
 from minitvm.testing.layers import batch_norm, classifier, conv2d, max_pool, relu
-from minitvm.testing.workload import image, workload
+from minitvm.testing.workload import image, workload_of
 
 _EPSILON = 2e-5
 _UNITS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
@@ -69,6 +65,4 @@ def get_net(
     return function(classifier(_norm_relu(x, "bn1"), "fc1", num_classes))
 
 
-def get_workload(**arguments: Any) -> tuple[Module, dict[str, np.ndarray]]:
-    """``get_net``'s arguments, ``initializer`` and ``seed`` -> (module, parameters)."""
-    return workload(get_net, **arguments)
+get_workload = workload_of(get_net)

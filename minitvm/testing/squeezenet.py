@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
-
 from minitvm.errors import MiniTVMError
 from minitvm.ir.builder import call_op, function
-from minitvm.ir.expr import Expr, Function, Module
+from minitvm.ir.expr import Expr, Function
 from minitvm.testing.layers import concatenate, conv_bias, max_pool, relu
-from minitvm.testing.workload import image, workload
+from minitvm.testing.workload import image, workload_of
 
 _FIRE = ((16, 64), (16, 64), (32, 128), (32, 128), (48, 192), (48, 192), (64, 256), (64, 256))
 _POOL_BEFORE = {"1.0": (0, 3, 7), "1.1": (0, 2, 4)}
@@ -43,6 +39,4 @@ def get_net(
     return function(call_op("nn.softmax", call_op("nn.batch_flatten", call_op("nn.global_avg_pool2d", x))))
 
 
-def get_workload(**arguments: Any) -> tuple[Module, dict[str, np.ndarray]]:
-    """``get_net``'s arguments, ``initializer`` and ``seed`` -> (module, parameters)."""
-    return workload(get_net, **arguments)
+get_workload = workload_of(get_net)

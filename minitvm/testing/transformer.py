@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
-
 from minitvm.errors import MiniTVMError
 from minitvm.ir.builder import call_op, const, function, var
-from minitvm.ir.expr import Expr, Function, Module
-from minitvm.testing.workload import workload
+from minitvm.ir.expr import Expr, Function
+from minitvm.testing.workload import workload_of
 
 
 def _linear(x: Expr, name: str, rows: int, units: int) -> Expr:
@@ -70,6 +66,4 @@ def get_net(
     return function(call_op("reshape", x, newshape=(batch_size, sequence_length, hidden_size)))
 
 
-def get_workload(**arguments: Any) -> tuple[Module, dict[str, np.ndarray]]:
-    """``get_net``'s arguments, ``initializer`` and ``seed`` -> (module, parameters)."""
-    return workload(get_net, **arguments)
+get_workload = workload_of(get_net)

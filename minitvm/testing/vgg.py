@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
-
 from minitvm.errors import MiniTVMError
 from minitvm.ir.builder import call_op, function
-from minitvm.ir.expr import Function, Module
+from minitvm.ir.expr import Function
 from minitvm.testing.layers import batch_norm, conv_bias, dense, max_pool, relu
-from minitvm.testing.workload import image, workload
+from minitvm.testing.workload import image, workload_of
 
 _LAYERS = {11: (1, 1, 2, 2, 2), 13: (2, 2, 2, 2, 2), 16: (2, 2, 3, 3, 3), 19: (2, 2, 4, 4, 4)}
 _FILTERS = (64, 128, 256, 512, 512)
@@ -39,6 +35,4 @@ def get_net(
     return function(call_op("nn.softmax", dense(x, "fc8", num_classes)))
 
 
-def get_workload(**arguments: Any) -> tuple[Module, dict[str, np.ndarray]]:
-    """``get_net``'s arguments, ``initializer`` and ``seed`` -> (module, parameters)."""
-    return workload(get_net, **arguments)
+get_workload = workload_of(get_net)

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from minitvm.ir.builder import function, var
+from minitvm.ir.builder import var
 from minitvm.ir.expr import Expr, Function, Module
-from minitvm.testing.init import create_workload
+from minitvm.testing.init import Initializer, create_workload
 
 
 def image(batch_size: int, image_shape: tuple[int, int, int], dtype: str) -> Expr:
@@ -17,10 +17,12 @@ def image(batch_size: int, image_shape: tuple[int, int, int], dtype: str) -> Exp
     return var("data", shape=(batch_size, *image_shape), dtype=dtype)
 
 
-def workload(get_net: Callable[..., Function], **arguments: Any) -> tuple[Module, dict[str, np.ndarray]]:
-    """``create_workload`` of a network; ``initializer`` and ``seed`` go there, the rest to ``get_net``."""
-    initializer, seed = arguments.pop("initializer", None), arguments.pop("seed", 0)
-    return create_workload(get_net(**arguments), initializer, seed)
+def workload_of(get_net: Callable[..., Function]) -> Callable[..., tuple[Module, dict[str, np.ndarray]]]:
+    """``get_workload`` of a network: ``get_net``'s arguments, ``initializer`` and ``seed`` -> (module, parameters)."""
 
+    def get_workload(
+        *arguments: Any, initializer: Initializer | None = None, seed: int = 0, **named: Any
+    ) -> tuple[Module, dict[str, np.ndarray]]:
+        return create_workload(get_net(*arguments, **named), initializer, seed)
 
-__all__ = ["function", "image", "workload"]
+    return get_workload

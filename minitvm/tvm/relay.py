@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 from types import SimpleNamespace
 from typing import Any
 
-import minitvm.frontend as frontend
 import minitvm.ir.builder as builder
 import minitvm.tvm.transform as transform
 from minitvm.driver import build, create_executor
@@ -37,7 +37,6 @@ __all__ = [
     "const",
     "create_executor",
     "fromtext",
-    "frontend",
     "function",
     "ir_pass",
     "load_param_dict",
@@ -57,11 +56,9 @@ build_module = SimpleNamespace(build=build, create_executor=create_executor)
 
 
 def __getattr__(name: str) -> Any:
-    """Operators: ``relay.add``, ``relay.nn.conv2d``; and ``relay.testing``, which is imported on first use."""
-    if name == "testing":
-        import minitvm.testing
-
-        return minitvm.testing
+    """Operators: ``relay.add``, ``relay.nn.conv2d``; and rooms that are imported on first use."""
+    if name in ("frontend", "testing"):  # the importer loads onnx
+        return importlib.import_module(f"minitvm.{name}")
     if name.startswith("__"):
         raise AttributeError(name)
     return getattr(builder, name)

@@ -12,6 +12,7 @@ import time
 import numpy as np
 import pytest
 
+import minitvm
 from minitvm import relay
 from minitvm.codegen.llvm.compile import compile_object, host
 from minitvm.driver.entry import barriers_before
@@ -127,6 +128,18 @@ def barriers(found: Graph, workspaces: dict[int, int] | None = None) -> set[int]
     sizes = workspaces or {}
     nodes = [i for i, node in enumerate(found.nodes) if node.is_kernel]
     return barriers_before(found, plan_memory(found, sizes), sizes, nodes)
+
+
+def test_a_model_runs_on_the_threads_it_was_compiled_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At most one per core; an argument, then ``MINITVM_NUM_THREADS``, may ask for others."""
+    monkeypatch.delenv("MINITVM_NUM_THREADS", raising=False)
+    x = relay.var("x", shape=(64, 64))
+    libraries = {n: minitvm.build(relay.Function([x], relay.exp(x)), num_threads=n) for n in (1, 512)}
+    assert libraries[1]["default"]().num_threads == 1
+    assert libraries[512]["default"]().num_threads == physical_cores()
+    assert libraries[1]["default"](None, 3).num_threads == 3
+    monkeypatch.setenv("MINITVM_NUM_THREADS", "2")
+    assert libraries[1]["default"]().num_threads == 2
 
 
 def test_a_barrier_stands_between_a_kernel_and_what_reads_it() -> None:
