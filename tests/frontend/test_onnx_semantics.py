@@ -40,6 +40,16 @@ def test_gemm_scales_integers_by_fractions(dtype: str, alpha: float, beta: float
     check_same(compiled(model, feeds), [exact], rtol=1e-3 if dtype == "float16" else 1e-6)
 
 
+@pytest.mark.parametrize("is_constant", [False, True])
+@pytest.mark.parametrize("exponent", ["int32", "int64"])
+@pytest.mark.parametrize("base", ["float32", "float64"])
+def test_odd_powers_stay_odd(base: str, exponent: str, is_constant: bool) -> None:
+    x, n = np.array([-1, -3, -1, -1.5], base), np.array([2**24 + 1, 2**24 + 1, 2**24, 3], exponent)
+    model = one_node("Pow", x, constants={1: n}) if is_constant else one_node("Pow", x, n)
+    with np.errstate(over="ignore"):
+        check_as_onnx_runtime(model, {"x0": x} if is_constant else {"x0": x, "x1": n})
+
+
 @pytest.mark.parametrize("op", ["ReduceL2", "ReduceLogSum", "ReduceSumSquare"])
 def test_sums_that_float16_does_not_hold(op: str) -> None:
     """ONNX Runtime has no such kernels."""

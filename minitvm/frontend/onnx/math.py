@@ -109,18 +109,24 @@ def power(node: OnnxNode) -> Expr:
             return emit("multiply", base, base)
         if exponent.item() == 0.5 and base.tensor_type.is_float:
             return emit("sqrt", base)
-    wide = _dtype_of_power(base.dtype, node[1].dtype)
+    wide = _dtype_of_power(base.dtype, node[1].dtype, exponent)
     return cast(emit("power", cast(base, wide), cast(node[1], wide)), base.dtype)
 
 
-def _dtype_of_power(base: str, exponent: str) -> str:
-    """What a power is computed in: a float that holds both where one is a float, the wider integer otherwise."""
+def _dtype_of_power(base: str, exponent: str, known: np.ndarray | None) -> str:
+    """What a power is computed in: a float that holds both where one is a float, the wider integer otherwise.
+
+    An exponent that were rounded would be even: (-1) ** 16777217 is -1.
+    """
     kinds = np.dtype(base).kind + np.dtype(exponent).kind
     if "f" not in kinds:
         return base if np.dtype(base).itemsize >= np.dtype(exponent).itemsize else exponent
     if kinds == "ff":
         return max(base, exponent, key=lambda d: np.dtype(d).itemsize)
-    return base if kinds[0] == "f" else "float64"
+    if kinds[0] != "f":
+        return "float64"
+    held = np.iinfo(exponent).bits <= np.finfo(base).nmant + 1
+    return base if held or (known is not None and np.array_equal(known.astype(base), known)) else "float64"
 
 
 @onnx_op("Mod", since=10)

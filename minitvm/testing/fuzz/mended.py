@@ -2,7 +2,7 @@
 
 Its RNN, GRU and LSTM run every step of every sequence, and all forwards; its LRN takes as many channels as images;
 its BatchNormalization before opset 14 takes nine tenths of the variance, as if it were training; its ConvTranspose
-has one channel a group.
+has one channel a group; its LpNormalization sums without magnitudes for p = 1.
 Recurrent layers have the default activations.
 """
 
@@ -45,6 +45,8 @@ class _Layer(OpRun):
     ) -> tuple[Array, ...]:
         given = {a.name: a for a in self.onnx_node.attribute}
         directions, hidden = w.shape[0], r.shape[2]
+        if any(s is not None and s.shape != (directions, x.shape[1], hidden) for s in rest[: self.states]):
+            raise ValueError("a state of another shape")
         initial, peepholes = rest[: self.states], rest[self.states] if len(rest) > self.states else None
         ends = np.full(x.shape[1], x.shape[0]) if lengths is None else lengths
         results = []
@@ -129,6 +131,15 @@ class LRN(OpRun):
         return (np.asarray(x / scale, x.dtype),)
 
 
+class LpNormalization(OpRun):
+    op_domain = ""
+
+    def _run(self, x: Array, **_: Any) -> tuple[Array]:
+        given = {"axis": -1, "p": 2} | {a.name: a.i for a in self.onnx_node.attribute}
+        norm = np.linalg.norm(x.astype(np.promote_types(x.dtype, "float32")), given["p"], given["axis"], keepdims=True)
+        return (np.where(norm == 0, 0, x / np.where(norm == 0, 1, norm)).astype(x.dtype),)
+
+
 class BatchNormalization(OpRun):
     op_domain = ""
 
@@ -180,4 +191,4 @@ def _transposed_extent(full: Array, same: Array, given: dict[str, Any]) -> tuple
     return (cut // 2 if mode == b"SAME_UPPER" else cut - cut // 2), same
 
 
-MENDED: list[type[Any]] = [RNN, GRU, LSTM, LRN, BatchNormalization, ConvTranspose]
+MENDED: list[type[Any]] = [RNN, GRU, LSTM, LRN, LpNormalization, BatchNormalization, ConvTranspose]

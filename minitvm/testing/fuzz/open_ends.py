@@ -14,10 +14,10 @@ REFUSALS = (
     r"^the model has operators that minitvm cannot import",
     r"is not supported",
     r"are not supported",
-    r"^nn\.conv\w+: the window spans",
+    r"^nn\.conv\w+: (the window spans|padding=\S.* removes all)",
 )
 """Messages that name a known limit.  Of windows larger than the image ONNX says that there are none, ONNX Runtime
-refuses convolutions with them, in the dtypes that it has."""
+refuses convolutions without a pixel, in the dtypes that it has."""
 
 DISTRUSTED = {
     "AffineGrid": (99, "it steps over a single pixel as its definition does not"),
@@ -27,7 +27,6 @@ DISTRUSTED = {
     "Hardmax": (12, "it takes one axis where ONNX took all that follow"),
     "LogSoftmax": (12, "as Hardmax"),
     "Loop": (99, "scan outputs are concatenated, not stacked"),
-    "LpNormalization": (99, "p = 1 sums without magnitudes"),
     "MaxPool": (99, "what it pads for SAME may be negative"),
     "QLinearConv": (99, "images of one dimension gain another"),
     "Scan": (99, "as Loop"),
@@ -231,6 +230,10 @@ def _mean(x: Operands, attributes: Mapping[str, Any]) -> str | None:
     return "a mean of no integers" if nothing else _sum(x, attributes)
 
 
+def _resized(x: Operands, attributes: Mapping[str, Any]) -> str | None:
+    return _wide_integers(x, attributes) or _interpolated(x, attributes)
+
+
 def _infinite_logits(x: Operands, _: Mapping[str, Any]) -> str | None:
     infinite = x[0] is not None and x[0].dtype.kind == "f" and bool(np.isposinf(x[0]).any())
     return "infinity less infinity" if infinite else None
@@ -325,7 +328,7 @@ RULES: dict[str, Rule] = {
     "ReduceSum": _sum,
     "ReduceSumSquare": _large_sum,
     "Relu": _nan,
-    "Resize": _interpolated,
+    "Resize": _resized,
     "Shrink": _wide_integers,
     "Sign": _nan,
     "SkipLayerNormalization": _normalized,
