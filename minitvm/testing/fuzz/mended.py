@@ -1,19 +1,25 @@
 """Operators of ONNX's reference evaluator, written anew where its own are wrong, from ONNX's documentation.
 
-Its RNN, GRU and LSTM run every step of every sequence, and all forwards; its LRN takes as many channels as images;
-its BatchNormalization before opset 14 takes nine tenths of the variance, as if it were training; its ConvTranspose
-has one channel a group; its LpNormalization sums without magnitudes for p = 1.
+Its RNN, GRU and LSTM run every step of every sequence, and all forwards; its LRN takes as many channels as images; its
+pools lose NaN; its BatchNormalization before opset 14 takes nine tenths of the variance, as if it were training; its
+ConvTranspose has one channel a group; its Resize weighs infinity with 0; its LpNormalization sums without magnitudes
+for p = 1.
 Recurrent layers have the default activations.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+import math
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 from onnx import helper
 from onnx.reference.op_run import OpRun
+from onnx.reference.ops.op_resize import Resize as _Resize
+
+from minitvm.testing.fuzz.resampling import nearest
 
 Array = np.ndarray
 State = tuple[Array, ...]
@@ -120,7 +126,9 @@ class LRN(OpRun):
     op_domain = ""
 
     def _run(self, x: Array, **_: Any) -> tuple[Array]:
-        given = {"alpha": 1e-4, "beta": 0.75, "bias": 1.0} | {a.name: a.f for a in self.onnx_node.attribute}
+        given = {"alpha": float(np.float32(1e-4)), "beta": 0.75, "bias": 1.0} | {
+            a.name: a.f for a in self.onnx_node.attribute
+        }
         size = next(a.i for a in self.onnx_node.attribute if a.name == "size")
         channels = x.shape[1]
         total = np.zeros_like(x)
@@ -140,11 +148,98 @@ class LpNormalization(OpRun):
         return (np.where(norm == 0, 0, x / np.where(norm == 0, 1, norm)).astype(x.dtype),)
 
 
+class MaxPool(OpRun):
+    """NaN is larger than any number, in windows as in all of minitvm, numpy and ONNX's Max."""
+
+    op_domain = ""
+
+    def _run(self, x: Array, **_: Any) -> tuple[Array, ...]:
+        given = {a.name: helper.get_attribute_value(a) for a in self.onnx_node.attribute}
+        window = _Window(x.shape[2:], given)
+        order = x.shape[:1:-1] if given.get("storage_order") else x.shape[2:]
+        places = np.arange(math.prod(order)).reshape(order)
+        places = places.T if given.get("storage_order") else places
+        starts = np.arange(math.prod(x.shape[:2])).reshape(*x.shape[:2], *[1] * places.ndim) * places.size
+        least = -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min
+        parts = zip(window.parts(x, least), window.parts(starts + places, 0), strict=True)
+        best, where = next(parts)
+        for value, place in parts:
+            larger = (value > best) | (np.isnan(value) & ~np.isnan(best))
+            best, where = np.where(larger, value, best), np.where(larger, place, where)
+        return (best, where)[: len(self.onnx_node.output)]
+
+
+class _Window:
+    """A pooling window over an image, from the attributes of its node; ``padded``: the image has its padding."""
+
+    def __init__(self, sizes: tuple[int, ...], given: dict[str, Any], padded: bool = False) -> None:
+        rank, self.kernel = len(sizes), given["kernel_shape"]
+        self.strides, self.dilations = (given.get(name, [1] * rank) for name in ("strides", "dilations"))
+        spans = [d * (k - 1) + 1 for k, d in zip(self.kernel, self.dilations, strict=True)]
+        flat = given.get("pads", [0] * 2 * rank)
+        self.pads = list(zip(flat[:rank], flat[rank:], strict=True))
+        if bytes(given.get("auto_pad", b"")).startswith(b"SAME"):
+            totals = [max(-(-s // t) * t - t + w - s, 0) for s, t, w in zip(sizes, self.strides, spans, strict=True)]
+            halves = [t // 2 if given["auto_pad"] == b"SAME_UPPER" else -(-t // 2) for t in totals]
+            self.pads = [(h, t - h) for h, t in zip(halves, totals, strict=True)]
+        if padded:
+            self.pads = [(0, 0)] * rank
+        self.counts = []
+        for s, (low, high), span, t in zip(sizes, self.pads, spans, self.strides, strict=True):
+            up = bool(given.get("ceil_mode"))
+            count = -(-(s + low + high - span) // t) + 1 if up else (s + low + high - span) // t + 1
+            self.counts.append(count - 1 if up and (count - 1) * t >= s + low else count)
+
+    def parts(self, image: Array, padding: Any) -> Iterator[Array]:
+        """For each place in the window, what lies there, for all windows; ``padding`` outside of the image."""
+        axes = list(
+            zip(self.counts, self.strides, self.dilations, self.kernel, self.pads, image.shape[2:], strict=True)
+        )
+        around = [(low, max((m - 1) * t + d * (k - 1) + 1 - low - s, 0)) for m, t, d, k, (low, _), s in axes]
+        wide = np.pad(image, [(0, 0), (0, 0), *around], constant_values=padding)
+        for at in np.ndindex(*self.kernel):
+            cut = [slice(i * d, i * d + (m - 1) * t + 1, t) for i, (m, t, d, *_) in zip(at, axes, strict=True)]
+            yield wide[tuple(itertools.chain((slice(None),) * 2, cut))]
+
+
+class AveragePool(OpRun):
+    op_domain = ""
+
+    def _run(self, x: Array, **_: Any) -> tuple[Array]:
+        given = {a.name: helper.get_attribute_value(a) for a in self.onnx_node.attribute}
+        window = _Window(x.shape[2:], given)
+        wide = np.float32 if x.dtype == np.float16 else x.dtype
+        total = sum(window.parts(x.astype(wide), 0))
+        counted = np.pad(np.ones(x.shape[2:]), window.pads, constant_values=bool(given.get("count_include_pad")))
+        count = sum(_Window(counted.shape, given, padded=True).parts(counted[None, None], 0))
+        return (np.asarray(total / count, x.dtype),)
+
+
+class LpPool(OpRun):
+    op_domain = ""
+
+    def _run(self, x: Array, **_: Any) -> tuple[Array]:
+        given = {a.name: helper.get_attribute_value(a) for a in self.onnx_node.attribute}
+        p, wide = given.get("p", 2), np.float32 if x.dtype == np.float16 else x.dtype
+        total = sum(np.abs(part) ** p for part in _Window(x.shape[2:], given).parts(x.astype(wide), 0))
+        return (np.asarray(total ** (1 / p), x.dtype),)
+
+
+class GlobalLpPool(OpRun):
+    op_domain = ""
+
+    def _run(self, x: Array, **_: Any) -> tuple[Array]:
+        p = next((a.i for a in self.onnx_node.attribute if a.name == "p"), 2)
+        wide = np.abs(x.astype(np.float32 if x.dtype == np.float16 else x.dtype))
+        total = (wide**p).sum(tuple(range(2, x.ndim)), keepdims=True)
+        return (np.asarray(total ** (1 / p), x.dtype),)
+
+
 class BatchNormalization(OpRun):
     op_domain = ""
 
     def _run(self, x: Array, *parameters: Array, **_: Any) -> tuple[Array]:
-        epsilon = next((a.f for a in self.onnx_node.attribute if a.name == "epsilon"), 1e-5)
+        epsilon = next((a.f for a in self.onnx_node.attribute if a.name == "epsilon"), float(np.float32(1e-5)))
         scale, bias, mean, var = (p.reshape(-1, *[1] * (x.ndim - 2)) for p in parameters)
         return (np.asarray((x - mean) / np.sqrt(var + epsilon) * scale + bias, x.dtype),)
 
@@ -191,4 +286,47 @@ def _transposed_extent(full: Array, same: Array, given: dict[str, Any]) -> tuple
     return (cut // 2 if mode == b"SAME_UPPER" else cut - cut // 2), same
 
 
-MENDED: list[type[Any]] = [RNN, GRU, LSTM, LRN, LpNormalization, BatchNormalization, ConvTranspose]
+class Resize(_Resize):
+    """Sizes are found in float32; the nearest pixel is taken, not weighted."""
+
+    op_domain = ""
+
+    def _run(self, x: Array, *operands: Array | None, **given: Any) -> tuple[Array]:  # type: ignore[override]
+        opset = int(self.run_params["opsets"][""])
+        roi, scales, sizes = (None, *operands, None) if opset < 11 else (*operands, None, None)[:3]
+        given = {"mode": given["mode"]} if opset < 11 else given
+        if given.get("axes") is not None:
+            return tuple(super()._run(x, roi, scales, sizes, **given))
+        if sizes is None or sizes.size == 0:
+            sizes = np.floor(np.array(x.shape, np.float32) * np.asarray(scales, np.float32)).astype(np.int64)
+        if given.get("mode") != "nearest":
+            whole = np.asarray(scales).size and (np.array(x.shape) * scales).astype(np.int64).tolist() == sizes.tolist()
+            return tuple(super()._run(x, roi, *((scales, None) if whole else (None, sizes)), **given))
+        return (nearest(x, sizes, None if scales is None or scales.size == 0 else scales, self._bytes(given), opset),)
+
+    def _bytes(self, given: dict[str, Any]) -> dict[str, bytes]:
+        return {name: value.encode() for name, value in given.items() if isinstance(value, str)}
+
+
+class GlobalMaxPool(OpRun):
+    op_domain = ""
+
+    def _run(self, x: Array, **_: Any) -> tuple[Array]:
+        return (x.max(tuple(range(2, x.ndim)), keepdims=True),)
+
+
+MENDED: list[type[Any]] = [
+    RNN,
+    GRU,
+    LSTM,
+    LRN,
+    LpNormalization,
+    MaxPool,
+    AveragePool,
+    LpPool,
+    GlobalLpPool,
+    GlobalMaxPool,
+    BatchNormalization,
+    ConvTranspose,
+    Resize,
+]

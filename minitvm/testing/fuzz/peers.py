@@ -14,6 +14,7 @@ from onnx.reference import ReferenceEvaluator
 
 from minitvm.testing.fuzz.case import Arrays, all_nodes, value_info
 from minitvm.testing.fuzz.contrib import CONTRIB
+from minitvm.testing.fuzz.freedom import freedom
 from minitvm.testing.fuzz.mended import MENDED
 
 Results = list[np.ndarray]
@@ -29,11 +30,14 @@ _RESIZING = ("Resize", "Upsample")
 
 @dataclass(frozen=True)
 class Question:
-    """``peer`` is ``onnxruntime``, ``onnx``, ``double`` or ``inside`` (every value of the graph by name)."""
+    """``peer`` is ``onnxruntime``, ``onnx``, ``double``, ``inside`` (every value of the graph by name) or ``freedom``
+    (the elements that ONNX leaves open)."""
 
     peer: str
     model: bytes
     feeds: list[Arrays]
+    answered: tuple[str, ...] = ()
+    """For ``freedom``: the peers whose answers are there."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +62,7 @@ def answer(question: Question) -> list[Any]:
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
         try:
-            run = _PEERS[question.peer](question.model)
+            run = _PEERS[question.peer](question)
         except Exception as error:  # a peer may fail in any way; that is no finding
             return [_declines(error)] * len(question.feeds)
         return [_attempt(run, feeds) for feeds in question.feeds]
@@ -211,11 +215,12 @@ def _in_double(model: onnx.ModelProto, rng: np.random.Generator | None) -> onnx.
     return wide
 
 
-_PEERS: dict[str, Callable[[bytes], Callable[[Arrays], Any]]] = {
-    "onnxruntime": _onnxruntime,
-    "onnx": _onnx,
-    "double": _double,
-    "inside": _inside,
+_PEERS: dict[str, Callable[[Question], Callable[[Arrays], Any]]] = {
+    "onnxruntime": lambda q: _onnxruntime(q.model),
+    "onnx": lambda q: _onnx(q.model),
+    "double": lambda q: _double(q.model),
+    "inside": lambda q: _inside(q.model),
+    "freedom": lambda q: freedom(q.model, _inside, q.answered),
 }
 
 __all__ = ["Declines", "Question", "Results", "answer"]
