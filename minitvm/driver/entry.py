@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from minitvm.codegen.llvm.barrier import barrier_function
 from minitvm.runtime.graph import Graph
 from minitvm.runtime.memory import Plan
-from minitvm.runtime.steps import Segment, steps_of, workspace_slots
+from minitvm.runtime.steps import Segment, segments, steps_of, workspace_slots
 
 
 @dataclass
@@ -91,7 +91,6 @@ def entry_text(graph: Graph, plan: Plan, workspaces: Mapping[int, int], features
     for symbol, count in arity.items():
         parts.append(f"declare void @{symbol}({', '.join(['ptr'] * count)}, i64, i64, ptr)")
     parts += [_node_text(graph, i, slot) for i, slot in slots.items()]
-    for step in steps_of(graph):
-        if isinstance(step, Segment):
-            parts.append(_segment_text(step, barriers_before(graph, plan, workspaces, step.nodes)))
+    for segment in segments(steps_of(graph)):
+        parts.append(_segment_text(segment, barriers_before(graph, plan, workspaces, segment.nodes)))
     return "\n\n".join(parts) + "\n"

@@ -11,7 +11,7 @@ from minitvm.ir.expr import Function
 from minitvm.ir.types import Type
 from minitvm.runtime.artifact import Host, HostCall
 from minitvm.runtime.control import branch_functions, operators_of
-from minitvm.runtime.graph import HOST
+from minitvm.runtime.graph import HostStep
 
 
 class HostCallWarning(UserWarning):
@@ -22,7 +22,7 @@ def host_calls_of(program: Program, hosts: Mapping[str, Host], refused: Mapping[
     """The host calls of a program and, after each, those inside its branches."""
     found: list[HostCall] = []
     for node in program.graph.nodes:
-        if node.func == HOST:
+        if isinstance(node.step, HostStep):
             host = hosts[node.name]
             reason = refused.get(str(host.function.attrs.get("symbol"))) or _reason(host.function)
             found.append(HostCall(operators_of(host.function), reason, node.name, node.spans))

@@ -15,7 +15,7 @@ from minitvm.ir.op import Op
 from minitvm.ir.ops.check import OutOfRange
 from minitvm.ir.types import Span, TupleType, Type, tensor_fields
 from minitvm.ir.visitor import post_order
-from minitvm.runtime.graph import HOST, NOP, Entry, Graph, Node
+from minitvm.runtime.graph import Alias, Entry, Graph, HostStep, Launch, Node, Step
 
 
 @dataclass
@@ -88,7 +88,7 @@ class _Reader:
         """An input node; a tuple becomes one per field."""
         if isinstance(type_, TupleType):
             return tuple(self._null(f"{name}_{i}", t, span) for i, t in enumerate(type_.fields))
-        self._add(self._unique(name), "", (), type_, span)
+        self._add(self._unique(name), None, (), type_, span)
         return (len(self.nodes) - 1, 0)
 
     def _constant(self, expr: Constant) -> _Value:
@@ -100,18 +100,20 @@ class _Reader:
         inputs = [e for a in call.args for e in _flatten(self.values[a], a.type)]
         value, _ = _unflatten(call.type, len(self.nodes))
         if isinstance(call.op, Function) and call.op.attrs.get("reshape_only"):
-            self._add(self._unique(_group_name(call.op)), NOP, inputs, call.type, call.span)
+            self._add(self._unique(_group_name(call.op)), Alias(), inputs, call.type, call.span)
         elif isinstance(call.op, Function):
             symbol = self._symbol(call.op)
-            self._add(self._unique(symbol), symbol, inputs, call.type, call.span, _check_of(call.op))
+            self._add(self._unique(symbol), Launch(symbol), inputs, call.type, call.span, _check_of(call.op))
         else:
             name = self._unique(call.op.name.replace(".", "_"))
             self.hosts[name] = _host_function(call)
-            self._add(name, HOST, inputs, call.type, call.span)
+            self._add(name, HostStep(), inputs, call.type, call.span)
         return value
 
-    def _add(self, name: str, func: str, inputs: Sequence[Entry], type_: Type, span: Span, check: str = "") -> None:
-        self.nodes.append(Node(name, func, tuple(inputs), tensor_fields(type_), span, check))
+    def _add(
+        self, name: str, step: Step | None, inputs: Sequence[Entry], type_: Type, span: Span, check: str = ""
+    ) -> None:
+        self.nodes.append(Node(name, step, tuple(inputs), tensor_fields(type_), span, check))
 
     def _unique(self, name: str) -> str:
         found, count = name, 0
@@ -162,7 +164,7 @@ def without_kernels(program: Program, symbols: Collection[str]) -> Program:
     """The program with the nodes of those kernels as host calls."""
     if not symbols:
         return program
-    nodes = [replace(n, func=HOST) if n.func in symbols else n for n in program.graph.nodes]
+    nodes = [replace(n, step=HostStep()) if n.func in symbols else n for n in program.graph.nodes]
     hosts = {
         n.name: Function(g.params, g.body, {"symbol": n.func}, span=n.spans)
         for n in program.graph.nodes

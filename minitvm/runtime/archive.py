@@ -26,8 +26,8 @@ import numpy as np
 from minitvm import config
 from minitvm.errors import LibraryError
 from minitvm.runtime.artifact import Artifact
+from minitvm.runtime.code import code_for
 from minitvm.runtime.container import Damaged, Data, pack, unpack
-from minitvm.runtime.cpu_tag import check_cpu
 from minitvm.runtime.document import FORMAT, FORMAT_VERSION, artifact_of, cpu_of, foreign_part, sha256
 from minitvm.runtime.param_dict import load_arrays, save_param_dict
 from minitvm.runtime.seal import Json, difference, sealed
@@ -150,7 +150,7 @@ def _artifact(members: dict[str, Data], name: str) -> Artifact:
     document = sealed(entry)
     if document is None or not _is_written_by(document, bytes(manifest), members):
         raise _explained(document, manifest, members, name)
-    check_cpu(cpu_of(document), name)
+    code_for(document["target"]).check(cpu_of(document), name)
     branches = {
         (node, attribute): from_bytes(members[_branch(node, attribute)], f"{name}:{_branch(node, attribute)}")
         for node, form in document["hosts"].items()

@@ -11,7 +11,7 @@ import numpy as np
 
 from minitvm.ir.types import TensorType
 from minitvm.runtime.ndarray import aligned_empty
-from minitvm.runtime.steps import HostStep, steps_of
+from minitvm.runtime.steps import steps_of
 
 if TYPE_CHECKING:
     from minitvm.runtime.instance import Instance
@@ -58,7 +58,7 @@ class DirectCall:
 
     def __init__(self, instance: Instance) -> None:
         self.instance = instance
-        native = not any(isinstance(step, HostStep) for step in steps_of(instance.graph))
+        native = not any(isinstance(step, int) for step in steps_of(instance.graph))
         readers: dict[int, list[int]] = {}
         for entry, owner in enumerate(instance.owner):
             readers.setdefault(owner, []).append(entry)

@@ -1,7 +1,7 @@
 """The executable graph: nodes in the order they run, and its JSON with the fields of TVM's graph JSON.
 
-A node is an input or parameter (``null``), a kernel, a reshape that moves nothing (``__nop``), or a host call
-(``__host``).  Values are *entries* ``(node, output)``, numbered in node order (``entry_id``).
+What a node does is its *step*, one of the classes here; an input or parameter has none (``null`` in JSON).  Values are
+*entries* ``(node, output)``, numbered in node order (``entry_id``).
 """
 
 from __future__ import annotations
@@ -16,15 +16,36 @@ from minitvm.ir.types import Span, TensorType
 Entry: TypeAlias = tuple[int, int]
 """(node, output)."""
 
-NOP, HOST = "__nop", "__host"
+
+@dataclass(frozen=True)
+class Launch:
+    """Runs one of the artefact's kernels."""
+
+    kernel: str
+
+
+@dataclass(frozen=True)
+class Alias:
+    """Runs nothing: the result is the operand's memory in another shape."""
+
+
+@dataclass(frozen=True)
+class HostStep:
+    """A call in Python, of the artefact's host function of the node's name."""
+
+
+Step: TypeAlias = Launch | Alias | HostStep
+_BY_NAME: dict[str, Step | None] = {"": None, "__nop": Alias(), "__host": HostStep()}
+"""Steps by TVM's ``func_name``; any other is a kernel's."""
+_NAMES = {step: name for name, step in _BY_NAME.items()}
 
 
 @dataclass(frozen=True)
 class Node:
-    """``func`` is a kernel's symbol, ``__nop``, ``__host``, or empty for inputs and parameters.  ``name`` is unique."""
+    """``step`` is ``None`` for inputs and parameters.  ``name`` is unique."""
 
     name: str
-    func: str
+    step: Step | None
     inputs: tuple[Entry, ...]
     types: tuple[TensorType, ...]
     spans: Span = ()
@@ -33,11 +54,16 @@ class Node:
 
     @property
     def is_null(self) -> bool:
-        return not self.func
+        return self.step is None
 
     @property
     def is_kernel(self) -> bool:
-        return self.func not in ("", NOP, HOST)
+        return isinstance(self.step, Launch)
+
+    @property
+    def func(self) -> str:
+        """TVM's ``func_name``: the kernel's symbol, ``__nop``, ``__host``, or nothing for inputs and parameters."""
+        return self.step.kernel if isinstance(self.step, Launch) else _NAMES[self.step]
 
 
 @dataclass(frozen=True)
@@ -118,7 +144,7 @@ def _node_of(found: dict[str, Any], types: Sequence[TensorType]) -> Node:
     func = "" if found["op"] == "null" else attrs["func_name"]
     inputs = tuple((n, i) for n, i, *_ in found["inputs"])
     spans = tuple(json.loads(attrs.get("spans", "[]")))
-    return Node(found["name"], func, inputs, tuple(types), spans, attrs.get("check", ""))
+    return Node(found["name"], _BY_NAME.get(func, Launch(func)), inputs, tuple(types), spans, attrs.get("check", ""))
 
 
 def graph_of(form: dict[str, Any]) -> tuple[Graph, list[int], int]:

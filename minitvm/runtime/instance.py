@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from functools import partial
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -13,19 +12,15 @@ from minitvm import config
 from minitvm.errors import InputError, MiniTVMError
 from minitvm.ir.types import TensorType
 from minitvm.runtime.checks import check_input, from_zigzag
-from minitvm.runtime.graph import HOST, NOP, Entry
+from minitvm.runtime.graph import Alias, Entry, HostStep
 from minitvm.runtime.loaded import Loaded
 from minitvm.runtime.memory import owners
-from minitvm.runtime.ndarray import ALIGNMENT, Device, aligned, aligned_empty
-from minitvm.runtime.steps import HostStep, Segment, steps_of, workspace_slots
-from minitvm.runtime.team import resolve_threads, team
+from minitvm.runtime.ndarray import ALIGNMENT, Device
+from minitvm.runtime.steps import Segment, steps_of, workspace_slots
+from minitvm.runtime.team import resolve_threads
 
 HostRun: TypeAlias = Callable[[list[np.ndarray]], list[np.ndarray]]
 """A call in Python: arrays in, arrays out."""
-
-_ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)
-"""A native entry: (slots, thread, threads, barrier)."""
-
 
 WORTH_A_TEAM = 50e-6
 """Seconds of work below which one thread is faster than waking another and meeting it at barriers."""
@@ -40,17 +35,19 @@ class Instance:
         """``bind_host`` makes the host call of a node, on so many threads."""
         self.library = library
         self.device = device
-        self.num_threads = _threads(library, num_threads) if library.work_seconds > WORTH_A_TEAM else 1
+        self.code = library.code
+        self.memory = library.code.memory
+        wanted = _threads(library, num_threads) if library.work_seconds > WORTH_A_TEAM else 1
+        self.num_threads = min(wanted, self.code.most_threads)
         self.graph = library.graph
         self.owner = owners(self.graph)
         self.types = self.graph.entry_types
-        self.arena = aligned_empty((library.plan.nbytes + ALIGNMENT,), "uint8")
-        self.values: list[np.ndarray | None] = [None] * self.graph.entries
+        self.arena = self.memory.empty((library.plan.nbytes + ALIGNMENT,), "uint8")
+        self.values: list[Any] = [None] * self.graph.entries
         self.input_names = [self.graph.nodes[i].name for i in self.graph.arg_nodes]
         self.input_entry = {self.graph.nodes[i].name: self.graph.entry_start[i] for i in self.graph.arg_nodes}
         self.unset = {name for name in self.input_names if name not in library.params}
-        self._barrier = np.zeros(2 * ALIGNMENT, np.uint8)  # of a team of one: nobody waits at it
-        self.workspaces: dict[int, np.ndarray] = {}
+        self.workspaces: dict[int, Any] = {}
         """Bytes by kernel node."""
         self.has_run = False
         """Whether the results are those of a whole run; not after one that raised."""
@@ -68,49 +65,46 @@ class Instance:
         for name, entry in self.input_entry.items():
             if name in self.library.params:
                 given = self.library.params[name]  # a dictionary that anybody may have changed
-                self.values[entry] = aligned(check_input(name, given, self.types[entry]))
+                self.values[entry] = self.memory.hold(check_input(name, given, self.types[entry]))
             elif self.types[entry].is_static:
-                self.values[entry] = aligned_empty(self.types[entry].static_shape, self.types[entry].dtype)
+                self.values[entry] = self.memory.empty(self.types[entry].static_shape, self.types[entry].dtype)
         for entry, offset in enumerate(self.library.plan.offsets):
             if offset >= 0:
-                self.values[entry] = self._view(offset, self.types[entry])
+                self.values[entry] = self.memory.view(self.arena, offset, self.types[entry])
         for node_index, node in enumerate(self.graph.nodes):
-            if node.func == NOP:
+            if isinstance(node.step, Alias):
                 entry = self.graph.entry_start[node_index]
                 source = self.values[self.owner[entry]]
                 if self.values[entry] is None and source is not None:
-                    self.values[entry] = source.reshape(self.types[entry].static_shape)
-
-    def _view(self, offset: int, type_: TensorType) -> np.ndarray:
-        return self.arena[offset : offset + type_.nbytes].view(type_.dtype).reshape(type_.static_shape)
+                    self.values[entry] = self.memory.view(source, 0, self.types[entry])
 
     def _fill_slots(self) -> None:
         for entry in range(self.graph.entries):
             value = self.values[self.owner[entry]]
-            self._slots[entry] = None if value is None else value.ctypes.data
+            self._slots[entry] = None if value is None else self.memory.address(value)
         for node, slot in workspace_slots(self.graph).items():
             memory = self._workspace(node)
             if memory is not None:
                 self.workspaces[node] = memory
-                self._slots[slot] = memory.ctypes.data
+                self._slots[slot] = self.memory.address(memory)
 
-    def _workspace(self, node: int) -> np.ndarray | None:
+    def _workspace(self, node: int) -> Any:
         """A kernel's workspace: in the arena, or of its own where more threads run than planned for."""
         needs = self.library.function_metadata[self.graph.nodes[node].func]
         nbytes = needs["workspace"] + needs["workspace_per_thread"] * self.num_threads
         if needs["workspace_per_thread"] and self.num_threads > self.library.threads:
-            return aligned_empty((nbytes,), "uint8")
+            return self.memory.empty((nbytes,), "uint8")
         at = self.library.plan.workspaces.get(node)
-        return None if at is None else self.arena[at : at + nbytes]
+        return None if at is None else self.memory.view(self.arena, at, TensorType((nbytes,), "uint8"))
 
-    def replace(self, name: str, value: np.ndarray) -> None:
-        """Use other memory for an input or parameter: ``value`` is 64-byte aligned and of the right type."""
+    def replace(self, name: str, value: Any) -> None:
+        """Use other memory for an input or parameter: ``value``, which ``memory`` holds, is of the right type."""
         root = self.input_entry[name]
         self.values[root] = value
         for entry, owner in enumerate(self.owner):
             if owner == root:
-                self._slots[entry] = value.ctypes.data
-                self.values[entry] = value.reshape(self.types[entry].static_shape)
+                self._slots[entry] = self.memory.address(value)
+                self.values[entry] = self.memory.view(value, 0, self.types[entry])
 
     def address(self, entry: int) -> int:
         """Where kernels read or write an entry now."""
@@ -122,9 +116,9 @@ class Instance:
         if not self.types[entry].is_static:
             self.values[entry] = np.array(value)
         elif name in self.library.params and self.values[entry] is self.library.params[name]:
-            self.replace(name, aligned(np.array(value)))
+            self.replace(name, self.memory.hold(np.array(value)))
         else:
-            self.values[entry][...] = value  # type: ignore[index]
+            self.memory.write(self.values[entry], value)
         self.unset.discard(name)
 
     def value(self, entry: Entry) -> np.ndarray:
@@ -133,7 +127,7 @@ class Instance:
         if found is None:
             node = self.graph.nodes[entry[0]]
             raise MiniTVMError(f"{node.name!r} has no value yet", hint="call run() first")
-        return found
+        return self.memory.read(found)
 
     # --- running ---
 
@@ -141,34 +135,26 @@ class Instance:
         """What a run does, in order."""
         return [self._step(step) for step in steps_of(self.graph)]
 
-    def _step(self, step: Segment | HostStep) -> Callable[[], None]:
-        return self.host_step(step.node) if isinstance(step, HostStep) else self.segment_step(step)
+    def _step(self, step: Segment | int) -> Callable[[], None]:
+        return self.host_step(step) if isinstance(step, int) else self.segment_step(step)
 
     def segment_step(self, segment: Segment) -> Callable[[], None]:
         """A stretch of kernels at once."""
-        return self.native_step(segment.symbol)
+        return self.code_step(segment)
 
     def kernel_step(self, index: int) -> Callable[[], None]:
         """The kernel of node ``index`` alone."""
-        return self.native_step(f"node_{index}")
+        return self.code_step(index)
+
+    def code_step(self, what: Segment | int) -> Callable[[], None]:
+        return self.code.step(what, self.slots, self.num_threads)
 
     def node_step(self, index: int) -> Callable[[], None]:
         """One node alone; nothing for inputs and reshapes."""
         node = self.graph.nodes[index]
         if node.is_kernel:
             return self.kernel_step(index)
-        return self.host_step(index) if node.func == HOST else lambda: None
-
-    def native_step(self, symbol: str) -> Callable[[], None]:
-        """A call of one of the library's native functions on every thread."""
-        address, slots, threads = self.library.native.address(symbol), self.slots, self.num_threads
-        if threads == 1:
-            return partial(_ENTRY(address), slots, 0, 1, self._barrier.ctypes.data)
-
-        def run() -> None:
-            team(threads).run(address, slots)
-
-        return run
+        return self.host_step(index) if isinstance(node.step, HostStep) else lambda: None
 
     def host_step(self, index: int) -> Callable[[], None]:
         """A call in Python: values in, the function, values out."""
@@ -184,7 +170,7 @@ class Instance:
 
     def _store(self, entry: int, result: np.ndarray) -> None:
         if self.types[entry].is_static:
-            np.copyto(self.values[entry], result, casting="no")  # type: ignore[arg-type]
+            self.memory.write(self.values[entry], result)
         else:
             self.values[entry] = result
 

@@ -12,7 +12,7 @@ import numpy as np
 from minitvm.errors import LibraryError, TargetError
 from minitvm.runtime import archive, signing
 from minitvm.runtime.artifact import Artifact, HostCall
-from minitvm.runtime.cpu_tag import check_cpu
+from minitvm.runtime.code import code_for
 from minitvm.runtime.create import instance_of
 from minitvm.runtime.debug import DebugHandle
 from minitvm.runtime.instance import Instance
@@ -64,7 +64,7 @@ class Library(Loaded):
         if not where.exist:
             message = CUDA_NOT_YET if where.kind != "cpu" else f"there is no device {where}"
             raise TargetError(message, hint=CUDA_HINT if where.kind != "cpu" else "use minitvm.cpu(0)")
-        check_cpu(self.artifact.cpu, "the library")
+        code_for(self.target).check(self.artifact.cpu, "the library")
         return instance_of(self, where, num_threads)
 
     def _create_debug(self, name: str = LIBMOD_NAME, device: Device | None = None) -> DebugHandle:

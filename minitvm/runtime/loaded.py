@@ -9,10 +9,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
+import minitvm.runtime.native  # noqa: F401  (runs object code)
 from minitvm.runtime.artifact import Artifact
-from minitvm.runtime.cpu import NativeCode
+from minitvm.runtime.code import Code, code_for
 from minitvm.runtime.graph import graph_form
-from minitvm.runtime.steps import Segment, steps_of
 
 _FLOPS_A_SECOND, _BYTES_A_SECOND = 5e10, 2e10  # one core with wide vectors; its second-level cache
 
@@ -27,7 +27,7 @@ class Loaded:
         self.params: dict[str, np.ndarray] = dict(artifact.params)
         self.threads = artifact.threads
         self.function_metadata = dict(artifact.metadata)
-        self._native: NativeCode | None = None
+        self._code: Code | None = None
         self._lock = threading.Lock()
 
     @property
@@ -36,15 +36,12 @@ class Loaded:
         return json.dumps(form, indent=1)
 
     @property
-    def native(self) -> NativeCode:
-        """The object code, linked on first use."""
+    def code(self) -> Code:
+        """Its code, linked on first use."""
         with self._lock:
-            if self._native is None:
-                kernels = [i for i, node in enumerate(self.graph.nodes) if node.is_kernel]
-                segments = [s.symbol for s in steps_of(self.graph) if isinstance(s, Segment)]
-                symbols = [*(f"node_{i}" for i in kernels), *segments]
-                self._native = NativeCode([*self.artifact.objects.values(), self.artifact.entry], symbols)
-            return self._native
+            if self._code is None:
+                self._code = code_for(self.artifact.target)(self.artifact)
+            return self._code
 
     @functools.cached_property
     def work_seconds(self) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from minitvm.runtime.graph import NOP, Graph
+from minitvm.runtime.graph import Alias, Graph
 from minitvm.runtime.ndarray import ALIGNMENT
 
 
@@ -41,7 +41,7 @@ def owners(graph: Graph) -> list[int]:
     types = graph.entry_types
     owner = list(range(graph.entries))
     for i, node in enumerate(graph.nodes):
-        if node.func == NOP and types[graph.entry_start[i]].is_static:
+        if isinstance(node.step, Alias) and types[graph.entry_start[i]].is_static:
             owner[graph.entry_start[i]] = owner[graph.entry_id(node.inputs[0])]
     return owner
 

@@ -94,7 +94,7 @@ class PoisonedInstance(Instance):
 
     def kernel_step(self, index: int) -> Callable[[], None]:
         """Runs node ``index`` over both markers and compares."""
-        native = self.native_step(f"node_{index}")
+        native = self.code_step(index)
         entries = range(self.graph.entry_start[index], self.graph.entry_start[index + 1])
         workspace = self.workspaces.get(index)
         fence = self._fence(index)
@@ -169,7 +169,7 @@ class PoisonedInstance(Instance):
     def segment_step(self, segment: Segment) -> Callable[[], None]:
         """Kernel by kernel, checked; then all at once from the same memory, with the same results."""
         kernels = [self.kernel_step(i) for i in segment.nodes]
-        native, arena = self.native_step(segment.symbol), self.arena
+        native, arena = self.code_step(segment), self.arena
         kept_after = self._kept_after(segment.nodes)
 
         def run() -> None:

@@ -1,43 +1,34 @@
-"""The steps of a run: stretches of kernels that run natively, and host calls between them."""
+"""The order of a run: stretches of kernels without Python in between, and calls in Python between them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import count, groupby
 
-from minitvm.runtime.graph import HOST, Graph
+from minitvm.runtime.graph import Graph, HostStep
 
 
 @dataclass(frozen=True)
 class Segment:
-    """A stretch of kernel nodes that run natively, ``nodes`` in order."""
+    """A stretch of kernel nodes, ``nodes`` in order."""
 
     symbol: str
     nodes: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class HostStep:
-    node: int
-
-
-def steps_of(graph: Graph) -> list[Segment | HostStep]:
-    """Native segments and host calls in the order they run; reshapes that move nothing do not appear."""
-    steps: list[Segment | HostStep] = []
-    run: list[int] = []
-
-    def close() -> None:
-        if run:
-            steps.append(Segment(f"segment_{sum(isinstance(s, Segment) for s in steps)}", tuple(run)))
-            run.clear()
-
-    for i, node in enumerate(graph.nodes):
-        if node.func == HOST:
-            close()
-            steps.append(HostStep(i))
-        elif node.is_kernel:
-            run.append(i)
-    close()
+def steps_of(graph: Graph) -> list[Segment | int]:
+    """Segments, and the nodes that are calls in Python, in the order they run; what moves nothing does not appear."""
+    steps: list[Segment | int] = []
+    running = [i for i, node in enumerate(graph.nodes) if node.is_kernel or isinstance(node.step, HostStep)]
+    numbers = count()
+    for in_python, nodes in groupby(running, lambda i: not graph.nodes[i].is_kernel):
+        stretch = tuple(nodes)
+        steps += stretch if in_python else [Segment(f"segment_{next(numbers)}", stretch)]
     return steps
+
+
+def segments(steps: list[Segment | int]) -> list[Segment]:
+    return [step for step in steps if isinstance(step, Segment)]
 
 
 def workspace_slots(graph: Graph) -> dict[int, int]:

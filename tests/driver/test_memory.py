@@ -13,7 +13,7 @@ from minitvm.driver.memory import Request, lower_bound, pack, plan_memory
 from minitvm.driver.program import read_program
 from minitvm.ir.types import TensorType
 from minitvm.passes.fuse.fuse_ops import fuse_ops
-from minitvm.runtime.graph import Graph, Node
+from minitvm.runtime.graph import Alias, Graph, Launch, Node
 
 
 def graph_of(function: relay.Function, opt_level: int = 0) -> Graph:
@@ -41,7 +41,7 @@ def test_reshape_nop() -> None:
     graph = graph_of(relay.Function([x], relay.Tuple(results)), opt_level=1)
     plan = plan_memory(graph)
     storage = dict(zip([node.name for node in graph.nodes], plan.storage_ids, strict=True))
-    nops = [i for i, node in enumerate(graph.nodes) if node.func == "__nop"]
+    nops = [i for i, node in enumerate(graph.nodes) if node.step == Alias()]
     assert nops and all(plan.storage_ids[i] == plan.storage_ids[graph.nodes[i].inputs[0][0]] for i in nops)
     assert len(set(storage.values())) == 4
 
@@ -54,8 +54,8 @@ def test_a_reshape_of_an_input_is_the_input() -> None:
 
 def chain(sizes: list[int]) -> Graph:
     types = [TensorType((n,), "int8") for n in sizes]
-    nodes = [Node("n0", "", (), (types[0],))]
-    nodes += [Node(f"n{i}", "kernel", ((i - 1, 0),), (t,)) for i, t in enumerate(types) if i]
+    nodes = [Node("n0", None, (), (types[0],))]
+    nodes += [Node(f"n{i}", Launch("kernel"), ((i - 1, 0),), (t,)) for i, t in enumerate(types) if i]
     return Graph(tuple(nodes), ((len(sizes) - 1, 0),))
 
 

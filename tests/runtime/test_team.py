@@ -21,8 +21,8 @@ from minitvm.errors import ConfigError
 from minitvm.ir.types import TensorType
 from minitvm.runtime import instance
 from minitvm.runtime.cpu import NativeCode
-from minitvm.runtime.graph import HOST, Graph, Node
-from minitvm.runtime.steps import HostStep, Segment, steps_of
+from minitvm.runtime.graph import Alias, Graph, HostStep, Launch, Node, Step
+from minitvm.runtime.steps import Segment, steps_of
 from minitvm.runtime.team import Team, physical_cores, resolve_threads, team
 
 BUMP = """
@@ -115,12 +115,13 @@ def test_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
 
 # --- the native entry -------------------------------------------------------------------------------------------
 
+K = Launch("k")
 T = (TensorType((64,), "int8"),)
 
 
-def graph(*kernels: tuple[str, tuple[int, ...]], heads: tuple[int, ...]) -> Graph:
-    nodes = [Node("x", "", (), T)]
-    nodes += [Node(f"n{i}", func, tuple((n, 0) for n in inputs), T) for i, (func, inputs) in enumerate(kernels, 1)]
+def graph(*steps: tuple[Step, tuple[int, ...]], heads: tuple[int, ...]) -> Graph:
+    nodes = [Node("x", None, (), T)]
+    nodes += [Node(f"n{i}", step, tuple((n, 0) for n in inputs), T) for i, (step, inputs) in enumerate(steps, 1)]
     return Graph(tuple(nodes), tuple((h, 0) for h in heads))
 
 
@@ -143,23 +144,23 @@ def test_a_model_runs_on_the_threads_it_was_compiled_for(monkeypatch: pytest.Mon
 
 
 def test_a_barrier_stands_between_a_kernel_and_what_reads_it() -> None:
-    assert barriers(graph(("k", (0,)), ("k", (1,)), ("k", (2,)), heads=(3,))) == {2, 3}
+    assert barriers(graph((K, (0,)), (K, (1,)), (K, (2,)), heads=(3,))) == {2, 3}
 
 
 def test_independent_kernels_need_none() -> None:
-    assert barriers(graph(("k", (0,)), ("k", (0,)), ("k", (0,)), ("k", (1, 2, 3)), heads=(4,))) == {4}
+    assert barriers(graph((K, (0,)), (K, (0,)), (K, (0,)), (K, (1, 2, 3)), heads=(4,))) == {4}
 
 
 def test_memory_that_is_used_again_needs_one() -> None:
     """Node 3 reads only the input but overwrites what node 2 has read."""
-    found = graph(("k", (0,)), ("k", (1,)), ("k", (0,)), ("k", (2, 3)), heads=(4,))
+    found = graph((K, (0,)), (K, (1,)), (K, (0,)), (K, (2, 3)), heads=(4,))
     plan = plan_memory(found)
     assert plan.offsets[3] == plan.offsets[1]
     assert 3 in barriers(found)
 
 
 def test_workspaces_count_as_written() -> None:
-    found = graph(("k", (0,)), ("k", (0,)), heads=(1, 2))
+    found = graph((K, (0,)), (K, (0,)), heads=(1, 2))
     assert barriers(found) == set()
     shared = plan_memory(found, {1: 128, 2: 128}).workspaces
     assert shared[1] == shared[2]
@@ -167,8 +168,8 @@ def test_workspaces_count_as_written() -> None:
 
 
 def test_host_calls_cut_segments_and_reshapes_vanish() -> None:
-    found = graph(("k", (0,)), ("__nop", (1,)), ("k", (2,)), (HOST, (3,)), ("k", (4,)), heads=(5,))
-    assert steps_of(found) == [Segment("segment_0", (1, 3)), HostStep(4), Segment("segment_1", (5,))]
+    found = graph((K, (0,)), (Alias(), (1,)), (K, (2,)), (HostStep(), (3,)), (K, (4,)), heads=(5,))
+    assert steps_of(found) == [Segment("segment_0", (1, 3)), 4, Segment("segment_1", (5,))]
 
 
 def test_a_model_of_microseconds_runs_on_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,95 @@
+"""What runs an artefact, chosen by the kind of its target: code, and the memory of the device that it runs on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from minitvm.errors import LibraryError
+from minitvm.ir.types import TensorType
+from minitvm.runtime.artifact import Artifact
+from minitvm.runtime.cpu_tag import CpuTag
+from minitvm.runtime.ndarray import aligned, aligned_empty
+from minitvm.runtime.steps import Segment
+
+
+class Memory(Protocol):
+    """A device's memory.  What it holds are *values*: arrays there, of any class, that only it can look into."""
+
+    def empty(self, shape: Sequence[int], dtype: str) -> Any:
+        """A new value on a 64-byte boundary, its contents undefined."""
+
+    def hold(self, array: np.ndarray) -> Any:
+        """A value like an array of the host; the array itself where kernels can read it there."""
+
+    def view(self, value: Any, offset: int, type_: TensorType) -> Any:
+        """The bytes of a value from ``offset`` on, as another one."""
+
+    def address(self, value: Any) -> int:
+        """Where kernels find it."""
+
+    def write(self, value: Any, array: np.ndarray) -> None:
+        """Copy an array of the same dtype and shape into it."""
+
+    def read(self, value: Any) -> np.ndarray:
+        """As an array of the host, which may share its memory."""
+
+
+class HostMemory:
+    """Values are numpy's arrays."""
+
+    def empty(self, shape: Sequence[int], dtype: str) -> np.ndarray:
+        return aligned_empty(shape, dtype)
+
+    def hold(self, array: np.ndarray) -> np.ndarray:
+        return aligned(array)
+
+    def view(self, value: np.ndarray, offset: int, type_: TensorType) -> np.ndarray:
+        memory = value.reshape(-1).view(np.uint8)[offset : offset + type_.nbytes]
+        return memory.view(type_.dtype).reshape(type_.static_shape)
+
+    def address(self, value: np.ndarray) -> int:
+        return value.ctypes.data
+
+    def write(self, value: np.ndarray, array: np.ndarray) -> None:
+        np.copyto(value, array, casting="equiv")
+
+    def read(self, value: np.ndarray) -> np.ndarray:
+        return value
+
+
+class Code(Protocol):
+    """An artefact's code, ready to run.  May be shared by threads."""
+
+    memory: Memory
+    most_threads: int
+    """That it can make use of."""
+
+    def __init__(self, artifact: Artifact) -> None: ...
+
+    @staticmethod
+    def check(made_for: CpuTag, name: str) -> None:
+        """:class:`LibraryError` where this machine cannot run code made for that one; ``name`` is the library's."""
+
+    def step(self, what: Segment | int, slots: int, threads: int) -> Callable[[], None]:
+        """Runs a segment of kernels, or one kernel node alone.
+
+        ``slots`` is the address of pointers in the host's memory: one per entry of the graph, where its value is now,
+        then one per kernel node's workspace (:func:`workspace_slots`).
+        """
+
+
+CODES: dict[str, type[Code]] = {}
+"""By kind of target."""
+
+
+def code_for(target: str) -> type[Code]:
+    """What runs code made for a target; :class:`LibraryError` where nothing here does."""
+    found = CODES.get(target.partition(" ")[0])
+    if found is None:
+        raise LibraryError(
+            f"nothing here runs code for target {target!r}", hint=f"this minitvm runs code for {', '.join(CODES)}"
+        )
+    return found
