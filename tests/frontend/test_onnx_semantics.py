@@ -40,6 +40,23 @@ def test_gemm_scales_integers_by_fractions(dtype: str, alpha: float, beta: float
     check_same(compiled(model, feeds), [exact], rtol=1e-3 if dtype == "float16" else 1e-6)
 
 
+@pytest.mark.parametrize("op", ["LayerNormalization"])
+def test_a_normalization_without_bias_keeps_the_sign_of_zero(op: str) -> None:
+    x, scale = np.float32([[-3, -2], [2, 1]]), np.float32([0, 0])
+    (found,) = compiled(one_node(op, x, scale), {"x0": x, "x1": scale})
+    np.testing.assert_array_equal(np.signbit(found), [[True, False], [False, True]])
+
+
+@pytest.mark.parametrize("shape", [(0, 1, 0, 0, 1), (1, 2, 0, 3), (2, 1, 0)])
+def test_transposed_convolutions_of_no_pixels(shape: tuple[int, ...]) -> None:
+    """ONNX Runtime has none of these either."""
+    x, w = np.zeros(shape, np.float32), np.ones((shape[1], 2, *[6] * (len(shape) - 2)), np.float32)
+    model = one_node("ConvTranspose", x, w, strides=[2] * (len(shape) - 2))
+    sizes = tuple((n - 1) * 2 + 6 for n in shape[2:])
+    for found in (*run(model, {"x0": x, "x1": w}), *compiled(model, {"x0": x, "x1": w})):
+        np.testing.assert_array_equal(found, np.zeros((shape[0], 2, *sizes), np.float32))
+
+
 @pytest.mark.parametrize("is_constant", [False, True])
 @pytest.mark.parametrize("exponent", ["int32", "int64"])
 @pytest.mark.parametrize("base", ["float32", "float64"])

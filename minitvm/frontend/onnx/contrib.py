@@ -5,13 +5,12 @@ ONNX has no schemas for them, so defaults stand here.
 
 from __future__ import annotations
 
-import numpy as np
-
 from minitvm.frontend.onnx.activation import compared, gelu_of
 from minitvm.frontend.onnx.matmul import matmul, scaled, wide_enough
 from minitvm.frontend.onnx.node import OnnxNode, cast, emit, rank, scalar
+from minitvm.frontend.onnx.norm import nothing_added
 from minitvm.frontend.onnx.registry import onnx_op
-from minitvm.ir.expr import Constant, Expr
+from minitvm.ir.expr import Expr
 
 DOMAIN = "com.microsoft"
 
@@ -62,6 +61,6 @@ def skip_layer_normalization(node: OnnxNode) -> list[Expr | None]:
         raise node.fail("its mean and deviation are training outputs, which are not supported")
     total = _with_bias(emit("add", node[0], node[1]), node.get(4))
     scale = node[2]
-    beta = node.get(3) or Constant(np.zeros(scale.shape, scale.dtype))
+    beta = node.get(3) or nothing_added(scale)
     epsilon = node.attr("epsilon", 1e-12)
     return [emit("nn.layer_norm", total, scale, beta, axis=rank(total) - 1, epsilon=epsilon), None, None, total]

@@ -52,7 +52,7 @@ def layer_normalization(node: OnnxNode) -> list[Expr]:
     """``nn.layer_norm`` over the last axis; several axes are merged into one and split again."""
     x, scale = node[0], node[1]
     axis = normalize_axis(node, node.attr("axis"), rank(x))
-    bias = node.get(2) or Constant(np.zeros(scale.shape, scale.dtype))
+    bias = node.get(2) or nothing_added(scale)
     one_each = dims(x)[axis:] == (None,) or dims(scale) == dims(bias) == dims(x)[axis:]
     if axis == rank(x) - 1 and one_each:
         return [_layer_norm(node, x, scale, bias), *_statistics(node, x, axis)]
@@ -60,6 +60,11 @@ def layer_normalization(node: OnnxNode) -> list[Expr]:
     flat = reshaped(x, [math.prod(x.shape[:axis]), size], allowzero=True)
     parameters = [reshaped(emit("broadcast_to", p, shape=x.shape[axis:]), [size], True) for p in (scale, bias)]
     return [reshaped(_layer_norm(node, flat, *parameters), list(x.shape), True), *_statistics(node, x, axis)]
+
+
+def nothing_added(scale: Expr) -> Constant:
+    """The bias where there is none: -0.0, which keeps the sign of zero."""
+    return Constant(np.full(scale.shape, -0.0, scale.dtype))
 
 
 def _layer_norm(node: OnnxNode, x: Expr, scale: Expr, bias: Expr) -> Expr:

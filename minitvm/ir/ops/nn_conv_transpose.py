@@ -136,7 +136,7 @@ class ConvTranspose(Op):
         out = np.zeros((n, self.groups * per_group, *full), x.dtype)
         flat = x.reshape(n, self.groups, channels // self.groups, math.prod(pixels))
         split = w.reshape(self.groups, channels // self.groups, per_group, *kernel).swapaxes(1, 2)
-        for tap in np.ndindex(*kernel):
+        for tap in np.ndindex(*kernel) if flat.size else ():
             place = (..., *tap)
             spread = (split[place] @ flat).reshape(n, self.groups * per_group, *pixels)
             steps = [

@@ -53,6 +53,8 @@ class _Layer(OpRun):
         directions, hidden = w.shape[0], r.shape[2]
         if any(s is not None and s.shape != (directions, x.shape[1], hidden) for s in rest[: self.states]):
             raise ValueError("a state of another shape")
+        if lengths is not None and ((lengths < 0) | (lengths > len(x))).any():
+            raise ValueError("a sequence longer than there are steps")
         initial, peepholes = rest[: self.states], rest[self.states] if len(rest) > self.states else None
         ends = np.full(x.shape[1], x.shape[0]) if lengths is None else lengths
         results = []

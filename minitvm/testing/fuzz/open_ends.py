@@ -165,6 +165,25 @@ def _products(s: Seen) -> Array | float:
     return _open(_of_magnitudes(s, 3) > _limit(s.first))
 
 
+def _shifted(s: Seen) -> Array | float:
+    """Mean and bias may be one number, and products overflow apart."""
+    scale, _, mean, var = (np.asarray(a, np.float64).reshape(-1, *[1] * (s.first.ndim - 2)) for a in s.x[1:5])
+    factor = scale / np.sqrt(var + s.attributes.get("epsilon", 1e-5))
+    largest = np.maximum(np.abs(s.first.astype(np.float64) * factor), np.abs(mean * factor))
+    return _open(largest > _limit(s.first))
+
+
+def _cropped(s: Seen) -> Array | float:
+    """The result has as many pixels as strides fit, so kernels smaller than strides would pad less than nothing."""
+    if not s.attributes.get("auto_pad", b"").startswith(b"SAME"):
+        return 0.0
+    kernel = s.attributes["kernel_shape"]
+    strides, dilations = (s.attributes.get(name, [1] * len(kernel)) for name in ("strides", "dilations"))
+    axes = zip(s.first.shape[2:], kernel, strides, dilations, strict=True)
+    total = [(-(-n // t) - 1) * t + (k - 1) * d + 1 - n for n, k, t, d in axes]
+    return np.inf if min(total) < -1 else 0.0
+
+
 def _times_nothing(s: Seen) -> Array | float:
     """BLAS does not multiply where alpha is 0: what is not finite vanishes."""
     finite = all(a is None or a.dtype.kind != "f" or np.isfinite(a).all() for a in s.x)
@@ -298,6 +317,8 @@ _TABLE: tuple[tuple[str, str, Rule, str], ...] = (
     ("a range that is infinite", "", _range, "DynamicQuantizeLinear"),
     ("ONNX Runtime's table of exponentials rounds down", "", _one_step, "QLinearSoftmax"),
     ("products that overflow", "", _products, "Conv ConvTranspose Einsum FusedMatMul Gemm MatMul"),
+    ("products that overflow", "", _shifted, "BatchNormalization"),
+    ("padding that is less than nothing", "", _cropped, "AveragePool LpPool MaxPool"),
     ("infinity times an alpha of 0", "", _times_nothing, "FusedMatMul Gemm"),
     ("ONNX Runtime does not write a sum over no channels", "onnx", _no_channels, "QLinearConv"),
     ("integers that double does not hold", "", _wide_integers, "Resize Shrink"),
