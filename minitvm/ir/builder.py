@@ -6,10 +6,8 @@ Tensor arguments come first, by position or by the name that ``infer`` gives the
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
-import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -72,55 +70,7 @@ def _build(op: type[Op], args: Sequence[Any], keywords: dict[str, Any], span: Sp
         if name not in keywords:
             break
         operands.append(_as_expr(keywords.pop(name)))
-    return Call(_with_attributes(op, keywords), operands, span=span)
-
-
-_known_parameters: dict[type[Op], Mapping[str, inspect.Parameter]] = {}
-
-
-def _parameters(op: type[Op]) -> Mapping[str, inspect.Parameter]:
-    """An operator class's attributes, read off its constructor once."""
-    if op not in _known_parameters:
-        _known_parameters[op] = inspect.signature(op).parameters
-    return _known_parameters[op]
-
-
-def _with_attributes(op: type[Op], keywords: dict[str, Any]) -> Op:
-    """The operator with its attributes; says which is unknown, missing or of a wrong kind."""
-    known = _parameters(op)
-    usage = f"arguments: {', '.join(signature(op).names) or 'none'}; attributes: {', '.join(known) or 'none'}"
-    for name in keywords:
-        if name not in known:
-            raise TypeInferenceError(f"{op.name}: unknown attribute {name!r}", hint=usage)
-    missing = [n for n, p in known.items() if p.default is inspect.Parameter.empty and n not in keywords]
-    if missing:
-        raise TypeInferenceError(f"{op.name}: attribute {missing[0]!r} is missing", hint=usage)
-    try:
-        return _checked(op(**keywords))
-    except (TypeError, ValueError) as error:
-        given = ", ".join(f"{k}={v!r}" for k, v in keywords.items())
-        raise TypeInferenceError(f"{op.name}: cannot use the attributes {given}: {error}", hint=usage) from error
-
-
-_KINDS: dict[str, tuple[tuple[type, ...], str]] = {
-    "int": ((int, np.integer), "a whole number"),
-    "float": ((int, float, np.integer, np.floating), "a number"),
-    "bool": ((int, np.bool_), "True or False"),
-    "str": ((str,), "text"),
-    "tuple[int, ...]": ((tuple,), "whole numbers"),
-}
-"""What an attribute may be, by its annotation; other annotations are the operator's own business."""
-
-
-def _checked(op: Op) -> Op:
-    """``op``, where its attributes are of the kinds that their annotations say; else ``TypeError``."""
-    for attribute in dataclasses.fields(op):  # type: ignore[arg-type]
-        declared = str(attribute.type)
-        kind, value = _KINDS.get(declared.removesuffix(" | None")), getattr(op, attribute.name)
-        if kind is None or isinstance(value, kind[0]) or (value is None and declared.endswith(" | None")):
-            continue
-        raise TypeError(f"{attribute.name} is a {type(value).__name__}, not {kind[1]}")
-    return op
+    return Call(op.of(keywords), operands, span=span)
 
 
 def _builder_of(op: type[Op]) -> Callable[..., Call]:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+from collections.abc import Mapping
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from minitvm.errors import TypeInferenceError
+from minitvm.ir.attributes import attributes_of
 from minitvm.ir.types import Type
 
 if TYPE_CHECKING:
     from minitvm.ir.loop import Buffer
+
+AnyOp = TypeVar("AnyOp", bound="Op")
 
 OPS: dict[str, type[Op]] = {}
 """Every operator class by name; a class registers itself when it is defined."""
@@ -29,11 +33,12 @@ class Fusion(IntEnum):
     OPAQUE = 8
 
 
+@dataclasses.dataclass(frozen=True)
 class Op:
     """An operator with its attributes: a subclass is a frozen dataclass, an instance is what a call applies.
 
     A subclass sets ``name`` (Relay's) and ``fusion``, declares its attributes as dataclass fields
-    with Relay's names, and defines
+    with Relay's names, whose annotations say what they may be (``minitvm.ir.attributes``), and defines
 
     * ``infer(*types) -> Type``: shape and dtype of the result; ``raise self.reject(...)`` where the
       arguments do not fit.  The parameters' names are the operator's argument names.  A parameter with
@@ -60,6 +65,29 @@ class Op:
             assert cls.name not in OPS or OPS[cls.name].__qualname__ == cls.__qualname__, f"{cls.name} is defined twice"
             OPS[cls.name] = cls
 
+    def __post_init__(self) -> None:
+        """Keep the attributes as their annotations have them; a subclass with checks of its own calls this first."""
+        for attribute in attributes_of(type(self)).values():
+            given = getattr(self, attribute.name)
+            try:
+                object.__setattr__(self, attribute.name, attribute.kind.read(given))
+            except (TypeError, ValueError, OverflowError):
+                expected = attribute.kind.expected
+                raise self.reject(f"attribute {attribute.name!r} is {given!r}, expected {expected}") from None
+
+    @classmethod
+    def of(cls: type[AnyOp], attributes: Mapping[str, Any]) -> AnyOp:
+        """The operator with these attributes; rejects unknown ones, and says which is missing."""
+        known = attributes_of(cls)
+        usage = f"arguments: {', '.join(signature(cls).names) or 'none'}; attributes: {', '.join(known) or 'none'}"
+        for name in attributes:
+            if name not in known:
+                raise TypeInferenceError(f"{cls.name}: unknown attribute {name!r}", hint=usage)
+        for attribute in known.values():
+            if attribute.required and attribute.name not in attributes:
+                raise TypeInferenceError(f"{cls.name}: attribute {attribute.name!r} is missing", hint=usage)
+        return cls(**attributes)
+
     def infer(self, *types: Any) -> Type:
         raise NotImplementedError(self.name)
 
@@ -78,11 +106,11 @@ class Op:
 
     def attributes(self) -> dict[str, Any]:
         """All attributes by name, in order of declaration."""
-        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}  # type: ignore[arg-type]
+        return {name: getattr(self, name) for name in attributes_of(type(self))}
 
-    def with_attributes(self, **changes: Any) -> Any:
+    def with_attributes(self: AnyOp, **changes: Any) -> AnyOp:
         """The same operator with other attributes."""
-        return dataclasses.replace(self, **changes)  # type: ignore[type-var]
+        return dataclasses.replace(self, **changes)
 
     @classmethod
     def has_compute(cls) -> bool:

@@ -12,13 +12,13 @@ stand in any order; an operator's tensors may be given by the name that its ``in
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
 import minitvm.ir.ops  # noqa: F401  (registers the operators)
+from minitvm.ir.attributes import attributes_of
 from minitvm.ir.expr import Call, Constant, Expr, Function, Module, Tuple, TupleGetItem, Var
 from minitvm.ir.lexer import Token, closest
 from minitvm.ir.op import OPS, Op, signature
@@ -235,7 +235,7 @@ class _Parser(ValueReader):
             else:
                 args.append(self.expr())
         with self.located(token):
-            return Call(self.operator(op, keywords, token), args)
+            return Call(op.of(keywords), args)
 
     def keyword(self, op: type[Op], args: list[Expr], keywords: dict[str, Any]) -> None:
         """``name=value``: an attribute, or the next argument by name."""
@@ -247,16 +247,10 @@ class _Parser(ValueReader):
                 raise self.error(f"argument {token.text!r} is out of order", f"order: {', '.join(arguments)}", token)
             args.append(self.expr())
             return
-        known = list(inspect.signature(op).parameters)
+        known = attributes_of(op)
         if token.text not in known:
             hint = closest(token.text, known) if known else f"{op.name} has no attributes"
             raise self.error(f"{op.name}: unknown attribute {token.text!r}", hint, token)
         if token.text in keywords:
             raise self.error(f"attribute {token.text!r} is given twice", token=token)
         keywords[token.text] = self.attribute_value()
-
-    def operator(self, op: type[Op], keywords: dict[str, Any], token: Token) -> Op:
-        try:
-            return op(**keywords)
-        except (TypeError, ValueError) as error:
-            raise self.error(f"{op.name}: {error}", token=token) from error

@@ -61,7 +61,7 @@ def print_attributes(op: Op, name_of: Callable[[Function], str] | None = None) -
     """``name=value`` for every attribute that is not at its default, in order of declaration."""
     return [
         f"{f.name}={format_attribute(getattr(op, f.name), name_of)}"
-        for f in dataclasses.fields(op)  # type: ignore[arg-type]
+        for f in dataclasses.fields(op)
         if not _is_default(f, getattr(op, f.name))
     ]
 

@@ -6,7 +6,7 @@ import functools
 import math
 import operator
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import numpy as np
 
@@ -26,6 +26,10 @@ DTYPES = (
     "float32",
     "float64",
 )
+
+DType: TypeAlias = Annotated[str, DTYPES]
+ResultDType: TypeAlias = Annotated[str, ("", *DTYPES)]
+"""A result's dtype as an attribute; empty: as the operands."""
 
 MOST_BYTES = 1 << 47
 """What a process can address: no tensor is larger.  Index arithmetic, numpy's too, is far from overflowing below it."""

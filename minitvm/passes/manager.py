@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import types
 from collections.abc import Callable, Iterable, Sequence
@@ -10,6 +9,7 @@ from typing import Any, ParamSpec, Protocol, cast, overload
 from weakref import WeakKeyDictionary
 
 from minitvm.errors import PassError
+from minitvm.ir.attributes import attributes_of
 from minitvm.ir.expr import Call, Expr, Function, Module
 from minitvm.ir.op import Op
 from minitvm.ir.visitor import calls, rewrite
@@ -153,8 +153,7 @@ def held_functions(call: Call) -> dict[str, Function]:
 @functools.cache
 def _function_attributes(op: type[Op]) -> tuple[str, ...]:
     """The attributes of an operator class that are functions, by their declared types."""
-    fields = dataclasses.fields(op)  # type: ignore[arg-type]
-    return tuple(f.name for f in fields if f.type in ("Function", Function))
+    return tuple(a.name for a in attributes_of(op).values() if a.annotation is Function)
 
 
 def _with_functions(call: Call, transformed: Callable[[Function], Function]) -> Call:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import minitvm.ir.ops  # noqa: F401  (registers the operators)
-from minitvm.errors import LibraryError
+from minitvm.errors import LibraryError, TypeInferenceError
 from minitvm.ir.expr import Call, Function, Module, Var
 from minitvm.ir.op import OPS, Op
 from minitvm.ir.parser import parse_module
@@ -45,9 +45,7 @@ def _value_to_json(value: Any, what: str) -> Any:
 
 
 def _value_from_json(form: Any) -> Any:
-    if isinstance(form, dict):
-        return _type_only(type_from_json(form["function"]))
-    return tuple(_value_from_json(f) for f in form) if isinstance(form, list) else form
+    return _type_only(type_from_json(form["function"])) if isinstance(form, dict) else form
 
 
 def _type_only(type_: Type) -> Function:
@@ -89,10 +87,10 @@ def host_from_json(form: dict[str, Any]) -> Function:
         )
     attributes = {name: _value_from_json(v) for name, v in form["attributes"].items()}
     try:
-        op = OPS[form["op"]](**attributes)
-    except TypeError as error:
+        op = OPS[form["op"]].of(attributes)
+    except TypeInferenceError as error:
         raise LibraryError(
-            f"the library calls operator {form['op']!r}, which is defined otherwise here: {error}",
+            f"the library calls operator {form['op']!r}, which is defined otherwise here: {error.message}",
             hint="compile the model again with this version of minitvm",
         ) from error
     params = [Var(f"a{i}", type_from_json(t)) for i, t in enumerate(form["params"])]

@@ -12,7 +12,7 @@ from minitvm.errors import TypeInferenceError
 from minitvm.ir.builder import image, nn, qnn, var
 from minitvm.ir.expr import Call, Var, span_scope
 from minitvm.ir.op import OPS, Fusion
-from minitvm.ir.types import TensorType, Type
+from minitvm.ir.types import DTYPES, TensorType, Type
 
 
 def _v(name: str, *shape: int | None, dtype: str = "float32") -> Var:
@@ -228,7 +228,11 @@ ERRORS: list[tuple[Callable[[], Any], str, str | None]] = [
         f"nn.conv2d: dtypes differ: {D} and Tensor[(8, 3, 3, 3), float16]",
         "cast one side; int8 with uint8 needs out_dtype",
     ),
-    (_conv(8, 3, 3, 3, out_dtype="float8"), "nn.conv2d: out_dtype='float8' is not a dtype", None),
+    (
+        _conv(8, 3, 3, 3, out_dtype="float8"),
+        f"nn.conv2d: attribute 'out_dtype' is 'float8', expected one of {', '.join(map(repr, ('', *DTYPES)))}",
+        None,
+    ),
     (
         _conv(8, None, 3, 3),
         "nn.conv2d: the weight must have a known shape, not Tensor[(8, ?, 3, 3), float32]",
@@ -371,7 +375,7 @@ ERRORS: list[tuple[Callable[[], Any], str, str | None]] = [
     ),
     (
         lambda: image.resize2d(DATA, size=(4, 3), method="lanczos"),
-        "image.resize2d: method='lanczos' is not one of nearest_neighbor, linear, cubic",
+        "image.resize2d: attribute 'method' is 'lanczos', expected one of 'nearest_neighbor', 'linear', 'cubic'",
         None,
     ),
     (
@@ -401,7 +405,7 @@ ERRORS: list[tuple[Callable[[], Any], str, str | None]] = [
     ),
     (
         lambda: qnn.quantize(DATA, _v("s"), _v("z", dtype="int8"), out_dtype="int64"),
-        "qnn.quantize: out_dtype='int64' is not one of int8, uint8, int16, uint16",
+        "qnn.quantize: attribute 'out_dtype' is 'int64', expected one of 'int8', 'uint8', 'int16', 'uint16'",
         None,
     ),
     (

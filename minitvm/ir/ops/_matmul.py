@@ -7,15 +7,13 @@ from typing import Any
 import numpy as np
 
 from minitvm.ir.op import Op
-from minitvm.ir.types import DTYPES, TensorType
+from minitvm.ir.types import TensorType
 
 _EIGHT_BITS = ("int8", "uint8")
 
 
 def product_dtype(op: Op, lhs: TensorType, rhs: TensorType, out_dtype: str) -> str:
     """The result's dtype.  Operands agree, or both are 8-bit integers and ``out_dtype`` names a wider one."""
-    if out_dtype and out_dtype not in DTYPES:
-        raise op.reject(f"out_dtype={out_dtype!r} is not a dtype")
     if lhs.dtype == "bool" or rhs.dtype == "bool":
         raise op.reject(f"takes numbers, not {lhs} and {rhs}", hint="cast the operands")
     mixed = lhs.dtype != rhs.dtype

@@ -13,23 +13,6 @@ from minitvm.ir.op import Op
 from minitvm.ir.types import Dim, Shape, TensorType, TupleType
 
 
-def as_ints(value: int | Iterable[int]) -> tuple[int, ...]:
-    """One integer or several, as a tuple of Python integers; ``ValueError`` for other numbers and for text."""
-    given = tuple(value) if isinstance(value, Iterable) else (value,)
-    found = tuple(int(v) for v in given)
-    if found != given:
-        raise ValueError(f"{value!r} is not whole numbers")
-    return found
-
-
-def freeze_ints(op: Op, *attributes: str) -> None:
-    """Make attributes tuples of integers, whatever sequence they were given as; ``None`` stays."""
-    for attribute in attributes:
-        value = getattr(op, attribute)
-        if value is not None:
-            object.__setattr__(op, attribute, as_ints(value))
-
-
 def require_tensor(op: Op, type_: Any, argument: str) -> TensorType:
     if not isinstance(type_, TensorType):
         raise op.reject(f"{argument} must be a tensor, not {type_}")

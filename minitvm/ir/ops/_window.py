@@ -28,10 +28,7 @@ def freeze_padding(op: Op, rank: int) -> None:
     object.__setattr__(op, "padding", spread)
 
 
-def _spread(
-    op: Op, attribute: str, value: int | Sequence[int], lengths: tuple[int, ...], total: int
-) -> tuple[int, ...]:
-    given = tuple(int(v) for v in value) if isinstance(value, Sequence) else (int(value),)
+def _spread(op: Op, attribute: str, given: tuple[int, ...], lengths: tuple[int, ...], total: int) -> tuple[int, ...]:
     if len(given) not in lengths:
         expected = " or ".join(map(str, dict.fromkeys(lengths)))
         raise op.reject(f"{attribute}={list(given)} has {len(given)} numbers, expected {expected}")

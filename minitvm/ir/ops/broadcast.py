@@ -11,7 +11,7 @@ import numpy as np
 from minitvm.ir.compute import broadcast_index, compute
 from minitvm.ir.loop import Buffer, LoopExpr, Stage, binary, intrin, scalar, select
 from minitvm.ir.op import Fusion, Op
-from minitvm.ir.ops._shape import broadcast_shapes, freeze_ints, require_kind, require_same_dtype
+from minitvm.ir.ops._shape import broadcast_shapes, require_kind, require_same_dtype
 from minitvm.ir.types import TensorType
 
 
@@ -298,9 +298,6 @@ class BroadcastTo(Op):
     name = "broadcast_to"
     fusion = Fusion.BROADCAST
     shape: tuple[int, ...]
-
-    def __post_init__(self) -> None:
-        freeze_ints(self, "shape")
 
     def infer(self, data: TensorType) -> TensorType:
         target = TensorType(self.shape, data.dtype)

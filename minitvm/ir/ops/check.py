@@ -16,7 +16,7 @@ from minitvm.errors import InputError
 from minitvm.ir.compute import compute, max_over
 from minitvm.ir.loop import Binary, Buffer, LoopExpr, Stage, const, select
 from minitvm.ir.op import Fusion, Op
-from minitvm.ir.ops._shape import freeze_ints, normalize_axis, require_kind
+from minitvm.ir.ops._shape import normalize_axis, require_kind
 from minitvm.ir.types import Shape, TensorType
 
 _ALL_ONES = 2**64 - 1
@@ -40,9 +40,6 @@ class OutOfRange(Op):
     axes: tuple[int, ...]
     lengths: bool = False
     by_row: bool = False
-
-    def __post_init__(self) -> None:
-        freeze_ints(self, "axes")
 
     def infer(self, data: TensorType, indices: TensorType) -> TensorType:
         require_kind(self, indices, "i", "indices")

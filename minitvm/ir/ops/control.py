@@ -11,7 +11,7 @@ from minitvm.errors import InputError
 from minitvm.ir.expr import Function
 from minitvm.ir.op import Fusion, Op
 from minitvm.ir.ops._shape import unify_dim
-from minitvm.ir.types import Dim, FuncType, TensorType, TupleType, Type
+from minitvm.ir.types import Dim, DType, FuncType, TensorType, TupleType, Type
 
 
 def _signature(op: Op, part: str, function: Function) -> FuncType:
@@ -163,7 +163,7 @@ class Fail(Op):
     stateful = True
     message: str
     shapes: tuple[tuple[Dim, ...], ...]
-    dtypes: tuple[str, ...]
+    dtypes: tuple[DType, ...]
 
     def infer(self) -> Type:
         fields = tuple(TensorType(shape, dtype) for shape, dtype in zip(self.shapes, self.dtypes, strict=True))

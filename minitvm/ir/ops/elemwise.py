@@ -14,7 +14,7 @@ from minitvm.ir.loop import Binary, Buffer, Const, LoopExpr, Stage, const, intri
 from minitvm.ir.loop.scalar import convert
 from minitvm.ir.op import Fusion, Op
 from minitvm.ir.ops._shape import require_kind
-from minitvm.ir.types import DTYPES, TensorType
+from minitvm.ir.types import DType, TensorType
 
 
 @dataclass(frozen=True)
@@ -197,8 +197,8 @@ class Clip(Unary):
 
     name = "clip"
     kinds = "iuf"
-    a_min: float
-    a_max: float
+    a_min: int | float
+    a_max: int | float
 
     def reference(self, data: np.ndarray) -> np.ndarray:
         low, high = self._bounds(data.dtype.name)
@@ -222,11 +222,9 @@ class CastTo(Unary):
     """Conversion to ``dtype``: floats to integers truncate and saturate (NaN is 0), to bool anything but 0 is true."""
 
     name = "cast"
-    dtype: str
+    dtype: DType
 
     def infer(self, data: TensorType) -> TensorType:
-        if self.dtype not in DTYPES:
-            raise self.reject(f"{self.dtype!r} is not a dtype", hint=f"known dtypes: {', '.join(DTYPES)}")
         return data.with_dtype(self.dtype)
 
     def reference(self, data: np.ndarray) -> np.ndarray:
@@ -288,10 +286,7 @@ class Full(Op):
     name = "full"
     fusion = Fusion.ELEMWISE
     shape: tuple[int, ...]
-    dtype: str | None = None
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "shape", tuple(int(d) for d in self.shape))
+    dtype: DType | None = None
 
     def infer(self, fill_value: TensorType) -> TensorType:
         if fill_value.shape:
@@ -312,11 +307,8 @@ class Zeros(Op):
     name = "zeros"
     fusion = Fusion.ELEMWISE
     shape: tuple[int, ...]
-    dtype: str = "float32"
+    dtype: DType = "float32"
     value: ClassVar[int] = 0
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "shape", tuple(int(d) for d in self.shape))
 
     def infer(self) -> TensorType:
         return TensorType(self.shape, self.dtype)

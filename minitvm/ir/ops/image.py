@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Annotated
 
 import numpy as np
 
@@ -17,10 +18,10 @@ from minitvm.ir.compute import accumulator, compute, sum_over
 from minitvm.ir.layout import Layout
 from minitvm.ir.loop import Buffer, Const, LoopExpr, Stage, maximum, minimum, select
 from minitvm.ir.op import Fusion, Op
-from minitvm.ir.ops._shape import freeze_ints
 from minitvm.ir.types import Dim, TensorType
 
 METHODS = ("nearest_neighbor", "linear", "cubic")
+_UPSAMPLING = {"nearest_neighbor": "nearest_neighbor", "bilinear": "linear", "bicubic": "cubic"}
 COORDINATES = ("half_pixel", "align_corners", "asymmetric", "pytorch_half_pixel", "half_pixel_symmetric")
 ROUNDINGS = ("", "round", "round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 _LARGEST_DENOMINATOR = 1 << 14  # scales come as rounded floats: 0.6 is meant as 3 / 5
@@ -96,15 +97,11 @@ class Resize2d(Op):
     fusion = Fusion.INJECTIVE
     size: tuple[int, ...] = ()
     layout: str = "NCHW"
-    method: str = "linear"
-    coordinate_transformation_mode: str = "half_pixel"
-    rounding_method: str = ""
+    method: Annotated[str, METHODS] = "linear"
+    coordinate_transformation_mode: Annotated[str, COORDINATES] = "half_pixel"
+    rounding_method: Annotated[str, ROUNDINGS] = ""
     cubic_alpha: float = -0.5
     scales: tuple[float, ...] = ()
-
-    def __post_init__(self) -> None:
-        freeze_ints(self, "size")
-        object.__setattr__(self, "scales", tuple(float(s) for s in self.scales))
 
     def infer(self, data: TensorType) -> TensorType:
         self._check()
@@ -127,13 +124,6 @@ class Resize2d(Op):
             raise self.reject(f"size={list(self.size)} must be a height and a width, both positive")
         if len(self.scales) not in (0, 2) or any(s <= 0 for s in self.scales):
             raise self.reject(f"scales={list(self.scales)} must be those of height and width, both positive")
-        for attribute, known in (
-            ("method", METHODS),
-            ("coordinate_transformation_mode", COORDINATES),
-            ("rounding_method", ROUNDINGS),
-        ):
-            if getattr(self, attribute) not in known:
-                raise self.reject(f"{attribute}={getattr(self, attribute)!r} is not one of {', '.join(known)}")
 
     @property
     def _rounding(self) -> str:
@@ -268,15 +258,12 @@ class Upsampling(Op):
     scale_h: float = 1.0
     scale_w: float = 1.0
     layout: str = "NCHW"
-    method: str = "nearest_neighbor"
+    method: Annotated[str, tuple(_UPSAMPLING)] = "nearest_neighbor"
     align_corners: bool = False
 
     def _resize(self, shape: Sequence[Dim]) -> Resize2d:
         """The same as a resize of an input of this shape."""
         layout = Layout(self.layout)
-        methods = {"nearest_neighbor": "nearest_neighbor", "bilinear": "linear", "bicubic": "cubic"}
-        if self.method not in methods:
-            raise self.reject(f"method={self.method!r} is not one of {', '.join(methods)}")
         if len(shape) != layout.rank or "H" not in layout or "W" not in layout:
             raise self.reject(f"layout={self.layout!r} does not fit an input of {len(shape)} dimensions")
         extents = [shape[layout.index(axis)] for axis in "HW"]
@@ -284,7 +271,7 @@ class Upsampling(Op):
             raise self.reject("the input's H and W must be known")
         size = [round(int(n or 0) * scale) for n, scale in zip(extents, (self.scale_h, self.scale_w), strict=True)]
         mode = "align_corners" if self.align_corners else "asymmetric"
-        return Resize2d(tuple(size), self.layout, methods[self.method], mode)
+        return Resize2d(tuple(size), self.layout, _UPSAMPLING[self.method], mode)
 
     def infer(self, data: TensorType) -> TensorType:
         return self._resize(data.shape).infer(data)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Annotated, Literal
 
 import numpy as np
 
@@ -23,7 +24,7 @@ from minitvm.ir.ops._shape import (
     require_same_dtype,
     unflatten_index,
 )
-from minitvm.ir.types import Dim, Shape, TensorType
+from minitvm.ir.types import Dim, DType, Shape, TensorType
 
 
 def _wrapped(position: LoopExpr, extent: int) -> LoopExpr:
@@ -52,12 +53,10 @@ class Take(Op):
     name = "take"
     fusion = Fusion.INJECTIVE
     axis: int | None = None
-    mode: str = "clip"
+    mode: Literal["clip", "wrap"] = "clip"
 
     def infer(self, data: TensorType, indices: TensorType) -> TensorType:
         require_kind(self, indices, "iu", "indices")
-        if self.mode not in ("clip", "wrap"):
-            raise self.reject(f"mode is {self.mode!r}", hint="mode is 'clip' or 'wrap'")
         if self.axis is None:
             _require_elements(self, data, indices, data.shape)
             return data.with_shape(indices.shape)
@@ -197,11 +196,6 @@ def _scatter(data: np.ndarray, at: tuple[np.ndarray, ...], updates: np.ndarray, 
     return result
 
 
-def _check_reduction(op: Op, attribute: str, reduction: str) -> None:
-    if reduction not in _REDUCTIONS:
-        raise op.reject(f"{attribute} is {reduction!r}", hint=f"one of {', '.join(_REDUCTIONS)}")
-
-
 @dataclass(frozen=True)
 class ScatterElements(Op):
     """data with each of ``updates`` combined in at ``indices[...]`` along ``axis``, elsewhere at its own position.
@@ -212,10 +206,9 @@ class ScatterElements(Op):
     name = "scatter_elements"
     fusion = Fusion.OPAQUE
     axis: int = 0
-    reduction: str = "update"
+    reduction: Annotated[str, tuple(_REDUCTIONS)] = "update"
 
     def infer(self, data: TensorType, indices: TensorType, updates: TensorType) -> TensorType:
-        _check_reduction(self, "reduction", self.reduction)
         require_kind(self, indices, "iu", "indices")
         require_same_dtype(self, data, updates)
         _check_elements(self, data, indices, normalize_axis(self, self.axis, data.rank))
@@ -248,10 +241,9 @@ class ScatterNd(Op):
 
     name = "scatter_nd"
     fusion = Fusion.OPAQUE
-    mode: str = "update"
+    mode: Annotated[str, tuple(_REDUCTIONS)] = "update"
 
     def infer(self, data: TensorType, indices: TensorType, updates: TensorType) -> TensorType:
-        _check_reduction(self, "mode", self.mode)
         require_kind(self, indices, "iu", "indices")
         require_same_dtype(self, data, updates)
         depth = _depth(self, data, indices)
@@ -275,7 +267,7 @@ class OneHot(Op):
     fusion = Fusion.OUT_ELEMWISE_FUSABLE
     depth: int
     axis: int = -1
-    dtype: str = "float32"
+    dtype: DType = "float32"
 
     def infer(self, indices: TensorType, on_value: TensorType, off_value: TensorType) -> TensorType:
         require_kind(self, indices, "iu", "indices")

@@ -26,7 +26,7 @@ from minitvm.ir.ops._window import (
     pads_of,
     window_extent,
 )
-from minitvm.ir.types import Dim, TensorType, Type
+from minitvm.ir.types import Dim, ResultDType, TensorType, Type
 
 
 @dataclass(frozen=True)
@@ -50,9 +50,10 @@ class Convolution(Op):
     data_layout: str = ""
     kernel_layout: str = ""
     out_layout: str = ""
-    out_dtype: str = ""
+    out_dtype: ResultDType = ""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         freeze_window(self, len(self.spatial), "strides", "dilation", "kernel_size")
         freeze_padding(self, len(self.spatial))
         if self.groups < 1:

@@ -25,7 +25,7 @@ from minitvm.ir.ops._window import (
     known_dim,
     pads_of,
 )
-from minitvm.ir.types import Dim, TensorType, Type
+from minitvm.ir.types import Dim, ResultDType, TensorType, Type
 
 
 @dataclass(frozen=True)
@@ -50,9 +50,10 @@ class ConvTranspose(Op):
     data_layout: str = ""
     kernel_layout: str = ""
     out_layout: str = ""
-    out_dtype: str = ""
+    out_dtype: ResultDType = ""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         freeze_window(self, len(self.spatial), "strides", "dilation", "kernel_size", "output_padding")
         freeze_padding(self, len(self.spatial))
         if self.groups < 1:

@@ -13,7 +13,7 @@ from minitvm.ir.loop import Buffer, Const, LoopExpr, Stage
 from minitvm.ir.op import Fusion, Op
 from minitvm.ir.ops._matmul import product_dtype, widened
 from minitvm.ir.ops._shape import broadcast_dim, normalize_axis, require_same_dtype
-from minitvm.ir.types import Dim, TensorType, Type
+from minitvm.ir.types import Dim, ResultDType, TensorType, Type
 
 
 def _matmul(a: np.ndarray, b: np.ndarray, out_dtype: str) -> np.ndarray:
@@ -49,7 +49,7 @@ class Dense(Op):
     name = "nn.dense"
     fusion = Fusion.OUT_ELEMWISE_FUSABLE
     units: int | None = None
-    out_dtype: str = ""
+    out_dtype: ResultDType = ""
 
     def solve(self, types: list[Type | None]) -> list[Type | None]:
         data, weight = types
@@ -87,7 +87,7 @@ class DensePack(Op):
     fusion = Fusion.OUT_ELEMWISE_FUSABLE
     weight_layout: str = "NC8n"
     units: int | None = None
-    out_dtype: str = ""
+    out_dtype: ResultDType = ""
 
     def infer(self, data: TensorType, weight: TensorType) -> TensorType:
         layout = Layout(self.weight_layout)
@@ -141,7 +141,7 @@ class Matmul(Op):
     name = "nn.matmul"
     fusion = Fusion.OUT_ELEMWISE_FUSABLE
     units: int | None = None
-    out_dtype: str = ""
+    out_dtype: ResultDType = ""
     transpose_a: bool = False
     transpose_b: bool = False
 
@@ -190,7 +190,7 @@ class BatchMatmul(Op):
 
     name = "nn.batch_matmul"
     fusion = Fusion.OUT_ELEMWISE_FUSABLE
-    out_dtype: str = ""
+    out_dtype: ResultDType = ""
     transpose_a: bool = False
     transpose_b: bool = True
 

@@ -11,7 +11,7 @@ import numpy as np
 from minitvm.ir.compute import accumulator, compute, sum_over
 from minitvm.ir.loop import Buffer, LoopExpr, Stage, all_of, binary, const, intrin, maximum, select
 from minitvm.ir.op import Fusion, Op
-from minitvm.ir.ops._shape import freeze_ints, normalize_axes, normalize_axis, require_kind, require_same_dtype
+from minitvm.ir.ops._shape import normalize_axes, normalize_axis, require_kind, require_same_dtype
 from minitvm.ir.ops._window import inside, known_dim
 from minitvm.ir.types import TensorType, TupleType, Type
 
@@ -246,9 +246,6 @@ class L2Normalize(Op):
     fusion = Fusion.OUT_ELEMWISE_FUSABLE
     eps: float = 1e-12
     axis: tuple[int, ...] = (1,)
-
-    def __post_init__(self) -> None:
-        freeze_ints(self, "axis")
 
     def infer(self, data: TensorType) -> TensorType:
         require_kind(self, data, "f", "the input")

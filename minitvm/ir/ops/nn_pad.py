@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated, Literal
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from minitvm.ir.compute import compute
 from minitvm.ir.layout import Layout
 from minitvm.ir.loop import Buffer, Const, LoopExpr, Stage, all_of, const, maximum, minimum, select
 from minitvm.ir.op import Fusion, Op
-from minitvm.ir.ops._shape import as_ints, require_same_dtype
+from minitvm.ir.ops._shape import require_same_dtype
 from minitvm.ir.ops._window import buffer_type, inside
 from minitvm.ir.types import Dim, TensorType, Type
 
@@ -29,10 +30,7 @@ class Pad(Op):
     name = "nn.pad"
     fusion = Fusion.INJECTIVE
     pad_width: tuple[tuple[int, int], ...] = ()
-    pad_mode: str = "constant"
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "pad_width", tuple(as_ints(pair) for pair in self.pad_width))
+    pad_mode: Annotated[str, PAD_MODES] = "constant"
 
     def solve(self, types: list[Type | None]) -> list[Type | None]:
         data = types[0]
@@ -50,8 +48,6 @@ class Pad(Op):
         return data.with_shape(tuple(None if n is None else n + before + after for n, (before, after) in widths))
 
     def _check(self, data: TensorType) -> None:
-        if self.pad_mode not in PAD_MODES:
-            raise self.reject(f"pad_mode={self.pad_mode!r} is not one of {', '.join(PAD_MODES)}")
         if len(self.pad_width) != data.rank or any(len(pair) != 2 for pair in self.pad_width):
             raise self.reject(f"pad_width={list(self.pad_width)} must have one pair for each dimension of {data}")
         for n, pair in zip(data.shape, self.pad_width, strict=True):
@@ -107,11 +103,9 @@ class _Shuffle(Op):
 
     fusion = Fusion.INJECTIVE
     block_size: int = 1
-    layout: str = "NCHW"
+    layout: Literal["NCHW", "NHWC"] = "NCHW"
 
     def _extents(self, data: TensorType) -> dict[str, Dim]:
-        if self.layout not in ("NCHW", "NHWC"):
-            raise self.reject(f"layout={self.layout!r} is not one of NCHW, NHWC")
         if data.rank != 4 or self.block_size < 1:
             raise self.reject(f"takes an image of 4 dimensions and a positive block_size={self.block_size}, not {data}")
         return Layout(self.layout).primal_shape(data.shape)
@@ -130,11 +124,9 @@ class DepthToSpace(_Shuffle):
     """
 
     name = "nn.depth_to_space"
-    mode: str = "DCR"
+    mode: Literal["DCR", "CRD"] = "DCR"
 
     def infer(self, data: TensorType) -> TensorType:
-        if self.mode not in ("DCR", "CRD"):
-            raise self.reject(f"mode={self.mode!r} is not one of DCR, CRD")
         b, at = self.block_size, self._extents(data)
         pixels = {axis: None if (n := at[axis]) is None else n * b for axis in "HW"}
         shape = {"N": at["N"], "C": self._divide(at["C"], b * b, "C"), **pixels}

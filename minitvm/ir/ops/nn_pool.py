@@ -46,6 +46,7 @@ class Pool(Op):
     ceil_mode: bool = False
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         freeze_window(self, len(self.spatial), "pool_size", "strides", "dilation")
         freeze_padding(self, len(self.spatial))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from minitvm.ir.compute import accumulator, compute
 from minitvm.ir.loop import Buffer, LoopExpr, Stage, intrin, maximum, minimum
 from minitvm.ir.op import Fusion, Op
 from minitvm.ir.ops._shape import normalize_axis, require_kind, require_same_dtype
-from minitvm.ir.types import TensorType, Type
+from minitvm.ir.types import DType, TensorType, Type
 
 _RANGES = {"int8": (-128, 127), "uint8": (0, 255), "int16": (-32768, 32767), "uint16": (0, 65535)}
 
@@ -60,7 +61,7 @@ class Quantize(_Quantization):
     """
 
     name = "qnn.quantize"
-    out_dtype: str = "int8"
+    out_dtype: Annotated[str, tuple(_RANGES)] = "int8"
 
     def solve(self, types: list[Type | None]) -> list[Type | None]:
         return self._solve(types, self.out_dtype)
@@ -69,8 +70,6 @@ class Quantize(_Quantization):
         require_kind(self, data, "f", "the input")
         require_same_dtype(self, data, output_scale)
         self._check_parameters(data, output_scale, output_zero_point)
-        if self.out_dtype not in _RANGES:
-            raise self.reject(f"out_dtype={self.out_dtype!r} is not one of {', '.join(_RANGES)}")
         require_kind(self, output_zero_point, "iu", "zero_point")
         return data.with_dtype(self.out_dtype)
 
@@ -101,7 +100,7 @@ class Dequantize(_Quantization):
     """
 
     name = "qnn.dequantize"
-    out_dtype: str = "float32"
+    out_dtype: DType = "float32"
 
     def solve(self, types: list[Type | None]) -> list[Type | None]:
         data = types[0]

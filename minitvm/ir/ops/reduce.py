@@ -19,7 +19,6 @@ from minitvm.ir.op import Fusion, Op
 from minitvm.ir.ops._shape import (
     broadcast_shapes,
     flatten_index,
-    freeze_ints,
     normalize_axes,
     require_kind,
     require_same_dtype,
@@ -39,9 +38,6 @@ class Reduction(Op):
     keepdims: bool = False
     exclude: bool = False
     kinds = "iuf"
-
-    def __post_init__(self) -> None:
-        freeze_ints(self, "axis")
 
     def axes(self, rank: int) -> tuple[int, ...]:
         """The reduced axes, ascending."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
+from typing import Literal
 
 import numpy as np
 
@@ -11,8 +12,6 @@ from minitvm.ir.compute import compute
 from minitvm.ir.loop import Buffer, LoopExpr, Stage, select
 from minitvm.ir.op import Fusion, Op
 from minitvm.ir.ops._shape import (
-    as_ints,
-    freeze_ints,
     normalize_axes,
     normalize_axis,
     replaced,
@@ -121,10 +120,6 @@ class Split(Op):
     indices_or_sections: int | tuple[int, ...]
     axis: int = 0
 
-    def __post_init__(self) -> None:
-        if not isinstance(self.indices_or_sections, int):
-            freeze_ints(self, "indices_or_sections")
-
     def _bounds(self, extent: int) -> list[int]:
         """Where each part starts, and the end of the last."""
         given = self.indices_or_sections
@@ -143,7 +138,7 @@ class Split(Op):
         else:
             bounds = self._bounds(extent)
             if bounds != sorted(bounds):
-                raise self.reject(f"positions must not decrease: {list(as_ints(self.indices_or_sections))}")
+                raise self.reject(f"positions must not decrease: {list(bounds[1:-1])}")
             sizes = [b - a for a, b in pairwise(bounds)]
         return TupleType(tuple(data.with_shape((*data.shape[:axis], n, *data.shape[axis + 1 :])) for n in sizes))
 
@@ -176,17 +171,12 @@ class StridedSlice(Op):
     end: tuple[int, ...]
     strides: tuple[int, ...] | None = None
     axes: tuple[int, ...] | None = None
-    slice_mode: str = "end"
-
-    def __post_init__(self) -> None:
-        freeze_ints(self, "begin", "end", "strides", "axes")
+    slice_mode: Literal["end", "size"] = "end"
 
     def _slices(self, rank: int) -> dict[int, slice]:
         """A Python slice per sliced axis."""
         axes = normalize_axes(self, range(len(self.begin)) if self.axes is None else self.axes, rank)
         strides = self.strides or (1,) * len(self.begin)
-        if self.slice_mode not in ("end", "size"):
-            raise self.reject(f"slice_mode is {self.slice_mode!r}", hint="slice_mode is 'end' or 'size'")
         if self.slice_mode == "size":
             ends = [None if n < 0 or b < 0 <= b + n else b + n for b, n in zip(self.begin, self.end, strict=True)]
             return {a: slice(b, e) for a, b, e in zip(axes, self.begin, ends, strict=True)}

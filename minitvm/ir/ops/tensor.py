@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from minitvm.ir.compute import compute, sum_over
 from minitvm.ir.loop import Buffer, Const, LoopExpr, Stage, const, select
 from minitvm.ir.op import Fusion, Op
-from minitvm.ir.ops._shape import freeze_ints, normalize_axis, replaced, require_kind, require_same_dtype
-from minitvm.ir.types import TensorType, TupleType, Type
+from minitvm.ir.ops._shape import normalize_axis, replaced, require_kind, require_same_dtype
+from minitvm.ir.types import DType, TensorType, TupleType, Type
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class ArgSort(Op):
     fusion = Fusion.OPAQUE
     axis: int = -1
     is_ascend: bool = True
-    dtype: str = "int32"
+    dtype: DType = "int32"
 
     def infer(self, data: TensorType) -> TensorType:
         normalize_axis(self, self.axis, data.rank)
@@ -105,15 +105,13 @@ class TopK(Op):
     fusion = Fusion.OPAQUE
     k: int = 1
     axis: int = -1
-    ret_type: str = "both"
+    ret_type: Literal["both", "values", "indices"] = "both"
     is_ascend: bool = False
-    dtype: str = "int32"
+    dtype: DType = "int32"
 
     def infer(self, data: TensorType) -> Type:
         axis = normalize_axis(self, self.axis, data.rank)
         extent = data.shape[axis]
-        if self.ret_type not in ("both", "values", "indices"):
-            raise self.reject(f"ret_type is {self.ret_type!r}", hint="ret_type is 'both', 'values' or 'indices'")
         if self.k < 0 or (extent is not None and self.k > extent):
             raise self.reject(f"k is {self.k}, but dimension {axis} of {data} is {extent}")
         values = data.with_shape((*data.shape[:axis], self.k or extent, *data.shape[axis + 1 :]))
@@ -136,7 +134,7 @@ class ShapeOf(Op):
 
     name = "shape_of"
     fusion = Fusion.OPAQUE
-    dtype: str = "int32"
+    dtype: DType = "int32"
 
     def infer(self, data: TensorType) -> TensorType:
         return TensorType((data.rank,), self.dtype)
@@ -160,7 +158,7 @@ class NdArraySize(Op):
 
     name = "ndarray_size"
     fusion = Fusion.OPAQUE
-    dtype: str = "int32"
+    dtype: DType = "int32"
 
     def infer(self, data: TensorType) -> TensorType:
         return TensorType((), self.dtype)
@@ -228,10 +226,7 @@ class Eye(Op):
     fusion = Fusion.INJECTIVE
     shape: tuple[int, ...]
     k: int = 0
-    dtype: str = "float32"
-
-    def __post_init__(self) -> None:
-        freeze_ints(self, "shape")
+    dtype: DType = "float32"
 
     def infer(self) -> TensorType:
         if len(self.shape) != 2:

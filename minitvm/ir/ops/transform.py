@@ -11,7 +11,6 @@ from minitvm.ir.loop import Buffer, Const, LoopExpr, Stage
 from minitvm.ir.op import Fusion, Op
 from minitvm.ir.ops._reshape import resolve_reshape
 from minitvm.ir.ops._shape import (
-    freeze_ints,
     normalize_axes,
     normalize_axis,
     product,
@@ -38,9 +37,6 @@ class Reshape(Op):
     fusion = Fusion.INJECTIVE
     newshape: tuple[int, ...]
     allowzero: bool = False
-
-    def __post_init__(self) -> None:
-        freeze_ints(self, "newshape")
 
     def infer(self, data: TensorType) -> TensorType:
         return data.with_shape(resolve_reshape(self, data, self.newshape, self.allowzero))
@@ -99,9 +95,6 @@ class Transpose(Op):
     fusion = Fusion.INJECTIVE
     axes: tuple[int, ...] | None = None
 
-    def __post_init__(self) -> None:
-        freeze_ints(self, "axes")
-
     def _order(self, rank: int) -> tuple[int, ...]:
         if self.axes is None:
             return tuple(reversed(range(rank)))
@@ -151,9 +144,6 @@ class Squeeze(Op):
     fusion = Fusion.INJECTIVE
     axis: tuple[int, ...] | None = None
 
-    def __post_init__(self) -> None:
-        freeze_ints(self, "axis")
-
     def infer(self, data: TensorType) -> TensorType:
         if self.axis is None:
             if not data.is_static:
@@ -179,9 +169,6 @@ class Tile(Op):
     name = "tile"
     fusion = Fusion.BROADCAST
     reps: tuple[int, ...]
-
-    def __post_init__(self) -> None:
-        freeze_ints(self, "reps")
 
     def _padded(self, shape: Shape) -> list[tuple[Dim, int]]:
         rank = max(len(shape), len(self.reps))

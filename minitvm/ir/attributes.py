@@ -1,0 +1,158 @@
+"""What an operator's attributes may be: its dataclass annotations, read once.
+
+Builder, text, importer, library file and passes all construct the operator, and so give and keep the same values:
+numpy's numbers become Python's, lists and arrays tuples, an integer alone a tuple of one; anything else is refused.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import operator
+import types
+from collections.abc import Callable, Iterable
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import numpy as np
+
+_BOOLS = (bool, np.bool_)
+_NUMBERS = (int, float, np.integer, np.floating)
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """Values that an annotation allows: in words, and as a function to the value kept, which raises for others."""
+
+    expected: str
+    read: Callable[[Any], Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Attribute:
+    """One attribute of an operator class."""
+
+    name: str
+    annotation: Any
+    required: bool
+
+    @functools.cached_property
+    def kind(self) -> Kind:
+        return kind_of(self.annotation)
+
+
+_known: dict[type[Any], dict[str, Attribute]] = {}
+
+
+def attributes_of(op: type[Any]) -> dict[str, Attribute]:
+    """The attributes of an operator class by name, in order of declaration."""
+    if op not in _known:
+        _known[op] = _read(op)
+    return _known[op]
+
+
+def _read(op: type[Any]) -> dict[str, Attribute]:
+    hints = get_type_hints(op, include_extras=True)
+    return {f.name: Attribute(f.name, hints[f.name], _is_required(f)) for f in dataclasses.fields(op)}
+
+
+def _is_required(field: dataclasses.Field[Any]) -> bool:
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+
+
+def kind_of(annotation: Any) -> Kind:
+    """What an annotation allows; one that says nothing (``Any``, a protocol) allows everything."""
+    if annotation in _SCALARS:
+        return _SCALARS[annotation]
+    origin, parts = get_origin(annotation), get_args(annotation)
+    if origin is Literal:
+        return _one_of(parts)
+    if origin is Annotated:
+        return _one_of(parts[1])
+    if origin in (Union, types.UnionType):
+        return _either([kind_of(part) for part in parts])
+    if origin is tuple:
+        return _tuple_of(parts)
+    return _instance_of(annotation) if isinstance(annotation, type) else Kind("anything", lambda value: value)
+
+
+def _whole(value: Any) -> int:
+    if isinstance(value, _BOOLS):
+        raise TypeError
+    return operator.index(value)
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, _BOOLS) or not isinstance(value, _NUMBERS):
+        raise TypeError
+    return float(value)
+
+
+def _truth(value: Any) -> bool:
+    if isinstance(value, _BOOLS) or (isinstance(value, (int, np.integer)) and value in (0, 1)):
+        return bool(value)
+    raise TypeError
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError
+    return str(value)
+
+
+def _nothing(value: Any) -> None:
+    if value is not None:
+        raise TypeError
+
+
+_SCALARS: dict[Any, Kind] = {
+    int: Kind("a whole number", _whole),
+    float: Kind("a number", _number),
+    bool: Kind("True or False", _truth),
+    str: Kind("text", _text),
+    type(None): Kind("None", _nothing),
+}
+
+
+def _one_of(allowed: tuple[Any, ...]) -> Kind:
+    def read(value: Any) -> Any:
+        if not isinstance(value, type(allowed[0])) or value not in allowed:
+            raise TypeError
+        return allowed[allowed.index(value)]
+
+    return Kind(f"one of {', '.join(map(repr, allowed))}", read)
+
+
+def _either(kinds: list[Kind]) -> Kind:
+    def read(value: Any) -> Any:
+        for kind in kinds:
+            try:
+                return kind.read(value)
+            except (TypeError, ValueError):
+                continue
+        raise TypeError
+
+    return Kind(" or ".join(kind.expected for kind in kinds), read)
+
+
+def _tuple_of(parts: tuple[Any, ...]) -> Kind:
+    """``tuple[int, ...]`` (a value alone stands for a tuple of it), ``tuple[int, int]``."""
+    any_number = parts[-1] is Ellipsis
+    kinds = [kind_of(part) for part in parts if part is not Ellipsis]
+
+    def read(value: Any) -> tuple[Any, ...]:
+        if isinstance(value, str) or (not any_number and not isinstance(value, Iterable)):
+            raise TypeError
+        given = list(value) if isinstance(value, Iterable) else [value]
+        return tuple(k.read(v) for k, v in zip(kinds * (len(given) if any_number else 1), given, strict=True))
+
+    each = ", ".join(kind.expected for kind in kinds)
+    return Kind(f"[{each}, ...]" if any_number else f"[{each}]", read)
+
+
+def _instance_of(expected: type[Any]) -> Kind:
+    def read(value: Any) -> Any:
+        if not isinstance(value, expected):
+            raise TypeError
+        return value
+
+    return Kind(f"a {expected.__name__}", read)

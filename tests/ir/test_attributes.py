@@ -1,0 +1,91 @@
+"""Attributes are what their annotations say, however an operator is made: by the builder, a text, a library file."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from op_samples import SAMPLES
+from op_samples_nn import SAMPLES as NN_SAMPLES
+
+from minitvm.errors import MiniTVMError, TypeInferenceError
+from minitvm.ir import builder as b
+from minitvm.ir.attributes import attributes_of, kind_of
+from minitvm.ir.op import Op
+from minitvm.ir.parser import parse_expr
+from minitvm.ir.text import format_attribute
+from minitvm.runtime.host_text import host_from_json
+
+OPERATORS = {type(sample.op): sample.op for sample in [*SAMPLES, *NN_SAMPLES]}
+VALUES: tuple[Any, ...] = ("abc", 7, -2.5, True, None, (1.5, 2.0), ("a", "b"), (1, 2), ((1, 2, 3),))
+"""Of all kinds; each attribute refuses some of them."""
+
+
+def _fits(annotation: Any, value: Any) -> bool:
+    try:
+        kind_of(annotation).read(value)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def _by_text(op: Op, attributes: dict[str, Any]) -> None:
+    parse_expr(f"{op.name}({', '.join(f'{n}={format_attribute(v)}' for n, v in attributes.items())})")
+
+
+def _by_library(op: Op, attributes: dict[str, Any]) -> None:
+    host_from_json({"op": op.name, "attributes": attributes, "params": [], "span": []})
+
+
+def _by_builder(op: Op, attributes: dict[str, Any]) -> None:
+    b.call_op(op.name, **attributes)
+
+
+@pytest.mark.parametrize("make", [_by_builder, _by_text, _by_library])
+@pytest.mark.parametrize("op", OPERATORS.values(), ids=lambda op: op.name)
+def test_what_an_annotation_does_not_allow_is_refused_everywhere(op: Op, make: Any) -> None:
+    for name, attribute in attributes_of(type(op)).items():
+        for value in VALUES:
+            if not _fits(attribute.annotation, value):
+                with pytest.raises(MiniTVMError) as caught:
+                    make(op, {**op.attributes(), name: value})
+                shown = f"attribute {name!r} is {value!r}, expected {attribute.kind.expected}"
+                assert f"{op.name}: {shown}" in caught.value.message
+
+
+@pytest.mark.parametrize("op", OPERATORS.values(), ids=lambda op: op.name)
+def test_numpys_values_and_lists_are_kept_as_pythons(op: Op) -> None:
+    def foreign(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return [foreign(v) for v in value]
+        return np.array(value)[()] if isinstance(value, (bool, int, float)) else value
+
+    again = type(op).of({name: foreign(value) for name, value in op.attributes().items()})
+    assert again == op
+    assert repr(again) == repr(op)
+
+
+@pytest.mark.parametrize(
+    ("annotation", "given", "kept"),
+    [
+        (int, np.uint8(3), 3),
+        (float, 1, 1.0),
+        (int | float, 2**63 - 1, 2**63 - 1),
+        (bool, 1, True),
+        (tuple[int, ...], np.array([1, 2]), (1, 2)),
+        (tuple[int, ...], 3, (3,)),
+        (tuple[tuple[int, int], ...], [[1, 2]], ((1, 2),)),
+        (tuple[int, ...] | None, None, None),
+    ],
+)
+def test_what_is_kept(annotation: Any, given: Any, kept: Any) -> None:
+    found = kind_of(annotation).read(given)
+    assert found == kept
+    assert type(found) is type(kept)
+
+
+def test_the_place_in_a_text_is_named() -> None:
+    with pytest.raises(TypeInferenceError) as caught:
+        parse_expr('free_var %x: Tensor[(2,), float32];\nnn.leaky_relu(%x, alpha="abc")')
+    assert str(caught.value) == ("nn.leaky_relu: attribute 'alpha' is 'abc', expected a number\n  | line 2 of the text")
