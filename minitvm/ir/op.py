@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from minitvm.errors import TypeInferenceError
 from minitvm.ir.attributes import attributes_of
-from minitvm.ir.types import Type
+from minitvm.ir.types import TensorType, Type
 
 if TYPE_CHECKING:
     from minitvm.ir.loop import Buffer
@@ -57,6 +57,12 @@ class Op:
     """True where two calls with equal arguments may differ (random numbers): never folded or merged."""
     lowered_by_template: ClassVar[bool] = False
     """True where an operator without ``compute`` becomes a kernel all the same, by a template."""
+    commutative: ClassVar[bool] = False
+    """True where two arguments may stand in either order."""
+    view: ClassVar[bool] = False
+    """True where the result is the elements of the argument in their order, in another shape."""
+    homogeneous: ClassVar[bool] = False
+    """True for ``f(s * x, ...) == s * f(x, ...)`` where s is greater than zero."""
     outputs: ClassVar[int] = 0
     """Number of results of an operator that returns a tuple of known length; 0: a tensor, or by attribute."""
 
@@ -111,6 +117,18 @@ class Op:
     def with_attributes(self: AnyOp, **changes: Any) -> AnyOp:
         """The same operator with other attributes."""
         return dataclasses.replace(self, **changes)
+
+    def flops(self, args: Sequence[TensorType], results: Sequence[TensorType]) -> float:
+        """Operations of one call: one per element read by a reduction or written otherwise; moving is free."""
+        if self.fusion is Fusion.COMM_REDUCE:
+            return float(sum(t.size for t in args))
+        counts = self.is_elementwise or self.fusion is Fusion.OUT_ELEMWISE_FUSABLE
+        return float(sum(t.size for t in results)) if counts else 0.0
+
+    @property
+    def is_elementwise(self) -> bool:
+        """Whether an element of the result needs one of each argument, which may be broadcast."""
+        return self.fusion <= Fusion.BROADCAST
 
     @classmethod
     def has_compute(cls) -> bool:

@@ -17,12 +17,6 @@ from minitvm.ir.expr import Call, Constant, Expr, Tuple, TupleGetItem
 from minitvm.ir.op import Op
 from minitvm.ir.visitor import use_counts
 
-COMMUTATIVE = frozenset(
-    ("add", "multiply", "maximum", "minimum", "equal", "not_equal", "logical_and", "logical_or", "logical_xor")
-    + ("bitwise_and", "bitwise_or", "bitwise_xor")
-)
-"""Operators whose two arguments may stand in either order."""
-
 Captures: TypeAlias = dict[str, Any]
 """Nodes by name; ``None`` for a name inside an alternative that was not taken."""
 
@@ -99,7 +93,7 @@ class _CallPattern(Pattern):
             yield (), ()
             return
         yield self.args, expr.args
-        swaps = expr.op.name in COMMUTATIVE if self.commutative is None else self.commutative
+        swaps = expr.op.commutative if self.commutative is None else self.commutative
         if swaps and len(expr.args) == 2:
             yield self.args, (expr.args[1], expr.args[0])
 
@@ -165,7 +159,7 @@ def call(
 ) -> Pattern:
     """A call of ``op`` (a class, a name, or several) whose arguments match ``args``; any where none are given.
 
-    ``commutative`` says whether two arguments may be swapped; by default :data:`COMMUTATIVE` decides.
+    ``commutative`` says whether two arguments may be swapped; by default its operator says so (``Op.commutative``).
     """
     ops = op if isinstance(op, tuple) else (op,)
     return _CallPattern(name, where, single_use, ops, args or None, commutative)

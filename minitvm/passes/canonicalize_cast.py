@@ -12,7 +12,7 @@ from typing import cast
 import numpy as np
 
 from minitvm.ir.expr import Call, Expr, Function, Module
-from minitvm.ir.op import Fusion, Op
+from minitvm.ir.op import Op
 from minitvm.ir.ops.elemwise import CastTo
 from minitvm.ir.visitor import children, post_order, rebuild
 from minitvm.passes.manager import FunctionPass, PassContext
@@ -40,7 +40,7 @@ def _own_cast(user: Expr, old: Expr, new: Expr, seen: Counter[Expr]) -> Expr:
 
 
 def _is_elementwise(node: Expr) -> bool:
-    return isinstance(node, Call) and isinstance(node.op, Op) and node.op.fusion <= Fusion.BROADCAST
+    return isinstance(node, Call) and isinstance(node.op, Op) and node.op.is_elementwise
 
 
 def is_widening_cast(node: Expr) -> bool:

@@ -49,6 +49,7 @@ class Add(BinaryOp):
     """lhs + rhs; integers wrap around."""
 
     name = binary_op = "add"
+    commutative = True
     ufunc = np.add
 
 
@@ -64,6 +65,7 @@ class Multiply(BinaryOp):
     """lhs * rhs; integers wrap around."""
 
     name = "multiply"
+    commutative = True
     binary_op = "mul"
     ufunc = np.multiply
 
@@ -119,6 +121,7 @@ class Maximum(BinaryOp):
     """The larger one; NaN if either is."""
 
     name = "maximum"
+    commutative = True
     kinds = "biuf"
     binary_op = "max"
     ufunc = np.maximum
@@ -128,6 +131,7 @@ class Minimum(BinaryOp):
     """The smaller one; NaN if either is."""
 
     name = "minimum"
+    commutative = True
     kinds = "biuf"
     binary_op = "min"
     ufunc = np.minimum
@@ -145,6 +149,7 @@ class Equal(Comparison):
     """lhs == rhs."""
 
     name = "equal"
+    commutative = True
     kinds = "biuf"
     binary_op = "eq"
     ufunc = np.equal
@@ -154,6 +159,7 @@ class NotEqual(Comparison):
     """lhs != rhs."""
 
     name = "not_equal"
+    commutative = True
     kinds = "biuf"
     binary_op = "ne"
     ufunc = np.not_equal
@@ -199,6 +205,7 @@ class LogicalAnd(BinaryOp):
     """Both, of bool."""
 
     name = "logical_and"
+    commutative = True
     kinds = "b"
     binary_op = "and"
     ufunc = np.logical_and
@@ -208,6 +215,7 @@ class LogicalOr(BinaryOp):
     """Either, of bool."""
 
     name = "logical_or"
+    commutative = True
     kinds = "b"
     binary_op = "or"
     ufunc = np.logical_or
@@ -217,6 +225,7 @@ class LogicalXor(BinaryOp):
     """Exactly one, of bool."""
 
     name = "logical_xor"
+    commutative = True
     kinds = "b"
     binary_op = "xor"
     ufunc = np.logical_xor
@@ -226,6 +235,7 @@ class BitwiseAnd(BinaryOp):
     """Bit by bit, of integers or bool."""
 
     name = "bitwise_and"
+    commutative = True
     kinds = "biu"
     binary_op = "and"
     ufunc = np.bitwise_and
@@ -235,6 +245,7 @@ class BitwiseOr(BinaryOp):
     """Bit by bit, of integers or bool."""
 
     name = "bitwise_or"
+    commutative = True
     kinds = "biu"
     binary_op = "or"
     ufunc = np.bitwise_or
@@ -244,6 +255,7 @@ class BitwiseXor(BinaryOp):
     """Bit by bit, of integers or bool."""
 
     name = "bitwise_xor"
+    commutative = True
     kinds = "biu"
     binary_op = "xor"
     ufunc = np.bitwise_xor

@@ -19,6 +19,7 @@ class Relu(Op):
 
     name = "nn.relu"
     fusion = Fusion.ELEMWISE
+    homogeneous = True
 
     def infer(self, data: TensorType) -> TensorType:
         require_kind(self, data, "iuf", "the input")
@@ -37,6 +38,7 @@ class LeakyRelu(Op):
 
     name = "nn.leaky_relu"
     fusion = Fusion.ELEMWISE
+    homogeneous = True
     alpha: float = 0.25
 
     def infer(self, data: TensorType) -> TensorType:
@@ -56,6 +58,7 @@ class Prelu(Op):
 
     name = "nn.prelu"
     fusion = Fusion.BROADCAST
+    homogeneous = True
     axis: int = 1
 
     def solve(self, types: list[Type | None]) -> list[Type | None]:

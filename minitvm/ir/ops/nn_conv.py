@@ -96,6 +96,12 @@ class Convolution(Op):
         shape = out.shape_of({"N": pixels["N"], "C": self._filters(known_dim(self, taps["O"], "O")), **result})
         return TensorType(shape, product_dtype(self, data, weight, self.out_dtype))
 
+    def flops(self, args: Sequence[TensorType], results: Sequence[TensorType]) -> float:
+        """Two per multiplication: every element of the result needs the weight's elements of its output channel."""
+        weight = args[1]
+        filters = self.layouts[1].primal_shape(weight.static_shape)["O"]
+        return 2.0 * results[0].size * weight.size / max(1, filters)
+
     def _check_rank(self, what: str, type_: TensorType, layout: Layout) -> None:
         if type_.rank != layout.rank:
             raise self.reject(

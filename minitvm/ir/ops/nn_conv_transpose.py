@@ -117,6 +117,11 @@ class ConvTranspose(Op):
             raise self.reject(f"padding={list(self.padding)} removes all {full} elements along {axis}")
         return found
 
+    def flops(self, args: Sequence[TensorType], results: Sequence[TensorType]) -> float:
+        """As the convolution it is the gradient of: every element of the input meets its channel's of the weight."""
+        data, weight = args
+        return 2.0 * data.size * weight.size / max(1, weight.static_shape[0])
+
     def reference(self, data: np.ndarray, weight: np.ndarray) -> np.ndarray:
         image, kernel = self.layouts
         x = Layout("NC" + self.spatial).convert(data, image)

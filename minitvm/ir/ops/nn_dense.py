@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,8 +38,18 @@ def _check_inner(op: Op, lhs: Dim, rhs: Dim, types: str, hint: str) -> None:
         raise op.reject(f"inner dimensions differ: {types}", hint=hint)
 
 
+class MatrixProduct(Op):
+    """What multiplies matrices; the depth is the last dimension of the first, or the one before (``transpose_a``)."""
+
+    fusion = Fusion.OUT_ELEMWISE_FUSABLE
+
+    def flops(self, args: Sequence[TensorType], results: Sequence[TensorType]) -> float:
+        """Two per multiplication."""
+        return 2.0 * results[0].size * args[0].static_shape[-2 if self.attributes().get("transpose_a") else -1]
+
+
 @dataclass(frozen=True)
-class Dense(Op):
+class Dense(MatrixProduct):
     """data @ weight.T, the fully connected layer.  data: (m, k), weight: (units, k) -> (m, units).
 
     ``units`` is needed only where the weight's type is to be inferred; ``out_dtype`` (empty: as the data) lets 8-bit
@@ -47,7 +57,6 @@ class Dense(Op):
     """
 
     name = "nn.dense"
-    fusion = Fusion.OUT_ELEMWISE_FUSABLE
     units: int | None = None
     out_dtype: ResultDType = ""
 
@@ -76,7 +85,7 @@ class Dense(Op):
 
 
 @dataclass(frozen=True)
-class DensePack(Op):
+class DensePack(MatrixProduct):
     """``nn.dense`` with its weight in panels.  data: (m, k), weight: (ceil(units / n), k, n) -> (m, units).
 
     ``weight_layout`` is ``NC[n]n``, for example ``NC8n``.  ``units`` says how many of the last panel's columns belong
@@ -84,7 +93,6 @@ class DensePack(Op):
     """
 
     name = "nn.contrib_dense_pack"
-    fusion = Fusion.OUT_ELEMWISE_FUSABLE
     weight_layout: str = "NC8n"
     units: int | None = None
     out_dtype: ResultDType = ""
@@ -132,14 +140,13 @@ def _swapped(shape: tuple[Dim, ...], swap: bool) -> tuple[Dim, Dim]:
 
 
 @dataclass(frozen=True)
-class Matmul(Op):
+class Matmul(MatrixProduct):
     """The product of two matrices.  tensor_a: (m, k), tensor_b: (k, n) -> (m, n).
 
     ``transpose_a`` and ``transpose_b`` say that an operand comes with its dimensions swapped.
     """
 
     name = "nn.matmul"
-    fusion = Fusion.OUT_ELEMWISE_FUSABLE
     units: int | None = None
     out_dtype: ResultDType = ""
     transpose_a: bool = False
@@ -182,14 +189,13 @@ class Matmul(Op):
 
 
 @dataclass(frozen=True)
-class BatchMatmul(Op):
+class BatchMatmul(MatrixProduct):
     """One matrix product per batch entry.  tensor_a: (b, m, k), tensor_b: (b, n, k) -> (b, m, n).
 
     As in Relay ``tensor_b`` comes transposed unless ``transpose_b=False``.  A batch of 1 is repeated for the other.
     """
 
     name = "nn.batch_matmul"
-    fusion = Fusion.OUT_ELEMWISE_FUSABLE
     out_dtype: ResultDType = ""
     transpose_a: bool = False
     transpose_b: bool = True

@@ -35,6 +35,7 @@ class Reshape(Op):
 
     name = "reshape"
     fusion = Fusion.INJECTIVE
+    view = True
     newshape: tuple[int, ...]
     allowzero: bool = False
 
@@ -74,6 +75,7 @@ class BatchFlatten(Op):
 
     name = "nn.batch_flatten"
     fusion = Fusion.INJECTIVE
+    view = True
 
     def infer(self, data: TensorType) -> TensorType:
         if data.rank < 1:
@@ -121,6 +123,7 @@ class ExpandDims(Op):
 
     name = "expand_dims"
     fusion = Fusion.BROADCAST
+    view = True
     axis: int
     num_newaxis: int = 1
 
@@ -142,6 +145,7 @@ class Squeeze(Op):
 
     name = "squeeze"
     fusion = Fusion.INJECTIVE
+    view = True
     axis: tuple[int, ...] | None = None
 
     def infer(self, data: TensorType) -> TensorType:

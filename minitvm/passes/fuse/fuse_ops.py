@@ -20,9 +20,6 @@ from minitvm.ir.visitor import children, is_scalar_constant, post_order, rebuild
 from minitvm.passes.fuse.partition import FusionNote, Group, partition
 from minitvm.passes.manager import ModulePass, PassContext, map_functions, register_config
 
-RESHAPES = frozenset({"reshape", "expand_dims", "squeeze", "nn.batch_flatten"})
-"""Operators that move no element: a group of nothing else shares its input's memory."""
-
 MAX_NAME = 80
 MAX_DEPTH = 256
 
@@ -169,9 +166,9 @@ class _Cut:
         local: dict[Expr, Expr] = {}
         for node in self.order:
             local[node] = self._local(node, local)
-        ops = [call.op.name for call in self.calls if isinstance(call.op, Op)]
-        reshape_only = all(name in RESHAPES for name in ops)
-        attrs = {"primitive": True, "name": _kernel_name(ops), "reshape_only": reshape_only}
+        ops = [call.op for call in self.calls if isinstance(call.op, Op)]
+        shares_memory = all(op.view for op in ops)
+        attrs = {"primitive": True, "name": _kernel_name([op.name for op in ops]), "reshape_only": shares_memory}
         return Function(list(self.sources.values()), local[root], attrs, span=span_of(*self.calls))
 
     def _local(self, node: Expr, local: dict[Expr, Expr]) -> Expr:
