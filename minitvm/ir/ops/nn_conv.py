@@ -99,7 +99,7 @@ class Convolution(Op):
     def flops(self, args: Sequence[TensorType], results: Sequence[TensorType]) -> float:
         """Two per multiplication: every element of the result needs the weight's elements of its output channel."""
         weight = args[1]
-        filters = self.layouts[1].primal_shape(weight.static_shape)["O"]
+        filters = known_dim(self, self.layouts[1].primal_shape(weight.shape)["O"], "O")
         return 2.0 * results[0].size * weight.size / max(1, filters)
 
     def _check_rank(self, what: str, type_: TensorType, layout: Layout) -> None:
