@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,7 +22,7 @@ from minitvm.codegen.simplify import simplify
 from minitvm.codegen.templates.phases import PhasedAxis
 from minitvm.ir.builder import call_op, var
 from minitvm.ir.expr import Call
-from minitvm.ir.loop import Buffer, For, Kernel, LoopKind, walk_stmts
+from minitvm.ir.loop import Alloc, Buffer, For, Kernel, LoopKind, walk_stmts
 from minitvm.ir.loop.interp import run_kernel
 from minitvm.ir.loop.verify import verify_kernel
 from minitvm.ir.op import Op
@@ -208,6 +209,38 @@ def test_rows_that_end_inside_a_vector_are_still_loaded_and_stored_whole() -> No
     text = emit(simplify(Case("nn.conv2d", (1, 3, 9, 9), (5, 3, 1, 1)).kernel(machine)), machine)
     assert "extractelement" not in text and "insertelement <8 x i64>" not in text
     assert "store <8 x float>" in text
+
+
+@pytest.mark.parametrize(("batch", "groups"), [(1, 1), (1, 3), (2, 1), (2, 3)])
+@pytest.mark.parametrize(("image", "kernel"), [((9, 9), 1), ((1, 1), 1), ((2, 2), 3), ((1, 3), 3), ((1, 1), 3)])
+def test_pixels_and_few_positions(image: tuple[int, int], kernel: int, batch: int, groups: int) -> None:
+    weight, attributes = (groups * 24, 40, kernel, kernel), {"groups": groups, "padding": (kernel // 2,) * 4}
+    first = Case("nn.conv2d", (batch, groups * 40, *image), weight, attributes)
+    last = Case("nn.conv2d", (batch, *image, groups * 40), weight, {**attributes, "data_layout": "NHWC"})
+    for width, registers in WIDTHS:
+        check_numbers(first, MachineModel(width, registers, threads=2), 0)
+        check_numbers(last, MachineModel(width, registers, threads=2), 0)
+
+
+@pytest.mark.parametrize(
+    ("data", "kernel", "groups"),
+    [
+        ((2, 40, 9, 9), 1, 1),
+        ((1, 120, 9, 9), 1, 3),
+        ((2, 120, 1, 1), 3, 3),
+        ((2, 120, 2, 2), 3, 3),
+        ((1, 40, 1, 3), 3, 1),
+    ],
+)
+def test_pixels_and_few_positions_are_products(data: tuple[int, ...], kernel: int, groups: int) -> None:
+    """Nothing gathers, though the indices of tensors are quotients and remainders of those of matrices."""
+    machine, attributes = MachineModel(64, 32), {"groups": groups, "padding": (kernel // 2,) * 4}
+    made = Case("nn.conv2d", data, (groups * 24, 40, kernel, kernel), attributes).kernel(machine)
+    buffers = {s.buffer.name for s in walk_stmts(made.body) if isinstance(s, Alloc)}
+    assert "phases" not in buffers
+    assert ("image" in buffers) == (data[3] in (2, 3))
+    if data[3] > 1:
+        assert not re.search(r"insertelement .*, i64 [1-9]", emit(simplify(made), machine))
 
 
 def test_taps_that_only_read_padding_are_left_out() -> None:

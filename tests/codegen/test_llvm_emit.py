@@ -27,6 +27,7 @@ from minitvm.ir.loop import (
     Kernel,
     LoopExpr,
     LoopKind,
+    Stmt,
     const,
     intrin,
     loop,
@@ -659,3 +660,24 @@ def test_guards_that_ranges_decide_leave_no_branch() -> None:
     body = loop(8, lambda i: loop(8, lambda j: store(out, (i, j), inside(i, j)), VECTORIZED))
     text = emit(Kernel("decided", (x, out), body), machine_model(host()))
     assert "select" not in text and "urem" not in text and "load <8 x float>" in text
+
+
+@pytest.mark.parametrize("block", [3, 4, 7, 8])
+def test_a_split_position_is_one_number_whatever_else_is_divided(block: int) -> None:
+    """``x[work % 4, p // 9, p % 9 // 3, p % 3]`` with a ``p`` that holds ``work // 4``: neighbours in memory."""
+    x, out = (Buffer(name, (4, 3 * block, 3, 3), "float32") for name in ("x", "out"))
+    machine = machine_model(host())
+
+    def work(i: LoopExpr) -> Stmt:
+        def lane(v: LoopExpr, j: LoopExpr) -> Stmt:
+            p = (i // 4 * 3 + v) * 3 * block + j
+            index = (i % 4, p // 3 // 3, p // 3 % 3, p % 3)
+            return store(out, index, x[index] + 1.0)
+
+        return loop(3, lambda v: loop(3 * block, lambda j: lane(v, j), VECTORIZED))
+
+    kernel = Kernel("split", (x, out), loop(12, work, LoopKind.PARALLEL))
+    given = random_array(x.shape, "float32")
+    (found,) = run_native(kernel, given)
+    np.testing.assert_array_equal(found, given + 1)
+    assert not re.search(r"insertelement .*, i64 [1-9]", emit(kernel, machine))

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from minitvm.ir.loop import Binary, Buffer, Kernel, Load, LoopExpr, Stmt, Store, map_expr, map_stmt
-from minitvm.ir.loop.affine import Affine, address, affine, storage_size
+from minitvm.ir.loop import Buffer, Kernel, Load, LoopExpr, Stmt, Store, map_expr, map_stmt
+from minitvm.ir.loop.affine import offset, storage_size
 
 Views = dict[Buffer, Buffer]
 """The flat view of a parameter, where somebody uses it."""
@@ -43,12 +43,8 @@ def flat_views(kernel: Kernel) -> tuple[Kernel, Views]:
 
 def _joined(kernel: Kernel, buffer: Buffer, index: tuple[LoopExpr, ...]) -> LoopExpr | None:
     """The element's number, where quotients and remainders in ``index`` make up divided positions again."""
-    if buffer not in kernel.params or not any(isinstance(i, Binary) and i.op == "floormod" for i in index):
+    if buffer not in kernel.params:
         return None
-    found = address(buffer, index)
-    before = sum(_divisions(affine(i)) for i in index)
-    return found.to_expr() if _divisions(found) < before else None
-
-
-def _divisions(form: Affine) -> int:
-    return sum(isinstance(term, Binary) and term.op in ("floordiv", "floormod") for term in form.terms)
+    spelled = offset(buffer, index)
+    found = spelled.joined()
+    return None if found is spelled else found.to_expr()

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from minitvm.codegen.problem import TEMPLATES, Config, Declined, Problem
 from minitvm.codegen.spread import unflatten
+from minitvm.codegen.templates.conv_product import conv_product
 from minitvm.codegen.templates.conv_shapes import ConvShapes, convolution_shapes, transposed_shapes
 from minitvm.codegen.templates.pad import after_padding
 from minitvm.codegen.templates.phases import PhasedAxis, PhasedImage, vectors
@@ -30,7 +31,12 @@ _ITEMS_PER_THREAD = 4
 def conv_pixels(problem: Problem, machine: MachineModel, config: Config) -> Kernel | Declined:
     """Any layout, strides, padding, dilation and groups; floats, summed in the accumulator."""
     assert isinstance(problem.op, Convolution)
-    return problem.not_floats or _kernel(problem, [convolution_shapes(problem.op, problem)], machine)
+    if (refusal := problem.not_floats) is not None:
+        return refusal
+    trimmed, whole = (convolution_shapes(problem.op, problem, trim) for trim in (True, False))
+    if (product := conv_product(trimmed, whole, problem.accumulator, machine)) is not None:
+        return Kernel(problem.op.name, (*problem.inputs, problem.output), product)
+    return _kernel(problem, [trimmed], machine)
 
 
 @TEMPLATES.register("llvm", "nn.conv1d_transpose", "nn.conv2d_transpose", "nn.conv3d_transpose")

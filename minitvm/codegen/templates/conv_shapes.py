@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 
 from minitvm.codegen.problem import Problem
 from minitvm.codegen.templates.phases import PhasedAxis
-from minitvm.ir.loop import Buffer, LoopExpr, Stmt, Store
+from minitvm.ir.layout import Layout
+from minitvm.ir.loop import Buffer, Load, LoopExpr, Stmt, Store
 from minitvm.ir.ops._window import pads_of
 from minitvm.ir.ops.nn_conv import Convolution
 from minitvm.ir.ops.nn_conv_transpose import ConvTranspose
@@ -60,33 +61,47 @@ class ConvShapes:
     def windows(self) -> tuple[PhasedAxis, ...]:
         return tuple(a.window for a in self.axes)
 
+    @property
+    def layout_of_result(self) -> Layout:
+        return self.op.layouts[2] if isinstance(self.op, Convolution) else self.op.layouts[0]
+
     def _named(self, where: Sequence[LoopExpr]) -> dict[str, LoopExpr]:
         return dict(zip(self.op.spatial, where[-len(self.op.spatial) :], strict=True))
 
-    def pixel(self, n: LoopExpr, c: LoopExpr, where: Sequence[LoopExpr]) -> LoopExpr:
+    @property
+    def positions(self) -> int:
+        """Results of a channel."""
+        return math.prod(w.outputs for w in self.windows)
+
+    def pixel(self, n: LoopExpr, c: LoopExpr, where: Sequence[LoopExpr]) -> Load:
         """An element of the data."""
-        return self.data[self.op.layouts[0].place({"N": n, "C": c, **self._named(where)})]
+        return Load(self.data, self.op.layouts[0].place({"N": n, "C": c, **self._named(where)}))
 
     def filter(
         self, group: LoopExpr, k: LoopExpr, c: LoopExpr, taps: Sequence[LoopExpr], phases: Sequence[LoopExpr]
-    ) -> LoopExpr:
+    ) -> Load:
         """The weight between a channel of a group's data and one of its results."""
         given = [axis.tap(t, phase) for axis, t, phase in zip(self.axes, taps, phases, strict=True)]
         transposed = isinstance(self.op, ConvTranspose)
         o, i = (k, group * self.inputs + c) if transposed else (group * self.channels + k, c)
-        return self.weight[self.op.layouts[1].place({"O": o, "I": i, **self._named(given)})]
+        return Load(self.weight, self.op.layouts[1].place({"O": o, "I": i, **self._named(given)}))
 
     def store(
         self, n: LoopExpr, c: LoopExpr, where: Sequence[LoopExpr], phases: Sequence[LoopExpr], value: LoopExpr
     ) -> Stmt:
         """``value`` to channel ``c`` of the result, at positions of the windows."""
+        return Store(self.out, self.result(n, c, where, phases), value.astype(self.out.dtype))
+
+    def result(
+        self, n: LoopExpr, c: LoopExpr, where: Sequence[LoopExpr], phases: Sequence[LoopExpr]
+    ) -> tuple[LoopExpr, ...]:
+        """Where in the result that is."""
         spot = [axis.result(position, phase) for axis, position, phase in zip(self.axes, where, phases, strict=True)]
-        layout = self.op.layouts[2] if isinstance(self.op, Convolution) else self.op.layouts[0]
-        return Store(self.out, layout.place({"N": n, "C": c, **self._named(spot)}), value.astype(self.out.dtype))
+        return self.layout_of_result.place({"N": n, "C": c, **self._named(spot)})
 
 
-def convolution_shapes(op: Convolution, problem: Problem) -> ConvShapes:
-    """Of a convolution, without taps that only read padding."""
+def convolution_shapes(op: Convolution, problem: Problem, trimmed: bool = True) -> ConvShapes:
+    """Of a convolution; ``trimmed``: without taps that only read padding."""
     (data, weight), out = problem.inputs, problem.output
     pixels, taps, found = (
         _extents(layout.primal_shape(buffer.shape))
@@ -95,7 +110,7 @@ def convolution_shapes(op: Convolution, problem: Problem) -> ConvShapes:
     axes = []
     for d, (a, pads) in enumerate(zip(op.spatial, pads_of(op.padding), strict=True)):
         whole = PhasedAxis(pixels[a], found[a], taps[a], op.strides[d], op.dilation[d], pads[0])
-        window, first = whole.trimmed()
+        window, first = whole.trimmed() if trimmed else (whole, 0)
         axes.append(ConvAxis(window, first))
     channels = found["C"] // op.groups
     return ConvShapes(op, data, weight, out, pixels["N"], op.groups, channels, taps["I"], _two(axes))

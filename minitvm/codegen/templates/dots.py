@@ -29,12 +29,18 @@ def fits_dots(product: Product, machine: MachineModel, times: int = 1) -> bool:
     """
     if not (product.left.along_rows and product.right.along_columns):
         return False
-    lanes, rows, depth = machine.lanes(product.dtype), times * product.batch * product.rows, product.depth
+    blocks = product.batch * product.rows * -(-product.columns // machine.lanes(product.dtype)) * product.depth
+    packing = _PACKING * product.right.batch * product.depth * product.columns
+    return times * dot_operations(product, machine) <= times * blocks + packing
+
+
+def dot_operations(product: Product, machine: MachineModel) -> float:
+    """Vector operations of a product as dot products."""
+    lanes, depth = machine.lanes(product.dtype), product.depth
     tile = choose_tile(product.rows, product.columns, machine)
     leaves_cache = (tile.columns + tile.blocks) * depth * 4 > machine.l1_bytes and product.rows > tile.columns
     each = -(-depth // lanes) * (_FROM_L2 if leaves_cache else 1) + 1 + math.log2(lanes)
-    packing = _PACKING * product.right.batch * depth * product.columns
-    return rows * product.columns * each <= rows * -(-product.columns // lanes) * depth + packing
+    return product.batch * product.rows * product.columns * each
 
 
 def dots(product: Product, machine: MachineModel) -> Stmt:

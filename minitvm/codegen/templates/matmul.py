@@ -67,13 +67,13 @@ def matmul(problem: Problem, machine: MachineModel, config: Config) -> Kernel | 
     """Two operands of rank 2 or 3, each of them transposed or not."""
     if (refusal := problem.not_floats) is not None:
         return refusal
-    product = Product.of(problem)
-    if product.columns == 1:
-        product = product.turned  # a matrix by a vector: its rows are the columns that lanes are made of
-    return Kernel(problem.op.name, (*problem.inputs, problem.output), _loops(product, machine))
+    return Kernel(problem.op.name, (*problem.inputs, problem.output), product_loops(Product.of(problem), machine))
 
 
-def _loops(product: Product, machine: MachineModel) -> Stmt:
+def product_loops(product: Product, machine: MachineModel) -> Stmt:
+    """Of any product; neighbours in the result are the columns that lanes are made of."""
+    if product.columns == 1 or not product.out.along_rows:
+        product = product.turned
     lanes = machine.lanes(product.dtype)
     if fits_dots(product, machine):
         return dots(product, machine)

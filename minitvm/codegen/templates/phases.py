@@ -77,6 +77,15 @@ class PhasedAxis:
         """True where windows may read the image itself: it is one plane, and nothing is outside."""
         return self.stride == 1 and self.before == self.shift == 0 and self.length <= self.extent
 
+    @property
+    def is_pixels(self) -> bool:
+        """True where windows are the elements of the input, one each."""
+        return self.is_plain and self.taps == 1 and self.outputs == self.extent
+
+    def spot(self, position: LoopExpr, tap: LoopExpr) -> LoopExpr:
+        """The element of the input that a tap reads; it may be outside, in the padding."""
+        return position * self.stride + tap * self.dilation - self.before
+
     def coordinate(self, plane: LoopExpr, position: LoopExpr) -> LoopExpr:
         """The element of the input at a position of a plane; it may be outside, in the padding."""
         return position * self.stride + plane * self._step - self.before

@@ -74,10 +74,15 @@ def affine(expr: LoopExpr) -> Affine:
 
 def address(buffer: Buffer, index: Sequence[LoopExpr]) -> Affine:
     """The element offset of ``buffer[index]``."""
+    return offset(buffer, index).joined()
+
+
+def offset(buffer: Buffer, index: Sequence[LoopExpr]) -> Affine:
+    """:func:`address` as it is spelled, divisions that cancel included."""
     total = Affine(buffer.offset, {})
     for position, stride in zip(index, buffer.row_major_strides, strict=True):
         total = total.plus(affine(position).scaled(stride))
-    return total.joined()
+    return total
 
 
 def depends_on(expr: LoopExpr, var: LoopVar) -> bool:
