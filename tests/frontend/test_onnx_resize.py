@@ -139,6 +139,27 @@ def test_scales_may_be_tiny(shape: tuple[int, ...]) -> None:
     check_same(compiled(model, {"x0": x}), [x[..., [0, 50_000, 100_000, 150_000]]])
 
 
+@pytest.mark.parametrize("shape", [(1, 2, 0, 3), (0, 5), (1, 0, 1, 1)])
+@pytest.mark.parametrize("given", [{"exclude_outside": 1}, {"antialias": 1}, {}])
+def test_images_of_nothing(shape: tuple[int, ...], given: dict[str, int]) -> None:
+    sizes = np.int64([0 if n == 0 else n + 2 for n in shape])
+    model = one_node(
+        "Resize", np.zeros(shape, np.float32), constants={1: NOTHING, 2: NOTHING, 3: sizes}, mode="cubic", **given
+    )
+    assert compiled(model, {"x0": np.zeros(shape, np.float32)})[0].shape == tuple(sizes)
+
+
+@pytest.mark.parametrize("mode", ["linear", "cubic"])
+@pytest.mark.parametrize(("given", "shape"), [({"exclude_outside": 1}, (1, 1, 3, 20)), ({}, (3, 20))])
+def test_nan_stays_where_it_is(given: dict[str, int], shape: tuple[int, ...], mode: str) -> None:
+    x = RNG.standard_normal(shape).astype(np.float32)
+    x[..., 1, 10] = np.nan
+    sizes = np.int64([*shape[:-1], 43])
+    model = one_node("Resize", x, opset=19, constants={1: NOTHING, 2: NOTHING, 3: sizes}, mode=mode, **given)
+    found = np.isnan(compiled(model, {"x0": x})[0])
+    assert not found[..., (0, 2), :].any() and 0 < found[..., 1, :].sum() <= 10
+
+
 def test_nothing_is_resized_to_nothing() -> None:
     x = np.ones((1, 1, 2, 0), np.float32)
     model = one_node(

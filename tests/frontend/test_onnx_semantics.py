@@ -299,6 +299,15 @@ def test_windows_with_nothing_under_them(op: str) -> None:
 
 
 @pytest.mark.parametrize("op", ["MaxPool", "AveragePool", "LpPool"])
+@pytest.mark.parametrize("stride", [1, 2, 3, 4])
+@pytest.mark.parametrize("mode", ["VALID", "NOTSET", "SAME_UPPER", "SAME_LOWER"])
+def test_the_last_window_of_ceil_mode(op: str, stride: int, mode: str) -> None:
+    """VALID means no padding; the last window hangs over the end as it does without."""
+    model = one_node(op, X, opset=19, kernel_shape=[4, 4], strides=[stride] * 2, ceil_mode=1, auto_pad=mode)
+    check_as_onnx_runtime(model, {"x0": X})
+
+
+@pytest.mark.parametrize("op", ["MaxPool", "AveragePool", "LpPool"])
 @pytest.mark.parametrize("ceil_mode", [0, 1])
 @pytest.mark.parametrize("kernel", [7, 8, 11, 17])
 @pytest.mark.parametrize("stride", [1, 2, 3, 5, 7])

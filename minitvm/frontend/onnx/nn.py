@@ -151,11 +151,11 @@ def window_of(node: OnnxNode) -> Window:
         raise node.misfit(f"takes 1 to 3 spatial axes, found {x.tensor_type}")
     kernel = tuple(node.require("kernel_shape"))
     strides, dilation = spread(node, "strides", count), spread(node, "dilations", count)
-    explicit = (node.attr("auto_pad", "NOTSET") or "NOTSET") == "NOTSET"
+    mode = node.attr("auto_pad", "NOTSET") or "NOTSET"
     padding = window_pads(node, dims(x)[2:], kernel, strides, dilation)
-    if explicit and any(p >= k for p, k in zip(padding, kernel * 2, strict=False)):
+    if mode == "NOTSET" and any(p >= k for p, k in zip(padding, kernel * 2, strict=False)):
         raise node.fail(f"padding {list(padding)} must be smaller than the window, {list(kernel)}")
-    return Window(kernel, strides, dilation, padding, bool(node.attr("ceil_mode", 0)) and explicit)
+    return Window(kernel, strides, dilation, padding, bool(node.attr("ceil_mode", 0)) and not mode.startswith("SAME"))
 
 
 def pool(kind: str, x: Expr, window: Window, **options: object) -> Expr:

@@ -1,7 +1,7 @@
 """ONNX Resize and Upsample: ``image.resize2d`` for images, else one axis at a time.
 
-Along an axis, nearest neighbours are a gather, linear interpolation two gathers and a weighted sum, anything
-wider a matrix product; indices and weights are constants computed here.
+Along an axis, nearest neighbours are a gather, interpolations a weighted sum of two or four gathers, and stretched ones
+a matrix product; indices and weights are constants computed here.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import reduce
 
 import numpy as np
 
@@ -189,10 +190,8 @@ def _along(node: OnnxNode, x: Expr, axis: Axis, sampling: Sampling) -> Expr:
     if sampling.mode == "nearest":
         indices = np.clip(_ROUNDING[sampling.nearest](places), 0, axis.extent - 1).astype(np.int64)
         result = emit("take", x, integers(indices), axis=axis.axis, mode="clip")
-    elif sampling.mode == "linear" and not (sampling.antialias and axis.scale < 1):
-        result = _linear(x, axis, places)
     else:
-        result = _product(x, axis, interpolation_matrix(axis, sampling, places))
+        result = _interpolated(x, axis, *_taps(axis, sampling, places))
     return result if sampling.coordinates != "tf_crop_and_resize" else _extrapolated(result, axis, places, sampling)
 
 
@@ -226,35 +225,37 @@ def source_coordinates(node: OnnxNode, axis: Axis, mode: str) -> np.ndarray:
     raise node.refuse("coordinate_transformation_mode")
 
 
-def _linear(x: Expr, axis: Axis, places: np.ndarray) -> Expr:
-    """The two neighbours, each times its weight."""
-    low = np.floor(places)
-    upper = (places - low).astype(x.dtype)
+def _interpolated(x: Expr, axis: Axis, taps: np.ndarray, weights: np.ndarray) -> Expr:
+    """Weighted neighbours; float16 in float32.  taps, weights: (size, taps).  Few are gathered, so that infinities stay
+    where they are; many are a matrix product."""
+    if x.dtype == "float16":
+        return cast(_interpolated(cast(x, "float32"), axis, taps, weights), "float16")
+    if taps.shape[1] > 4:
+        return _product(x, axis, taps, weights)
     parts = []
-    for shift, weight in ((0, 1 - upper), (1, upper)):
-        indices = np.clip(low + shift, 0, axis.extent - 1).astype(np.int64)
+    for indices, weight in zip(taps.T, weights.T.astype(x.dtype), strict=True):
         neighbour = emit("take", x, integers(indices), axis=axis.axis, mode="clip")
-        parts.append(emit("multiply", neighbour, Constant(_beside(weight.astype(x.dtype), axis, rank(x)))))
-    return emit("add", *parts)
+        parts.append(emit("multiply", neighbour, Constant(_beside(weight, axis, rank(x)))))
+    return reduce(lambda total, part: emit("add", total, part), parts)
 
 
 def _beside(values: np.ndarray, axis: Axis, of_rank: int) -> np.ndarray:
     return values.reshape([-1 if d == axis.axis else 1 for d in range(of_rank)])
 
 
-def interpolation_matrix(axis: Axis, sampling: Sampling, places: np.ndarray) -> np.ndarray:
-    """(size, extent) weights, rows adding up to 1.  ``antialias`` stretches the kernel where the axis shrinks."""
+def _taps(axis: Axis, sampling: Sampling, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Which elements each of the result is made of, and their weights, which add up to 1: (size, taps) both.
+
+    ``antialias`` stretches the kernel where the axis shrinks.
+    """
     stretch = 1 / axis.scale if sampling.antialias and axis.scale < 1 else 1.0
-    reach = (1 if sampling.mode == "linear" else 2) * stretch
-    taps = np.floor(places - reach)[:, None] + np.arange(math.ceil(2 * reach) + 2)
+    reach = math.ceil((1 if sampling.mode == "linear" else 2) * stretch)
+    taps = np.floor(places)[:, None] + np.arange(1 - reach, 1 + reach)
     values = _kernel(np.abs(taps - places[:, None]) / stretch, sampling)
     if sampling.exclude_outside:
         values = np.where((taps >= 0) & (taps < axis.extent), values, 0)
     total = values.sum(axis=1, keepdims=True)
-    weights = np.zeros((axis.size, axis.extent))
-    inside = np.clip(taps, 0, axis.extent - 1).astype(np.int64)
-    np.add.at(weights, (np.arange(axis.size)[:, None], inside), values / np.where(total == 0, 1, total))
-    return weights
+    return np.clip(taps, 0, axis.extent - 1).astype(np.int64), values / np.where(total == 0, 1, total)
 
 
 def _kernel(distance: np.ndarray, sampling: Sampling) -> np.ndarray:
@@ -267,15 +268,15 @@ def _kernel(distance: np.ndarray, sampling: Sampling) -> np.ndarray:
     return np.asarray(np.where(d <= 1, near, np.where(d < 2, far, 0)))
 
 
-def _product(x: Expr, axis: Axis, weights: np.ndarray) -> Expr:
-    """The axis moved last, multiplied by the matrix as a dense layer, and moved back."""
-    last = rank(x) - 1
+def _product(x: Expr, axis: Axis, taps: np.ndarray, weights: np.ndarray) -> Expr:
+    """The axis moved last, multiplied by the matrix of weights as a dense layer, and moved back."""
+    last, matrix = rank(x) - 1, np.zeros((axis.size, axis.extent))
+    np.add.at(matrix, (np.arange(axis.size)[:, None], taps), weights)
     order = [d for d in range(last + 1) if d != axis.axis] + [axis.axis]
     moved = x if axis.axis == last else emit("transpose", x, axes=tuple(order))
-    rows = emit("reshape", moved, newshape=(-1, axis.extent))
-    product = emit("nn.dense", rows, Constant(weights.astype(x.dtype)))
-    shape = [*moved.shape[:-1], axis.size]
-    result = emit("reshape", product, newshape=tuple(shape))
+    rows = emit("reshape", moved, newshape=(math.prod(moved.shape[:-1]), axis.extent), allowzero=True)
+    product = emit("nn.dense", rows, Constant(matrix.astype(x.dtype)))
+    result = emit("reshape", product, newshape=(*moved.shape[:-1], axis.size), allowzero=True)
     return result if axis.axis == last else emit("transpose", result, axes=tuple(int(i) for i in np.argsort(order)))
 
 

@@ -3,7 +3,7 @@
 Its RNN, GRU and LSTM run every step of every sequence, and all forwards; its LRN takes as many channels as images; its
 pools lose NaN; its BatchNormalization before opset 14 takes nine tenths of the variance, as if it were training; its
 ConvTranspose has one channel a group; its Resize weighs infinity with 0; its LpNormalization sums without magnitudes
-for p = 1.
+for p = 1; its Mean does not broadcast the first operand; its LayerNormalization broadcasts what is normalized.
 Recurrent layers have the default activations.
 """
 
@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from onnx import helper
 from onnx.reference.op_run import OpRun
+from onnx.reference.ops.op_layer_normalization import LayerNormalization as _LayerNormalization
 from onnx.reference.ops.op_resize import Resize as _Resize
 
 from minitvm.testing.fuzz.resampling import nearest
@@ -237,6 +238,24 @@ class GlobalLpPool(OpRun):
         return (np.asarray(total ** (1 / p), x.dtype),)
 
 
+class Mean(OpRun):
+    op_domain = ""
+
+    def _run(self, *operands: Array) -> tuple[Array]:
+        wide = np.promote_types(operands[0].dtype, "float32")
+        return (np.asarray(sum(a.astype(wide) for a in operands) / len(operands), operands[0].dtype),)
+
+
+class LayerNormalization(_LayerNormalization):
+    op_domain = ""
+
+    def _run(self, x: Array, *operands: Array, **given: Any) -> tuple[Array, ...]:  # type: ignore[override]
+        if any(np.broadcast_shapes(x.shape, a.shape) != x.shape for a in operands if a is not None):
+            raise ValueError("a scale larger than what is scaled")
+        found: Any = super()._run(x, *operands, **given)  # type: ignore[no-untyped-call]
+        return tuple(found)
+
+
 class BatchNormalization(OpRun):
     op_domain = ""
 
@@ -302,7 +321,8 @@ class Resize(_Resize):
         if sizes is None or sizes.size == 0:
             sizes = np.floor(np.array(x.shape, np.float32) * np.asarray(scales, np.float32)).astype(np.int64)
         if given.get("mode") != "nearest":
-            whole = np.asarray(scales).size and (np.array(x.shape) * scales).astype(np.int64).tolist() == sizes.tolist()
+            given_scales = scales is not None and scales.size
+            whole = given_scales and (np.array(x.shape) * scales).astype(np.int64).tolist() == sizes.tolist()
             return tuple(super()._run(x, roi, *((scales, None) if whole else (None, sizes)), **given))
         return (nearest(x, sizes, None if scales is None or scales.size == 0 else scales, self._bytes(given), opset),)
 
@@ -328,6 +348,8 @@ MENDED: list[type[Any]] = [
     LpPool,
     GlobalLpPool,
     GlobalMaxPool,
+    Mean,
+    LayerNormalization,
     BatchNormalization,
     ConvTranspose,
     Resize,

@@ -44,6 +44,7 @@ DISTRUSTED = {
 
 SINGLE = {
     "Gelu": "its constants are float32 in ONNX's definition",
+    "com.microsoft.FastGelu": "its constants are float32 in ONNX Runtime",
     "HardSwish": "its slope is a float32 attribute in ONNX's definition",
     "GroupNormalization": "its statistics are float32 (stash_type)",
     "LayerNormalization": "as GroupNormalization",
@@ -220,7 +221,50 @@ def _sums(s: Seen) -> Array | float:
 
 
 def _in_double(s: Seen) -> Array | float:
-    return 0.0 if s.first.dtype.kind == "f" or s.first.size == 0 else _open(_of_magnitudes(s, 3) > 2.0**53)
+    """And casts negative numbers to unsigned ones."""
+    if s.first.dtype.kind == "f" or s.first.size == 0:
+        return 0.0
+    negative = min(s.attributes.get("alpha", 1.0), s.attributes.get("beta", 1.0)) < 0
+    return np.inf if negative and s.first.dtype.kind == "u" else _open(_of_magnitudes(s, 3) > 2.0**53)
+
+
+def _gelu(s: Seen) -> Array | float:
+    """1 plus what is close to -1 has the rounding of 1."""
+    x = s.first.astype(np.float64) + (0.0 if s.x[1] is None else s.x[1].astype(np.float64))
+    return np.asarray(np.nan_to_num(2 * np.abs(x) * float(np.finfo(s.first.dtype).eps), posinf=0.0))
+
+
+def _shrunk(s: Seen) -> Array | float:
+    """Peers wrap what does not fit."""
+    if s.first.dtype.kind == "f":
+        return 0.0
+    wide, bias, limit = s.first.astype(np.float64), s.attributes.get("bias", 0.0), s.attributes.get("lambd", 0.5)
+    info, moved = np.iinfo(s.first.dtype), wide - np.sign(wide) * bias
+    return _open((np.abs(wide) > limit) & ((moved <= float(info.min) - 1) | (moved >= float(info.max) + 1)))
+
+
+def _large_quotient(s: Seen) -> Array | float:
+    if s.x[1] is None or s.first.dtype.kind != "f":
+        return 0.0
+    return _open(~(np.abs(s.first.astype(np.float64)) < 2.0**31 * np.abs(s.x[1]).min(initial=np.inf)))
+
+
+def _no_variance(s: Seen) -> Array | float:
+    """What is left is a rounding over a rounding."""
+    axes = tuple(s.attributes.get("axes", (0, 2, 3)))
+    x = s.first.astype(np.float64)
+    rounding = 4 * np.finfo(s.first.dtype).eps * np.abs(x).max(axes, keepdims=True, initial=0.0)
+    return _open(np.broadcast_to(x.std(axes, keepdims=True) <= rounding, x.shape))
+
+
+def _stretched(s: Seen) -> Array | float:
+    """ONNX's result of SAME has as many pixels as the image times the strides; ONNX Runtime's has no pixels that
+    no tap reaches."""
+    if not s.attributes.get("auto_pad", b"").startswith(b"SAME") or s.x[1] is None:
+        return 0.0
+    kernel = s.x[1].shape[2:]
+    strides, dilations = (s.attributes.get(name, [1] * len(kernel)) for name in ("strides", "dilations"))
+    return np.inf if any((k - 1) * d + 1 < t for k, t, d in zip(kernel, strides, dilations, strict=True)) else 0.0
 
 
 def _centred(s: Seen) -> Array | float:
@@ -248,8 +292,10 @@ def _logarithm(s: Seen) -> Array | float:
     """Of integers, rounded to an integer somewhere; of a sum that is not positive, or has wrapped."""
     if s.first.dtype.kind not in "iu":
         return 0.0
-    if s.first.size == 0 or s.node.op_type == "ReduceLogSumExp":
-        return 1.0 if s.first.size else np.inf
+    if s.first.size == 0 or (np.abs(s.first.astype(np.float64)) > 2.0**53).any():
+        return np.inf
+    if s.node.op_type == "ReduceLogSumExp":
+        return 1.0
     small = (s.first > 0).all() and float(s.first.astype(np.float64).sum()) < _limit(s.first)
     return 1.0 if small else np.inf
 
@@ -295,13 +341,17 @@ def _sizes(s: Seen) -> Array | float:
 
 
 def _resampled(s: Seen) -> Array | float:
-    """And of integers, an interpolation may be rounded or truncated."""
+    """Coordinates are float32, and of integers an interpolation may be rounded or truncated."""
     if 0 in s.y.shape or 0 in s.first.shape:
         return 0.0
     scales = given_scales(s.x, s.first.ndim)
     found = _open(undecided(s.first, s.y.shape, scales, s.attributes, s.opset))
-    truncates = s.first.dtype.kind != "f" and s.attributes.get("mode", b"nearest") != b"nearest"
-    return np.maximum(found, 1.0) if truncates else found
+    if s.attributes.get("mode", b"nearest") == b"nearest":
+        return found
+    values = s.first[np.isfinite(s.first)].astype(np.float64)
+    steep = float(np.ptp(values)) if values.size else 0.0
+    error = 2 * float(np.finfo(np.float32).eps) * max(*s.first.shape, *s.y.shape) * steep
+    return np.asarray(np.maximum(found, error + (s.first.dtype.kind != "f")))
 
 
 _SUMS = "AveragePool CumSum GlobalAveragePool Mean ReduceL1 ReduceL2 ReduceMean ReduceSum ReduceSumSquare"
@@ -327,8 +377,13 @@ _TABLE: tuple[tuple[str, str, Rule, str], ...] = (
     ("sums that overflow", "", _sums, _SUMS),
     ("ONNX's reference computes in double", "onnxruntime", _in_double, "Gemm"),
     ("the rounding of a mean", "", _centred, _CENTRED),
+    ("a deviation of nothing", "", _no_variance, "MeanVarianceNormalization"),
+    ("the rounding of 1", "", _gelu, "BiasGelu FastGelu Gelu"),
+    ("a difference that does not fit", "", _shrunk, "Shrink"),
+    ("ONNX's reference converts before it saturates", "onnxruntime", _large_quotient, "QuantizeLinear"),
+    ("kernels smaller than the strides", "", _stretched, "ConvTranspose"),
     ("a logarithm that is an integer", "", _logarithm, "ReduceLogSum ReduceLogSumExp"),
-    ("squares that do not fit the dtype", "", _squares, "LayerNormalization RMSNormalization LpNormalization"),
+    ("squares that do not fit the dtype", "", _squares, f"{_CENTRED} RMSNormalization LpNormalization"),
     ("a recurrence over what is not finite", "", _steps, "GRU LSTM RNN"),
     ("a window whose ends are roundings of 0", "", _window_ends, "BlackmanWindow HammingWindow HannWindow"),
     ("a size that float32 rounds up", "onnxruntime", _sizes, "Resize Upsample"),
