@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import minitvm.codegen.templates  # noqa: F401  (registers the templates)
 from minitvm.codegen.collapse import collapse
 from minitvm.codegen.nests import stage_nest
-from minitvm.codegen.problem import TEMPLATES, Declined, Problem, Template
+from minitvm.codegen.problem import TEMPLATES, Problem, Template
 from minitvm.codegen.rewrite import redirect
 from minitvm.codegen.rows import lower_by_rows
 from minitvm.codegen.separable import separated
@@ -26,6 +26,7 @@ from minitvm.codegen.stages import (
     stages_to_keep,
 )
 from minitvm.errors import CompilerError
+from minitvm.ir.decision import Declined
 from minitvm.ir.expr import Call, Expr, Function
 from minitvm.ir.loop import (
     Alloc,

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from minitvm.ir.compute import accumulator
+from minitvm.ir.decision import Declined
 from minitvm.ir.loop import Buffer, Kernel
 from minitvm.ir.op import Op
 from minitvm.target import MachineModel
@@ -36,13 +37,6 @@ class Problem:
         if all(d.startswith("float") for d in dtypes):
             return None
         return Declined(f"registers hold sums of floats; here {', '.join(dtypes)}")
-
-
-@dataclass(frozen=True)
-class Declined:
-    """A template, rule or schedule that does not apply, and why not."""
-
-    reason: str
 
 
 Config: TypeAlias = Mapping[str, Any]

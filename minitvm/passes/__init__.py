@@ -1,5 +1,6 @@
 """Passes over the graph: pure functions from module to module, named as in Relay."""
 
+from minitvm.ir.decision import Declined
 from minitvm.passes.canonicalize_cast import CanonicalizeCast
 from minitvm.passes.canonicalize_ops import CanonicalizeOps
 from minitvm.passes.combine.conv2d import CombineParallelConv2D
@@ -27,7 +28,7 @@ from minitvm.passes.manager import (
     register_config,
 )
 from minitvm.passes.pipeline import FoldScaleAxis, default_pipeline
-from minitvm.passes.rule import Declined, Exactness, Replacement, Rule, RulePass, apply_rules, rule, rule_pass
+from minitvm.passes.rule import Exactness, Replacement, Rule, RulePass, apply_rules, rule, rule_pass
 from minitvm.passes.simplify.simplify_expr import SimplifyExpr, SimplifyExprPostAlterOp
 from minitvm.passes.simplify.simplify_inference import SimplifyInference
 from minitvm.passes.sink_reshape import SinkReshape

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from minitvm.ir import builder as ir
+from minitvm.ir.decision import Declined
 from minitvm.ir.expr import Call, Expr
 from minitvm.ir.ops.nn_conv_transpose import Conv2dTranspose
 from minitvm.ir.pattern import call, const, value
-from minitvm.passes.rule import Declined, Replacement, RulePass, rule
+from minitvm.passes.rule import Replacement, RulePass, rule
 
 
 @rule(call(Conv2dTranspose, value("data"), const("weight"), name="conv"), exactness="reassociating")

@@ -17,6 +17,7 @@ from enum import Enum
 from typing import Any, TypeAlias
 
 from minitvm.errors import PassError
+from minitvm.ir.decision import Decision, Declined, decision, listening, name_of, record
 from minitvm.ir.expr import Call, Expr, Function, Module, span_scope
 from minitvm.ir.pattern import Pattern, capture_names, match
 from minitvm.ir.visitor import children, post_order, rebuild_over
@@ -39,13 +40,6 @@ class Exactness(str, Enum):
     """Rounding happens in another order; acts at level 2 and above."""
     APPROXIMATE = "approximate"
     """Changed within a bound that the rule states; acts where ``minitvm.allow_approximate`` names it."""
-
-
-@dataclass(frozen=True)
-class Declined:
-    """A rule's answer where its pattern matched and yet it must not fire."""
-
-    reason: str
 
 
 Replacement: TypeAlias = Expr | Declined
@@ -97,18 +91,6 @@ def root_accepts(pattern: Pattern, node: Expr) -> bool:
     return any(getattr(op, "name", None) == o if isinstance(o, str) else isinstance(op, o) for o in ops)
 
 
-@dataclass(frozen=True)
-class RuleEvent:
-    """What a rule answered at a place: the reason why it declined, or ``None`` where it fired."""
-
-    rule: str
-    at: str
-    declined: str | None = None
-
-    def __str__(self) -> str:
-        return f"{self.rule} at {self.at}: {'fired' if self.declined is None else 'declined: ' + self.declined}"
-
-
 class _Rewriting:
     """One bottom-up sweep.  ``uses`` counts operand positions of old nodes *and* of those that replace them.
 
@@ -116,10 +98,10 @@ class _Rewriting:
     refers to gains a use.  Without the first, ``single_use`` would hold for everything that was ever rebuilt.
     """
 
-    def __init__(self, rules: Sequence[Rule], root: Function, log: list[RuleEvent]) -> None:
+    def __init__(self, rules: Sequence[Rule], root: Function, said: set[Decision]) -> None:
         self.rules = rules
+        self.said = said
         self.candidates: dict[type[object], list[Rule]] = {}
-        self.log = log
         self.order = post_order(root)
         self.uses: Counter[Expr] = Counter(child for node in self.order for child in children(node))
         self.counted = set(self.order)
@@ -169,9 +151,15 @@ class _Rewriting:
     def _note(self, candidate: Rule, node: Expr, answer: Any) -> None:
         if not isinstance(answer, (Expr, Declined)):
             raise PassError(f"rule {candidate.name} returned {answer!r}", hint="return an Expr or Declined('why not')")
-        if answer is not node:
-            reason = answer.reason if isinstance(answer, Declined) else None
-            self.log.append(RuleEvent(candidate.name, place(node), reason))
+        if answer is not node and listening():
+            became = answer if isinstance(answer, Declined) else f"becomes {name_of(answer)}"
+            self._say(decision(candidate.name, node, became))
+
+    def _say(self, what: Decision) -> None:
+        """Once, however many rounds come to the same."""
+        if what not in self.said:
+            self.said.add(what)
+            record(what)
 
 
 def place(node: Expr) -> str:
@@ -190,17 +178,15 @@ def _same_type(candidate: Rule, old: Expr, new: Expr) -> Expr:
     return new
 
 
-def apply_rules(rules: Sequence[Rule], function: Function, log: list[RuleEvent] | None = None) -> Function:
+def apply_rules(rules: Sequence[Rule], function: Function) -> Function:
     """Apply rules bottom-up until none fires; the same function back where none did.
 
-    ``log`` receives a :class:`RuleEvent` for every answer.  Which rules may act at a level is the caller's choice
-    (``rules_pass`` asks the context).  :class:`PassError` where the rules undo each other for ever.
+    Which rules may act at a level is the caller's choice (``rules_pass`` asks the context).  :class:`PassError`
+    where the rules undo each other for ever.
     """
+    said: set[Decision] = set()
     for _ in range(MAX_ROUNDS):
-        events: list[RuleEvent] = []
-        new = _Rewriting(rules, function, events).run()
-        if log is not None:
-            log[:] = dict.fromkeys([*log, *events])
+        new = _Rewriting(rules, function, said).run()
         if new is function:
             return function
         assert isinstance(new, Function)
@@ -210,20 +196,13 @@ def apply_rules(rules: Sequence[Rule], function: Function, log: list[RuleEvent] 
 
 
 class RulePass(FunctionPass):
-    """A pass made of rules; ``events`` holds what its last run answered, for printing."""
+    """A pass made of rules."""
 
     rules: Sequence[Rule] = ()
 
-    def __init__(self) -> None:
-        self.events: list[RuleEvent] = []
-
-    def transform(self, module: Module, context: PassContext) -> Module:
-        self.events = []
-        return super().transform(module, context)
-
     def transform_function(self, function: Function, module: Module, context: PassContext) -> Function:
         allowed = [r for r in self.rules if r.allowed(context)]
-        return apply_rules(allowed, function, self.events) if allowed else function
+        return apply_rules(allowed, function) if allowed else function
 
 
 def rule_pass(*rules: Rule, name: str, opt_level: int = 0) -> RulePass:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from typing import cast
 
+from minitvm.ir.decision import Declined
 from minitvm.ir.expr import Call, Expr
 from minitvm.ir.op import Fusion, Op
 from minitvm.ir.ops.broadcast import BinaryOp
 from minitvm.ir.ops.nn_dense import BatchMatmul, Dense, Matmul
 from minitvm.ir.pattern import call, value
-from minitvm.passes.rule import Declined, Replacement, RulePass, rule
+from minitvm.passes.rule import Replacement, RulePass, rule
 from minitvm.passes.simplify.shapes import drop_reshape_to_same, merge_reshapes, reshaped
 
 PRODUCTS = (Dense, Matmul, BatchMatmul)

@@ -11,9 +11,10 @@ from native_kernel import run_native
 from minitvm.codegen.legalize import legalize
 from minitvm.codegen.llvm.spell import SPELLINGS
 from minitvm.codegen.lower import lower
-from minitvm.codegen.problem import TEMPLATES, Declined, Problem
+from minitvm.codegen.problem import TEMPLATES, Problem
 from minitvm.codegen.simplify import simplify
 from minitvm.ir.builder import call_op, function, var
+from minitvm.ir.decision import Declined
 from minitvm.ir.expr import Call
 from minitvm.ir.loop import Buffer, Kernel
 from minitvm.ir.loop.interp import run_kernel

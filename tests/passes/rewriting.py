@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from minitvm.ir.decision import Decision
 from minitvm.ir.expr import Call, Constant, Expr, Module, Tuple, TupleGetItem, Var
 from minitvm.ir.op import Op
 from minitvm.ir.visitor import post_order
 from minitvm.passes.manager import Pass
 from minitvm.testing.checks import as_module, assert_same_numbers, check_rewrite, check_unchanged
 
-__all__ = ["assert_same_numbers", "check_rewrite", "check_unchanged", "outline", "random_array", "run"]
+__all__ = ["assert_same_numbers", "check_rewrite", "check_unchanged", "outline", "random_array", "run", "stayed"]
 
 
 def random_array(shape: tuple[int, ...], seed: int = 0) -> np.ndarray:
@@ -29,6 +30,11 @@ def run(step: Pass, text: str, constants: Mapping[str, np.ndarray] | None = None
     assert after.main.checked_type == before.main.checked_type
     assert_same_numbers(before, after)
     return after
+
+
+def stayed(log: Sequence[Decision]) -> list[str]:
+    """What was declined, and why."""
+    return [f"{d.about}: {d.reason}" for d in log if not d.taken]
 
 
 def outline(module: Module) -> str:

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from rewriting import check_rewrite, check_unchanged, random_array, run
+from rewriting import check_rewrite, check_unchanged, random_array, run, stayed
 
 from minitvm.ir.builder import call_op, const, function, nn, var
+from minitvm.ir.decision import Declined, decisions
 from minitvm.ir.evaluate import evaluate
 from minitvm.ir.expr import Call, Module
 from minitvm.ir.op import OPS, Fusion, Op
@@ -24,7 +25,7 @@ from minitvm.ir.visitor import calls
 from minitvm.passes.fold_constant import FoldConstant
 from minitvm.passes.fuse.fuse_ops import FuseOps
 from minitvm.passes.layout.alter_op_layout import AlterOpLayout, Proposal, alter_op_layout, block
-from minitvm.passes.layout.moves import RULES, Keep, Move, Placement, Site, calling, layout_rule
+from minitvm.passes.layout.moves import RULES, Move, Placement, Site, calling, layout_rule
 from minitvm.target import MachineModel
 
 SSE = MachineModel(vector_bytes=16, vector_registers=16)
@@ -54,9 +55,9 @@ def alters(body: str, expected: str, *more: str) -> None:
 
 def reasons(body: str, *more: str) -> list[str]:
     """Why calls keep their layout, where a convolution is followed by ``body``; the numbers are checked."""
-    step = AlterOpLayout(SSE)
-    run(step, main(CONV + body, *more))
-    return [str(note) for note in step.notes if not note.moved]
+    with decisions() as log:
+        run(AlterOpLayout(SSE), main(CONV + body, *more))
+    return stayed(log)
 
 
 # ---- who moves --------------------------------------------------------------------------------------------------
@@ -65,7 +66,7 @@ def reasons(body: str, *more: str) -> list[str]:
 def test_alter_op() -> None:
     """A proposal may replace the operator and leave the layouts."""
 
-    def twice(site: Site, machine: MachineModel) -> Placement | Keep:
+    def twice(site: Site, machine: MachineModel) -> Placement | Declined:
         def build(args: object) -> Call:
             x, w = args  # type: ignore[misc]
             return Call(site.op, (x, call_op("multiply", w, 2.0)))
@@ -80,8 +81,8 @@ def test_alter_op() -> None:
 
 
 def test_alter_return_none() -> None:
-    def no(site: Site, machine: MachineModel) -> Placement | Keep:
-        return Keep("not today")
+    def no(site: Site, machine: MachineModel) -> Placement | Declined:
+        return Declined("not today")
 
     before = parse_module(main("nn.conv2d(%x, %w)")).main
     assert alter_op_layout(before, SSE, proposals={("llvm", "nn.conv2d"): no}) is before
@@ -161,17 +162,17 @@ def test_groups_of_whole_blocks_are_blocked() -> None:
 )
 def test_what_keeps_its_layout(x: tuple[int, ...], w: tuple[int, ...], attributes: str, reason: str) -> None:
     text = f"def @main(%x: Tensor[{x}, float32], %w: Tensor[{w}, float32]) {{ nn.conv2d(%x, %w, {attributes}) }}"
-    step = AlterOpLayout(SSE)
-    check_unchanged(step, text)
-    assert [str(note) for note in step.notes] == [f"nn.conv2d: {reason}"]
+    with decisions() as log:
+        check_unchanged(AlterOpLayout(SSE), text)
+    assert stayed(log) == [f"nn.conv2d: {reason}"]
 
 
 def test_integers_keep_their_layout() -> None:
     params = "%x: Tensor[(1, 8, 6, 6), int8], %w: Tensor[(8, 8, 3, 3), int8]"
     text = f'def @main({params}) {{ nn.conv2d(%x, %w, out_dtype="int32") }}'
-    step = AlterOpLayout(SSE)
-    check_unchanged(step, text)
-    assert [str(note) for note in step.notes] == ["nn.conv2d: it computes int32 from int8"]
+    with decisions() as log:
+        check_unchanged(AlterOpLayout(SSE), text)
+    assert stayed(log) == ["nn.conv2d: it computes int32 from int8"]
 
 
 def test_unknown_shapes_keep_their_layout() -> None:
@@ -216,17 +217,20 @@ def test_the_last_panel_of_units_is_filled_up_with_zeros() -> None:
 
 
 def test_few_units_of_many_features_are_dot_products() -> None:
-    step = AlterOpLayout(SSE)
     text = 'def @main(%x: Tensor[(3, 100), float32]) { nn.dense(%x, meta["w"]) }'
-    check_unchanged(step, text, constants={"w": random_array((2, 100))})
-    assert [str(n) for n in step.notes] == ["nn.dense: 2 dot products of 100 cost less than one vector of 4 units"]
+    with decisions() as log:
+        check_unchanged(AlterOpLayout(SSE), text, constants={"w": random_array((2, 100))})
+    assert stayed(log) == ["nn.dense: 2 dot products of 100 cost less than one vector of 4 units"]
 
 
 def test_dense_with_computed_weights_is_not_packed() -> None:
-    step = AlterOpLayout(SSE)
-    check_unchanged(step, "def @main(%x: Tensor[(3, 5), float32], %w: Tensor[(16, 5), float32]) { nn.dense(%x, %w) }")
+    with decisions() as log:
+        check_unchanged(
+            AlterOpLayout(SSE),
+            "def @main(%x: Tensor[(3, 5), float32], %w: Tensor[(16, 5), float32]) { nn.dense(%x, %w) }",
+        )
     expected = "nn.dense: its weights are not constant: packing them at every run costs more than it saves"
-    assert [str(note) for note in step.notes] == [expected]
+    assert stayed(log) == [expected]
 
 
 # ---- what follows -----------------------------------------------------------------------------------------------
@@ -359,7 +363,7 @@ def test_alter_layout_re_blocking_broadcast() -> None:
     module = parse_module(main("add(nn.conv2d(%x, %w), nn.conv2d(%x, %w))")).main
     sizes = iter((4, 8))
 
-    def ask(site: Site, machine: MachineModel) -> Placement | Keep:
+    def ask(site: Site, machine: MachineModel) -> Placement | Declined:
         n = next(sizes)
         layouts = {"data_layout": "NCHW4c", "kernel_layout": f"OIHW4i{n}o", "out_layout": f"NCHW{n}c"}
         op = OPS["nn.contrib_conv2d_NCHWc"](**{**site.op.attributes(), **layouts})
@@ -553,9 +557,9 @@ def test_squeeze_of_channels_that_were_reduced() -> None:
 
 def test_matmul_with_a_transposed_first_operand_is_not_packed() -> None:
     text = 'def @main(%x: Tensor[(5, 3), float32]) { nn.matmul(%x, meta["w"], transpose_a=True) }'
-    step = AlterOpLayout(SSE)
-    check_unchanged(step, text, constants={"w": random_array((5, 12))})
-    assert [str(note) for note in step.notes] == ["nn.matmul: its first operand comes transposed"]
+    with decisions() as log:
+        check_unchanged(AlterOpLayout(SSE), text, constants={"w": random_array((5, 12))})
+    assert stayed(log) == ["nn.matmul: its first operand comes transposed"]
 
 
 def test_argmax_gets_its_axis_back() -> None:
@@ -646,7 +650,7 @@ def test_a_users_operator_follows_by_its_own_rule() -> None:
             return x[:, :, ::-1]
 
     @layout_rule("test.mirror")
-    def mirror(site: Site) -> Placement | Keep:
+    def mirror(site: Site) -> Placement | Declined:
         return Placement((site.data,), site.data, calling(site.op))
 
     try:
@@ -686,9 +690,9 @@ def test_a_convolution_alone_moves_where_that_pays(image: int, more: str, moved:
     last = "%z" if more else "%y"
     body = f"%y = nn.conv2d(%x, %w, padding=(1, 1)); {more} nn.relu({last})"
     module = parse_module(f"def @main(%x: Tensor[{x}, float32], %w: Tensor[{w}, float32]) {{ {body} }}")
-    step = AlterOpLayout(MachineModel(64, 32), weigh=True)
-    assert ("NCHWc" in step(module).astext()) == moved
-    assert moved or any("stands alone" in note.reason for note in step.notes)
+    with decisions() as log:
+        assert ("NCHWc" in AlterOpLayout(MachineModel(64, 32), weigh=True)(module).astext()) == moved
+    assert moved or any("stands alone" in d.reason for d in log)
 
 
 def test_weights_come_in_whole_vectors_whatever_the_results_blocks() -> None:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from rewriting import assert_same_numbers, outline, random_array, run
+from rewriting import assert_same_numbers, outline, random_array, run, stayed
 
+from minitvm.ir.decision import decisions
 from minitvm.ir.expr import Constant, Module
 from minitvm.ir.parser import parse_module
 from minitvm.ir.visitor import calls, post_order
@@ -62,8 +63,9 @@ def backward(body: str, vector: np.ndarray = POSITIVE, params: str = f"{X}, {W}"
 def stays(step: FunctionPass, body: str, reason: str, vector: np.ndarray = POSITIVE, params: str = f"{X}, {W}") -> None:
     """Nothing is folded, the same module comes back, and the pass says why."""
     module = parse_module(f"def @main({params}) {{ {body} }}", scales(vector))
-    assert step(module) is module
-    assert [note.reason for note in step.notes] == [reason]  # type: ignore[attr-defined]
+    with decisions() as log:
+        assert step(module) is module
+    assert [d.reason for d in log if not d.taken] == [reason]
 
 
 # ---- forward ----------------------------------------------------------------------------------------------------
@@ -187,12 +189,14 @@ def test_a_scale_that_widens_its_operand_stays() -> None:
     params = "%x: Tensor[(2, 1, 6, 6), float32], %w: Tensor[(8, 8, 3, 3), float32]"
     text = f'def @main({params}) {{ %0 = multiply(%x, meta["s"]); {CONV.format("%0")} }}'
     forward_only = parse_module(text, scales(POSITIVE))
-    step = ForwardFoldScaleAxis()
-    assert step(forward_only) is forward_only and step.notes == []
+    with decisions() as log:
+        assert ForwardFoldScaleAxis()(forward_only) is forward_only
     params = "%x: Tensor[(2, 8, 6, 6), float32], %w: Tensor[(1, 8, 3, 3), float32]"
     text = f'def @main({params}) {{ multiply({CONV.format("%x")}, meta["s"]) }}'
-    backward_only, step_back = parse_module(text, scales(POSITIVE)), BackwardFoldScaleAxis()
-    assert step_back(backward_only) is backward_only and step_back.notes == []
+    backward_only = parse_module(text, scales(POSITIVE))
+    with decisions() as log_back:
+        assert BackwardFoldScaleAxis()(backward_only) is backward_only
+    assert log == log_back == []
 
 
 def test_two_scales_in_a_row() -> None:
@@ -213,9 +217,9 @@ def test_users_that_want_different_axes() -> None:
     add(nn.conv2d(%0, %w), nn.conv2d(%0, %w, data_layout="NHWC", out_layout="NCHW"))
     """
     module = parse_module(f"def @main({params}) {{ {body} }}")
-    step = ForwardFoldScaleAxis()
-    assert step(module) is module
-    assert [note.reason for note in step.notes] == ["its users want the scale along different axes"]
+    with decisions() as log:
+        assert ForwardFoldScaleAxis()(module) is module
+    assert stayed(log) == ["multiply: its users want the scale along different axes"]
 
 
 def test_a_scale_from_the_data_stays() -> None:
@@ -226,7 +230,9 @@ def test_a_scale_from_the_data_stays() -> None:
     """
     for step in (ForwardFoldScaleAxis(), BackwardFoldScaleAxis()):
         module = parse_module(f"def @main(%x: Tensor[(1, 8, 6, 6), float32], {W}) {{ {body} }}")
-        assert step(module) is module and step.notes == []
+        with decisions() as log:
+            assert step(module) is module
+        assert log == []
 
 
 def test_squeeze_and_excitation_block_passes_through() -> None:

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from rewriting import check_rewrite, outline, run
+from rewriting import check_rewrite, outline, run, stayed
 
 from minitvm.errors import ConfigError
 from minitvm.ir.builder import call_op, const, function, nn, var
+from minitvm.ir.decision import decisions
 from minitvm.ir.expr import Call, Function, Module
 from minitvm.ir.op import OPS, Fusion, Op
 from minitvm.ir.parser import parse_module
@@ -487,7 +488,7 @@ def test_long_names_end_in_a_hash() -> None:
     assert call.op.attrs["name"] != longer.op.attrs["name"]
 
 
-def test_notes_say_why() -> None:
+def test_decisions_say_why() -> None:
     text = """
     def @main(%x: Tensor[(2, 4), float32], %w: Tensor[(4, 4), float32]) {
       %0 = nn.dense(%x, %w);
@@ -496,22 +497,22 @@ def test_notes_say_why() -> None:
       divide(%1, %2)
     }
     """
-    step = FuseOps(2)
-    step(parse_module(text))
-    assert [str(note) for note in step.notes] == [
-        "nn.dense into nn.relu: an elementwise epilogue of the anchor",
-        "nn.relu not into divide: the way there is comm_reduce, an epilogue must be elementwise",
-        "sum not into divide: nothing is fused after a reduction",
-        "divide not fused: its value is a result of the function, or its users meet nowhere",
+    with decisions() as log:
+        fuse(parse_module(text))
+    assert [str(d) for d in log] == [
+        "nn.dense: FuseOps: into nn.relu: an elementwise epilogue of the anchor",
+        "nn.relu: FuseOps declined: into divide: the way there is comm_reduce, an epilogue must be elementwise",
+        "sum: FuseOps declined: into divide: nothing is fused after a reduction",
+        "divide: FuseOps declined: its value is a result of the function, or its users meet nowhere",
     ]
 
 
-def test_notes_name_the_tuple() -> None:
-    step = FuseOps(2)
-    step(parse_module("def @main(%x: Tensor[(3,), float32]) { %0 = exp(%x); (%0, negative(%0)) }"))
-    assert [str(note) for note in step.notes] == [
-        "exp not into a tuple: a kernel does not end in a tuple",
-        "negative not into a tuple: a kernel does not end in a tuple",
+def test_decisions_name_the_tuple() -> None:
+    with decisions() as log:
+        fuse(parse_module("def @main(%x: Tensor[(3,), float32]) { %0 = exp(%x); (%0, negative(%0)) }"))
+    assert stayed(log) == [
+        "exp: into a tuple: a kernel does not end in a tuple",
+        "negative: into a tuple: a kernel does not end in a tuple",
     ]
 
 

@@ -13,13 +13,14 @@ from typing import TypeVar
 
 import numpy as np
 
-from minitvm.codegen.problem import TEMPLATES, Config, Declined, Problem
+from minitvm.codegen.problem import TEMPLATES, Config, Problem
 from minitvm.codegen.rewrite import redirect
 from minitvm.codegen.spread import unflatten
 from minitvm.codegen.templates.conv2d_sets import BlockSets, Chosen, Part
 from minitvm.codegen.templates.pad import after_padding, padded
 from minitvm.codegen.templates.tile import Run, Step, Tile, accumulate, block_groups, choose_tile, divisor_at_most, runs
 from minitvm.codegen.templates.window import Axis, Tiles
+from minitvm.ir.decision import Declined
 from minitvm.ir.loop import (
     Alloc,
     Buffer,

@@ -11,13 +11,14 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from minitvm.codegen.problem import TEMPLATES, Config, Declined, Problem
+from minitvm.codegen.problem import TEMPLATES, Config, Problem
 from minitvm.codegen.spread import unflatten
 from minitvm.codegen.templates.conv_product import conv_product
 from minitvm.codegen.templates.conv_shapes import ConvShapes, convolution_shapes, transposed_shapes
 from minitvm.codegen.templates.pad import after_padding
 from minitvm.codegen.templates.phases import PhasedAxis, PhasedImage, vectors
 from minitvm.codegen.templates.tile import Run, Step, accumulate, choose_tile, runs
+from minitvm.ir.decision import Declined
 from minitvm.ir.loop import Alloc, Buffer, Const, If, Kernel, LoopExpr, LoopKind, Stmt, Store, loop, minimum, seq
 from minitvm.ir.ops.nn_conv import Convolution
 from minitvm.ir.ops.nn_conv_transpose import ConvTranspose

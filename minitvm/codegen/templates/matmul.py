@@ -12,13 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from minitvm.codegen.problem import TEMPLATES, Config, Declined, Problem
+from minitvm.codegen.problem import TEMPLATES, Config, Problem
 from minitvm.codegen.spread import unflatten
 from minitvm.codegen.templates.dots import dots, fits_dots
 from minitvm.codegen.templates.gemm import ITEMS_PER_THREAD, Gemm
 from minitvm.codegen.templates.panels import Panels, gemm_of
 from minitvm.codegen.templates.product import Product
 from minitvm.codegen.templates.tile import Run, choose_tile, runs
+from minitvm.ir.decision import Declined
 from minitvm.ir.loop import (
     Alloc,
     Barrier,

@@ -11,11 +11,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from minitvm.codegen.problem import TEMPLATES, Config, Declined, Problem
+from minitvm.codegen.problem import TEMPLATES, Config, Problem
 from minitvm.codegen.templates.dots import dots_of_one, fits_dots
 from minitvm.codegen.templates.panels import Panels
 from minitvm.codegen.templates.product import Matrix, Product
 from minitvm.codegen.templates.tile import runs
+from minitvm.ir.decision import Declined
 from minitvm.ir.loop import Alloc, Barrier, Buffer, Const, Kernel, LoopExpr, LoopKind, Stmt, Store, intrin, loop, seq
 from minitvm.target import MachineModel
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from minitvm.codegen.problem import TEMPLATES, Config, Declined, Problem
+from minitvm.codegen.problem import TEMPLATES, Config, Problem
 from minitvm.codegen.spread import in_lanes, in_vectors, unflatten
 from minitvm.ir.compute import identity_of
+from minitvm.ir.decision import Declined
 from minitvm.ir.loop import Alloc, Buffer, Const, Kernel, LoopExpr, LoopKind, Stmt, Store, loop, seq
 from minitvm.ir.ops.tensor import CumSum
 from minitvm.target import MachineModel

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from minitvm.ir.decision import Declined, decide
 from minitvm.ir.expr import Call, Expr, Function, Module
 from minitvm.ir.types import TensorType
 from minitvm.ir.visitor import post_order, rebuild, rebuild_over, use_counts
@@ -15,11 +16,10 @@ from minitvm.passes.fold_scale.fold_scale_axis import (
     RECTIFIERS,
     SUMS,
     Dims,
-    FoldNote,
     channel_vector,
     constant_scale,
     is_positive,
-    layer_reason,
+    layer_refusal,
     op_name,
     output_dims,
     scale_filters,
@@ -29,16 +29,15 @@ from minitvm.passes.fold_scale.fold_scale_axis import (
 from minitvm.passes.manager import FunctionPass, PassContext
 
 
-def fold_scale_backward(function: Function, log: list[FoldNote] | None = None) -> Function:
+def fold_scale_backward(function: Function) -> Function:
     """``function`` with every constant scale after a layer folded into the layer, where nobody else sees what lies
-    between; itself where there is none.  ``log`` receives a note on each multiplication by a constant."""
-    return _Backward(use_counts(function), [] if log is None else log).run(function)
+    between; itself where there is none."""
+    return _Backward(use_counts(function)).run(function)
 
 
 @dataclass
 class _Backward:
     uses: Counter[Expr]
-    log: list[FoldNote]
     done: dict[Expr, Expr] = field(default_factory=dict)
 
     def run(self, function: Function) -> Function:
@@ -57,9 +56,9 @@ class _Backward:
             scale, data = constant_scale(call.args, position), call.args[1 - position]
             if scale is not None and data.checked_type == call.checked_type and call.type.is_static:
                 plan = _Plan(self.uses, scale, call.tensor_type)
-                reason = plan.explore(data)
-                self.log.append(FoldNote(call.span, not reason, reason or "folded into the weights before it"))
-                return call if reason else plan.build(data)
+                refusal = plan.explore(data)
+                decide("BackwardFoldScaleAxis", call, refusal or "folded into the weights before it")
+                return call if refusal else plan.build(data)
         return call
 
 
@@ -73,45 +72,46 @@ class _Plan:
     type: TensorType
     order: list[Call] = field(default_factory=list)
 
-    def explore(self, data: Expr) -> str:
-        """Why the scale cannot go all the way down; empty where it can."""
+    def explore(self, data: Expr) -> Declined | None:
+        """Why the scale cannot go all the way down."""
         stack, dims = [data], varying_dims(self.scale, self.type)
         while stack:
             node = stack.pop()
-            reason = self._refusal(node, dims)
-            if reason:
-                return reason
+            refusal = self._refusal(node, dims)
+            if refusal:
+                return refusal
             assert isinstance(node, Call)
             self.order.append(node)
             stack.extend(self._below(node))
-        return ""
+        return None
 
-    def _refusal(self, node: Expr, dims: Dims) -> str:
+    def _refusal(self, node: Expr, dims: Dims) -> Declined | None:
         name = op_name(node) or "a value"
         if not isinstance(node, Call) or node.checked_type != self.type:
-            return f"before it lies {name}, which is no convolution or dense layer"
+            return Declined(f"before it lies {name}, which is no convolution or dense layer")
         if self.uses[node] > 1:
-            return f"{name} has other users"
+            return Declined(f"{name} has other users")
         below = output_dims(node)
         if below is not None:
-            return layer_reason(node, dims, below)
+            return layer_refusal(node, dims, below)
         if name in RECTIFIERS:
-            return "" if is_positive(self.scale) else f"the scale is not positive everywhere, and {name} lies before it"
+            sign = f"the scale is not positive everywhere, and {name} lies before it"
+            return None if is_positive(self.scale) else Declined(sign)
         if name == "nn.bias_add":
             axis = node.op.axis % self.type.rank  # type: ignore[union-attr]
-            return "" if set(dims) <= {axis} else "the bias lies along another axis than the scale"
+            return None if set(dims) <= {axis} else Declined("the bias lies along another axis than the scale")
         if name in SUMS:
             return self._sum_refusal(node, dims)
-        return f"before it lies {name}, which does not let a scale through"
+        return Declined(f"before it lies {name}, which does not let a scale through")
 
-    def _sum_refusal(self, node: Call, dims: Dims) -> str:
+    def _sum_refusal(self, node: Call, dims: Dims) -> Declined | None:
         below = self._below(node)
         if not below:
-            return "before it lies a sum without a convolution or dense layer"
+            return Declined("before it lies a sum without a convolution or dense layer")
         beside = [arg.tensor_type for arg in node.args if arg not in below]
         if all(_is_vector(t, self.type, dims) for t in beside):
-            return ""
-        return "the other operand of a sum is neither a layer's result nor a vector along the scale"
+            return None
+        return Declined("the other operand of a sum is neither a layer's result nor a vector along the scale")
 
     def _below(self, node: Call) -> Sequence[Expr]:
         """The operands that the scale is handed to."""
@@ -168,10 +168,7 @@ def _is_vector(operand: TensorType, type_: TensorType, dims: Dims) -> bool:
 
 
 class BackwardFoldScaleAxis(FunctionPass, opt_level=3):
-    """Constant scales after convolutions and dense layers go into their weights; ``notes`` says which and why not."""
-
-    def __init__(self) -> None:
-        self.notes: list[FoldNote] = []
+    """Constant scales after convolutions and dense layers go into their weights."""
 
     def transform_function(self, function: Function, module: Module, context: PassContext) -> Function:
-        return fold_scale_backward(function, self.notes)
+        return fold_scale_backward(function)

@@ -13,14 +13,14 @@ hold the two walks.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from minitvm.ir.decision import Declined
 from minitvm.ir.expr import Call, Constant, Expr
 from minitvm.ir.layout import Layout
 from minitvm.ir.op import OPS, Op
-from minitvm.ir.types import Span, TensorType
+from minitvm.ir.types import TensorType
 
 CONVOLUTIONS = frozenset(
     {"nn.conv1d", "nn.conv2d", "nn.conv3d", "nn.contrib_conv2d_NCHWc", "nn.contrib_depthwise_conv2d_NCHWc"}
@@ -32,19 +32,6 @@ SUMS = frozenset({"add", "subtract"})
 
 Dims = tuple[int, ...]
 """The dimensions of a tensor that hold its channels: one, or two where they are in blocks."""
-
-
-@dataclass(frozen=True)
-class FoldNote:
-    """What became of a multiplication by a constant: where the scale went, or why it stayed."""
-
-    span: Span
-    folded: bool
-    reason: str
-
-    def __str__(self) -> str:
-        origin = f" [{', '.join(self.span)}]" if self.span else ""
-        return f"multiply{origin}: {self.reason}"
 
 
 def op_name(expr: Expr) -> str:
@@ -145,11 +132,11 @@ def varying_dims(scale: np.ndarray, type_: TensorType) -> Dims:
     return tuple(type_.rank - scale.ndim + d for d, extent in enumerate(scale.shape) if extent != 1)
 
 
-def layer_reason(call: Call, dims: Dims, channels: Dims) -> str:
-    """Why a convolution or dense layer cannot take a scale that varies along ``dims``; empty where it can."""
+def layer_refusal(call: Call, dims: Dims, channels: Dims) -> Declined | None:
+    """Why a convolution or dense layer cannot take a scale that varies along ``dims``."""
     if not (call.args[0].tensor_type.is_float and call.args[1].dtype == call.dtype == call.args[0].dtype):
-        return f"{op_name(call)} computes {call.dtype} from {call.args[0].dtype} and {call.args[1].dtype}"
-    return "" if set(dims) <= set(channels) else "the scale does not lie along the channels"
+        return Declined(f"{op_name(call)} computes {call.dtype} from {call.args[0].dtype} and {call.args[1].dtype}")
+    return None if set(dims) <= set(channels) else Declined("the scale does not lie along the channels")
 
 
 def is_invertible(vector: np.ndarray) -> bool:

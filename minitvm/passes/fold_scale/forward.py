@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from minitvm.ir.decision import Declined, decide
 from minitvm.ir.expr import Call, Constant, Expr, Function, Module
 from minitvm.ir.op import OPS
 from minitvm.ir.visitor import children, post_order, rebuild, rebuild_over
@@ -19,7 +20,6 @@ from minitvm.passes.fold_scale.fold_scale_axis import (
     RECTIFIERS,
     SUMS,
     Dims,
-    FoldNote,
     along,
     as_operand,
     channel_vector,
@@ -27,7 +27,7 @@ from minitvm.passes.fold_scale.fold_scale_axis import (
     input_dims,
     is_invertible,
     is_positive,
-    layer_reason,
+    layer_refusal,
     op_name,
     scale_inputs,
 )
@@ -43,19 +43,19 @@ class Demand:
     invertible: bool = False
 
 
-Answer: TypeAlias = "Demand | str"
+Answer: TypeAlias = "Demand | Declined"
 """A demand, or why there is none."""
 
 
-def fold_scale_forward(function: Function, log: list[FoldNote] | None = None) -> Function:
+def fold_scale_forward(function: Function) -> Function:
     """``function`` with every constant scale that all users can take folded into the layers after it; itself where
-    there is none.  ``log`` receives a note on each multiplication by a constant."""
+    there is none."""
     order = post_order(function.body)
-    return _Forward(_demands(order), [] if log is None else log).run(function, order)
+    return _Forward(_demands(order)).run(function, order)
 
 
 def _demands(order: Sequence[Expr]) -> dict[Expr, Answer]:
-    asked: dict[Expr, list[Answer]] = {order[-1]: ["it is a result of the function"]}
+    asked: dict[Expr, list[Answer]] = {order[-1]: [Declined("it is a result of the function")]}
     found: dict[Expr, Answer] = {}
     for node in reversed(order):
         found[node] = _common(asked.pop(node))
@@ -67,9 +67,9 @@ def _demands(order: Sequence[Expr]) -> dict[Expr, Answer]:
 def _common(answers: list[Answer]) -> Answer:
     demands = [a for a in answers if isinstance(a, Demand)]
     if len(demands) < len(answers):
-        return next(a for a in answers if isinstance(a, str))
+        return next(a for a in answers if isinstance(a, Declined))
     if len({d.dims for d in demands}) > 1:
-        return "its users want the scale along different axes"
+        return Declined("its users want the scale along different axes")
     positive, invertible = any(d.positive for d in demands), any(d.invertible for d in demands)
     return Demand(demands[0].dims, positive, invertible)
 
@@ -78,21 +78,22 @@ def _ask(user: Expr, position: int, above: Answer) -> Answer:
     """What scale ``user`` lets through to (or takes from) its operand at ``position``."""
     name = op_name(user)
     if not isinstance(user, Call) or not user.type.is_static:
-        return "it is used as a tuple's field"
+        return Declined("it is used as a tuple's field")
     dims = input_dims(user)
     if dims is not None:
-        return layer_reason(user, dims, dims) or (Demand(dims) if position == 0 else f"{name} uses it as a weight")
+        weight = None if position == 0 else Declined(f"{name} uses it as a weight")
+        return layer_refusal(user, dims, dims) or weight or Demand(dims)
     if name not in RECTIFIERS | SUMS | {"multiply", "nn.bias_add"}:
-        return f"{name or 'a call'} does not let a scale through"
-    if isinstance(above, str):
+        return Declined(f"{name or 'a call'} does not let a scale through")
+    if isinstance(above, Declined):
         return above
     if name in RECTIFIERS:
-        return replace(above, positive=True) if position == 0 else f"{name} uses it as a slope"
+        return replace(above, positive=True) if position == 0 else Declined(f"{name} uses it as a slope")
     if name == "nn.bias_add":
         fits = position == 0 and above.dims == (user.op.axis % user.tensor_type.rank,)  # type: ignore[union-attr]
-        return replace(above, invertible=True) if fits else "the bias lies along another axis than the scale"
+        return replace(above, invertible=True) if fits else Declined("the bias lies along another axis than the scale")
     if position != _carrier(user, above.dims):
-        return f"the other operand of {name} is not a vector along the scale"
+        return Declined(f"the other operand of {name} is not a vector along the scale")
     return replace(above, invertible=True) if name in SUMS else above
 
 
@@ -108,7 +109,6 @@ def _carrier(call: Call, dims: Dims) -> int | None:
 @dataclass
 class _Forward:
     demands: dict[Expr, Answer]
-    log: list[FoldNote]
     done: dict[Expr, Expr] = field(default_factory=dict)
     carried: dict[Expr, np.ndarray] = field(default_factory=dict)
     """The scale per channel that was taken off a node, and that its users must take."""
@@ -138,27 +138,28 @@ class _Forward:
         if scale is None or data.checked_type != call.checked_type:
             return False
         demand = self.demands[call]
-        reason = demand if isinstance(demand, str) else self._unfit(call, call.args[1 - position], demand, carrier)
-        self.log.append(FoldNote(call.span, not reason, reason or "folded into the weights after it"))
-        if reason or isinstance(demand, str):
+        answer = demand if isinstance(demand, Declined) else self._fit(call, call.args[1 - position], demand, carrier)
+        if isinstance(answer, Declined):
+            decide("ForwardFoldScaleAxis", call, answer)
             return False
-        self.carried[call] = channel_vector(scale, call.tensor_type, demand.dims) * self._carried_by(carrier)
+        decide("ForwardFoldScaleAxis", call, "folded into the weights after it")
+        self.carried[call] = channel_vector(scale, call.tensor_type, answer.dims) * self._carried_by(carrier)
         return True
 
     def _carried_by(self, carrier: Expr | None) -> np.ndarray | np.float32:
         return np.float32(1) if carrier is None else self.carried[carrier]
 
-    def _unfit(self, call: Call, scale: Expr, demand: Demand, carrier: Expr | None) -> str:
-        """Why a scale is not the one that is in demand; empty where it is."""
+    def _fit(self, call: Call, scale: Expr, demand: Demand, carrier: Expr | None) -> Answer:
+        """The demand, where the scale is as it asks."""
         assert isinstance(scale, Constant)
         if not along(call.tensor_type, scale.tensor_type, demand.dims):
-            return "the scale does not lie along the channels"
+            return Declined("the scale does not lie along the channels")
         vector = channel_vector(scale.value, call.tensor_type, demand.dims) * self._carried_by(carrier)
         if demand.positive and not is_positive(vector):
-            return "the scale is not positive everywhere, and a rectifier lies after it"
+            return Declined("the scale is not positive everywhere, and a rectifier lies after it")
         if demand.invertible and not is_invertible(vector):
-            return "the scale is zero (or nearly) somewhere, and a sum after it would be divided by it"
-        return ""
+            return Declined("the scale is zero (or nearly) somewhere, and a sum after it would be divided by it")
+        return demand
 
     def _pass_on(self, call: Call, carrier: Expr, vector: np.ndarray) -> Expr:
         """``call`` over an operand without its scale: a layer takes the scale, anything else carries it on."""
@@ -183,10 +184,7 @@ def _divided(expr: Expr, divisor: np.ndarray) -> Expr:
 
 
 class ForwardFoldScaleAxis(FunctionPass, opt_level=3):
-    """Constant scales before convolutions and dense layers go into their weights; ``notes`` says which and why not."""
-
-    def __init__(self) -> None:
-        self.notes: list[FoldNote] = []
+    """Constant scales before convolutions and dense layers go into their weights."""
 
     def transform_function(self, function: Function, module: Module, context: PassContext) -> Function:
-        return fold_scale_forward(function, self.notes)
+        return fold_scale_forward(function)

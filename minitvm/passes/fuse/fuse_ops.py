@@ -17,7 +17,7 @@ from minitvm.ir.op import Fusion, Op
 from minitvm.ir.ops.annotation import StopFusion
 from minitvm.ir.types import TupleType
 from minitvm.ir.visitor import children, is_scalar_constant, post_order, rebuild, rebuild_over, span_of
-from minitvm.passes.fuse.partition import FusionNote, Group, partition
+from minitvm.passes.fuse.partition import Group, partition
 from minitvm.passes.manager import ModulePass, PassContext, map_functions, register_config
 
 MAX_NAME = 80
@@ -40,21 +40,17 @@ def fuse_ops(
     opt_level: int = 1,
     max_depth: int = MAX_DEPTH,
     lowerable: Lowerable = is_lowerable,
-    log: list[FusionNote] | None = None,
 ) -> Function:
     """``function`` as calls of primitive functions; calls that are not ``lowerable`` stay as they are.
 
     ``opt_level`` 0 makes each operator its own kernel; ``max_depth`` bounds the operators in one.
-    ``log`` receives a note on each call: what it was or was not fused with, and why.
     """
 
     def pattern_of(call: Call) -> Fusion:
         opaque = isinstance(call.op, (Function, StopFusion)) or not lowerable(call)
         return Fusion.OPAQUE if opaque else call.op.fusion  # type: ignore[union-attr]
 
-    groups, notes = partition(function, pattern_of, opt_level, max_depth)
-    if log is not None:
-        log.extend(notes)
+    groups = partition(function, pattern_of, opt_level, max_depth)
     body = _Rewriter(groups, lowerable).run(function.body)
     return function if body is function.body else Function(function.params, body, function.attrs, span=function.span)
 
@@ -198,16 +194,14 @@ def _kernel_name(ops: list[str]) -> str:
 
 class FuseOps(ModulePass, opt_level=0):
     """Each group of operators that fuse becomes a function marked ``primitive``.  Acts by the context's level (or
-    ``opt_level``): at 0 each operator is its own kernel.  ``notes`` says, call by call, what was fused and why not.
+    ``opt_level``): at 0 each operator is its own kernel.
     """
 
     def __init__(self, opt_level: int | None = None, lowerable: Lowerable = is_lowerable) -> None:
         self.opt_level = opt_level
         self.lowerable = lowerable
-        self.notes: list[FusionNote] = []
 
     def transform_module(self, module: Module, context: PassContext) -> Module:
         level = context.opt_level if self.opt_level is None else self.opt_level
         depth = context.option("minitvm.FuseOps.max_depth")
-        self.notes = []
-        return map_functions(module, lambda function: fuse_ops(function, level, depth, self.lowerable, self.notes))
+        return map_functions(module, lambda function: fuse_ops(function, level, depth, self.lowerable))

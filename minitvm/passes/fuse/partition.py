@@ -5,34 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from minitvm.ir.expr import Call, Expr, Function, Tuple, TupleGetItem
-from minitvm.ir.op import Fusion, Op
+from minitvm.ir.decision import Decision, Declined, decision, listening, name_of, record
+from minitvm.ir.expr import Call, Expr, Function
+from minitvm.ir.op import Fusion
 from minitvm.passes.fuse.graph import DominatorNode, GraphNode, build_graph, post_dominators
 
 Accepts = Callable[[Fusion, bool], bool]
 """Whether a group of this kind may lie on the way; the flag says that it is the end of the way."""
-
-
-def describe(expr: Expr) -> str:
-    """A node as one names it in a report: its operator."""
-    if isinstance(expr, Call):
-        return expr.op.name if isinstance(expr.op, Op) else "a call of a function"
-    return {Tuple: "a tuple", TupleGetItem: "a tuple's field"}.get(type(expr), "a value")
-
-
-@dataclass(frozen=True)
-class FusionNote:
-    """Why ``node`` was or was not fused with the node that all its consumers lead to (none: ``None``)."""
-
-    node: Expr
-    neighbour: Expr | None
-    fused: bool
-    reason: str
-
-    def __str__(self) -> str:
-        target = "" if self.neighbour is None else f" {'into' if self.fused else 'not into'} {describe(self.neighbour)}"
-        origin = f" [{', '.join(self.node.span)}]" if self.node.span else ""
-        return f"{describe(self.node)}{origin}{target or ' not fused'}: {self.reason}"
 
 
 @dataclass(slots=True, eq=False)
@@ -71,13 +50,13 @@ def _merge(child: Group, target: Group) -> None:
 
 @dataclass
 class Partition:
-    """The groups of one function.  ``notes`` holds the latest verdict on every call."""
+    """The groups of one function.  ``verdicts`` holds the latest one on every call, where somebody listens."""
 
     nodes: list[GraphNode]
     tree: list[DominatorNode]
     max_depth: int
     groups: list[Group] = field(default_factory=list)
-    notes: dict[Expr, FusionNote] = field(default_factory=dict)
+    verdicts: dict[Expr, Decision] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.groups = [Group(n.pattern, n.expr, n.pattern is Fusion.OUT_ELEMWISE_FUSABLE) for n in self.nodes]
@@ -147,7 +126,7 @@ class Partition:
         for step in way:
             kind = self.groups[step.index].find().pattern
             if not accepts(kind, step is target):
-                what = describe(step.expr)
+                what = name_of(step.expr)
                 self._note(node, target, f"{what}, which lies in a group of kind {kind.name.lower()}, is in the way")
                 return
         for step in (node, *way):
@@ -180,9 +159,10 @@ class Partition:
         return total
 
     def _note(self, node: GraphNode, target: GraphNode | None, reason: str, fused: bool = False) -> None:
-        known = self.notes.get(node.expr)
-        if isinstance(node.expr, Call) and (known is None or not known.fused):
-            self.notes[node.expr] = FusionNote(node.expr, target.expr if target else None, fused, reason)
+        known = self.verdicts.get(node.expr)
+        if listening() and isinstance(node.expr, Call) and (known is None or not known.taken):
+            verdict = reason if target is None else f"into {name_of(target.expr)}: {reason}"
+            self.verdicts[node.expr] = decision("FuseOps", node.expr, verdict if fused else Declined(verdict))
 
 
 def _injective(kind: Fusion, _end: bool) -> bool:
@@ -196,10 +176,12 @@ def _pointwise_way(kind: Fusion, end: bool) -> bool:
 
 def partition(
     function: Function, pattern_of: Callable[[Call], Fusion], opt_level: int, max_depth: int
-) -> tuple[dict[Expr, Group], list[FusionNote]]:
-    """The group of every node that is one, and a note per call, in post-order."""
+) -> dict[Expr, Group]:
+    """The group of every node that is one."""
     graph = build_graph(function, pattern_of)
     nodes = list(graph.values())
     parts = Partition(nodes, post_dominators(nodes), max_depth)
     parts.run(opt_level)
-    return {n.expr: parts.groups[n.index].find() for n in nodes}, list(parts.notes.values())
+    for verdict in parts.verdicts.values():
+        record(verdict)
+    return {n.expr: parts.groups[n.index].find() for n in nodes}

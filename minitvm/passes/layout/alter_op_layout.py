@@ -21,16 +21,17 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 from minitvm.ir.compute import accumulator
+from minitvm.ir.decision import Declined
 from minitvm.ir.expr import Call, Constant, Expr, Function, Module
 from minitvm.ir.layout import Layout
 from minitvm.ir.op import OPS, Op
 from minitvm.passes.layout.gain import moving_costs_more, stands_alone
-from minitvm.passes.layout.moves import Keep, Move, Placement, Site, calling
-from minitvm.passes.layout.rewriter import LayoutNote, LayoutRewriter
+from minitvm.passes.layout.moves import Move, Placement, Site, calling
+from minitvm.passes.layout.rewriter import LayoutRewriter
 from minitvm.passes.manager import ModulePass, PassContext, map_functions
 from minitvm.target import MachineModel
 
-Proposal: TypeAlias = Callable[[Site, MachineModel], "Placement | Keep"]
+Proposal: TypeAlias = Callable[[Site, MachineModel], "Placement | Declined"]
 
 _ACROSS = 5
 """Vector operations that add up the lanes of a dot product."""
@@ -53,26 +54,20 @@ def alter_op_layout(
     function: Function,
     machine: MachineModel,
     kind: str = "llvm",
-    log: list[LayoutNote] | None = None,
     proposals: Mapping[tuple[str, str], Proposal] = PROPOSALS,
     weigh: bool = False,
 ) -> Function:
     """``function`` with operators in the layouts that they ask for on this target; parameters and result keep theirs.
-    ``log`` receives a note on each call that was moved, or was asked and kept its layout.  ``weigh``: a convolution
-    without another one to share its layout with only moves where that pays."""
+    ``weigh``: a convolution without another one to share its layout with only moves where that pays."""
     alone = weigh and stands_alone(function)
 
-    def propose(site: Site) -> Placement | Keep | None:
+    def propose(site: Site) -> Placement | Declined | None:
         ask = proposals.get((kind, site.op.name))
         if ask is None:
             return None
         return (moving_costs_more(site, function, machine) if alone else None) or ask(site, machine)
 
-    rewriter = LayoutRewriter(propose)
-    result = rewriter.run(function)
-    if log is not None:
-        log.extend(rewriter.notes)
-    return result
+    return LayoutRewriter("AlterOpLayout", propose).run(function)
 
 
 def block(extent: int, lanes: int) -> int | None:
@@ -81,13 +76,13 @@ def block(extent: int, lanes: int) -> int | None:
 
 
 @proposal("llvm", "nn.conv2d")
-def blocked_conv2d(site: Site, machine: MachineModel) -> Placement | Keep:
+def blocked_conv2d(site: Site, machine: MachineModel) -> Placement | Declined:
     data, weight, result = site.type(0), site.type(1), site.call.tensor_type
     layouts = [site.op.attributes()[a] for a in ("data_layout", "kernel_layout")]
     if layouts != ["NCHW", "OIHW"]:
-        return Keep(f"its layouts are {' and '.join(layouts)}, not NCHW and OIHW")
+        return Declined(f"its layouts are {' and '.join(layouts)}, not NCHW and OIHW")
     if not data.is_float or data.dtype != result.dtype:
-        return Keep(f"it computes {result.dtype} from {data.dtype}")
+        return Declined(f"it computes {result.dtype} from {data.dtype}")
     lanes, channels = machine.lanes(accumulator(data.dtype)), data.static_shape[1]
     groups: int = site.op.groups  # type: ignore[attr-defined]
     if groups == 1:
@@ -97,18 +92,19 @@ def blocked_conv2d(site: Site, machine: MachineModel) -> Placement | Keep:
     return _grouped(site.op, channels, weight.static_shape[0], groups, lanes)
 
 
-def _direct(op: Op, channels: int, units: int, lanes: int) -> Placement | Keep:
+def _direct(op: Op, channels: int, units: int, lanes: int) -> Placement | Declined:
     out, inner = block(units, lanes), block(channels, lanes)
     if out is None:
-        return Keep(f"no blocks of {lanes} divide its {units} output channels")
+        return Declined(f"no blocks of {lanes} divide its {units} output channels")
     data = f"NCHW{inner}c" if inner else "NCHW"
     return _filled_up(op, units, data, f"OIHW{inner or channels}i{lanes}o", f"NCHW{out}c")
 
 
-def _grouped(op: Op, channels: int, units: int, groups: int, lanes: int) -> Placement | Keep:
+def _grouped(op: Op, channels: int, units: int, groups: int, lanes: int) -> Placement | Declined:
     out, inner = block(units // groups, lanes), block(channels // groups, lanes)
     if out is None or inner is None:
-        return Keep(f"no blocks of {lanes} divide the {channels // groups} and {units // groups} channels of a group")
+        within = f"{channels // groups} and {units // groups} channels of a group"
+        return Declined(f"no blocks of {lanes} divide the {within}")
     return _filled_up(op, units, f"NCHW{inner}c", f"OIHW{inner}i{lanes}o", f"NCHW{out}c")
 
 
@@ -138,10 +134,10 @@ def _whole_blocks(weight: Expr, groups: int, lanes: int) -> Expr:
     return Call(OPS["reshape"](newshape=(units + groups * missing, *rest)), (filled,))  # type: ignore[call-arg]
 
 
-def _depthwise(op: Op, channels: int, lanes: int) -> Placement | Keep:
+def _depthwise(op: Op, channels: int, lanes: int) -> Placement | Declined:
     size = block(channels, lanes)
     if size is None:
-        return Keep(f"no blocks of {lanes} divide its {channels} channels")
+        return Declined(f"no blocks of {lanes} divide its {channels} channels")
     data = f"NCHW{size}c"
     return _convolution(op, "nn.contrib_depthwise_conv2d_NCHWc", data, f"OIHW1i{size}o", data)
 
@@ -153,18 +149,18 @@ def _convolution(op: Op, name: str, data: str, kernel: str, out: str) -> Placeme
 
 
 @proposal("llvm", "nn.dense", "nn.matmul")
-def packed_dense(site: Site, machine: MachineModel) -> Placement | Keep:
+def packed_dense(site: Site, machine: MachineModel) -> Placement | Declined:
     data, attributes = site.type(0), site.op.attributes()
     if not isinstance(site.call.args[1], Constant):
-        return Keep("its weights are not constant: packing them at every run costs more than it saves")
+        return Declined("its weights are not constant: packing them at every run costs more than it saves")
     if not data.is_float or not site.call.tensor_type.is_float:
-        return Keep(f"it computes {site.call.tensor_type.dtype} from {data.dtype}")
+        return Declined(f"it computes {site.call.tensor_type.dtype} from {data.dtype}")
     if attributes.get("transpose_a"):
-        return Keep("its first operand comes transposed")
+        return Declined("its first operand comes transposed")
     (_, depth), units = data.static_shape, site.call.tensor_type.static_shape[1]
     lanes = machine.lanes(accumulator(data.dtype))
     if units * (depth + _ACROSS * lanes) < lanes * depth:
-        return Keep(f"{units} dot products of {depth} cost less than one vector of {lanes} units")
+        return Declined(f"{units} dot products of {depth} cost less than one vector of {lanes} units")
     axes = "NC" if attributes.get("transpose_b", True) else "CN"
     layout = f"NC{lanes}n"
     packed = OPS["nn.contrib_dense_pack"](weight_layout=layout, units=units, out_dtype=attributes["out_dtype"])  # type: ignore[call-arg]
@@ -186,17 +182,12 @@ def in_panels(weight: Expr, axes: str, layout: str) -> Expr:
 
 
 class AlterOpLayout(ModulePass, opt_level=3):
-    """Operators in the layouts that they ask for on a machine; ``notes`` says which moved and why others did not."""
+    """Operators in the layouts that they ask for on a machine."""
 
     def __init__(self, machine: MachineModel, kind: str = "llvm", weigh: bool = False) -> None:
         self.machine = machine
         self.kind = kind
         self.weigh = weigh
-        self.notes: list[LayoutNote] = []
 
     def transform_module(self, module: Module, context: PassContext) -> Module:
-        self.notes = []
-        return map_functions(module, self._alter)
-
-    def _alter(self, function: Function) -> Function:
-        return alter_op_layout(function, self.machine, self.kind, self.notes, weigh=self.weigh)
+        return map_functions(module, lambda f: alter_op_layout(f, self.machine, self.kind, weigh=self.weigh))

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from minitvm.errors import PassError
+from minitvm.ir.decision import Declined
 from minitvm.ir.expr import Function, Module
 from minitvm.ir.layout import Layout
 from minitvm.ir.op import OPS, Op
 from minitvm.ir.visitor import rebuild
-from minitvm.passes.layout.moves import Keep, Move, Placement, Site, calling
-from minitvm.passes.layout.rewriter import LayoutNote, LayoutRewriter
+from minitvm.passes.layout.moves import Move, Placement, Site, calling
+from minitvm.passes.layout.rewriter import LayoutRewriter
 from minitvm.passes.manager import ModulePass, PassContext, map_functions
 
 Desired = Mapping[str, Sequence[str]]
@@ -25,7 +26,7 @@ PARTNERS = {"NCHW": "OIHW", "NHWC": "HWIO", "HWNC": "HWOI"}
 DEPTHWISE_PARTNERS = {**PARTNERS, "NHWC": "HWOI"}
 
 
-def convert_layout(function: Function, desired: Desired, log: list[LayoutNote] | None = None) -> Function:
+def convert_layout(function: Function, desired: Desired) -> Function:
     """``function`` with the operators of ``desired`` in its layouts; parameters and result keep theirs.
 
     Raises :class:`PassError` for an operator that is unknown or has no layout, and for a malformed entry.
@@ -33,15 +34,11 @@ def convert_layout(function: Function, desired: Desired, log: list[LayoutNote] |
     for name, layouts in desired.items():
         check_desired(name, layouts)
 
-    def propose(site: Site) -> Placement | Keep | None:
+    def propose(site: Site) -> Placement | Declined | None:
         layouts = desired.get(site.op.name)
         return None if layouts is None else _convert(site, layouts)
 
-    rewriter = LayoutRewriter(propose)
-    result = rewriter.run(function)
-    if log is not None:
-        log.extend(rewriter.notes)
-    return result
+    return LayoutRewriter("ConvertLayout", propose).run(function)
 
 
 def check_desired(name: str, layouts: Sequence[str]) -> None:
@@ -68,14 +65,14 @@ def _layout_attributes(op: type[Op]) -> tuple[str, ...]:
     return next((names for names in (("data_layout", "kernel_layout"), ("layout",)) if set(names) <= set(fields)), ())
 
 
-def _convert(site: Site, desired: Sequence[str]) -> Placement | Keep:
+def _convert(site: Site, desired: Sequence[str]) -> Placement | Declined:
     names = _layout_attributes(type(site.op))
     now: list[str] = [site.op.attributes()[name] for name in names]
     wanted = [desired[0]]
     if len(names) == 2:
         wanted.append(_kernel(site, desired))
     if any(not Layout(a).compatible(Layout(b)) for a, b in zip(now, wanted, strict=True)):
-        return Keep(f"{' and '.join(now)} cannot become {' and '.join(wanted)}")
+        return Declined(f"{' and '.join(now)} cannot become {' and '.join(wanted)}")
     moves = [None if a == b else Move.of(a, b) for a, b in zip(now, wanted, strict=True)]
     args = (*moves, *(None for _ in site.call.args[len(moves) :]))
     if now == wanted:  # it gets its arguments as they were, whatever its producers hold
@@ -112,8 +109,6 @@ class ConvertLayout(ModulePass, opt_level=3, required=("InferType", "Canonicaliz
         for name, layouts in desired.items():
             check_desired(name, layouts)
         self.desired = {name: tuple(layouts) for name, layouts in desired.items()}
-        self.notes: list[LayoutNote] = []
 
     def transform_module(self, module: Module, context: PassContext) -> Module:
-        self.notes = []
-        return map_functions(module, lambda f: convert_layout(f, self.desired, self.notes))
+        return map_functions(module, lambda f: convert_layout(f, self.desired))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from minitvm.ir.compute import accumulator
+from minitvm.ir.decision import Declined
 from minitvm.ir.expr import Function
 from minitvm.ir.ops.nn_conv import Conv2d
 from minitvm.ir.types import tensor_fields
 from minitvm.ir.visitor import calls
-from minitvm.passes.layout.moves import Keep, Site
+from minitvm.passes.layout.moves import Site
 from minitvm.target import MachineModel
 
 _STEP = 0.5
@@ -21,7 +22,7 @@ def stands_alone(function: Function) -> bool:
     return sum(isinstance(call.op, Conv2d) for call in calls(function.body)) == 1
 
 
-def moving_costs_more(site: Site, function: Function, machine: MachineModel) -> Keep | None:
+def moving_costs_more(site: Site, function: Function, machine: MachineModel) -> Declined | None:
     """The refusal to move a convolution that stands alone in ``function``.
 
     In plain layouts lanes are pixels, of which the last ones are wasted.  What is moved back is no more than what the
@@ -43,7 +44,7 @@ def moving_costs_more(site: Site, function: Function, machine: MachineModel) -> 
     moved = data.size + min(result.size, returned)
     if wasted * _STEP > moved * _MOVE:
         return None
-    return Keep(f"it stands alone, and {moved} elements would be moved for it")
+    return Declined(f"it stands alone, and {moved} elements would be moved for it")
 
 
 def _vectors(op: Conv2d, pixels: list[int], taps: int, lanes: int) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from minitvm.ir.decision import Declined
 from minitvm.ir.expr import Call, Expr
 from minitvm.ir.layout import Layout
 from minitvm.ir.op import Op
@@ -66,13 +67,6 @@ class Placement:
 
 
 @dataclass(frozen=True, slots=True)
-class Keep:
-    """The call stays in its original layout, and why."""
-
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
 class Site:
     """A call as a rule sees it: original types, and how the new program holds the arguments."""
 
@@ -92,7 +86,7 @@ class Site:
         return found
 
 
-Rule: TypeAlias = Callable[[Site], "Placement | Keep"]
+Rule: TypeAlias = Callable[[Site], "Placement | Declined"]
 
 RULES: dict[str, Rule] = {}
 """How each operator carries layouts, by operator name; a user's operator adds its own with :func:`layout_rule`."""

@@ -10,30 +10,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from minitvm.ir.decision import Declined, decide
 from minitvm.ir.expr import Call, Expr, Function, Tuple, TupleGetItem, span_scope
 from minitvm.ir.layout import Layout
 from minitvm.ir.op import OPS, Op
-from minitvm.ir.types import Span, TensorType, tensor_fields
+from minitvm.ir.types import TensorType, tensor_fields
 from minitvm.ir.visitor import children, post_order, rebuild
-from minitvm.passes.layout.moves import Carry, Keep, Move, Placement, Site, storage_order
+from minitvm.passes.layout.moves import Carry, Move, Placement, Site, storage_order
 from minitvm.passes.layout.rules import rule_for
 
-Propose = Callable[[Site], "Placement | Keep | None"]
-"""A call's new layout; ``Keep`` with the reason why it has none; ``None`` where the operator is not one's concern."""
-
-
-@dataclass(frozen=True)
-class LayoutNote:
-    """What became of a call: its placement, or why it kept its layout."""
-
-    op: str
-    span: Span
-    moved: bool
-    reason: str
-
-    def __str__(self) -> str:
-        origin = f" [{', '.join(self.span)}]" if self.span else ""
-        return f"{self.op}{origin}: {self.reason}"
+Propose = Callable[[Site], "Placement | Declined | None"]
+"""A call's new layout, or why it has none; ``None`` where the operator is not one's concern."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +33,9 @@ class Value:
 
 @dataclass
 class LayoutRewriter:
+    by: str
+    """The pass that decisions are made for."""
     propose: Propose
-    notes: list[LayoutNote] = field(default_factory=list)
     values: dict[Expr, Value] = field(default_factory=dict)
     moved: dict[tuple[Expr, Layout, Layout], Expr] = field(default_factory=dict)
     expanded: dict[tuple[Expr, Layout, int | None], Expr] = field(default_factory=dict)
@@ -95,14 +83,12 @@ class LayoutRewriter:
         answer = self.propose(site)
         if not isinstance(answer, Placement) and any(_is_moved(c) for c in site.carries):
             following = rule_for(call)(site)
-            answer = answer if isinstance(following, Keep) and answer is not None else following
+            answer = answer if isinstance(following, Declined) and answer is not None else following
         if isinstance(answer, Placement):
-            self.notes.append(
-                LayoutNote(call.op.name, call.span, True, f"its result is held as {_describe(answer.result)}")
-            )
+            decide(self.by, call, f"its result is held as {_describe(answer.result)}")
             return answer
         if answer is not None:
-            self.notes.append(LayoutNote(call.op.name, call.span, False, answer.reason))
+            decide(self.by, call, answer)
         return None
 
     def _as(self, value: Value, want: Carry) -> Expr:

@@ -8,10 +8,11 @@ from typing import Any, cast
 import numpy as np
 
 from minitvm.ir import builder as ir
+from minitvm.ir.decision import Declined
 from minitvm.ir.expr import Call, Constant, Expr
 from minitvm.ir.op import Op
 from minitvm.ir.pattern import Pattern, call, const, value
-from minitvm.passes.rule import Declined, Replacement, Rule, rule
+from minitvm.passes.rule import Replacement, Rule, rule
 
 MAX_UNIFORM = 1 << 16
 """Constants with more elements are not searched for being all the same."""

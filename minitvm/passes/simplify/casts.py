@@ -7,10 +7,11 @@ from typing import Any, cast
 import numpy as np
 
 from minitvm.ir import builder as ir
+from minitvm.ir.decision import Declined
 from minitvm.ir.expr import Call, Constant, Expr
 from minitvm.ir.ops.elemwise import CastTo, Clip
 from minitvm.ir.pattern import call, scalar, value
-from minitvm.passes.rule import Declined, Replacement, rule
+from minitvm.passes.rule import Replacement, rule
 
 _MANTISSA = {"float16": 11, "float32": 24, "float64": 53}
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any, cast
 
 from minitvm.ir import builder as ir
+from minitvm.ir.decision import Declined
 from minitvm.ir.expr import Call, Constant, Expr
 from minitvm.ir.op import Op
 from minitvm.ir.pattern import call, value
-from minitvm.passes.rule import Declined, Replacement, rule
+from minitvm.passes.rule import Replacement, rule
 
 _PRODUCTS = ("nn.dense", "nn.matmul", "nn.batch_matmul")
 _NOT_MATRICES = Declined("it does not exchange rows and columns only")

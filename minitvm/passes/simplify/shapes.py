@@ -8,12 +8,13 @@ from typing import Any, cast
 import numpy as np
 
 from minitvm.ir import builder as ir
+from minitvm.ir.decision import Declined
 from minitvm.ir.expr import Call, Constant, Expr
 from minitvm.ir.op import Fusion, Op
 from minitvm.ir.ops.broadcast import BinaryOp
 from minitvm.ir.pattern import call, tuple_of, value
 from minitvm.ir.types import TensorType
-from minitvm.passes.rule import Declined, Replacement, rule
+from minitvm.passes.rule import Replacement, rule
 
 RESHAPES = ("reshape", "nn.batch_flatten", "expand_dims", "squeeze")
 FILLS = ("zeros", "ones", "full", "broadcast_to")

@@ -1,0 +1,91 @@
+"""What the compiler chose and what it declined, and why: one record for passes, templates, schedules and placement.
+
+    with decisions() as log:
+        module = FuseOps()(module)
+    print(*log, sep="\\n")      # nn.relu [Relu_3]: FuseOps declined: into divide: the way there is comm_reduce, ...
+
+Whoever decides calls :func:`decide`; nothing is kept where nobody listens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+from minitvm.ir.expr import Call, Expr, Tuple, TupleGetItem
+from minitvm.ir.types import Span
+
+
+@dataclass(frozen=True, slots=True)
+class Declined:
+    """The answer of a rule, layout, template or schedule that does not apply: why not."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """``by`` (a rule, a pass, a template) did something about ``about`` (an operator) or declined, and why.
+
+    ``spans`` are the names of the model's nodes that it is about.
+    """
+
+    by: str
+    about: str
+    taken: bool
+    reason: str
+    spans: Span = ()
+
+    def __str__(self) -> str:
+        origin = f" [{', '.join(self.spans)}]" if self.spans else ""
+        return f"{self.about}{origin}: {self.by}{'' if self.taken else ' declined'}: {self.reason}"
+
+
+_log: ContextVar[list[Decision] | None] = ContextVar("decisions", default=None)
+
+
+@contextmanager
+def decisions() -> Iterator[list[Decision]]:
+    """Everything that is decided inside, on this thread, in order; what lies around it hears of it too, at the end."""
+    found: list[Decision] = []
+    outer, token = _log.get(), _log.set(found)
+    try:
+        yield found
+    finally:
+        _log.reset(token)
+        if outer is not None:
+            outer.extend(found)
+
+
+def listening() -> bool:
+    """Whether anybody keeps decisions: without it, none need be put into words."""
+    return _log.get() is not None
+
+
+def decide(by: str, about: Expr | str, answer: Declined | str, spans: Span = ()) -> None:
+    """Keep a decision where somebody listens: what was done, or :class:`Declined`.  ``spans`` are a node's own."""
+    if _log.get() is not None:
+        record(decision(by, about, answer, spans))
+
+
+def record(found: Decision) -> None:
+    """Keep a decision where somebody listens."""
+    log = _log.get()
+    if log is not None:
+        log.append(found)
+
+
+def decision(by: str, about: Expr | str, answer: Declined | str, spans: Span = ()) -> Decision:
+    """The record of what :func:`decide` is told."""
+    name, spans = (about, spans) if isinstance(about, str) else (name_of(about), about.span)
+    declined = isinstance(answer, Declined)
+    return Decision(by, name, not declined, answer.reason if isinstance(answer, Declined) else answer, spans)
+
+
+def name_of(node: Expr) -> str:
+    """A node as one names it in a report: its operator."""
+    if isinstance(node, Call):
+        return str(getattr(node.op, "name", "a call of a function"))
+    return {Tuple: "a tuple", TupleGetItem: "a tuple's field"}.get(type(node), "a value")
