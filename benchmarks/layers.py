@@ -108,15 +108,15 @@ def _choices(session: minitvm.InferenceSession) -> list[dict[str, Any]]:
 
 def choice(report: BuildReport, symbol: str) -> dict[str, Any]:
     """What makes a kernel: template or nests, whether there are vector loops, layouts, and why templates declined."""
-    lowering = report.lowering(symbol)
-    ops = [call.op for call in calls(report.group(symbol).body) if isinstance(call.op, Op)]
+    found = report.kernel(symbol)
+    ops = [call.op for call in calls(found.group.body) if isinstance(call.op, Op)]
     words = [getattr(op, name) for op in ops for name in ("data_layout", "layout", "dst_layout") if hasattr(op, name)]
-    vector = "" if lowering.chosen.startswith("template") else f", {loop_summary(lowering.kernel)}"
+    vector = "" if found.template.startswith("template") else f", {loop_summary(found.loops)}"
     return {
         "kernel": symbol,
-        "chosen": lowering.chosen + vector,
+        "chosen": found.template + vector,
         "layout": " ".join(dict.fromkeys(map(str, words))),
-        "declined": list(dict.fromkeys(lowering.refusals)),
+        "declined": list(dict.fromkeys(str(d) for d in found.decisions if not d.taken)),
     }
 
 

@@ -25,11 +25,13 @@ def main() -> None:
         if step.after is not step.before:
             print(f"=== after {step.name}\n{step.after}")
     for name in report.groups:
-        print(f"=== group\n{report.group(name)}")
-        print(f"=== loops\n{report.scheduled(name)}")
-        print(f"=== LLVM IR\n{report.llvm_ir(name)}")
-        print(f"=== assembly\n{report.assembly(name)}")
-        for bound in bind_plain(report.scheduled(name)):
+        kernel = report.kernel(name)
+        print(f"=== group\n{kernel.group}")
+        print("=== decisions", *kernel.decisions, sep="\n")
+        print(f"=== loops\n{kernel.loops}")
+        print(f"=== LLVM IR\n{kernel.llvm_ir}")
+        print(f"=== assembly\n{kernel.assembly}")
+        for bound in bind_plain(kernel.loops):
             print(f"=== CUDA C\n{emit_cuda(bound)}")
     print(f"=== facts\n{library.function_metadata}")
 

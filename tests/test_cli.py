@@ -194,6 +194,12 @@ def test_show_prints_a_kernel_at_every_stage(stage: str, start: str) -> None:
     assert max(map(len, text.splitlines())) > 80 or stage in ("loops", "asm", "cuda")  # nothing is wrapped
 
 
+def test_show_says_why() -> None:
+    found = lines(output("show", "m.onnx", "--why", "relu1", *SHAPE))
+    assert found[0] == "FuseOps" and found[1].startswith("  nn.relu [relu1]: FuseOps declined: into nn.")
+    assert any(re.match(r"  nn.\w+ \[conv1\]: template \w+\.\w+: writes the loops", line) for line in found)
+
+
 def test_show_of_a_stage_prints_all_kernels() -> None:
     text = output("show", "m.onnx", "--stage", "loops", *SHAPE)
     assert len(re.findall(r"^kernel \w+\(", text, re.MULTILINE)) == 3

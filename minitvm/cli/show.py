@@ -24,6 +24,7 @@ _STAGES = ("graph", "loops", "llvm", "asm", "cuda")
 @click.option("--before", metavar="PASS", help="The graph before the (first run of the) pass.")
 @click.option("--stage", type=click.Choice(_STAGES), default="graph", show_default=True, help="What to print.")
 @click.option("--kernel", metavar="NAME", help="One kernel only; 'list' names the kernels with what they came from.")
+@click.option("--why", metavar="NODE", help="What was decided about a node of the model, or a kernel; '*' for all.")
 @click.option("--constants", is_flag=True, help="Name large constants instead of leaving them out.")
 @options.target
 @options.opt_level
@@ -35,6 +36,7 @@ def show(
     before: str | None,
     stage: str,
     kernel: str | None,
+    why: str | None,
     constants: bool,
     target: str,
     opt_level: int,
@@ -51,6 +53,7 @@ def show(
       minitvm show resnet18.onnx --after FoldScaleAxis
       minitvm show resnet18.onnx --kernel list
       minitvm show resnet18.onnx --stage loops --kernel fused_nn_conv2d_add_nn_relu
+      minitvm show resnet18.onnx --why resnetv15_conv0_fwd
     """
     if model.suffix == options.SUFFIX:
         raise ConfigError("a library keeps its code, not the way to it", hint="show the .onnx file it was made from")
@@ -61,6 +64,8 @@ def show(
         _list_passes(report)
     elif kernel == "list":
         _list_kernels(library)
+    elif why:
+        _why(report, why)
     elif after or before:
         step = _step(report, after or before or "", first=after is None)
         say((step.after if after else step.before).astext(show_meta_data=constants))
@@ -73,13 +78,15 @@ def show(
 
 
 def _kernel(report: BuildReport, name: str, stage: str) -> str:
-    if stage == "graph":
-        return str(report.group(name))
-    if stage == "loops":
-        return str(report.scheduled(name))
+    found = report.kernel(name)
     if stage == "cuda":
-        return "\n".join(emit_cuda(bound) for bound in bind_plain(report.scheduled(name)))
-    return report.llvm_ir(name) if stage == "llvm" else report.assembly(name)
+        return "\n".join(emit_cuda(bound) for bound in bind_plain(found.loops))
+    return str(getattr(found, {"graph": "group", "loops": "loops", "llvm": "llvm_ir", "asm": "assembly"}[stage]))
+
+
+def _why(report: BuildReport, name: str) -> None:
+    for stage, decided in report.why(name).items():
+        say("\n  ".join([stage, *map(str, decided)]))
 
 
 def _list_passes(report: BuildReport) -> None:

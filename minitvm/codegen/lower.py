@@ -26,8 +26,8 @@ from minitvm.codegen.stages import (
     stages_to_keep,
 )
 from minitvm.errors import CompilerError
-from minitvm.ir.decision import Declined
-from minitvm.ir.expr import Call, Expr, Function
+from minitvm.ir.decision import Decision, Declined, decide, decision, decisions
+from minitvm.ir.expr import Call, Expr, Function, span_scope
 from minitvm.ir.loop import (
     Alloc,
     Barrier,
@@ -62,13 +62,16 @@ class Output:
     value: LoopExpr
 
 
+DEFAULT = "default nests"
+
+
 @dataclass(frozen=True)
 class Lowering:
     """A fused group's kernel, what made it (a template's name, or the default nests), and why others did not."""
 
     kernel: Kernel
     chosen: str
-    refusals: tuple[str, ...]
+    decisions: tuple[Decision, ...]
 
 
 def lower(function: Function, name: str, machine: MachineModel, kind: str = "llvm") -> Kernel:
@@ -76,25 +79,39 @@ def lower(function: Function, name: str, machine: MachineModel, kind: str = "llv
 
     Raises :class:`CompilerError` where an operator has neither a template that accepts it nor a compute rule.
     """
-    return lowering(function, name, machine, kind).kernel
+    return _lower(function, name, machine, kind)[0]
 
 
 def lowering(function: Function, name: str, machine: MachineModel, kind: str = "llvm") -> Lowering:
-    """As :func:`lower`, with what was chosen."""
-    refusals: list[str] = []
-    for anchor in calls(function.body):
+    """As :func:`lower`, with what was chosen and what declined."""
+    with decisions() as log:
+        kernel, chosen = _lower(function, name, machine, kind)
+    return Lowering(kernel, chosen, tuple(log))
+
+
+def _lower(function: Function, name: str, machine: MachineModel, kind: str) -> tuple[Kernel, str]:
+    """The kernel, and what made it."""
+    inside, refusals = calls(function.body), list[Decision]()
+    spans = span_of(*inside)
+    for anchor in inside:
         for template in _templates(kind, anchor):
-            kernel = _lower_with(template, anchor, function, name, machine)
             title = f"template {template.__module__.rpartition('.')[2]}.{template.__name__}"
+            with span_scope(spans):
+                kernel = _lower_with(template, anchor, function, name, machine)
             if isinstance(kernel, Kernel):
-                return Lowering(kernel, title, tuple(refusals))
-            refusals.append(f"{anchor.op.name}: {title}: {kernel.reason}")  # type: ignore[union-attr]
-    for call in calls(function.body):
+                decide(title, anchor, "writes the loops")
+                return kernel, title
+            decide(title, anchor, kernel)
+            refusals.append(decision(title, anchor, kernel))
+    for call in inside:
         if isinstance(call.op, Op) and not call.op.has_compute():
             raise CompilerError(
-                f"{call.op.name} has no compute rule and no template for {kind} that accepts it", where=refusals
+                f"{call.op.name} has no compute rule and no template for {kind} that accepts it",
+                where=[str(refusal) for refusal in refusals],
             )
-    return Lowering(_lower_stages(function, name, machine), "default nests", tuple(refusals))
+    decide(DEFAULT, name, "write the loops", spans)
+    with span_scope(spans):
+        return _lower_stages(function, name, machine), DEFAULT
 
 
 def _templates(kind: str, anchor: Call) -> list[Template]:

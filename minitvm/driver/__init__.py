@@ -5,11 +5,12 @@ from __future__ import annotations
 from minitvm.driver.compile import build, build_consuming, build_options, optimize
 from minitvm.driver.function import create_executor
 from minitvm.driver.host_calls import HostCallWarning
-from minitvm.driver.report import BuildReport, PassStep
+from minitvm.driver.report import BuildReport, KernelReport, PassStep
 
 __all__ = [
     "BuildReport",
     "HostCallWarning",
+    "KernelReport",
     "PassStep",
     "build",
     "build_consuming",

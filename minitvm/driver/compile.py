@@ -21,6 +21,7 @@ from minitvm.driver.metadata import group_metadata
 from minitvm.driver.program import Program, read_program, without_kernels
 from minitvm.driver.report import BuildReport, Recorder
 from minitvm.errors import ConfigError, PassError, TargetError
+from minitvm.ir.decision import decisions
 from minitvm.ir.expr import Function, Module
 from minitvm.passes.bind_captured import bind_captured
 from minitvm.passes.instrument import PassInstrument
@@ -97,17 +98,17 @@ def build_consuming(
     trace: bool = False,
 ) -> Library:
     """As :func:`build`, but empties ``params``, so that weights can be freed as soon as passes have replaced them."""
-    timings = Timings()
-    recorder = Recorder() if trace else None
-    with timings.stage("passes"):
+    cache, timings = KernelCache(config.cache_dir()), Timings()
+    with timings.stage("passes"), decisions() as log:
+        recorder = Recorder(log, trace)
         main = optimize(given, options.machine, params, opt_level, recorder).main
-    cache = KernelCache(config.cache_dir())
-    report = BuildReport(timings, KernelCompiler(options.machine, options.cpu, cache, timings))
-    if recorder is not None:
-        report.steps, report.module = recorder.steps, given.with_function("main", main)
+    report = BuildReport(timings, KernelCompiler(options.machine, options.cpu, cache, timings), recorder.steps)
+    if trace:
+        report.module = given.with_function("main", main)
     program = read_program(main)
     del main  # so that weights are not held twice while they are aligned
-    artifact = _compile(program, options, report)
+    with decisions() as report.placement:
+        artifact = _compile(program, options, report)
     report.cache_hits, report.cache_misses = cache.hits, cache.misses
     if cache.misses:
         cache.trim()
@@ -168,7 +169,7 @@ def _compile(program: Program, options: Options, report: BuildReport) -> Artifac
     require_addressable(program.graph)
     kernels, refused = _compile_kernels(program.groups, report.compiler, options.on_progress)
     program = without_kernels(program, refused)
-    report.groups.update(program.groups)
+    report.add_program(program.graph, program.groups)
     report.undecided.update({symbol: code.undecided for symbol, code in kernels.items() if code.undecided})
     with report.timings.stage("memory plan"):
         workspaces = {

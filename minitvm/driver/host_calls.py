@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from minitvm.driver.program import Program
 from minitvm.errors import CompilerError
+from minitvm.ir.decision import Declined, decide
 from minitvm.ir.expr import Function
 from minitvm.ir.types import Type
 from minitvm.runtime.artifact import Host, HostCall
@@ -26,6 +27,7 @@ def host_calls_of(program: Program, hosts: Mapping[str, Host], refused: Mapping[
             host = hosts[node.name]
             reason = refused.get(str(host.function.attrs.get("symbol"))) or _reason(host.function)
             found.append(HostCall(operators_of(host.function), reason, node.name, node.spans))
+            decide("placement", found[-1].op, Declined(f"no kernel, since {reason}"), node.spans)
             for branch in host.branches.values():
                 found.extend(branch.host_calls)
     return tuple(found)

@@ -1,50 +1,130 @@
-"""What a build did, and every kernel's stages, made again on demand."""
+"""What a build did and why: its passes, its decisions, and every kernel's stages, made again on demand."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from functools import cached_property
 
 from minitvm.codegen.lower import Lowering, lowering
 from minitvm.driver.kernels import KernelCompiler, Timings
-from minitvm.errors import CompilerError
+from minitvm.errors import CompilerError, ConfigError
+from minitvm.ir.decision import Decision
 from minitvm.ir.expr import Function, Module
 from minitvm.ir.loop import Kernel
 from minitvm.passes.instrument import PassInfo, PassInstrument
+from minitvm.runtime.graph import Graph
 
 
 @dataclass(frozen=True)
 class PassStep:
-    """One run of a pass, with the module before and after it."""
+    """One run of a pass: what it decided, and the module before and after it where the build was asked to trace."""
 
     name: str
-    before: Module
-    after: Module
+    decisions: tuple[Decision, ...]
+    modules: tuple[Module, Module] | None = None
+
+    @property
+    def before(self) -> Module:
+        return self._traced[0]
+
+    @property
+    def after(self) -> Module:
+        return self._traced[1]
+
+    @property
+    def _traced(self) -> tuple[Module, Module]:
+        if self.modules is None:
+            raise ConfigError(f"the module around {self.name} was not kept", hint="minitvm.build(..., trace=True)")
+        return self.modules
 
 
 class Recorder(PassInstrument):
-    """Keeps the module before and after every pass, for ``minitvm show``."""
+    """Keeps a :class:`PassStep` for every pass; with ``trace`` also the modules, and with them their weights.
 
-    def __init__(self) -> None:
+    ``log`` is where decisions arrive; those of a pass inside another are the inner one's.
+    """
+
+    def __init__(self, log: list[Decision], trace: bool) -> None:
         self.steps: list[PassStep] = []
-        self._open: list[Module] = []
+        self._log = log
+        self._trace = trace
+        self._open: list[tuple[str, list[Decision], Module | None]] = []
+        self._claimed = 0
 
     def run_before_pass(self, module: Module, info: PassInfo) -> None:
-        self._open.append(module)
+        self._claim()
+        self._open.append((info.name, [], module if self._trace else None))
 
     def run_after_pass(self, module: Module, info: PassInfo) -> None:
-        self.steps.append(PassStep(info.name, self._open.pop(), module))
+        self._claim()
+        name, decided, before = self._open.pop()
+        while name != info.name:  # a pass that raised, and whose error was caught, never ended
+            name, decided, before = self._open.pop()
+        self.steps.append(PassStep(name, tuple(decided), None if before is None else (before, module)))
+
+    def _claim(self) -> None:
+        """What was decided since is the innermost running pass's."""
+        if self._open:
+            self._open[-1][1].extend(self._log[self._claimed :])
+        self._claimed = len(self._log)
+
+
+@dataclass(frozen=True)
+class KernelReport:
+    """One kernel: its group, who writes its loops and why, and its way to machine code."""
+
+    symbol: str
+    group: Function
+    compiler: KernelCompiler
+
+    @cached_property
+    def _lowering(self) -> Lowering:
+        return lowering(self.group, self.symbol, self.compiler.machine)
+
+    @property
+    def template(self) -> str:
+        """What writes the loops: a template, or the default nests."""
+        return self._lowering.chosen
+
+    @property
+    def decisions(self) -> tuple[Decision, ...]:
+        return self._lowering.decisions
+
+    @cached_property
+    def loops(self) -> Kernel:
+        """The loops before legalization."""
+        return self.compiler.scheduled(self.symbol, self.group)
+
+    @cached_property
+    def legalized(self) -> Kernel:
+        """The loops as they are emitted."""
+        return self.compiler.kernel(self.symbol, self.group)
+
+    @cached_property
+    def llvm_ir(self) -> str:
+        return self.compiler.llvm_ir(self.symbol, self.group)
+
+    @cached_property
+    def assembly(self) -> str:
+        return self.compiler.assembly(self.symbol, self.group)
 
 
 @dataclass
 class BuildReport:
-    """What a build did: seconds by stage, and every kernel's stages, made again on demand."""
+    """What a build did: seconds by stage, passes, decisions, kernels."""
 
     timings: Timings
     compiler: KernelCompiler
-    groups: dict[str, Function] = field(default_factory=dict)
     steps: list[PassStep] = field(default_factory=list)
+    placement: list[Decision] = field(default_factory=list)
+    """What has no kernel, and why."""
+    groups: dict[str, Function] = field(default_factory=dict)
+    nodes: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """By kernel, the model's nodes that it computes, wherever it is called."""
     module: Module | None = None
-    """The module after all passes; kept, as ``steps`` are, where the build was asked to ``trace``."""
+    """The module after all passes; kept where the build was asked to ``trace``."""
     cache_hits: int = 0
     cache_misses: int = 0
     undecided: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -54,26 +134,46 @@ class BuildReport:
     def seconds(self) -> dict[str, float]:
         return dict(self.timings.seconds)
 
-    def group(self, symbol: str) -> Function:
-        """A kernel's group; :class:`CompilerError` where there is no such kernel."""
+    @property
+    def decisions(self) -> list[Decision]:
+        """All that passes did and declined, why kernels are made as they are, and what has none; in order."""
+        return [d for _, decided in self._stages(list(self.groups)) for d in decided]
+
+    def add_program(self, graph: Graph, groups: dict[str, Function]) -> None:
+        """The kernels of a graph, and of which nodes they are."""
+        self.groups.update(groups)
+        for node in graph.nodes:
+            if node.is_kernel:
+                self.nodes[node.func] = tuple(dict.fromkeys((*self.nodes.get(node.func, ()), *node.spans)))
+
+    def kernel(self, symbol: str) -> KernelReport:
+        """All about one kernel; :class:`CompilerError` where there is no such kernel."""
         if symbol not in self.groups:
             raise CompilerError(f"there is no kernel {symbol!r}", hint=f"kernels: {', '.join(self.groups)}")
-        return self.groups[symbol]
+        return KernelReport(symbol, self.groups[symbol], self.compiler)
 
-    def lowering(self, symbol: str) -> Lowering:
-        """What made the kernel's loops, and which templates declined."""
-        return lowering(self.group(symbol), symbol, self.compiler.machine)
+    def why(self, name: str) -> dict[str, tuple[Decision, ...]]:
+        """What was decided about a node of the model or a kernel, by pass and kernel; ``*`` stands for anything.
 
-    def scheduled(self, symbol: str) -> Kernel:
-        """The kernel's loops before legalization."""
-        return self.compiler.scheduled(symbol, self.group(symbol))
+        :class:`ConfigError` where nothing was.
+        """
+        kernels = [s for s, nodes in self.nodes.items() if any(fnmatchcase(n, name) for n in (s, *nodes))]
+        named = {n for s in kernels if fnmatchcase(s, name) for n in self.nodes[s]}
+        found: dict[str, tuple[Decision, ...]] = {}
+        for stage, decided in self._stages(kernels):
+            about = [d for d in decided if stage in kernels or _is_about(d, name, named)]
+            if about:
+                found[stage] = (*found.get(stage, ()), *about)
+        if not found:
+            raise ConfigError(f"nothing was decided about {name!r}", hint="--kernel list names kernels and nodes")
+        return found
 
-    def kernel(self, symbol: str) -> Kernel:
-        """The kernel's loops as they are emitted."""
-        return self.compiler.kernel(symbol, self.group(symbol))
+    def _stages(self, kernels: list[str]) -> Iterator[tuple[str, tuple[Decision, ...]]]:
+        """Every decision once, with the pass or kernel that it was made for."""
+        yield from ((step.name, step.decisions) for step in self.steps)
+        yield "placement", tuple(self.placement)
+        yield from ((symbol, self.kernel(symbol).decisions) for symbol in kernels)
 
-    def llvm_ir(self, symbol: str) -> str:
-        return self.compiler.llvm_ir(symbol, self.group(symbol))
 
-    def assembly(self, symbol: str) -> str:
-        return self.compiler.assembly(symbol, self.group(symbol))
+def _is_about(decided: Decision, name: str, named: set[str]) -> bool:
+    return any(span in named or fnmatchcase(span, name) for span in decided.spans)

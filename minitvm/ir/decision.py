@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 
-from minitvm.ir.expr import Call, Expr, Tuple, TupleGetItem
+from minitvm.ir.expr import Call, Expr, Tuple, TupleGetItem, current_span
 from minitvm.ir.types import Span
 
 
@@ -65,7 +65,10 @@ def listening() -> bool:
 
 
 def decide(by: str, about: Expr | str, answer: Declined | str, spans: Span = ()) -> None:
-    """Keep a decision where somebody listens: what was done, or :class:`Declined`.  ``spans`` are a node's own."""
+    """Keep a decision where somebody listens: what was done, or :class:`Declined`.
+
+    ``spans`` are a node's own; of what is no node, those of the ``span_scope``.
+    """
     if _log.get() is not None:
         record(decision(by, about, answer, spans))
 
@@ -79,7 +82,7 @@ def record(found: Decision) -> None:
 
 def decision(by: str, about: Expr | str, answer: Declined | str, spans: Span = ()) -> Decision:
     """The record of what :func:`decide` is told."""
-    name, spans = (about, spans) if isinstance(about, str) else (name_of(about), about.span)
+    name, spans = (about, spans or current_span()) if isinstance(about, str) else (name_of(about), about.span)
     declined = isinstance(answer, Declined)
     return Decision(by, name, not declined, answer.reason if isinstance(answer, Declined) else answer, spans)
 

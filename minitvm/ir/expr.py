@@ -36,6 +36,11 @@ class span_scope:
         _current_span.reset(self.token)
 
 
+def current_span() -> Span:
+    """What the innermost :class:`span_scope` says."""
+    return _current_span.get()
+
+
 def merge_spans(*spans: Span) -> Span:
     return tuple(dict.fromkeys(name for span in spans for name in span))
 

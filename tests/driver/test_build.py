@@ -10,6 +10,7 @@ from minitvm import relay
 from minitvm.driver.kernels import group_text
 from minitvm.errors import CompilerError, ConfigError, InputError, PassError, TargetError
 from minitvm.ir.builder import call_op
+from minitvm.ir.expr import span_scope
 from minitvm.passes.instrument import PassTiming
 
 RNG = np.random.default_rng(31)
@@ -95,11 +96,50 @@ def test_the_report_shows_every_stage() -> None:
     assert "FuseOps" in [step.name for step in report.steps]
     assert all(step.before is not None and step.after is not None for step in report.steps)
     symbol = next(s for s, g in report.groups.items() if "conv2d" in s)
-    assert symbol in str(report.kernel(symbol))
-    assert f"@{symbol}(" in report.llvm_ir(symbol) or f'@"{symbol}"(' in report.llvm_ir(symbol)
-    assert symbol in report.assembly(symbol)
+    kernel = report.kernel(symbol)
+    assert symbol in str(kernel.loops) and symbol in str(kernel.legalized)
+    assert f"@{symbol}(" in kernel.llvm_ir or f'@"{symbol}"(' in kernel.llvm_ir
+    assert symbol in kernel.assembly
     with pytest.raises(CompilerError, match=r"^there is no kernel 'conv'\n  = hint: kernels: "):
         report.kernel("conv")
+
+
+def _named() -> minitvm.Module:
+    """A convolution, its scale and rectifier, a softmax, and something that no kernel computes; nodes have names."""
+    x, w = relay.var("x", shape=(1, 3, 20, 20)), relay.const(RNG.random((7, 3, 3, 3)).astype("float32"))
+    with span_scope(("conv",)):
+        y = relay.nn.conv2d(x, w, strides=(2, 2))
+    with span_scope(("scale",)):
+        y = relay.multiply(y, relay.const(RNG.random((7, 1, 1)).astype("float32")))
+    with span_scope(("act",)):
+        y = relay.nn.relu(y)
+    with span_scope(("found",)):
+        return minitvm.Module.from_expr(relay.argwhere(y))
+
+
+@pytest.mark.filterwarnings("ignore:1 operator runs in Python")
+def test_the_report_says_why() -> None:
+    report = minitvm.build(_named(), opt_level=3).report
+    (symbol,) = report.groups
+    assert [str(d) for d in report.decisions] == [
+        "multiply [scale]: BackwardFoldScaleAxis: folded into the weights before it",
+        "nn.conv2d [conv]: AlterOpLayout declined: it stands alone, and 1200 elements would be moved for it",
+        "nn.conv2d [conv]: FuseOps: into nn.relu: an elementwise epilogue of the anchor",
+        "nn.relu [act]: FuseOps declined: into argwhere: the way there is opaque, an epilogue must be elementwise",
+        "argwhere [found]: FuseOps declined: opaque: it fuses with nothing",
+        "argwhere [found]: placement declined: no kernel, since a shape that is known only when the model runs",
+        "nn.conv2d [conv]: template conv_pixels.conv_pixels: writes the loops",
+    ]
+    assert list(report.why("scale")) == ["BackwardFoldScaleAxis"]
+    assert list(report.why("fou*")) == ["FuseOps", "placement"]
+    assert list(report.why("conv")) == list(report.why(symbol)) == ["AlterOpLayout", "FuseOps", symbol]
+    assert list(report.why("*")) == ["BackwardFoldScaleAxis", "AlterOpLayout", "FuseOps", "placement", symbol]
+    with pytest.raises(ConfigError, match=r"^nothing was decided about 'cow'\n  = hint: --kernel list names"):
+        report.why("cow")
+    with pytest.raises(
+        ConfigError, match=r"^the module around InferType was not kept\n  = hint: minitvm.build\(..., tr"
+    ):
+        _ = report.steps[0].before
 
 
 def test_group_text_tells_groups_apart() -> None:
