@@ -14,6 +14,7 @@ from minitvm.ir.loop import Buffer, LoopExpr, LoopVar, Reduce, Stmt, Store, seq,
 from minitvm.ir.loop.affine import loads, stride_along
 from minitvm.target import MachineModel
 
+_MOST_PIECES = 9
 
 def stage_nest(
     out: Buffer, axes: Sequence[LoopVar], value: LoopExpr, machine: MachineModel, parallel: bool = True
@@ -23,7 +24,17 @@ def stage_nest(
     value = simplify_expr(value, ranges)
     if any(isinstance(node, Reduce) for node in walk_exprs(value)):
         return reduction_nest(out, axes, value, ranges, machine, parallel)
-    return seq(*(_elementwise(walk, machine, parallel) for walk in walks(out, axes, value)))
+    return seq(*(_elementwise(part, machine, parallel) for walk in walks(out, axes, value) for part in _cut(walk)))
+
+
+def _cut(walk: Walk) -> list[Walk]:
+    """In pieces without conditions, where something is read across the order of the result under one."""
+    if not walk.loops or _in_vectors(walk):
+        return [walk]
+    pieces = [walk]
+    for var, extent in walk.loops:
+        pieces = [part for piece in pieces for part in piece.cut(var, extent)]
+    return pieces if len(pieces) <= _MOST_PIECES else [walk]
 
 
 def _elementwise(walk: Walk, machine: MachineModel, parallel: bool) -> Stmt:

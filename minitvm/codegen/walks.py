@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from minitvm.codegen.partition import segments
 from minitvm.codegen.simplify import Range, simplify_expr
 from minitvm.codegen.spread import in_vectors, lanes_of, unflatten
 from minitvm.codegen.squares import transposed
@@ -53,6 +54,17 @@ class Walk:
         """Index and value with variables replaced."""
         known = dict(values)
         return tuple(substitute_vars(i, known) for i in self.index), substitute_vars(self.value, known)
+
+    def cut(self, var: LoopVar, extent: int) -> list[Walk]:
+        """Walks over parts of a loop, in each of which no condition changes."""
+        parts = segments(self.value, var, extent, {v: Range(0, n - 1) for v, n in self.loops})
+        if len(parts) == 1:
+            return [self]
+        there = [(part, LoopVar(var.name)) for part in parts]
+        return [
+            _substituted(replace(self, value=part.value), var, new + part.start, ((new, part.count),))
+            for part, new in there
+        ]
 
 
 def walks(out: Buffer, axes: Sequence[LoopVar], value: LoopExpr) -> list[Walk]:
