@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -9,12 +10,13 @@ from minitvm.codegen.partition import Segment, segments
 from minitvm.codegen.reductions import MOST_APART, reduction_nest
 from minitvm.codegen.simplify import Range, simplify_expr
 from minitvm.codegen.spread import Columns, in_lanes, lanes_of, spread
-from minitvm.codegen.walks import Walk, square_of, squares_nest, walks
+from minitvm.codegen.walks import Walk, period, square_of, squares_nest, walks
 from minitvm.ir.loop import Buffer, LoopExpr, LoopVar, Reduce, Stmt, Store, seq, walk_exprs
-from minitvm.ir.loop.affine import loads, stride_along
+from minitvm.ir.loop.affine import loads, stride_along, vectorizes
 from minitvm.target import MachineModel
 
 _MOST_PIECES = 9
+
 
 def stage_nest(
     out: Buffer, axes: Sequence[LoopVar], value: LoopExpr, machine: MachineModel, parallel: bool = True
@@ -29,7 +31,7 @@ def stage_nest(
 
 def _cut(walk: Walk) -> list[Walk]:
     """In pieces without conditions, where something is read across the order of the result under one."""
-    if not walk.loops or _in_vectors(walk):
+    if not walk.loops or vectorizes(walk.value, walk.loops[-1][0]):
         return [walk]
     pieces = [walk]
     for var, extent in walk.loops:
@@ -58,16 +60,23 @@ def _columns(walk: Walk, part: Segment, machine: MachineModel) -> Columns:
         values = dict(zip((var for var, _ in outer), row, strict=True))
         return in_lanes(width, lambda k: Store(walk.out, *here.at({**values, inner: start + k + part.start})))
 
-    return Columns(part.count, lanes_of(part.value, walk.out.dtype, machine) if _in_vectors(here) else 1, vector)
+    return Columns(part.count, _width(here, lanes_of(part.value, walk.out.dtype, machine)), vector)
 
 
-def _in_vectors(walk: Walk) -> bool:
-    """Whether the innermost loop moves through the result element by element, and reads what is near."""
+def _width(walk: Walk, lanes: int) -> int:
+    """Elements of the innermost loop at a time: ``lanes`` where it moves through the result element by element, and
+    reads what is near; more of them where what it reads repeats; or 1."""
     inner = walk.loops[-1][0]
     if stride_along(walk.out, walk.index, inner) != 1:
-        return False
-    strides = [stride_along(load.buffer, load.index, inner) for load in loads(walk.value)]
-    return all(stride is not None and -1 <= stride <= MOST_APART for stride in strides)
+        return 1
+    width = lanes
+    for load in loads(walk.value):
+        stride = stride_along(load.buffer, load.index, inner)
+        steps = period(load, inner) if stride is None else 1 if -1 <= stride <= MOST_APART else None
+        if steps is None:
+            return 1
+        width = math.lcm(width, steps)
+    return width
 
 
 def _ranges(out: Buffer, axes: Sequence[LoopVar], value: LoopExpr) -> dict[LoopVar, Range]:

@@ -32,10 +32,12 @@ from minitvm.ir.loop import (
     substitute_vars,
     walk_exprs,
 )
-from minitvm.ir.loop.affine import loads, stride_along
+from minitvm.ir.loop.affine import address, affine, depends_on, loads, stride_along
 from minitvm.ir.loop.bounds import interval
 from minitvm.target import MachineModel
 
+_LONGEST_PERIOD = 4
+"""Whole vectors that one period may take."""
 _LARGEST_SQUARE = 16
 _WORTH_A_SQUARE = 4
 """Elements along both axes, below which shuffles move less than they cost."""
@@ -83,9 +85,29 @@ def _divided(walk: Walk) -> tuple[LoopVar, int] | None:
         for node in (n for index in load.index for n in walk_exprs(index)):
             match node:
                 case Binary("floordiv" | "floormod", LoopVar() as var, Const(divisor, _)):
-                    if 1 < divisor < extents.get(var, 0):
+                    repeated = var == walk.loops[-1][0] and period(load, var) is not None
+                    if 1 < divisor < extents.get(var, 0) and not repeated:
                         return var, int(divisor)
     return None
+
+
+def period(load: Load, var: LoopVar) -> int | None:
+    """After how many steps of ``var`` an element is read that lies as many whole elements further: 3 of
+    ``x[var * 2 // 3]``.  ``None`` where steps go further than that, or no such number is small."""
+    form, found = address(load.buffer, load.index), 1
+    for term, factor in form.terms.items():
+        if not depends_on(term, var):
+            continue
+        match term:
+            case Binary("floordiv", x, Const(divisor, "int64")) if factor == 1 and divisor > 0:
+                terms = affine(x).terms
+                step = terms.pop(var, 0)
+                if not 0 < step <= divisor or any(k % divisor or depends_on(t, var) for t, k in terms.items()):
+                    return None
+                found = math.lcm(found, divisor // math.gcd(step, divisor))
+            case _:
+                return None
+    return found if found <= _LONGEST_PERIOD else None
 
 
 def _split(walk: Walk) -> Iterator[Walk]:

@@ -11,7 +11,7 @@ from test_nests import agree, drawn, kernel_of, scalar_stores
 from minitvm.codegen.llvm.emit import emit
 from minitvm.ir.builder import call_op, var
 from minitvm.ir.expr import Tuple
-from minitvm.ir.loop import Alloc, Kernel, walk_stmts
+from minitvm.ir.loop import Alloc, For, Kernel, LoopKind, walk_stmts
 from minitvm.ir.ops.transform import Transpose
 from minitvm.target import MachineModel
 
@@ -97,9 +97,28 @@ def test_a_square_stays_in_registers() -> None:
 
 
 @pytest.mark.parametrize("rows", [(8, 6), (16, 3), (5, 33)])
-def test_what_is_transposed_under_a_condition_is_read_where_it_is(rows: tuple[int, int]) -> None:
-    """A concatenation reads one operand or the other; a square would read both."""
+def test_what_is_transposed_under_a_condition_is_a_walk_of_its_own(rows: tuple[int, int]) -> None:
+    """A concatenation reads one operand or the other; a square over both would read outside of them."""
     x, y = var("x", shape=(20, rows[0])), var("y", shape=(rows[1], 20))
     a, b = drawn(20, rows[0]), drawn(rows[1], 20, seed=1)
     both = call_op("concatenate", Tuple((call_op("transpose", x, axes=(1, 0)), y)), axis=0)
-    agree(both, [x, y], [a, b], np.concatenate([a.T, b]))
+    kernel = agree(both, [x, y], [a, b], np.concatenate([a.T, b]))
+    assert in_squares(kernel) and not scalar_stores(kernel)
+
+
+def test_a_padded_transpose_is_in_squares_but_for_its_edges() -> None:
+    x, a = var("x", shape=(40, 35)), drawn(40, 35)
+    call = call_op("nn.pad", call_op("transpose", x, axes=(1, 0)), pad_width=((2, 1), (3, 0)))
+    assert in_squares(agree(call, [x], [a], np.pad(a.T, ((2, 1), (3, 0)))))
+
+
+@pytest.mark.parametrize("repeats", [2, 3, 4, 5, 8])
+@pytest.mark.parametrize("columns", [2, 7, 16, 33])
+@pytest.mark.parametrize("dtype", ["float32", "uint8", "bool", "float64"])
+def test_repeated_elements_are_spread_by_shuffles(columns: int, repeats: int, dtype: str) -> None:
+    x, a = var("x", shape=(3, columns), dtype=dtype), (9 * drawn(3, columns)).astype(dtype)
+    call = call_op("repeat", x, repeats=repeats, axis=1)
+    assert not scalar_stores(agree(call, [x], [a], a.repeat(repeats, 1)))
+    kernel = kernel_of(call, [x], AVX512)
+    lanes = [s.extent.value for s in walk_stmts(kernel.body) if isinstance(s, For) and s.kind is LoopKind.VECTORIZED]  # type: ignore[union-attr]
+    assert repeats > 4 or max(lanes) >= min(AVX512.lanes(dtype), columns * repeats)

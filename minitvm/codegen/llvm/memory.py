@@ -200,14 +200,24 @@ def _shuffle(c: Context, a: Val, b: Val, picked: Sequence[int]) -> Val:
 
 def _load_lanes(c: Context, buffer: Buffer, flat: Lanes, mask: Val | None) -> Val:
     if mask is None:
-        values = [_load_scalar(c, buffer, f) for f in flat]
-        return arith.gather_lanes(c.w, values)
+        near = _load_near(c, buffer, flat)
+        return near if near is not None else arith.gather_lanes(c.w, [_load_scalar(c, buffer, f) for f in flat])
     kind, lanes = memory_text(buffer.dtype, c.lanes), c.lanes
     symbol = f"@llvm.masked.gather.{_memory_mangled(buffer.dtype, lanes)}.v{lanes}p0"
     c.w.declare(symbol, f"declare {kind} {symbol}(<{lanes} x ptr>, <{lanes} x i1>, {kind})")
     addresses = f"<{lanes} x ptr> align {BYTES[buffer.dtype]} {_pointers(c, buffer, flat)}"
     text = c.w.op(f"call {kind} {symbol}({addresses}, {typed(mask)}, {kind} zeroinitializer)")
     return _from_memory(c, text, buffer.dtype, lanes)
+
+
+def _load_near(c: Context, buffer: Buffer, flat: Lanes) -> Val | None:
+    """One vector and a shuffle, where lanes read elements that lie together: ``x[lane // 2]``."""
+    at = [element.const for element in flat]
+    low, span = min(at), max(at) - min(at) + 1
+    if not 1 < span <= c.lanes or any(element.terms != flat[0].terms for element in flat):
+        return None
+    whole = _load_vector(c, buffer, flat[at.index(low)], span, None)
+    return _shuffle(c, whole, whole, [position - low for position in at])
 
 
 def _pointers(c: Context, buffer: Buffer, flat: Lanes) -> str:
