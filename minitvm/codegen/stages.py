@@ -167,7 +167,7 @@ def stages_to_keep(order: Sequence[Stage], outputs: Sequence[Buffer]) -> list[St
 
     Outputs are kept when other stages read them.  A reduction (also one that is inlined into an elementwise stage)
     is kept unless it has one reader that reads each of its elements once.  A costly elementwise stage is kept when
-    it is read more than once.
+    it is read more than once, and one whose compute rule says so.
     """
     readers: dict[Buffer, list[tuple[Stage, Load]]] = {}
     for stage in order:
@@ -185,8 +185,8 @@ def stages_to_keep(order: Sequence[Stage], outputs: Sequence[Buffer]) -> list[St
 
 
 def _must_keep(stage: Stage, readers: Sequence[tuple[Stage, Load]], is_output: bool, reduces: bool) -> bool:
-    if not readers:
-        return False
+    if stage.kept or not readers:
+        return stage.kept
     if reduces:
         return is_output or len(readers) > 1 or not _reads_each_once(stage, *readers[0])
     return len(readers) > 1 and any(isinstance(n, Intrin) and n.name in _COSTLY for n in walk_exprs(stage.value))

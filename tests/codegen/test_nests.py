@@ -171,6 +171,16 @@ def test_windows_that_share_nothing_stay_whole(attributes: dict[str, Any]) -> No
     assert "down" not in str(kernel)
 
 
+@pytest.mark.parametrize("method", ["linear", "cubic"])
+@pytest.mark.parametrize("size", [(9, 31), (26, 7), (1, 1)])
+def test_images_are_resized_row_by_row(method: str, size: tuple[int, int]) -> None:
+    x, a = var("x", shape=(2, 3, 13, 21)), drawn(2, 3, 13, 21)
+    call = call_op("image.resize2d", x, size=size, method=method)
+    assert isinstance(call, Call)
+    kernel = agree(call, [x], [a], np.asarray(call.op.reference(a)))  # type: ignore[union-attr]
+    assert (21,) in [s.buffer.shape for s in walk_stmts(kernel.body) if isinstance(s, Alloc)]
+
+
 @pytest.mark.parametrize("axis", [0, 1, 2])
 @pytest.mark.parametrize("name", ["argmax", "argmin"])
 def test_positions_along_any_axis_are_found_in_vectors(name: str, axis: int) -> None:

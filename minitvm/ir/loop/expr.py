@@ -241,10 +241,14 @@ class Buffer:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Stage(Buffer):
-    """A buffer with a definition: element ``axes`` is ``value``.  What a compute rule returns."""
+    """A buffer with a definition: element ``axes`` is ``value``.  What a compute rule returns.
+
+    ``kept``: its elements are read so often that they are worth memory.
+    """
 
     axes: tuple[LoopVar, ...] = ()
     value: LoopExpr = Const(0)
+    kept: bool = False
 
 
 def as_index(value: Index) -> LoopExpr:

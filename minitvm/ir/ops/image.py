@@ -7,8 +7,8 @@ nearest neighbour.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Annotated
 
@@ -18,6 +18,7 @@ from minitvm.ir.compute import accumulator, compute, sum_over
 from minitvm.ir.layout import Layout
 from minitvm.ir.loop import Buffer, Const, LoopExpr, Stage, maximum, minimum, select
 from minitvm.ir.op import Fusion, Op
+from minitvm.ir.ops._shape import replaced
 from minitvm.ir.types import Dim, TensorType
 
 METHODS = ("nearest_neighbor", "linear", "cubic")
@@ -201,34 +202,25 @@ class Resize2d(Op):
 
         if self.method == "nearest_neighbor":
             return compute(shape, nearest)
-        return compute(shape, lambda *index: self._interpolated(index, spots, lines, pixel, data.dtype))
+        rows = replace(self._between(data, lines[0], spots[0], self.size[0]), kept=True)
+        result = self._between(rows, lines[1], spots[1], self.size[1])
+        return compute(shape, lambda *index: result[index].astype(data.dtype))
 
-    def _interpolated(
-        self,
-        index: Sequence[LoopExpr],
-        spots: Sequence[int],
-        lines: Sequence[Line],
-        pixel: Callable[[Sequence[LoopExpr], Sequence[LoopExpr]], LoopExpr],
-        dtype: str,
-    ) -> LoopExpr:
-        """The weighted sum of 2 x 2 or 4 x 4 pixels."""
-        wide = accumulator(dtype)
-        low = [line.floor(index[at]) for line, at in zip(lines, spots, strict=True)]
-        rest = [line.fraction(index[at], wide) for line, at in zip(lines, spots, strict=True)]
-        if self.method == "linear":
-            (y, x), (v, u) = low, rest
+    def _between(self, data: Buffer, line: Line, at: int, size: int) -> Stage:
+        """``size`` positions on a line along one axis, each the weighted sum of the 2 or 4 elements around it."""
+        wide, last = accumulator(data.dtype), data.shape[at] - 1
 
-            def row(y: LoopExpr) -> LoopExpr:
-                left, right = (pixel(index, (y, x + shift)).astype(wide) for shift in (0, 1))
-                return left * (1.0 - u) + right * u
+        def element(*index: LoopExpr) -> LoopExpr:
+            low, rest = line.floor(index[at]), line.fraction(index[at], wide)
 
-            return (row(y) * (1.0 - v) + row(y + 1) * v).astype(dtype)
+            def near(shift: LoopExpr | int) -> LoopExpr:
+                return data[replaced(index, at, minimum(maximum(low + shift, 0), last))].astype(wide)
 
-        def term(p: LoopExpr, q: LoopExpr) -> LoopExpr:
-            weight = self._keys(rest[0], p) * self._keys(rest[1], q)
-            return pixel(index, (low[0] + p - 1, low[1] + q - 1)).astype(wide) * weight
+            if self.method == "linear":
+                return near(0) * (1.0 - rest) + near(1) * rest
+            return sum_over(4, lambda tap: near(tap - Const(1)) * self._keys(rest, tap))
 
-        return sum_over((4, 4), term).astype(dtype)
+        return compute((*data.shape[:at], size, *data.shape[at + 1 :]), element)
 
     def _keys(self, rest: LoopExpr, tap: LoopExpr) -> LoopExpr:
         """The cubic kernel's weight of tap 0 to 3, the pixel ``tap - 1`` after the floor."""
