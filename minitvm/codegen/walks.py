@@ -85,9 +85,10 @@ def _divided(walk: Walk) -> tuple[LoopVar, int] | None:
         for node in (n for index in load.index for n in walk_exprs(index)):
             match node:
                 case Binary("floordiv" | "floormod", LoopVar() as var, Const(divisor, _)):
-                    repeated = var == walk.loops[-1][0] and period(load, var) is not None
-                    if 1 < divisor < extents.get(var, 0) and not repeated:
-                        return var, int(divisor)
+                    if 1 < divisor < extents.get(var, 0):
+                        inner = var == walk.loops[-1][0]
+                        if not inner or period(load, var) is None:
+                            return var, int(divisor)
     return None
 
 
