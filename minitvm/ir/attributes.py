@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import json
 import operator
 import types
 from collections.abc import Callable, Iterable
@@ -156,3 +157,37 @@ def _instance_of(expected: type[Any]) -> Kind:
         return value
 
     return Kind(f"a {expected.__name__}", read)
+
+
+# --- as text --------------------------------------------------------------------------------------------------
+
+
+def print_attributes(op: Any, name_of: Callable[[Any], str] = str) -> list[str]:
+    """``name=value`` for every attribute that is not at its default, in order of declaration."""
+    return [
+        f"{f.name}={format_attribute(getattr(op, f.name), name_of)}"
+        for f in dataclasses.fields(op)
+        if not _is_default(f, getattr(op, f.name))
+    ]
+
+
+def _is_default(field: dataclasses.Field[Any], value: object) -> bool:
+    default: object = field.default_factory() if callable(field.default_factory) else field.default
+    return bool(default is value or (type(default) is type(value) and default == value))
+
+
+def format_attribute(value: Any, name_of: Callable[[Any], str] = str) -> str:
+    """An attribute's value: ``[1, 1]`` for tuples, ``"SAME"``, ``True``, ``1e-05``; ``name_of`` is asked for others."""
+    if isinstance(value, str):
+        return quote(value)
+    if isinstance(value, np.generic):
+        return format_attribute(value.item(), name_of)
+    if isinstance(value, (tuple, list)):
+        return f"[{', '.join(format_attribute(v, name_of) for v in value)}]"
+    if value is None or isinstance(value, (bool, int, float)):
+        return str(value)
+    return name_of(value)
+
+
+def quote(name: str) -> str:
+    return json.dumps(name, ensure_ascii=False)

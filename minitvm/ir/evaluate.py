@@ -11,7 +11,8 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from minitvm.errors import InputError, IRError
-from minitvm.ir.expr import Call, Constant, Expr, Function, Module, Tuple, TupleGetItem, Var, describe_call
+from minitvm.ir.expr import Call, Constant, Expr, Function, Module, Tuple, TupleGetItem, Var
+from minitvm.ir.node import describe_call
 from minitvm.ir.op import Op
 from minitvm.ir.types import TensorType, TupleType, Type, type_of
 from minitvm.ir.visitor import post_order

@@ -1,270 +1,45 @@
-"""The graph IR: immutable, typed, a DAG of shared nodes with Relay's vocabulary.
+"""Expressions and the modules made of them: what passes, importers and tests work with.
 
-A node's type is found when it is built.  It stays open (``checked_type is None``) only below variables
-without a type, until ``passes.InferType`` has solved them.  Nodes compare by identity;
-``minitvm.ir.structural`` compares by structure.
+The nodes are defined in ``minitvm.ir.node``; here they learn to print themselves.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextvars import ContextVar
+from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
 
-import numpy as np
-
-from minitvm.errors import IRError, MiniTVMError, TypeInferenceError
-from minitvm.ir.op import Op, signature
-from minitvm.ir.types import MOST_BYTES, FuncType, Span, TensorType, TupleType, Type, tensor_fields, type_of
-
-_current_span: ContextVar[Span] = ContextVar("span", default=())
-
-
-class span_scope:
-    """Nodes built inside, and given no span of their own, come from ``span``."""
-
-    __slots__ = ("span", "token")
-
-    def __init__(self, span: Span) -> None:
-        self.span = span
-
-    def __enter__(self) -> None:
-        self.token = _current_span.set(self.span)
-
-    def __exit__(self, *_: object) -> None:
-        _current_span.reset(self.token)
-
-
-def current_span() -> Span:
-    """What the innermost :class:`span_scope` says."""
-    return _current_span.get()
-
-
-def merge_spans(*spans: Span) -> Span:
-    return tuple(dict.fromkeys(name for span in spans for name in span))
-
-
-class Expr:
-    """A node of the graph.  Never mutated after construction."""
-
-    __slots__ = ("__weakref__", "checked_type", "span")
-    checked_type: Type | None
-    span: Span
-
-    def _init(self, checked_type: Type | None, span: Span | None) -> None:
-        object.__setattr__(self, "checked_type", checked_type)
-        object.__setattr__(self, "span", _current_span.get() if span is None else span)
-
-    def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError(f"{type(self).__name__} is immutable; build a new node instead of setting {name!r}")
-
-    @property
-    def type(self) -> Type:
-        """The node's type; raises :class:`IRError` while variables below it are untyped."""
-        if self.checked_type is None:
-            raise IRError(
-                f"this {type(self).__name__} has no type yet", hint="run minitvm.passes.InferType() on the module"
-            )
-        return self.checked_type
-
-    @property
-    def tensor_type(self) -> TensorType:
-        """The node's type where it must be a tensor."""
-        found = self.type
-        if not isinstance(found, TensorType):
-            raise IRError(f"expected a tensor, found {found}")
-        return found
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.tensor_type.static_shape
-
-    @property
-    def dtype(self) -> str:
-        return self.tensor_type.dtype
-
-    def __getitem__(self, index: int) -> TupleGetItem:
-        return TupleGetItem(self, index)
-
-    def __iter__(self) -> Iterator[TupleGetItem]:
-        if not isinstance(self.checked_type, TupleType):
-            raise IRError(f"only a tuple can be unpacked, not {self.checked_type}")
-        return (TupleGetItem(self, i) for i in range(len(self.checked_type.fields)))
-
-    # Arithmetic builds calls; minitvm.ir.builder fills these in (expr.py does not know the operators).
-    def __add__(self, other: Any) -> Expr:
-        return _arithmetic("add", self, other)
-
-    def __radd__(self, other: Any) -> Expr:
-        return _arithmetic("add", other, self)
-
-    def __sub__(self, other: Any) -> Expr:
-        return _arithmetic("subtract", self, other)
-
-    def __rsub__(self, other: Any) -> Expr:
-        return _arithmetic("subtract", other, self)
-
-    def __mul__(self, other: Any) -> Expr:
-        return _arithmetic("multiply", self, other)
-
-    def __rmul__(self, other: Any) -> Expr:
-        return _arithmetic("multiply", other, self)
-
-    def __truediv__(self, other: Any) -> Expr:
-        return _arithmetic("divide", self, other)
-
-    def __rtruediv__(self, other: Any) -> Expr:
-        return _arithmetic("divide", other, self)
-
-    def __neg__(self) -> Expr:
-        from minitvm.ir.op import OPS
-
-        return Call(OPS["negative"](), (self,))
-
-    def __str__(self) -> str:
-        from minitvm.ir.text import print_expr
-
-        return print_expr(self)
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__}: {self.checked_type}>"
-
-
-def _arithmetic(name: str, lhs: Any, rhs: Any) -> Expr:
-    from minitvm.ir.op import OPS
-
-    like = lhs if isinstance(lhs, Expr) else rhs
-    dtype = like.dtype if like.checked_type is not None else "float32"
-    left, right = (x if isinstance(x, Expr) else Constant(np.asarray(x, dtype)) for x in (lhs, rhs))
-    return Call(OPS[name](), (left, right))
-
-
-class Var(Expr):
-    """A function parameter.  Without a type it is solved from its uses by ``InferType``."""
-
-    __slots__ = ("name",)
-    name: str
-
-    def __init__(self, name: str, type_: Type | None = None, span: Span | None = None) -> None:
-        object.__setattr__(self, "name", name)
-        self._init(type_, span)
-
-
-def _frozen(value: Any) -> np.ndarray:
-    """``value`` as an array that nobody can write to; copied where somebody else could."""
-    array = np.asarray(value)
-    owner = array
-    while isinstance(owner.base, np.ndarray) and not owner.flags.writeable:
-        owner = owner.base
-    if owner.flags.writeable and (owner is not array or array is value or array.base is not None):
-        array = array.copy()
-    array.setflags(write=False)
-    return array
-
-
-class Constant(Expr):
-    """An array known at compile time; made read-only."""
-
-    __slots__ = ("name", "value")
-    value: np.ndarray
-    name: str | None
-    """The parameter's name in the model, kept for the reader; two constants may share one."""
-
-    def __init__(self, value: Any, name: str | None = None, span: Span | None = None) -> None:
-        array = _frozen(value)
-        object.__setattr__(self, "value", array)
-        object.__setattr__(self, "name", name)
-        self._init(type_of(array), span)
-
-
-class Call(Expr):
-    """``op`` applied to ``args``: an operator, or a function (a fused group, a branch)."""
-
-    __slots__ = ("args", "op")
-    op: Op | Function
-    args: tuple[Expr, ...]
-
-    def __init__(self, op: Op | Function, args: Sequence[Expr], span: Span | None = None) -> None:
-        object.__setattr__(self, "op", op)
-        object.__setattr__(self, "args", tuple(args))
-        self._init(None, span)
-        object.__setattr__(self, "checked_type", infer_call(self))
-
-    def over(self, args: tuple[Expr, ...]) -> Call:
-        """The same call over other arguments.  Its type is not inferred again where theirs are what they were."""
-        if [a.checked_type for a in args] != [a.checked_type for a in self.args]:
-            return Call(self.op, args, span=self.span)
-        made = object.__new__(Call)
-        object.__setattr__(made, "op", self.op)
-        object.__setattr__(made, "args", args)
-        made._init(self.checked_type, self.span)
-        return made
-
-
-def _exprs(given: Any, what: str) -> tuple[Any, ...]:
-    """``given`` as a tuple of nodes."""
-    found = tuple(given) if isinstance(given, Iterable) and not isinstance(given, Expr) else (given,)
-    for node in found:
-        if not isinstance(node, Expr):
-            raise IRError(f"{what} are expressions, not {type(node).__name__}", hint="minitvm.relay.const(value)")
-    return found
-
-
-class Tuple(Expr):
-    __slots__ = ("fields",)
-    fields: tuple[Expr, ...]
-
-    def __init__(self, fields: Sequence[Expr], span: Span | None = None) -> None:
-        object.__setattr__(self, "fields", _exprs(fields, "a tuple's fields"))
-        types = [f.checked_type for f in self.fields]
-        self._init(None if None in types else TupleType(tuple(types)), span)  # type: ignore[arg-type]
-
-
-class TupleGetItem(Expr):
-    __slots__ = ("index", "tuple")
-    tuple: Expr
-    index: int
-
-    def __init__(self, tuple_: Expr, index: int, span: Span | None = None) -> None:
-        object.__setattr__(self, "tuple", tuple_)
-        object.__setattr__(self, "index", index)
-        if not isinstance(index, int):
-            raise TypeInferenceError(f"field {index!r} of a tuple", hint="fields are numbered: 0, 1, ...")
-        found = tuple_.checked_type
-        if found is not None and not isinstance(found, TupleType):
-            raise TypeInferenceError(f"field {index} of a value that is not a tuple: {found}")
-        if found is not None and not 0 <= index < len(found.fields):
-            raise TypeInferenceError(f"field {index} of a tuple of {len(found.fields)}: {found}")
-        self._init(None if found is None else found.fields[index], tuple_.span if span is None else span)
-
-
-class Function(Expr):
-    """Parameters and a body.  ``attrs`` hold what a pass left for later ones: ``primitive`` marks a fused group."""
-
-    __slots__ = ("attrs", "body", "params")
-    params: tuple[Var, ...]
-    body: Expr
-    attrs: Mapping[str, Any]
-
-    def __init__(
-        self, params: Sequence[Var], body: Expr, attrs: Mapping[str, Any] | None = None, span: Span | None = None
-    ) -> None:
-        object.__setattr__(self, "params", _exprs(params, "a function's parameters"))
-        object.__setattr__(self, "body", *_exprs((body,), "a function's body"))
-        object.__setattr__(self, "attrs", MappingProxyType(dict(attrs or {})))
-        types = [p.checked_type for p in self.params]
-        known = None not in types and body.checked_type is not None
-        self._init(FuncType(tuple(types), body.type) if known else None, span)  # type: ignore[arg-type]
-
-    @property
-    def ret_type(self) -> Type:
-        return self.body.type
-
-    @property
-    def is_primitive(self) -> bool:
-        """True for a fused group: it becomes one kernel, and passes on graphs do not look inside."""
-        return bool(self.attrs.get("primitive"))
+from minitvm.errors import IRError
+from minitvm.ir import node
+from minitvm.ir.node import (
+    Call,
+    Constant,
+    Expr,
+    Function,
+    Tuple,
+    TupleGetItem,
+    Var,
+    current_span,
+    merge_spans,
+    span_scope,
+)
+from minitvm.ir.text import print_expr, print_module
+from minitvm.ir.visitor import free_vars
+
+__all__ = [
+    "Call",
+    "Constant",
+    "Expr",
+    "Function",
+    "Module",
+    "Tuple",
+    "TupleGetItem",
+    "Var",
+    "current_span",
+    "merge_spans",
+    "span_scope",
+]
+
+node.printer = print_expr
 
 
 class Module:
@@ -289,8 +64,6 @@ class Module:
     @classmethod
     def from_expr(cls, body: Expr) -> Module:
         """A module whose ``main`` is ``body`` over its free variables."""
-        from minitvm.ir.visitor import free_vars
-
         return cls(body if isinstance(body, Function) else Function(free_vars(body), body))
 
     def __getitem__(self, name: str) -> Function:
@@ -310,81 +83,7 @@ class Module:
 
     def astext(self, show_meta_data: bool = True) -> str:
         """The module as text.  ``show_meta_data=False`` elides large constants."""
-        from minitvm.ir.text import print_module
-
         return print_module(self, show_meta_data=show_meta_data)
 
     def __str__(self) -> str:
         return self.astext(show_meta_data=False)
-
-
-def infer_call(call: Call) -> Type | None:
-    """The type of a call from its arguments' types; ``None`` while one of them has none.
-
-    Raises :class:`TypeInferenceError` that names the call, its arguments' types and its span.
-    """
-    types = [arg.checked_type for arg in call.args]
-    if isinstance(call.op, Function):
-        _check_arity(call, len(call.op.params), len(call.op.params))
-        if None in types or call.op.checked_type is None:
-            return None
-        for param, given in zip(call.op.params, types, strict=True):
-            if param.type != given:
-                raise TypeInferenceError(
-                    f"parameter %{param.name} is {param.type}, the argument is {given}", where=describe_call(call)
-                )
-        return call.op.ret_type
-    expected = signature(type(call.op))
-    _check_arity(call, expected.required, None if expected.variadic else len(expected.names))
-    if None in types:
-        return None
-    try:
-        return _bounded(call.op, call.op.infer(*types))
-    except MiniTVMError as error:
-        raise type(error)(error.message, where=error.where or describe_call(call), hint=error.hint) from error.__cause__
-    except (TypeError, ValueError, AttributeError, ArithmeticError) as error:
-        raise _misused(call, types, error) from error
-
-
-def _bounded(op: Op, result: Type) -> Type:
-    for type_ in tensor_fields(result) if not isinstance(result, FuncType) else ():
-        if type_.is_static and type_.nbytes > MOST_BYTES:
-            raise op.reject(f"the result, {type_}, would take {type_.nbytes:,} bytes", hint="is a size a mistake?")
-    return result
-
-
-def _misused(call: Call, types: Sequence[Type | None], error: Exception) -> TypeInferenceError:
-    """What an operator's rule stumbled over: most often a tuple where it takes a tensor."""
-    tuples = [str(t) for t in types if not isinstance(t, TensorType)]
-    name = call.op.name if isinstance(call.op, Op) else "function"
-    found = f"takes tensors, not {tuples[0]}" if tuples else f"has no type for these arguments: {error}"
-    return TypeInferenceError(f"{name}: {found}", where=describe_call(call))
-
-
-def _check_arity(call: Call, least: int, most: int | None) -> None:
-    given = len(call.args)
-    if given < least or (most is not None and given > most):
-        name = call.op.name if isinstance(call.op, Op) else "function"
-        expected = str(least) if least == most else f"at least {least}" if most is None else f"{least} to {most}"
-        raise TypeInferenceError(
-            f"{name}: takes {expected} {'argument' if most == 1 else 'arguments'}, {given} given",
-            where=describe_call(call),
-        )
-
-
-def describe_call(call: Call) -> list[str]:
-    """The call as a line of text, then a line per argument with its type."""
-    from minitvm.ir.text import print_attributes, quote
-
-    op = call.op
-    if isinstance(op, Function):
-        name, names, attributes = op.attrs.get("name", "function"), [p.name for p in op.params], []
-    else:
-        name, names, attributes = op.name, list(signature(type(op)).names), print_attributes(op)
-    labels = [
-        f"%{arg.name}" if isinstance(arg, Var) else f"%{names[i] if i < len(names) else i}"
-        for i, arg in enumerate(call.args)
-    ]
-    text = f"{name}({', '.join([*labels, *attributes])})"
-    origin = f"      from ONNX node {', '.join(map(quote, call.span))}" if call.span else ""
-    return [text + origin, *(f"  {label}: {arg.checked_type}" for label, arg in zip(labels, call.args, strict=True))]

@@ -15,19 +15,21 @@ a function of the module is called as ``@name``.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from minitvm.errors import IRError
-from minitvm.ir.expr import Call, Constant, Expr, Function, Module, Tuple, TupleGetItem, Var
-from minitvm.ir.op import Op
+from minitvm.ir.attributes import format_attribute, print_attributes, quote
+from minitvm.ir.node import Call, Constant, Expr, Function, Tuple, TupleGetItem, Var
 from minitvm.ir.visitor import children, free_vars, post_order
+
+if TYPE_CHECKING:
+    from minitvm.ir.expr import Module
 
 PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:[./][A-Za-z_][A-Za-z0-9_]*)*\Z")
 """Names that need no quotes behind ``%`` and ``@``."""
@@ -57,15 +59,6 @@ def print_expr(expr: Expr, show_meta_data: bool = False, show_span: bool = False
     return _Printer(None, show_meta_data, show_span).expr_text(expr)
 
 
-def print_attributes(op: Op, name_of: Callable[[Function], str] | None = None) -> list[str]:
-    """``name=value`` for every attribute that is not at its default, in order of declaration."""
-    return [
-        f"{f.name}={format_attribute(getattr(op, f.name), name_of)}"
-        for f in dataclasses.fields(op)
-        if not _is_default(f, getattr(op, f.name))
-    ]
-
-
 def module_constants(module: Module) -> dict[str, np.ndarray]:
     """The arrays that the module's text refers to, by the names it gives them."""
     printer = _Printer(module, True, False)
@@ -93,26 +86,9 @@ def load_constants(path: str | Path) -> dict[str, np.ndarray]:
 # --- pieces ---------------------------------------------------------------------------------------------------
 
 
-def quote(name: str) -> str:
-    return json.dumps(name, ensure_ascii=False)
-
-
 def format_name(name: str) -> str:
     """``name`` as it stands behind ``%`` or ``@``: quoted where it is not plain."""
     return name if PLAIN_NAME.match(name) else quote(name)
-
-
-def format_attribute(value: Any, name_of: Callable[[Function], str] | None = None) -> str:
-    """An attribute's value: ``[1, 1]`` for tuples, ``"SAME"``, ``True``, ``1e-05``."""
-    if isinstance(value, str):
-        return quote(value)
-    if isinstance(value, np.generic):
-        return format_attribute(value.item(), name_of)
-    if isinstance(value, (tuple, list)):
-        return f"[{', '.join(format_attribute(v, name_of) for v in value)}]"
-    if isinstance(value, Function):
-        return "fn" if name_of is None else name_of(value)
-    return str(value)
 
 
 def format_scalar(value: Any, dtype: str, suffix: bool = True) -> str:
@@ -121,11 +97,6 @@ def format_scalar(value: Any, dtype: str, suffix: bool = True) -> str:
         return str(bool(value))
     text = str(value) if dtype.startswith("float") else str(int(value))
     return text.removesuffix(".0") + (_SUFFIX[dtype] if suffix else "")
-
-
-def _is_default(field: dataclasses.Field[Any], value: object) -> bool:
-    default: object = field.default_factory() if callable(field.default_factory) else field.default
-    return bool(default is value or (type(default) is type(value) and default == value))
 
 
 def _is_plain_nan(value: np.ndarray) -> bool:
@@ -273,7 +244,7 @@ class _Printer:
         args = [self.name(a, scope) for a in call.args]
         if isinstance(call.op, Function):
             return f"{self.name(call.op, scope)}({', '.join(args)})"
-        attributes = print_attributes(call.op, lambda f: self.name(f, scope))
+        attributes = print_attributes(call.op, lambda v: self.name(v, scope) if isinstance(v, Function) else str(v))
         return f"{call.op.name}({', '.join([*args, *attributes])})"
 
     def name(self, node: Expr, scope: _Scope) -> str:

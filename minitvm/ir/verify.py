@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from minitvm.errors import IRError, MiniTVMError
+from minitvm.ir.attributes import quote
 from minitvm.ir.expr import (
     Call,
     Constant,
@@ -12,10 +13,9 @@ from minitvm.ir.expr import (
     Tuple,
     TupleGetItem,
     Var,
-    describe_call,
-    infer_call,
 )
-from minitvm.ir.text import format_name, function_values, operands, quote
+from minitvm.ir.node import describe_call, infer_call
+from minitvm.ir.text import format_name, function_values, operands
 from minitvm.ir.types import FuncType, TupleType, Type, type_of
 from minitvm.ir.visitor import post_order
 

@@ -8,7 +8,7 @@ from operator import attrgetter
 from typing import Any
 
 from minitvm.errors import IRError
-from minitvm.ir.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem, Var, merge_spans, span_scope
+from minitvm.ir.node import Call, Constant, Expr, Function, Tuple, TupleGetItem, Var, merge_spans, span_scope
 
 _CHILDREN: dict[type, Callable[[Any], tuple[Expr, ...]]] = {
     Call: attrgetter("args"),

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import difflib
+import functools
 from collections.abc import Iterable, Mapping, Sequence
 from contextvars import ContextVar, Token
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+from minitvm import config
 from minitvm.errors import ConfigError, PassError
 from minitvm.ir.expr import Module
-from minitvm.passes.instrument import PassInfo, PassInstrument, environment_instruments
+from minitvm.passes.instrument import PassInfo, PassInstrument, PrintIR
+from minitvm.passes.verify import Verify
 
 MAX_OPT_LEVEL = 3
 
@@ -73,7 +76,7 @@ class PassContext:
     @property
     def instruments(self) -> tuple[PassInstrument, ...]:
         """Those given, then those that the environment asks for."""
-        return (*self._instruments, *environment_instruments())
+        return (*self._instruments, *_environment_instruments())
 
     @property
     def given_instruments(self) -> tuple[PassInstrument, ...]:
@@ -186,3 +189,15 @@ def ask_instruments(
         return True
     answers = [instrument.should_run(module, info) for instrument in instruments]  # every one is asked
     return all(answers)
+
+
+def _environment_instruments() -> tuple[PassInstrument, ...]:
+    """What ``MINITVM_PRINT_IR`` and ``MINITVM_VERIFY`` ask for."""
+    return _instruments_for(config.read("MINITVM_PRINT_IR"), config.read_int("MINITVM_VERIFY"))
+
+
+@functools.lru_cache(maxsize=8)
+def _instruments_for(print_after: str, verify: int) -> tuple[PassInstrument, ...]:
+    names = tuple(name.strip() for name in print_after.split(",") if name.strip())
+    printing: tuple[PassInstrument, ...] = (PrintIR(after=names),) if names else ()
+    return (*printing, Verify()) if verify else printing

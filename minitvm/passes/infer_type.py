@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from minitvm.errors import InputError, TypeInferenceError
-from minitvm.ir.expr import Call, Constant, Expr, Function, Module, Var, describe_call
+from minitvm.ir.expr import Call, Constant, Expr, Function, Module, Var
+from minitvm.ir.node import describe_call
 from minitvm.ir.op import Op
 from minitvm.ir.types import TensorType, Type, type_of
 from minitvm.ir.visitor import post_order, rebuild, substitute

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from minitvm import config
-from minitvm.ir.expr import Expr, Module
+from minitvm.ir.expr import Expr, Function, Module
 from minitvm.ir.visitor import calls
 
 
@@ -162,8 +160,6 @@ def count_calls(module: Module) -> int:
 
 
 def _calls_in(root: Expr) -> int:
-    from minitvm.ir.expr import Function
-
     return sum(_calls_in(call.op.body) if isinstance(call.op, Function) else 1 for call in calls(root))
 
 
@@ -193,19 +189,3 @@ class PrintIR(PassInstrument):
         if wanted & {info.name, "*"}:
             text = f"// {when} {info.name}\n{module.astext(show_meta_data=False)}\n"
             (self.write or sys.stdout.write)(text)
-
-
-def environment_instruments() -> tuple[PassInstrument, ...]:
-    """What ``MINITVM_PRINT_IR`` and ``MINITVM_VERIFY`` ask for."""
-    return _instruments_for(config.read("MINITVM_PRINT_IR"), config.read_int("MINITVM_VERIFY"))
-
-
-@functools.lru_cache(maxsize=8)
-def _instruments_for(print_after: str, verify: int) -> tuple[PassInstrument, ...]:
-    names = tuple(name.strip() for name in print_after.split(",") if name.strip())
-    printing: tuple[PassInstrument, ...] = (PrintIR(after=names),) if names else ()
-    if not verify:
-        return printing
-    from minitvm.passes.verify import Verify
-
-    return (*printing, Verify())

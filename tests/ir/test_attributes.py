@@ -11,10 +11,9 @@ from op_samples_nn import SAMPLES as NN_SAMPLES
 
 from minitvm.errors import MiniTVMError, TypeInferenceError
 from minitvm.ir import builder as b
-from minitvm.ir.attributes import attributes_of, kind_of
+from minitvm.ir.attributes import attributes_of, format_attribute, kind_of
 from minitvm.ir.op import Op
 from minitvm.ir.parser import parse_expr
-from minitvm.ir.text import format_attribute
 from minitvm.runtime.host_text import host_from_json
 
 OPERATORS = {type(sample.op): sample.op for sample in [*SAMPLES, *NN_SAMPLES]}

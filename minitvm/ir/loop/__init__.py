@@ -20,6 +20,7 @@ Index arithmetic is ``int64``.  ``Binary`` operators::
 
 from __future__ import annotations
 
+from minitvm.ir.loop import stmt
 from minitvm.ir.loop.expr import (
     BINARY_OPS,
     COMPARISONS,
@@ -61,6 +62,7 @@ from minitvm.ir.loop.stmt import (
     seq,
     store,
 )
+from minitvm.ir.loop.text import print_kernel
 from minitvm.ir.loop.walk import (
     expr_children,
     map_expr,
@@ -121,3 +123,5 @@ __all__ = [
     "walk_exprs",
     "walk_stmts",
 ]
+
+stmt.printer = print_kernel

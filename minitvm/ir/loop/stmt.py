@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from minitvm.ir.loop.expr import Buffer, Const, Index, LoopExpr, LoopVar, as_index
+
+printer: Callable[[Any], str] = repr
+"""How ``str(kernel)`` looks; the package sets it, since what prints kernels must know them."""
 
 
 class LoopKind(Enum):
@@ -97,9 +100,7 @@ class Kernel:
         return self.params[len(self.params) - self.results :]
 
     def __str__(self) -> str:
-        from minitvm.ir.loop.text import print_kernel
-
-        return print_kernel(self)
+        return printer(self)
 
 
 def seq(*stmts: Stmt | None) -> Stmt:
