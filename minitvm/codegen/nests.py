@@ -16,6 +16,7 @@ from minitvm.ir.loop.affine import loads, stride_along, vectorizes
 from minitvm.target import MachineModel
 
 _MOST_PIECES = 9
+"""Nests that one may become."""
 
 
 def stage_nest(
@@ -36,7 +37,9 @@ def _cut(walk: Walk) -> list[Walk]:
     pieces = [walk]
     for var, extent in walk.loops:
         pieces = [part for piece in pieces for part in piece.cut(var, extent)]
-    return pieces if len(pieces) <= _MOST_PIECES else [walk]
+        if len(pieces) > _MOST_PIECES:
+            return [walk]
+    return pieces
 
 
 def _elementwise(walk: Walk, machine: MachineModel, parallel: bool) -> Stmt:
