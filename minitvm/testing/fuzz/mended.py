@@ -3,7 +3,8 @@
 Its RNN, GRU and LSTM run every step of every sequence, and all forwards; its LRN takes as many channels as images; its
 pools lose NaN; its BatchNormalization before opset 14 takes nine tenths of the variance, as if it were training; its
 ConvTranspose has one channel a group; its Resize weighs infinity with 0; its LpNormalization sums without magnitudes
-for p = 1; its Mean does not broadcast the first operand; its LayerNormalization broadcasts what is normalized.
+for p = 1; its Softmax, LogSoftmax and Hardmax before opset 13 take one axis; its Mean does not broadcast the first
+operand; its LayerNormalization broadcasts what is normalized.
 Recurrent layers have the default activations.
 """
 
@@ -52,6 +53,8 @@ class _Layer(OpRun):
     ) -> tuple[Array, ...]:
         given = {a.name: a for a in self.onnx_node.attribute}
         directions, hidden = w.shape[0], r.shape[2]
+        if r.shape[:2] != w.shape[:2]:
+            raise ValueError("weights of other directions or gates")
         if any(s is not None and s.shape != (directions, x.shape[1], hidden) for s in rest[: self.states]):
             raise ValueError("a state of another shape")
         if lengths is not None and ((lengths < 0) | (lengths > len(x))).any():
@@ -129,9 +132,8 @@ class LRN(OpRun):
     op_domain = ""
 
     def _run(self, x: Array, **_: Any) -> tuple[Array]:
-        given = {"alpha": float(np.float32(1e-4)), "beta": 0.75, "bias": 1.0} | {
-            a.name: a.f for a in self.onnx_node.attribute
-        }
+        given = {"alpha": float(np.float32(1e-4)), "beta": 0.75, "bias": 1.0}
+        given |= {a.name: a.f for a in self.onnx_node.attribute}
         size = next(a.i for a in self.onnx_node.attribute if a.name == "size")
         channels = x.shape[1]
         total = np.zeros_like(x)
@@ -190,7 +192,8 @@ class _Window:
         self.counts = []
         for s, (low, high), span, t in zip(sizes, self.pads, spans, self.strides, strict=True):
             up = bool(given.get("ceil_mode"))
-            count = -(-(s + low + high - span) // t) + 1 if up else (s + low + high - span) // t + 1
+            room = s + low + high - span
+            count = -(-room // t) + 1 if up or room < 0 else room // t + 1
             self.counts.append(count - 1 if up and (count - 1) * t >= s + low else count)
 
     def parts(self, image: Array, padding: Any) -> Iterator[Array]:
@@ -212,10 +215,11 @@ class AveragePool(OpRun):
         given = {a.name: helper.get_attribute_value(a) for a in self.onnx_node.attribute}
         window = _Window(x.shape[2:], given)
         wide = np.float32 if x.dtype == np.float16 else x.dtype
-        total = sum(window.parts(x.astype(wide), 0))
+        total = np.asarray(sum(window.parts(x.astype(wide), 0)))
         counted = np.pad(np.ones(x.shape[2:]), window.pads, constant_values=bool(given.get("count_include_pad")))
         count = sum(_Window(counted.shape, given, padded=True).parts(counted[None, None], 0))
-        return (np.asarray(total / count, x.dtype),)
+        same: tuple[Any, ...] = (..., *map(slice, total.shape[2:]))
+        return (np.asarray(total / np.asarray(count)[same], x.dtype),)
 
 
 class LpPool(OpRun):
@@ -236,6 +240,42 @@ class GlobalLpPool(OpRun):
         wide = np.abs(x.astype(np.float32 if x.dtype == np.float16 else x.dtype))
         total = (wide**p).sum(tuple(range(2, x.ndim)), keepdims=True)
         return (np.asarray(total ** (1 / p), x.dtype),)
+
+
+class _Flat(OpRun):
+    """Before opset 13 over all axes from the given one on; subclasses act on rows."""
+
+    op_domain = ""
+
+    def rows(self, x: Array) -> Array:
+        raise NotImplementedError
+
+    def _run(self, x: Array, **_: Any) -> tuple[Array]:
+        old = int(self.run_params["opsets"][""]) < 13
+        axis = next((a.i for a in self.onnx_node.attribute if a.name == "axis"), 1 if old else -1)
+        if x.ndim == 0 or x.size == 0:
+            return (x if x.size == 0 else self.rows(x.reshape(1, 1)).reshape(()),)
+        moved = x if old else np.moveaxis(x, axis, -1)
+        width = math.prod(x.shape[axis % x.ndim :]) if old else x.shape[axis]
+        found = self.rows(moved.reshape(-1, width)).reshape(moved.shape).astype(x.dtype)
+        return (found if old else np.moveaxis(found, -1, axis),)
+
+
+class Softmax(_Flat):
+    def rows(self, x: Array) -> Array:
+        powers = np.exp(x.astype(np.promote_types(x.dtype, "float32")) - x.max(1, keepdims=True))
+        return np.asarray(powers / powers.sum(1, keepdims=True))
+
+
+class LogSoftmax(_Flat):
+    def rows(self, x: Array) -> Array:
+        shifted = x.astype(np.promote_types(x.dtype, "float32")) - x.max(1, keepdims=True)
+        return np.asarray(shifted - np.log(np.exp(shifted).sum(1, keepdims=True)))
+
+
+class Hardmax(_Flat):
+    def rows(self, x: Array) -> Array:
+        return np.asarray(np.eye(x.shape[1], dtype=x.dtype)[x.argmax(1)])
 
 
 class Mean(OpRun):
@@ -348,6 +388,9 @@ MENDED: list[type[Any]] = [
     LpPool,
     GlobalLpPool,
     GlobalMaxPool,
+    Softmax,
+    LogSoftmax,
+    Hardmax,
     Mean,
     LayerNormalization,
     BatchNormalization,

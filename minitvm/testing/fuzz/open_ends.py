@@ -20,25 +20,20 @@ REFUSALS = (
     r"^the model has operators that minitvm cannot import",
     r"is not supported",
     r"are not supported",
+    r"there is no element to choose",
     r"^nn\.conv\w+: (the window spans|padding=\S.* removes all)",
 )
 """Messages that name a known limit.  Of windows larger than the image ONNX says that there are none, ONNX Runtime
-refuses convolutions without a pixel, in the dtypes that it has."""
+refuses convolutions without a pixel, in the dtypes that it has.  Of no elements it chooses the first."""
 
 DISTRUSTED = {
     "AffineGrid": (99, "it steps over a single pixel as its definition does not"),
     "Erf": (99, "it has 8 digits in double"),
-    "Hardmax": (12, "it takes one axis where ONNX took all that follow"),
-    "LogSoftmax": (12, "as Hardmax"),
     "Loop": (99, "scan outputs are concatenated, not stacked"),
     "QLinearConv": (99, "images of one dimension gain another"),
     "Scan": (99, "as Loop"),
-    "Slice": (
-        99,
-        "backwards from before the first element it selects nothing, where ONNX moves the start to the first",
-    ),
+    "Slice": (99, "backwards from before the first element it selects nothing, where ONNX moves to the first"),
     "SoftmaxCrossEntropyLoss": (99, "large logits overflow"),
-    "Softmax": (12, "as Hardmax"),
 }
 """Operators that ONNX's reference gets wrong up to an opset, and how: its answers do not count there."""
 
@@ -129,10 +124,6 @@ def _range(s: Seen) -> Array | float:
     return 0.0 if np.isfinite(s.first).all() else np.inf
 
 
-def _one_step(s: Seen) -> Array | float:
-    return 1.0
-
-
 def _limit(a: Array) -> float:
     """The largest number in which sums of a dtype are kept."""
     if a.dtype.kind in "iu":
@@ -171,24 +162,47 @@ def _shifted(s: Seen) -> Array | float:
     scale, _, mean, var = (np.asarray(a, np.float64).reshape(-1, *[1] * (s.first.ndim - 2)) for a in s.x[1:5])
     factor = scale / np.sqrt(var + s.attributes.get("epsilon", 1e-5))
     largest = np.maximum(np.abs(s.first.astype(np.float64) * factor), np.abs(mean * factor))
-    return _open(largest > _limit(s.first))
+    return _open(largest > float(np.finfo(s.first.dtype).max))
+
+
+def _same(s: Seen, kernel: Sequence[int]) -> list[tuple[int, ...]]:
+    """Pixels, span of the window and stride of every axis, where the padding is SAME."""
+    strides, dilations = (s.attributes.get(name, [1] * len(kernel)) for name in ("strides", "dilations"))
+    spans = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
+    is_same = s.attributes.get("auto_pad", b"").startswith(b"SAME")
+    return list(zip(s.first.shape[2:], spans, strides, strict=True)) if is_same else []
 
 
 def _cropped(s: Seen) -> Array | float:
     """The result has as many pixels as strides fit, so kernels smaller than strides would pad less than nothing."""
-    if not s.attributes.get("auto_pad", b"").startswith(b"SAME"):
-        return 0.0
-    kernel = s.attributes["kernel_shape"]
-    strides, dilations = (s.attributes.get(name, [1] * len(kernel)) for name in ("strides", "dilations"))
-    axes = zip(s.first.shape[2:], kernel, strides, dilations, strict=True)
-    total = [(-(-n // t) - 1) * t + (k - 1) * d + 1 - n for n, k, t, d in axes]
-    return np.inf if min(total) < -1 else 0.0
+    axes = _same(s, s.attributes["kernel_shape"])
+    return np.inf if any((-(-n // t) - 1) * t + span - n < -1 for n, span, t in axes) else 0.0
+
+
+def _stretched(s: Seen) -> Array | float:
+    """ONNX's result of SAME has as many pixels as the image times the strides; ONNX Runtime's has no pixels that
+    no tap reaches."""
+    return np.inf if s.x[1] is not None and any(span < t for _, span, t in _same(s, s.x[1].shape[2:])) else 0.0
 
 
 def _times_nothing(s: Seen) -> Array | float:
     """BLAS does not multiply where alpha is 0: what is not finite vanishes."""
-    finite = all(a is None or a.dtype.kind != "f" or np.isfinite(a).all() for a in s.x)
-    return 0.0 if finite or s.attributes.get("alpha", 1.0) != 0 else np.inf
+    if s.attributes.get("alpha", 1.0) != 0 or s.first.dtype.kind != "f" or s.x[1] is None:
+        return 0.0
+    largest = [float(np.abs(a.astype(np.float64)).max(initial=0.0)) for a in (s.first, s.x[1])]
+    fits = largest[0] * largest[1] * max(s.first.size, 1) < _limit(s.first)
+    return 0.0 if fits and all(a is None or np.isfinite(a).all() for a in s.x) else np.inf
+
+
+def _filled(s: Seen) -> Array | float:
+    """ONNX's reference multiplies what lies between the taps with 0."""
+    spread = max(s.attributes.get("dilations", [1]), default=1) > 1
+    return np.inf if spread and s.first.dtype.kind == "f" and not np.isfinite(s.first).all() else 0.0
+
+
+def _kept_axes(s: Seen) -> Array | float:
+    axes = s.attributes.get("axes", [] if s.x[1] is None else s.x[1].tolist())
+    return np.inf if s.first.size == 0 and min(axes, default=0) < 0 else 0.0
 
 
 def _no_channels(s: Seen) -> Array | float:
@@ -224,8 +238,9 @@ def _in_double(s: Seen) -> Array | float:
     """And casts negative numbers to unsigned ones."""
     if s.first.dtype.kind == "f" or s.first.size == 0:
         return 0.0
-    negative = min(s.attributes.get("alpha", 1.0), s.attributes.get("beta", 1.0)) < 0
-    return np.inf if negative and s.first.dtype.kind == "u" else _open(_of_magnitudes(s, 3) > 2.0**53)
+    if s.first.dtype.kind == "u" and min(s.attributes.get("alpha", 1.0), s.attributes.get("beta", 1.0)) < 0:
+        return np.inf
+    return _open(_of_magnitudes(s, 3) > min(_limit(s.first), 2.0**53))
 
 
 def _gelu(s: Seen) -> Array | float:
@@ -255,16 +270,6 @@ def _no_variance(s: Seen) -> Array | float:
     x = s.first.astype(np.float64)
     rounding = 4 * np.finfo(s.first.dtype).eps * np.abs(x).max(axes, keepdims=True, initial=0.0)
     return _open(np.broadcast_to(x.std(axes, keepdims=True) <= rounding, x.shape))
-
-
-def _stretched(s: Seen) -> Array | float:
-    """ONNX's result of SAME has as many pixels as the image times the strides; ONNX Runtime's has no pixels that
-    no tap reaches."""
-    if not s.attributes.get("auto_pad", b"").startswith(b"SAME") or s.x[1] is None:
-        return 0.0
-    kernel = s.x[1].shape[2:]
-    strides, dilations = (s.attributes.get(name, [1] * len(kernel)) for name in ("strides", "dilations"))
-    return np.inf if any((k - 1) * d + 1 < t for k, t, d in zip(kernel, strides, dilations, strict=True)) else 0.0
 
 
 def _centred(s: Seen) -> Array | float:
@@ -328,10 +333,6 @@ def _steps(s: Seen) -> Array | float:
     return _open(~(np.abs(s.first.astype(np.float64)) < 1e30).all((0, 2)))[:, None]
 
 
-def _window_ends(s: Seen) -> Array | float:
-    return 2.0**-21
-
-
 def _sizes(s: Seen) -> Array | float:
     scales = given_scales(s.x, s.first.ndim)
     if scales is None:
@@ -358,6 +359,7 @@ _SUMS = "AveragePool CumSum GlobalAveragePool Mean ReduceL1 ReduceL2 ReduceMean 
 _CENTRED = (
     "GroupNormalization InstanceNormalization LayerNormalization MeanVarianceNormalization SkipLayerNormalization"
 )
+_REDUCTIONS = "ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum"
 _TABLE: tuple[tuple[str, str, Rule, str], ...] = (
     ("integer division by zero, or of the least integer by -1", "", _division, "Div Mod"),
     ("a cast of what does not fit", "", _cast, "Cast CastLike"),
@@ -365,7 +367,7 @@ _TABLE: tuple[tuple[str, str, Rule, str], ...] = (
     ("an integer power that is infinite, or does not fit", "", _power, "Pow"),
     ("NaN as an integer, or a quotient that fits none", "", _quotient, "QuantizeLinear"),
     ("a range that is infinite", "", _range, "DynamicQuantizeLinear"),
-    ("ONNX Runtime's table of exponentials rounds down", "", _one_step, "QLinearSoftmax"),
+    ("ONNX Runtime's table of exponentials rounds down", "", lambda s: 1.0, "QLinearSoftmax"),
     ("products that overflow", "", _products, "Conv ConvTranspose Einsum FusedMatMul Gemm MatMul"),
     ("products that overflow", "", _shifted, "BatchNormalization"),
     ("padding that is less than nothing", "", _cropped, "AveragePool LpPool MaxPool"),
@@ -374,6 +376,8 @@ _TABLE: tuple[tuple[str, str, Rule, str], ...] = (
     ("integers that double does not hold", "", _wide_integers, "Resize Shrink"),
     ("infinity less infinity", "", _infinite_logits, "SoftmaxCrossEntropyLoss"),
     ("padding times infinity", "", _infinite_weights, "Conv ConvTranspose"),
+    ("infinity between the taps", "onnxruntime", _filled, "Conv"),
+    ("ONNX Runtime keeps the last axes of nothing", "onnx", _kept_axes, _REDUCTIONS),
     ("sums that overflow", "", _sums, _SUMS),
     ("ONNX's reference computes in double", "onnxruntime", _in_double, "Gemm"),
     ("the rounding of a mean", "", _centred, _CENTRED),
@@ -385,7 +389,7 @@ _TABLE: tuple[tuple[str, str, Rule, str], ...] = (
     ("a logarithm that is an integer", "", _logarithm, "ReduceLogSum ReduceLogSumExp"),
     ("squares that do not fit the dtype", "", _squares, f"{_CENTRED} RMSNormalization LpNormalization"),
     ("a recurrence over what is not finite", "", _steps, "GRU LSTM RNN"),
-    ("a window whose ends are roundings of 0", "", _window_ends, "BlackmanWindow HammingWindow HannWindow"),
+    ("a window whose ends are roundings of 0", "", lambda s: 2.0**-21, "BlackmanWindow HammingWindow HannWindow"),
     ("a size that float32 rounds up", "onnxruntime", _sizes, "Resize Upsample"),
     ("a coordinate between two pixels, infinity times 0, or a rounding", "", _resampled, "Resize Upsample"),
 )

@@ -21,7 +21,7 @@ Results = list[np.ndarray]
 
 PERTURBED = 6
 """Evaluations in double with inputs that are one rounding away."""
-_FLOATS = {TensorProto.FLOAT: 2.0**-23, TensorProto.FLOAT16: 2.0**-10}
+_FLOATS = {TensorProto.DOUBLE: 2.0**-51, TensorProto.FLOAT: 2.0**-23, TensorProto.FLOAT16: 2.0**-10}
 
 _DTYPES = ("to", "dtype", "output_datatype")
 _RESIZING = ("Resize", "Upsample")
