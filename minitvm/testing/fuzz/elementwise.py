@@ -35,8 +35,9 @@ def unary(d: Draw) -> list[Value]:
 
 @generates(*_BINARY)
 def binary(d: Draw) -> list[Value]:
+    """One operand in four is a constant: what rewrites at level 3 look for."""
     x = d.operand()
-    pair = [x, d.other(x)]
+    pair = [x, d.weight(d.partner(d.known(x)), x.dtype) if d.chance(0.35) else d.other(x)]
     d.rng.shuffle(pair)
     return d.node(pair)
 
