@@ -342,7 +342,7 @@ def _sizes(s: Seen) -> Array | float:
 
 
 def _resampled(s: Seen) -> Array | float:
-    """Coordinates are float32, and of integers an interpolation may be rounded or truncated."""
+    """Coordinates are float32; an interpolation of integers, in double, may be rounded or truncated."""
     if 0 in s.y.shape or 0 in s.first.shape:
         return 0.0
     scales = given_scales(s.x, s.first.ndim)
@@ -352,7 +352,9 @@ def _resampled(s: Seen) -> Array | float:
     values = s.first[np.isfinite(s.first)].astype(np.float64)
     steep = float(np.ptp(values)) if values.size else 0.0
     error = 2 * float(np.finfo(np.float32).eps) * max(*s.first.shape, *s.y.shape) * steep
-    return np.asarray(np.maximum(found, error + (s.first.dtype.kind != "f")))
+    if s.first.dtype.kind != "f":
+        error += 1 + 2.0**-50 * float(np.abs(values).max(initial=0.0))
+    return np.asarray(np.maximum(found, error))
 
 
 _SUMS = "AveragePool CumSum GlobalAveragePool Mean ReduceL1 ReduceL2 ReduceMean ReduceSum ReduceSumSquare"
@@ -373,7 +375,7 @@ _TABLE: tuple[tuple[str, str, Rule, str], ...] = (
     ("padding that is less than nothing", "", _cropped, "AveragePool LpPool MaxPool"),
     ("infinity times an alpha of 0", "", _times_nothing, "FusedMatMul Gemm"),
     ("ONNX Runtime does not write a sum over no channels", "onnx", _no_channels, "QLinearConv"),
-    ("integers that double does not hold", "", _wide_integers, "Resize Shrink"),
+    ("integers that double does not hold", "", _wide_integers, "Shrink"),
     ("infinity less infinity", "", _infinite_logits, "SoftmaxCrossEntropyLoss"),
     ("padding times infinity", "", _infinite_weights, "Conv ConvTranspose"),
     ("infinity between the taps", "onnxruntime", _filled, "Conv"),
