@@ -4,8 +4,6 @@ import numpy as np
 
 import minitvm
 from minitvm import relay
-from minitvm.codegen.cuda.bind import bind_plain
-from minitvm.codegen.cuda.emit import emit_cuda
 
 
 def layer() -> minitvm.Module:
@@ -28,11 +26,8 @@ def main() -> None:
         kernel = report.kernel(name)
         print(f"=== group\n{kernel.group}")
         print("=== decisions", *kernel.decisions, sep="\n")
-        print(f"=== loops\n{kernel.loops}")
-        print(f"=== LLVM IR\n{kernel.llvm_ir}")
-        print(f"=== assembly\n{kernel.assembly}")
-        for bound in bind_plain(kernel.loops):
-            print(f"=== CUDA C\n{emit_cuda(bound)}")
+        for stage in ("loops", "llvm", "asm", "cuda"):
+            print(f"=== {stage}\n{kernel.text(stage)}")
     print(f"=== facts\n{library.function_metadata}")
 
 

@@ -1,4 +1,4 @@
-"""Target strings: ``llvm``, ``llvm -mcpu=skylake-avx512``, ``cuda -arch=sm_90 -libs=cudnn,cublas``."""
+"""Target strings: ``llvm``, ``llvm -mcpu=skylake-avx512``, ``interp``, ``cuda -arch=sm_90 -libs=cudnn,cublas``."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ OPTIONS: dict[str, dict[str, str]] = {
         "mcpu": "CPU name as LLVM spells it; the host's by default",
         "mattr": "features to add or remove: +avx2,-fma; the host's by default",
     },
+    "interp": {},
     "cuda": {
         "arch": "architecture to compile for, such as sm_90",
         "libs": "vendor libraries to hand layers to: cudnn, cublas",
@@ -24,7 +25,7 @@ OPTIONS: dict[str, dict[str, str]] = {
 
 @dataclass(frozen=True)
 class Target:
-    """A kind (``llvm`` or ``cuda``) with its options.  ``str(target)`` parses back."""
+    """A kind (``llvm``, ``interp``, ``cuda``) with its options.  ``str(target)`` parses back."""
 
     kind: str
     options: Mapping[str, str] = field(default_factory=dict)

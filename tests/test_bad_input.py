@@ -106,7 +106,7 @@ CASES: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "unknown target": (
         compiled("m.onnx", target="lvm"),
-        "unknown target 'lvm'\n  = hint: did you mean 'llvm'? known targets: llvm, cuda",
+        "unknown target 'lvm'\n  = hint: did you mean 'llvm'? known targets: llvm, interp, cuda",
     ),
     "unknown option": (
         compiled("m.onnx", target="llvm -mcup=x"),

@@ -280,7 +280,7 @@ ERRORS: dict[str, tuple[Sequence[str], str]] = {
     ),
     "unknown target": (
         ("compile", "m.onnx", "--target", "llm", *SHAPE),
-        "unknown target 'llm'\n  = hint: did you mean 'llvm'? known targets: llvm, cuda",
+        "unknown target 'llm'\n  = hint: did you mean 'llvm'? known targets: llvm, interp, cuda",
     ),
     "unknown pass": (
         ("show", "m.onnx", "--after", "FuseOp", *SHAPE),

@@ -14,12 +14,15 @@ import pytest
 
 from minitvm import config, errors
 from minitvm.cli import cli
+from minitvm.codegen.backend import BACKENDS
 from minitvm.codegen.llvm.compile import host, machine_model
 from minitvm.frontend.onnx.registry import BUILDERS
 from minitvm.ir.op import OPS
 from minitvm.passes.context import CONFIG_KEYS, KNOWN_PASSES
 from minitvm.passes.manager import PASSES
 from minitvm.passes.pipeline import default_pipeline
+from minitvm.runtime.code import CODES
+from minitvm.target import OPTIONS
 
 ROOT = pathlib.Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -83,8 +86,8 @@ def with_code(pages: list[pathlib.Path]) -> list[pathlib.Path]:
 
 @pytest.fixture
 def registries() -> Iterator[None]:
-    """What a page registers (operators, passes) is gone after it."""
-    tables: list[Any] = [OPS, BUILDERS, KNOWN_PASSES, PASSES]
+    """What a page registers (operators, passes, back ends) is gone after it."""
+    tables: list[Any] = [OPS, BUILDERS, KNOWN_PASSES, PASSES, BACKENDS, CODES, OPTIONS]
     before = [copy.deepcopy(table) if table is BUILDERS else copy.copy(table) for table in tables]
     yield
     for table, kept in zip(tables, before, strict=True):

@@ -19,7 +19,7 @@ PRINTED = {
         "=== group\nfn (",
         "=== loops\nkernel fused_",
         'define void @"fused_',
-        "=== assembly",
+        "=== asm",
         "__global__ void",
     ),
     "write_a_pass.py": ("exp(%0)", "DropReluOfMagnitude"),

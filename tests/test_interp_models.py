@@ -1,4 +1,4 @@
-"""Every kernel of the testing workloads' layers runs in the loop interpreter and gives what numpy gives.
+"""The testing workloads' layers run on the loop interpreter (``target="interp"``); each kernel gives what numpy gives.
 
 Most networks here are the workloads' own blocks with few channels on small images: interpreting all of ResNet takes
 minutes.
@@ -6,30 +6,18 @@ minutes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import model_zoo
 import numpy as np
 import pytest
 from small_workloads import small
 
-from minitvm.codegen.legalize import legalize
-from minitvm.codegen.llvm.spell import SPELLINGS
-from minitvm.codegen.lower import lower
-from minitvm.codegen.simplify import simplify
-from minitvm.driver import optimize
-from minitvm.driver.kernels import group_text
+from minitvm.driver import build
 from minitvm.ir.builder import call_op, function, var
 from minitvm.ir.evaluate import evaluate
 from minitvm.ir.expr import Expr, Function, Module
-from minitvm.ir.loop.interp import run_kernel
-from minitvm.ir.loop.verify import verify_kernel
-from minitvm.ir.visitor import calls
-from minitvm.target import MachineModel
+from minitvm.runtime.debug import GraphModuleDebug
 from minitvm.testing import create_workload, densenet, inception, init, mobilenet, resnet, squeezenet, transformer
 from minitvm.testing.layers import avg_pool, classifier, conv2d, conv_bias, dense, max_pool, relu
-
-MACHINE = MachineModel(vector_bytes=32, vector_registers=16, threads=2)
 
 
 def image(channels: int, size: int) -> Expr:
@@ -93,50 +81,38 @@ NETWORKS = {
 }
 
 
-def optimized(module: Module, params: dict[str, np.ndarray], level: int) -> Function:
-    return optimize(module, MACHINE, params, level).main
+def check(module: Module, params: dict[str, np.ndarray], level: int) -> int:
+    """Runs a model on the interpreter, each kernel against its operators on what it was given; how many there are."""
+    library = build(module, "interp", params, opt_level=level)
+    debug = GraphModuleDebug(library["debug_create"]("default"))
+    rng = np.random.default_rng(level)
+    shapes, dtypes = debug.get_input_info()
+    debug.run_quietly({name: rng.normal(size=shape).astype(dtypes[name]) for name, shape in shapes.items()})
+    kernels = [(i, node) for i, node in enumerate(library.graph.nodes) if node.is_kernel]
+    for index, node in kernels:
+        given = [debug.debug_get_output(*entry).numpy() for entry in node.inputs]
+        expected = evaluate(library.report.groups[node.func], *given)
+        for i, want in enumerate(expected if isinstance(expected, tuple) else (expected,)):
+            have = debug.debug_get_output(index, i).numpy()
+            assert have.dtype == want.dtype
+            assert model_zoo.error(have, want) <= 1e-5, f"{node.func}\n{library.report.kernel(node.func).legalized}"
+    return len(kernels)
 
 
-def groups(main: Function) -> list[Function]:
-    """The fused groups of an optimized ``main`` that differ, but for those that move no data."""
-    found = {group_text(c.op): c.op for c in calls(main.body) if isinstance(c.op, Function)}
-    return [group for group in found.values() if not group.attrs.get("reshape_only")]
-
-
-def arguments(group: Function, rng: np.random.Generator) -> Iterator[np.ndarray]:
-    """Random arrays; positive, so that square roots have values (variances are parameters at levels below 2)."""
-    for param in group.params:
-        type_ = param.tensor_type
-        yield rng.uniform(0.1, 1.0, type_.static_shape).astype(type_.dtype)
-
-
-def check_group(group: Function, level: int) -> None:
-    name = str(group.attrs["name"])
-    kernel = legalize(simplify(lower(group, name, MACHINE)), SPELLINGS)
-    verify_kernel(kernel)
-    given = [a - 0.5 * (level > 1) for a in arguments(group, np.random.default_rng(len(name)))]
-    given = [a.astype(p.tensor_type.dtype) for a, p in zip(given, group.params, strict=True)]
-    expected = evaluate(group, *given)
-    shaped = [a.reshape(b.shape) for a, b in zip(given, kernel.inputs, strict=True)]
-    found = run_kernel(kernel, *shaped, check_races=True)
-    for have, want in zip(found, expected if isinstance(expected, tuple) else (expected,), strict=True):
-        assert have.dtype == want.dtype
-        assert model_zoo.error(have.reshape(want.shape), want) <= 1e-5, f"{name}\n{kernel}"
+@pytest.fixture(autouse=True)
+def _once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The interpreter itself sees memory that nobody wrote."""
+    monkeypatch.setenv("MINITVM_POISON", "0")
 
 
 @pytest.mark.parametrize("level", [0, 1, 3])
 @pytest.mark.parametrize("name", NETWORKS)
 def test_every_kernel(name: str, level: int) -> None:
     net = NETWORKS[name]()
-    module, params = create_workload(net if isinstance(net, Function) else function(net), init.trained)
-    found = groups(optimized(module, params, level))
-    assert len(found) >= 4
-    for group in found:
-        check_group(group, level)
+    assert check(*create_workload(net if isinstance(net, Function) else function(net), init.trained), level) >= 4
 
 
 @pytest.mark.parametrize("name", ["mlp", "mobilenet_v2", "squeezenet", "transformer"])
-def test_every_kernel_of_a_whole_network(name: str) -> None:
+def test_a_whole_network(name: str) -> None:
     """The small variants whose kernels have few enough iterations."""
-    for group in groups(optimized(*small(name), level=3)):
-        check_group(group, 3)
+    assert check(*small(name), level=3) >= 4

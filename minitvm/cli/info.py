@@ -13,10 +13,11 @@ from rich.table import Table
 from minitvm import config
 from minitvm.cli.console import stdout
 from minitvm.cli.options import SUFFIX
-from minitvm.codegen.llvm.compile import host, machine_model
+from minitvm.codegen.backend import backend_of
 from minitvm.frontend import describe_onnx, supported_operators
 from minitvm.runtime.library import load
 from minitvm.runtime.team import resolve_threads
+from minitvm.target import Target
 
 
 @click.command()
@@ -38,8 +39,8 @@ def info(model: pathlib.Path | None) -> None:
 
 
 def _installation() -> list[tuple[str, str]]:
-    cpu = host()
-    machine = machine_model(cpu, 1)
+    backend = backend_of(Target.parse("llvm"), resolve_threads(None))
+    cpu, machine = backend.made_for, backend.machine
     cache = config.cache_dir()
     packages = ", ".join(f"{p} {importlib.metadata.version(p)}" for p in ("numpy", "llvmlite", "onnx"))
     variables = [(v.name, f"{config.read(v.name) or '(empty)'}: {v.meaning}") for v in config.VARIABLES.values()]
@@ -48,7 +49,7 @@ def _installation() -> list[tuple[str, str]]:
         ("Python", f"{platform.python_version()}, {packages}"),
         ("CPU", f"{cpu.name} ({cpu.triple})"),
         ("vectors", f"{machine.vector_registers} registers of {machine.vector_bytes} bytes"),
-        ("threads", str(resolve_threads(None))),
+        ("threads", str(machine.threads)),
         ("kernel cache", str(cache) if cache else "off"),
         ("ONNX operators", str(len(supported_operators()))),
         *variables,

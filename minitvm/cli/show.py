@@ -8,14 +8,13 @@ import click
 
 from minitvm.cli import options
 from minitvm.cli.console import say
-from minitvm.codegen.cuda.bind import bind_plain
-from minitvm.codegen.cuda.emit import emit_cuda
+from minitvm.codegen.backend import stages
 from minitvm.driver import BuildReport, PassStep
 from minitvm.errors import ConfigError
 from minitvm.passes.context import closest
 from minitvm.runtime.library import Library
 
-_STAGES = ("graph", "loops", "llvm", "asm", "cuda")
+_STAGES = ("graph", "loops", *stages())
 
 
 @click.command()
@@ -79,9 +78,7 @@ def show(
 
 def _kernel(report: BuildReport, name: str, stage: str) -> str:
     found = report.kernel(name)
-    if stage == "cuda":
-        return "\n".join(emit_cuda(bound) for bound in bind_plain(found.loops))
-    return str(getattr(found, {"graph": "group", "loops": "loops", "llvm": "llvm_ir", "asm": "assembly"}[stage]))
+    return str(found.group) if stage == "graph" else found.text(stage)
 
 
 def _why(report: BuildReport, name: str) -> None:

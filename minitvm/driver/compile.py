@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 
 from minitvm import config
-from minitvm.codegen.llvm.compile import Cpu, cpu_of, machine_model
+from minitvm.codegen.backend import Backend, backend_of
 from minitvm.driver.cache import KernelCache
-from minitvm.driver.entry import entry_text
 from minitvm.driver.host_calls import announce, host_calls_of
 from minitvm.driver.kernels import KernelCode, KernelCompiler, NotLowered, Timings
 from minitvm.driver.memory import plan_memory, require_addressable
@@ -29,11 +28,8 @@ from minitvm.passes.manager import PassContext
 from minitvm.passes.pipeline import bind_params, default_pipeline
 from minitvm.runtime.artifact import Artifact, Host
 from minitvm.runtime.control import branch_functions
-from minitvm.runtime.cpu_tag import CpuTag
-from minitvm.runtime.document import document_of
 from minitvm.runtime.library import Library
 from minitvm.runtime.ndarray import CUDA_HINT, CUDA_NOT_YET, aligned
-from minitvm.runtime.seal import seal_text
 from minitvm.runtime.team import resolve_threads
 from minitvm.target import MachineModel, Target
 
@@ -45,10 +41,7 @@ Progress = Callable[[int, int, str], None]
 class Options:
     """What :func:`build_options` has checked."""
 
-    target: Target
-    cpu: Cpu
-    machine: MachineModel
-    threads: int
+    backend: Backend
     on_progress: Progress | None
 
 
@@ -98,11 +91,11 @@ def build_consuming(
     trace: bool = False,
 ) -> Library:
     """As :func:`build`, but empties ``params``, so that weights can be freed as soon as passes have replaced them."""
-    cache, timings = KernelCache(config.cache_dir()), Timings()
+    backend, cache, timings = options.backend, KernelCache(config.cache_dir()), Timings()
     with timings.stage("passes"), decisions() as log:
         recorder = Recorder(log, trace)
-        main = optimize(given, options.machine, params, opt_level, recorder).main
-    report = BuildReport(timings, KernelCompiler(options.machine, options.cpu, cache, timings), recorder.steps)
+        main = optimize(given, backend.machine, params, opt_level, recorder, backend.schedules).main
+    report = BuildReport(timings, KernelCompiler(backend, cache, timings), recorder.steps)
     if trace:
         report.module = given.with_function("main", main)
     program = read_program(main)
@@ -118,13 +111,12 @@ def build_consuming(
 
 def build_options(target: str | Target, num_threads: int | None, on_progress: Progress | None) -> Options:
     parsed = Target.parse(target)
-    if parsed.kind != "llvm":
+    backend = backend_of(parsed, resolve_threads(num_threads))
+    if backend.code is None:
         raise TargetError(CUDA_NOT_YET, where=[f"target: {parsed}"], hint=CUDA_HINT)
-    threads = resolve_threads(num_threads)
     if on_progress is not None and not callable(on_progress):
         raise ConfigError(f"on_progress is a {type(on_progress).__name__}, not a function of (done, total, name)")
-    cpu = cpu_of(parsed)
-    return Options(parsed, cpu, machine_model(cpu, threads), threads, on_progress)
+    return Options(backend, on_progress)
 
 
 def optimize(
@@ -133,8 +125,9 @@ def optimize(
     params: dict[str, Any] | None = None,
     opt_level: int | None = None,
     recorder: PassInstrument | None = None,
+    schedules: str = "llvm",
 ) -> Module:
-    """The module after the default pipeline, under the current ``PassContext``.
+    """The module after the default pipeline, under the current ``PassContext``; layouts as ``schedules`` has them.
 
     ``params`` are bound, and taken out of the dictionary: nothing here holds a weight that the passes have replaced.
     """
@@ -143,7 +136,7 @@ def optimize(
     box = [module.with_function("main", bind_captured(bind_params(module.main, arrays)))]
     del arrays
     with _context(opt_level, recorder):
-        return default_pipeline(machine).consume(box)
+        return default_pipeline(machine, schedules).consume(box)
 
 
 def _context(opt_level: int | None, recorder: PassInstrument | None) -> PassContext:
@@ -167,15 +160,14 @@ def _compile(program: Program, options: Options, report: BuildReport) -> Artifac
     """Code generation for one function after the passes; branches of control flow become libraries of their own.
     Takes the arrays out of ``program.params``."""
     require_addressable(program.graph)
+    backend, threads = options.backend, options.backend.machine.threads
     kernels, refused = _compile_kernels(program.groups, report.compiler, options.on_progress)
     program = without_kernels(program, refused)
     report.add_program(program.graph, program.groups)
     report.undecided.update({symbol: code.undecided for symbol, code in kernels.items() if code.undecided})
     with report.timings.stage("memory plan"):
         workspaces = {
-            i: kernels[node.func].workspace(options.threads)
-            for i, node in enumerate(program.graph.nodes)
-            if node.is_kernel
+            i: kernels[node.func].workspace(threads) for i, node in enumerate(program.graph.nodes) if node.is_kernel
         }
         plan = plan_memory(program.graph, workspaces)
     hosts = {name: Host(f, _branches(f, options, report)) for name, f in program.hosts.items()}
@@ -185,14 +177,13 @@ def _compile(program: Program, options: Options, report: BuildReport) -> Artifac
         params={name: aligned(program.params.pop(name)) for name in list(program.params)},
         objects={symbol: code.image for symbol, code in kernels.items()},
         metadata={s: {**group_metadata(g), **_workspace(kernels[s])} for s, g in program.groups.items()},
-        target=str(options.target),
-        cpu=CpuTag(options.cpu.triple, options.cpu.name, options.cpu.instruction_sets),
-        threads=options.threads,
+        target=str(backend.target),
+        cpu=backend.made_for,
+        threads=threads,
         hosts=hosts,
         host_calls=host_calls_of(program, hosts, refused),
     )
-    text = entry_text(program.graph, plan, workspaces, options.machine.features) + seal_text(document_of(artifact))
-    return replace(artifact, entry=report.compiler.object_of(text))
+    return replace(artifact, entry=backend.entry(artifact, workspaces, report.compiler.image_of))
 
 
 def _workspace(code: KernelCode) -> dict[str, int]:

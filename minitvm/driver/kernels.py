@@ -1,4 +1,4 @@
-"""From one fused group to object code: the stages of a kernel, and the cache in front of them."""
+"""From one fused group to its code: the stages that a back end has for a kernel, and the cache in front of them."""
 
 from __future__ import annotations
 
@@ -12,20 +12,15 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
-import llvmlite
 import numpy as np
 
 from minitvm import config
+from minitvm.codegen.backend import Backend, backend_class, stages
 from minitvm.codegen.coverage import Verdict, check_coverage
-from minitvm.codegen.legalize import legalize
-from minitvm.codegen.llvm.compile import Cpu, assembly, compile_object
-from minitvm.codegen.llvm.emit import emit
-from minitvm.codegen.llvm.spell import SPELLINGS
-from minitvm.codegen.lower import lower
 from minitvm.codegen.problem import TEMPLATES
 from minitvm.codegen.simplify import simplify
-from minitvm.codegen.workspace import plan_workspace
 from minitvm.driver.cache import KernelCache, cache_key
 from minitvm.errors import CompilerError
 from minitvm.ir.expr import Call, Constant, Expr, Function, TupleGetItem, Var
@@ -33,7 +28,7 @@ from minitvm.ir.loop import Kernel
 from minitvm.ir.loop.verify import verify_kernel
 from minitvm.ir.op import Op
 from minitvm.ir.visitor import calls, children, post_order
-from minitvm.target import MachineModel
+from minitvm.target import Target
 
 
 class NotLowered(CompilerError):
@@ -44,7 +39,7 @@ class NotLowered(CompilerError):
 class KernelCode:
     """A compiled kernel, and the workspace that it needs: ``fixed`` bytes and ``per_thread`` for each thread."""
 
-    image: bytes
+    image: Any
     fixed: int
     per_thread: int
     undecided: tuple[str, ...] = ()
@@ -72,11 +67,10 @@ class Timings:
 
 
 class KernelCompiler:
-    """The stages of a kernel for one machine.  Safe to use from several threads."""
+    """The stages of a kernel for one target.  Safe to use from several threads."""
 
-    def __init__(self, machine: MachineModel, cpu: Cpu, cache: KernelCache, timings: Timings | None = None) -> None:
-        self.machine = machine
-        self.cpu = cpu
+    def __init__(self, backend: Backend, cache: KernelCache, timings: Timings | None = None) -> None:
+        self.backend = backend
         self.cache = cache
         self.timings = timings or Timings()
         self._verify = config.read_flag("MINITVM_VERIFY")
@@ -85,37 +79,37 @@ class KernelCompiler:
         """The group as loops for this target, functions not yet spelled out."""
         with self.timings.stage("lower"):
             try:
-                lowered = lower(group, symbol, self.machine)
+                lowered = self.backend.lower(group, symbol)
             except CompilerError as error:
                 raise NotLowered(error.message, where=error.where, hint=error.hint) from error
         with self.timings.stage("simplify"):
             return simplify(lowered)
 
     def kernel(self, symbol: str, group: Function) -> Kernel:
-        """The group as loops that the emitter can spell."""
+        """The group as loops that the back end can spell."""
         scheduled = self.scheduled(symbol, group)
         with self.timings.stage("legalize"):
-            kernel = legalize(scheduled, SPELLINGS)
+            kernel = self.backend.legalize(scheduled)
         if self._verify:
             with self.timings.stage("verify"):
                 verify_kernel(kernel)
         return kernel
 
-    def llvm_ir(self, symbol: str, group: Function) -> str:
-        return self._emit(self.kernel(symbol, group))
-
-    def _emit(self, kernel: Kernel) -> str:
-        with self.timings.stage("emit"):
-            return emit(kernel, self.machine)
-
-    def assembly(self, symbol: str, group: Function) -> str:
-        return assembly(self.llvm_ir(symbol, group), self.cpu)
+    def text(self, symbol: str, group: Function, stage: str) -> str:
+        """The group at a stage: ``loops``, or one that its back end offers, or else another one."""
+        if stage == "loops":
+            return str(self.scheduled(symbol, group))
+        if stage in self.backend.stages:
+            kernels = self.backend.bind(self.kernel(symbol, group))
+            return self.backend.stages[stage](self.backend, kernels)
+        other = backend_class(stages()[stage]).of(Target(stages()[stage]), self.backend.machine.threads)
+        return KernelCompiler(other, self.cache).text(symbol, group, stage)
 
     def compile(self, symbol: str, group: Function) -> KernelCode:
-        """Object code for the group, from the cache where it is there."""
-        if not is_own(group):  # the key does not see a change of other people's sources; LLVM's output is kept
+        """The group's code, from the cache where it is there."""
+        if not self._is_own(group):  # the key does not see a change of other people's sources; the image is kept
             return self._compile(symbol, group)
-        key = cache_key("group", group_text(group), symbol, *self._versions())
+        key = cache_key("group", group_text(group), symbol, *self._version())
         kept = self.cache.get(key)
         if kept is not None:
             return _unpack(kept)
@@ -128,41 +122,50 @@ class KernelCompiler:
         with self.timings.stage("coverage"):
             found = check_coverage(kernel)
         undecided = tuple(f"{c.buffer.name}: {c.reason}" for c in found if c.verdict is Verdict.UNDECIDED)
-        workspace = plan_workspace(kernel)
-        image = self.object_of(self._emit(kernel))
+        workspace = self.backend.workspace(kernel)
+        with self.timings.stage("emit"):
+            source = self.backend.source(self.backend.bind(kernel))
+        image = self.image_of(source)
         return KernelCode(image, workspace.nbytes - workspace.thread_bytes, workspace.thread_bytes, undecided)
 
-    def object_of(self, llvm_ir: str) -> bytes:
-        """Object code of LLVM IR text, from the cache where it is there."""
-        key = cache_key("llvm", llvm_ir, str(self.cpu), llvmlite.__version__)
+    def image_of(self, source: Any) -> Any:
+        """What the back end makes of a source, from the cache where it is there."""
+        if self.backend.version is None:
+            return self._image(source)
+        key = cache_key("image", source, self.backend.kind, self.backend.version)
         kept = self.cache.get(key)
         if kept is not None:
             return kept
-        with self.timings.stage("llvm"):
-            image = compile_object(llvm_ir, self.cpu)
+        image = self._image(source)
         self.cache.put(key, image)
         return image
 
-    def _versions(self) -> tuple[str, ...]:
-        machine = {**vars(self.machine), "features": sorted(self.machine.features)}
-        return (str(machine), str(self.cpu), llvmlite.__version__, source_fingerprint())
+    def _image(self, source: Any) -> Any:
+        with self.timings.stage(self.backend.kind):
+            return self.backend.image(source)
+
+    def _is_own(self, group: Function) -> bool:
+        """Whether minitvm's own sources alone decide what the group's code looks like: its operators, the templates,
+        the back end; and code can be kept."""
+        ops = [call.op for call in calls(group.body) if isinstance(call.op, Op)]
+        templates = [template for op in ops for template in TEMPLATES.find(self.backend.schedules, op)]
+        makers = [type(self.backend), *map(type, ops), *templates]
+        own = all(maker.__module__.partition(".")[0] == "minitvm" for maker in makers)
+        return own and self.backend.version is not None
+
+    def _version(self) -> tuple[str, ...]:
+        machine = {**vars(self.backend.machine), "features": sorted(self.backend.machine.features)}
+        return (self.backend.kind, str(self.backend.version), str(machine), source_fingerprint())
 
 
 def _pack(code: KernelCode) -> bytes:
-    return json.dumps([code.fixed, code.per_thread, code.undecided]).encode() + b"\n" + code.image
+    return json.dumps([code.fixed, code.per_thread, code.undecided]).encode() + b"\n" + bytes(code.image)
 
 
 def _unpack(data: bytes) -> KernelCode:
     head, _, image = data.partition(b"\n")
     fixed, per_thread, undecided = json.loads(head)
     return KernelCode(image, fixed, per_thread, tuple(undecided))
-
-
-def is_own(group: Function) -> bool:
-    """Whether minitvm's own sources alone decide what the group's kernel looks like: its operators and templates."""
-    ops = [call.op for call in calls(group.body) if isinstance(call.op, Op)]
-    makers = [*(type(op) for op in ops), *(template for op in ops for template in TEMPLATES.find("llvm", op))]
-    return all(maker.__module__.partition(".")[0] == "minitvm" for maker in makers)
 
 
 @functools.cache

@@ -81,7 +81,8 @@ class KernelReport:
 
     @cached_property
     def _lowering(self) -> Lowering:
-        return lowering(self.group, self.symbol, self.compiler.machine)
+        backend = self.compiler.backend
+        return lowering(self.group, self.symbol, backend.machine, backend.schedules)
 
     @property
     def template(self) -> str:
@@ -102,13 +103,9 @@ class KernelReport:
         """The loops as they are emitted."""
         return self.compiler.kernel(self.symbol, self.group)
 
-    @cached_property
-    def llvm_ir(self) -> str:
-        return self.compiler.llvm_ir(self.symbol, self.group)
-
-    @cached_property
-    def assembly(self) -> str:
-        return self.compiler.assembly(self.symbol, self.group)
+    def text(self, stage: str) -> str:
+        """The kernel as ``loops``, or at a stage that a back end offers: ``llvm``, ``asm``, ``cuda``."""
+        return self.compiler.text(self.symbol, self.group, stage)
 
 
 @dataclass

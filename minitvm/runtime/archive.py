@@ -66,7 +66,11 @@ def _require_ordinary(path: pathlib.Path) -> None:
 def to_bytes(artifact: Artifact, key: PrivateKey | None = None) -> bytes:
     """The file's bytes."""
     document = sealed(artifact.entry)
-    assert document is not None, "build() seals what it compiles"
+    if document is None:
+        raise LibraryError(
+            f"a library for target {artifact.target!r} cannot be saved: its code is not object code",
+            hint="build the model for target 'llvm'",
+        )
     for host in document["hosts"].values():
         if "unsaved" in host:
             raise LibraryError(host["unsaved"], hint="its operator needs attributes of plain values")

@@ -48,15 +48,16 @@ class Artifact:
     plan: Plan
     params: Mapping[str, np.ndarray]
     """64-byte aligned."""
-    objects: Mapping[str, bytes]
-    """Object code by kernel."""
+    objects: Mapping[str, Any]
+    """Object code by kernel; for targets without object code, whatever their :class:`Code` runs."""
     metadata: Mapping[str, Mapping[str, Any]]
     target: str
     cpu: CpuTag
     threads: int
     """What the plan's workspaces were made for."""
     entry: bytes = b""
-    """Object code that calls the kernels; holds the seal, from which the library's file is written and read."""
+    """Object code that calls the kernels; holds the seal, from which the library's file is written and read.
+    Nothing of targets whose libraries cannot be saved."""
     hosts: Mapping[str, Host] = field(default_factory=dict)
     """By node."""
     host_calls: tuple[HostCall, ...] = ()

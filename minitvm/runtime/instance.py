@@ -123,11 +123,12 @@ class Instance:
 
     def value(self, entry: Entry) -> np.ndarray:
         """The value of an entry as it is now; a view that the next run overwrites."""
-        found = self.values[self.graph.entry_id(entry)]
+        index = self.graph.entry_id(entry)
+        found = self.values[index]
         if found is None:
             node = self.graph.nodes[entry[0]]
             raise MiniTVMError(f"{node.name!r} has no value yet", hint="call run() first")
-        return self.memory.read(found)
+        return self.memory.read(found) if self.types[index].is_static else found  # other values are Python's alone
 
     # --- running ---
 

@@ -19,7 +19,7 @@ ALIGNMENT = 64
 CUDA_NOT_YET = "this build of minitvm runs kernels on the CPU only"
 CUDA_HINT = (
     "use target 'llvm'; the CUDA C of every kernel can be printed with `minitvm show --stage cuda` "
-    "or minitvm.codegen.cuda.emit.emit_cuda"
+    "or library.report.kernel(NAME).text('cuda')"
 )
 
 
@@ -55,12 +55,12 @@ def device(target: str | Target = "cpu", index: int = 0) -> Device:
 
     Raises :class:`TargetError` for a name that is neither, and for ``cuda``, which this build cannot run.
     """
-    if str(target) in ("cpu", ""):
-        return cpu(index)
-    kind = Target.parse(target).kind
-    if kind != "llvm":
-        raise TargetError(CUDA_NOT_YET, hint=CUDA_HINT)
-    return cpu(index)
+    name = str(target) or "cpu"
+    return _DEVICES.get(name if name in _DEVICES else Target.parse(target).kind, cpu)(index)
+
+
+_DEVICES = {"cpu": cpu, "cuda": cuda}
+"""By name; code for targets of other names runs on the CPU."""
 
 
 def aligned_empty(shape: Sequence[int], dtype: Any) -> np.ndarray:

@@ -21,17 +21,14 @@ _LENGTH_BYTES, _DIGEST_BYTES = 8, 32
 _SHOWN = 60
 
 
-def seal_text(document: Mapping[str, Json]) -> str:
-    """The document as a constant of an LLVM module."""
-    text = json.dumps(document, separators=(",", ":"))  # ASCII, so only two characters mean something to LLVM
-    quoted = text.replace("\\", "\\5C").replace('"', "\\22")
-    head = _MAGIC + len(text).to_bytes(_LENGTH_BYTES, "little") + hashlib.sha256(text.encode()).digest()
-    escaped = "".join(f"\\{byte:02X}" for byte in head)
-    return f'@minitvm.seal = constant [{len(head) + len(text)} x i8] c"{escaped}{quoted}"\n'
+def seal(document: Mapping[str, Json]) -> bytes:
+    """The document as an entry object holds it."""
+    text = json.dumps(document, separators=(",", ":")).encode("ascii")
+    return _MAGIC + len(text).to_bytes(_LENGTH_BYTES, "little") + hashlib.sha256(text).digest() + text
 
 
 def sealed(image: bytes) -> dict[str, Json] | None:
-    """The document in an entry object; ``None`` where there is none, or none as :func:`seal_text` wrote it."""
+    """The document in an entry object; ``None`` where there is none, or none as :func:`seal` wrote it."""
     _, magic, rest = image.partition(_MAGIC)
     length = int.from_bytes(rest[:_LENGTH_BYTES], "little")
     start = _LENGTH_BYTES + _DIGEST_BYTES

@@ -13,8 +13,8 @@ from small_model import Model, expected, sample
 from minitvm import relay
 from minitvm.codegen.llvm.compile import compile_object, cpu_of, host, machine_model
 from minitvm.codegen.llvm.emit import emit
+from minitvm.codegen.llvm.entry import entry_text
 from minitvm.driver import build
-from minitvm.driver.entry import entry_text
 from minitvm.errors import CompilerError
 from minitvm.ir.loop import Alloc, Buffer, Const, If, Kernel, LoopExpr, LoopVar, Stmt, Store, loop, nest, seq
 from minitvm.ir.types import TensorType

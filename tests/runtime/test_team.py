@@ -15,7 +15,7 @@ import pytest
 import minitvm
 from minitvm import relay
 from minitvm.codegen.llvm.compile import compile_object, host
-from minitvm.driver.entry import barriers_before
+from minitvm.codegen.llvm.entry import barriers_before
 from minitvm.driver.memory import plan_memory
 from minitvm.errors import ConfigError
 from minitvm.ir.types import TensorType

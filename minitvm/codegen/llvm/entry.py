@@ -94,3 +94,11 @@ def entry_text(graph: Graph, plan: Plan, workspaces: Mapping[int, int], features
     for segment in segments(steps_of(graph)):
         parts.append(_segment_text(segment, barriers_before(graph, plan, workspaces, segment.nodes)))
     return "\n\n".join(parts) + "\n"
+
+
+_ESCAPED = {code: f"\\{code:02X}" for code in range(256) if not 0x20 <= code < 0x7F or chr(code) in '"\\'}
+
+
+def constant_text(name: str, data: bytes) -> str:
+    """Bytes as a constant of an LLVM module."""
+    return f'@{name} = constant [{len(data)} x i8] c"{data.decode("latin-1").translate(_ESCAPED)}"\n'

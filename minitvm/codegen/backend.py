@@ -1,0 +1,122 @@
+"""What a back end is, and which one a target means.
+
+A back end compiles for one target.  It knows the machine, lowers a group to kernels, prints and compiles them, and
+makes the entry that ties an artefact's kernels together; its :class:`Code` runs what it made.  The back end of kind
+``K`` is in ``codegen/K/backend.py``; one from outside is there as soon as it is registered.
+"""
+
+from __future__ import annotations
+
+import importlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, TypeAlias
+
+from minitvm.codegen.legalize import legalize
+from minitvm.codegen.lower import lower
+from minitvm.codegen.workspace import Workspace, plan_workspace
+from minitvm.ir.expr import Function
+from minitvm.ir.loop import Kernel
+from minitvm.runtime.artifact import Artifact
+from minitvm.runtime.code import CODES, Code
+from minitvm.runtime.cpu_tag import CpuTag
+from minitvm.target import OPTIONS, MachineModel, Target
+
+Kernels: TypeAlias = tuple[Kernel, ...]
+"""The kernels of one group, launched one after the other."""
+
+Compile: TypeAlias = Callable[[Any], Any]
+""":meth:`Backend.image`, with the cache on disk in front of it."""
+
+
+class Backend(ABC):
+    """Compiles for one target; threads may use it at the same time.
+
+    A group goes through ``lower``, ``legalize``, ``bind``, ``source`` and ``image``, in that order.
+    """
+
+    kind: ClassVar[str]
+    options: ClassVar[Mapping[str, str]] = {}
+    """What a target string may say, with its meaning (of a back end from outside; the others' are in ``target.py``)."""
+    schedules: ClassVar[str] = "llvm"
+    """The kind whose templates and layouts it uses."""
+    native: ClassVar[frozenset[str]] = frozenset()
+    """Scalar functions that it can spell; the others become polynomials."""
+    code: ClassVar[type[Code] | None] = None
+    """What runs its artefacts; ``None`` where nothing here can."""
+    stages: ClassVar[Mapping[str, Callable[[Any, Kernels], str]]] = {}
+    """Texts that it can show of a group's kernels, by name: functions of the back end and the kernels."""
+
+    version: str | None = None
+    """What an image depends on beside its source: compilers, the processor.  ``None``: images are not kept on disk."""
+
+    def __init__(self, target: Target, machine: MachineModel, made_for: CpuTag) -> None:
+        """``made_for`` is what an artefact is marked with, and ``code`` checks where it is loaded."""
+        self.target = target
+        self.machine = machine
+        self.made_for = made_for
+
+    @classmethod
+    @abstractmethod
+    def of(cls, target: Target, threads: int) -> Backend:
+        """For a target, and kernels that so many threads share; :class:`TargetError` where there is no such machine."""
+
+    def lower(self, group: Function, symbol: str) -> Kernel:
+        """A fused group as loops; :class:`CompilerError` where it has no template and no compute rule."""
+        return lower(group, symbol, self.machine, self.schedules)
+
+    def legalize(self, kernel: Kernel) -> Kernel:
+        """The loops with nothing in them that the back end cannot spell."""
+        return legalize(kernel, self.native)
+
+    def bind(self, kernel: Kernel) -> Kernels:
+        """What is launched for a group; the kernel itself unless a launch can do less than it."""
+        return (kernel,)
+
+    def workspace(self, kernel: Kernel) -> Workspace:
+        """The memory that a launch needs beside its parameters."""
+        return plan_workspace(kernel)
+
+    @abstractmethod
+    def source(self, kernels: Kernels) -> Any:
+        """What :meth:`image` makes code of; text where images are kept on disk."""
+
+    @abstractmethod
+    def image(self, source: Any) -> Any:
+        """Code as ``code`` takes it; bytes where artefacts can be saved."""
+
+    def entry(self, artifact: Artifact, workspaces: Mapping[int, int], compile: Compile) -> bytes:
+        """The entry of an artefact that has none yet, its document sealed in; nothing where it cannot be saved.
+
+        ``workspaces`` are bytes by kernel node.
+        """
+        return b""
+
+
+BACKENDS: dict[str, type[Backend]] = {}
+"""By kind of target; those of minitvm as soon as they are asked for."""
+
+
+def register(backend: type[Backend]) -> type[Backend]:
+    """Make a back end known: its kind is a target from now on.  A class decorator."""
+    BACKENDS[backend.kind] = backend
+    OPTIONS.setdefault(backend.kind, dict(backend.options))
+    if backend.code is not None:
+        CODES[backend.kind] = backend.code
+    return backend
+
+
+def backend_class(kind: str) -> type[Backend]:
+    """The back end of a kind that :data:`minitvm.target.OPTIONS` knows."""
+    if kind not in BACKENDS:
+        importlib.import_module(f"minitvm.codegen.{kind}.backend")
+    return BACKENDS[kind]
+
+
+def backend_of(target: Target, threads: int) -> Backend:
+    return backend_class(target.kind).of(target, threads)
+
+
+def stages() -> dict[str, str]:
+    """Every text that a back end can show of kernels, with the back end's kind."""
+    return {stage: kind for kind in OPTIONS for stage in backend_class(kind).stages}

@@ -1,0 +1,1 @@
+"""The loop interpreter as a back end."""

@@ -1,0 +1,95 @@
+"""The loop interpreter as a back end: whole models run on what the loop IR means, slowly and with every check.
+
+Indices out of bounds, reads of memory that nobody wrote, elements never stored, and iterations of a parallel loop that
+store to the same element are errors.  Kernels are legalized for a machine that has no functions at all.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from minitvm.codegen.backend import Backend, Kernels, register
+from minitvm.codegen.workspace import Workspace
+from minitvm.ir.loop import Buffer, Kernel
+from minitvm.ir.loop.interp import run_kernel
+from minitvm.ir.loop.verify import verify_kernel
+from minitvm.runtime.artifact import Artifact
+from minitvm.runtime.code import Code, HostMemory
+from minitvm.runtime.cpu_tag import CpuTag
+from minitvm.runtime.steps import Segment
+from minitvm.target import MachineModel, Target
+
+
+class Interpreter(Code):
+    """Kernels of an artefact, one after the other on one thread."""
+
+    memory = HostMemory()
+    most_threads = 1
+
+    def __init__(self, artifact: Artifact) -> None:
+        self.graph, self.kernels = artifact.graph, artifact.objects
+
+    @staticmethod
+    def check(made_for: CpuTag, name: str) -> None:
+        """Loops run everywhere."""
+
+    def step(self, what: Segment | int, slots: int, threads: int) -> Callable[[], None]:
+        nodes = what.nodes if isinstance(what, Segment) else (what,)
+        launches = [self.launch(node, slots) for node in nodes]
+
+        def run() -> None:
+            for launch in launches:
+                launch()
+
+        return run
+
+    def launch(self, index: int, slots: int) -> Callable[[], None]:
+        """The kernel of a node over what the slots point to when it runs."""
+        node, starts = self.graph.nodes[index], self.graph.entry_start
+        kernel: Kernel = self.kernels[node.func]
+        entries = [*map(self.graph.entry_id, node.inputs), *range(starts[index], starts[index + 1])]
+        pointers = (ctypes.c_void_p * self.graph.entries).from_address(slots)
+
+        def run() -> None:
+            arrays = [_array(b, pointers[entry]) for b, entry in zip(kernel.params, entries, strict=True)]
+            results = run_kernel(kernel, *arrays[: len(kernel.inputs)], check_races=True)
+            for array, result in zip(arrays[len(kernel.inputs) :], results, strict=True):
+                array[...] = result
+
+        return run
+
+
+def _array(buffer: Buffer, address: int | None) -> np.ndarray:
+    """The memory of a parameter as an array."""
+    nbytes = math.prod(buffer.shape) * np.dtype(buffer.dtype).itemsize
+    memory = (ctypes.c_uint8 * nbytes).from_address(address or 0)
+    return np.ctypeslib.as_array(memory).view(buffer.dtype).reshape(buffer.shape)
+
+
+@register
+class InterpBackend(Backend):
+    kind = "interp"
+    code = Interpreter
+
+    def __init__(self, target: Target) -> None:
+        super().__init__(target, MachineModel(vector_bytes=32, vector_registers=16), CpuTag("", "interpreter", ()))
+
+    @classmethod
+    def of(cls, target: Target, threads: int) -> InterpBackend:
+        return cls(target)
+
+    def workspace(self, kernel: Kernel) -> Workspace:
+        """None: the interpreter has memory of its own."""
+        return Workspace({}, 0)
+
+    def source(self, kernels: Kernels) -> Kernel:
+        (kernel,) = kernels
+        return kernel
+
+    def image(self, source: Kernel) -> Kernel:
+        verify_kernel(source)
+        return source

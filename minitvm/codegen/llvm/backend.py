@@ -1,0 +1,52 @@
+"""The back end of CPUs: LLVM IR, and object code by LLVM."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import llvmlite
+
+from minitvm.codegen.backend import Backend, Compile, Kernels, register
+from minitvm.codegen.llvm.compile import Cpu, assembly, compile_object, cpu_of, machine_model
+from minitvm.codegen.llvm.emit import emit
+from minitvm.codegen.llvm.entry import constant_text, entry_text
+from minitvm.codegen.llvm.spell import SPELLINGS
+from minitvm.runtime.artifact import Artifact
+from minitvm.runtime.cpu_tag import CpuTag
+from minitvm.runtime.document import document_of
+from minitvm.runtime.native import NativeArtifact
+from minitvm.runtime.seal import seal
+from minitvm.target import Target
+
+
+@register
+class LlvmBackend(Backend):
+    kind = "llvm"
+    native = SPELLINGS
+    code = NativeArtifact
+
+    def __init__(self, target: Target, cpu: Cpu, threads: int) -> None:
+        super().__init__(target, machine_model(cpu, threads), CpuTag(cpu.triple, cpu.name, cpu.instruction_sets))
+        self.cpu = cpu
+        self.version = f"{cpu} {llvmlite.__version__}"
+
+    @classmethod
+    def of(cls, target: Target, threads: int) -> LlvmBackend:
+        return cls(target, cpu_of(target), threads)
+
+    def source(self, kernels: Kernels) -> str:
+        (kernel,) = kernels
+        return emit(kernel, self.machine)
+
+    def assembly(self, kernels: Kernels) -> str:
+        return assembly(self.source(kernels), self.cpu)
+
+    def image(self, source: str) -> bytes:
+        return compile_object(source, self.cpu)
+
+    def entry(self, artifact: Artifact, workspaces: Mapping[int, int], compile: Compile) -> bytes:
+        text = entry_text(artifact.graph, artifact.plan, workspaces, self.machine.features)
+        image: bytes = compile(text + constant_text("minitvm.seal", seal(document_of(artifact))))
+        return image
+
+    stages = {"llvm": source, "asm": assembly}

@@ -1,0 +1,182 @@
+"""Back ends behind one protocol: whole models on the interpreter, a device with memory of its own, several kernels."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+import minitvm
+from minitvm import relay
+from minitvm.codegen.backend import BACKENDS, backend_of, register, stages
+from minitvm.codegen.interp.backend import InterpBackend, Interpreter
+from minitvm.errors import CompilerError, LibraryError
+from minitvm.ir.loop import Store, map_stmt
+from minitvm.ir.types import TensorType
+from minitvm.runtime.code import CODES
+from minitvm.runtime.debug import GraphModuleDebug
+from minitvm.runtime.library import Library
+from minitvm.runtime.ndarray import aligned_empty
+from minitvm.target import OPTIONS, Target
+
+
+def model() -> relay.Module:
+    """Kernels, a reshape that moves nothing, a shape that is known only when it runs, two results."""
+    x = relay.var("x", shape=(4, 6))
+    hidden = relay.tanh(relay.nn.dense(x, relay.const(np.arange(30, dtype="float32").reshape(5, 6) / 30)))
+    places = relay.argwhere(relay.greater(relay.reshape(hidden, newshape=(20,)), relay.const(0.0)))
+    return relay.Module(relay.Function([x], relay.Tuple([relay.nn.softmax(hidden), places])))
+
+
+def outputs(library: Library, value: np.ndarray, threads: int | None = None) -> list[np.ndarray]:
+    module = minitvm.GraphModule(library["default"](None, threads))
+    module.run(x=value)
+    return module.outputs()
+
+
+VALUE = np.random.default_rng(5).normal(size=(4, 6)).astype("float32")
+
+
+@pytest.fixture
+def registered() -> Iterator[None]:
+    """What a test registers is gone after it."""
+    kept = [(table, dict(table)) for table in (BACKENDS, CODES, OPTIONS)]  # type: ignore[list-item]
+    yield
+    for table, before in kept:
+        table.clear()
+        table.update(before)
+
+
+# --- the interpreter ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore::minitvm.HostCallWarning")
+@pytest.mark.parametrize("poison", ["0", "1"])
+@pytest.mark.parametrize("level", [0, 2, 3])
+def test_the_interpreter_runs_whole_models(level: int, poison: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MINITVM_POISON", poison)
+    native, slow = (minitvm.build(model(), target, opt_level=level) for target in ("llvm", "interp"))
+    assert slow.plan == minitvm.build(model(), "interp", opt_level=level, num_threads=16).plan
+    assert slow["default"](None, 16).num_threads == slow.threads == 1
+    for have, want in zip(outputs(slow, VALUE, 16), outputs(native, VALUE, 1), strict=True):
+        np.testing.assert_allclose(have, want, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore::minitvm.HostCallWarning")
+def test_the_debug_executor_runs_on_the_interpreter() -> None:
+    library = minitvm.build(model(), "interp")
+    debug = GraphModuleDebug(library["debug_create"]("default"))
+    assert [r.node.name for r in debug.run_quietly(x=VALUE)] == [n.name for n in library.graph.nodes if not n.is_null]
+    np.testing.assert_array_equal(debug.get_output(0).numpy(), outputs(library, VALUE)[0])
+
+
+def test_the_interpreter_says_what_a_kernel_does_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MINITVM_POISON", "0")
+    x = relay.var("x", shape=(4, 6))
+    library = minitvm.build(relay.Function([x], relay.tanh(x)), "interp")
+    ((symbol, kernel),) = library.artifact.objects.items()
+
+    def shifted(stmt: object) -> object:
+        return Store(stmt.buffer, (stmt.index[0] + 1, *stmt.index[1:]), stmt.value) if isinstance(stmt, Store) else stmt
+
+    wrong = dataclasses.replace(kernel, body=map_stmt(kernel.body, on_stmt=shifted))  # type: ignore[arg-type]
+    broken = Library(dataclasses.replace(library.artifact, objects={symbol: wrong}))
+    with pytest.raises(CompilerError, match=symbol):
+        outputs(broken, VALUE)
+
+
+def test_what_has_no_object_code_cannot_be_saved(tmp_path: pathlib.Path) -> None:
+    x = relay.var("x", shape=(4, 6))
+    library = minitvm.build(relay.Function([x], relay.tanh(x)), "interp")
+    with pytest.raises(LibraryError) as error:
+        library.save(tmp_path / "x.mtvm")
+    assert str(error.value) == (
+        "a library for target 'interp' cannot be saved: its code is not object code\n"
+        "  = hint: build the model for target 'llvm'"
+    )
+    assert not list(tmp_path.iterdir())
+
+
+def test_code_that_nothing_runs() -> None:
+    x = relay.var("x", shape=(4, 6))
+    library = minitvm.build(relay.Function([x], relay.tanh(x)), "interp")
+    with pytest.raises(LibraryError, match=r"^nothing here runs code for target 'abacus -beads=10'\n.*: .*llvm"):
+        Library(dataclasses.replace(library.artifact, target="abacus -beads=10"))["default"]()
+
+
+# --- a device with memory of its own --------------------------------------------------------------------------------
+
+
+@dataclass
+class Far:
+    """Memory that only its device can look into."""
+
+    hidden: np.ndarray
+
+
+class FarMemory:
+    def __init__(self) -> None:
+        self.copies = 0
+
+    def empty(self, shape: Sequence[int], dtype: str) -> Far:
+        return Far(aligned_empty(shape, dtype))
+
+    def hold(self, array: np.ndarray) -> Far:
+        value = self.empty(array.shape, str(array.dtype))
+        self.write(value, array)
+        return value
+
+    def view(self, value: Far, offset: int, type_: TensorType) -> Far:
+        memory = value.hidden.reshape(-1).view("uint8")[offset : offset + type_.nbytes]
+        return Far(memory.view(type_.dtype).reshape(type_.static_shape))
+
+    def address(self, value: Far) -> int:
+        return value.hidden.ctypes.data
+
+    def write(self, value: Far, array: np.ndarray) -> None:
+        self.copies += 1
+        value.hidden[...] = array
+
+    def read(self, value: Far) -> np.ndarray:
+        return value.hidden.copy()
+
+
+@pytest.mark.usefixtures("registered")
+@pytest.mark.filterwarnings("ignore::minitvm.HostCallWarning")
+def test_values_may_live_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Inputs, parameters and what Python computes are copied there, results and what Python reads are copied back."""
+
+    class FarCode(Interpreter):
+        memory = FarMemory()  # type: ignore[assignment]
+
+    @register
+    class FarBackend(InterpBackend):
+        kind = "far"
+        code = FarCode
+
+    monkeypatch.setenv("MINITVM_POISON", "0")
+    near, far = (minitvm.build(model(), target) for target in ("interp", "far"))
+    for have, want in zip(outputs(far, VALUE), outputs(near, VALUE), strict=True):
+        np.testing.assert_array_equal(have, want)
+    assert FarCode.memory.copies == 1 + len(far.params)  # type: ignore[attr-defined]
+
+
+# --- several kernels, stages ----------------------------------------------------------------------------------------
+
+
+def test_a_group_may_become_several_kernels() -> None:
+    """A grid has no barrier between packing and multiplying."""
+    x, y = relay.var("x", shape=(40, 20)), relay.var("y", shape=(27, 20))
+    library = minitvm.build(relay.Function([x, y], relay.nn.matmul(x, y, transpose_b=True)), num_threads=2)
+    ((symbol, group),) = library.report.groups.items()
+    backend = backend_of(Target.parse("cuda"), 2)
+    assert len(backend.bind(backend.legalize(backend.lower(group, symbol)))) == 2
+    assert library.report.kernel(symbol).text("cuda").count("__global__") == 2
+
+
+def test_every_stage_has_the_back_end_that_shows_it() -> None:
+    assert stages() == {"llvm": "llvm", "asm": "llvm", "cuda": "cuda"}
