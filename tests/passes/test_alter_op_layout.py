@@ -695,6 +695,16 @@ def test_a_convolution_alone_moves_where_that_pays(image: int, more: str, moved:
     assert moved or any("stands alone" in d.reason for d in log)
 
 
+@pytest.mark.parametrize(("image", "kernel", "moved"), [(13, 7, True), (14, 3, True), (112, 3, False)])
+def test_a_depthwise_convolution_alone_moves_where_its_window_is_large_beside_it(
+    image: int, kernel: int, moved: bool
+) -> None:
+    params = f"%x: Tensor[(1, 64, {image}, {image}), float32], %w: Tensor[(64, 1, {kernel}, {kernel}), float32]"
+    pads = (kernel // 2, kernel // 2)
+    module = parse_module(f"def @main({params}) {{ nn.conv2d(%x, %w, groups=64, padding={pads}) }}")
+    assert ("NCHWc" in AlterOpLayout(MachineModel(64, 32), weigh=True)(module).astext()) == moved
+
+
 def test_weights_come_in_whole_vectors_whatever_the_results_blocks() -> None:
     """24 channels are three blocks of 8; on a machine with vectors of 16 the second block of weights is half empty."""
     params = "%x: Tensor[(1, 8, 6, 6), float32], %w: Tensor[(48, 4, 3, 3), float32]"

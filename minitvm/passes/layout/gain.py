@@ -13,8 +13,12 @@ from minitvm.target import MachineModel
 
 _STEP = 0.5
 """Cycles of a vector's multiply-add."""
+_UNSHARED = 1.7
+"""Cycles more of a multiply-add whose pixels no other channel reads: each loads its own, between two cache lines."""
 _MOVE = 1.25
 """Cycles that an element costs which is moved from one layout to another."""
+_MOVE_NEAR = 0.5
+"""The same of a depthwise convolution in the caches, whose padded image would be copied otherwise."""
 
 
 def stands_alone(function: Function) -> bool:
@@ -34,15 +38,13 @@ def moving_costs_more(site: Site, function: Function, machine: MachineModel) -> 
     batch, units, *pixels = result.static_shape
     lanes = machine.lanes(accumulator(result.dtype))
     products = site.type(1).size // units
-    wasted = (
-        batch
-        * units
-        * products
-        * (_vectors(site.op, pixels, site.type(1).static_shape[3], lanes) - pixels[0] * pixels[1] / lanes)
-    )
+    vectors = _vectors(site.op, pixels, site.type(1).static_shape[3], lanes)
+    depthwise = site.op.groups == units
+    saved = (vectors - pixels[0] * pixels[1] / lanes) * _STEP + depthwise * vectors * _UNSHARED
     returned = sum(field.size for field in tensor_fields(function.body.type) if field.is_static)
     moved = data.size + min(result.size, returned)
-    if wasted * _STEP > moved * _MOVE:
+    near = depthwise and moved * machine.vector_bytes <= 4 * machine.l2_bytes * lanes
+    if batch * units * products * saved > moved * (_MOVE_NEAR if near else _MOVE):
         return None
     return Declined(f"it stands alone, and {moved} elements would be moved for it")
 
