@@ -40,6 +40,13 @@ def test_gemm_scales_integers_by_fractions(dtype: str, alpha: float, beta: float
     check_same(compiled(model, feeds), [exact], rtol=1e-3 if dtype == "float16" else 1e-6)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_mean_variance_normalization_holds_squares(dtype: str) -> None:
+    x = np.array([[1000, -3000], [2000, 500]], dtype).reshape(1, 2, 1, 2)
+    (found,) = compiled(one_node("MeanVarianceNormalization", x), {"x0": x})
+    np.testing.assert_allclose(found, np.array([1, -1, 1, -1], dtype).reshape(x.shape), rtol=2e-3)
+
+
 @pytest.mark.parametrize("op", ["LayerNormalization"])
 def test_a_normalization_without_bias_keeps_the_sign_of_zero(op: str) -> None:
     x, scale = np.float32([[-3, -2], [2, 1]]), np.float32([0, 0])

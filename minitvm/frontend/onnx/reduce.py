@@ -115,11 +115,12 @@ def sum_of_squares(x: Expr, axes: tuple[int, ...]) -> Expr:
 @onnx_op("MeanVarianceNormalization", since=9)
 def mean_variance_normalization(node: OnnxNode) -> Expr:
     """(x - mean) / (standard deviation + 1e-9), over ``axes``."""
-    x = node[0]
+    x = _single(node[0])
     axes = tuple(normalize_axis(node, a, rank(x)) for a in node.attr("axes", [0, 2, 3]))
     centred = emit("subtract", x, emit("mean", x, axis=axes, keepdims=True))
     variance = emit("mean", emit("multiply", centred, centred), axis=axes, keepdims=True)
-    return emit("divide", centred, emit("add", emit("sqrt", variance), scalar(1e-9, x)))
+    found = emit("divide", centred, emit("add", emit("sqrt", variance), scalar(1e-9, x)))
+    return cast(found, node[0].dtype)
 
 
 @onnx_op("LpNormalization")
