@@ -13,7 +13,10 @@ from minitvm.ir.attributes import attributes_of
 from minitvm.ir.types import TensorType, Type
 
 if TYPE_CHECKING:
+    from minitvm.ir.decision import Declined
+    from minitvm.ir.layout import Layout
     from minitvm.ir.loop import Buffer
+    from minitvm.ir.relayout import Placement, Site
 
 AnyOp = TypeVar("AnyOp", bound="Op")
 
@@ -47,6 +50,7 @@ class Op:
     * ``reference(*arrays) -> array or tuple``: the meaning in numpy.  Never writes to its arguments.
     * ``compute(*buffers) -> Stage or tuple``: the meaning element by element (``minitvm.ir.compute``).
       Operators without one are lowered by a template, or run as a visible host call.
+    * ``relayout(site) -> Placement or Declined`` (optional): how it works on arguments in another layout.
     * ``solve(types) -> types`` (optional): fills in argument types that are still ``None``, from the
       attributes and the known ones (``weight`` from ``channels`` and ``kernel_size``).
     """
@@ -105,6 +109,14 @@ class Op:
 
     def solve(self, types: list[Type | None]) -> list[Type | None]:
         return types
+
+    def channel_layouts(self) -> tuple[Layout, Layout, Layout] | None:
+        """Layouts of data, weight and result of a layer whose weights (axes O, I, ...) can take a scale of channels."""
+        return None
+
+    def relayout(self, site: Site) -> Placement | Declined | None:
+        """How a call works on arguments in another layout (``minitvm.ir.relayout``); ``None``: as its fusion says."""
+        return None
 
     def reject(self, message: str, hint: str | None = None) -> TypeInferenceError:
         """The error to raise from ``infer``; the call's text and span are added where it is caught."""

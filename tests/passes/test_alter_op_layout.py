@@ -19,13 +19,14 @@ from minitvm.ir.decision import Declined, decisions
 from minitvm.ir.evaluate import evaluate
 from minitvm.ir.expr import Call, Module
 from minitvm.ir.op import OPS, Fusion, Op
+from minitvm.ir.ops.nn_conv import Conv2d
 from minitvm.ir.parser import parse_module
+from minitvm.ir.relayout import Move, Placement, Site, calling
 from minitvm.ir.types import TensorType
 from minitvm.ir.visitor import calls
 from minitvm.passes.fold_constant import FoldConstant
 from minitvm.passes.fuse.fuse_ops import FuseOps
 from minitvm.passes.layout.alter_op_layout import AlterOpLayout, Proposal, alter_op_layout, block
-from minitvm.passes.layout.moves import RULES, Move, Placement, Site, calling, layout_rule
 from minitvm.target import MachineModel
 
 SSE = MachineModel(vector_bytes=16, vector_registers=16)
@@ -73,7 +74,7 @@ def test_alter_op() -> None:
 
         return Placement((None, None), None, build)
 
-    table: dict[tuple[str, str], Proposal] = {("llvm", "nn.conv2d"): twice}
+    table: dict[tuple[str, type[Op]], Proposal] = {("llvm", Conv2d): twice}
     before = parse_module(main("nn.conv2d(%x, %w)")).main
     after = alter_op_layout(before, SSE, proposals=table)
     expected = parse_module(main("nn.conv2d(%x, multiply(%w, 2f))"))
@@ -85,7 +86,7 @@ def test_alter_return_none() -> None:
         return Declined("not today")
 
     before = parse_module(main("nn.conv2d(%x, %w)")).main
-    assert alter_op_layout(before, SSE, proposals={("llvm", "nn.conv2d"): no}) is before
+    assert alter_op_layout(before, SSE, proposals={("llvm", Conv2d): no}) is before
 
 
 @pytest.mark.parametrize(("machine", "lanes"), [(SSE, 4), (AVX2, 8), (AVX512, 16)])
@@ -370,7 +371,7 @@ def test_alter_layout_re_blocking_broadcast() -> None:
         moves = (Move.of("NCHW", "NCHW4c"), Move.of("OIHW", layouts["kernel_layout"]))
         return Placement(moves, Move.of("NCHW", f"NCHW{n}c"), calling(op))
 
-    text = Module(alter_op_layout(module, AVX2, proposals={("llvm", "nn.conv2d"): ask})).astext()
+    text = Module(alter_op_layout(module, AVX2, proposals={("llvm", Conv2d): ask})).astext()
     assert 'src_layout="NCHW8c", dst_layout="NCHW4c"' in text
     assert text.count("layout_transform") == 5
 
@@ -649,9 +650,8 @@ def test_a_users_operator_follows_by_its_own_rule() -> None:
         def reference(self, x: np.ndarray) -> np.ndarray:
             return x[:, :, ::-1]
 
-    @layout_rule("test.mirror")
-    def mirror(site: Site) -> Placement | Declined:
-        return Placement((site.data,), site.data, calling(site.op))
+        def relayout(self, site: Site) -> Placement:
+            return Placement((site.data,), site.data, calling(self))
 
     try:
         x, w = var("x", shape=(1, 8, 6, 6)), var("w", shape=(8, 8, 3, 3))
@@ -659,7 +659,7 @@ def test_a_users_operator_follows_by_its_own_rule() -> None:
         text = Module(alter_op_layout(function(body), SSE)).astext()
         assert text.count("layout_transform") == 3
     finally:
-        del RULES["test.mirror"], OPS["test.mirror"]
+        del OPS["test.mirror"]
 
 
 def test_origins_are_kept() -> None:

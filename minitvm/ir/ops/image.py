@@ -15,10 +15,12 @@ from typing import Annotated
 import numpy as np
 
 from minitvm.ir.compute import accumulator, compute, sum_over
+from minitvm.ir.decision import Declined
 from minitvm.ir.layout import Layout
 from minitvm.ir.loop import Buffer, Const, LoopExpr, Stage, maximum, minimum, select
 from minitvm.ir.op import Fusion, Op
 from minitvm.ir.ops._shape import replaced
+from minitvm.ir.relayout import Placement, Site, whole_planes
 from minitvm.ir.types import Dim, TensorType
 
 METHODS = ("nearest_neighbor", "linear", "cubic")
@@ -230,6 +232,9 @@ class Resize2d(Op):
         far = ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
         return select(d <= 1.0, near, far)
 
+    def relayout(self, site: Site) -> Placement | Declined:
+        return whole_planes(site, self.layout, "HW")
+
 
 def _gather(data: np.ndarray, axis: int, taps: np.ndarray, weights: np.ndarray | None) -> np.ndarray:
     """Along ``axis`` the weighted sum of some elements; without weights the one element itself."""
@@ -273,3 +278,6 @@ class Upsampling(Op):
 
     def compute(self, data: Buffer) -> Stage:
         return self._resize(data.shape).compute(data)
+
+    def relayout(self, site: Site) -> Placement | Declined:
+        return whole_planes(site, self.layout, "HW")

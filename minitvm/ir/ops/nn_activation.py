@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from minitvm.ir.compute import accumulator, compute, max_over, sum_over
+from minitvm.ir.decision import Declined
+from minitvm.ir.expr import Call, Constant, Expr
 from minitvm.ir.loop import Buffer, LoopExpr, Stage, intrin, maximum, select
 from minitvm.ir.op import Fusion, Op
 from minitvm.ir.ops._shape import normalize_axis, require_kind, require_same_dtype
+from minitvm.ir.ops.broadcast import Add, Maximum, Minimum, Multiply
+from minitvm.ir.relayout import Placement, Site, along_axis, vector_along
 from minitvm.ir.types import TensorType, Type
 
 
@@ -83,6 +88,21 @@ class Prelu(Op):
         axis = self.axis % len(data.shape)
         return compute(data.shape, lambda *i: select(data[i] > 0, data[i], data[i] * alpha[i[axis]]))
 
+    def relayout(self, site: Site) -> Placement | Declined:
+        """With the channels in blocks, ``max(x, 0) + alpha * min(x, 0)`` with alpha broadcast."""
+        if not site.data.blocks:
+            return along_axis(site, self.axis, "its slopes lie along")
+        if site.type(1).size == 1:
+            return Declined("one slope for all channels")
+        return Placement((site.data, vector_along(site.data, self.axis)), site.data, _broadcast_prelu)
+
+
+def _broadcast_prelu(args: Sequence[Expr]) -> Expr:
+    x, alpha = args
+    zero = Constant(np.zeros((), x.dtype))
+    negative = Call(Multiply(), (alpha, Call(Minimum(), (x, zero))))
+    return Call(Add(), (Call(Maximum(), (x, zero)), negative))
+
 
 @dataclass(frozen=True)
 class SoftmaxBase(Op):
@@ -117,6 +137,9 @@ class SoftmaxBase(Op):
         powers = compute(data.shape, lambda *i: intrin("exp", shifted[i]), name="powers")
         total = compute(outer, lambda *i: sum_over(extent, lambda r: powers[put(i, r)]), name="total")
         return shifted, powers, total
+
+    def relayout(self, site: Site) -> Placement | Declined:
+        return along_axis(site, self.axis, "it runs over")
 
 
 class Softmax(SoftmaxBase):

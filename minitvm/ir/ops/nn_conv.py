@@ -73,6 +73,9 @@ class Convolution(Op):
                 raise self.reject(f"{attribute}={str(layout)!r} must have the axes {', '.join(axes)}")
         return data, kernel, out
 
+    def channel_layouts(self) -> tuple[Layout, Layout, Layout]:
+        return self.layouts
+
     def solve(self, types: list[Type | None]) -> list[Type | None]:
         data, weight = types
         if weight is not None or not isinstance(data, TensorType) or not self.channels or not self.kernel_size:

@@ -8,11 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from minitvm.ir.compute import accumulator, compute, sum_over
+from minitvm.ir.decision import Declined
 from minitvm.ir.layout import Layout
 from minitvm.ir.loop import Buffer, Const, LoopExpr, Stage
 from minitvm.ir.op import Fusion, Op
 from minitvm.ir.ops._matmul import product_dtype, widened
 from minitvm.ir.ops._shape import broadcast_dim, normalize_axis, require_same_dtype
+from minitvm.ir.ops.broadcast import Add
+from minitvm.ir.relayout import Placement, Site, along_axis, calling, vector_along
 from minitvm.ir.types import Dim, ResultDType, TensorType, Type
 
 
@@ -59,6 +62,9 @@ class Dense(MatrixProduct):
     name = "nn.dense"
     units: int | None = None
     out_dtype: ResultDType = ""
+
+    def channel_layouts(self) -> tuple[Layout, Layout, Layout]:
+        return Layout("NC"), Layout("OI"), Layout("NC")
 
     def solve(self, types: list[Type | None]) -> list[Type | None]:
         data, weight = types
@@ -267,3 +273,9 @@ class BiasAdd(Op):
     def compute(self, data: Buffer, bias: Buffer) -> Stage:
         axis = self.axis % len(data.shape)
         return compute(data.shape, lambda *i: data[i] + bias[i[axis]])
+
+    def relayout(self, site: Site) -> Placement | Declined:
+        """With the channels in blocks, the bias is an operand of a broadcasting add."""
+        if not site.data.blocks:
+            return along_axis(site, self.axis, "its bias lies along")
+        return Placement((site.data, vector_along(site.data, self.axis)), site.data, calling(Add()))

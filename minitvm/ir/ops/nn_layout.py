@@ -7,9 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from minitvm.ir.compute import compute
+from minitvm.ir.decision import Declined
 from minitvm.ir.layout import Layout
 from minitvm.ir.loop import Buffer, Stage
 from minitvm.ir.op import Fusion, Op
+from minitvm.ir.relayout import Move, Placement, Site, same_tensor
 from minitvm.ir.types import TensorType
 
 
@@ -38,3 +40,9 @@ class LayoutTransform(Op):
         source, target = Layout(self.src_layout), Layout(self.dst_layout)
         shape = target.shape_from(source, data.shape)
         return compute(shape, lambda *index: data[source.index_from(target, index)])  # type: ignore[arg-type]
+
+    def relayout(self, site: Site) -> Placement | Declined:
+        """Disappears as ``transpose`` does."""
+        if self.src_layout != str(site.data.old):
+            return Declined("it reads another layout")
+        return Placement((site.data,), Move(Layout(self.dst_layout), site.data.new), same_tensor)

@@ -9,10 +9,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from minitvm.ir.compute import accumulator, compute, sum_over
+from minitvm.ir.decision import Declined
 from minitvm.ir.loop import Buffer, LoopExpr, Stage, all_of, binary, const, intrin, maximum, select
 from minitvm.ir.op import Fusion, Op
 from minitvm.ir.ops._shape import normalize_axes, normalize_axis, require_kind, require_same_dtype
 from minitvm.ir.ops._window import inside, known_dim
+from minitvm.ir.relayout import Move, Placement, Site, along_axis, calling
 from minitvm.ir.types import TensorType, TupleType, Type
 
 
@@ -92,6 +94,13 @@ class BatchNorm(Op):
         mean = compute(moving_mean.shape, lambda c: moving_mean[c])
         var = compute(moving_var.shape, lambda c: moving_var[c])
         return compute(data.shape, element), mean, var
+
+    def relayout(self, site: Site) -> Placement | Declined:
+        if not isinstance(site.carries[0], Move) or site.data.blocks:
+            return Declined("batch_norm needs its channels on one axis")
+        moved = self.with_attributes(axis=site.data.index(self.axis))
+        rest = (None,) * (len(site.carries) - 1)
+        return Placement((site.data, *rest), (site.data, None, None), calling(moved))
 
 
 def _moments(data: Buffer, axes: Sequence[int]) -> tuple[Stage, Stage]:
@@ -324,6 +333,9 @@ class Lrn(Op):
             return (data[i].astype(wide) / binary("pow", base, const(self.beta, wide))).astype(data.dtype)
 
         return compute(data.shape, element)
+
+    def relayout(self, site: Site) -> Placement | Declined:
+        return along_axis(site, self.axis, "its window runs over")
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,13 @@ from typing import Annotated, Literal
 import numpy as np
 
 from minitvm.ir.compute import compute
+from minitvm.ir.decision import Declined
 from minitvm.ir.layout import Layout
 from minitvm.ir.loop import Buffer, Const, LoopExpr, Stage, all_of, const, maximum, minimum, select
 from minitvm.ir.op import Fusion, Op
 from minitvm.ir.ops._shape import require_same_dtype
 from minitvm.ir.ops._window import buffer_type, inside
+from minitvm.ir.relayout import Placement, Site, calling
 from minitvm.ir.types import Dim, TensorType, Type
 
 PAD_MODES = ("constant", "edge", "reflect")
@@ -89,6 +91,16 @@ class Pad(Op):
             return minimum(maximum(i, 0), extent - 1)
         mirrored = maximum(i, 0 - i)
         return minimum(mirrored, 2 * (extent - 1) - mirrored)
+
+    def relayout(self, site: Site) -> Placement | Declined:
+        """Axes that are not padded may be split."""
+        move = site.data
+        by_axis = dict(zip(move.old.primal, self.pad_width, strict=True))
+        split_and_padded = [a for a in move.blocks if any(by_axis[a])]
+        if split_and_padded:
+            return Declined(f"{split_and_padded[0]} is padded and split into blocks")
+        op = self.with_attributes(pad_width=tuple(by_axis.get(a.name, (0, 0)) for a in move.new.axes))
+        return Placement((move, *(None for _ in site.carries[1:])), move, calling(op))
 
 
 def _fill(data: Buffer, pad_value: Buffer | None) -> LoopExpr:

@@ -10,11 +10,13 @@ from typing import Any, ClassVar
 import numpy as np
 
 from minitvm.ir.compute import accumulator, compute, identity_of, max_over, sum_over
+from minitvm.ir.decision import Declined
 from minitvm.ir.layout import Layout
 from minitvm.ir.loop import Buffer, Const, LoopExpr, Stage, all_of, const, maximum, minimum, select
 from minitvm.ir.op import Fusion, Op
 from minitvm.ir.ops._shape import require_kind
 from minitvm.ir.ops._window import buffer_type, dilated, freeze_padding, freeze_window, inside, pads_of, pool_extent
+from minitvm.ir.relayout import Placement, Site, whole_planes
 from minitvm.ir.types import TensorType
 
 
@@ -92,6 +94,9 @@ class Pool(Op):
                 conditions += inside(position[at], data.shape[at])
         loaded = data[tuple(position)]
         return select(all_of(conditions), loaded, fill) if conditions else loaded
+
+    def relayout(self, site: Site) -> Placement | Declined:
+        return whole_planes(site, self.layout, self.spatial)
 
 
 @dataclass(frozen=True)
@@ -273,6 +278,9 @@ class GlobalPool2d(Op):
     def _pixel(self, data: Buffer, index: Sequence[LoopExpr], y: LoopExpr, x: LoopExpr) -> LoopExpr:
         h, w = self._pixels(Layout(self.layout))
         return data[tuple(y if d == h else x if d == w else i for d, i in enumerate(index))]
+
+    def relayout(self, site: Site) -> Placement | Declined:
+        return whole_planes(site, self.layout, "HW")
 
 
 class GlobalAvgPool2d(GlobalPool2d):

@@ -9,9 +9,11 @@ from typing import Annotated
 import numpy as np
 
 from minitvm.ir.compute import accumulator, compute
+from minitvm.ir.decision import Declined
 from minitvm.ir.loop import Buffer, LoopExpr, Stage, intrin, maximum, minimum
 from minitvm.ir.op import Fusion, Op
 from minitvm.ir.ops._shape import normalize_axis, require_kind, require_same_dtype
+from minitvm.ir.relayout import Move, Placement, Site, along_axis, calling
 from minitvm.ir.types import DType, TensorType, Type
 
 _RANGES = {"int8": (-128, 127), "uint8": (0, 255), "int16": (-32768, 32767), "uint16": (0, 65535)}
@@ -50,6 +52,12 @@ class _Quantization(Op):
         """Parameters without a type are scalars."""
         guesses = (None, TensorType((), "float32"), TensorType((), zero_dtype))
         return [guess if t is None else t for t, guess in zip(types, guesses, strict=True)]
+
+    def relayout(self, site: Site) -> Placement | Declined:
+        """Scale and zero point for all channels, or for each along an axis that is not split."""
+        if isinstance(site.carries[0], Move) and all(site.type(i).rank == 0 for i in range(1, len(site.carries))):
+            return Placement((site.data, *(None for _ in site.carries[1:])), site.data, calling(self))
+        return along_axis(site, self.axis, "its scales lie along")
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from minitvm.ir.compute import accumulator, broadcast_index, compute, max_over, min_over, prod_over, sum_over
+from minitvm.ir.decision import Declined
 from minitvm.ir.loop import Buffer, Const, LoopExpr, Stage, binary, const, intrin, select
 from minitvm.ir.op import Fusion, Op
 from minitvm.ir.ops._shape import (
@@ -23,6 +24,7 @@ from minitvm.ir.ops._shape import (
     require_kind,
     require_same_dtype,
 )
+from minitvm.ir.relayout import Move, Placement, Site, beside, calling, with_ones
 from minitvm.ir.types import TensorType
 
 Element = Callable[[tuple[LoopExpr, ...], tuple[LoopExpr, ...]], LoopExpr]
@@ -80,6 +82,20 @@ class Reduction(Op):
 
     def _count(self, shape: Sequence[int]) -> int:
         return math.prod(shape[a] for a in self.axes(len(shape)))
+
+    def relayout(self, site: Site) -> Placement | Declined | None:
+        """Reduces the same axes; over a split one, both its parts.  A second argument (variance's mean) follows."""
+        if not isinstance(site.carries[0], Move):
+            return Declined("its first argument has not moved")
+        move, rank = site.data, site.type(0).rank
+        wishes = (move, *(beside(site.type(i), move) for i in range(1, len(site.carries))))
+        letters = "".join(move.axis(d) for d in self.axes(rank))
+        build = calling(self.with_attributes(axis=move.places(letters), exclude=False))
+        if len(letters) == rank:
+            return Placement(wishes, None, build) if not self.keepdims else Declined("nothing but ones is left")
+        if self.keepdims:
+            return Placement(wishes, Move(move.old, with_ones(move.new, letters)), build)
+        return Placement(wishes, move.without(letters), build)
 
 
 def _wide(data: np.ndarray) -> np.ndarray:
@@ -258,6 +274,9 @@ class ArgReduction(Reduction):
             return select(hit, flatten_index(r, extents).astype("int32"), missing)
 
         return self._stage(data, max_over if self.select_last_index else min_over, position)
+
+    def relayout(self, site: Site) -> None:
+        """A position in a split axis is another number."""
 
 
 class ArgMax(ArgReduction):

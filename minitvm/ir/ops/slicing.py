@@ -9,6 +9,7 @@ from typing import Literal
 import numpy as np
 
 from minitvm.ir.compute import compute
+from minitvm.ir.decision import Declined
 from minitvm.ir.loop import Buffer, LoopExpr, Stage, select
 from minitvm.ir.op import Fusion, Op
 from minitvm.ir.ops._shape import (
@@ -18,7 +19,8 @@ from minitvm.ir.ops._shape import (
     require_same_dtype,
     require_tuple,
 )
-from minitvm.ir.types import Dim, TensorType, TupleType
+from minitvm.ir.relayout import Move, Placement, Site, calling
+from minitvm.ir.types import Dim, TensorType, TupleType, tensor_fields
 
 
 def _joined(op: Op, types: tuple[TensorType, ...], axis: int) -> list[Dim]:
@@ -59,6 +61,19 @@ class Concatenate(Op):
         shape = list(data[0].shape)
         shape[axis] = sum(b.shape[axis] for b in data)
         return compute(shape, lambda *i: _pick(data, i, axis), data[0].dtype)
+
+    def relayout(self, site: Site) -> Placement | Declined:
+        """All operands follow the first that has moved and whose blocks divide each of them."""
+        carries, data = site.carries[0], site.call.args[0].type
+        assert isinstance(data, TupleType) and isinstance(carries, tuple)
+        leaders = [m for m in carries if isinstance(m, Move)]
+        shapes = [field.static_shape for field in tensor_fields(data)]
+        leader = next((m for m in leaders if all(m.divides(shape) for shape in shapes)), None)
+        if leader is None:
+            return Declined(f"blocks of {leaders[0].new} do not divide every operand")
+        return Placement(
+            ((leader,) * len(shapes),), leader, calling(self.with_attributes(axis=leader.index(self.axis)))
+        )
 
 
 def _pick(parts: tuple[Buffer, ...], index: tuple[LoopExpr, ...], axis: int) -> LoopExpr | int:
@@ -157,6 +172,20 @@ class Split(Op):
         shape = (*data.shape[:axis], end - start, *data.shape[axis + 1 :])
         return compute(shape, lambda *i: data[replaced(i, axis, i[axis] + start)])
 
+    def relayout(self, site: Site) -> Placement | Declined:
+        """Cuts along a split axis must fall between blocks."""
+        move, results, given = site.data, tensor_fields(site.call.type), self.indices_or_sections
+        size = move.blocks.get(move.axis(self.axis), 1)
+        if any(field.static_shape[self.axis] % size for field in results):
+            return Declined(f"a cut along {move.axis(self.axis)} falls inside a block of {size}")
+        cuts = given if isinstance(given, int) else tuple(c // size for c in given)
+        op = self.with_attributes(axis=move.index(self.axis), indices_or_sections=cuts)
+        return Placement((move,), (move,) * len(results), calling(op))
+
+
+def _end(kept: range, extent: int) -> int:
+    return min(kept.start + len(kept) * kept.step, extent) if len(kept) else kept.start
+
 
 @dataclass(frozen=True)
 class StridedSlice(Op):
@@ -206,3 +235,27 @@ class StridedSlice(Op):
             return data[tuple(d * r.step + r.start for d, r in zip(i, ranges, strict=True))]
 
         return compute([len(r) for r in ranges], element)
+
+    def relayout(self, site: Site) -> Placement | Declined:
+        """Along a split axis, whole blocks, one after another."""
+        move, shape = site.data, site.type(0).static_shape
+        places, kept = range(len(shape)), self._kept(shape)
+        sizes = [move.blocks.get(move.axis(d), 1) for d in places]
+        for d, (r, size) in enumerate(zip(kept, sizes, strict=True)):
+            if size > 1 and (r.step != 1 or r.start % size or len(r) % size):
+                return Declined(f"a slice along {move.axis(d)} does not consist of whole blocks of {size}")
+        if min(r.step for r in kept) < 0:
+            return Declined("a slice runs backwards")
+        op = self.with_attributes(
+            begin=tuple(r.start // size for r, size in zip(kept, sizes, strict=True)),
+            end=tuple(_end(r, n) // size for r, n, size in zip(kept, shape, sizes, strict=True)),
+            strides=tuple(r.step for r in kept),
+            axes=tuple(move.index(d) for d in places),
+            slice_mode="end",
+        )
+        return Placement((move,), move, calling(op))
+
+    def _kept(self, shape: tuple[int, ...]) -> list[range]:
+        """The indices that are kept along each axis."""
+        slices = self._slices(len(shape))
+        return [range(*slices.get(d, slice(None)).indices(extent)) for d, extent in enumerate(shape)]

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from minitvm.ir.compute import compute
+from minitvm.ir.decision import Declined
+from minitvm.ir.layout import Layout
 from minitvm.ir.loop import Buffer, Const, LoopExpr, Stage
 from minitvm.ir.op import Fusion, Op
 from minitvm.ir.ops._reshape import resolve_reshape
@@ -17,6 +19,7 @@ from minitvm.ir.ops._shape import (
     replaced,
     reshape_index,
 )
+from minitvm.ir.relayout import Move, Placement, Site, calling, same_tensor
 from minitvm.ir.types import Dim, Shape, TensorType
 
 
@@ -116,6 +119,15 @@ class Transpose(Op):
         shape = [data.shape[a] for a in order]
         return compute(shape, lambda *i: data[tuple(i[place[a]] for a in range(len(order)))])
 
+    def relayout(self, site: Site) -> Placement:
+        """Disappears: whoever needs the transposed tensor makes it from the moved one in one step."""
+        move = site.data
+        renamed = Layout("".join(move.axis(d) for d in self._order(move.old.rank)))
+        return Placement((move,), Move(renamed, move.new), same_tensor)
+
+
+_FRESH_AXES = "NCHWDABEFGJKLMPQ"
+
 
 @dataclass(frozen=True)
 class ExpandDims(Op):
@@ -137,6 +149,20 @@ class ExpandDims(Op):
 
     def compute(self, data: Buffer) -> Stage:
         return _reshaped(data, self.infer(TensorType(data.shape, data.dtype)))
+
+    def relayout(self, site: Site) -> Placement | Declined:
+        """One new axis, in front of the same axis as before; its letter is one that NCHW lacks, so that images fit."""
+        move = site.data
+        if self.num_newaxis != 1:
+            return Declined("it adds several axes")
+        at = self.axis % (move.old.rank + 1)
+        fresh = next(letter for letter in _FRESH_AXES if letter not in move.old)
+        last = next((d for d, a in enumerate(move.new.axes) if a.block), move.new.rank)
+        place = move.index(at) if at < move.old.rank else last
+        old, new = ([str(a) for a in layout.axes] for layout in (move.old, move.new))
+        old.insert(at, fresh)
+        new.insert(place, fresh)
+        return Placement((move,), Move.of("".join(old), "".join(new)), calling(self.with_attributes(axis=place)))
 
 
 @dataclass(frozen=True)
@@ -164,6 +190,17 @@ class Squeeze(Op):
 
     def compute(self, data: Buffer) -> Stage:
         return _reshaped(data, self.infer(TensorType(data.shape, data.dtype)))
+
+    def relayout(self, site: Site) -> Placement | Declined:
+        """Drops the same axes of extent 1 (a split one has a block of 1)."""
+        move, shape = site.data, site.type(0).static_shape
+        every = [d for d, n in enumerate(shape) if n == 1]
+        dropped = every if self.axis is None else normalize_axes(self, self.axis, len(shape))
+        letters = "".join(move.axis(d) for d in dropped)
+        if len(letters) == move.old.rank:
+            return Declined("nothing is left")
+        op = self.with_attributes(axis=move.places(letters))
+        return Placement((move,), move.without(letters), calling(op))
 
 
 @dataclass(frozen=True)

@@ -10,15 +10,17 @@ import numpy as np
 
 from minitvm.ir.decision import Declined, decide
 from minitvm.ir.expr import Call, Expr, Function, Module
+from minitvm.ir.ops.broadcast import Multiply
 from minitvm.ir.types import TensorType
 from minitvm.ir.visitor import post_order, rebuild, rebuild_over, use_counts
 from minitvm.passes.fold_scale.fold_scale_axis import (
-    RECTIFIERS,
-    SUMS,
     Dims,
+    bias_axis,
     channel_vector,
     constant_scale,
+    is_homogeneous,
     is_positive,
+    is_sum,
     layer_refusal,
     op_name,
     output_dims,
@@ -43,7 +45,7 @@ class _Backward:
     def run(self, function: Function) -> Function:
         for node in post_order(function.body):
             new = rebuild_over(node, self.done)
-            if isinstance(new, Call) and op_name(new) == "multiply":
+            if isinstance(new, Call) and isinstance(new.op, Multiply):
                 new = self._fold(new)
             if new is not node:
                 self.uses[new] = self.uses[node]  # what replaces a node has its users
@@ -94,13 +96,13 @@ class _Plan:
         below = output_dims(node)
         if below is not None:
             return layer_refusal(node, dims, below)
-        if name in RECTIFIERS:
+        if is_homogeneous(node):
             sign = f"the scale is not positive everywhere, and {name} lies before it"
             return None if is_positive(self.scale) else Declined(sign)
-        if name == "nn.bias_add":
-            axis = node.op.axis % self.type.rank  # type: ignore[union-attr]
+        axis = bias_axis(node)
+        if axis is not None:
             return None if set(dims) <= {axis} else Declined("the bias lies along another axis than the scale")
-        if name in SUMS:
+        if is_sum(node):
             return self._sum_refusal(node, dims)
         return Declined(f"before it lies {name}, which does not let a scale through")
 
@@ -117,13 +119,15 @@ class _Plan:
         """The operands that the scale is handed to."""
         if output_dims(node) is not None:
             return ()
-        if op_name(node) in SUMS:
+        if is_sum(node):
             return [arg for arg in node.args if self._may_take(arg)]
         return node.args[:1]
 
     def _may_take(self, operand: Expr) -> bool:
-        takes = isinstance(operand, Call) and operand.checked_type == self.type
-        return takes and (output_dims(operand) is not None or op_name(operand) in PASSING)  # type: ignore[arg-type]
+        if not isinstance(operand, Call) or operand.checked_type != self.type:
+            return False
+        passes = is_homogeneous(operand) or is_sum(operand) or bias_axis(operand) is not None
+        return passes or output_dims(operand) is not None
 
     def build(self, data: Expr) -> Expr:
         """The calls with the scale folded in; :meth:`explore` found no reason against it."""
@@ -137,10 +141,10 @@ class _Plan:
         dims = output_dims(node)
         if dims is not None:
             return scale_filters(node, channel_vector(self.scale, self.type, dims))
-        if op_name(node) == "nn.bias_add":
-            axis = node.op.axis % self.type.rank  # type: ignore[union-attr]
+        axis = bias_axis(node)
+        if axis is not None:
             return rebuild(node, (new[node.args[0]], times(node.args[1], self._vector((axis,)))))
-        if op_name(node) in SUMS:
+        if is_sum(node):
             below = self._below(node)
             return rebuild(node, [new[a] if a in below else times(a, self._stripped()) for a in node.args])
         return rebuild(node, (new[node.args[0]], *node.args[1:]))
@@ -153,9 +157,6 @@ class _Plan:
         shape = self.scale.shape
         first = next((d for d, extent in enumerate(shape) if extent != 1), len(shape))
         return self.scale.reshape(shape[first:])
-
-
-PASSING = RECTIFIERS | SUMS | {"nn.bias_add"}
 
 
 def _is_vector(operand: TensorType, type_: TensorType, dims: Dims) -> bool:

@@ -19,16 +19,10 @@ import numpy as np
 from minitvm.ir.decision import Declined
 from minitvm.ir.expr import Call, Constant, Expr
 from minitvm.ir.layout import Layout
-from minitvm.ir.op import OPS, Op
+from minitvm.ir.op import Op
+from minitvm.ir.ops.broadcast import Add, Multiply, Subtract
+from minitvm.ir.ops.nn_dense import BiasAdd
 from minitvm.ir.types import TensorType
-
-CONVOLUTIONS = frozenset(
-    {"nn.conv1d", "nn.conv2d", "nn.conv3d", "nn.contrib_conv2d_NCHWc", "nn.contrib_depthwise_conv2d_NCHWc"}
-)
-RECTIFIERS = frozenset({"nn.relu", "nn.leaky_relu", "nn.prelu"})
-"""``f(x * s) == f(x) * s`` where every element of s is greater than zero."""
-
-SUMS = frozenset({"add", "subtract"})
 
 Dims = tuple[int, ...]
 """The dimensions of a tensor that hold its channels: one, or two where they are in blocks."""
@@ -45,16 +39,40 @@ def channel_dims(layout: Layout) -> Dims:
 
 def input_dims(call: Call) -> Dims | None:
     """The dimensions of the first argument that a convolution or dense layer sums over; ``None`` for other calls."""
-    if op_name(call) in CONVOLUTIONS:
-        return channel_dims(call.op.layouts[0])  # type: ignore[union-attr]
-    return (1,) if op_name(call) == "nn.dense" else None
+    layouts = _layouts(call)
+    return None if layouts is None else channel_dims(layouts[0])
 
 
 def output_dims(call: Call) -> Dims | None:
     """The dimensions of the result that follow the weight's filters; ``None`` for other calls."""
-    if op_name(call) in CONVOLUTIONS:
-        return channel_dims(call.op.layouts[2])  # type: ignore[union-attr]
-    return (1,) if op_name(call) == "nn.dense" else None
+    layouts = _layouts(call)
+    return None if layouts is None else channel_dims(layouts[2])
+
+
+def _layouts(call: Call) -> tuple[Layout, Layout, Layout] | None:
+    return call.op.channel_layouts() if isinstance(call.op, Op) else None
+
+
+def _kernel_layout(call: Call) -> Layout:
+    layouts = _layouts(call)
+    assert layouts is not None, "only layers take scales"
+    return layouts[1]
+
+
+def is_homogeneous(expr: Expr) -> bool:
+    """Whether a call lets a scale of its first argument through that is greater than zero."""
+    return isinstance(expr, Call) and isinstance(expr.op, Op) and expr.op.homogeneous
+
+
+def is_sum(expr: Expr) -> bool:
+    return isinstance(expr, Call) and isinstance(expr.op, (Add, Subtract))
+
+
+def bias_axis(expr: Expr) -> int | None:
+    """The axis along which a call adds a bias; ``None`` for other calls."""
+    if not isinstance(expr, Call) or not isinstance(expr.op, BiasAdd):
+        return None
+    return expr.op.axis % expr.tensor_type.rank
 
 
 def along(type_: TensorType, operand: TensorType, dims: Dims) -> bool:
@@ -82,7 +100,7 @@ def times(expr: Expr, factor: np.ndarray) -> Expr:
     """``expr * factor``; of constants, at once."""
     if isinstance(expr, Constant):
         return Constant(expr.value * factor, expr.name, span=expr.span)
-    return Call(OPS["multiply"](), (expr, Constant(factor)), span=expr.span)
+    return Call(Multiply(), (expr, Constant(factor)), span=expr.span)
 
 
 def scale_filters(call: Call, vector: np.ndarray) -> Call:
@@ -105,18 +123,13 @@ def _with(call: Call, data: Expr, weight: Expr) -> Call:
 
 def _filter_counts(call: Call) -> tuple[int, int]:
     """Filters, and input channels that each reads."""
-    shape = call.args[1].shape
-    if op_name(call) == "nn.dense":
-        return shape[0], shape[1]
-    extents = call.op.layouts[1].primal_shape(shape)  # type: ignore[union-attr]
-    return int(extents["O"]), int(extents["I"])
+    extents = _kernel_layout(call).primal_shape(call.args[1].shape)
+    return extents["O"] or 0, extents["I"] or 0
 
 
 def _weight_factor(call: Call, factor: np.ndarray) -> np.ndarray:
     """``factor`` per (filter, input channel) in the layout of the weight."""
-    if op_name(call) == "nn.dense":
-        return factor
-    kernel: Layout = call.op.layouts[1]  # type: ignore[union-attr]
+    kernel = _kernel_layout(call)
     plain = Layout("OI" + kernel.primal.replace("O", "").replace("I", ""))
     return kernel.convert(factor.reshape(*factor.shape, *[1] * (plain.rank - 2)), plain)
 

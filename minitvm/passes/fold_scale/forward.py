@@ -14,19 +14,20 @@ import numpy as np
 
 from minitvm.ir.decision import Declined, decide
 from minitvm.ir.expr import Call, Constant, Expr, Function, Module
-from minitvm.ir.op import OPS
+from minitvm.ir.ops.broadcast import Divide, Multiply
 from minitvm.ir.visitor import children, post_order, rebuild, rebuild_over
 from minitvm.passes.fold_scale.fold_scale_axis import (
-    RECTIFIERS,
-    SUMS,
     Dims,
     along,
     as_operand,
+    bias_axis,
     channel_vector,
     constant_scale,
     input_dims,
+    is_homogeneous,
     is_invertible,
     is_positive,
+    is_sum,
     layer_refusal,
     op_name,
     scale_inputs,
@@ -83,18 +84,19 @@ def _ask(user: Expr, position: int, above: Answer) -> Answer:
     if dims is not None:
         weight = None if position == 0 else Declined(f"{name} uses it as a weight")
         return layer_refusal(user, dims, dims) or weight or Demand(dims)
-    if name not in RECTIFIERS | SUMS | {"multiply", "nn.bias_add"}:
+    rectifier, axis = is_homogeneous(user), bias_axis(user)
+    if not (rectifier or axis is not None or is_sum(user) or isinstance(user.op, Multiply)):
         return Declined(f"{name or 'a call'} does not let a scale through")
     if isinstance(above, Declined):
         return above
-    if name in RECTIFIERS:
+    if rectifier:
         return replace(above, positive=True) if position == 0 else Declined(f"{name} uses it as a slope")
-    if name == "nn.bias_add":
-        fits = position == 0 and above.dims == (user.op.axis % user.tensor_type.rank,)  # type: ignore[union-attr]
+    if axis is not None:
+        fits = position == 0 and above.dims == (axis,)
         return replace(above, invertible=True) if fits else Declined("the bias lies along another axis than the scale")
     if position != _carrier(user, above.dims):
         return Declined(f"the other operand of {name} is not a vector along the scale")
-    return replace(above, invertible=True) if name in SUMS else above
+    return replace(above, invertible=True) if is_sum(user) else above
 
 
 def _carrier(call: Call, dims: Dims) -> int | None:
@@ -121,7 +123,7 @@ class _Forward:
 
     def _rewrite(self, node: Expr) -> Expr:
         carrier = next((c for c in children(node) if c in self.carried), None)
-        if isinstance(node, Call) and op_name(node) == "multiply" and self._take_off(node, carrier):
+        if isinstance(node, Call) and isinstance(node.op, Multiply) and self._take_off(node, carrier):
             return self.done[node.args[self._data_position(node)]]
         if carrier is None:
             return rebuild_over(node, self.done)
@@ -167,9 +169,9 @@ class _Forward:
             rest = [self.done[arg] for arg in call.args[1:]]
             return scale_inputs(Call(call.op, (call.args[0], *rest), span=call.span), self.done[carrier], vector)
         self.carried[call] = vector
-        if op_name(call) == "nn.bias_add":
+        if bias_axis(call) is not None:
             return rebuild(call, (self.done[carrier], _divided(self.done[call.args[1]], vector)))
-        if op_name(call) not in SUMS:
+        if not is_sum(call):
             return rebuild(call, [self.done[arg] for arg in call.args])
         demand = self.demands[call]
         assert isinstance(demand, Demand), "a scale is carried only where it is in demand"
@@ -180,7 +182,7 @@ class _Forward:
 def _divided(expr: Expr, divisor: np.ndarray) -> Expr:
     if isinstance(expr, Constant):
         return Constant(expr.value / divisor, expr.name, span=expr.span)
-    return Call(OPS["divide"](), (expr, Constant(divisor)), span=expr.span)
+    return Call(Divide(), (expr, Constant(divisor)), span=expr.span)
 
 
 class ForwardFoldScaleAxis(FunctionPass, opt_level=3):

@@ -24,9 +24,14 @@ from minitvm.ir.compute import accumulator
 from minitvm.ir.decision import Declined
 from minitvm.ir.expr import Call, Constant, Expr, Function, Module
 from minitvm.ir.layout import Layout
-from minitvm.ir.op import OPS, Op
+from minitvm.ir.op import Op
+from minitvm.ir.ops.nn_conv import BlockedConvolution, Conv2d, Conv2dNCHWc, DepthwiseConv2dNCHWc
+from minitvm.ir.ops.nn_dense import Dense, DensePack, Matmul
+from minitvm.ir.ops.nn_layout import LayoutTransform
+from minitvm.ir.ops.nn_pad import Pad
+from minitvm.ir.ops.transform import Reshape
+from minitvm.ir.relayout import Move, Placement, Site, calling
 from minitvm.passes.layout.gain import moving_costs_more, stands_alone
-from minitvm.passes.layout.moves import Move, Placement, Site, calling
 from minitvm.passes.layout.rewriter import LayoutRewriter
 from minitvm.passes.manager import ModulePass, PassContext, map_functions
 from minitvm.target import MachineModel
@@ -36,15 +41,15 @@ Proposal: TypeAlias = Callable[[Site, MachineModel], "Placement | Declined"]
 _ACROSS = 5
 """Vector operations that add up the lanes of a dot product."""
 
-PROPOSALS: dict[tuple[str, str], Proposal] = {}
-"""What an operator asks for, by target kind and operator name."""
+PROPOSALS: dict[tuple[str, type[Op]], Proposal] = {}
+"""What an operator asks for, by target kind and operator."""
 
 
-def proposal(kind: str, *op_names: str) -> Callable[[Proposal], Proposal]:
+def proposal(kind: str, *ops: type[Op]) -> Callable[[Proposal], Proposal]:
     """Register what operators ask for on a target."""
 
     def register(ask: Proposal) -> Proposal:
-        PROPOSALS.update({(kind, name): ask for name in op_names})
+        PROPOSALS.update({(kind, op): ask for op in ops})
         return ask
 
     return register
@@ -54,7 +59,7 @@ def alter_op_layout(
     function: Function,
     machine: MachineModel,
     kind: str = "llvm",
-    proposals: Mapping[tuple[str, str], Proposal] = PROPOSALS,
+    proposals: Mapping[tuple[str, type[Op]], Proposal] = PROPOSALS,
     weigh: bool = False,
 ) -> Function:
     """``function`` with operators in the layouts that they ask for on this target; parameters and result keep theirs.
@@ -62,7 +67,7 @@ def alter_op_layout(
     alone = weigh and stands_alone(function)
 
     def propose(site: Site) -> Placement | Declined | None:
-        ask = proposals.get((kind, site.op.name))
+        ask = proposals.get((kind, type(site.op)))
         if ask is None:
             return None
         return (moving_costs_more(site, function, machine) if alone else None) or ask(site, machine)
@@ -75,24 +80,25 @@ def block(extent: int, lanes: int) -> int | None:
     return next((size for size in (lanes, lanes // 2, lanes // 4) if size >= 4 and extent % size == 0), None)
 
 
-@proposal("llvm", "nn.conv2d")
+@proposal("llvm", Conv2d)
 def blocked_conv2d(site: Site, machine: MachineModel) -> Placement | Declined:
+    assert isinstance(site.op, Conv2d)
     data, weight, result = site.type(0), site.type(1), site.call.tensor_type
-    layouts = [site.op.attributes()[a] for a in ("data_layout", "kernel_layout")]
+    layouts = [site.op.data_layout, site.op.kernel_layout]
     if layouts != ["NCHW", "OIHW"]:
         return Declined(f"its layouts are {' and '.join(layouts)}, not NCHW and OIHW")
     if not data.is_float or data.dtype != result.dtype:
         return Declined(f"it computes {result.dtype} from {data.dtype}")
     lanes, channels = machine.lanes(accumulator(data.dtype)), data.static_shape[1]
-    groups: int = site.op.groups  # type: ignore[attr-defined]
+    op, groups = site.op, site.op.groups
     if groups == 1:
-        return _direct(site.op, channels, weight.static_shape[0], lanes)
+        return _direct(op, channels, weight.static_shape[0], lanes)
     if groups == channels == weight.shape[0]:
-        return _depthwise(site.op, channels, lanes)
-    return _grouped(site.op, channels, weight.static_shape[0], groups, lanes)
+        return _depthwise(op, channels, lanes)
+    return _grouped(op, channels, weight.static_shape[0], groups, lanes)
 
 
-def _direct(op: Op, channels: int, units: int, lanes: int) -> Placement | Declined:
+def _direct(op: Conv2d, channels: int, units: int, lanes: int) -> Placement | Declined:
     out, inner = block(units, lanes), block(channels, lanes)
     if out is None:
         return Declined(f"no blocks of {lanes} divide its {units} output channels")
@@ -100,7 +106,7 @@ def _direct(op: Op, channels: int, units: int, lanes: int) -> Placement | Declin
     return _filled_up(op, units, data, f"OIHW{inner or channels}i{lanes}o", f"NCHW{out}c")
 
 
-def _grouped(op: Op, channels: int, units: int, groups: int, lanes: int) -> Placement | Declined:
+def _grouped(op: Conv2d, channels: int, units: int, groups: int, lanes: int) -> Placement | Declined:
     out, inner = block(units // groups, lanes), block(channels // groups, lanes)
     if out is None or inner is None:
         within = f"{channels // groups} and {units // groups} channels of a group"
@@ -108,18 +114,16 @@ def _grouped(op: Op, channels: int, units: int, groups: int, lanes: int) -> Plac
     return _filled_up(op, units, f"NCHW{inner}c", f"OIHW{inner}i{lanes}o", f"NCHW{out}c")
 
 
-def _filled_up(op: Op, units: int, data: str, kernel: str, out: str) -> Placement:
+def _filled_up(op: Conv2d, units: int, data: str, kernel: str, out: str) -> Placement:
     """With weights in whole blocks: the last one of each group has zeros behind its filters."""
-    groups: int = op.groups  # type: ignore[attr-defined]
-    lanes = Layout(kernel).factor("O")
+    groups, lanes = op.groups, Layout(kernel).factor("O")
     if units // groups % lanes == 0:
-        return _convolution(op, "nn.contrib_conv2d_NCHWc", data, kernel, out)
-    layouts = {"data_layout": data, "kernel_layout": kernel, "out_layout": out}
-    blocked = OPS["nn.contrib_conv2d_NCHWc"](**op.attributes() | layouts | {"channels": units})
+        return _convolution(op, Conv2dNCHWc, data, kernel, out)
+    blocked = _blocked(op, Conv2dNCHWc, data, kernel, out).with_attributes(channels=units)
 
     def build(args: Sequence[Expr]) -> Expr:
         weight = _whole_blocks(args[1], groups, lanes)
-        return Call(blocked, (args[0], Call(OPS["layout_transform"](src_layout="OIHW", dst_layout=kernel), (weight,))))  # type: ignore[call-arg]
+        return Call(blocked, (args[0], Call(LayoutTransform("OIHW", kernel), (weight,))))
 
     return Placement((Move.of("NCHW", data), None), Move.of("NCHW", out), build)
 
@@ -128,27 +132,29 @@ def _whole_blocks(weight: Expr, groups: int, lanes: int) -> Expr:
     """A weight with zeros behind the filters of each group, so that blocks of ``lanes`` divide them."""
     units, *rest = weight.tensor_type.static_shape
     missing = -(units // groups) % lanes
-    apart = Call(OPS["reshape"](newshape=(groups, units // groups, *rest)), (weight,))  # type: ignore[call-arg]
+    apart = Call(Reshape((groups, units // groups, *rest)), (weight,))
     widths = ((0, 0), (0, missing), *((0, 0) for _ in rest))
-    filled = Call(OPS["nn.pad"](pad_width=widths), (apart,))  # type: ignore[call-arg]
-    return Call(OPS["reshape"](newshape=(units + groups * missing, *rest)), (filled,))  # type: ignore[call-arg]
+    return Call(Reshape((units + groups * missing, *rest)), (Call(Pad(widths), (apart,)),))
 
 
-def _depthwise(op: Op, channels: int, lanes: int) -> Placement | Declined:
+def _depthwise(op: Conv2d, channels: int, lanes: int) -> Placement | Declined:
     size = block(channels, lanes)
     if size is None:
         return Declined(f"no blocks of {lanes} divide its {channels} channels")
     data = f"NCHW{size}c"
-    return _convolution(op, "nn.contrib_depthwise_conv2d_NCHWc", data, f"OIHW1i{size}o", data)
+    return _convolution(op, DepthwiseConv2dNCHWc, data, f"OIHW1i{size}o", data)
 
 
-def _convolution(op: Op, name: str, data: str, kernel: str, out: str) -> Placement:
-    attributes = op.attributes() | {"data_layout": data, "kernel_layout": kernel, "out_layout": out}
+def _convolution(op: Conv2d, blocked: type[BlockedConvolution], data: str, kernel: str, out: str) -> Placement:
     moves = (Move.of("NCHW", data), Move.of("OIHW", kernel))
-    return Placement(moves, Move.of("NCHW", out), calling(OPS[name](**attributes)))
+    return Placement(moves, Move.of("NCHW", out), calling(_blocked(op, blocked, data, kernel, out)))
 
 
-@proposal("llvm", "nn.dense", "nn.matmul")
+def _blocked(op: Conv2d, blocked: type[BlockedConvolution], data: str, kernel: str, out: str) -> BlockedConvolution:
+    return blocked.of(op.attributes() | {"data_layout": data, "kernel_layout": kernel, "out_layout": out})
+
+
+@proposal("llvm", Dense, Matmul)
 def packed_dense(site: Site, machine: MachineModel) -> Placement | Declined:
     data, attributes = site.type(0), site.op.attributes()
     if not isinstance(site.call.args[1], Constant):
@@ -163,7 +169,7 @@ def packed_dense(site: Site, machine: MachineModel) -> Placement | Declined:
         return Declined(f"{units} dot products of {depth} cost less than one vector of {lanes} units")
     axes = "NC" if attributes.get("transpose_b", True) else "CN"
     layout = f"NC{lanes}n"
-    packed = OPS["nn.contrib_dense_pack"](weight_layout=layout, units=units, out_dtype=attributes["out_dtype"])  # type: ignore[call-arg]
+    packed = DensePack(layout, units, attributes["out_dtype"])
 
     def build(args: Sequence[Expr]) -> Expr:
         return Call(packed, (args[0], in_panels(args[1], axes, layout)))
@@ -177,8 +183,8 @@ def in_panels(weight: Expr, axes: str, layout: str) -> Expr:
     missing = -extents[unit] % Layout(layout).factor("N")
     if missing:
         widths = tuple((0, missing if axis == unit else 0) for axis in range(len(extents)))
-        weight = Call(OPS["nn.pad"](pad_width=widths), (weight,))  # type: ignore[call-arg]
-    return Call(OPS["layout_transform"](src_layout=axes, dst_layout=layout), (weight,))  # type: ignore[call-arg]
+        weight = Call(Pad(widths), (weight,))
+    return Call(LayoutTransform(axes, layout), (weight,))
 
 
 class AlterOpLayout(ModulePass, opt_level=3):

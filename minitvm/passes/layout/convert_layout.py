@@ -1,7 +1,7 @@
 """ConvertLayout: the whole graph in the layouts that a person asks for.
 
 ``{"nn.conv2d": ["NHWC", "OHWI"]}``: data and kernel layout of each operator named; ``"default"`` for the kernel is
-the usual partner of the data layout.  Everything around follows as far as it can (``layout_rules``).
+the usual partner of the data layout.  Everything around follows as far as it can (``Op.relayout``).
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from minitvm.ir.decision import Declined
 from minitvm.ir.expr import Function, Module
 from minitvm.ir.layout import Layout
 from minitvm.ir.op import OPS, Op
+from minitvm.ir.relayout import Move, Placement, Site, calling
 from minitvm.ir.visitor import rebuild
-from minitvm.passes.layout.moves import Move, Placement, Site, calling
 from minitvm.passes.layout.rewriter import LayoutRewriter
 from minitvm.passes.manager import ModulePass, PassContext, map_functions
 

@@ -6,9 +6,9 @@ from minitvm.ir.compute import accumulator
 from minitvm.ir.decision import Declined
 from minitvm.ir.expr import Function
 from minitvm.ir.ops.nn_conv import Conv2d
+from minitvm.ir.relayout import Site
 from minitvm.ir.types import tensor_fields
 from minitvm.ir.visitor import calls
-from minitvm.passes.layout.moves import Site
 from minitvm.target import MachineModel
 
 _STEP = 0.5

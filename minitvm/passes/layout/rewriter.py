@@ -1,23 +1,24 @@
 """The engine of AlterOpLayout and ConvertLayout: move calls to other layouts, and tensors only where they must.
 
-A *proposal* names calls that should run in another layout.  Every other call is asked, through ``layout_rules``,
+A *proposal* names calls that should run in another layout.  Every other call is asked, through ``Op.relayout``,
 whether it can work on what its producers now hold; if not, it gets its arguments back as they were.  A tensor is
 moved once per wanted layout, whoever wants it.  Results of the function are as they were.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from minitvm.ir.decision import Declined, decide
 from minitvm.ir.expr import Call, Expr, Function, Tuple, TupleGetItem, span_scope
 from minitvm.ir.layout import Layout
-from minitvm.ir.op import OPS, Op
-from minitvm.ir.types import TensorType, tensor_fields
+from minitvm.ir.op import Op
+from minitvm.ir.ops.nn_layout import LayoutTransform
+from minitvm.ir.ops.transform import ExpandDims, Reshape
+from minitvm.ir.relayout import Carry, Move, Placement, Site, following
+from minitvm.ir.types import Dim, TensorType, tensor_fields
 from minitvm.ir.visitor import children, post_order, rebuild
-from minitvm.passes.layout.moves import Carry, Move, Placement, Site, storage_order
-from minitvm.passes.layout.rules import rule_for
 
 Propose = Callable[[Site], "Placement | Declined | None"]
 """A call's new layout, or why it has none; ``None`` where the operator is not one's concern."""
@@ -82,8 +83,8 @@ class LayoutRewriter:
         site = Site(call, call.op, tuple(self.values[arg].carry for arg in call.args))
         answer = self.propose(site)
         if not isinstance(answer, Placement) and any(_is_moved(c) for c in site.carries):
-            following = rule_for(call)(site)
-            answer = answer if isinstance(following, Declined) and answer is not None else following
+            own = following(site)
+            answer = answer if isinstance(own, Declined) and answer is not None else own
         if isinstance(answer, Placement):
             decide(self.by, call, f"its result is held as {_describe(answer.result)}")
             return answer
@@ -121,10 +122,9 @@ class LayoutRewriter:
         key = (expr, want.old, want.at)
         if key not in self.expanded:
             before = missing if want.at is None else want.at
-            new = Call(OPS["expand_dims"](axis=0, num_newaxis=before), (expr,)) if before else expr  # type: ignore[call-arg]
+            new = Call(ExpandDims(0, before), (expr,)) if before else expr
             if missing > before:
-                after = OPS["expand_dims"](axis=before + rank, num_newaxis=missing - before)  # type: ignore[call-arg]
-                new = Call(after, (new,))
+                new = Call(ExpandDims(before + rank, missing - before), (new,))
             self.expanded[key] = new
         return self.expanded[key]
 
@@ -141,8 +141,8 @@ def _transform(shape: tuple[int, ...], src: Layout, dst: Layout) -> Op:
     """The operator that moves a tensor; a reshape where the bytes stay where they are."""
     extents = src.primal_shape(shape)
     if storage_order(src, extents) == storage_order(dst, extents):
-        return OPS["reshape"](newshape=dst.shape_of(extents))  # type: ignore[call-arg]
-    return OPS["layout_transform"](src_layout=str(src), dst_layout=str(dst))  # type: ignore[call-arg]
+        return Reshape(TensorType(dst.shape_of(extents)).static_shape)
+    return LayoutTransform(str(src), str(dst))
 
 
 def _describe(carry: Carry) -> str:
@@ -167,3 +167,16 @@ def _check(call: Call, result: Expr, carry: Carry) -> None:
         if isinstance(move, Move):
             expected = TensorType(move.new.shape_from(move.old, before.shape), before.dtype)
         assert after == expected, f"the layout rule of {call.op} built {after} instead of {expected}"
+
+
+def storage_order(layout: Layout, extents: Mapping[str, Dim]) -> list[tuple[str, int]]:
+    """How elements lie in memory: axes from slow to fast, extents of 1 left out, neighbours of one axis joined.
+    Two layouts of equal order hold the same bytes."""
+    order: list[tuple[str, int]] = []
+    for axis, extent in zip(layout.axes, layout.shape_of(extents), strict=True):
+        assert extent is not None, "layouts are changed where shapes are known"
+        if order and order[-1][0] == axis.primal:
+            order[-1] = (axis.primal, order[-1][1] * extent)
+        elif extent != 1:
+            order.append((axis.primal, extent))
+    return order
