@@ -108,6 +108,17 @@ def test_what_compile_writes_runs(tmp_path: pathlib.Path) -> None:
         np.testing.assert_allclose(results["output0"], expected, rtol=1e-5)
 
 
+def test_models_run_on_the_interpreter(tmp_path: pathlib.Path) -> None:
+    written = tmp_path / "out.npz"
+    output("run", "m.onnx", "--target", "interp", "-i", "x.npz", "-o", str(written))
+    [expected] = minitvm.InferenceSession("m.onnx").run(None, {"x": _input()})
+    [slow] = minitvm.InferenceSession("m.onnx", target="interp").run(None, {"x": _input()})
+    with np.load(written) as results:
+        np.testing.assert_array_equal(results["output0"], slow)
+    np.testing.assert_allclose(slow, expected, rtol=1e-5)
+    assert "cannot be saved" in refusal("compile", "m.onnx", "--target", "interp", *SHAPE)
+
+
 def test_run_describes_the_results() -> None:
     [expected] = minitvm.InferenceSession("m.onnx").run(None, {"x": _input()})
     found = lines(output("run", "m.mtvm", "-i", "x.npz", "--top", "2"))

@@ -61,6 +61,10 @@ class Backend(ABC):
     def of(cls, target: Target, threads: int) -> Backend:
         """For a target, and kernels that so many threads share; :class:`TargetError` where there is no such machine."""
 
+    def library_call(self, group: Function) -> Any | None:
+        """What :attr:`code` calls a vendor's library with in place of a kernel; ``None``: the group becomes kernels."""
+        return None
+
     def lower(self, group: Function, symbol: str) -> Kernel:
         """A fused group as loops; :class:`CompilerError` where it has no template and no compute rule."""
         return lower(group, symbol, self.machine, self.schedules)

@@ -17,7 +17,7 @@ from minitvm.driver.host_calls import announce, host_calls_of
 from minitvm.driver.kernels import KernelCode, KernelCompiler, NotLowered, Timings
 from minitvm.driver.memory import plan_memory, require_addressable
 from minitvm.driver.metadata import group_metadata
-from minitvm.driver.program import Program, read_program, without_kernels
+from minitvm.driver.program import Program, read_program, with_library_calls, without_kernels
 from minitvm.driver.report import BuildReport, Recorder
 from minitvm.errors import ConfigError, PassError, TargetError
 from minitvm.ir.decision import decisions
@@ -162,7 +162,8 @@ def _compile(program: Program, options: Options, report: BuildReport) -> Artifac
     require_addressable(program.graph)
     backend, threads = options.backend, options.backend.machine.threads
     kernels, refused = _compile_kernels(program.groups, report.compiler, options.on_progress)
-    program = without_kernels(program, refused)
+    calls = [symbol for symbol, code in kernels.items() if code.is_library_call]
+    program = with_library_calls(without_kernels(program, refused), calls)
     report.add_program(program.graph, program.groups)
     report.undecided.update({symbol: code.undecided for symbol, code in kernels.items() if code.undecided})
     with report.timings.stage("memory plan"):

@@ -44,6 +44,7 @@ class KernelCode:
     per_thread: int
     undecided: tuple[str, ...] = ()
     """The results that could not be shown to be stored whole, and why."""
+    is_library_call: bool = False
 
     def workspace(self, threads: int) -> int:
         return self.fixed + threads * self.per_thread
@@ -106,7 +107,10 @@ class KernelCompiler:
         return KernelCompiler(other, self.cache).text(symbol, group, stage)
 
     def compile(self, symbol: str, group: Function) -> KernelCode:
-        """The group's code, from the cache where it is there."""
+        """The group's code, from the cache where it is there; or what calls a library in its place."""
+        called = self.backend.library_call(group)
+        if called is not None:
+            return KernelCode(called, 0, 0, is_library_call=True)
         if not self._is_own(group):  # the key does not see a change of other people's sources; the image is kept
             return self._compile(symbol, group)
         key = cache_key("group", group_text(group), symbol, *self._version())

@@ -15,7 +15,7 @@ from minitvm.ir.op import Op
 from minitvm.ir.ops.check import OutOfRange
 from minitvm.ir.types import Span, TupleType, Type, tensor_fields
 from minitvm.ir.visitor import post_order
-from minitvm.runtime.graph import Alias, Entry, Graph, HostStep, Launch, Node, Step
+from minitvm.runtime.graph import Alias, Entry, Graph, HostStep, Launch, LibraryCall, Node, Step
 
 
 @dataclass
@@ -173,3 +173,9 @@ def without_kernels(program: Program, symbols: Collection[str]) -> Program:
     }
     groups = {symbol: group for symbol, group in program.groups.items() if symbol not in symbols}
     return Program(Graph(tuple(nodes), program.graph.heads), groups, {**program.hosts, **hosts}, program.params)
+
+
+def with_library_calls(program: Program, symbols: Collection[str]) -> Program:
+    """The program with calls of a library in the place of those kernels."""
+    nodes = [replace(n, step=LibraryCall(n.func)) if n.func in symbols else n for n in program.graph.nodes]
+    return replace(program, graph=Graph(tuple(nodes), program.graph.heads))

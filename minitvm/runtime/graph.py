@@ -21,7 +21,14 @@ Entry: TypeAlias = tuple[int, int]
 class Launch:
     """Runs one of the artefact's kernels."""
 
-    kernel: str
+    symbol: str
+
+
+@dataclass(frozen=True)
+class LibraryCall:
+    """Calls a vendor's library; which function, and with what, is what the artefact has under the symbol."""
+
+    symbol: str
 
 
 @dataclass(frozen=True)
@@ -34,9 +41,9 @@ class HostStep:
     """A call in Python, of the artefact's host function of the node's name."""
 
 
-Step: TypeAlias = Launch | Alias | HostStep
+Step: TypeAlias = Launch | LibraryCall | Alias | HostStep
 _BY_NAME: dict[str, Step | None] = {"": None, "__nop": Alias(), "__host": HostStep()}
-"""Steps by TVM's ``func_name``; any other is a kernel's."""
+"""Steps by TVM's ``func_name``; any other is a symbol."""
 _NAMES = {step: name for name, step in _BY_NAME.items()}
 
 
@@ -58,12 +65,13 @@ class Node:
 
     @property
     def is_kernel(self) -> bool:
-        return isinstance(self.step, Launch)
+        """Whether the artefact's code runs it: a kernel, or a library's function in place of one."""
+        return isinstance(self.step, Launch | LibraryCall)
 
     @property
     def func(self) -> str:
-        """TVM's ``func_name``: the kernel's symbol, ``__nop``, ``__host``, or nothing for inputs and parameters."""
-        return self.step.kernel if isinstance(self.step, Launch) else _NAMES[self.step]
+        """TVM's ``func_name``: a symbol, ``__nop``, ``__host``, or nothing for inputs and parameters."""
+        return self.step.symbol if isinstance(self.step, Launch | LibraryCall) else _NAMES[self.step]
 
 
 @dataclass(frozen=True)
@@ -115,6 +123,8 @@ def _node_json(node: Node) -> dict[str, Any]:
         found.setdefault("attrs", {})["spans"] = json.dumps(node.spans)
     if node.check:
         found["attrs"]["check"] = node.check
+    if isinstance(node.step, LibraryCall):
+        found["attrs"]["library_call"] = "1"
     found["inputs"] = [[n, i, 0] for n, i in node.inputs]
     return found
 
@@ -141,10 +151,11 @@ def graph_form(graph: Graph, storage_ids: Sequence[int], offsets: Sequence[int],
 
 def _node_of(found: dict[str, Any], types: Sequence[TensorType]) -> Node:
     attrs = found.get("attrs", {})
+    made = LibraryCall if "library_call" in attrs else Launch
     func = "" if found["op"] == "null" else attrs["func_name"]
     inputs = tuple((n, i) for n, i, *_ in found["inputs"])
     spans = tuple(json.loads(attrs.get("spans", "[]")))
-    return Node(found["name"], _BY_NAME.get(func, Launch(func)), inputs, tuple(types), spans, attrs.get("check", ""))
+    return Node(found["name"], _BY_NAME.get(func, made(func)), inputs, tuple(types), spans, attrs.get("check", ""))
 
 
 def graph_of(form: dict[str, Any]) -> tuple[Graph, list[int], int]:

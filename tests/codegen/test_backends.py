@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import pathlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,10 +16,12 @@ from minitvm import relay
 from minitvm.codegen.backend import BACKENDS, backend_of, register, stages
 from minitvm.codegen.interp.backend import InterpBackend, Interpreter
 from minitvm.errors import CompilerError, LibraryError
-from minitvm.ir.loop import Store, map_stmt
+from minitvm.ir.loop import Buffer, Store, map_stmt
 from minitvm.ir.types import TensorType
+from minitvm.ir.visitor import calls
 from minitvm.runtime.code import CODES
 from minitvm.runtime.debug import GraphModuleDebug
+from minitvm.runtime.graph import Launch, LibraryCall, graph_of
 from minitvm.runtime.library import Library
 from minitvm.runtime.ndarray import aligned_empty
 from minitvm.target import OPTIONS, Target
@@ -163,6 +166,45 @@ def test_values_may_live_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
     for have, want in zip(outputs(far, VALUE), outputs(near, VALUE), strict=True):
         np.testing.assert_array_equal(have, want)
     assert FarCode.memory.copies == 1 + len(far.params)  # type: ignore[attr-defined]
+
+
+# --- calls of a library ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("registered")
+def test_a_group_may_be_a_call_of_a_library() -> None:
+    """Dense layers that numpy computes, between kernels, and so they are in the graph's JSON."""
+
+    class Calls(Interpreter):
+        def launch(self, index: int, slots: int) -> Callable[[], None]:
+            node = self.graph.nodes[index]
+            if not isinstance(node.step, LibraryCall):
+                return super().launch(index, slots)
+            types = [self.graph.type_of(entry) for entry in (*node.inputs, (index, 0))]
+            buffers = [Buffer("operand", t.static_shape, t.dtype) for t in types]
+            function = self.kernels[node.func]
+
+            def run() -> None:
+                x, weight, result = self.arrays(index, buffers, slots)
+                function(x, weight.T, out=result)
+
+            return run
+
+    @register
+    class CallsBackend(InterpBackend):
+        kind = "calls"
+        code = Calls
+
+        def library_call(self, group: relay.Function) -> object:
+            return np.matmul if [c.op.name for c in calls(group.body)] == ["nn.dense"] else None  # type: ignore[union-attr]
+
+    x, weight = relay.var("x", shape=(4, 6)), relay.const(np.ones((5, 6), "float32"))
+    module = relay.Module(relay.Function([x], relay.tanh(relay.nn.dense(relay.exp(x), weight))))
+    library = minitvm.build(module, "calls", opt_level=0)
+    steps = [type(node.step) for node in library.graph.nodes if node.step is not None]
+    assert steps == [Launch, LibraryCall, Launch]
+    assert graph_of(json.loads(library.graph_json))[0] == library.graph
+    np.testing.assert_allclose(outputs(library, VALUE)[0], np.tanh(np.exp(VALUE) @ np.ones((6, 5))), rtol=1e-6)
 
 
 # --- several kernels, stages ----------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -49,22 +49,25 @@ class Interpreter(Code):
 
     def launch(self, index: int, slots: int) -> Callable[[], None]:
         """The kernel of a node over what the slots point to when it runs."""
-        node, starts = self.graph.nodes[index], self.graph.entry_start
-        kernel: Kernel = self.kernels[node.func]
-        entries = [*map(self.graph.entry_id, node.inputs), *range(starts[index], starts[index + 1])]
-        pointers = (ctypes.c_void_p * self.graph.entries).from_address(slots)
+        kernel: Kernel = self.kernels[self.graph.nodes[index].func]
 
         def run() -> None:
-            arrays = [_array(b, pointers[entry]) for b, entry in zip(kernel.params, entries, strict=True)]
+            arrays = self.arrays(index, kernel.params, slots)
             results = run_kernel(kernel, *arrays[: len(kernel.inputs)], check_races=True)
             for array, result in zip(arrays[len(kernel.inputs) :], results, strict=True):
                 array[...] = result
 
         return run
 
+    def arrays(self, index: int, buffers: Sequence[Buffer], slots: int) -> list[np.ndarray]:
+        """The operands and results of a node as they are now."""
+        node, starts = self.graph.nodes[index], self.graph.entry_start
+        entries = [*map(self.graph.entry_id, node.inputs), *range(starts[index], starts[index + 1])]
+        pointers = (ctypes.c_void_p * self.graph.entries).from_address(slots)
+        return [_array(buffer, pointers[entry]) for buffer, entry in zip(buffers, entries, strict=True)]
+
 
 def _array(buffer: Buffer, address: int | None) -> np.ndarray:
-    """The memory of a parameter as an array."""
     nbytes = math.prod(buffer.shape) * np.dtype(buffer.dtype).itemsize
     memory = (ctypes.c_uint8 * nbytes).from_address(address or 0)
     return np.ctypeslib.as_array(memory).view(buffer.dtype).reshape(buffer.shape)
