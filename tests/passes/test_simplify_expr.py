@@ -359,3 +359,34 @@ def test_constant_weights_keep_a_left_operand_by_rows() -> None:
     body = 'nn.dense(transpose(%a), meta["w"])'
     weights = {"w": np.ones((4, 5), "float32")}
     check_unchanged(SimplifyExpr(), products(body, "(5, 3)"), constants=weights)
+
+
+# --- windows ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("image", "attributes", "cut", "after"),
+    [
+        ((1, 1), "padding=(1, 1)", "begin=[0, 0, 1, 1], end=[8, 32, 2, 2]", "padding=[0, 0, 0, 0], kernel_size=[1, 1]"),
+        ((1, 4), "padding=(1, 1)", "begin=[0, 0, 1, 0], end=[8, 32, 2, 3]", "padding=[0, 1, 0, 1], kernel_size=[1, 3]"),
+        (
+            (2, 3),
+            "padding=(2, 0, 2, 2), dilation=(2, 1), strides=(2, 1)",
+            "begin=[0, 0, 1, 0], end=[8, 32, 2, 3]",
+            "padding=[0, 0, 0, 2], kernel_size=[1, 3], dilation=[2, 1], strides=[2, 1]",
+        ),
+    ],
+)
+def test_taps_that_only_read_padding_go(image: tuple[int, int], attributes: str, cut: str, after: str) -> None:
+    x, weight = f"Tensor[(2, 32, {image[0]}, {image[1]}), float32]", np.random.default_rng(0).normal(size=(8, 32, 3, 3))
+    before = f'nn.conv2d(%x, meta["w"], {attributes})'
+    sliced = f'strided_slice(meta["w"], {cut}, strides=[1, 1, 1, 1])'
+    constants = {"w": weight.astype("float32")}
+    becomes(before, f"nn.conv2d(%x, {sliced}, {after})", x, constants=constants)
+
+
+def test_taps_that_see_the_image_stay() -> None:
+    constants = {"w": np.ones((8, 32, 3, 3), "float32")}
+    stays('nn.conv2d(%x, meta["w"], padding=(1, 1))', "Tensor[(1, 32, 2, 2), float32]", constants=constants)
+    stays('nn.conv2d(%x, meta["w"], padding=(3, 3))', "Tensor[(1, 32, 1, 1), float32]", constants=constants)
+    stays("nn.conv2d(%x, %y, padding=(2, 2))", "Tensor[(1, 32, 1, 1), float32]")

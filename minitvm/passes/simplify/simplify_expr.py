@@ -11,6 +11,7 @@ from minitvm.passes.simplify import arithmetic as simplify_arithmetic
 from minitvm.passes.simplify import casts as simplify_casts
 from minitvm.passes.simplify import products as simplify_products
 from minitvm.passes.simplify import shapes as simplify_shapes
+from minitvm.passes.simplify import windows as simplify_windows
 
 _AFTER_LAYOUT = (
     simplify_arithmetic.drop_added_zero,
@@ -30,9 +31,15 @@ _AFTER_LAYOUT = (
 
 
 class SimplifyExpr(RulePass, opt_level=0):
-    """All rules of ``simplify_shapes``, ``simplify_products``, ``simplify_casts`` and ``simplify_arithmetic``."""
+    """All rules about shapes, products, windows, casts and arithmetic."""
 
-    rules = (*simplify_shapes.RULES, *simplify_products.RULES, *simplify_casts.RULES, *simplify_arithmetic.RULES)
+    rules = (
+        *simplify_shapes.RULES,
+        *simplify_products.RULES,
+        *simplify_windows.RULES,
+        *simplify_casts.RULES,
+        *simplify_arithmetic.RULES,
+    )
 
 
 class SimplifyExprPostAlterOp(RulePass, opt_level=0):
