@@ -8,11 +8,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from minitvm.codegen.reductions import outer_reductions, replace_nodes
-from minitvm.ir.loop import Binary, Buffer, Load, LoopExpr, LoopVar, Reduce, Stage, map_expr, substitute_vars
+from minitvm.ir.loop import (
+    Binary,
+    Buffer,
+    Load,
+    LoopExpr,
+    LoopVar,
+    Reduce,
+    Select,
+    Stage,
+    map_expr,
+    substitute_vars,
+    walk_exprs,
+)
 from minitvm.ir.loop.affine import affine, depends_on, loads
 
-_SHORTEST = 3
-"""Columns of a window, below which it is not worth a row in memory."""
+_SHORTEST = 4
+"""Columns of a window, below which it is not worth a row in memory; one less where windows are apart and stick out:
+those at the edges would be computed one by one."""
 
 
 def separated(out: Buffer, axes: Sequence[LoopVar], value: LoopExpr) -> tuple[Stage, LoopExpr] | None:
@@ -25,6 +38,9 @@ def separated(out: Buffer, axes: Sequence[LoopVar], value: LoopExpr) -> tuple[St
     if reduce is None or not step or 0 in out.shape:
         return None
     *rows, (tap, taps) = reduce.axes
+    sticks_out = any(isinstance(node, Select) for node in walk_exprs(reduce.value))
+    if taps < _SHORTEST - (step > 1 and sticks_out):
+        return None
     column, columns = LoopVar("column"), (out.shape[-1] - 1) * step + taps
     element = map_expr(substitute_vars(reduce.value, {tap: column - axes[-1] * step}), _cancelled)
     if depends_on(element, axes[-1]):
@@ -45,7 +61,7 @@ def _cancelled(node: LoopExpr) -> LoopExpr:
 def _windows(value: LoopExpr) -> Reduce | None:
     found = outer_reductions(value)
     flat = len(found) == 1 and len(found[0].axes) > 1 and not outer_reductions(found[0].value)
-    return found[0] if flat and found[0].axes[-1][1] >= _SHORTEST else None
+    return found[0] if flat else None
 
 
 def _step(reduce: Reduce, last: LoopVar) -> int:

@@ -152,7 +152,7 @@ def test_a_few_long_rows_are_divided_among_all_threads(rows: int, columns: int, 
 
 
 @pytest.mark.parametrize("stride", [1, 2, 5])
-@pytest.mark.parametrize(("size", "pad"), [(5, 0), (5, 2), (3, 1)])
+@pytest.mark.parametrize(("size", "pad"), [(5, 0), (5, 2), (4, 1)])
 def test_windows_go_down_the_rows_first(size: int, pad: int, stride: int) -> None:
     x, a = var("x", shape=(2, 3, 13, 21)), drawn(2, 3, 13, 21)
     call = call_op("nn.max_pool2d", x, pool_size=(size, size), strides=(stride, stride), padding=(pad,) * 4)
