@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import traceback
+from collections.abc import Callable, Sequence
+from typing import NoReturn
 
 
 class MiniTVMError(Exception):
@@ -19,7 +21,11 @@ class MiniTVMError(Exception):
         Lines that say where: the call as text, its argument types, the ONNX node's name.
     hint:
         What to do next.
+
+    ``inside`` names the rules, passes and the like that it came through, from the innermost out.
     """
+
+    inside: tuple[str, ...] = ()
 
     def __init__(self, message: str, *, where: Sequence[str] = (), hint: str | None = None) -> None:
         self.message = message
@@ -28,7 +34,7 @@ class MiniTVMError(Exception):
         super().__init__(message)
 
     def __str__(self) -> str:
-        lines = [self.message, *(f"  | {line}" for line in self.where)]
+        lines = [self.message, *(f"  | {line}" for line in (*self.where, *(f"in {name}" for name in self.inside)))]
         if self.hint is not None:
             lines.append(f"  = hint: {self.hint}")
         return "\n".join(lines)
@@ -83,3 +89,57 @@ class InputError(MiniTVMError):
 
 class LibraryError(MiniTVMError):
     """A saved library that cannot be loaded: truncated, altered, another version or CPU, not signed by who must."""
+
+
+class UserCodeError(MiniTVMError):
+    """An exception inside a rule, pass, instrument, operator, template or layout rule that is not minitvm's own."""
+
+
+def is_own(maker: object) -> bool:
+    """Whether a class or function is minitvm's."""
+    return maker.__module__.partition(".")[0] == "minitvm"
+
+
+Lines = Callable[[], Sequence[str]]
+"""Says where: asked only where something is wrong."""
+
+
+class user_code:
+    """``with user_code(maker, "rule drop_zero", where)``: what ``maker`` (a class or function) raises gets a name.
+
+    A :class:`MiniTVMError` passes, and says what it came through; any other exception of code that is not minitvm's
+    own becomes a :class:`UserCodeError`, chained to it.  minitvm's own asserts and bugs pass as they are, and so does
+    what is no ``Exception`` (``KeyboardInterrupt``).
+    """
+
+    __slots__ = ("maker", "what", "where")
+
+    def __init__(self, maker: object, what: str, where: Lines = tuple) -> None:
+        self.maker, self.what, self.where = maker, what, where
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if isinstance(error, MiniTVMError):
+            error.inside = (*error.inside, self.what)
+        elif isinstance(error, Exception) and not is_own(self.maker):
+            raise UserCodeError(
+                f"{self.what} raised {type(error).__name__}: {error}",
+                where=[*self.where(), _raised_at(error, self.maker.__module__)],
+                hint="the exception that this one is chained to has the whole traceback",
+            ) from error
+
+
+def blame(error: Exception, maker: object, what: str, where: Lines = tuple) -> NoReturn:
+    """:class:`user_code` for the ``except`` of a place that is passed too often to enter a ``with``."""
+    with user_code(maker, what, where):
+        raise error
+
+
+def _raised_at(error: Exception, module: str) -> str:
+    """The innermost line of ``module`` that an exception came through."""
+    frames = list(traceback.walk_tb(error.__traceback__))
+    theirs = [found for found in frames if found[0].f_globals.get("__name__") == module]
+    frame, line = (theirs or frames)[-1]
+    return f"raised at {frame.f_code.co_filename}:{line} in {frame.f_code.co_name}"

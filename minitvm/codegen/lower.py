@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import minitvm.codegen.templates  # noqa: F401  (registers the templates)
 from minitvm.codegen.collapse import collapse
@@ -25,7 +26,7 @@ from minitvm.codegen.stages import (
     stage_order,
     stages_to_keep,
 )
-from minitvm.errors import CompilerError
+from minitvm.errors import CompilerError, UserCodeError, user_code
 from minitvm.ir.decision import Decision, Declined, decide, decision, decisions
 from minitvm.ir.expr import Call, Expr, Function, span_scope
 from minitvm.ir.loop import (
@@ -47,6 +48,7 @@ from minitvm.ir.loop import (
     substitute_vars,
     walk_exprs,
 )
+from minitvm.ir.node import describe_call
 from minitvm.ir.op import Op
 from minitvm.ir.types import tensor_fields
 from minitvm.ir.visitor import calls, span_of
@@ -97,7 +99,7 @@ def _lower(function: Function, name: str, machine: MachineModel, kind: str) -> t
         for template in _templates(kind, anchor):
             title = f"template {template.__module__.rpartition('.')[2]}.{template.__name__}"
             with span_scope(spans):
-                kernel = _lower_with(template, anchor, function, name, machine)
+                kernel = _lower_with(template, title, anchor, function, name, machine)
             if isinstance(kernel, Kernel):
                 decide(title, anchor, "writes the loops")
                 return kernel, title
@@ -126,7 +128,7 @@ def _templates(kind: str, anchor: Call) -> list[Template]:
 
 
 def _lower_with(
-    template: Template, anchor: Call, function: Function, name: str, machine: MachineModel
+    template: Template, title: str, anchor: Call, function: Function, name: str, machine: MachineModel
 ) -> Kernel | Declined:
     params = parameter_buffers(function)
     problem = _problem(anchor)
@@ -134,9 +136,13 @@ def _lower_with(
     prologues = [buffer for arg in anchor.args for buffer in flatten(values[arg])]
     if any(_has_reduction(buffer) for buffer in prologues):
         return Declined("its input is a reduction, which would be recomputed for every element")
-    kernel = template(problem, machine, {})
+    with user_code(template, title, partial(describe_call, anchor)):
+        kernel = template(problem, machine, {})
     if isinstance(kernel, Declined):
         return kernel
+    if not isinstance(kernel, Kernel):
+        hint = "a template returns a Kernel or Declined('why not')"
+        raise UserCodeError(f"{title} returned {kernel!r}", where=describe_call(anchor), hint=hint)
     outputs = _outputs(function, values, keep=())
     body = kernel.body
     if _fits_epilogue(outputs, problem.outputs):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
+from minitvm.errors import IRError, user_code
 from minitvm.ir.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem
 from minitvm.ir.loop import (
     Buffer,
@@ -18,6 +20,7 @@ from minitvm.ir.loop import (
     substitute_vars,
     walk_exprs,
 )
+from minitvm.ir.node import describe_call
 from minitvm.ir.op import Op, compute_of
 from minitvm.ir.types import TensorType, tensor_fields
 from minitvm.ir.visitor import post_order
@@ -58,8 +61,23 @@ def _value(node: Expr, values: Mapping[Expr, Value], placed: Mapping[Call, tuple
         assert isinstance(source, tuple)
         return source[node.index]
     assert isinstance(node, Call) and isinstance(node.op, Op), node
-    results = placed[node] if node in placed else compute_of(node.op, *(values[a] for a in node.args))  # type: ignore[arg-type]
+    results = placed[node] if node in placed else _computed(node, node.op, values)
     return results[0] if isinstance(node.type, TensorType) else results
+
+
+def _computed(call: Call, op: Op, values: Mapping[Expr, Value]) -> tuple[Buffer, ...]:
+    """The operator's compute rule, whose results are held against the types that ``infer`` found."""
+    with user_code(type(op), f"compute of {op.name}", partial(describe_call, call)):
+        results = compute_of(op, *(values[a] for a in call.args))  # type: ignore[arg-type]
+    expected = tensor_fields(call.type)
+    found = tuple(TensorType(r.shape, r.dtype) if isinstance(r, Buffer) else r for r in results)
+    if found != expected:
+        raise IRError(
+            f"{op.name}: compute's result is {', '.join(map(str, found))}, but infer says "
+            f"{', '.join(map(str, expected))}",
+            where=describe_call(call),
+        )
+    return results
 
 
 def _literal(constant: Constant) -> Stage:

@@ -6,11 +6,12 @@ Every result is held against the type that ``infer`` found, so a wrong rule is n
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from minitvm.errors import InputError, IRError
+from minitvm.errors import InputError, IRError, MiniTVMError, blame
 from minitvm.ir.expr import Call, Constant, Expr, Function, Module, Tuple, TupleGetItem, Var
 from minitvm.ir.node import describe_call
 from minitvm.ir.op import Op
@@ -95,10 +96,13 @@ def _apply(call: Call, op: Op, arguments: tuple[Value, ...]) -> Value:
     try:
         with np.errstate(all="ignore"):
             value = op.reference(*arguments)
-    except InputError as error:
-        raise InputError(error.message, where=error.where or describe_call(call), hint=error.hint) from None
+    except MiniTVMError as error:
+        error.where = error.where or tuple(describe_call(call))
+        raise
     except (ValueError, IndexError, OverflowError, MemoryError) as error:
         raise IRError(f"{op.name}: the reference failed: {error}", where=describe_call(call)) from error
+    except Exception as error:
+        blame(error, type(op), f"reference of {op.name}", partial(describe_call, call))
     return tuple(map(np.asarray, value)) if isinstance(value, tuple) else np.asarray(value)
 
 

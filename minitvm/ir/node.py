@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
-from minitvm.errors import IRError, MiniTVMError, TypeInferenceError
+from minitvm.errors import IRError, MiniTVMError, TypeInferenceError, blame
 from minitvm.ir.attributes import print_attributes, quote
 from minitvm.ir.op import OPS, Op, signature
 from minitvm.ir.types import MOST_BYTES, FuncType, Span, TensorType, TupleType, Type, tensor_fields, type_of
@@ -288,12 +289,17 @@ def infer_call(call: Call) -> Type | None:
     try:
         return _bounded(call.op, call.op.infer(*types))
     except MiniTVMError as error:
-        raise type(error)(error.message, where=error.where or describe_call(call), hint=error.hint) from error.__cause__
+        error.where = error.where or tuple(describe_call(call))
+        raise
     except (TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise _misused(call, types, error) from error
+    except Exception as error:
+        blame(error, type(call.op), f"infer of {call.op.name}", partial(describe_call, call))
 
 
 def _bounded(op: Op, result: Type) -> Type:
+    if not isinstance(result, (TensorType, TupleType, FuncType)):
+        raise op.reject(f"infer returned {result!r}, which is no type", hint="return a TensorType or a TupleType")
     for type_ in tensor_fields(result) if not isinstance(result, FuncType) else ():
         if type_.is_static and type_.nbytes > MOST_BYTES:
             raise op.reject(f"the result, {type_}, would take {type_.nbytes:,} bytes", hint="is a size a mistake?")

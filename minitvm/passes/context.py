@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from minitvm import config
-from minitvm.errors import ConfigError, PassError
+from minitvm.errors import ConfigError, PassError, user_code
 from minitvm.ir.expr import Module
 from minitvm.passes.instrument import PassInfo, PassInstrument, PrintIR
 from minitvm.passes.verify import Verify
@@ -113,7 +113,8 @@ class PassContext:
         entered: list[PassInstrument] = []
         try:
             for instrument in self._instruments:
-                instrument.enter_pass_ctx()
+                with watching(instrument):
+                    instrument.enter_pass_ctx()
                 entered.append(instrument)
         except BaseException:
             self._instruments = ()
@@ -124,7 +125,8 @@ class PassContext:
     def _exit_instruments(self) -> None:
         try:
             for instrument in self._instruments:
-                instrument.exit_pass_ctx()
+                with watching(instrument):
+                    instrument.exit_pass_ctx()
         except BaseException:
             self._instruments = ()
             raise
@@ -187,8 +189,19 @@ def ask_instruments(
     """Whether all instruments let the pass run; a required pass is not asked for."""
     if info.name in context.required_pass:
         return True
-    answers = [instrument.should_run(module, info) for instrument in instruments]  # every one is asked
+    answers = [_is_willing(instrument, module, info) for instrument in instruments]  # every one is asked
     return all(answers)
+
+
+def _is_willing(instrument: PassInstrument, module: Module, info: PassInfo) -> bool:
+    with watching(instrument, info):
+        return instrument.should_run(module, info)
+
+
+def watching(instrument: PassInstrument, info: PassInfo | None = None) -> user_code:
+    """Around a call of an instrument: what it raises names it, and the pass that it watches."""
+    around = f" around pass {info.name}" if info is not None else ""
+    return user_code(type(instrument), f"instrument {type(instrument).__name__}{around}")
 
 
 def _environment_instruments() -> tuple[PassInstrument, ...]:

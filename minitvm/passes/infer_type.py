@@ -6,11 +6,12 @@ Nodes find their own types when they are built, so only what lies above an untyp
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from minitvm.errors import InputError, TypeInferenceError
+from minitvm.errors import InputError, TypeInferenceError, user_code
 from minitvm.ir.expr import Call, Constant, Expr, Function, Module, Var
 from minitvm.ir.node import describe_call
 from minitvm.ir.op import Op
@@ -69,10 +70,8 @@ def _solve_call(call: Call, op: Op, args: list[Expr], solved: dict[Var, Var]) ->
     known: list[Type | None] = [a.checked_type for a in args]
     if None not in known:
         return
-    try:
+    with user_code(type(op), f"solve of {op.name}", partial(describe_call, call)):
         found = op.solve(list(known))
-    except TypeInferenceError as error:
-        raise TypeInferenceError(error.message, where=error.where or describe_call(call), hint=error.hint) from error
     for arg, original, type_ in zip(args, call.args, found, strict=True):
         if isinstance(arg, Var) and isinstance(original, Var) and arg.checked_type is None and type_ is not None:
             solved[original] = Var(original.name, type_, span=original.span)

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ParamSpec, Protocol, cast, overload
 from weakref import WeakKeyDictionary
 
-from minitvm.errors import PassError
+from minitvm.errors import PassError, user_code
 from minitvm.ir.attributes import attributes_of
 from minitvm.ir.expr import Call, Expr, Function, Module
 from minitvm.ir.op import Op
 from minitvm.ir.visitor import calls, rewrite
-from minitvm.passes.context import KNOWN_PASSES, PassContext, ask_instruments, closest, register_config
+from minitvm.passes.context import KNOWN_PASSES, PassContext, ask_instruments, closest, register_config, watching
 from minitvm.passes.instrument import PassInfo
 
 __all__ = [
@@ -67,12 +67,14 @@ class Pass:
         if not ask_instruments(instruments, box[-1], self.info, context):
             return box.pop()
         for instrument in instruments:
-            instrument.run_before_pass(box[-1], self.info)
+            with watching(instrument, self.info):
+                instrument.run_before_pass(box[-1], self.info)
         result = self.transform(box.pop(), context)
         if not isinstance(result, Module):
             raise PassError(f"{self.info.name} returned {type(result).__name__} instead of a Module")
         for instrument in instruments:
-            instrument.run_after_pass(result, self.info)
+            with watching(instrument, self.info):
+                instrument.run_after_pass(result, self.info)
         return result
 
     def __repr__(self) -> str:
@@ -86,7 +88,8 @@ class ModulePass(Pass):
         raise NotImplementedError(self.info.name)
 
     def transform(self, module: Module, context: PassContext) -> Module:
-        return self.transform_module(module, context)
+        with user_code(type(self), f"pass {self.info.name}"):
+            return self.transform_module(module, context)
 
 
 class FunctionPass(Pass):
@@ -99,7 +102,8 @@ class FunctionPass(Pass):
         raise NotImplementedError(self.info.name)
 
     def transform(self, module: Module, context: PassContext) -> Module:
-        return map_functions(module, lambda function: self.transform_function(function, module, context))
+        with user_code(type(self), f"pass {self.info.name}"):
+            return map_functions(module, lambda function: self.transform_function(function, module, context))
 
 
 def map_functions(module: Module, transform: Callable[[Function], Function]) -> Module:

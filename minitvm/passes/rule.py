@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, TypeAlias
 
-from minitvm.errors import PassError
+from minitvm.errors import PassError, blame
 from minitvm.ir.decision import Decision, Declined, decision, listening, name_of, record
 from minitvm.ir.expr import Call, Expr, Function, Module, span_scope
+from minitvm.ir.node import describe_call
 from minitvm.ir.pattern import Pattern, capture_names, match
 from minitvm.ir.visitor import children, post_order, rebuild_over
 from minitvm.passes.context import KNOWN_PASSES
@@ -122,10 +123,13 @@ class _Rewriting:
     def _apply(self, node: Expr) -> Expr:
         """``node`` after the first rule that fires on it."""
         for candidate in self._rules_for(node):
-            captures = match(candidate.pattern, node, self.uses)
+            try:
+                captures = match(candidate.pattern, node, self.uses)
+                answer = None if captures is None else candidate.apply(**captures)
+            except Exception as error:
+                blame(error, candidate.apply, f"rule {candidate.name}", lambda: _lines(node))
             if captures is None:
                 continue
-            answer = candidate.apply(**captures)
             self._note(candidate, node, answer)
             if isinstance(answer, Expr) and answer is not node:
                 return _same_type(candidate, node, answer)
@@ -150,7 +154,11 @@ class _Rewriting:
 
     def _note(self, candidate: Rule, node: Expr, answer: Any) -> None:
         if not isinstance(answer, (Expr, Declined)):
-            raise PassError(f"rule {candidate.name} returned {answer!r}", hint="return an Expr or Declined('why not')")
+            raise PassError(
+                f"rule {candidate.name} returned {answer!r}",
+                where=_lines(node),
+                hint="return an Expr or Declined('why not')",
+            )
         if answer is not node and listening():
             became = answer if isinstance(answer, Declined) else f"becomes {name_of(answer)}"
             self._say(decision(candidate.name, node, became))
@@ -162,17 +170,16 @@ class _Rewriting:
             record(what)
 
 
-def place(node: Expr) -> str:
-    """A node for a log line: its operator and, where known, the ONNX nodes it came from."""
-    name = getattr(getattr(node, "op", None), "name", type(node).__name__)
-    return f"{name} ({', '.join(node.span)})" if node.span else str(name)
+def _lines(node: Expr) -> list[str]:
+    """A node for an error: the call with its types and the ONNX nodes it came from."""
+    return describe_call(node) if isinstance(node, Call) else [name_of(node)]
 
 
 def _same_type(candidate: Rule, old: Expr, new: Expr) -> Expr:
     if new.checked_type != old.checked_type:
         raise PassError(
             f"rule {candidate.name} replaced a {old.checked_type} by a {new.checked_type}",
-            where=[place(old)],
+            where=_lines(old),
             hint="a replacement has the type of what it replaces",
         )
     return new

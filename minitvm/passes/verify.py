@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from minitvm.errors import MiniTVMError, PassError
+from minitvm.errors import MiniTVMError, PassError, UserCodeError
 from minitvm.ir.evaluate import evaluate, evaluate_calls
 from minitvm.ir.expr import Call, Expr, Function, Module
 from minitvm.ir.op import Op
@@ -109,6 +109,8 @@ def _compare_on(before: Module, after: Module, inputs: list[Any], what: str, rto
     given = _arguments_for(before.main, after.main, inputs, what)
     try:
         expected = flatten(evaluate(before, *inputs))
+    except UserCodeError:
+        raise
     except MiniTVMError:
         return False
     try:

@@ -264,7 +264,8 @@ def test_no_usual_partner() -> None:
     with pytest.raises(PassError) as error:
         run(ConvertLayout({"nn.conv2d": ["CNHW", "default"]}), main(CONV + "%0"))
     assert str(error.value) == (
-        "ConvertLayout: no kernel layout is usual for CNHW\n  = hint: name it: ['CNHW', 'OIHW']"
+        "ConvertLayout: no kernel layout is usual for CNHW\n  | in pass ConvertLayout\n"
+        "  = hint: name it: ['CNHW', 'OIHW']"
     )
 
 

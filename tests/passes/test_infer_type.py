@@ -70,6 +70,7 @@ def test_a_variable_that_no_use_determines_is_named() -> None:
     assert str(error.value) == (
         "the type of %w cannot be inferred from its uses\n"
         "  | %w is used by nn.dense\n"
+        "  | in pass InferType\n"
         '  = hint: give the variable a type: var("w", TensorType(shape, dtype))'
     )
 

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from minitvm.errors import PassError
+from minitvm.errors import PassError, UserCodeError
 from minitvm.ir.expr import Constant, Function, Module
 from minitvm.ir.parser import parse_module
 from minitvm.passes import (
@@ -80,7 +80,7 @@ def test_required_passes_are_not_asked_for() -> None:
 def test_failing_enter_exits_those_entered_and_drops_all() -> None:
     events: list[str] = []
     context = PassContext(instruments=[Trace("a", events), Trace("b", events, fails="enter"), Trace("c", events)])
-    with pytest.raises(ValueError, match="b fails"), context:
+    with pytest.raises(UserCodeError, match=r"^instrument Trace raised ValueError: b fails\n"), context:
         events.append("body")
     assert events == ["a.enter", "b.enter", "a.exit"]
     assert context.instruments == ()
@@ -90,7 +90,7 @@ def test_failing_enter_exits_those_entered_and_drops_all() -> None:
 def test_failing_exit_drops_all() -> None:
     events: list[str] = []
     context = PassContext(instruments=[Trace("a", events), Trace("b", events, fails="exit"), Trace("c", events)])
-    with pytest.raises(ValueError, match="b fails"), context:
+    with pytest.raises(UserCodeError, match=r"^instrument Trace raised ValueError: b fails\n"), context:
         pass
     assert events[-2:] == ["a.exit", "b.exit"]
     assert context.instruments == ()
@@ -100,7 +100,7 @@ def test_failing_exit_drops_all() -> None:
 @pytest.mark.parametrize("fails", ["should", "before", "after"])
 def test_failing_callback_reaches_the_caller_and_all_exit(fails: str) -> None:
     events: list[str] = []
-    with pytest.raises(ValueError, match="a fails"):
+    with pytest.raises(UserCodeError, match=r"^instrument Trace around pass InferType raised ValueError: a fails\n"):
         run(Trace("a", events, fails=fails), Trace("b", events))
     assert events[-2:] == ["a.exit", "b.exit"]
     assert events[-3] == f"a.{fails} InferType"
@@ -112,7 +112,7 @@ def test_pass_that_raises_has_no_after() -> None:
         raise RuntimeError("no")
 
     events: list[str] = []
-    with pytest.raises(RuntimeError), PassContext(instruments=[Trace("a", events)]):
+    with pytest.raises(UserCodeError), PassContext(instruments=[Trace("a", events)]):
         failing(parse_module(TEXT))
     assert events == ["a.enter", "a.should failing", "a.before failing", "a.exit"]
 
@@ -154,7 +154,7 @@ def test_timing_survives_a_pass_that_raised() -> None:
 
     timing = PassTiming()
     with PassContext(instruments=[timing]):
-        with pytest.raises(RuntimeError):
+        with pytest.raises(UserCodeError):
             Sequential([raising], name="outer")(parse_module(TEXT))
         assert timing.render().splitlines()[:2] == ["outer: did not finish", "  raising: did not finish"]
 

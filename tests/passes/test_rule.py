@@ -120,7 +120,7 @@ def test_replacement_of_another_type_is_refused() -> None:
     with pytest.raises(PassError) as error:
         run_opt_pass(main("nn.relu(%x)"), to_bool)
     assert error.value.message == "rule to_bool replaced a Tensor[(4,), float32] by a Tensor[(), bool]"
-    assert error.value.where == ("nn.relu",)
+    assert error.value.where == ("nn.relu(%x)", "  %x: Tensor[(4,), float32]")
 
 
 def test_answer_that_is_neither() -> None:

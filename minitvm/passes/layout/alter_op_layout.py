@@ -18,12 +18,15 @@ Weights move once, at compile time: FoldConstant runs after this pass.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TypeAlias
 
+from minitvm.errors import user_code
 from minitvm.ir.compute import accumulator
 from minitvm.ir.decision import Declined
 from minitvm.ir.expr import Call, Constant, Expr, Function, Module
 from minitvm.ir.layout import Layout
+from minitvm.ir.node import describe_call
 from minitvm.ir.op import Op
 from minitvm.ir.ops.nn_conv import BlockedConvolution, Conv2d, Conv2dNCHWc, DepthwiseConv2dNCHWc
 from minitvm.ir.ops.nn_dense import Dense, DensePack, Matmul
@@ -70,7 +73,8 @@ def alter_op_layout(
         ask = proposals.get((kind, type(site.op)))
         if ask is None:
             return None
-        return (moving_costs_more(site, function, machine) if alone else None) or ask(site, machine)
+        with user_code(ask, f"layout proposal of {site.op.name}", partial(describe_call, site.call)):
+            return (moving_costs_more(site, function, machine) if alone else None) or ask(site, machine)
 
     return LayoutRewriter("AlterOpLayout", propose).run(function)
 

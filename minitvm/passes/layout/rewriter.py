@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
-from minitvm.ir.decision import Declined, decide
+from minitvm.errors import PassError, user_code
+from minitvm.ir.decision import Declined, decide, name_of
 from minitvm.ir.expr import Call, Expr, Function, Tuple, TupleGetItem, span_scope
 from minitvm.ir.layout import Layout
+from minitvm.ir.node import describe_call
 from minitvm.ir.op import Op
 from minitvm.ir.ops.nn_layout import LayoutTransform
 from minitvm.ir.ops.transform import ExpandDims, Reshape
@@ -73,7 +76,8 @@ class LayoutRewriter:
         if placement is None:
             return Value(rebuild(call, [self._as(self.values[arg], None) for arg in children(call)]), None)
         operands = [self._as(self.values[a], want) for a, want in zip(call.args, placement.args, strict=True)]
-        result = placement.build(operands)
+        with user_code(placement.build, f"layout rule of {name_of(call)}", partial(describe_call, call)):
+            result = placement.build(operands)
         _check(call, result, placement.result)
         return Value(result, placement.result)
 
@@ -83,7 +87,8 @@ class LayoutRewriter:
         site = Site(call, call.op, tuple(self.values[arg].carry for arg in call.args))
         answer = self.propose(site)
         if not isinstance(answer, Placement) and any(_is_moved(c) for c in site.carries):
-            own = following(site)
+            with user_code(type(call.op), f"layout rule of {name_of(call)}", partial(describe_call, call)):
+                own = following(site)
             answer = answer if isinstance(own, Declined) and answer is not None else own
         if isinstance(answer, Placement):
             decide(self.by, call, f"its result is held as {_describe(answer.result)}")
@@ -166,7 +171,9 @@ def _check(call: Call, result: Expr, carry: Carry) -> None:
         expected = before
         if isinstance(move, Move):
             expected = TensorType(move.new.shape_from(move.old, before.shape), before.dtype)
-        assert after == expected, f"the layout rule of {call.op} built {after} instead of {expected}"
+        if after != expected:
+            message = f"the layout rule of {name_of(call)} built {after} instead of {expected}"
+            raise PassError(message, where=describe_call(call))
 
 
 def storage_order(layout: Layout, extents: Mapping[str, Dim]) -> list[tuple[str, int]]:
