@@ -56,7 +56,7 @@ def collapse(params: Sequence[Buffer], out: Buffer, axes: Sequence[LoopVar], val
 
 
 def _reductions(value: LoopExpr) -> list[Reduce]:
-    return list({id(n): n for n in walk_exprs(value) if isinstance(n, Reduce)}.values())
+    return [n for n in walk_exprs(value) if isinstance(n, Reduce)]
 
 
 def _pairs(merged: Mapping[LoopVar, Sequence[LoopVar]]) -> set[Pair]:
@@ -93,12 +93,12 @@ def _joined(value: LoopExpr, chains: Sequence[Sequence[LoopVar]], extents: Exten
 def _pinned(value: LoopExpr, extents: Extents) -> set[LoopVar]:
     """Variables that are used other than as an index by themselves, over a whole dimension."""
     found: set[LoopVar] = set()
-    stack, seen = [value], set[int]()
+    stack, seen = [value], set[LoopExpr]()
     while stack:
         node = stack.pop()
-        if id(node) in seen:
+        if node in seen:
             continue
-        seen.add(id(node))
+        seen.add(node)
         if isinstance(node, LoopVar):
             found.add(node)
         elif isinstance(node, Reduce):

@@ -39,8 +39,8 @@ def accesses(stmt: Stmt) -> list[Access]:
     found: list[Access] = []
     for part in walk_stmts(stmt):
         roots = stmt_exprs(part)
-        loads = {id(n): n for root in roots for n in walk_exprs(root) if isinstance(n, Load)}
-        found += [Access(load.buffer, load.index, False) for load in loads.values()]
+        loads = dict.fromkeys(n for root in roots for n in walk_exprs(root) if isinstance(n, Load))
+        found += [Access(load.buffer, load.index, False) for load in loads]
         if isinstance(part, Store):
             found.append(Access(part.buffer, part.index, True))
     return found

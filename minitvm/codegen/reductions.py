@@ -123,7 +123,7 @@ def _lane_block(
         stmts.append(_over(reduce.axes, update, guard))
 
     def result(lane: LoopExpr) -> Stmt:
-        done = {id(r): a[lane] for r, a in zip(found, accumulators, strict=True)}
+        done: dict[LoopExpr, LoopExpr] = {r: a[lane] for r, a in zip(found, accumulators, strict=True)}
         return Store(out, (*prefix, start + lane), substitute_vars(replace_nodes(value, done), {last: start + lane}))
 
     body: Stmt = seq(*stmts, in_lanes(width, result))
@@ -137,24 +137,20 @@ def combine(kind: str, left: LoopExpr, right: LoopExpr) -> LoopExpr:
 
 
 def outer_reductions(value: LoopExpr) -> list[Reduce]:
-    """The reductions below ``value`` that are not inside another, each object once."""
-    found: dict[int, Reduce] = {}
-    inner: set[int] = set()
-    for node in walk_exprs(value):
-        if isinstance(node, Reduce):
-            found[id(node)] = node
-            inner.update(id(n) for n in walk_exprs(node.value) if isinstance(n, Reduce))
-    return [node for key, node in found.items() if key not in inner]
+    """The reductions below ``value`` that are not inside another, each once."""
+    found = [node for node in walk_exprs(value) if isinstance(node, Reduce)]
+    inner = {n for node in found for n in walk_exprs(node.value)}
+    return [node for node in found if node not in inner]
 
 
-def replace_nodes(expr: LoopExpr, replacement: dict[int, LoopExpr]) -> LoopExpr:
-    """``expr`` with the objects named by id replaced.  Works top-down: what is replaced is not rebuilt."""
-    done: dict[int, LoopExpr] = dict(replacement)
+def replace_nodes(expr: LoopExpr, replacement: Mapping[LoopExpr, LoopExpr]) -> LoopExpr:
+    """``expr`` with some parts replaced.  Works top-down: what is replaced is not rebuilt."""
+    done = dict(replacement)
 
     def walk(node: LoopExpr) -> LoopExpr:
-        if id(node) not in done:
-            done[id(node)] = rebuild_expr(node, [walk(child) for child in expr_children(node)])
-        return done[id(node)]
+        if node not in done:
+            done[node] = rebuild_expr(node, [walk(child) for child in expr_children(node)])
+        return done[node]
 
     return walk(expr)
 
@@ -201,7 +197,7 @@ def _scalar_reductions(value: LoopExpr, finish: Callable[[LoopExpr], Stmt], mach
     reduce = found[0]
 
     def rest(total: LoopExpr) -> Stmt:
-        return _scalar_reductions(replace_nodes(value, {id(reduce): total}), finish, machine)
+        return _scalar_reductions(replace_nodes(value, {reduce: total}), finish, machine)
 
     lanes = lanes_of(reduce.value, reduce.dtype, machine)
     last, extent = reduce.axes[-1]

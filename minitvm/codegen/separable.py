@@ -49,7 +49,7 @@ def separated(out: Buffer, axes: Sequence[LoopVar], value: LoopExpr) -> tuple[St
     stage = Stage("down", (*out.shape[:-1], columns), down.dtype, axes=(*axes[:-1], column), value=down)
     window = (*axes[:-1], axes[-1] * step + tap)
     along = Reduce(reduce.kind, ((tap, taps),), Load(stage, window))
-    return stage, replace_nodes(value, {id(reduce): along})
+    return stage, replace_nodes(value, {reduce: along})
 
 
 def _cancelled(node: LoopExpr) -> LoopExpr:

@@ -19,12 +19,12 @@ _PIECES = 16
 def lanes_of(value: LoopExpr, dtype: str, machine: MachineModel) -> int:
     """Lanes of a loop that stores ``value`` as ``dtype``: of the widest element that is read, made or stored."""
     widest = machine.lanes(dtype)
-    stack, seen = [value], set[int]()
+    stack, seen = [value], set[LoopExpr]()
     while stack:
         node = stack.pop()
-        if id(node) in seen:
+        if node in seen:
             continue
-        seen.add(id(node))
+        seen.add(node)
         if isinstance(node, (Load, Cast)):
             widest = min(widest, machine.lanes(node.dtype))
         if not isinstance(node, Load):

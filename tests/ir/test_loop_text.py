@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import reduce
 
 import pytest
 
@@ -188,11 +190,26 @@ def test_shared_parts_are_written_once_however_they_are_shared() -> None:
     assert print_loop_expr(shared(5, False)) == text
 
 
+def test_equal_means_identical() -> None:
+    """Whatever thread it is built in, as long as the other one is alive; constants by representation and type."""
+    x = Buffer("x", (4,), "float32")
+    i = LoopVar("i")
+    assert x[i + 1] is x[i + 1]
+    assert LoopVar("i") != i
+    assert Const(3) is Const(3, "int64")
+    numbers = [Const(v, "float32") for v in (0.0, -0.0, 1, 1.0, True, float("nan"))]
+    assert len(set(numbers)) == len(numbers)
+    assert Const(float("nan"), "float32") is numbers[-1]
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda n: reduce(lambda e, k: e + x[i * k], range(1, 200), x[i] * f32(0.5)), range(32)))
+    assert all(expr is found[0] for expr in found)
+
+
 def test_shared_trees_take_linear_time() -> None:
     start = time.process_time()
     deep = shared(400, True)
     assert len(print_loop_expr(deep)) < 100_000
-    assert sum(1 for _ in walk_exprs(deep)) == 2 + 400 * 3
+    assert sum(1 for _ in walk_exprs(deep)) == 3 + 400 * 2
     assert map_expr(deep, lambda e: e) is deep
     assert time.process_time() - start < 2.0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 
 from minitvm.codegen.cuda import spell
@@ -23,7 +24,6 @@ from minitvm.ir.loop import (
     expr_children,
     map_expr,
     post_order_exprs,
-    rebuild_expr,
 )
 from minitvm.ir.loop.affine import address
 
@@ -32,56 +32,31 @@ _LONG = 100  # characters after which a value gets a line of its own
 
 
 class Shared:
-    """Expressions of one statement (:func:`flat`) with equal parts made one object, and how often each is used."""
+    """Expressions of one statement (:func:`flat`), and how often each part is used."""
 
     def __init__(self, roots: Sequence[LoopExpr]) -> None:
-        self._unique: dict[object, LoopExpr] = {}
-        self._by_id: dict[int, LoopExpr] = {}
         order = post_order_exprs(roots)
-        self._alive = order  # ids stay taken
-        for node in order:
-            operands = [self._by_id[id(child)] for child in expr_children(node)]
-            self._by_id[id(node)] = self._unique.setdefault(_key(node, operands), rebuild_expr(node, operands))
-        self.roots = [self._by_id[id(root)] for root in roots]
-        self.uses: dict[int, int] = {}
-        self.loads: set[int] = set()
+        self.roots = roots
+        self.uses = Counter(child for node in order for child in expr_children(node))
+        self.loads: set[LoopExpr] = set()
         self.deep = len(order) > _DEEP
-        for node in self._unique.values():
-            children = expr_children(node)
-            if isinstance(node, Load) or any(id(c) in self.loads for c in children):
-                self.loads.add(id(node))
-            for child in children:
-                self.uses[id(child)] = self.uses.get(id(child), 0) + 1
-        self._always: dict[int, dict[int, LoopExpr]] = {}
+        for node in order:
+            if isinstance(node, Load) or any(c in self.loads for c in expr_children(node)):
+                self.loads.add(node)
+        self._always: dict[LoopExpr, dict[LoopExpr, None]] = {}
 
-    def always(self, node: LoopExpr) -> dict[int, LoopExpr]:
-        """The shared nodes with loads that are evaluated whenever ``node`` is, whatever selects choose."""
-        if id(node) not in self._always:
-            found = {} if self.uses.get(id(node), 0) < 2 or id(node) not in self.loads else {id(node): node}
+    def always(self, node: LoopExpr) -> dict[LoopExpr, None]:
+        """The shared nodes with loads that are evaluated whenever ``node`` is, whatever selects choose, in order."""
+        if node not in self._always:
+            found = {} if self.uses[node] < 2 or node not in self.loads else {node: None}
             if isinstance(node, Select):
                 then, orelse = self.always(node.then), self.always(node.orelse)
-                found |= self.always(node.condition) | {k: v for k, v in then.items() if k in orelse}
+                found |= self.always(node.condition) | {k: None for k in then if k in orelse}
             else:
                 for child in expr_children(node):
                     found |= self.always(child)
-            self._always[id(node)] = found
-        return self._always[id(node)]
-
-
-def _key(node: LoopExpr, operands: Sequence[LoopExpr]) -> object:
-    ids = tuple(id(o) for o in operands)
-    match node:
-        case Load(buffer, _):
-            return ("load", id(buffer), ids)
-        case Binary(op, _, _):
-            return ("binary", op, ids)
-        case Intrin(name, _):
-            return ("intrin", name, ids)
-        case Cast(_, dtype):
-            return ("cast", dtype, ids)
-        case Select():
-            return ("select", ids)
-    return node
+            self._always[node] = found
+        return self._always[node]
 
 
 def identifier(name: str, prefix: str) -> str:
@@ -130,8 +105,7 @@ class Writer:
         self.names, self.ranges, self.helpers, self.shared = names, ranges, helpers, shared
         self.lines: list[str] = []
         self.pad = ""
-        self.scopes: list[dict[int, str]] = [{}]
-        self._alive: list[LoopExpr] = []  # what has a name keeps its id
+        self.scopes: list[dict[LoopExpr, str]] = [{}]
 
     def root(self, node: LoopExpr) -> str:
         """:meth:`text`, from the leaves upwards where Python's stack would not suffice: long parts get names."""
@@ -147,12 +121,12 @@ class Writer:
     def text(self, node: LoopExpr) -> str:
         """The value as an expression of C; what is shared or long is declared before."""
         for scope in self.scopes:
-            if id(node) in scope:
-                return scope[id(node)]
-        if isinstance(node, Select) and (id(node.then) in self.shared.loads or id(node.orelse) in self.shared.loads):
+            if node in scope:
+                return scope[node]
+        if isinstance(node, Select) and (node.then in self.shared.loads or node.orelse in self.shared.loads):
             return self._branches(node)
         text = self._spell(node)
-        shared = self.shared.uses.get(id(node), 0) > 1 and not _is_simple(node)
+        shared = self.shared.uses[node] > 1 and not _is_simple(node)
         if shared or (len(text) > _LONG and all(node is not root for root in self.shared.roots)):
             text = self._declare(node, text)
         return text
@@ -160,13 +134,12 @@ class Writer:
     def _declare(self, node: LoopExpr, text: str) -> str:
         name = self.names.temporary()
         self.lines.append(f"{self.pad}const {spell.VALUE[node.dtype]} {name} = {bare(text)};")
-        self.scopes[-1][id(node)] = name
-        self._alive.append(node)
+        self.scopes[-1][node] = name
         return name
 
     def _branches(self, node: Select) -> str:
         """``if`` and ``else``: loads of the side that is not chosen may be out of bounds."""
-        for common in self.shared.always(node).values():
+        for common in self.shared.always(node):
             if common is not node:
                 self.text(common)
         condition = self.text(node.condition)
@@ -181,8 +154,7 @@ class Writer:
             self.scopes.pop()
             self.pad = self.pad[4:]
         self.lines.append(self.pad + "}")
-        self.scopes[-1][id(node)] = name
-        self._alive.append(node)
+        self.scopes[-1][node] = name
         return name
 
     def element(self, buffer: Buffer, offset: LoopExpr) -> str:

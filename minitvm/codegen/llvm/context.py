@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from minitvm.codegen.llvm import arith
 from minitvm.codegen.llvm.values import INT64_MAX, INT64_MIN, Affine, Atom, Val, Value, number, of_atom
 from minitvm.codegen.llvm.writer import Writer
-from minitvm.ir.loop import Buffer, LoopVar
+from minitvm.ir.loop import Buffer, LoopExpr, LoopVar
 from minitvm.target import MachineModel
 
 
@@ -33,7 +33,7 @@ class Place:
 class Context:
     """The writer, the loop variables' values, and the lanes and mask of the vectorized loop around, if any.
 
-    Values of expressions are remembered by identity, in *frames*: each binding of a loop variable, each block and each
+    Values of expressions are remembered in *frames*: each binding of a loop variable, each block and each
     statement opens one.  A value goes into the deepest frame that it depends on and is forgotten with it.
     """
 
@@ -44,9 +44,9 @@ class Context:
     lanes: int = 0
     lane: Atom | None = None
     mask: Val | None = None
-    memo: dict[int, Value] = field(default_factory=dict)
-    levels: dict[int, int] = field(default_factory=dict)
-    frames: list[list[int]] = field(default_factory=lambda: [[]])
+    memo: dict[LoopExpr, Value] = field(default_factory=dict)
+    levels: dict[LoopExpr, int] = field(default_factory=dict)
+    frames: list[list[LoopExpr]] = field(default_factory=lambda: [[]])
     block_level: int = 0
     atoms: dict[str, Atom] = field(default_factory=dict)
     dummy: str | None = None
@@ -55,7 +55,7 @@ class Context:
     def top(self) -> int:
         return len(self.frames) - 1
 
-    def remember(self, key: int, value: Value, level: int) -> None:
+    def remember(self, key: LoopExpr, value: Value, level: int) -> None:
         """``value`` holds while frame ``level`` is open, and in the current block."""
         level = max(level, self.block_level)
         self.memo[key] = value
@@ -76,9 +76,9 @@ class Context:
     def bound(self, var: LoopVar, value: Affine) -> Iterator[None]:
         """A frame in which a loop variable has a value."""
         with self.statement():
-            self.memo[id(var)] = value
-            self.levels[id(var)] = self.top
-            self.frames[-1].append(id(var))
+            self.memo[var] = value
+            self.levels[var] = self.top
+            self.frames[-1].append(var)
             yield
 
     @contextmanager

@@ -13,29 +13,29 @@ from minitvm.ir.loop import Binary, Cast, Const, Intrin, Load, LoopExpr, Select,
 def evaluate(c: Context, expr: LoopExpr) -> Value:
     """The value of ``expr`` here.  Shared nodes are written once; depth costs no stack."""
     memo = c.memo
-    if id(expr) in memo:
-        return memo[id(expr)]
+    if expr in memo:
+        return memo[expr]
     stack = [expr]
     while stack:
         node = stack[-1]
-        if id(node) in memo:
+        if node in memo:
             stack.pop()
             continue
-        waiting = [child for child in _operands(node) if id(child) not in memo]
+        waiting = [child for child in _operands(node) if child not in memo]
         if waiting:
             stack.extend(waiting)
             continue
         stack.pop()
         value = _node(c, node)
-        c.remember(id(node), value, _level(c, node))
-    return memo[id(expr)]
+        c.remember(node, value, _level(c, node))
+    return memo[expr]
 
 
 def _level(c: Context, node: LoopExpr) -> int:
     """The frame that a value belongs to: its operands', or the innermost where it reads what a store may change."""
     if isinstance(node, Select) or (isinstance(node, Load) and (c.mask is not None or node.buffer not in c.read_only)):
         return c.top
-    return max((c.levels[id(child)] for child in expr_children(node)), default=0)
+    return max((c.levels[child] for child in expr_children(node)), default=0)
 
 
 def register(c: Context, expr: LoopExpr) -> Val:
@@ -53,15 +53,15 @@ def _node(c: Context, node: LoopExpr) -> Value:
         case Const(value, dtype):
             return number(int(value)) if dtype == "int64" else arith.literal(value, dtype)
         case Load(buffer, indices):
-            return memory.load(c, buffer, [c.memo[id(i)] for i in indices])
+            return memory.load(c, buffer, [c.memo[i] for i in indices])
         case Binary(op, lhs, rhs):
-            return _binary(c, op, c.memo[id(lhs)], c.memo[id(rhs)])
+            return _binary(c, op, c.memo[lhs], c.memo[rhs])
         case Select():
             return _select(c, node)
         case Cast(value, dtype):
-            return _cast(c, c.memo[id(value)], dtype)
+            return _cast(c, c.memo[value], dtype)
         case Intrin(name, args):
-            operands = tuple(index.register(c, c.memo[id(a)]) for a in args)
+            operands = tuple(index.register(c, c.memo[a]) for a in args)
             return c.symbolic(functions.intrinsic(c.w, name, operands))
     raise CompilerError(f"{type(node).__name__} cannot be emitted", hint="lower reductions to loops first")
 
@@ -86,7 +86,7 @@ def _cast(c: Context, value: Value, dtype: str) -> Value:
 
 
 def _select(c: Context, node: Select) -> Value:
-    condition = index.register(c, c.memo[id(node.condition)])
+    condition = index.register(c, c.memo[node.condition])
     if condition.text in ("true", "false"):
         return evaluate(c, node.then if condition.text == "true" else node.orelse)
     guarded = _needs_guard(c, node.then) or _needs_guard(c, node.orelse)
@@ -102,12 +102,12 @@ def _select(c: Context, node: Select) -> Value:
 
 def _needs_guard(c: Context, side: LoopExpr) -> bool:
     """True where a load below may be out of bounds unless the side is chosen."""
-    stack, seen = [side], set[int]()
+    stack, seen = [side], set[LoopExpr]()
     while stack:
         node = stack.pop()
-        if id(node) in c.memo or id(node) in seen:
+        if node in c.memo or node in seen:
             continue
-        seen.add(id(node))
+        seen.add(node)
         if isinstance(node, Load) and not _is_safe(c, node):
             return True
         stack.extend(expr_children(node))

@@ -98,9 +98,8 @@ def stride_along(buffer: Buffer, index: Sequence[LoopExpr], var: LoopVar) -> int
 
 
 def loads(expr: LoopExpr) -> list[Load]:
-    """The loads below an expression, each object once."""
-    found = {id(node): node for node in walk_exprs(expr) if isinstance(node, Load)}
-    return list(found.values())
+    """The loads below an expression, each once."""
+    return [node for node in walk_exprs(expr) if isinstance(node, Load)]
 
 
 def vectorizes(expr: LoopExpr, var: LoopVar) -> bool:

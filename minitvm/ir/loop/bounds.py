@@ -127,10 +127,10 @@ def _points(extents: dict[LoopVar, int]) -> dict[LoopVar, np.ndarray]:
 
 def interval(expr: LoopExpr, variables: dict[LoopVar, Interval]) -> Interval:
     """Where the value of an integer expression lies."""
-    found: dict[int, Interval] = {}
+    found: dict[LoopExpr, Interval] = {}
     for node in post_order_exprs([expr]):
-        found[id(node)] = _interval_of(node, [found[id(c)] for c in expr_children(node)], variables)
-    return found[id(expr)]
+        found[node] = _interval_of(node, [found[c] for c in expr_children(node)], variables)
+    return found[expr]
 
 
 def _interval_of(node: LoopExpr, args: list[Interval], variables: dict[LoopVar, Interval]) -> Interval:
@@ -183,13 +183,13 @@ _INTERVALS: dict[str, Callable[[Interval, Interval], Interval]] = {
 
 def evaluate(expr: LoopExpr, points: dict[LoopVar, np.ndarray]) -> np.ndarray | None:
     """An index or a condition at every point; ``None`` where it depends on data."""
-    found: dict[int, np.ndarray] = {}
+    found: dict[LoopExpr, np.ndarray] = {}
     for node in post_order_exprs([expr]):
-        value = _value_of(node, [found.get(id(c)) for c in expr_children(node)], points)
+        value = _value_of(node, [found.get(c) for c in expr_children(node)], points)
         if value is None:
             return None
-        found[id(node)] = value
-    return found[id(expr)]
+        found[node] = value
+    return found[expr]
 
 
 def _value_of(node: LoopExpr, args: list[np.ndarray | None], points: dict[LoopVar, np.ndarray]) -> np.ndarray | None:

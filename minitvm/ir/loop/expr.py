@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
+from weakref import WeakValueDictionary
 
 from minitvm.ir.loop.scalar import wrapped
 
@@ -23,15 +24,16 @@ BINARY_OPS = COMPARISONS | frozenset(
     ("add", "sub", "mul", "div", "mod", "floordiv", "floormod", "min", "max", "pow", "and", "or", "xor", "shl", "shr")
 )
 
-_ids = itertools.count()
-
 Index: TypeAlias = "LoopExpr | int"
 
 
 class LoopExpr:
-    """A scalar expression; ``dtype`` is known from its operands.  Python's operators build larger ones."""
+    """A scalar expression; ``dtype`` is known from its operands.  Python's operators build larger ones.
 
-    __slots__ = ()
+    Equal means identical: a node over the same operands as one that is alive is that one (:class:`_Shared`).
+    """
+
+    __slots__ = ("__weakref__",)
     dtype: str
 
     def __add__(self, other: Any) -> LoopExpr:
@@ -86,7 +88,7 @@ class LoopExpr:
         return binary("le", other, self)
 
     def equal(self, other: Any) -> LoopExpr:
-        """Elementwise ``==`` (Python's ``==`` compares the trees)."""
+        """Elementwise ``==`` (Python's ``==`` tells whether it is the same expression)."""
         return binary("eq", self, other)
 
     def not_equal(self, other: Any) -> LoopExpr:
@@ -104,57 +106,79 @@ def _set_dtype(expr: LoopExpr, dtype: str) -> None:
     object.__setattr__(expr, "dtype", dtype)
 
 
-@dataclass(frozen=True, slots=True)
-class Const(LoopExpr):
+_alive: WeakValueDictionary[tuple[Any, ...], LoopExpr] = WeakValueDictionary()
+_lock = threading.Lock()
+
+
+class _Shared(type):
+    """Classes whose instances are told apart by what they are made of: ``key`` of the (positional) arguments."""
+
+    def __call__(cls, *args: Any) -> Any:
+        key = (cls, *cls.key(*args))  # type: ignore[attr-defined]
+        found = _alive.get(key)
+        if found is None:
+            made = super().__call__(*args)
+            with _lock:
+                found = _alive.setdefault(key, made)
+        return found
+
+
+class _Node(LoopExpr, metaclass=_Shared):
+    __slots__ = ()
+
+    @staticmethod
+    def key(*args: Any) -> tuple[Any, ...]:
+        return args
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Const(_Node):
     value: Any  # int, float or bool
     dtype: str = "int64"
 
-    def __eq__(self, other: object) -> bool:  # 0.0 and -0.0, nan and nan: by representation
-        return isinstance(other, Const) and (repr(self.value), self.dtype) == (repr(other.value), other.dtype)
-
-    def __hash__(self) -> int:
-        return hash((repr(self.value), self.dtype))
+    @staticmethod
+    def key(value: Any, dtype: str = "int64") -> tuple[Any, ...]:  # 0.0 and -0.0, nan and nan: by representation
+        return type(value), repr(value), dtype
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class LoopVar(LoopExpr):
-    """The counter of one loop or reduction axis.  ``id`` tells apart variables of the same name."""
+    """The counter of one loop or reduction axis; names may be those of others."""
 
     name: str
-    id: int = field(default_factory=lambda: next(_ids))
     dtype: str = "int64"
 
 
-@dataclass(frozen=True, slots=True)
-class Load(LoopExpr):
+@dataclass(frozen=True, slots=True, eq=False)
+class Load(_Node):
     buffer: Buffer
     index: tuple[LoopExpr, ...]
 
-    dtype: str = field(init=False, compare=False, repr=False)
+    dtype: str = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         _set_dtype(self, self.buffer.dtype)
 
 
-@dataclass(frozen=True, slots=True)
-class Binary(LoopExpr):
+@dataclass(frozen=True, slots=True, eq=False)
+class Binary(_Node):
     op: str
     lhs: LoopExpr
     rhs: LoopExpr
 
-    dtype: str = field(init=False, compare=False, repr=False)
+    dtype: str = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         _set_dtype(self, "bool" if self.op in COMPARISONS else self.lhs.dtype)
 
 
-@dataclass(frozen=True, slots=True)
-class Intrin(LoopExpr):
+@dataclass(frozen=True, slots=True, eq=False)
+class Intrin(_Node):
     """A scalar function from :data:`INTRINSICS`."""
 
     name: str
     args: tuple[LoopExpr, ...]
-    dtype: str = field(init=False, compare=False, repr=False)
+    dtype: str = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         operand = self.args[0].dtype
@@ -168,37 +192,37 @@ class Intrin(LoopExpr):
             _set_dtype(self, operand)
 
 
-@dataclass(frozen=True, slots=True)
-class Select(LoopExpr):
+@dataclass(frozen=True, slots=True, eq=False)
+class Select(_Node):
     """``then`` where ``condition`` holds, else ``orelse``.  Only the chosen side's loads need be in bounds."""
 
     condition: LoopExpr
     then: LoopExpr
     orelse: LoopExpr
 
-    dtype: str = field(init=False, compare=False, repr=False)
+    dtype: str = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         _set_dtype(self, self.then.dtype)
 
 
-@dataclass(frozen=True, slots=True)
-class Cast(LoopExpr):
+@dataclass(frozen=True, slots=True, eq=False)
+class Cast(_Node):
     """Conversion: floats to integers truncate and saturate, NaN becomes 0; to bool, anything but zero is true."""
 
     value: LoopExpr
     dtype: str
 
 
-@dataclass(frozen=True, slots=True)
-class Reduce(LoopExpr):
+@dataclass(frozen=True, slots=True, eq=False)
+class Reduce(_Node):
     """A commutative reduction; only in compute rules, lowered to loops before a kernel exists."""
 
     kind: str  # "sum" | "prod" | "max" | "min"
     axes: tuple[tuple[LoopVar, int], ...]
     value: LoopExpr
 
-    dtype: str = field(init=False, compare=False, repr=False)
+    dtype: str = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         _set_dtype(self, self.value.dtype)

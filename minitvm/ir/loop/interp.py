@@ -163,8 +163,8 @@ class _Lanes:
     check_races: bool = False
     in_parallel: bool = False
     spreads: dict[tuple[LoopVar, int, int, LoopKind], _Lanes] = field(default_factory=dict)
-    plans: dict[int, _Plan] = field(default_factory=dict)
-    deep: dict[int, Sequence[LoopExpr]] = field(default_factory=dict)
+    plans: dict[Load | Store, _Plan] = field(default_factory=dict)
+    deep: dict[LoopExpr, Sequence[LoopExpr]] = field(default_factory=dict)
 
     # --- statements -------------------------------------------------------------------------------------------
 
@@ -262,26 +262,26 @@ class _Lanes:
 
     def eval(self, expr: LoopExpr) -> Array | int:
         """The value in every lane.  Shared subexpressions are evaluated once."""
-        done: dict[int, Array | int] = {}
+        done: dict[LoopExpr, Array | int] = {}
         for part in self._parts(expr):
             self._eval(part, done)
         return self._eval(expr, done)
 
     def _parts(self, expr: LoopExpr) -> Sequence[LoopExpr]:
         """What to evaluate before a deep expression, operands first, so that Python's stack suffices."""
-        parts = self.deep.get(id(expr))
+        parts = self.deep.get(expr)
         if parts is None:
             always = _evaluated(expr)
-            parts = self.deep[id(expr)] = always if len(always) > _DEEP else ()
+            parts = self.deep[expr] = always if len(always) > _DEEP else ()
         return parts
 
-    def _eval(self, expr: LoopExpr, done: dict[int, Array | int]) -> Array | int:
-        found = done.get(id(expr))
+    def _eval(self, expr: LoopExpr, done: dict[LoopExpr, Array | int]) -> Array | int:
+        found = done.get(expr)
         if found is None:
-            found = done[id(expr)] = self._compute(expr, done)
+            found = done[expr] = self._compute(expr, done)
         return found
 
-    def _compute(self, expr: LoopExpr, done: dict[int, Array | int]) -> Array | int:
+    def _compute(self, expr: LoopExpr, done: dict[LoopExpr, Array | int]) -> Array | int:
         match expr:
             case Load(buffer, index):
                 return self._load(expr, buffer, index)
@@ -326,11 +326,11 @@ class _Lanes:
 
     def _address(self, access: Load | Store, buffer: Buffer, index: Sequence[LoopExpr]) -> Array | int:
         """Where every lane's element is; one number where it is the same for all."""
-        plan = self.plans.get(id(access))
+        plan = self.plans.get(access)
         if plan is None:
             plan = self._plan(buffer, index)
             if self.count <= _REMEMBERED_LANES:
-                self.plans[id(access)] = plan
+                self.plans[access] = plan
         where = plan.start
         for number, axis in enumerate(plan.axes):
             moved: Array | int = 0

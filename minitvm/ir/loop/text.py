@@ -177,10 +177,27 @@ class _Printer:
     # --- expressions ------------------------------------------------------------------------------------------
 
     def expressions(self, roots: Sequence[LoopExpr]) -> tuple[list[str], list[str]]:
-        """``let`` lines, and the text of each root.  Equal parts are one part, however the objects are shared."""
+        """``let`` lines, and the text of each root."""
         if _is_long(roots):
-            return _Canonical(self, roots).texts()
+            return self.in_parts(roots)
         return [], [self.plain(root)[0] for root in roots]
+
+    def in_parts(self, roots: Sequence[LoopExpr]) -> tuple[list[str], list[str]]:
+        """The same for long expressions: parts that recur or grow long get lines of their own."""
+        order = post_order_exprs(roots)
+        uses = Counter([*roots, *(operand for node in order for operand in expr_children(node))])
+        lets: list[str] = []
+        pieces: dict[LoopExpr, tuple[str, int]] = {}
+        sizes: dict[LoopExpr, int] = {}
+        for node in order:
+            text, level = self.node(node, [pieces[child] for child in expr_children(node)])
+            size = 1 + sum(sizes[child] for child in expr_children(node))
+            if size >= _LONG_SIZE or (size >= _SHARED_SIZE and uses[node] > 1):
+                name = f"t{len(lets)}"
+                lets.append(f"let {name} = {text}")
+                text, level, size = name, _ATOM, 1
+            pieces[node], sizes[node] = (text, level), size
+        return lets, [pieces[root][0] for root in roots]
 
     def plain(self, expr: LoopExpr) -> tuple[str, int]:
         """A short expression, written whole."""
@@ -227,59 +244,6 @@ def _is_long(roots: Sequence[LoopExpr]) -> bool:
         size += 1
         stack.extend(expr_children(stack.pop()))
     return size >= _LONG_SIZE
-
-
-class _Canonical:
-    """The expressions of one statement with equal parts numbered equally."""
-
-    def __init__(self, printer: _Printer, roots: Sequence[LoopExpr]) -> None:
-        self.printer = printer
-        self.numbers: dict[object, int] = {}
-        self.nodes: list[tuple[LoopExpr, tuple[int, ...]]] = []
-        self.by_object: dict[int, int] = {}
-        for expr in post_order_exprs(roots):
-            operands = tuple(self.by_object[id(child)] for child in expr_children(expr))
-            self.by_object[id(expr)] = self.number(expr, operands)
-        self.roots = [self.by_object[id(root)] for root in roots]
-        self.uses = Counter([*self.roots, *(operand for _, operands in self.nodes for operand in operands)])
-
-    def number(self, expr: LoopExpr, operands: tuple[int, ...]) -> int:
-        key = (_content(expr), operands)
-        if key not in self.numbers:
-            self.numbers[key] = len(self.nodes)
-            self.nodes.append((expr, operands))
-        return self.numbers[key]
-
-    def texts(self) -> tuple[list[str], list[str]]:
-        lets: list[str] = []
-        pieces: list[tuple[str, int]] = []
-        sizes: list[int] = []
-        for number, (expr, operands) in enumerate(self.nodes):
-            text, level = self.printer.node(expr, [pieces[i] for i in operands])
-            size = 1 + sum(sizes[i] for i in operands)
-            if size >= _LONG_SIZE or (size >= _SHARED_SIZE and self.uses[number] > 1):
-                name = f"t{len(lets)}"
-                lets.append(f"let {name} = {text}")
-                text, level, size = name, _ATOM, 1
-            pieces.append((text, level))
-            sizes.append(size)
-        return lets, [pieces[i][0] for i in self.roots]
-
-
-def _content(expr: LoopExpr) -> object:
-    """What a node says besides its operands."""
-    match expr:
-        case Load(buffer, _):
-            return ("load", id(buffer))
-        case Binary(op, _, _) | Intrin(op, _):
-            return (type(expr), op)
-        case Cast(_, dtype):
-            return ("cast", dtype)
-        case Reduce(kind, axes, _):
-            return (kind, axes)
-        case Select():
-            return "select"
-    return expr
 
 
 def _fresh(wanted: str, used: set[str]) -> str:

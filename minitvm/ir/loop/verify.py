@@ -214,17 +214,17 @@ def _suspects(roots: Sequence[LoopExpr], suspicious: Callable[[Load], bool]) -> 
     A load that can be reached in more than :data:`_MOST_PATHS` ways is left out.
     """
     order = post_order_exprs(roots)
-    loads = {id(e): e for e in order if isinstance(e, Load) and suspicious(e)}
-    above = set(loads)
+    loads = [e for e in order if isinstance(e, Load) and suspicious(e)]
+    above: set[LoopExpr] = set(loads)
     for node in order:
-        if any(id(child) in above for child in expr_children(node)):
-            above.add(id(node))
-    paths: dict[int, list[Guards]] = {id(root): [()] for root in roots}
+        if any(child in above for child in expr_children(node)):
+            above.add(node)
+    paths: dict[LoopExpr, list[Guards]] = {root: [()] for root in roots}
     for node in reversed(order):
-        for child, guard in _guarded_children(node) if id(node) in above else ():
-            reached = paths.setdefault(id(child), [])
-            reached.extend((*guards, *guard) for guards in paths[id(node)][: _MOST_PATHS + 1 - len(reached)])
-    return [(load, paths[i]) for i, load in loads.items() if len(paths[i]) <= _MOST_PATHS]
+        for child, guard in _guarded_children(node) if node in above else ():
+            reached = paths.setdefault(child, [])
+            reached.extend((*guards, *guard) for guards in paths[node][: _MOST_PATHS + 1 - len(reached)])
+    return [(load, paths[load]) for load in loads if len(paths[load]) <= _MOST_PATHS]
 
 
 def _guarded_children(node: LoopExpr) -> list[tuple[LoopExpr, Guards]]:

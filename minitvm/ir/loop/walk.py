@@ -47,19 +47,19 @@ def rebuild_expr(expr: LoopExpr, operands: Sequence[LoopExpr]) -> LoopExpr:
 def post_order_exprs(
     roots: Sequence[LoopExpr], operands: Callable[[LoopExpr], tuple[LoopExpr, ...]] = expr_children
 ) -> list[LoopExpr]:
-    """Every node object below ``roots`` once, operands before users, left to right.
+    """Every node below ``roots`` once, operands before users, left to right.
 
     ``operands`` says what lies below a node.
     """
     order: list[LoopExpr] = []
-    done: set[int] = set()
+    done: set[LoopExpr] = set()
     stack = [(root, False) for root in reversed(roots)]
     while stack:
         node, expanded = stack.pop()
-        if id(node) in done:
+        if node in done:
             continue
         if expanded:
-            done.add(id(node))
+            done.add(node)
             order.append(node)
         else:
             stack.append((node, True))
@@ -69,10 +69,10 @@ def post_order_exprs(
 
 def map_expr(expr: LoopExpr, visit: Callable[[LoopExpr], LoopExpr]) -> LoopExpr:
     """Rebuild bottom-up; ``visit`` gets each node over its rewritten operands.  Shared nodes are visited once."""
-    done: dict[int, LoopExpr] = {}
+    done: dict[LoopExpr, LoopExpr] = {}
     for node in post_order_exprs([expr]):
-        done[id(node)] = visit(rebuild_expr(node, [done[id(child)] for child in expr_children(node)]))
-    return done[id(expr)]
+        done[node] = visit(rebuild_expr(node, [done[child] for child in expr_children(node)]))
+    return done[expr]
 
 
 def substitute_vars(expr: LoopExpr, values: dict[LoopVar, LoopExpr]) -> LoopExpr:
@@ -143,10 +143,10 @@ def walk_exprs(stmt: Stmt | LoopExpr) -> Iterator[LoopExpr]:
     """Every expression node below a statement or an expression, users before operands; shared nodes once."""
     stack = [stmt] if isinstance(stmt, LoopExpr) else [e for s in walk_stmts(stmt) for e in stmt_exprs(s)]
     stack.reverse()
-    seen: set[int] = set()
+    seen: set[LoopExpr] = set()
     while stack:
         node = stack.pop()
-        if id(node) not in seen:
-            seen.add(id(node))
+        if node not in seen:
+            seen.add(node)
             yield node
             stack.extend(reversed(expr_children(node)))
