@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -82,8 +82,21 @@ def _builder_of(op: type[Op]) -> Callable[..., Call]:
     return build
 
 
-def __getattr__(name: str) -> Any:
+class Builder(Protocol):
+    """``nn`` is a namespace, ``nn.relu`` a function: one type for both, since operators are found by name."""
+
+    def __call__(self, *args: Any, **attributes: Any) -> Call: ...
+
+    def __getattr__(self, name: str) -> Builder: ...
+
+
+def __getattr__(name: str) -> Builder:
     """``add`` is a function, ``nn`` a namespace of them; operators defined later (a user's own) are found too."""
+    found: Builder = _found(name)
+    return found
+
+
+def _found(name: str) -> Any:
     if name in OPS:
         return _builder_of(OPS[name])
     inner = {full.removeprefix(f"{name}."): op for full, op in OPS.items() if full.startswith(f"{name}.")}

@@ -16,7 +16,7 @@ def bias_add_to_add(biased: Call, data: Expr, bias: Expr) -> Expr:
     rank = data.tensor_type.rank
     after = rank - 1 - biased.op.axis % rank
     wide = ir.expand_dims(bias, axis=1, num_newaxis=after) if after else bias
-    return ir.call_op("add", data, wide)
+    return ir.add(data, wide)
 
 
 class CanonicalizeOps(RulePass, opt_level=3):

@@ -35,19 +35,19 @@ def transposed_convolution_to_convolution(conv: Call, data: Expr, weight: Expr) 
         for start, size, extent, tap in zip((top, left), (rows, columns), data.shape[2:], taps, strict=True)
     ]
     pads = (taps[0] - 1, taps[1] - 1, taps[0] - 1 + max(0, extra[0]), taps[1] - 1 + max(0, extra[1]))
-    phases = ir.call_op("nn.conv2d", data, _phases(weight, stride, taps), padding=pads)
-    pixels = ir.call_op("nn.depth_to_space", phases, block_size=stride, mode="CRD")
+    phases = ir.nn.conv2d(data, _phases(weight, stride, taps), padding=pads)
+    pixels = ir.nn.depth_to_space(phases, block_size=stride, mode="CRD")
     end = (conv.shape[0], channels, top + rows, left + columns)
-    return ir.call_op("strided_slice", pixels, begin=(0, 0, top, left), end=end, strides=(1, 1, 1, 1))
+    return ir.strided_slice(pixels, begin=(0, 0, top, left), end=end, strides=(1, 1, 1, 1))
 
 
 def _phases(weight: Expr, stride: int, taps: tuple[int, int]) -> Expr:
     """(I, O, kh, kw) -> (O * stride * stride, I, taps, taps), the taps of a phase in reverse order."""
     before, channels = weight.shape[:2]
-    split = ir.call_op("reshape", weight, newshape=(before, channels, taps[0], stride, taps[1], stride))
-    turned = ir.call_op("reverse", ir.call_op("reverse", split, axis=2), axis=4)
-    moved = ir.call_op("transpose", turned, axes=(1, 3, 5, 0, 2, 4))
-    return ir.call_op("reshape", moved, newshape=(channels * stride * stride, before, *taps))
+    split = ir.reshape(weight, newshape=(before, channels, taps[0], stride, taps[1], stride))
+    turned = ir.reverse(ir.reverse(split, axis=2), axis=4)
+    moved = ir.transpose(turned, axes=(1, 3, 5, 0, 2, 4))
+    return ir.reshape(moved, newshape=(channels * stride * stride, before, *taps))
 
 
 class Legalize(RulePass, opt_level=3):

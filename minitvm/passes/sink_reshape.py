@@ -14,6 +14,7 @@ from minitvm.ir.expr import Call, Expr
 from minitvm.ir.op import Fusion, Op
 from minitvm.ir.ops.broadcast import BinaryOp
 from minitvm.ir.ops.nn_dense import BatchMatmul, Dense, Matmul
+from minitvm.ir.ops.transform import Reshape
 from minitvm.ir.pattern import call, value
 from minitvm.passes.rule import Replacement, RulePass, rule
 from minitvm.passes.simplify.shapes import drop_reshape_to_same, merge_reshapes, reshaped
@@ -44,7 +45,7 @@ def follows_product(expr: Expr) -> bool:
     return False
 
 
-_RESHAPED = call("reshape", value("x"), name="shape")
+_RESHAPED = call(Reshape, value("x"), name="shape")
 
 
 @rule(call(Op, _RESHAPED, name="work", where=_is_elementwise))

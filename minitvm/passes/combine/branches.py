@@ -221,14 +221,14 @@ class Concatenation(Combiner):
 
     def operand(self, op: Op, calls: Sequence[Call], operands: Sequence[Expr]) -> Expr | None:
         if isinstance(op, BiasAdd):
-            return cast(Expr, ir.concatenate(list(operands), axis=0))
+            return ir.concatenate(list(operands), axis=0)
         rank = calls[0].tensor_type.rank
         behind = rank - self.axis(rank)  # the axis and those behind it
         wide = [self._along(o, c.shape[-behind], behind) for o, c in zip(operands, calls, strict=True)]
         if None in wide or not _agree_but_at(wide, -behind):  # type: ignore[arg-type]
             shared = all(o is operands[0] and not _has(o, behind) for o in operands)
             return operands[0] if shared else None
-        return cast(Expr, ir.concatenate(wide, axis=wide[0].tensor_type.rank - behind))  # type: ignore[union-attr]
+        return ir.concatenate(wide, axis=wide[0].tensor_type.rank - behind)  # type: ignore[union-attr]
 
     def _along(self, operand: Expr, extent: int, behind: int) -> Expr | None:
         """The operand with ``extent`` elements along the axis; ``None`` where it has not that many."""
@@ -239,7 +239,7 @@ class Concatenation(Combiner):
             return None
         missing = max(0, behind - len(shape))
         whole = ir.expand_dims(operand, axis=0, num_newaxis=missing) if missing else operand
-        return cast(Expr, ir.repeat(whole, repeats=extent, axis=len(whole.shape) - behind))
+        return ir.repeat(whole, repeats=extent, axis=len(whole.shape) - behind)
 
     def parts(self, combined: Expr, calls: Sequence[Call]) -> list[Expr]:
         axis = self.axis(calls[0].tensor_type.rank)

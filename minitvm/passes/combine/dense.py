@@ -107,7 +107,7 @@ class _StackedDense(Combiner):
             return None
         missing = 2 - first.rank
         wide = [ir.expand_dims(o, axis=0, num_newaxis=missing) if missing else o for o in operands]
-        return cast(Expr, ir.stack(wide, axis=0))
+        return ir.stack(wide, axis=0)
 
     def parts(self, combined: Expr, calls: Sequence[Call]) -> list[Expr]:
         entries = ir.split(combined, indices_or_sections=len(calls), axis=0)

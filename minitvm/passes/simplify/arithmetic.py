@@ -11,6 +11,8 @@ from minitvm.ir import builder as ir
 from minitvm.ir.decision import Declined
 from minitvm.ir.expr import Call, Constant, Expr
 from minitvm.ir.op import Op
+from minitvm.ir.ops.broadcast import Add, Divide, Multiply, Subtract
+from minitvm.ir.ops.elemwise_math import Sqrt
 from minitvm.ir.pattern import Pattern, call, const, value
 from minitvm.passes.rule import Replacement, Rule, rule
 
@@ -61,47 +63,47 @@ def _zero(exact: bool) -> Pattern:
     return value("fill", where=accepts)
 
 
-@rule(call("add", value("x"), _zero(exact=True), name="whole"))
+@rule(call(Add, value("x"), _zero(exact=True), name="whole"))
 def drop_added_zero(whole: Call, x: Expr, fill: Expr) -> Replacement:
     return _unless_retyped(whole, x)
 
 
-@rule(call("add", value("x"), _zero(exact=False), name="whole"), exactness="reassociating")
+@rule(call(Add, value("x"), _zero(exact=False), name="whole"), exactness="reassociating")
 def drop_added_float_zero(whole: Call, x: Expr, fill: Expr) -> Replacement:
     """``x + 0.0`` differs from ``x`` in the sign of a zero."""
     return _unless_retyped(whole, x)
 
 
-@rule(call("subtract", value("x"), _fill(0), name="whole"))
+@rule(call(Subtract, value("x"), _fill(0), name="whole"))
 def drop_subtracted_zero(whole: Call, x: Expr, fill: Expr) -> Replacement:
     if is_float(fill) and np.signbit(uniform(fill)):
         return Declined("subtracting -0.0 turns -0.0 into 0.0")
     return _unless_retyped(whole, x)
 
 
-@rule(call("multiply", value("x"), _fill(1), name="whole"))
+@rule(call(Multiply, value("x"), _fill(1), name="whole"))
 def drop_multiplied_one(whole: Call, x: Expr, fill: Expr) -> Replacement:
     return _unless_retyped(whole, x)
 
 
-@rule(call("divide", value("x"), _fill(1), name="whole"))
+@rule(call(Divide, value("x"), _fill(1), name="whole"))
 def drop_divided_one(whole: Call, x: Expr, fill: Expr) -> Replacement:
     return _unless_retyped(whole, x)
 
 
-@rule(call("add", value("x"), value("x"), name="whole"))
+@rule(call(Add, value("x"), value("x"), name="whole"))
 def add_to_itself(whole: Call, x: Expr) -> Expr:
     """``x + x`` is ``x * 2``, to the bit."""
     return x * Constant(np.asarray(2, whole.dtype))
 
 
-@rule(call("divide", value("a"), call("sqrt", value("b"))), exactness="reassociating")
+@rule(call(Divide, value("a"), call(Sqrt, value("b"))), exactness="reassociating")
 def divide_by_root(a: Expr, b: Expr) -> Expr:
     """``a / sqrt(b)`` is ``a * rsqrt(b)``: the division moves to where there are fewer elements, or none."""
-    return a * cast(Expr, ir.rsqrt(b))
+    return a * ir.rsqrt(b)
 
 
-@rule(call("multiply", call("add", value("x"), const("c1"), single_use=True), const("c2")), exactness="reassociating")
+@rule(call(Multiply, call(Add, value("x"), const("c1"), single_use=True), const("c2")), exactness="reassociating")
 def multiply_sum(x: Expr, c1: Constant, c2: Constant) -> Replacement:
     """``(x + c1) * c2`` is ``x * c2 + c1 * c2``, so that the factor can go into what made x."""
     if isinstance(x, Constant):
@@ -117,7 +119,7 @@ def _chained(op: str, ufunc: np.ufunc, exactness: str, floats: bool) -> Rule:
         if isinstance(x, Constant):
             return Declined("all operands are constant; FoldConstant computes them")
         combined = _combined(ufunc, c1, c2)
-        return combined if isinstance(combined, Declined) else cast(Expr, ir.call_op(op, x, combined))
+        return combined if isinstance(combined, Declined) else ir.call_op(op, x, combined)
 
     chain.__name__ = f"{op}_constants_of_{'floats' if floats else 'integers'}"
     inner = call(op, value("x"), const("c1", where=lambda c: is_float(c) == floats), single_use=True)
@@ -164,7 +166,7 @@ def _monomial(expr: Expr) -> tuple[float, tuple[Expr, ...]] | None:
     return (factor, tuple(rest)) if len(rest) == 2 else None
 
 
-_SUM_OF_PRODUCTS = call("add", call("add", call("multiply"), call("multiply")), call("multiply"), name="whole")
+_SUM_OF_PRODUCTS = call(Add, call(Add, call(Multiply), call(Multiply)), call(Multiply), name="whole")
 
 
 @rule(_SUM_OF_PRODUCTS, exactness="approximate")

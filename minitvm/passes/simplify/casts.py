@@ -10,6 +10,9 @@ from minitvm.ir import builder as ir
 from minitvm.ir.decision import Declined
 from minitvm.ir.expr import Call, Constant, Expr
 from minitvm.ir.ops.elemwise import CastTo, Clip
+from minitvm.ir.ops.quantize import Dequantize
+from minitvm.ir.ops.reduce import ArgMax, ArgMin
+from minitvm.ir.ops.tensor import ArgSort
 from minitvm.ir.pattern import call, scalar, value
 from minitvm.passes.rule import Replacement, rule
 
@@ -53,7 +56,7 @@ def merge_casts(outer: Call, inner: Call, x: Expr) -> Replacement:
     integers = all(np.dtype(d).kind in "iu" for d in (first, middle, last))
     if not (integers or last == "bool" or last.startswith("float") or is_lossless(first, last)):
         return Declined(f"{middle} to {last} and {first} to {last} differ outside of {last}'s range")
-    return x if first == last else cast(Expr, ir.call_op("cast", x, dtype=last))
+    return x if first == last else ir.cast(x, dtype=last)
 
 
 @rule(call(Clip, value("x"), name="clip"))
@@ -73,13 +76,13 @@ def drop_cast_within_clip(outer: Call, inner: Call, clip: Call) -> Replacement:
     low, high = _range(middle)
     if not low <= op.a_min <= op.a_max <= high:
         return Declined(f"[{op.a_min:g}, {op.a_max:g}] does not fit {middle}")
-    return clip if outer.dtype == clip.dtype else cast(Expr, ir.call_op("cast", clip, dtype=outer.dtype))
+    return clip if outer.dtype == clip.dtype else ir.cast(clip, dtype=outer.dtype)
 
 
-_DEQUANTIZED = call("qnn.dequantize", value("x"), scalar("scale"), scalar("zero"), name="dequantize")
+_DEQUANTIZED = call(Dequantize, value("x"), scalar("scale"), scalar("zero"), name="dequantize")
 
 
-@rule(call(("argmax", "argmin", "argsort"), _DEQUANTIZED, name="arg"))
+@rule(call((ArgMax, ArgMin, ArgSort), _DEQUANTIZED, name="arg"))
 def drop_dequantize_before_argmax(arg: Call, x: Expr, scale: Constant, zero: Constant, dequantize: Call) -> Replacement:
     """A positive scale keeps the order."""
     if not scale.value > 0:

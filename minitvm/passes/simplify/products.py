@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 from minitvm.ir import builder as ir
 from minitvm.ir.decision import Declined
 from minitvm.ir.expr import Call, Constant, Expr
 from minitvm.ir.op import Op
+from minitvm.ir.ops.transform import Transpose
 from minitvm.ir.pattern import call, value
 from minitvm.passes.rule import Replacement, rule
 
@@ -15,13 +16,13 @@ _PRODUCTS = ("nn.dense", "nn.matmul", "nn.batch_matmul")
 _NOT_MATRICES = Declined("it does not exchange rows and columns only")
 
 
-@rule(call(_PRODUCTS, value("lhs"), call("transpose", value("rhs"), name="turned"), name="product"))
+@rule(call(_PRODUCTS, value("lhs"), call(Transpose, value("rhs"), name="turned"), name="product"))
 def transpose_inside_product(product: Call, lhs: Expr, turned: Call, rhs: Expr) -> Replacement:
     """The right operand."""
     return _product(product, lhs, rhs, flip_b=True) if _exchanges_the_last_two(turned) else _NOT_MATRICES
 
 
-@rule(call(_PRODUCTS, call("transpose", value("lhs"), name="turned"), value("rhs"), name="product"))
+@rule(call(_PRODUCTS, call(Transpose, value("lhs"), name="turned"), value("rhs"), name="product"))
 def transpose_left_inside_product(product: Call, turned: Call, lhs: Expr, rhs: Expr) -> Replacement:
     """The left operand, unless that would keep constant weights from being packed."""
     if isinstance(rhs, Constant):
@@ -45,7 +46,7 @@ def _product(product: Call, lhs: Expr, rhs: Expr, flip_a: bool = False, flip_b: 
         "transpose_a": bool(attributes.get("transpose_a", False)) != flip_a,
         "transpose_b": bool(attributes.get("transpose_b", True)) != flip_b,
     }
-    return cast(Expr, ir.call_op(name, lhs, rhs, **{**attributes, **flags}))
+    return ir.call_op(name, lhs, rhs, **{**attributes, **flags})
 
 
 RULES = (transpose_inside_product, transpose_left_inside_product)

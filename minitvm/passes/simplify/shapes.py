@@ -11,7 +11,11 @@ from minitvm.ir import builder as ir
 from minitvm.ir.decision import Declined
 from minitvm.ir.expr import Call, Constant, Expr
 from minitvm.ir.op import Fusion, Op
-from minitvm.ir.ops.broadcast import BinaryOp
+from minitvm.ir.ops.broadcast import BinaryOp, BroadcastToLike
+from minitvm.ir.ops.elemwise import Copy, FullLike, OnesLike, ZerosLike
+from minitvm.ir.ops.nn_layout import LayoutTransform
+from minitvm.ir.ops.slicing import Concatenate
+from minitvm.ir.ops.transform import BatchFlatten, Reshape, ReshapeLike, Transpose
 from minitvm.ir.pattern import call, tuple_of, value
 from minitvm.ir.types import TensorType
 from minitvm.passes.rule import Replacement, rule
@@ -25,10 +29,10 @@ def reshaped(x: Expr, type_: TensorType) -> Expr:
     """``x`` in the shape of ``type_``, which is static; ``x`` itself where it has it."""
     if x.checked_type == type_:
         return x
-    return cast(Expr, ir.reshape(x, newshape=type_.static_shape, allowzero=0 in type_.static_shape))
+    return ir.reshape(x, newshape=type_.static_shape, allowzero=0 in type_.static_shape)
 
 
-@rule(call(("zeros_like", "ones_like"), value("x"), name="like"))
+@rule(call((ZerosLike, OnesLike), value("x"), name="like"))
 def concretize_fill_like(like: Call, x: Expr) -> Replacement:
     if not like.type.is_static:
         return NOT_STATIC
@@ -36,36 +40,36 @@ def concretize_fill_like(like: Call, x: Expr) -> Replacement:
     return ir.call_op(like.op.name.removesuffix("_like"), shape=like.shape, dtype=like.dtype)
 
 
-@rule(call("full_like", value("x"), value("fill"), name="like"))
+@rule(call(FullLike, value("x"), value("fill"), name="like"))
 def concretize_full_like(like: Call, x: Expr, fill: Expr) -> Replacement:
-    return cast(Expr, ir.full(fill, shape=like.shape)) if like.type.is_static else NOT_STATIC
+    return ir.full(fill, shape=like.shape) if like.type.is_static else NOT_STATIC
 
 
-@rule(call("reshape_like", value("x"), value("other"), name="like"))
+@rule(call(ReshapeLike, value("x"), value("other"), name="like"))
 def concretize_reshape_like(like: Call, x: Expr, other: Expr) -> Replacement:
     return reshaped(x, like.tensor_type) if like.type.is_static else NOT_STATIC
 
 
-@rule(call("broadcast_to_like", value("x"), value("other"), name="like"))
+@rule(call(BroadcastToLike, value("x"), value("other"), name="like"))
 def concretize_broadcast_to_like(like: Call, x: Expr, other: Expr) -> Replacement:
     if not like.type.is_static:
         return NOT_STATIC
-    return x if x.checked_type == like.type else cast(Expr, ir.broadcast_to(x, shape=like.shape))
+    return x if x.checked_type == like.type else ir.broadcast_to(x, shape=like.shape)
 
 
-@rule(call(("reshape", "nn.batch_flatten"), value("x"), name="outer"))
+@rule(call((Reshape, BatchFlatten), value("x"), name="outer"))
 def drop_reshape_to_same(outer: Call, x: Expr) -> Replacement:
     if not outer.type.is_static:
         return NOT_STATIC
     return x if x.checked_type == outer.type else Declined("it changes the shape")
 
 
-@rule(call(("reshape", "nn.batch_flatten"), call(RESHAPES, name="inner"), name="outer"))
+@rule(call((Reshape, BatchFlatten), call(RESHAPES, name="inner"), name="outer"))
 def merge_reshapes(outer: Call, inner: Call) -> Replacement:
     return reshaped(inner.args[0], outer.tensor_type) if outer.type.is_static else NOT_STATIC
 
 
-@rule(call(RESHAPES, call("reshape", name="inner"), name="outer"))
+@rule(call(RESHAPES, call(Reshape, name="inner"), name="outer"))
 def drop_reshape_and_back(outer: Call, inner: Call) -> Replacement:
     """A reshape that ``squeeze`` or ``expand_dims`` undoes."""
     same = outer.type.is_static and inner.args[0].checked_type == outer.type
@@ -78,16 +82,16 @@ def _permutation(transpose: Call) -> tuple[int, ...]:
 
 
 def _transposed(x: Expr, axes: Sequence[int]) -> Expr:
-    return x if tuple(axes) == tuple(range(len(axes))) else cast(Expr, ir.transpose(x, axes=tuple(axes)))
+    return x if tuple(axes) == tuple(range(len(axes))) else ir.transpose(x, axes=tuple(axes))
 
 
-@rule(call("transpose", value("x"), name="outer"))
+@rule(call(Transpose, value("x"), name="outer"))
 def drop_transpose_of_nothing(outer: Call, x: Expr) -> Replacement:
     axes = _permutation(outer)
     return x if axes == tuple(range(len(axes))) else Declined("it moves axes")
 
 
-@rule(call("transpose", call("transpose", value("x"), name="inner"), name="outer"))
+@rule(call(Transpose, call(Transpose, value("x"), name="inner"), name="outer"))
 def merge_transposes(outer: Call, inner: Call, x: Expr) -> Expr:
     first = _permutation(inner)
     return _transposed(x, [first[a] for a in _permutation(outer)])
@@ -98,18 +102,18 @@ def _layouts(transform: Call) -> tuple[str, str]:
     return op.src_layout, op.dst_layout
 
 
-@rule(call("layout_transform", value("x"), name="outer"))
+@rule(call(LayoutTransform, value("x"), name="outer"))
 def drop_layout_transform_to_same(outer: Call, x: Expr) -> Replacement:
     source, target = _layouts(outer)
     return x if source == target else Declined(f"{source} becomes {target}")
 
 
-@rule(call("layout_transform", call("layout_transform", value("x"), name="inner"), name="outer"))
+@rule(call(LayoutTransform, call(LayoutTransform, value("x"), name="inner"), name="outer"))
 def merge_layout_transforms(outer: Call, inner: Call, x: Expr) -> Replacement:
     (source, middle), (again, target) = _layouts(inner), _layouts(outer)
     if middle != again:
         return Declined(f"the first ends in {middle}, the second starts from {again}")
-    return x if source == target else cast(Expr, ir.layout_transform(x, src_layout=source, dst_layout=target))
+    return x if source == target else ir.layout_transform(x, src_layout=source, dst_layout=target)
 
 
 def _is_plain(layout: str) -> bool:
@@ -117,7 +121,7 @@ def _is_plain(layout: str) -> bool:
     return layout.isalpha() and layout.isupper()
 
 
-@rule(call("layout_transform", call("transpose", value("x"), name="inner"), name="outer"))
+@rule(call(LayoutTransform, call(Transpose, value("x"), name="inner"), name="outer"))
 def merge_transpose_into_layout_transform(outer: Call, inner: Call, x: Expr) -> Replacement:
     """The transpose's input has a layout too: the transform starts from there."""
     source, target = _layouts(outer)
@@ -125,16 +129,16 @@ def merge_transpose_into_layout_transform(outer: Call, inner: Call, x: Expr) -> 
         return Declined(f"{source} is blocked")
     axes = _permutation(inner)
     before = "".join(source[axes.index(d)] for d in range(len(axes)))
-    return x if before == target else cast(Expr, ir.layout_transform(x, src_layout=before, dst_layout=target))
+    return x if before == target else ir.layout_transform(x, src_layout=before, dst_layout=target)
 
 
-@rule(call("transpose", call("layout_transform", value("x"), name="inner"), name="outer"))
+@rule(call(Transpose, call(LayoutTransform, value("x"), name="inner"), name="outer"))
 def merge_layout_transform_into_transpose(outer: Call, inner: Call, x: Expr) -> Replacement:
     source, target = _layouts(inner)
     if not _is_plain(target):
         return Declined(f"{target} is blocked")
     after = "".join(target[a] for a in _permutation(outer))
-    return x if source == after else cast(Expr, ir.layout_transform(x, src_layout=source, dst_layout=after))
+    return x if source == after else ir.layout_transform(x, src_layout=source, dst_layout=after)
 
 
 @rule(call(BinaryOp, value("x"), call(FILLS, name="fill"), name="whole", commutative=False))
@@ -166,12 +170,12 @@ def _unfilled(fill: Call) -> Expr | None:
     return inner if inner.tensor_type.shape == () and inner.dtype == fill.dtype else None
 
 
-@rule(call("copy", value("x")))
+@rule(call(Copy, value("x")))
 def drop_copy(x: Expr) -> Expr:
     return x
 
 
-@rule(call("concatenate", tuple_of(value("x"))))
+@rule(call(Concatenate, tuple_of(value("x"))))
 def drop_concatenate_of_one(x: Expr) -> Expr:
     return x
 

@@ -57,7 +57,7 @@ def _scalar(value: float, like: Expr) -> Constant:
 def _along(vector: Expr, axis: int, rank: int) -> Expr:
     """A vector whose elements lie along ``axis`` of a tensor of ``rank``: trailing dimensions of 1."""
     after = rank - 1 - axis % rank
-    return cast(Expr, ir.expand_dims(vector, axis=1, num_newaxis=after)) if after else vector
+    return ir.expand_dims(vector, axis=1, num_newaxis=after) if after else vector
 
 
 def _batch_norm(call: Call, op: Any) -> Expr:
@@ -78,7 +78,7 @@ def _normalize(data: Expr, axes: Sequence[int], epsilon: float) -> Expr:
     """``(x - mean) / sqrt(variance + eps)`` over ``axes``."""
     mean = ir.mean(data, axis=tuple(axes), keepdims=True)
     variance = ir.variance(data, mean, axis=tuple(axes), keepdims=True)
-    return cast(Expr, (data - mean) / ir.sqrt(variance + _scalar(epsilon, data)))
+    return (data - mean) / ir.sqrt(variance + _scalar(epsilon, data))
 
 
 def _affine(data: Expr, gamma: Expr, beta: Expr, axis: int, op: Any) -> Expr:
@@ -116,7 +116,7 @@ def _group_norm(call: Call, op: Any) -> Expr:
 def _l2_normalize(call: Call, op: Any) -> Expr:
     (data,) = call.args
     square = ir.sum(data * data, axis=op.axis, keepdims=True)
-    return cast(Expr, data / ir.sqrt(ir.maximum(square, _scalar(op.eps, data))))
+    return data / ir.sqrt(ir.maximum(square, _scalar(op.eps, data)))
 
 
 _RESULTS: dict[str, Callable[[Call, Any], Expr]] = {
