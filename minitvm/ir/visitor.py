@@ -127,6 +127,12 @@ def simplify_projection(expr: Expr) -> Expr:
     return expr
 
 
+def as_function(expr: Expr) -> Function:
+    """A function that a rewrite has left one."""
+    assert isinstance(expr, Function), expr
+    return expr
+
+
 def span_of(*nodes: Expr) -> tuple[str, ...]:
     """All places that ``nodes`` came from, for a node that replaces them."""
     return merge_spans(*(node.span for node in nodes))

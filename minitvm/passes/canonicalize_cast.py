@@ -7,14 +7,13 @@ branch's kernel, the tensor between the kernels is int8.
 from __future__ import annotations
 
 from collections import Counter
-from typing import cast
 
 import numpy as np
 
 from minitvm.ir.expr import Call, Expr, Function, Module
 from minitvm.ir.op import Op
 from minitvm.ir.ops.elemwise import CastTo
-from minitvm.ir.visitor import children, post_order, rebuild
+from minitvm.ir.visitor import as_function, children, post_order, rebuild
 from minitvm.passes.manager import FunctionPass, PassContext
 
 
@@ -27,7 +26,7 @@ class CanonicalizeCast(FunctionPass, opt_level=3):
         for node in post_order(function):
             own = [_own_cast(node, child, done[child], seen) for child in children(node)]
             done[node] = rebuild(node, own)
-        return cast(Function, done[function])
+        return as_function(done[function])
 
 
 def _own_cast(user: Expr, old: Expr, new: Expr, seen: Counter[Expr]) -> Expr:

@@ -8,11 +8,10 @@ tuples that are built only to be taken apart.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
 
 from minitvm.ir.expr import Call, Expr, Function, Module, Tuple, TupleGetItem
 from minitvm.ir.ops.control import If
-from minitvm.ir.visitor import post_order, rebuild_over, simplify_projection, users
+from minitvm.ir.visitor import as_function, post_order, rebuild_over, simplify_projection, users
 from minitvm.passes.manager import ModulePass, PassContext, held_functions, map_functions
 
 
@@ -68,11 +67,11 @@ def drop_dead_fields(function: Function) -> Function:
             continue
         new = simplify_projection(rebuild_over(node, done))
         fields = _read_fields(read_by[node]) if isinstance(node, Call) else None
-        narrow = None if fields is None else _narrowed(cast(Call, new), fields)
+        narrow = _narrowed(new, fields) if isinstance(new, Call) and fields is not None else None
         if narrow is not None and fields is not None:
             narrowed[node] = fields
         done[node] = new if narrow is None else narrow
-    return cast(Function, done[function])
+    return as_function(done[function])
 
 
 def _read_fields(readers: list[Expr]) -> list[int] | None:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from typing import cast
 
 from minitvm.ir.expr import Call, Constant, Expr, Function, Module, Tuple, TupleGetItem
 from minitvm.ir.op import Op
-from minitvm.ir.visitor import post_order, rebuild_over
+from minitvm.ir.visitor import as_function, post_order, rebuild_over
 from minitvm.passes.manager import FunctionPass, PassContext
 
 Skip = Callable[[Call], bool]
@@ -35,7 +34,7 @@ def eliminate(function: Function, skip: Skip | None = None) -> Function:
         new = rebuild_over(node, done)
         key = _key(new, skip)
         done[node] = new if key is None else first.setdefault(key, new)
-    return cast(Function, done[function])
+    return as_function(done[function])
 
 
 def _key(node: Expr, skip: Skip | None) -> Hashable | None:

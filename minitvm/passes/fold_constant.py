@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -10,8 +10,9 @@ from minitvm.ir.evaluate import evaluate_call
 from minitvm.ir.expr import Call, Constant, Expr, Function, Module, Tuple
 from minitvm.ir.op import Op
 from minitvm.ir.ops.control import If
+from minitvm.ir.ops.tensor import NdArraySize, ShapeOf
 from minitvm.ir.types import TensorType, tensor_fields
-from minitvm.ir.visitor import rewrite, simplify_projection, substitute
+from minitvm.ir.visitor import as_function, rewrite, simplify_projection, substitute
 from minitvm.passes.manager import FunctionPass, PassContext, register_config
 
 MAX_BYTES = register_config(
@@ -37,7 +38,7 @@ class FoldConstant(FunctionPass, opt_level=2):
 
     def transform_function(self, function: Function, module: Module, context: PassContext) -> Function:
         limit = context.option(MAX_BYTES.name)
-        return cast(Function, fold_constant_expr(function, self.fold_qnn, limit))
+        return as_function(fold_constant_expr(function, self.fold_qnn, limit))
 
 
 def fold_constant_expr(expr: Expr, fold_qnn: bool = False, max_bytes: int = MAX_BYTES.default) -> Expr:
@@ -72,7 +73,7 @@ def constant_expr(value: Any, name: str | None = None) -> Expr:
 
 
 def _fold_call(call: Call, op: Op, fold_qnn: bool, max_bytes: int) -> Expr:
-    if op.name in ("shape_of", "ndarray_size"):
+    if isinstance(op, (NdArraySize, ShapeOf)):
         return _fold_shape(call, op)
     if isinstance(op, If) and isinstance(call.args[0], Constant):
         return _fold_branch(call, op, fold_qnn, max_bytes)
@@ -85,11 +86,11 @@ def _fold_call(call: Call, op: Op, fold_qnn: bool, max_bytes: int) -> Expr:
     return constant_expr(evaluate_call(call, *map(value_of, call.args)), _common_name(call))
 
 
-def _fold_shape(call: Call, op: Any) -> Expr:
+def _fold_shape(call: Call, op: ShapeOf | NdArraySize) -> Expr:
     type_ = call.args[0].checked_type
     if not isinstance(type_, TensorType) or not type_.is_static:
         return call
-    value = type_.size if op.name == "ndarray_size" else type_.static_shape
+    value = type_.size if isinstance(op, NdArraySize) else type_.static_shape
     return Constant(np.asarray(value, op.dtype))
 
 
@@ -98,7 +99,7 @@ def _fold_branch(call: Call, op: If, fold_qnn: bool, max_bytes: int) -> Expr:
     condition = call.args[0]
     assert isinstance(condition, Constant)
     branch = op.then_branch if condition.value.item() else op.else_branch
-    captured = dict(zip(cast("tuple[Expr, ...]", branch.params), call.args[1:], strict=True))
+    captured: dict[Expr, Expr] = dict(zip(branch.params, call.args[1:], strict=True))
     return fold_constant_expr(substitute(branch.body, captured), fold_qnn, max_bytes)
 
 

@@ -12,7 +12,7 @@ from minitvm.errors import PassError, user_code
 from minitvm.ir.attributes import attributes_of
 from minitvm.ir.expr import Call, Expr, Function, Module
 from minitvm.ir.op import Op
-from minitvm.ir.visitor import calls, rewrite
+from minitvm.ir.visitor import as_function, calls, rewrite
 from minitvm.passes.context import KNOWN_PASSES, PassContext, ask_instruments, closest, register_config, watching
 from minitvm.passes.instrument import PassInfo
 
@@ -128,7 +128,7 @@ class _Mapper:
             return function
         if function not in self.done:
             new = self.transform(function)
-            self.done[function] = cast(Function, rewrite(new, self.visit)) if _holds_functions(new) else new
+            self.done[function] = as_function(rewrite(new, self.visit)) if _holds_functions(new) else new
         return self.done[function]
 
     def visit(self, _: Expr, new: Expr) -> Expr:

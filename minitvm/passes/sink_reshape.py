@@ -7,8 +7,6 @@ the bias and the activation they are one kernel with the product, and two reshap
 
 from __future__ import annotations
 
-from typing import cast
-
 from minitvm.ir.decision import Declined
 from minitvm.ir.expr import Call, Expr
 from minitvm.ir.op import Fusion, Op
@@ -40,8 +38,8 @@ def follows_product(expr: Expr) -> bool:
         seen += 1
         if isinstance(node, Call) and isinstance(node.op, PRODUCTS):
             return True
-        if _is_elementwise(node):
-            pending.extend(arg for arg in cast(Call, node).args if arg.type == expr.type)
+        if isinstance(node, Call) and _is_elementwise(node):
+            pending.extend(arg for arg in node.args if arg.type == expr.type)
     return False
 
 

@@ -100,7 +100,8 @@ class Transpose(Op):
     fusion = Fusion.INJECTIVE
     axes: tuple[int, ...] | None = None
 
-    def _order(self, rank: int) -> tuple[int, ...]:
+    def order(self, rank: int) -> tuple[int, ...]:
+        """The dimension of data that becomes each of the result's."""
         if self.axes is None:
             return tuple(reversed(range(rank)))
         if len(self.axes) != rank:
@@ -108,13 +109,13 @@ class Transpose(Op):
         return normalize_axes(self, self.axes, rank)
 
     def infer(self, data: TensorType) -> TensorType:
-        return data.with_shape(tuple(data.shape[a] for a in self._order(data.rank)))
+        return data.with_shape(tuple(data.shape[a] for a in self.order(data.rank)))
 
     def reference(self, data: np.ndarray) -> np.ndarray:
         return np.array(data.transpose(self.axes), order="C")
 
     def compute(self, data: Buffer) -> Stage:
-        order = self._order(len(data.shape))
+        order = self.order(len(data.shape))
         place = {axis: d for d, axis in enumerate(order)}
         shape = [data.shape[a] for a in order]
         return compute(shape, lambda *i: data[tuple(i[place[a]] for a in range(len(order)))])
@@ -122,7 +123,7 @@ class Transpose(Op):
     def relayout(self, site: Site) -> Placement:
         """Disappears: whoever needs the transposed tensor makes it from the moved one in one step."""
         move = site.data
-        renamed = Layout("".join(move.axis(d) for d in self._order(move.old.rank)))
+        renamed = Layout("".join(move.axis(d) for d in self.order(move.old.rank)))
         return Placement((move,), Move(renamed, move.new), same_tensor)
 
 

@@ -13,7 +13,6 @@ import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import cast
 
 import numpy as np
 
@@ -23,7 +22,7 @@ from minitvm.ir.expr import Call, Constant, Expr, Function, span_scope
 from minitvm.ir.op import Fusion, Op
 from minitvm.ir.ops.broadcast import BinaryOp
 from minitvm.ir.ops.nn_dense import BiasAdd
-from minitvm.ir.visitor import children, post_order, rebuild, span_of, users
+from minitvm.ir.visitor import as_function, calls, children, post_order, rebuild, span_of, users
 
 
 class Combiner(ABC):
@@ -75,11 +74,11 @@ def combine_parallel(function: Function, combiner: Combiner, min_branches: int) 
 
 def _groups(function: Function, combiner: Combiner, min_branches: int) -> list[list[Call]]:
     found: dict[Hashable, list[Call]] = {}
-    for node in post_order(function):
-        key = combiner.key(node) if isinstance(node, Call) and isinstance(node.op, Op) else None
+    for call in calls(function):
+        key = combiner.key(call) if isinstance(call.op, Op) else None
         if key is not None:
-            found.setdefault((cast(Call, node).args[0], key), []).append(cast(Call, node))
-    return [calls for calls in found.values() if len(calls) >= min_branches]
+            found.setdefault((call.args[0], key), []).append(call)
+    return [group for group in found.values() if len(group) >= min_branches]
 
 
 class _Combining:
@@ -97,7 +96,7 @@ class _Combining:
             if len(free) >= min_branches:
                 with span_scope(span_of(*free)):
                     self._combine(free)
-        return cast(Function, redirect(self.function, self.replacement)) if self.replacement else self.function
+        return as_function(redirect(self.function, self.replacement)) if self.replacement else self.function
 
     def _combine(self, calls: list[Call]) -> None:
         combined, current = self.combiner.combine(calls), calls
@@ -134,7 +133,8 @@ class _Combining:
     def _follow(self, combined: Expr, current: Sequence[Call], steps: Sequence[Step]) -> Expr | None:
         """The steps as one call behind ``combined``."""
         first = steps[0]
-        old = cast(Op, first.call.op)
+        old = first.call.op
+        assert isinstance(old, Op)
         op = self.combiner.follower(old, current)
         if op is None:
             return None
@@ -225,10 +225,11 @@ class Concatenation(Combiner):
         rank = calls[0].tensor_type.rank
         behind = rank - self.axis(rank)  # the axis and those behind it
         wide = [self._along(o, c.shape[-behind], behind) for o, c in zip(operands, calls, strict=True)]
-        if None in wide or not _agree_but_at(wide, -behind):  # type: ignore[arg-type]
+        full = [w for w in wide if w is not None]
+        if len(full) < len(wide) or not _agree_but_at(full, -behind):
             shared = all(o is operands[0] and not _has(o, behind) for o in operands)
             return operands[0] if shared else None
-        return ir.concatenate(wide, axis=wide[0].tensor_type.rank - behind)  # type: ignore[union-attr]
+        return ir.concatenate(full, axis=full[0].tensor_type.rank - behind)
 
     def _along(self, operand: Expr, extent: int, behind: int) -> Expr | None:
         """The operand with ``extent`` elements along the axis; ``None`` where it has not that many."""

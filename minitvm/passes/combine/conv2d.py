@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from typing import cast
 
 from minitvm.ir import builder as ir
 from minitvm.ir.expr import Call, Expr, Function, Module
@@ -58,7 +57,8 @@ class _Convolutions(Concatenation):
         return (op.with_attributes(channels=None, kernel_size=None), taps, weight.dtype)
 
     def combine(self, calls: Sequence[Call]) -> Expr:
-        first = cast(Conv2d, calls[0].op)
+        first = calls[0].op
+        assert isinstance(first, Conv2d)
         axis = first.kernel_layout.index("O")
         weight = ir.concatenate([call.args[1] for call in calls], axis=axis)
         op: Op = first if first.channels is None else first.with_attributes(channels=weight.shape[axis])

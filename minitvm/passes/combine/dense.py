@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from typing import cast
 
 from minitvm.ir import builder as ir
 from minitvm.ir.expr import Call, Expr, Function, Module
@@ -64,7 +63,7 @@ class _FlatDense(Concatenation):
 
 def _with_units(op: Op | Function, units: int) -> Op:
     assert isinstance(op, Dense)
-    return op if op.units is None else cast(Op, op.with_attributes(units=units))
+    return op if op.units is None else op.with_attributes(units=units)
 
 
 class _BatchMatmuls(Concatenation):

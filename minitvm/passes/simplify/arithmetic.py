@@ -11,7 +11,8 @@ from minitvm.ir import builder as ir
 from minitvm.ir.decision import Declined
 from minitvm.ir.expr import Call, Constant, Expr
 from minitvm.ir.op import Op
-from minitvm.ir.ops.broadcast import Add, Divide, Multiply, Subtract
+from minitvm.ir.ops.broadcast import Add, BinaryOp, Divide, Multiply, Subtract
+from minitvm.ir.ops.elemwise import Full, Zeros
 from minitvm.ir.ops.elemwise_math import Sqrt
 from minitvm.ir.pattern import Pattern, call, const, value
 from minitvm.passes.rule import Replacement, Rule, rule
@@ -28,9 +29,9 @@ def uniform(expr: Expr) -> Any:
             return None
         signs = np.signbit(array) if array.dtype.kind == "f" else np.zeros(1, bool)
         return array.flat[0] if signs.all() or not signs.any() else None  # -0.0 equals 0.0
-    if isinstance(expr, Call) and isinstance(expr.op, Op) and expr.op.name in ("zeros", "ones"):
-        return np.asarray(expr.op.name == "ones", expr.dtype)[()]
-    if isinstance(expr, Call) and isinstance(expr.op, Op) and expr.op.name == "full":
+    if isinstance(expr, Call) and isinstance(expr.op, Zeros):
+        return np.asarray(expr.op.value, expr.dtype)[()]
+    if isinstance(expr, Call) and isinstance(expr.op, Full):
         return uniform(expr.args[0])
     return None
 
@@ -112,16 +113,16 @@ def multiply_sum(x: Expr, c1: Constant, c2: Constant) -> Replacement:
     return product if isinstance(product, Declined) else x * c2 + product
 
 
-def _chained(op: str, ufunc: np.ufunc, exactness: str, floats: bool) -> Rule:
+def _chained(op: type[BinaryOp], ufunc: np.ufunc, exactness: str, floats: bool) -> Rule:
     """``op(op(x, c1), c2)`` is ``op(x, c)``; for integers exactly, since they wrap around."""
 
     def chain(x: Expr, c1: Constant, c2: Constant) -> Replacement:
         if isinstance(x, Constant):
             return Declined("all operands are constant; FoldConstant computes them")
         combined = _combined(ufunc, c1, c2)
-        return combined if isinstance(combined, Declined) else ir.call_op(op, x, combined)
+        return combined if isinstance(combined, Declined) else Call(op(), (x, combined))
 
-    chain.__name__ = f"{op}_constants_of_{'floats' if floats else 'integers'}"
+    chain.__name__ = f"{op.name}_constants_of_{'floats' if floats else 'integers'}"
     inner = call(op, value("x"), const("c1", where=lambda c: is_float(c) == floats), single_use=True)
     return rule(call(op, inner, const("c2")), exactness=exactness)(chain)
 
@@ -144,12 +145,12 @@ def _underflows(product: np.ndarray, a: np.ndarray, b: np.ndarray) -> bool:
     return bool(((np.abs(product) < np.finfo(product.dtype).tiny) & (a != 0) & (b != 0)).any())
 
 
-def _leaves(expr: Expr, op: str) -> Iterator[Expr]:
+def _leaves(expr: Expr, op: type[Op]) -> Iterator[Expr]:
     """The operands of a tree of calls of ``op``."""
     pending = [expr]
     while pending:
         node = pending.pop()
-        if isinstance(node, Call) and isinstance(node.op, Op) and node.op.name == op:
+        if isinstance(node, Call) and isinstance(node.op, op):
             pending.extend(reversed(node.args))
         else:
             yield node
@@ -158,7 +159,7 @@ def _leaves(expr: Expr, op: str) -> Iterator[Expr]:
 def _monomial(expr: Expr) -> tuple[float, tuple[Expr, ...]] | None:
     """A product as its scalar factor and its two other factors."""
     factor, rest = 1.0, []
-    for leaf in _leaves(expr, "multiply"):
+    for leaf in _leaves(expr, Multiply):
         if isinstance(leaf, Constant) and leaf.value.ndim == 0:
             factor *= float(leaf.value)
         else:
@@ -175,7 +176,7 @@ def factor_binomial(whole: Call) -> Replacement:
 
     Near a root the factors cancel differently: the error is bounded relative to the terms, not to the result.
     """
-    terms = [_monomial(leaf) for leaf in _leaves(whole, "add")]
+    terms = [_monomial(leaf) for leaf in _leaves(whole, Add)]
     if len(terms) != 3 or None in terms or not is_float(whole):
         return Declined("it is not a float sum of three products of two values")
     coefficients: dict[frozenset[Expr], float] = {}
@@ -207,8 +208,8 @@ def _scalar(number: float, like: Expr) -> Constant:
 
 
 ADDED_CONSTANTS = (
-    _chained("add", np.add, "reassociating", floats=True),
-    _chained("add", np.add, "exact", floats=False),
+    _chained(Add, np.add, "reassociating", floats=True),
+    _chained(Add, np.add, "exact", floats=False),
 )
 RULES = (
     drop_added_zero,
@@ -219,8 +220,8 @@ RULES = (
     add_to_itself,
     divide_by_root,
     multiply_sum,
-    _chained("multiply", np.multiply, "reassociating", floats=True),
-    _chained("multiply", np.multiply, "exact", floats=False),
+    _chained(Multiply, np.multiply, "reassociating", floats=True),
+    _chained(Multiply, np.multiply, "exact", floats=False),
     *ADDED_CONSTANTS,
     factor_binomial,
 )

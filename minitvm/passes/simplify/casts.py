@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -61,7 +61,8 @@ def merge_casts(outer: Call, inner: Call, x: Expr) -> Replacement:
 
 @rule(call(Clip, value("x"), name="clip"))
 def drop_clip_of_everything(clip: Call, x: Expr) -> Replacement:
-    op = cast(Clip, clip.op)
+    op = clip.op
+    assert isinstance(op, Clip)
     low, high = _range(x.dtype) if _is_integer(x) else (-np.inf, np.inf)
     whole = op.a_min <= low and op.a_max >= high
     return x if whole else Declined(f"[{op.a_min:g}, {op.a_max:g}] is less than {x.dtype} holds")
@@ -70,7 +71,8 @@ def drop_clip_of_everything(clip: Call, x: Expr) -> Replacement:
 @rule(call(CastTo, call(CastTo, call(Clip, name="clip", where=_is_integer), name="inner"), name="outer"))
 def drop_cast_within_clip(outer: Call, inner: Call, clip: Call) -> Replacement:
     """``cast(cast(clip(x)))``: the first cast changes nothing where the clip's range fits its dtype."""
-    op, middle = cast(Clip, clip.op), inner.dtype
+    op, middle = clip.op, inner.dtype
+    assert isinstance(op, Clip)
     if np.dtype(middle).kind not in "iu":
         return Declined(f"{middle} is not an integer dtype")
     low, high = _range(middle)
@@ -98,7 +100,8 @@ def _is_injective(x: Expr, scale: Constant, zero: Constant, dequantize: Call) ->
         return False
     low, high = _range(x.dtype)
     every: Any = np.arange(low, high + 1).astype(x.dtype)
-    found = np.asarray(cast(Any, dequantize.op).reference(every, scale.value, zero.value))
+    assert isinstance(dequantize.op, Dequantize)
+    found = dequantize.op.reference(every, scale.value, zero.value)
     return bool((np.diff(found) > 0).all() and np.isfinite(found).all())
 
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from minitvm.ir import builder as ir
 from minitvm.ir.decision import Declined
 from minitvm.ir.expr import Call, Constant, Expr
-from minitvm.ir.op import Op
+from minitvm.ir.ops.nn_dense import BatchMatmul, Dense, Matmul
 from minitvm.ir.ops.transform import Transpose
 from minitvm.ir.pattern import call, value
 from minitvm.passes.rule import Replacement, rule
 
-_PRODUCTS = ("nn.dense", "nn.matmul", "nn.batch_matmul")
+_PRODUCTS = (Dense, Matmul, BatchMatmul)
 _NOT_MATRICES = Declined("it does not exchange rows and columns only")
 
 
@@ -31,22 +28,19 @@ def transpose_left_inside_product(product: Call, turned: Call, lhs: Expr, rhs: E
 
 
 def _exchanges_the_last_two(turned: Call) -> bool:
-    assert isinstance(turned.op, Op)
+    assert isinstance(turned.op, Transpose)
     rank = turned.tensor_type.rank
-    axes = turned.op.attributes()["axes"] or tuple(reversed(range(rank)))
-    return [a % rank for a in axes] == [*range(rank - 2), rank - 1, rank - 2]
+    return turned.op.order(rank) == (*range(rank - 2), rank - 1, rank - 2)
 
 
 def _product(product: Call, lhs: Expr, rhs: Expr, flip_a: bool = False, flip_b: bool = False) -> Expr:
     """``product`` of other operands, of which one lies the other way round."""
-    assert isinstance(product.op, Op)
-    attributes: dict[str, Any] = product.op.attributes()
-    name = "nn.matmul" if product.op.name == "nn.dense" else product.op.name
-    flags = {
-        "transpose_a": bool(attributes.get("transpose_a", False)) != flip_a,
-        "transpose_b": bool(attributes.get("transpose_b", True)) != flip_b,
-    }
-    return ir.call_op(name, lhs, rhs, **{**attributes, **flags})
+    op = product.op
+    if isinstance(op, Dense):
+        return Call(Matmul(transpose_a=flip_a, transpose_b=not flip_b, out_dtype=op.out_dtype), (lhs, rhs))
+    assert isinstance(op, (Matmul, BatchMatmul))
+    flipped = op.with_attributes(transpose_a=op.transpose_a != flip_a, transpose_b=op.transpose_b != flip_b)
+    return Call(flipped, (lhs, rhs))
 
 
 RULES = (transpose_inside_product, transpose_left_inside_product)

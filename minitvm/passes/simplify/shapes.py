@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
 from minitvm.ir import builder as ir
 from minitvm.ir.decision import Declined
 from minitvm.ir.expr import Call, Constant, Expr
-from minitvm.ir.op import Fusion, Op
-from minitvm.ir.ops.broadcast import BinaryOp, BroadcastToLike
-from minitvm.ir.ops.elemwise import Copy, FullLike, OnesLike, ZerosLike
+from minitvm.ir.op import Op
+from minitvm.ir.ops.broadcast import BinaryOp, BroadcastTo, BroadcastToLike
+from minitvm.ir.ops.elemwise import Copy, Full, FullLike, Ones, OnesLike, Zeros, ZerosLike
 from minitvm.ir.ops.nn_layout import LayoutTransform
 from minitvm.ir.ops.slicing import Concatenate
 from minitvm.ir.ops.transform import BatchFlatten, Reshape, ReshapeLike, Transpose
@@ -20,8 +20,7 @@ from minitvm.ir.pattern import call, tuple_of, value
 from minitvm.ir.types import TensorType
 from minitvm.passes.rule import Replacement, rule
 
-RESHAPES = ("reshape", "nn.batch_flatten", "expand_dims", "squeeze")
-FILLS = ("zeros", "ones", "full", "broadcast_to")
+FILLS = (Zeros, Full, BroadcastTo)
 NOT_STATIC = Declined("the shape is known only when the model runs")
 
 
@@ -36,8 +35,8 @@ def reshaped(x: Expr, type_: TensorType) -> Expr:
 def concretize_fill_like(like: Call, x: Expr) -> Replacement:
     if not like.type.is_static:
         return NOT_STATIC
-    assert isinstance(like.op, Op)
-    return ir.call_op(like.op.name.removesuffix("_like"), shape=like.shape, dtype=like.dtype)
+    filled = Zeros if isinstance(like.op, ZerosLike) else Ones
+    return Call(filled(like.shape, like.dtype), ())
 
 
 @rule(call(FullLike, value("x"), value("fill"), name="like"))
@@ -64,12 +63,16 @@ def drop_reshape_to_same(outer: Call, x: Expr) -> Replacement:
     return x if x.checked_type == outer.type else Declined("it changes the shape")
 
 
-@rule(call((Reshape, BatchFlatten), call(RESHAPES, name="inner"), name="outer"))
+def _is_view(call: Call) -> bool:
+    return isinstance(call.op, Op) and call.op.view
+
+
+@rule(call((Reshape, BatchFlatten), call(Op, name="inner", where=_is_view), name="outer"))
 def merge_reshapes(outer: Call, inner: Call) -> Replacement:
     return reshaped(inner.args[0], outer.tensor_type) if outer.type.is_static else NOT_STATIC
 
 
-@rule(call(RESHAPES, call(Reshape, name="inner"), name="outer"))
+@rule(call(Op, call(Reshape, name="inner"), name="outer", where=_is_view))
 def drop_reshape_and_back(outer: Call, inner: Call) -> Replacement:
     """A reshape that ``squeeze`` or ``expand_dims`` undoes."""
     same = outer.type.is_static and inner.args[0].checked_type == outer.type
@@ -77,8 +80,8 @@ def drop_reshape_and_back(outer: Call, inner: Call) -> Replacement:
 
 
 def _permutation(transpose: Call) -> tuple[int, ...]:
-    rank, axes = transpose.tensor_type.rank, cast(Any, transpose.op).axes
-    return tuple(range(rank))[::-1] if axes is None else tuple(a % rank for a in axes)
+    assert isinstance(transpose.op, Transpose)
+    return transpose.op.order(transpose.tensor_type.rank)
 
 
 def _transposed(x: Expr, axes: Sequence[int]) -> Expr:
@@ -98,8 +101,8 @@ def merge_transposes(outer: Call, inner: Call, x: Expr) -> Expr:
 
 
 def _layouts(transform: Call) -> tuple[str, str]:
-    op = cast(Any, transform.op)
-    return op.src_layout, op.dst_layout
+    assert isinstance(transform.op, LayoutTransform)
+    return transform.op.src_layout, transform.op.dst_layout
 
 
 @rule(call(LayoutTransform, value("x"), name="outer"))
@@ -156,16 +159,15 @@ def _with_scalar(whole: Call, fill: Call, arguments: Any) -> Replacement:
     small = _unfilled(fill)
     if small is None:
         return Declined("what it fills with is not one scalar of the same dtype")
-    assert isinstance(whole.op, Op) and whole.op.fusion <= Fusion.BROADCAST
+    assert isinstance(whole.op, BinaryOp)
     found = Call(whole.op, arguments(small))
     return found if found.checked_type == whole.checked_type else Declined("the fill gives the result its shape")
 
 
 def _unfilled(fill: Call) -> Expr | None:
     """The scalar that a fill repeats."""
-    assert isinstance(fill.op, Op)
-    if fill.op.name in ("zeros", "ones"):
-        return Constant(np.asarray(fill.op.name == "ones", fill.dtype))
+    if isinstance(fill.op, Zeros):
+        return Constant(np.asarray(fill.op.value, fill.dtype))
     inner = fill.args[0]
     return inner if inner.tensor_type.shape == () and inner.dtype == fill.dtype else None
 

@@ -7,14 +7,15 @@ into convolution weights (FoldScaleAxis).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
 from minitvm.ir import builder as ir
 from minitvm.ir.expr import Call, Constant, Expr, Function, Module, TupleGetItem
 from minitvm.ir.op import Op
-from minitvm.ir.visitor import rewrite
+from minitvm.ir.ops.nn_norm import BatchNorm, Dropout, GroupNorm, InstanceNorm, L2Normalize, LayerNorm
+from minitvm.ir.visitor import as_function, rewrite
 from minitvm.passes.manager import FunctionPass, PassContext, register_config
 
 KEEP = register_config(
@@ -37,7 +38,7 @@ class SimplifyInference(FunctionPass, opt_level=0):
 
     def transform_function(self, function: Function, module: Module, context: PassContext) -> Function:
         keep = context.option(KEEP.name) if self.keep is None else self.keep
-        return cast(Function, rewrite(function, lambda _, new: _expand(new, keep)))
+        return as_function(rewrite(function, lambda _, new: _expand(new, keep)))
 
 
 def _expand(node: Expr, keep: Sequence[str]) -> Expr:
@@ -46,7 +47,7 @@ def _expand(node: Expr, keep: Sequence[str]) -> Expr:
     if not isinstance(call, Call) or not isinstance(call.op, Op) or call.op.name in keep:
         return node
     table = _RESULTS if isinstance(node, TupleGetItem) else _CALLS
-    expand = table.get(call.op.name)
+    expand = table.get(type(call.op))
     return node if expand is None else expand(call, call.op)
 
 
@@ -119,13 +120,13 @@ def _l2_normalize(call: Call, op: Any) -> Expr:
     return data / ir.sqrt(ir.maximum(square, _scalar(op.eps, data)))
 
 
-_RESULTS: dict[str, Callable[[Call, Any], Expr]] = {
-    "nn.batch_norm": _batch_norm,
-    "nn.dropout": lambda call, op: call.args[0],
+_RESULTS: dict[type[Op], Callable[[Call, Any], Expr]] = {
+    BatchNorm: _batch_norm,
+    Dropout: lambda call, op: call.args[0],
 }
-_CALLS: dict[str, Callable[[Call, Any], Expr]] = {
-    "nn.layer_norm": _layer_norm,
-    "nn.instance_norm": _instance_norm,
-    "nn.group_norm": _group_norm,
-    "nn.l2_normalize": _l2_normalize,
+_CALLS: dict[type[Op], Callable[[Call, Any], Expr]] = {
+    LayerNorm: _layer_norm,
+    InstanceNorm: _instance_norm,
+    GroupNorm: _group_norm,
+    L2Normalize: _l2_normalize,
 }
