@@ -88,6 +88,8 @@ def test_results_may_be_larger_than_the_limit_where_operands_are() -> None:
 
 def test_stateful_operators_stay() -> None:
     class Roll(Op):
+        """A die."""
+
         name = "test.roll"
         fusion = Fusion.OPAQUE
         stateful = True
