@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import pathlib
 from dataclasses import dataclass
@@ -69,6 +68,8 @@ def cache_dir() -> pathlib.Path | None:
 
 def version() -> str:
     """minitvm's version, as installed."""
+    import importlib.metadata  # takes longer to import than all of the runtime's modules
+
     try:
         return importlib.metadata.version("minitvm")
     except importlib.metadata.PackageNotFoundError:

@@ -10,23 +10,30 @@ from __future__ import annotations
 import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias
 
 from minitvm.codegen.legalize import legalize
 from minitvm.codegen.lower import lower
 from minitvm.codegen.workspace import Workspace, plan_workspace
 from minitvm.ir.expr import Function
-from minitvm.ir.loop import Kernel
+from minitvm.ir.loop import Buffer, Kernel
 from minitvm.runtime.artifact import Artifact
 from minitvm.runtime.code import CODES, Code
 from minitvm.runtime.cpu_tag import CpuTag
 from minitvm.target import OPTIONS, MachineModel, Target
 
-Kernels: TypeAlias = tuple[Kernel, ...]
-"""The kernels of one group, launched one after the other."""
-
 Compile: TypeAlias = Callable[[Any], Any]
 """:meth:`Backend.image`, with the cache on disk in front of it."""
+
+
+@dataclass(frozen=True)
+class Launches:
+    """A group's kernels, launched one after the other; what one leaves in a buffer, the next ones find there."""
+
+    params: tuple[Buffer, ...]
+    """The group's: inputs, then results.  What kernels share beside them is workspace."""
+    kernels: tuple[Kernel, ...]
 
 
 class Backend(ABC):
@@ -44,8 +51,8 @@ class Backend(ABC):
     """Scalar functions that it can spell; the others become polynomials."""
     code: ClassVar[type[Code] | None] = None
     """What runs its artefacts; ``None`` where nothing here can."""
-    stages: ClassVar[Mapping[str, Callable[[Any, Kernels], str]]] = {}
-    """Texts that it can show of a group's kernels, by name: functions of the back end and the kernels."""
+    stages: ClassVar[Mapping[str, Callable[[Any, Launches], str]]] = {}
+    """Texts that it can show of a group's kernels, by name: functions of the back end and the launches."""
 
     version: str | None = None
     """What an image depends on beside its source: compilers, the processor.  ``None``: images are not kept on disk."""
@@ -73,16 +80,16 @@ class Backend(ABC):
         """The loops with nothing in them that the back end cannot spell."""
         return legalize(kernel, self.native)
 
-    def bind(self, kernel: Kernel) -> Kernels:
+    def bind(self, kernel: Kernel) -> Launches:
         """What is launched for a group; the kernel itself unless a launch can do less than it."""
-        return (kernel,)
+        return Launches(kernel.params, (kernel,))
 
     def workspace(self, kernel: Kernel) -> Workspace:
         """The memory that a launch needs beside its parameters."""
         return plan_workspace(kernel)
 
     @abstractmethod
-    def source(self, kernels: Kernels) -> Any:
+    def source(self, launches: Launches) -> Any:
         """What :meth:`image` makes code of; text where images are kept on disk."""
 
     @abstractmethod

@@ -101,8 +101,7 @@ class KernelCompiler:
         if stage == "loops":
             return str(self.scheduled(symbol, group))
         if stage in self.backend.stages:
-            kernels = self.backend.bind(self.kernel(symbol, group))
-            return self.backend.stages[stage](self.backend, kernels)
+            return self.backend.stages[stage](self.backend, self.backend.bind(self.kernel(symbol, group)))
         other = backend_class(stages()[stage]).of(Target(stages()[stage]), self.backend.machine.threads)
         return KernelCompiler(other, self.cache).text(symbol, group, stage)
 

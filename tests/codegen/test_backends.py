@@ -10,13 +10,14 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
+from small_workloads import small
 
 import minitvm
 from minitvm import relay
-from minitvm.codegen.backend import BACKENDS, backend_of, register, stages
+from minitvm.codegen.backend import BACKENDS, Launches, backend_of, register, stages
 from minitvm.codegen.interp.backend import InterpBackend, Interpreter
 from minitvm.errors import CompilerError, LibraryError
-from minitvm.ir.loop import Buffer, Store, map_stmt
+from minitvm.ir.loop import Buffer, Kernel, Store, map_stmt
 from minitvm.ir.types import TensorType
 from minitvm.ir.visitor import calls
 from minitvm.runtime.code import CODES
@@ -25,6 +26,7 @@ from minitvm.runtime.graph import Launch, LibraryCall, graph_of
 from minitvm.runtime.library import Library
 from minitvm.runtime.ndarray import aligned_empty
 from minitvm.target import OPTIONS, Target
+from minitvm.testing import assert_close_to_scale
 
 
 def model() -> relay.Module:
@@ -81,13 +83,14 @@ def test_the_interpreter_says_what_a_kernel_does_wrong(monkeypatch: pytest.Monke
     monkeypatch.setenv("MINITVM_POISON", "0")
     x = relay.var("x", shape=(4, 6))
     library = minitvm.build(relay.Function([x], relay.tanh(x)), "interp")
-    ((symbol, kernel),) = library.artifact.objects.items()
+    ((symbol, launches),) = library.artifact.objects.items()
+    (kernel,) = launches.kernels
 
     def shifted(stmt: object) -> object:
         return Store(stmt.buffer, (stmt.index[0] + 1, *stmt.index[1:]), stmt.value) if isinstance(stmt, Store) else stmt
 
     wrong = dataclasses.replace(kernel, body=map_stmt(kernel.body, on_stmt=shifted))  # type: ignore[arg-type]
-    broken = Library(dataclasses.replace(library.artifact, objects={symbol: wrong}))
+    broken = Library(dataclasses.replace(library.artifact, objects={symbol: Launches(wrong.params, (wrong,))}))
     with pytest.raises(CompilerError, match=symbol):
         outputs(broken, VALUE)
 
@@ -182,7 +185,7 @@ def test_a_group_may_be_a_call_of_a_library() -> None:
                 return super().launch(index, slots)
             types = [self.graph.type_of(entry) for entry in (*node.inputs, (index, 0))]
             buffers = [Buffer("operand", t.static_shape, t.dtype) for t in types]
-            function = self.kernels[node.func]
+            function = self.launches[node.func]
 
             def run() -> None:
                 x, weight, result = self.arrays(index, buffers, slots)
@@ -216,8 +219,33 @@ def test_a_group_may_become_several_kernels() -> None:
     library = minitvm.build(relay.Function([x, y], relay.nn.matmul(x, y, transpose_b=True)), num_threads=2)
     ((symbol, group),) = library.report.groups.items()
     backend = backend_of(Target.parse("cuda"), 2)
-    assert len(backend.bind(backend.legalize(backend.lower(group, symbol)))) == 2
+    assert len(backend.bind(backend.legalize(backend.lower(group, symbol))).kernels) == 2
     assert library.report.kernel(symbol).text("cuda").count("__global__") == 2
+
+
+@pytest.mark.usefixtures("registered")
+@pytest.mark.parametrize("name", ["mlp", "transformer"])
+def test_whole_models_run_bound_to_a_grid(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What CUDA would launch, on the interpreter."""
+
+    @register
+    class GridBackend(InterpBackend):
+        kind = "grid"
+
+        def bind(self, kernel: Kernel) -> Launches:
+            return backend_of(Target.parse("cuda"), 1).bind(kernel)
+
+    monkeypatch.setenv("MINITVM_POISON", "0")
+    module, params = small(name)
+    libraries = [minitvm.build(module, target, dict(params), opt_level=3) for target in ("grid", "llvm")]
+    assert sum(len(launches.kernels) for launches in libraries[0].artifact.objects.values()) >= 4
+    modules = [minitvm.GraphModule(library["default"](None, 1)) for library in libraries]
+    shapes, dtypes = modules[0].get_input_info()
+    feeds = {n: np.random.default_rng(1).normal(size=shape).astype(dtypes[n]) for n, shape in shapes.items()}
+    for executor in modules:
+        executor.run(feeds)
+    for have, want in zip(*(executor.outputs() for executor in modules), strict=True):
+        assert_close_to_scale(have, want, 1e-5)
 
 
 def test_every_stage_has_the_back_end_that_shows_it() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from minitvm.codegen.backend import Backend, Kernels, register
+from minitvm.codegen.backend import Backend, Launches, register
 from minitvm.codegen.cuda.bind import bind_plain
 from minitvm.codegen.cuda.emit import emit_cuda
 from minitvm.codegen.cuda.nvrtc import compile_cubin
@@ -29,11 +29,11 @@ class CudaBackend(Backend):
         """CUDA C has all functions."""
         return kernel
 
-    def bind(self, kernel: Kernel) -> Kernels:
-        return bind_plain(kernel)
+    def bind(self, kernel: Kernel) -> Launches:
+        return Launches(kernel.params, bind_plain(kernel))
 
-    def source(self, kernels: Kernels) -> str:
-        return "\n".join(emit_cuda(kernel) for kernel in kernels)
+    def source(self, launches: Launches) -> str:
+        return "\n".join(map(emit_cuda, launches.kernels))
 
     def image(self, source: str) -> bytes:
         return compile_cubin(source, self.made_for.name).image

@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from minitvm.codegen.backend import Backend, Kernels, register
+from minitvm.codegen.backend import Backend, Launches, register
 from minitvm.codegen.workspace import Workspace
 from minitvm.ir.loop import Buffer, Kernel
-from minitvm.ir.loop.interp import run_kernel
+from minitvm.ir.loop.interp import run_sequence
 from minitvm.ir.loop.verify import verify_kernel
 from minitvm.runtime.artifact import Artifact
 from minitvm.runtime.code import Code, HostMemory
@@ -31,7 +31,7 @@ class Interpreter(Code):
     most_threads = 1
 
     def __init__(self, artifact: Artifact) -> None:
-        self.graph, self.kernels = artifact.graph, artifact.objects
+        self.graph, self.launches = artifact.graph, artifact.objects
 
     @staticmethod
     def check(made_for: CpuTag, name: str) -> None:
@@ -48,14 +48,16 @@ class Interpreter(Code):
         return run
 
     def launch(self, index: int, slots: int) -> Callable[[], None]:
-        """The kernel of a node over what the slots point to when it runs."""
-        kernel: Kernel = self.kernels[self.graph.nodes[index].func]
+        """The kernels of a node over what the slots point to when it runs."""
+        node = self.graph.nodes[index]
+        launches: Launches = self.launches[node.func]
 
         def run() -> None:
-            arrays = self.arrays(index, kernel.params, slots)
-            results = run_kernel(kernel, *arrays[: len(kernel.inputs)], check_races=True)
-            for array, result in zip(arrays[len(kernel.inputs) :], results, strict=True):
-                array[...] = result
+            arrays = dict(zip(launches.params, self.arrays(index, launches.params, slots), strict=True))
+            given = {b: arrays[b] for b in launches.params[: len(node.inputs)]}
+            found = run_sequence(launches.kernels, given, check_races=True)
+            for result in launches.params[len(node.inputs) :]:
+                arrays[result][...] = found[result]
 
         return run
 
@@ -89,10 +91,10 @@ class InterpBackend(Backend):
         """None: the interpreter has memory of its own."""
         return Workspace({}, 0)
 
-    def source(self, kernels: Kernels) -> Kernel:
-        (kernel,) = kernels
-        return kernel
+    def source(self, launches: Launches) -> Launches:
+        return launches
 
-    def image(self, source: Kernel) -> Kernel:
-        verify_kernel(source)
+    def image(self, source: Launches) -> Launches:
+        for kernel in source.kernels:
+            verify_kernel(kernel)
         return source

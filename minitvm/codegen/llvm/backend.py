@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import llvmlite
 
-from minitvm.codegen.backend import Backend, Compile, Kernels, register
+from minitvm.codegen.backend import Backend, Compile, Launches, register
 from minitvm.codegen.llvm.compile import Cpu, assembly, compile_object, cpu_of, machine_model
 from minitvm.codegen.llvm.emit import emit
 from minitvm.codegen.llvm.entry import constant_text, entry_text
@@ -34,12 +34,12 @@ class LlvmBackend(Backend):
     def of(cls, target: Target, threads: int) -> LlvmBackend:
         return cls(target, cpu_of(target), threads)
 
-    def source(self, kernels: Kernels) -> str:
-        (kernel,) = kernels
+    def source(self, launches: Launches) -> str:
+        (kernel,) = launches.kernels
         return emit(kernel, self.machine)
 
-    def assembly(self, kernels: Kernels) -> str:
-        return assembly(self.source(kernels), self.cpu)
+    def assembly(self, launches: Launches) -> str:
+        return assembly(self.source(launches), self.cpu)
 
     def image(self, source: str) -> bytes:
         return compile_object(source, self.cpu)

@@ -65,14 +65,16 @@ def run_kernel(kernel: Kernel, *inputs: Array, check_races: bool = False) -> tup
     return tuple(_result(kernel, memory[b], b) for b in kernel.outputs)
 
 
-def run_sequence(kernels: Sequence[Kernel], given: Mapping[Buffer, Array]) -> dict[Buffer, Array]:
+def run_sequence(
+    kernels: Sequence[Kernel], given: Mapping[Buffer, Array], check_races: bool = False
+) -> dict[Buffer, Array]:
     """Kernels one after the other over common buffers: what one stores, the next ones find.
 
     ``given`` are the arrays that exist before; all arrays come back, those included.
     """
     arrays = dict(given)
     for kernel in kernels:
-        results = run_kernel(kernel, *(arrays[b] for b in kernel.inputs))
+        results = run_kernel(kernel, *(arrays[b] for b in kernel.inputs), check_races=check_races)
         arrays.update(zip(kernel.outputs, results, strict=True))
     return arrays
 
