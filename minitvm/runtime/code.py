@@ -54,7 +54,7 @@ class HostMemory:
         return value.ctypes.data
 
     def write(self, value: np.ndarray, array: np.ndarray) -> None:
-        np.copyto(value, array, casting="equiv")
+        value[...] = array
 
     def read(self, value: np.ndarray) -> np.ndarray:
         return value

@@ -171,7 +171,7 @@ class Instance:
 
     def _store(self, entry: int, result: np.ndarray) -> None:
         if self.types[entry].is_static:
-            self.memory.write(self.values[entry], result)
+            self.memory.write(self.values[entry], result.astype(self.types[entry].dtype, casting="no", copy=False))
         else:
             self.values[entry] = result
 

@@ -123,6 +123,7 @@ def test_the_report_says_why() -> None:
     (symbol,) = report.groups
     assert [str(d) for d in report.decisions] == [
         "multiply [scale]: BackwardFoldScaleAxis: folded into the weights before it",
+        "nn.conv2d [conv]: drop_taps_in_padding declined: every tap sees the image in some window",
         "nn.conv2d [conv]: AlterOpLayout declined: it stands alone, and 1200 elements would be moved for it",
         "nn.conv2d [conv]: FuseOps: into nn.relu: an elementwise epilogue of the anchor",
         "nn.relu [act]: FuseOps declined: into argwhere: the way there is opaque, an epilogue must be elementwise",
