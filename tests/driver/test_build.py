@@ -133,8 +133,15 @@ def test_the_report_says_why() -> None:
     ]
     assert list(report.why("scale")) == ["BackwardFoldScaleAxis"]
     assert list(report.why("fou*")) == ["FuseOps", "placement"]
-    assert list(report.why("conv")) == list(report.why(symbol)) == ["AlterOpLayout", "FuseOps", symbol]
-    assert list(report.why("*")) == ["BackwardFoldScaleAxis", "AlterOpLayout", "FuseOps", "placement", symbol]
+    assert list(report.why("conv")) == list(report.why(symbol)) == ["SimplifyExpr", "AlterOpLayout", "FuseOps", symbol]
+    assert list(report.why("*")) == [
+        "BackwardFoldScaleAxis",
+        "SimplifyExpr",
+        "AlterOpLayout",
+        "FuseOps",
+        "placement",
+        symbol,
+    ]
     with pytest.raises(ConfigError, match=r"^nothing was decided about 'cow'\n  = hint: --kernel list names"):
         report.why("cow")
     with pytest.raises(
