@@ -34,7 +34,7 @@ from minitvm.ir.loop import (
     walk_stmts,
 )
 from minitvm.ir.loop.affine import address
-from minitvm.ir.loop.bounds import Guard, evaluate, interval
+from minitvm.ir.loop.bounds import Guard, Range, counter, evaluate
 from minitvm.ir.loop.text import print_loop_expr
 
 MOST_POINTS = 1 << 25
@@ -127,10 +127,8 @@ def _places(stmt: Stmt, extents: Mapping[LoopVar, int], guards: tuple[Guard, ...
 
 
 def _most(extent: LoopExpr, extents: Mapping[LoopVar, int]) -> int:
-    high = interval(extent, {v: (0, n - 1) for v, n in extents.items()})[1]
-    if not math.isfinite(high):
-        return MOST_POINTS + 1
-    return max(0, int(high))
+    high = counter(extent, {v: Range(0, n - 1) for v, n in extents.items()}).high
+    return MOST_POINTS + 1 if high is None else max(0, high + 1)
 
 
 # --- what a store reaches -------------------------------------------------------------------------------------

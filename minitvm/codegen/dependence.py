@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from minitvm.codegen.simplify import Range, bounds
 from minitvm.ir.loop import (
     Alloc,
     Buffer,
@@ -20,9 +19,8 @@ from minitvm.ir.loop import (
     walk_exprs,
     walk_stmts,
 )
-from minitvm.ir.loop.affine import Affine, address, affine
-
-Ranges = Mapping[LoopVar, Range]
+from minitvm.ir.loop.affine import Affine, address, affine, depends_on
+from minitvm.ir.loop.bounds import ANYTHING, Range, Ranges, bounds, counter
 
 
 @dataclass(frozen=True)
@@ -56,8 +54,7 @@ def inner_ranges(stmt: Stmt) -> dict[LoopVar, Range]:
     found: dict[LoopVar, Range] = {}
     for part in walk_stmts(stmt):
         if isinstance(part, For):
-            high = bounds(part.extent, found).high
-            found[part.var] = Range(0, None if high is None else high - 1)
+            found[part.var] = counter(part.extent, found)
     return found
 
 
@@ -93,11 +90,10 @@ def _may_be_equal(x: Affine, y: Affine, var: LoopVar, extent: int | None, ranges
     if step == 0 or y.terms.get(var, 0) != step:
         return not _apart(x, y, var, ranges)
     apart = _difference(x, y, var, ranges)
-    if apart is None:
+    if apart.low is None or apart.high is None:
         return True
-    low, high = apart
     step = abs(step)
-    first, last = -(-low // step), high // step  # multiples of the step that the rest can make up for
+    first, last = -(-apart.low // step), apart.high // step  # multiples of the step that the rest can make up for
     if extent is not None:
         first, last = max(first, 1 - extent), min(last, extent - 1)
     return any(first <= d <= last for d in (-1, 1)) or (first <= last and (first > 0 or last < 0))
@@ -108,24 +104,18 @@ def _apart(x: Affine, y: Affine, var: LoopVar, ranges: Ranges) -> bool:
     if var in x.terms or var in y.terms:
         return False
     found = _difference(x, y, var, ranges)
-    return found is not None and (found[0] > 0 or found[1] < 0)
+    return (found.low is not None and found.low > 0) or (found.high is not None and found.high < 0)
 
 
-def _difference(x: Affine, y: Affine, var: LoopVar, ranges: Ranges) -> tuple[int, int] | None:
+def _difference(x: Affine, y: Affine, var: LoopVar, ranges: Ranges) -> Range:
     """Bounds of ``x - y`` without ``var``'s part, inner variables chosen freely on both sides."""
-    low = high = x.constant - y.constant
+    total = Range(x.constant - y.constant, x.constant - y.constant)
     for form, sign in ((x, 1), (y, -1)):
         for term, factor in form.terms.items():
-            if term == var or _cancels(term, x, y, ranges, var):
-                continue
-            if any(n == var for n in walk_exprs(term) if isinstance(n, LoopVar)):
-                return None
-            reach = bounds(term, ranges)
-            if reach.low is None or reach.high is None:
-                return None
-            ends = sorted((sign * factor * reach.low, sign * factor * reach.high))
-            low, high = low + ends[0], high + ends[1]
-    return low, high
+            if term != var and not _cancels(term, x, y, ranges, var):
+                reach = ANYTHING if depends_on(term, var) else bounds(term, ranges)
+                total = total.plus(reach.scaled(sign * factor))
+    return total
 
 
 def _cancels(term: LoopExpr, x: Affine, y: Affine, ranges: Ranges, var: LoopVar) -> bool:

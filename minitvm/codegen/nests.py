@@ -8,11 +8,12 @@ from dataclasses import replace
 
 from minitvm.codegen.partition import Segment, segments
 from minitvm.codegen.reductions import MOST_APART, reduction_nest
-from minitvm.codegen.simplify import Range, simplify_expr
+from minitvm.codegen.simplify import simplify_expr
 from minitvm.codegen.spread import Columns, in_lanes, lanes_of, spread
 from minitvm.codegen.walks import Walk, period, square_of, squares_nest, walks
 from minitvm.ir.loop import Buffer, LoopExpr, LoopVar, Reduce, Stmt, Store, seq, walk_exprs
 from minitvm.ir.loop.affine import loads, stride_along, vectorizes
+from minitvm.ir.loop.bounds import Range
 from minitvm.target import MachineModel
 
 _MOST_PIECES = 9

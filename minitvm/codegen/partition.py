@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from minitvm.codegen.simplify import Range, bounds, simplify_expr
+from minitvm.codegen.simplify import simplify_expr
 from minitvm.ir.loop import Binary, LoopExpr, LoopVar, walk_exprs
 from minitvm.ir.loop.affine import affine
+from minitvm.ir.loop.bounds import Range, bounds
 
 _MOST_SEGMENTS = 9
 _SHORT = 3

@@ -9,7 +9,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 from minitvm.codegen.partition import Segment, segments
-from minitvm.codegen.simplify import Range
 from minitvm.codegen.spread import Columns, in_lanes, in_vectors, lanes_of, spread, unflatten
 from minitvm.ir.compute import identity_of
 from minitvm.ir.loop import (
@@ -38,6 +37,7 @@ from minitvm.ir.loop import (
     walk_exprs,
 )
 from minitvm.ir.loop.affine import depends_on, loads, stride_along, vectorizes
+from minitvm.ir.loop.bounds import Range
 from minitvm.target import MachineModel
 
 _COMBINE = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from minitvm.codegen.dependence import inner_ranges
 from minitvm.codegen.rewrite import redirect
 from minitvm.codegen.schedule_loops import LoopName, bind_vars, find_loop, with_body, with_loop
-from minitvm.codegen.simplify import Range, bounds, prove
 from minitvm.errors import ScheduleError
 from minitvm.ir.loop import (
     Alloc,
@@ -32,6 +31,7 @@ from minitvm.ir.loop import (
     walk_stmts,
 )
 from minitvm.ir.loop.affine import Affine, affine
+from minitvm.ir.loop.bounds import Range, bounds, prove
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from minitvm.codegen.partition import segments
-from minitvm.codegen.simplify import Range, simplify_expr
+from minitvm.codegen.simplify import simplify_expr
 from minitvm.codegen.spread import in_vectors, lanes_of, unflatten
 from minitvm.codegen.squares import transposed
 from minitvm.ir.loop import (
@@ -33,7 +33,7 @@ from minitvm.ir.loop import (
     walk_exprs,
 )
 from minitvm.ir.loop.affine import address, affine, depends_on, loads, stride_along
-from minitvm.ir.loop.bounds import interval
+from minitvm.ir.loop.bounds import Range, bounds
 from minitvm.target import MachineModel
 
 _LONGEST_PERIOD = 4
@@ -168,9 +168,8 @@ def square_of(walk: Walk, machine: MachineModel) -> Square | None:
 
 def _is_inside(load: Load, walk: Walk) -> bool:
     """Whether every iteration may read it, whatever is asked before."""
-    ranges: dict[LoopVar, tuple[float, float]] = {var: (0, extent - 1) for var, extent in walk.loops}
-    reach = [interval(index, ranges) for index in load.index]
-    return all(low >= 0 and high < extent for (low, high), extent in zip(reach, load.buffer.shape, strict=True))
+    ranges = {var: Range(0, extent - 1) for var, extent in walk.loops}
+    return all(bounds(i, ranges).within(0, n - 1) for i, n in zip(load.index, load.buffer.shape, strict=True))
 
 
 def squares_nest(square: Square, parallel: bool) -> Stmt:

@@ -11,11 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import minitvm
-from minitvm.codegen.simplify import Range, prove, simplify, simplify_expr
+from minitvm.codegen.simplify import simplify, simplify_expr
 from minitvm.ir import builder as ir
 from minitvm.ir.evaluate import evaluate
 from minitvm.ir.expr import Constant, Expr, Function, Module, Tuple
 from minitvm.ir.loop import Binary, Buffer, Const, Kernel, LoopExpr, Store, loop, maximum, minimum, select
+from minitvm.ir.loop.bounds import Range, prove
 from minitvm.ir.loop.interp import run_kernel
 from minitvm.ir.types import TensorType
 from minitvm.runtime.executor import GraphModule

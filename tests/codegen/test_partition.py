@@ -7,7 +7,7 @@ import pytest
 from test_nests import agree, drawn, kernel_of
 
 from minitvm.codegen.partition import segments
-from minitvm.codegen.simplify import Range, simplify_expr
+from minitvm.codegen.simplify import simplify_expr
 from minitvm.ir.builder import call_op, var
 from minitvm.ir.expr import Call
 from minitvm.ir.loop import (
@@ -24,6 +24,7 @@ from minitvm.ir.loop import (
     walk_exprs,
     walk_stmts,
 )
+from minitvm.ir.loop.bounds import Range
 from minitvm.ir.op import Op
 from minitvm.target import MachineModel
 

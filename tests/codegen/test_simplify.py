@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minitvm.codegen.simplify import Range, bounds, prove, simplify, simplify_expr
+from minitvm.codegen.simplify import simplify, simplify_expr
 from minitvm.ir.loop import (
     Alloc,
     Binary,
@@ -33,6 +33,7 @@ from minitvm.ir.loop import (
     select,
     seq,
 )
+from minitvm.ir.loop.bounds import Range, bounds, prove
 from minitvm.ir.loop.interp import run_kernel
 from minitvm.ir.loop.text import print_kernel, print_loop_expr
 

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from minitvm.codegen.cuda import spell
 from minitvm.codegen.cuda.bind import Launch, launch_of
 from minitvm.codegen.cuda.express import Names, Shared, Writer, bare, flat, identifier, offset_of
-from minitvm.codegen.simplify import Range, bounds
 from minitvm.errors import CompilerError
 from minitvm.ir.loop import (
     Alloc,
@@ -26,6 +25,7 @@ from minitvm.ir.loop import (
     stmt_exprs,
 )
 from minitvm.ir.loop.affine import storage_size
+from minitvm.ir.loop.bounds import Range, counter
 
 _AXES = {
     LoopKind.BLOCK_X: 0, LoopKind.BLOCK_Y: 1, LoopKind.BLOCK_Z: 2,
@@ -98,8 +98,7 @@ class _Body:
                 hint="bind it to blocks and threads first: minitvm.codegen.cuda.bind.bind_plain(kernel)",
             )
         extent = self.values(stmt, depth)[0]
-        reach = bounds(stmt.extent, self.ranges).high
-        self.ranges[stmt.var] = Range(0, None if reach is None else reach - 1)
+        self.ranges[stmt.var] = counter(stmt.extent, self.ranges)
         if stmt.kind in _AXES:
             self.bound(stmt, depth)
         else:

@@ -7,8 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from minitvm.codegen.cuda import spell
-from minitvm.codegen.dependence import Ranges
-from minitvm.codegen.simplify import bounds, simplify_expr
+from minitvm.codegen.simplify import simplify_expr
 from minitvm.errors import CompilerError
 from minitvm.ir.loop import (
     COMPARISONS,
@@ -26,6 +25,7 @@ from minitvm.ir.loop import (
     post_order_exprs,
 )
 from minitvm.ir.loop.affine import address
+from minitvm.ir.loop.bounds import Ranges, bounds
 
 _DEEP = 200  # nodes of a statement
 _LONG = 100  # characters after which a value gets a line of its own

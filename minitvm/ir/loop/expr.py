@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 from weakref import WeakValueDictionary
 
-from minitvm.ir.loop.scalar import wrapped
+from minitvm.ir.loop.scalar import INT, wrapped
 
 INTRINSICS: dict[str, int] = {
     "neg": 1, "abs": 1, "not": 1, "sign": 1, "floor": 1, "ceil": 1, "round": 1, "trunc": 1,  # round: half to even
@@ -294,23 +294,11 @@ def binary(op: str, lhs: Any, rhs: Any) -> LoopExpr:
     return Binary(op, a, b)
 
 
-_FOLD: dict[str, Callable[[int, int], int]] = {
-    "add": lambda a, b: a + b,
-    "sub": lambda a, b: a - b,
-    "mul": lambda a, b: a * b,
-    "min": min,
-    "max": max,
-}
-
-
 def _fold_index(op: str, a: LoopExpr, b: LoopExpr) -> LoopExpr:
     x = a.value if isinstance(a, Const) else None
     y = b.value if isinstance(b, Const) else None
-    if x is not None and y is not None:
-        if op in _FOLD:
-            return Const(wrapped(_FOLD[op](x, y)))
-        if op in ("floordiv", "floormod") and y > 0:
-            return Const(x // y if op == "floordiv" else x % y)
+    if x is not None and y is not None and op in INT:
+        return Const(wrapped(INT[op](x, y)))
     if (op, y) in (("add", 0), ("sub", 0), ("mul", 1), ("floordiv", 1)):
         return a
     if (op, x) in (("add", 0), ("mul", 1)):

@@ -20,11 +20,9 @@ from minitvm.ir.loop import (
     Barrier,
     Binary,
     Buffer,
-    Cast,
     Const,
     For,
     If,
-    Intrin,
     Kernel,
     Load,
     LoopExpr,
@@ -39,8 +37,8 @@ from minitvm.ir.loop import (
     walk_exprs,
 )
 from minitvm.ir.loop.affine import affine, storage_size
-from minitvm.ir.loop.scalar import convert
-from minitvm.ir.loop.scalar_numpy import BINARY, INT, INTRIN, as_array
+from minitvm.ir.loop.scalar import INT
+from minitvm.ir.loop.scalar_numpy import as_array, compute
 
 _SIDE_BY_SIDE = frozenset(LoopKind) - {LoopKind.SERIAL, LoopKind.UNROLLED}
 _MOST_LANES = 1 << 18
@@ -291,19 +289,14 @@ class _Lanes:
                 a, b = self._eval(lhs, done), self._eval(rhs, done)
                 if isinstance(a, int) and isinstance(b, int) and op in INT:
                     return INT[op](a, b)
-                return BINARY[op](as_array(a), as_array(b))
-            case Const(value, dtype):
-                return value if dtype == "int64" else np.array([value]).astype(dtype)
+                return compute(expr, (as_array(a), as_array(b)))
+            case Const(value, "int64"):
+                return int(value)
             case LoopVar():
                 return self.uniform[expr] if expr in self.uniform else self.variables[expr]
-            case Intrin(name, args):
-                result = INTRIN[name](*(as_array(self._eval(a, done)) for a in args))
-                return result.astype(expr.dtype, copy=False)
-            case Cast(value, dtype):
-                return convert(as_array(self._eval(value, done)), dtype)
             case Select(condition, then, orelse):
                 return self._select(as_array(self._eval(condition, done)), then, orelse, expr.dtype)
-        raise AssertionError(expr)
+        return compute(expr, [as_array(self._eval(operand, done)) for operand in expr_children(expr)])
 
     def _select(self, mask: Array, then: LoopExpr, orelse: LoopExpr, dtype: str) -> Array | int:
         """Each side is evaluated only for the lanes that choose it."""

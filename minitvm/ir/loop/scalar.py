@@ -5,9 +5,23 @@ For the operators' references and the loop interpreter; the LLVM and the CUDA pr
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Callable
+
 import numpy as np
 
 Array = np.ndarray
+
+INT: dict[str, Callable[[int, int], int]] = {
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "floordiv": lambda a, b: a // b if b else a,
+    "floormod": lambda a, b: a % b if b else 0,
+    "min": min,
+    "max": max,
+}
+"""``int64`` operators on Python numbers, not yet :func:`wrapped`."""
 
 
 def wrapped(value: int) -> int:

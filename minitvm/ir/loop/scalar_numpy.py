@@ -1,14 +1,14 @@
-"""Scalar operations on numpy arrays, a table each: what the loop IR's operators and functions mean."""
+"""What the loop IR's expressions mean: scalar operations on numpy arrays, a table each."""
 
 from __future__ import annotations
 
 import math
-import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from minitvm.ir.loop import scalar
+from minitvm.ir.loop.expr import Binary, Cast, Const, Intrin, LoopExpr, Select
 
 Array = np.ndarray
 
@@ -37,7 +37,7 @@ BINARY: dict[str, Callable[[Array, Array], Array]] = {
 
 
 def _erf(x: Array) -> Array:
-    return np.array([math.erf(v) for v in x.astype(np.float64)], x.dtype).reshape(x.shape)
+    return np.array([math.erf(v) for v in x.astype(np.float64).ravel()], x.dtype).reshape(x.shape)
 
 
 def _sigmoid(x: Array) -> Array:
@@ -70,20 +70,25 @@ INTRIN: dict[str, Callable[..., Array]] = {
     "bitcast_float": lambda x: x.view(_BITS[x.dtype.itemsize][1]),
 }
 
-INT: dict[str, Callable[[int, int], int]] = {
-    "add": operator.add,
-    "sub": operator.sub,
-    "mul": operator.mul,
-    "floordiv": lambda a, b: a // b if b else a,
-    "floormod": lambda a, b: a % b if b else 0,
-    "min": min,
-    "max": max,
-}
-"""``int64`` operators on Python numbers, for what is the same in all lanes."""
+
+def compute(node: LoopExpr, operands: Sequence[Array]) -> Array:
+    """The value of a constant, or of an operation on its operands' values."""
+    match node:
+        case Const(value, dtype):
+            return np.array([value]).astype(dtype)
+        case Binary(op, _, _):
+            return BINARY[op](*operands)
+        case Intrin(name, _):
+            return np.asarray(INTRIN[name](*operands).astype(node.dtype, copy=False))
+        case Cast(_, dtype):
+            return scalar.convert(operands[0], dtype)
+        case Select():
+            return np.where(*operands)
+    raise AssertionError(node)
 
 
 def as_array(value: Array | int) -> Array:
     """A value as an array; integers wrap around to ``int64``."""
     if isinstance(value, int):
-        return np.array([(value + (1 << 63)) % (1 << 64) - (1 << 63)])
+        return np.array([scalar.wrapped(value)])
     return value

@@ -32,7 +32,7 @@ from minitvm.ir.loop import (
     post_order_exprs,
     stmt_exprs,
 )
-from minitvm.ir.loop.bounds import Guard, Ranges, out_of_bounds
+from minitvm.ir.loop.bounds import Around, Guard, out_of_bounds
 from minitvm.ir.loop.text import print_loop_expr, print_stmt
 
 _GPU = frozenset(LoopKind) - {LoopKind.SERIAL, LoopKind.PARALLEL, LoopKind.VECTORIZED, LoopKind.UNROLLED}
@@ -67,7 +67,7 @@ class _Verifier:
         self.live = set(kernel.params)
         self.read_only = set(kernel.inputs)
         self.stored = set(kernel.inputs)
-        self.ranges = Ranges()
+        self.around = Around()
 
     def reject(self, message: str, stmt: Stmt, hint: str | None = None) -> CompilerError:
         lines = print_stmt(stmt).splitlines()
@@ -96,14 +96,14 @@ class _Verifier:
                     raise self.reject("a barrier inside a parallel loop: not all threads reach it equally often", stmt)
 
     def loop(self, stmt: For, loops: tuple[For, ...]) -> None:
-        if stmt.var in self.ranges.variables:
+        if stmt.var in self.around.variables:
             raise self.reject(f"the loop variable {stmt.var.name} is bound by a loop around it already", stmt)
         if stmt.extent.dtype != "int64":
             raise self.reject(f"the extent is {stmt.extent.dtype}, not int64", stmt)
         if stmt.kind is not LoopKind.SERIAL and not isinstance(stmt.extent, Const):
             raise self.reject(f"only serial loops have an extent that varies, this one is {stmt.kind.value}", stmt)
         self.kinds(stmt, loops)
-        with self.ranges.loop(stmt.var, stmt.extent):
+        with self.around.loop(stmt.var, stmt.extent):
             self.statement(stmt.body, (*loops, stmt))
 
     def kinds(self, stmt: For, loops: tuple[For, ...]) -> None:
@@ -128,10 +128,10 @@ class _Verifier:
     def branch(self, stmt: If, condition: LoopExpr, then: Stmt, orelse: Stmt | None, loops: tuple[For, ...]) -> None:
         if condition.dtype != "bool":
             raise self.reject(f"the condition is {condition.dtype}, not bool", stmt)
-        with self.ranges.guard(condition, True):
+        with self.around.guard(condition, True):
             self.statement(then, loops)
         if orelse is not None:
-            with self.ranges.guard(condition, False):
+            with self.around.guard(condition, False):
                 self.statement(orelse, loops)
 
     def alloc(self, stmt: Stmt, buffer: Buffer, body: Stmt, loops: tuple[For, ...]) -> None:
@@ -157,19 +157,19 @@ class _Verifier:
                 self.read(expr, stmt)
         for load, paths in _suspects(roots, lambda e: self.leaves(e, stmt)):
             for guards in paths:
-                with self.ranges.guards(guards):
+                with self.around.guards(guards):
                     self.access(load.buffer, load.index, stmt)
 
     def leaves(self, load: Load, stmt: Stmt) -> bool:
         """Whether a load would leave its buffer if no select around it kept it from running."""
         self.shape(load.buffer, load.index, stmt)
-        return out_of_bounds(self.ranges, load.buffer, load.index) is not None
+        return out_of_bounds(self.around, load.buffer, load.index) is not None
 
     def problem(self, expr: LoopExpr) -> str | None:
         """What is wrong with one node, its operands aside."""
         match expr:
             case LoopVar(name):
-                return None if expr in self.ranges.variables else f"the loop variable {name} is bound by no loop"
+                return None if expr in self.around.variables else f"the loop variable {name} is bound by no loop"
             case Binary(op, lhs, rhs):
                 return _binary_problem(op, lhs.dtype, rhs.dtype)
             case Select(condition, then, orelse):
@@ -194,7 +194,7 @@ class _Verifier:
 
     def access(self, buffer: Buffer, index: tuple[LoopExpr, ...], stmt: Stmt) -> None:
         self.shape(buffer, index, stmt)
-        found = out_of_bounds(self.ranges, buffer, index)
+        found = out_of_bounds(self.around, buffer, index)
         if found is not None:
             raise self.reject(found, stmt)
 
