@@ -86,9 +86,7 @@ def _onnxruntime(model: pathlib.Path, feeds: dict[str, np.ndarray], threads: int
         import onnxruntime as ort
     except ImportError:
         raise ConfigError("onnxruntime is not installed", hint="pip install onnxruntime") from None
-    settings = ort.SessionOptions()  # type: ignore[attr-defined]
+    settings = ort.SessionOptions()
     settings.intra_op_num_threads = threads
-    session = ort.InferenceSession(  # type: ignore[attr-defined]
-        str(model), settings, providers=["CPUExecutionProvider"]
-    )
+    session = ort.InferenceSession(str(model), settings, providers=["CPUExecutionProvider"])
     return lambda: session.run(None, feeds)

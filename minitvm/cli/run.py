@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pathlib
 import time
+from typing import Any
 
 import click
 import numpy as np
@@ -74,7 +75,7 @@ def run(
     _describe(results, top)
     stdout.print(f"first run: {seconds * 1e3:.2f} ms")
     if outputs is not None:
-        np.savez(outputs, **results)  # type: ignore[arg-type]
+        np.savez(outputs, **results)
 
 
 def _shapes_of(model: pathlib.Path, feeds: dict[str, np.ndarray]) -> tuple[tuple[str, list[int]], ...]:
@@ -83,7 +84,7 @@ def _shapes_of(model: pathlib.Path, feeds: dict[str, np.ndarray]) -> tuple[tuple
     return tuple((name, list(feeds[name].shape)) for name in open_inputs if name in feeds)
 
 
-def _results(module: GraphModule, library: Library) -> dict[str, np.ndarray]:
+def _results(module: GraphModule, library: Library) -> dict[str, Any]:
     return {f"output{i}": module.get_output(i).numpy() for i in range(module.get_num_outputs())}
 
 

@@ -8,7 +8,7 @@ import json
 import pathlib
 import threading
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -54,7 +54,7 @@ class Timings:
     """Seconds by stage, summed over threads."""
 
     def __init__(self) -> None:
-        self.seconds: Counter[str] = Counter()
+        self.seconds: dict[str, float] = defaultdict(float)
         self._lock = threading.Lock()
 
     @contextmanager
@@ -64,7 +64,7 @@ class Timings:
             yield
         finally:
             with self._lock:
-                self.seconds[name] += time.perf_counter() - start  # type: ignore[assignment]
+                self.seconds[name] += time.perf_counter() - start
 
 
 class KernelCompiler:

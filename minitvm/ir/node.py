@@ -18,7 +18,7 @@ import numpy as np
 from minitvm.errors import IRError, MiniTVMError, TypeInferenceError, blame
 from minitvm.ir.attributes import print_attributes, quote
 from minitvm.ir.op import OPS, Op, signature
-from minitvm.ir.types import MOST_BYTES, FuncType, Span, TensorType, TupleType, Type, tensor_fields, type_of
+from minitvm.ir.types import MOST_BYTES, FuncType, Span, TensorType, TupleType, Type, all_known, tensor_fields, type_of
 
 printer: Callable[[Any], str] = repr
 """How ``str(node)`` looks; ``minitvm.ir.expr`` sets it, since what prints nodes must know them."""
@@ -216,8 +216,8 @@ class Tuple(Expr):
 
     def __init__(self, fields: Sequence[Expr], span: Span | None = None) -> None:
         object.__setattr__(self, "fields", _exprs(fields, "a tuple's fields"))
-        types = [f.checked_type for f in self.fields]
-        self._init(None if None in types else TupleType(tuple(types)), span)  # type: ignore[arg-type]
+        types = checked_types(self.fields)
+        self._init(None if types is None else TupleType(types), span)
 
 
 class TupleGetItem(Expr):
@@ -252,9 +252,8 @@ class Function(Expr):
         object.__setattr__(self, "params", _exprs(params, "a function's parameters"))
         object.__setattr__(self, "body", *_exprs((body,), "a function's body"))
         object.__setattr__(self, "attrs", MappingProxyType(dict(attrs or {})))
-        types = [p.checked_type for p in self.params]
-        known = None not in types and body.checked_type is not None
-        self._init(FuncType(tuple(types), body.type) if known else None, span)  # type: ignore[arg-type]
+        types, result = checked_types(self.params), body.checked_type
+        self._init(None if types is None or result is None else FuncType(types, result), span)
 
     @property
     def ret_type(self) -> Type:
@@ -264,6 +263,12 @@ class Function(Expr):
     def is_primitive(self) -> bool:
         """True for a fused group: it becomes one kernel, and passes on graphs do not look inside."""
         return bool(self.attrs.get("primitive"))
+
+
+def checked_types(nodes: Sequence[Expr]) -> tuple[Type, ...] | None:
+    """The types of nodes; ``None`` while one of them has none."""
+    types: list[Type | None] = [node.checked_type for node in nodes]
+    return all_known(types)
 
 
 def infer_call(call: Call) -> Type | None:

@@ -68,9 +68,9 @@ def module_constants(module: Module) -> dict[str, np.ndarray]:
 
 def save_constants(path: str | Path, constants: dict[str, np.ndarray]) -> None:
     """Write :func:`module_constants` as an ``.npz`` file; any name is allowed."""
-    arrays = {f"array{i}": value for i, value in enumerate(constants.values())}
+    arrays: dict[str, Any] = {f"array{i}": value for i, value in enumerate(constants.values())}
     with Path(path).open("wb") as file:
-        np.savez(file, names=np.array(json.dumps(list(constants))), **arrays)  # type: ignore[arg-type]
+        np.savez(file, names=np.array(json.dumps(list(constants))), **arrays)
 
 
 def load_constants(path: str | Path) -> dict[str, np.ndarray]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import functools
 import math
 import operator
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -37,7 +38,16 @@ MOST_BYTES = 1 << 47
 Dim: TypeAlias = int | None
 Shape: TypeAlias = tuple[Dim, ...]
 
+T = TypeVar("T")
+
 _DIMENSION_TYPES = frozenset((int, type(None)))
+
+
+def all_known(values: Iterable[T | None]) -> tuple[T, ...] | None:
+    """The values; ``None`` where one of them is."""
+    given = tuple(values)
+    known = tuple(v for v in given if v is not None)
+    return known if len(known) == len(given) else None
 
 
 def _as_shape(given: Any) -> Shape:
@@ -79,9 +89,10 @@ class TensorType:
     @property
     def static_shape(self) -> tuple[int, ...]:
         """The shape, all dimensions known; raises :class:`TypeInferenceError` where one is not."""
-        if None in self.shape:
+        known = all_known(self.shape)
+        if known is None:
             raise TypeInferenceError(f"{self} has a dimension that is known only when the model runs")
-        return self.shape  # type: ignore[return-value]
+        return known
 
     @property
     def size(self) -> int:

@@ -14,7 +14,7 @@ from minitvm.ir.expr import (
     TupleGetItem,
     Var,
 )
-from minitvm.ir.node import describe_call, infer_call
+from minitvm.ir.node import checked_types, describe_call, infer_call
 from minitvm.ir.text import format_name, function_values, operands
 from minitvm.ir.types import FuncType, TupleType, Type, type_of
 from minitvm.ir.visitor import post_order
@@ -132,17 +132,15 @@ def _infer(node: Expr) -> Type | None:
     if isinstance(node, Constant):
         return type_of(node.value)
     if isinstance(node, Tuple):
-        types = [f.checked_type for f in node.fields]
-        return None if None in types else TupleType(tuple(types))  # type: ignore[arg-type]
+        types = checked_types(node.fields)
+        return None if types is None else TupleType(types)
     assert isinstance(node, TupleGetItem), node
     return TupleGetItem(node.tuple, node.index).checked_type
 
 
 def _function_type(function: Function) -> Type | None:
-    types = [p.checked_type for p in function.params]
-    if None in types or function.body.checked_type is None:
-        return None
-    return FuncType(tuple(types), function.body.checked_type)  # type: ignore[arg-type]
+    types, result = checked_types(function.params), function.body.checked_type
+    return None if types is None or result is None else FuncType(types, result)
 
 
 def _place(node: Expr | None) -> list[str]:

@@ -162,5 +162,5 @@ def array(value: Any, where: Device | None = None) -> NDArray:
 
 def empty(shape: int | Sequence[int], dtype: str = "float32", where: Device | None = None) -> NDArray:
     """A new array, contents undefined."""
-    wanted = TensorType((shape,) if isinstance(shape, int) else shape, dtype)  # type: ignore[arg-type]
+    wanted = TensorType((shape,) if isinstance(shape, int) else tuple(shape), dtype)
     return NDArray(aligned_empty(wanted.static_shape, wanted.dtype), where)

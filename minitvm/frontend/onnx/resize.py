@@ -7,7 +7,7 @@ a matrix product; indices and weights are constants computed here.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import reduce
@@ -103,8 +103,8 @@ def _resize_axes(node: OnnxNode, sampling: Sampling) -> list[Axis]:
     ]
 
 
-def _by_scales(shape: tuple[int, ...], axes: object, scales: list[float]) -> list[Axis]:
-    pairs = zip(list(axes), scales, strict=True)  # type: ignore[call-overload]
+def _by_scales(shape: tuple[int, ...], axes: Iterable[int], scales: list[float]) -> list[Axis]:
+    pairs = zip(axes, scales, strict=True)
     return [Axis(a, shape[a], _scaled_extent(shape[a], scale), scale) for a, scale in pairs]
 
 

@@ -6,6 +6,7 @@ B (directions, 2 * gates * hidden): the projection's biases, then the recurrence
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -198,9 +199,9 @@ def _sum(a: Expr | None, b: Expr | None) -> Expr | None:
     return None if a is None or b is None else emit("add", a, b)
 
 
-def _outputs(layer: Layer, run: object) -> list[Expr | None]:
+def _outputs(layer: Layer, run: Callable[[int], Sequence[Expr]]) -> list[Expr | None]:
     """Y (steps, directions, batch, hidden) and the last states (directions, batch, hidden); batch first by layout."""
-    found = [run(d) for d in range(layer.directions)]  # type: ignore[operator]
+    found = [run(d) for d in range(layer.directions)]
     results = [_joined([one[0] for one in found], 1)]
     results += [_joined([one[i] for one in found], 0) for i in range(1, len(found[0]))]
     if not layer.node.attr("layout", 0):

@@ -10,7 +10,7 @@ import numpy as np
 
 from minitvm.ir.loop import Const, LoopExpr
 from minitvm.ir.op import Op
-from minitvm.ir.types import Dim, Shape, TensorType, TupleType
+from minitvm.ir.types import Dim, Shape, TensorType, TupleType, all_known
 
 
 def require_tensor(op: Op, type_: Any, argument: str) -> TensorType:
@@ -21,11 +21,13 @@ def require_tensor(op: Op, type_: Any, argument: str) -> TensorType:
 
 def require_tuple(op: Op, type_: Any) -> tuple[TensorType, ...]:
     """The tensors of an argument that is a list of them; at least one."""
-    if not isinstance(type_, TupleType) or not all(isinstance(f, TensorType) for f in type_.fields):
+    fields = type_.fields if isinstance(type_, TupleType) else (None,)
+    tensors = tuple(f for f in fields if isinstance(f, TensorType))
+    if len(tensors) < len(fields):
         raise op.reject(f"takes one tuple of tensors, not {type_}", hint="write a Python list or a Tuple")
-    if not type_.fields:
+    if not tensors:
         raise op.reject("takes at least one tensor, the tuple is empty")
-    return type_.fields  # type: ignore[return-value]
+    return tensors
 
 
 def require_kind(op: Op, type_: TensorType, kinds: str, argument: str = "the argument") -> None:
@@ -94,7 +96,8 @@ def product(shape: Iterable[Dim]) -> Dim:
     dims = list(shape)
     if 0 in dims:
         return 0
-    return None if None in dims else math.prod(dims)  # type: ignore[arg-type]
+    known = all_known(dims)
+    return None if known is None else math.prod(known)
 
 
 def replaced(index: Sequence[LoopExpr], axis: int, value: LoopExpr) -> tuple[LoopExpr, ...]:

@@ -46,10 +46,9 @@ def _common(op: Op, a: Type, b: Type) -> Type:
     """The type of a value that is of either type: dimensions that differ are unknown."""
     if isinstance(a, TupleType) and isinstance(b, TupleType) and len(a.fields) == len(b.fields):
         return TupleType(tuple(_common(op, x, y) for x, y in zip(a.fields, b.fields, strict=True)))
-    tensors = isinstance(a, TensorType) and isinstance(b, TensorType)
-    if not tensors or a.dtype != b.dtype or a.rank != b.rank:  # type: ignore[union-attr]
-        raise op.reject(f"results differ in dtype or rank: {a} and {b}")
-    return TensorType(tuple(map(unify_dim, a.shape, b.shape)), a.dtype)  # type: ignore[union-attr]
+    if isinstance(a, TensorType) and isinstance(b, TensorType) and (a.dtype, a.rank) == (b.dtype, b.rank):
+        return TensorType(tuple(map(unify_dim, a.shape, b.shape)), a.dtype)
+    raise op.reject(f"results differ in dtype or rank: {a} and {b}")
 
 
 @dataclass(frozen=True)

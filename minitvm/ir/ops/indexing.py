@@ -121,7 +121,7 @@ def _check_elements(op: Op, data: TensorType, indices: TensorType, axis: int) ->
     if indices.rank != data.rank:
         raise op.reject(f"ranks differ: data {data} and indices {indices}")
     for d, (n, have) in enumerate(zip(indices.shape, data.shape, strict=True)):
-        if d != axis and None not in (n, have) and n > have:  # type: ignore[operator]
+        if d != axis and n is not None and have is not None and n > have:
             raise op.reject(f"dimension {d} of indices {indices} is larger than that of data {data}")
     _require_elements(op, data, indices, (data.shape[axis],))
 

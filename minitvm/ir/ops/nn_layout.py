@@ -38,8 +38,8 @@ class LayoutTransform(Op):
 
     def compute(self, data: Buffer) -> Stage:
         source, target = Layout(self.src_layout), Layout(self.dst_layout)
-        shape = target.shape_from(source, data.shape)
-        return compute(shape, lambda *index: data[source.index_from(target, index)])  # type: ignore[arg-type]
+        shape = TensorType(target.shape_from(source, data.shape)).static_shape
+        return compute(shape, lambda *index: data[source.index_from(target, index)])
 
     def relayout(self, site: Site) -> Placement | Declined:
         """Disappears as ``transpose`` does."""

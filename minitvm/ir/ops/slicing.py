@@ -20,7 +20,7 @@ from minitvm.ir.ops._shape import (
     require_tuple,
 )
 from minitvm.ir.relayout import Move, Placement, Site, calling
-from minitvm.ir.types import Dim, TensorType, TupleType, tensor_fields
+from minitvm.ir.types import Dim, TensorType, TupleType, all_known, tensor_fields
 
 
 def _joined(op: Op, types: tuple[TensorType, ...], axis: int) -> list[Dim]:
@@ -49,8 +49,8 @@ class Concatenate(Op):
         types = require_tuple(self, data)
         axis = normalize_axis(self, self.axis, types[0].rank)
         shape = _joined(self, types, axis)
-        extents = [t.shape[axis] for t in types]
-        shape[axis] = None if None in extents else sum(extents)  # type: ignore[arg-type]
+        extents = all_known(t.shape[axis] for t in types)
+        shape[axis] = None if extents is None else sum(extents)
         return types[0].with_shape(tuple(shape))
 
     def reference(self, data: tuple[np.ndarray, ...]) -> np.ndarray:

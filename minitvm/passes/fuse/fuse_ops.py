@@ -47,8 +47,9 @@ def fuse_ops(
     """
 
     def pattern_of(call: Call) -> Fusion:
-        opaque = isinstance(call.op, (Function, StopFusion)) or not lowerable(call)
-        return Fusion.OPAQUE if opaque else call.op.fusion  # type: ignore[union-attr]
+        if isinstance(call.op, (Function, StopFusion)) or not lowerable(call):
+            return Fusion.OPAQUE
+        return call.op.fusion
 
     groups = partition(function, pattern_of, opt_level, max_depth)
     body = _Rewriter(groups, lowerable).run(function.body)
@@ -152,8 +153,9 @@ class _Cut:
 
     def _key(self, node: Expr, number: dict[Expr, int]) -> Hashable:
         if not self._inside(node):
-            literal = isinstance(node, Constant) and (node, None) not in self.sources
-            return node.value.tobytes() if literal else "", str(node.type)  # type: ignore[attr-defined]
+            if isinstance(node, Constant) and (node, None) not in self.sources:
+                return node.value.tobytes(), str(node.type)
+            return "", str(node.type)
         what = node.op if isinstance(node, Call) else node.index if isinstance(node, TupleGetItem) else None
         return type(node), what, tuple(number[child] for child in children(node))
 

@@ -82,11 +82,11 @@ def _attempt(run: Callable[[Arrays], Any], feeds: Arrays) -> Any:
 def _onnxruntime(model: bytes) -> Callable[[Arrays], Results]:
     import onnxruntime as ort
 
-    settings = ort.SessionOptions()  # type: ignore[attr-defined]
+    settings = ort.SessionOptions()
     settings.intra_op_num_threads = settings.inter_op_num_threads = 1
     settings.log_severity_level = 4
-    settings.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL  # type: ignore[attr-defined]
-    session = ort.InferenceSession(model, settings, providers=["CPUExecutionProvider"])  # type: ignore[attr-defined]
+    settings.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = ort.InferenceSession(model, settings, providers=["CPUExecutionProvider"])
     return lambda feeds: [np.asarray(r) for r in session.run(None, feeds)]
 
 
