@@ -19,6 +19,7 @@ from minitvm.codegen.rows import lower_by_rows
 from minitvm.codegen.separable import separated
 from minitvm.codegen.stages import (
     Inliner,
+    Output,
     Value,
     compose,
     flatten,
@@ -53,16 +54,6 @@ from minitvm.ir.op import Op
 from minitvm.ir.types import tensor_fields
 from minitvm.ir.visitor import calls, span_of
 from minitvm.target import MachineModel
-
-
-@dataclass(frozen=True)
-class Output:
-    """One result of the group: ``buffer[axes] = value``."""
-
-    buffer: Buffer
-    axes: tuple[LoopVar, ...]
-    value: LoopExpr
-
 
 DEFAULT = "default nests"
 
@@ -148,6 +139,7 @@ def _lower_with(
     if _fits_epilogue(outputs, problem.outputs):
         body = fuse_epilogue(body, problem.outputs, outputs)
     else:
+        decide(title, anchor, Declined("what follows in its loops: it does not read each result at its own place only"))
         body = _cut(body, problem.outputs, outputs, machine)
     body = fuse_prologue(body, dict(zip(problem.inputs, prologues, strict=True)))
     return Kernel(
@@ -273,8 +265,9 @@ def _lower_stages(function: Function, name: str, machine: MachineModel) -> Kerne
         body = _lower_simple(Output(simple.out, simple.axes, simple.value), machine)
         return Kernel(name, (*simple.params, simple.out), body, spans=spans)
     stages = _kept_definitions(kept)
-    body_by_rows = lower_by_rows(stages, outputs, machine)
-    body = body_by_rows if body_by_rows is not None else _lower_at_root(stages, outputs, machine)
+    by_rows = lower_by_rows(stages, outputs, machine)
+    decide("schedule", name, by_rows if isinstance(by_rows, Declined) else "row by row, rows in parallel")
+    body = _lower_at_root(stages, outputs, machine) if isinstance(by_rows, Declined) else by_rows
     return Kernel(name, (*params, *(o.buffer for o in outputs)), body, results=len(outputs), spans=spans)
 
 
@@ -285,7 +278,8 @@ def _lower_simple(output: Output, machine: MachineModel) -> Stmt:
         stage, value = found
         definition = Output(stage, stage.axes, stage.value)
         body = lower_by_rows([definition], [Output(output.buffer, output.axes, value)], machine)
-        if body is not None:
+        if not isinstance(body, Declined):
+            decide("schedule", output.buffer.name, "windows first down the rows, then along each row")
             return body
     return stage_nest(output.buffer, output.axes, output.value, machine)
 

@@ -10,7 +10,8 @@ from minitvm.codegen.partition import Segment, segments
 from minitvm.codegen.reductions import MOST_APART, reduction_nest
 from minitvm.codegen.simplify import simplify_expr
 from minitvm.codegen.spread import Columns, in_lanes, lanes_of, spread
-from minitvm.codegen.walks import Walk, period, square_of, squares_nest, walks
+from minitvm.codegen.walks import Square, Walk, period, square_of, squares_nest, walks
+from minitvm.ir.decision import Declined, decide
 from minitvm.ir.loop import Buffer, LoopExpr, LoopVar, Reduce, Stmt, Store, seq, walk_exprs
 from minitvm.ir.loop.affine import loads, stride_along, vectorizes
 from minitvm.ir.loop.bounds import Range
@@ -45,14 +46,24 @@ def _cut(walk: Walk) -> list[Walk]:
 
 def _elementwise(walk: Walk, machine: MachineModel, parallel: bool) -> Stmt:
     """In vectors along the innermost loop, in squares where it reads across, or one by one."""
-    square = square_of(walk, machine)
-    if square is not None:
-        return squares_nest(square, parallel)
     if not walk.loops:
         return Store(walk.out, walk.index, walk.value)
+    square = square_of(walk, machine)
+    if isinstance(square, Square):
+        decide("schedule", walk.out.name, f"in squares of {square.lanes}, as it reads across the order of the result")
+        return squares_nest(square, parallel)
+    if square is not None:
+        decide("schedule", walk.out.name, square)
     ranges = {var: Range(0, extent - 1) for var, extent in walk.loops}
     parts = [_columns(walk, part, machine) for part in segments(walk.value, *walk.loops[-1], ranges)]
+    decide("schedule", walk.out.name, _in_words(max(part.width for part in parts), walk.loops[-1][1]))
     return spread([extent for _, extent in walk.loops[:-1]], parts, machine, parallel)
+
+
+def _in_words(width: int, extent: int) -> str | Declined:
+    if width > 1 or extent == 1:
+        return f"in vectors of {width}" if width > 1 else "one by one, as its last axis has one element"
+    return Declined("vectors: neighbours of the last axis are not read from, or stored to, neighbouring memory")
 
 
 def _columns(walk: Walk, part: Segment, machine: MachineModel) -> Columns:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from minitvm.codegen.partition import Segment, segments
 from minitvm.codegen.spread import Columns, in_lanes, in_vectors, lanes_of, spread, unflatten
 from minitvm.ir.compute import identity_of
+from minitvm.ir.decision import Declined, decide
 from minitvm.ir.loop import (
     Alloc,
     Binary,
@@ -63,6 +64,7 @@ def reduction_nest(
     lanes = lanes_of(value, out.dtype, machine)
     parts = segments(value, axes[-1], out.shape[-1], ranges) if axes else []
     if parts and out.row_major_strides[-1] == 1 and _reads_near(parts, axes[-1], lanes):
+        decide("schedule", out.name, f"each lane reduces for a result of its own, {lanes} lanes")
         return spread(out.shape[:-1], [_blocks(out, axes, part, lanes) for part in parts], machine, parallel)
 
     def element(index: Sequence[LoopExpr]) -> Stmt:
@@ -71,6 +73,7 @@ def reduction_nest(
 
     if not axes:
         return element(())
+    decide("schedule", out.name, Declined("results in lanes: they are few, or what neighbours read lies apart"))
     return loop(math.prod(out.shape), lambda flat: element(unflatten(flat, out.shape)), _kind(parallel), name="element")
 
 

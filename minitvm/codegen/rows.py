@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from minitvm.codegen.nests import stage_nest
 from minitvm.codegen.rewrite import redirect, redirect_loads
 from minitvm.codegen.spread import unflatten
+from minitvm.codegen.stages import Output
+from minitvm.ir.decision import Declined
 from minitvm.ir.loop import (
     Alloc,
     Buffer,
@@ -26,17 +27,14 @@ from minitvm.ir.loop import (
 from minitvm.ir.loop.affine import vectorizes
 from minitvm.target import MachineModel
 
-if TYPE_CHECKING:
-    from minitvm.codegen.lower import Output
-
 _STACK_BYTES = 16 * 1024  # larger row buffers live in the workspace, one per thread
 
 
-def lower_by_rows(stages: Sequence[Output], outputs: Sequence[Output], machine: MachineModel) -> Stmt | None:
-    """The nest, or ``None`` where the stages share no leading dimensions to be rows."""
+def lower_by_rows(stages: Sequence[Output], outputs: Sequence[Output], machine: MachineModel) -> Stmt | Declined:
+    """All stages of one row after the other."""
     rank = _common_rank(stages, outputs)
     if rank == 0:
-        return None
+        return Declined("row by row: the stages share no leading axes at which they read each other unchanged")
     shape = outputs[0].buffer.shape[:rank]
     rows = {s.buffer: _row_buffer(s.buffer, rank) for s in stages}
     return loop(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from minitvm.errors import IRError, user_code
@@ -91,6 +92,15 @@ def flatten(value: Value) -> list[Buffer]:
     if isinstance(value, tuple):
         return [buffer for field in value for buffer in flatten(field)]
     return [value]
+
+
+@dataclass(frozen=True)
+class Output:
+    """One result of the group: ``buffer[axes] = value``."""
+
+    buffer: Buffer
+    axes: tuple[LoopVar, ...]
+    value: LoopExpr
 
 
 _Key = tuple[Stage, tuple[LoopExpr, ...]]

@@ -13,6 +13,7 @@ from minitvm.codegen.partition import segments
 from minitvm.codegen.simplify import simplify_expr
 from minitvm.codegen.spread import in_vectors, lanes_of, unflatten
 from minitvm.codegen.squares import transposed
+from minitvm.ir.decision import Declined
 from minitvm.ir.loop import (
     Binary,
     Buffer,
@@ -145,25 +146,28 @@ class Square:
     lanes: int
 
 
-def square_of(walk: Walk, machine: MachineModel) -> Square | None:
-    """``None`` where nothing is read across the order of the result, or not by whole elements of another axis, or
-    only under a condition: a square is read as a whole."""
+def square_of(walk: Walk, machine: MachineModel) -> Square | Declined | None:
+    """The squares of what is read across the order of the result; ``None`` where nothing is."""
     if len(walk.loops) < 2 or stride_along(walk.out, walk.index, walk.loops[-1][0]) != 1:
         return None
     along = walk.loops[-1]
     strided = {load for load in loads(walk.value) if stride_along(load.buffer, load.index, along[0]) not in (0, 1)}
-    if len(strided) != 1:
+    if not strided:
         return None
+    if len(strided) > 1:
+        return Declined(f"squares: {len(strided)} operands are read across the result's order")
     (source,) = strided
     if not _is_inside(source, walk):
-        return None
+        return Declined("squares: what is read across the result's order is read only under a condition")
     across = [pair for pair in walk.loops[:-1] if stride_along(source.buffer, source.index, pair[0]) == 1]
     if not across:
-        return None
+        return Declined("squares: no axis goes through what is read element by element")
     best = max(across, key=lambda pair: pair[1])
     shorter = min(best[1], along[1])
     lanes = min(_LARGEST_SQUARE, lanes_of(walk.value, walk.out.dtype, machine), 1 << (shorter - 1).bit_length())
-    return Square(walk, source, best, along, lanes) if min(shorter, lanes) >= _WORTH_A_SQUARE else None
+    if min(shorter, lanes) < _WORTH_A_SQUARE:
+        return Declined(f"squares: {shorter} elements along an axis, {lanes} lanes: shuffles cost more than they move")
+    return Square(walk, source, best, along, lanes)
 
 
 def _is_inside(load: Load, walk: Walk) -> bool:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from minitvm.ir.decision import Declined, decide
 from minitvm.ir.evaluate import evaluate_call
 from minitvm.ir.expr import Call, Constant, Expr, Function, Module, Tuple
 from minitvm.ir.op import Op
@@ -77,13 +78,23 @@ def _fold_call(call: Call, op: Op, fold_qnn: bool, max_bytes: int) -> Expr:
         return _fold_shape(call, op)
     if isinstance(op, If) and isinstance(call.args[0], Constant):
         return _fold_branch(call, op, fold_qnn, max_bytes)
-    if not call.args or op.stateful or not op.has_reference() or not all(map(is_constant, call.args)):
+    if not call.args or not all(map(is_constant, call.args)):
         return call
-    if op.name.startswith("qnn.") and not fold_qnn:
-        return call
-    if not _fits_budget(call, max_bytes):
+    refusal = _refusal(call, op, fold_qnn, max_bytes)
+    decide("FoldConstant", call, refusal or "computed now")
+    if refusal is not None:
         return call
     return constant_expr(evaluate_call(call, *map(value_of, call.args)), _common_name(call))
+
+
+def _refusal(call: Call, op: Op, fold_qnn: bool, max_bytes: int) -> Declined | None:
+    """Why a call of constants is left to the model's runs."""
+    if op.stateful or not op.has_reference():
+        return Declined("it gives other results every time" if op.stateful else "it has no reference")
+    if op.name.startswith("qnn.") and not fold_qnn:
+        return Declined("quantized operators are kept (fold_qnn)")
+    larger = Declined(f"its result is much larger than its operands: {call.type}")
+    return None if _fits_budget(call, max_bytes) else larger
 
 
 def _fold_shape(call: Call, op: ShapeOf | NdArraySize) -> Expr:

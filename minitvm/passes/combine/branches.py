@@ -18,6 +18,7 @@ import numpy as np
 
 from minitvm.errors import ConfigError
 from minitvm.ir import builder as ir
+from minitvm.ir.decision import Declined, decide, name_of
 from minitvm.ir.expr import Call, Constant, Expr, Function, span_scope
 from minitvm.ir.op import Fusion, Op
 from minitvm.ir.ops.broadcast import BinaryOp
@@ -78,6 +79,8 @@ def _groups(function: Function, combiner: Combiner, min_branches: int) -> list[l
         key = combiner.key(call) if isinstance(call.op, Op) else None
         if key is not None:
             found.setdefault((call.args[0], key), []).append(call)
+    for few in (group for group in found.values() if 1 < len(group) < min_branches):
+        decide("CombineParallel", few[0], Declined(f"{len(few)} branches of one input, not {min_branches}"))
     return [group for group in found.values() if len(group) >= min_branches]
 
 
@@ -95,6 +98,7 @@ class _Combining:
             free = [call for call in group if not self.dependent.intersection(call.args[1:])]
             if len(free) >= min_branches:
                 with span_scope(span_of(*free)):
+                    decide("CombineParallel", name_of(free[0]), f"{len(free)} calls of one input become one")
                     self._combine(free)
         return as_function(redirect(self.function, self.replacement)) if self.replacement else self.function
 

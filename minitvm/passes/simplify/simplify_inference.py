@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from minitvm.ir import builder as ir
+from minitvm.ir.decision import Declined, decide
 from minitvm.ir.expr import Call, Constant, Expr, Function, Module, TupleGetItem
 from minitvm.ir.op import Op
 from minitvm.ir.ops.nn_norm import BatchNorm, Dropout, GroupNorm, InstanceNorm, L2Normalize, LayerNorm
@@ -44,11 +45,17 @@ class SimplifyInference(FunctionPass, opt_level=0):
 def _expand(node: Expr, keep: Sequence[str]) -> Expr:
     """What replaces a node; the first result of an operator with several is its projection."""
     call = node.tuple if isinstance(node, TupleGetItem) and node.index == 0 else node
-    if not isinstance(call, Call) or not isinstance(call.op, Op) or call.op.name in keep:
+    if not isinstance(call, Call) or not isinstance(call.op, Op):
+        return node
+    if call.op.name in keep:
+        decide("SimplifyInference", call, Declined("it stays whole (minitvm.SimplifyInference.keep)"))
         return node
     table = _RESULTS if isinstance(node, TupleGetItem) else _CALLS
     expand = table.get(type(call.op))
-    return node if expand is None else expand(call, call.op)
+    if expand is None:
+        return node
+    decide("SimplifyInference", call, "becomes its arithmetic")
+    return expand(call, call.op)
 
 
 def _scalar(value: float, like: Expr) -> Constant:
