@@ -11,8 +11,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from minitvm.driver import build_consuming, build_options
-from minitvm.driver.compile import Progress
+from minitvm.driver import backend_for, build_consuming
+from minitvm.driver.kernels import Progress
 from minitvm.errors import ConfigError, InputError
 from minitvm.frontend import ModelDescription, ValueDescription, describe_onnx, from_onnx
 from minitvm.ir.types import TensorType
@@ -52,8 +52,8 @@ def compile(
     module, params = from_onnx(model, shape_dict=shape_dict, dtype_dict=dtype_dict)
     for value in params.values():
         value.setflags(write=False)  # nobody else has them, so constants need not copy them
-    options = build_options(parsed, num_threads, on_progress)
-    return build_consuming(module, params, options, opt_level, strict=strict, trace=trace)
+    backend = backend_for(parsed, num_threads)
+    return build_consuming(module, params, backend, opt_level, strict=strict, on_progress=on_progress, trace=trace)
 
 
 @dataclass(frozen=True)

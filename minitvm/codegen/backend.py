@@ -54,19 +54,15 @@ class Backend(ABC):
     stages: ClassVar[Mapping[str, Callable[[Any, Launches], str]]] = {}
     """Texts that it can show of a group's kernels, by name: functions of the back end and the launches."""
 
+    machine: MachineModel
+    made_for: CpuTag
+    """What an artefact is marked with, and ``code`` checks where it is loaded."""
     version: str | None = None
     """What an image depends on beside its source: compilers, the processor.  ``None``: images are not kept on disk."""
 
-    def __init__(self, target: Target, machine: MachineModel, made_for: CpuTag) -> None:
-        """``made_for`` is what an artefact is marked with, and ``code`` checks where it is loaded."""
+    def __init__(self, target: Target, threads: int) -> None:
+        """For kernels that so many threads share; :class:`TargetError` where there is no such machine."""
         self.target = target
-        self.machine = machine
-        self.made_for = made_for
-
-    @classmethod
-    @abstractmethod
-    def of(cls, target: Target, threads: int) -> Backend:
-        """For a target, and kernels that so many threads share; :class:`TargetError` where there is no such machine."""
 
     def library_call(self, group: Function) -> Any | None:
         """What :attr:`code` calls a vendor's library with in place of a kernel; ``None``: the group becomes kernels."""
@@ -125,7 +121,7 @@ def backend_class(kind: str) -> type[Backend]:
 
 
 def backend_of(target: Target, threads: int) -> Backend:
-    return backend_class(target.kind).of(target, threads)
+    return backend_class(target.kind)(target, threads)
 
 
 def stages() -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from minitvm.driver.compile import build, build_consuming, build_options, optimize
+from minitvm.driver.compile import backend_for, build, build_consuming, optimize
 from minitvm.driver.function import create_executor
 from minitvm.driver.host_calls import HostCallWarning
 from minitvm.driver.report import BuildReport, KernelReport, PassStep
@@ -12,9 +12,9 @@ __all__ = [
     "HostCallWarning",
     "KernelReport",
     "PassStep",
+    "backend_for",
     "build",
     "build_consuming",
-    "build_options",
     "create_executor",
     "optimize",
 ]

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +12,7 @@ from minitvm import config
 from minitvm.codegen.backend import Backend, backend_of
 from minitvm.driver.cache import KernelCache
 from minitvm.driver.host_calls import announce, host_calls_of
-from minitvm.driver.kernels import KernelCode, KernelCompiler, NotLowered, Timings
+from minitvm.driver.kernels import KernelCode, KernelCompiler, Progress, Timings
 from minitvm.driver.memory import plan_memory, require_addressable
 from minitvm.driver.metadata import group_metadata
 from minitvm.driver.program import Program, read_program, with_library_calls, without_kernels
@@ -32,17 +30,6 @@ from minitvm.runtime.library import Library
 from minitvm.runtime.ndarray import CUDA_HINT, CUDA_NOT_YET, aligned
 from minitvm.runtime.team import resolve_threads
 from minitvm.target import MachineModel, Target
-
-Progress = Callable[[int, int, str], None]
-"""``on_progress(done, total, name)`` after every kernel."""
-
-
-@dataclass(frozen=True)
-class Options:
-    """What :func:`build_options` has checked."""
-
-    backend: Backend
-    on_progress: Progress | None
 
 
 def build(
@@ -67,8 +54,8 @@ def build(
     """
     _check_arguments(module, params)
     given = Module(module) if isinstance(module, Function) else module
-    options = build_options(target, num_threads, on_progress)
-    return build_consuming(given, dict(params or {}), options, opt_level, strict=strict, trace=trace)
+    backend, params = backend_for(target, num_threads), dict(params or {})
+    return build_consuming(given, params, backend, opt_level, strict=strict, on_progress=on_progress, trace=trace)
 
 
 def _check_arguments(module: object, params: object) -> None:
@@ -84,24 +71,26 @@ def _check_arguments(module: object, params: object) -> None:
 def build_consuming(
     given: Module,
     params: dict[str, Any],
-    options: Options,
+    backend: Backend,
     opt_level: int | None = None,
     *,
     strict: bool = False,
+    on_progress: Progress | None = None,
     trace: bool = False,
 ) -> Library:
     """As :func:`build`, but empties ``params``, so that weights can be freed as soon as passes have replaced them."""
-    backend, cache, timings = options.backend, KernelCache(config.cache_dir()), Timings()
+    cache, timings = KernelCache(config.cache_dir()), Timings()
+    compiler = KernelCompiler(backend, cache, timings, on_progress)
     with timings.stage("passes"), decisions() as log:
         recorder = Recorder(log, trace)
         main = optimize(given, backend.machine, params, opt_level, recorder, backend.schedules).main
-    report = BuildReport(timings, KernelCompiler(backend, cache, timings), recorder.steps)
+    report = BuildReport(timings, compiler, recorder.steps)
     if trace:
         report.module = given.with_function("main", main)
     program = read_program(main)
     del main  # so that weights are not held twice while they are aligned
     with decisions() as report.placement:
-        artifact = _compile(program, options, report)
+        artifact = _compile(program, report)
     report.cache_hits, report.cache_misses = cache.hits, cache.misses
     if cache.misses:
         cache.trim()
@@ -109,14 +98,13 @@ def build_consuming(
     return Library(artifact, ir_mod=given, report=report)
 
 
-def build_options(target: str | Target, num_threads: int | None, on_progress: Progress | None) -> Options:
+def backend_for(target: str | Target, num_threads: int | None) -> Backend:
+    """What compiles for a target; :class:`TargetError` where nothing here could run what it makes."""
     parsed = Target.parse(target)
     backend = backend_of(parsed, resolve_threads(num_threads))
     if backend.code is None:
         raise TargetError(CUDA_NOT_YET, where=[f"target: {parsed}"], hint=CUDA_HINT)
-    if on_progress is not None and not callable(on_progress):
-        raise ConfigError(f"on_progress is a {type(on_progress).__name__}, not a function of (done, total, name)")
-    return Options(backend, on_progress)
+    return backend
 
 
 def optimize(
@@ -156,12 +144,12 @@ def _context(opt_level: int | None, recorder: PassInstrument | None) -> PassCont
     )
 
 
-def _compile(program: Program, options: Options, report: BuildReport) -> Artifact:
+def _compile(program: Program, report: BuildReport) -> Artifact:
     """Code generation for one function after the passes; branches of control flow become libraries of their own.
     Takes the arrays out of ``program.params``."""
     require_addressable(program.graph)
-    backend, threads = options.backend, options.backend.machine.threads
-    kernels, refused = _compile_kernels(program.groups, report.compiler, options.on_progress)
+    backend, threads = report.compiler.backend, report.compiler.backend.machine.threads
+    kernels, refused = report.compiler.compile_all(program.groups)
     calls = [symbol for symbol, code in kernels.items() if code.is_library_call]
     program = with_library_calls(without_kernels(program, refused), calls)
     report.add_program(program.graph, program.groups)
@@ -171,7 +159,7 @@ def _compile(program: Program, options: Options, report: BuildReport) -> Artifac
             i: kernels[node.func].workspace(threads) for i, node in enumerate(program.graph.nodes) if node.is_kernel
         }
         plan = plan_memory(program.graph, workspaces)
-    hosts = {name: Host(f, _branches(f, options, report)) for name, f in program.hosts.items()}
+    hosts = {name: Host(f, _branches(f, report)) for name, f in program.hosts.items()}
     artifact = Artifact(
         graph=program.graph,
         plan=plan,
@@ -191,29 +179,6 @@ def _workspace(code: KernelCode) -> dict[str, int]:
     return {"workspace": code.fixed, "workspace_per_thread": code.per_thread}
 
 
-def _compile_kernels(
-    groups: Mapping[str, Function], compiler: KernelCompiler, on_progress: Progress | None
-) -> tuple[dict[str, KernelCode], dict[str, str]]:
-    """Every group's kernel, a few at a time (LLVM leaves the interpreter's lock alone); and why others have none."""
-    found: dict[str, KernelCode] = {}
-    refused: dict[str, str] = {}
-    with ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1)) as pool:
-        jobs: dict[Future[KernelCode], str] = {pool.submit(compiler.compile, s, g): s for s, g in groups.items()}
-        try:
-            for done, job in enumerate(as_completed(jobs), 1):
-                symbol = jobs[job]
-                try:
-                    found[symbol] = job.result()
-                except NotLowered as error:
-                    refused[symbol] = str(error)
-                if on_progress is not None:
-                    on_progress(done, len(jobs), symbol)
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
-    return {symbol: found[symbol] for symbol in groups if symbol in found}, refused
-
-
-def _branches(function: Function, options: Options, report: BuildReport) -> dict[str, Artifact]:
+def _branches(function: Function, report: BuildReport) -> dict[str, Artifact]:
     """The functions among a host call's attributes, compiled."""
-    return {name: _compile(read_program(f), options, report) for name, f in branch_functions(function).items()}
+    return {name: _compile(read_program(f), report) for name, f in branch_functions(function).items()}

@@ -5,11 +5,13 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import os
 import pathlib
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -17,18 +19,21 @@ from typing import Any
 import numpy as np
 
 from minitvm import config
-from minitvm.codegen.backend import Backend, backend_class, stages
+from minitvm.codegen.backend import Backend, backend_of, stages
 from minitvm.codegen.coverage import Verdict, check_coverage
 from minitvm.codegen.problem import TEMPLATES
 from minitvm.codegen.simplify import simplify
 from minitvm.driver.cache import KernelCache, cache_key
-from minitvm.errors import CompilerError
+from minitvm.errors import CompilerError, ConfigError
 from minitvm.ir.expr import Call, Constant, Expr, Function, TupleGetItem, Var
 from minitvm.ir.loop import Kernel
 from minitvm.ir.loop.verify import verify_kernel
 from minitvm.ir.op import Op
 from minitvm.ir.visitor import calls, children, post_order
 from minitvm.target import Target
+
+Progress = Callable[[int, int, str], None]
+"""``on_progress(done, total, name)`` after every kernel."""
 
 
 class NotLowered(CompilerError):
@@ -70,8 +75,13 @@ class Timings:
 class KernelCompiler:
     """The stages of a kernel for one target.  Safe to use from several threads."""
 
-    def __init__(self, backend: Backend, cache: KernelCache, timings: Timings | None = None) -> None:
+    def __init__(
+        self, backend: Backend, cache: KernelCache, timings: Timings | None = None, on_progress: Progress | None = None
+    ) -> None:
+        if on_progress is not None and not callable(on_progress):
+            raise ConfigError(f"on_progress is a {type(on_progress).__name__}, not a function of (done, total, name)")
         self.backend = backend
+        self.on_progress = on_progress
         self.cache = cache
         self.timings = timings or Timings()
         self._verify = config.read_flag("MINITVM_VERIFY")
@@ -102,8 +112,28 @@ class KernelCompiler:
             return str(self.scheduled(symbol, group))
         if stage in self.backend.stages:
             return self.backend.stages[stage](self.backend, self.backend.bind(self.kernel(symbol, group)))
-        other = backend_class(stages()[stage]).of(Target(stages()[stage]), self.backend.machine.threads)
+        other = backend_of(Target(stages()[stage]), self.backend.machine.threads)
         return KernelCompiler(other, self.cache).text(symbol, group, stage)
+
+    def compile_all(self, groups: Mapping[str, Function]) -> tuple[dict[str, KernelCode], dict[str, str]]:
+        """Every group's code, a few at a time (LLVM leaves the interpreter's lock alone); and why others have none."""
+        found: dict[str, KernelCode] = {}
+        refused: dict[str, str] = {}
+        with ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1)) as pool:
+            jobs: dict[Future[KernelCode], str] = {pool.submit(self.compile, s, g): s for s, g in groups.items()}
+            try:
+                for done, job in enumerate(as_completed(jobs), 1):
+                    symbol = jobs[job]
+                    try:
+                        found[symbol] = job.result()
+                    except NotLowered as error:
+                        refused[symbol] = str(error)
+                    if self.on_progress is not None:
+                        self.on_progress(done, len(jobs), symbol)
+            except BaseException:
+                pool.shutdown(cancel_futures=True)
+                raise
+        return {symbol: found[symbol] for symbol in groups if symbol in found}, refused
 
     def compile(self, symbol: str, group: Function) -> KernelCode:
         """The group's code, from the cache where it is there; or what calls a library in its place."""

@@ -38,7 +38,7 @@ MOST_THREADS = 1024
 
 def pause_of(triple: str) -> tuple[str, str]:
     """What a spinning thread should execute: the call and its declaration (nothing to declare: empty)."""
-    if triple.startswith(("x86_64", "i686")):
+    if triple.startswith(("x86", "i686")):
         return "call void @llvm.x86.sse2.pause()", "declare void @llvm.x86.sse2.pause()"
     if triple.startswith(("aarch64", "arm64")):
         return "call void @llvm.aarch64.hint(i32 1)", "declare void @llvm.aarch64.hint(i32)"

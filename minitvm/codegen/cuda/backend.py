@@ -10,20 +10,15 @@ from minitvm.ir.loop import Kernel
 from minitvm.runtime.cpu_tag import CpuTag
 from minitvm.target import MachineModel, Target
 
-_ARCH = "sm_90"
-
 
 @register
 class CudaBackend(Backend):
     kind = "cuda"
 
     def __init__(self, target: Target, threads: int) -> None:
-        arch = target.options.get("arch", _ARCH)
-        super().__init__(target, MachineModel(32, 16, threads=threads), CpuTag("nvptx64-nvidia-cuda", arch, ()))
-
-    @classmethod
-    def of(cls, target: Target, threads: int) -> CudaBackend:
-        return cls(target, threads)
+        super().__init__(target, threads)
+        self.machine = MachineModel(vector_bytes=32, vector_registers=16, threads=threads)
+        self.made_for = CpuTag("nvptx64-nvidia-cuda", target.options.get("arch", "sm_90"), ())
 
     def legalize(self, kernel: Kernel) -> Kernel:
         """CUDA C has all functions."""

@@ -21,7 +21,7 @@ from minitvm.runtime.artifact import Artifact
 from minitvm.runtime.code import Code, HostMemory
 from minitvm.runtime.cpu_tag import CpuTag
 from minitvm.runtime.steps import Segment
-from minitvm.target import MachineModel, Target
+from minitvm.target import MachineModel
 
 
 class Interpreter(Code):
@@ -79,13 +79,8 @@ def _array(buffer: Buffer, address: int | None) -> np.ndarray:
 class InterpBackend(Backend):
     kind = "interp"
     code = Interpreter
-
-    def __init__(self, target: Target) -> None:
-        super().__init__(target, MachineModel(vector_bytes=32, vector_registers=16), CpuTag("", "interpreter", ()))
-
-    @classmethod
-    def of(cls, target: Target, threads: int) -> InterpBackend:
-        return cls(target)
+    machine = MachineModel(vector_bytes=32, vector_registers=16)
+    made_for = CpuTag("", "interpreter", ())
 
     def workspace(self, kernel: Kernel) -> Workspace:
         """None: the interpreter has memory of its own."""

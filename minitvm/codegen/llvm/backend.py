@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import llvmlite
 
 from minitvm.codegen.backend import Backend, Compile, Launches, register
-from minitvm.codegen.llvm.compile import Cpu, assembly, compile_object, cpu_of, machine_model
+from minitvm.codegen.llvm.compile import assembly, compile_object, cpu_of, machine_model
 from minitvm.codegen.llvm.emit import emit
 from minitvm.codegen.llvm.entry import constant_text, entry_text
 from minitvm.codegen.llvm.spell import SPELLINGS
@@ -25,14 +25,12 @@ class LlvmBackend(Backend):
     native = SPELLINGS
     code = NativeArtifact
 
-    def __init__(self, target: Target, cpu: Cpu, threads: int) -> None:
-        super().__init__(target, machine_model(cpu, threads), CpuTag(cpu.triple, cpu.name, cpu.instruction_sets))
-        self.cpu = cpu
-        self.version = f"{cpu} {llvmlite.__version__}"
-
-    @classmethod
-    def of(cls, target: Target, threads: int) -> LlvmBackend:
-        return cls(target, cpu_of(target), threads)
+    def __init__(self, target: Target, threads: int) -> None:
+        super().__init__(target, threads)
+        self.cpu = cpu_of(target)
+        self.machine = machine_model(self.cpu, threads)
+        self.made_for = CpuTag(self.cpu.triple, self.cpu.name, self.cpu.instruction_sets)
+        self.version = f"{self.cpu} {llvmlite.__version__}"
 
     def source(self, launches: Launches) -> str:
         (kernel,) = launches.kernels

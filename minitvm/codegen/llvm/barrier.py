@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from minitvm.runtime.team import pause_of, yield_of
+
 _SPINS = 4096
 
 _BARRIER = """define internal void @minitvm.barrier(ptr %barrier, i64 %threads) noinline nounwind {{
@@ -41,24 +43,13 @@ done:
   ret void
 }}"""
 
-_PAUSE = {
-    "x86": ("  call void @llvm.x86.sse2.pause()", "declare void @llvm.x86.sse2.pause()"),
-    "aarch64": ("  call void @llvm.aarch64.hint(i32 1)", "declare void @llvm.aarch64.hint(i32)"),
-}
-
 
 def barrier_function(features: frozenset[str]) -> str:
     """The barrier as an internal function, with what it declares.
 
     ``features`` names the architecture (``x86``, ``aarch64``: how to pause) and ``posix`` where ``sched_yield`` exists.
     """
-    pause, declarations = "", []
-    for arch, (instruction, declaration) in _PAUSE.items():
-        if arch in features:
-            pause = instruction
-            declarations.append(declaration)
-    rest = ""
-    if "posix" in features:
-        rest = "  %ignored = call i32 @sched_yield()"
-        declarations.append("declare i32 @sched_yield() nounwind")
-    return "\n".join([*declarations, _BARRIER.format(pause=pause, rest=rest, mask=_SPINS - 1)])
+    pause, declare_pause = pause_of(next((arch for arch in ("x86", "aarch64") if arch in features), ""))
+    rest, declare_rest = yield_of("" if "posix" in features else "windows")
+    text = _BARRIER.format(pause=f"  {pause}", rest=f"  %ignored = {rest}", mask=_SPINS - 1)
+    return "\n".join([*filter(None, (declare_pause, declare_rest)), text])
