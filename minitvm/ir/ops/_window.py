@@ -5,8 +5,10 @@ Padding is kept as ``(before..., after...)`` over the spatial axes: ``(top, left
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from minitvm.errors import TypeInferenceError
 from minitvm.ir.loop import Buffer, LoopExpr, as_index
@@ -14,28 +16,72 @@ from minitvm.ir.op import Op
 from minitvm.ir.types import Dim, TensorType
 
 
-def freeze_window(op: Op, rank: int, *attributes: str) -> None:
-    """Make attributes tuples of ``rank`` integers; one integer stands for all; ``None`` stays."""
-    for attribute in attributes:
-        value = getattr(op, attribute)
-        if value is not None:
-            object.__setattr__(op, attribute, _spread(op, attribute, value, (1, rank), rank))
+@dataclass(frozen=True)
+class Windowed(Op):
+    """An operator that slides a window over the axes ``spatial``.
+
+    Its attributes are a number for each of these axes, padding one for each end; one integer stands for all.
+    """
+
+    spatial: ClassVar[str] = ""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        rank, given = len(self.spatial), self.attributes()
+        for name in ("pool_size", "kernel_size", "strides", "dilation", "output_padding"):
+            if given.get(name) is not None:
+                object.__setattr__(self, name, self._spread(name, given[name], (1, rank), rank))
+        object.__setattr__(self, "padding", self._spread("padding", given["padding"], (1, rank, 2 * rank), 2 * rank))
+
+    def _spread(self, name: str, given: tuple[int, ...], lengths: tuple[int, ...], total: int) -> tuple[int, ...]:
+        if len(given) not in lengths:
+            expected = " or ".join(map(str, dict.fromkeys(lengths)))
+            raise self.reject(f"{name}={list(given)} has {len(given)} numbers, expected {expected}")
+        least = 0 if name in ("padding", "output_padding") else 1
+        if min(given) < least:
+            raise self.reject(f"{name}={list(given)} has a number below {least}")
+        return given * (total // len(given))
 
 
-def freeze_padding(op: Op, rank: int) -> None:
-    """Make ``padding`` the amounts before, then after, every spatial axis; fewer integers are repeated."""
-    spread = _spread(op, "padding", op.padding, (1, rank, 2 * rank), 2 * rank)  # type: ignore[attr-defined]
-    object.__setattr__(op, "padding", spread)
+AnyWindowed = TypeVar("AnyWindowed", bound=Windowed)
 
 
-def _spread(op: Op, attribute: str, given: tuple[int, ...], lengths: tuple[int, ...], total: int) -> tuple[int, ...]:
-    if len(given) not in lengths:
-        expected = " or ".join(map(str, dict.fromkeys(lengths)))
-        raise op.reject(f"{attribute}={list(given)} has {len(given)} numbers, expected {expected}")
-    least = 0 if attribute in ("padding", "output_padding") else 1
-    if min(given) < least:
-        raise op.reject(f"{attribute}={list(given)} has a number below {least}")
-    return given * (total // len(given))
+def over(spatial: str, filters: str = "") -> Callable[[type[AnyWindowed]], type[AnyWindowed]]:
+    """Makes a dataclass of windows over these axes: steps of 1, no padding, layouts with the axes in order."""
+    rank, image = len(spatial), "NC" + spatial
+    defaults: dict[str, object] = dict.fromkeys(("pool_size", "strides", "dilation"), (1,) * rank)
+    defaults |= {"output_padding": (0,) * rank, "padding": (0, 0) * rank}
+    defaults |= {"layout": image, "data_layout": image, "kernel_layout": filters + spatial}
+
+    def decorate(cls: type[AnyWindowed]) -> type[AnyWindowed]:
+        cls.spatial = spatial
+        for field in dataclasses.fields(cls):
+            if field.name in defaults.keys() - vars(cls).keys():
+                cls.__annotations__[field.name] = field.type
+                setattr(cls, field.name, defaults[field.name])
+        return dataclass(frozen=True)(cls)
+
+    return decorate
+
+
+class Window(NamedTuple):
+    """A window along one axis."""
+
+    taps: int
+    stride: int
+    dilation: int
+    pads: tuple[int, int]
+
+    def room(self, extent: int) -> int:
+        """How far it can move within the padded input."""
+        return extent + sum(self.pads) - dilated(self.taps, self.dilation)
+
+    def too_wide(self, op: Op, axis: str, extent: int) -> TypeInferenceError:
+        span = dilated(self.taps, self.dilation)
+        return op.reject(
+            f"the window spans {span} along {axis} but the padded input has {extent + sum(self.pads)}",
+            hint="use a smaller kernel or dilation, or more padding",
+        )
 
 
 def dilated(kernel: int, dilation: int) -> int:
@@ -43,34 +89,16 @@ def dilated(kernel: int, dilation: int) -> int:
     return (kernel - 1) * dilation + 1
 
 
-def window_extent(
-    op: Op,
-    axis: str,
-    extent: Dim,
-    kernel: int,
-    stride: int,
-    dilation: int,
-    pads: tuple[int, int],
-) -> Dim:
+def window_extent(op: Op, axis: str, extent: Dim, window: Window) -> Dim:
     """How many windows fit; unknown stays unknown."""
     if extent is None:
         return None
-    room = _room(extent, kernel, dilation, pads)
-    if room < 0:
-        raise _too_wide(op, axis, extent, dilated(kernel, dilation), pads)
-    return room // stride + 1
+    if window.room(extent) < 0:
+        raise window.too_wide(op, axis, extent)
+    return window.room(extent) // window.stride + 1
 
 
-def pool_extent(
-    op: Op,
-    axis: str,
-    extent: Dim,
-    kernel: int,
-    stride: int,
-    dilation: int,
-    pads: tuple[int, int],
-    ceil_mode: bool = False,
-) -> Dim:
+def pool_extent(op: Op, axis: str, extent: Dim, window: Window, ceil_mode: bool) -> Dim:
     """How many windows a pool has.  With ``ceil_mode`` also one that hangs over the end, unless it would start
     behind the input and its padding in front.
 
@@ -79,23 +107,11 @@ def pool_extent(
     """
     if extent is None:
         return None
-    room = _room(extent, kernel, dilation, pads)
+    room, stride = window.room(extent), window.stride
     if room <= -2 * stride:
-        raise _too_wide(op, axis, extent, dilated(kernel, dilation), pads)
+        raise window.too_wide(op, axis, extent)
     count = -(-room // stride) + 1 if ceil_mode or room < 0 else room // stride + 1
-    return count - 1 if ceil_mode and count > 0 and (count - 1) * stride >= extent + pads[0] else count
-
-
-def _room(extent: int, kernel: int, dilation: int, pads: tuple[int, int]) -> int:
-    """How far a window can move within the padded input."""
-    return extent + sum(pads) - dilated(kernel, dilation)
-
-
-def _too_wide(op: Op, axis: str, extent: int, span: int, pads: tuple[int, int]) -> TypeInferenceError:
-    return op.reject(
-        f"the window spans {span} along {axis} but the padded input has {extent + sum(pads)}",
-        hint="use a smaller kernel or dilation, or more padding",
-    )
+    return count - 1 if ceil_mode and count > 0 and (count - 1) * stride >= extent + window.pads[0] else count
 
 
 def pads_of(padding: Sequence[int]) -> list[tuple[int, int]]:

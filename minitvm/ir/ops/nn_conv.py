@@ -6,23 +6,24 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from minitvm.ir.compute import accumulator, compute, sum_over
 from minitvm.ir.layout import Layout, Split
 from minitvm.ir.loop import Buffer, LoopExpr, Stage, all_of, select
-from minitvm.ir.op import Fusion, Op
+from minitvm.ir.op import Fusion
 from minitvm.ir.ops._matmul import product_dtype, widened
 from minitvm.ir.ops._window import (
+    Window,
+    Windowed,
     buffer_type,
     dilated,
-    freeze_padding,
-    freeze_window,
     inside,
     known,
     known_dim,
+    over,
     pads_of,
     window_extent,
 )
@@ -30,7 +31,7 @@ from minitvm.ir.types import Dim, ResultDType, TensorType, Type
 
 
 @dataclass(frozen=True)
-class Convolution(Op):
+class Convolution(Windowed):
     """Cross-correlation of an image with filters, what frameworks call convolution.
 
     data: (N, C, spatial...) in ``data_layout``, weight: (O, C / groups, kernel...) in ``kernel_layout``
@@ -40,7 +41,6 @@ class Convolution(Op):
     """
 
     fusion = Fusion.OUT_ELEMWISE_FUSABLE
-    spatial: ClassVar[str] = ""
     strides: tuple[int, ...] = ()
     padding: tuple[int, ...] = ()
     dilation: tuple[int, ...] = ()
@@ -54,8 +54,6 @@ class Convolution(Op):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        freeze_window(self, len(self.spatial), "strides", "dilation", "kernel_size")
-        freeze_padding(self, len(self.spatial))
         if self.groups < 1:
             raise self.reject(f"groups={self.groups} must be positive")
 
@@ -137,8 +135,8 @@ class Convolution(Op):
 
     def _extent(self, axis: str, extent: Dim, taps: Dim) -> Dim:
         d = self.spatial.index(axis)
-        window = (known_dim(self, taps, axis), self.strides[d], self.dilation[d], pads_of(self.padding)[d])
-        return window_extent(self, axis, extent, *window)
+        window = Window(known_dim(self, taps, axis), self.strides[d], self.dilation[d], pads_of(self.padding)[d])
+        return window_extent(self, axis, extent, window)
 
     def reference(self, data: np.ndarray, weight: np.ndarray) -> np.ndarray:
         image, kernel, out = self.layouts
@@ -240,46 +238,28 @@ def _correlate(
     return out.reshape(n, filters, *extents)
 
 
-@dataclass(frozen=True)
+@over("W", "OI")
 class Conv1d(Convolution):
     """Convolution over one axis.  data: NCW, weight: OIW -> NCW; the layouts are attributes."""
 
     name = "nn.conv1d"
-    spatial = "W"
-    strides: tuple[int, ...] = (1,)
-    padding: tuple[int, ...] = (0, 0)
-    dilation: tuple[int, ...] = (1,)
-    data_layout: str = "NCW"
-    kernel_layout: str = "OIW"
 
 
-@dataclass(frozen=True)
+@over("HW", "OI")
 class Conv2d(Convolution):
     """Convolution of images.  data: NCHW, weight: OIHW -> NCHW; NHWC with HWIO, OHWI, ... by attribute."""
 
     name = "nn.conv2d"
-    spatial = "HW"
-    strides: tuple[int, ...] = (1, 1)
-    padding: tuple[int, ...] = (0, 0, 0, 0)
-    dilation: tuple[int, ...] = (1, 1)
-    data_layout: str = "NCHW"
-    kernel_layout: str = "OIHW"
 
 
-@dataclass(frozen=True)
+@over("DHW", "OI")
 class Conv3d(Convolution):
     """Convolution of volumes.  data: NCDHW, weight: OIDHW -> NCDHW; the layouts are attributes."""
 
     name = "nn.conv3d"
-    spatial = "DHW"
-    strides: tuple[int, ...] = (1, 1, 1)
-    padding: tuple[int, ...] = (0, 0, 0, 0, 0, 0)
-    dilation: tuple[int, ...] = (1, 1, 1)
-    data_layout: str = "NCDHW"
-    kernel_layout: str = "OIDHW"
 
 
-@dataclass(frozen=True)
+@over("HW", "OI")
 class BlockedConvolution(Convolution):
     """A 2-d convolution whose result is in blocks of channels: what AlterOpLayout replaces ``nn.conv2d`` by.
 
@@ -287,10 +267,6 @@ class BlockedConvolution(Convolution):
     ``channels`` says that there are fewer.
     """
 
-    spatial = "HW"
-    strides: tuple[int, ...] = (1, 1)
-    padding: tuple[int, ...] = (0, 0, 0, 0)
-    dilation: tuple[int, ...] = (1, 1)
     data_layout: str = "NCHW8c"
     kernel_layout: str = "OIHW8i8o"
     out_layout: str = "NCHW8c"

@@ -6,30 +6,21 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from minitvm.ir.compute import accumulator, compute, sum_over
 from minitvm.ir.layout import Layout
 from minitvm.ir.loop import Buffer, LoopExpr, Stage, all_of, select
-from minitvm.ir.op import Fusion, Op
+from minitvm.ir.op import Fusion
 from minitvm.ir.ops._matmul import product_dtype, widened
-from minitvm.ir.ops._window import (
-    buffer_type,
-    dilated,
-    freeze_padding,
-    freeze_window,
-    inside,
-    known,
-    known_dim,
-    pads_of,
-)
+from minitvm.ir.ops._window import Windowed, buffer_type, dilated, inside, known, known_dim, over, pads_of
 from minitvm.ir.types import Dim, ResultDType, TensorType, Type
 
 
 @dataclass(frozen=True)
-class ConvTranspose(Op):
+class ConvTranspose(Windowed):
     """Each pixel of the data adds a scaled copy of the filters to the result, ``strides`` apart.
 
     data: (N, C, spatial...) in ``data_layout``, weight: (C, O / groups, kernel...) in ``kernel_layout``, whose ``I``
@@ -39,7 +30,6 @@ class ConvTranspose(Op):
     """
 
     fusion = Fusion.OUT_ELEMWISE_FUSABLE
-    spatial: ClassVar[str] = ""
     channels: int | None = None
     kernel_size: tuple[int, ...] | None = None
     strides: tuple[int, ...] = ()
@@ -54,8 +44,6 @@ class ConvTranspose(Op):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        freeze_window(self, len(self.spatial), "strides", "dilation", "kernel_size", "output_padding")
-        freeze_padding(self, len(self.spatial))
         if self.groups < 1:
             raise self.reject(f"groups={self.groups} must be positive")
 
@@ -189,43 +177,22 @@ class ConvTranspose(Op):
         return pixel.astype(accumulator(dtype)) * factor.astype(accumulator(dtype))
 
 
-@dataclass(frozen=True)
+@over("W", "IO")
 class Conv1dTranspose(ConvTranspose):
     """Transposed convolution over one axis.  data: NCW, weight: IOW -> NCW; the layouts are attributes."""
 
     name = "nn.conv1d_transpose"
-    spatial = "W"
-    strides: tuple[int, ...] = (1,)
-    output_padding: tuple[int, ...] = (0,)
-    padding: tuple[int, ...] = (0, 0)
-    dilation: tuple[int, ...] = (1,)
-    data_layout: str = "NCW"
-    kernel_layout: str = "IOW"
 
 
-@dataclass(frozen=True)
+@over("HW", "IO")
 class Conv2dTranspose(ConvTranspose):
     """Transposed convolution of images.  data: NCHW, weight: IOHW -> NCHW; the layouts are attributes."""
 
     name = "nn.conv2d_transpose"
-    spatial = "HW"
-    strides: tuple[int, ...] = (1, 1)
-    output_padding: tuple[int, ...] = (0, 0)
-    padding: tuple[int, ...] = (0, 0, 0, 0)
-    dilation: tuple[int, ...] = (1, 1)
-    data_layout: str = "NCHW"
-    kernel_layout: str = "IOHW"
 
 
-@dataclass(frozen=True)
+@over("DHW", "IO")
 class Conv3dTranspose(ConvTranspose):
     """Transposed convolution of volumes.  data: NCDHW, weight: IODHW -> NCDHW; the layouts are attributes."""
 
     name = "nn.conv3d_transpose"
-    spatial = "DHW"
-    strides: tuple[int, ...] = (1, 1, 1)
-    output_padding: tuple[int, ...] = (0, 0, 0)
-    padding: tuple[int, ...] = (0, 0, 0, 0, 0, 0)
-    dilation: tuple[int, ...] = (1, 1, 1)
-    data_layout: str = "NCDHW"
-    kernel_layout: str = "IODHW"

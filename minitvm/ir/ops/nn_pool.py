@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from minitvm.ir.layout import Layout
 from minitvm.ir.loop import Buffer, Const, LoopExpr, Stage, all_of, const, maximum, minimum, select
 from minitvm.ir.op import Fusion, Op
 from minitvm.ir.ops._shape import require_kind
-from minitvm.ir.ops._window import buffer_type, dilated, freeze_padding, freeze_window, inside, pads_of, pool_extent
+from minitvm.ir.ops._window import Window, Windowed, buffer_type, dilated, inside, over, pads_of, pool_extent
 from minitvm.ir.relayout import Placement, Site, whole_planes
 from minitvm.ir.types import TensorType
 
@@ -31,14 +31,13 @@ def _check_layout(op: Op, text: str, spatial: str, data: TensorType | None = Non
 
 
 @dataclass(frozen=True)
-class Pool(Op):
+class Pool(Windowed):
     """Slides a window over the spatial axes.  data: (N, C, spatial...) in ``layout`` -> the same with fewer pixels.
 
     ``padding`` is (before..., after...).  With ``ceil_mode`` a last window may hang over the end.
     """
 
     fusion = Fusion.OUT_ELEMWISE_FUSABLE
-    spatial: ClassVar[str] = ""
     pool_size: tuple[int, ...] = ()
     strides: tuple[int, ...] = ()
     dilation: tuple[int, ...] = ()
@@ -47,19 +46,15 @@ class Pool(Op):
     out_layout: str = ""
     ceil_mode: bool = False
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        freeze_window(self, len(self.spatial), "pool_size", "strides", "dilation")
-        freeze_padding(self, len(self.spatial))
-
     def infer(self, data: TensorType) -> TensorType:
         layout = _check_layout(self, self.layout, self.spatial, data)
         if self.out_layout not in ("", self.layout):
             raise self.reject(f"out_layout={self.out_layout!r} differs from layout={self.layout!r}")
         shape = list(data.shape)
         for d, axis in enumerate(self.spatial):
-            window = (self.pool_size[d], self.strides[d], self.dilation[d], pads_of(self.padding)[d], self.ceil_mode)
-            shape[layout.index(axis)] = pool_extent(self, axis, shape[layout.index(axis)], *window)
+            window = Window(self.pool_size[d], self.strides[d], self.dilation[d], pads_of(self.padding)[d])
+            at = layout.index(axis)
+            shape[at] = pool_extent(self, axis, shape[at], window, self.ceil_mode)
         return data.with_shape(tuple(shape))
 
     def _windows(self, data: np.ndarray, fill: Any) -> Iterator[np.ndarray]:
@@ -176,82 +171,46 @@ class AvgPool(Pool):
         return const(count.value, dtype) if isinstance(count, Const) else count.astype(dtype)
 
 
-@dataclass(frozen=True)
+@over("W")
 class MaxPool1d(MaxPool):
     """Maximum under a window along W.  data: NCW -> NCW."""
 
     name = "nn.max_pool1d"
-    spatial = "W"
-    pool_size: tuple[int, ...] = (1,)
-    strides: tuple[int, ...] = (1,)
-    dilation: tuple[int, ...] = (1,)
-    padding: tuple[int, ...] = (0, 0)
-    layout: str = "NCW"
 
 
-@dataclass(frozen=True)
+@over("HW")
 class MaxPool2d(MaxPool):
     """Maximum under a window over H and W.  data: NCHW (or NHWC, NCHW[x]c) -> the same."""
 
     name = "nn.max_pool2d"
-    spatial = "HW"
-    pool_size: tuple[int, ...] = (1, 1)
-    strides: tuple[int, ...] = (1, 1)
-    dilation: tuple[int, ...] = (1, 1)
-    padding: tuple[int, ...] = (0, 0, 0, 0)
-    layout: str = "NCHW"
 
 
-@dataclass(frozen=True)
+@over("DHW")
 class MaxPool3d(MaxPool):
     """Maximum under a window over D, H and W.  data: NCDHW -> NCDHW."""
 
     name = "nn.max_pool3d"
-    spatial = "DHW"
-    pool_size: tuple[int, ...] = (1, 1, 1)
-    strides: tuple[int, ...] = (1, 1, 1)
-    dilation: tuple[int, ...] = (1, 1, 1)
-    padding: tuple[int, ...] = (0, 0, 0, 0, 0, 0)
-    layout: str = "NCDHW"
 
 
-@dataclass(frozen=True)
+@over("W")
 class AvgPool1d(AvgPool):
     """Mean under a window along W.  data: NCW -> NCW."""
 
     name = "nn.avg_pool1d"
-    spatial = "W"
-    pool_size: tuple[int, ...] = (1,)
-    strides: tuple[int, ...] = (1,)
-    dilation: tuple[int, ...] = (1,)
-    padding: tuple[int, ...] = (0, 0)
-    layout: str = "NCW"
 
 
-@dataclass(frozen=True)
+@over("HW")
 class AvgPool2d(AvgPool):
     """Mean under a window over H and W.  data: NCHW (or NHWC, NCHW[x]c) -> the same."""
 
     name = "nn.avg_pool2d"
-    spatial = "HW"
-    pool_size: tuple[int, ...] = (1, 1)
-    strides: tuple[int, ...] = (1, 1)
-    dilation: tuple[int, ...] = (1, 1)
-    padding: tuple[int, ...] = (0, 0, 0, 0)
-    layout: str = "NCHW"
 
 
-@dataclass(frozen=True)
+@over("DHW")
 class AvgPool3d(AvgPool):
     """Mean under a window over D, H and W.  data: NCDHW -> NCDHW."""
 
     name = "nn.avg_pool3d"
-    spatial = "DHW"
-    pool_size: tuple[int, ...] = (1, 1, 1)
-    strides: tuple[int, ...] = (1, 1, 1)
-    dilation: tuple[int, ...] = (1, 1, 1)
-    padding: tuple[int, ...] = (0, 0, 0, 0, 0, 0)
-    layout: str = "NCDHW"
 
 
 @dataclass(frozen=True)
