@@ -88,7 +88,7 @@ def with_sign_of(magnitude: LoopExpr, sign: LoopExpr) -> LoopExpr:
 
 
 def _power_of_two(exponent: LoopExpr) -> LoopExpr:
-    """``2.0 ** exponent`` for an int32 in -126..127."""
+    """``2.0 ** exponent`` for an int32 in -126..127; infinity for 128."""
     return intrin("bitcast_float", Binary("shl", exponent + 127, const(23, "int32")))
 
 
@@ -101,7 +101,7 @@ def _reduce_exp(x: LoopExpr) -> tuple[LoopExpr, LoopExpr]:
 
 
 def _exp_bounded(x: LoopExpr) -> LoopExpr:
-    """For arguments whose result neither overflows early nor vanishes late: -104 to 89."""
+    """For arguments from -104, where the result has vanished, to 177.445, where the second factor is infinite."""
     r, n = _reduce_exp(x)
     value = (r * r * polynomial(r, _EXP) + r) + 1.0
     half = Binary("shr", n, const(1, "int32"))
@@ -109,7 +109,8 @@ def _exp_bounded(x: LoopExpr) -> LoopExpr:
 
 
 def exp(x: LoopExpr) -> LoopExpr:
-    return _exp_bounded(minimum(maximum(x, -104.0), 89.0))
+    """Infinity has to be a factor, not an overflow: fused with an addition of -infinity, that would be -infinity."""
+    return _exp_bounded(minimum(maximum(x, -104.0), 177.445))
 
 
 def _expm1_reduced(r: LoopExpr) -> LoopExpr:

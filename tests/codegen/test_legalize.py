@@ -100,6 +100,14 @@ def test_zeros_keep_their_sign_and_subnormal_numbers_their_value(name: str) -> N
         np.testing.assert_array_equal(np.signbit(found), np.signbit(x))
 
 
+@pytest.mark.parametrize("name", ["exp", "expm1", "log", "log1p"])
+def test_infinity_less_infinity_in_one_kernel(name: str) -> None:
+    """A last product that overflows would be finite to a multiplication that is fused with the addition."""
+    x = np.full(16, np.inf, np.float32)
+    (found,) = run_native(elementwise(lambda v, w: intrin(name, v) + w, 2, 16), x, -x)
+    assert np.isnan(found).all()
+
+
 def test_power() -> None:
     rng = np.random.default_rng(3)
     special = np.array([0, -0.0, 1, -1, np.inf, -np.inf, np.nan, 2, -2, 3, -3, 0.5, -0.5, 2.5, 1e30, 1e-40, 16777217.0])

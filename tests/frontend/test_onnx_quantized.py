@@ -11,8 +11,10 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper, numpy_helper
-from onnx_build import run
+from onnx_build import one_node, run
 from onnx_oracle import compiled, onnx_runtime
+
+from minitvm.session import InferenceSession
 
 quantization = pytest.importorskip("onnxruntime.quantization")
 TYPE = quantization.QuantType
@@ -158,3 +160,20 @@ def test_activations_of_16_bits(activations: Any, contributed: bool, tmp_path: p
         (expected,) = onnx_runtime(model, {"x": x})
         check_steps(run(model, {"x": x})[0], expected, model)
         check_steps(compiled(model, {"x": x})[0], expected, model)
+
+
+@pytest.mark.parametrize("left", ["int8", "uint8"])
+@pytest.mark.parametrize("right", ["int8", "uint8"])
+@pytest.mark.parametrize(("rows", "columns"), [(1, 1), (2, 3), (17, 33)])
+def test_integer_products_of_every_sign(left: str, right: str, rows: int, columns: int) -> None:
+    """Sums of 16 and 64 products of mixed signs are dot product instructions to LLVM."""
+    rng = np.random.default_rng(5)
+    for depth in (1, 4, 8, 15, 16, 17, 32, 48, 64, 128):
+        a, b = (
+            rng.integers(np.iinfo(t).min, np.iinfo(t).max, s, dtype=t, endpoint=True)
+            for t, s in ((left, (rows, depth)), (right, (depth, columns)))
+        )
+        for level in (0, 3):
+            session = InferenceSession(one_node("MatMulInteger", a, constants={1: b}), opt_level=level)
+            (found,) = session.run(None, {"x0": a})
+            np.testing.assert_array_equal(found, a.astype("int32") @ b.astype("int32"))

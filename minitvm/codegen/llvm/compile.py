@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import subprocess
 import sys
 import threading
@@ -180,6 +181,10 @@ define void @probe(ptr %p) "prefer-vector-width"="512" {{
 """
 
 
+_UNSOUND = ("-avxvnni", "-avx512vnni")
+"""LLVM 22 takes a sum of 16 or 64 products of int8 and uint8 for one VPDPBUSD, and adds up one of its four lanes."""
+
+
 @cache
 def _cpu(triple: str, name: str, features: str) -> Cpu:
     """What the vector registers are is seen in what LLVM makes of a 512-bit addition."""
@@ -188,6 +193,7 @@ def _cpu(triple: str, name: str, features: str) -> Cpu:
         return Cpu(triple, name, features, 16, 32)
     if draft.arch != "x86":
         return draft
+    features = functools.reduce(_with_feature, _UNSOUND, features)
     text = assembly(_PROBE.format(triple=triple), draft)
     if "zmm" in text:
         return Cpu(triple, name, _with_feature(features, "-prefer-256-bit"), 64, 32)

@@ -86,12 +86,11 @@ def _statistics(node: OnnxNode, x: Expr, axis: int) -> list[Expr]:
 @onnx_op("RMSNormalization", since=23)
 def rms_normalization(node: OnnxNode) -> Expr:
     """x over the root of its mean square, times scale; in float32 at least."""
-    wide = "float64" if node[0].dtype == "float64" else "float32"
-    x = cast(node[0], wide)
+    x, scale = (cast(node[i], "float64" if node[i].dtype == "float64" else "float32") for i in (0, 1))
     axes = tuple(range(normalize_axis(node, node.attr("axis"), rank(x)), rank(x)))
     mean = emit("mean", emit("multiply", x, x), axis=axes, keepdims=True)
     root = emit("sqrt", emit("add", mean, scalar(node.attr("epsilon"), x)))
-    return emit("multiply", cast(emit("divide", x, root), node[1].dtype), node[1])
+    return cast(emit("multiply", cast(emit("divide", x, root), scale.dtype), scale), node[1].dtype)
 
 
 @onnx_op("LRN", since=1)

@@ -126,7 +126,7 @@ def mean_variance_normalization(node: OnnxNode) -> Expr:
 @onnx_op("LpNormalization")
 def lp_normalization(node: OnnxNode) -> Expr:
     """x over its p-norm along ``axis``; zero where the norm is."""
-    x, p = node[0], node.attr("p")
+    x, p = _single(node[0]), node.attr("p")
     axes = (normalize_axis(node, node.attr("axis"), rank(x)),)
     if p == 1:
         norm = emit("sum", emit("abs", x), axis=axes, keepdims=True)
@@ -135,4 +135,4 @@ def lp_normalization(node: OnnxNode) -> Expr:
     else:
         raise node.refuse("p", "p is 1 or 2")
     is_zero = emit("equal", norm, scalar(0, x))
-    return emit("divide", x, emit("where", is_zero, scalar(1, x), norm))
+    return cast(emit("divide", x, emit("where", is_zero, scalar(1, x), norm)), node[0].dtype)

@@ -26,6 +26,9 @@ KEEP = register_config(
     "operators that stay whole, as a tuple of names; () expands all of them, as Relay does",
 )
 
+Expansion = Callable[..., Expr]
+"""From an operator and its arguments to what replaces the call."""
+
 
 class SimplifyInference(FunctionPass, opt_level=0):
     """Expand batch_norm, dropout, layer_norm, instance_norm, group_norm and l2_normalize.
@@ -55,7 +58,7 @@ def _expand(node: Expr, keep: Sequence[str]) -> Expr:
     if expand is None:
         return node
     decide("SimplifyInference", call, "becomes its arithmetic")
-    return expand(call, call.op)
+    return expand(call.op, *call.args)
 
 
 def _scalar(value: float, like: Expr) -> Constant:
@@ -68,9 +71,8 @@ def _along(vector: Expr, axis: int, rank: int) -> Expr:
     return ir.expand_dims(vector, axis=1, num_newaxis=after) if after else vector
 
 
-def _batch_norm(call: Call, op: Any) -> Expr:
+def _batch_norm(op: Any, data: Expr, gamma: Expr, beta: Expr, mean: Expr, variance: Expr) -> Expr:
     """``x * scale + shift`` with ``scale = gamma / sqrt(var + eps)``, ``shift = beta - mean * scale``."""
-    data, gamma, beta, mean, variance = call.args
     rank = data.tensor_type.rank
     one = _scalar(1, variance)
     scale = one / ir.sqrt(variance + _scalar(op.epsilon, variance))
@@ -98,22 +100,30 @@ def _affine(data: Expr, gamma: Expr, beta: Expr, axis: int, op: Any) -> Expr:
     return data
 
 
-def _layer_norm(call: Call, op: Any) -> Expr:
-    data, gamma, beta = call.args
+def _in_single(expand: Expansion) -> Expansion:
+    """Squares of float16 in float32: 256 squared is infinite."""
+
+    def expanded(op: Any, *args: Expr) -> Expr:
+        if args[0].dtype != "float16":
+            return expand(op, *args)
+        return ir.cast(expand(op, *(ir.cast(a, dtype="float32") for a in args)), dtype="float16")
+
+    return expanded
+
+
+def _layer_norm(op: Any, data: Expr, gamma: Expr, beta: Expr) -> Expr:
     return _affine(_normalize(data, [op.axis], op.epsilon), gamma, beta, op.axis, op)
 
 
-def _instance_norm(call: Call, op: Any) -> Expr:
+def _instance_norm(op: Any, data: Expr, gamma: Expr, beta: Expr) -> Expr:
     """Statistics over everything but the batch (dimension 0) and the channel."""
-    data, gamma, beta = call.args
     rank = data.tensor_type.rank
     axes = [d for d in range(1, rank) if d != op.axis % rank]
     return _affine(_normalize(data, axes, op.epsilon), gamma, beta, op.axis, op)
 
 
-def _group_norm(call: Call, op: Any) -> Expr:
+def _group_norm(op: Any, data: Expr, gamma: Expr, beta: Expr) -> Expr:
     """Statistics over each group of channels and all but the batch: channel C becomes (groups, C / groups)."""
-    data, gamma, beta = call.args
     shape, axis = data.shape, op.axis % len(data.shape)
     grouped = (*shape[:axis], op.num_groups, shape[axis] // op.num_groups, *shape[axis + 1 :])
     axes = [d for d in range(1, len(grouped)) if d != axis]
@@ -121,19 +131,18 @@ def _group_norm(call: Call, op: Any) -> Expr:
     return _affine(ir.reshape(whole, newshape=shape), gamma, beta, axis, op)
 
 
-def _l2_normalize(call: Call, op: Any) -> Expr:
-    (data,) = call.args
+def _l2_normalize(op: Any, data: Expr) -> Expr:
     square = ir.sum(data * data, axis=op.axis, keepdims=True)
     return data / ir.sqrt(ir.maximum(square, _scalar(op.eps, data)))
 
 
-_RESULTS: dict[type[Op], Callable[[Call, Any], Expr]] = {
+_RESULTS: dict[type[Op], Expansion] = {
     BatchNorm: _batch_norm,
-    Dropout: lambda call, op: call.args[0],
+    Dropout: lambda op, data: data,
 }
-_CALLS: dict[type[Op], Callable[[Call, Any], Expr]] = {
-    LayerNorm: _layer_norm,
-    InstanceNorm: _instance_norm,
-    GroupNorm: _group_norm,
-    L2Normalize: _l2_normalize,
+_CALLS: dict[type[Op], Expansion] = {
+    LayerNorm: _in_single(_layer_norm),
+    InstanceNorm: _in_single(_instance_norm),
+    GroupNorm: _in_single(_group_norm),
+    L2Normalize: _in_single(_l2_normalize),
 }
