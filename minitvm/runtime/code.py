@@ -18,6 +18,9 @@ from minitvm.runtime.steps import Segment
 class Memory(Protocol):
     """A device's memory.  What it holds are *values*: arrays there, of any class, that only it can look into."""
 
+    is_host: bool
+    """Whether values are arrays of the host, and kernels can work on any others where they are."""
+
     def empty(self, shape: Sequence[int], dtype: str) -> Any:
         """A new value on a 64-byte boundary, its contents undefined."""
 
@@ -39,6 +42,8 @@ class Memory(Protocol):
 
 class HostMemory:
     """Values are numpy's arrays."""
+
+    is_host = True
 
     def empty(self, shape: Sequence[int], dtype: str) -> np.ndarray:
         return aligned_empty(shape, dtype)

@@ -12,8 +12,9 @@ from minitvm.runtime.poison import PoisonedInstance
 
 
 def instance_of(loaded: Loaded, device: Device, num_threads: int | None = None) -> Instance:
-    """A running copy, poisoned under ``MINITVM_POISON``."""
-    kind = PoisonedInstance if config.read_flag("MINITVM_POISON") else Instance
+    """A running copy; under ``MINITVM_POISON`` poisoned, where its memory is the host's."""
+    poisoned = config.read_flag("MINITVM_POISON") and loaded.code.memory.is_host
+    kind = PoisonedInstance if poisoned else Instance
     return kind(loaded, device, num_threads, partial(_bind_host, loaded, device))
 
 

@@ -53,17 +53,18 @@ class DirectCall:
     """Runs of one instance that is its caller's alone.
 
     Kernels read inputs wherever they are, and write results where these are handed out.  Host calls work on the
-    instance's arrays, so a graph that has some is run as ever.
+    instance's arrays, and other devices in their own memory, so what has one is run as ever.
     """
 
     def __init__(self, instance: Instance) -> None:
         self.instance = instance
-        native = not any(isinstance(step, int) for step in steps_of(instance.graph))
+        native = instance.memory.is_host and not any(isinstance(step, int) for step in steps_of(instance.graph))
         readers: dict[int, list[int]] = {}
         for entry, owner in enumerate(instance.owner):
             readers.setdefault(owner, []).append(entry)
         self._heads = [instance.graph.entry_id(head) for head in instance.graph.heads]
         self._owners = [instance.owner[head] for head in self._heads]
+        self._read = [instance.memory.read if instance.types[h].is_static else np.asarray for h in self._heads]
         self._inputs = {
             name: readers[entry]
             for name, entry in instance.input_entry.items()
@@ -109,7 +110,7 @@ class DirectCall:
         """A result: the memory that it was made in, unless an earlier result has that, or a copy."""
         head, owner = self._heads[position], self._owners[position]
         if owner not in made:
-            return np.array(self.instance.values[head])
+            return np.array(self._read[position](self.instance.values[head]))
         if self._owners.index(owner) == position:
             return made[owner]
         return np.array(made[owner].reshape(self.instance.types[head].static_shape))

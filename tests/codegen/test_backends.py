@@ -22,6 +22,7 @@ from minitvm.ir.types import TensorType
 from minitvm.ir.visitor import calls
 from minitvm.runtime.code import CODES
 from minitvm.runtime.debug import GraphModuleDebug
+from minitvm.runtime.direct import DirectCall
 from minitvm.runtime.graph import Launch, LibraryCall, graph_of
 from minitvm.runtime.library import Library
 from minitvm.runtime.ndarray import aligned_empty
@@ -125,6 +126,8 @@ class Far:
 
 
 class FarMemory:
+    is_host = False
+
     def __init__(self) -> None:
         self.copies = 0
 
@@ -153,7 +156,7 @@ class FarMemory:
 
 @pytest.mark.usefixtures("registered")
 @pytest.mark.filterwarnings("ignore::minitvm.HostCallWarning")
-def test_values_may_live_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_may_live_on_a_device() -> None:
     """Inputs, parameters and what Python computes are copied there, results and what Python reads are copied back."""
 
     class FarCode(Interpreter):
@@ -164,11 +167,15 @@ def test_values_may_live_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
         kind = "far"
         code = FarCode
 
-    monkeypatch.setenv("MINITVM_POISON", "0")
     near, far = (minitvm.build(model(), target) for target in ("interp", "far"))
     for have, want in zip(outputs(far, VALUE), outputs(near, VALUE), strict=True):
         np.testing.assert_array_equal(have, want)
     assert FarCode.memory.copies == 1 + len(far.params)  # type: ignore[attr-defined]
+    large = relay.var("x", shape=(64, 80))
+    call = DirectCall(minitvm.build(relay.Function([large], relay.exp(large)), "far")["default"]())
+    value = np.random.default_rng(2).normal(size=(64, 80)).astype("float32")
+    np.testing.assert_allclose(call.run({"x": value})[0], np.exp(value), rtol=1e-6)
+    assert FarCode.memory.copies == 2 + len(far.params)  # type: ignore[attr-defined]
 
 
 # --- calls of a library ---------------------------------------------------------------------------------------------
