@@ -9,6 +9,7 @@ from functools import partial
 from minitvm.errors import IRError, user_code
 from minitvm.ir.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem
 from minitvm.ir.loop import (
+    CHEAP,
     Buffer,
     Intrin,
     Load,
@@ -185,11 +186,6 @@ def _stage_loads(stage: Stage) -> list[Load]:
     return [node for node in walk_exprs(stage.value) if isinstance(node, Load)]
 
 
-_COSTLY = frozenset(
-    ("exp", "log", "tanh", "erf", "sigmoid", "sin", "cos", "tan", "log1p", "expm1", "sinh", "cosh", "asinh", "acosh")
-)
-
-
 def stages_to_keep(order: Sequence[Stage], outputs: Sequence[Buffer]) -> list[Stage]:
     """The stages that get memory of their own; all others are recomputed where they are read.
 
@@ -217,7 +213,7 @@ def _must_keep(stage: Stage, readers: Sequence[tuple[Stage, Load]], is_output: b
         return stage.kept
     if reduces:
         return is_output or len(readers) > 1 or not _reads_each_once(stage, *readers[0])
-    return len(readers) > 1 and any(isinstance(n, Intrin) and n.name in _COSTLY for n in walk_exprs(stage.value))
+    return len(readers) > 1 and any(isinstance(n, Intrin) and n.name not in CHEAP for n in walk_exprs(stage.value))
 
 
 def _reads_each_once(stage: Stage, reader: Stage, load: Load) -> bool:

@@ -142,6 +142,10 @@ class Op:
         """Whether an element of the result needs one of each argument, which may be broadcast."""
         return self.fusion <= Fusion.BROADCAST
 
+    def keeps_positions(self, arguments: int) -> bool:
+        """Whether an element of the result is made of those in its place, of arguments of one shape or broadcast."""
+        return self.fusion is Fusion.ELEMWISE and arguments == 1
+
     @classmethod
     def has_compute(cls) -> bool:
         return cls.compute is not Op.compute

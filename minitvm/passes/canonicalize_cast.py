@@ -31,15 +31,12 @@ class CanonicalizeCast(FunctionPass, opt_level=3):
 
 def _own_cast(user: Expr, old: Expr, new: Expr, seen: Counter[Expr]) -> Expr:
     """``new``, or a copy of it where it is a widening cast that another user has already."""
-    if not (_is_elementwise(user) and is_widening_cast(new)):
+    is_elementwise = isinstance(user, Call) and isinstance(user.op, Op) and user.op.is_elementwise
+    if not (is_elementwise and is_widening_cast(new)):
         return new
     assert isinstance(new, Call)
     seen[old] += 1
     return new if seen[old] == 1 else Call(new.op, new.args, span=new.span)
-
-
-def _is_elementwise(node: Expr) -> bool:
-    return isinstance(node, Call) and isinstance(node.op, Op) and node.op.is_elementwise
 
 
 def is_widening_cast(node: Expr) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from minitvm.ir.decision import Declined
 from minitvm.ir.expr import Call, Expr
-from minitvm.ir.op import Fusion, Op
+from minitvm.ir.op import Op
 from minitvm.ir.ops.broadcast import BinaryOp
 from minitvm.ir.ops.nn_dense import BatchMatmul, Dense, Matmul
 from minitvm.ir.ops.transform import Reshape
@@ -25,9 +25,7 @@ NO_PRODUCT = Declined("no matrix product to fuse with")
 
 
 def _is_elementwise(expr: Expr) -> bool:
-    if not isinstance(expr, Call) or not isinstance(expr.op, Op):
-        return False
-    return isinstance(expr.op, BinaryOp) or (expr.op.fusion == Fusion.ELEMWISE and len(expr.args) == 1)
+    return isinstance(expr, Call) and isinstance(expr.op, Op) and expr.op.keeps_positions(len(expr.args))
 
 
 def follows_product(expr: Expr) -> bool:

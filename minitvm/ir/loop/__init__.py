@@ -23,6 +23,7 @@ from __future__ import annotations
 from minitvm.ir.loop import stmt
 from minitvm.ir.loop.expr import (
     BINARY_OPS,
+    CHEAP,
     COMPARISONS,
     INTRINSICS,
     Binary,
@@ -77,6 +78,7 @@ from minitvm.ir.loop.walk import (
 
 __all__ = [
     "BINARY_OPS",
+    "CHEAP",
     "COMPARISONS",
     "INTRINSICS",
     "Alloc",

@@ -19,6 +19,12 @@ INTRINSICS: dict[str, int] = {
 }  # fmt: skip
 """Scalar functions and their arity.  ``isnan`` and ``isinf`` return bool, all others the dtype of the operand."""
 
+CHEAP = frozenset(
+    ("neg", "abs", "not", "sign", "floor", "ceil", "round", "trunc", "sqrt", "rsqrt", "isnan", "isinf", "fma")
+    + ("bitcast_int", "bitcast_float")
+)
+"""Those that cost about as much as reading their result from memory; the others are computed once if they can be."""
+
 COMPARISONS = frozenset({"eq", "ne", "lt", "le"})
 BINARY_OPS = COMPARISONS | frozenset(
     ("add", "sub", "mul", "div", "mod", "floordiv", "floormod", "min", "max", "pow", "and", "or", "xor", "shl", "shr")

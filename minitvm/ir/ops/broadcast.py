@@ -28,6 +28,9 @@ class BinaryOp(Op):
     ufunc: ClassVar[Callable[..., Any]]
     binary_op: ClassVar[str]
 
+    def keeps_positions(self, arguments: int) -> bool:
+        return True
+
     def infer(self, lhs: TensorType, rhs: TensorType) -> TensorType:
         dtype = require_same_dtype(self, lhs, rhs)
         require_kind(self, lhs, self.kinds, "lhs")

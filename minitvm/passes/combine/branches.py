@@ -20,8 +20,7 @@ from minitvm.errors import ConfigError
 from minitvm.ir import builder as ir
 from minitvm.ir.decision import Declined, decide, name_of
 from minitvm.ir.expr import Call, Constant, Expr, Function, span_scope
-from minitvm.ir.op import Fusion, Op
-from minitvm.ir.ops.broadcast import BinaryOp
+from minitvm.ir.op import Op
 from minitvm.ir.ops.nn_dense import BiasAdd
 from minitvm.ir.visitor import as_function, calls, children, post_order, rebuild, span_of, users
 
@@ -169,8 +168,7 @@ def _keeps_positions(call: Call) -> bool:
     """Whether each element of the result comes from the same place in the operands."""
     if not isinstance(call.op, Op) or call.op.stateful:
         return False
-    unary = call.op.fusion == Fusion.ELEMWISE and len(call.args) == 1
-    return unary or isinstance(call.op, (BinaryOp, BiasAdd))
+    return call.op.keeps_positions(len(call.args)) or isinstance(call.op, BiasAdd)
 
 
 def _same_scalar(operands: Sequence[Expr]) -> bool:
