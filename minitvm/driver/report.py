@@ -13,7 +13,7 @@ from minitvm.errors import CompilerError, ConfigError
 from minitvm.ir.decision import Decision
 from minitvm.ir.expr import Function, Module
 from minitvm.ir.loop import Kernel
-from minitvm.passes.instrument import PassInfo, PassInstrument
+from minitvm.passes.instrument import PassInfo, PassInstrument, Running
 from minitvm.runtime.graph import Graph
 
 
@@ -50,24 +50,22 @@ class Recorder(PassInstrument):
         self.steps: list[PassStep] = []
         self._log = log
         self._trace = trace
-        self._open: list[tuple[str, list[Decision], Module | None]] = []
+        self._running = Running[tuple[list[Decision], Module | None]]()
         self._claimed = 0
 
     def run_before_pass(self, module: Module, info: PassInfo) -> None:
         self._claim()
-        self._open.append((info.name, [], module if self._trace else None))
+        self._running.begin(info, ([], module if self._trace else None))
 
     def run_after_pass(self, module: Module, info: PassInfo) -> None:
         self._claim()
-        name, decided, before = self._open.pop()
-        while name != info.name:  # a pass that raised, and whose error was caught, never ended
-            name, decided, before = self._open.pop()
-        self.steps.append(PassStep(name, tuple(decided), None if before is None else (before, module)))
+        decided, before = self._running.end(info)
+        self.steps.append(PassStep(info.name, tuple(decided), None if before is None else (before, module)))
 
     def _claim(self) -> None:
         """What was decided since is the innermost running pass's."""
-        if self._open:
-            self._open[-1][1].extend(self._log[self._claimed :])
+        if self._running.innermost is not None:
+            self._running.innermost[0].extend(self._log[self._claimed :])
         self._claimed = len(self._log)
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 from minitvm.ir.expr import Expr, Function, Module
 from minitvm.ir.visitor import calls
@@ -40,6 +42,32 @@ class PassInstrument:
     def run_after_pass(self, module: Module, info: PassInfo) -> None: ...
 
 
+Kept = TypeVar("Kept")
+
+
+class Running(threading.local, Generic[Kept]):
+    """What an instrument keeps of the passes that are running now on a thread, the innermost last.
+
+    A pass that raised, and whose error was caught, never ends: it is dropped when the one around it does.
+    """
+
+    def __init__(self) -> None:
+        self.open: list[tuple[str, Kept]] = []
+
+    @property
+    def innermost(self) -> Kept | None:
+        return self.open[-1][1] if self.open else None
+
+    def begin(self, info: PassInfo, kept: Kept) -> None:
+        self.open.append((info.name, kept))
+
+    def end(self, info: PassInfo) -> Kept:
+        name, kept = self.open.pop()
+        while name != info.name:
+            name, kept = self.open.pop()
+        return kept
+
+
 @dataclass
 class _Node:
     """One run of a pass and the runs inside it (a ``Sequential``'s)."""
@@ -51,48 +79,30 @@ class _Node:
     inside: list[_Node] = field(default_factory=list)
 
 
-class _Stack:
-    """The passes that are running now.  A pass that raised is dropped when the one around it ends."""
-
-    def __init__(self) -> None:
-        self.roots: list[_Node] = []
-        self._open: list[_Node] = []
-
-    def begin(self, name: str) -> None:
-        node = _Node(name, time.perf_counter(), len(self._open))
-        (self._open[-1].inside if self._open else self.roots).append(node)
-        self._open.append(node)
-
-    def end(self, name: str) -> _Node:
-        while self._open[-1].name != name:
-            self._open.pop()
-        node = self._open.pop()
-        node.seconds = time.perf_counter() - node.start
-        return node
-
-    def clear(self) -> None:
-        self._open.clear()
-
-
 class PassTiming(PassInstrument):
     """Times every pass; ``render()`` gives a tree, inside or after the context."""
 
     def __init__(self) -> None:
-        self._stack = _Stack()
+        self._roots: list[_Node] = []
+        self._running = Running[_Node]()
 
     def enter_pass_ctx(self) -> None:
-        self._stack = _Stack()
+        self._roots, self._running = [], Running()
 
     def run_before_pass(self, module: Module, info: PassInfo) -> None:
-        self._stack.begin(info.name)
+        around = self._running.innermost
+        node = _Node(info.name, time.perf_counter(), len(self._running.open))
+        (self._roots if around is None else around.inside).append(node)
+        self._running.begin(info, node)
 
     def run_after_pass(self, module: Module, info: PassInfo) -> None:
-        self._stack.end(info.name)
+        node = self._running.end(info)
+        node.seconds = time.perf_counter() - node.start
 
     def render(self) -> str:
         """One line a pass: its time, its share of the pass around it, and the time not spent in passes inside."""
-        total = sum(node.seconds or 0.0 for node in self._stack.roots)
-        lines = [line for node in self._stack.roots for line in _timing_lines(node, total)]
+        total = sum(node.seconds or 0.0 for node in self._roots)
+        lines = [line for node in self._roots for line in _timing_lines(node, total)]
         return "\n".join([*lines, f"total: {total * 1e3:.2f} ms"])
 
 
@@ -130,28 +140,18 @@ class PassLog(PassInstrument):
 
     def __init__(self) -> None:
         self.records: list[PassRecord] = []
-        self._stack = _Stack()
-        self._before: list[tuple[str, Module]] = []
+        self._running = Running[tuple[float, int, Module]]()
 
     def run_before_pass(self, module: Module, info: PassInfo) -> None:
-        self._before.append((info.name, module))
-        self._stack.begin(info.name)
+        self._running.begin(info, (time.perf_counter(), len(self._running.open), module))
 
     def run_after_pass(self, module: Module, info: PassInfo) -> None:
-        node = self._stack.end(info.name)
-        before = _pop_until(self._before, info.name)
-        changed = module is not before
-        counts = count_calls(before), count_calls(module)
-        self.records.append(PassRecord(info.name, node.seconds or 0.0, changed, *counts, depth=node.depth))
+        start, depth, before = self._running.end(info)
+        seconds, counts = time.perf_counter() - start, (count_calls(before), count_calls(module))
+        self.records.append(PassRecord(info.name, seconds, module is not before, *counts, depth=depth))
 
     def __str__(self) -> str:
         return "\n".join(map(str, self.records))
-
-
-def _pop_until(stack: list[tuple[str, Module]], name: str) -> Module:
-    while stack[-1][0] != name:  # a pass that raised, and whose error was caught, never ended
-        stack.pop()
-    return stack.pop()[1]
 
 
 def count_calls(module: Module) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +16,7 @@ from minitvm.ir.structural import structural_hash
 from minitvm.ir.types import TensorType, TupleType, Type
 from minitvm.ir.verify import verify
 from minitvm.ir.visitor import calls, children
-from minitvm.passes.instrument import PassInfo, PassInstrument
+from minitvm.passes.instrument import PassInfo, PassInstrument, Running
 
 RTOL = 1e-4
 HALF_RTOL = 4e-3
@@ -56,34 +55,25 @@ class Verify(PassInstrument):
         self.numbers = numbers
         self.rtol = rtol
         self.seed = seed
-        self._local = threading.local()
-
-    @property
-    def _running(self) -> list[tuple[str, Module, int]]:
-        if not hasattr(self._local, "running"):
-            self._local.running = []
-        running: list[tuple[str, Module, int]] = self._local.running
-        return running
+        self._running = Running[tuple[Module, int]]()
 
     def run_before_pass(self, module: Module, info: PassInfo) -> None:
-        self._running.append((info.name, module, structural_hash(module)))
+        self._running.begin(info, (module, structural_hash(module)))
 
     def run_after_pass(self, module: Module, info: PassInfo) -> None:
-        name, before, hash_before = self._running.pop()
-        while name != info.name:
-            name, before, hash_before = self._running.pop()
+        before, hash_before = self._running.end(info)
         if structural_hash(before) != hash_before:
-            raise PassError(f"pass {name} changed the module that it was given", hint="build new nodes instead")
+            raise PassError(f"pass {info.name} changed the module that it was given", hint="build new nodes instead")
         if module is before:
             return
         try:
             verify(module)
         except MiniTVMError as error:
             raise PassError(
-                f"pass {name} made a module that is not valid: {error.message}", where=error.where
+                f"pass {info.name} made a module that is not valid: {error.message}", where=error.where
             ) from error
         if self.numbers:
-            compare_numbers(before, module, f"pass {name}", self.rtol, self.seed)
+            compare_numbers(before, module, f"pass {info.name}", self.rtol, self.seed)
 
 
 def compare_numbers(

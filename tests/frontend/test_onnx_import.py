@@ -11,6 +11,7 @@ import pytest
 from onnx import helper
 from onnx_build import build, one_node, run, value
 
+from minitvm.errors import UserCodeError
 from minitvm.frontend import describe_onnx, from_onnx, onnx_op, supported_operators
 from minitvm.frontend.onnx.node import FOLD_LIMIT, OnnxNode, emit
 from minitvm.frontend.onnx.registry import BUILDERS, builder_for
@@ -218,6 +219,24 @@ def test_a_builder_of_ones_own() -> None:
         np.testing.assert_array_equal(run(model, {"x": x})[0], 2 * x)
     finally:
         del BUILDERS["test.company", "Twice"]
+
+
+def test_an_exception_in_a_builder_of_ones_own() -> None:
+    @onnx_op("Fails", domain="test.company")
+    def fails(node: OnnxNode) -> Expr:
+        raise KeyError("missing")
+
+    model = build(
+        [helper.make_node("Fails", ["x"], ["y"], "n7", domain="test.company")], [value("x", floats(3))], ["y"]
+    )
+    try:
+        with pytest.raises(
+            UserCodeError, match=r"^ONNX builder of Fails raised KeyError: 'missing'\n  \| .*n7"
+        ) as caught:
+            from_onnx(model)
+    finally:
+        del BUILDERS["test.company", "Fails"]
+    assert isinstance(caught.value.__cause__, KeyError)
 
 
 @pytest.mark.parametrize(("opset", "since"), [(10, 6), (11, 11), (21, 11)])

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from minitvm.errors import FrontendError, InputError, MiniTVMError
+from minitvm.errors import FrontendError, InputError, MiniTVMError, blame, is_own
 from minitvm.frontend.onnx.check import (
     check_against_schema,
     check_dtypes,
@@ -34,6 +34,9 @@ from minitvm.ir.visitor import post_order
 
 CONSTANT_LIMIT = 1024
 """Integer weights up to this many elements are constants at once: shapes, axes, indices, zero points."""
+
+_OF_MALFORMED = (ValueError, IndexError, KeyError, TypeError, ArithmeticError, AttributeError, MemoryError)
+"""What a malformed node makes numpy or Python say."""
 
 Shapes = Mapping[str, Sequence["int | None"]]
 
@@ -199,13 +202,17 @@ class Importer:
                 scope.values[name] = value
 
     def _build(self, node: OnnxNode) -> list[Expr | None]:
-        """Runs the node's builder.  What a malformed node makes numpy or Python say becomes an error with its name."""
+        """Runs the node's builder, which may be a user's; errors name the node."""
         builder = builder_for(normal_domain(node.proto.domain), node.op_type, node.opset) or self._by_definition
         try:
             return _as_list(builder(node))
         except MiniTVMError as error:
-            raise _located(error, node) from error.__cause__
-        except (ValueError, IndexError, KeyError, TypeError, ArithmeticError, AttributeError, MemoryError) as error:
+            if not any("ONNX node" in line for line in error.where):
+                error.where = (*error.where, place_of(node.proto))
+            raise
+        except Exception as error:
+            if not is_own(builder) or not isinstance(error, _OF_MALFORMED):
+                blame(error, builder, f"ONNX builder of {node.op_type}", lambda: [place_of(node.proto)])
             raise node.fail(f"malformed: {error}", "check the model with onnx.checker.check_model") from error
 
     def _by_definition(self, node: OnnxNode) -> list[Expr | None]:
@@ -242,13 +249,6 @@ class Importer:
 
 def _as_list(outputs: Outputs) -> list[Expr | None]:
     return [outputs] if isinstance(outputs, Expr) else list(outputs)
-
-
-def _located(error: MiniTVMError, node: OnnxNode) -> MiniTVMError:
-    """``error`` with the node's place, where it has none yet."""
-    named = any("ONNX node" in line for line in error.where)
-    where = error.where if named else (*error.where, place_of(node.proto))
-    return type(error)(error.message, where=where, hint=error.hint)
 
 
 def input_variable(value: ValueDescription, shape: Any, dtype: str | None) -> Var:
