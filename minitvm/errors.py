@@ -92,7 +92,7 @@ class LibraryError(MiniTVMError):
 
 
 class UserCodeError(MiniTVMError):
-    """An exception inside a rule, pass, instrument, operator, template, layout rule or ONNX builder that is not minitvm's own."""
+    """An exception inside a rule, pass, instrument, operator, template, layout rule or ONNX builder of a user's."""
 
 
 def is_own(maker: object) -> bool:
