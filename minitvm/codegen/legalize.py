@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Set
+from functools import cache
 
 from minitvm.codegen import polynomials
-from minitvm.ir.loop import Binary, Const, Intrin, Kernel, LoopExpr, map_expr, map_stmt
+from minitvm.ir.loop import Binary, Buffer, Const, Intrin, Kernel, Load, LoopExpr, map_expr, map_stmt
 
 _FLOAT32: dict[str, Callable[[LoopExpr], LoopExpr]] = {
     "exp": polynomials.exp,
@@ -32,7 +33,7 @@ def legalize(kernel: Kernel, native: Set[str]) -> Kernel:
 
     def visit(expr: LoopExpr) -> LoopExpr:
         if isinstance(expr, Intrin) and expr.name not in native and expr.name in _FLOAT32:
-            return in_float32(expr, lambda operands: _FLOAT32[expr.name](operands[0]), expr.args)
+            return in_float32(expr, _FLOAT32[expr.name], expr.args)
         if isinstance(expr, Binary) and expr.op == "pow" and expr.dtype.startswith("float"):
             return _power(expr, native)
         return expr
@@ -43,13 +44,21 @@ def legalize(kernel: Kernel, native: Set[str]) -> Kernel:
     return Kernel(kernel.name, kernel.params, body, kernel.results, kernel.spans)
 
 
-def in_float32(
-    expr: LoopExpr, formula: Callable[[tuple[LoopExpr, ...]], LoopExpr], operands: tuple[LoopExpr, ...]
-) -> LoopExpr:
+def in_float32(expr: LoopExpr, formula: Callable[..., LoopExpr], operands: tuple[LoopExpr, ...]) -> LoopExpr:
     """The formula in float32, for float32 and float16; ``expr`` itself for float64."""
     if expr.dtype == "float64":
         return expr
-    return formula(tuple(o.astype("float32") for o in operands)).astype(expr.dtype)
+    given, value = _fused(formula, len(operands))
+    singles = {load: operand.astype("float32") for load, operand in zip(given, operands, strict=True)}
+    found = map_expr(value, lambda node: singles.get(node, node) if isinstance(node, Load) else node)
+    return found.astype(expr.dtype)
+
+
+@cache
+def _fused(formula: Callable[..., LoopExpr], count: int) -> tuple[tuple[LoopExpr, ...], LoopExpr]:
+    """Stand-ins for operands, and a formula of them, its products fused with its sums and with nobody else's."""
+    given = tuple(Buffer(f"x{i}", (), "float32")[()] for i in range(count))
+    return given, map_expr(formula(*given), polynomials.multiply_add)
 
 
 def _power(expr: Binary, native: Set[str]) -> LoopExpr:
@@ -60,4 +69,4 @@ def _power(expr: Binary, native: Set[str]) -> LoopExpr:
             return simple
     if "pow" in native:
         return expr
-    return in_float32(expr, lambda operands: polynomials.power(*operands), (expr.lhs, expr.rhs))
+    return in_float32(expr, polynomials.power, (expr.lhs, expr.rhs))

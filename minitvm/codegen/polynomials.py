@@ -15,7 +15,7 @@ import math
 from collections.abc import Sequence
 from itertools import pairwise
 
-from minitvm.ir.loop import Binary, LoopExpr, const, intrin, maximum, minimum, select
+from minitvm.ir.loop import Binary, Const, LoopExpr, const, intrin, maximum, minimum, select
 
 LOG2_E = 1 / math.log(2)
 LN2_HIGH, LN2_LOW = 0.693359375, -2.12194440e-4  # the first has few bits: its products with small integers are exact
@@ -81,6 +81,26 @@ def polynomial(x: LoopExpr, coefficients: Sequence[float]) -> LoopExpr:
     return result
 
 
+def multiply_add(node: LoopExpr) -> LoopExpr:
+    """``a * b + c``, also subtracted, as one multiply-add; any other node as it is."""
+    if not isinstance(node, Binary) or not node.dtype.startswith("float"):
+        return node
+    match node.op, node.lhs, node.rhs:
+        case "add", Binary("mul", a, b), c:
+            return intrin("fma", a, b, c)
+        case "add", c, Binary("mul", a, b):
+            return intrin("fma", a, b, c)
+        case "sub", Binary("mul", a, b), c:
+            return intrin("fma", a, b, _negated(c))
+        case "sub", c, Binary("mul", a, b):
+            return intrin("fma", a, _negated(b), c)
+    return node
+
+
+def _negated(x: LoopExpr) -> LoopExpr:
+    return const(-x.value, x.dtype) if isinstance(x, Const) else -x
+
+
 def with_sign_of(magnitude: LoopExpr, sign: LoopExpr) -> LoopExpr:
     """``magnitude`` (not negative) with the other's sign bit."""
     bit = intrin("bitcast_int", sign) & const(-(2**31), "int32")
@@ -88,7 +108,7 @@ def with_sign_of(magnitude: LoopExpr, sign: LoopExpr) -> LoopExpr:
 
 
 def _power_of_two(exponent: LoopExpr) -> LoopExpr:
-    """``2.0 ** exponent`` for an int32 in -126..127; infinity for 128."""
+    """``2.0 ** exponent`` for an int32 in -126..127."""
     return intrin("bitcast_float", Binary("shl", exponent + 127, const(23, "int32")))
 
 
@@ -101,7 +121,7 @@ def _reduce_exp(x: LoopExpr) -> tuple[LoopExpr, LoopExpr]:
 
 
 def _exp_bounded(x: LoopExpr) -> LoopExpr:
-    """For arguments from -104, where the result has vanished, to 177.445, where the second factor is infinite."""
+    """For arguments whose result neither overflows early nor vanishes late: -104 to 89."""
     r, n = _reduce_exp(x)
     value = (r * r * polynomial(r, _EXP) + r) + 1.0
     half = Binary("shr", n, const(1, "int32"))
@@ -109,8 +129,7 @@ def _exp_bounded(x: LoopExpr) -> LoopExpr:
 
 
 def exp(x: LoopExpr) -> LoopExpr:
-    """Infinity has to be a factor, not an overflow: fused with an addition of -infinity, that would be -infinity."""
-    return _exp_bounded(minimum(maximum(x, -104.0), 177.445))
+    return _exp_bounded(minimum(maximum(x, -104.0), 89.0))
 
 
 def _expm1_reduced(r: LoopExpr) -> LoopExpr:

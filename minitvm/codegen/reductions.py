@@ -30,6 +30,7 @@ from minitvm.ir.loop import (
     all_of,
     binary,
     expr_children,
+    intrin,
     loop,
     rebuild_expr,
     select,
@@ -41,7 +42,7 @@ from minitvm.ir.loop.affine import depends_on, loads, stride_along, vectorizes
 from minitvm.ir.loop.bounds import Range
 from minitvm.target import MachineModel
 
-_COMBINE = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
+_COMBINE = {"sum": "add", "dot": "add", "prod": "mul", "max": "max", "min": "min"}
 _IN_FLIGHT = 4
 """Vectors that a reduction keeps in flight, to hide the latency of the addition."""
 _FEWEST_LANES = 4
@@ -136,6 +137,9 @@ def _lane_block(
 
 
 def combine(kind: str, left: LoopExpr, right: LoopExpr) -> LoopExpr:
+    """One more element; products of other operators, inlined into a ``"sum"``, keep their rounding."""
+    if kind == "dot" and isinstance(right, Binary) and right.op == "mul":
+        return intrin("fma", right.lhs, right.rhs, left)
     return binary(_COMBINE[kind], left, right)
 
 

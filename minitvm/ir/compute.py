@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from minitvm.ir.loop import Buffer, Const, LoopExpr, LoopVar, Reduce, Stage, const
+from minitvm.ir.loop import Binary, Buffer, Const, LoopExpr, LoopVar, Reduce, Select, Stage, const
 
 _AXIS_NAMES = "ijklmnopq"
 
@@ -40,8 +40,19 @@ def _reduce(kind: str, extents: int | Sequence[int], element: Callable[..., Loop
 
 
 def sum_over(extents: int | Sequence[int], element: Callable[..., LoopExpr]) -> LoopExpr:
-    """Sum of ``element(r, ...)`` for ``r`` below each extent; 0 where an extent is 0."""
-    return _reduce("sum", extents, element)
+    """Sum of ``element(r, ...)`` for ``r`` below each extent; 0 where an extent is 0.
+
+    Where the element is a product of the rule's own, it is a ``"dot"``: multiplied and added with one rounding.
+    """
+    found = _reduce("sum", extents, element)
+    return Reduce("dot", found.axes, found.value) if isinstance(found, Reduce) and is_product(found.value) else found
+
+
+def is_product(value: LoopExpr) -> bool:
+    """Of floats, wherever it is not masked."""
+    if isinstance(value, Select):
+        return is_product(value.then) or is_product(value.orelse)
+    return isinstance(value, Binary) and value.op == "mul" and value.dtype.startswith("float")
 
 
 def prod_over(extents: int | Sequence[int], element: Callable[..., LoopExpr]) -> LoopExpr:
@@ -62,8 +73,8 @@ _INT_BITS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64, "uint8": 8, "uint
 
 def identity_of(kind: str, dtype: str) -> Const:
     """The neutral element of a reduction."""
-    if kind in ("sum", "prod"):
-        return const(0 if kind == "sum" else 1, dtype)
+    if kind in ("sum", "dot", "prod"):
+        return const(1 if kind == "prod" else 0, dtype)
     if dtype == "bool":
         return const(kind == "min", dtype)
     if dtype.startswith("float"):

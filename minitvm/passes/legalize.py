@@ -35,7 +35,7 @@ def transposed_convolution_to_convolution(conv: Call, data: Expr, weight: Expr) 
         for start, size, extent, tap in zip((top, left), (rows, columns), data.shape[2:], taps, strict=True)
     ]
     pads = (taps[0] - 1, taps[1] - 1, taps[0] - 1 + max(0, extra[0]), taps[1] - 1 + max(0, extra[1]))
-    phases = ir.nn.conv2d(data, _phases(weight, stride, taps), padding=pads)
+    phases = ir.nn.conv2d(data, _phases(weight, stride, taps), padding=pads, out_dtype=op.out_dtype)
     pixels = ir.nn.depth_to_space(phases, block_size=stride, mode="CRD")
     end = (conv.shape[0], channels, top + rows, left + columns)
     return ir.strided_slice(pixels, begin=(0, 0, top, left), end=end, strides=(1, 1, 1, 1))

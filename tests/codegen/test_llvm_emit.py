@@ -276,6 +276,19 @@ def test_fma_rounds_once_and_bitcasts_keep_bits() -> None:
         np.testing.assert_array_equal(back, y)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("op", ["add", "sub"])
+def test_products_are_rounded_before_they_are_added(dtype: str, op: str) -> None:
+    x, y = random_array((37,), dtype, 1), random_array((37,), dtype, 2)
+    x[::5] = np.finfo(dtype).max
+    z = -(x * y)
+    z[::5] = -np.inf
+    (found,) = run_native(elementwise(37, [dtype] * 3, dtype, lambda a, b, c: Binary(op, a * b * 2.0, c)), x, y, z)
+    with np.errstate(all="ignore"):
+        product = x * y * np.asarray(2, dtype)
+        np.testing.assert_array_equal(found, product + z if op == "add" else product - z)
+
+
 @pytest.mark.parametrize("source", DTYPES)
 @pytest.mark.parametrize("target", DTYPES)
 def test_cast(source: str, target: str) -> None:

@@ -54,7 +54,7 @@ _INTRINSIC: dict[str, Any] = {
     "atanh": np.arctanh, "isnan": np.isnan, "isinf": np.isinf, "fma": lambda a, b, c: a * b + c,
 }  # fmt: skip
 
-_REDUCE: dict[str, Any] = {"sum": np.sum, "prod": np.prod, "max": np.max, "min": np.min}
+_REDUCE: dict[str, Any] = {"sum": np.sum, "dot": np.sum, "prod": np.prod, "max": np.max, "min": np.min}
 
 
 class Elements:
@@ -130,7 +130,7 @@ class _Grid:
         places = tuple(self.place[var] for var in axes)
         shape = [self.extents[axes[places.index(d)]] if d in places else n for d, n in enumerate(value.shape)]
         whole = np.broadcast_to(value, shape)
-        if kind in ("sum", "prod"):
+        if kind in ("sum", "dot", "prod"):
             return _REDUCE[kind](whole, axis=places, keepdims=True, dtype=value.dtype)
         return _REDUCE[kind](whole, axis=places, keepdims=True, initial=_neutral(kind, value.dtype))
 

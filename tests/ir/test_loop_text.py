@@ -228,7 +228,7 @@ def test_stages_print_those_they_read_first() -> None:
     product = compute((4, 16), lambda i, j: sum_over(8, lambda r: x[i, r] * w[j, r]), name="product")
     scaled = compute((4, 16), lambda i, j: product[i, j] * product[i, 0] + 1, name="scaled")
     assert print_stage(scaled) == (
-        "product[i, j] = sum(r < 8: x[i, r] * w[j, r])    # float32[4, 16]\n"
+        "product[i, j] = dot(r < 8: x[i, r] * w[j, r])    # float32[4, 16]\n"
         "scaled[i, j] = product[i, j] * product[i, 0] + 1f    # float32[4, 16]"
     )
 

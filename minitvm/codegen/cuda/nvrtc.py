@@ -33,7 +33,7 @@ def compile_cubin(source: str, arch: str = "sm_90") -> Cubin:
     nvrtc = _load()
     program = _check(nvrtc, nvrtc.nvrtcCreateProgram(source.encode(), b"kernel.cu", 0, [], []))
     try:
-        options = [f"--gpu-architecture={arch}".encode(), b"--ptxas-options=-v", b"--std=c++17"]
+        options = [f"--gpu-architecture={arch}".encode(), b"--ptxas-options=-v", b"--std=c++17", b"--fmad=false"]
         (status,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
         log = _text(nvrtc, program)
         if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:

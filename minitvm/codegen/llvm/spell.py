@@ -26,7 +26,8 @@ SCALAR_TYPES = {
 BITS = {dtype: 8 * np.dtype(dtype).itemsize for dtype in SCALAR_TYPES}
 BYTES = {dtype: np.dtype(dtype).itemsize for dtype in SCALAR_TYPES}
 
-FLOAT_BINARY = {"add": "fadd contract", "sub": "fsub contract", "mul": "fmul contract", "div": "fdiv", "mod": "frem"}
+FLOAT_BINARY = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv", "mod": "frem"}
+"""Never ``contract``: a product that overflows is infinite before the next operator adds to it.  ``fma`` is said."""
 INT_BINARY = {"add": "add", "sub": "sub", "mul": "mul", "and": "and", "or": "or", "xor": "xor"}
 
 FLOAT_COMPARE = {"eq": "fcmp oeq", "ne": "fcmp une", "lt": "fcmp olt", "le": "fcmp ole"}

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from minitvm.frontend.onnx.nn import summed_in
 from minitvm.frontend.onnx.node import OnnxNode, cast, dims, emit, rank, scalar
 from minitvm.frontend.onnx.registry import onnx_op
 from minitvm.frontend.onnx.tensor import known_product, reshaped
@@ -91,8 +92,8 @@ def gemm(node: OnnxNode) -> Expr:
     a = transposed(node[0]) if node.attr("transA") else node[0]
     weight = node[1] if node.attr("transB") else transposed(node[1])
     alpha, beta, bias = node.attr("alpha"), node.attr("beta"), node.get(2)
-    wide = wide_enough(a, alpha, beta)
     is_float = a.tensor_type.is_float
+    wide = (summed_in(a, bias) if is_float else "") or wide_enough(a, alpha, beta)
     result = scaled(cast(emit("nn.dense", a, weight, out_dtype=wide if is_float else ""), wide), alpha)
     if bias is not None and beta != 0:
         result = with_bias(result, scaled(cast(bias, wide), beta))

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from minitvm.frontend.onnx.node import OnnxNode, cast, dims, emit, rank, scalar
+from minitvm.frontend.onnx.node import OnnxNode, cast, dims, emit, rank, scalar, single
 from minitvm.frontend.onnx.registry import onnx_op
 from minitvm.ir.expr import Expr
 from minitvm.ir.types import Dim
@@ -44,11 +44,17 @@ def spread(node: OnnxNode, name: str, count: int) -> tuple[int, ...]:
 
 @onnx_op("Conv", since=1)
 def conv(node: OnnxNode) -> Expr:
-    return with_channel_bias(convolution(node, node[0], node[1]), node.get(2))
+    x, bias = node[0], node.get(2)
+    return with_channel_bias(convolution(node, x, node[1], summed_in(x, bias)), bias, x.dtype)
 
 
-def with_channel_bias(x: Expr, bias: Expr | None) -> Expr:
-    return x if bias is None else emit("nn.bias_add", x, bias, axis=1)
+def summed_in(x: Expr, bias: Expr | None) -> str:
+    """``out_dtype`` of sums to which a bias is added before they are rounded: float16 may not hold them without it."""
+    return "float32" if bias is not None and x.dtype == "float16" else ""
+
+
+def with_channel_bias(x: Expr, bias: Expr | None, dtype: str) -> Expr:
+    return cast(x if bias is None else emit("nn.bias_add", x, cast(bias, x.dtype), axis=1), dtype)
 
 
 def convolution(node: OnnxNode, x: Expr, weight: Expr, out_dtype: str = "") -> Expr:
@@ -86,7 +92,7 @@ def convolution(node: OnnxNode, x: Expr, weight: Expr, out_dtype: str = "") -> E
 
 @onnx_op("ConvTranspose", since=1)
 def conv_transpose(node: OnnxNode) -> Expr:
-    x, weight = node[0], node[1]
+    x, weight, bias = node[0], node[1], node.get(2)
     count = rank(x) - 2
     if count not in (1, 2, 3) or rank(weight) != rank(x):
         raise node.misfit(f"takes 1 to 3 spatial axes, found {x.tensor_type} and weight {weight.tensor_type}")
@@ -108,8 +114,9 @@ def conv_transpose(node: OnnxNode) -> Expr:
         output_padding=extra,
         dilation=dilation,
         groups=groups,
+        out_dtype=summed_in(x, bias),
     )
-    return with_channel_bias(emit("squeeze", result, axis=(2,)) if count == 1 else result, node.get(2))
+    return with_channel_bias(emit("squeeze", result, axis=(2,)) if count == 1 else result, bias, x.dtype)
 
 
 def _transposed_pads(
@@ -210,7 +217,7 @@ def _powers(node: OnnxNode) -> Expr:
     x, p = node[0], node.attr("p")
     if p < 1:
         raise node.refuse("p", "a norm's p is 1 or more")
-    size = emit("abs", cast(x, "float32") if x.dtype == "float16" else x)
+    size = emit("abs", single(x))
     return size if p == 1 else emit("multiply", size, size) if p == 2 else emit("power", size, scalar(p, size))
 
 

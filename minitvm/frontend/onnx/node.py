@@ -243,6 +243,11 @@ def normalize_axis(node: OnnxNode, axis: int, of_rank: int) -> int:
     return axis % max(of_rank, 1)
 
 
+def single(x: Expr) -> Expr:
+    """float16 in float32: it holds neither 300 squared nor a sum of which it holds the root or the logarithm."""
+    return cast(x, "float32") if x.dtype == "float16" else x
+
+
 def cast(expr: Expr, dtype: str) -> Expr:
     return expr if expr.dtype == dtype else emit("cast", expr, dtype=dtype)
 

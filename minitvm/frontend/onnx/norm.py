@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from minitvm.frontend.onnx.node import OnnxNode, cast, dims, emit, normalize_axis, rank, scalar
+from minitvm.frontend.onnx.node import OnnxNode, cast, dims, emit, normalize_axis, rank, scalar, single
 from minitvm.frontend.onnx.registry import onnx_op
 from minitvm.frontend.onnx.tensor import reshaped
 from minitvm.ir.expr import Constant, Expr
@@ -18,9 +18,9 @@ def batch_normalization(node: OnnxNode) -> Expr:
         raise node.fail("training is not supported", "export the model for inference")
     if not node.attr("spatial", 1):
         raise node.refuse("spatial")
-    x = node[0]
+    x = single(node[0])
     parameters = [cast(node[i], x.dtype) for i in range(1, 5)]
-    return emit("nn.batch_norm", x, *parameters, axis=1, epsilon=node.attr("epsilon"))[0]
+    return cast(emit("nn.batch_norm", x, *parameters, axis=1, epsilon=node.attr("epsilon"))[0], node[0].dtype)
 
 
 @onnx_op("InstanceNormalization", since=6)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from minitvm.frontend.onnx.node import OnnxNode, cast, emit, emit_many, normalize_axis, rank, scalar
+from minitvm.frontend.onnx.node import OnnxNode, cast, emit, emit_many, normalize_axis, rank, scalar, single
 from minitvm.frontend.onnx.registry import onnx_op
 from minitvm.ir.expr import Expr
 
@@ -46,13 +46,8 @@ def reduce_l2(node: OnnxNode) -> Expr:
 
 
 def _squares(node: OnnxNode) -> Expr:
-    x = _single(node[0])
+    x = single(node[0])
     return emit("multiply", x, x)
-
-
-def _single(x: Expr) -> Expr:
-    """float16 in float32: it holds neither 300 squared nor a sum of which it holds the root or the logarithm."""
-    return cast(x, "float32") if x.dtype == "float16" else x
 
 
 def _as_float(x: Expr) -> Expr:
@@ -62,7 +57,7 @@ def _as_float(x: Expr) -> Expr:
 
 @onnx_op("ReduceLogSum")
 def reduce_log_sum(node: OnnxNode) -> Expr:
-    total = _reduced(node, "sum", _single(node[0]))
+    total = _reduced(node, "sum", single(node[0]))
     return cast(emit("log", _as_float(total)), node[0].dtype)
 
 
@@ -115,7 +110,7 @@ def sum_of_squares(x: Expr, axes: tuple[int, ...]) -> Expr:
 @onnx_op("MeanVarianceNormalization", since=9)
 def mean_variance_normalization(node: OnnxNode) -> Expr:
     """(x - mean) / (standard deviation + 1e-9), over ``axes``."""
-    x = _single(node[0])
+    x = single(node[0])
     axes = tuple(normalize_axis(node, a, rank(x)) for a in node.attr("axes", [0, 2, 3]))
     centred = emit("subtract", x, emit("mean", x, axis=axes, keepdims=True))
     variance = emit("mean", emit("multiply", centred, centred), axis=axes, keepdims=True)
@@ -126,7 +121,7 @@ def mean_variance_normalization(node: OnnxNode) -> Expr:
 @onnx_op("LpNormalization")
 def lp_normalization(node: OnnxNode) -> Expr:
     """x over its p-norm along ``axis``; zero where the norm is."""
-    x, p = _single(node[0]), node.attr("p")
+    x, p = single(node[0]), node.attr("p")
     axes = (normalize_axis(node, node.attr("axis"), rank(x)),)
     if p == 1:
         norm = emit("sum", emit("abs", x), axis=axes, keepdims=True)

@@ -224,7 +224,7 @@ class Cast(_Node):
 class Reduce(_Node):
     """A commutative reduction; only in compute rules, lowered to loops before a kernel exists."""
 
-    kind: str  # "sum" | "prod" | "max" | "min"
+    kind: str  # "sum" | "dot" (a sum of products, multiplied and added with one rounding) | "prod" | "max" | "min"
     axes: tuple[tuple[LoopVar, int], ...]
     value: LoopExpr
 

@@ -91,7 +91,7 @@ def blocked_conv2d(site: Site, machine: MachineModel) -> Placement | Declined:
     layouts = [site.op.data_layout, site.op.kernel_layout]
     if layouts != ["NCHW", "OIHW"]:
         return Declined(f"its layouts are {' and '.join(layouts)}, not NCHW and OIHW")
-    if not data.is_float or data.dtype != result.dtype:
+    if not data.is_float or accumulator(data.dtype) != accumulator(result.dtype):
         return Declined(f"it computes {result.dtype} from {data.dtype}")
     lanes, channels = machine.lanes(accumulator(data.dtype)), data.static_shape[1]
     op, groups = site.op, site.op.groups

@@ -162,7 +162,7 @@ def _shifted(s: Seen) -> Array | float:
     scale, _, mean, var = (np.asarray(a, np.float64).reshape(-1, *[1] * (s.first.ndim - 2)) for a in s.x[1:5])
     factor = scale / np.sqrt(var + s.attributes.get("epsilon", 1e-5))
     largest = np.maximum(np.abs(s.first.astype(np.float64) * factor), np.abs(mean * factor))
-    return _open(largest > float(np.finfo(s.first.dtype).max))
+    return _open(largest > _limit(s.first))
 
 
 def _same(s: Seen, kernel: Sequence[int]) -> list[tuple[int, ...]]:
