@@ -159,6 +159,19 @@ def test_only_what_moves_with_an_open_element_is_excused() -> None:
     assert _freedom(Case(nodes, [{"x": np.ones((2, 3), "float32")}], {"one": one}, outputs, 13)) is None
 
 
+def test_resized_integers_are_open_only_where_they_leave_the_dtype() -> None:
+    x = np.array([[[[0, 255, 255, 0, 0, 255]]]], "uint8")
+    node = helper.make_node("Resize", ["x", "", "s"], ["y"], mode="cubic")
+    case = Case([node], [{"x": x}], {"s": np.float32([1, 1, 1, 3])}, [Value("y", "uint8", None)], 18)
+    found, (exact,) = _freedom(case), peers.answer(Question("onnx", case.model().SerializeToString(), case.feeds))
+    assert found is not None
+    outside = found.allows([exact[0] + np.uint8(60)])[0]  # it wraps what the kernel leaves beyond 255 and below 0
+    assert outside.any() and not outside.all()
+    wide = case.replace(feeds=[{"x": x // 2 + 50}])
+    found = _freedom(wide)
+    assert found is not None and not found.allows([exact[0] // 2 + 60])[0].any()
+
+
 def test_nan_and_the_edge_of_a_pool_are_no_excuse() -> None:
     x = np.array([[[np.nan, -1.0, -2.0, 3.0]]], "float32")
     nodes = [helper.make_node("Relu", ["x"], ["r"]), helper.make_node("MaxPool", ["x"], ["p"], kernel_shape=[2])]

@@ -11,7 +11,8 @@ import onnx
 from onnx import numpy_helper
 
 from minitvm.testing.fuzz.case import Arrays, attributes
-from minitvm.testing.fuzz.open_ends import RULES, Seen
+from minitvm.testing.fuzz.open_ends import RULES
+from minitvm.testing.fuzz.seen import Seen
 
 Array = np.ndarray
 Values = Callable[[bytes], Callable[[Arrays], Arrays]]

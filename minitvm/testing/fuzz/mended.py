@@ -2,7 +2,7 @@
 
 Its RNN, GRU and LSTM run every step of every sequence, and all forwards; its LRN takes as many channels as images; its
 pools lose NaN; its BatchNormalization before opset 14 takes nine tenths of the variance, as if it were training; its
-ConvTranspose has one channel a group; its Resize weighs infinity with 0; its LpNormalization sums without magnitudes
+ConvTranspose has one channel a group; its LpNormalization sums without magnitudes
 for p = 1; its Softmax, LogSoftmax and Hardmax before opset 13 take one axis; its Mean does not broadcast the first
 operand; its LayerNormalization broadcasts what is normalized.
 Recurrent layers have the default activations.
@@ -19,9 +19,8 @@ import numpy as np
 from onnx import helper
 from onnx.reference.op_run import OpRun
 from onnx.reference.ops.op_layer_normalization import LayerNormalization as _LayerNormalization
-from onnx.reference.ops.op_resize import Resize as _Resize
 
-from minitvm.testing.fuzz.resampling import nearest
+from minitvm.testing.fuzz.mended_places import PLACES
 
 Array = np.ndarray
 State = tuple[Array, ...]
@@ -347,29 +346,6 @@ def _transposed_extent(full: Array, same: Array, given: dict[str, Any]) -> tuple
     return (cut // 2 if mode == b"SAME_UPPER" else cut - cut // 2), same
 
 
-class Resize(_Resize):
-    """Sizes are found in float32; the nearest pixel is taken, not weighted."""
-
-    op_domain = ""
-
-    def _run(self, x: Array, *operands: Array | None, **given: Any) -> tuple[Array]:  # type: ignore[override]
-        opset = int(self.run_params["opsets"][""])
-        roi, scales, sizes = (None, *operands, None) if opset < 11 else (*operands, None, None)[:3]
-        given = {"mode": given["mode"]} if opset < 11 else given
-        if given.get("axes") is not None:
-            return tuple(super()._run(x, roi, scales, sizes, **given))
-        if sizes is None or sizes.size == 0:
-            sizes = np.floor(np.array(x.shape, np.float32) * np.asarray(scales, np.float32)).astype(np.int64)
-        if given.get("mode") != "nearest":
-            given_scales = scales is not None and scales.size
-            whole = given_scales and (np.array(x.shape) * scales).astype(np.int64).tolist() == sizes.tolist()
-            return tuple(super()._run(x, roi, *((scales, None) if whole else (None, sizes)), **given))
-        return (nearest(x, sizes, None if scales is None or scales.size == 0 else scales, self._bytes(given), opset),)
-
-    def _bytes(self, given: dict[str, Any]) -> dict[str, bytes]:
-        return {name: value.encode() for name, value in given.items() if isinstance(value, str)}
-
-
 class GlobalMaxPool(OpRun):
     op_domain = ""
 
@@ -395,5 +371,5 @@ MENDED: list[type[Any]] = [
     LayerNormalization,
     BatchNormalization,
     ConvTranspose,
-    Resize,
+    *PLACES,
 ]
