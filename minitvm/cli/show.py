@@ -12,7 +12,6 @@ from minitvm.codegen.backend import stages
 from minitvm.driver import BuildReport, PassStep
 from minitvm.errors import ConfigError
 from minitvm.passes.context import closest
-from minitvm.runtime.library import Library
 
 _STAGES = ("graph", "loops", *stages())
 
@@ -22,7 +21,7 @@ _STAGES = ("graph", "loops", *stages())
 @click.option("--after", metavar="PASS", help="The graph after the (last run of the) pass; 'list' names the passes.")
 @click.option("--before", metavar="PASS", help="The graph before the (first run of the) pass.")
 @click.option("--stage", type=click.Choice(_STAGES), default="graph", show_default=True, help="What to print.")
-@click.option("--kernel", metavar="NAME", help="One kernel only; 'list' names the kernels with what they came from.")
+@click.option("--kernel", metavar="NAME", help="One kernel only; 'list' names them with nodes and templates.")
 @click.option("--why", metavar="NODE", help="What was decided about a node of the model, or a kernel; '*' for all.")
 @click.option("--constants", is_flag=True, help="Name large constants instead of leaving them out.")
 @options.target
@@ -62,7 +61,7 @@ def show(
     if after == "list" or before == "list":
         _list_passes(report)
     elif kernel == "list":
-        _list_kernels(library)
+        _list_kernels(report)
     elif why:
         _why(report, why)
     elif after or before:
@@ -91,9 +90,9 @@ def _list_passes(report: BuildReport) -> None:
         say(f"{step.name}{'' if step.after is not step.before else '  (unchanged)'}")
 
 
-def _list_kernels(library: Library) -> None:
-    for name, facts in library.function_metadata.items():
-        say(f"{name}  {', '.join(facts.get('spans', ()))}")
+def _list_kernels(report: BuildReport) -> None:
+    for name, nodes in report.nodes.items():
+        say(f"{name}  {', '.join(nodes)}  ({report.kernel(name).template})")
 
 
 def _step(report: BuildReport, name: str, first: bool) -> PassStep:

@@ -18,7 +18,7 @@ from minitvm.driver.metadata import group_metadata
 from minitvm.driver.program import Program, read_program, with_library_calls, without_kernels
 from minitvm.driver.report import BuildReport, Recorder
 from minitvm.errors import ConfigError, PassError, TargetError
-from minitvm.ir.decision import decisions
+from minitvm.ir.decision import decide, decisions
 from minitvm.ir.expr import Function, Module
 from minitvm.passes.bind_captured import bind_captured
 from minitvm.passes.instrument import PassInstrument
@@ -152,6 +152,8 @@ def _compile(program: Program, report: BuildReport) -> Artifact:
     kernels, refused = report.compiler.compile_all(program.groups)
     calls = [symbol for symbol, code in kernels.items() if code.is_library_call]
     program = with_library_calls(without_kernels(program, refused), calls)
+    for symbol in calls:
+        decide("placement", symbol, "a library computes it, no kernel", program.groups[symbol].span)
     report.add_program(program.graph, program.groups)
     report.undecided.update({symbol: code.undecided for symbol, code in kernels.items() if code.undecided})
     with report.timings.stage("memory plan"):

@@ -78,18 +78,20 @@ class KernelReport:
     compiler: KernelCompiler
 
     @cached_property
-    def _lowering(self) -> Lowering:
+    def _lowering(self) -> Lowering | None:
         backend = self.compiler.backend
+        if backend.library_call(self.group) is not None:
+            return None
         return lowering(self.group, self.symbol, backend.machine, backend.schedules)
 
     @property
     def template(self) -> str:
-        """What writes the loops: a template, or the default nests."""
-        return self._lowering.chosen
+        """What writes the loops: a template, or the default nests; or that there are none."""
+        return "call of a library" if self._lowering is None else self._lowering.chosen
 
     @property
     def decisions(self) -> tuple[Decision, ...]:
-        return self._lowering.decisions
+        return () if self._lowering is None else self._lowering.decisions
 
     @cached_property
     def loops(self) -> Kernel:

@@ -213,6 +213,12 @@ def test_a_group_may_be_a_call_of_a_library() -> None:
     library = minitvm.build(module, "calls", opt_level=0)
     steps = [type(node.step) for node in library.graph.nodes if node.step is not None]
     assert steps == [Launch, LibraryCall, Launch]
+    assert [str(d) for d in library.report.placement] == ["fused_nn_dense: placement: a library computes it, no kernel"]
+    assert [library.report.kernel(s).template for s in library.report.groups] == [
+        "default nests",
+        "call of a library",
+        "default nests",
+    ]
     assert graph_of(json.loads(library.graph_json))[0] == library.graph
     np.testing.assert_allclose(outputs(library, VALUE)[0], np.tanh(np.exp(VALUE) @ np.ones((6, 5))), rtol=1e-6)
 
