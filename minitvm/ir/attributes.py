@@ -70,7 +70,7 @@ def kind_of(annotation: Any) -> Kind:
     if origin is Annotated:
         return _one_of(parts[1])
     if origin in (Union, types.UnionType):
-        return _either([kind_of(part) for part in parts])
+        return _either([kind_of(part) for part in parts], type(None) in parts)
     if origin is tuple:
         return _tuple_of(parts)
     return _instance_of(annotation) if isinstance(annotation, type) else Kind("anything", lambda value: value)
@@ -123,8 +123,10 @@ def _one_of(allowed: tuple[Any, ...]) -> Kind:
     return Kind(f"one of {', '.join(map(repr, allowed))}", read)
 
 
-def _either(kinds: list[Kind]) -> Kind:
+def _either(kinds: list[Kind], optional: bool) -> Kind:
     def read(value: Any) -> Any:
+        if value is None and optional:
+            return None
         for kind in kinds:
             try:
                 return kind.read(value)
@@ -139,8 +141,11 @@ def _tuple_of(parts: tuple[Any, ...]) -> Kind:
     """``tuple[int, ...]`` (a value alone stands for a tuple of it), ``tuple[int, int]``."""
     any_number = parts[-1] is Ellipsis
     kinds = [kind_of(part) for part in parts if part is not Ellipsis]
+    plain = parts[0] if any_number and parts[0] in (int, str) else None
 
     def read(value: Any) -> tuple[Any, ...]:
+        if type(value) is tuple and plain is not None and all(type(v) is plain for v in value):
+            return value
         if isinstance(value, str) or (not any_number and not isinstance(value, Iterable)):
             raise TypeError
         given = list(value) if isinstance(value, Iterable) else [value]

@@ -80,10 +80,12 @@ class Op:
         for attribute in attributes_of(type(self)).values():
             given = getattr(self, attribute.name)
             try:
-                object.__setattr__(self, attribute.name, attribute.kind.read(given))
+                value = attribute.kind.read(given)
             except (TypeError, ValueError, OverflowError):
                 expected = attribute.kind.expected
                 raise self.reject(f"attribute {attribute.name!r} is {given!r}, expected {expected}") from None
+            if value is not given:
+                object.__setattr__(self, attribute.name, value)
 
     @classmethod
     def of(cls: type[AnyOp], attributes: Mapping[str, Any]) -> AnyOp:

@@ -13,12 +13,6 @@ from minitvm.ir.op import Op
 from minitvm.ir.types import Dim, Shape, TensorType, TupleType, all_known
 
 
-def require_tensor(op: Op, type_: Any, argument: str) -> TensorType:
-    if not isinstance(type_, TensorType):
-        raise op.reject(f"{argument} must be a tensor, not {type_}")
-    return type_
-
-
 def require_tuple(op: Op, type_: Any) -> tuple[TensorType, ...]:
     """The tensors of an argument that is a list of them; at least one."""
     fields = type_.fields if isinstance(type_, TupleType) else (None,)

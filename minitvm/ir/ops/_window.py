@@ -27,20 +27,22 @@ class Windowed(Op):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        rank, given = len(self.spatial), self.attributes()
+        rank = len(self.spatial)
         for name in ("pool_size", "kernel_size", "strides", "dilation", "output_padding"):
-            if given.get(name) is not None:
-                object.__setattr__(self, name, self._spread(name, given[name], (1, rank), rank))
-        object.__setattr__(self, "padding", self._spread("padding", given["padding"], (1, rank, 2 * rank), 2 * rank))
+            if getattr(self, name, None) is not None:
+                self._spread(name, (1, rank), rank)
+        self._spread("padding", (1, rank, 2 * rank), 2 * rank)
 
-    def _spread(self, name: str, given: tuple[int, ...], lengths: tuple[int, ...], total: int) -> tuple[int, ...]:
+    def _spread(self, name: str, lengths: tuple[int, ...], total: int) -> None:
+        given: tuple[int, ...] = getattr(self, name)
         if len(given) not in lengths:
             expected = " or ".join(map(str, dict.fromkeys(lengths)))
             raise self.reject(f"{name}={list(given)} has {len(given)} numbers, expected {expected}")
         least = 0 if name in ("padding", "output_padding") else 1
         if min(given) < least:
             raise self.reject(f"{name}={list(given)} has a number below {least}")
-        return given * (total // len(given))
+        if len(given) < total:
+            object.__setattr__(self, name, given * (total // len(given)))
 
 
 AnyWindowed = TypeVar("AnyWindowed", bound=Windowed)
