@@ -65,8 +65,7 @@ def side_by_side(
 
 def _repeats(run: Callable[[], object], most: int) -> int:
     """Runs of one turn, so that short models fill it as long ones do."""
-    run()
-    (seconds,) = _turn(run, 1)
+    seconds = min(_turn(run, 3))  # one alone may be ten times as long while others use the machine
     return int(min(most, max(2, SECONDS_OF_A_TURN / seconds)))
 
 

@@ -153,6 +153,17 @@ def test_awkward_sizes_however_the_operands_lie(name: str, seed: int) -> None:
     check_everywhere(name, arrays, MachineModel(width, registers, threads=int(rng.choice(THREADS))), **flags)
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_in_pieces_of_the_depth_where_rows_are_far_apart(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    rows, depth, columns = (int(rng.integers(*bounds)) for bounds in ((2, 9), (17, 60), (2048, 2200)))
+    width, registers = WIDTHS[seed % len(WIDTHS)]
+    machine = MachineModel(width, registers, l2_bytes=1024, threads=int(rng.choice(THREADS)))
+    arrays = [rng.normal(size=s).astype("float32") for s in ((rows, depth), (depth, columns))]
+    kernel = check_everywhere("nn.matmul", arrays, machine)
+    assert "alloc sums" in str(kernel)
+
+
 @pytest.mark.parametrize(("rows", "units", "depth"), [(1, 10, 9), (3, 7, 33), (17, 21, 12), (5, 255, 3), (2, 33, 4)])
 def test_packed_units_that_fill_no_whole_panels(rows: int, units: int, depth: int) -> None:
     rng = np.random.default_rng(units)
@@ -171,6 +182,9 @@ SCHEMES = [
     ((2, 64), (40, 64), {"transpose_b": True}, "totals"),
     ((2, 64), (64, 40), {}, ""),
     ((200, 64), (64, 40), {}, ""),
+    ((13, 400), (400, 6400), {}, "sums"),
+    ((130, 400), (400, 6400), {}, ""),
+    ((13, 5000), (5000, 500), {}, ""),
     ((200, 2000), (2000, 40), {}, "packed"),
     ((200, 8), (40, 8), {"transpose_b": True}, "packed"),
     ((50, 64), (64, 1), {}, "totals"),
@@ -183,9 +197,9 @@ SCHEMES = [
 def test_how_the_right_hand_side_is_read(
     left: tuple[int, int], right: tuple[int, int], flags: dict[str, Any], buffer: str
 ) -> None:
-    """As dot products, in place, or in panels: whatever costs least; never element by element."""
+    """As dot products, in place, there in pieces of the depth, or in panels: what costs least; never one by one."""
     text = str(product_kernel("nn.matmul", [left, right], MachineModel(64, 32), **flags))
-    assert [b for b in ("totals", "packed") if f"alloc {b}" in text] == [b for b in (buffer,) if b]
+    assert [b for b in ("totals", "packed", "sums") if f"alloc {b}" in text] == [b for b in (buffer,) if b]
     assert "vectorized" in text
 
 

@@ -19,7 +19,8 @@ ITEMS_PER_THREAD = 4  # so that threads end at about the same time
 class Gemm:
     """``out[p, i, j] = sum over r of left(p, i, r) * panel(p, block, r, lane)`` with ``j = block * lanes + lane``.
 
-    ``panel`` may be asked for lanes beyond the last column, whose sums are not stored.
+    ``start``: what sums begin with, zero by default.  It and ``panel`` may be asked for lanes beyond the last column,
+    whose sums are not stored.
     """
 
     batch: int
@@ -31,6 +32,7 @@ class Gemm:
     left: Callable[[LoopExpr, LoopExpr, LoopExpr], LoopExpr]
     panel: Callable[[LoopExpr, LoopExpr, LoopExpr, LoopExpr], LoopExpr]
     store: Callable[[LoopExpr, LoopExpr, LoopExpr, LoopExpr], Stmt]
+    start: Callable[[LoopExpr, LoopExpr, LoopExpr], LoopExpr] | None = None
 
     @property
     def blocks(self) -> int:
@@ -98,10 +100,15 @@ class Gemm:
 
             return unrolled_in_fours(self.depth, at)
 
-        def finish(t: LoopExpr, b: LoopExpr, lane: LoopExpr, value: LoopExpr) -> Stmt:
-            return self.store(p, row + t, (block + b) * self.lanes + lane, value)
+        def place(t: LoopExpr, b: LoopExpr, lane: LoopExpr) -> tuple[LoopExpr, LoopExpr, LoopExpr]:
+            return p, row + t, (block + b) * self.lanes + lane
 
-        return accumulate(rows, size, self.lanes, self.dtype, reduction, finish, last)
+        def finish(t: LoopExpr, b: LoopExpr, lane: LoopExpr, value: LoopExpr) -> Stmt:
+            return self.store(*place(t, b, lane), value)
+
+        begin = self.start
+        start = None if begin is None else lambda t, b, lane: begin(*place(t, b, lane))
+        return accumulate(rows, size, self.lanes, self.dtype, reduction, finish, last, start=start)
 
 
 def unrolled_in_fours(extent: int, body: Callable[[LoopExpr], Stmt], name: str = "k") -> Stmt:

@@ -4,7 +4,7 @@ How the right-hand side is read depends on how it lies in memory and on how ofte
 
 * packed weights are panels ``[column block][k][lanes]`` already;
 * along the depth, as the left-hand side: as dot products (``dots.py``), where packing would cost more;
-* along the columns: in place, where few tiles of rows read it;
+* along the columns: in place, where few tiles of rows read it, and in pieces of the depth where its rows are far apart;
 * anything else is copied into panels first.
 """
 
@@ -12,13 +12,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from minitvm.codegen.problem import TEMPLATES, Config, Problem
 from minitvm.codegen.spread import unflatten
 from minitvm.codegen.templates.dots import dots, fits_dots
 from minitvm.codegen.templates.gemm import ITEMS_PER_THREAD, Gemm
 from minitvm.codegen.templates.panels import Panels, gemm_of
+from minitvm.codegen.templates.pieces import in_pieces
 from minitvm.codegen.templates.product import Product
-from minitvm.codegen.templates.tile import Run, choose_tile, runs
+from minitvm.codegen.templates.tile import Run, Tile, choose_tile, runs
 from minitvm.ir.decision import Declined
 from minitvm.ir.loop import (
     Alloc,
@@ -36,6 +39,8 @@ from minitvm.ir.loop import (
 from minitvm.target import MachineModel
 
 _READ_IN_PLACE = 2  # tiles of rows that read the right-hand side where it is, however far apart its rows are
+_NO_NEIGHBOUR = 8192  # bytes between rows of which one is not fetched ahead with the other
+_NEAR_CACHES = 8  # times the second-level cache: what is read from there or nearly as fast
 
 
 @TEMPLATES.register("llvm", "nn.contrib_dense_pack")
@@ -79,15 +84,30 @@ def product_loops(product: Product, machine: MachineModel) -> Stmt:
     if fits_dots(product, machine):
         return dots(product, machine)
     if product.right.along_rows and _stays_in_cache(product, machine):
-        return _in_place(product, lanes).nest(machine)
+        gemm = _in_place(product, lanes)
+        return in_pieces(gemm, machine) if _far_apart(product, machine) else gemm.nest(machine)
     return _packed(product, lanes, machine)
 
 
 def _stays_in_cache(product: Product, machine: MachineModel) -> bool:
     """Whether a group of columns is found again by the next tile of rows, or there is hardly a next one."""
-    tile = choose_tile(product.rows, -(-product.columns // machine.lanes(product.dtype)), machine)
-    readers = product.batch // product.right.batch * -(-product.rows // tile.columns)
+    tile, readers = _readers(product, machine)
     return readers <= _READ_IN_PLACE or product.depth * tile.blocks * machine.vector_bytes <= machine.l2_bytes // 4
+
+
+def _far_apart(product: Product, machine: MachineModel) -> bool:
+    """Whether a right-hand side that the caches do not hold is read once or twice, and a row is no neighbour of the
+    next one: what a group of columns leaves of its cache lines is gone when the next group wants it."""
+    right = product.right.buffer
+    row = right.shape[-1] * np.dtype(right.dtype).itemsize
+    many = product.depth * row > _NEAR_CACHES * machine.l2_bytes
+    return many and row >= _NO_NEIGHBOUR and _readers(product, machine)[1] <= _READ_IN_PLACE
+
+
+def _readers(product: Product, machine: MachineModel) -> tuple[Tile, int]:
+    """The register tile, and how many tiles of rows read a right-hand side."""
+    tile = choose_tile(product.rows, -(-product.columns // machine.lanes(product.dtype)), machine)
+    return tile, product.batch // product.right.batch * -(-product.rows // tile.columns)
 
 
 def _in_place(product: Product, lanes: int) -> Gemm:
