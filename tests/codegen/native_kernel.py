@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -46,9 +47,13 @@ def run_native(
     machine: MachineModel | None = None,
     cpu: Cpu | None = None,
 ) -> tuple[np.ndarray, ...]:
-    """The kernel's results; ``arrays`` are its inputs.  They do not depend on what was in memory before."""
+    """The kernel's results; ``arrays`` are its inputs.  They do not depend on what was in memory before.
+
+    ``machine`` may have other vectors and caches than the processor, but is of its architecture and system."""
     cpu = cpu or host()
-    code = NativeCode([compile_object(emit(kernel, machine or machine_model(cpu)), cpu)], [kernel.name])
+    here = machine_model(cpu)
+    machine = replace(machine or here, features=here.features)
+    code = NativeCode([compile_object(emit(kernel, machine), cpu)], [kernel.name])
     kinds = [ctypes.c_void_p] * (len(kernel.params) + 1) + [ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p]
     function = code.function(kernel.name, None, *kinds)
     given = [np.asarray(a, b.dtype).reshape(b.shape) for a, b in zip(arrays, kernel.inputs, strict=True)]
