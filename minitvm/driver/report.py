@@ -137,11 +137,13 @@ class BuildReport:
         return [d for _, decided in self._stages(list(self.groups)) for d in decided]
 
     def add_program(self, graph: Graph, groups: dict[str, Function]) -> None:
-        """The kernels of a graph, and of which nodes they are."""
-        self.groups.update(groups)
+        """The kernels of a graph, and of which nodes they are; a branch's gets a prime where its name is taken."""
+        names = {symbol: symbol + "'" * sum(n.rstrip("'") == symbol for n in self.groups) for symbol in groups}
+        self.groups.update({names[symbol]: group for symbol, group in groups.items()})
         for node in graph.nodes:
             if node.is_kernel:
-                self.nodes[node.func] = tuple(dict.fromkeys((*self.nodes.get(node.func, ()), *node.spans)))
+                name = names[node.func]
+                self.nodes[name] = tuple(dict.fromkeys((*self.nodes.get(name, ()), *node.spans)))
 
     def kernel(self, symbol: str) -> KernelReport:
         """All about one kernel; :class:`CompilerError` where there is no such kernel."""

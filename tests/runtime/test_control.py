@@ -46,6 +46,21 @@ def if_function() -> relay.Function:
     return relay.Function([c, x], relay.multiply(chosen, relay.const(3.0)))
 
 
+def test_the_report_has_the_kernels_of_all_branches() -> None:
+    """Those of the branches are called alike, and are others."""
+    c, x = relay.var("c", shape=(), dtype="bool"), relay.var("x", shape=(4,))
+    branches = [
+        relay.Function([a], relay.exp(a * factor)) for factor in (2.0, 3.0) for a in [relay.var("a", shape=(4,))]
+    ]
+    chosen = call_op("control.if", c, x, then_branch=branches[0], else_branch=branches[1])
+    report = build(relay.Function([c, x], relay.exp(chosen * 5.0))).report
+    assert sorted(report.groups) == ["fused_multiply_exp", "fused_multiply_exp'", "fused_multiply_exp''"]
+    assert {literal for group in report.groups.values() for literal in "235" if f" {literal}f" in str(group)} == set(
+        "235"
+    )
+    assert [report.kernel(symbol).symbol for symbol in report.groups] == list(report.groups) == list(report.nodes)
+
+
 def loop_function() -> relay.Function:
     """acc = tanh(acc + x), scanned, until trip_count or until sum(acc) is large."""
     n, x = relay.var("n", shape=(), dtype="int64"), relay.var("x", shape=(3,))
