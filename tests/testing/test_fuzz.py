@@ -172,6 +172,18 @@ def test_resized_integers_are_open_only_where_they_leave_the_dtype() -> None:
     assert found is not None and not found.allows([exact[0] // 2 + 60])[0].any()
 
 
+def test_an_upsampling_without_a_second_input_and_infinite_ones_have_an_answer() -> None:
+    x = np.array([[[[2.0, 4.0]]]], "float32")
+    node = helper.make_node("Upsample", ["x"], ["y"], mode="linear", scales=[1.0, 1.0, 1.0, 2.0])
+    case = Case([node], [{"x": x}], {}, [Value("y", "float32", None)], 8)
+    ((found,),) = peers.answer(Question("onnx", case.model().SerializeToString(), case.feeds))
+    np.testing.assert_array_equal(found, [[[[2.0, 3.0, 4.0, 4.0]]]])
+    given = {"i": np.array([0, -1]), "d": np.array(3), "v": np.array([-2.0, np.inf], "float32")}
+    case = Case([helper.make_node("OneHot", [*"idv"], ["y"])], [given], {}, [Value("y", "float32", None)], 13)
+    ((found,),) = peers.answer(Question("onnx", case.model().SerializeToString(), case.feeds))
+    np.testing.assert_array_equal(found, [[np.inf, -2, -2], [-2, -2, np.inf]])
+
+
 def test_nan_and_the_edge_of_a_pool_are_no_excuse() -> None:
     x = np.array([[[np.nan, -1.0, -2.0, 3.0]]], "float32")
     nodes = [helper.make_node("Relu", ["x"], ["r"]), helper.make_node("MaxPool", ["x"], ["p"], kernel_shape=[2])]

@@ -1,6 +1,7 @@
 """Operators of ONNX's reference evaluator that take elements from wrong places, written anew.
 
-Its Resize weighs infinity with 0; its GatherElements wants indices as large as the data.
+Its Resize weighs infinity with 0 and knows no opset before 11; its Upsample takes nearest pixels by whole scales only;
+its GatherElements wants indices as large as the data; its OneHot multiplies, so that infinity makes NaN.
 """
 
 from __future__ import annotations
@@ -16,6 +17,10 @@ from minitvm.testing.fuzz.resampling import nearest
 Array = np.ndarray
 
 
+_OLD = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor", "exclude_outside": 0}
+"""What Resize before opset 11 and Upsample do."""
+
+
 class Resize(_Resize):
     """Sizes are found in float32; the nearest pixel is taken, not weighted."""
 
@@ -24,7 +29,7 @@ class Resize(_Resize):
     def _run(self, x: Array, *operands: Array | None, **given: Any) -> tuple[Array]:  # type: ignore[override]
         opset = int(self.run_params["opsets"][""])
         roi, scales, sizes = (None, *operands, None) if opset < 11 else (*operands, None, None)[:3]
-        given = {"mode": given["mode"]} if opset < 11 else given
+        given = {"mode": given["mode"], **_OLD} if opset < 11 else given
         if given.get("axes") is not None:
             return tuple(super()._run(x, roi, scales, sizes, **given))
         if sizes is None or sizes.size == 0:
@@ -39,6 +44,14 @@ class Resize(_Resize):
         return {name: value.encode() for name, value in given.items() if isinstance(value, str)}
 
 
+class Upsample(Resize):
+    op_domain = ""
+    scales: list[float]
+
+    def _run(self, x: Array, *operands: Array | None, **given: Any) -> tuple[Array]:  # type: ignore[override]
+        return super()._run(x, operands[0] if operands else np.array(self.scales, "float32"), **given)
+
+
 class GatherElements(OpRun):
     op_domain = ""
 
@@ -49,4 +62,16 @@ class GatherElements(OpRun):
         return (np.asarray(data[tuple(places)]),)
 
 
-PLACES: list[type[Any]] = [GatherElements, Resize]
+class OneHot(OpRun):
+    op_domain = ""
+
+    def _run(self, indices: Array, depth: Array, values: Array, axis: int = -1) -> tuple[Array]:
+        count = int(np.asarray(depth).reshape(-1)[0])
+        places = np.expand_dims(indices.astype(np.int64), axis)
+        steps = [1] * places.ndim
+        steps[axis] = count
+        hot = np.where(places < 0, places + count, places) == np.arange(count).reshape(steps)
+        return (np.where(hot, values[1], values[0]),)
+
+
+PLACES: list[type[Any]] = [GatherElements, OneHot, Resize, Upsample]
