@@ -7,6 +7,7 @@ import pathlib
 import random
 import runpy
 import time
+from typing import Any
 
 import numpy as np
 import pytest
@@ -135,8 +136,8 @@ def test_what_onnx_finds_malformed_has_no_answer() -> None:
     assert isinstance(found, Declines) and "Dimension mismatch" in found.why
 
 
-def _freedom(case: Case) -> Freedom | None:
-    question = Question("freedom", case.model().SerializeToString(), case.feeds)
+def _freedom(case: Case, answered: tuple[str, ...] = ()) -> Freedom | None:
+    question = Question("freedom", case.model().SerializeToString(), case.feeds, answered)
     (found,) = peers.answer(question)
     assert found is None or isinstance(found, Freedom), found
     return found
@@ -194,6 +195,42 @@ def test_nan_and_the_edge_of_a_pool_are_no_excuse() -> None:
         difference(found, [np.array([[[np.nan, 0, 0, 3]]], "float32"), np.array([[[np.nan, -1, 3]]], "float32")])
         is None
     )
+
+
+def _open_elements(op: str, *operands: np.ndarray, opset: int = 23, dtype: str = "", **given: Any) -> np.ndarray:
+    """The elements of one node's result that a rule leaves open."""
+    names = [f"x{i}" for i in range(len(operands))]
+    case = Case([helper.make_node(op, names, ["y"], **given)], [{"x0": operands[0]}], {}, [], opset)
+    case = case.replace(constants=dict(zip(names[1:], operands[1:], strict=True)))
+    case = case.replace(outputs=[Value("y", dtype or operands[0].dtype.name, None)])
+    found = _freedom(case, ("onnxruntime", "onnx"))
+    return np.zeros(0, bool) if found is None else (found.high[0] == np.inf) & (found.low[0] == -np.inf)
+
+
+def test_products_of_infinity_are_open_where_the_others_may_vanish() -> None:
+    small, large = [1e-30, 1e-30, np.inf], [1e30, 1e30, 0.0]
+    rows = np.array([small, large, [1e-30, 1.0, np.inf], [np.nan, *small[1:]], [1e30, 1.0, 0.0]], "float32")
+    found = _open_elements("ReduceProd", rows, np.array([1]), keepdims=0)
+    np.testing.assert_array_equal(found, [True, True, False, False, False])
+    assert not _open_elements("ReduceProd", rows.astype("float64"), np.array([1])).any()
+
+
+def test_quotients_of_float16_are_open_where_no_integer_holds_them() -> None:
+    x, scale = np.ones((2, 5), "float16"), np.array([[1, 0], [6e-8, 1]], "float16")
+    found = _open_elements("QuantizeLinear", x, scale, dtype="uint8", axis=1, block_size=3)
+    np.testing.assert_array_equal(found, [[False] * 3 + [True] * 2, [False] * 5])
+    assert not _open_elements(
+        "QuantizeLinear", x.astype("float32"), scale[0, 1:].astype("float32"), dtype="uint8"
+    ).any()
+
+
+def test_what_has_saturated_moves_over_its_edge() -> None:
+    """The inverse of a hyperbolic tangent is NaN or not by one rounding, for every element in the same way."""
+    nodes = [helper.make_node("Tanh", ["x"], ["t"]), helper.make_node("Acosh", ["t"], ["a"])]
+    nodes.append(helper.make_node("ReduceMax", ["a"], ["y"], keepdims=0))
+    case = Case(nodes, [{"x": np.full(40, 12.0, "float32")}], {}, [Value("y", "float32", None)], 13)
+    (found,) = peers.answer(Question("double", case.model().SerializeToString(), case.feeds))
+    assert within_condition(np.array(0.0, "float32"), [f[0] for f in found], "float32").all()
 
 
 # --- workers --------------------------------------------------------------------------------------------------

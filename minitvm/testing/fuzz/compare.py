@@ -11,7 +11,7 @@ TOLERANCE = {"float16": (4e-3, 5e-4), "float32": (1e-5, 1e-6), "float64": (1e-9,
 """Relative to the element, and to the largest element: roundings of some nodes, and of a sum of some hundred terms.
 What lies further off is measured by the case's condition."""
 CONDITION = 10.0
-"""How many times further than the perturbed evaluations a result may lie: there are six of them, and peers round
+"""How many times further than the perturbed evaluations a result may lie: there are few of them, and peers round
 inside of nodes, too."""
 
 

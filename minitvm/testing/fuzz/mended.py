@@ -2,9 +2,8 @@
 
 Its RNN, GRU and LSTM run every step of every sequence, and all forwards; its LRN takes as many channels as images; its
 pools lose NaN; its BatchNormalization before opset 14 takes nine tenths of the variance, as if it were training; its
-ConvTranspose has one channel a group; its LpNormalization sums without magnitudes
-for p = 1; its Softmax, LogSoftmax and Hardmax before opset 13 take one axis; its Mean does not broadcast the first
-operand; its LayerNormalization broadcasts what is normalized.
+ConvTranspose has one channel a group; its LpNormalization sums without magnitudes for p = 1; its Softmax, LogSoftmax
+and Hardmax before opset 13 take one axis; its LayerNormalization broadcasts what is normalized.
 Recurrent layers have the default activations.
 """
 
@@ -21,6 +20,7 @@ from onnx.reference.op_run import OpRun
 from onnx.reference.ops.op_layer_normalization import LayerNormalization as _LayerNormalization
 
 from minitvm.testing.fuzz.mended_places import PLACES
+from minitvm.testing.fuzz.mended_rows import ROWS
 
 Array = np.ndarray
 State = tuple[Array, ...]
@@ -277,14 +277,6 @@ class Hardmax(_Flat):
         return np.asarray(np.eye(x.shape[1], dtype=x.dtype)[x.argmax(1)])
 
 
-class Mean(OpRun):
-    op_domain = ""
-
-    def _run(self, *operands: Array) -> tuple[Array]:
-        wide = np.promote_types(operands[0].dtype, "float32")
-        return (np.asarray(sum(a.astype(wide) for a in operands) / len(operands), operands[0].dtype),)
-
-
 class LayerNormalization(_LayerNormalization):
     op_domain = ""
 
@@ -367,9 +359,9 @@ MENDED: list[type[Any]] = [
     Softmax,
     LogSoftmax,
     Hardmax,
-    Mean,
     LayerNormalization,
     BatchNormalization,
     ConvTranspose,
     *PLACES,
+    *ROWS,
 ]

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from minitvm.testing.fuzz.case import Case
+from minitvm.testing.fuzz.open_products import ordered_product, unbounded_quotient
 from minitvm.testing.fuzz.resampling import given_scales, undecided
 from minitvm.testing.fuzz.seen import Array, Rule, Seen, in_double
 from minitvm.testing.fuzz.seen import opened as _open
@@ -34,6 +35,7 @@ DISTRUSTED = {
 """Operators that ONNX's reference gets wrong up to an opset, and how: its answers do not count there."""
 
 SINGLE = {
+    "Attention": "its scale is a float32 attribute in ONNX's definition",
     "Gelu": "its constants are float32 in ONNX's definition",
     "com.microsoft.FastGelu": "its constants are float32 in ONNX Runtime",
     "HardSwish": "its slope is a float32 attribute in ONNX's definition",
@@ -331,6 +333,8 @@ _TABLE: tuple[tuple[str, str, Rule, str], ...] = (
     ("a shift by as many bits as there are, or more", "", _shift, "BitShift"),
     ("an integer power that is infinite, or does not fit", "", _power, "Pow"),
     ("NaN as an integer, or a quotient that fits none", "", _quotient, "QuantizeLinear"),
+    ("ONNX Runtime converts a float16 quotient before it saturates", "", unbounded_quotient, "QuantizeLinear"),
+    ("a product of infinity and what may vanish or overflow first", "", ordered_product, "ReduceProd"),
     ("a range that is infinite", "", _range, "DynamicQuantizeLinear"),
     ("ONNX Runtime's table of exponentials rounds down", "", lambda s: 1.0, "QLinearSoftmax"),
     ("products that overflow", "", _products, "Conv ConvTranspose Einsum FusedMatMul Gemm MatMul"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,8 +19,10 @@ from minitvm.testing.fuzz.mended import MENDED
 
 Results = list[np.ndarray]
 
-PERTURBED = 6
+PERTURBED = 16
 """Evaluations in double with inputs that are one rounding away."""
+Way = Callable[[tuple[int, ...]], np.ndarray]
+"""How far, of one rounding, each element of some shape moves: -1 to 1."""
 _FLOATS = {TensorProto.DOUBLE: 2.0**-51, TensorProto.FLOAT: 2.0**-23, TensorProto.FLOAT16: 2.0**-10}
 
 _DTYPES = ("to", "dtype", "output_datatype")
@@ -150,13 +152,21 @@ def _double(model: bytes) -> Callable[[Arrays], list[Results]]:
         wide = {n: _widened(a, 0.0, None) for n, a in feeds.items()}
         values: Any = plain.run(None, wide, intermediate=True)
         found = [_arrays(values[name] for name in names)]
-        for seed in range(PERTURBED):
-            rng = np.random.default_rng(seed)
-            other = _reference(_noisy(_in_double(proto, rng), values, _coarsest(proto), rng))
-            found.append(_arrays(other.run(None, {n: _widened(a, rounding[n], rng) for n, a in feeds.items()})))
+        for way in _ways():
+            other = _reference(_noisy(_in_double(proto, way), values, _coarsest(proto), way))
+            found.append(_arrays(other.run(None, {n: _widened(a, rounding[n], way) for n, a in feeds.items()})))
         return found
 
     return run
+
+
+def _ways() -> Iterator[Way]:
+    """All up, all down (what has saturated moves over its edge), and each as chance has it."""
+    yield np.ones
+    yield lambda shape: -np.ones(shape)
+    for seed in range(PERTURBED - 2):
+        rng = np.random.default_rng(seed)
+        yield lambda shape, rng=rng: rng.uniform(-1, 1, shape)  # type: ignore[misc]
 
 
 def _coarsest(model: onnx.ModelProto) -> float:
@@ -167,7 +177,7 @@ def _coarsest(model: onnx.ModelProto) -> float:
     return max((size for kind, size in _FLOATS.items() if kind in kinds), default=0.0) / 2
 
 
-def _noisy(model: onnx.ModelProto, values: Arrays, rounding: float, rng: np.random.Generator) -> onnx.ModelProto:
+def _noisy(model: onnx.ModelProto, values: Arrays, rounding: float, way: Way) -> onnx.ModelProto:
     """Each float that a node of the graph gives out is multiplied by what lies next to 1."""
     nodes = []
     for node in list(model.graph.node):
@@ -177,7 +187,7 @@ def _noisy(model: onnx.ModelProto, values: Arrays, rounding: float, rng: np.rand
             if not isinstance(value, np.ndarray) or value.dtype != np.float64 or node.op_type == "Constant":
                 continue
             node.output[i], noise = f"{name} exact", f"{name} noise"
-            factors = 1 + rounding * rng.uniform(-1, 1, value.shape)
+            factors = 1 + rounding * way(value.shape)
             model.graph.initializer.append(numpy_helper.from_array(factors, noise))
             nodes.append(onnx.helper.make_node("Mul", [node.output[i], noise], [name]))
     del model.graph.node[:]
@@ -185,14 +195,14 @@ def _noisy(model: onnx.ModelProto, values: Arrays, rounding: float, rng: np.rand
     return model
 
 
-def _widened(array: np.ndarray, rounding: float, rng: np.random.Generator | None) -> np.ndarray:
+def _widened(array: np.ndarray, rounding: float, way: Way | None) -> np.ndarray:
     if array.dtype.kind != "f":
         return array
     wide = array.astype(np.float64)
-    return wide if rng is None else wide * (1 + rounding * rng.uniform(-1, 1, wide.shape))
+    return wide if way is None else wide * (1 + rounding * way(wide.shape))
 
 
-def _in_double(model: onnx.ModelProto, rng: np.random.Generator | None) -> onnx.ModelProto:
+def _in_double(model: onnx.ModelProto, way: Way | None) -> onnx.ModelProto:
     """The model with float32 and float16 replaced by float64 everywhere."""
     wide = onnx.ModelProto()
     wide.CopyFrom(model)
@@ -206,7 +216,7 @@ def _in_double(model: onnx.ModelProto, rng: np.random.Generator | None) -> onnx.
                 attribute.i = TensorProto.DOUBLE
     for tensor in tensors:
         if tensor.data_type in _FLOATS:
-            moved = None if tensor.name in sizes else rng
+            moved = None if tensor.name in sizes else way
             array = _widened(numpy_helper.to_array(tensor), _FLOATS[tensor.data_type], moved)
             tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
     for value in (*wide.graph.input, *wide.graph.output):

@@ -1,0 +1,43 @@
+"""Elements that ONNX leaves open because of the order in which products and quotients are rounded."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from minitvm.testing.fuzz.seen import Array, Seen, opened
+
+
+def ordered_product(s: Seen) -> Array | float:
+    """Rows with infinity and no zero whose small factors vanish together, and rows with a zero and no infinity whose
+    large ones overflow: NaN in one order, and not in another."""
+    if s.first.dtype.kind != "f":
+        return 0.0
+    axes = s.attributes.get("axes", [] if s.x[1] is None else s.x[1].tolist())
+    over = tuple(axes) or (() if s.attributes.get("noop_with_empty_axes") else None)
+    keeps, size = bool(s.attributes.get("keepdims", 1)), np.abs(s.first.astype(np.longdouble))
+    usual = np.isfinite(size) & (size > 0)
+    low, high = (np.where(usual, limit(size, 1), 1).prod(over, keepdims=keeps) for limit in (np.minimum, np.maximum))
+    infinite, zero = ((size == v).any(over, keepdims=keeps) for v in (np.inf, 0))
+    info = np.finfo(s.first.dtype)
+    vanishes, overflows = low < float(info.tiny), high > float(info.max)
+    return opened((infinite & vanishes) | (zero & overflows))
+
+
+def unbounded_quotient(s: Seen) -> Array | float:
+    """Of float16: an integer of 32 bits does not hold what is to be saturated."""
+    if s.first.dtype != np.float16 or s.x[1] is None:
+        return 0.0
+    with np.errstate(all="ignore"):
+        quotient = np.abs(s.first.astype(np.float64) / _along(s.x[1].astype(np.float64), s))
+    return opened(~(quotient < 2.0**31))
+
+
+def _along(scale: Array, s: Seen) -> Array:
+    """The scale of every element: one for all, one for each place along an axis, or one for each block of places."""
+    axis = s.attributes.get("axis", 1) % max(s.first.ndim, 1)
+    if scale.size == 1:
+        return scale.reshape(())
+    if scale.ndim == s.first.ndim and scale.shape != s.first.shape:
+        wide = np.repeat(scale, s.attributes["block_size"], axis)
+        return np.asarray(np.take(wide, range(s.first.shape[axis]), axis))
+    return scale if scale.ndim == s.first.ndim > 1 else scale.reshape(-1, *[1] * (s.first.ndim - 1 - axis))
