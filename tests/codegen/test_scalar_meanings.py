@@ -14,6 +14,7 @@ import pytest
 import test_cuda_numbers as cuda
 from native_kernel import run_native
 
+from minitvm.codegen.scalars import spell_scalars
 from minitvm.codegen.simplify import simplify
 from minitvm.ir.loop import Binary, Buffer, Cast, Const, Kernel, LoopExpr, LoopKind, Store, const, loop, seq
 from minitvm.ir.loop.interp import run_kernel
@@ -94,6 +95,7 @@ def check(value: Callable[..., LoopExpr], want: np.ndarray, *arrays: np.ndarray)
     lanes = elementwise(value, *arrays, dtype=dtype, kind=LoopKind.VECTORIZED)
     with np.errstate(all="ignore"):
         np.testing.assert_array_equal(run_kernel(serial, *arrays)[0], want, err_msg="interp")
+        np.testing.assert_array_equal(run_kernel(spell_scalars(serial), *arrays)[0], want, err_msg="machine operations")
         np.testing.assert_array_equal(folded(value, *arrays, dtype=dtype), want, err_msg="folding")
     for kernel in (serial, lanes):
         np.testing.assert_array_equal(run_native(kernel, *arrays)[0], want, err_msg="LLVM")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from minitvm.codegen.cuda import spell
 from minitvm.codegen.cuda.bind import Launch, launch_of
-from minitvm.codegen.cuda.express import Names, Shared, Writer, bare, flat, identifier, offset_of
+from minitvm.codegen.cuda.express import Names, Shared, Writer, bare, flat, identifier
 from minitvm.errors import CompilerError
 from minitvm.ir.loop import (
     Alloc,
@@ -16,6 +16,7 @@ from minitvm.ir.loop import (
     For,
     If,
     Kernel,
+    Load,
     LoopExpr,
     LoopKind,
     LoopVar,
@@ -135,8 +136,9 @@ class _Body:
         if idle:
             self.line(depth, f"if ({' && '.join(f'{axis} == 0' for axis in idle)}) {{")
         inner = depth + bool(idle)
-        offset = offset_of(stmt.buffer, tuple(flat(i, self.ranges) for i in stmt.index), self.ranges)
-        shared, writer = self._writer([offset, flat(stmt.value, self.ranges)], inner)
+        place, what = flat(Load(stmt.buffer, stmt.index), self.ranges), flat(stmt.value, self.ranges)
+        assert isinstance(place, Load)
+        shared, writer = self._writer([*place.index, what], inner)
         target = writer.element(stmt.buffer, shared.roots[0])
         value = writer.stored(writer.root(shared.roots[1]), stmt.buffer.dtype)
         self.lines += writer.lines

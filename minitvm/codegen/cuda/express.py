@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from minitvm.codegen.cuda import spell
+from minitvm.codegen.scalars import machine_form
 from minitvm.codegen.simplify import simplify_expr
 from minitvm.errors import CompilerError
 from minitvm.ir.loop import (
@@ -25,7 +26,7 @@ from minitvm.ir.loop import (
     post_order_exprs,
 )
 from minitvm.ir.loop.affine import address
-from minitvm.ir.loop.bounds import Ranges, bounds
+from minitvm.ir.loop.bounds import Ranges
 
 _DEEP = 200  # nodes of a statement
 _LONG = 100  # characters after which a value gets a line of its own
@@ -123,13 +124,19 @@ class Writer:
         for scope in self.scopes:
             if node in scope:
                 return scope[node]
-        if isinstance(node, Select) and (node.then in self.shared.loads or node.orelse in self.shared.loads):
+        if isinstance(node, Select) and self._guards(node):
             return self._branches(node)
         text = self._spell(node)
         shared = self.shared.uses[node] > 1 and not _is_simple(node)
         if shared or (len(text) > _LONG and all(node is not root for root in self.shared.roots)):
             text = self._declare(node, text)
         return text
+
+    def _guards(self, node: Select) -> bool:
+        """Whether a side loads what its condition does not, and might be out of bounds."""
+        known = set(post_order_exprs([node.condition], self._always))
+        sides = post_order_exprs([node.then, node.orelse])
+        return any(isinstance(n, Load) and n not in known for n in sides)
 
     def _declare(self, node: LoopExpr, text: str) -> str:
         name = self.names.temporary()
@@ -181,7 +188,7 @@ class Writer:
             case Intrin(name, args):
                 return self._intrinsic(node, name, [self.text(a) for a in args])
             case Cast(value, dtype):
-                return self._cast(self.text(value), value.dtype, dtype)
+                return self._cast(self.text(value), dtype)
             case Select(condition, then, orelse):
                 return f"({self.text(condition)} ? {self.text(then)} : {self.text(orelse)})"
         raise CompilerError(f"{type(node).__name__} is not part of the loop IR")
@@ -198,14 +205,9 @@ class Writer:
             return f"{self.helper('float_to_half')}({bare(text)})"
         return f"(unsigned char){text}" if dtype == "bool" else bare(text)
 
-    def _cast(self, text: str, source: str, to: str) -> str:
-        if to == "bool":
-            return f"({text} != 0)"
+    def _cast(self, text: str, to: str) -> str:
         if to == "float16":
-            return f"{self.helper('half_to_float')}({self.helper('float_to_half')}((float){text}))"
-        if spell.is_float(source) and not spell.is_float(to):
-            limits = ", ".join(spell.limits(source, to))
-            return f"{self.helper('saturate')}<{spell.VALUE[to]}, {spell.VALUE[source]}>({bare(text)}, {limits})"
+            return f"{self.helper('half_to_float')}({self.helper('float_to_half')}({bare(text)}))"
         return f"({spell.VALUE[to]}){text}"
 
     def _binary(self, node: Binary) -> str:
@@ -221,48 +223,34 @@ class Writer:
 
     def _float_binary(self, node: Binary, a: str, b: str) -> str:
         op, dtype = node.op, node.dtype
-        if op in spell.INFIX:
+        if op not in spell.FLOAT_BINARY:
             return _infix(node, a, b)
-        if op == "floormod":
-            return f"{self.helper('float_mod')}<{spell.VALUE[dtype]}>({bare(a)}, {bare(b)})"
         return spell.FLOAT_BINARY[op].format(bare(a), bare(b), f=spell.suffix(dtype))
 
     def _int_binary(self, node: Binary, op: str, dtype: str, a: str, b: str) -> str:
         kind = spell.VALUE[dtype]
-        if op in ("floordiv", "floormod") and self._is_plain_division(node):
-            return f"({a} {'/' if op == 'floordiv' else '%'} {b})"
-        helper = _INT_HELPER.get(op)
-        if helper is not None:
-            return f"{self.helper(helper)}<{kind}>({bare(a)}, {bare(b)})"
-        if op in spell.BITWISE:
-            return f"({kind})({a} {spell.BITWISE[op]} {b})"
-        if _is_index(node):
+        if op == "pow":
+            return f"{self.helper('int_pow')}<{kind}>({bare(a)}, {bare(b)})"
+        if _is_index(node) and op in spell.INFIX:
             return _infix(node, a, b)
+        if op in spell.NARROW:
+            return f"({kind})({a} {spell.NARROW[op]} {b})"
         wide = spell.UNSIGNED[max(4, spell.bits_of(dtype) // 8)]  # wraps around, which a signed sum may not
-        return f"({kind})(({wide}){a} {spell.INFIX[op]} ({wide}){b})"
-
-    def _is_plain_division(self, node: Binary) -> bool:
-        if not (isinstance(node.rhs, Const) and node.rhs.value > 0):
-            return False
-        low = bounds(node.lhs, self.ranges).low
-        return node.dtype.startswith("u") or (low is not None and low >= 0)
+        return f"({kind})(({wide}){a} {spell.WRAPPING[op]} ({wide}){b})"
 
     def _intrinsic(self, node: Intrin, name: str, args: list[str]) -> str:
         dtype = node.args[0].dtype
         if dtype == "bool":
-            return f"(!{args[0]})" if name == "not" else args[0]
+            return f"(!{args[0]})"
         if name in ("bitcast_int", "bitcast_float"):
             return self._bitcast(name, dtype, args[0])
         if not spell.is_float(dtype):
-            text = spell.INT_INTRINSIC[name].format(*args)
-            return f"({text})" if name.startswith("is") else f"(({spell.VALUE[dtype]})({text}))"
-        if name == "sign":
-            self.helper("sign_of")
+            return f"(({spell.VALUE[dtype]})(~{args[0]}))"
         template = spell.INTRINSIC[name]
         if re.match(r"\w+({f})?\(", template):
             args = [bare(a) for a in args]
-        text = template.format(*args, f=spell.suffix(dtype), inf=spell.INFINITY[dtype])
-        return f"({text})" if _needs_brackets(text) else text
+        text = template.format(*args, f=spell.suffix(dtype))
+        return f"({text})" if text.startswith("-") else text
 
     def _bitcast(self, name: str, dtype: str, text: str) -> str:
         match name, dtype:
@@ -279,17 +267,6 @@ class Writer:
         return f"__longlong_as_double({text})"
 
 
-_INT_HELPER = {
-    "floordiv": "floor_div",
-    "floormod": "floor_mod",
-    "div": "trunc_div",
-    "mod": "trunc_mod",
-    "pow": "int_pow",
-    "shl": "shift_left",
-    "shr": "shift_right",
-}
-
-
 def _is_simple(node: LoopExpr) -> bool:
     """Not worth a name: a leaf, or one product of a loop variable."""
     operands = expr_children(node)
@@ -297,16 +274,14 @@ def _is_simple(node: LoopExpr) -> bool:
 
 
 def flat(expr: LoopExpr, ranges: Ranges) -> LoopExpr:
-    """Loads with the element's offset in memory as their only index."""
+    """In machine operations, loads with the element's offset in memory as their only index."""
 
     def visit(node: LoopExpr) -> LoopExpr:
-        return Load(node.buffer, (offset_of(node.buffer, node.index, ranges),)) if isinstance(node, Load) else node
+        if not isinstance(node, Load):
+            return node
+        return Load(node.buffer, (simplify_expr(address(node.buffer, node.index).to_expr(), ranges),))
 
-    return map_expr(expr, visit)
-
-
-def offset_of(buffer: Buffer, index: Sequence[LoopExpr], ranges: Ranges) -> LoopExpr:
-    return simplify_expr(address(buffer, index).to_expr(), ranges)
+    return map_expr(map_expr(expr, visit), lambda node: machine_form(node, ranges))
 
 
 def _infix(node: Binary, a: str, b: str) -> str:
@@ -331,11 +306,7 @@ def _is_index(node: LoopExpr) -> bool:
     """Arithmetic on loop variables alone cannot overflow."""
     if node.dtype != "int64":
         return False
-    return all(isinstance(n, (LoopVar, Const, Binary)) for n in post_order_exprs([node]))
-
-
-def _needs_brackets(text: str) -> bool:
-    return text.startswith("-") or " / " in text or " != " in text or " == " in text
+    return all(isinstance(n, (LoopVar, Const, Binary, Cast)) for n in post_order_exprs([node]))
 
 
 def bare(text: str) -> str:

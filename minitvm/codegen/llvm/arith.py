@@ -1,6 +1,6 @@
-"""Scalar operations on registers, lane by lane alike: arithmetic, comparisons, casts, functions.
+"""Machine operations on registers, lane by lane alike: arithmetic and comparisons.
 
-Nothing here can trap; docs/loop-ir.md says what division by zero, wide shifts and casts out of range give instead.
+Nothing here is asked for what would trap: :mod:`minitvm.codegen.scalars` was there before.
 """
 
 from __future__ import annotations
@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from minitvm.codegen.llvm import spell
-from minitvm.codegen.llvm.spell import BITS, is_float, is_unsigned, mangled, type_text
+from minitvm.codegen.llvm.spell import is_float, is_unsigned, mangled, type_text
 from minitvm.codegen.llvm.values import Val
 from minitvm.codegen.llvm.writer import Writer
-from minitvm.errors import CompilerError
+from minitvm.ir.loop import COMPARISONS
 
 
 def literal(value: bool | float, dtype: str, lanes: int = 0) -> Val:
@@ -90,24 +90,19 @@ def _comparison(op: str, dtype: str) -> str:
 
 def binary(w: Writer, op: str, a: Val, b: Val) -> Val:
     """``Binary`` of the loop IR on registers of one dtype."""
-    if op in ("eq", "ne", "lt", "le"):
+    if op in COMPARISONS:
         return compare(w, op, a, b)
     if a.dtype == "bool":
-        return _bool(w, op, a, b)
+        return logic(w, op, a, b)
     a, b = aligned(w, a, b)
-    if is_float(a.dtype):
-        return _float(w, op, a, b)
-    return _int(w, op, a, b)
-
-
-_BOOL = {"add": "or", "max": "or", "mul": "and", "min": "and", "sub": "xor", "and": "and", "or": "or", "xor": "xor"}
-
-
-def _bool(w: Writer, op: str, a: Val, b: Val) -> Val:
-    """numpy's: sum is or, product is and."""
-    if op not in _BOOL:
-        raise CompilerError(f"{op} is not defined for bool", hint="cast to an integer first")
-    return logic(w, _BOOL[op], a, b)
+    if op in ("floordiv", "floormod"):
+        return _index_division(w, op, a, b)
+    if op == "pow" and not is_float(a.dtype):
+        return _int_pow(w, a, b)
+    function = spell.binary_function(op, a.dtype)
+    if function is not None:  # the sign of a zero is free: one instruction with a constant
+        return call(w, function, a, b, flags="nsz " if op != "pow" and is_float(a.dtype) else "")
+    return _plain(w, spell.instruction(op, a.dtype), a, b)
 
 
 def _plain(w: Writer, instruction: str, a: Val, b: Val) -> Val:
@@ -123,94 +118,19 @@ def call(w: Writer, function: str, *args: Val, flags: str = "") -> Val:
     return Val(w.pure(f"call {flags}{kind} {symbol}({', '.join(typed(a) for a in args)})"), first.dtype, first.lanes)
 
 
-def _float(w: Writer, op: str, a: Val, b: Val) -> Val:
-    if op in ("min", "max"):
-        return call(w, f"{op}imum", a, b, flags="nsz ")  # the sign of a zero is free: one instruction with a constant
-    if op == "pow":
-        return call(w, "pow", a, b)
-    if op == "floordiv":
-        return call(w, "floor", _plain(w, "fdiv", a, b))
+def _index_division(w: Writer, op: str, a: Val, divisor: Val) -> Val:
+    """Rounded down, by a positive literal: one step below truncation where the remainder is negative."""
+    rest = _plain(w, "srem", a, divisor)
+    negative = compare(w, "lt", rest, literal(0, a.dtype, a.lanes))
     if op == "floormod":
-        return _float_floormod(w, a, b)
-    if op not in spell.FLOAT_BINARY:
-        raise CompilerError(f"{op} is not defined for {a.dtype}", hint="cast to an integer first")
-    return _plain(w, spell.FLOAT_BINARY[op], a, b)
-
-
-def _float_floormod(w: Writer, a: Val, b: Val) -> Val:
-    zero = literal(0, a.dtype, a.lanes)
-    rest = _plain(w, "frem", a, b)
-    negative = logic(w, "xor", compare(w, "lt", rest, zero), compare(w, "lt", b, zero))
-    wrong = logic(w, "and", compare(w, "ne", rest, zero), negative)
-    return select(w, wrong, _plain(w, "fadd", rest, b), rest)
-
-
-def _int(w: Writer, op: str, a: Val, b: Val) -> Val:
-    if op in spell.INT_BINARY:
-        return _plain(w, spell.INT_BINARY[op], a, b)
-    if op in ("min", "max"):
-        return call(w, f"{'u' if is_unsigned(a.dtype) else 's'}{op}", a, b)
-    if op in ("shl", "shr"):
-        return _shift(w, op, a, b)
-    if op == "pow":
-        return _int_pow(w, a, b)
-    if is_unsigned(a.dtype):
-        return _unsigned_division(w, op, a, b)
-    return _signed_division(w, op, a, b)
-
-
-def _shift(w: Writer, op: str, a: Val, b: Val) -> Val:
-    width = literal(BITS[a.dtype], a.dtype, a.lanes)
-    if op == "shr" and not is_unsigned(a.dtype):
-        return _plain(w, "ashr", a, call(w, "umin", b, literal(BITS[a.dtype] - 1, a.dtype, a.lanes)))
-    inside = Val(w.pure(f"icmp ult {typed(b)}, {width.text}"), "bool", a.lanes)
-    return select(w, inside, _plain(w, "shl" if op == "shl" else "lshr", a, b), literal(0, a.dtype, a.lanes))
-
-
-def _nonzero(w: Writer, b: Val) -> Val:
-    """The divisor, or 1 for 0."""
-    if _known_divisor(b):
-        return b
-    return select(w, compare(w, "eq", b, literal(0, b.dtype, b.lanes)), literal(1, b.dtype, b.lanes), b)
-
-
-def _known_divisor(b: Val) -> bool:
-    """A literal that is safe to divide by."""
-    return not b.text.startswith("%") and b.text.rstrip(")").split()[-1] not in ("0", "-1")
-
-
-def _unsigned_division(w: Writer, op: str, a: Val, b: Val) -> Val:
-    return _plain(w, "udiv" if op in ("div", "floordiv") else "urem", a, _nonzero(w, b))
-
-
-def _signed_division(w: Writer, op: str, a: Val, b: Val) -> Val:
-    if _known_divisor(b):
-        divisor, wraps = b, None
-    else:
-        minus_one = literal(-1, b.dtype, b.lanes)
-        wraps = compare(w, "eq", b, minus_one)
-        divisor = select(w, wraps, literal(1, b.dtype, b.lanes), _nonzero(w, b))
-    quotient, rest = _plain(w, "sdiv", a, divisor), _plain(w, "srem", a, divisor)
-    found = (quotient if op == "div" else rest) if op in ("div", "mod") else _floor(w, op, quotient, rest, divisor)
-    if wraps is None or op in ("mod", "floormod"):
-        return found
-    return select(w, wraps, _plain(w, "sub", literal(0, a.dtype, a.lanes), a), found)
-
-
-def _floor(w: Writer, op: str, quotient: Val, rest: Val, divisor: Val) -> Val:
-    """From truncation to rounding down: one step where the remainder's sign is not the divisor's."""
-    zero = literal(0, rest.dtype, rest.lanes)
-    signs = compare(w, "lt", _plain(w, "xor", rest, divisor), zero)
-    wrong = logic(w, "and", compare(w, "ne", rest, zero), signs)
-    if op == "floormod":
-        return select(w, wrong, _plain(w, "add", rest, divisor), rest)
-    return select(w, wrong, _plain(w, "add", quotient, literal(-1, rest.dtype, rest.lanes)), quotient)
+        return select(w, negative, _plain(w, "add", rest, divisor), rest)
+    quotient = _plain(w, "sdiv", a, divisor)
+    return select(w, negative, _plain(w, "add", quotient, literal(-1, a.dtype, a.lanes)), quotient)
 
 
 _POW = """define internal {t} @{name}({t} %base, {t} %exponent) nounwind memory(none) {{
 start:
-  %negative = icmp slt {t} %exponent, {below}
-  br i1 %negative, label %reciprocal, label %loop
+  br label %loop
 loop:
   %b = phi {t} [ %base, %start ], [ %b2, %loop ]
   %e = phi {t} [ %exponent, %start ], [ %e2, %loop ]
@@ -224,23 +144,13 @@ loop:
   br i1 %done, label %end, label %loop
 end:
   ret {t} %r2
-reciprocal:
-  %odd = trunc {t} %exponent to i1
-  %sign = select i1 %odd, {t} -1, {t} 1
-  %is_minus = icmp eq {t} %base, -1
-  %is_one = icmp eq {t} %base, 1
-  %one = select i1 %is_one, {t} 1, {t} 0
-  %found = select i1 %is_minus, {t} %sign, {t} %one
-  ret {t} %found
 }}"""
 
 
 def _int_pow(w: Writer, a: Val, b: Val) -> Val:
     """By squaring."""
-    kind, unsigned = type_text(a.dtype), is_unsigned(a.dtype)
-    symbol = f"@minitvm.pow.{a.dtype}"
-    below = str(-(2 ** (BITS[a.dtype] - 1))) if unsigned else "0"  # nothing is below the smallest integer
-    w.declare(symbol, _POW.format(t=kind, name=symbol[1:], below=below))
+    kind, symbol = type_text(a.dtype), f"@minitvm.pow.{a.dtype}"
+    w.declare(symbol, _POW.format(t=kind, name=symbol[1:]))
     return per_lane(w, [a, b], lambda x, y: Val(w.pure(f"call {kind} {symbol}({typed(x)}, {typed(y)})"), a.dtype))
 
 

@@ -19,6 +19,7 @@ from minitvm.codegen.llvm.flat import flat_views
 from minitvm.codegen.llvm.spell import BITS, memory_text, quoted
 from minitvm.codegen.llvm.values import Affine, Val, number, of_atom, power_of_two
 from minitvm.codegen.llvm.writer import Writer
+from minitvm.codegen.scalars import spell_scalars
 from minitvm.codegen.workspace import STACK_LIMIT, Workspace, buffer_bytes, buffer_elements, plan_workspace
 from minitvm.errors import CompilerError
 from minitvm.ir.loop import (
@@ -54,7 +55,7 @@ def emit(kernel: Kernel, machine: MachineModel) -> str:
 class _Emitter:
     def __init__(self, kernel: Kernel, machine: MachineModel) -> None:
         self.machine = machine
-        self.kernel, views = flat_views(kernel)
+        self.kernel, views = flat_views(spell_scalars(kernel))
         self.w = Writer()
         self.c = Context(self.w, machine, frozenset(kernel.inputs) | {views[b] for b in kernel.inputs if b in views})
         self.workspace: Workspace = plan_workspace(kernel)

@@ -7,6 +7,8 @@ from functools import cache
 
 import numpy as np
 
+from minitvm.errors import CompilerError
+
 SCALAR_TYPES = {
     "bool": "i1",
     "int8": "i8",
@@ -26,9 +28,11 @@ SCALAR_TYPES = {
 BITS = {dtype: 8 * np.dtype(dtype).itemsize for dtype in SCALAR_TYPES}
 BYTES = {dtype: np.dtype(dtype).itemsize for dtype in SCALAR_TYPES}
 
-FLOAT_BINARY = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv", "mod": "frem"}
+_FLOAT_BINARY = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv", "mod": "frem"}
 """Never ``contract``: a product that overflows is infinite before the next operator adds to it.  ``fma`` is said."""
-INT_BINARY = {"add": "add", "sub": "sub", "mul": "mul", "and": "and", "or": "or", "xor": "xor"}
+_INT_BINARY = {op: op for op in ("add", "sub", "mul", "and", "or", "xor", "shl")}
+_SIGNED_BINARY = {**_INT_BINARY, "div": "sdiv", "mod": "srem", "shr": "ashr"}
+_UNSIGNED_BINARY = {**_INT_BINARY, "div": "udiv", "mod": "urem", "shr": "lshr"}
 
 FLOAT_COMPARE = {"eq": "fcmp oeq", "ne": "fcmp une", "lt": "fcmp olt", "le": "fcmp ole"}
 SIGNED_COMPARE = {"eq": "icmp eq", "ne": "icmp ne", "lt": "icmp slt", "le": "icmp sle"}
@@ -74,6 +78,21 @@ def is_float(dtype: str) -> bool:
 
 def is_unsigned(dtype: str) -> bool:
     return dtype.startswith("u") or dtype == "bool"
+
+
+def instruction(op: str, dtype: str) -> str:
+    """The instruction of an operator; :class:`CompilerError` where the dtype has none."""
+    known = _FLOAT_BINARY if is_float(dtype) else _UNSIGNED_BINARY if is_unsigned(dtype) else _SIGNED_BINARY
+    if op not in known:
+        raise CompilerError(f"{op} is not defined for {dtype}", hint="cast to an integer first")
+    return known[op]
+
+
+def binary_function(op: str, dtype: str) -> str | None:
+    """The LLVM intrinsic of an operator that has no instruction."""
+    if op in ("min", "max"):
+        return f"{op}imum" if is_float(dtype) else f"{'u' if is_unsigned(dtype) else 's'}{op}"
+    return "pow" if op == "pow" else None
 
 
 @cache
