@@ -215,6 +215,14 @@ def test_products_of_infinity_are_open_where_the_others_may_vanish() -> None:
     assert not _open_elements("ReduceProd", rows.astype("float64"), np.array([1])).any()
 
 
+def test_products_of_three_matrices_are_open_where_infinity_is_a_factor() -> None:
+    a, b, c = np.ones((2, 2), "float32"), np.ones((2, 2), "float32"), np.ones((2, 3), "float32")
+    a[1, 0], c[0, 2], b[0, 0] = np.inf, np.inf, np.nan
+    found = _open_elements("Einsum", a, b, c, equation="ab,bc,cd->ad")
+    np.testing.assert_array_equal(found, [[False, False, True], [True] * 3])
+    assert not _open_elements("Einsum", a, b, equation="ab,bc->ac").any()
+
+
 def test_quotients_of_float16_are_open_where_no_integer_holds_them() -> None:
     x, scale = np.ones((2, 5), "float16"), np.array([[1, 0], [6e-8, 1]], "float16")
     found = _open_elements("QuantizeLinear", x, scale, dtype="uint8", axis=1, block_size=3)

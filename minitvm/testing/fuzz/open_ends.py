@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from minitvm.testing.fuzz.case import Case
-from minitvm.testing.fuzz.open_products import ordered_product, unbounded_quotient
+from minitvm.testing.fuzz.open_products import contracted, ordered_product, unbounded_quotient
 from minitvm.testing.fuzz.resampling import given_scales, undecided
 from minitvm.testing.fuzz.seen import Array, Rule, Seen, in_double
 from minitvm.testing.fuzz.seen import opened as _open
@@ -335,6 +335,7 @@ _TABLE: tuple[tuple[str, str, Rule, str], ...] = (
     ("NaN as an integer, or a quotient that fits none", "", _quotient, "QuantizeLinear"),
     ("ONNX Runtime converts a float16 quotient before it saturates", "", unbounded_quotient, "QuantizeLinear"),
     ("a product of infinity and what may vanish or overflow first", "", ordered_product, "ReduceProd"),
+    ("infinity among three factors or more", "", contracted, "Einsum"),
     ("a range that is infinite", "", _range, "DynamicQuantizeLinear"),
     ("ONNX Runtime's table of exponentials rounds down", "", lambda s: 1.0, "QLinearSoftmax"),
     ("products that overflow", "", _products, "Conv ConvTranspose Einsum FusedMatMul Gemm MatMul"),

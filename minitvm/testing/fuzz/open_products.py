@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from minitvm.testing.fuzz.seen import Array, Seen, opened
+from minitvm.testing.fuzz.seen import Array, Seen, in_double, opened
 
 
 def ordered_product(s: Seen) -> Array | float:
@@ -21,6 +21,15 @@ def ordered_product(s: Seen) -> Array | float:
     info = np.finfo(s.first.dtype)
     vanishes, overflows = low < float(info.tiny), high > float(info.max)
     return opened((infinite & vanishes) | (zero & overflows))
+
+
+def contracted(s: Seen) -> Array | float:
+    """Of three operands or more, which two are multiplied first is open; elements with infinity among their factors
+    are NaN in one order, and infinite in another."""
+    if len(s.node.input) < 3 or s.first.dtype.kind != "f":
+        return 0.0
+    factors = in_double(s, dict.fromkeys(s.node.input, lambda a: np.where(np.isinf(a), 2.0**100, 1.0)))
+    return opened(factors > 2.0**60)
 
 
 def unbounded_quotient(s: Seen) -> Array | float:
