@@ -18,6 +18,7 @@ REFUSALS = (
     r"is not supported",
     r"are not supported",
     r"there is no element to choose",
+    r"^Resize: \S.* has nothing to fill",
     r"^nn\.conv\w+: (the window spans|padding=\S.* removes all)",
 )
 """Messages that name a known limit.  Of windows larger than the image ONNX says that there are none, ONNX Runtime
@@ -83,9 +84,11 @@ def _power(s: Seen) -> Array | float:
 
 
 def _quotient(s: Seen) -> Array | float:
-    """NaN, and of integers what a small integer cannot hold.  By blocks, ONNX Runtime converts before it saturates."""
+    """NaN, and of integers what a small integer cannot hold.  Of float16 and by blocks, ONNX Runtime converts
+    before it saturates."""
     if s.first.dtype.kind == "f":
-        return _open(np.isnan(s.first) | (np.isinf(s.first) & bool(s.attributes.get("block_size"))))
+        early = s.first.dtype == np.float16 or bool(s.attributes.get("block_size"))
+        return _open(np.isnan(s.first) | (np.isinf(s.first) & early))
     least = np.abs(s.x[1]).min(initial=1) if s.x[1] is not None else 1.0
     return _open(np.abs(s.first.astype(np.float64)) / least >= 2.0**31)
 
