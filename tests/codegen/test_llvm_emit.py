@@ -537,7 +537,7 @@ def tiled_matmul(m: int, n: int, k: int, lanes: int, rows: int = 6, columns: int
 
     def tile(i: LoopExpr, j: LoopExpr) -> object:
         def step(s: LoopExpr) -> object:
-            return each(lambda r, v: store(acc, (r, v), acc[r, v] + a[i, s, r] * b[j, s, v]))
+            return each(lambda r, v: store(acc, (r, v), intrin("fma", a[i, s, r], b[j, s, v], acc[r, v])))
 
         zero = each(lambda r, v: store(acc, (r, v), const(0, "float32")))
         inner = loop(k // unroll, lambda o: loop(unroll, lambda u: step(o * unroll + u), UNROLLED))

@@ -117,7 +117,9 @@ def _channels(draw: Draw, limit: int) -> tuple[int, int, int]:
         return 1, per, filters
     if kind == "depthwise":
         return draw.size(min(limit, 48)), 1, draw.choice((1, 1, 2))
-    return draw.integer(2, 3), *draw.sizes(2, max(1, limit // 3), least=1)  # type: ignore[return-value]
+    groups = draw.integer(2, 3)
+    per, filters = draw.sizes(2, max(1, limit // 3), least=1)
+    return groups, per, filters
 
 
 _CONV_LAYOUTS = {
