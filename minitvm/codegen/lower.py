@@ -28,7 +28,7 @@ from minitvm.codegen.stages import (
     stages_to_keep,
 )
 from minitvm.errors import CompilerError, UserCodeError, user_code
-from minitvm.ir.decision import Decision, Declined, decide, decision, decisions
+from minitvm.ir.decision import Decision, Declined, decide, decision, decisions, record
 from minitvm.ir.expr import Call, Expr, Function, span_scope
 from minitvm.ir.loop import (
     Alloc,
@@ -94,8 +94,8 @@ def _lower(function: Function, name: str, machine: MachineModel, kind: str) -> t
             if isinstance(kernel, Kernel):
                 decide(title, anchor, "writes the loops")
                 return kernel, title
-            decide(title, anchor, kernel)
             refusals.append(decision(title, anchor, kernel))
+            record(refusals[-1])
     for call in inside:
         if isinstance(call.op, Op) and not call.op.has_compute():
             raise CompilerError(

@@ -154,8 +154,7 @@ def _compile(program: Program, report: BuildReport) -> Artifact:
     program = with_library_calls(without_kernels(program, refused), calls)
     for symbol in calls:
         decide("placement", symbol, "a library computes it, no kernel", program.groups[symbol].span)
-    report.add_program(program.graph, program.groups)
-    report.undecided.update({symbol: code.undecided for symbol, code in kernels.items() if code.undecided})
+    report.add_program(program.graph, program.groups, {symbol: code.undecided for symbol, code in kernels.items()})
     with report.timings.stage("memory plan"):
         workspaces = {
             i: kernels[node.func].workspace(threads) for i, node in enumerate(program.graph.nodes) if node.is_kernel

@@ -24,7 +24,7 @@ from minitvm.codegen.coverage import Verdict, check_coverage
 from minitvm.codegen.problem import TEMPLATES
 from minitvm.codegen.simplify import simplify
 from minitvm.driver.cache import KernelCache, cache_key
-from minitvm.errors import CompilerError, ConfigError
+from minitvm.errors import CompilerError, ConfigError, is_own
 from minitvm.ir.expr import Call, Constant, Expr, Function, TupleGetItem, Var
 from minitvm.ir.loop import Kernel
 from minitvm.ir.loop.verify import verify_kernel
@@ -183,8 +183,7 @@ class KernelCompiler:
         ops = [call.op for call in calls(group.body) if isinstance(call.op, Op)]
         templates = [template for op in ops for template in TEMPLATES.find(self.backend.schedules, op)]
         makers = [type(self.backend), *map(type, ops), *templates]
-        own = all(maker.__module__.partition(".")[0] == "minitvm" for maker in makers)
-        return own and self.backend.version is not None
+        return self.backend.version is not None and all(map(is_own, makers))
 
     def _version(self) -> tuple[str, ...]:
         machine = {**vars(self.backend.machine), "features": sorted(self.backend.machine.features)}

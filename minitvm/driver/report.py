@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -136,10 +136,14 @@ class BuildReport:
         """All that passes did and declined, why kernels are made as they are, and what has none; in order."""
         return [d for _, decided in self._stages(list(self.groups)) for d in decided]
 
-    def add_program(self, graph: Graph, groups: dict[str, Function]) -> None:
-        """The kernels of a graph, and of which nodes they are; a branch's gets a prime where its name is taken."""
+    def add_program(
+        self, graph: Graph, groups: Mapping[str, Function], undecided: Mapping[str, tuple[str, ...]]
+    ) -> None:
+        """The kernels of a graph, of which nodes they are, and what could not be shown of them; a branch's gets a prime
+        where its name is taken."""
         names = {symbol: symbol + "'" * sum(n.rstrip("'") == symbol for n in self.groups) for symbol in groups}
         self.groups.update({names[symbol]: group for symbol, group in groups.items()})
+        self.undecided.update({names[symbol]: why for symbol, why in undecided.items() if why and symbol in names})
         for node in graph.nodes:
             if node.is_kernel:
                 name = names[node.func]

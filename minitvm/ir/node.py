@@ -97,7 +97,7 @@ class Expr:
             raise IRError(f"only a tuple can be unpacked, not {self.checked_type}")
         return (TupleGetItem(self, i) for i in range(len(self.checked_type.fields)))
 
-    # Arithmetic builds calls; minitvm.ir.builder fills these in (expr.py does not know the operators).
+    # Arithmetic builds calls of operators that are registered by the time it is used.
     def __add__(self, other: Any) -> Expr:
         return _arithmetic("add", self, other)
 

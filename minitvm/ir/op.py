@@ -91,13 +91,11 @@ class Op:
     def of(cls: type[AnyOp], attributes: Mapping[str, Any]) -> AnyOp:
         """The operator with these attributes; rejects unknown ones, and says which is missing."""
         known = attributes_of(cls)
-        usage = f"arguments: {', '.join(signature(cls).names) or 'none'}; attributes: {', '.join(known) or 'none'}"
-        for name in attributes:
-            if name not in known:
-                raise TypeInferenceError(f"{cls.name}: unknown attribute {name!r}", hint=usage)
-        for attribute in known.values():
-            if attribute.required and attribute.name not in attributes:
-                raise TypeInferenceError(f"{cls.name}: attribute {attribute.name!r} is missing", hint=usage)
+        wrong = [f"unknown attribute {name!r}" for name in attributes if name not in known]
+        wrong += [f"attribute {a.name!r} is missing" for a in known.values() if a.required and a.name not in attributes]
+        if wrong:
+            usage = f"arguments: {', '.join(signature(cls).names) or 'none'}; attributes: {', '.join(known) or 'none'}"
+            raise TypeInferenceError(f"{cls.name}: {wrong[0]}", hint=usage)
         return cls(**attributes)
 
     def infer(self, *types: Any) -> Type:

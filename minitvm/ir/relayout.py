@@ -41,11 +41,6 @@ class Move:
         """The axes that ``new`` splits, and into blocks of which size."""
         return {axis: self.new.factor(axis) for axis in self.new.primal if axis.lower() in self.new}
 
-    @property
-    def renames(self) -> bool:
-        """True where ``new`` only orders the dimensions of ``old`` differently."""
-        return not self.blocks and self.old.compatible(self.new)
-
     def divides(self, shape: tuple[int, ...]) -> bool:
         """Whether a tensor of this shape consists of whole blocks."""
         return all(shape[self.old.index(axis)] % size == 0 for axis, size in self.blocks.items())

@@ -19,7 +19,7 @@ from minitvm.codegen.coverage import MOST_ELEMENTS, MOST_POINTS, Coverage, Verdi
 from minitvm.codegen.lower import lower
 from minitvm.codegen.problem import TEMPLATES
 from minitvm.codegen.simplify import simplify
-from minitvm.driver import build, optimize
+from minitvm.driver import HostCallWarning, build, optimize
 from minitvm.driver.kernels import KernelCompiler
 from minitvm.errors import CompilerError
 from minitvm.ir.builder import call_op, function, var
@@ -320,3 +320,15 @@ def test_what_a_build_could_not_decide_is_counted_and_survives_the_cache(
         report = build(function(call_op("sinh", x))).report
         assert bool(report.cache_hits) == bool(hits)
         assert report.undecided == {"fused_sinh": ("out0: lane have more than 0 iterations",)}
+
+
+def test_what_could_not_be_decided_of_a_branch_stands_beside_the_main_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("minitvm.codegen.coverage.MOST_POINTS", 0)
+    monkeypatch.setattr("minitvm.codegen.coverage._radix", lambda place, group: None)
+    monkeypatch.setenv("MINITVM_CACHE_DIR", "")
+    c, x, inner = var("c", shape=(), dtype="bool"), var("x", shape=(13,)), var("a", shape=(13,))
+    branch = function(call_op("sinh", inner))
+    chosen = call_op("control.if", c, x, then_branch=branch, else_branch=branch)
+    with pytest.warns(HostCallWarning):
+        report = build(function(call_op("sinh", x) + chosen)).report
+    assert report.undecided.keys() == report.groups.keys() and len(report.groups) > 2

@@ -97,11 +97,6 @@ class Product:
         return self.left.columns
 
     @property
-    def right_sides(self) -> int:
-        """How many right-hand sides there are: one, or one for each of the batch."""
-        return self.right.batch
-
-    @property
     def turned(self) -> Product:
         """The same numbers as the product of the operands exchanged."""
         return Product(self.right.turned, self.left.turned, self.out.turned, self.dtype)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -150,5 +150,5 @@ def tensor(array: np.ndarray, name: str) -> onnx.TensorProto:
     return numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name)
 
 
-def attributes(node: onnx.NodeProto) -> Mapping[str, Any]:
+def attributes(node: onnx.NodeProto) -> dict[str, Any]:
     return {a.name: helper.get_attribute_value(a) for a in node.attribute}

@@ -60,10 +60,7 @@ def freedom(model: bytes, values: Values, answered: Sequence[str] = ()) -> Calla
         if not whys:
             return None
         near = [_varied(proto, feeds, given, OPEN + k, values, told) for k in range(NEAR)]
-        bounds = [
-            _bounds(given[n], [v.get(n) for v in kinds if v is not None], [v.get(n) for v in near if v is not None])
-            for n in names
-        ]
+        bounds = [_bounds(given[n], [v.get(n) for v in kinds], [v.get(n) for v in near]) for n in names]
         return Freedom("; ".join(dict.fromkeys(whys)), [low for low, _ in bounds], [high for _, high in bounds])
 
     return run
@@ -92,10 +89,9 @@ def _differs(a: Array, base: Array) -> Array:
     return np.asarray(~(same | (np.isnan(a) & np.isnan(base))) if base.dtype.kind == "f" else ~same)
 
 
-def _varied(
-    proto: onnx.ModelProto, feeds: Arrays, given: Arrays, kind: int, values: Values, told: Told
-) -> Arrays | None:
-    """Every value of the graph with open elements moved in some way: one node after the other becomes constants."""
+def _varied(proto: onnx.ModelProto, feeds: Arrays, given: Arrays, kind: int, values: Values, told: Told) -> Arrays:
+    """Every value of the graph with open elements moved in some way: one node after the other becomes constants.
+    None where an evaluation has no answer."""
     model = onnx.ModelProto()
     model.CopyFrom(proto)
     for node in proto.graph.node:

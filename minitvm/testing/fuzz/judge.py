@@ -19,6 +19,8 @@ from minitvm.testing.fuzz.subject import Raised, Refused, Task
 from minitvm.testing.fuzz.worker import Crash, Hang, Worker
 
 SECONDS = 20.0
+PEERS = ("onnxruntime", "onnx")
+"""In the order in which they are asked."""
 
 
 class Outcome(enum.Enum):
@@ -86,7 +88,7 @@ class Judge:
         """What the first peer that has an answer says of each feed; ``None`` where none has."""
         model, found = case.model().SerializeToString(), []
         for feeds in case.feeds:
-            answers = (self._ask(peer, model, feeds) for peer in ("onnxruntime", "onnx"))
+            answers = (self._ask(peer, model, feeds) for peer in PEERS)
             found.append(next((a for a in answers if not isinstance(a, Declines)), None))
         return found
 
@@ -119,7 +121,7 @@ class Judge:
         """The verdict on one feed.  A peer that declines the whole graph may still know what differs: it is asked
         for the first result that does, alone."""
         why = ""
-        for peer in ("onnxruntime", "onnx"):
+        for peer in PEERS:
             theirs = self._answer(peer, case, model, index)
             if isinstance(theirs, Declines):
                 lenient = isinstance(mine, Refused) and theirs.is_too_old  # the reference takes invalid models
@@ -153,7 +155,7 @@ class Judge:
 
     def _of_output(self, case: Case, mine: np.ndarray, why: str) -> Verdict:
         model = case.model().SerializeToString()
-        said = [self._answer(peer, case, model, 0) for peer in ("onnxruntime", "onnx")]
+        said = [self._answer(peer, case, model, 0) for peer in PEERS]
         if isinstance(said[0], Declines) and not said[0].leaves_open:
             return Verdict(Outcome.NO_ORACLE, "invalid for ONNX Runtime", said[0].why)
         answers = [a for a in said if not isinstance(a, Declines)]
@@ -165,8 +167,7 @@ class Judge:
         fine = self._explained(case, model, mine, answers)
         if fine.all():
             return Verdict(Outcome.AGREED, "double")
-        names = ("onnxruntime", "onnx")
-        answered = tuple(n for n, a in zip(names, said, strict=True) if not isinstance(a, Declines))
+        answered = tuple(n for n, a in zip(PEERS, said, strict=True) if not isinstance(a, Declines))
         freedom = self._ask("freedom", model, case.feeds[0], answered)
         if isinstance(freedom, Freedom) and (fine | freedom.allows([mine])[0]).all():
             return Verdict(Outcome.UNSPECIFIED, freedom.why)

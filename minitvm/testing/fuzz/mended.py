@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-from onnx import helper
 from onnx.reference.op_run import OpRun
 from onnx.reference.ops.op_layer_normalization import LayerNormalization as _LayerNormalization
 
+from minitvm.testing.fuzz.case import attributes
 from minitvm.testing.fuzz.mended_places import PLACES
 from minitvm.testing.fuzz.mended_rows import ROWS
 
@@ -158,7 +158,7 @@ class MaxPool(OpRun):
     op_domain = ""
 
     def _run(self, x: Array, **_: Any) -> tuple[Array, ...]:
-        given = {a.name: helper.get_attribute_value(a) for a in self.onnx_node.attribute}
+        given = attributes(self.onnx_node)
         window = _Window(x.shape[2:], given)
         order = x.shape[:1:-1] if given.get("storage_order") else x.shape[2:]
         places = np.arange(math.prod(order)).reshape(order)
@@ -211,7 +211,7 @@ class AveragePool(OpRun):
     op_domain = ""
 
     def _run(self, x: Array, **_: Any) -> tuple[Array]:
-        given = {a.name: helper.get_attribute_value(a) for a in self.onnx_node.attribute}
+        given = attributes(self.onnx_node)
         window = _Window(x.shape[2:], given)
         wide = np.float32 if x.dtype == np.float16 else x.dtype
         total = np.asarray(sum(window.parts(x.astype(wide), 0)))
@@ -225,7 +225,7 @@ class LpPool(OpRun):
     op_domain = ""
 
     def _run(self, x: Array, **_: Any) -> tuple[Array]:
-        given = {a.name: helper.get_attribute_value(a) for a in self.onnx_node.attribute}
+        given = attributes(self.onnx_node)
         p, wide = given.get("p", 2), np.float32 if x.dtype == np.float16 else x.dtype
         total = sum(np.abs(part) ** p for part in _Window(x.shape[2:], given).parts(x.astype(wide), 0))
         return (np.asarray(total ** (1 / p), x.dtype),)
@@ -302,7 +302,7 @@ class ConvTranspose(OpRun):
     op_domain = ""
 
     def _run(self, x: Array, w: Array, b: Array | None = None, **_: Any) -> tuple[Array]:
-        given = {a.name: helper.get_attribute_value(a) for a in self.onnx_node.attribute}
+        given = attributes(self.onnx_node)
         image, kernel, groups = np.array(x.shape[2:]), np.array(w.shape[2:]), given.get("group", 1)
         one = np.ones_like(image)
         strides, dilations = np.array(given.get("strides", one)), np.array(given.get("dilations", one))

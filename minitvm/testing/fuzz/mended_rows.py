@@ -9,15 +9,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from onnx import helper
 from onnx.reference.op_run import OpRun
 from onnx.reference.ops.op_attention import Attention as _Attention
 
+from minitvm.testing.fuzz.case import attributes
+
 Array = np.ndarray
-
-
-def _attributes(op: OpRun) -> dict[str, Any]:
-    return {a.name: helper.get_attribute_value(a) for a in op.onnx_node.attribute}
 
 
 class Mean(OpRun):
@@ -32,7 +29,7 @@ class MeanVarianceNormalization(OpRun):
     op_domain = ""
 
     def _run(self, x: Array, **_: Any) -> tuple[Array]:
-        axes = tuple(_attributes(self).get("axes", (0, 2, 3)))
+        axes = tuple(attributes(self.onnx_node).get("axes", (0, 2, 3)))
         wide = x.astype(np.promote_types(x.dtype, "float32"))
         centred = wide - wide.mean(axes, keepdims=True)
         deviation = np.sqrt(np.square(centred).mean(axes, keepdims=True))
@@ -45,7 +42,7 @@ class ReduceMean(OpRun):
     op_domain = ""
 
     def _run(self, x: Array, axes: Array | None = None, **_: Any) -> tuple[Array]:
-        given = _attributes(self)
+        given = attributes(self.onnx_node)
         chosen = tuple(given.get("axes", () if axes is None else np.asarray(axes).tolist()))
         if not chosen and given.get("noop_with_empty_axes"):
             return (x,)
