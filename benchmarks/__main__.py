@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import pathlib
+import tempfile
 
 import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+import minitvm
+from benchmarks import files as traced
 from benchmarks import layers as layer_sweep
-from benchmarks import layers_report, report
+from benchmarks import layers_report, report, scale
 from benchmarks import levels as ladder
 from benchmarks.layer_kinds import KINDS, draw_layers, wanted_layers
 from benchmarks.measure import Settings, benchmark
@@ -159,6 +162,28 @@ def levels(models: list[str], threads: int, rounds: int, output: pathlib.Path) -
     result = ladder.measure_levels(models, threads, rounds)
     ladder.show_levels(result, Console(width=None if Console().is_terminal else 140, highlight=False))
     report.write_json({"models": result}, output)
+
+
+@main.command()
+def files() -> None:
+    """Name the files whose functions run for a convolution with batch norm and rectifier, stage by stage."""
+    traced.show(traced.files_by_stage(), Console(width=140, highlight=False))
+
+
+@main.command()
+@click.option("--models", default="resnet18", callback=_models, help="Names, or paths of .onnx files.")
+@click.option("--tries", default=10, type=click.IntRange(1), help="Fresh processes, of which the least counts.")
+def load(models: list[str], tries: int) -> None:
+    """CPU seconds to import minitvm.runtime and to load saved models, each in a fresh process."""
+    for name in models:
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "model.mtvm"
+            minitvm.compile(WORKLOADS[name].build() if name in WORKLOADS else name, num_threads=1).save(path)
+            imported, loaded = scale.load_seconds(path, tries)
+            megabytes = path.stat().st_size / 1e6
+        click.echo(
+            f"{name} ({megabytes:.0f} MB): import {imported:.3f} + load {loaded:.3f} = {imported + loaded:.3f} s"
+        )
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pathlib
 import statistics
 import subprocess
 import sys
@@ -76,6 +77,25 @@ def import_seconds(what: str, tries: int = 3) -> float:
         subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True) for _ in range(tries)
     ]
     return statistics.median(float(done.stdout) for done in found)
+
+
+_LOAD = """
+import sys, time
+start = time.process_time()
+import minitvm.runtime
+imported = time.process_time()
+minitvm.runtime.load_module(sys.argv[1])
+print(imported - start, time.process_time() - imported)
+"""
+
+
+def load_seconds(path: pathlib.Path, tries: int = 10) -> tuple[float, float]:
+    """CPU time to import ``minitvm.runtime``, and to load a saved library (numpy and LLVM come with it); the least of
+    fresh processes, as other work on the machine only adds."""
+    command = [sys.executable, "-c", _LOAD, str(path)]
+    done = [subprocess.run(command, capture_output=True, text=True, check=True).stdout.split() for _ in range(tries)]
+    imported, loaded = min(([float(word) for word in words] for words in done), key=sum)
+    return imported, loaded
 
 
 def mlp() -> onnx.ModelProto:
