@@ -34,7 +34,8 @@ from minitvm.ir.loop import (
     walk_stmts,
 )
 from minitvm.ir.loop.affine import address
-from minitvm.ir.loop.bounds import Guard, Range, counter, evaluate
+from minitvm.ir.loop.bounds import Guard, counter, evaluate
+from minitvm.ir.loop.interval import Range
 from minitvm.ir.loop.text import print_loop_expr
 
 MOST_POINTS = 1 << 25

@@ -20,7 +20,8 @@ from minitvm.ir.loop import (
     walk_stmts,
 )
 from minitvm.ir.loop.affine import Affine, address, affine, depends_on
-from minitvm.ir.loop.bounds import ANYTHING, Range, Ranges, bounds, counter
+from minitvm.ir.loop.bounds import Ranges, bounds, counter
+from minitvm.ir.loop.interval import ANYTHING, Range
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ def _may_meet(a: Access, b: Access, var: LoopVar, extent: int | None, ranges: Ra
     return all(_may_be_equal(x, y, var, extent, ranges) for x, y in forms)
 
 
-def _may_be_equal(x: Affine, y: Affine, var: LoopVar, extent: int | None, ranges: Ranges) -> bool:
+def _may_be_equal(x: Affine[LoopExpr], y: Affine[LoopExpr], var: LoopVar, extent: int | None, ranges: Ranges) -> bool:
     step = x.terms.get(var, 0)
     if step == 0 or y.terms.get(var, 0) != step:
         return not _apart(x, y, var, ranges)
@@ -99,7 +100,7 @@ def _may_be_equal(x: Affine, y: Affine, var: LoopVar, extent: int | None, ranges
     return any(first <= d <= last for d in (-1, 1)) or (first <= last and (first > 0 or last < 0))
 
 
-def _apart(x: Affine, y: Affine, var: LoopVar, ranges: Ranges) -> bool:
+def _apart(x: Affine[LoopExpr], y: Affine[LoopExpr], var: LoopVar, ranges: Ranges) -> bool:
     """True where the two differ in every pair of iterations although they do not move alike with ``var``."""
     if var in x.terms or var in y.terms:
         return False
@@ -107,7 +108,7 @@ def _apart(x: Affine, y: Affine, var: LoopVar, ranges: Ranges) -> bool:
     return (found.low is not None and found.low > 0) or (found.high is not None and found.high < 0)
 
 
-def _difference(x: Affine, y: Affine, var: LoopVar, ranges: Ranges) -> Range:
+def _difference(x: Affine[LoopExpr], y: Affine[LoopExpr], var: LoopVar, ranges: Ranges) -> Range:
     """Bounds of ``x - y`` without ``var``'s part, inner variables chosen freely on both sides."""
     total = Range(x.constant - y.constant, x.constant - y.constant)
     for form, sign in ((x, 1), (y, -1)):
@@ -118,7 +119,7 @@ def _difference(x: Affine, y: Affine, var: LoopVar, ranges: Ranges) -> Range:
     return total
 
 
-def _cancels(term: LoopExpr, x: Affine, y: Affine, ranges: Ranges, var: LoopVar) -> bool:
+def _cancels(term: LoopExpr, x: Affine[LoopExpr], y: Affine[LoopExpr], ranges: Ranges, var: LoopVar) -> bool:
     """A term made of outer variables alone has one value in all iterations."""
     inner = any(isinstance(n, Load) or (isinstance(n, LoopVar) and (n in ranges or n == var)) for n in walk_exprs(term))
     return not inner and x.terms.get(term) == y.terms.get(term)

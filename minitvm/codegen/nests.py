@@ -14,7 +14,7 @@ from minitvm.codegen.walks import Square, Walk, period, square_of, squares_nest,
 from minitvm.ir.decision import Declined, decide
 from minitvm.ir.loop import Buffer, LoopExpr, LoopVar, Reduce, Stmt, Store, seq, walk_exprs
 from minitvm.ir.loop.affine import loads, stride_along, vectorizes
-from minitvm.ir.loop.bounds import Range
+from minitvm.ir.loop.interval import Range
 from minitvm.target import MachineModel
 
 _MOST_PIECES = 9

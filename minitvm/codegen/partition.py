@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 from minitvm.codegen.simplify import simplify_expr
 from minitvm.ir.loop import Binary, LoopExpr, LoopVar, walk_exprs
-from minitvm.ir.loop.affine import affine
-from minitvm.ir.loop.bounds import Range, bounds
+from minitvm.ir.loop.affine import Affine, affine, depends_on
+from minitvm.ir.loop.bounds import bounds
+from minitvm.ir.loop.interval import Range
 
 _MOST_SEGMENTS = 9
 _SHORT = 3
@@ -62,10 +63,10 @@ def _changes(gap: LoopExpr, shift: int, var: LoopVar, ranges: Mapping[LoopVar, R
     """Where ``gap < shift`` is first true, or first false, for some and for all values of the other variables."""
     form = affine(gap)
     factor = form.terms.get(var, 0)
-    rest = [(term, c) for term, c in form.terms.items() if term != var]
-    if not factor or any(node == var for term, _ in rest for node in walk_exprs(term)):
+    rest = form.at(var, 0)
+    if not factor or any(depends_on(term, var) for term in rest.terms):
         return
-    reach = bounds(type(form)(form.constant - shift, dict(rest)).to_expr(), ranges)
+    reach = bounds(rest.plus(Affine(-shift)).to_expr(), ranges)
     for edge in {reach.low, reach.high} - {None}:
         assert edge is not None
         yield -(edge // factor) if factor > 0 else edge // -factor + 1

@@ -39,7 +39,7 @@ from minitvm.ir.loop import (
     walk_exprs,
 )
 from minitvm.ir.loop.affine import depends_on, loads, stride_along, vectorizes
-from minitvm.ir.loop.bounds import Range
+from minitvm.ir.loop.interval import Range
 from minitvm.target import MachineModel
 
 _COMBINE = {"sum": "add", "dot": "add", "prod": "mul", "max": "max", "min": "min"}

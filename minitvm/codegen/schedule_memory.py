@@ -31,7 +31,8 @@ from minitvm.ir.loop import (
     walk_stmts,
 )
 from minitvm.ir.loop.affine import Affine, affine
-from minitvm.ir.loop.bounds import Range, bounds, prove
+from minitvm.ir.loop.bounds import bounds, prove
+from minitvm.ir.loop.interval import Range
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class Region:
 
     def relative(self, index: Sequence[LoopExpr]) -> tuple[LoopExpr, ...]:
         """``index`` counted from ``start``."""
-        moved = [affine(i).plus(affine(s).scaled(-1)) for i, s in zip(index, self.start, strict=True)]
+        moved = [affine(i).plus(affine(s), -1) for i, s in zip(index, self.start, strict=True)]
         return tuple(form.to_expr() for form in moved)
 
 
@@ -64,12 +65,12 @@ def region(
                 f"(dimension {axis})"
             )
         low = min(x for x in lows if x is not None)
-        start.append(fixed.plus(Affine(low, {})).to_expr())
+        start.append(fixed.plus(Affine(low)).to_expr())
         shape.append(max(x for x in highs if x is not None) - low + 1)
     return Region(tuple(start), tuple(shape))
 
 
-def _fixed_and_moving(index: LoopExpr, ranges: Mapping[LoopVar, Range]) -> tuple[Affine, Affine]:
+def _fixed_and_moving(index: LoopExpr, ranges: Mapping[LoopVar, Range]) -> tuple[Affine[LoopExpr], Affine[LoopExpr]]:
     form = affine(index)
     moving = {t: c for t, c in form.terms.items() if any(isinstance(n, Load) or n in ranges for n in walk_exprs(t))}
     return (

@@ -85,27 +85,24 @@ def _simplify_division(node: LoopExpr, op: str, a: LoopExpr, c: int, ranges: Ran
     if wraps(a, ranges):
         return node
     form = affine(a)
-    whole = {t: k // c for t, k in form.terms.items() if k % c == 0}
-    rest = {t: k for t, k in form.terms.items() if k % c}
-    quotient = type(form)(form.constant // c, whole)
-    remainder = type(form)(form.constant % c, rest).to_expr()
+    quotient, rest = form.split(c)
+    remainder = rest.to_expr()
     if not bounds(remainder, ranges).within(0, c - 1):
         coarse = _coarser(op, form, c, ranges)
         if coarse is not None:
             return coarse
-        shorter = op == "floormod" and (whole or not 0 <= form.constant < c)
+        shorter = op == "floormod" and (quotient.terms or quotient.constant)
         return remainder % c if shorter else node
     return quotient.to_expr() if op == "floordiv" else remainder
 
 
-def _coarser(op: str, form: Affine, c: int, ranges: Ranges) -> LoopExpr | None:
+def _coarser(op: str, form: Affine[LoopExpr], c: int, ranges: Ranges) -> LoopExpr | None:
     """``(g * q + r) // (g * n)`` is ``q // n``, and ``(g * q + r) % (g * n)`` is ``g * (q % n) + r``, where
     ``0 <= r < g``: a position in an image, divided by the size of a group of channels."""
     for g in sorted({k for k in form.terms.values() if 1 < k < c and c % k == 0}, reverse=True):
-        fine = type(form)(form.constant % g, {t: k for t, k in form.terms.items() if k % g}).to_expr()
+        coarse, fine = (part.to_expr() for part in form.split(g))
         if bounds(fine, ranges).within(0, g - 1):
-            q = type(form)(form.constant // g, {t: k // g for t, k in form.terms.items() if k % g == 0}).to_expr()
-            found = Binary(op, q, Const(c // g))
+            found = Binary(op, coarse, Const(c // g))
             return found if op == "floordiv" else found * g + fine
     return None
 

@@ -34,7 +34,8 @@ from minitvm.ir.loop import (
     walk_exprs,
 )
 from minitvm.ir.loop.affine import address, affine, depends_on, loads, stride_along
-from minitvm.ir.loop.bounds import Range, bounds
+from minitvm.ir.loop.bounds import bounds
+from minitvm.ir.loop.interval import Range
 from minitvm.target import MachineModel
 
 _LONGEST_PERIOD = 4
@@ -102,9 +103,9 @@ def period(load: Load, var: LoopVar) -> int | None:
             continue
         match term:
             case Binary("floordiv", x, Const(divisor, "int64")) if factor == 1 and divisor > 0:
-                terms = affine(x).terms
-                step = terms.pop(var, 0)
-                if not 0 < step <= divisor or any(k % divisor or depends_on(t, var) for t, k in terms.items()):
+                moving = affine(x)
+                step, rest = moving.terms.get(var, 0), moving.at(var, 0).terms
+                if not 0 < step <= divisor or any(k % divisor or depends_on(t, var) for t, k in rest.items()):
                     return None
                 found = math.lcm(found, divisor // math.gcd(step, divisor))
             case _:

@@ -7,9 +7,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from minitvm.codegen.llvm import arith
-from minitvm.codegen.llvm.values import INT64_MAX, INT64_MIN, Affine, Atom, Val, Value, number, of_atom
+from minitvm.codegen.llvm.values import Atom, Index, Val, Value
 from minitvm.codegen.llvm.writer import Writer
 from minitvm.ir.loop import Buffer, LoopExpr, LoopVar
+from minitvm.ir.loop.affine import Affine
+from minitvm.ir.loop.interval import INT64, Range
 from minitvm.target import MachineModel
 
 
@@ -73,7 +75,7 @@ class Context:
                 del self.memo[key]
 
     @contextmanager
-    def bound(self, var: LoopVar, value: Affine) -> Iterator[None]:
+    def bound(self, var: LoopVar, value: Index) -> Iterator[None]:
         """A frame in which a loop variable has a value."""
         with self.statement():
             self.memo[var] = value
@@ -99,10 +101,10 @@ class Context:
             yield
 
     @contextmanager
-    def counted(self, start: str, stop: str, bounds: tuple[int, int], plain: bool) -> Iterator[Atom]:
+    def counted(self, start: str, stop: str, bounds: Range, plain: bool) -> Iterator[Index]:
         """A loop; see :meth:`Writer.counted`."""
-        with self.w.counted(start, stop, bounds, plain) as counter, self.block():
-            yield counter
+        with self.w.counted(start, stop, plain) as counter, self.block():
+            yield Affine.of(Atom(counter, bounds))
 
     @contextmanager
     def masked(self, mask: Val) -> Iterator[None]:
@@ -114,25 +116,32 @@ class Context:
         self.mask = outer
 
     @contextmanager
-    def in_lanes(self, lanes: int) -> Iterator[Atom]:
+    def in_lanes(self, lanes: int) -> Iterator[Index]:
         """Inside, everything runs in ``lanes`` lanes; yields the lane's number."""
         assert self.lane is None and self.mask is None
-        self.lanes, self.lane = lanes, Atom("", 0, lanes - 1, lanes)
+        self.lanes, self.lane = lanes, Atom("", Range(0, lanes - 1))
         try:
-            yield self.lane
+            yield Affine.of(self.lane)
         finally:
             self.lanes, self.lane, self.mask = 0, None, None
 
-    def symbolic(self, value: Val, lo: int = INT64_MIN, hi: int = INT64_MAX) -> Value:
-        """A scalar ``int64`` register as an :class:`Affine`, anything else as it is."""
+    def step(self, value: Index) -> int:
+        """What one lane adds."""
+        return 0 if self.lane is None else value.terms.get(self.lane, 0)
+
+    def in_lane(self, value: Index, number: int) -> Index:
+        return value if self.lane is None else value.at(self.lane, number)
+
+    def symbolic(self, value: Val, reach: Range = INT64) -> Value:
+        """A scalar ``int64`` register as an :data:`Index`, anything else as it is."""
         if value.dtype != "int64" or value.lanes:
             return value
         if not value.text.startswith("%"):
-            return number(int(value.text))
+            return Affine(int(value.text))
         atom = self.atoms.get(value.text)
         if atom is None:
-            atom = self.atoms[value.text] = Atom(value.text, max(lo, INT64_MIN), min(hi, INT64_MAX))
-        return of_atom(atom)
+            atom = self.atoms[value.text] = Atom(value.text, reach if reach.fits else INT64)
+        return Affine.of(atom)
 
     def scratch(self) -> str:
         """Memory that may be read where a lane that reads nothing needs an address."""

@@ -17,7 +17,7 @@ from minitvm.codegen.llvm.barrier import barrier_function
 from minitvm.codegen.llvm.context import Context, NotVectorizable, Place
 from minitvm.codegen.llvm.flat import flat_views
 from minitvm.codegen.llvm.spell import BITS, memory_text, quoted
-from minitvm.codegen.llvm.values import Affine, Val, number, of_atom, power_of_two
+from minitvm.codegen.llvm.values import Index, Val, exact, power_of_two, reach
 from minitvm.codegen.llvm.writer import Writer
 from minitvm.codegen.scalars import spell_scalars
 from minitvm.codegen.workspace import STACK_LIMIT, Workspace, buffer_bytes, buffer_elements, plan_workspace
@@ -37,6 +37,8 @@ from minitvm.ir.loop import (
     Store,
     walk_stmts,
 )
+from minitvm.ir.loop.affine import Affine
+from minitvm.ir.loop.interval import Range
 from minitvm.target import MachineModel
 
 Run: TypeAlias = Callable[[Stmt], None]
@@ -139,9 +141,9 @@ class _Emitter:
                 continue
             with (
                 self.c.when(self.w.op(f"icmp slt i64 {first}, {end}")),
-                self.c.counted(first, end, (0, total - 1), _is_shaped(nest)) as counter,
+                self.c.counted(first, end, Range(0, total - 1), _is_shaped(nest)) as position,
             ):
-                self._divided(_perfect(nest), of_atom(counter))
+                self._divided(_perfect(nest), position)
 
     def _chunk(self, total: int) -> tuple[str, str]:
         w = self.w
@@ -158,11 +160,11 @@ class _Emitter:
         first = self.w.pure(f"call i64 @llvm.smax.i64(i64 {shifted[0]}, i64 0)")
         return first, self.w.pure(f"call i64 @llvm.smin.i64(i64 {shifted[1]}, i64 {total})")
 
-    def _divided(self, loops: list[For], position: Affine) -> None:
+    def _divided(self, loops: list[For], position: Index) -> None:
         """Run the body where the loops' variables are the digits of ``position``."""
         with ExitStack() as frames:
             for part in reversed(loops[1:]):
-                extent = number(_constant_extent(part))
+                extent: Index = Affine(_constant_extent(part))
                 digit, rest = (index.binary(self.c, op, position, extent) for op in ("floormod", "floordiv"))
                 assert isinstance(digit, Affine) and isinstance(rest, Affine)
                 frames.enter_context(self.c.bound(part.var, digit))
@@ -243,31 +245,30 @@ class _Emitter:
 
     def _unrolled(self, loop: For) -> None:
         for value in range(_constant_extent(loop)):
-            with self.c.bound(loop.var, number(value)):
+            with self.c.bound(loop.var, Affine(value)):
                 self.stmt(loop.body)
 
     def _counted(self, loop: For, run: Run) -> None:
         with self.c.statement():
             extent = express.evaluate(self.c, loop.extent)
-        if not isinstance(extent, Affine) or extent.step:
+        if not isinstance(extent, Affine) or self.c.step(extent):
             raise NotVectorizable
-        if extent.hi <= 0:
+        if exact(extent).decides("le"):
             return
-        if extent.is_const and extent.const == 1:
-            with self.c.bound(loop.var, number(0)):
+        if not extent.terms and extent.constant == 1:
+            with self.c.bound(loop.var, Affine(0)):
                 run(loop.body)
             return
         stop = index.scalar(self.c, extent)
-        with self._entered(extent, stop):
-            bounds = (0, min(extent.hi, 2**63 - 1) - 1)
+        with self._entered(exact(extent), stop):
             plain = bool(self.c.lanes) or _is_shaped(loop)
-            with self.c.counted("0", stop, bounds, plain) as counter, self.c.bound(loop.var, of_atom(counter)):
+            with self.c.counted("0", stop, reach(extent).counter, plain) as counter, self.c.bound(loop.var, counter):
                 run(loop.body)
 
     @contextmanager
-    def _entered(self, extent: Affine, stop: str) -> Iterator[None]:
+    def _entered(self, extent: Range, stop: str) -> Iterator[None]:
         """Skips a loop whose extent may be zero."""
-        if extent.lo >= 1:
+        if extent.decides("le") is False:
             yield
             return
         with self.c.when(self.w.pure(f"icmp sgt i64 {stop}, 0")):
@@ -293,23 +294,23 @@ class _Emitter:
         piece = limit // 2
         done = extent // piece * piece if extent > limit else 0
         if done > _MOST_PIECES * piece:
-            with self.c.counted("0", str(done // piece), (0, done // piece - 1), True) as counter:
-                self._lanes(loop, of_atom(counter).times(piece), piece)
+            with self.c.counted("0", str(done // piece), Range(0, done // piece - 1), True) as counter:
+                self._lanes(loop, counter.scaled(piece), piece)
         else:
             for start in range(0, done, piece):
-                self._lanes(loop, number(start), piece)
+                self._lanes(loop, Affine(start), piece)
         while done < extent:
             rest = extent - done
             lanes = rest if rest < limit // _WIDEST else 1 << (rest.bit_length() - 1)
-            self._lanes(loop, number(done), lanes)
+            self._lanes(loop, Affine(done), lanes)
             done += lanes
 
-    def _lanes(self, loop: For, start: Affine, lanes: int) -> None:
+    def _lanes(self, loop: For, start: Index, lanes: int) -> None:
         if lanes == 1:
             with self.c.bound(loop.var, start):
                 self.stmt(loop.body)
             return
-        with self.c.in_lanes(lanes) as lane, self.c.bound(loop.var, start.plus(of_atom(lane))):
+        with self.c.in_lanes(lanes) as lane, self.c.bound(loop.var, start.plus(lane)):
             self.stmt(loop.body)
 
     # --- memory -----------------------------------------------------------------------------------------------

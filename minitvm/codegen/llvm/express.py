@@ -5,9 +5,11 @@ from __future__ import annotations
 from minitvm.codegen.llvm import arith, functions, index, memory
 from minitvm.codegen.llvm.context import Context
 from minitvm.codegen.llvm.spell import type_text
-from minitvm.codegen.llvm.values import Affine, Val, Value, number
+from minitvm.codegen.llvm.values import Val, Value
 from minitvm.errors import CompilerError
 from minitvm.ir.loop import Binary, Cast, Const, Intrin, Load, LoopExpr, Select, expr_children
+from minitvm.ir.loop.affine import Affine
+from minitvm.ir.loop.interval import INT64, Range
 
 
 def evaluate(c: Context, expr: LoopExpr) -> Value:
@@ -51,7 +53,7 @@ def _operands(node: LoopExpr) -> tuple[LoopExpr, ...]:
 def _node(c: Context, node: LoopExpr) -> Value:
     match node:
         case Const(value, dtype):
-            return number(int(value)) if dtype == "int64" else arith.literal(value, dtype)
+            return Affine(int(value)) if dtype == "int64" else arith.literal(value, dtype)
         case Load(buffer, indices):
             return memory.load(c, buffer, [c.memo[i] for i in indices])
         case Binary(op, lhs, rhs):
@@ -72,8 +74,8 @@ def _binary(c: Context, op: str, a: Value, b: Value) -> Value:
     return c.symbolic(arith.binary(c.w, op, index.register(c, a), index.register(c, b)))
 
 
-_RANGES = {"bool": (0, 1)} | {
-    f"{sign}int{bits}": (0, 2**bits - 1) if sign else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+_RANGES = {"bool": Range(0, 1)} | {
+    f"{sign}int{bits}": Range(0, 2**bits - 1) if sign else Range(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
     for bits in (8, 16, 32)
     for sign in ("", "u")
 }
@@ -82,7 +84,7 @@ _RANGES = {"bool": (0, 1)} | {
 def _cast(c: Context, value: Value, dtype: str) -> Value:
     source = index.register(c, value)
     found = functions.cast(c.w, source, dtype)
-    return c.symbolic(found, *_RANGES[source.dtype]) if source.dtype in _RANGES else c.symbolic(found)
+    return c.symbolic(found, _RANGES.get(source.dtype, INT64))
 
 
 def _select(c: Context, node: Select) -> Value:

@@ -10,9 +10,10 @@ from minitvm.codegen.llvm.arith import typed
 from minitvm.codegen.llvm.context import Context, NotVectorizable
 from minitvm.codegen.llvm.index import lane_values
 from minitvm.codegen.llvm.spell import BYTES, mangled, memory_text
-from minitvm.codegen.llvm.values import Affine, Lanes, Val, Value, number, of_atom, power_of_two, weighted_sum
+from minitvm.codegen.llvm.values import Index, Lanes, Val, Value, exact, in_order, power_of_two
 from minitvm.codegen.workspace import buffer_elements
 from minitvm.ir.loop import Buffer
+from minitvm.ir.loop.affine import Affine, weighted_sum
 
 _MOST_APART = 8
 """Elements between lanes, up to which whole vectors are read."""
@@ -24,12 +25,12 @@ def in_bounds(buffer: Buffer, index: Sequence[Value]) -> bool:
         if isinstance(value, Val):
             return False
         parts = value if isinstance(value, list) else [value]
-        if any(p.lo < 0 or p.hi >= extent or not p.fits for p in parts):
+        if not all(exact(part).within(0, extent - 1) for part in parts):
             return False
     return True
 
 
-def flatten(c: Context, buffer: Buffer, index: Sequence[Value]) -> Affine | Lanes:
+def flatten(c: Context, buffer: Buffer, index: Sequence[Value]) -> Index | Lanes:
     """The element's number from the buffer's base."""
     if all(isinstance(v, Affine) for v in index):
         total = _dot(buffer, [v for v in index if isinstance(v, Affine)])
@@ -37,34 +38,34 @@ def flatten(c: Context, buffer: Buffer, index: Sequence[Value]) -> Affine | Lane
         if not place.lanes:
             return total
         assert c.lane is not None
-        return total.times(place.lanes).plus(of_atom(c.lane))
+        return total.scaled(place.lanes).plus(Affine.of(c.lane))
     columns = [lane_values(c, v) for v in index]
     rows = [_dot(buffer, [column[i] for column in columns]) for i in range(c.lanes)]
     width = c.places[buffer].lanes
-    return [row.times(width).plus(number(i)) for i, row in enumerate(rows)] if width else rows
+    return [row.scaled(width).plus(Affine(i)) for i, row in enumerate(rows)] if width else rows
 
 
-def _dot(buffer: Buffer, index: Sequence[Affine]) -> Affine:
+def _dot(buffer: Buffer, index: Sequence[Index]) -> Index:
     return weighted_sum(index, buffer.row_major_strides, buffer.offset)
 
 
-def pointer(c: Context, buffer: Buffer, flat: Affine) -> str:
+def pointer(c: Context, buffer: Buffer, flat: Index) -> str:
     """The address, outer loops' terms first (they move out of inner loops), the constant last (it folds into
     the instruction)."""
     text, element = c.places[buffer].base, memory_text(buffer.dtype)
-    for atom, factor in flat.terms:
+    for atom, factor in in_order(flat):
         offset = atom.text if factor == 1 else c.w.pure(f"mul i64 {atom.text}, {factor}")
         text = c.w.pure(f"getelementptr {element}, ptr {text}, i64 {offset}")
-    return c.w.pure(f"getelementptr {element}, ptr {text}, i64 {flat.const}") if flat.const else text
+    return c.w.pure(f"getelementptr {element}, ptr {text}, i64 {flat.constant}") if flat.constant else text
 
 
-def _alignment(c: Context, buffer: Buffer, flat: Affine) -> int:
+def _alignment(c: Context, buffer: Buffer, flat: Index) -> int:
     """What a buffer's 64-byte base and the visible factors guarantee.  An input may lie where its owner put it."""
     size = BYTES[buffer.dtype]
     if buffer in c.read_only:
         return size
-    found = gcd(64, flat.const * size)
-    for _, factor in flat.terms:
+    found = gcd(64, flat.constant * size)
+    for factor in flat.terms.values():
         found = gcd(found, factor * size)
     return found
 
@@ -88,16 +89,16 @@ def load(c: Context, buffer: Buffer, index: Sequence[Value]) -> Value:
     mask = None if c.mask is None or in_bounds(buffer, index) else c.mask
     if isinstance(flat, list):
         return _load_lanes(c, buffer, flat, mask)
-    if not flat.step:
+    if not c.step(flat):
         return c.symbolic(_load_scalar(c, buffer, flat, mask))
-    if flat.step == 1:
-        return _load_vector(c, buffer, flat.lane(0), c.lanes, mask)
-    if mask is None and (flat.step == -1 or 2 <= flat.step <= _MOST_APART) and c.lanes > 1:
+    if c.step(flat) == 1:
+        return _load_vector(c, buffer, c.in_lane(flat, 0), c.lanes, mask)
+    if mask is None and (c.step(flat) == -1 or 2 <= c.step(flat) <= _MOST_APART) and c.lanes > 1:
         return _load_shuffled(c, buffer, flat)
-    return _load_lanes(c, buffer, [flat.lane(i) for i in range(c.lanes)], mask)
+    return _load_lanes(c, buffer, [c.in_lane(flat, i) for i in range(c.lanes)], mask)
 
 
-def _load_scalar(c: Context, buffer: Buffer, flat: Affine, mask: Val | None = None) -> Val:
+def _load_scalar(c: Context, buffer: Buffer, flat: Index, mask: Val | None = None) -> Val:
     address = pointer(c, buffer, flat)
     if mask is not None:
         address = c.w.pure(f"select i1 {any_lane(c, mask).text}, ptr {address}, ptr {c.scratch()}")
@@ -116,7 +117,7 @@ def any_lane(c: Context, mask: Val) -> Val:
     return Val(c.w.pure(f"call i1 {symbol}({typed(mask)})"), "bool")
 
 
-def _load_vector(c: Context, buffer: Buffer, first: Affine, lanes: int, mask: Val | None) -> Val:
+def _load_vector(c: Context, buffer: Buffer, first: Index, lanes: int, mask: Val | None) -> Val:
     address, kind = pointer(c, buffer, first), memory_text(buffer.dtype, lanes)
     align = _alignment(c, buffer, first)
     if mask is None:
@@ -129,21 +130,21 @@ def _load_vector(c: Context, buffer: Buffer, first: Affine, lanes: int, mask: Va
     return _from_memory(c, text, buffer.dtype, lanes)
 
 
-def _width(c: Context, buffer: Buffer, first: Affine, lanes: int) -> int:
+def _width(c: Context, buffer: Buffer, first: Index, lanes: int) -> int:
     """Lanes of memory that an access may have: those behind the end of an accumulator are padding.
 
     LLVM keeps a vector of 13 lanes in 13 registers from one block to the next.
     """
     place, width = c.places[buffer], power_of_two(lanes)
-    ends = first.is_const and first.const + lanes == buffer_elements(buffer) * max(1, place.lanes)
-    return width if place.padded and ends and first.const % width == 0 else lanes
+    ends = not first.terms and first.constant + lanes == buffer_elements(buffer) * max(1, place.lanes)
+    return width if place.padded and ends and first.constant % width == 0 else lanes
 
 
 def _memory_mangled(dtype: str, lanes: int) -> str:
     return mangled("uint8" if dtype == "bool" else dtype, lanes)
 
 
-def _load_shuffled(c: Context, buffer: Buffer, flat: Affine) -> Val:
+def _load_shuffled(c: Context, buffer: Buffer, flat: Index) -> Val:
     """Every second (third, ...) element, or backwards, one register of the machine after the other."""
     width = c.machine.lanes(buffer.dtype)
     found: Val | None = None
@@ -154,35 +155,35 @@ def _load_shuffled(c: Context, buffer: Buffer, flat: Affine) -> Val:
     return found
 
 
-def _one_register(c: Context, buffer: Buffer, flat: Affine, first: int, lanes: int) -> Val:
+def _one_register(c: Context, buffer: Buffer, flat: Index, first: int, lanes: int) -> Val:
     """Lanes from ``first`` on: whole vectors, then shuffles of two at a time.
 
     Reads nothing beyond the last element: the last vector ends with it.
     """
-    if flat.step == -1:
-        whole = _load_vector(c, buffer, flat.lane(first + lanes - 1), lanes, None)
+    if c.step(flat) == -1:
+        whole = _load_vector(c, buffer, c.in_lane(flat, first + lanes - 1), lanes, None)
         return _shuffle(c, whole, whole, range(lanes - 1, -1, -1))
-    begin = flat.lane(first)
-    if flat.step == 2 and _in_pairs(buffer, begin):
-        odd = begin.const % 2
-        low, high = (_load_vector(c, buffer, begin.plus(number(at - odd)), lanes, None) for at in (0, lanes))
+    begin = c.in_lane(flat, first)
+    if c.step(flat) == 2 and _in_pairs(buffer, begin):
+        odd = begin.constant % 2
+        low, high = (_load_vector(c, buffer, begin.plus(Affine(at - odd)), lanes, None) for at in (0, lanes))
         return _shuffle(c, low, high, [2 * i + odd for i in range(lanes)])
-    last = (lanes - 1) * flat.step + 1 - lanes  # where the last vector begins
+    last = (lanes - 1) * c.step(flat) + 1 - lanes  # where the last vector begins
     found: Val | None = None
     known = 0
     for start in [min(piece * lanes, last) for piece in range(-(-last // lanes) + 1)]:
-        part = _load_vector(c, buffer, begin.plus(number(start)), lanes, None)
-        reached = min(lanes, (start + lanes - 1) // flat.step + 1)
-        picked = [i if i < known else lanes + i * flat.step - start for i in range(reached)]
+        part = _load_vector(c, buffer, begin.plus(Affine(start)), lanes, None)
+        reached = min(lanes, (start + lanes - 1) // c.step(flat) + 1)
+        picked = [i if i < known else lanes + i * c.step(flat) - start for i in range(reached)]
         found = _shuffle(c, part if found is None else found, part, [*picked, *[0] * (lanes - reached)])
         known = reached
     assert found is not None
     return found
 
 
-def _in_pairs(buffer: Buffer, first: Affine) -> bool:
+def _in_pairs(buffer: Buffer, first: Index) -> bool:
     """True where ``first`` is known to be even or odd and elements of both kinds come in pairs up to the end."""
-    return all(factor % 2 == 0 for _, factor in first.terms) and buffer_elements(buffer) % 2 == 0
+    return all(factor % 2 == 0 for factor in first.terms.values()) and buffer_elements(buffer) % 2 == 0
 
 
 def _joined(c: Context, a: Val, b: Val) -> Val:
@@ -212,7 +213,7 @@ def _load_lanes(c: Context, buffer: Buffer, flat: Lanes, mask: Val | None) -> Va
 
 def _load_near(c: Context, buffer: Buffer, flat: Lanes) -> Val | None:
     """One vector and a shuffle, where lanes read elements that lie together: ``x[lane // 2]``."""
-    at = [element.const for element in flat]
+    at = [element.constant for element in flat]
     low, span = min(at), max(at) - min(at) + 1
     if not 1 < span <= c.lanes or any(element.terms != flat[0].terms for element in flat):
         return None
@@ -234,19 +235,19 @@ def store(c: Context, buffer: Buffer, index: Sequence[Value], value: Val) -> Non
     if not c.lanes:
         assert isinstance(flat, Affine)
         _store_one(c, buffer, flat, value)
-    elif isinstance(flat, list) or flat.step not in (0, 1):
-        _store_lanes(c, buffer, flat if isinstance(flat, list) else [flat.lane(i) for i in range(c.lanes)], value)
-    elif flat.step:
-        _store_vector(c, buffer, flat.lane(0), arith.splat(c.w, value, c.lanes))
+    elif isinstance(flat, list) or c.step(flat) not in (0, 1):
+        _store_lanes(c, buffer, flat if isinstance(flat, list) else [c.in_lane(flat, i) for i in range(c.lanes)], value)
+    elif c.step(flat):
+        _store_vector(c, buffer, c.in_lane(flat, 0), arith.splat(c.w, value, c.lanes))
     else:
         _store_uniform(c, buffer, flat, value)
 
 
-def _store_one(c: Context, buffer: Buffer, flat: Affine, value: Val) -> None:
+def _store_one(c: Context, buffer: Buffer, flat: Index, value: Val) -> None:
     c.w.do(f"store {typed(value)}, ptr {pointer(c, buffer, flat)}, align {BYTES[buffer.dtype]}")
 
 
-def _store_uniform(c: Context, buffer: Buffer, flat: Affine, value: Val) -> None:
+def _store_uniform(c: Context, buffer: Buffer, flat: Index, value: Val) -> None:
     """All lanes store to one element: the last one's value stays.  One that differs by lane is a serial loop's job."""
     if value.lanes:
         raise NotVectorizable
@@ -257,7 +258,7 @@ def _store_uniform(c: Context, buffer: Buffer, flat: Affine, value: Val) -> None
         _store_one(c, buffer, flat, value)
 
 
-def _store_vector(c: Context, buffer: Buffer, first: Affine, value: Val) -> None:
+def _store_vector(c: Context, buffer: Buffer, first: Index, value: Val) -> None:
     address, align = pointer(c, buffer, first), _alignment(c, buffer, first)
     if c.mask is None:
         width = _width(c, buffer, first, c.lanes)

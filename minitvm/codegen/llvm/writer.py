@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from minitvm.codegen.llvm.values import Atom
-
 
 @dataclass
 class Saved:
@@ -106,7 +104,7 @@ class Writer:
         self.label(after)
 
     @contextmanager
-    def counted(self, start: str, stop: str, bounds: tuple[int, int], plain: bool, step: int = 1) -> Iterator[Atom]:
+    def counted(self, start: str, stop: str, plain: bool) -> Iterator[str]:
         """A loop from ``start`` below ``stop`` that runs at least once (the caller guards); yields the counter.
 
         ``plain`` keeps LLVM from unrolling and vectorizing it once more.
@@ -118,9 +116,9 @@ class Writer:
         phi = len(self.lines)
         self.lines.append("")
         with self.scope():
-            yield Atom(register, bounds[0], bounds[1])
+            yield register
         self.lines[phi] = f"  {register} = phi i64 [ {start}, %{before} ], [ {following}, %{self.block} ]"
-        self.do(f"{following} = add nuw nsw i64 {register}, {step}")
+        self.do(f"{following} = add nuw nsw i64 {register}, 1")
         more = self.op(f"icmp slt i64 {following}, {stop}")
         self.do(f"br i1 {more}, label %{head}, label %{after}{self._loop_metadata() if plain else ''}")
         self.label(after)

@@ -3,30 +3,58 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 from minitvm.ir.loop import Binary, Buffer, Const, Load, LoopExpr, LoopVar, binary, walk_exprs
+from minitvm.ir.loop.interval import Range
 from minitvm.ir.loop.scalar import wrapped
 
+Term = TypeVar("Term", bound=Hashable)
 
-@dataclass(frozen=True)
-class Affine:
-    """``constant + sum(coefficient * term)``.  A term is a loop variable, or whatever is not affine (``i // 3``)."""
+
+@dataclass(frozen=True, slots=True)
+class Affine(Generic[Term]):
+    """``constant + sum(coefficient * term)``, no coefficient being 0.
+
+    A term is a loop variable, or whatever is not affine (``i // 3``); an emitter's are registers.
+    """
 
     constant: int
-    terms: dict[LoopExpr, int]
+    terms: Mapping[Term, int] = field(default_factory=dict)
 
-    def scaled(self, factor: int) -> Affine:
-        return Affine(self.constant * factor, {t: c * factor for t, c in self.terms.items() if c * factor})
+    @staticmethod
+    def of(term: Term) -> Affine[Term]:
+        return Affine(0, {term: 1})
 
-    def plus(self, other: Affine) -> Affine:
-        terms = dict(self.terms)
-        for term, coefficient in other.terms.items():
-            terms[term] = terms.get(term, 0) + coefficient
-        return Affine(self.constant + other.constant, {t: c for t, c in terms.items() if c})
+    def scaled(self, factor: int) -> Affine[Term]:
+        return weighted_sum((self,), (factor,))
 
-    def joined(self) -> Affine:
+    def plus(self, other: Affine[Term], factor: int = 1) -> Affine[Term]:
+        return weighted_sum((self, other), (1, factor))
+
+    def split(self, divisor: int) -> tuple[Affine[Term], Affine[Term]]:
+        """``(q, r)`` with ``self == q * divisor + r``; ``r`` holds what is no visible multiple of ``divisor``."""
+        quotient = {t: c // divisor for t, c in self.terms.items() if c % divisor == 0}
+        rest = {t: c for t, c in self.terms.items() if c % divisor}
+        return Affine(self.constant // divisor, quotient), Affine(self.constant % divisor, rest)
+
+    def at(self, term: Term, value: int) -> Affine[Term]:
+        """With a number in the place of a term."""
+        coefficient = self.terms.get(term)
+        if coefficient is None:
+            return self
+        return Affine(self.constant + coefficient * value, {t: c for t, c in self.terms.items() if t != term})
+
+    def bounds(self, bounds_of: Callable[[Term], Range]) -> Range:
+        """Of the sum as a mathematical integer."""
+        total = Range(self.constant, self.constant)
+        for term, coefficient in self.terms.items():
+            total = total.plus(bounds_of(term).scaled(coefficient))
+        return total
+
+    def joined(self: Affine[LoopExpr]) -> Affine[LoopExpr]:
         """With every ``c * (x // c) + x % c`` (times a factor) written as ``x``; the remainder may be that of ``x``
         moved by a multiple of ``c``."""
         for term, coefficient in self.terms.items():
@@ -38,19 +66,19 @@ class Affine:
                         return Affine(self.constant, rest).plus(affine(partner.lhs).scaled(coefficient)).joined()
         return self
 
-    def _quotient(self, x: LoopExpr, c: int, coefficient: int) -> Binary | None:
+    def _quotient(self: Affine[LoopExpr], x: LoopExpr, c: int, coefficient: int) -> Binary | None:
         """The term ``y // c`` with this coefficient whose ``y`` differs from ``x`` by a multiple of ``c``; data, which
         may wrap around, by nothing."""
         for term, found in self.terms.items():
             match term:
                 case Binary("floordiv", y, Const(divisor, _)) if found == coefficient and divisor == c:
-                    gap = affine(x).plus(affine(y).scaled(-1))
+                    gap = affine(x).plus(affine(y), -1)
                     apart = [k for k in (gap.constant, *gap.terms.values()) if k]
                     if not apart or (not loads(term) and all(k % c == 0 for k in apart)):
                         return term
         return None
 
-    def to_expr(self) -> LoopExpr:
+    def to_expr(self: Affine[LoopExpr]) -> LoopExpr:
         """The sum in 64 bits; so are its coefficients, which may have grown beyond."""
         total: LoopExpr = Const(0)
         for term, coefficient in self.terms.items():
@@ -58,31 +86,38 @@ class Affine:
         return binary("add", total, Const(wrapped(self.constant)))
 
 
-def affine(expr: LoopExpr) -> Affine:
+def weighted_sum(forms: Iterable[Affine[Term]], factors: Iterable[int], constant: int = 0) -> Affine[Term]:
+    """``constant + sum(form * factor)``."""
+    terms: dict[Term, int] = {}
+    for form, factor in zip(forms, factors, strict=True):
+        constant += form.constant * factor
+        for term, coefficient in form.terms.items():
+            terms[term] = terms.get(term, 0) + coefficient * factor
+    return Affine(constant, terms if all(terms.values()) else {t: c for t, c in terms.items() if c})
+
+
+def affine(expr: LoopExpr) -> Affine[LoopExpr]:
     """The affine form of an index expression."""
     match expr:
         case Const(value, _):
-            return Affine(int(value), {})
+            return Affine(int(value))
         case Binary("add", a, b):
             return affine(a).plus(affine(b))
         case Binary("sub", a, b):
-            return affine(a).plus(affine(b).scaled(-1))
+            return affine(a).plus(affine(b), -1)
         case Binary("mul", a, Const(factor, _)) | Binary("mul", Const(factor, _), a):
             return affine(a).scaled(int(factor))
-    return Affine(0, {expr: 1})
+    return Affine.of(expr)
 
 
-def address(buffer: Buffer, index: Sequence[LoopExpr]) -> Affine:
+def address(buffer: Buffer, index: Sequence[LoopExpr]) -> Affine[LoopExpr]:
     """The element offset of ``buffer[index]``."""
     return offset(buffer, index).joined()
 
 
-def offset(buffer: Buffer, index: Sequence[LoopExpr]) -> Affine:
+def offset(buffer: Buffer, index: Sequence[LoopExpr]) -> Affine[LoopExpr]:
     """:func:`address` as it is spelled, divisions that cancel included."""
-    total = Affine(buffer.offset, {})
-    for position, stride in zip(index, buffer.row_major_strides, strict=True):
-        total = total.plus(affine(position).scaled(stride))
-    return total
+    return weighted_sum(map(affine, index), buffer.row_major_strides, buffer.offset)
 
 
 def depends_on(expr: LoopExpr, var: LoopVar) -> bool:

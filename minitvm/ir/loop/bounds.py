@@ -9,7 +9,6 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
@@ -28,37 +27,10 @@ from minitvm.ir.loop import (
     walk_exprs,
 )
 from minitvm.ir.loop.affine import Affine, affine
+from minitvm.ir.loop.interval import ANYTHING, Range
 from minitvm.ir.loop.scalar_numpy import compute
 from minitvm.ir.loop.text import print_loop_expr
 
-
-@dataclass(frozen=True)
-class Range:
-    """``low <= value <= high``; ``None`` where there is no bound."""
-
-    low: int | None
-    high: int | None
-
-    def scaled(self, factor: int) -> Range:
-        low, high = (None if end is None else end * factor for end in (self.low, self.high))
-        return Range(low, high) if factor >= 0 else Range(high, low)
-
-    def plus(self, other: Range) -> Range:
-        low = None if self.low is None or other.low is None else self.low + other.low
-        high = None if self.high is None or other.high is None else self.high + other.high
-        return Range(low, high)
-
-    def within(self, low: int, high: int) -> bool:
-        """Whether it is known to lie there."""
-        return self.low is not None and self.high is not None and low <= self.low and self.high <= high
-
-    @property
-    def is_empty(self) -> bool:
-        return self.high is not None and self.low is not None and self.high < self.low
-
-
-ANYTHING = Range(None, None)
-_LOWEST, _HIGHEST = -(2**63), 2**63 - 1
 Ranges: TypeAlias = Mapping[LoopVar, Range]
 
 
@@ -67,8 +39,7 @@ Ranges: TypeAlias = Mapping[LoopVar, Range]
 
 def counter(extent: LoopExpr, ranges: Ranges) -> Range:
     """What the variable of a loop may be."""
-    high = bounds(extent, ranges).high
-    return Range(0, None if high is None else high - 1)
+    return bounds(extent, ranges).counter
 
 
 def bounds(expr: LoopExpr, ranges: Ranges) -> Range:
@@ -81,38 +52,16 @@ def bounds(expr: LoopExpr, ranges: Ranges) -> Range:
         case Binary("add" | "sub", _, _) | Binary("mul", _, Const()):
             return _affine_bounds(expr, ranges)
         case Binary("mul", a, b):
-            return _product(bounds(a, ranges), bounds(b, ranges))
+            return bounds(a, ranges).times(bounds(b, ranges))
         case Binary("floordiv" | "floormod" as op, a, Const(c, _)) if c > 0:
-            return _divided(op, bounds(a, ranges), c)
+            return bounds(a, ranges).divided(op, c)
         case Binary("min", a, b):
-            return _least(bounds(a, ranges), bounds(b, ranges))
+            return bounds(a, ranges).least(bounds(b, ranges))
         case Binary("max", a, b):
-            return _least(bounds(a, ranges).scaled(-1), bounds(b, ranges).scaled(-1)).scaled(-1)
+            return bounds(a, ranges).greatest(bounds(b, ranges))
         case Select(_, a, b):
-            x, y = bounds(a, ranges), bounds(b, ranges)
-            return Range(_least(x, y).low, _least(x.scaled(-1), y.scaled(-1)).scaled(-1).high)
+            return bounds(a, ranges).hull(bounds(b, ranges))
     return ANYTHING
-
-
-def _product(a: Range, b: Range) -> Range:
-    if a.low is None or a.high is None or b.low is None or b.high is None:
-        return ANYTHING
-    corners = [x * y for x in (a.low, a.high) for y in (b.low, b.high)]
-    found = Range(min(corners), max(corners))
-    return found if found.within(_LOWEST, _HIGHEST) else ANYTHING
-
-
-def _divided(op: str, a: Range, c: int) -> Range:
-    low, high = (None if end is None else end // c for end in (a.low, a.high))
-    if op == "floordiv":
-        return Range(low, high)
-    return a.plus(Range(-low * c, -low * c)) if low is not None and low == high else Range(0, c - 1)
-
-
-def _least(a: Range, b: Range) -> Range:
-    highs = [h for h in (a.high, b.high) if h is not None]
-    low = None if a.low is None or b.low is None else min(a.low, b.low)
-    return Range(low, min(highs, default=None))
 
 
 def _affine_bounds(expr: LoopExpr, ranges: Ranges) -> Range:
@@ -122,21 +71,17 @@ def _affine_bounds(expr: LoopExpr, ranges: Ranges) -> Range:
     return ANYTHING if _may_wrap(form, r, ranges) else r
 
 
-def _exact_bounds(expr: LoopExpr, form: Affine, ranges: Ranges) -> Range:
-    """Of the sum as a mathematical integer."""
-    total = Range(form.constant, form.constant)
-    for term, coefficient in form.terms.items():
-        total = total.plus((ANYTHING if term == expr else bounds(term, ranges)).scaled(coefficient))
-    return total
+def _exact_bounds(expr: LoopExpr, form: Affine[LoopExpr], ranges: Ranges) -> Range:
+    return form.bounds(lambda term: ANYTHING if term is expr else bounds(term, ranges))
 
 
-def _may_wrap(form: Affine, exact: Range, ranges: Ranges) -> bool:
+def _may_wrap(form: Affine[LoopExpr], exact: Range, ranges: Ranges) -> bool:
     """Whether a sum whose exact value lies in ``exact`` may differ from its value in 64 bits."""
-    if any(edge is not None and not _LOWEST <= edge <= _HIGHEST for edge in (exact.low, exact.high)):
+    if any(edge is not None and not Range(edge, edge).fits for edge in (exact.low, exact.high)):
         return True
     if None not in (exact.low, exact.high) or (not form.constant and list(form.terms.values()) == [1]):
         return False
-    return any(_holds_data(t) and not bounds(t, ranges).within(_LOWEST, _HIGHEST) for t in form.terms)
+    return any(_holds_data(t) and not bounds(t, ranges).fits for t in form.terms)
 
 
 def _holds_data(term: LoopExpr) -> bool:
@@ -156,7 +101,7 @@ def prove(condition: LoopExpr, ranges: Ranges) -> bool | None:
         case Const(value, "bool"):
             return bool(value)
         case Binary("lt" | "le" | "eq" | "ne" as op, a, b) if a.dtype == "int64":
-            known = _compare(op, bounds(Binary("sub", a, b), ranges))
+            known = bounds(Binary("sub", a, b), ranges).decides(op)
             return None if known is not None and (wraps(a, ranges) or wraps(b, ranges)) else known
         case Binary("and", a, b) if condition.dtype == "bool":
             x, y = prove(a, ranges), prove(b, ranges)
@@ -168,17 +113,6 @@ def prove(condition: LoopExpr, ranges: Ranges) -> bool | None:
             x = prove(a, ranges)
             return None if x is None else not x
     return None
-
-
-def _compare(op: str, difference: Range) -> bool | None:
-    low, high = difference.low, difference.high
-    if op in ("lt", "le"):
-        limit = 0 if op == "le" else -1
-        return True if high is not None and high <= limit else False if low is not None and low > limit else None
-    apart = (low is not None and low > 0) or (high is not None and high < 0)
-    equal = low == high == 0
-    known = equal or apart
-    return (equal if op == "eq" else apart) if known else None
 
 
 # --- the places of a kernel -----------------------------------------------------------------------------------
