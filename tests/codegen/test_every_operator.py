@@ -1,5 +1,5 @@
 """Every operator on generated calls: the reference, the interpreter, and machine code on 1, 2, 3 and 16 threads for
-every width of vectors that this machine can run.
+every width of vectors that this machine can run, and AArch64's under an emulator.
 
 A few examples of each operator, always the same; ``pytest --hypothesis-profile=long`` looks at new ones for long.
 """
@@ -10,6 +10,7 @@ import re
 from functools import cache
 
 import dressed
+import emulated
 import numpy as np
 import pytest
 from dressed import Group
@@ -28,7 +29,7 @@ from minitvm.codegen.problem import TEMPLATES
 from minitvm.codegen.simplify import simplify
 from minitvm.errors import MiniTVMError
 from minitvm.ir.evaluate import fits
-from minitvm.ir.loop import Kernel
+from minitvm.ir.loop import Barrier, Kernel, walk_stmts
 from minitvm.ir.loop.interp import run_kernel
 from minitvm.ir.loop.verify import verify_kernel
 from minitvm.ir.op import OPS
@@ -42,6 +43,7 @@ LONG = settings.get_current_profile_name() == "long"
 EXAMPLES = settings().max_examples if LONG else 6
 PHASES = (Phase.generate, Phase.shrink) if LONG else (Phase.generate,)
 INTERPRETED = 1 << 17  # multiplications; calls that take more run as machine code only
+EMULATED = 1 << 22
 THREADS = (1, 2, 3, 16)
 
 DECLINES = {
@@ -112,6 +114,16 @@ def check(call: Case, draw: Draw) -> None:
             compare(group, run_kernel(kernel, *arrays, check_races=True), f"the interpreter: {what}")
         native = legalize(kernel, SPELLINGS)
         compare(group, run_native(native, *group.arrays, threads=threads, machine=machine, cpu=cpu), what)
+    if emulated.INSTALLED and work <= EMULATED and (LONG or draw.integer(0, 2) == 0):
+        check_emulated(group, call, draw.choice(THREADS))
+
+
+def check_emulated(group: Group, call: Case, threads: int) -> None:
+    """AArch64's object code; one thread after the other, and so one alone where they wait for each other."""
+    what = f"{call} in {group.function} for AArch64 and {threads} threads"
+    kernel = legalize(lowered(group, what, emulated.machine(threads)), SPELLINGS)
+    waits = any(isinstance(s, Barrier) for s in walk_stmts(kernel.body))
+    compare(group, emulated.run_emulated(kernel, *group.arrays, threads=1 if waits else threads), what)
 
 
 @pytest.mark.parametrize("name", [name for name, op in OPS.items() if TEMPLATES.find("llvm", op)])  # type: ignore[arg-type]
