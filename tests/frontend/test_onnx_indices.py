@@ -136,10 +136,14 @@ def test_codes_stand_for_every_index() -> None:
         assert 0 <= code < 2**64 and from_zigzag(code) == index
 
 
-def test_compress_beyond_the_end() -> None:
-    x = np.arange(3, dtype=np.float32)
-    model = one_node("Compress", x, constants={1: np.array([True, False, False, True])}, axis=0)
-    assert "index 3 is outside of dimension 0" in error_of(TypeInferenceError, model)
+@pytest.mark.parametrize("axis", [None, 0, 1])
+@pytest.mark.parametrize("count", [2, 3, 7, 40])
+def test_a_condition_of_compress_may_be_longer_or_shorter_than_the_axis(axis: int | None, count: int) -> None:
+    """What goes beyond the end is left out, as ONNX Runtime does."""
+    x = np.arange(12, dtype=np.float32).reshape(3, 4)
+    condition = np.arange(count) % 3 != 1
+    given = {} if axis is None else {"axis": axis}
+    check_as_onnx_runtime(one_node("Compress", x, constants={1: condition}, **given), {"x0": x})
 
 
 def test_weights_are_looked_at_while_importing() -> None:

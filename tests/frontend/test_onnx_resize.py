@@ -175,3 +175,14 @@ def test_other_ranks_and_kernels(dtype: str) -> None:
     model = resized(x, [1, 1, 1.7], mode="linear")
     tolerance = 0.07 if dtype == "float16" else 1e-4
     check_as_onnx_runtime(model, {"x0": x}, steps=1, atol=tolerance)
+
+
+@pytest.mark.parametrize("mode", ["linear", "cubic"])
+@pytest.mark.parametrize("extent", [3, 7, 12])
+def test_a_stretched_kernel_takes_nothing_from_pixels_it_does_not_reach(mode: str, extent: int) -> None:
+    """Infinity times a weight of 0 is NaN: where many pixels are weighed, only those count that weigh something."""
+    x = RNG.standard_normal((31, 5)).astype(np.float32)
+    x[3, 0], x[20, 4] = np.nan, np.inf
+    sizes = np.int64([extent, 5])
+    model = one_node("Resize", x, opset=19, constants={1: NOTHING, 2: NOTHING, 3: sizes}, mode=mode, antialias=1)
+    check_same(compiled(model, {"x0": x}), onnx_runtime(model, {"x0": x}), 1e-5, 1e-5)

@@ -382,3 +382,14 @@ def test_a_loop_that_counts_in_vectors(rank: int) -> None:
     model = build([node], [value("n", shape, "int64"), value("x", (3,))], ["y"])
     feeds = {"n": np.full(shape, 4), "x": np.float32([1, 2, 3])}
     check_same(run(model, feeds), onnx_runtime(model, feeds))
+
+
+@pytest.mark.parametrize("op", ["Softmax", "LogSoftmax", "Hardmax"])
+@pytest.mark.parametrize(("shape", "axis"), [((5,), 1), ((2, 3), 2), ((2, 0), 2), ((2, 3), -2)])
+def test_before_opset_13_softmax_may_go_over_no_axis(op: str, shape: tuple[int, ...], axis: int) -> None:
+    """The axis, 1 by default, may be the rank: each element is then alone."""
+    x = floats(*shape)
+    expected = {"Softmax": np.ones_like(x), "LogSoftmax": np.zeros_like(x), "Hardmax": np.ones_like(x)}[op]
+    model = one_node(op, x, opset=11, axis=axis) if axis != 1 else one_node(op, x, opset=11)
+    found = compiled(model, {"x0": x})
+    check_same(found, [expected] if axis > 0 else onnx_runtime(model, {"x0": x}))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import TypeAlias
 
 import numpy as np
 
@@ -10,6 +12,9 @@ from minitvm.frontend.onnx.node import OnnxNode, cast, dims, emit, normalize_axi
 from minitvm.frontend.onnx.registry import onnx_op
 from minitvm.frontend.onnx.tensor import reshaped
 from minitvm.ir.expr import Expr
+
+OverAxis: TypeAlias = Callable[[Expr, int], Expr]
+"""A function of one axis of a tensor."""
 
 
 def _positive(x: Expr) -> Expr:
@@ -144,58 +149,41 @@ def prelu(node: OnnxNode) -> Expr:
     return emit("where", _positive(x), x, emit("multiply", x, slope))
 
 
-def _over_axis(node: OnnxNode, name: str) -> Expr:
-    axis = normalize_axis(node, node.attr("axis", -1), rank(node[0]))
-    return emit(name, node[0], axis=axis)
-
-
-def flattened(node: OnnxNode, name: str, x: Expr) -> Expr:
-    """Before opset 13: over all dimensions from ``axis`` (by default 1) on, together."""
-    axis = normalize_axis(node, node.attr("axis", 1), rank(x))
-    if all(d == 1 for d in dims(x)[axis + 1 :]):
-        return emit(name, x, axis=axis)
+def flattened(node: OnnxNode, x: Expr, of: OverAxis) -> Expr:
+    """Before opset 13: over all dimensions from ``axis`` (by default 1) on, together; there may be none."""
+    axis = node.attr("axis", 1)
+    axis = axis if axis == rank(x) else normalize_axis(node, axis, rank(x))
+    if axis < rank(x) and all(d == 1 for d in dims(x)[axis + 1 :]):
+        return of(x, axis)
     shape = x.shape
-    rows = math.prod(shape[:axis])
-    flat = emit("reshape", x, newshape=(rows, math.prod(shape[axis:])), allowzero=True)
-    return emit("reshape", emit(name, flat, axis=1), newshape=shape, allowzero=True)
+    flat = emit("reshape", x, newshape=(math.prod(shape[:axis]), math.prod(shape[axis:])), allowzero=True)
+    return emit("reshape", of(flat, 1), newshape=shape, allowzero=True)
 
 
-@onnx_op("Softmax", since=1)
-def softmax_1(node: OnnxNode) -> Expr:
-    return flattened(node, "nn.softmax", node[0])
+def softmax(x: Expr, axis: int) -> Expr:
+    return emit("nn.softmax", x, axis=axis)
 
 
-@onnx_op("Softmax", since=13)
-def softmax(node: OnnxNode) -> Expr:
-    return _over_axis(node, "nn.softmax")
+def _log_softmax(x: Expr, axis: int) -> Expr:
+    return emit("nn.log_softmax", x, axis=axis)
 
 
-@onnx_op("LogSoftmax", since=1)
-def log_softmax_1(node: OnnxNode) -> Expr:
-    return flattened(node, "nn.log_softmax", node[0])
-
-
-@onnx_op("LogSoftmax", since=13)
-def log_softmax(node: OnnxNode) -> Expr:
-    return _over_axis(node, "nn.log_softmax")
-
-
-def _one_hot_of_largest(x: Expr, axis: int) -> Expr:
+def _hardmax(x: Expr, axis: int) -> Expr:
+    """1 at the first of the largest, 0 elsewhere."""
     if x.shape[axis] == 0:  # no place is the largest
         return x
-    on, off = scalar(1, x), scalar(0, x)
     place = emit("argmax", x, axis=(axis,), keepdims=False)
-    return emit("one_hot", place, on, off, depth=x.shape[axis], axis=axis, dtype=x.dtype)
+    return emit("one_hot", place, scalar(1, x), scalar(0, x), depth=x.shape[axis], axis=axis, dtype=x.dtype)
 
 
-@onnx_op("Hardmax", since=13)
-def hardmax(node: OnnxNode) -> Expr:
-    return _one_hot_of_largest(node[0], normalize_axis(node, node.attr("axis", -1), rank(node[0])))
+_OVER_AXIS: dict[str, OverAxis] = {"Softmax": softmax, "LogSoftmax": _log_softmax, "Hardmax": _hardmax}
 
 
-@onnx_op("Hardmax", since=1)
-def hardmax_1(node: OnnxNode) -> Expr:
-    x = node[0]
-    axis = normalize_axis(node, node.attr("axis", 1), rank(x))
-    flat = emit("reshape", x, newshape=(math.prod(x.shape[:axis]), math.prod(x.shape[axis:])), allowzero=True)
-    return emit("reshape", _one_hot_of_largest(flat, 1), newshape=x.shape, allowzero=True)
+@onnx_op(*_OVER_AXIS, since=1)
+def over_flattened(node: OnnxNode) -> Expr:
+    return flattened(node, node[0], _OVER_AXIS[node.op_type])
+
+
+@onnx_op(*_OVER_AXIS, since=13)
+def over_axis(node: OnnxNode) -> Expr:
+    return _OVER_AXIS[node.op_type](node[0], normalize_axis(node, node.attr("axis", -1), rank(node[0])))

@@ -174,11 +174,11 @@ def _wrapped(x: Expr, width: tuple[tuple[int, int], ...]) -> Expr:
 
 @onnx_op("Compress", since=9)
 def compress(node: OnnxNode) -> Expr:
-    """The slices whose condition holds; the condition must be known while importing."""
+    """The slices whose condition, known while importing, holds; one that goes beyond the axis is cut."""
     x = node[0] if node.has("axis") else emit("reshape", node[0], newshape=(-1,))
     axis = normalize_axis(node, node.attr("axis", 0), rank(x))
-    kept = within(node, x, integers(np.flatnonzero(node.constant(1, "condition"))), (axis,))
-    return emit("take", x, kept, axis=axis, mode="clip")
+    kept = np.flatnonzero(node.constant(1, "condition")[: dims(x)[axis]])
+    return emit("take", x, within(node, x, integers(kept), (axis,)), axis=axis, mode="clip")
 
 
 @onnx_op("ReverseSequence", since=10)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from minitvm.frontend.onnx.activation import flattened
+from minitvm.frontend.onnx.activation import flattened, softmax
 from minitvm.frontend.onnx.contrib import DOMAIN
 from minitvm.frontend.onnx.matmul import matmul, transposed
 from minitvm.frontend.onnx.nn import pool, window_of
@@ -57,12 +57,11 @@ def leaky_relu(node: OnnxNode) -> Expr:
 
 
 @onnx_op("QLinearSoftmax", domain=DOMAIN)
-def softmax(node: OnnxNode) -> Expr:
+def qlinear_softmax(node: OnnxNode) -> Expr:
     """``opset`` says which Softmax it was."""
-    x = _real(node)
-    if node.attr("opset", 13) < 13:
-        return _stored(node, flattened(node, "nn.softmax", x), 3)
-    return _stored(node, emit("nn.softmax", x, axis=normalize_axis(node, node.attr("axis", -1), rank(x))), 3)
+    x, old = _real(node), node.attr("opset", 13) < 13
+    found = flattened(node, x, softmax) if old else softmax(x, normalize_axis(node, node.attr("axis", -1), rank(x)))
+    return _stored(node, found, 3)
 
 
 @onnx_op("QLinearAveragePool", domain=DOMAIN)

@@ -1,7 +1,7 @@
 """ONNX Resize and Upsample: ``image.resize2d`` for images, else one axis at a time.
 
 Along an axis, nearest neighbours are a gather, interpolations a weighted sum of two or four gathers, and stretched ones
-a matrix product; indices and weights are constants computed here.
+the sum of one; indices and weights are constants computed here.
 """
 
 from __future__ import annotations
@@ -226,17 +226,33 @@ def source_coordinates(node: OnnxNode, axis: Axis, mode: str) -> np.ndarray:
 
 
 def _interpolated(x: Expr, axis: Axis, taps: np.ndarray, weights: np.ndarray) -> Expr:
-    """Weighted neighbours; float16 in float32.  taps, weights: (size, taps).  Few are gathered, so that infinities stay
-    where they are; many are a matrix product."""
+    """Weighted neighbours; float16 in float32.  taps, weights: (size, taps)."""
     if x.dtype == "float16":
         return cast(_interpolated(cast(x, "float32"), axis, taps, weights), "float16")
     if taps.shape[1] > 4:
-        return _product(x, axis, taps, weights)
+        return _stretched(x, axis, *_merged(taps, weights))
     parts = []
     for indices, weight in zip(taps.T, weights.T.astype(x.dtype), strict=True):
         neighbour = emit("take", x, integers(indices), axis=axis.axis, mode="clip")
         parts.append(emit("multiply", neighbour, Constant(_beside(weight, axis, rank(x)))))
     return reduce(lambda total, part: emit("add", total, part), parts)
+
+
+def _merged(taps: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Taps at the edges that are one pixel weigh together; all but the first of them weigh 0."""
+    rows = np.arange(len(taps))[:, None]
+    total = np.zeros((len(taps), taps.max(initial=0) + 1))
+    np.add.at(total, (rows, taps), weights)
+    return taps, np.where(np.diff(taps, prepend=-1, axis=1) > 0, total[rows, taps], 0)
+
+
+def _stretched(x: Expr, axis: Axis, taps: np.ndarray, weights: np.ndarray) -> Expr:
+    """A sum over many taps, which are gathered side by side.  What weighs 0 has no part in it, infinite or not."""
+    inner = (1,) * (rank(x) - 1 - axis.axis)
+    counted, factors = (v.reshape(*taps.shape, *inner) for v in (weights != 0, weights.astype(x.dtype)))
+    near = emit("take", x, integers(taps), axis=axis.axis, mode="clip")
+    parts = emit("multiply", emit("where", Constant(counted), near, scalar(0, x)), Constant(factors))
+    return emit("sum", parts, axis=(axis.axis + 1,))
 
 
 def _beside(values: np.ndarray, axis: Axis, of_rank: int) -> np.ndarray:
@@ -266,18 +282,6 @@ def _kernel(distance: np.ndarray, sampling: Sampling) -> np.ndarray:
     near = (a + 2) * d**3 - (a + 3) * d**2 + 1
     far = a * (d**3 - 5 * d**2 + 8 * d - 4)
     return np.asarray(np.where(d <= 1, near, np.where(d < 2, far, 0)))
-
-
-def _product(x: Expr, axis: Axis, taps: np.ndarray, weights: np.ndarray) -> Expr:
-    """The axis moved last, multiplied by the matrix of weights as a dense layer, and moved back."""
-    last, matrix = rank(x) - 1, np.zeros((axis.size, axis.extent))
-    np.add.at(matrix, (np.arange(axis.size)[:, None], taps), weights)
-    order = [d for d in range(last + 1) if d != axis.axis] + [axis.axis]
-    moved = x if axis.axis == last else emit("transpose", x, axes=tuple(order))
-    rows = emit("reshape", moved, newshape=(math.prod(moved.shape[:-1]), axis.extent), allowzero=True)
-    product = emit("nn.dense", rows, Constant(matrix.astype(x.dtype)))
-    result = emit("reshape", product, newshape=(*moved.shape[:-1], axis.size), allowzero=True)
-    return result if axis.axis == last else emit("transpose", result, axes=tuple(int(i) for i in np.argsort(order)))
 
 
 def _extrapolated(x: Expr, axis: Axis, places: np.ndarray, sampling: Sampling) -> Expr:
