@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
 import random
@@ -14,6 +15,12 @@ import pytest
 from click.testing import CliRunner
 from onnx import defs, helper, numpy_helper
 
+from minitvm.errors import MiniTVMError
+from minitvm.frontend import from_onnx
+from minitvm.ir.decision import decisions
+from minitvm.passes.manager import PassContext
+from minitvm.passes.pipeline import default_pipeline
+from minitvm.target import MachineModel
 from minitvm.testing.fuzz import campaign, generate, mended, peers
 from minitvm.testing.fuzz.__main__ import main
 from minitvm.testing.fuzz.campaign import Plan
@@ -68,6 +75,33 @@ def test_cases_are_models() -> None:
         assert len(case.outputs) == len({v.name for v in case.outputs}) > 0
         case.model()
         assert all(type(a) is np.ndarray for feeds in case.feeds for a in feeds.values())
+
+
+@pytest.mark.parametrize(
+    ("only", "rewrites"),
+    [
+        ("Add Mul Sub Sqrt Div", "multiply_sum add_constants_of_floats multiply_constants_of_floats divide_by_root"),
+        ("Transpose MatMul Add", "transpose_inside_product transpose_left_inside_product merge_transposes"),
+        ("Gemm Reshape Add Mul Flatten", "merge_reshapes sink_below_left drop_multiplied_one"),
+        ("Cast Clip DequantizeLinear ArgMax", "merge_casts drop_cast_within_clip drop_dequantize_before_argmax"),
+        (
+            "Conv Relu Mul Concat MaxPool",
+            "CombineParallel BackwardFoldScaleAxis ForwardFoldScaleAxis drop_taps_in_padding",
+        ),
+        ("ConvTranspose Mul", "transposed_convolution_to_convolution"),
+    ],
+)
+def test_graphs_hold_what_rewrites_look_for(only: str, rewrites: str) -> None:
+    wanted = set(rewrites.split())
+    for index in range(500):
+        model = generate.case(1, index, (3,), only.split()).model()
+        with contextlib.suppress(MiniTVMError), PassContext(3), decisions() as log:
+            module, _ = from_onnx(model, freeze_params=True)
+            default_pipeline(MachineModel(64, 32, threads=2))(module)
+        wanted -= {d.by for d in log if d.taken}
+        if not wanted:
+            return
+    pytest.fail(f"never: {wanted}")
 
 
 # --- comparing ------------------------------------------------------------------------------------------------

@@ -14,7 +14,17 @@ from onnx import helper, shape_inference
 
 from minitvm.ir.types import DTYPES
 from minitvm.testing.fuzz import values
-from minitvm.testing.fuzz.case import IR_VERSION, Arrays, Value, code_of, dtype_of, tensor, value_info
+from minitvm.testing.fuzz.case import (
+    IR_VERSION,
+    Arrays,
+    Value,
+    attributes,
+    code_of,
+    dtype_of,
+    operator_name,
+    tensor,
+    value_info,
+)
 
 T = TypeVar("T")
 Shape: TypeAlias = tuple[int, ...]
@@ -76,6 +86,9 @@ class Draw:
         self.mood = rng.choice(values.MOODS)
         self.awkward = rng.random() < 0.15
         self.op = ""
+        self.follows = 0.0
+        """How often an operand is one of ``latest``, where one fits."""
+        self.latest: list[Value] = []
         self.nodes: list[onnx.NodeProto] = []
         self.inputs: Arrays = {}
         self.constants: Arrays = {}
@@ -180,10 +193,14 @@ class Draw:
     def like(self, shape: Shape, dtype: str, constant: float = 0.15) -> Value:
         """An operand of this very type: one that is there already, where there is one, or a new one."""
         there = [v for v in self.values.values() if (v.shape, v.dtype) == (shape, dtype)]
+        latest = [v for v in there if v in self.latest]
+        if latest and self.chance(self.follows / 2):
+            return self.choice(latest)
         return self.choice(there) if there and self.chance(0.6) else self.new(shape, dtype, constant)
 
     def weight(self, shape: Sequence[int], dtype: str) -> Value:
-        return self.new(shape, dtype, 0.75, "plain" if self.chance(0.8) else None)
+        mood = self.choice(("plain", "plain", "plain", "plain", "plain", "positive", "equal", self.mood))
+        return self.new(shape, dtype, 0.75 + self.follows / 5, mood)
 
     def operand(
         self, dtypes: Iterable[str] | None = None, least: int = 0, most: int = 5, budget: int = values.ELEMENTS
@@ -196,6 +213,9 @@ class Draw:
             for v in self.values.values()
             if v.dtype in allowed and v.shape is not None and least <= v.rank <= most and math.prod(v.shape) <= budget
         ]
+        latest = [v for v in there if v in self.latest]
+        if latest and self.chance(self.follows):
+            return self.choice(latest)
         if there and self.chance(0.75):
             return self.choice(there[-4:])
         dtype = self.dtype() if dtypes is None else self.choice(list(dtypes))
@@ -207,7 +227,7 @@ class Draw:
         if how < 0.4:
             return shape
         if how < 0.5:
-            return ()
+            return () if len(shape) < 3 or how < 0.45 else (shape[1], *[1] * (len(shape) - 2))
         kept = shape[self.between(0, len(shape)) :] if how < 0.8 else shape
         found = tuple(1 if self.chance(0.3) else size for size in kept)
         grows = len(found) == len(shape) < 4 and math.prod(shape) < 2000 and self.chance(0.2)
@@ -224,7 +244,7 @@ class Draw:
         inputs: Sequence[Value | None],
         outputs: int = 1,
         types: Sequence[tuple[str, Shape | None]] | None = None,
-        **attributes: Any,
+        **given: Any,
     ) -> list[Value]:
         """Adds a node of the present operator; its outputs, with types as ONNX infers them where not given.
 
@@ -236,7 +256,7 @@ class Draw:
         domain, _, op_type = self.op.rpartition(".")
         produced = [self.name() for _ in range(outputs)]
         node = helper.make_node(op_type, names, produced, domain=domain)
-        node.attribute.extend(_attribute(name, value) for name, value in attributes.items() if value is not None)
+        node.attribute.extend(_attribute(name, value) for name, value in given.items() if value is not None)
         found = self._inferred(node) if types is None else list(types)
         if any(shape is not None and math.prod(shape) > 8 * values.ELEMENTS for _, shape in found):
             raise Reject("too large")
@@ -246,6 +266,19 @@ class Draw:
         results = [Value(name, *type_) for name, type_ in zip(produced, found, strict=True)]
         self.values.update({v.name: v for v in results})
         return results
+
+    def again(self, node: onnx.NodeProto) -> list[Value]:
+        """Another node with a node's attributes and operands; constant floats are drawn anew."""
+        self.op = operator_name(node)
+        inputs = [self._renewed(name) if name else None for name in node.input]
+        same = [self.values[name] for name in node.output]
+        return self.node(inputs, len(same), [(v.dtype, v.shape) for v in same], **attributes(node))
+
+    def _renewed(self, name: str) -> Value:
+        array = self.literals.get(name)
+        if array is None or array.dtype.kind != "f":
+            return self.values[name]
+        return self.new(array.shape, array.dtype.name, 1.0, "plain")
 
     def _inferred(self, node: onnx.NodeProto) -> list[tuple[str, Shape | None]]:
         """The outputs' types by ONNX's shape inference."""

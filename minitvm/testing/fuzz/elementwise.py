@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from minitvm.testing.fuzz.case import Value, code_of
 from minitvm.testing.fuzz.draw import FLOATS, Draw, accepted, generates
 
@@ -35,9 +37,9 @@ def unary(d: Draw) -> list[Value]:
 
 @generates(*_BINARY)
 def binary(d: Draw) -> list[Value]:
-    """One operand in four is a constant: what rewrites at level 3 look for."""
+    """Many operands are constant: what rewrites at level 3 look for."""
     x = d.operand()
-    pair = [x, d.weight(d.partner(d.known(x)), x.dtype) if d.chance(0.35) else d.other(x)]
+    pair = [x, d.weight(d.partner(d.known(x)), x.dtype) if d.chance(0.35 + d.follows / 2) else d.other(x)]
     d.rng.shuffle(pair)
     return d.node(pair)
 
@@ -104,15 +106,18 @@ def clip(d: Draw) -> list[Value]:
     x = d.operand()
     signed = not x.dtype.startswith("u")
     low, high = sorted((d.between(-3 * signed, 5), d.between(-3 * signed, 5)))
+    if np.dtype(x.dtype).kind in "iu" and d.chance(0.2):
+        low, high = int(np.iinfo(x.dtype).min), int(np.iinfo(x.dtype).max)
     if d.opset < 11:
         return d.node([x], min=d.maybe(float(low)), max=d.maybe(float(high)))
-    bounds = [d.maybe(d.within((), x.dtype, v, v, 0.8)) for v in (low, high)]
+    bounds = [d.maybe(d.constant(np.array(v, x.dtype), 0.2), 0.7) for v in (low, high)]
     return d.node([x, *bounds])
 
 
 @generates("Cast")
 def cast(d: Draw) -> list[Value]:
-    return d.node([d.operand()], to=code_of(d.choice(_targets(d))))
+    x = d.operand()
+    return d.node([x], to=code_of(x.dtype if d.chance(0.1) else d.choice(_targets(d))))
 
 
 @generates("CastLike")

@@ -13,6 +13,7 @@ import onnx
 from minitvm.frontend.onnx.functions import has_definition
 from minitvm.frontend.onnx.registry import builder_for, supported_operators
 from minitvm.testing.fuzz import (  # noqa: F401  (register the generators)
+    chains,
     contrib_quantized,
     control,
     elementwise,
@@ -59,22 +60,61 @@ def case(seed: int, index: int, levels: Sequence[int] = LEVELS, only: Sequence[s
     rng = random.Random(f"{seed}:{index}")
     while True:
         draw = Draw(rng, rng.choice(OPSETS))
-        _grow(draw, rng.choice((1, 1, 2, 2, 3, 4, 6, 9, 12)), list(only) or [*sorted(GENERATORS), *(3 * FAVOURITES)])
+        rng.choices((_of_all, _of_few, _of_a_chain), (6, 6, 8))[0](draw, tuple(only) or tuple(sorted(GENERATORS)))
         if draw.inputs and any(_is_produced(draw, v) for v in draw.values.values()):
             return _finish(draw, levels)
 
 
+def _of_all(draw: Draw, operators: Sequence[str]) -> None:
+    """One to twelve nodes of any operators."""
+    _grow(draw, draw.choice((1, 1, 2, 2, 3, 4, 6, 9, 12)), _weighted(operators))
+
+
+def _of_few(draw: Draw, operators: Sequence[str]) -> None:
+    """Nodes of three to five operators that mostly read one another: what meets only where kinds repeat."""
+    draw.follows = 0.6
+    few = [draw.choice(_weighted(operators)) for _ in range(draw.between(3, 5))]
+    _grow(draw, draw.choice((3, 4, 6, 9, 12)), few)
+
+
+def _of_a_chain(draw: Draw, operators: Sequence[str]) -> None:
+    """What a rewrite looks for, before or behind nodes of a few operators."""
+    draw.follows = 0.9
+    there = chains.chains(operators)
+    if not there:
+        return _of_few(draw, operators)
+    steps = draw.choice(there)
+    few = [*(name for _, names in steps for name in names), draw.choice(_weighted(operators))]
+    _grow(draw, draw.choice((0, 0, 0, 1, 2)), few)
+    chains.build(draw, steps, _add)
+    if draw.chance(0.3):
+        chains.build(draw, draw.choice(there), _add)
+    _grow(draw, len(draw.nodes) + draw.choice((0, 0, 0, 1, 2, 4)), few)
+    return None
+
+
+def _weighted(operators: Sequence[str]) -> list[str]:
+    return [*operators, *(3 * [name for name in FAVOURITES if name in operators])]
+
+
 def _grow(draw: Draw, count: int, operators: Sequence[str]) -> None:
-    """Adds up to ``count`` nodes; what an operator rejects leaves no trace in the graph."""
+    """Adds nodes until there are ``count``, or it has been tried often enough."""
     for _ in range(40 * count):
         if len(draw.nodes) >= count:
             return
-        before = (list(draw.nodes), dict(draw.inputs), dict(draw.constants), dict(draw.values), dict(draw.literals))
-        draw.op = draw.choice(operators)
-        try:
-            GENERATORS[draw.op](draw)
-        except Reject:
-            draw.nodes, draw.inputs, draw.constants, draw.values, draw.literals = before
+        _add(draw, draw.choice(operators))
+
+
+def _add(draw: Draw, op: str) -> bool:
+    """Adds a node; what its operator rejects leaves no trace in the graph."""
+    before = (list(draw.nodes), dict(draw.inputs), dict(draw.constants), dict(draw.values), dict(draw.literals))
+    draw.op = op
+    try:
+        draw.latest = GENERATORS[op](draw)
+    except Reject:
+        draw.nodes, draw.inputs, draw.constants, draw.values, draw.literals = before
+        return False
+    return True
 
 
 def _is_produced(draw: Draw, value: Value) -> bool:

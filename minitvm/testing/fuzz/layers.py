@@ -18,8 +18,9 @@ _WORK = 2_000_000
 def window(d: Draw, spatial: tuple[int, ...], pooling: bool = False, dilated: float = 0.3) -> dict[str, Any]:
     """Attributes of a sliding window that fits at least once: kernel, strides, dilations, pads."""
     rank = len(spatial)
-    kernel = [d.choice((1, 1, 2, 3, 3, 5, 7)) for _ in spatial]
-    strides = [d.choice((1, 1, 2, 3)) for _ in spatial]
+    kernel = [d.choice((1, 1, 2, 3, 3, 4, 5, 7)) for _ in spatial]
+    kernel = kernel if d.chance(0.5) else kernel[:1] * rank
+    strides = [d.choice((1, 1, 2, 3)) for _ in spatial] if d.chance(0.4) else [d.choice((1, 1, 2, 2, 3))] * rank
     dilations = [d.between(1, 3) if d.chance(dilated) else 1 for _ in spatial]
     pads = [d.between(0, k - 1 if pooling else k) for k in (*kernel, *kernel)]
     if d.chance(0.5):

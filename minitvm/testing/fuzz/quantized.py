@@ -108,7 +108,7 @@ _COORDINATES = ("half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel
 def resize(d: Draw) -> list[Value]:
     x = d.operand(None, 1, 4, 3000)
     shape = d.known(x)
-    wide = [s if i < x.rank - 2 else d.between(1, 3 * s + 1) for i, s in enumerate(shape)]
+    wide = [s if i < x.rank - 2 else _resized(d, s) for i, s in enumerate(shape)]
     scales = d.constant(np.array([w / s if s else 1.0 for w, s in zip(wide, shape, strict=True)], "float32"))
     if d.opset < 11:
         return d.node([x, scales], mode=d.choice(("nearest", "linear")))
@@ -123,6 +123,12 @@ def resize(d: Draw) -> list[Value]:
         given["antialias"] = d.maybe(1, 0.2)
     empty = None if d.opset >= 13 else d.constant(np.zeros(0, "float32"))
     return d.node([x, empty, None, d.ints(wide)] if d.chance(0.5) else [x, empty, scales], **given)
+
+
+def _resized(d: Draw, size: int) -> int:
+    """Half of the time a multiple or a part: coordinates that lie exactly between two pixels."""
+    halves = (2 * size, 3 * size, size // 2, size // 4, size // 2 + 1)
+    return max(1, d.choice(halves) if d.chance(0.5) else d.between(1, 3 * size + 1))
 
 
 def _coordinates(d: Draw) -> tuple[str, ...]:

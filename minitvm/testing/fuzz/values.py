@@ -39,7 +39,8 @@ def sizes(rng: random.Random, rank: int, budget: int = ELEMENTS, zero: float = 0
 
 def array(rng: random.Random, shape: Sequence[int], dtype: str, mood: str = "plain") -> np.ndarray:
     """Random elements.  ``plain`` ones are of everyday size; ``special`` has infinities, NaN, denormals and the
-    extremes of integers sprinkled in, ``large`` and ``small`` are near the ends of the range, ``equal`` all one."""
+    extremes of integers sprinkled in, ``large`` and ``small`` are near the ends of the range, ``equal`` all one;
+    ``positive`` ones scales that do not vanish."""
     draw = np.random.default_rng(rng.getrandbits(64))
     shape = tuple(shape)
     if dtype == "bool":
@@ -48,7 +49,9 @@ def array(rng: random.Random, shape: Sequence[int], dtype: str, mood: str = "pla
         return _integers(draw, shape, dtype, mood)
     found = draw.normal(0.0, rng.choice((0.5, 1.0, 4.0)), shape)
     if mood == "equal":
-        found = np.full(shape, rng.choice((0.0, 1.0, -1.0, 0.5, 3.0)))
+        found = np.full(shape, rng.choice((0.0, -0.0, 1.0, 1.0, -1.0, 0.5, 3.0)))
+    elif mood == "positive":
+        found = np.abs(found) + 0.1
     elif mood == "large":
         found = found * (LARGE.get(dtype, 100.0) * 10.0 ** -float(draw.integers(1, 6)))
     elif mood == "small":
@@ -64,7 +67,7 @@ def _integers(draw: np.random.Generator, shape: tuple[int, ...], dtype: str, moo
     low, high = max(info.min, -10), min(info.max, 10)
     found = draw.integers(low, high, shape, dtype=dtype, endpoint=True)
     if mood == "equal":
-        return np.full(shape, draw.choice([0, 1, 3]), dtype)
+        return np.full(shape, draw.choice([0, 1, 1, 3]), dtype)
     if mood in ("large", "small"):
         return draw.integers(info.min, info.max, shape, dtype=dtype, endpoint=True)
     if mood == "special":
