@@ -228,6 +228,13 @@ def test_dequantize_to_float16() -> None:
         check_as_onnx_runtime(model, {"x0": q}, rtol=1e-3)
 
 
+def test_dequantize_blocks_to_float16() -> None:
+    """65535 alone is infinite in float16."""
+    q, scale = np.array([[65535, 3, 40001, 7]], np.uint16), np.array([[0.01, 0.5]], "float16")
+    model = one_node("DequantizeLinear", q, opset=23, constants={1: scale}, axis=1, block_size=2)
+    check_as_onnx_runtime(model, {"x0": q}, rtol=1e-3)
+
+
 @pytest.mark.parametrize("x", [np.zeros((2, 3)), np.full((2, 3), 5.0), np.full((2, 3), -5.0), floats(4, 7)])
 def test_dynamic_quantization(x: np.ndarray) -> None:
     x = x.astype(np.float32)

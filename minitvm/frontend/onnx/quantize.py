@@ -49,7 +49,8 @@ def dequantize(node: OnnxNode) -> Expr:
     if node.attr("block_size", 0):
         scale, zero = _along_blocks(node, scale, axis), _along_blocks(node, zero, axis)
         distance = emit("subtract", cast(x, "int32"), cast(zero, "int32"))
-        return cast(emit("multiply", cast(distance, scale.dtype), scale), dtype)
+        wide = "float64" if scale.dtype == "float64" else "float32"
+        return cast(emit("multiply", cast(distance, wide), cast(scale, wide)), dtype)
     parameters = [scalar_or_vector(p) for p in (scale, zero)]
     return cast(emit("qnn.dequantize", x, *parameters, axis=axis, out_dtype=scale.dtype), dtype)
 

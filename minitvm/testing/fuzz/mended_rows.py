@@ -1,7 +1,8 @@
 """Operators of ONNX's reference evaluator over rows of elements, written anew where its own are wrong or lacking.
 
 Its Mean does not broadcast the first operand; its MeanVarianceNormalization is that of float32 alone, by a difference
-of squares; its ReduceMean of no integers is the least one; its Attention takes heads that do not divide.
+of squares; its ReduceMean of no integers is the least one; its Attention takes heads that do not divide; it has no DequantizeLinear
+before opset 19.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ from typing import Any
 
 import numpy as np
 from onnx.reference.op_run import OpRun
+from onnx.reference.ops._quant_utils import reshape_input
 from onnx.reference.ops.op_attention import Attention as _Attention
 
-from minitvm.testing.fuzz.case import attributes
+from minitvm.testing.fuzz.case import attributes, dtype_of
 
 Array = np.ndarray
 
@@ -61,4 +63,16 @@ class Attention(_Attention):
         return tuple(found)
 
 
-ROWS: list[type[Any]] = [Mean, MeanVarianceNormalization, ReduceMean, Attention]
+class DequantizeLinear(OpRun):
+    op_domain = ""
+
+    def _run(self, x: Array, scale: Array, zero: Array | None = None, **_: Any) -> tuple[Array]:
+        given = {"axis": 1, "block_size": 0, "output_dtype": 0} | attributes(self.onnx_node)
+        places = (x.shape, given["axis"], given["block_size"])
+        wide = np.promote_types(scale.dtype, "float32")
+        distance = x.astype(np.int64) - (0 if zero is None else reshape_input(zero.astype(np.int64), *places))
+        found = distance.astype(wide) * reshape_input(scale.astype(wide), *places)
+        return (found.astype(dtype_of(given["output_dtype"]) if given["output_dtype"] else scale.dtype),)
+
+
+ROWS: list[type[Any]] = [DequantizeLinear, Mean, MeanVarianceNormalization, ReduceMean, Attention]
