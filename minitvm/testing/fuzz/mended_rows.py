@@ -1,8 +1,8 @@
 """Operators of ONNX's reference evaluator over rows of elements, written anew where its own are wrong or lacking.
 
 Its Mean does not broadcast the first operand; its MeanVarianceNormalization is that of float32 alone, by a difference
-of squares; its ReduceMean of no integers is the least one; its Attention takes heads that do not divide; it has no DequantizeLinear
-before opset 19.
+of squares; its ReduceMean of no integers is the least one; its Attention takes heads that do not divide; it has no
+DequantizeLinear before opset 19.
 """
 
 from __future__ import annotations
