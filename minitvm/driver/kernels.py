@@ -206,9 +206,9 @@ def source_fingerprint() -> str:
     digest = hashlib.sha256()
     root = pathlib.Path(__file__).parents[1]
     for folder in ("ir", "codegen"):
-        for path in sorted((root / folder).rglob("*.py")):
+        for path in sorted(p for p in (root / folder).rglob("*") if p.suffix in (".py", ".ll")):
             digest.update(path.relative_to(root).as_posix().encode() + path.read_bytes())
-    for name in ("driver/kernels.py", "target.py"):
+    for name in ("driver/kernels.py", "target.py", "runtime/spin.py"):
         digest.update((root / name).read_bytes())
     return digest.hexdigest()
 

@@ -14,8 +14,8 @@ from typing import Any
 import llvmlite.binding
 
 from minitvm import config
-from minitvm.codegen.llvm import half
 from minitvm.errors import CompilerError, TargetError
+from minitvm.runtime.spin import arch_of, marks_of, text_of
 from minitvm.target import MachineModel, Target
 
 llvm: Any = llvmlite.binding  # has no types
@@ -34,8 +34,7 @@ class Cpu:
     @property
     def arch(self) -> str:
         """``x86``, ``aarch64``, or the triple's first word."""
-        word = self.triple.partition("-")[0]
-        return "x86" if word in ("x86_64", "i386", "i586", "i686", "amd64") else "aarch64" if word == "arm64" else word
+        return arch_of(self.triple)
 
     @property
     def instruction_sets(self) -> tuple[str, ...]:
@@ -211,12 +210,7 @@ def machine_model(cpu: Cpu, threads: int = 1) -> MachineModel:
 
     ``features`` holds what the emitter asks for: the architecture, ``neon``, ``posix``.
     """
-    marks = {cpu.arch}
-    if cpu.arch == "aarch64":
-        marks.add("neon")
-    if "windows" not in cpu.triple and "msvc" not in cpu.triple:
-        marks.add("posix")
-    return MachineModel(cpu.vector_bytes, cpu.vector_registers, threads=threads, features=frozenset(marks))
+    return MachineModel(cpu.vector_bytes, cpu.vector_registers, threads=threads, features=marks_of(cpu.triple))
 
 
 # --- compiling ------------------------------------------------------------------------------------------------
@@ -243,8 +237,8 @@ _machines = _Machines()
 def _optimized(llvm_ir: str, cpu: Cpu) -> tuple[Any, Any]:
     """The module after LLVM's passes, in a context of its own, and the target machine."""
     machine = _machines.get(cpu)
-    if " half" in llvm_ir and llvm_ir is not half.PROBE and _lacks_half(cpu):
-        llvm_ir += half.RUNTIME
+    if " half" in llvm_ir and llvm_ir is not _HALF_PROBE and _lacks_half(cpu):
+        llvm_ir += text_of("codegen/llvm/half.ll")
     try:
         module = llvm.parse_assembly(llvm_ir, context=llvm.create_context())
     except RuntimeError as error:
@@ -258,10 +252,19 @@ def _optimized(llvm_ir: str, cpu: Cpu) -> tuple[Any, Any]:
     return module, machine
 
 
+_HALF_PROBE = """
+define float @probe(half %x) {
+  %y = fpext half %x to float
+  ret float %y
+}
+"""
+
+
 @cache
 def _lacks_half(cpu: Cpu) -> bool:
     """Whether the processor cannot convert float16 to float32 and back."""
-    return half.is_called(assembly(half.PROBE, cpu))
+    text = assembly(_HALF_PROBE, cpu)
+    return "__extendhfsf2" in text or "__truncsfhf2" in text
 
 
 def optimized_ir(llvm_ir: str, cpu: Cpu) -> str:

@@ -13,10 +13,9 @@ from contextlib import ExitStack, contextmanager
 from typing import TypeAlias
 
 from minitvm.codegen.llvm import express, index, memory
-from minitvm.codegen.llvm.barrier import barrier_function
 from minitvm.codegen.llvm.context import Context, NotVectorizable, Place
 from minitvm.codegen.llvm.flat import flat_views
-from minitvm.codegen.llvm.spell import BITS, memory_text, quoted
+from minitvm.codegen.llvm.spell import BITS, barrier_text, memory_text, quoted
 from minitvm.codegen.llvm.values import Index, Val, exact, power_of_two, reach
 from minitvm.codegen.llvm.writer import Writer
 from minitvm.codegen.scalars import spell_scalars
@@ -123,7 +122,7 @@ class _Emitter:
                 self.stmt(stmt)
 
     def _barrier(self) -> None:
-        self.w.declare("@minitvm.barrier", barrier_function(self.machine.features))
+        self.w.declare("@minitvm.barrier", barrier_text(self.machine.features))
         self.w.do("call void @minitvm.barrier(ptr %barrier, i64 %threads)")
 
     def _parallel(self, nests: Sequence[For]) -> None:

@@ -8,6 +8,7 @@ from functools import cache
 import numpy as np
 
 from minitvm.errors import CompilerError
+from minitvm.runtime.spin import spinning_text
 
 SCALAR_TYPES = {
     "bool": "i1",
@@ -140,3 +141,8 @@ def _wrap(value: int, bits: int) -> int:
 def quoted(name: str) -> str:
     """A symbol's name as LLVM text wants it."""
     return '"' + "".join(c if c.isascii() and (c.isalnum() or c in "_.$-") else f"\\{ord(c):02X}" for c in name) + '"'
+
+
+def barrier_text(features: frozenset[str]) -> str:
+    """The team's barrier as an internal function, with what it declares; ``features`` as a machine model has them."""
+    return spinning_text("codegen/llvm/barrier.ll", features)

@@ -1,24 +1,12 @@
-"""Conversions between float16 and float32 for processors that have none: what LLVM calls there, in the object itself.
+; Conversions between float16 and float32 for processors that have none: what LLVM calls there, in the object itself;
+; each object has its own, which no other sees.
+;
+; Only multiplications and additions that round right do the rounding, as in F. Giesen, "Half to float done quic" and
+; "float->half variants".
 
-Only multiplications and additions that round right do the rounding, as in F. Giesen, "Half to float done quic" and
-"float->half variants".
-"""
+@llvm.compiler.used = appending global [2 x ptr] [ptr @__extendhfsf2, ptr @__truncsfhf2], section "llvm.metadata"
 
-from __future__ import annotations
-
-_SYMBOLS = ("__extendhfsf2", "__truncsfhf2")
-
-PROBE = """
-define float @probe(half %x) {
-  %y = fpext half %x to float
-  ret float %y
-}
-"""
-
-RUNTIME = f"""
-@llvm.compiler.used = appending global [2 x ptr] [ptr @{_SYMBOLS[0]}, ptr @{_SYMBOLS[1]}], section "llvm.metadata"
-
-define internal float @{_SYMBOLS[0]}(half %x) nounwind memory(none) {{
+define internal float @__extendhfsf2(half %x) nounwind memory(none) {
   %short = bitcast half %x to i16
   %bits = zext i16 %short to i32
   %size = and i32 %bits, 32767
@@ -36,9 +24,9 @@ define internal float @{_SYMBOLS[0]}(half %x) nounwind memory(none) {{
   %signed = or i32 %found, %sign
   %result = bitcast i32 %signed to float
   ret float %result
-}}
+}
 
-define internal half @{_SYMBOLS[1]}(float %x) nounwind memory(none) {{
+define internal half @__truncsfhf2(float %x) nounwind memory(none) {
   %bits = bitcast float %x to i32
   %size = and i32 %bits, 2147483647
   %absolute = bitcast i32 %size to float
@@ -62,11 +50,4 @@ define internal half @{_SYMBOLS[1]}(float %x) nounwind memory(none) {{
   %short = trunc i32 %signed to i16
   %result = bitcast i16 %short to half
   ret half %result
-}}
-"""
-"""Each object has its own, which no other sees."""
-
-
-def is_called(assembly: str) -> bool:
-    """Whether the probe's assembly asks for what the processor cannot do."""
-    return any(symbol in assembly for symbol in _SYMBOLS)
+}
