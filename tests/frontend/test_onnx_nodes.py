@@ -1,4 +1,4 @@
-"""Every node case of ONNX's own backend test suite, imported and evaluated in numpy.
+"""Every node case of ONNX's own backend test suite: imported and evaluated in numpy, and as compiled kernels.
 
 All of them run; what does not pass is listed here with its reason, and the lists are checked to be exact.
 """
@@ -16,10 +16,12 @@ import onnx
 import pytest
 from onnx import TensorProto, numpy_helper
 
+from minitvm.driver import build
 from minitvm.errors import FrontendError, MiniTVMError, UnsupportedOperatorError
 from minitvm.frontend import from_onnx
 from minitvm.frontend.onnx.registry import BUILDERS
 from minitvm.ir.evaluate import evaluate
+from minitvm.runtime.executor import GraphModule
 
 NOT_TENSORS = {
     "Optional",
@@ -97,16 +99,20 @@ def _constant_inputs(model: onnx.ModelProto, inputs: list[Any], kinds: str) -> o
     return frozen
 
 
-def _outputs(model: onnx.ModelProto, inputs: list[Any]) -> tuple[np.ndarray, ...]:
+def _outputs(model: onnx.ModelProto, inputs: list[Any]) -> tuple[tuple[np.ndarray, ...], ...]:
+    """By the operators' references, and by kernels at a level that follows from the model's size."""
     weights = {t.name for t in model.graph.initializer}
     feeds = {v.name: a for v, a in zip(model.graph.input, inputs, strict=True) if v.name not in weights}
     shapes = {name: array.shape for name, array in feeds.items() if isinstance(array, (np.ndarray, np.generic))}
     module, params = from_onnx(model, shapes)
     result = evaluate(module, *feeds.values(), *params.values())
-    return result if isinstance(result, tuple) else (result,)
+    library = build(module, params=params, opt_level=model.ByteSize() % 4)
+    compiled = GraphModule(library["default"]())
+    compiled.run(feeds)
+    return result if isinstance(result, tuple) else (result,), tuple(compiled.outputs())
 
 
-def _run(model: onnx.ModelProto, inputs: list[Any]) -> tuple[np.ndarray, ...]:
+def _run(model: onnx.ModelProto, inputs: list[Any]) -> tuple[tuple[np.ndarray, ...], ...]:
     """With inputs of the model as they are; where one must be known, integers are, then everything is."""
     for kinds in ("", "iub", "iubf"):
         try:
@@ -134,7 +140,8 @@ def _failure(case: Any) -> str | None:
     """Why a case does not pass, in a few words; ``None`` where it does."""
     inputs, expected = case.data_sets[0]
     try:
-        _compare(_run(case.model, _arrays(inputs)), _arrays(expected))
+        for found in _run(case.model, _arrays(inputs)):
+            _compare(found, _arrays(expected))
     except UnsupportedOperatorError as error:
         return "operators: " + " ".join(re.findall(r"([\w.]+) \(\d+\)", error.message))
     except MiniTVMError as error:
