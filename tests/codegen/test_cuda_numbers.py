@@ -8,16 +8,18 @@ from __future__ import annotations
 import ctypes
 import shutil
 import subprocess
-from collections.abc import Iterator
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pytest
 from cuda_kernels import GROUPS, MACHINE, inputs_of, kernel_of
-from op_samples import Sample
-from test_cuda_emit import two_of_each
+from dressed import group
 from test_cuda_nvrtc import every_operation
-from test_lower import LOWERED, as_function
+from test_ops import WITHOUT_COMPUTE, WITHOUT_SAMPLE
 
 from minitvm.codegen.cuda.bind import bind_plain, launch_of
 from minitvm.codegen.cuda.emit import emit_cuda, function_name
@@ -26,7 +28,10 @@ from minitvm.codegen.lower import lower
 from minitvm.codegen.simplify import simplify
 from minitvm.ir.loop import Buffer, Kernel
 from minitvm.ir.loop.interp import run_kernel
+from minitvm.testing.cases import GENERATORS, Accuracy, RandomDraw, random_case
 
+CALLS = 8
+"""Of each operator."""
 COMPILER = shutil.which("g++") or shutil.which("clang++") or shutil.which("c++")
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="no C++ compiler on this machine")
 
@@ -91,41 +96,55 @@ def run(library: ctypes.CDLL, first: int, bound: tuple[Kernel, ...], arrays: dic
         library[f"launch_{number}"](pointers)
 
 
-Case = tuple[str, Kernel, list[np.ndarray]]
+@dataclass(frozen=True)
+class Checked:
+    """A kernel, its grids, what it is given and what it must give."""
+
+    what: str
+    kernel: Kernel
+    arrays: list[np.ndarray]
+    expected: tuple[np.ndarray, ...]
+    accuracy: Accuracy
+
+    def check(self, library: ctypes.CDLL, first: int, bound: tuple[Kernel, ...]) -> None:
+        inputs = [
+            np.ascontiguousarray(a).reshape(b.shape) for a, b in zip(self.arrays, self.kernel.inputs, strict=True)
+        ]
+        memory = dict(zip(self.kernel.inputs, inputs, strict=True))
+        run(library, first, bound, memory)
+        for buffer, want in zip(self.kernel.outputs, self.expected, strict=True):
+            have = memory[buffer].reshape(want.shape)
+            wrong = self.accuracy.differences(have, want)
+            assert not wrong.any(), f"{self.what}: {have[wrong][:3]}, not {want[wrong][:3]}"
 
 
-def groups() -> Iterator[Case]:
+def groups() -> Iterator[Checked]:
     for name in GROUPS:
         kernel = kernel_of(name)
-        yield name, kernel, inputs_of(kernel)
+        arrays = inputs_of(kernel)
+        yield Checked(name, kernel, arrays, run_kernel(kernel, *arrays), Accuracy(ulps=8, scale=8))
 
 
-def operators() -> Iterator[Case]:
-    samples: list[Sample] = two_of_each(LOWERED)
-    for sample in samples:
-        function_, arrays = as_function(sample)
-        kernel = simplify(lower(function_, "kernel", MACHINE))
-        if all(0 not in b.shape and b.strides is None for b in kernel.params):
-            yield str(sample), kernel, [a.reshape(p.shape) for a, p in zip(arrays, kernel.inputs, strict=True)]
+def generated() -> Iterator[Checked]:
+    """Random calls of every operator, of any dtype it accepts, alone and in groups."""
+    for name, number in product(GENERATORS, range(CALLS)):
+        draw = RandomDraw(zlib.crc32(f"{name} {number}".encode()))
+        call = random_case(name, draw)
+        if call.op.name not in WITHOUT_COMPUTE | WITHOUT_SAMPLE:
+            found = group(call, draw)
+            kernel = simplify(lower(found.function, "kernel", MACHINE))
+            yield Checked(f"{call} ({name} {number})", kernel, found.arrays, found.expected, found.accuracy)
 
 
-@pytest.mark.parametrize("cases", [groups, operators], ids=["groups", "operators"])
-def test_printed_kernels_give_the_interpreter_s_numbers(cases, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
-    found = [(name, kernel, arrays, bind_plain(kernel)) for name, kernel, arrays in cases()]
-    library = compiled([part for *_, bound in found for part in bound], tmp_path)
-    first, checked = 0, 0
-    for name, kernel, arrays, bound in found:
-        memory = {b: np.ascontiguousarray(a) for b, a in zip(kernel.inputs, arrays, strict=True)}
-        run(library, first, bound, memory)
+@pytest.mark.parametrize("cases", [groups, generated])
+def test_printed_kernels_give_the_right_numbers(cases: Callable[[], Iterator[Checked]], tmp_path: Path) -> None:
+    found = [(c, bind_plain(c.kernel)) for c in cases() if all(0 not in b.shape for b in c.kernel.params)]
+    library = compiled([part for _, bound in found for part in bound], tmp_path)
+    first = 0
+    for checked, bound in found:
+        checked.check(library, first, bound)
         first += len(bound)
-        for buffer, want in zip(kernel.outputs, run_kernel(kernel, *arrays), strict=True):
-            rtol = {"float16": 2e-3, "float64": 1e-12}.get(buffer.dtype, 1e-5)  # float16 is rounded at the end only
-            finite = np.abs(want[np.isfinite(want)]) if want.dtype.kind == "f" else want
-            scale = float(finite.max(initial=1)) if want.dtype.kind == "f" else 1.0
-            tolerance = {"rtol": rtol, "atol": rtol * scale} if want.dtype.kind == "f" else {"rtol": 0}
-            np.testing.assert_allclose(memory[buffer], want, err_msg=name, **tolerance)
-            checked += 1
-    assert checked >= len(found) > 0
+    assert len(found) >= 12
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int8", "int32", "int64", "uint8", "uint32", "bool"])
