@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -42,10 +42,11 @@ from minitvm.ir.loop.scalar_numpy import as_array, compute
 
 _SIDE_BY_SIDE = frozenset(LoopKind) - {LoopKind.SERIAL, LoopKind.UNROLLED}
 _MOST_LANES = 1 << 18
-_DEEP = 64  # nodes
 _REMEMBERED_LANES = 1 << 13  # of larger sets, what was worked out for one statement is not kept: it takes memory
 
 Array = np.ndarray
+Value: TypeAlias = "Array | int"
+"""One element per lane, or one where all lanes agree; of ``int64``, that may be an ``int``."""
 
 
 def run_kernel(kernel: Kernel, *inputs: Array, check_races: bool = False) -> tuple[Array, ...]:
@@ -59,7 +60,7 @@ def run_kernel(kernel: Kernel, *inputs: Array, check_races: bool = False) -> tup
     memory = {b: _Memory.holding(b, a) for b, a in zip(kernel.inputs, inputs, strict=True)}
     memory.update({b: _Memory.empty(b, 1) for b in kernel.outputs})
     with np.errstate(all="ignore"):
-        _Lanes(kernel, memory, {}, check_races=check_races).run(kernel.body)
+        _Lanes(kernel, memory, check_races=check_races).run(kernel.body)
     return tuple(_result(kernel, memory[b], b) for b in kernel.outputs)
 
 
@@ -99,37 +100,27 @@ class _Memory:
                 f"{buffer.name} is {buffer.dtype}{list(buffer.shape)}, given {given.dtype}{list(given.shape)}"
             )
         memory = _Memory.empty(buffer, 1)
-        where = _offsets(buffer).ravel()
-        memory.data[where] = given.ravel()
-        memory.written[where] = True
+        _elements(memory.data, buffer)[...] = given
         memory.whole = True  # an index inside of the buffer hits an element of the array
         return memory
 
 
-def _offsets(buffer: Buffer) -> Array:
-    """The element offset of every index of a buffer."""
-    grid = np.full(buffer.shape, buffer.offset, np.int64)
-    for axis, stride in enumerate(buffer.row_major_strides):
-        shape = [1] * len(buffer.shape)
-        shape[axis] = buffer.shape[axis]
-        grid += (np.arange(buffer.shape[axis]) * stride).reshape(shape)
-    return grid
+def _elements(data: Array, buffer: Buffer) -> Array:
+    """A buffer's elements where they lie in its memory."""
+    strides = [stride * data.itemsize for stride in buffer.row_major_strides]
+    return np.lib.stride_tricks.as_strided(data[buffer.offset :], buffer.shape, strides)
 
 
 def _result(kernel: Kernel, memory: _Memory, buffer: Buffer) -> Array:
-    where = _offsets(buffer)
-    missing = np.argwhere(~memory.written[where])
+    missing = np.argwhere(~_elements(memory.written, buffer))
     if len(missing):
         raise CompilerError(f"{kernel.name} never stores {buffer.name}{[int(i) for i in missing[0]]}")
-    result: Array = memory.data[where]
-    return result
+    return np.array(_elements(memory.data, buffer))
 
 
-@dataclass(frozen=True)
-class _Axis:
-    """One dimension of an access: ``base + sum(factor * term)``, the base between ``low`` and ``high`` by lane."""
+class _Axis(NamedTuple):
+    """One dimension of an access: by lane a base between ``low`` and ``high``, and ``sum(factor * term)``."""
 
-    base: Array | int
     low: int
     high: int
     terms: tuple[tuple[LoopExpr, int], ...]  # what changes while the lanes stay the same
@@ -137,34 +128,26 @@ class _Axis:
     stride: int
 
 
-@dataclass(frozen=True)
-class _Plan:
-    """An access as seen by a set of lanes: ``start`` is what all axes' bases and the instance add up to."""
-
-    memory: _Memory
-    axes: tuple[_Axis, ...]
-    start: Array | int
+_Plan: TypeAlias = tuple[Value, list[_Axis]]
+"""An access as seen by a set of lanes; first what all axes' bases and the instance add up to."""
 
 
 @dataclass
 class _Lanes:
-    """The lanes that are active at one place of the program.
-
-    A value is an array with one element per lane, or with one element where all lanes agree; of ``int64``, it may be
-    an ``int`` then.  Counters of ordered loops are in ``uniform``, which all sets of lanes share.
-    """
+    """The lanes that are active at one place of the program.  Counters of ordered loops are in ``uniform``, which all
+    sets of lanes share, as they do ``orders``."""
 
     kernel: Kernel
     memory: dict[Buffer, _Memory]
-    uniform: dict[LoopVar, int]
+    uniform: dict[LoopVar, int] = field(default_factory=dict)
     count: int = 1
     variables: dict[LoopVar, Array] = field(default_factory=dict)
-    instances: dict[Buffer, Array] = field(default_factory=dict)
+    instances: dict[Buffer, Value] = field(default_factory=dict)
     check_races: bool = False
     in_parallel: bool = False
     spreads: dict[tuple[LoopVar, int, int, LoopKind], _Lanes] = field(default_factory=dict)
     plans: dict[Load | Store, _Plan] = field(default_factory=dict)
-    deep: dict[LoopExpr, Sequence[LoopExpr]] = field(default_factory=dict)
+    orders: dict[LoopExpr, list[LoopExpr]] = field(default_factory=dict)
 
     # --- statements -------------------------------------------------------------------------------------------
 
@@ -232,7 +215,7 @@ class _Lanes:
         return self._derived(
             count=int(mask.sum()),
             variables={v: x[mask] for v, x in self.variables.items()},
-            instances={b: x[mask] for b, x in self.instances.items()},
+            instances={b: as_array(x)[mask] for b, x in self.instances.items()},
         )
 
     def _derived(self, **changes: Any) -> _Lanes:
@@ -247,7 +230,8 @@ class _Lanes:
     def _alloc(self, buffer: Buffer, body: Stmt) -> None:
         own = buffer.scope != "global"
         memory = {**self.memory, buffer: _Memory.empty(buffer, self.count if own else 1)}
-        instances = {**self.instances, buffer: np.arange(self.count)} if own else self.instances
+        number = np.arange(self.count) if self.count > 1 else 0
+        instances = {**self.instances, buffer: number} if own else self.instances
         self._derived(memory=memory, instances=instances).run(body)
 
     def _store(self, stmt: Store, buffer: Buffer, index: Sequence[LoopExpr], value: Array) -> None:
@@ -260,45 +244,34 @@ class _Lanes:
 
     # --- expressions ------------------------------------------------------------------------------------------
 
-    def eval(self, expr: LoopExpr) -> Array | int:
+    def eval(self, expr: LoopExpr) -> Value:
         """The value in every lane.  Shared subexpressions are evaluated once."""
-        done: dict[LoopExpr, Array | int] = {}
-        for part in self._parts(expr):
-            self._eval(part, done)
-        return self._eval(expr, done)
+        order = self.orders.get(expr)
+        if order is None:
+            order = self.orders[expr] = post_order_exprs([expr], _operands)
+        done: dict[LoopExpr, Value] = {}
+        for node in order:
+            done[node] = self._node(node, done)
+        return done[expr]
 
-    def _parts(self, expr: LoopExpr) -> Sequence[LoopExpr]:
-        """What to evaluate before a deep expression, operands first, so that Python's stack suffices."""
-        parts = self.deep.get(expr)
-        if parts is None:
-            always = _evaluated(expr)
-            parts = self.deep[expr] = always if len(always) > _DEEP else ()
-        return parts
-
-    def _eval(self, expr: LoopExpr, done: dict[LoopExpr, Array | int]) -> Array | int:
-        found = done.get(expr)
-        if found is None:
-            found = done[expr] = self._compute(expr, done)
-        return found
-
-    def _compute(self, expr: LoopExpr, done: dict[LoopExpr, Array | int]) -> Array | int:
-        match expr:
+    def _node(self, node: LoopExpr, done: Mapping[LoopExpr, Value]) -> Value:
+        match node:
             case Load(buffer, index):
-                return self._load(expr, buffer, index)
+                return self._load(node, buffer, index)
             case Binary(op, lhs, rhs):
-                a, b = self._eval(lhs, done), self._eval(rhs, done)
+                a, b = done[lhs], done[rhs]
                 if isinstance(a, int) and isinstance(b, int) and op in INT:
                     return INT[op](a, b)
-                return compute(expr, (as_array(a), as_array(b)))
+                return compute(node, (as_array(a), as_array(b)))
             case Const(value, "int64"):
                 return int(value)
             case LoopVar():
-                return self.uniform[expr] if expr in self.uniform else self.variables[expr]
+                return self.uniform[node] if node in self.uniform else self.variables[node]
             case Select(condition, then, orelse):
-                return self._select(as_array(self._eval(condition, done)), then, orelse, expr.dtype)
-        return compute(expr, [as_array(self._eval(operand, done)) for operand in expr_children(expr)])
+                return self._select(as_array(done[condition]), then, orelse, node.dtype)
+        return compute(node, [as_array(done[operand]) for operand in expr_children(node)])
 
-    def _select(self, mask: Array, then: LoopExpr, orelse: LoopExpr, dtype: str) -> Array | int:
+    def _select(self, mask: Array, then: LoopExpr, orelse: LoopExpr, dtype: str) -> Value:
         """Each side is evaluated only for the lanes that choose it."""
         if mask.all() or not mask.any():
             return self.eval(then if mask[0] else orelse)
@@ -319,59 +292,54 @@ class _Lanes:
 
     # --- addresses --------------------------------------------------------------------------------------------
 
-    def _address(self, access: Load | Store, buffer: Buffer, index: Sequence[LoopExpr]) -> Array | int:
+    def _address(self, access: Load | Store, buffer: Buffer, index: Sequence[LoopExpr]) -> Value:
         """Where every lane's element is; one number where it is the same for all."""
         plan = self.plans.get(access)
         if plan is None:
             plan = self._plan(buffer, index)
             if self.count <= _REMEMBERED_LANES:
                 self.plans[access] = plan
-        where = plan.start
-        for number, axis in enumerate(plan.axes):
-            moved: Array | int = 0
+        where, axes = plan
+        for number, axis in enumerate(axes):
+            moved: Value = 0
             for term, factor in axis.terms:
                 moved = moved + self.eval(term) * factor
             least, most = (moved, moved) if isinstance(moved, int) else (moved.min(), moved.max())
             if least + axis.low < 0 or most + axis.high >= axis.extent:
-                self._check(buffer, index, number, axis, moved)
+                self._check(buffer, index, number)
             where = where + moved * axis.stride
         return where
 
     def _plan(self, buffer: Buffer, index: Sequence[LoopExpr]) -> _Plan:
         if buffer not in self.memory:
             raise CompilerError(f"{self.kernel.name} uses {buffer.name}, which is neither a parameter nor allocated")
-        memory = self.memory[buffer]
-        axes = [self._axis(*each) for each in zip(index, buffer.shape, buffer.row_major_strides, strict=True)]
-        start: Array | int = buffer.offset
-        if buffer in self.instances and self.count > 1:
-            start = start + self.instances[buffer] * memory.size
-        elif buffer in self.instances:
-            start += int(self.instances[buffer][0]) * memory.size
-        for axis in axes:
-            start = start + axis.base * axis.stride
-        return _Plan(memory, tuple(axes), start)
-
-    def _axis(self, position: LoopExpr, extent: int, stride: int) -> _Axis:
-        form = affine(position)
-        base: Array | int = form.constant
-        terms = []
-        for term, factor in form.terms.items():
-            if all(isinstance(n, (Binary, Const)) or n in self.variables for n in walk_exprs(term)):
+        start = buffer.offset + self.instances.get(buffer, 0) * self.memory[buffer].size
+        axes: list[_Axis] = []
+        for position, extent, stride in zip(index, buffer.shape, buffer.row_major_strides, strict=True):
+            form = affine(position)
+            fixed = {term: factor for term, factor in form.terms.items() if self._is_fixed(term)}
+            base: Value = form.constant
+            for term, factor in fixed.items():
                 base = base + self.eval(term) * factor
-            else:
-                terms.append((term, factor))
-        low, high = (base, base) if isinstance(base, int) else (int(base.min()), int(base.max()))
-        return _Axis(base, low, high, tuple(terms), extent, stride)
+            low, high = (base, base) if isinstance(base, int) else (int(base.min()), int(base.max()))
+            moving = tuple((term, factor) for term, factor in form.terms.items() if term not in fixed)
+            axes.append(_Axis(low, high, moving, extent, stride))
+            start = start + base * stride
+        return start, axes
 
-    def _check(self, buffer: Buffer, index: Sequence[LoopExpr], number: int, axis: _Axis, moved: Array | int) -> None:
+    def _is_fixed(self, term: LoopExpr) -> bool:
+        """Whether its value stays while the lanes stay the same."""
+        return all(isinstance(n, (Binary, Const)) or n in self.variables for n in walk_exprs(term))
+
+    def _check(self, buffer: Buffer, index: Sequence[LoopExpr], number: int) -> None:
         """Lane by lane, where the bounds of all of them together are too wide."""
-        value = np.atleast_1d(axis.base + moved)
-        outside = (value < 0) | (value >= axis.extent)
+        value, extent = as_array(self.eval(index[number])), buffer.shape[number]
+        outside = (value < 0) | (value >= extent)
         if outside.any():
             lane = int(np.argmax(outside))
             raise CompilerError(
                 f"{self.kernel.name} reaches outside of {buffer.name}: "
-                f"index {int(value[lane])} in dimension {number} of extent {axis.extent}",
+                f"index {int(value[lane])} in dimension {number} of extent {extent}",
                 where=self._place(index, lane),
             )
 
@@ -382,12 +350,8 @@ class _Lanes:
         return [f"index ({', '.join(str(int(p)) for p in position)}) where {at or 'no loop'}"]
 
 
-def _evaluated(expr: LoopExpr) -> list[LoopExpr]:
-    """The nodes that are evaluated whatever selects choose, operands before users; indices are left out."""
-
-    def operands(node: LoopExpr) -> tuple[LoopExpr, ...]:
-        if isinstance(node, Select):
-            return (node.condition,)
-        return () if isinstance(node, Load) else expr_children(node)
-
-    return post_order_exprs([expr], operands)
+def _operands(node: LoopExpr) -> tuple[LoopExpr, ...]:
+    """What is evaluated in all lanes, whatever a select chooses; an address sees to its indices."""
+    if isinstance(node, Select):
+        return (node.condition,)
+    return () if isinstance(node, Load) else expr_children(node)
