@@ -14,6 +14,7 @@ OPTIONS: dict[str, dict[str, str]] = {
         "mtriple": "LLVM target triple; the host's by default",
         "mcpu": "CPU name as LLVM spells it; the host's by default",
         "mattr": "features to add or remove: +avx2,-fma; the host's by default",
+        "caches": "a core's first- and second-level data cache: 32K,1M; the host's, or of a named CPU 32K,512K",
     },
     "interp": {},
     "cuda": {
@@ -67,7 +68,10 @@ class Target:
 
 @dataclass(frozen=True)
 class MachineModel:
-    """What templates need to know of a target; derived from the target string, never hard-wired."""
+    """What templates need to know of a target: of a host what it is, of a named CPU what its name says.
+
+    The same for a target string and a number of threads everywhere, but for what the string leaves to the host.
+    """
 
     vector_bytes: int  # width of one vector register: 64 AVX-512, 32 AVX, 16 SSE and NEON
     vector_registers: int  # 32 or 16

@@ -110,7 +110,8 @@ CASES: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "unknown option": (
         compiled("m.onnx", target="llvm -mcup=x"),
-        "unknown option '-mcup=x' of target 'llvm'\n  = hint: did you mean 'mcpu'? known options: mtriple, mcpu, mattr",
+        "unknown option '-mcup=x' of target 'llvm'\n"
+        "  = hint: did you mean 'mcpu'? known options: mtriple, mcpu, mattr, caches",
     ),
     "unknown pass": (
         lambda: minitvm.PassContext(disabled_pass=["FuseOp"]),

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import llvmlite
 
 from minitvm.codegen.backend import Backend, Compile, Launches, register
+from minitvm.codegen.llvm.caches import caches_of
 from minitvm.codegen.llvm.compile import assembly, compile_object, cpu_of, machine_model
 from minitvm.codegen.llvm.emit import emit
 from minitvm.codegen.llvm.entry import constant_text, entry_text
@@ -28,7 +29,7 @@ class LlvmBackend(Backend):
     def __init__(self, target: Target, threads: int) -> None:
         super().__init__(target, threads)
         self.cpu = cpu_of(target)
-        self.machine = machine_model(self.cpu, threads)
+        self.machine = machine_model(self.cpu, threads, caches_of(target))
         self.made_for = CpuTag(self.cpu.triple, self.cpu.name, self.cpu.instruction_sets)
         self.version = f"{self.cpu} {llvmlite.__version__}"
 

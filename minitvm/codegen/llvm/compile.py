@@ -14,6 +14,7 @@ from typing import Any
 import llvmlite.binding
 
 from minitvm import config
+from minitvm.codegen.llvm.caches import USUAL
 from minitvm.errors import CompilerError, TargetError
 from minitvm.runtime.spin import arch_of, marks_of, text_of
 from minitvm.target import MachineModel, Target
@@ -205,12 +206,12 @@ def _with_feature(features: str, feature: str) -> str:
     return ",".join((*others, feature))
 
 
-def machine_model(cpu: Cpu, threads: int = 1) -> MachineModel:
+def machine_model(cpu: Cpu, threads: int = 1, caches: tuple[int, int] = USUAL) -> MachineModel:
     """What templates and the emitter need to know of a processor.
 
     ``features`` holds what the emitter asks for: the architecture, ``neon``, ``posix``.
     """
-    return MachineModel(cpu.vector_bytes, cpu.vector_registers, threads=threads, features=marks_of(cpu.triple))
+    return MachineModel(cpu.vector_bytes, cpu.vector_registers, *caches, threads, marks_of(cpu.triple))
 
 
 # --- compiling ------------------------------------------------------------------------------------------------
