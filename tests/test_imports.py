@@ -182,3 +182,29 @@ def test_every_public_name_is_there() -> None:
     assert minitvm.contrib.graph_executor.GraphModule is minitvm.GraphModule
     assert minitvm.relay.nn.conv2d and minitvm.relay.add and minitvm.relay.analysis.free_vars
     assert minitvm.nd.array([1.0]).numpy().tolist() == [1.0]
+
+
+def rooms() -> dict[str, set[str]]:
+    """What each room needs directly: imports at the top of its files, without what another room that it needs needs."""
+    found: dict[str, set[str]] = {}
+    for path in ROOT.rglob("*.py"):
+        used = {name.split(".")[1] for name, late in imports(path) if name.startswith("minitvm.") and not late}
+        if not room(path).startswith("__"):
+            found.setdefault(shown(room(path)), set()).update(map(shown, used & set(RANK)))
+    needs = {name: used & set(found) - {name} for name, used in found.items()}
+    return {name: used - {far for near in used for far in behind(near, needs)} for name, used in needs.items()}
+
+
+def shown(name: str) -> str:
+    """The files that everything needs are one room of the picture."""
+    return "base" if name in LAYERS[0] else name
+
+
+def behind(name: str, needs: dict[str, set[str]]) -> set[str]:
+    return needs[name].union(*(behind(other, needs) for other in needs[name]))
+
+
+def test_the_picture_of_the_rooms_is_drawn_from_the_imports() -> None:
+    lines = [f"    {name} --> {other}" for name, used in sorted(rooms().items()) for other in sorted(used)]
+    picture = "\n".join(["```mermaid", "graph TD", *lines, "```"])
+    assert picture in DESIGN.read_text(encoding="utf-8"), picture
