@@ -12,7 +12,7 @@ from functools import partial
 
 import minitvm.codegen.templates  # noqa: F401  (registers the templates)
 from minitvm.codegen.collapse import collapse
-from minitvm.codegen.nests import stage_nest
+from minitvm.codegen.default_schedule import stage_nest
 from minitvm.codegen.problem import TEMPLATES, Problem, Template
 from minitvm.codegen.rewrite import redirect
 from minitvm.codegen.rows import lower_by_rows

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from minitvm.codegen.nests import stage_nest
+from minitvm.codegen.default_schedule import stage_nest
+from minitvm.codegen.loops import unflatten
 from minitvm.codegen.rewrite import redirect, redirect_loads
-from minitvm.codegen.spread import unflatten
 from minitvm.codegen.stages import Output
 from minitvm.ir.decision import Declined
 from minitvm.ir.loop import (

@@ -11,13 +11,17 @@ from dataclasses import replace
 from itertools import combinations, pairwise
 from typing import TypeAlias
 
-from minitvm.codegen.dependence import Access, accesses, allocated, carried
+from minitvm.codegen.dependence import accesses, allocated, carried
+from minitvm.codegen.loops import fused, lanes, partial_results
+from minitvm.codegen.loops import split as split_loop
 from minitvm.errors import ScheduleError
+from minitvm.ir.compute import identity_of
 from minitvm.ir.loop import (
+    Alloc,
+    Barrier,
     Binary,
     Const,
     For,
-    If,
     Intrin,
     Kernel,
     Load,
@@ -27,8 +31,6 @@ from minitvm.ir.loop import (
     Stmt,
     Store,
     map_stmt,
-    seq,
-    substitute_vars,
     walk_stmts,
 )
 from minitvm.ir.loop.affine import depends_on
@@ -76,11 +78,6 @@ def constant_extent(kernel: Kernel, loop: For) -> int:
     return int(loop.extent.value)
 
 
-def bind_vars(body: Stmt, values: dict[LoopVar, LoopExpr]) -> Stmt:
-    """``body`` with variables replaced."""
-    return map_stmt(body, on_expr=lambda e: substitute_vars(e, values))
-
-
 # --- split, fuse, tile ----------------------------------------------------------------------------------------
 
 
@@ -105,34 +102,7 @@ def split(kernel: Kernel, loop: LoopName, factor: int, tail: str = "guard") -> K
             f"{kernel.name}: the {extent} iterations of loop {name} are not divisible by {factor}",
             hint="tail='guard' or tail='peel'",
         )
-    outer, inner = LoopVar(f"{name}_outer"), LoopVar(f"{name}_inner")
-    at = outer * factor + inner
-    body = bind_vars(found.body, {found.var: at})
-    rounds = extent // factor if tail != "guard" else -(-extent // factor)
-    if tail == "guard" and extent % factor:
-        body = If(at < extent, body)
-    main = For(outer, Const(rounds), For(inner, Const(factor), body), found.kind)
-    rest = _tail(found, rounds * factor, extent) if tail == "peel" and extent % factor else None
-    return with_loop(kernel, found, seq(main if rounds else None, rest))
-
-
-def _tail(loop: For, start: int, extent: int) -> Stmt:
-    """The last iterations by themselves, under variables of their own."""
-    var = LoopVar(f"{loop.var.name}_tail")
-    body = fresh_vars(bind_vars(loop.body, {loop.var: var + start}))
-    return For(var, Const(extent - start), body, loop.kind)
-
-
-def fresh_vars(body: Stmt) -> Stmt:
-    """A copy whose loops have variables of their own."""
-
-    def rename(stmt: Stmt) -> Stmt:
-        if isinstance(stmt, For):
-            var = LoopVar(stmt.var.name)
-            return For(var, stmt.extent, bind_vars(stmt.body, {stmt.var: var}), stmt.kind)
-        return stmt
-
-    return map_stmt(body, on_stmt=rename)
+    return with_loop(kernel, found, split_loop(found, factor, tail))
 
 
 def fuse(kernel: Kernel, outer: LoopName, inner: LoopName) -> Kernel:
@@ -144,10 +114,8 @@ def fuse(kernel: Kernel, outer: LoopName, inner: LoopName) -> Kernel:
         raise ScheduleError(
             f"{kernel.name}: loop {first.var.name} is {first.kind.value}, loop {second.var.name} {second.kind.value}"
         )
-    extent = constant_extent(kernel, second)
-    var = LoopVar(f"{first.var.name}_{second.var.name}")
-    body = bind_vars(second.body, {first.var: var // extent, second.var: var % extent})
-    return with_loop(kernel, first, For(var, Const(constant_extent(kernel, first) * extent), body, first.kind))
+    pair = [(f.var, constant_extent(kernel, f)) for f in (first, second)]
+    return with_loop(kernel, first, fused(pair, second.body, f"{first.var.name}_{second.var.name}", first.kind))
 
 
 def not_nested(kernel: Kernel, outer: For, inner: For) -> ScheduleError:
@@ -219,12 +187,11 @@ def _commutes(nest: For) -> bool:
     """True where all that is stored is one update ``t[i] = t[i] + x`` that may run in any order."""
     private = allocated(nest)
     stores = [s for s in walk_stmts(nest) if isinstance(s, Store) and s.buffer not in private]
-    reads = [a for a in accesses(nest) if not a.is_store]
-    return len(stores) == 1 and _is_update(stores[0]) and _reads_itself_once(stores[0], reads)
+    return len(stores) == 1 and _is_update(stores[0]) and _reads_itself_once(stores[0], nest)
 
 
-def _reads_itself_once(store: Store, reads: Sequence[Access]) -> bool:
-    return sum(a.buffer is store.buffer for a in reads) == 1
+def _reads_itself_once(store: Store, around: Stmt) -> bool:
+    return sum(a.buffer is store.buffer and not a.is_store for a in accesses(around)) == 1
 
 
 def _is_update(store: Store) -> bool:
@@ -250,16 +217,44 @@ def unroll(kernel: Kernel, loop: LoopName) -> Kernel:
 
 
 def vectorize(kernel: Kernel, loop: LoopName) -> Kernel:
-    """All iterations of an innermost loop at once, one per lane."""
+    """All iterations at once, one per lane: loops below stay around the lanes, memory below gets a place for each."""
     found = find_loop(kernel, loop)
-    inside = [s for s in walk_stmts(found.body) if isinstance(s, For)]
-    if inside:
-        raise ScheduleError(
-            f"{kernel.name}: loop {found.var.name} has loop {inside[0].var.name} inside",
-            hint="only innermost loops can be vectorized; reorder first",
-        )
     check_independent(kernel, found)
-    return _with_kind(kernel, found, LoopKind.VECTORIZED)
+    made = lanes(found)
+    vectors = [s for s in walk_stmts(made) if isinstance(s, For) and s.kind is LoopKind.VECTORIZED]
+    if any(isinstance(s, (For, Alloc, Barrier)) for v in vectors for s in walk_stmts(v.body)):
+        raise ScheduleError(
+            f"{kernel.name}: loops inside loop {found.var.name} vary with it, or are lanes themselves",
+            hint="only what all lanes do alike can be vectorized; reorder first",
+        )
+    return with_loop(kernel, found, made)
+
+
+def rfactor(kernel: Kernel, loop: LoopName, width: int) -> Kernel:
+    """A reduction along ``loop`` as ``width`` partial results, one per lane, combined after it: other roundings."""
+    found = find_loop(kernel, loop)
+    constant_extent(kernel, found)
+    name, update = found.var.name, found.body
+    if not isinstance(update, Store) or not _is_update(update) or not _reads_itself_once(update, update):
+        raise ScheduleError(f"{kernel.name}: loop {name} is no reduction: it has to hold one update, t = t + x")
+    acc, start = update.buffer, _neutral(update)
+    alloc = next((s for s in walk_stmts(kernel.body) if isinstance(s, Alloc) and s.buffer is acc), None)
+    stores = [s for s in walk_stmts(kernel.body) if isinstance(s, Store) and s.buffer is acc and s is not update]
+    made = None if alloc is None else partial_results(alloc, found, width)
+    left = any(a.buffer is acc for a in accesses(made or kernel.body))
+    if alloc is None or made is None or left or any(s.value != start for s in stores):
+        raise ScheduleError(
+            f"{kernel.name}: {acc.name} is not memory for loop {name} alone, set before it to what changes no result",
+            hint="cache_write gives a loop an accumulator of its own",
+        )
+    return with_loop(kernel, alloc, made)
+
+
+def _neutral(update: Store) -> LoopExpr | None:
+    """What a reduction starts from."""
+    op = update.value.op if isinstance(update.value, Binary) else "add"
+    kinds = {"add": "sum", "mul": "prod", "min": "min", "max": "max"}
+    return identity_of(kinds[op], update.value.dtype) if op in kinds else None
 
 
 def parallel(kernel: Kernel, loop: LoopName) -> Kernel:

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from minitvm.codegen.dependence import inner_ranges
+from minitvm.codegen.loops import bind_vars
 from minitvm.codegen.rewrite import redirect
-from minitvm.codegen.schedule_loops import LoopName, bind_vars, find_loop, with_body, with_loop
+from minitvm.codegen.schedule_loops import LoopName, find_loop, with_body, with_loop
 from minitvm.errors import ScheduleError
 from minitvm.ir.loop import (
     Alloc,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from minitvm.codegen.reductions import outer_reductions, replace_nodes
+from minitvm.codegen.elements import outer_reductions
 from minitvm.ir.loop import (
     Binary,
     Buffer,
@@ -49,7 +49,7 @@ def separated(out: Buffer, axes: Sequence[LoopVar], value: LoopExpr) -> tuple[St
     stage = Stage("down", (*out.shape[:-1], columns), down.dtype, axes=(*axes[:-1], column), value=down)
     window = (*axes[:-1], axes[-1] * step + tap)
     along = Reduce(reduce.kind, ((tap, taps),), Load(stage, window))
-    return stage, replace_nodes(value, {reduce: along})
+    return stage, map_expr(value, lambda node: along if node is reduce else node)
 
 
 def _cancelled(node: LoopExpr) -> LoopExpr:

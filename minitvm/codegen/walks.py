@@ -1,48 +1,41 @@
-"""Elements that are read in another order than they are stored: axes split where an index divides, squares transposed.
+"""A nest before its loops have kinds: variables with extents, and what is stored in the innermost.
 
-A walk is a nest before its loops have kinds: variables with extents, and what is stored in the innermost.
+Axes are split where an index divides, and cut where a condition changes.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 
+from minitvm.codegen.elements import element
 from minitvm.codegen.partition import segments
 from minitvm.codegen.simplify import simplify_expr
-from minitvm.codegen.spread import in_vectors, lanes_of, unflatten
-from minitvm.codegen.squares import transposed
-from minitvm.ir.decision import Declined
 from minitvm.ir.loop import (
     Binary,
     Buffer,
+    Cast,
     Const,
-    If,
     Load,
     LoopExpr,
-    LoopKind,
     LoopVar,
+    Reduce,
     Stmt,
     Store,
-    const,
-    loop,
-    map_expr,
-    select,
-    seq,
+    expr_children,
     substitute_vars,
     walk_exprs,
 )
-from minitvm.ir.loop.affine import address, affine, depends_on, loads, stride_along
-from minitvm.ir.loop.bounds import bounds
+from minitvm.ir.loop.affine import address, affine, depends_on, loads, vectorizes
 from minitvm.ir.loop.interval import Range
 from minitvm.target import MachineModel
 
 _LONGEST_PERIOD = 4
 """Whole vectors that one period may take."""
-_LARGEST_SQUARE = 16
-_WORTH_A_SQUARE = 4
-"""Elements along both axes, below which shuffles move less than they cost."""
+_MOST_PIECES = 9
+"""Nests that one may become."""
 
 
 @dataclass(frozen=True)
@@ -54,30 +47,72 @@ class Walk:
     index: tuple[LoopExpr, ...]
     value: LoopExpr
 
+    @staticmethod
+    def over(out: Buffer, axes: tuple[LoopVar, ...], value: LoopExpr) -> Walk:
+        """Every element of ``out``; index arithmetic in ``value`` simplified."""
+        whole = Walk(out, tuple(zip(axes, out.shape, strict=True)), axes, value)
+        return replace(whole, value=simplify_expr(value, whole.ranges))
+
+    @cached_property
+    def ranges(self) -> dict[LoopVar, Range]:
+        """Of its variables, and of those of its reductions."""
+        inner = [pair for node in walk_exprs(self.value) if isinstance(node, Reduce) for pair in node.axes]
+        return {var: Range(0, extent - 1) for var, extent in (*self.loops, *inner)}
+
     def at(self, values: Mapping[LoopVar, LoopExpr]) -> tuple[tuple[LoopExpr, ...], LoopExpr]:
         """Index and value with variables replaced."""
         known = dict(values)
         return tuple(substitute_vars(i, known) for i in self.index), substitute_vars(self.value, known)
 
+    def element(self, lane: LoopVar | None = None) -> Stmt:
+        """What an iteration does (:func:`~minitvm.codegen.elements.element`)."""
+        return element(self.value, lambda done: Store(self.out, self.index, done), lane)
+
     def cut(self, var: LoopVar, extent: int) -> list[Walk]:
         """Walks over parts of a loop, in each of which no condition changes."""
-        parts = segments(self.value, var, extent, {v: Range(0, n - 1) for v, n in self.loops})
+        parts = segments(self.value, var, extent, self.ranges)
         if len(parts) == 1:
             return [self]
         there = [(part, LoopVar(var.name)) for part in parts]
         return [
-            _substituted(replace(self, value=part.value), var, new + part.start, ((new, part.count),))
-            for part, new in there
+            replace(self, value=part.value).moved(var, new + part.start, ((new, part.count),)) for part, new in there
         ]
 
+    def split(self, var: LoopVar, factor: int) -> list[Walk]:
+        """``var`` as two loops, the inner one of ``factor``; what is left over of it is a walk of its own."""
+        whole, rest = divmod(dict(self.loops)[var], factor)
+        outer, inner, last = LoopVar(f"{var.name}o"), LoopVar(f"{var.name}i"), LoopVar(var.name)
+        main = self.moved(var, outer * factor + inner, ((outer, whole), (inner, factor)))
+        return [main, self.moved(var, last + whole * factor, ((last, rest),))] if rest else [main]
 
-def walks(out: Buffer, axes: Sequence[LoopVar], value: LoopExpr) -> list[Walk]:
-    """The stage as walks whose indices divide as little as possible: an axis ``c`` that is read at ``c // 16`` and
-    ``c % 16`` becomes two, and what is left over of it a walk of its own."""
-    found = [Walk(out, tuple(zip(axes, out.shape, strict=True)), tuple(axes), value)]
-    while any(_divided(walk) is not None for walk in found):
-        found = [part for walk in found for part in _split(walk)]
-    return found
+    def moved(self, var: LoopVar, by: LoopExpr, new: tuple[tuple[LoopVar, int], ...]) -> Walk:
+        """Over the loops ``new`` in place of that of ``var``, which is ``by``."""
+        loops = tuple(pair for old in self.loops for pair in (new if old[0] == var else (old,)))
+        index, value = self.at({var: by})
+        walk = replace(self, loops=loops, index=index, value=value)
+        return replace(walk, value=simplify_expr(value, walk.ranges))
+
+
+def walks(walk: Walk) -> list[Walk]:
+    """As walks whose indices divide as little as possible: an axis ``c`` that is read at ``c // 16`` and ``c % 16``
+    becomes two.  And without conditions, where something is read across the order of the result under one."""
+    return [part for piece in _split(walk) for part in _without_conditions(piece)]
+
+
+def _split(walk: Walk) -> list[Walk]:
+    found = _divided(walk)
+    return [walk] if found is None else [part for piece in walk.split(*found) for part in _split(piece)]
+
+
+def _without_conditions(walk: Walk) -> list[Walk]:
+    if not walk.loops or vectorizes(walk.value, walk.loops[-1][0]):
+        return [walk]
+    pieces = [walk]
+    for var, extent in walk.loops:
+        pieces = [part for piece in pieces for part in piece.cut(var, extent)]
+        if len(pieces) > _MOST_PIECES:
+            return [walk]
+    return pieces
 
 
 def _divided(walk: Walk) -> tuple[LoopVar, int] | None:
@@ -113,107 +148,17 @@ def period(load: Load, var: LoopVar) -> int | None:
     return found if found <= _LONGEST_PERIOD else None
 
 
-def _split(walk: Walk) -> Iterator[Walk]:
-    found = _divided(walk)
-    if found is None:
-        yield walk
-        return
-    var, divisor = found
-    whole, rest = divmod(dict(walk.loops)[var], divisor)
-    outer, inner, last = LoopVar(f"{var.name}o"), LoopVar(f"{var.name}i"), LoopVar(var.name)
-    yield _substituted(walk, var, outer * divisor + inner, ((outer, whole), (inner, divisor)))
-    if rest:
-        yield _substituted(walk, var, last + whole * divisor, ((last, rest),))
-
-
-def _substituted(walk: Walk, var: LoopVar, by: LoopExpr, new: tuple[tuple[LoopVar, int], ...]) -> Walk:
-    loops = tuple(pair for old in walk.loops for pair in (new if old[0] == var else (old,)))
-    ranges = {v: Range(0, n - 1) for v, n in loops}
-    index, value = walk.at({var: by})
-    return replace(walk, loops=loops, index=index, value=simplify_expr(value, ranges))
-
-
-# --- squares --------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Square:
-    """How a walk goes in squares: ``source`` moves by one element along ``across``, the result along ``along``."""
-
-    walk: Walk
-    source: Load
-    across: tuple[LoopVar, int]
-    along: tuple[LoopVar, int]
-    lanes: int
-
-
-def square_of(walk: Walk, machine: MachineModel) -> Square | Declined | None:
-    """The squares of what is read across the order of the result; ``None`` where nothing is."""
-    if len(walk.loops) < 2 or stride_along(walk.out, walk.index, walk.loops[-1][0]) != 1:
-        return None
-    along = walk.loops[-1]
-    strided = {load for load in loads(walk.value) if stride_along(load.buffer, load.index, along[0]) not in (0, 1)}
-    if not strided:
-        return None
-    if len(strided) > 1:
-        return Declined(f"squares: {len(strided)} operands are read across the result's order")
-    (source,) = strided
-    if not _is_inside(source, walk):
-        return Declined("squares: what is read across the result's order is read only under a condition")
-    across = [pair for pair in walk.loops[:-1] if stride_along(source.buffer, source.index, pair[0]) == 1]
-    if not across:
-        return Declined("squares: no axis goes through what is read element by element")
-    best = max(across, key=lambda pair: pair[1])
-    shorter = min(best[1], along[1])
-    lanes = min(_LARGEST_SQUARE, lanes_of(walk.value, walk.out.dtype, machine), 1 << (shorter - 1).bit_length())
-    if min(shorter, lanes) < _WORTH_A_SQUARE:
-        return Declined(f"squares: {shorter} elements along an axis, {lanes} lanes: shuffles cost more than they move")
-    return Square(walk, source, best, along, lanes)
-
-
-def _is_inside(load: Load, walk: Walk) -> bool:
-    """Whether every iteration may read it, whatever is asked before."""
-    ranges = {var: Range(0, extent - 1) for var, extent in walk.loops}
-    return all(bounds(i, ranges).within(0, n - 1) for i, n in zip(load.index, load.buffer.shape, strict=True))
-
-
-def squares_nest(square: Square, parallel: bool) -> Stmt:
-    """All squares, those at the end of either axis with the elements that there are.
-
-    The inner loop walks along what is read: misses of loads are waited for, those of stores are not.
-    """
-    outer = [pair for pair in square.walk.loops if pair not in (square.across, square.along)]
-    extents = [extent for _, extent in outer]
-    kind = LoopKind.PARALLEL if parallel else LoopKind.SERIAL
-
-    def strip(row: LoopExpr, first: LoopExpr, rows: int) -> Stmt:
-        values = dict(zip((v for v, _ in outer), unflatten(row, extents), strict=True))
-
-        def piece(start: LoopExpr, columns: int) -> Stmt:
-            return _one(square, values, start, columns, first, rows)
-
-        return in_vectors(square.across[1], square.lanes, piece)
-
-    count, (whole, rest) = math.prod(extents), divmod(square.along[1], square.lanes)
-    lanes, end = square.lanes, Const(whole * square.lanes)
-    many = loop(count * whole, lambda p: strip(p // whole, p % whole * lanes, lanes), kind, name="strip")
-    return seq(many if whole else None, loop(count, lambda r: strip(r, end, rest), kind, name="row") if rest else None)
-
-
-def _one(
-    square: Square, values: Mapping[LoopVar, LoopExpr], start: LoopExpr, columns: int, first: LoopExpr, rows: int
-) -> Stmt:
-    walk, source, lanes = square.walk, square.source, square.lanes
-    (across, _), (along, _) = square.across, square.along
-
-    def load(i: LoopExpr, lane: LoopExpr) -> LoopExpr:
-        found = substitute_vars(source, {**values, along: first + i, across: start + lane})
-        return found if columns == lanes else select(lane < columns, found, const(0, source.dtype))
-
-    def store(j: LoopExpr, lane: LoopExpr, moved: LoopExpr) -> Stmt:
-        value = map_expr(walk.value, lambda node: moved if node == source else node)
-        index, value = replace(walk, value=value).at({**values, along: first + lane, across: start + j})
-        stmt = Store(walk.out, index, value)
-        return stmt if rows == lanes else If(lane < rows, stmt)
-
-    return transposed(lanes, source.dtype, rows, columns, load, store)
+def lanes_of(value: LoopExpr, dtype: str, machine: MachineModel) -> int:
+    """Lanes of a loop that stores ``value`` as ``dtype``: of the widest element that is read, made or stored."""
+    widest = machine.lanes(dtype)
+    stack, seen = [value], set[LoopExpr]()
+    while stack:
+        node = stack.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        if isinstance(node, (Load, Cast)):
+            widest = min(widest, machine.lanes(node.dtype))
+        if not isinstance(node, Load):
+            stack.extend(expr_children(node))
+    return widest

@@ -296,7 +296,7 @@ def test_loops_side_by_side_within_each_other() -> None:
 
 
 def _renamed(stmt: Stmt, old: LoopVar, new: LoopVar) -> Stmt:
-    from minitvm.codegen.schedule_loops import bind_vars
+    from minitvm.codegen.loops import bind_vars
 
     return bind_vars(stmt, {old: new})
 

@@ -12,6 +12,7 @@ from minitvm.errors import ScheduleError
 from minitvm.ir.loop import (
     Alloc,
     Barrier,
+    Binary,
     Buffer,
     Const,
     Kernel,
@@ -269,6 +270,92 @@ def test_kinds() -> None:
 """)  # fmt: skip
 
 
+def test_lanes_around_loops_that_they_share() -> None:
+    check(matmul(), schedule.vectorize(schedule.split(schedule.cache_write(matmul(), C, "j"), "j", 8), "j_inner"), """\
+  for i in 6:
+    for j_outer in 1:
+      alloc c_local: float32[1, 1, 8] local:
+        vectorized j_inner in 8:
+          c_local[0, 0, j_inner] = 0f
+        for k in 5:
+          vectorized j_inner in 8:
+            c_local[0, 0, j_inner] = c_local[0, 0, j_inner] + a[i, k] * b[k, j_outer * 8 + j_inner]
+        for u in 1:
+          for v in 1:
+            vectorized j_inner in 8:
+              c[i + u, j_outer * 8 + j_inner + v] = c_local[u, v, j_inner]
+""")  # fmt: skip
+
+
+def test_lanes_of_what_each_one_asks() -> None:
+    guarded = schedule.split(scale(), "j", 4)
+    check(scale(), schedule.vectorize(guarded, "j_inner"))
+    check(scale(), schedule.vectorize(guarded, "j_outer"))
+    for kernel, name in ((schedule.split(matmul(), "j", 3), "j_inner"), (triangle(), "r")):
+        said = refusal(lambda kernel=kernel, name=name: schedule.vectorize(kernel, name))
+        assert f"loops inside loop {name} vary with it" in said
+
+
+def row_sums(first: LoopExpr, op: str = "add") -> Kernel:
+    """Each row's sum, kept in an accumulator that begins with ``first``."""
+    z, t = Buffer("z", (6,), "float32"), Buffer("t", (), "float32", "local")
+
+    def row(i: LoopExpr) -> Stmt:
+        update = loop(10, lambda k: Store(t, (), Binary(op, t[()], X[i, k])), name="k")
+        return Alloc(t, seq(Store(t, (), first), update, Store(z, (i,), t[()])))
+
+    return Kernel("row_sums", (X, z), loop(6, row, name="i"))
+
+
+def test_rfactor_sums_in_lanes() -> None:
+    total = row_sums(const(0, "float32"))
+    check(total, schedule.rfactor(total, "k", 4), """\
+  for i in 6:
+    alloc t: float32[4] local:
+      vectorized lane in 4:
+        t[lane] = 0f
+      for k_outer in 2:
+        vectorized k_inner in 4:
+          t[k_inner] = t[k_inner] + x[i, k_outer * 4 + k_inner]
+      vectorized k_tail in 2:
+        t[k_tail] = t[k_tail] + x[i, k_tail + 8]
+      vectorized lane in 2:
+        t[lane] = t[lane] + t[lane + 2]
+      t[0] = t[0] + t[1]
+      z[i] = t[0]
+""", exact=False)  # fmt: skip
+
+
+@pytest.mark.parametrize("width", [1, 3, 7, 10, 16])
+@pytest.mark.parametrize(("op", "first"), [("add", 0.0), ("mul", 1.0), ("max", -np.inf), ("min", np.inf)])
+def test_rfactor_of_any_width(op: str, first: float, width: int) -> None:
+    total = row_sums(const(first, "float32"), op)
+    check(total, schedule.rfactor(total, "k", width), exact=False)
+
+
+def test_rfactor_refusals() -> None:
+    alone = (
+        "row_sums: t is not memory for loop k alone, set before it to what changes no result\n"
+        "  = hint: cache_write gives a loop an accumulator of its own"
+    )
+    assert refusal(lambda: schedule.rfactor(row_sums(const(1, "float32")), "k", 4)) == alone
+    assert refusal(lambda: schedule.rfactor(matmul(), "k", 4)) == alone.replace("row_sums: t", "matmul: c")
+    around = Kernel("row_sums", (X, Y), Alloc(T, loop(6, lambda i: rows_in_place(i), name="i")))
+    assert refusal(lambda: schedule.rfactor(around, "k", 4)) == alone
+    assert refusal(lambda: schedule.rfactor(scale(), "j", 4)) == (
+        "scale: loop j is no reduction: it has to hold one update, t = t + x"
+    )
+
+
+T = Buffer("t", (), "float32", "local")
+
+
+def rows_in_place(i: LoopExpr) -> Stmt:
+    """The accumulator lives around all rows."""
+    update = loop(10, lambda k: Store(T, (), T[()] + X[i, k]), name="k")
+    return seq(Store(T, (), const(0, "float32")), update, loop(10, lambda j: Store(Y, (i, j), T[()]), name="j"))
+
+
 def test_bind() -> None:
     kernel = schedule.bind(schedule.bind(scale(), "i", LoopKind.BLOCK_X), "j", LoopKind.THREAD_X)
     check(scale(), kernel, """\
@@ -317,8 +404,9 @@ def test_halving_in_lanes_is_free_of_dependences() -> None:
 
 
 def test_kind_refusals() -> None:
-    assert refusal(lambda: schedule.vectorize(scale(), "i")) == (
-        "scale: loop i has loop j inside\n  = hint: only innermost loops can be vectorized; reorder first"
+    assert refusal(lambda: schedule.vectorize(schedule.vectorize(scale(), "j"), "i")) == (
+        "scale: loops inside loop i vary with it, or are lanes themselves\n"
+        "  = hint: only what all lanes do alike can be vectorized; reorder first"
     )
     assert refusal(lambda: schedule.unroll(schedule.vectorize(scale(), "j"), "j")) == (
         "scale: loop j is vectorized already"

@@ -15,8 +15,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from minitvm.codegen.dependence import Access, accesses, allocated, carried
+from minitvm.codegen.loops import bind_vars, trips
 from minitvm.codegen.rewrite import redirect
-from minitvm.codegen.schedule_loops import bind, bind_vars, fuse, loops, split
+from minitvm.codegen.schedule_loops import bind, fuse, loops, split
 from minitvm.codegen.simplify import simplify
 from minitvm.errors import CompilerError
 from minitvm.ir.loop import (
@@ -106,8 +107,7 @@ def _bound(kernel: Kernel, nest: Stmt) -> _Bound:
     if not (isinstance(nest, For) and nest.kind is LoopKind.PARALLEL):
         nest = For(LoopVar("once"), Const(1), nest, LoopKind.PARALLEL)
     single = _one_loop(kernel, nest)
-    assert isinstance(single.extent, Const)
-    body, workspaces = _own_slices(single, int(single.extent.value))
+    body, workspaces = _own_slices(single, trips(single))
     lanes = _lane_loops(body)
     if lanes and not workspaces and _lanes_are_apart(body, lanes):
         blocks = For(single.var, single.extent, _lanes_as_threads(body, lanes), LoopKind.BLOCK_X)
@@ -137,9 +137,7 @@ def _own_slices(nest: For, iterations: int) -> tuple[Stmt, tuple[Buffer, ...]]:
 
 def _threads_of_iterations(kernel: Kernel, nest: For) -> Stmt:
     """Blocks of threads, one iteration each."""
-    assert isinstance(nest.extent, Const)
-    iterations = int(nest.extent.value)
-    cut = split(replace(kernel, body=nest), nest.var, max(1, min(_THREADS, iterations)))
+    cut = split(replace(kernel, body=nest), nest.var, max(1, min(_THREADS, trips(nest))))
     outer, inner = loops(cut)[:2]
     promised = map_stmt(cut.body, on_stmt=lambda s: _of_kind(s, LoopKind.PARALLEL) if s is inner else s)
     threaded = bind(replace(cut, body=promised), inner.var, LoopKind.THREAD_X)
@@ -161,7 +159,7 @@ def _lane_loops(body: Stmt) -> list[For]:
 
 
 def _width(lanes: Sequence[For]) -> int:
-    return max(int(f.extent.value) for f in lanes if isinstance(f.extent, Const))
+    return max(map(trips, lanes))
 
 
 def _lanes_are_apart(body: Stmt, lanes: Sequence[For]) -> bool:
@@ -202,9 +200,8 @@ def _lanes_as_threads(body: Stmt, lanes: Sequence[For]) -> Stmt:
     first = thread.equal(0)
 
     def lane_body(stmt: For) -> Stmt:
-        assert isinstance(stmt.extent, Const)
         moved = bind_vars(stmt.body, {stmt.var: thread})
-        return moved if stmt.extent.value == width else If(thread < stmt.extent, moved)
+        return moved if trips(stmt) == width else If(thread < stmt.extent, moved)
 
     def scalar(stmt: Stmt) -> Stmt:
         return If(first, stmt) if isinstance(stmt, Store) and stmt.buffer not in private else stmt

@@ -1,0 +1,217 @@
+"""The default schedule of a stage: the first of a list that does not decline.
+
+Rows in parallel; a row in vectors along the result, what is left over of it in a shorter vector.  No loop is written
+out because a size does not divide, nor once for every row.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from minitvm.codegen.elements import MOST_APART, outer_reductions
+from minitvm.codegen.loops import Loops, fused, nested, partial_results, split, trips, vectors
+from minitvm.codegen.squares import square_of, squares_nest
+from minitvm.codegen.walks import Walk, lanes_of, period, walks
+from minitvm.ir.decision import Declined, decide
+from minitvm.ir.loop import (
+    Alloc,
+    Buffer,
+    Const,
+    For,
+    LoopExpr,
+    LoopKind,
+    LoopVar,
+    Seq,
+    Stmt,
+    Store,
+    map_stmt,
+    seq,
+    walk_stmts,
+)
+from minitvm.ir.loop.affine import depends_on, loads, stride_along, vectorizes
+from minitvm.target import MachineModel
+
+_PIECES = 16
+"""Parallel iterations for every thread, so that none has much more than another."""
+_IN_FLIGHT = 4
+"""Vectors that a reduction keeps in flight, to hide the latency of the addition."""
+_FEWEST_LANES = 4
+
+
+def stage_nest(
+    out: Buffer, axes: Sequence[LoopVar], value: LoopExpr, machine: MachineModel, parallel: bool = True
+) -> Stmt:
+    """Loops that store ``value`` to every element of ``out``; ``axes`` are the variables that ``value`` is over.
+
+    ``parallel``: divided among the threads.
+    """
+    walk = Walk.over(out, tuple(axes), value)
+    parts = [walk] if outer_reductions(walk.value) else walks(walk)
+    return seq(*(_scheduled(part, machine, parallel) for part in parts))
+
+
+def _scheduled(walk: Walk, machine: MachineModel, parallel: bool) -> Stmt:
+    if walk.loops:
+        for schedule in _SCHEDULES:
+            made = schedule(walk, machine, parallel)
+            if isinstance(made, Stmt):
+                return made
+            if made is not None:
+                decide("schedule", walk.out.name, made)
+    return _partial_results(walk.element(), machine)
+
+
+# --- across the order of the result ---------------------------------------------------------------------------
+
+
+def _in_squares(walk: Walk, machine: MachineModel, parallel: bool) -> Stmt | Declined | None:
+    """Where something is read across the order of the result."""
+    found = None if outer_reductions(walk.value) else square_of(walk, machine)
+    if found is None or isinstance(found, Declined):
+        return found
+    decide("schedule", walk.out.name, f"in squares of {found.lanes}, as it reads across the order of the result")
+    return squares_nest(found, parallel)
+
+
+# --- along the result's last axis -----------------------------------------------------------------------------
+
+
+def _in_vectors(walk: Walk, machine: MachineModel, parallel: bool) -> Stmt | Declined | None:
+    """Elements one by one in lanes; pieces of a row in which no condition changes one after the other."""
+    if outer_reductions(walk.value):
+        return None
+    parts = walk.cut(*walk.loops[-1])
+    widths = [_width(part, lanes_of(part.value, part.out.dtype, machine)) for part in parts]
+    decide("schedule", walk.out.name, _in_words(max(widths), walk.loops[-1][1]))
+    return _rows(walk.loops[:-1], [_row(p, w) for p, w in zip(parts, widths, strict=True)], machine, parallel)
+
+
+def _in_words(width: int, extent: int) -> str | Declined:
+    if width > 1 or extent == 1:
+        return f"in vectors of {width}" if width > 1 else "one by one, as its last axis has one element"
+    return Declined("vectors: neighbours of the last axis are not read from, or stored to, neighbouring memory")
+
+
+def _width(walk: Walk, lanes: int) -> int:
+    """Elements of the innermost loop at a time: ``lanes`` where it moves through the result element by element, and
+    reads what is near; more of them where what it reads repeats; or 1."""
+    inner = walk.loops[-1][0]
+    if stride_along(walk.out, walk.index, inner) != 1:
+        return 1
+    width = lanes
+    for load in loads(walk.value):
+        stride = stride_along(load.buffer, load.index, inner)
+        steps = period(load, inner) if stride is None else 1 if -1 <= stride <= MOST_APART else None
+        if steps is None:
+            return 1
+        width = math.lcm(width, steps)
+    return width
+
+
+def _reduced_in_lanes(walk: Walk, machine: MachineModel, parallel: bool) -> Stmt | Declined:
+    """Each lane reduces for an element of its own, a few vectors at once."""
+    lanes = lanes_of(walk.value, walk.out.dtype, machine)
+    parts = walk.cut(*walk.loops[-1])
+    if walk.out.row_major_strides[-1] != 1 or not _reads_near(parts, lanes):
+        return Declined("results in lanes: they are few, or what neighbours read lies apart")
+    decide("schedule", walk.out.name, f"each lane reduces for a result of its own, {lanes} lanes")
+    return _rows(walk.loops[:-1], [_row(part, _in_flight(part, lanes)) for part in parts], machine, parallel)
+
+
+def _in_flight(walk: Walk, lanes: int) -> int:
+    count = walk.loops[-1][1]
+    vectors = -(-count // lanes)
+    return min(count, lanes * -(-vectors // max(1, vectors // _IN_FLIGHT)))
+
+
+def _reads_near(parts: Sequence[Walk], lanes: int) -> bool:
+    """Whether neighbouring results read neighbouring elements, or, of a short reduction, elements a few apart."""
+    longest = max(parts, key=lambda part: part.loops[-1][1])
+    last, count = longest.loops[-1]
+    if count < min(_FEWEST_LANES, lanes) and len(parts) == 1:
+        return False
+    if vectorizes(longest.value, last):
+        return True
+    strides = [stride_along(load.buffer, load.index, last) for load in loads(longest.value)]
+    short = all(reduce.axes[-1][1] <= MOST_APART for reduce in outer_reductions(longest.value))
+    return short and all(stride is not None and 0 <= stride <= MOST_APART for stride in strides)
+
+
+# --- rows -----------------------------------------------------------------------------------------------------
+
+
+def _row(walk: Walk, width: int) -> Stmt:
+    """The innermost loop, ``width`` elements at a time."""
+    var, extent = walk.loops[-1]
+    return vectors(For(var, Const(extent), walk.element(var)), width)
+
+
+def _rows(outer: Loops, row: Sequence[Stmt], machine: MachineModel, parallel: bool) -> Stmt:
+    """Loops around what makes up a row, enough of them fused into a parallel one; a few long rows go in pieces."""
+    if not parallel:
+        return nested(outer, seq(*row))
+    wanted, rows = _PIECES * machine.threads, math.prod(extent for _, extent in outer)
+    parts = [part for stmt in row for part in (stmt.stmts if isinstance(stmt, Seq) else (stmt,))]
+    if rows < wanted // 4 and max(map(_rounds, parts), default=0) > rows:
+        return seq(*(_few_rows(outer, part, max(1, wanted // max(1, rows))) for part in parts))
+    at = next((d for d in range(len(outer)) if math.prod(n for _, n in outer[:d]) >= wanted), len(outer))
+    return fused(outer[:at], nested(outer[at:], seq(*row)), "row", LoopKind.PARALLEL)
+
+
+def _rounds(part: Stmt) -> int:
+    """Iterations of a loop over vectors; 0 of what is left over."""
+    return trips(part) if isinstance(part, For) and part.kind is LoopKind.SERIAL else 0
+
+
+def _few_rows(outer: Loops, part: Stmt, pieces: int) -> Stmt:
+    """One of the parts of all rows, in so many pieces of a row in parallel if it is a loop over vectors."""
+    if not isinstance(part, For) or part.kind is not LoopKind.SERIAL:
+        return fused(outer, part, "row", LoopKind.PARALLEL)
+    main = split(part, -(-trips(part) // pieces), "shorter")
+    assert isinstance(main, For)
+    return fused((*outer, (main.var, trips(main))), main.body, "piece", LoopKind.PARALLEL)
+
+
+# --- one element of a reduction after the other ---------------------------------------------------------------
+
+
+def _one_by_one(walk: Walk, machine: MachineModel, parallel: bool) -> Stmt:
+    body = _partial_results(walk.element(), machine)
+    return fused(walk.loops, body, "element", LoopKind.PARALLEL if parallel else LoopKind.SERIAL)
+
+
+def _partial_results(body: Stmt, machine: MachineModel) -> Stmt:
+    """Along the last axis of each reduction in vectors, several in flight, where that is long."""
+
+    def visit(stmt: Stmt) -> Stmt:
+        found = _last_loop(stmt) if isinstance(stmt, Alloc) else None
+        width = 1 if found is None else _lanes_along(found, machine)
+        return partial_results(stmt, found, width) if isinstance(stmt, Alloc) and found and width > 1 else stmt
+
+    return map_stmt(body, on_stmt=visit)
+
+
+def _last_loop(alloc: Alloc) -> For | None:
+    """The loop around the update of a reduction; none where that reduces something itself."""
+    updates = (s for s in walk_stmts(alloc.body) if isinstance(s, For) and isinstance(s.body, Store))
+    return next((f for f in updates if isinstance(f.body, Store) and f.body.buffer is alloc.buffer), None)
+
+
+def _lanes_along(found: For, machine: MachineModel) -> int:
+    """Several vectors, a power of two of elements; 1 where what is read along the loop does not lie side by side."""
+    assert isinstance(found.body, Store)
+    value, extent = found.body.value, trips(found)
+    lanes = lanes_of(value, found.body.buffer.dtype, machine)
+    strides = [stride_along(load.buffer, load.index, found.var) for load in loads(value)]
+    if extent * 2 <= lanes or lanes == 1 or not all(s in (0, 1) for s in strides) or not depends_on(value, found.var):
+        return 1
+    return lanes * min(_IN_FLIGHT, 1 << max(0, (extent // lanes).bit_length() - 1))
+
+
+_SCHEDULES: tuple[Callable[[Walk, MachineModel, bool], Stmt | Declined | None], ...] = (
+    _in_squares,
+    _in_vectors,
+    _reduced_in_lanes,
+    _one_by_one,
+)
