@@ -150,8 +150,8 @@ elementwise(const float *__restrict__ p0, const float *__restrict__ p1, float *_
         const long long row = blockIdx.x;
         {
             const long long thread = threadIdx.x;
-            for (long long v = 0; v < 5; ++v) {
-                out0[v * 8 + thread + row * 45] = tanhf(p0[v * 8 + thread + row * 45] + p1[row % 3]) * 0.5f;
+            for (long long k_outer = 0; k_outer < 5; ++k_outer) {
+                out0[k_outer * 8 + thread + row * 45] = tanhf(p0[k_outer * 8 + thread + row * 45] + p1[row % 3]) * 0.5f;
             }
             if (thread < 5) {
                 out0[thread + row * 45 + 40] = tanhf(p0[thread + row * 45 + 40] + p1[row % 3]) * 0.5f;

@@ -13,9 +13,9 @@ from typing import TypeVar
 
 import numpy as np
 
-from minitvm.codegen.loops import unflatten
 from minitvm.codegen.problem import TEMPLATES, Config, Problem
 from minitvm.codegen.rewrite import redirect
+from minitvm.codegen.spread import unflatten
 from minitvm.codegen.templates.conv2d_sets import BlockSets, Chosen, Part
 from minitvm.codegen.templates.pad import after_padding, padded
 from minitvm.codegen.templates.tile import Run, Step, Tile, accumulate, block_groups, choose_tile, divisor_at_most, runs

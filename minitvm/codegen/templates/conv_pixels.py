@@ -11,8 +11,8 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from minitvm.codegen.loops import unflatten
 from minitvm.codegen.problem import TEMPLATES, Config, Problem
+from minitvm.codegen.spread import unflatten
 from minitvm.codegen.templates.conv_product import conv_product
 from minitvm.codegen.templates.conv_shapes import ConvShapes, convolution_shapes, transposed_shapes
 from minitvm.codegen.templates.pad import after_padding

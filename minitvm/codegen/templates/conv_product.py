@@ -9,8 +9,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from minitvm.codegen.loops import unflatten
 from minitvm.codegen.rewrite import redirect
+from minitvm.codegen.spread import unflatten
 from minitvm.codegen.templates.conv_shapes import ConvShapes
 from minitvm.codegen.templates.dots import dot_operations
 from minitvm.codegen.templates.matmul import product_loops

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from minitvm.codegen.loops import unflatten
+from minitvm.codegen.spread import unflatten
 from minitvm.codegen.templates.product import Product
 from minitvm.codegen.templates.tile import Run, choose_tile, runs
 from minitvm.ir.loop import Alloc, Buffer, LoopExpr, LoopKind, Stmt, Store, const, intrin, loop, nest, select, seq

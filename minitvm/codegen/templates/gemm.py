@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from minitvm.codegen.loops import unflatten
+from minitvm.codegen.spread import unflatten
 from minitvm.codegen.templates.tile import Run, Step, Tile, accumulate, choose_tile, runs
 from minitvm.ir.loop import LoopExpr, LoopKind, Stmt, loop, seq
 from minitvm.target import MachineModel

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from minitvm.codegen.loops import unflatten
 from minitvm.codegen.problem import TEMPLATES, Config, Problem
+from minitvm.codegen.spread import unflatten
 from minitvm.codegen.templates.dots import dots, fits_dots
 from minitvm.codegen.templates.gemm import ITEMS_PER_THREAD, Gemm
 from minitvm.codegen.templates.panels import Panels, gemm_of

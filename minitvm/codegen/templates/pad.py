@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from minitvm.codegen.loops import unflatten
+from minitvm.codegen.spread import unflatten
 from minitvm.ir.loop import (
     Alloc,
     Barrier,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from minitvm.codegen.loops import unflatten
+from minitvm.codegen.spread import unflatten
 from minitvm.codegen.squares import transposed
 from minitvm.codegen.templates.gemm import Gemm
 from minitvm.codegen.templates.product import Matrix, Product

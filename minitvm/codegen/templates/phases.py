@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from minitvm.codegen.loops import unflatten
+from minitvm.codegen.spread import unflatten
 from minitvm.ir.loop import Buffer, Const, If, LoopExpr, LoopKind, Stmt, Store, all_of, const, loop, select, seq
 from minitvm.target import MachineModel
 

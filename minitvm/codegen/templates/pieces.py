@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from minitvm.codegen.loops import unflatten
+from minitvm.codegen.spread import unflatten
 from minitvm.codegen.templates.gemm import ITEMS_PER_THREAD, Gemm
 from minitvm.codegen.templates.tile import Run, runs
 from minitvm.ir.loop import Alloc, Buffer, Const, LoopExpr, LoopKind, Stmt, Store, const, loop, nest, seq

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from minitvm.codegen.loops import in_lanes, in_vectors, unflatten
 from minitvm.codegen.problem import TEMPLATES, Config, Problem
+from minitvm.codegen.spread import in_lanes, in_vectors, unflatten
 from minitvm.ir.compute import identity_of
 from minitvm.ir.decision import Declined
 from minitvm.ir.loop import Alloc, Buffer, Const, Kernel, LoopExpr, LoopKind, Stmt, Store, loop, seq
