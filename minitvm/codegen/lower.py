@@ -11,25 +11,13 @@ from dataclasses import dataclass
 from functools import partial
 
 import minitvm.codegen.templates  # noqa: F401  (registers the templates)
-from minitvm.codegen.collapse import collapse
 from minitvm.codegen.default_schedule import stage_nest
+from minitvm.codegen.group import scheduled
 from minitvm.codegen.problem import TEMPLATES, Problem, Template
-from minitvm.codegen.rewrite import redirect
-from minitvm.codegen.rows import lower_by_rows
-from minitvm.codegen.separable import separated
-from minitvm.codegen.stages import (
-    Inliner,
-    Output,
-    Value,
-    compose,
-    flatten,
-    parameter_buffers,
-    stage_order,
-    stages_to_keep,
-)
+from minitvm.codegen.stages import Inliner, Output, compose, flatten, outputs_of, parameter_buffers, stage_order
 from minitvm.errors import CompilerError, UserCodeError, user_code
 from minitvm.ir.decision import Decision, Declined, decide, decision, decisions, record
-from minitvm.ir.expr import Call, Expr, Function, span_scope
+from minitvm.ir.expr import Call, Function, span_scope
 from minitvm.ir.loop import (
     Alloc,
     Barrier,
@@ -39,8 +27,6 @@ from minitvm.ir.loop import (
     LoopExpr,
     LoopVar,
     Reduce,
-    Seq,
-    Stage,
     Stmt,
     Store,
     map_expr,
@@ -104,7 +90,7 @@ def _lower(function: Function, name: str, machine: MachineModel, kind: str) -> t
             )
     decide(DEFAULT, name, "write the loops", spans)
     with span_scope(spans):
-        return _lower_stages(function, name, machine), DEFAULT
+        return scheduled(function, name, machine), DEFAULT
 
 
 def _templates(kind: str, anchor: Call) -> list[Template]:
@@ -134,7 +120,7 @@ def _lower_with(
     if not isinstance(kernel, Kernel):
         hint = "a template returns a Kernel or Declined('why not')"
         raise UserCodeError(f"{title} returned {kernel!r}", where=describe_call(anchor), hint=hint)
-    outputs = _outputs(function, values, keep=())
+    outputs = outputs_of(function, values)
     body = kernel.body
     if _fits_epilogue(outputs, problem.outputs):
         body = fuse_epilogue(body, problem.outputs, outputs)
@@ -163,21 +149,6 @@ def _problem(anchor: Call) -> Problem:
 
 def _has_reduction(buffer: Buffer) -> bool:
     return any(isinstance(n, Reduce) for s in stage_order([buffer]) for n in walk_exprs(s.value))
-
-
-def _outputs(function: Function, values: dict[Expr, Value], keep: Sequence[Stage]) -> list[Output]:
-    """The group's results with everything inlined but ``keep``."""
-    inliner = Inliner({stage: stage for stage in keep})
-    found: list[Output] = []
-    for position, buffer in enumerate(flatten(values[function.body])):
-        axes = (
-            buffer.axes
-            if isinstance(buffer, Stage)
-            else tuple(LoopVar("ijklmnopq"[d]) for d in range(len(buffer.shape)))
-        )
-        value = inliner.element(buffer, axes) if isinstance(buffer, Stage) else Load(buffer, axes)
-        found.append(Output(Buffer(f"out{position}", buffer.shape, buffer.dtype), axes, value))
-    return found
 
 
 def _fits_epilogue(outputs: Sequence[Output], results: Sequence[Buffer]) -> bool:
@@ -229,12 +200,11 @@ def _epilogue_store(stmt: Store, output: Output) -> Store:
 
 def fuse_prologue(body: Stmt, inputs: dict[Buffer, Buffer]) -> Stmt:
     """Loads of the template's inputs become loads of the parameters, or what the prologue computes."""
-    inliner = Inliner({})
+    inliner = Inliner()
 
     def visit(node: LoopExpr) -> LoopExpr:
         if isinstance(node, Load) and node.buffer in inputs:
-            source = inputs[node.buffer]
-            return inliner.element(source, node.index) if isinstance(source, Stage) else Load(source, node.index)
+            return inliner.inline(Load(inputs[node.buffer], node.index))
         return node
 
     return map_stmt(body, on_expr=lambda e: map_expr(e, visit))
@@ -247,59 +217,3 @@ def _cut(body: Stmt, results: Sequence[Buffer], outputs: Sequence[Output], machi
     for result in results:
         whole = Alloc(result, whole)
     return whole
-
-
-# --- from compute rules ---------------------------------------------------------------------------------------
-
-
-def _lower_stages(function: Function, name: str, machine: MachineModel) -> Kernel:
-    params = parameter_buffers(function)
-    values = compose(function, params, {})
-    results = flatten(values[function.body])
-    order = stage_order(results)
-    kept = stages_to_keep(order, results)
-    outputs = _outputs(function, values, kept)
-    spans = span_of(*calls(function.body))
-    if not kept and len(outputs) == 1:
-        simple = collapse(params, outputs[0].buffer, outputs[0].axes, outputs[0].value)
-        body = _lower_simple(Output(simple.out, simple.axes, simple.value), machine)
-        return Kernel(name, (*simple.params, simple.out), body, spans=spans)
-    stages = _kept_definitions(kept)
-    by_rows = lower_by_rows(stages, outputs, machine)
-    decide("schedule", name, by_rows if isinstance(by_rows, Declined) else "row by row, rows in parallel")
-    body = _lower_at_root(stages, outputs, machine) if isinstance(by_rows, Declined) else by_rows
-    return Kernel(name, (*params, *(o.buffer for o in outputs)), body, results=len(outputs), spans=spans)
-
-
-def _lower_simple(output: Output, machine: MachineModel) -> Stmt:
-    """One nest, or two for every row where windows are separable."""
-    found = separated(output.buffer, output.axes, output.value)
-    if found is not None:
-        stage, value = found
-        definition = Output(stage, stage.axes, stage.value)
-        body = lower_by_rows([definition], [Output(output.buffer, output.axes, value)], machine)
-        if not isinstance(body, Declined):
-            decide("schedule", output.buffer.name, "windows first down the rows, then along each row")
-            return body
-    return stage_nest(output.buffer, output.axes, output.value, machine)
-
-
-def _kept_definitions(kept: Sequence[Stage]) -> list[Output]:
-    """The kept stages in order, each over memory of the ones before it."""
-    inliner = Inliner({stage: stage for stage in kept})
-    return [Output(stage, stage.axes, inliner.inline(stage.value)) for stage in kept]
-
-
-def _lower_at_root(stages: Sequence[Output], outputs: Sequence[Output], machine: MachineModel) -> Stmt:
-    """One nest after the other, intermediate results in memory that all threads see."""
-    stmts: list[Stmt] = []
-    for output in (*stages, *outputs):
-        if stmts:
-            stmts.append(Barrier())
-        stmts.append(stage_nest(output.buffer, output.axes, output.value, machine))
-    body: Stmt = Seq(tuple(stmts))
-    memory = {s.buffer: Buffer(s.buffer.name, s.buffer.shape, s.buffer.dtype, "global") for s in stages}
-    body = redirect(body, memory)
-    for buffer in reversed(list(memory.values())):
-        body = Alloc(buffer, body)
-    return body

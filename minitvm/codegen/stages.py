@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -18,7 +18,8 @@ from minitvm.ir.loop import (
     Reduce,
     Stage,
     const,
-    map_expr,
+    expr_children,
+    rebuild_expr,
     substitute_vars,
     walk_exprs,
 )
@@ -104,64 +105,52 @@ class Output:
     value: LoopExpr
 
 
-_Key = tuple[Stage, tuple[LoopExpr, ...]]
-
-
-class _Missing(Exception):
-    """An element that has to be defined first."""
-
-    def __init__(self, key: _Key) -> None:
-        super().__init__()
-        self.key = key
-
-
 class Inliner:
     """Replaces loads of stages by their definitions, all but those that are kept in memory.
 
-    Equal loads become one shared object, which is how the emitters see common subexpressions.
+    Equal expressions are one object, so what is defined once is shared, which is how emitters see common parts.
     """
 
-    def __init__(self, kept: Mapping[Buffer, Buffer]) -> None:
-        self.kept = kept
-        self._memo: dict[_Key, LoopExpr] = {}
+    def __init__(self, kept: Collection[Buffer] = ()) -> None:
+        self._kept = kept
+        self._done: dict[LoopExpr, LoopExpr] = {}
 
-    def element(self, stage: Stage, index: Sequence[LoopExpr]) -> LoopExpr:
-        """The definition of ``stage`` at ``index``."""
-        key = (stage, tuple(index))
-        self._define(key)
-        return self._memo[key]
-
-    def inline(self, expr: LoopExpr) -> LoopExpr:
-        while True:
-            try:
-                return map_expr(expr, self._visit)
-            except _Missing as missing:
-                self._define(missing.key)
-
-    def _define(self, wanted: _Key) -> None:
-        """Fill the memo, operands first; with a stack of its own, as groups are hundreds of operators deep."""
-        stack = [wanted]
+    def inline(self, root: LoopExpr) -> LoopExpr:
+        """Operands first; with a stack of its own, as groups are hundreds of operators deep."""
+        stack = [root]
         while stack:
-            stage, index = key = stack[-1]
-            if key not in self._memo:
-                value = substitute_vars(stage.value, dict(zip(stage.axes, index, strict=True)))
-                try:
-                    self._memo[key] = map_expr(value, self._visit)
-                except _Missing as missing:
-                    stack.append(missing.key)
-                    continue
-            stack.pop()
+            node = stack[-1]
+            waiting = [child for child in expr_children(node) if child not in self._done]
+            if not waiting:
+                found = rebuild_expr(node, [self._done[child] for child in expr_children(node)])
+                meaning = self._definition(found)
+                if meaning is None or meaning in self._done:
+                    self._done[node] = found if meaning is None else self._done[meaning]
+                    stack.pop()
+                else:
+                    waiting = [meaning]
+            stack += waiting
+        return self._done[root]
 
-    def _visit(self, node: LoopExpr) -> LoopExpr:
-        if isinstance(node, Load):
-            if node.buffer in self.kept:
-                return Load(self.kept[node.buffer], node.index)
-            if isinstance(node.buffer, Stage):
-                key = (node.buffer, node.index)
-                if key not in self._memo:
-                    raise _Missing(key)
-                return self._memo[key]
-        return node
+    def _definition(self, node: LoopExpr) -> LoopExpr | None:
+        """What a load of a stage stands for."""
+        if not isinstance(node, Load) or not isinstance(node.buffer, Stage) or node.buffer in self._kept:
+            return None
+        return substitute_vars(node.buffer.value, dict(zip(node.buffer.axes, node.index, strict=True)))
+
+
+def outputs_of(function: Function, values: Mapping[Expr, Value], kept: Collection[Buffer] = ()) -> list[Output]:
+    """The group's results with everything inlined but what is ``kept``."""
+    inliner = Inliner(kept)
+    found: list[Output] = []
+    for position, buffer in enumerate(flatten(values[function.body])):
+        if isinstance(buffer, Stage):
+            axes, value = buffer.axes, inliner.inline(buffer.value)
+        else:
+            axes = tuple(LoopVar("ijklmnopq"[d]) for d in range(len(buffer.shape)))
+            value = Load(buffer, axes)
+        found.append(Output(Buffer(f"out{position}", buffer.shape, buffer.dtype), axes, value))
+    return found
 
 
 def stage_order(outputs: Sequence[Buffer]) -> list[Stage]:

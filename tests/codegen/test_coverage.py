@@ -319,7 +319,8 @@ def test_what_a_build_could_not_decide_is_counted_and_survives_the_cache(
     for hits in (0, 1):
         report = build(function(call_op("sinh", x))).report
         assert bool(report.cache_hits) == bool(hits)
-        assert report.undecided == {"fused_sinh": ("out0: lane have more than 0 iterations",)}
+        ((reason,),) = report.undecided.values()
+        assert re.fullmatch(r"out0: i_(outer|inner|tail).* have more than 0 iterations", reason)
 
 
 def test_what_could_not_be_decided_of_a_branch_stands_beside_the_main_graphs(monkeypatch: pytest.MonkeyPatch) -> None:

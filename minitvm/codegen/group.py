@@ -1,0 +1,181 @@
+"""A group from its operators' compute rules: in plain loops, which schedules start from, or by default schedules."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from minitvm.codegen.collapse import collapse
+from minitvm.codegen.default_schedule import stage_nest
+from minitvm.codegen.loops import nested, unflatten
+from minitvm.codegen.rewrite import redirect, redirect_loads
+from minitvm.codegen.separable import separated
+from minitvm.codegen.stages import (
+    Inliner,
+    Output,
+    compose,
+    flatten,
+    outputs_of,
+    parameter_buffers,
+    stage_order,
+    stages_to_keep,
+)
+from minitvm.codegen.walks import Walk
+from minitvm.ir.decision import Declined, decide
+from minitvm.ir.expr import Function
+from minitvm.ir.loop import (
+    Alloc,
+    Barrier,
+    Buffer,
+    Kernel,
+    LoopExpr,
+    LoopKind,
+    Stmt,
+    loop,
+    seq,
+    substitute_vars,
+)
+from minitvm.ir.loop.affine import loads, vectorizes
+from minitvm.ir.visitor import calls, span_of
+from minitvm.target import MachineModel
+
+_STACK_BYTES = 16 * 1024  # larger row buffers live in the workspace, one per thread
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Parameters, the stages that are kept in memory, each over memory of the ones before it, and the results."""
+
+    params: tuple[Buffer, ...]
+    stages: tuple[Output, ...]
+    outputs: tuple[Output, ...]
+
+
+def _group(function: Function) -> _Group:
+    params = parameter_buffers(function)
+    values = compose(function, params, {})
+    results = flatten(values[function.body])
+    kept = stages_to_keep(stage_order(results), results)
+    inliner = Inliner(kept)
+    stages = [Output(stage, stage.axes, inliner.inline(stage.value)) for stage in kept]
+    return _Group(tuple(params), tuple(stages), tuple(outputs_of(function, values, kept)))
+
+
+def plain(function: Function, name: str) -> Kernel:
+    """One nest for each stage that is kept, one for each result, element by element: nothing is scheduled."""
+    group = _group(function)
+
+    def elements(out: Output) -> Stmt:
+        walk = Walk.over(out.buffer, out.axes, out.value)
+        return nested(walk.loops, walk.element())
+
+    return _kernel(name, function, group, _at_root(group.stages, group.outputs, elements))
+
+
+def scheduled(function: Function, name: str, machine: MachineModel) -> Kernel:
+    """By default schedules: all stages row by row, or else one nest after the other."""
+    group = _group(function)
+    if not group.stages and len(group.outputs) == 1:
+        params, out = collapse(group.params, group.outputs[0])
+        return _kernel(name, function, _Group(params, (), (out,)), _single(out, machine))
+    by_rows = _by_rows(group.stages, group.outputs, machine)
+    decide("schedule", name, by_rows if isinstance(by_rows, Declined) else "row by row, rows in parallel")
+    if isinstance(by_rows, Declined):
+        by_rows = _at_root(group.stages, group.outputs, partial(_nest, machine=machine))
+    return _kernel(name, function, group, by_rows)
+
+
+def _kernel(name: str, function: Function, group: _Group, body: Stmt) -> Kernel:
+    results = tuple(out.buffer for out in group.outputs)
+    return Kernel(name, (*group.params, *results), body, len(results), span_of(*calls(function.body)))
+
+
+def _nest(out: Output, machine: MachineModel) -> Stmt:
+    return stage_nest(out.buffer, out.axes, out.value, machine)
+
+
+def _single(out: Output, machine: MachineModel) -> Stmt:
+    """One nest, or two for every row where windows are separable."""
+    found = separated(out.buffer, out.axes, out.value)
+    if found is not None:
+        stage, value = found
+        body = _by_rows([Output(stage, stage.axes, stage.value)], [Output(out.buffer, out.axes, value)], machine)
+        if not isinstance(body, Declined):
+            decide("schedule", out.buffer.name, "windows first down the rows, then along each row")
+            return body
+    return _nest(out, machine)
+
+
+def _at_root(stages: Sequence[Output], outputs: Sequence[Output], nest: Callable[[Output], Stmt]) -> Stmt:
+    """One nest after the other, intermediate results in memory that all threads see."""
+    first, *others = (nest(out) for out in (*stages, *outputs))
+    body = seq(first, *(part for other in others for part in (Barrier(), other)))
+    memory = {s.buffer: Buffer(s.buffer.name, s.buffer.shape, s.buffer.dtype, "global") for s in stages}
+    return _allocated(redirect(body, memory), memory.values())
+
+
+def _allocated(body: Stmt, buffers: Collection[Buffer]) -> Stmt:
+    for buffer in reversed(list(buffers)):
+        body = Alloc(buffer, body)
+    return body
+
+
+# --- row by row: softmax, normalizations and their like, rows in parallel, no barrier ------------------------------
+
+
+def _by_rows(stages: Sequence[Output], outputs: Sequence[Output], machine: MachineModel) -> Stmt | Declined:
+    """All stages of one row after the other."""
+    rank = _common_rank(stages, outputs)
+    if rank == 0:
+        return Declined("row by row: the stages share no leading axes at which they read each other unchanged")
+    shape = outputs[0].buffer.shape[:rank]
+    rows = {s.buffer: _row_buffer(s.buffer, rank) for s in stages}
+
+    def row(flat: LoopExpr) -> Stmt:
+        at = unflatten(flat, shape)
+        nests = [_row(out, rows, at, machine) for out in (*stages, *outputs)]
+        return _allocated(seq(*nests), rows.values())
+
+    return loop(math.prod(shape), row, LoopKind.PARALLEL, name="row")
+
+
+def _common_rank(stages: Sequence[Output], outputs: Sequence[Output]) -> int:
+    """How many leading axes all stages have in common, and read each other at unchanged."""
+    everything = (*stages, *outputs)
+    kept = {s.buffer for s in stages}
+    rank = min(len(o.buffer.shape) for o in everything)
+    while rank and any(o.buffer.shape[:rank] != outputs[0].buffer.shape[:rank] for o in everything):
+        rank -= 1
+    for output in everything:
+        for load in loads(output.value):
+            while load.buffer in kept and load.index[:rank] != output.axes[:rank]:
+                rank -= 1
+    return rank - 1 if all(_in_lanes(o, rank) for o in everything) else rank
+
+
+def _in_lanes(output: Output, rank: int) -> bool:
+    """Whether single elements are left of a stage, and neighbouring ones read neighbouring memory."""
+    scalar = len(output.axes) == rank > 0 and output.buffer.shape[-1] > 1
+    return scalar and vectorizes(output.value, output.axes[-1])
+
+
+def _row_buffer(buffer: Buffer, rank: int) -> Buffer:
+    shape = buffer.shape[rank:]
+    nbytes = math.prod(shape) * np.dtype(buffer.dtype).itemsize
+    return Buffer(buffer.name, shape, buffer.dtype, "local" if nbytes <= _STACK_BYTES else "shared")
+
+
+def _row(out: Output, rows: dict[Buffer, Buffer], at: tuple[LoopExpr, ...], machine: MachineModel) -> Stmt:
+    """One row of a stage, into its row's memory, or of a result."""
+    rank, whole = len(at), out.buffer
+    value = substitute_vars(out.value, dict(zip(out.axes[:rank], at, strict=True)))
+    value = redirect_loads(value, rows, lambda index: index[rank:])
+    if whole in rows:
+        return stage_nest(rows[whole], out.axes[rank:], value, machine, parallel=False)
+    row = Buffer(whole.name, whole.shape[rank:], whole.dtype)
+    nest = stage_nest(row, out.axes[rank:], value, machine, parallel=False)
+    return redirect(nest, {row: whole}, lambda index: (*at, *index))
