@@ -12,7 +12,7 @@ from minitvm import config
 from minitvm.codegen.backend import Backend, backend_of
 from minitvm.driver.cache import KernelCache
 from minitvm.driver.host_calls import announce, host_calls_of
-from minitvm.driver.kernels import KernelCode, KernelCompiler, Progress, Timings
+from minitvm.driver.kernels import SCHEDULES, KernelCode, KernelCompiler, Progress, Timings
 from minitvm.driver.memory import plan_memory, require_addressable
 from minitvm.driver.metadata import group_metadata
 from minitvm.driver.program import Program, read_program, with_library_calls, without_kernels
@@ -21,6 +21,7 @@ from minitvm.errors import ConfigError, PassError, TargetError
 from minitvm.ir.decision import decide, decisions
 from minitvm.ir.expr import Function, Module
 from minitvm.passes.bind_captured import bind_captured
+from minitvm.passes.context import closest
 from minitvm.passes.instrument import PassInstrument
 from minitvm.passes.manager import PassContext
 from minitvm.passes.pipeline import bind_params, default_pipeline
@@ -80,7 +81,8 @@ def build_consuming(
 ) -> Library:
     """As :func:`build`, but empties ``params``, so that weights can be freed as soon as passes have replaced them."""
     cache, timings = KernelCache(config.cache_dir()), Timings()
-    compiler = KernelCompiler(backend, cache, timings, on_progress)
+    schedules = PassContext.current().option(SCHEDULES.name)
+    compiler = KernelCompiler(backend, cache, timings, on_progress, schedules)
     with timings.stage("passes"), decisions() as log:
         recorder = Recorder(log, trace)
         main = optimize(given, backend.machine, params, opt_level, recorder, backend.schedules).main
@@ -91,6 +93,8 @@ def build_consuming(
     del main  # so that weights are not held twice while they are aligned
     with decisions() as report.placement:
         artifact = _compile(program, report)
+    for name in schedules.keys() - report.groups.keys():
+        raise ConfigError(f"{SCHEDULES.name}: there is no kernel {name!r}", hint=closest(name, sorted(report.groups)))
     report.cache_hits, report.cache_misses = cache.hits, cache.misses
     if cache.misses:
         cache.trim()

@@ -21,7 +21,9 @@ import numpy as np
 from minitvm import config
 from minitvm.codegen.backend import Backend, backend_of, stages
 from minitvm.codegen.coverage import Verdict, check_coverage
+from minitvm.codegen.group import plain
 from minitvm.codegen.problem import TEMPLATES
+from minitvm.codegen.schedule import Schedule, apply
 from minitvm.codegen.simplify import simplify
 from minitvm.driver.cache import KernelCache, cache_key
 from minitvm.errors import CompilerError, ConfigError, is_own
@@ -30,7 +32,13 @@ from minitvm.ir.loop import Kernel
 from minitvm.ir.loop.verify import verify_kernel
 from minitvm.ir.op import Op
 from minitvm.ir.visitor import calls, children, post_order
+from minitvm.passes.manager import register_config
 from minitvm.target import Target
+
+SCHEDULES = register_config(
+    "minitvm.schedules", dict, {}, "by kernel, a function from plain loops to those that are compiled"
+)
+""":mod:`minitvm.codegen.schedule` has what such functions are made of."""
 
 Progress = Callable[[int, int, str], None]
 """``on_progress(done, total, name)`` after every kernel."""
@@ -76,12 +84,18 @@ class KernelCompiler:
     """The stages of a kernel for one target.  Safe to use from several threads."""
 
     def __init__(
-        self, backend: Backend, cache: KernelCache, timings: Timings | None = None, on_progress: Progress | None = None
+        self,
+        backend: Backend,
+        cache: KernelCache,
+        timings: Timings | None = None,
+        on_progress: Progress | None = None,
+        schedules: Mapping[str, Schedule] | None = None,
     ) -> None:
         if on_progress is not None and not callable(on_progress):
             raise ConfigError(f"on_progress is a {type(on_progress).__name__}, not a function of (done, total, name)")
         self.backend = backend
         self.on_progress = on_progress
+        self.schedules = dict(schedules or {})
         self.cache = cache
         self.timings = timings or Timings()
         self._verify = config.read_flag("MINITVM_VERIFY")
@@ -90,11 +104,15 @@ class KernelCompiler:
         """The group as loops for this target, functions not yet spelled out."""
         with self.timings.stage("lower"):
             try:
-                lowered = self.backend.lower(group, symbol)
+                lowered = self._lowered(symbol, group)
             except CompilerError as error:
                 raise NotLowered(error.message, where=error.where, hint=error.hint) from error
         with self.timings.stage("simplify"):
             return simplify(lowered)
+
+    def _lowered(self, symbol: str, group: Function) -> Kernel:
+        given = self.schedules.get(symbol)
+        return self.backend.lower(group, symbol) if given is None else apply(given, plain(group, symbol))
 
     def kernel(self, symbol: str, group: Function) -> Kernel:
         """The group as loops that the back end can spell."""
@@ -113,7 +131,7 @@ class KernelCompiler:
         if stage in self.backend.stages:
             return self.backend.stages[stage](self.backend, self.backend.bind(self.kernel(symbol, group)))
         other = backend_of(Target(stages()[stage]), self.backend.machine.threads)
-        return KernelCompiler(other, self.cache).text(symbol, group, stage)
+        return KernelCompiler(other, self.cache, schedules=self.schedules).text(symbol, group, stage)
 
     def compile_all(self, groups: Mapping[str, Function]) -> tuple[dict[str, KernelCode], dict[str, str]]:
         """Every group's code, a few at a time (LLVM leaves the interpreter's lock alone); and why others have none."""
@@ -140,8 +158,8 @@ class KernelCompiler:
         called = self.backend.library_call(group)
         if called is not None:
             return KernelCode(called, 0, 0, is_library_call=True)
-        if not self._is_own(group):  # the key does not see a change of other people's sources; the image is kept
-            return self._compile(symbol, group)
+        if symbol in self.schedules or not self._is_own(group):
+            return self._compile(symbol, group)  # the key does not see other people's sources; the image is kept
         key = cache_key("group", group_text(group), symbol, *self._version())
         kept = self.cache.get(key)
         if kept is not None:

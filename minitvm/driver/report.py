@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import cached_property
 
+from minitvm.codegen.group import plain
 from minitvm.codegen.lower import Lowering, lowering
+from minitvm.codegen.schedule import title
 from minitvm.driver.kernels import KernelCompiler, Timings
 from minitvm.errors import CompilerError, ConfigError
 from minitvm.ir.decision import Decision
@@ -82,16 +84,24 @@ class KernelReport:
         backend = self.compiler.backend
         if backend.library_call(self.group) is not None:
             return None
+        given = self.compiler.schedules.get(self.symbol)
+        if given is not None:
+            return Lowering(self.loops, title(given), ())
         return lowering(self.group, self.symbol, backend.machine, backend.schedules)
 
     @property
     def template(self) -> str:
-        """What writes the loops: a template, or the default nests; or that there are none."""
+        """What writes the loops: a template, a given schedule, or the default nests; or that there are none."""
         return "call of a library" if self._lowering is None else self._lowering.chosen
 
     @property
     def decisions(self) -> tuple[Decision, ...]:
         return () if self._lowering is None else self._lowering.decisions
+
+    @cached_property
+    def plain(self) -> Kernel:
+        """The loops of the operators' compute rules, before any schedule."""
+        return plain(self.group, self.symbol)
 
     @cached_property
     def loops(self) -> Kernel:
