@@ -84,13 +84,14 @@ def constant_extent(kernel: Kernel, loop: For) -> int:
 def split(kernel: Kernel, loop: LoopName, factor: int, tail: str = "guard") -> Kernel:
     """``i`` becomes ``i_outer`` over ``i_inner`` of ``factor`` iterations.
 
-    ``tail`` says what happens to iterations that are left over: ``"guard"`` (the last round checks), ``"peel"`` (a
-    loop ``i_tail`` of their own), ``"exact"`` (there may be none).  The outer loop keeps the kind.
+    ``tail`` says what happens to iterations that are left over: ``"guard"`` (the last round checks), ``"shorter"``
+    (the last round has fewer), ``"peel"`` (a loop ``i_tail`` of their own), ``"exact"`` (there may be none).  The
+    outer loop keeps the kind.
     """
     found = find_loop(kernel, loop)
     name, extent = found.var.name, constant_extent(kernel, found)
-    if tail not in ("guard", "peel", "exact"):
-        raise ScheduleError(f"unknown tail {tail!r}", hint="one of guard, peel, exact")
+    if tail not in ("guard", "shorter", "peel", "exact"):
+        raise ScheduleError(f"unknown tail {tail!r}", hint="one of guard, shorter, peel, exact")
     if factor < 1:
         raise ScheduleError(f"{kernel.name}: loop {name} cannot be split by {factor}")
     if found.kind is LoopKind.VECTORIZED:

@@ -12,7 +12,7 @@ from minitvm import config
 from minitvm.codegen.backend import Backend, backend_of
 from minitvm.driver.cache import KernelCache
 from minitvm.driver.host_calls import announce, host_calls_of
-from minitvm.driver.kernels import SCHEDULES, KernelCode, KernelCompiler, Progress, Timings
+from minitvm.driver.kernels import KernelCode, KernelCompiler, Progress, Timings
 from minitvm.driver.memory import plan_memory, require_addressable
 from minitvm.driver.metadata import group_metadata
 from minitvm.driver.program import Program, read_program, with_library_calls, without_kernels
@@ -24,7 +24,7 @@ from minitvm.passes.bind_captured import bind_captured
 from minitvm.passes.context import closest
 from minitvm.passes.instrument import PassInstrument
 from minitvm.passes.manager import PassContext
-from minitvm.passes.pipeline import bind_params, default_pipeline
+from minitvm.passes.pipeline import SCHEDULES, bind_params, default_pipeline
 from minitvm.runtime.artifact import Artifact, Host
 from minitvm.runtime.control import branch_functions
 from minitvm.runtime.library import Library

@@ -32,13 +32,7 @@ from minitvm.ir.loop import Kernel
 from minitvm.ir.loop.verify import verify_kernel
 from minitvm.ir.op import Op
 from minitvm.ir.visitor import calls, children, post_order
-from minitvm.passes.manager import register_config
 from minitvm.target import Target
-
-SCHEDULES = register_config(
-    "minitvm.schedules", dict, {}, "by kernel, a function from plain loops to those that are compiled"
-)
-""":mod:`minitvm.codegen.schedule` has what such functions are made of."""
 
 Progress = Callable[[int, int, str], None]
 """``on_progress(done, total, name)`` after every kernel."""

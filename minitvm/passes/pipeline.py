@@ -15,13 +15,17 @@ from minitvm.passes.fuse.fuse_ops import FuseOps
 from minitvm.passes.infer_type import InferType, bind_module, bind_params
 from minitvm.passes.layout.alter_op_layout import AlterOpLayout
 from minitvm.passes.legalize import Legalize
-from minitvm.passes.manager import Sequential
+from minitvm.passes.manager import Sequential, register_config
 from minitvm.passes.simplify.simplify_expr import SimplifyExpr, SimplifyExprPostAlterOp
 from minitvm.passes.simplify.simplify_inference import SimplifyInference
 from minitvm.passes.sink_reshape import SinkReshape
 from minitvm.target import MachineModel
 
-__all__ = ["FoldScaleAxis", "bind_module", "bind_params", "default_pipeline"]
+__all__ = ["SCHEDULES", "FoldScaleAxis", "bind_module", "bind_params", "default_pipeline"]
+
+SCHEDULES = register_config(
+    "minitvm.schedules", dict, {}, "schedules of one's own by kernel: functions from plain loops to those that run"
+)
 
 
 def FoldScaleAxis() -> Sequential:

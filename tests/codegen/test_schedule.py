@@ -121,6 +121,15 @@ def test_split_guards_the_last_round() -> None:
 """)  # fmt: skip
 
 
+def test_split_shortens_the_last_round() -> None:
+    check(scale(), schedule.split(scale(), "j", 4, tail="shorter"), """\
+  for i in 6:
+    for j_outer in 3:
+      for j_inner in min(4, 10 - j_outer * 4):
+        y[i, j_outer * 4 + j_inner] = x[i, j_outer * 4 + j_inner] * 2f
+""")  # fmt: skip
+
+
 def test_split_peels_what_is_left_over() -> None:
     check(scale(), schedule.split(scale(), "j", 4, tail="peel"), """\
   for i in 6:
@@ -161,7 +170,7 @@ def test_split_refusals() -> None:
         "scale: the 10 iterations of loop j are not divisible by 4\n  = hint: tail='guard' or tail='peel'"
     )
     assert refusal(lambda: schedule.split(scale(), "j", 4, tail="none")) == (
-        "unknown tail 'none'\n  = hint: one of guard, peel, exact"
+        "unknown tail 'none'\n  = hint: one of guard, shorter, peel, exact"
     )
     assert refusal(lambda: schedule.split(scale(), "j", 0)) == "scale: loop j cannot be split by 0"
     assert refusal(lambda: schedule.split(scale(), "k", 2)) == "scale has no loop k\n  = hint: its loops: i, j"
