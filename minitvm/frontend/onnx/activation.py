@@ -17,29 +17,19 @@ OverAxis: TypeAlias = Callable[[Expr, int], Expr]
 """A function of one axis of a tensor."""
 
 
-def _positive(x: Expr) -> Expr:
-    return emit("greater", x, scalar(0, x))
-
-
 def _scaled_exp(x: Expr, alpha: float, divisor: float = 1.0) -> Expr:
     """alpha * (exp(x / divisor) - 1) where x is negative; 0 elsewhere, so that nothing overflows."""
-    below = emit("minimum", x, scalar(0, x))
-    inner = below if divisor == 1.0 else emit("divide", below, scalar(divisor, x))
-    return emit("multiply", emit("expm1", inner), scalar(alpha, x))
-
-
-def affine(x: Expr, scale: float, offset: float) -> Expr:
-    return emit("add", emit("multiply", x, scalar(scale, x)), scalar(offset, x))
+    below = emit("minimum", x, 0)
+    return emit("expm1", below if divisor == 1.0 else below / divisor) * alpha
 
 
 def hard_sigmoid(x: Expr, alpha: float, beta: float) -> Expr:
-    return emit("clip", affine(x, alpha, beta), a_min=0.0, a_max=1.0)
+    return emit("clip", x * alpha + beta, a_min=0.0, a_max=1.0)
 
 
 def softplus(x: Expr) -> Expr:
     """log(1 + exp(x)) without overflow."""
-    tail = emit("log1p", emit("exp", emit("negative", emit("abs", x))))
-    return emit("add", emit("nn.relu", x), tail)
+    return emit("nn.relu", x) + emit("log1p", emit("exp", -emit("abs", x)))
 
 
 @onnx_op("LeakyRelu", since=6)
@@ -49,26 +39,24 @@ def leaky_relu(node: OnnxNode) -> Expr:
 
 @onnx_op("Elu", since=6)
 def elu(node: OnnxNode) -> Expr:
-    return emit("add", emit("nn.relu", node[0]), _scaled_exp(node[0], node.attr("alpha")))
+    return emit("nn.relu", node[0]) + _scaled_exp(node[0], node.attr("alpha"))
 
 
 @onnx_op("Selu", since=6)
 def selu(node: OnnxNode) -> Expr:
-    x = node[0]
-    inner = emit("add", emit("nn.relu", x), _scaled_exp(x, node.attr("alpha")))
-    return emit("multiply", inner, scalar(node.attr("gamma"), x))
+    found: Expr = elu(node) * node.attr("gamma")
+    return found
 
 
 @onnx_op("Celu", since=12)
 def celu(node: OnnxNode) -> Expr:
-    x, alpha = node[0], node.attr("alpha")
-    return emit("add", emit("nn.relu", x), _scaled_exp(x, alpha, alpha))
+    return emit("nn.relu", node[0]) + _scaled_exp(node[0], node.attr("alpha"), node.attr("alpha"))
 
 
 @onnx_op("ThresholdedRelu", since=10)
 def thresholded_relu(node: OnnxNode) -> Expr:
     x = compared(node[0])
-    return emit("where", emit("greater", x, scalar(node.attr("alpha"), x)), node[0], scalar(0, node[0]))
+    return emit("where", emit("greater", x, node.attr("alpha")), node[0], 0)
 
 
 @onnx_op("Softplus")
@@ -78,13 +66,12 @@ def softplus_op(node: OnnxNode) -> Expr:
 
 @onnx_op("Softsign")
 def softsign(node: OnnxNode) -> Expr:
-    x = node[0]
-    return emit("divide", x, emit("add", emit("abs", x), scalar(1, x)))
+    return node[0] / (emit("abs", node[0]) + 1)
 
 
 @onnx_op("Mish", since=18)
 def mish(node: OnnxNode) -> Expr:
-    return emit("multiply", node[0], emit("tanh", softplus(node[0])))
+    return node[0] * emit("tanh", softplus(node[0]))
 
 
 @onnx_op("HardSigmoid", since=6)
@@ -95,13 +82,17 @@ def hard_sigmoid_op(node: OnnxNode) -> Expr:
 @onnx_op("HardSwish", since=14)
 def hard_swish(node: OnnxNode) -> Expr:
     """The sixth is a float32, as in ONNX's definition."""
-    return emit("multiply", node[0], hard_sigmoid(node[0], float(np.float32(1 / 6)), 0.5))
+    return node[0] * hard_sigmoid(node[0], float(np.float32(1 / 6)), 0.5)
 
 
 @onnx_op("Swish", since=24)
 def swish(node: OnnxNode) -> Expr:
-    x = node[0]
-    return emit("multiply", x, emit("sigmoid", emit("multiply", x, scalar(node.attr("alpha"), x))))
+    return gated(node[0], node.attr("alpha"))
+
+
+def gated(x: Expr, alpha: float) -> Expr:
+    """x * sigmoid(alpha * x)."""
+    return x * emit("sigmoid", x * alpha)
 
 
 @onnx_op("Gelu", since=20)
@@ -114,28 +105,25 @@ def gelu_of(x: Expr, bias: Expr | None = None, tanh: bool = False) -> Expr:
     """Of ``x`` plus a bias.  float16 in float32: 1 plus what is almost -1 has no digits left."""
     dtype, x = x.dtype, compared(x)
     if bias is not None:
-        x = emit("add", x, compared(bias))
+        x = x + compared(bias)
     if tanh:
-        cubed = emit("multiply", emit("multiply", x, x), x)
-        inner = emit("add", x, emit("multiply", cubed, scalar(0.044715, x)))
-        bell = emit("tanh", emit("multiply", inner, scalar(math.sqrt(2 / math.pi), x)))
+        bell = emit("tanh", (x + x * x * x * 0.044715) * math.sqrt(2 / math.pi))
     else:
-        bell = emit("erf", emit("multiply", x, scalar(math.sqrt(0.5), x)))
-    return cast(emit("multiply", emit("multiply", x, scalar(0.5, x)), emit("add", bell, scalar(1, x))), dtype)
+        bell = emit("erf", x * math.sqrt(0.5))
+    return cast(x * 0.5 * (bell + 1), dtype)
 
 
 @onnx_op("Shrink", since=9)
 def shrink(node: OnnxNode) -> Expr:
     """In float64 for integers, whose limits and bias need not be whole."""
     x, bias, limit = compared(node[0]), node.attr("bias"), node.attr("lambd")
-    above = emit("where", emit("greater", x, scalar(limit, x)), emit("subtract", x, scalar(bias, x)), scalar(0, x))
-    found = emit("where", emit("less", x, scalar(-limit, x)), emit("add", x, scalar(bias, x)), above)
-    return cast(found, node[0].dtype)
+    above = emit("where", emit("greater", x, limit), x - bias, 0)
+    return cast(emit("where", emit("less", x, -limit), x + bias, above), node[0].dtype)
 
 
 def compared(x: Expr) -> Expr:
     """``x`` in a dtype that attributes keep their value in."""
-    return cast(x, {"float16": "float32", "float64": "float64", "float32": "float32"}.get(x.dtype, "float64"))
+    return cast(x, {"float16": "float32", "float32": "float32"}.get(x.dtype, "float64"))
 
 
 @onnx_op("PRelu", since=7)
@@ -146,7 +134,7 @@ def prelu(node: OnnxNode) -> Expr:
     per_channel = (channels, *(1,) * (rank(x) - 2))
     if x.dtype.startswith("float") and channels is not None and dims(slope) in (per_channel, (1, *per_channel)):
         return emit("nn.prelu", x, reshaped(slope, [channels]), axis=1)
-    return emit("where", _positive(x), x, emit("multiply", x, slope))
+    return emit("where", emit("greater", x, 0), x, x * slope)
 
 
 def flattened(node: OnnxNode, x: Expr, of: OverAxis) -> Expr:

@@ -5,9 +5,9 @@ ONNX has no schemas for them, so defaults stand here.
 
 from __future__ import annotations
 
-from minitvm.frontend.onnx.activation import compared, gelu_of
+from minitvm.frontend.onnx.activation import compared, gated, gelu_of
 from minitvm.frontend.onnx.matmul import matmul, scaled, wide_enough
-from minitvm.frontend.onnx.node import OnnxNode, cast, emit, rank, scalar
+from minitvm.frontend.onnx.node import OnnxNode, cast, emit, rank
 from minitvm.frontend.onnx.norm import nothing_added
 from minitvm.frontend.onnx.registry import onnx_op
 from minitvm.ir.expr import Expr
@@ -28,14 +28,8 @@ def fast_gelu(node: OnnxNode) -> Expr:
 
 @onnx_op("QuickGelu", domain=DOMAIN)
 def quick_gelu(node: OnnxNode) -> Expr:
-    """x * sigmoid(alpha * x), float16 in float32."""
-    x = compared(node[0])
-    gate = emit("sigmoid", emit("multiply", x, scalar(node.attr("alpha", 1.702), x)))
-    return cast(emit("multiply", x, gate), node[0].dtype)
-
-
-def _with_bias(x: Expr, bias: Expr | None) -> Expr:
-    return x if bias is None else emit("add", x, bias)
+    """float16 in float32."""
+    return cast(gated(compared(node[0]), node.attr("alpha", 1.702)), node[0].dtype)
 
 
 @onnx_op("FusedMatMul", domain=DOMAIN)
@@ -59,7 +53,7 @@ def skip_layer_normalization(node: OnnxNode) -> list[Expr | None]:
     """Inputs: x, skip, scale, beta, bias.  Layer norm of x + skip + bias, and as fourth output that sum."""
     if node.wants(1) or node.wants(2):
         raise node.fail("its mean and deviation are training outputs, which are not supported")
-    total = _with_bias(emit("add", node[0], node[1]), node.get(4))
+    total = node[0] + node[1] if node.get(4) is None else node[0] + node[1] + node[4]
     scale = node[2]
     beta = node.get(3) or nothing_added(scale)
     epsilon = node.attr("epsilon", 1e-12)

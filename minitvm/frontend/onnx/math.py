@@ -2,86 +2,53 @@
 
 from __future__ import annotations
 
-from functools import reduce
+from functools import partial, reduce
 
 import numpy as np
 
-from minitvm.frontend.onnx.node import OnnxNode, cast, emit, onnx_dtype, scalar
+from minitvm.frontend.onnx.node import OnnxNode, cast, emit, onnx_dtype
 from minitvm.frontend.onnx.registry import onnx_op
 from minitvm.ir.expr import Expr
 
-_UNARY = {
-    "Abs": "abs",
-    "Acos": "acos",
-    "Acosh": "acosh",
-    "Asin": "asin",
-    "Asinh": "asinh",
-    "Atan": "atan",
-    "Atanh": "atanh",
-    "BitwiseNot": "bitwise_not",
-    "Ceil": "ceil",
-    "Cos": "cos",
-    "Cosh": "cosh",
-    "Erf": "erf",
-    "Exp": "exp",
-    "Floor": "floor",
-    "IsNaN": "isnan",
-    "Log": "log",
-    "Neg": "negative",
-    "Not": "logical_not",
-    "Relu": "nn.relu",
-    "Round": "round",
-    "Sigmoid": "sigmoid",
-    "Sign": "sign",
-    "Sin": "sin",
-    "Sinh": "sinh",
-    "Sqrt": "sqrt",
-    "Tan": "tan",
-    "Tanh": "tanh",
-}
-_BINARY = {
-    "Add": "add",
+_SAME = (
+    "Abs Acos Acosh Add Asin Asinh Atan Atanh Ceil Cos Cosh Equal Erf Exp Floor Greater IsNaN Less Log Round Sigmoid "
+    "Sign Sin Sinh Sqrt Tan Tanh Where"
+)
+"""Operators that Relay has under the same name."""
+
+_CALLS = {name: name.lower() for name in _SAME.split()} | {
     "And": "logical_and",
     "BitwiseAnd": "bitwise_and",
+    "BitwiseNot": "bitwise_not",
     "BitwiseOr": "bitwise_or",
     "BitwiseXor": "bitwise_xor",
     "Div": "divide",
-    "Equal": "equal",
-    "Greater": "greater",
     "GreaterOrEqual": "greater_equal",
-    "Less": "less",
     "LessOrEqual": "less_equal",
     "Mul": "multiply",
+    "Neg": "negative",
+    "Not": "logical_not",
     "Or": "logical_or",
+    "Relu": "nn.relu",
     "Sub": "subtract",
     "Xor": "logical_xor",
 }
-_VARIADIC = {"Max": "maximum", "Min": "minimum", "Sum": "add"}
+"""Operators that are one call of Relay's."""
+
+_CHAINS = {"Max": "maximum", "Mean": "add", "Min": "minimum", "Sum": "add"}
+"""Of any number of inputs: the operator between two."""
 
 
-@onnx_op(*_UNARY)
-def unary(node: OnnxNode) -> Expr:
-    return emit(_UNARY[node.op_type], node[0])
+@onnx_op(*_CALLS)
+def one_call(node: OnnxNode) -> Expr:
+    return emit(_CALLS[node.op_type], *node.operands())
 
 
-@onnx_op(*_BINARY, since=7)
-def binary(node: OnnxNode) -> Expr:
-    return emit(_BINARY[node.op_type], node[0], node[1])
-
-
-@onnx_op(*_VARIADIC)
-def variadic(node: OnnxNode) -> Expr:
-    return reduce(lambda a, b: emit(_VARIADIC[node.op_type], a, b), _all_inputs(node))
-
-
-@onnx_op("Mean")
-def mean(node: OnnxNode) -> Expr:
-    inputs = _all_inputs(node)
-    return emit("divide", reduce(lambda a, b: emit("add", a, b), inputs), scalar(len(inputs), inputs[0]))
-
-
-def _all_inputs(node: OnnxNode) -> list[Expr]:
-    return [node[i] for i in range(len(node.inputs))]
+@onnx_op(*_CHAINS)
+def chain(node: OnnxNode) -> Expr:
+    operands = node.operands()
+    found = reduce(partial(emit, _CHAINS[node.op_type]), operands)
+    return found / len(operands) if node.op_type == "Mean" else found
 
 
 @onnx_op("Identity", "Dropout")
@@ -97,7 +64,7 @@ def identity(node: OnnxNode) -> list[Expr | None]:
 
 @onnx_op("Reciprocal")
 def reciprocal(node: OnnxNode) -> Expr:
-    return emit("divide", scalar(1, node[0]), node[0])
+    return emit("divide", 1, node[0])
 
 
 @onnx_op("Pow", since=7)
@@ -147,7 +114,7 @@ def is_inf(node: OnnxNode) -> Expr:
     if not node.attr("detect_positive") and not node.attr("detect_negative"):
         return emit("zeros_like", infinite)
     side = "greater" if node.attr("detect_positive") else "less"
-    return emit("logical_and", infinite, emit(side, x, scalar(0, x)))
+    return emit("logical_and", infinite, emit(side, x, 0))
 
 
 @onnx_op("Clip", since=6)
@@ -159,27 +126,21 @@ def clip_6(node: OnnxNode) -> Expr:
 def clip(node: OnnxNode) -> Expr:
     """With bounds known while importing ``clip``, otherwise maximum and minimum."""
     x, low, high = node[0], node.get(1), node.get(2)
-    if low is None and high is None:
-        return x
-    known_low, known_high = node.known(1), node.known(2)
-    if (low is None or known_low is not None) and (high is None or known_high is not None):
-        least, most = _limits(x.dtype)
-        a_min = least if known_low is None else known_low.item()
-        a_max = most if known_high is None else known_high.item()
-        return emit("clip", x, a_min=a_min, a_max=a_max) if a_min <= a_max else _bounded(x, low, high)
-    return _bounded(x, low, high)
-
-
-def _bounded(x: Expr, low: Expr | None, high: Expr | None) -> Expr:
-    """At least ``low``, then at most ``high``: ``high`` wins where they cross."""
+    least, most = (_bound(node, i) for i in (1, 2))
+    if least is not None and most is not None and least <= most:
+        return x if low is None and high is None else emit("clip", x, a_min=least, a_max=most)
     x = x if low is None else emit("maximum", x, low)
     return x if high is None else emit("minimum", x, high)
 
 
-def _limits(dtype: str) -> tuple[float, float]:
-    if dtype.startswith("float"):
-        return float("-inf"), float("inf")
-    return int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
+def _bound(node: OnnxNode, index: int) -> float | None:
+    """The bound that input ``index`` of Clip is, or the dtype's where it is left out; ``None`` if not known."""
+    dtype, known = np.dtype(node[0].dtype), node.known(index)
+    if node.get(index) is not None:
+        return None if known is None else known.item()
+    if dtype.kind == "f":
+        return float("-inf") if index == 1 else float("inf")
+    return int(np.iinfo(dtype).min if index == 1 else np.iinfo(dtype).max)
 
 
 @onnx_op("Cast", since=6)
@@ -190,8 +151,3 @@ def cast_to(node: OnnxNode) -> Expr:
 @onnx_op("CastLike", since=15)
 def cast_like(node: OnnxNode) -> Expr:
     return cast(node[0], node[1].dtype)
-
-
-@onnx_op("Where", since=9)
-def where(node: OnnxNode) -> Expr:
-    return emit("where", node[0], node[1], node[2])

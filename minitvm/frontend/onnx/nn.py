@@ -5,41 +5,78 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
-from minitvm.frontend.onnx.node import OnnxNode, cast, dims, emit, rank, scalar, single
+from minitvm.frontend.onnx.node import OnnxNode, cast, dims, emit, rank, single
 from minitvm.frontend.onnx.registry import onnx_op
 from minitvm.ir.expr import Expr
 from minitvm.ir.types import Dim
 
 
-def window_pads(
-    node: OnnxNode, spatial: Sequence[Dim], kernel: Sequence[int], strides: Sequence[int], dilation: Sequence[int]
-) -> tuple[int, ...]:
-    """Explicit padding (before..., after...): ``auto_pad`` resolved against the input's extents."""
-    mode = node.attr("auto_pad", "NOTSET") or "NOTSET"
-    if mode in ("NOTSET", "VALID"):
-        given = node.attr("pads") if mode == "NOTSET" else None
-        return tuple(given) if given else (0,) * (2 * len(spatial))
-    if mode not in ("SAME_UPPER", "SAME_LOWER"):
-        raise node.refuse("auto_pad")
-    before, after = [], []
-    for extent, k, s, d in zip(spatial, kernel, strides, dilation, strict=True):
-        if extent is None:
-            raise node.fail(f"auto_pad={mode!r} needs to know the image's size", "give shape_dict")
-        total = max((-(-extent // s) - 1) * s + (k - 1) * d + 1 - extent, 0)
-        small, large = total // 2, total - total // 2
-        before.append(small if mode == "SAME_UPPER" else large)
-        after.append(large if mode == "SAME_UPPER" else small)
-    return (*before, *after)
+@dataclass(frozen=True)
+class Window:
+    """How a convolution or a pool goes over its spatial axes; ``padding`` is (before..., after...)."""
+
+    kernel: tuple[int, ...]
+    strides: tuple[int, ...]
+    dilation: tuple[int, ...]
+    padding: tuple[int, ...]
+
+    def spans(self) -> list[int]:
+        """The elements from a window's first to its last, of each axis."""
+        return [(k - 1) * d + 1 for k, d in zip(self.kernel, self.dilation, strict=True)]
+
+    def flat(self) -> Window:
+        """The window over two axes, of which the first has extent 1."""
+        before, after = self.padding
+        return Window((1, *self.kernel), (1, *self.strides), (1, *self.dilation), (0, before, 0, after))
 
 
-def spread(node: OnnxNode, name: str, count: int) -> tuple[int, ...]:
+def window_of(node: OnnxNode, kernel: Sequence[int], *tensors: Expr) -> Window:
+    """By the node's attributes, for an image and the weights that go over it."""
+    count = rank(tensors[0]) - 2
+    if count not in (1, 2, 3) or any(rank(t) != count + 2 for t in tensors):
+        found = " and weight ".join(str(t.tensor_type) for t in tensors)
+        raise node.misfit(f"takes 1 to 3 spatial axes, found {found}")
+    strides, dilation = _spread(node, "strides", count), _spread(node, "dilations", count)
+    window = Window(tuple(kernel), strides, dilation, (0,) * (2 * count))
+    return replace(window, padding=_pads(node, dims(tensors[0])[2:], window))
+
+
+def _spread(node: OnnxNode, name: str, count: int) -> tuple[int, ...]:
     """A list of one integer per spatial axis, 1 by default."""
     values = node.attr(name)
     found = (1,) * count if not values else tuple(values)
     if len(found) != count:
         raise node.fail(f"attribute {name}={list(found)} has {len(found)} numbers for {count} spatial axes")
     return found
+
+
+def _pads(node: OnnxNode, spatial: Sequence[Dim], window: Window) -> tuple[int, ...]:
+    """Explicit padding: ``auto_pad`` resolved against the input's extents."""
+    mode = _auto_pad(node)
+    if mode in ("NOTSET", "VALID"):
+        given = node.attr("pads") if mode == "NOTSET" else None
+        return tuple(given) if given else window.padding
+    totals = []
+    for extent, span, stride in zip(spatial, window.spans(), window.strides, strict=True):
+        if extent is None:
+            raise node.fail(f"auto_pad={mode!r} needs to know the image's size", "give shape_dict")
+        totals.append(max((-(-extent // stride) - 1) * stride + span - extent, 0))
+    return _divided(totals, mode)
+
+
+def _auto_pad(node: OnnxNode) -> str:
+    mode = str(node.attr("auto_pad") or "NOTSET")
+    if mode not in ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"):
+        raise node.refuse("auto_pad")
+    return mode
+
+
+def _divided(totals: Sequence[int], mode: str) -> tuple[int, ...]:
+    """Padding of so many elements an axis, half before and half after; an odd one comes after in ``SAME_UPPER``."""
+    small, large = [t // 2 for t in totals], [t - t // 2 for t in totals]
+    return (*small, *large) if mode == "SAME_UPPER" else (*large, *small)
 
 
 @onnx_op("Conv", since=1)
@@ -58,157 +95,109 @@ def with_channel_bias(x: Expr, bias: Expr | None, dtype: str) -> Expr:
 
 
 def convolution(node: OnnxNode, x: Expr, weight: Expr, out_dtype: str = "") -> Expr:
-    """A convolution over 1, 2 or 3 axes; one axis is two of which the first has extent 1."""
-    count = rank(x) - 2
-    if count not in (1, 2, 3) or rank(weight) != rank(x):
-        raise node.misfit(f"takes 1 to 3 spatial axes, found {x.tensor_type} and weight {weight.tensor_type}")
-    kernel = weight.shape[2:]
-    strides, dilation = spread(node, "strides", count), spread(node, "dilations", count)
-    pads = window_pads(node, dims(x)[2:], kernel, strides, dilation)
+    window = window_of(node, weight.shape[2:], x, weight)
     options = {"groups": node.attr("group"), "channels": weight.shape[0], "out_dtype": out_dtype}
-    if count > 1:
-        return emit(
-            f"nn.conv{count}d",
-            x,
-            weight,
-            strides=strides,
-            padding=pads,
-            dilation=dilation,
-            kernel_size=kernel,
-            **options,
-        )
-    flat = emit(
-        "nn.conv2d",
-        emit("expand_dims", x, axis=2),
-        emit("expand_dims", weight, axis=2),
-        strides=(1, *strides),
-        padding=(0, pads[0], 0, pads[1]),
-        dilation=(1, *dilation),
-        kernel_size=(1, *kernel),
+    return _layer("nn.conv{}d", x, weight, window, **options)
+
+
+def _layer(name: str, x: Expr, weight: Expr, window: Window, **options: Any) -> Expr:
+    """A convolution over 2 or 3 axes; over one, it is over two of which the first has extent 1."""
+    if rank(x) == 3:
+        x, weight = (emit("expand_dims", t, axis=2) for t in (x, weight))
+        return emit("squeeze", _layer(name, x, weight, window.flat(), **options), axis=(2,))
+    return emit(
+        name.format(rank(x) - 2),
+        x,
+        weight,
+        kernel_size=window.kernel,
+        strides=window.strides,
+        dilation=window.dilation,
+        padding=window.padding,
         **options,
     )
-    return emit("squeeze", flat, axis=(2,))
 
 
 @onnx_op("ConvTranspose", since=1)
 def conv_transpose(node: OnnxNode) -> Expr:
-    x, weight, bias = node[0], node[1], node.get(2)
-    count = rank(x) - 2
-    if count not in (1, 2, 3) or rank(weight) != rank(x):
-        raise node.misfit(f"takes 1 to 3 spatial axes, found {x.tensor_type} and weight {weight.tensor_type}")
-    kernel, groups = weight.shape[2:], node.attr("group")
-    strides, dilation = spread(node, "strides", count), spread(node, "dilations", count)
-    pads, extra = _transposed_pads(node, x.shape[2:], kernel, strides, dilation)
-    if count == 1:
-        x, weight = emit("expand_dims", x, axis=2), emit("expand_dims", weight, axis=2)
-        kernel, strides, dilation, extra = (1, *kernel), (1, *strides), (1, *dilation), (0, *extra)
-        pads = (0, pads[0], 0, pads[1])
-    result = emit(
-        f"nn.conv{max(count, 2)}d_transpose",
-        x,
-        weight,
-        channels=weight.shape[1] * groups,
-        kernel_size=kernel,
-        strides=strides,
-        padding=pads,
-        output_padding=extra,
-        dilation=dilation,
-        groups=groups,
-        out_dtype=summed_in(x, bias),
-    )
-    return with_channel_bias(emit("squeeze", result, axis=(2,)) if count == 1 else result, bias, x.dtype)
+    x, weight, bias, groups = node[0], node[1], node.get(2), node.attr("group")
+    window = window_of(node, weight.shape[2:], x, weight)
+    padding, extra = _transposed_pads(node, x.shape[2:], window)
+    options = {"groups": groups, "channels": weight.shape[1] * groups, "out_dtype": summed_in(x, bias)}
+    extra = (0, *extra) if len(extra) == 1 else extra
+    window = replace(window, padding=padding)
+    result = _layer("nn.conv{}d_transpose", x, weight, window, output_padding=extra, **options)
+    return with_channel_bias(result, bias, x.dtype)
 
 
-def _transposed_pads(
-    node: OnnxNode, spatial: Sequence[int], kernel: Sequence[int], strides: Sequence[int], dilation: Sequence[int]
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _transposed_pads(node: OnnxNode, spatial: Sequence[int], window: Window) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Padding and output padding; from ``output_shape`` or ``auto_pad`` where those say how large the result is."""
-    count = len(spatial)
-    extra = tuple(node.attr("output_padding") or (0,) * count)
-    mode, wanted = node.attr("auto_pad", "NOTSET"), node.attr("output_shape")
+    extra = tuple(node.attr("output_padding") or (0,) * len(spatial))
+    mode, wanted = _auto_pad(node), node.attr("output_shape")
     if mode.startswith("SAME") and not wanted:
-        wanted = [extent * s for extent, s in zip(spatial, strides, strict=True)]
+        wanted = [extent * s for extent, s in zip(spatial, window.strides, strict=True)]
     if not wanted:
-        return window_pads(node, spatial, kernel, strides, dilation), extra
-    before, after, grown = [], [], []
-    for i in range(count):
-        full = strides[i] * (spatial[i] - 1) + extra[i] + (kernel[i] - 1) * dilation[i] + 1
-        total = max(full - wanted[-count:][i], 0)
-        small, large = total // 2, total - total // 2
-        before.append(small if mode == "SAME_UPPER" else large)
-        after.append(large if mode == "SAME_UPPER" else small)
-        grown.append(extra[i] + max(wanted[-count:][i] - full, 0))
-    return (*before, *after), tuple(grown)
+        return window.padding, extra
+    grid = zip(spatial, window.strides, window.spans(), extra, strict=True)
+    full = [stride * (extent - 1) + span + more for extent, stride, span, more in grid]
+    missing = [w - f for w, f in zip(wanted[-len(spatial) :], full, strict=True)]
+    grown = tuple(more + max(m, 0) for more, m in zip(extra, missing, strict=True))
+    return _divided([max(-m, 0) for m in missing], mode), grown
 
 
 @dataclass(frozen=True)
-class Window:
-    """A pool's window over the spatial axes; ``padding`` is (before..., after...)."""
-
-    kernel: tuple[int, ...]
-    strides: tuple[int, ...]
-    dilation: tuple[int, ...]
-    padding: tuple[int, ...]
+class Pool:
+    window: Window
     ceil_mode: bool
 
+    def of(self, kind: str, x: Expr, **options: object) -> Expr:
+        """``nn.max_pool2d`` and its like.  x: (batch, channels, ...)."""
+        return emit(
+            f"nn.{kind}_pool{rank(x) - 2}d",
+            x,
+            pool_size=self.window.kernel,
+            strides=self.window.strides,
+            dilation=self.window.dilation,
+            padding=self.window.padding,
+            ceil_mode=self.ceil_mode,
+            **options,
+        )
 
-def window_of(node: OnnxNode) -> Window:
-    x, count = node[0], rank(node[0]) - 2
-    if count not in (1, 2, 3):
-        raise node.misfit(f"takes 1 to 3 spatial axes, found {x.tensor_type}")
-    kernel = tuple(node.require("kernel_shape"))
-    strides, dilation = spread(node, "strides", count), spread(node, "dilations", count)
-    mode = node.attr("auto_pad", "NOTSET") or "NOTSET"
-    padding = window_pads(node, dims(x)[2:], kernel, strides, dilation)
-    if mode == "NOTSET" and any(p >= k for p, k in zip(padding, kernel * 2, strict=False)):
-        raise node.fail(f"padding {list(padding)} must be smaller than the window, {list(kernel)}")
-    return Window(kernel, strides, dilation, padding, bool(node.attr("ceil_mode", 0)) and not mode.startswith("SAME"))
 
-
-def pool(kind: str, x: Expr, window: Window, **options: object) -> Expr:
-    return emit(
-        f"nn.{kind}_pool{rank(x) - 2}d",
-        x,
-        pool_size=window.kernel,
-        strides=window.strides,
-        dilation=window.dilation,
-        padding=window.padding,
-        ceil_mode=window.ceil_mode,
-        **options,
-    )
+def pool_of(node: OnnxNode) -> Pool:
+    window, mode = window_of(node, node.require("kernel_shape"), node[0]), _auto_pad(node)
+    if mode == "NOTSET" and any(p >= k for p, k in zip(window.padding, window.kernel * 2, strict=False)):
+        raise node.fail(f"padding {list(window.padding)} must be smaller than the window, {list(window.kernel)}")
+    return Pool(window, bool(node.attr("ceil_mode", 0)) and not mode.startswith("SAME"))
 
 
 @onnx_op("MaxPool", since=1)
 def max_pool(node: OnnxNode) -> Expr:
     if node.wants(1):
         raise node.fail("its second output, the indices, is not supported")
-    return pool("max", node[0], window_of(node))
+    return pool_of(node).of("max", node[0])
 
 
 @onnx_op("AveragePool", since=1)
 def average_pool(node: OnnxNode) -> Expr:
-    return pool("avg", node[0], window_of(node), count_include_pad=bool(node.attr("count_include_pad", 0)))
+    return pool_of(node).of("avg", node[0], count_include_pad=bool(node.attr("count_include_pad", 0)))
 
 
 @onnx_op("LpPool", since=2)
 def lp_pool(node: OnnxNode) -> Expr:
     """The p-norm under each window: a mean times the window's size, over zeros wherever the window sticks out."""
-    window = window_of(node)
-    powers = _powers(node)
-    grown = emit("nn.pad", powers, scalar(0, powers), pad_width=((0, 0), (0, 0), *_reach(powers, window)))
-    mean = pool("avg", grown, replace(window, padding=(0,) * len(window.padding), ceil_mode=False))
-    return _root(node, emit("multiply", mean, scalar(math.prod(window.kernel), mean)))
+    pool, powers = pool_of(node), _powers(node)
+    grown = emit("nn.pad", powers, 0, pad_width=((0, 0), (0, 0), *_reach(powers, pool)))
+    inside = Pool(replace(pool.window, padding=(0,) * len(pool.window.padding)), False)
+    return _root(node, inside.of("avg", grown) * math.prod(pool.window.kernel))
 
 
-def _reach(x: Expr, window: Window) -> list[tuple[int, int]]:
+def _reach(x: Expr, pool: Pool) -> list[tuple[int, int]]:
     """The padding of each spatial axis, and what a last window needs beyond it."""
-    windows = pool("avg", x, window).shape[2:]
-    found = []
-    for d, (extent, count) in enumerate(zip(x.shape[2:], windows, strict=True)):
-        before = window.padding[d]
-        span = (window.kernel[d] - 1) * window.dilation[d] + 1
+    window, counts, found = pool.window, pool.of("avg", x).shape[2:], []
+    for d, (extent, count, span) in enumerate(zip(x.shape[2:], counts, window.spans(), strict=True)):
+        before, after = window.padding[d], window.padding[d + len(counts)]
         end = (count - 1) * window.strides[d] + span if count else 0
-        found.append((before, max(end - extent - before, window.padding[d + len(windows)])))
+        found.append((before, max(end - extent - before, after)))
     return found
 
 
@@ -218,13 +207,13 @@ def _powers(node: OnnxNode) -> Expr:
     if p < 1:
         raise node.refuse("p", "a norm's p is 1 or more")
     size = emit("abs", single(x))
-    return size if p == 1 else emit("multiply", size, size) if p == 2 else emit("power", size, scalar(p, size))
+    return size if p == 1 else size * size if p == 2 else emit("power", size, p)
 
 
 def _root(node: OnnxNode, total: Expr) -> Expr:
     p = node.attr("p")
     if p > 1:
-        total = emit("sqrt", total) if p == 2 else emit("power", total, scalar(1 / p, total))
+        total = emit("sqrt", total) if p == 2 else emit("power", total, 1 / p)
     return cast(total, node[0].dtype)
 
 

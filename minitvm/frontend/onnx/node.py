@@ -85,6 +85,10 @@ class OnnxNode:
     def get(self, index: int) -> Expr | None:
         return self.inputs[index] if index < len(self.inputs) else None
 
+    def operands(self) -> list[Expr]:
+        """All inputs, none of which may be left out."""
+        return [self[i] for i in range(len(self.inputs))]
+
     def wants(self, index: int) -> bool:
         """True where output ``index`` is named, so that somebody may read it."""
         return index < len(self.proto.output) and bool(self.proto.output[index])
@@ -171,8 +175,16 @@ def attribute_value(proto: onnx.AttributeProto) -> Any:
 
 
 def emit(name: str, *args: Any, **attributes: Any) -> Expr:
-    """A call of operator ``name``; a constant where all its arguments are constants and the result is small."""
-    return fold(call_op(name, *args, **attributes))
+    """A call of operator ``name``; a constant where all its arguments are constants and the result is small.
+
+    Numbers among the arguments are of the dtype of the last tensor: ``emit("where", is_zero, 1.0, x)``.
+    """
+    return fold(call_op(name, *_tensors(args), **attributes))
+
+
+def _tensors(args: Sequence[Any]) -> list[Any]:
+    tensors = [a for a in args if isinstance(a, Expr)]
+    return [scalar(a, tensors[-1]) if isinstance(a, (int, float)) else a for a in args]
 
 
 def emit_many(name: str, *args: Any, **attributes: Any) -> list[Expr]:

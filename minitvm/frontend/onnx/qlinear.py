@@ -11,7 +11,7 @@ import numpy as np
 from minitvm.frontend.onnx.activation import flattened, softmax
 from minitvm.frontend.onnx.contrib import DOMAIN
 from minitvm.frontend.onnx.matmul import matmul, transposed
-from minitvm.frontend.onnx.nn import pool, window_of
+from minitvm.frontend.onnx.nn import pool_of
 from minitvm.frontend.onnx.node import OnnxNode, cast, emit, normalize_axis, rank, scalar
 from minitvm.frontend.onnx.quantize import centred, requantized, same_width, scalar_or_vector
 from minitvm.frontend.onnx.registry import onnx_op
@@ -68,7 +68,7 @@ def qlinear_softmax(node: OnnxNode) -> Expr:
 def average_pool(node: OnnxNode) -> Expr:
     _check_layout(node)
     included = bool(node.attr("count_include_pad", 0))
-    return _stored(node, pool("avg", _real(node), window_of(node), count_include_pad=included), 3)
+    return _stored(node, pool_of(node).of("avg", _real(node), count_include_pad=included), 3)
 
 
 @onnx_op("QLinearGlobalAveragePool", domain=DOMAIN)
