@@ -231,6 +231,27 @@ def test_nan_and_the_edge_of_a_pool_are_no_excuse() -> None:
     )
 
 
+def test_what_one_peer_loses_is_judged_from_the_other() -> None:
+    """ONNX Runtime's pool drops NaN, which is then no integer; and it takes int8 below 0 for 0 where it antialiases."""
+    x = np.array([[[np.nan, -1.0, -2.0]]], "float32")
+    nodes = [
+        helper.make_node("MaxPool", ["x"], ["p"], kernel_shape=[3]),
+        helper.make_node("QuantizeLinear", ["p", "s", "z"], ["y"]),
+    ]
+    constants = {"s": np.array(-3.0, "float32"), "z": np.array(-3, "int16")}
+    pooled = Case(nodes, [{"x": x}], constants, [Value("y", "int16", None)], 21)
+    image = np.array([[[[-127, 5, -8], [7, 4, -10], [7, 8, 127]]]], "int8")
+    node = helper.make_node("Resize", ["x", "", "s"], ["y"], mode="linear", antialias=1)
+    resized = Case([node], [{"x": image}], {"s": np.float32([1, 1, 3, 3])}, [Value("y", "int8", None)], 19)
+    judge = Judge()
+    try:
+        for case in (pooled, resized):
+            verdict = judge.verdict(case)
+            assert verdict.outcome is Outcome.UNSPECIFIED, verdict
+    finally:
+        judge.close()
+
+
 def _open_elements(op: str, *operands: np.ndarray, opset: int = 23, dtype: str = "", **given: Any) -> np.ndarray:
     """The elements of one node's result that a rule leaves open."""
     names = [f"x{i}" for i in range(len(operands))]

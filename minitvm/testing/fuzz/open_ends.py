@@ -315,11 +315,10 @@ def _resampled(s: Seen) -> Array | float:
 
 
 def _outside(s: Seen) -> Array:
-    """Integers that peers wrap around; ONNX Runtime has 0 for those below it where it antialiases int8."""
+    """Integers that peers wrap around."""
     exact, info = in_double(s, {s.node.input[0]: np.asarray}), np.iinfo(s.first.dtype)
     rounding = 1 + 2.0**-50 * np.abs(exact)
-    below = -np.inf if s.first.dtype != np.int8 or not s.attributes.get("antialias") else 0.0
-    return opened((exact < max(float(info.min), below) + rounding) | (exact > float(info.max) - rounding))
+    return opened((exact < float(info.min) + rounding) | (exact > float(info.max) - rounding))
 
 
 _SUMS = "AveragePool CumSum GlobalAveragePool Mean ReduceL1 ReduceL2 ReduceMean ReduceSum ReduceSumSquare"

@@ -32,8 +32,8 @@ _RESIZING = ("Resize", "Upsample")
 
 @dataclass(frozen=True)
 class Question:
-    """``peer`` is ``onnxruntime``, ``onnx``, ``double``, ``inside`` (every value of the graph by name) or ``freedom``
-    (the elements that ONNX leaves open)."""
+    """``peer`` is ``onnxruntime``, ``onnx``, ``double``, ``inside`` (every value of the graph by name), ``freedom``
+    or ``freedom of onnx`` (the elements that ONNX leaves open, seen from either peer's results)."""
 
     peer: str
     model: bytes
@@ -134,8 +134,17 @@ def _inside(model: bytes) -> Callable[[Arrays], Arrays]:
         try:
             return dict(zip(names, _onnxruntime(proto.SerializeToString())(feeds), strict=True))
         except Exception:  # any, as for all that peers do
-            found: Any = _reference(onnx.load_from_string(model)).run(None, dict(feeds), intermediate=True)
-            return {n: np.asarray(v) for n, v in found.items() if isinstance(v, (np.ndarray, np.generic))}
+            return _inside_reference(model)(feeds)
+
+    return run
+
+
+def _inside_reference(model: bytes) -> Callable[[Arrays], Arrays]:
+    evaluator = _reference(onnx.load_from_string(model))
+
+    def run(feeds: Arrays) -> Arrays:
+        found: Any = evaluator.run(None, dict(feeds), intermediate=True)
+        return {n: np.asarray(v) for n, v in found.items() if isinstance(v, (np.ndarray, np.generic))}
 
     return run
 
@@ -231,6 +240,7 @@ _PEERS: dict[str, Callable[[Question], Callable[[Arrays], Any]]] = {
     "double": lambda q: _double(q.model),
     "inside": lambda q: _inside(q.model),
     "freedom": lambda q: freedom(q.model, _inside, q.answered),
+    "freedom of onnx": lambda q: freedom(q.model, _inside_reference, q.answered),
 }
 
 __all__ = ["Declines", "Question", "Results", "answer"]
