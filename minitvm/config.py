@@ -23,7 +23,9 @@ VARIABLES: dict[str, Variable] = {
         Variable("MINITVM_CPU", "", "the CPU this machine is taken for, such as haswell; its own if empty"),
         Variable("MINITVM_NUM_THREADS", "0", "threads a model runs on; 0 is one per physical core"),
         Variable(
-            "MINITVM_VERIFY", "0", "1 verifies every module between passes, and its numbers; 1 also verifies kernels"
+            "MINITVM_VERIFY",
+            "0",
+            "1 verifies every module between passes and every kernel, and compares their numbers; slow",
         ),
         Variable(
             "MINITVM_POISON",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,8 @@ from minitvm.driver.kernels import KernelCode, KernelCompiler, Progress, Timings
 from minitvm.driver.memory import plan_memory, require_addressable
 from minitvm.driver.metadata import group_metadata
 from minitvm.driver.program import Program, read_program, with_library_calls, without_kernels
-from minitvm.driver.report import BuildReport, Recorder
+from minitvm.driver.report import BuildReport, KernelReport, Recorder
+from minitvm.driver.verify import verify_code
 from minitvm.errors import ConfigError, PassError, TargetError
 from minitvm.ir.decision import decide, decisions
 from minitvm.ir.expr import Function, Module
@@ -152,13 +154,27 @@ def _compile(program: Program, report: BuildReport) -> Artifact:
     """Code generation for one function after the passes; branches of control flow become libraries of their own.
     Takes the arrays out of ``program.params``."""
     require_addressable(program.graph)
-    backend, threads = report.compiler.backend, report.compiler.backend.machine.threads
     kernels, refused = report.compiler.compile_all(program.groups)
-    calls = [symbol for symbol, code in kernels.items() if code.is_library_call]
-    program = with_library_calls(without_kernels(program, refused), calls)
-    for symbol in calls:
-        decide("placement", symbol, "a library computes it, no kernel", program.groups[symbol].span)
+    program = without_kernels(program, refused)
     report.add_program(program.graph, program.groups, {symbol: code.undecided for symbol, code in kernels.items()})
+    for symbol, group in program.groups.items():
+        if kernels[symbol].is_library_call:
+            decide("placement", symbol, "a library computes it, no kernel", group.span)
+        if config.read_flag("MINITVM_VERIFY"):
+            maker = KernelReport(symbol, group, report.compiler).template
+            verify_code(symbol, group, maker, lambda alone: _link(alone, kernels, report))
+    return _link(program, kernels, report, refused)
+
+
+def _link(
+    program: Program,
+    kernels: Mapping[str, KernelCode],
+    report: BuildReport,
+    refused: Mapping[str, str] = MappingProxyType({}),
+) -> Artifact:
+    """The artefact of a program and its kernels.  Takes the arrays out of ``program.params``."""
+    program = with_library_calls(program, [symbol for symbol in program.groups if kernels[symbol].is_library_call])
+    backend, threads = report.compiler.backend, report.compiler.backend.machine.threads
     with report.timings.stage("memory plan"):
         workspaces = {
             i: kernels[node.func].workspace(threads) for i, node in enumerate(program.graph.nodes) if node.is_kernel
@@ -169,7 +185,7 @@ def _compile(program: Program, report: BuildReport) -> Artifact:
         graph=program.graph,
         plan=plan,
         params={name: aligned(program.params.pop(name)) for name in list(program.params)},
-        objects={symbol: code.image for symbol, code in kernels.items()},
+        objects={symbol: kernels[symbol].image for symbol in program.groups},
         metadata={s: {**group_metadata(g), **_workspace(kernels[s])} for s, g in program.groups.items()},
         target=str(backend.target),
         cpu=backend.made_for,

@@ -1,0 +1,277 @@
+"""Whether two functions compute the same: random inputs that tell operators apart, and results held side by side."""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from minitvm.errors import MiniTVMError, UserCodeError
+from minitvm.ir.decision import Declined
+from minitvm.ir.evaluate import evaluate
+from minitvm.ir.expr import Expr, Function
+from minitvm.ir.op import Fusion, Op
+from minitvm.ir.types import TensorType, TupleType, Type
+from minitvm.ir.visitor import calls
+
+RTOL = 1e-4
+HALF_RTOL = 4e-3
+"""float16 keeps 11 bits: eight roundings."""
+ROUNDINGS = 8
+"""Units in the last place by which inputs are moved to see what rounding alone changes."""
+MAX_ELEMENTS = 1 << 24
+"""Inputs larger than this are not drawn."""
+FEW_ELEMENTS = 64
+TURNS = 4
+"""Of every draw, where the inputs have few elements."""
+
+
+@dataclass(frozen=True)
+class Draw:
+    """How random inputs are drawn: the ranges of floats and of integers, and what is mixed in.
+
+    ``rare``: floats that a quarter of the elements are.  ``extremes``: a quarter of the integers are the dtype's
+    smallest and largest.  ``extent``: of dimensions that are known only when the module runs.
+    """
+
+    name: str
+    floats: tuple[float, float]
+    integers: tuple[int, int] = (0, 3)
+    rare: tuple[float, ...] = ()
+    extremes: bool = False
+    extent: int = 3
+    turn: int = 0
+    """Of drawing again, where inputs are so small that one draw holds few kinds of numbers."""
+
+
+DRAWS = (
+    Draw("small", (-1.0, 1.5)),
+    Draw("positive", (0.1, 1.5), (0, 1), extent=1),
+    Draw("wide", (-12.0, 12.0), (-12, 12), rare=(0.0, -0.0)),
+    Draw("huge", (-1e9, 1e9), (-12, 12), extremes=True),
+    Draw("not finite", (-12.0, 12.0), (0, 0), rare=(np.nan, np.inf, -np.inf, 0.0, -0.0)),
+)
+"""Small ones are indices, or where roots are taken; the others show a clip, a sign, a zero, what wraps around."""
+
+Results = list[np.ndarray]
+
+
+@dataclass
+class Comparison:
+    """What two functions were compared on."""
+
+    agreed: list[str] = field(default_factory=list)
+    """The draws on which every result is the same."""
+    skipped: dict[str, str] = field(default_factory=dict)
+    """The draws that say nothing, and why."""
+    results: dict[Draw, Results] = field(default_factory=dict)
+    """The other function's, by draw."""
+    difference: str = ""
+    """The first result that differs, and how."""
+    inputs: list[Any] = field(default_factory=list)
+    """Those on which it differs."""
+
+    def __str__(self) -> str:
+        skipped = "".join(f"; not on {name}: {why}" for name, why in self.skipped.items())
+        return f"the numbers agree on inputs that are {', '.join(self.agreed) or 'nothing'}{skipped}"
+
+
+Run = Callable[[list[Any]], Any]
+"""From a function's inputs to its result."""
+
+
+def compare(
+    function: Function,
+    other: Run,
+    rtol: float = RTOL,
+    seed: int = 0,
+    draws: Sequence[Draw] = DRAWS,
+    known: Mapping[Draw, Results] | None = None,
+    typed: Function | None = None,
+) -> Comparison:
+    """Run a function by its operators' references and ``other``, until a draw of inputs shows a difference.
+
+    Elements that rounding alone changes by more than the tolerance (the sine of a large sum) are left out.  A draw
+    that the function itself raises on, a branch that the model's real inputs never take for example, says nothing.
+    ``known`` are results of the function that somebody has already; ``typed`` has the types of parameters that the
+    function leaves open.
+    """
+    done = Comparison()
+    for draw in _turns(typed or function, draws):
+        inputs = random_inputs(function, seed, draw, typed)
+        if isinstance(inputs, Declined):
+            done.skipped[draw.name] = inputs.reason
+            continue
+        try:
+            expected = (known or {}).get(draw) or flatten(evaluate(function, *inputs))
+        except UserCodeError:
+            raise
+        except MiniTVMError as error:
+            done.skipped[draw.name] = f"it raises {error.message!r}"
+            continue
+        found = done.results[draw] = flatten(other(inputs))
+        answer = _answer(found, expected, partial(_nearby, function, inputs), rtol)
+        if isinstance(answer, str):
+            done.difference, done.inputs = answer, inputs
+            return done
+        if isinstance(answer, Declined):
+            done.skipped[draw.name] = answer.reason
+        elif draw.name not in done.agreed:
+            done.agreed.append(draw.name)
+    return done
+
+
+def _turns(function: Function, draws: Sequence[Draw]) -> list[Draw]:
+    elements = sum(_elements(_closed(p.type, 1)) for p in function.params if p.checked_type is not None)
+    return [replace(draw, turn=turn) for draw in draws for turn in range(TURNS if elements < FEW_ELEMENTS else 1)]
+
+
+def _nearby(function: Function, inputs: list[Any]) -> Results:
+    return flatten(evaluate(function, *map(_moved, inputs)))
+
+
+def _answer(found: Results, expected: Results, nearby: Callable[[], Results], rtol: float) -> Declined | str | None:
+    """What differs where rounding does not explain it; ``None`` where nothing does."""
+    if len(found) != len(expected):
+        return f"the number of results from {len(expected)} to {len(found)}"
+    if all(close(f, e, rtol) for f, e in zip(found, expected, strict=True)):
+        return None
+    stable = [_near(n, e, rtol) for n, e in zip(nearby(), expected, strict=True)]
+    for position, (have, want, counts) in enumerate(zip(found, expected, stable, strict=True)):
+        if not close(have, want, rtol, counts):
+            return f"result {position}: {difference(have, want, counts)}"
+    if not any(map(np.any, stable)):
+        return Declined("every result depends on how inputs are rounded, or on chance")
+    return None
+
+
+def _moved(value: Any) -> Any:
+    """Floats moved by a few units in the last place, each its own way; everything else as it is."""
+    if isinstance(value, tuple):
+        return tuple(map(_moved, value))
+    if value.dtype.kind != "f":
+        return value
+    signs = np.where(np.random.default_rng(value.size).random(value.shape) < 0.5, -1, 1)
+    with np.errstate(all="ignore"):
+        return (value * (1 + ROUNDINGS * np.finfo(value.dtype).eps * signs)).astype(value.dtype)
+
+
+# --- inputs ---------------------------------------------------------------------------------------------------
+
+
+def random_inputs(
+    function: Function, seed: int = 0, draw: Draw = DRAWS[0], typed: Function | None = None
+) -> list[Any] | Declined:
+    """Random values for a function's parameters, the same for the same names; or why there are none."""
+    types = {p.name: p.checked_type for p in (typed or function).params}
+    weights = _weights(function) if draw.rare else set()
+    found = []
+    for param in function.params:
+        known = param.checked_type or types.get(param.name)
+        if known is None:
+            return Declined(f"%{param.name} has no type")
+        type_ = _closed(known, draw.extent)
+        if _elements(type_) > MAX_ELEMENTS:
+            return Declined(f"%{param.name} is very large: {type_}")
+        key = zlib.crc32(f"{param.name} {draw.name} {draw.turn}".encode())
+        found.append(random_value(type_, np.random.default_rng([seed, key]), draw, finite=param in weights))
+    return found
+
+
+def _closed(type_: Type, extent: int) -> Type:
+    """The type with ``extent`` for what is not known."""
+    if isinstance(type_, TupleType):
+        return TupleType(tuple(_closed(field, extent) for field in type_.fields))
+    assert isinstance(type_, TensorType), type_
+    return type_.with_shape(tuple(extent if d is None else d for d in type_.shape))
+
+
+def _elements(type_: Type) -> int:
+    if isinstance(type_, TupleType):
+        return sum(map(_elements, type_.fields))
+    return type_.size if isinstance(type_, TensorType) else 0
+
+
+def _weights(function: Function) -> set[Expr]:
+    """What convolutions multiply with: whether it meets a padding's zero, which makes NaN of infinity, is open."""
+    anchors = [c for c in calls(function.body) if isinstance(c.op, Op) and c.op.fusion is Fusion.OUT_ELEMWISE_FUSABLE]
+    return {arg for call in anchors for arg in call.args[1:]}
+
+
+def random_value(type_: Type, rng: np.random.Generator, draw: Draw = DRAWS[0], finite: bool = False) -> Any:
+    """A random array of a type, or a tuple of them; ``finite``: nothing rare that is not."""
+    if isinstance(type_, TupleType):
+        return tuple(random_value(field, rng, draw, finite) for field in type_.fields)
+    assert isinstance(type_, TensorType), type_
+    shape, dtype = type_.static_shape, np.dtype(type_.dtype)
+    if dtype.kind == "b":
+        return np.asarray(rng.random(shape) < 0.5)
+    ends: tuple[float, ...] = tuple(x for x in draw.rare if not finite or math.isfinite(x))
+    if dtype.kind in "iu":
+        info, (low, high) = np.iinfo(dtype), draw.integers
+        values = np.floor(_spread(max(low, info.min), high + 1, shape, rng)).astype(dtype)
+        ends = (info.min, info.min + 1, info.max, info.max // 3) if draw.extremes else ()
+    else:
+        most = float(np.sqrt(np.finfo(dtype).max)) / 16  # so that a few products and sums of them are finite
+        low, high = np.clip(draw.floats, -most, most)
+        values = _spread(low, high, shape, rng).astype(dtype)
+    if not ends:
+        return values
+    return np.where(rng.random(shape) < 0.25, rng.choice(np.array(ends, dtype), shape), values)
+
+
+def _spread(low: float, high: float, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
+    """Numbers all over a range: with two elements, one of each half."""
+    count = math.prod(shape)
+    steps = (rng.permutation(count) + rng.random(count)) / max(count, 1)
+    return np.asarray(low + (high - low) * steps).reshape(shape)
+
+
+# --- results --------------------------------------------------------------------------------------------------
+
+
+def flatten(value: Any) -> Results:
+    return [leaf for part in value for leaf in flatten(part)] if isinstance(value, tuple) else [np.asarray(value)]
+
+
+def _near(have: np.ndarray, want: np.ndarray, rtol: float) -> np.ndarray:
+    """The elements that agree: floats to ``rtol`` of the largest magnitude, everything else exactly.
+
+    Infinity and NaN are one: ``(x - y) * s`` may be ``x * s - y * s``.
+    """
+    if want.dtype.kind != "f":
+        return np.asarray(have == want)
+    bound = max(rtol, HALF_RTOL) if want.dtype == np.float16 else rtol
+    finite = np.abs(want[np.isfinite(want)].astype("float64"))
+    with np.errstate(all="ignore"):
+        slack = bound * float(finite.max(initial=0))
+        near: np.ndarray = np.isclose(have.astype("float64"), want, rtol=bound, atol=slack)
+    return np.asarray(near | ~(np.isfinite(have) | np.isfinite(want)))
+
+
+def close(have: np.ndarray, want: np.ndarray, rtol: float = RTOL, where: np.ndarray | None = None) -> bool:
+    """Same shape and dtype; floats to ``rtol`` of the largest magnitude, everything else exactly.
+
+    ``where``: the elements that count.
+    """
+    if have.shape != want.shape or have.dtype != want.dtype:
+        return False
+    near = _near(have, want, rtol)
+    return bool(np.all(near if where is None else near | ~where))
+
+
+def difference(have: np.ndarray, want: np.ndarray, where: np.ndarray | None = None) -> str:
+    """Where two arrays differ most, in words."""
+    if have.shape != want.shape or have.dtype != want.dtype:
+        return f"it was {want.dtype.name} {want.shape} and is {have.dtype.name} {have.shape}"
+    with np.errstate(all="ignore"):
+        gap = np.abs(have.astype("float64") - want.astype("float64"))
+    same = (have == want) | (np.isnan(have) & np.isnan(want))
+    gap = np.where(same, 0.0, np.where(np.isnan(gap), np.inf, gap))
+    at = np.unravel_index(int(np.argmax(gap if where is None else np.where(where, gap, -1.0))), gap.shape)
+    return f"element {tuple(map(int, at))} was {want[at]:.6g} and is {have[at]:.6g}"
