@@ -15,7 +15,7 @@ from minitvm.driver import backend_for, build_consuming
 from minitvm.driver.kernels import Progress
 from minitvm.errors import ConfigError, InputError
 from minitvm.frontend import ModelDescription, ValueDescription, describe_onnx, from_onnx
-from minitvm.ir.types import TensorType
+from minitvm.ir.types import TensorType, as_shape
 from minitvm.runtime.artifact import HostCall
 from minitvm.runtime.checks import check_input, listing, unknown_name
 from minitvm.runtime.direct import DirectCall
@@ -238,7 +238,7 @@ class InferenceSession:
 
 
 def _tensor_type(value: ValueDescription) -> TensorType:
-    return TensorType(tuple(d if isinstance(d, int) else None for d in value.shape), value.dtype)
+    return TensorType(as_shape(value.shape), value.dtype)
 
 
 def _threads_of(sess_options: Any) -> int | None:

@@ -17,16 +17,18 @@ import minitvm.ir.ops  # noqa: F401  (registers the operators)
 from minitvm.errors import TypeInferenceError
 from minitvm.ir.expr import Call, Constant, Expr, Function, Tuple, Var
 from minitvm.ir.op import OPS, Op, signature
-from minitvm.ir.types import DTYPES, Span, TensorType, Type
+from minitvm.ir.types import DTYPES, Span, TensorType, Type, as_shape
 from minitvm.ir.visitor import free_vars
 
 
-def var(name: str, type_: Type | None = None, shape: Sequence[int | None] | None = None, dtype: str = "float32") -> Var:
-    """A variable: ``var("x", TensorType((1, 3)))``, ``var("x", shape=(1, 3))``, or without a type."""
+def var(
+    name: str, type_: Type | None = None, shape: Sequence[int | str | None] | None = None, dtype: str = "float32"
+) -> Var:
+    """A variable: ``var("x", TensorType((1, 3)))``, ``var("x", shape=("n", 3))``, or without a type."""
     if type_ is None and shape is not None:
         if not isinstance(shape, (Sequence, np.ndarray)):
             raise TypeInferenceError(f"variable %{name}: {shape!r} is no shape", hint="a shape is a tuple: (1, 3)")
-        type_ = TensorType(tuple(shape), dtype)
+        type_ = TensorType(as_shape(shape), dtype)
     return Var(name, type_)
 
 

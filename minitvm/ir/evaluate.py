@@ -107,7 +107,7 @@ def _apply(call: Call, op: Op, arguments: tuple[Value, ...]) -> Value:
 
 
 def fits(value: Value, type_: Type) -> bool:
-    """Whether a value is of a type; an unknown dimension fits any extent."""
+    """Whether a value is of a type; a dimension that is known only at run time fits any extent."""
     if isinstance(type_, TupleType):
         return (
             isinstance(value, tuple)
@@ -119,7 +119,7 @@ def fits(value: Value, type_: Type) -> bool:
         and isinstance(value, np.ndarray)
         and value.dtype == type_.dtype
         and value.ndim == type_.rank
-        and all(want in (None, have) for have, want in zip(value.shape, type_.shape, strict=True))
+        and all(want == have or not isinstance(want, int) for have, want in zip(value.shape, type_.shape, strict=True))
     )
 
 

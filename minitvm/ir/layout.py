@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from minitvm.errors import TypeInferenceError
-from minitvm.ir.types import Dim, Shape
+from minitvm.ir.dims import Dim, differ
+from minitvm.ir.types import Shape
 
 _PART = re.compile(r"([A-Z])|([0-9]+)([a-z])")
 _ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth")
@@ -138,8 +139,8 @@ class Layout:
         extents: dict[str, Dim] = {}
         for axis, dim in zip(self.axes, shape, strict=True):
             if not axis.block:
-                extents[axis.name] = dim if dim is None else dim * self.factor(axis.name)
-            elif dim != axis.block:
+                extents[axis.name] = dim * self.factor(axis.name)
+            elif differ(dim, axis.block):
                 raise TypeInferenceError(f"layout {self}: dimension {axis.name!r} is {dim}, not {axis.block}")
         return extents
 
@@ -149,8 +150,8 @@ class Layout:
 
     def _blocks(self, axis: str, extent: Dim) -> Dim:
         factor = self.factor(axis)
-        if extent is None or extent % factor == 0:
-            return None if extent is None else extent // factor
+        if not isinstance(extent, int) or extent % factor == 0:
+            return extent // factor
         raise TypeInferenceError(
             f"layout {self}: {axis} is {extent}, which blocks of {factor} do not divide",
             hint="choose a block size that divides the axis; padded blocks are not supported",

@@ -18,7 +18,20 @@ import numpy as np
 from minitvm.errors import IRError, MiniTVMError, TypeInferenceError, blame
 from minitvm.ir.attributes import print_attributes, quote
 from minitvm.ir.op import OPS, Op, signature
-from minitvm.ir.types import MOST_BYTES, FuncType, Span, TensorType, TupleType, Type, all_known, tensor_fields, type_of
+from minitvm.ir.types import (
+    MOST_BYTES,
+    FuncType,
+    Span,
+    TensorType,
+    TupleType,
+    Type,
+    accepts,
+    all_known,
+    bindings,
+    bound,
+    tensor_fields,
+    type_of,
+)
 
 printer: Callable[[Any], str] = repr
 """How ``str(node)`` looks; ``minitvm.ir.expr`` sets it, since what prints nodes must know them."""
@@ -281,12 +294,7 @@ def infer_call(call: Call) -> Type | None:
         _check_arity(call, len(call.op.params), len(call.op.params))
         if None in types or call.op.checked_type is None:
             return None
-        for param, given in zip(call.op.params, types, strict=True):
-            if param.type != given:
-                raise TypeInferenceError(
-                    f"parameter %{param.name} is {param.type}, the argument is {given}", where=describe_call(call)
-                )
-        return call.op.ret_type
+        return _result_of(call, call.op, [arg.type for arg in call.args])
     expected = signature(type(call.op))
     _check_arity(call, expected.required, None if expected.variadic else len(expected.names))
     if None in types:
@@ -300,6 +308,16 @@ def infer_call(call: Call) -> Type | None:
         raise _misused(call, types, error) from error
     except Exception as error:
         blame(error, type(call.op), f"infer of {call.op.name}", partial(describe_call, call))
+
+
+def _result_of(call: Call, function: Function, types: Sequence[Type]) -> Type:
+    """What a call of a function gives: its anonymous dimensions are those of the arguments, or new ones."""
+    for param, given in zip(function.params, types, strict=True):
+        if not accepts(param.type, given):
+            raise TypeInferenceError(
+                f"parameter %{param.name} is {param.type}, the argument is {given}", where=describe_call(call)
+            )
+    return bound(function.ret_type, bindings([p.type for p in function.params], types))
 
 
 def _bounded(op: Op, result: Type) -> Type:

@@ -6,8 +6,8 @@
     expr     = atom { ".0" | "(" arguments ")" }
     atom     = %x | @f | scalar | const(...) | meta[...] | "(" expr , ... ")" | "fn" function | operator(arguments)
 
-Comments are ``# ...``, ``// ...`` and ``/* ... */``; types of parameters and results are optional; attributes may
-stand in any order; an operator's tensors may be given by the name that its ``infer`` gives them.
+Comments are ``# ...``, ``/* ... */`` and, with a space on either side, ``// ...``; types of parameters and results are
+optional; attributes may stand in any order; an operator's tensors may be given by the name that its ``infer`` gives.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from minitvm.ir.expr import Call, Constant, Expr, Function, Module, Tuple, Tuple
 from minitvm.ir.lexer import Token, closest
 from minitvm.ir.op import OPS, Op, signature
 from minitvm.ir.parser_values import Constants, ValueReader
+from minitvm.ir.types import accepts
 
 
 def parse_module(text: str, constants: Constants | None = None) -> Module:
@@ -105,7 +106,7 @@ class _Parser(ValueReader):
             body = self.block()
             self.expect("}")
         self.scope = outer
-        if result is not None and body.checked_type is not None and result != body.checked_type:
+        if result is not None and body.checked_type is not None and not accepts(result, body.checked_type):
             raise self.error(f"the function is declared as {result}, its body is {body.checked_type}", token=start)
         with self.located(start):
             return Function(params, body, attrs)

@@ -7,10 +7,11 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from minitvm.ir.dims import CONSTRUCTORS, Dim, anonymous, symbol
 from minitvm.ir.expr import Constant, Expr, Function
 from minitvm.ir.lexer import Reader, Token, closest, unquote
 from minitvm.ir.text import SUFFIX_DTYPES
-from minitvm.ir.types import DTYPES, Dim, FuncType, TensorType, TupleType, Type
+from minitvm.ir.types import DTYPES, FuncType, TensorType, TupleType, Type
 
 Constants: TypeAlias = Mapping[str, np.ndarray]
 
@@ -137,7 +138,7 @@ class ValueReader(Reader):
 
     def tensor_type(self) -> TensorType:
         self.expect("[")
-        shape = tuple(self.dimension() for _ in self.items("(", ")"))
+        shape = tuple(self.extent() for _ in self.items("(", ")"))
         self.expect(",")
         token = self.expect_kind("word", "a dtype")
         if token.text not in DTYPES:
@@ -145,10 +146,54 @@ class ValueReader(Reader):
         self.expect("]")
         return TensorType(shape, token.text)
 
+    def extent(self) -> Dim:
+        token, found = self.token, self.dimension()
+        if isinstance(found, int) and found < 0:
+            raise self.error(f"{found} is not a dimension", token=token)
+        return found
+
     def dimension(self) -> Dim:
+        """``3``, ``n``, ``2*n + 1``, ``(n + 1)//2``, ``max(0, n - 1)``, ``?``."""
+        with self.nested():
+            total = -self.product() if self.accept("-") else self.product()
+            while self.at("+", "-"):
+                total = total + self.product() if self.take().text == "+" else total - self.product()
+        return total
+
+    def product(self) -> Dim:
+        found = self.factor()
+        while self.at("*", "//"):
+            found = found * self.factor() if self.take().text == "*" else self.divided(found)
+        return found
+
+    def divided(self, found: Dim) -> Dim:
+        token, by = self.token, self.factor()
+        if by == 0:
+            raise self.error("a dimension is divided by 0", token=token)
+        return found // by
+
+    def factor(self) -> Dim:
+        token = self.token
         if self.accept("?"):
-            return None
-        token = self.expect_kind("number", "a dimension")
-        if not token.text.isdigit():
+            return anonymous()
+        if self.accept("("):
+            found = self.dimension()
+            self.expect(")")
+            return found
+        if token.kind == "string":
+            return symbol(unquote(self.take().text))
+        if token.kind == "word":
+            self.take()
+            return self.function_of_dims(token.text) if self.at("(") else symbol(token.text)
+        if not self.expect_kind("number", "a dimension").text.removeprefix("-").isdigit():
             raise self.error(f"{token.text} is not a dimension", token=token)
         return int(token.text)
+
+    def function_of_dims(self, name: str) -> Dim:
+        token, dims = self.token, [self.dimension() for _ in self.items("(", ")")]
+        if name not in CONSTRUCTORS or len(dims) != 2:
+            raise self.error(f"{name} of {len(dims)} is not a dimension", closest(name, CONSTRUCTORS), token)
+        try:
+            return CONSTRUCTORS[name](*dims)
+        except (ValueError, ArithmeticError) as error:
+            raise self.error(f"{name} is not a dimension: {error}", token=token) from error

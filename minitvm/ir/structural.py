@@ -19,6 +19,7 @@ from minitvm.errors import IRError
 from minitvm.ir.expr import Call, Constant, Expr, Function, Module, Tuple, TupleGetItem, Var
 from minitvm.ir.op import Op
 from minitvm.ir.text import format_scalar, operands
+from minitvm.ir.types import alike
 from minitvm.ir.visitor import post_order
 
 Node: TypeAlias = Expr | Module
@@ -127,7 +128,7 @@ class _Comparison:
             return self.functions(a, b, path)
         if isinstance(a, Var):
             return self.variables(a, b, path)
-        if a.checked_type != b.checked_type and not isinstance(a, Call):
+        if not alike(a.checked_type, b.checked_type) and not isinstance(a, Call):
             return Difference(_Path(".type", path), str(a.checked_type), str(b.checked_type))
         if isinstance(a, Constant):
             same = a.value.tobytes() == b.value.tobytes()
@@ -155,7 +156,7 @@ class _Comparison:
         if len(a.params) != len(b.params):
             return Difference(_Path(".params", path), f"{len(a.params)} parameters", f"{len(b.params)} parameters")
         for i, (p, q) in enumerate(zip(a.params, b.params, strict=True)):
-            if p.checked_type != q.checked_type:
+            if not alike(p.checked_type, q.checked_type):
                 where = _Path(f".params[{i}].type", path)
                 return Difference(where, str(p.checked_type), str(q.checked_type))
             self.vars[p], self.vars_back[q] = q, p
@@ -166,7 +167,7 @@ class _Comparison:
         return found
 
     def variables(self, a: Var, b: Var, path: _Path) -> Difference | None:
-        if a.checked_type != b.checked_type:
+        if not alike(a.checked_type, b.checked_type):
             return Difference(_Path(".type", path), str(a.checked_type), str(b.checked_type))
         if a not in self.vars and b not in self.vars_back and (a is b or self.map_free_vars):
             self.vars[a], self.vars_back[b] = b, a

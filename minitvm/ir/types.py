@@ -1,17 +1,21 @@
-"""Tensor types.  ``None`` as a dimension is Relay's ``Any``: known only when the model runs."""
+"""Tensor types.  A dimension is a number or a symbol (``minitvm.ir.dims``), which is known only when the model runs.
+
+``TensorType(("n", 3))`` has the symbol ``n``, ``TensorType((None, 3))`` an anonymous dimension, Relay's ``Any``.
+"""
 
 from __future__ import annotations
 
 import functools
 import math
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeAlias, TypeVar
 
 import numpy as np
 
 from minitvm.errors import TypeInferenceError
+from minitvm.ir.dims import Dim, SymbolicDim, anonymous, is_anonymous, replace, symbol
 
 DTYPES = (
     "bool",
@@ -35,12 +39,12 @@ ResultDType: TypeAlias = Annotated[str, ("", *DTYPES)]
 MOST_BYTES = 1 << 47
 """What a process can address: no tensor is larger.  Index arithmetic, numpy's too, is far from overflowing below it."""
 
-Dim: TypeAlias = int | None
 Shape: TypeAlias = tuple[Dim, ...]
 
 T = TypeVar("T")
 
-_DIMENSION_TYPES = frozenset((int, type(None)))
+_NUMBERS = frozenset((int,))
+_DIMENSIONS = frozenset((int, SymbolicDim))
 
 
 def all_known(values: Iterable[T | None]) -> tuple[T, ...] | None:
@@ -50,11 +54,20 @@ def all_known(values: Iterable[T | None]) -> tuple[T, ...] | None:
     return known if len(known) == len(given) else None
 
 
-def _as_shape(given: Any) -> Shape:
+def as_dim(given: Any) -> Dim:
+    """A dimension from what a user writes: a number, a symbol's name, ``None`` for one that is anonymous."""
+    if given is None or isinstance(given, (str, SymbolicDim)):
+        return anonymous() if given is None else symbol(given) if isinstance(given, str) else given
+    return operator.index(given)
+
+
+def as_shape(given: Any) -> Shape:
+    """A shape from what a user writes: :func:`as_dim` of each."""
     try:
-        return tuple(None if d is None else operator.index(d) for d in given)
+        return tuple(map(as_dim, given))
     except TypeError as error:
-        raise TypeInferenceError(f"{given!r} is no shape", hint="a shape is a tuple of whole numbers") from error
+        hint = "a shape is a tuple of whole numbers, symbols' names and None"
+        raise TypeInferenceError(f"{given!r} is no shape", hint=hint) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,18 +78,17 @@ class TensorType:
     dtype: str = "float32"
 
     def __post_init__(self) -> None:
-        if type(self.shape) is not tuple or not _DIMENSION_TYPES.issuperset(map(type, self.shape)):
-            object.__setattr__(self, "shape", _as_shape(self.shape))
+        if type(self.shape) is not tuple or not _DIMENSIONS.issuperset(map(type, self.shape)):
+            object.__setattr__(self, "shape", as_shape(self.shape))
         if type(self.dtype) is not str:
             object.__setattr__(self, "dtype", str(self.dtype))
         if self.dtype not in DTYPES:
             raise TypeInferenceError(f"{self.dtype!r} is not a dtype", hint=f"known dtypes: {', '.join(DTYPES)}")
-        if any(d is not None and d < 0 for d in self.shape):
+        if any(isinstance(d, int) and d < 0 for d in self.shape):
             raise TypeInferenceError(f"shape {self.shape} has a negative dimension")
 
     def __str__(self) -> str:
-        dims = ", ".join("?" if d is None else str(d) for d in self.shape)
-        return f"Tensor[({dims}{',' if len(self.shape) == 1 else ''}), {self.dtype}]"
+        return f"Tensor[{shape_text(self.shape)}, {self.dtype}]"
 
     @property
     def rank(self) -> int:
@@ -84,13 +96,18 @@ class TensorType:
 
     @property
     def is_static(self) -> bool:
-        return None not in self.shape
+        return _NUMBERS.issuperset(map(type, self.shape))
+
+    @property
+    def sizes(self) -> tuple[int | None, ...]:
+        """The shape with ``None`` for what is known only when the model runs."""
+        return tuple(d if isinstance(d, int) else None for d in self.shape)
 
     @property
     def static_shape(self) -> tuple[int, ...]:
         """The shape, all dimensions known; raises :class:`TypeInferenceError` where one is not."""
-        known = all_known(self.shape)
-        if known is None:
+        known = tuple(d for d in self.shape if isinstance(d, int))
+        if len(known) < len(self.shape):
             raise TypeInferenceError(f"{self} has a dimension that is known only when the model runs")
         return known
 
@@ -153,6 +170,12 @@ def type_of(value: np.ndarray) -> TensorType:
     return TensorType(value.shape, _dtype_name(value.dtype))
 
 
+def shape_text(shape: Iterable[Dim | None]) -> str:
+    """``(1, n, ?)``, ``(3,)``."""
+    dims = ["?" if d is None else str(d) for d in shape]
+    return f"({', '.join(dims)}{',' if len(dims) == 1 else ''})"
+
+
 def tensor_fields(type_: Type) -> tuple[TensorType, ...]:
     """The tensors of a type in order: itself, or a tuple's fields, flattened."""
     if isinstance(type_, TensorType):
@@ -160,3 +183,40 @@ def tensor_fields(type_: Type) -> tuple[TensorType, ...]:
     if isinstance(type_, TupleType):
         return tuple(t for field in type_.fields for t in tensor_fields(field))
     raise TypeInferenceError(f"{type_} is not a tensor or a tuple of tensors")
+
+
+def alike(a: Type | None, b: Type | None) -> bool:
+    """Whether two types are equal, where one anonymous dimension is as good as another."""
+    return a == b or (a is not None and b is not None and str(a) == str(b))
+
+
+def accepts(expected: Type, given: Type) -> bool:
+    """Whether a value may stand where ``expected`` is asked for: an anonymous dimension takes any."""
+    if isinstance(expected, TupleType) and isinstance(given, TupleType) and len(expected.fields) == len(given.fields):
+        return all(map(accepts, expected.fields, given.fields))
+    if not isinstance(expected, TensorType) or not isinstance(given, TensorType):
+        return alike(expected, given)
+    same = expected.dtype == given.dtype and expected.rank == given.rank
+    return same and all(e == g or is_anonymous(e) for e, g in zip(expected.shape, given.shape, strict=True))
+
+
+def bindings(expected: Iterable[Type], given: Iterable[Type]) -> dict[SymbolicDim, Dim]:
+    """What the anonymous dimensions of parameters stand for where they are given arguments of these types."""
+    found: dict[SymbolicDim, Dim] = {}
+    for own, other in zip(expected, given, strict=True):
+        if isinstance(own, TupleType) and isinstance(other, TupleType):
+            found |= bindings(own.fields, other.fields)
+        elif isinstance(own, TensorType) and isinstance(other, TensorType):
+            found |= {p: g for p, g in zip(own.shape, other.shape, strict=True) if isinstance(p, SymbolicDim)}
+    return found
+
+
+def bound(type_: Type, values: Mapping[SymbolicDim, Dim]) -> Type:
+    """``type_`` with symbols replaced; anonymous ones without a value become new ones."""
+    if isinstance(type_, TupleType):
+        return TupleType(tuple(bound(field, values) for field in type_.fields))
+    if not isinstance(type_, TensorType) or type_.is_static:
+        return type_
+    free = {a for d in type_.shape if isinstance(d, SymbolicDim) for a in d.anonymous_atoms()}
+    known = {**{atom: anonymous() for atom in free}, **{d.atom: value for d, value in values.items() if d.is_atom}}
+    return type_.with_shape(tuple(replace(d, known) for d in type_.shape))

@@ -16,7 +16,7 @@ from minitvm.ir.expr import (
 )
 from minitvm.ir.node import checked_types, describe_call, infer_call
 from minitvm.ir.text import format_name, function_values, operands
-from minitvm.ir.types import FuncType, TupleType, Type, type_of
+from minitvm.ir.types import FuncType, TupleType, Type, alike, type_of
 from minitvm.ir.visitor import post_order
 
 
@@ -72,7 +72,7 @@ class _Verifier:
             else:
                 self.node(node, bound)
         found = _function_type(function)
-        if function.checked_type != found:
+        if not alike(function.checked_type, found):
             raise self.error(f"the function's type is {function.checked_type}, its parts give {found}", function)
         return nested
 
@@ -105,7 +105,7 @@ class _Verifier:
         if isinstance(node, Constant) and node.value.flags.writeable:
             raise self.error(f"a constant {node.type} is writable", node, "build it with Constant(array)")
         found = self.infer(node)
-        if node.checked_type != found:
+        if not alike(node.checked_type, found):
             message = f"a {type(node).__name__} has the type {node.checked_type}, its operands give {found}"
             raise self.error(message, node)
 

@@ -15,7 +15,7 @@ from minitvm.errors import InputError, TypeInferenceError, user_code
 from minitvm.ir.expr import Call, Constant, Expr, Function, Module, Var
 from minitvm.ir.node import describe_call
 from minitvm.ir.op import Op
-from minitvm.ir.types import TensorType, Type, type_of
+from minitvm.ir.types import TensorType, Type, accepts, type_of
 from minitvm.ir.visitor import post_order, rebuild, substitute
 from minitvm.passes.manager import FunctionPass, PassContext
 
@@ -111,18 +111,9 @@ def bind_params(function: Function, params: Mapping[str, Any]) -> Function:
 def _checked_array(param: Var, value: Any) -> np.ndarray:
     array = value.numpy() if hasattr(value, "numpy") else np.asarray(value)
     expected, given = param.checked_type, type_of(array)
-    if isinstance(expected, TensorType) and not fits(given, expected):
+    if isinstance(expected, TensorType) and not accepts(expected, given):
         raise InputError(f"parameter {param.name!r} is {expected}, the array is {given}")
     return array
-
-
-def fits(given: TensorType, expected: TensorType) -> bool:
-    """Whether a tensor may stand where ``expected`` is asked for; an unknown dimension takes any."""
-    return (
-        given.dtype == expected.dtype
-        and given.rank == expected.rank
-        and all(e is None or e == g for g, e in zip(given.shape, expected.shape, strict=True))
-    )
 
 
 def bind_module(module: Module, params: Mapping[str, Any]) -> Module:

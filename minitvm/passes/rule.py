@@ -21,6 +21,7 @@ from minitvm.ir.decision import Decision, Declined, decision, listening, name_of
 from minitvm.ir.expr import Call, Expr, Function, Module, span_scope
 from minitvm.ir.node import describe_call
 from minitvm.ir.pattern import Pattern, capture_names, match
+from minitvm.ir.types import alike
 from minitvm.ir.visitor import children, post_order, rebuild_over
 from minitvm.passes.context import KNOWN_PASSES
 from minitvm.passes.manager import FunctionPass, PassContext, PassInfo, register_config
@@ -176,7 +177,7 @@ def _lines(node: Expr) -> list[str]:
 
 
 def _same_type(candidate: Rule, old: Expr, new: Expr) -> Expr:
-    if new.checked_type != old.checked_type:
+    if not alike(new.checked_type, old.checked_type):
         raise PassError(
             f"rule {candidate.name} replaced a {old.checked_type} by a {new.checked_type}",
             where=_lines(old),

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from minitvm.errors import InputError
-from minitvm.ir.types import Shape, TensorType
+from minitvm.ir.types import Shape, TensorType, shape_text
 from minitvm.runtime.ndarray import NDArray
 
 
@@ -89,7 +89,7 @@ def _numpy_dtype(name: str) -> np.dtype[Any]:
 
 
 def check_input(name: str, value: Any, expected: TensorType) -> np.ndarray:
-    """``value`` as an array of that type (``None`` dimensions fit any); :class:`InputError` names both sides."""
+    """``value`` as an array of that type (symbolic dimensions fit any); :class:`InputError` names both sides."""
     array = as_array(name, value, expected.dtype)
     if array.dtype != _numpy_dtype(expected.dtype) and array.dtype.name != expected.dtype:  # other byte orders fit
         raise InputError(
@@ -105,7 +105,7 @@ def check_input(name: str, value: Any, expected: TensorType) -> np.ndarray:
         )
     if array.shape != expected.shape and not _fits(array.shape, expected.shape):
         raise InputError(
-            f"input {name!r} has shape {array.shape}, the model expects {_shape_text(expected)}",
+            f"input {name!r} has shape {array.shape}, the model expects {shape_text(expected.shape)}",
             where=[f"%{name}: {expected}"],
             hint="reshape or resize the array, or compile the model for this shape",
         )
@@ -113,9 +113,4 @@ def check_input(name: str, value: Any, expected: TensorType) -> np.ndarray:
 
 
 def _fits(shape: tuple[int, ...], expected: Shape) -> bool:
-    return all(d in (None, given) for d, given in zip(expected, shape, strict=True))
-
-
-def _shape_text(type_: TensorType) -> str:
-    dims = ", ".join("?" if d is None else str(d) for d in type_.shape)
-    return f"({dims}{',' if type_.rank == 1 else ''})"
+    return all(d == given or not isinstance(d, int) for d, given in zip(expected, shape, strict=True))

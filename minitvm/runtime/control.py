@@ -137,4 +137,4 @@ def _stack(result: Type, carried: int, steps: list[tuple[np.ndarray, ...]]) -> l
     if steps:
         return [np.stack(values) for values in zip(*steps, strict=True)]
     empty = [t for t in result.fields[carried:] if isinstance(t, TensorType)]
-    return [np.zeros((0, *(d or 0 for d in t.shape[1:])), t.dtype) for t in empty]
+    return [np.zeros((0, *(d if isinstance(d, int) else 0 for d in t.shape[1:])), t.dtype) for t in empty]

@@ -110,7 +110,7 @@ class GraphModule:
     def get_input_info(self) -> tuple[dict[str, tuple[int | None, ...]], dict[str, str]]:
         """Shapes and dtypes of the inputs that are not parameters, by name."""
         types = {name: self.instance.types[self.instance.input_entry[name]] for name in self._visible_inputs()}
-        return {n: t.shape for n, t in types.items()}, {n: t.dtype for n, t in types.items()}
+        return {n: t.sizes for n, t in types.items()}, {n: t.dtype for n, t in types.items()}
 
     def get_num_inputs(self) -> int:
         """Number of inputs, parameters included."""

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from minitvm.ir.types import Span, TensorType
+from minitvm.ir.types import Span, TensorType, as_shape
 
 Entry: TypeAlias = tuple[int, int]
 """(node, output)."""
@@ -107,7 +107,7 @@ class Graph:
 
 
 def _shape_json(type_: TensorType) -> list[int]:
-    return [-1 if d is None else d for d in type_.shape]
+    return [-1 if d is None else d for d in type_.sizes]
 
 
 def _node_json(node: Node) -> dict[str, Any]:
@@ -162,7 +162,7 @@ def graph_of(form: dict[str, Any]) -> tuple[Graph, list[int], int]:
     """The graph, the entries' offsets in the arena, and the arena's bytes, of what :func:`graph_form` made."""
     attrs = {key: value for key, (_, value) in form["attrs"].items()}
     shapes = [tuple(None if d < 0 else d for d in shape) for shape in attrs["shape"]]
-    types = [TensorType(s, d) for s, d in zip(shapes, attrs["dltype"], strict=True)]
+    types = [TensorType(as_shape(s), d) for s, d in zip(shapes, attrs["dltype"], strict=True)]
     rows = form["node_row_ptr"]
     nodes = [_node_of(n, types[rows[i] : rows[i + 1]]) for i, n in enumerate(form["nodes"])]
     graph = Graph(tuple(nodes), tuple((n, i) for n, i, *_ in form["heads"]))

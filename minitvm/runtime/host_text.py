@@ -20,7 +20,7 @@ _PLAIN = (bool, int, float, str, type(None))
 
 def type_to_json(type_: Type) -> Any:
     if isinstance(type_, TensorType):
-        return {"shape": list(type_.shape), "dtype": type_.dtype}
+        return {"shape": list(type_.sizes), "dtype": type_.dtype}
     if isinstance(type_, TupleType):
         return [type_to_json(field) for field in type_.fields]
     return {"params": [type_to_json(p) for p in type_.params], "result": type_to_json(type_.result)}

@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 
 from minitvm.codegen.problem import Problem
 from minitvm.codegen.templates.phases import PhasedAxis
+from minitvm.ir.dims import Dim
 from minitvm.ir.layout import Layout
 from minitvm.ir.loop import Buffer, Load, LoopExpr, Stmt, Store
 from minitvm.ir.ops._window import pads_of
 from minitvm.ir.ops.nn_conv import Convolution
 from minitvm.ir.ops.nn_conv_transpose import ConvTranspose
-from minitvm.ir.types import Dim
 
 
 @dataclass(frozen=True)
@@ -122,8 +122,9 @@ def _two(axes: Sequence[ConvAxis]) -> tuple[ConvAxis, ...]:
 
 
 def _extents(shape: Mapping[str, Dim]) -> dict[str, int]:
-    assert all(extent is not None for extent in shape.values()), "kernels are made where shapes are known"
-    return {axis: int(extent or 0) for axis, extent in shape.items()}
+    known = {axis: extent for axis, extent in shape.items() if isinstance(extent, int)}
+    assert len(known) == len(shape), "kernels are made where shapes are known"
+    return known
 
 
 def transposed_shapes(op: ConvTranspose, problem: Problem) -> list[ConvShapes]:

@@ -11,6 +11,7 @@ from minitvm.errors import TypeInferenceError
 from minitvm.frontend.onnx.node import OnnxNode, emit, normalize_axis, place_of, rank
 from minitvm.frontend.onnx.registry import onnx_op
 from minitvm.ir.builder import call_op
+from minitvm.ir.dims import anonymous, is_anonymous
 from minitvm.ir.expr import Call, Constant, Expr, Function, Tuple, Var
 from minitvm.ir.types import TensorType, TupleType, tensor_fields
 from minitvm.ir.visitor import children, post_order, rebuild, substitute
@@ -137,7 +138,7 @@ def _joined(node: OnnxNode, graph: onnx.GraphProto, position: int, before: Tenso
         name = graph.input[2 + position].name
         raise node.fail(f"carried value {name!r} goes in as {before} and comes out as {after}")
     pairs = zip(before.shape, after.shape, strict=True)
-    return before.with_shape(tuple(a if a == b else None for a, b in pairs))
+    return before.with_shape(tuple(a if a == b or is_anonymous(a) else anonymous() for a, b in pairs))
 
 
 @onnx_op("Scan", since=9)

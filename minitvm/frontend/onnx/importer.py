@@ -28,8 +28,9 @@ from minitvm.frontend.onnx.model import LoadedModel, ModelSource, ValueDescripti
 from minitvm.frontend.onnx.node import OnnxNode, label_of, place_of
 from minitvm.frontend.onnx.registry import Outputs, builder_for
 from minitvm.frontend.onnx.tensor_data import array_of
+from minitvm.ir.dims import Dim
 from minitvm.ir.expr import Constant, Expr, Function, Module, Tuple, Var, span_scope
-from minitvm.ir.types import DTYPES, Dim, TensorType, type_of
+from minitvm.ir.types import DTYPES, Shape, TensorType, as_dim, type_of
 from minitvm.ir.visitor import post_order
 
 CONSTANT_LIMIT = 1024
@@ -268,7 +269,7 @@ def _input_dtype(value: ValueDescription, dtype: str | None) -> str:
     return str(found)
 
 
-def _input_shape(value: ValueDescription, shape: Any) -> tuple[Dim, ...]:
+def _input_shape(value: ValueDescription, shape: Any) -> Shape:
     declared = value.shape
     if shape is None:
         return _declared_shape(value)
@@ -283,8 +284,9 @@ def _input_shape(value: ValueDescription, shape: Any) -> tuple[Dim, ...]:
 
 
 def _input_dim(value: ValueDescription, axis: int, dim: Any) -> Dim:
-    if dim is None:
-        return None
+    if dim is None or isinstance(dim, str):
+        declared = value.shape[axis] if value.has_rank else None
+        return as_dim(declared if dim is None and isinstance(declared, str) else dim)
     whole = isinstance(dim, (int, np.integer)) and not isinstance(dim, bool)
     whole = whole or (isinstance(dim, float) and math.isfinite(dim) and dim == int(dim))
     if not whole or dim < 0:
@@ -301,7 +303,7 @@ def _input_dim(value: ValueDescription, axis: int, dim: Any) -> Dim:
     return int(dim)
 
 
-def _declared_shape(value: ValueDescription) -> tuple[Dim, ...]:
+def _declared_shape(value: ValueDescription) -> Shape:
     if not value.has_rank:
         raise FrontendError(
             f"input {value.name!r} has no shape in the model", hint=f"give it: shape_dict={{{value.name!r}: (...)}}"

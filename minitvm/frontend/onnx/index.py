@@ -19,7 +19,7 @@ def within(node: OnnxNode, data: Expr, indices: Expr, axes: tuple[int, ...], len
     known, shape = node.value(indices), dims(data)
     check = OutOfRange(axes, lengths, by_row=len(axes) == 1 and (known_product(dims(indices)[1:]) >= WORTH_A_ROW))
     if known is not None and None not in [shape[a] for a in axes]:
-        wrong = check.first_outside(shape, known)
+        wrong = check.first_outside(data.tensor_type.shape, known)
         if wrong is not None:
             raise node.misfit(check.message(data.tensor_type).format(wrong))
         return indices

@@ -11,7 +11,7 @@ from minitvm.frontend.onnx.node import OnnxNode, cast, dims, emit, rank, scalar
 from minitvm.frontend.onnx.registry import onnx_op
 from minitvm.frontend.onnx.tensor import known_product, reshaped
 from minitvm.ir.expr import Expr
-from minitvm.ir.types import Dim
+from minitvm.ir.types import shape_text
 
 
 def transposed(x: Expr) -> Expr:
@@ -48,7 +48,7 @@ def _rows_by_matrix(a: Expr, b: Expr, out_dtype: str) -> Expr:
     return product if rank(a) == 2 else _unflattened(product, (*rows, n))
 
 
-def _unflattened(x: Expr, shape: tuple[Dim, ...]) -> Expr:
+def _unflattened(x: Expr, shape: tuple[int | None, ...]) -> Expr:
     """``x`` in ``shape``, of which one dimension may be unknown."""
     return reshaped(x, [-1 if d is None else d for d in shape], allowzero=True)
 
@@ -61,7 +61,7 @@ def _batched(node: OnnxNode, a: Expr, b: Expr, out_dtype: str) -> Expr:
     return _unflattened(product, (*batch, dims(a)[-2], dims(b)[-1]))
 
 
-def _broadcast(a: tuple[Dim, ...], b: tuple[Dim, ...]) -> tuple[Dim, ...]:
+def _broadcast(a: tuple[int | None, ...], b: tuple[int | None, ...]) -> tuple[int | None, ...]:
     if None not in (*a, *b):
         return np.broadcast_shapes(a, b)  # type: ignore[arg-type]
     length = max(len(a), len(b))
@@ -69,21 +69,19 @@ def _broadcast(a: tuple[Dim, ...], b: tuple[Dim, ...]) -> tuple[Dim, ...]:
     return tuple(q if p == 1 else p if q == 1 or p == q or q is None else q for p, q in zip(*padded, strict=True))
 
 
-def _flat_batch(node: OnnxNode, x: Expr, batch: tuple[Dim, ...]) -> Expr:
+def _flat_batch(node: OnnxNode, x: Expr, batch: tuple[int | None, ...]) -> Expr:
     """``x`` with one batch dimension.  One that is 1 throughout stays so: the operator repeats it."""
     own, matrix = dims(x)[:-2], dims(x)[-2:]
     if all(d == 1 for d in own):
         return _unflattened(x, (1, *matrix))
     if own != batch:
         if None in batch:
-            raise node.fail(f"{x.tensor_type} cannot be repeated to an unknown batch {_text(batch)}", "give shape_dict")
+            raise node.fail(
+                f"{x.tensor_type} cannot be repeated to an unknown batch {shape_text(batch)}", "give shape_dict"
+            )
         x = emit("broadcast_to", x, shape=(*batch, *matrix))
     count = known_product(batch)
     return _unflattened(x, (None if count == -1 else count, *matrix)) if len(batch) > 1 else x
-
-
-def _text(shape: tuple[Dim, ...]) -> str:
-    return f"({', '.join('?' if d is None else str(d) for d in shape)})"
 
 
 @onnx_op("Gemm", since=7)

@@ -10,7 +10,6 @@ from typing import Any
 from minitvm.frontend.onnx.node import OnnxNode, cast, dims, emit, rank, single
 from minitvm.frontend.onnx.registry import onnx_op
 from minitvm.ir.expr import Expr
-from minitvm.ir.types import Dim
 
 
 @dataclass(frozen=True)
@@ -52,7 +51,7 @@ def _spread(node: OnnxNode, name: str, count: int) -> tuple[int, ...]:
     return found
 
 
-def _pads(node: OnnxNode, spatial: Sequence[Dim], window: Window) -> tuple[int, ...]:
+def _pads(node: OnnxNode, spatial: Sequence[int | None], window: Window) -> tuple[int, ...]:
     """Explicit padding: ``auto_pad`` resolved against the input's extents."""
     mode = _auto_pad(node)
     if mode in ("NOTSET", "VALID"):

@@ -15,7 +15,7 @@ from minitvm.frontend.onnx.tensor_data import array_of, dtype_name
 from minitvm.ir.builder import call_op
 from minitvm.ir.evaluate import evaluate, evaluate_call
 from minitvm.ir.expr import Call, Constant, Expr, Function, Tuple, Var
-from minitvm.ir.types import Dim, TensorType, TupleType, tensor_fields
+from minitvm.ir.types import TensorType, TupleType, tensor_fields
 from minitvm.ir.visitor import post_order, simplify_projection
 
 FOLD_LIMIT = 1 << 16
@@ -239,9 +239,9 @@ def scalar(value: float, like: Expr | str) -> Constant:
     return Constant(np.asarray(value, like if isinstance(like, str) else like.dtype))
 
 
-def dims(expr: Expr) -> tuple[Dim, ...]:
+def dims(expr: Expr) -> tuple[int | None, ...]:
     """The shape with ``None`` for what is known only at run time."""
-    return expr.tensor_type.shape
+    return expr.tensor_type.sizes
 
 
 def rank(expr: Expr) -> int:

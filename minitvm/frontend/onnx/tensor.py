@@ -19,7 +19,6 @@ from minitvm.frontend.onnx.node import (
 )
 from minitvm.frontend.onnx.registry import onnx_op
 from minitvm.ir.expr import Constant, Expr
-from minitvm.ir.types import Dim
 
 LARGEST_RANGE = 1 << 24
 """Elements of a Range, which is a constant of the model."""
@@ -101,7 +100,7 @@ def flatten(node: OnnxNode) -> Expr:
     return emit("reshape", x, newshape=(known_product(dims(x)[:axis]), known_product(dims(x)[axis:])), allowzero=True)
 
 
-def known_product(extents: tuple[Dim, ...]) -> int:
+def known_product(extents: tuple[int | None, ...]) -> int:
     """The number of elements, or -1 where a dimension is unknown."""
     return math.prod(d for d in extents if d is not None) if None not in extents else -1
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
+from minitvm.ir.dims import Dim, anonymous, differ, product
 from minitvm.ir.op import Op
-from minitvm.ir.ops._shape import product
-from minitvm.ir.types import Dim, Shape, TensorType
+from minitvm.ir.types import Shape, TensorType
 
 _REST = -1
 _COPY_ALL, _MERGE, _SPLIT = -2, -3, -4
@@ -21,8 +20,7 @@ def resolve_reshape(op: Op, x: TensorType, newshape: Sequence[int], allowzero: b
         raise op.reject(f"newshape {list(newshape)} does not fit {x}: {error}") from None
     if open_at is not None:
         shape[open_at] = _remaining(x.shape, shape[:open_at] + shape[open_at + 1 :])
-    given, wanted = product(x.shape), product(shape)
-    if (given != wanted and None not in (given, wanted)) or -1 in shape:
+    if -1 in shape or differ(product(x.shape), product(shape)):
         raise op.reject(f"{x} cannot have shape {list(newshape)}: the numbers of elements differ")
     return tuple(shape)
 
@@ -39,7 +37,7 @@ def _expand(source: Shape, newshape: Sequence[int], allowzero: bool) -> tuple[li
             if open_at is not None:
                 raise ValueError("more than one -1")
             open_at = len(result)
-            result.append(None)
+            result.append(_REST)
         elif entry == 0 and not allowzero:
             result.append(_dim(source, at))
         elif entry == _COPY_ALL:
@@ -71,19 +69,22 @@ def _split(extent: Dim, first: int, second: int) -> list[Dim]:
     if -1 not in (first, second):
         return [first, second]
     known = second if first == -1 else first
-    rest = None if extent is None else extent // known if known else 0
+    rest = extent // known if known else 0
     return [rest, second] if first == -1 else [first, rest]
 
 
 def _remaining(source: Shape, others: Sequence[Dim]) -> Dim:
-    """What -1 stands for: -1 where no number fits, ``None`` where it is not known.
-
-    Unknown dimensions and zeros cancel where both sides have as many.
-    """
-    if source.count(None) != list(others).count(None):
-        return None
-    zeros = source.count(0) - list(others).count(0)
-    given, used = (math.prod(d for d in dims if d) for dims in (source, others))
-    if zeros != 0:
-        return 0 if zeros > 0 else -1
-    return given // used if given % used == 0 else -1
+    """What -1 stands for: -1 where no number fits.  Symbols and zeros cancel where both sides have as many."""
+    given, used = list(source), list(others)
+    for dim in others:
+        if dim in given and (dim == 0 or not isinstance(dim, int)):
+            given.remove(dim)
+            used.remove(dim)
+    if 0 in given:
+        return 0
+    total, known = product(given), product(used)
+    if known == 0:
+        return -1 if isinstance(total, int) else anonymous()
+    if isinstance(total, int) and isinstance(known, int) and total % known:
+        return -1
+    return total // known

@@ -1,4 +1,4 @@
-"""Shape arithmetic that operators share: axes, broadcasting, reshaping; a dimension may be ``None`` (unknown)."""
+"""Shape arithmetic that operators share: axes, broadcasting, reshaping; a dimension may be symbolic."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from minitvm.ir.dims import Dim, anonymous, broadcast_dims, differ
 from minitvm.ir.loop import Const, LoopExpr
 from minitvm.ir.op import Op
-from minitvm.ir.types import Dim, Shape, TensorType, TupleType, all_known
+from minitvm.ir.types import Shape, TensorType, TupleType
 
 
 def require_tuple(op: Op, type_: Any) -> tuple[TensorType, ...]:
@@ -52,17 +53,6 @@ def normalize_axes(op: Op, axes: Sequence[int], rank: int) -> tuple[int, ...]:
     return found
 
 
-def broadcast_dim(a: Dim, b: Dim) -> Dim:
-    """numpy's rule for one dimension; an unknown one is taken to fit.  Raises ``ValueError`` where they differ."""
-    if a == 1 or a == b:
-        return b
-    if b == 1 or a is None:
-        return a if b == 1 else b
-    if b is None:
-        return a
-    raise ValueError(f"{a} and {b}")
-
-
 def broadcast_shapes(op: Op, *types: TensorType) -> Shape:
     """The common shape of ``types`` by numpy's rule; rejects the call where there is none."""
     rank = max(t.rank for t in types)
@@ -70,7 +60,7 @@ def broadcast_shapes(op: Op, *types: TensorType) -> Shape:
     for type_ in types:
         for d, dim in enumerate(type_.shape, rank - type_.rank):
             try:
-                result[d] = broadcast_dim(result[d], dim)
+                result[d] = broadcast_dims(result[d], dim)
             except ValueError as error:
                 shapes = " and ".join(map(str, types))
                 raise op.reject(
@@ -80,18 +70,14 @@ def broadcast_shapes(op: Op, *types: TensorType) -> Shape:
     return tuple(result)
 
 
-def unify_dim(a: Dim, b: Dim) -> Dim:
-    """A dimension that two types agree on; ``None`` where they do not."""
-    return a if a == b else None
+def common_dim(a: Dim, b: Dim) -> Dim:
+    """A dimension of what is of either type; anonymous where they do not agree."""
+    return a if a == b else anonymous()
 
 
-def product(shape: Iterable[Dim]) -> Dim:
-    """Number of elements; ``None`` where a dimension is unknown (unless another is 0)."""
-    dims = list(shape)
-    if 0 in dims:
-        return 0
-    known = all_known(dims)
-    return None if known is None else math.prod(known)
+def shapes_differ(a: Sequence[Dim], b: Sequence[Dim]) -> bool:
+    """Whether two shapes are never the same, as far as that is seen."""
+    return len(a) != len(b) or any(map(differ, a, b))
 
 
 def replaced(index: Sequence[LoopExpr], axis: int, value: LoopExpr) -> tuple[LoopExpr, ...]:

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from minitvm.errors import TypeInferenceError
+from minitvm.ir.dims import Dim, always_less, ceil_divide, larger, smaller, truncating_divide
 from minitvm.ir.loop import Buffer, LoopExpr, as_index
 from minitvm.ir.op import Op
-from minitvm.ir.types import Dim, TensorType
+from minitvm.ir.types import TensorType
 
 
 @dataclass(frozen=True)
@@ -74,11 +75,11 @@ class Window(NamedTuple):
     dilation: int
     pads: tuple[int, int]
 
-    def room(self, extent: int) -> int:
+    def room(self, extent: Dim) -> Dim:
         """How far it can move within the padded input."""
         return extent + sum(self.pads) - dilated(self.taps, self.dilation)
 
-    def too_wide(self, op: Op, axis: str, extent: int) -> TypeInferenceError:
+    def too_wide(self, op: Op, axis: str, extent: Dim) -> TypeInferenceError:
         span = dilated(self.taps, self.dilation)
         return op.reject(
             f"the window spans {span} along {axis} but the padded input has {extent + sum(self.pads)}",
@@ -92,12 +93,11 @@ def dilated(kernel: int, dilation: int) -> int:
 
 
 def window_extent(op: Op, axis: str, extent: Dim, window: Window) -> Dim:
-    """How many windows fit; unknown stays unknown."""
-    if extent is None:
-        return None
-    if window.room(extent) < 0:
+    """How many windows fit."""
+    room = window.room(extent)
+    if always_less(room, 0):
         raise window.too_wide(op, axis, extent)
-    return window.room(extent) // window.stride + 1
+    return room // window.stride + 1
 
 
 def pool_extent(op: Op, axis: str, extent: Dim, window: Window, ceil_mode: bool) -> Dim:
@@ -107,13 +107,13 @@ def pool_extent(op: Op, axis: str, extent: Dim, window: Window, ceil_mode: bool)
     A window larger than the padded input, by less than a stride, hangs over it too; by less than two there is no
     window: ONNX Runtime divides towards zero.
     """
-    if extent is None:
-        return None
     room, stride = window.room(extent), window.stride
-    if room <= -2 * stride:
+    if always_less(room, 1 - 2 * stride):
         raise window.too_wide(op, axis, extent)
-    count = -(-room // stride) + 1 if ceil_mode or room < 0 else room // stride + 1
-    return count - 1 if ceil_mode and count > 0 and (count - 1) * stride >= extent + window.pads[0] else count
+    if not ceil_mode:
+        return truncating_divide(room, stride) + 1
+    count, starts = ceil_divide(room, stride) + 1, ceil_divide(extent + window.pads[0], stride)
+    return larger(count - 1, smaller(count, starts))
 
 
 def pads_of(padding: Sequence[int]) -> list[tuple[int, int]]:
@@ -139,6 +139,6 @@ def known(op: Op, type_: TensorType, argument: str) -> tuple[int, ...]:
 
 
 def known_dim(op: Op, dim: Dim, what: str) -> int:
-    if dim is None:
+    if not isinstance(dim, int):
         raise op.reject(f"{what} must be known", hint="only the batch and the spatial dimensions may be unknown")
     return dim

@@ -9,9 +9,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from minitvm.ir.compute import broadcast_index, compute
+from minitvm.ir.dims import differ
 from minitvm.ir.loop import Buffer, LoopExpr, Stage, binary, intrin, scalar, select
 from minitvm.ir.op import Fusion, Op
-from minitvm.ir.ops._shape import broadcast_shapes, require_kind, require_same_dtype
+from minitvm.ir.ops._shape import broadcast_shapes, require_kind, require_same_dtype, shapes_differ
 from minitvm.ir.types import TensorType
 
 
@@ -317,7 +318,9 @@ class BroadcastTo(Op):
     def infer(self, data: TensorType) -> TensorType:
         target = TensorType(self.shape, data.dtype)
         padded = (1,) * (target.rank - data.rank) + data.shape
-        if target.rank < data.rank or any(a not in (1, None, b) for a, b in zip(padded, self.shape, strict=True)):
+        if target.rank < data.rank or any(
+            differ(a, 1) and differ(a, b) for a, b in zip(padded, self.shape, strict=True)
+        ):
             raise self.reject(f"{data} cannot be broadcast to shape {list(self.shape)}")
         return target
 
@@ -337,9 +340,7 @@ class BroadcastToLike(Op):
 
     def infer(self, data: TensorType, shape_like: TensorType) -> TensorType:
         common = broadcast_shapes(self, data, shape_like)
-        if len(common) != shape_like.rank or any(
-            a not in (None, b) for a, b in zip(shape_like.shape, common, strict=True)
-        ):
+        if shapes_differ(shape_like.shape, common):
             raise self.reject(f"{data} cannot be broadcast to the shape of {shape_like}")
         return TensorType(shape_like.shape, data.dtype)
 

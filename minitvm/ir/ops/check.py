@@ -14,6 +14,7 @@ import numpy as np
 
 from minitvm.errors import InputError
 from minitvm.ir.compute import compute, max_over
+from minitvm.ir.dims import differ
 from minitvm.ir.loop import Binary, Buffer, LoopExpr, Stage, const, select
 from minitvm.ir.op import Fusion, Op
 from minitvm.ir.ops._shape import normalize_axis, require_kind
@@ -45,7 +46,7 @@ class OutOfRange(Op):
         require_kind(self, indices, "i", "indices")
         for axis in self.axes:
             normalize_axis(self, axis, data.rank)
-        if len(self.axes) != 1 and indices.shape[:1] not in ((len(self.axes),), (None,)):
+        if len(self.axes) != 1 and (not indices.rank or differ(indices.shape[0], len(self.axes))):
             raise self.reject(f"{len(self.axes)} axes need as many rows of indices, not {indices}")
         if self.by_row and (len(self.axes) != 1 or not indices.rank):
             raise self.reject(f"by_row needs rows and one axis, not {indices} and axes {list(self.axes)}")
@@ -53,7 +54,7 @@ class OutOfRange(Op):
 
     def _limits(self, shape: Shape) -> list[tuple[int, int]]:
         """The lowest index of each axis, and the first that is too high."""
-        extents = [n for axis in self.axes if (n := shape[axis]) is not None]
+        extents = [n for axis in self.axes if isinstance(n := shape[axis], int)]
         return [(0, n + 1) if self.lengths else (-n, n) for n in extents]
 
     def message(self, data: TensorType) -> str:

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 
 from minitvm.errors import InputError
+from minitvm.ir.dims import anonymous, differ
 from minitvm.ir.expr import Function
 from minitvm.ir.op import Fusion, Op
-from minitvm.ir.ops._shape import unify_dim
-from minitvm.ir.types import Dim, DType, FuncType, TensorType, TupleType, Type
+from minitvm.ir.ops._shape import common_dim
+from minitvm.ir.types import DType, FuncType, TensorType, TupleType, Type, accepts, as_shape, bound
 
 
 def _signature(op: Op, part: str, function: Function) -> FuncType:
@@ -21,33 +22,25 @@ def _signature(op: Op, part: str, function: Function) -> FuncType:
 
 
 def _check_scalar(op: Op, argument: str, type_: Type, dtype: str) -> None:
-    one = isinstance(type_, TensorType) and set(type_.shape) <= {1, None} and type_.dtype == dtype
+    one = isinstance(type_, TensorType) and not any(differ(d, 1) for d in type_.shape) and type_.dtype == dtype
     if not one:
         raise op.reject(f"{argument} is {type_}; expected a single {dtype}")
-
-
-def _accepts(param: Type, given: Type) -> bool:
-    """Whether a parameter takes a value; an unknown dimension takes any."""
-    if not isinstance(param, TensorType) or not isinstance(given, TensorType):
-        return param == given
-    same = param.dtype == given.dtype and param.rank == given.rank
-    return same and all(p in (None, g) for p, g in zip(param.shape, given.shape, strict=True))
 
 
 def _check_arguments(op: Op, part: str, params: tuple[Type, ...], given: tuple[Type, ...]) -> None:
     if len(params) != len(given):
         raise op.reject(f"{part} takes {len(params)} values, {len(given)} given")
     for position, (param, type_) in enumerate(zip(params, given, strict=True)):
-        if not _accepts(param, type_):
+        if not accepts(param, type_):
             raise op.reject(f"value {position} of {part} is {type_}, its parameter {param}")
 
 
 def _common(op: Op, a: Type, b: Type) -> Type:
-    """The type of a value that is of either type: dimensions that differ are unknown."""
+    """The type of a value that is of either type: dimensions that differ are anonymous."""
     if isinstance(a, TupleType) and isinstance(b, TupleType) and len(a.fields) == len(b.fields):
         return TupleType(tuple(_common(op, x, y) for x, y in zip(a.fields, b.fields, strict=True)))
     if isinstance(a, TensorType) and isinstance(b, TensorType) and (a.dtype, a.rank) == (b.dtype, b.rank):
-        return TensorType(tuple(map(unify_dim, a.shape, b.shape)), a.dtype)
+        return TensorType(tuple(map(common_dim, a.shape, b.shape)), a.dtype)
     raise op.reject(f"results differ in dtype or rank: {a} and {b}")
 
 
@@ -55,7 +48,7 @@ def _common(op: Op, a: Type, b: Type) -> Type:
 class If(Op):
     """One of two functions, called with the captured values.
 
-    condition: one bool, captured: what both branches take -> what both return; dimensions that differ are unknown.
+    condition: one bool, captured: what both branches take -> what both return; dimensions that differ are anonymous.
     """
 
     name = "control.if"
@@ -103,7 +96,7 @@ class Loop(Op):
         _check_scalar(self, "the body's condition", kept, "bool")
         first, again = values[: self.num_carried], body.params[2 : 2 + self.num_carried]
         for position, (param, type_) in enumerate(zip(again, carried, strict=True)):
-            if not _accepts(param, type_):
+            if not accepts(param, type_):
                 raise self.reject(
                     f"carried value {position} is {type_} after an iteration, the body's parameter {param}",
                     hint="dimensions that change between iterations must be unknown in the body's parameter",
@@ -121,7 +114,9 @@ class Loop(Op):
     def _stacked(self, type_: Type) -> TensorType:
         if not isinstance(type_, TensorType):
             raise self.reject(f"only tensors can be scanned, not {type_}")
-        return type_.with_shape((None, *type_.shape))
+        kept = bound(type_, {})
+        assert isinstance(kept, TensorType)
+        return kept.with_shape((anonymous(), *kept.shape))
 
     def reference(self, trip_count: np.ndarray, condition: np.ndarray, *values: Any) -> tuple[Any, ...]:
         from minitvm.ir.evaluate import evaluate
@@ -145,8 +140,7 @@ class Loop(Op):
             return np.stack([step[position] for step in steps])
         type_ = self._results(_signature(self, "body", self.body))[2][position]
         assert isinstance(type_, TensorType)
-        dims: tuple[Dim, ...] = type_.shape
-        return np.zeros((0, *(dim or 0 for dim in dims)), type_.dtype)
+        return np.zeros((0, *(d if isinstance(d, int) else 0 for d in type_.shape)), type_.dtype)
 
 
 @dataclass(frozen=True)
@@ -161,11 +155,13 @@ class Fail(Op):
     fusion = Fusion.OPAQUE
     stateful = True
     message: str
-    shapes: tuple[tuple[Dim, ...], ...]
+    shapes: tuple[tuple[int | None, ...], ...]
     dtypes: tuple[DType, ...]
 
     def infer(self) -> Type:
-        fields = tuple(TensorType(shape, dtype) for shape, dtype in zip(self.shapes, self.dtypes, strict=True))
+        fields = tuple(
+            TensorType(as_shape(shape), dtype) for shape, dtype in zip(self.shapes, self.dtypes, strict=True)
+        )
         return fields[0] if len(fields) == 1 else TupleType(fields)
 
     def reference(self) -> Any:

@@ -16,12 +16,13 @@ import numpy as np
 
 from minitvm.ir.compute import accumulator, compute, sum_over
 from minitvm.ir.decision import Declined
+from minitvm.ir.dims import Dim
 from minitvm.ir.layout import Layout
 from minitvm.ir.loop import Buffer, Const, LoopExpr, Stage, maximum, minimum, select
 from minitvm.ir.op import Fusion, Op
 from minitvm.ir.ops._shape import replaced
 from minitvm.ir.relayout import Placement, Site, whole_planes
-from minitvm.ir.types import Dim, TensorType
+from minitvm.ir.types import TensorType
 
 METHODS = ("nearest_neighbor", "linear", "cubic")
 _UPSAMPLING = {"nearest_neighbor": "nearest_neighbor", "bilinear": "linear", "bicubic": "cubic"}
@@ -115,8 +116,6 @@ class Resize2d(Op):
             raise self.reject(f"method={self.method!r} takes floats, not {data}", hint="cast the input")
         shape: list[Dim] = list(data.shape)
         for axis, size in zip("HW", self.size, strict=True):
-            if shape[layout.index(axis)] is None:
-                raise self.reject(f"the input's {axis} must be known, not {data}")
             if shape[layout.index(axis)] == 0:
                 raise self.reject(f"the input has no pixels: {data}")
             shape[layout.index(axis)] = size
@@ -263,15 +262,22 @@ class Upsampling(Op):
         layout = Layout(self.layout)
         if len(shape) != layout.rank or "H" not in layout or "W" not in layout:
             raise self.reject(f"layout={self.layout!r} does not fit an input of {len(shape)} dimensions")
-        extents = [shape[layout.index(axis)] for axis in "HW"]
-        if None in extents:
-            raise self.reject("the input's H and W must be known")
-        size = [round(int(n or 0) * scale) for n, scale in zip(extents, (self.scale_h, self.scale_w), strict=True)]
+        size = [n if isinstance(n, int) else 1 for n in self._size([shape[layout.index(axis)] for axis in "HW"])]
         mode = "align_corners" if self.align_corners else "asymmetric"
         return Resize2d(tuple(size), self.layout, _UPSAMPLING[self.method], mode)
 
+    def _size(self, extents: Sequence[Dim]) -> list[Dim]:
+        """Height and width of the result; of symbols only whole multiples have a name."""
+        pairs = list(zip(extents, (self.scale_h, self.scale_w), strict=True))
+        if any(not isinstance(n, int) and scale != int(scale) for n, scale in pairs):
+            raise self.reject("the input's H and W must be known where a scale is no whole number")
+        return [round(n * scale) if isinstance(n, int) else n * int(scale) for n, scale in pairs]
+
     def infer(self, data: TensorType) -> TensorType:
-        return self._resize(data.shape).infer(data)
+        found, layout = self._resize(data.shape).infer(data), Layout(self.layout)
+        places = [layout.index(axis) for axis in "HW"]
+        size = dict(zip(places, self._size([data.shape[d] for d in places]), strict=True))
+        return found.with_shape(tuple(size.get(d, n) for d, n in enumerate(found.shape)))
 
     def reference(self, data: np.ndarray) -> np.ndarray:
         return self._resize(data.shape).reference(data)

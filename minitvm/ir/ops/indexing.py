@@ -13,18 +13,19 @@ from typing import Annotated, Literal
 import numpy as np
 
 from minitvm.ir.compute import compute
+from minitvm.ir.dims import Dim, always_less, anonymous, differ, product
 from minitvm.ir.loop import Buffer, LoopExpr, Stage, as_index, maximum, minimum, select
 from minitvm.ir.loop.scalar import convert
 from minitvm.ir.op import Fusion, Op
 from minitvm.ir.ops._shape import (
     normalize_axis,
-    product,
     replaced,
     require_kind,
     require_same_dtype,
+    shapes_differ,
     unflatten_index,
 )
-from minitvm.ir.types import Dim, DType, Shape, TensorType
+from minitvm.ir.types import DType, Shape, TensorType
 
 
 def _wrapped(position: LoopExpr, extent: int) -> LoopExpr:
@@ -38,7 +39,7 @@ def _within(position: np.ndarray, extent: int) -> np.ndarray:
 
 
 def _require_elements(op: Op, data: TensorType, indices: TensorType, extents: Shape) -> None:
-    if 0 in extents and product(indices.shape) not in (0, None):
+    if 0 in extents and always_less(0, product(indices.shape)):
         raise op.reject(f"there is no element to take from {data}")
 
 
@@ -121,7 +122,7 @@ def _check_elements(op: Op, data: TensorType, indices: TensorType, axis: int) ->
     if indices.rank != data.rank:
         raise op.reject(f"ranks differ: data {data} and indices {indices}")
     for d, (n, have) in enumerate(zip(indices.shape, data.shape, strict=True)):
-        if d != axis and n is not None and have is not None and n > have:
+        if d != axis and always_less(have, n):
             raise op.reject(f"dimension {d} of indices {indices} is larger than that of data {data}")
     _require_elements(op, data, indices, (data.shape[axis],))
 
@@ -164,14 +165,14 @@ class GatherNd(Op):
 def _depth(op: Op, data: TensorType, indices: TensorType, batch_dims: int = 0) -> int:
     """How many dimensions of data one position names."""
     depth = indices.shape[0] if indices.rank else None
-    if depth is None:
+    if not isinstance(depth, int):
         raise op.reject(f"the first dimension of indices must be known, found {indices}")
     if batch_dims < 0:
         raise op.reject(f"batch_dims is {batch_dims}; expected 0 or more")
     if depth + batch_dims > data.rank or batch_dims >= indices.rank:
         raise op.reject(f"{depth} positions and {batch_dims} batch dimensions do not fit data {data}")
     for d, (n, have) in enumerate(zip(indices.shape[1 : batch_dims + 1], data.shape, strict=False)):
-        if n != have and None not in (n, have):
+        if differ(n, have):
             raise op.reject(f"batch dimension {d} differs: data {data} and indices {indices}")
     return depth
 
@@ -223,10 +224,7 @@ class ScatterElements(Op):
 
 
 def _check_same_shape(op: Op, expected: Sequence[Dim], updates: TensorType) -> None:
-    fits = len(expected) == updates.rank and all(
-        a == b or None in (a, b) for a, b in zip(expected, updates.shape, strict=True)
-    )
-    if not fits:
+    if shapes_differ(expected, updates.shape):
         wanted = TensorType(tuple(expected), updates.dtype)
         raise op.reject(f"updates are {updates}; expected {wanted}")
 
@@ -301,7 +299,7 @@ class ArgWhere(Op):
     fusion = Fusion.OPAQUE
 
     def infer(self, condition: TensorType) -> TensorType:
-        return TensorType((None, condition.rank), "int64")
+        return TensorType((anonymous(), condition.rank), "int64")
 
     def reference(self, condition: np.ndarray) -> np.ndarray:
         return np.argwhere(condition).astype("int64")

@@ -9,6 +9,7 @@ import numpy as np
 
 from minitvm.ir.compute import accumulator, compute, max_over, sum_over
 from minitvm.ir.decision import Declined
+from minitvm.ir.dims import differ
 from minitvm.ir.expr import Call, Constant, Expr
 from minitvm.ir.loop import Buffer, LoopExpr, Stage, intrin, maximum, select
 from minitvm.ir.op import Fusion, Op
@@ -76,7 +77,7 @@ class Prelu(Op):
         require_kind(self, data, "f", "the input")
         size = data.shape[normalize_axis(self, self.axis, data.rank)]
         require_same_dtype(self, data, alpha)
-        if alpha.rank != 1 or (size is not None and alpha.shape[0] != size):
+        if alpha.rank != 1 or differ(alpha.shape[0], size):
             raise self.reject(f"alpha must be ({size},), one slope for each place along axis {self.axis}, not {alpha}")
         return data
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from minitvm.ir.compute import accumulator, compute, sum_over
+from minitvm.ir.dims import Dim, differ
 from minitvm.ir.layout import Layout, Split
 from minitvm.ir.loop import Buffer, LoopExpr, Stage, all_of, select
 from minitvm.ir.op import Fusion
@@ -27,7 +28,7 @@ from minitvm.ir.ops._window import (
     pads_of,
     window_extent,
 )
-from minitvm.ir.types import Dim, ResultDType, TensorType, Type
+from minitvm.ir.types import ResultDType, TensorType, Type
 
 
 @dataclass(frozen=True)
@@ -192,7 +193,10 @@ class Convolution(Windowed):
         """The input channel that filter ``out_channel`` reads as its ``r``-th."""
         if self.groups == 1:
             return r
-        filters, per_group = self._of_group(weight)[0], int(self.layouts[1].primal_shape(weight.shape)["I"] or 0)
+        filters, per_group = (
+            self._of_group(weight)[0],
+            known_dim(self, self.layouts[1].primal_shape(weight.shape)["I"], "I"),
+        )
         if filters == per_group == 1:
             return out_channel
         o, i = (v.value if isinstance(v, Split) else v for v in (out_channel, r))
@@ -200,7 +204,7 @@ class Convolution(Windowed):
 
     def _of_group(self, weight: Buffer) -> tuple[int, int]:
         """A group's filters: the layer's, and those that the weight holds."""
-        held = int(self.layouts[1].primal_shape(weight.shape)["O"] or 0)
+        held = known_dim(self, self.layouts[1].primal_shape(weight.shape)["O"], "O")
         return self._filters(held) // self.groups, held // self.groups
 
     def _held_filter(self, weight: Buffer, channel: Any) -> Any:
@@ -297,7 +301,7 @@ class Conv2dNCHWc(BlockedConvolution):
 
     def infer(self, data: TensorType, weight: TensorType) -> TensorType:
         image, kernel, _ = self.layouts
-        if self.groups != 1 and (not image.is_blocked or (weight.shape[0] or 0) % self.groups):
+        if self.groups != 1 and (not image.is_blocked or known(self, weight, "the weight")[0] % self.groups):
             raise self.reject(
                 f"{self.groups} groups of data {data} in {image}, {weight} in {kernel}: blocks straddle groups",
                 hint="keep nn.conv2d",
@@ -317,7 +321,7 @@ class DepthwiseConv2dNCHWc(BlockedConvolution):
     def infer(self, data: TensorType, weight: TensorType) -> TensorType:
         image, kernel, _ = self.layouts
         channels = image.primal_shape(data.shape)["C"] if data.rank == image.rank else self.groups
-        if kernel.factor("I") != 1 or channels != self.groups:
+        if kernel.factor("I") != 1 or differ(channels, self.groups):
             raise self.reject(
                 f"groups={self.groups}, {channels} input channels, weight layout {kernel}: not a depthwise convolution",
                 hint="groups must equal the input channels and the weight's layout be OIHW1i[y]o",

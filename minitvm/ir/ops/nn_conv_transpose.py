@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 
 from minitvm.ir.compute import accumulator, compute, sum_over
+from minitvm.ir.dims import Dim, always_less
 from minitvm.ir.layout import Layout
 from minitvm.ir.loop import Buffer, LoopExpr, Stage, all_of, select
 from minitvm.ir.op import Fusion
 from minitvm.ir.ops._matmul import product_dtype, widened
 from minitvm.ir.ops._window import Windowed, buffer_type, dilated, inside, known, known_dim, over, pads_of
-from minitvm.ir.types import Dim, ResultDType, TensorType, Type
+from minitvm.ir.types import ResultDType, TensorType, Type
 
 
 @dataclass(frozen=True)
@@ -96,12 +97,10 @@ class ConvTranspose(Windowed):
             raise self.reject(f"channels={self.channels} but the weight has {filters} filters")
 
     def _extent(self, axis: str, extent: Dim, taps: int) -> Dim:
-        if extent is None:
-            return None
         d = self.spatial.index(axis)
         full = (extent - 1) * self.strides[d] + dilated(taps, self.dilation[d]) + self.output_padding[d]
         found = full - sum(pads_of(self.padding)[d])
-        if found < 1:
+        if always_less(found, 1):
             raise self.reject(f"padding={list(self.padding)} removes all {full} elements along {axis}")
         return found
 

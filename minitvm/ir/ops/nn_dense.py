@@ -9,14 +9,15 @@ import numpy as np
 
 from minitvm.ir.compute import accumulator, compute, sum_over
 from minitvm.ir.decision import Declined
+from minitvm.ir.dims import Dim, broadcast_dims, differ
 from minitvm.ir.layout import Layout
 from minitvm.ir.loop import Buffer, Const, LoopExpr, Stage
 from minitvm.ir.op import Fusion, Op
 from minitvm.ir.ops._matmul import product_dtype, widened
-from minitvm.ir.ops._shape import broadcast_dim, normalize_axis, require_same_dtype
+from minitvm.ir.ops._shape import normalize_axis, require_same_dtype
 from minitvm.ir.ops.broadcast import Add
 from minitvm.ir.relayout import Placement, Site, along_axis, calling, vector_along
-from minitvm.ir.types import Dim, ResultDType, TensorType, Type
+from minitvm.ir.types import ResultDType, TensorType, Type
 
 
 def _matmul(a: np.ndarray, b: np.ndarray, out_dtype: str) -> np.ndarray:
@@ -37,7 +38,7 @@ def _check_rank(op: Op, type_: TensorType, rank: int, what: str, form: str) -> N
 
 
 def _check_inner(op: Op, lhs: Dim, rhs: Dim, types: str, hint: str) -> None:
-    if lhs is not None and rhs is not None and lhs != rhs:
+    if differ(lhs, rhs):
         raise op.reject(f"inner dimensions differ: {types}", hint=hint)
 
 
@@ -77,7 +78,7 @@ class Dense(MatrixProduct):
         _check_rank(self, weight, 2, "the weight", "(units, features)")
         hint = "weight is (units, features): its second dimension must equal the input's"
         _check_inner(self, data.shape[1], weight.shape[1], f"{data} and {weight}", hint)
-        if self.units is not None and weight.shape[0] not in (self.units, None):
+        if self.units is not None and differ(weight.shape[0], self.units):
             raise self.reject(f"units={self.units} but the weight has {weight.shape[0]} rows")
         dtype = product_dtype(self, data, weight, self.out_dtype)
         return TensorType((data.shape[0], weight.shape[0]), dtype)
@@ -117,7 +118,7 @@ class DensePack(MatrixProduct):
 
     def _units(self, columns: Dim, weight: TensorType) -> Dim:
         """Those of the panels' columns that are units."""
-        if self.units is None or columns is None:
+        if self.units is None or not isinstance(columns, int):
             return columns if self.units is None else self.units
         width = Layout(self.weight_layout).factor("N")
         if not columns - width < self.units <= columns:
@@ -214,7 +215,7 @@ class BatchMatmul(MatrixProduct):
         hint = f"with {flags} each product is ({m}, {k}) by ({depth}, {n})"
         _check_inner(self, k, depth, f"{tensor_a} and {tensor_b}", hint)
         try:
-            batch = broadcast_dim(tensor_a.shape[0], tensor_b.shape[0])
+            batch = broadcast_dims(tensor_a.shape[0], tensor_b.shape[0])
         except ValueError:
             raise self.reject(
                 f"batches differ: {tensor_a} and {tensor_b}", hint="they must be equal, or one of them 1"
@@ -261,8 +262,7 @@ class BiasAdd(Op):
         axis = normalize_axis(self, self.axis, data.rank)
         _check_rank(self, bias, 1, "the bias", f"(data.shape[{self.axis}],)")
         require_same_dtype(self, data, bias)
-        size = data.shape[axis]
-        if size is not None and bias.shape[0] is not None and size != bias.shape[0]:
+        if differ(size := data.shape[axis], bias.shape[0]):
             raise self.reject(f"the bias has {bias.shape[0]} elements but axis {self.axis} of the input has {size}")
         return data
 

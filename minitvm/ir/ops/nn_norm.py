@@ -10,6 +10,7 @@ import numpy as np
 
 from minitvm.ir.compute import accumulator, compute, sum_over
 from minitvm.ir.decision import Declined
+from minitvm.ir.dims import differ
 from minitvm.ir.loop import Buffer, LoopExpr, Stage, all_of, binary, const, intrin, maximum, select
 from minitvm.ir.op import Fusion, Op
 from minitvm.ir.ops._shape import normalize_axes, normalize_axis, require_kind, require_same_dtype
@@ -24,7 +25,7 @@ def _check_vectors(op: Op, data: TensorType, axis: int, **vectors: TensorType) -
     size = data.shape[normalize_axis(op, axis, data.rank)]
     for name, type_ in vectors.items():
         require_same_dtype(op, data, type_)
-        if type_.rank != 1 or (size is not None and type_.shape[0] not in (size, None)):
+        if type_.rank != 1 or differ(type_.shape[0], size):
             raise op.reject(
                 f"{name} must be ({size},), one number for each place along axis {axis} of the input, not {type_}",
                 hint=f"the input is {data}",

@@ -10,13 +10,14 @@ import numpy as np
 
 from minitvm.ir.compute import compute
 from minitvm.ir.decision import Declined
+from minitvm.ir.dims import Dim, always_less, differ
 from minitvm.ir.layout import Layout
 from minitvm.ir.loop import Buffer, Const, LoopExpr, Stage, all_of, const, maximum, minimum, select
 from minitvm.ir.op import Fusion, Op
 from minitvm.ir.ops._shape import require_same_dtype
 from minitvm.ir.ops._window import buffer_type, inside
 from minitvm.ir.relayout import Placement, Site, calling
-from minitvm.ir.types import Dim, TensorType, Type
+from minitvm.ir.types import TensorType, Type
 
 PAD_MODES = ("constant", "edge", "reflect")
 
@@ -44,10 +45,10 @@ class Pad(Op):
         self._check(data)
         if pad_value is not None:
             require_same_dtype(self, data, pad_value)
-            if pad_value.shape not in ((), (1,)):
+            if pad_value.rank > 1 or any(differ(d, 1) for d in pad_value.shape):
                 raise self.reject(f"pad_value must be one number, not {pad_value}")
         widths = zip(data.shape, self.pad_width, strict=True)
-        return data.with_shape(tuple(None if n is None else n + before + after for n, (before, after) in widths))
+        return data.with_shape(tuple(n + before + after for n, (before, after) in widths))
 
     def _check(self, data: TensorType) -> None:
         if len(self.pad_width) != data.rank or any(len(pair) != 2 for pair in self.pad_width):
@@ -60,7 +61,7 @@ class Pad(Op):
     def _check_room(self, n: Dim, pair: Sequence[int], data: TensorType) -> None:
         """Borders can only be repeated where there are elements, mirrored where there are enough."""
         needed = {"constant": 0, "edge": int(max(pair) > 0), "reflect": max(pair) + 1 if max(pair) else 0}
-        if n is not None and n < needed[self.pad_mode]:
+        if always_less(n, needed[self.pad_mode]):
             raise self.reject(f"{self.pad_mode} padding by {max(pair)} needs {needed[self.pad_mode]} elements: {data}")
 
     def reference(self, data: np.ndarray, pad_value: np.ndarray | None = None) -> np.ndarray:
@@ -123,9 +124,9 @@ class _Shuffle(Op):
         return Layout(self.layout).primal_shape(data.shape)
 
     def _divide(self, extent: Dim, by: int, what: str) -> Dim:
-        if extent is not None and extent % by:
+        if isinstance(extent, int) and extent % by:
             raise self.reject(f"the input's {what}={extent} is not a multiple of {by}")
-        return None if extent is None else extent // by
+        return extent // by
 
 
 @dataclass(frozen=True)
@@ -140,7 +141,7 @@ class DepthToSpace(_Shuffle):
 
     def infer(self, data: TensorType) -> TensorType:
         b, at = self.block_size, self._extents(data)
-        pixels = {axis: None if (n := at[axis]) is None else n * b for axis in "HW"}
+        pixels = {axis: at[axis] * b for axis in "HW"}
         shape = {"N": at["N"], "C": self._divide(at["C"], b * b, "C"), **pixels}
         return data.with_shape(Layout(self.layout).shape_of(shape))
 
@@ -175,8 +176,7 @@ class SpaceToDepth(_Shuffle):
 
     def infer(self, data: TensorType) -> TensorType:
         b, at = self.block_size, self._extents(data)
-        channels = None if at["C"] is None else at["C"] * b * b
-        shape = {"N": at["N"], "C": channels, **{axis: self._divide(at[axis], b, axis) for axis in "HW"}}
+        shape = {"N": at["N"], "C": at["C"] * (b * b), **{axis: self._divide(at[axis], b, axis) for axis in "HW"}}
         return data.with_shape(Layout(self.layout).shape_of(shape))
 
     def reference(self, data: np.ndarray) -> np.ndarray:

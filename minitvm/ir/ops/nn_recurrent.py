@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from minitvm.ir.compute import accumulator
+from minitvm.ir.dims import Dim, differ
 from minitvm.ir.op import Fusion, Op
-from minitvm.ir.ops._shape import require_kind, require_same_dtype
-from minitvm.ir.types import Dim, TensorType, TupleType, Type
+from minitvm.ir.ops._shape import require_kind, require_same_dtype, shapes_differ
+from minitvm.ir.types import TensorType, TupleType, Type
 
 
 def _sigmoid(x: np.ndarray) -> np.ndarray:
@@ -29,26 +30,23 @@ class Recurrent(Op):
     fusion = Fusion.OPAQUE
     reverse: bool = False
 
-    def _check(self, gates: int, xw: TensorType, weight: TensorType) -> tuple[Dim, Dim, int]:
+    def _check(self, gates: int, xw: TensorType, weight: TensorType) -> tuple[Dim, Dim, Dim]:
         """Steps, batch and hidden units; rejects shapes that do not fit each other."""
         require_kind(self, xw, "f", "xw")
         if xw.rank != 3 or weight.rank != 2:
             raise self.reject(f"xw must be (steps, batch, {gates} * hidden) and the weight a matrix: {xw}, {weight}")
         rows, hidden = weight.shape
-        if hidden is None or rows != gates * hidden:
+        if differ(rows, gates * hidden):
             raise self.reject(f"recurrent_weight must be ({gates} * hidden, hidden), not {weight}")
-        if xw.shape[2] != gates * hidden:
+        if differ(xw.shape[2], gates * hidden):
             raise self.reject(f"xw has {xw.shape[2]} features but the weight has {gates} gates of {hidden}: {xw}")
         return xw.shape[0], xw.shape[1], hidden
 
     def _expect(self, xw: TensorType, **given: tuple[TensorType, tuple[Dim, ...]]) -> None:
-        """Each argument has its shape (unknown dimensions fit) and the input's dtype."""
+        """Each argument has its shape and the input's dtype."""
         for name, (type_, shape) in given.items():
             require_same_dtype(self, xw, type_)
-            fits = len(type_.shape) == len(shape) and all(
-                a is None or b is None or a == b for a, b in zip(type_.shape, shape, strict=True)
-            )
-            if not fits:
+            if shapes_differ(type_.shape, shape):
                 raise self.reject(f"{name} must be {TensorType(shape, xw.dtype)}, not {type_}")
 
     def _solve_states(self, types: list[Type | None], states: tuple[int, ...]) -> list[Type | None]:

@@ -10,6 +10,7 @@ import numpy as np
 
 from minitvm.ir.compute import accumulator, compute
 from minitvm.ir.decision import Declined
+from minitvm.ir.dims import differ
 from minitvm.ir.loop import Buffer, LoopExpr, Stage, intrin, maximum, minimum
 from minitvm.ir.op import Fusion, Op
 from minitvm.ir.ops._shape import normalize_axis, require_kind, require_same_dtype
@@ -31,8 +32,8 @@ class _Quantization(Op):
         for name, type_ in (("scale", scale), ("zero_point", zero_point)):
             if type_.rank > 1:
                 raise self.reject(f"{name} must be a scalar or a vector along axis {self.axis}, not {type_}")
-            size = data.shape[normalize_axis(self, self.axis, data.rank)] if type_.rank else None
-            if size is not None and type_.shape[0] not in (size, 1, None):
+            size = data.shape[normalize_axis(self, self.axis, data.rank)] if type_.rank else 1
+            if type_.rank and differ(type_.shape[0], 1) and differ(type_.shape[0], size):
                 raise self.reject(f"{name} has {type_.shape[0]} numbers but axis {self.axis} of {data} has {size}")
 
     def _check_dtype(self, dtype: str, what: str) -> None:

@@ -23,6 +23,7 @@ from minitvm.ir.ops._shape import (
     normalize_axes,
     require_kind,
     require_same_dtype,
+    shapes_differ,
 )
 from minitvm.ir.relayout import Move, Placement, Site, beside, calling, with_ones
 from minitvm.ir.types import TensorType
@@ -222,7 +223,7 @@ class Variance(Reduction):
     def infer(self, data: TensorType, mean: TensorType) -> TensorType:  # type: ignore[override]
         require_same_dtype(self, data, mean)
         common = broadcast_shapes(self, data, mean)
-        if len(common) != data.rank or any(a not in (None, b) for a, b in zip(data.shape, common, strict=True)):
+        if shapes_differ(data.shape, common):
             raise self.reject(f"mean {mean} does not broadcast to {data}", hint="compute the mean with keepdims=True")
         return super().infer(data)
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from minitvm.ir.compute import compute
 from minitvm.ir.decision import Declined
+from minitvm.ir.dims import Dim, always_less, ceil_divide, differ, larger, smaller
 from minitvm.ir.loop import Buffer, LoopExpr, Stage, select
 from minitvm.ir.op import Fusion, Op
 from minitvm.ir.ops._shape import (
@@ -20,7 +21,7 @@ from minitvm.ir.ops._shape import (
     require_tuple,
 )
 from minitvm.ir.relayout import Move, Placement, Site, calling
-from minitvm.ir.types import Dim, TensorType, TupleType, all_known, tensor_fields
+from minitvm.ir.types import MOST_BYTES, TensorType, TupleType, tensor_fields
 
 
 def _joined(op: Op, types: tuple[TensorType, ...], axis: int) -> list[Dim]:
@@ -31,9 +32,9 @@ def _joined(op: Op, types: tuple[TensorType, ...], axis: int) -> list[Dim]:
         if other.rank != len(shape):
             raise op.reject(f"ranks differ: {types[0]} and {other}")
         for d, (a, b) in enumerate(zip(shape, other.shape, strict=True)):
-            if d != axis and a != b and None not in (a, b):
+            if d != axis and differ(a, b):
                 raise op.reject(f"dimension {d} differs: {types[0]} and {other}")
-            shape[d] = b if a is None and d != axis else a
+            shape[d] = b if d != axis and isinstance(b, int) else a
     return shape
 
 
@@ -49,8 +50,7 @@ class Concatenate(Op):
         types = require_tuple(self, data)
         axis = normalize_axis(self, self.axis, types[0].rank)
         shape = _joined(self, types, axis)
-        extents = all_known(t.shape[axis] for t in types)
-        shape[axis] = None if extents is None else sum(extents)
+        shape[axis] = sum(t.shape[axis] for t in types)
         return types[0].with_shape(tuple(shape))
 
     def reference(self, data: tuple[np.ndarray, ...]) -> np.ndarray:
@@ -135,37 +135,34 @@ class Split(Op):
     indices_or_sections: int | tuple[int, ...]
     axis: int = 0
 
-    def _bounds(self, extent: int) -> list[int]:
+    def _bounds(self, extent: Dim) -> list[Dim]:
         """Where each part starts, and the end of the last."""
         given = self.indices_or_sections
         if not isinstance(given, int):
-            return [0, *(min(max(p, 0), extent) for p in given), extent]
-        if given < 1 or extent % given:
+            return [0, *(smaller(max(p, 0), extent) for p in given), extent]
+        if given < 1 or (isinstance(extent, int) and extent % given):
             raise self.reject(f"an extent of {extent} cannot be cut into {given} equal sections")
         return [n * (extent // given) for n in range(given + 1)]
 
     def infer(self, data: TensorType) -> TupleType:
         axis = normalize_axis(self, self.axis, data.rank)
-        extent = data.shape[axis]
-        if extent is None:
-            given = self.indices_or_sections
-            sizes: list[Dim] = [None] * (given if isinstance(given, int) else len(given) + 1)
-        else:
-            bounds = self._bounds(extent)
-            if bounds != sorted(bounds):
-                raise self.reject(f"positions must not decrease: {list(bounds[1:-1])}")
-            sizes = [b - a for a, b in pairwise(bounds)]
+        bounds = self._bounds(data.shape[axis])
+        if any(always_less(b, a) for a, b in pairwise(bounds)):
+            raise self.reject(f"positions must not decrease: {list(bounds[1:-1])}")
+        sizes = [b - a for a, b in pairwise(bounds)]
         return TupleType(tuple(data.with_shape((*data.shape[:axis], n, *data.shape[axis + 1 :])) for n in sizes))
 
     def reference(self, data: np.ndarray) -> tuple[np.ndarray, ...]:
-        axis = self.axis % data.ndim
-        parts = pairwise(self._bounds(data.shape[axis]))
-        return tuple(data[(slice(None),) * axis + (slice(a, b),)] for a, b in parts)
+        given = self.indices_or_sections
+        return tuple(np.split(data, given if isinstance(given, int) else [max(p, 0) for p in given], self.axis))
 
     def compute(self, data: Buffer) -> tuple[Stage, ...]:
         axis = self.axis % len(data.shape)
-        bounds = self._bounds(data.shape[axis])
-        return tuple(self._part(data, axis, a, b) for a, b in pairwise(bounds))
+        parts = tensor_fields(self.infer(TensorType(data.shape, data.dtype)))
+        ends = accumulate(part.static_shape[axis] for part in parts)
+        return tuple(
+            self._part(data, axis, end - p.static_shape[axis], end) for p, end in zip(parts, ends, strict=True)
+        )
 
     @staticmethod
     def _part(data: Buffer, axis: int, start: int, end: int) -> Stage:
@@ -181,6 +178,20 @@ class Split(Op):
         cuts = given if isinstance(given, int) else tuple(c // size for c in given)
         op = self.with_attributes(axis=move.index(self.axis), indices_or_sections=cuts)
         return Placement((move,), (move,) * len(results), calling(op))
+
+
+def _length(cut: slice, extent: Dim) -> Dim:
+    """How many elements of ``extent`` a slice keeps."""
+    if isinstance(extent, int):
+        return len(range(*cut.indices(extent)))
+    first, last, step = cut.start, MOST_BYTES if cut.stop is None else cut.stop, cut.step or 1
+    if step > 0:  # what starts behind the end, or ends before the start, has a length below 0
+        start = larger(0, extent + first) if first < 0 else first
+        stop = extent if last >= MOST_BYTES else extent + last if last < 0 else smaller(last, extent)
+        return larger(0, ceil_divide(stop - start, step))
+    start = extent + first if first < 0 else extent - 1 if first >= MOST_BYTES else smaller(first, extent - 1)
+    stop = last if last >= 0 else -1 if last <= -MOST_BYTES else larger(-1, extent + last)
+    return larger(0, ceil_divide(start - stop, -step))
 
 
 def _end(kept: range, extent: int) -> int:
@@ -218,8 +229,7 @@ class StridedSlice(Op):
     def infer(self, data: TensorType) -> TensorType:
         shape = list(data.shape)
         for axis, cut in self._slices(data.rank).items():
-            extent = data.shape[axis]
-            shape[axis] = None if extent is None else len(range(*cut.indices(extent)))
+            shape[axis] = _length(cut, data.shape[axis])
         return data.with_shape(tuple(shape))
 
     def reference(self, data: np.ndarray) -> np.ndarray:

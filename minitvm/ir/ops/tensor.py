@@ -8,6 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from minitvm.ir.compute import compute, sum_over
+from minitvm.ir.dims import always_less, anonymous, differ
 from minitvm.ir.loop import Buffer, Const, LoopExpr, Stage, const, select
 from minitvm.ir.op import Fusion, Op
 from minitvm.ir.ops._shape import normalize_axis, replaced, require_kind, require_same_dtype
@@ -112,7 +113,7 @@ class TopK(Op):
     def infer(self, data: TensorType) -> Type:
         axis = normalize_axis(self, self.axis, data.rank)
         extent = data.shape[axis]
-        if self.k < 0 or (extent is not None and self.k > extent):
+        if self.k < 0 or always_less(extent, self.k):
             raise self.reject(f"k is {self.k}, but dimension {axis} of {data} is {extent}")
         values = data.with_shape((*data.shape[:axis], self.k or extent, *data.shape[axis + 1 :]))
         found: Type = self._chosen(values, values.with_dtype(self.dtype), TupleType)
@@ -186,7 +187,7 @@ class Arange(Op):
         for argument, type_ in (("start", start), ("stop", stop), ("step", step)):
             if type_.shape:
                 raise self.reject(f"{argument} is {type_}; expected a scalar")
-        return TensorType((None,), dtype)
+        return TensorType((anonymous(),), dtype)
 
     def reference(self, start: np.ndarray, stop: np.ndarray, step: np.ndarray) -> np.ndarray:
         return np.arange(start.item(), stop.item(), step.item()).astype(start.dtype)
@@ -259,7 +260,7 @@ class ReverseSequence(Op):
         seq, batch = (normalize_axis(self, a, data.rank) for a in (self.seq_axis, self.batch_axis))
         if seq == batch or seq_lengths.rank != 1:
             raise self.reject(f"expected two different axes and one length per batch, found {seq_lengths}")
-        if seq_lengths.shape[0] != data.shape[batch] and None not in (seq_lengths.shape[0], data.shape[batch]):
+        if differ(seq_lengths.shape[0], data.shape[batch]):
             raise self.reject(f"{seq_lengths} does not match dimension {batch} of {data}")
         return data
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from minitvm.ir.compute import compute
 from minitvm.ir.decision import Declined
+from minitvm.ir.dims import Dim, differ, product
 from minitvm.ir.layout import Layout
 from minitvm.ir.loop import Buffer, Const, LoopExpr, Stage
 from minitvm.ir.op import Fusion, Op
@@ -15,12 +16,11 @@ from minitvm.ir.ops._reshape import resolve_reshape
 from minitvm.ir.ops._shape import (
     normalize_axes,
     normalize_axis,
-    product,
     replaced,
     reshape_index,
 )
 from minitvm.ir.relayout import Move, Placement, Site, calling, same_tensor
-from minitvm.ir.types import Dim, Shape, TensorType
+from minitvm.ir.types import Shape, TensorType
 
 
 def _reshaped(data: Buffer, result: TensorType | Buffer) -> Stage:
@@ -61,8 +61,9 @@ class ReshapeLike(Op):
     fusion = Fusion.INJECTIVE
 
     def infer(self, data: TensorType, shape_like: TensorType) -> TensorType:
-        if data.is_static and shape_like.is_static and data.size != shape_like.size:
-            raise self.reject(f"{data} has {data.size} elements, {shape_like} has {shape_like.size}")
+        have, want = product(data.shape), product(shape_like.shape)
+        if differ(have, want):
+            raise self.reject(f"{data} has {have} elements, {shape_like} has {want}")
         return data.with_shape(shape_like.shape)
 
     def reference(self, data: np.ndarray, shape_like: np.ndarray) -> np.ndarray:
@@ -182,7 +183,7 @@ class Squeeze(Op):
             return data.with_shape(tuple(d for d in data.shape if d != 1))
         axes = normalize_axes(self, self.axis, data.rank)
         for a in axes:
-            if data.shape[a] not in (1, None):
+            if differ(data.shape[a], 1):
                 raise self.reject(f"dimension {a} of {data} is {data.shape[a]}, not 1")
         return data.with_shape(tuple(dim for d, dim in enumerate(data.shape) if d not in axes))
 
@@ -220,13 +221,13 @@ class Tile(Op):
     def infer(self, data: TensorType) -> TensorType:
         if any(n < 0 for n in self.reps):
             raise self.reject(f"reps must not be negative: {list(self.reps)}")
-        return data.with_shape(tuple(None if d is None else d * n for d, n in self._padded(data.shape)))
+        return data.with_shape(tuple(d * n for d, n in self._padded(data.shape)))
 
     def reference(self, data: np.ndarray) -> np.ndarray:
         return np.asarray(np.tile(data, self.reps))
 
     def compute(self, data: Buffer) -> Stage:
-        shape = [(d or 0) * n for d, n in self._padded(data.shape)]
+        shape = self.infer(TensorType(data.shape, data.dtype)).static_shape
 
         def element(*i: LoopExpr) -> LoopExpr:
             tail = i[len(i) - len(data.shape) :]
@@ -250,8 +251,7 @@ class Repeat(Op):
         if self.repeats < 1:
             raise self.reject(f"repeats must be positive, not {self.repeats}")
         shape = list(data.shape)
-        extent = shape[axis]
-        shape[axis] = None if extent is None else extent * self.repeats
+        shape[axis] = shape[axis] * self.repeats
         return data.with_shape(tuple(shape))
 
     def reference(self, data: np.ndarray) -> np.ndarray:

@@ -94,7 +94,7 @@ def _kernel(site: Site, desired: Sequence[str]) -> str:
 
 def _channels(site: Site) -> int | None:
     layout = Layout(site.op.attributes()["data_layout"])
-    return site.type(0).shape[layout.index("C")] if "C" in layout else None
+    return site.type(0).sizes[layout.index("C")] if "C" in layout else None
 
 
 class ConvertLayout(ModulePass, opt_level=3, required=("InferType", "CanonicalizeOps")):

@@ -13,6 +13,7 @@ from functools import partial
 
 from minitvm.errors import PassError, user_code
 from minitvm.ir.decision import Declined, decide, name_of
+from minitvm.ir.dims import Dim
 from minitvm.ir.expr import Call, Expr, Function, Tuple, TupleGetItem, span_scope
 from minitvm.ir.layout import Layout
 from minitvm.ir.node import describe_call
@@ -20,7 +21,7 @@ from minitvm.ir.op import Op
 from minitvm.ir.ops.nn_layout import LayoutTransform
 from minitvm.ir.ops.transform import ExpandDims, Reshape
 from minitvm.ir.relayout import Carry, Move, Placement, Site, following
-from minitvm.ir.types import Dim, TensorType, tensor_fields
+from minitvm.ir.types import TensorType, tensor_fields
 from minitvm.ir.visitor import children, post_order, rebuild
 
 Propose = Callable[[Site], "Placement | Declined | None"]
@@ -181,7 +182,7 @@ def storage_order(layout: Layout, extents: Mapping[str, Dim]) -> list[tuple[str,
     Two layouts of equal order hold the same bytes."""
     order: list[tuple[str, int]] = []
     for axis, extent in zip(layout.axes, layout.shape_of(extents), strict=True):
-        assert extent is not None, "layouts are changed where shapes are known"
+        assert isinstance(extent, int), "layouts are changed where shapes are known"
         if order and order[-1][0] == axis.primal:
             order[-1] = (axis.primal, order[-1][1] * extent)
         elif extent != 1:

@@ -1,0 +1,322 @@
+"""Dimensions: whole numbers, and what is known only when the model runs.
+
+A :class:`SymbolicDim` is a polynomial over named symbols, each of which stands for 0 or more.  Two are equal where
+they are the same whatever their symbols stand for, as far as their normal form shows it:
+
+    n = symbol("n")
+    n + n + 1 == 2 * n + 1              # True
+    (n - 1) // 2 + 1 == (n + 1) // 2    # True
+    anonymous() == anonymous()          # False: ``?`` is equal to itself alone
+
+What cannot be decided is neither true nor false: ``n < 4`` and ``bool(n)`` raise.  Ask :func:`always_less` and
+:func:`differ`, and leave what they deny to the run.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import operator
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property, reduce
+from typing import Any, NoReturn, TypeAlias
+
+Dim: TypeAlias = "int | SymbolicDim"
+
+_PLAIN = re.compile(r"(?!(?:inf|nan|min|max|truncdiv|broadcast)\Z)[A-Za-z_][A-Za-z0-9_]*\Z")
+
+
+def _broadcast(a: int, b: int) -> int:
+    if 1 not in (a, b) and a != b:
+        raise ValueError(f"{a} and {b}")
+    return a if b == 1 else b
+
+
+def _truncating(a: int, b: int) -> int:
+    return a // b if a >= 0 else -(-a // b)
+
+
+FUNCTIONS: dict[str, Callable[[int, int], int]] = {
+    "//": operator.floordiv,
+    "min": min,
+    "max": max,
+    "truncdiv": _truncating,
+    "broadcast": _broadcast,
+}
+"""What else than sums and products dimensions are made with."""
+
+
+@dataclass(frozen=True)
+class Atom:
+    """A symbol (``of`` its name), an anonymous dimension (its number), or one of ``FUNCTIONS`` of two dimensions."""
+
+    kind: str
+    of: tuple[Any, ...]
+
+    def anonymous_atoms(self) -> frozenset[Atom]:
+        """The anonymous dimensions that it is made with."""
+        if self.kind not in FUNCTIONS:
+            return frozenset((self,)) if self.kind == "?" else frozenset()
+        return frozenset().union(*(d.anonymous_atoms() for d in self.of if isinstance(d, SymbolicDim)))
+
+    def __str__(self) -> str:
+        if self.kind == "symbol":
+            name: str = self.of[0]
+            return name if _PLAIN.match(name) else json.dumps(name, ensure_ascii=False)
+        if self.kind == "//":
+            return "//".join(str(d) if isinstance(d, int) or d.is_atom else f"({d})" for d in self.of)
+        return f"{self.kind}({', '.join(map(str, self.of))})" if self.kind in FUNCTIONS else "?"
+
+    def least(self) -> int | None:
+        """The smallest value; ``None`` where there is none or it is not known."""
+        if self.kind in ("symbol", "?", "broadcast"):
+            return 0
+        a, b = map(least, self.of)
+        if self.kind == "max":
+            return max((x for x in (a, b) if x is not None), default=None)
+        if self.kind == "min":
+            return None if a is None or b is None else min(a, b)
+        divisor = self.of[1]
+        return FUNCTIONS[self.kind](a, divisor) if a is not None and isinstance(divisor, int) and divisor > 0 else None
+
+
+Monomial: TypeAlias = tuple[Atom, ...]
+
+
+@dataclass(frozen=True)
+class SymbolicDim:
+    """A sum of products of atoms, each with its factor: sorted, without 0, never a number alone."""
+
+    terms: tuple[tuple[Monomial, int], ...]
+
+    @cached_property
+    def is_anonymous(self) -> bool:
+        return bool(self.anonymous_atoms())
+
+    def anonymous_atoms(self) -> frozenset[Atom]:
+        return frozenset().union(*(atom.anonymous_atoms() for monomial, _ in self.terms for atom in monomial))
+
+    @property
+    def is_atom(self) -> bool:
+        return len(self.terms) == 1 and self.terms[0][1] == 1 and len(self.terms[0][0]) == 1
+
+    @property
+    def atom(self) -> Atom:
+        return self.terms[0][0][0]
+
+    def __str__(self) -> str:
+        if self.is_anonymous:
+            return "?"
+        text = " + ".join(_term_text(monomial, factor) for monomial, factor in self.terms)
+        return text.replace("+ -", "- ")
+
+    def __add__(self, other: Dim) -> Dim:
+        return _collect((*self.terms, *_terms(other))) if isinstance(other, (int, SymbolicDim)) else NotImplemented
+
+    def __mul__(self, other: Dim) -> Dim:
+        if not isinstance(other, (int, SymbolicDim)):
+            return NotImplemented
+        products = itertools.product(self.terms, _terms(other))
+        return _collect(tuple((_sorted((*m, *k)), a * b) for (m, a), (k, b) in products))
+
+    def __floordiv__(self, other: Dim) -> Dim:
+        return divide(self, other) if isinstance(other, (int, SymbolicDim)) else NotImplemented
+
+    def __rfloordiv__(self, other: int) -> Dim:
+        return divide(other, self)
+
+    def __neg__(self) -> Dim:
+        return self * -1
+
+    def __sub__(self, other: Dim) -> Dim:
+        return self + -1 * other
+
+    def __rsub__(self, other: int) -> Dim:
+        return -1 * self + other
+
+    def __mod__(self, other: Dim) -> Dim:
+        return self - self // other * other
+
+    __radd__ = __add__
+    __rmul__ = __mul__
+
+    def _undecided(self, *_: object) -> NoReturn:
+        raise TypeError(f"a comparison with the dimension {self} is decided only when the model runs")
+
+    __bool__ = __lt__ = __le__ = __gt__ = __ge__ = _undecided
+
+
+def _term_text(monomial: Monomial, factor: int) -> str:
+    atoms = [f"({a})" if a.kind == "//" and (len(monomial) > 1 or factor != 1) else str(a) for a in monomial]
+    text = "*".join(atoms if abs(factor) == 1 and atoms else [str(abs(factor)), *atoms])
+    return f"-{text}" if factor < 0 else text
+
+
+def _terms(dim: Dim) -> tuple[tuple[Monomial, int], ...]:
+    return dim.terms if isinstance(dim, SymbolicDim) else (((), dim),)
+
+
+def _sorted(monomial: Monomial) -> Monomial:
+    return tuple(sorted(monomial, key=lambda atom: (str(atom), repr(atom))))
+
+
+def _collect(terms: tuple[tuple[Monomial, int], ...]) -> Dim:
+    factors: dict[Monomial, int] = {}
+    for monomial, factor in terms:
+        factors[monomial] = factors.get(monomial, 0) + factor
+    kept = [(monomial, factor) for monomial, factor in factors.items() if factor]
+    if all(not monomial for monomial, _ in kept):
+        return sum(factor for _, factor in kept)
+    return SymbolicDim(tuple(sorted(kept, key=lambda term: (-len(term[0]), list(map(str, term[0])), repr(term)))))
+
+
+def symbol(name: str) -> SymbolicDim:
+    """The dimension of that name: the same wherever it stands."""
+    return SymbolicDim(((((Atom("symbol", (name,)),)), 1),))
+
+
+_numbers = itertools.count()
+
+
+def anonymous() -> SymbolicDim:
+    """A dimension of which nothing is known, equal to no other."""
+    return SymbolicDim((((Atom("?", (next(_numbers),)),), 1),))
+
+
+def is_anonymous(dim: Dim) -> bool:
+    return isinstance(dim, SymbolicDim) and dim.is_anonymous
+
+
+def divide(a: Dim, b: Dim) -> Dim:
+    """floor(a / b).  Whole multiples of b leave the fraction; by a symbol only what has it as a factor is divided."""
+    if isinstance(a, int) and isinstance(b, int):
+        return a // b
+    if not isinstance(b, int):
+        exact = _divided(_terms(a), *b.terms[0]) if len(b.terms) == 1 else 1 if a == b else None
+        return _applied("//", a, b) if exact is None else exact
+    whole = _collect(tuple((m, factor // b) for m, factor in _terms(a)))
+    rest = a - whole * b
+    if not isinstance(rest, SymbolicDim):
+        return whole + rest // b
+    common = math.gcd(b, *(factor for m, factor in rest.terms if m))
+    return whole + _applied("//", _collect(tuple((m, factor // common) for m, factor in rest.terms)), b // common)
+
+
+def _divided(terms: tuple[tuple[Monomial, int], ...], by: Monomial, factor: int) -> Dim | None:
+    """The quotient where each term is a multiple of the divisor."""
+    found = []
+    for monomial, own in terms:
+        left = list(monomial)
+        for atom in by:
+            if atom not in left:
+                return None
+            left.remove(atom)
+        if own % factor:
+            return None
+        found.append((tuple(left), own // factor))
+    return _collect(tuple(found))
+
+
+def _applied(function: str, a: Dim, b: Dim) -> Dim:
+    if isinstance(a, int) and isinstance(b, int):
+        return FUNCTIONS[function](a, b)
+    if function in ("min", "max", "broadcast"):
+        a, b = sorted((a, b), key=lambda d: (isinstance(d, int), str(d), repr(d)))
+    return SymbolicDim((((Atom(function, (a, b)),), 1),)) if function != "//" or b != 1 else a
+
+
+def least(dim: Dim) -> int | None:
+    """The smallest value of a dimension; ``None`` where there is none or it is not known."""
+    total = 0
+    for monomial, factor in _terms(dim):
+        bounds = [bound for atom in monomial if (bound := atom.least()) is not None]
+        if len(bounds) < len(monomial) or (monomial and factor < 0) or (len(bounds) > 1 and min(bounds) < 0):
+            return None
+        total += factor * math.prod(bounds)
+    return total
+
+
+def always_less(a: Dim, b: Dim) -> bool:
+    """Whether a < b whatever the symbols stand for, as far as that is seen."""
+    room = least(b - a)
+    return room is not None and room > 0
+
+
+def differ(a: Dim, b: Dim) -> bool:
+    """Whether two dimensions are never equal, as far as that is seen."""
+    return always_less(a, b) or always_less(b, a)
+
+
+def smaller(a: Dim, b: Dim) -> Dim:
+    """min(a, b)."""
+    return _extreme("min", a, b)
+
+
+def larger(a: Dim, b: Dim) -> Dim:
+    """max(a, b)."""
+    return _extreme("max", b, a)
+
+
+def _extreme(function: str, a: Dim, b: Dim) -> Dim:
+    if a == b or always_less(a, b + 1):
+        return a if function == "min" else b
+    if always_less(b, a + 1):
+        return b if function == "min" else a
+    return _applied(function, a, b)
+
+
+def ceil_divide(a: Dim, b: int) -> Dim:
+    """a / b rounded up."""
+    return (a + (b - 1)) // b
+
+
+def truncating_divide(a: Dim, b: int) -> Dim:
+    """a / b rounded towards zero; b is positive."""
+    return a // b if always_less(-1, a) else _applied("truncdiv", a, b)
+
+
+def broadcast_dims(a: Dim, b: Dim) -> Dim:
+    """numpy's rule for one dimension.  Raises ``ValueError`` where two numbers differ and neither is 1."""
+    if a == 1 or a == b:
+        return b
+    if b == 1 or (isinstance(a, int) and not isinstance(b, int)):
+        return a
+    return b if isinstance(b, int) and not isinstance(a, int) else _applied("broadcast", a, b)
+
+
+def product(dims: Any) -> Dim:
+    """The number of elements."""
+    one: Dim = 1
+    return reduce(operator.mul, dims, one)
+
+
+def replace(dim: Dim, values: Mapping[Atom, Dim]) -> Dim:
+    """``dim`` with some atoms replaced."""
+    if isinstance(dim, int):
+        return dim
+    total: Dim = 0
+    for monomial, factor in dim.terms:
+        total = total + product(_replaced_atom(atom, values) for atom in monomial) * factor
+    return total
+
+
+def _replaced_atom(atom: Atom, values: Mapping[Atom, Dim]) -> Dim:
+    if atom in values:
+        return values[atom]
+    if atom.kind not in FUNCTIONS:
+        return SymbolicDim((((atom,), 1),))
+    a, b = (replace(d, values) for d in atom.of)
+    return CONSTRUCTORS[atom.kind](a, b)
+
+
+CONSTRUCTORS: dict[str, Callable[[Any, Any], Dim]] = {
+    "//": divide,
+    "min": smaller,
+    "max": larger,
+    "truncdiv": truncating_divide,
+    "broadcast": broadcast_dims,
+}
+"""``FUNCTIONS`` of dimensions, as a text names them."""
