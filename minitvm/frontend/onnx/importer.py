@@ -284,9 +284,9 @@ def _input_shape(value: ValueDescription, shape: Any) -> Shape:
 
 
 def _input_dim(value: ValueDescription, axis: int, dim: Any) -> Dim:
-    if dim is None or isinstance(dim, str):
+    if dim is None:
         declared = value.shape[axis] if value.has_rank else None
-        return as_dim(declared if dim is None and isinstance(declared, str) else dim)
+        return as_dim(declared if isinstance(declared, str) else None)
     whole = isinstance(dim, (int, np.integer)) and not isinstance(dim, bool)
     whole = whole or (isinstance(dim, float) and math.isfinite(dim) and dim == int(dim))
     if not whole or dim < 0:
