@@ -22,8 +22,8 @@ Told = tuple[Sequence[str], list[str]]
 
 OPEN = 7
 """Evaluations with other numbers in elements that are open ..."""
-NEAR = 4
-"""... and with numbers nearby in elements that are open to some extent."""
+NEAR = 10
+"""... and with numbers as far off as elements are open to: all down, all up, and as chance has it."""
 
 
 @dataclass(frozen=True)
@@ -46,15 +46,14 @@ def _inside(a: Array, low: Array, high: Array) -> Array:
     return np.asarray((low < high) & (np.isinf(high - low) | ((low <= wide) & (wide <= high))))
 
 
-def freedom(model: bytes, values: Values, answered: Sequence[str] = ()) -> Callable[[Arrays], Freedom | None]:
-    """``None`` where no node of the graph has an open element.  Nodes inside of branches and loops have none."""
-    proto = onnx.load_from_string(model)
+def freedom(proto: onnx.ModelProto, values: Values, answered: Sequence[str] = ()) -> Callable[[Arrays], Freedom | None]:
+    """``None`` where no node of the graph has an open element."""
     names = [v.name for v in proto.graph.output]
 
     def run(feeds: Arrays) -> Freedom | None:
         whys: list[str] = []
         told = (answered, whys)
-        base = values(model)(feeds)
+        base = values(proto.SerializeToString())(feeds)
         given = {**_constants(proto), **feeds, **base}
         kinds = [_varied(proto, feeds, given, k, values, told) for k in range(OPEN)]
         if not whys:
@@ -135,7 +134,7 @@ def _moved(value: Array, spread: Any, kind: int) -> Array:
     if kind < OPEN:
         return np.where(np.isinf(wide), _anything(value, kind), value).astype(value.dtype)
     rng = np.random.default_rng(kind)
-    way = (-1.0, 1.0)[kind - OPEN] if kind < OPEN + 2 else rng.uniform(-1, 1, value.shape)
+    way = (-1.0, 1.0)[kind - OPEN] if kind < OPEN + 2 else rng.choice((-1.0, 1.0), value.shape)
     moved = value + np.where(np.isinf(wide), 0.0, wide) * way
     if value.dtype.kind == "f":
         return np.asarray(moved, value.dtype)

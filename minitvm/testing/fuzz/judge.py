@@ -21,6 +21,8 @@ from minitvm.testing.fuzz.worker import Crash, Hang, Worker
 SECONDS = 20.0
 PEERS = ("onnxruntime", "onnx")
 """In the order in which they are asked."""
+INVALID = "invalid for ONNX Runtime"
+"""Where ONNX's reference, which takes much that is no model, has no answer, or minitvm refuses it, too."""
 
 
 class Outcome(enum.Enum):
@@ -120,25 +122,23 @@ class Judge:
     def _of_feed(self, case: Case, model: bytes, index: int, mine: Any, who: str = "") -> Verdict:
         """The verdict on one feed.  A peer that declines the whole graph may still know what differs: it is asked
         for the first result that does, alone."""
-        why = ""
+        why = invalid = ""
         for peer in PEERS:
             theirs = self._answer(peer, case, model, index)
             if isinstance(theirs, Declines):
-                lenient = isinstance(mine, Refused) and theirs.is_too_old  # the reference takes invalid models
-                if peer == "onnxruntime" and (lenient or not theirs.leaves_open):
-                    return Verdict(Outcome.NO_ORACLE, "invalid for ONNX Runtime", theirs.why)
-                continue
-            if isinstance(mine, Refused):
+                doubtful = peer == "onnxruntime" and (theirs.is_too_old or not theirs.leaves_open)
+                invalid = invalid or (theirs.why if doubtful else "")
+            elif isinstance(mine, Refused):
                 unchecked = peer == "onnx" and mine.kind == "TypeInferenceError"  # it does not look whether shapes fit
-                return Verdict(Outcome.NO_ORACLE, mine.kind) if unchecked else refusal(mine)
-            found = difference(mine, theirs)
-            if found is None:
+                return Verdict(Outcome.NO_ORACLE, INVALID, invalid) if invalid or unchecked else refusal(mine)
+            elif (found := difference(mine, theirs)) is None:
                 return Verdict(Outcome.DIFFER if why else Outcome.AGREED, peer)
-            why = why or f"{who}{found} (feed {index}, {peer})"
+            else:
+                why = why or f"{who}{found} (feed {index}, {peer})"
         if isinstance(mine, Refused):
-            return Verdict(Outcome.NO_ORACLE, mine.kind)
-        if not why and who:
-            return Verdict(Outcome.NO_ORACLE)
+            return Verdict(Outcome.NO_ORACLE, INVALID if invalid else mine.kind, invalid)
+        if not why and (who or invalid):
+            return Verdict(Outcome.NO_ORACLE, INVALID if invalid else "", invalid)
         return self._settled(case, index, mine, why)
 
     def _answer(self, peer: str, case: Case, model: bytes, index: int) -> Any:
@@ -157,9 +157,9 @@ class Judge:
     def _of_output(self, case: Case, mine: np.ndarray, why: str) -> Verdict:
         model = case.model().SerializeToString()
         said = [self._answer(peer, case, model, 0) for peer in PEERS]
-        if isinstance(said[0], Declines) and not said[0].leaves_open:
-            return Verdict(Outcome.NO_ORACLE, "invalid for ONNX Runtime", said[0].why)
         answers = [a for a in said if not isinstance(a, Declines)]
+        if not answers and isinstance(said[0], Declines) and not said[0].leaves_open:
+            return Verdict(Outcome.NO_ORACLE, INVALID, said[0].why)
         differences = [difference([mine], theirs) for theirs in answers]
         if not all(differences):
             return Verdict(Outcome.AGREED if len(set(differences)) == 1 else Outcome.DIFFER)

@@ -33,8 +33,8 @@ def contracted(s: Seen) -> Array | float:
 
 
 def unbounded_quotient(s: Seen) -> Array | float:
-    """Of float16: an integer of 32 bits does not hold what is to be saturated."""
-    if s.first.dtype != np.float16 or s.x[1] is None:
+    """Of float16, and by blocks: an integer of 32 bits does not hold what is to be saturated."""
+    if s.x[1] is None or not (s.first.dtype == np.float16 or s.attributes.get("block_size")):
         return 0.0
     with np.errstate(all="ignore"):
         quotient = np.abs(s.first.astype(np.float64) / _along(s.x[1].astype(np.float64), s))

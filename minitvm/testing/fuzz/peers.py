@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 import onnx
 from onnx import TensorProto, numpy_helper
-from onnx.reference import ReferenceEvaluator
 
-from minitvm.testing.fuzz.case import Arrays, all_nodes, value_info
-from minitvm.testing.fuzz.contrib import CONTRIB
+from minitvm.testing.fuzz.case import Arrays, value_info
+from minitvm.testing.fuzz.flat import flattened
 from minitvm.testing.fuzz.freedom import freedom
-from minitvm.testing.fuzz.mended import MENDED
+from minitvm.testing.fuzz.references import evaluator
 
 Results = list[np.ndarray]
 
@@ -63,22 +62,29 @@ def answer(question: Question) -> list[Any]:
     graph in double, and again with inputs perturbed."""
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
-        try:
-            run = _PEERS[question.peer](question)
-        except Exception as error:  # a peer may fail in any way; that is no finding
-            return [_declines(error)] * len(question.feeds)
-        return [_attempt(run, feeds) for feeds in question.feeds]
+        return [_attempt(question, feeds) for feeds in question.feeds]
 
 
-def _declines(error: Exception) -> Declines:
-    return Declines(f"{type(error).__name__}: {str(error)[:300]}")
-
-
-def _attempt(run: Callable[[Arrays], Any], feeds: Arrays) -> Any:
+def _attempt(question: Question, feeds: Arrays) -> Any:
     try:
-        return run(feeds)
-    except Exception as error:
-        return _declines(error)
+        proto = onnx.load_from_string(question.model)
+        if question.peer not in ("onnxruntime", "inside"):
+            proto = flattened(proto, feeds, _value)
+        return _PEERS[question.peer](question, proto)(feeds)
+    except Exception as error:  # a peer may fail in any way; that is no finding
+        return Declines(f"{type(error).__name__}: {str(error)[:300]}")
+
+
+def _value(model: onnx.ModelProto, feeds: Arrays, name: str) -> np.ndarray:
+    given = {**{t.name: numpy_helper.to_array(t) for t in model.graph.initializer}, **feeds}
+    if name in given:
+        return given[name]
+    asked = onnx.ModelProto()
+    asked.CopyFrom(model)
+    del asked.graph.output[:]
+    asked.graph.output.add().name = name
+    (found,) = _arrays(evaluator(asked).run(None, dict(feeds)))
+    return found
 
 
 def _onnxruntime(model: bytes) -> Callable[[Arrays], Results]:
@@ -92,18 +98,13 @@ def _onnxruntime(model: bytes) -> Callable[[Arrays], Results]:
     return lambda feeds: [np.asarray(r) for r in session.run(None, feeds)]
 
 
-def _reference(model: onnx.ModelProto) -> ReferenceEvaluator:
-    return ReferenceEvaluator(model, new_ops=[*CONTRIB, *MENDED])
-
-
-def _onnx(model: bytes) -> Callable[[Arrays], Results]:
+def _onnx(proto: onnx.ModelProto) -> Callable[[Arrays], Results]:
     """It takes models that are none, too: these are left to ONNX's shape inference."""
-    proto = onnx.load_from_string(model)
-    evaluator = _reference(proto)
+    reference = evaluator(proto)
 
     def run(feeds: Arrays) -> Results:
         _check_shapes(proto, feeds)
-        return _arrays(evaluator.run(None, dict(feeds)))
+        return _arrays(reference.run(None, dict(feeds)))
 
     return run
 
@@ -140,29 +141,28 @@ def _inside(model: bytes) -> Callable[[Arrays], Arrays]:
 
 
 def _inside_reference(model: bytes) -> Callable[[Arrays], Arrays]:
-    evaluator = _reference(onnx.load_from_string(model))
+    reference = evaluator(onnx.load_from_string(model))
 
     def run(feeds: Arrays) -> Arrays:
-        found: Any = evaluator.run(None, dict(feeds), intermediate=True)
+        found: Any = reference.run(None, dict(feeds), intermediate=True)
         return {n: np.asarray(v) for n, v in found.items() if isinstance(v, (np.ndarray, np.generic))}
 
     return run
 
 
-def _double(model: bytes) -> Callable[[Arrays], list[Results]]:
+def _double(proto: onnx.ModelProto) -> Callable[[Arrays], list[Results]]:
     """The graph in double precision: once as it is, then with every float moved by up to one rounding of its dtype,
     and every value inside by one of the coarsest dtype in the graph."""
-    proto = onnx.load_from_string(model)
     names = [v.name for v in proto.graph.output]
     rounding = {v.name: _FLOATS.get(v.type.tensor_type.elem_type, 0.0) for v in proto.graph.input}
-    plain = _reference(_in_double(proto, None))
+    plain = evaluator(_in_double(proto, None))
 
     def run(feeds: Arrays) -> list[Results]:
         wide = {n: _widened(a, 0.0, None) for n, a in feeds.items()}
         values: Any = plain.run(None, wide, intermediate=True)
         found = [_arrays(values[name] for name in names)]
         for way in _ways():
-            other = _reference(_noisy(_in_double(proto, way), values, _coarsest(proto), way))
+            other = evaluator(_noisy(_in_double(proto, way), values, _coarsest(proto), way))
             found.append(_arrays(other.run(None, {n: _widened(a, rounding[n], way) for n, a in feeds.items()})))
         return found
 
@@ -182,7 +182,7 @@ def _coarsest(model: onnx.ModelProto) -> float:
     """The largest rounding of the floats in a graph, as far as it says which there are."""
     kinds = {v.type.tensor_type.elem_type for v in (*model.graph.input, *model.graph.output)}
     kinds |= {t.data_type for t in model.graph.initializer}
-    kinds |= {a.i for node in all_nodes(list(model.graph.node)) for a in node.attribute if a.name in _DTYPES}
+    kinds |= {a.i for node in model.graph.node for a in node.attribute if a.name in _DTYPES}
     return max((size for kind, size in _FLOATS.items() if kind in kinds), default=0.0) / 2
 
 
@@ -217,7 +217,7 @@ def _in_double(model: onnx.ModelProto, way: Way | None) -> onnx.ModelProto:
     wide.CopyFrom(model)
     sizes = {name for node in model.graph.node if node.op_type in _RESIZING for name in node.input[1:]}
     tensors = list(wide.graph.initializer)
-    for node in all_nodes(list(wide.graph.node)):
+    for node in wide.graph.node:
         for attribute in node.attribute:
             if attribute.type == onnx.AttributeProto.TENSOR:
                 tensors.append(attribute.t)
@@ -234,13 +234,13 @@ def _in_double(model: onnx.ModelProto, way: Way | None) -> onnx.ModelProto:
     return wide
 
 
-_PEERS: dict[str, Callable[[Question], Callable[[Arrays], Any]]] = {
-    "onnxruntime": lambda q: _onnxruntime(q.model),
-    "onnx": lambda q: _onnx(q.model),
-    "double": lambda q: _double(q.model),
-    "inside": lambda q: _inside(q.model),
-    "freedom": lambda q: freedom(q.model, _inside, q.answered),
-    "freedom of onnx": lambda q: freedom(q.model, _inside_reference, q.answered),
+_PEERS: dict[str, Callable[[Question, onnx.ModelProto], Callable[[Arrays], Any]]] = {
+    "onnxruntime": lambda q, proto: _onnxruntime(q.model),
+    "onnx": lambda q, proto: _onnx(proto),
+    "double": lambda q, proto: _double(proto),
+    "inside": lambda q, proto: _inside(q.model),
+    "freedom": lambda q, proto: freedom(proto, _inside, q.answered),
+    "freedom of onnx": lambda q, proto: freedom(proto, _inside_reference, q.answered),
 }
 
 __all__ = ["Declines", "Question", "Results", "answer"]

@@ -112,7 +112,7 @@ def resize(d: Draw) -> list[Value]:
     scales = d.constant(np.array([w / s if s else 1.0 for w, s in zip(wide, shape, strict=True)], "float32"))
     if d.opset < 11:
         return d.node([x, scales], mode=d.choice(("nearest", "linear")))
-    mode = d.choice(("nearest", "nearest", "linear", "linear", "cubic"))
+    mode = d.choice(("nearest", "nearest", "linear", "linear", "cubic")) if x.dtype != "bool" else "nearest"
     given: dict[str, Any] = {"mode": mode, "coordinate_transformation_mode": d.maybe(d.choice(_coordinates(d)))}
     if mode == "nearest":
         ways = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")

@@ -8,10 +8,8 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx.reference import ReferenceEvaluator
 
-from minitvm.testing.fuzz.contrib import CONTRIB
-from minitvm.testing.fuzz.mended import MENDED
+from minitvm.testing.fuzz.references import evaluator
 
 Array = np.ndarray
 
@@ -53,6 +51,5 @@ def in_double(s: Seen, widened: Mapping[str, Callable[[Array], Array]]) -> Array
     feeds = {
         n: widened[n](a.astype(np.float64)) if n in widened else a for n, a in given.items() if n and a is not None
     }
-    evaluator = ReferenceEvaluator(onnx.helper.make_model(graph, opset_imports=imports), new_ops=[*CONTRIB, *MENDED])
-    found: Any = evaluator.run(None, feeds)
+    found: Any = evaluator(onnx.helper.make_model(graph, opset_imports=imports)).run(None, feeds)
     return np.asarray(found[0])

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-Array = np.ndarray
+from minitvm.testing.fuzz.references.registry import Array
 
 _NEAREST: dict[bytes, Callable[[Array], Array]] = {
     b"round_prefer_floor": lambda c: np.ceil(c - 0.5),
@@ -42,21 +42,16 @@ def undecided(x: Array, shape: Sequence[int], scales: Array | None, given: Mappi
             differ = np.any([c != first for c in others], axis=0)
             found |= np.expand_dims(differ, tuple(a for a in range(len(shape)) if a != axis))
             continue
-        floors = np.floor(next(_coordinates(n, m, scale, _transformation(given, opset))))
+        floors = np.floor(next(coordinates(n, m, scale, given, opset)))
         near = [np.clip(floors + o, 0, n - 1).astype(np.int64) for o in (-1, 0, 1, 2)]
         large = np.any([np.take(large, places, axis) for places in near], axis=0)
     return found if large.shape != found.shape else found | large
 
 
-def _transformation(given: Mapping[str, Any], opset: int) -> bytes:
-    default = b"half_pixel" if opset >= 11 else b"asymmetric"
-    return bytes(given.get("coordinate_transformation_mode", default))
-
-
 def _pixels(n: int, m: int, scale: Any, given: Mapping[str, Any], opset: int) -> Iterator[Array]:
     """The pixels of an axis, computed in one way after the other; in double by division first."""
     way = _NEAREST[given.get("nearest_mode", b"round_prefer_floor" if opset >= 11 else b"floor")]
-    for c in _coordinates(n, m, scale, _transformation(given, opset)):
+    for c in coordinates(n, m, scale, given, opset):
         yield np.clip(way(c), 0, n - 1).astype(np.int64)
 
 
@@ -66,7 +61,9 @@ def _large(x: Array) -> Array:
     return ~(np.abs(x.astype(np.float64)) < float(np.finfo(x.dtype).max) / 16)
 
 
-def _coordinates(n: int, m: int, scale: Any, how: bytes) -> Iterator[Array]:
+def coordinates(n: int, m: int, scale: Any, given: Mapping[str, Any], opset: int) -> Iterator[Array]:
+    """Where the pixels of a result lie in the image, computed in one way after the other; in double first."""
+    how = given.get("coordinate_transformation_mode", b"half_pixel" if opset >= 11 else b"asymmetric")
     for scale_of in [m / n] if scale is None else [float(scale), m / n]:
         for dtype in (np.float64, np.float32):
             o, s = np.arange(m, dtype=dtype), dtype(scale_of)

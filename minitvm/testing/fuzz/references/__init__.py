@@ -1,0 +1,10 @@
+"""ONNX's reference evaluator, with operators written anew where its own are wrong, lacking or slow.
+
+Each is a function of operands and attributes, from ONNX's (or ONNX Runtime's) documentation.  Tests hold them against
+ONNX Runtime.
+"""
+
+from minitvm.testing.fuzz.references import contrib, places, recurrent, resize, rows, windows  # noqa: F401  (register)
+from minitvm.testing.fuzz.references.registry import REFERENCES, evaluator
+
+__all__ = ["REFERENCES", "evaluator"]

@@ -1,0 +1,93 @@
+"""Elements taken from places.  ONNX's GatherElements wants indices as large as the data, its OneHot multiplies, so
+that infinity makes NaN, its Pad does not cut, its Slice backwards from before the first element selects nothing; it
+has no Scatter."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from minitvm.testing.fuzz.references.registry import Array, reference
+
+
+def _along(indices: Array, axis: int) -> tuple[Array, ...]:
+    places = list(np.ogrid[tuple(slice(n) for n in indices.shape)])
+    places[axis] = indices
+    return tuple(places)
+
+
+@reference("GatherElements")
+def gather_elements(data: Array, indices: Array, *, axis: int = 0) -> Array:
+    return np.asarray(data[_along(indices, axis)])
+
+
+@reference("Scatter")
+def scatter(data: Array, indices: Array, updates: Array, *, axis: int = 0) -> Array:
+    found = np.array(data)
+    found[_along(indices, axis)] = updates
+    return found
+
+
+@reference("OneHot")
+def one_hot(indices: Array, depth: Array, values: Array, *, axis: int = -1) -> Array:
+    count = int(depth.reshape(-1)[0])
+    places = np.expand_dims(indices.astype(np.int64), axis)
+    steps = [1] * places.ndim
+    steps[axis] = count
+    hot = np.where(places < 0, places + count, places) == np.arange(count).reshape(steps)
+    return np.asarray(np.where(hot, values[1], values[0]))
+
+
+@reference("Pad")
+def pad(
+    x: Array,
+    widths: Array | None = None,
+    value_: Array | None = None,
+    axes: Array | None = None,
+    *,
+    pads: Sequence[int] = (),
+    mode: bytes = b"constant",
+    value: float = 0.0,
+) -> Array:
+    """Less than nothing cuts, first."""
+    flat = list(pads) if widths is None else widths.tolist()
+    pairs = np.zeros((x.ndim, 2), int)
+    pairs[slice(None) if axes is None else axes.tolist()] = np.array(flat, int).reshape(2, -1).T
+    cut: Array = x[tuple(slice(max(-low, 0), n - max(-high, 0)) for n, (low, high) in zip(x.shape, pairs, strict=True))]
+    around = np.maximum(pairs, 0)
+    if mode != b"constant":
+        kind: Any = mode.decode()
+        return np.asarray(np.pad(cut, around, kind))
+    return np.pad(cut, around, constant_values=value if value_ is None else value_.reshape(()))
+
+
+@reference("Slice")
+def slice_(
+    x: Array,
+    starts_: Array | None = None,
+    ends_: Array | None = None,
+    axes_: Array | None = None,
+    steps_: Array | None = None,
+    *,
+    starts: Sequence[int] = (),
+    ends: Sequence[int] = (),
+    axes: Sequence[int] | None = None,
+) -> Array:
+    first, last = (list(old) if new is None else new.tolist() for old, new in ((starts, starts_), (ends, ends_)))
+    chosen = axes if axes_ is None else axes_.tolist()
+    steps = [1] * len(first) if steps_ is None else steps_.tolist()
+    cut = [slice(None)] * x.ndim
+    for axis, start, end, step in zip(chosen or range(len(first)), first, last, steps, strict=True):
+        cut[axis] = _cut(x.shape[axis], start, end, step)
+    return np.asarray(x[tuple(cut)])
+
+
+def _cut(size: int, start: int, end: int, step: int) -> slice:
+    """Both ends counted from the end where they are negative, then moved into the axis."""
+    start, end = (v + size if v < 0 else v for v in (start, end))
+    if step > 0:
+        return slice(min(max(start, 0), size), min(max(end, 0), size), step)
+    start, end = min(max(start, 0), size - 1), min(max(end, -1), size - 1)
+    return slice(start, None if end < 0 else end, step) if size else slice(0)

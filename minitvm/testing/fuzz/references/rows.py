@@ -1,0 +1,152 @@
+"""Normalizations, softmax and means.
+
+ONNX's Softmax, LogSoftmax and Hardmax before opset 13 take one axis; its BatchNormalization before opset 14 takes nine
+tenths of the variance, as if it were training; its LRN takes as many channels as images; its LpNormalization sums
+without magnitudes for p = 1; its MeanVarianceNormalization is that of float32 alone, by a difference of squares; its
+InstanceNormalization broadcasts the scale, its Mean not the first operand; its ReduceMean of no integers is the least
+one; it has no DequantizeLinear before opset 19, and an Erf of 8 digits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from onnx.reference.ops._quant_utils import reshape_input
+from onnx.reference.ops.op_attention import Attention as _Attention
+from onnx.reference.ops.op_layer_normalization import LayerNormalization as _LayerNormalization
+
+from minitvm.testing.fuzz.case import dtype_of
+from minitvm.testing.fuzz.references.registry import REFERENCES, Array, reference, single
+
+
+def erf(x: Array) -> Array:
+    return np.asarray(np.vectorize(math.erf, otypes=[float])(x), x.dtype)
+
+
+reference("Erf")(erf)
+
+
+@reference("LRN")
+def lrn(x: Array, *, size: int, alpha: float = float(np.float32(1e-4)), beta: float = 0.75, bias: float = 1.0) -> Array:
+    channels, total = x.shape[1], np.zeros_like(x)
+    for c in range(channels):
+        near = slice(max(0, c - (size - 1) // 2), min(channels, c + size // 2 + 1))
+        total[:, c] = np.square(x[:, near]).sum(1)
+    return np.asarray(x / (bias + alpha / size * total) ** beta, x.dtype)
+
+
+@reference("LpNormalization")
+def lp_normalization(x: Array, *, axis: int = -1, p: int = 2) -> Array:
+    norm = np.linalg.norm(single(x), p, axis, keepdims=True)
+    return np.where(norm == 0, 0, x / np.where(norm == 0, 1, norm)).astype(x.dtype)
+
+
+def _flat(name: str, rows: Callable[[Array], Array]) -> None:
+    """An operator on rows; before opset 13 these go over all axes from the given one on."""
+
+    @reference(name)
+    def run(x: Array, *, axis: int | None = None, opset: int) -> Array:
+        old = opset < 13
+        axis = (1 if old else -1) if axis is None else axis
+        if x.ndim == 0 or x.size == 0:
+            return x if x.size == 0 else rows(x.reshape(1, 1)).reshape(()).astype(x.dtype)
+        moved = x if old else np.moveaxis(x, axis, -1)
+        width = math.prod(x.shape[axis:]) if old else x.shape[axis]
+        found = rows(moved.reshape(-1, width)).reshape(moved.shape).astype(x.dtype)
+        return found if old else np.moveaxis(found, -1, axis)
+
+
+def _softmax(x: Array) -> Array:
+    powers = np.exp(single(x) - x.max(1, keepdims=True))
+    return np.asarray(powers / powers.sum(1, keepdims=True))
+
+
+def _log_softmax(x: Array) -> Array:
+    shifted = single(x) - x.max(1, keepdims=True)
+    return np.asarray(shifted - np.log(np.exp(shifted).sum(1, keepdims=True)))
+
+
+_flat("Softmax", _softmax)
+_flat("LogSoftmax", _log_softmax)
+_flat("Hardmax", lambda x: np.eye(x.shape[1], dtype=x.dtype)[x.argmax(1)])
+
+
+@reference("BatchNormalization")
+def batch_normalization(x: Array, *parameters: Array, epsilon: float = float(np.float32(1e-5)), **_: Any) -> Array:
+    each = parameters[0].size
+    scale, bias, mean, var = (p.reshape(-1, each, *[1] * (x.ndim - 2)) for p in parameters)
+    return np.asarray((x - mean) / np.sqrt(var + epsilon) * scale + bias, x.dtype)
+
+
+@reference("InstanceNormalization")
+def instance_normalization(x: Array, scale: Array, bias: Array, *, epsilon: float = float(np.float32(1e-5))) -> Array:
+    if scale.shape != x.shape[1:2] or bias.shape != x.shape[1:2]:
+        raise ValueError("not one scale and bias for each channel")
+    over, wide = tuple(range(2, x.ndim)), single(x)
+    return batch_normalization(x, scale, bias, wide.mean(over), wide.var(over), epsilon=epsilon)
+
+
+@reference("Mean")
+def mean(*operands: Array) -> Array:
+    return np.asarray(sum(map(single, operands)) / len(operands), operands[0].dtype)
+
+
+@reference("MeanVarianceNormalization")
+def mean_variance(x: Array, *, axes: Sequence[int] = (0, 2, 3)) -> Array:
+    centred = single(x) - single(x).mean(tuple(axes), keepdims=True)
+    deviation = np.sqrt(np.square(centred).mean(tuple(axes), keepdims=True))
+    return np.asarray(centred / (deviation + 1e-9), x.dtype)
+
+
+@reference("ReduceMean")
+def reduce_mean(
+    x: Array, given: Array | None = None, *, axes: Sequence[int] = (), keepdims: int = 1, noop_with_empty_axes: int = 0
+) -> Array:
+    """Of integers without the fraction; of no integers 0."""
+    chosen = tuple(axes if given is None else given.tolist())
+    if not chosen and noop_with_empty_axes:
+        return x
+    found = x.mean(
+        chosen or None, dtype=single(x).dtype if x.dtype.kind == "f" else np.float64, keepdims=bool(keepdims)
+    )
+    return np.asarray(found if x.dtype.kind == "f" else np.nan_to_num(np.trunc(found)), x.dtype)
+
+
+@reference("DequantizeLinear")
+def dequantize(
+    x: Array, scale: Array, zero: Array | None = None, *, axis: int = 1, block_size: int = 0, output_dtype: int = 0
+) -> Array:
+    distance = x.astype(np.int64) - (
+        0 if zero is None else reshape_input(zero, x.shape, axis, block_size).astype(np.int64)
+    )
+    wide = single(scale)
+    found = distance.astype(wide.dtype) * reshape_input(wide, x.shape, axis, block_size)
+    return np.asarray(found, dtype_of(output_dtype) if output_dtype else scale.dtype)
+
+
+class LayerNormalization(_LayerNormalization):
+    """ONNX's own broadcasts what is normalized."""
+
+    op_domain = ""
+
+    def _run(self, x: Array, *operands: Array, **given: Any) -> tuple[Array, ...]:  # type: ignore[override]
+        if any(np.broadcast_shapes(x.shape, a.shape) != x.shape for a in operands if a is not None):
+            raise ValueError("a scale larger than what is scaled")
+        return tuple(super()._run(x, *operands, **given))  # type: ignore[no-untyped-call]
+
+
+class Attention(_Attention):
+    """ONNX's own takes heads that do not divide."""
+
+    op_domain = ""
+
+    def _run(self, q: Array, k: Array, *operands: Array | None, **given: Any) -> tuple[Array, ...]:  # type: ignore[override]
+        if q.ndim == 4 and k.shape[1] and q.shape[1] % k.shape[1]:
+            raise ValueError("heads of queries that those of keys do not divide")
+        return tuple(super()._run(q, k, *operands, **given))  # type: ignore[arg-type]
+
+
+REFERENCES.extend((Attention, LayerNormalization))
