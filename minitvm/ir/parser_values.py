@@ -10,7 +10,7 @@ import numpy as np
 from minitvm.ir.dims import CONSTRUCTORS, Dim, anonymous, symbol
 from minitvm.ir.expr import Constant, Expr, Function
 from minitvm.ir.lexer import Reader, Token, closest, unquote
-from minitvm.ir.text import SUFFIX_DTYPES
+from minitvm.ir.literals import dtype_of
 from minitvm.ir.types import DTYPES, FuncType, TensorType, TupleType, Type
 
 Constants: TypeAlias = Mapping[str, np.ndarray]
@@ -31,7 +31,7 @@ class ValueReader(Reader):
         token = self.take()
         text = token.text.removesuffix(token.suffix)
         is_float = any(c in text for c in ".eEn")
-        dtype = SUFFIX_DTYPES[token.suffix] if token.suffix else "float32" if is_float else "int32"
+        dtype = dtype_of(token.suffix, is_float)
         return self.array(float(text) if is_float or dtype.startswith("f") else int(text), dtype, token)
 
     def array(self, value: Any, dtype: str, token: Token) -> np.ndarray:

@@ -17,8 +17,9 @@ import numpy as np
 
 from minitvm.errors import IRError
 from minitvm.ir.expr import Call, Constant, Expr, Function, Module, Tuple, TupleGetItem, Var
+from minitvm.ir.literals import format_number
 from minitvm.ir.op import Op
-from minitvm.ir.text import format_scalar, operands
+from minitvm.ir.text import operands
 from minitvm.ir.types import alike
 from minitvm.ir.visitor import post_order
 
@@ -220,7 +221,7 @@ def _brief(value: Any) -> str:
         return f"a call of {_brief(value.op)}"
     if isinstance(value, Constant):
         if value.value.ndim == 0:
-            return format_scalar(value.value[()], value.value.dtype.name)
+            return format_number(value.value[()], value.value.dtype.name)
         return f"a constant {value.type} ({hashlib.blake2b(value.value.tobytes(), digest_size=4).hexdigest()})"
     if isinstance(value, Expr):
         return f"a {type(value).__name__}"

@@ -5,7 +5,7 @@
       maximum(%0, 0f) /* ty=Tensor[(1, 4), float32] */
     }
 
-Scalars carry their dtype: ``2f`` float32, ``2f16``, ``2f64``, ``3`` int32, ``3i64``, ``3u8``, ``True``, ``-inff``.
+Scalars carry their dtype: ``2f`` float32, ``2f64``, ``3`` int64, ``3i32``, ``True`` (:mod:`minitvm.ir.literals`).
 Constants of up to 16 elements are written out, ``const([1, 2], float32)``; larger ones are named,
 ``meta["conv1.weight", Tensor[(64, 3, 7, 7), float32]]``, and kept beside the text (:func:`module_constants`,
 :func:`save_constants`), or left out, ``const(..., Tensor[(64, 3, 7, 7), float32])``, with ``show_meta_data=False``.
@@ -25,6 +25,7 @@ import numpy as np
 
 from minitvm.errors import IRError
 from minitvm.ir.attributes import format_attribute, print_attributes, quote
+from minitvm.ir.literals import format_number
 from minitvm.ir.node import Call, Constant, Expr, Function, Tuple, TupleGetItem, Var
 from minitvm.ir.visitor import children, free_vars, post_order
 
@@ -36,13 +37,6 @@ PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:[./][A-Za-z_][A-Za-z0-9_]*)*\
 
 MAX_INLINE_ELEMENTS = 16
 """Constants with more elements are named instead of written out."""
-
-_SUFFIX = {
-    "float16": "f16", "float32": "f", "float64": "f64", "int8": "i8", "int16": "i16", "int32": "", "int64": "i64",
-    "uint8": "u8", "uint16": "u16", "uint32": "u32", "uint64": "u64", "bool": "",
-}  # fmt: skip
-SUFFIX_DTYPES = {suffix: dtype for dtype, suffix in _SUFFIX.items() if suffix} | {"f32": "float32", "i32": "int32"}
-"""The dtype that each suffix of a number stands for."""
 
 
 def print_module(module: Module, show_meta_data: bool = True, show_span: bool = False) -> str:
@@ -91,14 +85,6 @@ def format_name(name: str) -> str:
     return name if PLAIN_NAME.match(name) else quote(name)
 
 
-def format_scalar(value: Any, dtype: str, suffix: bool = True) -> str:
-    """One element, exact: ``0.1f``, ``3``, ``True``; without its suffix inside a larger constant."""
-    if dtype == "bool":
-        return str(bool(value))
-    text = str(value) if dtype.startswith("float") else str(int(value))
-    return text.removesuffix(".0") + (_SUFFIX[dtype] if suffix else "")
-
-
 def _is_plain_nan(value: np.ndarray) -> bool:
     """True unless there is a NaN whose bits ``nan`` would not restore."""
     nans = value[np.isnan(value)]
@@ -113,7 +99,7 @@ def is_inline(constant: Constant) -> bool:
 
 def _nested(value: np.ndarray) -> str:
     if value.ndim == 0:
-        return format_scalar(value[()], value.dtype.name, suffix=False)
+        return format_number(value[()], value.dtype.name, suffix=False)
     return f"[{', '.join(_nested(part) for part in value)}]"
 
 
@@ -269,7 +255,7 @@ class _Printer:
                 return f"const(..., {constant.type}{named})"
             return f"meta[{quote(self.constant_name(constant))}, {constant.type}]"
         if value.ndim == 0:
-            return format_scalar(value[()], value.dtype.name)
+            return format_number(value[()], value.dtype.name)
         return f"const({_nested(value)}, {value.dtype.name if value.size else constant.type}{named})"
 
     def constant_name(self, constant: Constant) -> str:

@@ -254,12 +254,12 @@ def test_inception_like() -> None:
 def test_fuse_parallel_injective() -> None:
     text = """
     def @main(%x: Tensor[(10, 20), int32]) {
-      %0 = add(%x, 1);
+      %0 = add(%x, 1i32);
       %1 = squeeze(%0);
       %2 = transpose(%0, axes=[0, 1]);
       %3 = left_shift(%1, %2);
       %4 = squeeze(%3);
-      add(%4, 1)
+      add(%4, 1i32)
     }
     """
     assert kernels(text) == ["0 = fused_add_squeeze_transpose_left_shift_squeeze_add(x)", "0"]
@@ -350,7 +350,7 @@ def test_fuse_bcast_reduce_scalar() -> None:
       %0 = less(%x, 0.5f);
       %1 = cast(%0, dtype="int32");
       %2 = sum(%1);
-      add(%2, 7)
+      add(%2, 7i32)
     }
     """
     assert kernels(text) == ["0 = fused_less_cast_sum(x)", "1 = fused_add(0)", "1"]

@@ -173,7 +173,7 @@ def test_zero_of_the_other_sign_is_kept() -> None:
 
 def test_double_of_itself() -> None:
     becomes("%0 = nn.relu(%x); add(%0, %0)", "multiply(nn.relu(%x), 2f)")
-    becomes("add(%x, %x)", "multiply(%x, 2)", INT32)
+    becomes("add(%x, %x)", "multiply(%x, 2i32)", INT32)
     stays("add(%x, %y)")
 
 
@@ -185,7 +185,7 @@ def test_constants_meet() -> None:
     becomes("multiply(multiply(%x, 2f), 3f)", "multiply(%x, 6f)")
     becomes("add(2f, add(%x, 3f))", "add(%x, 5f)")
     becomes("multiply(add(%x, 2f), 3f)", "add(multiply(%x, 3f), 6f)")
-    becomes("add(add(%x, 100), 120)", "add(%x, 220)", INT32, opt_level=0)
+    becomes("add(add(%x, 100i32), 120i32)", "add(%x, 220i32)", INT32, opt_level=0)
     becomes("multiply(multiply(%x, 2i8), 100i8)", "multiply(%x, -56i8)", INT8, opt_level=0)
 
 

@@ -19,8 +19,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-import numpy as np
-
+from minitvm.ir.literals import format_number
 from minitvm.ir.loop.expr import Binary, Buffer, Cast, Const, Intrin, Load, LoopExpr, LoopVar, Reduce, Select, Stage
 from minitvm.ir.loop.stmt import Alloc, Barrier, For, If, Kernel, LoopKind, Seq, Stmt, Store
 from minitvm.ir.loop.walk import expr_children, post_order_exprs, stmt_exprs
@@ -33,10 +32,6 @@ _INFIX = {
 """Spelling and precedence; the other binary operators are written as functions."""
 
 _ATOM = 9
-_SUFFIX = {
-    "float16": "f16", "float32": "f", "float64": "f64", "int8": "i8", "int16": "i16", "int32": "i32", "int64": "",
-    "uint8": "u8", "uint16": "u16", "uint32": "u32", "uint64": "u64",
-}  # fmt: skip
 _LOOP_WORD = {LoopKind.SERIAL: "for"}
 
 _LONG_SIZE = 80
@@ -104,17 +99,6 @@ def _type(buffer: Buffer) -> str:
     if strides != plain:
         text += f" strides=[{', '.join(map(str, strides))}]"
     return text + (f" offset={buffer.offset}" if buffer.offset else "")
-
-
-def format_const(constant: Const) -> str:
-    """``3`` int64, ``3i32``, ``0.5f``, ``True``: the value that the dtype can hold, in the fewest digits."""
-    value, dtype = constant.value, constant.dtype
-    if dtype == "bool":
-        return str(bool(value))
-    if not dtype.startswith("float"):
-        return f"{int(value)}{_SUFFIX[dtype]}"
-    with np.errstate(over="ignore"):
-        return str(np.dtype(dtype).type(value)).removesuffix(".0") + _SUFFIX[dtype]
 
 
 class _Printer:
@@ -208,7 +192,7 @@ class _Printer:
         texts = [text for text, _ in args]
         match expr:
             case Const():
-                return format_const(expr), _ATOM
+                return format_number(expr.value, expr.dtype), _ATOM
             case LoopVar(name):
                 return self.vars.get(expr, name + self.unbound), _ATOM
             case Load(buffer, _):
