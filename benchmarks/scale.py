@@ -81,17 +81,18 @@ def import_seconds(what: str, tries: int = 3) -> float:
 
 _LOAD = """
 import sys, time
-start = time.process_time()
+start = time.thread_time()
 import minitvm.runtime
-imported = time.process_time()
+imported = time.thread_time()
 minitvm.runtime.load_module(sys.argv[1])
-print(imported - start, time.process_time() - imported)
+print(imported - start, time.thread_time() - imported)
 """
 
 
 def load_seconds(path: pathlib.Path, tries: int = 10) -> tuple[float, float]:
-    """CPU time to import ``minitvm.runtime``, and to load a saved library (numpy and LLVM come with it); the least of
-    fresh processes, as other work on the machine only adds."""
+    """CPU time to import ``minitvm.runtime``, and to load a saved library (numpy and LLVM come with it): of the thread
+    that waits for it, for numpy's OpenBLAS starts others that spin; the least of fresh processes, for other work on the
+    machine only adds."""
     command = [sys.executable, "-c", _LOAD, str(path)]
     done = [subprocess.run(command, capture_output=True, text=True, check=True).stdout.split() for _ in range(tries)]
     imported, loaded = min(([float(word) for word in words] for words in done), key=sum)

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from minitvm import config
 from minitvm.driver import backend_for, build_consuming
 from minitvm.driver.kernels import Progress
 from minitvm.errors import ConfigError, InputError
@@ -20,7 +21,6 @@ from minitvm.runtime.artifact import HostCall
 from minitvm.runtime.checks import check_input, listing, unknown_name
 from minitvm.runtime.direct import DirectCall
 from minitvm.runtime.library import Library
-from minitvm.runtime.team import resolve_threads
 from minitvm.target import Target
 
 Model: TypeAlias = "str | os.PathLike[str] | bytes | Any"
@@ -113,7 +113,7 @@ class InferenceSession:
             raise ConfigError(f"specialisations is {specialisations!r}, but at least 1 must be kept")
         self._model = path_or_bytes
         self._target = Target.parse(target)
-        self._threads = resolve_threads(_threads_of(sess_options) if num_threads is None else num_threads)
+        self._threads = config.resolve_threads(_threads_of(sess_options) if num_threads is None else num_threads)
         self._opt_level, self._strict, self._on_progress = opt_level, strict, on_progress
         self._limit = specialisations
         self._description: ModelDescription = describe_onnx(path_or_bytes)

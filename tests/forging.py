@@ -10,6 +10,8 @@ import zipfile
 from collections.abc import Callable
 from typing import Any
 
+from minitvm.runtime.container import pack
+
 Members = dict[str, bytes]
 
 
@@ -19,11 +21,7 @@ def members_of(data: bytes) -> Members:
 
 
 def zipped(members: Members) -> bytes:
-    out = io.BytesIO()
-    with zipfile.ZipFile(out, "w") as archive:
-        for name, data in members.items():
-            archive.writestr(zipfile.ZipInfo(name), data)
-    return out.getvalue()
+    return pack(members)
 
 
 def forged(data: bytes, change: Callable[[dict[str, Any], dict[str, Any], Members], None]) -> bytes:

@@ -16,7 +16,6 @@ from minitvm.cli.options import SUFFIX
 from minitvm.codegen.backend import backend_of
 from minitvm.frontend import describe_onnx, supported_operators
 from minitvm.runtime.library import load
-from minitvm.runtime.team import resolve_threads
 from minitvm.target import Target
 
 
@@ -39,7 +38,7 @@ def info(model: pathlib.Path | None) -> None:
 
 
 def _installation() -> list[tuple[str, str]]:
-    backend = backend_of(Target.parse("llvm"), resolve_threads(None))
+    backend = backend_of(Target.parse("llvm"), config.resolve_threads(None))
     cpu, machine = backend.made_for, backend.machine
     cache = config.cache_dir()
     packages = ", ".join(f"{p} {importlib.metadata.version(p)}" for p in ("numpy", "llvmlite", "onnx"))

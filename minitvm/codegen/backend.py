@@ -18,9 +18,8 @@ from minitvm.codegen.lower import lower
 from minitvm.codegen.workspace import Workspace, plan_workspace
 from minitvm.ir.expr import Function
 from minitvm.ir.loop import Buffer, Kernel
-from minitvm.runtime.artifact import Artifact
+from minitvm.runtime.artifact import Artifact, CpuTag
 from minitvm.runtime.code import CODES, Code
-from minitvm.runtime.cpu_tag import CpuTag
 from minitvm.target import OPTIONS, MachineModel, Target
 
 Compile: TypeAlias = Callable[[Any], Any]
@@ -51,6 +50,8 @@ class Backend(ABC):
     """Scalar functions that it can spell; the others become polynomials."""
     code: ClassVar[type[Code] | None] = None
     """What runs its artefacts; ``None`` where nothing here can."""
+    instead: ClassVar[str | None] = None
+    """What to do where it is ``None``: the hint of the error."""
     stages: ClassVar[Mapping[str, Callable[[Any, Launches], str]]] = {}
     """Texts that it can show of a group's kernels, by name: functions of the back end and the launches."""
 

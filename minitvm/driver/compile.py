@@ -28,10 +28,9 @@ from minitvm.passes.instrument import PassInstrument
 from minitvm.passes.manager import PassContext
 from minitvm.passes.pipeline import SCHEDULES, bind_params, default_pipeline
 from minitvm.runtime.artifact import Artifact, Host
-from minitvm.runtime.control import branch_functions
+from minitvm.runtime.hosts import branch_functions
 from minitvm.runtime.library import Library
-from minitvm.runtime.ndarray import CUDA_HINT, CUDA_NOT_YET, aligned
-from minitvm.runtime.team import resolve_threads
+from minitvm.runtime.ndarray import CPU_ONLY, aligned
 from minitvm.target import MachineModel, Target
 
 
@@ -107,9 +106,9 @@ def build_consuming(
 def backend_for(target: str | Target, num_threads: int | None) -> Backend:
     """What compiles for a target; :class:`TargetError` where nothing here could run what it makes."""
     parsed = Target.parse(target)
-    backend = backend_of(parsed, resolve_threads(num_threads))
+    backend = backend_of(parsed, config.resolve_threads(num_threads))
     if backend.code is None:
-        raise TargetError(CUDA_NOT_YET, where=[f"target: {parsed}"], hint=CUDA_HINT)
+        raise TargetError(CPU_ONLY, where=[f"target: {parsed}"], hint=backend.instead)
     return backend
 
 

@@ -11,8 +11,8 @@ from minitvm.ir.decision import Declined, decide
 from minitvm.ir.expr import Function
 from minitvm.ir.types import Type
 from minitvm.runtime.artifact import Host, HostCall
-from minitvm.runtime.control import branch_functions, operators_of
 from minitvm.runtime.graph import HostStep
+from minitvm.runtime.hosts import branch_functions, operators_of
 
 
 class HostCallWarning(UserWarning):

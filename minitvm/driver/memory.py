@@ -13,8 +13,7 @@ import numpy as np
 
 from minitvm.errors import CompilerError
 from minitvm.ir.types import MOST_BYTES
-from minitvm.runtime.graph import Graph
-from minitvm.runtime.memory import Plan, last_uses, owners, round_up
+from minitvm.runtime.graph import Graph, Plan, last_uses, owners, round_up
 
 _SMALLER = "compile the model for smaller inputs"
 

@@ -2,13 +2,13 @@
 
     manifest.json   format, versions, target, CPU, kernels, host calls; length and SHA-256 of every other member
     graph.json      the graph with its memory plan
-    params.bin      the parameters, as ``save_param_dict`` writes them
-    code/entry.o    object code that calls the kernels; holds the seal
-    code/kernel/NAME.o           object code of a kernel
+    params.bin      the parameters' values
+    code/entry.o    what calls the kernels; holds the seal
+    code/kernel/NAME.o           a kernel
     branch/NODE/ATTRIBUTE.mtvm   a branch of a control-flow node: again a library
     signature       where the library is signed: the key and its signature of the manifest
 
-What a library does is read from its seal (``seal.py``).  The two JSON files repeat the seal for people and other
+What a library does is read from its seal (``document.py``).  The two JSON files repeat the seal for people and other
 programs, and must do so to the letter.
 """
 
@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import mmap
 import os
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -27,10 +26,20 @@ from minitvm import config
 from minitvm.errors import LibraryError
 from minitvm.runtime.artifact import Artifact
 from minitvm.runtime.code import code_for
-from minitvm.runtime.container import Damaged, Data, pack, unpack
-from minitvm.runtime.document import FORMAT, FORMAT_VERSION, artifact_of, cpu_of, foreign_part, sha256
-from minitvm.runtime.param_dict import load_arrays, save_param_dict
-from minitvm.runtime.seal import Json, difference, sealed
+from minitvm.runtime.container import Damaged, pack, unpack
+from minitvm.runtime.document import (
+    FORMAT,
+    FORMAT_VERSION,
+    Data,
+    Json,
+    artifact_of,
+    cpu_of,
+    difference,
+    params_data,
+    sealed,
+    sha256,
+)
+from minitvm.runtime.ndarray import aligned_empty
 from minitvm.runtime.signing import Origin, PrivateKey, origin_of, sign
 
 _MANIFEST, _SIGNATURE = "manifest.json", "signature"
@@ -68,13 +77,13 @@ def to_bytes(artifact: Artifact, key: PrivateKey | None = None) -> bytes:
     document = sealed(artifact.entry)
     if document is None:
         raise LibraryError(
-            f"a library for target {artifact.target!r} cannot be saved: its code is not object code",
+            f"a library for target {artifact.target!r} cannot be saved: its back end makes no entry",
             hint="build the model for target 'llvm'",
         )
     for host in document["hosts"].values():
         if "unsaved" in host:
             raise LibraryError(host["unsaved"], hint="its operator needs attributes of plain values")
-    members = {_GRAPH: _text(document["graph"]), _PARAMS: save_param_dict(artifact.params), _ENTRY: artifact.entry}
+    members = {_GRAPH: _text(document["graph"]), _PARAMS: params_data(artifact.params), _ENTRY: artifact.entry}
     members |= {_code(symbol): image for symbol, image in artifact.objects.items()}
     for node, host in artifact.hosts.items():
         for attribute, branch in host.branches.items():
@@ -125,13 +134,14 @@ def read(path: pathlib.Path, trusted: Sequence[bytes] | None = None) -> tuple[Ar
     return _artifact(members, str(path)), origin
 
 
-def _data(path: pathlib.Path) -> Data:
+def _data(path: pathlib.Path) -> memoryview:
+    """The file as it is now, from a 64-byte boundary on: what is checked is what is used, whatever becomes of it."""
     try:
         if path.exists() and not path.is_file():  # to open a pipe waits for its other end
             raise OSError(None, "Is a directory" if path.is_dir() else "Is not an ordinary file")
         with path.open("rb") as file:
-            empty = os.fstat(file.fileno()).st_size == 0
-            return b"" if empty else memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+            memory = aligned_empty((os.fstat(file.fileno()).st_size,), "uint8")
+            return memory[: file.readinto(memory.data)].data
     except OSError as error:
         raise LibraryError(
             f"the library {path} cannot be read: {error.strerror}", hint="give the path that save() was called with"
@@ -140,7 +150,9 @@ def _data(path: pathlib.Path) -> Data:
 
 def from_bytes(data: Data, name: str) -> Artifact:
     """The artefact in an unsigned library file; what is kept of ``data`` is copied."""
-    return _artifact(_unpacked(data, name), name)
+    memory = aligned_empty((len(data),), "uint8")
+    memory[:] = np.frombuffer(data, np.uint8)
+    return _artifact(_unpacked(memory.data, name), name)
 
 
 def _artifact(members: dict[str, Data], name: str) -> Artifact:
@@ -149,33 +161,27 @@ def _artifact(members: dict[str, Data], name: str) -> Artifact:
     if manifest is None:
         raise LibraryError(f"{name} is a zip archive but not a minitvm library: it has no {_MANIFEST}")
     entry = bytes(members.get(_ENTRY, b""))
-    if entry:
-        members[_ENTRY] = entry  # what is hashed is what is used, even if the file changes now: its seal binds the rest
     document = sealed(entry)
     if document is None or not _is_written_by(document, bytes(manifest), members):
         raise _explained(document, manifest, members, name)
     code_for(document["target"]).check(cpu_of(document), name)
     branches = {
-        (node, attribute): from_bytes(members[_branch(node, attribute)], f"{name}:{_branch(node, attribute)}")
+        (node, attribute): _branch_in(members[_branch(node, attribute)], f"{name}:{_branch(node, attribute)}")
         for node, form in document["hosts"].items()
         for attribute in form["branches"]
     }
     objects = {symbol: bytes(members[_code(symbol)]) for symbol in document["code"]}
-    params = _params(members[_PARAMS], name)
-    found = foreign_part(document, objects, params, branches)
-    if found is not None:
-        raise LibraryError(f"{name} is altered: {found}", hint=_AGAIN)
-    return artifact_of(document, entry, objects, params, branches)
-
-
-def _params(data: Data, name: str) -> dict[str, np.ndarray]:
     try:
-        return load_arrays(data)
-    except LibraryError as error:
-        raise LibraryError(f"{name} is altered: {_PARAMS}: {error.message}", hint=_AGAIN) from error
+        return artifact_of(document, entry, objects, members[_PARAMS], branches)
+    except ValueError as error:
+        raise LibraryError(f"{name} is altered: {error}", hint=_AGAIN) from error
 
 
-def _unpacked(data: Data, name: str) -> dict[str, Data]:
+def _branch_in(data: Data, name: str) -> Artifact:
+    return _artifact(_unpacked(memoryview(data), name), name)
+
+
+def _unpacked(data: memoryview, name: str) -> dict[str, Data]:
     if bytes(data[:2]) != b"PK":
         raise LibraryError(
             f"{name} is not a minitvm library" if len(data) else f"{name} is empty, not a minitvm library",

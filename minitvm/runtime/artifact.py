@@ -9,12 +9,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from minitvm.ir.types import Span
-from minitvm.runtime.cpu_tag import CpuTag
-from minitvm.runtime.graph import Graph
-from minitvm.runtime.memory import Plan
+from minitvm.runtime.graph import Graph, Plan
 
 if TYPE_CHECKING:
     from minitvm.ir.expr import Function
+
+
+@dataclass(frozen=True)
+class CpuTag:
+    """The CPU that object code was made for."""
+
+    triple: str
+    name: str
+    features: tuple[str, ...]
+    """Instruction sets that the code may use, without ``+``."""
 
 
 @dataclass(frozen=True)
@@ -49,14 +57,14 @@ class Artifact:
     params: Mapping[str, np.ndarray]
     """64-byte aligned."""
     objects: Mapping[str, Any]
-    """Object code by kernel; for targets without object code, whatever their :class:`Code` runs."""
+    """By kernel, what the target's :class:`Code` runs: object code, or bytes of another kind."""
     metadata: Mapping[str, Mapping[str, Any]]
     target: str
     cpu: CpuTag
     threads: int
-    """What the plan's workspaces were made for."""
+    """What kernels were scheduled for, and the plan's workspaces made for."""
     entry: bytes = b""
-    """Object code that calls the kernels; holds the seal, from which the library's file is written and read.
+    """What calls the kernels; holds the seal, from which the library's file is written and read.
     Nothing of targets whose libraries cannot be saved."""
     hosts: Mapping[str, Host] = field(default_factory=dict)
     """By node."""

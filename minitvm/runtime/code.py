@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -9,10 +10,9 @@ import numpy as np
 
 from minitvm.errors import LibraryError
 from minitvm.ir.types import TensorType
-from minitvm.runtime.artifact import Artifact
-from minitvm.runtime.cpu_tag import CpuTag
+from minitvm.runtime.artifact import Artifact, CpuTag
+from minitvm.runtime.graph import Segment
 from minitvm.runtime.ndarray import aligned, aligned_empty
-from minitvm.runtime.steps import Segment
 
 
 class Memory(Protocol):
@@ -87,14 +87,18 @@ class Code(Protocol):
 
 
 CODES: dict[str, type[Code]] = {}
-"""By kind of target."""
+"""By kind of target; minitvm's own as soon as they are asked for."""
+
+_HOMES = {"llvm": "native", "interp": "interpreter"}
+"""The modules beside this one that hold them."""
 
 
 def code_for(target: str) -> type[Code]:
     """What runs code made for a target; :class:`LibraryError` where nothing here does."""
-    found = CODES.get(target.partition(" ")[0])
-    if found is None:
-        raise LibraryError(
-            f"nothing here runs code for target {target!r}", hint=f"this minitvm runs code for {', '.join(CODES)}"
-        )
-    return found
+    kind = target.partition(" ")[0]
+    if kind not in CODES and kind in _HOMES:
+        importlib.import_module(f"minitvm.runtime.{_HOMES[kind]}")
+    if kind not in CODES:
+        known = ", ".join(sorted({*CODES, *_HOMES}))
+        raise LibraryError(f"nothing here runs code for target {target!r}", hint=f"this minitvm runs code for {known}")
+    return CODES[kind]

@@ -1,4 +1,7 @@
-"""The container of a library: an uncompressed zip archive that is the whole file, members one after the other."""
+"""The container of a library: an uncompressed zip archive that is the whole file, members one after the other.
+
+Each member's bytes begin at a multiple of 64 (as with Android's ``zipalign``): arrays can be used where they are.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,14 @@ import io
 import struct
 import zipfile
 from collections.abc import Mapping
-from typing import TypeAlias
 
-Data: TypeAlias = "bytes | memoryview"
+from minitvm.runtime.document import Data
+from minitvm.runtime.graph import ALIGNMENT
 
 _LOCAL_HEADER = 30
 _END_OF_ARCHIVE = 22
+_PADDING = 0xD935
+"""An extra field of zeros."""
 
 
 class Damaged(Exception):
@@ -23,11 +28,14 @@ def pack(members: Mapping[str, bytes]) -> bytes:
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as archive:
         for name, data in members.items():
-            archive.writestr(zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0)), data)
+            info = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
+            padding = -(out.tell() + _LOCAL_HEADER + len(name.encode()) + 4) % ALIGNMENT
+            info.extra = struct.pack("<HH", _PADDING, padding) + bytes(padding)
+            archive.writestr(info, data)
     return out.getvalue()
 
 
-def unpack(data: Data) -> dict[str, Data]:
+def unpack(data: memoryview) -> dict[str, Data]:
     """The members as views of ``data``; :class:`Damaged` where the archive is not all of ``data`` and in one piece.
 
     Checksums are the manifest's business.
@@ -39,7 +47,7 @@ def unpack(data: Data) -> dict[str, Data]:
         raise Damaged(str(error)) from error
 
 
-def _members(data: Data, archive: zipfile.ZipFile) -> dict[str, Data]:
+def _members(data: memoryview, archive: zipfile.ZipFile) -> dict[str, Data]:
     """Zip readers look for the archive from the file's end and take what is before it for something else: the last
     member of a truncated file may be an archive itself.  So each member must begin where the one before ends."""
     found: dict[str, Data] = {}
@@ -49,50 +57,32 @@ def _members(data: Data, archive: zipfile.ZipFile) -> dict[str, Data]:
             raise Damaged(f"{info.filename} begins at byte {info.header_offset}, not {at}")
         if info.filename in found:
             raise Damaged(f"{info.filename} is in it twice")
-        found[info.filename] = _member(data, info)
-        at = _start(data, info) + info.file_size
+        if info.compress_type != zipfile.ZIP_STORED or info.compress_size != info.file_size:
+            raise Damaged(f"{info.filename} is compressed")
+        start = at + _LOCAL_HEADER + sum(struct.unpack_from("<HH", data, at + 26))  # its name and its extra field
+        at = start + info.file_size
+        found[info.filename] = data[start:at]
     if at != archive.start_dir or archive.comment or bytes(data[-_END_OF_ARCHIVE:][:4]) != b"PK\5\6":
         raise Damaged("there are bytes in it that belong to no member")
     return found
 
 
-def _start(data: Data, info: zipfile.ZipInfo) -> int:
-    """Where a stored member's bytes begin: after its local header, its name and its extra field."""
-    lengths = struct.unpack_from("<HH", data, info.header_offset + 26)
-    return int(info.header_offset + _LOCAL_HEADER + sum(lengths))
-
-
-def _member(data: Data, info: zipfile.ZipInfo) -> Data:
-    if info.compress_type != zipfile.ZIP_STORED or info.compress_size != info.file_size:
-        raise Damaged(f"{info.filename} is compressed")
-    start = _start(data, info)
-    return data[start : start + info.file_size]
-
-
-class _Window(io.RawIOBase):
+class _Window:
     """A buffer as a file to read, without a copy of the whole."""
 
-    def __init__(self, data: Data) -> None:
+    def __init__(self, data: memoryview) -> None:
         self._data, self._at = data, 0
 
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: len(self._data)}[whence]
-        if start + offset < 0:
+        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: len(self._data)}[whence]
+        if self._at < 0:
             raise ValueError("seek before the start")
-        self._at = start + offset
         return self._at
 
     def tell(self) -> int:
         return self._at
 
     def read(self, size: int = -1) -> bytes:
-        end = len(self._data) if size < 0 else self._at + size
-        found = bytes(self._data[self._at : end])
+        found = bytes(self._data[self._at :] if size < 0 else self._data[self._at : self._at + size])
         self._at += len(found)
         return found

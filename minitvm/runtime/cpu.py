@@ -1,4 +1,4 @@
-"""Object code in memory: linked by LLVM's ORC JIT, which needs no compiler or linker on the machine."""
+"""Object code in memory: linked by LLVM's ORC JIT, which needs no compiler or linker; and what this machine can run."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import ctypes
 import itertools
 import threading
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import llvmlite.binding
 
 from minitvm.errors import LibraryError
+from minitvm.runtime.artifact import CpuTag
 
 llvm: Any = llvmlite.binding  # has no types
 
@@ -19,7 +20,7 @@ _names = itertools.count()
 _lock = threading.Lock()
 
 
-@lru_cache(maxsize=1)
+@cache
 def _jit() -> Any:
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
@@ -55,3 +56,38 @@ class NativeCode:
     def function(self, symbol: str, result: Any, *arguments: Any) -> Any:
         """The symbol as a ctypes function; calls release the interpreter's lock."""
         return ctypes.CFUNCTYPE(result, *arguments)(self.address(symbol))
+
+
+# --- this machine ---------------------------------------------------------------------------------------------
+
+_NOT_CODE = frozenset({
+    "64bit", "cldemote", "clflushopt", "clwb", "clzero", "cx8", "enqcmd", "fsgsbase", "fxsr", "hreset", "invpcid",
+    "lwp", "movdir64b", "movdiri", "mwaitx", "pconfig", "pku", "prfchw", "ptwrite", "rdpid", "rdpru", "rtm", "sahf",
+    "serialize", "sgx", "shstk", "tsxldtrk", "uintr", "vzeroupper", "waitpkg", "wbnoinvd", "xsave", "xsavec",
+    "xsaveopt", "xsaves",
+})  # fmt: skip
+"""Features that kernels make no use of, so that a machine without them may still run the code."""
+
+
+@cache
+def this_machine() -> CpuTag:
+    """The CPU that this process runs on."""
+    llvm.initialize_native_target()
+    features = [name for name, there in llvm.get_host_cpu_features().items() if there]
+    return CpuTag(llvm.get_process_triple(), llvm.get_host_cpu_name(), tuple(sorted(features)))
+
+
+def check_cpu(made_for: CpuTag, name: str) -> None:
+    """:class:`LibraryError` where this machine cannot run code made for that CPU; ``name`` is the library's."""
+    here = this_machine()
+    hint = "compile the model again on this machine, or for it: minitvm compile --target 'llvm -mcpu=...'"
+    if made_for.triple.split("-")[0] != here.triple.split("-")[0]:
+        raise LibraryError(f"{name} was compiled for {made_for.triple}, this machine is {here.triple}", hint=hint)
+    lacking = [f for f in made_for.features if f not in here.features and f not in _NOT_CODE]
+    if lacking:
+        more = f" and {len(lacking) - 6} more" if len(lacking) > 6 else ""
+        raise LibraryError(
+            f"{name} was compiled for {made_for.name}; this machine's CPU, {here.name}, "
+            f"lacks {', '.join(lacking[:6])}{more}",
+            hint=hint,
+        )

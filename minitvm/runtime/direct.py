@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from minitvm.ir.types import TensorType
+from minitvm.runtime.graph import steps_of
 from minitvm.runtime.ndarray import aligned_empty
-from minitvm.runtime.steps import steps_of
 
 if TYPE_CHECKING:
     from minitvm.runtime.instance import Instance

@@ -1,4 +1,4 @@
-"""The executable graph: nodes in the order they run, and its JSON with the fields of TVM's graph JSON.
+"""The executable graph: nodes in the order they run, where their values lie, and TVM's JSON of it.
 
 What a node does is its *step*, one of the classes here; an input or parameter has none (``null`` in JSON).  Values are
 *entries* ``(node, output)``, numbered in node order (``entry_id``).
@@ -7,11 +7,15 @@ What a node does is its *step*, one of the classes here; an input or parameter h
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import count, groupby
 from typing import Any, TypeAlias
 
 from minitvm.ir.types import Span, TensorType, as_shape
+
+ALIGNMENT = 64
+"""Bytes: what kernels expect of every buffer (a cache line, and the widest vector register)."""
 
 Entry: TypeAlias = tuple[int, int]
 """(node, output)."""
@@ -104,6 +108,95 @@ class Graph:
     @property
     def arg_nodes(self) -> list[int]:
         return [i for i, node in enumerate(self.nodes) if node.is_null]
+
+
+# --- the order of a run ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A stretch of kernel nodes, ``nodes`` in order."""
+
+    symbol: str
+    nodes: tuple[int, ...]
+
+
+def steps_of(graph: Graph) -> list[Segment | int]:
+    """Segments, and the nodes that are calls in Python, in the order they run; what moves nothing does not appear."""
+    steps: list[Segment | int] = []
+    running = [i for i, node in enumerate(graph.nodes) if node.is_kernel or isinstance(node.step, HostStep)]
+    numbers = count()
+    for in_python, nodes in groupby(running, lambda i: not graph.nodes[i].is_kernel):
+        stretch = tuple(nodes)
+        steps += stretch if in_python else [Segment(f"segment_{next(numbers)}", stretch)]
+    return steps
+
+
+def segments(steps: list[Segment | int]) -> list[Segment]:
+    return [step for step in steps if isinstance(step, Segment)]
+
+
+def workspace_slots(graph: Graph) -> dict[int, int]:
+    """The slot of every kernel node's workspace pointer; entries come first."""
+    kernels = [i for i, node in enumerate(graph.nodes) if node.is_kernel]
+    return {node: graph.entries + k for k, node in enumerate(kernels)}
+
+
+# --- memory ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Plan:
+    """``offsets`` and ``storage_ids`` per entry; an offset of -1 is outside of the arena (inputs, parameters,
+    values whose size is not known).  ``workspaces`` are offsets per node that has one."""
+
+    offsets: tuple[int, ...]
+    storage_ids: tuple[int, ...]
+    workspaces: Mapping[int, int]
+    nbytes: int
+    lower_bound: int
+    """Bytes alive at the worst step: no plan can do with less."""
+    naive: int
+    """Bytes if nothing were shared."""
+
+    def __str__(self) -> str:
+        share = self.nbytes / self.lower_bound if self.lower_bound else 1.0
+        return (
+            f"planned {self.nbytes:,} bytes; lower bound {self.lower_bound:,} ({share:.3f} x); "
+            f"without sharing {self.naive:,}"
+        )
+
+
+def round_up(nbytes: int) -> int:
+    """What a value of ``nbytes`` takes in the arena."""
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+
+
+def owners(graph: Graph) -> list[int]:
+    """The entry whose memory each entry has: itself, or the input of the reshape that it is the result of."""
+    types = graph.entry_types
+    owner = list(range(graph.entries))
+    for i, node in enumerate(graph.nodes):
+        if isinstance(node.step, Alias) and types[graph.entry_start[i]].is_static:
+            owner[graph.entry_start[i]] = owner[graph.entry_id(node.inputs[0])]
+    return owner
+
+
+def last_uses(graph: Graph, owner: Sequence[int]) -> list[int]:
+    """The last step that reads each owner; results of the graph, and of checks, are read after the last node."""
+    last = [0] * graph.entries
+    for step, node in enumerate(graph.nodes):
+        for i in range(len(node.types)):
+            last[owner[graph.entry_id((step, i))]] = step
+        for entry in node.inputs:
+            last[owner[graph.entry_id(entry)]] = step
+    checks = [(step, 0) for step, node in enumerate(graph.nodes) if node.check]
+    for head in (*graph.heads, *checks):
+        last[owner[graph.entry_id(head)]] = len(graph.nodes)
+    return last
+
+
+# --- JSON -----------------------------------------------------------------------------------------------------
 
 
 def _shape_json(type_: TensorType) -> list[int]:

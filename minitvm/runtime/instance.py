@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,15 +12,11 @@ from minitvm import config
 from minitvm.errors import InputError, MiniTVMError
 from minitvm.ir.types import TensorType
 from minitvm.runtime.checks import check_input, from_zigzag
-from minitvm.runtime.graph import Alias, Entry, HostStep
-from minitvm.runtime.loaded import Loaded
-from minitvm.runtime.memory import owners
-from minitvm.runtime.ndarray import ALIGNMENT, Device
-from minitvm.runtime.steps import Segment, steps_of, workspace_slots
-from minitvm.runtime.team import resolve_threads
+from minitvm.runtime.graph import ALIGNMENT, Alias, Entry, HostStep, Segment, owners, steps_of, workspace_slots
+from minitvm.runtime.ndarray import Device
 
-HostRun: TypeAlias = Callable[[list[np.ndarray]], list[np.ndarray]]
-"""A call in Python: arrays in, arrays out."""
+if TYPE_CHECKING:
+    from minitvm.runtime.library import Library
 
 WORTH_A_TEAM = 50e-6
 """Seconds of work below which one thread is faster than waking another and meeting it at barriers."""
@@ -29,10 +25,7 @@ WORTH_A_TEAM = 50e-6
 class Instance:
     """Memory and steps.  Not for several threads at once: every thread makes its own from the shared library."""
 
-    def __init__(
-        self, library: Loaded, device: Device, num_threads: int | None, bind_host: Callable[[str, int], HostRun]
-    ) -> None:
-        """``bind_host`` makes the host call of a node, on so many threads."""
+    def __init__(self, library: Library, device: Device, num_threads: int | None) -> None:
         self.library = library
         self.device = device
         self.code = library.code
@@ -56,7 +49,6 @@ class Instance:
         self._fill_slots()
         self.slots = ctypes.addressof(self._slots)
         self._checks = [((i, 0), node) for i, node in enumerate(self.graph.nodes) if node.check]
-        self._bind_host = bind_host
         self.steps = self.make_steps()
 
     # --- memory ---
@@ -159,8 +151,12 @@ class Instance:
 
     def host_step(self, index: int) -> Callable[[], None]:
         """A call in Python: values in, the function, values out."""
+        from minitvm.runtime.hosts import bind  # loads the operators, which most libraries do without
+
         node = self.graph.nodes[index]
-        function = self._bind_host(node.name, self.num_threads)
+        host, branches = self.library.artifact.hosts[node.name], self.library.branches
+        instances = {n: branches[node.name, n].instance(self.device, self.num_threads) for n in host.branches}
+        function = bind(host.function, instances)
 
         def run() -> None:
             results = function([self.value(e) for e in node.inputs])
@@ -192,8 +188,8 @@ class Instance:
         self.has_run = True
 
 
-def _threads(library: Loaded, given: int | None) -> int:
+def _threads(library: Library, given: int | None) -> int:
     """As asked, here or in ``MINITVM_NUM_THREADS``; else the number compiled for, one per core at most."""
     if given is not None or config.read_int("MINITVM_NUM_THREADS"):
-        return resolve_threads(given)
-    return min(library.threads, resolve_threads(0))
+        return config.resolve_threads(given)
+    return min(library.threads, config.resolve_threads(0))

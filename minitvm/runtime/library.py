@@ -1,33 +1,38 @@
-"""A compiled model: object code, graph, parameters, metadata.  What ``build`` returns and ``load`` reads back."""
+"""A compiled model: code, graph, parameters, metadata.  What ``build`` returns and ``load`` reads back."""
 
 from __future__ import annotations
 
+import functools
+import json
 import os
 import pathlib
-from collections.abc import Callable, Iterable, Iterator
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from minitvm import config
 from minitvm.errors import LibraryError, TargetError
 from minitvm.runtime import archive, signing
 from minitvm.runtime.artifact import Artifact, HostCall
-from minitvm.runtime.code import code_for
-from minitvm.runtime.create import instance_of
-from minitvm.runtime.debug import DebugHandle
+from minitvm.runtime.code import Code, code_for
+from minitvm.runtime.graph import graph_form
 from minitvm.runtime.instance import Instance
-from minitvm.runtime.loaded import Loaded
-from minitvm.runtime.ndarray import CUDA_HINT, CUDA_NOT_YET, Device, cpu
+from minitvm.runtime.ndarray import Device, cpu
 from minitvm.runtime.param_dict import save_param_dict
 from minitvm.runtime.signing import Origin, PrivateKey, PublicKey
 
 if TYPE_CHECKING:
     from minitvm.ir.expr import Module
+    from minitvm.runtime.debug import DebugHandle
 
 LIBMOD_NAME = "default"
 
+_FLOPS_A_SECOND, _BYTES_A_SECOND = 5e10, 2e10  # one core with wide vectors; its second-level cache
 
-class Library(Loaded):
+
+class Library:
     """A compiled model.  Unpacks as TVM's old triple: ``graph_json, lib, params = library``.
 
     May be shared by threads; every ``lib["default"](device)`` has memory of its own.
@@ -39,7 +44,12 @@ class Library(Loaded):
     def __init__(
         self, artifact: Artifact, ir_mod: Module | None = None, report: Any = None, origin: Origin | None = None
     ) -> None:
-        super().__init__(artifact)
+        self.artifact = artifact
+        self.graph, self.plan = artifact.graph, artifact.plan
+        self.params: dict[str, np.ndarray] = dict(artifact.params)
+        self.function_metadata = dict(artifact.metadata)
+        self._code: Code | None = None
+        self._lock = threading.Lock()
         self.host_calls: list[HostCall] = list(artifact.host_calls)
         self.target = artifact.target
         self.ir_mod = ir_mod
@@ -62,13 +72,53 @@ class Library(Loaded):
         if not isinstance(where, Device):
             raise TargetError(f"{where!r} is no device", hint="use minitvm.cpu(0)")
         if not where.exist:
-            message = CUDA_NOT_YET if where.kind != "cpu" else f"there is no device {where}"
-            raise TargetError(message, hint=CUDA_HINT if where.kind != "cpu" else "use minitvm.cpu(0)")
+            raise TargetError(f"there is no device {where}", hint="use minitvm.cpu(0)")
         code_for(self.target).check(self.artifact.cpu, "the library")
-        return instance_of(self, where, num_threads)
+        return self.instance(where, num_threads)
+
+    def instance(self, device: Device, num_threads: int | None = None) -> Instance:
+        """A running copy; under ``MINITVM_POISON`` poisoned, where its memory is the host's."""
+        kind = Instance
+        if config.read_flag("MINITVM_POISON") and self.code.memory.is_host:
+            from minitvm.runtime.poison import PoisonedInstance as kind
+        return kind(self, device, num_threads)
 
     def _create_debug(self, name: str = LIBMOD_NAME, device: Device | None = None) -> DebugHandle:
+        from minitvm.runtime.debug import DebugHandle
+
         return DebugHandle(name, self._create(device))
+
+    # --- what it is made of ---
+
+    @property
+    def graph_json(self) -> str:
+        form = graph_form(self.graph, self.plan.storage_ids, self.plan.offsets, self.plan.nbytes)
+        return json.dumps(form, indent=1)
+
+    @property
+    def threads(self) -> int:
+        """What kernels are scheduled for, and the plan's workspaces are made for."""
+        return self.artifact.threads
+
+    @property
+    def code(self) -> Code:
+        """Its code, linked on first use."""
+        with self._lock:
+            if self._code is None:
+                self._code = code_for(self.target)(self.artifact)
+            return self._code
+
+    @functools.cached_property
+    def work_seconds(self) -> float:
+        """A rough estimate of one run's native work on one thread, branches of control flow not counted."""
+        facts = [self.function_metadata[n.func] for n in self.graph.nodes if n.is_kernel]
+        return float(sum(f["flops"] / _FLOPS_A_SECOND + f["bytes"] / _BYTES_A_SECOND for f in facts))
+
+    @functools.cached_property
+    def branches(self) -> Mapping[tuple[str, str], Library]:
+        """The compiled branches of control flow, by node and attribute."""
+        hosts = self.artifact.hosts.items()
+        return {(node, name): Library(branch) for node, host in hosts for name, branch in host.branches.items()}
 
     def __iter__(self) -> Iterator[Any]:
         return iter((self.graph_json, self, self.params))

@@ -8,14 +8,12 @@ from functools import partial
 
 import numpy as np
 
-from minitvm.runtime import cpu_tag
-from minitvm.runtime.artifact import Artifact
+from minitvm.config import MOST_THREADS
+from minitvm.runtime import cpu
+from minitvm.runtime.artifact import Artifact, CpuTag
 from minitvm.runtime.code import CODES, Code, HostMemory
-from minitvm.runtime.cpu import NativeCode
-from minitvm.runtime.cpu_tag import CpuTag
-from minitvm.runtime.ndarray import ALIGNMENT
-from minitvm.runtime.steps import Segment, segments, steps_of, workspace_slots
-from minitvm.runtime.team import MOST_THREADS, team
+from minitvm.runtime.graph import ALIGNMENT, Segment, segments, steps_of, workspace_slots
+from minitvm.runtime.team import team
 
 _ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)
 """A native entry: (slots, thread, threads, barrier)."""
@@ -33,11 +31,11 @@ class NativeArtifact(Code):
     def __init__(self, artifact: Artifact) -> None:
         kernels, native = workspace_slots(artifact.graph), segments(steps_of(artifact.graph))
         symbols = [*map(_symbol, kernels), *map(_symbol, native)]
-        self._code = NativeCode([*artifact.objects.values(), artifact.entry], symbols)
+        self._code = cpu.NativeCode([*artifact.objects.values(), artifact.entry], symbols)
 
     @staticmethod
     def check(made_for: CpuTag, name: str) -> None:
-        cpu_tag.check_cpu(made_for, name)
+        cpu.check_cpu(made_for, name)
 
     def step(self, what: Segment | int, slots: int, threads: int) -> Callable[[], None]:
         address = self._code.address(_symbol(what))

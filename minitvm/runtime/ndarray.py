@@ -11,16 +11,10 @@ import numpy as np
 
 from minitvm.errors import InputError, TargetError
 from minitvm.ir.types import TensorType
+from minitvm.runtime.graph import ALIGNMENT
 from minitvm.target import Target
 
-ALIGNMENT = 64
-"""Bytes: what kernels expect of every buffer (a cache line, and the widest vector register)."""
-
-CUDA_NOT_YET = "this build of minitvm runs kernels on the CPU only"
-CUDA_HINT = (
-    "use target 'llvm'; the CUDA C of every kernel can be printed with `minitvm show --stage cuda` "
-    "or library.report.kernel(NAME).text('cuda')"
-)
+CPU_ONLY = "this build of minitvm runs kernels on the CPU only"
 
 
 @dataclass(frozen=True)
@@ -47,7 +41,7 @@ def cpu(index: int = 0) -> Device:
 
 def cuda(index: int = 0) -> Device:
     """A GPU; :class:`TargetError`, for this build cannot run on one."""
-    raise TargetError(CUDA_NOT_YET, where=[f"device: cuda({index})"], hint=CUDA_HINT)
+    raise TargetError(CPU_ONLY, where=[f"device: cuda({index})"], hint="use minitvm.cpu(0)")
 
 
 def device(target: str | Target = "cpu", index: int = 0) -> Device:

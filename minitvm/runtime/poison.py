@@ -18,11 +18,8 @@ import numpy as np
 
 from minitvm.errors import CompilerError
 from minitvm.ir.types import TensorType
-from minitvm.runtime.graph import Node
+from minitvm.runtime.graph import ALIGNMENT, Node, Segment, last_uses, round_up
 from minitvm.runtime.instance import Instance
-from minitvm.runtime.memory import last_uses, round_up
-from minitvm.runtime.ndarray import ALIGNMENT
-from minitvm.runtime.steps import Segment
 
 NOT_A_NUMBER, A_NUMBER = 0x7FFA, 0x4B4B
 """The markers, two bytes each.  The first is a quiet NaN as float16, float32 and float64, the second is 14.6, 1.3e7 and

@@ -11,19 +11,12 @@ from __future__ import annotations
 import atexit
 import ctypes
 import os
-import pathlib
-import platform
 import threading
 from functools import lru_cache
 
-from minitvm import config
-from minitvm.errors import ConfigError
-from minitvm.runtime.cpu import NativeCode
-from minitvm.runtime.cpu_tag import this_machine
+from minitvm.runtime.cpu import NativeCode, this_machine
 from minitvm.runtime.ndarray import aligned_empty
 from minitvm.runtime.spin import marks_of, spinning_text
-
-MOST_THREADS = 1024
 
 
 class _Native:
@@ -126,34 +119,3 @@ def _forget() -> None:
 atexit.register(_stop_all)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget)
-
-
-# --- how many threads -----------------------------------------------------------------------------------------
-
-
-def physical_cores() -> int:
-    """Cores that this process may run on, hardware threads of one core counted once; at least 1."""
-    allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
-    if platform.system() != "Linux":
-        return max(1, len(allowed))
-    siblings = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
-    cores = {_read_text(siblings.format(c)) or str(c) for c in allowed}
-    return max(1, len(cores))
-
-
-def _read_text(path: str) -> str | None:
-    try:
-        return pathlib.Path(path).read_text(encoding="ascii").strip()
-    except OSError:
-        return None
-
-
-def resolve_threads(threads: int | None) -> int:
-    """The number of threads to run on: as asked, else ``MINITVM_NUM_THREADS``, else one per physical core."""
-    count = config.read_int("MINITVM_NUM_THREADS") if threads is None else threads
-    if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= MOST_THREADS:
-        raise ConfigError(
-            f"num_threads is {count!r}, not a whole number from 0 to {MOST_THREADS}",
-            hint="0 or None is one thread per physical core",
-        )
-    return count or physical_cores()

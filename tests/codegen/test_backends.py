@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import pathlib
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -20,10 +22,12 @@ from minitvm.errors import CompilerError, LibraryError
 from minitvm.ir.loop import Buffer, Kernel, Store, map_stmt
 from minitvm.ir.types import TensorType
 from minitvm.ir.visitor import calls
+from minitvm.runtime import archive
 from minitvm.runtime.code import CODES
 from minitvm.runtime.debug import GraphModuleDebug
 from minitvm.runtime.direct import DirectCall
 from minitvm.runtime.graph import Launch, LibraryCall, graph_of
+from minitvm.runtime.interpreter import from_bytes, to_bytes
 from minitvm.runtime.library import Library
 from minitvm.runtime.ndarray import aligned_empty
 from minitvm.target import OPTIONS, Target
@@ -84,25 +88,47 @@ def test_the_interpreter_says_what_a_kernel_does_wrong(monkeypatch: pytest.Monke
     monkeypatch.setenv("MINITVM_POISON", "0")
     x = relay.var("x", shape=(4, 6))
     library = minitvm.build(relay.Function([x], relay.tanh(x)), "interp")
-    ((symbol, launches),) = library.artifact.objects.items()
-    (kernel,) = launches.kernels
+    ((symbol, image),) = library.artifact.objects.items()
+    params, (kernel,) = from_bytes(image)
 
     def shifted(stmt: object) -> object:
         return Store(stmt.buffer, (stmt.index[0] + 1, *stmt.index[1:]), stmt.value) if isinstance(stmt, Store) else stmt
 
     wrong = dataclasses.replace(kernel, body=map_stmt(kernel.body, on_stmt=shifted))  # type: ignore[arg-type]
-    broken = Library(dataclasses.replace(library.artifact, objects={symbol: Launches(wrong.params, (wrong,))}))
+    broken = Library(dataclasses.replace(library.artifact, objects={symbol: to_bytes(params, (wrong,))}))
     with pytest.raises(CompilerError, match=symbol):
         outputs(broken, VALUE)
 
 
-def test_what_has_no_object_code_cannot_be_saved(tmp_path: pathlib.Path) -> None:
+IN_A_NEW_PROCESS = """
+import sys, numpy as np, minitvm
+module = minitvm.GraphModule(minitvm.load(sys.argv[1])["default"]())
+module.run(x=np.load(sys.argv[2]))
+np.savez(sys.argv[3], *module.outputs())
+assert not [m for m in sys.modules if m.startswith(("llvmlite", "minitvm.codegen", "minitvm.passes"))]
+"""
+
+
+@pytest.mark.filterwarnings("ignore::minitvm.HostCallWarning")
+def test_the_interpreters_libraries_are_saved_and_run_without_a_compiler(tmp_path: pathlib.Path) -> None:
+    library = minitvm.build(model(), "interp")
+    library.save(tmp_path / "m.mtvm")
+    assert archive.to_bytes(minitvm.load(tmp_path / "m.mtvm").artifact) == (tmp_path / "m.mtvm").read_bytes()
+    np.save(tmp_path / "x.npy", VALUE)
+    files = [tmp_path / name for name in ("m.mtvm", "x.npy", "y.npz")]
+    subprocess.run([sys.executable, "-c", IN_A_NEW_PROCESS, *files], check=True)
+    with np.load(tmp_path / "y.npz") as found:
+        for have, want in zip(found.values(), outputs(library, VALUE), strict=True):
+            np.testing.assert_array_equal(have, want)
+
+
+def test_what_has_no_entry_cannot_be_saved(tmp_path: pathlib.Path) -> None:
     x = relay.var("x", shape=(4, 6))
     library = minitvm.build(relay.Function([x], relay.tanh(x)), "interp")
     with pytest.raises(LibraryError) as error:
-        library.save(tmp_path / "x.mtvm")
+        Library(dataclasses.replace(library.artifact, entry=b"")).save(tmp_path / "x.mtvm")
     assert str(error.value) == (
-        "a library for target 'interp' cannot be saved: its code is not object code\n"
+        "a library for target 'interp' cannot be saved: its back end makes no entry\n"
         "  = hint: build the model for target 'llvm'"
     )
     assert not list(tmp_path.iterdir())
@@ -192,7 +218,7 @@ def test_a_group_may_be_a_call_of_a_library() -> None:
                 return super().launch(index, slots)
             types = [self.graph.type_of(entry) for entry in (*node.inputs, (index, 0))]
             buffers = [Buffer("operand", t.static_shape, t.dtype) for t in types]
-            function = self.launches[node.func]
+            function = self.images[node.func]
 
             def run() -> None:
                 x, weight, result = self.arrays(index, buffers, slots)
@@ -251,7 +277,7 @@ def test_whole_models_run_bound_to_a_grid(name: str, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("MINITVM_POISON", "0")
     module, params = small(name)
     libraries = [minitvm.build(module, target, dict(params), opt_level=3) for target in ("grid", "llvm")]
-    assert sum(len(launches.kernels) for launches in libraries[0].artifact.objects.values()) >= 4
+    assert sum(len(from_bytes(image)[1]) for image in libraries[0].artifact.objects.values()) >= 4
     modules = [minitvm.GraphModule(library["default"](None, 1)) for library in libraries]
     shapes, dtypes = modules[0].get_input_info()
     feeds = {n: np.random.default_rng(1).normal(size=shape).astype(dtypes[n]) for n, shape in shapes.items()}

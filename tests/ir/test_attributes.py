@@ -14,7 +14,7 @@ from minitvm.ir import builder as b
 from minitvm.ir.attributes import attributes_of, format_attribute, kind_of
 from minitvm.ir.op import Op
 from minitvm.ir.parser import parse_expr
-from minitvm.runtime.host_text import host_from_json
+from minitvm.runtime.hosts import host_from_json
 
 OPERATORS = {type(sample.op): sample.op for sample in [*SAMPLES, *NN_SAMPLES]}
 VALUES: tuple[Any, ...] = ("abc", 7, -2.5, True, None, (1.5, 2.0), ("a", "b"), (1, 2), ((1, 2, 3),))

@@ -19,8 +19,9 @@ import minitvm
 from minitvm import config, relay
 from minitvm.codegen.llvm.compile import host
 from minitvm.errors import LibraryError
-from minitvm.runtime import archive, cpu_tag
-from minitvm.runtime.cpu_tag import CpuTag, this_machine
+from minitvm.runtime import archive, cpu
+from minitvm.runtime.artifact import CpuTag
+from minitvm.runtime.cpu import this_machine
 
 
 def outputs(library: minitvm.Library, x: np.ndarray) -> list[np.ndarray]:
@@ -213,7 +214,7 @@ def test_a_member_altered_added_or_removed(saved: pathlib.Path) -> None:
 def test_another_format_version(saved: pathlib.Path) -> None:
     here = config.version()
     assert message(rewritten(saved, in_manifest(format_version=99, minitvm="9.9"))) == (
-        "PATH has format version 99, this minitvm reads version 2\n"
+        "PATH has format version 99, this minitvm reads version 3\n"
         f"  | written by minitvm 9.9, read by minitvm {here}\n"
         "  = hint: compile the model again with this version of minitvm"
     )
@@ -222,14 +223,14 @@ def test_another_format_version(saved: pathlib.Path) -> None:
 def test_another_cpu(saved: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made_for = CpuTag(host().triple, host().name, host().instruction_sets)
     hint = "\n  = hint: compile the model again on this machine, or for it: minitvm compile --target 'llvm -mcpu=...'"
-    monkeypatch.setattr(cpu_tag, "this_machine", lambda: CpuTag(made_for.triple, "plain", ()))
-    lacking = [f for f in made_for.features if f not in cpu_tag._NOT_CODE]
+    monkeypatch.setattr(cpu, "this_machine", lambda: CpuTag(made_for.triple, "plain", ()))
+    lacking = [f for f in made_for.features if f not in cpu._NOT_CODE]
     if lacking:
         listed = ", ".join(lacking[:6]) + (f" and {len(lacking) - 6} more" if len(lacking) > 6 else "")
         assert message(saved) == (
             f"PATH was compiled for {made_for.name}; this machine's CPU, plain, lacks {listed}" + hint
         )
-    monkeypatch.setattr(cpu_tag, "this_machine", lambda: CpuTag("sparc-unknown-linux", "plain", ()))
+    monkeypatch.setattr(cpu, "this_machine", lambda: CpuTag("sparc-unknown-linux", "plain", ()))
     assert message(saved) == (f"PATH was compiled for {made_for.triple}, this machine is sparc-unknown-linux" + hint)
 
 

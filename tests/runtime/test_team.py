@@ -16,14 +16,14 @@ import minitvm
 from minitvm import relay
 from minitvm.codegen.llvm.compile import compile_object, host
 from minitvm.codegen.llvm.entry import barriers_before
+from minitvm.config import physical_cores, resolve_threads
 from minitvm.driver.memory import plan_memory
 from minitvm.errors import ConfigError
 from minitvm.ir.types import TensorType
 from minitvm.runtime import instance
 from minitvm.runtime.cpu import NativeCode
-from minitvm.runtime.graph import Alias, Graph, HostStep, Launch, Node, Step
-from minitvm.runtime.steps import Segment, steps_of
-from minitvm.runtime.team import Team, physical_cores, resolve_threads, team
+from minitvm.runtime.graph import Alias, Graph, HostStep, Launch, Node, Segment, Step, steps_of
+from minitvm.runtime.team import Team, team
 
 BUMP = """
 define void @bump(ptr %slots, i64 %thread, i64 %threads, ptr %barrier) {

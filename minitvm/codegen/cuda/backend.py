@@ -7,13 +7,17 @@ from minitvm.codegen.cuda.bind import bind_plain
 from minitvm.codegen.cuda.emit import emit_cuda
 from minitvm.codegen.cuda.nvrtc import compile_cubin
 from minitvm.ir.loop import Kernel
-from minitvm.runtime.cpu_tag import CpuTag
+from minitvm.runtime.artifact import CpuTag
 from minitvm.target import MachineModel, Target
 
 
 @register
 class CudaBackend(Backend):
     kind = "cuda"
+    instead = (
+        "use target 'llvm'; the CUDA C of every kernel can be printed with `minitvm show --stage cuda` "
+        "or library.report.kernel(NAME).text('cuda')"
+    )
 
     def __init__(self, target: Target, threads: int) -> None:
         super().__init__(target, threads)

@@ -12,11 +12,9 @@ from minitvm.codegen.llvm.compile import assembly, compile_object, cpu_of, machi
 from minitvm.codegen.llvm.emit import emit
 from minitvm.codegen.llvm.entry import constant_text, entry_text
 from minitvm.codegen.llvm.spell import SPELLINGS
-from minitvm.runtime.artifact import Artifact
-from minitvm.runtime.cpu_tag import CpuTag
-from minitvm.runtime.document import document_of
+from minitvm.runtime.artifact import Artifact, CpuTag
+from minitvm.runtime.document import document_of, seal
 from minitvm.runtime.native import NativeArtifact
-from minitvm.runtime.seal import seal
 from minitvm.target import Target
 
 

@@ -14,9 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from minitvm.codegen.llvm.spell import barrier_text
-from minitvm.runtime.graph import Graph
-from minitvm.runtime.memory import Plan
-from minitvm.runtime.steps import Segment, segments, steps_of, workspace_slots
+from minitvm.runtime.graph import Graph, Plan, Segment, segments, steps_of, workspace_slots
 
 
 @dataclass

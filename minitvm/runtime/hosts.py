@@ -1,24 +1,35 @@
 """Host calls: what has no kernel runs in Python between the native segments, through the operator's ``reference``.
 
 ``if`` and ``loop`` are host calls whose branches are libraries of their own, so that only the decision is Python's.
+In the library file a host call is JSON: the operator, its attributes, the types of its arguments; of a branch only the
+type, as its code is a library of its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from minitvm.errors import InputError
+import minitvm.ir.ops  # noqa: F401  (registers the operators)
+from minitvm.errors import InputError, LibraryError, TypeInferenceError
 from minitvm.ir.evaluate import evaluate
-from minitvm.ir.expr import Call, Function
-from minitvm.ir.op import Op
+from minitvm.ir.expr import Call, Function, Module, Var
+from minitvm.ir.op import OPS, Op
 from minitvm.ir.ops.control import If, Loop
-from minitvm.ir.types import TensorType, TupleType, Type, tensor_fields
+from minitvm.ir.parser import parse_module
+from minitvm.ir.parser_values import ValueReader
+from minitvm.ir.text import print_module
+from minitvm.ir.types import FuncType, TensorType, TupleType, Type, tensor_fields
 from minitvm.ir.visitor import calls
-from minitvm.runtime.instance import HostRun, Instance
+
+if TYPE_CHECKING:
+    from minitvm.runtime.instance import Instance
+
+HostRun: TypeAlias = Callable[[list[np.ndarray]], list[np.ndarray]]
+"""A call in Python: arrays in, arrays out."""
 
 
 def nest(type_: Type, arrays: list[np.ndarray]) -> Any:
@@ -138,3 +149,75 @@ def _stack(result: Type, carried: int, steps: list[tuple[np.ndarray, ...]]) -> l
         return [np.stack(values) for values in zip(*steps, strict=True)]
     empty = [t for t in result.fields[carried:] if isinstance(t, TensorType)]
     return [np.zeros((0, *(d if isinstance(d, int) else 0 for d in t.shape[1:])), t.dtype) for t in empty]
+
+
+# --- as JSON ------------------------------------------------------------------------------------------------------
+
+_PLAIN = (bool, int, float, str, type(None))
+
+
+def _value_to_json(value: Any, what: str) -> Any:
+    if isinstance(value, Function):
+        return {"function": str(value.type)}
+    if isinstance(value, (tuple, list)):
+        return [_value_to_json(v, what) for v in value]
+    if isinstance(value, _PLAIN):
+        return value
+    raise LibraryError(f"host call {what} cannot be saved: an attribute is a {type(value).__name__}")
+
+
+def _value_from_json(form: Any) -> Any:
+    return _type_only(_type(form["function"])) if isinstance(form, dict) else form
+
+
+def _type(text: str) -> Type:
+    return ValueReader(text, None).type()
+
+
+def _type_only(type_: Type) -> Function:
+    """A function of that type whose body is an unbound variable: it can be asked for its types, not run."""
+    assert isinstance(type_, FuncType)
+    return Function([Var(f"a{i}", p) for i, p in enumerate(type_.params)], Var("result", type_.result))
+
+
+def host_to_json(function: Function) -> dict[str, Any]:
+    """A host call; ``unsaved`` says why there is no other form, where its attributes are not plain values."""
+    try:
+        return _host_form(function)
+    except LibraryError as error:
+        return {"unsaved": error.message}
+
+
+def _host_form(function: Function) -> dict[str, Any]:
+    call = function.body
+    if not isinstance(call, Call) or not isinstance(call.op, Op) or tuple(call.args) != tuple(function.params):
+        return {"text": print_module(Module(Function(function.params, function.body))), "span": list(function.span)}
+    return {
+        "op": call.op.name,
+        "attributes": {name: _value_to_json(value, call.op.name) for name, value in call.op.attributes().items()},
+        "params": [str(p.type) for p in function.params],
+        "span": list(function.span),
+    }
+
+
+def host_from_json(form: dict[str, Any]) -> Function:
+    """The call over its parameters."""
+    span = tuple(form["span"])
+    if "text" in form:
+        main = parse_module(form["text"]).main
+        return Function(main.params, main.body, span=span)
+    if form["op"] not in OPS:
+        raise LibraryError(
+            f"the library calls operator {form['op']!r}, which is not defined here",
+            hint="import the module that defines it before loading the library",
+        )
+    attributes = {name: _value_from_json(v) for name, v in form["attributes"].items()}
+    try:
+        op = OPS[form["op"]].of(attributes)
+    except TypeInferenceError as error:
+        raise LibraryError(
+            f"the library calls operator {form['op']!r}, which is defined otherwise here: {error.message}",
+            hint="compile the model again with this version of minitvm",
+        ) from error
+    params = [Var(f"a{i}", _type(t)) for i, t in enumerate(form["params"])]
+    return Function(params, Call(op, params, span=span), span=span)
