@@ -189,7 +189,10 @@ def test_show_names_large_constants() -> None:
 def test_show_names_the_kernels_and_their_nodes() -> None:
     found = lines(output("show", "m.onnx", "--kernel", "list", *SHAPE))
     assert any(line.startswith(f"{KERNEL}  pool  (") for line in found)
-    assert any(re.search(r"_nn_relu  conv1, relu1  \(template \w+\.\w+\)$", line) for line in found)
+    assert any(
+        re.search(r"_nn_relu  conv1, relu1  \(template \w+\.\w+\), \S+ MFLOP, \S+ kB, \S+ us predicted$", line)
+        for line in found
+    )
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,8 @@ def _list_passes(report: BuildReport) -> None:
 
 def _list_kernels(report: BuildReport) -> None:
     for name, nodes in report.nodes.items():
-        say(f"{name}  {', '.join(nodes)}  ({report.kernel(name).template})")
+        kernel = report.kernel(name)
+        say(f"{name}  {', '.join(nodes)}  ({kernel.template}), {kernel.cost}")
 
 
 def _step(report: BuildReport, name: str, first: bool) -> PassStep:

@@ -185,7 +185,9 @@ def _link(
         plan=plan,
         params={name: aligned(program.params.pop(name)) for name in list(program.params)},
         objects={symbol: kernels[symbol].image for symbol in program.groups},
-        metadata={s: {**group_metadata(g), **_workspace(kernels[s])} for s, g in program.groups.items()},
+        metadata={
+            s: {**group_metadata(g, backend.machine), **_workspace(kernels[s])} for s, g in program.groups.items()
+        },
         target=str(backend.target),
         cpu=backend.made_for,
         threads=threads,

@@ -11,6 +11,7 @@ from minitvm.codegen.group import plain
 from minitvm.codegen.lower import Lowering, lowering
 from minitvm.codegen.schedule import title
 from minitvm.driver.kernels import KernelCompiler, Timings
+from minitvm.driver.metadata import Cost, group_cost
 from minitvm.errors import CompilerError, ConfigError
 from minitvm.ir.decision import Decision
 from minitvm.ir.expr import Function, Module
@@ -73,7 +74,7 @@ class Recorder(PassInstrument):
 
 @dataclass(frozen=True)
 class KernelReport:
-    """One kernel: its group, who writes its loops and why, and its way to machine code."""
+    """One kernel: its group, its predicted cost, who writes its loops and why, and its way to machine code."""
 
     symbol: str
     group: Function
@@ -97,6 +98,11 @@ class KernelReport:
     @property
     def decisions(self) -> tuple[Decision, ...]:
         return () if self._lowering is None else self._lowering.decisions
+
+    @property
+    def cost(self) -> Cost:
+        """Operations, bytes, and the time on one thread that the machine model predicts."""
+        return group_cost(self.group, self.compiler.backend.machine)
 
     @cached_property
     def plain(self) -> Kernel:

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 LIBMOD_NAME = "default"
 
-_FLOPS_A_SECOND, _BYTES_A_SECOND = 5e10, 2e10  # one core with wide vectors; its second-level cache
-
 
 class Library:
     """A compiled model.  Unpacks as TVM's old triple: ``graph_json, lib, params = library``.
@@ -110,9 +108,8 @@ class Library:
 
     @functools.cached_property
     def work_seconds(self) -> float:
-        """A rough estimate of one run's native work on one thread, branches of control flow not counted."""
-        facts = [self.function_metadata[n.func] for n in self.graph.nodes if n.is_kernel]
-        return float(sum(f["flops"] / _FLOPS_A_SECOND + f["bytes"] / _BYTES_A_SECOND for f in facts))
+        """The predicted time of one run's kernels on one thread, branches of control flow not counted."""
+        return float(sum(self.function_metadata[n.func]["seconds"] for n in self.graph.nodes if n.is_kernel))
 
     @functools.cached_property
     def branches(self) -> Mapping[tuple[str, str], Library]:
