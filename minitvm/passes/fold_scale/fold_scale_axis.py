@@ -5,9 +5,9 @@ Backward: ``conv(x, w) * s`` is ``conv(x, w * s)`` over w's output channels, if 
 In between may lie what commutes with a scale: adding a vector along the channels (which is scaled too, or divided),
 and ``relu`` and its like, where every element of the scale is greater than zero.
 
-Only constants are moved: a scale that the model computes from its data (squeeze-and-excitation) would have to scale
-the weights at every run.  Here is what both directions share; ``fold_scale_forward`` and ``fold_scale_backward``
-hold the two walks.
+Only constants are moved, and into constants: a scale that the model computes from its data (squeeze-and-excitation)
+and weights that are an input would be scaled at every run.  Here is what both directions share;
+``fold_scale_forward`` and ``fold_scale_backward`` hold the two walks.
 """
 
 from __future__ import annotations
@@ -149,6 +149,8 @@ def layer_refusal(call: Call, dims: Dims, channels: Dims) -> Declined | None:
     """Why a convolution or dense layer cannot take a scale that varies along ``dims``."""
     if not (call.args[0].tensor_type.is_float and call.args[1].dtype == call.dtype == call.args[0].dtype):
         return Declined(f"{op_name(call)} computes {call.dtype} from {call.args[0].dtype} and {call.args[1].dtype}")
+    if not isinstance(call.args[1], Constant):
+        return Declined("the weights are no constant: they would be scaled at every run")
     return None if set(dims) <= set(channels) else Declined("the scale does not lie along the channels")
 
 
