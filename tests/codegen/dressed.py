@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
+from operator_cases import Accuracy, Case, Draw
 from test_lower import as_function
 
 from minitvm.ir.builder import call_op
 from minitvm.ir.expr import Call, Expr, Function, Var
 from minitvm.ir.types import TensorType, type_of
-from minitvm.testing.cases import Accuracy, Case, Draw
 
 
 @dataclass(frozen=True)

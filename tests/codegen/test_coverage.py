@@ -11,6 +11,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from op_samples import Sample
+from operator_cases import GENERATORS, RandomDraw, random_case
 from small_workloads import small
 from store_counts import store_counts
 from test_lower import LOWERED, as_function
@@ -45,7 +46,6 @@ from minitvm.ir.loop import (
 from minitvm.ir.op import Op
 from minitvm.ir.visitor import calls
 from minitvm.target import MachineModel
-from minitvm.testing.cases import GENERATORS, RandomDraw, random_case
 
 PROVED, ENUMERATED, UNDECIDED = Verdict.PROVED, Verdict.ENUMERATED, Verdict.UNDECIDED
 MACHINES = {

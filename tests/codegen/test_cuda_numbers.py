@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from cuda_kernels import GROUPS, MACHINE, inputs_of, kernel_of
 from dressed import group
+from operator_cases import GENERATORS, Accuracy, RandomDraw, random_case
 from test_cuda_nvrtc import every_operation
 from test_ops import WITHOUT_COMPUTE, WITHOUT_SAMPLE
 
@@ -28,7 +29,6 @@ from minitvm.codegen.lower import lower
 from minitvm.codegen.simplify import simplify
 from minitvm.ir.loop import Buffer, Kernel
 from minitvm.ir.loop.interp import run_kernel
-from minitvm.testing.cases import GENERATORS, Accuracy, RandomDraw, random_case
 
 CALLS = 8
 """Of each operator."""

@@ -17,6 +17,9 @@ from dressed import Group
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from native_kernel import run_native
+from operator_cases import GENERATORS, Case, Draw, HypothesisDraw, RandomDraw, accepted_dtypes, random_case
+from operator_cases.accuracy import of_function
+from operator_cases.case import case
 from test_lower import as_function
 from test_ops import WITHOUT_COMPUTE, WITHOUT_SAMPLE
 
@@ -35,9 +38,6 @@ from minitvm.ir.loop.verify import verify_kernel
 from minitvm.ir.op import OPS
 from minitvm.ir.types import TupleType, type_of
 from minitvm.target import MachineModel, Target
-from minitvm.testing.cases import GENERATORS, Case, Draw, HypothesisDraw, RandomDraw, accepted_dtypes, random_case
-from minitvm.testing.cases.accuracy import of_function
-from minitvm.testing.cases.case import case
 
 LONG = settings.get_current_profile_name() == "long"
 EXAMPLES = settings().max_examples if LONG else 6

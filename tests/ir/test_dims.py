@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from operator_cases import GENERATORS, HypothesisDraw, random_case
 
 from minitvm.errors import ParseError, TypeInferenceError
 from minitvm.ir import builder as b
@@ -35,7 +36,6 @@ from minitvm.ir.parser import parse_module
 from minitvm.ir.structural import structural_equal, structural_hash
 from minitvm.ir.types import TensorType, TupleType, Type, accepts, alike
 from minitvm.ir.verify import verify
-from minitvm.testing.cases import GENERATORS, HypothesisDraw, random_case
 
 N, M = symbol("n"), symbol("m")
 

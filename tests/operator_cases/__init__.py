@@ -7,7 +7,7 @@ A generator asks a :class:`Draw` for numbers: hypothesis, which shrinks what fai
 ``add-an-operator.md`` says how a new operator gets one.
 """
 
-from minitvm.testing.cases import (  # noqa: F401  (registers the generators)
+from operator_cases import (  # noqa: F401  (registers the generators)
     elementwise,
     indexing,
     moves,
@@ -16,8 +16,8 @@ from minitvm.testing.cases import (  # noqa: F401  (registers the generators)
     reductions,
     windows,
 )
-from minitvm.testing.cases.accuracy import Accuracy
-from minitvm.testing.cases.case import GENERATORS, Case, accepted_dtypes, random_case
-from minitvm.testing.cases.draw import Draw, HypothesisDraw, RandomDraw
+from operator_cases.accuracy import Accuracy
+from operator_cases.case import GENERATORS, Case, accepted_dtypes, random_case
+from operator_cases.draw import Draw, HypothesisDraw, RandomDraw
 
 __all__ = ["GENERATORS", "Accuracy", "Case", "Draw", "HypothesisDraw", "RandomDraw", "accepted_dtypes", "random_case"]

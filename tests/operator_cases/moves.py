@@ -10,9 +10,9 @@ import numpy as np
 
 from minitvm.ir.layout import Layout
 from minitvm.ir.types import DTYPES
-from minitvm.testing.cases.accuracy import BITS
-from minitvm.testing.cases.case import Case, case, generator
-from minitvm.testing.cases.draw import Draw
+from operator_cases.accuracy import BITS
+from operator_cases.case import Case, case, generator
+from operator_cases.draw import Draw
 
 
 def moved(name: str, draw: Draw, shape: Sequence[int], dtype: str, *others: Any, **attributes: Any) -> Case:

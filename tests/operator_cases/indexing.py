@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from minitvm.ir.types import DTYPES
-from minitvm.testing.cases.accuracy import BITS, EXACT
-from minitvm.testing.cases.case import Case, case, generator
-from minitvm.testing.cases.draw import Draw
+from operator_cases.accuracy import BITS, EXACT
+from operator_cases.case import Case, case, generator
+from operator_cases.draw import Draw
 
 _INDEX_DTYPES = ("int64", "int32", "uint8", "int8", "int16", "uint32", "uint64")
 

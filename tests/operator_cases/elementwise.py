@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from minitvm.ir.types import DTYPES
-from minitvm.testing.cases.accuracy import BITS, EXACT, Accuracy, of_function
-from minitvm.testing.cases.case import Case, case, generator
-from minitvm.testing.cases.draw import Draw
+from operator_cases.accuracy import BITS, EXACT, Accuracy, of_function
+from operator_cases.case import Case, case, generator
+from operator_cases.draw import Draw
 
 _RANGES = {
     **dict.fromkeys(("log", "log2", "sqrt", "rsqrt"), (0.01, 9.0)),

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from minitvm.testing.cases.accuracy import EXACT, Accuracy
-from minitvm.testing.cases.case import Case, case, generator, summed
-from minitvm.testing.cases.draw import Draw
+from operator_cases.accuracy import EXACT, Accuracy
+from operator_cases.case import Case, case, generator, summed
+from operator_cases.draw import Draw
 
 
 def _axes(draw: Draw, rank: int) -> dict[str, Any]:

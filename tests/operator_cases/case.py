@@ -13,8 +13,8 @@ import minitvm.ir.ops  # noqa: F401  (registers the operators)
 from minitvm.errors import TypeInferenceError
 from minitvm.ir.op import OPS, Op
 from minitvm.ir.types import DTYPES, TupleType, Type, type_of
-from minitvm.testing.cases.accuracy import EXACT, Accuracy
-from minitvm.testing.cases.draw import Draw, RandomDraw
+from operator_cases.accuracy import EXACT, Accuracy
+from operator_cases.draw import Draw, RandomDraw
 
 
 @dataclass(frozen=True, eq=False)

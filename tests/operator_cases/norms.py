@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from minitvm.testing.cases.accuracy import EXACT, Accuracy
-from minitvm.testing.cases.case import Case, case, generator
-from minitvm.testing.cases.draw import Draw
+from operator_cases.accuracy import EXACT, Accuracy
+from operator_cases.case import Case, case, generator
+from operator_cases.draw import Draw
 
 _EPSILONS = (1e-5, 0.1, 1e-3)
 

@@ -10,10 +10,10 @@ import numpy as np
 from minitvm.ir.layout import Layout
 from minitvm.ir.ops.image import COORDINATES, METHODS, ROUNDINGS
 from minitvm.ir.ops.nn_pad import PAD_MODES
-from minitvm.testing.cases.accuracy import BITS, Accuracy
-from minitvm.testing.cases.case import Case, case, generator, summed
-from minitvm.testing.cases.draw import Draw
-from minitvm.testing.cases.products import window
+from operator_cases.accuracy import BITS, Accuracy
+from operator_cases.case import Case, case, generator, summed
+from operator_cases.draw import Draw
+from operator_cases.products import window
 
 _POOL_LAYOUTS = {1: ("NCW", "NWC"), 2: ("NCHW", "NHWC", "NCHW8c", "NCHW4c", "NCHW16c"), 3: ("NCDHW", "NDHWC")}
 _AXES = {1: "W", 2: "HW", 3: "DHW"}

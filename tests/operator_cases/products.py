@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from minitvm.ir.layout import Layout
-from minitvm.testing.cases.case import Case, generator, summed
-from minitvm.testing.cases.draw import Draw
+from operator_cases.case import Case, generator, summed
+from operator_cases.draw import Draw
 
 
 def _work(draw: Draw) -> int:
