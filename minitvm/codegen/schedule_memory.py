@@ -1,11 +1,16 @@
-"""Schedule steps that change where values live: cache_read, cache_write, compute_at."""
+"""Schedule steps that change where values live: cache_read, cache_write, compute_at.
+
+A buffer is given by itself, or by its name where only one has it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from typing import TypeAlias
 
-from minitvm.codegen.dependence import inner_ranges
+from minitvm.codegen.dependence import accesses, inner_ranges
 from minitvm.codegen.loops import bind_vars
 from minitvm.codegen.rewrite import redirect
 from minitvm.codegen.schedule_loops import LoopName, find_loop, with_body, with_loop
@@ -27,7 +32,6 @@ from minitvm.ir.loop import (
     all_of,
     nest,
     seq,
-    stmt_exprs,
     walk_exprs,
     walk_stmts,
 )
@@ -35,156 +39,137 @@ from minitvm.ir.loop.affine import Affine, affine
 from minitvm.ir.loop.bounds import bounds, prove
 from minitvm.ir.loop.interval import Range
 
+BufferName: TypeAlias = Buffer | str
+Index: TypeAlias = tuple[LoopExpr, ...]
+
 
 @dataclass(frozen=True)
 class Region:
     """The part of a buffer that one iteration touches: ``start`` per dimension, and a constant shape."""
 
-    start: tuple[LoopExpr, ...]
+    start: Index
     shape: tuple[int, ...]
 
-    def relative(self, index: Sequence[LoopExpr]) -> tuple[LoopExpr, ...]:
+    def relative(self, index: Index) -> Index:
         """``index`` counted from ``start``."""
-        moved = [affine(i).plus(affine(s), -1) for i, s in zip(index, self.start, strict=True)]
-        return tuple(form.to_expr() for form in moved)
+        return tuple(affine(i).plus(affine(s), -1).to_expr() for i, s in zip(index, self.start, strict=True))
+
+    def each(self, kernel: Kernel, buffer: Buffer, body: Callable[[Index, Index], Stmt]) -> Stmt:
+        """``body(index here, index in the buffer)`` for every element, as far as that is in the buffer."""
+        around = inner_ranges(kernel.body)
+
+        def element(*here: LoopVar) -> Stmt:
+            there = tuple(s + i for s, i in zip(self.start, here, strict=True))
+            ranges = around | {v: Range(0, n - 1) for v, n in zip(here, self.shape, strict=True)}
+            checks = [c for i, n in zip(there, buffer.shape, strict=True) for c in (i >= 0, i < n)]
+            open_ends = [c for c in checks if prove(c, ranges) is not True]
+            return If(all_of(open_ends), body(here, there)) if open_ends else body(here, there)
+
+        return nest(self.shape, element, names="uvwrstpq")
 
 
-def region(
-    kernel: Kernel, buffer: Buffer, touched: Sequence[tuple[LoopExpr, ...]], ranges: Mapping[LoopVar, Range], where: str
-) -> Region:
-    """What the indices ``touched`` reach while the variables in ``ranges`` run and all others stand still."""
+def _region(kernel: Kernel, buffer: Buffer, touched: Sequence[Index], found: For) -> Region:
+    """What the indices ``touched`` reach in one iteration of a loop."""
+    ranges = inner_ranges(found.body)
     start: list[LoopExpr] = []
     shape: list[int] = []
     for axis in range(len(buffer.shape)):
-        parts = [_fixed_and_moving(index[axis], ranges) for index in touched]
-        fixed = parts[0][0]
-        reach = [bounds(moving.to_expr(), ranges) for _, moving in parts]
-        lows, highs = [r.low for r in reach], [r.high for r in reach]
-        if any(f.terms != fixed.terms for f, _ in parts) or None in lows or None in highs:
+        forms = [affine(index[axis]) for index in touched]
+        still = [_still(form, ranges) for form in forms]
+        moving = (bounds(form.plus(s, -1).to_expr(), ranges) for form, s in zip(forms, still, strict=True))
+        reach = reduce(Range.hull, moving)
+        if any(s.terms != still[0].terms for s in still) or reach.low is None or reach.high is None:
             raise ScheduleError(
-                f"{kernel.name}: what loop {where} touches of {buffer.name} is no box of constant size "
+                f"{kernel.name}: what loop {found.var.name} touches of {buffer.name} is no box of constant size "
                 f"(dimension {axis})"
             )
-        low = min(x for x in lows if x is not None)
-        start.append(fixed.plus(Affine(low)).to_expr())
-        shape.append(max(x for x in highs if x is not None) - low + 1)
+        start.append(still[0].plus(Affine(reach.low)).to_expr())
+        shape.append(reach.high - reach.low + 1)
     return Region(tuple(start), tuple(shape))
 
 
-def _fixed_and_moving(index: LoopExpr, ranges: Mapping[LoopVar, Range]) -> tuple[Affine[LoopExpr], Affine[LoopExpr]]:
-    form = affine(index)
-    moving = {t: c for t, c in form.terms.items() if any(isinstance(n, Load) or n in ranges for n in walk_exprs(t))}
-    return (
-        Affine(0, {t: c for t, c in form.terms.items() if t not in moving}),
-        Affine(form.constant, moving),
-    )
+def _still(form: Affine[LoopExpr], ranges: Mapping[LoopVar, Range]) -> Affine[LoopExpr]:
+    """The terms in which nothing runs."""
+    return Affine(0, {t: c for t, c in form.terms.items() if not _runs(t, ranges)})
 
 
-def _loads_of(stmt: Stmt, buffer: Buffer) -> list[tuple[LoopExpr, ...]]:
-    nodes = (n for s in walk_stmts(stmt) for e in stmt_exprs(s) for n in walk_exprs(e))
-    return [n.index for n in nodes if isinstance(n, Load) and n.buffer is buffer]
+def _runs(term: LoopExpr, ranges: Mapping[LoopVar, Range]) -> bool:
+    return any(isinstance(node, Load) or node in ranges for node in walk_exprs(term))
 
 
-def _stores_to(stmt: Stmt, buffer: Buffer) -> list[Store]:
-    return [s for s in walk_stmts(stmt) if isinstance(s, Store) and s.buffer is buffer]
+def _uses(stmt: Stmt, buffer: Buffer, stores: bool) -> list[Index]:
+    """The indices that a buffer is stored at, or read at."""
+    return [a.index for a in accesses(stmt) if a.buffer is buffer and a.is_store == stores]
 
 
-def _known(kernel: Kernel, buffer: Buffer) -> None:
+def _buffer(kernel: Kernel, buffer: BufferName) -> Buffer:
     known = [*kernel.params, *(s.buffer for s in walk_stmts(kernel.body) if isinstance(s, Alloc))]
-    if buffer not in known:
+    found = [b for b in known if buffer in (b, b.name)]
+    if len(found) != 1:
+        name, many = buffer if isinstance(buffer, str) else buffer.name, len(found) or "no"
         raise ScheduleError(
-            f"{kernel.name} has no buffer {buffer.name}", hint=f"it has: {', '.join(b.name for b in known)}"
+            f"{kernel.name} has {many} buffer{'s' * bool(found)} {name}",
+            hint=f"it has: {', '.join(b.name for b in known)}",
         )
+    return found[0]
 
 
 # --- caches ---------------------------------------------------------------------------------------------------
 
 
-def cache_read(kernel: Kernel, buffer: Buffer, loop: LoopName, scope: str = "local") -> Kernel:
+def cache_read(kernel: Kernel, buffer: BufferName, loop: LoopName, scope: str = "local") -> Kernel:
     """Each iteration of ``loop`` first copies what it reads of ``buffer`` to memory of its own."""
-    found = find_loop(kernel, loop)
-    _known(kernel, buffer)
-    name, touched = found.var.name, _loads_of(found.body, buffer)
+    found, source = find_loop(kernel, loop), _buffer(kernel, buffer)
+    name, touched = found.var.name, _uses(found.body, source, stores=False)
     if not touched:
-        raise ScheduleError(f"{kernel.name}: loop {name} does not read {buffer.name}")
-    if _stores_to(found.body, buffer):
-        raise ScheduleError(f"{kernel.name}: loop {name} stores to {buffer.name}, so a copy would be out of date")
-    box = region(kernel, buffer, touched, inner_ranges(found.body), name)
-    copy = Buffer(f"{buffer.name}_{scope}", box.shape, buffer.dtype, scope)
-    ranges = _all_ranges(kernel)
-
-    def element(*index: LoopVar) -> Stmt:
-        source = tuple(s + i for s, i in zip(box.start, index, strict=True))
-        inside = _inside(buffer, source, ranges | {v: Range(0, n - 1) for v, n in zip(index, box.shape, strict=True)})
-        stored = Store(copy, index, Load(buffer, source))
-        return stored if inside is None else If(inside, stored)
-
-    fill = nest(box.shape, element, names="uvwrstpq")
-    body = Alloc(copy, seq(fill, redirect(found.body, {buffer: copy}, box.relative)))
-    return with_body(kernel, found, body)
+        raise ScheduleError(f"{kernel.name}: loop {name} does not read {source.name}")
+    if _uses(found.body, source, stores=True):
+        raise ScheduleError(f"{kernel.name}: loop {name} stores to {source.name}, so a copy would be out of date")
+    box = _region(kernel, source, touched, found)
+    copy = Buffer(f"{source.name}_{scope}", box.shape, source.dtype, scope)
+    fill = box.each(kernel, source, lambda here, there: Store(copy, here, source[there]))
+    return with_body(kernel, found, Alloc(copy, seq(fill, redirect(found.body, {source: copy}, box.relative))))
 
 
-def _all_ranges(kernel: Kernel) -> dict[LoopVar, Range]:
-    return inner_ranges(kernel.body)
-
-
-def _inside(buffer: Buffer, index: Sequence[LoopExpr], ranges: Mapping[LoopVar, Range]) -> LoopExpr | None:
-    """The conditions under which ``index`` is in the buffer that do not hold anyway."""
-    checks = [
-        c for i, n in zip(index, buffer.shape, strict=True) for c in (i >= 0, i < n) if prove(c, ranges) is not True
-    ]
-    return all_of(checks) if checks else None
-
-
-def cache_write(kernel: Kernel, buffer: Buffer, loop: LoopName, scope: str = "local") -> Kernel:
+def cache_write(kernel: Kernel, buffer: BufferName, loop: LoopName, scope: str = "local") -> Kernel:
     """Each iteration of ``loop`` computes its part of ``buffer`` in memory of its own, and copies it out at its end."""
-    found = find_loop(kernel, loop)
-    _known(kernel, buffer)
-    name, stores = found.var.name, _stores_to(found.body, buffer)
+    found, target = find_loop(kernel, loop), _buffer(kernel, buffer)
+    name, stores = found.var.name, _uses(found.body, target, stores=True)
     if not stores:
-        raise ScheduleError(f"{kernel.name}: loop {name} does not store to {buffer.name}")
+        raise ScheduleError(f"{kernel.name}: loop {name} does not store to {target.name}")
+    box = _region(kernel, target, [*stores, *_uses(found.body, target, stores=False)], found)
     ranges = inner_ranges(found.body)
-    box = region(kernel, buffer, [*(s.index for s in stores), *_loads_of(found.body, buffer)], ranges, name)
-    if not _covers(_first_stores(found.body, buffer), box, ranges):
+    if not any(_fills(box.relative(i), box.shape, ranges) for i in _first_stores(found.body, target)):
         raise ScheduleError(
-            f"{kernel.name}: loop {name} does not store all of its part of {buffer.name} before it reads it",
+            f"{kernel.name}: loop {name} does not store all of its part of {target.name} before it reads it",
             hint="the loops of the reduction must be inside, and no condition around the store",
         )
-    copy = Buffer(f"{buffer.name}_{scope}", box.shape, buffer.dtype, scope)
-
-    def element(*index: LoopVar) -> Stmt:
-        return Store(buffer, tuple(s + i for s, i in zip(box.start, index, strict=True)), copy[index])
-
-    body = seq(redirect(found.body, {buffer: copy}, box.relative), nest(box.shape, element, names="uvwrstpq"))
-    return with_body(kernel, found, Alloc(copy, body))
+    copy = Buffer(f"{target.name}_{scope}", box.shape, target.dtype, scope)
+    drain = box.each(kernel, target, lambda here, there: Store(target, there, copy[here]))
+    return with_body(kernel, found, Alloc(copy, seq(redirect(found.body, {target: copy}, box.relative), drain)))
 
 
-def _first_stores(stmt: Stmt, buffer: Buffer) -> list[Store]:
+def _first_stores(stmt: Stmt, buffer: Buffer) -> list[Index]:
     """Unconditional stores that come before every load of ``buffer``, in loops that run at least once."""
     match stmt:
         case Store():
-            return [stmt] if stmt.buffer is buffer and not _loads_of(stmt, buffer) else []
+            return [stmt.index] if stmt.buffer is buffer and not _uses(stmt, buffer, stores=False) else []
         case Alloc(_, body):
             return _first_stores(body, buffer)
         case For(_, Const(extent), body) if extent > 0:
-            inner = _first_stores(body, buffer)
-            return inner if not _loads_of(body, buffer) or inner else []
+            return _first_stores(body, buffer)
         case Seq(stmts):
-            found: list[Store] = []
+            found: list[Index] = []
             for part in stmts:
                 found += _first_stores(part, buffer)
-                if _loads_of(part, buffer):
+                if _uses(part, buffer, stores=False):
                     break
             return found
     return []
 
 
-def _covers(stores: Sequence[Store], box: Region, ranges: Mapping[LoopVar, Range]) -> bool:
-    """True where one of the stores reaches every element of the box: a loop variable of its own per dimension."""
-    return any(_fills(box.relative(store.index), box.shape, ranges) for store in stores)
-
-
-def _fills(index: Sequence[LoopExpr], shape: Sequence[int], ranges: Mapping[LoopVar, Range]) -> bool:
+def _fills(index: Index, shape: Sequence[int], ranges: Mapping[LoopVar, Range]) -> bool:
+    """Whether a store reaches every element of a box: loop variables of its own for each dimension."""
     used: set[LoopExpr] = set()
     for position, extent in zip(index, shape, strict=True):
         reach = 1
@@ -201,54 +186,49 @@ def _fills(index: Sequence[LoopExpr], shape: Sequence[int], ranges: Mapping[Loop
 # --- moving a producer ----------------------------------------------------------------------------------------
 
 
-def compute_at(kernel: Kernel, buffer: Buffer, loop: LoopName) -> Kernel:
+def compute_at(kernel: Kernel, buffer: BufferName, loop: LoopName) -> Kernel:
     """Each iteration of ``loop`` computes what it reads of ``buffer`` itself; the nest that did so before goes.
 
-    For a buffer allocated by the kernel and stored by one perfect nest, a loop variable per dimension.
+    For a buffer allocated by the kernel that one nest computes, element by element: a loop for each dimension around
+    all that is done for an element.
     """
-    _known(kernel, buffer)
-    alloc = next((s for s in walk_stmts(kernel.body) if isinstance(s, Alloc) and s.buffer is buffer), None)
+    source = _buffer(kernel, buffer)
+    alloc = next((s for s in walk_stmts(kernel.body) if isinstance(s, Alloc) and s.buffer is source), None)
     if alloc is None:
-        raise ScheduleError(f"{kernel.name}: {buffer.name} is a parameter; only memory of the kernel can move")
+        raise ScheduleError(f"{kernel.name}: {source.name} is a parameter; only memory of the kernel can move")
     found = find_loop(kernel, loop)
-    producer, axes, value = _producer(kernel, alloc)
-    name, touched = found.var.name, _loads_of(found.body, buffer)
+    producer, axes, element = _producer(kernel, alloc)
+    name, touched = found.var.name, _uses(found.body, source, stores=False)
     if any(s is found for s in walk_stmts(producer)):
-        raise ScheduleError(f"{kernel.name}: loop {name} computes {buffer.name} itself")
-    if not touched or len(touched) != len(_loads_of(alloc.body, buffer)):
-        raise ScheduleError(f"{kernel.name}: {buffer.name} is not read in loop {name} alone")
-    box = region(kernel, buffer, touched, inner_ranges(found.body), name)
-    copy = Buffer(buffer.name, box.shape, buffer.dtype, "local")
+        raise ScheduleError(f"{kernel.name}: loop {name} computes {source.name} itself")
+    everywhere = _uses(alloc.body, source, stores=False)
+    if not touched or len(touched) != len(everywhere) - len(_uses(producer, source, stores=False)):
+        raise ScheduleError(f"{kernel.name}: {source.name} is not read in loop {name} alone")
+    box = _region(kernel, source, touched, found)
+    copy = Buffer(source.name, box.shape, source.dtype, "local")
 
-    def element(*index: LoopVar) -> Stmt:
-        at = tuple(s + i for s, i in zip(box.start, index, strict=True))
-        moved = bind_vars(Store(copy, index, value), dict(zip(axes, at, strict=True)))
-        ranges = _all_ranges(kernel) | {v: Range(0, n - 1) for v, n in zip(index, box.shape, strict=True)}
-        inside = _inside(buffer, at, ranges)
-        return moved if inside is None else If(inside, moved)
+    def computed(here: Index, there: Index) -> Stmt:
+        return bind_vars(redirect(element, {source: copy}, lambda _: here), dict(zip(axes, there, strict=True)))
 
-    body = seq(nest(box.shape, element, names="uvwrstpq"), redirect(found.body, {buffer: copy}, box.relative))
-    moved = with_body(kernel, found, Alloc(copy, body))
-    return _without(moved, buffer, producer)
+    body = seq(box.each(kernel, source, computed), redirect(found.body, {source: copy}, box.relative))
+    return _without(with_body(kernel, found, Alloc(copy, body)), source, producer)
 
 
-def _producer(kernel: Kernel, alloc: Alloc) -> tuple[Stmt, tuple[LoopVar, ...], LoopExpr]:
-    """The nest that stores the buffer, its loop variables by dimension, and the value."""
+def _producer(kernel: Kernel, alloc: Alloc) -> tuple[Stmt, tuple[LoopVar, ...], Stmt]:
+    """The nest that computes the buffer, its loop variables by dimension, and what they are around."""
     parts = alloc.body.stmts if isinstance(alloc.body, Seq) else (alloc.body,)
-    writers = [p for p in parts if _stores_to(p, alloc.buffer)]
-    refusal = ScheduleError(
-        f"{kernel.name}: {alloc.buffer.name} is not stored by one perfect nest with a loop for each dimension"
-    )
-    if len(writers) != 1:
-        raise refusal
-    bound: list[LoopVar] = []
-    inner: Stmt = writers[0]
-    while isinstance(inner, For):
-        bound.append(inner.var)
+    writers = [p for p in parts if _uses(p, alloc.buffer, stores=True)]
+    places = {a.index for p in writers for a in accesses(p) if a.buffer is alloc.buffer}
+    axes = tuple(i for index in places for i in index if isinstance(i, LoopVar))
+    inner, around = seq(*writers), set[LoopVar]()
+    while isinstance(inner, For) and inner.var in axes:
+        around.add(inner.var)
         inner = inner.body
-    if not isinstance(inner, Store) or sorted(map(str, inner.index)) != sorted(map(str, bound)):
-        raise refusal
-    return writers[0], tuple(v for v in inner.index if isinstance(v, LoopVar)), inner.value
+    if len(writers) != 1 or len(places) != 1 or not len(axes) == len(around) == len(alloc.buffer.shape):
+        raise ScheduleError(
+            f"{kernel.name}: {alloc.buffer.name} is not stored by one perfect nest with a loop for each dimension"
+        )
+    return writers[0], axes, inner
 
 
 def _without(kernel: Kernel, buffer: Buffer, producer: Stmt) -> Kernel:

@@ -12,6 +12,7 @@ from minitvm.driver import build
 from minitvm.errors import CompilerError, ConfigError, ScheduleError, UserCodeError
 from minitvm.ir.builder import call_op, function, var
 from minitvm.ir.loop import Kernel, LoopKind
+from minitvm.ir.loop.interp import run_kernel
 from minitvm.passes.manager import PassContext
 from minitvm.runtime.executor import GraphModule
 from minitvm.runtime.library import Library
@@ -39,6 +40,26 @@ def test_a_kernel_runs_as_its_schedule_says() -> None:
     module.run(x=x)
     e = np.exp(x - x.max(1, keepdims=True))
     np.testing.assert_allclose(module.get_output(0).numpy(), e / e.sum(1, keepdims=True), rtol=1e-5)
+
+
+def row_by_row(kernel: Kernel) -> Kernel:
+    """Consumers first: what each one reads is then read in the row's loop alone."""
+    row = schedule.loops(kernel)[-2].var
+    for stage in ("total", "powers", "top"):
+        kernel = schedule.compute_at(kernel, stage, row)
+    return schedule.parallel(kernel, row)
+
+
+def test_stages_with_reductions_move_into_the_row_that_reads_them() -> None:
+    plain = softmax_build(rows_in_parallel).report.kernel("fused_nn_softmax").plain
+    moved = row_by_row(plain)
+    assert "barrier" not in str(moved) and "global" not in str(moved) and "powers: float32[1, 33] local" in str(moved)
+    x = np.random.default_rng(0).normal(size=(7, 33)).astype("float32")
+    np.testing.assert_array_equal(run_kernel(moved, x, check_races=True), run_kernel(plain, x))
+    with pytest.raises(ScheduleError, match="powers is not read in loop i alone"):
+        schedule.compute_at(plain, "powers", schedule.loops(plain)[-2].var)
+    with pytest.raises(ScheduleError, match="has no buffer sum"):
+        schedule.compute_at(plain, "sum", schedule.loops(plain)[-2].var)
 
 
 def test_an_edited_schedule_is_never_answered_with_an_old_kernel(
