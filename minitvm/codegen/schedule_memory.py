@@ -6,14 +6,14 @@ A buffer is given by itself, or by its name where only one has it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import TypeAlias
 
 from minitvm.codegen.dependence import accesses, inner_ranges
 from minitvm.codegen.loops import bind_vars
 from minitvm.codegen.rewrite import redirect
-from minitvm.codegen.schedule_loops import LoopName, find_loop, with_body, with_loop
+from minitvm.codegen.schedule_loops import LoopName, find_loop, with_body
 from minitvm.errors import ScheduleError
 from minitvm.ir.loop import (
     Alloc,
@@ -30,6 +30,7 @@ from minitvm.ir.loop import (
     Stmt,
     Store,
     all_of,
+    map_stmt,
     nest,
     seq,
     walk_exprs,
@@ -216,8 +217,7 @@ def compute_at(kernel: Kernel, buffer: BufferName, loop: LoopName) -> Kernel:
 
 def _producer(kernel: Kernel, alloc: Alloc) -> tuple[Stmt, tuple[LoopVar, ...], Stmt]:
     """The nest that computes the buffer, its loop variables by dimension, and what they are around."""
-    parts = alloc.body.stmts if isinstance(alloc.body, Seq) else (alloc.body,)
-    writers = [p for p in parts if _uses(p, alloc.buffer, stores=True)]
+    writers = [p for p in _nests(alloc.body) if _uses(p, alloc.buffer, stores=True)]
     places = {a.index for p in writers for a in accesses(p) if a.buffer is alloc.buffer}
     axes = tuple(i for index in places for i in index if isinstance(i, LoopVar))
     inner, around = seq(*writers), set[LoopVar]()
@@ -231,11 +231,22 @@ def _producer(kernel: Kernel, alloc: Alloc) -> tuple[Stmt, tuple[LoopVar, ...], 
     return writers[0], axes, inner
 
 
+def _nests(stmt: Stmt) -> list[Stmt]:
+    """What stands in order, whatever memory is around it."""
+    inside = stmt.stmts if isinstance(stmt, Seq) else (stmt.body,) if isinstance(stmt, Alloc) else ()
+    return [nest for part in inside for nest in _nests(part)] or [stmt]
+
+
 def _without(kernel: Kernel, buffer: Buffer, producer: Stmt) -> Kernel:
     """The kernel without a buffer, the nest that filled it, and the barrier that stood behind."""
-    alloc = next(s for s in walk_stmts(kernel.body) if isinstance(s, Alloc) and s.buffer is buffer)
-    parts = list(alloc.body.stmts) if isinstance(alloc.body, Seq) else [alloc.body]
-    position = next(i for i, p in enumerate(parts) if p is producer)
-    follows = position + 1 < len(parts) and isinstance(parts[position + 1], Barrier)
-    del parts[position : position + 1 + follows]
-    return with_loop(kernel, alloc, seq(*parts))
+
+    def removed(stmt: Stmt) -> Stmt:
+        if isinstance(stmt, Alloc) and stmt.buffer is buffer:
+            return stmt.body
+        if not isinstance(stmt, Seq) or producer not in stmt.stmts:
+            return stmt
+        at = stmt.stmts.index(producer)
+        last = at + isinstance(stmt.stmts[min(at + 1, len(stmt.stmts) - 1)], Barrier)
+        return seq(*stmt.stmts[:at], *stmt.stmts[last + 1 :])
+
+    return replace(kernel, body=map_stmt(kernel.body, on_stmt=removed))
