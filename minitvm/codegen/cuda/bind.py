@@ -15,9 +15,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from minitvm.codegen.dependence import Access, accesses, allocated, carried
-from minitvm.codegen.loops import bind_vars, trips
+from minitvm.codegen.loops import bind_vars, fused, split, trips
 from minitvm.codegen.rewrite import redirect
-from minitvm.codegen.schedule_loops import bind, fuse, loops, split
+from minitvm.codegen.schedule_loops import loops
 from minitvm.codegen.simplify import simplify
 from minitvm.errors import CompilerError
 from minitvm.ir.loop import (
@@ -48,7 +48,7 @@ def bind_plain(kernel: Kernel) -> tuple[Kernel, ...]:
 
     The last ``results`` of each one's parameters are those that it stores to.
     """
-    phases = [[_bound(kernel, nest) for nest in phase] for phase in _phases(kernel.body)]
+    phases = [[_bound(nest) for nest in phase] for phase in _phases(kernel.body)]
     return tuple(
         _as_kernel(f"{kernel.name}_{number}" if len(phases) > 1 else kernel.name, kernel, nests)
         for number, nests in enumerate(phases)
@@ -103,52 +103,43 @@ def _as_kernel(name: str, whole: Kernel, nests: Sequence[_Bound]) -> Kernel:
 # --- one nest -------------------------------------------------------------------------------------------------
 
 
-def _bound(kernel: Kernel, nest: Stmt) -> _Bound:
+def _bound(nest: Stmt) -> _Bound:
     if not (isinstance(nest, For) and nest.kind is LoopKind.PARALLEL):
         nest = For(LoopVar("once"), Const(1), nest, LoopKind.PARALLEL)
-    single = _one_loop(kernel, nest)
-    body, workspaces = _own_slices(single, trips(single))
+    single = _one_loop(nest)
+    body, workspaces = _own_slices(single)
     lanes = _lane_loops(body)
     if lanes and not workspaces and _lanes_are_apart(body, lanes):
-        blocks = For(single.var, single.extent, _lanes_as_threads(body, lanes), LoopKind.BLOCK_X)
-        return _Bound(blocks, ())
-    return _Bound(_threads_of_iterations(kernel, For(single.var, single.extent, _serial_lanes(body))), workspaces)
+        return _Bound(For(single.var, single.extent, _lanes_as_threads(body, lanes), LoopKind.BLOCK_X), ())
+    blocks = For(single.var, single.extent, _serial_lanes(body), LoopKind.BLOCK_X)
+    return _Bound(split(blocks, max(1, min(_THREADS, trips(single))), "guard", _threads), workspaces)
 
 
-def _one_loop(kernel: Kernel, nest: For) -> For:
+def _threads(found: For) -> For:
+    """One iteration a thread."""
+    return replace(found, kind=LoopKind.THREAD_X)
+
+
+def _one_loop(nest: For) -> For:
     """Perfectly nested parallel loops as one."""
-    while isinstance(nest.body, For) and nest.body.kind is LoopKind.PARALLEL:
-        fused = fuse(replace(kernel, body=nest), nest.var, nest.body.var).body
-        assert isinstance(fused, For)
-        nest = fused
-    return nest
+    around = [nest]
+    while isinstance(inner := around[-1].body, For) and inner.kind is LoopKind.PARALLEL:
+        around.append(inner)
+    if len(around) == 1:
+        return nest
+    loops = [(f.var, trips(f)) for f in around]
+    return fused(loops, around[-1].body, "_".join(f.var.name for f in around), LoopKind.PARALLEL)
 
 
-def _own_slices(nest: For, iterations: int) -> tuple[Stmt, tuple[Buffer, ...]]:
+def _own_slices(nest: For) -> tuple[Stmt, tuple[Buffer, ...]]:
     """``shared`` buffers become ``workspace[iteration, ...]``."""
     body, workspaces = nest.body, []
     for buffer in [s.buffer for s in walk_stmts(nest.body) if isinstance(s, Alloc) and s.buffer.scope == "shared"]:
-        workspace = Buffer(buffer.name, (iterations, *buffer.shape), buffer.dtype)
+        workspace = Buffer(buffer.name, (trips(nest), *buffer.shape), buffer.dtype)
         body = redirect(body, {buffer: workspace}, lambda index: (nest.var, *index))
         body = map_stmt(body, on_stmt=lambda s, b=buffer: s.body if isinstance(s, Alloc) and s.buffer is b else s)  # type: ignore[misc]
         workspaces.append(workspace)
     return body, tuple(workspaces)
-
-
-def _threads_of_iterations(kernel: Kernel, nest: For) -> Stmt:
-    """Blocks of threads, one iteration each."""
-    cut = split(replace(kernel, body=nest), nest.var, max(1, min(_THREADS, trips(nest))))
-    outer, inner = loops(cut)[:2]
-    promised = map_stmt(cut.body, on_stmt=lambda s: _of_kind(s, LoopKind.PARALLEL) if s is inner else s)
-    threaded = bind(replace(cut, body=promised), inner.var, LoopKind.THREAD_X)
-    whole = threaded.body
-    assert isinstance(whole, For) and whole.var == outer.var
-    return _of_kind(whole, LoopKind.BLOCK_X)
-
-
-def _of_kind(stmt: Stmt, kind: LoopKind) -> For:
-    assert isinstance(stmt, For)
-    return For(stmt.var, stmt.extent, stmt.body, kind)
 
 
 # --- lanes ----------------------------------------------------------------------------------------------------
@@ -197,30 +188,17 @@ def _lanes_as_threads(body: Stmt, lanes: Sequence[For]) -> Stmt:
     inside = [(f, access) for f in lanes for access in accesses(f.body)]
     by_lanes = {a.buffer for _, a in inside if a.is_store} & private
     thread = LoopVar("thread")
-    first = thread.equal(0)
+    in_lanes = {s for f in lanes for s in walk_stmts(f.body)}
 
-    def lane_body(stmt: For) -> Stmt:
-        moved = bind_vars(stmt.body, {stmt.var: thread})
-        return moved if trips(stmt) == width else If(thread < stmt.extent, moved)
+    def threaded_part(stmt: Stmt) -> Stmt:
+        if isinstance(stmt, For) and stmt.kind is LoopKind.VECTORIZED:
+            moved = bind_vars(stmt.body, {stmt.var: thread})
+            return moved if trips(stmt) == width else If(thread < stmt.extent, moved)
+        if isinstance(stmt, Store) and stmt not in in_lanes and stmt.buffer not in private:
+            return If(thread.equal(0), stmt)
+        return stmt
 
-    def scalar(stmt: Stmt) -> Stmt:
-        return If(first, stmt) if isinstance(stmt, Store) and stmt.buffer not in private else stmt
-
-    def walk(stmt: Stmt) -> Stmt:
-        match stmt:
-            case For() if stmt.kind is LoopKind.VECTORIZED:
-                return lane_body(stmt)
-            case For(var, extent, inner, kind):
-                return For(var, extent, walk(inner), kind)
-            case Seq(stmts):
-                return seq(*(walk(s) for s in stmts))
-            case If(condition, then, orelse):
-                return If(condition, walk(then), None if orelse is None else walk(orelse))
-            case Alloc(buffer, inner):
-                return Alloc(buffer, walk(inner))
-        return scalar(stmt)
-
-    threaded = walk(body)
+    threaded = map_stmt(body, on_stmt=threaded_part)
     for buffer in by_lanes:
         axis = _lane_axis(buffer, inside)
         assert axis is not None
@@ -243,7 +221,7 @@ def _serial_lanes(body: Stmt) -> Stmt:
             return stmt
         met = carried(stmt, only_flow=True)
         if met is None:
-            return _of_kind(stmt, LoopKind.SERIAL)
+            return replace(stmt, kind=LoopKind.SERIAL)
         if isinstance(stmt.body, Seq):
             return seq(*(serial(_lanes_of(stmt, part)) for part in stmt.body.stmts))
         raise CompilerError(f"lanes of loop {stmt.var.name} exchange values through {met.buffer.name} in one statement")
