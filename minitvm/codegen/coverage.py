@@ -15,6 +15,7 @@ from enum import Enum
 
 import numpy as np
 
+from minitvm.codegen.dependence import mixed_radix
 from minitvm.errors import CompilerError
 from minitvm.ir.loop import (
     Alloc,
@@ -206,13 +207,8 @@ def _radix(place: _Place, group: _Group) -> _Part | None:
     if group.guards or not shape:
         return None
     form = address(Buffer("", shape, "bool"), [place.store.index[d] for d in group.dims])
-    reach = 1
-    for term, stride in sorted(form.terms.items(), key=lambda item: item[1]):
-        extent = place.extents.get(term) if isinstance(term, LoopVar) else None
-        if extent is None or (stride != reach and extent > 1):
-            return None
-        reach *= extent
-    if math.prod(place.extents[v] for v in group.variables) != reach:
+    reach = mixed_radix(form, place.extents)
+    if reach is None or math.prod(place.extents[v] for v in group.variables) != reach:
         return None
     row = math.prod(shape[1:])
     if form.constant % row or reach % row or not 0 <= form.constant <= math.prod(shape) - reach:

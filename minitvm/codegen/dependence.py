@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from minitvm.ir.loop import (
@@ -110,16 +110,27 @@ def _apart(x: Affine[LoopExpr], y: Affine[LoopExpr], var: LoopVar, ranges: Range
 
 def _difference(x: Affine[LoopExpr], y: Affine[LoopExpr], var: LoopVar, ranges: Ranges) -> Range:
     """Bounds of ``x - y`` without ``var``'s part, inner variables chosen freely on both sides."""
-    total = Range(x.constant - y.constant, x.constant - y.constant)
-    for form, sign in ((x, 1), (y, -1)):
-        for term, factor in form.terms.items():
-            if term != var and not _cancels(term, x, y, ranges, var):
-                reach = ANYTHING if depends_on(term, var) else bounds(term, ranges)
-                total = total.plus(reach.scaled(sign * factor))
-    return total
+
+    def free(form: Affine[LoopExpr]) -> Range:
+        terms = {t: c for t, c in form.terms.items() if t != var and not _cancels(t, x, y, ranges, var)}
+        return Affine(form.constant, terms).bounds(lambda t: ANYTHING if depends_on(t, var) else bounds(t, ranges))
+
+    return free(x).plus(free(y).scaled(-1))
 
 
 def _cancels(term: LoopExpr, x: Affine[LoopExpr], y: Affine[LoopExpr], ranges: Ranges, var: LoopVar) -> bool:
     """A term made of outer variables alone has one value in all iterations."""
     inner = any(isinstance(n, Load) or (isinstance(n, LoopVar) and (n in ranges or n == var)) for n in walk_exprs(term))
     return not inner and x.terms.get(term) == y.terms.get(term)
+
+
+def mixed_radix(form: Affine[LoopExpr], extents: Mapping[LoopVar, int]) -> int | None:
+    """How many values a sum of loop variables takes, each once and in a row from its constant on: each stride is the
+    product of the extents below it.  ``None`` where it is no such number."""
+    reach = 1
+    for term, stride in sorted(form.terms.items(), key=lambda item: abs(item[1])):
+        extent = extents.get(term) if isinstance(term, LoopVar) else None
+        if extent is None or (stride != reach and extent > 1):
+            return None
+        reach *= extent
+    return reach

@@ -131,15 +131,14 @@ def tile(kernel: Kernel, first: LoopName, second: LoopName, rows: int, columns: 
     i, j = find_loop(kernel, first), find_loop(kernel, second)
     if i.body is not j:
         raise not_nested(kernel, i, j)
-    if tail != "exact" and constant_extent(kernel, i) % rows:
+    if constant_extent(kernel, i) % rows:
         raise ScheduleError(
             f"{kernel.name}: the {constant_extent(kernel, i)} iterations of loop {i.var.name} "
             f"are not divisible by {rows}",
             hint="a guard would stand between the loops; split with tail='peel' first",
         )
-    body = split(split(kernel, j.var, columns, tail), i.var, rows, "exact")
-    names = [f"{v.name}_{part}" for part in ("outer", "inner") for v in (i.var, j.var)]
-    return reorder(body, *names)
+    made = split(split(kernel, j.var, columns, tail), i.var, rows)
+    return reorder(made, *(f"{f.var.name}_{part}" for part in ("outer", "inner") for f in (i, j)))
 
 
 # --- order ----------------------------------------------------------------------------------------------------

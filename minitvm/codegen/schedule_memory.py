@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from typing import TypeAlias
 
-from minitvm.codegen.dependence import accesses, inner_ranges
+from minitvm.codegen.dependence import accesses, inner_ranges, mixed_radix
 from minitvm.codegen.loops import bind_vars
 from minitvm.codegen.rewrite import redirect
 from minitvm.codegen.schedule_loops import LoopName, find_loop, with_body
@@ -171,17 +171,10 @@ def _first_stores(stmt: Stmt, buffer: Buffer) -> list[Index]:
 
 def _fills(index: Index, shape: Sequence[int], ranges: Mapping[LoopVar, Range]) -> bool:
     """Whether a store reaches every element of a box: loop variables of its own for each dimension."""
-    used: set[LoopExpr] = set()
-    for position, extent in zip(index, shape, strict=True):
-        reach = 1
-        for term, factor in sorted(affine(position).terms.items(), key=lambda item: abs(item[1])):
-            if factor != reach or term in used or not isinstance(term, LoopVar):
-                return False
-            used.add(term)
-            reach *= (ranges[term].high or 0) + 1
-        if reach != extent:
-            return False
-    return True
+    forms, extents = [affine(i) for i in index], {v: r.high + 1 for v, r in ranges.items() if r.high is not None}
+    used = [term for form in forms for term in form.terms]
+    whole = all(mixed_radix(form, extents) == extent for form, extent in zip(forms, shape, strict=True))
+    return whole and len(set(used)) == len(used)
 
 
 # --- moving a producer ----------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from minitvm.ir.loop import Alloc, Buffer, For, If, Kernel, Seq, Stmt
+from minitvm.ir.loop.affine import storage_size
 
 STACK_LIMIT = 64 * 1024
 """``local`` buffers beyond this many bytes go to the workspace: a thread's stack is small."""
@@ -27,16 +28,8 @@ class Workspace:
     thread_bytes: int = 0
 
 
-def buffer_elements(buffer: Buffer) -> int:
-    """Elements from the buffer's base to its last one, gaps of its strides and its offset included."""
-    if 0 in buffer.shape:
-        return 0
-    reach = sum((extent - 1) * stride for extent, stride in zip(buffer.shape, buffer.row_major_strides, strict=True))
-    return buffer.offset + reach + 1
-
-
 def buffer_bytes(buffer: Buffer) -> int:
-    return buffer_elements(buffer) * np.dtype(buffer.dtype).itemsize
+    return storage_size(buffer) * np.dtype(buffer.dtype).itemsize
 
 
 def plan_workspace(kernel: Kernel, threads: int = 1) -> Workspace:

@@ -12,8 +12,9 @@ import numpy as np
 
 from minitvm.codegen.llvm.compile import Cpu, compile_object, host, machine_model
 from minitvm.codegen.llvm.emit import emit
-from minitvm.codegen.workspace import buffer_elements, plan_workspace
+from minitvm.codegen.workspace import plan_workspace
 from minitvm.ir.loop import Buffer, Kernel
+from minitvm.ir.loop.affine import storage_size
 from minitvm.runtime.cpu import NativeCode
 from minitvm.runtime.poison import A_NUMBER, NOT_A_NUMBER, fill
 from minitvm.target import MachineModel
@@ -29,7 +30,7 @@ def poisoned(nbytes: int, marker: int) -> np.ndarray:
 
 def memory_of(buffer: Buffer, array: np.ndarray | None, marker: int) -> np.ndarray:
     """Flat memory of a buffer; elements that belong to no index hold the marker."""
-    flat = poisoned(buffer_elements(buffer) * np.dtype(buffer.dtype).itemsize, marker).view(buffer.dtype)
+    flat = poisoned(storage_size(buffer) * np.dtype(buffer.dtype).itemsize, marker).view(buffer.dtype)
     if array is not None:
         view(buffer, flat)[...] = array
     return flat

@@ -19,7 +19,7 @@ from minitvm.codegen.llvm.spell import BITS, barrier_text, memory_text, quoted
 from minitvm.codegen.llvm.values import Index, Val, exact, power_of_two, reach
 from minitvm.codegen.llvm.writer import Writer
 from minitvm.codegen.scalars import spell_scalars
-from minitvm.codegen.workspace import STACK_LIMIT, Workspace, buffer_bytes, buffer_elements, plan_workspace
+from minitvm.codegen.workspace import STACK_LIMIT, Workspace, buffer_bytes, plan_workspace
 from minitvm.errors import CompilerError
 from minitvm.ir.loop import (
     Alloc,
@@ -36,7 +36,7 @@ from minitvm.ir.loop import (
     Store,
     walk_stmts,
 )
-from minitvm.ir.loop.affine import Affine
+from minitvm.ir.loop.affine import Affine, storage_size
 from minitvm.ir.loop.interval import Range
 from minitvm.target import MachineModel
 
@@ -324,7 +324,7 @@ class _Emitter:
             raise NotVectorizable
         key = (buffer, lanes)
         if key not in self.bases:
-            count = buffer_elements(buffer) * max(lanes, 1)
+            count = storage_size(buffer) * max(lanes, 1)
             self.bases[key] = self.w.alloca(memory_text(buffer.dtype), power_of_two(count))
         self.c.places[buffer] = Place(self.bases[key], lanes, padded=True)
 

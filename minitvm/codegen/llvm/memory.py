@@ -11,9 +11,8 @@ from minitvm.codegen.llvm.context import Context, NotVectorizable
 from minitvm.codegen.llvm.index import lane_values
 from minitvm.codegen.llvm.spell import BYTES, mangled, memory_text
 from minitvm.codegen.llvm.values import Index, Lanes, Val, Value, exact, in_order, power_of_two
-from minitvm.codegen.workspace import buffer_elements
 from minitvm.ir.loop import Buffer
-from minitvm.ir.loop.affine import Affine, weighted_sum
+from minitvm.ir.loop.affine import Affine, storage_size, weighted_sum
 
 _MOST_APART = 8
 """Elements between lanes, up to which whole vectors are read."""
@@ -136,7 +135,7 @@ def _width(c: Context, buffer: Buffer, first: Index, lanes: int) -> int:
     LLVM keeps a vector of 13 lanes in 13 registers from one block to the next.
     """
     place, width = c.places[buffer], power_of_two(lanes)
-    ends = not first.terms and first.constant + lanes == buffer_elements(buffer) * max(1, place.lanes)
+    ends = not first.terms and first.constant + lanes == storage_size(buffer) * max(1, place.lanes)
     return width if place.padded and ends and first.constant % width == 0 else lanes
 
 
@@ -183,7 +182,7 @@ def _one_register(c: Context, buffer: Buffer, flat: Index, first: int, lanes: in
 
 def _in_pairs(buffer: Buffer, first: Index) -> bool:
     """True where ``first`` is known to be even or odd and elements of both kinds come in pairs up to the end."""
-    return all(factor % 2 == 0 for factor in first.terms.values()) and buffer_elements(buffer) % 2 == 0
+    return all(factor % 2 == 0 for factor in first.terms.values()) and storage_size(buffer) % 2 == 0
 
 
 def _joined(c: Context, a: Val, b: Val) -> Val:
