@@ -199,6 +199,7 @@ def test_show_names_the_kernels_and_their_nodes() -> None:
     ("stage", "start"),
     [
         ("graph", "fn (%p0: Tensor[(1, "),
+        ("plain", f"kernel {KERNEL}(p0: float32["),
         ("loops", f"kernel {KERNEL}(p0: float32["),
         ("llvm", f'define void @"{KERNEL}"('),
         ("asm", f"{KERNEL}:"),
@@ -208,7 +209,7 @@ def test_show_names_the_kernels_and_their_nodes() -> None:
 def test_show_prints_a_kernel_at_every_stage(stage: str, start: str) -> None:
     text = output("show", "m.onnx", "--stage", stage, "--kernel", KERNEL, *SHAPE)
     assert start in text
-    assert max(map(len, text.splitlines())) > 80 or stage in ("loops", "asm", "cuda")  # nothing is wrapped
+    assert max(map(len, text.splitlines())) > 80 or stage in ("plain", "loops", "asm", "cuda")  # nothing is wrapped
 
 
 def test_show_says_why() -> None:
@@ -336,7 +337,10 @@ def test_an_unknown_kernel_lists_the_known() -> None:
         (("run",), "Missing argument 'MODEL'."),
         (("run", "m.onnx", "-O", "4"), "4 is not in the range 0<=x<=3."),
         (("runn", "m.onnx"), "No such command 'runn'."),
-        (("show", "m.onnx", "--stage", "wasm"), "'wasm' is not one of 'graph', 'loops', 'llvm', 'asm', 'cuda'."),
+        (
+            ("show", "m.onnx", "--stage", "wasm"),
+            "'wasm' is not one of 'graph', 'plain', 'loops', 'llvm', 'asm', 'cuda'.",
+        ),
     ],
 )
 def test_wrong_usage(arguments: Sequence[str], text: str) -> None:

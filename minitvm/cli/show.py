@@ -13,7 +13,7 @@ from minitvm.driver import BuildReport, PassStep
 from minitvm.errors import ConfigError
 from minitvm.passes.context import closest
 
-_STAGES = ("graph", "loops", *stages())
+_STAGES = ("graph", "plain", "loops", *stages())
 
 
 @click.command()
@@ -41,7 +41,8 @@ def show(
     threads: int,
     shapes: tuple[tuple[str, list[int]], ...],
 ) -> None:
-    """Print MODEL (.onnx) at one stage of its way: the graph, or kernels as loops, LLVM IR, assembly or CUDA C.
+    """Print MODEL (.onnx) at one stage of its way: the graph, or kernels as loops (plain: before any
+    schedule), LLVM IR, assembly or CUDA C.
 
     Without options: the graph after all passes, every fused group a local function.
 

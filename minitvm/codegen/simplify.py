@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from minitvm.codegen.loops import bind_vars
 from minitvm.ir.compute import identity_of
 from minitvm.ir.loop import (
     COMPARISONS,
@@ -21,7 +22,6 @@ from minitvm.ir.loop import (
     Kernel,
     LoopExpr,
     LoopKind,
-    LoopVar,
     Reduce,
     Select,
     Seq,
@@ -30,9 +30,7 @@ from minitvm.ir.loop import (
     const,
     expr_children,
     map_expr,
-    map_stmt,
     seq,
-    substitute_vars,
 )
 from minitvm.ir.loop.affine import Affine, affine
 from minitvm.ir.loop.bounds import Ranges, bounds, counter, prove, wraps
@@ -140,13 +138,9 @@ def _simplify_loop(stmt: For, ranges: Ranges) -> Stmt | None:
     if inner.is_empty:
         return None
     if isinstance(extent, Const) and extent.value == 1 and stmt.kind in (LoopKind.SERIAL, LoopKind.UNROLLED):
-        return simplify_stmt(_with_value(stmt.body, stmt.var, Const(0)), ranges)
+        return simplify_stmt(bind_vars(stmt.body, {stmt.var: Const(0)}), ranges)
     body = simplify_stmt(stmt.body, {**ranges, stmt.var: inner})
     return None if body is None else For(stmt.var, extent, body, stmt.kind)
-
-
-def _with_value(body: Stmt, var: LoopVar, value: LoopExpr) -> Stmt:
-    return map_stmt(body, on_expr=lambda e: substitute_vars(e, {var: value}))
 
 
 def _simplify_if(condition: LoopExpr, then: Stmt, orelse: Stmt | None, ranges: Ranges) -> Stmt | None:

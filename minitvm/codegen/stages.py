@@ -23,6 +23,7 @@ from minitvm.ir.loop import (
     substitute_vars,
     walk_exprs,
 )
+from minitvm.ir.loop.affine import loads
 from minitvm.ir.node import describe_call
 from minitvm.ir.op import Op, compute_of
 from minitvm.ir.types import TensorType, tensor_fields
@@ -162,17 +163,13 @@ def stage_order(outputs: Sequence[Buffer]) -> list[Stage]:
         if buffer in seen or not isinstance(buffer, Stage):
             return
         seen.add(buffer)
-        for load in _stage_loads(buffer):
+        for load in loads(buffer.value):
             visit(load.buffer)
         order.append(buffer)
 
     for output in outputs:
         visit(output)
     return order
-
-
-def _stage_loads(stage: Stage) -> list[Load]:
-    return [node for node in walk_exprs(stage.value) if isinstance(node, Load)]
 
 
 def stages_to_keep(order: Sequence[Stage], outputs: Sequence[Buffer]) -> list[Stage]:
@@ -184,12 +181,12 @@ def stages_to_keep(order: Sequence[Stage], outputs: Sequence[Buffer]) -> list[St
     """
     readers: dict[Buffer, list[tuple[Stage, Load]]] = {}
     for stage in order:
-        for load in _stage_loads(stage):
+        for load in loads(stage.value):
             readers.setdefault(load.buffer, []).append((stage, load))
     kept: list[Stage] = []
     reducing: set[Buffer] = set()
     for stage in order:
-        inlined = {load.buffer for load in _stage_loads(stage)} - set(kept)
+        inlined = {load.buffer for load in loads(stage.value)} - set(kept)
         if inlined & reducing or any(isinstance(node, Reduce) for node in walk_exprs(stage.value)):
             reducing.add(stage)
         if _must_keep(stage, readers.get(stage, []), stage in outputs, stage in reducing):

@@ -119,7 +119,9 @@ class KernelCompiler:
         return kernel
 
     def text(self, symbol: str, group: Function, stage: str) -> str:
-        """The group at a stage: ``loops``, or one that its back end offers, or else another one."""
+        """The group at a stage: ``plain``, ``loops``, or one that its back end offers, or else another one."""
+        if stage == "plain":
+            return str(plain(group, symbol))
         if stage == "loops":
             return str(self.scheduled(symbol, group))
         if stage in self.backend.stages:
