@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 from minitvm.codegen.elements import MOST_APART, outer_reductions
 from minitvm.codegen.loops import Loops, fused, nested, partial_results, split, trips, vectors
@@ -39,6 +40,10 @@ _IN_FLIGHT = 4
 _FEWEST_LANES = 4
 
 
+Schedule: TypeAlias = Callable[[Walk, MachineModel, bool], Stmt | Declined | None]
+"""Loops for a machine, parallel ones or not; or why not, or nothing where there is nothing to say."""
+
+
 def stage_nest(
     out: Buffer, axes: Sequence[LoopVar], value: LoopExpr, machine: MachineModel, parallel: bool = True
 ) -> Stmt:
@@ -47,18 +52,18 @@ def stage_nest(
     ``parallel``: divided among the threads.
     """
     walk = Walk.over(out, tuple(axes), value)
-    parts = [walk] if outer_reductions(walk.value) else walks(walk)
-    return seq(*(_scheduled(part, machine, parallel) for part in parts))
+    if outer_reductions(walk.value):
+        return _scheduled(walk, (_reduced_in_lanes, _one_by_one), machine, parallel)
+    return seq(*(_scheduled(part, (_in_squares, _in_vectors), machine, parallel) for part in walks(walk)))
 
 
-def _scheduled(walk: Walk, machine: MachineModel, parallel: bool) -> Stmt:
-    if walk.loops:
-        for schedule in _SCHEDULES:
-            made = schedule(walk, machine, parallel)
-            if isinstance(made, Stmt):
-                return made
-            if made is not None:
-                decide("schedule", walk.out.name, made)
+def _scheduled(walk: Walk, schedules: Sequence[Schedule], machine: MachineModel, parallel: bool) -> Stmt:
+    for schedule in schedules if walk.loops else ():
+        made = schedule(walk, machine, parallel)
+        if isinstance(made, Stmt):
+            return made
+        if made is not None:
+            decide("schedule", walk.out.name, made)
     return _partial_results(walk.element(), machine)
 
 
@@ -67,7 +72,7 @@ def _scheduled(walk: Walk, machine: MachineModel, parallel: bool) -> Stmt:
 
 def _in_squares(walk: Walk, machine: MachineModel, parallel: bool) -> Stmt | Declined | None:
     """Where something is read across the order of the result."""
-    found = None if outer_reductions(walk.value) else square_of(walk, machine)
+    found = square_of(walk, machine)
     if found is None or isinstance(found, Declined):
         return found
     decide("schedule", walk.out.name, f"in squares of {found.lanes}, as it reads across the order of the result")
@@ -77,10 +82,8 @@ def _in_squares(walk: Walk, machine: MachineModel, parallel: bool) -> Stmt | Dec
 # --- along the result's last axis -----------------------------------------------------------------------------
 
 
-def _in_vectors(walk: Walk, machine: MachineModel, parallel: bool) -> Stmt | Declined | None:
-    """Elements one by one in lanes; pieces of a row in which no condition changes one after the other."""
-    if outer_reductions(walk.value):
-        return None
+def _in_vectors(walk: Walk, machine: MachineModel, parallel: bool) -> Stmt:
+    """A row in pieces, in each of which no condition changes."""
     parts = walk.cut(*walk.loops[-1])
     widths = [_width(part, lanes_of(part.value, part.out.dtype, machine)) for part in parts]
     decide("schedule", walk.out.name, _in_words(max(widths), walk.loops[-1][1]))
@@ -152,11 +155,12 @@ def _rows(outer: Loops, row: Sequence[Stmt], machine: MachineModel, parallel: bo
     if not parallel:
         return nested(outer, seq(*row))
     wanted, rows = _PIECES * machine.threads, math.prod(extent for _, extent in outer)
-    parts = [part for stmt in row for part in (stmt.stmts if isinstance(stmt, Seq) else (stmt,))]
+    body = seq(*row)
+    parts = body.stmts if isinstance(body, Seq) else (body,)
     if rows < wanted // 4 and max(map(_rounds, parts), default=0) > rows:
         return seq(*(_few_rows(outer, part, max(1, wanted // max(1, rows))) for part in parts))
     at = next((d for d in range(len(outer)) if math.prod(n for _, n in outer[:d]) >= wanted), len(outer))
-    return fused(outer[:at], nested(outer[at:], seq(*row)), "row", LoopKind.PARALLEL)
+    return fused(outer[:at], nested(outer[at:], body), "row", LoopKind.PARALLEL)
 
 
 def _rounds(part: Stmt) -> int:
@@ -207,11 +211,3 @@ def _lanes_along(found: For, machine: MachineModel) -> int:
     if extent * 2 <= lanes or lanes == 1 or not all(s in (0, 1) for s in strides) or not depends_on(value, found.var):
         return 1
     return lanes * min(_IN_FLIGHT, 1 << max(0, (extent // lanes).bit_length() - 1))
-
-
-_SCHEDULES: tuple[Callable[[Walk, MachineModel, bool], Stmt | Declined | None], ...] = (
-    _in_squares,
-    _in_vectors,
-    _reduced_in_lanes,
-    _one_by_one,
-)
