@@ -76,8 +76,8 @@ def _acts(model: onnx.ModelProto) -> Iterator[Callable[[], object]]:
     module, params = made
     backend = backend_for("llvm", 1)
     yield lambda: made.append(optimize(module, backend.machine, dict(params), 3))
-    compiler, groups = KernelCompiler(backend, KernelCache(None)), read_program(made[-1].main).groups
-    yield lambda: [compiler.text(symbol, group, "llvm") for symbol, group in groups.items()]
+    compiler = KernelCompiler(backend, KernelCache(None))
+    yield lambda: [compiler.text(s, group, "llvm") for s, group in read_program(made[-1].main).groups.items()]
     library = build(module, "llvm", params, 3, num_threads=1)
     executor = minitvm.GraphModule
     yield lambda: executor(library["default"]()).run(data=np.zeros((1, 16, 14, 14), "float32"))
