@@ -93,7 +93,7 @@ def _lower(function: Function, name: str, machine: MachineModel, kind: str) -> t
         return scheduled(function, name, machine), DEFAULT
 
 
-def _templates(kind: str, anchor: Call) -> list[Template]:
+def _templates(kind: str, anchor: Call) -> list[type[Template]]:
     """What may lower a call; nothing has to run fast to compute no elements, or to sum none."""
     if not isinstance(anchor.op, Op):
         return []
@@ -105,22 +105,22 @@ def _templates(kind: str, anchor: Call) -> list[Template]:
 
 
 def _lower_with(
-    template: Template, title: str, anchor: Call, function: Function, name: str, machine: MachineModel
+    maker: type[Template], title: str, anchor: Call, function: Function, name: str, machine: MachineModel
 ) -> Kernel | Declined:
     params = parameter_buffers(function)
-    problem = _problem(anchor)
+    problem = Problem.of(anchor)
     values = compose(function, params, {anchor: problem.outputs})
     prologues = [buffer for arg in anchor.args for buffer in flatten(values[arg])]
     if any(_has_reduction(buffer) for buffer in prologues):
         return Declined("its input is a reduction, which would be recomputed for every element")
-    with user_code(template, title, partial(describe_call, anchor)):
-        kernel = template(problem, machine, {})
+    with user_code(maker, title, partial(describe_call, anchor)):
+        kernel = maker(problem, machine).kernel()
     if isinstance(kernel, Declined):
         return kernel
-    if not isinstance(kernel, Kernel):
-        hint = "a template returns a Kernel or Declined('why not')"
-        raise UserCodeError(f"{title} returned {kernel!r}", where=describe_call(anchor), hint=hint)
     outputs = outputs_of(function, values)
+    if not isinstance(kernel.body, Stmt):
+        hint = "a template's loops are a Stmt"
+        raise UserCodeError(f"{title} returned {kernel.body!r}", where=describe_call(anchor), hint=hint)
     body = kernel.body
     if _fits_epilogue(outputs, problem.outputs):
         body = fuse_epilogue(body, problem.outputs, outputs)
@@ -134,16 +134,6 @@ def _lower_with(
         body,
         results=len(outputs),
         spans=span_of(*calls(function.body)),
-    )
-
-
-def _problem(anchor: Call) -> Problem:
-    assert isinstance(anchor.op, Op)
-    inputs = [t for arg in anchor.args for t in tensor_fields(arg.type)]
-    return Problem(
-        anchor.op,
-        tuple(Buffer(f"in{i}", t.static_shape, t.dtype) for i, t in enumerate(inputs)),
-        tuple(Buffer(f"result{i}", t.static_shape, t.dtype) for i, t in enumerate(tensor_fields(anchor.type))),
     )
 
 

@@ -1,15 +1,26 @@
-"""What a template is given and what it may answer."""
+"""A template: how one operator runs fast on one kind of target.  What it is given, what it says of itself, its registry.
+
+    @TEMPLATES.register("llvm", "nn.dense")
+    class Dense(Template):
+        def choices(self): ...          # its search space, with what each point is predicted to cost
+        def loops(self, choice): ...    # the loops of one
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from functools import cached_property
+from typing import ClassVar, TypeVar
 
 from minitvm.ir.compute import accumulator
 from minitvm.ir.decision import Declined
-from minitvm.ir.loop import Buffer, Kernel
+from minitvm.ir.expr import Call
+from minitvm.ir.loop import Buffer, Kernel, Stmt
 from minitvm.ir.op import Op
+from minitvm.ir.types import TensorType, Type, tensor_fields
+from minitvm.passes.rule import Exactness
 from minitvm.target import MachineModel
 
 
@@ -20,6 +31,17 @@ class Problem:
     op: Op
     inputs: tuple[Buffer, ...]
     outputs: tuple[Buffer, ...]
+
+    @staticmethod
+    def of(call: Call) -> Problem:
+        """An operator's call, over buffers ``in0``, ``in1``, ... and ``result0``, ..."""
+
+        def buffers(name: str, types: Sequence[Type]) -> tuple[Buffer, ...]:
+            fields = [t for type_ in types for t in tensor_fields(type_)]
+            return tuple(Buffer(f"{name}{i}", t.static_shape, t.dtype) for i, t in enumerate(fields))
+
+        assert isinstance(call.op, Op)
+        return Problem(call.op, buffers("in", [a.type for a in call.args]), buffers("result", [call.type]))
 
     @property
     def output(self) -> Buffer:
@@ -39,25 +61,116 @@ class Problem:
         return Declined(f"registers hold sums of floats; here {', '.join(dtypes)}")
 
 
-Config: TypeAlias = Mapping[str, Any]
-Template: TypeAlias = Callable[[Problem, MachineModel, Config], "Kernel | Declined"]
+@dataclass(frozen=True)
+class Tile:
+    """Results that are computed at a time: ``rows``, of each ``blocks`` vectors."""
+
+    rows: int
+    blocks: int
+
+    def __str__(self) -> str:
+        return f"{self.rows} x {self.blocks} vectors"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A point of a template's search space.
+
+    ``cycles``: of one core, as predicted from the machine model.  ``why_not``: what speaks against it beside them; it
+    writes right loops all the same.
+    """
+
+    scheme: str
+    tile: Tile
+    cycles: float
+    why_not: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.scheme}, tiles of {self.tile}"
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a kernel is predicted to take: operations, bytes of its operands and results, cycles of one core."""
+
+    flops: float
+    nbytes: int
+    cycles: float
+
+    def __str__(self) -> str:
+        return f"{self.flops:,.0f} FLOP, {self.nbytes:,} bytes, {self.cycles:,.0f} cycles"
+
+
+class Template(ABC):
+    """For one problem on one machine.  A subclass writes ``choices`` and ``loops``, and ``refusal`` where it differs."""
+
+    exactness: ClassVar[Exactness] = Exactness.REASSOCIATING
+    """What it does to float results beside rounding them once: sums in another order, unless it says otherwise."""
+
+    def __init__(self, problem: Problem, machine: MachineModel) -> None:
+        self.problem, self.machine = problem, machine
+
+    def refusal(self) -> Declined | None:
+        """Why it does not take the problem; ``None`` where it does."""
+        return self.problem.not_floats
+
+    @abstractmethod
+    def choices(self) -> Sequence[Choice]:
+        """The search space: everything that :meth:`loops` can write."""
+
+    @abstractmethod
+    def loops(self, choice: Choice) -> Stmt:
+        """Stores each result once, loads no result, runs on all threads."""
+
+    @property
+    def accumulator(self) -> str:
+        """The dtype that sums are kept in."""
+        return self.problem.accumulator
+
+    @property
+    def lanes(self) -> int:
+        """Elements of a vector of sums."""
+        return self.machine.lanes(self.accumulator)
+
+    @cached_property
+    def candidates(self) -> tuple[Choice, ...]:
+        """The search space, what is predicted to be fastest first, and behind it what something speaks against."""
+        return tuple(sorted(self.choices(), key=lambda c: (c.why_not != "", round(c.cycles, 6), -c.tile.blocks)))
+
+    def cost(self, choice: Choice) -> Cost:
+        types = [[TensorType(b.shape, b.dtype) for b in side] for side in (self.problem.inputs, self.problem.outputs)]
+        return Cost(self.problem.op.flops(*types), sum(t.nbytes for side in types for t in side), choice.cycles)
+
+    def kernel(self, choice: Choice | None = None) -> Kernel | Declined:
+        """The loops of a choice, by default the best, as a kernel; or why there are none."""
+        refusal = self.refusal()
+        if refusal is not None:
+            return refusal
+        problem = self.problem
+        body = self.loops(choice or self.candidates[0])
+        return Kernel(problem.op.name, (*problem.inputs, *problem.outputs), body, results=len(problem.outputs))
+
+
+T = TypeVar("T", bound=type[Template])
 
 
 @dataclass
 class TemplateRegistry:
     """Templates by target kind and operator name, tried in order of registration until one does not decline."""
 
-    table: dict[tuple[str, str], list[Template]] = field(default_factory=dict)
+    table: dict[tuple[str, str], list[type[Template]]] = field(default_factory=dict)
 
-    def register(self, kind: str, *op_names: str) -> Callable[[Template], Template]:
-        def add(template: Template) -> Template:
+    def register(self, kind: str, *op_names: str) -> Callable[[T], T]:
+        """A class decorator."""
+
+        def add(template: T) -> T:
             for name in op_names:
                 self.table.setdefault((kind, name), []).append(template)
             return template
 
         return add
 
-    def find(self, kind: str, op: Op) -> list[Template]:
+    def find(self, kind: str, op: Op) -> list[type[Template]]:
         return self.table.get((kind, op.name), [])
 
 

@@ -22,7 +22,7 @@ from minitvm.codegen.simplify import simplify
 from minitvm.codegen.templates.phases import PhasedAxis
 from minitvm.ir.builder import call_op, var
 from minitvm.ir.expr import Call
-from minitvm.ir.loop import Alloc, Buffer, For, Kernel, LoopKind, walk_stmts
+from minitvm.ir.loop import Alloc, For, Kernel, LoopKind, walk_stmts
 from minitvm.ir.loop.interp import run_kernel
 from minitvm.ir.loop.verify import verify_kernel
 from minitvm.ir.op import Op
@@ -53,10 +53,8 @@ class Case:
         """What the template makes of it; that it declines is a failure."""
         call = self.call
         assert isinstance(call.op, Op)
-        inputs = (Buffer("x", self.data, self.dtype), Buffer("w", self.weight, self.dtype))
-        out = Buffer("out", call.tensor_type.static_shape, self.dtype)
         (template,) = TEMPLATES.find("llvm", call.op)
-        kernel = template(Problem(call.op, inputs, (out,)), machine, {})
+        kernel = template(Problem.of(call), machine).kernel()
         assert isinstance(kernel, Kernel), kernel
         return kernel
 

@@ -16,10 +16,9 @@ from minitvm.codegen.simplify import simplify
 from minitvm.ir.builder import call_op, var
 from minitvm.ir.decision import Declined
 from minitvm.ir.expr import Call
-from minitvm.ir.loop import Buffer, Kernel
+from minitvm.ir.loop import Kernel
 from minitvm.ir.loop.verify import verify_kernel
 from minitvm.ir.op import Op
-from minitvm.ir.types import tensor_fields
 from minitvm.target import MachineModel
 
 MACHINES = [MachineModel(64, 32, threads=2), MachineModel(32, 16, threads=1), MachineModel(16, 16, threads=3)]
@@ -64,9 +63,7 @@ CASES: dict[str, tuple[str, list[tuple[int, ...]], dict[str, Any]]] = {
 def template_kernel(call: Call, machine: MachineModel) -> Kernel | Declined:
     """What the operator's first template that does not decline answers."""
     assert isinstance(call.op, Op)
-    inputs = tuple(Buffer(f"in{i}", a.shape, a.dtype) for i, a in enumerate(call.args))
-    outputs = tuple(Buffer(f"out{i}", t.static_shape, t.dtype) for i, t in enumerate(tensor_fields(call.type)))
-    answers = [template(Problem(call.op, inputs, outputs), machine, {}) for template in TEMPLATES.find("llvm", call.op)]
+    answers = [template(Problem.of(call), machine).kernel() for template in TEMPLATES.find("llvm", call.op)]
     return next((a for a in answers if isinstance(a, Kernel)), answers[0])
 
 

@@ -19,7 +19,7 @@ from minitvm.codegen.simplify import simplify
 from minitvm.driver.metadata import call_flops
 from minitvm.ir.builder import call_op, function, var
 from minitvm.ir.expr import Call
-from minitvm.ir.loop import Alloc, Barrier, Buffer, Const, For, Kernel, LoopKind, Seq, Stmt, walk_stmts
+from minitvm.ir.loop import Alloc, Barrier, Const, For, Kernel, LoopKind, Seq, Stmt, walk_stmts
 from minitvm.ir.loop.verify import verify_kernel
 from minitvm.ir.op import Op
 from minitvm.target import MachineModel
@@ -193,8 +193,6 @@ def test_a_template_takes_it(kind: Callable[[Draw], Layer], dtype: str) -> None:
     for call in layers(kind, dtype):
         assert isinstance(call.op, Op)
         (template,) = TEMPLATES.find("llvm", call.op)
-        inputs = tuple(Buffer(f"p{i}", a.tensor_type.static_shape, dtype) for i, a in enumerate(call.args))
-        problem = Problem(call.op, inputs, (Buffer("out", call.tensor_type.static_shape, dtype),))
         for size, registers in MACHINES.values():
-            found = template(problem, MachineModel(size, registers, threads=2), {})
-            assert isinstance(found, Kernel), f"{[i.shape for i in inputs]}: {found}"
+            found = template(Problem.of(call), MachineModel(size, registers, threads=2)).kernel()
+            assert isinstance(found, Kernel), f"{[str(a.type) for a in call.args]}: {found}"

@@ -15,9 +15,11 @@ from minitvm.codegen.llvm.emit import emit
 from minitvm.codegen.problem import TEMPLATES, Problem
 from minitvm.codegen.simplify import simplify
 from minitvm.codegen.templates.gemm import Gemm
+from minitvm.codegen.templates.product import Matrix, Product
+from minitvm.codegen.templates.tile import best_tile
 from minitvm.ir.builder import call_op, var
 from minitvm.ir.expr import Call
-from minitvm.ir.loop import Buffer, For, Kernel, LoopKind, Seq, Stmt, Store, const
+from minitvm.ir.loop import Buffer, For, Kernel, LoopKind, Seq, Stmt
 from minitvm.ir.loop.interp import run_kernel
 from minitvm.ir.loop.verify import verify_kernel
 from minitvm.ir.op import Op
@@ -27,15 +29,15 @@ THREADS = (1, 2, 3, 4, 8, 16)
 WIDTHS = ((64, 32), (32, 16), (16, 16))  # bytes of a vector register, and their number
 
 
-def counting_gemm(batch: int, rows: int, columns: int, lanes: int) -> tuple[Gemm, Buffer]:
-    """The loops of a product whose operands are constants."""
-    out = Buffer("out", (batch, rows, columns), "float32")
-    one = const(1, "float32")
-    gemm = Gemm(
-        batch, rows, columns, 1, lanes, "float32",
-        lambda p, i, r: one, lambda p, block, r, lane: one, lambda p, i, j, value: Store(out, (p, i, j), value),
-    )  # fmt: skip
-    return gemm, out
+def product_nest(batch: int, rows: int, columns: int, machine: MachineModel) -> tuple[Stmt, Buffer]:
+    """The loops of a product of depth 1, and its result."""
+    left, right, out = (
+        Buffer(name, (batch, *shape), "float32")
+        for name, shape in (("left", (rows, 1)), ("right", (1, columns)), ("out", (rows, columns)))
+    )
+    lanes = machine.lanes("float32")
+    product = Product(Matrix.of(left), Matrix.of(right), Matrix.of(out), "float32")
+    return Gemm(product, best_tile(rows, -(-columns // lanes), machine), lanes).nest(machine), out
 
 
 def parallel_iterations(stmt: Stmt) -> int:
@@ -54,8 +56,7 @@ def test_every_element_is_stored_exactly_once(seed: int) -> None:
         batch, rows, columns = (int(rng.integers(1, most)) for most in (4, 201, 1101))
         width, registers = WIDTHS[rng.integers(len(WIDTHS))]
         machine = MachineModel(width, registers, threads=int(rng.choice(THREADS)))
-        gemm, out = counting_gemm(batch, rows, columns, machine.lanes("float32"))
-        counts = store_counts(gemm.nest(machine), out)
+        counts = store_counts(*product_nest(batch, rows, columns, machine))
         assert (counts == 1).all(), f"{batch} x {rows} x {columns} on {machine}"
 
 
@@ -67,19 +68,16 @@ def test_every_thread_has_work_while_there_are_tiles(seed: int) -> None:
         rows, columns = int(rng.integers(1, 201)), int(rng.integers(1, 1101))
         width, registers = WIDTHS[rng.integers(len(WIDTHS))]
         machine = MachineModel(width, registers, threads=int(rng.choice(THREADS)))
-        lanes = machine.lanes("float32")
-        gemm, _ = counting_gemm(1, rows, columns, lanes)
-        largest = registers * lanes
-        assert parallel_iterations(gemm.nest(machine)) >= min(machine.threads, math.ceil(rows * columns / largest))
+        nest, _ = product_nest(1, rows, columns, machine)
+        tiles = math.ceil(rows * columns / (registers * machine.lanes("float32")))
+        assert parallel_iterations(nest) >= min(machine.threads, tiles)
 
 
 def product_kernel(name: str, shapes: list[tuple[int, ...]], machine: MachineModel, **attributes: Any) -> Kernel:
     call = call_op(name, *(var(f"p{i}", shape=s) for i, s in enumerate(shapes)), **attributes)
     assert isinstance(call, Call) and isinstance(call.op, Op)
-    inputs = tuple(Buffer(f"in{i}", s, "float32") for i, s in enumerate(shapes))
-    out = Buffer("out", call.tensor_type.static_shape, "float32")
     (template,) = TEMPLATES.find("llvm", call.op)
-    kernel = template(Problem(call.op, inputs, (out,)), machine, {})
+    kernel = template(Problem.of(call), machine).kernel()
     assert isinstance(kernel, Kernel), kernel
     return simplify(kernel)
 

@@ -15,11 +15,10 @@ from minitvm.codegen.problem import TEMPLATES, Problem
 from minitvm.codegen.simplify import simplify
 from minitvm.ir.builder import call_op, var
 from minitvm.ir.expr import Call
-from minitvm.ir.loop import Buffer, Kernel
+from minitvm.ir.loop import Kernel
 from minitvm.ir.loop.interp import run_kernel
 from minitvm.ir.loop.verify import verify_kernel
 from minitvm.ir.op import Op
-from minitvm.ir.types import tensor_fields
 from minitvm.target import MachineModel
 
 GATES = {"nn.lstm": 4, "nn.gru": 3, "nn.rnn": 1}
@@ -38,10 +37,8 @@ def arrays_of(name: str, steps: int, batch: int, hidden: int, seed: int, peephol
 
 def kernel_of(call: Call, machine: MachineModel) -> Kernel:
     assert isinstance(call.op, Op)
-    inputs = tuple(Buffer(f"in{i}", a.shape, a.dtype) for i, a in enumerate(call.args))
-    outputs = tuple(Buffer(f"out{i}", t.static_shape, t.dtype) for i, t in enumerate(tensor_fields(call.type)))
     (template,) = TEMPLATES.find("llvm", call.op)
-    kernel = template(Problem(call.op, inputs, outputs), machine, {})
+    kernel = template(Problem.of(call), machine).kernel()
     assert isinstance(kernel, Kernel), kernel
     verify_kernel(kernel := simplify(kernel))
     return kernel

@@ -16,11 +16,10 @@ from minitvm.codegen.simplify import simplify
 from minitvm.ir.builder import call_op, function, var
 from minitvm.ir.decision import Declined
 from minitvm.ir.expr import Call
-from minitvm.ir.loop import Buffer, Kernel
+from minitvm.ir.loop import Kernel
 from minitvm.ir.loop.interp import run_kernel
 from minitvm.ir.loop.verify import verify_kernel
 from minitvm.ir.op import Op
-from minitvm.ir.types import tensor_fields
 from minitvm.target import MachineModel
 
 MACHINE = MachineModel(vector_bytes=32, vector_registers=16, threads=2)
@@ -35,10 +34,8 @@ def draw(*shapes: tuple[int, ...], seed: int = 0, dtype: str = "float32") -> lis
 def template_of(call: Call) -> Kernel | Declined:
     """What the operator's template answers for the call."""
     assert isinstance(call.op, Op)
-    inputs = tuple(Buffer(f"in{i}", a.shape, a.dtype) for i, a in enumerate(call.args))
-    outputs = tuple(Buffer(f"out{i}", t.static_shape, t.dtype) for i, t in enumerate(tensor_fields(call.type)))
     (template,) = TEMPLATES.find("llvm", call.op)
-    return template(Problem(call.op, inputs, outputs), MACHINE, {})
+    return template(Problem.of(call), MACHINE).kernel()
 
 
 def check(name: str, *arrays: np.ndarray, work: int = 0, **attributes: Any) -> Kernel:

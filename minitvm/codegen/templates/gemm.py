@@ -1,122 +1,143 @@
-"""Matrix products in register tiles: elements of the left-hand side broadcast, the right-hand side as vectors."""
+"""Loops of a matrix product in register tiles: elements of the left-hand side broadcast, the right-hand side as vectors."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
+from minitvm.codegen.problem import Tile
 from minitvm.codegen.spread import unflatten
-from minitvm.codegen.templates.tile import Run, Step, Tile, accumulate, choose_tile, runs
-from minitvm.ir.loop import LoopExpr, LoopKind, Stmt, loop, seq
+from minitvm.codegen.templates.product import Matrix, Product
+from minitvm.codegen.templates.tile import (
+    ITEMS_PER_THREAD,
+    UNROLL,
+    Run,
+    TileKernel,
+    block_runs,
+    runs,
+    unrolled,
+)
+from minitvm.ir.loop import Alloc, Buffer, LoopExpr, LoopKind, Stmt, Store, const, loop, nest, seq
 from minitvm.target import MachineModel
 
-_K_UNROLL = 4
-ITEMS_PER_THREAD = 4  # so that threads end at about the same time
+_ROWS = 16  # of a right-hand side in pieces that are read at a time
+_COLUMNS = 256  # that they are read over: so many neighbours the processor fetches ahead
 
 
 @dataclass(frozen=True)
 class Gemm:
-    """``out[p, i, j] = sum over r of left(p, i, r) * panel(p, block, r, lane)`` with ``j = block * lanes + lane``.
+    """A product in tiles of ``tile``, its columns in blocks of ``lanes``."""
 
-    ``start``: what sums begin with, zero by default.  It and ``panel`` may be asked for lanes beyond the last column,
-    whose sums are not stored.
-    """
-
-    batch: int
-    rows: int
-    columns: int
-    depth: int
+    product: Product
+    tile: Tile
     lanes: int
-    dtype: str
-    left: Callable[[LoopExpr, LoopExpr, LoopExpr], LoopExpr]
-    panel: Callable[[LoopExpr, LoopExpr, LoopExpr, LoopExpr], LoopExpr]
-    store: Callable[[LoopExpr, LoopExpr, LoopExpr, LoopExpr], Stmt]
-    start: Callable[[LoopExpr, LoopExpr, LoopExpr], LoopExpr] | None = None
 
     @property
     def blocks(self) -> int:
-        return -(-self.columns // self.lanes)
+        return -(-self.product.columns // self.lanes)
 
-    def tile(self, machine: MachineModel) -> Tile:
-        return choose_tile(self.rows, self.blocks, machine)
+    @property
+    def groups(self) -> list[Run]:
+        """The blocks in groups, one tile wide each."""
+        return block_runs(self.product.columns, self.lanes, self.tile.blocks)
+
+    @property
+    def rows(self) -> list[Run]:
+        return runs(self.product.rows, self.tile.rows)
 
     def nest(self, machine: MachineModel) -> Stmt:
         """The loops.  A work item is a group of columns with all of its rows, or where these are few a single tile."""
-        tile = self.tile(machine)
-        columns, rows = self.column_runs(tile.blocks), runs(self.rows, tile.columns)
-        if self.batch * sum(c.count for c, _ in columns) >= ITEMS_PER_THREAD * machine.threads:
-            return seq(*(self._groups(c, last, rows) for c, last in columns))
-        return seq(*(self._single_tiles(c, last, r) for c, last in columns for r in rows))
+        items = self.product.batch * sum(g.count for g in self.groups)
+        return self.by_groups() if items >= ITEMS_PER_THREAD * machine.threads else self.by_tiles()
 
-    def one(self, p: LoopExpr, machine: MachineModel) -> Stmt:
-        """The loops of one matrix of the batch, for one thread."""
-        tile = self.tile(machine)
-        rows = runs(self.rows, tile.columns)
-
-        def group(groups: Run, last: int) -> Stmt:
-            def one(g: LoopExpr) -> Stmt:
-                return self.all_rows(p, groups.start(g), rows, groups.size, last)
-
-            return loop(groups.count, one, name="group")
-
-        return seq(*(group(*c) for c in self.column_runs(tile.blocks)))
-
-    def column_runs(self, most: int) -> list[tuple[Run, int]]:
-        """The blocks in groups of at most ``most``, with the width of a group's last block."""
-        rest = self.columns % self.lanes
-        *found, final = runs(self.blocks, most)
-        whole = [(run, self.lanes) for run in (*found, *final.without_last)] if rest else []
-        return [*whole, (final.last, rest)] if rest else [(run, self.lanes) for run in (*found, final)]
-
-    def _groups(self, groups: Run, last: int, rows: Sequence[Run]) -> Stmt:
+    def by_groups(self) -> Stmt:
         """All rows of a group of columns by one thread, which so keeps its part of the panels in its cache."""
+        return seq(*(self._work((g.count,), lambda p, at, g=g: self.all_rows(p, g.start(at), g)) for g in self.groups))  # type: ignore[misc]
 
-        def work(flat: LoopExpr) -> Stmt:
-            p, group = unflatten(flat, (self.batch, groups.count))
-            return self.all_rows(p, groups.start(group), rows, groups.size, last)
+    def by_tiles(self) -> Stmt:
+        """A tile by one thread."""
 
-        return loop(self.batch * groups.count, work, LoopKind.PARALLEL, name="work")
+        def tiles(group: Run, rows: Run) -> Stmt:
+            return self._work(
+                (group.count, rows.count), lambda p, g, t: self._tile(p, group.start(g), rows.start(t), group, rows.size)
+            )
 
-    def all_rows(self, p: LoopExpr, block: LoopExpr, rows: Sequence[Run], size: int, last: int) -> Stmt:
+        return seq(*(tiles(group, rows) for group in self.groups for rows in self.rows))
+
+    def in_pieces(self, machine: MachineModel) -> Stmt:
+        """A few rows of the right-hand side at a time, where these lie so far apart that caches lose them.  A work item
+        is some groups of columns with all of their rows."""
+        wanted = ITEMS_PER_THREAD * machine.threads
+        most = max(1, min(_COLUMNS // self.lanes, self.blocks // wanted) // self.tile.blocks)
+
+        def work(group: Run, some: Run) -> Stmt:
+            return self._work(
+                (some.count,), lambda p, item: self._summed(p, group.start(some.start(item)), replace(group, count=some.size))
+            )
+
+        return seq(*(work(group, some) for group in self.groups for some in runs(group.count, most)))
+
+    def one(self, p: LoopExpr) -> Stmt:
+        """The loops of one matrix of the batch, for one thread."""
+        return seq(*(loop(g.count, lambda at, g=g: self.all_rows(p, g.start(at), g), name="group") for g in self.groups))  # type: ignore[misc]
+
+    def all_rows(self, p: LoopExpr, block: LoopExpr, group: Run) -> Stmt:
+        """The tiles of a group of columns, which begins with ``block``."""
+
         def tiles(run: Run) -> Stmt:
-            return loop(run.count, lambda t: self._tile(p, block, run.start(t), run.size, size, last), name="tile")
+            return loop(run.count, lambda t: self._tile(p, block, run.start(t), group, run.size), name="tile")
 
-        return seq(*(tiles(run) for run in rows))
+        return seq(*(tiles(run) for run in self.rows))
 
-    def _single_tiles(self, groups: Run, last: int, rows: Run) -> Stmt:
-        order = (self.batch, groups.count, rows.count)
+    def _work(self, extents: tuple[int, ...], body: Callable[..., Stmt]) -> Stmt:
+        """``body(matrix of the batch, *index)`` in parallel."""
+        order = (self.product.batch, *extents)
+        return loop(math.prod(order), lambda flat: body(*unflatten(flat, order)), LoopKind.PARALLEL, name="work")
 
-        def work(flat: LoopExpr) -> Stmt:
-            p, group, t = unflatten(flat, order)
-            return self._tile(p, groups.start(group), rows.start(t), rows.size, groups.size, last)
+    def _summed(self, p: LoopExpr, first: LoopExpr, groups: Run) -> Stmt:
+        """Groups from block ``first`` on; sums stay in memory until the last piece of the depth."""
+        product, lanes, width = self.product, self.lanes, groups.count * groups.size
+        sums = Buffer("sums", (product.rows, width * lanes), product.dtype, "shared")
+        kept = Matrix.of(sums).part(-first * lanes, product.columns)
 
-        return loop(math.prod(order), work, LoopKind.PARALLEL, name="work")
+        def piece(run: Run, k: LoopExpr, out: Matrix) -> Stmt:
+            part = replace(self, product=product.between(run.start(k), run.size, out, kept))
+            return loop(groups.count, lambda g: part.all_rows(p, first + g * groups.size, groups), name="group")
 
-    def _tile(self, p: LoopExpr, block: LoopExpr, row: LoopExpr, rows: int, size: int, last: int) -> Stmt:
-        def reduction(step: Step) -> Stmt:
-            def at(r: LoopExpr) -> Stmt:
-                return step(lambda t, _: self.left(p, row + t, r), lambda b, lane: self.panel(p, block + b, r, lane))
+        def zero(i: LoopExpr, v: LoopExpr) -> Stmt:
+            at = v * lanes
+            return loop(lanes, lambda x: Store(sums, (i, at + x), const(0, sums.dtype)), LoopKind.VECTORIZED)
 
-            return unrolled_in_fours(self.depth, at)
+        *more, final = runs(product.depth, _ROWS)
+        *before, last = [*more, *final.split_last(0)]
+        pieces = [loop(run.count, lambda k, run=run: piece(run, k, kept), name="piece") for run in before]  # type: ignore[misc]
+        end = piece(last, const(0, "int64"), product.out)
+        return Alloc(sums, seq(nest((product.rows, width), zero), *pieces, end))
 
-        def place(t: LoopExpr, b: LoopExpr, lane: LoopExpr) -> tuple[LoopExpr, LoopExpr, LoopExpr]:
-            return p, row + t, (block + b) * self.lanes + lane
+    def _tile(self, p: LoopExpr, block: LoopExpr, row: LoopExpr, group: Run, rows: int) -> Stmt:
+        product, lanes = self.product, self.lanes
+        start = product.start
 
-        def finish(t: LoopExpr, b: LoopExpr, lane: LoopExpr, value: LoopExpr) -> Stmt:
-            return self.store(*place(t, b, lane), value)
+        def column(b: LoopExpr, lane: LoopExpr) -> LoopExpr:
+            return (block + b) * lanes + lane
 
-        begin = self.start
-        start = None if begin is None else lambda t, b, lane: begin(*place(t, b, lane))
-        return accumulate(rows, size, self.lanes, self.dtype, reduction, finish, last, start=start)
+        tile = TileKernel(
+            rows,
+            group.size,
+            lanes,
+            product.dtype,
+            lambda t, _, r: product.left.at(p, row + t, r),
+            lambda b, lane, r: product.b(p, r, column(b, lane)),
+            lambda t, b, lane, value: product.out.store(p, row + t, column(b, lane), value),
+            None if start is None else lambda t, b, lane: start.at(p, row + t, column(b, lane)),
+            group.width,
+        )
+        return tile.nest(lambda step: in_fours(product.depth, step))
 
 
-def unrolled_in_fours(extent: int, body: Callable[[LoopExpr], Stmt], name: str = "k") -> Stmt:
-    """A loop whose body is written out four times, and what is left over after it."""
-    whole, rest = divmod(extent, _K_UNROLL)
-
-    def several(count: int, start: LoopExpr | int) -> Stmt:
-        return loop(count, lambda u: body(u + start), LoopKind.UNROLLED, name="u")
-
-    main = loop(whole, lambda q: several(_K_UNROLL, q * _K_UNROLL), name=name) if whole else None
-    return seq(main, several(rest, whole * _K_UNROLL) if rest else None)
+def in_fours(extent: int, body: Callable[[LoopExpr], Stmt]) -> Stmt:
+    """A loop whose body is written out :data:`UNROLL` times, and what is left over after it."""
+    whole, rest = divmod(extent, UNROLL)
+    main = loop(whole, lambda q: unrolled(range(UNROLL), lambda u: body(u + q * UNROLL)), name="k") if whole else None
+    return seq(main, unrolled(range(whole * UNROLL, extent), body) if rest else None)

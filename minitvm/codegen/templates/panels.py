@@ -2,19 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
-from minitvm.codegen.spread import unflatten
+from minitvm.codegen.problem import Tile
+from minitvm.codegen.spread import in_vectors, unflatten
 from minitvm.codegen.squares import transposed
 from minitvm.codegen.templates.gemm import Gemm
 from minitvm.codegen.templates.product import Matrix, Product
-from minitvm.ir.loop import Buffer, Const, LoopExpr, LoopKind, Stmt, Store, const, loop, select, seq
+from minitvm.codegen.templates.tile import ITEMS_PER_THREAD, Run
+from minitvm.ir.loop import Alloc, Barrier, Buffer, Const, LoopExpr, LoopKind, Stmt, Store, const, loop, select, seq
+from minitvm.target import MachineModel
 
 
-def gemm_of(product: Product, lanes: int, panel: Callable[[LoopExpr, LoopExpr, LoopExpr, LoopExpr], LoopExpr]) -> Gemm:
-    sizes = (product.batch, product.rows, product.columns, product.depth)
-    return Gemm(*sizes, lanes, product.dtype, product.left.at, panel, product.store)
+def packed(product: Product, tile: Tile, machine: MachineModel) -> Stmt:
+    """Right-hand sides packed first: a group of columns by the thread that needs it, where there are enough."""
+    lanes, sides = machine.lanes(product.dtype), product.right.batch
+    gemm = Gemm(product, tile, lanes)
+    if machine.threads == 1 or sides * sum(g.count for g in gemm.groups) >= ITEMS_PER_THREAD * machine.threads:
+        return seq(*(_group_by_group(gemm, group) for group in gemm.groups))
+    panels = Panels.of(product.right, lanes, product.dtype)
+    nest = replace(gemm, product=panels.times(product)).nest(machine)
+    return Alloc(panels.buffer, seq(panels.fill(), Barrier(), nest))
+
+
+def _group_by_group(gemm: Gemm, group: Run) -> Stmt:
+    """Panels of one group at a time, which the tiles of all rows find in the cache."""
+    product, sides = gemm.product, gemm.product.right.batch
+    readers = product.batch // sides
+    panels = Panels(product.right, Buffer("packed", (1, group.size, product.depth, gemm.lanes), product.dtype, "shared"))
+
+    def work(flat: LoopExpr) -> Stmt:
+        side, at = unflatten(flat, (sides, group.count))
+        begin = group.start(at)
+        part = replace(gemm, product=panels.times(product, begin))
+        rows = loop(readers, lambda p: part.all_rows(side if readers == 1 else p, begin, group), name="p")
+        return Alloc(panels.buffer, seq(panels.fill_group(side, begin, group.width), rows))
+
+    return loop(sides * group.count, work, LoopKind.PARALLEL, name="work")
 
 
 @dataclass(frozen=True)
@@ -25,74 +50,72 @@ class Panels:
     buffer: Buffer
 
     @staticmethod
-    def of(
-        right: Matrix, lanes: int, dtype: str, sides: int, scope: str = "global", blocks: int | None = None
-    ) -> Panels:
-        """Memory for ``blocks`` (by default all) of ``sides`` right-hand sides."""
-        count = -(-right.columns // lanes) if blocks is None else blocks
-        return Panels(right, Buffer("packed", (sides, count, right.rows, lanes), dtype, scope))
+    def of(right: Matrix, lanes: int, dtype: str) -> Panels:
+        """Memory for all of them, which all threads see."""
+        blocks = -(-right.columns // lanes)
+        return Panels(right, Buffer("packed", (right.batch, blocks, right.rows, lanes), dtype))
 
     @property
     def lanes(self) -> int:
         return self.buffer.shape[3]
 
-    def gemm(self, product: Product, begin: LoopExpr | int = 0) -> Gemm:
+    def times(self, product: Product, begin: LoopExpr | int = 0) -> Product:
         """``product`` with its right-hand side read from here, where block ``begin`` is the first one."""
-        several = self.buffer.shape[0] > 1
+        sides = self.buffer.shape[0]
 
-        def panel(p: LoopExpr, block: LoopExpr, r: LoopExpr, lane: LoopExpr) -> LoopExpr:
-            return self.buffer[p if several else 0, block - begin, r, lane]
+        def at(p: LoopExpr, r: LoopExpr, j: LoopExpr) -> LoopExpr:
+            return self.buffer[p if sides > 1 else 0, j // self.lanes - begin, r, j % self.lanes]
 
-        return gemm_of(product, self.lanes, panel)
+        return replace(product, panels=at)
 
     def fill(self) -> Stmt:
         """All sides, by all threads; a barrier has to follow."""
-        sides = self.buffer.shape[0]
-        whole, rest = divmod(self.right.columns, self.lanes)
+        sides, blocks, _, _ = self.buffer.shape
+        rest = self.right.columns % self.lanes
 
-        def panel(flat: LoopExpr) -> Stmt:
-            p, block = unflatten(flat, (sides, whole))
-            return self._panel(p, block, (p, block), self.lanes)
+        def run(first: int, count: int, valid: int) -> Stmt | None:
+            def panel(flat: LoopExpr) -> Stmt:
+                p, block = unflatten(flat, (sides, count))
+                return self._panel(p, block + first, (p, block + first), valid)
 
-        def last(p: LoopExpr) -> Stmt:
-            return self._panel(p, Const(whole), (p, Const(whole)), rest)
+            return loop(sides * count, panel, LoopKind.PARALLEL, name="panel") if count else None
 
-        panels = loop(sides * whole, panel, LoopKind.PARALLEL, name="panel") if whole else None
-        return seq(panels, loop(sides, last, LoopKind.PARALLEL, name="panel") if rest else None)
+        whole = blocks - bool(rest)
+        return seq(run(0, whole, self.lanes), run(whole, 1, rest) if rest else None)
 
-    def fill_group(self, p: LoopExpr, begin: LoopExpr, last: int) -> Stmt:
-        """The blocks of side ``p`` from ``begin`` on that there is room for, by one thread; ``last``: the width of the
-        last one."""
+    def fill_group(self, p: LoopExpr, begin: LoopExpr, width: int) -> Stmt:
+        """The blocks of side ``p`` from ``begin`` on that there is room for, by one thread; ``width``: of the last one,
+        a whole one's where it is 0."""
         count = self.buffer.shape[1]
-        whole = count if last == self.lanes else count - 1
+        whole = count - bool(width)
 
         def panel(block: LoopExpr, valid: int) -> Stmt:
             return self._panel(p, begin + block, (Const(0), block), valid)
 
         panels = loop(whole, lambda block: panel(block, self.lanes), name="panel") if whole else None
-        return seq(panels, panel(Const(whole), last) if whole < count else None)
+        return seq(panels, panel(Const(whole), width) if width else None)
 
-    def _panel(self, p: LoopExpr, block: LoopExpr, to: tuple[LoopExpr, LoopExpr], valid: int) -> Stmt:
+    def _panel(self, p: LoopExpr, block: LoopExpr, to: Sequence[LoopExpr], valid: int) -> Stmt:
         """One panel of right-hand side ``p``; lanes from ``valid`` on are zero."""
-        if not self.right.along_rows:
-            return self._turned_panel(p, block, to, valid)
-        packed, beyond = self.buffer, self.lanes - valid
+        return self._copied(p, block, to, valid) if self.right.along_rows else self._turned(p, block, to, valid)
+
+    def _copied(self, p: LoopExpr, block: LoopExpr, to: Sequence[LoopExpr], valid: int) -> Stmt:
+        beyond, zero = self.lanes - valid, const(0, self.buffer.dtype)
 
         def copy(r: LoopExpr, lane: LoopExpr) -> Stmt:
-            return Store(packed, (*to, r, lane), self._element(p, r, block * self.lanes + lane))
+            return Store(self.buffer, (*to, r, lane), self._element(p, r, block * self.lanes + lane))
 
-        def zero(r: LoopExpr, lane: LoopExpr) -> Stmt:
-            return Store(packed, (*to, r, lane + valid), const(0, packed.dtype))
+        def vector(width: int, body: Callable[[LoopExpr], Stmt]) -> Stmt | None:
+            return loop(width, body, LoopKind.VECTORIZED, name="lane") if width else None
 
         def row(r: LoopExpr) -> Stmt:
-            copied = loop(valid, lambda lane: copy(r, lane), LoopKind.VECTORIZED, name="lane")
-            return seq(copied, loop(beyond, lambda x: zero(r, x), LoopKind.VECTORIZED, name="x") if beyond else None)
+            rest = vector(beyond, lambda x: Store(self.buffer, (*to, r, x + valid), zero))
+            return seq(vector(valid, lambda lane: copy(r, lane)), rest)
 
         return loop(self.right.rows, row, name="k")
 
-    def _turned_panel(self, p: LoopExpr, block: LoopExpr, to: tuple[LoopExpr, LoopExpr], valid: int) -> Stmt:
+    def _turned(self, p: LoopExpr, block: LoopExpr, to: Sequence[LoopExpr], valid: int) -> Stmt:
         """The same where columns lie along memory: square by square."""
-        whole, rest = divmod(self.right.rows, self.lanes)
 
         def square(start: LoopExpr, depth: int) -> Stmt:
             def load(column: LoopExpr, r: LoopExpr) -> LoopExpr:
@@ -104,8 +127,7 @@ class Panels:
 
             return transposed(self.lanes, self.buffer.dtype, valid, depth, load, store)
 
-        squares = loop(whole, lambda q: square(q * self.lanes, self.lanes), name="k") if whole else None
-        return seq(squares, square(Const(whole * self.lanes), rest) if rest else None)
+        return in_vectors(self.right.rows, self.lanes, square)
 
     def _element(self, p: LoopExpr, r: LoopExpr, column: LoopExpr) -> LoopExpr:
         return self.right.at(p, r, column).astype(self.buffer.dtype)

@@ -11,23 +11,20 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from minitvm.codegen.spread import unflatten
-from minitvm.ir.loop import Buffer, Const, If, LoopExpr, LoopKind, Stmt, Store, all_of, const, loop, select, seq
+from minitvm.codegen.templates.tile import ITEMS_PER_THREAD, shared, vectors
+from minitvm.codegen.templates.window import Axis
+from minitvm.ir.loop import Buffer, Const, If, LoopExpr, Stmt, Store, all_of, const, loop, select, seq
 from minitvm.target import MachineModel
 
 
 @dataclass(frozen=True)
-class PhasedAxis:
+class PhasedAxis(Axis):
     """One spatial axis of a window, and the planes that its taps fall into."""
 
-    extent: int  # of the input
-    outputs: int
-    taps: int
-    stride: int
-    dilation: int
-    before: int  # padding, at most: windows may begin ``shift`` elements later
     shift: int = 0
-    least: int = 0  # elements of a plane, where several axes share it
+    """Windows begin ``before - shift`` elements before the input."""
+    least: int = 0
+    """Elements of a plane, where several axes share it."""
 
     def trimmed(self) -> tuple[PhasedAxis, int]:
         """Without the taps in front and behind that read padding in every window (at least one is kept), and the
@@ -82,16 +79,13 @@ class PhasedAxis:
         """True where windows are the elements of the input, one each."""
         return self.is_plain and self.taps == 1 and self.outputs == self.extent
 
-    def spot(self, position: LoopExpr, tap: LoopExpr) -> LoopExpr:
-        """The element of the input that a tap reads; it may be outside, in the padding."""
-        return position * self.stride + tap * self.dilation - self.before
-
-    def coordinate(self, plane: LoopExpr, position: LoopExpr) -> LoopExpr:
+    def element(self, plane: LoopExpr, position: LoopExpr) -> LoopExpr:
         """The element of the input at a position of a plane; it may be outside, in the padding."""
         return position * self.stride + plane * self._step - self.before
 
-    def inside(self, plane: LoopExpr, position: LoopExpr) -> LoopExpr:
-        at = self.coordinate(plane, position)
+    def holds(self, plane: LoopExpr, position: LoopExpr) -> LoopExpr:
+        """Whether it is inside."""
+        at = self.element(plane, position)
         return all_of([at >= 0, at < self.extent])
 
     @property
@@ -123,68 +117,46 @@ class PhasedImage:
         return PhasedImage(axes, Buffer("phases", shape, dtype))
 
     def fill(self, pixel: Pixel, machine: MachineModel) -> Stmt:
-        """Planes, or where these are few their rows, in parallel."""
+        """Row by row, then the zeros behind them."""
         *prefix, size = self.buffer.shape
         rows, columns = self.axes[-2].length, self.axes[-1].length
-        rest = size - rows * columns
-        few = math.prod(prefix) < 4 * machine.threads
-        over = (*prefix, rows) if few else tuple(prefix)
+        wanted, rest = ITEMS_PER_THREAD * machine.threads, size - rows * columns
 
-        def work(flat: LoopExpr) -> Stmt:
-            index = unflatten(flat, over)
-            if few:
-                return self._row(index[:-1], index[-1], pixel, machine)
-            behind = self._zeros(index, Const(rows * columns), rest, machine)
-            return seq(loop(rows, lambda row: self._row(index, row, pixel, machine), name="row"), behind)
+        def row(*index: LoopExpr) -> Stmt:
+            return self._row(index[:-1], index[-1], pixel, machine)
 
-        def tail(flat: LoopExpr) -> Stmt:
-            return self._zeros(unflatten(flat, prefix), Const(rows * columns), rest, machine)
+        def behind(*index: LoopExpr) -> Stmt:
+            return self._zeros(index, Const(rows * columns), rest, machine)
 
-        filled = loop(math.prod(over), work, LoopKind.PARALLEL, name="work")
-        return seq(filled, loop(math.prod(prefix), tail, LoopKind.PARALLEL, name="work")) if few and rest else filled
+        return seq(shared((*prefix, rows), wanted, row), shared(prefix, wanted, behind) if rest else None)
 
     def _row(self, prefix: Sequence[LoopExpr], row: LoopExpr, pixel: Pixel, machine: MachineModel) -> Stmt:
         """One line of a plane: copied inside, checked at both ends, zeros where it is padding."""
-        *above, vertical, across = self.axes
-        n, c, rest = prefix[0], prefix[1], prefix[2:]
-        planes, outer = rest[: len(self.axes)], rest[len(self.axes) :]
-        lines = [
-            (axis, planes[d], position)
-            for d, (axis, position) in enumerate(zip((*above, vertical), (*outer, row), strict=True))
-        ]
-        begin = row * across.length
+        *above, across = self.axes
+        n, c, *rest = prefix
+        planes, outer = rest[: len(self.axes)], (*rest[len(self.axes) :], row)
+        lines = list(zip(above, planes, outer, strict=False))
+        begin, inner = row * across.length, across.interior
 
         def value(q: LoopExpr) -> LoopExpr:
-            where = [axis.coordinate(plane, position) for axis, plane, position in (*lines, (across, planes[-1], q))]
+            where = [axis.element(plane, position) for axis, plane, position in (*lines, (across, planes[-1], q))]
             return pixel(n, c, where).astype(self.buffer.dtype)
 
         def copied(q: LoopExpr) -> Stmt:
             return Store(self.buffer, (*prefix, begin + q), value(q))
 
         def checked(q: LoopExpr) -> Stmt:
-            inside = across.inside(planes[-1], q)
-            return Store(self.buffer, (*prefix, begin + q), select(inside, value(q), const(0, self.buffer.dtype)))
+            found = select(across.holds(planes[-1], q), value(q), const(0, self.buffer.dtype))
+            return Store(self.buffer, (*prefix, begin + q), found)
 
-        inner = across.interior
-        stmts = [
+        filled = seq(
             loop(inner.start, checked, name="q"),
-            vectors(len(inner), lambda i: copied(i + inner.start), machine.lanes(self.buffer.dtype)),
+            vectors(len(inner), machine.lanes(self.buffer.dtype), lambda i: copied(i + inner.start)),
             loop(across.length - inner.stop, lambda i: checked(i + inner.stop), name="q"),
-        ]
-        condition = all_of([axis.inside(plane, position) for axis, plane, position in lines])
-        return If(condition, seq(*stmts), self._zeros(prefix, begin, across.length, machine))
+        )
+        condition = all_of([axis.holds(plane, position) for axis, plane, position in lines])
+        return If(condition, filled, self._zeros(prefix, begin, across.length, machine))
 
     def _zeros(self, prefix: Sequence[LoopExpr], begin: LoopExpr, count: int, machine: MachineModel) -> Stmt:
         zero = const(0, self.buffer.dtype)
-        return vectors(count, lambda i: Store(self.buffer, (*prefix, begin + i), zero), machine.lanes(zero.dtype))
-
-
-def vectors(count: int, body: Callable[[LoopExpr], Stmt], lanes: int) -> Stmt:
-    """``body`` for ``count`` neighbours: whole vectors, then one as wide as what is left."""
-    whole, rest = divmod(count, lanes)
-
-    def lane_loop(begin: LoopExpr, width: int) -> Stmt:
-        return loop(width, lambda lane: body(begin + lane), LoopKind.VECTORIZED, name="lane")
-
-    found = [loop(whole, lambda v: lane_loop(v * lanes, lanes), name="v")] if whole else []
-    return seq(*found, lane_loop(Const(whole * lanes), rest) if rest else None)
+        return vectors(count, machine.lanes(zero.dtype), lambda i: Store(self.buffer, (*prefix, begin + i), zero))

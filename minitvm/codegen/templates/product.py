@@ -2,83 +2,98 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from minitvm.codegen.problem import Problem
-from minitvm.ir.loop import Buffer, Const, LoopExpr, Stmt, Store
+from minitvm.ir.loop import Buffer, Const, LoopExpr, Stmt, Store, const, select
+from minitvm.ir.loop.expr import Load
+
+At = Callable[[LoopExpr, LoopExpr, LoopExpr], Load]
+"""Where element (batch, row, column) lies."""
 
 
 @dataclass(frozen=True)
 class Matrix:
-    """A matrix, or a batch of them, in memory of rank 2 or 3; ``transposed``: stored column by column."""
+    """A batch of matrices somewhere in memory; a batch of one is repeated.
 
-    buffer: Buffer
-    transposed: bool = False
-    first: int = 0
-    """The buffer's column that is column 0 here."""
-    some: int | None = None
-    """How many columns; all of the buffer's by default."""
+    ``along_rows``, ``along_columns``: neighbours in a row, in a column, are neighbours in memory.
+    """
 
-    def part(self, first: int, count: int) -> Matrix:
-        """``count`` columns from ``first`` on."""
-        return Matrix(self.buffer, self.transposed, first, count)
+    batch: int
+    rows: int
+    columns: int
+    at: At
+    along_rows: bool
+    along_columns: bool
+
+    @staticmethod
+    def of(buffer: Buffer, transposed: bool = False) -> Matrix:
+        """A buffer of rank 2 or 3; ``transposed``: stored column by column."""
+        batch = buffer.shape[0] if len(buffer.shape) == 3 else 1
+
+        def at(p: LoopExpr, i: LoopExpr, j: LoopExpr) -> Load:
+            where = (j, i) if transposed else (i, j)
+            return Load(buffer, where if len(buffer.shape) == 2 else (p, *where))
+
+        rows, columns = buffer.shape[-2:][:: -1 if transposed else 1]
+        return Matrix.stored(batch, rows, columns, at, transposed)
+
+    @staticmethod
+    def stored(batch: int, rows: int, columns: int, at: At, transposed: bool) -> Matrix:
+        """Elements somewhere, row by row or column by column."""
+        line = 1 in (rows, columns)
+        place = at if batch > 1 else lambda _, i, j: at(Const(0), i, j)
+        return Matrix(batch, rows, columns, place, not transposed or line, transposed or line)
 
     @property
-    def batch(self) -> int:
-        return self.buffer.shape[0] if len(self.buffer.shape) == 3 else 1
-
-    @property
-    def rows(self) -> int:
-        return self.buffer.shape[-1 if self.transposed else -2]
-
-    @property
-    def columns(self) -> int:
-        return self.buffer.shape[-2 if self.transposed else -1] if self.some is None else self.some
+    def dtype(self) -> str:
+        return self.at(Const(0), Const(0), Const(0)).dtype
 
     @property
     def turned(self) -> Matrix:
         """The same memory, rows and columns exchanged."""
-        assert self.some is None, "a part is one of columns"
-        return Matrix(self.buffer, not self.transposed)
+        at = self.at
+        return Matrix(
+            self.batch, self.columns, self.rows, lambda p, i, j: at(p, j, i), self.along_columns, self.along_rows
+        )
 
-    @property
-    def along_rows(self) -> bool:
-        """True where neighbours in a row are neighbours in memory."""
-        return not self.transposed or 1 in (self.rows, self.columns)
+    def part(self, first: LoopExpr | int, count: int) -> Matrix:
+        """``count`` columns from ``first`` on."""
+        at = self.at
+        return replace(self, columns=count, at=lambda p, i, j: at(p, i, j + first))
 
-    @property
-    def along_columns(self) -> bool:
-        """True where neighbours in a column are neighbours in memory."""
-        return self.transposed or 1 in (self.rows, self.columns)
+    def rows_from(self, first: LoopExpr | int, count: int) -> Matrix:
+        """``count`` rows from ``first`` on."""
+        return self.turned.part(first, count).turned
 
-    def index(self, p: LoopExpr, i: LoopExpr, j: LoopExpr) -> tuple[LoopExpr, ...]:
-        column = j + self.first
-        at = (column, i) if self.transposed else (i, column)
-        if len(self.buffer.shape) == 2:
-            return at
-        return (p if self.batch > 1 else Const(0), *at)
-
-    def at(self, p: LoopExpr, i: LoopExpr, j: LoopExpr) -> LoopExpr:
-        """Element ``(i, j)`` of matrix ``p``; a batch of one is repeated."""
-        return self.buffer[self.index(p, i, j)]
+    def store(self, p: LoopExpr, i: LoopExpr, j: LoopExpr, value: LoopExpr) -> Stmt:
+        place = self.at(p, i, j)
+        return Store(place.buffer, place.index, value.astype(place.dtype))
 
 
 @dataclass(frozen=True)
 class Product:
-    """``out[p, i, j] = sum over r of left[p, i, r] * right[p, r, j]``, kept in ``dtype`` and rounded when stored."""
+    """``out[p, i, j] = sum over r of left[p, i, r] * right[p, r, j]``, kept in ``dtype`` and rounded when stored.
+
+    ``start``: what sums begin with instead of zero.  ``panels``: an element of the right-hand side where it may be asked
+    for columns beyond the last.
+    """
 
     left: Matrix
     right: Matrix
     out: Matrix
     dtype: str
+    start: Matrix | None = None
+    panels: At | None = None
 
     @staticmethod
     def of(problem: Problem) -> Product:
         """``nn.dense``, ``nn.matmul`` or ``nn.batch_matmul``."""
         (a, b), attributes = problem.inputs, problem.op.attributes()
         transpose_b = bool(attributes.get("transpose_b", problem.op.name == "nn.dense"))
-        left, right = Matrix(a, bool(attributes.get("transpose_a", False))), Matrix(b, transpose_b)
-        return Product(left, right, Matrix(problem.output), problem.accumulator)
+        left, right = Matrix.of(a, bool(attributes.get("transpose_a", False))), Matrix.of(b, transpose_b)
+        return Product(left, right, Matrix.of(problem.output), problem.accumulator)
 
     @property
     def batch(self) -> int:
@@ -101,5 +116,16 @@ class Product:
         """The same numbers as the product of the operands exchanged."""
         return Product(self.right.turned, self.left.turned, self.out.turned, self.dtype)
 
-    def store(self, p: LoopExpr, i: LoopExpr, j: LoopExpr, value: LoopExpr) -> Stmt:
-        return Store(self.out.buffer, self.out.index(p, i, j), value.astype(self.out.buffer.dtype))
+    def b(self, p: LoopExpr, r: LoopExpr, j: LoopExpr) -> LoopExpr:
+        """An element of the right-hand side; zero beyond the last column."""
+        if self.panels is not None:
+            return self.panels(p, r, j)
+        value = self.right.at(p, r, j).astype(self.dtype)
+        return select(j < self.columns, value, const(0, self.dtype))
+
+    def between(self, first: LoopExpr, depth: int, out: Matrix, start: Matrix) -> Product:
+        """A part of the sums: ``depth`` products from ``first`` on, added to ``start``, into ``out``."""
+        b = self.b
+        return replace(
+            self, left=self.left.part(first, depth), out=out, start=start, panels=lambda p, r, j: b(p, r + first, j)
+        )

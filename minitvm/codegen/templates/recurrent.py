@@ -7,21 +7,27 @@ the weight is read once a step; their states live in memory of its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import ClassVar
 
-from minitvm.codegen.problem import TEMPLATES, Config, Problem
-from minitvm.codegen.templates.dots import dots_of_one, fits_dots
+from minitvm.codegen.problem import TEMPLATES, Choice, Template
+from minitvm.codegen.spread import in_lanes, in_vectors
+from minitvm.codegen.templates.dots import Dots, dot_operations, fits_dots, panel_operations
+from minitvm.codegen.templates.gemm import Gemm
+from minitvm.codegen.templates.matmul import DOTS, PACKED
 from minitvm.codegen.templates.panels import Panels
 from minitvm.codegen.templates.product import Matrix, Product
-from minitvm.codegen.templates.tile import runs
-from minitvm.ir.decision import Declined
-from minitvm.ir.loop import Alloc, Barrier, Buffer, Const, Kernel, LoopExpr, LoopKind, Stmt, Store, intrin, loop, seq
-from minitvm.target import MachineModel
+from minitvm.codegen.templates.tile import runs, tile_choices
+from minitvm.ir.loop import Alloc, Barrier, Buffer, Const, LoopExpr, LoopKind, Stmt, Store, intrin, loop, seq
 
-Stores = Sequence[tuple[Buffer, tuple[LoopExpr, ...], LoopExpr]]
+Stores = Iterable[tuple[Buffer, tuple[LoopExpr, ...], LoopExpr]]
 """(buffer, index, value) to store, in order."""
+
+Gates = tuple[int, int]
+"""The first of some gates, and how many, whose products are made at once."""
 
 
 def _sigmoid(x: LoopExpr) -> LoopExpr:
@@ -32,257 +38,227 @@ def _tanh(x: LoopExpr) -> LoopExpr:
     return intrin("tanh", x)
 
 
-@dataclass(frozen=True)
-class Recurrence:
-    """Buffers and sizes of one problem.
+class Recurrent(Template):
+    """``xw``: (steps, batch, gates * hidden), ``weight``: (gates * hidden, hidden), states (batch, hidden); results are
+    those of all steps (steps, batch, hidden) and the last states.
 
-    State and gates are kept in ``dtype``, the accumulator's; what is stored to the results is rounded.
+    States and gates are kept in the accumulator's dtype; what is stored to the results is rounded.
     """
 
-    problem: Problem
-    machine: MachineModel
+    gates: ClassVar[int]
+    first_state: ClassVar[int] = 2
+    """Which of the inputs it is."""
 
     @property
-    def xw(self) -> Buffer:
-        """(steps, batch, gates * hidden)."""
-        return self.problem.inputs[0]
+    def products(self) -> Sequence[Gates]:
+        """The gates, as they are multiplied with the state."""
+        return [(0, self.gates)]
 
-    @property
-    def weight(self) -> Buffer:
-        """(gates * hidden, hidden)."""
-        return self.problem.inputs[1]
-
-    @property
-    def y(self) -> Buffer:
-        """(steps, batch, hidden)."""
-        return self.problem.output
-
-    @property
-    def dtype(self) -> str:
-        return self.problem.accumulator
-
-    @property
-    def steps(self) -> int:
-        return self.xw.shape[0]
-
-    @property
-    def batch(self) -> int:
-        return self.xw.shape[1]
-
-    @property
-    def hidden(self) -> int:
-        return self.weight.shape[1]
-
-    @property
-    def reverse(self) -> bool:
-        return bool(self.problem.op.attributes().get("reverse", False))
-
-    @property
-    def together(self) -> int:
-        """Sequences that one thread walks with."""
-        return max(1, -(-self.batch // self.machine.threads))
-
-    def read(self, buffer: Buffer, *index: LoopExpr) -> LoopExpr:
-        """An element of an input."""
-        return buffer[index].astype(self.dtype)
-
-    def kernel(self, weights: Iterable[Weights], body: Callable[[Walk], Stmt]) -> Kernel:
-        """``body`` for all sequences, after the weights are where they are wanted."""
-        packed = [w.panels for w in weights if w.panels is not None]
-        parts = runs(self.batch, self.together)
-        work = [
-            loop(part.count, lambda t, p=part: body(Walk(self, p.start(t), p.size)), LoopKind.PARALLEL, name="b")  # type: ignore[misc]
-            for part in parts
-        ]
-        whole = seq(*(p.fill() for p in packed), Barrier() if packed else None, *work)
-        for panels in packed:
-            whole = Alloc(panels.buffer, whole)
-        problem = self.problem
-        return Kernel(problem.op.name, (*problem.inputs, *problem.outputs), whole, results=len(problem.outputs))
-
-
-@dataclass(frozen=True)
-class Weights:
-    """The recurrent weight of ``count`` gates from ``first`` on, as it is or in panels."""
-
-    r: Recurrence
-    first: int
-    count: int
+    @abstractmethod
+    def step(self, walk: Walk, t: LoopExpr) -> Stmt:
+        """From the states before step ``t`` to those after it."""
 
     @cached_property
-    def panels(self) -> Panels | None:
-        """``None`` where the products are dot products with the weight's rows."""
-        state = Buffer("state", (self.r.together, self.r.hidden), self.r.dtype)
-        gates = Buffer("gates", (self.r.together, (self.first + self.count) * self.r.hidden), self.r.dtype)
-        product = self._product(state, gates)
-        if fits_dots(product, self.r.machine, self.r.steps * self.r.batch // self.r.together):
-            return None
-        return Panels.of(product.right, self.r.machine.lanes(self.r.dtype), self.r.dtype, 1)
+    def xw(self) -> Buffer:
+        return self.problem.inputs[0]
 
-    def _product(self, state: Buffer, gates: Buffer) -> Product:
-        columns = self.first * self.r.hidden, self.count * self.r.hidden
-        return Product(
-            Matrix(state), Matrix(self.r.weight, True).part(*columns), Matrix(gates).part(*columns), self.r.dtype
-        )
+    @cached_property
+    def y(self) -> Buffer:
+        return self.problem.outputs[0]
 
-    def times(self, state: Buffer, gates: Buffer) -> Stmt:
-        """``gates[b, g * hidden + j] = sum over k of state[b, k] * weight[g * hidden + j, k]``."""
-        product = self._product(state, gates)
-        if self.panels is None:
-            return dots_of_one(product, Const(0), self.r.machine)
-        return self.panels.gemm(product).one(Const(0), self.r.machine)
+    @cached_property
+    def hidden(self) -> int:
+        return self.problem.inputs[1].shape[1]
+
+    def attribute(self, name: str) -> bool:
+        return bool(self.problem.op.attributes().get(name, False))
+
+    @cached_property
+    def together(self) -> int:
+        """Sequences that one thread walks with."""
+        return max(1, -(-self.xw.shape[1] // self.machine.threads))
+
+    def product(self, gates: Gates, state: Buffer, sums: Buffer) -> Product:
+        """``sums[b, g * hidden + j] = sum over k of state[b, k] * weight[g * hidden + j, k]``."""
+        columns = gates[0] * self.hidden, gates[1] * self.hidden
+        weight = Matrix.of(self.problem.inputs[1], True)
+        return Product(Matrix.of(state), weight.part(*columns), Matrix.of(sums).part(*columns), self.accumulator)
+
+    def memory(self, name: str, columns: int, rows: int) -> Buffer:
+        return Buffer(name, (rows, columns), self.accumulator, "shared")
+
+    def choices(self) -> Sequence[Choice]:
+        """The weight as it is, or in panels."""
+        state, sums = (self.memory(n, g * self.hidden, self.together) for n, g in (("h", 1), ("gates", self.gates)))
+        product = self.product(self.products[0], state, sums)
+        steps, batch, _ = self.xw.shape
+        times = steps * batch // self.together
+        dots, panels = times * dot_operations(product, self.machine), panel_operations(product, self.machine, times)
+        why_not = f"{dots:,.0f} vector operations with dot products, {panels:,.0f} with panels"
+        fits, blocks = fits_dots(product, self.machine, times), -(-product.columns // self.lanes)
+        found = [
+            (tile_choices(DOTS, product.rows, product.columns, times * -(-product.depth // self.lanes), self.machine), fits),
+            (tile_choices(PACKED, product.rows, blocks, times * product.depth, self.machine), not fits),
+        ]
+        return [replace(c, why_not="" if taken else why_not) for choices, taken in found for c in choices]
+
+    def loops(self, choice: Choice) -> Stmt:
+        """All sequences, after the weights are where they are wanted."""
+        weight = Matrix.of(self.problem.inputs[1], True)
+        panels = {
+            (first, count): Panels.of(weight.part(first * self.hidden, count * self.hidden), self.lanes, self.accumulator)
+            for first, count in (self.products if choice.scheme == PACKED else ())
+        }
+
+        def sequences(start: LoopExpr, count: int) -> Stmt:
+            return Walk(self, choice, panels, start, count).loops()
+
+        work = [
+            loop(r.count, lambda i, r=r: sequences(r.start(i), r.size), LoopKind.PARALLEL, name="b")  # type: ignore[misc]
+            for r in runs(self.xw.shape[1], self.together)
+        ]
+        whole = seq(*(p.fill() for p in panels.values()), Barrier() if panels else None, *work)
+        for p in panels.values():
+            whole = Alloc(p.buffer, whole)
+        return whole
 
 
 @dataclass(frozen=True)
 class Walk:
-    """``count`` sequences from ``first`` on, through all steps."""
+    """``count`` sequences from ``first`` on, through all steps, by one thread."""
 
-    r: Recurrence
+    layer: Recurrent
+    choice: Choice
+    panels: Mapping[Gates, Panels]
     first: LoopExpr
     count: int
 
     def memory(self, name: str, columns: int) -> Buffer:
-        return Buffer(name, (self.count, columns), self.r.dtype, "shared")
+        return self.layer.memory(name, columns, self.count)
+
+    @cached_property
+    def states(self) -> list[Buffer]:
+        return [self.memory(name, self.layer.hidden) for name in ("h", "c")[: len(self.layer.problem.outputs) - 1]]
+
+    @cached_property
+    def gates(self) -> Buffer:
+        """Products of the weight with the state."""
+        return self.memory("gates", self.layer.gates * self.layer.hidden)
+
+    @cached_property
+    def reset(self) -> Buffer:
+        """The state behind a reset gate."""
+        return self.memory("reset", self.layer.hidden)
+
+    def read(self, buffer: Buffer, *index: LoopExpr) -> LoopExpr:
+        """An element of an input."""
+        return buffer[index].astype(self.layer.accumulator)
+
+    def times(self, gates: Gates, state: Buffer) -> Stmt:
+        """Products of a state with the weight of some gates."""
+        layer, product = self.layer, self.layer.product(gates, state, self.gates)
+        if gates in self.panels:
+            return Gemm(self.panels[gates].times(product), self.choice.tile, layer.lanes).one(Const(0))
+        return Dots.of(product, self.choice.tile, layer.machine).one(Const(0))
 
     def units(self, element: Callable[[LoopExpr, LoopExpr, LoopExpr], Stores]) -> Stmt:
         """Every hidden unit of every sequence, in vectors; ``element(b, i, j)``: unit ``j`` of sequence ``b``, the
         walk's ``i``-th."""
-        lanes = self.r.machine.lanes(self.r.dtype)
-        whole, rest = divmod(self.r.hidden, lanes)
 
         def stores(i: LoopExpr, j: LoopExpr) -> Stmt:
             return seq(*(Store(b, at, v.astype(b.dtype)) for b, at, v in element(self.first + i, i, j)))
 
         def vector(i: LoopExpr, start: LoopExpr, width: int) -> Stmt:
-            return loop(width, lambda lane: stores(i, start + lane), LoopKind.VECTORIZED, name="lane")
+            return in_lanes(width, lambda lane: stores(i, start + lane))
 
-        def sequence(i: LoopExpr) -> Stmt:
-            vectors = loop(whole, lambda v: vector(i, v * lanes, lanes), name="v") if whole else None
-            return seq(vectors, vector(i, Const(whole * lanes), rest) if rest else None)
+        layer = self.layer
+        return loop(self.count, lambda i: in_vectors(layer.hidden, layer.lanes, lambda *at: vector(i, *at)), name="i")
 
-        return loop(self.count, sequence, name="i")
-
-    def steps(self, memory: Sequence[Buffer], before: Stmt, step: Callable[[LoopExpr], Stmt], after: Stmt) -> Stmt:
-        """``before``, every ``step(t)`` in order, ``after``."""
+    def loops(self) -> Stmt:
+        layer, problem = self.layer, self.layer.problem
+        given, last = problem.inputs[layer.first_state :], problem.outputs[1:]
 
         def at(t: LoopExpr) -> Stmt:
-            return step(self.r.steps - 1 - t if self.r.reverse else t)
+            return layer.step(self, layer.xw.shape[0] - 1 - t if layer.attribute("reverse") else t)
 
-        body: Stmt = seq(before, loop(self.r.steps, at, name="t"), after)
-        for buffer in reversed(memory):
+        before = self.units(lambda b, i, j: [(s, (i, j), self.read(g, b, j)) for s, g in zip(self.states, given)])
+        after = self.units(lambda b, i, j: [(g, (b, j), s[i, j]) for s, g in zip(self.states, last, strict=True)])
+        body: Stmt = seq(before, loop(layer.xw.shape[0], at, name="t"), after)
+        for buffer in (*([self.reset] if len(layer.products) > 1 else []), self.gates, *reversed(self.states)):
             body = Alloc(buffer, body)
         return body
 
 
 @TEMPLATES.register("llvm", "nn.lstm")
-def lstm(problem: Problem, machine: MachineModel, config: Config) -> Kernel | Declined:
+class Lstm(Recurrent):
     """Gates in ONNX's order i, o, f, c; with peephole weights (i, o, f) the gates see the cell too."""
-    if (refusal := problem.not_floats) is not None:
-        return refusal
-    r = Recurrence(problem, machine)
-    h0, c0, *peephole = problem.inputs[2:]
-    _, last_h, last_c = problem.outputs
-    weights = Weights(r, 0, 4)
 
-    def body(walk: Walk) -> Stmt:
-        h, c, gates = walk.memory("h", r.hidden), walk.memory("c", r.hidden), walk.memory("gates", 4 * r.hidden)
+    gates = 4
 
-        def step(t: LoopExpr) -> Stmt:
-            def gate(g: int, b: LoopExpr, i: LoopExpr, j: LoopExpr) -> LoopExpr:
-                total = r.read(r.xw, t, b, j + g * r.hidden) + gates[i, j + g * r.hidden]
-                return total + r.read(peephole[0], j + g * r.hidden) * c[i, j] if peephole and g < 3 else total
+    def step(self, walk: Walk, t: LoopExpr) -> Stmt:
+        (h, c), peephole = walk.states, self.problem.inputs[4:]
 
-            def cell(*at: LoopExpr) -> Stores:
-                _, i, j = at
-                update = _sigmoid(gate(2, *at)) * c[i, j] + _sigmoid(gate(0, *at)) * _tanh(gate(3, *at))
-                return [(c, (i, j), update)]
+        def gate(g: int, b: LoopExpr, i: LoopExpr, j: LoopExpr) -> LoopExpr:
+            column = j + g * self.hidden
+            total = walk.read(self.xw, t, b, column) + walk.gates[i, column]
+            return total + walk.read(peephole[0], column) * c[i, j] if peephole and g < 3 else total
 
-            def output(*at: LoopExpr) -> Stores:
-                b, i, j = at
-                return [(h, (i, j), _sigmoid(gate(1, *at)) * _tanh(c[i, j])), (r.y, (t, b, j), h[i, j])]
+        def cell(b: LoopExpr, i: LoopExpr, j: LoopExpr) -> Stores:
+            update = _sigmoid(gate(2, b, i, j)) * c[i, j] + _sigmoid(gate(0, b, i, j)) * _tanh(gate(3, b, i, j))
+            yield c, (i, j), update
 
-            return seq(weights.times(h, gates), walk.units(cell), walk.units(output))
+        def output(b: LoopExpr, i: LoopExpr, j: LoopExpr) -> Stores:
+            yield h, (i, j), _sigmoid(gate(1, b, i, j)) * _tanh(c[i, j])
+            yield self.y, (t, b, j), h[i, j]
 
-        before = walk.units(lambda b, i, j: [(h, (i, j), r.read(h0, b, j)), (c, (i, j), r.read(c0, b, j))])
-        after = walk.units(lambda b, i, j: [(last_h, (b, j), h[i, j]), (last_c, (b, j), c[i, j])])
-        return walk.steps((h, c, gates), before, step, after)
-
-    return r.kernel([weights], body)
+        return seq(walk.times(self.products[0], h), walk.units(cell), walk.units(output))
 
 
 @TEMPLATES.register("llvm", "nn.gru")
-def gru(problem: Problem, machine: MachineModel, config: Config) -> Kernel | Declined:
+class Gru(Recurrent):
     """Gates in ONNX's order z, r, h; the recurrent bias of h is inside or outside of the reset."""
-    if (refusal := problem.not_floats) is not None:
-        return refusal
-    r = Recurrence(problem, machine)
-    h0, last_h = problem.inputs[3], problem.outputs[1]
-    inside = bool(problem.op.attributes()["linear_before_reset"])
-    weights = [Weights(r, 0, 3)] if inside else [Weights(r, 0, 2), Weights(r, 2, 1)]
 
-    def body(walk: Walk) -> Stmt:
-        h, gates, reset = walk.memory("h", r.hidden), walk.memory("gates", 3 * r.hidden), walk.memory("reset", r.hidden)
+    gates, first_state = 3, 3
 
-        def step(t: LoopExpr) -> Stmt:
-            gate = _GruGates(r, t, gates)
+    @property
+    def products(self) -> Sequence[Gates]:
+        return [(0, 3)] if self.attribute("linear_before_reset") else [(0, 2), (2, 1)]
 
-            def output(b: LoopExpr, i: LoopExpr, j: LoopExpr) -> Stores:
-                z = _sigmoid(gate.total(0, b, i, j))
-                value = (1.0 - z) * gate.candidate(b, i, j, inside) + z * h[i, j]
-                return [(h, (i, j), value), (r.y, (t, b, j), h[i, j])]
+    def step(self, walk: Walk, t: LoopExpr) -> Stmt:
+        (h,), first, *then = walk.states, *self.products
 
-            if inside:
-                return seq(weights[0].times(h, gates), walk.units(output))
-            scaled = walk.units(lambda b, i, j: [(reset, (i, j), _sigmoid(gate.total(1, b, i, j)) * h[i, j])])
-            return seq(weights[0].times(h, gates), scaled, weights[1].times(reset, gates), walk.units(output))
+        def recurrent(g: int, i: LoopExpr, j: LoopExpr) -> LoopExpr:
+            column = j + g * self.hidden
+            return walk.gates[i, column] + walk.read(self.problem.inputs[2], column)
 
-        before = walk.units(lambda b, i, j: [(h, (i, j), r.read(h0, b, j))])
-        after = walk.units(lambda b, i, j: [(last_h, (b, j), h[i, j])])
-        return walk.steps((h, gates) if inside else (h, gates, reset), before, step, after)
+        def total(g: int, b: LoopExpr, i: LoopExpr, j: LoopExpr) -> LoopExpr:
+            return walk.read(self.xw, t, b, j + g * self.hidden) + recurrent(g, i, j)
 
-    return r.kernel(weights, body)
+        def reset(b: LoopExpr, i: LoopExpr, j: LoopExpr) -> Stores:
+            yield walk.reset, (i, j), _sigmoid(total(1, b, i, j)) * h[i, j]
 
+        def output(b: LoopExpr, i: LoopExpr, j: LoopExpr) -> Stores:
+            z, inner = _sigmoid(total(0, b, i, j)), recurrent(2, i, j)
+            scaled = inner if then else _sigmoid(total(1, b, i, j)) * inner
+            candidate = _tanh(walk.read(self.xw, t, b, j + 2 * self.hidden) + scaled)
+            yield h, (i, j), (1.0 - z) * candidate + z * h[i, j]
+            yield self.y, (t, b, j), h[i, j]
 
-@dataclass(frozen=True)
-class _GruGates:
-    r: Recurrence
-    t: LoopExpr
-    gates: Buffer
-
-    def recurrent(self, g: int, i: LoopExpr, j: LoopExpr) -> LoopExpr:
-        column = j + g * self.r.hidden
-        return self.gates[i, column] + self.r.read(self.r.problem.inputs[2], column)
-
-    def total(self, g: int, b: LoopExpr, i: LoopExpr, j: LoopExpr) -> LoopExpr:
-        return self.r.read(self.r.xw, self.t, b, j + g * self.r.hidden) + self.recurrent(g, i, j)
-
-    def candidate(self, b: LoopExpr, i: LoopExpr, j: LoopExpr, inside: bool) -> LoopExpr:
-        recurrent = self.recurrent(2, i, j)
-        if inside:
-            recurrent = _sigmoid(self.total(1, b, i, j)) * recurrent
-        return _tanh(self.r.read(self.r.xw, self.t, b, j + 2 * self.r.hidden) + recurrent)
+        again = [walk.units(reset), *(walk.times(gates, walk.reset) for gates in then)] if then else []
+        return seq(walk.times(first, h), *again, walk.units(output))
 
 
 @TEMPLATES.register("llvm", "nn.rnn")
-def rnn(problem: Problem, machine: MachineModel, config: Config) -> Kernel | Declined:
+class Rnn(Recurrent):
     """``h = tanh(xw + R h)``."""
-    if (refusal := problem.not_floats) is not None:
-        return refusal
-    r = Recurrence(problem, machine)
-    h0, last_h = problem.inputs[2], problem.outputs[1]
-    weights = Weights(r, 0, 1)
 
-    def body(walk: Walk) -> Stmt:
-        h, gates = walk.memory("h", r.hidden), walk.memory("gates", r.hidden)
+    gates = 1
 
-        def step(t: LoopExpr) -> Stmt:
-            def output(b: LoopExpr, i: LoopExpr, j: LoopExpr) -> Stores:
-                return [(h, (i, j), _tanh(r.read(r.xw, t, b, j) + gates[i, j])), (r.y, (t, b, j), h[i, j])]
+    def step(self, walk: Walk, t: LoopExpr) -> Stmt:
+        (h,) = walk.states
 
-            return seq(weights.times(h, gates), walk.units(output))
+        def output(b: LoopExpr, i: LoopExpr, j: LoopExpr) -> Stores:
+            yield h, (i, j), _tanh(walk.read(self.xw, t, b, j) + walk.gates[i, j])
+            yield self.y, (t, b, j), h[i, j]
 
-        before = walk.units(lambda b, i, j: [(h, (i, j), r.read(h0, b, j))])
-        after = walk.units(lambda b, i, j: [(last_h, (b, j), h[i, j])])
-        return walk.steps((h, gates), before, step, after)
-
-    return r.kernel([weights], body)
+        return seq(walk.times(self.products[0], h), walk.units(output))

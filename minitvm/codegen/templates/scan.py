@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import cached_property
 
-from minitvm.codegen.problem import TEMPLATES, Config, Problem
+from minitvm.codegen.problem import TEMPLATES, Choice, Problem, Template, Tile
 from minitvm.codegen.spread import in_lanes, in_vectors, unflatten
 from minitvm.ir.compute import identity_of
 from minitvm.ir.decision import Declined
-from minitvm.ir.loop import Alloc, Buffer, Const, Kernel, LoopExpr, LoopKind, Stmt, Store, loop, seq
+from minitvm.ir.loop import Alloc, Buffer, Const, LoopExpr, LoopKind, Stmt, Store, loop, seq
 from minitvm.ir.ops.tensor import CumSum
-from minitvm.target import MachineModel
 
 _VECTORS = 4
 """Sums of neighbouring columns that are written out."""
@@ -23,26 +23,40 @@ _PIECES = 4
 
 
 @TEMPLATES.register("llvm", "cumsum")
-def cumsum(problem: Problem, machine: MachineModel, config: Config) -> Kernel | Declined:
-    """Any shape and axis: what lies behind the axis in lanes, what lies before it in parallel."""
-    assert isinstance(problem.op, CumSum)
-    shape = problem.output.shape
-    axis = problem.op.axis % len(shape)
-    outer, inner = shape[:axis], shape[axis + 1 :]
-    rows, columns = math.prod(outer), math.prod(inner)
-    lanes = _VECTORS * machine.lanes(problem.accumulator)
-    width = min(columns, max(lanes, min(_COLUMNS, rows * columns // (_PIECES * machine.threads) // lanes * lanes)))
-    whole, rest = divmod(columns, width)
+class RunningSum(Template):
+    """Any dtype, shape and axis: what lies behind the axis in lanes, what lies before it in parallel."""
 
-    def sums(row: LoopExpr, start: LoopExpr, count: int) -> Stmt:
-        def at(position: LoopExpr, column: LoopExpr) -> tuple[LoopExpr, ...]:
-            return (*unflatten(row, outer), position, *unflatten(start + column, inner))
+    def refusal(self) -> Declined | None:
+        return None
 
-        return _sums(problem, at, count, lanes)
+    def choices(self) -> Sequence[Choice]:
+        """How many sums are written out side by side."""
+        steps = math.prod(self.problem.output.shape) / self.lanes
+        return [Choice("columns in lanes", Tile(1, v), steps * (1 + 1 / v)) for v in range(1, _VECTORS + 1)]
 
-    blocks = loop(rows * whole, lambda p: sums(p // whole, p % whole * width, width), LoopKind.PARALLEL, name="block")
-    tails = loop(rows, lambda r: sums(r, Const(whole * width), rest), LoopKind.PARALLEL, name="row") if rest else None
-    return Kernel("cumsum", (*problem.inputs, problem.output), seq(blocks, tails))
+    @cached_property
+    def axis(self) -> int:
+        assert isinstance(self.problem.op, CumSum)
+        return self.problem.op.axis % len(self.problem.output.shape)
+
+    def loops(self, choice: Choice) -> Stmt:
+        problem, shape, axis = self.problem, self.problem.output.shape, self.axis
+        outer, inner = shape[:axis], shape[axis + 1 :]
+        rows, columns = math.prod(outer), math.prod(inner)
+        lanes = choice.tile.blocks * self.lanes
+        wanted = rows * columns // (_PIECES * self.machine.threads) // lanes * lanes
+        width = min(columns, max(lanes, min(_COLUMNS, wanted)))
+
+        def sums(row: LoopExpr, start: LoopExpr, count: int) -> Stmt:
+            def at(position: LoopExpr, column: LoopExpr) -> tuple[LoopExpr, ...]:
+                return (*unflatten(row, outer), position, *unflatten(start + column, inner))
+
+            return _sums(problem, at, count, lanes)
+
+        whole, rest = divmod(columns, width)
+        blocks = loop(rows * whole, lambda p: sums(p // whole, p % whole * width, width), LoopKind.PARALLEL, name="block")
+        tails = loop(rows, lambda r: sums(r, Const(whole * width), rest), LoopKind.PARALLEL, name="row") if rest else None
+        return seq(blocks, tails)
 
 
 def _sums(problem: Problem, at: Callable[[LoopExpr, LoopExpr], tuple[LoopExpr, ...]], count: int, lanes: int) -> Stmt:

@@ -1,191 +1,223 @@
-"""Register tiles: a block of outputs kept in vector registers while the reduction runs.
+"""The register tile of a product: ``rows x blocks`` vectors of sums that stay in registers while the reduction runs.
 
-A tile of ``columns x blocks`` vectors needs, per step of the reduction, ``columns`` broadcasts and ``blocks`` vector
-loads for ``columns * blocks`` multiply-adds.
+A step of the reduction takes ``rows`` broadcasts and ``blocks`` vector loads for ``rows * blocks`` multiply-adds.
+Everything that multiplies and adds is made of it: matrix products, convolutions in any layout, recurrent layers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from functools import cache, partial
 
-from minitvm.ir.loop import (
-    Alloc,
-    Buffer,
-    LoopExpr,
-    LoopKind,
-    Stmt,
-    Store,
-    const,
-    intrin,
-    loop,
-    seq,
-)
+from minitvm.codegen.problem import Choice, Tile
+from minitvm.codegen.spread import in_lanes, in_vectors, unflatten
+from minitvm.ir.loop import Alloc, Buffer, LoopExpr, LoopKind, Stmt, Store, const, intrin, loop, seq
 from minitvm.target import MachineModel
+
+ITEMS_PER_THREAD = 4
+"""Parallel iterations for every thread, so that threads end at about the same time."""
+UNROLL = 4
+"""Steps of a matrix product's reduction that are written out."""
 
 _FMA_PER_CYCLE = 2
 _LOADS_PER_CYCLE = 2
 _FMA_LATENCY = 4
 _STEP_OVERHEAD = 0.5  # loop counters and addresses, measured
+_MOST_ROWS, _MOST_BLOCKS = 28, 8
 
 
-@dataclass(frozen=True)
-class Tile:
-    columns: int
-    blocks: int
-
-
-def split_evenly(total: int, most: int) -> list[tuple[int, int]]:
-    """``total`` as few pieces of at most ``most``, sizes differing by one: ``[(count, size), ...]``."""
-    if total == 0:
-        return []
-    pieces = -(-total // most)
-    size, larger = divmod(total, pieces)
-    return [(count, s) for count, s in ((larger, size + 1), (pieces - larger, size)) if count and s]
+# --- pieces of an extent ----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Run:
-    """``count`` neighbouring pieces of ``size``, the first at ``begin``."""
+    """``count`` neighbouring pieces of ``size``, the first at ``begin``.
+
+    Of blocks of lanes: in the last block of a piece ``width`` lanes are results, all of them where it is 0.
+    """
 
     begin: int
     count: int
     size: int
+    width: int = 0
 
     def start(self, piece: LoopExpr) -> LoopExpr:
         return piece * self.size + self.begin
 
     @property
-    def last(self) -> Run:
-        return Run(self.begin + (self.count - 1) * self.size, 1, self.size)
+    def end(self) -> int:
+        return self.begin + self.count * self.size
 
-    @property
-    def without_last(self) -> tuple[Run, ...]:
-        return (Run(self.begin, self.count - 1, self.size),) if self.count > 1 else ()
+    def split_last(self, width: int) -> tuple[Run, ...]:
+        """The last piece apart, of another width."""
+        last = Run(self.end - self.size, 1, self.size, width)
+        return (Run(self.begin, self.count - 1, self.size), last) if self.count > 1 else (last,)
 
 
 def runs(total: int, most: int) -> list[Run]:
     """``total`` as few pieces of at most ``most``, sizes differing by one: a run for each size."""
-    found, begin = [], 0
-    for count, size in split_evenly(total, most):
-        found.append(Run(begin, count, size))
-        begin += count * size
-    return found
+    if total == 0:
+        return []
+    pieces = -(-total // most)
+    size, larger = divmod(total, pieces)
+    found = [Run(0, larger, size + 1), Run(larger * (size + 1), pieces - larger, size)]
+    return [run for run in found if run.count and run.size]
 
 
-def cycles(columns: int, blocks: int) -> float:
-    """Cycles of one reduction step of a tile: bound by arithmetic, by loads, or by the latency of a chain."""
-    bound = max(columns * blocks / _FMA_PER_CYCLE, (columns + blocks) / _LOADS_PER_CYCLE, float(_FMA_LATENCY))
-    return bound + _STEP_OVERHEAD
-
-
-def choose_tile(columns: int, blocks: int, machine: MachineModel, block_bytes: int = 0) -> Tile:
-    """The tile with the fewest cycles for ``columns x blocks`` outputs.
-
-    ``block_bytes``: the weights of one block.  Every tile reads those of its blocks, so they should stay in the
-    second-level cache from one tile to the next.
-    """
-    most = max(1, machine.l2_bytes * 5 // 8 // block_bytes) if block_bytes else blocks
-
-    def cost(tile: Tile) -> float:
-        return sum(
-            groups * sum(n * cycles(size, width) for n, size in split_evenly(columns, tile.columns))
-            for _, groups, width in block_groups(blocks, tile.blocks)
-        )
-
-    fitting = [t for t in _candidates(columns, blocks, machine) if t.blocks <= most]
-    return min(fitting, key=lambda t: (round(cost(t), 6), -t.blocks))
-
-
-def block_groups(blocks: int, width: int) -> list[tuple[int, int, int]]:
-    """``blocks`` in groups of ``width`` and what is left over: ``[(first block, groups, blocks of a group), ...]``."""
-    groups, rest = divmod(blocks, width)
-    found = [(0, groups, width)] if groups else []
-    return [*found, (groups * width, 1, rest)] if rest else found
-
-
-def _candidates(columns: int, blocks: int, machine: MachineModel) -> list[Tile]:
-    free = machine.vector_registers - 1  # one holds the broadcast
-    return [
-        Tile(c, b)
-        for b in range(1, min(blocks, 8) + 1)
-        for c in range(1, min(columns, 28) + 1)
-        if c * b + min(b, c) <= free
-    ]
-
-
-Operand: TypeAlias = Callable[[LoopExpr, LoopExpr], LoopExpr]
-"""An operand of the products at (column or block, lane)."""
-
-Step: TypeAlias = Callable[..., Stmt]
-"""``step(left, right, columns)``: add ``left(column, lane) * right(block, lane)`` to the accumulators of ``columns``,
-all of them by default.  ``left`` is one element broadcast to all lanes where it does not use ``lane``."""
-
-
-def accumulate(
-    size: int,
-    blocks: int,
-    lanes: int,
-    dtype: str,
-    reduction: Callable[[Step], Stmt],
-    finish: Callable[[LoopExpr, LoopExpr, LoopExpr, LoopExpr], Stmt],
-    last_width: int | None = None,
-    last_lane: int = 0,
-    piece: int | None = None,
-    start: Callable[[LoopExpr, LoopExpr, LoopExpr], LoopExpr] | None = None,
-) -> Stmt:
-    """Zero a tile of accumulators, run ``reduction(step)``, then ``finish(column, block, lane, value)`` each.
-
-    ``dtype`` is the accumulators'; operands are cast to it as they are loaded, ``finish`` rounds what it stores.
-    ``start(column, block, lane)``: what to begin with instead of zero.
-    ``last_width``: how many lanes of the last block are results (all of them by default), ``last_lane`` the first.
-    ``piece``: how many lanes ``finish`` is given at a time, where the result lies in smaller blocks.
-    """
-    acc = Buffer("acc", (size, blocks, lanes), dtype, "local")
-    everything = range(size)
-
-    def step(left: Operand, right: Operand, columns: range = everything) -> Stmt:
-        def multiply_add(c: LoopExpr, b: LoopExpr, lane: LoopExpr) -> Stmt:
-            factors = (left(c, lane).astype(dtype), right(b, lane).astype(dtype))
-            return Store(acc, (c, b, lane), intrin("fma", *factors, acc[c, b, lane]))
-
-        return _each(columns, range(blocks), lanes, multiply_add)
-
-    def begin(c: LoopExpr, b: LoopExpr, lane: LoopExpr) -> Stmt:
-        return Store(acc, (c, b, lane), const(0, dtype) if start is None else start(c, b, lane))
-
-    def finished(which: range, width: int, first: int = 0) -> list[Stmt]:
-        return [
-            _each(
-                everything,
-                which,
-                min(piece or width, width - p),
-                lambda c, b, lane, p=p: finish(c, b, lane + p, acc[c, b, lane + (p + first)]),  # type: ignore[misc]
-            )
-            for p in range(0, width if which else 0, piece or width)
-        ]
-
-    whole = blocks if last_width in (None, lanes) else blocks - 1
-    last = finished(range(whole, blocks), last_width or lanes, last_lane)
-    first = _each(everything, range(blocks), lanes, begin)
-    return Alloc(acc, seq(first, reduction(step), *finished(range(whole), lanes), *last))
-
-
-def _each(columns: range, blocks: range, width: int, body: Callable[[LoopExpr, LoopExpr, LoopExpr], Stmt]) -> Stmt:
-    """``body(column, block, lane)``, unrolled so that the operands kept in registers meanwhile are the fewer ones."""
-
-    def lane_loop(c: LoopExpr, b: LoopExpr) -> Stmt:
-        return loop(width, lambda lane: body(c, b, lane), LoopKind.VECTORIZED, name="lane")
-
-    if len(columns) < len(blocks):
-        return _unrolled(blocks, "block", lambda b: _unrolled(columns, "column", lambda c: lane_loop(c, b)))
-    return _unrolled(columns, "column", lambda c: _unrolled(blocks, "block", lambda b: lane_loop(c, b)))
-
-
-def _unrolled(values: range, name: str, body: Callable[[LoopExpr], Stmt]) -> Stmt:
-    return loop(len(values), lambda i: body(i + values.start), LoopKind.UNROLLED, name=name)
+def block_runs(columns: int, lanes: int, most: int) -> list[Run]:
+    """``columns`` in blocks of ``lanes``, these in pieces of at most ``most``; a piece that ends in a part of a block
+    is by itself."""
+    *found, last = runs(-(-columns // lanes), most)
+    return [*found, *(last.split_last(columns % lanes) if columns % lanes else (last,))]
 
 
 def divisor_at_most(value: int, most: int) -> int:
     return next(d for d in range(min(value, most), 0, -1) if value % d == 0)
+
+
+# --- the search space -------------------------------------------------------------------------------------------------
+
+
+def cycles(rows: int, blocks: int) -> float:
+    """Cycles of one reduction step of a tile: bound by arithmetic, by loads, or by the latency of a chain."""
+    bound = max(rows * blocks / _FMA_PER_CYCLE, (rows + blocks) / _LOADS_PER_CYCLE, float(_FMA_LATENCY))
+    return bound + _STEP_OVERHEAD
+
+
+def tiles(rows: int, blocks: int, machine: MachineModel) -> list[Tile]:
+    """Those whose sums and operands the registers hold."""
+    free = machine.vector_registers - 1  # one holds the broadcast
+    return [
+        Tile(r, b)
+        for b in range(1, min(blocks, _MOST_BLOCKS) + 1)
+        for r in range(1, min(rows, _MOST_ROWS) + 1)
+        if r * b + min(b, r) <= free
+    ]
+
+
+@cache
+def step_cycles(rows: int, blocks: int, tile: Tile) -> float:
+    """Cycles of one reduction step for ``rows x blocks`` vectors in tiles."""
+    across, down = runs(blocks, tile.blocks), runs(rows, tile.rows)
+    return sum(b.count * sum(r.count * cycles(r.size, b.size) for r in down) for b in across)
+
+
+def tile_choices(scheme: str, rows: int, blocks: int, steps: float, machine: MachineModel) -> list[Choice]:
+    """Every tile for ``rows x blocks`` vectors of sums of ``steps`` products."""
+    return [Choice(scheme, t, steps * step_cycles(rows, blocks, t)) for t in tiles(rows, blocks, machine)]
+
+
+def best_tile(rows: int, blocks: int, machine: MachineModel) -> Tile:
+    """The one with the fewest cycles, of these the one with the most blocks."""
+    found = tile_choices("", rows, blocks, 1, machine)
+    return min(found, key=lambda c: (round(c.cycles, 6), -c.tile.blocks)).tile
+
+
+# --- the loops --------------------------------------------------------------------------------------------------------
+
+Operand = Callable[..., LoopExpr]
+"""An element of an operand: ``a(row, lane, *step)``, ``b(block, lane, *step)``; ``step`` is an index of the reduction."""
+
+Step = Callable[..., Stmt]
+"""``step(*index, rows=...)`` adds the products at an index of the reduction to the sums of some rows, by default all."""
+
+
+@dataclass(frozen=True)
+class TileKernel:
+    """``store(row, block, lane, sum over the reduction of a(row, lane, *step) * b(block, lane, *step))``.
+
+    Sums are kept in ``dtype``, operands are cast to it as they are loaded, ``store`` rounds.  ``a`` is one element
+    broadcast to all lanes where it does not use ``lane``.
+    ``start(row, block, lane)``: what to begin with instead of zero.
+    ``width``: how many lanes of the last block are results (all of them where 0), ``first`` the first of them.
+    ``piece``: how many lanes ``store`` is given at a time, where the result lies in smaller blocks.
+    """
+
+    rows: int
+    blocks: int
+    lanes: int
+    dtype: str
+    a: Operand
+    b: Operand
+    store: Callable[[LoopExpr, LoopExpr, LoopExpr, LoopExpr], Stmt]
+    start: Callable[[LoopExpr, LoopExpr, LoopExpr], LoopExpr] | None = None
+    width: int = 0
+    first: int = 0
+    piece: int | None = None
+
+    def nest(self, reduction: Callable[[Step], Stmt]) -> Stmt:
+        """The tile's loops; ``reduction(step)`` are those of the reduction."""
+        acc = Buffer("acc", (self.rows, self.blocks, self.lanes), self.dtype, "local")
+        return Alloc(acc, seq(self._zero(acc), reduction(partial(self._step, acc)), *self.results(acc)))
+
+    def results(self, acc: Buffer) -> list[Stmt]:
+        """What is stored of the sums (rows, blocks, lanes)."""
+        whole = self.blocks if self.width in (0, self.lanes) else self.blocks - 1
+        last = self._stores(acc, range(whole, self.blocks), self.width or self.lanes, self.first)
+        return [*self._stores(acc, range(whole), self.lanes, 0), *last]
+
+    def _zero(self, acc: Buffer) -> Stmt:
+        def begin(r: LoopExpr, b: LoopExpr, lane: LoopExpr) -> Stmt:
+            return Store(acc, (r, b, lane), const(0, self.dtype) if self.start is None else self.start(r, b, lane))
+
+        return each(range(self.rows), range(self.blocks), self.lanes, begin)
+
+    def _step(self, acc: Buffer, *index: LoopExpr, rows: range | None = None) -> Stmt:
+        def multiply_add(r: LoopExpr, b: LoopExpr, lane: LoopExpr) -> Stmt:
+            factors = (self.a(r, lane, *index).astype(self.dtype), self.b(b, lane, *index).astype(self.dtype))
+            return Store(acc, (r, b, lane), intrin("fma", *factors, acc[r, b, lane]))
+
+        return each(range(self.rows) if rows is None else rows, range(self.blocks), self.lanes, multiply_add)
+
+    def _stores(self, acc: Buffer, blocks: range, width: int, first: int) -> list[Stmt]:
+        piece = self.piece or width
+
+        def some(p: int) -> Stmt:
+            return each(
+                range(self.rows),
+                blocks,
+                min(piece, width - p),
+                lambda r, b, lane: self.store(r, b, lane + p, acc[r, b, lane + (p + first)]),
+            )
+
+        return [some(p) for p in range(0, width if blocks else 0, piece)]
+
+
+def each(rows: range, blocks: range, width: int, body: Callable[[LoopExpr, LoopExpr, LoopExpr], Stmt]) -> Stmt:
+    """``body(row, block, lane)``, unrolled so that the operands kept in registers meanwhile are the fewer ones."""
+
+    def lane_loop(r: LoopExpr, b: LoopExpr) -> Stmt:
+        return loop(width, lambda lane: body(r, b, lane), LoopKind.VECTORIZED, name="lane")
+
+    if len(rows) < len(blocks):
+        return unrolled(blocks, lambda b: unrolled(rows, lambda r: lane_loop(r, b), "row"), "block")
+    return unrolled(rows, lambda r: unrolled(blocks, lambda b: lane_loop(r, b), "block"), "row")
+
+
+def unrolled(values: range, body: Callable[[LoopExpr], Stmt], name: str = "u") -> Stmt:
+    return loop(len(values), lambda i: body(i + values.start), LoopKind.UNROLLED, name=name)
+
+
+def vectors(count: int, lanes: int, body: Callable[[LoopExpr], Stmt]) -> Stmt:
+    """``body`` for ``count`` neighbours: whole vectors, then one as wide as what is left."""
+    return in_vectors(count, lanes, lambda start, width: in_lanes(width, lambda lane: body(start + lane)))
+
+
+def shared(extents: Sequence[int], wanted: int, body: Callable[..., Stmt]) -> Stmt:
+    """Loops over ``extents``, as many of the outer ones divided among threads as give ``wanted`` pieces of work."""
+    count = next((k for k in range(1, len(extents)) if math.prod(extents[:k]) >= wanted), len(extents))
+    outer, inner = extents[:count], extents[count:]
+
+    def work(flat: LoopExpr) -> Stmt:
+        return serial(inner, body, *unflatten(flat, outer))
+
+    return loop(math.prod(outer), work, LoopKind.PARALLEL, name="work")
+
+
+def serial(extents: Sequence[int], body: Callable[..., Stmt], *index: LoopExpr) -> Stmt:
+    """Nested loops; ``body`` gets ``index`` and one variable for each."""
+    if not extents:
+        return body(*index)
+    return loop(extents[0], lambda i: serial(extents[1:], body, *index, i))

@@ -1,0 +1,362 @@
+"""Direct convolution in blocked layouts: NCHW[x]c data, OIHW[x]i[y]o weights, an NCHW[z]c result.
+
+Pixels of a row are the rows of the register tile, output channels its lanes.  The weights come in blocks of a whole
+vector, the last one of a group filled up with zeros; the result's blocks divide its channels, so they may be smaller: a
+vector of sums is stored in pieces, and those behind the last channel are not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import product
+
+import numpy as np
+
+from minitvm.codegen.problem import TEMPLATES, Choice, Problem, Template, Tile
+from minitvm.codegen.spread import unflatten
+from minitvm.codegen.templates.tile import (
+    ITEMS_PER_THREAD,
+    Run,
+    Step,
+    TileKernel,
+    best_tile,
+    block_runs,
+    divisor_at_most,
+    runs,
+    step_cycles,
+    tile_choices,
+)
+from minitvm.codegen.templates.window import Axis, Edge, Start, after, padded
+from minitvm.ir.decision import Declined
+from minitvm.ir.loop import Alloc, Buffer, Const, LoopExpr, LoopKind, Stmt, Store, const, loop, nest, seq
+from minitvm.target import MachineModel
+
+BY_INPUTS = "a few input channels at a time, sums in memory"
+CHANNELS_INSIDE = "a row for all channels"
+ROWS_INSIDE = "some channels for all rows"
+
+_MOST_UNROLLED_TAPS = 16  # a wider padded window is copied into a padded image instead of written out at the edges
+_MOST_UNROLLED_CHANNELS = 16
+
+
+class _Windows(Template):
+    """Windows over an image in blocks of channels; ``x`` runs along the tiles.
+
+    ``sideways``: an image of one column is one of one row, so ``x`` is the vertical axis.
+    """
+
+    def __init__(self, problem: Problem, machine: MachineModel) -> None:
+        super().__init__(problem, machine)
+        self.data, self.weight = problem.inputs
+        self.out = problem.output
+        attributes, (kh, kw) = problem.op.attributes(), self.weight.shape[2:4]
+        self.groups: int = attributes["groups"]
+        self.sideways = self.out.shape[3] == 1 < self.out.shape[2] and kw == 1
+        pads = tuple(attributes["padding"])
+        wide = (kh if self.sideways else kw) > _MOST_UNROLLED_TAPS and any(pads)
+        self.source, self.fill = padded(self.data, pads) if wide else (self.data, None)
+        y, x = (
+            Axis(self.source.shape[2 + d], self.out.shape[2 + d], taps, stride, dilation, 0 if wide else pads[d])
+            for d, taps, stride, dilation in zip((0, 1), (kh, kw), attributes["strides"], attributes["dilation"], strict=True)
+        )
+        self.y, self.x = (x, y) if self.sideways else (y, x)
+
+    def placed(self, row: LoopExpr | int, column: LoopExpr | int) -> tuple[LoopExpr | int, LoopExpr | int]:
+        """Vertical and horizontal."""
+        return (column, row) if self.sideways else (row, column)
+
+    def loops(self, choice: Choice) -> Stmt:
+        nest = self.nest(choice)
+        return nest if self.fill is None else after(self.source, self.fill, nest)
+
+    def nest(self, choice: Choice) -> Stmt:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class _Place:
+    """What a tile computes: of an image a row, of a group of channels the blocks ``run`` from ``block`` on.
+
+    ``inputs``: from the first of so many blocks of input channels on, into ``sums``; by default all, into the result.
+    """
+
+    n: LoopExpr
+    group: LoopExpr
+    block: LoopExpr
+    run: Run
+    row: LoopExpr
+    inputs: tuple[LoopExpr, int]
+    sums: Buffer | None = None
+
+
+@TEMPLATES.register("llvm", "nn.contrib_conv2d_NCHWc")
+class BlockedConv(_Windows):
+    """Inputs broadcast, weights as vectors."""
+
+    def __init__(self, problem: Problem, machine: MachineModel) -> None:
+        super().__init__(problem, machine)
+        y, x = self.y, self.x
+        self.batch, out_blocks, *_, self.block = self.out.shape
+        self.blocks = self.weight.shape[0] // self.groups  # of a group, as the weights come
+        self.out_blocks = out_blocks // self.groups
+        self.flat = y.taps == x.taps == y.stride == x.stride == 1 and not (y.padded or x.padded)
+        """A pointwise convolution sees its image as a single row."""
+        self.rows = 1 if self.flat else y.outputs
+        self.columns = y.outputs * x.outputs if self.flat else x.outputs
+
+    @property
+    def lanes(self) -> int:
+        return self.weight.shape[5]
+
+    # --- the search space ---------------------------------------------------------------------------------------------
+
+    def choices(self) -> Sequence[Choice]:
+        steps = self.batch * self.groups * self.rows * math.prod(self.weight.shape[1:5])
+        return [
+            replace(c, why_not=self._against(c.scheme, c.tile))
+            for scheme in (BY_INPUTS, ROWS_INSIDE, CHANNELS_INSIDE)
+            for c in tile_choices(scheme, self.columns, self.blocks, steps, self.machine)
+        ]
+
+    def _against(self, scheme: str, tile: Tile) -> str:
+        if scheme == BY_INPUTS:
+            return self._against_inputs
+        if not self._against_inputs:
+            return "weights leave the first-level cache between rows"
+        if self._block_bytes * tile.blocks > max(self._block_bytes, self.machine.l2_bytes * 5 // 8):
+            return "its weights leave the second-level cache between tiles"
+        fit = self._block_bytes * self.weight.shape[0] <= self.machine.l2_bytes // 2
+        if fit != (scheme == CHANNELS_INSIDE):
+            return f"weights {'stay in' if fit else 'leave'} the second-level cache"
+        return ""
+
+    @cached_property
+    def _against_inputs(self) -> str:
+        """Against sums in memory: they have to stay in the first-level cache, where weights do not."""
+        tile = best_tile(self.columns, self.blocks, self.machine)
+        sums = self.rows * self.columns * tile.blocks * self.lanes * np.dtype(self.accumulator).itemsize
+        if sums > self.machine.l1_bytes // 4:
+            return "sums leave the first-level cache"
+        if self.batch * self.weight.shape[0] // tile.blocks < ITEMS_PER_THREAD * self.machine.threads:
+            return "too few channels for the threads"
+        return "weights stay in the first-level cache" if self._block_bytes * tile.blocks <= self.machine.l1_bytes else ""
+
+    @property
+    def _block_bytes(self) -> int:
+        return math.prod(self.weight.shape[1:]) * np.dtype(self.weight.dtype).itemsize
+
+    # --- what a work item is ------------------------------------------------------------------------------------------
+
+    def nest(self, choice: Choice) -> Stmt:
+        """A nest for every kind of set of channel blocks, and of piece of a row."""
+        tile, channels = choice.tile, self.out_blocks * self.block
+        sets = block_runs(channels, self.lanes, tile.blocks)
+        if choice.scheme == BY_INPUTS:
+            return seq(*(self._by_inputs(s, tile) for s in sets))
+        items = self.batch * self.groups * -(-self.blocks // tile.blocks) * self.rows
+        if not self.flat and items < self.machine.threads:
+            return seq(*(self._by_tiles(s, run) for s, run in product(sets, self.x.tiles(tile.rows))))
+        inside = choice.scheme == ROWS_INSIDE
+        return seq(*(self._by_rows(s, p, tile.rows, inside) for s in sets for p in self._pieces(tile, s)))
+
+    def _place(self, n: LoopExpr, number: LoopExpr, run: Run, row: LoopExpr) -> _Place:
+        """``number``: of the set of blocks, counted through all groups."""
+        block = number % run.count * run.size + run.begin
+        return _Place(n, number // run.count, block, run, row, (Const(0), self.weight.shape[1]))
+
+    def _by_rows(self, run: Run, piece: Run, most: int, rows_inside: bool) -> Stmt:
+        sets, rows = self.groups * run.count, self.rows * piece.count
+        order = (self.batch, sets, rows) if rows_inside else (self.batch, rows, sets)
+
+        def work(flat: LoopExpr) -> Stmt:
+            n, *rest = unflatten(flat, order)
+            number, at = rest if rows_inside else rest[::-1]
+            row, column = (Const(0), piece.start(at)) if self.flat else (at, Const(0))
+            return self._row(self._place(n, number, run, row), column, piece.size, most)
+
+        return loop(math.prod(order), work, LoopKind.PARALLEL, name="work")
+
+    def _by_tiles(self, run: Run, tiles: Run | Edge) -> Stmt:
+        """A few long rows: a work item is a tile of one."""
+        order = (self.batch, self.groups * run.count, self.rows, tiles.count)
+
+        def work(flat: LoopExpr) -> Stmt:
+            n, number, row, at = unflatten(flat, order)
+            return self._tile(self._place(n, number, run, row), tiles.start(at), tiles.size)
+
+        return loop(math.prod(order), work, LoopKind.PARALLEL, name="work")
+
+    def _pieces(self, tile: Tile, run: Run) -> list[Run]:
+        """A single row in pieces of a few tiles, to be divided among threads: of one size where that is enough."""
+        if not self.flat:
+            return [Run(0, 1, self.columns)]
+        items = self.batch * self.groups * run.count
+        most = max(1, self.columns // (2 * tile.rows))
+        wanted = min(most, -(-ITEMS_PER_THREAD * self.machine.threads // items))
+        return runs(self.columns, -(-self.columns // max(divisor_at_most(self.columns, most), wanted)))
+
+    def _by_inputs(self, run: Run, tile: Tile) -> Stmt:
+        """Input channels whose weights stay in the first-level cache for the whole image."""
+        inputs = self.weight.shape[1]
+        step_bytes = math.prod(self.weight.shape[2:5]) * run.size * self.lanes * np.dtype(self.out.dtype).itemsize
+        count = divisor_at_most(inputs, max(1, self.machine.l1_bytes // 2 // step_bytes))
+        sums = Buffer("sums", (self.rows, self.columns, run.size, self.lanes), self.accumulator, "local")
+
+        def zero(*index: LoopExpr) -> Stmt:
+            return loop(
+                self.lanes, lambda lane: Store(sums, (*index, lane), const(0, sums.dtype)), LoopKind.VECTORIZED, "lane"
+            )
+
+        def work(flat: LoopExpr) -> Stmt:
+            place = self._place(*unflatten(flat, (self.batch, self.groups * run.count)), run, Const(0))
+
+            def some(q: LoopExpr) -> Stmt:
+                part = replace(place, inputs=(q * count, count), sums=sums)
+                return loop(
+                    self.rows, lambda row: self._row(replace(part, row=row), Const(0), self.columns, tile.rows), name="row"
+                )
+
+            parts = loop(inputs // count, some, name="part")
+            return Alloc(sums, seq(nest(sums.shape[:3], zero), parts, self._results(place, sums)))
+
+        return loop(self.batch * self.groups * run.count, work, LoopKind.PARALLEL, name="work")
+
+    def _results(self, place: _Place, sums: Buffer) -> Stmt:
+        """The sums to the result, a block of it at a time."""
+        per, run = self.lanes // self.block, place.run
+        valid = (run.size - 1) * per + (run.width or self.lanes) // self.block
+
+        def block(row: LoopExpr, t: LoopExpr, p: LoopExpr) -> Stmt:
+            def element(lane: LoopExpr) -> Stmt:
+                b, at = p // per, p % per * self.block + lane
+                return self._store(replace(place, row=row), t, b, at, sums[row, t, b, at])
+
+            return loop(self.block, element, LoopKind.VECTORIZED, name="lane")
+
+        return nest((self.rows, self.columns, valid), block)
+
+    def _row(self, place: _Place, column: LoopExpr, width: int, most: int) -> Stmt:
+        """``width`` columns from ``column`` on, in tiles of at most ``most``."""
+        line = Axis(width, width, 1, 1, 1, 0) if self.flat else self.x
+        return line.over_tiles(
+            most, lambda start, size: self._tile(place, column + start if self.flat else start, size)
+        )
+
+    # --- a tile -------------------------------------------------------------------------------------------------------
+
+    def _tile(self, place: _Place, column: Start, size: int) -> Stmt:
+        """At an edge, where some taps are outside the image, ``column`` is a number."""
+        first, count = place.inputs
+        block = place.group * self.blocks + place.block
+        inner = self.weight.shape[4]
+
+        def reduction(step: Step) -> Stmt:
+            def taps(i: LoopExpr, y: LoopExpr) -> Stmt:
+                if not isinstance(column, int):
+                    # At an edge, unrolled channels too would need more registers than there are.
+                    kind = LoopKind.UNROLLED if inner <= _MOST_UNROLLED_CHANNELS else LoopKind.SERIAL
+                    return loop(self.x.taps, lambda x: loop(inner, lambda c: step(i, y, x, c), kind, "c"), name="kw")
+                inside = [self.x.columns_inside(column, size, x) for x in range(self.x.taps)]
+                return seq(
+                    *(loop(inner, lambda c, x=x, r=r: step(i, y, x, c, rows=r), name="c") for x, r in enumerate(inside))  # type: ignore[misc]
+                )
+
+            return loop(count, lambda i: self.y.valid_taps(place.row, lambda y: taps(first + i, y)), name="ci")
+
+        def weight(b: LoopExpr, lane: LoopExpr, i: LoopExpr, y: LoopExpr, x: LoopExpr | int, c: LoopExpr) -> LoopExpr:
+            return self.weight[(block + b, i, *self.placed(y, x), c, lane)]
+
+        kernel = TileKernel(
+            size,
+            place.run.size,
+            self.lanes,
+            self.accumulator,
+            lambda t, _, *index: self._input(place, column + t, *index),
+            weight,
+            lambda t, b, lane, value: self._store(place, column + t, b, lane, value),
+            width=place.run.width,
+            piece=self.block,
+        )
+        sums = place.sums
+        if sums is not None:
+
+            def at(t: LoopExpr, b: LoopExpr, lane: LoopExpr) -> tuple[LoopExpr, ...]:
+                return place.row, column + t, b, lane
+
+            kernel = replace(
+                kernel,
+                start=lambda *i: sums[at(*i)],
+                store=lambda t, b, lane, value: Store(sums, at(t, b, lane), value),
+                width=0,
+                piece=None,
+            )
+        return kernel.nest(reduction)
+
+    def _position(self, row: LoopExpr, column: LoopExpr) -> tuple[LoopExpr, LoopExpr]:
+        return (column // self.x.outputs, column % self.x.outputs) if self.flat else (row, column)
+
+    def _input(
+        self, place: _Place, column: LoopExpr, i: LoopExpr, y: LoopExpr, x: LoopExpr | int, c: LoopExpr
+    ) -> LoopExpr:
+        row, column = self._position(place.row, column)
+        where = self.placed(self.y.coordinate(row, y), self.x.coordinate(column, x))
+        if len(self.data.shape) == 4:
+            return self.source[(place.n, i * self.weight.shape[4] + c, *where)]
+        return self.source[(place.n, place.group * self.weight.shape[1] + i, *where, c)]
+
+    def _store(self, place: _Place, column: LoopExpr, b: LoopExpr, lane: LoopExpr, value: LoopExpr) -> Stmt:
+        """A sum to the result: a block of weights is one of the result, or several."""
+        per, where = self.lanes // self.block, self.placed(*self._position(place.row, column))
+        block = place.group * self.out_blocks + (place.block + b) * per + lane // self.block
+        return Store(self.out, (place.n, block, *where, lane % self.block), value.astype(self.out.dtype))
+
+
+@TEMPLATES.register("llvm", "nn.contrib_depthwise_conv2d_NCHWc")
+class BlockedDepthwise(_Windows):
+    """One channel block at a time: a strip of output columns in registers, the window's columns unrolled."""
+
+    def refusal(self) -> Declined | None:
+        if self.data.shape[1] != self.out.shape[1] and self.problem.not_floats is None:
+            return Declined("more than one output channel per input channel")
+        return self.problem.not_floats
+
+    def choices(self) -> Sequence[Choice]:
+        """Half of the registers for sums; the window's and the image's vectors need the others."""
+        steps = math.prod(self.out.shape[:2]) * self.y.outputs * math.prod(self.weight.shape[2:4])
+        most = max(1, self.machine.vector_registers // 2 - 1)
+        sizes = range(1, min(most, self.x.outputs) + 1)
+        return [Choice("strips", Tile(n, 1), steps * step_cycles(self.x.outputs, 1, Tile(n, 1))) for n in sizes]
+
+    def nest(self, choice: Choice) -> Stmt:
+        order = self.out.shape[:2] + (self.y.outputs,)
+
+        def work(flat: LoopExpr) -> Stmt:
+            at = unflatten(flat, order)
+            return self.x.over_tiles(choice.tile.rows, lambda start, size: self._strip(*at, start, size))
+
+        return loop(math.prod(order), work, LoopKind.PARALLEL, name="work")
+
+    def _strip(self, n: LoopExpr, block: LoopExpr, row: LoopExpr, column: Start, size: int) -> Stmt:
+        x, y = self.x, self.y
+
+        def data(t: LoopExpr, lane: LoopExpr, ky: LoopExpr, kx: int) -> LoopExpr:
+            return self.source[(n, block, *self.placed(y.coordinate(row, ky), x.coordinate(column + t, kx)), lane)]
+
+        def reduction(step: Step) -> Stmt:
+            inside = [x.columns_inside(column, size, kx) for kx in range(x.taps)]
+            return y.valid_taps(row, lambda ky: seq(*(step(ky, kx, rows=r) for kx, r in enumerate(inside))))
+
+        return TileKernel(
+            size,
+            1,
+            self.out.shape[4],
+            self.accumulator,
+            data,
+            lambda _, lane, ky, kx: self.weight[(block, 0, *self.placed(ky, kx), 0, lane)],
+            lambda t, _, lane, value: Store(
+                self.out, (n, block, *self.placed(row, column + t), lane), value.astype(self.out.dtype)
+            ),
+        ).nest(reduction)
