@@ -16,6 +16,7 @@ from minitvm import config, errors
 from minitvm.cli import cli
 from minitvm.codegen.backend import BACKENDS
 from minitvm.codegen.llvm.compile import host, machine_model
+from minitvm.codegen.problem import TEMPLATES
 from minitvm.frontend.onnx.registry import BUILDERS
 from minitvm.ir.op import OPS
 from minitvm.passes.context import CONFIG_KEYS, KNOWN_PASSES
@@ -87,7 +88,7 @@ def with_code(pages: list[pathlib.Path]) -> list[pathlib.Path]:
 @pytest.fixture
 def registries() -> Iterator[None]:
     """What a page registers (operators, passes, back ends) is gone after it."""
-    tables: list[Any] = [OPS, BUILDERS, KNOWN_PASSES, PASSES, BACKENDS, CODES, OPTIONS]
+    tables: list[Any] = [OPS, BUILDERS, KNOWN_PASSES, PASSES, BACKENDS, CODES, OPTIONS, TEMPLATES.table]
     before = [copy.deepcopy(table) if table is BUILDERS else copy.copy(table) for table in tables]
     yield
     for table, kept in zip(tables, before, strict=True):

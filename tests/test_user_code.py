@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,19 +10,20 @@ import numpy as np
 import pytest
 
 import minitvm
-from minitvm.codegen.lower import lower
-from minitvm.codegen.problem import TEMPLATES, Problem
+from minitvm.codegen.lower import lower, lowering
+from minitvm.codegen.problem import TEMPLATES, Choice, Template
 from minitvm.codegen.schedule import split
 from minitvm.errors import MiniTVMError, PassError, ScheduleError, TypeInferenceError, UserCodeError
 from minitvm.ir.builder import function, var
 from minitvm.ir.expr import Call, Constant, Expr, Function, Module, Var
-from minitvm.ir.loop import Buffer, Kernel
+from minitvm.ir.loop import Buffer, Kernel, LoopKind, Stmt, Store, nest
 from minitvm.ir.op import OPS, Fusion, Op
 from minitvm.ir.pattern import call, value
 from minitvm.ir.relayout import Site
 from minitvm.ir.types import TensorType, Type
 from minitvm.passes import (
     AlterOpLayout,
+    Exactness,
     InferType,
     PassContext,
     PassInstrument,
@@ -260,38 +261,52 @@ def test_compute_of_another_type() -> None:
 # --- templates, schedules, layouts ----------------------------------------------------------------------------
 
 
-def lowered_by(template: Any) -> Kernel:
-    TEMPLATES.table["llvm", "exp"] = [template]
+def lowered_by(loops: Callable[[Template, Choice], Any]) -> Kernel:
+    """By a template with these loops."""
+
+    class Mine(Template):
+        def loops(self, choice: Choice) -> Stmt:
+            return loops(self, choice)  # type: ignore[no-any-return]
+
+    TEMPLATES.table["llvm", "exp"] = [Mine]
     return lower(module_of("exp").main, "kernel", MACHINE)
 
 
 def test_a_template() -> None:
-    def fast_exp(problem: Problem, machine: MachineModel, config: Any) -> Kernel:
+    def fails(template: Template, choice: Choice) -> None:
         raise OverflowError("too large")
 
     with pytest.raises(UserCodeError) as caught:
-        lowered_by(fast_exp)
-    raised("template test_user_code.fast_exp", caught.value, OverflowError)
+        lowered_by(fails)
+    raised("template test_user_code.Mine", caught.value, OverflowError)
 
 
 def test_what_a_template_returns() -> None:
-    def no_kernel(problem: Problem, machine: MachineModel, config: Any) -> None:
-        return None
-
-    with pytest.raises(UserCodeError, match=r"^template test_user_code.no_kernel returned None\n  \| exp\(%x\)  "):
-        lowered_by(no_kernel)
+    message = r"^loops of template test_user_code.Mine returned None\n  \| exp\(%x\)  "
+    with pytest.raises(UserCodeError, match=message):
+        lowered_by(lambda template, choice: None)
 
 
 def test_a_schedule() -> None:
     """A step that refuses names the loops; the template around it and the node are named as well."""
     plain = lower(module_of("negative").main, "plain", MACHINE)
-
-    def scheduled(problem: Problem, machine: MachineModel, config: Any) -> Kernel:
-        return split(plain, "nowhere", 4)
-
     with pytest.raises(ScheduleError) as caught:
-        lowered_by(scheduled)
-    assert caught.value.inside == ("template test_user_code.scheduled",)
+        lowered_by(lambda template, choice: split(plain, "nowhere", 4).body)
+    assert caught.value.inside == ("template test_user_code.Mine",)
+
+
+def test_an_approximate_template_acts_where_it_is_named() -> None:
+    class Rounded(Template):
+        exactness = Exactness.APPROXIMATE
+
+        def loops(self, choice: Choice) -> Stmt:
+            (x,), out = self.problem.inputs, self.problem.output
+            return nest(out.shape, lambda *i: Store(out, i, x[i]), LoopKind.PARALLEL)
+
+    TEMPLATES.table["llvm", "exp"] = [Rounded]
+    assert lowering(module_of("exp").main, "kernel", MACHINE).template is None
+    with PassContext(config={"minitvm.allow_approximate": ("Rounded",)}):
+        assert isinstance(lowering(module_of("exp").main, "kernel", MACHINE).template, Rounded)
 
 
 def test_layout_rules_and_proposals(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ an input become the expression that the prologue computes, and the store of the 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import minitvm.codegen.templates  # noqa: F401  (registers the templates)
@@ -39,6 +39,8 @@ from minitvm.ir.node import describe_call
 from minitvm.ir.op import Op
 from minitvm.ir.types import tensor_fields
 from minitvm.ir.visitor import calls, span_of
+from minitvm.passes.context import PassContext
+from minitvm.passes.rule import Exactness
 from minitvm.target import MachineModel
 
 DEFAULT = "default nests"
@@ -46,11 +48,12 @@ DEFAULT = "default nests"
 
 @dataclass(frozen=True)
 class Lowering:
-    """A fused group's kernel, what made it (a template's name, or the default nests), and why others did not."""
+    """A fused group's kernel, what made it (a template, or the default nests), and why others did not."""
 
     kernel: Kernel
     chosen: str
-    decisions: tuple[Decision, ...]
+    decisions: tuple[Decision, ...] = ()
+    template: Template | None = None
 
 
 def lower(function: Function, name: str, machine: MachineModel, kind: str = "llvm") -> Kernel:
@@ -58,39 +61,45 @@ def lower(function: Function, name: str, machine: MachineModel, kind: str = "llv
 
     Raises :class:`CompilerError` where an operator has neither a template that accepts it nor a compute rule.
     """
-    return _lower(function, name, machine, kind)[0]
+    return _lower(function, name, machine, kind).kernel
 
 
 def lowering(function: Function, name: str, machine: MachineModel, kind: str = "llvm") -> Lowering:
     """As :func:`lower`, with what was chosen and what declined."""
     with decisions() as log:
-        kernel, chosen = _lower(function, name, machine, kind)
-    return Lowering(kernel, chosen, tuple(log))
+        found = _lower(function, name, machine, kind)
+    return replace(found, decisions=tuple(log))
 
 
-def _lower(function: Function, name: str, machine: MachineModel, kind: str) -> tuple[Kernel, str]:
-    """The kernel, and what made it."""
+def _lower(function: Function, name: str, machine: MachineModel, kind: str) -> Lowering:
     inside, refusals = calls(function.body), list[Decision]()
     spans = span_of(*inside)
-    for anchor in inside:
-        for template in _templates(kind, anchor):
-            title = f"template {template.__module__.rpartition('.')[2]}.{template.__name__}"
-            with span_scope(spans):
-                kernel = _lower_with(template, title, anchor, function, name, machine)
-            if isinstance(kernel, Kernel):
-                decide(title, anchor, "writes the loops")
-                return kernel, title
-            refusals.append(decision(title, anchor, kernel))
-            record(refusals[-1])
-    for call in inside:
-        if isinstance(call.op, Op) and not call.op.has_compute():
-            raise CompilerError(
-                f"{call.op.name} has no compute rule and no template for {kind} that accepts it",
-                where=[str(refusal) for refusal in refusals],
-            )
-    decide(DEFAULT, name, "write the loops", spans)
     with span_scope(spans):
-        return scheduled(function, name, machine), DEFAULT
+        for anchor in inside:
+            for maker in _templates(kind, anchor):
+                found = _lower_with(maker, anchor, function, name, machine)
+                if isinstance(found, Lowering):
+                    return found
+                refusals.append(decision(title_of(maker), anchor, found))
+                record(refusals[-1])
+        for call in inside:
+            if isinstance(call.op, Op) and not call.op.has_compute():
+                raise CompilerError(
+                    f"{call.op.name} has no compute rule and no template for {kind} that accepts it",
+                    where=[str(refusal) for refusal in refusals],
+                )
+        decide(DEFAULT, name, "write the loops", spans)
+        return Lowering(scheduled(function, name, machine), DEFAULT)
+
+
+def _approximate() -> Sequence[str]:
+    """What may change results within a bound: names of rules and templates."""
+    found: Sequence[str] = PassContext.current().option("minitvm.allow_approximate")
+    return found
+
+
+def title_of(maker: type[Template]) -> str:
+    return f"template {maker.__module__.rpartition('.')[2]}.{maker.__name__}"
 
 
 def _templates(kind: str, anchor: Call) -> list[type[Template]]:
@@ -105,36 +114,36 @@ def _templates(kind: str, anchor: Call) -> list[type[Template]]:
 
 
 def _lower_with(
-    maker: type[Template], title: str, anchor: Call, function: Function, name: str, machine: MachineModel
-) -> Kernel | Declined:
-    params = parameter_buffers(function)
-    problem = Problem.of(anchor)
+    maker: type[Template], anchor: Call, function: Function, name: str, machine: MachineModel
+) -> Lowering | Declined:
+    """The template's loops with what stands around its call in the group."""
+    title, params, problem = title_of(maker), parameter_buffers(function), Problem.of(anchor)
     values = compose(function, params, {anchor: problem.outputs})
     prologues = [buffer for arg in anchor.args for buffer in flatten(values[arg])]
+    if maker.exactness is Exactness.APPROXIMATE and maker.__name__ not in _approximate():
+        return Declined(f"approximate, and minitvm.allow_approximate does not name {maker.__name__}")
     if any(_has_reduction(buffer) for buffer in prologues):
         return Declined("its input is a reduction, which would be recomputed for every element")
     with user_code(maker, title, partial(describe_call, anchor)):
-        kernel = maker(problem, machine).kernel()
+        template = maker(problem, machine)
+        kernel = template.kernel()
     if isinstance(kernel, Declined):
         return kernel
-    outputs = outputs_of(function, values)
-    if not isinstance(kernel.body, Stmt):
-        hint = "a template's loops are a Stmt"
-        raise UserCodeError(f"{title} returned {kernel.body!r}", where=describe_call(anchor), hint=hint)
     body = kernel.body
+    if not isinstance(body, Stmt):
+        raise UserCodeError(
+            f"loops of {title} returned {body!r}", where=describe_call(anchor), hint="they are a statement: a Stmt"
+        )
+    template.explain(title, anchor)
+    outputs = outputs_of(function, values)
     if _fits_epilogue(outputs, problem.outputs):
         body = fuse_epilogue(body, problem.outputs, outputs)
     else:
         decide(title, anchor, Declined("what follows in its loops: it does not read each result at its own place only"))
         body = _cut(body, problem.outputs, outputs, machine)
     body = fuse_prologue(body, dict(zip(problem.inputs, prologues, strict=True)))
-    return Kernel(
-        name,
-        (*params, *(o.buffer for o in outputs)),
-        body,
-        results=len(outputs),
-        spans=span_of(*calls(function.body)),
-    )
+    buffers, spans = (*params, *(o.buffer for o in outputs)), span_of(*calls(function.body))
+    return Lowering(Kernel(name, buffers, body, results=len(outputs), spans=spans), title, template=template)
 
 
 def _has_reduction(buffer: Buffer) -> bool:

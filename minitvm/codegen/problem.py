@@ -1,9 +1,9 @@
-"""A template: how one operator runs fast on one kind of target.  What it is given, what it says of itself, its registry.
+"""A template: how one operator runs fast on one kind of target; what it is given, what it says of itself.
 
-    @TEMPLATES.register("llvm", "nn.dense")
-    class Dense(Template):
-        def choices(self): ...          # its search space, with what each point is predicted to cost
-        def loops(self, choice): ...    # the loops of one
+@TEMPLATES.register("llvm", "nn.dense")
+class Dense(Template):
+    def choices(self): ...          # its search space, with what each point is predicted to cost
+    def loops(self, choice): ...    # the loops of one
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from functools import cached_property
 from typing import ClassVar, TypeVar
 
 from minitvm.ir.compute import accumulator
-from minitvm.ir.decision import Declined
+from minitvm.ir.decision import Declined, decide, listening
 from minitvm.ir.expr import Call
 from minitvm.ir.loop import Buffer, Kernel, Stmt
 from minitvm.ir.op import Op
-from minitvm.ir.types import TensorType, Type, tensor_fields
+from minitvm.ir.types import Type, tensor_fields
 from minitvm.passes.rule import Exactness
 from minitvm.target import MachineModel
 
@@ -89,20 +89,8 @@ class Choice:
         return f"{self.scheme}, tiles of {self.tile}"
 
 
-@dataclass(frozen=True)
-class Cost:
-    """What a kernel is predicted to take: operations, bytes of its operands and results, cycles of one core."""
-
-    flops: float
-    nbytes: int
-    cycles: float
-
-    def __str__(self) -> str:
-        return f"{self.flops:,.0f} FLOP, {self.nbytes:,} bytes, {self.cycles:,.0f} cycles"
-
-
 class Template(ABC):
-    """For one problem on one machine.  A subclass writes ``choices`` and ``loops``, and ``refusal`` where it differs."""
+    """For one problem on one machine.  A subclass writes ``loops``, and the rest where it differs."""
 
     exactness: ClassVar[Exactness] = Exactness.REASSOCIATING
     """What it does to float results beside rounding them once: sums in another order, unless it says otherwise."""
@@ -114,9 +102,9 @@ class Template(ABC):
         """Why it does not take the problem; ``None`` where it does."""
         return self.problem.not_floats
 
-    @abstractmethod
     def choices(self) -> Sequence[Choice]:
-        """The search space: everything that :meth:`loops` can write."""
+        """The search space: everything that :meth:`loops` can write; by default one way."""
+        return [Choice("one by one", Tile(1, 1), 0.0)]
 
     @abstractmethod
     def loops(self, choice: Choice) -> Stmt:
@@ -137,9 +125,26 @@ class Template(ABC):
         """The search space, what is predicted to be fastest first, and behind it what something speaks against."""
         return tuple(sorted(self.choices(), key=lambda c: (c.why_not != "", round(c.cycles, 6), -c.tile.blocks)))
 
-    def cost(self, choice: Choice) -> Cost:
-        types = [[TensorType(b.shape, b.dtype) for b in side] for side in (self.problem.inputs, self.problem.outputs)]
-        return Cost(self.problem.op.flops(*types), sum(t.nbytes for side in types for t in side), choice.cycles)
+    @property
+    def choice(self) -> Choice:
+        """What is taken."""
+        return self.candidates[0]
+
+    def explain(self, title: str, anchor: Call) -> None:
+        """Say what was taken of the search space, at which cost, and what speaks against the rest."""
+        if not listening():
+            return
+        against = dict.fromkeys(
+            (c.scheme, c.why_not) for c in self.candidates if c.why_not and c.scheme != self.choice.scheme
+        )
+        for scheme, why_not in against:
+            decide("schedule", anchor, Declined(f"{scheme}: {why_not}"))
+        taken = f"{self.choice}, the best of {len(self.candidates)}"
+        decide(
+            title,
+            anchor,
+            f"writes the loops: {taken}; {self.choice.cycles:,.0f} cycles predicted; sums in {self.accumulator}",
+        )
 
     def kernel(self, choice: Choice | None = None) -> Kernel | Declined:
         """The loops of a choice, by default the best, as a kernel; or why there are none."""
@@ -147,7 +152,7 @@ class Template(ABC):
         if refusal is not None:
             return refusal
         problem = self.problem
-        body = self.loops(choice or self.candidates[0])
+        body = self.loops(choice or self.choice)
         return Kernel(problem.op.name, (*problem.inputs, *problem.outputs), body, results=len(problem.outputs))
 
 

@@ -9,6 +9,7 @@ from functools import cached_property
 
 from minitvm.codegen.group import plain
 from minitvm.codegen.lower import Lowering, lowering
+from minitvm.codegen.problem import Choice
 from minitvm.codegen.schedule import title
 from minitvm.driver.kernels import KernelCompiler, Timings
 from minitvm.driver.metadata import Cost, group_cost
@@ -94,6 +95,12 @@ class KernelReport:
     def template(self) -> str:
         """What writes the loops: a template, a given schedule, or the default nests; or that there are none."""
         return "call of a library" if self._lowering is None else self._lowering.chosen
+
+    @property
+    def candidates(self) -> tuple[Choice, ...]:
+        """The template's search space: what was taken, then the others, the fastest as predicted first."""
+        made_by = None if self._lowering is None else self._lowering.template
+        return () if made_by is None else made_by.candidates
 
     @property
     def decisions(self) -> tuple[Decision, ...]:

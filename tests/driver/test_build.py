@@ -126,14 +126,17 @@ def _named() -> minitvm.Module:
 def test_the_report_says_why() -> None:
     report = minitvm.build(_named(), opt_level=3).report
     (symbol,) = report.groups
-    said = {str(d): number for number, d in enumerate(report.decisions)}
+    said = {str(d).partition("; ")[0]: number for number, d in enumerate(report.decisions)}
+    kernel = report.kernel(symbol)
+    choice, count = kernel.candidates[0], len(kernel.candidates)
+    assert count > 1 and min(kernel.candidates, key=lambda c: c.cycles).cycles == choice.cycles
     expected = [
         "multiply [scale]: BackwardFoldScaleAxis: folded into the weights before it",
         "nn.conv2d [conv]: FuseOps: into nn.relu: an elementwise epilogue of the anchor",
         "nn.relu [act]: FuseOps declined: into argwhere: the way there is opaque, an epilogue must be elementwise",
         "argwhere [found]: FuseOps declined: opaque: it fuses with nothing",
         "argwhere [found]: placement declined: no kernel, since a shape that is known only when the model runs",
-        "nn.conv2d [conv]: template conv_pixels.conv_pixels: writes the loops",
+        f"nn.conv2d [conv]: template conv_pixels.PixelConv: writes the loops: {choice}, the best of {count}",
     ]
     places = [said[line] for line in expected]
     assert places == sorted(places)

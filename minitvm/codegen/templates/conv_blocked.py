@@ -15,8 +15,8 @@ from itertools import product
 
 import numpy as np
 
+from minitvm.codegen.loops import unflatten
 from minitvm.codegen.problem import TEMPLATES, Choice, Problem, Template, Tile
-from minitvm.codegen.spread import unflatten
 from minitvm.codegen.templates.tile import (
     ITEMS_PER_THREAD,
     Run,
@@ -28,10 +28,25 @@ from minitvm.codegen.templates.tile import (
     runs,
     step_cycles,
     tile_choices,
+    vectors,
 )
 from minitvm.codegen.templates.window import Axis, Edge, Start, after, padded
 from minitvm.ir.decision import Declined
-from minitvm.ir.loop import Alloc, Buffer, Const, LoopExpr, LoopKind, Stmt, Store, const, loop, nest, seq
+from minitvm.ir.loop import (
+    Alloc,
+    Buffer,
+    Const,
+    Load,
+    LoopExpr,
+    LoopKind,
+    Stmt,
+    Store,
+    as_index,
+    const,
+    loop,
+    nest,
+    seq,
+)
 from minitvm.target import MachineModel
 
 BY_INPUTS = "a few input channels at a time, sums in memory"
@@ -57,16 +72,18 @@ class _Windows(Template):
         self.sideways = self.out.shape[3] == 1 < self.out.shape[2] and kw == 1
         pads = tuple(attributes["padding"])
         wide = (kh if self.sideways else kw) > _MOST_UNROLLED_TAPS and any(pads)
-        self.source, self.fill = padded(self.data, pads) if wide else (self.data, None)
-        y, x = (
-            Axis(self.source.shape[2 + d], self.out.shape[2 + d], taps, stride, dilation, 0 if wide else pads[d])
-            for d, taps, stride, dilation in zip((0, 1), (kh, kw), attributes["strides"], attributes["dilation"], strict=True)
-        )
-        self.y, self.x = (x, y) if self.sideways else (y, x)
+        self.source: Buffer = self.data
+        self.fill: Stmt | None = None
+        if wide:
+            self.source, self.fill = padded(self.data, pads)
+        shapes = zip(self.source.shape[2:4], self.out.shape[2:4], (kh, kw), strict=True)
+        steps = zip(attributes["strides"], attributes["dilation"], (0, 0) if wide else pads[:2], strict=True)
+        axes = [Axis(*shape, *step) for shape, step in zip(shapes, steps, strict=True)]
+        self.y, self.x = axes[::-1] if self.sideways else axes
 
-    def placed(self, row: LoopExpr | int, column: LoopExpr | int) -> tuple[LoopExpr | int, LoopExpr | int]:
+    def placed(self, row: LoopExpr, column: LoopExpr | int) -> tuple[LoopExpr, LoopExpr]:
         """Vertical and horizontal."""
-        return (column, row) if self.sideways else (row, column)
+        return (as_index(column), row) if self.sideways else (row, as_index(column))
 
     def loops(self, choice: Choice) -> Stmt:
         nest = self.nest(choice)
@@ -142,7 +159,9 @@ class BlockedConv(_Windows):
             return "sums leave the first-level cache"
         if self.batch * self.weight.shape[0] // tile.blocks < ITEMS_PER_THREAD * self.machine.threads:
             return "too few channels for the threads"
-        return "weights stay in the first-level cache" if self._block_bytes * tile.blocks <= self.machine.l1_bytes else ""
+        return (
+            "weights stay in the first-level cache" if self._block_bytes * tile.blocks <= self.machine.l1_bytes else ""
+        )
 
     @property
     def _block_bytes(self) -> int:
@@ -206,18 +225,18 @@ class BlockedConv(_Windows):
         sums = Buffer("sums", (self.rows, self.columns, run.size, self.lanes), self.accumulator, "local")
 
         def zero(*index: LoopExpr) -> Stmt:
-            return loop(
-                self.lanes, lambda lane: Store(sums, (*index, lane), const(0, sums.dtype)), LoopKind.VECTORIZED, "lane"
-            )
+            return vectors(self.lanes, self.lanes, lambda lane: Store(sums, (*index, lane), const(0, sums.dtype)))
 
         def work(flat: LoopExpr) -> Stmt:
-            place = self._place(*unflatten(flat, (self.batch, self.groups * run.count)), run, Const(0))
+            n, number = unflatten(flat, (self.batch, self.groups * run.count))
+            place = self._place(n, number, run, Const(0))
 
             def some(q: LoopExpr) -> Stmt:
-                part = replace(place, inputs=(q * count, count), sums=sums)
-                return loop(
-                    self.rows, lambda row: self._row(replace(part, row=row), Const(0), self.columns, tile.rows), name="row"
-                )
+                def row(at: LoopExpr) -> Stmt:
+                    part = replace(place, row=at, inputs=(q * count, count), sums=sums)
+                    return self._row(part, Const(0), self.columns, tile.rows)
+
+                return loop(self.rows, row, name="row")
 
             parts = loop(inputs // count, some, name="part")
             return Alloc(sums, seq(nest(sums.shape[:3], zero), parts, self._results(place, sums)))
@@ -254,20 +273,20 @@ class BlockedConv(_Windows):
         inner = self.weight.shape[4]
 
         def reduction(step: Step) -> Stmt:
+            def edge_tap(i: LoopExpr, y: LoopExpr, x: int, inside: range) -> Stmt:
+                return loop(inner, lambda c: step(i, y, x, c, rows=inside), name="c")
+
             def taps(i: LoopExpr, y: LoopExpr) -> Stmt:
                 if not isinstance(column, int):
                     # At an edge, unrolled channels too would need more registers than there are.
                     kind = LoopKind.UNROLLED if inner <= _MOST_UNROLLED_CHANNELS else LoopKind.SERIAL
                     return loop(self.x.taps, lambda x: loop(inner, lambda c: step(i, y, x, c), kind, "c"), name="kw")
-                inside = [self.x.columns_inside(column, size, x) for x in range(self.x.taps)]
-                return seq(
-                    *(loop(inner, lambda c, x=x, r=r: step(i, y, x, c, rows=r), name="c") for x, r in enumerate(inside))  # type: ignore[misc]
-                )
+                return seq(*(edge_tap(i, y, x, self.x.columns_inside(column, size, x)) for x in range(self.x.taps)))
 
             return loop(count, lambda i: self.y.valid_taps(place.row, lambda y: taps(first + i, y)), name="ci")
 
         def weight(b: LoopExpr, lane: LoopExpr, i: LoopExpr, y: LoopExpr, x: LoopExpr | int, c: LoopExpr) -> LoopExpr:
-            return self.weight[(block + b, i, *self.placed(y, x), c, lane)]
+            return Load(self.weight, (block + b, i, *self.placed(y, x), c, lane))
 
         kernel = TileKernel(
             size,
@@ -304,8 +323,8 @@ class BlockedConv(_Windows):
         row, column = self._position(place.row, column)
         where = self.placed(self.y.coordinate(row, y), self.x.coordinate(column, x))
         if len(self.data.shape) == 4:
-            return self.source[(place.n, i * self.weight.shape[4] + c, *where)]
-        return self.source[(place.n, place.group * self.weight.shape[1] + i, *where, c)]
+            return Load(self.source, (place.n, i * self.weight.shape[4] + c, *where))
+        return Load(self.source, (place.n, place.group * self.weight.shape[1] + i, *where, c))
 
     def _store(self, place: _Place, column: LoopExpr, b: LoopExpr, lane: LoopExpr, value: LoopExpr) -> Stmt:
         """A sum to the result: a block of weights is one of the result, or several."""
@@ -334,8 +353,8 @@ class BlockedDepthwise(_Windows):
         order = self.out.shape[:2] + (self.y.outputs,)
 
         def work(flat: LoopExpr) -> Stmt:
-            at = unflatten(flat, order)
-            return self.x.over_tiles(choice.tile.rows, lambda start, size: self._strip(*at, start, size))
+            n, block, row = unflatten(flat, order)
+            return self.x.over_tiles(choice.tile.rows, lambda start, size: self._strip(n, block, row, start, size))
 
         return loop(math.prod(order), work, LoopKind.PARALLEL, name="work")
 
@@ -343,7 +362,8 @@ class BlockedDepthwise(_Windows):
         x, y = self.x, self.y
 
         def data(t: LoopExpr, lane: LoopExpr, ky: LoopExpr, kx: int) -> LoopExpr:
-            return self.source[(n, block, *self.placed(y.coordinate(row, ky), x.coordinate(column + t, kx)), lane)]
+            where = self.placed(y.coordinate(row, ky), x.coordinate(column + t, kx))
+            return Load(self.source, (n, block, *where, lane))
 
         def reduction(step: Step) -> Stmt:
             inside = [x.columns_inside(column, size, kx) for kx in range(x.taps)]
@@ -355,7 +375,7 @@ class BlockedDepthwise(_Windows):
             self.out.shape[4],
             self.accumulator,
             data,
-            lambda _, lane, ky, kx: self.weight[(block, 0, *self.placed(ky, kx), 0, lane)],
+            lambda _, lane, ky, kx: Load(self.weight, (block, Const(0), *self.placed(ky, kx), Const(0), lane)),
             lambda t, _, lane, value: Store(
                 self.out, (n, block, *self.placed(row, column + t), lane), value.astype(self.out.dtype)
             ),

@@ -1,7 +1,7 @@
 """Convolution of any channels, stride, window and layout: neighbouring pixels in lanes, weights broadcast.
 
-Channels are the rows of the register tile, positions its lanes.  Results of a *line* lie at neighbouring positions of the
-image: a whole plane, some of its rows, or one.  Where lines hold several rows of a wide window, positions between
+Channels are the rows of the register tile, positions its lanes.  Results of a *line* lie at neighbouring positions of
+the image: a whole plane, some of its rows, or one.  Where lines hold several rows of a wide window, positions between
 rows are computed too, and left out when a line's sums are copied to the result.
 """
 
@@ -29,7 +29,7 @@ from minitvm.codegen.templates.tile import (
     vectors,
 )
 from minitvm.codegen.templates.window import after
-from minitvm.ir.loop import Alloc, Buffer, If, LoopExpr, Stmt, Store, loop, minimum, seq
+from minitvm.ir.loop import Alloc, Buffer, If, Load, LoopExpr, Stmt, Store, loop, minimum, seq
 from minitvm.ir.ops.nn_conv import Convolution
 from minitvm.ir.ops.nn_conv_transpose import ConvTranspose
 from minitvm.target import MachineModel
@@ -319,7 +319,8 @@ class _PixelLoops:
         planes = [a.plane(t) for a, t in zip(axes, taps, strict=True)]
         outer = [o + a.offset(t) for o, a, t in zip(place.outer, above, taps[:-2], strict=True)]
         line = (place.line * lines.rows + vertical.offset(taps[-2])) * lines.pitch
-        return self.image.buffer[(place.n, channel, *planes, *outer, line + across.offset(taps[-1]) + position)]
+        spot = line + across.offset(taps[-1]) + position
+        return Load(self.image.buffer, (place.n, channel, *planes, *outer, spot))
 
     def _store(self, place: _Place, k: LoopExpr, where: Sequence[LoopExpr], value: LoopExpr) -> Stmt:
         shapes = self.pixels.shapes

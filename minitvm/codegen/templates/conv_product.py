@@ -9,16 +9,15 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 
+from minitvm.codegen.loops import unflatten
 from minitvm.codegen.problem import Choice
-from minitvm.codegen.spread import unflatten
 from minitvm.codegen.templates.conv_shapes import ConvShapes
 from minitvm.codegen.templates.dots import dot_operations
 from minitvm.codegen.templates.matmul import along_lanes, product_choices, product_loops
 from minitvm.codegen.templates.product import Matrix, Product
 from minitvm.codegen.templates.window import after
 from minitvm.ir.layout import Layout
-from minitvm.ir.loop import Buffer, Const, LoopExpr, LoopKind, Stmt, Store, all_of, const, loop, nest, select
-from minitvm.ir.loop.expr import Load
+from minitvm.ir.loop import Buffer, Const, Load, LoopExpr, LoopKind, Stmt, Store, all_of, const, loop, nest, select
 from minitvm.target import MachineModel
 
 _COPY = 2  # cycles that put an element of a window into its column
@@ -84,9 +83,7 @@ class ConvProduct:
             return Load(shapes.out, shapes.result(n, group * shapes.channels + k, where, phases))
 
         return Product(
-            Matrix.stored(
-                shapes.groups, shapes.channels, self.depth, weight, kernel.index("I") < kernel.index("O")
-            ),
+            Matrix.stored(shapes.groups, shapes.channels, self.depth, weight, kernel.index("I") < kernel.index("O")),
             Matrix.of(self.columns, True) if self.copied else self._pixels(batch),
             Matrix.stored(batch, shapes.channels, positions, result, self._channels_last(shapes.layout_of_result)),
             self.dtype,

@@ -90,18 +90,24 @@ class _DotTile(TileKernel):
     """Sums of which each is spread over the lanes."""
 
     def results(self, acc: Buffer) -> list[Stmt]:
-        """Added up across the lanes; neighbouring columns at once, so that what follows the product runs in lanes too."""
+        """Added up across the lanes; neighbouring columns at once, so that what is fused runs in lanes too."""
         rows, columns = range(self.rows), range(self.blocks)
         totals = Buffer("totals", (self.rows, self.blocks), self.dtype, "local")
 
         def halved(width: int) -> Stmt:
             return each(
-                rows, columns, width, lambda i, j, lane: Store(acc, (i, j, lane), acc[i, j, lane] + acc[i, j, lane + width])
+                rows,
+                columns,
+                width,
+                lambda i, j, lane: Store(acc, (i, j, lane), acc[i, j, lane] + acc[i, j, lane + width]),
             )
 
         def row(i: LoopExpr) -> Stmt:
             return loop(
-                self.blocks, lambda j: self.store(i, j, const(0, "int64"), totals[i, j]), LoopKind.VECTORIZED, name="column"
+                self.blocks,
+                lambda j: self.store(i, j, const(0, "int64"), totals[i, j]),
+                LoopKind.VECTORIZED,
+                name="column",
             )
 
         steps = [halved(self.lanes >> s) for s in range(1, self.lanes.bit_length())]

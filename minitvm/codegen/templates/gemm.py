@@ -1,4 +1,4 @@
-"""Loops of a matrix product in register tiles: elements of the left-hand side broadcast, the right-hand side as vectors."""
+"""Matrix products in register tiles: elements of the left-hand side broadcast, the right-hand side as vectors."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from minitvm.codegen.loops import unflatten
 from minitvm.codegen.problem import Tile
-from minitvm.codegen.spread import unflatten
 from minitvm.codegen.templates.product import Matrix, Product
 from minitvm.codegen.templates.tile import (
     ITEMS_PER_THREAD,
@@ -53,14 +53,19 @@ class Gemm:
 
     def by_groups(self) -> Stmt:
         """All rows of a group of columns by one thread, which so keeps its part of the panels in its cache."""
-        return seq(*(self._work((g.count,), lambda p, at, g=g: self.all_rows(p, g.start(at), g)) for g in self.groups))  # type: ignore[misc]
+
+        def work(group: Run) -> Stmt:
+            return self._work((group.count,), lambda p, at: self.all_rows(p, group.start(at), group))
+
+        return seq(*map(work, self.groups))
 
     def by_tiles(self) -> Stmt:
         """A tile by one thread."""
 
         def tiles(group: Run, rows: Run) -> Stmt:
             return self._work(
-                (group.count, rows.count), lambda p, g, t: self._tile(p, group.start(g), rows.start(t), group, rows.size)
+                (group.count, rows.count),
+                lambda p, g, t: self._tile(p, group.start(g), rows.start(t), group, rows.size),
             )
 
         return seq(*(tiles(group, rows) for group in self.groups for rows in self.rows))
@@ -73,22 +78,24 @@ class Gemm:
 
         def work(group: Run, some: Run) -> Stmt:
             return self._work(
-                (some.count,), lambda p, item: self._summed(p, group.start(some.start(item)), replace(group, count=some.size))
+                (some.count,),
+                lambda p, item: self._summed(p, group.start(some.start(item)), replace(group, count=some.size)),
             )
 
         return seq(*(work(group, some) for group in self.groups for some in runs(group.count, most)))
 
     def one(self, p: LoopExpr) -> Stmt:
         """The loops of one matrix of the batch, for one thread."""
-        return seq(*(loop(g.count, lambda at, g=g: self.all_rows(p, g.start(at), g), name="group") for g in self.groups))  # type: ignore[misc]
+
+        def work(group: Run) -> Stmt:
+            return group.over(lambda block, _: self.all_rows(p, block, group), name="group")
+
+        return seq(*map(work, self.groups))
 
     def all_rows(self, p: LoopExpr, block: LoopExpr, group: Run) -> Stmt:
         """The tiles of a group of columns, which begins with ``block``."""
 
-        def tiles(run: Run) -> Stmt:
-            return loop(run.count, lambda t: self._tile(p, block, run.start(t), group, run.size), name="tile")
-
-        return seq(*(tiles(run) for run in self.rows))
+        return seq(*(run.over(lambda row, size: self._tile(p, block, row, group, size)) for run in self.rows))
 
     def _work(self, extents: tuple[int, ...], body: Callable[..., Stmt]) -> Stmt:
         """``body(matrix of the batch, *index)`` in parallel."""
@@ -101,8 +108,8 @@ class Gemm:
         sums = Buffer("sums", (product.rows, width * lanes), product.dtype, "shared")
         kept = Matrix.of(sums).part(-first * lanes, product.columns)
 
-        def piece(run: Run, k: LoopExpr, out: Matrix) -> Stmt:
-            part = replace(self, product=product.between(run.start(k), run.size, out, kept))
+        def piece(start: LoopExpr, depth: int, out: Matrix = kept) -> Stmt:
+            part = replace(self, product=product.between(start, depth, out, kept))
             return loop(groups.count, lambda g: part.all_rows(p, first + g * groups.size, groups), name="group")
 
         def zero(i: LoopExpr, v: LoopExpr) -> Stmt:
@@ -111,8 +118,8 @@ class Gemm:
 
         *more, final = runs(product.depth, _ROWS)
         *before, last = [*more, *final.split_last(0)]
-        pieces = [loop(run.count, lambda k, run=run: piece(run, k, kept), name="piece") for run in before]  # type: ignore[misc]
-        end = piece(last, const(0, "int64"), product.out)
+        pieces = [run.over(piece, name="piece") for run in before]
+        end = piece(const(last.begin, "int64"), last.size, product.out)
         return Alloc(sums, seq(nest((product.rows, width), zero), *pieces, end))
 
     def _tile(self, p: LoopExpr, block: LoopExpr, row: LoopExpr, group: Run, rows: int) -> Stmt:

@@ -24,7 +24,7 @@ from minitvm.codegen.templates.panels import packed
 from minitvm.codegen.templates.product import Matrix, Product
 from minitvm.codegen.templates.tile import best_tile, tile_choices
 from minitvm.ir.decision import Declined
-from minitvm.ir.loop import Stmt
+from minitvm.ir.loop import Load, Stmt
 from minitvm.target import MachineModel
 
 DOTS, IN_PLACE, IN_PIECES, PACKED = "dot products", "in place", "in pieces of the depth", "packed"
@@ -48,7 +48,7 @@ class DensePack(Template):
     def product(self) -> Product:
         (x, weight), out = self.problem.inputs, self.problem.output
         blocks, depth, width = weight.shape
-        right = Matrix.stored(1, depth, blocks * width, lambda _, r, j: weight[j // width, r, j % width], False)
+        right = Matrix.stored(1, depth, blocks * width, lambda _, r, j: Load(weight, (j // width, r, j % width)), False)
         product = Product(Matrix.of(x), right, Matrix.of(out), self.accumulator)
         return replace(product, panels=right.at)
 
@@ -121,7 +121,9 @@ def _schemes(product: Product, machine: MachineModel) -> dict[str, str]:
         dots, panels = dot_operations(product, machine), panel_operations(product, machine)
         found[DOTS] = "" if dots <= panels else f"{dots:,.0f} vector operations, {panels:,.0f} with panels"
     if product.right.along_rows:
-        leaves = "" if _stays_in_cache(product, machine) else "a group of columns leaves the cache between tiles of rows"
+        leaves = (
+            "" if _stays_in_cache(product, machine) else "a group of columns leaves the cache between tiles of rows"
+        )
         near = "" if _far_apart(product, machine) else "rows of the right-hand side are near each other, or read often"
         found |= {IN_PIECES: leaves or near, IN_PLACE: leaves}
     found[PACKED] = ""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from minitvm.codegen.loops import in_vectors, unflatten
 from minitvm.codegen.problem import Tile
-from minitvm.codegen.spread import in_vectors, unflatten
 from minitvm.codegen.squares import transposed
 from minitvm.codegen.templates.gemm import Gemm
 from minitvm.codegen.templates.product import Matrix, Product
@@ -30,7 +30,9 @@ def _group_by_group(gemm: Gemm, group: Run) -> Stmt:
     """Panels of one group at a time, which the tiles of all rows find in the cache."""
     product, sides = gemm.product, gemm.product.right.batch
     readers = product.batch // sides
-    panels = Panels(product.right, Buffer("packed", (1, group.size, product.depth, gemm.lanes), product.dtype, "shared"))
+    panels = Panels(
+        product.right, Buffer("packed", (1, group.size, product.depth, gemm.lanes), product.dtype, "shared")
+    )
 
     def work(flat: LoopExpr) -> Stmt:
         side, at = unflatten(flat, (sides, group.count))

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from minitvm.codegen.problem import Problem
-from minitvm.ir.loop import Buffer, Const, LoopExpr, Stmt, Store, const, select
-from minitvm.ir.loop.expr import Load
+from minitvm.ir.loop import Buffer, Const, Load, LoopExpr, Stmt, Store, const, select
 
 At = Callable[[LoopExpr, LoopExpr, LoopExpr], Load]
 """Where element (batch, row, column) lies."""
@@ -76,8 +75,8 @@ class Matrix:
 class Product:
     """``out[p, i, j] = sum over r of left[p, i, r] * right[p, r, j]``, kept in ``dtype`` and rounded when stored.
 
-    ``start``: what sums begin with instead of zero.  ``panels``: an element of the right-hand side where it may be asked
-    for columns beyond the last.
+    ``start``: what sums begin with instead of zero.
+    ``panels``: elements of the right-hand side, and anything beyond its last column.
     """
 
     left: Matrix
@@ -85,7 +84,7 @@ class Product:
     out: Matrix
     dtype: str
     start: Matrix | None = None
-    panels: At | None = None
+    panels: Callable[[LoopExpr, LoopExpr, LoopExpr], LoopExpr] | None = None
 
     @staticmethod
     def of(problem: Problem) -> Product:

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar
 
+from minitvm.codegen.loops import in_lanes, in_vectors
 from minitvm.codegen.problem import TEMPLATES, Choice, Template
-from minitvm.codegen.spread import in_lanes, in_vectors
 from minitvm.codegen.templates.dots import Dots, dot_operations, fits_dots, panel_operations
 from minitvm.codegen.templates.gemm import Gemm
 from minitvm.codegen.templates.matmul import DOTS, PACKED
@@ -97,7 +97,12 @@ class Recurrent(Template):
         why_not = f"{dots:,.0f} vector operations with dot products, {panels:,.0f} with panels"
         fits, blocks = fits_dots(product, self.machine, times), -(-product.columns // self.lanes)
         found = [
-            (tile_choices(DOTS, product.rows, product.columns, times * -(-product.depth // self.lanes), self.machine), fits),
+            (
+                tile_choices(
+                    DOTS, product.rows, product.columns, times * -(-product.depth // self.lanes), self.machine
+                ),
+                fits,
+            ),
             (tile_choices(PACKED, product.rows, blocks, times * product.depth, self.machine), not fits),
         ]
         return [replace(c, why_not="" if taken else why_not) for choices, taken in found for c in choices]
@@ -106,17 +111,16 @@ class Recurrent(Template):
         """All sequences, after the weights are where they are wanted."""
         weight = Matrix.of(self.problem.inputs[1], True)
         panels = {
-            (first, count): Panels.of(weight.part(first * self.hidden, count * self.hidden), self.lanes, self.accumulator)
+            (first, count): Panels.of(
+                weight.part(first * self.hidden, count * self.hidden), self.lanes, self.accumulator
+            )
             for first, count in (self.products if choice.scheme == PACKED else ())
         }
 
         def sequences(start: LoopExpr, count: int) -> Stmt:
             return Walk(self, choice, panels, start, count).loops()
 
-        work = [
-            loop(r.count, lambda i, r=r: sequences(r.start(i), r.size), LoopKind.PARALLEL, name="b")  # type: ignore[misc]
-            for r in runs(self.xw.shape[1], self.together)
-        ]
+        work = [run.over(sequences, LoopKind.PARALLEL, "b") for run in runs(self.xw.shape[1], self.together)]
         whole = seq(*(p.fill() for p in panels.values()), Barrier() if panels else None, *work)
         for p in panels.values():
             whole = Alloc(p.buffer, whole)
@@ -176,13 +180,15 @@ class Walk:
 
     def loops(self) -> Stmt:
         layer, problem = self.layer, self.layer.problem
-        given, last = problem.inputs[layer.first_state :], problem.outputs[1:]
+        last = problem.outputs[1:]
+        given = problem.inputs[layer.first_state :][: len(last)]
 
         def at(t: LoopExpr) -> Stmt:
             return layer.step(self, layer.xw.shape[0] - 1 - t if layer.attribute("reverse") else t)
 
-        before = self.units(lambda b, i, j: [(s, (i, j), self.read(g, b, j)) for s, g in zip(self.states, given)])
-        after = self.units(lambda b, i, j: [(g, (b, j), s[i, j]) for s, g in zip(self.states, last, strict=True)])
+        states = list(zip(self.states, given, last, strict=True))
+        before = self.units(lambda b, i, j: [(s, (i, j), self.read(g, b, j)) for s, g, _ in states])
+        after = self.units(lambda b, i, j: [(o, (b, j), s[i, j]) for s, _, o in states])
         body: Stmt = seq(before, loop(layer.xw.shape[0], at, name="t"), after)
         for buffer in (*([self.reset] if len(layer.products) > 1 else []), self.gates, *reversed(self.states)):
             body = Alloc(buffer, body)

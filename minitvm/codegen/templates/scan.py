@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 
+from minitvm.codegen.loops import in_lanes, in_vectors, unflatten
 from minitvm.codegen.problem import TEMPLATES, Choice, Problem, Template, Tile
-from minitvm.codegen.spread import in_lanes, in_vectors, unflatten
 from minitvm.ir.compute import identity_of
 from minitvm.ir.decision import Declined
 from minitvm.ir.loop import Alloc, Buffer, Const, LoopExpr, LoopKind, Stmt, Store, loop, seq
@@ -54,8 +54,12 @@ class RunningSum(Template):
             return _sums(problem, at, count, lanes)
 
         whole, rest = divmod(columns, width)
-        blocks = loop(rows * whole, lambda p: sums(p // whole, p % whole * width, width), LoopKind.PARALLEL, name="block")
-        tails = loop(rows, lambda r: sums(r, Const(whole * width), rest), LoopKind.PARALLEL, name="row") if rest else None
+        blocks = loop(
+            rows * whole, lambda p: sums(p // whole, p % whole * width, width), LoopKind.PARALLEL, name="block"
+        )
+        tails = (
+            loop(rows, lambda r: sums(r, Const(whole * width), rest), LoopKind.PARALLEL, name="row") if rest else None
+        )
         return seq(blocks, tails)
 
 
@@ -68,7 +72,10 @@ def _sums(problem: Problem, at: Callable[[LoopExpr, LoopExpr], tuple[LoopExpr, .
 
     def each(*bodies: Callable[[LoopExpr], Stmt]) -> Stmt:
         def vector(start: LoopExpr, width: int) -> Stmt:
-            return seq(*(in_lanes(width, lambda k, body=body: body(start + k)) for body in bodies))  # type: ignore[misc]
+            return seq(*(in_lanes(width, partial(of_lane, body, start)) for body in bodies))
+
+        def of_lane(body: Callable[[LoopExpr], Stmt], start: LoopExpr, lane: LoopExpr) -> Stmt:
+            return body(start + lane)
 
         return in_vectors(count, min(count, lanes), vector)
 

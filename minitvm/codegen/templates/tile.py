@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 
+from minitvm.codegen.loops import in_lanes, in_vectors, unflatten
 from minitvm.codegen.problem import Choice, Tile
-from minitvm.codegen.spread import in_lanes, in_vectors, unflatten
 from minitvm.ir.loop import Alloc, Buffer, LoopExpr, LoopKind, Stmt, Store, const, intrin, loop, seq
 from minitvm.target import MachineModel
 
@@ -45,6 +45,10 @@ class Run:
 
     def start(self, piece: LoopExpr) -> LoopExpr:
         return piece * self.size + self.begin
+
+    def over(self, body: Callable[[LoopExpr, int], Stmt], kind: LoopKind = LoopKind.SERIAL, name: str = "tile") -> Stmt:
+        """``body(start, size)`` for every piece."""
+        return loop(self.count, lambda i: body(self.start(i), self.size), kind, name)
 
     @property
     def end(self) -> int:
@@ -118,15 +122,15 @@ def best_tile(rows: int, blocks: int, machine: MachineModel) -> Tile:
 # --- the loops --------------------------------------------------------------------------------------------------------
 
 Operand = Callable[..., LoopExpr]
-"""An element of an operand: ``a(row, lane, *step)``, ``b(block, lane, *step)``; ``step`` is an index of the reduction."""
+"""An element of an operand: ``a(row, lane, *index)``, ``b(block, lane, *index)``, at an index of the reduction."""
 
 Step = Callable[..., Stmt]
-"""``step(*index, rows=...)`` adds the products at an index of the reduction to the sums of some rows, by default all."""
+"""``step(*index, rows=...)`` adds the products at an index of the reduction to the sums of all rows, or some."""
 
 
 @dataclass(frozen=True)
 class TileKernel:
-    """``store(row, block, lane, sum over the reduction of a(row, lane, *step) * b(block, lane, *step))``.
+    """``store(row, block, lane, sum over the reduction of a(row, lane, *index) * b(block, lane, *index))``.
 
     Sums are kept in ``dtype``, operands are cast to it as they are loaded, ``store`` rounds.  ``a`` is one element
     broadcast to all lanes where it does not use ``lane``.

@@ -10,13 +10,14 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from minitvm.codegen.spread import unflatten
+from minitvm.codegen.loops import unflatten
 from minitvm.codegen.templates.tile import Run, runs
 from minitvm.ir.loop import (
     Alloc,
     Barrier,
     Buffer,
     Const,
+    Load,
     LoopExpr,
     LoopKind,
     Stmt,
@@ -89,12 +90,7 @@ class Axis:
 
     def over_tiles(self, most: int, body: Callable[[Start, int], Stmt]) -> Stmt:
         """``body(start, size)`` for all tiles, one after the other."""
-        return seq(
-            *(
-                body(t.begin, t.size) if isinstance(t, Edge) else loop(t.count, lambda i, t=t: body(t.start(i), t.size), name="tile")  # type: ignore[misc]
-                for t in self.tiles(most)
-            )
-        )
+        return seq(*(tile.over(body) for tile in self.tiles(most)))
 
 
 @dataclass(frozen=True)
@@ -108,6 +104,9 @@ class Edge:
     def start(self, _: LoopExpr) -> int:
         return self.begin
 
+    def over(self, body: Callable[[Start, int], Stmt]) -> Stmt:
+        return body(self.begin, self.size)
+
 
 def padded(data: Buffer, pads: Sequence[int]) -> tuple[Buffer, Stmt]:
     """An image (axes 2 and 3) with zeros around it (top, left, bottom, right), and the loops that fill it."""
@@ -120,7 +119,7 @@ def padded(data: Buffer, pads: Sequence[int]) -> tuple[Buffer, Stmt]:
         n, c, y, x, *lane = index
         row, column = y - top, x - left
         inside = all_of([row >= 0, row < height, column >= 0, column < width])
-        return Store(buffer, index, select(inside, data[(n, c, row, column, *lane)], const(0, data.dtype)))
+        return Store(buffer, index, select(inside, Load(data, (n, c, row, column, *lane)), const(0, data.dtype)))
 
     def row(flat: LoopExpr) -> Stmt:
         at = unflatten(flat, buffer.shape[:3])
