@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import numpy as np
 import onnx
@@ -17,8 +18,7 @@ Step = Callable[[Case], Iterator[Case]]
 def shrink(case: Case, verdict: Verdict, judge: Judge, seconds: float = 120.0) -> tuple[Case, Verdict]:
     """The smallest case found in some seconds whose failure has the signature of ``verdict``, and its verdict."""
     search = _Search(judge, case, verdict, time.monotonic() + seconds)
-    inside: list[Step] = [lambda c: _single_nodes(c, judge), _outputs, lambda c: _cuts(c, judge)]
-    steps: list[Step] = [_feeds, *inside, _configs, _attributes, _sizes, _values, _names]
+    steps: list[Step] = [_feeds, _outputs, lambda c: _parts(c, judge), _configs, _attributes, _sizes, _values, _names]
     before = None
     while before is not search.best:
         before = search.best
@@ -97,51 +97,27 @@ def _count(case: Case) -> int:
     return len(case.nodes) + len(case.feeds[0]) + len(case.constants)
 
 
-def _single_nodes(case: Case, judge: Judge) -> Iterator[Case]:
-    """Each node alone, on the operands it has in the graph."""
-    if len(case.nodes) < 2 or len(case.feeds) > 1:
+def _parts(case: Case, judge: Judge) -> Iterator[Case]:
+    """Some of the nodes, on the operands they have in the graph: one alone, a half, all but one."""
+    count = len(case.nodes)
+    if count < 2 or len(case.feeds) > 1:
         return
     inside = {**judge.inside(case), **case.feeds[0]}
-    for node in case.nodes:
-        names = reads(node) - set(case.constants)
-        results = [_value(n, inside[n]) for n in node.output if n in inside]
-        if results and names <= set(inside):
-            feeds = [{n: inside[n] for n in sorted(names)} or case.feeds[0]]
-            yield pruned(case.replace(nodes=[node], feeds=feeds, outputs=results, symbols={}))
+    every = range(count)
+    ones, halves = [[i] for i in every], [every[: count // 2], every[count // 2 :]]
+    for kept in (*ones, *halves, *([j for j in every if j != i] for i in every)):
+        yield from _alone(case, [case.nodes[i] for i in kept], inside)
 
 
-def _cuts(case: Case, judge: Judge) -> Iterator[Case]:
-    """Ends the graph earlier, or starts it later: from a value inside of it."""
-    inside = judge.inside(case)
-    inner = [name for node in case.nodes for name in node.output if name]
-    ends = {v.name for v in case.outputs}
-    for name in inner:
-        if name not in ends and name in inside:
-            yield pruned(case.replace(outputs=[_value(name, inside[name])]))
-    if len(case.feeds) > 1:
-        return
-    for name in reversed(inner):
-        if name not in ends and name in inside:
-            yield _started_at(case, name, inside[name])
-
-
-def _value(name: str, array: np.ndarray) -> Value:
-    return Value(name, array.dtype.name, array.shape)
-
-
-def _started_at(case: Case, name: str, array: np.ndarray) -> Case:
-    """With ``name`` as an input, in place of the output of its node."""
-    nodes = []
-    for node in case.nodes:
-        if name in node.output:
-            changed = onnx.NodeProto()
-            changed.CopyFrom(node)
-            changed.output[:] = [n if n != name else "" for n in node.output]
-            if any(changed.output):
-                nodes.append(changed)
-        else:
-            nodes.append(node)
-    return pruned(case.replace(nodes=nodes, feeds=[{**case.feeds[0], name: array}]))
+def _alone(case: Case, nodes: list[onnx.NodeProto], inside: Arrays) -> Iterator[Case]:
+    """What nodes compute from values inside of the graph; nothing where one is not known."""
+    made, read = {n for node in nodes for n in node.output if n}, set[str]().union(*map(reads, nodes))
+    ends = (made - read) | {v.name for v in case.outputs if v.name in made}
+    given = sorted(read - made - set(case.constants))
+    if set(given) <= set(inside) and (known := [n for n in sorted(ends) if n in inside]):
+        outputs = [Value(n, inside[n].dtype.name, inside[n].shape) for n in known]
+        feeds = [{n: inside[n] for n in given} or case.feeds[0]]
+        yield pruned(case.replace(nodes=nodes, feeds=feeds, outputs=outputs))
 
 
 def _attributes(case: Case) -> Iterator[Case]:
@@ -165,46 +141,40 @@ def _replaced(case: Case, index: int, node: onnx.NodeProto) -> Case:
 
 def _sizes(case: Case) -> Iterator[Case]:
     """One size becomes a smaller one, in all arrays at once or in one axis of one input."""
-    found = sorted({s for a in _arrays(case) for s in a.shape if s > 1}, reverse=True)
+    found = sorted({s for a in _arrays(case).values() for s in a.shape if s > 1}, reverse=True)
     for size in found:
         for less in dict.fromkeys((1, 2, size // 2, size - 1)):
             if less < size:
-                yield _everywhere(case, size, less)
+                yield _changed(case, "", partial(_smaller, size=size, less=less))
     for name, array in case.feeds[0].items():
         for axis, size in enumerate(array.shape):
             for less in dict.fromkeys((1, size // 2, size - 1)):
                 if 0 < less < size:
-                    yield case.replace(feeds=[_sliced(feeds, name, axis, less) for feeds in case.feeds])
+                    yield _changed(case, name, partial(np.take, indices=range(less), axis=axis))
 
 
-def _arrays(case: Case) -> list[np.ndarray]:
-    return [*case.feeds[0].values(), *case.constants.values()]
+def _arrays(case: Case) -> Arrays:
+    return {**case.constants, **case.feeds[0]}
 
 
-def _everywhere(case: Case, size: int, less: int) -> Case:
-    return case.replace(
-        feeds=[{n: _cropped(a, size, less) for n, a in feeds.items()} for feeds in case.feeds],
-        constants={n: _renumbered(_cropped(a, size, less), size, less) for n, a in case.constants.items()},
-    )
+def _changed(case: Case, only: str, change: Callable[[np.ndarray], np.ndarray]) -> Case:
+    """With one array changed, in all feeds; with every array changed where none is named."""
+
+    def changed(arrays: Arrays) -> Arrays:
+        return {n: change(a) if only in ("", n) else a for n, a in arrays.items()}
+
+    return case.replace(feeds=[changed(feeds) for feeds in case.feeds], constants=changed(case.constants))
 
 
-def _cropped(array: np.ndarray, size: int, less: int) -> np.ndarray:
-    return array[tuple(slice(less if s == size else None) for s in array.shape)]
-
-
-def _renumbered(array: np.ndarray, size: int, less: int) -> np.ndarray:
-    """A constant that holds sizes holds the smaller one."""
-    if array.dtype != np.int64 or array.ndim != 1 or array.size > 6:
-        return array
-    return np.where(array == size, less, array)
-
-
-def _sliced(feeds: Arrays, name: str, axis: int, less: int) -> Arrays:
-    return {**feeds, name: np.take(feeds[name], range(less), axis)}
+def _smaller(array: np.ndarray, size: int, less: int) -> np.ndarray:
+    """What has ``size`` places along an axis has ``less``; what holds sizes holds the smaller one."""
+    cropped = array[tuple(slice(less if s == size else None) for s in array.shape)]
+    holds = array.dtype == np.int64 and array.ndim == 1 and array.size <= 6
+    return np.where(cropped == size, less, cropped) if holds else cropped
 
 
 def _values(case: Case) -> Iterator[Case]:
-    """Simpler numbers: ones, small integers, whole numbers."""
+    """Simpler numbers: ones, small integers, whole numbers, finite ones."""
     simpler: tuple[Callable[[np.ndarray], np.ndarray], ...] = (
         np.ones_like,
         lambda a: (np.arange(a.size).reshape(a.shape) % 7 - 3).astype(a.dtype),
@@ -212,14 +182,9 @@ def _values(case: Case) -> Iterator[Case]:
         lambda a: np.where(np.isfinite(a), a, a.dtype.type(1)),
     )
     for simple in simpler:
-        for name, array in case.feeds[0].items():
-            changed = simple(array) if array.dtype.kind == "f" else array
-            if len(case.feeds) == 1 and not np.array_equal(changed, array, equal_nan=array.dtype.kind == "f"):
-                yield case.replace(feeds=[{**case.feeds[0], name: changed}])
-        for name, array in case.constants.items():
-            changed = simple(array) if array.dtype.kind == "f" else array
-            if not np.array_equal(changed, array, equal_nan=array.dtype.kind == "f"):
-                yield case.replace(constants={**case.constants, name: changed})
+        for name, array in _arrays(case).items():
+            if array.dtype.kind == "f" and not np.array_equal(simple(array), array, equal_nan=True):
+                yield _changed(case, name, simple)
 
 
 def _names(case: Case) -> Iterator[Case]:

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 import onnx
-from onnx import helper, numpy_helper
+import onnx.printer
 
-from minitvm.testing.fuzz.case import Arrays, Case, subgraphs
+from minitvm.testing.fuzz.case import Arrays, Case
 
 _LITERAL = 64
 """Arrays of more elements are written as bytes."""
@@ -22,12 +22,11 @@ _TEMPLATE = '''"""Found by minitvm.testing.fuzz (--replay {seed}:{index}), then 
 
 from __future__ import annotations
 
-import base64  # noqa: F401
+import base64
 
 import numpy as np
 import onnx
 from numpy import inf, nan  # noqa: F401
-from onnx import TensorProto, helper, numpy_helper  # noqa: F401
 
 import minitvm
 from minitvm.runtime.executor import GraphModule  # noqa: F401
@@ -37,12 +36,13 @@ def unpacked(text: str, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
     return np.frombuffer(base64.b64decode(text), dtype).reshape(shape)
 
 
-def model() -> onnx.ModelProto:
-{model}
-
-
+MODEL = {model!r}
 FEEDS = {feeds}
 EXPECTED = {expected}
+
+
+def model() -> onnx.ModelProto:
+    return onnx.load_from_string(base64.b64decode(MODEL))
 
 
 def test_fuzz_{seed}_{index}(tmp_path) -> None:
@@ -66,11 +66,12 @@ def write(
     """Writes ``test_fuzz_SEED_INDEX.py`` and the model beside it; returns the test's path."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"test_fuzz_{seed}_{index}.py"
+    shown = case.replace(constants={n: a for n, a in case.constants.items() if a.size <= _LITERAL})
     text = _TEMPLATE.format(
         seed=seed,
         index=index,
-        message=message.replace("\\", "\\\\").replace('"""', "'''"),
-        model=_model(case),
+        message=_quoted(f"{message}\n\n{onnx.printer.to_text(shown.model())}"),
+        model=base64.b64encode(case.model().SerializeToString()).decode(),
         feeds="[" + ", ".join(_dictionary(feeds) for feeds in case.feeds) + "]",
         expected="[" + ", ".join("None" if e is None else _list(map(_array, e)) for e in expected) + "]",
         run=_run(case),
@@ -95,41 +96,8 @@ def _array(array: np.ndarray) -> str:
     return f"unpacked({text!r}, {array.dtype.name!r}, {array.shape!r})"
 
 
-def _model(case: Case) -> str:
-    """The body of ``model()``: calls of ``onnx.helper``, or the file's bytes where there are sub-graphs."""
-    if any(subgraphs(node) for node in case.nodes):
-        text = base64.b64encode(case.model().SerializeToString()).decode()
-        return f"    return onnx.load_from_string(base64.b64decode({text!r}))"
-    proto = case.model()
-    nodes = "".join(f"            {_node(node)},\n" for node in proto.graph.node)
-    inputs = _list(map(_info, proto.graph.input))
-    outputs = _list(map(_info, proto.graph.output))
-    weights = _list(f"numpy_helper.from_array({_array(a)}, {n!r})" for n, a in case.constants.items())
-    return (
-        f'    graph = helper.make_graph(\n        [\n{nodes}        ],\n        "case",\n        {inputs},\n'
-        f"        {outputs},\n        {weights},\n    )\n"
-        f'    opsets = [helper.make_opsetid("", {case.opset}), helper.make_opsetid("com.microsoft", 1)]\n'
-        "    return helper.make_model(graph, opset_imports=opsets, ir_version=10)"
-    )
-
-
-def _info(value: onnx.ValueInfoProto) -> str:
-    inner = value.type.tensor_type
-    dims = [d.dim_param or d.dim_value for d in inner.shape.dim] if inner.HasField("shape") else None
-    return f"helper.make_tensor_value_info({value.name!r}, {inner.elem_type}, {dims!r})"
-
-
-def _node(node: onnx.NodeProto) -> str:
-    attributes = "".join(f", {a.name}={_attribute(a)}" for a in node.attribute)
-    domain = f", domain={node.domain!r}" if node.domain else ""
-    return f"helper.make_node({node.op_type!r}, {list(node.input)!r}, {list(node.output)!r}{domain}{attributes})"
-
-
-def _attribute(proto: onnx.AttributeProto) -> str:
-    if proto.type == onnx.AttributeProto.TENSOR:
-        return f"numpy_helper.from_array({_array(numpy_helper.to_array(proto.t))})"
-    value = helper.get_attribute_value(proto)
-    return repr(list(value) if proto.type == onnx.AttributeProto.INTS else value)
+def _quoted(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"""', "'''")
 
 
 def _run(case: Case) -> str:
