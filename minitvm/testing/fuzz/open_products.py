@@ -32,16 +32,7 @@ def contracted(s: Seen) -> Array | float:
     return opened(factors > 2.0**60)
 
 
-def unbounded_quotient(s: Seen) -> Array | float:
-    """Of float16, and by blocks: an integer of 32 bits does not hold what is to be saturated."""
-    if s.x[1] is None or not (s.first.dtype == np.float16 or s.attributes.get("block_size")):
-        return 0.0
-    with np.errstate(all="ignore"):
-        quotient = np.abs(s.first.astype(np.float64) / _along(s.x[1].astype(np.float64), s))
-    return opened(~(quotient < 2.0**31))
-
-
-def _along(scale: Array, s: Seen) -> Array:
+def along(scale: Array, s: Seen) -> Array:
     """The scale of every element: one for all, one for each place along an axis, or one for each block of places."""
     axis = s.attributes.get("axis", 1) % max(s.first.ndim, 1)
     if scale.size == 1:
