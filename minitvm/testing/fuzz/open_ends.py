@@ -82,7 +82,7 @@ def _quotient(s: Seen) -> Array | float:
     it saturates."""
     converts = s.first.dtype != np.float32 or bool(s.attributes.get("block_size"))
     nan = np.isnan(s.first) if s.first.dtype.kind == "f" else False
-    return np.maximum(opened(nan), _large_quotient(s) if converts else 0.0)
+    return np.asarray(np.maximum(opened(nan), _large_quotient(s) if converts else 0.0))
 
 
 def _large_quotient(s: Seen) -> Array | float:
