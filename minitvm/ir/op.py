@@ -67,6 +67,8 @@ class Op:
     """True where the result is the elements of the argument in their order, in another shape."""
     homogeneous: ClassVar[bool] = False
     """True for ``f(s * x, ...) == s * f(x, ...)`` where s is greater than zero."""
+    additive: ClassVar[bool] = False
+    """True for ``f(s * x, s * y) == s * f(x, y)``."""
     outputs: ClassVar[int] = 0
     """Number of results of an operator that returns a tuple of known length; 0: a tensor, or by attribute."""
 

@@ -53,6 +53,7 @@ class Add(BinaryOp):
     """lhs + rhs; integers wrap around."""
 
     name = binary_op = "add"
+    additive = True
     commutative = True
     ufunc = np.add
 
@@ -61,6 +62,7 @@ class Subtract(BinaryOp):
     """lhs - rhs; integers wrap around."""
 
     name = "subtract"
+    additive = True
     binary_op = "sub"
     ufunc = np.subtract
 

@@ -249,6 +249,7 @@ class BiasAdd(Op):
     """Adds a vector along one axis.  data: (...), bias: (data.shape[axis],) -> as data."""
 
     name = "nn.bias_add"
+    additive = True
     fusion = Fusion.BROADCAST
     axis: int = 1
 

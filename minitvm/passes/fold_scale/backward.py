@@ -3,30 +3,31 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from minitvm.ir.decision import Declined, decide
+from minitvm.ir.decision import Declined, decide, name_of
 from minitvm.ir.expr import Call, Expr, Function, Module
 from minitvm.ir.ops.broadcast import Multiply
 from minitvm.ir.types import TensorType
-from minitvm.ir.visitor import post_order, rebuild, rebuild_over, use_counts
+from minitvm.ir.visitor import as_function, post_order, rebuild, rewrite, use_counts
 from minitvm.passes.fold_scale.fold_scale_axis import (
+    OTHER_AXIS,
     Dims,
+    aligned,
+    beside,
     bias_axis,
-    channel_vector,
+    channel_dims,
     constant_scale,
+    is_additive,
     is_homogeneous,
     is_positive,
-    is_sum,
+    layer_layouts,
     layer_refusal,
-    op_name,
-    output_dims,
     scale_filters,
     times,
-    varying_dims,
+    varying,
 )
 from minitvm.passes.manager import FunctionPass, PassContext
 
@@ -34,138 +35,111 @@ from minitvm.passes.manager import FunctionPass, PassContext
 def fold_scale_backward(function: Function) -> Function:
     """``function`` with every constant scale after a layer folded into the layer, where nobody else sees what lies
     between; itself where there is none."""
-    return _Backward(use_counts(function)).run(function)
+    uses = use_counts(function)
+
+    def visit(old: Expr, new: Expr) -> Expr:
+        if isinstance(new, Call) and isinstance(new.op, Multiply):
+            new = _folded(new, uses)
+        if new is not old:
+            uses[new] = uses[old]  # what replaces a node has its users
+        return new
+
+    return as_function(rewrite(function, visit))
 
 
-@dataclass
-class _Backward:
-    uses: Counter[Expr]
-    done: dict[Expr, Expr] = field(default_factory=dict)
-
-    def run(self, function: Function) -> Function:
-        for node in post_order(function.body):
-            new = rebuild_over(node, self.done)
-            if isinstance(new, Call) and isinstance(new.op, Multiply):
-                new = self._fold(new)
-            if new is not node:
-                self.uses[new] = self.uses[node]  # what replaces a node has its users
-            self.done[node] = new
-        body = self.done[function.body]
-        return function if body is function.body else Function(function.params, body, function.attrs, function.span)
-
-    def _fold(self, call: Call) -> Expr:
-        for position in (1, 0):
-            scale, data = constant_scale(call.args, position), call.args[1 - position]
-            if scale is not None and data.checked_type == call.checked_type and call.type.is_static:
-                plan = _Plan(self.uses, scale, call.tensor_type)
-                refusal = plan.explore(data)
-                decide("BackwardFoldScaleAxis", call, refusal or "folded into the weights before it")
-                return call if refusal else plan.build(data)
+def _folded(call: Call, uses: Counter[Expr]) -> Expr:
+    found = constant_scale(call)
+    if found is None or not call.type.is_static:
         return call
+    position, scale = found
+    answer = _Descent(uses, scale, call.tensor_type).scaled(call.args[1 - position])
+    decide(
+        "BackwardFoldScaleAxis", call, answer if isinstance(answer, Declined) else "folded into the weights before it"
+    )
+    return call if isinstance(answer, Declined) else answer
 
 
 @dataclass
-class _Plan:
-    """Where a scale goes: the calls between a multiplication and the layers that take it, users before operands.
-    Every call has one user, so they form a tree, and all have the multiplication's type."""
+class _Descent:
+    """A scale on its way down: every call that it passes has one user and the multiplication's type."""
 
     uses: Counter[Expr]
     scale: np.ndarray
     type: TensorType
-    order: list[Call] = field(default_factory=list)
+    done: dict[Expr, Expr] = field(default_factory=dict)
 
-    def explore(self, data: Expr) -> Declined | None:
-        """Why the scale cannot go all the way down."""
-        stack, dims = [data], varying_dims(self.scale, self.type)
-        while stack:
-            node = stack.pop()
-            refusal = self._refusal(node, dims)
-            if refusal:
+    @property
+    def dims(self) -> Dims:
+        return varying(self.scale.shape)
+
+    def scaled(self, data: Expr) -> Expr | Declined:
+        """``data * scale`` without a multiplication, or the reason why there is none."""
+        for node in post_order(data, operands=self._takers):
+            refusal = self._refusal(node)
+            if refusal is not None:
                 return refusal
             assert isinstance(node, Call)
-            self.order.append(node)
-            stack.extend(self._below(node))
-        return None
+            self.done[node] = self._over_scaled(node)
+        self.uses.update(self.done.values())
+        return self.done[data]
 
-    def _refusal(self, node: Expr, dims: Dims) -> Declined | None:
-        name = op_name(node) or "a value"
+    def _takers(self, node: Expr) -> tuple[Expr, ...]:
+        """The operands that the scale is handed to."""
+        if self._refusal(node) is not None or layer_layouts(node) is not None:
+            return ()
+        return self._below(node)
+
+    def _below(self, node: Expr) -> tuple[Expr, ...]:
+        assert isinstance(node, Call)
+        if not is_additive(node) or bias_axis(node) is not None:
+            return node.args[:1]
+        return tuple(arg for arg in node.args if self._may_take(arg))
+
+    def _may_take(self, operand: Expr) -> bool:
+        passes = is_homogeneous(operand) or is_additive(operand) or layer_layouts(operand) is not None
+        return passes and operand.checked_type == self.type
+
+    def _refusal(self, node: Expr) -> Declined | None:
+        name = name_of(node)
         if not isinstance(node, Call) or node.checked_type != self.type:
             return Declined(f"before it lies {name}, which is no convolution or dense layer")
         if self.uses[node] > 1:
             return Declined(f"{name} has other users")
-        below = output_dims(node)
-        if below is not None:
-            return layer_refusal(node, dims, below)
+        layouts = layer_layouts(node)
+        if layouts is not None:
+            return layer_refusal(node, self.dims, channel_dims(layouts[2]))
         if is_homogeneous(node):
             sign = f"the scale is not positive everywhere, and {name} lies before it"
             return None if is_positive(self.scale) else Declined(sign)
-        axis = bias_axis(node)
-        if axis is not None:
-            return None if set(dims) <= {axis} else Declined("the bias lies along another axis than the scale")
-        if is_sum(node):
-            return self._sum_refusal(node, dims)
+        if is_additive(node):
+            return self._sum_refusal(node)
         return Declined(f"before it lies {name}, which does not let a scale through")
 
-    def _sum_refusal(self, node: Call, dims: Dims) -> Declined | None:
+    def _sum_refusal(self, node: Call) -> Declined | None:
+        axis = bias_axis(node)
+        if axis is not None:
+            return None if set(self.dims) <= {axis} else OTHER_AXIS
         below = self._below(node)
         if not below:
             return Declined("before it lies a sum without a convolution or dense layer")
-        beside = [arg.tensor_type for arg in node.args if arg not in below]
-        if all(_is_vector(t, self.type, dims) for t in beside):
+        if all(self._is_vector(arg.tensor_type) for arg in node.args if arg not in below):
             return None
         return Declined("the other operand of a sum is neither a layer's result nor a vector along the scale")
 
-    def _below(self, node: Call) -> Sequence[Expr]:
-        """The operands that the scale is handed to."""
-        if output_dims(node) is not None:
-            return ()
-        if is_sum(node):
-            return [arg for arg in node.args if self._may_take(arg)]
-        return node.args[:1]
-
-    def _may_take(self, operand: Expr) -> bool:
-        if not isinstance(operand, Call) or operand.checked_type != self.type:
+    def _is_vector(self, operand: TensorType) -> bool:
+        """Whether scaling it costs next to nothing: it varies where the scale does, or along one axis."""
+        if not operand.is_static or operand.rank > self.type.rank:
             return False
-        passes = is_homogeneous(operand) or is_sum(operand) or bias_axis(operand) is not None
-        return passes or output_dims(operand) is not None
+        found = varying(aligned(operand.static_shape, self.type.rank))
+        return set(found) <= set(self.dims) if self.dims else len(found) <= 1
 
-    def build(self, data: Expr) -> Expr:
-        """The calls with the scale folded in; :meth:`explore` found no reason against it."""
-        new: dict[Expr, Expr] = {}
-        for node in reversed(self.order):
-            new[node] = self._scaled(node, new)
-            self.uses[new[node]] = 1
-        return new[data]
-
-    def _scaled(self, node: Call, new: dict[Expr, Expr]) -> Expr:
-        dims = output_dims(node)
-        if dims is not None:
-            return scale_filters(node, channel_vector(self.scale, self.type, dims))
-        axis = bias_axis(node)
-        if axis is not None:
-            return rebuild(node, (new[node.args[0]], times(node.args[1], self._vector((axis,)))))
-        if is_sum(node):
-            below = self._below(node)
-            return rebuild(node, [new[a] if a in below else times(a, self._stripped()) for a in node.args])
-        return rebuild(node, (new[node.args[0]], *node.args[1:]))
-
-    def _vector(self, dims: Dims) -> np.ndarray:
-        return channel_vector(self.scale, self.type, dims)
-
-    def _stripped(self) -> np.ndarray:
-        """The scale without leading extents of 1."""
-        shape = self.scale.shape
-        first = next((d for d, extent in enumerate(shape) if extent != 1), len(shape))
-        return self.scale.reshape(shape[first:])
-
-
-def _is_vector(operand: TensorType, type_: TensorType, dims: Dims) -> bool:
-    """Whether scaling ``operand`` costs next to nothing: it varies where the scale does, or along one axis."""
-    if not operand.is_static or operand.rank > type_.rank:
-        return False
-    aligned = (1,) * (type_.rank - operand.rank) + operand.static_shape
-    varying = {d for d, extent in enumerate(aligned) if extent != 1}
-    return varying <= set(dims) if dims else len(varying) <= 1
+    def _over_scaled(self, node: Call) -> Expr:
+        if layer_layouts(node) is not None:
+            return scale_filters(node, self.scale)
+        if not is_additive(node):
+            return rebuild(node, (self.done[node.args[0]], *node.args[1:]))
+        factor = beside(node, self.scale)
+        return rebuild(node, [self.done.get(arg) or times(arg, factor) for arg in node.args])
 
 
 class BackwardFoldScaleAxis(FunctionPass, opt_level=3):

@@ -2,12 +2,12 @@
 
 Forward: ``conv(x * s, w)`` is ``conv(x, w * s)`` over w's input channels, if *every* user of ``x * s`` ends so.
 Backward: ``conv(x, w) * s`` is ``conv(x, w * s)`` over w's output channels, if nobody else uses the convolution.
-In between may lie what commutes with a scale: adding a vector along the channels (which is scaled too, or divided),
-and ``relu`` and its like, where every element of the scale is greater than zero.
+In between may lie what commutes with a scale, as the operators say: additions (``Op.additive``: what is added is
+scaled too, or divided), and rectifiers (``Op.homogeneous``), where every element of the scale is greater than zero.
 
 Only constants are moved, and into constants: a scale that the model computes from its data (squeeze-and-excitation)
-and weights that are an input would be scaled at every run.  Here is what both directions share;
-``fold_scale_forward`` and ``fold_scale_backward`` hold the two walks.
+and weights that are an input would be scaled at every run.  A scale is held with as many dimensions as the tensor
+that it belongs to.
 """
 
 from __future__ import annotations
@@ -20,43 +20,25 @@ from minitvm.ir.decision import Declined
 from minitvm.ir.expr import Call, Constant, Expr
 from minitvm.ir.layout import Layout
 from minitvm.ir.op import Op
-from minitvm.ir.ops.broadcast import Add, Multiply, Subtract
+from minitvm.ir.ops.broadcast import Divide, Multiply
 from minitvm.ir.ops.nn_dense import BiasAdd
 from minitvm.ir.types import TensorType
+from minitvm.ir.visitor import rebuild
 
 Dims = tuple[int, ...]
 """The dimensions of a tensor that hold its channels: one, or two where they are in blocks."""
 
+OTHER_AXIS = Declined("the bias lies along another axis than the scale")
+NOT_CHANNELS = Declined("the scale does not lie along the channels")
 
-def op_name(expr: Expr) -> str:
-    """The operator of a call; empty for anything else."""
-    return expr.op.name if isinstance(expr, Call) and isinstance(expr.op, Op) else ""
+
+def layer_layouts(expr: Expr) -> tuple[Layout, Layout, Layout] | None:
+    """Those of a layer whose weights can take a scale; ``None`` for anything else."""
+    return expr.op.channel_layouts() if isinstance(expr, Call) and isinstance(expr.op, Op) else None
 
 
 def channel_dims(layout: Layout) -> Dims:
     return tuple(layout.index(axis) for axis in ("C", "c") if axis in layout)
-
-
-def input_dims(call: Call) -> Dims | None:
-    """The dimensions of the first argument that a convolution or dense layer sums over; ``None`` for other calls."""
-    layouts = _layouts(call)
-    return None if layouts is None else channel_dims(layouts[0])
-
-
-def output_dims(call: Call) -> Dims | None:
-    """The dimensions of the result that follow the weight's filters; ``None`` for other calls."""
-    layouts = _layouts(call)
-    return None if layouts is None else channel_dims(layouts[2])
-
-
-def _layouts(call: Call) -> tuple[Layout, Layout, Layout] | None:
-    return call.op.channel_layouts() if isinstance(call.op, Op) else None
-
-
-def _kernel_layout(call: Call) -> Layout:
-    layouts = _layouts(call)
-    assert layouts is not None, "only layers take scales"
-    return layouts[1]
 
 
 def is_homogeneous(expr: Expr) -> bool:
@@ -64,36 +46,46 @@ def is_homogeneous(expr: Expr) -> bool:
     return isinstance(expr, Call) and isinstance(expr.op, Op) and expr.op.homogeneous
 
 
-def is_sum(expr: Expr) -> bool:
-    return isinstance(expr, Call) and isinstance(expr.op, (Add, Subtract))
+def is_additive(expr: Expr) -> bool:
+    """Whether a call lets through a scale that all its arguments have."""
+    return isinstance(expr, Call) and isinstance(expr.op, Op) and expr.op.additive
 
 
 def bias_axis(expr: Expr) -> int | None:
-    """The axis along which a call adds a bias; ``None`` for other calls."""
-    if not isinstance(expr, Call) or not isinstance(expr.op, BiasAdd):
-        return None
-    return expr.op.axis % expr.tensor_type.rank
+    """The axis along which a call adds a vector; ``None`` for other calls."""
+    is_bias = isinstance(expr, Call) and isinstance(expr.op, BiasAdd)
+    return expr.op.axis % expr.tensor_type.rank if is_bias else None
+
+
+def aligned(shape: Sequence[int], rank: int) -> tuple[int, ...]:
+    """A shape as it broadcasts to a tensor of that rank."""
+    return (1,) * (rank - len(shape)) + tuple(shape)
+
+
+def varying(shape: Sequence[int]) -> Dims:
+    return tuple(d for d, extent in enumerate(shape) if extent != 1)
 
 
 def along(type_: TensorType, operand: TensorType, dims: Dims) -> bool:
     """Whether ``operand`` broadcasts to ``type_`` and varies along ``dims`` only."""
     if operand.rank > type_.rank or not operand.is_static:
         return False
-    aligned = (1,) * (type_.rank - operand.rank) + operand.static_shape
-    return all(extent == 1 or (d in dims and extent == type_.shape[d]) for d, extent in enumerate(aligned))
+    shape = aligned(operand.static_shape, type_.rank)
+    return all(d in dims and shape[d] == type_.shape[d] for d in varying(shape))
 
 
-def channel_vector(scale: np.ndarray, type_: TensorType, dims: Dims) -> np.ndarray:
-    """The scale of each channel of a tensor, one after another; ``scale`` is :func:`along` ``dims``."""
-    aligned = scale.reshape((1,) * (type_.rank - scale.ndim) + scale.shape)
-    target = [type_.static_shape[d] if d in dims else 1 for d in range(type_.rank)]
-    return np.broadcast_to(aligned, target).reshape(-1)
+def constant_scale(call: Call) -> tuple[int, np.ndarray] | None:
+    """Which operand of a multiplication is a scale, a float constant, and what it is; the other is the data."""
+    for position in (1, 0):
+        found, data = call.args[position], call.args[1 - position]
+        if isinstance(found, Constant) and found.value.dtype.kind == "f" and data.checked_type == call.checked_type:
+            return position, found.value.reshape(aligned(found.value.shape, call.tensor_type.rank))
+    return None
 
 
-def as_operand(vector: np.ndarray, type_: TensorType, dims: Dims) -> np.ndarray:
-    """The inverse: a scale per channel, shaped to broadcast against a tensor of ``type_``."""
-    first = min(dims)
-    return vector.reshape([type_.static_shape[d] if d in dims else 1 for d in range(first, type_.rank)])
+def per_channel(scale: np.ndarray, type_: TensorType, dims: Dims) -> np.ndarray:
+    """The scale of each channel of a tensor, one after another."""
+    return np.broadcast_to(scale, [type_.static_shape[d] if d in dims else 1 for d in range(type_.rank)]).reshape(-1)
 
 
 def times(expr: Expr, factor: np.ndarray) -> Expr:
@@ -103,64 +95,76 @@ def times(expr: Expr, factor: np.ndarray) -> Expr:
     return Call(Multiply(), (expr, Constant(factor)), span=expr.span)
 
 
-def scale_filters(call: Call, vector: np.ndarray) -> Call:
+def over(expr: Expr, divisor: np.ndarray) -> Expr:
+    """``expr / divisor``; of constants, at once."""
+    if isinstance(expr, Constant):
+        return Constant(expr.value / divisor, expr.name, span=expr.span)
+    return Call(Divide(), (expr, Constant(divisor)), span=expr.span)
+
+
+def beside(call: Call, scale: np.ndarray) -> np.ndarray:
+    """The scale of a sum's result as it applies to what is added: a vector beside a bias, without leading ones."""
+    axis = bias_axis(call)
+    if axis is not None:
+        return per_channel(scale, call.tensor_type, (axis,))
+    first = next(iter(varying(scale.shape)), scale.ndim)
+    return scale.reshape(scale.shape[first:])
+
+
+def scale_filters(call: Call, scale: np.ndarray) -> Expr:
     """A convolution or dense layer whose result is scaled per output channel."""
-    factor = np.repeat(vector[:, None], _filter_counts(call)[1], axis=1)
-    return _with(call, call.args[0], times(call.args[1], _weight_factor(call, factor)))
+    _, kernel, out = _layouts(call)
+    vector = per_channel(scale, call.tensor_type, channel_dims(out))
+    factor = np.repeat(vector[:, None], _filter_counts(call, kernel)[1], axis=1)
+    return _scaled(call, call.args[0], kernel, factor)
 
 
-def scale_inputs(call: Call, data: Expr, vector: np.ndarray) -> Call:
-    """A convolution or dense layer that takes ``data`` for ``data * vector`` per input channel."""
-    filters, per_group = _filter_counts(call)
+def scale_inputs(call: Call, data: Expr, scale: np.ndarray) -> Expr:
+    """A convolution or dense layer that takes ``data`` for ``data * scale`` per input channel."""
+    image, kernel, _ = _layouts(call)
+    filters, per_group = _filter_counts(call, kernel)
+    vector = per_channel(scale, call.args[0].tensor_type, channel_dims(image))
     groups = len(vector) // per_group
     factor = np.repeat(vector.reshape(groups, per_group), filters // groups, axis=0)
-    return _with(call, data, times(call.args[1], _weight_factor(call, factor)))
+    return _scaled(call, data, kernel, factor)
 
 
-def _with(call: Call, data: Expr, weight: Expr) -> Call:
-    return Call(call.op, (data, weight, *call.args[2:]), span=call.span)
+def _layouts(call: Call) -> tuple[Layout, Layout, Layout]:
+    found = layer_layouts(call)
+    assert found is not None, "only layers take scales"
+    return found
 
 
-def _filter_counts(call: Call) -> tuple[int, int]:
+def _filter_counts(call: Call, kernel: Layout) -> tuple[int, int]:
     """Filters, and input channels that each reads."""
-    extents = _kernel_layout(call).primal_shape(call.args[1].shape)
+    extents = kernel.primal_shape(call.args[1].shape)
     return extents["O"] or 0, extents["I"] or 0
 
 
-def _weight_factor(call: Call, factor: np.ndarray) -> np.ndarray:
-    """``factor`` per (filter, input channel) in the layout of the weight."""
-    kernel = _kernel_layout(call)
+def _scaled(call: Call, data: Expr, kernel: Layout, factor: np.ndarray) -> Expr:
+    """The layer over ``data`` with weights times ``factor`` per (filter, input channel)."""
     plain = Layout("OI" + kernel.primal.replace("O", "").replace("I", ""))
-    return kernel.convert(factor.reshape(*factor.shape, *[1] * (plain.rank - 2)), plain)
-
-
-def constant_scale(args: Sequence[Expr], position: int) -> np.ndarray | None:
-    """The scale of ``multiply(*args)`` where ``args[position]`` is a float constant."""
-    found = args[position]
-    return found.value if isinstance(found, Constant) and found.value.dtype.kind == "f" else None
-
-
-def varying_dims(scale: np.ndarray, type_: TensorType) -> Dims:
-    """The dimensions of a tensor of ``type_`` along which ``scale`` varies when it is broadcast to it."""
-    return tuple(type_.rank - scale.ndim + d for d, extent in enumerate(scale.shape) if extent != 1)
+    factor = kernel.convert(factor.reshape(*factor.shape, *[1] * (plain.rank - 2)), plain)
+    return rebuild(call, (data, times(call.args[1], factor), *call.args[2:]))
 
 
 def layer_refusal(call: Call, dims: Dims, channels: Dims) -> Declined | None:
     """Why a convolution or dense layer cannot take a scale that varies along ``dims``."""
-    if not (call.args[0].tensor_type.is_float and call.args[1].dtype == call.dtype == call.args[0].dtype):
-        return Declined(f"{op_name(call)} computes {call.dtype} from {call.args[0].dtype} and {call.args[1].dtype}")
+    data, weight = call.args[0].tensor_type, call.args[1].tensor_type
+    if not (data.is_float and weight.dtype == call.dtype == data.dtype):
+        name = call.op.name if isinstance(call.op, Op) else "a function"
+        return Declined(f"{name} computes {call.dtype} from {data.dtype} and {weight.dtype}")
     if not isinstance(call.args[1], Constant):
         return Declined("the weights are no constant: they would be scaled at every run")
-    return None if set(dims) <= set(channels) else Declined("the scale does not lie along the channels")
+    return None if set(dims) <= set(channels) else NOT_CHANNELS
 
 
-def is_invertible(vector: np.ndarray) -> bool:
+def is_invertible(scale: np.ndarray) -> bool:
     """Whether dividing by it is safe: no zero, and nothing so small or large that a quotient leaves the range."""
-    limits = np.finfo(vector.dtype)
-    size = np.abs(vector)
+    limits, size = np.finfo(scale.dtype), np.abs(scale)
     return bool(np.all((size > np.sqrt(limits.tiny)) & (size < np.sqrt(limits.max))))
 
 
-def is_positive(vector: np.ndarray) -> bool:
+def is_positive(scale: np.ndarray) -> bool:
     """Every element greater than zero; at zero, ``f(x * s)`` forgets an infinite or undefined x."""
-    return bool(np.all(vector > 0))
+    return bool(np.all(scale > 0))
