@@ -16,8 +16,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from minitvm import config
 from minitvm.codegen.backend import Backend, backend_of, stages
 from minitvm.codegen.coverage import Verdict, check_coverage
@@ -27,11 +25,12 @@ from minitvm.codegen.schedule import Schedule, apply
 from minitvm.codegen.simplify import simplify
 from minitvm.driver.cache import KernelCache, cache_key
 from minitvm.errors import CompilerError, ConfigError, is_own
-from minitvm.ir.expr import Call, Constant, Expr, Function, TupleGetItem, Var
+from minitvm.ir.expr import Function
 from minitvm.ir.loop import Kernel
 from minitvm.ir.loop.verify import verify_kernel
 from minitvm.ir.op import Op
-from minitvm.ir.visitor import calls, children, post_order
+from minitvm.ir.structural import structural_digest
+from minitvm.ir.visitor import calls
 from minitvm.target import Target
 
 Progress = Callable[[int, int, str], None]
@@ -156,7 +155,7 @@ class KernelCompiler:
             return KernelCode(called, 0, 0, is_library_call=True)
         if symbol in self.schedules or not self._is_own(group):
             return self._compile(symbol, group)  # the key does not see other people's sources; the image is kept
-        key = cache_key("group", group_text(group), symbol, *self._version())
+        key = cache_key("group", structural_digest(group).hex(), symbol, *self._version())
         kept = self.cache.get(key)
         if kept is not None:
             return _unpack(kept)
@@ -225,26 +224,3 @@ def source_fingerprint() -> str:
     for name in ("driver/kernels.py", "target.py", "runtime/spin.py"):
         digest.update((root / name).read_bytes())
     return digest.hexdigest()
-
-
-def group_text(group: Function) -> str:
-    """All that a group's kernel depends on, as text: operators, attributes, types, literals, who uses what."""
-    number: dict[Expr, int] = {}
-    lines = []
-    for node in post_order(*group.params, group.body):
-        number[node] = len(number)
-        lines.append(f"{_label(node)} {[number[c] for c in children(node)]} {node.checked_type}")
-    return "\n".join([*lines, f"result {number[group.body]}"])
-
-
-def _label(node: Expr) -> str:
-    match node:
-        case Var():
-            return "var"
-        case Constant():
-            return f"constant {hashlib.sha256(np.ascontiguousarray(node.value).tobytes()).hexdigest()}"
-        case Call():
-            return f"call {node.op!r} {node.op.name}" if not isinstance(node.op, Function) else "function"
-        case TupleGetItem():
-            return f"item {node.index}"
-    return type(node).__name__

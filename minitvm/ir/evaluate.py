@@ -1,4 +1,4 @@
-"""Running a graph through the operators' ``reference``: the numpy oracle, the constant folder, the host call.
+"""Running a graph through the operators' ``reference``: the numpy oracle, constant folding, the host call.
 
 Every result is held against the type that ``infer`` found, so a wrong rule is named where it happens.
 """
@@ -12,10 +12,11 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from minitvm.errors import InputError, IRError, MiniTVMError, blame
+from minitvm.ir.decision import Declined
 from minitvm.ir.expr import Call, Constant, Expr, Function, Module, Tuple, TupleGetItem, Var
 from minitvm.ir.node import describe_call
 from minitvm.ir.op import Op
-from minitvm.ir.types import TensorType, TupleType, Type, type_of
+from minitvm.ir.types import Span, TensorType, TupleType, Type, type_of
 from minitvm.ir.visitor import post_order
 
 Value: TypeAlias = Any
@@ -128,3 +129,38 @@ def _describe(value: Value) -> str:
         return f"({', '.join(map(_describe, value))})"
     known = isinstance(value, np.ndarray) and value.dtype.kind in "biuf"
     return str(type_of(value)) if known else f"a {type(value).__name__} of dtype {getattr(value, 'dtype', None)}"
+
+
+# --- constant folding -----------------------------------------------------------------------------------------
+
+NOT_CONSTANT = Declined("an argument is not constant")
+
+
+def constant_value(expr: Expr) -> Value | None:
+    """The array of a constant, the arrays of a tuple of constants; ``None`` for anything else."""
+    if isinstance(expr, Constant):
+        return expr.value
+    if not isinstance(expr, Tuple):
+        return None
+    fields = tuple(map(constant_value, expr.fields))
+    return None if any(f is None for f in fields) else fields
+
+
+def unfoldable(call: Call) -> Declined | None:
+    """Why a call has no value before the model runs."""
+    if isinstance(call.op, Function) or any(constant_value(arg) is None for arg in call.args):
+        return NOT_CONSTANT
+    if call.op.stateful:
+        return Declined("it gives other results every time")
+    return None if call.op.has_reference() else Declined("it has no reference")
+
+
+def folded(call: Call, name: str | None = None) -> Expr:
+    """The value of a call that is not :func:`unfoldable`: a constant of that name, or a tuple of them."""
+    return _constant(evaluate_call(call, *map(constant_value, call.args)), name, call.span)
+
+
+def _constant(value: Value, name: str | None, span: Span) -> Expr:
+    if isinstance(value, tuple):
+        return Tuple([_constant(v, name, span) for v in value], span=span)
+    return Constant(value, name, span=span)

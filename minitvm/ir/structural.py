@@ -9,7 +9,7 @@ of constants are not.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
@@ -47,7 +47,7 @@ def assert_structural_equal(a: Node, b: Node, map_free_vars: bool = False) -> No
 
 def structural_hash(node: Node) -> int:
     """64 bits, the same in every process, equal for nodes that are :func:`structural_equal`."""
-    return int.from_bytes(_digest(node)[:8], "little")
+    return int.from_bytes(structural_digest(node)[:8], "little")
 
 
 # --- equality -------------------------------------------------------------------------------------------------
@@ -232,12 +232,28 @@ def _brief(value: Any) -> str:
     return repr(value)
 
 
+# --- keys -----------------------------------------------------------------------------------------------------
+
+
+def node_key(node: Expr) -> Hashable:
+    """What a node is, its operands and variables' names aside: nodes with equal keys over equal operands are equal.
+
+    Of one process: an operator is its own key.  :func:`structural_digest` is the key of whole graphs, for ever.
+    """
+    if isinstance(node, Call):
+        return node.op
+    if isinstance(node, Constant):
+        return node.checked_type, node.value.tobytes()
+    return type(node), node.index if isinstance(node, TupleGetItem) else node.checked_type
+
+
 # --- the hash -------------------------------------------------------------------------------------------------
 
 
-def _digest(node: Node) -> bytes:
+def structural_digest(node: Node) -> bytes:
+    """128 bits of which :func:`structural_hash` is a part."""
     if isinstance(node, Module):
-        parts = [name.encode() + _digest(f) for name, f in sorted(node.functions.items())]
+        parts = [name.encode() + structural_digest(f) for name, f in sorted(node.functions.items())]
         return hashlib.blake2b(b"".join(parts), digest_size=16).digest()
     return _Hasher().expression(node)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from minitvm.ir.decision import decide
 from minitvm.ir.expr import Call, Constant, Expr, Function
 from minitvm.ir.ops.control import If, Loop
 from minitvm.ir.visitor import rewrite, substitute
@@ -47,4 +48,5 @@ def _into(branch: Function, constants: Mapping[int, Constant]) -> Function:
 
 
 def _call(call: Call, op: If | Loop, moved: Mapping[int, Constant]) -> Call:
+    decide("bind_captured", call, f"{len(moved)} constants move into the branches")
     return Call(op, [arg for i, arg in enumerate(call.args) if i not in moved], span=call.span)

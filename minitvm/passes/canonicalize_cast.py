@@ -10,10 +10,11 @@ from collections import Counter
 
 import numpy as np
 
+from minitvm.ir.decision import decide
 from minitvm.ir.expr import Call, Expr, Function, Module
 from minitvm.ir.op import Op
 from minitvm.ir.ops.elemwise import CastTo
-from minitvm.ir.visitor import as_function, children, post_order, rebuild
+from minitvm.ir.visitor import as_function, rebuild, rewrite
 from minitvm.passes.manager import FunctionPass, PassContext
 
 
@@ -22,21 +23,25 @@ class CanonicalizeCast(FunctionPass, opt_level=3):
 
     def transform_function(self, function: Function, module: Module, context: PassContext) -> Function:
         seen: Counter[Expr] = Counter()
-        done: dict[Expr, Expr] = {}
-        for node in post_order(function):
-            own = [_own_cast(node, child, done[child], seen) for child in children(node)]
-            done[node] = rebuild(node, own)
-        return as_function(done[function])
+
+        def visit(_: Expr, new: Expr) -> Expr:
+            if isinstance(new, Call) and isinstance(new.op, Op) and new.op.is_elementwise:
+                return rebuild(new, [_own_cast(arg, seen) for arg in new.args])
+            return new
+
+        return as_function(rewrite(function, visit))
 
 
-def _own_cast(user: Expr, old: Expr, new: Expr, seen: Counter[Expr]) -> Expr:
-    """``new``, or a copy of it where it is a widening cast that another user has already."""
-    is_elementwise = isinstance(user, Call) and isinstance(user.op, Op) and user.op.is_elementwise
-    if not (is_elementwise and is_widening_cast(new)):
-        return new
-    assert isinstance(new, Call)
-    seen[old] += 1
-    return new if seen[old] == 1 else Call(new.op, new.args, span=new.span)
+def _own_cast(operand: Expr, seen: Counter[Expr]) -> Expr:
+    """The operand, or a copy of it where it is a widening cast that another user has already."""
+    if not is_widening_cast(operand):
+        return operand
+    assert isinstance(operand, Call)
+    seen[operand] += 1
+    if seen[operand] == 1:
+        return operand
+    decide("CanonicalizeCast", operand, "done again by another user, so that no wide tensor is stored")
+    return Call(operand.op, operand.args, span=operand.span)
 
 
 def is_widening_cast(node: Expr) -> bool:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from minitvm.ir.decision import decide
 from minitvm.ir.expr import Call, Expr, Function, Module, Tuple, TupleGetItem
 from minitvm.ir.ops.control import If
-from minitvm.ir.visitor import as_function, post_order, rebuild_over, simplify_projection, users
+from minitvm.ir.visitor import as_function, post_order, rewrite, simplify_projection, users
 from minitvm.passes.manager import ModulePass, PassContext, held_functions, map_functions
 
 
@@ -34,6 +35,8 @@ class DeadCodeElimination(ModulePass, opt_level=1):
 def _without_unused_functions(module: Module, entries: Sequence[str]) -> Module:
     reached = {f for entry in entries for f in _functions_in(module[entry])}
     kept = {name: f for name, f in module.functions.items() if name in entries or f in reached}
+    for name in module.functions.keys() - kept.keys():
+        decide("DeadCodeElimination", name, "nobody calls it", module[name].span)
     return module if len(kept) == len(module.functions) else Module(kept)
 
 
@@ -58,20 +61,24 @@ def _held(node: Expr) -> list[Function]:
 def drop_dead_fields(function: Function) -> Function:
     """``function`` with the calls in it returning only what is read."""
     read_by = users(function)
-    narrowed: dict[Expr, list[int]] = {}
-    done: dict[Expr, Expr] = {}
-    for node in post_order(function):
-        if isinstance(node, TupleGetItem) and node.tuple in narrowed:
-            index = narrowed[node.tuple].index(node.index)
-            done[node] = TupleGetItem(done[node.tuple], index, span=node.span)
-            continue
-        new = simplify_projection(rebuild_over(node, done))
-        fields = _read_fields(read_by[node]) if isinstance(node, Call) else None
-        narrow = _narrowed(new, fields) if isinstance(new, Call) and fields is not None else None
-        if narrow is not None and fields is not None:
-            narrowed[node] = fields
-        done[node] = new if narrow is None else narrow
-    return as_function(done[function])
+
+    def visit(old: Expr, new: Expr) -> Expr:
+        fields = _read_fields(read_by[old]) if isinstance(new, Call) else None
+        if not isinstance(new, Call) or fields is None:
+            return simplify_projection(new)
+        narrow = _narrowed(new, fields)
+        if narrow is None:
+            return new
+        decide("DeadCodeElimination", old, f"of its results only {', '.join(map(str, fields))} are read")
+        return _spread_out(narrow, fields)
+
+    return as_function(rewrite(function, visit))
+
+
+def _spread_out(call: Call, fields: list[int]) -> Tuple:
+    """The results where they were; the others, which nobody reads, are any."""
+    places = [fields.index(i) if i in fields else 0 for i in range(max(fields) + 1)]
+    return Tuple([TupleGetItem(call, place, span=call.span) for place in places], span=call.span)
 
 
 def _read_fields(readers: list[Expr]) -> list[int] | None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 
-from minitvm.ir.expr import Call, Constant, Expr, Function, Module, Tuple, TupleGetItem
+from minitvm.ir.decision import Declined, decide
+from minitvm.ir.expr import Call, Expr, Function, Module, Tuple, TupleGetItem
 from minitvm.ir.op import Op
-from minitvm.ir.visitor import as_function, post_order, rebuild_over
+from minitvm.ir.structural import node_key
+from minitvm.ir.visitor import as_function, children, is_scalar_constant, rewrite
 from minitvm.passes.manager import FunctionPass, PassContext
 
 Skip = Callable[[Call], bool]
@@ -29,28 +31,32 @@ class EliminateCommonSubexpr(FunctionPass, opt_level=3):
 def eliminate(function: Function, skip: Skip | None = None) -> Function:
     """``function`` with equal calls merged; itself where no two are equal."""
     first: dict[Hashable, Expr] = {}
-    done: dict[Expr, Expr] = {}
-    for node in post_order(function):
-        new = rebuild_over(node, done)
-        key = _key(new, skip)
-        done[node] = new if key is None else first.setdefault(key, new)
-    return as_function(done[function])
+
+    def visit(old: Expr, new: Expr) -> Expr:
+        if not _may_merge(new, skip):
+            return new
+        found = first.setdefault((node_key(new), *map(_operand_key, children(new))), new)
+        if found is not new and isinstance(new, Call):
+            decide("EliminateCommonSubexpr", old, f"computed once, with {', '.join(found.span) or 'an equal call'}")
+        return found
+
+    return as_function(rewrite(function, visit))
 
 
-def _key(node: Expr, skip: Skip | None) -> Hashable | None:
-    """What two nodes have in common when they are equal; ``None`` for a node that is never merged."""
-    if isinstance(node, TupleGetItem):
-        return ("field", node.index, id(node.tuple))
-    if not isinstance(node, Call) or not isinstance(node.op, Op) or not node.args or node.op.stateful:
-        return None
-    if skip is not None and skip(node):
-        return None
-    return (node.op, *map(_operand_key, node.args))
+def _may_merge(node: Expr, skip: Skip | None) -> bool:
+    if not isinstance(node, Call):
+        return isinstance(node, TupleGetItem)
+    if not isinstance(node.op, Op) or not node.args or (skip is not None and skip(node)):
+        return False
+    if node.op.stateful:
+        decide("EliminateCommonSubexpr", node, Declined("it gives other results every time"))
+    return not node.op.stateful
 
 
 def _operand_key(operand: Expr) -> Hashable:
-    if isinstance(operand, Constant) and operand.value.ndim == 0:
-        return ("scalar", operand.dtype, operand.value.tobytes())
+    """Equal for what is equal at sight: the same node, equal scalars, tuples of such."""
+    if is_scalar_constant(operand):
+        return node_key(operand)
     if isinstance(operand, Tuple):
         return ("tuple", *map(_operand_key, operand.fields))
-    return ("node", id(operand))
+    return operand

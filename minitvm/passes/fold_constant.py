@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from minitvm.ir.decision import Declined, decide
-from minitvm.ir.evaluate import evaluate_call
+from minitvm.ir.evaluate import NOT_CONSTANT, folded, unfoldable
 from minitvm.ir.expr import Call, Constant, Expr, Function, Module, Tuple
 from minitvm.ir.op import Op
 from minitvm.ir.ops.control import If
@@ -53,44 +51,21 @@ def fold_constant_expr(expr: Expr, fold_qnn: bool = False, max_bytes: int = MAX_
     return rewrite(expr, visit)
 
 
-def is_constant(expr: Expr) -> bool:
-    """Whether an expression is a constant, or a tuple of constants."""
-    return isinstance(expr, Constant) or (isinstance(expr, Tuple) and all(map(is_constant, expr.fields)))
-
-
-def value_of(expr: Expr) -> Any:
-    """The array of a constant, or the tuple of arrays of a tuple of constants."""
-    if isinstance(expr, Tuple):
-        return tuple(map(value_of, expr.fields))
-    assert isinstance(expr, Constant), expr
-    return expr.value
-
-
-def constant_expr(value: Any, name: str | None = None) -> Expr:
-    """An array as a constant, a tuple of them as a tuple."""
-    if isinstance(value, tuple):
-        return Tuple([constant_expr(v, name) for v in value])
-    return Constant(value, name)
-
-
 def _fold_call(call: Call, op: Op, fold_qnn: bool, max_bytes: int) -> Expr:
     if isinstance(op, (NdArraySize, ShapeOf)):
         return _fold_shape(call, op)
     if isinstance(op, If) and isinstance(call.args[0], Constant):
         return _fold_branch(call, op, fold_qnn, max_bytes)
-    if not call.args or not all(map(is_constant, call.args)):
+    refusal = unfoldable(call) if call.args else NOT_CONSTANT
+    if refusal is NOT_CONSTANT:
         return call
-    refusal = _refusal(call, op, fold_qnn, max_bytes)
+    refusal = refusal or _refusal(call, op, fold_qnn, max_bytes)
     decide("FoldConstant", call, refusal or "computed now")
-    if refusal is not None:
-        return call
-    return constant_expr(evaluate_call(call, *map(value_of, call.args)), _common_name(call))
+    return call if refusal else folded(call, _common_name(call))
 
 
 def _refusal(call: Call, op: Op, fold_qnn: bool, max_bytes: int) -> Declined | None:
     """Why a call of constants is left to the model's runs."""
-    if op.stateful or not op.has_reference():
-        return Declined("it gives other results every time" if op.stateful else "it has no reference")
     if op.name.startswith("qnn.") and not fold_qnn:
         return Declined("quantized operators are kept (fold_qnn)")
     larger = Declined(f"its result is much larger than its operands: {call.type}")
@@ -101,6 +76,7 @@ def _fold_shape(call: Call, op: ShapeOf | NdArraySize) -> Expr:
     type_ = call.args[0].checked_type
     if not isinstance(type_, TensorType) or not type_.is_static:
         return call
+    decide("FoldConstant", call, "its argument's shape is known")
     value = type_.size if isinstance(op, NdArraySize) else type_.static_shape
     return Constant(np.asarray(value, op.dtype))
 
@@ -109,7 +85,9 @@ def _fold_branch(call: Call, op: If, fold_qnn: bool, max_bytes: int) -> Expr:
     """The body of the branch that a constant condition takes, over the captured values."""
     condition = call.args[0]
     assert isinstance(condition, Constant)
-    branch = op.then_branch if condition.value.item() else op.else_branch
+    taken = bool(condition.value.item())
+    decide("FoldConstant", call, f"its condition is known to be {str(taken).lower()}")
+    branch = op.then_branch if taken else op.else_branch
     captured: dict[Expr, Expr] = dict(zip(branch.params, call.args[1:], strict=True))
     return fold_constant_expr(substitute(branch.body, captured), fold_qnn, max_bytes)
 

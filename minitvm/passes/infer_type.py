@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 
 from minitvm.errors import InputError, TypeInferenceError, user_code
+from minitvm.ir.decision import decide
 from minitvm.ir.expr import Call, Constant, Expr, Function, Module, Var
 from minitvm.ir.node import describe_call
 from minitvm.ir.op import Op
 from minitvm.ir.types import TensorType, Type, accepts, type_of
-from minitvm.ir.visitor import post_order, rebuild, substitute
+from minitvm.ir.visitor import post_order, rebuild_over, substitute
 from minitvm.passes.manager import FunctionPass, PassContext
 
 
@@ -48,21 +49,12 @@ def infer_function(function: Function) -> Function:
 def _sweep(function: Function, solved: dict[Var, Var]) -> Expr:
     """Rebuild the body over ``solved``, adding to it what calls determine on the way."""
     done: dict[Expr, Expr] = {}
-
-    def now(node: Expr) -> Expr:
-        return solved.get(node, node) if isinstance(node, Var) else done[node]
-
     for node in post_order(function.body):
         if isinstance(node, Call) and isinstance(node.op, Op):
-            _solve_call(node, node.op, [now(a) for a in node.args], solved)
-        done[node] = rebuild(node, [now(child) for child in _operands(node)])
-    return now(function.body)
-
-
-def _operands(node: Expr) -> tuple[Expr, ...]:
-    from minitvm.ir.visitor import children
-
-    return () if isinstance(node, Function) else children(node)
+            _solve_call(node, node.op, [solved.get(a, a) if isinstance(a, Var) else done[a] for a in node.args], solved)
+            done.update((a, solved[a]) for a in node.args if isinstance(a, Var) and a in solved)
+        done[node] = solved.get(node, node) if isinstance(node, Var) else rebuild_over(node, done)
+    return done[function.body]
 
 
 def _solve_call(call: Call, op: Op, args: list[Expr], solved: dict[Var, Var]) -> None:
@@ -75,6 +67,7 @@ def _solve_call(call: Call, op: Op, args: list[Expr], solved: dict[Var, Var]) ->
     for arg, original, type_ in zip(args, call.args, found, strict=True):
         if isinstance(arg, Var) and isinstance(original, Var) and arg.checked_type is None and type_ is not None:
             solved[original] = Var(original.name, type_, span=original.span)
+            decide("InferType", f"%{original.name}", f"is {type_}, as {op.name} says", call.span)
 
 
 def _unresolved(unsolved: list[Var], function: Function) -> TypeInferenceError:

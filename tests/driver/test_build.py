@@ -7,10 +7,10 @@ import pytest
 
 import minitvm
 from minitvm import relay
-from minitvm.driver.kernels import group_text
 from minitvm.errors import CompilerError, ConfigError, InputError, PassError, TargetError
 from minitvm.ir.builder import call_op
 from minitvm.ir.expr import span_scope
+from minitvm.ir.structural import structural_digest
 from minitvm.passes.instrument import PassTiming
 
 RNG = np.random.default_rng(31)
@@ -172,11 +172,11 @@ def test_default_nests_say_how_they_go() -> None:
         assert any(words in line for line in said), (words, said)
 
 
-def test_group_text_tells_groups_apart() -> None:
+def test_the_key_of_kernels_tells_groups_apart() -> None:
     x = relay.var("x", shape=(2, 3))
 
-    def text(body: relay.Expr) -> str:
-        return group_text(relay.Function([x], body))
+    def text(body: relay.Expr) -> bytes:
+        return structural_digest(relay.Function([x], body))
 
     bodies = [
         relay.add(x, relay.const(1.0)),

@@ -6,13 +6,23 @@ import numpy as np
 import pytest
 
 from minitvm.ir import builder as ir
+from minitvm.ir.decision import Decision, decisions
 from minitvm.ir.evaluate import evaluate
 from minitvm.ir.expr import Call, Constant, Expr, Function, Module
 from minitvm.ir.parser import parse_module
 from minitvm.ir.structural import structural_hash
 from minitvm.ir.types import TensorType
 from minitvm.ir.visitor import calls, post_order
-from minitvm.passes import InferType, PassContext, PassLog, Verify, bind_module, default_pipeline
+from minitvm.passes import (
+    InferType,
+    PassContext,
+    PassInfo,
+    PassInstrument,
+    PassLog,
+    Verify,
+    bind_module,
+    default_pipeline,
+)
 from minitvm.target import MachineModel
 from minitvm.testing import resnet
 
@@ -84,6 +94,44 @@ def test_log_of_the_pipeline_says_what_changed() -> None:
 def test_every_pass_verifies_with_numbers() -> None:
     with PassContext(opt_level=3, instruments=[Verify()]):
         default_pipeline(MACHINE)(bound(parse_module(SMALL)))
+
+
+class Talk(PassInstrument):
+    """Which passes changed the module, and which said something."""
+
+    def __init__(self, log: list[Decision]) -> None:
+        self.log, self.changed, self.silent = log, set[str](), set[str]()
+
+    def run_before_pass(self, module: Module, info: PassInfo) -> None:
+        self.before, self.said = module, len(self.log)
+
+    def run_after_pass(self, module: Module, info: PassInfo) -> None:
+        if module is not self.before:
+            self.changed.add(info.name)
+            if not any(d.taken for d in self.log[self.said :]):
+                self.silent.add(info.name)
+
+
+TALKATIVE = """
+def @main(%x: Tensor[(1, 8, 9, 9), float32], %w,
+          %b: Tensor[(16,), float32], %d: Tensor[(5, 16), float32]) {
+  %0 = nn.conv2d(%x, %w, channels=16, kernel_size=[3, 3]);
+  %1 = cast(cast(%0, dtype="int8"), dtype="int32"); %2 = exp(%0); %3 = exp(%0);
+  %4 = nn.batch_flatten(nn.global_avg_pool2d(nn.bias_add(add(%2, %3), %b)));
+  (add(%1, 1), add(%1, 2), nn.dense(%4, %d))
+}"""
+
+
+def test_whatever_changes_a_module_says_so() -> None:
+    changed = set()
+    for text in (SMALL, TALKATIVE):
+        with decisions() as log:
+            talk = Talk(log)
+            with PassContext(opt_level=3, instruments=[talk]):
+                default_pipeline(MACHINE)(parse_module(text))
+        assert not talk.silent - {"default_pipeline", "FoldScaleAxis"}
+        changed |= talk.changed
+    assert changed >= {"InferType", "EliminateCommonSubexpr", "CanonicalizeCast", "AlterOpLayout", "FuseOps"}
 
 
 def test_disabled_pass_is_left_out() -> None:

@@ -13,9 +13,9 @@ import onnx
 from minitvm.errors import FrontendError, TypeInferenceError
 from minitvm.frontend.onnx.tensor_data import array_of, dtype_name
 from minitvm.ir.builder import call_op
-from minitvm.ir.evaluate import evaluate, evaluate_call
-from minitvm.ir.expr import Call, Constant, Expr, Function, Tuple, Var
-from minitvm.ir.types import TensorType, TupleType, tensor_fields
+from minitvm.ir.evaluate import evaluate, folded, unfoldable
+from minitvm.ir.expr import Call, Constant, Expr, Function, Var
+from minitvm.ir.types import TupleType, tensor_fields
 from minitvm.ir.visitor import post_order, simplify_projection
 
 FOLD_LIMIT = 1 << 16
@@ -196,34 +196,11 @@ def emit_many(name: str, *args: Any, **attributes: Any) -> list[Expr]:
 
 def fold(call: Call) -> Expr:
     """``call`` evaluated by its ``reference`` where that is possible and cheap; else ``call`` itself."""
-    op = call.op
-    if isinstance(op, Function) or op.stateful or not op.has_reference():
-        return call
-    values = [_constant_value(arg) for arg in call.args]
-    if any(v is None for v in values) or not _is_small(call):
-        return call
-    return _as_constants(evaluate_call(call, *values), call)
-
-
-def _constant_value(expr: Expr) -> Any:
-    """The array of a constant, the arrays of a tuple of constants, or ``None``."""
-    if isinstance(expr, Constant):
-        return expr.value
-    if isinstance(expr, Tuple):
-        fields = [_constant_value(f) for f in expr.fields]
-        return None if any(f is None for f in fields) else tuple(fields)
-    return None
+    return call if not _is_small(call) or unfoldable(call) else folded(call)
 
 
 def _is_small(call: Call) -> bool:
     return all(not t.is_static or math.prod(t.static_shape) <= FOLD_LIMIT for t in tensor_fields(call.type))
-
-
-def _as_constants(result: Any, call: Call) -> Expr:
-    if isinstance(call.type, TupleType):
-        fields = zip(result, call.type.fields, strict=True)
-        return Tuple([Constant(v, span=call.span) for v, t in fields if isinstance(t, TensorType)])
-    return Constant(result, span=call.span)
 
 
 def evaluate_known(expr: Expr, known: dict[Expr, np.ndarray]) -> np.ndarray | None:

@@ -95,7 +95,10 @@ class _Combining:
     def run(self, min_branches: int) -> Function:
         for group in self.groups:
             free = [call for call in group if not self.dependent.intersection(call.args[1:])]
-            if len(free) >= min_branches:
+            if len(free) < min_branches:
+                few = f"only {len(free)} of {len(group)} branches do without the others' results"
+                decide("CombineParallel", group[0], Declined(few))
+            else:
                 with span_scope(span_of(*free)):
                     decide("CombineParallel", name_of(free[0]), f"{len(free)} calls of one input become one")
                     self._combine(free)

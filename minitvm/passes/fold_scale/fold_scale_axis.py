@@ -53,8 +53,9 @@ def is_additive(expr: Expr) -> bool:
 
 def bias_axis(expr: Expr) -> int | None:
     """The axis along which a call adds a vector; ``None`` for other calls."""
-    is_bias = isinstance(expr, Call) and isinstance(expr.op, BiasAdd)
-    return expr.op.axis % expr.tensor_type.rank if is_bias else None
+    if not isinstance(expr, Call) or not isinstance(expr.op, BiasAdd):
+        return None
+    return expr.op.axis % expr.tensor_type.rank
 
 
 def aligned(shape: Sequence[int], rank: int) -> tuple[int, ...]:

@@ -167,7 +167,9 @@ class _Forward:
         if not is_additive(call):
             return rebuild(call, operands)
         divisor = beside(call, scale)
-        return rebuild(call, [o if a is carrier else over(o, divisor) for a, o in zip(call.args, operands, strict=True)])
+        return rebuild(
+            call, [o if a is carrier else over(o, divisor) for a, o in zip(call.args, operands, strict=True)]
+        )
 
 
 class ForwardFoldScaleAxis(FunctionPass, opt_level=3):

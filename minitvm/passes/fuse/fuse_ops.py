@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from minitvm.ir.expr import Call, Constant, Expr, Function, Module, Tuple, TupleGetItem, Var
 from minitvm.ir.op import Fusion, Op
 from minitvm.ir.ops.annotation import StopFusion
+from minitvm.ir.structural import node_key
 from minitvm.ir.types import TupleType
 from minitvm.ir.visitor import children, is_scalar_constant, post_order, rebuild, rebuild_over, span_of
 from minitvm.passes.fuse.partition import Group, partition
@@ -152,12 +153,10 @@ class _Cut:
             self.sources.setdefault((node, index), Var(f"p{len(self.sources)}", type_))
 
     def _key(self, node: Expr, number: dict[Expr, int]) -> Hashable:
-        if not self._inside(node):
-            if isinstance(node, Constant) and (node, None) not in self.sources:
-                return node.value.tobytes(), str(node.type)
-            return "", str(node.type)
-        what = node.op if isinstance(node, Call) else node.index if isinstance(node, TupleGetItem) else None
-        return type(node), what, tuple(number[child] for child in children(node))
+        if self._inside(node):
+            return node_key(node), tuple(number[child] for child in children(node))
+        is_literal = isinstance(node, Constant) and (node, None) not in self.sources
+        return node_key(node) if is_literal else node.checked_type
 
     def function(self, root: Expr) -> Function:
         """The group as a function; :meth:`collect` comes first."""
