@@ -13,6 +13,8 @@ import numpy as np
 
 from minitvm.errors import MiniTVMError, UserCodeError
 from minitvm.ir.decision import Declined
+from minitvm.ir.dims import Dim
+from minitvm.ir.dims import replace as replace_dim
 from minitvm.ir.evaluate import evaluate
 from minitvm.ir.expr import Expr, Function
 from minitvm.ir.op import Fusion, Op
@@ -188,7 +190,11 @@ def _closed(type_: Type, extent: int) -> Type:
     if isinstance(type_, TupleType):
         return TupleType(tuple(_closed(field, extent) for field in type_.fields))
     assert isinstance(type_, TensorType), type_
-    return type_.with_shape(tuple(extent if d is None else d for d in type_.shape))
+    return type_.with_shape(tuple(_closed_dim(d, extent) for d in type_.shape))
+
+
+def _closed_dim(dim: Dim, extent: int) -> Dim:
+    return dim if isinstance(dim, int) else replace_dim(dim, {a: extent for atoms, _ in dim.terms for a in atoms})
 
 
 def _elements(type_: Type) -> int:

@@ -118,7 +118,7 @@ def @main(%x: Tensor[(1, 8, 9, 9), float32], %w,
   %0 = nn.conv2d(%x, %w, channels=16, kernel_size=[3, 3]);
   %1 = cast(cast(%0, dtype="int8"), dtype="int32"); %2 = exp(%0); %3 = exp(%0);
   %4 = nn.batch_flatten(nn.global_avg_pool2d(nn.bias_add(add(%2, %3), %b)));
-  (add(%1, 1), add(%1, 2), nn.dense(%4, %d))
+  (add(%1, 1i32), add(%1, 2i32), nn.dense(%4, %d))
 }"""
 
 

@@ -112,6 +112,7 @@ WRONG_RULES = [
     ("floor_divide(multiply(%x, 3i64), 3i64)", "int64", (4,)),
     ("abs(%x)", "float32", ("?", 2)),
     ("nn.relu(%x)", "float32", ("?", "?")),
+    ("abs(%x)", "float32", ("n", 2)),
 ]
 
 
