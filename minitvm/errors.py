@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
+import json
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NoReturn
 
 
@@ -143,3 +144,26 @@ def _raised_at(error: Exception, module: str) -> str:
     theirs = [found for found in frames if found[0].f_globals.get("__name__") == module]
     frame, line = (theirs or frames)[-1]
     return f"raised at {frame.f_code.co_filename}:{line} in {frame.f_code.co_name}"
+
+
+# --- how errors are worded ------------------------------------------------------------------------------------
+
+
+def did_you_mean(word: object, known: Iterable[str], show: Callable[[str], str] = repr, most: int = 1) -> str | None:
+    """``did you mean 'x'?``, of the known words that are close to one, whatever their case; ``None`` if none is."""
+    import difflib  # not where nothing is wrong
+
+    lower = {name.lower(): name for name in known}
+    near = difflib.get_close_matches(str(word).lower(), lower, n=most)
+    return f"did you mean {' or '.join(show(lower[name]) for name in near)}?" if near else None
+
+
+def listing(names: Iterable[str], limit: int = 12) -> str:
+    """Names for an error text, shortened after ``limit``."""
+    known = list(names)
+    return ", ".join(known[:limit]) + (f", ... ({len(known)} in all)" if len(known) > limit else "") or "none"
+
+
+def origin(span: Sequence[str]) -> str:
+    """``from ONNX node "a", "b"``, for what came from those nodes of the model; nothing where it is not known."""
+    return "from ONNX node " + ", ".join(json.dumps(name, ensure_ascii=False) for name in span) if span else ""

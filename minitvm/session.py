@@ -14,11 +14,11 @@ import numpy as np
 from minitvm import config
 from minitvm.driver import backend_for, build_consuming
 from minitvm.driver.kernels import Progress
-from minitvm.errors import ConfigError, InputError
+from minitvm.errors import ConfigError, InputError, listing
 from minitvm.frontend import ModelDescription, ValueDescription, describe_onnx, from_onnx
 from minitvm.ir.types import TensorType, as_shape
 from minitvm.runtime.artifact import HostCall
-from minitvm.runtime.checks import check_input, listing, unknown_name
+from minitvm.runtime.checks import check_input, unknown_name
 from minitvm.runtime.direct import DirectCall
 from minitvm.runtime.library import Library
 from minitvm.target import Target

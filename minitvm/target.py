@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from minitvm.errors import TargetError
+from minitvm.errors import TargetError, did_you_mean
 
 OPTIONS: dict[str, dict[str, str]] = {
     "llvm": {
@@ -96,9 +95,8 @@ def _words(text: str) -> list[str]:
 
 
 def _closest(word: str, known: list[str], what: str) -> str:
-    near = difflib.get_close_matches(word, known, n=1)
-    listing = f"known {what}: {', '.join(known)}"
-    return f"did you mean {near[0]!r}? {listing}" if near else listing
+    guess = did_you_mean(word, known)
+    return f"{guess + ' ' if guess else ''}known {what}: {', '.join(known)}"
 
 
 def llvm(options: str = "") -> Target:

@@ -16,7 +16,7 @@ from enum import Enum
 import numpy as np
 
 from minitvm.codegen.dependence import mixed_radix
-from minitvm.errors import CompilerError
+from minitvm.errors import CompilerError, origin
 from minitvm.ir.loop import (
     Alloc,
     Binary,
@@ -91,7 +91,7 @@ def _coverage(kernel: Kernel, buffer: Buffer, places: Sequence[_Place]) -> Cover
         how = "never stores" if times == 0 else "stores more than once"
         raise CompilerError(
             f"{kernel.name} {how} {buffer.name}{list(index)}, of {buffer.dtype}{list(buffer.shape)}",
-            where=[f"from {', '.join(map(repr, kernel.spans))}"] if kernel.spans else [],
+            where=[origin(kernel.spans)] if kernel.spans else [],
             hint="a kernel stores every element of its results, and of memory that its threads share, exactly once",
         )
     proved = all(part.proved for parts in stores for part in parts)

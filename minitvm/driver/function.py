@@ -6,10 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from minitvm.driver.compile import build
-from minitvm.errors import ConfigError, InputError
+from minitvm.errors import ConfigError, InputError, listing
 from minitvm.ir.expr import Function, Module
 from minitvm.ir.types import TensorType
-from minitvm.runtime.checks import listing
 from minitvm.runtime.executor import GraphModule
 from minitvm.runtime.ndarray import Device, NDArray, cpu
 from minitvm.target import Target

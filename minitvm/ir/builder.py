@@ -6,7 +6,6 @@ Tensor arguments come first, by position or by the name that ``infer`` gives the
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any, Protocol
@@ -14,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 
 import minitvm.ir.ops  # noqa: F401  (registers the operators)
-from minitvm.errors import TypeInferenceError
+from minitvm.errors import TypeInferenceError, did_you_mean
 from minitvm.ir.expr import Call, Constant, Expr, Function, Tuple, Var
 from minitvm.ir.op import OPS, Op, signature
 from minitvm.ir.types import DTYPES, Span, TensorType, Type, as_shape
@@ -52,8 +51,7 @@ def function(body: Expr, params: Sequence[Var] | None = None) -> Function:
 def call_op(name: str, *args: Any, span: Span | None = None, **attributes: Any) -> Call:
     """Call the operator of that name: ``call_op("nn.conv2d", x, w, padding=(1, 1))``."""
     if name not in OPS:
-        near = difflib.get_close_matches(name, OPS, n=1)
-        raise TypeInferenceError(f"there is no operator {name!r}", hint=f"did you mean {near[0]}?" if near else None)
+        raise TypeInferenceError(f"there is no operator {name!r}", hint=did_you_mean(name, OPS, str))
     return _build(OPS[name], args, attributes, span)
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from minitvm.errors import MiniTVMError, ParseError
+from minitvm.errors import MiniTVMError, ParseError, did_you_mean
 
 MAX_DEPTH = 100
 """How deep expressions may be nested in the text; bind inner ones to names instead."""
@@ -167,9 +166,7 @@ class Reader:
 
 def closest(word: str, known: Iterable[str], sigil: str = "") -> str:
     names = list(known)
-    near = difflib.get_close_matches(word, names, n=3)
-    if near:
-        return f"did you mean {' or '.join(sigil + n.removeprefix(sigil) for n in near)}?"
-    if not names:
-        return "none is defined here"
+    guess = did_you_mean(word, names, lambda name: sigil + name.removeprefix(sigil), most=3)
+    if guess or not names:
+        return guess or "none is defined here"
     return f"known: {', '.join(sigil + n.removeprefix(sigil) for n in names[:20])}{', ...' if len(names) > 20 else ''}"

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from minitvm.errors import IRError, MiniTVMError, TypeInferenceError, blame
-from minitvm.ir.attributes import print_attributes, quote
+from minitvm.errors import IRError, MiniTVMError, TypeInferenceError, blame, origin
+from minitvm.ir.attributes import print_attributes
 from minitvm.ir.op import OPS, Op, signature
 from minitvm.ir.types import (
     MOST_BYTES,
@@ -360,5 +360,5 @@ def describe_call(call: Call) -> list[str]:
         for i, arg in enumerate(call.args)
     ]
     text = f"{name}({', '.join([*labels, *attributes])})"
-    origin = f"      from ONNX node {', '.join(map(quote, call.span))}" if call.span else ""
-    return [text + origin, *(f"  {label}: {arg.checked_type}" for label, arg in zip(labels, call.args, strict=True))]
+    first = f"{text}      {origin(call.span)}".rstrip()
+    return [first, *(f"  {label}: {arg.checked_type}" for label, arg in zip(labels, call.args, strict=True))]

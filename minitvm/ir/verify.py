@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from minitvm.errors import IRError, MiniTVMError
-from minitvm.ir.attributes import quote
+from minitvm.errors import IRError, MiniTVMError, origin
 from minitvm.ir.expr import (
     Call,
     Constant,
@@ -152,5 +151,4 @@ def _place(node: Expr | None) -> list[str]:
     if isinstance(node, Function):
         name = node.attrs.get("name")
         return [f"in the function {name}" if name else f"in a function of {len(node.params)} parameters"]
-    origin = f" from ONNX node {', '.join(map(quote, node.span))}" if node.span else ""
-    return [f"a {type(node).__name__}: {node.checked_type}{origin}"]
+    return [f"a {type(node).__name__}: {node.checked_type} {origin(node.span)}".rstrip()]

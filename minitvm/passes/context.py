@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 from collections.abc import Iterable, Mapping, Sequence
 from contextvars import ContextVar, Token
@@ -11,7 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from minitvm import config
-from minitvm.errors import ConfigError, PassError, user_code
+from minitvm.errors import ConfigError, PassError, did_you_mean, user_code
 from minitvm.ir.expr import Module
 from minitvm.passes.instrument import PassInfo, PassInstrument, PrintIR
 from minitvm.passes.verify import Verify
@@ -179,8 +178,7 @@ def _checked_config(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def closest(name: str, known: Sequence[str]) -> str:
     """A hint: the nearest known name, or all of them."""
-    near = difflib.get_close_matches(str(name), known, n=1, cutoff=0.5)
-    return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
+    return did_you_mean(name, known) or f"known: {', '.join(known)}"
 
 
 def ask_instruments(

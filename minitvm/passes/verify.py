@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from minitvm.errors import MiniTVMError, PassError
+from minitvm.errors import MiniTVMError, PassError, origin
 from minitvm.ir.decision import decide
 from minitvm.ir.evaluate import evaluate, evaluate_calls
 from minitvm.ir.expr import Call, Expr, Function, Module
@@ -154,5 +154,4 @@ def _reached(root: Expr, new: set[Call]) -> set[Expr]:
 
 def _describe(call: Call) -> str:
     name = call.op.name if isinstance(call.op, Op) else str(call.op.attrs.get("name", "a function"))
-    origin = f" from ONNX node {', '.join(map(repr, call.span))}" if call.span else ""
-    return f"{name}: {call.checked_type}{origin}"
+    return f"{name}: {call.checked_type} {origin(call.span)}".rstrip()

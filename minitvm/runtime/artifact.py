@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from minitvm.errors import origin
 from minitvm.ir.types import Span
 from minitvm.runtime.graph import Graph, Plan
 
@@ -35,8 +36,7 @@ class HostCall:
     span: Span = ()
 
     def __str__(self) -> str:
-        origin = f" (from ONNX node {', '.join(map(repr, self.span))})" if self.span else ""
-        return f"{self.op}{origin}: {self.reason}"
+        return f"{self.op}{f' ({origin(self.span)})' if self.span else ''}: {self.reason}"
 
 
 @dataclass(frozen=True)

@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
 import numpy as np
 
-from minitvm.errors import InputError
+from minitvm.errors import InputError, did_you_mean, listing
 from minitvm.ir.types import Shape, TensorType, shape_text
 from minitvm.runtime.ndarray import NDArray
 
 
-def listing(names: Iterable[str], limit: int = 12) -> str:
-    """Names for an error text, shortened after ``limit``."""
-    known = list(names)
-    return ", ".join(known[:limit]) + (f", ... ({len(known)} in all)" if len(known) > limit else "") or "none"
-
-
 def unknown_name(name: object, known: Sequence[str], what: str = "input") -> InputError:
     """The error for a name that the model does not have."""
-    lower = {k.lower(): k for k in known}
-    near = difflib.get_close_matches(str(name).lower(), lower, n=1)
-    guess = f"did you mean {lower[near[0]]!r}? " if near else ""
-    return InputError(f"the model has no {what} {name!r}", hint=f"{guess}its {what}s are: {listing(known)}")
+    guess = did_you_mean(name, known)
+    its = f"its {what}s are: {listing(known)}"
+    return InputError(f"the model has no {what} {name!r}", hint=f"{guess} {its}" if guess else its)
 
 
 def missing_inputs(names: Sequence[str]) -> InputError:

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from minitvm.errors import InputError
-from minitvm.runtime.checks import joined, listing
+from minitvm.errors import InputError, listing
+from minitvm.runtime.checks import joined
 from minitvm.runtime.executor import GraphModule
 from minitvm.runtime.graph import Node
 from minitvm.runtime.instance import Instance

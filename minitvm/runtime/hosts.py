@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 import minitvm.ir.ops  # noqa: F401  (registers the operators)
-from minitvm.errors import InputError, LibraryError, TypeInferenceError
+from minitvm.errors import InputError, LibraryError, TypeInferenceError, origin
 from minitvm.ir.evaluate import evaluate
 from minitvm.ir.expr import Call, Function, Module, Var
 from minitvm.ir.op import OPS, Op
@@ -79,7 +79,7 @@ def bind(function: Function, branches: Mapping[str, Instance]) -> HostRun:
 
 def _failed(function: Function, error: Exception) -> InputError:
     """What values cause that fit their types: scanned values of several shapes, more of them than memory."""
-    where = [f"from ONNX node {', '.join(map(repr, function.span))}"] if function.span else []
+    where = [origin(function.span)] if function.span else []
     return InputError(f"{operators_of(function)} fails for these inputs: {error or type(error).__name__}", where=where)
 
 

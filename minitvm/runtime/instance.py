@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from minitvm import config
-from minitvm.errors import InputError, MiniTVMError
+from minitvm.errors import InputError, MiniTVMError, origin
 from minitvm.ir.types import TensorType
 from minitvm.runtime.checks import check_input, from_zigzag
 from minitvm.runtime.graph import ALIGNMENT, Alias, Entry, HostStep, Segment, owners, steps_of, workspace_slots
@@ -183,8 +183,9 @@ class Instance:
             found = self.value(entry)
             code = found.max() if found.size > 1 else found.item()
             if code:
-                places = [f'from ONNX node "{span}"' for span in node.spans]
-                raise InputError(node.check.format(from_zigzag(int(code))), where=places)
+                raise InputError(
+                    node.check.format(from_zigzag(int(code))), where=[origin(node.spans)] if node.spans else []
+                )
         self.has_run = True
 
 

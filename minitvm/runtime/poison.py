@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from minitvm.errors import CompilerError
+from minitvm.errors import CompilerError, origin
 from minitvm.ir.types import TensorType
 from minitvm.runtime.graph import ALIGNMENT, Node, Segment, last_uses, round_up
 from minitvm.runtime.instance import Instance
@@ -157,9 +157,8 @@ class PoisonedInstance(Instance):
         return self._error(node, f"{node.func} computes {element} from memory that nobody wrote", values, total)
 
     def _error(self, node: Node, message: str, *where: str) -> CompilerError:
-        spans = f" (from {', '.join(map(repr, node.spans))})" if node.spans else ""
-        threads = self.num_threads
-        return CompilerError(message, where=[*where, f"node {node.name!r}{spans}, threads: {threads}"], hint=HINT)
+        place = f"node {node.name!r}, threads: {self.num_threads}"
+        return CompilerError(message, where=[*where, place, *filter(None, [origin(node.spans)])], hint=HINT)
 
     # --- a segment --------------------------------------------------------------------------------------------
 

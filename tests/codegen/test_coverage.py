@@ -99,7 +99,7 @@ def test_the_first_missing_and_the_first_doubled_element_are_named() -> None:
 def test_the_model_s_nodes_are_named() -> None:
     o = out(3)
     kernel = Kernel("kernel", (o,), loop(2, lambda i: put(o, i)), spans=("/net/Add_7",))
-    with pytest.raises(CompilerError, match=re.escape("  | from '/net/Add_7'")):
+    with pytest.raises(CompilerError, match=re.escape('  | from ONNX node "/net/Add_7"')):
         check_coverage(kernel)
 
 

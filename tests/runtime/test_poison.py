@@ -77,7 +77,7 @@ def test_the_model_s_nodes_are_named() -> None:
     nodes = tuple(dataclasses.replace(n, spans=("/net/Add_7",)) if n.is_kernel else n for n in library.graph.nodes)
     graph = dataclasses.replace(library.graph, nodes=nodes)
     broken = with_kernel(Library(dataclasses.replace(library.artifact, graph=graph)), lambda x, y: copy(x, y, 2))
-    with pytest.raises(CompilerError, match=r"\(from '/net/Add_7'\)"):
+    with pytest.raises(CompilerError, match=r'\| from ONNX node "/net/Add_7"'):
         run(broken, values("float32"))
 
 

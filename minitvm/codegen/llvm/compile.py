@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import subprocess
 import sys
@@ -15,7 +14,7 @@ import llvmlite.binding
 
 from minitvm import config
 from minitvm.codegen.llvm.caches import USUAL
-from minitvm.errors import CompilerError, TargetError
+from minitvm.errors import CompilerError, TargetError, did_you_mean
 from minitvm.runtime.spin import arch_of, marks_of, text_of
 from minitvm.target import MachineModel, Target
 
@@ -141,8 +140,7 @@ def _check_names(triple: str, name: str, extra: str) -> None:
 
 
 def _closest(word: str, known: frozenset[str]) -> str:
-    near = difflib.get_close_matches(word, sorted(known), n=3, cutoff=0.5)
-    return f"did you mean {', '.join(map(repr, near))}?" if near else "see `llc -mcpu=help` for the names"
+    return did_you_mean(word, sorted(known), most=3) or "see `llc -mcpu=help` for the names"
 
 
 _LIST_NAMES = """
