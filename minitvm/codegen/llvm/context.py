@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from minitvm.codegen.llvm import arith
 from minitvm.codegen.llvm.values import Atom, Index, Val, Value
 from minitvm.codegen.llvm.writer import Writer
-from minitvm.ir.loop import Buffer, LoopExpr, LoopVar
-from minitvm.ir.loop.affine import Affine
+from minitvm.ir.loop import Buffer, Load, LoopExpr, LoopVar, Store
+from minitvm.ir.loop.affine import Affine, address
 from minitvm.ir.loop.interval import INT64, Range
 from minitvm.target import MachineModel
 
@@ -51,6 +51,7 @@ class Context:
     frames: list[list[LoopExpr]] = field(default_factory=lambda: [[]])
     block_level: int = 0
     atoms: dict[str, Atom] = field(default_factory=dict)
+    addresses: dict[Load | Store, Affine[LoopExpr]] = field(default_factory=dict)
     dummy: str | None = None
 
     @property
@@ -142,6 +143,13 @@ class Context:
         if atom is None:
             atom = self.atoms[value.text] = Atom(value.text, reach if reach.fits else INT64)
         return Affine.of(atom)
+
+    def address(self, access: Load | Store) -> Affine[LoopExpr]:
+        """The element's number from the buffer's base; quotients and remainders of one position joined."""
+        found = self.addresses.get(access)
+        if found is None:
+            found = self.addresses[access] = address(access.buffer, access.index)
+        return found
 
     def scratch(self) -> str:
         """Memory that may be read where a lane that reads nothing needs an address."""

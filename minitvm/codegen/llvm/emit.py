@@ -14,7 +14,6 @@ from typing import TypeAlias
 
 from minitvm.codegen.llvm import express, index, memory
 from minitvm.codegen.llvm.context import Context, NotVectorizable, Place
-from minitvm.codegen.llvm.flat import flat_views
 from minitvm.codegen.llvm.spell import BITS, barrier_text, memory_text, quoted
 from minitvm.codegen.llvm.values import Index, Val, exact, power_of_two, reach
 from minitvm.codegen.llvm.writer import Writer
@@ -56,15 +55,13 @@ def emit(kernel: Kernel, machine: MachineModel) -> str:
 class _Emitter:
     def __init__(self, kernel: Kernel, machine: MachineModel) -> None:
         self.machine = machine
-        self.kernel, views = flat_views(spell_scalars(kernel))
+        self.kernel = spell_scalars(kernel)
         self.w = Writer()
-        self.c = Context(self.w, machine, frozenset(kernel.inputs) | {views[b] for b in kernel.inputs if b in views})
+        self.c = Context(self.w, machine, frozenset(kernel.inputs))
         self.workspace: Workspace = plan_workspace(kernel)
         self.bases: dict[tuple[Buffer, int], str] = {}
         for number_, buffer in enumerate(kernel.params):
             self.c.places[buffer] = Place(f"%p{number_}")
-            if buffer in views:
-                self.c.places[views[buffer]] = self.c.places[buffer]
 
     # --- the module -------------------------------------------------------------------------------------------
 
@@ -175,8 +172,8 @@ class _Emitter:
 
     def stmt(self, stmt: Stmt) -> None:
         match stmt:
-            case Store(buffer, indices, value):
-                self._store(buffer, indices, value)
+            case Store():
+                self._store(stmt)
             case For():
                 self._loop(stmt)
             case Seq(stmts):
@@ -196,10 +193,10 @@ class _Emitter:
             hint="on a CPU barriers stand between loop nests, outside of any parallel loop",
         )
 
-    def _store(self, buffer: Buffer, indices: tuple[LoopExpr, ...], value: LoopExpr) -> None:
+    def _store(self, stmt: Store) -> None:
         with self.c.statement():
-            where = [express.evaluate(self.c, i) for i in indices]
-            memory.store(self.c, buffer, where, express.register(self.c, value))
+            place = express.place(self.c, stmt)
+            memory.store(self.c, stmt.buffer, place, express.register(self.c, stmt.value))
 
     def _condition(self, condition: LoopExpr) -> Val:
         with self.c.statement():

@@ -5,39 +5,40 @@ from __future__ import annotations
 from minitvm.codegen.llvm import arith, functions, index, memory
 from minitvm.codegen.llvm.context import Context
 from minitvm.codegen.llvm.spell import type_text
-from minitvm.codegen.llvm.values import Val, Value
+from minitvm.codegen.llvm.values import Index, Lanes, Val, Value, exact
 from minitvm.errors import CompilerError
-from minitvm.ir.loop import Binary, Cast, Const, Intrin, Load, LoopExpr, Select, expr_children
-from minitvm.ir.loop.affine import Affine
+from minitvm.ir.loop import (
+    Binary,
+    Buffer,
+    Cast,
+    Const,
+    Intrin,
+    Load,
+    LoopExpr,
+    Select,
+    Store,
+    expr_children,
+    post_order_exprs,
+)
+from minitvm.ir.loop.affine import Affine, loads, storage_size, weighted_sum
 from minitvm.ir.loop.interval import INT64, Range
 
 
 def evaluate(c: Context, expr: LoopExpr) -> Value:
     """The value of ``expr`` here.  Shared nodes are written once; depth costs no stack."""
-    memo = c.memo
-    if expr in memo:
-        return memo[expr]
-    stack = [expr]
-    while stack:
-        node = stack[-1]
-        if node in memo:
-            stack.pop()
-            continue
-        waiting = [child for child in _operands(node) if child not in memo]
-        if waiting:
-            stack.extend(waiting)
-            continue
-        stack.pop()
-        value = _node(c, node)
-        c.remember(node, value, _level(c, node))
-    return memo[expr]
+    if expr in c.memo:
+        return c.memo[expr]
+    for node in post_order_exprs([expr], lambda n: () if n in c.memo else _operands(c, n)[::-1]):
+        if node not in c.memo:
+            c.remember(node, _node(c, node), _level(c, node))
+    return c.memo[expr]
 
 
 def _level(c: Context, node: LoopExpr) -> int:
     """The frame that a value belongs to: its operands', or the innermost where it reads what a store may change."""
     if isinstance(node, Select) or (isinstance(node, Load) and (c.mask is not None or node.buffer not in c.read_only)):
         return c.top
-    return max((c.levels[child] for child in expr_children(node)), default=0)
+    return max((c.levels[child] for child in _operands(c, node)), default=0)
 
 
 def register(c: Context, expr: LoopExpr) -> Val:
@@ -45,17 +46,40 @@ def register(c: Context, expr: LoopExpr) -> Val:
     return index.register(c, evaluate(c, expr))
 
 
-def _operands(node: LoopExpr) -> tuple[LoopExpr, ...]:
+def _operands(c: Context, node: LoopExpr) -> tuple[LoopExpr, ...]:
     """What must be known before the node: of a ``Select`` the condition, its sides may be guarded by it."""
-    return (node.condition,) if isinstance(node, Select) else expr_children(node)
+    match node:
+        case Select():
+            return (node.condition,)
+        case Load():
+            return tuple(c.address(node).terms)
+    return expr_children(node)
+
+
+def place(c: Context, access: Load | Store) -> Index | Lanes:
+    """The element's number from the buffer's base."""
+    form = c.address(access)
+    factors, values = form.terms.values(), [evaluate(c, term) for term in form.terms]
+    found = [value for value in values if isinstance(value, Affine)]
+    if len(found) == len(values):
+        return weighted_sum(found, factors, form.constant)
+    by_lane = zip(*(index.lane_values(c, value) for value in values), strict=True)
+    return [weighted_sum(lane, factors, form.constant) for lane in by_lane]
+
+
+def _is_inside(buffer: Buffer, place: Index | Lanes) -> bool:
+    """Whether memory of the buffer is known to be there, in every lane: of another row, perhaps."""
+    last = storage_size(buffer) - 1
+    return all(exact(part).within(0, last) for part in (place if isinstance(place, list) else [place]))
 
 
 def _node(c: Context, node: LoopExpr) -> Value:
     match node:
         case Const(value, dtype):
             return Affine(int(value)) if dtype == "int64" else arith.literal(value, dtype)
-        case Load(buffer, indices):
-            return memory.load(c, buffer, [c.memo[i] for i in indices])
+        case Load():
+            where = place(c, node)
+            return memory.load(c, node.buffer, where, None if _is_inside(node.buffer, where) else c.mask)
         case Binary(op, lhs, rhs):
             return _binary(c, op, c.memo[lhs], c.memo[rhs])
         case Select():
@@ -104,33 +128,13 @@ def _select(c: Context, node: Select) -> Value:
 
 def _needs_guard(c: Context, side: LoopExpr) -> bool:
     """True where a load below may be out of bounds unless the side is chosen."""
-    stack, seen = [side], set[LoopExpr]()
-    while stack:
-        node = stack.pop()
-        if node in c.memo or node in seen:
-            continue
-        seen.add(node)
-        if isinstance(node, Load) and not _is_safe(c, node):
-            return True
-        stack.extend(expr_children(node))
-    return False
+    below = post_order_exprs([side], lambda n: () if n in c.memo else expr_children(n))
+    return any(isinstance(n, Load) and n not in c.memo and not _is_safe(c, n) for n in below)
 
 
 def _is_safe(c: Context, node: Load) -> bool:
     """True where the address is in bounds whatever the guard says; indices that read memory are not looked into."""
-    if any(_reads(i) for i in node.index):
-        return False
-    return memory.in_bounds(node.buffer, [evaluate(c, i) for i in node.index])
-
-
-def _reads(expr: LoopExpr) -> bool:
-    stack = [expr]
-    while stack:
-        node = stack.pop()
-        if isinstance(node, Load):
-            return True
-        stack.extend(expr_children(node))
-    return False
+    return not any(loads(i) for i in node.index) and _is_inside(node.buffer, place(c, node))
 
 
 def _masked_sides(c: Context, condition: Val, node: Select) -> Value:

@@ -10,42 +10,12 @@ from minitvm.codegen.llvm.arith import typed
 from minitvm.codegen.llvm.context import Context, NotVectorizable
 from minitvm.codegen.llvm.index import lane_values
 from minitvm.codegen.llvm.spell import BYTES, mangled, memory_text
-from minitvm.codegen.llvm.values import Index, Lanes, Val, Value, exact, in_order, power_of_two
+from minitvm.codegen.llvm.values import Index, Lanes, Val, Value, in_order, power_of_two
 from minitvm.ir.loop import Buffer
-from minitvm.ir.loop.affine import Affine, storage_size, weighted_sum
+from minitvm.ir.loop.affine import Affine, storage_size
 
 _MOST_APART = 8
 """Elements between lanes, up to which whole vectors are read."""
-
-
-def in_bounds(buffer: Buffer, index: Sequence[Value]) -> bool:
-    """True where every index is known to be inside the buffer."""
-    for value, extent in zip(index, buffer.shape, strict=True):
-        if isinstance(value, Val):
-            return False
-        parts = value if isinstance(value, list) else [value]
-        if not all(exact(part).within(0, extent - 1) for part in parts):
-            return False
-    return True
-
-
-def flatten(c: Context, buffer: Buffer, index: Sequence[Value]) -> Index | Lanes:
-    """The element's number from the buffer's base."""
-    if all(isinstance(v, Affine) for v in index):
-        total = _dot(buffer, [v for v in index if isinstance(v, Affine)])
-        place = c.places[buffer]
-        if not place.lanes:
-            return total
-        assert c.lane is not None
-        return total.scaled(place.lanes).plus(Affine.of(c.lane))
-    columns = [lane_values(c, v) for v in index]
-    rows = [_dot(buffer, [column[i] for column in columns]) for i in range(c.lanes)]
-    width = c.places[buffer].lanes
-    return [row.scaled(width).plus(Affine(i)) for i, row in enumerate(rows)] if width else rows
-
-
-def _dot(buffer: Buffer, index: Sequence[Index]) -> Index:
-    return weighted_sum(index, buffer.row_major_strides, buffer.offset)
 
 
 def pointer(c: Context, buffer: Buffer, flat: Index) -> str:
@@ -82,19 +52,30 @@ def _to_memory(c: Context, value: Val) -> Val:
     return Val(text, "uint8", value.lanes)
 
 
-def load(c: Context, buffer: Buffer, index: Sequence[Value]) -> Value:
-    """``Load`` of the loop IR; lanes that the mask leaves out never touch memory out of bounds."""
-    flat = flatten(c, buffer, index)
-    mask = None if c.mask is None or in_bounds(buffer, index) else c.mask
+def load(c: Context, buffer: Buffer, place: Index | Lanes, mask: Val | None) -> Value:
+    """The element of that number from the buffer's base; lanes that a mask leaves out touch no memory."""
+    flat = _in_place(c, buffer, place)
     if isinstance(flat, list):
         return _load_lanes(c, buffer, flat, mask)
-    if not c.step(flat):
+    step = c.step(flat)
+    if not step:
         return c.symbolic(_load_scalar(c, buffer, flat, mask))
-    if c.step(flat) == 1:
+    if step == 1:
         return _load_vector(c, buffer, c.in_lane(flat, 0), c.lanes, mask)
-    if mask is None and (c.step(flat) == -1 or 2 <= c.step(flat) <= _MOST_APART) and c.lanes > 1:
+    if mask is None and (step == -1 or 2 <= step <= _MOST_APART):
         return _load_shuffled(c, buffer, flat)
-    return _load_lanes(c, buffer, [c.in_lane(flat, i) for i in range(c.lanes)], mask)
+    return _load_lanes(c, buffer, lane_values(c, flat), mask)
+
+
+def _in_place(c: Context, buffer: Buffer, place: Index | Lanes) -> Index | Lanes:
+    """Copies of a buffer for every lane are interleaved."""
+    copies = c.places[buffer].lanes
+    if not copies:
+        return place
+    if isinstance(place, list):
+        return [element.scaled(copies).plus(Affine(i)) for i, element in enumerate(place)]
+    assert c.lane is not None
+    return place.scaled(copies).plus(Affine.of(c.lane))
 
 
 def _load_scalar(c: Context, buffer: Buffer, flat: Index, mask: Val | None = None) -> Val:
@@ -227,19 +208,17 @@ def _pointers(c: Context, buffer: Buffer, flat: Lanes) -> str:
     return text
 
 
-def store(c: Context, buffer: Buffer, index: Sequence[Value], value: Val) -> None:
-    """``Store`` of the loop IR."""
-    flat = flatten(c, buffer, index)
-    value = _to_memory(c, value)
-    if not c.lanes:
-        assert isinstance(flat, Affine)
-        _store_one(c, buffer, flat, value)
-    elif isinstance(flat, list) or c.step(flat) not in (0, 1):
-        _store_lanes(c, buffer, flat if isinstance(flat, list) else [c.in_lane(flat, i) for i in range(c.lanes)], value)
+def store(c: Context, buffer: Buffer, place: Index | Lanes, value: Val) -> None:
+    """Stores the element of that number from the buffer's base."""
+    flat, value = _in_place(c, buffer, place), _to_memory(c, value)
+    if isinstance(flat, list) or c.step(flat) not in (0, 1):
+        _store_lanes(c, buffer, lane_values(c, flat), value)
     elif c.step(flat):
         _store_vector(c, buffer, c.in_lane(flat, 0), arith.splat(c.w, value, c.lanes))
-    else:
+    elif c.lanes:
         _store_uniform(c, buffer, flat, value)
+    else:
+        _store_one(c, buffer, flat, value)
 
 
 def _store_one(c: Context, buffer: Buffer, flat: Index, value: Val) -> None:
