@@ -306,6 +306,13 @@ def test_what_one_peer_loses_is_judged_from_the_other() -> None:
         judge.close()
 
 
+def test_what_may_overflow_may_be_infinite() -> None:
+    a, b = np.array([[3e38, -3e38]], "float32"), np.array([[3e38], [3e38]], "float32")
+    nodes = [helper.make_node("MatMul", ["a", "b"], ["c"]), helper.make_node("IsInf", ["c"], ["y"])]
+    found = _freedom(Case(nodes, [{"a": a, "b": b}], {}, [Value("y", "bool", None)], 13))
+    assert found is not None and found.allows([np.array([[True]])])[0].all()
+
+
 def _open_elements(op: str, *operands: np.ndarray, opset: int = 23, dtype: str = "", **given: Any) -> np.ndarray:
     """The elements of one node's result that a rule leaves open."""
     names = [f"x{i}" for i in range(len(operands))]

@@ -20,7 +20,7 @@ Values = Callable[[bytes], Callable[[Arrays], Arrays]]
 Told = tuple[Sequence[str], list[str]]
 """The peers that have an answer, and the reasons found so far."""
 
-OPEN = 7
+OPEN = 9
 """Evaluations with other numbers in elements that are open ..."""
 NEAR = 10
 """... and with numbers as far off as elements are open to: all down, all up, and as chance has it."""
@@ -93,13 +93,13 @@ def _varied(proto: onnx.ModelProto, feeds: Arrays, given: Arrays, kind: int, val
     None where an evaluation has no answer."""
     model = onnx.ModelProto()
     model.CopyFrom(proto)
-    for node in proto.graph.node:
+    for turn, node in enumerate(proto.graph.node):
         spread = _spread(node, given, proto, told)
         if not np.any(spread):
             continue
         model.graph.node.remove(node)
         for name in filter(None, node.output):
-            moved = _moved(given[name], spread, kind)
+            moved = _moved(given[name], spread, kind, turn)
             model.graph.initializer.append(numpy_helper.from_array(moved, name))
             given = {**given, name: moved}
         try:
@@ -125,14 +125,15 @@ def _spread(node: onnx.NodeProto, given: Arrays, proto: onnx.ModelProto, told: T
     return spread
 
 
-def _moved(value: Array, spread: Any, kind: int) -> Array:
-    """``kind`` up to ``OPEN`` puts anything into open elements; else elements move by their spread at most."""
+def _moved(value: Array, spread: Any, kind: int, turn: int) -> Array:
+    """``kind`` up to ``OPEN`` puts anything into open elements, another thing at another node's ``turn``; else
+    elements move by their spread at most."""
     try:
         wide = np.broadcast_to(spread, value.shape)
     except ValueError:  # a result of another shape than the first
         wide = np.full(value.shape, np.max(spread, initial=0.0))
     if kind < OPEN:
-        return np.where(np.isinf(wide), _anything(value, kind), value).astype(value.dtype)
+        return np.where(np.isinf(wide), _anything(value, (kind + 3 * turn) % OPEN), value).astype(value.dtype)
     rng = np.random.default_rng(kind)
     way = (-1.0, 1.0)[kind - OPEN] if kind < OPEN + 2 else rng.choice((-1.0, 1.0), value.shape)
     moved = value + np.where(np.isinf(wide), 0.0, wide) * way
@@ -148,8 +149,8 @@ def _anything(value: Array, kind: int) -> Array:
         return np.asarray(rng.random(value.shape) < 0.5 if kind > 1 else kind == 1)
     if dtype.kind == "f":
         most = np.finfo(dtype).max
-        numbers = (0.0, 1.0, -1.0, most, -most, np.nan)
-        return np.asarray(numbers[kind] if kind < 6 else rng.normal(0, 10, value.shape))
+        numbers = (0.0, 1.0, -1.0, most, -most, np.nan, np.inf, -np.inf)
+        return np.asarray(numbers[kind] if kind < len(numbers) else rng.normal(0, 10, value.shape))
     info = np.iinfo(dtype)
     if kind < 4:
         return np.asarray((0, 1, info.min, info.max)[kind], dtype)

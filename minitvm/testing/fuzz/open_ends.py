@@ -95,6 +95,17 @@ def _range(s: Seen) -> Array | float:
     return 0.0 if np.isfinite(s.first).all() else np.inf
 
 
+def _table(s: Seen) -> Array | float:
+    """It grows with the integers: a scale below 0 makes the least the largest."""
+    return 1.0 if s.x[1] is None or (s.x[1] > 0).all() else np.inf
+
+
+def _single_pixel(s: Seen) -> Array | float:
+    """Its step is 2 / 0 in ONNX's definition, which ONNX Runtime computes where it has no kernel: in float16."""
+    alone = s.x[1] is not None and 1 in s.x[1][2:] and bool(s.attributes.get("align_corners"))
+    return np.inf if alone and s.first.dtype == np.float16 else 0.0
+
+
 def _limit(a: Array) -> float:
     """The largest number in which sums of a dtype are kept."""
     if a.dtype.kind in "iu":
@@ -330,7 +341,8 @@ _TABLE: tuple[tuple[str, str, Rule, str], ...] = (
     ("a product of infinity and what may vanish or overflow first", "", ordered_product, "ReduceProd"),
     ("infinity among three factors or more", "", contracted, "Einsum"),
     ("a range that is infinite", "", _range, "DynamicQuantizeLinear"),
-    ("ONNX Runtime's table of exponentials rounds down", "", lambda s: 1.0, "QLinearSoftmax"),
+    ("ONNX Runtime's table of exponentials rounds down", "", _table, "QLinearSoftmax"),
+    ("a single pixel from corner to corner", "", _single_pixel, "AffineGrid"),
     ("products that overflow", "", _products, "Conv ConvTranspose Einsum FusedMatMul Gemm MatMul"),
     ("products that overflow", "", _shifted, "BatchNormalization"),
     ("padding that is less than nothing", "", _cropped, "AveragePool LpPool MaxPool"),
