@@ -422,3 +422,11 @@ def test_what_does_not_fit_is_refused(build: Callable[[], Any], message: str, hi
     with pytest.raises(TypeInferenceError) as error:
         build()
     assert (error.value.message, error.value.hint) == (message, hint)
+
+
+def test_an_infinite_cell_is_not_seen_without_peepholes() -> None:
+    """Infinity times a peephole of 0 would be NaN."""
+    xw, weight = np.zeros((1, 1, 4), "float32"), np.ones((4, 1), "float32")
+    h, c = np.zeros((1, 1)), np.full((1, 1), -np.inf)
+    y, _, last = OPS["nn.lstm"]().reference(xw, weight, h.astype("float32"), c.astype("float32"))
+    np.testing.assert_array_equal([y[0], last], [[[-0.5]], [[-np.inf]]])

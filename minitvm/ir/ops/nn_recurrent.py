@@ -110,13 +110,18 @@ class Lstm(Recurrent):
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         h, c = h0.copy(), c0.copy()
         y = np.empty((*xw.shape[:2], h0.shape[1]), xw.dtype)
-        pi, po, pf = (0, 0, 0) if peephole is None else np.split(peephole, 3)
+        peepholes = [None] * 3 if peephole is None else np.split(peephole, 3)
         for t in self._order(xw.shape[0]):
             i, o, f, g = np.split(xw[t] + h @ recurrent_weight.T, 4, axis=1)
-            c = _sigmoid(f + pf * c) * c + _sigmoid(i + pi * c) * np.tanh(g)
-            h = _sigmoid(o + po * c) * np.tanh(c)
-            y[t] = h
+            i, f = _peeped(i, c, peepholes[0]), _peeped(f, c, peepholes[2])
+            c = _sigmoid(f) * c + _sigmoid(i) * np.tanh(g)
+            h = y[t] = _sigmoid(_peeped(o, c, peepholes[1])) * np.tanh(c)
         return y, h, c
+
+
+def _peeped(gate: np.ndarray, cell: np.ndarray, peephole: np.ndarray | None) -> np.ndarray:
+    """A gate that sees the cell, which may be infinite where nobody looks."""
+    return gate if peephole is None else gate + peephole * cell
 
 
 @dataclass(frozen=True)

@@ -115,7 +115,7 @@ def reduce_mean(
     return np.asarray(found if x.dtype.kind == "f" else np.nan_to_num(np.trunc(found)), x.dtype)
 
 
-@reference("DequantizeLinear")
+@reference("DequantizeLinear", "com.microsoft.DequantizeLinear")
 def dequantize(
     x: Array, scale: Array, zero: Array | None = None, *, axis: int = 1, block_size: int = 0, output_dtype: int = 0
 ) -> Array:
@@ -125,6 +125,15 @@ def dequantize(
     wide = single(scale)
     found = distance.astype(wide.dtype) * reshape_input(wide, x.shape, axis, block_size)
     return np.asarray(found, dtype_of(output_dtype) if output_dtype else scale.dtype)
+
+
+@reference("com.microsoft.QuantizeLinear")
+def quantize(x: Array, scale: Array, zero: Array | None = None, *, axis: int = 1) -> Array:
+    zeros = np.zeros(scale.shape, np.uint8) if zero is None else zero
+    info, wide = np.iinfo(zeros.dtype), single(x)
+    steps = np.rint(wide / reshape_input(scale.astype(wide.dtype), x.shape, axis, 0))
+    shifted = steps + reshape_input(zeros, x.shape, axis, 0)
+    return np.asarray(np.clip(shifted, info.min, info.max)).astype(zeros.dtype)
 
 
 class LayerNormalization(_LayerNormalization):
