@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from typing import Any
 
 import numpy as np
 import pytest
 from op_samples import SAMPLES, Sample
 
-from minitvm.codegen.lower import lower
+from minitvm.codegen.lower import lower, lowering
 from minitvm.codegen.problem import TEMPLATES
 from minitvm.codegen.simplify import simplify
 from minitvm.ir.builder import call_op, const, function, var
@@ -27,6 +28,13 @@ if importlib.util.find_spec("op_samples_nn") is not None:
 MACHINE = MachineModel(vector_bytes=32, vector_registers=16, threads=2)
 AVX512, NEON = MachineModel(64, 32, threads=2), MachineModel(16, 32, threads=3)
 LOWERED = [s for s in SAMPLES if s.op.has_compute() or TEMPLATES.find("llvm", s.op)]
+
+
+REASONS = re.compile(
+    r"registers hold sums of floats; here .*|more than one output channel per input channel"
+    r"|the weight's blocks of \d+ are not whole vectors of \d+"
+)
+"""Why a template may decline a sample."""
 
 
 def as_function(sample: Sample) -> tuple[Function, list[np.ndarray]]:
@@ -59,7 +67,18 @@ def test_lowered_operator_gives_what_reference_gives(sample: Sample) -> None:
 @pytest.mark.parametrize("machine", [AVX512, NEON], ids=["avx512", "neon"])
 @pytest.mark.parametrize("sample", [s for s in LOWERED if TEMPLATES.find("llvm", s.op)], ids=str)
 def test_templates_follow_the_width_of_the_machine(sample: Sample, machine: MachineModel) -> None:
+    """Compute rules are lowered where a template has a reason; a product of floats has none."""
+    found = lowering(as_function(sample)[0], "kernel", machine)
+    if not any(REASONS.fullmatch(d.reason) for d in found.decisions if not d.taken and d.by.startswith("template")):
+        assert found.template is not None or any(0 in a.shape for a in as_function(sample)[1]), found.chosen
     check_against_reference(sample, machine)
+
+
+def test_most_samples_are_taken_by_templates() -> None:
+    """Else the test above would compare compute rules only."""
+    samples = [s for s in LOWERED if TEMPLATES.find("llvm", s.op)]
+    taken = [s for s in samples if lowering(as_function(s)[0], "kernel", AVX512).template is not None]
+    assert len(taken) > 0.7 * len(samples), [str(s) for s in samples if s not in taken]
 
 
 def check_against_reference(sample: Sample, machine: MachineModel) -> None:

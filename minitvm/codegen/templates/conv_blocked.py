@@ -8,10 +8,10 @@ vector of sums is stored in pieces, and those behind the last channel are not.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import product
 
 import numpy as np
 
@@ -89,8 +89,23 @@ class _Windows(Template):
         nest = self.nest(choice)
         return nest if self.fill is None else after(self.source, self.fill, nest)
 
+    @abstractmethod
     def nest(self, choice: Choice) -> Stmt:
-        raise NotImplementedError
+        """The loops behind those that pad the image."""
+
+    def by_tiles(self, outer: Sequence[int], most: int, tile: Callable[..., Stmt]) -> Stmt:
+        """A few long rows: a work item is ``tile(*index, column, size)``, one of at most ``most`` columns."""
+
+        def work(tiles: Run | Edge) -> Stmt:
+            order = (*outer, tiles.count)
+
+            def one(flat: LoopExpr) -> Stmt:
+                *index, at = unflatten(flat, order)
+                return tile(*index, tiles.start(at), tiles.size)
+
+            return loop(math.prod(order), one, LoopKind.PARALLEL, name="work")
+
+        return seq(*map(work, self.x.tiles(most)))
 
 
 @dataclass(frozen=True)
@@ -177,7 +192,7 @@ class BlockedConv(_Windows):
             return seq(*(self._by_inputs(s, tile) for s in sets))
         items = self.batch * self.groups * -(-self.blocks // tile.blocks) * self.rows
         if not self.flat and items < self.machine.threads:
-            return seq(*(self._by_tiles(s, run) for s, run in product(sets, self.x.tiles(tile.rows))))
+            return seq(*(self._by_tiles(s, tile.rows) for s in sets))
         inside = choice.scheme == ROWS_INSIDE
         return seq(*(self._by_rows(s, p, tile.rows, inside) for s in sets for p in self._pieces(tile, s)))
 
@@ -198,15 +213,11 @@ class BlockedConv(_Windows):
 
         return loop(math.prod(order), work, LoopKind.PARALLEL, name="work")
 
-    def _by_tiles(self, run: Run, tiles: Run | Edge) -> Stmt:
-        """A few long rows: a work item is a tile of one."""
-        order = (self.batch, self.groups * run.count, self.rows, tiles.count)
+    def _by_tiles(self, run: Run, most: int) -> Stmt:
+        def tile(n: LoopExpr, number: LoopExpr, row: LoopExpr, column: Start, size: int) -> Stmt:
+            return self._tile(self._place(n, number, run, row), column, size)
 
-        def work(flat: LoopExpr) -> Stmt:
-            n, number, row, at = unflatten(flat, order)
-            return self._tile(self._place(n, number, run, row), tiles.start(at), tiles.size)
-
-        return loop(math.prod(order), work, LoopKind.PARALLEL, name="work")
+        return self.by_tiles((self.batch, self.groups * run.count, self.rows), most, tile)
 
     def _pieces(self, tile: Tile, run: Run) -> list[Run]:
         """A single row in pieces of a few tiles, to be divided among threads: of one size where that is enough."""
@@ -215,6 +226,7 @@ class BlockedConv(_Windows):
         items = self.batch * self.groups * run.count
         most = max(1, self.columns // (2 * tile.rows))
         wanted = min(most, -(-ITEMS_PER_THREAD * self.machine.threads // items))
+        wanted = max(wanted, min(-(-self.columns // tile.rows), -(-self.machine.threads // items)))
         return runs(self.columns, -(-self.columns // max(divisor_at_most(self.columns, most), wanted)))
 
     def _by_inputs(self, run: Run, tile: Tile) -> Stmt:
@@ -351,6 +363,8 @@ class BlockedDepthwise(_Windows):
 
     def nest(self, choice: Choice) -> Stmt:
         order = self.out.shape[:2] + (self.y.outputs,)
+        if math.prod(order) < self.machine.threads:
+            return self.by_tiles(order, choice.tile.rows, self._strip)
 
         def work(flat: LoopExpr) -> Stmt:
             n, block, row = unflatten(flat, order)

@@ -1,0 +1,279 @@
+"""Every choice of every template, on every machine, number of threads and dtype, around the edges of its tiles.
+
+A sample here.  All of it, or of some templates every n-th:
+
+    python tests/codegen/test_template_matrix.py
+    python tests/codegen/test_template_matrix.py Matmul BlockedConv 50
+
+What is taken stores every element once, is no longer than a bound, and has work for the threads while there are tiles.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from minitvm.codegen.coverage import Verdict, check_coverage
+from minitvm.codegen.problem import TEMPLATES, Choice, Problem, Template
+from minitvm.codegen.simplify import simplify
+from minitvm.codegen.templates.conv_blocked import BlockedConv, BlockedDepthwise
+from minitvm.codegen.templates.conv_pixels import PixelConv, TransposedConv
+from minitvm.codegen.templates.matmul import DensePack, Matmul
+from minitvm.codegen.templates.recurrent import Gru, Lstm, Recurrent, Rnn
+from minitvm.codegen.templates.scan import RunningSum
+from minitvm.ir.builder import call_op, var
+from minitvm.ir.expr import Call
+from minitvm.ir.loop import Alloc, Const, For, Kernel, LoopKind, Seq, Stmt, walk_stmts
+from minitvm.ir.loop.interp import run_kernel
+from minitvm.ir.loop.verify import verify_kernel
+from minitvm.target import MachineModel
+
+MACHINES = {"SSE": (16, 16), "AVX2": (32, 16), "AVX-512": (64, 32), "NEON": (16, 32)}
+THREADS = (1, 2, 3, 16, 64)
+DTYPES = ("float32", "float16", "float64")
+MOST_STATEMENTS = 600
+"""Tiles are written out once for each size, at edges once for each tap, and squares of registers by their steps."""
+INTERPRETED = 40_000
+"""Operations, of the samples that run in the interpreter."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A template, and calls whose register tiles have so many rows and lanes."""
+
+    template: type[Template]
+    call: Callable[[int, int, int, str], Call]
+    """From (rows, columns, lanes of a vector, dtype)."""
+    most_columns: int = 10_000
+
+    def __str__(self) -> str:
+        return self.template.__name__
+
+
+def made(name: str, shapes: list[tuple[int, ...]], dtype: str, **attributes: object) -> Call:
+    call = call_op(name, *(var(f"p{i}", shape=s, dtype=dtype) for i, s in enumerate(shapes)), **attributes)
+    assert isinstance(call, Call)
+    return call
+
+
+def matmul(rows: int, columns: int, lanes: int, dtype: str) -> Call:
+    """However the operands lie."""
+    flags = {"transpose_a": rows % 3 == 0, "transpose_b": columns % 2 == 0}
+    shapes = [(9, rows) if flags["transpose_a"] else (rows, 9), (columns, 9) if flags["transpose_b"] else (9, columns)]
+    return made("nn.matmul", shapes, dtype, **flags)
+
+
+def dense_pack(rows: int, columns: int, lanes: int, dtype: str) -> Call:
+    shapes = [(rows, 5), (-(-columns // lanes), 5, lanes)]
+    return made("nn.contrib_dense_pack", shapes, dtype, weight_layout=f"NC{lanes}n", units=columns)
+
+
+def blocked(rows: int, columns: int, lanes: int, dtype: str) -> Call:
+    """An image of few rows, pointwise or not; blocks of results as its channels allow."""
+    size = 1 if columns % 2 else 3
+    layouts = {"data_layout": "NCHW2c", "kernel_layout": f"OIHW2i{lanes}o"}
+    out = {"out_layout": f"NCHW{math.gcd(columns, lanes)}c", "channels": columns, "padding": (size // 2,) * 4}
+    shapes = [(1, 2, 2, rows, 2), (-(-columns // lanes), 2, size, size, 2, lanes)]
+    return made("nn.contrib_conv2d_NCHWc", shapes, dtype, **layouts, **out)
+
+
+def depthwise(rows: int, columns: int, lanes: int, dtype: str) -> Call:
+    blocks = -(-columns // lanes)
+    layouts = {"data_layout": f"NCHW{lanes}c", "kernel_layout": f"OIHW1i{lanes}o", "out_layout": f"NCHW{lanes}c"}
+    channels = {"channels": blocks * lanes, "groups": blocks * lanes, "padding": (0, 1, 0, 1)}
+    shapes = [(1, blocks, 2, rows, lanes), (blocks, 1, 1, 3, 1, lanes)]
+    return made("nn.contrib_depthwise_conv2d_NCHWc", shapes, dtype, **layouts, **channels)
+
+
+def pixels(rows: int, columns: int, lanes: int, dtype: str) -> Call:
+    """One row of pixels, or several with padding between them, or pixels as they are."""
+    height, size = ((1, 3), (3, 3), (1, 1))[columns % 3]
+    width = max(1, columns // height)
+    return made("nn.conv2d", [(1, 3, height, width), (rows, 3, size, size)], dtype, padding=(size // 2,) * 4)
+
+
+def transposed(rows: int, columns: int, lanes: int, dtype: str) -> Call:
+    return made("nn.conv1d_transpose", [(1, 2, columns), (2, rows, 3)], dtype, strides=(1 + columns % 2,))
+
+
+def recurrent(name: str, gates: int) -> Callable[[int, int, int, str], Call]:
+    def call(rows: int, columns: int, lanes: int, dtype: str) -> Call:
+        shapes = [(2, rows, gates * columns), (gates * columns, columns)]
+        shapes += [(gates * columns,)] if gates == 3 else []
+        shapes += [(rows, columns)] * (2 if gates == 4 else 1)
+        return made(name, shapes, dtype, **({"linear_before_reset": rows % 2 == 1} if gates == 3 else {}))
+
+    return call
+
+
+def cumsum(rows: int, columns: int, lanes: int, dtype: str) -> Call:
+    return made("cumsum", [(rows, 3, columns)], dtype, axis=1)
+
+
+SUBJECTS = [
+    Subject(Matmul, matmul),
+    Subject(DensePack, dense_pack),
+    Subject(BlockedConv, blocked),
+    Subject(BlockedDepthwise, depthwise, 64),
+    Subject(PixelConv, pixels),
+    Subject(TransposedConv, transposed),
+    Subject(Lstm, recurrent("nn.lstm", 4), 70),
+    Subject(Gru, recurrent("nn.gru", 3), 70),
+    Subject(Rnn, recurrent("nn.rnn", 1), 70),
+    Subject(RunningSum, cumsum),
+]
+
+
+def test_every_template_is_a_subject() -> None:
+    known = {template for templates in TEMPLATES.table.values() for template in templates}
+    assert known == {subject.template for subject in SUBJECTS}
+
+
+# --- what is drawn ----------------------------------------------------------------------------------------------------
+
+
+def machines() -> Iterator[MachineModel]:
+    for (size, registers), threads in itertools.product(MACHINES.values(), THREADS):
+        yield MachineModel(size, registers, threads=threads)
+
+
+def template_of(subject: Subject, call: Call, machine: MachineModel) -> Template:
+    return subject.template(Problem.of(call), machine)
+
+
+def extents(subject: Subject, machine: MachineModel, dtype: str) -> list[tuple[int, int]]:
+    """Rows and columns around one and two tiles of every size in the search space."""
+    lanes = machine.lanes("float32" if dtype == "float16" else dtype)
+    wide = template_of(subject, subject.call(60, min(subject.most_columns, 17 * lanes), lanes, dtype), machine)
+    found = {
+        (k * tile.rows + i, min(subject.most_columns, k * tile.blocks * lanes + j))
+        for tile in {choice.tile for choice in wide.candidates}
+        for k, i, j in itertools.product((1, 2), (-1, 0, 1), (-1, 0, 1))
+    }
+    return sorted((rows, columns) for rows, columns in found if rows and columns)
+
+
+@dataclass(frozen=True)
+class Drawn:
+    subject: Subject
+    machine: MachineModel
+    dtype: str
+    rows: int
+    columns: int
+
+    @property
+    def template(self) -> Template:
+        lanes = self.machine.lanes("float32" if self.dtype == "float16" else self.dtype)
+        return template_of(self.subject, self.subject.call(self.rows, self.columns, lanes, self.dtype), self.machine)
+
+
+def everything(subject: Subject) -> Iterator[Drawn]:
+    for machine, dtype in itertools.product(machines(), DTYPES):
+        for rows, columns in extents(subject, machine, dtype):
+            yield Drawn(subject, machine, dtype, rows, columns)
+
+
+def sampled(subject: Subject, count: int, seed: int = 0) -> Iterator[Drawn]:
+    rng = np.random.default_rng(seed)
+    known = list(machines())
+    for i in range(count):
+        machine, dtype = known[rng.integers(len(known))], DTYPES[i % len(DTYPES)]
+        sizes = extents(subject, machine, dtype)
+        yield Drawn(subject, machine, dtype, *sizes[rng.integers(len(sizes))])
+
+
+# --- what has to hold -------------------------------------------------------------------------------------------------
+
+
+def check(drawn: Drawn, template: Template, choice: Choice) -> Kernel:
+    what = f"{drawn}: {choice}"
+    made = template.kernel(choice)
+    assert isinstance(made, Kernel), f"{what}: {made}"
+    kernel = simplify(made)
+    verify_kernel(kernel)
+    assert all(found.verdict is not Verdict.UNDECIDED for found in check_coverage(kernel)), what
+    statements = sum(1 for _ in walk_stmts(kernel.body))
+    assert statements <= MOST_STATEMENTS, f"{statements} statements, {what}"
+    if not choice.why_not:
+        iterations, tiles = parallel_iterations(kernel.body), tiles_of(template, choice)
+        assert iterations >= min(drawn.machine.threads, tiles), f"{iterations} iterations, {tiles} tiles, {what}"
+    return kernel
+
+
+def parallel_iterations(stmt: Stmt) -> int:
+    """Of the last stretch between two barriers."""
+    match stmt:
+        case Seq(stmts):
+            last = max((i + 1 for i, part in enumerate(stmts) if type(part).__name__ == "Barrier"), default=0)
+            return sum(parallel_iterations(part) for part in stmts[last:])
+        case Alloc(_, body):
+            return parallel_iterations(body)
+        case For(_, Const(extent, _), _, LoopKind.PARALLEL):
+            return int(extent)
+    return 0
+
+
+def tiles_of(template: Template, choice: Choice) -> int:
+    """Register tiles of the result; of a recurrent layer the sequences."""
+    out, tile = template.problem.output.shape, choice.tile
+    if isinstance(template, Recurrent):
+        return out[1]
+    if isinstance(template, RunningSum):
+        return out[0] * -(-out[2] // (4 * template.lanes))
+    largest = tile.rows * tile.blocks * (1 if "dot" in choice.scheme else template.lanes)
+    return math.prod(out) // largest
+
+
+@pytest.mark.parametrize("subject", SUBJECTS, ids=str)
+def test_around_the_edges_of_tiles(subject: Subject) -> None:
+    rng = np.random.default_rng(1)
+    for drawn in sampled(subject, 25):
+        template = drawn.template
+        others = rng.integers(len(template.candidates), size=1)
+        for number in {0, *map(int, others)}:
+            check(drawn, template, template.candidates[number])
+
+
+@pytest.mark.parametrize("subject", SUBJECTS, ids=str)
+def test_every_choice_gives_the_same_numbers(subject: Subject) -> None:
+    """The interpreter's, of small problems, against numpy's."""
+    rng = np.random.default_rng(2)
+    for drawn in sampled(subject, 12, seed=3):
+        template = drawn.template
+        problem = template.problem
+        work = math.prod(problem.output.shape) * max(1, math.prod(problem.inputs[-1].shape[1:]))
+        if work * (4 if isinstance(template, Recurrent) else 1) > INTERPRETED:
+            continue
+        arrays = [(rng.normal(size=b.shape) * 0.3).astype(b.dtype) for b in problem.inputs]
+        expected = problem.op.reference(*(a.astype("float64") for a in arrays))
+        kernel = template.kernel(template.candidates[int(rng.integers(len(template.candidates)))])
+        assert isinstance(kernel, Kernel)
+        results = run_kernel(simplify(kernel), *arrays, check_races=True)
+        for have, want in zip(results, expected if isinstance(expected, tuple) else (expected,), strict=True):
+            scale = max(1.0, float(np.abs(want).max()))
+            bound = scale * float(np.finfo(have.dtype).eps) * 40
+            np.testing.assert_allclose(have, want, rtol=0, atol=bound, err_msg=str(drawn))
+
+
+def main(*arguments: str) -> None:
+    """Everything; or the templates named, every n-th of their problems."""
+    names, every = [a for a in arguments if not a.isdigit()], int(next((a for a in arguments if a.isdigit()), 1))
+    for subject in SUBJECTS:
+        if str(subject) in (names or str(subject)):
+            kernels = 0
+            for drawn in itertools.islice(everything(subject), 0, None, every):
+                template = drawn.template
+                for choice in template.candidates:
+                    check(drawn, template, choice)
+                kernels += len(template.candidates)
+            print(f"{subject}: {kernels} kernels", flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
