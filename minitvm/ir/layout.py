@@ -159,13 +159,7 @@ class Layout:
 
     def shape_from(self, other: Layout | str, shape: Sequence[Dim]) -> Shape:
         """The shape in this layout of a tensor that has ``shape`` in layout ``other``."""
-        source = Layout(str(other))
-        if not self.compatible(source):
-            raise TypeInferenceError(
-                f"layouts {source} and {self} have different axes",
-                hint="both must name the same axes, in any order and with any blocks",
-            )
-        return self.shape_of(source.primal_shape(shape))
+        return _converted(Layout(str(other)), self, tuple(shape))
 
     def coordinates(self, index: Sequence[Any]) -> dict[str, Any]:
         """Primal coordinates of the element at ``index``: numbers, or loop expressions; a split axis is a ``Split``."""
@@ -247,3 +241,14 @@ def _parse(text: str) -> tuple[Axis, ...]:
 
 def _malformed(text: str, why: str) -> TypeInferenceError:
     return TypeInferenceError(f"{text!r} is not a layout: {why}", hint="layouts look like NCHW, NHWC, OIHW, NCHW8c")
+
+
+@lru_cache(maxsize=1 << 12)
+def _converted(source: Layout, target: Layout, shape: Shape) -> Shape:
+    """:meth:`Layout.shape_from`; a model has few shapes and asks for them often."""
+    if not target.compatible(source):
+        raise TypeInferenceError(
+            f"layouts {source} and {target} have different axes",
+            hint="both must name the same axes, in any order and with any blocks",
+        )
+    return target.shape_of(source.primal_shape(shape))

@@ -47,8 +47,13 @@ class span_scope:
     def __init__(self, span: Span) -> None:
         self.span = span
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> span_scope:
         self.token = _current_span.set(self.span)
+        return self
+
+    def move(self, span: Span) -> None:
+        """From here on, nodes come from ``span``: a walk enters one scope, not one for every node."""
+        _current_span.set(span)
 
     def __exit__(self, *_: object) -> None:
         _current_span.reset(self.token)

@@ -54,6 +54,10 @@ class Pattern:
 
     def accepts(self, expr: Expr) -> bool:
         """Whether the node itself fits, its operands aside."""
+        return self.accepts_kind(expr)
+
+    def accepts_kind(self, expr: Expr) -> bool:
+        """Whether such a node may fit: its class, its operator's class and its number of operands."""
         return True
 
     def orders(self, expr: Expr) -> Iterator[tuple[tuple[Pattern, ...], tuple[Expr, ...]]]:
@@ -80,7 +84,7 @@ class _CallPattern(Pattern):
     def parts(self) -> tuple[Pattern, ...]:
         return self.args or ()
 
-    def accepts(self, expr: Expr) -> bool:
+    def accepts_kind(self, expr: Expr) -> bool:
         if not isinstance(expr, Call) or not isinstance(expr.op, Op):
             return False
         if self.args is not None and len(self.args) != len(expr.args):
@@ -101,6 +105,9 @@ class _CallPattern(Pattern):
 @dataclass(frozen=True, eq=False)
 class _ConstPattern(Pattern):
     rank: int | None = None
+
+    def accepts_kind(self, expr: Expr) -> bool:
+        return isinstance(expr, Constant)
 
     def accepts(self, expr: Expr) -> bool:
         return isinstance(expr, Constant) and self.rank in (None, expr.value.ndim)

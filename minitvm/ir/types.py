@@ -84,7 +84,7 @@ class TensorType:
             object.__setattr__(self, "dtype", str(self.dtype))
         if self.dtype not in DTYPES:
             raise TypeInferenceError(f"{self.dtype!r} is not a dtype", hint=f"known dtypes: {', '.join(DTYPES)}")
-        if any(isinstance(d, int) and d < 0 for d in self.shape):
+        if min((d for d in self.shape if type(d) is int), default=0) < 0:
             raise TypeInferenceError(f"shape {self.shape} has a negative dimension")
 
     def __str__(self) -> str:
@@ -106,10 +106,9 @@ class TensorType:
     @property
     def static_shape(self) -> tuple[int, ...]:
         """The shape, all dimensions known; raises :class:`TypeInferenceError` where one is not."""
-        known = tuple(d for d in self.shape if isinstance(d, int))
-        if len(known) < len(self.shape):
+        if not self.is_static:
             raise TypeInferenceError(f"{self} has a dimension that is known only when the model runs")
-        return known
+        return self.shape  # type: ignore[return-value]  # as is_static says
 
     @property
     def size(self) -> int:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from minitvm.errors import IRError
 from minitvm.ir.node import Call, Constant, Expr, Function, Tuple, TupleGetItem, Var, merge_spans, span_scope
@@ -30,6 +31,27 @@ def post_order(*roots: Expr, operands: Callable[[Expr], tuple[Expr, ...]] = chil
 
     ``operands`` says what lies below a node.  Raises :class:`IRError` where a node lies below itself.
     """
+    if len(roots) == 1 and operands is children:
+        return [*_below(roots[0]), roots[0]]
+    return _walk(roots, operands)
+
+
+_orders: WeakKeyDictionary[Expr, list[Expr]] = WeakKeyDictionary()
+"""What lies below large roots, without themselves: most passes walk over what another one has walked over."""
+LARGE = 64
+"""Nodes."""
+
+
+def _below(root: Expr) -> list[Expr]:
+    order = _orders.get(root)
+    if order is None:
+        order = _walk((root,), children)[:-1]
+        if len(order) > LARGE:
+            _orders[root] = order
+    return order
+
+
+def _walk(roots: Sequence[Expr], operands: Callable[[Expr], tuple[Expr, ...]]) -> list[Expr]:
     order: list[Expr] = []
     done: set[Expr] = set()
     entered: set[Expr] = set()
@@ -101,17 +123,19 @@ def rewrite(root: Expr, visit: Visit) -> Expr:
     """Rebuild bottom-up: ``visit(old, new)`` gets each node and itself over rewritten operands, and returns
     what replaces it (``new`` to keep it).  Nodes it builds inherit the span of ``old``."""
     done: dict[Expr, Expr] = {}
-    for node in post_order(root):
-        with span_scope(node.span):
+    with span_scope(()) as scope:
+        for node in post_order(root):
+            scope.move(node.span)
             done[node] = visit(node, rebuild_over(node, done))
     return done[root]
 
 
 def rebuild_over(node: Expr, done: Mapping[Expr, Expr]) -> Expr:
     """``node`` over what its operands became, as ``done`` says; ``node`` itself where they stayed."""
-    for child in children(node):
+    below = children(node)
+    for child in below:
         if done[child] is not child:
-            return rebuild(node, [done[c] for c in children(node)])
+            return rebuild(node, [done[c] for c in below])
     return node
 
 

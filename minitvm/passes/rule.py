@@ -84,13 +84,19 @@ def _check_parameters(function: Callable[..., Replacement], pattern: Pattern) ->
         )
 
 
-def root_accepts(pattern: Pattern, node: Expr) -> bool:
-    """Whether a pattern can match a node of this kind, as far as the operator says."""
-    ops = getattr(pattern, "ops", None)  # patterns other than calls have none
-    op = getattr(node, "op", None)
-    if ops is None:
-        return True
-    return any(getattr(op, "name", None) == o if isinstance(o, str) else isinstance(op, o) for o in ops)
+def may_match(pattern: Pattern, node: Expr, depth: int = 2) -> bool:
+    """Whether a pattern can match a node of this kind over operands of these kinds, as far as operators say."""
+    if not pattern.accepts_kind(node):
+        return False
+    orders = pattern.orders(node) if depth > 1 else ()
+    return depth == 1 or any(
+        all(may_match(part, operand, depth - 1) for part, operand in zip(*order, strict=True)) for order in orders
+    )
+
+
+def _kind(node: Expr) -> object:
+    """What :func:`may_match` depends on."""
+    return (type(node.op), len(node.args)) if isinstance(node, Call) else type(node)
 
 
 class _Rewriting:
@@ -103,23 +109,28 @@ class _Rewriting:
     def __init__(self, rules: Sequence[Rule], root: Function, said: set[Decision]) -> None:
         self.rules = rules
         self.said = said
-        self.candidates: dict[type[object], list[Rule]] = {}
+        self.candidates: dict[object, list[Rule]] = {}
         self.order = post_order(root)
         self.uses: Counter[Expr] = Counter(child for node in self.order for child in children(node))
         self.counted = set(self.order)
         self.done: dict[Expr, Expr] = {}
 
     def run(self) -> Expr:
-        for node in self.order:
-            new = rebuild_over(node, self.done)
-            self.counted.add(new)
-            with span_scope(node.span):
-                replaced = self._apply(new)
-            self._count_operands(replaced)
-            if replaced is not node:
-                self.uses[replaced] += self.uses[node]
-            self.done[node] = replaced
+        with span_scope(()) as scope:
+            for node in self.order:
+                scope.move(node.span)
+                self.done[node] = self._visit(node)
         return self.done[self.order[-1]]
+
+    def _visit(self, node: Expr) -> Expr:
+        new = rebuild_over(node, self.done)
+        if new is not node:
+            self.counted.add(new)
+        replaced = self._apply(new)
+        if replaced is not node:
+            self._count_operands(replaced)
+            self.uses[replaced] += self.uses[node]
+        return replaced
 
     def _apply(self, node: Expr) -> Expr:
         """``node`` after the first rule that fires on it."""
@@ -137,10 +148,10 @@ class _Rewriting:
         return node
 
     def _rules_for(self, node: Expr) -> list[Rule]:
-        """The rules whose pattern may match a node of its kind; found once for each operator."""
-        kind = type(node.op) if isinstance(node, Call) else type(node)
+        """The rules whose pattern may match such a node; found once for each kind over operands of some kinds."""
+        kind = (_kind(node), *map(_kind, children(node)))
         if kind not in self.candidates:
-            self.candidates[kind] = [r for r in self.rules if root_accepts(r.pattern, node)]
+            self.candidates[kind] = [r for r in self.rules if may_match(r.pattern, node)]
         return self.candidates[kind]
 
     def _count_operands(self, replacement: Expr) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 
 from minitvm.errors import PassError, user_code
 from minitvm.ir.decision import Declined, decide, name_of
@@ -143,6 +143,7 @@ class LayoutRewriter:
         return self.moved[key]
 
 
+@lru_cache(maxsize=1 << 12)
 def _transform(shape: tuple[int, ...], src: Layout, dst: Layout) -> Op:
     """The operator that moves a tensor; a reshape where the bytes stay where they are."""
     extents = src.primal_shape(shape)
