@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from minitvm.errors import IRError, user_code
+from minitvm.ir.compute import compute_of
 from minitvm.ir.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem
 from minitvm.ir.loop import (
     CHEAP,
@@ -25,7 +26,7 @@ from minitvm.ir.loop import (
 )
 from minitvm.ir.loop.affine import loads
 from minitvm.ir.node import describe_call
-from minitvm.ir.op import Op, compute_of
+from minitvm.ir.op import Op
 from minitvm.ir.types import TensorType, tensor_fields
 from minitvm.ir.visitor import post_order
 

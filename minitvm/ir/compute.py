@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from minitvm.ir.loop import Binary, Buffer, Const, LoopExpr, LoopVar, Reduce, Select, Stage, const
+from minitvm.ir.op import Op
 
 _AXIS_NAMES = "ijklmnopq"
 
@@ -93,3 +94,9 @@ def broadcast_index(buffer: Buffer, index: Sequence[LoopExpr]) -> tuple[LoopExpr
     """The index into ``buffer`` for an element of the result that it is broadcast to (numpy's rule)."""
     tail = index[len(index) - len(buffer.shape) :]
     return tuple(Const(0) if extent == 1 else i for i, extent in zip(tail, buffer.shape, strict=True))
+
+
+def compute_of(op: Op, *buffers: Buffer | tuple[Buffer, ...]) -> tuple[Buffer, ...]:
+    """An operator's compute rule, always as a tuple of stages."""
+    result = op.compute(*buffers)
+    return result if isinstance(result, tuple) else (result,)

@@ -56,11 +56,11 @@ class Atom:
     kind: str
     of: tuple[Any, ...]
 
-    def anonymous_atoms(self) -> frozenset[Atom]:
-        """The anonymous dimensions that it is made with."""
+    def symbols(self) -> frozenset[Atom]:
+        """The symbols and anonymous dimensions that it is made with."""
         if self.kind not in FUNCTIONS:
-            return frozenset((self,)) if self.kind == "?" else frozenset()
-        return frozenset().union(*(d.anonymous_atoms() for d in self.of if isinstance(d, SymbolicDim)))
+            return frozenset((self,))
+        return frozenset().union(*(d.symbols() for d in self.of if isinstance(d, SymbolicDim)))
 
     def __str__(self) -> str:
         if self.kind == "symbol":
@@ -94,10 +94,14 @@ class SymbolicDim:
 
     @cached_property
     def is_anonymous(self) -> bool:
-        return bool(self.anonymous_atoms())
+        return any(atom.kind == "?" for atom in self.symbols())
 
-    def anonymous_atoms(self) -> frozenset[Atom]:
-        return frozenset().union(*(atom.anonymous_atoms() for monomial, _ in self.terms for atom in monomial))
+    def symbols(self) -> frozenset[Atom]:
+        return frozenset().union(*(atom.symbols() for monomial, _ in self.terms for atom in monomial))
+
+    def where(self, extent: int) -> Dim:
+        """Its value where every symbol stands for ``extent``."""
+        return replace(self, dict.fromkeys(self.symbols(), extent))
 
     @property
     def is_atom(self) -> bool:

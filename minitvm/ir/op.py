@@ -6,17 +6,12 @@ import dataclasses
 import inspect
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from minitvm.errors import TypeInferenceError
 from minitvm.ir.attributes import attributes_of
+from minitvm.ir.layout import Layout
 from minitvm.ir.types import TensorType, Type
-
-if TYPE_CHECKING:
-    from minitvm.ir.decision import Declined
-    from minitvm.ir.layout import Layout
-    from minitvm.ir.loop import Buffer
-    from minitvm.ir.relayout import Placement, Site
 
 AnyOp = TypeVar("AnyOp", bound="Op")
 
@@ -116,7 +111,7 @@ class Op:
         """Layouts of data, weight and result of a layer whose weights (axes O, I, ...) can take a scale of channels."""
         return None
 
-    def relayout(self, site: Site) -> Placement | Declined | None:
+    def relayout(self, site: Any) -> Any:
         """How a call works on arguments in another layout (``minitvm.ir.relayout``); ``None``: as its fusion says."""
         return None
 
@@ -181,9 +176,3 @@ def _read_signature(op: type[Op]) -> Signature:
     fixed = [p for p in parameters if p.kind is not inspect.Parameter.VAR_POSITIONAL]
     required = sum(p.default is inspect.Parameter.empty for p in fixed)
     return Signature(tuple(p.name for p in fixed), required, len(fixed) != len(parameters))
-
-
-def compute_of(op: Op, *buffers: Buffer | tuple[Buffer, ...]) -> tuple[Buffer, ...]:
-    """An operator's compute rule, always as a tuple of stages."""
-    result = op.compute(*buffers)
-    return result if isinstance(result, tuple) else (result,)

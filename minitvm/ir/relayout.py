@@ -105,7 +105,7 @@ def calling(op: Op) -> Build:
 def following(site: Site) -> Placement | Declined:
     """What the operator itself says, or what its fusion pattern does."""
     op = site.op
-    answer = op.relayout(site)
+    answer: Placement | Declined | None = op.relayout(site)
     if answer is not None:
         return answer
     if op.fusion is Fusion.ELEMWISE and len(site.carries) == 1 and "axis" not in op.attributes():

@@ -17,9 +17,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -29,9 +29,6 @@ from minitvm.ir.literals import format_number
 from minitvm.ir.node import Call, Constant, Expr, Function, Tuple, TupleGetItem, Var
 from minitvm.ir.visitor import children, free_vars, post_order
 
-if TYPE_CHECKING:
-    from minitvm.ir.expr import Module
-
 PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:[./][A-Za-z_][A-Za-z0-9_]*)*\Z")
 """Names that need no quotes behind ``%`` and ``@``."""
 
@@ -39,7 +36,14 @@ MAX_INLINE_ELEMENTS = 16
 """Constants with more elements are named instead of written out."""
 
 
-def print_module(module: Module, show_meta_data: bool = True, show_span: bool = False) -> str:
+class Functions(Protocol):
+    """A module, as far as its text is concerned."""
+
+    @property
+    def functions(self) -> Mapping[str, Function]: ...
+
+
+def print_module(module: Functions, show_meta_data: bool = True, show_span: bool = False) -> str:
     """The module as text.
 
     ``show_meta_data=False`` leaves out the values of large constants: shorter, but it cannot be parsed back.
@@ -53,7 +57,7 @@ def print_expr(expr: Expr, show_meta_data: bool = False, show_span: bool = False
     return _Printer(None, show_meta_data, show_span).expr_text(expr)
 
 
-def module_constants(module: Module) -> dict[str, np.ndarray]:
+def module_constants(module: Functions) -> dict[str, np.ndarray]:
     """The arrays that the module's text refers to, by the names it gives them."""
     printer = _Printer(module, True, False)
     printer.module_text()
@@ -161,7 +165,7 @@ class _Scope:
 
 
 class _Printer:
-    def __init__(self, module: Module | None, show_meta_data: bool, show_span: bool) -> None:
+    def __init__(self, module: Functions | None, show_meta_data: bool, show_span: bool) -> None:
         self.module = module
         self.show_meta_data = show_meta_data
         self.show_span = show_span

@@ -210,12 +210,20 @@ def bindings(expected: Iterable[Type], given: Iterable[Type]) -> dict[SymbolicDi
     return found
 
 
+def closed(type_: Type, extent: int) -> Type:
+    """``type_`` where every symbol stands for ``extent``."""
+    if isinstance(type_, TupleType):
+        return TupleType(tuple(closed(field, extent) for field in type_.fields))
+    assert isinstance(type_, TensorType), type_
+    return type_.with_shape(tuple(d if isinstance(d, int) else d.where(extent) for d in type_.shape))
+
+
 def bound(type_: Type, values: Mapping[SymbolicDim, Dim]) -> Type:
     """``type_`` with symbols replaced; anonymous ones without a value become new ones."""
     if isinstance(type_, TupleType):
         return TupleType(tuple(bound(field, values) for field in type_.fields))
     if not isinstance(type_, TensorType) or type_.is_static:
         return type_
-    free = {a for d in type_.shape if isinstance(d, SymbolicDim) for a in d.anonymous_atoms()}
+    free = {a for d in type_.shape if isinstance(d, SymbolicDim) for a in d.symbols() if a.kind == "?"}
     known = {**{atom: anonymous() for atom in free}, **{d.atom: value for d, value in values.items() if d.is_atom}}
     return type_.with_shape(tuple(replace(d, known) for d in type_.shape))

@@ -13,12 +13,10 @@ import numpy as np
 
 from minitvm.errors import MiniTVMError, UserCodeError
 from minitvm.ir.decision import Declined
-from minitvm.ir.dims import Dim
-from minitvm.ir.dims import replace as replace_dim
 from minitvm.ir.evaluate import evaluate
 from minitvm.ir.expr import Expr, Function
 from minitvm.ir.op import Fusion, Op
-from minitvm.ir.types import TensorType, TupleType, Type
+from minitvm.ir.types import TensorType, TupleType, Type, closed
 from minitvm.ir.visitor import calls
 
 RTOL = 1e-4
@@ -129,7 +127,7 @@ def compare(
 
 
 def _turns(function: Function, draws: Sequence[Draw]) -> list[Draw]:
-    elements = sum(_elements(_closed(p.type, 1)) for p in function.params if p.checked_type is not None)
+    elements = sum(_elements(closed(p.type, 1)) for p in function.params if p.checked_type is not None)
     return [replace(draw, turn=turn) for draw in draws for turn in range(TURNS if elements < FEW_ELEMENTS else 1)]
 
 
@@ -177,24 +175,12 @@ def random_inputs(
         known = param.checked_type or types.get(param.name)
         if known is None:
             return Declined(f"%{param.name} has no type")
-        type_ = _closed(known, draw.extent)
+        type_ = closed(known, draw.extent)
         if _elements(type_) > MAX_ELEMENTS:
             return Declined(f"%{param.name} is very large: {type_}")
         key = zlib.crc32(f"{param.name} {draw.name} {draw.turn}".encode())
         found.append(random_value(type_, np.random.default_rng([seed, key]), draw, finite=param in weights))
     return found
-
-
-def _closed(type_: Type, extent: int) -> Type:
-    """The type with ``extent`` for what is not known."""
-    if isinstance(type_, TupleType):
-        return TupleType(tuple(_closed(field, extent) for field in type_.fields))
-    assert isinstance(type_, TensorType), type_
-    return type_.with_shape(tuple(_closed_dim(d, extent) for d in type_.shape))
-
-
-def _closed_dim(dim: Dim, extent: int) -> Dim:
-    return dim if isinstance(dim, int) else replace_dim(dim, {a: extent for atoms, _ in dim.terms for a in atoms})
 
 
 def _elements(type_: Type) -> int:
