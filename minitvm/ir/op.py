@@ -67,7 +67,12 @@ class Op:
     outputs: ClassVar[int] = 0
     """Number of results of an operator that returns a tuple of known length; 0: a tensor, or by attribute."""
 
-    def __init_subclass__(cls) -> None:
+    def __init_subclass__(cls, **traits: Any) -> None:
+        """Registers the class.  Its name and traits may stand in its header: ``class Relu(Op, name="nn.relu")``."""
+        for trait, value in traits.items():
+            if not any(trait in vars(base) or trait in vars(base).get("__annotations__", ()) for base in cls.__mro__):
+                raise TypeError(f"{cls.__name__}: there is no trait {trait!r}")
+            setattr(cls, trait, value)
         if "name" in cls.__dict__:
             assert cls.name not in OPS or OPS[cls.name].__qualname__ == cls.__qualname__, f"{cls.name} is defined twice"
             OPS[cls.name] = cls

@@ -63,7 +63,7 @@ class ConvShapes:
 
     @property
     def layout_of_result(self) -> Layout:
-        return self.op.layouts[2] if isinstance(self.op, Convolution) else self.op.layouts[0]
+        return self.op.layouts[2]
 
     def _named(self, where: Sequence[LoopExpr]) -> dict[str, LoopExpr]:
         return dict(zip(self.op.spatial, where[-len(self.op.spatial) :], strict=True))
@@ -130,7 +130,7 @@ def _extents(shape: Mapping[str, Dim]) -> dict[str, int]:
 def transposed_shapes(op: ConvTranspose, problem: Problem) -> list[ConvShapes]:
     """The convolutions that make up a transposed one; all read the same padded image."""
     (data, weight), out = problem.inputs, problem.output
-    image, kernel = op.layouts
+    image, kernel, _ = op.layouts
     pixels, found = _extents(image.primal_shape(data.shape)), _extents(image.primal_shape(out.shape))
     taps = _extents(kernel.primal_shape(weight.shape))
     by_axis = []

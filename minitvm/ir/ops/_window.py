@@ -6,9 +6,9 @@ Padding is kept as ``(before..., after...)`` over the spatial axes: ``(top, left
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple
 
 from minitvm.errors import TypeInferenceError
 from minitvm.ir.dims import Dim, always_less, ceil_divide, larger, smaller, truncating_divide
@@ -25,6 +25,21 @@ class Windowed(Op):
     """
 
     spatial: ClassVar[str] = ""
+    filters: ClassVar[str] = ""
+    """The weight's axes besides those: ``OI`` or ``IO``; the second one is divided among the groups."""
+
+    def __init_subclass__(cls, spatial: str = "", **traits: Any) -> None:
+        """Windows over these axes: by default steps of 1, no padding, layouts with the axes in order."""
+        super().__init_subclass__(**traits)
+        if spatial:
+            rank, image, cls.spatial = len(spatial), f"NC{spatial}", spatial
+            defaults: dict[str, Any] = dict.fromkeys(("pool_size", "strides", "dilation"), (1,) * rank)
+            defaults |= {"output_padding": (0,) * rank, "padding": (0, 0) * rank}
+            defaults |= {"layout": image, "data_layout": image, "kernel_layout": cls.filters + spatial}
+            for field in dataclasses.fields(cls):
+                if field.name in defaults.keys() - vars(cls).keys():
+                    cls.__annotations__[field.name] = field.type
+                    setattr(cls, field.name, defaults[field.name])
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -44,27 +59,6 @@ class Windowed(Op):
             raise self.reject(f"{name}={list(given)} has a number below {least}")
         if len(given) < total:
             object.__setattr__(self, name, given * (total // len(given)))
-
-
-AnyWindowed = TypeVar("AnyWindowed", bound=Windowed)
-
-
-def over(spatial: str, filters: str = "") -> Callable[[type[AnyWindowed]], type[AnyWindowed]]:
-    """Makes a dataclass of windows over these axes: steps of 1, no padding, layouts with the axes in order."""
-    rank, image = len(spatial), "NC" + spatial
-    defaults: dict[str, object] = dict.fromkeys(("pool_size", "strides", "dilation"), (1,) * rank)
-    defaults |= {"output_padding": (0,) * rank, "padding": (0, 0) * rank}
-    defaults |= {"layout": image, "data_layout": image, "kernel_layout": filters + spatial}
-
-    def decorate(cls: type[AnyWindowed]) -> type[AnyWindowed]:
-        cls.spatial = spatial
-        for field in dataclasses.fields(cls):
-            if field.name in defaults.keys() - vars(cls).keys():
-                cls.__annotations__[field.name] = field.type
-                setattr(cls, field.name, defaults[field.name])
-        return dataclass(frozen=True)(cls)
-
-    return decorate
 
 
 class Window(NamedTuple):

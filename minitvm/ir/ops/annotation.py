@@ -12,11 +12,8 @@ from minitvm.ir.types import TensorType
 
 
 @dataclass(frozen=True)
-class StopFusion(Op):
+class StopFusion(Op, name="annotation.stop_fusion", fusion=Fusion.OPAQUE):
     """``x`` itself, but FuseOps does not fuse across it.  x: any shape and dtype -> the same.  FuseOps removes it."""
-
-    name = "annotation.stop_fusion"
-    fusion = Fusion.OPAQUE
 
     def infer(self, x: TensorType) -> TensorType:
         return x

@@ -17,17 +17,16 @@ from minitvm.ir.types import TensorType
 
 
 @dataclass(frozen=True)
-class BinaryOp(Op):
+class BinaryOp(Op, fusion=Fusion.BROADCAST):
     """Two tensors of one dtype, broadcast.  lhs: (...), rhs: (...) -> their common shape.
 
-    A subclass sets ``kinds`` (numpy dtype kinds that it takes), ``ufunc`` (the reference) and ``binary_op``
-    (the operator of the loop IR) or ``element``.
+    A subclass says its ``kinds`` (numpy dtype kinds that it takes), ``ufunc`` (the reference) and, where it has
+    another name, ``binary_op`` (the operator of the loop IR); or has an ``element`` of its own.
     """
 
-    fusion = Fusion.BROADCAST
     kinds: ClassVar[str] = "iuf"
     ufunc: ClassVar[Callable[..., Any]]
-    binary_op: ClassVar[str]
+    binary_op: ClassVar[str] = ""
 
     def keeps_positions(self, arguments: int) -> bool:
         return True
@@ -42,70 +41,42 @@ class BinaryOp(Op):
 
     def element(self, lhs: LoopExpr, rhs: LoopExpr) -> LoopExpr:
         """One element of the result."""
-        return binary(self.binary_op, lhs, rhs)
+        return binary(self.binary_op or self.name, lhs, rhs)
 
     def compute(self, lhs: Buffer, rhs: Buffer) -> Stage:
         shape = np.broadcast_shapes(lhs.shape, rhs.shape)
         return compute(shape, lambda *i: self.element(lhs[broadcast_index(lhs, i)], rhs[broadcast_index(rhs, i)]))
 
 
-class Add(BinaryOp):
+class Add(BinaryOp, name="add", ufunc=np.add, commutative=True, additive=True):
     """lhs + rhs; integers wrap around."""
 
-    name = binary_op = "add"
-    additive = True
-    commutative = True
-    ufunc = np.add
 
-
-class Subtract(BinaryOp):
+class Subtract(BinaryOp, name="subtract", binary_op="sub", ufunc=np.subtract, additive=True):
     """lhs - rhs; integers wrap around."""
 
-    name = "subtract"
-    additive = True
-    binary_op = "sub"
-    ufunc = np.subtract
 
-
-class Multiply(BinaryOp):
+class Multiply(BinaryOp, name="multiply", binary_op="mul", ufunc=np.multiply, commutative=True):
     """lhs * rhs; integers wrap around."""
 
-    name = "multiply"
-    commutative = True
-    binary_op = "mul"
-    ufunc = np.multiply
 
-
-class Divide(BinaryOp):
+class Divide(BinaryOp, name="divide", binary_op="div", ufunc=staticmethod(scalar.divide)):
     """lhs / rhs; integers truncate towards zero, as in C and ONNX.  An integer divided by 0 stays as it is."""
 
-    name = "divide"
-    binary_op = "div"
-    ufunc = staticmethod(scalar.divide)
 
-
-class FloorDivide(BinaryOp):
+class FloorDivide(BinaryOp, name="floor_divide", ufunc=staticmethod(scalar.floor_divide)):
     """floor(lhs / rhs).  An integer divided by 0 stays as it is."""
-
-    name = "floor_divide"
-    ufunc = staticmethod(scalar.floor_divide)
 
     def element(self, lhs: LoopExpr, rhs: LoopExpr) -> LoopExpr:
         return intrin("floor", lhs / rhs) if lhs.dtype.startswith("float") else lhs // rhs
 
 
-class Mod(BinaryOp):
+class Mod(BinaryOp, name="mod", ufunc=np.fmod):
     """The remainder of division that truncates: the sign of lhs (C, fmod)."""
 
-    name = binary_op = "mod"
-    ufunc = np.fmod
 
-
-class FloorMod(BinaryOp):
+class FloorMod(BinaryOp, name="floor_mod", ufunc=np.mod):
     """The remainder of division that rounds down: the sign of rhs (Python)."""
-
-    name = "floor_mod"
-    ufunc = np.mod
 
     def element(self, lhs: LoopExpr, rhs: LoopExpr) -> LoopExpr:
         if not lhs.dtype.startswith("float"):
@@ -115,32 +86,16 @@ class FloorMod(BinaryOp):
         return select(rest.not_equal(0.0) & opposite, rest + rhs, rest)
 
 
-class Power(BinaryOp):
+class Power(BinaryOp, name="power", binary_op="pow", ufunc=staticmethod(scalar.power)):
     """lhs to the power of rhs.  Integers wrap around; a negative power truncates: 0, but for bases 1 and -1."""
 
-    name = "power"
-    binary_op = "pow"
-    ufunc = staticmethod(scalar.power)
 
-
-class Maximum(BinaryOp):
+class Maximum(BinaryOp, name="maximum", kinds="biuf", binary_op="max", ufunc=np.maximum, commutative=True):
     """The larger one; NaN if either is."""
 
-    name = "maximum"
-    commutative = True
-    kinds = "biuf"
-    binary_op = "max"
-    ufunc = np.maximum
 
-
-class Minimum(BinaryOp):
+class Minimum(BinaryOp, name="minimum", kinds="biuf", binary_op="min", ufunc=np.minimum, commutative=True):
     """The smaller one; NaN if either is."""
-
-    name = "minimum"
-    commutative = True
-    kinds = "biuf"
-    binary_op = "min"
-    ufunc = np.minimum
 
 
 @dataclass(frozen=True)
@@ -151,146 +106,71 @@ class Comparison(BinaryOp):
         return super().infer(lhs, rhs).with_dtype("bool")
 
 
-class Equal(Comparison):
+class Equal(Comparison, name="equal", kinds="biuf", binary_op="eq", ufunc=np.equal, commutative=True):
     """lhs == rhs."""
 
-    name = "equal"
-    commutative = True
-    kinds = "biuf"
-    binary_op = "eq"
-    ufunc = np.equal
 
-
-class NotEqual(Comparison):
+class NotEqual(Comparison, name="not_equal", kinds="biuf", binary_op="ne", ufunc=np.not_equal, commutative=True):
     """lhs != rhs."""
 
-    name = "not_equal"
-    commutative = True
-    kinds = "biuf"
-    binary_op = "ne"
-    ufunc = np.not_equal
 
-
-class Less(Comparison):
+class Less(Comparison, name="less", binary_op="lt", ufunc=np.less):
     """lhs < rhs."""
 
-    name = "less"
-    binary_op = "lt"
-    ufunc = np.less
 
-
-class LessEqual(Comparison):
+class LessEqual(Comparison, name="less_equal", binary_op="le", ufunc=np.less_equal):
     """lhs <= rhs."""
 
-    name = "less_equal"
-    binary_op = "le"
-    ufunc = np.less_equal
 
-
-class Greater(Comparison):
+class Greater(Comparison, name="greater", ufunc=np.greater):
     """lhs > rhs."""
-
-    name = "greater"
-    ufunc = np.greater
 
     def element(self, lhs: LoopExpr, rhs: LoopExpr) -> LoopExpr:
         return rhs < lhs
 
 
-class GreaterEqual(Comparison):
+class GreaterEqual(Comparison, name="greater_equal", ufunc=np.greater_equal):
     """lhs >= rhs."""
-
-    name = "greater_equal"
-    ufunc = np.greater_equal
 
     def element(self, lhs: LoopExpr, rhs: LoopExpr) -> LoopExpr:
         return rhs <= lhs
 
 
-class LogicalAnd(BinaryOp):
+class LogicalAnd(BinaryOp, name="logical_and", kinds="b", binary_op="and", ufunc=np.logical_and, commutative=True):
     """Both, of bool."""
 
-    name = "logical_and"
-    commutative = True
-    kinds = "b"
-    binary_op = "and"
-    ufunc = np.logical_and
 
-
-class LogicalOr(BinaryOp):
+class LogicalOr(BinaryOp, name="logical_or", kinds="b", binary_op="or", ufunc=np.logical_or, commutative=True):
     """Either, of bool."""
 
-    name = "logical_or"
-    commutative = True
-    kinds = "b"
-    binary_op = "or"
-    ufunc = np.logical_or
 
-
-class LogicalXor(BinaryOp):
+class LogicalXor(BinaryOp, name="logical_xor", kinds="b", binary_op="xor", ufunc=np.logical_xor, commutative=True):
     """Exactly one, of bool."""
 
-    name = "logical_xor"
-    commutative = True
-    kinds = "b"
-    binary_op = "xor"
-    ufunc = np.logical_xor
 
-
-class BitwiseAnd(BinaryOp):
+class BitwiseAnd(BinaryOp, name="bitwise_and", kinds="biu", binary_op="and", ufunc=np.bitwise_and, commutative=True):
     """Bit by bit, of integers or bool."""
 
-    name = "bitwise_and"
-    commutative = True
-    kinds = "biu"
-    binary_op = "and"
-    ufunc = np.bitwise_and
 
-
-class BitwiseOr(BinaryOp):
+class BitwiseOr(BinaryOp, name="bitwise_or", kinds="biu", binary_op="or", ufunc=np.bitwise_or, commutative=True):
     """Bit by bit, of integers or bool."""
 
-    name = "bitwise_or"
-    commutative = True
-    kinds = "biu"
-    binary_op = "or"
-    ufunc = np.bitwise_or
 
-
-class BitwiseXor(BinaryOp):
+class BitwiseXor(BinaryOp, name="bitwise_xor", kinds="biu", binary_op="xor", ufunc=np.bitwise_xor, commutative=True):
     """Bit by bit, of integers or bool."""
 
-    name = "bitwise_xor"
-    commutative = True
-    kinds = "biu"
-    binary_op = "xor"
-    ufunc = np.bitwise_xor
 
-
-class LeftShift(BinaryOp):
+class LeftShift(BinaryOp, name="left_shift", kinds="iu", binary_op="shl", ufunc=np.left_shift):
     """lhs * 2**rhs; by the width or more, or by less than 0, everything is shifted out."""
 
-    name = "left_shift"
-    kinds = "iu"
-    binary_op = "shl"
-    ufunc = np.left_shift
 
-
-class RightShift(BinaryOp):
+class RightShift(BinaryOp, name="right_shift", kinds="iu", binary_op="shr", ufunc=np.right_shift):
     """floor(lhs / 2**rhs); by the width or more, or by less than 0, everything is shifted out."""
-
-    name = "right_shift"
-    kinds = "iu"
-    binary_op = "shr"
-    ufunc = np.right_shift
 
 
 @dataclass(frozen=True)
-class Where(Op):
+class Where(Op, name="where", fusion=Fusion.BROADCAST):
     """x where the condition holds, else y; all three broadcast.  condition: bool; x, y: one dtype."""
-
-    name = "where"
-    fusion = Fusion.BROADCAST
 
     def infer(self, condition: TensorType, x: TensorType, y: TensorType) -> TensorType:
         require_kind(self, condition, "b", "condition")
@@ -310,11 +190,9 @@ class Where(Op):
 
 
 @dataclass(frozen=True)
-class BroadcastTo(Op):
+class BroadcastTo(Op, name="broadcast_to", fusion=Fusion.BROADCAST):
     """data repeated along dimensions of extent 1, and new ones in front, until it has ``shape``."""
 
-    name = "broadcast_to"
-    fusion = Fusion.BROADCAST
     shape: tuple[int, ...]
 
     def infer(self, data: TensorType) -> TensorType:
@@ -334,11 +212,8 @@ class BroadcastTo(Op):
 
 
 @dataclass(frozen=True)
-class BroadcastToLike(Op):
+class BroadcastToLike(Op, name="broadcast_to_like", fusion=Fusion.BROADCAST):
     """data broadcast to the shape of another tensor.  data: (...), shape_like: (...) -> shape_like's shape."""
-
-    name = "broadcast_to_like"
-    fusion = Fusion.BROADCAST
 
     def infer(self, data: TensorType, shape_like: TensorType) -> TensorType:
         common = broadcast_shapes(self, data, shape_like)

@@ -24,7 +24,7 @@ _ALL_ONES = 2**64 - 1
 
 
 @dataclass(frozen=True)
-class OutOfRange(Op):
+class OutOfRange(Op, name="control.out_of_range", fusion=Fusion.OPAQUE):
     """Which of the indices lies furthest outside of the dimension that it selects from; 0 if none does.
 
     data: (...), indices: (...) signed integers -> (), the worst index i as ``2 * i``, or ``-2 * i - 1`` where it is
@@ -36,8 +36,6 @@ class OutOfRange(Op):
     Run on the host (constants, unknown shapes) it raises :class:`InputError` at once.
     """
 
-    name = "control.out_of_range"
-    fusion = Fusion.OPAQUE
     axes: tuple[int, ...]
     lengths: bool = False
     by_row: bool = False
@@ -100,11 +98,8 @@ def _zigzag(index: LoopExpr) -> LoopExpr:
 
 
 @dataclass(frozen=True)
-class After(Op):
+class After(Op, name="control.after", fusion=Fusion.INJECTIVE):
     """``value`` itself, once ``flag`` is known: what a check is tied to the graph with.  Nothing is computed."""
-
-    name = "control.after"
-    fusion = Fusion.INJECTIVE
 
     def infer(self, value: TensorType, flag: TensorType) -> TensorType:
         return value

@@ -45,14 +45,12 @@ def _common(op: Op, a: Type, b: Type) -> Type:
 
 
 @dataclass(frozen=True)
-class If(Op):
+class If(Op, name="control.if", fusion=Fusion.OPAQUE):
     """One of two functions, called with the captured values.
 
     condition: one bool, captured: what both branches take -> what both return; dimensions that differ are anonymous.
     """
 
-    name = "control.if"
-    fusion = Fusion.OPAQUE
     then_branch: Function
     else_branch: Function
 
@@ -71,7 +69,7 @@ class If(Op):
 
 
 @dataclass(frozen=True)
-class Loop(Op):
+class Loop(Op, name="control.loop", fusion=Fusion.OPAQUE):
     """ONNX's Loop: ``while i < trip_count and condition: condition, *carried, *scanned = body(i, condition, ...)``.
 
     trip_count: one int64, condition: one bool, values: the ``num_carried`` first values of the carried variables,
@@ -81,8 +79,6 @@ class Loop(Op):
     A carried value whose shape changes from one iteration to the next has unknown dimensions in the body.
     """
 
-    name = "control.loop"
-    fusion = Fusion.OPAQUE
     body: Function
     num_carried: int
 
@@ -144,16 +140,13 @@ class Loop(Op):
 
 
 @dataclass(frozen=True)
-class Fail(Op):
+class Fail(Op, name="control.fail", fusion=Fusion.OPAQUE, stateful=True):
     """Never returns: running it raises :class:`InputError` with ``message``.
 
     Stands for a branch that the shapes of the model's inputs rule out.  Nothing -> tensors of ``shapes`` and
     ``dtypes`` (one tensor, or a tuple of several), so that the other branch decides the type.
     """
 
-    name = "control.fail"
-    fusion = Fusion.OPAQUE
-    stateful = True
     message: str
     shapes: tuple[tuple[int | None, ...], ...]
     dtypes: tuple[DType, ...]

@@ -18,15 +18,16 @@ from minitvm.ir.types import DType, TensorType
 
 
 @dataclass(frozen=True)
-class Unary(Op):
+class Unary(Op, fusion=Fusion.ELEMWISE):
     """One tensor to one of the same shape.  data: (...) -> (...).
 
-    A subclass sets ``kinds`` (numpy dtype kinds that it takes), ``ufunc`` (the reference) and ``element``.
+    A subclass says its ``kinds`` (numpy dtype kinds that it takes), ``ufunc`` (the reference) and, where it has another
+    name, ``intrinsic`` (the function of the loop IR); or has an ``element`` of its own.
     """
 
-    fusion = Fusion.ELEMWISE
     kinds: ClassVar[str] = "biuf"
     ufunc: ClassVar[Callable[..., Any]]
+    intrinsic: ClassVar[str] = ""
 
     def infer(self, data: TensorType) -> TensorType:
         require_kind(self, data, self.kinds)
@@ -37,166 +38,90 @@ class Unary(Op):
 
     def element(self, x: LoopExpr) -> LoopExpr:
         """One element of the result."""
-        raise NotImplementedError(self.name)
+        return intrin(self.intrinsic or self.name, x)
 
     def compute(self, data: Buffer) -> Stage:
         return compute(data.shape, lambda *i: self.element(data[i]))
 
 
-class Negative(Unary):
+class Negative(Unary, name="negative", kinds="iuf", ufunc=np.negative):
     """-x; integers wrap around."""
-
-    name = "negative"
-    kinds = "iuf"
-    ufunc = np.negative
 
     def element(self, x: LoopExpr) -> LoopExpr:
         return -x
 
 
-class Abs(Unary):
+class Abs(Unary, name="abs", kinds="iuf", ufunc=np.abs):
     """The absolute value of numbers."""
-
-    name = "abs"
-    kinds = "iuf"
-    ufunc = np.abs
 
     def element(self, x: LoopExpr) -> LoopExpr:
         return x if x.dtype.startswith("uint") else intrin("abs", x)
 
 
-class Sign(Unary):
+class Sign(Unary, name="sign", kinds="iuf", ufunc=np.sign):
     """-1, 0 or 1; NaN of NaN."""
-
-    name = "sign"
-    kinds = "iuf"
-    ufunc = np.sign
 
     def element(self, x: LoopExpr) -> LoopExpr:
         return minimum(x, 1) if x.dtype.startswith("uint") else intrin("sign", x)
 
 
-class Floor(Unary):
+class Floor(Unary, name="floor", kinds="f", ufunc=np.floor):
     """Rounds floats towards minus infinity."""
 
-    name = "floor"
-    kinds = "f"
-    ufunc = np.floor
 
-    def element(self, x: LoopExpr) -> LoopExpr:
-        return intrin("floor", x)
-
-
-class Ceil(Unary):
+class Ceil(Unary, name="ceil", kinds="f", ufunc=np.ceil):
     """Rounds floats towards plus infinity."""
 
-    name = "ceil"
-    kinds = "f"
-    ufunc = np.ceil
 
-    def element(self, x: LoopExpr) -> LoopExpr:
-        return intrin("ceil", x)
-
-
-class Round(Unary):
+class Round(Unary, name="round", kinds="f", ufunc=np.rint):
     """Rounds floats to the nearest integer, halves to even."""
 
-    name = "round"
-    kinds = "f"
-    ufunc = np.rint
 
-    def element(self, x: LoopExpr) -> LoopExpr:
-        return intrin("round", x)
-
-
-class Trunc(Unary):
+class Trunc(Unary, name="trunc", kinds="f", ufunc=np.trunc):
     """Rounds floats towards zero."""
 
-    name = "trunc"
-    kinds = "f"
-    ufunc = np.trunc
 
-    def element(self, x: LoopExpr) -> LoopExpr:
-        return intrin("trunc", x)
-
-
-class LogicalNot(Unary):
+class LogicalNot(Unary, name="logical_not", intrinsic="not", kinds="b", ufunc=np.logical_not):
     """Negation of bool."""
 
-    name = "logical_not"
-    kinds = "b"
-    ufunc = np.logical_not
 
-    def element(self, x: LoopExpr) -> LoopExpr:
-        return intrin("not", x)
-
-
-class BitwiseNot(Unary):
+class BitwiseNot(Unary, name="bitwise_not", intrinsic="not", kinds="biu", ufunc=np.invert):
     """All bits flipped; of bool, the negation."""
 
-    name = "bitwise_not"
-    kinds = "biu"
-    ufunc = np.invert
 
-    def element(self, x: LoopExpr) -> LoopExpr:
-        return intrin("not", x)
-
-
-class Copy(Unary):
+class Copy(Unary, name="copy", ufunc=staticmethod(np.copy)):
     """The same values in memory of their own."""
-
-    name = "copy"
-    ufunc = staticmethod(np.copy)
 
     def element(self, x: LoopExpr) -> LoopExpr:
         return x
 
 
-class FloatTest(Unary):
+class FloatTest(Unary, kinds="f"):
     """A property of each float, as bool."""
-
-    kinds = "f"
 
     def infer(self, data: TensorType) -> TensorType:
         return super().infer(data).with_dtype("bool")
 
 
-class IsNan(FloatTest):
+class IsNan(FloatTest, name="isnan", ufunc=np.isnan):
     """True where x is not a number."""
 
-    name = "isnan"
-    ufunc = np.isnan
 
-    def element(self, x: LoopExpr) -> LoopExpr:
-        return intrin("isnan", x)
-
-
-class IsInf(FloatTest):
+class IsInf(FloatTest, name="isinf", ufunc=np.isinf):
     """True where x is plus or minus infinity."""
 
-    name = "isinf"
-    ufunc = np.isinf
 
-    def element(self, x: LoopExpr) -> LoopExpr:
-        return intrin("isinf", x)
-
-
-class IsFinite(FloatTest):
+class IsFinite(FloatTest, name="isfinite", ufunc=np.isfinite):
     """True where x is neither infinite nor NaN."""
-
-    name = "isfinite"
-    ufunc = np.isfinite
 
     def element(self, x: LoopExpr) -> LoopExpr:
         return intrin("not", Binary("or", intrin("isnan", x), intrin("isinf", x)))
 
 
 @dataclass(frozen=True)
-class Clip(Unary):
+class Clip(Unary, name="clip", kinds="iuf"):
     """min(max(x, a_min), a_max); NaN stays.  For integers, bounds are moved into the dtype's range."""
 
-    name = "clip"
-    kinds = "iuf"
     a_min: int | float
     a_max: int | float
 
@@ -218,10 +143,9 @@ class Clip(Unary):
 
 
 @dataclass(frozen=True)
-class CastTo(Unary):
+class CastTo(Unary, name="cast"):
     """Conversion to ``dtype``: floats to integers truncate and saturate (NaN is 0), to bool anything but 0 is true."""
 
-    name = "cast"
     dtype: DType
 
     def infer(self, data: TensorType) -> TensorType:
@@ -247,25 +171,17 @@ class Fill(Unary):
         return compute(data.shape, lambda *i: const(self.value, data.dtype))
 
 
-class ZerosLike(Fill):
+class ZerosLike(Fill, name="zeros_like"):
     """Zeros in the shape and dtype of data."""
 
-    name = "zeros_like"
 
-
-class OnesLike(Fill):
+class OnesLike(Fill, name="ones_like", value=1):
     """Ones in the shape and dtype of data."""
-
-    name = "ones_like"
-    value = 1
 
 
 @dataclass(frozen=True)
-class FullLike(Op):
+class FullLike(Op, name="full_like", fusion=Fusion.ELEMWISE):
     """A scalar's value in every element.  data: (...), fill_value: () -> (...), both of one dtype."""
-
-    name = "full_like"
-    fusion = Fusion.ELEMWISE
 
     def infer(self, data: TensorType, fill_value: TensorType) -> TensorType:
         if fill_value.shape or fill_value.dtype != data.dtype:
@@ -280,11 +196,9 @@ class FullLike(Op):
 
 
 @dataclass(frozen=True)
-class Full(Op):
+class Full(Op, name="full", fusion=Fusion.ELEMWISE):
     """A tensor of one value.  fill_value: () -> shape, of ``dtype`` (the scalar's by default)."""
 
-    name = "full"
-    fusion = Fusion.ELEMWISE
     shape: tuple[int, ...]
     dtype: DType | None = None
 
@@ -301,11 +215,9 @@ class Full(Op):
 
 
 @dataclass(frozen=True)
-class Zeros(Op):
+class Zeros(Op, name="zeros", fusion=Fusion.ELEMWISE):
     """Zeros of ``shape`` and ``dtype``, from nothing."""
 
-    name = "zeros"
-    fusion = Fusion.ELEMWISE
     shape: tuple[int, ...]
     dtype: DType = "float32"
     value: ClassVar[int] = 0
@@ -320,8 +232,5 @@ class Zeros(Op):
         return compute(self.shape, lambda *i: Const(np.dtype(self.dtype).type(self.value).item(), self.dtype))
 
 
-class Ones(Zeros):
+class Ones(Zeros, name="ones", value=1):
     """Ones of ``shape`` and ``dtype``, from nothing."""
-
-    name = "ones"
-    value = 1

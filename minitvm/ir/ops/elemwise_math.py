@@ -4,80 +4,50 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
-from minitvm.ir.loop import LoopExpr, intrin
 from minitvm.ir.ops.elemwise import Unary
 
 
 @dataclass(frozen=True)
-class FloatFunction(Unary):
-    """A function of each element of a float tensor; ``intrinsic`` is its name in the loop IR."""
-
-    kinds = "f"
-    intrinsic: ClassVar[str]
-
-    def element(self, x: LoopExpr) -> LoopExpr:
-        return intrin(self.intrinsic, x)
+class FloatFunction(Unary, kinds="f"):
+    """A function of each element of a float tensor."""
 
 
-class Exp(FloatFunction):
+class Exp(FloatFunction, name="exp", ufunc=np.exp):
     """e to the power of x."""
 
-    name = intrinsic = "exp"
-    ufunc = np.exp
 
-
-class Expm1(FloatFunction):
+class Expm1(FloatFunction, name="expm1", ufunc=np.expm1):
     """exp(x) - 1, exact near 0."""
 
-    name = intrinsic = "expm1"
-    ufunc = np.expm1
 
-
-class Log(FloatFunction):
+class Log(FloatFunction, name="log", ufunc=np.log):
     """The natural logarithm; NaN below 0."""
 
-    name = intrinsic = "log"
-    ufunc = np.log
 
-
-class Log2(FloatFunction):
+class Log2(FloatFunction, name="log2", ufunc=np.log2):
     """The logarithm to base 2; NaN below 0."""
 
-    name = intrinsic = "log2"
-    ufunc = np.log2
 
-
-class Log1p(FloatFunction):
+class Log1p(FloatFunction, name="log1p", ufunc=np.log1p):
     """log(1 + x), exact near 0."""
 
-    name = intrinsic = "log1p"
-    ufunc = np.log1p
 
-
-class Sqrt(FloatFunction):
+class Sqrt(FloatFunction, name="sqrt", ufunc=np.sqrt):
     """The square root; NaN below 0."""
 
-    name = intrinsic = "sqrt"
-    ufunc = np.sqrt
 
-
-class Rsqrt(FloatFunction):
+class Rsqrt(FloatFunction, name="rsqrt"):
     """1 / sqrt(x)."""
-
-    name = intrinsic = "rsqrt"
 
     def reference(self, data: np.ndarray) -> np.ndarray:
         return np.asarray(1.0 / np.sqrt(data.astype("float64"))).astype(data.dtype)
 
 
-class Sigmoid(FloatFunction):
+class Sigmoid(FloatFunction, name="sigmoid"):
     """1 / (1 + exp(-x))."""
-
-    name = intrinsic = "sigmoid"
 
     def reference(self, data: np.ndarray) -> np.ndarray:
         wide = data.astype("float64")
@@ -85,95 +55,57 @@ class Sigmoid(FloatFunction):
         return np.asarray(np.where(wide < 0, small, 1) / (1 + small)).astype(data.dtype)
 
 
-class Erf(FloatFunction):
+class Erf(FloatFunction, name="erf"):
     """The error function, 2/sqrt(pi) times the integral of exp(-t*t) from 0 to x."""
-
-    name = intrinsic = "erf"
 
     def reference(self, data: np.ndarray) -> np.ndarray:
         values = [math.erf(v) for v in data.ravel().tolist()]
         return np.array(values, data.dtype).reshape(data.shape)
 
 
-class Tanh(FloatFunction):
+class Tanh(FloatFunction, name="tanh", ufunc=np.tanh):
     """The hyperbolic tangent."""
 
-    name = intrinsic = "tanh"
-    ufunc = np.tanh
 
-
-class Sin(FloatFunction):
+class Sin(FloatFunction, name="sin", ufunc=np.sin):
     """The sine of an angle in radians."""
 
-    name = intrinsic = "sin"
-    ufunc = np.sin
 
-
-class Cos(FloatFunction):
+class Cos(FloatFunction, name="cos", ufunc=np.cos):
     """The cosine of an angle in radians."""
 
-    name = intrinsic = "cos"
-    ufunc = np.cos
 
-
-class Tan(FloatFunction):
+class Tan(FloatFunction, name="tan", ufunc=np.tan):
     """The tangent of an angle in radians."""
 
-    name = intrinsic = "tan"
-    ufunc = np.tan
 
-
-class Asin(FloatFunction):
+class Asin(FloatFunction, name="asin", ufunc=np.arcsin):
     """The inverse of sin; NaN outside of [-1, 1]."""
 
-    name = intrinsic = "asin"
-    ufunc = np.arcsin
 
-
-class Acos(FloatFunction):
+class Acos(FloatFunction, name="acos", ufunc=np.arccos):
     """The inverse of cos; NaN outside of [-1, 1]."""
 
-    name = intrinsic = "acos"
-    ufunc = np.arccos
 
-
-class Atan(FloatFunction):
+class Atan(FloatFunction, name="atan", ufunc=np.arctan):
     """The inverse of tan."""
 
-    name = intrinsic = "atan"
-    ufunc = np.arctan
 
-
-class Sinh(FloatFunction):
+class Sinh(FloatFunction, name="sinh", ufunc=np.sinh):
     """The hyperbolic sine."""
 
-    name = intrinsic = "sinh"
-    ufunc = np.sinh
 
-
-class Cosh(FloatFunction):
+class Cosh(FloatFunction, name="cosh", ufunc=np.cosh):
     """The hyperbolic cosine."""
 
-    name = intrinsic = "cosh"
-    ufunc = np.cosh
 
-
-class Asinh(FloatFunction):
+class Asinh(FloatFunction, name="asinh", ufunc=np.arcsinh):
     """The inverse of sinh."""
 
-    name = intrinsic = "asinh"
-    ufunc = np.arcsinh
 
-
-class Acosh(FloatFunction):
+class Acosh(FloatFunction, name="acosh", ufunc=np.arccosh):
     """The inverse of cosh; NaN below 1."""
 
-    name = intrinsic = "acosh"
-    ufunc = np.arccosh
 
-
-class Atanh(FloatFunction):
+class Atanh(FloatFunction, name="atanh", ufunc=np.arctanh):
     """The inverse of tanh; NaN outside of [-1, 1]."""
-
-    name = intrinsic = "atanh"
-    ufunc = np.arctanh

@@ -89,7 +89,7 @@ def _nearest(place: Fraction, rounding: str) -> int:
 
 
 @dataclass(frozen=True)
-class Resize2d(Op):
+class Resize2d(Op, name="image.resize2d", fusion=Fusion.INJECTIVE):
     """Resizes H and W.  data: NCHW (or NHWC, NCHW[x]c) -> the same with ``size`` = (height, width).
 
     ``scales`` (height, width) are what coordinates are computed with where they differ from size over extent, as
@@ -97,8 +97,6 @@ class Resize2d(Op):
     ``cubic_alpha`` is the parameter of the cubic kernel.  Pixels beyond the border repeat it.
     """
 
-    name = "image.resize2d"
-    fusion = Fusion.INJECTIVE
     size: tuple[int, ...] = ()
     layout: str = "NCHW"
     method: Annotated[str, METHODS] = "linear"
@@ -246,11 +244,9 @@ def _gather(data: np.ndarray, axis: int, taps: np.ndarray, weights: np.ndarray |
 
 
 @dataclass(frozen=True)
-class Upsampling(Op):
+class Upsampling(Op, name="nn.upsampling", fusion=Fusion.INJECTIVE):
     """Enlarges H and W by factors.  data: NCHW (or NHWC, NCHW[x]c) -> the same, extents times the scales, rounded."""
 
-    name = "nn.upsampling"
-    fusion = Fusion.INJECTIVE
     scale_h: float = 1.0
     scale_w: float = 1.0
     layout: str = "NCHW"

@@ -44,15 +44,13 @@ def _require_elements(op: Op, data: TensorType, indices: TensorType, extents: Sh
 
 
 @dataclass(frozen=True)
-class Take(Op):
+class Take(Op, name="take", fusion=Fusion.INJECTIVE):
     """Slices of data at ``indices`` along ``axis`` (of the flattened data where it is not given).
 
     data: (..., n, ...), indices: (i...) integers -> (..., i..., ...).
     ``mode`` ``"clip"`` clamps positions to 0..n-1, ``"wrap"`` takes them modulo n (so -1 is the last).
     """
 
-    name = "take"
-    fusion = Fusion.INJECTIVE
     axis: int | None = None
     mode: Literal["clip", "wrap"] = "clip"
 
@@ -93,14 +91,12 @@ class Take(Op):
 
 
 @dataclass(frozen=True)
-class Gather(Op):
+class Gather(Op, name="gather", fusion=Fusion.INJECTIVE):
     """``data[..., indices[...], ...]`` at ``axis``, elsewhere the same position (ONNX GatherElements).
 
     data: (d...), indices: (i...) integers of the same rank, no larger than data but at ``axis`` -> (i...).
     """
 
-    name = "gather"
-    fusion = Fusion.INJECTIVE
     axis: int = 0
 
     def infer(self, data: TensorType, indices: TensorType) -> TensorType:
@@ -128,15 +124,13 @@ def _check_elements(op: Op, data: TensorType, indices: TensorType, axis: int) ->
 
 
 @dataclass(frozen=True)
-class GatherNd(Op):
+class GatherNd(Op, name="gather_nd", fusion=Fusion.INJECTIVE):
     """Slices of data at positions: ``data[b, indices[0, b, y], indices[1, b, y], ..., :]``.
 
     data: (b..., x_0, ..., x_n), indices: (m, b..., y...) integers -> (b..., y..., x_m, ...), where b... are
     ``batch_dims`` dimensions that both share.
     """
 
-    name = "gather_nd"
-    fusion = Fusion.INJECTIVE
     batch_dims: int = 0
 
     def infer(self, data: TensorType, indices: TensorType) -> TensorType:
@@ -198,14 +192,12 @@ def _scatter(data: np.ndarray, at: tuple[np.ndarray, ...], updates: np.ndarray, 
 
 
 @dataclass(frozen=True)
-class ScatterElements(Op):
+class ScatterElements(Op, name="scatter_elements", fusion=Fusion.OPAQUE):
     """data with each of ``updates`` combined in at ``indices[...]`` along ``axis``, elsewhere at its own position.
 
     data: (d...), indices: (i...) integers, updates: (i...) -> (d...).  ``reduction``: update, add, mul, min, max.
     """
 
-    name = "scatter_elements"
-    fusion = Fusion.OPAQUE
     axis: int = 0
     reduction: Annotated[str, tuple(_REDUCTIONS)] = "update"
 
@@ -230,15 +222,13 @@ def _check_same_shape(op: Op, expected: Sequence[Dim], updates: TensorType) -> N
 
 
 @dataclass(frozen=True)
-class ScatterNd(Op):
+class ScatterNd(Op, name="scatter_nd", fusion=Fusion.OPAQUE):
     """data with slices combined in: ``result[indices[0, y], indices[1, y], ..., :] = updates[y, :]``.
 
     data: (x_0, ..., x_n), indices: (m, y...) integers, updates: (y..., x_m, ...) -> the shape of data.
     ``mode``: update, add, mul, min, max.
     """
 
-    name = "scatter_nd"
-    fusion = Fusion.OPAQUE
     mode: Annotated[str, tuple(_REDUCTIONS)] = "update"
 
     def infer(self, data: TensorType, indices: TensorType, updates: TensorType) -> TensorType:
@@ -255,14 +245,12 @@ class ScatterNd(Op):
 
 
 @dataclass(frozen=True)
-class OneHot(Op):
+class OneHot(Op, name="one_hot", fusion=Fusion.OUT_ELEMWISE_FUSABLE):
     """``on_value`` at position indices[...] of a new dimension of extent ``depth``, ``off_value`` elsewhere.
 
     indices: (i...) integers, on_value: (), off_value: () -> (i... with depth inserted at axis), of ``dtype``.
     """
 
-    name = "one_hot"
-    fusion = Fusion.OUT_ELEMWISE_FUSABLE
     depth: int
     axis: int = -1
     dtype: DType = "float32"
@@ -292,11 +280,8 @@ class OneHot(Op):
 
 
 @dataclass(frozen=True)
-class ArgWhere(Op):
+class ArgWhere(Op, name="argwhere", fusion=Fusion.OPAQUE):
     """Positions of the elements that are not zero, in order.  x: (d...) -> (number of them, rank), int64."""
-
-    name = "argwhere"
-    fusion = Fusion.OPAQUE
 
     def infer(self, condition: TensorType) -> TensorType:
         return TensorType((anonymous(), condition.rank), "int64")

@@ -20,12 +20,8 @@ from minitvm.ir.types import TensorType, Type
 
 
 @dataclass(frozen=True)
-class Relu(Op):
+class Relu(Op, name="nn.relu", fusion=Fusion.ELEMWISE, homogeneous=True):
     """max(data, 0).  data: (...) -> (...)."""
-
-    name = "nn.relu"
-    fusion = Fusion.ELEMWISE
-    homogeneous = True
 
     def infer(self, data: TensorType) -> TensorType:
         require_kind(self, data, "iuf", "the input")
@@ -39,12 +35,9 @@ class Relu(Op):
 
 
 @dataclass(frozen=True)
-class LeakyRelu(Op):
+class LeakyRelu(Op, name="nn.leaky_relu", fusion=Fusion.ELEMWISE, homogeneous=True):
     """data where it is positive, else ``alpha * data``.  data: (...) floats -> (...)."""
 
-    name = "nn.leaky_relu"
-    fusion = Fusion.ELEMWISE
-    homogeneous = True
     alpha: float = 0.25
 
     def infer(self, data: TensorType) -> TensorType:
@@ -59,12 +52,9 @@ class LeakyRelu(Op):
 
 
 @dataclass(frozen=True)
-class Prelu(Op):
+class Prelu(Op, name="nn.prelu", fusion=Fusion.BROADCAST, homogeneous=True):
     """``leaky_relu`` with a slope per channel.  data: (...) floats, alpha: (data.shape[axis],) -> as data."""
 
-    name = "nn.prelu"
-    fusion = Fusion.BROADCAST
-    homogeneous = True
     axis: int = 1
 
     def solve(self, types: list[Type | None]) -> list[Type | None]:
@@ -106,10 +96,9 @@ def _broadcast_prelu(args: Sequence[Expr]) -> Expr:
 
 
 @dataclass(frozen=True)
-class SoftmaxBase(Op):
+class SoftmaxBase(Op, fusion=Fusion.OUT_ELEMWISE_FUSABLE):
     """Over one axis.  data: (...) floats -> (...)."""
 
-    fusion = Fusion.OUT_ELEMWISE_FUSABLE
     axis: int = -1
 
     def infer(self, data: TensorType) -> TensorType:
@@ -143,10 +132,8 @@ class SoftmaxBase(Op):
         return along_axis(site, self.axis, "it runs over")
 
 
-class Softmax(SoftmaxBase):
+class Softmax(SoftmaxBase, name="nn.softmax"):
     """exp(data) over its sum along ``axis``.  data: (...) floats -> (...)."""
-
-    name = "nn.softmax"
 
     def reference(self, data: np.ndarray) -> np.ndarray:
         powers = np.exp(self._wide(data))
@@ -158,10 +145,8 @@ class Softmax(SoftmaxBase):
         return compute(data.shape, lambda *i: (powers[i] / total[i[:axis] + i[axis + 1 :]]).astype(data.dtype))
 
 
-class LogSoftmax(SoftmaxBase):
+class LogSoftmax(SoftmaxBase, name="nn.log_softmax"):
     """log(softmax(data)), without the loss of digits.  data: (...) floats -> (...)."""
-
-    name = "nn.log_softmax"
 
     def reference(self, data: np.ndarray) -> np.ndarray:
         shifted = self._wide(data)

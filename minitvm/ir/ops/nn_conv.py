@@ -24,7 +24,6 @@ from minitvm.ir.ops._window import (
     inside,
     known,
     known_dim,
-    over,
     pads_of,
     window_extent,
 )
@@ -32,16 +31,14 @@ from minitvm.ir.types import ResultDType, TensorType, Type
 
 
 @dataclass(frozen=True)
-class Convolution(Windowed):
-    """Cross-correlation of an image with filters, what frameworks call convolution.
+class FilterBank(Windowed, fusion=Fusion.OUT_ELEMWISE_FUSABLE):
+    """What slides filters over an image.  data: in ``data_layout``, weight: in ``kernel_layout`` -> in ``out_layout``
+    (empty: as the data) and ``out_dtype`` (empty: as the data).
 
-    data: (N, C, spatial...) in ``data_layout``, weight: (O, C / groups, kernel...) in ``kernel_layout``
-    -> (N, O, spatial...) in ``out_layout`` (empty: as the data) and ``out_dtype`` (empty: as the data).
     ``padding`` is (before..., after...); one number, or one per axis, pads both ends.
     ``channels`` and ``kernel_size`` are needed only where the weight's type is to be inferred.
     """
 
-    fusion = Fusion.OUT_ELEMWISE_FUSABLE
     strides: tuple[int, ...] = ()
     padding: tuple[int, ...] = ()
     dilation: tuple[int, ...] = ()
@@ -65,44 +62,34 @@ class Convolution(Windowed):
         out = Layout(self.out_layout or self.data_layout)
         for attribute, layout, axes in (
             ("data_layout", data, "NC" + self.spatial),
-            ("kernel_layout", kernel, "OI" + self.spatial),
+            ("kernel_layout", kernel, self.filters + self.spatial),
             ("out_layout", out, "NC" + self.spatial),
         ):
             if sorted(layout.primal) != sorted(axes):
                 raise self.reject(f"{attribute}={str(layout)!r} must have the axes {', '.join(axes)}")
         return data, kernel, out
 
-    def channel_layouts(self) -> tuple[Layout, Layout, Layout]:
-        return self.layouts
-
     def solve(self, types: list[Type | None]) -> list[Type | None]:
         data, weight = types
         if weight is not None or not isinstance(data, TensorType) or not self.channels or not self.kernel_size:
             return types
         image, kernel, _ = self.layouts
-        extents = image.primal_shape(data.shape)
-        inputs = known_dim(self, extents["C"], "the input's channels")
-        taps = dict(zip(self.spatial, self.kernel_size, strict=True))
-        shape = kernel.shape_of({"O": self.channels, "I": inputs // self.groups, **taps})
-        return [data, TensorType(shape, data.dtype)]
+        inputs = known_dim(self, image.primal_shape(data.shape)["C"], "the input's channels")
+        extents = {"O": self.channels, "I": inputs, **dict(zip(self.spatial, self.kernel_size, strict=True))}
+        extents[self.filters[1]] //= self.groups
+        return [data, TensorType(kernel.shape_of(extents), data.dtype)]
 
     def infer(self, data: TensorType, weight: TensorType) -> TensorType:
         image, kernel, out = self.layouts
         self._check_rank("the input", data, image)
         self._check_rank("the weight", weight, kernel)
         known(self, weight, "the weight")
-        pixels, taps = image.primal_shape(data.shape), kernel.primal_shape(weight.shape)
-        self._check_channels(known_dim(self, pixels["C"], "the input's channels"), taps, kernel)
-        self._check_attributes(taps)
+        pixels = image.primal_shape(data.shape)
+        taps = {axis: known_dim(self, n, axis) for axis, n in kernel.primal_shape(weight.shape).items()}
+        filters = self._count(known_dim(self, pixels["C"], "the input's channels"), taps)
         result = {axis: self._extent(axis, pixels[axis], taps[axis]) for axis in self.spatial}
-        shape = out.shape_of({"N": pixels["N"], "C": self._filters(known_dim(self, taps["O"], "O")), **result})
+        shape = out.shape_of({"N": pixels["N"], "C": filters, **result})
         return TensorType(shape, product_dtype(self, data, weight, self.out_dtype))
-
-    def flops(self, args: Sequence[TensorType], results: Sequence[TensorType]) -> float:
-        """Two per multiplication: every element of the result needs the weight's elements of its output channel."""
-        weight = args[1]
-        filters = known_dim(self, self.layouts[1].primal_shape(weight.shape)["O"], "O")
-        return 2.0 * results[0].size * weight.size / max(1, filters)
 
     def _check_rank(self, what: str, type_: TensorType, layout: Layout) -> None:
         if type_.rank != layout.rank:
@@ -111,43 +98,72 @@ class Convolution(Windowed):
                 hint="add or remove dimensions with reshape, or name the layout that the tensor has",
             )
 
-    def _check_channels(self, channels: int, taps: dict[str, Dim], kernel: Layout) -> None:
-        per_group, filters = known_dim(self, taps["I"], "I"), known_dim(self, taps["O"], "O")
-        if channels % self.groups or filters % self.groups:
-            what = f"{channels} input channels" if channels % self.groups else f"{filters} filters"
+    def _count(self, inputs: int, taps: dict[str, int]) -> int:
+        """The number of filters; rejects channels, groups and attributes that do not fit the weight's extents."""
+        raise NotImplementedError(self.name)
+
+    def _extent(self, axis: str, extent: Dim, taps: int) -> Dim:
+        """The result's extent along a spatial axis."""
+        raise NotImplementedError(self.name)
+
+    def reference(self, data: np.ndarray, weight: np.ndarray) -> np.ndarray:
+        (image, kernel, out), dtype = self.layouts, self.out_dtype or data.dtype.name
+        wide = widened(data.dtype.name, dtype)
+        x = Layout("NC" + self.spatial).convert(data, image).astype(wide)
+        w = Layout(self.filters + self.spatial).convert(weight, kernel).astype(wide)
+        return np.ascontiguousarray(out.convert(self._slide(x, w).astype(dtype), "NC" + self.spatial))
+
+    def _slide(self, x: np.ndarray, w: np.ndarray) -> np.ndarray:
+        """x: (N, C, ...), w: in the order of ``filters`` -> (N, O, ...)."""
+        raise NotImplementedError(self.name)
+
+
+@dataclass(frozen=True)
+class Convolution(FilterBank):
+    """Cross-correlation of an image with filters, what frameworks call convolution.
+
+    data: (N, C, spatial...), weight: (O, C / groups, kernel...) -> (N, O, spatial...), each in its layout.
+    """
+
+    filters = "OI"
+
+    def channel_layouts(self) -> tuple[Layout, Layout, Layout]:
+        return self.layouts
+
+    def flops(self, args: Sequence[TensorType], results: Sequence[TensorType]) -> float:
+        """Two per multiplication: every element of the result needs the weight's elements of its output channel."""
+        held = known_dim(self, self.layouts[1].primal_shape(args[1].shape)["O"], "O")
+        return 2.0 * results[0].size * args[1].size / max(1, held)
+
+    def _count(self, inputs: int, taps: dict[str, int]) -> int:
+        per_group, held, kernel = taps["I"], taps["O"], self.layouts[1]
+        if inputs % self.groups or held % self.groups:
+            what = f"{inputs} input channels" if inputs % self.groups else f"{held} filters"
             raise self.reject(f"groups={self.groups} does not divide the {what}")
-        if per_group * self.groups != channels:
+        if per_group * self.groups != inputs:
             raise self.reject(
-                f"the input has {channels} channels but the weight expects {per_group * self.groups}",
+                f"the input has {inputs} channels but the weight expects {per_group * self.groups}",
                 hint=f"weights are {kernel}; with groups={self.groups} the weight's {kernel.ordinal('I')} dimension "
-                f"must be {channels // self.groups // kernel.factor('I')}",
+                f"must be {inputs // self.groups // kernel.factor('I')}",
             )
+        if self.channels is not None and self.channels != self._filters(held):
+            raise self.reject(f"channels={self.channels} but the weight has {held} filters")
+        found = tuple(taps[axis] for axis in self.spatial)
+        if self.kernel_size is not None and self.kernel_size != found:
+            raise self.reject(f"kernel_size={list(self.kernel_size)} but the weight's is {list(found)}")
+        return self._filters(held)
 
     def _filters(self, held: int) -> int:
         """How many of the weight's filters are the layer's: all of them."""
         return held
 
-    def _check_attributes(self, taps: dict[str, Dim]) -> None:
-        if self.channels is not None and self.channels != self._filters(known_dim(self, taps["O"], "O")):
-            raise self.reject(f"channels={self.channels} but the weight has {taps['O']} filters")
-        found = tuple(taps[axis] for axis in self.spatial)
-        if self.kernel_size is not None and self.kernel_size != found:
-            raise self.reject(f"kernel_size={list(self.kernel_size)} but the weight's is {list(found)}")
-
-    def _extent(self, axis: str, extent: Dim, taps: Dim) -> Dim:
+    def _extent(self, axis: str, extent: Dim, taps: int) -> Dim:
         d = self.spatial.index(axis)
-        window = Window(known_dim(self, taps, axis), self.strides[d], self.dilation[d], pads_of(self.padding)[d])
+        window = Window(taps, self.strides[d], self.dilation[d], pads_of(self.padding)[d])
         return window_extent(self, axis, extent, window)
 
-    def reference(self, data: np.ndarray, weight: np.ndarray) -> np.ndarray:
-        image, kernel, out = self.layouts
-        x = Layout("NC" + self.spatial).convert(data, image)
-        w = self._own(Layout("OI" + self.spatial).convert(weight, kernel))
-        dtype = self.out_dtype or data.dtype.name
-        wide = widened(data.dtype.name, dtype)
-        pads = pads_of(self.padding)
-        y = _correlate(x.astype(wide), w.astype(wide), self.strides, pads, self.dilation, self.groups)
-        return np.ascontiguousarray(out.convert(y.astype(dtype), "NC" + self.spatial))
+    def _slide(self, x: np.ndarray, w: np.ndarray) -> np.ndarray:
+        return _correlate(x, self._own(w), self.strides, pads_of(self.padding), self.dilation, self.groups)
 
     def _own(self, weight: np.ndarray) -> np.ndarray:
         """The layer's filters of those that the weight holds, both (O, I / groups, kernel...)."""
@@ -242,29 +258,23 @@ def _correlate(
     return out.reshape(n, filters, *extents)
 
 
-@over("W", "OI")
-class Conv1d(Convolution):
+@dataclass(frozen=True)
+class Conv1d(Convolution, name="nn.conv1d", spatial="W"):
     """Convolution over one axis.  data: NCW, weight: OIW -> NCW; the layouts are attributes."""
 
-    name = "nn.conv1d"
 
-
-@over("HW", "OI")
-class Conv2d(Convolution):
+@dataclass(frozen=True)
+class Conv2d(Convolution, name="nn.conv2d", spatial="HW"):
     """Convolution of images.  data: NCHW, weight: OIHW -> NCHW; NHWC with HWIO, OHWI, ... by attribute."""
 
-    name = "nn.conv2d"
 
-
-@over("DHW", "OI")
-class Conv3d(Convolution):
+@dataclass(frozen=True)
+class Conv3d(Convolution, name="nn.conv3d", spatial="DHW"):
     """Convolution of volumes.  data: NCDHW, weight: OIDHW -> NCDHW; the layouts are attributes."""
 
-    name = "nn.conv3d"
 
-
-@over("HW", "OI")
-class BlockedConvolution(Convolution):
+@dataclass(frozen=True)
+class BlockedConvolution(Convolution, spatial="HW"):
     """A 2-d convolution whose result is in blocks of channels: what AlterOpLayout replaces ``nn.conv2d`` by.
 
     The filters of each group come in whole blocks of the weight's layout, the last one filled up with zeros where
@@ -293,11 +303,9 @@ class BlockedConvolution(Convolution):
 
 
 @dataclass(frozen=True)
-class Conv2dNCHWc(BlockedConvolution):
+class Conv2dNCHWc(BlockedConvolution, name="nn.contrib_conv2d_NCHWc"):
     """``nn.conv2d`` in blocks.  data: NCHW[x]c (or NCHW, where C is the weight's I block), weight: OIHW[x]i[y]o
     -> NCHW[z]c, where z divides y.  With ``groups`` the data is blocked; blocks of channels do not straddle groups."""
-
-    name = "nn.contrib_conv2d_NCHWc"
 
     def infer(self, data: TensorType, weight: TensorType) -> TensorType:
         image, kernel, _ = self.layouts
@@ -312,10 +320,9 @@ class Conv2dNCHWc(BlockedConvolution):
 
 
 @dataclass(frozen=True)
-class DepthwiseConv2dNCHWc(BlockedConvolution):
+class DepthwiseConv2dNCHWc(BlockedConvolution, name="nn.contrib_depthwise_conv2d_NCHWc"):
     """A depthwise ``nn.conv2d`` in blocks.  data: NCHW[y]c, weight: OIHW1i[y]o -> NCHW[y]c; groups = C."""
 
-    name = "nn.contrib_depthwise_conv2d_NCHWc"
     kernel_layout: str = "OIHW1i8o"
 
     def infer(self, data: TensorType, weight: TensorType) -> TensorType:

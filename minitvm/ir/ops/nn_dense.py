@@ -42,10 +42,8 @@ def _check_inner(op: Op, lhs: Dim, rhs: Dim, types: str, hint: str) -> None:
         raise op.reject(f"inner dimensions differ: {types}", hint=hint)
 
 
-class MatrixProduct(Op):
+class MatrixProduct(Op, fusion=Fusion.OUT_ELEMWISE_FUSABLE):
     """What multiplies matrices; the depth is the last dimension of the first, or the one before (``transpose_a``)."""
-
-    fusion = Fusion.OUT_ELEMWISE_FUSABLE
 
     def flops(self, args: Sequence[TensorType], results: Sequence[TensorType]) -> float:
         """Two per multiplication."""
@@ -53,14 +51,13 @@ class MatrixProduct(Op):
 
 
 @dataclass(frozen=True)
-class Dense(MatrixProduct):
+class Dense(MatrixProduct, name="nn.dense"):
     """data @ weight.T, the fully connected layer.  data: (m, k), weight: (units, k) -> (m, units).
 
     ``units`` is needed only where the weight's type is to be inferred; ``out_dtype`` (empty: as the data) lets 8-bit
     integers be summed in int32.
     """
 
-    name = "nn.dense"
     units: int | None = None
     out_dtype: ResultDType = ""
 
@@ -92,14 +89,13 @@ class Dense(MatrixProduct):
 
 
 @dataclass(frozen=True)
-class DensePack(MatrixProduct):
+class DensePack(MatrixProduct, name="nn.contrib_dense_pack"):
     """``nn.dense`` with its weight in panels.  data: (m, k), weight: (ceil(units / n), k, n) -> (m, units).
 
     ``weight_layout`` is ``NC[n]n``, for example ``NC8n``.  ``units`` says how many of the last panel's columns belong
     to no unit; without it all do.
     """
 
-    name = "nn.contrib_dense_pack"
     weight_layout: str = "NC8n"
     units: int | None = None
     out_dtype: ResultDType = ""
@@ -147,13 +143,12 @@ def _swapped(shape: tuple[Dim, ...], swap: bool) -> tuple[Dim, Dim]:
 
 
 @dataclass(frozen=True)
-class Matmul(MatrixProduct):
+class Matmul(MatrixProduct, name="nn.matmul"):
     """The product of two matrices.  tensor_a: (m, k), tensor_b: (k, n) -> (m, n).
 
     ``transpose_a`` and ``transpose_b`` say that an operand comes with its dimensions swapped.
     """
 
-    name = "nn.matmul"
     units: int | None = None
     out_dtype: ResultDType = ""
     transpose_a: bool = False
@@ -196,13 +191,12 @@ class Matmul(MatrixProduct):
 
 
 @dataclass(frozen=True)
-class BatchMatmul(MatrixProduct):
+class BatchMatmul(MatrixProduct, name="nn.batch_matmul"):
     """One matrix product per batch entry.  tensor_a: (b, m, k), tensor_b: (b, n, k) -> (b, m, n).
 
     As in Relay ``tensor_b`` comes transposed unless ``transpose_b=False``.  A batch of 1 is repeated for the other.
     """
 
-    name = "nn.batch_matmul"
     out_dtype: ResultDType = ""
     transpose_a: bool = False
     transpose_b: bool = True
@@ -245,12 +239,9 @@ class BatchMatmul(MatrixProduct):
 
 
 @dataclass(frozen=True)
-class BiasAdd(Op):
+class BiasAdd(Op, name="nn.bias_add", fusion=Fusion.BROADCAST, additive=True):
     """Adds a vector along one axis.  data: (...), bias: (data.shape[axis],) -> as data."""
 
-    name = "nn.bias_add"
-    additive = True
-    fusion = Fusion.BROADCAST
     axis: int = 1
 
     def solve(self, types: list[Type | None]) -> list[Type | None]:

@@ -16,14 +16,12 @@ from minitvm.ir.types import TensorType
 
 
 @dataclass(frozen=True)
-class LayoutTransform(Op):
+class LayoutTransform(Op, name="layout_transform", fusion=Fusion.INJECTIVE):
     """The same tensor with its axes in another order, split into blocks or merged: ``NCHW`` to ``NCHW8c``.
 
     data: in ``src_layout`` -> in ``dst_layout``.  Blocks must divide their axes.
     """
 
-    name = "layout_transform"
-    fusion = Fusion.INJECTIVE
     src_layout: str = ""
     dst_layout: str = ""
 

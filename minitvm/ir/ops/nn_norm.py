@@ -47,16 +47,13 @@ def _along(vector: np.ndarray, axis: int, rank: int) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class BatchNorm(Op):
+class BatchNorm(Op, name="nn.batch_norm", fusion=Fusion.OUT_ELEMWISE_FUSABLE, outputs=3):
     """Normalizes with statistics of the training.  Results: the tensor, moving_mean, moving_var (unchanged).
 
     data: (...), gamma, beta, moving_mean, moving_var: (data.shape[axis],) ->
     (data - moving_mean) / sqrt(moving_var + epsilon) * gamma (where ``scale``) + beta (where ``center``).
     """
 
-    name = "nn.batch_norm"
-    fusion = Fusion.OUT_ELEMWISE_FUSABLE
-    outputs = 3
     axis: int = 1
     epsilon: float = 1e-5
     center: bool = True
@@ -134,13 +131,12 @@ def _standardize(data: np.ndarray, axes: tuple[int, ...], epsilon: float) -> np.
 
 
 @dataclass(frozen=True)
-class MomentNorm(Op):
+class MomentNorm(Op, fusion=Fusion.OUT_ELEMWISE_FUSABLE):
     """Normalizes with mean and variance of the data itself, then scales by gamma and shifts by beta.
 
     data: (...) floats, gamma, beta: (data.shape[axis],) -> as data.  A subclass says over which axes.
     """
 
-    fusion = Fusion.OUT_ELEMWISE_FUSABLE
     axis: int = 1
     epsilon: float = 1e-5
     center: bool = True
@@ -182,10 +178,9 @@ class MomentNorm(Op):
 
 
 @dataclass(frozen=True)
-class LayerNorm(MomentNorm):
+class LayerNorm(MomentNorm, name="nn.layer_norm"):
     """Normalizes over one axis.  data: (...) floats, gamma, beta: (data.shape[axis],) -> as data."""
 
-    name = "nn.layer_norm"
     axis: int = -1
 
     def _axes(self, rank: int) -> tuple[int, ...]:
@@ -193,20 +188,17 @@ class LayerNorm(MomentNorm):
 
 
 @dataclass(frozen=True)
-class InstanceNorm(MomentNorm):
+class InstanceNorm(MomentNorm, name="nn.instance_norm"):
     """Normalizes every channel of every batch entry.  data: (N, C, ...) floats, gamma, beta: (C,) -> as data."""
-
-    name = "nn.instance_norm"
 
     def _axes(self, rank: int) -> tuple[int, ...]:
         return tuple(d for d in range(1, rank) if d != self.axis % rank)
 
 
 @dataclass(frozen=True)
-class GroupNorm(MomentNorm):
+class GroupNorm(MomentNorm, name="nn.group_norm"):
     """Normalizes groups of neighbouring channels.  data: (N, C, ...) floats, gamma, beta: (C,) -> as data."""
 
-    name = "nn.group_norm"
     num_groups: int = 1
 
     def infer(self, data: TensorType, gamma: TensorType, beta: TensorType) -> TensorType:
@@ -249,11 +241,9 @@ class GroupNorm(MomentNorm):
 
 
 @dataclass(frozen=True)
-class L2Normalize(Op):
+class L2Normalize(Op, name="nn.l2_normalize", fusion=Fusion.OUT_ELEMWISE_FUSABLE):
     """data over the root of the sum of its squares along ``axis``, that sum at least ``eps``.  (...) -> (...)."""
 
-    name = "nn.l2_normalize"
-    fusion = Fusion.OUT_ELEMWISE_FUSABLE
     eps: float = 1e-12
     axis: tuple[int, ...] = (1,)
 
@@ -286,14 +276,12 @@ class L2Normalize(Op):
 
 
 @dataclass(frozen=True)
-class Lrn(Op):
+class Lrn(Op, name="nn.lrn", fusion=Fusion.OPAQUE):
     """Local response normalization over ``size`` neighbouring channels.  data: (...) floats -> (...).
 
     data / (bias + alpha / size * sum of squares of the neighbours) ** beta, neighbours outside being 0.
     """
 
-    name = "nn.lrn"
-    fusion = Fusion.OPAQUE
     size: int = 5
     axis: int = 1
     bias: float = 2.0
@@ -340,12 +328,9 @@ class Lrn(Op):
 
 
 @dataclass(frozen=True)
-class Dropout(Op):
+class Dropout(Op, name="nn.dropout", fusion=Fusion.OPAQUE, outputs=2):
     """Nothing at inference.  data: (...) -> data and a mask of ones."""
 
-    name = "nn.dropout"
-    fusion = Fusion.OPAQUE
-    outputs = 2
     rate: float = 0.5
 
     def infer(self, data: TensorType) -> TupleType:

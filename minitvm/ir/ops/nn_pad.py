@@ -23,15 +23,13 @@ PAD_MODES = ("constant", "edge", "reflect")
 
 
 @dataclass(frozen=True)
-class Pad(Op):
+class Pad(Op, name="nn.pad", fusion=Fusion.INJECTIVE):
     """Grows a tensor.  data: (...), pad_value (optional, 0): () or (1,) -> (... + before + after).
 
     ``pad_width`` is ``((before, after), ...)``, one pair per dimension.  Modes other than ``constant`` repeat the
     border (``edge``) or mirror what is next to it (``reflect``) and have no use for ``pad_value``.
     """
 
-    name = "nn.pad"
-    fusion = Fusion.INJECTIVE
     pad_width: tuple[tuple[int, int], ...] = ()
     pad_mode: Annotated[str, PAD_MODES] = "constant"
 
@@ -111,10 +109,9 @@ def _fill(data: Buffer, pad_value: Buffer | None) -> LoopExpr:
 
 
 @dataclass(frozen=True)
-class _Shuffle(Op):
+class _Shuffle(Op, fusion=Fusion.INJECTIVE):
     """Operators between ``block_size`` squared channels and as many pixels.  data: NCHW or NHWC."""
 
-    fusion = Fusion.INJECTIVE
     block_size: int = 1
     layout: Literal["NCHW", "NHWC"] = "NCHW"
 
@@ -130,13 +127,12 @@ class _Shuffle(Op):
 
 
 @dataclass(frozen=True)
-class DepthToSpace(_Shuffle):
+class DepthToSpace(_Shuffle, name="nn.depth_to_space"):
     """Channels become pixels.  data: (N, C, H, W) -> (N, C / b**2, H * b, W * b).
 
     ``mode`` "DCR" takes a block's offset from the high part of the channel, "CRD" from the low part.
     """
 
-    name = "nn.depth_to_space"
     mode: Literal["DCR", "CRD"] = "DCR"
 
     def infer(self, data: TensorType) -> TensorType:
@@ -169,10 +165,8 @@ class DepthToSpace(_Shuffle):
 
 
 @dataclass(frozen=True)
-class SpaceToDepth(_Shuffle):
+class SpaceToDepth(_Shuffle, name="nn.space_to_depth"):
     """Pixels become channels.  data: (N, C, H, W) -> (N, C * b**2, H / b, W / b)."""
-
-    name = "nn.space_to_depth"
 
     def infer(self, data: TensorType) -> TensorType:
         b, at = self.block_size, self._extents(data)

@@ -15,7 +15,7 @@ from minitvm.ir.layout import Layout
 from minitvm.ir.loop import Buffer, Const, LoopExpr, Stage, all_of, const, maximum, minimum, select
 from minitvm.ir.op import Fusion, Op
 from minitvm.ir.ops._shape import require_kind
-from minitvm.ir.ops._window import Window, Windowed, buffer_type, dilated, inside, over, pads_of, pool_extent
+from minitvm.ir.ops._window import Window, Windowed, buffer_type, dilated, inside, pads_of, pool_extent
 from minitvm.ir.relayout import Placement, Site, whole_planes
 from minitvm.ir.types import TensorType
 
@@ -31,13 +31,12 @@ def _check_layout(op: Op, text: str, spatial: str, data: TensorType | None = Non
 
 
 @dataclass(frozen=True)
-class Pool(Windowed):
+class Pool(Windowed, fusion=Fusion.OUT_ELEMWISE_FUSABLE):
     """Slides a window over the spatial axes.  data: (N, C, spatial...) in ``layout`` -> the same with fewer pixels.
 
     ``padding`` is (before..., after...).  With ``ceil_mode`` a last window may hang over the end.
     """
 
-    fusion = Fusion.OUT_ELEMWISE_FUSABLE
     pool_size: tuple[int, ...] = ()
     strides: tuple[int, ...] = ()
     dilation: tuple[int, ...] = ()
@@ -171,53 +170,40 @@ class AvgPool(Pool):
         return const(count.value, dtype) if isinstance(count, Const) else count.astype(dtype)
 
 
-@over("W")
-class MaxPool1d(MaxPool):
+@dataclass(frozen=True)
+class MaxPool1d(MaxPool, name="nn.max_pool1d", spatial="W"):
     """Maximum under a window along W.  data: NCW -> NCW."""
-
-    name = "nn.max_pool1d"
-
-
-@over("HW")
-class MaxPool2d(MaxPool):
-    """Maximum under a window over H and W.  data: NCHW (or NHWC, NCHW[x]c) -> the same."""
-
-    name = "nn.max_pool2d"
-
-
-@over("DHW")
-class MaxPool3d(MaxPool):
-    """Maximum under a window over D, H and W.  data: NCDHW -> NCDHW."""
-
-    name = "nn.max_pool3d"
-
-
-@over("W")
-class AvgPool1d(AvgPool):
-    """Mean under a window along W.  data: NCW -> NCW."""
-
-    name = "nn.avg_pool1d"
-
-
-@over("HW")
-class AvgPool2d(AvgPool):
-    """Mean under a window over H and W.  data: NCHW (or NHWC, NCHW[x]c) -> the same."""
-
-    name = "nn.avg_pool2d"
-
-
-@over("DHW")
-class AvgPool3d(AvgPool):
-    """Mean under a window over D, H and W.  data: NCDHW -> NCDHW."""
-
-    name = "nn.avg_pool3d"
 
 
 @dataclass(frozen=True)
-class GlobalPool2d(Op):
+class MaxPool2d(MaxPool, name="nn.max_pool2d", spatial="HW"):
+    """Maximum under a window over H and W.  data: NCHW (or NHWC, NCHW[x]c) -> the same."""
+
+
+@dataclass(frozen=True)
+class MaxPool3d(MaxPool, name="nn.max_pool3d", spatial="DHW"):
+    """Maximum under a window over D, H and W.  data: NCDHW -> NCDHW."""
+
+
+@dataclass(frozen=True)
+class AvgPool1d(AvgPool, name="nn.avg_pool1d", spatial="W"):
+    """Mean under a window along W.  data: NCW -> NCW."""
+
+
+@dataclass(frozen=True)
+class AvgPool2d(AvgPool, name="nn.avg_pool2d", spatial="HW"):
+    """Mean under a window over H and W.  data: NCHW (or NHWC, NCHW[x]c) -> the same."""
+
+
+@dataclass(frozen=True)
+class AvgPool3d(AvgPool, name="nn.avg_pool3d", spatial="DHW"):
+    """Mean under a window over D, H and W.  data: NCDHW -> NCDHW."""
+
+
+@dataclass(frozen=True)
+class GlobalPool2d(Op, fusion=Fusion.OUT_ELEMWISE_FUSABLE):
     """One number per channel.  data: NCHW (or NHWC, NCHW[x]c) -> the same with H = W = 1."""
 
-    fusion = Fusion.OUT_ELEMWISE_FUSABLE
     layout: str = "NCHW"
     out_layout: str = ""
 
@@ -242,10 +228,8 @@ class GlobalPool2d(Op):
         return whole_planes(site, self.layout, "HW")
 
 
-class GlobalAvgPool2d(GlobalPool2d):
+class GlobalAvgPool2d(GlobalPool2d, name="nn.global_avg_pool2d"):
     """The mean of every channel's pixels.  data: (N, C, H, W) floats -> (N, C, 1, 1)."""
-
-    name = "nn.global_avg_pool2d"
 
     def infer(self, data: TensorType) -> TensorType:
         require_kind(self, data, "f", "the input")
@@ -267,10 +251,8 @@ class GlobalAvgPool2d(GlobalPool2d):
         return compute(self._shape(data), element)
 
 
-class GlobalMaxPool2d(GlobalPool2d):
+class GlobalMaxPool2d(GlobalPool2d, name="nn.global_max_pool2d"):
     """The largest of every channel's pixels.  data: (N, C, H, W) -> (N, C, 1, 1)."""
-
-    name = "nn.global_max_pool2d"
 
     def infer(self, data: TensorType) -> TensorType:
         require_kind(self, data, "iuf", "the input")

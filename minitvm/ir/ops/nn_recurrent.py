@@ -22,12 +22,9 @@ def _sigmoid(x: np.ndarray) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class Recurrent(Op):
+class Recurrent(Op, fusion=Fusion.OPAQUE, lowered_by_template=True):
     """A layer over (steps, batch, features).  ``reverse`` walks the steps backwards; results stay in input order."""
 
-    lowered_by_template = True
-
-    fusion = Fusion.OPAQUE
     reverse: bool = False
 
     def _check(self, gates: int, xw: TensorType, weight: TensorType) -> tuple[Dim, Dim, Dim]:
@@ -71,15 +68,12 @@ class Recurrent(Op):
 
 
 @dataclass(frozen=True)
-class Lstm(Recurrent):
+class Lstm(Recurrent, name="nn.lstm", outputs=3):
     """Long short-term memory, gates in ONNX's order i, o, f, c.
 
     xw: (steps, batch, 4 * hidden), recurrent_weight: (4 * hidden, hidden), h0, c0: (batch, hidden),
     peephole (optional; i, o, f): (3 * hidden,) -> y: (steps, batch, hidden), and the last h and c: (batch, hidden).
     """
-
-    name = "nn.lstm"
-    outputs = 3
 
     def solve(self, types: list[Type | None]) -> list[Type | None]:
         return self._solve_states(types, (2, 3))
@@ -125,7 +119,7 @@ def _peeped(gate: np.ndarray, cell: np.ndarray, peephole: np.ndarray | None) -> 
 
 
 @dataclass(frozen=True)
-class Gru(Recurrent):
+class Gru(Recurrent, name="nn.gru", outputs=2):
     """Gated recurrent unit, gates in ONNX's order z, r, h.
 
     xw: (steps, batch, 3 * hidden), recurrent_weight: (3 * hidden, hidden), recurrent_bias: (3 * hidden,),
@@ -133,8 +127,6 @@ class Gru(Recurrent):
     scales the candidate's recurrent product and bias, otherwise the state before that product.
     """
 
-    name = "nn.gru"
-    outputs = 2
     linear_before_reset: bool = False
 
     def solve(self, types: list[Type | None]) -> list[Type | None]:
@@ -171,15 +163,12 @@ class Gru(Recurrent):
 
 
 @dataclass(frozen=True)
-class Rnn(Recurrent):
+class Rnn(Recurrent, name="nn.rnn", outputs=2):
     """The plain recurrence h = tanh(xw + recurrent_weight @ h).
 
     xw: (steps, batch, hidden), recurrent_weight: (hidden, hidden), h0: (batch, hidden)
     -> y: (steps, batch, hidden), and the last h.
     """
-
-    name = "nn.rnn"
-    outputs = 2
 
     def solve(self, types: list[Type | None]) -> list[Type | None]:
         return self._solve_states(types, (2,))

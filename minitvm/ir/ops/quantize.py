@@ -21,10 +21,9 @@ _RANGES = {"int8": (-128, 127), "uint8": (0, 255), "int16": (-32768, 32767), "ui
 
 
 @dataclass(frozen=True)
-class _Quantization(Op):
+class _Quantization(Op, fusion=Fusion.BROADCAST):
     """``scale`` and ``zero_point`` are scalars, or vectors along ``axis``: numbers for each channel."""
 
-    fusion = Fusion.BROADCAST
     axis: int = -1
 
     def _check_parameters(self, data: TensorType, scale: TensorType, zero_point: TensorType) -> None:
@@ -62,14 +61,13 @@ class _Quantization(Op):
 
 
 @dataclass(frozen=True)
-class Quantize(_Quantization):
+class Quantize(_Quantization, name="qnn.quantize"):
     """round(data / scale) + zero_point, ties to even, kept within ``out_dtype``; in float32 at least.
 
     data: (...) floats, output_scale: () or (data.shape[axis],), output_zero_point: the same, of ``out_dtype`` or int32
     -> (...) of ``out_dtype``.
     """
 
-    name = "qnn.quantize"
     out_dtype: Annotated[str, tuple(_RANGES)] = "int8"
 
     def solve(self, types: list[Type | None]) -> list[Type | None]:
@@ -101,14 +99,13 @@ class Quantize(_Quantization):
 
 
 @dataclass(frozen=True)
-class Dequantize(_Quantization):
+class Dequantize(_Quantization, name="qnn.dequantize"):
     """(data - zero_point) * scale, in float32 at least.
 
     data: (...) of 8, 16 or 32 bits, input_scale: () or (data.shape[axis],), input_zero_point: the same, an integer
     -> (...) of ``out_dtype``, a float dtype; the scale has it too.
     """
 
-    name = "qnn.dequantize"
     out_dtype: DType = "float32"
 
     def solve(self, types: list[Type | None]) -> list[Type | None]:

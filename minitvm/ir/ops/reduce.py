@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -33,14 +33,13 @@ Element = Callable[[tuple[LoopExpr, ...], tuple[LoopExpr, ...]], LoopExpr]
 
 
 @dataclass(frozen=True)
-class Reduction(Op):
+class Reduction(Op, fusion=Fusion.COMM_REDUCE):
     """Common to all reductions; a subclass sets ``kinds``, the numpy dtype kinds that it takes."""
 
-    fusion = Fusion.COMM_REDUCE
+    kinds: ClassVar[str] = "iuf"
     axis: tuple[int, ...] | None = None
     keepdims: bool = False
     exclude: bool = False
-    kinds = "iuf"
 
     def axes(self, rank: int) -> tuple[int, ...]:
         """The reduced axes, ascending."""
@@ -103,10 +102,8 @@ def _wide(data: np.ndarray) -> np.ndarray:
     return data.astype("float64") if data.dtype.kind == "f" else data
 
 
-class Sum(Reduction):
+class Sum(Reduction, name="sum"):
     """The sum; integers wrap around in their own dtype."""
-
-    name = "sum"
 
     def reference(self, data: np.ndarray) -> np.ndarray:
         return self._numpy(np.sum, _wide(data), dtype=_wide(data).dtype).astype(data.dtype)
@@ -116,10 +113,8 @@ class Sum(Reduction):
         return self._stage(data, sum_over, lambda i, r: data[i].astype(kept), lambda s, i: s.astype(data.dtype))
 
 
-class Prod(Reduction):
+class Prod(Reduction, name="prod"):
     """The product; integers wrap around in their own dtype."""
-
-    name = "prod"
 
     def reference(self, data: np.ndarray) -> np.ndarray:
         return self._numpy(np.prod, _wide(data), dtype=_wide(data).dtype).astype(data.dtype)
@@ -129,10 +124,8 @@ class Prod(Reduction):
         return self._stage(data, prod_over, lambda i, r: data[i].astype(kept), lambda p, i: p.astype(data.dtype))
 
 
-class Mean(Reduction):
+class Mean(Reduction, name="mean"):
     """The mean, in the dtype of data; of integers truncated towards zero.  NaN of no elements."""
-
-    name = "mean"
 
     def reference(self, data: np.ndarray) -> np.ndarray:
         if data.dtype.kind == "f":
@@ -149,11 +142,8 @@ class Mean(Reduction):
         )
 
 
-class Max(Reduction):
+class Max(Reduction, name="max", kinds="biuf"):
     """The largest; NaN if one is; minus infinity or the smallest integer of no elements."""
-
-    name = "max"
-    kinds = "biuf"
 
     def reference(self, data: np.ndarray) -> np.ndarray:
         return self._numpy(np.max, data, initial=_lowest(data.dtype))
@@ -162,11 +152,8 @@ class Max(Reduction):
         return self._stage(data, max_over, lambda i, r: data[i])
 
 
-class Min(Reduction):
+class Min(Reduction, name="min", kinds="biuf"):
     """The smallest; NaN if one is; infinity or the largest integer of no elements."""
-
-    name = "min"
-    kinds = "biuf"
 
     def reference(self, data: np.ndarray) -> np.ndarray:
         return self._numpy(np.min, data, initial=_highest(data.dtype))
@@ -183,11 +170,8 @@ def _highest(dtype: np.dtype) -> Any:
     return np.inf if dtype.kind == "f" else True if dtype.kind == "b" else np.iinfo(dtype).max
 
 
-class All(Reduction):
+class All(Reduction, name="all", kinds="b"):
     """Whether all are true."""
-
-    name = "all"
-    kinds = "b"
 
     def reference(self, data: np.ndarray) -> np.ndarray:
         return self._numpy(np.all, data)
@@ -196,11 +180,8 @@ class All(Reduction):
         return self._stage(data, min_over, lambda i, r: data[i])
 
 
-class AnyTrue(Reduction):
+class AnyTrue(Reduction, name="any", kinds="b"):
     """Whether at least one is true."""
-
-    name = "any"
-    kinds = "b"
 
     def reference(self, data: np.ndarray) -> np.ndarray:
         return self._numpy(np.any, data)
@@ -210,14 +191,12 @@ class AnyTrue(Reduction):
 
 
 @dataclass(frozen=True)
-class Variance(Reduction):
+class Variance(Reduction, name="variance", kinds="f"):
     """The mean of (data - mean)**2; ``unbiased`` divides by one less.
 
     data: (...), mean: broadcasts to data (the mean with keepdims) -> (... without the reduced dimensions).
     """
 
-    name = "variance"
-    kinds = "f"
     unbiased: bool = False
 
     def infer(self, data: TensorType, mean: TensorType) -> TensorType:  # type: ignore[override]
@@ -280,10 +259,8 @@ class ArgReduction(Reduction):
         """A position in a split axis is another number."""
 
 
-class ArgMax(ArgReduction):
+class ArgMax(ArgReduction, name="argmax"):
     """The position of the first largest (or the last one) as int32."""
-
-    name = "argmax"
 
     def reference(self, data: np.ndarray) -> np.ndarray:
         return self._position(data, np.argmax)
@@ -292,10 +269,8 @@ class ArgMax(ArgReduction):
         return self._search(data, max_over)
 
 
-class ArgMin(ArgReduction):
+class ArgMin(ArgReduction, name="argmin"):
     """The position of the first smallest (or the last one) as int32."""
-
-    name = "argmin"
 
     def reference(self, data: np.ndarray) -> np.ndarray:
         return self._position(data, np.argmin)
@@ -304,12 +279,8 @@ class ArgMin(ArgReduction):
         return self._search(data, min_over)
 
 
-class LogSumExp(Reduction):
+class LogSumExp(Reduction, name="logsumexp", fusion=Fusion.OUT_ELEMWISE_FUSABLE, kinds="f"):
     """log(sum(exp(data))), without overflow; minus infinity of no elements."""
-
-    name = "logsumexp"
-    kinds = "f"
-    fusion = Fusion.OUT_ELEMWISE_FUSABLE
 
     def reference(self, data: np.ndarray) -> np.ndarray:
         wide = data.astype("float64")

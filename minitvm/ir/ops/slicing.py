@@ -39,11 +39,9 @@ def _joined(op: Op, types: tuple[TensorType, ...], axis: int) -> list[Dim]:
 
 
 @dataclass(frozen=True)
-class Concatenate(Op):
+class Concatenate(Op, name="concatenate", fusion=Fusion.INJECTIVE):
     """Tensors end to end along ``axis``.  A tuple of (..., n_i, ...) -> (..., sum of n_i, ...)."""
 
-    name = "concatenate"
-    fusion = Fusion.INJECTIVE
     axis: int = 0
 
     def infer(self, data: TupleType) -> TensorType:
@@ -92,11 +90,9 @@ def _pick(parts: tuple[Buffer, ...], index: tuple[LoopExpr, ...], axis: int) -> 
 
 
 @dataclass(frozen=True)
-class StackTensors(Op):
+class StackTensors(Op, name="stack", fusion=Fusion.INJECTIVE):
     """Tensors of one shape side by side along a new dimension.  A tuple of n (...) -> (..., n, ...)."""
 
-    name = "stack"
-    fusion = Fusion.INJECTIVE
     axis: int = 0
 
     def infer(self, data: TupleType) -> TensorType:
@@ -127,11 +123,9 @@ class StackTensors(Op):
 
 
 @dataclass(frozen=True)
-class Split(Op):
+class Split(Op, name="split", fusion=Fusion.INJECTIVE):
     """data cut along ``axis`` into equal sections (an integer) or at positions (a tuple) -> a tuple of tensors."""
 
-    name = "split"
-    fusion = Fusion.INJECTIVE
     indices_or_sections: int | tuple[int, ...]
     axis: int = 0
 
@@ -199,14 +193,12 @@ def _end(kept: range, extent: int) -> int:
 
 
 @dataclass(frozen=True)
-class StridedSlice(Op):
+class StridedSlice(Op, name="strided_slice", fusion=Fusion.INJECTIVE):
     """``data[begin:end:strides]`` along ``axes`` (the first ones by default), with Python's rules for bounds.
 
     With ``slice_mode`` ``"size"``, ``end`` holds sizes (-1: to the end) and strides are 1, as in Relay.
     """
 
-    name = "strided_slice"
-    fusion = Fusion.INJECTIVE
     begin: tuple[int, ...]
     end: tuple[int, ...]
     strides: tuple[int, ...] | None = None

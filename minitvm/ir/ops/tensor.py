@@ -16,11 +16,9 @@ from minitvm.ir.types import DType, TensorType, TupleType, Type
 
 
 @dataclass(frozen=True)
-class CumSum(Op):
+class CumSum(Op, name="cumsum", fusion=Fusion.OPAQUE):
     """Sums of all elements up to each one along ``axis`` (``exclusive``: without it), in the dtype of data."""
 
-    name = "cumsum"
-    fusion = Fusion.OPAQUE
     axis: int = 0
     exclusive: bool = False
 
@@ -60,11 +58,9 @@ def _order(data: np.ndarray, axis: int, is_ascend: bool) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class Sort(Op):
+class Sort(Op, name="sort", fusion=Fusion.OPAQUE):
     """data sorted along ``axis``."""
 
-    name = "sort"
-    fusion = Fusion.OPAQUE
     axis: int = -1
     is_ascend: bool = True
 
@@ -77,11 +73,9 @@ class Sort(Op):
 
 
 @dataclass(frozen=True)
-class ArgSort(Op):
+class ArgSort(Op, name="argsort", fusion=Fusion.OPAQUE):
     """The positions, of ``dtype``, that sort data along ``axis``; equal elements keep their order."""
 
-    name = "argsort"
-    fusion = Fusion.OPAQUE
     axis: int = -1
     is_ascend: bool = True
     dtype: DType = "int32"
@@ -95,15 +89,13 @@ class ArgSort(Op):
 
 
 @dataclass(frozen=True)
-class TopK(Op):
+class TopK(Op, name="topk", fusion=Fusion.OPAQUE):
     """The ``k`` largest (``is_ascend``: smallest) along ``axis``, sorted, and their positions of ``dtype``.
 
     data: (..., n, ...) -> ((..., k, ...), (..., k, ...)), or one of them where ``ret_type`` is "values" or "indices".
     Of equal elements the first comes first.  k of 0 means all.
     """
 
-    name = "topk"
-    fusion = Fusion.OPAQUE
     k: int = 1
     axis: int = -1
     ret_type: Literal["both", "values", "indices"] = "both"
@@ -130,11 +122,9 @@ class TopK(Op):
 
 
 @dataclass(frozen=True)
-class ShapeOf(Op):
+class ShapeOf(Op, name="shape_of", fusion=Fusion.OPAQUE):
     """The shape of data.  data: (d_0, ..., d_n) -> (n + 1,), of ``dtype``."""
 
-    name = "shape_of"
-    fusion = Fusion.OPAQUE
     dtype: DType = "int32"
 
     def infer(self, data: TensorType) -> TensorType:
@@ -154,11 +144,9 @@ class ShapeOf(Op):
 
 
 @dataclass(frozen=True)
-class NdArraySize(Op):
+class NdArraySize(Op, name="ndarray_size", fusion=Fusion.OPAQUE):
     """The number of elements of data.  data: (...) -> (), of ``dtype``."""
 
-    name = "ndarray_size"
-    fusion = Fusion.OPAQUE
     dtype: DType = "int32"
 
     def infer(self, data: TensorType) -> TensorType:
@@ -172,14 +160,11 @@ class NdArraySize(Op):
 
 
 @dataclass(frozen=True)
-class Arange(Op):
+class Arange(Op, name="arange", fusion=Fusion.OPAQUE):
     """start, start + step, ... below stop (above, for a negative step).  Three scalars of one dtype -> (n,).
 
     How long the result is depends on the values, so n is unknown until the operands are constant and folded.
     """
-
-    name = "arange"
-    fusion = Fusion.OPAQUE
 
     def infer(self, start: TensorType, stop: TensorType, step: TensorType) -> TensorType:
         dtype = require_same_dtype(self, start, stop, step)
@@ -194,11 +179,9 @@ class Arange(Op):
 
 
 @dataclass(frozen=True)
-class Trilu(Op):
+class Trilu(Op, name="trilu", fusion=Fusion.INJECTIVE):
     """The upper (or lower) triangle of each matrix, from diagonal k; 0 elsewhere.  data: (..., m, n), k: () integer."""
 
-    name = "trilu"
-    fusion = Fusion.INJECTIVE
     upper: bool = True
 
     def infer(self, data: TensorType, k: TensorType) -> TensorType:
@@ -220,11 +203,9 @@ class Trilu(Op):
 
 
 @dataclass(frozen=True)
-class Eye(Op):
+class Eye(Op, name="eye", fusion=Fusion.INJECTIVE):
     """Ones on diagonal ``k``, zeros elsewhere; ``shape`` is (rows, columns)."""
 
-    name = "eye"
-    fusion = Fusion.INJECTIVE
     shape: tuple[int, ...]
     k: int = 0
     dtype: DType = "float32"
@@ -244,14 +225,12 @@ class Eye(Op):
 
 
 @dataclass(frozen=True)
-class ReverseSequence(Op):
+class ReverseSequence(Op, name="reverse_sequence", fusion=Fusion.INJECTIVE):
     """The first seq_lengths[b] elements along ``seq_axis`` of each b along ``batch_axis`` back to front.
 
     data: (...), seq_lengths: (batch,) integers, each within the extent of ``seq_axis`` -> (...).
     """
 
-    name = "reverse_sequence"
-    fusion = Fusion.INJECTIVE
     seq_axis: int = 1
     batch_axis: int = 0
 

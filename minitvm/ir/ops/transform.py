@@ -29,16 +29,13 @@ def _reshaped(data: Buffer, result: TensorType | Buffer) -> Stage:
 
 
 @dataclass(frozen=True)
-class Reshape(Op):
+class Reshape(Op, name="reshape", fusion=Fusion.INJECTIVE, view=True):
     """The same elements, row-major, in another shape.  data: (...) -> newshape.
 
     In ``newshape``, 0 copies a dimension of data (unless ``allowzero``), -1 is what remains, -2 copies all
     remaining dimensions, -3 merges two, and -4 splits one into the two that follow it.
     """
 
-    name = "reshape"
-    fusion = Fusion.INJECTIVE
-    view = True
     newshape: tuple[int, ...]
     allowzero: bool = False
 
@@ -54,11 +51,8 @@ class Reshape(Op):
 
 
 @dataclass(frozen=True)
-class ReshapeLike(Op):
+class ReshapeLike(Op, name="reshape_like", fusion=Fusion.INJECTIVE):
     """The elements of data in the shape of another tensor.  data: (...), shape_like: (...) -> shape_like's shape."""
-
-    name = "reshape_like"
-    fusion = Fusion.INJECTIVE
 
     def infer(self, data: TensorType, shape_like: TensorType) -> TensorType:
         have, want = product(data.shape), product(shape_like.shape)
@@ -74,12 +68,8 @@ class ReshapeLike(Op):
 
 
 @dataclass(frozen=True)
-class BatchFlatten(Op):
+class BatchFlatten(Op, name="nn.batch_flatten", fusion=Fusion.INJECTIVE, view=True):
     """All dimensions but the first merged.  data: (n, ...) -> (n, product of the others)."""
-
-    name = "nn.batch_flatten"
-    fusion = Fusion.INJECTIVE
-    view = True
 
     def infer(self, data: TensorType) -> TensorType:
         if data.rank < 1:
@@ -94,11 +84,9 @@ class BatchFlatten(Op):
 
 
 @dataclass(frozen=True)
-class Transpose(Op):
+class Transpose(Op, name="transpose", fusion=Fusion.INJECTIVE):
     """Dimension ``axes[d]`` of data becomes dimension d; reversed where ``axes`` is not given."""
 
-    name = "transpose"
-    fusion = Fusion.INJECTIVE
     axes: tuple[int, ...] | None = None
 
     def order(self, rank: int) -> tuple[int, ...]:
@@ -132,12 +120,9 @@ _FRESH_AXES = "NCHWDABEFGJKLMPQ"
 
 
 @dataclass(frozen=True)
-class ExpandDims(Op):
+class ExpandDims(Op, name="expand_dims", fusion=Fusion.BROADCAST, view=True):
     """``num_newaxis`` dimensions of extent 1 inserted before ``axis`` (negative: after it)."""
 
-    name = "expand_dims"
-    fusion = Fusion.BROADCAST
-    view = True
     axis: int
     num_newaxis: int = 1
 
@@ -168,12 +153,9 @@ class ExpandDims(Op):
 
 
 @dataclass(frozen=True)
-class Squeeze(Op):
+class Squeeze(Op, name="squeeze", fusion=Fusion.INJECTIVE, view=True):
     """Dimensions of extent 1 removed: those in ``axis``, all of them where it is not given."""
 
-    name = "squeeze"
-    fusion = Fusion.INJECTIVE
-    view = True
     axis: tuple[int, ...] | None = None
 
     def infer(self, data: TensorType) -> TensorType:
@@ -206,11 +188,9 @@ class Squeeze(Op):
 
 
 @dataclass(frozen=True)
-class Tile(Op):
+class Tile(Op, name="tile", fusion=Fusion.BROADCAST):
     """data repeated ``reps[d]`` times along dimension d; the shorter of shape and reps is padded with 1 in front."""
 
-    name = "tile"
-    fusion = Fusion.BROADCAST
     reps: tuple[int, ...]
 
     def _padded(self, shape: Shape) -> list[tuple[Dim, int]]:
@@ -238,11 +218,9 @@ class Tile(Op):
 
 
 @dataclass(frozen=True)
-class Repeat(Op):
+class Repeat(Op, name="repeat", fusion=Fusion.BROADCAST):
     """Each element along ``axis`` ``repeats`` times in a row."""
 
-    name = "repeat"
-    fusion = Fusion.BROADCAST
     repeats: int
     axis: int = 0
 
@@ -265,11 +243,9 @@ class Repeat(Op):
 
 
 @dataclass(frozen=True)
-class Reverse(Op):
+class Reverse(Op, name="reverse", fusion=Fusion.INJECTIVE):
     """data back to front along ``axis``."""
 
-    name = "reverse"
-    fusion = Fusion.INJECTIVE
     axis: int = 0
 
     def infer(self, data: TensorType) -> TensorType:
