@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from minitvm.ir.loop import Buffer, Const, LoopExpr, Stage
 from minitvm.ir.op import Fusion, Op
 from minitvm.ir.ops._matmul import product_dtype, widened
 from minitvm.ir.ops._shape import normalize_axis, require_same_dtype
+from minitvm.ir.ops._window import buffer_type
 from minitvm.ir.ops.broadcast import Add
 from minitvm.ir.relayout import Placement, Site, along_axis, calling, vector_along
 from minitvm.ir.types import ResultDType, TensorType, Type
@@ -137,22 +139,70 @@ class DensePack(MatrixProduct, name="nn.contrib_dense_pack"):
         )
 
 
-def _swapped(shape: tuple[Dim, ...], swap: bool) -> tuple[Dim, Dim]:
+def _swapped(shape: Sequence[Any], swap: bool) -> tuple[Any, Any]:
     """The last two dimensions as the product sees them."""
     return (shape[-1], shape[-2]) if swap else (shape[-2], shape[-1])
 
 
 @dataclass(frozen=True)
-class Matmul(MatrixProduct, name="nn.matmul"):
-    """The product of two matrices.  tensor_a: (m, k), tensor_b: (k, n) -> (m, n).
+class TransposedProduct(MatrixProduct):
+    """Matrices by matrices; ``transpose_a`` and ``transpose_b`` say which operand comes with its dimensions swapped."""
 
-    ``transpose_a`` and ``transpose_b`` say that an operand comes with its dimensions swapped.
-    """
-
-    units: int | None = None
+    rank: ClassVar[int] = 2
     out_dtype: ResultDType = ""
     transpose_a: bool = False
     transpose_b: bool = False
+
+    def infer(self, tensor_a: TensorType, tensor_b: TensorType) -> TensorType:
+        batch, what = ("batch, ", "each product") if self.rank == 3 else ("", "the product")
+        _check_rank(self, tensor_a, self.rank, "tensor_a", f"({batch}{'k, m' if self.transpose_a else 'm, k'})")
+        _check_rank(self, tensor_b, self.rank, "tensor_b", f"({batch}{'n, k' if self.transpose_b else 'k, n'})")
+        (m, k), (depth, n) = _swapped(tensor_a.shape, self.transpose_a), _swapped(tensor_b.shape, self.transpose_b)
+        flags = f"transpose_a={self.transpose_a} and transpose_b={self.transpose_b}"
+        hint = f"with {flags} {what} is ({m}, {k}) by ({depth}, {n})"
+        _check_inner(self, k, depth, f"{tensor_a} and {tensor_b}", hint)
+        try:
+            batches = tuple(map(broadcast_dims, tensor_a.shape[:-2], tensor_b.shape[:-2]))
+        except ValueError:
+            raise self.reject(
+                f"batches differ: {tensor_a} and {tensor_b}", hint="they must be equal, or one of them 1"
+            ) from None
+        return TensorType((*batches, m, n), product_dtype(self, tensor_a, tensor_b, self.out_dtype))
+
+    def reference(self, tensor_a: np.ndarray, tensor_b: np.ndarray) -> np.ndarray:
+        a = tensor_a.swapaxes(-1, -2) if self.transpose_a else tensor_a
+        b = tensor_b.swapaxes(-1, -2) if self.transpose_b else tensor_b
+        return _matmul(a, b, self.out_dtype)
+
+    def compute(self, tensor_a: Buffer, tensor_b: Buffer) -> Stage:
+        shape = self.infer(buffer_type(tensor_a), buffer_type(tensor_b)).static_shape
+        k, dtype = _swapped(tensor_a.shape, self.transpose_a)[1], self.out_dtype or tensor_a.dtype
+
+        def at(tensor: Buffer, p: Sequence[LoopExpr], i: LoopExpr, j: LoopExpr, swap: bool) -> LoopExpr:
+            pairs = zip(p, tensor.shape, shape, strict=False)
+            index = (*(q if extent == whole else Const(0) for q, extent, whole in pairs), *((j, i) if swap else (i, j)))
+            return tensor[index]
+
+        def element(*index: LoopExpr) -> LoopExpr:
+            p, (i, j) = index[:-2], index[-2:]
+            return _dot(
+                k,
+                dtype,
+                lambda r: at(tensor_a, p, i, r, self.transpose_a),
+                lambda r: at(tensor_b, p, r, j, self.transpose_b),
+            )
+
+        return compute(shape, element)
+
+
+@dataclass(frozen=True)
+class Matmul(TransposedProduct, name="nn.matmul"):
+    """The product of two matrices.  tensor_a: (m, k), tensor_b: (k, n) -> (m, n).
+
+    ``units`` is n, needed only where the type of ``tensor_b`` is to be inferred.
+    """
+
+    units: int | None = None
 
     def solve(self, types: list[Type | None]) -> list[Type | None]:
         a, b = types
@@ -161,81 +211,15 @@ class Matmul(MatrixProduct, name="nn.matmul"):
         k = _swapped(a.shape, self.transpose_a)[1]
         return [a, TensorType((self.units, k) if self.transpose_b else (k, self.units), a.dtype)]
 
-    def infer(self, tensor_a: TensorType, tensor_b: TensorType) -> TensorType:
-        _check_rank(self, tensor_a, 2, "tensor_a", "(k, m)" if self.transpose_a else "(m, k)")
-        _check_rank(self, tensor_b, 2, "tensor_b", "(n, k)" if self.transpose_b else "(k, n)")
-        (m, k), (depth, n) = _swapped(tensor_a.shape, self.transpose_a), _swapped(tensor_b.shape, self.transpose_b)
-        flags = f"transpose_a={self.transpose_a} and transpose_b={self.transpose_b}"
-        hint = f"with {flags} the product is ({m}, {k}) by ({depth}, {n})"
-        _check_inner(self, k, depth, f"{tensor_a} and {tensor_b}", hint)
-        return TensorType((m, n), product_dtype(self, tensor_a, tensor_b, self.out_dtype))
-
-    def reference(self, tensor_a: np.ndarray, tensor_b: np.ndarray) -> np.ndarray:
-        a = tensor_a.T if self.transpose_a else tensor_a
-        b = tensor_b.T if self.transpose_b else tensor_b
-        return _matmul(a, b, self.out_dtype)
-
-    def compute(self, tensor_a: Buffer, tensor_b: Buffer) -> Stage:
-        m, k = tensor_a.shape[:: -1 if self.transpose_a else 1]
-        n, dtype = tensor_b.shape[0 if self.transpose_b else 1], self.out_dtype or tensor_a.dtype
-
-        def element(i: LoopExpr, j: LoopExpr) -> LoopExpr:
-            return _dot(
-                k,
-                dtype,
-                lambda r: tensor_a[(r, i) if self.transpose_a else (i, r)],
-                lambda r: tensor_b[(j, r) if self.transpose_b else (r, j)],
-            )
-
-        return compute((m, n), element)
-
 
 @dataclass(frozen=True)
-class BatchMatmul(MatrixProduct, name="nn.batch_matmul"):
+class BatchMatmul(TransposedProduct, name="nn.batch_matmul", rank=3):
     """One matrix product per batch entry.  tensor_a: (b, m, k), tensor_b: (b, n, k) -> (b, m, n).
 
     As in Relay ``tensor_b`` comes transposed unless ``transpose_b=False``.  A batch of 1 is repeated for the other.
     """
 
-    out_dtype: ResultDType = ""
-    transpose_a: bool = False
     transpose_b: bool = True
-
-    def infer(self, tensor_a: TensorType, tensor_b: TensorType) -> TensorType:
-        _check_rank(self, tensor_a, 3, "tensor_a", "(batch, k, m)" if self.transpose_a else "(batch, m, k)")
-        _check_rank(self, tensor_b, 3, "tensor_b", "(batch, n, k)" if self.transpose_b else "(batch, k, n)")
-        (m, k), (depth, n) = _swapped(tensor_a.shape, self.transpose_a), _swapped(tensor_b.shape, self.transpose_b)
-        flags = f"transpose_a={self.transpose_a} and transpose_b={self.transpose_b}"
-        hint = f"with {flags} each product is ({m}, {k}) by ({depth}, {n})"
-        _check_inner(self, k, depth, f"{tensor_a} and {tensor_b}", hint)
-        try:
-            batch = broadcast_dims(tensor_a.shape[0], tensor_b.shape[0])
-        except ValueError:
-            raise self.reject(
-                f"batches differ: {tensor_a} and {tensor_b}", hint="they must be equal, or one of them 1"
-            ) from None
-        return TensorType((batch, m, n), product_dtype(self, tensor_a, tensor_b, self.out_dtype))
-
-    def reference(self, tensor_a: np.ndarray, tensor_b: np.ndarray) -> np.ndarray:
-        a = tensor_a.swapaxes(1, 2) if self.transpose_a else tensor_a
-        b = tensor_b.swapaxes(1, 2) if self.transpose_b else tensor_b
-        return _matmul(a, b, self.out_dtype)
-
-    def compute(self, tensor_a: Buffer, tensor_b: Buffer) -> Stage:
-        m, k = tensor_a.shape[1:][:: -1 if self.transpose_a else 1]
-        n, dtype = tensor_b.shape[1 if self.transpose_b else 2], self.out_dtype or tensor_a.dtype
-        batch = max(tensor_a.shape[0], tensor_b.shape[0]) if 0 not in (tensor_a.shape[0], tensor_b.shape[0]) else 0
-
-        def element(p: LoopExpr, i: LoopExpr, j: LoopExpr) -> LoopExpr:
-            pa, pb = (p if t.shape[0] == batch else Const(0) for t in (tensor_a, tensor_b))
-            return _dot(
-                k,
-                dtype,
-                lambda r: tensor_a[(pa, r, i) if self.transpose_a else (pa, i, r)],
-                lambda r: tensor_b[(pb, j, r) if self.transpose_b else (pb, r, j)],
-            )
-
-        return compute((batch, m, n), element)
 
 
 @dataclass(frozen=True)
