@@ -102,7 +102,7 @@ CASES: dict[str, tuple[Act, str]] = {
     ),
     "a shape that is none": (
         lambda _: relay.var("x", shape=(2.5, 3)),
-        "(2.5, 3) is no shape\n  = hint: a shape is a tuple of whole numbers",
+        "(2.5, 3) is no shape\n  = hint: a shape is a tuple of whole numbers, symbols' names and None",
     ),
     "a body that is a number": (
         lambda _: relay.Function([image()], 3),

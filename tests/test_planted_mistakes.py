@@ -98,12 +98,12 @@ WRONG_RULES = {
     "a sign where the shape is open": (dropping("abs"), "abs(%x)", OPEN),
     "infinity minus infinity": (difference_of_equals, "subtract(%x, %x)", F32),
     "zero times NaN": (times_zero, "multiply(%x, 0f)", F32),
-    "what wraps around": (multiplied_and_divided, "floor_divide(multiply(%x, 4), 4)", I32),
+    "what wraps around": (multiplied_and_divided, "floor_divide(multiply(%x, 4i32), 4i32)", I32),
     "which of two": (smallest, "maximum(%x, 1f)", F32),
     "bytes cut off": (merged_casts, 'cast(cast(%x, dtype="int8"), dtype="int32")', I32),
     "NaN": (always_a_number, "logical_not(isnan(%x))", F32),
     "zero": (without_the_edge, "greater_equal(%x, 0f)", F32),
-    "negative numbers": (shifted, "divide(%x, 2)", I32),
+    "negative numbers": (shifted, "divide(%x, 2i32)", I32),
 }
 
 
@@ -155,7 +155,7 @@ WRONG_COMPUTES: dict[str, tuple[str, Callable[..., Any], tuple[str, ...]]] = {
     "nn.relu": ("nn.relu(%x)", lambda self, x: OPS["abs"]().compute(x), (F32,)),
     "sign": ("sign(%x)", lambda self, x: OPS["tanh"]().compute(x), (F32,)),
     "maximum": ("maximum(%x, %y)", lambda self, x, y: OPS["add"]().compute(x, y), (F32, F32)),
-    "left_shift": ("left_shift(%x, 1)", lambda self, x, y: OPS["multiply"]().compute(x, y), (I32,)),
+    "left_shift": ("left_shift(%x, 1i32)", lambda self, x, y: OPS["multiply"]().compute(x, y), (I32,)),
 }
 
 
