@@ -18,7 +18,7 @@ from benchmarks.machine import cpu_model
 from benchmarks.machine import measure as measure_peak
 from benchmarks.onnx_models import WORKLOADS
 from benchmarks.runtimes import OPENERS, Feeds, installed, random_feeds, relative_error, versions
-from minitvm.runtime.side_by_side import PAUSE, side_by_side
+from minitvm.runtime.timing import PAUSE, side_by_side
 
 Say = Callable[[str], None]
 

@@ -17,7 +17,7 @@ from benchmarks import levels, measure, report, scale, worker
 from benchmarks.machine import Peak
 from benchmarks.onnx_models import WORKLOADS
 from benchmarks.runtimes import relative_error
-from minitvm.runtime import side_by_side as timing
+from minitvm.runtime import timing
 
 
 @pytest.fixture(autouse=True)

@@ -15,7 +15,7 @@ from minitvm.cli.console import stdout
 from minitvm.errors import ConfigError
 from minitvm.runtime.executor import GraphModule
 from minitvm.runtime.ndarray import cpu
-from minitvm.runtime.side_by_side import Stats, side_by_side
+from minitvm.runtime.timing import Stats, side_by_side
 
 Run = Callable[[], object]
 
@@ -25,21 +25,14 @@ Run = Callable[[], object]
 @click.option("--against", type=click.Choice(["onnxruntime"]), help="A runtime to time side by side (installed apart).")
 @click.option("-n", "--rounds", type=click.IntRange(1), default=10, show_default=True, help="Turns of each runtime.")
 @click.option("--seed", default=0, show_default=True, help="Seed of the random inputs.")
-@options.target
-@options.opt_level
-@options.threads
-@options.shapes
+@options.compiles
 @options.trusted_keys
 def bench(
     model: pathlib.Path,
     against: str | None,
     rounds: int,
     seed: int,
-    target: str,
-    opt_level: int,
-    threads: int,
-    shapes: tuple[tuple[str, list[int]], ...],
-    trusted_keys: tuple[pathlib.Path, ...],
+    chosen: options.Chosen,
 ) -> None:
     """Time MODEL (.onnx, or a compiled library) on random inputs; runtimes take turns of a few runs, with a pause
     between them, since idle threads spin for a while. Spread is the interquartile range over the median.
@@ -52,13 +45,13 @@ def bench(
     if against and model.suffix == options.SUFFIX:
         raise ConfigError(f"{against} cannot run {model}", hint="give the .onnx file that it was compiled from")
     start = time.perf_counter()
-    library = options.library_of(model, target, opt_level, threads, shapes, trusted_keys=trusted_keys)
+    library = chosen.library(model)
     seconds = time.perf_counter() - start
-    module = GraphModule(library["default"](cpu(0), threads or None))
+    module = GraphModule(library["default"](cpu(0), chosen.threads))
     feeds = options.random_inputs(module, seed)
     runs: dict[str, Run] = {"minitvm": lambda: _run(module, feeds)}
     if against:
-        runs[against] = _onnxruntime(model, feeds, threads)
+        runs[against] = _onnxruntime(model, feeds, chosen.threads or 0)
     stdout.print(f"{model.name}: {'loaded' if model.suffix == options.SUFFIX else 'compiled'} in {seconds:.2f} s")
     stdout.print(_table(side_by_side(runs, rounds)))
 

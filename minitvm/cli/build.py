@@ -16,10 +16,7 @@ from minitvm.cli.console import say
 @click.option(
     "-o", "--output", type=click.Path(path_type=pathlib.Path), help="File to write; MODEL with .mtvm by default."
 )
-@options.target
-@options.opt_level
-@options.threads
-@options.shapes
+@options.compiles
 @click.option(
     "--sign", type=click.Path(path_type=pathlib.Path), help="Private Ed25519 key (PEM) to sign the library with."
 )
@@ -27,10 +24,7 @@ from minitvm.cli.console import say
 def compile_command(
     model: pathlib.Path,
     output: pathlib.Path | None,
-    target: str,
-    opt_level: int,
-    threads: int,
-    shapes: tuple[tuple[str, list[int]], ...],
+    chosen: options.Chosen,
     sign: pathlib.Path | None,
     strict: bool,
 ) -> None:
@@ -45,7 +39,7 @@ def compile_command(
       minitvm compile resnet18.onnx --sign key.pem
     """
     start = time.perf_counter()
-    library = options.library_of(model, target, opt_level, threads, shapes, strict=strict)
+    library = chosen.library(model, strict=strict)
     path = output or model.with_suffix(options.SUFFIX)
     library.save(path, sign)
     seconds = time.perf_counter() - start

@@ -20,6 +20,7 @@ from minitvm.passes import PassContext, PassLog
 from minitvm.runtime.executor import GraphModule
 from minitvm.runtime.library import Library
 from minitvm.runtime.ndarray import cpu
+from minitvm.runtime.timing import timed
 
 _DATA = resources.files("minitvm") / "demo_data"
 _MODEL = "efficientnet_lite0.onnx"
@@ -88,7 +89,7 @@ def preprocess(image: Image.Image) -> np.ndarray:
 
 def _classify(executor: GraphModule, name: str, image: np.ndarray, labels: list[str]) -> float:
     """Print one photograph's classes; the seconds that the model ran, the better of two runs."""
-    seconds = min(_timed_run(executor, image) for _ in range(2))
+    seconds = min(timed(lambda: executor.run(image=image), 2))
     logits = executor.get_output(0).numpy()[0].astype(np.float64)
     probabilities = np.exp(logits - logits.max())
     probabilities /= probabilities.sum()
@@ -96,12 +97,6 @@ def _classify(executor: GraphModule, name: str, image: np.ndarray, labels: list[
     for index in np.argsort(-probabilities)[:5]:
         stdout.print(f"  {probabilities[index]:6.1%}  {labels[index]}")
     return seconds
-
-
-def _timed_run(executor: GraphModule, image: np.ndarray) -> float:
-    start = time.perf_counter()
-    executor.run(image=image)
-    return time.perf_counter() - start
 
 
 def _print_stages(seconds: dict[str, float], library: Library, runs: list[float]) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import pathlib
 import zipfile
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any, TypeVar, cast
 
 import click
 import numpy as np
@@ -23,7 +25,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 SUFFIX = ".mtvm"
 
 model = click.argument("model", type=click.Path(path_type=pathlib.Path))
-target = click.option(
+_target = click.option(
     "--target", default="llvm", show_default=True, help="Target string: 'llvm', 'llvm -mcpu=skylake-avx512', ..."
 )
 opt_level = click.option(
@@ -49,7 +51,7 @@ class Shape(click.ParamType):  # type: ignore[type-arg]
             self.fail(f"{value!r} is not NAME:DIMS; write for example data:1x3x224x224", param, ctx)
 
 
-shapes = click.option(
+_shapes = click.option(
     "--shape",
     "shapes",
     type=Shape(),
@@ -67,33 +69,40 @@ trusted_keys = click.option(
 )
 
 
-def library_of(
-    path: pathlib.Path,
-    target: str,
-    opt_level: int,
-    threads: int,
-    shapes: tuple[tuple[str, list[int]], ...] = (),
-    trace: bool = False,
-    strict: bool = False,
-    trusted_keys: tuple[pathlib.Path, ...] = (),
-) -> Library:
-    """A saved library, loaded; or a model, compiled under a progress bar."""
-    if path.suffix == SUFFIX:
-        return load(path, trusted_keys or None)
-    if trusted_keys:
-        raise ConfigError(f"{path.name} is no library: only libraries are signed", hint="minitvm compile --sign KEY")
-    _check_shapes(path, dict(shapes))
-    with compiling(f"compiling {path.name}") as on_progress:
-        return compile(
-            path,
-            target,
-            opt_level,
-            dict(shapes),
-            num_threads=threads or None,
-            on_progress=on_progress,
-            trace=trace,
-            strict=strict,
-        )
+@dataclass(frozen=True)
+class Chosen:
+    """How a model is compiled, as the shared options say."""
+
+    target: str
+    opt_level: int
+    threads: int | None
+    shapes: dict[str, list[int]]
+    trusted_keys: tuple[pathlib.Path, ...] = ()
+
+    def library(self, path: pathlib.Path, trace: bool = False, strict: bool = False) -> Library:
+        """A saved library, loaded; or a model, compiled under a progress bar."""
+        if path.suffix == SUFFIX:
+            return load(path, self.trusted_keys or None)
+        if self.trusted_keys:
+            raise ConfigError(
+                f"{path.name} is no library: only libraries are signed", hint="minitvm compile --sign KEY"
+            )
+        _check_shapes(path, self.shapes)
+        how, threads = (self.target, self.opt_level, self.shapes), self.threads
+        with compiling(f"compiling {path.name}") as on_progress:
+            return compile(path, *how, num_threads=threads, on_progress=on_progress, trace=trace, strict=strict)
+
+
+def compiles(command: Command) -> Command:
+    """Adds the options that say how a model is compiled; the command gets them as ``chosen``."""
+
+    @functools.wraps(command)
+    def collected(target: str, opt_level: int, threads: int, shapes: Any, trusted_keys: Any = (), **own: Any) -> Any:
+        return command(chosen=Chosen(target, opt_level, threads or None, dict(shapes), trusted_keys), **own)
+
+    for option in (_shapes, threads, opt_level, _target):
+        collected = option(collected)
+    return cast(Command, collected)
 
 
 def _check_shapes(path: pathlib.Path, shapes: Mapping[str, list[int]]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pathlib
-import time
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -17,6 +17,7 @@ from minitvm.runtime.debug import GraphModuleDebug
 from minitvm.runtime.executor import GraphModule
 from minitvm.runtime.library import Library
 from minitvm.runtime.ndarray import cpu
+from minitvm.runtime.timing import timed
 
 
 @click.command()
@@ -29,10 +30,7 @@ from minitvm.runtime.ndarray import cpu
 @click.option(
     "--trace", type=click.Path(path_type=pathlib.Path), help="With --profile: folder for graph.json and trace.json."
 )
-@options.target
-@options.opt_level
-@options.threads
-@options.shapes
+@options.compiles
 @options.trusted_keys
 def run(
     model: pathlib.Path,
@@ -42,11 +40,7 @@ def run(
     top: int | None,
     profile: bool,
     trace: pathlib.Path | None,
-    target: str,
-    opt_level: int,
-    threads: int,
-    shapes: tuple[tuple[str, list[int]], ...],
-    trusted_keys: tuple[pathlib.Path, ...],
+    chosen: options.Chosen,
 ) -> None:
     """Run MODEL (.onnx, or a library made by 'minitvm compile') once and describe the results.
 
@@ -57,20 +51,18 @@ def run(
       minitvm run bert.onnx --shape ids:1x128 --profile
     """
     feeds = options.read_npz(inputs) if inputs else None
-    if feeds is not None and not shapes and model.suffix != options.SUFFIX:
-        shapes = _shapes_of(model, feeds)
-    library = options.library_of(model, target, opt_level, threads, shapes, trusted_keys=trusted_keys)
+    if feeds is not None and not chosen.shapes and model.suffix != options.SUFFIX:
+        chosen = replace(chosen, shapes=_shapes_of(model, feeds))
+    library = chosen.library(model)
     if profile:
         module: GraphModule = GraphModuleDebug(
             library["debug_create"]("default", cpu(0)), [cpu(0)], library.graph_json, dump_root=trace
         )
     else:
-        module = GraphModule(library["default"](cpu(0), threads or None))
+        module = GraphModule(library["default"](cpu(0), chosen.threads))
     if feeds is None:
         feeds = options.random_inputs(module, seed)
-    start = time.perf_counter()
-    module.run(feeds)
-    seconds = time.perf_counter() - start
+    [seconds] = timed(lambda: module.run(feeds))
     results = _results(module, library)
     _describe(results, top)
     stdout.print(f"first run: {seconds * 1e3:.2f} ms")
@@ -78,10 +70,10 @@ def run(
         np.savez(outputs, **results)
 
 
-def _shapes_of(model: pathlib.Path, feeds: dict[str, np.ndarray]) -> tuple[tuple[str, list[int]], ...]:
+def _shapes_of(model: pathlib.Path, feeds: dict[str, np.ndarray]) -> dict[str, list[int]]:
     """Open dimensions take the arrays' sizes."""
     open_inputs = [v.name for v in describe_onnx(model).inputs if not all(isinstance(d, int) for d in v.shape)]
-    return tuple((name, list(feeds[name].shape)) for name in open_inputs if name in feeds)
+    return {name: list(feeds[name].shape) for name in open_inputs if name in feeds}
 
 
 def _results(module: GraphModule, library: Library) -> dict[str, Any]:

@@ -24,10 +24,7 @@ _STAGES = ("graph", "plain", "loops", *stages())
 @click.option("--kernel", metavar="NAME", help="One kernel only; 'list' names them with nodes and templates.")
 @click.option("--why", metavar="NODE", help="What was decided about a node of the model, or a kernel; '*' for all.")
 @click.option("--constants", is_flag=True, help="Name large constants instead of leaving them out.")
-@options.target
-@options.opt_level
-@options.threads
-@options.shapes
+@options.compiles
 def show(
     model: pathlib.Path,
     after: str | None,
@@ -36,10 +33,7 @@ def show(
     kernel: str | None,
     why: str | None,
     constants: bool,
-    target: str,
-    opt_level: int,
-    threads: int,
-    shapes: tuple[tuple[str, list[int]], ...],
+    chosen: options.Chosen,
 ) -> None:
     """Print MODEL (.onnx) at one stage of its way: the graph, or kernels as loops (plain: before any
     schedule), LLVM IR, assembly or CUDA C.
@@ -56,7 +50,7 @@ def show(
     """
     if model.suffix == options.SUFFIX:
         raise ConfigError("a library keeps its code, not the way to it", hint="show the .onnx file it was made from")
-    library = options.library_of(model, target, opt_level, threads, shapes, trace=True)
+    library = chosen.library(model, trace=True)
     report = library.report
     assert report is not None
     if after == "list" or before == "list":

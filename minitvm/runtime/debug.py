@@ -18,6 +18,7 @@ from minitvm.runtime.executor import GraphModule
 from minitvm.runtime.graph import Node
 from minitvm.runtime.instance import Instance
 from minitvm.runtime.ndarray import Device, NDArray
+from minitvm.runtime.timing import timed
 
 
 @dataclass(frozen=True)
@@ -93,11 +94,8 @@ class GraphModuleDebug(GraphModule):
         return self.records
 
     def _run_one(self, index: int, number: int, origin: float) -> NodeRecord:
-        run, start, seconds = self._run_node[index], time.perf_counter(), []
-        for _ in range(number):
-            before = time.perf_counter()
-            run()
-            seconds.append(time.perf_counter() - before)
+        start = time.perf_counter()
+        seconds = timed(self._run_node[index], number)
         node = self._graph.nodes[index]
         results = [self.instance.value((index, i)).copy() for i in range(len(node.types))]
         self._kept[index] = results
