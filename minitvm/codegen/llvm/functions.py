@@ -51,7 +51,7 @@ def intrinsic(w: Writer, name: str, args: tuple[Val, ...]) -> Val:
         return cast(w, intrinsic(w, name, tuple(cast(w, a, "float32") for a in args)), "float16")
     if name in spell.LIBM:
         return _library(w, name, value)
-    return call(w, spell.FLOAT_INTRINSICS[name], *args)
+    return call(w, spell.FLOAT_INTRINSICS.get(name, name), *args)
 
 
 _HALF = {"abs", "floor", "ceil", "round", "trunc", "sqrt"}

@@ -98,15 +98,12 @@ def any_lane(c: Context, mask: Val) -> Val:
 
 
 def _load_vector(c: Context, buffer: Buffer, first: Index, lanes: int, mask: Val | None) -> Val:
-    address, kind = pointer(c, buffer, first), memory_text(buffer.dtype, lanes)
-    align = _alignment(c, buffer, first)
+    address, align = pointer(c, buffer, first), _alignment(c, buffer, first)
     if mask is None:
         width = _width(c, buffer, first, lanes)
         found = _read(c, buffer, memory_text(buffer.dtype, width), address, align, width)
         return found if width == lanes else _shuffle(c, found, found, range(lanes))
-    symbol = f"@llvm.masked.load.{_memory_mangled(buffer.dtype, lanes)}.p0"
-    c.w.declare(symbol, f"declare {kind} {symbol}(ptr, <{lanes} x i1>, {kind})")
-    text = c.w.op(f"call {kind} {symbol}(ptr align {align} {address}, {typed(mask)}, {kind} zeroinitializer)")
+    text = _masked(c, "load", buffer, address, align, mask)
     return _from_memory(c, text, buffer.dtype, lanes)
 
 
@@ -183,12 +180,22 @@ def _load_lanes(c: Context, buffer: Buffer, flat: Lanes, mask: Val | None) -> Va
     if mask is None:
         near = _load_near(c, buffer, flat)
         return near if near is not None else arith.gather_lanes(c.w, [_load_scalar(c, buffer, f) for f in flat])
-    kind, lanes = memory_text(buffer.dtype, c.lanes), c.lanes
-    symbol = f"@llvm.masked.gather.{_memory_mangled(buffer.dtype, lanes)}.v{lanes}p0"
-    c.w.declare(symbol, f"declare {kind} {symbol}(<{lanes} x ptr>, <{lanes} x i1>, {kind})")
-    addresses = f"<{lanes} x ptr> align {BYTES[buffer.dtype]} {_pointers(c, buffer, flat)}"
-    text = c.w.op(f"call {kind} {symbol}({addresses}, {typed(mask)}, {kind} zeroinitializer)")
-    return _from_memory(c, text, buffer.dtype, lanes)
+    text = _masked(c, "gather", buffer, _pointers(c, buffer, flat), BYTES[buffer.dtype], mask)
+    return _from_memory(c, text, buffer.dtype, c.lanes)
+
+
+def _masked(c: Context, what: str, buffer: Buffer, where: str, align: int, mask: Val, value: Val | None = None) -> str:
+    """A masked ``load``, ``store``, ``gather`` or ``scatter`` (of all lanes' addresses): a register where it loads."""
+    kind, masks = memory_text(buffer.dtype, c.lanes), f"<{c.lanes} x i1>"
+    pointers, suffix = (f"<{c.lanes} x ptr>", f"v{c.lanes}p0") if what in ("gather", "scatter") else ("ptr", "p0")
+    symbol = f"@llvm.masked.{what}.{_memory_mangled(buffer.dtype, c.lanes)}.{suffix}"
+    place = f"{pointers} align {align} {where}, {typed(mask)}"
+    if value is not None:
+        c.w.declare(symbol, f"declare void {symbol}({kind}, {pointers}, {masks})")
+        c.w.do(f"call void {symbol}({typed(value)}, {place})")
+        return ""
+    c.w.declare(symbol, f"declare {kind} {symbol}({pointers}, {masks}, {kind})")
+    return c.w.op(f"call {kind} {symbol}({place}, {kind} zeroinitializer)")
 
 
 def _load_near(c: Context, buffer: Buffer, flat: Lanes) -> Val | None:
@@ -243,10 +250,7 @@ def _store_vector(c: Context, buffer: Buffer, first: Index, value: Val) -> None:
         whole = value if width == c.lanes else _shuffle(c, value, value, [*range(c.lanes), *[0] * (width - c.lanes)])
         c.w.do(f"store {typed(whole)}, ptr {address}, align {align}")
         return
-    kind = memory_text(buffer.dtype, c.lanes)
-    symbol = f"@llvm.masked.store.{_memory_mangled(buffer.dtype, c.lanes)}.p0"
-    c.w.declare(symbol, f"declare void {symbol}({kind}, ptr, <{c.lanes} x i1>)")
-    c.w.do(f"call void {symbol}({typed(value)}, ptr align {align} {address}, {typed(c.mask)})")
+    _masked(c, "store", buffer, address, align, c.mask, value)
 
 
 def _store_lanes(c: Context, buffer: Buffer, flat: Lanes, value: Val) -> None:
@@ -254,8 +258,5 @@ def _store_lanes(c: Context, buffer: Buffer, flat: Lanes, value: Val) -> None:
         for i, element in enumerate(flat):
             _store_one(c, buffer, element, arith.lane(c.w, value, i))
         return
-    kind, lanes = memory_text(buffer.dtype, c.lanes), c.lanes
-    symbol = f"@llvm.masked.scatter.{_memory_mangled(buffer.dtype, lanes)}.v{lanes}p0"
-    c.w.declare(symbol, f"declare void {symbol}({kind}, <{lanes} x ptr>, <{lanes} x i1>)")
-    addresses = f"<{lanes} x ptr> align {BYTES[buffer.dtype]} {_pointers(c, buffer, flat)}"
-    c.w.do(f"call void {symbol}({typed(arith.splat(c.w, value, lanes))}, {addresses}, {typed(c.mask)})")
+    whole = arith.splat(c.w, value, c.lanes)
+    _masked(c, "scatter", buffer, _pointers(c, buffer, flat), BYTES[buffer.dtype], c.mask, whole)

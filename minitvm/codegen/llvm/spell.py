@@ -8,6 +8,7 @@ from functools import cache
 import numpy as np
 
 from minitvm.errors import CompilerError
+from minitvm.ir.loop import CHEAP
 from minitvm.runtime.spin import spinning_text
 
 SCALAR_TYPES = {
@@ -41,35 +42,15 @@ UNSIGNED_COMPARE = {"eq": "icmp eq", "ne": "icmp ne", "lt": "icmp ult", "le": "i
 
 FLOAT_INTRINSICS = {
     "abs": "fabs",
-    "floor": "floor",
-    "ceil": "ceil",
     "round": "roundeven",
-    "trunc": "trunc",
-    "sqrt": "sqrt",
     "fma": "fmuladd",  # rounded once or twice, as the target is faster: without an instruction, "fma" is a library call
-    "exp": "exp",
-    "log": "log",
-    "log2": "log2",
-    "sin": "sin",
-    "cos": "cos",
-    "tan": "tan",
-    "asin": "asin",
-    "acos": "acos",
-    "atan": "atan",
-    "sinh": "sinh",
-    "cosh": "cosh",
-    "tanh": "tanh",
-    "pow": "pow",
 }
-"""Functions with an LLVM intrinsic of the same meaning (some become calls of the C library)."""
+"""Functions whose LLVM intrinsic has another name (some become calls of the C library)."""
 
 LIBM = {"log1p", "expm1", "erf", "asinh", "acosh", "atanh"}
 """Functions that only the C library has: ``erf`` for double, ``erff`` for float."""
 
-SPELLINGS = frozenset(
-    ("neg", "abs", "not", "sign", "floor", "ceil", "round", "trunc", "sqrt", "rsqrt", "isnan", "isinf", "fma")
-    + ("bitcast_int", "bitcast_float")
-)
+SPELLINGS = CHEAP
 """Functions that become vector instructions; ``legalize`` turns what it can of the others into polynomials."""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 from weakref import WeakValueDictionary
 
@@ -107,11 +107,6 @@ class LoopExpr:
         raise TypeError("a loop expression has no truth value; use select() or .equal()")
 
 
-def _set_dtype(expr: LoopExpr, dtype: str) -> None:
-    """Once, while ``expr`` is built: found from its operands, and not looked for again through deep trees."""
-    object.__setattr__(expr, "dtype", dtype)
-
-
 _alive: WeakValueDictionary[tuple[Any, ...], LoopExpr] = WeakValueDictionary()
 _lock = threading.Lock()
 
@@ -124,17 +119,22 @@ class _Shared(type):
         found = _alive.get(key)
         if found is None:
             made = super().__call__(*args)
+            object.__setattr__(made, "dtype", made.result())  # once: not looked for again through deep trees
             with _lock:
                 found = _alive.setdefault(key, made)
         return found
 
 
 class _Node(LoopExpr, metaclass=_Shared):
-    __slots__ = ()
+    __slots__ = ("dtype",)
 
     @staticmethod
     def key(*args: Any) -> tuple[Any, ...]:
         return args
+
+    def result(self) -> str:
+        """The dtype, as the operands have it."""
+        return self.dtype
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -160,10 +160,8 @@ class Load(_Node):
     buffer: Buffer
     index: tuple[LoopExpr, ...]
 
-    dtype: str = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        _set_dtype(self, self.buffer.dtype)
+    def result(self) -> str:
+        return self.buffer.dtype
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -172,10 +170,8 @@ class Binary(_Node):
     lhs: LoopExpr
     rhs: LoopExpr
 
-    dtype: str = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        _set_dtype(self, "bool" if self.op in COMPARISONS else self.lhs.dtype)
+    def result(self) -> str:
+        return "bool" if self.op in COMPARISONS else self.lhs.dtype
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -184,18 +180,13 @@ class Intrin(_Node):
 
     name: str
     args: tuple[LoopExpr, ...]
-    dtype: str = field(init=False, repr=False)
 
-    def __post_init__(self) -> None:
+    def result(self) -> str:
         operand = self.args[0].dtype
         if self.name in ("isnan", "isinf"):
-            _set_dtype(self, "bool")
-        elif self.name == "bitcast_int":
-            _set_dtype(self, operand.replace("float", "int"))
-        elif self.name == "bitcast_float":
-            _set_dtype(self, operand.replace("int", "float"))
-        else:
-            _set_dtype(self, operand)
+            return "bool"
+        to, of = {"bitcast_int": ("int", "float"), "bitcast_float": ("float", "int")}.get(self.name, ("", ""))
+        return operand.replace(of, to) if to else operand
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -206,10 +197,8 @@ class Select(_Node):
     then: LoopExpr
     orelse: LoopExpr
 
-    dtype: str = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        _set_dtype(self, self.then.dtype)
+    def result(self) -> str:
+        return self.then.dtype
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -228,10 +217,8 @@ class Reduce(_Node):
     axes: tuple[tuple[LoopVar, int], ...]
     value: LoopExpr
 
-    dtype: str = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        _set_dtype(self, self.value.dtype)
+    def result(self) -> str:
+        return self.value.dtype
 
 
 @dataclass(frozen=True, eq=False)
