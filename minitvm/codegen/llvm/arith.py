@@ -1,4 +1,4 @@
-"""Machine operations on registers, lane by lane alike: arithmetic and comparisons.
+"""Machine operations on registers, lane by lane alike: arithmetic, comparisons, conversions, functions.
 
 Nothing here is asked for what would trap: :mod:`minitvm.codegen.scalars` was there before.
 """
@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from minitvm.codegen.llvm import spell
-from minitvm.codegen.llvm.spell import is_float, is_unsigned, mangled, type_text
+from minitvm.codegen.llvm.spell import BITS, is_float, is_unsigned, mangled, type_text
 from minitvm.codegen.llvm.values import Val
 from minitvm.codegen.llvm.writer import Writer
+from minitvm.errors import CompilerError
 from minitvm.ir.loop import COMPARISONS
 
 
@@ -74,7 +75,7 @@ def logic(w: Writer, op: str, a: Val, b: Val) -> Val:
         if known.text in ("true", "false") and op != "xor":
             return other if (known.text == "true") == (op == "and") else known
     a, b = aligned(w, a, b)
-    return Val(w.pure(f"{op} {typed(a)}, {b.text}"), "bool", a.lanes)
+    return _plain(w, op, a, b)
 
 
 def compare(w: Writer, op: str, a: Val, b: Val) -> Val:
@@ -160,3 +161,74 @@ def per_lane(w: Writer, args: list[Val], function: Callable[..., Val]) -> Val:
     if not lanes:
         return function(*args)
     return gather_lanes(w, [function(*(lane(w, a, i) for a in args)) for i in range(lanes)])
+
+
+# --- conversions and functions ----------------------------------------------------------------------------------
+
+
+def _convert(w: Writer, instruction: str, value: Val, dtype: str) -> Val:
+    text = w.pure(f"{instruction} {typed(value)} to {type_text(dtype, value.lanes)}")
+    return Val(text, dtype, value.lanes)
+
+
+def cast(w: Writer, value: Val, dtype: str) -> Val:
+    """``Cast`` of the loop IR on a register: to anything but bool, of a number that fits."""
+    source = value.dtype
+    if source == dtype:
+        return value
+    if is_float(source) and is_float(dtype):
+        return _convert(w, "fpext" if BITS[dtype] > BITS[source] else "fptrunc", value, dtype)
+    if is_float(source):
+        return _convert(w, "fptoui" if is_unsigned(dtype) else "fptosi", value, dtype)
+    if is_float(dtype):
+        return _convert(w, "uitofp" if is_unsigned(source) else "sitofp", value, dtype)
+    return _int_to_int(w, value, dtype)
+
+
+def _int_to_int(w: Writer, value: Val, dtype: str) -> Val:
+    before = 1 if value.dtype == "bool" else BITS[value.dtype]
+    if before == BITS[dtype]:
+        return Val(value.text, dtype, value.lanes)
+    if before > BITS[dtype]:
+        return _convert(w, "trunc", value, dtype)
+    return _convert(w, "zext" if is_unsigned(value.dtype) else "sext", value, dtype)
+
+
+def intrinsic(w: Writer, name: str, args: tuple[Val, ...]) -> Val:
+    """``Intrin`` of the loop IR on registers."""
+    args = aligned(w, *args)
+    value = args[0]
+    if name in _SPECIAL:
+        return _SPECIAL[name](w, value)
+    if not is_float(value.dtype):
+        raise CompilerError(f"{name} is not defined for {value.dtype}", hint="cast to a float first")
+    if value.dtype == "float16" and name not in _HALF:
+        return cast(w, intrinsic(w, name, tuple(cast(w, a, "float32") for a in args)), "float16")
+    if name in spell.LIBM:
+        return _library(w, name, value)
+    return call(w, spell.FLOAT_INTRINSICS.get(name, name), *args)
+
+
+_HALF = {"abs", "floor", "ceil", "round", "trunc", "sqrt"}
+"""Functions that LLVM does in float16, or in float32 with the same result."""
+
+
+def _library(w: Writer, name: str, value: Val) -> Val:
+    kind = type_text(value.dtype)
+    symbol = f"@{name}f" if value.dtype == "float32" else f"@{name}"
+    w.declare(symbol, f"declare {kind} {symbol}({kind}) nounwind memory(none)")
+    return per_lane(w, [value], lambda x: Val(w.pure(f"call {kind} {symbol}({typed(x)})"), x.dtype))
+
+
+def _not(w: Writer, value: Val) -> Val:
+    if value.text in ("true", "false"):
+        return literal(value.text == "false", "bool")
+    return _plain(w, "xor", value, literal(-1, value.dtype, value.lanes))
+
+
+_SPECIAL: dict[str, Callable[[Writer, Val], Val]] = {
+    "neg": lambda w, x: Val(w.pure(f"fneg {typed(x)}"), x.dtype, x.lanes),
+    "not": _not,
+    "bitcast_int": lambda w, x: _convert(w, "bitcast", x, x.dtype.replace("float", "int")),
+    "bitcast_float": lambda w, x: _convert(w, "bitcast", x, x.dtype.replace("int", "float")),
+}

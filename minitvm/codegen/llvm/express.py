@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from minitvm.codegen.llvm import arith, functions, index, memory
+from minitvm.codegen.llvm import arith, index, memory
 from minitvm.codegen.llvm.context import Context
 from minitvm.codegen.llvm.spell import type_text
 from minitvm.codegen.llvm.values import Index, Lanes, Val, Value, exact
@@ -88,7 +88,7 @@ def _node(c: Context, node: LoopExpr) -> Value:
             return _cast(c, c.memo[value], dtype)
         case Intrin(name, args):
             operands = tuple(index.register(c, c.memo[a]) for a in args)
-            return c.symbolic(functions.intrinsic(c.w, name, operands))
+            return c.symbolic(arith.intrinsic(c.w, name, operands))
     raise CompilerError(f"{type(node).__name__} cannot be emitted", hint="lower reductions to loops first")
 
 
@@ -107,7 +107,7 @@ _RANGES = {"bool": Range(0, 1)} | {
 
 def _cast(c: Context, value: Value, dtype: str) -> Value:
     source = index.register(c, value)
-    found = functions.cast(c.w, source, dtype)
+    found = arith.cast(c.w, source, dtype)
     return c.symbolic(found, _RANGES.get(source.dtype, INT64))
 
 
@@ -146,7 +146,7 @@ def _masked_sides(c: Context, condition: Val, node: Select) -> Value:
 
 
 def negate(c: Context, condition: Val) -> Val:
-    return functions.intrinsic(c.w, "not", (condition,))
+    return arith.intrinsic(c.w, "not", (condition,))
 
 
 def _branch(c: Context, condition: Val, node: Select) -> Value:

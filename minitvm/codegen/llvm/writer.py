@@ -5,16 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
-
-@dataclass
-class Saved:
-    """A point in the text to return to when an attempt is given up."""
-
-    lines: int
-    scope: int
-    block: str
-    allocas: int
+Saved: TypeAlias = tuple[int, int, int, str]
+"""A point in the text to return to when an attempt is given up."""
 
 
 @dataclass
@@ -84,13 +78,12 @@ class Writer:
         del self._trail[mark:]
 
     def save(self) -> Saved:
-        return Saved(len(self.lines), len(self._trail), self.block, len(self.allocas))
+        return len(self.lines), len(self.allocas), len(self._trail), self.block
 
     def restore(self, saved: Saved) -> None:
-        del self.lines[saved.lines :]
-        del self.allocas[saved.allocas :]
-        self._forget(saved.scope)
-        self.block = saved.block
+        lines, allocas, scope, self.block = saved
+        del self.lines[lines:], self.allocas[allocas:]
+        self._forget(scope)
 
     @contextmanager
     def when(self, condition: str) -> Iterator[None]:
