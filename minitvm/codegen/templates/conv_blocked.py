@@ -17,6 +17,7 @@ import numpy as np
 
 from minitvm.codegen.loops import unflatten
 from minitvm.codegen.problem import TEMPLATES, Choice, Problem, Template, Tile
+from minitvm.codegen.templates.product import store_at
 from minitvm.codegen.templates.tile import (
     ITEMS_PER_THREAD,
     Run,
@@ -342,7 +343,7 @@ class BlockedConv(_Windows):
         """A sum to the result: a block of weights is one of the result, or several."""
         per, where = self.lanes // self.block, self.placed(*self._position(place.row, column))
         block = place.group * self.out_blocks + (place.block + b) * per + lane // self.block
-        return Store(self.out, (place.n, block, *where, lane % self.block), value.astype(self.out.dtype))
+        return store_at(Load(self.out, (place.n, block, *where, lane % self.block)), value)
 
 
 @TEMPLATES.register("llvm", "nn.contrib_depthwise_conv2d_NCHWc")
@@ -390,7 +391,5 @@ class BlockedDepthwise(_Windows):
             self.accumulator,
             data,
             lambda _, lane, ky, kx: Load(self.weight, (block, Const(0), *self.placed(ky, kx), Const(0), lane)),
-            lambda t, _, lane, value: Store(
-                self.out, (n, block, *self.placed(row, column + t), lane), value.astype(self.out.dtype)
-            ),
+            lambda t, _, lane, value: store_at(Load(self.out, (n, block, *self.placed(row, column + t), lane)), value),
         ).nest(reduction)

@@ -16,6 +16,7 @@ from minitvm.codegen.problem import TEMPLATES, Choice, Template, Tile
 from minitvm.codegen.templates.conv_product import ConvProduct, conv_product
 from minitvm.codegen.templates.conv_shapes import ConvShapes, convolution_shapes, transposed_shapes
 from minitvm.codegen.templates.phases import PhasedAxis, PhasedImage
+from minitvm.codegen.templates.product import store_at
 from minitvm.codegen.templates.tile import (
     ITEMS_PER_THREAD,
     Run,
@@ -325,7 +326,7 @@ class _PixelLoops:
     def _store(self, place: _Place, k: LoopExpr, where: Sequence[LoopExpr], value: LoopExpr) -> Stmt:
         shapes = self.pixels.shapes
         channel = place.group * shapes.channels + place.channel + k
-        return shapes.store(place.n, channel, (*place.outer, *where), place.phases, value)
+        return store_at(shapes.result(place.n, channel, (*place.outer, *where), place.phases), value)
 
     def _finish(self, place: _Place) -> Finish:
         return lambda k, position, value: self._store(place, k, self._coordinates(place, position), value)

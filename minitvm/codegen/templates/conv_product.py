@@ -80,7 +80,7 @@ class ConvProduct:
 
         def result(b: LoopExpr, k: LoopExpr, position: LoopExpr) -> Load:
             n, group, where = self._located(b, position)
-            return Load(shapes.out, shapes.result(n, group * shapes.channels + k, where, phases))
+            return shapes.result(n, group * shapes.channels + k, where, phases)
 
         return Product(
             Matrix.stored(shapes.groups, shapes.channels, self.depth, weight, kernel.index("I") < kernel.index("O")),

@@ -15,7 +15,7 @@ from minitvm.codegen.problem import Problem
 from minitvm.codegen.templates.phases import PhasedAxis
 from minitvm.ir.dims import Dim
 from minitvm.ir.layout import Layout
-from minitvm.ir.loop import Buffer, Load, LoopExpr, Stmt, Store
+from minitvm.ir.loop import Buffer, Load, LoopExpr
 from minitvm.ir.ops._window import pads_of
 from minitvm.ir.ops.nn_conv import Convolution
 from minitvm.ir.ops.nn_conv_transpose import ConvTranspose
@@ -86,18 +86,10 @@ class ConvShapes:
         o, i = (k, group * self.inputs + c) if transposed else (group * self.channels + k, c)
         return Load(self.weight, self.op.layouts[1].place({"O": o, "I": i, **self._named(given)}))
 
-    def store(
-        self, n: LoopExpr, c: LoopExpr, where: Sequence[LoopExpr], phases: Sequence[LoopExpr], value: LoopExpr
-    ) -> Stmt:
-        """``value`` to channel ``c`` of the result, at positions of the windows."""
-        return Store(self.out, self.result(n, c, where, phases), value.astype(self.out.dtype))
-
-    def result(
-        self, n: LoopExpr, c: LoopExpr, where: Sequence[LoopExpr], phases: Sequence[LoopExpr]
-    ) -> tuple[LoopExpr, ...]:
-        """Where in the result that is."""
+    def result(self, n: LoopExpr, c: LoopExpr, where: Sequence[LoopExpr], phases: Sequence[LoopExpr]) -> Load:
+        """Channel ``c`` of the result, at positions of the windows."""
         spot = [axis.result(position, phase) for axis, position, phase in zip(self.axes, where, phases, strict=True)]
-        return self.layout_of_result.place({"N": n, "C": c, **self._named(spot)})
+        return Load(self.out, self.layout_of_result.place({"N": n, "C": c, **self._named(spot)}))
 
 
 def convolution_shapes(op: Convolution, problem: Problem, trimmed: bool = True) -> ConvShapes:

@@ -9,15 +9,7 @@ from dataclasses import dataclass, replace
 from minitvm.codegen.loops import unflatten
 from minitvm.codegen.problem import Tile
 from minitvm.codegen.templates.product import Matrix, Product
-from minitvm.codegen.templates.tile import (
-    ITEMS_PER_THREAD,
-    UNROLL,
-    Run,
-    TileKernel,
-    block_runs,
-    runs,
-    unrolled,
-)
+from minitvm.codegen.templates.tile import ITEMS_PER_THREAD, UNROLL, Run, TileKernel, block_runs, runs, unrolled
 from minitvm.ir.loop import Alloc, Buffer, LoopExpr, LoopKind, Stmt, Store, const, loop, nest, seq
 from minitvm.target import MachineModel
 

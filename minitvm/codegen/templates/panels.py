@@ -10,7 +10,7 @@ from minitvm.codegen.problem import Tile
 from minitvm.codegen.squares import transposed
 from minitvm.codegen.templates.gemm import Gemm
 from minitvm.codegen.templates.product import Matrix, Product
-from minitvm.codegen.templates.tile import ITEMS_PER_THREAD, Run
+from minitvm.codegen.templates.tile import ITEMS_PER_THREAD, Run, block_runs
 from minitvm.ir.loop import Alloc, Barrier, Buffer, Const, LoopExpr, LoopKind, Stmt, Store, const, loop, select, seq
 from minitvm.target import MachineModel
 
@@ -72,34 +72,30 @@ class Panels:
 
     def fill(self) -> Stmt:
         """All sides, by all threads; a barrier has to follow."""
-        sides, blocks, _, _ = self.buffer.shape
-        rest = self.right.columns % self.lanes
+        sides = self.buffer.shape[0]
 
-        def run(first: int, count: int, valid: int) -> Stmt | None:
+        def blocks(run: Run) -> Stmt:
             def panel(flat: LoopExpr) -> Stmt:
-                p, block = unflatten(flat, (sides, count))
-                return self._panel(p, block + first, (p, block + first), valid)
+                p, at = unflatten(flat, (sides, run.count))
+                return self._panel(p, run.start(at), (p, run.start(at)), run.width)
 
-            return loop(sides * count, panel, LoopKind.PARALLEL, name="panel") if count else None
+            return loop(sides * run.count, panel, LoopKind.PARALLEL, name="panel")
 
-        whole = blocks - bool(rest)
-        return seq(run(0, whole, self.lanes), run(whole, 1, rest) if rest else None)
+        return seq(*map(blocks, block_runs(self.right.columns, self.lanes, 1)))
 
     def fill_group(self, p: LoopExpr, begin: LoopExpr, width: int) -> Stmt:
-        """The blocks of side ``p`` from ``begin`` on that there is room for, by one thread; ``width``: of the last one,
-        a whole one's where it is 0."""
-        count = self.buffer.shape[1]
-        whole = count - bool(width)
+        """The blocks of side ``p`` from ``begin`` on that there is room for, by one thread; ``width``: of the last."""
 
-        def panel(block: LoopExpr, valid: int) -> Stmt:
-            return self._panel(p, begin + block, (Const(0), block), valid)
+        def blocks(run: Run) -> Stmt:
+            return run.over(lambda at, _: self._panel(p, begin + at, (Const(0), at), run.width), name="panel")
 
-        panels = loop(whole, lambda block: panel(block, self.lanes), name="panel") if whole else None
-        return seq(panels, panel(Const(whole), width) if width else None)
+        columns = self.buffer.shape[1] * self.lanes
+        return seq(*map(blocks, block_runs(columns - (self.lanes - width if width else 0), self.lanes, 1)))
 
-    def _panel(self, p: LoopExpr, block: LoopExpr, to: Sequence[LoopExpr], valid: int) -> Stmt:
-        """One panel of right-hand side ``p``; lanes from ``valid`` on are zero."""
-        return self._copied(p, block, to, valid) if self.right.along_rows else self._turned(p, block, to, valid)
+    def _panel(self, p: LoopExpr, block: LoopExpr, to: Sequence[LoopExpr], width: int) -> Stmt:
+        """One panel of right-hand side ``p``; lanes from ``width`` on are zero, none where it is 0."""
+        fill = self._copied if self.right.along_rows else self._turned
+        return fill(p, block, to, width or self.lanes)
 
     def _copied(self, p: LoopExpr, block: LoopExpr, to: Sequence[LoopExpr], valid: int) -> Stmt:
         beyond, zero = self.lanes - valid, const(0, self.buffer.dtype)

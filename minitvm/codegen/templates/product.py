@@ -67,8 +67,12 @@ class Matrix:
         return self.turned.part(first, count).turned
 
     def store(self, p: LoopExpr, i: LoopExpr, j: LoopExpr, value: LoopExpr) -> Stmt:
-        place = self.at(p, i, j)
-        return Store(place.buffer, place.index, value.astype(place.dtype))
+        return store_at(self.at(p, i, j), value)
+
+
+def store_at(place: Load, value: LoopExpr) -> Stmt:
+    """A sum to where a load would find it, rounded."""
+    return Store(place.buffer, place.index, value.astype(place.dtype))
 
 
 @dataclass(frozen=True)
