@@ -10,10 +10,9 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from minitvm.codegen.elements import MOST_APART, outer_reductions
 from minitvm.codegen.loops import Loops, fused, nested, partial_results, split, trips, vectors
 from minitvm.codegen.squares import square_of, squares_nest
-from minitvm.codegen.walks import Walk, lanes_of, period, walks
+from minitvm.codegen.walks import MOST_APART, Walk, lanes_of, outer_reductions, period, walks
 from minitvm.ir.decision import Declined, decide
 from minitvm.ir.loop import (
     Alloc,

@@ -13,7 +13,6 @@ from minitvm.codegen.collapse import collapse
 from minitvm.codegen.default_schedule import stage_nest
 from minitvm.codegen.loops import nested, unflatten
 from minitvm.codegen.rewrite import redirect, redirect_loads
-from minitvm.codegen.separable import separated
 from minitvm.codegen.stages import (
     Inliner,
     Output,
@@ -24,25 +23,35 @@ from minitvm.codegen.stages import (
     stage_order,
     stages_to_keep,
 )
-from minitvm.codegen.walks import Walk
+from minitvm.codegen.walks import Walk, outer_reductions
 from minitvm.ir.decision import Declined, decide
 from minitvm.ir.expr import Function
 from minitvm.ir.loop import (
     Alloc,
     Barrier,
+    Binary,
     Buffer,
     Kernel,
+    Load,
     LoopExpr,
     LoopKind,
+    LoopVar,
+    Reduce,
+    Select,
     Stmt,
     loop,
+    map_expr,
     seq,
     substitute_vars,
+    walk_exprs,
 )
-from minitvm.ir.loop.affine import loads, vectorizes
+from minitvm.ir.loop.affine import affine, depends_on, loads, vectorizes
 from minitvm.ir.visitor import calls, span_of
 from minitvm.target import MachineModel
 
+_SHORTEST = 4
+"""Columns of a window, below which it is not worth a row in memory; one less where windows are apart and stick out:
+those at the edges would be computed one by one."""
 _STACK_BYTES = 16 * 1024  # larger row buffers live in the workspace, one per thread
 
 
@@ -100,10 +109,10 @@ def _nest(out: Output, machine: MachineModel) -> Stmt:
 
 def _single(out: Output, machine: MachineModel) -> Stmt:
     """One nest, or two for every row where windows are separable."""
-    found = separated(out.buffer, out.axes, out.value)
+    found = _separated(out)
     if found is not None:
-        stage, value = found
-        body = _by_rows([Output(stage, stage.axes, stage.value)], [Output(out.buffer, out.axes, value)], machine)
+        down, along = found
+        body = _by_rows((down,), (along,), machine)
         if not isinstance(body, Declined):
             decide("schedule", out.buffer.name, "windows first down the rows, then along each row")
             return body
@@ -179,3 +188,50 @@ def _row(out: Output, rows: dict[Buffer, Buffer], at: tuple[LoopExpr, ...], mach
     row = Buffer(whole.name, whole.shape[rank:], whole.dtype)
     nest = stage_nest(row, out.axes[rank:], value, machine, parallel=False)
     return redirect(nest, {row: whole}, lambda index: (*at, *index))
+
+
+# --- windows over rows and columns: first down the rows, for every column once, then along each row -----------------
+# A maximum over 7 x 7 elements is one over 7 of those over 7; neighbouring windows share the inner ones.
+
+
+def _separated(out: Output) -> tuple[Output, Output] | None:
+    """What is reduced down the rows as a stage of its own, and the result with a reduction of that along a row.
+
+    ``None`` where it is no reduction over a window of two axes or more, that moves along the last axis.
+    """
+    reduce, axes, shape = _windows(out.value), out.axes, out.buffer.shape
+    step = _step(reduce, axes[-1]) if reduce is not None and axes else 0
+    if reduce is None or not step or 0 in shape:
+        return None
+    *rows, (tap, taps) = reduce.axes
+    sticks_out = any(isinstance(node, Select) for node in walk_exprs(reduce.value))
+    if taps < _SHORTEST - (step > 1 and sticks_out):
+        return None
+    column, columns = LoopVar("column"), (shape[-1] - 1) * step + taps
+    element = map_expr(substitute_vars(reduce.value, {tap: column - axes[-1] * step}), _cancelled)
+    if depends_on(element, axes[-1]):
+        return None
+    down = Reduce(reduce.kind, tuple(rows), element)
+    stage = Buffer("down", (*shape[:-1], columns), down.dtype)
+    along = Reduce(reduce.kind, ((tap, taps),), Load(stage, (*axes[:-1], axes[-1] * step + tap)))
+    value = map_expr(out.value, lambda node: along if node is reduce else node)
+    return Output(stage, (*axes[:-1], column), down), Output(out.buffer, axes, value)
+
+
+def _cancelled(node: LoopExpr) -> LoopExpr:
+    """A sum of indices with every variable in it once, or not at all."""
+    is_sum = isinstance(node, Binary) and node.op in ("add", "sub") and node.dtype == "int64"
+    return affine(node).to_expr() if is_sum else node
+
+
+def _windows(value: LoopExpr) -> Reduce | None:
+    found = outer_reductions(value)
+    flat = len(found) == 1 and len(found[0].axes) > 1 and not outer_reductions(found[0].value)
+    return found[0] if flat else None
+
+
+def _step(reduce: Reduce, last: LoopVar) -> int:
+    """Columns from one window to the next; 0 where the last axis moves no window."""
+    forms = [affine(index).terms for load in loads(reduce.value) for index in load.index]
+    steps = {form.get(last, 0) for form in forms if form.get(reduce.axes[-1][0]) == 1}
+    return steps.pop() if len(steps) == 1 else 0

@@ -1,34 +1,47 @@
 """A nest before its loops have kinds: variables with extents, and what is stored in the innermost.
 
-Axes are split where an index divides, and cut where a condition changes.
+Axes are split where an index divides, and cut where a condition changes.  The window of a pooling or the padding of an
+image asks at every element whether it is inside; along one axis the answer changes at a few places that are known
+beforehand (loop partitioning, as Halide does for its boundaries).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from minitvm.codegen.elements import element
-from minitvm.codegen.partition import segments
 from minitvm.codegen.simplify import simplify_expr
+from minitvm.ir.compute import identity_of
 from minitvm.ir.loop import (
+    Alloc,
     Binary,
     Buffer,
     Cast,
     Const,
+    For,
+    If,
     Load,
     LoopExpr,
+    LoopKind,
     LoopVar,
     Reduce,
+    Select,
     Stmt,
     Store,
+    all_of,
+    binary,
     expr_children,
+    intrin,
+    map_expr,
+    select,
+    seq,
     substitute_vars,
     walk_exprs,
 )
-from minitvm.ir.loop.affine import address, affine, depends_on, loads, vectorizes
+from minitvm.ir.loop.affine import Affine, address, affine, depends_on, loads, vectorizes
+from minitvm.ir.loop.bounds import bounds
 from minitvm.ir.loop.interval import Range
 from minitvm.target import MachineModel
 
@@ -36,6 +49,12 @@ _LONGEST_PERIOD = 4
 """Whole vectors that one period may take."""
 _MOST_PIECES = 9
 """Nests that one may become."""
+_COMBINE = {"sum": "add", "dot": "add", "prod": "mul", "max": "max", "min": "min"}
+MOST_APART = 8
+"""Elements between what neighbouring lanes read, so that whole vectors are read and shuffled; of a short reduction."""
+_MOST_SEGMENTS = 9
+_SHORT = 3
+"""Elements at an edge that are segments of their own, so that every condition on them is a constant."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +84,7 @@ class Walk:
         return tuple(substitute_vars(i, known) for i in self.index), substitute_vars(self.value, known)
 
     def element(self, lane: LoopVar | None = None) -> Stmt:
-        """What an iteration does (:func:`~minitvm.codegen.elements.element`)."""
+        """What an iteration does; its reductions see :func:`element`."""
         return element(self.value, lambda done: Store(self.out, self.index, done), lane)
 
     def cut(self, var: LoopVar, extent: int) -> list[Walk]:
@@ -162,3 +181,123 @@ def lanes_of(value: LoopExpr, dtype: str, machine: MachineModel) -> int:
         if not isinstance(node, Load):
             stack.extend(expr_children(node))
     return widest
+
+
+# --- one element in plain loops --------------------------------------------------------------------------------
+
+
+def element(value: LoopExpr, finish: Callable[[LoopExpr], Stmt], lane: LoopVar | None = None) -> Stmt:
+    """``finish(value)``, the reductions in ``value`` done before.
+
+    ``lane`` is the variable that will be lanes: what a condition asks of others is asked around the loops inside.
+    """
+    found = outer_reductions(value)
+    if not found:
+        return finish(value)
+    reduce = found[0]
+    acc = Buffer("acc", (), reduce.dtype, "local")
+    guard, reduced = (None, reduce.value) if lane is None else _guarded(reduce, lane)
+    update = element(reduced, lambda x: Store(acc, (), _combined(reduce.kind, acc[()], x)), lane)
+    start = Store(acc, (), identity_of(reduce.kind, reduce.dtype))
+    rest = element(map_expr(value, lambda node: acc[()] if node is reduce else node), finish, lane)
+    return Alloc(acc, seq(start, _over(reduce.axes, update, guard), rest))
+
+
+def outer_reductions(value: LoopExpr) -> list[Reduce]:
+    """The reductions below ``value`` that are not inside another, each once."""
+    found = [node for node in walk_exprs(value) if isinstance(node, Reduce)]
+    inner = {n for node in found for n in walk_exprs(node.value)}
+    return [node for node in found if node not in inner]
+
+
+def _combined(kind: str, left: LoopExpr, right: LoopExpr) -> LoopExpr:
+    """One more element; products of other operators, inlined into a ``"sum"``, keep their rounding."""
+    if kind == "dot" and isinstance(right, Binary) and right.op == "mul":
+        return intrin("fma", right.lhs, right.rhs, left)
+    return binary(_COMBINE[kind], left, right)
+
+
+def _over(axes: Sequence[tuple[LoopVar, int]], body: Stmt, guard: LoopExpr | None) -> Stmt:
+    """Loops over a reduction; a short innermost one, as of a window, is written out.  ``guard`` is asked as far
+    outside as it is known."""
+    for depth, (var, extent) in enumerate(reversed(axes)):
+        if guard is not None and depends_on(guard, var):
+            body, guard = If(guard, body), None
+        short = depth == 0 and len(axes) > 1 and extent <= MOST_APART
+        body = For(var, Const(extent), body, LoopKind.UNROLLED if short else LoopKind.SERIAL)
+    return body if guard is None else If(guard, body)
+
+
+def _guarded(reduce: Reduce, lane: LoopVar) -> tuple[LoopExpr | None, LoopExpr]:
+    """A condition that all lanes share, and what is reduced where it holds; elsewhere nothing is to be done."""
+    match reduce.value:
+        case Select(condition, then, orelse) | Cast(Select(condition, then, orelse), _):
+            if orelse == identity_of(reduce.kind, then.dtype):
+                parts = _conjuncts(condition)
+                shared = [c for c in parts if not depends_on(c, lane) and not loads(c)]
+                own = [c for c in parts if c not in shared]
+                value = select(all_of(own), then, orelse) if own else then
+                return (all_of(shared) if shared else None), value.astype(reduce.dtype)
+    return None, reduce.value
+
+
+def _conjuncts(condition: LoopExpr) -> list[LoopExpr]:
+    match condition:
+        case Binary("and", a, b) if condition.dtype == "bool":
+            return [*_conjuncts(a), *_conjuncts(b)]
+    return [condition]
+
+
+# --- where conditions change -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Segment:
+    """``count`` values of a variable from ``start`` on, and the value as it is there."""
+
+    start: int
+    count: int
+    value: LoopExpr
+
+
+def segments(value: LoopExpr, var: LoopVar, extent: int, ranges: Mapping[LoopVar, Range]) -> list[Segment]:
+    """All of ``0 <= var < extent`` in order; one piece where nothing changes, or too much."""
+    found = _cut(Segment(0, extent, value), var, ranges)
+    return found if len(found) <= _MOST_SEGMENTS else [Segment(0, extent, value)]
+
+
+def _cut(whole: Segment, var: LoopVar, ranges: Mapping[LoopVar, Range], depth: int = 0) -> list[Segment]:
+    """The pieces of a segment; what is decided in one may show where it has to be cut again."""
+    stop = whole.start + whole.count
+    changes = set(_cuts(whole.value, var, ranges))
+    cuts = sorted(cut for cut in changes if whole.start < cut < stop)
+    if changes and whole.count <= _SHORT:
+        cuts = list(range(whole.start + 1, stop))
+    if not cuts or len(cuts) >= _MOST_SEGMENTS or depth == _MOST_SEGMENTS:
+        return [whole]
+    found: list[Segment] = []
+    for start, end in zip([whole.start, *cuts], [*cuts, stop], strict=True):
+        here = simplify_expr(whole.value, {**ranges, var: Range(start, end - 1)})
+        found += _cut(Segment(start, end - start, here), var, ranges, depth + 1)
+    return found
+
+
+def _cuts(value: LoopExpr, var: LoopVar, ranges: Mapping[LoopVar, Range]) -> Iterator[int]:
+    """The first ``var`` at which a comparison or a choice of the smaller becomes undecided, or is decided again."""
+    for node in walk_exprs(value):
+        match node:
+            case Binary("lt" | "le" | "min" | "max" as op, a, b) if a.dtype == "int64":
+                yield from _changes(Binary("sub", a, b), 1 if op == "le" else 0, var, ranges)
+
+
+def _changes(gap: LoopExpr, shift: int, var: LoopVar, ranges: Mapping[LoopVar, Range]) -> Iterator[int]:
+    """Where ``gap < shift`` is first true, or first false, for some and for all values of the other variables."""
+    form = affine(gap)
+    factor = form.terms.get(var, 0)
+    rest = form.at(var, 0)
+    if not factor or any(depends_on(term, var) for term in rest.terms):
+        return
+    reach = bounds(rest.plus(Affine(-shift)).to_expr(), ranges)
+    for edge in {reach.low, reach.high} - {None}:
+        assert edge is not None
+        yield -(edge // factor) if factor > 0 else edge // -factor + 1

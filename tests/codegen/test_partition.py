@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from test_nests import agree, drawn, kernel_of
 
-from minitvm.codegen.partition import segments
 from minitvm.codegen.simplify import simplify_expr
+from minitvm.codegen.walks import segments
 from minitvm.ir.builder import call_op, var
 from minitvm.ir.expr import Call
 from minitvm.ir.loop import (
