@@ -11,8 +11,7 @@ import numpy as np
 
 from minitvm.codegen.collapse import collapse
 from minitvm.codegen.default_schedule import stage_nest
-from minitvm.codegen.loops import nested, unflatten
-from minitvm.codegen.rewrite import redirect, redirect_loads
+from minitvm.codegen.loops import nested, redirect, redirect_loads, unflatten
 from minitvm.codegen.stages import (
     Inliner,
     Output,

@@ -7,11 +7,10 @@ those who write loops know.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
-from minitvm.codegen.rewrite import redirect
 from minitvm.ir.loop import (
     Alloc,
     Binary,
@@ -19,6 +18,7 @@ from minitvm.ir.loop import (
     Const,
     For,
     If,
+    Load,
     LoopExpr,
     LoopKind,
     LoopVar,
@@ -27,6 +27,7 @@ from minitvm.ir.loop import (
     Store,
     binary,
     loop,
+    map_expr,
     map_stmt,
     minimum,
     seq,
@@ -66,6 +67,38 @@ def nested(loops: Loops, body: Stmt) -> Stmt:
     for var, extent in reversed(loops):
         body = For(var, Const(extent), body)
     return body
+
+
+# --- other memory ----------------------------------------------------------------------------------------------
+
+At: TypeAlias = Callable[[tuple[LoopExpr, ...]], tuple[LoopExpr, ...]]
+"""Where in the new buffer the element lies that the old one has at an index."""
+
+
+def _unmoved(index: tuple[LoopExpr, ...]) -> tuple[LoopExpr, ...]:
+    return index
+
+
+def redirect(stmt: Stmt, targets: Mapping[Buffer, Buffer], at: At = _unmoved) -> Stmt:
+    """Loads from and stores to each buffer in ``targets`` go to the one that it stands for, at ``at(index)``."""
+
+    def redirected(node: Stmt) -> Stmt:
+        if isinstance(node, Store) and node.buffer in targets:
+            return Store(targets[node.buffer], at(node.index), node.value)
+        return node
+
+    return map_stmt(stmt, on_expr=lambda e: redirect_loads(e, targets, at), on_stmt=redirected)
+
+
+def redirect_loads(expr: LoopExpr, targets: Mapping[Buffer, Buffer], at: At = _unmoved) -> LoopExpr:
+    """:func:`redirect` for one expression."""
+
+    def redirected(node: LoopExpr) -> LoopExpr:
+        if isinstance(node, Load) and node.buffer in targets:
+            return Load(targets[node.buffer], at(node.index))
+        return node
+
+    return map_expr(expr, redirected)
 
 
 # --- one loop becomes two, two become one ---------------------------------------------------------------------

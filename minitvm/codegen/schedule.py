@@ -16,8 +16,7 @@ from functools import reduce
 from typing import TypeAlias
 
 from minitvm.codegen.dependence import accesses, inner_ranges, mixed_radix
-from minitvm.codegen.loops import bind_vars
-from minitvm.codegen.rewrite import redirect
+from minitvm.codegen.loops import bind_vars, redirect
 from minitvm.codegen.schedule_loops import (
     LoopName,
     bind,

@@ -15,8 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from minitvm.codegen.dependence import Access, accesses, allocated, carried
-from minitvm.codegen.loops import bind_vars, fused, split, trips
-from minitvm.codegen.rewrite import redirect
+from minitvm.codegen.loops import bind_vars, fused, redirect, split, trips
 from minitvm.codegen.schedule_loops import loops
 from minitvm.codegen.simplify import simplify
 from minitvm.errors import CompilerError
