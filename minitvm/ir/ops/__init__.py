@@ -1,6 +1,6 @@
 """The operators, by family.  Importing this package registers all of them in ``minitvm.ir.op.OPS``."""
 
-from minitvm.ir.ops import (
+from minitvm.ir.ops import (  # noqa: F401
     annotation,
     broadcast,
     check,
@@ -24,28 +24,3 @@ from minitvm.ir.ops import (
     tensor,
     transform,
 )
-
-__all__ = [
-    "annotation",
-    "broadcast",
-    "check",
-    "control",
-    "elemwise",
-    "elemwise_math",
-    "image",
-    "indexing",
-    "nn_activation",
-    "nn_conv",
-    "nn_conv_transpose",
-    "nn_dense",
-    "nn_layout",
-    "nn_norm",
-    "nn_pad",
-    "nn_pool",
-    "nn_recurrent",
-    "quantize",
-    "reduce",
-    "slicing",
-    "tensor",
-    "transform",
-]

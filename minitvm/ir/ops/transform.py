@@ -23,13 +23,24 @@ from minitvm.ir.relayout import Move, Placement, Site, calling, same_tensor
 from minitvm.ir.types import Shape, TensorType
 
 
-def _reshaped(data: Buffer, result: TensorType | Buffer) -> Stage:
-    shape = result.static_shape if isinstance(result, TensorType) else result.shape
+def _reshaped(data: Buffer, shape: tuple[int, ...]) -> Stage:
     return compute(shape, lambda *i: data[tuple(reshape_index(i, shape, data.shape))])
 
 
+class View(Op, view=True):
+    """The elements of data in their order, in the shape that ``infer`` says."""
+
+    def compute(self, data: Buffer) -> Stage:
+        return _reshaped(data, self._shape(data.shape))
+
+    def _shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        found = self.infer(TensorType(shape))
+        assert isinstance(found, TensorType)
+        return found.static_shape
+
+
 @dataclass(frozen=True)
-class Reshape(Op, name="reshape", fusion=Fusion.INJECTIVE, view=True):
+class Reshape(View, name="reshape", fusion=Fusion.INJECTIVE):
     """The same elements, row-major, in another shape.  data: (...) -> newshape.
 
     In ``newshape``, 0 copies a dimension of data (unless ``allowzero``), -1 is what remains, -2 copies all
@@ -46,9 +57,6 @@ class Reshape(Op, name="reshape", fusion=Fusion.INJECTIVE, view=True):
         target = TensorType(data.shape, data.dtype.name)
         return data.reshape(resolve_reshape(self, target, self.newshape, self.allowzero))
 
-    def compute(self, data: Buffer) -> Stage:
-        return _reshaped(data, self.infer(TensorType(data.shape, data.dtype)))
-
 
 @dataclass(frozen=True)
 class ReshapeLike(Op, name="reshape_like", fusion=Fusion.INJECTIVE):
@@ -64,11 +72,11 @@ class ReshapeLike(Op, name="reshape_like", fusion=Fusion.INJECTIVE):
         return data.reshape(shape_like.shape)
 
     def compute(self, data: Buffer, shape_like: Buffer) -> Stage:
-        return _reshaped(data, shape_like)
+        return _reshaped(data, shape_like.shape)
 
 
 @dataclass(frozen=True)
-class BatchFlatten(Op, name="nn.batch_flatten", fusion=Fusion.INJECTIVE, view=True):
+class BatchFlatten(View, name="nn.batch_flatten", fusion=Fusion.INJECTIVE):
     """All dimensions but the first merged.  data: (n, ...) -> (n, product of the others)."""
 
     def infer(self, data: TensorType) -> TensorType:
@@ -78,9 +86,6 @@ class BatchFlatten(Op, name="nn.batch_flatten", fusion=Fusion.INJECTIVE, view=Tr
 
     def reference(self, data: np.ndarray) -> np.ndarray:
         return data.reshape(data.shape[0], int(np.prod(data.shape[1:])))
-
-    def compute(self, data: Buffer) -> Stage:
-        return _reshaped(data, self.infer(TensorType(data.shape, data.dtype)))
 
 
 @dataclass(frozen=True)
@@ -120,7 +125,7 @@ _FRESH_AXES = "NCHWDABEFGJKLMPQ"
 
 
 @dataclass(frozen=True)
-class ExpandDims(Op, name="expand_dims", fusion=Fusion.BROADCAST, view=True):
+class ExpandDims(View, name="expand_dims", fusion=Fusion.BROADCAST):
     """``num_newaxis`` dimensions of extent 1 inserted before ``axis`` (negative: after it)."""
 
     axis: int
@@ -133,9 +138,6 @@ class ExpandDims(Op, name="expand_dims", fusion=Fusion.BROADCAST, view=True):
     def reference(self, data: np.ndarray) -> np.ndarray:
         at = self.axis if self.axis >= 0 else self.axis + data.ndim + 1
         return np.expand_dims(data, tuple(range(at, at + self.num_newaxis)))
-
-    def compute(self, data: Buffer) -> Stage:
-        return _reshaped(data, self.infer(TensorType(data.shape, data.dtype)))
 
     def relayout(self, site: Site) -> Placement | Declined:
         """One new axis, in front of the same axis as before; its letter is one that NCHW lacks, so that images fit."""
@@ -153,7 +155,7 @@ class ExpandDims(Op, name="expand_dims", fusion=Fusion.BROADCAST, view=True):
 
 
 @dataclass(frozen=True)
-class Squeeze(Op, name="squeeze", fusion=Fusion.INJECTIVE, view=True):
+class Squeeze(View, name="squeeze", fusion=Fusion.INJECTIVE):
     """Dimensions of extent 1 removed: those in ``axis``, all of them where it is not given."""
 
     axis: tuple[int, ...] | None = None
@@ -171,9 +173,6 @@ class Squeeze(Op, name="squeeze", fusion=Fusion.INJECTIVE, view=True):
 
     def reference(self, data: np.ndarray) -> np.ndarray:
         return np.squeeze(data, self.axis)
-
-    def compute(self, data: Buffer) -> Stage:
-        return _reshaped(data, self.infer(TensorType(data.shape, data.dtype)))
 
     def relayout(self, site: Site) -> Placement | Declined:
         """Drops the same axes of extent 1 (a split one has a block of 1)."""
