@@ -13,6 +13,7 @@ from minitvm.testing.fuzz.seen import Array, Rule, Seen, in_double, opened
 
 REFUSALS = (
     r"minitvm needs it while importing",
+    r"cannot be compared",
     r"^the model has operators that minitvm cannot import",
     r"is not supported",
     r"are not supported",
