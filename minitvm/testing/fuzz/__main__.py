@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pathlib
 import sys
-from collections import Counter
 
 import click
 from rich.console import Console
@@ -125,16 +124,9 @@ def summary(report: Report) -> Table:
     table.add_column("cases", justify="right")
     table.add_column("share", justify="right")
     table.add_column("most often")
-    behind = {
-        Outcome.REFUSED: report.refused,
-        Outcome.UNSPECIFIED: report.unspecified,
-        Outcome.NO_ORACLE: report.no_oracle,
-    }
     for outcome in Outcome:
         count = report.outcomes[outcome.value]
-        most = "; ".join(f"{name} {n}" for name, n in behind.get(outcome, Counter[str]()).most_common(6))
-        if outcome is Outcome.FAILED:
-            most = f"{len(report.findings)} kinds"
+        most = "; ".join(f"{name} {n}" for name, n in report.reasons[outcome].most_common(6))
         table.add_row(outcome.value, str(count), f"{count / max(report.cases, 1):.1%}", most)
     return table
 

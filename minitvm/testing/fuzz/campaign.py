@@ -34,9 +34,8 @@ class Report:
 
     seed: int
     outcomes: Counter[str] = field(default_factory=Counter)
-    refused: Counter[str] = field(default_factory=Counter)
-    unspecified: Counter[str] = field(default_factory=Counter)
-    no_oracle: Counter[str] = field(default_factory=Counter)
+    reasons: dict[Outcome, Counter[str]] = field(default_factory=lambda: {o: Counter() for o in Outcome})
+    """What decided, and how often."""
     operators: Counter[str] = field(default_factory=Counter)
     findings: dict[tuple[str, ...], Finding] = field(default_factory=dict)
     seconds: float = 0.0
@@ -48,12 +47,7 @@ class Report:
     def add(self, case: Case, verdict: Verdict) -> None:
         self.outcomes[verdict.outcome.value] += 1
         self.operators.update(set(case.operators))
-        if verdict.outcome is Outcome.REFUSED:
-            self.refused[verdict.kind] += 1
-        if verdict.outcome is Outcome.UNSPECIFIED:
-            self.unspecified[verdict.kind] += 1
-        if verdict.outcome is Outcome.NO_ORACLE:
-            self.no_oracle[verdict.kind or "no peer knows it, own reference agrees"] += 1
+        self.reasons[verdict.outcome][verdict.kind or "own reference agrees"] += 1
 
 
 @dataclass(frozen=True)

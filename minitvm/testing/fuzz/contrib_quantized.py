@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from minitvm.testing.fuzz.case import Value
-from minitvm.testing.fuzz.draw import Draw, Reject, Shape, generates
+from minitvm.testing.fuzz.draw import Draw, Reject, generates
 
 _BYTES = ("uint8", "int8")
 
@@ -22,15 +24,9 @@ def _input(d: Draw, least: int = 1, most: int = 4) -> Value:
 def binary(d: Draw) -> list[Value]:
     a = _input(d, 0)
     b = d.other(a)
-    shape = _broadcast(d.known(a), d.known(b))
+    shape = np.broadcast_shapes(d.known(a), d.known(b))
     operands = [a, *_parameters(d, a.dtype), b, *_parameters(d, a.dtype), *_parameters(d, a.dtype)]
     return d.node(operands, types=[(a.dtype, shape)])
-
-
-def _broadcast(a: Shape, b: Shape) -> Shape:
-    longest = max(len(a), len(b))
-    padded = [(1,) * (longest - len(s)) + s for s in (a, b)]
-    return tuple(q if p == 1 else p for p, q in zip(*padded, strict=True))
 
 
 @generates("com.microsoft.QLinearLeakyRelu", "com.microsoft.QLinearSigmoid", "com.microsoft.QLinearSoftmax")

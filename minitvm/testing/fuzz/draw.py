@@ -19,7 +19,6 @@ from minitvm.testing.fuzz.case import (
     Arrays,
     Value,
     attributes,
-    code_of,
     dtype_of,
     operator_name,
     tensor,
@@ -314,17 +313,3 @@ def _type_of(proto: onnx.TypeProto) -> tuple[str, Shape | None]:
     known = inner.HasField("shape") and all(d.HasField("dim_value") for d in inner.shape.dim)
     shape = tuple(int(d.dim_value) for d in inner.shape.dim) if known else None
     return dtype_of(inner.elem_type), shape
-
-
-__all__ = [
-    "FLOATS",
-    "GENERATORS",
-    "Draw",
-    "Generator",
-    "Reject",
-    "Shape",
-    "accepted",
-    "code_of",
-    "generates",
-    "schema_of",
-]

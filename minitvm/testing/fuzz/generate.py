@@ -128,7 +128,7 @@ def _finish(draw: Draw, levels: Sequence[int]) -> Case:
     if symbols and rng.random() < 0.6:
         feeds.append(_resized(rng, draw.inputs, symbols))
     config = Config(
-        level=rng.choice(levels),
+        level=max(rng.choice(levels) for _ in range(1 + (draw.follows > 0))),  # where rewrites act
         threads=rng.choice(THREADS),
         target=rng.choice(TARGETS),
         way="session" if symbols else rng.choice(("session", "session", "module", "saved")),

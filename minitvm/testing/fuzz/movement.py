@@ -54,8 +54,15 @@ def _equal_split(d: Draw, x: Value, axis: int, count: int, size: int) -> list[Va
 @generates("Transpose")
 def transpose(d: Draw) -> list[Value]:
     x = d.operand()
-    order = list(range(x.rank))
-    d.rng.shuffle(order)
+    order, way = list(range(x.rank)), d.choice(("any", "rotated", "exchanged"))
+    if way == "any":
+        d.rng.shuffle(order)
+    elif way == "rotated" and order:
+        first = d.axis(x.rank)
+        order = order[first:] + order[:first]
+    elif x.rank > 1:
+        a, b = d.rng.sample(order, 2)
+        order[a], order[b] = b, a
     return d.node([x], perm=d.maybe(order, 0.85))
 
 

@@ -242,5 +242,3 @@ _PEERS: dict[str, Callable[[Question, onnx.ModelProto], Callable[[Arrays], Any]]
     "freedom": lambda q, proto: freedom(proto, _inside, q.answered),
     "freedom of onnx": lambda q, proto: freedom(proto, _inside_reference, q.answered),
 }
-
-__all__ = ["Declines", "Question", "Results", "answer"]

@@ -126,9 +126,9 @@ def resize(d: Draw) -> list[Value]:
 
 
 def _resized(d: Draw, size: int) -> int:
-    """Half of the time a multiple or a part: coordinates that lie exactly between two pixels."""
-    halves = (2 * size, 3 * size, size // 2, size // 4, size // 2 + 1)
-    return max(1, d.choice(halves) if d.chance(0.5) else d.between(1, 3 * size + 1))
+    """Often a part, whose coordinates lie exactly between two pixels, or a multiple."""
+    parts = [size // k for k in (2, 4, 8) if size % k == 0]
+    return max(1, d.choice([*parts, 2 * size, 3 * size]) if d.chance(0.6) else d.between(1, 3 * size + 1))
 
 
 def _coordinates(d: Draw) -> tuple[str, ...]:
