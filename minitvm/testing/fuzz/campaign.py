@@ -47,7 +47,8 @@ class Report:
     def add(self, case: Case, verdict: Verdict) -> None:
         self.outcomes[verdict.outcome.value] += 1
         self.operators.update(set(case.operators))
-        self.reasons[verdict.outcome][verdict.kind or "own reference agrees"] += 1
+        own = "own reference agrees" if verdict.outcome is Outcome.NO_ORACLE else "each result alone"
+        self.reasons[verdict.outcome][verdict.kind or own] += 1
 
 
 @dataclass(frozen=True)

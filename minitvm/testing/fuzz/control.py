@@ -47,6 +47,15 @@ class _Body:
         return helper.make_graph(self.nodes, self.d.name(), known, made)
 
 
+def _computed(d: Draw, value: Value) -> Value:
+    """A condition as it is, or its opposite."""
+    if d.chance(0.5):
+        return value
+    op, d.op = d.op, "Not"
+    (value,), d.op = d.node([value]), op
+    return value
+
+
 @generates("If")
 def if_(d: Draw) -> list[Value]:
     x = d.operand(_DTYPES)
@@ -57,7 +66,9 @@ def if_(d: Draw) -> list[Value]:
         body = _Body(d)
         results = [Value(body.mix([x.name, *d.some(others)], d.between(0, 3)), x.dtype, shape)]
         branches.append(body.graph([], results))
-    condition = d.constant(np.array(d.chance(0.5)).reshape(d.choice([(), (1,), ()])), 0.8)
+    there = [v for v in d.values.values() if v.dtype == "bool" and v.shape in ((), (1,))]
+    condition = d.constant(np.array(d.chance(0.5)).reshape(d.choice([(), (1,), ()])), 0.5)
+    condition = d.choice(there) if there and d.chance(0.5) else _computed(d, condition)
     return d.node([condition], types=[(x.dtype, shape)], then_branch=branches[0], else_branch=branches[1])
 
 

@@ -198,7 +198,7 @@ class Draw:
         return self.choice(there) if there and self.chance(0.6) else self.new(shape, dtype, constant)
 
     def weight(self, shape: Sequence[int], dtype: str) -> Value:
-        mood = self.choice(("plain", "plain", "plain", "plain", "plain", "positive", "equal", self.mood))
+        mood = self.choice(("plain", "plain", "plain", "plain", "positive", "positive", "equal", self.mood))
         return self.new(shape, dtype, 0.75 + self.follows / 5, mood)
 
     def operand(
@@ -221,12 +221,12 @@ class Draw:
         return self.new(self.shape(least, most, budget), dtype)
 
     def partner(self, shape: Shape) -> Shape:
-        """A shape that broadcasts with ``shape``."""
+        """A shape that broadcasts with ``shape``: itself, one for each channel, a part of it, ..."""
         how = self.rng.random()
-        if how < 0.4:
-            return shape
+        if len(shape) > 2 and self.chance(0.05 + 0.3 * self.follows):
+            return (shape[1], *[1] * (len(shape) - 2))
         if how < 0.5:
-            return () if len(shape) < 3 or how < 0.45 else (shape[1], *[1] * (len(shape) - 2))
+            return shape if how < 0.4 else ()
         kept = shape[self.between(0, len(shape)) :] if how < 0.8 else shape
         found = tuple(1 if self.chance(0.3) else size for size in kept)
         grows = len(found) == len(shape) < 4 and math.prod(shape) < 2000 and self.chance(0.2)

@@ -17,6 +17,9 @@ _WIDE = ("uint8", "int8", "uint16", "int16")
 
 
 def _scale(d: Draw, shape: tuple[int, ...], dtype: str = "float32") -> Value:
+    """A power of two now and then: quotients that lie exactly between two integers."""
+    if d.chance(0.3):
+        return d.constant(np.full(shape, d.choice((0.25, 0.5, 1.0)), dtype), 0.1)
     return d.within(shape, dtype, 0.01, 0.2, 0.9)
 
 
@@ -55,7 +58,8 @@ def dequantize(d: Draw) -> list[Value]:
     x = d.operand(("uint8", "int8", "int32", *(("uint16", "int16") if d.opset >= 21 else ())))
     shape, given = _scale_shape(d, d.known(x))
     dtype = d.choice(("float32", "float32", "float16")) if d.opset >= 19 else "float32"
-    return d.node([x, _scale(d, shape, dtype), d.maybe(_zero(d, shape, x.dtype), 0.7)], **given)
+    scale = d.within(shape, dtype, -0.2, -0.01, 0.9) if d.chance(0.1) else _scale(d, shape, dtype)
+    return d.node([x, scale, d.maybe(_zero(d, shape, x.dtype), 0.7)], **given)
 
 
 @generates("DynamicQuantizeLinear")

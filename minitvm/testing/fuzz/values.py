@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 SIZES = (1, 1, 2, 3, 5, 7, 8, 15, 16, 17, 31, 33, 64, 100)
-MOODS = ("plain", "plain", "plain", "plain", "plain", "plain", "special", "large", "small", "equal")
+MOODS = ("plain", "plain", "plain", "plain", "plain", "plain", "special", "large", "small", "equal", "halves")
 FLOAT_SPECIALS = (0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, 0.5, -0.5, 1.5, 2.5, 1e-40, -1e-45, 6e-8, 1e4)
 LARGE = {"float16": 6e4, "float32": 3e38, "float64": 1e308, "bfloat16": 3e38}
 ELEMENTS = 1 << 13
@@ -40,7 +40,7 @@ def sizes(rng: random.Random, rank: int, budget: int = ELEMENTS, zero: float = 0
 def array(rng: random.Random, shape: Sequence[int], dtype: str, mood: str = "plain") -> np.ndarray:
     """Random elements.  ``plain`` ones are of everyday size; ``special`` has infinities, NaN, denormals and the
     extremes of integers sprinkled in, ``large`` and ``small`` are near the ends of the range, ``equal`` all one;
-    ``positive`` ones scales that do not vanish."""
+    ``halves`` lie between two integers, or on one; ``positive`` ones are scales that do not vanish."""
     draw = np.random.default_rng(rng.getrandbits(64))
     shape = tuple(shape)
     if dtype == "bool":
@@ -50,6 +50,8 @@ def array(rng: random.Random, shape: Sequence[int], dtype: str, mood: str = "pla
     found = draw.normal(0.0, rng.choice((0.5, 1.0, 4.0)), shape)
     if mood == "equal":
         found = np.full(shape, rng.choice((0.0, -0.0, 1.0, 1.0, -1.0, 0.5, 3.0)))
+    elif mood == "halves":
+        found = np.round(4 * found) / 2
     elif mood == "positive":
         found = np.abs(found) + 0.1
     elif mood == "large":
