@@ -70,14 +70,13 @@ class _Specialised:
     """A library for one set of input shapes, and instances of it that are not running now."""
 
     library: Library
-    threads: int
     idle: list[DirectCall] = field(default_factory=list)
 
     def run(self, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         try:
             call = self.idle.pop()
         except IndexError:
-            call = DirectCall(self.library["default"](None, self.threads))
+            call = DirectCall(self.library["default"](None, self.library.threads))
         try:
             return call.run(feeds)
         finally:
@@ -234,7 +233,7 @@ class InferenceSession:
             on_progress=self._on_progress,
         )
         self._host_calls.update(dict.fromkeys(library.host_calls))
-        return _Specialised(library, self._threads)
+        return _Specialised(library)
 
 
 def _tensor_type(value: ValueDescription) -> TensorType:

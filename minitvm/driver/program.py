@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
@@ -13,7 +14,7 @@ from minitvm.ir.expr import Call, Constant, Expr, Function, TupleGetItem, Var
 from minitvm.ir.expr import Tuple as TupleExpr
 from minitvm.ir.op import Op
 from minitvm.ir.ops.check import OutOfRange
-from minitvm.ir.types import Span, TupleType, Type, tensor_fields
+from minitvm.ir.types import Span, TupleType, Type, flatten, nest, tensor_fields
 from minitvm.ir.visitor import post_order
 from minitvm.runtime.graph import Alias, Entry, Graph, HostStep, Launch, LibraryCall, Node, Step
 
@@ -31,23 +32,6 @@ class Program:
 
 _Value: TypeAlias = "Entry | tuple[Any, ...]"
 """What an expression stands for: an entry, or a tuple of values."""
-
-
-def _flatten(value: _Value, type_: Type) -> list[Entry]:
-    if isinstance(type_, TupleType):
-        return [e for v, t in zip(value, type_.fields, strict=True) for e in _flatten(v, t)]
-    return [value]
-
-
-def _unflatten(type_: Type, node: int, start: int = 0) -> tuple[_Value, int]:
-    """The value of a call of that type whose outputs are entries of ``node``; and the next free output."""
-    if not isinstance(type_, TupleType):
-        return (node, start), start + 1
-    fields = []
-    for field_type in type_.fields:
-        value, start = _unflatten(field_type, node, start)
-        fields.append(value)
-    return tuple(fields), start
 
 
 class _Reader:
@@ -68,7 +52,7 @@ class _Reader:
         for expr in post_order(main.body):
             if expr not in self.values:
                 self.values[expr] = self._value(expr)
-        heads = _flatten(self.values[main.body], main.body.type)
+        heads = flatten(main.body.type, self.values[main.body])
         return Program(Graph(tuple(self.nodes), tuple(heads)), self.groups, self.hosts, self.params)
 
     def _value(self, expr: Expr) -> _Value:
@@ -97,8 +81,9 @@ class _Reader:
         return value
 
     def _call(self, call: Call) -> _Value:
-        inputs = [e for a in call.args for e in _flatten(self.values[a], a.type)]
-        value, _ = _unflatten(call.type, len(self.nodes))
+        inputs = [e for a in call.args for e in flatten(a.type, self.values[a])]
+        node = len(self.nodes)
+        value: _Value = nest(call.type, ((node, output) for output in itertools.count()))
         if isinstance(call.op, Function) and call.op.attrs.get("reshape_only"):
             self._add(self._unique(_group_name(call.op)), Alias(), inputs, call.type, call.span)
         elif isinstance(call.op, Function):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeAlias, TypeVar
 
@@ -173,6 +173,18 @@ def shape_text(shape: Iterable[Dim | None]) -> str:
     """``(1, n, ?)``, ``(3,)``."""
     dims = ["?" if d is None else str(d) for d in shape]
     return f"({', '.join(dims)}{',' if len(dims) == 1 else ''})"
+
+
+def flatten(type_: Type, value: Any) -> list[Any]:
+    """What stands for the tensors in ``value``, nested tuples as in the type, in order."""
+    if not isinstance(type_, TupleType):
+        return [value]
+    return [leaf for field, v in zip(type_.fields, value, strict=True) for leaf in flatten(field, v)]
+
+
+def nest(type_: Type, leaves: Iterator[Any]) -> Any:
+    """The other way round: the next of ``leaves`` in the structure of a type."""
+    return tuple(nest(field, leaves) for field in type_.fields) if isinstance(type_, TupleType) else next(leaves)
 
 
 def tensor_fields(type_: Type) -> tuple[TensorType, ...]:

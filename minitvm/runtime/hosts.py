@@ -22,7 +22,7 @@ from minitvm.ir.ops.control import If, Loop
 from minitvm.ir.parser import parse_module
 from minitvm.ir.parser_values import ValueReader
 from minitvm.ir.text import print_module
-from minitvm.ir.types import FuncType, TensorType, TupleType, Type, tensor_fields
+from minitvm.ir.types import FuncType, TensorType, TupleType, Type, flatten, nest, tensor_fields
 from minitvm.ir.visitor import calls
 
 if TYPE_CHECKING:
@@ -30,20 +30,6 @@ if TYPE_CHECKING:
 
 HostRun: TypeAlias = Callable[[list[np.ndarray]], list[np.ndarray]]
 """A call in Python: arrays in, arrays out."""
-
-
-def nest(type_: Type, arrays: list[np.ndarray]) -> Any:
-    """The arrays, taken from the front of the list, in the structure of a type."""
-    if isinstance(type_, TupleType):
-        return tuple(nest(field, arrays) for field in type_.fields)
-    return arrays.pop(0)
-
-
-def flatten(type_: Type, value: Any) -> list[np.ndarray]:
-    """The arrays of a value of that type in order."""
-    if isinstance(type_, TupleType):
-        return [a for field, v in zip(type_.fields, value, strict=True) for a in flatten(field, v)]
-    return [np.asarray(value)]
 
 
 def branch_functions(function: Function) -> dict[str, Function]:
@@ -68,9 +54,9 @@ def bind(function: Function, branches: Mapping[str, Instance]) -> HostRun:
     params, result = [param.type for param in function.params], function.ret_type
 
     def call(arrays: list[np.ndarray]) -> list[np.ndarray]:
-        flat = list(arrays)
+        leaves = iter(arrays)
         try:
-            return flatten(result, run(*[nest(type_, flat) for type_ in params]))
+            return [np.asarray(a) for a in flatten(result, run(*[nest(type_, leaves) for type_ in params]))]
         except (ValueError, MemoryError) as error:
             raise _failed(function, error) from error
 
@@ -107,11 +93,11 @@ class _Branch:
         for position, value in enumerate(values, first):
             arrays = flatten(self.function.params[position].type, value)
             for name, array in zip(self.inputs[position], arrays, strict=True):
-                self.instance.assign(name, array)
+                self.instance.assign(name, np.asarray(array))
 
     def run(self) -> Any:
         self.instance.run()
-        return nest(self.function.ret_type, [self.instance.value(h).copy() for h in self.instance.graph.heads])
+        return nest(self.function.ret_type, (self.instance.value(h).copy() for h in self.instance.graph.heads))
 
 
 def _if_runner(then: _Branch, orelse: _Branch) -> Callable[..., Any]:
