@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
+from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 import onnx
@@ -201,24 +202,14 @@ def _check_unique(graph: onnx.GraphProto) -> None:
 
 
 def _sorted(graph: onnx.GraphProto, reads: list[set[str]], producers: dict[str, int]) -> list[int]:
-    """Depth-first over producers, with a stack of our own; the file's order where it is valid."""
-    order: list[int] = []
-    state = [0] * len(reads)  # 0 new, 1 on the path, 2 done
-    for root in range(len(reads)):
-        stack = [] if state[root] else [root]
-        while stack:
-            node = stack[-1]
-            state[node] = max(state[node], 1)
-            waiting = [p for p in sorted({producers[n] for n in reads[node] if n in producers}) if state[p] != 2]
-            for producer in waiting:
-                if state[producer] == 1:
-                    raise _cycle(graph, [*stack[stack.index(producer) :]])
-            if waiting:
-                stack.append(waiting[0])
-            else:
-                state[node] = 2
-                order.append(stack.pop())
-    return order
+    """The file's order where it is valid; else one in which each node follows its producers."""
+    waits = {node: {producers[n] for n in names if n in producers} for node, names in enumerate(reads)}
+    if all(producer < node for node, before in waits.items() for producer in before):
+        return list(waits)
+    try:
+        return list(TopologicalSorter(waits).static_order())
+    except CycleError as error:
+        raise _cycle(graph, error.args[1][:-1]) from error
 
 
 def _cycle(graph: onnx.GraphProto, path: list[int]) -> FrontendError:

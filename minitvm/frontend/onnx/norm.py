@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from minitvm.frontend.onnx.node import OnnxNode, cast, dims, emit, normalize_axis, rank, scalar, single
+from minitvm.frontend.onnx.node import OnnxNode, cast, dims, emit, normalize_axis, rank, single
 from minitvm.frontend.onnx.registry import onnx_op
 from minitvm.frontend.onnx.tensor import reshaped
 from minitvm.ir.expr import Constant, Expr
@@ -79,8 +79,8 @@ def _statistics(node: OnnxNode, x: Expr, axis: int) -> list[Expr]:
     axes = tuple(range(axis, rank(x)))
     mean = emit("mean", x, axis=axes, keepdims=True)
     variance = emit("variance", x, mean, axis=axes, keepdims=True)
-    deviation = emit("sqrt", emit("add", variance, scalar(node.attr("epsilon"), x)))
-    return [cast(found, "float32") for found in (mean, emit("divide", scalar(1, x), deviation))]
+    deviation = emit("sqrt", variance + node.attr("epsilon"))
+    return [cast(found, "float32") for found in (mean, 1 / deviation)]
 
 
 @onnx_op("RMSNormalization", since=23)
@@ -88,23 +88,11 @@ def rms_normalization(node: OnnxNode) -> Expr:
     """x over the root of its mean square, times scale; in float32 at least."""
     x, scale = (cast(node[i], "float64" if node[i].dtype == "float64" else "float32") for i in (0, 1))
     axes = tuple(range(normalize_axis(node, node.attr("axis"), rank(x)), rank(x)))
-    mean = emit("mean", emit("multiply", x, x), axis=axes, keepdims=True)
-    root = emit("sqrt", emit("add", mean, scalar(node.attr("epsilon"), x)))
-    return cast(emit("multiply", cast(emit("divide", x, root), scale.dtype), scale), node[1].dtype)
+    root = emit("sqrt", emit("mean", x * x, axis=axes, keepdims=True) + node.attr("epsilon"))
+    return cast(cast(x / root, scale.dtype) * scale, node[1].dtype)
 
 
 @onnx_op("LRN", since=1)
 def local_response_normalization(node: OnnxNode) -> Expr:
-    return emit(
-        "nn.lrn",
-        node[0],
-        size=node.require("size"),
-        axis=1,
-        bias=node.attr("bias"),
-        alpha=node.attr("alpha"),
-        beta=node.attr("beta"),
-    )
-
-
-def channels_of(x: Expr) -> int | None:
-    return dims(x)[1] if rank(x) > 1 else None
+    factors = {name: node.attr(name) for name in ("bias", "alpha", "beta")}
+    return emit("nn.lrn", node[0], size=node.require("size"), axis=1, **factors)

@@ -9,7 +9,7 @@ import numpy as np
 from minitvm.frontend.onnx.contrib import DOMAIN
 from minitvm.frontend.onnx.matmul import matmul
 from minitvm.frontend.onnx.nn import convolution
-from minitvm.frontend.onnx.node import OnnxNode, cast, dims, emit, normalize_axis, onnx_dtype, rank, scalar
+from minitvm.frontend.onnx.node import OnnxNode, cast, dims, emit, normalize_axis, onnx_dtype, rank
 from minitvm.frontend.onnx.registry import onnx_op
 from minitvm.frontend.onnx.tensor import reshaped
 from minitvm.ir.expr import Constant, Expr
@@ -73,7 +73,7 @@ def quantize(node: OnnxNode) -> Expr:
 
 def _quantized(x: Expr, scale: Expr, zero: Expr, dtype: str) -> Expr:
     wide = "float64" if x.dtype == "float64" else "float32"
-    steps = emit("add", emit("round", emit("divide", cast(x, wide), cast(scale, wide))), cast(zero, wide))
+    steps = emit("round", cast(x, wide) / cast(scale, wide)) + cast(zero, wide)
     info = np.iinfo(dtype)
     return cast(emit("clip", steps, a_min=float(info.min), a_max=float(info.max)), dtype)
 
@@ -82,12 +82,10 @@ def _quantized(x: Expr, scale: Expr, zero: Expr, dtype: str) -> Expr:
 def dynamic_quantize(node: OnnxNode) -> list[Expr]:
     """To uint8 with a range that holds 0 and all of x; the scale of nothing but zeros is 1."""
     x, axes = node[0], tuple(range(rank(node[0])))
-    low = emit("minimum", emit("min", x, axis=axes), scalar(0, x))
-    high = emit("maximum", emit("max", x, axis=axes), scalar(0, x))
-    steps = emit("divide", emit("subtract", high, low), scalar(255, x))
-    scale = emit("where", emit("equal", high, low), scalar(1, x), steps)
-    nearest = emit("round", emit("divide", emit("negative", low), scale))
-    zero = cast(emit("clip", nearest, a_min=0.0, a_max=255.0), "uint8")
+    low = emit("minimum", emit("min", x, axis=axes), 0)
+    high = emit("maximum", emit("max", x, axis=axes), 0)
+    scale = emit("where", emit("equal", high, low), 1, (high - low) / 255)
+    zero = cast(emit("clip", emit("round", -low / scale), a_min=0.0, a_max=255.0), "uint8")
     return [requantized(x, scale, zero), scale, zero]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from minitvm.frontend.onnx.node import OnnxNode, cast, emit, emit_many, normalize_axis, rank, scalar, single
+from minitvm.frontend.onnx.node import OnnxNode, cast, emit, emit_many, normalize_axis, rank, single
 from minitvm.frontend.onnx.registry import onnx_op
 from minitvm.ir.expr import Expr
 
@@ -47,7 +47,7 @@ def reduce_l2(node: OnnxNode) -> Expr:
 
 def _squares(node: OnnxNode) -> Expr:
     x = single(node[0])
-    return emit("multiply", x, x)
+    return x * x
 
 
 def _as_float(x: Expr) -> Expr:
@@ -95,16 +95,9 @@ def top_k(node: OnnxNode) -> list[Expr]:
 @onnx_op("CumSum", since=11)
 def cumulative_sum(node: OnnxNode) -> Expr:
     axis = normalize_axis(node, int(node.constant(1, "axis").item()), rank(node[0]))
-    exclusive = bool(node.attr("exclusive"))
-    if not node.attr("reverse"):
-        return emit("cumsum", node[0], axis=axis, exclusive=exclusive)
-    return emit(
-        "reverse", emit("cumsum", emit("reverse", node[0], axis=axis), axis=axis, exclusive=exclusive), axis=axis
-    )
-
-
-def sum_of_squares(x: Expr, axes: tuple[int, ...]) -> Expr:
-    return emit("sum", emit("multiply", x, x), axis=axes, keepdims=True)
+    x = emit("reverse", node[0], axis=axis) if node.attr("reverse") else node[0]
+    total = emit("cumsum", x, axis=axis, exclusive=bool(node.attr("exclusive")))
+    return emit("reverse", total, axis=axis) if node.attr("reverse") else total
 
 
 @onnx_op("MeanVarianceNormalization", since=9)
@@ -112,10 +105,9 @@ def mean_variance_normalization(node: OnnxNode) -> Expr:
     """(x - mean) / (standard deviation + 1e-9), over ``axes``."""
     x = single(node[0])
     axes = tuple(normalize_axis(node, a, rank(x)) for a in node.attr("axes", [0, 2, 3]))
-    centred = emit("subtract", x, emit("mean", x, axis=axes, keepdims=True))
-    variance = emit("mean", emit("multiply", centred, centred), axis=axes, keepdims=True)
-    found = emit("divide", centred, emit("add", emit("sqrt", variance), scalar(1e-9, x)))
-    return cast(found, node[0].dtype)
+    centred = x - emit("mean", x, axis=axes, keepdims=True)
+    variance = emit("mean", centred * centred, axis=axes, keepdims=True)
+    return cast(centred / (emit("sqrt", variance) + 1e-9), node[0].dtype)
 
 
 @onnx_op("LpNormalization")
@@ -126,8 +118,7 @@ def lp_normalization(node: OnnxNode) -> Expr:
     if p == 1:
         norm = emit("sum", emit("abs", x), axis=axes, keepdims=True)
     elif p == 2:
-        norm = emit("sqrt", sum_of_squares(x, axes))
+        norm = emit("sqrt", emit("sum", x * x, axis=axes, keepdims=True))
     else:
         raise node.refuse("p", "p is 1 or 2")
-    is_zero = emit("equal", norm, scalar(0, x))
-    return cast(emit("divide", x, emit("where", is_zero, scalar(1, x), norm)), node[0].dtype)
+    return cast(x / emit("where", emit("equal", norm, 0), 1, norm), node[0].dtype)

@@ -12,15 +12,59 @@ from dataclasses import dataclass
 import numpy as np
 
 from minitvm.frontend.onnx.index import within
-from minitvm.frontend.onnx.node import OnnxNode, dims, emit, emit_many, rank
+from minitvm.frontend.onnx.node import OnnxNode, cast, dims, emit, emit_many, rank
 from minitvm.frontend.onnx.registry import onnx_op
-from minitvm.frontend.onnx.sequence import Lengths
-from minitvm.frontend.onnx.tensor import reshaped
+from minitvm.frontend.onnx.tensor import integers, reshaped
 from minitvm.ir.expr import Constant, Expr
 from minitvm.ir.types import TensorType
 
 _GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 _ACTIVATIONS = {"RNN": ["Tanh"], "GRU": ["Sigmoid", "Tanh"], "LSTM": ["Sigmoid", "Tanh", "Tanh"]}
+
+
+_CLOSED = 1e4
+"""The sigmoid of this is 1, of its negative 0, in every float dtype."""
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """How many of the ``steps`` count, for each sequence of the batch.  values: (batch,) integers.
+
+    What lies behind is zero in the output, and changes no state.  A sequence of no steps ends in zeros.
+    """
+
+    values: Expr
+    steps: int
+
+    def inside(self) -> Expr:
+        """Which steps count: (steps, batch, 1) bool."""
+        step = integers(np.arange(self.steps).reshape(-1, 1))
+        return emit("expand_dims", emit("less", step, emit("expand_dims", cast(self.values, "int64"), axis=0)), axis=2)
+
+    def turned(self, x: Expr) -> Expr:
+        """Each sequence of x: (steps, batch, ...) back to front, what lies behind it left in place."""
+        return emit("reverse_sequence", x, self.values, seq_axis=0, batch_axis=1)
+
+    def masked(self, y: Expr) -> Expr:
+        return emit("where", self.inside(), y, 0)
+
+    def last(self, y: Expr) -> Expr:
+        """The output of each sequence's last step.  y: (steps, batch, hidden) -> (batch, hidden)."""
+        if not self.steps:
+            return emit("zeros", shape=y.shape[1:], dtype=y.dtype)
+        step = emit("maximum", cast(self.values, "int64") - 1, 0)
+        places = emit("reshape", step, newshape=(1, -1, 1))
+        indices = emit("broadcast_to", places, shape=(1, *y.shape[1:]))
+        return self.some(emit("squeeze", emit("gather", y, indices, axis=0), axis=(0,)))
+
+    def some(self, state: Expr) -> Expr:
+        """A last state (batch, hidden), zero where a sequence has no steps."""
+        return emit("where", emit("expand_dims", emit("greater", self.values, 0), axis=1), state, 0)
+
+    def held(self, xw: Expr, hidden: int) -> Expr:
+        """An LSTM's gates: behind a sequence nothing comes in and nothing is forgotten, so that its cell stays."""
+        gates = np.repeat(np.array([-_CLOSED, 0, _CLOSED, 0], xw.dtype), hidden)  # input, output, forget, cell
+        return emit("where", self.inside(), xw, Constant(gates))
 
 
 @dataclass(frozen=True)
@@ -91,15 +135,20 @@ class Layer:
         return [lengths.turned(masked) if reverse else masked, lengths.last(y), *map(lengths.some, cells)]
 
 
-@onnx_op("RNN", since=7)
+@onnx_op("RNN", "LSTM", since=7)
 def rnn(node: OnnxNode) -> list[Expr | None]:
+    """Both biases are the projection's; LSTM has a cell beside its state, and peepholes."""
     layer = _layer(node)
+    states = (5, 6) if node.op_type == "LSTM" else (5,)
+    if node.attr("input_forget", 0):
+        raise node.refuse("input_forget")
 
     def run(direction: int) -> list[Expr]:
-        bias, other = layer.biases(direction)
-        xw = layer.projected(direction, _sum(bias, other))
-        state = layer.initial(5, direction)
-        return layer.recurred(direction, xw, layer.part(node[2], direction), state)
+        one, other = layer.biases(direction)
+        xw = layer.projected(direction, None if one is None or other is None else emit("add", one, other))
+        peepholes = [] if node.get(7) is None else [layer.part(node[7], direction)]
+        given = [layer.initial(index, direction) for index in states]
+        return layer.recurred(direction, xw, layer.part(node[2], direction), *given, *peepholes)
 
     return _outputs(layer, run)
 
@@ -111,29 +160,9 @@ def gru(node: OnnxNode) -> list[Expr | None]:
     def run(direction: int) -> list[Expr]:
         bias, recurrent = layer.biases(direction)
         zeros = Constant(np.zeros(3 * layer.hidden, layer.x.dtype))
-        return layer.recurred(
-            direction,
-            layer.projected(direction, bias),
-            layer.part(node[2], direction),
-            zeros if recurrent is None else recurrent,
-            layer.initial(5, direction),
-            linear_before_reset=bool(node.attr("linear_before_reset")),
-        )
-
-    return _outputs(layer, run)
-
-
-@onnx_op("LSTM", since=7)
-def lstm(node: OnnxNode) -> list[Expr | None]:
-    layer = _layer(node)
-    if node.attr("input_forget", 0):
-        raise node.refuse("input_forget")
-
-    def run(direction: int) -> list[Expr]:
-        xw = layer.projected(direction, _sum(*layer.biases(direction)))
-        peepholes = [] if node.get(7) is None else [layer.part(node[7], direction)]
-        states = [layer.initial(5, direction), layer.initial(6, direction)]
-        return layer.recurred(direction, xw, layer.part(node[2], direction), *states, *peepholes)
+        given = zeros if recurrent is None else recurrent, layer.initial(5, direction)
+        xw, before = layer.projected(direction, bias), bool(node.attr("linear_before_reset"))
+        return layer.recurred(direction, xw, layer.part(node[2], direction), *given, linear_before_reset=before)
 
     return _outputs(layer, run)
 
@@ -193,10 +222,6 @@ def _check_supported(node: OnnxNode, directions: int) -> None:
         raise node.refuse("activations", f"supported: {', '.join(_ACTIVATIONS[node.op_type])}")
     if node.attr("clip"):
         raise node.refuse("clip")
-
-
-def _sum(a: Expr | None, b: Expr | None) -> Expr | None:
-    return None if a is None or b is None else emit("add", a, b)
 
 
 def _outputs(layer: Layer, run: Callable[[int], Sequence[Expr]]) -> list[Expr | None]:
