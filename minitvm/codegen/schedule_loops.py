@@ -260,7 +260,7 @@ def _neutral(update: Store) -> LoopExpr | None:
 def parallel(kernel: Kernel, loop: LoopName) -> Kernel:
     """Divide the iterations of an outermost loop among the threads."""
     found = find_loop(kernel, loop)
-    around = [f for f in loops(kernel) if f is not found and any(s is found for s in walk_stmts(f))]
+    around = [f for f in loops(kernel) if found in walk_stmts(f.body)]
     if around and any(f.kind is not LoopKind.PARALLEL for f in around):
         raise ScheduleError(
             f"{kernel.name}: loop {found.var.name} is inside loop {around[-1].var.name}",
@@ -277,15 +277,12 @@ def bind(kernel: Kernel, loop: LoopName, kind: LoopKind) -> Kernel:
     found = find_loop(kernel, loop)
     if kind not in _BOUND:
         raise ScheduleError(f"a loop is bound to a block or a thread, not to {kind.value}")
-    nested = [f for f in loops(kernel) if f.kind is kind and (_within(f, found) or _within(found, f))]
+    every = [f for f in loops(kernel) if f.kind is kind]
+    nested = [f for f in every if f in walk_stmts(found.body) or found in walk_stmts(f.body)]
     if nested:
         raise ScheduleError(f"{kernel.name}: {kind.value} is bound to loop {nested[0].var.name} already")
     check_independent(kernel, found)
     return _with_kind(kernel, found, kind)
-
-
-def _within(inner: For, outer: For) -> bool:
-    return inner is not outer and any(s is inner for s in walk_stmts(outer.body))
 
 
 def check_independent(kernel: Kernel, loop: For) -> None:

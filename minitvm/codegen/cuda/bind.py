@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from minitvm.codegen.dependence import Access, accesses, allocated, carried
-from minitvm.codegen.loops import bind_vars, fused, redirect, split, trips
+from minitvm.codegen.loops import bind_vars, fresh_vars, fused, redirect, split, trips
 from minitvm.codegen.schedule_loops import loops
 from minitvm.codegen.simplify import simplify
 from minitvm.errors import CompilerError
@@ -222,16 +222,10 @@ def _serial_lanes(body: Stmt) -> Stmt:
         if met is None:
             return replace(stmt, kind=LoopKind.SERIAL)
         if isinstance(stmt.body, Seq):
-            return seq(*(serial(_lanes_of(stmt, part)) for part in stmt.body.stmts))
+            return seq(*(serial(fresh_vars(replace(stmt, body=part))) for part in stmt.body.stmts))
         raise CompilerError(f"lanes of loop {stmt.var.name} exchange values through {met.buffer.name} in one statement")
 
     return map_stmt(body, on_stmt=serial)
-
-
-def _lanes_of(stmt: For, part: Stmt) -> For:
-    """One statement of a vectorized loop by itself, under a variable of its own."""
-    var = LoopVar(stmt.var.name)
-    return For(var, stmt.extent, bind_vars(part, {stmt.var: var}), LoopKind.VECTORIZED)
 
 
 # --- launching ------------------------------------------------------------------------------------------------
