@@ -427,6 +427,20 @@ def test_guarded_loads_never_touch_what_lies_outside() -> None:
         np.testing.assert_array_equal(found[4], np.where(mask, a[0], 3))
 
 
+@pytest.mark.parametrize(("rows", "masked"), [(7, False), (8, True)])
+def test_lanes_beyond_their_row_need_a_mask_only_at_the_buffer_s_end(rows: int, masked: bool) -> None:
+    x, out = Buffer("x", (8, 5), "float32"), Buffer("out", (rows, 8), "float32")
+
+    def element(i: LoopExpr, lane: LoopExpr) -> Stmt:
+        return store(out, (i, lane), select(lane < 5, x[i, lane], const(-1, "float32")))
+
+    kernel = Kernel("k", (x, out), loop(rows, lambda i: loop(8, lambda lane: element(i, lane), VECTORIZED)))
+    assert ("masked.load" in emit(kernel, machine_model(host()))) == masked
+    given = random_array((8, 5), "float32")
+    (found,) = run_native(kernel, given)
+    np.testing.assert_array_equal(found, np.pad(given[:rows], ((0, 0), (0, 3)), constant_values=-1))
+
+
 def test_uniform_load_behind_a_mask_that_no_lane_passes() -> None:
     x, c, out = Buffer("x", (1,), "float32"), Buffer("c", (8,), "bool"), Buffer("out", (4, 8), "float32")
     row = lambda r, i: store(out, (r, i), select(c[i], x[r * (1 << 44)], 5.0))  # noqa: E731

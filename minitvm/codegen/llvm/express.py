@@ -79,7 +79,8 @@ def _node(c: Context, node: LoopExpr) -> Value:
             return Affine(int(value)) if dtype == "int64" else arith.literal(value, dtype)
         case Load():
             where = place(c, node)
-            return memory.load(c, node.buffer, where, None if _is_inside(node.buffer, where) else c.mask)
+            mask = None if c.mask is None or _is_inside(node.buffer, where) else c.mask
+            return memory.load(c, node.buffer, where, mask)
         case Binary(op, lhs, rhs):
             return _binary(c, op, c.memo[lhs], c.memo[rhs])
         case Select():

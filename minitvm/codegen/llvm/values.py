@@ -59,7 +59,12 @@ def reach(value: Index) -> Range:
 
 def in_order(value: Index) -> list[tuple[Atom, int]]:
     """The terms, registers of outer loops first."""
-    return sorted(value.terms.items(), key=lambda term: term[0].order)
+    terms = list(value.terms.items())
+    return sorted(terms, key=_order_of) if len(terms) > 1 else terms
+
+
+def _order_of(term: tuple[Atom, int]) -> int:
+    return term[0].order
 
 
 def power_of_two(count: int) -> int:
