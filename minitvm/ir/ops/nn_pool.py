@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -37,6 +37,7 @@ class Pool(Windowed, fusion=Fusion.OUT_ELEMWISE_FUSABLE):
     ``padding`` is (before..., after...).  With ``ceil_mode`` a last window may hang over the end.
     """
 
+    kinds: ClassVar[str] = "iuf"
     pool_size: tuple[int, ...] = ()
     strides: tuple[int, ...] = ()
     dilation: tuple[int, ...] = ()
@@ -46,6 +47,7 @@ class Pool(Windowed, fusion=Fusion.OUT_ELEMWISE_FUSABLE):
     ceil_mode: bool = False
 
     def infer(self, data: TensorType) -> TensorType:
+        require_kind(self, data, self.kinds, "the input")
         layout = _check_layout(self, self.layout, self.spatial, data)
         if self.out_layout not in ("", self.layout):
             raise self.reject(f"out_layout={self.out_layout!r} differs from layout={self.layout!r}")
@@ -97,10 +99,6 @@ class Pool(Windowed, fusion=Fusion.OUT_ELEMWISE_FUSABLE):
 class MaxPool(Pool):
     """The largest element under each window; padding never wins."""
 
-    def infer(self, data: TensorType) -> TensorType:
-        require_kind(self, data, "iuf", "the input")
-        return super().infer(data)
-
     def reference(self, data: np.ndarray) -> np.ndarray:
         lowest = -np.inf if data.dtype.kind == "f" else np.iinfo(data.dtype).min
         return np.array(reduce(np.maximum, self._windows(data, lowest)))
@@ -112,14 +110,10 @@ class MaxPool(Pool):
 
 
 @dataclass(frozen=True)
-class AvgPool(Pool):
+class AvgPool(Pool, kinds="f"):
     """The mean under each window, over the elements in the data or, with ``count_include_pad``, in its padding too."""
 
     count_include_pad: bool = False
-
-    def infer(self, data: TensorType) -> TensorType:
-        require_kind(self, data, "f", "the input")
-        return super().infer(data)
 
     def reference(self, data: np.ndarray) -> np.ndarray:
         total = reduce(np.add, self._windows(data.astype(np.promote_types(data.dtype, "float32")), 0))
@@ -204,10 +198,12 @@ class AvgPool3d(AvgPool, name="nn.avg_pool3d", spatial="DHW"):
 class GlobalPool2d(Op, fusion=Fusion.OUT_ELEMWISE_FUSABLE):
     """One number per channel.  data: NCHW (or NHWC, NCHW[x]c) -> the same with H = W = 1."""
 
+    kinds: ClassVar[str] = "iuf"
     layout: str = "NCHW"
     out_layout: str = ""
 
     def infer(self, data: TensorType) -> TensorType:
+        require_kind(self, data, self.kinds, "the input")
         layout = _check_layout(self, self.layout, "HW", data)
         if any(data.shape[d] == 0 for d in self._pixels(layout)):
             raise self.reject(f"the input has no pixels: {data}")
@@ -228,12 +224,8 @@ class GlobalPool2d(Op, fusion=Fusion.OUT_ELEMWISE_FUSABLE):
         return whole_planes(site, self.layout, "HW")
 
 
-class GlobalAvgPool2d(GlobalPool2d, name="nn.global_avg_pool2d"):
+class GlobalAvgPool2d(GlobalPool2d, name="nn.global_avg_pool2d", kinds="f"):
     """The mean of every channel's pixels.  data: (N, C, H, W) floats -> (N, C, 1, 1)."""
-
-    def infer(self, data: TensorType) -> TensorType:
-        require_kind(self, data, "f", "the input")
-        return super().infer(data)
 
     def reference(self, data: np.ndarray) -> np.ndarray:
         wide = np.promote_types(data.dtype, "float32")
@@ -253,10 +245,6 @@ class GlobalAvgPool2d(GlobalPool2d, name="nn.global_avg_pool2d"):
 
 class GlobalMaxPool2d(GlobalPool2d, name="nn.global_max_pool2d"):
     """The largest of every channel's pixels.  data: (N, C, H, W) -> (N, C, 1, 1)."""
-
-    def infer(self, data: TensorType) -> TensorType:
-        require_kind(self, data, "iuf", "the input")
-        return super().infer(data)
 
     def reference(self, data: np.ndarray) -> np.ndarray:
         return np.asarray(data.max(axis=self._pixels(Layout(self.layout)), keepdims=True))
