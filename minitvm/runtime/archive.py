@@ -18,6 +18,7 @@ import contextlib
 import json
 import os
 import pathlib
+import threading
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -88,7 +89,7 @@ def to_bytes(artifact: Artifact, key: PrivateKey | None = None) -> bytes:
     for node, host in artifact.hosts.items():
         for attribute, branch in host.branches.items():
             members[_branch(node, attribute)] = to_bytes(branch)
-    manifest = _manifest(document, members)
+    manifest = _manifest(document, _records(members))
     signature = {} if key is None else {_SIGNATURE: sign(manifest, key)}
     return pack({_MANIFEST: manifest, **members, **signature})
 
@@ -105,8 +106,8 @@ def _text(form: Json) -> bytes:
     return json.dumps(form, indent=1).encode("ascii")
 
 
-def _manifest(document: Mapping[str, Json], members: Mapping[str, Data]) -> bytes:
-    return _text({**_facts(document), "members": _records(members)})
+def _manifest(document: Mapping[str, Json], records: Mapping[str, Json]) -> bytes:
+    return _text({**_facts(document), "members": records})
 
 
 def _facts(document: Mapping[str, Json]) -> dict[str, Json]:
@@ -162,7 +163,9 @@ def _artifact(members: dict[str, Data], name: str) -> Artifact:
         raise LibraryError(f"{name} is a zip archive but not a minitvm library: it has no {_MANIFEST}")
     entry = bytes(members.get(_ENTRY, b""))
     document = sealed(entry)
-    if document is None or not _is_written_by(document, bytes(manifest), members):
+    if document is None or not _is_written_by(
+        document, bytes(manifest), members, _records_meanwhile(members, document)
+    ):
         raise _explained(document, manifest, members, name)
     code_for(document["target"]).check(cpu_of(document), name)
     branches = {
@@ -199,13 +202,26 @@ def _expected(document: Mapping[str, Json]) -> list[str]:
     return [_GRAPH, _PARAMS, _ENTRY, *map(_code, document["code"]), *branches]
 
 
-def _is_written_by(document: Mapping[str, Json], manifest: bytes, members: Mapping[str, Data]) -> bool:
+def _records_meanwhile(members: Mapping[str, Data], document: Mapping[str, Json]) -> dict[str, Json]:
+    """The records of all members, hashed while what runs the code is imported (LLVM takes as long as 50 MB)."""
+    found: dict[str, Json] = {}
+    hashing = threading.Thread(target=lambda: found.update(_records(members)))
+    hashing.start()
+    with contextlib.suppress(LibraryError):  # of a target that is unknown here: said later
+        code_for(str(document.get("target")))
+    hashing.join()
+    return found
+
+
+def _is_written_by(
+    document: Mapping[str, Json], manifest: bytes, members: Mapping[str, Data], records: Mapping[str, Json]
+) -> bool:
     """Whether this version of minitvm would write just these files for a sealed document."""
     if (document.get("format"), document.get("format_version")) != (FORMAT, FORMAT_VERSION):
         return False
     if sorted(_expected(document)) != sorted(members) or members[_GRAPH] != _text(document["graph"]):
         return False
-    return manifest == _manifest(document, {name: members[name] for name in _expected(document)})
+    return manifest == _manifest(document, {name: records[name] for name in _expected(document)})
 
 
 # --- what is wrong with a file that is not as it was written ----------------------------------------------------
