@@ -212,16 +212,20 @@ def capture_names(pattern: Pattern) -> tuple[str, ...]:
     return pattern.names()
 
 
-def match(pattern: Pattern, expr: Expr, uses: Uses | None = None) -> Captures | None:
-    """What ``pattern`` captures in ``expr``, or ``None``.
+def matches(pattern: Pattern, expr: Expr, uses: Uses | None = None) -> Iterator[Captures]:
+    """Every way in which ``pattern`` matches ``expr``: a commutative call may do so twice.
 
     ``uses`` counts the uses of each node in the whole function (``use_counts``), for ``single_use``; without it
     uses inside ``expr`` are counted.
     """
     if not isinstance(pattern, Pattern):
         raise IRError(f"{pattern!r} is not a pattern", hint="build one with call(), value(), const(), ...")
-    if not pattern.accepts(expr):
-        return None
-    counts = use_counts(expr) if uses is None else uses
-    found = next(pattern.matches(expr, {}, counts), None)
-    return None if found is None else dict.fromkeys(pattern.names()) | found
+    if pattern.accepts(expr):
+        names = pattern.names()
+        for found in pattern.matches(expr, {}, use_counts(expr) if uses is None else uses):
+            yield dict.fromkeys(names) | found
+
+
+def match(pattern: Pattern, expr: Expr, uses: Uses | None = None) -> Captures | None:
+    """What ``pattern`` captures in ``expr`` the first way that it :func:`matches`, or ``None``."""
+    return next(matches(pattern, expr, uses), None)

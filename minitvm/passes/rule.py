@@ -20,7 +20,7 @@ from minitvm.errors import PassError, blame
 from minitvm.ir.decision import Decision, Declined, decision, listening, name_of, record
 from minitvm.ir.expr import Call, Expr, Function, Module, span_scope
 from minitvm.ir.node import describe_call
-from minitvm.ir.pattern import Pattern, capture_names, match
+from minitvm.ir.pattern import Pattern, capture_names, matches
 from minitvm.ir.types import alike
 from minitvm.ir.visitor import children, post_order, rebuild_over
 from minitvm.passes.context import KNOWN_PASSES
@@ -133,18 +133,16 @@ class _Rewriting:
         return replaced
 
     def _apply(self, node: Expr) -> Expr:
-        """``node`` after the first rule that fires on it."""
+        """``node`` after the first rule that fires on it, in one of the ways that its pattern matches."""
         for candidate in self._rules_for(node):
             try:
-                captures = match(candidate.pattern, node, self.uses)
-                answer = None if captures is None else candidate.apply(**captures)
+                for captures in matches(candidate.pattern, node, self.uses):
+                    answer = candidate.apply(**captures)
+                    self._note(candidate, node, answer)
+                    if isinstance(answer, Expr) and answer is not node:
+                        return _same_type(candidate, node, answer)
             except Exception as error:
                 blame(error, candidate.apply, f"rule {candidate.name}", lambda: _lines(node))
-            if captures is None:
-                continue
-            self._note(candidate, node, answer)
-            if isinstance(answer, Expr) and answer is not node:
-                return _same_type(candidate, node, answer)
         return node
 
     def _rules_for(self, node: Expr) -> list[Rule]:

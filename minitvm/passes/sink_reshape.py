@@ -52,16 +52,13 @@ def sink_below_unary(work: Call, shape: Call, x: Expr) -> Replacement:
     return reshaped(Call(work.op, (x,)), work.tensor_type)
 
 
-@rule(call(BinaryOp, _RESHAPED, value("other"), name="work", commutative=False))
-def sink_below_left(work: Call, shape: Call, x: Expr, other: Expr) -> Replacement:
+@rule(call(BinaryOp, _RESHAPED, value("other"), name="work", commutative=True))
+def sink_below_binary(work: Call, shape: Call, x: Expr, other: Expr) -> Replacement:
+    """``f(reshape(x), y)`` is ``reshape(f(x, y'))``, whichever operand the reshape is."""
     operand = _operand(work, shape, x, other)
-    return operand if isinstance(operand, Declined) else reshaped(Call(work.op, (x, operand)), work.tensor_type)
-
-
-@rule(call(BinaryOp, value("other"), _RESHAPED, name="work", commutative=False))
-def sink_below_right(work: Call, shape: Call, x: Expr, other: Expr) -> Replacement:
-    operand = _operand(work, shape, x, other)
-    return operand if isinstance(operand, Declined) else reshaped(Call(work.op, (operand, x)), work.tensor_type)
+    if isinstance(operand, Declined):
+        return operand
+    return reshaped(Call(work.op, [x if arg is shape else operand for arg in work.args]), work.tensor_type)
 
 
 def _operand(work: Call, shape: Call, x: Expr, other: Expr) -> Expr | Declined:
@@ -92,4 +89,4 @@ def _common_suffix(a: tuple[int, ...], b: tuple[int, ...]) -> int:
 class SinkReshape(RulePass, opt_level=2):
     """Reshapes of matrix products move behind the element-wise work that follows."""
 
-    rules = (sink_below_unary, sink_below_left, sink_below_right, drop_reshape_to_same, merge_reshapes)
+    rules = (sink_below_unary, sink_below_binary, drop_reshape_to_same, merge_reshapes)

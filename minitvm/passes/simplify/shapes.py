@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -144,23 +143,13 @@ def merge_layout_transform_into_transpose(outer: Call, inner: Call, x: Expr) -> 
     return x if source == after else ir.layout_transform(x, src_layout=source, dst_layout=after)
 
 
-@rule(call(BinaryOp, value("x"), call(FILLS, name="fill"), name="whole", commutative=False))
-def scalar_of_filled_right(whole: Call, x: Expr, fill: Call) -> Replacement:
-    """``x + full(c)`` is ``x + c`` where x has the shape already."""
-    return _with_scalar(whole, fill, lambda c: (x, c))
-
-
-@rule(call(BinaryOp, call(FILLS, name="fill"), value("x"), name="whole", commutative=False))
-def scalar_of_filled_left(whole: Call, x: Expr, fill: Call) -> Replacement:
-    return _with_scalar(whole, fill, lambda c: (c, x))
-
-
-def _with_scalar(whole: Call, fill: Call, arguments: Any) -> Replacement:
+@rule(call(BinaryOp, value("x"), call(FILLS, name="fill"), name="whole", commutative=True))
+def scalar_of_filled(whole: Call, x: Expr, fill: Call) -> Replacement:
+    """``x + full(c)`` is ``x + c`` where x has the shape already; on either side."""
     small = _unfilled(fill)
     if small is None:
         return Declined("what it fills with is not one scalar of the same dtype")
-    assert isinstance(whole.op, BinaryOp)
-    found = Call(whole.op, arguments(small))
+    found = Call(whole.op, [small if arg is fill else arg for arg in whole.args])
     return found if found.checked_type == whole.checked_type else Declined("the fill gives the result its shape")
 
 
@@ -196,8 +185,7 @@ RULES = (
     merge_layout_transforms,
     merge_transpose_into_layout_transform,
     merge_layout_transform_into_transpose,
-    scalar_of_filled_right,
-    scalar_of_filled_left,
+    scalar_of_filled,
     drop_copy,
     drop_concatenate_of_one,
 )
