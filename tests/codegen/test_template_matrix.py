@@ -240,6 +240,14 @@ def test_around_the_edges_of_tiles(subject: Subject) -> None:
             check(drawn, template, template.candidates[number])
 
 
+def test_pieces_of_an_image_that_were_fewer_than_threads() -> None:
+    """Found wrong: 28 columns in 16 pieces of 2, which are 14."""
+    drawn = Drawn(SUBJECTS[2], MachineModel(32, 16, threads=16), "float16", 14, 9)
+    template = drawn.template
+    for choice in template.candidates:
+        check(drawn, template, choice)
+
+
 @pytest.mark.parametrize("subject", SUBJECTS, ids=str)
 def test_every_choice_gives_the_same_numbers(subject: Subject) -> None:
     """The interpreter's, of small problems, against numpy's."""

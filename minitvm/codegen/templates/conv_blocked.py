@@ -227,8 +227,9 @@ class BlockedConv(_Windows):
         items = self.batch * self.groups * run.count
         most = max(1, self.columns // (2 * tile.rows))
         wanted = min(most, -(-ITEMS_PER_THREAD * self.machine.threads // items))
-        wanted = max(wanted, min(-(-self.columns // tile.rows), -(-self.machine.threads // items)))
-        return runs(self.columns, -(-self.columns // max(divisor_at_most(self.columns, most), wanted)))
+        least = min(-(-self.columns // tile.rows), -(-self.machine.threads // items))
+        size = -(-self.columns // max(divisor_at_most(self.columns, most), wanted))
+        return runs(self.columns, min(size, self.columns // least))
 
     def _by_inputs(self, run: Run, tile: Tile) -> Stmt:
         """Input channels whose weights stay in the first-level cache for the whole image."""
