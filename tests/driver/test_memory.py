@@ -100,7 +100,7 @@ def test_what_is_alive_together_never_overlaps(wanted: list[Request]) -> None:
 
 def test_a_graph_of_thousands_of_calls_is_planned_quickly() -> None:
     graph = chain([64 * (1 + i % 7) for i in range(5000)])
-    start = time.perf_counter()
+    start = time.process_time()
     plan = plan_memory(graph)
-    assert time.perf_counter() - start < 3
+    assert time.process_time() - start < 5
     assert plan.nbytes <= 1.1 * plan.lower_bound
