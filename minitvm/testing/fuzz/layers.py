@@ -111,6 +111,9 @@ def matmul(d: Draw) -> list[Value]:
         raise Reject("too much work")
     if fused:
         return _fused(d, a, columns)
+    if len(shape) > 1 and d.chance(0.4):
+        left = (*batch, columns, shape[-2])
+        return d.node([d.weight(left, a.dtype) if d.chance(0.4) else d.like(left, a.dtype), a])
     right = (depth,) if d.chance(0.15) else (*batch, depth, columns)
     return d.node([a, d.weight(right, a.dtype) if d.chance(0.6) else d.like(right, a.dtype)])
 

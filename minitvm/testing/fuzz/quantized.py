@@ -19,7 +19,7 @@ _WIDE = ("uint8", "int8", "uint16", "int16")
 def _scale(d: Draw, shape: tuple[int, ...], dtype: str = "float32") -> Value:
     """A power of two now and then: quotients that lie exactly between two integers."""
     if d.chance(0.3):
-        return d.constant(np.full(shape, d.choice((0.25, 0.5, 1.0)), dtype), 0.1)
+        return d.constant(np.full(shape, d.choice((0.5, 1.0, 1.0)), dtype), 0.1)
     return d.within(shape, dtype, 0.01, 0.2, 0.9)
 
 
@@ -47,6 +47,7 @@ def _scale_shape(d: Draw, shape: tuple[int, ...]) -> tuple[tuple[int, ...], dict
 @generates("QuantizeLinear")
 def quantize(d: Draw) -> list[Value]:
     x = d.operand(("float32", "float32", "float16") if d.opset >= 19 else ("float32", "float32", "int32"))
+    x = d.new(d.known(x), x.dtype, mood="halves") if d.chance(0.25) else x
     shape, given = _scale_shape(d, d.known(x))
     scale = _scale(d, shape, "float32" if x.dtype == "int32" else x.dtype)
     dtype = d.choice(_WIDE if d.opset >= 21 else _BYTES)

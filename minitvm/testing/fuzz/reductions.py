@@ -129,7 +129,8 @@ def skip_layer_norm(d: Draw) -> list[Value]:
 @generates("LRN")
 def lrn(d: Draw) -> list[Value]:
     x = image(d, 4, 4)
-    return d.node([x], size=d.choice((1, 3, 5, 7)), alpha=d.maybe(0.01), beta=d.maybe(0.6), bias=d.maybe(1.5))
+    size, alpha = d.choice((1, 2, 3, 3, 4, 5, 5, 7)), d.maybe(d.choice((0.01, 0.5, 2.0)), 0.8)
+    return d.node([x], size=size, alpha=alpha, beta=d.maybe(0.6), bias=d.maybe(1.5))
 
 
 @generates("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss")
