@@ -12,6 +12,7 @@ list's.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -63,10 +64,16 @@ def node_key(node: Expr) -> Hashable:
     Of one process: an operator is its own key.  :func:`structural_digest` is the key of whole graphs, for ever.
     """
     if isinstance(node, Call):
-        return node.op
+        return (node.op, *_negative_zeros(node.op)) if isinstance(node.op, Op) else node.op
     if isinstance(node, Constant):
         return node.checked_type, node.value.tobytes()
     return type(node), node.index if isinstance(node, TupleGetItem) else node.checked_type
+
+
+def _negative_zeros(op: Op) -> tuple[str, ...]:
+    """The attributes that are -0.0, which Python takes for 0.0."""
+    floats = ((name, value) for name, value in op.attributes().items() if isinstance(value, float) and not value)
+    return tuple(name for name, value in floats if math.copysign(1, value) < 0)
 
 
 @dataclass(frozen=True)
@@ -218,7 +225,7 @@ class _Walk:
             return f"[{','.join(map(self.key, value))}]"
         if isinstance(value, (np.ndarray, np.generic)):
             return _bits(np.asarray(value))
-        return str(int(value)) if isinstance(value, float) and value.is_integer() else repr(value)  # 1.0 equals 1
+        return f"{value:.0f}" if isinstance(value, float) and value.is_integer() else repr(value)  # 1.0 equals 1
 
 
 def _typed(node: Expr, path: _Path) -> _Fact:

@@ -13,7 +13,7 @@ from minitvm.errors import IRError
 from minitvm.ir.builder import call_op, const, function, nn, var
 from minitvm.ir.expr import Call, Constant, Expr, Function, Module, Tuple, TupleGetItem, Var, span_scope
 from minitvm.ir.parser import parse_module
-from minitvm.ir.structural import assert_structural_equal, structural_equal, structural_hash
+from minitvm.ir.structural import assert_structural_equal, node_key, structural_equal, structural_hash
 from minitvm.ir.types import TensorType
 
 CONV = """
@@ -176,6 +176,15 @@ def chain(length: int, last: str) -> Module:
     for _ in range(length):
         expr = call_op("add", expr, expr)
     return Module.from_expr(call_op(last, expr))
+
+
+def test_negative_zero_is_an_attribute_of_its_own() -> None:
+    """clip(-1, -0.0, 1) is -0.0: one over it is another infinity."""
+    x = var("x", shape=(2,))
+    a, b = (call_op("clip", x, a_min=low, a_max=1.0) for low in (0.0, -0.0))
+    assert not structural_equal(a, b) and structural_hash(a) != structural_hash(b)
+    assert node_key(a) != node_key(b)
+    assert structural_equal(a, call_op("clip", x, a_min=0, a_max=1))
 
 
 def test_five_thousand_shared_calls_in_linear_time() -> None:
