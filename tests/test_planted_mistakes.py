@@ -242,3 +242,15 @@ def test_a_right_kernel_says_what_it_was_compared_on() -> None:
     assert [d.reason for d in library.report.decisions if d.by == "verify"] == [
         "the numbers agree on inputs that are small, positive, wide, huge, not finite"
     ]
+
+
+def test_indices_that_another_kernel_checks_are_in_range(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What reverse_sequence makes of lengths beyond its axis is open: its kernel clamps, its reference does not."""
+    text = """
+def @main(%x: Tensor[(3, 2), float32], %n: Tensor[(2,), int64]) {
+  %0 = control.out_of_range(%x, %n, axes=[0], lengths=True);
+  reverse_sequence(%x, control.after(%n, %0), seq_axis=0, batch_axis=1)
+}
+"""
+    monkeypatch.setenv("MINITVM_VERIFY", "1")
+    minitvm.build(parse_module(text))

@@ -16,6 +16,7 @@ from minitvm.ir.decision import Declined
 from minitvm.ir.evaluate import evaluate
 from minitvm.ir.expr import Expr, Function
 from minitvm.ir.op import Fusion, Op
+from minitvm.ir.ops.check import After, OutOfRange
 from minitvm.ir.types import TensorType, TupleType, Type, closed
 from minitvm.ir.visitor import calls
 
@@ -170,6 +171,7 @@ def random_inputs(
     """Random values for a function's parameters, the same for the same names; or why there are none."""
     types = {p.name: p.checked_type for p in (typed or function).params}
     weights = _weights(function) if draw.rare else set()
+    checked = _checked_elsewhere(function)
     found = []
     for param in function.params:
         known = param.checked_type or types.get(param.name)
@@ -179,7 +181,8 @@ def random_inputs(
         if _elements(type_) > MAX_ELEMENTS:
             return Declined(f"%{param.name} is very large: {type_}")
         key = zlib.crc32(f"{param.name} {draw.name} {draw.turn}".encode())
-        found.append(random_value(type_, np.random.default_rng([seed, key]), draw, finite=param in weights))
+        of = replace(draw, integers=(0, 0), extremes=False) if param in checked else draw
+        found.append(random_value(type_, np.random.default_rng([seed, key]), of, finite=param in weights))
     return found
 
 
@@ -193,6 +196,13 @@ def _weights(function: Function) -> set[Expr]:
     """What convolutions multiply with: whether it meets a padding's zero, which makes NaN of infinity, is open."""
     anchors = [c for c in calls(function.body) if isinstance(c.op, Op) and c.op.fusion is Fusion.OUT_ELEMWISE_FUSABLE]
     return {arg for call in anchors for arg in call.args[1:]}
+
+
+def _checked_elsewhere(function: Function) -> set[Expr]:
+    """Indices that another kernel checks, so that what this one makes of those out of range is open: zeros."""
+    here = list(calls(function.body))
+    looked_at = {call.args[1] for call in here if isinstance(call.op, OutOfRange)}
+    return {call.args[0] for call in here if isinstance(call.op, After)} - looked_at
 
 
 def random_value(type_: Type, rng: np.random.Generator, draw: Draw = DRAWS[0], finite: bool = False) -> Any:
