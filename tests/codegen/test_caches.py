@@ -41,6 +41,7 @@ def test_of_a_machine(tmp_path: pathlib.Path) -> None:
 
 
 def test_of_a_target(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MINITVM_CPU", raising=False)
     for named in ("llvm -mcpu=haswell", "llvm -mtriple=aarch64-linux-gnu"):
         assert machine_of(named) == USUAL  # the same kernels wherever they are compiled
     assert machine_of("llvm -mcpu=haswell -caches=16K,3M") == (16 * KB, 3072 * KB)
