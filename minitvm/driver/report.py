@@ -79,7 +79,7 @@ class KernelReport:
 
     symbol: str
     group: Function
-    compiler: KernelCompiler
+    compiler: KernelCompiler = field(repr=False)
 
     @cached_property
     def _lowering(self) -> Lowering | None:
@@ -131,7 +131,7 @@ class KernelReport:
         return self.compiler.text(self.symbol, self.group, stage)
 
 
-@dataclass
+@dataclass(repr=False)
 class BuildReport:
     """What a build did: seconds by stage, passes, decisions, kernels."""
 
@@ -150,8 +150,13 @@ class BuildReport:
     undecided: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """By kernel, the results that could not be shown to be stored whole, and why."""
 
+    def __repr__(self) -> str:
+        stages = ", ".join(f"{name} {seconds:.2f}" for name, seconds in self.seconds.items())
+        return f"<report of {len(self.steps)} passes and {len(self.groups)} kernels: {stages} seconds>"
+
     @property
     def seconds(self) -> dict[str, float]:
+        """By stage, of all threads together."""
         return dict(self.timings.seconds)
 
     @property

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -271,3 +273,10 @@ def test_a_sum_of_nothing_is_zero(operator: str, shapes: list[tuple[int, ...]], 
     module.run(x=np.zeros(shapes[0], dtype))
     result = module.get_output(0).numpy()
     assert result.dtype == dtype and result.size and not result.any()
+
+
+def test_a_report_prints_readably() -> None:
+    x = relay.var("x", shape=(2, 3))
+    report = minitvm.build(minitvm.Module.from_expr(relay.nn.relu(x))).report
+    assert re.fullmatch(r"<report of \d+ passes and 1 kernels: passes \d\.\d\d, .* seconds>", repr(report))
+    assert repr(report.kernel("fused_nn_relu")).startswith("KernelReport(symbol='fused_nn_relu', group=<Function: fn (")
