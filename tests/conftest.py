@@ -3,6 +3,9 @@
 The tests' models are small: all of them run on as many threads as they are asked to, worth it or not.  They run over
 poisoned memory, so that an element that a kernel forgets is an error whatever was there before; ``MINITVM_POISON=0`` in
 the environment turns that off.
+
+Properties are tried on the same generated examples each time, so that what fails once fails again; the profile ``long``
+draws new ones.
 """
 
 from __future__ import annotations
@@ -17,7 +20,9 @@ from hypothesis import settings
 from minitvm.runtime import instance
 
 settings.register_profile("long", max_examples=1000, deadline=None)
-"""``pytest --hypothesis-profile=long``: hours of generated calls of the operators."""
+"""``pytest --hypothesis-profile=long``: hours of generated calls of the operators, others each time."""
+settings.register_profile("suite", derandomize=True, deadline=None)
+settings.load_profile("suite")
 
 _VARIABLE = "MINITVM_CACHE_DIR"
 _OWN = pytest.StashKey[str]()

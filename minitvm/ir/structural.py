@@ -144,7 +144,7 @@ class _Walk:
         if isinstance(root, Module):
             names = sorted(root.functions)
             yield _Fact(_Path("functions"), repr(names), _Text(", ".join(names)))
-            for name in root.functions:
+            for name in names:
                 yield self.function(root.functions[name], _Path(name))
         elif isinstance(root, Function):
             yield from self.inside(root, path or _Path("function"))

@@ -117,8 +117,9 @@ def _both(tree: Any, values: dict[str, int]) -> tuple[Dim, int]:
     symbolic, numeric = OPERATIONS[tree[0]]
     if tree[0] in ("//", "truncdiv"):
         c = y = y if y > 0 else 2
-    if tree[0] == "broadcast" and x != y:
+    if tree[0] == "broadcast" and (x != y or x < 0):
         a, x = 1, 1
+        c, y = (1, 1) if y < 0 else (c, y)
     return symbolic(a, c), numeric(x, y)
 
 

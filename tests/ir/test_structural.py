@@ -144,6 +144,12 @@ def test_called_functions_are_compared_by_content_and_attributes() -> None:
     assert len({structural_hash(f) for f in (a, b, c)}) == 3
 
 
+def test_the_order_of_a_modules_functions_does_not_count() -> None:
+    a, b = group("a"), group("b", "log")
+    assert same(Module({"main": a, "other": b}), Module({"other": b, "main": a}))
+    assert not same(Module({"main": a, "other": b}), Module({"main": b, "other": a}))
+
+
 def test_a_variable_that_is_free_in_a_nested_function_is_not_a_parameter() -> None:
     """Numbering must not mix up the variables of two functions."""
     x, y = (Var(n, TensorType((2,))) for n in "xy")
