@@ -66,7 +66,7 @@ def _library(path: pathlib.Path) -> list[tuple[str, str]]:
         ("target", f"{library.target}, {library.artifact.cpu.name}, {library.threads} threads"),
         ("parameters", f"{sum(array.size for array in library.params.values()):,}"),
         ("kernels", str(len(library.function_metadata))),
-        ("predicted", f"{library.work_seconds * 1e3:.3f} ms on one thread"),
+        ("predicted", f"{library.artifact.work_seconds * 1e3:.3f} ms on one thread"),
         ("memory", str(library.plan)),
         *(("in Python", str(call)) for call in library.host_calls),
     ]

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from minitvm.errors import origin
 from minitvm.ir.types import Span
-from minitvm.runtime.graph import Graph, Plan
+from minitvm.runtime.graph import Graph, Plan, graph_form
 
 if TYPE_CHECKING:
     from minitvm.ir.expr import Function
@@ -69,3 +71,12 @@ class Artifact:
     hosts: Mapping[str, Host] = field(default_factory=dict)
     """By node."""
     host_calls: tuple[HostCall, ...] = ()
+
+    @property
+    def graph_json(self) -> str:
+        return json.dumps(graph_form(self.graph, self.plan), indent=1)
+
+    @cached_property
+    def work_seconds(self) -> float:
+        """The predicted time of one run's kernels on one thread, branches of control flow not counted."""
+        return float(sum(self.metadata[n.func]["seconds"] for n in self.graph.nodes if n.is_kernel))

@@ -22,14 +22,6 @@ from minitvm.runtime.timing import timed
 
 
 @dataclass(frozen=True)
-class DebugHandle:
-    """What ``lib["debug_create"](name, device)`` returns."""
-
-    name: str
-    instance: Instance
-
-
-@dataclass(frozen=True)
 class NodeRecord:
     """One node of the last run.  ``seconds`` of every repetition; ``start`` counts from the run's beginning."""
 
@@ -59,14 +51,13 @@ class GraphModuleDebug(GraphModule):
 
     def __init__(
         self,
-        handle: DebugHandle | Instance,
+        instance: Instance,
         devices: Sequence[Device] = (),
         graph_json: str | None = None,
         dump_root: str | pathlib.Path | None = None,
     ) -> None:
-        instance = handle.instance if isinstance(handle, DebugHandle) else handle
         super().__init__(instance)
-        self.graph_json = graph_json or instance.library.graph_json
+        self.graph_json = graph_json or instance.artifact.graph_json
         self.dump_root = pathlib.Path(dump_root) if dump_root is not None else None
         self.records: list[NodeRecord] = []
         self._kept: dict[int, list[np.ndarray]] = {}
@@ -102,7 +93,7 @@ class GraphModuleDebug(GraphModule):
         checksum = 0
         for value in results:
             checksum = zlib.crc32(value.tobytes(), checksum)
-        known = self.instance.library.function_metadata.get(node.func, {})
+        known = self.instance.artifact.metadata.get(node.func, {})
         flops, nbytes = float(known.get("flops", 0)), int(known.get("bytes", 0))
         return NodeRecord(node, index, start - origin, tuple(seconds), flops, nbytes, checksum)
 

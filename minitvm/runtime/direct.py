@@ -68,12 +68,12 @@ class DirectCall:
         self._inputs = {
             name: readers[entry]
             for name, entry in instance.input_entry.items()
-            if native and self._is_large(entry) and entry not in self._owners and name not in instance.library.params
+            if native and self._is_large(entry) and entry not in self._owners and name not in instance.params
         }
         self._results = {
             owner: Result(instance.types[self._heads[self._owners.index(owner)]], readers[owner])
             for owner in dict.fromkeys(self._owners)
-            if native and self._is_large(owner) and instance.library.plan.offsets[owner] >= 0
+            if native and self._is_large(owner) and instance.plan.offsets[owner] >= 0
         }
         self._slots = (ctypes.c_void_p * instance.graph.entries).from_address(instance.slots)
         self._own = bytes(self._slots)

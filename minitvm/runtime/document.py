@@ -52,7 +52,7 @@ def document_of(artifact: Artifact) -> dict[str, Json]:
         },
         "hosts": {name: _host_form(host) for name, host in artifact.hosts.items()},
         "host_calls": [[h.op, h.reason, h.node, h.span] for h in artifact.host_calls],
-        "graph": graph_form(artifact.graph, plan.storage_ids, plan.offsets, plan.nbytes),
+        "graph": graph_form(artifact.graph, plan),
     }
 
 

@@ -78,7 +78,7 @@ class GraphModule:
 
     def _visible_inputs(self) -> list[str]:
         """The inputs, without the parameters that the library brings along."""
-        return [name for name in self.instance.input_names if name not in self.instance.library.params]
+        return [name for name in self.instance.input_names if name not in self.instance.params]
 
     def load_params(self, data: bytes) -> None:
         """Set parameters from the bytes of ``save_param_dict``."""

@@ -222,16 +222,16 @@ def _node_json(node: Node) -> dict[str, Any]:
     return found
 
 
-def graph_form(graph: Graph, storage_ids: Sequence[int], offsets: Sequence[int], arena_bytes: int) -> dict[str, Any]:
+def graph_form(graph: Graph, plan: Plan) -> dict[str, Any]:
     """TVM's graph JSON; ``storage_offset`` and ``arena_bytes`` are minitvm's own (``-1``: outside of the arena)."""
     types = graph.entry_types
     attrs = {
         "dltype": ["list_str", [t.dtype for t in types]],
         "device_index": ["list_int", [1] * len(types)],
-        "storage_id": ["list_int", list(storage_ids)],
+        "storage_id": ["list_int", list(plan.storage_ids)],
         "shape": ["list_shape", [_shape_json(t) for t in types]],
-        "storage_offset": ["list_int", list(offsets)],
-        "arena_bytes": ["size_t", arena_bytes],
+        "storage_offset": ["list_int", list(plan.offsets)],
+        "arena_bytes": ["size_t", plan.nbytes],
     }
     return {
         "nodes": [_node_json(node) for node in graph.nodes],

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -24,12 +24,7 @@ from minitvm.ir.parser_values import ValueReader
 from minitvm.ir.text import print_module
 from minitvm.ir.types import FuncType, TensorType, TupleType, Type, flatten, nest, tensor_fields
 from minitvm.ir.visitor import calls
-
-if TYPE_CHECKING:
-    from minitvm.runtime.instance import Instance
-
-HostRun: TypeAlias = Callable[[list[np.ndarray]], list[np.ndarray]]
-"""A call in Python: arrays in, arrays out."""
+from minitvm.runtime.instance import HostRun, Instance
 
 
 def branch_functions(function: Function) -> dict[str, Function]:
@@ -85,7 +80,7 @@ class _Branch:
     def __init__(self, function: Function, instance: Instance) -> None:
         self.function = function
         self.instance = instance
-        names = iter(n for n in instance.input_names if n not in instance.library.params)
+        names = iter(n for n in instance.input_names if n not in instance.params)
         self.inputs = [[next(names) for _ in tensor_fields(p.type)] for p in self.function.params]
 
     def set(self, first: int, values: Sequence[Any]) -> None:

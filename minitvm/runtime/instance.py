@@ -3,43 +3,55 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 
 from minitvm import config
 from minitvm.errors import InputError, MiniTVMError, origin
 from minitvm.ir.types import TensorType
+from minitvm.runtime.artifact import Artifact
 from minitvm.runtime.checks import check_input, from_zigzag
+from minitvm.runtime.code import Code
 from minitvm.runtime.graph import ALIGNMENT, Alias, Entry, HostStep, Segment, owners, steps_of, workspace_slots
 from minitvm.runtime.ndarray import Device
-
-if TYPE_CHECKING:
-    from minitvm.runtime.library import Library
 
 WORTH_A_TEAM = 50e-6
 """Seconds of work below which one thread is faster than waking another and meeting it at barriers."""
 
+HostRun = Callable[[list[np.ndarray]], list[np.ndarray]]
+"""A call in Python: arrays in, arrays out."""
+
 
 class Instance:
-    """Memory and steps.  Not for several threads at once: every thread makes its own from the shared library."""
+    """Memory and steps.  Not for several threads at once: every thread makes its own from the shared library.
 
-    def __init__(self, library: Library, device: Device, num_threads: int | None) -> None:
-        self.library = library
-        self.device = device
-        self.code = library.code
-        self.memory = library.code.memory
-        wanted = _threads(library, num_threads) if library.work_seconds > WORTH_A_TEAM else 1
-        self.num_threads = min(wanted, self.code.most_threads)
-        self.graph = library.graph
+    ``params`` are the parameters to run with, ``host(node, device, threads)`` the function of a call in Python.
+    """
+
+    def __init__(
+        self,
+        artifact: Artifact,
+        code: Code,
+        params: Mapping[str, np.ndarray],
+        host: Callable[[str, Device, int], HostRun],
+        device: Device,
+        num_threads: int | None,
+    ) -> None:
+        self.artifact, self.plan, self.params = artifact, artifact.plan, params
+        self.device, self._host = device, host
+        self.code, self.memory = code, code.memory
+        wanted = _threads(artifact, num_threads) if artifact.work_seconds > WORTH_A_TEAM else 1
+        self.num_threads = min(wanted, code.most_threads)
+        self.graph = artifact.graph
         self.owner = owners(self.graph)
         self.types = self.graph.entry_types
-        self.arena = self.memory.empty((library.plan.nbytes + ALIGNMENT,), "uint8")
+        self.arena = self.memory.empty((self.plan.nbytes + ALIGNMENT,), "uint8")
         self.values: list[Any] = [None] * self.graph.entries
         self.input_names = [self.graph.nodes[i].name for i in self.graph.arg_nodes]
         self.input_entry = {self.graph.nodes[i].name: self.graph.entry_start[i] for i in self.graph.arg_nodes}
-        self.unset = {name for name in self.input_names if name not in library.params}
+        self.unset = {name for name in self.input_names if name not in params}
         self.workspaces: dict[int, Any] = {}
         """Bytes by kernel node."""
         self.has_run = False
@@ -55,12 +67,11 @@ class Instance:
 
     def _allocate(self) -> None:
         for name, entry in self.input_entry.items():
-            if name in self.library.params:
-                given = self.library.params[name]  # a dictionary that anybody may have changed
-                self.values[entry] = self.memory.hold(check_input(name, given, self.types[entry]))
+            if name in self.params:  # a dictionary that anybody may have changed
+                self.values[entry] = self.memory.hold(check_input(name, self.params[name], self.types[entry]))
             elif self.types[entry].is_static:
                 self.values[entry] = self.memory.empty(self.types[entry].static_shape, self.types[entry].dtype)
-        for entry, offset in enumerate(self.library.plan.offsets):
+        for entry, offset in enumerate(self.plan.offsets):
             if offset >= 0:
                 self.values[entry] = self.memory.view(self.arena, offset, self.types[entry])
         for node_index, node in enumerate(self.graph.nodes):
@@ -82,11 +93,11 @@ class Instance:
 
     def _workspace(self, node: int) -> Any:
         """A kernel's workspace: in the arena, or of its own where more threads run than planned for."""
-        needs = self.library.function_metadata[self.graph.nodes[node].func]
+        needs = self.artifact.metadata[self.graph.nodes[node].func]
         nbytes = needs["workspace"] + needs["workspace_per_thread"] * self.num_threads
-        if needs["workspace_per_thread"] and self.num_threads > self.library.threads:
+        if needs["workspace_per_thread"] and self.num_threads > self.artifact.threads:
             return self.memory.empty((nbytes,), "uint8")
-        at = self.library.plan.workspaces.get(node)
+        at = self.plan.workspaces.get(node)
         return None if at is None else self.memory.view(self.arena, at, TensorType((nbytes,), "uint8"))
 
     def replace(self, name: str, value: Any) -> None:
@@ -107,7 +118,7 @@ class Instance:
         entry = self.input_entry[name]
         if not self.types[entry].is_static:
             self.values[entry] = np.array(value)
-        elif name in self.library.params and self.values[entry] is self.library.params[name]:
+        elif self.values[entry] is self.params.get(name):
             self.replace(name, self.memory.hold(np.array(value)))
         else:
             self.memory.write(self.values[entry], value)
@@ -126,10 +137,7 @@ class Instance:
 
     def make_steps(self) -> list[Callable[[], None]]:
         """What a run does, in order."""
-        return [self._step(step) for step in steps_of(self.graph)]
-
-    def _step(self, step: Segment | int) -> Callable[[], None]:
-        return self.host_step(step) if isinstance(step, int) else self.segment_step(step)
+        return [self.host_step(s) if isinstance(s, int) else self.segment_step(s) for s in steps_of(self.graph)]
 
     def segment_step(self, segment: Segment) -> Callable[[], None]:
         """A stretch of kernels at once."""
@@ -151,12 +159,8 @@ class Instance:
 
     def host_step(self, index: int) -> Callable[[], None]:
         """A call in Python: values in, the function, values out."""
-        from minitvm.runtime.hosts import bind  # loads the operators, which most libraries do without
-
         node = self.graph.nodes[index]
-        host, branches = self.library.artifact.hosts[node.name], self.library.branches
-        instances = {n: branches[node.name, n].instance(self.device, self.num_threads) for n in host.branches}
-        function = bind(host.function, instances)
+        function = self._host(node.name, self.device, self.num_threads)
 
         def run() -> None:
             results = function([self.value(e) for e in node.inputs])
@@ -189,8 +193,8 @@ class Instance:
         self.has_run = True
 
 
-def _threads(library: Library, given: int | None) -> int:
+def _threads(artifact: Artifact, given: int | None) -> int:
     """As asked, here or in ``MINITVM_NUM_THREADS``; else the number compiled for, one per core at most."""
     if given is not None or config.read_int("MINITVM_NUM_THREADS"):
         return config.resolve_threads(given)
-    return min(library.threads, config.resolve_threads(0))
+    return min(artifact.threads, config.resolve_threads(0))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import os
 import pathlib
 import threading
@@ -17,17 +16,13 @@ from minitvm.errors import LibraryError, TargetError
 from minitvm.runtime import archive, signing
 from minitvm.runtime.artifact import Artifact, HostCall
 from minitvm.runtime.code import Code, code_for
-from minitvm.runtime.graph import graph_form
-from minitvm.runtime.instance import Instance
+from minitvm.runtime.instance import HostRun, Instance
 from minitvm.runtime.ndarray import Device, cpu
 from minitvm.runtime.param_dict import save_param_dict
 from minitvm.runtime.signing import Origin, PrivateKey, PublicKey
 
 if TYPE_CHECKING:
     from minitvm.ir.expr import Module
-    from minitvm.runtime.debug import DebugHandle
-
-LIBMOD_NAME = "default"
 
 
 class Library:
@@ -37,7 +32,7 @@ class Library:
     """
 
     executor = "graph"
-    libmod_name = LIBMOD_NAME
+    libmod_name = "default"
 
     def __init__(
         self, artifact: Artifact, ir_mod: Module | None = None, report: Any = None, origin: Origin | None = None
@@ -56,8 +51,8 @@ class Library:
 
     def __getitem__(self, name: str) -> Callable[..., Any]:
         entries: dict[str, Callable[..., Any]] = {
-            LIBMOD_NAME: self._create,
-            "debug_create": self._create_debug,
+            self.libmod_name: self._create,
+            "debug_create": lambda _name="", device=None: self._create(device),
             "get_graph_json": lambda: self.graph_json,
             "get_graph_params": lambda: self.params,
         }
@@ -79,19 +74,20 @@ class Library:
         kind = Instance
         if config.read_flag("MINITVM_POISON") and self.code.memory.is_host:
             from minitvm.runtime.poison import PoisonedInstance as kind
-        return kind(self, device, num_threads)
+        return kind(self.artifact, self.code, self.params, self._host, device, num_threads)
 
-    def _create_debug(self, name: str = LIBMOD_NAME, device: Device | None = None) -> DebugHandle:
-        from minitvm.runtime.debug import DebugHandle
+    def _host(self, node: str, device: Device, threads: int) -> HostRun:
+        """A call in Python, with instances of its branches."""
+        from minitvm.runtime.hosts import bind  # loads the operators, which most libraries do without
 
-        return DebugHandle(name, self._create(device))
+        host = self.artifact.hosts[node]
+        return bind(host.function, {n: self.branches[node, n].instance(device, threads) for n in host.branches})
 
     # --- what it is made of ---
 
     @property
     def graph_json(self) -> str:
-        form = graph_form(self.graph, self.plan.storage_ids, self.plan.offsets, self.plan.nbytes)
-        return json.dumps(form, indent=1)
+        return self.artifact.graph_json
 
     @property
     def threads(self) -> int:
@@ -105,11 +101,6 @@ class Library:
             if self._code is None:
                 self._code = code_for(self.target)(self.artifact)
             return self._code
-
-    @functools.cached_property
-    def work_seconds(self) -> float:
-        """The predicted time of one run's kernels on one thread, branches of control flow not counted."""
-        return float(sum(self.function_metadata[n.func]["seconds"] for n in self.graph.nodes if n.is_kernel))
 
     @functools.cached_property
     def branches(self) -> Mapping[tuple[str, str], Library]:

@@ -124,7 +124,7 @@ class PoisonedInstance(Instance):
     def _slot(self, entry: int) -> Slot:
         """Where this run writes an entry: in the arena, what fills up its place included, or in memory handed out."""
         type_ = self.types[entry]
-        start = self.library.plan.offsets[entry]
+        start = self.plan.offsets[entry]
         address = self.address(entry)
         if address == self.arena.ctypes.data + start:
             return Slot(self.arena[start : start + round_up(max(1, type_.nbytes))], type_)
@@ -133,10 +133,10 @@ class PoisonedInstance(Instance):
     def _fence(self, index: int) -> list[np.ndarray]:
         """The lines of the arena before and after a kernel's results and its workspace."""
         arena, start = self.arena, self.graph.entry_start
-        offsets = self.library.plan.offsets
+        offsets = self.plan.offsets
         own = [(offsets[e], self.types[e].nbytes) for e in range(start[index], start[index + 1])]
-        if index in self.library.plan.workspaces:
-            own.append((self.library.plan.workspaces[index], len(self.workspaces[index])))
+        if index in self.plan.workspaces:
+            own.append((self.plan.workspaces[index], len(self.workspaces[index])))
         lines = [(at // ALIGNMENT, (at + round_up(max(1, nbytes))) // ALIGNMENT) for at, nbytes in own]
         near = {n for low, high in lines for n in (low - 1, high) if n >= 0}
         free = [n for n in sorted(near) if not any(low <= n < high for low, high in lines)]
