@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from minitvm.errors import TypeInferenceError
 from minitvm.ir.attributes import attributes_of
 from minitvm.ir.layout import Layout
 from minitvm.ir.types import TensorType, Type
+
+if TYPE_CHECKING:
+    from typing_extensions import dataclass_transform
+else:
+
+    def dataclass_transform(**_: bool) -> Callable[[type], type]:
+        return lambda base: base
+
 
 AnyOp = TypeVar("AnyOp", bound="Op")
 
@@ -31,9 +39,15 @@ class Fusion(IntEnum):
     OPAQUE = 8
 
 
+class _Frozen:
+    def __setattr__(self, name: str, value: object) -> None:
+        raise dataclasses.FrozenInstanceError(f"cannot set {name!r}: operators never change")
+
+
+@dataclass_transform(frozen_default=True)
 @dataclasses.dataclass(frozen=True)
-class Op:
-    """An operator with its attributes: a subclass is a frozen dataclass, an instance is what a call applies.
+class Op(_Frozen):
+    """An operator with its attributes: every subclass is a frozen dataclass, an instance is what a call applies.
 
     A subclass sets ``name`` (Relay's) and ``fusion``, declares its attributes as dataclass fields
     with Relay's names, whose annotations say what they may be (``minitvm.ir.attributes``), and defines
@@ -73,7 +87,10 @@ class Op:
             if not any(trait in vars(base) or trait in vars(base).get("__annotations__", ()) for base in cls.__mro__):
                 raise TypeError(f"{cls.__name__}: there is no trait {trait!r}")
             setattr(cls, trait, value)
-        if "name" in cls.__dict__:
+        if "__annotations__" in vars(cls):
+            dataclasses.dataclass(frozen=True)(cls)
+            del cls.__setattr__, cls.__delattr__  # Op's freeze as well, and who decorates a class again finds none
+        if "name" in vars(cls):
             assert cls.name not in OPS or OPS[cls.name].__qualname__ == cls.__qualname__, f"{cls.name} is defined twice"
             OPS[cls.name] = cls
 

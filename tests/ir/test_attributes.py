@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from op_samples_nn import SAMPLES as NN_SAMPLES
 from minitvm.errors import MiniTVMError, TypeInferenceError
 from minitvm.ir import builder as b
 from minitvm.ir.attributes import attributes_of, format_attribute, kind_of
-from minitvm.ir.op import Op
+from minitvm.ir.op import OPS, Fusion, Op
 from minitvm.ir.parser import parse_expr
 from minitvm.runtime.hosts import host_from_json
 
@@ -88,3 +89,29 @@ def test_the_place_in_a_text_is_named() -> None:
     with pytest.raises(TypeInferenceError) as caught:
         parse_expr('free_var %x: Tensor[(2,), float32];\nnn.leaky_relu(%x, alpha="abc")')
     assert str(caught.value) == ("nn.leaky_relu: attribute 'alpha' is 'abc', expected a number\n  | line 2 of the text")
+
+
+def _named(decorate: bool) -> Any:
+    class Scaled(Op):
+        factor: float = 2.0
+        name = f"test.scaled_{decorate}"
+        fusion = Fusion.ELEMWISE
+
+    return dataclasses.dataclass(frozen=True)(Scaled) if decorate else Scaled
+
+
+@pytest.mark.parametrize("decorate", [False, True])
+def test_an_operator_is_a_frozen_dataclass_decorated_or_not(decorate: bool) -> None:
+    scaled = _named(decorate)
+    try:
+        assert scaled(factor=3).attributes() == {"factor": 3.0}
+        assert scaled(3) == scaled(3.0) != scaled() and hash(scaled(3)) == hash(scaled(3.0))
+        assert repr(scaled(3)).endswith("Scaled(factor=3.0)")
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            scaled().factor = 1
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            OPS["nn.relu"]().factor = 1  # type: ignore[attr-defined]
+        with pytest.raises(TypeInferenceError, match="attribute 'factor' is 'abc', expected a number"):
+            scaled("abc")
+    finally:
+        del OPS[scaled.name]

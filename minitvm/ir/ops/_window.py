@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 from minitvm.errors import TypeInferenceError
@@ -17,7 +16,6 @@ from minitvm.ir.op import Op
 from minitvm.ir.types import TensorType
 
 
-@dataclass(frozen=True)
 class Windowed(Op):
     """An operator that slides a window over the axes ``spatial``.
 
@@ -30,7 +28,6 @@ class Windowed(Op):
 
     def __init_subclass__(cls, spatial: str = "", **traits: Any) -> None:
         """Windows over these axes: by default steps of 1, no padding, layouts with the axes in order."""
-        super().__init_subclass__(**traits)
         if spatial:
             rank, image, cls.spatial = len(spatial), f"NC{spatial}", spatial
             defaults: dict[str, Any] = dict.fromkeys(("pool_size", "strides", "dilation"), (1,) * rank)
@@ -40,6 +37,7 @@ class Windowed(Op):
                 if field.name in defaults.keys() - vars(cls).keys():
                     cls.__annotations__[field.name] = field.type
                     setattr(cls, field.name, defaults[field.name])
+        super().__init_subclass__(**traits)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from minitvm.ir.op import Fusion, Op
@@ -11,7 +9,6 @@ from minitvm.ir.relayout import Placement, Site, elementwise
 from minitvm.ir.types import TensorType
 
 
-@dataclass(frozen=True)
 class StopFusion(Op, name="annotation.stop_fusion", fusion=Fusion.OPAQUE):
     """``x`` itself, but FuseOps does not fuse across it.  x: any shape and dtype -> the same.  FuseOps removes it."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,7 +15,6 @@ from minitvm.ir.ops._shape import broadcast_shapes, require_kind, require_same_d
 from minitvm.ir.types import TensorType
 
 
-@dataclass(frozen=True)
 class BinaryOp(Op, fusion=Fusion.BROADCAST):
     """Two tensors of one dtype, broadcast.  lhs: (...), rhs: (...) -> their common shape.
 
@@ -98,7 +96,6 @@ class Minimum(BinaryOp, name="minimum", kinds="biuf", binary_op="min", ufunc=np.
     """The smaller one; NaN if either is."""
 
 
-@dataclass(frozen=True)
 class Comparison(BinaryOp):
     """A comparison of two tensors, as bool; false where either is NaN (``not_equal``: true)."""
 
@@ -168,7 +165,6 @@ class RightShift(BinaryOp, name="right_shift", kinds="iu", binary_op="shr", ufun
     """floor(lhs / 2**rhs); by the width or more, or by less than 0, everything is shifted out."""
 
 
-@dataclass(frozen=True)
 class Where(Op, name="where", fusion=Fusion.BROADCAST):
     """x where the condition holds, else y; all three broadcast.  condition: bool; x, y: one dtype."""
 
@@ -189,7 +185,6 @@ class Where(Op, name="where", fusion=Fusion.BROADCAST):
         return compute(shape, element)
 
 
-@dataclass(frozen=True)
 class BroadcastTo(Op, name="broadcast_to", fusion=Fusion.BROADCAST):
     """data repeated along dimensions of extent 1, and new ones in front, until it has ``shape``."""
 
@@ -211,7 +206,6 @@ class BroadcastTo(Op, name="broadcast_to", fusion=Fusion.BROADCAST):
         return compute(self.shape, lambda *i: data[broadcast_index(data, i)])
 
 
-@dataclass(frozen=True)
 class BroadcastToLike(Op, name="broadcast_to_like", fusion=Fusion.BROADCAST):
     """data broadcast to the shape of another tensor.  data: (...), shape_like: (...) -> shape_like's shape."""
 

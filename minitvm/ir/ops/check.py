@@ -8,8 +8,6 @@ Kernels themselves clamp positions, so that no input makes them touch memory tha
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from minitvm.errors import InputError
@@ -23,7 +21,6 @@ from minitvm.ir.types import Shape, TensorType
 _ALL_ONES = 2**64 - 1
 
 
-@dataclass(frozen=True)
 class OutOfRange(Op, name="control.out_of_range", fusion=Fusion.OPAQUE):
     """Which of the indices lies furthest outside of the dimension that it selects from; 0 if none does.
 
@@ -97,7 +94,6 @@ def _zigzag(index: LoopExpr) -> LoopExpr:
     return Binary("xor", doubled, select(index < 0, const(_ALL_ONES, "uint64"), const(0, "uint64")))
 
 
-@dataclass(frozen=True)
 class After(Op, name="control.after", fusion=Fusion.INJECTIVE):
     """``value`` itself, once ``flag`` is known: what a check is tied to the graph with.  Nothing is computed."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -44,7 +43,6 @@ def _common(op: Op, a: Type, b: Type) -> Type:
     raise op.reject(f"results differ in dtype or rank: {a} and {b}")
 
 
-@dataclass(frozen=True)
 class If(Op, name="control.if", fusion=Fusion.OPAQUE):
     """One of two functions, called with the captured values.
 
@@ -68,7 +66,6 @@ class If(Op, name="control.if", fusion=Fusion.OPAQUE):
         return evaluate(self.then_branch if condition.item() else self.else_branch, *captured)
 
 
-@dataclass(frozen=True)
 class Loop(Op, name="control.loop", fusion=Fusion.OPAQUE):
     """ONNX's Loop: ``while i < trip_count and condition: condition, *carried, *scanned = body(i, condition, ...)``.
 
@@ -139,7 +136,6 @@ class Loop(Op, name="control.loop", fusion=Fusion.OPAQUE):
         return np.zeros((0, *(d if isinstance(d, int) else 0 for d in type_.shape)), type_.dtype)
 
 
-@dataclass(frozen=True)
 class Fail(Op, name="control.fail", fusion=Fusion.OPAQUE, stateful=True):
     """Never returns: running it raises :class:`InputError` with ``message``.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,7 +16,6 @@ from minitvm.ir.ops._shape import require_kind
 from minitvm.ir.types import DType, TensorType
 
 
-@dataclass(frozen=True)
 class Unary(Op, fusion=Fusion.ELEMWISE):
     """One tensor to one of the same shape.  data: (...) -> (...).
 
@@ -118,7 +116,6 @@ class IsFinite(FloatTest, name="isfinite", ufunc=np.isfinite):
         return intrin("not", Binary("or", intrin("isnan", x), intrin("isinf", x)))
 
 
-@dataclass(frozen=True)
 class Clip(Unary, name="clip", kinds="iuf"):
     """min(max(x, a_min), a_max); NaN stays.  For integers, bounds are moved into the dtype's range."""
 
@@ -142,7 +139,6 @@ class Clip(Unary, name="clip", kinds="iuf"):
         return math.ceil(low), math.floor(high)
 
 
-@dataclass(frozen=True)
 class CastTo(Unary, name="cast"):
     """Conversion to ``dtype``: floats to integers truncate and saturate (NaN is 0), to bool anything but 0 is true."""
 
@@ -158,7 +154,6 @@ class CastTo(Unary, name="cast"):
         return x.astype(self.dtype)
 
 
-@dataclass(frozen=True)
 class Fill(Unary):
     """Every element the same value, in the shape of another tensor.  data: (...) -> (...), same dtype."""
 
@@ -179,7 +174,6 @@ class OnesLike(Fill, name="ones_like", value=1):
     """Ones in the shape and dtype of data."""
 
 
-@dataclass(frozen=True)
 class FullLike(Op, name="full_like", fusion=Fusion.ELEMWISE):
     """A scalar's value in every element.  data: (...), fill_value: () -> (...), both of one dtype."""
 
@@ -195,7 +189,6 @@ class FullLike(Op, name="full_like", fusion=Fusion.ELEMWISE):
         return compute(data.shape, lambda *i: fill_value[()])
 
 
-@dataclass(frozen=True)
 class Full(Op, name="full", fusion=Fusion.ELEMWISE):
     """A tensor of one value.  fill_value: () -> shape, of ``dtype`` (the scalar's by default)."""
 
@@ -214,7 +207,6 @@ class Full(Op, name="full", fusion=Fusion.ELEMWISE):
         return compute(self.shape, lambda *i: fill_value[()].astype(self.dtype or fill_value.dtype))
 
 
-@dataclass(frozen=True)
 class Zeros(Op, name="zeros", fusion=Fusion.ELEMWISE):
     """Zeros of ``shape`` and ``dtype``, from nothing."""
 

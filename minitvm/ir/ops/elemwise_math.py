@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 
 from minitvm.ir.ops.elemwise import Unary
 
 
-@dataclass(frozen=True)
 class FloatFunction(Unary, kinds="f"):
     """A function of each element of a float tensor."""
 

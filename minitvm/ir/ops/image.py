@@ -88,7 +88,6 @@ def _nearest(place: Fraction, rounding: str) -> int:
     return math.ceil(place - half) if rounding == "round_prefer_floor" else math.floor(place + half)
 
 
-@dataclass(frozen=True)
 class Resize2d(Op, name="image.resize2d", fusion=Fusion.INJECTIVE):
     """Resizes H and W.  data: NCHW (or NHWC, NCHW[x]c) -> the same with ``size`` = (height, width).
 
@@ -243,7 +242,6 @@ def _gather(data: np.ndarray, axis: int, taps: np.ndarray, weights: np.ndarray |
     return np.asarray(sum(terms[1:], terms[0]))
 
 
-@dataclass(frozen=True)
 class Upsampling(Op, name="nn.upsampling", fusion=Fusion.INJECTIVE):
     """Enlarges H and W by factors.  data: NCHW (or NHWC, NCHW[x]c) -> the same, extents times the scales, rounded."""
 

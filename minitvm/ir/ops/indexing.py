@@ -7,7 +7,6 @@ input makes a kernel touch memory that is not its own.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import numpy as np
@@ -43,7 +42,6 @@ def _require_elements(op: Op, data: TensorType, indices: TensorType, extents: Sh
         raise op.reject(f"there is no element to take from {data}")
 
 
-@dataclass(frozen=True)
 class Take(Op, name="take", fusion=Fusion.INJECTIVE):
     """Slices of data at ``indices`` along ``axis`` (of the flattened data where it is not given).
 
@@ -90,7 +88,6 @@ class Take(Op, name="take", fusion=Fusion.INJECTIVE):
         return compute(shape, element)
 
 
-@dataclass(frozen=True)
 class Gather(Op, name="gather", fusion=Fusion.INJECTIVE):
     """``data[..., indices[...], ...]`` at ``axis``, elsewhere the same position (ONNX GatherElements).
 
@@ -123,7 +120,6 @@ def _check_elements(op: Op, data: TensorType, indices: TensorType, axis: int) ->
     _require_elements(op, data, indices, (data.shape[axis],))
 
 
-@dataclass(frozen=True)
 class GatherNd(Op, name="gather_nd", fusion=Fusion.INJECTIVE):
     """Slices of data at positions: ``data[b, indices[0, b, y], indices[1, b, y], ..., :]``.
 
@@ -191,7 +187,6 @@ def _scatter(data: np.ndarray, at: tuple[np.ndarray, ...], updates: np.ndarray, 
     return result
 
 
-@dataclass(frozen=True)
 class ScatterElements(Op, name="scatter_elements", fusion=Fusion.OPAQUE):
     """data with each of ``updates`` combined in at ``indices[...]`` along ``axis``, elsewhere at its own position.
 
@@ -221,7 +216,6 @@ def _check_same_shape(op: Op, expected: Sequence[Dim], updates: TensorType) -> N
         raise op.reject(f"updates are {updates}; expected {wanted}")
 
 
-@dataclass(frozen=True)
 class ScatterNd(Op, name="scatter_nd", fusion=Fusion.OPAQUE):
     """data with slices combined in: ``result[indices[0, y], indices[1, y], ..., :] = updates[y, :]``.
 
@@ -244,7 +238,6 @@ class ScatterNd(Op, name="scatter_nd", fusion=Fusion.OPAQUE):
         return _scatter(data, at, updates, self.mode)
 
 
-@dataclass(frozen=True)
 class OneHot(Op, name="one_hot", fusion=Fusion.OUT_ELEMWISE_FUSABLE):
     """``on_value`` at position indices[...] of a new dimension of extent ``depth``, ``off_value`` elsewhere.
 
@@ -279,7 +272,6 @@ class OneHot(Op, name="one_hot", fusion=Fusion.OUT_ELEMWISE_FUSABLE):
         return compute((*indices.shape[:axis], self.depth, *indices.shape[axis:]), element)
 
 
-@dataclass(frozen=True)
 class ArgWhere(Op, name="argwhere", fusion=Fusion.OPAQUE):
     """Positions of the elements that are not zero, in order.  x: (d...) -> (number of them, rank), int64."""
 

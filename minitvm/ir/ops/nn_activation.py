@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -19,7 +18,6 @@ from minitvm.ir.relayout import Placement, Site, along_axis, vector_along
 from minitvm.ir.types import TensorType, Type
 
 
-@dataclass(frozen=True)
 class Relu(Op, name="nn.relu", fusion=Fusion.ELEMWISE, homogeneous=True):
     """max(data, 0).  data: (...) -> (...)."""
 
@@ -34,7 +32,6 @@ class Relu(Op, name="nn.relu", fusion=Fusion.ELEMWISE, homogeneous=True):
         return compute(data.shape, lambda *i: maximum(data[i], 0))
 
 
-@dataclass(frozen=True)
 class LeakyRelu(Op, name="nn.leaky_relu", fusion=Fusion.ELEMWISE, homogeneous=True):
     """data where it is positive, else ``alpha * data``.  data: (...) floats -> (...)."""
 
@@ -51,7 +48,6 @@ class LeakyRelu(Op, name="nn.leaky_relu", fusion=Fusion.ELEMWISE, homogeneous=Tr
         return compute(data.shape, lambda *i: select(data[i] > 0, data[i], data[i] * self.alpha))
 
 
-@dataclass(frozen=True)
 class Prelu(Op, name="nn.prelu", fusion=Fusion.BROADCAST, homogeneous=True):
     """``leaky_relu`` with a slope per channel.  data: (...) floats, alpha: (data.shape[axis],) -> as data."""
 
@@ -95,7 +91,6 @@ def _broadcast_prelu(args: Sequence[Expr]) -> Expr:
     return Call(Add(), (Call(Maximum(), (x, zero)), negative))
 
 
-@dataclass(frozen=True)
 class SoftmaxBase(Op, fusion=Fusion.OUT_ELEMWISE_FUSABLE):
     """Over one axis.  data: (...) floats -> (...)."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -30,7 +29,6 @@ from minitvm.ir.ops._window import (
 from minitvm.ir.types import ResultDType, TensorType, Type
 
 
-@dataclass(frozen=True)
 class FilterBank(Windowed, fusion=Fusion.OUT_ELEMWISE_FUSABLE):
     """What slides filters over an image.  data: in ``data_layout``, weight: in ``kernel_layout`` -> in ``out_layout``
     (empty: as the data) and ``out_dtype`` (empty: as the data).
@@ -118,7 +116,6 @@ class FilterBank(Windowed, fusion=Fusion.OUT_ELEMWISE_FUSABLE):
         raise NotImplementedError(self.name)
 
 
-@dataclass(frozen=True)
 class Convolution(FilterBank):
     """Cross-correlation of an image with filters, what frameworks call convolution.
 
@@ -258,22 +255,18 @@ def _correlate(
     return out.reshape(n, filters, *extents)
 
 
-@dataclass(frozen=True)
 class Conv1d(Convolution, name="nn.conv1d", spatial="W"):
     """Convolution over one axis.  data: NCW, weight: OIW -> NCW; the layouts are attributes."""
 
 
-@dataclass(frozen=True)
 class Conv2d(Convolution, name="nn.conv2d", spatial="HW"):
     """Convolution of images.  data: NCHW, weight: OIHW -> NCHW; NHWC with HWIO, OHWI, ... by attribute."""
 
 
-@dataclass(frozen=True)
 class Conv3d(Convolution, name="nn.conv3d", spatial="DHW"):
     """Convolution of volumes.  data: NCDHW, weight: OIDHW -> NCDHW; the layouts are attributes."""
 
 
-@dataclass(frozen=True)
 class BlockedConvolution(Convolution, spatial="HW"):
     """A 2-d convolution whose result is in blocks of channels: what AlterOpLayout replaces ``nn.conv2d`` by.
 
@@ -302,7 +295,6 @@ class BlockedConvolution(Convolution, spatial="HW"):
         return self.channels if whole == held else held
 
 
-@dataclass(frozen=True)
 class Conv2dNCHWc(BlockedConvolution, name="nn.contrib_conv2d_NCHWc"):
     """``nn.conv2d`` in blocks.  data: NCHW[x]c (or NCHW, where C is the weight's I block), weight: OIHW[x]i[y]o
     -> NCHW[z]c, where z divides y.  With ``groups`` the data is blocked; blocks of channels do not straddle groups."""
@@ -319,7 +311,6 @@ class Conv2dNCHWc(BlockedConvolution, name="nn.contrib_conv2d_NCHWc"):
         return super().infer(data, weight)
 
 
-@dataclass(frozen=True)
 class DepthwiseConv2dNCHWc(BlockedConvolution, name="nn.contrib_depthwise_conv2d_NCHWc"):
     """A depthwise ``nn.conv2d`` in blocks.  data: NCHW[y]c, weight: OIHW1i[y]o -> NCHW[y]c; groups = C."""
 

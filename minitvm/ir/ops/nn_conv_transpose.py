@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -19,7 +18,6 @@ from minitvm.ir.ops.nn_conv import FilterBank
 from minitvm.ir.types import TensorType
 
 
-@dataclass(frozen=True)
 class ConvTranspose(FilterBank):
     """Each pixel of the data adds a scaled copy of the filters to the result, ``strides`` apart.
 
@@ -124,16 +122,13 @@ class ConvTranspose(FilterBank):
         return pixel.astype(accumulator(dtype)) * factor.astype(accumulator(dtype))
 
 
-@dataclass(frozen=True)
 class Conv1dTranspose(ConvTranspose, name="nn.conv1d_transpose", spatial="W"):
     """Transposed convolution over one axis.  data: NCW, weight: IOW -> NCW; the layouts are attributes."""
 
 
-@dataclass(frozen=True)
 class Conv2dTranspose(ConvTranspose, name="nn.conv2d_transpose", spatial="HW"):
     """Transposed convolution of images.  data: NCHW, weight: IOHW -> NCHW; the layouts are attributes."""
 
 
-@dataclass(frozen=True)
 class Conv3dTranspose(ConvTranspose, name="nn.conv3d_transpose", spatial="DHW"):
     """Transposed convolution of volumes.  data: NCDHW, weight: IODHW -> NCDHW; the layouts are attributes."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -52,7 +51,6 @@ class MatrixProduct(Op, fusion=Fusion.OUT_ELEMWISE_FUSABLE):
         return 2.0 * results[0].size * args[0].static_shape[-2 if self.attributes().get("transpose_a") else -1]
 
 
-@dataclass(frozen=True)
 class Dense(MatrixProduct, name="nn.dense"):
     """data @ weight.T, the fully connected layer.  data: (m, k), weight: (units, k) -> (m, units).
 
@@ -90,7 +88,6 @@ class Dense(MatrixProduct, name="nn.dense"):
         return compute((m, n), lambda i, j: _dot(k, dtype, lambda r: data[i, r], lambda r: weight[j, r]))
 
 
-@dataclass(frozen=True)
 class DensePack(MatrixProduct, name="nn.contrib_dense_pack"):
     """``nn.dense`` with its weight in panels.  data: (m, k), weight: (ceil(units / n), k, n) -> (m, units).
 
@@ -144,7 +141,6 @@ def _swapped(shape: Sequence[Any], swap: bool) -> tuple[Any, Any]:
     return (shape[-1], shape[-2]) if swap else (shape[-2], shape[-1])
 
 
-@dataclass(frozen=True)
 class TransposedProduct(MatrixProduct):
     """Matrices by matrices; ``transpose_a`` and ``transpose_b`` say which operand comes with its dimensions swapped."""
 
@@ -195,7 +191,6 @@ class TransposedProduct(MatrixProduct):
         return compute(shape, element)
 
 
-@dataclass(frozen=True)
 class Matmul(TransposedProduct, name="nn.matmul"):
     """The product of two matrices.  tensor_a: (m, k), tensor_b: (k, n) -> (m, n).
 
@@ -212,7 +207,6 @@ class Matmul(TransposedProduct, name="nn.matmul"):
         return [a, TensorType((self.units, k) if self.transpose_b else (k, self.units), a.dtype)]
 
 
-@dataclass(frozen=True)
 class BatchMatmul(TransposedProduct, name="nn.batch_matmul", rank=3):
     """One matrix product per batch entry.  tensor_a: (b, m, k), tensor_b: (b, n, k) -> (b, m, n).
 
@@ -222,7 +216,6 @@ class BatchMatmul(TransposedProduct, name="nn.batch_matmul", rank=3):
     transpose_b: bool = True
 
 
-@dataclass(frozen=True)
 class BiasAdd(Op, name="nn.bias_add", fusion=Fusion.BROADCAST, additive=True):
     """Adds a vector along one axis.  data: (...), bias: (data.shape[axis],) -> as data."""
 

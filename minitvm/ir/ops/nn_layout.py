@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from minitvm.ir.compute import compute
@@ -15,7 +13,6 @@ from minitvm.ir.relayout import Move, Placement, Site, same_tensor
 from minitvm.ir.types import TensorType
 
 
-@dataclass(frozen=True)
 class LayoutTransform(Op, name="layout_transform", fusion=Fusion.INJECTIVE):
     """The same tensor with its axes in another order, split into blocks or merged: ``NCHW`` to ``NCHW8c``.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -46,7 +45,6 @@ def _along(vector: np.ndarray, axis: int, rank: int) -> np.ndarray:
     return vector.reshape(-1, *[1] * (rank - axis % rank - 1))
 
 
-@dataclass(frozen=True)
 class BatchNorm(Op, name="nn.batch_norm", fusion=Fusion.OUT_ELEMWISE_FUSABLE, outputs=3):
     """Normalizes with statistics of the training.  Results: the tensor, moving_mean, moving_var (unchanged).
 
@@ -130,7 +128,6 @@ def _standardize(data: np.ndarray, axes: tuple[int, ...], epsilon: float) -> np.
     return np.asarray(centred / np.sqrt(variance + wide.dtype.type(epsilon)))
 
 
-@dataclass(frozen=True)
 class MomentNorm(Op, fusion=Fusion.OUT_ELEMWISE_FUSABLE):
     """Normalizes with mean and variance of the data itself, then scales by gamma and shifts by beta.
 
@@ -177,7 +174,6 @@ class MomentNorm(Op, fusion=Fusion.OUT_ELEMWISE_FUSABLE):
         return value + beta.astype(value.dtype) if self.center else value
 
 
-@dataclass(frozen=True)
 class LayerNorm(MomentNorm, name="nn.layer_norm"):
     """Normalizes over one axis.  data: (...) floats, gamma, beta: (data.shape[axis],) -> as data."""
 
@@ -187,7 +183,6 @@ class LayerNorm(MomentNorm, name="nn.layer_norm"):
         return (self.axis % rank,)
 
 
-@dataclass(frozen=True)
 class InstanceNorm(MomentNorm, name="nn.instance_norm"):
     """Normalizes every channel of every batch entry.  data: (N, C, ...) floats, gamma, beta: (C,) -> as data."""
 
@@ -195,7 +190,6 @@ class InstanceNorm(MomentNorm, name="nn.instance_norm"):
         return tuple(d for d in range(1, rank) if d != self.axis % rank)
 
 
-@dataclass(frozen=True)
 class GroupNorm(MomentNorm, name="nn.group_norm"):
     """Normalizes groups of neighbouring channels.  data: (N, C, ...) floats, gamma, beta: (C,) -> as data."""
 
@@ -240,7 +234,6 @@ class GroupNorm(MomentNorm, name="nn.group_norm"):
         return compute(data.shape, element)
 
 
-@dataclass(frozen=True)
 class L2Normalize(Op, name="nn.l2_normalize", fusion=Fusion.OUT_ELEMWISE_FUSABLE):
     """data over the root of the sum of its squares along ``axis``, that sum at least ``eps``.  (...) -> (...)."""
 
@@ -275,7 +268,6 @@ class L2Normalize(Op, name="nn.l2_normalize", fusion=Fusion.OUT_ELEMWISE_FUSABLE
         return compute(data.shape, element)
 
 
-@dataclass(frozen=True)
 class Lrn(Op, name="nn.lrn", fusion=Fusion.OPAQUE):
     """Local response normalization over ``size`` neighbouring channels.  data: (...) floats -> (...).
 
@@ -327,7 +319,6 @@ class Lrn(Op, name="nn.lrn", fusion=Fusion.OPAQUE):
         return along_axis(site, self.axis, "its window runs over")
 
 
-@dataclass(frozen=True)
 class Dropout(Op, name="nn.dropout", fusion=Fusion.OPAQUE, outputs=2):
     """Nothing at inference.  data: (...) -> data and a mask of ones."""
 

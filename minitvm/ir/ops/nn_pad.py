@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import numpy as np
@@ -22,7 +21,6 @@ from minitvm.ir.types import TensorType, Type
 PAD_MODES = ("constant", "edge", "reflect")
 
 
-@dataclass(frozen=True)
 class Pad(Op, name="nn.pad", fusion=Fusion.INJECTIVE):
     """Grows a tensor.  data: (...), pad_value (optional, 0): () or (1,) -> (... + before + after).
 
@@ -108,7 +106,6 @@ def _fill(data: Buffer, pad_value: Buffer | None) -> LoopExpr:
     return pad_value[tuple(Const(0) for _ in pad_value.shape)]
 
 
-@dataclass(frozen=True)
 class _Shuffle(Op, fusion=Fusion.INJECTIVE):
     """Operators between ``block_size`` squared channels and as many pixels.  data: NCHW or NHWC."""
 
@@ -126,7 +123,6 @@ class _Shuffle(Op, fusion=Fusion.INJECTIVE):
         return extent // by
 
 
-@dataclass(frozen=True)
 class DepthToSpace(_Shuffle, name="nn.depth_to_space"):
     """Channels become pixels.  data: (N, C, H, W) -> (N, C / b**2, H * b, W * b).
 
@@ -164,7 +160,6 @@ class DepthToSpace(_Shuffle, name="nn.depth_to_space"):
         return compute(shape, element)
 
 
-@dataclass(frozen=True)
 class SpaceToDepth(_Shuffle, name="nn.space_to_depth"):
     """Pixels become channels.  data: (N, C, H, W) -> (N, C * b**2, H / b, W / b)."""
 

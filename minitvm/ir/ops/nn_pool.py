@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import reduce
 from typing import Any, ClassVar
 
@@ -30,7 +29,6 @@ def _check_layout(op: Op, text: str, spatial: str, data: TensorType | None = Non
     return layout
 
 
-@dataclass(frozen=True)
 class Pool(Windowed, fusion=Fusion.OUT_ELEMWISE_FUSABLE):
     """Slides a window over the spatial axes.  data: (N, C, spatial...) in ``layout`` -> the same with fewer pixels.
 
@@ -95,7 +93,6 @@ class Pool(Windowed, fusion=Fusion.OUT_ELEMWISE_FUSABLE):
         return whole_planes(site, self.layout, self.spatial)
 
 
-@dataclass(frozen=True)
 class MaxPool(Pool):
     """The largest element under each window; padding never wins."""
 
@@ -109,7 +106,6 @@ class MaxPool(Pool):
         return compute(shape, lambda *index: max_over(self.pool_size, lambda *r: self._tap(data, index, r, fill)))
 
 
-@dataclass(frozen=True)
 class AvgPool(Pool, kinds="f"):
     """The mean under each window, over the elements in the data or, with ``count_include_pad``, in its padding too."""
 
@@ -164,37 +160,30 @@ class AvgPool(Pool, kinds="f"):
         return const(count.value, dtype) if isinstance(count, Const) else count.astype(dtype)
 
 
-@dataclass(frozen=True)
 class MaxPool1d(MaxPool, name="nn.max_pool1d", spatial="W"):
     """Maximum under a window along W.  data: NCW -> NCW."""
 
 
-@dataclass(frozen=True)
 class MaxPool2d(MaxPool, name="nn.max_pool2d", spatial="HW"):
     """Maximum under a window over H and W.  data: NCHW (or NHWC, NCHW[x]c) -> the same."""
 
 
-@dataclass(frozen=True)
 class MaxPool3d(MaxPool, name="nn.max_pool3d", spatial="DHW"):
     """Maximum under a window over D, H and W.  data: NCDHW -> NCDHW."""
 
 
-@dataclass(frozen=True)
 class AvgPool1d(AvgPool, name="nn.avg_pool1d", spatial="W"):
     """Mean under a window along W.  data: NCW -> NCW."""
 
 
-@dataclass(frozen=True)
 class AvgPool2d(AvgPool, name="nn.avg_pool2d", spatial="HW"):
     """Mean under a window over H and W.  data: NCHW (or NHWC, NCHW[x]c) -> the same."""
 
 
-@dataclass(frozen=True)
 class AvgPool3d(AvgPool, name="nn.avg_pool3d", spatial="DHW"):
     """Mean under a window over D, H and W.  data: NCDHW -> NCDHW."""
 
 
-@dataclass(frozen=True)
 class GlobalPool2d(Op, fusion=Fusion.OUT_ELEMWISE_FUSABLE):
     """One number per channel.  data: NCHW (or NHWC, NCHW[x]c) -> the same with H = W = 1."""
 

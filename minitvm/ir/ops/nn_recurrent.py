@@ -3,7 +3,6 @@ first; here is what depends on the step before.  Templates lower them; there are
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,6 @@ def _sigmoid(x: np.ndarray) -> np.ndarray:
     return np.asarray(np.where(x >= 0, 1, small) / (1 + small))
 
 
-@dataclass(frozen=True)
 class Recurrent(Op, fusion=Fusion.OPAQUE, lowered_by_template=True):
     """A layer over (steps, batch, features).  ``reverse`` walks the steps backwards; results stay in input order."""
 
@@ -67,7 +65,6 @@ class Recurrent(Op, fusion=Fusion.OPAQUE, lowered_by_template=True):
         return range(steps - 1, -1, -1) if self.reverse else range(steps)
 
 
-@dataclass(frozen=True)
 class Lstm(Recurrent, name="nn.lstm", outputs=3):
     """Long short-term memory, gates in ONNX's order i, o, f, c.
 
@@ -118,7 +115,6 @@ def _peeped(gate: np.ndarray, cell: np.ndarray, peephole: np.ndarray | None) -> 
     return gate if peephole is None else gate + peephole * cell
 
 
-@dataclass(frozen=True)
 class Gru(Recurrent, name="nn.gru", outputs=2):
     """Gated recurrent unit, gates in ONNX's order z, r, h.
 
@@ -162,7 +158,6 @@ class Gru(Recurrent, name="nn.gru", outputs=2):
         return np.asarray((1 - z) * np.tanh(xh + recurrent) + z * h)
 
 
-@dataclass(frozen=True)
 class Rnn(Recurrent, name="nn.rnn", outputs=2):
     """The plain recurrence h = tanh(xw + recurrent_weight @ h).
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
@@ -20,7 +19,6 @@ from minitvm.ir.types import DType, TensorType, Type
 _RANGES = {"int8": (-128, 127), "uint8": (0, 255), "int16": (-32768, 32767), "uint16": (0, 65535)}
 
 
-@dataclass(frozen=True)
 class _Quantization(Op, fusion=Fusion.BROADCAST):
     """``scale`` and ``zero_point`` are scalars, or vectors along ``axis``: numbers for each channel."""
 
@@ -60,7 +58,6 @@ class _Quantization(Op, fusion=Fusion.BROADCAST):
         return along_axis(site, self.axis, "its scales lie along")
 
 
-@dataclass(frozen=True)
 class Quantize(_Quantization, name="qnn.quantize"):
     """round(data / scale) + zero_point, ties to even, kept within ``out_dtype``; in float32 at least.
 
@@ -98,7 +95,6 @@ class Quantize(_Quantization, name="qnn.quantize"):
         return compute(data.shape, element)
 
 
-@dataclass(frozen=True)
 class Dequantize(_Quantization, name="qnn.dequantize"):
     """(data - zero_point) * scale, in float32 at least.
 

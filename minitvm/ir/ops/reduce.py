@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -32,7 +31,6 @@ Element = Callable[[tuple[LoopExpr, ...], tuple[LoopExpr, ...]], LoopExpr]
 """The summand: gets the whole index into data, and the index along the reduced axes alone."""
 
 
-@dataclass(frozen=True)
 class Reduction(Op, fusion=Fusion.COMM_REDUCE):
     """Common to all reductions; a subclass sets ``kinds``, the numpy dtype kinds that it takes."""
 
@@ -190,7 +188,6 @@ class AnyTrue(Reduction, name="any", kinds="b"):
         return self._stage(data, max_over, lambda i, r: data[i])
 
 
-@dataclass(frozen=True)
 class Variance(Reduction, name="variance", kinds="f"):
     """The mean of (data - mean)**2; ``unbiased`` divides by one less.
 
@@ -221,7 +218,6 @@ class Variance(Reduction, name="variance", kinds="f"):
         return self._stage(data, sum_over, square, lambda s, i: (s / count).astype(data.dtype))
 
 
-@dataclass(frozen=True)
 class ArgReduction(Reduction):
     """The position (int32) of the extreme along the reduced axes, counted row-major over several of them."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Literal
 
@@ -38,7 +37,6 @@ def _joined(op: Op, types: tuple[TensorType, ...], axis: int) -> list[Dim]:
     return shape
 
 
-@dataclass(frozen=True)
 class Concatenate(Op, name="concatenate", fusion=Fusion.INJECTIVE):
     """Tensors end to end along ``axis``.  A tuple of (..., n_i, ...) -> (..., sum of n_i, ...)."""
 
@@ -89,7 +87,6 @@ def _pick(parts: tuple[Buffer, ...], index: tuple[LoopExpr, ...], axis: int) -> 
     return among(0, len(filled)) if filled else 0
 
 
-@dataclass(frozen=True)
 class StackTensors(Op, name="stack", fusion=Fusion.INJECTIVE):
     """Tensors of one shape side by side along a new dimension.  A tuple of n (...) -> (..., n, ...)."""
 
@@ -122,7 +119,6 @@ class StackTensors(Op, name="stack", fusion=Fusion.INJECTIVE):
         return compute((*inner[:axis], len(data), *inner[axis:]), element)
 
 
-@dataclass(frozen=True)
 class Split(Op, name="split", fusion=Fusion.INJECTIVE):
     """data cut along ``axis`` into equal sections (an integer) or at positions (a tuple) -> a tuple of tensors."""
 
@@ -192,7 +188,6 @@ def _end(kept: range, extent: int) -> int:
     return min(kept.start + len(kept) * kept.step, extent) if len(kept) else kept.start
 
 
-@dataclass(frozen=True)
 class StridedSlice(Op, name="strided_slice", fusion=Fusion.INJECTIVE):
     """``data[begin:end:strides]`` along ``axes`` (the first ones by default), with Python's rules for bounds.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -15,7 +14,6 @@ from minitvm.ir.ops._shape import normalize_axis, replaced, require_kind, requir
 from minitvm.ir.types import DType, TensorType, TupleType, Type
 
 
-@dataclass(frozen=True)
 class CumSum(Op, name="cumsum", fusion=Fusion.OPAQUE):
     """Sums of all elements up to each one along ``axis`` (``exclusive``: without it), in the dtype of data."""
 
@@ -57,7 +55,6 @@ def _order(data: np.ndarray, axis: int, is_ascend: bool) -> np.ndarray:
     return np.asarray(data.shape[axis] - 1 - np.flip(backwards, axis))
 
 
-@dataclass(frozen=True)
 class Sort(Op, name="sort", fusion=Fusion.OPAQUE):
     """data sorted along ``axis``."""
 
@@ -72,7 +69,6 @@ class Sort(Op, name="sort", fusion=Fusion.OPAQUE):
         return np.take_along_axis(data, _order(data, self.axis, self.is_ascend), self.axis)
 
 
-@dataclass(frozen=True)
 class ArgSort(Op, name="argsort", fusion=Fusion.OPAQUE):
     """The positions, of ``dtype``, that sort data along ``axis``; equal elements keep their order."""
 
@@ -88,7 +84,6 @@ class ArgSort(Op, name="argsort", fusion=Fusion.OPAQUE):
         return _order(data, self.axis, self.is_ascend).astype(self.dtype)
 
 
-@dataclass(frozen=True)
 class TopK(Op, name="topk", fusion=Fusion.OPAQUE):
     """The ``k`` largest (``is_ascend``: smallest) along ``axis``, sorted, and their positions of ``dtype``.
 
@@ -121,7 +116,6 @@ class TopK(Op, name="topk", fusion=Fusion.OPAQUE):
         return self._chosen(np.take_along_axis(data, positions, axis), positions.astype(self.dtype), tuple)
 
 
-@dataclass(frozen=True)
 class ShapeOf(Op, name="shape_of", fusion=Fusion.OPAQUE):
     """The shape of data.  data: (d_0, ..., d_n) -> (n + 1,), of ``dtype``."""
 
@@ -143,7 +137,6 @@ class ShapeOf(Op, name="shape_of", fusion=Fusion.OPAQUE):
         return compute((len(data.shape),), element)
 
 
-@dataclass(frozen=True)
 class NdArraySize(Op, name="ndarray_size", fusion=Fusion.OPAQUE):
     """The number of elements of data.  data: (...) -> (), of ``dtype``."""
 
@@ -159,7 +152,6 @@ class NdArraySize(Op, name="ndarray_size", fusion=Fusion.OPAQUE):
         return compute((), lambda: const(int(np.prod(data.shape)), self.dtype))
 
 
-@dataclass(frozen=True)
 class Arange(Op, name="arange", fusion=Fusion.OPAQUE):
     """start, start + step, ... below stop (above, for a negative step).  Three scalars of one dtype -> (n,).
 
@@ -178,7 +170,6 @@ class Arange(Op, name="arange", fusion=Fusion.OPAQUE):
         return np.arange(start.item(), stop.item(), step.item()).astype(start.dtype)
 
 
-@dataclass(frozen=True)
 class Trilu(Op, name="trilu", fusion=Fusion.INJECTIVE):
     """The upper (or lower) triangle of each matrix, from diagonal k; 0 elsewhere.  data: (..., m, n), k: () integer."""
 
@@ -202,7 +193,6 @@ class Trilu(Op, name="trilu", fusion=Fusion.INJECTIVE):
         return compute(data.shape, element)
 
 
-@dataclass(frozen=True)
 class Eye(Op, name="eye", fusion=Fusion.INJECTIVE):
     """Ones on diagonal ``k``, zeros elsewhere; ``shape`` is (rows, columns)."""
 
@@ -224,7 +214,6 @@ class Eye(Op, name="eye", fusion=Fusion.INJECTIVE):
         return compute(self.shape, lambda i, j: select((j - i).equal(self.k), one, zero))
 
 
-@dataclass(frozen=True)
 class ReverseSequence(Op, name="reverse_sequence", fusion=Fusion.INJECTIVE):
     """The first seq_lengths[b] elements along ``seq_axis`` of each b along ``batch_axis`` back to front.
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from minitvm.ir.compute import compute
@@ -39,7 +37,6 @@ class View(Op, view=True):
         return found.static_shape
 
 
-@dataclass(frozen=True)
 class Reshape(View, name="reshape", fusion=Fusion.INJECTIVE):
     """The same elements, row-major, in another shape.  data: (...) -> newshape.
 
@@ -58,7 +55,6 @@ class Reshape(View, name="reshape", fusion=Fusion.INJECTIVE):
         return data.reshape(resolve_reshape(self, target, self.newshape, self.allowzero))
 
 
-@dataclass(frozen=True)
 class ReshapeLike(Op, name="reshape_like", fusion=Fusion.INJECTIVE):
     """The elements of data in the shape of another tensor.  data: (...), shape_like: (...) -> shape_like's shape."""
 
@@ -75,7 +71,6 @@ class ReshapeLike(Op, name="reshape_like", fusion=Fusion.INJECTIVE):
         return _reshaped(data, shape_like.shape)
 
 
-@dataclass(frozen=True)
 class BatchFlatten(View, name="nn.batch_flatten", fusion=Fusion.INJECTIVE):
     """All dimensions but the first merged.  data: (n, ...) -> (n, product of the others)."""
 
@@ -88,7 +83,6 @@ class BatchFlatten(View, name="nn.batch_flatten", fusion=Fusion.INJECTIVE):
         return data.reshape(data.shape[0], int(np.prod(data.shape[1:])))
 
 
-@dataclass(frozen=True)
 class Transpose(Op, name="transpose", fusion=Fusion.INJECTIVE):
     """Dimension ``axes[d]`` of data becomes dimension d; reversed where ``axes`` is not given."""
 
@@ -124,7 +118,6 @@ class Transpose(Op, name="transpose", fusion=Fusion.INJECTIVE):
 _FRESH_AXES = "NCHWDABEFGJKLMPQ"
 
 
-@dataclass(frozen=True)
 class ExpandDims(View, name="expand_dims", fusion=Fusion.BROADCAST):
     """``num_newaxis`` dimensions of extent 1 inserted before ``axis`` (negative: after it)."""
 
@@ -154,7 +147,6 @@ class ExpandDims(View, name="expand_dims", fusion=Fusion.BROADCAST):
         return Placement((move,), Move.of("".join(old), "".join(new)), calling(self.with_attributes(axis=place)))
 
 
-@dataclass(frozen=True)
 class Squeeze(View, name="squeeze", fusion=Fusion.INJECTIVE):
     """Dimensions of extent 1 removed: those in ``axis``, all of them where it is not given."""
 
@@ -186,7 +178,6 @@ class Squeeze(View, name="squeeze", fusion=Fusion.INJECTIVE):
         return Placement((move,), move.without(letters), calling(op))
 
 
-@dataclass(frozen=True)
 class Tile(Op, name="tile", fusion=Fusion.BROADCAST):
     """data repeated ``reps[d]`` times along dimension d; the shorter of shape and reps is padded with 1 in front."""
 
@@ -216,7 +207,6 @@ class Tile(Op, name="tile", fusion=Fusion.BROADCAST):
         return compute(shape, element)
 
 
-@dataclass(frozen=True)
 class Repeat(Op, name="repeat", fusion=Fusion.BROADCAST):
     """Each element along ``axis`` ``repeats`` times in a row."""
 
@@ -241,7 +231,6 @@ class Repeat(Op, name="repeat", fusion=Fusion.BROADCAST):
         return compute(shape, lambda *i: data[replaced(i, axis, i[axis] // self.repeats)])
 
 
-@dataclass(frozen=True)
 class Reverse(Op, name="reverse", fusion=Fusion.INJECTIVE):
     """data back to front along ``axis``."""
 
