@@ -60,6 +60,16 @@ class FrontendError(MiniTVMError):
     """A model file that cannot be imported."""
 
 
+class UnknownValueError(FrontendError):
+    """The importer needs a value that is computed when the model runs.
+
+    ``inputs`` names the model's inputs that it follows from; none where something else decides: what a loop carries,
+    the size of an open dimension.
+    """
+
+    inputs: tuple[str, ...] = ()
+
+
 class UnsupportedOperatorError(FrontendError):
     """The model contains operators that the importer does not know; lists all of them."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 from collections import OrderedDict
@@ -14,7 +15,7 @@ import numpy as np
 from minitvm import config
 from minitvm.driver import backend_for, build_consuming
 from minitvm.driver.kernels import Progress
-from minitvm.errors import ConfigError, InputError, listing
+from minitvm.errors import ConfigError, InputError, UnknownValueError, listing
 from minitvm.frontend import ModelDescription, ValueDescription, describe_onnx, from_onnx
 from minitvm.ir.types import TensorType, as_shape
 from minitvm.runtime.artifact import HostCall
@@ -26,9 +27,13 @@ from minitvm.target import Target
 Model: TypeAlias = "str | os.PathLike[str] | bytes | Any"
 """A path, the bytes of a file, or an ``onnx.ModelProto``."""
 
-Shapes: TypeAlias = tuple[tuple[int, ...], ...]
+Key: TypeAlias = "tuple[tuple[int, ...] | bytes, ...]"
+"""What a library is compiled for: the shapes of the inputs, and the values that shapes depend on."""
 
 SPECIALISATIONS = 16
+
+VALUE_LIMIT = 256
+"""Elements of an input for whose values the model may be compiled: a shape, axes, sizes, pads, a repetition."""
 
 
 def compile(
@@ -38,6 +43,7 @@ def compile(
     shape_dict: Mapping[str, Sequence[int | None]] | None = None,
     dtype_dict: Mapping[str, str] | None = None,
     *,
+    value_dict: Mapping[str, Any] | None = None,
     num_threads: int | None = None,
     strict: bool = False,
     on_progress: Progress | None = None,
@@ -45,11 +51,12 @@ def compile(
 ) -> Library:
     """Compile an ONNX model; its weights become part of the library.
 
-    ``shape_dict`` gives the inputs' shapes where the model leaves dimensions open.  The other options are those of
-    :func:`minitvm.build`, ``shape_dict`` and ``dtype_dict`` those of ``from_onnx``, and so are the errors.
+    ``shape_dict`` gives the inputs' shapes where the model leaves dimensions open, ``value_dict`` the values of inputs
+    that shapes depend on; those are no inputs of the library.  The other options are those of :func:`minitvm.build`,
+    the dictionaries those of ``from_onnx``, and so are the errors.
     """
     parsed = Target.parse(target)
-    module, params = from_onnx(model, shape_dict=shape_dict, dtype_dict=dtype_dict)
+    module, params = from_onnx(model, shape_dict=shape_dict, dtype_dict=dtype_dict, value_dict=value_dict)
     for value in params.values():
         value.setflags(write=False)  # nobody else has them, so constants need not copy them
     backend = backend_for(parsed, num_threads)
@@ -67,12 +74,16 @@ class NodeArg:
 
 @dataclass
 class _Specialised:
-    """A library for one set of input shapes, and instances of it that are not running now."""
+    """A library for some shapes and values of the inputs, and instances of it that are not running now."""
 
     library: Library
+    constant: frozenset[str]
+    """Inputs whose values it was compiled for."""
     idle: list[DirectCall] = field(default_factory=list)
 
     def run(self, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        if self.constant:
+            feeds = {name: array for name, array in feeds.items() if name not in self.constant}
         try:
             call = self.idle.pop()
         except IndexError:
@@ -90,8 +101,9 @@ class InferenceSession:
     (``intra_op_num_threads``) where ``num_threads`` does not; ``providers``, ``provider_options`` and whatever else
     ``sess_options`` holds have no effect here.
 
-    Models with open dimensions are compiled for the shapes they are first run with; the ``specialisations`` used
-    last are kept.  May be used by several threads at once.  An error leaves the session as it was.
+    Models with open dimensions are compiled for the shapes they are first run with, and models whose shapes depend on
+    the values of small inputs (sizes, axes) for those values; the ``specialisations`` used last are kept.  May be used
+    by several threads at once.  An error leaves the session as it was.
     """
 
     def __init__(
@@ -120,14 +132,24 @@ class InferenceSession:
         self._types = {v.name: _tensor_type(v) for v in self._description.inputs}
         self._output_names = [v.name for v in self._description.outputs]
         self._lock = threading.Lock()
-        self._kept: OrderedDict[Shapes, _Specialised] = OrderedDict()
+        self._kept: OrderedDict[Key, _Specialised] = OrderedDict()
+        self._by_value: set[str] = set()
         self._host_calls: dict[HostCall, None] = {}
         self._only: _Specialised | None = None
         """Where all shapes are known: the one library there is, and what plain arrays for it look like."""
         self._plain: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {}
         if all(type_.is_static for type_ in self._types.values()):
-            shapes = {name: type_.static_shape for name, type_ in self._types.items()}
-            self._only = self._specialised(shapes)
+            self._compile_at_once({name: type_.static_shape for name, type_ in self._types.items()})
+
+    def _compile_at_once(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        """Compiles for the model's own shapes, unless more than shapes must be known."""
+        try:
+            self._only = self._specialised(shapes, {})
+        except UnknownValueError as error:
+            if not error.inputs:
+                raise
+            self._require_small(error, shapes)
+        else:
             self._plain = {name: (np.dtype(type_.dtype), shapes[name]) for name, type_ in self._types.items()}
 
     # --- description ---
@@ -145,6 +167,11 @@ class InferenceSession:
     def host_calls(self) -> list[HostCall]:
         """Operators that run in Python, of all shapes compiled so far."""
         return list(self._host_calls)
+
+    @property
+    def inputs_by_value(self) -> list[str]:
+        """Inputs for whose values the model is compiled, as far as runs have shown: shapes depend on them."""
+        return [name for name in self._inputs if name in self._by_value]
 
     @property
     def libraries(self) -> list[Library]:
@@ -170,7 +197,7 @@ class InferenceSession:
             results = self._only.run(input_feed)
         else:
             feeds = self._checked(input_feed)
-            results = self._specialised({name: array.shape for name, array in feeds.items()}).run(feeds)
+            results = self._specialised({name: array.shape for name, array in feeds.items()}, feeds).run(feeds)
         return results if wanted is None else [results[i] for i in wanted]
 
     def _is_plain(self, feed: Mapping[str, Any]) -> bool:
@@ -212,28 +239,44 @@ class InferenceSession:
             )
         return {name: check_input(name, input_feed[name], type_) for name, type_ in self._types.items()}
 
-    def _specialised(self, shapes: Mapping[str, tuple[int, ...]]) -> _Specialised:
-        key = tuple(shapes[name] for name in self._inputs)
+    def _specialised(self, shapes: Mapping[str, tuple[int, ...]], feeds: Mapping[str, np.ndarray]) -> _Specialised:
         with self._lock:
-            found = self._kept.pop(key, None) or self._compile(shapes)
-            self._kept[key] = found
-            while len(self._kept) > self._limit:
-                self._kept.popitem(last=False)
-            return found
+            while True:
+                values = {name: feeds[name] for name in self.inputs_by_value if name in feeds}
+                key: Key = (*(shapes[name] for name in self._inputs), *(a.tobytes() for a in values.values()))
+                try:
+                    found = self._kept.pop(key, None) or self._compile(shapes, values)
+                except UnknownValueError as error:
+                    if not set(error.inputs) & set(feeds) - set(values):
+                        raise
+                    self._require_small(error, shapes)
+                    continue
+                self._kept[key] = found
+                while len(self._kept) > self._limit:
+                    self._kept.popitem(last=False)
+                return found
 
-    def _compile(self, shapes: Mapping[str, tuple[int, ...]]) -> _Specialised:
+    def _require_small(self, error: UnknownValueError, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        """Compiles for the values of the inputs that the error names from now on."""
+        for name in error.inputs:
+            if math.prod(shapes[name]) > VALUE_LIMIT:
+                raise error
+        self._by_value.update(error.inputs)
+
+    def _compile(self, shapes: Mapping[str, tuple[int, ...]], values: Mapping[str, np.ndarray]) -> _Specialised:
         open_shapes = {name: shape for name, shape in shapes.items() if not self._types[name].is_static}
         library = compile(
             self._model,
             self._target,
             self._opt_level,
             open_shapes,
+            value_dict=values,
             num_threads=self._threads,
             strict=self._strict,
             on_progress=self._on_progress,
         )
         self._host_calls.update(dict.fromkeys(library.host_calls))
-        return _Specialised(library)
+        return _Specialised(library, frozenset(values))
 
 
 def _tensor_type(value: ValueDescription) -> TensorType:

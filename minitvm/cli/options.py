@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 import io
 import pathlib
@@ -14,7 +15,7 @@ import click
 import numpy as np
 
 from minitvm.cli.console import compiling
-from minitvm.errors import ConfigError, InputError
+from minitvm.errors import ConfigError, InputError, UnknownValueError
 from minitvm.frontend import describe_onnx
 from minitvm.runtime.executor import GraphModule
 from minitvm.runtime.library import Library, load
@@ -51,12 +52,36 @@ class Shape(click.ParamType):  # type: ignore[type-arg]
             self.fail(f"{value!r} is not NAME:DIMS; write for example data:1x3x224x224", param, ctx)
 
 
+class Value(click.ParamType):  # type: ignore[type-arg]
+    """``NAME:0,1``."""
+
+    name = "NAME:VALUES"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, np.ndarray]:
+        name, colon, numbers = str(value).rpartition(":")
+        try:
+            if not colon:
+                raise ValueError
+            return name, np.array([ast.literal_eval(n) for n in numbers.split(",")] if numbers else [])
+        except (ValueError, SyntaxError):
+            self.fail(f"{value!r} is not NAME:VALUES; write for example axes:0,1", param, ctx)
+
+
 _shapes = click.option(
     "--shape",
     "shapes",
     type=Shape(),
     multiple=True,
     help="Shape of an input whose dimensions the model leaves open, such as data:1x3x224x224.  Repeatable.",
+)
+
+
+_values = click.option(
+    "--value",
+    "values",
+    type=Value(),
+    multiple=True,
+    help="Value of an input that shapes depend on, such as axes:0,1; no input of the library then.  Repeatable.",
 )
 
 
@@ -77,10 +102,20 @@ class Chosen:
     opt_level: int
     threads: int | None
     shapes: dict[str, list[int]]
+    values: dict[str, np.ndarray]
     trusted_keys: tuple[pathlib.Path, ...] = ()
 
-    def library(self, path: pathlib.Path, trace: bool = False, strict: bool = False) -> Library:
-        """A saved library, loaded; or a model, compiled under a progress bar."""
+    def library(
+        self,
+        path: pathlib.Path,
+        trace: bool = False,
+        strict: bool = False,
+        feeds: Mapping[str, np.ndarray] | None = None,
+    ) -> Library:
+        """A saved library, loaded; or a model, compiled under a progress bar.
+
+        Values that shapes depend on are those of the options, else those of ``feeds``.
+        """
         if path.suffix == SUFFIX:
             return load(path, self.trusted_keys or None)
         if self.trusted_keys:
@@ -88,19 +123,31 @@ class Chosen:
                 f"{path.name} is no library: only libraries are signed", hint="minitvm compile --sign KEY"
             )
         _check_shapes(path, self.shapes)
-        how, threads = (self.target, self.opt_level, self.shapes), self.threads
-        with compiling(f"compiling {path.name}") as on_progress:
-            return compile(path, *how, num_threads=threads, on_progress=on_progress, trace=trace, strict=strict)
+        values, feeds = _as_declared(path, self.values), feeds or {}
+        how: dict[str, Any] = {"num_threads": self.threads, "trace": trace, "strict": strict}
+        while True:
+            try:
+                with compiling(f"compiling {path.name}") as progress:
+                    main = (path, self.target, self.opt_level, self.shapes)
+                    return compile(*main, value_dict=values, on_progress=progress, **how)
+            except UnknownValueError as error:
+                needed = set(error.inputs) - set(values)
+                if not needed or not needed <= set(feeds):
+                    raise _with_option(error) from None
+                values |= {name: feeds[name] for name in needed}
 
 
 def compiles(command: Command) -> Command:
     """Adds the options that say how a model is compiled; the command gets them as ``chosen``."""
 
     @functools.wraps(command)
-    def collected(target: str, opt_level: int, threads: int, shapes: Any, trusted_keys: Any = (), **own: Any) -> Any:
-        return command(chosen=Chosen(target, opt_level, threads or None, dict(shapes), trusted_keys), **own)
+    def collected(
+        target: str, opt_level: int, threads: int, shapes: Any, values: Any, trusted_keys: Any = (), **own: Any
+    ) -> Any:
+        chosen = Chosen(target, opt_level, threads or None, dict(shapes), dict(values), trusted_keys)
+        return command(chosen=chosen, **own)
 
-    for option in (_shapes, threads, opt_level, _target):
+    for option in (_values, _shapes, threads, opt_level, _target):
         collected = option(collected)
     return cast(Command, collected)
 
@@ -114,6 +161,25 @@ def _check_shapes(path: pathlib.Path, shapes: Mapping[str, list[int]]) -> None:
                 f"{path.name} leaves dimensions of input {value.name!r} open: {list(value.shape)}",
                 hint=f"give them, for example --shape {value.name}:{example}",
             )
+
+
+def _as_declared(path: pathlib.Path, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Numbers of the command line in the dtype and shape that the model gives its inputs."""
+    declared = {value.name: value for value in describe_onnx(path).inputs}
+    found = dict(values)
+    for name in set(values) & set(declared):
+        shape = [d if isinstance(d, int) else -1 for d in declared[name].shape] if declared[name].has_rank else [-1]
+        try:
+            found[name] = values[name].astype(declared[name].dtype).reshape(shape)
+        except ValueError as error:
+            raise ConfigError(f"--value {name}: {error}", hint=f"the input is {list(declared[name].shape)}") from None
+    return found
+
+
+def _with_option(error: UnknownValueError) -> UnknownValueError:
+    if error.inputs:
+        error.hint = "give the value that it follows from: " + " ".join(f"--value {name}:0,1" for name in error.inputs)
+    return error
 
 
 def random_inputs(module: GraphModule, seed: int) -> dict[str, np.ndarray]:

@@ -53,7 +53,7 @@ def run(
     feeds = options.read_npz(inputs) if inputs else None
     if feeds is not None and not chosen.shapes and model.suffix != options.SUFFIX:
         chosen = replace(chosen, shapes=_shapes_of(model, feeds))
-    library = chosen.library(model)
+    library = chosen.library(model, feeds=feeds)
     if profile:
         module: GraphModule = GraphModuleDebug(
             library["debug_create"]("default", cpu(0)), [cpu(0)], library.graph_json, dump_root=trace
@@ -62,6 +62,9 @@ def run(
         module = GraphModule(library["default"](cpu(0), chosen.threads))
     if feeds is None:
         feeds = options.random_inputs(module, seed)
+    elif model.suffix != options.SUFFIX:
+        constant = {v.name for v in describe_onnx(model).inputs} - set(module.get_input_info()[0])
+        feeds = {name: array for name, array in feeds.items() if name not in constant}
     [seconds] = timed(lambda: module.run(feeds))
     results = _results(module, library)
     _describe(results, top)

@@ -11,7 +11,14 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx_build import build, error_of, one_node, value
 
-from minitvm.errors import FrontendError, InputError, MiniTVMError, TypeInferenceError, UnsupportedOperatorError
+from minitvm.errors import (
+    FrontendError,
+    InputError,
+    MiniTVMError,
+    TypeInferenceError,
+    UnknownValueError,
+    UnsupportedOperatorError,
+)
 from minitvm.frontend import describe_onnx, from_onnx
 
 NEWEST = onnx.defs.onnx_opset_version()
@@ -120,10 +127,10 @@ def test_unsupported_attribute() -> None:
 
 def test_a_shape_known_only_at_run_time() -> None:
     model = one_node("Reshape", X, np.array([3, 2]))
-    assert error_of(FrontendError, model) == (
+    assert error_of(UnknownValueError, model) == (
         "Reshape: the shape (input 1) is computed when the model runs; minitvm needs it while importing\n"
         '  | ONNX node "the_node" (Reshape)\n'
-        "  = hint: give every input a concrete shape: from_onnx(model, shape_dict={...})"
+        "  = hint: give the value that it follows from: from_onnx(model, value_dict={'x1': array})"
     )
 
 

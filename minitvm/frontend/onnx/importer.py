@@ -28,10 +28,11 @@ from minitvm.frontend.onnx.model import LoadedModel, ModelSource, ValueDescripti
 from minitvm.frontend.onnx.node import OnnxNode, label_of, place_of
 from minitvm.frontend.onnx.registry import Outputs, builder_for
 from minitvm.frontend.onnx.tensor_data import array_of
-from minitvm.ir.dims import Dim
-from minitvm.ir.expr import Constant, Expr, Function, Module, Tuple, Var, span_scope
+from minitvm.ir.dims import Dim, SymbolicDim
+from minitvm.ir.expr import Call, Constant, Expr, Function, Module, Tuple, Var, span_scope
+from minitvm.ir.ops.tensor import ShapeOf
 from minitvm.ir.types import DTYPES, Shape, TensorType, as_dim, type_of
-from minitvm.ir.visitor import post_order
+from minitvm.ir.visitor import children, post_order
 
 CONSTANT_LIMIT = 1024
 """Integer weights up to this many elements are constants at once: shapes, axes, indices, zero points."""
@@ -47,6 +48,7 @@ def from_onnx(
     shape_dict: Shapes | None = None,
     dtype_dict: Mapping[str, str] | None = None,
     freeze_params: bool = False,
+    value_dict: Mapping[str, Any] | None = None,
 ) -> tuple[Module, dict[str, np.ndarray]]:
     """Imports an ONNX model.
 
@@ -61,6 +63,8 @@ def from_onnx(
         dtypes of inputs, where they differ from the model's.
     freeze_params:
         True puts the weights into the module as constants.
+    value_dict:
+        Values of inputs that are known, such as the sizes of a Resize; they are constants, and no inputs of ``main``.
 
     Returns
     -------
@@ -72,14 +76,18 @@ def from_onnx(
     FrontendError
         for what is no ONNX model or cannot be imported; :class:`UnsupportedOperatorError` lists all unknown operators.
     InputError
-        where ``shape_dict`` or ``dtype_dict`` do not fit the model.
+        where ``shape_dict``, ``dtype_dict`` or ``value_dict`` do not fit the model.
+    UnknownValueError
+        where what must be known while importing (a shape, axes) is computed when the model runs; names the inputs
+        that it follows from.
     """
     shapes, dtypes = _dictionary("shape_dict", shape_dict), _dictionary("dtype_dict", dtype_dict)
+    values = _dictionary("value_dict", value_dict)
     loaded = load_model(model)
     check_names(loaded.proto.graph)
     importer = Importer(loaded, opsets_of(loaded.proto), freeze_params)
     check_supported(loaded.proto.graph, importer.supports)
-    return importer.run(shapes, dtypes)
+    return importer.run(shapes, dtypes, values)
 
 
 def _dictionary(option: str, given: Any) -> dict[str, Any]:
@@ -112,6 +120,11 @@ class Scope:
                 known[inner] = known[outer]
         return self.captured[outer]
 
+    def outside(self) -> dict[Expr, Expr]:
+        """What the variables of this body and of those around it stand for."""
+        around = self.parent.outside() if self.parent else {}
+        return around | {inner: outer for outer, inner in self.captured.items()}
+
     def names(self) -> set[str]:
         return set(self.values) | (self.parent.names() if self.parent else set())
 
@@ -126,6 +139,7 @@ class Importer:
         self.freeze = freeze
         self.known: dict[Expr, np.ndarray] = {}
         self.weights: list[Var] = []
+        self.inputs: list[Var] = []
 
     def supports(self, node: onnx.NodeProto, opset: int | None = None) -> bool:
         version = self.opset_of(node) if opset is None else opset
@@ -136,17 +150,39 @@ class Importer:
         domain = normal_domain(node.domain)
         return self.opsets.get(domain, 1 if domain else onnx.defs.onnx_opset_version())
 
-    def run(self, shapes: dict[str, Sequence[int | None]], dtypes: dict[str, str]) -> tuple[Module, dict[str, Any]]:
+    def run(
+        self, shapes: dict[str, Sequence[int | None]], dtypes: dict[str, str], values: dict[str, Any]
+    ) -> tuple[Module, dict[str, Any]]:
         graph = self.proto.graph
         scope = Scope()
-        inputs = self._inputs(shapes, dtypes)
-        scope.values.update({v.name: v for v in inputs})
+        given = {name: np.asarray(value) for name, value in values.items()}
+        inputs = self._inputs(shapes, dtypes, given)
+        self.inputs = [v for v in inputs if v.name not in given]
+        scope.values.update({v.name: _given(v, given[v.name]) if v.name in given else v for v in inputs})
         outputs = self.import_graph(graph, scope, is_main=True)
         body = outputs[0] if len(outputs) == 1 else Tuple(outputs)
         used = set(post_order(body))
         weights = [w for w in self.weights if w in used]
         params = {w.name: self.known[w] for w in weights}
-        return Module(Function([*inputs, *weights], body)), params
+        return Module(Function([*self.inputs, *weights], body)), params
+
+    def inputs_behind(self, expr: Expr, scope: Scope) -> tuple[str, ...]:
+        """The inputs on whose values an expression in ``scope`` depends, besides weights.
+
+        None where something else decides, too: what a loop carries, the size of an open dimension.
+        """
+        outside = scope.outside()
+        stack, seen = [expr], set(self.known)
+        while stack:
+            node = stack.pop()
+            node = outside.get(node, node)
+            if node in seen:
+                continue
+            seen.add(node)
+            if _is_open_shape(node) or (isinstance(node, Var) and node not in self.inputs):
+                return ()
+            stack += children(node)
+        return tuple(v.name for v in self.inputs if v in seen)
 
     def import_graph(self, graph: onnx.GraphProto, scope: Scope, is_main: bool = False) -> list[Expr]:
         """Imports the weights and nodes of a graph into ``scope``; its outputs in order."""
@@ -233,12 +269,15 @@ class Importer:
             self.opsets = outer
         return [scope.values.get(name) for name in body.output]
 
-    def _inputs(self, shapes: dict[str, Sequence[int | None]], dtypes: dict[str, str]) -> list[Var]:
+    def _inputs(
+        self, shapes: dict[str, Sequence[int | None]], dtypes: dict[str, str], values: dict[str, np.ndarray]
+    ) -> list[Var]:
         graph = self.proto.graph
+        shapes = {**shapes, **{name: array.shape for name, array in values.items()}}
         weights = {t.name for t in graph.initializer}
         given = [v for v in graph.input if v.name not in weights or v.name in shapes]
         names = [v.name for v in given]
-        for option, entries in (("shape_dict", shapes), ("dtype_dict", dtypes)):
+        for option, entries in (("value_dict", values), ("shape_dict", shapes), ("dtype_dict", dtypes)):
             for name in entries:
                 if name not in names:
                     raise InputError(
@@ -246,6 +285,22 @@ class Importer:
                         hint=f"inputs: {', '.join(names) or 'none'}",
                     )
         return [input_variable(describe_value(v), shapes.get(v.name), dtypes.get(v.name)) for v in given]
+
+
+def _given(variable: Var, array: np.ndarray) -> Constant:
+    """The constant that stands for an input whose value is given."""
+    if str(array.dtype) != variable.dtype:
+        raise InputError(
+            f"value_dict gives input {variable.name!r} an array of {array.dtype}; the model takes {variable.dtype}"
+        )
+    return Constant(array, variable.name)
+
+
+def _is_open_shape(node: Expr) -> bool:
+    """The shape of what has dimensions that only the shapes of inputs decide."""
+    if not isinstance(node, Call) or not isinstance(node.op, ShapeOf):
+        return False
+    return any(isinstance(d, SymbolicDim) and not d.is_anonymous for d in node.args[0].tensor_type.shape)
 
 
 def _as_list(outputs: Outputs) -> list[Expr | None]:

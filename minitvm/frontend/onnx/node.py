@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from minitvm.errors import FrontendError, TypeInferenceError
+from minitvm.errors import FrontendError, TypeInferenceError, UnknownValueError
 from minitvm.frontend.onnx.tensor_data import array_of, dtype_name
 from minitvm.ir.builder import call_op
 from minitvm.ir.evaluate import evaluate, folded, unfoldable
@@ -68,7 +68,7 @@ class OnnxNode:
         self.inputs = list(inputs)
         self.opset = opset
         self.control = control
-        """The importer, for operators with sub-graphs (``onnx_control``)."""
+        """The importer and the node's scope: for operators with sub-graphs, and to say where a value comes from."""
         self._known = known
         self._attributes = {a.name: a for a in proto.attribute}
 
@@ -133,11 +133,23 @@ class OnnxNode:
         if found is None:
             found = evaluate_known(self[index], self._known)
         if found is None:
-            raise self.fail(
-                f"{what} (input {index}) is computed when the model runs; minitvm needs it while importing",
-                hint="give every input a concrete shape: from_onnx(model, shape_dict={...})",
-            )
+            raise self._unknown_value(index, what)
         return found
+
+    def _unknown_value(self, index: int, what: str) -> UnknownValueError:
+        importer, scope = self.control
+        inputs: tuple[str, ...] = importer.inputs_behind(self[index], scope)
+        values = ", ".join(f"{name!r}: array" for name in inputs)
+        hint = (
+            f"give the value that it follows from: from_onnx(model, value_dict={{{values}}})"
+            if inputs
+            else "give every input a concrete shape: from_onnx(model, shape_dict={...})"
+        )
+        message = f"{self.op_type}: {what} (input {index}) is computed when the model runs"
+        message += "; minitvm needs it while importing"
+        error = UnknownValueError(message, where=[place_of(self.proto)], hint=hint)
+        error.inputs = inputs
+        return error
 
     def ints(self, index: int, name: str) -> tuple[int, ...] | None:
         """A list of integers that older opsets give as attribute ``name`` and newer ones as input ``index``."""
