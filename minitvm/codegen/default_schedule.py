@@ -7,11 +7,23 @@ out because a size does not divide, nor once for every row.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from minitvm.codegen.loops import Loops, fused, nested, partial_results, split, trips, vectors
-from minitvm.codegen.squares import square_of, squares_nest
+from minitvm.codegen.loops import (
+    Loops,
+    fused,
+    in_strips,
+    in_vectors,
+    nested,
+    partial_results,
+    split,
+    transposed,
+    trips,
+    unflatten,
+    vectors,
+)
 from minitvm.codegen.walks import MOST_APART, Walk, lanes_of, outer_reductions, period, walks
 from minitvm.ir.decision import Declined, decide
 from minitvm.ir.loop import (
@@ -19,19 +31,29 @@ from minitvm.ir.loop import (
     Buffer,
     Const,
     For,
+    If,
+    Load,
     LoopExpr,
     LoopKind,
     LoopVar,
     Seq,
     Stmt,
     Store,
+    const,
+    map_expr,
     map_stmt,
+    select,
     seq,
+    substitute_vars,
     walk_stmts,
 )
 from minitvm.ir.loop.affine import depends_on, loads, stride_along, vectorizes
+from minitvm.ir.loop.bounds import bounds
 from minitvm.target import MachineModel
 
+_LARGEST_SQUARE = 16
+_WORTH_A_SQUARE = 4
+"""Elements along both axes, below which shuffles move less than they cost."""
 _PIECES = 16
 """Parallel iterations for every thread, so that none has much more than another."""
 _IN_FLIGHT = 4
@@ -71,11 +93,90 @@ def _scheduled(walk: Walk, schedules: Sequence[Schedule], machine: MachineModel,
 
 def _in_squares(walk: Walk, machine: MachineModel, parallel: bool) -> Stmt | Declined | None:
     """Where something is read across the order of the result."""
-    found = square_of(walk, machine)
-    if found is None or isinstance(found, Declined):
+    found = _square(walk, machine)
+    if not isinstance(found, _Square):
         return found
     decide("schedule", walk.out.name, f"in squares of {found.lanes}, as it reads across the order of the result")
-    return squares_nest(found, parallel)
+    return _squares(found, parallel)
+
+
+@dataclass(frozen=True)
+class _Square:
+    """How a walk goes in squares: ``source`` moves by one element along ``across``, the result along ``along``."""
+
+    walk: Walk
+    source: Load
+    across: tuple[LoopVar, int]
+    along: tuple[LoopVar, int]
+    lanes: int
+
+
+def _square(walk: Walk, machine: MachineModel) -> _Square | Declined | None:
+    """The squares of what is read across the order of the result; ``None`` where nothing is."""
+    if len(walk.loops) < 2 or stride_along(walk.out, walk.index, walk.loops[-1][0]) != 1:
+        return None
+    along = walk.loops[-1]
+    strided = {load for load in loads(walk.value) if stride_along(load.buffer, load.index, along[0]) not in (0, 1)}
+    if not strided:
+        return None
+    if len(strided) > 1:
+        return Declined(f"squares: {len(strided)} operands are read across the result's order")
+    (source,) = strided
+    if not _is_inside(source, walk):
+        return Declined("squares: what is read across the result's order is read only under a condition")
+    across = [pair for pair in walk.loops[:-1] if stride_along(source.buffer, source.index, pair[0]) == 1]
+    if not across:
+        return Declined("squares: no axis goes through what is read element by element")
+    best = max(across, key=lambda pair: pair[1])
+    shorter = min(best[1], along[1])
+    lanes = min(_LARGEST_SQUARE, lanes_of(walk.value, walk.out.dtype, machine), 1 << (shorter - 1).bit_length())
+    if min(shorter, lanes) < _WORTH_A_SQUARE:
+        return Declined(f"squares: {shorter} elements along an axis, {lanes} lanes: shuffles cost more than they move")
+    return _Square(walk, source, best, along, lanes)
+
+
+def _is_inside(load: Load, walk: Walk) -> bool:
+    """Whether every iteration may read it, whatever is asked before."""
+    return all(bounds(i, walk.ranges).within(0, n - 1) for i, n in zip(load.index, load.buffer.shape, strict=True))
+
+
+def _squares(square: _Square, parallel: bool) -> Stmt:
+    """All squares, those at the end of either axis with the elements that there are.
+
+    The inner loop walks along what is read: misses of loads are waited for, those of stores are not.
+    """
+    outer = [pair for pair in square.walk.loops if pair not in (square.across, square.along)]
+    extents = [extent for _, extent in outer]
+
+    def strip(row: LoopExpr, first: LoopExpr, rows: int) -> Stmt:
+        values = dict(zip((v for v, _ in outer), unflatten(row, extents), strict=True))
+
+        def piece(start: LoopExpr, columns: int) -> Stmt:
+            return _one_square(square, values, start, columns, first, rows)
+
+        return in_vectors(square.across[1], square.lanes, piece)
+
+    kind = LoopKind.PARALLEL if parallel else LoopKind.SERIAL
+    return in_strips(math.prod(extents), square.along[1], square.lanes, strip, kind)
+
+
+def _one_square(
+    square: _Square, values: Mapping[LoopVar, LoopExpr], start: LoopExpr, columns: int, first: LoopExpr, rows: int
+) -> Stmt:
+    walk, source, lanes = square.walk, square.source, square.lanes
+    (across, _), (along, _) = square.across, square.along
+
+    def load(i: LoopExpr, lane: LoopExpr) -> LoopExpr:
+        found = substitute_vars(source, {**values, along: first + i, across: start + lane})
+        return found if columns == lanes else select(lane < columns, found, const(0, source.dtype))
+
+    def store(j: LoopExpr, lane: LoopExpr, moved: LoopExpr) -> Stmt:
+        value = map_expr(walk.value, lambda node: moved if node == source else node)
+        index, value = replace(walk, value=value).at({**values, along: first + lane, across: start + j})
+        stmt = Store(walk.out, index, value)
+        return stmt if rows == lanes else If(lane < rows, stmt)
+
+    return transposed(lanes, source.dtype, rows, columns, load, store)
 
 
 # --- along the result's last axis -----------------------------------------------------------------------------

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
-from minitvm.codegen.collapse import collapse
 from minitvm.codegen.default_schedule import stage_nest
-from minitvm.codegen.loops import nested, redirect, redirect_loads, unflatten
+from minitvm.codegen.loops import in_parallel, nested, redirect, redirect_loads, with_memory
 from minitvm.codegen.stages import (
     Inliner,
     Output,
+    collapse,
     compose,
     flatten,
     outputs_of,
@@ -26,19 +26,16 @@ from minitvm.codegen.walks import Walk, outer_reductions
 from minitvm.ir.decision import Declined, decide
 from minitvm.ir.expr import Function
 from minitvm.ir.loop import (
-    Alloc,
     Barrier,
     Binary,
     Buffer,
     Kernel,
     Load,
     LoopExpr,
-    LoopKind,
     LoopVar,
     Reduce,
     Select,
     Stmt,
-    loop,
     map_expr,
     seq,
     substitute_vars,
@@ -123,13 +120,7 @@ def _at_root(stages: Sequence[Output], outputs: Sequence[Output], nest: Callable
     first, *others = (nest(out) for out in (*stages, *outputs))
     body = seq(first, *(part for other in others for part in (Barrier(), other)))
     memory = {s.buffer: Buffer(s.buffer.name, s.buffer.shape, s.buffer.dtype, "global") for s in stages}
-    return _allocated(redirect(body, memory), memory.values())
-
-
-def _allocated(body: Stmt, buffers: Collection[Buffer]) -> Stmt:
-    for buffer in reversed(list(buffers)):
-        body = Alloc(buffer, body)
-    return body
+    return with_memory(memory.values(), redirect(body, memory))
 
 
 # --- row by row: softmax, normalizations and their like, rows in parallel, no barrier ------------------------------
@@ -140,15 +131,13 @@ def _by_rows(stages: Sequence[Output], outputs: Sequence[Output], machine: Machi
     rank = _common_rank(stages, outputs)
     if rank == 0:
         return Declined("row by row: the stages share no leading axes at which they read each other unchanged")
-    shape = outputs[0].buffer.shape[:rank]
     rows = {s.buffer: _row_buffer(s.buffer, rank) for s in stages}
 
-    def row(flat: LoopExpr) -> Stmt:
-        at = unflatten(flat, shape)
+    def row(*at: LoopExpr) -> Stmt:
         nests = [_row(out, rows, at, machine) for out in (*stages, *outputs)]
-        return _allocated(seq(*nests), rows.values())
+        return with_memory(rows.values(), seq(*nests))
 
-    return loop(math.prod(shape), row, LoopKind.PARALLEL, name="row")
+    return in_parallel(outputs[0].buffer.shape[:rank], row, name="row")
 
 
 def _common_rank(stages: Sequence[Output], outputs: Sequence[Output]) -> int:

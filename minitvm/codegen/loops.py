@@ -6,13 +6,15 @@ those who write loops know.
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
 from minitvm.ir.loop import (
     Alloc,
+    Barrier,
     Binary,
     Buffer,
     Const,
@@ -26,10 +28,12 @@ from minitvm.ir.loop import (
     Stmt,
     Store,
     binary,
+    const,
     loop,
     map_expr,
     map_stmt,
     minimum,
+    nest,
     seq,
     substitute_vars,
 )
@@ -67,6 +71,18 @@ def nested(loops: Loops, body: Stmt) -> Stmt:
     for var, extent in reversed(loops):
         body = For(var, Const(extent), body)
     return body
+
+
+def with_memory(buffers: Iterable[Buffer], body: Stmt) -> Stmt:
+    """``body``, and buffers that live around it, the first one outermost."""
+    for buffer in reversed([*buffers]):
+        body = Alloc(buffer, body)
+    return body
+
+
+def after(buffer: Buffer, fill: Stmt, body: Stmt) -> Stmt:
+    """``fill``, a barrier, ``body``; the buffer that is filled lives around them."""
+    return Alloc(buffer, seq(fill, Barrier(), body))
 
 
 # --- other memory ----------------------------------------------------------------------------------------------
@@ -238,6 +254,84 @@ def in_vectors(extent: int, width: int, body: Callable[[LoopExpr, int], Stmt]) -
     return seq(main, body(Const(whole * width), rest) if rest else None)
 
 
+def in_strips(
+    rows: int, extent: int, width: int, body: Callable[[LoopExpr, LoopExpr, int], Stmt], kind: LoopKind
+) -> Stmt:
+    """``body(row, start, width)`` for strips of ``width`` of all rows, then for what is left over of each row."""
+    whole, rest = divmod(extent, width)
+    many = loop(rows * whole, lambda p: body(p // whole, p % whole * width, width), kind, name="strip")
+    last = loop(rows, lambda row: body(row, Const(whole * width), rest), kind, name="row") if rest else None
+    return seq(many if whole else None, last)
+
+
+def in_parallel(
+    extents: Sequence[int], body: Callable[..., Stmt], wanted: float = math.inf, name: str = "work"
+) -> Stmt:
+    """Loops over ``extents``, all of them divided among threads; or as many of the outer ones as give ``wanted`` pieces
+    of work."""
+    count = next((k for k in range(1, len(extents)) if math.prod(extents[:k]) >= wanted), len(extents))
+    outer, inner = extents[:count], extents[count:]
+
+    def work(flat: LoopExpr) -> Stmt:
+        index = unflatten(flat, outer)
+        return nest(inner, lambda *rest: body(*index, *rest), names="i")
+
+    return loop(math.prod(outer), work, LoopKind.PARALLEL, name)
+
+
 def in_lanes(width: int, body: Callable[[LoopExpr], Stmt]) -> Stmt:
     """``body`` for every lane."""
     return loop(width, body, LoopKind.VECTORIZED, name="lane") if width > 1 else body(Const(0))
+
+
+# --- transposing a square of vectors in registers -------------------------------------------------------------
+# The elements of a matrix of ``lanes x lanes`` (a power of two) are numbered row by row.  Taking those of even number
+# first, then those of odd number, rotates the bits of every number by one; after ``log2(lanes)`` such steps row and
+# column have changed places.  Each step is one shuffle of two vectors for every vector of the result.
+
+
+def transposed(
+    lanes: int,
+    dtype: str,
+    rows: int,
+    columns: int,
+    load: Callable[[LoopExpr, LoopExpr], LoopExpr],
+    store: Callable[[LoopExpr, LoopExpr, LoopExpr], Stmt],
+) -> Stmt:
+    """``store(column, row, load(row, column))`` for ``rows x columns`` elements, in vectors of whole rows both times.
+
+    At most ``lanes`` of each.  Rows that are missing are zeros for ``store``, which gets whole vectors of ``lanes``;
+    ``load`` is asked for ``lanes`` columns and has to answer for those that are missing.
+    """
+    squares = [Buffer(f"square{step}", (lanes * lanes,), dtype, "local") for step in range(lanes.bit_length())]
+    first, last = squares[0], squares[-1]
+
+    def fill(i: LoopExpr, lane: LoopExpr) -> Stmt:
+        return Store(first, (i * lanes + lane,), load(i, lane).astype(dtype))
+
+    def zero(i: LoopExpr, lane: LoopExpr) -> Stmt:
+        return Store(first, ((i + rows) * lanes + lane,), const(0, dtype))
+
+    def result(j: LoopExpr, lane: LoopExpr) -> Stmt:
+        return store(j, lane, last[j * lanes + lane])
+
+    steps = [_evens_and_odds(a, b, lanes) for a, b in itertools.pairwise(squares)]
+    filled = [_vectors(rows, lanes, fill), _vectors(lanes - rows, lanes, zero)]
+    return with_memory(squares[::-1], seq(*filled, *steps, _vectors(columns, lanes, result)))
+
+
+def _evens_and_odds(source: Buffer, target: Buffer, lanes: int) -> Stmt:
+    half = lanes // 2
+
+    def move(odd: int) -> Stmt:
+        def element(v: LoopExpr, lane: LoopExpr) -> Stmt:
+            at = v * lanes + lane
+            return Store(target, (at + odd * half * lanes,), source[at * 2 + odd])
+
+        return _vectors(half, lanes, element)
+
+    return seq(move(0), move(1))
+
+
+def _vectors(count: int, lanes: int, body: Callable[[LoopExpr, LoopExpr], Stmt]) -> Stmt:
+    return loop(count, lambda v: in_lanes(lanes, lambda lane: body(v, lane)), LoopKind.UNROLLED, name="v")

@@ -13,13 +13,13 @@ from functools import partial
 import minitvm.codegen.templates  # noqa: F401  (registers the templates)
 from minitvm.codegen.default_schedule import stage_nest
 from minitvm.codegen.group import scheduled
+from minitvm.codegen.loops import with_memory
 from minitvm.codegen.problem import TEMPLATES, Problem, Template
 from minitvm.codegen.stages import Inliner, Output, compose, flatten, outputs_of, parameter_buffers, stage_order
 from minitvm.errors import CompilerError, UserCodeError, user_code
 from minitvm.ir.decision import Decision, Declined, decide, decision, decisions, record
 from minitvm.ir.expr import Call, Function, span_scope
 from minitvm.ir.loop import (
-    Alloc,
     Barrier,
     Buffer,
     Kernel,
@@ -212,7 +212,4 @@ def fuse_prologue(body: Stmt, inputs: dict[Buffer, Buffer]) -> Stmt:
 def _cut(body: Stmt, results: Sequence[Buffer], outputs: Sequence[Output], machine: MachineModel) -> Stmt:
     """The template's result goes to memory; what follows it is computed after a barrier."""
     nests = [stage_nest(o.buffer, o.axes, o.value, machine) for o in outputs]
-    whole: Stmt = seq(body, Barrier(), *nests)
-    for result in results:
-        whole = Alloc(result, whole)
-    return whole
+    return with_memory(results, seq(body, Barrier(), *nests))

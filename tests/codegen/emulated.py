@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 from native_kernel import memory_of, poisoned, view
 
+from minitvm.codegen.backend import plan_workspace
 from minitvm.codegen.llvm.compile import compile_object, cpu_of, machine_model
 from minitvm.codegen.llvm.emit import emit
-from minitvm.codegen.workspace import plan_workspace
 from minitvm.ir.loop import Kernel
 from minitvm.runtime.poison import A_NUMBER, NOT_A_NUMBER
 from minitvm.target import MachineModel, Target

@@ -10,9 +10,9 @@ from functools import partial
 
 import numpy as np
 
+from minitvm.codegen.backend import plan_workspace
 from minitvm.codegen.llvm.compile import Cpu, compile_object, host, machine_model
 from minitvm.codegen.llvm.emit import emit
-from minitvm.codegen.workspace import plan_workspace
 from minitvm.ir.loop import Buffer, Kernel
 from minitvm.ir.loop.affine import storage_size
 from minitvm.runtime.cpu import NativeCode

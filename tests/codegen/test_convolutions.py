@@ -19,7 +19,7 @@ from minitvm.codegen.llvm.emit import emit
 from minitvm.codegen.llvm.spell import SPELLINGS
 from minitvm.codegen.problem import TEMPLATES, Problem
 from minitvm.codegen.simplify import simplify
-from minitvm.codegen.templates.phases import PhasedAxis
+from minitvm.codegen.templates.window import PhasedAxis
 from minitvm.ir.builder import call_op, var
 from minitvm.ir.expr import Call
 from minitvm.ir.loop import Alloc, For, Kernel, LoopKind, walk_stmts

@@ -14,8 +14,7 @@ from minitvm.codegen.llvm.compile import assembly, cpu_of, machine_model
 from minitvm.codegen.llvm.emit import emit
 from minitvm.codegen.problem import TEMPLATES, Problem
 from minitvm.codegen.simplify import simplify
-from minitvm.codegen.templates.gemm import Gemm
-from minitvm.codegen.templates.product import Matrix, Product
+from minitvm.codegen.templates.product import Gemm, Matrix, Product
 from minitvm.codegen.templates.tile import best_tile
 from minitvm.ir.builder import call_op, var
 from minitvm.ir.expr import Call

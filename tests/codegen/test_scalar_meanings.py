@@ -14,7 +14,7 @@ import pytest
 import test_cuda_numbers as cuda
 from native_kernel import run_native
 
-from minitvm.codegen.scalars import spell_scalars
+from minitvm.codegen.legalize import spell_scalars
 from minitvm.codegen.simplify import simplify
 from minitvm.ir.loop import Binary, Buffer, Cast, Const, Kernel, LoopExpr, LoopKind, Store, const, loop, seq
 from minitvm.ir.loop.interp import run_kernel

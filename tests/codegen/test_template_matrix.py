@@ -25,8 +25,7 @@ from minitvm.codegen.simplify import simplify
 from minitvm.codegen.templates.conv_blocked import BlockedConv, BlockedDepthwise
 from minitvm.codegen.templates.conv_pixels import PixelConv, TransposedConv
 from minitvm.codegen.templates.matmul import DensePack, Matmul
-from minitvm.codegen.templates.recurrent import Gru, Lstm, Recurrent, Rnn
-from minitvm.codegen.templates.scan import RunningSum
+from minitvm.codegen.templates.recurrent import Gru, Lstm, Recurrent, Rnn, RunningSum
 from minitvm.ir.builder import call_op, var
 from minitvm.ir.expr import Call
 from minitvm.ir.loop import Alloc, Const, For, Kernel, LoopKind, Seq, Stmt, walk_stmts

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from minitvm.codegen.workspace import STACK_LIMIT, plan_workspace
+from minitvm.codegen.backend import STACK_LIMIT, plan_workspace
 from minitvm.ir.loop import Alloc, Buffer, Kernel, Stmt, const, loop, seq, store
 
 OUT = Buffer("out", (4,), "float32")

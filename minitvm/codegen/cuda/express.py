@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from minitvm.codegen.cuda import spell
-from minitvm.codegen.scalars import machine_form
+from minitvm.codegen.legalize import machine_form
 from minitvm.codegen.simplify import simplify_expr
 from minitvm.errors import CompilerError
 from minitvm.ir.loop import (

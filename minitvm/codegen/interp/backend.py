@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from minitvm.codegen.backend import Backend, Compile, Launches, register
-from minitvm.codegen.workspace import Workspace
+from minitvm.codegen.backend import Backend, Compile, Launches, Workspace, register
 from minitvm.ir.loop import Kernel
 from minitvm.ir.loop.verify import verify_kernel
 from minitvm.runtime.artifact import Artifact, CpuTag

@@ -1,6 +1,6 @@
 """Machine operations on registers, lane by lane alike: arithmetic, comparisons, conversions, functions.
 
-Nothing here is asked for what would trap: :mod:`minitvm.codegen.scalars` was there before.
+Nothing here is asked for what would trap: :mod:`minitvm.codegen.legalize` was there before.
 """
 
 from __future__ import annotations

@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TypeAlias
 
+from minitvm.codegen.backend import STACK_LIMIT, Workspace, buffer_bytes, plan_workspace
+from minitvm.codegen.legalize import spell_scalars
 from minitvm.codegen.llvm import express, index, memory
 from minitvm.codegen.llvm.context import Context, NotVectorizable, Place
 from minitvm.codegen.llvm.spell import BITS, barrier_text, memory_text, quoted
 from minitvm.codegen.llvm.values import Index, Val, exact, power_of_two, reach
 from minitvm.codegen.llvm.writer import Writer
-from minitvm.codegen.scalars import spell_scalars
-from minitvm.codegen.workspace import STACK_LIMIT, Workspace, buffer_bytes, plan_workspace
 from minitvm.errors import CompilerError
 from minitvm.ir.loop import (
     Alloc,

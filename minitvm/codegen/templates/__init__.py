@@ -1,5 +1,5 @@
 """Templates: how one operator runs fast on one target.  Importing this package registers all of them."""
 
-from minitvm.codegen.templates import conv_blocked, conv_pixels, matmul, recurrent, scan
+from minitvm.codegen.templates import conv_blocked, conv_pixels, matmul, recurrent
 
-__all__ = ["conv_blocked", "conv_pixels", "matmul", "recurrent", "scan"]
+__all__ = ["conv_blocked", "conv_pixels", "matmul", "recurrent"]

@@ -15,7 +15,7 @@ from functools import cached_property
 
 import numpy as np
 
-from minitvm.codegen.loops import unflatten
+from minitvm.codegen.loops import after, in_parallel
 from minitvm.codegen.problem import TEMPLATES, Choice, Problem, Template, Tile
 from minitvm.codegen.templates.product import store_at
 from minitvm.codegen.templates.tile import (
@@ -31,7 +31,7 @@ from minitvm.codegen.templates.tile import (
     tile_choices,
     vectors,
 )
-from minitvm.codegen.templates.window import Axis, Edge, Start, after, padded
+from minitvm.codegen.templates.window import Axis, Edge, Start, padded
 from minitvm.ir.decision import Declined
 from minitvm.ir.loop import (
     Alloc,
@@ -98,13 +98,7 @@ class _Windows(Template):
         """A few long rows: a work item is ``tile(*index, column, size)``, one of at most ``most`` columns."""
 
         def work(tiles: Run | Edge) -> Stmt:
-            order = (*outer, tiles.count)
-
-            def one(flat: LoopExpr) -> Stmt:
-                *index, at = unflatten(flat, order)
-                return tile(*index, tiles.start(at), tiles.size)
-
-            return loop(math.prod(order), one, LoopKind.PARALLEL, name="work")
+            return in_parallel((*outer, tiles.count), lambda *at: tile(*at[:-1], tiles.start(at[-1]), tiles.size))
 
         return seq(*map(work, self.x.tiles(most)))
 
@@ -206,13 +200,12 @@ class BlockedConv(_Windows):
         sets, rows = self.groups * run.count, self.rows * piece.count
         order = (self.batch, sets, rows) if rows_inside else (self.batch, rows, sets)
 
-        def work(flat: LoopExpr) -> Stmt:
-            n, *rest = unflatten(flat, order)
+        def work(n: LoopExpr, *rest: LoopExpr) -> Stmt:
             number, at = rest if rows_inside else rest[::-1]
             row, column = (Const(0), piece.start(at)) if self.flat else (at, Const(0))
             return self._row(self._place(n, number, run, row), column, piece.size, most)
 
-        return loop(math.prod(order), work, LoopKind.PARALLEL, name="work")
+        return in_parallel(order, work)
 
     def _by_tiles(self, run: Run, most: int) -> Stmt:
         def tile(n: LoopExpr, number: LoopExpr, row: LoopExpr, column: Start, size: int) -> Stmt:
@@ -241,8 +234,7 @@ class BlockedConv(_Windows):
         def zero(*index: LoopExpr) -> Stmt:
             return vectors(self.lanes, self.lanes, lambda lane: Store(sums, (*index, lane), const(0, sums.dtype)))
 
-        def work(flat: LoopExpr) -> Stmt:
-            n, number = unflatten(flat, (self.batch, self.groups * run.count))
+        def work(n: LoopExpr, number: LoopExpr) -> Stmt:
             place = self._place(n, number, run, Const(0))
 
             def some(q: LoopExpr) -> Stmt:
@@ -255,7 +247,7 @@ class BlockedConv(_Windows):
             parts = loop(inputs // count, some, name="part")
             return Alloc(sums, seq(nest(sums.shape[:3], zero), parts, self._results(place, sums)))
 
-        return loop(self.batch * self.groups * run.count, work, LoopKind.PARALLEL, name="work")
+        return in_parallel((self.batch, self.groups * run.count), work)
 
     def _results(self, place: _Place, sums: Buffer) -> Stmt:
         """The sums to the result, a block of it at a time."""
@@ -368,11 +360,10 @@ class BlockedDepthwise(_Windows):
         if math.prod(order) < self.machine.threads:
             return self.by_tiles(order, choice.tile.rows, self._strip)
 
-        def work(flat: LoopExpr) -> Stmt:
-            n, block, row = unflatten(flat, order)
+        def work(n: LoopExpr, block: LoopExpr, row: LoopExpr) -> Stmt:
             return self.x.over_tiles(choice.tile.rows, lambda start, size: self._strip(n, block, row, start, size))
 
-        return loop(math.prod(order), work, LoopKind.PARALLEL, name="work")
+        return in_parallel(order, work)
 
     def _strip(self, n: LoopExpr, block: LoopExpr, row: LoopExpr, column: Start, size: int) -> Stmt:
         x, y = self.x, self.y

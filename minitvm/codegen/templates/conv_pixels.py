@@ -12,10 +12,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from minitvm.codegen.loops import after, in_parallel
 from minitvm.codegen.problem import TEMPLATES, Choice, Template, Tile
-from minitvm.codegen.templates.conv_product import ConvProduct, conv_product
-from minitvm.codegen.templates.conv_shapes import ConvShapes, convolution_shapes, transposed_shapes
-from minitvm.codegen.templates.phases import PhasedAxis, PhasedImage
+from minitvm.codegen.templates.conv_shapes import (
+    ConvProduct,
+    ConvShapes,
+    conv_product,
+    convolution_shapes,
+    transposed_shapes,
+)
 from minitvm.codegen.templates.product import store_at
 from minitvm.codegen.templates.tile import (
     ITEMS_PER_THREAD,
@@ -23,14 +28,12 @@ from minitvm.codegen.templates.tile import (
     TileKernel,
     block_runs,
     runs,
-    serial,
-    shared,
     step_cycles,
     tiles,
     vectors,
 )
-from minitvm.codegen.templates.window import after
-from minitvm.ir.loop import Alloc, Buffer, If, Load, LoopExpr, Stmt, Store, loop, minimum, seq
+from minitvm.codegen.templates.window import PhasedAxis, PhasedImage
+from minitvm.ir.loop import Alloc, Buffer, If, Load, LoopExpr, Stmt, Store, loop, minimum, nest, seq
 from minitvm.ir.ops.nn_conv import Convolution
 from minitvm.ir.ops.nn_conv_transpose import ConvTranspose
 from minitvm.target import MachineModel
@@ -280,7 +283,7 @@ class _PixelLoops:
 
         extents = [*image, channels.count] if fit else [channels.count, *image]
         wanted = ITEMS_PER_THREAD * pixels.machine.threads
-        return shared((pixels.shapes.batch, pixels.shapes.groups, *extents), wanted, work)
+        return in_parallel((pixels.shapes.batch, pixels.shapes.groups, *extents), work, wanted)
 
     # --- a tile -------------------------------------------------------------------------------------------------------
 
@@ -307,7 +310,7 @@ class _PixelLoops:
             lambda k, b, lane, value: finish(k, (block + b) * lanes + lane, value),
             width=blocks.width,
             first=lanes - blocks.width if shifted else 0,
-        ).nest(lambda step: serial([shapes.inputs, *(a.taps for a in pixels.axes)], step))
+        ).nest(lambda step: nest((shapes.inputs, *(a.taps for a in pixels.axes)), step, names="i"))
 
     def _pixel(self, place: _Place, c: LoopExpr, position: LoopExpr, taps: Sequence[LoopExpr]) -> LoopExpr:
         """What is multiplied: input channel ``c`` of the group, at a position of the line."""

@@ -2,8 +2,8 @@
 
 How the right-hand side is read depends on how it lies in memory and on how often it is read:
 
-* packed weights are panels ``[column block][k][lanes]`` already;
-* along the depth, as the left-hand side: as dot products (``dots.py``), where packing would cost more;
+* packed weights are panels ``[column block][k][lanes]`` already, the last block filled up with zeros;
+* along the depth, as the left-hand side: as dot products, where packing would cost more;
 * along the columns: in place, where few tiles of rows read it, and in pieces of the depth where its rows are far apart;
 * anything else is copied into panels first.
 """
@@ -12,53 +12,152 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
+from minitvm.codegen.loops import after, in_parallel, in_vectors, transposed
 from minitvm.codegen.problem import TEMPLATES, Choice, Template, Tile
-from minitvm.codegen.templates.dots import PACKING, Dots, dot_operations, panel_operations
-from minitvm.codegen.templates.gemm import Gemm
-from minitvm.codegen.templates.panels import packed
-from minitvm.codegen.templates.product import Matrix, Product
-from minitvm.codegen.templates.tile import best_tile, tile_choices
+from minitvm.codegen.templates.product import Dots, Gemm, Matrix, Product
+from minitvm.codegen.templates.tile import ITEMS_PER_THREAD, Run, best_tile, block_runs, dot_operations, tile_choices
 from minitvm.ir.decision import Declined
-from minitvm.ir.loop import Load, Stmt
+from minitvm.ir.loop import (
+    Alloc,
+    Buffer,
+    Const,
+    Load,
+    LoopExpr,
+    LoopKind,
+    Stmt,
+    Store,
+    const,
+    loop,
+    select,
+    seq,
+)
 from minitvm.target import MachineModel
 
 DOTS, IN_PLACE, IN_PIECES, PACKED = "dot products", "in place", "in pieces of the depth", "packed"
+PANELS = "panels"
 
+_PACKING = 0.4  # cycles that put an element into a panel across which it was stored
 _READ_IN_PLACE = 2  # tiles of rows that read the right-hand side where it is, however far apart its rows are
 _NO_NEIGHBOUR = 8192  # bytes between rows of which one is not fetched ahead with the other
 _NEAR_CACHES = 8  # times the second-level cache: what is read from there or nearly as fast
 
 
-@TEMPLATES.register("llvm", "nn.contrib_dense_pack")
-class DensePack(Template):
-    """x: (m, k), weight: (n / c, k, c) -> (m, n)."""
+def packed(product: Product, tile: Tile, machine: MachineModel) -> Stmt:
+    """Right-hand sides packed first: a group of columns by the thread that needs it, where there are enough."""
+    lanes, sides = machine.lanes(product.dtype), product.right.batch
+    gemm = Gemm(product, tile, lanes)
+    if machine.threads == 1 or sides * sum(g.count for g in gemm.groups) >= ITEMS_PER_THREAD * machine.threads:
+        return seq(*(_group_by_group(gemm, group) for group in gemm.groups))
+    panels = Panels.of(product.right, lanes, product.dtype)
+    nest = replace(gemm, product=panels.times(product)).nest(machine)
+    return after(panels.buffer, panels.fill(), nest)
 
-    def refusal(self) -> Declined | None:
-        width = self.problem.inputs[1].shape[2]
-        if width % self.lanes and self.problem.not_floats is None:
-            return Declined(f"the weight's blocks of {width} are not whole vectors of {self.lanes}")
-        return self.problem.not_floats
 
-    @cached_property
-    def product(self) -> Product:
-        (x, weight), out = self.problem.inputs, self.problem.output
-        blocks, depth, width = weight.shape
-        right = Matrix.stored(1, depth, blocks * width, lambda _, r, j: Load(weight, (j // width, r, j % width)), False)
-        product = Product(Matrix.of(x), right, Matrix.of(out), self.accumulator)
-        return replace(product, panels=right.at)
+def _group_by_group(gemm: Gemm, group: Run) -> Stmt:
+    """Panels of one group at a time, which the tiles of all rows find in the cache."""
+    product, sides = gemm.product, gemm.product.right.batch
+    readers = product.batch // sides
+    buffer = Buffer("packed", (1, group.size, product.depth, gemm.lanes), product.dtype, "shared")
+    panels = Panels(product.right, buffer)
 
-    def choices(self) -> Sequence[Choice]:
-        product = self.product
-        blocks = -(-product.columns // self.lanes)
-        return tile_choices("panels", product.rows, blocks, product.depth, self.machine)
+    def work(side: LoopExpr, at: LoopExpr) -> Stmt:
+        begin = group.start(at)
+        part = replace(gemm, product=panels.times(product, begin))
+        rows = loop(readers, lambda p: part.all_rows(side if readers == 1 else p, begin, group), name="p")
+        return Alloc(buffer, seq(panels.fill_group(side, begin, group.width), rows))
 
-    def loops(self, choice: Choice) -> Stmt:
-        return Gemm(self.product, choice.tile, self.lanes).nest(self.machine)
+    return in_parallel((sides, group.count), work)
+
+
+@dataclass(frozen=True)
+class Panels:
+    """A copy of some right-hand sides in ``buffer``: (sides, blocks, depth, lanes)."""
+
+    right: Matrix
+    buffer: Buffer
+
+    @staticmethod
+    def of(right: Matrix, lanes: int, dtype: str) -> Panels:
+        """Memory for all of them, which all threads see."""
+        blocks = -(-right.columns // lanes)
+        return Panels(right, Buffer("packed", (right.batch, blocks, right.rows, lanes), dtype))
+
+    @property
+    def lanes(self) -> int:
+        return self.buffer.shape[3]
+
+    def times(self, product: Product, begin: LoopExpr | int = 0) -> Product:
+        """``product`` with its right-hand side read from here, where block ``begin`` is the first one."""
+        sides = self.buffer.shape[0]
+
+        def at(p: LoopExpr, r: LoopExpr, j: LoopExpr) -> LoopExpr:
+            return self.buffer[p if sides > 1 else 0, j // self.lanes - begin, r, j % self.lanes]
+
+        return replace(product, panels=at)
+
+    def fill(self) -> Stmt:
+        """All sides, by all threads; a barrier has to follow."""
+
+        def blocks(run: Run) -> Stmt:
+            def panel(p: LoopExpr, at: LoopExpr) -> Stmt:
+                return self._panel(p, run.start(at), (p, run.start(at)), run.width)
+
+            return in_parallel((self.buffer.shape[0], run.count), panel, name="panel")
+
+        return seq(*map(blocks, block_runs(self.right.columns, self.lanes, 1)))
+
+    def fill_group(self, p: LoopExpr, begin: LoopExpr, width: int) -> Stmt:
+        """The blocks of side ``p`` from ``begin`` on that there is room for, by one thread; ``width``: of the last."""
+
+        def blocks(run: Run) -> Stmt:
+            return run.over(lambda at, _: self._panel(p, begin + at, (Const(0), at), run.width), name="panel")
+
+        columns = self.buffer.shape[1] * self.lanes
+        return seq(*map(blocks, block_runs(columns - (self.lanes - width if width else 0), self.lanes, 1)))
+
+    def _panel(self, p: LoopExpr, block: LoopExpr, to: Sequence[LoopExpr], width: int) -> Stmt:
+        """One panel of right-hand side ``p``; lanes from ``width`` on are zero, none where it is 0."""
+        fill = self._copied if self.right.along_rows else self._turned
+        return fill(p, block, to, width or self.lanes)
+
+    def _copied(self, p: LoopExpr, block: LoopExpr, to: Sequence[LoopExpr], valid: int) -> Stmt:
+        def lanes(r: LoopExpr, first: int, count: int) -> Stmt | None:
+            def element(lane: LoopExpr) -> Stmt:
+                value = const(0, self.buffer.dtype) if first else self._element(p, r, block * self.lanes + lane)
+                return Store(self.buffer, (*to, r, lane + first), value)
+
+            return loop(count, element, LoopKind.VECTORIZED, "lane") if count else None
+
+        def row(r: LoopExpr) -> Stmt:
+            return seq(lanes(r, 0, valid), lanes(r, valid, self.lanes - valid))
+
+        return loop(self.right.rows, row, name="k")
+
+    def _turned(self, p: LoopExpr, block: LoopExpr, to: Sequence[LoopExpr], valid: int) -> Stmt:
+        """The same where columns lie along memory: square by square."""
+
+        def square(start: LoopExpr, depth: int) -> Stmt:
+            def load(column: LoopExpr, r: LoopExpr) -> LoopExpr:
+                value = self._element(p, start + r, block * self.lanes + column)
+                return value if depth == self.lanes else select(r < depth, value, const(0, value.dtype))
+
+            def store(r: LoopExpr, lane: LoopExpr, value: LoopExpr) -> Stmt:
+                return Store(self.buffer, (*to, start + r, lane), value)
+
+            return transposed(self.lanes, self.buffer.dtype, valid, depth, load, store)
+
+        return in_vectors(self.right.rows, self.lanes, square)
+
+    def _element(self, p: LoopExpr, r: LoopExpr, column: LoopExpr) -> LoopExpr:
+        return self.right.at(p, r, column).astype(self.buffer.dtype)
+
+
+# --- the templates ------------------------------------------------------------------------------------------------
 
 
 @TEMPLATES.register("llvm", "nn.dense", "nn.matmul", "nn.batch_matmul")
@@ -76,6 +175,25 @@ class Matmul(Template):
         return product_loops(self.product, choice, self.machine)
 
 
+@TEMPLATES.register("llvm", "nn.contrib_dense_pack")
+class DensePack(Matmul):
+    """x: (m, k), weight: (n / c, k, c) -> (m, n)."""
+
+    def refusal(self) -> Declined | None:
+        width = self.problem.inputs[1].shape[2]
+        if width % self.lanes and self.problem.not_floats is None:
+            return Declined(f"the weight's blocks of {width} are not whole vectors of {self.lanes}")
+        return self.problem.not_floats
+
+    @cached_property
+    def product(self) -> Product:
+        (x, weight), out = self.problem.inputs, self.problem.output
+        blocks, depth, width = weight.shape
+        right = Matrix.stored(1, depth, blocks * width, lambda _, r, j: Load(weight, (j // width, r, j % width)), False)
+        product = Product(Matrix.of(x), right, Matrix.of(out), self.accumulator)
+        return replace(product, panels=right.at)
+
+
 def along_lanes(product: Product) -> Product:
     """The product, or the operands exchanged: neighbours in the result are the columns that lanes are made of."""
     return product.turned if product.columns == 1 or not product.out.along_rows else product
@@ -91,39 +209,42 @@ def product_loops(product: Product, choice: Choice, machine: MachineModel) -> St
     return gemm.in_pieces(machine) if choice.scheme == IN_PIECES else gemm.nest(machine)
 
 
-def product_choices(product: Product, machine: MachineModel) -> list[Choice]:
-    """Every way to read the right-hand side, with every tile."""
+def product_choices(product: Product, machine: MachineModel, times: int = 1, in_place: bool = True) -> list[Choice]:
+    """Every way to read the right-hand side, with every tile; ``times``: how often the same one is multiplied with."""
     lanes = machine.lanes(product.dtype)
     blocks, found = -(-product.columns // lanes), list[Choice]()
-    for scheme, why_not in _schemes(product, machine).items():
+    for scheme, why_not in _schemes(product, machine, times, in_place).items():
         columns, steps = (product.columns, -(-product.depth // lanes)) if scheme == DOTS else (blocks, product.depth)
-        extra = _extra(scheme, product, machine)
-        for c in tile_choices(scheme, product.rows, columns, product.batch * steps, machine):
+        extra = _extra(scheme, product, machine, times)
+        for c in tile_choices(scheme, product.rows, columns, times * product.batch * steps, machine):
             found.append(replace(c, cycles=c.cycles + extra, why_not=why_not))
     return found
 
 
-def _extra(scheme: str, product: Product, machine: MachineModel) -> float:
+def _extra(scheme: str, product: Product, machine: MachineModel, times: int) -> float:
     """Cycles beside those of the tiles: adding up across lanes, packing."""
     lanes = machine.lanes(product.dtype)
     if scheme == DOTS:
-        return product.batch * product.rows * product.columns * (1 + math.log2(lanes))
+        return times * product.batch * product.rows * product.columns * (1 + math.log2(lanes))
     if scheme == PACKED:
-        each = 1 / lanes if product.right.along_rows else PACKING
+        each = 1 / lanes if product.right.along_rows else _PACKING
         return each * product.right.batch * product.depth * product.columns
     return 0.0
 
 
-def _schemes(product: Product, machine: MachineModel) -> dict[str, str]:
+def _schemes(product: Product, machine: MachineModel, times: int, in_place: bool) -> dict[str, str]:
     """The ways to read the right-hand side that there are, and what speaks against each: against one, nothing."""
-    found = {}
+    if product.panels is not None:
+        return {PANELS: ""}
+    found, (batch, rows, columns, depth) = {}, product.sizes
     if product.left.along_rows and product.right.along_columns:
-        dots, panels = dot_operations(product, machine), panel_operations(product, machine)
+        dots = times * dot_operations(*product.sizes, product.dtype, machine)
+        blocks = times * batch * rows * -(-columns // machine.lanes(product.dtype)) * depth
+        panels = blocks + _PACKING * product.right.batch * depth * columns
         found[DOTS] = "" if dots <= panels else f"{dots:,.0f} vector operations, {panels:,.0f} with panels"
-    if product.right.along_rows:
-        leaves = (
-            "" if _stays_in_cache(product, machine) else "a group of columns leaves the cache between tiles of rows"
-        )
+    if product.right.along_rows and in_place:
+        stays = _stays_in_cache(product, machine)
+        leaves = "" if stays else "a group of columns leaves the cache between tiles of rows"
         near = "" if _far_apart(product, machine) else "rows of the right-hand side are near each other, or read often"
         found |= {IN_PIECES: leaves or near, IN_PLACE: leaves}
     found[PACKED] = ""

@@ -1,12 +1,34 @@
-"""A matrix product as templates see it, whatever operator it came from and however its operands lie in memory."""
+"""Matrix products, whatever operator they came from and however their operands lie in memory, in register tiles.
+
+Elements of the left-hand side are broadcast, the right-hand side is read as vectors; or, where both operands lie in
+memory along the depth, its elements are the lanes, and nothing has to be packed.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
-from minitvm.codegen.problem import Problem
-from minitvm.ir.loop import Buffer, Const, Load, LoopExpr, Stmt, Store, const, select
+from minitvm.codegen.loops import in_lanes, in_parallel, in_vectors
+from minitvm.codegen.problem import Problem, Tile
+from minitvm.codegen.templates.tile import (
+    ITEMS_PER_THREAD,
+    UNROLL,
+    Run,
+    TileKernel,
+    block_runs,
+    each,
+    runs,
+    unrolled,
+)
+from minitvm.ir.loop import Alloc, Buffer, Const, Load, LoopExpr, LoopKind, Stmt, Store, const, loop, nest, select, seq
+from minitvm.target import MachineModel
+
+_ROWS = 16  # of a right-hand side in pieces that are read at a time
+_COLUMNS = 256  # that they are read over: so many neighbours the processor fetches ahead
+_IN_FLIGHT = 8  # vectors of sums that hide the latency of an addition
+_WIDEST = 4  # vectors that one sum of a dot product is spread over at most
 
 At = Callable[[LoopExpr, LoopExpr, LoopExpr], Load]
 """Where element (batch, row, column) lies."""
@@ -62,10 +84,6 @@ class Matrix:
         at = self.at
         return replace(self, columns=count, at=lambda p, i, j: at(p, i, j + first))
 
-    def rows_from(self, first: LoopExpr | int, count: int) -> Matrix:
-        """``count`` rows from ``first`` on."""
-        return self.turned.part(first, count).turned
-
     def store(self, p: LoopExpr, i: LoopExpr, j: LoopExpr, value: LoopExpr) -> Stmt:
         return store_at(self.at(p, i, j), value)
 
@@ -115,6 +133,11 @@ class Product:
         return self.left.columns
 
     @property
+    def sizes(self) -> tuple[int, int, int, int]:
+        """Batch, rows, columns, depth."""
+        return self.batch, self.rows, self.columns, self.depth
+
+    @property
     def turned(self) -> Product:
         """The same numbers as the product of the operands exchanged."""
         return Product(self.right.turned, self.left.turned, self.out.turned, self.dtype)
@@ -132,3 +155,183 @@ class Product:
         return replace(
             self, left=self.left.part(first, depth), out=out, start=start, panels=lambda p, r, j: b(p, r + first, j)
         )
+
+
+# --- its loops ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Gemm:
+    """A product in tiles of ``tile``, its columns in blocks of ``lanes``."""
+
+    product: Product
+    tile: Tile
+    lanes: int
+
+    @property
+    def blocks(self) -> int:
+        return -(-self.product.columns // self.lanes)
+
+    @property
+    def groups(self) -> list[Run]:
+        """The blocks in groups, one tile wide each."""
+        return block_runs(self.product.columns, self.lanes, self.tile.blocks)
+
+    @property
+    def rows(self) -> list[Run]:
+        return runs(self.product.rows, self.tile.rows)
+
+    def nest(self, machine: MachineModel) -> Stmt:
+        """The loops.  A work item is a group of columns with all of its rows, or where these are few a single tile."""
+        items = self.product.batch * sum(g.count for g in self.groups)
+        return self.by_groups() if items >= ITEMS_PER_THREAD * machine.threads else self.by_tiles()
+
+    def by_groups(self) -> Stmt:
+        """All rows of a group of columns by one thread, which so keeps its part of the panels in its cache."""
+
+        def work(group: Run) -> Stmt:
+            extents = self.product.batch, group.count
+            return in_parallel(extents, lambda p, at: self.all_rows(p, group.start(at), group))
+
+        return seq(*map(work, self.groups))
+
+    def by_tiles(self) -> Stmt:
+        """A tile by one thread."""
+
+        def tiles(group: Run, rows: Run) -> Stmt:
+            return in_parallel(
+                (self.product.batch, group.count, rows.count),
+                lambda p, g, t: self._tile(p, group.start(g), rows.start(t), group, rows.size),
+            )
+
+        return seq(*(tiles(group, rows) for group in self.groups for rows in self.rows))
+
+    def in_pieces(self, machine: MachineModel) -> Stmt:
+        """A few rows of the right-hand side at a time, where these lie so far apart that caches lose them.  A work item
+        is some groups of columns with all of their rows."""
+        wanted = ITEMS_PER_THREAD * machine.threads
+        most = max(1, min(_COLUMNS // self.lanes, self.blocks // wanted) // self.tile.blocks)
+
+        def work(group: Run, some: Run) -> Stmt:
+            part = replace(group, count=some.size)
+            extents = self.product.batch, some.count
+            return in_parallel(extents, lambda p, item: self._summed(p, group.start(some.start(item)), part))
+
+        return seq(*(work(group, some) for group in self.groups for some in runs(group.count, most)))
+
+    def one(self, p: LoopExpr) -> Stmt:
+        """The loops of one matrix of the batch, for one thread."""
+
+        def work(group: Run) -> Stmt:
+            return group.over(lambda block, _: self.all_rows(p, block, group), name="group")
+
+        return seq(*map(work, self.groups))
+
+    def all_rows(self, p: LoopExpr, block: LoopExpr, group: Run) -> Stmt:
+        """The tiles of a group of columns, which begins with ``block``."""
+
+        return seq(*(run.over(lambda row, size: self._tile(p, block, row, group, size)) for run in self.rows))
+
+    def _summed(self, p: LoopExpr, first: LoopExpr, groups: Run) -> Stmt:
+        """Groups from block ``first`` on; sums stay in memory until the last piece of the depth."""
+        product, lanes, width = self.product, self.lanes, groups.count * groups.size
+        sums = Buffer("sums", (product.rows, width * lanes), product.dtype, "shared")
+        kept = Matrix.of(sums).part(-first * lanes, product.columns)
+
+        def piece(start: LoopExpr, depth: int, out: Matrix = kept) -> Stmt:
+            part = replace(self, product=product.between(start, depth, out, kept))
+            return loop(groups.count, lambda g: part.all_rows(p, first + g * groups.size, groups), name="group")
+
+        def zero(i: LoopExpr, v: LoopExpr) -> Stmt:
+            return in_lanes(lanes, lambda lane: Store(sums, (i, v * lanes + lane), const(0, sums.dtype)))
+
+        *more, final = runs(product.depth, _ROWS)
+        *before, last = [*more, *final.split_last(0)]
+        pieces = [run.over(piece, name="piece") for run in before]
+        end = piece(const(last.begin, "int64"), last.size, product.out)
+        return Alloc(sums, seq(nest((product.rows, width), zero), *pieces, end))
+
+    def _tile(self, p: LoopExpr, block: LoopExpr, row: LoopExpr, group: Run, rows: int) -> Stmt:
+        product, lanes = self.product, self.lanes
+        start = product.start
+
+        def column(b: LoopExpr, lane: LoopExpr) -> LoopExpr:
+            return (block + b) * lanes + lane
+
+        tile = TileKernel(
+            rows,
+            group.size,
+            lanes,
+            product.dtype,
+            lambda t, _, r: product.left.at(p, row + t, r),
+            lambda b, lane, r: product.b(p, r, column(b, lane)),
+            lambda t, b, lane, value: product.out.store(p, row + t, column(b, lane), value),
+            None if start is None else lambda t, b, lane: start.at(p, row + t, column(b, lane)),
+            group.width,
+        )
+        return tile.nest(lambda step: in_fours(product.depth, step))
+
+
+def in_fours(extent: int, body: Callable[[LoopExpr], Stmt]) -> Stmt:
+    """A loop whose body is written out :data:`UNROLL` times, and what is left over after it."""
+    whole, rest = divmod(extent, UNROLL)
+    main = loop(whole, lambda q: unrolled(range(UNROLL), lambda u: body(u + q * UNROLL)), name="k") if whole else None
+    return seq(main, unrolled(range(whole * UNROLL, extent), body) if rest else None)
+
+
+@dataclass(frozen=True)
+class Dots(Gemm):
+    """A product whose tiles are ``tile.rows x tile.blocks`` sums, each of ``depth`` in ``vector`` lanes.
+
+    Each sum is added up across the lanes at the end, which pays where the depth is large beside the number of rows.
+    """
+
+    vector: int = 1
+
+    @staticmethod
+    def of(product: Product, tile: Tile, machine: MachineModel) -> Dots:
+        return Dots(product, tile, 1, machine.lanes(product.dtype))
+
+    def _tile(self, p: LoopExpr, block: LoopExpr, row: LoopExpr, group: Run, rows: int) -> Stmt:
+        product, width = self.product, self._width(rows * group.size)
+
+        def factor(element: LoopExpr, lane: LoopExpr, valid: int) -> LoopExpr:
+            value = element.astype(product.dtype)
+            return value if valid == width else select(lane < valid, value, const(0, product.dtype))
+
+        return _DotTile(
+            rows,
+            group.size,
+            width,
+            product.dtype,
+            lambda t, lane, start, valid: factor(product.left.at(p, row + t, start + lane), lane, valid),
+            lambda b, lane, start, valid: factor(product.right.at(p, start + lane, block + b), lane, valid),
+            lambda t, b, lane, value: product.out.store(p, row + t, block + b, value),
+        ).nest(lambda step: in_vectors(product.depth, width, step))
+
+    def _width(self, sums: int) -> int:
+        """Lanes of a sum: several vectors where a tile has too few sums to keep the multipliers busy."""
+        spread = 1
+        while 2 * spread * sums <= _IN_FLIGHT and spread < _WIDEST and 4 * spread * self.vector <= self.product.depth:
+            spread *= 2
+        return spread * self.vector
+
+
+class _DotTile(TileKernel):
+    """Sums of which each is spread over the lanes."""
+
+    def results(self, acc: Buffer) -> list[Stmt]:
+        """Added up across the lanes; neighbouring columns at once, so that what is fused runs in lanes too."""
+        rows, columns = range(self.rows), range(self.blocks)
+        totals = Buffer("totals", (self.rows, self.blocks), self.dtype, "local")
+
+        def halved(width: int, i: LoopExpr, j: LoopExpr, lane: LoopExpr) -> Stmt:
+            return Store(acc, (i, j, lane), acc[i, j, lane] + acc[i, j, lane + width])
+
+        def row(i: LoopExpr) -> Stmt:
+            return loop(self.blocks, lambda j: self.store(i, j, Const(0), totals[i, j]), LoopKind.VECTORIZED, "column")
+
+        widths = [self.lanes >> s for s in range(1, self.lanes.bit_length())]
+        steps = [each(rows, columns, width, partial(halved, width)) for width in widths]
+        gather = unrolled(rows, lambda i: unrolled(columns, lambda j: Store(totals, (i, j), acc[i, j, 0])))
+        return [*steps, Alloc(totals, seq(gather, unrolled(rows, row, "row")))]

@@ -1,4 +1,5 @@
-"""Recurrent layers: nn.lstm, nn.gru, nn.rnn.  Sequences of a batch in parallel, the steps of one in order.
+"""Recurrences.  Layers (nn.lstm, nn.gru, nn.rnn): sequences of a batch in parallel, the steps of one in order; running
+sums (cumsum): one accumulator a row, or one for each of the columns behind the axis.
 
 The input's projection is done before (one dense over all steps), so a step is: the products of the recurrent weight
 with the states, then elementwise gates.  A thread walks through the steps with all of its sequences at once, so that
@@ -7,21 +8,22 @@ the weight is read once a step; their states live in memory of its own.
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import ClassVar
 
-from minitvm.codegen.loops import in_lanes, in_vectors
-from minitvm.codegen.problem import TEMPLATES, Choice, Template
-from minitvm.codegen.templates.dots import Dots, dot_operations, fits_dots, panel_operations
-from minitvm.codegen.templates.gemm import Gemm
-from minitvm.codegen.templates.matmul import DOTS, PACKED
-from minitvm.codegen.templates.panels import Panels
-from minitvm.codegen.templates.product import Matrix, Product
-from minitvm.codegen.templates.tile import runs, tile_choices
+from minitvm.codegen.loops import in_lanes, in_strips, in_vectors, unflatten, with_memory
+from minitvm.codegen.problem import TEMPLATES, Choice, Template, Tile
+from minitvm.codegen.templates.matmul import PACKED, Panels, product_choices
+from minitvm.codegen.templates.product import Dots, Gemm, Matrix, Product
+from minitvm.codegen.templates.tile import ITEMS_PER_THREAD, runs
+from minitvm.ir.compute import identity_of
+from minitvm.ir.decision import Declined
 from minitvm.ir.loop import Alloc, Barrier, Buffer, Const, LoopExpr, LoopKind, Stmt, Store, intrin, loop, seq
+from minitvm.ir.ops.tensor import CumSum
 
 Stores = Iterable[tuple[Buffer, tuple[LoopExpr, ...], LoopExpr]]
 """(buffer, index, value) to store, in order."""
@@ -30,12 +32,7 @@ Gates = tuple[int, int]
 """The first of some gates, and how many, whose products are made at once."""
 
 
-def _sigmoid(x: LoopExpr) -> LoopExpr:
-    return intrin("sigmoid", x)
-
-
-def _tanh(x: LoopExpr) -> LoopExpr:
-    return intrin("tanh", x)
+_sigmoid, _tanh = partial(intrin, "sigmoid"), partial(intrin, "tanh")
 
 
 class Recurrent(Template):
@@ -78,11 +75,17 @@ class Recurrent(Template):
         """Sequences that one thread walks with."""
         return max(1, -(-self.xw.shape[1] // self.machine.threads))
 
+    def weight(self, gates: Gates) -> Matrix:
+        """Of some gates: (hidden, gates * hidden)."""
+        return self.part(Matrix.of(self.problem.inputs[1], True), gates)
+
+    def part(self, matrix: Matrix, gates: Gates) -> Matrix:
+        """The columns of some gates."""
+        return matrix.part(gates[0] * self.hidden, gates[1] * self.hidden)
+
     def product(self, gates: Gates, state: Buffer, sums: Buffer) -> Product:
         """``sums[b, g * hidden + j] = sum over k of state[b, k] * weight[g * hidden + j, k]``."""
-        columns = gates[0] * self.hidden, gates[1] * self.hidden
-        weight = Matrix.of(self.problem.inputs[1], True)
-        return Product(Matrix.of(state), weight.part(*columns), Matrix.of(sums).part(*columns), self.accumulator)
+        return Product(Matrix.of(state), self.weight(gates), self.part(Matrix.of(sums), gates), self.accumulator)
 
     def memory(self, name: str, columns: int, rows: int) -> Buffer:
         return Buffer(name, (rows, columns), self.accumulator, "shared")
@@ -90,41 +93,20 @@ class Recurrent(Template):
     def choices(self) -> Sequence[Choice]:
         """The weight as it is, or in panels."""
         state, sums = (self.memory(n, g * self.hidden, self.together) for n, g in (("h", 1), ("gates", self.gates)))
-        product = self.product(self.products[0], state, sums)
-        steps, batch, _ = self.xw.shape
-        times = steps * batch // self.together
-        dots, panels = times * dot_operations(product, self.machine), panel_operations(product, self.machine, times)
-        why_not = f"{dots:,.0f} vector operations with dot products, {panels:,.0f} with panels"
-        fits, blocks = fits_dots(product, self.machine, times), -(-product.columns // self.lanes)
-        found = [
-            (
-                tile_choices(
-                    DOTS, product.rows, product.columns, times * -(-product.depth // self.lanes), self.machine
-                ),
-                fits,
-            ),
-            (tile_choices(PACKED, product.rows, blocks, times * product.depth, self.machine), not fits),
-        ]
-        return [replace(c, why_not="" if taken else why_not) for choices, taken in found for c in choices]
+        product, (steps, batch, _) = self.product(self.products[0], state, sums), self.xw.shape
+        return product_choices(product, self.machine, steps * batch // self.together, in_place=False)
 
     def loops(self, choice: Choice) -> Stmt:
         """All sequences, after the weights are where they are wanted."""
-        weight = Matrix.of(self.problem.inputs[1], True)
-        panels = {
-            (first, count): Panels.of(
-                weight.part(first * self.hidden, count * self.hidden), self.lanes, self.accumulator
-            )
-            for first, count in (self.products if choice.scheme == PACKED else ())
-        }
+        packed = self.products if choice.scheme == PACKED else ()
+        panels = {gates: Panels.of(self.weight(gates), self.lanes, self.accumulator) for gates in packed}
 
         def sequences(start: LoopExpr, count: int) -> Stmt:
             return Walk(self, choice, panels, start, count).loops()
 
         work = [run.over(sequences, LoopKind.PARALLEL, "b") for run in runs(self.xw.shape[1], self.together)]
         whole = seq(*(p.fill() for p in panels.values()), Barrier() if panels else None, *work)
-        for p in panels.values():
-            whole = Alloc(p.buffer, whole)
-        return whole
+        return with_memory([p.buffer for p in panels.values()], whole)
 
 
 @dataclass(frozen=True)
@@ -189,10 +171,10 @@ class Walk:
         states = list(zip(self.states, given, last, strict=True))
         before = self.units(lambda b, i, j: [(s, (i, j), self.read(g, b, j)) for s, g, _ in states])
         after = self.units(lambda b, i, j: [(o, (b, j), s[i, j]) for s, _, o in states])
-        body: Stmt = seq(before, loop(layer.xw.shape[0], at, name="t"), after)
-        for buffer in (*([self.reset] if len(layer.products) > 1 else []), self.gates, *reversed(self.states)):
-            body = Alloc(buffer, body)
-        return body
+        resets = [self.reset] if len(layer.products) > 1 else []
+        return with_memory(
+            [*self.states, self.gates, *resets], seq(before, loop(layer.xw.shape[0], at, name="t"), after)
+        )
 
 
 @TEMPLATES.register("llvm", "nn.lstm")
@@ -268,3 +250,69 @@ class Rnn(Recurrent):
             yield self.y, (t, b, j), h[i, j]
 
         return seq(walk.times(self.products[0], h), walk.units(output))
+
+
+# --- running sums -------------------------------------------------------------------------------------------------
+
+_VECTORS = 4
+"""Sums of neighbouring columns that are written out."""
+_COLUMNS = 2048
+"""Most columns at a time: long runs of memory, and sums that stay in the first level of the cache."""
+
+
+@TEMPLATES.register("llvm", "cumsum")
+class RunningSum(Template):
+    """Any dtype, shape and axis: what lies behind the axis in lanes, what lies before it in parallel."""
+
+    def refusal(self) -> Declined | None:
+        return None
+
+    def choices(self) -> Sequence[Choice]:
+        """How many sums are written out side by side."""
+        steps = math.prod(self.problem.output.shape) / self.lanes
+        return [Choice("columns in lanes", Tile(1, v), steps * (1 + 1 / v)) for v in range(1, _VECTORS + 1)]
+
+    @property
+    def op(self) -> CumSum:
+        assert isinstance(self.problem.op, CumSum)
+        return self.problem.op
+
+    @property
+    def axis(self) -> int:
+        return self.op.axis % len(self.problem.output.shape)
+
+    def loops(self, choice: Choice) -> Stmt:
+        shape, lanes = self.problem.output.shape, choice.tile.blocks * self.lanes
+        rows, columns = math.prod(shape[: self.axis]), math.prod(shape[self.axis + 1 :])
+        wanted = rows * columns // (ITEMS_PER_THREAD * self.machine.threads) // lanes * lanes
+        width = min(columns, max(lanes, min(_COLUMNS, wanted)))
+        return in_strips(rows, columns, width, partial(self._sums, lanes), LoopKind.PARALLEL)
+
+    def _sums(self, lanes: int, row: LoopExpr, first: LoopExpr, count: int) -> Stmt:
+        """``count`` sums side by side along the axis."""
+        (data,), out, axis = self.problem.inputs, self.problem.output, self.axis
+        acc = Buffer("acc", (count,), self.accumulator, "local")
+
+        def at(position: LoopExpr, k: LoopExpr) -> tuple[LoopExpr, ...]:
+            return (*unflatten(row, out.shape[:axis]), position, *unflatten(first + k, out.shape[axis + 1 :]))
+
+        def each(*bodies: Callable[[LoopExpr], Stmt]) -> Stmt:
+            def vector(start: LoopExpr, width: int) -> Stmt:
+                def lanes(body: Callable[[LoopExpr], Stmt]) -> Stmt:
+                    return in_lanes(width, lambda lane: body(start + lane))
+
+                return seq(*map(lanes, bodies))
+
+            return in_vectors(count, min(count, lanes), vector)
+
+        def step(position: LoopExpr) -> Stmt:
+            def add(k: LoopExpr) -> Stmt:
+                return Store(acc, (k,), acc[k] + data[at(position, k)].astype(acc.dtype))
+
+            def put(k: LoopExpr) -> Stmt:
+                return Store(out, at(position, k), acc[k].astype(out.dtype))
+
+            return each(put, add) if self.op.exclusive else each(add, put)
+
+        clear = each(lambda k: Store(acc, (k,), identity_of("sum", acc.dtype)))
+        return Alloc(acc, seq(clear, loop(out.shape[axis], step, name="r")))

@@ -7,11 +7,11 @@ Everything that multiplies and adds is made of it: matrix products, convolutions
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
 
-from minitvm.codegen.loops import in_lanes, in_vectors, unflatten
+from minitvm.codegen.loops import in_lanes, in_vectors
 from minitvm.codegen.problem import Choice, Tile
 from minitvm.ir.loop import Alloc, Buffer, LoopExpr, LoopKind, Stmt, Store, const, intrin, loop, seq
 from minitvm.target import MachineModel
@@ -119,6 +119,17 @@ def best_tile(rows: int, blocks: int, machine: MachineModel) -> Tile:
     return min(found, key=lambda c: (round(c.cycles, 6), -c.tile.blocks)).tile
 
 
+_FROM_L2 = 1.5  # what it costs that a tile's operands do not stay in the first-level cache from one tile to the next
+
+
+def dot_operations(batch: int, rows: int, columns: int, depth: int, dtype: str, machine: MachineModel) -> float:
+    """Vector operations of a product whose sums are each spread over the lanes, and added up across them."""
+    lanes, tile = machine.lanes(dtype), best_tile(rows, columns, machine)
+    leaves_cache = (tile.rows + tile.blocks) * depth * 4 > machine.l1_bytes and rows > tile.rows
+    each_sum = -(-depth // lanes) * (_FROM_L2 if leaves_cache else 1) + 1 + math.log2(lanes)
+    return batch * rows * columns * each_sum
+
+
 # --- the loops --------------------------------------------------------------------------------------------------------
 
 Operand = Callable[..., LoopExpr]
@@ -207,21 +218,3 @@ def unrolled(values: range, body: Callable[[LoopExpr], Stmt], name: str = "u") -
 def vectors(count: int, lanes: int, body: Callable[[LoopExpr], Stmt]) -> Stmt:
     """``body`` for ``count`` neighbours: whole vectors, then one as wide as what is left."""
     return in_vectors(count, lanes, lambda start, width: in_lanes(width, lambda lane: body(start + lane)))
-
-
-def shared(extents: Sequence[int], wanted: int, body: Callable[..., Stmt]) -> Stmt:
-    """Loops over ``extents``, as many of the outer ones divided among threads as give ``wanted`` pieces of work."""
-    count = next((k for k in range(1, len(extents)) if math.prod(extents[:k]) >= wanted), len(extents))
-    outer, inner = extents[:count], extents[count:]
-
-    def work(flat: LoopExpr) -> Stmt:
-        return serial(inner, body, *unflatten(flat, outer))
-
-    return loop(math.prod(outer), work, LoopKind.PARALLEL, name="work")
-
-
-def serial(extents: Sequence[int], body: Callable[..., Stmt], *index: LoopExpr) -> Stmt:
-    """Nested loops; ``body`` gets ``index`` and one variable for each."""
-    if not extents:
-        return body(*index)
-    return loop(extents[0], lambda i: serial(extents[1:], body, *index, i))
