@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import types
 from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -82,11 +83,12 @@ class Op(_Frozen):
     """Number of results of an operator that returns a tuple of known length; 0: a tensor, or by attribute."""
 
     def __init_subclass__(cls, **traits: Any) -> None:
-        """Registers the class.  Its name and traits may stand in its header: ``class Relu(Op, name="nn.relu")``."""
+        """Registers the class.  Its name and traits may stand in its header: ``class Relu(Op, name="nn.relu")``;
+        functions there are no methods."""
         for trait, value in traits.items():
             if not any(trait in vars(base) or trait in vars(base).get("__annotations__", ()) for base in cls.__mro__):
                 raise TypeError(f"{cls.__name__}: there is no trait {trait!r}")
-            setattr(cls, trait, value)
+            setattr(cls, trait, staticmethod(value) if callable(value) else value)
         if "__annotations__" in vars(cls):
             dataclasses.dataclass(frozen=True)(cls)
             del cls.__setattr__, cls.__delattr__  # Op's freeze as well, and who decorates a class again finds none
@@ -198,3 +200,11 @@ def _read_signature(op: type[Op]) -> Signature:
     fixed = [p for p in parameters if p.kind is not inspect.Parameter.VAR_POSITIONAL]
     required = sum(p.default is inspect.Parameter.empty for p in fixed)
     return Signature(tuple(p.name for p in fixed), required, len(fixed) != len(parameters))
+
+
+def define(base: type[AnyOp], name: str, meaning: str, **traits: Any) -> type[AnyOp]:
+    """An operator of a family, without code of its own: ``define(Unary, "floor", "Rounds down.", ufunc=np.floor)``."""
+    words = name.rpartition(".")[2].split("_")
+    made: Any = types.new_class("".join(map(str.capitalize, words)), (base,), {"name": name, **traits})
+    made.__doc__, made.__module__ = meaning, base.__module__
+    return made  # type: ignore[no-any-return]

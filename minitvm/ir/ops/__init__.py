@@ -6,7 +6,6 @@ from minitvm.ir.ops import (  # noqa: F401
     check,
     control,
     elemwise,
-    elemwise_math,
     image,
     indexing,
     nn_activation,

@@ -1,4 +1,4 @@
-"""Elementwise operators of one tensor that are not float functions: arithmetic, rounding, logic, casts, clip."""
+"""Elementwise operators of one tensor: arithmetic, rounding, logic, float functions, casts, clip, fills."""
 
 from __future__ import annotations
 
@@ -8,38 +8,107 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from minitvm.ir.compute import compute
-from minitvm.ir.loop import Binary, Buffer, Const, LoopExpr, Stage, const, intrin, maximum, minimum
+from minitvm.ir.compute import broadcast_index, compute
+from minitvm.ir.loop import Binary, Buffer, LoopExpr, Stage, const, intrin, maximum, minimum
 from minitvm.ir.loop.scalar import convert
-from minitvm.ir.op import Fusion, Op
+from minitvm.ir.op import Fusion, Op, define
 from minitvm.ir.ops._shape import require_kind
 from minitvm.ir.types import DType, TensorType
 
 
-class Unary(Op, fusion=Fusion.ELEMWISE):
-    """One tensor to one of the same shape.  data: (...) -> (...).
+class Elementwise(Op):
+    """An element of the result is made of one of each argument; arguments are broadcast by numpy's rule.
 
     A subclass says its ``kinds`` (numpy dtype kinds that it takes), ``ufunc`` (the reference) and, where it has another
-    name, ``intrinsic`` (the function of the loop IR); or has an ``element`` of its own.
+    name, ``scalar`` (the operation of the loop IR); or has an ``element`` of its own.
     """
 
     kinds: ClassVar[str] = "biuf"
     ufunc: ClassVar[Callable[..., Any]]
-    intrinsic: ClassVar[str] = ""
+    scalar: ClassVar[str] = ""
+
+    def reference(self, *arrays: Any) -> np.ndarray:
+        return np.asarray(self.ufunc(*arrays))
+
+    def element(self, *elements: Any) -> LoopExpr:
+        """One element of the result."""
+        raise NotImplementedError(self.name)
+
+    def compute(self, *buffers: Any) -> Stage:
+        shape = np.broadcast_shapes(*(b.shape for b in buffers))
+        return compute(shape, lambda *i: self.element(*(b[broadcast_index(b, i)] for b in buffers)))
+
+
+class Unary(Elementwise, fusion=Fusion.ELEMWISE):
+    """One tensor to one of the same shape.  data: (...) -> (...)."""
+
+    argument: ClassVar[str] = "the argument"
 
     def infer(self, data: TensorType) -> TensorType:
-        require_kind(self, data, self.kinds)
+        require_kind(self, data, self.kinds, self.argument)
         return data
 
-    def reference(self, data: np.ndarray) -> np.ndarray:
-        return np.asarray(self.ufunc(data))
-
     def element(self, x: LoopExpr) -> LoopExpr:
-        """One element of the result."""
-        return intrin(self.intrinsic or self.name, x)
+        return intrin(self.scalar or self.name, x)
 
-    def compute(self, data: Buffer) -> Stage:
-        return compute(data.shape, lambda *i: self.element(data[i]))
+
+class FloatTest(Unary, kinds="f"):
+    """A property of each float, as bool."""
+
+    def infer(self, data: TensorType) -> TensorType:
+        return super().infer(data).with_dtype("bool")
+
+
+define(Unary, "floor", "Rounds floats towards minus infinity.", kinds="f", ufunc=np.floor)
+define(Unary, "ceil", "Rounds floats towards plus infinity.", kinds="f", ufunc=np.ceil)
+define(Unary, "round", "Rounds floats to the nearest integer, halves to even.", kinds="f", ufunc=np.rint)
+define(Unary, "trunc", "Rounds floats towards zero.", kinds="f", ufunc=np.trunc)
+define(Unary, "logical_not", "Negation of bool.", kinds="b", scalar="not", ufunc=np.logical_not)
+define(Unary, "bitwise_not", "All bits flipped; of bool, the negation.", kinds="biu", scalar="not", ufunc=np.invert)
+define(FloatTest, "isnan", "True where x is not a number.", ufunc=np.isnan)
+define(FloatTest, "isinf", "True where x is plus or minus infinity.", ufunc=np.isinf)
+define(Unary, "exp", "e to the power of x.", kinds="f", ufunc=np.exp)
+define(Unary, "expm1", "exp(x) - 1, exact near 0.", kinds="f", ufunc=np.expm1)
+define(Unary, "log", "The natural logarithm; NaN below 0.", kinds="f", ufunc=np.log)
+define(Unary, "log2", "The logarithm to base 2; NaN below 0.", kinds="f", ufunc=np.log2)
+define(Unary, "log1p", "log(1 + x), exact near 0.", kinds="f", ufunc=np.log1p)
+Sqrt = define(Unary, "sqrt", "The square root; NaN below 0.", kinds="f", ufunc=np.sqrt)
+define(Unary, "tanh", "The hyperbolic tangent.", kinds="f", ufunc=np.tanh)
+define(Unary, "sin", "The sine of an angle in radians.", kinds="f", ufunc=np.sin)
+define(Unary, "cos", "The cosine of an angle in radians.", kinds="f", ufunc=np.cos)
+define(Unary, "tan", "The tangent of an angle in radians.", kinds="f", ufunc=np.tan)
+define(Unary, "asin", "The inverse of sin; NaN outside of [-1, 1].", kinds="f", ufunc=np.arcsin)
+define(Unary, "acos", "The inverse of cos; NaN outside of [-1, 1].", kinds="f", ufunc=np.arccos)
+define(Unary, "atan", "The inverse of tan.", kinds="f", ufunc=np.arctan)
+define(Unary, "sinh", "The hyperbolic sine.", kinds="f", ufunc=np.sinh)
+define(Unary, "cosh", "The hyperbolic cosine.", kinds="f", ufunc=np.cosh)
+define(Unary, "asinh", "The inverse of sinh.", kinds="f", ufunc=np.arcsinh)
+define(Unary, "acosh", "The inverse of cosh; NaN below 1.", kinds="f", ufunc=np.arccosh)
+define(Unary, "atanh", "The inverse of tanh; NaN outside of [-1, 1].", kinds="f", ufunc=np.arctanh)
+
+
+class Rsqrt(Unary, name="rsqrt", kinds="f"):
+    """1 / sqrt(x)."""
+
+    def reference(self, data: np.ndarray) -> np.ndarray:
+        return np.asarray(1.0 / np.sqrt(data.astype("float64"))).astype(data.dtype)
+
+
+class Sigmoid(Unary, name="sigmoid", kinds="f"):
+    """1 / (1 + exp(-x))."""
+
+    def reference(self, data: np.ndarray) -> np.ndarray:
+        wide = data.astype("float64")
+        small = np.exp(-np.abs(wide))
+        return np.asarray(np.where(wide < 0, small, 1) / (1 + small)).astype(data.dtype)
+
+
+class Erf(Unary, name="erf", kinds="f"):
+    """The error function, 2/sqrt(pi) times the integral of exp(-t*t) from 0 to x."""
+
+    def reference(self, data: np.ndarray) -> np.ndarray:
+        values = [math.erf(v) for v in data.ravel().tolist()]
+        return np.array(values, data.dtype).reshape(data.shape)
 
 
 class Negative(Unary, name="negative", kinds="iuf", ufunc=np.negative):
@@ -63,50 +132,11 @@ class Sign(Unary, name="sign", kinds="iuf", ufunc=np.sign):
         return minimum(x, 1) if x.dtype.startswith("uint") else intrin("sign", x)
 
 
-class Floor(Unary, name="floor", kinds="f", ufunc=np.floor):
-    """Rounds floats towards minus infinity."""
-
-
-class Ceil(Unary, name="ceil", kinds="f", ufunc=np.ceil):
-    """Rounds floats towards plus infinity."""
-
-
-class Round(Unary, name="round", kinds="f", ufunc=np.rint):
-    """Rounds floats to the nearest integer, halves to even."""
-
-
-class Trunc(Unary, name="trunc", kinds="f", ufunc=np.trunc):
-    """Rounds floats towards zero."""
-
-
-class LogicalNot(Unary, name="logical_not", intrinsic="not", kinds="b", ufunc=np.logical_not):
-    """Negation of bool."""
-
-
-class BitwiseNot(Unary, name="bitwise_not", intrinsic="not", kinds="biu", ufunc=np.invert):
-    """All bits flipped; of bool, the negation."""
-
-
-class Copy(Unary, name="copy", ufunc=staticmethod(np.copy)):
+class Copy(Unary, name="copy", ufunc=np.copy):
     """The same values in memory of their own."""
 
     def element(self, x: LoopExpr) -> LoopExpr:
         return x
-
-
-class FloatTest(Unary, kinds="f"):
-    """A property of each float, as bool."""
-
-    def infer(self, data: TensorType) -> TensorType:
-        return super().infer(data).with_dtype("bool")
-
-
-class IsNan(FloatTest, name="isnan", ufunc=np.isnan):
-    """True where x is not a number."""
-
-
-class IsInf(FloatTest, name="isinf", ufunc=np.isinf):
-    """True where x is plus or minus infinity."""
 
 
 class IsFinite(FloatTest, name="isfinite", ufunc=np.isfinite):
@@ -162,19 +192,15 @@ class Fill(Unary):
     def reference(self, data: np.ndarray) -> np.ndarray:
         return np.full_like(data, self.value)
 
-    def compute(self, data: Buffer) -> Stage:
-        return compute(data.shape, lambda *i: const(self.value, data.dtype))
+    def element(self, x: LoopExpr) -> LoopExpr:
+        return const(self.value, x.dtype)
 
 
-class ZerosLike(Fill, name="zeros_like"):
-    """Zeros in the shape and dtype of data."""
+ZerosLike = define(Fill, "zeros_like", "Zeros in the shape and dtype of data.")
+OnesLike = define(Fill, "ones_like", "Ones in the shape and dtype of data.", value=1)
 
 
-class OnesLike(Fill, name="ones_like", value=1):
-    """Ones in the shape and dtype of data."""
-
-
-class FullLike(Op, name="full_like", fusion=Fusion.ELEMWISE):
+class FullLike(Elementwise, name="full_like", fusion=Fusion.ELEMWISE, ufunc=np.full_like):
     """A scalar's value in every element.  data: (...), fill_value: () -> (...), both of one dtype."""
 
     def infer(self, data: TensorType, fill_value: TensorType) -> TensorType:
@@ -182,11 +208,8 @@ class FullLike(Op, name="full_like", fusion=Fusion.ELEMWISE):
             raise self.reject(f"fill_value is {fill_value}; expected a scalar of {data.dtype}")
         return data
 
-    def reference(self, data: np.ndarray, fill_value: np.ndarray) -> np.ndarray:
-        return np.full_like(data, fill_value)
-
-    def compute(self, data: Buffer, fill_value: Buffer) -> Stage:
-        return compute(data.shape, lambda *i: fill_value[()])
+    def element(self, x: LoopExpr, fill_value: LoopExpr) -> LoopExpr:
+        return fill_value
 
 
 class Full(Op, name="full", fusion=Fusion.ELEMWISE):
@@ -221,8 +244,7 @@ class Zeros(Op, name="zeros", fusion=Fusion.ELEMWISE):
         return np.full(self.shape, self.value, self.dtype)
 
     def compute(self) -> Stage:
-        return compute(self.shape, lambda *i: Const(np.dtype(self.dtype).type(self.value).item(), self.dtype))
+        return compute(self.shape, lambda *i: const(self.value, self.dtype))
 
 
-class Ones(Zeros, name="ones", value=1):
-    """Ones of ``shape`` and ``dtype``, from nothing."""
+Ones = define(Zeros, "ones", "Ones of ``shape`` and ``dtype``, from nothing.", value=1)

@@ -14,38 +14,31 @@ from minitvm.ir.loop import Buffer, LoopExpr, Stage, intrin, maximum, select
 from minitvm.ir.op import Fusion, Op
 from minitvm.ir.ops._shape import normalize_axis, require_kind, require_same_dtype
 from minitvm.ir.ops.broadcast import Add, Maximum, Minimum, Multiply
+from minitvm.ir.ops.elemwise import Unary
 from minitvm.ir.relayout import Placement, Site, along_axis, vector_along
 from minitvm.ir.types import TensorType, Type
 
 
-class Relu(Op, name="nn.relu", fusion=Fusion.ELEMWISE, homogeneous=True):
+class Relu(Unary, name="nn.relu", kinds="iuf", argument="the input", homogeneous=True):
     """max(data, 0).  data: (...) -> (...)."""
-
-    def infer(self, data: TensorType) -> TensorType:
-        require_kind(self, data, "iuf", "the input")
-        return data
 
     def reference(self, data: np.ndarray) -> np.ndarray:
         return np.asarray(np.maximum(data, data.dtype.type(0)))
 
-    def compute(self, data: Buffer) -> Stage:
-        return compute(data.shape, lambda *i: maximum(data[i], 0))
+    def element(self, x: LoopExpr) -> LoopExpr:
+        return maximum(x, 0)
 
 
-class LeakyRelu(Op, name="nn.leaky_relu", fusion=Fusion.ELEMWISE, homogeneous=True):
+class LeakyRelu(Unary, name="nn.leaky_relu", kinds="f", argument="the input", homogeneous=True):
     """data where it is positive, else ``alpha * data``.  data: (...) floats -> (...)."""
 
     alpha: float = 0.25
 
-    def infer(self, data: TensorType) -> TensorType:
-        require_kind(self, data, "f", "the input")
-        return data
-
     def reference(self, data: np.ndarray) -> np.ndarray:
         return np.asarray(np.where(data > 0, data, data * data.dtype.type(self.alpha)))
 
-    def compute(self, data: Buffer) -> Stage:
-        return compute(data.shape, lambda *i: select(data[i] > 0, data[i], data[i] * self.alpha))
+    def element(self, x: LoopExpr) -> LoopExpr:
+        return select(x > 0, x, x * self.alpha)
 
 
 class Prelu(Op, name="nn.prelu", fusion=Fusion.BROADCAST, homogeneous=True):

@@ -15,7 +15,7 @@ import numpy as np
 from minitvm.ir.compute import accumulator, broadcast_index, compute, max_over, min_over, prod_over, sum_over
 from minitvm.ir.decision import Declined
 from minitvm.ir.loop import Buffer, Const, LoopExpr, Stage, binary, const, intrin, select
-from minitvm.ir.op import Fusion, Op
+from minitvm.ir.op import Fusion, Op, define
 from minitvm.ir.ops._shape import (
     broadcast_shapes,
     flatten_index,
@@ -32,9 +32,15 @@ Element = Callable[[tuple[LoopExpr, ...], tuple[LoopExpr, ...]], LoopExpr]
 
 
 class Reduction(Op, fusion=Fusion.COMM_REDUCE):
-    """Common to all reductions; a subclass sets ``kinds``, the numpy dtype kinds that it takes."""
+    """Common to all reductions.
+
+    A subclass sets ``kinds``, the numpy dtype kinds that it takes, and may say what it is by ``ufunc``, numpy's
+    function, and ``over``, that of compute rules.
+    """
 
     kinds: ClassVar[str] = "iuf"
+    ufunc: ClassVar[Callable[..., Any]]
+    over: ClassVar[Callable[..., LoopExpr]]
     axis: tuple[int, ...] | None = None
     keepdims: bool = False
     exclude: bool = False
@@ -78,6 +84,11 @@ class Reduction(Op, fusion=Fusion.COMM_REDUCE):
 
         return compute(self._kept(data.shape), value)
 
+    def _place(self, i: Sequence[LoopExpr]) -> tuple[LoopExpr, ...]:
+        """Where the result has what the element ``i`` of data went into."""
+        axes = self.axes(len(i))
+        return tuple(Const(0) if d in axes else e for d, e in enumerate(i) if self.keepdims or d not in axes)
+
     def _count(self, shape: Sequence[int]) -> int:
         return math.prod(shape[a] for a in self.axes(len(shape)))
 
@@ -96,30 +107,20 @@ class Reduction(Op, fusion=Fusion.COMM_REDUCE):
         return Placement(wishes, move.without(letters), build)
 
 
-def _wide(data: np.ndarray) -> np.ndarray:
-    return data.astype("float64") if data.dtype.kind == "f" else data
-
-
-class Sum(Reduction, name="sum"):
-    """The sum; integers wrap around in their own dtype."""
+class Total(Reduction):
+    """Of floats in double (compute: in single at least); integers wrap around in their own dtype."""
 
     def reference(self, data: np.ndarray) -> np.ndarray:
-        return self._numpy(np.sum, _wide(data), dtype=_wide(data).dtype).astype(data.dtype)
+        wide = data.astype("float64") if data.dtype.kind == "f" else data
+        return self._numpy(self.ufunc, wide, dtype=wide.dtype).astype(data.dtype)
 
     def compute(self, data: Buffer) -> Stage:
         kept = accumulator(data.dtype)
-        return self._stage(data, sum_over, lambda i, r: data[i].astype(kept), lambda s, i: s.astype(data.dtype))
+        return self._stage(data, self.over, lambda i, r: data[i].astype(kept), lambda s, i: s.astype(data.dtype))
 
 
-class Prod(Reduction, name="prod"):
-    """The product; integers wrap around in their own dtype."""
-
-    def reference(self, data: np.ndarray) -> np.ndarray:
-        return self._numpy(np.prod, _wide(data), dtype=_wide(data).dtype).astype(data.dtype)
-
-    def compute(self, data: Buffer) -> Stage:
-        kept = accumulator(data.dtype)
-        return self._stage(data, prod_over, lambda i, r: data[i].astype(kept), lambda p, i: p.astype(data.dtype))
+define(Total, "sum", "The sum; integers wrap around in their own dtype.", ufunc=np.sum, over=sum_over)
+define(Total, "prod", "The product; integers wrap around in their own dtype.", ufunc=np.prod, over=prod_over)
 
 
 class Mean(Reduction, name="mean"):
@@ -140,52 +141,28 @@ class Mean(Reduction, name="mean"):
         )
 
 
-class Max(Reduction, name="max", kinds="biuf"):
-    """The largest; NaN if one is; minus infinity or the smallest integer of no elements."""
+_ENDS: dict[str, tuple[Any, Any]] = {"f": (-np.inf, np.inf), "b": (False, True)}
+
+
+class Extreme(Reduction, kinds="biuf"):
+    """The largest or the smallest; of no elements minus infinity or the smallest integer, or the other way round."""
 
     def reference(self, data: np.ndarray) -> np.ndarray:
-        return self._numpy(np.max, data, initial=_lowest(data.dtype))
+        ends = _ENDS.get(data.dtype.kind) or (np.iinfo(data.dtype).min, np.iinfo(data.dtype).max)
+        return self._numpy(self.ufunc, data, initial=ends[self.ufunc is np.min])
 
     def compute(self, data: Buffer) -> Stage:
-        return self._stage(data, max_over, lambda i, r: data[i])
+        return self._stage(data, self.over, lambda i, r: data[i])
 
 
-class Min(Reduction, name="min", kinds="biuf"):
-    """The smallest; NaN if one is; infinity or the largest integer of no elements."""
-
-    def reference(self, data: np.ndarray) -> np.ndarray:
-        return self._numpy(np.min, data, initial=_highest(data.dtype))
-
-    def compute(self, data: Buffer) -> Stage:
-        return self._stage(data, min_over, lambda i, r: data[i])
-
-
-def _lowest(dtype: np.dtype) -> Any:
-    return -np.inf if dtype.kind == "f" else False if dtype.kind == "b" else np.iinfo(dtype).min
-
-
-def _highest(dtype: np.dtype) -> Any:
-    return np.inf if dtype.kind == "f" else True if dtype.kind == "b" else np.iinfo(dtype).max
-
-
-class All(Reduction, name="all", kinds="b"):
-    """Whether all are true."""
-
-    def reference(self, data: np.ndarray) -> np.ndarray:
-        return self._numpy(np.all, data)
-
-    def compute(self, data: Buffer) -> Stage:
-        return self._stage(data, min_over, lambda i, r: data[i])
-
-
-class AnyTrue(Reduction, name="any", kinds="b"):
-    """Whether at least one is true."""
-
-    def reference(self, data: np.ndarray) -> np.ndarray:
-        return self._numpy(np.any, data)
-
-    def compute(self, data: Buffer) -> Stage:
-        return self._stage(data, max_over, lambda i, r: data[i])
+define(
+    Extreme, "max", "The largest; NaN if one is; of nothing -inf or the lowest integer.", ufunc=np.max, over=max_over
+)
+define(
+    Extreme, "min", "The smallest; NaN if one is; of nothing inf or the highest integer.", ufunc=np.min, over=min_over
+)
+define(Extreme, "all", "Whether all are true.", kinds="b", ufunc=np.min, over=min_over)
+define(Extreme, "any", "Whether at least one is true.", kinds="b", ufunc=np.max, over=max_over)
 
 
 class Variance(Reduction, name="variance", kinds="f"):
@@ -228,24 +205,23 @@ class ArgReduction(Reduction):
             raise self.reject(f"there is no element to choose in {data}")
         return super().infer(data).with_dtype("int32")
 
-    def _position(self, data: np.ndarray, choose: Callable[..., Any]) -> np.ndarray:
+    def reference(self, data: np.ndarray) -> np.ndarray:
         axes = self.axes(data.ndim)
         kept = [d for d in range(data.ndim) if d not in axes]
         rows = data.transpose([*kept, *axes]).reshape(*(data.shape[d] for d in kept), self._count(data.shape))
-        found = rows.shape[-1] - 1 - choose(rows[..., ::-1], -1) if self.select_last_index else choose(rows, -1)
+        last = self.select_last_index
+        found = rows.shape[-1] - 1 - self.ufunc(rows[..., ::-1], -1) if last else self.ufunc(rows, -1)
         return np.asarray(found, "int32").reshape(self._kept(data.shape))
 
-    def _search(self, data: Buffer, over: Callable[..., LoopExpr]) -> Stage:
+    def compute(self, data: Buffer) -> Stage:
         """The extreme first, then the first (or last) position that equals it or, as in numpy, is NaN."""
-        best = self._stage(data, over, lambda i, r: data[i])
-        axes = self.axes(len(data.shape))
-        extents = [data.shape[a] for a in axes]
+        best = self._stage(data, self.over, lambda i, r: data[i])
+        extents = [data.shape[a] for a in self.axes(len(data.shape))]
         missing = const(-1 if self.select_last_index else self._count(data.shape), "int32")
 
         def position(i: tuple[LoopExpr, ...], r: tuple[LoopExpr, ...]) -> LoopExpr:
             value = data[i]
-            at = tuple(Const(0) if d in axes else e for d, e in enumerate(i) if self.keepdims or d not in axes)
-            hit = value.equal(best[at])
+            hit = value.equal(best[self._place(i)])
             hit = hit | intrin("isnan", value) if data.dtype.startswith("float") else hit
             return select(hit, flatten_index(r, extents).astype("int32"), missing)
 
@@ -255,24 +231,9 @@ class ArgReduction(Reduction):
         """A position in a split axis is another number."""
 
 
-class ArgMax(ArgReduction, name="argmax"):
-    """The position of the first largest (or the last one) as int32."""
-
-    def reference(self, data: np.ndarray) -> np.ndarray:
-        return self._position(data, np.argmax)
-
-    def compute(self, data: Buffer) -> Stage:
-        return self._search(data, max_over)
-
-
-class ArgMin(ArgReduction, name="argmin"):
-    """The position of the first smallest (or the last one) as int32."""
-
-    def reference(self, data: np.ndarray) -> np.ndarray:
-        return self._position(data, np.argmin)
-
-    def compute(self, data: Buffer) -> Stage:
-        return self._search(data, min_over)
+_position = "The position of the first {} (or the last one) as int32."
+ArgMax = define(ArgReduction, "argmax", _position.format("largest"), ufunc=np.argmax, over=max_over)
+ArgMin = define(ArgReduction, "argmin", _position.format("smallest"), ufunc=np.argmin, over=min_over)
 
 
 class LogSumExp(Reduction, name="logsumexp", fusion=Fusion.OUT_ELEMWISE_FUSABLE, kinds="f"):
@@ -286,11 +247,10 @@ class LogSumExp(Reduction, name="logsumexp", fusion=Fusion.OUT_ELEMWISE_FUSABLE,
 
     def compute(self, data: Buffer) -> Stage:
         kept = accumulator(data.dtype)
-        axes = self.axes(len(data.shape))
         high = self._stage(data, max_over, lambda i, r: data[i].astype(kept))
 
         def shift(i: tuple[LoopExpr, ...]) -> LoopExpr:
-            peak = high[tuple(Const(0) if d in axes else e for d, e in enumerate(i) if self.keepdims or d not in axes)]
+            peak = high[self._place(i)]
             return select(intrin("isinf", peak), const(0, kept), peak)
 
         def element(i: tuple[LoopExpr, ...], r: tuple[LoopExpr, ...]) -> LoopExpr:

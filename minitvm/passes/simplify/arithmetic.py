@@ -12,8 +12,7 @@ from minitvm.ir.decision import Declined
 from minitvm.ir.expr import Call, Constant, Expr
 from minitvm.ir.op import Op
 from minitvm.ir.ops.broadcast import Add, BinaryOp, Divide, Multiply, Subtract
-from minitvm.ir.ops.elemwise import Full, Zeros
-from minitvm.ir.ops.elemwise_math import Sqrt
+from minitvm.ir.ops.elemwise import Full, Sqrt, Zeros
 from minitvm.ir.pattern import Pattern, call, const, value
 from minitvm.passes.rule import Replacement, Rule, rule
 
