@@ -11,7 +11,7 @@ from minitvm.cli.console import say
 from minitvm.codegen.backend import stages
 from minitvm.driver import BuildReport, PassStep
 from minitvm.errors import ConfigError
-from minitvm.passes.context import closest
+from minitvm.passes.manager import closest
 
 _STAGES = ("graph", "plain", "loops", *stages())
 

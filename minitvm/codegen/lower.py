@@ -39,7 +39,7 @@ from minitvm.ir.node import describe_call
 from minitvm.ir.op import Op
 from minitvm.ir.types import tensor_fields
 from minitvm.ir.visitor import calls, span_of
-from minitvm.passes.context import PassContext
+from minitvm.passes.manager import PassContext
 from minitvm.passes.rule import Exactness
 from minitvm.target import MachineModel
 

@@ -23,9 +23,8 @@ from minitvm.errors import ConfigError, PassError, TargetError
 from minitvm.ir.decision import decide, decisions
 from minitvm.ir.expr import Function, Module
 from minitvm.passes.bind_captured import bind_captured
-from minitvm.passes.context import closest
 from minitvm.passes.instrument import PassInstrument
-from minitvm.passes.manager import PassContext
+from minitvm.passes.manager import PassContext, closest
 from minitvm.passes.pipeline import SCHEDULES, bind_params, default_pipeline
 from minitvm.runtime.artifact import Artifact, Host
 from minitvm.runtime.hosts import branch_functions

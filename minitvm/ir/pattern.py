@@ -8,7 +8,7 @@ A name that stands twice must bind the same node.  Calls of commutative operator
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -60,6 +60,10 @@ class Pattern:
         """Whether such a node may fit: its class, its operator's class and its number of operands."""
         return True
 
+    def may_occur(self, kinds: Iterable[type]) -> bool:
+        """Whether there can be a match among nodes of these kinds (``kinds_of``)."""
+        return all(part.may_occur(kinds) for part in self.parts())
+
     def orders(self, expr: Expr) -> Iterator[tuple[tuple[Pattern, ...], tuple[Expr, ...]]]:
         """The patterns of the operands beside the operands, in every order that counts."""
         yield (), ()
@@ -84,12 +88,15 @@ class _CallPattern(Pattern):
     def parts(self) -> tuple[Pattern, ...]:
         return self.args or ()
 
+    def may_occur(self, kinds: Iterable[type]) -> bool:
+        return any(_is_one_of(kind, self.ops) for kind in kinds) and super().may_occur(kinds)
+
     def accepts_kind(self, expr: Expr) -> bool:
         if not isinstance(expr, Call) or not isinstance(expr.op, Op):
             return False
         if self.args is not None and len(self.args) != len(expr.args):
             return False
-        return any(expr.op.name == op if isinstance(op, str) else isinstance(expr.op, op) for op in self.ops)
+        return _is_one_of(type(expr.op), self.ops)
 
     def orders(self, expr: Expr) -> Iterator[tuple[tuple[Pattern, ...], tuple[Expr, ...]]]:
         assert isinstance(expr, Call) and isinstance(expr.op, Op)
@@ -100,6 +107,10 @@ class _CallPattern(Pattern):
         swaps = expr.op.commutative if self.commutative is None else self.commutative
         if swaps and len(expr.args) == 2:
             yield self.args, (expr.args[1], expr.args[0])
+
+
+def _is_one_of(kind: type, ops: tuple[type[Op] | str, ...]) -> bool:
+    return any(getattr(kind, "name", None) == op if isinstance(op, str) else issubclass(kind, op) for op in ops)
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,6 +161,9 @@ class _EitherPattern(Pattern):
 
     def parts(self) -> tuple[Pattern, ...]:
         return self.alternatives
+
+    def may_occur(self, kinds: Iterable[type]) -> bool:
+        return any(part.may_occur(kinds) for part in self.alternatives)
 
     def orders(self, expr: Expr) -> Iterator[tuple[tuple[Pattern, ...], tuple[Expr, ...]]]:
         for alternative in self.alternatives:

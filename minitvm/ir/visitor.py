@@ -9,7 +9,9 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from minitvm.errors import IRError
+from minitvm.ir.attributes import attributes_of
 from minitvm.ir.node import Call, Constant, Expr, Function, Tuple, TupleGetItem, Var, merge_spans, span_scope
+from minitvm.ir.op import Op
 
 _CHILDREN: dict[type, Callable[[Any], tuple[Expr, ...]]] = {
     Call: attrgetter("args"),
@@ -76,6 +78,35 @@ def _walk(roots: Sequence[Expr], operands: Callable[[Expr], tuple[Expr, ...]]) -
 def calls(*roots: Expr) -> list[Call]:
     """The calls below ``roots`` in post-order."""
     return [node for node in post_order(*roots) if isinstance(node, Call)]
+
+
+_kinds: WeakKeyDictionary[Function, Counter[type]] = WeakKeyDictionary()
+"""What :func:`kinds_of` found: most passes leave most functions as they are."""
+
+
+def kinds_of(function: Function) -> Counter[type]:
+    """How many nodes there are of which kind: an operator's class for its calls, the node's own for all others."""
+    if function not in _kinds:
+        nodes = post_order(function)[:-1]
+        _kinds[function] = Counter(type(node.op) if isinstance(node, Call) else type(node) for node in nodes)
+    return _kinds[function]
+
+
+def held_functions(call: Call) -> dict[str, Function]:
+    """The functions that a call holds: the one it calls under ``""``, those in attributes by the attributes' names."""
+    if isinstance(call.op, Function):
+        return {"": call.op}
+    return {name: getattr(call.op, name) for name in _function_attributes(type(call.op))}
+
+
+def holds_functions(function: Function) -> bool:
+    """Whether a call in the body calls or holds a function."""
+    return any(kind is Function or _function_attributes(kind) for kind in kinds_of(function))
+
+
+def _function_attributes(kind: type) -> list[str]:
+    """The attributes of an operator class that are functions, by their declared types."""
+    return [a.name for a in attributes_of(kind).values() if a.annotation is Function] if issubclass(kind, Op) else []
 
 
 def free_vars(expr: Expr) -> list[Var]:

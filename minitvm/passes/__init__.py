@@ -3,8 +3,7 @@
 from minitvm.ir.decision import Declined
 from minitvm.passes.canonicalize_cast import CanonicalizeCast
 from minitvm.passes.canonicalize_ops import CanonicalizeOps
-from minitvm.passes.combine.conv2d import CombineParallelConv2D
-from minitvm.passes.combine.dense import CombineParallelBatchMatmul, CombineParallelDense
+from minitvm.passes.combine import CombineParallelBatchMatmul, CombineParallelConv2D, CombineParallelDense
 from minitvm.passes.dead_code_elimination import DeadCodeElimination
 from minitvm.passes.eliminate_common_subexpr import EliminateCommonSubexpr
 from minitvm.passes.fold_constant import FoldConstant, fold_constant_expr

@@ -21,6 +21,8 @@ from minitvm.passes.manager import FunctionPass, PassContext
 class CanonicalizeCast(FunctionPass, opt_level=3):
     """Give every user but the first of a widening cast a cast of its own, where the user is element-wise."""
 
+    needs = (CastTo,)
+
     def transform_function(self, function: Function, module: Module, context: PassContext) -> Function:
         seen: Counter[Expr] = Counter()
 

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from minitvm.ir.decision import decide
 from minitvm.ir.expr import Call, Expr, Function, Module, Tuple, TupleGetItem
 from minitvm.ir.ops.control import If
-from minitvm.ir.visitor import as_function, post_order, rewrite, simplify_projection, users
-from minitvm.passes.manager import ModulePass, PassContext, held_functions, map_functions
+from minitvm.ir.visitor import as_function, held_functions, post_order, rewrite, simplify_projection, users
+from minitvm.passes.manager import ModulePass, PassContext, map_functions
 
 
 class DeadCodeElimination(ModulePass, opt_level=1):

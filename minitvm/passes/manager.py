@@ -1,39 +1,199 @@
-"""Passes: pure functions from module to module, run one by one or as a ``Sequential``."""
+"""Passes: pure functions from module to module, run one by one or as a ``Sequential``; and the context they run in."""
 
 from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, ParamSpec, Protocol, cast, overload
-from weakref import WeakKeyDictionary
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from contextvars import ContextVar, Token
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Protocol, TypeVar, overload
 
-from minitvm.errors import PassError, user_code
-from minitvm.ir.attributes import attributes_of
+from minitvm import config as environment
+from minitvm.errors import ConfigError, PassError, did_you_mean, user_code
+from minitvm.ir.decision import Declined, decide
 from minitvm.ir.expr import Call, Expr, Function, Module
-from minitvm.ir.op import Op
-from minitvm.ir.visitor import as_function, calls, rewrite
-from minitvm.passes.context import KNOWN_PASSES, PassContext, ask_instruments, closest, register_config, watching
-from minitvm.passes.instrument import PassInfo
+from minitvm.ir.visitor import as_function, held_functions, holds_functions, kinds_of, rewrite
+from minitvm.passes.instrument import PassInfo, PassInstrument, PrintIR
+from minitvm.passes.verify import Verify
 
-__all__ = [
-    "FunctionPass",
-    "ModulePass",
-    "Pass",
-    "PassContext",
-    "PassInfo",
-    "Sequential",
-    "function_pass",
-    "get_pass",
-    "map_functions",
-    "module_pass",
-    "register_config",
-]
+T = TypeVar("T")
+MAX_OPT_LEVEL = 3
 
-P = ParamSpec("P")
+# --- the context ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ConfigKey:
+    name: str
+    type: type
+    default: Any
+    meaning: str
+
+
+CONFIG_KEYS: dict[str, ConfigKey] = {}
+
+
+def register_config(name: str, type_: type, default: Any, meaning: str) -> ConfigKey:
+    """Make ``name`` an option of :class:`PassContext`; a pass registers its options beside itself."""
+    CONFIG_KEYS[name] = ConfigKey(name, type_, default, meaning)
+    return CONFIG_KEYS[name]
+
+
+class PassContext:
+    """The scope in which passes run; ``with PassContext(opt_level=3): ...``.  One stack per thread.
+
+    ``opt_level`` 0 to 3 admits the passes of that level and below; ``required_pass`` admits by name whatever the
+    level, ``disabled_pass`` refuses by name; ``instruments`` watch; ``config`` holds options of single passes.
+
+    Raises :class:`ConfigError` for a level, option or option's type that does not exist, :class:`PassError` for an
+    unknown pass.
+    """
+
+    def __init__(
+        self,
+        opt_level: int = 2,
+        required_pass: Sequence[str] | None = None,
+        disabled_pass: Sequence[str] | None = None,
+        instruments: Sequence[PassInstrument] | None = None,
+        config: Mapping[str, Any] | None = None,
+    ) -> None:
+        if isinstance(opt_level, bool) or not isinstance(opt_level, int) or not 0 <= opt_level <= MAX_OPT_LEVEL:
+            raise ConfigError(f"opt_level is {opt_level!r}", hint=f"the levels are 0 to {MAX_OPT_LEVEL}")
+        self.opt_level = opt_level
+        self.required_pass = _checked_names("required_pass", required_pass)
+        self.disabled_pass = _checked_names("disabled_pass", disabled_pass)
+        self.config: Mapping[str, Any] = MappingProxyType(_checked_config(config or {}))
+        self.given_instruments = _checked_instruments(instruments)
+        self._tokens: list[Token[PassContext | None]] = []
+
+    @staticmethod
+    def current() -> PassContext:
+        """The innermost context of this thread; one with the defaults outside of every ``with``."""
+        return _current.get() or PassContext()
+
+    @staticmethod
+    def list_configs() -> dict[str, ConfigKey]:
+        return dict(CONFIG_KEYS)
+
+    @property
+    def instruments(self) -> tuple[PassInstrument, ...]:
+        """Those given, then those that ``MINITVM_PRINT_IR`` and ``MINITVM_VERIFY`` ask for."""
+        asked = environment.read("MINITVM_PRINT_IR"), environment.read_int("MINITVM_VERIFY")
+        return (*self.given_instruments, *_instruments_for(*asked))
+
+    def option(self, name: str) -> Any:
+        """The value of a registered option: as given, or its default."""
+        return self.config.get(name, CONFIG_KEYS[name].default)
+
+    def pass_enabled(self, info: PassInfo) -> bool:
+        """Whether ``Sequential`` runs a pass here."""
+        if info.name in self.disabled_pass:
+            return False
+        return info.name in self.required_pass or self.opt_level >= info.opt_level
+
+    def override_instruments(self, instruments: Sequence[PassInstrument]) -> None:
+        """Exit the present instruments and enter others."""
+        self._exit_instruments()
+        self.given_instruments = tuple(instruments)
+        self._enter_instruments()
+
+    def __enter__(self) -> PassContext:
+        self._enter_instruments()
+        self._tokens.append(_current.set(self))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _current.reset(self._tokens.pop())
+        self._exit_instruments()
+
+    def _enter_instruments(self) -> None:
+        """All or none: where one fails, those that have entered exit, and no instrument stays."""
+        try:
+            with ExitStack() as entered:
+                for instrument in self.given_instruments:
+                    _each([instrument], lambda i: i.enter_pass_ctx())
+                    entered.callback(instrument.exit_pass_ctx)
+                entered.pop_all()
+        except BaseException:
+            self.given_instruments = ()
+            raise
+
+    def _exit_instruments(self) -> None:
+        try:
+            _each(self.given_instruments, lambda i: i.exit_pass_ctx())
+        except BaseException:
+            self.given_instruments = ()
+            raise
+
+
+_current: ContextVar[PassContext | None] = ContextVar("pass_context", default=None)
+
+
+@functools.lru_cache(maxsize=8)
+def _instruments_for(print_after: str, verify: int) -> tuple[PassInstrument, ...]:
+    names = [name for name in map(str.strip, print_after.split(",")) if name]
+    return (*([PrintIR(after=names)] if names else []), *([Verify()] if verify else []))
+
+
+def _each(instruments: Iterable[PassInstrument], tell: Callable[[PassInstrument], T], around: str = "") -> list[T]:
+    """What every instrument answers; what one raises names it, and the pass that it watches."""
+    answers = []
+    for instrument in instruments:
+        with user_code(type(instrument), f"instrument {type(instrument).__name__}{around}"):
+            answers.append(tell(instrument))
+    return answers
+
+
+def _checked_names(argument: str, names: Sequence[str] | None) -> tuple[str, ...]:
+    if not isinstance(names, (Iterable, type(None))):
+        raise PassError(f"{argument} is {names!r}, not a list of passes' names")
+    found = (names,) if isinstance(names, str) else tuple(names or ())
+    for name in found:
+        if name not in KNOWN_PASSES:
+            raise PassError(f"{argument}: there is no pass {name!r}", hint=closest(name, sorted(KNOWN_PASSES)))
+    return found
+
+
+def _checked_instruments(given: Any) -> tuple[PassInstrument, ...]:
+    found = tuple(given or ()) if isinstance(given, (Iterable, type(None))) else (given,)
+    for instrument in found:
+        if not isinstance(instrument, PassInstrument):
+            raise ConfigError(
+                f"instruments hold a {type(instrument).__name__}, which is no PassInstrument",
+                hint="instruments=[minitvm.passes.PassTiming()]",
+            )
+    return found
+
+
+def _checked_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    if not isinstance(config, Mapping):
+        raise ConfigError(f"config is a {type(config).__name__}, not a dictionary of options")
+    for name, value in config.items():
+        if name not in CONFIG_KEYS:
+            raise ConfigError(f"there is no option {name!r}", hint=closest(name, sorted(CONFIG_KEYS)))
+        expected = CONFIG_KEYS[name].type
+        if not isinstance(value, expected) or (isinstance(value, bool) and expected is not bool):
+            raise ConfigError(
+                f"option {name!r} takes {expected.__name__}, not {type(value).__name__} {value!r}",
+                hint=CONFIG_KEYS[name].meaning,
+            )
+    return dict(config)
+
+
+def closest(name: str, known: Sequence[str]) -> str:
+    """A hint: the nearest known name, or all of them."""
+    return did_you_mean(name, known) or f"known: {', '.join(known)}"
+
+
+# --- passes ---------------------------------------------------------------------------------------------------
 
 PASSES: dict[str, type[Pass]] = {}
 """Pass classes by name, for ``required``; the built-in ones and the user's."""
+KNOWN_PASSES: set[str] = set()
+"""Names that ``required_pass`` and ``disabled_pass`` may hold: those above, and of ``Sequential`` objects."""
 
 
 class Pass:
@@ -62,19 +222,16 @@ class Pass:
 
     def consume(self, box: list[Module]) -> Module:
         """As a call, but takes the module out of ``box``: its weights may be freed as soon as new ones replace them."""
-        context = PassContext.current()
+        context, info, around = PassContext.current(), self.info, f" around pass {self.info.name}"
         instruments = context.instruments
-        if not ask_instruments(instruments, box[-1], self.info, context):
+        asked = () if info.name in context.required_pass else instruments
+        if not all(_each(asked, lambda i: i.should_run(box[-1], info), around)):
             return box.pop()
-        for instrument in instruments:
-            with watching(instrument, self.info):
-                instrument.run_before_pass(box[-1], self.info)
+        _each(instruments, lambda i: i.run_before_pass(box[-1], info), around)
         result = self.transform(box.pop(), context)
         if not isinstance(result, Module):
-            raise PassError(f"{self.info.name} returned {type(result).__name__} instead of a Module")
-        for instrument in instruments:
-            with watching(instrument, self.info):
-                instrument.run_after_pass(result, self.info)
+            raise PassError(f"{info.name} returned {type(result).__name__} instead of a Module")
+        _each(instruments, lambda i: i.run_after_pass(result, info), around)
         return result
 
     def __repr__(self) -> str:
@@ -95,15 +252,36 @@ class ModulePass(Pass):
 class FunctionPass(Pass):
     """A pass over functions: override ``transform_function``.
 
-    It sees every function of the module but fused groups, and the branches of control-flow calls.
+    It sees every function of the module but fused groups, and the branches of control-flow calls.  A pass that names
+    the operators that it ``needs`` is not entered for a function with fewer than ``at_least`` calls of them.
     """
+
+    needs: tuple[type, ...] = ()
+    """Operator classes, and classes of nodes other than calls; none: anything."""
+    at_least: int = 1
 
     def transform_function(self, function: Function, module: Module, context: PassContext) -> Function:
         raise NotImplementedError(self.info.name)
 
+    def nothing_to_do(self, function: Function, context: PassContext) -> Declined | None:
+        """Why the pass need not be entered for a function."""
+        kinds = kinds_of(function)
+        count = sum(kinds[kind] for kind in kinds if issubclass(kind, self.needs))
+        if not self.needs or count >= self.at_least:
+            return None
+        wanted = " or ".join(getattr(kind, "name", kind.__name__) for kind in self.needs)
+        return Declined(f"of {wanted} there are {count} in it, not {self.at_least}" if count else f"no {wanted} in it")
+
     def transform(self, module: Module, context: PassContext) -> Module:
+        def visit(function: Function) -> Function:
+            refusal = self.nothing_to_do(function, context)
+            if refusal is None:
+                return self.transform_function(function, module, context)
+            decide(self.info.name, "a function", refusal, function.span)
+            return function
+
         with user_code(type(self), f"pass {self.info.name}"):
-            return map_functions(module, lambda function: self.transform_function(function, module, context))
+            return map_functions(module, visit)
 
 
 def map_functions(module: Module, transform: Callable[[Function], Function]) -> Module:
@@ -128,47 +306,17 @@ class _Mapper:
             return function
         if function not in self.done:
             new = self.transform(function)
-            self.done[function] = as_function(rewrite(new, self.visit)) if _holds_functions(new) else new
+            self.done[function] = as_function(rewrite(new, self.visit)) if holds_functions(new) else new
         return self.done[function]
 
     def visit(self, _: Expr, new: Expr) -> Expr:
-        return _with_functions(new, self.transformed) if isinstance(new, Call) else new
-
-
-_holding: WeakKeyDictionary[Function, bool] = WeakKeyDictionary()
-"""What :func:`_holds_functions` found: most passes leave most functions as they are."""
-
-
-def _holds_functions(function: Function) -> bool:
-    """Whether a call in the body holds a function."""
-    if function not in _holding:
-        _holding[function] = any(held_functions(call) for call in calls(function.body))
-    return _holding[function]
-
-
-def held_functions(call: Call) -> dict[str, Function]:
-    """The functions that a call holds: the one it calls under ``""``, those in attributes by the attributes' names."""
-    if isinstance(call.op, Function):
-        return {"": call.op}
-    names = _function_attributes(type(call.op))  # type: ignore[arg-type]  # mypy: a class hashes as its instances
-    return {name: getattr(call.op, name) for name in names} if names else {}
-
-
-@functools.cache
-def _function_attributes(op: type[Op]) -> tuple[str, ...]:
-    """The attributes of an operator class that are functions, by their declared types."""
-    return tuple(a.name for a in attributes_of(op).values() if a.annotation is Function)
-
-
-def _with_functions(call: Call, transformed: Callable[[Function], Function]) -> Call:
-    """A call with the functions that it holds transformed."""
-    held = held_functions(call)
-    changed = {name: transformed(function) for name, function in held.items()}
-    if all(changed[name] is function for name, function in held.items()):
-        return call
-    if isinstance(call.op, Function):
-        return Call(changed[""], call.args, span=call.span)
-    return Call(call.op.with_attributes(**changed), call.args, span=call.span)
+        """A call with the functions that it holds transformed."""
+        held = held_functions(new) if isinstance(new, Call) else {}
+        changed = {name: self.transformed(function) for name, function in held.items()}
+        if not isinstance(new, Call) or changed == held:  # a node equals only itself
+            return new
+        op = changed[""] if isinstance(new.op, Function) else new.op.with_attributes(**changed)
+        return Call(op, new.args, span=new.span)
 
 
 class Sequential(Pass):
@@ -205,48 +353,36 @@ def get_pass(name: str) -> Pass:
         raise PassError(f"pass {name} needs arguments, so it cannot be run by name", hint="call it") from error
 
 
-ModuleTransform = Callable[[Module, PassContext], Module]
-FunctionTransform = Callable[[Function, Module, PassContext], Function]
+# --- passes made of functions ---------------------------------------------------------------------------------
+
+Kind = TypeVar("Kind", bound=Pass, covariant=True)
 
 
-class _TransformsModule(Protocol):
-    def transform_module(self, module: Module, context: PassContext) -> Module: ...
-
-
-class _TransformsFunction(Protocol):
-    def transform_function(self, function: Function, module: Module, context: PassContext) -> Function: ...
-
-
-class _ModuleDecorator(Protocol):
+class _Decorator(Protocol[Kind]):
     @overload
-    def __call__(self, target: Callable[P, _TransformsModule]) -> Callable[P, ModulePass]: ...
+    def __call__(self, target: type) -> Callable[..., Kind]: ...
     @overload
-    def __call__(self, target: ModuleTransform) -> ModulePass: ...
+    def __call__(self, target: Callable[..., Function | Module]) -> Kind: ...
 
 
-class _FunctionDecorator(Protocol):
-    @overload
-    def __call__(self, target: Callable[P, _TransformsFunction]) -> Callable[P, FunctionPass]: ...
-    @overload
-    def __call__(self, target: FunctionTransform) -> FunctionPass: ...
-
-
-def module_pass(opt_level: int = 0, name: str | None = None, required: Sequence[str] = ()) -> _ModuleDecorator:
+def module_pass(opt_level: int = 0, name: str | None = None, required: Sequence[str] = ()) -> _Decorator[ModulePass]:
     """Makes a pass of ``f(module, context) -> Module``, or of a class with such a ``transform_module``.
 
     A function becomes a pass object; a class becomes a pass class, to be called with its own arguments.
     """
-    return cast(_ModuleDecorator, _decorator(ModulePass, "transform_module", opt_level, name, required))
+    return _decorator(ModulePass, "transform_module", opt_level, name, required)
 
 
-def function_pass(opt_level: int = 0, name: str | None = None, required: Sequence[str] = ()) -> _FunctionDecorator:
+def function_pass(
+    opt_level: int = 0, name: str | None = None, required: Sequence[str] = ()
+) -> _Decorator[FunctionPass]:
     """Makes a pass of ``f(function, module, context) -> Function``, or of a class with ``transform_function``."""
-    return cast(_FunctionDecorator, _decorator(FunctionPass, "transform_function", opt_level, name, required))
+    return _decorator(FunctionPass, "transform_function", opt_level, name, required)
 
 
 def _decorator(
-    base: type[Pass], method: str, opt_level: int, name: str | None, required: Sequence[str]
-) -> Callable[[Any], Any]:
+    base: type[Kind], method: str, opt_level: int, name: str | None, required: Sequence[str]
+) -> _Decorator[Kind]:
     def decorate(target: Any) -> Any:
         keywords = {"opt_level": opt_level, "name": name or target.__name__, "required": required}
         space: dict[str, Any] = {"__doc__": target.__doc__, "__module__": target.__module__}

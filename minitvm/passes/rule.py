@@ -22,9 +22,9 @@ from minitvm.ir.expr import Call, Expr, Function, Module, span_scope
 from minitvm.ir.node import describe_call
 from minitvm.ir.pattern import Pattern, capture_names, matches
 from minitvm.ir.types import alike
-from minitvm.ir.visitor import children, post_order, rebuild_over
-from minitvm.passes.context import KNOWN_PASSES
-from minitvm.passes.manager import FunctionPass, PassContext, PassInfo, register_config
+from minitvm.ir.visitor import children, kinds_of, post_order, rebuild_over
+from minitvm.passes.instrument import PassInfo
+from minitvm.passes.manager import KNOWN_PASSES, FunctionPass, PassContext, register_config
 
 register_config(
     "minitvm.allow_approximate", tuple, (), "names of approximate rules that may act, as a tuple of strings"
@@ -218,8 +218,12 @@ class RulePass(FunctionPass):
     rules: Sequence[Rule] = ()
 
     def transform_function(self, function: Function, module: Module, context: PassContext) -> Function:
-        allowed = [r for r in self.rules if r.allowed(context)]
-        return apply_rules(allowed, function) if allowed else function
+        return apply_rules([r for r in self.rules if r.allowed(context)], function)
+
+    def nothing_to_do(self, function: Function, context: PassContext) -> Declined | None:
+        kinds = kinds_of(function)
+        fits = any(r.pattern.may_occur(kinds) for r in self.rules if r.allowed(context))
+        return None if fits else Declined("no rule finds the operators that it looks for in it")
 
 
 def rule_pass(*rules: Rule, name: str, opt_level: int = 0) -> RulePass:

@@ -1,1 +1,0 @@
-"""Parallel branches with one input become one wider call."""
