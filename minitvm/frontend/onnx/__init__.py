@@ -10,7 +10,6 @@ from minitvm.frontend.onnx import (  # noqa: F401  (register the builders)
     matmul,
     nn,
     norm,
-    qlinear,
     quantize,
     reduce,
     resize,

@@ -9,7 +9,7 @@ from typing import TypeAlias
 import numpy as np
 
 from minitvm.frontend.onnx.node import OnnxNode, cast, dims, emit, normalize_axis, rank, scalar
-from minitvm.frontend.onnx.registry import onnx_op
+from minitvm.frontend.onnx.registry import formulas, onnx_op
 from minitvm.frontend.onnx.tensor import reshaped
 from minitvm.ir.expr import Expr
 
@@ -17,10 +17,10 @@ OverAxis: TypeAlias = Callable[[Expr, int], Expr]
 """A function of one axis of a tensor."""
 
 
-def _scaled_exp(x: Expr, alpha: float, divisor: float = 1.0) -> Expr:
-    """alpha * (exp(x / divisor) - 1) where x is negative; 0 elsewhere, so that nothing overflows."""
+def elu(x: Expr, alpha: float, divisor: float = 1.0) -> Expr:
+    """alpha * (exp(x / divisor) - 1) where x is negative, without overflow elsewhere."""
     below = emit("minimum", x, 0)
-    return emit("expm1", below if divisor == 1.0 else below / divisor) * alpha
+    return emit("nn.relu", x) + emit("expm1", below if divisor == 1.0 else below / divisor) * alpha
 
 
 def hard_sigmoid(x: Expr, alpha: float, beta: float) -> Expr:
@@ -32,77 +32,16 @@ def softplus(x: Expr) -> Expr:
     return emit("nn.relu", x) + emit("log1p", emit("exp", -emit("abs", x)))
 
 
-@onnx_op("LeakyRelu", since=6)
-def leaky_relu(node: OnnxNode) -> Expr:
-    return emit("nn.leaky_relu", node[0], alpha=node.attr("alpha"))
-
-
-@onnx_op("Elu", since=6)
-def elu(node: OnnxNode) -> Expr:
-    return emit("nn.relu", node[0]) + _scaled_exp(node[0], node.attr("alpha"))
-
-
-@onnx_op("Selu", since=6)
-def selu(node: OnnxNode) -> Expr:
-    found: Expr = elu(node) * node.attr("gamma")
-    return found
-
-
-@onnx_op("Celu", since=12)
-def celu(node: OnnxNode) -> Expr:
-    return emit("nn.relu", node[0]) + _scaled_exp(node[0], node.attr("alpha"), node.attr("alpha"))
-
-
-@onnx_op("ThresholdedRelu", since=10)
-def thresholded_relu(node: OnnxNode) -> Expr:
-    x = compared(node[0])
-    return emit("where", emit("greater", x, node.attr("alpha")), node[0], 0)
-
-
-@onnx_op("Softplus")
-def softplus_op(node: OnnxNode) -> Expr:
-    return softplus(node[0])
-
-
-@onnx_op("Softsign")
-def softsign(node: OnnxNode) -> Expr:
-    return node[0] / (emit("abs", node[0]) + 1)
-
-
-@onnx_op("Mish", since=18)
-def mish(node: OnnxNode) -> Expr:
-    return node[0] * emit("tanh", softplus(node[0]))
-
-
-@onnx_op("HardSigmoid", since=6)
-def hard_sigmoid_op(node: OnnxNode) -> Expr:
-    return hard_sigmoid(node[0], node.attr("alpha"), node.attr("beta"))
-
-
-@onnx_op("HardSwish", since=14)
-def hard_swish(node: OnnxNode) -> Expr:
-    """The sixth is a float32, as in ONNX's definition."""
-    return node[0] * hard_sigmoid(node[0], float(np.float32(1 / 6)), 0.5)
-
-
-@onnx_op("Swish", since=24)
-def swish(node: OnnxNode) -> Expr:
-    return gated(node[0], node.attr("alpha"))
-
-
 def gated(x: Expr, alpha: float) -> Expr:
     """x * sigmoid(alpha * x)."""
     return x * emit("sigmoid", x * alpha)
 
 
-@onnx_op("Gelu", since=20)
-def gelu(node: OnnxNode) -> Expr:
-    """x times the normal distribution's cumulative function, or its approximation by tanh."""
-    return gelu_of(node[0], tanh=node.attr("approximate") == "tanh")
+def gelu(x: Expr, bias: Expr | None = None, tanh: bool = False) -> Expr:
+    """x (plus a bias) times the normal distribution's cumulative function, or its approximation by tanh.
 
-
-def gelu_of(x: Expr, bias: Expr | None = None, tanh: bool = False) -> Expr:
-    """Of ``x`` plus a bias.  float16 in float32: 1 plus what is almost -1 has no digits left."""
+    float16 in float32: 1 plus what is almost -1 has no digits left.
+    """
     dtype, x = x.dtype, compared(x)
     if bias is not None:
         x = x + compared(bias)
@@ -111,6 +50,27 @@ def gelu_of(x: Expr, bias: Expr | None = None, tanh: bool = False) -> Expr:
     else:
         bell = emit("erf", x * math.sqrt(0.5))
     return cast(x * 0.5 * (bell + 1), dtype)
+
+
+_SIXTH = float(np.float32(1 / 6))
+"""As in ONNX's definition."""
+
+formulas(
+    {
+        "Celu-12": lambda n: elu(n[0], n.attr("alpha"), n.attr("alpha")),
+        "Elu": lambda n: elu(n[0], n.attr("alpha")),
+        "Gelu-20": lambda n: gelu(n[0], tanh=n.attr("approximate") == "tanh"),
+        "HardSigmoid": lambda n: hard_sigmoid(n[0], n.attr("alpha"), n.attr("beta")),
+        "HardSwish-14": lambda n: n[0] * hard_sigmoid(n[0], _SIXTH, 0.5),
+        "LeakyRelu": lambda n: emit("nn.leaky_relu", n[0], alpha=n.attr("alpha")),
+        "Mish-18": lambda n: n[0] * emit("tanh", softplus(n[0])),
+        "Selu": lambda n: elu(n[0], n.attr("alpha")) * n.attr("gamma"),
+        "Softplus": lambda n: softplus(n[0]),
+        "Softsign": lambda n: n[0] / (emit("abs", n[0]) + 1),
+        "Swish-24": lambda n: gated(n[0], n.attr("alpha")),
+        "ThresholdedRelu-10": lambda n: emit("where", emit("greater", compared(n[0]), n.attr("alpha")), n[0], 0),
+    }
+)
 
 
 @onnx_op("Shrink", since=9)
@@ -126,7 +86,7 @@ def compared(x: Expr) -> Expr:
     return cast(x, {"float16": "float32", "float32": "float32"}.get(x.dtype, "float64"))
 
 
-@onnx_op("PRelu", since=7)
+@onnx_op("PRelu")
 def prelu(node: OnnxNode) -> Expr:
     """``nn.prelu`` for a slope per channel (axis 1) of floats, any other by broadcasting."""
     x, slope = node[0], node[1]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from minitvm.frontend.onnx.node import OnnxNode, dims, emit, normalize_axis, rank, scalar
-from minitvm.frontend.onnx.registry import onnx_op
+from minitvm.frontend.onnx.registry import formulas, onnx_op
 from minitvm.frontend.onnx.tensor import integers, known_product
 from minitvm.ir.expr import Expr
 from minitvm.ir.ops.check import OutOfRange
@@ -34,12 +36,6 @@ def gather(node: OnnxNode) -> Expr:
     return emit("take", node[0], within(node, node[0], node[1], (axis,)), axis=axis, mode=mode)
 
 
-@onnx_op("GatherElements", since=11)
-def gather_elements(node: OnnxNode) -> Expr:
-    axis = normalize_axis(node, node.attr("axis"), rank(node[0]))
-    return emit("gather", node[0], within(node, node[0], node[1], (axis,)), axis=axis)
-
-
 def _positions_first(node: OnnxNode, batch_dims: int = 0) -> Expr:
     """ONNX keeps the positions of an element in the last dimension, Relay in the first."""
     last = rank(node[1]) - 1
@@ -50,45 +46,46 @@ def _positions_first(node: OnnxNode, batch_dims: int = 0) -> Expr:
     return within(node, node[0], positions, tuple(range(batch_dims, batch_dims + depth)))
 
 
-@onnx_op("GatherND", since=11)
-def gather_nd(node: OnnxNode) -> Expr:
+_REDUCTIONS = {"none": "update", "add": "add", "mul": "mul", "max": "max", "min": "min"}
+
+
+def _along(node: OnnxNode, name: str, *values: Expr, **options: Any) -> Expr:
+    """An operator whose second input are indices along one axis of the first."""
+    axis = normalize_axis(node, node.attr("axis"), rank(node[0]))
+    return emit(name, node[0], within(node, node[0], node[1], (axis,)), *values, axis=axis, **options)
+
+
+def _gather_nd(node: OnnxNode) -> Expr:
     batch_dims = node.attr("batch_dims", 0)
     return emit("gather_nd", node[0], _positions_first(node, batch_dims), batch_dims=batch_dims)
 
 
-_REDUCTIONS = {"none": "update", "add": "add", "mul": "mul", "max": "max", "min": "min"}
+def _scatter(node: OnnxNode) -> Expr:
+    return _along(node, "scatter_elements", node[2], reduction=_REDUCTIONS[node.attr("reduction", "none")])
 
 
-@onnx_op("Scatter", since=9)
-@onnx_op("ScatterElements", since=11)
-def scatter_elements(node: OnnxNode) -> Expr:
-    axis = normalize_axis(node, node.attr("axis"), rank(node[0]))
-    reduction = _REDUCTIONS[node.attr("reduction", "none")]
-    indices = within(node, node[0], node[1], (axis,))
-    return emit("scatter_elements", node[0], indices, node[2], axis=axis, reduction=reduction)
-
-
-@onnx_op("ScatterND", since=11)
-def scatter_nd(node: OnnxNode) -> Expr:
+def _scatter_nd(node: OnnxNode) -> Expr:
     mode = _REDUCTIONS[node.attr("reduction", "none")]
     return emit("scatter_nd", node[0], _positions_first(node), node[2], mode=mode)
 
 
-@onnx_op("Slice", since=1)
-def slice_1(node: OnnxNode) -> Expr:
-    starts, ends = node.require("starts"), node.require("ends")
-    axes = node.attr("axes") or list(range(len(starts)))
-    return _sliced(node, starts, ends, axes, [1] * len(starts))
+formulas(
+    {
+        "GatherElements-11": lambda n: _along(n, "gather"),
+        "GatherND-11": _gather_nd,
+        "Scatter-9": _scatter,
+        "ScatterElements-11": _scatter,
+        "ScatterND-11": _scatter_nd,
+    }
+)
 
 
-@onnx_op("Slice", since=10)
+@onnx_op("Slice")
 def slice_(node: OnnxNode) -> Expr:
-    starts = [int(v) for v in node.constant(1, "starts")]
-    ends = [int(v) for v in node.constant(2, "ends")]
-    axes = node.ints(3, "axes")
-    steps = node.ints(4, "steps")
-    axes = tuple(range(len(starts))) if axes is None else axes
-    return _sliced(node, starts, ends, list(axes), [1] * len(starts) if steps is None else list(steps))
+    starts, ends, axes, steps = (node.numbers(i, name) for i, name in enumerate(("starts", "ends", "axes", "steps"), 1))
+    if starts is None or ends is None:
+        raise node.fail(f"its {'starts' if starts is None else 'ends'} are missing")
+    return _sliced(node, starts, ends, axes or list(range(len(starts))), steps or [1] * len(starts))
 
 
 def _sliced(node: OnnxNode, starts: list[int], ends: list[int], axes: list[int], steps: list[int]) -> Expr:
@@ -125,19 +122,15 @@ def taken_elements(start: int, stop: int, step: int, extent: int) -> range:
     return range(min(max(start, 0), highest), min(max(stop, lowest), extent), step)
 
 
-@onnx_op("Pad", since=2)
-def pad_2(node: OnnxNode) -> Expr:
-    return padded(node, node[0], node.require("pads"), None, scalar(node.attr("value"), node[0]))
-
-
-@onnx_op("Pad", since=11)
+@onnx_op("Pad")
 def pad(node: OnnxNode) -> Expr:
-    pads = [int(p) for p in node.constant(1, "pads")]
-    value = node.get(2) or scalar(0, node[0])
-    return padded(node, node[0], pads, node.ints(3, "axes"), value)
+    x, pads = node[0], node.numbers(1, "pads")
+    if pads is None:
+        raise node.fail("its pads are missing")
+    return padded(node, x, pads, node.numbers(3, "axes"), node.get(2) or scalar(node.attr("value", 0), x))
 
 
-def padded(node: OnnxNode, x: Expr, pads: list[int], axes: tuple[int, ...] | None, value: Expr) -> Expr:
+def padded(node: OnnxNode, x: Expr, pads: list[int], axes: list[int] | None, value: Expr) -> Expr:
     """``nn.pad``; negative pads cut off, as ``strided_slice``."""
     places = [normalize_axis(node, a, rank(x)) for a in (range(rank(x)) if axes is None else axes)]
     if len(pads) != 2 * len(places):
@@ -147,7 +140,7 @@ def padded(node: OnnxNode, x: Expr, pads: list[int], axes: tuple[int, ...] | Non
         width[axis] = (pads[i], pads[i + len(places)])
     x = _cropped(x, width)
     grown = tuple((max(a, 0), max(b, 0)) for a, b in width)
-    mode = {"constant": "constant", "reflect": "reflect", "edge": "edge", "wrap": "wrap"}[node.attr("mode", "constant")]
+    mode = node.attr("mode", "constant")
     if not any(a or b for a, b in grown):
         return x
     if mode == "wrap":

@@ -7,7 +7,7 @@ from functools import partial, reduce
 import numpy as np
 
 from minitvm.frontend.onnx.node import OnnxNode, cast, emit, onnx_dtype
-from minitvm.frontend.onnx.registry import onnx_op
+from minitvm.frontend.onnx.registry import formulas, onnx_op
 from minitvm.ir.expr import Expr
 
 _SAME = (
@@ -62,11 +62,6 @@ def identity(node: OnnxNode) -> list[Expr | None]:
     return [node[0], cast(ones, "bool") if node.opset >= 10 else ones]
 
 
-@onnx_op("Reciprocal")
-def reciprocal(node: OnnxNode) -> Expr:
-    return emit("divide", 1, node[0])
-
-
 @onnx_op("Pow", since=7)
 def power(node: OnnxNode) -> Expr:
     """Squares and square roots as such; the exponent may have another dtype than the base."""
@@ -96,14 +91,18 @@ def _dtype_of_power(base: str, exponent: str, known: np.ndarray | None) -> str:
     return base if held or (known is not None and np.array_equal(known.astype(base), known)) else "float64"
 
 
-@onnx_op("Mod", since=10)
-def mod(node: OnnxNode) -> Expr:
-    return emit("mod" if node.attr("fmod") else "floor_mod", node[0], node[1])
+_SHIFTS = {"LEFT": "left_shift", "RIGHT": "right_shift"}
 
-
-@onnx_op("BitShift", since=11)
-def bit_shift(node: OnnxNode) -> Expr:
-    return emit({"LEFT": "left_shift", "RIGHT": "right_shift"}[node.require("direction")], node[0], node[1])
+formulas(
+    {
+        "BitShift-11": lambda n: emit(_SHIFTS[n.require("direction")], n[0], n[1]),
+        "Cast": lambda n: cast(n[0], onnx_dtype(n, n.require("to"))),
+        "CastLike-15": lambda n: cast(n[0], n[1].dtype),
+        "Clip-6": lambda n: emit("clip", n[0], a_min=n.attr("min"), a_max=n.attr("max")),
+        "Mod-10": lambda n: emit("mod" if n.attr("fmod") else "floor_mod", n[0], n[1]),
+        "Reciprocal": lambda n: emit("divide", 1, n[0]),
+    }
+)
 
 
 @onnx_op("IsInf", since=10)
@@ -115,11 +114,6 @@ def is_inf(node: OnnxNode) -> Expr:
         return emit("zeros_like", infinite)
     side = "greater" if node.attr("detect_positive") else "less"
     return emit("logical_and", infinite, emit(side, x, 0))
-
-
-@onnx_op("Clip", since=6)
-def clip_6(node: OnnxNode) -> Expr:
-    return emit("clip", node[0], a_min=node.attr("min"), a_max=node.attr("max"))
 
 
 @onnx_op("Clip", since=11)
@@ -141,13 +135,3 @@ def _bound(node: OnnxNode, index: int) -> float | None:
     if dtype.kind == "f":
         return float("-inf") if index == 1 else float("inf")
     return int(np.iinfo(dtype).min if index == 1 else np.iinfo(dtype).max)
-
-
-@onnx_op("Cast", since=6)
-def cast_to(node: OnnxNode) -> Expr:
-    return cast(node[0], onnx_dtype(node, node.require("to")))
-
-
-@onnx_op("CastLike", since=15)
-def cast_like(node: OnnxNode) -> Expr:
-    return cast(node[0], node[1].dtype)

@@ -151,12 +151,12 @@ class OnnxNode:
         error.inputs = inputs
         return error
 
-    def ints(self, index: int, name: str) -> tuple[int, ...] | None:
-        """A list of integers that older opsets give as attribute ``name`` and newer ones as input ``index``."""
+    def numbers(self, index: int, name: str) -> list[Any] | None:
+        """A list that older opsets give as attribute ``name`` and newer ones as input ``index``."""
         if self.get(index) is not None:
-            return tuple(int(v) for v in self.constant(index, name).reshape(-1))
+            return list(self.constant(index, name).reshape(-1).tolist())
         found = self._attributes.get(name)
-        return None if found is None else tuple(attribute_value(found))
+        return None if found is None else list(np.ravel(attribute_value(found)).tolist())
 
     def fail(self, message: str, hint: str | None = None) -> FrontendError:
         """The error to raise: the operator's name before the message, the node's place below it."""

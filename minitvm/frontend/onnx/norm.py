@@ -7,12 +7,12 @@ import math
 import numpy as np
 
 from minitvm.frontend.onnx.node import OnnxNode, cast, dims, emit, normalize_axis, rank, single
-from minitvm.frontend.onnx.registry import onnx_op
+from minitvm.frontend.onnx.registry import formulas, onnx_op
 from minitvm.frontend.onnx.tensor import reshaped
 from minitvm.ir.expr import Constant, Expr
 
 
-@onnx_op("BatchNormalization", since=7)
+@onnx_op("BatchNormalization")
 def batch_normalization(node: OnnxNode) -> Expr:
     if node.attr("training_mode", 0) or any(node.wants(i) for i in range(1, 5)):
         raise node.fail("training is not supported", "export the model for inference")
@@ -23,28 +23,30 @@ def batch_normalization(node: OnnxNode) -> Expr:
     return cast(emit("nn.batch_norm", x, *parameters, axis=1, epsilon=node.attr("epsilon"))[0], node[0].dtype)
 
 
-@onnx_op("InstanceNormalization", since=6)
-def instance_normalization(node: OnnxNode) -> Expr:
-    return emit("nn.instance_norm", node[0], node[1], node[2], axis=1, epsilon=node.attr("epsilon"))
+def _per_group(node: OnnxNode) -> Expr:
+    """Before opset 21 scale and bias come per group."""
+    repeats = node[0].shape[1] // node.require("num_groups")
+    return _group_norm(node, *(emit("repeat", node[i], repeats=repeats, axis=0) for i in (1, 2)))
 
 
-@onnx_op("GroupNormalization", since=18)
-def group_normalization_18(node: OnnxNode) -> Expr:
-    """Scale and bias per group."""
-    groups, channels = node.require("num_groups"), node[0].shape[1]
-    each = [emit("repeat", node[i], repeats=channels // groups, axis=0) for i in (1, 2)]
-    return _group_norm(node, groups, each[0], each[1])
-
-
-@onnx_op("GroupNormalization", since=21)
-def group_normalization(node: OnnxNode) -> Expr:
-    """Scale and bias per channel."""
-    return _group_norm(node, node.require("num_groups"), node[1], node[2])
-
-
-def _group_norm(node: OnnxNode, groups: int, scale: Expr, bias: Expr) -> Expr:
-    epsilon = node.attr("epsilon")
+def _group_norm(node: OnnxNode, scale: Expr, bias: Expr) -> Expr:
+    groups, epsilon = node.require("num_groups"), node.attr("epsilon")
     return emit("nn.group_norm", node[0], scale, bias, num_groups=groups, axis=1, epsilon=epsilon)
+
+
+def _lrn(node: OnnxNode) -> Expr:
+    factors = {name: node.attr(name) for name in ("bias", "alpha", "beta")}
+    return emit("nn.lrn", node[0], size=node.require("size"), axis=1, **factors)
+
+
+formulas(
+    {
+        "GroupNormalization-18": _per_group,
+        "GroupNormalization-21": lambda n: _group_norm(n, n[1], n[2]),
+        "InstanceNormalization": lambda n: emit("nn.instance_norm", *n.operands(), axis=1, epsilon=n.attr("epsilon")),
+        "LRN": _lrn,
+    }
+)
 
 
 @onnx_op("LayerNormalization", since=17)
@@ -90,9 +92,3 @@ def rms_normalization(node: OnnxNode) -> Expr:
     axes = tuple(range(normalize_axis(node, node.attr("axis"), rank(x)), rank(x)))
     root = emit("sqrt", emit("mean", x * x, axis=axes, keepdims=True) + node.attr("epsilon"))
     return cast(cast(x / root, scale.dtype) * scale, node[1].dtype)
-
-
-@onnx_op("LRN", since=1)
-def local_response_normalization(node: OnnxNode) -> Expr:
-    factors = {name: node.attr(name) for name in ("bias", "alpha", "beta")}
-    return emit("nn.lrn", node[0], size=node.require("size"), axis=1, **factors)

@@ -6,11 +6,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from minitvm.frontend.onnx.contrib import DOMAIN
 from minitvm.frontend.onnx.matmul import matmul
 from minitvm.frontend.onnx.nn import convolution
 from minitvm.frontend.onnx.node import OnnxNode, cast, dims, emit, normalize_axis, onnx_dtype, rank
-from minitvm.frontend.onnx.registry import onnx_op
+from minitvm.frontend.onnx.registry import MICROSOFT, formulas, onnx_op
 from minitvm.frontend.onnx.tensor import reshaped
 from minitvm.ir.expr import Constant, Expr
 
@@ -40,7 +39,7 @@ def _along_blocks(node: OnnxNode, parameter: Expr, axis: int) -> Expr:
 
 
 @onnx_op("DequantizeLinear", since=10)
-@onnx_op("DequantizeLinear", domain=DOMAIN)
+@onnx_op("DequantizeLinear", domain=MICROSOFT)
 def dequantize(node: OnnxNode) -> Expr:
     x, scale, axis = node[0], node[1], _axis(node)
     zero = _zero_point(node, 2, scale, x.dtype)
@@ -56,7 +55,7 @@ def dequantize(node: OnnxNode) -> Expr:
 
 
 @onnx_op("QuantizeLinear", since=10)
-@onnx_op("QuantizeLinear", domain=DOMAIN)
+@onnx_op("QuantizeLinear", domain=MICROSOFT)
 def quantize(node: OnnxNode) -> Expr:
     """The result's dtype is the zero point's, or ``output_dtype``, or uint8."""
     x = node[0] if node[0].dtype != "int32" else cast(node[0], node[1].dtype)
@@ -124,14 +123,12 @@ def _integer_conv(node: OnnxNode, x: int, w: int, x_zero: int, w_zero: int) -> E
     return convolution(node, *same_width(lhs, rhs), out_dtype="int32")
 
 
-@onnx_op("MatMulInteger", since=10)
-def matmul_integer(node: OnnxNode) -> Expr:
-    return _integer_matmul(node, 0, 1, 2, 3)
-
-
-@onnx_op("ConvInteger", since=10)
-def conv_integer(node: OnnxNode) -> Expr:
-    return _integer_conv(node, 0, 1, 2, 3)
+formulas(
+    {
+        "ConvInteger-10": lambda n: _integer_conv(n, 0, 1, 2, 3),
+        "MatMulInteger-10": lambda n: _integer_matmul(n, 0, 1, 2, 3),
+    }
+)
 
 
 @onnx_op("QLinearMatMul", since=10)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from minitvm.frontend.onnx.node import OnnxNode, cast, emit, emit_many, normalize_axis, rank, single
-from minitvm.frontend.onnx.registry import onnx_op
+from minitvm.frontend.onnx.registry import formulas, onnx_op
 from minitvm.ir.expr import Expr
 
 _SIMPLE = {"ReduceMax": "max", "ReduceMin": "min", "ReduceMean": "mean", "ReduceProd": "prod", "ReduceSum": "sum"}
@@ -11,7 +11,7 @@ _SIMPLE = {"ReduceMax": "max", "ReduceMin": "min", "ReduceMean": "mean", "Reduce
 
 def _axes(node: OnnxNode) -> tuple[int, ...] | None:
     """The axes to reduce, by attribute or input, each once; ``None``: nothing is to be reduced."""
-    given = node.ints(1, "axes")
+    given = node.numbers(1, "axes")
     if given:
         return tuple(dict.fromkeys(normalize_axis(node, a, rank(node[0])) for a in given))
     return None if node.attr("noop_with_empty_axes", 0) else tuple(range(rank(node[0])))
@@ -30,24 +30,9 @@ def reduce_simple(node: OnnxNode) -> Expr:
     return _reduced(node, _SIMPLE[node.op_type], x)
 
 
-@onnx_op("ReduceL1")
-def reduce_l1(node: OnnxNode) -> Expr:
-    return _reduced(node, "sum", emit("abs", node[0]))
-
-
-@onnx_op("ReduceSumSquare")
-def reduce_sum_square(node: OnnxNode) -> Expr:
-    return cast(_reduced(node, "sum", _squares(node)), node[0].dtype)
-
-
-@onnx_op("ReduceL2")
-def reduce_l2(node: OnnxNode) -> Expr:
-    return cast(emit("sqrt", _as_float(_reduced(node, "sum", _squares(node)))), node[0].dtype)
-
-
 def _squares(node: OnnxNode) -> Expr:
     x = single(node[0])
-    return x * x
+    return _reduced(node, "sum", x * x)
 
 
 def _as_float(x: Expr) -> Expr:
@@ -55,15 +40,15 @@ def _as_float(x: Expr) -> Expr:
     return x if x.tensor_type.is_float else cast(x, "float64")
 
 
-@onnx_op("ReduceLogSum")
-def reduce_log_sum(node: OnnxNode) -> Expr:
-    total = _reduced(node, "sum", single(node[0]))
-    return cast(emit("log", _as_float(total)), node[0].dtype)
-
-
-@onnx_op("ReduceLogSumExp")
-def reduce_log_sum_exp(node: OnnxNode) -> Expr:
-    return cast(_reduced(node, "logsumexp", _as_float(node[0])), node[0].dtype)
+formulas(
+    {
+        "ReduceL1": lambda n: _reduced(n, "sum", emit("abs", n[0])),
+        "ReduceL2": lambda n: cast(emit("sqrt", _as_float(_squares(n))), n[0].dtype),
+        "ReduceLogSum": lambda n: cast(emit("log", _as_float(_reduced(n, "sum", single(n[0])))), n[0].dtype),
+        "ReduceLogSumExp": lambda n: cast(_reduced(n, "logsumexp", _as_float(n[0])), n[0].dtype),
+        "ReduceSumSquare": lambda n: cast(_squares(n), n[0].dtype),
+    }
+)
 
 
 @onnx_op("ArgMax", "ArgMin")
@@ -81,8 +66,8 @@ def arg_reduce(node: OnnxNode) -> Expr:
 
 @onnx_op("TopK")
 def top_k(node: OnnxNode) -> list[Expr]:
-    """Before opset 10, k is an attribute; from 11 on the smallest may be asked for."""
-    k = node.attr("k") if node.has("k") else int(node.constant(1, "k").item())
+    """The k largest, from opset 11 on the smallest too."""
+    [k] = node.numbers(1, "k") or [0]
     ascending = not node.attr("largest", 1)
     axis = normalize_axis(node, node.attr("axis", -1), rank(node[0]))
     if k == 0:  # Relay's 0 means all

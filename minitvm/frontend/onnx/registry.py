@@ -6,7 +6,7 @@ Opset differences end here: of an operator's builders, the newest not newer than
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 from minitvm.ir.expr import Expr
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 Outputs: TypeAlias = "Expr | Sequence[Expr | None]"
 """One output, or several in order; ``None`` for an optional output that the builder does not offer."""
 Builder: TypeAlias = "Callable[[OnnxNode], Outputs]"
+
+MICROSOFT = "com.microsoft"
+"""The domain of ONNX Runtime's own operators."""
 
 OLDEST_OPSET = 7
 """Older opsets broadcast by attribute; ``onnx.version_converter`` brings them up."""
@@ -35,6 +38,13 @@ def onnx_op(*op_types: str, since: int = 1, domain: str = "") -> Callable[[Build
         return builder
 
     return register
+
+
+def formulas(table: Mapping[str, Builder], domain: str = "") -> None:
+    """Registers builders by operator type, or by type and first opset as ONNX writes it: ``Softmax-13``."""
+    for name, builder in table.items():
+        op_type, _, since = name.partition("-")
+        onnx_op(op_type, since=int(since or 1), domain=domain)(builder)
 
 
 def builder_for(domain: str, op_type: str, opset: int) -> Builder | None:

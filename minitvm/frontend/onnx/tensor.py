@@ -17,7 +17,7 @@ from minitvm.frontend.onnx.node import (
     rank,
     scalar,
 )
-from minitvm.frontend.onnx.registry import onnx_op
+from minitvm.frontend.onnx.registry import formulas, onnx_op
 from minitvm.ir.expr import Constant, Expr
 
 LARGEST_RANGE = 1 << 24
@@ -77,12 +77,6 @@ def size(node: OnnxNode) -> Expr:
     return emit("ndarray_size", node[0], dtype="int64")
 
 
-@onnx_op("Reshape", since=5)
-def reshape(node: OnnxNode) -> Expr:
-    wanted = [int(d) for d in node.constant(1, "the shape")]
-    return reshaped(node[0], wanted, bool(node.attr("allowzero", 0)))
-
-
 def reshaped(x: Expr, shape: list[int], allowzero: bool = False) -> Expr:
     """Reshape by ONNX's rule; ``x`` itself where nothing changes."""
     if x.tensor_type.is_static and tuple(shape) == dims(x):
@@ -105,15 +99,9 @@ def known_product(extents: tuple[int | None, ...]) -> int:
     return math.prod(d for d in extents if d is not None) if None not in extents else -1
 
 
-@onnx_op("Transpose", since=1)
-def transpose(node: OnnxNode) -> Expr:
-    axes = node.attr("perm")
-    return emit("transpose", node[0], axes=None if axes is None else tuple(axes))
-
-
 @onnx_op("Squeeze", since=1)
 def squeeze(node: OnnxNode) -> Expr:
-    axes = node.ints(1, "axes")
+    axes = node.numbers(1, "axes")
     if axes is None:
         return emit("squeeze", node[0])
     found = tuple(normalize_axis(node, a, rank(node[0])) for a in axes)
@@ -122,7 +110,7 @@ def squeeze(node: OnnxNode) -> Expr:
 
 @onnx_op("Unsqueeze", since=1)
 def unsqueeze(node: OnnxNode) -> Expr:
-    axes = node.ints(1, "axes") or ()
+    axes = node.numbers(1, "axes") or ()
     result = rank(node[0]) + len(axes)
     x = node[0]
     for axis in sorted(normalize_axis(node, a, result) for a in axes):
@@ -149,32 +137,27 @@ def split(node: OnnxNode) -> list[Expr]:
     """Into sizes (attribute or input), or into as many equal parts as there are outputs, the last one smaller."""
     x = node[0]
     axis = normalize_axis(node, node.attr("axis", 0), rank(x))
-    sizes = node.ints(1, "split")
+    sizes = node.numbers(1, "split")
     if sizes is None:
         count, extent = node.attr("num_outputs") or len(node.proto.output), x.shape[axis]
         if not 0 < count <= max(extent, len(node.proto.output)):
             raise node.fail(f"dimension {axis} of {x.tensor_type} cannot be split into {count} parts")
         part = -(-extent // count)
-        sizes = tuple(min(part, max(extent - n * part, 0)) for n in range(count))
+        sizes = [min(part, max(extent - n * part, 0)) for n in range(count)]
     if sum(sizes) != dims(x)[axis] and dims(x)[axis] is not None:
-        raise node.fail(f"the sizes {list(sizes)} do not add up to dimension {axis} of {x.tensor_type}")
+        raise node.fail(f"the sizes {sizes} do not add up to dimension {axis} of {x.tensor_type}")
     return _parted(x, sizes, axis)
 
 
-def _parted(x: Expr, sizes: tuple[int, ...], axis: int) -> list[Expr]:
+def _parted(x: Expr, sizes: list[int], axis: int) -> list[Expr]:
     if len(sizes) == 1:
         return [x]
     if len(sizes) > MOST_PARTS:
         groups = [sizes[i : i + MOST_PARTS] for i in range(0, len(sizes), MOST_PARTS)]
-        whole = [emit("annotation.stop_fusion", part) for part in _parted(x, tuple(map(sum, groups)), axis)]
+        whole = [emit("annotation.stop_fusion", part) for part in _parted(x, list(map(sum, groups)), axis)]
         return [one for part, group in zip(whole, groups, strict=True) for one in _parted(part, group, axis)]
     positions = tuple(int(p) for p in np.cumsum(sizes)[:-1])
     return emit_many("split", x, indices_or_sections=positions, axis=axis)
-
-
-@onnx_op("Tile", since=6)
-def tile(node: OnnxNode) -> Expr:
-    return emit("tile", node[0], reps=tuple(int(r) for r in node.constant(1, "repeats")))
 
 
 @onnx_op("Expand", since=8)
@@ -200,22 +183,28 @@ def range_(node: OnnxNode) -> Expr:
     return Constant(np.arange(start, limit, delta, dtype=dtype).astype(dtype))
 
 
-@onnx_op("EyeLike", since=9)
-def eye_like(node: OnnxNode) -> Expr:
-    code = node.attr("dtype")
-    dtype = node[0].dtype if code is None else onnx_dtype(node, code)
+def _eye_like(node: OnnxNode) -> Expr:
+    dtype = onnx_dtype(node, node.attr("dtype")) if node.has("dtype") else node[0].dtype
     return emit("eye", shape=node[0].shape, k=int(node.attr("k")), dtype=dtype)
 
 
-@onnx_op("Trilu", since=14)
-def trilu(node: OnnxNode) -> Expr:
-    k = node.get(1) or scalar(0, "int64")
-    return emit("trilu", node[0], emit("reshape", k, newshape=()), upper=bool(node.attr("upper")))
+def _trilu(node: OnnxNode) -> Expr:
+    k = emit("reshape", node.get(1) or scalar(0, "int64"), newshape=())
+    return emit("trilu", node[0], k, upper=bool(node.attr("upper")))
 
 
-@onnx_op("DepthToSpace", since=1)
-def depth_to_space(node: OnnxNode) -> Expr:
-    return emit("nn.depth_to_space", node[0], block_size=node.require("blocksize"), mode=node.attr("mode", "DCR"))
+formulas(
+    {
+        "DepthToSpace": lambda n: emit(
+            "nn.depth_to_space", n[0], block_size=n.require("blocksize"), mode=n.attr("mode", "DCR")
+        ),
+        "EyeLike-9": _eye_like,
+        "Reshape": lambda n: reshaped(n[0], n.constant(1, "the shape").tolist(), bool(n.attr("allowzero", 0))),
+        "Tile": lambda n: emit("tile", n[0], reps=tuple(n.constant(1, "repeats").tolist())),
+        "Transpose": lambda n: emit("transpose", n[0], axes=tuple(n.attr("perm")) if n.has("perm") else None),
+        "Trilu-14": _trilu,
+    }
+)
 
 
 @onnx_op("SpaceToDepth", since=1)
