@@ -7,7 +7,7 @@ import pytest
 import minitvm
 from minitvm import relay
 from minitvm.errors import FrontendError, TargetError
-from minitvm.frontend.other_formats import EXPORTERS
+from minitvm.frontend.other_formats import FRAMEWORKS
 
 SPELLINGS = {
     "IRModule": "ir.expr.Module",
@@ -78,7 +78,7 @@ def test_other_importers_say_how_to_get_to_onnx() -> None:
     )
 
 
-@pytest.mark.parametrize("name", EXPORTERS)
+@pytest.mark.parametrize("name", FRAMEWORKS)
 def test_every_other_importer_refuses(name: str) -> None:
     with pytest.raises(FrontendError, match="export to ONNX"):
         getattr(minitvm.frontend, name)("model")

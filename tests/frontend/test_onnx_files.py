@@ -66,8 +66,8 @@ def test_truncated(tmp_path: Path, share: float) -> None:
 @pytest.mark.parametrize(
     ("file", "framework", "exporter"),
     [
-        ("m.params", "MXNet", "mxnet.contrib.onnx.export_model"),
-        ("m.json", "MXNet", "mxnet.contrib.onnx.export_model"),
+        ("m.params", "MXNet", "mxnet.onnx.export_model"),
+        ("m.json", "MXNet", "mxnet.onnx.export_model"),
         ("m.mlmodel", "CoreML", "onnxmltools.convert_coreml"),
         ("m.pb", "TensorFlow", "tf2onnx"),
         ("m.pt", "PyTorch", "torch.onnx.export"),

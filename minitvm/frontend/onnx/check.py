@@ -11,6 +11,7 @@ from typing import Any
 import onnx
 
 from minitvm.errors import FrontendError, UnsupportedOperatorError
+from minitvm.frontend.onnx.model import NUMPY_NAMES
 from minitvm.frontend.onnx.node import OnnxNode, place_of, schema_of
 from minitvm.frontend.onnx.registry import OLDEST_OPSET
 from minitvm.ir.types import DTYPES, TensorType
@@ -113,10 +114,7 @@ def _allowed_dtypes(op_type: str, opset: int, domain: str) -> tuple[frozenset[st
 
 def _dtypes_of(parameter: Any) -> frozenset[str]:
     names = {t.removeprefix("tensor(").removesuffix(")") for t in parameter.types}
-    return frozenset({_NUMPY_NAMES.get(name, name) for name in names} & set(DTYPES))
-
-
-_NUMPY_NAMES = {"float": "float32", "double": "float64"}
+    return frozenset({NUMPY_NAMES.get(name, name) for name in names} & set(DTYPES))
 
 
 def check_supported(

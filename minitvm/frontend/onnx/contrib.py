@@ -12,9 +12,8 @@ import numpy as np
 
 from minitvm.frontend.onnx.activation import compared, flattened, gated, gelu, softmax
 from minitvm.frontend.onnx.matmul import matmul, scaled, transposed, wide_enough
-from minitvm.frontend.onnx.nn import pool_of
+from minitvm.frontend.onnx.nn import nothing_added, pool_of
 from minitvm.frontend.onnx.node import OnnxNode, cast, emit, normalize_axis, rank, scalar
-from minitvm.frontend.onnx.norm import nothing_added
 from minitvm.frontend.onnx.quantize import centred, requantized, same_width, scalar_or_vector
 from minitvm.frontend.onnx.registry import MICROSOFT, formulas, onnx_op
 from minitvm.ir.expr import Constant, Expr

@@ -24,10 +24,9 @@ from minitvm.frontend.onnx.check import (
     ordered_nodes,
 )
 from minitvm.frontend.onnx.functions import definition_of, has_definition
-from minitvm.frontend.onnx.model import LoadedModel, ModelSource, ValueDescription, describe_value, load_model
+from minitvm.frontend.onnx.model import LoadedModel, ModelSource, ValueDescription, array_of, describe_value, load_model
 from minitvm.frontend.onnx.node import OnnxNode, label_of, place_of
 from minitvm.frontend.onnx.registry import Outputs, builder_for
-from minitvm.frontend.onnx.tensor_data import array_of
 from minitvm.ir.dims import Dim, SymbolicDim
 from minitvm.ir.expr import Call, Constant, Expr, Function, Module, Tuple, Var, span_scope
 from minitvm.ir.ops.tensor import ShapeOf

@@ -1,42 +1,23 @@
-"""Opening an ONNX model, and describing its inputs and outputs without importing it."""
+"""Opening an ONNX model: what goes in and comes out without importing it; its tensors, wherever they are stored."""
 
 from __future__ import annotations
 
 import math
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import numpy as np
 import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from minitvm.errors import FrontendError
-from minitvm.frontend.onnx.tensor_data import dtype_name, type_name
+from minitvm.frontend.other_formats import framework_of
+from minitvm.ir.types import DTYPES
 
 ModelSource: TypeAlias = "onnx.ModelProto | str | os.PathLike[str] | bytes"
-
-_FOREIGN = {
-    ".params": "MXNet",
-    ".json": "MXNet",
-    ".mlmodel": "CoreML",
-    ".mlpackage": "CoreML",
-    ".pb": "TensorFlow",
-    ".pbtxt": "TensorFlow",
-    ".h5": "Keras",
-    ".keras": "Keras",
-    ".tflite": "TensorFlow Lite",
-    ".pt": "PyTorch",
-    ".pth": "PyTorch",
-}
-_EXPORTERS = {
-    "MXNet": "mxnet.contrib.onnx.export_model",
-    "CoreML": "onnxmltools.convert_coreml",
-    "TensorFlow": "tf2onnx",
-    "Keras": "tf2onnx",
-    "TensorFlow Lite": "tf2onnx",
-    "PyTorch": "torch.onnx.export",
-}
 
 
 @dataclass(frozen=True)
@@ -123,7 +104,7 @@ def load_model(source: ModelSource) -> LoadedModel:
     if isinstance(source, onnx.ModelProto):
         return LoadedModel(_inline(_complete(source, "the model")), "")
     if isinstance(source, (bytes, bytearray, memoryview)):
-        return LoadedModel(_inline(_parse(bytes(source), "the given bytes", None)), "")
+        return LoadedModel(_inline(_parse(bytes(source), "the given bytes")), "")
     if not isinstance(source, (str, os.PathLike)):
         raise FrontendError(
             f"a model is a path, bytes or an onnx.ModelProto; found {type(source).__name__}",
@@ -135,9 +116,9 @@ def load_model(source: ModelSource) -> LoadedModel:
 
 def _read(path: Path) -> bytes:
     if path.is_dir():
-        foreign = "TensorFlow" if (path / "saved_model.pb").exists() else _FOREIGN.get(path.suffix.lower())
+        foreign = framework_of(".pb" if (path / "saved_model.pb").exists() else path.suffix)
         if foreign is not None:
-            raise _foreign_error(path, foreign)
+            raise _foreign_error(path, *foreign)
         raise FrontendError(f"{path} is a folder, not an ONNX file", hint="give the path of the .onnx file inside it")
     if not path.exists():
         raise FrontendError(f"there is no file {path}")
@@ -147,37 +128,32 @@ def _read(path: Path) -> bytes:
         raise FrontendError(f"{path} cannot be read: {error.strerror}") from error
 
 
-def _parse(data: bytes, what: str, path: Path | None) -> onnx.ModelProto:
+def _parse(data: bytes, what: str, path: Path | None = None) -> onnx.ModelProto:
     if not data:
         raise FrontendError(f"{what}: empty, not an ONNX model", hint="was the download or export interrupted?")
-    foreign = _FOREIGN.get(path.suffix.lower()) if path is not None else None
+    foreign = framework_of(path.suffix) if path is not None else None
     try:
         proto = onnx.ModelProto.FromString(data)
+        if foreign is None or proto.opset_import:
+            return _complete(proto, what)
     except (DecodeError, RuntimeError) as error:
-        if path is not None and foreign is not None:
-            raise _foreign_error(path, foreign) from error
-        raise _not_a_model(data, what) from error
-    if path is not None and foreign is not None and not proto.opset_import:
-        raise _foreign_error(path, foreign)
-    return _complete(proto, what)
+        if foreign is None:
+            raise _not_a_model(data, what) from error
+    raise _foreign_error(path, *foreign)
 
 
 def _not_a_model(data: bytes, what: str) -> FrontendError:
-    if _is_text(data[:4096]):
+    if all(byte >= 32 or byte in b"\t\n\r\f" for byte in data[:4096]):
         return FrontendError(f"{what}: text, not an ONNX model", hint="an ONNX file is binary; was it a download page?")
     if data[:1] == b"\x08":  # the tag of ir_version, which comes first
         return FrontendError(f"{what}: a truncated or damaged ONNX model", hint="copy or export the file again")
     return FrontendError(f"{what}: not an ONNX model", hint="minitvm reads ONNX files (protobuf, .onnx)")
 
 
-def _is_text(data: bytes) -> bool:
-    return all(byte >= 32 or byte in b"\t\n\r\f" for byte in data)
-
-
-def _foreign_error(path: Path, framework: str) -> FrontendError:
+def _foreign_error(path: Path | None, framework: str, exporter: str) -> FrontendError:
     return FrontendError(
         f"{path} is a {framework} file; minitvm reads ONNX models",
-        hint=f"export the model to ONNX, for example with {_EXPORTERS[framework]}",
+        hint=f"export the model to ONNX, for example with {exporter}",
     )
 
 
@@ -203,3 +179,110 @@ def _inline(proto: onnx.ModelProto) -> onnx.ModelProto:
             where=str(error).splitlines(),
             hint="ONNX functions call no function that leads back to themselves; export the model without functions",
         ) from error
+
+
+# --- tensors --------------------------------------------------------------------------------------------------
+
+_MOST_DIGITS = 19
+"""A number of bytes has no more."""
+_SHOWN = 80
+
+NUMPY_NAMES = {"float": "float32", "double": "float64"}
+"""Of ONNX's element types that have another name."""
+
+
+def dtype_name(code: int, reject: Callable[[str, str | None], FrontendError] | None = None) -> str:
+    """The dtype of an ONNX element type; raises what ``reject(message, hint)`` makes where minitvm has none."""
+    name = type_name(code)
+    known = NUMPY_NAMES.get(name, name)
+    if known in DTYPES:
+        return known
+    message, hint = f"element type {name!r} is not supported", f"supported: {', '.join(DTYPES)}"
+    raise reject(message, hint) if reject else FrontendError(message, hint=hint)
+
+
+def type_name(code: int) -> str:
+    """ONNX's own name of an element type: ``float``, ``int64``, ..."""
+    try:
+        return str(onnx.TensorProto.DataType.Name(code)).lower()
+    except ValueError:
+        return f"code {code}"
+
+
+def array_of(tensor: onnx.TensorProto, folder: str) -> np.ndarray:
+    """The array of a tensor; external data is looked up below ``folder`` (``""``: there is no folder).
+
+    Raises :class:`FrontendError` for element types without a numpy dtype, data shorter than the shape asks for,
+    and external files that are missing or outside the folder.
+    """
+    where = [f'ONNX tensor "{tensor.name}"']
+    dtype = dtype_name(tensor.data_type, lambda message, hint: FrontendError(message, where=where, hint=hint))
+    if any(d < 0 for d in tensor.dims):
+        raise FrontendError(f"a tensor has the shape {tuple(tensor.dims)}", where=where)
+    external = tensor.data_location == onnx.TensorProto.EXTERNAL
+    try:
+        found = _external(tensor, dtype, folder, where) if external else onnx.numpy_helper.to_array(tensor)
+        return np.ascontiguousarray(found).reshape(tuple(tensor.dims))
+    except (ValueError, TypeError) as error:
+        shape = tuple(tensor.dims)
+        raise FrontendError(
+            f"the data of a tensor does not fill its shape {shape} of {dtype}", where=where, hint="the file is damaged"
+        ) from error
+
+
+def _external(tensor: onnx.TensorProto, dtype: str, folder: str, where: list[str]) -> np.ndarray:
+    """The elements in a row."""
+    entries = {e.key: e.value for e in tensor.external_data}
+    path = _external_path(entries.get("location", ""), folder, where)
+    wanted = math.prod(tensor.dims) * np.dtype(dtype).itemsize
+    offset = _number(entries, "offset", 0, where)
+    if _number(entries, "length", wanted, where) != wanted:
+        raise FrontendError(f"external data of {entries['length']} bytes for a tensor of {wanted} bytes", where=where)
+    if offset + wanted > path.stat().st_size:
+        raise FrontendError(
+            f"{path.name} has {path.stat().st_size} bytes; a tensor is stored at {offset} to {offset + wanted}",
+            where=where,
+            hint="the file is truncated",
+        )
+    with path.open("rb") as file:
+        file.seek(offset)
+        data = np.frombuffer(file.read(wanted), np.dtype(dtype).newbyteorder("<"))
+    return data.astype(dtype, copy=False)
+
+
+def _number(entries: dict[str, str], name: str, default: int, where: list[str]) -> int:
+    text = entries.get(name, str(default))
+    if not text.isdecimal() or len(text) > _MOST_DIGITS:
+        raise FrontendError(
+            f"the {name} of external data is {text!r}, not a number", where=where, hint="the file is damaged"
+        )
+    return int(text)
+
+
+def _external_path(location: str, folder: str, where: list[str]) -> Path:
+    if not str(folder):
+        raise FrontendError(
+            f"the model stores tensors in the file {location!r}, but was not given as a path",
+            where=where,
+            hint="call from_onnx with the path of the .onnx file, beside which that file lies",
+        )
+    root = Path(folder).resolve()
+    named = repr(location if len(location) <= _SHOWN else f"{location[:_SHOWN]}...")
+    try:
+        path = (root / location).resolve()
+        is_file = path.is_file()
+    except (OSError, ValueError, RuntimeError) as error:  # too long, a null character, links in a circle
+        raise FrontendError(
+            f"external data {named} is no name of a file", where=where, hint="the model is damaged"
+        ) from error
+    if not location or not path.is_relative_to(root):
+        raise FrontendError(
+            f"external data {named} leaves the model's folder",
+            where=where,
+            hint="external data must lie in the folder of the .onnx file or below it",
+        )
+    if not is_file:
+        raise FrontendError(
+            f"external data {named} does not exist", where=where, hint=f"put the file into the model's folder, {root}"
+        )
+    return path

@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 
 from minitvm.errors import FrontendError, TypeInferenceError, UnknownValueError
-from minitvm.frontend.onnx.tensor_data import array_of, dtype_name
+from minitvm.frontend.onnx.model import array_of, dtype_name
 from minitvm.ir.builder import call_op
 from minitvm.ir.evaluate import evaluate, folded, unfoldable
 from minitvm.ir.expr import Call, Constant, Expr, Function, Var

@@ -1,4 +1,4 @@
-"""ONNX Resize and Upsample: ``image.resize2d`` for images, else one axis at a time.
+"""ONNX AffineGrid, Resize and Upsample; of the latter two: ``image.resize2d`` for images, else one axis at a time.
 
 Along an axis, nearest neighbours are a gather, interpolations a weighted sum of two or four gathers, and stretched ones
 the sum of one; indices and weights are constants computed here.
@@ -7,16 +7,17 @@ the sum of one; indices and weights are constants computed here.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import reduce
 
 import numpy as np
 
-from minitvm.frontend.onnx.node import OnnxNode, cast, emit, normalize_axis, rank, scalar
+from minitvm.frontend.onnx.matmul import matmul
+from minitvm.frontend.onnx.node import OnnxNode, cast, dims, emit, normalize_axis, rank, scalar
 from minitvm.frontend.onnx.registry import onnx_op
-from minitvm.frontend.onnx.tensor import integers
+from minitvm.frontend.onnx.tensor import integers, reshaped
 from minitvm.ir.expr import Constant, Expr
 from minitvm.ir.ops.image import COORDINATES, meant
 
@@ -291,3 +292,41 @@ def _extrapolated(x: Expr, axis: Axis, places: np.ndarray, sampling: Sampling) -
         return x
     fill = Constant(np.asarray(sampling.extrapolation, x.dtype))
     return emit("where", Constant(_beside(outside, axis, rank(x))), fill, x)
+
+
+# --- AffineGrid -----------------------------------------------------------------------------------------------
+
+LARGEST_GRID = 1 << 26
+"""More pixels are a mistake: their coordinates are constants."""
+
+
+@onnx_op("AffineGrid", since=20)
+def affine_grid(node: OnnxNode) -> Expr:
+    """theta: (n, d, d + 1), of every pixel's coordinates: (n, ..., d), the last axis (x first) from -1 to 1.
+
+    ONNX's own definition drops a batch of one.
+    """
+    theta, size = node[0], [int(s) for s in node.constant(1, "size").reshape(-1)]
+    batch, spatial = size[0], size[2:]
+    expected = (batch, len(spatial), len(spatial) + 1)
+    if rank(theta) != 3 or len(spatial) not in (2, 3) or dims(theta) != expected:
+        raise node.misfit(f"theta is {theta.tensor_type}; size {size} takes {expected}")
+    if np.prod(spatial, dtype=float) > LARGEST_GRID:
+        raise node.fail(f"size {size} has more than {LARGEST_GRID} pixels")
+    points = _points(spatial, bool(node.attr("align_corners", 0))).astype(theta.dtype)
+    moved = emit("transpose", matmul(node, theta, Constant(points)), axes=(0, 2, 1))
+    return reshaped(moved, [batch, *spatial, len(spatial)], allowzero=True)
+
+
+def _points(spatial: Sequence[int], align_corners: bool) -> np.ndarray:
+    """Homogeneous coordinates, x first: (d + 1, pixels)."""
+    axes = [_coordinates(extent, align_corners) for extent in spatial]
+    grid = np.meshgrid(*axes, indexing="ij")
+    return np.stack([*(axis.reshape(-1) for axis in reversed(grid)), np.ones(grid[0].size)])
+
+
+def _coordinates(extent: int, align_corners: bool) -> np.ndarray:
+    """Centres of ``extent`` pixels that fill -1 to 1, or, with ``align_corners``, points from -1 to 1."""
+    if align_corners:
+        return np.linspace(-1, 1, extent) if extent != 1 else np.ones(1)
+    return (2 * np.arange(extent) + 1) / max(extent, 1) - 1
