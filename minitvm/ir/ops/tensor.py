@@ -217,7 +217,7 @@ class Eye(Op, name="eye", fusion=Fusion.INJECTIVE):
 class ReverseSequence(Op, name="reverse_sequence", fusion=Fusion.INJECTIVE):
     """The first seq_lengths[b] elements along ``seq_axis`` of each b along ``batch_axis`` back to front.
 
-    data: (...), seq_lengths: (batch,) integers, each within the extent of ``seq_axis`` -> (...).
+    data: (...), seq_lengths: (batch,) integers -> (...).  A length outside of ``seq_axis`` leaves its b as it is.
     """
 
     seq_axis: int = 1
@@ -234,8 +234,9 @@ class ReverseSequence(Op, name="reverse_sequence", fusion=Fusion.INJECTIVE):
 
     def reference(self, data: np.ndarray, seq_lengths: np.ndarray) -> np.ndarray:
         rows = np.moveaxis(data.copy(), (self.batch_axis, self.seq_axis), (0, 1))
-        for row, length in zip(rows, seq_lengths.tolist(), strict=True):
-            row[:length] = row[:length][::-1].copy()
+        for row, length in zip(rows, seq_lengths.astype("int64").tolist(), strict=True):
+            if 0 <= length <= len(row):
+                row[:length] = row[:length][::-1].copy()
         return np.ascontiguousarray(np.moveaxis(rows, (0, 1), (self.batch_axis, self.seq_axis)))
 
     def compute(self, data: Buffer, seq_lengths: Buffer) -> Stage:
