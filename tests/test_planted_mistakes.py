@@ -246,7 +246,7 @@ def test_a_right_kernel_says_what_it_was_compared_on() -> None:
 
 POSITIONS = {
     "take": ("take(%x, %y, axis=0)", ("Tensor[(3, 2), float32]", "Tensor[(4,), int32]")),
-    "wrapped": ("take(%x, %y, axis=0, mode=\"wrap\")", ("Tensor[(3, 2), float32]", "Tensor[(4,), int64]")),
+    "wrapped": ('take(%x, %y, axis=0, mode="wrap")', ("Tensor[(3, 2), float32]", "Tensor[(4,), int64]")),
     "gather": ("gather(%x, %y, axis=1)", ("Tensor[(3, 2), float32]", "Tensor[(3, 4), int64]")),
     "gather_nd": ("gather_nd(%x, %y)", ("Tensor[(3, 2), float32]", "Tensor[(2, 4), int8]")),
     "one_hot": ("one_hot(%x, %y, %z, depth=3)", ("Tensor[(4,), uint64]", "Tensor[(), float32]", "Tensor[(), float32]")),
@@ -274,3 +274,25 @@ def test_a_kernel_that_is_mostly_chance_is_compared_on_other_inputs() -> None:
 def test_a_chain_of_steep_functions_is_compared_where_rounding_decides_nothing() -> None:
     types = ["Tensor[(8, 8, 5), float32]"] * 3
     minitvm.build(module_of("tan(multiply(%z, add(%x, multiply(%y, tan(%x)))))", types), opt_level=3)
+
+
+def test_integers_of_a_sum_of_floats_may_be_rounded_in_another_way() -> None:
+    """No input is a float that could be moved."""
+    text = """
+def @main(%x: Tensor[(1, 2, 4, 4), int64]) {
+  cast(image.resize2d(cast(%x, dtype="float64"), size=[7, 9], method="linear", layout="NCHW"), dtype="int64")
+}
+"""
+    minitvm.build(parse_module(text), opt_level=3)
+
+
+@pytest.mark.filterwarnings("ignore:1 operator runs in Python")
+def test_a_loop_of_any_number_of_trips_is_compared_on_few() -> None:
+    """Extreme integers are drawn: 2 ** 63 - 1 trips among them."""
+    text = """
+def @main(%n: Tensor[(), int64], %x: Tensor[(3,), float32]) {
+  control.loop(%n, True, add(%x, 0.0f), num_carried=1, body=fn (%i: Tensor[(), int64], %go: Tensor[(), bool],
+    %v: Tensor[(3,), float32]) { (%go, multiply(%v, %v)) })
+}
+"""
+    minitvm.build(parse_module(text), opt_level=3)

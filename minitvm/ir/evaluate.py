@@ -5,7 +5,7 @@ Every result is held against the type that ``infer`` found, so a wrong rule is n
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -21,18 +21,20 @@ from minitvm.ir.visitor import post_order
 
 Value: TypeAlias = Any
 """An array, or a tuple of values."""
+Change: TypeAlias = Callable[[Value], Value]
 
 
-def evaluate(target: Function | Module, *arrays: Any) -> Value:
+def evaluate(target: Function | Module, *arrays: Any, each: Change | None = None) -> Value:
     """The result of a function, or of a module's ``main``: an array or a tuple of them.
 
-    Raises :class:`InputError` where the arrays do not fit the parameters, :class:`IRError` where an operator has
-    no reference, its reference fails, or its result is not of the inferred type.
+    ``each`` makes another value of every call's, before its users see it.  Raises :class:`InputError` where the
+    arrays do not fit the parameters, :class:`IRError` where an operator has no reference, its reference fails, or its
+    result is not of the inferred type.
     """
     function = target.main if isinstance(target, Module) else target
     values = _bind(function, arrays)
-    for _ in _run(function, values):
-        pass
+    for call, value in _run(function, values):
+        values[call] = each(value) if each else value
     return values[function.body]
 
 

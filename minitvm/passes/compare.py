@@ -16,6 +16,7 @@ from minitvm.ir.decision import Declined
 from minitvm.ir.evaluate import evaluate
 from minitvm.ir.expr import Expr, Function
 from minitvm.ir.op import Fusion, Op
+from minitvm.ir.ops.control import few_trips
 from minitvm.ir.types import TensorType, TupleType, Type, closed
 from minitvm.ir.visitor import calls
 
@@ -24,13 +25,15 @@ HALF_RTOL = 4e-3
 """float16 keeps 11 bits: eight roundings."""
 ROUNDINGS = 8
 """Units in the last place by which inputs are moved to see what rounding alone changes."""
-SAMPLES = 4
-"""How often they are moved: one way may leave an element where it is by chance."""
+WAYS = ((1,), (-1,), (1, -1), (1, -1))
+"""How they are moved: all up, all down, and as chance has it; one way alone may leave an element where it is."""
 MAX_ELEMENTS = 1 << 24
 """Inputs larger than this are not drawn."""
 FEW_ELEMENTS = 64
 TURNS = 4
 """Of every draw, where the inputs have few elements."""
+TRIPS = 100
+"""A loop of more says nothing: its number of trips may be any integer that is drawn."""
 
 
 @dataclass(frozen=True)
@@ -109,15 +112,16 @@ def compare(
         if isinstance(inputs, Declined):
             done.skipped[draw.name] = inputs.reason
             continue
-        try:
-            expected = (known or {}).get(draw) or flatten(evaluate(function, *inputs))
-        except UserCodeError:
-            raise
-        except MiniTVMError as error:
-            done.skipped[draw.name] = f"it raises {error.message!r}"
-            continue
-        found = done.results[draw] = flatten(other(inputs))
-        answer = _answer(found, expected, partial(_nearby, function, inputs), rtol)
+        with few_trips(TRIPS):
+            try:
+                expected = (known or {}).get(draw) or flatten(evaluate(function, *inputs))
+            except UserCodeError:
+                raise
+            except MiniTVMError as error:
+                done.skipped[draw.name] = f"it raises {error.message!r}"
+                continue
+            found = done.results[draw] = flatten(other(inputs))
+            answer = _answer(found, expected, partial(_nearby, function, inputs), rtol)
         if isinstance(answer, str):
             done.difference, done.inputs = answer, inputs
             return done
@@ -151,24 +155,30 @@ def _answer(found: Results, expected: Results, nearby: Callable[[int], Results],
 def _stable(expected: Results, nearby: Callable[[int], Results], rtol: float) -> list[np.ndarray]:
     """The elements that rounding leaves where they are; none of a result that it mostly changes, as a recurrence over
     many steps does: the others are there by chance."""
-    moved = zip(*map(nearby, range(SAMPLES)), strict=True)
+    moved = zip(*map(nearby, range(len(WAYS))), strict=True)
     kept = [np.all([_near(n, e, rtol) for n in ways], axis=0) for ways, e in zip(moved, expected, strict=True)]
     return [elements & (elements.mean() >= 0.5) if elements.size else elements for elements in kept]
 
 
 def _nearby(function: Function, inputs: list[Any], sample: int) -> Results:
-    return flatten(evaluate(function, *(_moved(value, sample) for value in inputs)))
+    """The results where inputs, and what is computed of them, are rounded in another way."""
+    ways, rng = WAYS[sample], np.random.default_rng(sample)
+    moved = [_moved(value, ways, rng) for value in inputs]
+    return flatten(evaluate(function, *moved, each=lambda value: _moved(value, ways, rng, inside=True)))
 
 
-def _moved(value: Any, sample: int) -> Any:
-    """Floats moved by a few units in the last place, each its own way; everything else as it is."""
+def _moved(value: Any, ways: Sequence[int], rng: np.random.Generator, inside: bool = False) -> Any:
+    """Floats moved by a few units in the last place; everything else as it is.  ``inside``: whole numbers stay, too,
+    where there are no others: somebody rounded to them, or they were integers."""
     if isinstance(value, tuple):
-        return tuple(_moved(field, sample) for field in value)
+        return tuple(_moved(field, ways, rng, inside) for field in value)
     if value.dtype.kind != "f":
         return value
-    signs = np.where(np.random.default_rng([value.size, sample]).random(value.shape) < 0.5, -1, 1)
+    eps = np.finfo(value.dtype).eps
     with np.errstate(all="ignore"):
-        return (value * (1 + ROUNDINGS * np.finfo(value.dtype).eps * signs)).astype(value.dtype)
+        if inside and not np.any((value != np.rint(value)) | (np.abs(value) > 1 / eps)):
+            return value
+        return (value * (1 + ROUNDINGS * eps * rng.choice(ways, value.shape))).astype(value.dtype)
 
 
 # --- inputs ---------------------------------------------------------------------------------------------------

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
@@ -12,6 +15,18 @@ from minitvm.ir.expr import Function
 from minitvm.ir.op import Fusion, Op
 from minitvm.ir.ops._shape import common_dim
 from minitvm.ir.types import DType, FuncType, TensorType, TupleType, Type, accepts, as_shape, bound
+
+_most_trips: ContextVar[int | None] = ContextVar("most_trips", default=None)
+
+
+@contextmanager
+def few_trips(most: int) -> Iterator[None]:
+    """Within it the reference of a loop raises :class:`InputError` after ``most`` trips."""
+    token = _most_trips.set(most)
+    try:
+        yield
+    finally:
+        _most_trips.reset(token)
 
 
 def _signature(op: Op, part: str, function: Function) -> FuncType:
@@ -118,6 +133,8 @@ class Loop(Op, name="control.loop", fusion=Fusion.OPAQUE):
         going, limit, steps = condition.reshape(()), trip_count.item(), []
         iteration = 0
         while iteration < limit and going.item():
+            if iteration == _most_trips.get():
+                raise InputError(f"{self.name}: more than {iteration} trips")
             results = evaluate(self.body, np.int64(iteration), going, *carried, *captured)
             going, carried = results[0].reshape(()), results[1 : 1 + self.num_carried]
             steps.append(results[1 + self.num_carried :])

@@ -123,10 +123,14 @@ def _of_magnitudes(s: Seen, operands: int) -> Array:
 
 
 def _products(s: Seen) -> Array | float:
-    """Sums of finite products that overflow in one order of summation, and not in another.  Integers wrap."""
+    """Sums of finite products that overflow in one order of summation, or before a small alpha, and not in another;
+    what vanishes has either sign.  Integers wrap."""
     if s.first.dtype.kind != "f" or s.first.size == 0:
         return 0.0
-    return opened(_of_magnitudes(s, 3) > _limit(s.first))
+    least, info = min(abs(s.attributes.get("alpha", 1.0)), 1.0), np.finfo(s.y.dtype)
+    total = _of_magnitudes(s, 3)
+    vanishes = (total > 0) & (total < float(info.tiny))
+    return np.where(vanishes, float(info.smallest_subnormal), opened(total > least * _limit(s.first)))
 
 
 def _shifted(s: Seen) -> Array | float:
@@ -166,12 +170,6 @@ def _times_nothing(s: Seen) -> Array | float:
     return 0.0 if fits and all(a is None or np.isfinite(a).all() for a in s.x) else np.inf
 
 
-def _filled(s: Seen) -> Array | float:
-    """ONNX's reference multiplies what lies between the taps with 0."""
-    spread = max(s.attributes.get("dilations", [1]), default=1) > 1
-    return np.inf if spread and s.first.dtype.kind == "f" and not np.isfinite(s.first).all() else 0.0
-
-
 def _kept_axes(s: Seen) -> Array | float:
     axes = s.attributes.get("axes", [] if s.x[1] is None else s.x[1].tolist())
     return np.inf if s.first.size == 0 and min(axes, default=0) < 0 else 0.0
@@ -204,11 +202,14 @@ def _sums(s: Seen) -> Array | float:
 
 
 def _scaled_integers(s: Seen) -> Array | float:
-    """ONNX's reference computes in double and casts negative numbers to unsigned ones."""
+    """Multiples that are no integers are computed in double, and negative numbers cast to unsigned ones."""
+    factors = [s.attributes.get(name, 1.0) for name in ("alpha", "beta")]
     if s.first.dtype.kind == "f" or s.first.size == 0:
         return 0.0
-    if s.first.dtype.kind == "u" and min(s.attributes.get("alpha", 1.0), s.attributes.get("beta", 1.0)) < 0:
+    if s.first.dtype.kind == "u" and min(factors) < 0:
         return np.inf
+    if all(float(factor).is_integer() for factor in factors):
+        return 0.0
     return opened(_of_magnitudes(s, 3) > min(_limit(s.first), 2.0**53))
 
 
@@ -236,8 +237,9 @@ def _no_variance(s: Seen) -> Array | float:
 
 
 def _centred(s: Seen) -> Array | float:
-    """What is left of numbers without their mean has the mean's rounding."""
+    """What is left of numbers without their mean has the mean's rounding, which ``stash_type`` says."""
     op, given = s.node.op_type, s.attributes
+    eps = np.finfo(np.float32 if op in SINGLE else s.first.dtype).eps
     if s.first.size == 0 or s.first.dtype.kind != "f":
         return 0.0
     x = s.first.astype(np.float64)
@@ -247,9 +249,8 @@ def _centred(s: Seen) -> Array | float:
     first = {"GroupNormalization": 2, "InstanceNormalization": 2}.get(op, given.get("axis", -1) % rows.ndim)
     axes = tuple(range(first, rows.ndim)) if op != "MeanVarianceNormalization" else tuple(given.get("axes", (0, 2, 3)))
     size = np.abs(rows).max(axes, keepdims=True)
-    error = (
-        4 * np.finfo(s.first.dtype).eps * size / np.sqrt(rows.var(axes, keepdims=True) + given.get("epsilon", 1e-12))
-    )
+    error = 4 * max(eps, np.finfo(s.first.dtype).eps) * size
+    error = error / np.sqrt(rows.var(axes, keepdims=True) + given.get("epsilon", 1e-12))
     scale = max(
         (float(np.nanmax(np.abs(a), initial=0)) for a in s.x[1:3] if a is not None and a.ndim == 1), default=1.0
     )
@@ -344,7 +345,7 @@ _TABLE: tuple[tuple[str, str, Rule, str], ...] = (
     ("a range that is infinite", "", _range, "DynamicQuantizeLinear"),
     ("ONNX Runtime's table of exponentials rounds down", "", _table, "QLinearSoftmax"),
     ("a single pixel from corner to corner", "", _single_pixel, "AffineGrid"),
-    ("products that overflow", "", _products, "Conv ConvTranspose Einsum FusedMatMul Gemm MatMul"),
+    ("products that overflow or vanish", "", _products, "Conv ConvTranspose Einsum FusedMatMul Gemm MatMul"),
     ("products that overflow", "", _shifted, "BatchNormalization"),
     ("padding that is less than nothing", "", _cropped, "AveragePool LpPool MaxPool"),
     ("infinity times an alpha of 0", "", _times_nothing, "FusedMatMul Gemm"),
@@ -352,10 +353,9 @@ _TABLE: tuple[tuple[str, str, Rule, str], ...] = (
     ("integers that double does not hold", "", _wide_integers, "Shrink"),
     ("infinity less infinity", "", lambda s: opened(np.isposinf(s.first).any()), "SoftmaxCrossEntropyLoss"),
     ("padding times infinity", "", _infinite_weights, "Conv ConvTranspose"),
-    ("infinity between the taps", "onnxruntime", _filled, "Conv"),
     ("ONNX Runtime keeps the last axes of nothing", "onnx", _kept_axes, _REDUCTIONS),
     ("sums that overflow", "", _sums, _SUMS),
-    ("ONNX's reference computes in double", "onnxruntime", _scaled_integers, "Gemm"),
+    ("a multiple of integers that is none", "onnxruntime", _scaled_integers, "Gemm"),
     ("the rounding of a mean", "", _centred, _CENTRED),
     ("a deviation of nothing", "", _no_variance, "MeanVarianceNormalization"),
     ("the rounding of 1", "", _gelu, "BiasGelu FastGelu Gelu"),

@@ -1,6 +1,6 @@
 """Elements taken from places.  ONNX's GatherElements wants indices as large as the data, its OneHot multiplies, so
-that infinity makes NaN, its Pad does not cut, its Slice backwards from before the first element selects nothing; it
-has no Scatter."""
+that infinity makes NaN, its Pad does not cut, its Shape takes an end before the first axis for one of the others, its
+Slice backwards from before the first element selects nothing; it has no Scatter."""
 
 from __future__ import annotations
 
@@ -61,6 +61,11 @@ def pad(
         kind: Any = mode.decode()
         return np.asarray(np.pad(cut, around, kind))
     return np.pad(cut, around, constant_values=value if value_ is None else value_.reshape(()))
+
+
+@reference("Shape")
+def shape(x: Array, *, start: int = 0, end: int | None = None) -> Array:
+    return np.array(x.shape[start:end], np.int64)
 
 
 @reference("Slice")

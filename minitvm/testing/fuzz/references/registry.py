@@ -52,5 +52,5 @@ def evaluator(model: onnx.ModelProto) -> ReferenceEvaluator:
 
 
 def single(x: Array) -> Array:
-    """In float32 at least."""
-    return x.astype(np.promote_types(x.dtype, np.float32))
+    """Floats in float32 at least."""
+    return x.astype(np.promote_types(x.dtype, np.float32)) if x.dtype.kind == "f" else x

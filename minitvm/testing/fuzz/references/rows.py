@@ -4,7 +4,8 @@ ONNX's Softmax, LogSoftmax and Hardmax before opset 13 take one axis; its BatchN
 tenths of the variance, as if it were training; its LRN takes as many channels as images; its LpNormalization sums
 without magnitudes for p = 1; its MeanVarianceNormalization is that of float32 alone, by a difference of squares; its
 InstanceNormalization broadcasts the scale, its Mean not the first operand; its ReduceMean of no integers is the least
-one; it has no DequantizeLinear before opset 19, and an Erf of 8 digits.
+one; its ReduceLogSumExp loses NaN beside infinity; its Gemm sums integers in double; it has no DequantizeLinear before
+opset 19, and an Erf of 8 digits.
 """
 
 from __future__ import annotations
@@ -101,18 +102,38 @@ def mean_variance(x: Array, *, axes: Sequence[int] = (0, 2, 3)) -> Array:
     return np.asarray(centred / (deviation + 1e-9), x.dtype)
 
 
-@reference("ReduceMean")
-def reduce_mean(
-    x: Array, given: Array | None = None, *, axes: Sequence[int] = (), keepdims: int = 1, noop_with_empty_axes: int = 0
-) -> Array:
-    """Of integers without the fraction; of no integers 0."""
+def _reduced(
+    x: Array, given: Array | None = None, axes: Sequence[int] = (), keepdims: int = 1, noop_with_empty_axes: int = 0
+) -> dict[str, Any]:
+    """Which axes go, as numpy's reductions are told."""
     chosen = tuple(axes if given is None else given.tolist())
-    if not chosen and noop_with_empty_axes:
-        return x
-    found = x.mean(
-        chosen or None, dtype=single(x).dtype if x.dtype.kind == "f" else np.float64, keepdims=bool(keepdims)
-    )
+    return {"axis": chosen or (() if noop_with_empty_axes else None), "keepdims": bool(keepdims)}
+
+
+@reference("ReduceMean")
+def reduce_mean(x: Array, *axes: Any, **given: Any) -> Array:
+    """Of integers without the fraction; of no integers 0."""
+    found = single(x).astype(np.float64 if x.dtype.kind != "f" else single(x).dtype).mean(**_reduced(x, *axes, **given))
     return np.asarray(found if x.dtype.kind == "f" else np.nan_to_num(np.trunc(found)), x.dtype)
+
+
+@reference("ReduceLogSumExp")
+def reduce_log_sum_exp(x: Array, *axes: Any, **given: Any) -> Array:
+    if x.dtype.kind != "f":
+        raise TypeError("exponentials of integers")
+    return np.asarray(np.logaddexp.reduce(x.astype(np.float64), **_reduced(x, *axes, **given)), x.dtype)
+
+
+@reference("Gemm")
+def gemm(
+    a: Array, b: Array, c: Array | None = None, *, alpha: float = 1, beta: float = 1, transA: int = 0, transB: int = 0
+) -> Array:
+    """In double only what integers are multiplied with that is none."""
+    whole = (int(v) if a.dtype.kind != "f" and float(v).is_integer() else v for v in (alpha, beta))
+    alpha, beta = whole
+    left, right = single(a.T if transA else a), single(b.T if transB else b)
+    found = left @ right if alpha == 1 else alpha * (left @ right)
+    return np.asarray(found if c is None or not beta else found + beta * single(c)).astype(a.dtype)
 
 
 @reference("DequantizeLinear", "com.microsoft.DequantizeLinear")

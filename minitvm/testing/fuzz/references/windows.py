@@ -1,5 +1,5 @@
-"""Pools and convolutions.  ONNX's pools lose NaN, its ConvTranspose has one channel a group, its QLinearConv gives
-images of one dimension another."""
+"""Pools and convolutions.  ONNX's pools lose NaN, its Conv multiplies infinity with 0 between the taps, its
+ConvTranspose has one channel a group, its QLinearConv gives images of one dimension another."""
 
 from __future__ import annotations
 
@@ -98,6 +98,21 @@ def global_max_pool(x: Array) -> Array:
     return np.asarray(x.max(tuple(range(2, x.ndim)), keepdims=True))
 
 
+def _products(x: Array, w: Array, group: int, given: dict[str, Any]) -> Array:
+    """x: (N, C, image...), w: (M, C / groups, kernel...) -> (N, M, image...)."""
+    taps = np.stack(list(_Window(x.shape[2:], w.shape[2:], **given).parts(x, 0)), 2)
+    by_group = zip(np.split(taps, group, 1), np.split(w.reshape(*w.shape[:2], -1), group), strict=True)
+    return np.concatenate([np.einsum("nck...,mck->nm...", part, weight) for part, weight in by_group], 1)
+
+
+@reference("Conv")
+def conv(
+    x: Array, w: Array, b: Array | None = None, *, group: int = 1, kernel_shape: Sequence[int] = (), **given: Any
+) -> Array:
+    found = _products(single(x), single(w), group, given)
+    return np.asarray(found if b is None else found + b.reshape(-1, *[1] * (x.ndim - 2)), x.dtype)
+
+
 @reference("QLinearConv")
 def qlinear_conv(
     x: Array,
@@ -114,16 +129,14 @@ def qlinear_conv(
     kernel_shape: Sequence[int] = (),
     **given: Any,
 ) -> Array:
-    """x: (N, C, image...), w: (M, C / groups, kernel...).  Sums are those of integers; one rounding."""
-    by_output = (-1, *[1] * (x.ndim - 1))
-    weights = np.split((w.astype(float) - w_zero.reshape(by_output).astype(float)).reshape(*w.shape[:2], -1), group)
-    window = _Window(x.shape[2:], w.shape[2:], **given)
-    taps = np.stack(list(window.parts(x.astype(float) - x_zero.astype(float).reshape(()), 0)), 2)
-    grids = [np.einsum("nck...,mck->nm...", t, k) for t, k in zip(np.split(taps, group, 1), weights, strict=True)]
-    total = np.concatenate(grids, 1) + (0 if bias is None else bias.reshape(by_output[:-1]))
+    """Sums are those of integers; one rounding."""
+    by_output = (-1, *[1] * (x.ndim - 2))
+    weights = w.astype(float) - w_zero.reshape(-1, *[1] * (x.ndim - 1)).astype(float)
+    total = _products(x.astype(float) - x_zero.astype(float).reshape(()), weights, group, given)
+    total = total + (0 if bias is None else bias.reshape(by_output))
     factor = x_scale.reshape(()) * w_scale / y_scale.reshape(())
     info = np.iinfo(y_zero.dtype)
-    found = np.rint(total.astype(np.float32) * factor.reshape(by_output[:-1])) + y_zero.astype(np.float32).reshape(())
+    found = np.rint(total.astype(np.float32) * factor.reshape(by_output)) + y_zero.astype(np.float32).reshape(())
     return np.asarray(np.clip(found, info.min, info.max), y_zero.dtype)
 
 
