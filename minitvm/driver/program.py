@@ -13,7 +13,7 @@ from minitvm.errors import CompilerError
 from minitvm.ir.expr import Call, Constant, Expr, Function, TupleGetItem, Var
 from minitvm.ir.expr import Tuple as TupleExpr
 from minitvm.ir.op import Op
-from minitvm.ir.ops.check import OutOfRange
+from minitvm.ir.ops.control import OutOfRange
 from minitvm.ir.types import Span, TupleType, Type, flatten, nest, tensor_fields
 from minitvm.ir.visitor import post_order
 from minitvm.runtime.graph import Alias, Entry, Graph, HostStep, Launch, LibraryCall, Node, Step

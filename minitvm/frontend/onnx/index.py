@@ -10,7 +10,7 @@ from minitvm.frontend.onnx.node import OnnxNode, dims, emit, normalize_axis, ran
 from minitvm.frontend.onnx.registry import formulas, onnx_op
 from minitvm.frontend.onnx.tensor import integers, known_product
 from minitvm.ir.expr import Expr
-from minitvm.ir.ops.check import OutOfRange
+from minitvm.ir.ops.control import OutOfRange
 
 WORTH_A_ROW = 512
 """Indices whose check is more work than to look at one more result of it after the run."""

@@ -1,9 +1,7 @@
 """The operators, by family.  Importing this package registers all of them in ``minitvm.ir.op.OPS``."""
 
 from minitvm.ir.ops import (  # noqa: F401
-    annotation,
     broadcast,
-    check,
     control,
     elemwise,
     image,
@@ -12,7 +10,6 @@ from minitvm.ir.ops import (  # noqa: F401
     nn_conv,
     nn_conv_transpose,
     nn_dense,
-    nn_layout,
     nn_norm,
     nn_pad,
     nn_pool,

@@ -1,4 +1,4 @@
-"""Shape arithmetic that operators share: axes, broadcasting, reshaping; a dimension may be symbolic."""
+"""What operators share: checks, axes, broadcasting, reshaping (a dimension may be symbolic), dtypes of products."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from minitvm.ir.dims import Dim, anonymous, broadcast_dims, differ
 from minitvm.ir.loop import Const, LoopExpr
 from minitvm.ir.op import Op
-from minitvm.ir.types import Shape, TensorType, TupleType
+from minitvm.ir.types import Shape, TensorType, TupleType, Type
 
 
 def require_tuple(op: Op, type_: Any) -> tuple[TensorType, ...]:
@@ -129,3 +129,60 @@ def reshape_index(index: Sequence[LoopExpr], target: Sequence[int], source: Sequ
         for d, i in zip(a, unflatten_index(flat, [source[d] for d in a]), strict=True):
             result[d] = i
     return result
+
+
+# --- operators with vectors along one axis of their data ------------------------------------------------------
+
+
+def beside(vector: np.ndarray, axis: int, rank: int) -> np.ndarray:
+    """A vector in the shape that broadcasts along ``axis`` of a tensor."""
+    return vector.reshape(-1, *[1] * (rank - axis % rank - 1))
+
+
+class Channelwise(Op):
+    """Its arguments behind the data are vectors: a number for each place along ``axis``."""
+
+    axis: int = 1
+
+    def solve(self, types: list[Type | None]) -> list[Type | None]:
+        data = types[0]
+        if not isinstance(data, TensorType):
+            return types
+        vector = TensorType((data.shape[normalize_axis(self, self.axis, data.rank)],), data.dtype)
+        return [data, *(vector if t is None else t for t in types[1:])]
+
+    def check_vectors(self, data: TensorType, number: str, of: str = "", **vectors: TensorType) -> None:
+        """Data and vectors are floats of one dtype, and each vector has a ``number`` for each place."""
+        require_kind(self, data, "f", "the input")
+        size = data.shape[normalize_axis(self, self.axis, data.rank)]
+        for name, type_ in vectors.items():
+            require_same_dtype(self, data, type_)
+            if type_.rank != 1 or differ(type_.shape[0], size):
+                expected = f"one {number} for each place along axis {self.axis}{of}"
+                raise self.reject(
+                    f"{name} must be ({size},), {expected}, not {type_}", hint=f"the input is {data}" if of else None
+                )
+
+
+# --- dtypes of sums of products -------------------------------------------------------------------------------
+
+_EIGHT_BITS = ("int8", "uint8")
+
+
+def product_dtype(op: Op, lhs: TensorType, rhs: TensorType, out_dtype: str) -> str:
+    """The result's dtype.  Operands agree, or both are 8-bit integers and ``out_dtype`` names a wider one."""
+    if lhs.dtype == "bool" or rhs.dtype == "bool":
+        raise op.reject(f"takes numbers, not {lhs} and {rhs}", hint="cast the operands")
+    mixed = lhs.dtype != rhs.dtype
+    if mixed and not (lhs.dtype in _EIGHT_BITS and rhs.dtype in _EIGHT_BITS and out_dtype):
+        raise op.reject(f"dtypes differ: {lhs} and {rhs}", hint="cast one side; int8 with uint8 needs out_dtype")
+    return out_dtype or lhs.dtype
+
+
+def widened(dtype: str, out_dtype: str) -> Any:
+    """What the numpy references accumulate in: exact for 8-bit integers, and fast where BLAS has it."""
+    if dtype in _EIGHT_BITS:
+        return np.float64
+    if dtype == "float16":
+        return np.float32
+    return np.dtype(out_dtype) if np.dtype(out_dtype).itemsize > np.dtype(dtype).itemsize else np.dtype(dtype)

@@ -8,15 +8,14 @@ import numpy as np
 
 from minitvm.ir.compute import accumulator, compute, max_over, sum_over
 from minitvm.ir.decision import Declined
-from minitvm.ir.dims import differ
 from minitvm.ir.expr import Call, Constant, Expr
 from minitvm.ir.loop import Buffer, LoopExpr, Stage, intrin, maximum, select
 from minitvm.ir.op import Fusion, Op
-from minitvm.ir.ops._shape import normalize_axis, require_kind, require_same_dtype
+from minitvm.ir.ops._shape import Channelwise, beside, normalize_axis, require_kind
 from minitvm.ir.ops.broadcast import Add, Maximum, Minimum, Multiply
 from minitvm.ir.ops.elemwise import Unary
 from minitvm.ir.relayout import Placement, Site, along_axis, vector_along
-from minitvm.ir.types import TensorType, Type
+from minitvm.ir.types import TensorType
 
 
 class Relu(Unary, name="nn.relu", kinds="iuf", argument="the input", homogeneous=True):
@@ -41,28 +40,15 @@ class LeakyRelu(Unary, name="nn.leaky_relu", kinds="f", argument="the input", ho
         return select(x > 0, x, x * self.alpha)
 
 
-class Prelu(Op, name="nn.prelu", fusion=Fusion.BROADCAST, homogeneous=True):
+class Prelu(Channelwise, name="nn.prelu", fusion=Fusion.BROADCAST, homogeneous=True):
     """``leaky_relu`` with a slope per channel.  data: (...) floats, alpha: (data.shape[axis],) -> as data."""
 
-    axis: int = 1
-
-    def solve(self, types: list[Type | None]) -> list[Type | None]:
-        data, alpha = types
-        if alpha is not None or not isinstance(data, TensorType):
-            return types
-        return [data, TensorType((data.shape[normalize_axis(self, self.axis, data.rank)],), data.dtype)]
-
     def infer(self, data: TensorType, alpha: TensorType) -> TensorType:
-        require_kind(self, data, "f", "the input")
-        size = data.shape[normalize_axis(self, self.axis, data.rank)]
-        require_same_dtype(self, data, alpha)
-        if alpha.rank != 1 or differ(alpha.shape[0], size):
-            raise self.reject(f"alpha must be ({size},), one slope for each place along axis {self.axis}, not {alpha}")
+        self.check_vectors(data, "slope", alpha=alpha)
         return data
 
     def reference(self, data: np.ndarray, alpha: np.ndarray) -> np.ndarray:
-        slope = alpha.reshape(-1, *[1] * (data.ndim - self.axis % data.ndim - 1))
-        return np.asarray(np.where(data > 0, data, data * slope))
+        return np.asarray(np.where(data > 0, data, data * beside(alpha, self.axis, data.ndim)))
 
     def compute(self, data: Buffer, alpha: Buffer) -> Stage:
         axis = self.axis % len(data.shape)

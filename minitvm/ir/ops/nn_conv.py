@@ -14,7 +14,7 @@ from minitvm.ir.dims import Dim, differ
 from minitvm.ir.layout import Layout, Split
 from minitvm.ir.loop import Buffer, LoopExpr, Stage, all_of, select
 from minitvm.ir.op import Fusion
-from minitvm.ir.ops._matmul import product_dtype, widened
+from minitvm.ir.ops._shape import product_dtype, widened
 from minitvm.ir.ops._window import (
     Window,
     Windowed,

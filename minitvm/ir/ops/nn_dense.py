@@ -13,8 +13,7 @@ from minitvm.ir.dims import Dim, broadcast_dims, differ
 from minitvm.ir.layout import Layout
 from minitvm.ir.loop import Buffer, Const, LoopExpr, Stage
 from minitvm.ir.op import Fusion, Op
-from minitvm.ir.ops._matmul import product_dtype, widened
-from minitvm.ir.ops._shape import normalize_axis, require_same_dtype
+from minitvm.ir.ops._shape import Channelwise, beside, normalize_axis, product_dtype, require_same_dtype, widened
 from minitvm.ir.ops._window import buffer_type
 from minitvm.ir.ops.broadcast import Add
 from minitvm.ir.relayout import Placement, Site, along_axis, calling, vector_along
@@ -216,16 +215,8 @@ class BatchMatmul(TransposedProduct, name="nn.batch_matmul", rank=3):
     transpose_b: bool = True
 
 
-class BiasAdd(Op, name="nn.bias_add", fusion=Fusion.BROADCAST, additive=True):
+class BiasAdd(Channelwise, name="nn.bias_add", fusion=Fusion.BROADCAST, additive=True):
     """Adds a vector along one axis.  data: (...), bias: (data.shape[axis],) -> as data."""
-
-    axis: int = 1
-
-    def solve(self, types: list[Type | None]) -> list[Type | None]:
-        data, bias = types
-        if bias is not None or not isinstance(data, TensorType):
-            return types
-        return [data, TensorType((data.shape[normalize_axis(self, self.axis, data.rank)],), data.dtype)]
 
     def infer(self, data: TensorType, bias: TensorType) -> TensorType:
         axis = normalize_axis(self, self.axis, data.rank)
@@ -236,8 +227,7 @@ class BiasAdd(Op, name="nn.bias_add", fusion=Fusion.BROADCAST, additive=True):
         return data
 
     def reference(self, data: np.ndarray, bias: np.ndarray) -> np.ndarray:
-        axis = self.axis % data.ndim
-        return np.asarray(data + bias.reshape(-1, *[1] * (data.ndim - axis - 1)))
+        return np.asarray(data + beside(bias, self.axis, data.ndim))
 
     def compute(self, data: Buffer, bias: Buffer) -> Stage:
         axis = self.axis % len(data.shape)

@@ -3,68 +3,46 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TypeAlias
 
 import numpy as np
 
 from minitvm.ir.compute import accumulator, compute, sum_over
 from minitvm.ir.decision import Declined
-from minitvm.ir.dims import differ
 from minitvm.ir.loop import Buffer, LoopExpr, Stage, all_of, binary, const, intrin, maximum, select
 from minitvm.ir.op import Fusion, Op
-from minitvm.ir.ops._shape import normalize_axes, normalize_axis, require_kind, require_same_dtype
+from minitvm.ir.ops._shape import (
+    Channelwise,
+    beside,
+    normalize_axes,
+    normalize_axis,
+    replaced,
+    require_kind,
+    reshape_index,
+)
 from minitvm.ir.ops._window import inside, known_dim
 from minitvm.ir.relayout import Move, Placement, Site, along_axis, calling
-from minitvm.ir.types import TensorType, TupleType, Type
+from minitvm.ir.types import TensorType, TupleType
 
 
-def _check_vectors(op: Op, data: TensorType, axis: int, **vectors: TensorType) -> None:
-    """Every vector has one element for each place along ``axis`` and the data's dtype."""
-    require_kind(op, data, "f", "the input")
-    size = data.shape[normalize_axis(op, axis, data.rank)]
-    for name, type_ in vectors.items():
-        require_same_dtype(op, data, type_)
-        if type_.rank != 1 or differ(type_.shape[0], size):
-            raise op.reject(
-                f"{name} must be ({size},), one number for each place along axis {axis} of the input, not {type_}",
-                hint=f"the input is {data}",
-            )
-
-
-def _fill_vectors(op: Op, axis: int, types: list[Type | None]) -> list[Type | None]:
-    """The types of the per-channel arguments after the data."""
-    data = types[0]
-    if not isinstance(data, TensorType):
-        return types
-    vector = TensorType((data.shape[normalize_axis(op, axis, data.rank)],), data.dtype)
-    return [data, *(vector if t is None else t for t in types[1:])]
-
-
-def _along(vector: np.ndarray, axis: int, rank: int) -> np.ndarray:
-    """A vector shaped to broadcast along ``axis``."""
-    return vector.reshape(-1, *[1] * (rank - axis % rank - 1))
-
-
-class BatchNorm(Op, name="nn.batch_norm", fusion=Fusion.OUT_ELEMWISE_FUSABLE, outputs=3):
+class BatchNorm(Channelwise, name="nn.batch_norm", fusion=Fusion.OUT_ELEMWISE_FUSABLE, outputs=3):
     """Normalizes with statistics of the training.  Results: the tensor, moving_mean, moving_var (unchanged).
 
     data: (...), gamma, beta, moving_mean, moving_var: (data.shape[axis],) ->
     (data - moving_mean) / sqrt(moving_var + epsilon) * gamma (where ``scale``) + beta (where ``center``).
     """
 
-    axis: int = 1
     epsilon: float = 1e-5
     center: bool = True
     scale: bool = True
-
-    def solve(self, types: list[Type | None]) -> list[Type | None]:
-        return _fill_vectors(self, self.axis, types)
 
     def infer(
         self, data: TensorType, gamma: TensorType, beta: TensorType, moving_mean: TensorType, moving_var: TensorType
     ) -> TupleType:
         vectors = {"gamma": gamma, "beta": beta, "moving_mean": moving_mean, "moving_var": moving_var}
-        _check_vectors(self, data, self.axis, **vectors)
+        self.check_vectors(data, "number", " of the input", **vectors)
         return TupleType((data, moving_mean, moving_var))
 
     def reference(
@@ -72,8 +50,8 @@ class BatchNorm(Op, name="nn.batch_norm", fusion=Fusion.OUT_ELEMWISE_FUSABLE, ou
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         factor = 1 / np.sqrt(moving_var + data.dtype.type(self.epsilon))
         factor = factor * gamma if self.scale else factor
-        out = (data - _along(moving_mean, self.axis, data.ndim)) * _along(factor, self.axis, data.ndim)
-        out = out + _along(beta, self.axis, data.ndim) if self.center else out
+        out = (data - beside(moving_mean, self.axis, data.ndim)) * beside(factor, self.axis, data.ndim)
+        out = out + beside(beta, self.axis, data.ndim) if self.center else out
         return np.asarray(out.astype(data.dtype)), moving_mean.copy(), moving_var.copy()
 
     def compute(
@@ -99,79 +77,90 @@ class BatchNorm(Op, name="nn.batch_norm", fusion=Fusion.OUT_ELEMWISE_FUSABLE, ou
         return Placement((site.data, *rest), (site.data, None, None), calling(moved))
 
 
+Index: TypeAlias = tuple[LoopExpr, ...]
+
+
+def _sums(shape: Sequence[int], axes: Sequence[int], name: str, term: Callable[[Index, Index], LoopExpr]) -> Stage:
+    """Over ``axes``, which stay with extent 1, the sum of ``term(index, index with the axes at 0)``."""
+
+    def value(*i: LoopExpr) -> LoopExpr:
+        def at(*r: LoopExpr) -> LoopExpr:
+            inner = dict(zip(axes, r, strict=True))
+            return term(tuple(inner.get(d, x) for d, x in enumerate(i)), i)
+
+        return sum_over([shape[d] for d in axes], at)
+
+    return compute([1 if d in axes else n for d, n in enumerate(shape)], value, name=name)
+
+
+def _row(index: Sequence[LoopExpr], axes: Sequence[int]) -> Index:
+    """Where :func:`_sums` has what the element at ``index`` went into."""
+    return tuple(const(0, "int64") if d in axes else i for d, i in enumerate(index))
+
+
 def _moments(data: Buffer, axes: Sequence[int]) -> tuple[Stage, Stage]:
     """Mean and variance over ``axes`` (kept with extent 1), in single precision at least."""
     wide = accumulator(data.dtype)
-    kept = tuple(1 if d in axes else n for d, n in enumerate(data.shape))
-    extents = [data.shape[d] for d in axes]
-    share = const(1 / max(1, math.prod(extents)), wide)
+    share = const(1 / max(1, math.prod(data.shape[d] for d in axes)), wide)
 
-    def at(index: Sequence[LoopExpr], r: Sequence[LoopExpr]) -> tuple[LoopExpr, ...]:
-        inner = dict(zip(axes, r, strict=True))
-        return tuple(inner.get(d, i) for d, i in enumerate(index))
-
-    mean = compute(kept, lambda *i: sum_over(extents, lambda *r: data[at(i, r)].astype(wide)) * share, name="mean")
-
-    def square(i: Sequence[LoopExpr], r: Sequence[LoopExpr]) -> LoopExpr:
-        centred = data[at(i, r)].astype(wide) - mean[tuple(i)]
+    def square(at: Index, i: Index) -> LoopExpr:
+        centred = data[at].astype(wide) - mean[i]
         return centred * centred
 
-    variance = compute(kept, lambda *i: sum_over(extents, lambda *r: square(i, r)) * share, name="variance")
-    return mean, variance
+    total = _sums(data.shape, axes, "mean", lambda at, _: data[at].astype(wide))
+    mean = replace(total, value=total.value * share)
+    squares = _sums(data.shape, axes, "variance", square)
+    return mean, replace(squares, value=squares.value * share)
 
 
-def _standardize(data: np.ndarray, axes: tuple[int, ...], epsilon: float) -> np.ndarray:
-    """Zero mean and unit variance over ``axes``, in single precision at least."""
-    wide = data.astype(np.promote_types(data.dtype, "float32"))
-    centred = wide - wide.mean(axis=axes, keepdims=True)
-    variance = np.mean(centred * centred, axis=axes, keepdims=True)
-    return np.asarray(centred / np.sqrt(variance + wide.dtype.type(epsilon)))
-
-
-class MomentNorm(Op, fusion=Fusion.OUT_ELEMWISE_FUSABLE):
+class MomentNorm(Channelwise, fusion=Fusion.OUT_ELEMWISE_FUSABLE):
     """Normalizes with mean and variance of the data itself, then scales by gamma and shifts by beta.
 
     data: (...) floats, gamma, beta: (data.shape[axis],) -> as data.  A subclass says over which axes.
     """
 
-    axis: int = 1
     epsilon: float = 1e-5
     center: bool = True
     scale: bool = True
 
     def _axes(self, rank: int) -> tuple[int, ...]:
-        """The axes whose elements share a mean and a variance."""
+        """The axes, of the data with :meth:`_split` ones, whose elements share a mean and a variance."""
         raise NotImplementedError(self.name)
 
-    def solve(self, types: list[Type | None]) -> list[Type | None]:
-        return _fill_vectors(self, self.axis, types)
+    def _split(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape in which they are axes."""
+        return shape
+
+    def _place(self, index: Index, extent: int) -> Index:
+        """Where an element of the data, whose ``axis`` has ``extent``, is in that shape."""
+        return index
 
     def infer(self, data: TensorType, gamma: TensorType, beta: TensorType) -> TensorType:
-        _check_vectors(self, data, self.axis, gamma=gamma, beta=beta)
+        self.check_vectors(data, "number", " of the input", gamma=gamma, beta=beta)
         return data
 
     def reference(self, data: np.ndarray, gamma: np.ndarray, beta: np.ndarray) -> np.ndarray:
-        return self._affine(_standardize(data, self._axes(data.ndim), self.epsilon), gamma, beta).astype(data.dtype)
-
-    def _affine(self, out: np.ndarray, gamma: np.ndarray, beta: np.ndarray) -> np.ndarray:
-        out = out * _along(gamma, self.axis, out.ndim) if self.scale else out
-        return np.asarray(out + _along(beta, self.axis, out.ndim) if self.center else out)
+        split = data.reshape(self._split(data.shape)).astype(np.promote_types(data.dtype, "float32"))
+        axes = self._axes(data.ndim)
+        centred = split - split.mean(axis=axes, keepdims=True)
+        variance = np.mean(centred * centred, axis=axes, keepdims=True)
+        out = (centred / np.sqrt(variance + split.dtype.type(self.epsilon))).reshape(data.shape)
+        out = out * beside(gamma, self.axis, out.ndim) if self.scale else out
+        return np.asarray(out + beside(beta, self.axis, out.ndim) if self.center else out).astype(data.dtype)
 
     def compute(self, data: Buffer, gamma: Buffer, beta: Buffer) -> Stage:
-        axes, axis = self._axes(len(data.shape)), self.axis % len(data.shape)
-        mean, variance = _moments(data, axes)
+        axes, axis, shape = self._axes(len(data.shape)), self.axis % len(data.shape), self._split(data.shape)
+        split = compute(shape, lambda *i: data[tuple(reshape_index(i, shape, data.shape))])
+        mean, variance = _moments(data if shape == data.shape else split, axes)
         inverse = compute(mean.shape, lambda *i: intrin("rsqrt", variance[i] + self.epsilon), name="inverse")
 
         def element(*i: LoopExpr) -> LoopExpr:
-            row = tuple(const(0, "int64") if d in axes else x for d, x in enumerate(i))
+            row = _row(self._place(i, data.shape[axis]), axes)
             value = (data[i].astype(mean.dtype) - mean[row]) * inverse[row]
-            return self._scaled(value, gamma[i[axis]], beta[i[axis]]).astype(data.dtype)
+            value = value * gamma[i[axis]].astype(value.dtype) if self.scale else value
+            return (value + beta[i[axis]].astype(value.dtype) if self.center else value).astype(data.dtype)
 
         return compute(data.shape, element)
-
-    def _scaled(self, value: LoopExpr, gamma: LoopExpr, beta: LoopExpr) -> LoopExpr:
-        value = value * gamma.astype(value.dtype) if self.scale else value
-        return value + beta.astype(value.dtype) if self.center else value
 
 
 class LayerNorm(MomentNorm, name="nn.layer_norm"):
@@ -201,37 +190,17 @@ class GroupNorm(MomentNorm, name="nn.group_norm"):
             raise self.reject(f"num_groups={self.num_groups} does not divide the {channels} channels")
         return super().infer(data, gamma, beta)
 
-    def _grouped(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+    def _split(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         axis = self.axis % len(shape)
         return (*shape[:axis], self.num_groups, shape[axis] // self.num_groups, *shape[axis + 1 :])
 
+    def _place(self, index: Index, extent: int) -> Index:
+        axis, per = self.axis % len(index), extent // self.num_groups
+        return (*index[:axis], index[axis] // per, index[axis] % per, *index[axis + 1 :])
+
     def _axes(self, rank: int) -> tuple[int, ...]:
-        """Of the grouped data: all but the batch and the groups."""
+        """All but the batch and the groups."""
         return tuple(d for d in range(1, rank + 1) if d != self.axis % rank)
-
-    def reference(self, data: np.ndarray, gamma: np.ndarray, beta: np.ndarray) -> np.ndarray:
-        grouped = data.reshape(self._grouped(data.shape))
-        out = _standardize(grouped, self._axes(data.ndim), self.epsilon).reshape(data.shape)
-        return self._affine(out, gamma, beta).astype(data.dtype)
-
-    def compute(self, data: Buffer, gamma: Buffer, beta: Buffer) -> Stage:
-        axis, axes = self.axis % len(data.shape), self._axes(len(data.shape))
-        per = data.shape[axis] // self.num_groups
-
-        def merged(*i: LoopExpr) -> LoopExpr:
-            position = (*i[:axis], i[axis] * per + i[axis + 1], *i[axis + 2 :])
-            return data[position]
-
-        mean, variance = _moments(compute(self._grouped(data.shape), merged), axes)
-
-        def element(*i: LoopExpr) -> LoopExpr:
-            split = (*i[:axis], i[axis] // per, i[axis] % per, *i[axis + 1 :])
-            row = tuple(const(0, "int64") if d in axes else x for d, x in enumerate(split))
-            centred = data[i].astype(mean.dtype) - mean[row]
-            value = centred * intrin("rsqrt", variance[row] + self.epsilon)
-            return self._scaled(value, gamma[i[axis]], beta[i[axis]]).astype(data.dtype)
-
-        return compute(data.shape, element)
 
 
 class L2Normalize(Op, name="nn.l2_normalize", fusion=Fusion.OUT_ELEMWISE_FUSABLE):
@@ -252,18 +221,15 @@ class L2Normalize(Op, name="nn.l2_normalize", fusion=Fusion.OUT_ELEMWISE_FUSABLE
 
     def compute(self, data: Buffer) -> Stage:
         axes, wide = normalize_axes(self, self.axis, len(data.shape)), accumulator(data.dtype)
-        kept = tuple(1 if d in axes else n for d, n in enumerate(data.shape))
 
-        def square(i: Sequence[LoopExpr], r: Sequence[LoopExpr]) -> LoopExpr:
-            inner = dict(zip(axes, r, strict=True))
-            x = data[tuple(inner.get(d, v) for d, v in enumerate(i))].astype(wide)
+        def square(at: Index, _: Index) -> LoopExpr:
+            x = data[at].astype(wide)
             return x * x
 
-        total = compute(kept, lambda *i: sum_over([data.shape[d] for d in axes], lambda *r: square(i, r)), name="total")
+        total = _sums(data.shape, axes, "total", square)
 
         def element(*i: LoopExpr) -> LoopExpr:
-            row = tuple(const(0, "int64") if d in axes else x for d, x in enumerate(i))
-            return (data[i].astype(wide) / intrin("sqrt", maximum(total[row], self.eps))).astype(data.dtype)
+            return (data[i].astype(wide) / intrin("sqrt", maximum(total[_row(i, axes)], self.eps))).astype(data.dtype)
 
         return compute(data.shape, element)
 
@@ -303,8 +269,7 @@ class Lrn(Op, name="nn.lrn", fusion=Fusion.OPAQUE):
 
         def neighbour(i: Sequence[LoopExpr], r: LoopExpr) -> LoopExpr:
             c = i[axis] + r - before
-            position = (*i[:axis], c, *i[axis + 1 :])
-            x = data[position].astype(wide)
+            x = data[replaced(i, axis, c)].astype(wide)
             return select(all_of(inside(c, data.shape[axis])), x * x, 0)
 
         total = compute(data.shape, lambda *i: sum_over(before + after + 1, lambda r: neighbour(i, r)), name="total")
@@ -331,7 +296,4 @@ class Dropout(Op, name="nn.dropout", fusion=Fusion.OPAQUE, outputs=2):
         return data.copy(), np.ones_like(data)
 
     def compute(self, data: Buffer) -> tuple[Stage, Stage]:
-        return (
-            compute(data.shape, lambda *i: data[i]),
-            compute(data.shape, lambda *i: const(1, data.dtype)),
-        )
+        return compute(data.shape, lambda *i: data[i]), compute(data.shape, lambda *i: const(1, data.dtype))

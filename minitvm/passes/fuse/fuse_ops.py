@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from minitvm.ir.expr import Call, Constant, Expr, Function, Module, Tuple, TupleGetItem, Var
 from minitvm.ir.op import Fusion, Op
-from minitvm.ir.ops.annotation import StopFusion
+from minitvm.ir.ops.control import StopFusion
 from minitvm.ir.structural import node_key
 from minitvm.ir.types import TupleType
 from minitvm.ir.visitor import children, is_scalar_constant, post_order, rebuild, rebuild_over, span_of

@@ -30,9 +30,8 @@ from minitvm.ir.node import describe_call
 from minitvm.ir.op import Op
 from minitvm.ir.ops.nn_conv import BlockedConvolution, Conv2d, Conv2dNCHWc, DepthwiseConv2dNCHWc
 from minitvm.ir.ops.nn_dense import Dense, DensePack, Matmul
-from minitvm.ir.ops.nn_layout import LayoutTransform
 from minitvm.ir.ops.nn_pad import Pad
-from minitvm.ir.ops.transform import Reshape
+from minitvm.ir.ops.transform import LayoutTransform, Reshape
 from minitvm.ir.relayout import Move, Placement, Site, calling
 from minitvm.passes.layout.gain import moving_costs_more, stands_alone
 from minitvm.passes.layout.rewriter import LayoutRewriter

@@ -18,8 +18,7 @@ from minitvm.ir.expr import Call, Expr, Function, Tuple, TupleGetItem, span_scop
 from minitvm.ir.layout import Layout
 from minitvm.ir.node import describe_call
 from minitvm.ir.op import Op
-from minitvm.ir.ops.nn_layout import LayoutTransform
-from minitvm.ir.ops.transform import ExpandDims, Reshape
+from minitvm.ir.ops.transform import ExpandDims, LayoutTransform, Reshape
 from minitvm.ir.relayout import Carry, Move, Placement, Site, following
 from minitvm.ir.types import TensorType, tensor_fields
 from minitvm.ir.visitor import children, post_order, rebuild

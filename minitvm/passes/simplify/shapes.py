@@ -12,9 +12,8 @@ from minitvm.ir.expr import Call, Constant, Expr
 from minitvm.ir.op import Op
 from minitvm.ir.ops.broadcast import BinaryOp, BroadcastTo, BroadcastToLike
 from minitvm.ir.ops.elemwise import Copy, Full, FullLike, Ones, OnesLike, Zeros, ZerosLike
-from minitvm.ir.ops.nn_layout import LayoutTransform
 from minitvm.ir.ops.slicing import Concatenate
-from minitvm.ir.ops.transform import BatchFlatten, Reshape, ReshapeLike, Transpose
+from minitvm.ir.ops.transform import BatchFlatten, LayoutTransform, Reshape, ReshapeLike, Transpose
 from minitvm.ir.pattern import call, tuple_of, value
 from minitvm.ir.types import TensorType
 from minitvm.passes.rule import Replacement, rule
