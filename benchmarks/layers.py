@@ -16,7 +16,7 @@ import numpy as np
 import minitvm
 from benchmarks.layer_draw import Layer
 from benchmarks.machine import cpu_model
-from benchmarks.runtimes import relative_error, versions
+from benchmarks.runtimes import relative_error, statistics, versions
 from benchmarks.scale import microseconds, mlp, mlp_feeds
 from minitvm.driver import BuildReport
 from minitvm.errors import MiniTVMError
@@ -72,7 +72,7 @@ def measure(layer: Layer, settings: Settings) -> dict[str, Any]:
         found["choices"][name] = _choices(session)
         runs[name] = lambda session=session: session.run(None, layer.feeds)  # type: ignore[misc]
     times = side_by_side(runs, settings.rounds, settings.pause, most=MOST_RUNS)
-    found["times"] = {name: stats.as_json() for name, stats in times.items()}
+    found["times"] = {name: statistics(stats) for name, stats in times.items()}
     return {**found, "ratios": ratios(found["times"])}
 
 

@@ -13,7 +13,7 @@ from rich.console import Console
 import minitvm
 from benchmarks.onnx_models import WORKLOADS
 from benchmarks.report import table_of
-from benchmarks.runtimes import random_feeds, relative_error
+from benchmarks.runtimes import random_feeds, relative_error, statistics
 from minitvm.runtime.timing import PAUSE, side_by_side
 
 LEVELS = (0, 1, 2, 3)
@@ -37,7 +37,7 @@ def _measure(name: str, folder: pathlib.Path, threads: int, rounds: int, pause: 
     return {
         "name": path.stem,
         "threads": threads,
-        "times": {level: found.as_json() for level, found in times.items()},
+        "times": {level: statistics(found) for level, found in times.items()},
         "errors": {str(n): relative_error(outputs[n], outputs[LEVELS[0]]) for n in LEVELS},
     }
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from minitvm.codegen.llvm.compile import Cpu, compile_object, host
-from minitvm.runtime.cpu import NativeCode
+from minitvm.runtime.native import NativeCode
 from minitvm.runtime.ndarray import aligned
 
 CHAINS = 10

@@ -17,7 +17,7 @@ from benchmarks import scale, worker
 from benchmarks.machine import cpu_model
 from benchmarks.machine import measure as measure_peak
 from benchmarks.onnx_models import WORKLOADS
-from benchmarks.runtimes import OPENERS, Feeds, installed, random_feeds, relative_error, versions
+from benchmarks.runtimes import OPENERS, Feeds, installed, random_feeds, relative_error, statistics, versions
 from minitvm.runtime.timing import PAUSE, side_by_side
 
 Say = Callable[[str], None]
@@ -97,7 +97,7 @@ def _timed(model: Model, names: Sequence[str], threads: int, settings: Settings,
     times = side_by_side(runs, settings.rounds, settings.pause)
     return {
         "threads": threads,
-        "times": {name: found.as_json() for name, found in times.items()},
+        "times": {name: statistics(found) for name, found in times.items()},
         "errors": {name: relative_error(outputs[names[0]], outputs[name]) for name in names[1:]},
     }
 

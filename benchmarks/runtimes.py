@@ -7,9 +7,12 @@ import importlib.util
 import pathlib
 from collections.abc import Callable, Mapping
 from importlib.metadata import version
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from minitvm.runtime.timing import BenchmarkResult
 
 Feeds = Mapping[str, np.ndarray]
 Run = Callable[[], list[np.ndarray]]
@@ -84,3 +87,11 @@ def relative_error(found: list[np.ndarray], expected: list[np.ndarray]) -> float
         scale = float(np.max(np.abs(b), initial=0.0)) or 1.0
         worst = max(worst, float(np.max(np.abs(a.astype(np.float64) - b), initial=0.0)) / scale)
     return worst
+
+
+def statistics(found: BenchmarkResult) -> dict[str, float]:
+    """Of one runtime's runs, in milliseconds; a quarter of them is below ``low``, one above ``high``."""
+    ms = 1e3 * np.asarray(found.results)
+    low, median, high = (float(q) for q in np.quantile(ms, (0.25, 0.5, 0.75)))
+    best = float(ms.min())
+    return {"median": median, "best": best, "low": low, "high": high, "runs": len(ms), "spread": found.spread}

@@ -16,7 +16,7 @@ from benchmarks import __main__ as command
 from benchmarks import levels, measure, report, scale, worker
 from benchmarks.machine import Peak
 from benchmarks.onnx_models import WORKLOADS
-from benchmarks.runtimes import relative_error
+from benchmarks.runtimes import relative_error, statistics
 from minitvm.runtime import timing
 
 
@@ -66,8 +66,8 @@ def test_the_ladder_has_a_line_for_every_level(model: pathlib.Path) -> None:
 
 
 def test_ratios_are_the_peers_time_over_ours() -> None:
-    own, peer = (timing.Stats(median, best, median, median, 5) for median, best in ((2.0, 1.0), (3.0, 2.0)))
-    times = {"minitvm": own.as_json(), "peer": peer.as_json()}
+    seconds = {"minitvm": [0.001, *[0.002] * 4], "peer": [0.002, *[0.003] * 4]}
+    times = {name: statistics(timing.BenchmarkResult(found)) for name, found in seconds.items()}
     run = {"threads": 1, "times": times, "errors": {"peer": 1e-6}}
     (rated,) = measure.with_rates({"name": "m", "gflop": 0.1, "runs": [run]}, {1: 100.0})["runs"]
     cells = [report.time_cells(name, rated["times"][name], rated) for name in times]
@@ -90,14 +90,13 @@ def test_turns_rotate_and_their_first_run_is_not_counted() -> None:
     runs = {name: (lambda name=name: calls.append(name)) for name in "ab"}
     times = timing.side_by_side(runs, rounds=2, pause=0)
     timed = calls[calls.index("b", calls.index("b") + 3) :]
-    assert times["a"].runs == times["b"].runs == 2 * timing.MOST_RUNS_OF_A_TURN
+    assert len(times["a"].results) == len(times["b"].results) == 2 * timing.MOST_RUNS_OF_A_TURN
     assert timed[-1] == "a"  # the second round began with b
 
 
 def test_statistics_are_quartiles_in_milliseconds() -> None:
-    stats = timing.Stats.of([0.001 * n for n in (1, 2, 3, 4, 5)])
-    assert (stats.low, stats.median, stats.high, stats.best) == pytest.approx((2, 3, 4, 1))
-    assert stats.spread == pytest.approx(2 / 3)
+    found = statistics(timing.BenchmarkResult([0.001 * n for n in (1, 2, 3, 4, 5)]))
+    assert found == pytest.approx({"low": 2, "median": 3, "high": 4, "best": 1, "runs": 5, "spread": 2 / 3})
 
 
 def test_the_error_is_relative_to_the_largest_magnitude() -> None:

@@ -29,7 +29,7 @@ RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 ONLY_IN = {
     "onnx": ("frontend", "testing/fuzz"),
     "google": ("frontend",),
-    "llvmlite": ("codegen/llvm", "runtime/cpu.py"),
+    "llvmlite": ("codegen/llvm", "runtime/native.py"),
     "cuda": ("codegen/cuda",),
     "cryptography": ("runtime/signing.py",),
 }

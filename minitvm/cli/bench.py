@@ -15,7 +15,7 @@ from minitvm.cli.console import stdout
 from minitvm.errors import ConfigError
 from minitvm.runtime.executor import GraphModule
 from minitvm.runtime.ndarray import cpu
-from minitvm.runtime.timing import Stats, side_by_side
+from minitvm.runtime.timing import BenchmarkResult, side_by_side
 
 Run = Callable[[], object]
 
@@ -61,7 +61,7 @@ def _run(module: GraphModule, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
     return module.outputs()
 
 
-def _table(times: dict[str, Stats]) -> Table:
+def _table(times: dict[str, BenchmarkResult]) -> Table:
     table = Table(box=None, pad_edge=False)
     table.add_column("runtime")
     for heading in ("median ms", "best ms", "spread"):
@@ -70,7 +70,7 @@ def _table(times: dict[str, Stats]) -> Table:
     own = times["minitvm"].median
     for name, found in times.items():
         speed = "" if name == "minitvm" else f"minitvm is {found.median / own:.2f} x as fast"
-        table.add_row(name, f"{found.median:.3f}", f"{found.best:.3f}", f"{found.spread:.0%}", speed)
+        table.add_row(name, f"{found.median * 1e3:.3f}", f"{found.min * 1e3:.3f}", f"{found.spread:.0%}", speed)
     return table
 
 

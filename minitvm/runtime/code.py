@@ -15,54 +15,39 @@ from minitvm.runtime.graph import Segment
 from minitvm.runtime.ndarray import aligned, aligned_empty
 
 
-class Memory(Protocol):
-    """A device's memory.  What it holds are *values*: arrays there, of any class, that only it can look into."""
+class Memory:
+    """The host's memory; a device's has the same methods.
 
-    is_host: bool
+    What it holds are *values*: here numpy's arrays, on a device arrays there, of any class, that only it can look into.
+    """
+
+    is_host = True
     """Whether values are arrays of the host, and kernels can work on any others where they are."""
 
     def empty(self, shape: Sequence[int], dtype: str) -> Any:
         """A new value on a 64-byte boundary, its contents undefined."""
+        return aligned_empty(shape, dtype)
 
     def hold(self, array: np.ndarray) -> Any:
         """A value like an array of the host; the array itself where kernels can read it there."""
+        return aligned(array)
 
     def view(self, value: Any, offset: int, type_: TensorType) -> Any:
         """The bytes of a value from ``offset`` on, as another one."""
-
-    def address(self, value: Any) -> int:
-        """Where kernels find it."""
-
-    def write(self, value: Any, array: np.ndarray) -> None:
-        """Copy an array of the same dtype and shape into it."""
-
-    def read(self, value: Any) -> np.ndarray:
-        """As an array of the host, which may share its memory."""
-
-
-class HostMemory:
-    """Values are numpy's arrays."""
-
-    is_host = True
-
-    def empty(self, shape: Sequence[int], dtype: str) -> np.ndarray:
-        return aligned_empty(shape, dtype)
-
-    def hold(self, array: np.ndarray) -> np.ndarray:
-        return aligned(array)
-
-    def view(self, value: np.ndarray, offset: int, type_: TensorType) -> np.ndarray:
         memory = value.reshape(-1).view(np.uint8)[offset : offset + type_.nbytes]
         return memory.view(type_.dtype).reshape(type_.static_shape)
 
-    def address(self, value: np.ndarray) -> int:
-        return value.ctypes.data
+    def address(self, value: Any) -> int:
+        """Where kernels find it."""
+        return int(value.ctypes.data)
 
-    def write(self, value: np.ndarray, array: np.ndarray) -> None:
+    def write(self, value: Any, array: np.ndarray) -> None:
+        """Copy an array of the same dtype and shape into it."""
         value[...] = array
 
-    def read(self, value: np.ndarray) -> np.ndarray:
-        return value
+    def read(self, value: Any) -> np.ndarray:
+        """As an array of the host, which may share its memory."""
+        return np.asarray(value)
 
 
 class Code(Protocol):

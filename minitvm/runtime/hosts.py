@@ -22,7 +22,7 @@ from minitvm.ir.ops.control import If, Loop
 from minitvm.ir.parser import parse_module
 from minitvm.ir.parser_values import ValueReader
 from minitvm.ir.text import print_module
-from minitvm.ir.types import FuncType, TensorType, TupleType, Type, flatten, nest, tensor_fields
+from minitvm.ir.types import FuncType, Type, flatten, nest, tensor_fields
 from minitvm.ir.visitor import calls
 from minitvm.runtime.instance import HostRun, Instance
 
@@ -66,12 +66,16 @@ def _failed(function: Function, error: Exception) -> InputError:
 
 def _runner(function: Function, instances: Mapping[str, Instance]) -> Callable[..., Any]:
     op = function.body.op if isinstance(function.body, Call) else None
-    branches = {name: _Branch(f, instances[name]) for name, f in branch_functions(function).items() if instances}
-    if isinstance(op, If) and branches:
-        return _if_runner(branches["then_branch"], branches["else_branch"])
-    if isinstance(op, Loop) and branches:
-        return _loop_runner(function, op, branches["body"])
-    return partial(evaluate, function)
+    if not instances or not isinstance(op, (If, Loop)):
+        return partial(evaluate, function)
+    branches = {f: _Branch(f, instances[name]) for name, f in branch_functions(function).items()}
+
+    def run(*values: Any) -> Any:
+        for branch in branches.values():
+            branch.given.clear()
+        return op.run(lambda f, *given: branches[f].run(given), *values)
+
+    return run
 
 
 class _Branch:
@@ -80,56 +84,20 @@ class _Branch:
     def __init__(self, function: Function, instance: Instance) -> None:
         self.function = function
         self.instance = instance
+        self.given: dict[int, Any] = {}
+        """The values that the parameters have, by number: what a loop captures is set once for all iterations."""
         names = iter(n for n in instance.input_names if n not in instance.params)
         self.inputs = [[next(names) for _ in tensor_fields(p.type)] for p in self.function.params]
 
-    def set(self, first: int, values: Sequence[Any]) -> None:
-        """Set the parameters from number ``first``; they keep their values from one run to the next."""
-        for position, value in enumerate(values, first):
-            arrays = flatten(self.function.params[position].type, value)
-            for name, array in zip(self.inputs[position], arrays, strict=True):
-                self.instance.assign(name, np.asarray(array))
-
-    def run(self) -> Any:
+    def run(self, values: Sequence[Any]) -> Any:
+        for position, value in enumerate(values):
+            if self.given.get(position) is not value:
+                arrays = flatten(self.function.params[position].type, value)
+                for name, array in zip(self.inputs[position], arrays, strict=True):
+                    self.instance.assign(name, np.asarray(array))
+                self.given[position] = value
         self.instance.run()
         return nest(self.function.ret_type, (self.instance.value(h).copy() for h in self.instance.graph.heads))
-
-
-def _if_runner(then: _Branch, orelse: _Branch) -> Callable[..., Any]:
-    def run(condition: np.ndarray, *captured: Any) -> Any:
-        chosen = then if condition.item() else orelse
-        chosen.set(0, captured)
-        return chosen.run()
-
-    return run
-
-
-def _loop_runner(function: Function, op: Loop, body: _Branch) -> Callable[..., Any]:
-    """As the operator's reference, with a compiled body; what is captured is set once for all iterations."""
-    count = op.num_carried
-
-    def run(trip_count: np.ndarray, condition: np.ndarray, *values: Any) -> tuple[Any, ...]:
-        carried = values[:count]
-        going, limit = condition.item(), trip_count.item()
-        steps: list[tuple[np.ndarray, ...]] = []
-        body.set(2 + count, values[count:])
-        while len(steps) < limit and going:
-            body.set(0, (np.int64(len(steps)), np.bool_(going), *carried))
-            results = body.run()
-            going, carried = results[0].item(), results[1 : 1 + count]
-            steps.append(results[1 + count :])
-        return (*carried, *_stack(function.ret_type, count, steps))
-
-    return run
-
-
-def _stack(result: Type, carried: int, steps: list[tuple[np.ndarray, ...]]) -> list[np.ndarray]:
-    """Each scanned value of all iterations along a new first dimension; of none, empty arrays."""
-    assert isinstance(result, TupleType)
-    if steps:
-        return [np.stack(values) for values in zip(*steps, strict=True)]
-    empty = [t for t in result.fields[carried:] if isinstance(t, TensorType)]
-    return [np.zeros((0, *(d if isinstance(d, int) else 0 for d in t.shape[1:])), t.dtype) for t in empty]
 
 
 # --- as JSON ------------------------------------------------------------------------------------------------------

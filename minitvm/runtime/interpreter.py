@@ -19,7 +19,7 @@ from minitvm.ir import loop
 from minitvm.ir.loop import Buffer, Kernel, LoopExpr, LoopKind, Stmt
 from minitvm.ir.loop.interp import run_sequence
 from minitvm.runtime.artifact import Artifact, CpuTag
-from minitvm.runtime.code import CODES, Code, HostMemory
+from minitvm.runtime.code import CODES, Code, Memory
 from minitvm.runtime.graph import Segment
 
 Launches: TypeAlias = tuple[tuple[Buffer, ...], tuple[Kernel, ...]]
@@ -29,7 +29,7 @@ Launches: TypeAlias = tuple[tuple[Buffer, ...], tuple[Kernel, ...]]
 class Interpreter(Code):
     """Kernels of an artefact, one after the other on one thread."""
 
-    memory = HostMemory()
+    memory = Memory()
     most_threads = 1
 
     def __init__(self, artifact: Artifact) -> None:

@@ -1,19 +1,218 @@
-"""Object code for a CPU as an artefact's code: functions of the entry, which every thread of a team calls."""
+"""Object code for a CPU: into memory, checked against this machine, and called by every thread of a team.
+
+LLVM's ORC JIT links it, which needs no compiler or linker.
+"""
 
 from __future__ import annotations
 
+import atexit
 import ctypes
-from collections.abc import Callable
-from functools import partial
+import itertools
+import os
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache, partial
+from typing import Any
 
+import llvmlite.binding
 import numpy as np
 
 from minitvm.config import MOST_THREADS
-from minitvm.runtime import cpu
+from minitvm.errors import LibraryError
 from minitvm.runtime.artifact import Artifact, CpuTag
-from minitvm.runtime.code import CODES, Code, HostMemory
+from minitvm.runtime.code import CODES, Code, Memory
 from minitvm.runtime.graph import ALIGNMENT, Segment, segments, steps_of, workspace_slots
-from minitvm.runtime.team import team
+from minitvm.runtime.ndarray import aligned_empty
+from minitvm.runtime.spin import marks_of, spinning_text
+
+llvm: Any = llvmlite.binding  # has no types
+
+_names = itertools.count()
+_lock = threading.Lock()
+
+
+@cache
+def _jit() -> Any:
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    return llvm.create_lljit_compiler()
+
+
+class NativeCode:
+    """Objects, and LLVM IR ``text``, linked together and loaded; ``address(symbol)`` of the exported ones.
+
+    Unloaded when collected.
+    """
+
+    def __init__(self, objects: Iterable[bytes], exports: Sequence[str], text: str = "") -> None:
+        builder = llvm.JITLibraryBuilder()
+        if text:
+            builder.add_ir(text)
+        for image in objects:
+            builder.add_object_img(image)
+        for symbol in exports:
+            builder.export_symbol(symbol)
+        builder.add_current_process()
+        with _lock:
+            try:
+                self._tracker = builder.link(_jit(), f"minitvm-{next(_names)}")
+            except RuntimeError as error:
+                raise LibraryError(
+                    f"the object code cannot be linked: {error}", hint="build the library again on this machine"
+                ) from error
+
+    def address(self, symbol: str) -> int:
+        return int(self._tracker[symbol])
+
+    def function(self, symbol: str, result: Any, *arguments: Any) -> Any:
+        """The symbol as a ctypes function; calls release the interpreter's lock."""
+        return ctypes.CFUNCTYPE(result, *arguments)(self.address(symbol))
+
+
+# --- this machine ---------------------------------------------------------------------------------------------
+
+_NOT_CODE = frozenset({
+    "64bit", "cldemote", "clflushopt", "clwb", "clzero", "cx8", "enqcmd", "fsgsbase", "fxsr", "hreset", "invpcid",
+    "lwp", "movdir64b", "movdiri", "mwaitx", "pconfig", "pku", "prfchw", "ptwrite", "rdpid", "rdpru", "rtm", "sahf",
+    "serialize", "sgx", "shstk", "tsxldtrk", "uintr", "vzeroupper", "waitpkg", "wbnoinvd", "xsave", "xsavec",
+    "xsaveopt", "xsaves",
+})  # fmt: skip
+"""Features that kernels make no use of, so that a machine without them may still run the code."""
+
+
+@cache
+def this_machine() -> CpuTag:
+    """The CPU that this process runs on."""
+    llvm.initialize_native_target()
+    features = [name for name, there in llvm.get_host_cpu_features().items() if there]
+    return CpuTag(llvm.get_process_triple(), llvm.get_host_cpu_name(), tuple(sorted(features)))
+
+
+def check_cpu(made_for: CpuTag, name: str) -> None:
+    """:class:`LibraryError` where this machine cannot run code made for that CPU; ``name`` is the library's."""
+    here = this_machine()
+    hint = "compile the model again on this machine, or for it: minitvm compile --target 'llvm -mcpu=...'"
+    if made_for.triple.split("-")[0] != here.triple.split("-")[0]:
+        raise LibraryError(f"{name} was compiled for {made_for.triple}, this machine is {here.triple}", hint=hint)
+    lacking = [f for f in made_for.features if f not in here.features and f not in _NOT_CODE]
+    if lacking:
+        more = f" and {len(lacking) - 6} more" if len(lacking) > 6 else ""
+        raise LibraryError(
+            f"{name} was compiled for {made_for.name}; this machine's CPU, {here.name}, "
+            f"lacks {', '.join(lacking[:6])}{more}",
+            hint=hint,
+        )
+
+
+# --- the thread team ------------------------------------------------------------------------------------------
+#
+# Python starts the threads and is out of the way.  Worker threads stay in native code between runs for a short while,
+# spinning on a counter; after that they return to Python and sleep on a lock.  A run publishes its function, wakes who
+# sleeps, takes part as thread 0, and returns when all threads are done.  Nothing is called back per kernel.  The native
+# code, and the memory that threads share, is in team.ll.
+
+
+class _Native:
+    """The functions of ``team.ll``, compiled once per process."""
+
+    def __init__(self) -> None:
+        triple, (pointer, integer) = this_machine().triple, (ctypes.c_void_p, ctypes.c_int64)
+        text = spinning_text("runtime/team.ll", marks_of(triple))
+        names = ("team_bytes", "team_publish", "team_sleeps", "team_take_part", "team_work")
+        self.code = NativeCode([], names, f'target triple = "{triple}"\n{text}')
+        self.bytes = self.code.function("team_bytes", integer, integer)
+        self.publish = self.code.function("team_publish", integer, pointer, integer, pointer, pointer)
+        self.sleeps = self.code.function("team_sleeps", integer, pointer, integer)
+        self.take_part = self.code.function("team_take_part", None, pointer, integer)
+        self.work = self.code.function("team_work", integer, pointer, integer, integer, integer)
+
+
+_native = cache(_Native)
+
+
+class Team:
+    """``threads`` threads that run one native function at a time; the caller is thread 0."""
+
+    def __init__(self, threads: int) -> None:
+        self.threads = threads
+        self._lock = threading.Lock()
+        self._native = _native()
+        self._memory = aligned_empty((self._native.bytes(threads),), "uint8")
+        self._memory[:] = 0
+        self._team = self._memory.ctypes.data
+        self._sleep = [threading.Lock() for _ in range(threads)]
+        self._workers: list[threading.Thread] = []
+        if threads > 1:
+            self._start()
+
+    def _start(self) -> None:
+        for lock in self._sleep[1:]:
+            lock.acquire()
+        for i in range(1, self.threads):
+            worker = threading.Thread(target=self._worker, args=(i,), name=f"minitvm-{i}", daemon=True)
+            self._workers.append(worker)
+            worker.start()
+
+    def _worker(self, thread: int) -> None:
+        work, team, threads = self._native.work, self._team, self.threads
+        sleep = self._sleep[thread]
+        seen = 0
+        while (seen := work(team, thread, threads, seen)) >= 0:
+            sleep.acquire()
+
+    def run(self, function: int, slots: int) -> None:
+        """Call the native ``function(slots, thread, threads, barrier)`` on every thread; returns when all are done."""
+        with self._lock:
+            if self._native.publish(self._team, self.threads, function, slots):
+                self._wake()
+            self._native.take_part(self._team, self.threads)
+
+    def _wake(self) -> None:
+        for i in range(1, self.threads):
+            if self._native.sleeps(self._team, i):
+                self._sleep[i].release()
+
+    def stop(self) -> None:
+        """End the worker threads."""
+        with self._lock:
+            if self.threads > 1 and self._native.publish(self._team, self.threads, None, None):
+                self._wake()
+        for worker in self._workers:
+            worker.join(timeout=1.0)
+
+
+_teams: dict[int, Team] = {}
+_teams_lock = threading.Lock()
+
+
+def team(threads: int) -> Team:
+    """The process's team of that size, started on first use."""
+    found = _teams.get(threads)
+    if found is None:
+        with _teams_lock:
+            found = _teams.get(threads) or _teams.setdefault(threads, Team(threads))
+    return found
+
+
+def _stop_all() -> None:
+    for found in list(_teams.values()):
+        found.stop()
+    _teams.clear()
+
+
+def _forget() -> None:
+    """In a forked child the worker threads do not exist: teams are started anew."""
+    global _teams_lock
+    _teams_lock = threading.Lock()
+    _teams.clear()
+
+
+atexit.register(_stop_all)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
+
+
+# --- an artefact's code ---------------------------------------------------------------------------------------
 
 _ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)
 """A native entry: (slots, thread, threads, barrier)."""
@@ -25,17 +224,17 @@ _ALONE = np.zeros(2 * ALIGNMENT, np.uint8)
 class NativeArtifact(Code):
     """The objects of an artefact, linked."""
 
-    memory = HostMemory()
+    memory = Memory()
     most_threads = MOST_THREADS
 
     def __init__(self, artifact: Artifact) -> None:
         kernels, native = workspace_slots(artifact.graph), segments(steps_of(artifact.graph))
         symbols = [*map(_symbol, kernels), *map(_symbol, native)]
-        self._code = cpu.NativeCode([*artifact.objects.values(), artifact.entry], symbols)
+        self._code = NativeCode([*artifact.objects.values(), artifact.entry], symbols)
 
     @staticmethod
     def check(made_for: CpuTag, name: str) -> None:
-        cpu.check_cpu(made_for, name)
+        check_cpu(made_for, name)
 
     def step(self, what: Segment | int, slots: int, threads: int) -> Callable[[], None]:
         address = self._code.address(_symbol(what))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -60,6 +60,12 @@ class BenchmarkResult:
     def std(self) -> float:
         return float(np.std(self.results))
 
+    @property
+    def spread(self) -> float:
+        """The interquartile range as a share of the median."""
+        low, high = np.quantile(self.results, (0.25, 0.75))
+        return float(high - low) / self.median
+
     def __str__(self) -> str:
         names = ("mean", "median", "max", "min", "std")
         heading = "".join(f"{f'{name} (ms)':^14}" for name in names)
@@ -98,40 +104,13 @@ def _mean(run: Run, number: int, least: float) -> float:
 # --- several ------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Stats:
-    """Milliseconds of one runtime's runs."""
-
-    median: float
-    best: float
-    low: float
-    """A quarter of the runs is faster."""
-    high: float
-    """A quarter is slower."""
-    runs: int
-
-    @staticmethod
-    def of(seconds: list[float]) -> Stats:
-        ms = 1e3 * np.asarray(seconds)
-        low, median, high = (float(q) for q in np.quantile(ms, (0.25, 0.5, 0.75)))
-        return Stats(median, float(ms.min()), low, high, len(seconds))
-
-    @property
-    def spread(self) -> float:
-        """The interquartile range as a share of the median."""
-        return (self.high - self.low) / self.median
-
-    def as_json(self) -> dict[str, float]:
-        return {**asdict(self), "spread": self.spread}
-
-
 def side_by_side(
     runs: Mapping[str, Run],
     rounds: int,
     pause: float = PAUSE,
     on_round: Callable[[int], None] | None = None,
     most: int = MOST_RUNS_OF_A_TURN,
-) -> dict[str, Stats]:
+) -> dict[str, BenchmarkResult]:
     """Time all of ``runs`` interleaved: every round each a few times, with a pause in between, and the order changes.
 
     The first run of every turn warms caches and threads and is not counted.  A turn is about ``SECONDS_OF_A_TURN``
@@ -146,7 +125,7 @@ def side_by_side(
             seconds[name] += timed(runs[name], repeats[name] + 1)[1:]
         if on_round is not None:
             on_round(turn)
-    return {name: Stats.of(found) for name, found in seconds.items()}
+    return {name: BenchmarkResult(found) for name, found in seconds.items()}
 
 
 def _repeats(run: Run, most: int) -> int:

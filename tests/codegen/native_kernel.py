@@ -15,7 +15,7 @@ from minitvm.codegen.llvm.compile import Cpu, compile_object, host, machine_mode
 from minitvm.codegen.llvm.emit import emit
 from minitvm.ir.loop import Buffer, Kernel
 from minitvm.ir.loop.affine import storage_size
-from minitvm.runtime.cpu import NativeCode
+from minitvm.runtime.native import NativeCode
 from minitvm.runtime.poison import A_NUMBER, NOT_A_NUMBER, fill
 from minitvm.target import MachineModel
 

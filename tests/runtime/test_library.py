@@ -19,9 +19,9 @@ import minitvm
 from minitvm import config, relay
 from minitvm.codegen.llvm.compile import host
 from minitvm.errors import LibraryError
-from minitvm.runtime import archive, cpu
+from minitvm.runtime import archive, native
 from minitvm.runtime.artifact import CpuTag
-from minitvm.runtime.cpu import this_machine
+from minitvm.runtime.native import this_machine
 
 
 def outputs(library: minitvm.Library, x: np.ndarray) -> list[np.ndarray]:
@@ -223,14 +223,14 @@ def test_another_format_version(saved: pathlib.Path) -> None:
 def test_another_cpu(saved: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made_for = CpuTag(host().triple, host().name, host().instruction_sets)
     hint = "\n  = hint: compile the model again on this machine, or for it: minitvm compile --target 'llvm -mcpu=...'"
-    monkeypatch.setattr(cpu, "this_machine", lambda: CpuTag(made_for.triple, "plain", ()))
-    lacking = [f for f in made_for.features if f not in cpu._NOT_CODE]
+    monkeypatch.setattr(native, "this_machine", lambda: CpuTag(made_for.triple, "plain", ()))
+    lacking = [f for f in made_for.features if f not in native._NOT_CODE]
     if lacking:
         listed = ", ".join(lacking[:6]) + (f" and {len(lacking) - 6} more" if len(lacking) > 6 else "")
         assert message(saved) == (
             f"PATH was compiled for {made_for.name}; this machine's CPU, plain, lacks {listed}" + hint
         )
-    monkeypatch.setattr(cpu, "this_machine", lambda: CpuTag("sparc-unknown-linux", "plain", ()))
+    monkeypatch.setattr(native, "this_machine", lambda: CpuTag("sparc-unknown-linux", "plain", ()))
     assert message(saved) == (f"PATH was compiled for {made_for.triple}, this machine is sparc-unknown-linux" + hint)
 
 

@@ -21,9 +21,8 @@ from minitvm.driver.memory import plan_memory
 from minitvm.errors import ConfigError
 from minitvm.ir.types import TensorType
 from minitvm.runtime import instance
-from minitvm.runtime.cpu import NativeCode
 from minitvm.runtime.graph import Alias, Graph, HostStep, Launch, Node, Segment, Step, steps_of
-from minitvm.runtime.team import Team, team
+from minitvm.runtime.native import NativeCode, Team, team
 
 BUMP = """
 define void @bump(ptr %slots, i64 %thread, i64 %threads, ptr %barrier) {

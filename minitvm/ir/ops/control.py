@@ -11,7 +11,7 @@ Kernels themselves clamp positions, so that no input makes them touch memory tha
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -89,7 +89,11 @@ class If(Op, name="control.if", fusion=Fusion.OPAQUE):
         return _common(self, then.result, orelse.result)
 
     def reference(self, condition: np.ndarray, *captured: Any) -> Any:
-        return evaluate(self.then_branch if condition.item() else self.else_branch, *captured)
+        return self.run(evaluate, condition, *captured)
+
+    def run(self, call: Callable[..., Any], condition: np.ndarray, *captured: Any) -> Any:
+        """``call(branch, *values)`` computes a branch."""
+        return call(self.then_branch if condition.item() else self.else_branch, *captured)
 
 
 class Loop(Op, name="control.loop", fusion=Fusion.OPAQUE):
@@ -138,13 +142,19 @@ class Loop(Op, name="control.loop", fusion=Fusion.OPAQUE):
         return kept.with_shape((anonymous(), *kept.shape))
 
     def reference(self, trip_count: np.ndarray, condition: np.ndarray, *values: Any) -> tuple[Any, ...]:
+        return self.run(evaluate, trip_count, condition, *values)
+
+    def run(
+        self, call: Callable[..., Any], trip_count: np.ndarray, condition: np.ndarray, *values: Any
+    ) -> tuple[Any, ...]:
+        """``call(body, *values)`` computes an iteration."""
         carried, captured = values[: self.num_carried], values[self.num_carried :]
         going, limit, steps = condition.reshape(()), trip_count.item(), []
         iteration = 0
         while iteration < limit and going.item():
             if iteration == _most_trips.get():
                 raise InputError(f"{self.name}: more than {iteration} trips")
-            results = evaluate(self.body, np.int64(iteration), going, *carried, *captured)
+            results = call(self.body, np.int64(iteration), going, *carried, *captured)
             going, carried = results[0].reshape(()), results[1 : 1 + self.num_carried]
             steps.append(results[1 + self.num_carried :])
             iteration += 1
