@@ -26,6 +26,7 @@ from minitvm.codegen.templates.tile import (
     best_tile,
     block_runs,
     divisor_at_most,
+    in_fours,
     runs,
     step_cycles,
     tile_choices,
@@ -55,7 +56,6 @@ CHANNELS_INSIDE = "a row for all channels"
 ROWS_INSIDE = "some channels for all rows"
 
 _MOST_UNROLLED_TAPS = 16  # a wider padded window is copied into a padded image instead of written out at the edges
-_MOST_UNROLLED_CHANNELS = 16
 
 
 class _Windows(Template):
@@ -285,8 +285,7 @@ class BlockedConv(_Windows):
             def taps(i: LoopExpr, y: LoopExpr) -> Stmt:
                 if not isinstance(column, int):
                     # At an edge, unrolled channels too would need more registers than there are.
-                    kind = LoopKind.UNROLLED if inner <= _MOST_UNROLLED_CHANNELS else LoopKind.SERIAL
-                    return loop(self.x.taps, lambda x: loop(inner, lambda c: step(i, y, x, c), kind, "c"), name="kw")
+                    return loop(self.x.taps, lambda x: in_fours(inner, lambda c: step(i, y, x, c)), name="kw")
                 return seq(*(edge_tap(i, y, x, self.x.columns_inside(column, size, x)) for x in range(self.x.taps)))
 
             return loop(count, lambda i: self.y.valid_taps(place.row, lambda y: taps(first + i, y)), name="ci")

@@ -14,11 +14,11 @@ from minitvm.codegen.loops import in_lanes, in_parallel, in_vectors
 from minitvm.codegen.problem import Problem, Tile
 from minitvm.codegen.templates.tile import (
     ITEMS_PER_THREAD,
-    UNROLL,
     Run,
     TileKernel,
     block_runs,
     each,
+    in_fours,
     runs,
     unrolled,
 )
@@ -271,12 +271,6 @@ class Gemm:
         )
         return tile.nest(lambda step: in_fours(product.depth, step))
 
-
-def in_fours(extent: int, body: Callable[[LoopExpr], Stmt]) -> Stmt:
-    """A loop whose body is written out :data:`UNROLL` times, and what is left over after it."""
-    whole, rest = divmod(extent, UNROLL)
-    main = loop(whole, lambda q: unrolled(range(UNROLL), lambda u: body(u + q * UNROLL)), name="k") if whole else None
-    return seq(main, unrolled(range(whole * UNROLL, extent), body) if rest else None)
 
 
 @dataclass(frozen=True)

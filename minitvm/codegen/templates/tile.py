@@ -19,7 +19,7 @@ from minitvm.target import MachineModel
 ITEMS_PER_THREAD = 4
 """Parallel iterations for every thread, so that threads end at about the same time."""
 UNROLL = 4
-"""Steps of a matrix product's reduction that are written out."""
+"""Steps of a reduction that are written out."""
 
 _FMA_PER_CYCLE = 2
 _LOADS_PER_CYCLE = 2
@@ -213,6 +213,13 @@ def each(rows: range, blocks: range, width: int, body: Callable[[LoopExpr, LoopE
 
 def unrolled(values: range, body: Callable[[LoopExpr], Stmt], name: str = "u") -> Stmt:
     return loop(len(values), lambda i: body(i + values.start), LoopKind.UNROLLED, name=name)
+
+
+def in_fours(extent: int, body: Callable[[LoopExpr], Stmt]) -> Stmt:
+    """A loop whose body is written out :data:`UNROLL` times, and what is left over after it."""
+    whole, rest = divmod(extent, UNROLL)
+    main = loop(whole, lambda q: unrolled(range(UNROLL), lambda u: body(u + q * UNROLL)), name="k") if whole else None
+    return seq(main, unrolled(range(whole * UNROLL, extent), body) if rest else None)
 
 
 def vectors(count: int, lanes: int, body: Callable[[LoopExpr], Stmt]) -> Stmt:
