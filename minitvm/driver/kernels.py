@@ -178,7 +178,7 @@ class KernelCompiler:
         """What the back end makes of a source, from the cache where it is there."""
         if self.backend.version is None:
             return self._image(source)
-        key = cache_key("image", source, self.backend.kind, self.backend.version)
+        key = cache_key("image", source, *self._version())
         kept = self.cache.get(key)
         if kept is not None:
             return kept

@@ -537,6 +537,39 @@ def test_nested_vectorized_loops_and_extents_known_at_run_time() -> None:
     np.testing.assert_array_equal(run_native(Kernel("tril2", (x, out), seq(fill, lanes)), a)[0], np.tril(a))
 
 
+def test_what_an_inner_loop_does_not_change_is_written_before_it() -> None:
+    x, scale, out = Buffer("x", (5, 7, 6), "float32"), Buffer("s", (5,), "float32"), Buffer("out", (5, 7, 6), "float32")
+    body = lambda i, j, k: store(out, (i, j, k), x[i, j, k] * scale[i // 2])  # noqa: E731
+    kernel = Kernel("scaled", (x, scale, out), nest((5, 7, 6), body))
+    *before, inner = emit(kernel, MachineModel(16, 16)).partition("= phi")[2].rpartition("= phi")
+    assert "udiv" in before[0] and inner.count("= load float") == 1
+    assert not re.search("udiv|urem", inner)
+    a, b = random_array((5, 7, 6), "float32"), random_array((5,), "float32", 1)
+    np.testing.assert_array_equal(run_native(kernel, a, b)[0], a * b[np.arange(5) // 2, None, None])
+
+
+def test_a_read_stays_behind_its_condition() -> None:
+    """The address is no element's where the condition does not hold."""
+    x, out = Buffer("x", (3,), "float32"), Buffer("out", (9, 4), "float32")
+    guarded = lambda i, j: seq(store(out, (i, j), const(0, "float32")), If(i < 3, store(out, (i, j), x[i])))  # noqa: E731
+    kernel = Kernel("guarded", (x, out), nest((9, 4), guarded))
+    text = emit(kernel, MachineModel(16, 16))
+    assert text.index("= load float") > text.rindex("icmp slt")
+    a = random_array((3,), "float32")
+    np.testing.assert_array_equal(run_native(kernel, a)[0], np.repeat(np.append(a, [0] * 6), 4).reshape(9, 4))
+
+
+def test_long_text_whose_loops_are_shaped_is_taken_as_it_is() -> None:
+    mark, machine = "minitvm-as-written", MachineModel(16, 16)
+    assert mark in emit(tiled_matmul(12, 8, 64, 4, unroll=16), machine)
+    assert mark not in emit(tiled_matmul(12, 8, 64, 4, unroll=1), machine)
+    long = tiled_matmul(12, 8, 64, 4, unroll=16)
+    x, out = Buffer("x", (9,), "float32"), Buffer("out", (9,), "float32")
+    plain = loop(9, lambda i: store(out, (i,), x[i]))
+    both = Kernel("both", (*long.inputs, x, *long.outputs, out), seq(long.body, plain), results=2)
+    assert mark not in emit(both, machine)
+
+
 def tiled_matmul(m: int, n: int, k: int, lanes: int, rows: int = 6, columns: int = 2, unroll: int = 4) -> Kernel:
     """``C = A B`` with a register tile; A as (m/rows, k, rows), B as (n/width, k, width)."""
     width = columns * lanes

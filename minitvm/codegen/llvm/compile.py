@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import subprocess
 import sys
@@ -14,11 +15,13 @@ import llvmlite.binding
 
 from minitvm import config
 from minitvm.codegen.llvm.caches import USUAL
+from minitvm.codegen.llvm.spell import AS_WRITTEN
 from minitvm.errors import CompilerError, TargetError, did_you_mean
 from minitvm.runtime.spin import arch_of, marks_of, text_of
 from minitvm.target import MachineModel, Target
 
 llvm: Any = llvmlite.binding  # has no types
+ffi: Any = llvmlite.binding.ffi
 
 
 @dataclass(frozen=True)
@@ -247,8 +250,16 @@ def _optimized(llvm_ir: str, cpu: Cpu) -> tuple[Any, Any]:
     options = llvm.create_pipeline_tuning_options(speed_level=3)
     options.slp_vectorization = False
     builder = llvm.create_pass_builder(machine, options)
-    builder.getModulePassManager().run(module, builder)
+    manager = _short_list() if AS_WRITTEN in llvm_ir else builder.getModulePassManager()
+    manager.run(module, builder)
     return module, machine
+
+
+def _short_list() -> Any:
+    """What an emitter's own loops need: sums that leave memory for registers.  The back end of LLVM does the rest."""
+    found = llvm.create_new_module_pass_manager()
+    found.add_sroa_pass()
+    return found
 
 
 _HALF_PROBE = """
@@ -278,6 +289,25 @@ def assembly(llvm_ir: str, cpu: Cpu) -> str:
 
 
 def compile_object(llvm_ir: str, cpu: Cpu) -> bytes:
-    """Relocatable object code.  Threads may call this at the same time."""
+    """Relocatable object code.  Threads may call this at the same time.
+
+    llvmlite has one lock around every call.  Here most of the time passes outside of it: a module has its own context
+    and a thread its own machine, so threads do not wait for each other.
+    """
     module, machine = _optimized(llvm_ir, cpu)
-    return bytes(machine.emit_object(module))
+    with ffi.OutputString() as error:
+        buffer = _unlocked("LLVMPY_TargetMachineEmitToMemory")(machine, module, 1, error)
+        if not buffer:
+            raise CompilerError("LLVM has no machine code for the module", where=str(error).splitlines())
+    try:
+        return ctypes.string_at(ffi.lib.LLVMPY_GetBufferStart(buffer), ffi.lib.LLVMPY_GetBufferSize(buffer))
+    finally:
+        ffi.lib.LLVMPY_DisposeMemoryBuffer(buffer)
+
+
+@cache
+def _unlocked(name: str) -> Any:
+    """A function of llvmlite's library as it is."""
+    found = getattr(ctypes.CDLL(ffi.lib._name), name)
+    found.argtypes, found.restype = getattr(ffi.lib, name).argtypes, getattr(ffi.lib, name).restype
+    return found

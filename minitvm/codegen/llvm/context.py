@@ -133,6 +133,10 @@ class Context:
     def in_lane(self, value: Index, number: int) -> Index:
         return value if self.lane is None else value.at(self.lane, number)
 
+    def in_order(self, value: Index) -> list[tuple[Atom, int]]:
+        """The terms, those of outer loops first: their sums are written before the inner ones."""
+        return sorted(value.terms.items(), key=lambda term: self.w.level(term[0].text))
+
     def symbolic(self, value: Val, reach: Range = INT64) -> Value:
         """A scalar ``int64`` register as an :data:`Index`, anything else as it is."""
         if value.dtype != "int64" or value.lanes:

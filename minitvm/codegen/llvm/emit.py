@@ -16,9 +16,9 @@ from minitvm.codegen.backend import STACK_LIMIT, Workspace, buffer_bytes, plan_w
 from minitvm.codegen.legalize import spell_scalars
 from minitvm.codegen.llvm import express, index, memory
 from minitvm.codegen.llvm.context import Context, NotVectorizable, Place
-from minitvm.codegen.llvm.spell import BITS, barrier_text, memory_text, quoted
+from minitvm.codegen.llvm.spell import AS_WRITTEN, BITS, barrier_text, memory_text, quoted
 from minitvm.codegen.llvm.values import Index, Val, exact, power_of_two, reach
-from minitvm.codegen.llvm.writer import Writer
+from minitvm.codegen.llvm.writer import Writer, flattened
 from minitvm.errors import CompilerError
 from minitvm.ir.loop import (
     Alloc,
@@ -42,6 +42,7 @@ from minitvm.target import MachineModel
 Run: TypeAlias = Callable[[Stmt], None]
 
 _WIDEST = 4  # hardware registers that one emitted vector may span; longer loops are cut into pieces of half of it
+_LONG = 500  # lines; LLVM's own pipeline takes 15 ms for so many
 _MOST_PIECES = 4  # so many pieces are written out, more become a loop
 
 
@@ -66,9 +67,12 @@ class _Emitter:
     # --- the module -------------------------------------------------------------------------------------------
 
     def module(self) -> str:
-        body = "\n".join(["entry:", *self.w.allocas, "  br label %start", "start:", *self.w.lines, "  ret void"])
+        lines = [*flattened(self.w.lines)]
+        body = "\n".join(["entry:", *self.w.allocas, "  br label %start", "start:", *lines, "  ret void"])
         width = self.machine.vector_bytes * 8
         attributes = f'nounwind "prefer-vector-width"="{width}" "no-trapping-math"="true"'
+        if self.w.is_shaped and len(lines) > _LONG:
+            attributes += f" {AS_WRITTEN}"
         head = f"define void @{quoted(self.kernel.name)}({self._parameters()}) {attributes} {{"
         parts = [*self.w.declarations.values(), f"{head}\n{body}\n}}", "\n".join(self.w.metadata)]
         return "\n\n".join(part for part in parts if part) + "\n"

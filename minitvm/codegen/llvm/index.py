@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from minitvm.codegen.llvm import arith
 from minitvm.codegen.llvm.context import Context
-from minitvm.codegen.llvm.values import Index, Lanes, Val, Value, exact, in_order, reach
+from minitvm.codegen.llvm.values import Index, Lanes, Val, Value, exact, reach
 from minitvm.ir.loop import COMPARISONS
 from minitvm.ir.loop.affine import Affine
 from minitvm.ir.loop.interval import INT64, Range
@@ -16,7 +16,7 @@ def scalar(c: Context, value: Index) -> str:
         return arith.literal(value.constant, "int64").text
     exactly = " nsw" if len(value.terms) == 1 and exact(value).within(1 - 2**62, 2**62 - 1) else ""
     text = ""
-    for atom, factor in in_order(value):
+    for atom, factor in c.in_order(value):
         times = arith.literal(factor, "int64").text
         part = atom.text if factor == 1 else c.w.pure(f"mul{exactly} i64 {atom.text}, {times}")
         text = c.w.pure(f"add i64 {text}, {part}") if text else part

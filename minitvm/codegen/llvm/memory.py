@@ -10,7 +10,7 @@ from minitvm.codegen.llvm.arith import typed
 from minitvm.codegen.llvm.context import Context, NotVectorizable
 from minitvm.codegen.llvm.index import lane_values
 from minitvm.codegen.llvm.spell import BYTES, mangled, memory_text
-from minitvm.codegen.llvm.values import Index, Lanes, Val, Value, in_order, power_of_two
+from minitvm.codegen.llvm.values import Index, Lanes, Val, Value, power_of_two
 from minitvm.ir.loop import Buffer
 from minitvm.ir.loop.affine import Affine, storage_size
 
@@ -22,7 +22,7 @@ def pointer(c: Context, buffer: Buffer, flat: Index) -> str:
     """The address, outer loops' terms first (they move out of inner loops), the constant last (it folds into
     the instruction)."""
     text, element = c.places[buffer].base, memory_text(buffer.dtype)
-    for atom, factor in in_order(flat):
+    for atom, factor in c.in_order(flat):
         offset = atom.text if factor == 1 else c.w.pure(f"mul i64 {atom.text}, {factor}")
         text = c.w.pure(f"getelementptr {element}, ptr {text}, i64 {offset}")
     return c.w.pure(f"getelementptr {element}, ptr {text}, i64 {flat.constant}") if flat.constant else text
@@ -88,7 +88,7 @@ def _load_scalar(c: Context, buffer: Buffer, flat: Index, mask: Val | None = Non
 def _read(c: Context, buffer: Buffer, kind: str, address: str, align: int, lanes: int = 0) -> Val:
     """A plain load; what nobody writes is read once."""
     text = f"load {kind}, ptr {address}, align {align}"
-    return _from_memory(c, c.w.pure(text) if buffer in c.read_only else c.w.op(text), buffer.dtype, lanes)
+    return _from_memory(c, c.w.pure(text, reads=True) if buffer in c.read_only else c.w.op(text), buffer.dtype, lanes)
 
 
 def any_lane(c: Context, mask: Val) -> Val:

@@ -7,15 +7,12 @@ a vectorized loop is known.
 
 from __future__ import annotations
 
-import itertools
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import TypeAlias
 
 from minitvm.ir.loop.affine import Affine
 from minitvm.ir.loop.interval import INT64, Range
-
-_order = itertools.count()
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +30,6 @@ class Atom:
 
     text: str
     range: Range = INT64
-    order: int = field(default_factory=lambda: next(_order))
 
 
 Index: TypeAlias = Affine[Atom]
@@ -55,16 +51,6 @@ def reach(value: Index) -> Range:
     """What it may be in 64 bits."""
     found = exact(value)
     return found if found.fits else INT64
-
-
-def in_order(value: Index) -> list[tuple[Atom, int]]:
-    """The terms, registers of outer loops first."""
-    terms = list(value.terms.items())
-    return sorted(terms, key=_order_of) if len(terms) > 1 else terms
-
-
-def _order_of(term: tuple[Atom, int]) -> int:
-    return term[0].order
 
 
 def power_of_two(count: int) -> int:
