@@ -272,7 +272,6 @@ class Gemm:
         return tile.nest(lambda step: in_fours(product.depth, step))
 
 
-
 @dataclass(frozen=True)
 class Dots(Gemm):
     """A product whose tiles are ``tile.rows x tile.blocks`` sums, each of ``depth`` in ``vector`` lanes.
