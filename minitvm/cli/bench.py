@@ -11,7 +11,7 @@ import numpy as np
 from rich.table import Table
 
 from minitvm.cli import options
-from minitvm.cli.console import stdout
+from minitvm.cli.console import stdout, table
 from minitvm.errors import ConfigError
 from minitvm.runtime.executor import GraphModule
 from minitvm.runtime.ndarray import cpu
@@ -62,16 +62,12 @@ def _run(module: GraphModule, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
 
 
 def _table(times: dict[str, BenchmarkResult]) -> Table:
-    table = Table(box=None, pad_edge=False)
-    table.add_column("runtime")
-    for heading in ("median ms", "best ms", "spread"):
-        table.add_column(heading, justify="right")
-    table.add_column("")
+    rows = table("runtime", "median ms", "best ms", "spread", "")
     own = times["minitvm"].median
     for name, found in times.items():
         speed = "" if name == "minitvm" else f"minitvm is {found.median / own:.2f} x as fast"
-        table.add_row(name, f"{found.median * 1e3:.3f}", f"{found.min * 1e3:.3f}", f"{found.spread:.0%}", speed)
-    return table
+        rows.add_row(name, f"{found.median * 1e3:.3f}", f"{found.min * 1e3:.3f}", f"{found.spread:.0%}", speed)
+    return rows
 
 
 def _onnxruntime(model: pathlib.Path, feeds: dict[str, np.ndarray], threads: int) -> Run:

@@ -13,13 +13,9 @@ from minitvm.cli.console import say
 
 @click.command("compile")
 @options.model
-@click.option(
-    "-o", "--output", type=click.Path(path_type=pathlib.Path), help="File to write; MODEL with .mtvm by default."
-)
+@click.option("-o", "--output", type=options.PATH, help="File to write; MODEL with .mtvm by default.")
 @options.compiles
-@click.option(
-    "--sign", type=click.Path(path_type=pathlib.Path), help="Private Ed25519 key (PEM) to sign the library with."
-)
+@click.option("--sign", type=options.PATH, help="Private Ed25519 key (PEM) to sign the library with.")
 @click.option("--strict", is_flag=True, help="Refuse models with operators that would run in Python.")
 def compile_command(
     model: pathlib.Path,

@@ -8,12 +8,22 @@ from contextlib import contextmanager
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
 
 FILE_WIDTH = 200
 """Columns of a table that goes into a file or a pipe: enough that no row is wrapped."""
 
 stdout = Console(highlight=False, markup=False, emoji=False, width=None if sys.stdout.isatty() else FILE_WIDTH)
 stderr = Console(stderr=True, highlight=False)
+
+
+def table(*headings: str, title: str | None = None) -> Table:
+    """Columns under headings: those that name a unit or a share are figures, to the right."""
+    found = Table(box=None, pad_edge=False, show_header=bool(headings), title=title, title_justify="left")
+    for heading in headings:
+        found.add_column(heading, justify="right" if heading.endswith(("ms", "spread")) else "left")
+    return found
+
 
 OnProgress = Callable[[int, int, str], None]
 

@@ -9,10 +9,9 @@ from importlib import resources
 import click
 import numpy as np
 from PIL import Image, UnidentifiedImageError
-from rich.table import Table
 
 from minitvm.cli import options
-from minitvm.cli.console import compiling, stdout
+from minitvm.cli.console import compiling, stdout, table
 from minitvm.driver import build
 from minitvm.errors import InputError
 from minitvm.frontend import from_onnx
@@ -29,7 +28,7 @@ _RESIZED, _CROPPED = 256, 224
 
 
 @click.command()
-@click.argument("photographs", type=click.Path(path_type=pathlib.Path), nargs=-1)
+@click.argument("photographs", type=options.PATH, nargs=-1)
 @options.opt_level
 @options.threads
 def demo(photographs: tuple[pathlib.Path, ...], opt_level: int, threads: int) -> None:
@@ -101,11 +100,11 @@ def _classify(executor: GraphModule, name: str, image: np.ndarray, labels: list[
 
 def _print_stages(seconds: dict[str, float], library: Library, runs: list[float]) -> None:
     assert library.report is not None
-    table = Table("stage", "seconds", box=None, pad_edge=False, title="compiling", title_justify="left")
+    rows = table("stage", "seconds", title="compiling")
     for stage, value in {**seconds, **library.report.seconds}.items():
-        table.add_row(stage, f"{value:.3f}")
+        rows.add_row(stage, f"{value:.3f}")
     stdout.print()
-    stdout.print(table)
+    stdout.print(rows)
     stdout.print("(stages of several kernels overlap)\n")
     kernels = len(library.function_metadata)
     cached = min(library.report.cache_hits, kernels)  # the hits count the graph's own entry too
@@ -114,17 +113,15 @@ def _print_stages(seconds: dict[str, float], library: Library, runs: list[float]
 
 def _print_passes(log: PassLog) -> None:
     """What each pass did to the graph, in one line each; those that did nothing in one line together."""
-    table = Table(box=None, pad_edge=False, title="passes that changed the graph", title_justify="left")
-    for heading in ("pass", "ms", "operator calls"):
-        table.add_column(heading, justify="right" if heading == "ms" else "left")
+    rows = table("pass", "ms", "operator calls", title="passes that changed the graph")
     single = [record for record in log.records if record.name not in ("FoldScaleAxis", "default_pipeline")]
     for record in single:
         if record.changed:
             before, after = record.calls_before, record.calls_after
             change = f"{before} -> {after}" if before != after else f"{before}, others"
-            table.add_row(record.name, f"{record.seconds * 1e3:.1f}", change)
+            rows.add_row(record.name, f"{record.seconds * 1e3:.1f}", change)
     stdout.print()
-    stdout.print(table)
+    stdout.print(rows)
     changed = {record.name for record in single if record.changed}
     idle = dict.fromkeys(record.name for record in single if record.name not in changed)
     stdout.print(f"nothing to do for: {', '.join(idle)}")

@@ -8,11 +8,10 @@ import platform
 from collections import Counter
 
 import click
-from rich.table import Table
 
 from minitvm import config
-from minitvm.cli.console import stdout
-from minitvm.cli.options import SUFFIX
+from minitvm.cli.console import stdout, table
+from minitvm.cli.options import PATH, SUFFIX
 from minitvm.codegen.backend import backend_of
 from minitvm.frontend import describe_onnx, supported_operators
 from minitvm.runtime.library import load
@@ -20,7 +19,7 @@ from minitvm.target import Target
 
 
 @click.command()
-@click.argument("model", type=click.Path(path_type=pathlib.Path), required=False)
+@click.argument("model", type=PATH, required=False)
 def info(model: pathlib.Path | None) -> None:
     """Describe this installation, or MODEL: inputs, outputs, operators (.onnx); origin, target, memory (.mtvm).
 
@@ -30,11 +29,11 @@ def info(model: pathlib.Path | None) -> None:
       minitvm info resnet18.onnx
       minitvm info resnet18.mtvm
     """
-    table = Table(box=None, show_header=False, pad_edge=False)
     rows = _installation() if model is None else _library(model) if model.suffix == SUFFIX else _model(model)
+    shown = table()
     for row in rows:
-        table.add_row(*row)
-    stdout.print(table)
+        shown.add_row(*row)
+    stdout.print(shown)
 
 
 def _installation() -> list[tuple[str, str]]:

@@ -24,8 +24,9 @@ from minitvm.session import compile
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 SUFFIX = ".mtvm"
+PATH = click.Path(path_type=pathlib.Path)
 
-model = click.argument("model", type=click.Path(path_type=pathlib.Path))
+model = click.argument("model", type=PATH)
 _target = click.option(
     "--target", default="llvm", show_default=True, help="Target string: 'llvm', 'llvm -mcpu=skylake-avx512', ..."
 )
@@ -88,7 +89,7 @@ _values = click.option(
 trusted_keys = click.option(
     "--trusted-key",
     "trusted_keys",
-    type=click.Path(path_type=pathlib.Path),
+    type=PATH,
     multiple=True,
     help="Public key (PEM): a library must be signed by it.  Repeatable: by one of them.",
 )

@@ -8,10 +8,9 @@ from typing import Any
 
 import click
 import numpy as np
-from rich.table import Table
 
 from minitvm.cli import options
-from minitvm.cli.console import stdout
+from minitvm.cli.console import stdout, table
 from minitvm.frontend import describe_onnx
 from minitvm.runtime.debug import GraphModuleDebug
 from minitvm.runtime.executor import GraphModule
@@ -22,14 +21,12 @@ from minitvm.runtime.timing import timed
 
 @click.command()
 @options.model
-@click.option("-i", "--inputs", type=click.Path(path_type=pathlib.Path), help="An .npz with an array per input.")
-@click.option("-o", "--outputs", type=click.Path(path_type=pathlib.Path), help="An .npz to write the results to.")
+@click.option("-i", "--inputs", type=options.PATH, help="An .npz with an array per input.")
+@click.option("-o", "--outputs", type=options.PATH, help="An .npz to write the results to.")
 @click.option("--seed", default=0, show_default=True, help="Seed of random inputs, where no file is given.")
 @click.option("--top", type=click.IntRange(1), help="Print the N largest values of every result, with their indices.")
 @click.option("--profile", is_flag=True, help="Run kernel by kernel and print a table of their times.")
-@click.option(
-    "--trace", type=click.Path(path_type=pathlib.Path), help="With --profile: folder for graph.json and trace.json."
-)
+@click.option("--trace", type=options.PATH, help="With --profile: folder for graph.json and trace.json.")
 @options.compiles
 @options.trusted_keys
 def run(
@@ -84,13 +81,11 @@ def _results(module: GraphModule, library: Library) -> dict[str, Any]:
 
 
 def _describe(results: dict[str, np.ndarray], top: int | None) -> None:
-    table = Table(box=None, pad_edge=False)
-    for heading in ("result", "shape", "dtype", "smallest", "mean", "largest"):
-        table.add_column(heading)
+    rows = table("result", "shape", "dtype", "smallest", "mean", "largest")
     for name, array in results.items():
         figures = [f"{f(array):.6g}" if array.size else "-" for f in (np.min, np.mean, np.max)]
-        table.add_row(name, str(array.shape), str(array.dtype), *figures)
-    stdout.print(table)
+        rows.add_row(name, str(array.shape), str(array.dtype), *figures)
+    stdout.print(rows)
     for name, array in results.items() if top else ():
         flat = array.ravel()
         for index in np.argsort(-flat, kind="stable")[:top]:

@@ -11,8 +11,9 @@ import contextlib
 import hashlib
 import os
 import pathlib
-import tempfile
 import warnings
+
+from minitvm.runtime.archive import write_atomically
 
 LIMIT_BYTES = 1 << 30
 _HASH_BYTES = 32
@@ -47,10 +48,8 @@ class KernelCache:
     def get(self, key: str) -> bytes | None:
         """What was put under ``key``, or ``None``."""
         found = self._read(key) if self.folder is not None else None
-        if found is None:
-            self.misses += 1
-        else:
-            self.hits += 1
+        self.hits += found is not None
+        self.misses += found is None
         return found
 
     def _read(self, key: str) -> bytes | None:
@@ -60,13 +59,10 @@ class KernelCache:
         except OSError:  # not there, or not readable: compile
             return None
         data = stored[_HASH_BYTES:]
-        if hashlib.sha256(data).digest() != stored[:_HASH_BYTES]:
-            with contextlib.suppress(OSError):
-                path.unlink()
-            return None
+        is_whole = hashlib.sha256(data).digest() == stored[:_HASH_BYTES]
         with contextlib.suppress(OSError):  # least recently used entries are the ones with the oldest time
-            os.utime(path)
-        return data
+            os.utime(path) if is_whole else path.unlink()
+        return data if is_whole else None
 
     def put(self, key: str, data: bytes) -> None:
         """Keep ``data`` under ``key``."""
@@ -75,14 +71,7 @@ class KernelCache:
         path = self._path(key)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            handle, temporary = tempfile.mkstemp(dir=path.parent)
-            try:
-                with os.fdopen(handle, "wb") as file:
-                    file.write(hashlib.sha256(data).digest() + data)
-                pathlib.Path(temporary).replace(path)
-            except BaseException:  # Ctrl-C too leaves nothing behind
-                pathlib.Path(temporary).unlink(missing_ok=True)
-                raise
+            write_atomically(path, hashlib.sha256(data).digest() + data)
         except OSError as error:
             self._warn(error)
 

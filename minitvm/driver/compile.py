@@ -12,11 +12,17 @@ import numpy as np
 from minitvm import config
 from minitvm.codegen.backend import Backend, backend_of
 from minitvm.driver.cache import KernelCache
-from minitvm.driver.host_calls import announce, host_calls_of
 from minitvm.driver.kernels import KernelCode, KernelCompiler, Progress, Timings
 from minitvm.driver.memory import plan_memory, require_addressable
-from minitvm.driver.metadata import group_metadata
-from minitvm.driver.program import Program, read_program, with_library_calls, without_kernels
+from minitvm.driver.program import (
+    Program,
+    announce,
+    group_metadata,
+    host_calls_of,
+    read_program,
+    with_library_calls,
+    without_kernels,
+)
 from minitvm.driver.report import BuildReport, KernelReport, Recorder
 from minitvm.driver.verify import verify_code
 from minitvm.errors import ConfigError, PassError, TargetError

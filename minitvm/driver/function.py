@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from minitvm.driver.compile import build
@@ -14,13 +15,14 @@ from minitvm.runtime.ndarray import Device, NDArray, cpu
 from minitvm.target import Target
 
 
+@dataclass(frozen=True)
 class FunctionExecutor:
     """``create_executor("graph", module, device, target).evaluate()``: a module as a Python function."""
 
-    def __init__(
-        self, module: Module, device: Device, target: str | Target, params: Mapping[str, Any] | None = None
-    ) -> None:
-        self.module, self.device, self.target, self.params = module, device, target, params
+    module: Module
+    device: Device
+    target: str | Target
+    params: Mapping[str, Any] | None = None
 
     def evaluate(self, what: Module | Function | None = None) -> Callable[..., Any]:
         """A function of the parameters of ``main`` (of ``what``, where given), by position, then by name.

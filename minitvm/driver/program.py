@@ -1,22 +1,27 @@
-"""From the module after all passes to the graph that runs: one node a call, each with what it means."""
+"""From the module after all passes to the graph that runs: one node a call, each with what it means and costs."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Sequence
+import warnings
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from minitvm.errors import CompilerError
+from minitvm.ir.decision import Declined, decide
 from minitvm.ir.expr import Call, Constant, Expr, Function, TupleGetItem, Var
 from minitvm.ir.expr import Tuple as TupleExpr
 from minitvm.ir.op import Op
 from minitvm.ir.ops.control import OutOfRange
-from minitvm.ir.types import Span, TupleType, Type, flatten, nest, tensor_fields
-from minitvm.ir.visitor import post_order
+from minitvm.ir.types import Span, TensorType, TupleType, Type, flatten, nest, tensor_fields
+from minitvm.ir.visitor import calls, post_order
+from minitvm.runtime.artifact import Host, HostCall
 from minitvm.runtime.graph import Alias, Entry, Graph, HostStep, Launch, LibraryCall, Node, Step
+from minitvm.runtime.hosts import branch_functions, operators_of
+from minitvm.target import MachineModel
 
 
 @dataclass
@@ -164,3 +169,104 @@ def with_library_calls(program: Program, symbols: Collection[str]) -> Program:
     """The program with calls of a library in the place of those kernels."""
     nodes = [replace(n, step=LibraryCall(n.func)) if n.func in symbols else n for n in program.graph.nodes]
     return replace(program, graph=Graph(tuple(nodes), program.graph.heads))
+
+
+# --- what kernels cost ----------------------------------------------------------------------------------------
+
+_VECTORS_A_SECOND, _BYTES_A_SECOND = 6e9, 2e10  # a multiplication and an addition a cycle, at 3 GHz; the second cache
+
+
+@dataclass(frozen=True)
+class Cost:
+    """``flops`` operations, ``nbytes`` of inputs and results (each once), ``seconds`` on one thread as predicted."""
+
+    flops: float
+    nbytes: int
+    seconds: float
+
+    def __str__(self) -> str:
+        return f"{self.flops / 1e6:.3f} MFLOP, {self.nbytes / 1e3:.1f} kB, {self.seconds * 1e6:.1f} us predicted"
+
+
+def group_cost(group: Function, machine: MachineModel) -> Cost:
+    """A rough estimate: vectors are full, multiplied and added without a stop, and all memory is the second cache."""
+    flops = sum(map(call_flops, calls(group.body)))
+    results = tensor_fields(group.ret_type)
+    nbytes = sum(t.nbytes for t in (*_inputs(group), *results))
+    lanes = machine.lanes(results[0].dtype) if results else 1
+    return Cost(flops, nbytes, flops / (lanes * _VECTORS_A_SECOND) + nbytes / _BYTES_A_SECOND)
+
+
+def call_flops(call: Call) -> float:
+    """Operations of one call, as its operator counts them."""
+    assert isinstance(call.op, Op)
+    return call.op.flops([t for a in call.args for t in tensor_fields(a.type)], tensor_fields(call.type))
+
+
+def _inputs(group: Function) -> list[TensorType]:
+    return [t for p in group.params for t in tensor_fields(p.type)]
+
+
+def group_metadata(group: Function, machine: MachineModel) -> dict[str, Any]:
+    """The kernel's signature: types of its ``inputs`` and ``results``.  And ``flops``, ``bytes``, ``seconds`` as in
+    :class:`Cost`, ``dtype`` of the first result, ``ops``, ``spans``."""
+    inside, results, cost = calls(group.body), tensor_fields(group.ret_type), group_cost(group, machine)
+    return {
+        "inputs": [str(t) for t in _inputs(group)],
+        "results": [str(t) for t in results],
+        "flops": cost.flops,
+        "bytes": cost.nbytes,
+        "seconds": cost.seconds,
+        "dtype": results[0].dtype if results else "",
+        "ops": [c.op.name for c in inside if isinstance(c.op, Op)],
+        "spans": list(dict.fromkeys(s for c in inside for s in c.span) or group.span),
+    }
+
+
+# --- what runs in Python --------------------------------------------------------------------------------------
+
+
+class HostCallWarning(UserWarning):
+    """Part of a model runs in Python instead of in compiled kernels."""
+
+
+def host_calls_of(program: Program, hosts: Mapping[str, Host], refused: Mapping[str, str]) -> tuple[HostCall, ...]:
+    """The host calls of a program and, after each, those inside its branches."""
+    found: list[HostCall] = []
+    for node in program.graph.nodes:
+        if isinstance(node.step, HostStep):
+            host = hosts[node.name]
+            reason = refused.get(str(host.function.attrs.get("symbol"))) or _reason(host.function)
+            found.append(HostCall(operators_of(host.function), reason, node.name, node.spans))
+            decide("placement", found[-1].op, Declined(f"no kernel, since {reason}"), node.spans)
+            for branch in host.branches.values():
+                found.extend(branch.host_calls)
+    return tuple(found)
+
+
+def _reason(function: Function) -> str:
+    """Why a call stayed outside of the kernels."""
+    types: list[Type] = [function.ret_type, *(p.type for p in function.params)]
+    if branch_functions(function):
+        return "control flow that depends on data; its branches are compiled"
+    if not all(t.is_static for t in types):
+        return "a shape that is known only when the model runs"
+    return "no compute rule"
+
+
+def announce(found: tuple[HostCall, ...], strict: bool) -> None:
+    """Warn of host calls once, or refuse them."""
+    if not found:
+        return
+    lines = list(dict.fromkeys(str(call) for call in found))
+    shown = [*lines[:8], *([f"... and {len(lines) - 8} more"] if len(lines) > 8 else [])]
+    what = f"{len(found)} operator{'s' if len(found) > 1 else ''}"
+    if strict:
+        message = f"{what} would run in Python instead of in kernels"
+        raise CompilerError(message, where=shown, hint="build with strict=False to allow it")
+    message = f"{what} run{'s' if len(found) == 1 else ''} in Python instead of in kernels"
+    warnings.warn(
+        "\n  | ".join([message, *shown]) + "\n  = hint: library.host_calls lists them",
+        HostCallWarning,
+        stacklevel=4,
+    )

@@ -12,7 +12,7 @@ from minitvm.codegen.lower import Lowering, lowering
 from minitvm.codegen.problem import Choice
 from minitvm.codegen.schedule import title
 from minitvm.driver.kernels import KernelCompiler, Timings
-from minitvm.driver.metadata import Cost, group_cost
+from minitvm.driver.program import Cost, group_cost
 from minitvm.errors import CompilerError, ConfigError
 from minitvm.ir.decision import Decision
 from minitvm.ir.expr import Function, Module

@@ -54,19 +54,27 @@ _AGAIN = "copy the file again, or compile the model again"
 
 
 def write(artifact: Artifact, path: pathlib.Path, key: PrivateKey | None = None) -> None:
-    """Write the file, signed where there is a key, and atomically: the path holds the old file or the whole new one."""
+    """Write the file, signed where there is a key, and atomically."""
     data = to_bytes(artifact, key)
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
         _require_ordinary(path)
-        temporary.write_bytes(data)
-        temporary.replace(path)
+        write_atomically(path, data)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
         raise LibraryError(
             f"the library cannot be written to {path}: {error.strerror}", hint="choose a folder that can be written"
         ) from error
+
+
+def write_atomically(path: pathlib.Path, data: bytes) -> None:
+    """The path holds the old file or the whole new one; nothing is left behind, after Ctrl-C neither."""
+    temporary = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident()}.part")
+    try:
+        temporary.write_bytes(data)
+        temporary.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
 
 
 def _require_ordinary(path: pathlib.Path) -> None:

@@ -16,7 +16,7 @@ from minitvm.codegen.coverage import Verdict, check_coverage
 from minitvm.codegen.lower import lower
 from minitvm.codegen.problem import TEMPLATES, Problem
 from minitvm.codegen.simplify import simplify
-from minitvm.driver.metadata import call_flops
+from minitvm.driver.program import call_flops
 from minitvm.ir.builder import call_op, function, var
 from minitvm.ir.expr import Call
 from minitvm.ir.loop import Alloc, Barrier, Const, For, Kernel, LoopKind, Seq, Stmt, walk_stmts
