@@ -7,8 +7,7 @@ from minitvm.passes.combine import CombineParallelBatchMatmul, CombineParallelCo
 from minitvm.passes.dead_code_elimination import DeadCodeElimination
 from minitvm.passes.eliminate_common_subexpr import EliminateCommonSubexpr
 from minitvm.passes.fold_constant import FoldConstant, fold_constant_expr
-from minitvm.passes.fold_scale.backward import BackwardFoldScaleAxis
-from minitvm.passes.fold_scale.forward import ForwardFoldScaleAxis
+from minitvm.passes.fold_scale_axis import BackwardFoldScaleAxis, ForwardFoldScaleAxis
 from minitvm.passes.fuse.fuse_ops import FuseOps
 from minitvm.passes.infer_type import InferType, bind_module, bind_params
 from minitvm.passes.instrument import PassInfo, PassInstrument, PassLog, PassRecord, PassTiming, PrintIR

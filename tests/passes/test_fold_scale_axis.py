@@ -15,8 +15,7 @@ from minitvm.ir.expr import Constant, Expr, Function, Module
 from minitvm.ir.parser import parse_module
 from minitvm.ir.visitor import calls, post_order, substitute
 from minitvm.passes.fold_constant import FoldConstant
-from minitvm.passes.fold_scale.backward import BackwardFoldScaleAxis
-from minitvm.passes.fold_scale.forward import ForwardFoldScaleAxis
+from minitvm.passes.fold_scale_axis import BackwardFoldScaleAxis, ForwardFoldScaleAxis
 from minitvm.passes.infer_type import InferType, bind_params
 from minitvm.passes.manager import FunctionPass, PassContext, Sequential
 from minitvm.passes.simplify.simplify_inference import SimplifyInference
@@ -105,6 +104,21 @@ def test_fold_fwd_of_constant_weights_is_done_at_once() -> None:
     folded = conv.args[1]
     assert isinstance(folded, Constant) and folded.name == "w"
     np.testing.assert_array_equal(folded.value, weights * POSITIVE[None, :, None, None])
+
+
+@pytest.mark.parametrize("step", [ForwardFoldScaleAxis(), BackwardFoldScaleAxis()])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_scaled_weights_keep_their_dtype(step: FunctionPass, dtype: str) -> None:
+    layer = 'nn.conv2d({}, meta["w"])'
+    scaled = (
+        layer.format('multiply(%x, meta["s"])')
+        if "Forward" in step.info.name
+        else (f'multiply({layer.format("%x")}, meta["s"])')
+    )
+    arrays = {"s": scales(POSITIVE)["s"].astype(dtype), "w": random_array((8, 8, 3, 3)).astype(dtype)}
+    module = run(step, f"def @main(%x: Tensor[(2, 8, 6, 6), {dtype}]) {{ {scaled} }}", arrays)
+    (conv,) = calls(module.main.body)
+    assert [a.dtype for a in conv.args] == [dtype, dtype]
 
 
 def test_fold_fwd_dual_path() -> None:
