@@ -22,7 +22,7 @@ from minitvm.ir.parser import parse_module
 from minitvm.ir.types import TensorType
 from minitvm.ir.visitor import calls
 from minitvm.passes.fuse.fuse_ops import FuseOps
-from minitvm.passes.fuse.graph import build_graph, post_dominators
+from minitvm.passes.fuse.partition import build_graph
 from minitvm.passes.manager import PassContext
 
 fuse = FuseOps(2)
@@ -533,10 +533,10 @@ def test_post_dominators_of_a_diamond() -> None:
       add(%1, %2)
     }
     """
-    nodes = list(build_graph(parse_module(text).main, lambda call: call.op.fusion).values())  # type: ignore[union-attr]
-    tree = {node.node.expr.op.name: node for node in post_dominators(nodes) if isinstance(node.node.expr, Call)}  # type: ignore[union-attr]
-    assert tree["exp"].parent is tree["add"] and tree["exp"].pattern is Fusion.COMM_REDUCE
-    assert tree["nn.relu"].pattern is Fusion.ELEMWISE
+    graph = build_graph(parse_module(text).main, lambda call: call.op.fusion)  # type: ignore[union-attr]
+    tree = {expr.op.name: node for expr, node in graph.items() if isinstance(expr, Call)}  # type: ignore[union-attr]
+    assert tree["exp"].parent is tree["add"] and tree["exp"].edge is Fusion.COMM_REDUCE
+    assert tree["nn.relu"].edge is Fusion.ELEMWISE
     assert tree["add"].parent is None and tree["add"].depth == 1
 
 

@@ -19,7 +19,7 @@ from minitvm.ir.structural import node_key
 from minitvm.ir.types import TupleType
 from minitvm.ir.visitor import children, is_scalar_constant, post_order, rebuild, rebuild_over, span_of
 from minitvm.passes.fuse.partition import Group, partition
-from minitvm.passes.manager import ModulePass, PassContext, map_functions, register_config
+from minitvm.passes.manager import FunctionPass, PassContext, register_config
 
 MAX_NAME = 80
 MAX_DEPTH = 256
@@ -74,14 +74,10 @@ class _Rewriter:
     def _rewrite(self, node: Expr, group: Group | None) -> Expr:
         if isinstance(node, Call) and isinstance(node.op, StopFusion):
             return self.done[node.args[0]]
-        if group is not None and self._is_kernel(node, group):
+        is_field = isinstance(node, TupleGetItem) and self.groups.get(node.tuple) is group
+        if group is not None and (is_field or (isinstance(node, Call) and self.lowerable(node))):
             return self._kernel_call(node, group)
         return rebuild_over(node, self.done)
-
-    def _is_kernel(self, node: Expr, group: Group) -> bool:
-        if isinstance(node, Call):
-            return isinstance(node.op, Op) and self.lowerable(node)
-        return isinstance(node, TupleGetItem) and self.groups.get(node.tuple) is group
 
     def _kernel_call(self, root: Expr, group: Group) -> Call:
         parts = _Cut(group, self.groups)
@@ -112,7 +108,7 @@ class _Cut:
 
     def collect(self, root: Expr) -> Hashable:
         """Find the nodes and parameters; the key is equal for equal groups."""
-        self.order = self._walk(root)
+        self.order = post_order(root, operands=self._needs)
         for node in self.order:
             if not self._inside(node) and not self._only_literal(node):
                 self._parameters(node)
@@ -120,20 +116,8 @@ class _Cut:
         number = {node: i for i, node in enumerate(self.order)}
         return tuple(self._key(node, number) for node in self.order)
 
-    def _walk(self, root: Expr) -> list[Expr]:
-        order: list[Expr] = []
-        done: set[Expr] = set()
-        stack = [(root, False)]
-        while stack:
-            node, expanded = stack.pop()
-            if expanded:
-                order.append(node)
-            elif node not in done:
-                done.add(node)
-                stack.append((node, True))
-                if self._inside(node):
-                    stack.extend((child, False) for child in reversed(children(node)))
-        return order
+    def _needs(self, node: Expr) -> tuple[Expr, ...]:
+        return children(node) if self._inside(node) else ()
 
     def _inside(self, node: Expr) -> bool:
         """A tuple is put together inside whoever wrote it; a projection of an outer tuple is a parameter."""
@@ -193,7 +177,7 @@ def _kernel_name(ops: list[str]) -> str:
     return f"{name[: MAX_NAME - 9]}_{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
-class FuseOps(ModulePass, opt_level=0):
+class FuseOps(FunctionPass, opt_level=0):
     """Each group of operators that fuse becomes a function marked ``primitive``.  Acts by the context's level (or
     ``opt_level``): at 0 each operator is its own kernel.
     """
@@ -202,7 +186,6 @@ class FuseOps(ModulePass, opt_level=0):
         self.opt_level = opt_level
         self.lowerable = lowerable
 
-    def transform_module(self, module: Module, context: PassContext) -> Module:
+    def transform_function(self, function: Function, module: Module, context: PassContext) -> Function:
         level = context.opt_level if self.opt_level is None else self.opt_level
-        depth = context.option("minitvm.FuseOps.max_depth")
-        return map_functions(module, lambda function: fuse_ops(function, level, depth, self.lowerable))
+        return fuse_ops(function, level, context.option("minitvm.FuseOps.max_depth"), self.lowerable)

@@ -1,4 +1,9 @@
-"""Relay's three phases of fusion: which nodes share a kernel, and the reason for each answer."""
+"""What FuseOps decides: which nodes share a kernel, and the reason for each answer.
+
+A node's *post-dominator* is the first node that every path from it to a result runs through.  A node and all that
+lies on its paths to the post-dominator can become one kernel, since nothing in between is seen from outside.
+Source of the algorithm, and of its three phases: Relay's FuseOps.  Memory is O(nodes + edges); nothing here recurses.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from minitvm.ir.decision import Decision, Declined, decision, listening, name_of, record
-from minitvm.ir.expr import Call, Expr, Function
+from minitvm.ir.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem, Var
 from minitvm.ir.op import Fusion
-from minitvm.passes.fuse.graph import DominatorNode, GraphNode, build_graph, post_dominators
-
-Accepts = Callable[[Fusion, bool], bool]
-"""Whether a group of this kind may lie on the way; the flag says that it is the end of the way."""
+from minitvm.ir.types import TensorType, TupleType
+from minitvm.ir.visitor import children, is_scalar_constant, post_order
 
 
 @dataclass(slots=True, eq=False)
@@ -34,142 +37,116 @@ class Group:
             step.parent, step = root, step.parent
         return root
 
-
-def _merge(child: Group, target: Group) -> None:
-    child, target = child.find(), target.find()
-    if child is target:
-        return
-    target.size += child.size
-    child.parent = target
-    if child.anchored:
-        assert not target.anchored, "two anchors in one group"
-        target.anchored = True
-        assert min(child.pattern, target.pattern) <= Fusion.BROADCAST, "two complex groups merged"
-        target.pattern = max(child.pattern, target.pattern)
-
-
-@dataclass
-class Partition:
-    """The groups of one function.  ``verdicts`` holds the latest one on every call, where somebody listens."""
-
-    nodes: list[GraphNode]
-    tree: list[DominatorNode]
-    max_depth: int
-    groups: list[Group] = field(default_factory=list)
-    verdicts: dict[Expr, Decision] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.groups = [Group(n.pattern, n.expr, n.pattern is Fusion.OUT_ELEMWISE_FUSABLE) for n in self.nodes]
-
-    def run(self, opt_level: int) -> None:
-        """Level 0 leaves every node alone; otherwise all three phases, each over all nodes."""
-        if opt_level == 0:
-            for node in self.nodes:
-                self._note(node, None, "at level 0 each operator is its own kernel")
+    def merge_into(self, other: Group) -> None:
+        child, target = self.find(), other.find()
+        if child is target:
             return
-        for phase in range(3):
-            for node in self.nodes:
-                self._visit(node, phase)
+        target.size += child.size
+        child.parent = target
+        if child.anchored:
+            assert not target.anchored, "two anchors in one group"
+            target.anchored = True
+            assert min(child.pattern, target.pattern) <= Fusion.BROADCAST, "two complex groups merged"
+            target.pattern = max(child.pattern, target.pattern)
 
-    def _visit(self, node: GraphNode, phase: int) -> None:
-        parent = self.tree[node.index].parent
-        if self.groups[node.index].pattern is Fusion.OPAQUE:
-            self._note(node, None, "opaque: it fuses with nothing")
-        elif parent is None:
-            self._note(node, None, "its value is a result of the function, or its users meet nowhere")
-        elif self._span_size(node, parent.node) > self.max_depth:
-            self._note(node, parent.node, f"the kernel would hold more than max_depth = {self.max_depth} operators")
-        elif phase == 2:
-            self._into_tuple(node, parent.node)
-        else:
-            self._into_dominator(node, parent.node, phase)
 
-    def _into_dominator(self, node: GraphNode, target: GraphNode, phase: int) -> None:
-        group, edge = self.groups[node.index], self.tree[node.index].pattern
-        if group.find() is self.groups[target.index].find():
-            self._note(node, target, "joined with its users", fused=True)
-        elif self.groups[target.index].pattern is Fusion.TUPLE:
-            self._note(node, target, "a kernel does not end in a tuple")
-        elif group.pattern is Fusion.OUT_ELEMWISE_FUSABLE:
-            if phase == 0:
-                self._after_anchor(node, target, edge)
-        elif group.pattern <= Fusion.BROADCAST:
-            self._pointwise(node, target, edge)
-        elif group.pattern in (Fusion.INJECTIVE, Fusion.TUPLE):
-            if phase == 1:  # later than anchors, so that these finish their epilogues first
-                self._along(node, target, _injective, "index arithmetic is folded into its users")
-        else:
-            self._note(node, target, "nothing is fused after a reduction")
+@dataclass(slots=True, eq=False)
+class Node:
+    """An expression, who consumes it over which kind of edge, and its place in the tree of post-dominators."""
 
-    def _after_anchor(self, node: GraphNode, target: GraphNode, edge: Fusion) -> None:
-        if edge is Fusion.ELEMWISE:
-            self._along(node, target, lambda kind, _: kind <= Fusion.BROADCAST, "an elementwise epilogue of the anchor")
-        else:
-            self._note(node, target, f"the way there is {edge.name.lower()}, an epilogue must be elementwise")
+    expr: Expr
+    group: Group
+    outputs: list[tuple[Node, Fusion]] = field(default_factory=list)
+    extern: bool = False
+    """Consumed in a way that no kernel can (a tuple of tuples), so it has no post-dominator."""
+    parent: Node | None = None
+    """The post-dominator."""
+    edge: Fusion = Fusion.OPAQUE
+    """The worst edge on the way there."""
+    depth: int = 1
 
-    def _pointwise(self, node: GraphNode, target: GraphNode, edge: Fusion) -> None:
-        if edge <= Fusion.COMM_REDUCE:
-            self._along(node, target, _pointwise_way, "computed where it is used")
-        else:
-            self._note(node, target, f"the way there is {edge.name.lower()}")
 
-    def _into_tuple(self, node: GraphNode, target: GraphNode) -> None:
-        """Operands of a tuple that has itself been fused into injective users (a concatenation's inputs)."""
-        tuple_group = self.groups[target.index]
-        fused = tuple_group.pattern is Fusion.TUPLE and tuple_group.find() is not tuple_group
-        if fused and self.groups[node.index].pattern <= Fusion.INJECTIVE:
-            self._along(node, target, _injective, "computed where the joined tuple is written")
+def build_graph(function: Function, pattern_of: Callable[[Call], Fusion]) -> dict[Expr, Node]:
+    """The nodes of a function in post-order, with their post-dominators.  Scalar constants stand as operands of their
+    users, not as nodes, so that a literal which two kernels share does not tie the kernels together."""
+    graph: dict[Expr, Node] = {}
+    for expr in post_order(function.body):
+        if is_scalar_constant(expr) and expr is not function.body:
+            continue
+        pattern = _pattern(expr, pattern_of)
+        graph[expr] = Node(expr, Group(pattern, expr, pattern is Fusion.OUT_ELEMWISE_FUSABLE))
+        for operand in children(expr):
+            if operand in graph:
+                _connect(graph[operand], graph[expr], pattern)
+    for node in reversed(graph.values()):
+        _place(node)
+    return graph
 
-    def _along(self, node: GraphNode, target: GraphNode, accepts: Accepts, reason: str) -> None:
-        """Merge all groups on the ways from ``node`` to ``target``, if each is of an accepted kind."""
-        way = self._way(node, target)
-        for step in way:
-            kind = self.groups[step.index].find().pattern
-            if not accepts(kind, step is target):
-                what = name_of(step.expr)
-                self._note(node, target, f"{what}, which lies in a group of kind {kind.name.lower()}, is in the way")
-                return
-        for step in (node, *way):
-            if step is not target:
-                _merge(self.groups[step.index], self.groups[target.index])
-        self._note(node, target, reason, fused=True)
 
-    def _way(self, node: GraphNode, target: GraphNode) -> list[GraphNode]:
-        """Every node on a path from ``node`` (not included) to ``target`` (included)."""
-        seen: dict[int, GraphNode] = {}
-        stack = [node]
-        while stack:
-            for consumer, _ in reversed(stack.pop().outputs):
-                if consumer.index not in seen:
-                    seen[consumer.index] = consumer
-                    if consumer is not target:
-                        stack.append(consumer)
-        return list(seen.values())
+def _pattern(expr: Expr, pattern_of: Callable[[Call], Fusion]) -> Fusion:
+    if isinstance(expr, Call):
+        return pattern_of(expr)
+    if isinstance(expr, Tuple):
+        return Fusion.TUPLE
+    return Fusion.INJECTIVE if isinstance(expr, TupleGetItem) and _holds_tensors(expr.tuple) else Fusion.OPAQUE
 
-    def _span_size(self, node: GraphNode, target: GraphNode) -> int:
-        """Operators in the merged group; counting stops beyond ``max_depth``, which keeps long ways cheap."""
-        total = self.groups[target.index].find().size + self.groups[node.index].size
-        seen, stack = {node.index, target.index}, [node]
-        while stack and total <= self.max_depth:
-            for consumer, _ in stack.pop().outputs:
-                if consumer.index not in seen:
-                    seen.add(consumer.index)
-                    total += self.groups[consumer.index].size
-                    stack.append(consumer)
-        return total
 
-    def _note(self, node: GraphNode, target: GraphNode | None, reason: str, fused: bool = False) -> None:
-        known = self.verdicts.get(node.expr)
-        if listening() and isinstance(node.expr, Call) and (known is None or not known.taken):
-            verdict = reason if target is None else f"into {name_of(target.expr)}: {reason}"
-            self.verdicts[node.expr] = decision("FuseOps", node.expr, verdict if fused else Declined(verdict))
+def _connect(operand: Node, user: Node, pattern: Fusion) -> None:
+    given, made = operand.expr.type, user.expr.type
+    if isinstance(user.expr, Call):
+        if pattern is Fusion.BROADCAST and isinstance(given, TensorType) and isinstance(made, TensorType):
+            pattern = Fusion.ELEMWISE if given.shape == made.shape else pattern
+        operand.outputs.append((user, pattern))
+    elif isinstance(given, TensorType) if isinstance(user.expr, Tuple) else _holds_tensors(operand.expr):
+        operand.outputs.append((user, Fusion.INJECTIVE))
+    else:
+        operand.extern = True
+
+
+def _holds_tensors(expr: Expr) -> bool:
+    return isinstance(expr.type, TupleType) and all(isinstance(f, TensorType) for f in expr.type.fields)
+
+
+def _place(node: Node) -> None:
+    """Below the lowest common ancestor of its consumers, which have their places."""
+    if node.extern or not node.outputs or isinstance(node.expr, (Var, Constant)):
+        return
+    (parent, edge), *others = node.outputs
+    found: Node | None = parent
+    for consumer, own in others:
+        found, worst = _common_ancestor(found, consumer)
+        edge = max(edge, own, worst)
+    node.parent, node.edge, node.depth = found, edge, 1 if found is None else found.depth + 1
+
+
+def _common_ancestor(left: Node | None, right: Node) -> tuple[Node | None, Fusion]:
+    """The lowest common ancestor and the worst edge on the way up to it from both sides."""
+    other: Node | None = right
+    worst = Fusion.ELEMWISE
+    while left is not other:
+        if left is None or other is None:
+            return None, worst
+        up_left, up_other = left.depth >= other.depth, other.depth >= left.depth
+        if up_left:
+            worst, left = max(worst, left.edge), left.parent
+        if up_other:
+            worst, other = max(worst, other.edge), other.parent
+    return left, worst
+
+
+Accepts = Callable[[Fusion, bool], bool]
+"""Whether a group of this kind may lie on the way; the flag says that it is the end of the way."""
+
+
+def _broadcast(kind: Fusion, _end: bool) -> bool:
+    return kind <= Fusion.BROADCAST
 
 
 def _injective(kind: Fusion, _end: bool) -> bool:
     return kind <= Fusion.INJECTIVE
 
 
-def _pointwise_way(kind: Fusion, end: bool) -> bool:
+def _pointwise(kind: Fusion, end: bool) -> bool:
     """Injective groups may lie on parallel ways; at the end also a reduction, or a group with an anchor."""
     return kind <= (Fusion.OUT_ELEMWISE_FUSABLE if end else Fusion.INJECTIVE)
 
@@ -177,11 +154,109 @@ def _pointwise_way(kind: Fusion, end: bool) -> bool:
 def partition(
     function: Function, pattern_of: Callable[[Call], Fusion], opt_level: int, max_depth: int
 ) -> dict[Expr, Group]:
-    """The group of every node that is one."""
+    """The group of every node that is one.  At level 0 each alone; otherwise after three phases over all nodes."""
     graph = build_graph(function, pattern_of)
-    nodes = list(graph.values())
-    parts = Partition(nodes, post_dominators(nodes), max_depth)
-    parts.run(opt_level)
-    for verdict in parts.verdicts.values():
+    fusing = _Fusing(max_depth)
+    for phase in range(3) if opt_level > 0 else ():
+        for node in graph.values():
+            fusing.visit(node, phase)
+    for node in graph.values() if opt_level == 0 else ():
+        fusing.note(node, None, "at level 0 each operator is its own kernel")
+    for verdict in fusing.verdicts.values():
         record(verdict)
-    return {n.expr: parts.groups[n.index].find() for n in nodes}
+    return {expr: node.group.find() for expr, node in graph.items()}
+
+
+@dataclass
+class _Fusing:
+    """Relay's phases.  ``verdicts`` holds the latest one on every call, where somebody listens."""
+
+    max_depth: int
+    verdicts: dict[Expr, Decision] = field(default_factory=dict)
+
+    def visit(self, node: Node, phase: int) -> None:
+        target, kind = node.parent, node.group.pattern
+        if kind is Fusion.OPAQUE:
+            self.note(node, None, "opaque: it fuses with nothing")
+        elif target is None:
+            self.note(node, None, "its value is a result of the function, or its users meet nowhere")
+        elif self._span_size(node, target) > self.max_depth:
+            self.note(node, target, f"the kernel would hold more than max_depth = {self.max_depth} operators")
+        elif phase == 2:
+            self._into_tuple(node, target)
+        elif node.group.find() is target.group.find():
+            self.note(node, target, "joined with its users", fused=True)
+        elif target.group.pattern is Fusion.TUPLE:
+            self.note(node, target, "a kernel does not end in a tuple")
+        elif kind is Fusion.OUT_ELEMWISE_FUSABLE:
+            if phase == 0:
+                self._after_anchor(node, target)
+        elif kind <= Fusion.BROADCAST:
+            self._computed_there(node, target)
+        elif kind in (Fusion.INJECTIVE, Fusion.TUPLE):
+            if phase == 1:  # later than anchors, so that these finish their epilogues first
+                self._along(node, target, _injective, "index arithmetic is folded into its users")
+        else:
+            self.note(node, target, "nothing is fused after a reduction")
+
+    def _after_anchor(self, node: Node, target: Node) -> None:
+        if node.edge is Fusion.ELEMWISE:
+            self._along(node, target, _broadcast, "an elementwise epilogue of the anchor")
+        else:
+            self.note(node, target, f"the way there is {node.edge.name.lower()}, an epilogue must be elementwise")
+
+    def _computed_there(self, node: Node, target: Node) -> None:
+        if node.edge <= Fusion.COMM_REDUCE:
+            self._along(node, target, _pointwise, "computed where it is used")
+        else:
+            self.note(node, target, f"the way there is {node.edge.name.lower()}")
+
+    def _into_tuple(self, node: Node, target: Node) -> None:
+        """Operands of a tuple that has itself been fused into injective users (a concatenation's inputs)."""
+        fused = target.group.pattern is Fusion.TUPLE and target.group.find() is not target.group
+        if fused and node.group.pattern <= Fusion.INJECTIVE:
+            self._along(node, target, _injective, "computed where the joined tuple is written")
+
+    def _along(self, node: Node, target: Node, accepts: Accepts, reason: str) -> None:
+        """Merge all groups on the ways from ``node`` to ``target``, if each is of an accepted kind."""
+        way = _way(node, target)
+        for step in way:
+            kind = step.group.find().pattern
+            if not accepts(kind, step is target):
+                what = name_of(step.expr)
+                self.note(node, target, f"{what}, which lies in a group of kind {kind.name.lower()}, is in the way")
+                return
+        for step in (node, *way):
+            step.group.merge_into(target.group)
+        self.note(node, target, reason, fused=True)
+
+    def _span_size(self, node: Node, target: Node) -> int:
+        """Operators in the merged group; counting stops beyond ``max_depth``, which keeps long ways cheap."""
+        total = target.group.find().size + node.group.size
+        seen, stack = {node, target}, [node]
+        while stack and total <= self.max_depth:
+            for consumer, _ in stack.pop().outputs:
+                if consumer not in seen:
+                    seen.add(consumer)
+                    total += consumer.group.size
+                    stack.append(consumer)
+        return total
+
+    def note(self, node: Node, target: Node | None, reason: str, fused: bool = False) -> None:
+        known = self.verdicts.get(node.expr)
+        if listening() and isinstance(node.expr, Call) and (known is None or not known.taken):
+            verdict = reason if target is None else f"into {name_of(target.expr)}: {reason}"
+            self.verdicts[node.expr] = decision("FuseOps", node.expr, verdict if fused else Declined(verdict))
+
+
+def _way(node: Node, target: Node) -> list[Node]:
+    """Every node on a path from ``node`` (not included) to ``target`` (included)."""
+    seen: dict[Node, None] = {}
+    stack = [node]
+    while stack:
+        for consumer, _ in reversed(stack.pop().outputs):
+            if consumer not in seen:
+                seen[consumer] = None
+                if consumer is not target:
+                    stack.append(consumer)
+    return list(seen)

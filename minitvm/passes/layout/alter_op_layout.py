@@ -35,7 +35,7 @@ from minitvm.ir.ops.transform import LayoutTransform, Reshape
 from minitvm.ir.relayout import Move, Placement, Site, calling
 from minitvm.passes.layout.gain import moving_costs_more, stands_alone
 from minitvm.passes.layout.rewriter import LayoutRewriter
-from minitvm.passes.manager import ModulePass, PassContext, map_functions
+from minitvm.passes.manager import FunctionPass, PassContext
 from minitvm.target import MachineModel
 
 Proposal: TypeAlias = Callable[[Site, MachineModel], "Placement | Declined"]
@@ -190,7 +190,7 @@ def in_panels(weight: Expr, axes: str, layout: str) -> Expr:
     return Call(LayoutTransform(axes, layout), (weight,))
 
 
-class AlterOpLayout(ModulePass, opt_level=3):
+class AlterOpLayout(FunctionPass, opt_level=3):
     """Operators in the layouts that they ask for on a machine."""
 
     def __init__(self, machine: MachineModel, kind: str = "llvm", weigh: bool = False) -> None:
@@ -198,5 +198,5 @@ class AlterOpLayout(ModulePass, opt_level=3):
         self.kind = kind
         self.weigh = weigh
 
-    def transform_module(self, module: Module, context: PassContext) -> Module:
-        return map_functions(module, lambda f: alter_op_layout(f, self.machine, self.kind, weigh=self.weigh))
+    def transform_function(self, function: Function, module: Module, context: PassContext) -> Function:
+        return alter_op_layout(function, self.machine, self.kind, weigh=self.weigh)

@@ -16,7 +16,7 @@ from minitvm.ir.op import OPS, Op
 from minitvm.ir.relayout import Move, Placement, Site, calling
 from minitvm.ir.visitor import rebuild
 from minitvm.passes.layout.rewriter import LayoutRewriter
-from minitvm.passes.manager import ModulePass, PassContext, map_functions
+from minitvm.passes.manager import FunctionPass, PassContext
 
 Desired = Mapping[str, Sequence[str]]
 
@@ -97,7 +97,7 @@ def _channels(site: Site) -> int | None:
     return site.type(0).sizes[layout.index("C")] if "C" in layout else None
 
 
-class ConvertLayout(ModulePass, opt_level=3, required=("InferType", "CanonicalizeOps")):
+class ConvertLayout(FunctionPass, opt_level=3, required=("InferType", "CanonicalizeOps")):
     """The operators named in ``desired`` in its layouts: ``ConvertLayout({"nn.conv2d": ["NHWC", "default"]})``."""
 
     def __init__(self, desired: Desired) -> None:
@@ -110,5 +110,5 @@ class ConvertLayout(ModulePass, opt_level=3, required=("InferType", "Canonicaliz
             check_desired(name, layouts)
         self.desired = {name: tuple(layouts) for name, layouts in desired.items()}
 
-    def transform_module(self, module: Module, context: PassContext) -> Module:
-        return map_functions(module, lambda f: convert_layout(f, self.desired))
+    def transform_function(self, function: Function, module: Module, context: PassContext) -> Function:
+        return convert_layout(function, self.desired)
