@@ -22,20 +22,7 @@ from minitvm.codegen.problem import TEMPLATES, Choice, Template, Tile
 from minitvm.codegen.templates.product import Dots, Gemm, Matrix, Product
 from minitvm.codegen.templates.tile import ITEMS_PER_THREAD, Run, best_tile, block_runs, dot_operations, tile_choices
 from minitvm.ir.decision import Declined
-from minitvm.ir.loop import (
-    Alloc,
-    Buffer,
-    Const,
-    Load,
-    LoopExpr,
-    LoopKind,
-    Stmt,
-    Store,
-    const,
-    loop,
-    select,
-    seq,
-)
+from minitvm.ir.loop import Alloc, Buffer, Const, Load, LoopExpr, LoopKind, Stmt, Store, const, loop, select, seq
 from minitvm.target import MachineModel
 
 DOTS, IN_PLACE, IN_PIECES, PACKED = "dot products", "in place", "in pieces of the depth", "packed"

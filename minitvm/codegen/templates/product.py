@@ -12,16 +12,7 @@ from functools import partial
 
 from minitvm.codegen.loops import in_lanes, in_parallel, in_vectors
 from minitvm.codegen.problem import Problem, Tile
-from minitvm.codegen.templates.tile import (
-    ITEMS_PER_THREAD,
-    Run,
-    TileKernel,
-    block_runs,
-    each,
-    in_fours,
-    runs,
-    unrolled,
-)
+from minitvm.codegen.templates.tile import ITEMS_PER_THREAD, Run, TileKernel, block_runs, each, in_fours, runs, unrolled
 from minitvm.ir.loop import Alloc, Buffer, Const, Load, LoopExpr, LoopKind, Stmt, Store, const, loop, nest, select, seq
 from minitvm.target import MachineModel
 
