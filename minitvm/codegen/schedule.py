@@ -25,6 +25,7 @@ from minitvm.codegen.schedule_loops import (
     loops,
     parallel,
     reorder,
+    require,
     rfactor,
     split,
     tile,
@@ -32,7 +33,7 @@ from minitvm.codegen.schedule_loops import (
     vectorize,
     with_body,
 )
-from minitvm.errors import ScheduleError, UserCodeError, user_code
+from minitvm.errors import UserCodeError, user_code
 from minitvm.ir.loop import (
     Alloc,
     Barrier,
@@ -101,11 +102,10 @@ def _region(kernel: Kernel, buffer: Buffer, touched: Sequence[Index], found: For
         still = [_still(form, ranges) for form in forms]
         moving = (bounds(form.plus(s, -1).to_expr(), ranges) for form, s in zip(forms, still, strict=True))
         reach = reduce(Range.hull, moving)
-        if any(s.terms != still[0].terms for s in still) or reach.low is None or reach.high is None:
-            raise ScheduleError(
-                f"{kernel.name}: what loop {found.var.name} touches of {buffer.name} is no box of constant size "
-                f"(dimension {axis})"
-            )
+        box = all(s.terms == still[0].terms for s in still) and reach.low is not None and reach.high is not None
+        why = f"what loop {found.var.name} touches of {buffer.name} is no box of constant size (dimension {axis})"
+        require(kernel, box, why)
+        assert reach.low is not None and reach.high is not None
         start.append(still[0].plus(Affine(reach.low)).to_expr())
         shape.append(reach.high - reach.low + 1)
     return Region(tuple(start), tuple(shape))
@@ -128,12 +128,9 @@ def _uses(stmt: Stmt, buffer: Buffer, stores: bool) -> list[Index]:
 def _buffer(kernel: Kernel, buffer: BufferName) -> Buffer:
     known = [*kernel.params, *(s.buffer for s in walk_stmts(kernel.body) if isinstance(s, Alloc))]
     found = [b for b in known if buffer in (b, b.name)]
-    if len(found) != 1:
-        name, many = buffer if isinstance(buffer, str) else buffer.name, len(found) or "no"
-        raise ScheduleError(
-            f"{kernel.name} has {many} buffer{'s' * bool(found)} {name}",
-            hint=f"it has: {', '.join(b.name for b in known)}",
-        )
+    name, many = buffer if isinstance(buffer, str) else buffer.name, len(found) or "no"
+    names = ", ".join(b.name for b in known)
+    require(kernel, len(found) == 1, f" has {many} buffer{'s' * bool(found)} {name}", f"it has: {names}")
     return found[0]
 
 
@@ -144,10 +141,9 @@ def cache_read(kernel: Kernel, buffer: BufferName, loop: LoopName, scope: str = 
     """Each iteration of ``loop`` first copies what it reads of ``buffer`` to memory of its own."""
     found, source = find_loop(kernel, loop), _buffer(kernel, buffer)
     name, touched = found.var.name, _uses(found.body, source, stores=False)
-    if not touched:
-        raise ScheduleError(f"{kernel.name}: loop {name} does not read {source.name}")
-    if _uses(found.body, source, stores=True):
-        raise ScheduleError(f"{kernel.name}: loop {name} stores to {source.name}, so a copy would be out of date")
+    require(kernel, bool(touched), f"loop {name} does not read {source.name}")
+    stored = _uses(found.body, source, stores=True)
+    require(kernel, not stored, f"loop {name} stores to {source.name}, so a copy would be out of date")
     box = _region(kernel, source, touched, found)
     copy = Buffer(f"{source.name}_{scope}", box.shape, source.dtype, scope)
     fill = box.each(kernel, source, lambda here, there: Store(copy, here, source[there]))
@@ -158,15 +154,12 @@ def cache_write(kernel: Kernel, buffer: BufferName, loop: LoopName, scope: str =
     """Each iteration of ``loop`` computes its part of ``buffer`` in memory of its own, and copies it out at its end."""
     found, target = find_loop(kernel, loop), _buffer(kernel, buffer)
     name, stores = found.var.name, _uses(found.body, target, stores=True)
-    if not stores:
-        raise ScheduleError(f"{kernel.name}: loop {name} does not store to {target.name}")
+    require(kernel, bool(stores), f"loop {name} does not store to {target.name}")
     box = _region(kernel, target, [*stores, *_uses(found.body, target, stores=False)], found)
     ranges = inner_ranges(found.body)
-    if not any(_fills(box.relative(i), box.shape, ranges) for i in _first_stores(found.body, target)):
-        raise ScheduleError(
-            f"{kernel.name}: loop {name} does not store all of its part of {target.name} before it reads it",
-            hint="the loops of the reduction must be inside, and no condition around the store",
-        )
+    whole = any(_fills(box.relative(i), box.shape, ranges) for i in _first_stores(found.body, target))
+    why = f"loop {name} does not store all of its part of {target.name} before it reads it"
+    require(kernel, whole, why, "the loops of the reduction must be inside, and no condition around the store")
     copy = Buffer(f"{target.name}_{scope}", box.shape, target.dtype, scope)
     drain = box.each(kernel, target, lambda here, there: Store(target, there, copy[here]))
     return with_body(kernel, found, Alloc(copy, seq(redirect(found.body, {target: copy}, box.relative), drain)))
@@ -210,16 +203,14 @@ def compute_at(kernel: Kernel, buffer: BufferName, loop: LoopName) -> Kernel:
     """
     source = _buffer(kernel, buffer)
     alloc = next((s for s in walk_stmts(kernel.body) if isinstance(s, Alloc) and s.buffer is source), None)
-    if alloc is None:
-        raise ScheduleError(f"{kernel.name}: {source.name} is a parameter; only memory of the kernel can move")
+    require(kernel, alloc is not None, f"{source.name} is a parameter; only memory of the kernel can move")
+    assert alloc is not None
     found = find_loop(kernel, loop)
     producer, axes, element = _producer(kernel, alloc)
     name, touched = found.var.name, _uses(found.body, source, stores=False)
-    if any(s is found for s in walk_stmts(producer)):
-        raise ScheduleError(f"{kernel.name}: loop {name} computes {source.name} itself")
-    everywhere = _uses(alloc.body, source, stores=False)
-    if not touched or len(touched) != len(everywhere) - len(_uses(producer, source, stores=False)):
-        raise ScheduleError(f"{kernel.name}: {source.name} is not read in loop {name} alone")
+    require(kernel, found not in walk_stmts(producer), f"loop {name} computes {source.name} itself")
+    elsewhere = len(_uses(alloc.body, source, stores=False)) - len(_uses(producer, source, stores=False))
+    require(kernel, 0 < len(touched) == elsewhere, f"{source.name} is not read in loop {name} alone")
     box = _region(kernel, source, touched, found)
     copy = Buffer(source.name, box.shape, source.dtype, "local")
 
@@ -239,10 +230,9 @@ def _producer(kernel: Kernel, alloc: Alloc) -> tuple[Stmt, tuple[LoopVar, ...], 
     while isinstance(inner, For) and inner.var in axes:
         around.add(inner.var)
         inner = inner.body
-    if len(writers) != 1 or len(places) != 1 or not len(axes) == len(around) == len(alloc.buffer.shape):
-        raise ScheduleError(
-            f"{kernel.name}: {alloc.buffer.name} is not stored by one perfect nest with a loop for each dimension"
-        )
+    one = len(writers) == len(places) == 1 and len(axes) == len(around) == len(alloc.buffer.shape)
+    why = f"{alloc.buffer.name} is not stored by one perfect nest with a loop for each dimension"
+    require(kernel, one, why)
     return writers[0], axes, inner
 
 

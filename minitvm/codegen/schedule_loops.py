@@ -12,7 +12,7 @@ from itertools import combinations, pairwise
 from typing import TypeAlias
 
 from minitvm.codegen.dependence import accesses, allocated, carried
-from minitvm.codegen.loops import fused, lanes, partial_results
+from minitvm.codegen.loops import fused, lanes, partial_results, trips
 from minitvm.codegen.loops import split as split_loop
 from minitvm.errors import ScheduleError
 from minitvm.ir.compute import identity_of
@@ -47,19 +47,21 @@ def loops(kernel: Kernel) -> list[For]:
     return [s for s in walk_stmts(kernel.body) if isinstance(s, For)]
 
 
+def require(kernel: Kernel, holds: bool, why: str, hint: str | None = None) -> None:
+    """Raise a :class:`ScheduleError` that says why a step does not apply."""
+    if not holds:
+        raise ScheduleError(f"{kernel.name}{why if why.startswith(' ') else f': {why}'}", hint=hint)
+
+
 def find_loop(kernel: Kernel, loop: LoopName) -> For:
     """The loop that a variable or a name stands for."""
     every = loops(kernel)
     found = [f for f in every if loop in (f.var, f.var.name)]
     name = loop if isinstance(loop, str) else loop.name
-    if not found:
-        known = ", ".join(dict.fromkeys(f.var.name for f in every)) or "none"
-        raise ScheduleError(f"{kernel.name} has no loop {name}", hint=f"its loops: {known}")
-    if len(found) > 1:
-        raise ScheduleError(
-            f"{kernel.name} has {len(found)} loops {name}",
-            hint="pass the variable of the one that is meant: loops(kernel)",
-        )
+    known = ", ".join(dict.fromkeys(f.var.name for f in every)) or "none"
+    require(kernel, bool(found), f" has no loop {name}", f"its loops: {known}")
+    hint = "pass the variable of the one that is meant: loops(kernel)"
+    require(kernel, len(found) == 1, f" has {len(found)} loops {name}", hint)
     return found[0]
 
 
@@ -73,9 +75,8 @@ def with_body(kernel: Kernel, loop: For, body: Stmt) -> Kernel:
 
 
 def constant_extent(kernel: Kernel, loop: For) -> int:
-    if not isinstance(loop.extent, Const):
-        raise ScheduleError(f"{kernel.name}: the extent of loop {loop.var.name} is not a constant")
-    return int(loop.extent.value)
+    require(kernel, isinstance(loop.extent, Const), f"the extent of loop {loop.var.name} is not a constant")
+    return trips(loop)
 
 
 # --- split, fuse, tile ----------------------------------------------------------------------------------------
@@ -92,51 +93,37 @@ def split(kernel: Kernel, loop: LoopName, factor: int, tail: str = "guard") -> K
     name, extent = found.var.name, constant_extent(kernel, found)
     if tail not in ("guard", "shorter", "peel", "exact"):
         raise ScheduleError(f"unknown tail {tail!r}", hint="one of guard, shorter, peel, exact")
-    if factor < 1:
-        raise ScheduleError(f"{kernel.name}: loop {name} cannot be split by {factor}")
-    if found.kind is LoopKind.VECTORIZED:
-        raise ScheduleError(
-            f"{kernel.name}: loop {name} is vectorized", hint="split first, then vectorize the inner loop"
-        )
-    if tail == "exact" and extent % factor:
-        raise ScheduleError(
-            f"{kernel.name}: the {extent} iterations of loop {name} are not divisible by {factor}",
-            hint="tail='guard' or tail='peel'",
-        )
+    require(kernel, factor >= 1, f"loop {name} cannot be split by {factor}")
+    vectorized = found.kind is LoopKind.VECTORIZED
+    require(kernel, not vectorized, f"loop {name} is vectorized", "split first, then vectorize the inner loop")
+    fits, uneven = tail != "exact" or extent % factor == 0, f"the {extent} iterations of loop {name} are not divisible"
+    require(kernel, fits, f"{uneven} by {factor}", "tail='guard' or tail='peel'")
     return with_loop(kernel, found, split_loop(found, factor, tail))
 
 
 def fuse(kernel: Kernel, outer: LoopName, inner: LoopName) -> Kernel:
     """Two perfectly nested loops become one over their product, named ``i_j``."""
     first, second = find_loop(kernel, outer), find_loop(kernel, inner)
-    if first.body is not second:
-        raise not_nested(kernel, first, second)
-    if first.kind is not second.kind:
-        raise ScheduleError(
-            f"{kernel.name}: loop {first.var.name} is {first.kind.value}, loop {second.var.name} {second.kind.value}"
-        )
+    _require_nested(kernel, first, second)
+    kinds = f"loop {first.var.name} is {first.kind.value}, loop {second.var.name} {second.kind.value}"
+    require(kernel, first.kind is second.kind, kinds)
     pair = [(f.var, constant_extent(kernel, f)) for f in (first, second)]
     return with_loop(kernel, first, fused(pair, second.body, f"{first.var.name}_{second.var.name}", first.kind))
 
 
-def not_nested(kernel: Kernel, outer: For, inner: For) -> ScheduleError:
-    return ScheduleError(
-        f"{kernel.name}: loop {inner.var.name} is not perfectly nested in loop {outer.var.name}",
-        hint="nothing may stand between the two; cache_write moves an accumulator out of the way",
-    )
+def _require_nested(kernel: Kernel, outer: For, inner: For) -> None:
+    why = f"loop {inner.var.name} is not perfectly nested in loop {outer.var.name}"
+    hint = "nothing may stand between the two; cache_write moves an accumulator out of the way"
+    require(kernel, outer.body is inner, why, hint)
 
 
 def tile(kernel: Kernel, first: LoopName, second: LoopName, rows: int, columns: int, tail: str = "guard") -> Kernel:
     """``i`` over ``j`` becomes ``i_outer, j_outer, i_inner, j_inner``: blocks of ``rows x columns``."""
     i, j = find_loop(kernel, first), find_loop(kernel, second)
-    if i.body is not j:
-        raise not_nested(kernel, i, j)
-    if constant_extent(kernel, i) % rows:
-        raise ScheduleError(
-            f"{kernel.name}: the {constant_extent(kernel, i)} iterations of loop {i.var.name} "
-            f"are not divisible by {rows}",
-            hint="a guard would stand between the loops; split with tail='peel' first",
-        )
+    _require_nested(kernel, i, j)
+    extent, hint = constant_extent(kernel, i), "a guard would stand between the loops; split with tail='peel' first"
+    why = f"the {extent} iterations of loop {i.var.name} are not divisible by {rows}"
+    require(kernel, extent % rows == 0, why, hint)
     made = split(split(kernel, j.var, columns, tail), i.var, rows)
     return reorder(made, *(f"{f.var.name}_{part}" for part in ("outer", "inner") for f in (i, j)))
 
@@ -150,10 +137,8 @@ def reorder(kernel: Kernel, *order: LoopName) -> Kernel:
     chain = _chain(kernel, wanted)
     body = chain[-1].body
     for position, found in enumerate(wanted):
-        if any(depends_on(found.extent, inner.var) for inner in wanted[position + 1 :]):
-            raise ScheduleError(
-                f"{kernel.name}: the extent of loop {found.var.name} depends on a loop that it would leave"
-            )
+        free = not any(depends_on(found.extent, inner.var) for inner in wanted[position + 1 :])
+        require(kernel, free, f"the extent of loop {found.var.name} depends on a loop that it would leave")
     _check_order(kernel, chain, wanted)
     for found in reversed(wanted):
         body = For(found.var, found.extent, body, found.kind)
@@ -164,8 +149,7 @@ def _chain(kernel: Kernel, wanted: Sequence[For]) -> list[For]:
     """The wanted loops in their present order, each directly around the next."""
     chain = [f for f in loops(kernel) if f in wanted]
     for outer, inner in pairwise(chain):
-        if outer.body is not inner:
-            raise not_nested(kernel, outer, inner)
+        _require_nested(kernel, outer, inner)
     return chain
 
 
@@ -174,13 +158,10 @@ def _check_order(kernel: Kernel, chain: Sequence[For], wanted: Sequence[For]) ->
     swapped = {(a, b) for a, b in combinations(wanted, 2) if chain.index(a) > chain.index(b)}
     carrying = {f: carried(f) for pair in swapped for f in pair}
     for a, b in swapped:
-        if carrying[a] is not None and carrying[b] is not None and not _commutes(chain[0]):
-            met = carrying[a]
-            assert met is not None
-            raise ScheduleError(
-                f"{kernel.name}: loops {a.var.name} and {b.var.name} cannot change places: "
-                f"iterations depend on each other through {met.buffer.name}"
-            )
+        met = carrying[a]
+        if met is not None and carrying[b] is not None:
+            why = f"loops {a.var.name} and {b.var.name} cannot change places: iterations depend on each other through"
+            require(kernel, _commutes(chain[0]), f"{why} {met.buffer.name}")
 
 
 def _commutes(nest: For) -> bool:
@@ -211,8 +192,7 @@ def unroll(kernel: Kernel, loop: LoopName) -> Kernel:
     """Write the iterations out one after the other."""
     found = find_loop(kernel, loop)
     constant_extent(kernel, found)
-    if found.kind not in _ORDERED:
-        raise ScheduleError(f"{kernel.name}: loop {found.var.name} is {found.kind.value} already")
+    require(kernel, found.kind in _ORDERED, f"loop {found.var.name} is {found.kind.value} already")
     return _with_kind(kernel, found, LoopKind.UNROLLED)
 
 
@@ -222,11 +202,9 @@ def vectorize(kernel: Kernel, loop: LoopName) -> Kernel:
     check_independent(kernel, found)
     made = lanes(found)
     vectors = [s for s in walk_stmts(made) if isinstance(s, For) and s.kind is LoopKind.VECTORIZED]
-    if any(isinstance(s, (For, Alloc, Barrier)) for v in vectors for s in walk_stmts(v.body)):
-        raise ScheduleError(
-            f"{kernel.name}: loops inside loop {found.var.name} vary with it, or are lanes themselves",
-            hint="only what all lanes do alike can be vectorized; reorder first",
-        )
+    alike = not any(isinstance(s, (For, Alloc, Barrier)) for v in vectors for s in walk_stmts(v.body))
+    why = f"loops inside loop {found.var.name} vary with it, or are lanes themselves"
+    require(kernel, alike, why, "only what all lanes do alike can be vectorized; reorder first")
     return with_loop(kernel, found, made)
 
 
@@ -234,19 +212,19 @@ def rfactor(kernel: Kernel, loop: LoopName, width: int) -> Kernel:
     """A reduction along ``loop`` as ``width`` partial results, one per lane, combined after it: other roundings."""
     found = find_loop(kernel, loop)
     constant_extent(kernel, found)
-    name, update = found.var.name, found.body
-    if not isinstance(update, Store) or not _is_update(update) or not _reads_itself_once(update, update):
-        raise ScheduleError(f"{kernel.name}: loop {name} is no reduction: it has to hold one update, t = t + x")
+    update, name = found.body, found.var.name
+    reduces = isinstance(update, Store) and _is_update(update) and _reads_itself_once(update, update)
+    require(kernel, reduces, f"loop {name} is no reduction: it has to hold one update, t = t + x")
+    assert isinstance(update, Store)
     acc, start = update.buffer, _neutral(update)
     alloc = next((s for s in walk_stmts(kernel.body) if isinstance(s, Alloc) and s.buffer is acc), None)
     stores = [s for s in walk_stmts(kernel.body) if isinstance(s, Store) and s.buffer is acc and s is not update]
     made = None if alloc is None else partial_results(alloc, found, width)
     left = any(a.buffer is acc for a in accesses(made or kernel.body))
-    if alloc is None or made is None or left or any(s.value != start for s in stores):
-        raise ScheduleError(
-            f"{kernel.name}: {acc.name} is not memory for loop {name} alone, set before it to what changes no result",
-            hint="cache_write gives a loop an accumulator of its own",
-        )
+    why = f"{acc.name} is not memory for loop {name} alone, set before it to what changes no result"
+    alone = made is not None and not left and all(s.value == start for s in stores)
+    require(kernel, alone, why, "cache_write gives a loop an accumulator of its own")
+    assert alloc is not None and made is not None
     return with_loop(kernel, alloc, made)
 
 
@@ -261,13 +239,11 @@ def parallel(kernel: Kernel, loop: LoopName) -> Kernel:
     """Divide the iterations of an outermost loop among the threads."""
     found = find_loop(kernel, loop)
     around = [f for f in loops(kernel) if found in walk_stmts(f.body)]
-    if around and any(f.kind is not LoopKind.PARALLEL for f in around):
-        raise ScheduleError(
-            f"{kernel.name}: loop {found.var.name} is inside loop {around[-1].var.name}",
-            hint="only outermost loops can be parallel; reorder first",
-        )
-    if around and around[-1].body is not found:
-        raise not_nested(kernel, around[-1], found)
+    for outer in around[-1:]:
+        free = all(f.kind is LoopKind.PARALLEL for f in around)
+        why = f"loop {found.var.name} is inside loop {outer.var.name}"
+        require(kernel, free, why, "only outermost loops can be parallel; reorder first")
+        _require_nested(kernel, outer, found)
     check_independent(kernel, found)
     return _with_kind(kernel, found, LoopKind.PARALLEL)
 
@@ -278,9 +254,8 @@ def bind(kernel: Kernel, loop: LoopName, kind: LoopKind) -> Kernel:
     if kind not in _BOUND:
         raise ScheduleError(f"a loop is bound to a block or a thread, not to {kind.value}")
     every = [f for f in loops(kernel) if f.kind is kind]
-    nested = [f for f in every if f in walk_stmts(found.body) or found in walk_stmts(f.body)]
-    if nested:
-        raise ScheduleError(f"{kernel.name}: {kind.value} is bound to loop {nested[0].var.name} already")
+    for other in (f for f in every if f in walk_stmts(found.body) or found in walk_stmts(f.body)):
+        require(kernel, False, f"{kind.value} is bound to loop {other.var.name} already")
     check_independent(kernel, found)
     return _with_kind(kernel, found, kind)
 
@@ -291,13 +266,11 @@ def check_independent(kernel: Kernel, loop: For) -> None:
     met = carried(loop)
     if met is None or loop.kind not in _ORDERED:  # what runs side by side already was shown, or promised, to be free
         return
-    name = met.buffer.name
+    name, var = met.buffer.name, loop.var
     stores = [s for s in walk_stmts(loop.body) if isinstance(s, Store) and s.buffer is met.buffer]
-    if any(_is_update(s) and not any(depends_on(i, loop.var) for i in s.index) for s in stores):
-        raise ScheduleError(
-            f"{kernel.name}: loop {loop.var.name} is a reduction into {name}: its iterations cannot run side by side"
-        )
-    raise ScheduleError(f"{kernel.name}: iterations of loop {loop.var.name} depend on each other through {name}")
+    reduces = any(_is_update(s) and not any(depends_on(i, var) for i in s.index) for s in stores)
+    why = f"loop {var.name} is a reduction into {name}: its iterations cannot run side by side"
+    require(kernel, False, why if reduces else f"iterations of loop {var.name} depend on each other through {name}")
 
 
 def _with_kind(kernel: Kernel, loop: For, kind: LoopKind) -> Kernel:
