@@ -5,21 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from minitvm.ir.loop import (
-    Alloc,
-    Buffer,
-    Const,
-    For,
-    Load,
-    LoopExpr,
-    LoopVar,
-    Stmt,
-    Store,
-    stmt_exprs,
-    walk_exprs,
-    walk_stmts,
-)
-from minitvm.ir.loop.affine import Affine, address, affine, depends_on
+from minitvm.ir.loop import Alloc, Buffer, For, LoopExpr, LoopVar, Stmt, Store, stmt_exprs, walk_exprs, walk_stmts
+from minitvm.ir.loop.affine import Affine, address, affine, depends_on, loads
 from minitvm.ir.loop.bounds import Ranges, bounds, counter
 from minitvm.ir.loop.interval import ANYTHING, Range
 
@@ -37,9 +24,8 @@ def accesses(stmt: Stmt) -> list[Access]:
     """Loads and stores below ``stmt`` in program order; of one statement the loads come first."""
     found: list[Access] = []
     for part in walk_stmts(stmt):
-        roots = stmt_exprs(part)
-        loads = dict.fromkeys(n for root in roots for n in walk_exprs(root) if isinstance(n, Load))
-        found += [Access(load.buffer, load.index, False) for load in loads]
+        read = dict.fromkeys(load for root in stmt_exprs(part) for load in loads(root))
+        found += [Access(load.buffer, load.index, False) for load in read]
         if isinstance(part, Store):
             found.append(Access(part.buffer, part.index, True))
     return found
@@ -63,9 +49,9 @@ def carried(loop: For, only_flow: bool = False) -> Access | None:
     """An access through which two iterations of ``loop`` may meet, at least one of them storing; else ``None``.
 
     ``only_flow``: of interest is only what one iteration stores and another loads.  Where the indices do not show that
-    iterations keep apart, they count as meeting; an extent that varies is taken to be without a bound.
+    iterations keep apart, they count as meeting.
     """
-    extent = loop.extent.value if isinstance(loop.extent, Const) else None
+    extent = bounds(loop.extent, {}).high
     private, ranges = allocated(loop.body), inner_ranges(loop.body)
     for store, other in _pairs([a for a in accesses(loop.body) if a.buffer not in private]):
         if not (only_flow and other.is_store) and _may_meet(store, other, loop.var, extent, ranges):
@@ -120,7 +106,7 @@ def _difference(x: Affine[LoopExpr], y: Affine[LoopExpr], var: LoopVar, ranges: 
 
 def _cancels(term: LoopExpr, x: Affine[LoopExpr], y: Affine[LoopExpr], ranges: Ranges, var: LoopVar) -> bool:
     """A term made of outer variables alone has one value in all iterations."""
-    inner = any(isinstance(n, Load) or (isinstance(n, LoopVar) and (n in ranges or n == var)) for n in walk_exprs(term))
+    inner = loads(term) or any(isinstance(n, LoopVar) and (n in ranges or n == var) for n in walk_exprs(term))
     return not inner and x.terms.get(term) == y.terms.get(term)
 
 

@@ -14,13 +14,7 @@ from functools import cached_property
 
 from minitvm.codegen.loops import after, in_parallel
 from minitvm.codegen.problem import TEMPLATES, Choice, Template, Tile
-from minitvm.codegen.templates.conv_shapes import (
-    ConvProduct,
-    ConvShapes,
-    conv_product,
-    convolution_shapes,
-    transposed_shapes,
-)
+from minitvm.codegen.templates.conv_shapes import ConvProduct, ConvShapes, conv_product, conv_shapes
 from minitvm.codegen.templates.product import store_at
 from minitvm.codegen.templates.tile import (
     ITEMS_PER_THREAD,
@@ -34,8 +28,6 @@ from minitvm.codegen.templates.tile import (
 )
 from minitvm.codegen.templates.window import PhasedAxis, PhasedImage
 from minitvm.ir.loop import Alloc, Buffer, If, Load, LoopExpr, Stmt, Store, loop, minimum, nest, seq
-from minitvm.ir.ops.nn_conv import Convolution
-from minitvm.ir.ops.nn_conv_transpose import ConvTranspose
 from minitvm.target import MachineModel
 
 _COPY_OUT = 4  # vector steps that a sum which goes through memory costs
@@ -47,9 +39,7 @@ class TransposedConv(Template):
 
     @cached_property
     def parts(self) -> list[_Pixels]:
-        assert isinstance(self.problem.op, ConvTranspose)
-        found = transposed_shapes(self.problem.op, self.problem)
-        return [_Pixels(part, self.accumulator, self.machine) for part in found]
+        return [_Pixels(part, self.accumulator, self.machine) for part in conv_shapes(self.problem)]
 
     def choices(self) -> Sequence[Choice]:
         channels, width = self.parts[0].shapes.channels, max(part.vectors for part in self.parts)
@@ -59,10 +49,10 @@ class TransposedConv(Template):
         ]
 
     def loops(self, choice: Choice) -> Stmt:
-        first = self.parts[0].shapes
-        size = max(part.flat_size for part in self.parts)
+        first, size = self.parts[0].shapes, max(part.flat_size for part in self.parts)
         image = PhasedImage.of(first.batch, first.inputs * first.groups, first.windows, size, self.accumulator)
-        nests = seq(*(stmt for part in self.parts for stmt in _PixelLoops(part, choice.tile, image).nests()))
+        parts = [_PixelLoops(p.shapes, p.dtype, p.machine, choice.tile, image) for p in self.parts]
+        nests = seq(*(stmt for loops in parts for stmt in loops.nests()))
         if all(part.direct for part in self.parts):
             return nests
         return after(image.buffer, image.fill(first.pixel, self.machine), nests)
@@ -72,17 +62,9 @@ class TransposedConv(Template):
 class PixelConv(TransposedConv):
     """Any layout, strides, padding, dilation and groups; as a matrix product where it is one."""
 
-    def _shapes(self, trimmed: bool) -> ConvShapes:
-        assert isinstance(self.problem.op, Convolution)
-        return convolution_shapes(self.problem.op, self.problem, trimmed)
-
-    @cached_property
-    def parts(self) -> list[_Pixels]:
-        return [_Pixels(self._shapes(True), self.accumulator, self.machine)]
-
     @cached_property
     def product(self) -> ConvProduct | None:
-        return conv_product(self._shapes(True), self._shapes(False), self.accumulator, self.machine)
+        return conv_product(self.problem, self.accumulator, self.machine)
 
     def choices(self) -> Sequence[Choice]:
         return super().choices() if self.product is None else self.product.choices()
@@ -208,19 +190,17 @@ Finish = Callable[[LoopExpr, LoopExpr, LoopExpr], Stmt]
 
 
 @dataclass(frozen=True)
-class _PixelLoops:
+class _PixelLoops(_Pixels):
     """The loops over one copy of the image, or the image itself."""
 
-    pixels: _Pixels
     tile: Tile
     image: PhasedImage
 
     def nests(self) -> list[Stmt]:
-        pixels = self.pixels
-        channels = runs(pixels.shapes.channels, self.tile.rows)
-        if pixels.gaps:
+        channels = runs(self.shapes.channels, self.tile.rows)
+        if self.gaps:
             return [self._through_sums(c) for c in channels]
-        blocks = block_runs(pixels.lines.positions, pixels.lanes, self.tile.blocks)
+        blocks = block_runs(self.lines.positions, self.lanes, self.tile.blocks)
         return [self._stored(c, b, s) for c in channels for b in blocks for s in runs(b.count, self._section(b.count))]
 
     # --- what a work item is ------------------------------------------------------------------------------------------
@@ -235,45 +215,45 @@ class _PixelLoops:
 
     def _section(self, count: int) -> int:
         """Neighbouring tiles of a work item: so many that what they read stays in the cache for all channels."""
-        pixels, shapes, machine = self.pixels, self.pixels.shapes, self.pixels.machine
+        shapes, machine = self.shapes, self.machine
         read = self.tile.blocks * machine.vector_bytes * shapes.inputs
-        most = max(1, machine.l2_bytes // 4 // read) if pixels.weights_fit else count
-        others = shapes.batch * shapes.groups * pixels.lines.count * -(-shapes.channels // self.tile.rows)
+        most = max(1, machine.l2_bytes // 4 // read) if self.weights_fit else count
+        others = shapes.batch * shapes.groups * self.lines.count * -(-shapes.channels // self.tile.rows)
         wanted = -(-ITEMS_PER_THREAD * machine.threads // others)
         return max(1, min(most, count // wanted))
 
     def _through_sums(self, channels: Run) -> Stmt:
         """Whole lines, whose sums are copied to the result without what lies between the rows."""
-        pixels = self.pixels
-        sums = Buffer("sums", (channels.size, pixels.vectors * pixels.lanes), pixels.dtype, "local")
+        sums = Buffer("sums", (channels.size, self.vectors * self.lanes), self.dtype, "local")
 
         def finish(k: LoopExpr, position: LoopExpr, value: LoopExpr) -> Stmt:
             return Store(sums, (k, position), value)
 
         def work(place: _Place, _: LoopExpr) -> Stmt:
-            computed = [self._tiles(place, b, 0, b.count, finish) for b in runs(pixels.vectors, self.tile.blocks)]
+            computed = [self._tiles(place, b, 0, b.count, finish) for b in runs(self.vectors, self.tile.blocks)]
             return Alloc(sums, seq(*computed, self._copy_out(place, sums)))
 
         return self._items(channels, 1, work)
 
     def _copy_out(self, place: _Place, sums: Buffer) -> Stmt:
-        vertical, across = self.pixels.axes[-2:]
-        lines, lanes = self.pixels.lines, self.pixels.lanes
+        (vertical, across), lines = self.axes[-2:], self.lines
 
         def row(k: LoopExpr, r: LoopExpr) -> Stmt:
             y = place.line * lines.rows + r
-            found = vectors(
-                across.outputs, lanes, lambda x: self._store(place, k, (y, x), sums[k, r * lines.pitch + x])
-            )
+
+            def result(x: LoopExpr) -> Stmt:
+                return self._store(place, k, (y, x), sums[k, r * lines.pitch + x])
+
+            found = vectors(across.outputs, self.lanes, result)
             return found if lines.count * lines.rows == vertical.outputs else If(y < vertical.outputs, found)
 
         return loop(place.channels, lambda k: loop(lines.rows, lambda r: row(k, r), name="row"), name="k")
 
     def _items(self, channels: Run, sections: int, body: Callable[[_Place, LoopExpr], Stmt]) -> Stmt:
         """Work items in the order that keeps the smaller operand in the cache: weights, or a section of the image."""
-        pixels, fit = self.pixels, self.pixels.weights_fit
-        image = [*pixels.image_extents, sections]
-        phases = len(pixels.shapes.axes)
+        fit = self.weights_fit
+        image = [*self.image_extents, sections]
+        phases = len(self.shapes.axes)
 
         def work(n: LoopExpr, group: LoopExpr, *rest: LoopExpr) -> Stmt:
             strip, where = (rest[-1], rest[:-1]) if fit else (rest[0], rest[1:])
@@ -282,8 +262,8 @@ class _PixelLoops:
             return body(place, where[-1])
 
         extents = [*image, channels.count] if fit else [channels.count, *image]
-        wanted = ITEMS_PER_THREAD * pixels.machine.threads
-        return in_parallel((pixels.shapes.batch, pixels.shapes.groups, *extents), work, wanted)
+        wanted = ITEMS_PER_THREAD * self.machine.threads
+        return in_parallel((self.shapes.batch, self.shapes.groups, *extents), work, wanted)
 
     # --- a tile -------------------------------------------------------------------------------------------------------
 
@@ -292,33 +272,33 @@ class _PixelLoops:
         return loop(count, lambda t: self._tile(place, blocks, blocks.start(t + first), finish), name="tile")
 
     def _tile(self, place: _Place, blocks: Run, block: LoopExpr, finish: Finish) -> Stmt:
-        pixels, shapes, lanes = self.pixels, self.pixels.shapes, self.pixels.lanes
-        shifted = pixels.direct and bool(blocks.width)
+        shapes, lanes = self.shapes, self.lanes
+        shifted = self.direct and bool(blocks.width)
         """The last vector begins earlier, so that it ends with the image."""
 
         def at(b: LoopExpr) -> LoopExpr:
             first = (block + b) * lanes
-            return minimum(first, pixels.lines.positions - lanes) if shifted else first
+            return minimum(first, self.lines.positions - lanes) if shifted else first
 
         return TileKernel(
             place.channels,
             blocks.size,
             lanes,
-            pixels.dtype,
+            self.dtype,
             lambda k, _, c, *taps: shapes.filter(place.group, place.channel + k, c, taps, place.phases),
             lambda b, lane, c, *taps: self._pixel(place, c, at(b) + lane, taps),
             lambda k, b, lane, value: finish(k, (block + b) * lanes + lane, value),
             width=blocks.width,
             first=lanes - blocks.width if shifted else 0,
-        ).nest(lambda step: nest((shapes.inputs, *(a.taps for a in pixels.axes)), step, names="i"))
+        ).nest(lambda step: nest((shapes.inputs, *(a.taps for a in self.axes)), step, names="i"))
 
     def _pixel(self, place: _Place, c: LoopExpr, position: LoopExpr, taps: Sequence[LoopExpr]) -> LoopExpr:
         """What is multiplied: input channel ``c`` of the group, at a position of the line."""
-        axes, lines, channel = self.pixels.axes, self.pixels.lines, place.group * self.pixels.shapes.inputs + c
-        if self.pixels.direct:
+        axes, lines, channel = self.axes, self.lines, place.group * self.shapes.inputs + c
+        if self.direct:
             where = (*place.outer, *self._coordinates(place, position))
             spots = [o + t * a.dilation for o, t, a in zip(where, taps, axes, strict=True)]
-            return self.pixels.shapes.pixel(place.n, channel, spots)
+            return self.shapes.pixel(place.n, channel, spots)
         *above, vertical, across = axes
         planes = [a.plane(t) for a, t in zip(axes, taps, strict=True)]
         outer = [o + a.offset(t) for o, a, t in zip(place.outer, above, taps[:-2], strict=True)]
@@ -327,7 +307,7 @@ class _PixelLoops:
         return Load(self.image.buffer, (place.n, channel, *planes, *outer, spot))
 
     def _store(self, place: _Place, k: LoopExpr, where: Sequence[LoopExpr], value: LoopExpr) -> Stmt:
-        shapes = self.pixels.shapes
+        shapes = self.shapes
         channel = place.group * shapes.channels + place.channel + k
         return store_at(shapes.result(place.n, channel, (*place.outer, *where), place.phases), value)
 
@@ -336,6 +316,6 @@ class _PixelLoops:
 
     def _coordinates(self, place: _Place, position: LoopExpr) -> tuple[LoopExpr, LoopExpr]:
         """Row and column of a result of a line without gaps."""
-        if self.pixels.lines.rows == 1:
+        if self.lines.rows == 1:
             return place.line, position
-        return position // self.pixels.lines.pitch, position % self.pixels.lines.pitch
+        return position // self.lines.pitch, position % self.lines.pitch

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -18,7 +18,6 @@ from minitvm.codegen.templates.matmul import along_lanes, product_choices, produ
 from minitvm.codegen.templates.product import Matrix, Product
 from minitvm.codegen.templates.tile import dot_operations
 from minitvm.codegen.templates.window import PhasedAxis
-from minitvm.ir.dims import Dim
 from minitvm.ir.layout import Layout
 from minitvm.ir.loop import Buffer, Const, Load, LoopExpr, Stmt, Store, all_of, const, select
 from minitvm.ir.ops._window import pads_of
@@ -98,45 +97,30 @@ class ConvShapes:
         return Load(self.out, self.layout_of_result.place({"N": n, "C": c, **self._named(spot)}))
 
 
-def convolution_shapes(op: Convolution, problem: Problem, trimmed: bool = True) -> ConvShapes:
-    """Of a convolution; ``trimmed``: without taps that only read padding."""
-    (data, weight), out = problem.inputs, problem.output
-    pixels, taps, found = (
-        _extents(layout.primal_shape(buffer.shape))
-        for layout, buffer in zip(op.layouts, (data, weight, out), strict=True)
-    )
-    axes = []
-    for d, (a, pads) in enumerate(zip(op.spatial, pads_of(op.padding), strict=True)):
-        whole = PhasedAxis(pixels[a], found[a], taps[a], op.strides[d], op.dilation[d], pads[0])
-        window, first = whole.trimmed() if trimmed else (whole, 0)
-        axes.append(ConvAxis(window, first))
-    channels = found["C"] // op.groups
-    return ConvShapes(op, data, weight, out, pixels["N"], op.groups, channels, taps["I"], _two(axes))
+def conv_shapes(problem: Problem, trimmed: bool = True) -> list[ConvShapes]:
+    """Of a convolution, one; those that make up a transposed one, which all read the same padded image.
 
-
-def _two(axes: Sequence[ConvAxis]) -> tuple[ConvAxis, ...]:
-    line = (ConvAxis(PhasedAxis(1, 1, 1, 1, 1, 0)),) if len(axes) == 1 else ()
-    return (*line, *axes)
-
-
-def _extents(shape: Mapping[str, Dim]) -> dict[str, int]:
-    known = {axis: extent for axis, extent in shape.items() if isinstance(extent, int)}
-    assert len(known) == len(shape), "kernels are made where shapes are known"
-    return known
-
-
-def transposed_shapes(op: ConvTranspose, problem: Problem) -> list[ConvShapes]:
-    """The convolutions that make up a transposed one; all read the same padded image."""
-    (data, weight), out = problem.inputs, problem.output
-    image, kernel, _ = op.layouts
-    pixels, found = _extents(image.primal_shape(data.shape)), _extents(image.primal_shape(out.shape))
-    taps = _extents(kernel.primal_shape(weight.shape))
+    ``trimmed``: a convolution without taps that only read padding.
+    """
+    op, (data, weight), out = problem.op, problem.inputs, problem.output
+    assert isinstance(op, (Convolution, ConvTranspose))
+    pixels, taps, found = map(_extents, op.layouts, (data, weight, out))
     by_axis = []
     for d, (a, pads) in enumerate(zip(op.spatial, pads_of(op.padding), strict=True)):
         whole = PhasedAxis(pixels[a], found[a], taps[a], op.strides[d], op.dilation[d], pads[0])
-        by_axis.append(_phase_runs(whole))
-    sizes = (pixels["N"], op.groups, taps["O"], pixels["C"] // op.groups)
-    return [ConvShapes(op, data, weight, out, *sizes, _two(axes)) for axes in itertools.product(*by_axis)]
+        one = ConvAxis(*whole.trimmed()) if trimmed else ConvAxis(whole)
+        by_axis.append([one] if isinstance(op, Convolution) else _phase_runs(whole))
+    if len(by_axis) == 1:
+        by_axis.insert(0, [ConvAxis(PhasedAxis(1, 1, 1, 1, 1, 0))])
+    sizes = pixels["N"], op.groups, found["C"] // op.groups, pixels["C"] // op.groups
+    return [ConvShapes(op, data, weight, out, *sizes, axes) for axes in itertools.product(*by_axis)]
+
+
+def _extents(layout: Layout, buffer: Buffer) -> dict[str, int]:
+    found = layout.primal_shape(buffer.shape)
+    known = {axis: extent for axis, extent in found.items() if isinstance(extent, int)}
+    assert len(known) == len(found), "kernels are made where shapes are known"
+    return known
 
 
 def _phase_runs(axis: PhasedAxis) -> list[ConvAxis]:
@@ -173,8 +157,9 @@ def _phase(axis: PhasedAxis, phase: int) -> ConvAxis:
 _COPY = 2  # cycles that put an element of a window into its column
 
 
-def conv_product(trimmed: ConvShapes, whole: ConvShapes, dtype: str, machine: MachineModel) -> ConvProduct | None:
-    """``None`` where this is no product; ``trimmed``, ``whole``: without and with taps that only read padding."""
+def conv_product(problem: Problem, dtype: str, machine: MachineModel) -> ConvProduct | None:
+    """Of a convolution; ``None`` where it is no product."""
+    ((trimmed,), (whole,)) = (conv_shapes(problem, trimmed) for trimmed in (True, False))
     one = trimmed.positions == 1
     if all(w.is_pixels for w in trimmed.windows) and (one or 1 in (trimmed.batch, trimmed.groups)):
         return ConvProduct(trimmed, dtype, machine, one)
