@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
@@ -18,7 +18,7 @@ import numpy as np
 from minitvm.codegen.legalize import legalize
 from minitvm.codegen.lower import lower
 from minitvm.ir.expr import Function
-from minitvm.ir.loop import Alloc, Buffer, For, If, Kernel, Seq, Stmt
+from minitvm.ir.loop import Alloc, Buffer, Kernel, Stmt, stmt_children
 from minitvm.ir.loop.affine import storage_size
 from minitvm.runtime.artifact import Artifact, CpuTag
 from minitvm.runtime.code import CODES, Code
@@ -164,44 +164,22 @@ def plan_workspace(kernel: Kernel, threads: int = 1) -> Workspace:
     Global buffers never overlap: without a barrier a slow thread may still read one while another writes the next.
     A thread's own buffers overlap where they do not live at the same time.
     """
-    plan = _Plan()
-    plan.walk(kernel.body, 0)
-    shared_start = plan.global_bytes
-    offsets = plan.globals | {buffer: shared_start + at for buffer, at in plan.shared.items()}
-    return Workspace(offsets, shared_start + threads * plan.shared_bytes, frozenset(plan.shared), plan.shared_bytes)
+    shared: dict[Buffer, int] = {}
+    own: dict[Buffer, int] = {}
+
+    def place(stmt: Stmt, depth: int) -> int:
+        """``depth``: bytes of the thread's own buffers that are alive here; the most that are below."""
+        if isinstance(stmt, Alloc) and stmt.buffer.scope == "global":
+            shared.setdefault(stmt.buffer, sum(map(_aligned, shared)))
+        elif isinstance(stmt, Alloc) and (stmt.buffer.scope == "shared" or buffer_bytes(stmt.buffer) > STACK_LIMIT):
+            own[stmt.buffer] = max(depth, own.get(stmt.buffer, 0))
+            depth = own[stmt.buffer] + _aligned(stmt.buffer)
+        return max((depth, *(place(part, depth) for part in stmt_children(stmt))))
+
+    thread_bytes, start = place(kernel.body, 0), sum(map(_aligned, shared))
+    offsets = shared | {buffer: start + at for buffer, at in own.items()}
+    return Workspace(offsets, start + threads * thread_bytes, frozenset(own), thread_bytes)
 
 
-@dataclass
-class _Plan:
-    globals: dict[Buffer, int] = field(default_factory=dict)
-    shared: dict[Buffer, int] = field(default_factory=dict)
-    global_bytes: int = 0
-    shared_bytes: int = 0
-
-    def walk(self, stmt: Stmt, depth: int) -> None:
-        """``depth``: bytes of the thread's own buffers that are alive here."""
-        match stmt:
-            case For(_, _, body):
-                self.walk(body, depth)
-            case Seq(stmts):
-                for part in stmts:
-                    self.walk(part, depth)
-            case If(_, then, orelse):
-                self.walk(then, depth)
-                if orelse is not None:
-                    self.walk(orelse, depth)
-            case Alloc(buffer, body):
-                self.walk(body, self._place(buffer, depth))
-
-    def _place(self, buffer: Buffer, depth: int) -> int:
-        size = -(-buffer_bytes(buffer) // _ALIGN) * _ALIGN
-        if buffer.scope == "global":
-            if buffer not in self.globals:
-                self.globals[buffer] = self.global_bytes
-                self.global_bytes += size
-        elif buffer.scope == "shared" or size > STACK_LIMIT:
-            depth = max(depth, self.shared.get(buffer, 0))
-            self.shared[buffer] = depth
-            depth += size
-            self.shared_bytes = max(self.shared_bytes, depth)
-        return depth
+def _aligned(buffer: Buffer) -> int:
+    return -(-buffer_bytes(buffer) // _ALIGN) * _ALIGN

@@ -19,23 +19,21 @@ from minitvm.codegen.dependence import mixed_radix
 from minitvm.errors import CompilerError, origin
 from minitvm.ir.loop import (
     Alloc,
-    Binary,
     Buffer,
-    Const,
     For,
     If,
     Kernel,
     Load,
     LoopExpr,
     LoopVar,
-    Seq,
     Stmt,
     Store,
+    stmt_children,
     walk_exprs,
     walk_stmts,
 )
 from minitvm.ir.loop.affine import address
-from minitvm.ir.loop.bounds import Guard, counter, evaluate
+from minitvm.ir.loop.bounds import Around, Guard, evaluate
 from minitvm.ir.loop.interval import Range
 from minitvm.ir.loop.text import print_loop_expr
 
@@ -73,7 +71,7 @@ def check_coverage(kernel: Kernel) -> list[Coverage]:
 
     :class:`CompilerError` names the first element that no store reaches, or that more than one does.
     """
-    places = list(_places(kernel.body, {}, ()))
+    places = list(_places(kernel.body, Around()))
     shared = [s.buffer for s in walk_stmts(kernel.body) if isinstance(s, Alloc) and s.buffer.scope == "global"]
     return [_coverage(kernel, b, [p for p in places if p.store.buffer is b]) for b in (*kernel.outputs, *shared)]
 
@@ -110,27 +108,25 @@ class _Place:
     guards: tuple[Guard, ...]
 
 
-def _places(stmt: Stmt, extents: Mapping[LoopVar, int], guards: tuple[Guard, ...]) -> Iterator[_Place]:
+def _places(stmt: Stmt, around: Around) -> Iterator[_Place]:
     match stmt:
-        case Seq(stmts):
-            for part in stmts:
-                yield from _places(part, extents, guards)
-        case Alloc(_, body):
-            yield from _places(body, extents, guards)
         case For(var, extent, body):
-            varies = () if isinstance(extent, Const) else ((Binary("lt", var, extent), True),)
-            yield from _places(body, {**extents, var: _most(extent, extents)}, (*guards, *varies))
+            with around.loop(var, extent):
+                yield from _places(body, around)
         case If(condition, then, orelse):
-            yield from _places(then, extents, (*guards, (condition, True)))
-            if orelse is not None:
-                yield from _places(orelse, extents, (*guards, (condition, False)))
+            with around.guard(condition, True):
+                yield from _places(then, around)
+            with around.guard(condition, False):
+                yield from () if orelse is None else _places(orelse, around)
         case Store():
-            yield _Place(stmt, extents, guards)
+            yield _Place(stmt, {v: _most(r) for v, r in around.variables.items()}, tuple(around.conditions))
+        case _:
+            for part in stmt_children(stmt):
+                yield from _places(part, around)
 
 
-def _most(extent: LoopExpr, extents: Mapping[LoopVar, int]) -> int:
-    high = counter(extent, {v: Range(0, n - 1) for v, n in extents.items()}).high
-    return MOST_POINTS + 1 if high is None else max(0, high + 1)
+def _most(counter: Range) -> int:
+    return MOST_POINTS + 1 if counter.high is None else max(0, counter.high + 1)
 
 
 # --- what a store reaches -------------------------------------------------------------------------------------

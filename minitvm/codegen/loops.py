@@ -91,11 +91,7 @@ At: TypeAlias = Callable[[tuple[LoopExpr, ...]], tuple[LoopExpr, ...]]
 """Where in the new buffer the element lies that the old one has at an index."""
 
 
-def _unmoved(index: tuple[LoopExpr, ...]) -> tuple[LoopExpr, ...]:
-    return index
-
-
-def redirect(stmt: Stmt, targets: Mapping[Buffer, Buffer], at: At = _unmoved) -> Stmt:
+def redirect(stmt: Stmt, targets: Mapping[Buffer, Buffer], at: At = tuple) -> Stmt:
     """Loads from and stores to each buffer in ``targets`` go to the one that it stands for, at ``at(index)``."""
 
     def redirected(node: Stmt) -> Stmt:
@@ -106,7 +102,7 @@ def redirect(stmt: Stmt, targets: Mapping[Buffer, Buffer], at: At = _unmoved) ->
     return map_stmt(stmt, on_expr=lambda e: redirect_loads(e, targets, at), on_stmt=redirected)
 
 
-def redirect_loads(expr: LoopExpr, targets: Mapping[Buffer, Buffer], at: At = _unmoved) -> LoopExpr:
+def redirect_loads(expr: LoopExpr, targets: Mapping[Buffer, Buffer], at: At = tuple) -> LoopExpr:
     """:func:`redirect` for one expression."""
 
     def redirected(node: LoopExpr) -> LoopExpr:

@@ -212,8 +212,7 @@ def _reads_each_once(stage: Stage, reader: Stage, load: Load) -> bool:
     return not inside and len(set(used)) == len(reader.axes) and len(used) == len(load.index)
 
 
-# --- collapse: Merging dimensions that every access walks through together, so that inner loops get long.
-
+# --- dimensions that every access walks through together are merged, so that inner loops get long ------------------
 
 Axes = tuple[tuple[LoopVar, int], ...]
 
@@ -225,10 +224,6 @@ class _Element:
     axes: Axes
     value: LoopExpr
     params: tuple[Buffer, ...]
-
-    @property
-    def reductions(self) -> list[Reduce]:
-        return [node for node in walk_exprs(self.value) if isinstance(node, Reduce)]
 
 
 def collapse(params: Sequence[Buffer], out: Output) -> tuple[tuple[Buffer, ...], Output]:
@@ -265,7 +260,7 @@ def _reshaped(buffer: Buffer, shape: tuple[int, ...]) -> Buffer:
 
 def _simpler(element: _Element) -> _Element | None:
     """With one pair of neighbouring axes merged."""
-    chains = [element.axes, *(node.axes for node in element.reductions)]
+    chains = [element.axes, *(node.axes for node in walk_exprs(element.value) if isinstance(node, Reduce))]
     found = (_merged(element, a, b) for chain in chains for a, b in pairwise(chain))
     return next((made for made in found if made is not None), None)
 

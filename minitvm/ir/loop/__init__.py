@@ -70,6 +70,7 @@ from minitvm.ir.loop.walk import (
     map_stmt,
     post_order_exprs,
     rebuild_expr,
+    stmt_children,
     stmt_exprs,
     substitute_vars,
     walk_exprs,

@@ -112,19 +112,23 @@ def map_stmt(
     return walk(stmt)
 
 
+def stmt_children(stmt: Stmt) -> tuple[Stmt, ...]:
+    """The statements directly inside one, in program order."""
+    match stmt:
+        case For(_, _, body) | Alloc(_, body):
+            return (body,)
+        case Seq(stmts):
+            return stmts
+        case If(_, then, orelse):
+            return (then,) if orelse is None else (then, orelse)
+    return ()
+
+
 def walk_stmts(stmt: Stmt) -> Iterator[Stmt]:
     """Every statement, outer before inner, in program order."""
     yield stmt
-    match stmt:
-        case For(_, _, body) | Alloc(_, body):
-            yield from walk_stmts(body)
-        case Seq(stmts):
-            for part in stmts:
-                yield from walk_stmts(part)
-        case If(_, then, orelse):
-            yield from walk_stmts(then)
-            if orelse is not None:
-                yield from walk_stmts(orelse)
+    for part in stmt_children(stmt):
+        yield from walk_stmts(part)
 
 
 def stmt_exprs(stmt: Stmt) -> tuple[LoopExpr, ...]:
