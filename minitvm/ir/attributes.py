@@ -47,17 +47,10 @@ _known: dict[type[Any], dict[str, Attribute]] = {}
 def attributes_of(op: type[Any]) -> dict[str, Attribute]:
     """The attributes of an operator class by name, in order of declaration."""
     if op not in _known:
-        _known[op] = _read(op)
+        hints, fields = get_type_hints(op, include_extras=True), dataclasses.fields(op)
+        required = {f.name: f.default is f.default_factory is dataclasses.MISSING for f in fields}
+        _known[op] = {name: Attribute(name, hints[name], needed) for name, needed in required.items()}
     return _known[op]
-
-
-def _read(op: type[Any]) -> dict[str, Attribute]:
-    hints = get_type_hints(op, include_extras=True)
-    return {f.name: Attribute(f.name, hints[f.name], _is_required(f)) for f in dataclasses.fields(op)}
-
-
-def _is_required(field: dataclasses.Field[Any]) -> bool:
-    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
 
 
 def kind_of(annotation: Any) -> Kind:
@@ -73,54 +66,39 @@ def kind_of(annotation: Any) -> Kind:
         return _either([kind_of(part) for part in parts], type(None) in parts)
     if origin is tuple:
         return _tuple_of(parts)
-    return _instance_of(annotation) if isinstance(annotation, type) else Kind("anything", lambda value: value)
+    if isinstance(annotation, type):
+        return _checked(f"a {annotation.__name__}", lambda value: isinstance(value, annotation))
+    return Kind("anything", lambda value: value)
 
 
-def _whole(value: Any) -> int:
-    if isinstance(value, _BOOLS):
-        raise TypeError
-    return operator.index(value)
+def _checked(expected: str, fits: Callable[[Any], bool], keep: Callable[[Any], Any] = lambda value: value) -> Kind:
+    def read(value: Any) -> Any:
+        if not fits(value):
+            raise TypeError
+        return keep(value)
+
+    return Kind(expected, read)
 
 
-def _number(value: Any) -> float:
-    if isinstance(value, _BOOLS) or not isinstance(value, _NUMBERS):
-        raise TypeError
-    return float(value)
-
-
-def _truth(value: Any) -> bool:
-    if isinstance(value, _BOOLS) or (isinstance(value, (int, np.integer)) and value in (0, 1)):
-        return bool(value)
-    raise TypeError
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError
-    return str(value)
-
-
-def _nothing(value: Any) -> None:
-    if value is not None:
-        raise TypeError
+def _is_truth(value: Any) -> bool:
+    return isinstance(value, _BOOLS) or (isinstance(value, (int, np.integer)) and value in (0, 1))
 
 
 _SCALARS: dict[Any, Kind] = {
-    int: Kind("a whole number", _whole),
-    float: Kind("a number", _number),
-    bool: Kind("True or False", _truth),
-    str: Kind("text", _text),
-    type(None): Kind("None", _nothing),
+    int: _checked("a whole number", lambda value: not isinstance(value, _BOOLS), operator.index),
+    float: _checked("a number", lambda v: isinstance(v, _NUMBERS) and not isinstance(v, _BOOLS), float),
+    bool: _checked("True or False", _is_truth, bool),
+    str: _checked("text", lambda value: isinstance(value, str), str),
+    type(None): _checked("None", lambda value: value is None),
 }
 
 
 def _one_of(allowed: tuple[Any, ...]) -> Kind:
-    def read(value: Any) -> Any:
-        if not isinstance(value, type(allowed[0])) or value not in allowed:
-            raise TypeError
-        return allowed[allowed.index(value)]
-
-    return Kind(f"one of {', '.join(map(repr, allowed))}", read)
+    return _checked(
+        f"one of {', '.join(map(repr, allowed))}",
+        lambda value: isinstance(value, type(allowed[0])) and value in allowed,
+        lambda value: allowed[allowed.index(value)],
+    )
 
 
 def _either(kinds: list[Kind], optional: bool) -> Kind:
@@ -153,15 +131,6 @@ def _tuple_of(parts: tuple[Any, ...]) -> Kind:
 
     each = ", ".join(kind.expected for kind in kinds)
     return Kind(f"[{each}, ...]" if any_number else f"[{each}]", read)
-
-
-def _instance_of(expected: type[Any]) -> Kind:
-    def read(value: Any) -> Any:
-        if not isinstance(value, expected):
-            raise TypeError
-        return value
-
-    return Kind(f"a {expected.__name__}", read)
 
 
 # --- as text --------------------------------------------------------------------------------------------------

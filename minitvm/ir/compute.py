@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from minitvm.ir.loop import Binary, Buffer, Const, LoopExpr, LoopVar, Reduce, Select, Stage, const
 from minitvm.ir.op import Op
 
@@ -69,9 +71,6 @@ def min_over(extents: int | Sequence[int], element: Callable[..., LoopExpr]) -> 
     return _reduce("min", extents, element)
 
 
-_INT_BITS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64, "uint8": 8, "uint16": 16, "uint32": 32, "uint64": 64}
-
-
 def identity_of(kind: str, dtype: str) -> Const:
     """The neutral element of a reduction."""
     if kind in ("sum", "dot", "prod"):
@@ -80,9 +79,8 @@ def identity_of(kind: str, dtype: str) -> Const:
         return const(kind == "min", dtype)
     if dtype.startswith("float"):
         return const(float("-inf") if kind == "max" else float("inf"), dtype)
-    bits = _INT_BITS[dtype]
-    low, high = (0, 2**bits - 1) if dtype.startswith("u") else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
-    return const(low if kind == "max" else high, dtype)
+    ends = np.iinfo(dtype)
+    return const(ends.min if kind == "max" else ends.max, dtype)
 
 
 def accumulator(dtype: str) -> str:

@@ -29,29 +29,9 @@ Dim: TypeAlias = "int | SymbolicDim"
 _PLAIN = re.compile(r"(?!(?:inf|nan|min|max|truncdiv|broadcast)\Z)[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
-def _broadcast(a: int, b: int) -> int:
-    if 1 not in (a, b) and a != b:
-        raise ValueError(f"{a} and {b}")
-    return a if b == 1 else b
-
-
-def _truncating(a: int, b: int) -> int:
-    return a // b if a >= 0 else -(-a // b)
-
-
-FUNCTIONS: dict[str, Callable[[int, int], int]] = {
-    "//": operator.floordiv,
-    "min": min,
-    "max": max,
-    "truncdiv": _truncating,
-    "broadcast": _broadcast,
-}
-"""What else than sums and products dimensions are made with."""
-
-
 @dataclass(frozen=True)
 class Atom:
-    """A symbol (``of`` its name), an anonymous dimension (its number), or one of ``FUNCTIONS`` of two dimensions."""
+    """A symbol (``of`` its name), an anonymous dimension (its number), or one of ``FUNCTIONS``, of two dimensions."""
 
     kind: str
     of: tuple[Any, ...]
@@ -80,7 +60,9 @@ class Atom:
         if self.kind == "min":
             return None if a is None or b is None else min(a, b)
         divisor = self.of[1]
-        return FUNCTIONS[self.kind](a, divisor) if a is not None and isinstance(divisor, int) and divisor > 0 else None
+        known = a is not None and isinstance(divisor, int) and divisor > 0
+        found = FUNCTIONS[self.kind](a, divisor) if known else None
+        return found if isinstance(found, int) else None
 
 
 Monomial: TypeAlias = tuple[Atom, ...]
@@ -225,8 +207,6 @@ def _divided(terms: tuple[tuple[Monomial, int], ...], by: Monomial, factor: int)
 
 
 def _applied(function: str, a: Dim, b: Dim) -> Dim:
-    if isinstance(a, int) and isinstance(b, int):
-        return FUNCTIONS[function](a, b)
     if function in ("min", "max", "broadcast"):
         a, b = sorted((a, b), key=lambda d: (isinstance(d, int), str(d), repr(d)))
     return SymbolicDim((((Atom(function, (a, b)),), 1),)) if function != "//" or b != 1 else a
@@ -281,16 +261,21 @@ def ceil_divide(a: Dim, b: int) -> Dim:
 
 def truncating_divide(a: Dim, b: int) -> Dim:
     """a / b rounded towards zero; b is positive."""
-    return a // b if always_less(-1, a) else _applied("truncdiv", a, b)
+    if always_less(-1, a):
+        return a // b
+    return -(-a // b) if isinstance(a, int) else _applied("truncdiv", a, b)
 
 
 def broadcast_dims(a: Dim, b: Dim) -> Dim:
     """numpy's rule for one dimension.  Raises ``ValueError`` where two numbers differ and neither is 1."""
     if a == 1 or a == b:
         return b
-    if b == 1 or (isinstance(a, int) and not isinstance(b, int)):
+    if b == 1:
         return a
-    return b if isinstance(b, int) and not isinstance(a, int) else _applied("broadcast", a, b)
+    sizes = [d for d in (a, b) if isinstance(d, int)]
+    if len(sizes) > 1:
+        raise ValueError(f"{a} and {b}")
+    return sizes[0] if sizes else _applied("broadcast", a, b)
 
 
 def product(dims: Any) -> Dim:
@@ -315,14 +300,14 @@ def _replaced_atom(atom: Atom, values: Mapping[Atom, Dim]) -> Dim:
     if atom.kind not in FUNCTIONS:
         return SymbolicDim((((atom,), 1),))
     a, b = (replace(d, values) for d in atom.of)
-    return CONSTRUCTORS[atom.kind](a, b)
+    return FUNCTIONS[atom.kind](a, b)
 
 
-CONSTRUCTORS: dict[str, Callable[[Any, Any], Dim]] = {
+FUNCTIONS: dict[str, Callable[[Any, Any], Dim]] = {
     "//": divide,
     "min": smaller,
     "max": larger,
     "truncdiv": truncating_divide,
     "broadcast": broadcast_dims,
 }
-"""``FUNCTIONS`` of dimensions, as a text names them."""
+"""What else than sums and products dimensions are made with, as a text names it."""

@@ -68,6 +68,17 @@ def merge_spans(*spans: Span) -> Span:
     return tuple(dict.fromkeys(name for span in spans for name in span))
 
 
+def _arithmetic(name: str) -> tuple[Callable[[Any, Any], Expr], Callable[[Any, Any], Expr]]:
+    """``x + y`` and the reflected ``y + x``: calls of an operator that is registered by the time they are used."""
+
+    def call(like: Expr, lhs: Any, rhs: Any) -> Expr:
+        dtype = like.dtype if like.checked_type is not None else "float32"
+        left, right = (x if isinstance(x, Expr) else Constant(np.asarray(x, dtype)) for x in (lhs, rhs))
+        return Call(OPS[name](), (left, right))
+
+    return lambda self, other: call(self, self, other), lambda self, other: call(self, other, self)
+
+
 class Expr:
     """A node of the graph.  Never mutated after construction."""
 
@@ -115,30 +126,10 @@ class Expr:
             raise IRError(f"only a tuple can be unpacked, not {self.checked_type}")
         return (TupleGetItem(self, i) for i in range(len(self.checked_type.fields)))
 
-    # Arithmetic builds calls of operators that are registered by the time it is used.
-    def __add__(self, other: Any) -> Expr:
-        return _arithmetic("add", self, other)
-
-    def __radd__(self, other: Any) -> Expr:
-        return _arithmetic("add", other, self)
-
-    def __sub__(self, other: Any) -> Expr:
-        return _arithmetic("subtract", self, other)
-
-    def __rsub__(self, other: Any) -> Expr:
-        return _arithmetic("subtract", other, self)
-
-    def __mul__(self, other: Any) -> Expr:
-        return _arithmetic("multiply", self, other)
-
-    def __rmul__(self, other: Any) -> Expr:
-        return _arithmetic("multiply", other, self)
-
-    def __truediv__(self, other: Any) -> Expr:
-        return _arithmetic("divide", self, other)
-
-    def __rtruediv__(self, other: Any) -> Expr:
-        return _arithmetic("divide", other, self)
+    __add__, __radd__ = _arithmetic("add")
+    __sub__, __rsub__ = _arithmetic("subtract")
+    __mul__, __rmul__ = _arithmetic("multiply")
+    __truediv__, __rtruediv__ = _arithmetic("divide")
 
     def __neg__(self) -> Expr:
         return Call(OPS["negative"](), (self,))
@@ -148,13 +139,6 @@ class Expr:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {self.checked_type}>"
-
-
-def _arithmetic(name: str, lhs: Any, rhs: Any) -> Expr:
-    like = lhs if isinstance(lhs, Expr) else rhs
-    dtype = like.dtype if like.checked_type is not None else "float32"
-    left, right = (x if isinstance(x, Expr) else Constant(np.asarray(x, dtype)) for x in (lhs, rhs))
-    return Call(OPS[name](), (left, right))
 
 
 class Var(Expr):

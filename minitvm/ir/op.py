@@ -191,15 +191,11 @@ _signatures: dict[type[Op], Signature] = {}
 def signature(op: type[Op]) -> Signature:
     """Argument names of an operator class, how many are required, and whether more may follow."""
     if op not in _signatures:
-        _signatures[op] = _read_signature(op)
+        parameters = list(inspect.signature(op.infer).parameters.values())[1:]
+        fixed = [p for p in parameters if p.kind is not inspect.Parameter.VAR_POSITIONAL]
+        required = sum(p.default is inspect.Parameter.empty for p in fixed)
+        _signatures[op] = Signature(tuple(p.name for p in fixed), required, len(fixed) != len(parameters))
     return _signatures[op]
-
-
-def _read_signature(op: type[Op]) -> Signature:
-    parameters = list(inspect.signature(op.infer).parameters.values())[1:]
-    fixed = [p for p in parameters if p.kind is not inspect.Parameter.VAR_POSITIONAL]
-    required = sum(p.default is inspect.Parameter.empty for p in fixed)
-    return Signature(tuple(p.name for p in fixed), required, len(fixed) != len(parameters))
 
 
 def define(base: type[AnyOp], name: str, meaning: str, **traits: Any) -> type[AnyOp]:

@@ -20,9 +20,8 @@ import numpy as np
 import minitvm.ir.ops  # noqa: F401  (registers the operators)
 from minitvm.ir.attributes import attributes_of
 from minitvm.ir.expr import Call, Constant, Expr, Function, Module, Tuple, TupleGetItem, Var
-from minitvm.ir.lexer import Token, closest
 from minitvm.ir.op import OPS, Op, signature
-from minitvm.ir.parser_values import Constants, ValueReader
+from minitvm.ir.reader import Constants, Reader, Token, closest
 from minitvm.ir.types import accepts
 
 
@@ -47,7 +46,7 @@ def parse_expr(
     return parser.expression(given)
 
 
-class _Parser(ValueReader):
+class _Parser(Reader):
     def __init__(self, text: str, constants: Constants | None) -> None:
         super().__init__(text, constants)
         self.scope: dict[str, Expr] = {}

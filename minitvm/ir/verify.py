@@ -13,9 +13,9 @@ from minitvm.ir.expr import (
     TupleGetItem,
     Var,
 )
-from minitvm.ir.node import checked_types, describe_call, infer_call
-from minitvm.ir.text import format_name, function_values, operands
-from minitvm.ir.types import FuncType, TupleType, Type, alike, type_of
+from minitvm.ir.node import describe_call, infer_call
+from minitvm.ir.text import format_name, operands
+from minitvm.ir.types import Type, alike, type_of
 from minitvm.ir.visitor import post_order
 
 
@@ -70,7 +70,7 @@ class _Verifier:
                 nested.append(node)
             else:
                 self.node(node, bound)
-        found = _function_type(function)
+        found = Function(function.params, function.body).checked_type
         if not alike(function.checked_type, found):
             raise self.error(f"the function's type is {function.checked_type}, its parts give {found}", function)
         return nested
@@ -110,7 +110,13 @@ class _Verifier:
 
     def infer(self, node: Expr) -> Type | None:
         try:
-            return _infer(node)
+            if isinstance(node, Call):
+                return infer_call(node)
+            if isinstance(node, Constant):
+                return type_of(node.value)
+            assert isinstance(node, (Tuple, TupleGetItem)), node
+            again = Tuple(node.fields) if isinstance(node, Tuple) else TupleGetItem(node.tuple, node.index)
+            return again.checked_type
         except MiniTVMError as error:
             raise IRError(
                 f"{self.name}: {error.message}", where=error.where or _place(node), hint=error.hint
@@ -120,26 +126,7 @@ class _Verifier:
 def _known_operands(node: Expr) -> tuple[Expr, ...]:
     if not isinstance(node, (Call, Constant, Function, Tuple, TupleGetItem, Var)):
         raise IRError(f"{node!r} is not a node of the graph")
-    if isinstance(node, Call):
-        return (*function_values(node), *node.args)
     return operands(node)
-
-
-def _infer(node: Expr) -> Type | None:
-    if isinstance(node, Call):
-        return infer_call(node)
-    if isinstance(node, Constant):
-        return type_of(node.value)
-    if isinstance(node, Tuple):
-        types = checked_types(node.fields)
-        return None if types is None else TupleType(types)
-    assert isinstance(node, TupleGetItem), node
-    return TupleGetItem(node.tuple, node.index).checked_type
-
-
-def _function_type(function: Function) -> Type | None:
-    types, result = checked_types(function.params), function.body.checked_type
-    return None if types is None or result is None else FuncType(types, result)
 
 
 def _place(node: Expr | None) -> list[str]:

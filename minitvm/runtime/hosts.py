@@ -20,7 +20,7 @@ from minitvm.ir.expr import Call, Function, Module, Var
 from minitvm.ir.op import OPS, Op
 from minitvm.ir.ops.control import If, Loop
 from minitvm.ir.parser import parse_module
-from minitvm.ir.parser_values import ValueReader
+from minitvm.ir.reader import Reader
 from minitvm.ir.text import print_module
 from minitvm.ir.types import FuncType, Type, flatten, nest, tensor_fields
 from minitvm.ir.visitor import calls
@@ -120,7 +120,7 @@ def _value_from_json(form: Any) -> Any:
 
 
 def _type(text: str) -> Type:
-    return ValueReader(text, None).type()
+    return Reader(text, None).type()
 
 
 def _type_only(type_: Type) -> Function:

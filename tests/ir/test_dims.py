@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,7 +18,6 @@ from minitvm.errors import ParseError, TypeInferenceError
 from minitvm.ir import builder as b
 from minitvm.ir.builder import nn
 from minitvm.ir.dims import (
-    FUNCTIONS,
     Dim,
     SymbolicDim,
     always_less,
@@ -103,8 +105,8 @@ OPERATIONS: dict[str, tuple[Callable[[Any, Any], Dim], Callable[[int, int], int]
     "//": (divide, operator.floordiv),
     "min": (smaller, min),
     "max": (larger, max),
-    "truncdiv": (truncating_divide, FUNCTIONS["truncdiv"]),
-    "broadcast": (broadcast_dims, FUNCTIONS["broadcast"]),
+    "truncdiv": (truncating_divide, lambda a, b: math.trunc(Fraction(a, b))),
+    "broadcast": (broadcast_dims, lambda a, b: np.broadcast_shapes((a,), (b,))[0]),
 }
 TREES = st.recursive(LEAVES, lambda inner: st.tuples(st.sampled_from(sorted(OPERATIONS)), inner, inner), max_leaves=6)
 
