@@ -20,21 +20,16 @@ from minitvm.errors import CompilerError, origin
 from minitvm.ir.loop import (
     Alloc,
     Buffer,
-    For,
-    If,
     Kernel,
     Load,
     LoopExpr,
     LoopVar,
-    Stmt,
     Store,
-    stmt_children,
     walk_exprs,
     walk_stmts,
 )
-from minitvm.ir.loop.affine import address
-from minitvm.ir.loop.bounds import Around, Guard, evaluate
-from minitvm.ir.loop.interval import Range
+from minitvm.ir.loop.affine import Range, address
+from minitvm.ir.loop.bounds import Around, Guard, evaluate, places
 from minitvm.ir.loop.text import print_loop_expr
 
 MOST_POINTS = 1 << 25
@@ -71,9 +66,9 @@ def check_coverage(kernel: Kernel) -> list[Coverage]:
 
     :class:`CompilerError` names the first element that no store reaches, or that more than one does.
     """
-    places = list(_places(kernel.body, Around()))
+    stores = [_place(stmt, around) for stmt, around in places(kernel.body) if isinstance(stmt, Store)]
     shared = [s.buffer for s in walk_stmts(kernel.body) if isinstance(s, Alloc) and s.buffer.scope == "global"]
-    return [_coverage(kernel, b, [p for p in places if p.store.buffer is b]) for b in (*kernel.outputs, *shared)]
+    return [_coverage(kernel, b, [p for p in stores if p.store.buffer is b]) for b in (*kernel.outputs, *shared)]
 
 
 def _coverage(kernel: Kernel, buffer: Buffer, places: Sequence[_Place]) -> Coverage:
@@ -108,21 +103,9 @@ class _Place:
     guards: tuple[Guard, ...]
 
 
-def _places(stmt: Stmt, around: Around) -> Iterator[_Place]:
-    match stmt:
-        case For(var, extent, body):
-            with around.loop(var, extent):
-                yield from _places(body, around)
-        case If(condition, then, orelse):
-            with around.guard(condition, True):
-                yield from _places(then, around)
-            with around.guard(condition, False):
-                yield from () if orelse is None else _places(orelse, around)
-        case Store():
-            yield _Place(stmt, {v: _most(r) for v, r in around.variables.items()}, tuple(around.conditions))
-        case _:
-            for part in stmt_children(stmt):
-                yield from _places(part, around)
+def _place(store: Store, around: Around) -> _Place:
+    extents = {loop.var: _most(around.variables[loop.var]) for loop in around.loops}
+    return _Place(store, extents, around.conditions)
 
 
 def _most(counter: Range) -> int:

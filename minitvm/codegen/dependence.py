@@ -6,9 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from minitvm.ir.loop import Alloc, Buffer, For, LoopExpr, LoopVar, Stmt, Store, stmt_exprs, walk_exprs, walk_stmts
-from minitvm.ir.loop.affine import Affine, address, affine, depends_on, loads
+from minitvm.ir.loop.affine import ANYTHING, Affine, Range, address, affine, depends_on, loads
 from minitvm.ir.loop.bounds import Ranges, bounds, counter
-from minitvm.ir.loop.interval import ANYTHING, Range
 
 
 @dataclass(frozen=True)

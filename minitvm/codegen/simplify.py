@@ -34,7 +34,7 @@ from minitvm.ir.loop import (
 )
 from minitvm.ir.loop.affine import Affine, affine
 from minitvm.ir.loop.bounds import Ranges, bounds, counter, prove, wraps
-from minitvm.ir.loop.scalar_numpy import compute
+from minitvm.ir.loop.scalar import compute
 
 # --- expressions ----------------------------------------------------------------------------------------------
 

@@ -40,9 +40,8 @@ from minitvm.ir.loop import (
     substitute_vars,
     walk_exprs,
 )
-from minitvm.ir.loop.affine import Affine, address, affine, depends_on, loads, vectorizes
+from minitvm.ir.loop.affine import Affine, Range, address, affine, depends_on, loads, vectorizes
 from minitvm.ir.loop.bounds import bounds
-from minitvm.ir.loop.interval import Range
 from minitvm.target import MachineModel
 
 _LONGEST_PERIOD = 4

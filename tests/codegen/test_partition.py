@@ -24,7 +24,7 @@ from minitvm.ir.loop import (
     walk_exprs,
     walk_stmts,
 )
-from minitvm.ir.loop.interval import Range
+from minitvm.ir.loop.affine import Range
 from minitvm.ir.op import Op
 from minitvm.target import MachineModel
 

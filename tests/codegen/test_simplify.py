@@ -33,9 +33,9 @@ from minitvm.ir.loop import (
     select,
     seq,
 )
+from minitvm.ir.loop.affine import Range
 from minitvm.ir.loop.bounds import bounds, prove
 from minitvm.ir.loop.interp import run_kernel
-from minitvm.ir.loop.interval import Range
 from minitvm.ir.loop.text import print_kernel, print_loop_expr
 
 I, J, N = LoopVar("i"), LoopVar("j"), LoopVar("n")

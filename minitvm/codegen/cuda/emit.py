@@ -25,9 +25,8 @@ from minitvm.ir.loop import (
     Store,
     stmt_exprs,
 )
-from minitvm.ir.loop.affine import storage_size
+from minitvm.ir.loop.affine import Range, storage_size
 from minitvm.ir.loop.bounds import counter
-from minitvm.ir.loop.interval import Range
 
 _AXES = {
     LoopKind.BLOCK_X: 0, LoopKind.BLOCK_Y: 1, LoopKind.BLOCK_Z: 2,

@@ -10,8 +10,7 @@ from minitvm.codegen.llvm import arith
 from minitvm.codegen.llvm.values import Atom, Index, Val, Value
 from minitvm.codegen.llvm.writer import Writer
 from minitvm.ir.loop import Buffer, Load, LoopExpr, LoopVar, Store
-from minitvm.ir.loop.affine import Affine, address
-from minitvm.ir.loop.interval import INT64, Range
+from minitvm.ir.loop.affine import INT64, Affine, Range, address
 from minitvm.target import MachineModel
 
 

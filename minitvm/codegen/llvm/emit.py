@@ -35,8 +35,7 @@ from minitvm.ir.loop import (
     Store,
     walk_stmts,
 )
-from minitvm.ir.loop.affine import Affine, storage_size
-from minitvm.ir.loop.interval import Range
+from minitvm.ir.loop.affine import Affine, Range, storage_size
 from minitvm.target import MachineModel
 
 Run: TypeAlias = Callable[[Stmt], None]

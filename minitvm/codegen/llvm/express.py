@@ -20,8 +20,7 @@ from minitvm.ir.loop import (
     expr_children,
     post_order_exprs,
 )
-from minitvm.ir.loop.affine import Affine, loads, storage_size, weighted_sum
-from minitvm.ir.loop.interval import INT64, Range
+from minitvm.ir.loop.affine import INT64, Affine, Range, loads, storage_size, weighted_sum
 
 
 def evaluate(c: Context, expr: LoopExpr) -> Value:

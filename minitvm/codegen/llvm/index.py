@@ -6,8 +6,7 @@ from minitvm.codegen.llvm import arith
 from minitvm.codegen.llvm.context import Context
 from minitvm.codegen.llvm.values import Index, Lanes, Val, Value, exact, reach
 from minitvm.ir.loop import COMPARISONS
-from minitvm.ir.loop.affine import Affine
-from minitvm.ir.loop.interval import INT64, Range
+from minitvm.ir.loop.affine import INT64, Affine, Range
 
 
 def scalar(c: Context, value: Index) -> str:

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import TypeAlias
 
-from minitvm.ir.loop.affine import Affine
-from minitvm.ir.loop.interval import INT64, Range
+from minitvm.ir.loop.affine import INT64, Affine, Range
 
 
 @dataclass(frozen=True, slots=True)

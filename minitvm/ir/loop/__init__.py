@@ -1,7 +1,7 @@
 """The loop IR: one small immutable tree for kernels of every target.
 
 Expressions are scalar; a loop's *kind* says how it runs.  ``ir.loop.interp`` is the living definition.  This module is
-the door: ``loop_expr`` has the expressions and buffers, ``loop_stmt`` the statements, ``loop_walk`` the rewrites.
+the door: ``expr`` has the expressions and buffers, ``stmt`` the statements, walks and rewrites.
 
 Index arithmetic is ``int64``.  ``Binary`` operators::
 
@@ -58,23 +58,21 @@ from minitvm.ir.loop.stmt import (
     Seq,
     Stmt,
     Store,
-    loop,
-    nest,
-    seq,
-    store,
-)
-from minitvm.ir.loop.text import print_kernel
-from minitvm.ir.loop.walk import (
     expr_children,
+    loop,
     map_expr,
     map_stmt,
+    nest,
     post_order_exprs,
     rebuild_expr,
+    seq,
     stmt_children,
     stmt_exprs,
+    store,
     substitute_vars,
     walk_exprs,
     walk_stmts,
 )
+from minitvm.ir.loop.text import print_kernel
 
 stmt.printer = print_kernel

@@ -8,27 +8,31 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 import numpy as np
 
 from minitvm.ir.loop import (
+    Alloc,
     Binary,
     Buffer,
     Const,
+    For,
+    If,
     Intrin,
     Load,
     LoopExpr,
     LoopVar,
     Select,
+    Stmt,
     expr_children,
     post_order_exprs,
+    stmt_children,
     walk_exprs,
 )
-from minitvm.ir.loop.affine import Affine, affine
-from minitvm.ir.loop.interval import ANYTHING, Range
-from minitvm.ir.loop.scalar_numpy import compute
+from minitvm.ir.loop.affine import ANYTHING, Affine, Range, affine
+from minitvm.ir.loop.scalar import compute
 from minitvm.ir.loop.text import print_loop_expr
 
 Ranges: TypeAlias = Mapping[LoopVar, Range]
@@ -123,38 +127,44 @@ MAX_POINTS = 1 << 14
 Guard: TypeAlias = tuple[LoopExpr, bool]
 
 
+@dataclass(frozen=True)
 class Around:
-    """The loops and conditions around a place."""
+    """The loops, conditions and allocations around a place, the outermost first."""
 
-    def __init__(self) -> None:
-        self.variables: dict[LoopVar, Range] = {}
-        self.conditions: list[Guard] = []
+    loops: tuple[For, ...] = ()
+    variables: Ranges = field(default_factory=dict)
+    conditions: tuple[Guard, ...] = ()
+    buffers: tuple[Buffer, ...] = ()
 
-    @contextmanager
-    def loop(self, var: LoopVar, extent: LoopExpr) -> Iterator[None]:
-        varies = [] if isinstance(extent, Const) else [(Binary("lt", var, extent), True)]
-        self.variables[var] = counter(extent, self.variables)
-        with self.guards(varies):
-            yield
-        del self.variables[var]
+    def inside(self, loop: For) -> Around:
+        varies = () if isinstance(loop.extent, Const) else ((Binary("lt", loop.var, loop.extent), True),)
+        variables = {**self.variables, loop.var: counter(loop.extent, self.variables)}
+        return replace(self, loops=(*self.loops, loop), variables=variables, conditions=(*self.conditions, *varies))
 
-    @contextmanager
-    def guard(self, condition: LoopExpr, holds: bool) -> Iterator[None]:
-        self.conditions.append((condition, holds))
-        yield
-        self.conditions.pop()
-
-    @contextmanager
-    def guards(self, guards: Sequence[Guard]) -> Iterator[None]:
-        with ExitStack() as stack:
-            for condition, holds in guards:
-                stack.enter_context(self.guard(condition, holds))
-            yield
+    def where(self, *guards: Guard) -> Around:
+        return replace(self, conditions=(*self.conditions, *guards))
 
     @property
     def reachable(self) -> bool:
         """False inside a loop that never runs."""
         return not any(reach.is_empty for reach in self.variables.values())
+
+
+def places(stmt: Stmt, around: Around | None = None) -> Iterator[tuple[Stmt, Around]]:
+    """Every statement with what is around it, outer before inner, in program order."""
+    around = around or Around()
+    yield stmt, around
+    for number, part in enumerate(stmt_children(stmt)):
+        match stmt:
+            case For():
+                inner = around.inside(stmt)
+            case Alloc(buffer):
+                inner = replace(around, buffers=(*around.buffers, buffer))
+            case If(condition):
+                inner = around.where((condition, number == 0))
+            case _:
+                inner = around
+        yield from places(part, inner)
 
 
 def out_of_bounds(around: Around, buffer: Buffer, index: Sequence[LoopExpr]) -> str | None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import operator
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 from weakref import WeakValueDictionary
-
-from minitvm.ir.loop.scalar import INT, wrapped
 
 INTRINSICS: dict[str, int] = {
     "neg": 1, "abs": 1, "not": 1, "sign": 1, "floor": 1, "ceil": 1, "round": 1, "trunc": 1,  # round: half to even
@@ -29,6 +28,23 @@ COMPARISONS = frozenset({"eq", "ne", "lt", "le"})
 BINARY_OPS = COMPARISONS | frozenset(
     ("add", "sub", "mul", "div", "mod", "floordiv", "floormod", "min", "max", "pow", "and", "or", "xor", "shl", "shr")
 )
+
+INT: dict[str, Callable[[int, int], int]] = {
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "floordiv": lambda a, b: a // b if b else a,
+    "floormod": lambda a, b: a % b if b else 0,
+    "min": min,
+    "max": max,
+}
+"""``int64`` operators on Python numbers, not yet :func:`wrapped`."""
+
+
+def wrapped(value: int) -> int:
+    """An integer as ``int64`` holds it."""
+    return (value + 2**63) % 2**64 - 2**63
+
 
 Index: TypeAlias = "LoopExpr | int"
 

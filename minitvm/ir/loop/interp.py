@@ -37,8 +37,8 @@ from minitvm.ir.loop import (
     walk_exprs,
 )
 from minitvm.ir.loop.affine import affine, storage_size
-from minitvm.ir.loop.scalar import INT
-from minitvm.ir.loop.scalar_numpy import as_array, compute
+from minitvm.ir.loop.expr import INT
+from minitvm.ir.loop.scalar import as_array, compute
 
 _SIDE_BY_SIDE = frozenset(LoopKind) - {LoopKind.SERIAL, LoopKind.UNROLLED}
 _MOST_LANES = 1 << 18

@@ -1,32 +1,19 @@
-"""What scalar operations mean where numpy, C and the processors differ; the tables are in docs/loop-ir.md.
+"""What scalar operations mean where numpy, C and the processors differ (the tables are in docs/loop-ir.md), and all of
+the loop IR's on numpy arrays.
 
 For the operators' references and the loop interpreter; the LLVM and the CUDA printers have to agree.
 """
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from minitvm.ir.loop.expr import Binary, Cast, Const, Intrin, LoopExpr, Select, wrapped
+
 Array = np.ndarray
-
-INT: dict[str, Callable[[int, int], int]] = {
-    "add": operator.add,
-    "sub": operator.sub,
-    "mul": operator.mul,
-    "floordiv": lambda a, b: a // b if b else a,
-    "floormod": lambda a, b: a % b if b else 0,
-    "min": min,
-    "max": max,
-}
-"""``int64`` operators on Python numbers, not yet :func:`wrapped`."""
-
-
-def wrapped(value: int) -> int:
-    """An integer as ``int64`` holds it."""
-    return (value + 2**63) % 2**64 - 2**63
 
 
 def convert(values: Array, dtype: str | np.dtype) -> Array:
@@ -82,3 +69,86 @@ def power(a: Array, b: Array) -> Array:
         return np.asarray(whole)
     reciprocal = np.where(np.abs(a) == 1, np.where(b % 2 == 1, a, np.abs(a)), 0)
     return np.asarray(np.where(b < 0, reciprocal, whole)).astype(a.dtype)
+
+
+# --- tables: what the loop IR's expressions mean ---------------------------------------------------------------
+
+BINARY: dict[str, Callable[[Array, Array], Array]] = {
+    "add": lambda a, b: a | b if a.dtype == bool else a + b,
+    "sub": lambda a, b: a ^ b if a.dtype == bool else a - b,
+    "mul": lambda a, b: a * b,
+    "div": divide,
+    "mod": remainder,
+    "floordiv": floor_divide,
+    "floormod": floor_remainder,
+    "min": np.minimum,
+    "max": np.maximum,
+    "pow": power,
+    "and": lambda a, b: a & b,
+    "or": lambda a, b: a | b,
+    "xor": lambda a, b: a ^ b,
+    "shl": np.left_shift,
+    "shr": np.right_shift,
+    "eq": lambda a, b: a == b,
+    "ne": lambda a, b: a != b,
+    "lt": lambda a, b: a < b,
+    "le": lambda a, b: a <= b,
+}
+
+
+def _erf(x: Array) -> Array:
+    return np.array([math.erf(v) for v in x.astype(np.float64).ravel()], x.dtype).reshape(x.shape)
+
+
+def _sigmoid(x: Array) -> Array:
+    z = x.astype(np.float64)
+    return np.where(z >= 0, 1 / (1 + np.exp(-z)), np.exp(z) / (1 + np.exp(z))).astype(x.dtype)
+
+
+_BITS = {2: (np.int16, np.float16), 4: (np.int32, np.float32), 8: (np.int64, np.float64)}
+
+INTRIN: dict[str, Callable[..., Array]] = {
+    **{
+        n: getattr(np, n)
+        for n in ["abs", "sign", "floor", "ceil", "trunc", "sqrt", "exp", "log", "log2", "log1p", "expm1", "tanh"]
+    },
+    **{n: getattr(np, n) for n in ["sin", "cos", "tan", "sinh", "cosh", "isnan", "isinf"]},
+    "asin": np.arcsin,
+    "acos": np.arccos,
+    "atan": np.arctan,
+    "asinh": np.arcsinh,
+    "acosh": np.arccosh,
+    "atanh": np.arctanh,
+    "neg": np.negative,
+    "not": np.invert,
+    "round": np.rint,
+    "rsqrt": lambda x: 1 / np.sqrt(x),
+    "erf": _erf,
+    "sigmoid": _sigmoid,
+    "fma": lambda a, b, c: (a.astype(np.float64) * b + c).astype(a.dtype) if a.dtype != np.float64 else a * b + c,
+    "bitcast_int": lambda x: x.view(_BITS[x.dtype.itemsize][0]),
+    "bitcast_float": lambda x: x.view(_BITS[x.dtype.itemsize][1]),
+}
+
+
+def compute(node: LoopExpr, operands: Sequence[Array]) -> Array:
+    """The value of a constant, or of an operation on its operands' values."""
+    match node:
+        case Const(value, dtype):
+            return np.array([value]).astype(dtype)
+        case Binary(op, _, _):
+            return BINARY[op](*operands)
+        case Intrin(name, _):
+            return np.asarray(INTRIN[name](*operands).astype(node.dtype, copy=False))
+        case Cast(_, dtype):
+            return convert(operands[0], dtype)
+        case Select():
+            return np.where(*operands)
+    raise AssertionError(node)
+
+
+def as_array(value: Array | int) -> Array:
+    """A value as an array; integers wrap around to ``int64``."""
+    if isinstance(value, int):
+        return np.array([wrapped(value)])
+    return value

@@ -1,13 +1,30 @@
-"""The loop IR's statements and kernels, and how they are built (see :mod:`minitvm.ir.loop`)."""
+"""The loop IR's statements and kernels, how they are built, walked and rewritten (see :mod:`minitvm.ir.loop`).
+
+A rewrite gives the same object back where nothing changed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, TypeAlias
 
-from minitvm.ir.loop.expr import Buffer, Const, Index, LoopExpr, LoopVar, as_index
+from minitvm.ir.loop.expr import (
+    Binary,
+    Buffer,
+    Cast,
+    Const,
+    Index,
+    Intrin,
+    Load,
+    LoopExpr,
+    LoopVar,
+    Reduce,
+    Select,
+    as_index,
+    binary,
+)
 
 printer: Callable[[Any], str] = repr
 """How ``str(kernel)`` looks; the package sets it, since what prints kernels must know them."""
@@ -136,3 +153,153 @@ def nest(extents: Sequence[int], body: Body, kind: LoopKind = LoopKind.SERIAL, n
 def store(buffer: Buffer, index: Sequence[Index], value: LoopExpr) -> Store:
     assert value.dtype == buffer.dtype, f"{buffer.name} is {buffer.dtype}, the value {value.dtype}"
     return Store(buffer, tuple(as_index(i) for i in index), value)
+
+
+# --- walks and rewrites ------------------------------------------------------------------------------------------
+
+_CHILDREN: dict[type, Callable[[Any], tuple[LoopExpr, ...]]] = {
+    Load: lambda e: e.index,
+    Binary: lambda e: (e.lhs, e.rhs),
+    Intrin: lambda e: e.args,
+    Select: lambda e: (e.condition, e.then, e.orelse),
+    Cast: lambda e: (e.value,),
+    Reduce: lambda e: (e.value,),
+}
+
+
+def expr_children(expr: LoopExpr) -> tuple[LoopExpr, ...]:
+    """Direct operands (a table: every walk passes here)."""
+    found = _CHILDREN.get(type(expr))
+    return () if found is None else found(expr)
+
+
+def rebuild_expr(expr: LoopExpr, operands: Sequence[LoopExpr]) -> LoopExpr:
+    """``expr`` over other operands; itself where they are the same.  Integer arithmetic is folded again."""
+    if all(a is b for a, b in zip(operands, expr_children(expr), strict=True)):
+        return expr
+    match expr:
+        case Load(buffer, _):
+            return Load(buffer, tuple(operands))
+        case Binary(op, _, _):
+            return binary(op, *operands)
+        case Intrin(name, _):
+            return Intrin(name, tuple(operands))
+        case Select():
+            return Select(*operands)
+        case Cast(_, dtype):
+            return operands[0].astype(dtype)
+        case Reduce(kind, axes, _):
+            return Reduce(kind, axes, operands[0])
+    return expr
+
+
+def post_order_exprs(
+    roots: Sequence[LoopExpr], operands: Callable[[LoopExpr], tuple[LoopExpr, ...]] = expr_children
+) -> list[LoopExpr]:
+    """Every node below ``roots`` once, operands before users, left to right.
+
+    ``operands`` says what lies below a node.
+    """
+    order: list[LoopExpr] = []
+    done: set[LoopExpr] = set()
+    stack = [(root, False) for root in reversed(roots)]
+    while stack:
+        node, expanded = stack.pop()
+        if node in done:
+            continue
+        if expanded:
+            done.add(node)
+            order.append(node)
+        else:
+            stack.append((node, True))
+            stack.extend((child, False) for child in reversed(operands(node)))
+    return order
+
+
+def map_expr(expr: LoopExpr, visit: Callable[[LoopExpr], LoopExpr]) -> LoopExpr:
+    """Rebuild bottom-up; ``visit`` gets each node over its rewritten operands.  Shared nodes are visited once."""
+    done: dict[LoopExpr, LoopExpr] = {}
+    for node in post_order_exprs([expr]):
+        done[node] = visit(rebuild_expr(node, [done[child] for child in expr_children(node)]))
+    return done[expr]
+
+
+def substitute_vars(expr: LoopExpr, values: dict[LoopVar, LoopExpr]) -> LoopExpr:
+    return map_expr(expr, lambda e: values.get(e, e) if isinstance(e, LoopVar) else e)
+
+
+def map_stmt(
+    stmt: Stmt,
+    on_expr: Callable[[LoopExpr], LoopExpr] = lambda e: e,
+    on_stmt: Callable[[Stmt], Stmt] = lambda s: s,
+) -> Stmt:
+    """Rebuild a statement bottom-up.  ``on_expr`` gets each whole expression (use :func:`map_expr` inside),
+    ``on_stmt`` each statement over its rewritten parts.  The same object comes back where nothing changed."""
+
+    def walk(node: Stmt) -> Stmt:
+        new: Stmt = node
+        match node:
+            case For(var, extent, body, kind):
+                e, b = on_expr(extent), walk(body)
+                new = node if e is extent and b is body else For(var, e, b, kind)
+            case Store(buffer, index, value):
+                i, v = tuple(on_expr(x) for x in index), on_expr(value)
+                same = v is value and all(x is y for x, y in zip(i, index, strict=True))
+                new = node if same else Store(buffer, i, v)
+            case Seq(stmts):
+                parts = tuple(walk(s) for s in stmts)
+                new = node if all(x is y for x, y in zip(parts, stmts, strict=True)) else seq(*parts)
+            case If(condition, then, orelse):
+                c, t, o = on_expr(condition), walk(then), walk(orelse) if orelse is not None else None
+                same = c is condition and t is then and o is orelse
+                new = node if same else If(c, t, o)
+            case Alloc(buffer, body):
+                b = walk(body)
+                new = node if b is body else Alloc(buffer, b)
+        return on_stmt(new)
+
+    return walk(stmt)
+
+
+def stmt_children(stmt: Stmt) -> tuple[Stmt, ...]:
+    """The statements directly inside one, in program order."""
+    match stmt:
+        case For(_, _, body) | Alloc(_, body):
+            return (body,)
+        case Seq(stmts):
+            return stmts
+        case If(_, then, orelse):
+            return (then,) if orelse is None else (then, orelse)
+    return ()
+
+
+def walk_stmts(stmt: Stmt) -> Iterator[Stmt]:
+    """Every statement, outer before inner, in program order."""
+    yield stmt
+    for part in stmt_children(stmt):
+        yield from walk_stmts(part)
+
+
+def stmt_exprs(stmt: Stmt) -> tuple[LoopExpr, ...]:
+    """The expressions that stand directly in one statement."""
+    match stmt:
+        case For(_, extent, _):
+            return (extent,)
+        case Store(_, index, value):
+            return (*index, value)
+        case If(condition, _, _):
+            return (condition,)
+    return ()
+
+
+def walk_exprs(stmt: Stmt | LoopExpr) -> Iterator[LoopExpr]:
+    """Every expression node below a statement or an expression, users before operands; shared nodes once."""
+    stack = [stmt] if isinstance(stmt, LoopExpr) else [e for s in walk_stmts(stmt) for e in stmt_exprs(s)]
+    stack.reverse()
+    seen: set[LoopExpr] = set()
+    while stack:
+        node = stack.pop()
+        if node not in seen:
+            seen.add(node)
+            yield node
+            stack.extend(reversed(expr_children(node)))

@@ -21,8 +21,20 @@ from collections.abc import Iterator, Sequence
 
 from minitvm.ir.literals import format_number
 from minitvm.ir.loop.expr import Binary, Buffer, Cast, Const, Intrin, Load, LoopExpr, LoopVar, Reduce, Select, Stage
-from minitvm.ir.loop.stmt import Alloc, Barrier, For, If, Kernel, LoopKind, Seq, Stmt, Store
-from minitvm.ir.loop.walk import expr_children, post_order_exprs, stmt_exprs
+from minitvm.ir.loop.stmt import (
+    Alloc,
+    Barrier,
+    For,
+    If,
+    Kernel,
+    LoopKind,
+    Seq,
+    Stmt,
+    Store,
+    expr_children,
+    post_order_exprs,
+    stmt_exprs,
+)
 
 _INFIX = {
     "mul": ("*", 7), "div": ("/", 7), "floordiv": ("//", 7), "floormod": ("%", 7), "add": ("+", 6), "sub": ("-", 6),

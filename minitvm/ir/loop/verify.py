@@ -25,14 +25,13 @@ from minitvm.ir.loop import (
     LoopVar,
     Reduce,
     Select,
-    Seq,
     Stmt,
     Store,
     expr_children,
     post_order_exprs,
     stmt_exprs,
 )
-from minitvm.ir.loop.bounds import Around, Guard, out_of_bounds
+from minitvm.ir.loop.bounds import Around, Guard, out_of_bounds, places
 from minitvm.ir.loop.text import print_loop_expr, print_stmt
 
 _GPU = frozenset(LoopKind) - {LoopKind.SERIAL, LoopKind.PARALLEL, LoopKind.VECTORIZED, LoopKind.UNROLLED}
@@ -58,14 +57,14 @@ def verify_kernel(kernel: Kernel) -> None:
     for buffer in kernel.params:
         if buffer.scope != "global":
             raise CompilerError(f"{kernel.name}: parameter {buffer.name} has scope {buffer.scope!r}, not 'global'")
-    _Verifier(kernel).statement(kernel.body, ())
+    verifier = _Verifier(kernel)
+    for stmt, around in places(kernel.body):
+        verifier.statement(stmt, around)
 
 
 class _Verifier:
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
-        self.live = set(kernel.params)
-        self.read_only = set(kernel.inputs)
         self.stored = set(kernel.inputs)
         self.around = Around()
 
@@ -74,25 +73,26 @@ class _Verifier:
         shown = lines[:_SHOWN_LINES] + ["..."] * (len(lines) > _SHOWN_LINES)
         return CompilerError(f"{self.kernel.name}: {message}", where=shown, hint=hint)
 
+    def is_live(self, buffer: Buffer) -> bool:
+        return buffer in self.around.buffers or buffer in self.kernel.params
+
     # --- statements -------------------------------------------------------------------------------------------
 
-    def statement(self, stmt: Stmt, loops: tuple[For, ...]) -> None:
-        """``loops`` are those around, the outermost first."""
+    def statement(self, stmt: Stmt, around: Around) -> None:
+        """The statement itself, not what is inside of it."""
+        self.around = around
         self.expressions(stmt)
         match stmt:
-            case Seq(stmts):
-                for part in stmts:
-                    self.statement(part, loops)
             case For():
-                self.loop(stmt, loops)
+                self.loop(stmt, around.loops)
             case Store():
                 self.store(stmt)
-            case If(condition, then, orelse):
-                self.branch(stmt, condition, then, orelse, loops)
-            case Alloc(buffer, body):
-                self.alloc(stmt, buffer, body, loops)
+            case If(condition) if condition.dtype != "bool":
+                raise self.reject(f"the condition is {condition.dtype}, not bool", stmt)
+            case Alloc(buffer):
+                self.alloc(stmt, buffer, around.loops)
             case Barrier():
-                if any(f.kind is LoopKind.PARALLEL for f in loops):
+                if any(f.kind is LoopKind.PARALLEL for f in around.loops):
                     raise self.reject("a barrier inside a parallel loop: not all threads reach it equally often", stmt)
 
     def loop(self, stmt: For, loops: tuple[For, ...]) -> None:
@@ -103,8 +103,6 @@ class _Verifier:
         if stmt.kind is not LoopKind.SERIAL and not isinstance(stmt.extent, Const):
             raise self.reject(f"only serial loops have an extent that varies, this one is {stmt.kind.value}", stmt)
         self.kinds(stmt, loops)
-        with self.around.loop(stmt.var, stmt.extent):
-            self.statement(stmt.body, (*loops, stmt))
 
     def kinds(self, stmt: For, loops: tuple[For, ...]) -> None:
         outer = loops[-1] if loops else None
@@ -118,30 +116,18 @@ class _Verifier:
             raise self.reject(f"{stmt.kind.value} is bound to two loops around each other", stmt)
 
     def store(self, stmt: Store) -> None:
-        self.access(stmt.buffer, stmt.index, stmt)
-        if stmt.buffer in self.read_only:
+        self.access(stmt.buffer, stmt.index, stmt, self.around)
+        if stmt.buffer in self.kernel.inputs:
             raise self.reject(f"stores to {stmt.buffer.name}, an input", stmt)
         if stmt.value.dtype != stmt.buffer.dtype:
             raise self.reject(f"{stmt.buffer.name} is {stmt.buffer.dtype}, the value {stmt.value.dtype}", stmt)
         self.stored.add(stmt.buffer)
 
-    def branch(self, stmt: If, condition: LoopExpr, then: Stmt, orelse: Stmt | None, loops: tuple[For, ...]) -> None:
-        if condition.dtype != "bool":
-            raise self.reject(f"the condition is {condition.dtype}, not bool", stmt)
-        with self.around.guard(condition, True):
-            self.statement(then, loops)
-        if orelse is not None:
-            with self.around.guard(condition, False):
-                self.statement(orelse, loops)
-
-    def alloc(self, stmt: Stmt, buffer: Buffer, body: Stmt, loops: tuple[For, ...]) -> None:
-        if buffer in self.live:
+    def alloc(self, stmt: Stmt, buffer: Buffer, loops: tuple[For, ...]) -> None:
+        if self.is_live(buffer):
             raise self.reject(f"{buffer.name} is allocated twice", stmt)
         if loops and loops[-1].kind is LoopKind.VECTORIZED:
             raise self.reject(f"{buffer.name} is allocated inside a vectorized loop", loops[-1])
-        self.live.add(buffer)
-        self.statement(body, loops)
-        self.live.discard(buffer)
         self.stored.discard(buffer)
 
     # --- expressions ------------------------------------------------------------------------------------------
@@ -157,8 +143,7 @@ class _Verifier:
                 self.read(expr, stmt)
         for load, paths in _suspects(roots, lambda e: self.leaves(e, stmt)):
             for guards in paths:
-                with self.around.guards(guards):
-                    self.access(load.buffer, load.index, stmt)
+                self.access(load.buffer, load.index, stmt, self.around.where(*guards))
 
     def leaves(self, load: Load, stmt: Stmt) -> bool:
         """Whether a load would leave its buffer if no select around it kept it from running."""
@@ -188,18 +173,18 @@ class _Verifier:
 
     def read(self, load: Load, stmt: Stmt) -> None:
         buffer = load.buffer
-        if buffer in self.live and buffer not in self.stored:
+        if self.is_live(buffer) and buffer not in self.stored:
             what = "a result" if buffer in self.kernel.outputs else f"{buffer.scope} memory"
             raise self.reject(f"reads {buffer.name}, {what}, before anything is stored there", stmt)
 
-    def access(self, buffer: Buffer, index: tuple[LoopExpr, ...], stmt: Stmt) -> None:
+    def access(self, buffer: Buffer, index: tuple[LoopExpr, ...], stmt: Stmt, around: Around) -> None:
         self.shape(buffer, index, stmt)
-        found = out_of_bounds(self.around, buffer, index)
+        found = out_of_bounds(around, buffer, index)
         if found is not None:
             raise self.reject(found, stmt)
 
     def shape(self, buffer: Buffer, index: tuple[LoopExpr, ...], stmt: Stmt) -> None:
-        if buffer not in self.live:
+        if not self.is_live(buffer):
             raise self.reject(f"{buffer.name} is neither a parameter nor allocated around here", stmt)
         if len(index) != len(buffer.shape):
             raise self.reject(f"{buffer.name} has {len(buffer.shape)} dimensions, {len(index)} indices given", stmt)
