@@ -28,10 +28,10 @@ from minitvm.driver.verify import verify_code
 from minitvm.errors import ConfigError, PassError, TargetError
 from minitvm.ir.decision import decide, decisions
 from minitvm.ir.expr import Function, Module
-from minitvm.passes.bind_captured import bind_captured
+from minitvm.passes.infer_type import bind_captured, bind_params
 from minitvm.passes.instrument import PassInstrument
 from minitvm.passes.manager import PassContext, closest
-from minitvm.passes.pipeline import SCHEDULES, bind_params, default_pipeline
+from minitvm.passes.pipeline import SCHEDULES, default_pipeline
 from minitvm.runtime.artifact import Artifact, Host
 from minitvm.runtime.hosts import branch_functions
 from minitvm.runtime.library import Library

@@ -207,4 +207,4 @@ class BuildReport:
 
 
 def _is_about(decided: Decision, name: str, named: set[str]) -> bool:
-    return any(span in named or fnmatchcase(span, name) for span in decided.spans)
+    return any(span in named or fnmatchcase(span, name) for span in decided.spans or ("",))

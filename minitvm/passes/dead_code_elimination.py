@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from minitvm.ir.decision import decide
 from minitvm.ir.expr import Call, Expr, Function, Module, Tuple, TupleGetItem
 from minitvm.ir.ops.control import If
-from minitvm.ir.visitor import as_function, held_functions, post_order, rewrite, simplify_projection, users
+from minitvm.ir.visitor import as_function, calls, held_functions, post_order, rewrite, simplify_projection, users
 from minitvm.passes.manager import ModulePass, PassContext, map_functions
 
 
@@ -23,39 +23,30 @@ class DeadCodeElimination(ModulePass, opt_level=1):
     reads may steer the loop.
     """
 
-    def __init__(self, entries: Sequence[str] = ("main",)) -> None:
-        self.entries = tuple(entries)
+    needs: tuple[type, ...] = (Function, If, TupleGetItem)
+    entries: tuple[str, ...] = ("main",)
+
+    def __init__(self, entries: Sequence[str] = entries) -> None:
+        if tuple(entries) != self.entries:
+            self.entries, self.needs = tuple(entries), ()  # one that is not there is an error, whatever the module is
 
     def transform_module(self, module: Module, context: PassContext) -> Module:
-        for entry in self.entries:
-            module[entry]
-        return _without_unused_functions(map_functions(module, drop_dead_fields), self.entries)
+        module = map_functions(module, drop_dead_fields)
+        reached = _reached([module[entry] for entry in self.entries])
+        kept = {name: function for name, function in module.functions.items() if function in reached}
+        for name in module.functions.keys() - kept.keys():
+            decide(self.info.name, name, "nobody calls it", module[name].span)
+        return module if len(kept) == len(module.functions) else Module(kept)
 
 
-def _without_unused_functions(module: Module, entries: Sequence[str]) -> Module:
-    reached = {f for entry in entries for f in _functions_in(module[entry])}
-    kept = {name: f for name, f in module.functions.items() if name in entries or f in reached}
-    for name in module.functions.keys() - kept.keys():
-        decide("DeadCodeElimination", name, "nobody calls it", module[name].span)
-    return module if len(kept) == len(module.functions) else Module(kept)
-
-
-def _functions_in(function: Function) -> list[Function]:
-    """A function and all that it calls or holds, at any depth."""
-    found, pending = {function: None}, [function]
+def _reached(functions: Sequence[Function]) -> set[Function]:
+    """Functions and all that they call or hold, at any depth."""
+    found, pending = set(functions), list(functions)
     while pending:
-        for node in post_order(pending.pop().body):
-            for inner in _held(node):
-                if inner not in found:
-                    found[inner] = None
-                    pending.append(inner)
-    return list(found)
-
-
-def _held(node: Expr) -> list[Function]:
-    if isinstance(node, Function):
-        return [node]
-    return list(held_functions(node).values()) if isinstance(node, Call) else []
+        for call in calls(pending.pop().body):
+            pending.extend(f for f in held_functions(call).values() if f not in found)
+            found.update(held_functions(call).values())
+    return found
 
 
 def drop_dead_fields(function: Function) -> Function:

@@ -170,10 +170,7 @@ class PrintIR(PassInstrument):
     """
 
     def __init__(
-        self,
-        before: Sequence[str] = (),
-        after: Sequence[str] = (),
-        write: Callable[[str], object] | None = None,
+        self, before: Sequence[str] = (), after: Sequence[str] = (), write: Callable[[str], object] | None = None
     ) -> None:
         self.before = frozenset(before)
         self.after = frozenset(after) if before or after else frozenset({"*"})

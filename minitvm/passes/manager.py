@@ -22,8 +22,6 @@ from minitvm.passes.verify import Verify
 T = TypeVar("T")
 MAX_OPT_LEVEL = 3
 
-# --- the context ----------------------------------------------------------------------------------------------
-
 
 @dataclass(frozen=True)
 class ConfigKey:
@@ -81,8 +79,8 @@ class PassContext:
     @property
     def instruments(self) -> tuple[PassInstrument, ...]:
         """Those given, then those that ``MINITVM_PRINT_IR`` and ``MINITVM_VERIFY`` ask for."""
-        asked = environment.read("MINITVM_PRINT_IR"), environment.read_int("MINITVM_VERIFY")
-        return (*self.given_instruments, *_instruments_for(*asked))
+        asked = _instruments_for(environment.read("MINITVM_PRINT_IR"), environment.read_int("MINITVM_VERIFY"))
+        return (*self.given_instruments, *asked)
 
     def option(self, name: str) -> Any:
         """The value of a registered option: as given, or its default."""
@@ -90,9 +88,8 @@ class PassContext:
 
     def pass_enabled(self, info: PassInfo) -> bool:
         """Whether ``Sequential`` runs a pass here."""
-        if info.name in self.disabled_pass:
-            return False
-        return info.name in self.required_pass or self.opt_level >= info.opt_level
+        admitted = info.name in self.required_pass or self.opt_level >= info.opt_level
+        return admitted and info.name not in self.disabled_pass
 
     def override_instruments(self, instruments: Sequence[PassInstrument]) -> None:
         """Exit the present instruments and enter others."""
@@ -205,6 +202,10 @@ class Pass:
     """
 
     info: PassInfo
+    needs: tuple[type, ...] = ()
+    """Operator classes, and classes of nodes other than calls; none: anything."""
+    at_least: int = 1
+    """How many nodes of these classes."""
 
     def __init_subclass__(cls, opt_level: int = 0, name: str | None = None, required: Sequence[str] = ()) -> None:
         cls.info = PassInfo(name or cls.__name__, opt_level, tuple(required))
@@ -234,35 +235,6 @@ class Pass:
         _each(instruments, lambda i: i.run_after_pass(result, info), around)
         return result
 
-    def __repr__(self) -> str:
-        return f"<pass {self.info.name}, level {self.info.opt_level}>"
-
-
-class ModulePass(Pass):
-    """A pass over whole modules: override ``transform_module``."""
-
-    def transform_module(self, module: Module, context: PassContext) -> Module:
-        raise NotImplementedError(self.info.name)
-
-    def transform(self, module: Module, context: PassContext) -> Module:
-        with user_code(type(self), f"pass {self.info.name}"):
-            return self.transform_module(module, context)
-
-
-class FunctionPass(Pass):
-    """A pass over functions: override ``transform_function``.
-
-    It sees every function of the module but fused groups, and the branches of control-flow calls.  A pass that names
-    the operators that it ``needs`` is not entered for a function with fewer than ``at_least`` calls of them.
-    """
-
-    needs: tuple[type, ...] = ()
-    """Operator classes, and classes of nodes other than calls; none: anything."""
-    at_least: int = 1
-
-    def transform_function(self, function: Function, module: Module, context: PassContext) -> Function:
-        raise NotImplementedError(self.info.name)
-
     def nothing_to_do(self, function: Function, context: PassContext) -> Declined | None:
         """Why the pass need not be entered for a function."""
         kinds = kinds_of(function)
@@ -272,13 +244,46 @@ class FunctionPass(Pass):
         wanted = " or ".join(getattr(kind, "name", kind.__name__) for kind in self.needs)
         return Declined(f"of {wanted} there are {count} in it, not {self.at_least}" if count else f"no {wanted} in it")
 
+    def _passes_by(self, function: Function, context: PassContext) -> bool:
+        refusal = self.nothing_to_do(function, context)
+        if refusal is not None:
+            decide(self.info.name, "a function", refusal)
+        return refusal is not None
+
+    def __repr__(self) -> str:
+        return f"<pass {self.info.name}, level {self.info.opt_level}>"
+
+
+class ModulePass(Pass):
+    """A pass over whole modules: override ``transform_module``.
+
+    One that ``needs`` operators is not entered for a module of one function without them.
+    """
+
+    def transform_module(self, module: Module, context: PassContext) -> Module:
+        raise NotImplementedError(self.info.name)
+
+    def transform(self, module: Module, context: PassContext) -> Module:
+        if len(module.functions) == 1 and all(self._passes_by(f, context) for f in module.functions.values()):
+            return module
+        with user_code(type(self), f"pass {self.info.name}"):
+            return self.transform_module(module, context)
+
+
+class FunctionPass(Pass):
+    """A pass over functions: override ``transform_function``.
+
+    It sees every function of the module but fused groups, and the branches of control-flow calls; but is not entered
+    for functions without the operators that it ``needs``.
+    """
+
+    def transform_function(self, function: Function, module: Module, context: PassContext) -> Function:
+        raise NotImplementedError(self.info.name)
+
     def transform(self, module: Module, context: PassContext) -> Module:
         def visit(function: Function) -> Function:
-            refusal = self.nothing_to_do(function, context)
-            if refusal is None:
-                return self.transform_function(function, module, context)
-            decide(self.info.name, "a function", refusal, function.span)
-            return function
+            passed_by = self._passes_by(function, context)
+            return function if passed_by else self.transform_function(function, module, context)
 
         with user_code(type(self), f"pass {self.info.name}"):
             return map_functions(module, visit)

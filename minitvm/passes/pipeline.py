@@ -32,28 +32,30 @@ def FoldScaleAxis() -> Sequential:
     return Sequential(steps, opt_level=3, name="FoldScaleAxis")
 
 
+BEFORE_LAYOUTS = (
+    InferType(),  #                                   level 0
+    SimplifyInference(),  #                           level 0
+    EliminateCommonSubexpr(),  #                      level 3
+    SinkReshape(),  #                                 level 2
+    CombineParallelConv2D(min_num_branches=3),  #     level 3
+    CombineParallelDense(3, to_batch=False),  #       level 3
+    FoldConstant(fold_qnn=True),  #                   level 2
+    FoldScaleAxis(),  #                               level 3
+    SimplifyExpr(),  #                                level 0: exact rules; 2: all
+    CanonicalizeCast(),  #                            level 3
+    CanonicalizeOps(),  #                             level 3
+    Legalize(),  #                                    level 3
+)
+AFTER_LAYOUTS = (
+    FoldConstant(fold_qnn=True),  #                   level 2
+    SimplifyExprPostAlterOp(),  #                     level 0: exact rules; 2: all
+    FoldConstant(fold_qnn=True),  #                   level 2
+    DeadCodeElimination(),  #                         level 1
+    FuseOps(),  #                                     level 0: one operator a kernel; 1: groups
+)
+
+
 def default_pipeline(machine: MachineModel, kind: str = "llvm") -> Sequential:
     """The passes for a machine, gated by the current ``PassContext``; ``kind`` is the target's."""
-    return Sequential(
-        (
-            InferType(),  #                                   level 0
-            SimplifyInference(),  #                           level 0
-            EliminateCommonSubexpr(),  #                      level 3
-            SinkReshape(),  #                                 level 2
-            CombineParallelConv2D(min_num_branches=3),  #     level 3
-            CombineParallelDense(3, to_batch=False),  #       level 3
-            FoldConstant(fold_qnn=True),  #                   level 2
-            FoldScaleAxis(),  #                               level 3
-            SimplifyExpr(),  #                                level 0: exact rules; 2: all
-            CanonicalizeCast(),  #                            level 3
-            CanonicalizeOps(),  #                             level 3
-            Legalize(),  #                                    level 3
-            AlterOpLayout(machine, kind, weigh=True),  #      level 3
-            FoldConstant(fold_qnn=True),  #                   level 2
-            SimplifyExprPostAlterOp(),  #                     level 0: exact rules; 2: all
-            FoldConstant(fold_qnn=True),  #                   level 2
-            DeadCodeElimination(),  #                         level 1
-            FuseOps(),  #                                     level 0: one operator a kernel; 1: groups
-        ),
-        name="default_pipeline",
-    )
+    layouts = AlterOpLayout(machine, kind, weigh=True)  # level 3
+    return Sequential((*BEFORE_LAYOUTS, layouts, *AFTER_LAYOUTS), name="default_pipeline")

@@ -37,10 +37,7 @@ def is_lowerable(call: Call) -> bool:
 
 
 def fuse_ops(
-    function: Function,
-    opt_level: int = 1,
-    max_depth: int = MAX_DEPTH,
-    lowerable: Lowerable = is_lowerable,
+    function: Function, opt_level: int = 1, max_depth: int = MAX_DEPTH, lowerable: Lowerable = is_lowerable
 ) -> Function:
     """``function`` as calls of primitive functions; calls that are not ``lowerable`` stay as they are.
 

@@ -33,7 +33,8 @@ from minitvm.ir.ops.nn_dense import Dense, DensePack, Matmul
 from minitvm.ir.ops.nn_pad import Pad
 from minitvm.ir.ops.transform import LayoutTransform, Reshape
 from minitvm.ir.relayout import Move, Placement, Site, calling
-from minitvm.passes.layout.gain import moving_costs_more, stands_alone
+from minitvm.ir.types import tensor_fields
+from minitvm.ir.visitor import kinds_of
 from minitvm.passes.layout.rewriter import LayoutRewriter
 from minitvm.passes.manager import FunctionPass, PassContext
 from minitvm.target import MachineModel
@@ -42,6 +43,14 @@ Proposal: TypeAlias = Callable[[Site, MachineModel], "Placement | Declined"]
 
 _ACROSS = 5
 """Vector operations that add up the lanes of a dot product."""
+_STEP = 0.5
+"""Cycles of a vector's multiply-add."""
+_UNSHARED = 1.7
+"""Cycles more of a multiply-add whose pixels no other channel reads: each loads its own, between two cache lines."""
+_MOVE = 1.25
+"""Cycles that an element costs which is moved from one layout to another."""
+_MOVE_NEAR = 0.5
+"""The same of a depthwise convolution in the caches, whose padded image would be copied otherwise."""
 
 PROPOSALS: dict[tuple[str, type[Op]], Proposal] = {}
 """What an operator asks for, by target kind and operator."""
@@ -66,7 +75,7 @@ def alter_op_layout(
 ) -> Function:
     """``function`` with operators in the layouts that they ask for on this target; parameters and result keep theirs.
     ``weigh``: a convolution without another one to share its layout with only moves where that pays."""
-    alone = weigh and stands_alone(function)
+    alone = weigh and kinds_of(function)[Conv2d] == 1  # there is no other to share its layout with
 
     def propose(site: Site) -> Placement | Declined | None:
         ask = proposals.get((kind, type(site.op)))
@@ -188,6 +197,37 @@ def in_panels(weight: Expr, axes: str, layout: str) -> Expr:
         widths = tuple((0, missing if axis == unit else 0) for axis in range(len(extents)))
         weight = Call(Pad(widths), (weight,))
     return Call(LayoutTransform(axes, layout), (weight,))
+
+
+def moving_costs_more(site: Site, function: Function, machine: MachineModel) -> Declined | None:
+    """The refusal to move a convolution that stands alone in ``function``.
+
+    In plain layouts lanes are pixels, of which the last ones are wasted.  What is moved back is no more than what the
+    function returns: pools and the like follow the layout.
+    """
+    if not isinstance(site.op, Conv2d) or str(site.op.layouts[0]) != "NCHW":
+        return None
+    data, result = site.type(0), site.call.tensor_type
+    batch, units, *pixels = result.static_shape
+    lanes = machine.lanes(accumulator(result.dtype))
+    products = site.type(1).size // units
+    vectors = _vectors(site.op, pixels, site.type(1).static_shape[3], lanes)
+    depthwise = site.op.groups == units
+    saved = (vectors - pixels[0] * pixels[1] / lanes) * _STEP + depthwise * vectors * _UNSHARED
+    returned = sum(field.size for field in tensor_fields(function.body.type) if field.is_static)
+    moved = data.size + min(result.size, returned)
+    near = depthwise and moved * machine.vector_bytes <= 4 * machine.l2_bytes * lanes
+    if batch * units * products * saved > moved * (_MOVE_NEAR if near else _MOVE):
+        return None
+    return Declined(f"it stands alone, and {moved} elements would be moved for it")
+
+
+def _vectors(op: Conv2d, pixels: list[int], taps: int, lanes: int) -> int:
+    """Vectors of pixels that a plane takes, row by row or with what lies between the rows."""
+    rows, columns = pixels
+    between = (taps - 1) * op.dilation[1] // op.strides[1] if taps > op.strides[1] else 0
+    joined = (rows - 1) * (columns + between) + columns
+    return min(rows * -(-columns // lanes), -(-joined // lanes))
 
 
 class AlterOpLayout(FunctionPass, opt_level=3):

@@ -206,10 +206,7 @@ def _scalar(number: float, like: Expr) -> Constant:
     return Constant(np.asarray(number, like.dtype))
 
 
-ADDED_CONSTANTS = (
-    _chained(Add, np.add, "reassociating", floats=True),
-    _chained(Add, np.add, "exact", floats=False),
-)
+ADDED_CONSTANTS = (_chained(Add, np.add, "reassociating", floats=True), _chained(Add, np.add, "exact", floats=False))
 RULES = (
     drop_added_zero,
     drop_added_float_zero,

@@ -105,10 +105,4 @@ def _is_injective(x: Expr, scale: Constant, zero: Constant, dequantize: Call) ->
     return bool((np.diff(found) > 0).all() and np.isfinite(found).all())
 
 
-RULES = (
-    drop_cast_to_same,
-    merge_casts,
-    drop_clip_of_everything,
-    drop_cast_within_clip,
-    drop_dequantize_before_argmax,
-)
+RULES = (drop_cast_to_same, merge_casts, drop_clip_of_everything, drop_cast_within_clip, drop_dequantize_before_argmax)

@@ -136,10 +136,7 @@ def _l2_normalize(op: Any, data: Expr) -> Expr:
     return data / ir.sqrt(ir.maximum(square, _scalar(op.eps, data)))
 
 
-_RESULTS: dict[type[Op], Expansion] = {
-    BatchNorm: _batch_norm,
-    Dropout: lambda op, data: data,
-}
+_RESULTS: dict[type[Op], Expansion] = {BatchNorm: _batch_norm, Dropout: lambda op, data: data}
 _CALLS: dict[type[Op], Expansion] = {
     LayerNorm: _in_single(_layer_norm),
     InstanceNorm: _in_single(_instance_norm),
