@@ -6,17 +6,18 @@ is what it is on the real numbers, between dequantize and quantize; only QGemm, 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
-import numpy as np
+import onnx
 
-from minitvm.frontend.onnx.activation import compared, flattened, gated, gelu, softmax
+from minitvm.frontend.onnx.activation import compared, gated, gelu
 from minitvm.frontend.onnx.matmul import matmul, scaled, transposed, wide_enough
-from minitvm.frontend.onnx.nn import nothing_added, pool_of
-from minitvm.frontend.onnx.node import OnnxNode, cast, emit, normalize_axis, rank, scalar
-from minitvm.frontend.onnx.quantize import centred, requantized, same_width, scalar_or_vector
-from minitvm.frontend.onnx.registry import MICROSOFT, formulas, onnx_op
-from minitvm.ir.expr import Constant, Expr
+from minitvm.frontend.onnx.nn import nothing_added
+from minitvm.frontend.onnx.node import OnnxNode, cast, emit, rank, scalar
+from minitvm.frontend.onnx.quantize import centred, requantized, same_width, scalar_or_vector, zero_point
+from minitvm.frontend.onnx.registry import MICROSOFT, builder_for, formulas, onnx_op
+from minitvm.ir.expr import Expr
 
 contrib_op = partial(onnx_op, domain=MICROSOFT)
 
@@ -52,26 +53,18 @@ def skip_layer_normalization(node: OnnxNode) -> list[Expr | None]:
 # --- quantized layers -----------------------------------------------------------------------------------------
 
 
-def _zero_point(node: OnnxNode, index: int, like: str) -> Expr:
-    return node.get(index) or Constant(np.zeros((), like))
-
-
 def _real(node: OnnxNode, index: int = 0) -> Expr:
     """Input ``index`` as real numbers: its scale and its zero point follow it."""
-    parameters = [scalar_or_vector(p) for p in (node[index + 1], _zero_point(node, index + 2, node[index].dtype))]
-    if any(rank(p) for p in parameters):
+    scale = scalar_or_vector(node[index + 1])
+    zero = scalar_or_vector(zero_point(node, index + 2, scale, node[index].dtype))
+    if rank(scale) or rank(zero):
         raise node.fail(f"the scale of input {index} is {node[index + 1].tensor_type}; expected one number")
-    return emit("qnn.dequantize", node[index], *parameters, axis=0)
+    return emit("qnn.dequantize", node[index], scale, zero, axis=0)
 
 
-def _stored(node: OnnxNode, x: Expr, scale: int) -> Expr:
+def _stored(node: OnnxNode, x: Expr, scale: int, dtype: str) -> Expr:
     """``x`` by the result's scale, input ``scale``, and the zero point behind it."""
-    return requantized(x, node[scale], _zero_point(node, scale + 1, node[0].dtype))
-
-
-def _check_layout(node: OnnxNode) -> None:
-    if node.attr("channels_last", 0):
-        raise node.refuse("channels_last")
+    return requantized(x, node[scale], zero_point(node, scale + 1, node[scale], dtype))
 
 
 formulas(
@@ -79,52 +72,43 @@ formulas(
         "BiasGelu": lambda n: gelu(n[0], n[1]),
         "FastGelu": lambda n: gelu(n[0], n.get(1), tanh=True),
         "Gelu": lambda n: gelu(n[0]),
-        "QLinearAdd": lambda n: _stored(n, emit("add", _real(n, 0), _real(n, 3)), 6),
-        "QLinearLeakyRelu": lambda n: _stored(n, emit("nn.leaky_relu", _real(n), alpha=n.attr("alpha", 0.01)), 3),
-        "QLinearMul": lambda n: _stored(n, emit("multiply", _real(n, 0), _real(n, 3)), 6),
-        "QLinearSigmoid": lambda n: _stored(n, emit("sigmoid", _real(n)), 3),
         "QuickGelu": lambda n: cast(gated(compared(n[0]), n.attr("alpha", 1.702)), n[0].dtype),
     },
     domain=MICROSOFT,
 )
 
 
-@contrib_op("QLinearSoftmax")
-def qlinear_softmax(node: OnnxNode) -> Expr:
-    """``opset`` says which Softmax it was."""
-    x, old = _real(node), node.attr("opset", 13) < 13
-    found = flattened(node, x, softmax) if old else softmax(x, normalize_axis(node, node.attr("axis", -1), rank(x)))
-    return _stored(node, found, 3)
+_PARTS_AND_RESULT = {"Add": ((0, 3), 6), "Mul": ((0, 3), 6), "Where": ((1, 4), 7)}
+"""Where operands and the result's scale stand among the inputs; of layers of one operand at 0 and 3."""
+_OF_ONE = ("AveragePool", "GlobalAveragePool", "LeakyRelu", "Sigmoid", "Softmax")
 
 
-@contrib_op("QLinearAveragePool")
-def average_pool(node: OnnxNode) -> Expr:
-    _check_layout(node)
-    included = bool(node.attr("count_include_pad", 0))
-    return _stored(node, pool_of(node).of("avg", _real(node), count_include_pad=included), 3)
+@contrib_op(*(f"QLinear{name}" for name in ("Concat", *_OF_ONE, *_PARTS_AND_RESULT)))
+def on_real_numbers(node: OnnxNode) -> Expr:
+    """ONNX's layer of the same name over what the tensors stand for; ``opset`` says which Softmax it was."""
+    layer = onnx.NodeProto()
+    layer.CopyFrom(node.proto)
+    layer.op_type, layer.domain = node.op_type.removeprefix("QLinear"), ""
+    if node.attr("channels_last", 0):
+        raise node.refuse("channels_last")
+    parts: Sequence[int]
+    parts, result = _PARTS_AND_RESULT.get(layer.op_type, ((0,), 3))
+    if layer.op_type == "Concat":
+        parts, result = _parts_of_concat(node), 0
+    operands = [*node.inputs[: layer.op_type == "Where"], *(_real(node, i) for i in parts)]
+    opset = node.attr("opset", onnx.defs.onnx_opset_version())
+    builder = builder_for("", layer.op_type, opset)
+    assert builder is not None
+    found = builder(OnnxNode(layer, operands, opset, {}, node.control))
+    assert isinstance(found, Expr)
+    return _stored(node, found, result, node[parts[0]].dtype)
 
 
-@contrib_op("QLinearGlobalAveragePool")
-def global_average_pool(node: OnnxNode) -> Expr:
-    _check_layout(node)
-    x = _real(node)
-    return _stored(node, emit("mean", x, axis=tuple(range(2, rank(x))), keepdims=True), 3)
-
-
-@contrib_op("QLinearConcat")
-def concat(node: OnnxNode) -> Expr:
-    """Inputs: the result's scale and zero point, then each part with its own."""
+def _parts_of_concat(node: OnnxNode) -> range:
+    """The result's scale and zero point come first, then each part with its own."""
     if len(node.inputs) < 5 or len(node.inputs) % 3 != 2:
         raise node.fail(f"takes 2 inputs and 3 for each part, {len(node.inputs)} given")
-    parts = [_real(node, i) for i in range(2, len(node.inputs), 3)]
-    axis = normalize_axis(node, node.require("axis"), rank(parts[0]))
-    return requantized(emit("concatenate", parts, axis=axis), node[0], _zero_point(node, 1, node[2].dtype))
-
-
-@contrib_op("QLinearWhere")
-def where(node: OnnxNode) -> Expr:
-    chosen = emit("where", node[0], _real(node, 1), _real(node, 4))
-    return requantized(chosen, node[7], _zero_point(node, 8, node[1].dtype))
+    return range(2, len(node.inputs), 3)
 
 
 @contrib_op("QGemm")
@@ -142,7 +126,7 @@ def gemm(node: OnnxNode) -> Expr:
     scale = emit("multiply", scalar_or_vector(node[1]), scalar_or_vector(node[4]))
     scale = emit("multiply", scale, scalar(node.attr("alpha", 1.0), scale))
     result = emit("multiply", cast(total, scale.dtype), scale)
-    return result if node.get(7) is None else _stored(node, result, 7)
+    return result if node.get(7) is None else _stored(node, result, 7, node[0].dtype)
 
 
 def _per_column(node: OnnxNode, point: Expr) -> list[int]:

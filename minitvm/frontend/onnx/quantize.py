@@ -19,7 +19,7 @@ def scalar_or_vector(parameter: Expr) -> Expr:
     return reshaped(parameter, []) if rank(parameter) and parameter.tensor_type.size == 1 else parameter
 
 
-def _zero_point(node: OnnxNode, index: int, scale: Expr, dtype: str) -> Expr:
+def zero_point(node: OnnxNode, index: int, scale: Expr, dtype: str) -> Expr:
     return node.get(index) or Constant(np.zeros(scale.shape, dtype))
 
 
@@ -29,26 +29,33 @@ def _axis(node: OnnxNode) -> int:
     return 0 if single else normalize_axis(node, node.attr("axis", 1), rank(node[0]))
 
 
-def _along_blocks(node: OnnxNode, parameter: Expr, axis: int) -> Expr:
-    """A parameter per block, repeated to one per element."""
-    grown = emit("repeat", parameter, repeats=node.attr("block_size"), axis=axis)
+def _along_blocks(node: OnnxNode, axis: int, *parameters: Expr) -> list[Expr]:
+    """Parameters per block, repeated to one per element."""
     extent = node[0].shape[axis]
-    return (
-        grown if grown.shape[axis] == extent else emit("strided_slice", grown, begin=(0,), end=(extent,), axes=(axis,))
-    )
+    grown = [emit("repeat", p, repeats=node.attr("block_size"), axis=axis) for p in parameters]
+    return [
+        p if p.shape[axis] == extent else emit("strided_slice", p, begin=(0,), end=(extent,), axes=(axis,))
+        for p in grown
+    ]
+
+
+def _wide(dtype: str) -> str:
+    return "float64" if dtype == "float64" else "float32"
+
+
+def _dtype(node: OnnxNode, default: str) -> str:
+    code = node.attr("output_dtype", 0)
+    return onnx_dtype(node, code) if code else default
 
 
 @onnx_op("DequantizeLinear", since=10)
 @onnx_op("DequantizeLinear", domain=MICROSOFT)
 def dequantize(node: OnnxNode) -> Expr:
     x, scale, axis = node[0], node[1], _axis(node)
-    zero = _zero_point(node, 2, scale, x.dtype)
-    code = node.attr("output_dtype", 0)
-    dtype = onnx_dtype(node, code) if code else scale.dtype
+    zero, dtype, wide = zero_point(node, 2, scale, x.dtype), _dtype(node, scale.dtype), _wide(scale.dtype)
     if node.attr("block_size", 0):
-        scale, zero = _along_blocks(node, scale, axis), _along_blocks(node, zero, axis)
+        scale, zero = _along_blocks(node, axis, scale, zero)
         distance = emit("subtract", cast(x, "int32"), cast(zero, "int32"))
-        wide = "float64" if scale.dtype == "float64" else "float32"
         return cast(emit("multiply", cast(distance, wide), cast(scale, wide)), dtype)
     parameters = [scalar_or_vector(p) for p in (scale, zero)]
     return cast(emit("qnn.dequantize", x, *parameters, axis=axis, out_dtype=scale.dtype), dtype)
@@ -60,21 +67,13 @@ def quantize(node: OnnxNode) -> Expr:
     """The result's dtype is the zero point's, or ``output_dtype``, or uint8."""
     x = node[0] if node[0].dtype != "int32" else cast(node[0], node[1].dtype)
     scale, axis = cast(node[1], x.dtype), _axis(node)
-    code = node.attr("output_dtype", 0)
-    given = node.get(2)
-    dtype = given.dtype if given is not None else onnx_dtype(node, code) if code else "uint8"
-    zero = _zero_point(node, 2, scale, dtype)
-    if node.attr("block_size", 0):
-        scale, zero = _along_blocks(node, scale, axis), _along_blocks(node, zero, axis)
-        return _quantized(x, scale, zero, dtype)
-    return requantized(x, scale, zero, axis)
-
-
-def _quantized(x: Expr, scale: Expr, zero: Expr, dtype: str) -> Expr:
-    wide = "float64" if x.dtype == "float64" else "float32"
+    zero = node.get(2) or zero_point(node, 2, scale, _dtype(node, "uint8"))
+    if not node.attr("block_size", 0):
+        return requantized(x, scale, zero, axis)
+    scale, zero = _along_blocks(node, axis, scale, zero)
+    wide, info = _wide(x.dtype), np.iinfo(zero.dtype)
     steps = emit("round", cast(x, wide) / cast(scale, wide)) + cast(zero, wide)
-    info = np.iinfo(dtype)
-    return cast(emit("clip", steps, a_min=float(info.min), a_max=float(info.max)), dtype)
+    return cast(emit("clip", steps, a_min=float(info.min), a_max=float(info.max)), zero.dtype)
 
 
 @onnx_op("DynamicQuantizeLinear", since=11)

@@ -19,7 +19,7 @@ from minitvm.frontend.onnx.node import OnnxNode, cast, dims, emit, normalize_axi
 from minitvm.frontend.onnx.registry import onnx_op
 from minitvm.frontend.onnx.tensor import integers, reshaped
 from minitvm.ir.expr import Constant, Expr
-from minitvm.ir.ops.image import COORDINATES, meant
+from minitvm.ir.ops.image import COORDINATES, cubic, line_of, meant
 
 LARGEST_AXIS, LARGEST_MATRIX = 1 << 24, 1 << 26
 """Where indices and weights would fill the memory, the sizes are a mistake."""
@@ -207,23 +207,15 @@ _ROUNDING: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 def source_coordinates(node: OnnxNode, axis: Axis, mode: str) -> np.ndarray:
     """Where each element of the result lies on the input's axis: (size,) float64, quotients of whole numbers."""
     x, n, size = np.arange(axis.size, dtype=np.float64), axis.extent, axis.size
-    p, q = axis.ratio.as_integer_ratio()
-    if mode == "half_pixel" or (mode == "pytorch_half_pixel" and size > 1):
-        return ((2 * x + 1) * q - p) / (2 * p)
-    if mode == "pytorch_half_pixel":
-        return x * 0
-    if mode == "half_pixel_symmetric":
-        return ((2 * x + 1 - size) * q + (n - 1) * p) / (2 * p)
-    if mode == "align_corners":
-        return x * 0 if size == 1 else x * (n - 1) / (size - 1)
-    if mode == "asymmetric":
-        return x * q / p
-    if mode == "tf_half_pixel_for_nn":
-        return (2 * x + 1) * q / (2 * p)
     if mode == "tf_crop_and_resize":
         step = (axis.end - axis.start) * (n - 1) / (size - 1) if size > 1 else 0.0
         return x * step + (axis.start if size > 1 else (axis.start + axis.end) / 2) * (n - 1)
-    raise node.refuse("coordinate_transformation_mode")
+    if mode not in (*COORDINATES, "tf_half_pixel_for_nn"):
+        raise node.refuse("coordinate_transformation_mode")
+    if not size:
+        return x
+    line = line_of(mode, size, n, axis.ratio)
+    return (x * line.slope + line.start) / line.denominator
 
 
 def _interpolated(x: Expr, axis: Axis, taps: np.ndarray, weights: np.ndarray) -> Expr:
@@ -276,13 +268,8 @@ def _taps(axis: Axis, sampling: Sampling, places: np.ndarray) -> tuple[np.ndarra
 
 
 def _kernel(distance: np.ndarray, sampling: Sampling) -> np.ndarray:
-    """The weight of a tap at a distance: a tent, or Keys' cubic with parameter a."""
-    if sampling.mode == "linear":
-        return np.asarray(np.clip(1 - distance, 0, None))
-    a, d = sampling.cubic, distance
-    near = (a + 2) * d**3 - (a + 3) * d**2 + 1
-    far = a * (d**3 - 5 * d**2 + 8 * d - 4)
-    return np.asarray(np.where(d <= 1, near, np.where(d < 2, far, 0)))
+    """The weight of a tap at a distance: a tent, or Keys' cubic."""
+    return np.clip(1 - distance, 0, None) if sampling.mode == "linear" else cubic(distance, sampling.cubic)
 
 
 def _extrapolated(x: Expr, axis: Axis, places: np.ndarray, sampling: Sampling) -> Expr:

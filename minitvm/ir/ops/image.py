@@ -71,7 +71,18 @@ class Line:
         return self.floor(i) if rounding == "floor" else self.plus(Fraction(1, 2)).floor(i)
 
 
-def _cubic(distance: np.ndarray, a: float) -> np.ndarray:
+def line_of(mode: str, size: int, extent: int, scale: Fraction) -> Line:
+    """Where the pixels of an axis that grows by ``scale`` lie."""
+    if size == 1 and mode in ("align_corners", "pytorch_half_pixel"):
+        return Line(0, 0, 1)
+    if mode == "align_corners":
+        return Line.through(Fraction(extent - 1, size - 1), Fraction(0))
+    start = {"asymmetric": Fraction(0), "tf_half_pixel_for_nn": 1 / (2 * scale)}
+    shift = Fraction(extent, 2) - Fraction(size, 2) / scale if mode == "half_pixel_symmetric" else 0
+    return Line.through(1 / scale, start.get(mode, 1 / (2 * scale) - Fraction(1, 2) + shift))
+
+
+def cubic(distance: np.ndarray, a: float) -> np.ndarray:
     """Keys' kernel at distances from a pixel."""
     d = np.abs(distance)
     near = (a + 2) * d**3 - (a + 3) * d**2 + 1
@@ -166,27 +177,14 @@ class Resize2d(Op, name="image.resize2d", fusion=Fusion.INJECTIVE):
             return np.clip(taps, 0, extent - 1), np.ones(taps.shape)
         offsets = np.array([0, 1] if self.method == "linear" else [-1, 0, 1, 2])
         distance = rest[:, None] - offsets
-        weights = 1 - np.abs(distance) if self.method == "linear" else _cubic(distance, self.cubic_alpha)
+        weights = 1 - np.abs(distance) if self.method == "linear" else cubic(distance, self.cubic_alpha)
         return np.clip(floors[:, None] + offsets, 0, extent - 1), weights
-
-    def _line(self, d: int, extent: int) -> Line:
-        size, scale = self.size[d], self._scale(d, extent)
-        mode = self.coordinate_transformation_mode
-        if mode == "align_corners":
-            return Line(0, 0, 1) if size == 1 else Line.through(Fraction(extent - 1, size - 1), Fraction(0))
-        if mode == "asymmetric":
-            return Line.through(1 / scale, Fraction(0))
-        if mode == "pytorch_half_pixel" and size == 1:
-            return Line(0, 0, 1)
-        start = 1 / (2 * scale) - Fraction(1, 2)
-        if mode == "half_pixel_symmetric":
-            start += Fraction(extent, 2) - Fraction(size, 2) / scale
-        return Line.through(1 / scale, start)
 
     def compute(self, data: Buffer) -> Stage:
         layout = Layout(self.layout)
         spots = [layout.index("H"), layout.index("W")]
-        lines = [self._line(d, data.shape[at]) for d, at in enumerate(spots)]
+        mode, extents = self.coordinate_transformation_mode, [data.shape[at] for at in spots]
+        lines = [line_of(mode, self.size[d], n, self._scale(d, n)) for d, n in enumerate(extents)]
         shape = self.infer(TensorType(data.shape, data.dtype)).static_shape
 
         def pixel(index: Sequence[LoopExpr], where: Sequence[LoopExpr]) -> LoopExpr:
