@@ -24,6 +24,11 @@ class Window:
     dilation: tuple[int, ...]
     padding: tuple[int, ...]
 
+    @property
+    def steps(self) -> dict[str, tuple[int, ...]]:
+        """As attributes of an operator."""
+        return {"strides": self.strides, "dilation": self.dilation, "padding": self.padding}
+
     def spans(self) -> list[int]:
         """The elements from a window's first to its last, of each axis."""
         return [(k - 1) * d + 1 for k, d in zip(self.kernel, self.dilation, strict=True)]
@@ -107,16 +112,7 @@ def _layer(name: str, x: Expr, weight: Expr, window: Window, **options: Any) -> 
     if rank(x) == 3:
         x, weight = (emit("expand_dims", t, axis=2) for t in (x, weight))
         return emit("squeeze", _layer(name, x, weight, window.flat(), **options), axis=(2,))
-    return emit(
-        name.format(rank(x) - 2),
-        x,
-        weight,
-        kernel_size=window.kernel,
-        strides=window.strides,
-        dilation=window.dilation,
-        padding=window.padding,
-        **options,
-    )
+    return emit(name.format(rank(x) - 2), x, weight, kernel_size=window.kernel, **window.steps, **options)
 
 
 @onnx_op("ConvTranspose", since=1)
@@ -153,16 +149,8 @@ class Pool:
 
     def of(self, kind: str, x: Expr, **options: object) -> Expr:
         """``nn.max_pool2d`` and its like.  x: (batch, channels, ...)."""
-        return emit(
-            f"nn.{kind}_pool{rank(x) - 2}d",
-            x,
-            pool_size=self.window.kernel,
-            strides=self.window.strides,
-            dilation=self.window.dilation,
-            padding=self.window.padding,
-            ceil_mode=self.ceil_mode,
-            **options,
-        )
+        window, name = self.window, f"nn.{kind}_pool{rank(x) - 2}d"
+        return emit(name, x, pool_size=window.kernel, **window.steps, ceil_mode=self.ceil_mode, **options)
 
 
 def pool_of(node: OnnxNode) -> Pool:
