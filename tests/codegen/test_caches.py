@@ -7,7 +7,7 @@ import pathlib
 import pytest
 
 from minitvm.codegen.backend import backend_of
-from minitvm.codegen.llvm.caches import USUAL, caches_of, of_host
+from minitvm.codegen.llvm.compile import USUAL, caches_of, of_host
 from minitvm.errors import TargetError
 from minitvm.target import Target
 

@@ -15,8 +15,8 @@ from store_counts import store_counts
 
 import minitvm.codegen.templates  # noqa: F401  (registers the templates)
 from minitvm.codegen.legalize import legalize
+from minitvm.codegen.llvm.arith import SPELLINGS
 from minitvm.codegen.llvm.emit import emit
-from minitvm.codegen.llvm.spell import SPELLINGS
 from minitvm.codegen.problem import TEMPLATES, Problem
 from minitvm.codegen.simplify import simplify
 from minitvm.codegen.templates.window import PhasedAxis

@@ -25,8 +25,8 @@ from test_ops import WITHOUT_COMPUTE, WITHOUT_SAMPLE
 
 from minitvm.codegen.coverage import check_coverage
 from minitvm.codegen.legalize import legalize
+from minitvm.codegen.llvm.arith import SPELLINGS
 from minitvm.codegen.llvm.compile import Cpu, cpu_of, host, machine_model
-from minitvm.codegen.llvm.spell import SPELLINGS
 from minitvm.codegen.lower import lowering
 from minitvm.codegen.problem import TEMPLATES
 from minitvm.codegen.simplify import simplify

@@ -10,7 +10,7 @@ from native_kernel import run_native
 
 import minitvm.codegen.templates  # noqa: F401  (registers the templates)
 from minitvm.codegen.legalize import legalize
-from minitvm.codegen.llvm.spell import SPELLINGS
+from minitvm.codegen.llvm.arith import SPELLINGS
 from minitvm.codegen.problem import TEMPLATES, Problem
 from minitvm.codegen.simplify import simplify
 from minitvm.ir.builder import call_op, var

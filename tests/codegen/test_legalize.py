@@ -10,7 +10,7 @@ import pytest
 from native_kernel import run_native
 
 from minitvm.codegen.legalize import legalize
-from minitvm.codegen.llvm.spell import SPELLINGS
+from minitvm.codegen.llvm.arith import SPELLINGS
 from minitvm.ir.loop import (
     Binary,
     Buffer,

@@ -9,8 +9,8 @@ from op_samples import Sample
 from test_lower import LOWERED, as_function
 
 from minitvm.codegen.legalize import legalize
+from minitvm.codegen.llvm.arith import SPELLINGS
 from minitvm.codegen.llvm.compile import host, machine_model
-from minitvm.codegen.llvm.spell import SPELLINGS
 from minitvm.codegen.lower import lower
 from minitvm.codegen.simplify import simplify
 

@@ -9,9 +9,9 @@ import pytest
 from native_kernel import run_native
 
 from minitvm.codegen.legalize import legalize
+from minitvm.codegen.llvm.arith import SPELLINGS
 from minitvm.codegen.llvm.compile import host, machine_model
 from minitvm.codegen.llvm.emit import emit
-from minitvm.codegen.llvm.spell import SPELLINGS
 from minitvm.codegen.lower import lower, lowering
 from minitvm.codegen.simplify import simplify
 from minitvm.ir.builder import call_op, function, var

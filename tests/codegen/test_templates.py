@@ -9,7 +9,7 @@ import pytest
 from native_kernel import run_native
 
 from minitvm.codegen.legalize import legalize
-from minitvm.codegen.llvm.spell import SPELLINGS
+from minitvm.codegen.llvm.arith import SPELLINGS
 from minitvm.codegen.lower import lower
 from minitvm.codegen.problem import TEMPLATES, Problem
 from minitvm.codegen.simplify import simplify

@@ -1,22 +1,138 @@
-"""Machine operations on registers, lane by lane alike: arithmetic, comparisons, conversions, functions.
+"""Machine operations on registers, lane by lane alike, and how LLVM spells them: arithmetic, comparisons, conversions,
+functions.
 
 Nothing here is asked for what would trap: :mod:`minitvm.codegen.legalize` was there before.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
+from functools import cache
 
-from minitvm.codegen.llvm import spell
-from minitvm.codegen.llvm.spell import BITS, is_float, is_unsigned, mangled, type_text
-from minitvm.codegen.llvm.values import Val
-from minitvm.codegen.llvm.writer import Writer
+import numpy as np
+
+from minitvm.codegen.llvm.writer import Val, Writer
 from minitvm.errors import CompilerError
-from minitvm.ir.loop import COMPARISONS
+from minitvm.ir.loop import CHEAP, COMPARISONS
+
+SCALAR_TYPES = {
+    "bool": "i1",
+    "int8": "i8",
+    "int16": "i16",
+    "int32": "i32",
+    "int64": "i64",
+    "uint8": "i8",
+    "uint16": "i16",
+    "uint32": "i32",
+    "uint64": "i64",
+    "float16": "half",
+    "float32": "float",
+    "float64": "double",
+}
+"""Types of values.  A bool is ``i1`` in a register and ``i8`` in memory."""
+
+BITS = {dtype: 8 * np.dtype(dtype).itemsize for dtype in SCALAR_TYPES}
+BYTES = {dtype: np.dtype(dtype).itemsize for dtype in SCALAR_TYPES}
+
+_FLOAT_BINARY = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv", "mod": "frem"}
+"""Never ``contract``: a product that overflows is infinite before the next operator adds to it.  ``fma`` is said."""
+_INT_BINARY = {op: op for op in ("add", "sub", "mul", "and", "or", "xor", "shl")}
+_SIGNED_BINARY = {**_INT_BINARY, "div": "sdiv", "mod": "srem", "shr": "ashr"}
+_UNSIGNED_BINARY = {**_INT_BINARY, "div": "udiv", "mod": "urem", "shr": "lshr"}
+
+FLOAT_COMPARE = {"eq": "fcmp oeq", "ne": "fcmp une", "lt": "fcmp olt", "le": "fcmp ole"}
+SIGNED_COMPARE = {"eq": "icmp eq", "ne": "icmp ne", "lt": "icmp slt", "le": "icmp sle"}
+UNSIGNED_COMPARE = {"eq": "icmp eq", "ne": "icmp ne", "lt": "icmp ult", "le": "icmp ule"}
+
+FLOAT_INTRINSICS = {
+    "abs": "fabs",
+    "round": "roundeven",
+    "fma": "fmuladd",  # rounded once or twice, as the target is faster: without an instruction, "fma" is a library call
+}
+"""Functions whose LLVM intrinsic has another name (some become calls of the C library)."""
+
+LIBM = {"log1p", "expm1", "erf", "asinh", "acosh", "atanh"}
+"""Functions that only the C library has: ``erf`` for double, ``erff`` for float."""
+
+SPELLINGS = CHEAP
+"""Functions that become vector instructions; ``legalize`` turns what it can of the others into polynomials."""
+
+
+AS_WRITTEN = '"minitvm-as-written"'
+"""Attribute of a long function whose loops are as they shall be: LLVM's own pipeline would find little to do in it."""
+
+
+def is_float(dtype: str) -> bool:
+    return dtype.startswith("float")
+
+
+def is_unsigned(dtype: str) -> bool:
+    return dtype.startswith("u") or dtype == "bool"
+
+
+def instruction(op: str, dtype: str) -> str:
+    """The instruction of an operator; :class:`CompilerError` where the dtype has none."""
+    known = _FLOAT_BINARY if is_float(dtype) else _UNSIGNED_BINARY if is_unsigned(dtype) else _SIGNED_BINARY
+    if op not in known:
+        raise CompilerError(f"{op} is not defined for {dtype}", hint="cast to an integer first")
+    return known[op]
+
+
+def binary_function(op: str, dtype: str) -> str | None:
+    """The LLVM intrinsic of an operator that has no instruction."""
+    if op in ("min", "max"):
+        return f"{op}imum" if is_float(dtype) else f"{'u' if is_unsigned(dtype) else 's'}{op}"
+    return "pow" if op == "pow" else None
+
+
+@cache
+def type_text(dtype: str, lanes: int = 0) -> str:
+    """The LLVM type of a value: ``float``, ``<8 x float>``; ``lanes`` 0 is a scalar."""
+    scalar = SCALAR_TYPES[dtype]
+    return f"<{lanes} x {scalar}>" if lanes else scalar
+
+
+@cache
+def memory_text(dtype: str, lanes: int = 0) -> str:
+    """The LLVM type in memory."""
+    return type_text("uint8" if dtype == "bool" else dtype, lanes)
+
+
+@cache
+def mangled(dtype: str, lanes: int = 0) -> str:
+    """The suffix of an overloaded intrinsic: ``f32``, ``v8f32``, ``v4i64``."""
+    scalar = f"{'f' if is_float(dtype) else 'i'}{1 if dtype == 'bool' else BITS[dtype]}"
+    return f"v{lanes}{scalar}" if lanes else scalar
+
+
+def constant(value: bool | int | float, dtype: str) -> str:
+    """A scalar literal, rounded to the dtype; integers wrap around."""
+    if dtype == "bool":
+        return "true" if value else "false"
+    if not is_float(dtype):
+        return str(_wrap(int(value), BITS[dtype]))
+    if dtype == "float16":
+        return f"0xH{np.float16(value).view(np.uint16):04X}"
+    rounded = _to_float32(float(value)) if dtype == "float32" else float(value)
+    return f"0x{struct.unpack('<Q', struct.pack('<d', rounded))[0]:016X}"
+
+
+def _to_float32(value: float) -> float:
+    with np.errstate(over="ignore"):
+        return float(np.float32(value))
+
+
+def _wrap(value: int, bits: int) -> int:
+    value &= (1 << bits) - 1
+    return value - (1 << bits) if value >> (bits - 1) else value
+
+
+# --- instructions ---------------------------------------------------------------------------------------------
 
 
 def literal(value: bool | float, dtype: str, lanes: int = 0) -> Val:
-    text = spell.constant(value, dtype)
+    text = constant(value, dtype)
     return Val(f"splat ({type_text(dtype)} {text})" if lanes else text, dtype, lanes)
 
 
@@ -85,8 +201,8 @@ def compare(w: Writer, op: str, a: Val, b: Val) -> Val:
 
 def _comparison(op: str, dtype: str) -> str:
     if is_float(dtype):
-        return spell.FLOAT_COMPARE[op]
-    return (spell.UNSIGNED_COMPARE if is_unsigned(dtype) else spell.SIGNED_COMPARE)[op]
+        return FLOAT_COMPARE[op]
+    return (UNSIGNED_COMPARE if is_unsigned(dtype) else SIGNED_COMPARE)[op]
 
 
 def binary(w: Writer, op: str, a: Val, b: Val) -> Val:
@@ -100,10 +216,10 @@ def binary(w: Writer, op: str, a: Val, b: Val) -> Val:
         return _index_division(w, op, a, b)
     if op == "pow" and not is_float(a.dtype):
         return _int_pow(w, a, b)
-    function = spell.binary_function(op, a.dtype)
+    function = binary_function(op, a.dtype)
     if function is not None:  # the sign of a zero is free: one instruction with a constant
         return call(w, function, a, b, flags="nsz " if op != "pow" and is_float(a.dtype) else "")
-    return _plain(w, spell.instruction(op, a.dtype), a, b)
+    return _plain(w, instruction(op, a.dtype), a, b)
 
 
 def _plain(w: Writer, instruction: str, a: Val, b: Val) -> Val:
@@ -204,9 +320,9 @@ def intrinsic(w: Writer, name: str, args: tuple[Val, ...]) -> Val:
         raise CompilerError(f"{name} is not defined for {value.dtype}", hint="cast to a float first")
     if value.dtype == "float16" and name not in _HALF:
         return cast(w, intrinsic(w, name, tuple(cast(w, a, "float32") for a in args)), "float16")
-    if name in spell.LIBM:
+    if name in LIBM:
         return _library(w, name, value)
-    return call(w, spell.FLOAT_INTRINSICS.get(name, name), *args)
+    return call(w, FLOAT_INTRINSICS.get(name, name), *args)
 
 
 _HALF = {"abs", "floor", "ceil", "round", "trunc", "sqrt"}

@@ -7,11 +7,10 @@ from collections.abc import Mapping
 import llvmlite
 
 from minitvm.codegen.backend import Backend, Compile, Launches, register
-from minitvm.codegen.llvm.caches import caches_of
-from minitvm.codegen.llvm.compile import assembly, compile_object, cpu_of, machine_model
+from minitvm.codegen.llvm.arith import SPELLINGS
+from minitvm.codegen.llvm.compile import assembly, caches_of, compile_object, cpu_of, machine_model
 from minitvm.codegen.llvm.emit import emit
 from minitvm.codegen.llvm.entry import constant_text, entry_text
-from minitvm.codegen.llvm.spell import SPELLINGS
 from minitvm.runtime.artifact import Artifact, CpuTag
 from minitvm.runtime.document import document_of, seal
 from minitvm.runtime.native import NativeArtifact

@@ -14,11 +14,20 @@ from typing import TypeAlias
 
 from minitvm.codegen.backend import STACK_LIMIT, Workspace, buffer_bytes, plan_workspace
 from minitvm.codegen.legalize import spell_scalars
-from minitvm.codegen.llvm import express, index, memory
-from minitvm.codegen.llvm.context import Context, NotVectorizable, Place
-from minitvm.codegen.llvm.spell import AS_WRITTEN, BITS, barrier_text, memory_text, quoted
-from minitvm.codegen.llvm.values import Index, Val, exact, power_of_two, reach
-from minitvm.codegen.llvm.writer import Writer, flattened
+from minitvm.codegen.llvm import express, memory
+from minitvm.codegen.llvm.arith import AS_WRITTEN, BITS, memory_text
+from minitvm.codegen.llvm.writer import (
+    Context,
+    Index,
+    NotVectorizable,
+    Place,
+    Val,
+    Writer,
+    exact,
+    flattened,
+    power_of_two,
+    reach,
+)
 from minitvm.errors import CompilerError
 from minitvm.ir.loop import (
     Alloc,
@@ -36,6 +45,7 @@ from minitvm.ir.loop import (
     walk_stmts,
 )
 from minitvm.ir.loop.affine import Affine, Range, storage_size
+from minitvm.runtime.spin import spinning_text
 from minitvm.target import MachineModel
 
 Run: TypeAlias = Callable[[Stmt], None]
@@ -122,7 +132,7 @@ class _Emitter:
                 self.stmt(stmt)
 
     def _barrier(self) -> None:
-        self.w.declare("@minitvm.barrier", barrier_text(self.machine.features))
+        self.w.declare("@minitvm.barrier", spinning_text("codegen/llvm/barrier.ll", self.machine.features))
         self.w.do("call void @minitvm.barrier(ptr %barrier, i64 %threads)")
 
     def _parallel(self, nests: Sequence[For]) -> None:
@@ -164,7 +174,7 @@ class _Emitter:
         with ExitStack() as frames:
             for part in reversed(loops[1:]):
                 extent: Index = Affine(_constant_extent(part))
-                digit, rest = (index.binary(self.c, op, position, extent) for op in ("floormod", "floordiv"))
+                digit, rest = (memory.index_binary(self.c, op, position, extent) for op in ("floormod", "floordiv"))
                 assert isinstance(digit, Affine) and isinstance(rest, Affine)
                 frames.enter_context(self.c.bound(part.var, digit))
                 position = rest
@@ -209,10 +219,10 @@ class _Emitter:
         if not condition.lanes:
             self._branch(condition, then, orelse, self.stmt)
             return
-        with self.c.masked(condition):
+        with express.masked(self.c, condition):
             self.stmt(then)
         if orelse is not None:
-            with self.c.masked(express.negate(self.c, condition)):
+            with express.masked(self.c, express.negate(self.c, condition)):
                 self.stmt(orelse)
 
     def _branch(self, condition: Val, then: Stmt, orelse: Stmt | None, run: Run) -> None:
@@ -258,7 +268,7 @@ class _Emitter:
             with self.c.bound(loop.var, Affine(0)):
                 run(loop.body)
             return
-        stop = index.scalar(self.c, extent)
+        stop = memory.scalar(self.c, extent)
         with self._entered(exact(extent), stop):
             plain = bool(self.c.lanes) or _is_shaped(loop)
             with self.c.counted("0", stop, reach(extent).counter, plain) as counter, self.c.bound(loop.var, counter):
@@ -336,6 +346,11 @@ class _Emitter:
             mine = self.w.pure(f"mul i64 %thread, {plan.thread_bytes}")
             base = self.w.pure(f"getelementptr i8, ptr {base}, i64 {mine}")
         return self.w.pure(f"getelementptr i8, ptr {base}, i64 {plan.offsets[buffer]}")
+
+
+def quoted(name: str) -> str:
+    """A symbol's name as LLVM text wants it."""
+    return '"' + "".join(c if c.isascii() and (c.isalnum() or c in "_.$-") else f"\\{ord(c):02X}" for c in name) + '"'
 
 
 def _constant_extent(loop: For) -> int:

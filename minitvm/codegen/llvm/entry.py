@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from minitvm.codegen.llvm.spell import barrier_text
 from minitvm.runtime.graph import Graph, Plan, Segment, segments, steps_of, workspace_slots
+from minitvm.runtime.spin import spinning_text
 
 
 @dataclass
@@ -85,7 +85,7 @@ def entry_text(graph: Graph, plan: Plan, workspaces: Mapping[int, int], features
     """The LLVM IR of all ``node_K`` and ``segment_N`` of a graph, for a machine with those features."""
     slots = workspace_slots(graph)
     arity = {n.func: len(n.inputs) + len(n.types) + 1 for n in graph.nodes if n.is_kernel}
-    parts = [barrier_text(features)]
+    parts = [spinning_text("codegen/llvm/barrier.ll", features)]
     for symbol, count in arity.items():
         parts.append(f"declare void @{symbol}({', '.join(['ptr'] * count)}, i64, i64, ptr)")
     parts += [_node_text(graph, i, slot) for i, slot in slots.items()]

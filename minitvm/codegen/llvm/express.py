@@ -1,11 +1,13 @@
-"""Expressions of the loop IR to registers."""
+"""Expressions of the loop IR to registers; ``int64`` arithmetic is kept symbolic (see :mod:`.writer`)."""
 
 from __future__ import annotations
 
-from minitvm.codegen.llvm import arith, index, memory
-from minitvm.codegen.llvm.context import Context
-from minitvm.codegen.llvm.spell import type_text
-from minitvm.codegen.llvm.values import Index, Lanes, Val, Value, exact
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from minitvm.codegen.llvm import arith, memory
+from minitvm.codegen.llvm.arith import type_text
+from minitvm.codegen.llvm.writer import Context, Index, Lanes, Val, Value, exact
 from minitvm.errors import CompilerError
 from minitvm.ir.loop import (
     Binary,
@@ -42,7 +44,7 @@ def _level(c: Context, node: LoopExpr) -> int:
 
 def register(c: Context, expr: LoopExpr) -> Val:
     """As :func:`evaluate`, in a register."""
-    return index.register(c, evaluate(c, expr))
+    return memory.in_register(c, evaluate(c, expr))
 
 
 def _operands(c: Context, node: LoopExpr) -> tuple[LoopExpr, ...]:
@@ -62,7 +64,7 @@ def place(c: Context, access: Load | Store) -> Index | Lanes:
     found = [value for value in values if isinstance(value, Affine)]
     if len(found) == len(values):
         return weighted_sum(found, factors, form.constant)
-    by_lane = zip(*(index.lane_values(c, value) for value in values), strict=True)
+    by_lane = zip(*(memory.lane_values(c, value) for value in values), strict=True)
     return [weighted_sum(lane, factors, form.constant) for lane in by_lane]
 
 
@@ -87,15 +89,15 @@ def _node(c: Context, node: LoopExpr) -> Value:
         case Cast(value, dtype):
             return _cast(c, c.memo[value], dtype)
         case Intrin(name, args):
-            operands = tuple(index.register(c, c.memo[a]) for a in args)
+            operands = tuple(memory.in_register(c, c.memo[a]) for a in args)
             return c.symbolic(arith.intrinsic(c.w, name, operands))
     raise CompilerError(f"{type(node).__name__} cannot be emitted", hint="lower reductions to loops first")
 
 
 def _binary(c: Context, op: str, a: Value, b: Value) -> Value:
     if not isinstance(a, Val) and not isinstance(b, Val):
-        return index.binary(c, op, a, b)
-    return c.symbolic(arith.binary(c.w, op, index.register(c, a), index.register(c, b)))
+        return memory.index_binary(c, op, a, b)
+    return c.symbolic(arith.binary(c.w, op, memory.in_register(c, a), memory.in_register(c, b)))
 
 
 _RANGES = {"bool": Range(0, 1)} | {
@@ -106,13 +108,13 @@ _RANGES = {"bool": Range(0, 1)} | {
 
 
 def _cast(c: Context, value: Value, dtype: str) -> Value:
-    source = index.register(c, value)
+    source = memory.in_register(c, value)
     found = arith.cast(c.w, source, dtype)
     return c.symbolic(found, _RANGES.get(source.dtype, INT64))
 
 
 def _select(c: Context, node: Select) -> Value:
-    condition = index.register(c, c.memo[node.condition])
+    condition = memory.in_register(c, c.memo[node.condition])
     if condition.text in ("true", "false"):
         return evaluate(c, node.then if condition.text == "true" else node.orelse)
     guarded = _needs_guard(c, node.then) or _needs_guard(c, node.orelse)
@@ -122,8 +124,22 @@ def _select(c: Context, node: Select) -> Value:
         return _branch(c, condition, node)
     then, orelse = evaluate(c, node.then), evaluate(c, node.orelse)
     if isinstance(then, Affine) and isinstance(orelse, Affine) and not condition.lanes:
-        return index.choose(c, condition, then, orelse)
-    return c.symbolic(arith.select(c.w, condition, index.register(c, then), index.register(c, orelse)))
+        return _choose(c, condition, then, orelse)
+    return c.symbolic(arith.select(c.w, condition, memory.in_register(c, then), memory.in_register(c, orelse)))
+
+
+def _choose(c: Context, condition: Val, a: Index, b: Index) -> Value:
+    """``select`` of two indices under a scalar condition; the lane's stride survives where both have it."""
+    gap = a.plus(b, -1)
+    if c.step(gap) or not exact(gap).fits:
+        return c.symbolic(arith.select(c.w, condition, memory.in_register(c, a), memory.in_register(c, b)))
+    if not c.step(a):
+        found = arith.select(c.w, condition, Val(memory.scalar(c, a), "int64"), Val(memory.scalar(c, b), "int64"))
+        return c.symbolic(found, exact(a).hull(exact(b)))
+    moved = arith.select(c.w, condition, Val(memory.scalar(c, gap), "int64"), arith.literal(0, "int64"))
+    shift = c.symbolic(moved, exact(gap).hull(Range(0, 0)))
+    assert isinstance(shift, Affine)
+    return b.plus(shift)
 
 
 def _needs_guard(c: Context, side: LoopExpr) -> bool:
@@ -138,15 +154,25 @@ def _is_safe(c: Context, node: Load) -> bool:
 
 
 def _masked_sides(c: Context, condition: Val, node: Select) -> Value:
-    with c.masked(condition):
+    with masked(c, condition):
         then = register(c, node.then)
-    with c.masked(negate(c, condition)):
+    with masked(c, negate(c, condition)):
         orelse = register(c, node.orelse)
     return arith.select(c.w, condition, then, orelse)
 
 
 def negate(c: Context, condition: Val) -> Val:
     return arith.intrinsic(c.w, "not", (condition,))
+
+
+@contextmanager
+def masked(c: Context, mask: Val) -> Iterator[None]:
+    """Only the lanes of ``mask`` (and of the masks around) do what is written inside."""
+    outer = c.mask
+    c.mask = mask if outer is None else arith.logic(c.w, "and", outer, mask)
+    with c.statement():
+        yield
+    c.mask = outer
 
 
 def _branch(c: Context, condition: Val, node: Select) -> Value:
