@@ -365,6 +365,9 @@ def _serve(request: str) -> str:
         os.abort()
     if request == "sleep":
         time.sleep(60)
+    if request == "compute":
+        while time.process_time() < 60:
+            pass
     return request.upper()
 
 
@@ -375,7 +378,8 @@ def test_a_worker_that_dies_or_sleeps_is_replaced() -> None:
         crash = worker.ask("die", 60)
         assert isinstance(crash, Crash) and crash.signal == "SIGABRT" and "_serve" in crash.trace
         assert worker.ask("b", 60) == "B"
-        assert worker.ask("sleep", 0.2) == Hang(0.2)
+        assert worker.ask("sleep", 0.1) == Hang(0.1)
+        assert worker.ask("compute", 0.5) == Hang(0.5)
         assert worker.ask("c", 60) == "C"
     finally:
         worker.close()

@@ -1,4 +1,4 @@
-"""Worker processes: a request in, a reply out; one that crashes or takes too long is replaced."""
+"""Worker processes: a request in, a reply out; one that crashes or computes for too long is replaced."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pathlib
 import resource
 import signal
 import tempfile
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -19,6 +20,9 @@ _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["minitvm.testing.fuzz.peers", "minitvm.testing.fuzz.subject"])
 MEMORY = 16 << 30
 """Bytes of address space of a worker: a request for more fails there and nowhere else."""
+
+PATIENCE = 10
+"""How much longer than computing a worker may wait: for its turn, or for ever."""
 
 Handler = Callable[[Any], Any]
 
@@ -33,7 +37,7 @@ class Crash:
 
 @dataclass(frozen=True)
 class Hang:
-    """The worker gave no answer in time."""
+    """The worker computed for so long without an answer, or waited ten times as long."""
 
     seconds: float
 
@@ -55,12 +59,21 @@ class Worker:
             self._start()
         try:
             self._connection.send(request)
-            if not self._connection.poll(seconds):
+            if not self._answers(seconds):
                 self.stop()
                 return Hang(seconds)
             return self._connection.recv()
         except (EOFError, OSError):
             return self._crashed()
+
+    def _answers(self, seconds: float) -> bool:
+        """Whether there is an answer before its time is over: the processor's, since others may use the machine."""
+        start, computed = time.monotonic(), _computed(self._process.pid)
+        while not self._connection.poll(seconds / 10):
+            waited = time.monotonic() - start
+            if _computed(self._process.pid) - computed > seconds or waited > PATIENCE * seconds:
+                return False
+        return True
 
     def _start(self) -> None:
         self._log.write_text("")
@@ -86,6 +99,15 @@ class Worker:
     def close(self) -> None:
         self.stop()
         self._log.unlink(missing_ok=True)
+
+
+def _computed(pid: int) -> float:
+    """Seconds that a process has computed, on all its threads; where nobody knows, those that have passed."""
+    try:
+        fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return time.monotonic()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _serve(connection: Connection, handler: Handler, log: str) -> None:
