@@ -276,6 +276,14 @@ def test_a_chain_of_steep_functions_is_compared_where_rounding_decides_nothing()
     minitvm.build(module_of("tan(multiply(%z, add(%x, multiply(%y, tan(%x)))))", types), opt_level=3)
 
 
+def test_the_last_bits_of_a_large_float_are_chance() -> None:
+    """Of 2 ** 54 a rounding changes the bits that 32 of the integer's keep, to one of four numbers."""
+    summed = "add(nn.conv2d(%x, %y, groups=3, channels=48, kernel_size=[7, 1]), %z)"
+    types = [f"Tensor[({shape}), float32]" for shape in ("4, 3, 9, 8", "48, 1, 7, 1", "48, 1, 1")]
+    body = f'cast(cast(cast({summed}, dtype="uint64"), dtype="uint32"), dtype="float32")'
+    minitvm.build(module_of(body, types), opt_level=3)
+
+
 def test_integers_of_a_sum_of_floats_may_be_rounded_in_another_way() -> None:
     """No input is a float that could be moved."""
     text = """

@@ -25,8 +25,8 @@ HALF_RTOL = 4e-3
 """float16 keeps 11 bits: eight roundings."""
 ROUNDINGS = 8
 """Units in the last place by which inputs are moved to see what rounding alone changes."""
-WAYS = ((1,), (-1,), (1, -1), (1, -1))
-"""How they are moved: all up, all down, and as chance has it; one way alone may leave an element where it is."""
+SAMPLES = 8
+"""How often they are moved: all up, all down, and as chance has it; one way alone may leave an element where it is."""
 MAX_ELEMENTS = 1 << 24
 """Inputs larger than this are not drawn."""
 FEW_ELEMENTS = 64
@@ -155,30 +155,30 @@ def _answer(found: Results, expected: Results, nearby: Callable[[int], Results],
 def _stable(expected: Results, nearby: Callable[[int], Results], rtol: float) -> list[np.ndarray]:
     """The elements that rounding leaves where they are; none of a result that it mostly changes, as a recurrence over
     many steps does: the others are there by chance."""
-    moved = zip(*map(nearby, range(len(WAYS))), strict=True)
+    moved = zip(*map(nearby, range(SAMPLES)), strict=True)
     kept = [np.all([_near(n, e, rtol) for n in ways], axis=0) for ways, e in zip(moved, expected, strict=True)]
     return [elements & (elements.mean() >= 0.5) if elements.size else elements for elements in kept]
 
 
 def _nearby(function: Function, inputs: list[Any], sample: int) -> Results:
     """The results where inputs, and what is computed of them, are rounded in another way."""
-    ways, rng = WAYS[sample], np.random.default_rng(sample)
-    moved = [_moved(value, ways, rng) for value in inputs]
-    return flatten(evaluate(function, *moved, each=lambda value: _moved(value, ways, rng, inside=True)))
+    ends, rng = (1, -1)[sample : sample + 1] or (-1, 1), np.random.default_rng(sample)
+    moved = [_moved(value, ends, rng) for value in inputs]
+    return flatten(evaluate(function, *moved, each=lambda value: _moved(value, ends, rng, inside=True)))
 
 
-def _moved(value: Any, ways: Sequence[int], rng: np.random.Generator, inside: bool = False) -> Any:
+def _moved(value: Any, ends: Sequence[int], rng: np.random.Generator, inside: bool = False) -> Any:
     """Floats moved by a few units in the last place; everything else as it is.  ``inside``: whole numbers stay, too,
     where there are no others: somebody rounded to them, or they were integers."""
     if isinstance(value, tuple):
-        return tuple(_moved(field, ways, rng, inside) for field in value)
+        return tuple(_moved(field, ends, rng, inside) for field in value)
     if value.dtype.kind != "f":
         return value
     eps = np.finfo(value.dtype).eps
     with np.errstate(all="ignore"):
         if inside and not np.any((value != np.rint(value)) | (np.abs(value) > 1 / eps)):
             return value
-        return (value * (1 + ROUNDINGS * eps * rng.choice(ways, value.shape))).astype(value.dtype)
+        return (value * (1 + ROUNDINGS * eps * rng.uniform(ends[0], ends[-1], value.shape))).astype(value.dtype)
 
 
 # --- inputs ---------------------------------------------------------------------------------------------------

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import onnx
-from onnx import numpy_helper
 
-from minitvm.testing.fuzz.case import Arrays, attributes
-from minitvm.testing.fuzz.open_ends import RULES
-from minitvm.testing.fuzz.seen import Seen
-
-Array = np.ndarray
-Values = Callable[[bytes], Callable[[Arrays], Arrays]]
-"""From a model to every value of its graph by name."""
-Told = tuple[Sequence[str], list[str]]
-"""The peers that have an answer, and the reasons found so far."""
+from minitvm.testing.fuzz.case import Arrays
+from minitvm.testing.fuzz.rules import spread
+from minitvm.testing.fuzz.walk import Array, Compute, NoAnswer, Seen, walk
 
 OPEN = 9
 """Evaluations with other numbers in elements that are open ..."""
@@ -46,27 +39,29 @@ def _inside(a: Array, low: Array, high: Array) -> Array:
     return np.asarray((low < high) & (np.isinf(high - low) | ((low <= wide) & (wide <= high))))
 
 
-def freedom(proto: onnx.ModelProto, values: Values, answered: Sequence[str] = ()) -> Callable[[Arrays], Freedom | None]:
-    """``None`` where no node of the graph has an open element."""
-    names = [v.name for v in proto.graph.output]
+def freedom(model: onnx.ModelProto, feeds: Arrays, compute: Compute, answered: Sequence[str] = ()) -> Freedom | None:
+    """``None`` where no node of the graph has an open element.  ``answered``: the peers that have an answer."""
+    names, whys = [v.name for v in model.graph.output], list[str]()
 
-    def run(feeds: Arrays) -> Freedom | None:
-        whys: list[str] = []
-        told = (answered, whys)
-        base = values(proto.SerializeToString())(feeds)
-        given = {**_constants(proto), **feeds, **base}
-        kinds = [_varied(proto, feeds, given, k, values, told) for k in range(OPEN)]
-        if not whys:
-            return None
-        near = [_varied(proto, feeds, given, OPEN + k, values, told) for k in range(NEAR)]
-        bounds = [_bounds(given[n], [v.get(n) for v in kinds], [v.get(n) for v in near]) for n in names]
-        return Freedom("; ".join(dict.fromkeys(whys)), [low for low, _ in bounds], [high for _, high in bounds])
+    def varied(kind: int) -> Arrays:
+        """Every value with open elements moved in some way; none where an evaluation has no answer."""
+        turns = itertools.count()
 
-    return run
+        def moved(seen: Seen) -> Sequence[Array]:
+            wide = spread(seen, answered, whys)
+            return _moved(seen.results, wide, kind, next(turns)) if np.any(wide) else seen.results
 
+        try:
+            return walk(model, feeds, compute, moved)
+        except NoAnswer:
+            return {}
 
-def _constants(proto: onnx.ModelProto) -> Arrays:
-    return {t.name: numpy_helper.to_array(t) for t in proto.graph.initializer}
+    base, kinds = walk(model, feeds, compute), [varied(kind) for kind in range(OPEN)]
+    if not whys:
+        return None
+    near = [varied(OPEN + way) for way in range(NEAR)]
+    bounds = [_bounds(base[n], [v.get(n) for v in kinds], [v.get(n) for v in near]) for n in names]
+    return Freedom("; ".join(dict.fromkeys(whys)), [low for low, _ in bounds], [high for _, high in bounds])
 
 
 def _bounds(base: Array, others: Sequence[Array | None], near: Sequence[Array | None]) -> tuple[Array, Array]:
@@ -88,59 +83,30 @@ def _differs(a: Array, base: Array) -> Array:
     return np.asarray(~(same | (np.isnan(a) & np.isnan(base))) if base.dtype.kind == "f" else ~same)
 
 
-def _varied(proto: onnx.ModelProto, feeds: Arrays, given: Arrays, kind: int, values: Values, told: Told) -> Arrays:
-    """Every value of the graph with open elements moved in some way: one node after the other becomes constants.
-    None where an evaluation has no answer."""
-    model = onnx.ModelProto()
-    model.CopyFrom(proto)
-    for turn, node in enumerate(proto.graph.node):
-        spread = _spread(node, given, proto, told)
-        if not np.any(spread):
-            continue
-        model.graph.node.remove(node)
-        for name in filter(None, node.output):
-            moved = _moved(given[name], spread, kind, turn)
-            model.graph.initializer.append(numpy_helper.from_array(moved, name))
-            given = {**given, name: moved}
-        try:
-            given = {**given, **values(model.SerializeToString())(feeds)}
-        except Exception:  # any: peers fail in all ways
-            return {}
-    return given
-
-
-def _spread(node: onnx.NodeProto, given: Arrays, proto: onnx.ModelProto, told: Told) -> Any:
-    answered, whys = told
-    if any(n and n not in given for n in (*node.input, *node.output)):
-        return 0.0
-    operands = [given.get(name) for name in node.input] + [None] * 3
-    opset = next(i.version for i in proto.opset_import if not i.domain)
-    seen = Seen(node, operands, given[node.output[0]], attributes(node), opset)
-    spread: Any = 0.0
-    for why, better, rule in RULES.get(node.op_type, []):
-        found = 0.0 if better in answered else rule(seen)
-        if np.any(found):
-            whys.append(f"{node.op_type}: {why}")
-            spread = np.maximum(spread, found)
-    return spread
-
-
-def _moved(value: Array, spread: Any, kind: int, turn: int) -> Array:
+def _moved(results: Sequence[Array], spread: Array | float, kind: int, turn: int) -> list[Array]:
     """``kind`` up to ``OPEN`` puts anything into open elements, another thing at another node's ``turn``; else
     elements move by their spread at most."""
-    try:
-        wide = np.broadcast_to(spread, value.shape)
-    except ValueError:  # a result of another shape than the first
-        wide = np.full(value.shape, np.max(spread, initial=0.0))
-    if kind < OPEN:
-        return np.where(np.isinf(wide), _anything(value, (kind + 3 * turn) % OPEN), value).astype(value.dtype)
-    rng = np.random.default_rng(kind)
-    way = (-1.0, 1.0)[kind - OPEN] if kind < OPEN + 2 else rng.choice((-1.0, 1.0), value.shape)
-    moved = value + np.where(np.isinf(wide), 0.0, wide) * way
-    if value.dtype.kind == "f":
-        return np.asarray(moved, value.dtype)
+    found = []
+    for value in results:
+        try:
+            wide = np.broadcast_to(spread, value.shape)
+        except ValueError:  # a result of another shape than the first
+            wide = np.full(value.shape, np.max(spread, initial=0.0))
+        if kind < OPEN:
+            moved = np.where(np.isinf(wide), _anything(value, (kind + 3 * turn) % OPEN), value)
+        else:
+            moved = _nearby(value, np.where(np.isinf(wide), 0.0, wide), kind - OPEN)
+        found.append(moved.astype(value.dtype))
+    return found
+
+
+def _nearby(value: Array, distance: Array, kind: int) -> Array:
+    way = (-1.0, 1.0)[kind] if kind < 2 else np.random.default_rng(kind).choice((-1.0, 1.0), value.shape)
+    moved = value + distance * way
+    if value.dtype.kind in "fb":
+        return np.asarray(moved)
     info = np.iinfo(value.dtype)
-    return np.asarray(np.clip(np.rint(moved), info.min, info.max)).astype(value.dtype)
+    return np.clip(np.rint(moved), info.min, info.max)
 
 
 def _anything(value: Array, kind: int) -> Array:

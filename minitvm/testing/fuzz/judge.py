@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from minitvm.testing.fuzz import open_ends, peers, subject
+from minitvm.testing.fuzz import peers, subject
 from minitvm.testing.fuzz.case import Arrays, Case, pruned
 from minitvm.testing.fuzz.compare import coarsest, difference, near, within_condition
 from minitvm.testing.fuzz.freedom import Freedom
 from minitvm.testing.fuzz.peers import Declines, Question
+from minitvm.testing.fuzz.rules import REFUSALS, SINGLE
 from minitvm.testing.fuzz.subject import Raised, Refused, Task
 from minitvm.testing.fuzz.worker import Crash, Hang, Worker
 
@@ -103,9 +104,9 @@ class Judge:
             return Verdict(Outcome.FAILED, "crash", found.signal, found.trace)
         return list(found)
 
-    def _ask(self, peer: str, model: bytes, feeds: Arrays, answered: tuple[str, ...] = ()) -> Any:
+    def _ask(self, peer: str, model: bytes, feeds: Arrays, **about: Any) -> Any:
         """A peer's answer; one that crashes or hangs declines."""
-        found = self._peers.ask(Question(peer, model, [feeds], answered), self.seconds)
+        found = self._peers.ask(Question(peer, model, [feeds], **about), self.seconds)
         return Declines(f"{peer}: {found}") if isinstance(found, (Crash, Hang)) else found[0]
 
     def _of_reference(self, case: Case, model: bytes) -> Verdict:
@@ -123,12 +124,12 @@ class Judge:
         for the first result that does, alone."""
         why = invalid = ""
         for peer in PEERS:
-            theirs = self._answer(peer, case, model, index)
+            theirs = self._ask(peer, model, case.feeds[index])
             if isinstance(theirs, Declines):
                 doubtful = peer == "onnxruntime" and (theirs.is_too_old or not theirs.leaves_open)
                 invalid = invalid or (theirs.why if doubtful else "")
             elif isinstance(mine, Refused):
-                unchecked = peer == "onnx" and mine.kind == "TypeInferenceError"  # it does not look whether shapes fit
+                unchecked = peer == "onnx" and mine.kind == "TypeInferenceError" and _is_reshaped(case, index)
                 return Verdict(Outcome.NO_ORACLE, INVALID, invalid) if invalid or unchecked else refusal(mine)
             elif (found := difference(mine, theirs)) is None:
                 return Verdict(Outcome.DIFFER if why else Outcome.AGREED, peer)
@@ -140,11 +141,6 @@ class Judge:
             return Verdict(Outcome.NO_ORACLE, INVALID if invalid else "", invalid)
         return self._settled(case, index, mine, why)
 
-    def _answer(self, peer: str, case: Case, model: bytes, index: int) -> Any:
-        if peer == "onnx" and open_ends.distrusted(case):
-            return Declines("it is known to be wrong")
-        return self._ask(peer, model, case.feeds[index])
-
     def _settled(self, case: Case, index: int, mine: Sequence[np.ndarray], why: str) -> Verdict:
         """The verdict on results that agree with no peer that knows them all: each is looked at alone."""
         verdicts = [
@@ -155,7 +151,7 @@ class Judge:
 
     def _of_output(self, case: Case, mine: np.ndarray, why: str) -> Verdict:
         model = case.model().SerializeToString()
-        said = [self._answer(peer, case, model, 0) for peer in PEERS]
+        said = [self._ask(peer, model, case.feeds[0]) for peer in PEERS]
         answers = [a for a in said if not isinstance(a, Declines)]
         if not answers and isinstance(said[0], Declines) and not said[0].leaves_open:
             return Verdict(Outcome.NO_ORACLE, INVALID, said[0].why)
@@ -168,8 +164,8 @@ class Judge:
         if fine.all():
             return Verdict(Outcome.AGREED, "double")
         answered = tuple(n for n, a in zip(PEERS, said, strict=True) if not isinstance(a, Declines))
-        for base in ("freedom",) if open_ends.distrusted(case) else ("freedom", "freedom of onnx"):
-            freedom = self._ask(base, model, case.feeds[0], answered)
+        for base in ("freedom", "freedom of onnx"):
+            freedom = self._ask(base, model, case.feeds[0], answered=answered)
             if isinstance(freedom, Freedom):
                 fine = fine | freedom.allows([mine])[0]
                 if fine.all():
@@ -181,12 +177,12 @@ class Judge:
     def _explained(self, case: Case, model: bytes, mine: np.ndarray, answers: Sequence[Any]) -> np.ndarray:
         """Elements that agree with a peer, or with an evaluation in double."""
         fine = np.any([np.zeros(mine.shape, bool), *(near(mine, theirs[0]) for theirs in answers)], axis=0)
-        doubles = self._ask("double", model, case.feeds[0])
+        known = {**case.constants, **case.feeds[0], **self.inside(case)}
+        digits = coarsest(known.values(), bool(set(case.operators) & set(SINGLE)))
+        doubles = self._ask("double", model, case.feeds[0], digits=digits)
         if isinstance(doubles, Declines):
             return np.asarray(fine)
-        known = {**case.constants, **case.feeds[0], **self.inside(case)}
-        single = bool(set(case.operators) & set(open_ends.SINGLE))
-        return np.asarray(fine | within_condition(mine, [d[0] for d in doubles], coarsest(known.values(), single)))
+        return np.asarray(fine | within_condition(mine, [d[0] for d in doubles], digits))
 
     def _is_own_reference(self, case: Case, model: bytes, mine: np.ndarray) -> bool:
         """True, too, where the reference has no answer."""
@@ -196,9 +192,15 @@ class Judge:
         return difference([mine], own[0]) is None
 
 
+def _is_reshaped(case: Case, index: int) -> bool:
+    """Whether a feed's shapes are others than those the graph was made for: ONNX's reference does not look if they
+    fit."""
+    return any(a.shape != case.feeds[0][n].shape for n, a in case.feeds[index].items())
+
+
 def refusal(error: Refused) -> Verdict:
     """A model that a peer runs: minitvm may refuse it for a reason that is listed, and for no other."""
-    if any(re.search(pattern, error.message) for pattern in open_ends.REFUSALS):
+    if any(re.search(pattern, error.message) for pattern in REFUSALS):
         return Verdict(Outcome.REFUSED, error.message.partition(":")[0], error.message, error.text)
     return Verdict(Outcome.FAILED, "refusal", f"{error.kind}: {error.message}", error.text)
 

@@ -1,6 +1,7 @@
-"""Elements taken from places.  ONNX's GatherElements wants indices as large as the data, its OneHot multiplies, so
-that infinity makes NaN, its Pad does not cut, its Shape takes an end before the first axis for one of the others, its
-Slice backwards from before the first element selects nothing; it has no Scatter."""
+"""Elements taken from places. ONNX's AffineGrid steps over a single pixel, its GatherElements wants indices as large
+as the data, its OneHot multiplies, so that infinity makes NaN, its Pad does not cut, its Shape takes an end before
+the first axis for one of the others, its Slice backwards from before the first element selects nothing; it has no
+Scatter."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from minitvm.testing.fuzz.references.registry import Array, reference
+from minitvm.testing.fuzz.references.registry import Array, reference, single
 
 
 def _along(indices: Array, axis: int) -> tuple[Array, ...]:
@@ -96,3 +97,14 @@ def _cut(size: int, start: int, end: int, step: int) -> slice:
         return slice(min(max(start, 0), size), min(max(end, 0), size), step)
     start, end = min(max(start, 0), size - 1), min(max(end, -1), size - 1)
     return slice(start, None if end < 0 else end, step) if size else slice(0)
+
+
+@reference("AffineGrid")
+def affine_grid(theta: Array, size: Array, *, align_corners: int = 0) -> Array:
+    """theta: (n, d, d + 1) -> (n, image..., d), of every pixel's coordinates from -1 to 1, the last axis first; with
+    ``align_corners`` the outermost pixels are the corners."""
+    counts = size[2:].tolist()
+    wide = [np.linspace(-1, 1, n) if n > 1 else np.ones(n) for n in counts]
+    axes = wide if align_corners else [(2 * np.arange(n) + 1) / n - 1 for n in counts]
+    points = np.stack([*reversed(np.meshgrid(*axes, indexing="ij")), np.ones(counts)])
+    return np.asarray(np.einsum("nij,j...->n...i", single(theta), points), theta.dtype)

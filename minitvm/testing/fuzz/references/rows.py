@@ -1,11 +1,11 @@
 """Normalizations, softmax and means.
 
-ONNX's Softmax, LogSoftmax and Hardmax before opset 13 take one axis; its BatchNormalization before opset 14 takes nine
-tenths of the variance, as if it were training; its LRN takes as many channels as images; its LpNormalization sums
-without magnitudes for p = 1; its MeanVarianceNormalization is that of float32 alone, by a difference of squares; its
-InstanceNormalization broadcasts the scale, its Mean not the first operand; its ReduceMean of no integers is the least
-one; its ReduceLogSumExp loses NaN beside infinity; its Gemm sums integers in double; it has no DequantizeLinear before
-opset 19, and an Erf of 8 digits.
+ONNX's Softmax, LogSoftmax and Hardmax before opset 13 take one axis; its BatchNormalization before opset 14 takes
+nine tenths of the variance, as if it were training; its LRN takes as many channels as images; its LpNormalization
+sums without magnitudes for p = 1; its MeanVarianceNormalization is that of float32 alone, by a difference of squares;
+its SoftmaxCrossEntropyLoss overflows; its InstanceNormalization broadcasts the scale, its Mean not the first operand;
+its ReduceMean of no integers is the least one; its ReduceLogSumExp loses NaN beside infinity; its Gemm sums integers
+in double; it has no DequantizeLinear before opset 19, and an Erf of 8 digits.
 """
 
 from __future__ import annotations
@@ -18,6 +18,9 @@ import numpy as np
 from onnx.reference.ops._quant_utils import reshape_input
 from onnx.reference.ops.op_attention import Attention as _Attention
 from onnx.reference.ops.op_layer_normalization import LayerNormalization as _LayerNormalization
+from onnx.reference.ops.op_negative_log_likelihood_loss import (
+    _compute_negative_log_likelihood_loss as negative_log_likelihood,
+)
 
 from minitvm.testing.fuzz.case import dtype_of
 from minitvm.testing.fuzz.references.registry import REFERENCES, Array, reference, single
@@ -68,6 +71,21 @@ def _softmax(x: Array) -> Array:
 def _log_softmax(x: Array) -> Array:
     shifted = single(x) - x.max(1, keepdims=True)
     return np.asarray(shifted - np.log(np.exp(shifted).sum(1, keepdims=True)))
+
+
+@reference("SoftmaxCrossEntropyLoss")
+def loss(
+    x: Array,
+    labels: Array,
+    weights: Array | None = None,
+    *,
+    reduction: bytes = b"mean",
+    ignore_index: int | None = None,
+) -> tuple[Array, Array]:
+    flat = np.moveaxis(x, 1, -1)
+    logs = np.moveaxis(_log_softmax(flat.reshape(-1, x.shape[1])).reshape(flat.shape), -1, 1).astype(x.dtype)
+    (found,) = negative_log_likelihood(logs, labels, weights, reduction.decode(), ignore_index)  # type: ignore[no-untyped-call]
+    return np.asarray(found, x.dtype), logs
 
 
 _flat("Softmax", _softmax)
