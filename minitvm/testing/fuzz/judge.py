@@ -122,24 +122,31 @@ class Judge:
     def _of_feed(self, case: Case, model: bytes, index: int, mine: Any, who: str = "") -> Verdict:
         """The verdict on one feed.  A peer that declines the whole graph may still know what differs: it is asked
         for the first result that does, alone."""
+        if isinstance(mine, Refused):
+            return self._of_refusal(case, model, index, mine)
         why = invalid = ""
         for peer in PEERS:
             theirs = self._ask(peer, model, case.feeds[index])
             if isinstance(theirs, Declines):
-                doubtful = peer == "onnxruntime" and (theirs.is_too_old or not theirs.leaves_open)
-                invalid = invalid or (theirs.why if doubtful else "")
-            elif isinstance(mine, Refused):
-                unchecked = peer == "onnx" and mine.kind == "TypeInferenceError" and _is_reshaped(case, index)
-                return Verdict(Outcome.NO_ORACLE, INVALID, invalid) if invalid or unchecked else refusal(mine)
+                invalid = invalid or (theirs.why if peer == "onnxruntime" and theirs.is_doubtful else "")
             elif (found := difference(mine, theirs)) is None:
                 return Verdict(Outcome.DIFFER if why else Outcome.AGREED, peer)
             else:
                 why = why or f"{who}{found} (feed {index}, {peer})"
-        if isinstance(mine, Refused):
-            return Verdict(Outcome.NO_ORACLE, INVALID if invalid else mine.kind, invalid)
         if not why and (who or invalid):
             return Verdict(Outcome.NO_ORACLE, INVALID if invalid else "", invalid)
         return self._settled(case, index, mine, why)
+
+    def _of_refusal(self, case: Case, model: bytes, index: int, mine: Refused) -> Verdict:
+        """A model that a peer runs: minitvm may refuse it for a reason that is listed, and for no other.  Neither peer
+        looks at everything: of shapes that the graph was not made for, one that declines is believed."""
+        said = [self._ask(peer, model, case.feeds[index]) for peer in PEERS]
+        declines = [d for d in said if isinstance(d, Declines)]
+        invalid = isinstance(said[0], Declines) and said[0].is_doubtful
+        misfits = mine.kind == "TypeInferenceError" and _is_reshaped(case, index) and declines
+        if invalid or misfits or len(declines) == len(PEERS):
+            return Verdict(Outcome.NO_ORACLE, INVALID if invalid or misfits else mine.kind, declines[0].why)
+        return refusal(mine)
 
     def _settled(self, case: Case, index: int, mine: Sequence[np.ndarray], why: str) -> Verdict:
         """The verdict on results that agree with no peer that knows them all: each is looked at alone."""
@@ -193,13 +200,11 @@ class Judge:
 
 
 def _is_reshaped(case: Case, index: int) -> bool:
-    """Whether a feed's shapes are others than those the graph was made for: ONNX's reference does not look if they
-    fit."""
+    """Whether a feed's shapes are others than those that the graph was made for."""
     return any(a.shape != case.feeds[0][n].shape for n, a in case.feeds[index].items())
 
 
 def refusal(error: Refused) -> Verdict:
-    """A model that a peer runs: minitvm may refuse it for a reason that is listed, and for no other."""
     if any(re.search(pattern, error.message) for pattern in REFUSALS):
         return Verdict(Outcome.REFUSED, error.message.partition(":")[0], error.message, error.text)
     return Verdict(Outcome.FAILED, "refusal", f"{error.kind}: {error.message}", error.text)

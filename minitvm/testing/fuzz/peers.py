@@ -51,6 +51,11 @@ class Declines:
         return self.is_too_old or any(text in self.why for text in ("NotImplemented", "not support"))
 
     @property
+    def is_doubtful(self) -> bool:
+        """Whether the other peer is needed to say that the model is one."""
+        return self.is_too_old or not self.leaves_open
+
+    @property
     def is_too_old(self) -> bool:
         return "ValidateOpsetForDomain" in self.why
 

@@ -281,7 +281,7 @@ def _shifted(s: Seen) -> Array | float:
     return _open(np.maximum(np.abs(_wide(s.first) * factor), np.abs(mean * factor)) > _limit(s.first))
 
 
-_SUMS = "AveragePool CumSum GlobalAveragePool Mean ReduceL1 ReduceL2 ReduceMean ReduceSum ReduceSumSquare"
+_SUMS = "AveragePool CumSum GlobalAveragePool Mean ReduceL1 ReduceMean ReduceSum ReduceSumSquare"
 
 
 @_rule("sums that overflow", _SUMS)
@@ -294,7 +294,22 @@ def _sums(s: Seen) -> Array | float:
     if "Pool" in op or "Mean" in op:
         total = total * s.first.size / max(s.y.size, 1)
     limit = min(_limit(s.first), 2.0**53) if "Mean" in op and whole else _limit(s.first)
-    return _open((total**2 if op == "ReduceL2" else total) > limit)
+    return _open(total > limit)
+
+
+@_rule("powers that overflow or vanish", "GlobalLpPool LpPool ReduceL2")
+def _powers(s: Seen) -> Array | float:
+    if s.first.size == 0:
+        return 0.0
+    p, largest = s.attributes.get("p", 2), np.abs(s.of(_sizes))
+    least = float(np.finfo(s.first.dtype).tiny) if _is_float(s) else 0.0
+    return np.asarray(np.maximum(_open(largest**p > _limit(s.first)), (s.first.size * least) ** (1 / p)))
+
+
+@_rule("products that overflow", "Attention")
+def _scores(s: Seen) -> Array | float:
+    q, k = (float(_sizes(a).max(initial=0.0)) for a in s.x[:2] if a is not None)
+    return np.inf if q * k * s.first.shape[-1] > _limit(s.first) else 0.0
 
 
 _CENTRED = (

@@ -69,6 +69,11 @@ def shape(x: Array, *, start: int = 0, end: int | None = None) -> Array:
     return np.array(x.shape[start:end], np.int64)
 
 
+@reference("Unsqueeze")
+def unsqueeze(x: Array, given: Array | None = None, *, axes: Sequence[int] = ()) -> Array:
+    return np.asarray(np.expand_dims(x, tuple(axes if given is None else given.tolist())))
+
+
 @reference("Slice")
 def slice_(
     x: Array,

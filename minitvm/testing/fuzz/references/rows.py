@@ -2,10 +2,11 @@
 
 ONNX's Softmax, LogSoftmax and Hardmax before opset 13 take one axis; its BatchNormalization before opset 14 takes
 nine tenths of the variance, as if it were training; its LRN takes as many channels as images; its LpNormalization
-sums without magnitudes for p = 1; its MeanVarianceNormalization is that of float32 alone, by a difference of squares;
-its SoftmaxCrossEntropyLoss overflows; its InstanceNormalization broadcasts the scale, its Mean not the first operand;
-its ReduceMean of no integers is the least one; its ReduceLogSumExp loses NaN beside infinity; its Gemm sums integers
-in double; it has no DequantizeLinear before opset 19, and an Erf of 8 digits.
+sums without magnitudes for p = 1; its MeanVarianceNormalization is that of float32 alone, by a difference of
+squares; its SoftmaxCrossEntropyLoss overflows; its InstanceNormalization broadcasts the scale, its Mean not the
+first operand; its GroupNormalization broadcasts, too; its ReduceSumSquare has wider integers; its ReduceMean of no
+integers is the least one; its ReduceLogSumExp loses NaN beside infinity; its Gemm sums integers in double; it has
+no DequantizeLinear before opset 19, and an Erf of 8 digits.
 """
 
 from __future__ import annotations
@@ -108,6 +109,21 @@ def instance_normalization(x: Array, scale: Array, bias: Array, *, epsilon: floa
     return batch_normalization(x, scale, bias, wide.mean(over), wide.var(over), epsilon=epsilon)
 
 
+@reference("GroupNormalization")
+def group_normalization(
+    x: Array, scale: Array, bias: Array, *, num_groups: int, epsilon: float = 1e-5, opset: int, **_: Any
+) -> Array:
+    """One scale and bias for each group before opset 21, for each channel from then on."""
+    channels, wanted = x.shape[1], num_groups if opset < 21 else x.shape[1]
+    if scale.shape != (wanted,) or bias.shape != (wanted,) or channels % num_groups:
+        raise ValueError("not one scale and bias for each")
+    rows = single(x).reshape(len(x), num_groups, -1)
+    centred = rows - rows.mean(2, keepdims=True)
+    found = (centred / np.sqrt(np.square(centred).mean(2, keepdims=True) + epsilon)).reshape(x.shape)
+    each = (np.repeat(a, channels // wanted).reshape(-1, *[1] * (x.ndim - 2)) for a in (scale, bias))
+    return np.asarray(found * next(each) + next(each), x.dtype)
+
+
 @reference("Mean")
 def mean(*operands: Array) -> Array:
     return np.asarray(sum(map(single, operands)) / len(operands), operands[0].dtype)
@@ -133,6 +149,11 @@ def reduce_mean(x: Array, *axes: Any, **given: Any) -> Array:
     """Of integers without the fraction; of no integers 0."""
     found = single(x).astype(np.float64 if x.dtype.kind != "f" else single(x).dtype).mean(**_reduced(x, *axes, **given))
     return np.asarray(found if x.dtype.kind == "f" else np.nan_to_num(np.trunc(found)), x.dtype)
+
+
+@reference("ReduceSumSquare")
+def reduce_sum_square(x: Array, *axes: Any, **given: Any) -> Array:
+    return np.asarray(np.square(single(x)).sum(dtype=single(x).dtype, **_reduced(x, *axes, **given)), x.dtype)
 
 
 @reference("ReduceLogSumExp")
