@@ -6,8 +6,10 @@ Padding is kept as ``(before..., after...)`` over the spatial axes: ``(top, left
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
 
 from minitvm.errors import TypeInferenceError
 from minitvm.ir.dims import Dim, always_less, ceil_divide, larger, smaller, truncating_divide
@@ -47,6 +49,11 @@ class Windowed(Op):
                 self._spread(name, (1, rank), rank)
         self._spread("padding", (1, rank, 2 * rank), 2 * rank)
 
+    def window(self: Any, axis: str, taps: int) -> Window:
+        """That of so many taps along a spatial axis."""
+        d = self.spatial.index(axis)
+        return Window(taps, self.strides[d], self.dilation[d], pads_of(self.padding)[d])
+
     def _spread(self, name: str, lengths: tuple[int, ...], total: int) -> None:
         given: tuple[int, ...] = getattr(self, name)
         if len(given) not in lengths:
@@ -71,12 +78,25 @@ class Window(NamedTuple):
         """How far it can move within the padded input."""
         return extent + sum(self.pads) - dilated(self.taps, self.dilation)
 
+    def position(self, index: Any, tap: Any) -> Any:
+        """The element that a tap of the window of that index meets; outside where it falls on padding."""
+        return index * self.stride + tap * self.dilation - self.pads[0]
+
     def too_wide(self, op: Op, axis: str, extent: Dim) -> TypeInferenceError:
         span = dilated(self.taps, self.dilation)
         return op.reject(
             f"the window spans {span} along {axis} but the padded input has {extent + sum(self.pads)}",
             hint="use a smaller kernel or dilation, or more padding",
         )
+
+
+def tap_views(array: np.ndarray, windows: Sequence[Window], counts: Sequence[int]) -> Iterator[np.ndarray]:
+    """For every tap, row-major, the elements of an array (N, C, spatial...) that it meets in ``counts`` windows."""
+    for tap in np.ndindex(*(w.taps for w in windows)):
+        starts = [t * w.dilation for t, w in zip(tap, windows, strict=True)]
+        spans = [max((n - 1) * w.stride + 1, 0) for n, w in zip(counts, windows, strict=True)]
+        steps = [slice(a, a + n, w.stride) for a, n, w in zip(starts, spans, windows, strict=True)]
+        yield array[tuple([slice(None)] * 2 + steps)]
 
 
 def dilated(kernel: int, dilation: int) -> int:

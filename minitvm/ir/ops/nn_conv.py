@@ -13,17 +13,16 @@ from minitvm.ir.compute import accumulator, compute, sum_over
 from minitvm.ir.dims import Dim, differ
 from minitvm.ir.layout import Layout, Split
 from minitvm.ir.loop import Buffer, LoopExpr, Stage, all_of, select
-from minitvm.ir.op import Fusion
+from minitvm.ir.op import Fusion, define
 from minitvm.ir.ops._shape import product_dtype, widened
 from minitvm.ir.ops._window import (
-    Window,
     Windowed,
     buffer_type,
     dilated,
     inside,
     known,
     known_dim,
-    pads_of,
+    tap_views,
     window_extent,
 )
 from minitvm.ir.types import ResultDType, TensorType, Type
@@ -155,12 +154,22 @@ class Convolution(FilterBank):
         return held
 
     def _extent(self, axis: str, extent: Dim, taps: int) -> Dim:
-        d = self.spatial.index(axis)
-        window = Window(taps, self.strides[d], self.dilation[d], pads_of(self.padding)[d])
-        return window_extent(self, axis, extent, window)
+        return window_extent(self, axis, extent, self.window(axis, taps))
 
     def _slide(self, x: np.ndarray, w: np.ndarray) -> np.ndarray:
-        return _correlate(x, self._own(w), self.strides, pads_of(self.padding), self.dilation, self.groups)
+        """One matrix product per tap of the kernel."""
+        own, groups = self._own(w), self.groups
+        n, (filters, per_group), kernel = x.shape[0], own.shape[:2], own.shape[2:]
+        windows = [self.window(axis, taps) for axis, taps in zip(self.spatial, kernel, strict=True)]
+        padded = np.pad(x, [(0, 0), (0, 0), *(w.pads for w in windows)])
+        spans = [dilated(w.taps, w.dilation) for w in windows]
+        extents = [(p - s) // w.stride + 1 for p, s, w in zip(padded.shape[2:], spans, windows, strict=True)]
+        out = np.zeros((n, groups, filters // groups, math.prod(extents)), x.dtype)
+        split = own.reshape(groups, filters // groups, per_group, math.prod(kernel))
+        for tap, view in enumerate(tap_views(padded, windows, extents)):
+            patch, factor = view.reshape(n, groups, per_group, math.prod(extents)), split[..., tap]
+            out += factor * patch if per_group == 1 else factor @ patch
+        return out.reshape(n, filters, *extents)
 
     def _own(self, weight: np.ndarray) -> np.ndarray:
         """The layer's filters of those that the weight holds, both (O, I / groups, kernel...)."""
@@ -192,9 +201,10 @@ class Convolution(FilterBank):
         image, kernel, _ = self.layouts
         where = {"N": at["N"], "C": self._input_channel(weight, at["C"], r)}
         conditions: list[LoopExpr] = []
-        for d, (axis, pads) in enumerate(zip(self.spatial, pads_of(self.padding), strict=True)):
-            where[axis] = at[axis] * self.strides[d] + taps[d] * self.dilation[d] - pads[0]
-            conditions += inside(where[axis], data.shape[image.index(axis)]) if any(pads) else []
+        for axis, tap in zip(self.spatial, taps, strict=True):
+            window = self.window(axis, 1)
+            where[axis] = window.position(at[axis], tap)
+            conditions += inside(where[axis], data.shape[image.index(axis)]) if any(window.pads) else []
         filters = {"O": self._held_filter(weight, at["C"]), "I": r, **dict(zip(self.spatial, taps, strict=True))}
         sum_dtype = accumulator(self.out_dtype or data.dtype)
         pixel = data[image.place(where)]
@@ -229,42 +239,14 @@ class Convolution(FilterBank):
         return value // own * held + value % own
 
 
-def _correlate(
-    x: np.ndarray,
-    w: np.ndarray,
-    strides: Sequence[int],
-    pads: Sequence[tuple[int, int]],
-    dilation: Sequence[int],
-    groups: int,
-) -> np.ndarray:
-    """x: (N, C, ...), w: (O, C / groups, ...) -> (N, O, ...): one matrix product per tap of the kernel."""
-    n, (filters, per_group), kernel = x.shape[0], w.shape[:2], w.shape[2:]
-    padded = np.pad(x, [(0, 0), (0, 0), *pads])
-    spans = [dilated(k, d) for k, d in zip(kernel, dilation, strict=True)]
-    extents = [(p - span) // s + 1 for p, span, s in zip(padded.shape[2:], spans, strides, strict=True)]
-    split = w.reshape(groups, filters // groups, per_group, *kernel)
-    pixels = math.prod(extents)
-    out = np.zeros((n, groups, filters // groups, pixels), x.dtype)
-    for tap in np.ndindex(*kernel):
-        starts = [t * d for t, d in zip(tap, dilation, strict=True)]
-        steps = [slice(a, a + (e - 1) * s + 1, s) for a, e, s in zip(starts, extents, strides, strict=True)]
-        window, place = (slice(None), slice(None), *steps), (..., *tap)
-        patch = padded[window].reshape(n, groups, per_group, pixels)
-        factor = split[place]
-        out += factor * patch if per_group == 1 else factor @ patch
-    return out.reshape(n, filters, *extents)
-
-
-class Conv1d(Convolution, name="nn.conv1d", spatial="W"):
-    """Convolution over one axis.  data: NCW, weight: OIW -> NCW; the layouts are attributes."""
-
-
 class Conv2d(Convolution, name="nn.conv2d", spatial="HW"):
     """Convolution of images.  data: NCHW, weight: OIHW -> NCHW; NHWC with HWIO, OHWI, ... by attribute."""
 
 
-class Conv3d(Convolution, name="nn.conv3d", spatial="DHW"):
-    """Convolution of volumes.  data: NCDHW, weight: OIDHW -> NCDHW; the layouts are attributes."""
+_line = "Convolution over one axis.  data: NCW, weight: OIW -> NCW; the layouts are attributes."
+_volume = "Convolution of volumes.  data: NCDHW, weight: OIDHW -> NCDHW; the layouts are attributes."
+Conv1d = define(Convolution, "nn.conv1d", _line, spatial="W")
+Conv3d = define(Convolution, "nn.conv3d", _volume, spatial="DHW")
 
 
 class BlockedConvolution(Convolution, spatial="HW"):

@@ -13,7 +13,8 @@ from minitvm.ir.compute import accumulator, compute, sum_over
 from minitvm.ir.dims import Dim, always_less
 from minitvm.ir.layout import Layout
 from minitvm.ir.loop import Buffer, LoopExpr, Stage, all_of, select
-from minitvm.ir.ops._window import buffer_type, dilated, inside, pads_of
+from minitvm.ir.op import define
+from minitvm.ir.ops._window import buffer_type, dilated, inside, pads_of, tap_views
 from minitvm.ir.ops.nn_conv import FilterBank
 from minitvm.ir.types import TensorType
 
@@ -66,27 +67,17 @@ class ConvTranspose(FilterBank):
 
     def _slide(self, x: np.ndarray, w: np.ndarray) -> np.ndarray:
         """One matrix product per tap, then the crop."""
-        n, channels, pixels = x.shape[0], x.shape[1], x.shape[2:]
-        per_group, kernel = w.shape[1], w.shape[2:]
-        full = [
-            (p - 1) * s + dilated(k, d) + extra
-            for p, s, k, d, extra in zip(pixels, self.strides, kernel, self.dilation, self.output_padding, strict=True)
-        ]
+        n, channels, pixels, (per_group, *kernel) = x.shape[0], x.shape[1], x.shape[2:], w.shape[1:]
+        windows = [self.window(axis, taps) for axis, taps in zip(self.spatial, kernel, strict=True)]
+        spans = [(p - 1) * v.stride + dilated(v.taps, v.dilation) for p, v in zip(pixels, windows, strict=True)]
+        full = [span + extra for span, extra in zip(spans, self.output_padding, strict=True)]
         out = np.zeros((n, self.groups * per_group, *full), x.dtype)
         flat = x.reshape(n, self.groups, channels // self.groups, math.prod(pixels))
-        split = w.reshape(self.groups, channels // self.groups, per_group, *kernel).swapaxes(1, 2)
-        for tap in np.ndindex(*kernel) if flat.size else ():
-            place = (..., *tap)
-            spread = (split[place] @ flat).reshape(n, self.groups * per_group, *pixels)
-            steps = [
-                slice(t * d, t * d + (p - 1) * s + 1, s)
-                for t, d, p, s in zip(tap, self.dilation, pixels, self.strides, strict=True)
-            ]
-            window = (slice(None), slice(None), *steps)
-            out[window] += spread
-        kept = [slice(a, f - b) for (a, b), f in zip(pads_of(self.padding), full, strict=True)]
-        crop = (slice(None), slice(None), *kept)
-        return np.asarray(out[crop])
+        split = w.reshape(self.groups, channels // self.groups, per_group, math.prod(kernel)).swapaxes(1, 2)
+        for tap, view in enumerate(tap_views(out, windows, pixels) if flat.size else ()):
+            view += (split[..., tap] @ flat).reshape(view.shape)
+        kept = [slice(v.pads[0], f - v.pads[1]) for v, f in zip(windows, full, strict=True)]
+        return np.asarray(out[tuple([slice(None)] * 2 + kept)])
 
     def compute(self, data: Buffer, weight: Buffer) -> Stage:
         result = self.infer(buffer_type(data), buffer_type(weight))
@@ -122,13 +113,11 @@ class ConvTranspose(FilterBank):
         return pixel.astype(accumulator(dtype)) * factor.astype(accumulator(dtype))
 
 
-class Conv1dTranspose(ConvTranspose, name="nn.conv1d_transpose", spatial="W"):
-    """Transposed convolution over one axis.  data: NCW, weight: IOW -> NCW; the layouts are attributes."""
-
-
 class Conv2dTranspose(ConvTranspose, name="nn.conv2d_transpose", spatial="HW"):
     """Transposed convolution of images.  data: NCHW, weight: IOHW -> NCHW; the layouts are attributes."""
 
 
-class Conv3dTranspose(ConvTranspose, name="nn.conv3d_transpose", spatial="DHW"):
-    """Transposed convolution of volumes.  data: NCDHW, weight: IODHW -> NCDHW; the layouts are attributes."""
+_layouts = "the layouts are attributes."
+_line, _volume = f"data: NCW, weight: IOW -> NCW; {_layouts}", f"data: NCDHW, weight: IODHW -> NCDHW; {_layouts}"
+define(ConvTranspose, "nn.conv1d_transpose", f"Transposed convolution over one axis.  {_line}", spatial="W")
+define(ConvTranspose, "nn.conv3d_transpose", f"Transposed convolution of volumes.  {_volume}", spatial="DHW")

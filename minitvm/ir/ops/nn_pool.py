@@ -12,9 +12,9 @@ from minitvm.ir.compute import accumulator, compute, identity_of, max_over, sum_
 from minitvm.ir.decision import Declined
 from minitvm.ir.layout import Layout
 from minitvm.ir.loop import Buffer, Const, LoopExpr, Stage, all_of, const, maximum, minimum, select
-from minitvm.ir.op import Fusion, Op
-from minitvm.ir.ops._shape import require_kind
-from minitvm.ir.ops._window import Window, Windowed, buffer_type, dilated, inside, pads_of, pool_extent
+from minitvm.ir.op import Fusion, Op, define
+from minitvm.ir.ops._shape import beside, require_kind
+from minitvm.ir.ops._window import Window, Windowed, buffer_type, dilated, inside, pool_extent, tap_views
 from minitvm.ir.relayout import Placement, Site, whole_planes
 from minitvm.ir.types import TensorType
 
@@ -50,41 +50,42 @@ class Pool(Windowed, fusion=Fusion.OUT_ELEMWISE_FUSABLE):
         if self.out_layout not in ("", self.layout):
             raise self.reject(f"out_layout={self.out_layout!r} differs from layout={self.layout!r}")
         shape = list(data.shape)
-        for d, axis in enumerate(self.spatial):
-            window = Window(self.pool_size[d], self.strides[d], self.dilation[d], pads_of(self.padding)[d])
+        for axis, window in self._each():
             at = layout.index(axis)
             shape[at] = pool_extent(self, axis, shape[at], window, self.ceil_mode)
         return data.with_shape(tuple(shape))
 
-    def _windows(self, data: np.ndarray, fill: Any) -> Iterator[np.ndarray]:
-        """Every tap of the window as an array of the result's shape; ``fill`` where it falls outside."""
-        layout = Layout(self.layout)
-        axes = [layout.index(axis) for axis in self.spatial]
-        counts = self.infer(TensorType(data.shape, data.dtype.name)).static_shape
-        width = [(0, 0)] * data.ndim
-        for d, axis in enumerate(axes):
-            before, after = pads_of(self.padding)[d]
-            needed = max(counts[axis] - 1, 0) * self.strides[d] + dilated(self.pool_size[d], self.dilation[d])
-            width[axis] = (before, max(after, needed - before - data.shape[axis]))
-        padded = np.pad(data, width, constant_values=fill)
-        return (padded[self._slices(tap, axes, counts)] for tap in np.ndindex(*self.pool_size))
+    def _each(self) -> list[tuple[str, Window]]:
+        return [(axis, self.window(axis, taps)) for axis, taps in zip(self.spatial, self.pool_size, strict=True)]
 
-    def _slices(self, tap: Sequence[int], axes: list[int], counts: tuple[int, ...]) -> tuple[slice, ...]:
-        window = [slice(None)] * len(counts)
-        for d, axis in enumerate(axes):
-            start, stride = tap[d] * self.dilation[d], self.strides[d]
-            window[axis] = slice(start, start + max((counts[axis] - 1) * stride + 1, 0), stride)
-        return tuple(window)
+    def reference(self, data: np.ndarray) -> np.ndarray:
+        plain, layout = Layout("NC" + self.spatial), Layout(self.layout)
+        found = self.infer(TensorType(data.shape, data.dtype.name)).static_shape
+        counts = TensorType(plain.shape_from(layout, found)).static_shape[2:]
+        result = self._pooled(plain.convert(data, layout), counts)
+        return np.ascontiguousarray(layout.convert(result.astype(data.dtype), plain))
+
+    def _pooled(self, x: np.ndarray, counts: Sequence[int]) -> np.ndarray:
+        """x: (N, C, spatial...) -> (N, C, counts...)."""
+        raise NotImplementedError(self.name)
+
+    def _taps(self, x: np.ndarray, counts: Sequence[int], fill: Any) -> Iterator[np.ndarray]:
+        """Every tap of the window as an array of the result's shape; ``fill`` where it falls outside."""
+        windows, width = [w for _, w in self._each()], [(0, 0), (0, 0)]
+        for n, extent, w in zip(counts, x.shape[2:], windows, strict=True):
+            needed = max(n - 1, 0) * w.stride + dilated(w.taps, w.dilation)
+            width.append((w.pads[0], max(w.pads[1], needed - w.pads[0] - extent)))
+        return tap_views(np.pad(x, width, constant_values=fill), windows, counts)
 
     def _tap(self, data: Buffer, index: Sequence[LoopExpr], taps: Sequence[LoopExpr], fill: Const) -> LoopExpr:
         """One element under the window of the result's element ``index``; ``fill`` outside of the data."""
         layout, position, conditions = Layout(self.layout), list(index), list[LoopExpr]()
         result = self.infer(buffer_type(data)).static_shape
-        for d, axis in enumerate(self.spatial):
-            at, (before, after) = layout.index(axis), pads_of(self.padding)[d]
-            position[at] = index[at] * self.strides[d] + taps[d] * self.dilation[d] - before
-            last = (result[at] - 1) * self.strides[d] + dilated(self.pool_size[d], self.dilation[d]) - before
-            if before or after or last > data.shape[at]:
+        for (axis, window), tap in zip(self._each(), taps, strict=True):
+            at = layout.index(axis)
+            position[at] = window.position(index[at], tap)
+            last = (result[at] - 1) * window.stride + dilated(window.taps, window.dilation) - window.pads[0]
+            if any(window.pads) or last > data.shape[at]:
                 conditions += inside(position[at], data.shape[at])
         loaded = data[tuple(position)]
         return select(all_of(conditions), loaded, fill) if conditions else loaded
@@ -96,9 +97,9 @@ class Pool(Windowed, fusion=Fusion.OUT_ELEMWISE_FUSABLE):
 class MaxPool(Pool):
     """The largest element under each window; padding never wins."""
 
-    def reference(self, data: np.ndarray) -> np.ndarray:
-        lowest = -np.inf if data.dtype.kind == "f" else np.iinfo(data.dtype).min
-        return np.array(reduce(np.maximum, self._windows(data, lowest)))
+    def _pooled(self, x: np.ndarray, counts: Sequence[int]) -> np.ndarray:
+        lowest = -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min
+        return np.array(reduce(np.maximum, self._taps(x, counts, lowest)))
 
     def compute(self, data: Buffer) -> Stage:
         shape = self.infer(buffer_type(data)).static_shape
@@ -111,26 +112,18 @@ class AvgPool(Pool, kinds="f"):
 
     count_include_pad: bool = False
 
-    def reference(self, data: np.ndarray) -> np.ndarray:
-        total = reduce(np.add, self._windows(data.astype(np.promote_types(data.dtype, "float32")), 0))
-        layout = Layout(self.layout)
-        for d, axis in enumerate(self.spatial):
-            at = layout.index(axis)
-            count = self._counts(d, data.shape[at], total.shape[at])
-            total = total / count.reshape(-1, *[1] * (data.ndim - at - 1)).astype(total.dtype)
-        return np.asarray(total.astype(data.dtype))
+    def _pooled(self, x: np.ndarray, counts: Sequence[int]) -> np.ndarray:
+        total = reduce(np.add, self._taps(x.astype(np.promote_types(x.dtype, "float32")), counts, 0))
+        for d, (_, window) in enumerate(self._each()):
+            low, high = self._bounds(window, x.shape[d + 2])
+            taps = window.position(np.arange(counts[d])[:, None], np.arange(window.taps))
+            held = np.sum((taps >= low) & (taps < high), axis=1)
+            total = total / beside(held, d + 2, x.ndim).astype(total.dtype)
+        return total
 
-    def _bounds(self, d: int, extent: int) -> tuple[int, int]:
+    def _bounds(self, window: Window, extent: int) -> tuple[int, int]:
         """What counts along a spatial axis: from, and up to."""
-        before, after = pads_of(self.padding)[d]
-        return (-before, extent + after) if self.count_include_pad else (0, extent)
-
-    def _counts(self, d: int, extent: int, windows: int) -> np.ndarray:
-        """How many taps of each window count, along one spatial axis."""
-        starts = np.arange(windows) * self.strides[d] - pads_of(self.padding)[d][0]
-        taps = starts[:, None] + np.arange(self.pool_size[d]) * self.dilation[d]
-        low, high = self._bounds(d, extent)
-        return np.asarray(np.sum((taps >= low) & (taps < high), axis=1))
+        return (-window.pads[0], extent + window.pads[1]) if self.count_include_pad else (0, extent)
 
     def compute(self, data: Buffer) -> Stage:
         shape = self.infer(buffer_type(data)).static_shape
@@ -146,42 +139,27 @@ class AvgPool(Pool, kinds="f"):
         """How many elements the window of one result element averages."""
         layout = Layout(self.layout)
         count: LoopExpr = Const(1)
-        for d, axis in enumerate(self.spatial):
-            at, (low, high) = layout.index(axis), self._bounds(d, data.shape[layout.index(axis)])
-            before, step, taps = pads_of(self.padding)[d][0], self.dilation[d], self.pool_size[d]
-            end = (shape[at] - 1) * self.strides[d] - before + dilated(taps, step)
+        for axis, window in self._each():
+            at, (low, high) = layout.index(axis), self._bounds(window, data.shape[layout.index(axis)])
+            before, step, taps = window.pads[0], window.dilation, window.taps
+            end = (shape[at] - 1) * window.stride - before + dilated(taps, step)
             if -before >= low and end <= high:
                 count = count * taps
                 continue
-            start = index[at] * self.strides[d] - before
+            start = index[at] * window.stride - before
             first = maximum((low - start + (step - 1)) // step, 0)
             last = minimum((high - 1 - start) // step, taps - 1)
             count = count * maximum(last - first + 1, 0)
         return const(count.value, dtype) if isinstance(count, Const) else count.astype(dtype)
 
 
-class MaxPool1d(MaxPool, name="nn.max_pool1d", spatial="W"):
-    """Maximum under a window along W.  data: NCW -> NCW."""
-
-
-class MaxPool2d(MaxPool, name="nn.max_pool2d", spatial="HW"):
-    """Maximum under a window over H and W.  data: NCHW (or NHWC, NCHW[x]c) -> the same."""
-
-
-class MaxPool3d(MaxPool, name="nn.max_pool3d", spatial="DHW"):
-    """Maximum under a window over D, H and W.  data: NCDHW -> NCDHW."""
-
-
-class AvgPool1d(AvgPool, name="nn.avg_pool1d", spatial="W"):
-    """Mean under a window along W.  data: NCW -> NCW."""
-
-
-class AvgPool2d(AvgPool, name="nn.avg_pool2d", spatial="HW"):
-    """Mean under a window over H and W.  data: NCHW (or NHWC, NCHW[x]c) -> the same."""
-
-
-class AvgPool3d(AvgPool, name="nn.avg_pool3d", spatial="DHW"):
-    """Mean under a window over D, H and W.  data: NCDHW -> NCDHW."""
+define(MaxPool, "nn.max_pool1d", "Maximum under a window along W.  data: NCW -> NCW.", spatial="W")
+_images = "data: NCHW (or NHWC, NCHW[x]c) -> the same."
+define(MaxPool, "nn.max_pool2d", f"Maximum under a window over H and W.  {_images}", spatial="HW")
+define(MaxPool, "nn.max_pool3d", "Maximum under a window over D, H and W.  data: NCDHW -> NCDHW.", spatial="DHW")
+define(AvgPool, "nn.avg_pool1d", "Mean under a window along W.  data: NCW -> NCW.", spatial="W")
+define(AvgPool, "nn.avg_pool2d", f"Mean under a window over H and W.  {_images}", spatial="HW")
+define(AvgPool, "nn.avg_pool3d", "Mean under a window over D, H and W.  data: NCDHW -> NCDHW.", spatial="DHW")
 
 
 class GlobalPool2d(Op, fusion=Fusion.OUT_ELEMWISE_FUSABLE):
