@@ -12,9 +12,9 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from minitvm.errors import MiniTVMError, ParseError, did_you_mean
+from minitvm.ir.attributes import dtype_of
 from minitvm.ir.dims import FUNCTIONS, Dim, anonymous, symbol
 from minitvm.ir.expr import Constant, Expr, Function
-from minitvm.ir.literals import dtype_of
 from minitvm.ir.types import DTYPES, FuncType, TensorType, TupleType, Type
 
 Constants: TypeAlias = Mapping[str, np.ndarray]

@@ -21,8 +21,8 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from minitvm.errors import IRError
+from minitvm.ir.attributes import format_number
 from minitvm.ir.expr import Call, Constant, Expr, Function, Module, Tuple, TupleGetItem, Var
-from minitvm.ir.literals import format_number
 from minitvm.ir.op import Op
 from minitvm.ir.visitor import children
 

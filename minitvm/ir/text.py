@@ -5,7 +5,7 @@
       maximum(%0, 0f) /* ty=Tensor[(1, 4), float32] */
     }
 
-Scalars carry their dtype: ``2f`` float32, ``2f64``, ``3`` int64, ``3i32``, ``True`` (:mod:`minitvm.ir.literals`).
+Scalars carry their dtype: ``2f`` float32, ``2f64``, ``3`` int64, ``3i32``, ``True`` (``attributes.format_number``).
 Constants of up to 16 elements are written out, ``const([1, 2], float32)``; larger ones are named,
 ``meta["conv1.weight", Tensor[(64, 3, 7, 7), float32]]``, and kept beside the text (:func:`module_constants`,
 :func:`save_constants`), or left out, ``const(..., Tensor[(64, 3, 7, 7), float32])``, with ``show_meta_data=False``.
@@ -24,8 +24,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from minitvm.errors import IRError
-from minitvm.ir.attributes import format_attribute, print_attributes, quote
-from minitvm.ir.literals import format_number
+from minitvm.ir.attributes import format_attribute, format_number, print_attributes, quote
 from minitvm.ir.node import Call, Constant, Expr, Function, Tuple, TupleGetItem, Var
 from minitvm.ir.visitor import children, free_vars, post_order
 

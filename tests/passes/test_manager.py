@@ -9,7 +9,7 @@ import pytest
 
 from minitvm.errors import ConfigError, PassError
 from minitvm.ir.expr import Function, Module
-from minitvm.ir.ops.nn_activation import Relu
+from minitvm.ir.ops.elemwise import Relu
 from minitvm.ir.parser import parse_module
 from minitvm.ir.visitor import calls
 from minitvm.passes import (

@@ -6,8 +6,7 @@ from minitvm.errors import PassError
 from minitvm.ir.decision import decisions
 from minitvm.ir.expr import Call, Constant, Expr
 from minitvm.ir.ops.broadcast import Add, Multiply
-from minitvm.ir.ops.elemwise import Negative
-from minitvm.ir.ops.nn_activation import Relu
+from minitvm.ir.ops.elemwise import Negative, Relu
 from minitvm.ir.parser import parse_module
 from minitvm.ir.pattern import call, const, value
 from minitvm.ir.visitor import calls

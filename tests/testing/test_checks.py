@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from minitvm.ir.expr import Constant, Expr, Function, Module
-from minitvm.ir.ops.nn_activation import Relu
+from minitvm.ir.ops.elemwise import Relu
 from minitvm.ir.pattern import call, value
 from minitvm.passes import PassContext, function_pass, rule
 from minitvm.testing.checks import (

@@ -20,7 +20,7 @@ from minitvm.codegen.templates.tile import dot_operations
 from minitvm.codegen.templates.window import PhasedAxis
 from minitvm.ir.layout import Layout
 from minitvm.ir.loop import Buffer, Const, Load, LoopExpr, Stmt, Store, all_of, const, select
-from minitvm.ir.ops._window import pads_of
+from minitvm.ir.ops._shape import pads_of
 from minitvm.ir.ops.nn_conv import Convolution
 from minitvm.ir.ops.nn_conv_transpose import ConvTranspose
 from minitvm.target import MachineModel

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from minitvm.ir.literals import format_number
+from minitvm.ir.attributes import format_number
 from minitvm.ir.loop.expr import Binary, Buffer, Cast, Const, Intrin, Load, LoopExpr, LoopVar, Reduce, Select, Stage
 from minitvm.ir.loop.stmt import (
     Alloc,

@@ -1,4 +1,4 @@
-"""Elementwise operators of one tensor: arithmetic, rounding, logic, float functions, casts, clip, fills."""
+"""Elementwise operators of one tensor: arithmetic, rounding, logic, float functions, rectifiers, casts, clip, fills."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from minitvm.ir.compute import broadcast_index, compute
-from minitvm.ir.loop import Binary, Buffer, LoopExpr, Stage, const, intrin, maximum, minimum
+from minitvm.ir.loop import Binary, Buffer, LoopExpr, Stage, const, intrin, maximum, minimum, select
 from minitvm.ir.loop.scalar import convert
 from minitvm.ir.op import Fusion, Op, define
 from minitvm.ir.ops._shape import require_kind
@@ -144,6 +144,28 @@ class IsFinite(FloatTest, name="isfinite", ufunc=np.isfinite):
 
     def element(self, x: LoopExpr) -> LoopExpr:
         return intrin("not", Binary("or", intrin("isnan", x), intrin("isinf", x)))
+
+
+class Relu(Unary, name="nn.relu", kinds="iuf", argument="the input", homogeneous=True):
+    """max(data, 0).  data: (...) -> (...)."""
+
+    def reference(self, data: np.ndarray) -> np.ndarray:
+        return np.asarray(np.maximum(data, data.dtype.type(0)))
+
+    def element(self, x: LoopExpr) -> LoopExpr:
+        return maximum(x, 0)
+
+
+class LeakyRelu(Unary, name="nn.leaky_relu", kinds="f", argument="the input", homogeneous=True):
+    """data where it is positive, else ``alpha * data``.  data: (...) floats -> (...)."""
+
+    alpha: float = 0.25
+
+    def reference(self, data: np.ndarray) -> np.ndarray:
+        return np.asarray(np.where(data > 0, data, data * data.dtype.type(self.alpha)))
+
+    def element(self, x: LoopExpr) -> LoopExpr:
+        return select(x > 0, x, x * self.alpha)
 
 
 class Clip(Unary, name="clip", kinds="iuf"):

@@ -9,35 +9,12 @@ import numpy as np
 from minitvm.ir.compute import accumulator, compute, max_over, sum_over
 from minitvm.ir.decision import Declined
 from minitvm.ir.expr import Call, Constant, Expr
-from minitvm.ir.loop import Buffer, LoopExpr, Stage, intrin, maximum, select
+from minitvm.ir.loop import Buffer, LoopExpr, Stage, intrin, select
 from minitvm.ir.op import Fusion, Op
 from minitvm.ir.ops._shape import Channelwise, beside, normalize_axis, require_kind
 from minitvm.ir.ops.broadcast import Add, Maximum, Minimum, Multiply
-from minitvm.ir.ops.elemwise import Unary
 from minitvm.ir.relayout import Placement, Site, along_axis, vector_along
 from minitvm.ir.types import TensorType
-
-
-class Relu(Unary, name="nn.relu", kinds="iuf", argument="the input", homogeneous=True):
-    """max(data, 0).  data: (...) -> (...)."""
-
-    def reference(self, data: np.ndarray) -> np.ndarray:
-        return np.asarray(np.maximum(data, data.dtype.type(0)))
-
-    def element(self, x: LoopExpr) -> LoopExpr:
-        return maximum(x, 0)
-
-
-class LeakyRelu(Unary, name="nn.leaky_relu", kinds="f", argument="the input", homogeneous=True):
-    """data where it is positive, else ``alpha * data``.  data: (...) floats -> (...)."""
-
-    alpha: float = 0.25
-
-    def reference(self, data: np.ndarray) -> np.ndarray:
-        return np.asarray(np.where(data > 0, data, data * data.dtype.type(self.alpha)))
-
-    def element(self, x: LoopExpr) -> LoopExpr:
-        return select(x > 0, x, x * self.alpha)
 
 
 class Prelu(Channelwise, name="nn.prelu", fusion=Fusion.BROADCAST, homogeneous=True):

@@ -14,15 +14,16 @@ from minitvm.ir.dims import Dim, differ
 from minitvm.ir.layout import Layout, Split
 from minitvm.ir.loop import Buffer, LoopExpr, Stage, all_of, select
 from minitvm.ir.op import Fusion, define
-from minitvm.ir.ops._shape import product_dtype, widened
-from minitvm.ir.ops._window import (
+from minitvm.ir.ops._shape import (
     Windowed,
     buffer_type,
     dilated,
     inside,
     known,
     known_dim,
+    product_dtype,
     tap_views,
+    widened,
     window_extent,
 )
 from minitvm.ir.types import ResultDType, TensorType, Type

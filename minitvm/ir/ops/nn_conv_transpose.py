@@ -14,7 +14,7 @@ from minitvm.ir.dims import Dim, always_less
 from minitvm.ir.layout import Layout
 from minitvm.ir.loop import Buffer, LoopExpr, Stage, all_of, select
 from minitvm.ir.op import define
-from minitvm.ir.ops._window import buffer_type, dilated, inside, pads_of, tap_views
+from minitvm.ir.ops._shape import buffer_type, dilated, inside, pads_of, tap_views
 from minitvm.ir.ops.nn_conv import FilterBank
 from minitvm.ir.types import TensorType
 

@@ -13,8 +13,15 @@ from minitvm.ir.dims import Dim, broadcast_dims, differ
 from minitvm.ir.layout import Layout
 from minitvm.ir.loop import Buffer, Const, LoopExpr, Stage
 from minitvm.ir.op import Fusion, Op
-from minitvm.ir.ops._shape import Channelwise, beside, normalize_axis, product_dtype, require_same_dtype, widened
-from minitvm.ir.ops._window import buffer_type
+from minitvm.ir.ops._shape import (
+    Channelwise,
+    beside,
+    buffer_type,
+    normalize_axis,
+    product_dtype,
+    require_same_dtype,
+    widened,
+)
 from minitvm.ir.ops.broadcast import Add
 from minitvm.ir.relayout import Placement, Site, along_axis, calling, vector_along
 from minitvm.ir.types import ResultDType, TensorType, Type

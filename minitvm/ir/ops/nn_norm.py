@@ -16,13 +16,14 @@ from minitvm.ir.op import Fusion, Op
 from minitvm.ir.ops._shape import (
     Channelwise,
     beside,
+    inside,
+    known_dim,
     normalize_axes,
     normalize_axis,
     replaced,
     require_kind,
     reshape_index,
 )
-from minitvm.ir.ops._window import inside, known_dim
 from minitvm.ir.relayout import Move, Placement, Site, along_axis, calling
 from minitvm.ir.types import TensorType, TupleType
 

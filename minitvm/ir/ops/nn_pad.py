@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
@@ -13,8 +13,7 @@ from minitvm.ir.dims import Dim, always_less, differ
 from minitvm.ir.layout import Layout
 from minitvm.ir.loop import Buffer, Const, LoopExpr, Stage, all_of, const, maximum, minimum, select
 from minitvm.ir.op import Fusion, Op
-from minitvm.ir.ops._shape import require_same_dtype
-from minitvm.ir.ops._window import buffer_type, inside
+from minitvm.ir.ops._shape import buffer_type, inside, require_same_dtype
 from minitvm.ir.relayout import Placement, Site, calling
 from minitvm.ir.types import TensorType, Type
 
@@ -122,6 +121,31 @@ class _Shuffle(Op, fusion=Fusion.INJECTIVE):
             raise self.reject(f"the input's {what}={extent} is not a multiple of {by}")
         return extent // by
 
+    def reference(self, data: np.ndarray) -> np.ndarray:
+        layout = Layout(self.layout)
+        return np.ascontiguousarray(layout.convert(self._moved(Layout("NCHW").convert(data, layout)), "NCHW"))
+
+    def _moved(self, x: np.ndarray) -> np.ndarray:
+        """x: NCHW -> NCHW."""
+        raise NotImplementedError(self.name)
+
+    def compute(self, data: Buffer) -> Stage:
+        layout, result = Layout(self.layout), self.infer(buffer_type(data))
+        assert isinstance(result, TensorType)
+        shape = result.static_shape
+        given, made = (Layout(self.layout).primal_shape(s) for s in (data.shape, shape))
+        depth = min(given["C"], made["C"])
+
+        def element(*index: LoopExpr) -> LoopExpr:
+            at = layout.coordinates(index)
+            return data[layout.place({**at, **self._source(at, depth)})]
+
+        return compute(shape, element)
+
+    def _source(self, at: dict[str, Any], depth: Dim) -> dict[str, Any]:
+        """The channel and the pixel of data that stand at another place; ``depth`` is the fewer channels."""
+        raise NotImplementedError(self.name)
+
 
 class DepthToSpace(_Shuffle, name="nn.depth_to_space"):
     """Channels become pixels.  data: (N, C, H, W) -> (N, C / b**2, H * b, W * b).
@@ -133,31 +157,22 @@ class DepthToSpace(_Shuffle, name="nn.depth_to_space"):
 
     def infer(self, data: TensorType) -> TensorType:
         b, at = self.block_size, self._extents(data)
-        pixels = {axis: at[axis] * b for axis in "HW"}
-        shape = {"N": at["N"], "C": self._divide(at["C"], b * b, "C"), **pixels}
-        return data.with_shape(Layout(self.layout).shape_of(shape))
+        at |= {axis: at[axis] * b for axis in "HW"}
+        return data.with_shape(Layout(self.layout).shape_of({**at, "C": self._divide(at["C"], b * b, "C")}))
 
-    def reference(self, data: np.ndarray) -> np.ndarray:
-        b, layout = self.block_size, Layout(self.layout)
-        x = Layout("NCHW").convert(data, layout)
-        n, c, h, w = x.shape
+    def _moved(self, x: np.ndarray) -> np.ndarray:
+        b, (n, c, h, w) = self.block_size, x.shape
         if self.mode == "DCR":
             split = x.reshape(n, b, b, c // (b * b), h, w).transpose(0, 3, 4, 1, 5, 2)
         else:
             split = x.reshape(n, c // (b * b), b, b, h, w).transpose(0, 1, 4, 2, 5, 3)
-        return np.ascontiguousarray(layout.convert(split.reshape(n, c // (b * b), h * b, w * b), "NCHW"))
+        return np.asarray(split.reshape(n, c // (b * b), h * b, w * b))
 
-    def compute(self, data: Buffer) -> Stage:
-        shape, layout, b = self.infer(buffer_type(data)).static_shape, Layout(self.layout), self.block_size
-        depth = shape[layout.index("C")]
-
-        def element(*index: LoopExpr) -> LoopExpr:
-            at = layout.coordinates(index)
-            offset = at["H"] % b * b + at["W"] % b
-            channel = offset * depth + at["C"] if self.mode == "DCR" else at["C"] * (b * b) + offset
-            return data[layout.place({"N": at["N"], "C": channel, "H": at["H"] // b, "W": at["W"] // b})]
-
-        return compute(shape, element)
+    def _source(self, at: dict[str, Any], depth: Dim) -> dict[str, Any]:
+        b = self.block_size
+        offset = at["H"] % b * b + at["W"] % b
+        channel = offset * depth + at["C"] if self.mode == "DCR" else at["C"] * (b * b) + offset
+        return {"C": channel, "H": at["H"] // b, "W": at["W"] // b}
 
 
 class SpaceToDepth(_Shuffle, name="nn.space_to_depth"):
@@ -165,24 +180,14 @@ class SpaceToDepth(_Shuffle, name="nn.space_to_depth"):
 
     def infer(self, data: TensorType) -> TensorType:
         b, at = self.block_size, self._extents(data)
-        shape = {"N": at["N"], "C": at["C"] * (b * b), **{axis: self._divide(at[axis], b, axis) for axis in "HW"}}
-        return data.with_shape(Layout(self.layout).shape_of(shape))
+        at |= {axis: self._divide(at[axis], b, axis) for axis in "HW"}
+        return data.with_shape(Layout(self.layout).shape_of({**at, "C": at["C"] * (b * b)}))
 
-    def reference(self, data: np.ndarray) -> np.ndarray:
-        b, layout = self.block_size, Layout(self.layout)
-        x = Layout("NCHW").convert(data, layout)
-        n, c, h, w = x.shape
+    def _moved(self, x: np.ndarray) -> np.ndarray:
+        b, (n, c, h, w) = self.block_size, x.shape
         split = x.reshape(n, c, h // b, b, w // b, b).transpose(0, 3, 5, 1, 2, 4)
-        return np.ascontiguousarray(layout.convert(split.reshape(n, c * b * b, h // b, w // b), "NCHW"))
+        return np.asarray(split.reshape(n, c * b * b, h // b, w // b))
 
-    def compute(self, data: Buffer) -> Stage:
-        shape, layout, b = self.infer(buffer_type(data)).static_shape, Layout(self.layout), self.block_size
-        depth = data.shape[layout.index("C")]
-
-        def element(*index: LoopExpr) -> LoopExpr:
-            at = layout.coordinates(index)
-            offset = at["C"] // depth
-            pixel = {"H": at["H"] * b + offset // b, "W": at["W"] * b + offset % b}
-            return data[layout.place({"N": at["N"], "C": at["C"] % depth, **pixel})]
-
-        return compute(shape, element)
+    def _source(self, at: dict[str, Any], depth: Dim) -> dict[str, Any]:
+        b, offset = self.block_size, at["C"] // depth
+        return {"C": at["C"] % depth, "H": at["H"] * b + offset // b, "W": at["W"] * b + offset % b}

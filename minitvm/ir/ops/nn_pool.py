@@ -13,8 +13,17 @@ from minitvm.ir.decision import Declined
 from minitvm.ir.layout import Layout
 from minitvm.ir.loop import Buffer, Const, LoopExpr, Stage, all_of, const, maximum, minimum, select
 from minitvm.ir.op import Fusion, Op, define
-from minitvm.ir.ops._shape import beside, require_kind
-from minitvm.ir.ops._window import Window, Windowed, buffer_type, dilated, inside, pool_extent, tap_views
+from minitvm.ir.ops._shape import (
+    Window,
+    Windowed,
+    beside,
+    buffer_type,
+    dilated,
+    inside,
+    pool_extent,
+    require_kind,
+    tap_views,
+)
 from minitvm.ir.relayout import Placement, Site, whole_planes
 from minitvm.ir.types import TensorType
 

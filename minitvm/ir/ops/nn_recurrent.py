@@ -3,13 +3,13 @@ first; here is what depends on the step before.  Templates lower them; there are
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from minitvm.ir.compute import accumulator
-from minitvm.ir.dims import Dim, differ
-from minitvm.ir.op import Fusion, Op
+from minitvm.ir.dims import differ
+from minitvm.ir.op import Fusion, Op, signature
 from minitvm.ir.ops._shape import require_kind, require_same_dtype, shapes_differ
 from minitvm.ir.types import TensorType, TupleType, Type
 
@@ -21,13 +21,18 @@ def _sigmoid(x: np.ndarray) -> np.ndarray:
 
 
 class Recurrent(Op, fusion=Fusion.OPAQUE, lowered_by_template=True):
-    """A layer over (steps, batch, features).  ``reverse`` walks the steps backwards; results stay in input order."""
+    """A layer over (steps, batch, features).  ``reverse`` walks the steps backwards; results stay in input order.
 
+    Results are y: (steps, batch, hidden), and the last of each state: (batch, hidden).
+    """
+
+    gates: ClassVar[int] = 1
     reverse: bool = False
 
-    def _check(self, gates: int, xw: TensorType, weight: TensorType) -> tuple[Dim, Dim, Dim]:
-        """Steps, batch and hidden units; rejects shapes that do not fit each other."""
+    def _check(self, xw: TensorType, weight: TensorType, **others: TensorType | None) -> TupleType:
+        """The results' types; rejects shapes that do not fit each other."""
         require_kind(self, xw, "f", "xw")
+        gates = self.gates
         if xw.rank != 3 or weight.rank != 2:
             raise self.reject(f"xw must be (steps, batch, {gates} * hidden) and the weight a matrix: {xw}, {weight}")
         rows, hidden = weight.shape
@@ -35,22 +40,24 @@ class Recurrent(Op, fusion=Fusion.OPAQUE, lowered_by_template=True):
             raise self.reject(f"recurrent_weight must be ({gates} * hidden, hidden), not {weight}")
         if differ(xw.shape[2], gates * hidden):
             raise self.reject(f"xw has {xw.shape[2]} features but the weight has {gates} gates of {hidden}: {xw}")
-        return xw.shape[0], xw.shape[1], hidden
+        require_same_dtype(self, xw, weight)
+        state = xw.with_shape((xw.shape[1], hidden))
+        shapes = {"recurrent_bias": (gates * hidden,), "peephole": (3 * hidden,)}
+        for name, type_ in others.items():
+            expected = xw.with_shape(shapes.get(name, state.shape))
+            if type_ is not None:
+                require_same_dtype(self, xw, type_)
+                if shapes_differ(type_.shape, expected.shape):
+                    raise self.reject(f"{name} must be {expected}, not {type_}")
+        return TupleType((xw.with_shape((*xw.shape[:2], hidden)), *[state] * (self.outputs - 1)))
 
-    def _expect(self, xw: TensorType, **given: tuple[TensorType, tuple[Dim, ...]]) -> None:
-        """Each argument has its shape and the input's dtype."""
-        for name, (type_, shape) in given.items():
-            require_same_dtype(self, xw, type_)
-            if shapes_differ(type_.shape, shape):
-                raise self.reject(f"{name} must be {TensorType(shape, xw.dtype)}, not {type_}")
-
-    def _solve_states(self, types: list[Type | None], states: tuple[int, ...]) -> list[Type | None]:
+    def solve(self, types: list[Type | None]) -> list[Type | None]:
         """States without a type are (batch, hidden)."""
         xw, weight = types[:2]
         if not isinstance(xw, TensorType) or not isinstance(weight, TensorType):
             return types
-        state = TensorType((xw.shape[1], weight.shape[1]), xw.dtype)
-        return [state if t is None and n in states else t for n, t in enumerate(types)]
+        state, names = xw.with_shape((xw.shape[1], weight.shape[1])), signature(type(self)).names
+        return [state if t is None and names[n] in ("h0", "c0") else t for n, t in enumerate(types)]
 
     def reference(self, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
         """All steps; of half precision in single, rounded at the end."""
@@ -65,15 +72,12 @@ class Recurrent(Op, fusion=Fusion.OPAQUE, lowered_by_template=True):
         return range(steps - 1, -1, -1) if self.reverse else range(steps)
 
 
-class Lstm(Recurrent, name="nn.lstm", outputs=3):
+class Lstm(Recurrent, name="nn.lstm", gates=4, outputs=3):
     """Long short-term memory, gates in ONNX's order i, o, f, c.
 
     xw: (steps, batch, 4 * hidden), recurrent_weight: (4 * hidden, hidden), h0, c0: (batch, hidden),
     peephole (optional; i, o, f): (3 * hidden,) -> y: (steps, batch, hidden), and the last h and c: (batch, hidden).
     """
-
-    def solve(self, types: list[Type | None]) -> list[Type | None]:
-        return self._solve_states(types, (2, 3))
 
     def infer(
         self,
@@ -83,13 +87,7 @@ class Lstm(Recurrent, name="nn.lstm", outputs=3):
         c0: TensorType,
         peephole: TensorType | None = None,
     ) -> TupleType:
-        steps, batch, hidden = self._check(4, xw, recurrent_weight)
-        state = (batch, hidden)
-        self._expect(xw, recurrent_weight=(recurrent_weight, recurrent_weight.shape), h0=(h0, state), c0=(c0, state))
-        if peephole is not None:
-            self._expect(xw, peephole=(peephole, (3 * hidden,)))
-        last = TensorType(state, xw.dtype)
-        return TupleType((TensorType((steps, batch, hidden), xw.dtype), last, last))
+        return self._check(xw, recurrent_weight, h0=h0, c0=c0, peephole=peephole)
 
     def _walk(
         self,
@@ -115,7 +113,7 @@ def _peeped(gate: np.ndarray, cell: np.ndarray, peephole: np.ndarray | None) -> 
     return gate if peephole is None else gate + peephole * cell
 
 
-class Gru(Recurrent, name="nn.gru", outputs=2):
+class Gru(Recurrent, name="nn.gru", gates=3, outputs=2):
     """Gated recurrent unit, gates in ONNX's order z, r, h.
 
     xw: (steps, batch, 3 * hidden), recurrent_weight: (3 * hidden, hidden), recurrent_bias: (3 * hidden,),
@@ -125,20 +123,10 @@ class Gru(Recurrent, name="nn.gru", outputs=2):
 
     linear_before_reset: bool = False
 
-    def solve(self, types: list[Type | None]) -> list[Type | None]:
-        return self._solve_states(types, (3,))
-
     def infer(
         self, xw: TensorType, recurrent_weight: TensorType, recurrent_bias: TensorType, h0: TensorType
     ) -> TupleType:
-        steps, batch, hidden = self._check(3, xw, recurrent_weight)
-        self._expect(
-            xw,
-            recurrent_weight=(recurrent_weight, recurrent_weight.shape),
-            recurrent_bias=(recurrent_bias, (3 * hidden,)),
-            h0=(h0, (batch, hidden)),
-        )
-        return TupleType((TensorType((steps, batch, hidden), xw.dtype), TensorType((batch, hidden), xw.dtype)))
+        return self._check(xw, recurrent_weight, recurrent_bias=recurrent_bias, h0=h0)
 
     def _walk(
         self, xw: np.ndarray, recurrent_weight: np.ndarray, recurrent_bias: np.ndarray, h0: np.ndarray
@@ -165,14 +153,8 @@ class Rnn(Recurrent, name="nn.rnn", outputs=2):
     -> y: (steps, batch, hidden), and the last h.
     """
 
-    def solve(self, types: list[Type | None]) -> list[Type | None]:
-        return self._solve_states(types, (2,))
-
     def infer(self, xw: TensorType, recurrent_weight: TensorType, h0: TensorType) -> TupleType:
-        steps, batch, hidden = self._check(1, xw, recurrent_weight)
-        weight = (recurrent_weight, recurrent_weight.shape)
-        self._expect(xw, recurrent_weight=weight, h0=(h0, (batch, hidden)))
-        return TupleType((TensorType((steps, batch, hidden), xw.dtype), TensorType((batch, hidden), xw.dtype)))
+        return self._check(xw, recurrent_weight, h0=h0)
 
     def _walk(self, xw: np.ndarray, recurrent_weight: np.ndarray, h0: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         h = h0.copy()
