@@ -6,7 +6,7 @@ import json
 import pathlib
 import time
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,7 +40,25 @@ class NodeRecord:
 
     @property
     def gflops(self) -> float:
-        return self.flops / self.mean / 1e9 if self.mean > 0 else 0.0
+        return self.giga_per_second(self.flops)
+
+    def giga_per_second(self, count: float) -> float:
+        return count / self.mean / 1e9 if self.mean > 0 else 0.0
+
+
+_COLUMNS: dict[str, Callable[[NodeRecord, float], str]] = {
+    "Node": lambda r, _: r.node.name,
+    "Kernel": lambda r, _: r.node.func,
+    "Time(us)": lambda r, _: f"{r.mean * 1e6:.1f}",
+    "Time(%)": lambda r, total: f"{100 * r.mean / total if total else 0:.1f}",
+    "GFLOP/s": lambda r, _: f"{r.gflops:.1f}",
+    "GB/s": lambda r, _: f"{r.giga_per_second(r.nbytes):.1f}",
+    "Shape": lambda r, _: " ".join(str(t.shape).replace(" ", "") for t in r.node.types),
+    "Inputs": lambda r, _: str(len(r.node.inputs)),
+    "Outputs": lambda r, _: str(len(r.node.types)),
+    "Checksum": lambda r, _: f"{r.checksum:08x}",
+}
+"""Of the table: a node's record and the time of all -> a cell."""
 
 
 class GraphModuleDebug(GraphModule):
@@ -76,8 +94,7 @@ class GraphModuleDebug(GraphModule):
         self, feeds: Mapping[str, Any] | None = None, /, number: int = 1, **inputs: Any
     ) -> list[NodeRecord]:
         """As :meth:`run`, without output."""
-        self._assign(joined(feeds, inputs))
-        self._require_inputs()
+        self._assign_all(joined(feeds, inputs))
         origin = time.perf_counter()
         self.instance.has_run = False
         self.records = [self._run_one(i, number, origin) for i in self._run_node]
@@ -90,9 +107,7 @@ class GraphModuleDebug(GraphModule):
         node = self._graph.nodes[index]
         results = [self.instance.value((index, i)).copy() for i in range(len(node.types))]
         self._kept[index] = results
-        checksum = 0
-        for value in results:
-            checksum = zlib.crc32(value.tobytes(), checksum)
+        checksum = zlib.crc32(b"".join(value.tobytes() for value in results))
         known = self.instance.artifact.metadata.get(node.func, {})
         flops, nbytes = float(known.get("flops", 0)), int(known.get("bytes", 0))
         return NodeRecord(node, index, start - origin, tuple(seconds), flops, nbytes, checksum)
@@ -119,28 +134,12 @@ class GraphModuleDebug(GraphModule):
     def table(self) -> str:
         """One line per node: time, share, GFLOP/s, GB/s, shapes; then the total."""
         total = sum(r.mean for r in self.records)
-        heading = ("Node", "Kernel", "Time(us)", "Time(%)", "GFLOP/s", "GB/s", "Shape", "Inputs", "Outputs", "Checksum")
-        rows = [heading, *(self._row(record, total) for record in self.records)]
-        rows.append(("total", "-", f"{total * 1e6:.1f}", "100.0", *["-"] * 6))
-        widths = [max(len(row[c]) for row in rows) for c in range(len(heading))]
+        rows = [list(_COLUMNS), *([cell(r, total) for cell in _COLUMNS.values()] for r in self.records)]
+        rows.append(["total", "-", f"{total * 1e6:.1f}", "100.0", *["-"] * 6])
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
         lines.insert(1, "  ".join("-" * width for width in widths))
         return "\n".join(lines)
-
-    def _row(self, record: NodeRecord, total: float) -> tuple[str, ...]:
-        node = record.node
-        return (
-            node.name,
-            node.func,
-            f"{record.mean * 1e6:.1f}",
-            f"{100 * record.mean / total if total else 0:.1f}",
-            f"{record.gflops:.1f}",
-            f"{record.nbytes / record.mean / 1e9 if record.mean > 0 else 0:.1f}",
-            " ".join(str(t.shape).replace(" ", "") for t in node.types),
-            str(len(node.inputs)),
-            str(len(node.types)),
-            f"{record.checksum:08x}",
-        )
 
     def chrome_trace(self) -> str:
         """The last run as Chrome trace events (B and E per node, microseconds)."""

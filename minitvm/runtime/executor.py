@@ -4,25 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from minitvm.errors import ConfigError, InputError, LibraryError
 from minitvm.runtime.checks import check_input, joined, missing_inputs, unknown_name
 from minitvm.runtime.instance import Instance
+from minitvm.runtime.library import Library
 from minitvm.runtime.ndarray import Device, NDArray, aligned
 from minitvm.runtime.param_dict import load_arrays
 from minitvm.runtime.timing import BenchmarkResult, measure
-
-
-class CompiledModel(Protocol):
-    """What :func:`create` needs of a library."""
-
-    @property
-    def graph_json(self) -> str: ...
-
-    def __getitem__(self, name: str) -> Callable[..., Any]: ...
 
 
 class GraphModule:
@@ -123,15 +115,13 @@ class GraphModule:
 
         Raises :class:`InputError` where an input was never set, and what :meth:`set_input` raises.
         """
-        self._assign(joined(feeds, inputs))
-        if self.instance.unset:
-            self._require_inputs()
+        self._assign_all(joined(feeds, inputs))
         self.instance.run()
 
-    def _require_inputs(self) -> None:
-        unset = [n for n in self.instance.input_names if n in self.instance.unset]
-        if unset:
-            raise missing_inputs(unset)
+    def _assign_all(self, feeds: Mapping[str, Any]) -> None:
+        self._assign(feeds)
+        if self.instance.unset:
+            raise missing_inputs([n for n in self.instance.input_names if n in self.instance.unset])
 
     def get_num_outputs(self) -> int:
         return len(self._heads)
@@ -214,7 +204,7 @@ def _same_graph(one: str | bytes, other: str) -> bool:
         return False
 
 
-def create(graph_json: str | bytes, lib: CompiledModel, device: Device) -> GraphModule:
+def create(graph_json: str | bytes, lib: Library, device: Device) -> GraphModule:
     """A module from its parts, as TVM's ``graph_executor.create``; the parameters are the library's, or set later.
 
     Raises :class:`LibraryError` where ``graph_json`` is not the graph that ``lib`` was built from.

@@ -18,7 +18,7 @@ import numpy as np
 
 from minitvm.errors import CompilerError, origin
 from minitvm.ir.types import TensorType
-from minitvm.runtime.graph import ALIGNMENT, Node, Segment, last_uses, round_up
+from minitvm.runtime.graph import ALIGNMENT, Segment, last_uses, round_up
 from minitvm.runtime.instance import Instance
 
 NOT_A_NUMBER, A_NUMBER = 0x7FFA, 0x4B4B
@@ -55,29 +55,21 @@ class Difference:
 
 def difference(one: np.ndarray, other: np.ndarray, type_: TensorType) -> Difference | None:
     """Compares the bytes of two results; ``one`` was made over ``NOT_A_NUMBER``, ``other`` over ``A_NUMBER``."""
-    pair = [memory[: type_.nbytes].view(type_.dtype) for memory in (one, other)]
-    differs = _differ(*pair)
-    if not differs.any():
+    size, pair = np.dtype(type_.dtype).itemsize, [m[: type_.nbytes].view(type_.dtype) for m in (one, other)]
+    differs = np.flatnonzero(pair[0].view(f"u{size}") != pair[1].view(f"u{size}"))
+    if not len(differs):
         return None
-    size = pair[0].itemsize
-    first = int(np.argmax(differs))
+    first = int(differs[0])
     start, stop = first * size, (first + 1) * size
     unwritten = _holds(one, NOT_A_NUMBER, start, stop) and _holds(other, A_NUMBER, start, stop)
     index = tuple(int(i) for i in np.unravel_index(first, type_.static_shape))
-    return Difference(index, (str(pair[0][first]), str(pair[1][first])), int(differs.sum()), unwritten)
+    return Difference(index, (str(pair[0][first]), str(pair[1][first])), len(differs), unwritten)
 
 
 def _holds(memory: np.ndarray, marker: int, start: int, stop: int) -> bool:
     """Whether those bytes of ``memory``, a marker's from its beginning, are still the marker's."""
     pair = np.uint16(marker).tobytes()
     return memory[start:stop].tobytes() == bytes(pair[i % 2] for i in range(start, stop))
-
-
-def _differ(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """By element, whether any bit differs."""
-    bits = f"u{one.itemsize}"
-    differs: np.ndarray = one.view(bits) != other.view(bits)
-    return differs
 
 
 class PoisonedInstance(Instance):
@@ -112,8 +104,7 @@ class PoisonedInstance(Instance):
             kept = [slot.memory.copy() for slot in slots]
             over(A_NUMBER, slots)
             if around != [line.tobytes() for line in fence]:
-                node = self.graph.nodes[index]
-                raise self._error(node, f"{node.func} writes next to its results, into memory of others")
+                raise self._error(index, "writes next to its results, into memory of others")
             for number, (one, slot) in enumerate(zip(kept, slots, strict=True)):
                 found = difference(one, slot.memory, slot.type)
                 if found is not None:
@@ -144,21 +135,24 @@ class PoisonedInstance(Instance):
 
     def _require_inside(self, index: int, number: int, slot: Slot, marker: int) -> None:
         if not _holds(slot.memory, marker, slot.type.nbytes, len(slot.memory)):
-            node = self.graph.nodes[index]
-            raise self._error(node, f"{node.func} writes past the end of its result {number}, {slot.type}")
+            raise self._error(index, f"writes past the end of its result {number}, {slot.type}")
 
     def _reject(self, index: int, number: int, found: Difference) -> CompilerError:
-        node = self.graph.nodes[index]
-        element = f"element {list(found.index)} of its result {number}, {node.types[number]}"
-        total = f"{found.count:,} of {node.types[number].size:,} elements depend on what was in memory before"
+        type_ = self.graph.nodes[index].types[number]
+        element = f"element {list(found.index)} of its result {number}, {type_}"
+        total = f"{found.count:,} of {type_.size:,} elements depend on what was in memory before"
         if found.unwritten:
-            return self._error(node, f"{node.func} never writes {element}", total)
+            return self._error(index, f"never writes {element}", total)
         values = f"{found.values[0]} over one marker, {found.values[1]} over another"
-        return self._error(node, f"{node.func} computes {element} from memory that nobody wrote", values, total)
+        return self._error(index, f"computes {element} from memory that nobody wrote", values, total)
 
-    def _error(self, node: Node, message: str, *where: str) -> CompilerError:
+    def _error(self, index: int, message: str, *where: str, by: str = "") -> CompilerError:
+        """What the kernel of node ``index``, or something else, does wrong."""
+        node = self.graph.nodes[index]
         place = f"node {node.name!r}, threads: {self.num_threads}"
-        return CompilerError(message, where=[*where, place, *filter(None, [origin(node.spans)])], hint=HINT)
+        return CompilerError(
+            f"{by or node.func} {message}", where=[*where, place, *filter(None, [origin(node.spans)])], hint=HINT
+        )
 
     # --- a segment --------------------------------------------------------------------------------------------
 
@@ -191,8 +185,7 @@ class PoisonedInstance(Instance):
         return {e: i for i in nodes for e in range(start[i], start[i + 1]) if last[e] > nodes[-1]}
 
     def _unlike(self, segment: Segment, index: int, found: Difference) -> CompilerError:
-        node = self.graph.nodes[index]
-        message = (
-            f"{segment.symbol} gives another element {list(found.index)} of {node.func} than its kernels one by one"
-        )
-        return self._error(node, message, f"{found.values[0]} one by one, {found.values[1]} at once")
+        func = self.graph.nodes[index].func
+        message = f"gives another element {list(found.index)} of {func} than its kernels one by one"
+        values = f"{found.values[0]} one by one, {found.values[1]} at once"
+        return self._error(index, message, values, by=segment.symbol)
