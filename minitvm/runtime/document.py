@@ -39,19 +39,14 @@ def document_of(artifact: Artifact) -> dict[str, Json]:
         "format_version": FORMAT_VERSION,
         "minitvm": config.version(),
         "target": artifact.target,
-        "cpu": {"triple": artifact.cpu.triple, "name": artifact.cpu.name, "features": list(artifact.cpu.features)},
+        "cpu": vars(artifact.cpu),
         "threads": artifact.threads,
         "kernels": artifact.metadata,
         "code": {symbol: sha256(image) for symbol, image in artifact.objects.items()},
         "params": list(artifact.params),
-        "plan": {
-            "storage_ids": plan.storage_ids,
-            "workspaces": {str(node): at for node, at in plan.workspaces.items()},
-            "lower_bound": plan.lower_bound,
-            "naive": plan.naive,
-        },
+        "plan": {name: value for name, value in vars(plan).items() if name not in ("offsets", "nbytes")},
         "hosts": {name: _host_form(host) for name, host in artifact.hosts.items()},
-        "host_calls": [[h.op, h.reason, h.node, h.span] for h in artifact.host_calls],
+        "host_calls": [list(vars(call).values()) for call in artifact.host_calls],
         "graph": graph_form(artifact.graph, plan),
     }
 
@@ -82,11 +77,11 @@ def artifact_of(
         if sha256(branch.entry) != document["hosts"][node]["branches"][attribute]:
             raise ValueError(f"{attribute} of {node!r} is not the branch that its entry was made for")
     graph, offsets, nbytes = graph_of(document["graph"])
-    plan = document["plan"]
-    workspaces = {int(node): at for node, at in plan["workspaces"].items()}
+    plan = {**document["plan"], "storage_ids": tuple(document["plan"]["storage_ids"])}
+    plan["workspaces"] = {int(node): at for node, at in plan["workspaces"].items()}
     return Artifact(
         graph=graph,
-        plan=Plan(tuple(offsets), tuple(plan["storage_ids"]), workspaces, nbytes, plan["lower_bound"], plan["naive"]),
+        plan=Plan(offsets=tuple(offsets), nbytes=nbytes, **plan),
         params=_arrays(document["params"], graph, params),
         objects=objects,
         entry=entry,
@@ -100,8 +95,7 @@ def artifact_of(
 
 
 def cpu_of(document: dict[str, Json]) -> CpuTag:
-    cpu = document["cpu"]
-    return CpuTag(cpu["triple"], cpu["name"], tuple(cpu["features"]))
+    return CpuTag(**{**document["cpu"], "features": tuple(document["cpu"]["features"])})
 
 
 def _host(node: str, form: dict[str, Json], branches: Mapping[tuple[str, str], Artifact]) -> Host:

@@ -14,21 +14,21 @@ from typing import Any
 import numpy as np
 
 from minitvm.errors import InputError, LibraryError
+from minitvm.ir.types import DTYPES
 from minitvm.runtime.ndarray import NDArray, aligned_empty
 
 _LIST_MAGIC = 0xF7E58D4F05049CB7
 _ARRAY_MAGIC = 0xDD5E40F096B4A13F
-_KINDS = {"i": 0, "u": 1, "f": 2}
-_LETTERS = {0: "int", 1: "uint", 2: "float"}
+_DTYPES = {("iuf".find(np.dtype(name).kind), 8 * np.dtype(name).itemsize): name for name in DTYPES if name != "bool"}
+_DTYPES[1, 1] = "bool"
+"""By kind and bits."""
+_CODES = {name: code for code, name in _DTYPES.items()}
 
 
-def _save_array(value: np.ndarray) -> list[bytes | memoryview]:
+def _save_array(value: np.ndarray) -> bytes:
     array = np.ascontiguousarray(value).astype(value.dtype.newbyteorder("<"), copy=False).reshape(value.shape)
-    is_bool = array.dtype == np.bool_
-    kind, bits = (1, 1) if is_bool else (_KINDS[array.dtype.kind], array.itemsize * 8)
-    head = struct.pack("<QQiiiBBH", _ARRAY_MAGIC, 0, 1, 0, array.ndim, kind, bits, 1)
-    shape = struct.pack(f"<{array.ndim}q", *array.shape)
-    return [head, shape, struct.pack("<q", array.nbytes), array.tobytes()]
+    head = (_ARRAY_MAGIC, 0, 1, 0, array.ndim, *_CODES[array.dtype.name], 1, *array.shape, array.nbytes)
+    return struct.pack(f"<QQiiiBBH{array.ndim}qq", *head) + array.tobytes()
 
 
 def save_param_dict(params: Mapping[str, Any]) -> bytes:
@@ -37,19 +37,15 @@ def save_param_dict(params: Mapping[str, Any]) -> bytes:
         raise LibraryError(f"the parameters are a {type(params).__name__}, not a dictionary of arrays by name")
     arrays = {name: np.asarray(value) for name, value in params.items()}
     for name, array in arrays.items():
-        if not isinstance(name, str) or array.dtype.kind not in (*_KINDS, "b"):
+        if not isinstance(name, str) or array.dtype.name not in _CODES:
             raise LibraryError(
                 f"parameter {name!r} cannot be saved: it is {array.dtype.name}",
                 hint="parameters are arrays of booleans, integers or floats by name",
             )
-    parts: list[bytes | memoryview] = [struct.pack("<QQQ", _LIST_MAGIC, 0, len(arrays))]
-    for name in arrays:
-        text = name.encode()
-        parts.append(struct.pack("<Q", len(text)) + text)
-    parts.append(struct.pack("<Q", len(arrays)))
-    for array in arrays.values():
-        parts.extend(_save_array(array))
-    return b"".join(parts)
+    count, texts = struct.pack("<Q", len(arrays)), [name.encode() for name in arrays]
+    names = [struct.pack("<Q", len(text)) + text for text in texts]
+    head = struct.pack("<QQ", _LIST_MAGIC, 0)
+    return b"".join([head, count, *names, count, *map(_save_array, arrays.values())])
 
 
 class _Reader:
@@ -82,21 +78,15 @@ class _Reader:
             )
 
 
-def _dtype(kind: int, bits: int, lanes: int) -> np.dtype[Any]:
-    if (kind, bits, lanes) == (1, 1, 1):
-        return np.dtype(np.bool_)
-    if kind not in _LETTERS or bits not in (8, 16, 32, 64) or lanes != 1:
-        raise LibraryError(f"the parameters hold a dtype that is not known: kind {kind}, {bits} bits, {lanes} lanes")
-    return np.dtype(f"{_LETTERS[kind]}{bits}")
-
-
 def _load_array(reader: _Reader) -> np.ndarray:
     reader.magic(_ARRAY_MAGIC)
     _, _, rank, kind, bits, lanes = reader.unpack("<iiiBBH")
     if not 0 <= rank <= 32:
         raise LibraryError(f"the parameters hold an array of rank {rank}")
     shape = reader.unpack(f"<{rank}q")
-    dtype = _dtype(kind, bits, lanes)
+    if (kind, bits) not in _DTYPES or lanes != 1:
+        raise LibraryError(f"the parameters hold a dtype that is not known: kind {kind}, {bits} bits, {lanes} lanes")
+    dtype = np.dtype(_DTYPES[kind, bits])
     (nbytes,) = reader.unpack("<q")
     if min(shape, default=0) < 0 or nbytes != math.prod(shape) * dtype.itemsize:
         raise LibraryError(f"the parameters hold {nbytes} bytes for an array of shape {shape}, {dtype.name}")
