@@ -1,8 +1,7 @@
 """Passes over the graph: pure functions from module to module, named as in Relay."""
 
 from minitvm.ir.decision import Declined
-from minitvm.passes.canonicalize_cast import CanonicalizeCast
-from minitvm.passes.canonicalize_ops import CanonicalizeOps
+from minitvm.passes.canonicalize import CanonicalizeCast, CanonicalizeOps, Legalize
 from minitvm.passes.combine import CombineParallelBatchMatmul, CombineParallelConv2D, CombineParallelDense
 from minitvm.passes.dead_code_elimination import DeadCodeElimination
 from minitvm.passes.eliminate_common_subexpr import EliminateCommonSubexpr
@@ -13,7 +12,6 @@ from minitvm.passes.infer_type import InferType, bind_module, bind_params
 from minitvm.passes.instrument import PassInfo, PassInstrument, PassLog, PassRecord, PassTiming, PrintIR
 from minitvm.passes.layout.alter_op_layout import AlterOpLayout
 from minitvm.passes.layout.convert_layout import ConvertLayout
-from minitvm.passes.legalize import Legalize
 from minitvm.passes.manager import (
     FunctionPass,
     ModulePass,

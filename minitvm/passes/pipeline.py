@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from minitvm.passes.canonicalize_cast import CanonicalizeCast
-from minitvm.passes.canonicalize_ops import CanonicalizeOps
+from minitvm.passes.canonicalize import CanonicalizeCast, CanonicalizeOps, Legalize
 from minitvm.passes.combine import CombineParallelConv2D, CombineParallelDense
 from minitvm.passes.dead_code_elimination import DeadCodeElimination
 from minitvm.passes.eliminate_common_subexpr import EliminateCommonSubexpr
@@ -12,7 +11,6 @@ from minitvm.passes.fold_scale_axis import BackwardFoldScaleAxis, ForwardFoldSca
 from minitvm.passes.fuse.fuse_ops import FuseOps
 from minitvm.passes.infer_type import InferType, bind_module, bind_params
 from minitvm.passes.layout.alter_op_layout import AlterOpLayout
-from minitvm.passes.legalize import Legalize
 from minitvm.passes.manager import Sequential, register_config
 from minitvm.passes.simplify.simplify_expr import SimplifyExpr, SimplifyExprPostAlterOp
 from minitvm.passes.simplify.simplify_inference import SimplifyInference

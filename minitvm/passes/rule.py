@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from types import ModuleType
 from typing import Any, TypeAlias
 
 from minitvm.errors import PassError, blame
@@ -71,6 +72,11 @@ def rule(pattern: Pattern, exactness: str = "exact") -> Callable[[Callable[..., 
         return Rule(function.__name__, pattern, function, Exactness(exactness))
 
     return decorate
+
+
+def rules_in(*modules: ModuleType) -> tuple[Rule, ...]:
+    """All rules that modules define, in their order."""
+    return tuple(found for module in modules for found in vars(module).values() if isinstance(found, Rule))
 
 
 def _check_parameters(function: Callable[..., Replacement], pattern: Pattern) -> None:

@@ -13,7 +13,7 @@ from minitvm.ir.expr import Call, Constant, Expr
 from minitvm.ir.op import Op
 from minitvm.ir.ops.broadcast import Add, BinaryOp, Divide, Multiply, Subtract
 from minitvm.ir.ops.elemwise import Full, Sqrt, Zeros
-from minitvm.ir.pattern import Pattern, call, const, value
+from minitvm.ir.pattern import Where, call, const, value
 from minitvm.passes.rule import Replacement, Rule, rule
 
 MAX_UNIFORM = 1 << 16
@@ -39,56 +39,35 @@ def is_float(expr: Expr) -> bool:
     return expr.tensor_type.is_float
 
 
-def _unless_retyped(whole: Expr, kept: Expr) -> Replacement:
-    if whole.checked_type == kept.checked_type:
-        return kept
-    return Declined(f"it also changes {kept.checked_type} to {whole.checked_type}")
+def _is_negative(fill: Expr) -> bool:
+    """Whether a fill is -0.0 or below."""
+    return is_float(fill) and bool(np.signbit(uniform(fill)))
 
 
-def _fill(expected: float) -> Pattern:
-    """A constant or a fill of nothing but ``expected``."""
-    return value("fill", where=lambda e: (found := uniform(e)) is not None and found == expected)
+def _identity(name: str, op: type[BinaryOp], number: float, where: Where, exactness: str = "exact") -> Rule:
+    """``op(x, number)`` is ``x``, where what the number fills has no larger shape; ``where`` says which fills."""
 
+    def drop(whole: Call, x: Expr, fill: Expr) -> Replacement:
+        same = whole.checked_type == x.checked_type
+        return x if same else Declined(f"it also changes {x.checked_type} to {whole.checked_type}")
 
-def _is_exact_zero(expr: Expr) -> bool:
-    """Whether adding a zero keeps every bit: in floats ``-0.0 + 0.0`` is ``0.0``, only ``-0.0`` adds nothing."""
-    return not is_float(expr) or bool(np.signbit(uniform(expr)))
-
-
-def _zero(exact: bool) -> Pattern:
-    def accepts(expr: Expr) -> bool:
+    def fits(expr: Expr) -> bool:
         found = uniform(expr)
-        return found is not None and found == 0 and _is_exact_zero(expr) == exact
+        return found is not None and found == number and where(expr)
 
-    return value("fill", where=accepts)
-
-
-@rule(call(Add, value("x"), _zero(exact=True), name="whole"))
-def drop_added_zero(whole: Call, x: Expr, fill: Expr) -> Replacement:
-    return _unless_retyped(whole, x)
+    drop.__name__ = name
+    return rule(call(op, value("x"), value("fill", where=fits), name="whole"), exactness=exactness)(drop)
 
 
-@rule(call(Add, value("x"), _zero(exact=False), name="whole"), exactness="reassociating")
-def drop_added_float_zero(whole: Call, x: Expr, fill: Expr) -> Replacement:
-    """``x + 0.0`` differs from ``x`` in the sign of a zero."""
-    return _unless_retyped(whole, x)
-
-
-@rule(call(Subtract, value("x"), _fill(0), name="whole"))
-def drop_subtracted_zero(whole: Call, x: Expr, fill: Expr) -> Replacement:
-    if is_float(fill) and np.signbit(uniform(fill)):
-        return Declined("subtracting -0.0 turns -0.0 into 0.0")
-    return _unless_retyped(whole, x)
-
-
-@rule(call(Multiply, value("x"), _fill(1), name="whole"))
-def drop_multiplied_one(whole: Call, x: Expr, fill: Expr) -> Replacement:
-    return _unless_retyped(whole, x)
-
-
-@rule(call(Divide, value("x"), _fill(1), name="whole"))
-def drop_divided_one(whole: Call, x: Expr, fill: Expr) -> Replacement:
-    return _unless_retyped(whole, x)
+drop_added_zero = _identity("drop_added_zero", Add, 0, lambda zero: not is_float(zero) or _is_negative(zero))
+drop_added_float_zero = _identity(  # x + 0.0 differs from x in the sign of a zero; only -0.0 adds nothing
+    "drop_added_float_zero", Add, 0, lambda zero: is_float(zero) and not _is_negative(zero), "reassociating"
+)
+drop_subtracted_zero = _identity(  # subtracting -0.0 turns -0.0 into 0.0
+    "drop_subtracted_zero", Subtract, 0, lambda zero: not _is_negative(zero)
+)
+drop_multiplied_one = _identity("drop_multiplied_one", Multiply, 1, lambda one: True)
+drop_divided_one = _identity("drop_divided_one", Divide, 1, lambda one: True)
 
 
 @rule(call(Add, value("x"), value("x"), name="whole"))
@@ -142,6 +121,12 @@ def _combined(ufunc: np.ufunc, c1: Constant, c2: Constant) -> Constant | Decline
 def _underflows(product: np.ndarray, a: np.ndarray, b: np.ndarray) -> bool:
     """Whether a product of two numbers that are not 0 is below the normal ones."""
     return bool(((np.abs(product) < np.finfo(product.dtype).tiny) & (a != 0) & (b != 0)).any())
+
+
+multiply_constants_of_floats = _chained(Multiply, np.multiply, "reassociating", floats=True)
+multiply_constants_of_integers = _chained(Multiply, np.multiply, "exact", floats=False)
+add_constants_of_floats = _chained(Add, np.add, "reassociating", floats=True)
+add_constants_of_integers = _chained(Add, np.add, "exact", floats=False)
 
 
 def _leaves(expr: Expr, op: type[Op]) -> Iterator[Expr]:
@@ -204,20 +189,3 @@ def _factored(x: Expr, y: Expr, a: float, b: float, c: float) -> Replacement:
 
 def _scalar(number: float, like: Expr) -> Constant:
     return Constant(np.asarray(number, like.dtype))
-
-
-ADDED_CONSTANTS = (_chained(Add, np.add, "reassociating", floats=True), _chained(Add, np.add, "exact", floats=False))
-RULES = (
-    drop_added_zero,
-    drop_added_float_zero,
-    drop_subtracted_zero,
-    drop_multiplied_one,
-    drop_divided_one,
-    add_to_itself,
-    divide_by_root,
-    multiply_sum,
-    _chained(Multiply, np.multiply, "reassociating", floats=True),
-    _chained(Multiply, np.multiply, "exact", floats=False),
-    *ADDED_CONSTANTS,
-    factor_binomial,
-)

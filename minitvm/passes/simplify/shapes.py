@@ -1,4 +1,4 @@
-"""Rules of SimplifyExpr about shapes: reshapes, transposes, layouts, fills, operators "like" another tensor."""
+"""Rules of SimplifyExpr about shapes: reshapes, transposes (also before products), layouts, fills, windows."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from minitvm.ir.expr import Call, Constant, Expr
 from minitvm.ir.op import Op
 from minitvm.ir.ops.broadcast import BinaryOp, BroadcastTo, BroadcastToLike
 from minitvm.ir.ops.elemwise import Copy, Full, FullLike, Ones, OnesLike, Zeros, ZerosLike
+from minitvm.ir.ops.nn_conv import Conv1d, Conv2d, Conv3d, Convolution
+from minitvm.ir.ops.nn_dense import BatchMatmul, Dense, Matmul
 from minitvm.ir.ops.slicing import Concatenate
 from minitvm.ir.ops.transform import BatchFlatten, LayoutTransform, Reshape, ReshapeLike, Transpose
-from minitvm.ir.pattern import call, tuple_of, value
+from minitvm.ir.pattern import call, const, tuple_of, value
 from minitvm.ir.types import TensorType
 from minitvm.passes.rule import Replacement, rule
 
@@ -170,21 +172,68 @@ def drop_concatenate_of_one(x: Expr) -> Expr:
     return x
 
 
-RULES = (
-    concretize_fill_like,
-    concretize_full_like,
-    concretize_reshape_like,
-    concretize_broadcast_to_like,
-    drop_reshape_to_same,
-    merge_reshapes,
-    drop_reshape_and_back,
-    drop_transpose_of_nothing,
-    merge_transposes,
-    drop_layout_transform_to_same,
-    merge_layout_transforms,
-    merge_transpose_into_layout_transform,
-    merge_layout_transform_into_transpose,
-    scalar_of_filled,
-    drop_copy,
-    drop_concatenate_of_one,
-)
+_PRODUCTS = (Dense, Matmul, BatchMatmul)
+_NOT_MATRICES = Declined("it does not exchange rows and columns only")
+
+
+@rule(call(_PRODUCTS, value("lhs"), call(Transpose, value("rhs"), name="turned"), name="product"))
+def transpose_inside_product(product: Call, lhs: Expr, turned: Call, rhs: Expr) -> Replacement:
+    """The right operand."""
+    return _product(product, lhs, rhs, flip_b=True) if _exchanges_the_last_two(turned) else _NOT_MATRICES
+
+
+@rule(call(_PRODUCTS, call(Transpose, value("lhs"), name="turned"), value("rhs"), name="product"))
+def transpose_left_inside_product(product: Call, turned: Call, lhs: Expr, rhs: Expr) -> Replacement:
+    """The left operand, unless that would keep constant weights from being packed."""
+    if isinstance(rhs, Constant):
+        return Declined("constant weights are packed where the left operand comes row by row")
+    return _product(product, lhs, rhs, flip_a=True) if _exchanges_the_last_two(turned) else _NOT_MATRICES
+
+
+def _exchanges_the_last_two(turned: Call) -> bool:
+    assert isinstance(turned.op, Transpose)
+    rank = turned.tensor_type.rank
+    return turned.op.order(rank) == (*range(rank - 2), rank - 1, rank - 2)
+
+
+def _product(product: Call, lhs: Expr, rhs: Expr, flip_a: bool = False, flip_b: bool = False) -> Expr:
+    """``product`` of other operands, of which one lies the other way round."""
+    op = product.op
+    if isinstance(op, Dense):
+        return Call(Matmul(transpose_a=flip_a, transpose_b=not flip_b, out_dtype=op.out_dtype), (lhs, rhs))
+    assert isinstance(op, (Matmul, BatchMatmul))
+    flipped = op.with_attributes(transpose_a=op.transpose_a != flip_a, transpose_b=op.transpose_b != flip_b)
+    return Call(flipped, (lhs, rhs))
+
+
+@rule(call((Conv1d, Conv2d, Conv3d), value("data"), const("weight"), name="conv"), exactness="reassociating")
+def drop_taps_in_padding(conv: Call, data: Expr, weight: Expr) -> Replacement:
+    """A 3x3 window on a single pixel reads one tap: constant weights are cut to the taps that see the image."""
+    op = conv.op
+    assert isinstance(op, Convolution)
+    image, kernel, out = op.layouts
+    if not (data.type.is_static and conv.type.is_static):
+        return Declined("the image's size is known only when the model runs")
+    pads, rank = list(op.padding), len(op.spatial)
+    begin, end = [0] * kernel.rank, list(weight.shape)
+    for d, axis in enumerate(op.spatial):
+        at = kernel.index(axis)
+        taps = [t * op.dilation[d] - pads[d] for t in range(weight.shape[at])]
+        extents = data.shape[image.index(axis)], conv.shape[out.index(axis)]
+        seen = [t for t, first in enumerate(taps) if _sees(first, op.strides[d], *extents)] or [*range(len(taps))]
+        begin[at], end[at] = seen[0], seen[-1] + 1
+        pads[d] -= seen[0] * op.dilation[d]
+        pads[d + rank] -= (len(taps) - end[at]) * op.dilation[d]
+    if pads == list(op.padding):
+        return Declined("every tap sees the image in some window")
+    if min(pads) < 0:
+        return Declined("windows would begin or end inside the image")
+    size = tuple(end[kernel.index(axis)] - begin[kernel.index(axis)] for axis in op.spatial)
+    cut = ir.call_op("strided_slice", weight, begin=tuple(begin), end=tuple(end), strides=(1,) * kernel.rank)
+    return ir.call_op(op.name, data, cut, **{**op.attributes(), "padding": tuple(pads), "kernel_size": size})
+
+
+def _sees(first: int, stride: int, extent: int, outputs: int) -> bool:
+    """Whether a tap that is at ``first`` in window 0 is inside the image in some window."""
+    window = max(0, -(first // stride))
+    return window < outputs and window * stride + first < extent

@@ -1,13 +1,77 @@
-"""Legalize: operators that the target runs badly, in terms of those that it runs well."""
+"""CanonicalizeOps, CanonicalizeCast, Legalize: one way to say a thing, and the way that runs well."""
 
 from __future__ import annotations
 
+from collections import Counter
+
+import numpy as np
+
 from minitvm.ir import builder as ir
-from minitvm.ir.decision import Declined
-from minitvm.ir.expr import Call, Expr
+from minitvm.ir.decision import Declined, decide
+from minitvm.ir.expr import Call, Expr, Function, Module
+from minitvm.ir.op import Op
+from minitvm.ir.ops.elemwise import CastTo
 from minitvm.ir.ops.nn_conv_transpose import Conv2dTranspose
+from minitvm.ir.ops.nn_dense import BiasAdd
 from minitvm.ir.pattern import call, const, value
+from minitvm.ir.visitor import as_function, rebuild, rewrite
+from minitvm.passes.manager import FunctionPass, PassContext
 from minitvm.passes.rule import Replacement, RulePass, rule
+
+
+@rule(call(BiasAdd, value("data"), value("bias"), name="biased"))
+def bias_add_to_add(biased: Call, data: Expr, bias: Expr) -> Expr:
+    """``nn.bias_add(x, b, axis)`` is ``add(x, b)`` with ones behind ``b``'s axis."""
+    assert isinstance(biased.op, BiasAdd)
+    rank = data.tensor_type.rank
+    after = rank - 1 - biased.op.axis % rank
+    wide = ir.expand_dims(bias, axis=1, num_newaxis=after) if after else bias
+    return ir.add(data, wide)
+
+
+class CanonicalizeOps(RulePass, opt_level=3):
+    """``nn.bias_add`` becomes ``add``, which scale folding and the layout passes know."""
+
+    rules = (bias_add_to_add,)
+
+
+class CanonicalizeCast(FunctionPass, opt_level=3):
+    """Give every user but the first of a widening cast a cast of its own, where the user is element-wise.
+
+    No wide tensor is stored then: of int8 convolutions whose result feeds several int32 branches, once the cast is part
+    of each branch's kernel, the tensor between the kernels is int8.
+    """
+
+    needs = (CastTo,)
+
+    def transform_function(self, function: Function, module: Module, context: PassContext) -> Function:
+        seen: Counter[Expr] = Counter()
+
+        def visit(_: Expr, new: Expr) -> Expr:
+            if isinstance(new, Call) and isinstance(new.op, Op) and new.op.is_elementwise:
+                return rebuild(new, [_own_cast(arg, seen) for arg in new.args])
+            return new
+
+        return as_function(rewrite(function, visit))
+
+
+def _own_cast(operand: Expr, seen: Counter[Expr]) -> Expr:
+    """The operand, or a copy of it where it is a widening cast that another user has already."""
+    if not is_widening_cast(operand):
+        return operand
+    assert isinstance(operand, Call)
+    seen[operand] += 1
+    if seen[operand] == 1:
+        return operand
+    decide("CanonicalizeCast", operand, "done again by another user, so that no wide tensor is stored")
+    return Call(operand.op, operand.args, span=operand.span)
+
+
+def is_widening_cast(node: Expr) -> bool:
+    """Whether a node is a cast to a dtype of more bytes."""
+    if not isinstance(node, Call) or not isinstance(node.op, CastTo):
+        return False
+    return np.dtype(node.op.dtype).itemsize > np.dtype(node.args[0].dtype).itemsize
 
 
 @rule(call(Conv2dTranspose, value("data"), const("weight"), name="conv"), exactness="reassociating")
