@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 from minitvm.errors import IRError
 from minitvm.ir.expr import Call, Constant, Expr, Tuple, TupleGetItem
@@ -31,6 +31,9 @@ class Pattern:
     name: str | None = None
     where: Where | None = None
     single_use: bool = False
+
+    kind: ClassVar[type[Expr]] = Expr
+    """What it may match."""
 
     def names(self) -> tuple[str, ...]:
         """The names captured, each once, in the order they stand in the pattern."""
@@ -58,11 +61,17 @@ class Pattern:
 
     def accepts_kind(self, expr: Expr) -> bool:
         """Whether such a node may fit: its class, its operator's class and its number of operands."""
-        return True
+        return isinstance(expr, self.kind)
 
     def may_occur(self, kinds: Iterable[type]) -> bool:
         """Whether there can be a match among nodes of these kinds (``kinds_of``)."""
         return all(part.may_occur(kinds) for part in self.parts())
+
+    def may_match(self, expr: Expr, depth: int = 2) -> bool:
+        """Whether a node of this kind over operands of these kinds may match, as far as operators say."""
+        if depth == 0 or not self.accepts_kind(expr):
+            return depth == 0
+        return any(all(part.may_match(e, depth - 1) for part, e in zip(*way, strict=True)) for way in self.orders(expr))
 
     def orders(self, expr: Expr) -> Iterator[tuple[tuple[Pattern, ...], tuple[Expr, ...]]]:
         """The patterns of the operands beside the operands, in every order that counts."""
@@ -116,9 +125,7 @@ def _is_one_of(kind: type, ops: tuple[type[Op] | str, ...]) -> bool:
 @dataclass(frozen=True, eq=False)
 class _ConstPattern(Pattern):
     rank: int | None = None
-
-    def accepts_kind(self, expr: Expr) -> bool:
-        return isinstance(expr, Constant)
+    kind = Constant
 
     def accepts(self, expr: Expr) -> bool:
         return isinstance(expr, Constant) and self.rank in (None, expr.value.ndim)
@@ -127,6 +134,7 @@ class _ConstPattern(Pattern):
 @dataclass(frozen=True, eq=False)
 class _TuplePattern(Pattern):
     fields: tuple[Pattern, ...] = ()
+    kind = Tuple
 
     def parts(self) -> tuple[Pattern, ...]:
         return self.fields
@@ -143,6 +151,7 @@ class _TuplePattern(Pattern):
 class _GetItemPattern(Pattern):
     inner: Pattern = Pattern()
     index: int | None = None
+    kind = TupleGetItem
 
     def parts(self) -> tuple[Pattern, ...]:
         return (self.inner,)

@@ -30,53 +30,12 @@ from minitvm.passes.simplify.simplify_inference import SimplifyInference
 from minitvm.passes.sink_reshape import SinkReshape
 from minitvm.passes.verify import Verify
 
-__all__ = [
-    "AlterOpLayout",
-    "BackwardFoldScaleAxis",
-    "CanonicalizeCast",
-    "CanonicalizeOps",
-    "CombineParallelBatchMatmul",
-    "CombineParallelConv2D",
-    "CombineParallelDense",
-    "ConvertLayout",
-    "DeadCodeElimination",
-    "Declined",
-    "EliminateCommonSubexpr",
-    "Exactness",
-    "FoldConstant",
-    "FoldScaleAxis",
-    "ForwardFoldScaleAxis",
-    "FunctionPass",
-    "FuseOps",
-    "InferType",
-    "Legalize",
-    "ModulePass",
-    "Pass",
-    "PassContext",
-    "PassInfo",
-    "PassInstrument",
-    "PassLog",
-    "PassRecord",
-    "PassTiming",
-    "PrintIR",
-    "Replacement",
-    "Rule",
-    "RulePass",
-    "Sequential",
-    "SimplifyExpr",
-    "SimplifyExprPostAlterOp",
-    "SimplifyInference",
-    "SinkReshape",
-    "Verify",
-    "apply_rules",
-    "bind_module",
-    "bind_params",
-    "default_pipeline",
-    "fold_constant_expr",
-    "function_pass",
-    "get_pass",
-    "module_pass",
-    "register_config",
-    "rule",
-    "rule_pass",
-]
+__all__ = ["FunctionPass", "ModulePass", "Pass", "PassContext", "Sequential"]
+__all__ += ["function_pass", "get_pass", "module_pass", "register_config"]
+__all__ += ["Declined", "Exactness", "Replacement", "Rule", "RulePass", "apply_rules", "rule", "rule_pass"]
+__all__ += ["PassInfo", "PassInstrument", "PassLog", "PassRecord", "PassTiming", "PrintIR", "Verify"]
+__all__ += ["AlterOpLayout", "CanonicalizeCast", "CanonicalizeOps", "ConvertLayout", "Legalize"]
+__all__ += ["BackwardFoldScaleAxis", "FoldConstant", "FoldScaleAxis", "ForwardFoldScaleAxis", "fold_constant_expr"]
+__all__ += ["CombineParallelBatchMatmul", "CombineParallelConv2D", "CombineParallelDense", "EliminateCommonSubexpr"]
+__all__ += ["DeadCodeElimination", "FuseOps", "InferType", "bind_module", "bind_params", "default_pipeline"]
+__all__ += ["SimplifyExpr", "SimplifyExprPostAlterOp", "SimplifyInference", "SinkReshape"]

@@ -25,32 +25,26 @@ class EliminateCommonSubexpr(FunctionPass, opt_level=3):
         self.skip = skip
 
     def transform_function(self, function: Function, module: Module, context: PassContext) -> Function:
-        return eliminate(function, self.skip)
+        first: dict[Hashable, Expr] = {}
 
+        def visit(old: Expr, new: Expr) -> Expr:
+            if not self._may_merge(new):
+                return new
+            found = first.setdefault((node_key(new), *map(_operand_key, children(new))), new)
+            if found is not new and isinstance(new, Call):
+                decide(self.info.name, old, f"computed once, with {', '.join(found.span) or 'an equal call'}")
+            return found
 
-def eliminate(function: Function, skip: Skip | None = None) -> Function:
-    """``function`` with equal calls merged; itself where no two are equal."""
-    first: dict[Hashable, Expr] = {}
+        return as_function(rewrite(function, visit))
 
-    def visit(old: Expr, new: Expr) -> Expr:
-        if not _may_merge(new, skip):
-            return new
-        found = first.setdefault((node_key(new), *map(_operand_key, children(new))), new)
-        if found is not new and isinstance(new, Call):
-            decide("EliminateCommonSubexpr", old, f"computed once, with {', '.join(found.span) or 'an equal call'}")
-        return found
-
-    return as_function(rewrite(function, visit))
-
-
-def _may_merge(node: Expr, skip: Skip | None) -> bool:
-    if not isinstance(node, Call):
-        return isinstance(node, TupleGetItem)
-    if not isinstance(node.op, Op) or not node.args or (skip is not None and skip(node)):
-        return False
-    if node.op.stateful:
-        decide("EliminateCommonSubexpr", node, Declined("it gives other results every time"))
-    return not node.op.stateful
+    def _may_merge(self, node: Expr) -> bool:
+        if not isinstance(node, Call):
+            return isinstance(node, TupleGetItem)
+        if not isinstance(node.op, Op) or not node.args or (self.skip is not None and self.skip(node)):
+            return False
+        if node.op.stateful:
+            decide(self.info.name, node, Declined("it gives other results every time"))
+        return not node.op.stateful
 
 
 def _operand_key(operand: Expr) -> Hashable:

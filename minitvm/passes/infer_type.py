@@ -30,21 +30,16 @@ class InferType(FunctionPass, opt_level=0):
     """
 
     def transform_function(self, function: Function, module: Module, context: PassContext) -> Function:
-        return infer_function(function)
-
-
-def infer_function(function: Function) -> Function:
-    """``function`` with all its variables typed; itself where they are."""
-    if all(p.checked_type is not None for p in function.params):
-        return function
-    solved: dict[Var, Var] = {}
-    while unsolved := [p for p in function.params if p.checked_type is None and p not in solved]:
-        before = len(solved)
+        if all(p.checked_type is not None for p in function.params):
+            return function
+        solved: dict[Var, Var] = {}
+        while unsolved := [p for p in function.params if p.checked_type is None and p not in solved]:
+            before = len(solved)
+            _sweep(function, solved)
+            if len(solved) == before:
+                raise _unresolved(unsolved, function)
         body = _sweep(function, solved)
-        if len(solved) == before:
-            raise _unresolved(unsolved, function)
-    body = _sweep(function, solved)
-    return Function([solved.get(p, p) for p in function.params], body, function.attrs, span=function.span)
+        return Function([solved.get(p, p) for p in function.params], body, function.attrs, span=function.span)
 
 
 def _sweep(function: Function, solved: dict[Var, Var]) -> Expr:
@@ -92,22 +87,22 @@ def bind_params(function: Function, params: Mapping[str, Any]) -> Function:
     replaced: dict[Expr, Expr] = {}
     for name, value in params.items():
         if name not in by_name:
-            raise InputError(
-                f"there is no parameter {name!r} to bind", hint=f"parameters: {', '.join(by_name) or 'none'}"
-            )
-        replaced[by_name[name]] = Constant(_checked_array(by_name[name], value), name=name)
+            known = ", ".join(by_name) or "none"
+            raise InputError(f"there is no parameter {name!r} to bind", hint=f"parameters: {known}")
+        array = value.numpy() if hasattr(value, "numpy") else np.asarray(value)
+        expected, given = by_name[name].checked_type, type_of(array)
+        if isinstance(expected, TensorType) and not accepts(expected, given):
+            raise InputError(f"parameter {name!r} is {expected}, the array is {given}")
+        replaced[by_name[name]] = Constant(array, name=name)
+    return _bound(function, replaced)
+
+
+def _bound(function: Function, replaced: dict[Expr, Expr]) -> Function:
+    """``function`` with other nodes for some of its parameters."""
     if not replaced:
         return function
     kept = [p for p in function.params if p not in replaced]
     return Function(kept, substitute(function.body, replaced), function.attrs, span=function.span)
-
-
-def _checked_array(param: Var, value: Any) -> np.ndarray:
-    array = value.numpy() if hasattr(value, "numpy") else np.asarray(value)
-    expected, given = param.checked_type, type_of(array)
-    if isinstance(expected, TensorType) and not accepts(expected, given):
-        raise InputError(f"parameter {param.name!r} is {expected}, the array is {given}")
-    return array
 
 
 def bind_module(module: Module, params: Mapping[str, Any]) -> Module:
@@ -145,11 +140,7 @@ def _constants(call: Call, first: int) -> dict[int, Constant]:
 
 def _into(branch: Function, constants: Mapping[int, Constant]) -> Function:
     """The branch with those parameters bound, and bound further inside."""
-    replaced: dict[Expr, Expr] = {branch.params[i]: constant for i, constant in constants.items()}
-    if replaced:
-        kept = [p for p in branch.params if p not in replaced]
-        branch = Function(kept, substitute(branch.body, replaced), branch.attrs, span=branch.span)
-    return bind_captured(branch)
+    return bind_captured(_bound(branch, {branch.params[i]: constant for i, constant in constants.items()}))
 
 
 def _call(call: Call, op: If | Loop, moved: Mapping[int, Constant]) -> Call:

@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from minitvm.ir.expr import Expr, Function, Module
@@ -69,54 +69,50 @@ class Running(threading.local, Generic[Kept]):
 
 
 @dataclass
-class _Node:
-    """One run of a pass and the runs inside it (a ``Sequential``'s)."""
+class _Run:
+    """One run of a pass, and the seconds that the runs inside it took (a ``Sequential``'s)."""
 
     name: str
     start: float
+    around: _Run | None
     depth: int
     seconds: float | None = None
-    inside: list[_Node] = field(default_factory=list)
+    inside: float = 0.0
+
+    def line(self, total: float) -> str:
+        own = f"{'  ' * self.depth}{self.name}: "
+        if self.seconds is None:
+            return own + "did not finish"
+        whole = total if self.around is None else self.around.seconds or 0.0
+        share = 100 * self.seconds / whole if whole else 100.0
+        rest = f", own {(self.seconds - self.inside) * 1e3:.2f} ms" if self.inside else ""
+        return f"{own}{self.seconds * 1e3:.2f} ms ({share:.0f}%){rest}"
 
 
 class PassTiming(PassInstrument):
     """Times every pass; ``render()`` gives a tree, inside or after the context."""
 
     def __init__(self) -> None:
-        self._roots: list[_Node] = []
-        self._running = Running[_Node]()
+        self.enter_pass_ctx()
 
     def enter_pass_ctx(self) -> None:
-        self._roots, self._running = [], Running()
+        self._runs: list[_Run] = []
+        self._running = Running[_Run]()
 
     def run_before_pass(self, module: Module, info: PassInfo) -> None:
-        around = self._running.innermost
-        node = _Node(info.name, time.perf_counter(), len(self._running.open))
-        (self._roots if around is None else around.inside).append(node)
-        self._running.begin(info, node)
+        self._runs.append(_Run(info.name, time.perf_counter(), self._running.innermost, len(self._running.open)))
+        self._running.begin(info, self._runs[-1])
 
     def run_after_pass(self, module: Module, info: PassInfo) -> None:
-        node = self._running.end(info)
-        node.seconds = time.perf_counter() - node.start
+        run = self._running.end(info)
+        run.seconds = time.perf_counter() - run.start
+        if run.around is not None:
+            run.around.inside += run.seconds
 
     def render(self) -> str:
         """One line a pass: its time, its share of the pass around it, and the time not spent in passes inside."""
-        total = sum(node.seconds or 0.0 for node in self._roots)
-        lines = [line for node in self._roots for line in _timing_lines(node, total)]
-        return "\n".join([*lines, f"total: {total * 1e3:.2f} ms"])
-
-
-def _timing_lines(node: _Node, around: float) -> list[str]:
-    own = "  " * node.depth + node.name
-    if node.seconds is None:
-        lines = [f"{own}: did not finish"]
-    else:
-        share = 100 * node.seconds / around if around else 100.0
-        rest = node.seconds - sum(child.seconds or 0.0 for child in node.inside)
-        lines = [
-            f"{own}: {node.seconds * 1e3:.2f} ms ({share:.0f}%)" + (f", own {rest * 1e3:.2f} ms" * bool(node.inside))
-        ]
-    return lines + [line for child in node.inside for line in _timing_lines(child, node.seconds or 0.0)]
+        total = sum(run.seconds or 0.0 for run in self._runs if run.around is None)
+        return "\n".join([*(run.line(total) for run in self._runs), f"total: {total * 1e3:.2f} ms"])
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ A rule keeps its state in its captures, returns a replacement of the same type, 
 from __future__ import annotations
 
 import inspect
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -19,11 +18,11 @@ from typing import Any, TypeAlias
 
 from minitvm.errors import PassError, blame
 from minitvm.ir.decision import Decision, Declined, decision, listening, name_of, record
-from minitvm.ir.expr import Call, Expr, Function, Module, span_scope
+from minitvm.ir.expr import Call, Expr, Function, Module
 from minitvm.ir.node import describe_call
 from minitvm.ir.pattern import Pattern, capture_names, matches
 from minitvm.ir.types import alike
-from minitvm.ir.visitor import children, kinds_of, post_order, rebuild_over
+from minitvm.ir.visitor import as_function, children, kinds_of, post_order, rewrite, use_counts
 from minitvm.passes.instrument import PassInfo
 from minitvm.passes.manager import KNOWN_PASSES, FunctionPass, PassContext, register_config
 
@@ -80,8 +79,7 @@ def rules_in(*modules: ModuleType) -> tuple[Rule, ...]:
 
 
 def _check_parameters(function: Callable[..., Replacement], pattern: Pattern) -> None:
-    captures = sorted(capture_names(pattern))
-    parameters = sorted(inspect.signature(function).parameters)
+    captures, parameters = sorted(capture_names(pattern)), sorted(inspect.signature(function).parameters)
     if captures != parameters:
         raise PassError(
             f"rule {function.__name__}: its parameters are {', '.join(parameters) or 'none'}, "
@@ -90,22 +88,7 @@ def _check_parameters(function: Callable[..., Replacement], pattern: Pattern) ->
         )
 
 
-def may_match(pattern: Pattern, node: Expr, depth: int = 2) -> bool:
-    """Whether a pattern can match a node of this kind over operands of these kinds, as far as operators say."""
-    if not pattern.accepts_kind(node):
-        return False
-    orders = pattern.orders(node) if depth > 1 else ()
-    return depth == 1 or any(
-        all(may_match(part, operand, depth - 1) for part, operand in zip(*order, strict=True)) for order in orders
-    )
-
-
-def _kind(node: Expr) -> object:
-    """What :func:`may_match` depends on."""
-    return (type(node.op), len(node.args)) if isinstance(node, Call) else type(node)
-
-
-class _Rewriting:
+class _Sweep:
     """One bottom-up sweep.  ``uses`` counts operand positions of old nodes *and* of those that replace them.
 
     A rebuilt or replaced node inherits the count of the node it stands for; an operand that a replacement newly
@@ -115,21 +98,13 @@ class _Rewriting:
     def __init__(self, rules: Sequence[Rule], root: Function, said: set[Decision]) -> None:
         self.rules = rules
         self.said = said
+        """What was decided, in earlier rounds too: it is said once."""
         self.candidates: dict[object, list[Rule]] = {}
-        self.order = post_order(root)
-        self.uses: Counter[Expr] = Counter(child for node in self.order for child in children(node))
-        self.counted = set(self.order)
-        self.done: dict[Expr, Expr] = {}
+        """The rules whose pattern may match a node, for each kind over operands of some kinds."""
+        self.uses = use_counts(root)
+        self.counted = set(post_order(root))
 
-    def run(self) -> Expr:
-        with span_scope(()) as scope:
-            for node in self.order:
-                scope.move(node.span)
-                self.done[node] = self._visit(node)
-        return self.done[self.order[-1]]
-
-    def _visit(self, node: Expr) -> Expr:
-        new = rebuild_over(node, self.done)
+    def visit(self, node: Expr, new: Expr) -> Expr:
         if new is not node:
             self.counted.add(new)
         replaced = self._apply(new)
@@ -140,23 +115,19 @@ class _Rewriting:
 
     def _apply(self, node: Expr) -> Expr:
         """``node`` after the first rule that fires on it, in one of the ways that its pattern matches."""
-        for candidate in self._rules_for(node):
+        kind = (_kind(node), *map(_kind, children(node)))
+        if kind not in self.candidates:
+            self.candidates[kind] = [r for r in self.rules if r.pattern.may_match(node)]
+        for candidate in self.candidates[kind]:
             try:
                 for captures in matches(candidate.pattern, node, self.uses):
-                    answer = candidate.apply(**captures)
+                    answer = _checked(candidate, node, candidate.apply(**captures))
                     self._note(candidate, node, answer)
                     if isinstance(answer, Expr) and answer is not node:
-                        return _same_type(candidate, node, answer)
+                        return answer
             except Exception as error:
                 blame(error, candidate.apply, f"rule {candidate.name}", lambda: _lines(node))
         return node
-
-    def _rules_for(self, node: Expr) -> list[Rule]:
-        """The rules whose pattern may match such a node; found once for each kind over operands of some kinds."""
-        kind = (_kind(node), *map(_kind, children(node)))
-        if kind not in self.candidates:
-            self.candidates[kind] = [r for r in self.rules if may_match(r.pattern, node)]
-        return self.candidates[kind]
 
     def _count_operands(self, replacement: Expr) -> None:
         """Count the uses that nodes built by a rule make of their operands."""
@@ -168,37 +139,33 @@ class _Rewriting:
                 self.uses.update(children(node))
                 pending.extend(children(node))
 
-    def _note(self, candidate: Rule, node: Expr, answer: Any) -> None:
-        if not isinstance(answer, (Expr, Declined)):
-            raise PassError(
-                f"rule {candidate.name} returned {answer!r}",
-                where=_lines(node),
-                hint="return an Expr or Declined('why not')",
-            )
+    def _note(self, candidate: Rule, node: Expr, answer: Replacement) -> None:
         if answer is not node and listening():
             became = answer if isinstance(answer, Declined) else f"becomes {name_of(answer)}"
-            self._say(decision(candidate.name, node, became))
+            found = decision(candidate.name, node, became)
+            if found not in self.said:
+                self.said.add(found)
+                record(found)
 
-    def _say(self, what: Decision) -> None:
-        """Once, however many rounds come to the same."""
-        if what not in self.said:
-            self.said.add(what)
-            record(what)
+
+def _kind(node: Expr) -> object:
+    """What ``Pattern.may_match`` depends on."""
+    return (type(node.op), len(node.args)) if isinstance(node, Call) else type(node)
+
+
+def _checked(candidate: Rule, node: Expr, answer: Any) -> Replacement:
+    if isinstance(answer, Declined) or (isinstance(answer, Expr) and alike(answer.checked_type, node.checked_type)):
+        return answer
+    wrong, hint = f"returned {answer!r}", "return an Expr or Declined('why not')"
+    if isinstance(answer, Expr):
+        wrong = f"replaced a {node.checked_type} by a {answer.checked_type}"
+        hint = "a replacement has the type of what it replaces"
+    raise PassError(f"rule {candidate.name} {wrong}", where=_lines(node), hint=hint)
 
 
 def _lines(node: Expr) -> list[str]:
     """A node for an error: the call with its types and the ONNX nodes it came from."""
     return describe_call(node) if isinstance(node, Call) else [name_of(node)]
-
-
-def _same_type(candidate: Rule, old: Expr, new: Expr) -> Expr:
-    if not alike(new.checked_type, old.checked_type):
-        raise PassError(
-            f"rule {candidate.name} replaced a {old.checked_type} by a {new.checked_type}",
-            where=_lines(old),
-            hint="a replacement has the type of what it replaces",
-        )
-    return new
 
 
 def apply_rules(rules: Sequence[Rule], function: Function) -> Function:
@@ -209,10 +176,9 @@ def apply_rules(rules: Sequence[Rule], function: Function) -> Function:
     """
     said: set[Decision] = set()
     for _ in range(MAX_ROUNDS):
-        new = _Rewriting(rules, function, said).run()
+        new = as_function(rewrite(function, _Sweep(rules, function, said).visit))
         if new is function:
             return function
-        assert isinstance(new, Function)
         function = new
     names = ", ".join(r.name for r in rules)
     raise PassError(f"no fixed point after {MAX_ROUNDS} rounds of {names}", hint="two of the rules undo each other")
@@ -235,7 +201,6 @@ class RulePass(FunctionPass):
 def rule_pass(*rules: Rule, name: str, opt_level: int = 0) -> RulePass:
     """A pass object of rules, for a ``Sequential``."""
     made = RulePass()
-    made.rules = rules
-    made.info = PassInfo(name, opt_level)
+    made.rules, made.info = rules, PassInfo(name, opt_level)
     KNOWN_PASSES.add(name)
     return made

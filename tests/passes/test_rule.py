@@ -4,11 +4,11 @@ import pytest
 
 from minitvm.errors import PassError
 from minitvm.ir.decision import decisions
-from minitvm.ir.expr import Call, Constant, Expr
+from minitvm.ir.expr import Call, Constant, Expr, Tuple
 from minitvm.ir.ops.broadcast import Add, Multiply
 from minitvm.ir.ops.elemwise import Negative, Relu
 from minitvm.ir.parser import parse_module
-from minitvm.ir.pattern import call, const, value
+from minitvm.ir.pattern import call, const, get_item, tuple_of, value
 from minitvm.ir.visitor import calls
 from minitvm.passes import Declined, PassContext, apply_rules, rule, rule_pass
 from minitvm.passes.rule import Replacement
@@ -32,6 +32,21 @@ def negate_factor(x: Expr, c: Constant) -> Expr:
 
 def test_fires_in_either_order_and_to_a_fixed_point() -> None:
     check_rewrite(drop_zero, main("nn.relu(add(0f, add(add(%x, 0f), 0f)))"), main("nn.relu(%x)"))
+
+
+@rule(tuple_of(value("x"), call(Relu, name="y"), name="pair"))
+def swap(pair: Tuple, x: Expr, y: Expr) -> Replacement:
+    return Declined("it stays") if x is not y else Tuple([y, x])
+
+
+@rule(get_item(tuple_of(value("x"), value("y")), index=1))
+def take_apart(x: Expr, y: Expr) -> Expr:
+    return y
+
+
+def test_a_pattern_of_a_tuple_may_stand_alone() -> None:
+    """Other nodes are walked past, and operands that are no tuples."""
+    check_rewrite([swap, take_apart], main("(add(%x, 2f), (%x, nn.relu(%y)).1)"), main("(add(%x, 2f), nn.relu(%y))"))
 
 
 def test_declines_with_a_reason() -> None:
