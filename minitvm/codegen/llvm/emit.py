@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import TypeAlias
 
 from minitvm.codegen.backend import STACK_LIMIT, Workspace, buffer_bytes, plan_workspace
@@ -171,14 +171,14 @@ class _Emitter:
 
     def _divided(self, loops: list[For], position: Index) -> None:
         """Run the body where the loops' variables are the digits of ``position``."""
-        with ExitStack() as frames:
+        with self.c.frame:
             for part in reversed(loops[1:]):
                 extent: Index = Affine(_constant_extent(part))
                 digit, rest = (memory.index_binary(self.c, op, position, extent) for op in ("floormod", "floordiv"))
                 assert isinstance(digit, Affine) and isinstance(rest, Affine)
-                frames.enter_context(self.c.bound(part.var, digit))
+                self.c.frame.bind(part.var, digit)
                 position = rest
-            frames.enter_context(self.c.bound(loops[0].var, position))
+            self.c.frame.bind(loops[0].var, position)
             self.stmt(loops[-1].body)
 
     # --- what one thread does ---------------------------------------------------------------------------------
@@ -207,12 +207,12 @@ class _Emitter:
         )
 
     def _store(self, stmt: Store) -> None:
-        with self.c.statement():
+        with self.c.frame:
             place = express.place(self.c, stmt)
             memory.store(self.c, stmt.buffer, place, express.register(self.c, stmt.value))
 
     def _condition(self, condition: LoopExpr) -> Val:
-        with self.c.statement():
+        with self.c.frame:
             return express.register(self.c, condition)
 
     def _if(self, condition: Val, then: Stmt, orelse: Stmt | None) -> None:
@@ -254,24 +254,27 @@ class _Emitter:
 
     def _unrolled(self, loop: For) -> None:
         for value in range(_constant_extent(loop)):
-            with self.c.bound(loop.var, Affine(value)):
+            with self.c.frame:
+                self.c.frame.bind(loop.var, Affine(value))
                 self.stmt(loop.body)
 
     def _counted(self, loop: For, run: Run) -> None:
-        with self.c.statement():
+        with self.c.frame:
             extent = express.evaluate(self.c, loop.extent)
         if not isinstance(extent, Affine) or self.c.step(extent):
             raise NotVectorizable
         if exact(extent).decides("le"):
             return
         if not extent.terms and extent.constant == 1:
-            with self.c.bound(loop.var, Affine(0)):
+            with self.c.frame:
+                self.c.frame.bind(loop.var, Affine(0))
                 run(loop.body)
             return
         stop = memory.scalar(self.c, extent)
         with self._entered(exact(extent), stop):
             plain = bool(self.c.lanes) or _is_shaped(loop)
-            with self.c.counted("0", stop, reach(extent).counter, plain) as counter, self.c.bound(loop.var, counter):
+            with self.c.counted("0", stop, reach(extent).counter, plain) as counter:
+                self.c.frame.bind(loop.var, counter)
                 run(loop.body)
 
     @contextmanager
@@ -315,11 +318,8 @@ class _Emitter:
             done += lanes
 
     def _lanes(self, loop: For, start: Index, lanes: int) -> None:
-        if lanes == 1:
-            with self.c.bound(loop.var, start):
-                self.stmt(loop.body)
-            return
-        with self.c.in_lanes(lanes) as lane, self.c.bound(loop.var, start.plus(lane)):
+        with self.c.in_lanes(lanes) as lane, self.c.frame:
+            self.c.frame.bind(loop.var, start.plus(lane))
             self.stmt(loop.body)
 
     # --- memory -----------------------------------------------------------------------------------------------

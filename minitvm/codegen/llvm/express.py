@@ -27,19 +27,21 @@ from minitvm.ir.loop.affine import INT64, Affine, Range, loads, storage_size, we
 
 def evaluate(c: Context, expr: LoopExpr) -> Value:
     """The value of ``expr`` here.  Shared nodes are written once; depth costs no stack."""
-    if expr in c.memo:
-        return c.memo[expr]
-    for node in post_order_exprs([expr], lambda n: () if n in c.memo else _operands(c, n)[::-1]):
-        if node not in c.memo:
-            c.remember(node, _node(c, node), _level(c, node))
-    return c.memo[expr]
+    known, stack = c.frame.values, [expr]
+    while expr not in known:
+        node = stack[-1]
+        waiting = [] if node in known else [operand for operand in _operands(c, node) if operand not in known]
+        stack.extend(waiting)
+        if not waiting and stack.pop() not in known:
+            c.frame.remember(node, _node(c, node), _level(c, node))
+    return known[expr]
 
 
 def _level(c: Context, node: LoopExpr) -> int:
     """The frame that a value belongs to: its operands', or the innermost where it reads what a store may change."""
     if isinstance(node, Select) or (isinstance(node, Load) and (c.mask is not None or node.buffer not in c.read_only)):
-        return c.top
-    return max((c.levels[child] for child in _operands(c, node)), default=0)
+        return c.frame.top
+    return max([c.frame.levels[child] for child in _operands(c, node)], default=0)
 
 
 def register(c: Context, expr: LoopExpr) -> Val:
@@ -83,13 +85,13 @@ def _node(c: Context, node: LoopExpr) -> Value:
             mask = None if c.mask is None or _is_inside(node.buffer, where) else c.mask
             return memory.load(c, node.buffer, where, mask)
         case Binary(op, lhs, rhs):
-            return _binary(c, op, c.memo[lhs], c.memo[rhs])
+            return _binary(c, op, c.frame.values[lhs], c.frame.values[rhs])
         case Select():
             return _select(c, node)
         case Cast(value, dtype):
-            return _cast(c, c.memo[value], dtype)
+            return _cast(c, c.frame.values[value], dtype)
         case Intrin(name, args):
-            operands = tuple(memory.in_register(c, c.memo[a]) for a in args)
+            operands = tuple(memory.in_register(c, c.frame.values[a]) for a in args)
             return c.symbolic(arith.intrinsic(c.w, name, operands))
     raise CompilerError(f"{type(node).__name__} cannot be emitted", hint="lower reductions to loops first")
 
@@ -114,7 +116,7 @@ def _cast(c: Context, value: Value, dtype: str) -> Value:
 
 
 def _select(c: Context, node: Select) -> Value:
-    condition = memory.in_register(c, c.memo[node.condition])
+    condition = memory.in_register(c, c.frame.values[node.condition])
     if condition.text in ("true", "false"):
         return evaluate(c, node.then if condition.text == "true" else node.orelse)
     guarded = _needs_guard(c, node.then) or _needs_guard(c, node.orelse)
@@ -144,8 +146,8 @@ def _choose(c: Context, condition: Val, a: Index, b: Index) -> Value:
 
 def _needs_guard(c: Context, side: LoopExpr) -> bool:
     """True where a load below may be out of bounds unless the side is chosen."""
-    below = post_order_exprs([side], lambda n: () if n in c.memo else expr_children(n))
-    return any(isinstance(n, Load) and n not in c.memo and not _is_safe(c, n) for n in below)
+    below = post_order_exprs([side], lambda n: () if n in c.frame.values else expr_children(n))
+    return any(isinstance(n, Load) and n not in c.frame.values and not _is_safe(c, n) for n in below)
 
 
 def _is_safe(c: Context, node: Load) -> bool:
@@ -170,7 +172,7 @@ def masked(c: Context, mask: Val) -> Iterator[None]:
     """Only the lanes of ``mask`` (and of the masks around) do what is written inside."""
     outer = c.mask
     c.mask = mask if outer is None else arith.logic(c.w, "and", outer, mask)
-    with c.statement():
+    with c.frame:
         yield
     c.mask = outer
 

@@ -150,10 +150,16 @@ def _compare_ramp(c: Context, op: str, gap: Index) -> Val:
 def pointer(c: Context, buffer: Buffer, flat: Index) -> str:
     """The address, outer loops' terms first (they move out of inner loops), the constant last (it folds into
     the instruction)."""
-    text, element = c.places[buffer].base, memory_text(buffer.dtype)
-    for atom, factor in c.in_order(flat):
-        offset = atom.text if factor == 1 else c.w.pure(f"mul i64 {atom.text}, {factor}")
-        text = c.w.pure(f"getelementptr {element}, ptr {text}, i64 {offset}")
+    base, element = c.places[buffer].base, memory_text(buffer.dtype)
+
+    def moved() -> str:
+        text = base
+        for atom, factor in c.in_order(flat):
+            offset = atom.text if factor == 1 else c.w.pure(f"mul i64 {atom.text}, {factor}")
+            text = c.w.pure(f"getelementptr {element}, ptr {text}, i64 {offset}")
+        return text
+
+    text = c.w.once((base, element, *flat.terms.items()), moved)
     return c.w.pure(f"getelementptr {element}, ptr {text}, i64 {flat.constant}") if flat.constant else text
 
 

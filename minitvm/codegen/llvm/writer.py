@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from operator import attrgetter
@@ -101,9 +101,10 @@ class Writer:
     """No loop is LLVM's to unroll or vectorize."""
     block: str = "start"
     _count: int = 0
-    _known: dict[str, str] = field(default_factory=dict)
-    _scopes: list[list[str]] = field(default_factory=lambda: [[]])
-    _loops: list[tuple[Lines, list[str]]] = field(default_factory=list)  # lines before each open one, and their scope
+    _known: dict[Hashable, str] = field(default_factory=dict)
+    _scopes: list[list[Hashable]] = field(default_factory=lambda: [[]])
+    _loops: list[tuple[Lines, list[Hashable]]] = field(default_factory=list)
+    """The lines before each open one, and their scope."""
     _levels: dict[str, int] = field(default_factory=dict)
     _guard: int = 0  # loops around the innermost condition
 
@@ -128,11 +129,22 @@ class Writer:
         if register is None:
             level = max(map(self.level, _REGISTER.findall(text)), default=0)
             level = max(level, self._guard) if reads else level
-            inside = level == len(self._loops)
-            lines, scope = (self.lines, self._scopes[-1]) if inside else self._loops[level]
+            lines, scope = self._around(level)
             register = self._known[text] = self._write(text, lines, level)
             scope.append(text)
         return register
+
+    def once(self, key: Hashable, write: Callable[[], str]) -> str:
+        """The register that ``write`` gives, found again by ``key`` for as long as it is visible."""
+        register = self._known.get(key)
+        if register is None:
+            register = self._known[key] = write()
+            self._around(self.level(register))[1].append(key)
+        return register
+
+    def _around(self, level: int) -> tuple[Lines, list[Hashable]]:
+        """Where what so many loops are around is written, and its scope."""
+        return (self.lines, self._scopes[-1]) if level == len(self._loops) else self._loops[level]
 
     def level(self, register: str) -> int:
         """How many loops a register needs around it; 0 for a literal."""
@@ -262,13 +274,43 @@ class Place:
     padded: bool = False
 
 
+class Frames:
+    """Values of expressions: each iteration that is written out, each block and each statement is a frame, entered by
+    ``with``.  A value goes into the deepest frame that it depends on, and is forgotten with it.
+    """
+
+    def __init__(self) -> None:
+        self.values: dict[LoopExpr, Value] = {}
+        self.levels: dict[LoopExpr, int] = {}
+        self._open: list[list[LoopExpr]] = [[]]
+        self.block = 0  # the innermost one that is a block: registers written there are not visible after it
+
+    def __enter__(self) -> None:
+        self._open.append([])
+
+    def __exit__(self, *_: object) -> None:
+        for key in self._open.pop():
+            del self.values[key]
+
+    @property
+    def top(self) -> int:
+        return len(self._open) - 1
+
+    def remember(self, key: LoopExpr, value: Value, level: int) -> None:
+        """``value`` holds while frame ``level`` is open, and in the current block."""
+        level = max(level, self.block)
+        self.values[key] = value
+        self.levels[key] = level
+        self._open[level].append(key)
+
+    def bind(self, var: LoopVar, value: Index) -> None:
+        """What a loop variable is in this frame."""
+        self.remember(var, value, self.top)
+
+
 @dataclass
 class Context:
-    """The writer, the loop variables' values, and the lanes and mask of the vectorized loop around, if any.
-
-    Values of expressions are remembered in *frames*: each binding of a loop variable, each block and each
-    statement opens one.  A value goes into the deepest frame that it depends on and is forgotten with it.
-    """
+    """The writer, the loop variables' values, and the lanes and mask of the vectorized loop around, if any."""
 
     w: Writer
     machine: MachineModel
@@ -277,54 +319,21 @@ class Context:
     lanes: int = 0
     lane: Atom | None = None
     mask: Val | None = None
-    memo: dict[LoopExpr, Value] = field(default_factory=dict)
-    levels: dict[LoopExpr, int] = field(default_factory=dict)
-    frames: list[list[LoopExpr]] = field(default_factory=lambda: [[]])
-    block_level: int = 0
+    frame: Frames = field(default_factory=Frames)
     atoms: dict[str, Atom] = field(default_factory=dict)
     addresses: dict[Load | Store, Affine[LoopExpr]] = field(default_factory=dict)
     dummy: str | None = None
 
-    @property
-    def top(self) -> int:
-        return len(self.frames) - 1
-
-    def remember(self, key: LoopExpr, value: Value, level: int) -> None:
-        """``value`` holds while frame ``level`` is open, and in the current block."""
-        level = max(level, self.block_level)
-        self.memo[key] = value
-        self.levels[key] = level
-        self.frames[level].append(key)
-
-    @contextmanager
-    def statement(self) -> Iterator[None]:
-        """A frame: what memory holds may be different after it."""
-        self.frames.append([])
-        try:
-            yield
-        finally:
-            for key in self.frames.pop():
-                del self.memo[key]
-
-    @contextmanager
-    def bound(self, var: LoopVar, value: Index) -> Iterator[None]:
-        """A frame in which a loop variable has a value."""
-        with self.statement():
-            self.memo[var] = value
-            self.levels[var] = self.top
-            self.frames[-1].append(var)
-            yield
-
     @contextmanager
     def block(self) -> Iterator[None]:
         """A frame whose registers are not visible after it."""
-        outer = self.block_level
-        with self.statement():
-            self.block_level = self.top
+        outer = self.frame.block
+        with self.frame:
+            self.frame.block = self.frame.top
             try:
                 yield
             finally:
-                self.block_level = outer
+                self.frame.block = outer
 
     @contextmanager
     def when(self, condition: str) -> Iterator[None]:
@@ -340,8 +349,11 @@ class Context:
 
     @contextmanager
     def in_lanes(self, lanes: int) -> Iterator[Index]:
-        """Inside, everything runs in ``lanes`` lanes; yields the lane's number."""
+        """Inside, everything runs in ``lanes`` lanes; yields the lane's number.  One lane is none."""
         assert self.lane is None and self.mask is None
+        if lanes == 1:
+            yield Affine(0)
+            return
         self.lanes, self.lane = lanes, Atom("", Range(0, lanes - 1))
         try:
             yield Affine.of(self.lane)
