@@ -69,9 +69,10 @@ class Pattern:
 
     def may_match(self, expr: Expr, depth: int = 2) -> bool:
         """Whether a node of this kind over operands of these kinds may match, as far as operators say."""
-        if depth == 0 or not self.accepts_kind(expr):
-            return depth == 0
-        return any(all(part.may_match(e, depth - 1) for part, e in zip(*way, strict=True)) for way in self.orders(expr))
+        if depth == 1 or not self.accepts_kind(expr):
+            return self.accepts_kind(expr)
+        ways = (zip(*order, strict=False) for order in self.orders(expr))  # of tuples, the lengths are asked later
+        return any(all(part.may_match(operand, depth - 1) for part, operand in way) for way in ways)
 
     def orders(self, expr: Expr) -> Iterator[tuple[tuple[Pattern, ...], tuple[Expr, ...]]]:
         """The patterns of the operands beside the operands, in every order that counts."""

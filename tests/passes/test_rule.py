@@ -46,7 +46,11 @@ def take_apart(x: Expr, y: Expr) -> Expr:
 
 def test_a_pattern_of_a_tuple_may_stand_alone() -> None:
     """Other nodes are walked past, and operands that are no tuples."""
-    check_rewrite([swap, take_apart], main("(add(%x, 2f), (%x, nn.relu(%y)).1)"), main("(add(%x, 2f), nn.relu(%y))"))
+    check_rewrite(
+        [swap, take_apart],
+        main("(concatenate((%x, %y, %x)), (%x, nn.relu(%y)).1, %y)"),
+        main("(concatenate((%x, %y, %x)), nn.relu(%y), %y)"),
+    )
 
 
 def test_declines_with_a_reason() -> None:
