@@ -6,7 +6,6 @@ from minitvm.ir.ops import (  # noqa: F401
     elemwise,
     image,
     indexing,
-    nn_activation,
     nn_conv,
     nn_conv_transpose,
     nn_dense,

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
 
 from minitvm.errors import TypeInferenceError
+from minitvm.ir.compute import compute
 from minitvm.ir.dims import (
     Dim,
     always_less,
@@ -21,7 +22,7 @@ from minitvm.ir.dims import (
     smaller,
     truncating_divide,
 )
-from minitvm.ir.loop import Buffer, Const, LoopExpr, as_index
+from minitvm.ir.loop import Buffer, Const, LoopExpr, Stage, as_index
 from minitvm.ir.op import Op
 from minitvm.ir.types import Shape, TensorType, TupleType, Type
 
@@ -141,6 +142,41 @@ def reshape_index(index: Sequence[LoopExpr], target: Sequence[int], source: Sequ
         for d, i in zip(a, unflatten_index(flat, [source[d] for d in a]), strict=True):
             result[d] = i
     return result
+
+
+# --- reductions -----------------------------------------------------------------------------------------------
+
+Index: TypeAlias = tuple[LoopExpr, ...]
+
+
+def reduced(
+    shape: Sequence[int],
+    axes: Sequence[int],
+    over: Callable[..., LoopExpr],
+    term: Callable[[Index, Index], LoopExpr],
+    finish: Callable[[LoopExpr, Index], LoopExpr] = lambda result, _: result,
+    keepdims: bool = True,
+    name: str = "t",
+) -> Stage:
+    """``over`` some axes (ascending; they stay with extent 1 or go) ``term(index, index along these axes)``.
+
+    ``finish`` gets the result and the index with these axes at 0.
+    """
+    extents = [shape[a] for a in axes]
+
+    def whole(i: Index, r: Index) -> Index:
+        inner, kept = iter(r), iter(e for d, e in enumerate(i) if not (keepdims and d in axes))
+        return tuple(next(inner) if d in axes else next(kept) for d in range(len(shape)))
+
+    def value(*i: LoopExpr) -> LoopExpr:
+        return finish(over(extents, lambda *r: term(whole(i, r), r)), whole(i, (Const(0),) * len(axes)))
+
+    return compute([1 if d in axes else n for d, n in enumerate(shape) if keepdims or d not in axes], value, name=name)
+
+
+def place(index: Index, axes: Sequence[int], keepdims: bool = True) -> Index:
+    """Where :func:`reduced` has what the element at ``index`` went into."""
+    return tuple(Const(0) if d in axes else i for d, i in enumerate(index) if keepdims or d not in axes)
 
 
 # --- operators with vectors along one axis of their data ------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Fully connected layers, matrix products, and the bias after them."""
+"""Fully connected layers, matrix products, and what follows them channel by channel: bias and prelu."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import numpy as np
 from minitvm.ir.compute import accumulator, compute, sum_over
 from minitvm.ir.decision import Declined
 from minitvm.ir.dims import Dim, broadcast_dims, differ
+from minitvm.ir.expr import Call, Constant, Expr
 from minitvm.ir.layout import Layout
-from minitvm.ir.loop import Buffer, Const, LoopExpr, Stage
+from minitvm.ir.loop import Buffer, Const, LoopExpr, Stage, select
 from minitvm.ir.op import Fusion, Op
 from minitvm.ir.ops._shape import (
     Channelwise,
@@ -22,7 +23,7 @@ from minitvm.ir.ops._shape import (
     require_same_dtype,
     widened,
 )
-from minitvm.ir.ops.broadcast import Add
+from minitvm.ir.ops.broadcast import Add, Maximum, Minimum, Multiply
 from minitvm.ir.relayout import Placement, Site, along_axis, calling, vector_along
 from minitvm.ir.types import ResultDType, TensorType, Type
 
@@ -245,3 +246,33 @@ class BiasAdd(Channelwise, name="nn.bias_add", fusion=Fusion.BROADCAST, additive
         if not site.data.blocks:
             return along_axis(site, self.axis, "its bias lies along")
         return Placement((site.data, vector_along(site.data, self.axis)), site.data, calling(Add()))
+
+
+class Prelu(Channelwise, name="nn.prelu", fusion=Fusion.BROADCAST, homogeneous=True):
+    """``leaky_relu`` with a slope per channel.  data: (...) floats, alpha: (data.shape[axis],) -> as data."""
+
+    def infer(self, data: TensorType, alpha: TensorType) -> TensorType:
+        self.check_vectors(data, "slope", alpha=alpha)
+        return data
+
+    def reference(self, data: np.ndarray, alpha: np.ndarray) -> np.ndarray:
+        return np.asarray(np.where(data > 0, data, data * beside(alpha, self.axis, data.ndim)))
+
+    def compute(self, data: Buffer, alpha: Buffer) -> Stage:
+        axis = self.axis % len(data.shape)
+        return compute(data.shape, lambda *i: select(data[i] > 0, data[i], data[i] * alpha[i[axis]]))
+
+    def relayout(self, site: Site) -> Placement | Declined:
+        """With the channels in blocks, ``max(x, 0) + alpha * min(x, 0)`` with alpha broadcast."""
+        if not site.data.blocks:
+            return along_axis(site, self.axis, "its slopes lie along")
+        if site.type(1).size == 1:
+            return Declined("one slope for all channels")
+        return Placement((site.data, vector_along(site.data, self.axis)), site.data, _broadcast_prelu)
+
+
+def _broadcast_prelu(args: Sequence[Expr]) -> Expr:
+    x, alpha = args
+    zero = Constant(np.zeros((), x.dtype))
+    negative = Call(Multiply(), (alpha, Call(Minimum(), (x, zero))))
+    return Call(Add(), (Call(Maximum(), (x, zero)), negative))

@@ -1,25 +1,26 @@
-"""Normalization layers.  SimplifyInference decomposes most of them; here is what they mean."""
+"""Normalization layers, softmax too.  SimplifyInference decomposes most of them; here is what they mean."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import TypeAlias
+from collections.abc import Sequence
 
 import numpy as np
 
-from minitvm.ir.compute import accumulator, compute, sum_over
+from minitvm.ir.compute import accumulator, compute, max_over, sum_over
 from minitvm.ir.decision import Declined
 from minitvm.ir.loop import Buffer, LoopExpr, Stage, all_of, binary, const, intrin, maximum, select
 from minitvm.ir.op import Fusion, Op
 from minitvm.ir.ops._shape import (
     Channelwise,
+    Index,
     beside,
     inside,
     known_dim,
     normalize_axes,
     normalize_axis,
+    place,
+    reduced,
     replaced,
     require_kind,
     reshape_index,
@@ -78,40 +79,20 @@ class BatchNorm(Channelwise, name="nn.batch_norm", fusion=Fusion.OUT_ELEMWISE_FU
         return Placement((site.data, *rest), (site.data, None, None), calling(moved))
 
 
-Index: TypeAlias = tuple[LoopExpr, ...]
-
-
-def _sums(shape: Sequence[int], axes: Sequence[int], name: str, term: Callable[[Index, Index], LoopExpr]) -> Stage:
-    """Over ``axes``, which stay with extent 1, the sum of ``term(index, index with the axes at 0)``."""
-
-    def value(*i: LoopExpr) -> LoopExpr:
-        def at(*r: LoopExpr) -> LoopExpr:
-            inner = dict(zip(axes, r, strict=True))
-            return term(tuple(inner.get(d, x) for d, x in enumerate(i)), i)
-
-        return sum_over([shape[d] for d in axes], at)
-
-    return compute([1 if d in axes else n for d, n in enumerate(shape)], value, name=name)
-
-
-def _row(index: Sequence[LoopExpr], axes: Sequence[int]) -> Index:
-    """Where :func:`_sums` has what the element at ``index`` went into."""
-    return tuple(const(0, "int64") if d in axes else i for d, i in enumerate(index))
-
-
 def _moments(data: Buffer, axes: Sequence[int]) -> tuple[Stage, Stage]:
     """Mean and variance over ``axes`` (kept with extent 1), in single precision at least."""
     wide = accumulator(data.dtype)
     share = const(1 / max(1, math.prod(data.shape[d] for d in axes)), wide)
 
-    def square(at: Index, i: Index) -> LoopExpr:
-        centred = data[at].astype(wide) - mean[i]
+    def square(i: Index, _: Index) -> LoopExpr:
+        centred = data[i].astype(wide) - mean[place(i, axes)]
         return centred * centred
 
-    total = _sums(data.shape, axes, "mean", lambda at, _: data[at].astype(wide))
-    mean = replace(total, value=total.value * share)
-    squares = _sums(data.shape, axes, "variance", square)
-    return mean, replace(squares, value=squares.value * share)
+    def averaged(total: LoopExpr, _: Index) -> LoopExpr:
+        return total * share
+
+    mean = reduced(data.shape, axes, sum_over, lambda i, _: data[i].astype(wide), averaged, name="mean")
+    return mean, reduced(data.shape, axes, sum_over, square, averaged, name="variance")
 
 
 class MomentNorm(Channelwise, fusion=Fusion.OUT_ELEMWISE_FUSABLE):
@@ -156,7 +137,7 @@ class MomentNorm(Channelwise, fusion=Fusion.OUT_ELEMWISE_FUSABLE):
         inverse = compute(mean.shape, lambda *i: intrin("rsqrt", variance[i] + self.epsilon), name="inverse")
 
         def element(*i: LoopExpr) -> LoopExpr:
-            row = _row(self._place(i, data.shape[axis]), axes)
+            row = place(self._place(i, data.shape[axis]), axes)
             value = (data[i].astype(mean.dtype) - mean[row]) * inverse[row]
             value = value * gamma[i[axis]].astype(value.dtype) if self.scale else value
             return (value + beta[i[axis]].astype(value.dtype) if self.center else value).astype(data.dtype)
@@ -221,16 +202,17 @@ class L2Normalize(Op, name="nn.l2_normalize", fusion=Fusion.OUT_ELEMWISE_FUSABLE
         return np.asarray((wide / np.sqrt(np.maximum(total, self.eps))).astype(data.dtype))
 
     def compute(self, data: Buffer) -> Stage:
-        axes, wide = normalize_axes(self, self.axis, len(data.shape)), accumulator(data.dtype)
+        axes, wide = sorted(normalize_axes(self, self.axis, len(data.shape))), accumulator(data.dtype)
 
-        def square(at: Index, _: Index) -> LoopExpr:
-            x = data[at].astype(wide)
+        def square(i: Index, _: Index) -> LoopExpr:
+            x = data[i].astype(wide)
             return x * x
 
-        total = _sums(data.shape, axes, "total", square)
+        total = reduced(data.shape, axes, sum_over, square, name="total")
 
         def element(*i: LoopExpr) -> LoopExpr:
-            return (data[i].astype(wide) / intrin("sqrt", maximum(total[_row(i, axes)], self.eps))).astype(data.dtype)
+            root = intrin("sqrt", maximum(total[place(i, axes)], self.eps))
+            return (data[i].astype(wide) / root).astype(data.dtype)
 
         return compute(data.shape, element)
 
@@ -298,3 +280,56 @@ class Dropout(Op, name="nn.dropout", fusion=Fusion.OPAQUE, outputs=2):
 
     def compute(self, data: Buffer) -> tuple[Stage, Stage]:
         return compute(data.shape, lambda *i: data[i]), compute(data.shape, lambda *i: const(1, data.dtype))
+
+
+class SoftmaxBase(Op, fusion=Fusion.OUT_ELEMWISE_FUSABLE):
+    """Over one axis.  data: (...) floats -> (...)."""
+
+    axis: int = -1
+
+    def infer(self, data: TensorType) -> TensorType:
+        require_kind(self, data, "f", "the input")
+        normalize_axis(self, self.axis, data.rank)
+        return data
+
+    def _wide(self, data: np.ndarray) -> np.ndarray:
+        """``data`` less the axis' maximum, in single precision at least."""
+        wide = data.astype(np.promote_types(data.dtype, "float32"))
+        return np.asarray(wide - wide.max(axis=self.axis, keepdims=True, initial=-np.inf))
+
+    def _stages(self, data: Buffer) -> tuple[Stage, Stage, Stage]:
+        """data less the axis' maximum, exp of that, and the sum of that (its axis removed), in single at least."""
+        axes, wide = (self.axis % len(data.shape),), accumulator(data.dtype)
+        top = reduced(data.shape, axes, max_over, lambda i, _: data[i].astype(wide), keepdims=False, name="top")
+        shifted = compute(data.shape, lambda *i: data[i].astype(wide) - top[place(i, axes, False)], name="shifted")
+        powers = compute(data.shape, lambda *i: intrin("exp", shifted[i]), name="powers")
+        total = reduced(data.shape, axes, sum_over, lambda i, _: powers[i], keepdims=False, name="total")
+        return shifted, powers, total
+
+    def relayout(self, site: Site) -> Placement | Declined:
+        return along_axis(site, self.axis, "it runs over")
+
+
+class Softmax(SoftmaxBase, name="nn.softmax"):
+    """exp(data) over its sum along ``axis``.  data: (...) floats -> (...)."""
+
+    def reference(self, data: np.ndarray) -> np.ndarray:
+        powers = np.exp(self._wide(data))
+        return np.asarray((powers / powers.sum(axis=self.axis, keepdims=True)).astype(data.dtype))
+
+    def compute(self, data: Buffer) -> Stage:
+        axes, (_, powers, total) = (self.axis % len(data.shape),), self._stages(data)
+        return compute(data.shape, lambda *i: (powers[i] / total[place(i, axes, False)]).astype(data.dtype))
+
+
+class LogSoftmax(SoftmaxBase, name="nn.log_softmax"):
+    """log(softmax(data)), without the loss of digits.  data: (...) floats -> (...)."""
+
+    def reference(self, data: np.ndarray) -> np.ndarray:
+        shifted = self._wide(data)
+        return np.asarray((shifted - np.log(np.exp(shifted).sum(axis=self.axis, keepdims=True))).astype(data.dtype))
+
+    def compute(self, data: Buffer) -> Stage:
+        axes, (shifted, _, total) = (self.axis % len(data.shape),), self._stages(data)
+        logs = compute(total.shape, lambda *i: intrin("log", total[i]), name="logs")
+        return compute(data.shape, lambda *i: (shifted[i] - logs[place(i, axes, False)]).astype(data.dtype))

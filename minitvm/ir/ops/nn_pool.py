@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from functools import reduce
 from typing import Any, ClassVar
@@ -14,6 +15,7 @@ from minitvm.ir.layout import Layout
 from minitvm.ir.loop import Buffer, Const, LoopExpr, Stage, all_of, const, maximum, minimum, select
 from minitvm.ir.op import Fusion, Op, define
 from minitvm.ir.ops._shape import (
+    Index,
     Window,
     Windowed,
     beside,
@@ -21,6 +23,7 @@ from minitvm.ir.ops._shape import (
     dilated,
     inside,
     pool_extent,
+    reduced,
     require_kind,
     tap_views,
 )
@@ -189,13 +192,6 @@ class GlobalPool2d(Op, fusion=Fusion.OUT_ELEMWISE_FUSABLE):
     def _pixels(layout: Layout) -> tuple[int, int]:
         return (layout.index("H"), layout.index("W"))
 
-    def _shape(self, data: Buffer) -> tuple[int, ...]:
-        return self.infer(buffer_type(data)).static_shape
-
-    def _pixel(self, data: Buffer, index: Sequence[LoopExpr], y: LoopExpr, x: LoopExpr) -> LoopExpr:
-        h, w = self._pixels(Layout(self.layout))
-        return data[tuple(y if d == h else x if d == w else i for d, i in enumerate(index))]
-
     def relayout(self, site: Site) -> Placement | Declined:
         return whole_planes(site, self.layout, "HW")
 
@@ -209,14 +205,13 @@ class GlobalAvgPool2d(GlobalPool2d, name="nn.global_avg_pool2d", kinds="f"):
         return np.asarray(mean.astype(data.dtype))
 
     def compute(self, data: Buffer) -> Stage:
-        h, w = (data.shape[d] for d in self._pixels(Layout(self.layout)))
-        wide = accumulator(data.dtype)
+        pixels, wide = sorted(self._pixels(Layout(self.layout))), accumulator(data.dtype)
+        share = const(1 / math.prod(data.shape[d] for d in pixels), wide)
 
-        def element(*index: LoopExpr) -> LoopExpr:
-            total = sum_over((h, w), lambda y, x: self._pixel(data, index, y, x).astype(wide))
-            return (total * const(1 / (h * w), wide)).astype(data.dtype)
+        def mean(total: LoopExpr, _: Index) -> LoopExpr:
+            return (total * share).astype(data.dtype)
 
-        return compute(self._shape(data), element)
+        return reduced(data.shape, pixels, sum_over, lambda i, _: data[i].astype(wide), mean)
 
 
 class GlobalMaxPool2d(GlobalPool2d, name="nn.global_max_pool2d"):
@@ -226,5 +221,4 @@ class GlobalMaxPool2d(GlobalPool2d, name="nn.global_max_pool2d"):
         return np.asarray(data.max(axis=self._pixels(Layout(self.layout)), keepdims=True))
 
     def compute(self, data: Buffer) -> Stage:
-        h, w = (data.shape[d] for d in self._pixels(Layout(self.layout)))
-        return compute(self._shape(data), lambda *index: max_over((h, w), lambda y, x: self._pixel(data, index, y, x)))
+        return reduced(data.shape, sorted(self._pixels(Layout(self.layout))), max_over, lambda i, _: data[i])

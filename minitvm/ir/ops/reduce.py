@@ -12,14 +12,17 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from minitvm.ir.compute import accumulator, broadcast_index, compute, max_over, min_over, prod_over, sum_over
+from minitvm.ir.compute import accumulator, broadcast_index, max_over, min_over, prod_over, sum_over
 from minitvm.ir.decision import Declined
-from minitvm.ir.loop import Buffer, Const, LoopExpr, Stage, binary, const, intrin, select
+from minitvm.ir.loop import Buffer, LoopExpr, Stage, binary, const, intrin, select
 from minitvm.ir.op import Fusion, Op, define
 from minitvm.ir.ops._shape import (
+    Index,
     broadcast_shapes,
     flatten_index,
     normalize_axes,
+    place,
+    reduced,
     require_kind,
     require_same_dtype,
     shapes_differ,
@@ -27,7 +30,7 @@ from minitvm.ir.ops._shape import (
 from minitvm.ir.relayout import Move, Placement, Site, beside, calling, with_ones
 from minitvm.ir.types import TensorType
 
-Element = Callable[[tuple[LoopExpr, ...], tuple[LoopExpr, ...]], LoopExpr]
+Element = Callable[[Index, Index], LoopExpr]
 """The summand: gets the whole index into data, and the index along the reduced axes alone."""
 
 
@@ -72,22 +75,11 @@ class Reduction(Op, fusion=Fusion.COMM_REDUCE):
     ) -> Stage:
         """``over`` the reduced axes of ``element``; ``finish`` gets the reduced value and the whole index at 0."""
         axes = self.axes(len(data.shape))
-        extents = [data.shape[a] for a in axes]
+        return reduced(data.shape, axes, over, element, finish or (lambda result, _: result), self.keepdims)
 
-        def whole(i: tuple[LoopExpr, ...], r: tuple[LoopExpr, ...]) -> tuple[LoopExpr, ...]:
-            reduced, kept = iter(r), iter(e for d, e in enumerate(i) if not (self.keepdims and d in axes))
-            return tuple(next(reduced) if d in axes else next(kept) for d in range(len(data.shape)))
-
-        def value(*i: LoopExpr) -> LoopExpr:
-            result = over(extents, lambda *r: element(whole(i, r), r))
-            return result if finish is None else finish(result, whole(i, (Const(0),) * len(axes)))
-
-        return compute(self._kept(data.shape), value)
-
-    def _place(self, i: Sequence[LoopExpr]) -> tuple[LoopExpr, ...]:
-        """Where the result has what the element ``i`` of data went into."""
-        axes = self.axes(len(i))
-        return tuple(Const(0) if d in axes else e for d, e in enumerate(i) if self.keepdims or d not in axes)
+    def _place(self, index: Index) -> Index:
+        """Where the result has what the element at ``index`` of data went into."""
+        return place(index, self.axes(len(index)), self.keepdims)
 
     def _count(self, shape: Sequence[int]) -> int:
         return math.prod(shape[a] for a in self.axes(len(shape)))
@@ -188,7 +180,7 @@ class Variance(Reduction, name="variance", kinds="f"):
         kept = accumulator(data.dtype)
         count = const(self._count(data.shape) - self.unbiased, kept)
 
-        def square(i: tuple[LoopExpr, ...], r: tuple[LoopExpr, ...]) -> LoopExpr:
+        def square(i: Index, r: Index) -> LoopExpr:
             distance = data[i].astype(kept) - mean[broadcast_index(mean, i)].astype(kept)
             return distance * distance
 
@@ -219,7 +211,7 @@ class ArgReduction(Reduction):
         extents = [data.shape[a] for a in self.axes(len(data.shape))]
         missing = const(-1 if self.select_last_index else self._count(data.shape), "int32")
 
-        def position(i: tuple[LoopExpr, ...], r: tuple[LoopExpr, ...]) -> LoopExpr:
+        def position(i: Index, r: Index) -> LoopExpr:
             value = data[i]
             hit = value.equal(best[self._place(i)])
             hit = hit | intrin("isnan", value) if data.dtype.startswith("float") else hit
@@ -249,11 +241,11 @@ class LogSumExp(Reduction, name="logsumexp", fusion=Fusion.OUT_ELEMWISE_FUSABLE,
         kept = accumulator(data.dtype)
         high = self._stage(data, max_over, lambda i, r: data[i].astype(kept))
 
-        def shift(i: tuple[LoopExpr, ...]) -> LoopExpr:
+        def shift(i: Index) -> LoopExpr:
             peak = high[self._place(i)]
             return select(intrin("isinf", peak), const(0, kept), peak)
 
-        def element(i: tuple[LoopExpr, ...], r: tuple[LoopExpr, ...]) -> LoopExpr:
+        def element(i: Index, r: Index) -> LoopExpr:
             return intrin("exp", data[i].astype(kept) - shift(i))
 
         return self._stage(data, sum_over, element, lambda s, i: (intrin("log", s) + shift(i)).astype(data.dtype))
