@@ -38,40 +38,34 @@ threads = click.option(
 )
 
 
-class Shape(click.ParamType):  # type: ignore[type-arg]
-    """``NAME:1x3x224x224``."""
+class Named(click.ParamType):  # type: ignore[type-arg]
+    """``NAME:...``: a name, and what ``parse`` makes of what follows it."""
 
-    name = "NAME:DIMS"
+    def __init__(self, rest: str, parse: Callable[[str], Any], example: str) -> None:
+        self.name, self.parse, self.example = f"NAME:{rest}", parse, example
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, list[int]]:
-        name, colon, dims = str(value).rpartition(":")
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, Any]:
+        name, colon, text = str(value).rpartition(":")
         try:
             if not colon:
                 raise ValueError
-            return name, [int(d) for d in dims.split("x")] if dims else []
-        except ValueError:
-            self.fail(f"{value!r} is not NAME:DIMS; write for example data:1x3x224x224", param, ctx)
-
-
-class Value(click.ParamType):  # type: ignore[type-arg]
-    """``NAME:0,1``."""
-
-    name = "NAME:VALUES"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, np.ndarray]:
-        name, colon, numbers = str(value).rpartition(":")
-        try:
-            if not colon:
-                raise ValueError
-            return name, np.array([ast.literal_eval(n) for n in numbers.split(",")] if numbers else [])
+            return name, self.parse(text)
         except (ValueError, SyntaxError):
-            self.fail(f"{value!r} is not NAME:VALUES; write for example axes:0,1", param, ctx)
+            self.fail(f"{value!r} is not {self.name}; write for example {self.example}", param, ctx)
+
+
+def _dims(text: str) -> list[int]:
+    return [int(d) for d in text.split("x")] if text else []
+
+
+def _numbers(text: str) -> np.ndarray:
+    return np.array([ast.literal_eval(n) for n in text.split(",")] if text else [])
 
 
 _shapes = click.option(
     "--shape",
     "shapes",
-    type=Shape(),
+    type=Named("DIMS", _dims, "data:1x3x224x224"),
     multiple=True,
     help="Shape of an input whose dimensions the model leaves open, such as data:1x3x224x224.  Repeatable.",
 )
@@ -80,7 +74,7 @@ _shapes = click.option(
 _values = click.option(
     "--value",
     "values",
-    type=Value(),
+    type=Named("VALUES", _numbers, "axes:0,1"),
     multiple=True,
     help="Value of an input that shapes depend on, such as axes:0,1; no input of the library then.  Repeatable.",
 )

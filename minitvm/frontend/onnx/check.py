@@ -12,7 +12,7 @@ import onnx
 
 from minitvm.errors import FrontendError, UnsupportedOperatorError
 from minitvm.frontend.onnx.model import NUMPY_NAMES
-from minitvm.frontend.onnx.node import OnnxNode, place_of, schema_of
+from minitvm.frontend.onnx.node import OnnxNode, kind_of, place_of, schema_of
 from minitvm.frontend.onnx.registry import OLDEST_OPSET
 from minitvm.ir.types import DTYPES, TensorType
 
@@ -124,9 +124,7 @@ def check_supported(
     missing: dict[str, list[str]] = {}
     for node in all_nodes(graph):
         if not is_supported(node):
-            domain = normal_domain(node.domain)
-            kind = f"{domain}.{node.op_type}" if domain else node.op_type
-            missing.setdefault(kind, []).append(node.name or next(filter(None, node.output), ""))
+            missing.setdefault(kind_of(node), []).append(node.name or next(filter(None, node.output), ""))
     if missing:
         counts = ", ".join(f"{kind} ({len(names)})" for kind, names in sorted(missing.items()))
         raise UnsupportedOperatorError(

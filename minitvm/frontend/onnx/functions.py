@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,17 +29,14 @@ def has_definition(node: onnx.NodeProto, opset: int, is_supported: Callable[[onn
     return all(is_supported(inner, version.get(normal_domain(inner.domain), opset)) for inner in body.node)
 
 
+def _newest(versions: Sequence[int], opset: int) -> int:
+    return max((v for v in versions if v <= opset), default=min(versions))
+
+
 def _fixed_definition(schema: Any, opset: int) -> onnx.FunctionProto:
-    version = max(
-        (v for v in schema.function_opset_versions if v <= opset), default=min(schema.function_opset_versions)
-    )
-    return _parsed(schema.get_function_with_opset_version(version))
-
-
-def _parsed(data: bytes) -> onnx.FunctionProto:
-    proto = onnx.FunctionProto()
-    proto.ParseFromString(data)
-    return proto
+    version = _newest(schema.function_opset_versions, opset)
+    found: onnx.FunctionProto = onnx.FunctionProto.FromString(schema.get_function_with_opset_version(version))
+    return found
 
 
 def definition_of(node: OnnxNode) -> onnx.FunctionProto:
@@ -48,11 +45,10 @@ def definition_of(node: OnnxNode) -> onnx.FunctionProto:
     if schema.has_function:
         body = _fixed_definition(schema, node.opset)
     else:
-        versions = schema.context_dependent_function_opset_versions
-        version = max((v for v in versions if v <= node.opset), default=min(versions))
+        version = _newest(schema.context_dependent_function_opset_versions, node.opset)
         types = [_type_of(expr).SerializeToString() for expr in node.inputs]
         found = schema.get_context_dependent_function_with_opset_version(version, node.proto.SerializeToString(), types)
-        body = _parsed(found)
+        body = onnx.FunctionProto.FromString(found)
     for inner in body.node:
         _fill_attributes(inner, node)
     return body

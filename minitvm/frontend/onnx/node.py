@@ -24,10 +24,14 @@ FOLD_LIMIT = 1 << 16
 
 def place_of(node: onnx.NodeProto) -> str:
     """How messages name a node: ``ONNX node "conv1" (Conv)``; by its first output where it has no name."""
-    kind = f"{node.domain}.{node.op_type}" if node.domain not in ("", "ai.onnx") else node.op_type
     if node.name:
-        return f'ONNX node "{node.name}" ({kind})'
-    return f'ONNX node that produces "{next(filter(None, node.output), "")}" ({kind})'
+        return f'ONNX node "{node.name}" ({kind_of(node)})'
+    return f'ONNX node that produces "{next(filter(None, node.output), "")}" ({kind_of(node)})'
+
+
+def kind_of(node: onnx.NodeProto) -> str:
+    """The operator's name, with its domain where that is not ONNX's own."""
+    return f"{node.domain}.{node.op_type}" if node.domain not in ("", "ai.onnx") else str(node.op_type)
 
 
 def label_of(node: onnx.NodeProto) -> str:
@@ -173,17 +177,16 @@ class OnnxNode:
 
 def attribute_value(proto: onnx.AttributeProto) -> Any:
     """An attribute in Python: int, float, str, list of them, array, or graph."""
-    kind = onnx.AttributeProto
-    if proto.type == kind.TENSOR:
+    if proto.type == onnx.AttributeProto.TENSOR:
         return array_of(proto.t, "")
     value = onnx.helper.get_attribute_value(proto)
-    if proto.type == kind.STRING:
-        return value.decode("utf-8", "replace")
-    if proto.type == kind.STRINGS:
-        return [v.decode("utf-8", "replace") for v in value]
-    if proto.type in (kind.INTS, kind.FLOATS):
-        return list(value)
-    return value
+    if proto.type in (onnx.AttributeProto.INTS, onnx.AttributeProto.FLOATS, onnx.AttributeProto.STRINGS):
+        return [_text(v) for v in value]
+    return _text(value)
+
+
+def _text(value: Any) -> Any:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 
 def emit(name: str, *args: Any, **attributes: Any) -> Expr:

@@ -88,10 +88,9 @@ class Layer:
 
     def part(self, value: Expr, direction: int) -> Expr:
         """One direction's share of a tensor whose first dimension is directions, without that dimension."""
-        if self.directions == 1:
-            return emit("squeeze", value, axis=(0,))
-        cut = emit("strided_slice", value, begin=(direction,), end=(direction + 1,), axes=(0,))
-        return emit("squeeze", cut, axis=(0,))
+        if self.directions > 1:
+            value = emit("strided_slice", value, begin=(direction,), end=(direction + 1,), axes=(0,))
+        return emit("squeeze", value, axis=(0,))
 
     def initial(self, index: int, direction: int) -> Expr:
         """A state at the start, (batch, hidden): input ``index``, or zeros."""
@@ -186,23 +185,19 @@ def _check_shapes(node: OnnxNode, x: Expr, hidden: int, directions: int) -> None
     """Every input has the shape that ``direction`` and ``hidden_size`` ask for."""
     gates, (_, batch, features) = _GATES[node.op_type] * hidden, x.shape
     state = (batch, directions, hidden) if node.attr("layout", 0) else (directions, batch, hidden)
-    expected: dict[int, tuple[int, ...]] = {
-        1: (directions, gates, features),
-        2: (directions, gates, hidden),
-        3: (directions, 2 * gates),
-        4: (batch,),
-        5: state,
-        6: state,
-        7: (directions, 3 * hidden),
+    expected: dict[str, tuple[int, ...]] = {
+        "W": (directions, gates, features),
+        "R": (directions, gates, hidden),
+        "B": (directions, 2 * gates),
+        "sequence_lens": (batch,),
+        "initial_h": state,
+        "initial_c": state,
+        "P": (directions, 3 * hidden),
     }
-    for position, shape in expected.items():
+    for position, (name, shape) in enumerate(expected.items(), 1):
         given = node.get(position)
         if given is not None and dims(given) != shape:
-            name = _INPUTS[position]
             raise node.misfit(f"{name} is {given.tensor_type}; expected {TensorType(shape, given.dtype)}")
-
-
-_INPUTS = ("X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P")
 
 
 def _lengths(node: OnnxNode, x: Expr) -> Lengths | None:
@@ -231,10 +226,7 @@ def _outputs(layer: Layer, run: Callable[[int], Sequence[Expr]]) -> list[Expr | 
     results += [_joined([one[i] for one in found], 0) for i in range(1, len(found[0]))]
     if not layer.node.attr("layout", 0):
         return list(results)
-    return [
-        emit("transpose", results[0], axes=(2, 0, 1, 3)),
-        *(emit("transpose", r, axes=(1, 0, 2)) for r in results[1:]),
-    ]
+    return [emit("transpose", r, axes=(2, 0, 1, 3) if rank(r) == 4 else (1, 0, 2)) for r in results]
 
 
 def _joined(parts: list[Expr], axis: int) -> Expr:
