@@ -18,9 +18,9 @@ from minitvm.driver.kernels import Progress
 from minitvm.errors import ConfigError, InputError, UnknownValueError, listing
 from minitvm.frontend import ModelDescription, ValueDescription, describe_onnx, from_onnx
 from minitvm.ir.types import TensorType, as_shape
-from minitvm.runtime.artifact import HostCall
 from minitvm.runtime.checks import check_input, unknown_name
 from minitvm.runtime.direct import DirectCall
+from minitvm.runtime.graph import HostCall
 from minitvm.runtime.library import Library
 from minitvm.target import Target
 

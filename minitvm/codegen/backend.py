@@ -20,8 +20,8 @@ from minitvm.codegen.lower import lower
 from minitvm.ir.expr import Function
 from minitvm.ir.loop import Alloc, Buffer, Kernel, Stmt, stmt_children
 from minitvm.ir.loop.affine import storage_size
-from minitvm.runtime.artifact import Artifact, CpuTag
 from minitvm.runtime.code import CODES, Code
+from minitvm.runtime.graph import Artifact, CpuTag
 from minitvm.target import OPTIONS, MachineModel, Target
 
 Compile: TypeAlias = Callable[[Any], Any]

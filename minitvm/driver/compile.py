@@ -32,7 +32,7 @@ from minitvm.passes.infer_type import bind_captured, bind_params
 from minitvm.passes.instrument import PassInstrument
 from minitvm.passes.manager import PassContext, closest
 from minitvm.passes.pipeline import SCHEDULES, default_pipeline
-from minitvm.runtime.artifact import Artifact, Host
+from minitvm.runtime.graph import Artifact, Host
 from minitvm.runtime.hosts import branch_functions
 from minitvm.runtime.library import Library
 from minitvm.runtime.ndarray import CPU_ONLY, aligned

@@ -18,8 +18,7 @@ from minitvm.ir.op import Op
 from minitvm.ir.ops.control import OutOfRange
 from minitvm.ir.types import Span, TensorType, TupleType, Type, flatten, nest, tensor_fields
 from minitvm.ir.visitor import calls, post_order
-from minitvm.runtime.artifact import Host, HostCall
-from minitvm.runtime.graph import Alias, Entry, Graph, HostStep, Launch, LibraryCall, Node, Step
+from minitvm.runtime.graph import Alias, Entry, Graph, Host, HostCall, HostStep, Launch, LibraryCall, Node, Step
 from minitvm.runtime.hosts import branch_functions, operators_of
 from minitvm.target import MachineModel
 

@@ -15,7 +15,7 @@ from minitvm.ir.expr import Call, Function, Var
 from minitvm.ir.node import describe_call
 from minitvm.ir.visitor import calls
 from minitvm.passes.compare import compare
-from minitvm.runtime.artifact import Artifact
+from minitvm.runtime.graph import Artifact
 from minitvm.runtime.instance import Instance
 from minitvm.runtime.library import Library
 

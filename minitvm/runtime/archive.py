@@ -28,7 +28,6 @@ import numpy as np
 
 from minitvm import config
 from minitvm.errors import LibraryError
-from minitvm.runtime.artifact import Artifact
 from minitvm.runtime.code import code_for
 from minitvm.runtime.document import (
     FORMAT,
@@ -42,7 +41,7 @@ from minitvm.runtime.document import (
     sealed,
     sha256,
 )
-from minitvm.runtime.graph import ALIGNMENT
+from minitvm.runtime.graph import ALIGNMENT, Artifact
 from minitvm.runtime.ndarray import aligned_empty
 from minitvm.runtime.signing import Origin, PrivateKey, origin_of, sign
 

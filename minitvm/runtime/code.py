@@ -10,8 +10,7 @@ import numpy as np
 
 from minitvm.errors import LibraryError
 from minitvm.ir.types import TensorType
-from minitvm.runtime.artifact import Artifact, CpuTag
-from minitvm.runtime.graph import Segment
+from minitvm.runtime.graph import Artifact, CpuTag, Segment
 from minitvm.runtime.ndarray import aligned, aligned_empty
 
 

@@ -16,8 +16,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from minitvm import config
-from minitvm.runtime.artifact import Artifact, CpuTag, Host, HostCall
-from minitvm.runtime.graph import Graph, Plan, graph_form, graph_of, round_up
+from minitvm.runtime.graph import Artifact, CpuTag, Graph, Host, HostCall, Plan, graph_form, graph_of, round_up
 from minitvm.runtime.ndarray import aligned
 
 Json: TypeAlias = Any

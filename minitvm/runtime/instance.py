@@ -11,10 +11,19 @@ import numpy as np
 from minitvm import config
 from minitvm.errors import InputError, MiniTVMError, origin
 from minitvm.ir.types import TensorType
-from minitvm.runtime.artifact import Artifact
 from minitvm.runtime.checks import check_input, from_zigzag
 from minitvm.runtime.code import Code
-from minitvm.runtime.graph import ALIGNMENT, Alias, Entry, HostStep, Segment, owners, steps_of, workspace_slots
+from minitvm.runtime.graph import (
+    ALIGNMENT,
+    Alias,
+    Artifact,
+    Entry,
+    HostStep,
+    Segment,
+    owners,
+    steps_of,
+    workspace_slots,
+)
 from minitvm.runtime.ndarray import Device
 
 WORTH_A_TEAM = 50e-6

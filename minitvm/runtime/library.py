@@ -14,8 +14,8 @@ import numpy as np
 from minitvm import config
 from minitvm.errors import LibraryError, TargetError
 from minitvm.runtime import archive, signing
-from minitvm.runtime.artifact import Artifact, HostCall
 from minitvm.runtime.code import Code, code_for
+from minitvm.runtime.graph import Artifact, HostCall
 from minitvm.runtime.instance import HostRun, Instance
 from minitvm.runtime.ndarray import Device, cpu
 from minitvm.runtime.param_dict import save_param_dict

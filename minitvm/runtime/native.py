@@ -19,9 +19,8 @@ import numpy as np
 
 from minitvm.config import MOST_THREADS
 from minitvm.errors import LibraryError
-from minitvm.runtime.artifact import Artifact, CpuTag
 from minitvm.runtime.code import CODES, Code, Memory
-from minitvm.runtime.graph import ALIGNMENT, Segment, segments, steps_of, workspace_slots
+from minitvm.runtime.graph import ALIGNMENT, Artifact, CpuTag, Segment, segments, steps_of, workspace_slots
 from minitvm.runtime.ndarray import aligned_empty
 from minitvm.runtime.spin import marks_of, spinning_text
 

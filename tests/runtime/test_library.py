@@ -20,7 +20,7 @@ from minitvm import config, relay
 from minitvm.codegen.llvm.compile import host
 from minitvm.errors import LibraryError
 from minitvm.runtime import archive, native
-from minitvm.runtime.artifact import CpuTag
+from minitvm.runtime.graph import CpuTag
 from minitvm.runtime.native import this_machine
 
 

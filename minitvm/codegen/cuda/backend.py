@@ -7,7 +7,7 @@ from minitvm.codegen.cuda.bind import bind_plain
 from minitvm.codegen.cuda.emit import emit_cuda
 from minitvm.codegen.cuda.nvrtc import compile_cubin
 from minitvm.ir.loop import Kernel
-from minitvm.runtime.artifact import CpuTag
+from minitvm.runtime.graph import CpuTag
 from minitvm.target import MachineModel, Target
 
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from minitvm.codegen.backend import Backend, Compile, Launches, Workspace, register
 from minitvm.ir.loop import Kernel
 from minitvm.ir.loop.verify import verify_kernel
-from minitvm.runtime.artifact import Artifact, CpuTag
 from minitvm.runtime.document import document_of, seal
+from minitvm.runtime.graph import Artifact, CpuTag
 from minitvm.runtime.interpreter import Interpreter, to_bytes
 from minitvm.target import MachineModel
 

@@ -11,8 +11,8 @@ from minitvm.codegen.llvm.arith import SPELLINGS
 from minitvm.codegen.llvm.compile import assembly, caches_of, compile_object, cpu_of, machine_model
 from minitvm.codegen.llvm.emit import emit
 from minitvm.codegen.llvm.entry import constant_text, entry_text
-from minitvm.runtime.artifact import Artifact, CpuTag
 from minitvm.runtime.document import document_of, seal
+from minitvm.runtime.graph import Artifact, CpuTag
 from minitvm.runtime.native import NativeArtifact
 from minitvm.target import Target
 
