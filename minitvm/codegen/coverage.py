@@ -15,20 +15,9 @@ from enum import Enum
 
 import numpy as np
 
-from minitvm.codegen.dependence import mixed_radix
 from minitvm.errors import CompilerError, origin
-from minitvm.ir.loop import (
-    Alloc,
-    Buffer,
-    Kernel,
-    Load,
-    LoopExpr,
-    LoopVar,
-    Store,
-    walk_exprs,
-    walk_stmts,
-)
-from minitvm.ir.loop.affine import Range, address
+from minitvm.ir.loop import Buffer, Kernel, LoopExpr, LoopVar, Store, allocated, walk_exprs
+from minitvm.ir.loop.affine import Range, address, loads, mixed_radix
 from minitvm.ir.loop.bounds import Around, Guard, evaluate, places
 from minitvm.ir.loop.text import print_loop_expr
 
@@ -67,7 +56,7 @@ def check_coverage(kernel: Kernel) -> list[Coverage]:
     :class:`CompilerError` names the first element that no store reaches, or that more than one does.
     """
     stores = [_place(stmt, around) for stmt, around in places(kernel.body) if isinstance(stmt, Store)]
-    shared = [s.buffer for s in walk_stmts(kernel.body) if isinstance(s, Alloc) and s.buffer.scope == "global"]
+    shared = [buffer for buffer in allocated(kernel.body) if buffer.scope == "global"]
     return [_coverage(kernel, b, [p for p in stores if p.store.buffer is b]) for b in (*kernel.outputs, *shared)]
 
 
@@ -139,10 +128,9 @@ class _Group:
 
 
 def _variables(expr: LoopExpr) -> frozenset[LoopVar]:
-    nodes = list(walk_exprs(expr))
-    if any(isinstance(node, Load) for node in nodes):
+    if loads(expr):
         raise _Undecided(f"{print_loop_expr(expr)} depends on data")
-    return frozenset(node for node in nodes if isinstance(node, LoopVar))
+    return frozenset(node for node in walk_exprs(expr) if isinstance(node, LoopVar))
 
 
 def _groups(place: _Place) -> list[_Group]:

@@ -17,6 +17,7 @@ from minitvm.codegen.loops import (
     in_strips,
     in_vectors,
     nested,
+    or_zero,
     partial_results,
     split,
     transposed,
@@ -24,11 +25,11 @@ from minitvm.codegen.loops import (
     unflatten,
     vectors,
 )
+from minitvm.codegen.stages import Output
 from minitvm.codegen.walks import MOST_APART, Walk, lanes_of, outer_reductions, period, walks
 from minitvm.ir.decision import Declined, decide
 from minitvm.ir.loop import (
     Alloc,
-    Buffer,
     Const,
     For,
     If,
@@ -39,10 +40,8 @@ from minitvm.ir.loop import (
     Seq,
     Stmt,
     Store,
-    const,
     map_expr,
     map_stmt,
-    select,
     seq,
     substitute_vars,
     walk_stmts,
@@ -65,14 +64,9 @@ Schedule: TypeAlias = Callable[[Walk, MachineModel, bool], Stmt | Declined | Non
 """Loops for a machine, parallel ones or not; or why not, or nothing where there is nothing to say."""
 
 
-def stage_nest(
-    out: Buffer, axes: Sequence[LoopVar], value: LoopExpr, machine: MachineModel, parallel: bool = True
-) -> Stmt:
-    """Loops that store ``value`` to every element of ``out``; ``axes`` are the variables that ``value`` is over.
-
-    ``parallel``: divided among the threads.
-    """
-    walk = Walk.over(out, tuple(axes), value)
+def stage_nest(out: Output, machine: MachineModel, parallel: bool = True) -> Stmt:
+    """Loops that store every element of ``out``; ``parallel``: divided among the threads."""
+    walk = Walk.over(out)
     if outer_reductions(walk.value):
         return _scheduled(walk, (_reduced_in_lanes, _one_by_one), machine, parallel)
     return seq(*(_scheduled(part, (_in_squares, _in_vectors), machine, parallel) for part in walks(walk)))
@@ -168,7 +162,7 @@ def _one_square(
 
     def load(i: LoopExpr, lane: LoopExpr) -> LoopExpr:
         found = substitute_vars(source, {**values, along: first + i, across: start + lane})
-        return found if columns == lanes else select(lane < columns, found, const(0, source.dtype))
+        return found if columns == lanes else or_zero(lane < columns, found)
 
     def store(j: LoopExpr, lane: LoopExpr, moved: LoopExpr) -> Stmt:
         value = map_expr(walk.value, lambda node: moved if node == source else node)

@@ -27,6 +27,7 @@ from minitvm.ir.loop import (
     Seq,
     Stmt,
     Store,
+    all_of,
     binary,
     const,
     loop,
@@ -34,6 +35,7 @@ from minitvm.ir.loop import (
     map_stmt,
     minimum,
     nest,
+    select,
     seq,
     substitute_vars,
 )
@@ -273,6 +275,16 @@ def in_parallel(
         return nest(inner, lambda *rest: body(*index, *rest), names="i")
 
     return loop(math.prod(outer), work, LoopKind.PARALLEL, name)
+
+
+def inside(index: Iterable[LoopExpr], shape: Iterable[int]) -> LoopExpr:
+    """Whether an index is one of a shape."""
+    return all_of([condition for i, n in zip(index, shape, strict=True) for condition in (i >= 0, i < n)])
+
+
+def or_zero(condition: LoopExpr, value: LoopExpr) -> LoopExpr:
+    """The value where the condition holds, which is asked first; else zero."""
+    return select(condition, value, const(0, value.dtype))
 
 
 def in_lanes(width: int, body: Callable[[LoopExpr], Stmt]) -> Stmt:

@@ -6,27 +6,32 @@ an input become the expression that the prologue computes, and the store of the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+import numpy as np
+
 import minitvm.codegen.templates  # noqa: F401  (registers the templates)
 from minitvm.codegen.default_schedule import stage_nest
-from minitvm.codegen.group import scheduled
-from minitvm.codegen.loops import with_memory
+from minitvm.codegen.loops import in_parallel, nested, redirect, redirect_loads, with_memory
 from minitvm.codegen.problem import TEMPLATES, Problem, Template
-from minitvm.codegen.stages import Inliner, Output, compose, flatten, outputs_of, parameter_buffers, stage_order
+from minitvm.codegen.stages import Inliner, Output, collapse, compose, flatten, outputs_of, stage_order, stages_to_keep
+from minitvm.codegen.walks import Walk, outer_reductions
 from minitvm.errors import CompilerError, UserCodeError, user_code
 from minitvm.ir.decision import Decision, Declined, decide, decision, decisions, record
 from minitvm.ir.expr import Call, Function, span_scope
 from minitvm.ir.loop import (
     Barrier,
+    Binary,
     Buffer,
     Kernel,
     Load,
     LoopExpr,
     LoopVar,
     Reduce,
+    Select,
     Stmt,
     Store,
     map_expr,
@@ -35,6 +40,7 @@ from minitvm.ir.loop import (
     substitute_vars,
     walk_exprs,
 )
+from minitvm.ir.loop.affine import affine, depends_on, loads, vectorizes
 from minitvm.ir.node import describe_call
 from minitvm.ir.op import Op
 from minitvm.ir.types import tensor_fields
@@ -44,6 +50,11 @@ from minitvm.passes.rule import Exactness
 from minitvm.target import MachineModel
 
 DEFAULT = "default nests"
+
+_SHORTEST = 4
+"""Columns of a window, below which it is not worth a row in memory; one less where windows are apart and stick out:
+those at the edges would be computed one by one."""
+_STACK_BYTES = 16 * 1024  # larger row buffers live in the workspace, one per thread
 
 
 @dataclass(frozen=True)
@@ -117,8 +128,8 @@ def _lower_with(
     maker: type[Template], anchor: Call, function: Function, name: str, machine: MachineModel
 ) -> Lowering | Declined:
     """The template's loops with what stands around its call in the group."""
-    title, params, problem = title_of(maker), parameter_buffers(function), Problem.of(anchor)
-    values = compose(function, params, {anchor: problem.outputs})
+    title, problem = title_of(maker), Problem.of(anchor)
+    params, values = compose(function, {anchor: problem.outputs})
     prologues = [buffer for arg in anchor.args for buffer in flatten(values[arg])]
     if maker.exactness is Exactness.APPROXIMATE and maker.__name__ not in _approximate():
         return Declined(f"approximate, and minitvm.allow_approximate does not name {maker.__name__}")
@@ -154,14 +165,13 @@ def _fits_epilogue(outputs: Sequence[Output], results: Sequence[Buffer]) -> bool
     """True where every output reads the template's results at its own index only, and does not reduce them."""
     if len(results) > 1:
         return all(isinstance(o.value, Load) and o.value.buffer in results for o in outputs)
-    for output in outputs:
-        nodes = list(walk_exprs(output.value))
-        if any(isinstance(node, Reduce) for node in nodes):
-            return False
-        reads = [node for node in nodes if isinstance(node, Load) and node.buffer in results]
-        if not reads or not all(_at_own_index(node, output.axes) for node in reads):
-            return False
-    return True
+
+    def fits(output: Output) -> bool:
+        reads = [load for load in loads(output.value) if load.buffer in results]
+        reduces = any(isinstance(node, Reduce) for node in walk_exprs(output.value))
+        return bool(reads) and not reduces and all(_at_own_index(load, output.axes) for load in reads)
+
+    return all(map(fits, outputs))
 
 
 def _at_own_index(load: Load, axes: Sequence[LoopVar]) -> bool:
@@ -176,22 +186,17 @@ def fuse_epilogue(body: Stmt, results: Sequence[Buffer], outputs: Sequence[Outpu
     """Every store of a result becomes the stores of the outputs that are computed from it."""
 
     def to_outputs(stmt: Stmt) -> Stmt:
-        if isinstance(stmt, Store) and stmt.buffer in results:
-            return seq(*(_epilogue_store(stmt, o) for o in outputs if _reads(o.value, stmt.buffer)))
-        return stmt
+        if not isinstance(stmt, Store) or stmt.buffer not in results:
+            return stmt
+        readers = (o for o in outputs if any(load.buffer is stmt.buffer for load in loads(o.value)))
+        return seq(*(_epilogue_store(stmt, output) for output in readers))
 
     return map_stmt(body, on_stmt=to_outputs)
 
 
-def _reads(value: LoopExpr, buffer: Buffer) -> bool:
-    return any(isinstance(node, Load) and node.buffer is buffer for node in walk_exprs(value))
-
-
 def _epilogue_store(stmt: Store, output: Output) -> Store:
     def visit(node: LoopExpr) -> LoopExpr:
-        if isinstance(node, Load) and node.buffer is stmt.buffer:
-            return stmt.value
-        return node
+        return stmt.value if isinstance(node, Load) and node.buffer is stmt.buffer else node
 
     moved = substitute_vars(output.value, dict(zip(output.axes, stmt.index, strict=True)))
     return Store(output.buffer, stmt.index, map_expr(moved, visit))
@@ -200,16 +205,177 @@ def _epilogue_store(stmt: Store, output: Output) -> Store:
 def fuse_prologue(body: Stmt, inputs: dict[Buffer, Buffer]) -> Stmt:
     """Loads of the template's inputs become loads of the parameters, or what the prologue computes."""
     inliner = Inliner()
-
-    def visit(node: LoopExpr) -> LoopExpr:
-        if isinstance(node, Load) and node.buffer in inputs:
-            return inliner.inline(Load(inputs[node.buffer], node.index))
-        return node
-
-    return map_stmt(body, on_expr=lambda e: map_expr(e, visit))
+    return map_stmt(body, on_expr=lambda e: inliner.inline(redirect_loads(e, inputs)))
 
 
 def _cut(body: Stmt, results: Sequence[Buffer], outputs: Sequence[Output], machine: MachineModel) -> Stmt:
     """The template's result goes to memory; what follows it is computed after a barrier."""
-    nests = [stage_nest(o.buffer, o.axes, o.value, machine) for o in outputs]
-    return with_memory(results, seq(body, Barrier(), *nests))
+    return with_memory(results, seq(body, Barrier(), *(stage_nest(out, machine) for out in outputs)))
+
+
+# --- from compute rules alone: in plain loops, which schedules start from, or by default schedules -------------------
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Parameters, the stages that are kept in memory, each over memory of the ones before it, and the results."""
+
+    params: tuple[Buffer, ...]
+    stages: tuple[Output, ...]
+    outputs: tuple[Output, ...]
+
+    @staticmethod
+    def of(function: Function) -> _Group:
+        params, values = compose(function)
+        results = flatten(values[function.body])
+        kept = stages_to_keep(stage_order(results), results)
+        inliner = Inliner(kept)
+        stages = [Output(stage, stage.axes, inliner.inline(stage.value)) for stage in kept]
+        return _Group(tuple(params), tuple(stages), tuple(outputs_of(function, values, kept)))
+
+    @property
+    def nests(self) -> tuple[Output, ...]:
+        return (*self.stages, *self.outputs)
+
+    def kernel(self, function: Function, name: str, body: Stmt) -> Kernel:
+        results = tuple(out.buffer for out in self.outputs)
+        return Kernel(name, (*self.params, *results), body, len(results), span_of(*calls(function.body)))
+
+
+def plain(function: Function, name: str) -> Kernel:
+    """One nest for each stage that is kept, one for each result, element by element: nothing is scheduled."""
+
+    def elements(out: Output) -> Stmt:
+        walk = Walk.over(out)
+        return nested(walk.loops, walk.element())
+
+    group = _Group.of(function)
+    return group.kernel(function, name, _at_root(group, elements))
+
+
+def scheduled(function: Function, name: str, machine: MachineModel) -> Kernel:
+    """By default schedules: all stages row by row, or else one nest after the other."""
+    group = _Group.of(function)
+    if not group.stages and len(group.outputs) == 1:
+        params, out = collapse(group.params, group.outputs[0])
+        return _Group(params, (), (out,)).kernel(function, name, _single(out, machine))
+    body = _by_rows(group, machine)
+    decide("schedule", name, body if isinstance(body, Declined) else "row by row, rows in parallel")
+    if isinstance(body, Declined):
+        body = _at_root(group, partial(stage_nest, machine=machine))
+    return group.kernel(function, name, body)
+
+
+def _single(out: Output, machine: MachineModel) -> Stmt:
+    """One nest, or two for every row where windows are separable."""
+    found = _separated(out)
+    body = None if found is None else _by_rows(_Group((), found[:1], found[1:]), machine)
+    if body is None or isinstance(body, Declined):
+        return stage_nest(out, machine)
+    decide("schedule", out.buffer.name, "windows first down the rows, then along each row")
+    return body
+
+
+def _at_root(group: _Group, nest: Callable[[Output], Stmt]) -> Stmt:
+    """One nest after the other, intermediate results in memory that all threads see."""
+    first, *others = map(nest, group.nests)
+    body = seq(first, *(part for other in others for part in (Barrier(), other)))
+    memory = {s.buffer: Buffer(s.buffer.name, s.buffer.shape, s.buffer.dtype, "global") for s in group.stages}
+    return with_memory(memory.values(), redirect(body, memory))
+
+
+# --- row by row: softmax, normalizations and their like, rows in parallel, no barrier ------------------------------
+
+
+def _by_rows(group: _Group, machine: MachineModel) -> Stmt | Declined:
+    """All stages of one row after the other."""
+    rank = _common_rank(group)
+    if rank == 0:
+        return Declined("row by row: the stages share no leading axes at which they read each other unchanged")
+    rows = {out.buffer: _row_buffer(out.buffer, rank) for out in group.nests}
+    results = {rows[out.buffer]: out.buffer for out in group.outputs}
+
+    def row(*at: LoopExpr) -> Stmt:
+        nests = [stage_nest(_row(out, rows, at), machine, parallel=False) for out in group.nests]
+        body = with_memory([rows[s.buffer] for s in group.stages], seq(*nests))
+        return redirect(body, results, lambda index: (*at, *index))
+
+    return in_parallel(group.outputs[0].buffer.shape[:rank], row, name="row")
+
+
+def _common_rank(group: _Group) -> int:
+    """How many leading axes all stages have in common, and read each other at unchanged."""
+    kept = {s.buffer for s in group.stages}
+    first, *others = (o.buffer.shape for o in group.nests)
+    rank = next(d for d in range(len(first), -1, -1) if all(other[:d] == first[:d] for other in others))
+    for output in group.nests:
+        for load in loads(output.value):
+            while load.buffer in kept and load.index[:rank] != output.axes[:rank]:
+                rank -= 1
+    return rank - 1 if all(_in_lanes(o, rank) for o in group.nests) else rank
+
+
+def _in_lanes(output: Output, rank: int) -> bool:
+    """Whether single elements are left of a stage, and neighbouring ones read neighbouring memory."""
+    scalar = len(output.axes) == rank > 0 and output.buffer.shape[-1] > 1
+    return scalar and vectorizes(output.value, output.axes[-1])
+
+
+def _row_buffer(buffer: Buffer, rank: int) -> Buffer:
+    shape = buffer.shape[rank:]
+    nbytes = math.prod(shape) * np.dtype(buffer.dtype).itemsize
+    return Buffer(buffer.name, shape, buffer.dtype, "local" if nbytes <= _STACK_BYTES else "shared")
+
+
+def _row(out: Output, rows: Mapping[Buffer, Buffer], at: tuple[LoopExpr, ...]) -> Output:
+    """One row of a stage or a result, over rows of the others."""
+    rank = len(at)
+    value = substitute_vars(out.value, dict(zip(out.axes[:rank], at, strict=True)))
+    return Output(rows[out.buffer], out.axes[rank:], redirect_loads(value, rows, lambda index: index[rank:]))
+
+
+# --- windows over rows and columns: first down the rows, for every column once, then along each row -----------------
+# A maximum over 7 x 7 elements is one over 7 of those over 7; neighbouring windows share the inner ones.
+
+
+def _separated(out: Output) -> tuple[Output, Output] | None:
+    """What is reduced down the rows as a stage of its own, and the result with a reduction of that along a row.
+
+    ``None`` where it is no reduction over a window of two axes or more, that moves along the last axis.
+    """
+    reduce, axes, shape = _windows(out.value), out.axes, out.buffer.shape
+    step = _step(reduce, axes[-1]) if reduce is not None and axes else 0
+    if reduce is None or not step or 0 in shape:
+        return None
+    *rows, (tap, taps) = reduce.axes
+    sticks_out = any(isinstance(node, Select) for node in walk_exprs(reduce.value))
+    if taps < _SHORTEST - (step > 1 and sticks_out):
+        return None
+    column, columns = LoopVar("column"), (shape[-1] - 1) * step + taps
+    element = map_expr(substitute_vars(reduce.value, {tap: column - axes[-1] * step}), _cancelled)
+    if depends_on(element, axes[-1]):
+        return None
+    down = Reduce(reduce.kind, tuple(rows), element)
+    stage = Buffer("down", (*shape[:-1], columns), down.dtype)
+    along = Reduce(reduce.kind, ((tap, taps),), Load(stage, (*axes[:-1], axes[-1] * step + tap)))
+    value = map_expr(out.value, lambda node: along if node is reduce else node)
+    return Output(stage, (*axes[:-1], column), down), Output(out.buffer, axes, value)
+
+
+def _cancelled(node: LoopExpr) -> LoopExpr:
+    """A sum of indices with every variable in it once, or not at all."""
+    is_sum = isinstance(node, Binary) and node.op in ("add", "sub") and node.dtype == "int64"
+    return affine(node).to_expr() if is_sum else node
+
+
+def _windows(value: LoopExpr) -> Reduce | None:
+    found = outer_reductions(value)
+    flat = len(found) == 1 and len(found[0].axes) > 1 and not outer_reductions(found[0].value)
+    return found[0] if flat else None
+
+
+def _step(reduce: Reduce, last: LoopVar) -> int:
+    """Columns from one window to the next; 0 where the last axis moves no window."""
+    forms = [affine(index).terms for load in loads(reduce.value) for index in load.index]
+    steps = {form.get(last, 0) for form in forms if form.get(reduce.axes[-1][0]) == 1}
+    return steps.pop() if len(steps) == 1 else 0

@@ -54,9 +54,7 @@ def multiply_add(node: LoopExpr) -> LoopExpr:
     if not isinstance(node, Binary) or not node.dtype.startswith("float"):
         return node
     match node.op, node.lhs, node.rhs:
-        case "add", Binary("mul", a, b), c:
-            return intrin("fma", a, b, c)
-        case "add", c, Binary("mul", a, b):
+        case ("add", Binary("mul", a, b), c) | ("add", c, Binary("mul", a, b)):
             return intrin("fma", a, b, c)
         case "sub", Binary("mul", a, b), c:
             return intrin("fma", a, b, _negated(c))

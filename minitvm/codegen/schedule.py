@@ -15,13 +15,14 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from typing import TypeAlias
 
-from minitvm.codegen.dependence import accesses, inner_ranges, mixed_radix
 from minitvm.codegen.loops import bind_vars, redirect
 from minitvm.codegen.schedule_loops import (
     LoopName,
+    accesses,
     bind,
     find_loop,
     fuse,
+    inner_ranges,
     loops,
     parallel,
     reorder,
@@ -49,13 +50,14 @@ from minitvm.ir.loop import (
     Stmt,
     Store,
     all_of,
+    allocated,
     map_stmt,
     nest,
     seq,
     walk_exprs,
     walk_stmts,
 )
-from minitvm.ir.loop.affine import Affine, Range, affine
+from minitvm.ir.loop.affine import Affine, Range, affine, mixed_radix
 from minitvm.ir.loop.bounds import bounds, prove
 from minitvm.ir.loop.verify import verify_kernel
 
@@ -125,7 +127,7 @@ def _uses(stmt: Stmt, buffer: Buffer, stores: bool) -> list[Index]:
 
 
 def _buffer(kernel: Kernel, buffer: BufferName) -> Buffer:
-    known = [*kernel.params, *(s.buffer for s in walk_stmts(kernel.body) if isinstance(s, Alloc))]
+    known = [*kernel.params, *allocated(kernel.body)]
     found = [b for b in known if buffer in (b, b.name)]
     name, many = buffer if isinstance(buffer, str) else buffer.name, len(found) or "no"
     names = ", ".join(b.name for b in known)

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
+from types import MappingProxyType
 
 from minitvm.errors import IRError, user_code
 from minitvm.ir.compute import compute_of
@@ -21,6 +22,7 @@ from minitvm.ir.loop import (
     Reduce,
     Stage,
     const,
+    dependency_order,
     expr_children,
     map_expr,
     rebuild_expr,
@@ -36,27 +38,24 @@ from minitvm.ir.visitor import post_order
 Value = Buffer | tuple["Value", ...]
 
 
-def parameter_buffers(function: Function) -> list[Buffer]:
-    """One buffer per tensor among the parameters, in order; tuples are flattened."""
-    return [Buffer(param.name, t.static_shape, t.dtype) for param in function.params for t in tensor_fields(param.type)]
-
-
 def compose(
-    function: Function, buffers: Sequence[Buffer], placed: Mapping[Call, tuple[Buffer, ...]]
-) -> dict[Expr, Value]:
-    """Every node of the function as stages over ``buffers``, each operator by its compute rule.
+    function: Function, placed: Mapping[Call, tuple[Buffer, ...]] = MappingProxyType({})
+) -> tuple[list[Buffer], dict[Expr, Value]]:
+    """One buffer per tensor among the parameters, in order, tuples flattened; and every node of the function as stages
+    over them, each operator by its compute rule.
 
     Calls in ``placed`` are not composed: their results are the given buffers (a template writes them).
     """
+    buffers: list[Buffer] = []
     values: dict[Expr, Value] = {}
-    remaining = iter(buffers)
     for param in function.params:
-        fields = tuple(next(remaining) for _ in tensor_fields(param.type))
+        fields = tuple(Buffer(param.name, t.static_shape, t.dtype) for t in tensor_fields(param.type))
         values[param] = fields[0] if isinstance(param.type, TensorType) else fields
+        buffers += fields
     for node in post_order(function.body):
         if node not in values:
             values[node] = _value(node, values, placed)
-    return values
+    return buffers, values
 
 
 def _value(node: Expr, values: Mapping[Expr, Value], placed: Mapping[Call, tuple[Buffer, ...]]) -> Value:
@@ -160,20 +159,11 @@ def outputs_of(function: Function, values: Mapping[Expr, Value], kept: Collectio
 
 def stage_order(outputs: Sequence[Buffer]) -> list[Stage]:
     """Every stage that the outputs are made from, producers first."""
-    order: list[Stage] = []
-    seen: set[Buffer] = set()
 
-    def visit(buffer: Buffer) -> None:
-        if buffer in seen or not isinstance(buffer, Stage):
-            return
-        seen.add(buffer)
-        for load in loads(buffer.value):
-            visit(load.buffer)
-        order.append(buffer)
+    def read(buffer: Buffer) -> list[Buffer]:
+        return [load.buffer for load in loads(buffer.value)] if isinstance(buffer, Stage) else []
 
-    for output in outputs:
-        visit(output)
-    return order
+    return [buffer for buffer in dependency_order(outputs, read) if isinstance(buffer, Stage)]
 
 
 def stages_to_keep(order: Sequence[Stage], outputs: Sequence[Buffer]) -> list[Stage]:

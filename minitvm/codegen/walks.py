@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from minitvm.codegen.simplify import simplify_expr
+from minitvm.codegen.stages import Output
 from minitvm.ir.compute import identity_of
 from minitvm.ir.loop import (
     Alloc,
@@ -66,10 +67,10 @@ class Walk:
     value: LoopExpr
 
     @staticmethod
-    def over(out: Buffer, axes: tuple[LoopVar, ...], value: LoopExpr) -> Walk:
-        """Every element of ``out``; index arithmetic in ``value`` simplified."""
-        whole = Walk(out, tuple(zip(axes, out.shape, strict=True)), axes, value)
-        return replace(whole, value=simplify_expr(value, whole.ranges))
+    def over(out: Output) -> Walk:
+        """Every element; index arithmetic simplified."""
+        whole = Walk(out.buffer, tuple(zip(out.axes, out.buffer.shape, strict=True)), out.axes, out.value)
+        return replace(whole, value=simplify_expr(out.value, whole.ranges))
 
     @cached_property
     def ranges(self) -> dict[LoopVar, Range]:

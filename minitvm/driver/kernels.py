@@ -19,7 +19,7 @@ from typing import Any
 from minitvm import config
 from minitvm.codegen.backend import Backend, backend_of, stages
 from minitvm.codegen.coverage import Verdict, check_coverage
-from minitvm.codegen.group import plain
+from minitvm.codegen.lower import plain
 from minitvm.codegen.problem import TEMPLATES
 from minitvm.codegen.schedule import Schedule, apply
 from minitvm.codegen.simplify import simplify

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import cached_property
 
-from minitvm.codegen.group import plain
-from minitvm.codegen.lower import Lowering, lowering
+from minitvm.codegen.lower import Lowering, lowering, plain
 from minitvm.codegen.problem import Choice
 from minitvm.codegen.schedule import title
 from minitvm.driver.kernels import KernelCompiler, Timings

@@ -8,9 +8,9 @@ import pytest
 from cuda_kernels import GROUPS, kernel_of
 from test_cuda_emit import tiled
 
+from minitvm.codegen.cuda.backend import compile_cubin
 from minitvm.codegen.cuda.bind import bind_plain
 from minitvm.codegen.cuda.emit import emit_cuda
-from minitvm.codegen.cuda.nvrtc import compile_cubin
 from minitvm.errors import CompilerError
 from minitvm.ir.loop import (
     BINARY_OPS,

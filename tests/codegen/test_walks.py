@@ -9,6 +9,7 @@ import pytest
 from test_nests import agree, drawn, kernel_of, scalar_stores
 
 from minitvm.codegen.llvm.emit import emit
+from minitvm.codegen.stages import Output
 from minitvm.codegen.walks import Walk, walks
 from minitvm.ir.builder import call_op, var
 from minitvm.ir.expr import Tuple
@@ -130,5 +131,5 @@ def test_repeated_elements_are_spread_by_shuffles(columns: int, repeats: int, dt
 def test_a_single_element_of_a_row_may_divide_the_row() -> None:
     """What a row reads is divided by variables around the walk, which has no loops of its own."""
     row, x, out = LoopVar("row"), Buffer("x", (7, 5), "float32"), Buffer("out", (), "float32")
-    (found,) = walks(Walk.over(out, (), x[row // 5, row % 5]))
+    (found,) = walks(Walk.over(Output(out, (), x[row // 5, row % 5])))
     assert found.loops == ()

@@ -14,9 +14,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from minitvm.codegen.dependence import Access, accesses, allocated, carried
 from minitvm.codegen.loops import bind_vars, fresh_vars, fused, redirect, split, trips
-from minitvm.codegen.schedule_loops import loops
+from minitvm.codegen.schedule_loops import Access, accesses, carried, loops
 from minitvm.codegen.simplify import simplify
 from minitvm.errors import CompilerError
 from minitvm.ir.loop import (
@@ -32,6 +31,7 @@ from minitvm.ir.loop import (
     Seq,
     Stmt,
     Store,
+    allocated,
     map_stmt,
     seq,
     walk_stmts,
@@ -108,8 +108,9 @@ def _bound(nest: Stmt) -> _Bound:
     single = _one_loop(nest)
     body, workspaces = _own_slices(single)
     lanes = _lane_loops(body)
-    if lanes and not workspaces and _lanes_are_apart(body, lanes):
-        return _Bound(For(single.var, single.extent, _lanes_as_threads(body, lanes), LoopKind.BLOCK_X), ())
+    threads = _lanes_as_threads(body, lanes) if lanes and not workspaces else None
+    if threads is not None:
+        return _Bound(For(single.var, single.extent, threads, LoopKind.BLOCK_X), ())
     blocks = For(single.var, single.extent, _serial_lanes(body), LoopKind.BLOCK_X)
     return _Bound(split(blocks, max(1, min(_THREADS, trips(single))), "guard", _threads), workspaces)
 
@@ -133,7 +134,7 @@ def _one_loop(nest: For) -> For:
 def _own_slices(nest: For) -> tuple[Stmt, tuple[Buffer, ...]]:
     """``shared`` buffers become ``workspace[iteration, ...]``."""
     body, workspaces = nest.body, []
-    for buffer in [s.buffer for s in walk_stmts(nest.body) if isinstance(s, Alloc) and s.buffer.scope == "shared"]:
+    for buffer in [b for b in allocated(nest.body) if b.scope == "shared"]:
         workspace = Buffer(buffer.name, (trips(nest), *buffer.shape), buffer.dtype)
         body = redirect(body, {buffer: workspace}, lambda index: (nest.var, *index))
         body = map_stmt(body, on_stmt=lambda s, b=buffer: s.body if isinstance(s, Alloc) and s.buffer is b else s)  # type: ignore[misc]
@@ -146,23 +147,6 @@ def _own_slices(nest: For) -> tuple[Stmt, tuple[Buffer, ...]]:
 
 def _lane_loops(body: Stmt) -> list[For]:
     return [s for s in walk_stmts(body) if isinstance(s, For) and s.kind is LoopKind.VECTORIZED]
-
-
-def _width(lanes: Sequence[For]) -> int:
-    return max(map(trips, lanes))
-
-
-def _lanes_are_apart(body: Stmt, lanes: Sequence[For]) -> bool:
-    """True where no lane needs what another one computed, and scalar code needs nothing of any."""
-    inside = [(f, access) for f in lanes for access in accesses(f.body)]
-    scalar = accesses(_without_lanes(body))
-    private = allocated(body)
-    stored = {a.buffer for _, a in inside if a.is_store} | {a.buffer for a in scalar if a.is_store}
-    loaded = {a.buffer for _, a in inside if not a.is_store} | {a.buffer for a in scalar if not a.is_store}
-    if (stored & loaded) - private or _width(lanes) > _MOST_THREADS:
-        return False
-    by_lanes = {a.buffer for _, a in inside if a.is_store} & private
-    return not any(a.buffer in by_lanes for a in scalar) and all(_lane_axis(b, inside) is not None for b in by_lanes)
 
 
 def _without_lanes(body: Stmt) -> Stmt:
@@ -181,12 +165,18 @@ def _lane_axis(buffer: Buffer, inside: Sequence[tuple[For, Access]]) -> int | No
     return None
 
 
-def _lanes_as_threads(body: Stmt, lanes: Sequence[For]) -> Stmt:
-    """The whole body once per thread: scalar code is run by all, its stores to global memory by the first."""
-    width, private = _width(lanes), allocated(body)
-    inside = [(f, access) for f in lanes for access in accesses(f.body)]
-    by_lanes = {a.buffer for _, a in inside if a.is_store} & private
-    thread = LoopVar("thread")
+def _lanes_as_threads(body: Stmt, lanes: Sequence[For]) -> Stmt | None:
+    """The whole body once per thread: scalar code is run by all, its stores to global memory by the first.
+
+    ``None`` where a lane needs what another one computed, or scalar code needs something of one.
+    """
+    width, private, thread = max(map(trips, lanes)), {*allocated(body)}, LoopVar("thread")
+    inside, scalar = [(f, access) for f in lanes for access in accesses(f.body)], accesses(_without_lanes(body))
+    stored, loaded = ({a.buffer for a in (*(i for _, i in inside), *scalar) if a.is_store == s} for s in (True, False))
+    axes = {a.buffer: _lane_axis(a.buffer, inside) for _, a in inside if a.is_store and a.buffer in private}
+    exchanged = (stored & loaded) - private or axes.keys() & {a.buffer for a in scalar} or None in axes.values()
+    if exchanged or width > _MOST_THREADS:
+        return None
     in_lanes = {s for f in lanes for s in walk_stmts(f.body)}
 
     def threaded_part(stmt: Stmt) -> Stmt:
@@ -198,8 +188,7 @@ def _lanes_as_threads(body: Stmt, lanes: Sequence[For]) -> Stmt:
         return stmt
 
     threaded = map_stmt(body, on_stmt=threaded_part)
-    for buffer in by_lanes:
-        axis = _lane_axis(buffer, inside)
+    for buffer, axis in axes.items():
         assert axis is not None
         threaded = _one_element_per_thread(threaded, buffer, axis)
     return For(thread, Const(width), threaded, LoopKind.THREAD_X)

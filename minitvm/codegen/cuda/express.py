@@ -235,7 +235,7 @@ class Writer:
             return _infix(node, a, b)
         if op in spell.NARROW:
             return f"({kind})({a} {spell.NARROW[op]} {b})"
-        wide = spell.UNSIGNED[max(4, spell.bits_of(dtype) // 8)]  # wraps around, which a signed sum may not
+        wide = spell.VALUE[f"uint{max(32, spell.bits_of(dtype))}"]  # wraps around, which a signed sum may not
         return f"({kind})(({wide}){a} {spell.WRAPPING[op]} ({wide}){b})"
 
     def _intrinsic(self, node: Intrin, name: str, args: list[str]) -> str:

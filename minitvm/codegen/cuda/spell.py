@@ -29,8 +29,6 @@ STORAGE = {
 VALUE = {**STORAGE, "bool": "bool", "float16": "float"}
 """Types of values."""
 
-UNSIGNED = {1: "unsigned char", 2: "unsigned short", 4: "unsigned int", 8: "unsigned long long"}
-
 INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/", "mod": "%", "eq": "==", "ne": "!=", "lt": "<", "le": "<="}
 WRAPPING = {"add": "+", "sub": "-", "mul": "*", "shl": "<<"}
 """What overflows in signed integers, which C does not allow."""

@@ -15,7 +15,7 @@ from functools import cached_property
 
 import numpy as np
 
-from minitvm.codegen.loops import after, in_parallel
+from minitvm.codegen.loops import after, in_lanes, in_parallel
 from minitvm.codegen.problem import TEMPLATES, Choice, Problem, Template, Tile
 from minitvm.codegen.templates.product import store_at
 from minitvm.codegen.templates.tile import (
@@ -30,25 +30,10 @@ from minitvm.codegen.templates.tile import (
     runs,
     step_cycles,
     tile_choices,
-    vectors,
 )
 from minitvm.codegen.templates.window import Axis, Edge, Start, padded
 from minitvm.ir.decision import Declined
-from minitvm.ir.loop import (
-    Alloc,
-    Buffer,
-    Const,
-    Load,
-    LoopExpr,
-    LoopKind,
-    Stmt,
-    Store,
-    as_index,
-    const,
-    loop,
-    nest,
-    seq,
-)
+from minitvm.ir.loop import Alloc, Buffer, Const, Load, LoopExpr, Stmt, Store, const, loop, nest, seq
 from minitvm.target import MachineModel
 
 BY_INPUTS = "a few input channels at a time, sums in memory"
@@ -82,9 +67,9 @@ class _Windows(Template):
         axes = [Axis(*shape, *step) for shape, step in zip(shapes, steps, strict=True)]
         self.y, self.x = axes[::-1] if self.sideways else axes
 
-    def placed(self, row: LoopExpr, column: LoopExpr | int) -> tuple[LoopExpr, LoopExpr]:
+    def placed(self, row: LoopExpr, column: LoopExpr) -> tuple[LoopExpr, LoopExpr]:
         """Vertical and horizontal."""
-        return (as_index(column), row) if self.sideways else (row, as_index(column))
+        return (column, row) if self.sideways else (row, column)
 
     def loops(self, choice: Choice) -> Stmt:
         nest = self.nest(choice)
@@ -232,19 +217,16 @@ class BlockedConv(_Windows):
         sums = Buffer("sums", (self.rows, self.columns, run.size, self.lanes), self.accumulator, "local")
 
         def zero(*index: LoopExpr) -> Stmt:
-            return vectors(self.lanes, self.lanes, lambda lane: Store(sums, (*index, lane), const(0, sums.dtype)))
+            return in_lanes(self.lanes, lambda lane: Store(sums, (*index, lane), const(0, sums.dtype)))
 
         def work(n: LoopExpr, number: LoopExpr) -> Stmt:
             place = self._place(n, number, run, Const(0))
 
-            def some(q: LoopExpr) -> Stmt:
-                def row(at: LoopExpr) -> Stmt:
-                    part = replace(place, row=at, inputs=(q * count, count), sums=sums)
-                    return self._row(part, Const(0), self.columns, tile.rows)
+            def row(part: LoopExpr, at: LoopExpr) -> Stmt:
+                some = replace(place, row=at, inputs=(part * count, count), sums=sums)
+                return self._row(some, Const(0), self.columns, tile.rows)
 
-                return loop(self.rows, row, name="row")
-
-            parts = loop(inputs // count, some, name="part")
+            parts = nest((inputs // count, self.rows), row)
             return Alloc(sums, seq(nest(sums.shape[:3], zero), parts, self._results(place, sums)))
 
         return in_parallel((self.batch, self.groups * run.count), work)
@@ -259,7 +241,7 @@ class BlockedConv(_Windows):
                 b, at = p // per, p % per * self.block + lane
                 return self._store(replace(place, row=row), t, b, at, sums[row, t, b, at])
 
-            return loop(self.block, element, LoopKind.VECTORIZED, name="lane")
+            return in_lanes(self.block, element)
 
         return nest((self.rows, self.columns, valid), block)
 
@@ -280,7 +262,7 @@ class BlockedConv(_Windows):
 
         def reduction(step: Step) -> Stmt:
             def edge_tap(i: LoopExpr, y: LoopExpr, x: int, inside: range) -> Stmt:
-                return loop(inner, lambda c: step(i, y, x, c, rows=inside), name="c")
+                return loop(inner, lambda c: step(i, y, Const(x), c, rows=inside), name="c")
 
             def taps(i: LoopExpr, y: LoopExpr) -> Stmt:
                 if not isinstance(column, int):
@@ -290,7 +272,7 @@ class BlockedConv(_Windows):
 
             return loop(count, lambda i: self.y.valid_taps(place.row, lambda y: taps(first + i, y)), name="ci")
 
-        def weight(b: LoopExpr, lane: LoopExpr, i: LoopExpr, y: LoopExpr, x: LoopExpr | int, c: LoopExpr) -> LoopExpr:
+        def weight(b: LoopExpr, lane: LoopExpr, i: LoopExpr, y: LoopExpr, x: LoopExpr, c: LoopExpr) -> LoopExpr:
             return Load(self.weight, (block + b, i, *self.placed(y, x), c, lane))
 
         kernel = TileKernel(
@@ -322,9 +304,7 @@ class BlockedConv(_Windows):
     def _position(self, row: LoopExpr, column: LoopExpr) -> tuple[LoopExpr, LoopExpr]:
         return (column // self.x.outputs, column % self.x.outputs) if self.flat else (row, column)
 
-    def _input(
-        self, place: _Place, column: LoopExpr, i: LoopExpr, y: LoopExpr, x: LoopExpr | int, c: LoopExpr
-    ) -> LoopExpr:
+    def _input(self, place: _Place, column: LoopExpr, i: LoopExpr, y: LoopExpr, x: LoopExpr, c: LoopExpr) -> LoopExpr:
         row, column = self._position(place.row, column)
         where = self.placed(self.y.coordinate(row, y), self.x.coordinate(column, x))
         if len(self.data.shape) == 4:
@@ -367,13 +347,13 @@ class BlockedDepthwise(_Windows):
     def _strip(self, n: LoopExpr, block: LoopExpr, row: LoopExpr, column: Start, size: int) -> Stmt:
         x, y = self.x, self.y
 
-        def data(t: LoopExpr, lane: LoopExpr, ky: LoopExpr, kx: int) -> LoopExpr:
+        def data(t: LoopExpr, lane: LoopExpr, ky: LoopExpr, kx: LoopExpr) -> LoopExpr:
             where = self.placed(y.coordinate(row, ky), x.coordinate(column + t, kx))
             return Load(self.source, (n, block, *where, lane))
 
         def reduction(step: Step) -> Stmt:
             inside = [x.columns_inside(column, size, kx) for kx in range(x.taps)]
-            return y.valid_taps(row, lambda ky: seq(*(step(ky, kx, rows=r) for kx, r in enumerate(inside))))
+            return y.valid_taps(row, lambda ky: seq(*(step(ky, Const(kx), rows=r) for kx, r in enumerate(inside))))
 
         return TileKernel(
             size,

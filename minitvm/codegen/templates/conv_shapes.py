@@ -12,14 +12,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from minitvm.codegen.loops import after, in_parallel, unflatten
+from minitvm.codegen.loops import after, in_parallel, inside, or_zero, unflatten
 from minitvm.codegen.problem import Choice, Problem
 from minitvm.codegen.templates.matmul import along_lanes, product_choices, product_loops
 from minitvm.codegen.templates.product import Matrix, Product
 from minitvm.codegen.templates.tile import dot_operations
 from minitvm.codegen.templates.window import PhasedAxis
 from minitvm.ir.layout import Layout
-from minitvm.ir.loop import Buffer, Const, Load, LoopExpr, Stmt, Store, all_of, const, select
+from minitvm.ir.loop import Buffer, Const, Load, LoopExpr, Stmt, Store
 from minitvm.ir.ops._shape import pads_of
 from minitvm.ir.ops.nn_conv import Convolution
 from minitvm.ir.ops.nn_conv_transpose import ConvTranspose
@@ -237,12 +237,12 @@ class ConvProduct:
         def element(b: LoopExpr, c: LoopExpr, position: LoopExpr, *taps: LoopExpr) -> Stmt:
             n, _, where = self._located(b, position)
             spots = [w.coordinate(p, t) for w, p, t in zip(shapes.windows, where, taps, strict=True)]
-            inside = all_of([f for w, s in zip(shapes.windows, spots, strict=True) for f in (s >= 0, s < w.extent)])
+            holds = inside(spots, [w.extent for w in shapes.windows])
             pixel = shapes.pixel(n, b * shapes.inputs + c, spots).astype(self.dtype)
             r = c
             for extent, tap in zip(self._taps, taps, strict=True):
                 r = r * extent + tap
-            return Store(self.columns, (b, position, r), select(inside, pixel, const(0, self.dtype)))
+            return Store(self.columns, (b, position, r), or_zero(holds, pixel))
 
         channels = (shapes.groups, shapes.inputs)
         return in_parallel((*channels, self._positions, *self._taps), element, math.prod(channels))

@@ -17,12 +17,12 @@ from functools import cached_property
 
 import numpy as np
 
-from minitvm.codegen.loops import after, in_parallel, in_vectors, transposed
+from minitvm.codegen.loops import after, in_parallel, in_vectors, or_zero, transposed
 from minitvm.codegen.problem import TEMPLATES, Choice, Template, Tile
 from minitvm.codegen.templates.product import Dots, Gemm, Matrix, Product
 from minitvm.codegen.templates.tile import ITEMS_PER_THREAD, Run, best_tile, block_runs, dot_operations, tile_choices
 from minitvm.ir.decision import Declined
-from minitvm.ir.loop import Alloc, Buffer, Const, Load, LoopExpr, LoopKind, Stmt, Store, const, loop, select, seq
+from minitvm.ir.loop import Alloc, Buffer, Const, Load, LoopExpr, LoopKind, Stmt, Store, const, loop, seq
 from minitvm.target import MachineModel
 
 DOTS, IN_PLACE, IN_PIECES, PACKED = "dot products", "in place", "in pieces of the depth", "packed"
@@ -131,7 +131,7 @@ class Panels:
         def square(start: LoopExpr, depth: int) -> Stmt:
             def load(column: LoopExpr, r: LoopExpr) -> LoopExpr:
                 value = self._element(p, start + r, block * self.lanes + column)
-                return value if depth == self.lanes else select(r < depth, value, const(0, value.dtype))
+                return value if depth == self.lanes else or_zero(r < depth, value)
 
             def store(r: LoopExpr, lane: LoopExpr, value: LoopExpr) -> Stmt:
                 return Store(self.buffer, (*to, start + r, lane), value)

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
-from minitvm.codegen.loops import in_lanes, in_parallel, in_vectors
+from minitvm.codegen.loops import in_lanes, in_parallel, in_vectors, or_zero
 from minitvm.codegen.problem import Problem, Tile
 from minitvm.codegen.templates.tile import ITEMS_PER_THREAD, Run, TileKernel, block_runs, each, in_fours, runs, unrolled
-from minitvm.ir.loop import Alloc, Buffer, Const, Load, LoopExpr, LoopKind, Stmt, Store, const, loop, nest, select, seq
+from minitvm.ir.loop import Alloc, Buffer, Const, Load, LoopExpr, LoopKind, Stmt, Store, const, loop, nest, seq
 from minitvm.target import MachineModel
 
 _ROWS = 16  # of a right-hand side in pieces that are read at a time
@@ -137,8 +137,7 @@ class Product:
         """An element of the right-hand side; zero beyond the last column."""
         if self.panels is not None:
             return self.panels(p, r, j)
-        value = self.right.at(p, r, j).astype(self.dtype)
-        return select(j < self.columns, value, const(0, self.dtype))
+        return or_zero(j < self.columns, self.right.at(p, r, j).astype(self.dtype))
 
     def between(self, first: LoopExpr, depth: int, out: Matrix, start: Matrix) -> Product:
         """A part of the sums: ``depth`` products from ``first`` on, added to ``start``, into ``out``."""
@@ -281,7 +280,7 @@ class Dots(Gemm):
 
         def factor(element: LoopExpr, lane: LoopExpr, valid: int) -> LoopExpr:
             value = element.astype(product.dtype)
-            return value if valid == width else select(lane < valid, value, const(0, product.dtype))
+            return value if valid == width else or_zero(lane < valid, value)
 
         return _DotTile(
             rows,

@@ -19,7 +19,7 @@ from minitvm.codegen.loops import in_lanes, in_strips, in_vectors, unflatten, wi
 from minitvm.codegen.problem import TEMPLATES, Choice, Template, Tile
 from minitvm.codegen.templates.matmul import PACKED, Panels, product_choices
 from minitvm.codegen.templates.product import Dots, Gemm, Matrix, Product
-from minitvm.codegen.templates.tile import ITEMS_PER_THREAD, runs
+from minitvm.codegen.templates.tile import ITEMS_PER_THREAD, runs, vectors
 from minitvm.ir.compute import identity_of
 from minitvm.ir.decision import Declined
 from minitvm.ir.loop import Alloc, Barrier, Buffer, Const, LoopExpr, LoopKind, Stmt, Store, intrin, loop, seq
@@ -154,11 +154,8 @@ class Walk:
         def stores(i: LoopExpr, j: LoopExpr) -> Stmt:
             return seq(*(Store(b, at, v.astype(b.dtype)) for b, at, v in element(self.first + i, i, j)))
 
-        def vector(i: LoopExpr, start: LoopExpr, width: int) -> Stmt:
-            return in_lanes(width, lambda lane: stores(i, start + lane))
-
         layer = self.layer
-        return loop(self.count, lambda i: in_vectors(layer.hidden, layer.lanes, lambda *at: vector(i, *at)), name="i")
+        return loop(self.count, lambda i: vectors(layer.hidden, layer.lanes, lambda j: stores(i, j)), name="i")
 
     def loops(self) -> Stmt:
         layer, problem = self.layer, self.layer.problem
@@ -172,9 +169,8 @@ class Walk:
         before = self.units(lambda b, i, j: [(s, (i, j), self.read(g, b, j)) for s, g, _ in states])
         after = self.units(lambda b, i, j: [(o, (b, j), s[i, j]) for s, _, o in states])
         resets = [self.reset] if len(layer.products) > 1 else []
-        return with_memory(
-            [*self.states, self.gates, *resets], seq(before, loop(layer.xw.shape[0], at, name="t"), after)
-        )
+        steps = loop(layer.xw.shape[0], at, name="t")
+        return with_memory([*self.states, self.gates, *resets], seq(before, steps, after))
 
 
 @TEMPLATES.register("llvm", "nn.lstm")

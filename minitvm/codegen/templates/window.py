@@ -14,26 +14,9 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from minitvm.codegen.loops import in_parallel
+from minitvm.codegen.loops import in_parallel, inside, or_zero
 from minitvm.codegen.templates.tile import ITEMS_PER_THREAD, Run, runs, vectors
-from minitvm.ir.loop import (
-    Buffer,
-    Const,
-    If,
-    Load,
-    LoopExpr,
-    LoopKind,
-    Stmt,
-    Store,
-    all_of,
-    const,
-    loop,
-    maximum,
-    minimum,
-    nest,
-    select,
-    seq,
-)
+from minitvm.ir.loop import Buffer, If, LoopExpr, LoopKind, Stmt, Store, const, loop, maximum, minimum, nest, seq
 from minitvm.target import MachineModel
 
 Start = LoopExpr | int
@@ -51,23 +34,23 @@ class Axis:
     dilation: int
     before: int
 
-    def coordinate(self, position: LoopExpr, tap: LoopExpr | int) -> LoopExpr:
+    def coordinate(self, position: LoopExpr, tap: LoopExpr) -> LoopExpr:
         """The element of the input that a tap reads; it may be outside, in the padding."""
-        return position * self.stride + tap * Const(self.dilation) - self.before
+        return position * self.stride + tap * self.dilation - self.before
 
-    def inside(self, position: int, tap: int) -> bool:
+    def reads(self, position: int, tap: int) -> bool:
         return 0 <= position * self.stride + tap * self.dilation - self.before < self.extent
 
     def columns_inside(self, start: Start, size: int, tap: int) -> range:
         """Those of ``size`` outputs from ``start`` on whose ``tap`` is inside the image: always neighbours."""
         if not isinstance(start, int):
             return range(size)
-        found = [t for t in range(size) if self.inside(start + t, tap)]
+        found = [t for t in range(size) if self.reads(start + t, tap)]
         return range(found[0], found[-1] + 1) if found else range(0)
 
     @property
     def padded(self) -> bool:
-        return not (self.inside(0, 0) and self.inside(self.outputs - 1, self.taps - 1))
+        return not (self.reads(0, 0) and self.reads(self.outputs - 1, self.taps - 1))
 
     def valid_taps(self, position: LoopExpr, body: Callable[[LoopExpr], Stmt]) -> Stmt:
         """``body(tap)`` for the taps whose coordinate is inside."""
@@ -84,7 +67,7 @@ class Axis:
         for run in runs(self.outputs, most):
             for begin in range(run.begin, run.end, run.size):
                 last = found[-1] if found else None
-                if not all(self.inside(begin + t, x) for t in (0, run.size - 1) for x in (0, self.taps - 1)):
+                if not all(self.reads(begin + t, x) for t in (0, run.size - 1) for x in (0, self.taps - 1)):
                     found.append(Edge(begin, run.size))
                 elif isinstance(last, Run) and last.size == run.size:
                     found[-1] = Run(last.begin, last.count + 1, run.size)
@@ -121,9 +104,8 @@ def padded(data: Buffer, pads: Sequence[int]) -> tuple[Buffer, Stmt]:
 
     def element(*index: LoopExpr) -> Stmt:
         n, c, y, x, *lane = index
-        row, column = y - top, x - left
-        inside = all_of([row >= 0, row < height, column >= 0, column < width])
-        return Store(buffer, index, select(inside, Load(data, (n, c, row, column, *lane)), const(0, data.dtype)))
+        where = (n, c, y - top, x - left, *lane)
+        return Store(buffer, index, or_zero(inside(where[2:4], (height, width)), data[where]))
 
     def pixel(*at: LoopExpr) -> Stmt:
         return nest(inner, lambda *lane: element(*at, *lane), LoopKind.VECTORIZED)
@@ -173,8 +155,8 @@ class PhasedAxis(Axis):
     def plane(self, tap: LoopExpr) -> LoopExpr:
         return tap if self._apart else tap * self.dilation % self.stride // self._step
 
-    def offset(self, tap: LoopExpr) -> LoopExpr:
-        return Const(self.shift) if self._apart else tap * self.dilation // self.stride + self.shift
+    def offset(self, tap: LoopExpr) -> LoopExpr | int:
+        return self.shift if self._apart else tap * self.dilation // self.stride + self.shift
 
     @property
     def reach(self) -> int:
@@ -199,11 +181,6 @@ class PhasedAxis(Axis):
     def element(self, plane: LoopExpr, position: LoopExpr) -> LoopExpr:
         """The element of the input at a position of a plane; it may be outside, in the padding."""
         return position * self.stride + plane * self._step - self.before
-
-    def holds(self, plane: LoopExpr, position: LoopExpr) -> LoopExpr:
-        """Whether it is inside."""
-        at = self.element(plane, position)
-        return all_of([at >= 0, at < self.extent])
 
     @property
     def interior(self) -> range:
@@ -243,7 +220,7 @@ class PhasedImage:
             return self._row(index[:-1], index[-1], pixel, machine)
 
         def behind(*index: LoopExpr) -> Stmt:
-            return self._zeros(index, Const(rows * columns), rest, machine)
+            return self._zeros(index, rows * columns, rest, machine)
 
         return seq(in_parallel((*prefix, rows), row, wanted), in_parallel(prefix, behind, wanted) if rest else None)
 
@@ -252,28 +229,23 @@ class PhasedImage:
         *above, across = self.axes
         n, c, *rest = prefix
         planes, outer = rest[: len(self.axes)], (*rest[len(self.axes) :], row)
-        lines = list(zip(above, planes, outer, strict=False))
-        begin, inner = row * across.length, across.interior
+        spots = [axis.element(plane, at) for axis, plane, at in zip(above, planes, outer, strict=False)]
+        begin, interior = row * across.length, across.interior
 
-        def value(q: LoopExpr) -> LoopExpr:
-            where = [axis.element(plane, position) for axis, plane, position in (*lines, (across, planes[-1], q))]
-            return pixel(n, c, where).astype(self.buffer.dtype)
-
-        def copied(q: LoopExpr) -> Stmt:
-            return Store(self.buffer, (*prefix, begin + q), value(q))
-
-        def checked(q: LoopExpr) -> Stmt:
-            found = select(across.holds(planes[-1], q), value(q), const(0, self.buffer.dtype))
+        def copied(q: LoopExpr, check: bool = False) -> Stmt:
+            spot = across.element(planes[-1], q)
+            value = pixel(n, c, (*spots, spot)).astype(self.buffer.dtype)
+            found = or_zero(inside([spot], [across.extent]), value) if check else value
             return Store(self.buffer, (*prefix, begin + q), found)
 
         filled = seq(
-            loop(inner.start, checked, name="q"),
-            vectors(len(inner), machine.lanes(self.buffer.dtype), lambda i: copied(i + inner.start)),
-            loop(across.length - inner.stop, lambda i: checked(i + inner.stop), name="q"),
+            loop(interior.start, lambda i: copied(i, True), name="q"),
+            vectors(len(interior), machine.lanes(self.buffer.dtype), lambda i: copied(i + interior.start)),
+            loop(across.length - interior.stop, lambda i: copied(i + interior.stop, True), name="q"),
         )
-        condition = all_of([axis.holds(plane, position) for axis, plane, position in lines])
+        condition = inside(spots, [axis.extent for axis in above])
         return If(condition, filled, self._zeros(prefix, begin, across.length, machine))
 
-    def _zeros(self, prefix: Sequence[LoopExpr], begin: LoopExpr, count: int, machine: MachineModel) -> Stmt:
+    def _zeros(self, prefix: Sequence[LoopExpr], begin: LoopExpr | int, count: int, machine: MachineModel) -> Stmt:
         zero = const(0, self.buffer.dtype)
         return vectors(count, machine.lanes(zero.dtype), lambda i: Store(self.buffer, (*prefix, begin + i), zero))

@@ -58,6 +58,8 @@ from minitvm.ir.loop.stmt import (
     Seq,
     Stmt,
     Store,
+    allocated,
+    dependency_order,
     expr_children,
     loop,
     map_expr,

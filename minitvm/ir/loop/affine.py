@@ -162,6 +162,18 @@ class Affine(Generic[Term]):
         return binary("add", total, Const(wrapped(self.constant)))
 
 
+def mixed_radix(form: Affine[LoopExpr], extents: Mapping[LoopVar, int]) -> int | None:
+    """How many values a sum of loop variables takes, each once and in a row from its constant on: each stride is the
+    product of the extents below it.  ``None`` where it is no such number."""
+    reach = 1
+    for term, stride in sorted(form.terms.items(), key=lambda item: abs(item[1])):
+        extent = extents.get(term) if isinstance(term, LoopVar) else None
+        if extent is None or (stride != reach and extent > 1):
+            return None
+        reach *= extent
+    return reach
+
+
 def weighted_sum(forms: Iterable[Affine[Term]], factors: Iterable[int], constant: int = 0) -> Affine[Term]:
     """``constant + sum(form * factor)``."""
     terms: dict[Term, int] = {}

@@ -5,10 +5,10 @@ A rewrite gives the same object back where nothing changed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from minitvm.ir.loop.expr import (
     Binary,
@@ -157,6 +157,8 @@ def store(buffer: Buffer, index: Sequence[Index], value: LoopExpr) -> Store:
 
 # --- walks and rewrites ------------------------------------------------------------------------------------------
 
+T = TypeVar("T", bound=Hashable)
+
 _CHILDREN: dict[type, Callable[[Any], tuple[LoopExpr, ...]]] = {
     Load: lambda e: e.index,
     Binary: lambda e: (e.lhs, e.rhs),
@@ -196,12 +198,14 @@ def rebuild_expr(expr: LoopExpr, operands: Sequence[LoopExpr]) -> LoopExpr:
 def post_order_exprs(
     roots: Sequence[LoopExpr], operands: Callable[[LoopExpr], tuple[LoopExpr, ...]] = expr_children
 ) -> list[LoopExpr]:
-    """Every node below ``roots`` once, operands before users, left to right.
+    """Every node below ``roots`` once, operands before users, left to right."""
+    return dependency_order(roots, operands)
 
-    ``operands`` says what lies below a node.
-    """
-    order: list[LoopExpr] = []
-    done: set[LoopExpr] = set()
+
+def dependency_order(roots: Sequence[T], operands: Callable[[T], Sequence[T]]) -> list[T]:
+    """Everything below ``roots`` once, operands before users, left to right; ``operands``: what lies below."""
+    order: list[T] = []
+    done: set[T] = set()
     stack = [(root, False) for root in reversed(roots)]
     while stack:
         node, expanded = stack.pop()
@@ -278,6 +282,11 @@ def walk_stmts(stmt: Stmt) -> Iterator[Stmt]:
     yield stmt
     for part in stmt_children(stmt):
         yield from walk_stmts(part)
+
+
+def allocated(stmt: Stmt) -> list[Buffer]:
+    """The buffers that live below a statement only: every iteration around it has its own."""
+    return [part.buffer for part in walk_stmts(stmt) if isinstance(part, Alloc)]
 
 
 def stmt_exprs(stmt: Stmt) -> tuple[LoopExpr, ...]:

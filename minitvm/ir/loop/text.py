@@ -31,6 +31,7 @@ from minitvm.ir.loop.stmt import (
     Seq,
     Stmt,
     Store,
+    dependency_order,
     expr_children,
     post_order_exprs,
     stmt_exprs,
@@ -88,19 +89,12 @@ def print_stage(stage: Stage) -> str:
 
 def _stages(root: Stage) -> list[Stage]:
     """The stages that ``root`` is computed from, and last itself."""
-    order: list[Stage] = []
-    done: set[Stage] = set()
-    stack: list[tuple[Stage, bool]] = [(root, False)]
-    while stack:
-        stage, expanded = stack.pop()
-        if expanded and stage not in done:
-            done.add(stage)
-            order.append(stage)
-        elif stage not in done:
-            stack.append((stage, True))
-            reads = [e.buffer for e in post_order_exprs([stage.value]) if isinstance(e, Load)]
-            stack.extend((b, False) for b in reversed(reads) if isinstance(b, Stage))
-    return order
+
+    def read(stage: Stage) -> list[Stage]:
+        buffers = (e.buffer for e in post_order_exprs([stage.value]) if isinstance(e, Load))
+        return [buffer for buffer in buffers if isinstance(buffer, Stage)]
+
+    return dependency_order([root], read)
 
 
 def _type(buffer: Buffer) -> str:
