@@ -10,9 +10,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 import minitvm
+from benchmarks import coverage, layers_report, report, scale
 from benchmarks import files as traced
 from benchmarks import layers as layer_sweep
-from benchmarks import layers_report, report, scale
 from benchmarks import levels as ladder
 from benchmarks.layer_kinds import KINDS, draw_layers, wanted_layers
 from benchmarks.measure import Settings, benchmark
@@ -162,6 +162,19 @@ def levels(models: list[str], threads: int, rounds: int, output: pathlib.Path) -
     result = ladder.measure_levels(models, threads, rounds)
     ladder.show_levels(result, Console(width=None if Console().is_terminal else 140, highlight=False))
     report.write_json({"models": result}, output)
+
+
+@main.command("coverage")
+def onnx_coverage() -> None:
+    """Run every backend test of the installed onnx and write docs/coverage.md; name what became worse."""
+    columns = TextColumn("ONNX's tests"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("", total=None)
+        found = coverage.run_all(lambda done, total: progress.update(task, completed=done, total=total))
+    lost = coverage.worse(coverage.recorded(), found) if coverage.RECORD.exists() else []
+    coverage.write(found)
+    passed = sum(o.kind in coverage.PASSED for o in found.values())
+    Console(highlight=False).print(f"{passed:,} of {len(found):,} pass", *lost, sep="\n", soft_wrap=True)
 
 
 @main.command()

@@ -23,11 +23,11 @@ LAYERS = (
     ("codegen",),
     ("driver",),
     ("session",),
-    ("testing", "tvm", "cli", "demo", "__init__", "__main__"),
+    ("testing", "tvm", "cli", "demo", "onnx_backend", "__init__", "__main__"),
 )
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 ONLY_IN = {
-    "onnx": ("frontend", "testing/fuzz"),
+    "onnx": ("frontend", "testing/fuzz", "onnx_backend.py"),
     "google": ("frontend",),
     "llvmlite": ("codegen/llvm", "runtime/native.py"),
     "cuda": ("codegen/cuda",),

@@ -143,6 +143,11 @@ class Op(_Frozen):
         """The error to raise from ``infer``; the call's text and span are added where it is caught."""
         return TypeInferenceError(f"{self.name}: {message}", hint=hint)
 
+    @property
+    def title(self) -> str:
+        """How reports name a call."""
+        return self.name
+
     def attributes(self) -> dict[str, Any]:
         """All attributes by name, in order of declaration."""
         return {name: getattr(self, name) for name in attributes_of(type(self))}

@@ -36,7 +36,7 @@ def branch_functions(function: Function) -> dict[str, Function]:
 
 def operators_of(function: Function) -> str:
     """The operators that run in a host call."""
-    return ", ".join(c.op.name for c in calls(function.body) if isinstance(c.op, Op))
+    return ", ".join(c.op.title for c in calls(function.body) if isinstance(c.op, Op))
 
 
 def bind(function: Function, branches: Mapping[str, Instance]) -> HostRun:

@@ -109,14 +109,6 @@ def test_shapes_that_do_not_fit_name_the_node() -> None:
 
 
 def test_unsupported_attribute() -> None:
-    images = np.zeros((1, 3, 4, 4), np.float32)
-    weights = {i: np.ones(3, np.float32) for i in range(1, 5)}
-    model = one_node("BatchNormalization", images, constants=weights, training_mode=1, outputs=3)
-    assert error_of(FrontendError, model) == (
-        "BatchNormalization: training is not supported\n"
-        '  | ONNX node "the_node" (BatchNormalization)\n'
-        "  = hint: export the model for inference"
-    )
     sequence = np.zeros((2, 1, 3), np.float32)
     weights = {1: np.ones((1, 16, 3), np.float32), 2: np.ones((1, 16, 4), np.float32)}
     model = one_node("LSTM", sequence, constants=weights, hidden_size=4, clip=2.0)

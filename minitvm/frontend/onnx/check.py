@@ -13,7 +13,6 @@ import onnx
 from minitvm.errors import FrontendError, UnsupportedOperatorError
 from minitvm.frontend.onnx.model import NUMPY_NAMES
 from minitvm.frontend.onnx.node import OnnxNode, kind_of, place_of, schema_of
-from minitvm.frontend.onnx.registry import OLDEST_OPSET
 from minitvm.ir.types import DTYPES, TensorType
 
 
@@ -22,15 +21,10 @@ def normal_domain(domain: str) -> str:
 
 
 def opsets_of(model: onnx.ModelProto) -> dict[str, int]:
-    """Version of each operator set; :class:`FrontendError` where ONNX's own is too old or too new to read."""
+    """Version of each operator set; :class:`FrontendError` where ONNX's own is too new to read."""
     versions = {normal_domain(entry.domain): int(entry.version) for entry in model.opset_import}
     newest = onnx.defs.onnx_opset_version()
     opset = versions.get("", newest)
-    if opset < OLDEST_OPSET:
-        raise FrontendError(
-            f"the model uses ONNX opset {opset}; minitvm reads {OLDEST_OPSET} to {newest}",
-            hint=f"convert it: onnx.version_converter.convert_version(model, {newest})",
-        )
     if opset > newest:
         raise FrontendError(
             f"the model uses ONNX opset {opset}; the installed onnx {onnx.__version__} knows up to {newest}",

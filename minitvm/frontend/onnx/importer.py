@@ -23,6 +23,7 @@ from minitvm.frontend.onnx.check import (
     opsets_of,
     ordered_nodes,
 )
+from minitvm.frontend.onnx.foreign import foreign, is_foreign
 from minitvm.frontend.onnx.functions import definition_of, has_definition
 from minitvm.frontend.onnx.model import LoadedModel, ModelSource, ValueDescription, array_of, describe_value, load_model
 from minitvm.frontend.onnx.node import OnnxNode, label_of, place_of
@@ -143,7 +144,9 @@ class Importer:
     def supports(self, node: onnx.NodeProto, opset: int | None = None) -> bool:
         version = self.opset_of(node) if opset is None else opset
         known = builder_for(normal_domain(node.domain), node.op_type, version)
-        return known is not None or has_definition(node, version, self.supports)
+        if known is not None or has_definition(node, version, self.supports):
+            return True
+        return is_foreign(node, normal_domain(node.domain), version)
 
     def opset_of(self, node: onnx.NodeProto) -> int:
         domain = normal_domain(node.domain)
@@ -239,7 +242,10 @@ class Importer:
 
     def _build(self, node: OnnxNode) -> list[Expr | None]:
         """Runs the node's builder, which may be a user's; errors name the node."""
-        builder = builder_for(normal_domain(node.proto.domain), node.op_type, node.opset) or self._by_definition
+        builder = builder_for(normal_domain(node.proto.domain), node.op_type, node.opset)
+        if builder is None:
+            defined = has_definition(node.proto, node.opset, self.supports)
+            builder = self._by_definition if defined else foreign
         try:
             return _as_list(builder(node))
         except MiniTVMError as error:

@@ -6,6 +6,7 @@ from functools import partial, reduce
 
 import numpy as np
 
+from minitvm.frontend.onnx.foreign import foreign
 from minitvm.frontend.onnx.node import OnnxNode, cast, emit, onnx_dtype
 from minitvm.frontend.onnx.registry import formulas, onnx_op
 from minitvm.ir.expr import Expr
@@ -55,7 +56,7 @@ def chain(node: OnnxNode) -> Expr:
 def identity(node: OnnxNode) -> list[Expr | None]:
     """Inference of Dropout; its mask, where somebody asks, is all true (before opset 12: ones of the data's dtype)."""
     if node.op_type == "Dropout" and len(node.inputs) > 2 and np.any(node.constant(2, "training_mode")):
-        raise node.fail("training_mode is not supported", "export the model for inference")
+        return foreign(node)
     if not node.wants(1):
         return [node[0]]
     ones = emit("ones_like", node[0])

@@ -6,9 +6,10 @@ import math
 
 import numpy as np
 
+from minitvm.frontend.onnx.foreign import foreign
 from minitvm.frontend.onnx.nn import summed_in
 from minitvm.frontend.onnx.node import OnnxNode, cast, dims, emit, rank, scalar
-from minitvm.frontend.onnx.registry import onnx_op
+from minitvm.frontend.onnx.registry import Outputs, onnx_op
 from minitvm.frontend.onnx.tensor import known_product, reshaped
 from minitvm.ir.expr import Expr
 from minitvm.ir.types import shape_text
@@ -121,9 +122,11 @@ def with_bias(x: Expr, bias: Expr) -> Expr:
 
 
 @onnx_op("Einsum", since=12)
-def einsum(node: OnnxNode) -> Expr:
-    """Pair by pair as batched matrix products; repeated letters within one operand are refused."""
+def einsum(node: OnnxNode) -> Outputs:
+    """Pair by pair as batched matrix products; repeated letters within one operand are numpy's business."""
     terms, result = _einsum_terms(node)
+    if any(len(set(term)) != len(term) for term in terms):
+        return foreign(node)
     values = [node[i] for i in range(len(node.inputs))]
     value, letters = values[0], terms[0]
     for position in range(1, len(values)):
@@ -148,8 +151,8 @@ def _einsum_terms(node: OnnxNode) -> tuple[list[str], str]:
         letters = "".join(terms)
         right = dots + "".join(sorted({c for c in letters if letters.count(c) == 1 and c not in dots}))
     for i, term in enumerate(terms):
-        if len(set(term)) != len(term) or len(term) != rank(node[i]):
-            raise node.fail(f"term {term!r} of {equation!r} is not supported for {node[i].tensor_type}")
+        if len(term) != rank(node[i]):
+            raise node.fail(f"term {term!r} of {equation!r} does not fit {node[i].tensor_type}")
     return terms, right.replace("...", dots)
 
 

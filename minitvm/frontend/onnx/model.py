@@ -17,6 +17,9 @@ from minitvm.errors import FrontendError
 from minitvm.frontend.other_formats import framework_of
 from minitvm.ir.types import DTYPES
 
+OLDEST_OPSET = 7
+"""The oldest that builders read; older ones broadcast by attribute, and are converted."""
+
 ModelSource: TypeAlias = "onnx.ModelProto | str | os.PathLike[str] | bytes"
 
 
@@ -97,21 +100,22 @@ def _dimension(dim: Any) -> int | str | None:
 
 
 def load_model(source: ModelSource) -> LoadedModel:
-    """Parses a model; weights stored beside the file are read later.  Local functions are inlined.
+    """Parses a model; weights stored beside the file are read later.  Local functions are inlined,
+    and opsets older than the builders read are converted.
 
     Raises :class:`FrontendError` that says what the file is, where it is no ONNX model.
     """
     if isinstance(source, onnx.ModelProto):
-        return LoadedModel(_inline(_complete(source, "the model")), "")
+        return LoadedModel(_prepared(_complete(source, "the model")), "")
     if isinstance(source, (bytes, bytearray, memoryview)):
-        return LoadedModel(_inline(_parse(bytes(source), "the given bytes")), "")
+        return LoadedModel(_prepared(_parse(bytes(source), "the given bytes")), "")
     if not isinstance(source, (str, os.PathLike)):
         raise FrontendError(
             f"a model is a path, bytes or an onnx.ModelProto; found {type(source).__name__}",
             hint='from_onnx("model.onnx")',
         )
     path = Path(source)
-    return LoadedModel(_inline(_parse(_read(path), str(path), path)), str(path.resolve().parent))
+    return LoadedModel(_prepared(_parse(_read(path), str(path), path)), str(path.resolve().parent))
 
 
 def _read(path: Path) -> bytes:
@@ -164,6 +168,27 @@ def _complete(proto: onnx.ModelProto, what: str) -> onnx.ModelProto:
     if not proto.graph.output:
         raise FrontendError(f"{what}: the graph has no outputs")
     return proto
+
+
+def _prepared(proto: onnx.ModelProto) -> onnx.ModelProto:
+    return _converted(_inline(proto))
+
+
+def _converted(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """Opsets 1 to 6, which broadcast by attribute, as the oldest that builders read."""
+    opset = next((o.version for o in proto.opset_import if o.domain in ("", "ai.onnx")), OLDEST_OPSET)
+    if not 0 < opset < OLDEST_OPSET:
+        return proto
+    from onnx.version_converter import ConvertError, convert_version
+
+    try:
+        return convert_version(proto, OLDEST_OPSET)
+    except (ConvertError, RuntimeError, ValueError) as error:
+        raise FrontendError(
+            f"the model uses ONNX opset {opset}, and onnx does not convert it to opset {OLDEST_OPSET}",
+            where=str(error).splitlines(),
+            hint="export the model with a newer opset",
+        ) from error
 
 
 def _inline(proto: onnx.ModelProto) -> onnx.ModelProto:

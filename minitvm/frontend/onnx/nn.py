@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from minitvm.frontend.onnx.foreign import foreign
 from minitvm.frontend.onnx.node import OnnxNode, cast, dims, emit, normalize_axis, rank, single
-from minitvm.frontend.onnx.registry import formulas, onnx_op
+from minitvm.frontend.onnx.registry import Outputs, formulas, onnx_op
 from minitvm.frontend.onnx.tensor import reshaped
 from minitvm.ir.expr import Constant, Expr
 
@@ -161,9 +162,9 @@ def pool_of(node: OnnxNode) -> Pool:
 
 
 @onnx_op("MaxPool", since=1)
-def max_pool(node: OnnxNode) -> Expr:
+def max_pool(node: OnnxNode) -> Outputs:
     if node.wants(1):
-        raise node.fail("its second output, the indices, is not supported")
+        return foreign(node)
     return pool_of(node).of("max", node[0])
 
 
@@ -224,9 +225,9 @@ def global_lp_pool(node: OnnxNode) -> Expr:
 
 
 @onnx_op("BatchNormalization")
-def batch_normalization(node: OnnxNode) -> Expr:
+def batch_normalization(node: OnnxNode) -> Outputs:
     if node.attr("training_mode", 0) or any(node.wants(i) for i in range(1, 5)):
-        raise node.fail("training is not supported", "export the model for inference")
+        return foreign(node)
     if not node.attr("spatial", 1):
         raise node.refuse("spatial")
     x = single(node[0])

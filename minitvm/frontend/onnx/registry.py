@@ -21,9 +21,6 @@ Builder: TypeAlias = "Callable[[OnnxNode], Outputs]"
 MICROSOFT = "com.microsoft"
 """The domain of ONNX Runtime's own operators."""
 
-OLDEST_OPSET = 7
-"""Older opsets broadcast by attribute; ``onnx.version_converter`` brings them up."""
-
 BUILDERS: dict[tuple[str, str], dict[int, Builder]] = {}
 
 

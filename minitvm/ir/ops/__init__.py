@@ -4,6 +4,7 @@ from minitvm.ir.ops import (  # noqa: F401
     broadcast,
     control,
     elemwise,
+    foreign,
     image,
     indexing,
     nn_conv,

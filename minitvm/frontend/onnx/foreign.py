@@ -1,0 +1,121 @@
+"""The long tail: nodes without a builder or a definition by simpler operators run in Python, by ``onnx.reference``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from google.protobuf import json_format  # type: ignore[import-untyped]
+
+from minitvm.errors import MiniTVMError
+from minitvm.frontend.onnx.model import dtype_name
+from minitvm.frontend.onnx.node import OnnxNode, schema_of
+from minitvm.ir.builder import call_op
+from minitvm.ir.expr import Constant, Expr
+from minitvm.ir.types import TensorType, TupleType, as_shape
+
+RANDOM = frozenset({"Dropout", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"})
+
+OPEN = frozenset({"STFT"})
+"""ONNX's shape inference counts the frames otherwise than its reference."""
+
+
+def is_foreign(node: onnx.NodeProto, domain: str, opset: int) -> bool:
+    """Whether onnx's reference evaluator has the operator, over tensors alone."""
+    schema = schema_of(node.op_type, opset, domain)
+    if schema is None or schema.deprecated:
+        return False
+    if any(a.type in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS) for a in node.attribute):
+        return False
+    from onnx.reference.op_run import RuntimeContextError, RuntimeImplementationError
+    from onnx.reference.ops import load_op
+
+    try:
+        load_op(domain, node.op_type, opset)
+    except (RuntimeContextError, RuntimeImplementationError, NotImplementedError):
+        return False
+    except Exception:  # operators that are defined by others ask for more than a name
+        return True
+    return True
+
+
+def foreign(node: OnnxNode) -> list[Expr | None]:
+    """The call of ``foreign`` that stands for a node; its results are typed by ONNX's shape inference."""
+    given = [(name, value) for name, value in zip(node.proto.input, node.inputs, strict=True) if value is not None]
+    wanted = [name for name in node.proto.output if name]
+    types = _result_types(node, dict(given))
+    if not all(name in types and _has_rank(types[name]) for name in wanted):
+        _require_values(node)
+    found = [_tensor(node, name, types.get(name)) for name in wanted]
+    text = json_format.MessageToJson(node.proto, indent=None)
+    operator = "foreign_random" if node.op_type in RANDOM else "foreign"
+    call = call_op(
+        operator,
+        *(value for _, value in given),
+        origin="onnx",
+        operator=f"{node.proto.domain or 'onnx'}.{node.op_type}",
+        node=text,
+        version=node.opset,
+        shapes=tuple(t.sizes for t in found),
+        dtypes=tuple(t.dtype for t in found),
+    )
+    results = iter(list(call) if isinstance(call.type, TupleType) else [call])
+    return [next(results) if name else None for name in node.proto.output]
+
+
+def evaluator(node: str, opset: int) -> Callable[..., Sequence[Any]]:
+    """What computes a node that is given as protobuf's JSON: arrays of its inputs to its results."""
+    try:
+        from onnx.reference import ReferenceEvaluator
+    except ImportError as error:
+        message = "the model has an operator that is not compiled, and onnx's reference evaluator is missing"
+        raise MiniTVMError(message, hint="pip install onnx") from error
+    proto = json_format.Parse(node, onnx.NodeProto())
+    made = ReferenceEvaluator(proto, opsets={proto.domain: opset})
+    names = [name for name in proto.input if name]
+
+    def evaluate(*arrays: np.ndarray) -> list[Any]:
+        return list(made.run(None, dict(zip(names, arrays, strict=True))))
+
+    return evaluate
+
+
+def _result_types(node: OnnxNode, inputs: dict[str, Expr]) -> dict[str, Any]:
+    schema = schema_of(node.op_type, node.opset, node.proto.domain)
+    data = {n: onnx.numpy_helper.from_array(v.value) for n, v in inputs.items() if isinstance(v, Constant)}
+    imports = [onnx.helper.make_opsetid(node.proto.domain, node.opset)]
+    types = {name: _type_proto(value.tensor_type) for name, value in inputs.items()}
+    try:
+        found: dict[str, Any] = onnx.shape_inference.infer_node_outputs(schema, node.proto, types, data, None, imports)
+    except onnx.shape_inference.InferenceError as error:
+        raise node.fail(f"ONNX refuses its inputs: {error}") from error
+    return found
+
+
+def _has_rank(found: Any) -> bool:
+    return bool(found.WhichOneof("value") != "tensor_type" or found.tensor_type.HasField("shape"))
+
+
+def _require_values(node: OnnxNode) -> None:
+    """Shape inference gets further with the values of small integer inputs: sizes, axes, lengths."""
+    for position, value in enumerate(node.inputs):
+        if value is not None and not isinstance(value, Constant) and value.dtype.lstrip("u").startswith("int"):
+            node.constant(position, "what its result's rank depends on")
+
+
+def _type_proto(type_: TensorType) -> Any:
+    return onnx.helper.make_tensor_type_proto(onnx.helper.np_dtype_to_tensor_dtype(np.dtype(type_.dtype)), type_.sizes)
+
+
+def _tensor(node: OnnxNode, name: str, found: Any) -> TensorType:
+    if found is None or found.WhichOneof("value") != "tensor_type":
+        kind = found.WhichOneof("value") if found is not None else "type"
+        raise node.fail(f"result {name!r} is no tensor that minitvm knows ({kind})")
+    tensor = found.tensor_type
+    if not tensor.HasField("shape"):
+        raise node.fail(f"the rank of result {name!r} is known only when the model runs")
+    dims = tuple(d.dim_value if d.WhichOneof("value") == "dim_value" else None for d in tensor.shape.dim)
+    dims = (None,) * len(dims) if node.op_type in OPEN else dims
+    return TensorType(as_shape(dims), dtype_name(tensor.elem_type, lambda message, hint: node.fail(message, hint)))

@@ -1,0 +1,66 @@
+"""Operators that another library computes: a model's long tail."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from minitvm.errors import InputError
+from minitvm.ir.op import Fusion, Op
+from minitvm.ir.types import DType, TensorType, TupleType, Type, as_shape
+
+EVALUATORS = {"onnx": "minitvm.frontend.onnx.foreign"}
+"""Origin of a node -> the module whose ``evaluator(node, version)`` computes it; imported when one runs."""
+
+Evaluator = Callable[..., Sequence[Any]]
+
+
+class Foreign(Op, name="foreign", fusion=Fusion.OPAQUE):
+    """A node of a model for which minitvm has no operators: it runs in Python, by its origin's own evaluator.
+
+    inputs: the node's, without those left out -> tensors of ``shapes`` and ``dtypes`` (one tensor, or a tuple of
+    several); ``None`` is a dimension known only when the model runs.  ``origin`` is one of ``EVALUATORS``; ``operator``
+    names it; ``node`` is the node as text, ``version`` that of its operator set.
+
+    Running it raises :class:`InputError` where the evaluator refuses the values, ``MiniTVMError`` where it is missing.
+    """
+
+    origin: str
+    operator: str
+    node: str
+    version: int
+    shapes: tuple[tuple[int | None, ...], ...]
+    dtypes: tuple[DType, ...]
+
+    @property
+    def title(self) -> str:
+        return self.operator
+
+    def infer(self, *inputs: TensorType) -> Type:
+        if self.origin not in EVALUATORS:
+            raise self.reject(f"origin is {self.origin!r}", hint=f"known: {', '.join(EVALUATORS)}")
+        fields = tuple(TensorType(as_shape(s), dtype) for s, dtype in zip(self.shapes, self.dtypes, strict=True))
+        return fields[0] if len(fields) == 1 else TupleType(fields)
+
+    def reference(self, *inputs: np.ndarray) -> Any:
+        evaluate = _evaluator(self.origin, self.node, self.version)
+        try:
+            results = evaluate(*inputs)
+        except Exception as error:  # whatever numpy and the evaluator make of values
+            raise InputError(f"{self.title} fails for these inputs: {error or type(error).__name__}") from error
+        arrays = [np.asarray(found, dtype) for found, dtype in zip(results, self.dtypes, strict=True)]
+        return arrays[0] if len(arrays) == 1 else tuple(arrays)
+
+
+class ForeignRandom(Foreign, name="foreign_random", stateful=True):
+    """A ``foreign`` operator whose results differ from one run to the next."""
+
+
+@lru_cache(maxsize=256)
+def _evaluator(origin: str, node: str, version: int) -> Evaluator:
+    made: Evaluator = importlib.import_module(EVALUATORS[origin]).evaluator(node, version)
+    return made

@@ -1,0 +1,109 @@
+"""The long tail: operators that onnx's reference evaluator runs in Python: named, saved, refused where asked."""
+
+from __future__ import annotations
+
+import pathlib
+import sys
+import warnings
+
+import numpy as np
+import onnxruntime
+import pytest
+from onnx import parser
+
+import minitvm
+from minitvm import InferenceSession
+from minitvm.driver.host_calls import HostCallWarning
+from minitvm.errors import CompilerError, InputError, MiniTVMError
+from minitvm.runtime.executor import GraphModule
+
+HEAD = '<ir_version: 10, opset_import: ["" : 20]>\n'
+GRID = """g (float[1, 2, 4, 5] x, float[1, 3, 3, 2] grid) => (float y) {
+  h = Relu(x) s = GridSample<mode = "linear", padding_mode = "border">(h, grid) y = Neg(s)
+}"""
+UNIQUE = "g (int64[n] x) => (int64 y, int64 first, int64 back, int64 count) { y, first, back, count = Unique(x) }"
+FRAMES = "g (float[1, 32, 1] x, int64 step, int64 length) => (float y) { y = STFT<onesided = 1>(x, step, , length) }"
+NOISE = "g (float[4, 5] x) => (float y) { r = RandomNormalLike(x) y = Add(x, r) }"
+DET = "g (float[2, 3, 3] x) => (float y) { y = Det(x) }"
+
+
+def session(text: str, **options: object) -> InferenceSession:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", HostCallWarning)
+        return InferenceSession(parser.parse_model(HEAD + text), num_threads=1, **options)  # type: ignore[arg-type]
+
+
+def normal(*shape: int) -> np.ndarray:
+    return np.random.default_rng(1).standard_normal(shape).astype(np.float32)
+
+
+def check(text: str, feeds: dict[str, np.ndarray]) -> None:
+    data = parser.parse_model(HEAD + text).SerializeToString()
+    peer = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", HostCallWarning)
+        found = session(text).run(None, feeds)
+    for mine, theirs in zip(found, peer.run(None, feeds), strict=True):
+        assert (mine.dtype, mine.shape) == (theirs.dtype, theirs.shape)
+        np.testing.assert_allclose(mine, theirs, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("text", "feeds"),
+    [
+        (GRID, {"x": normal(1, 2, 4, 5), "grid": np.clip(normal(1, 3, 3, 2), -1, 1)}),
+        (UNIQUE, {"x": np.array([3, 1, 3, 3, 2, 1])}),
+        (FRAMES, {"x": normal(1, 32, 1), "step": np.array(4), "length": np.array(16)}),
+        (DET, {"x": normal(2, 3, 3)}),
+    ],
+    ids=["GridSample", "Unique", "STFT", "Det"],
+)
+def test_as_onnx_runtime(text: str, feeds: dict[str, np.ndarray]) -> None:
+    check(text, feeds)
+
+
+def test_they_are_named_in_the_warning_and_refused_where_asked() -> None:
+    model = parser.parse_model(HEAD + GRID)
+    with pytest.warns(HostCallWarning, match=r"onnx.GridSample .from ONNX node .GridSample_s.."):
+        library = minitvm.compile(model, num_threads=1)
+    assert [call.op for call in library.host_calls] == ["onnx.GridSample"]
+    with pytest.raises(CompilerError, match="1 operator would run in Python"):
+        minitvm.compile(model, num_threads=1, strict=True)
+
+
+def test_a_saved_library_has_them(tmp_path: pathlib.Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", HostCallWarning)
+        library = minitvm.compile(parser.parse_model(HEAD + GRID), num_threads=1)
+    feeds = {"x": normal(1, 2, 4, 5), "grid": np.clip(normal(1, 3, 3, 2), -1, 1)}
+    library.save(tmp_path / "grid.mtvm")
+    before, after = (GraphModule(lib["default"]()) for lib in (library, minitvm.load(tmp_path / "grid.mtvm")))
+    before.run(feeds)
+    after.run(feeds)
+    np.testing.assert_array_equal(before.get_output(0).numpy(), after.get_output(0).numpy())
+
+
+def test_without_the_onnx_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    from minitvm.ir.ops import foreign
+
+    made = session(DET)
+    foreign._evaluator.cache_clear()
+    monkeypatch.setitem(sys.modules, "onnx.reference", None)
+    with pytest.raises(MiniTVMError, match="reference evaluator is missing"):
+        made.run(None, {"x": normal(2, 3, 3)})
+
+
+def test_random_numbers_are_neither_folded_nor_repeated() -> None:
+    made = session(NOISE)
+    x = np.zeros((4, 5), np.float32)
+    (one,), (other,) = made.run(None, {"x": x}), made.run(None, {"x": x})
+    assert one.shape == (4, 5) and not np.array_equal(one, other)
+
+
+def test_values_that_the_evaluator_refuses() -> None:
+    text = "g (float[1, 6, 5] x, int64[2] size, int64[2] block) => (float y) { y = Col2Im(x, size, block) }"
+    made = session(text)
+    with pytest.raises(InputError, match=r"onnx\.Col2Im fails for these inputs"):
+        made.run(None, {"x": normal(1, 6, 5), "size": np.array([5, 5]), "block": np.array([7, 7])})
+    (found,) = made.run(None, {"x": normal(1, 6, 5), "size": np.array([1, 7]), "block": np.array([1, 3])})
+    assert found.shape == (1, 2, 1, 7)
