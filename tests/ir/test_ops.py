@@ -23,10 +23,13 @@ if importlib.util.find_spec("op_samples_nn") is not None:
     SAMPLES = [*SAMPLES, *NN_SAMPLES]
 
 CONTROL = "its attributes are functions: tests/ir/test_evaluate.py"
+FOREIGN = "another library computes it: tests/frontend/test_onnx_foreign.py"
 WITHOUT_SAMPLE = {
     "control.if": CONTROL,
     "control.loop": CONTROL,
     "control.fail": "it raises: tests/frontend/test_onnx_control.py",
+    "foreign": FOREIGN,
+    "foreign_random": FOREIGN,
     "annotation.stop_fusion": "FuseOps removes it: tests/passes",
 }
 
@@ -35,6 +38,8 @@ SCATTER = "writes at positions known only at run time"
 RECURRENCE = "every step needs the one before: lowered by templates"
 WITHOUT_COMPUTE = {
     "control.fail": "it raises",
+    "foreign": FOREIGN,
+    "foreign_random": FOREIGN,
     "argwhere": "how many positions there are depends on the values",
     "arange": "how long it is depends on the values",
     "sort": SORTING,
