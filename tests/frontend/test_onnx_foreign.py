@@ -9,11 +9,11 @@ import warnings
 import numpy as np
 import onnxruntime
 import pytest
-from minitvm.driver.host_calls import HostCallWarning
 from onnx import parser
 
 import minitvm
 from minitvm import InferenceSession
+from minitvm.driver.program import HostCallWarning
 from minitvm.errors import CompilerError, InputError, MiniTVMError
 from minitvm.runtime.executor import GraphModule
 
