@@ -15,6 +15,7 @@ import numpy as np
 
 from minitvm.ir.loop import Binary, Buffer, Const, LoopExpr, LoopVar, Reduce, Select, Stage, const
 from minitvm.ir.op import Op
+from minitvm.ir.types import accumulator as accumulator
 
 _AXIS_NAMES = "ijklmnopq"
 
@@ -81,11 +82,6 @@ def identity_of(kind: str, dtype: str) -> Const:
         return const(float("-inf") if kind == "max" else float("inf"), dtype)
     ends = np.iinfo(dtype)
     return const(ends.min if kind == "max" else ends.max, dtype)
-
-
-def accumulator(dtype: str) -> str:
-    """What sums and products that end as ``dtype`` are kept in: half precision in single, all others in their own."""
-    return "float32" if dtype == "float16" else dtype
 
 
 def broadcast_index(buffer: Buffer, index: Sequence[LoopExpr]) -> tuple[LoopExpr, ...]:

@@ -165,6 +165,11 @@ Span: TypeAlias = tuple[str, ...]
 _dtype_name = functools.cache(lambda dtype: dtype.name)  # numpy makes the name up at every call
 
 
+def accumulator(dtype: str) -> str:
+    """What sums and products that end as ``dtype`` are kept in: half precision in single, all others in their own."""
+    return "float32" if dtype == "float16" else dtype
+
+
 def type_of(value: np.ndarray) -> TensorType:
     return TensorType(value.shape, _dtype_name(value.dtype))
 

@@ -18,7 +18,7 @@ from minitvm.ir.node import describe_call
 from minitvm.ir.op import Op
 from minitvm.ir.ops.control import If, Loop
 from minitvm.ir.types import TensorType, Type, accepts, type_of
-from minitvm.ir.visitor import post_order, rebuild_over, rewrite, substitute
+from minitvm.ir.visitor import as_function, post_order, rebuild_over, rewrite, substitute
 from minitvm.passes.manager import FunctionPass, PassContext
 
 
@@ -113,10 +113,7 @@ def bind_module(module: Module, params: Mapping[str, Any]) -> Module:
 def bind_captured(function: Function) -> Function:
     """``function`` with every constant argument of an ``If``, and every constant that a ``Loop`` captures (its
     carried values change, so they stay), put into the branches; nested control flow too."""
-    body = rewrite(function.body, lambda _, new: _bind(new) if isinstance(new, Call) else new)
-    if body is function.body:
-        return function
-    return Function(function.params, body, function.attrs, span=function.span)
+    return as_function(rewrite(function, lambda _, new: _bind(new) if isinstance(new, Call) else new))
 
 
 def _bind(call: Call) -> Expr:

@@ -12,12 +12,12 @@ from minitvm import relay
 from minitvm.driver.memory import Request, lower_bound, pack, plan_memory
 from minitvm.driver.program import read_program
 from minitvm.ir.types import TensorType
-from minitvm.passes.fuse.fuse_ops import fuse_ops
+from minitvm.passes import FuseOps
 from minitvm.runtime.graph import Alias, Graph, Launch, Node
 
 
 def graph_of(function: relay.Function, opt_level: int = 0) -> Graph:
-    return read_program(fuse_ops(function, opt_level)).graph
+    return read_program(FuseOps(opt_level)(function).main).graph
 
 
 def test_plan_memory() -> None:

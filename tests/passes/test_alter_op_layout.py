@@ -26,7 +26,7 @@ from minitvm.ir.types import TensorType
 from minitvm.ir.visitor import calls
 from minitvm.passes.fold_constant import FoldConstant
 from minitvm.passes.fuse.fuse_ops import FuseOps
-from minitvm.passes.layout.alter_op_layout import AlterOpLayout, Proposal, alter_op_layout, block
+from minitvm.passes.layout.alter_op_layout import PROPOSALS, AlterOpLayout, block
 from minitvm.target import MachineModel
 
 SSE = MachineModel(vector_bytes=16, vector_registers=16)
@@ -64,7 +64,7 @@ def reasons(body: str, *more: str) -> list[str]:
 # ---- who moves --------------------------------------------------------------------------------------------------
 
 
-def test_alter_op() -> None:
+def test_alter_op(monkeypatch: pytest.MonkeyPatch) -> None:
     """A proposal may replace the operator and leave the layouts."""
 
     def twice(site: Site, machine: MachineModel) -> Placement | Declined:
@@ -74,19 +74,18 @@ def test_alter_op() -> None:
 
         return Placement((None, None), None, build)
 
-    table: dict[tuple[str, type[Op]], Proposal] = {("llvm", Conv2d): twice}
-    before = parse_module(main("nn.conv2d(%x, %w)")).main
-    after = alter_op_layout(before, SSE, proposals=table)
-    expected = parse_module(main("nn.conv2d(%x, multiply(%w, 2f))"))
-    assert Module(after).astext() == expected.astext()
+    monkeypatch.setitem(PROPOSALS, ("llvm", Conv2d), twice)
+    after = AlterOpLayout(SSE)(parse_module(main("nn.conv2d(%x, %w)")))
+    assert after.astext() == parse_module(main("nn.conv2d(%x, multiply(%w, 2f))")).astext()
 
 
-def test_alter_return_none() -> None:
+def test_alter_return_none(monkeypatch: pytest.MonkeyPatch) -> None:
     def no(site: Site, machine: MachineModel) -> Placement | Declined:
         return Declined("not today")
 
-    before = parse_module(main("nn.conv2d(%x, %w)")).main
-    assert alter_op_layout(before, SSE, proposals={("llvm", Conv2d): no}) is before
+    monkeypatch.setitem(PROPOSALS, ("llvm", Conv2d), no)
+    before = parse_module(main("nn.conv2d(%x, %w)"))
+    assert AlterOpLayout(SSE)(before) is before
 
 
 @pytest.mark.parametrize(("machine", "lanes"), [(SSE, 4), (AVX2, 8), (AVX512, 16)])
@@ -359,7 +358,7 @@ def test_alter_layout_blocked_no_broadcast() -> None:
     )
 
 
-def test_alter_layout_re_blocking_broadcast() -> None:
+def test_alter_layout_re_blocking_broadcast(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two convolutions in blocks of different size: the second operand is re-blocked in one step."""
     module = parse_module(main("add(nn.conv2d(%x, %w), nn.conv2d(%x, %w))")).main
     sizes = iter((4, 8))
@@ -371,7 +370,8 @@ def test_alter_layout_re_blocking_broadcast() -> None:
         moves = (Move.of("NCHW", "NCHW4c"), Move.of("OIHW", layouts["kernel_layout"]))
         return Placement(moves, Move.of("NCHW", f"NCHW{n}c"), calling(op))
 
-    text = Module(alter_op_layout(module, AVX2, proposals={("llvm", Conv2d): ask})).astext()
+    monkeypatch.setitem(PROPOSALS, ("llvm", Conv2d), ask)
+    text = AlterOpLayout(AVX2)(module).astext()
     assert 'src_layout="NCHW8c", dst_layout="NCHW4c"' in text
     assert text.count("layout_transform") == 5
 
@@ -656,7 +656,7 @@ def test_a_users_operator_follows_by_its_own_rule() -> None:
     try:
         x, w = var("x", shape=(1, 8, 6, 6)), var("w", shape=(8, 8, 3, 3))
         body = nn.conv2d(Call(Mirror(), (nn.conv2d(x, w),)), w)
-        text = Module(alter_op_layout(function(body), SSE)).astext()
+        text = AlterOpLayout(SSE)(function(body)).astext()
         assert text.count("layout_transform") == 3
     finally:
         del OPS["test.mirror"]
@@ -665,7 +665,7 @@ def test_a_users_operator_follows_by_its_own_rule() -> None:
 def test_origins_are_kept() -> None:
     x, w = var("x", shape=(1, 8, 6, 6)), var("w", shape=(8, 8, 3, 3))
     body = call_op("nn.relu", call_op("nn.conv2d", x, w, span=("conv_3",)), span=("relu_4",))
-    after = alter_op_layout(function(body), SSE)
+    after = AlterOpLayout(SSE)(function(body)).main
     assert [call.span for call in calls(after.body)] == [("conv_3",)] * 3 + [("relu_4",)] * 2
 
 
@@ -710,7 +710,7 @@ def test_weights_come_in_whole_vectors_whatever_the_results_blocks() -> None:
     params = "%x: Tensor[(1, 8, 6, 6), float32], %w: Tensor[(48, 4, 3, 3), float32]"
     text = f"def @main({params}) {{ nn.conv2d(%x, %w, groups=2) }}"
     module = parse_module(text)
-    after = alter_op_layout(module.main, MachineModel(64, 32))
+    after = AlterOpLayout(MachineModel(64, 32))(module).main
     (conv,) = [call for call in calls(after.body) if call.op.name == "nn.contrib_conv2d_NCHWc"]
     assert conv.args[1].tensor_type.shape == (4, 1, 3, 3, 4, 16)
     assert (conv.op.attributes()["out_layout"], conv.op.attributes()["channels"]) == ("NCHW8c", 48)

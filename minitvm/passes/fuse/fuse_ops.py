@@ -1,6 +1,6 @@
 """FuseOps: operators that one kernel can compute together become one function marked ``primitive``.
 
-Which operators those are is decided in ``fuse_partition``; here the groups are cut out of the graph.  A group's
+Which operators those are is decided in ``partition``; here the groups are cut out of the graph.  A group's
 parameters ``p0, p1, ...`` are always tensors, in the order in which a walk from the result meets them: a tuple that
 comes from outside is put together inside.  Scalar constants become literals of element-wise kernels.  Groups that
 are equal share one ``Function`` object, so that a kernel is compiled once.
@@ -9,7 +9,7 @@ are equal share one ``Function`` object, so that a kernel is compiled once.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 
 from minitvm.ir.expr import Call, Constant, Expr, Function, Module, Tuple, TupleGetItem, Var
@@ -17,7 +17,7 @@ from minitvm.ir.op import Fusion, Op
 from minitvm.ir.ops.control import StopFusion
 from minitvm.ir.structural import node_key
 from minitvm.ir.types import TupleType
-from minitvm.ir.visitor import children, is_scalar_constant, post_order, rebuild, rebuild_over, span_of
+from minitvm.ir.visitor import as_function, children, is_scalar_constant, post_order, rebuild, rebuild_over, span_of
 from minitvm.passes.fuse.partition import Group, partition
 from minitvm.passes.manager import FunctionPass, PassContext, register_config
 
@@ -25,8 +25,6 @@ MAX_NAME = 80
 MAX_DEPTH = 256
 
 register_config("minitvm.FuseOps.max_depth", int, MAX_DEPTH, "the most operators that one kernel may hold")
-
-Lowerable = Callable[[Call], bool]
 
 
 def is_lowerable(call: Call) -> bool:
@@ -36,28 +34,30 @@ def is_lowerable(call: Call) -> bool:
     return call.type.is_static and all(arg.type.is_static for arg in call.args)
 
 
-def fuse_ops(
-    function: Function, opt_level: int = 1, max_depth: int = MAX_DEPTH, lowerable: Lowerable = is_lowerable
-) -> Function:
-    """``function`` as calls of primitive functions; calls that are not ``lowerable`` stay as they are.
+class FuseOps(FunctionPass, opt_level=0):
+    """Each group of operators that fuse becomes a function marked ``primitive``; what is not lowerable stays as it is.
 
-    ``opt_level`` 0 makes each operator its own kernel; ``max_depth`` bounds the operators in one.
+    Acts by the context's level (or ``opt_level``): at 0 each operator is its own kernel.
     """
 
-    def pattern_of(call: Call) -> Fusion:
-        if isinstance(call.op, (Function, StopFusion)) or not lowerable(call):
-            return Fusion.OPAQUE
-        return call.op.fusion
+    def __init__(self, opt_level: int | None = None) -> None:
+        self.opt_level = opt_level
 
-    groups = partition(function, pattern_of, opt_level, max_depth)
-    body = _Rewriter(groups, lowerable).run(function.body)
-    return function if body is function.body else Function(function.params, body, function.attrs, span=function.span)
+    def transform_function(self, function: Function, module: Module, context: PassContext) -> Function:
+        level = context.opt_level if self.opt_level is None else self.opt_level
+        groups = partition(function, _pattern_of, level, context.option("minitvm.FuseOps.max_depth"))
+        return as_function(rebuild(function, (*function.params, _Rewriter(groups).run(function.body))))
+
+
+def _pattern_of(call: Call) -> Fusion:
+    if isinstance(call.op, (Function, StopFusion)) or not is_lowerable(call):
+        return Fusion.OPAQUE
+    return call.op.fusion
 
 
 @dataclass
 class _Rewriter:
     groups: dict[Expr, Group]
-    lowerable: Lowerable
     done: dict[Expr, Expr] = field(default_factory=dict)
     shared: dict[Hashable, Function] = field(default_factory=dict)
 
@@ -72,21 +72,14 @@ class _Rewriter:
         if isinstance(node, Call) and isinstance(node.op, StopFusion):
             return self.done[node.args[0]]
         is_field = isinstance(node, TupleGetItem) and self.groups.get(node.tuple) is group
-        if group is not None and (is_field or (isinstance(node, Call) and self.lowerable(node))):
-            return self._kernel_call(node, group)
-        return rebuild_over(node, self.done)
-
-    def _kernel_call(self, root: Expr, group: Group) -> Call:
+        if group is None or not (is_field or (isinstance(node, Call) and is_lowerable(node))):
+            return rebuild_over(node, self.done)
         parts = _Cut(group, self.groups)
-        key = parts.collect(root)
+        key = parts.collect(node)
         if key not in self.shared:
-            self.shared[key] = parts.function(root)
-        args = [self._argument(source) for source in parts.sources]
-        return Call(self.shared[key], args, span=span_of(*parts.calls))
-
-    def _argument(self, source: Source) -> Expr:
-        expr, index = source
-        return self.done[expr] if index is None else TupleGetItem(self.done[expr], index)
+            self.shared[key] = parts.function(node)
+        fields = [self.done[e] if index is None else TupleGetItem(self.done[e], index) for e, index in parts.sources]
+        return Call(self.shared[key], fields, span=span_of(*parts.calls))
 
 
 Source = tuple[Expr, "int | None"]
@@ -108,7 +101,9 @@ class _Cut:
         self.order = post_order(root, operands=self._needs)
         for node in self.order:
             if not self._inside(node) and not self._only_literal(node):
-                self._parameters(node)
+                fields = enumerate(node.type.fields) if isinstance(node.type, TupleType) else [(None, node.type)]
+                for index, type_ in fields:
+                    self.sources[node, index] = Var(f"p{len(self.sources)}", type_)
         self.calls = [n for n in self.order if isinstance(n, Call) and self._inside(n)]
         number = {node: i for i, node in enumerate(self.order)}
         return tuple(self._key(node, number) for node in self.order)
@@ -125,13 +120,8 @@ class _Cut:
     def _only_literal(self, node: Expr) -> bool:
         """A scalar constant, all of whose users in the group compute element by element."""
         users = [n for n in self.order if self._inside(n) and node in children(n)] if is_scalar_constant(node) else []
-        return bool(users) and all(_takes_literals(user) for user in users)
-
-    def _parameters(self, node: Expr) -> None:
-        found = node.type
-        fields = enumerate(found.fields) if isinstance(found, TupleType) else [(None, found)]
-        for index, type_ in fields:
-            self.sources.setdefault((node, index), Var(f"p{len(self.sources)}", type_))
+        ops = [user.op for user in users if isinstance(user, Call) and isinstance(user.op, Op)]
+        return len(ops) == len(users) > 0 and all(op.fusion <= Fusion.COMM_REDUCE for op in ops)
 
     def _key(self, node: Expr, number: dict[Expr, int]) -> Hashable:
         if self._inside(node):
@@ -162,27 +152,9 @@ def _is_outer_field(node: Expr, groups: dict[Expr, Group]) -> bool:
     return isinstance(node, TupleGetItem) and groups.get(node.tuple) is not groups.get(node)
 
 
-def _takes_literals(user: Expr) -> bool:
-    return isinstance(user, Call) and isinstance(user.op, Op) and user.op.fusion <= Fusion.COMM_REDUCE
-
-
 def _kernel_name(ops: list[str]) -> str:
     """``fused_nn_conv2d_add_nn_relu``; long names end in a hash of the rest."""
     name = "_".join(["fused", *ops]).replace(".", "_")
     if len(name) <= MAX_NAME:
         return name
     return f"{name[: MAX_NAME - 9]}_{hashlib.sha256(name.encode()).hexdigest()[:8]}"
-
-
-class FuseOps(FunctionPass, opt_level=0):
-    """Each group of operators that fuse becomes a function marked ``primitive``.  Acts by the context's level (or
-    ``opt_level``): at 0 each operator is its own kernel.
-    """
-
-    def __init__(self, opt_level: int | None = None, lowerable: Lowerable = is_lowerable) -> None:
-        self.opt_level = opt_level
-        self.lowerable = lowerable
-
-    def transform_function(self, function: Function, module: Module, context: PassContext) -> Function:
-        level = context.opt_level if self.opt_level is None else self.opt_level
-        return fuse_ops(function, level, context.option("minitvm.FuseOps.max_depth"), self.lowerable)

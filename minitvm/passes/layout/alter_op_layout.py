@@ -17,12 +17,11 @@ Weights move once, at compile time: FoldConstant runs after this pass.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeAlias
 
 from minitvm.errors import user_code
-from minitvm.ir.compute import accumulator
 from minitvm.ir.decision import Declined
 from minitvm.ir.expr import Call, Constant, Expr, Function, Module
 from minitvm.ir.layout import Layout
@@ -33,7 +32,7 @@ from minitvm.ir.ops.nn_dense import Dense, DensePack, Matmul
 from minitvm.ir.ops.nn_pad import Pad
 from minitvm.ir.ops.transform import LayoutTransform, Reshape
 from minitvm.ir.relayout import Move, Placement, Site, calling
-from minitvm.ir.types import tensor_fields
+from minitvm.ir.types import accumulator, tensor_fields
 from minitvm.ir.visitor import kinds_of
 from minitvm.passes.layout.rewriter import LayoutRewriter
 from minitvm.passes.manager import FunctionPass, PassContext
@@ -66,27 +65,6 @@ def proposal(kind: str, *ops: type[Op]) -> Callable[[Proposal], Proposal]:
     return register
 
 
-def alter_op_layout(
-    function: Function,
-    machine: MachineModel,
-    kind: str = "llvm",
-    proposals: Mapping[tuple[str, type[Op]], Proposal] = PROPOSALS,
-    weigh: bool = False,
-) -> Function:
-    """``function`` with operators in the layouts that they ask for on this target; parameters and result keep theirs.
-    ``weigh``: a convolution without another one to share its layout with only moves where that pays."""
-    alone = weigh and kinds_of(function)[Conv2d] == 1  # there is no other to share its layout with
-
-    def propose(site: Site) -> Placement | Declined | None:
-        ask = proposals.get((kind, type(site.op)))
-        if ask is None:
-            return None
-        with user_code(ask, f"layout proposal of {site.op.name}", partial(describe_call, site.call)):
-            return (moving_costs_more(site, function, machine) if alone else None) or ask(site, machine)
-
-    return LayoutRewriter("AlterOpLayout", propose).run(function)
-
-
 def block(extent: int, lanes: int) -> int | None:
     """Channels in a block: as many as ``lanes``, half of it or a quarter; ``None`` where none of these divides."""
     return next((size for size in (lanes, lanes // 2, lanes // 4) if size >= 4 and extent % size == 0), None)
@@ -94,76 +72,54 @@ def block(extent: int, lanes: int) -> int | None:
 
 @proposal("llvm", Conv2d)
 def blocked_conv2d(site: Site, machine: MachineModel) -> Placement | Declined:
-    assert isinstance(site.op, Conv2d)
-    data, weight, result = site.type(0), site.type(1), site.call.tensor_type
-    layouts = [site.op.data_layout, site.op.kernel_layout]
-    if layouts != ["NCHW", "OIHW"]:
-        return Declined(f"its layouts are {' and '.join(layouts)}, not NCHW and OIHW")
+    op, data, weight, result = site.op, site.type(0), site.type(1), site.call.tensor_type
+    assert isinstance(op, Conv2d)
+    if (op.data_layout, op.kernel_layout) != ("NCHW", "OIHW"):
+        return Declined(f"its layouts are {op.data_layout} and {op.kernel_layout}, not NCHW and OIHW")
     if not data.is_float or accumulator(data.dtype) != accumulator(result.dtype):
         return Declined(f"it computes {result.dtype} from {data.dtype}")
-    lanes, channels = machine.lanes(accumulator(data.dtype)), data.static_shape[1]
-    op, groups = site.op, site.op.groups
-    if groups == 1:
-        return _direct(op, channels, weight.static_shape[0], lanes)
-    if groups == channels == weight.shape[0]:
-        return _depthwise(op, channels, lanes)
-    return _grouped(op, channels, weight.static_shape[0], groups, lanes)
-
-
-def _direct(op: Conv2d, channels: int, units: int, lanes: int) -> Placement | Declined:
-    out, inner = block(units, lanes), block(channels, lanes)
-    if out is None:
-        return Declined(f"no blocks of {lanes} divide its {units} output channels")
-    data = f"NCHW{inner}c" if inner else "NCHW"
-    return _filled_up(op, units, data, f"OIHW{inner or channels}i{lanes}o", f"NCHW{out}c")
-
-
-def _grouped(op: Conv2d, channels: int, units: int, groups: int, lanes: int) -> Placement | Declined:
+    lanes, groups = machine.lanes(accumulator(data.dtype)), op.groups
+    channels, units = data.static_shape[1], weight.static_shape[0]
     out, inner = block(units // groups, lanes), block(channels // groups, lanes)
-    if out is None or inner is None:
-        within = f"{channels // groups} and {units // groups} channels of a group"
-        return Declined(f"no blocks of {lanes} divide the {within}")
-    return _filled_up(op, units, f"NCHW{inner}c", f"OIHW{inner}i{lanes}o", f"NCHW{out}c")
+    if groups == channels == units > 1:
+        size = block(channels, lanes)
+        found = f"NCHW{size}c", f"OIHW1i{size}o", f"NCHW{size}c"
+        none = Declined(f"no blocks of {lanes} divide its {channels} channels")
+        return none if size is None else _blocked(op, DepthwiseConv2dNCHWc, units, *found)
+    if out is None or (inner is None and groups > 1):
+        group = f"the {channels // groups} and {units // groups} channels of a group"
+        return Declined(f"no blocks of {lanes} divide {group if groups > 1 else f'its {units} output channels'}")
+    image = f"NCHW{inner}c" if inner else "NCHW"
+    return _blocked(op, Conv2dNCHWc, units, image, f"OIHW{inner or channels}i{lanes}o", f"NCHW{out}c")
 
 
-def _filled_up(op: Conv2d, units: int, data: str, kernel: str, out: str) -> Placement:
-    """With weights in whole blocks: the last one of each group has zeros behind its filters."""
-    groups, lanes = op.groups, Layout(kernel).factor("O")
-    if units // groups % lanes == 0:
-        return _convolution(op, Conv2dNCHWc, data, kernel, out)
-    blocked = _blocked(op, Conv2dNCHWc, data, kernel, out).with_attributes(channels=units)
+def _blocked(op: Conv2d, made: type[BlockedConvolution], units: int, data: str, kernel: str, out: str) -> Placement:
+    """With weights in whole blocks: the last one of each group may have zeros behind its filters."""
+    blocked = made.of(op.attributes() | {"data_layout": data, "kernel_layout": kernel, "out_layout": out})
+    moved, result = Move.of("NCHW", data), Move.of("NCHW", out)
+    if made is DepthwiseConv2dNCHWc or units // op.groups % Layout(kernel).factor("O") == 0:
+        return Placement((moved, Move.of("OIHW", kernel)), result, calling(blocked))
+    whole = blocked.with_attributes(channels=units)
 
     def build(args: Sequence[Expr]) -> Expr:
-        weight = _whole_blocks(args[1], groups, lanes)
-        return Call(blocked, (args[0], Call(LayoutTransform("OIHW", kernel), (weight,))))
+        return Call(whole, (args[0], _in_whole_blocks(args[1], "OIHW", kernel, "O", op.groups)))
 
-    return Placement((Move.of("NCHW", data), None), Move.of("NCHW", out), build)
-
-
-def _whole_blocks(weight: Expr, groups: int, lanes: int) -> Expr:
-    """A weight with zeros behind the filters of each group, so that blocks of ``lanes`` divide them."""
-    units, *rest = weight.tensor_type.static_shape
-    missing = -(units // groups) % lanes
-    apart = Call(Reshape((groups, units // groups, *rest)), (weight,))
-    widths = ((0, 0), (0, missing), *((0, 0) for _ in rest))
-    return Call(Reshape((units + groups * missing, *rest)), (Call(Pad(widths), (apart,)),))
+    return Placement((moved, None), result, build)
 
 
-def _depthwise(op: Conv2d, channels: int, lanes: int) -> Placement | Declined:
-    size = block(channels, lanes)
-    if size is None:
-        return Declined(f"no blocks of {lanes} divide its {channels} channels")
-    data = f"NCHW{size}c"
-    return _convolution(op, DepthwiseConv2dNCHWc, data, f"OIHW1i{size}o", data)
-
-
-def _convolution(op: Conv2d, blocked: type[BlockedConvolution], data: str, kernel: str, out: str) -> Placement:
-    moves = (Move.of("NCHW", data), Move.of("OIHW", kernel))
-    return Placement(moves, Move.of("NCHW", out), calling(_blocked(op, blocked, data, kernel, out)))
-
-
-def _blocked(op: Conv2d, blocked: type[BlockedConvolution], data: str, kernel: str, out: str) -> BlockedConvolution:
-    return blocked.of(op.attributes() | {"data_layout": data, "kernel_layout": kernel, "out_layout": out})
+def _in_whole_blocks(weight: Expr, axes: str, layout: str, unit: str, groups: int = 1) -> Expr:
+    """A weight with its units in blocks, the last one of each group filled up with zeros."""
+    at, extents = axes.index(unit), weight.tensor_type.static_shape
+    missing = -(extents[at] // groups) % Layout(layout).factor(unit)
+    if groups > 1 and missing:
+        weight = Call(Reshape((*extents[:at], groups, extents[at] // groups, *extents[at + 1 :])), (weight,))
+    if missing:
+        padded = at + (groups > 1)
+        widths = tuple((0, missing if axis == padded else 0) for axis in range(weight.tensor_type.rank))
+        weight = Call(Pad(widths), (weight,))
+    if groups > 1 and missing:
+        weight = Call(Reshape((*extents[:at], extents[at] + groups * missing, *extents[at + 1 :])), (weight,))
+    return Call(LayoutTransform(axes, layout), (weight,))
 
 
 @proposal("llvm", Dense, Matmul)
@@ -179,24 +135,13 @@ def packed_dense(site: Site, machine: MachineModel) -> Placement | Declined:
     lanes = machine.lanes(accumulator(data.dtype))
     if units * (depth + _ACROSS * lanes) < lanes * depth:
         return Declined(f"{units} dot products of {depth} cost less than one vector of {lanes} units")
-    axes = "NC" if attributes.get("transpose_b", True) else "CN"
-    layout = f"NC{lanes}n"
+    axes, layout = "NC" if attributes.get("transpose_b", True) else "CN", f"NC{lanes}n"
     packed = DensePack(layout, units, attributes["out_dtype"])
 
     def build(args: Sequence[Expr]) -> Expr:
-        return Call(packed, (args[0], in_panels(args[1], axes, layout)))
+        return Call(packed, (args[0], _in_whole_blocks(args[1], axes, layout, "N")))
 
     return Placement((None, None), None, build)
-
-
-def in_panels(weight: Expr, axes: str, layout: str) -> Expr:
-    """A weight with its units in blocks, the last one filled up with zeros."""
-    unit, extents = axes.index("N"), weight.tensor_type.static_shape
-    missing = -extents[unit] % Layout(layout).factor("N")
-    if missing:
-        widths = tuple((0, missing if axis == unit else 0) for axis in range(len(extents)))
-        weight = Call(Pad(widths), (weight,))
-    return Call(LayoutTransform(axes, layout), (weight,))
 
 
 def moving_costs_more(site: Site, function: Function, machine: MachineModel) -> Declined | None:
@@ -231,7 +176,10 @@ def _vectors(op: Conv2d, pixels: list[int], taps: int, lanes: int) -> int:
 
 
 class AlterOpLayout(FunctionPass, opt_level=3):
-    """Operators in the layouts that they ask for on a machine."""
+    """Operators in the layouts that they ask for on a machine; parameters and results keep theirs.
+
+    ``weigh``: a convolution without another one to share its layout with only moves where that pays.
+    """
 
     def __init__(self, machine: MachineModel, kind: str = "llvm", weigh: bool = False) -> None:
         self.machine = machine
@@ -239,4 +187,14 @@ class AlterOpLayout(FunctionPass, opt_level=3):
         self.weigh = weigh
 
     def transform_function(self, function: Function, module: Module, context: PassContext) -> Function:
-        return alter_op_layout(function, self.machine, self.kind, weigh=self.weigh)
+        alone = self.weigh and kinds_of(function)[Conv2d] == 1
+
+        def propose(site: Site) -> Placement | Declined | None:
+            ask = PROPOSALS.get((self.kind, type(site.op)))
+            if ask is None:
+                return None
+            with user_code(ask, f"layout proposal of {site.op.name}", partial(describe_call, site.call)):
+                refusal = moving_costs_more(site, function, self.machine) if alone else None
+                return refusal or ask(site, self.machine)
+
+        return LayoutRewriter(self.info.name, propose).run(function)

@@ -21,7 +21,7 @@ from minitvm.ir.op import Op
 from minitvm.ir.ops.transform import ExpandDims, LayoutTransform, Reshape
 from minitvm.ir.relayout import Carry, Move, Placement, Site, following
 from minitvm.ir.types import TensorType, tensor_fields
-from minitvm.ir.visitor import children, post_order, rebuild
+from minitvm.ir.visitor import as_function, children, post_order, rebuild, simplify_projection
 
 Propose = Callable[[Site], "Placement | Declined | None"]
 """A call's new layout, or why it has none; ``None`` where the operator is not one's concern."""
@@ -49,27 +49,17 @@ class LayoutRewriter:
         for node in post_order(function.body):
             with span_scope(node.span):
                 self.values[node] = self._visit(node)
-        body = self._as(self.values[function.body], None)
-        if body is function.body:
-            return function
-        return Function(function.params, body, function.attrs, span=function.span)
+        return as_function(rebuild(function, (*function.params, self._as(self.values[function.body], None))))
 
     def _visit(self, node: Expr) -> Value:
-        if isinstance(node, Tuple):
-            fields = [self.values[f] for f in node.fields]
-            return Value(rebuild(node, [f.expr for f in fields]), tuple(f.carry for f in fields))
-        if isinstance(node, TupleGetItem):
-            return self._project(node)
         if isinstance(node, Call):
             return self._visit_call(node)
-        return Value(node, None)
-
-    def _project(self, node: TupleGetItem) -> Value:
-        source = self.values[node.tuple]
-        carry = source.carry[node.index] if isinstance(source.carry, tuple) else None
-        if isinstance(source.expr, Tuple):
-            return Value(source.expr.fields[node.index], carry)
-        return Value(rebuild(node, [source.expr]), carry)
+        below = [self.values[child] for child in children(node)]
+        if isinstance(node, TupleGetItem):
+            (source,) = below
+            carry = source.carry[node.index] if isinstance(source.carry, tuple) else None
+            return Value(simplify_projection(rebuild(node, [source.expr])), carry)
+        return Value(rebuild(node, [v.expr for v in below]), tuple(v.carry for v in below) if below else None)
 
     def _visit_call(self, call: Call) -> Value:
         placement = self._placement(call)
