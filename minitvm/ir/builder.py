@@ -6,7 +6,7 @@ Tensor arguments come first, by position or by the name that ``infer`` gives the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, Protocol
 
@@ -73,7 +73,7 @@ def _build(op: type[Op], args: Sequence[Any], keywords: dict[str, Any], span: Sp
     return Call(op.of(keywords), operands, span=span)
 
 
-def _builder_of(op: type[Op]) -> Callable[..., Call]:
+def _builder_of(op: type[Op]) -> Any:
     def build(*args: Any, **attributes: Any) -> Call:
         return _build(op, args, dict(attributes))
 
@@ -92,14 +92,9 @@ class Builder(Protocol):
 
 def __getattr__(name: str) -> Builder:
     """``add`` is a function, ``nn`` a namespace of them; operators defined later (a user's own) are found too."""
-    found: Builder = _found(name)
-    return found
-
-
-def _found(name: str) -> Any:
-    if name in OPS:
-        return _builder_of(OPS[name])
     inner = {full.removeprefix(f"{name}."): op for full, op in OPS.items() if full.startswith(f"{name}.")}
-    if inner:
-        return SimpleNamespace(**{short: _builder_of(op) for short, op in inner.items()})
-    raise AttributeError(f"minitvm.ir.builder has no operator {name!r}")
+    if name not in OPS and not inner:
+        raise AttributeError(f"minitvm.ir.builder has no operator {name!r}")
+    found: Any = SimpleNamespace(**{short: _builder_of(op) for short, op in inner.items()})
+    builder: Builder = _builder_of(OPS[name]) if name in OPS else found
+    return builder

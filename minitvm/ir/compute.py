@@ -8,6 +8,7 @@ they hold no state, and stages compose across operators: that is what makes fusi
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -59,17 +60,8 @@ def is_product(value: LoopExpr) -> bool:
     return isinstance(value, Binary) and value.op == "mul" and value.dtype.startswith("float")
 
 
-def prod_over(extents: int | Sequence[int], element: Callable[..., LoopExpr]) -> LoopExpr:
-    return _reduce("prod", extents, element)
-
-
-def max_over(extents: int | Sequence[int], element: Callable[..., LoopExpr]) -> LoopExpr:
-    """Maximum; minus infinity (or the smallest integer) where an extent is 0."""
-    return _reduce("max", extents, element)
-
-
-def min_over(extents: int | Sequence[int], element: Callable[..., LoopExpr]) -> LoopExpr:
-    return _reduce("min", extents, element)
+prod_over, max_over, min_over = (functools.partial(_reduce, kind) for kind in ("prod", "max", "min"))
+"""Product, maximum, minimum; where an extent is 0 what :func:`identity_of` says."""
 
 
 def identity_of(kind: str, dtype: str) -> Const:

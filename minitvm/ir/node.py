@@ -26,7 +26,6 @@ from minitvm.ir.types import (
     TupleType,
     Type,
     accepts,
-    all_known,
     bindings,
     bound,
     tensor_fields,
@@ -269,8 +268,9 @@ class Function(Expr):
 
 def checked_types(nodes: Sequence[Expr]) -> tuple[Type, ...] | None:
     """The types of nodes; ``None`` while one of them has none."""
-    types: list[Type | None] = [node.checked_type for node in nodes]
-    return all_known(types)
+    types = tuple(node.checked_type for node in nodes)
+    known = tuple(t for t in types if t is not None)
+    return known if len(known) == len(types) else None
 
 
 def infer_call(call: Call) -> Type | None:

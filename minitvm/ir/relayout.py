@@ -115,6 +115,11 @@ def following(site: Site) -> Placement | Declined:
     return Declined(f"{op.name} has no layout rule")
 
 
+def data_moved(site: Site, op: Op) -> Placement:
+    """``op`` on the first argument as it is held, and others as they were."""
+    return Placement((site.data, *(None for _ in site.carries[1:])), site.data, calling(op))
+
+
 def elementwise(site: Site) -> Placement:
     """Works on any layout."""
     return Placement((site.data,), site.data, calling(site.op))
@@ -162,8 +167,7 @@ def along_axis(site: Site, axis: int, what: str) -> Placement | Declined:
         return Declined("its first argument has not moved")
     if site.data.axis(axis) in site.data.blocks:
         return Declined(f"{what} {site.data.axis(axis)}, which is split")
-    moved = site.op.with_attributes(axis=site.data.index(axis))
-    return Placement((site.data, *(None for _ in site.carries[1:])), site.data, calling(moved))
+    return data_moved(site, site.op.with_attributes(axis=site.data.index(axis)))
 
 
 def whole_planes(site: Site, layout: str, spatial: str) -> Placement | Declined:
@@ -173,8 +177,7 @@ def whole_planes(site: Site, layout: str, spatial: str) -> Placement | Declined:
         return Declined(f"its layout is {layout}, the argument is held as {move}")
     if set(spatial) & move.blocks.keys():
         return Declined("the planes are split")
-    wish = (move, *(None for _ in site.carries[1:]))
-    return Placement(wish, move, calling(site.op.with_attributes(layout=str(move.new))))
+    return data_moved(site, site.op.with_attributes(layout=str(move.new)))
 
 
 def same_tensor(args: Sequence[Expr]) -> Expr:

@@ -250,10 +250,6 @@ def _brief(value: Any) -> str:
         return f"a constant {value.type} ({hashlib.blake2b(value.value.tobytes(), digest_size=4).hexdigest()})"
     if isinstance(value, (Expr, Module)):
         return f"a {type(value).__name__}"
-    return _brief_value(value)
-
-
-def _brief_value(value: Any) -> str:
     if isinstance(value, (tuple, list)):
         return f"[{', '.join(map(_brief, value))}]"
     if isinstance(value, Mapping):

@@ -10,7 +10,7 @@ import math
 import operator
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, TypeAlias, TypeVar
+from typing import Annotated, Any, TypeAlias
 
 import numpy as np
 
@@ -41,17 +41,8 @@ MOST_BYTES = 1 << 47
 
 Shape: TypeAlias = tuple[Dim, ...]
 
-T = TypeVar("T")
-
 _NUMBERS = frozenset((int,))
 _DIMENSIONS = frozenset((int, SymbolicDim))
-
-
-def all_known(values: Iterable[T | None]) -> tuple[T, ...] | None:
-    """The values; ``None`` where one of them is."""
-    given = tuple(values)
-    known = tuple(v for v in given if v is not None)
-    return known if len(known) == len(given) else None
 
 
 def as_dim(given: Any) -> Dim:

@@ -45,6 +45,12 @@ def require_kind(op: Op, type_: TensorType, kinds: str, argument: str = "the arg
         raise op.reject(f"{argument} is {type_}; expected {' or '.join(names[k] for k in kinds)}")
 
 
+def require_scalars(op: Op, **given: TensorType) -> None:
+    for argument, type_ in given.items():
+        if type_.shape:
+            raise op.reject(f"{argument} is {type_}; expected a scalar")
+
+
 def require_same_dtype(op: Op, *types: TensorType) -> str:
     if len({t.dtype for t in types}) > 1:
         raise op.reject(f"dtypes differ: {' and '.join(map(str, types))}", hint="cast one side")
@@ -179,7 +185,20 @@ def place(index: Index, axes: Sequence[int], keepdims: bool = True) -> Index:
     return tuple(Const(0) if d in axes else i for d, i in enumerate(index) if keepdims or d not in axes)
 
 
-# --- operators with vectors along one axis of their data ------------------------------------------------------
+# --- operators along one axis of their data -------------------------------------------------------------------
+
+
+class Axiswise(Op):
+    """One tensor to one of its type, along one axis."""
+
+    kinds: ClassVar[str] = "biuf"
+    argument: ClassVar[str] = "the argument"
+    axis: int = -1
+
+    def infer(self, data: TensorType) -> TensorType:
+        require_kind(self, data, self.kinds, self.argument)
+        normalize_axis(self, self.axis, data.rank)
+        return data
 
 
 def beside(vector: np.ndarray, axis: int, rank: int) -> np.ndarray:

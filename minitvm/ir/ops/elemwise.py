@@ -12,7 +12,7 @@ from minitvm.ir.compute import broadcast_index, compute
 from minitvm.ir.loop import Binary, Buffer, LoopExpr, Stage, const, intrin, maximum, minimum, select
 from minitvm.ir.loop.scalar import convert
 from minitvm.ir.op import Fusion, Op, define
-from minitvm.ir.ops._shape import require_kind
+from minitvm.ir.ops._shape import require_kind, require_scalars
 from minitvm.ir.types import DType, TensorType
 
 
@@ -241,8 +241,7 @@ class Full(Op, name="full", fusion=Fusion.ELEMWISE):
     dtype: DType | None = None
 
     def infer(self, fill_value: TensorType) -> TensorType:
-        if fill_value.shape:
-            raise self.reject(f"fill_value is {fill_value}; expected a scalar")
+        require_scalars(self, fill_value=fill_value)
         return TensorType(self.shape, self.dtype or fill_value.dtype)
 
     def reference(self, fill_value: np.ndarray) -> np.ndarray:

@@ -21,6 +21,7 @@ from minitvm.ir.ops._shape import (
     replaced,
     require_kind,
     require_same_dtype,
+    require_scalars,
     shapes_differ,
     unflatten_index,
 )
@@ -250,9 +251,7 @@ class OneHot(Op, name="one_hot", fusion=Fusion.OUT_ELEMWISE_FUSABLE):
 
     def infer(self, indices: TensorType, on_value: TensorType, off_value: TensorType) -> TensorType:
         require_kind(self, indices, "iu", "indices")
-        for argument, type_ in (("on_value", on_value), ("off_value", off_value)):
-            if type_.shape:
-                raise self.reject(f"{argument} is {type_}; expected a scalar")
+        require_scalars(self, on_value=on_value, off_value=off_value)
         axis = normalize_axis(self, self.axis, indices.rank + 1)
         return TensorType(indices.shape[:axis] + (self.depth,) + indices.shape[axis:], self.dtype)
 

@@ -83,11 +83,15 @@ class FilterBank(Windowed, fusion=Fusion.OUT_ELEMWISE_FUSABLE):
         self._check_rank("the weight", weight, kernel)
         known(self, weight, "the weight")
         pixels = image.primal_shape(data.shape)
-        taps = {axis: known_dim(self, n, axis) for axis, n in kernel.primal_shape(weight.shape).items()}
+        taps = self._held(weight.shape)
         filters = self._count(known_dim(self, pixels["C"], "the input's channels"), taps)
         result = {axis: self._extent(axis, pixels[axis], taps[axis]) for axis in self.spatial}
         shape = out.shape_of({"N": pixels["N"], "C": filters, **result})
         return TensorType(shape, product_dtype(self, data, weight, self.out_dtype))
+
+    def _held(self, shape: Sequence[Dim]) -> dict[str, int]:
+        """The extents of a weight's axes."""
+        return {axis: known_dim(self, n, axis) for axis, n in self.layouts[1].primal_shape(shape).items()}
 
     def _check_rank(self, what: str, type_: TensorType, layout: Layout) -> None:
         if type_.rank != layout.rank:
@@ -129,7 +133,7 @@ class Convolution(FilterBank):
 
     def flops(self, args: Sequence[TensorType], results: Sequence[TensorType]) -> float:
         """Two per multiplication: every element of the result needs the weight's elements of its output channel."""
-        held = known_dim(self, self.layouts[1].primal_shape(args[1].shape)["O"], "O")
+        held = self._held(args[1].shape)["O"]
         return 2.0 * results[0].size * args[1].size / max(1, held)
 
     def _count(self, inputs: int, taps: dict[str, int]) -> int:
@@ -217,10 +221,7 @@ class Convolution(FilterBank):
         """The input channel that filter ``out_channel`` reads as its ``r``-th."""
         if self.groups == 1:
             return r
-        filters, per_group = (
-            self._of_group(weight)[0],
-            known_dim(self, self.layouts[1].primal_shape(weight.shape)["I"], "I"),
-        )
+        filters, per_group = self._of_group(weight)[0], self._held(weight.shape)["I"]
         if filters == per_group == 1:
             return out_channel
         o, i = (v.value if isinstance(v, Split) else v for v in (out_channel, r))
@@ -228,7 +229,7 @@ class Convolution(FilterBank):
 
     def _of_group(self, weight: Buffer) -> tuple[int, int]:
         """A group's filters: the layer's, and those that the weight holds."""
-        held = known_dim(self, self.layouts[1].primal_shape(weight.shape)["O"], "O")
+        held = self._held(weight.shape)["O"]
         return self._filters(held) // self.groups, held // self.groups
 
     def _held_filter(self, weight: Buffer, channel: Any) -> Any:

@@ -12,6 +12,7 @@ from minitvm.ir.decision import Declined
 from minitvm.ir.loop import Buffer, LoopExpr, Stage, all_of, binary, const, intrin, maximum, select
 from minitvm.ir.op import Fusion, Op
 from minitvm.ir.ops._shape import (
+    Axiswise,
     Channelwise,
     Index,
     beside,
@@ -282,15 +283,8 @@ class Dropout(Op, name="nn.dropout", fusion=Fusion.OPAQUE, outputs=2):
         return compute(data.shape, lambda *i: data[i]), compute(data.shape, lambda *i: const(1, data.dtype))
 
 
-class SoftmaxBase(Op, fusion=Fusion.OUT_ELEMWISE_FUSABLE):
+class SoftmaxBase(Axiswise, fusion=Fusion.OUT_ELEMWISE_FUSABLE, kinds="f", argument="the input"):
     """Over one axis.  data: (...) floats -> (...)."""
-
-    axis: int = -1
-
-    def infer(self, data: TensorType) -> TensorType:
-        require_kind(self, data, "f", "the input")
-        normalize_axis(self, self.axis, data.rank)
-        return data
 
     def _wide(self, data: np.ndarray) -> np.ndarray:
         """``data`` less the axis' maximum, in single precision at least."""

@@ -14,7 +14,7 @@ from minitvm.ir.layout import Layout
 from minitvm.ir.loop import Buffer, Const, LoopExpr, Stage, all_of, const, maximum, minimum, select
 from minitvm.ir.op import Fusion, Op
 from minitvm.ir.ops._shape import buffer_type, inside, require_same_dtype
-from minitvm.ir.relayout import Placement, Site, calling
+from minitvm.ir.relayout import Placement, Site, data_moved
 from minitvm.ir.types import TensorType, Type
 
 PAD_MODES = ("constant", "edge", "reflect")
@@ -96,7 +96,7 @@ class Pad(Op, name="nn.pad", fusion=Fusion.INJECTIVE):
         if split_and_padded:
             return Declined(f"{split_and_padded[0]} is padded and split into blocks")
         op = self.with_attributes(pad_width=tuple(by_axis.get(a.name, (0, 0)) for a in move.new.axes))
-        return Placement((move, *(None for _ in site.carries[1:])), move, calling(op))
+        return data_moved(site, op)
 
 
 def _fill(data: Buffer, pad_value: Buffer | None) -> LoopExpr:

@@ -12,8 +12,8 @@ from minitvm.ir.decision import Declined
 from minitvm.ir.dims import differ
 from minitvm.ir.loop import Buffer, LoopExpr, Stage, intrin, maximum, minimum
 from minitvm.ir.op import Fusion, Op
-from minitvm.ir.ops._shape import normalize_axis, require_kind, require_same_dtype
-from minitvm.ir.relayout import Move, Placement, Site, along_axis, calling
+from minitvm.ir.ops._shape import beside, normalize_axis, require_kind, require_same_dtype
+from minitvm.ir.relayout import Move, Placement, Site, along_axis, data_moved
 from minitvm.ir.types import DType, TensorType, Type
 
 _RANGES = {"int8": (-128, 127), "uint8": (0, 255), "int16": (-32768, 32767), "uint16": (0, 65535)}
@@ -33,12 +33,8 @@ class _Quantization(Op, fusion=Fusion.BROADCAST):
             if type_.rank and differ(type_.shape[0], 1) and differ(type_.shape[0], size):
                 raise self.reject(f"{name} has {type_.shape[0]} numbers but axis {self.axis} of {data} has {size}")
 
-    def _check_dtype(self, dtype: str, what: str) -> None:
-        if dtype not in _RANGES and dtype != "int32":
-            raise self.reject(f"{what} is {dtype}; quantized tensors are {', '.join(_RANGES)} or int32")
-
     def _along(self, vector: np.ndarray, rank: int) -> np.ndarray:
-        return vector.reshape(-1, *[1] * (rank - self.axis % rank - 1)) if vector.ndim else vector
+        return beside(vector, self.axis, rank) if vector.ndim else vector
 
     def _at(self, vector: Buffer, index: Sequence[LoopExpr]) -> LoopExpr:
         """The parameter of one element."""
@@ -54,7 +50,7 @@ class _Quantization(Op, fusion=Fusion.BROADCAST):
     def relayout(self, site: Site) -> Placement | Declined:
         """Scale and zero point for all channels, or for each along an axis that is not split."""
         if isinstance(site.carries[0], Move) and all(site.type(i).rank == 0 for i in range(1, len(site.carries))):
-            return Placement((site.data, *(None for _ in site.carries[1:])), site.data, calling(self))
+            return data_moved(site, self)
         return along_axis(site, self.axis, "its scales lie along")
 
 
@@ -109,7 +105,8 @@ class Dequantize(_Quantization, name="qnn.dequantize"):
         return self._solve(types, data.dtype if isinstance(data, TensorType) else "int32")
 
     def infer(self, data: TensorType, input_scale: TensorType, input_zero_point: TensorType) -> TensorType:
-        self._check_dtype(data.dtype, "the input")
+        if data.dtype not in (*_RANGES, "int32"):
+            raise self.reject(f"the input is {data.dtype}; quantized tensors are {', '.join(_RANGES)} or int32")
         self._check_parameters(data, input_scale, input_zero_point)
         require_kind(self, input_zero_point, "iu", "zero_point")
         if self.out_dtype != input_scale.dtype:

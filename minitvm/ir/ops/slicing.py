@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
 from typing import Literal
 
@@ -73,18 +74,27 @@ class Concatenate(Op, name="concatenate", fusion=Fusion.INJECTIVE):
 
 
 def _pick(parts: tuple[Buffer, ...], index: tuple[LoopExpr, ...], axis: int) -> LoopExpr | int:
-    """The element of the part that ``index[axis]`` falls into, found by halves."""
+    """The element of the part that ``index[axis]`` falls into."""
     ends = list(accumulate(part.shape[axis] for part in parts))
     filled = [(part, end) for part, end in zip(parts, ends, strict=True) if part.shape[axis]]
 
+    def within(n: int) -> LoopExpr:
+        part, end = filled[n]
+        return part[replaced(index, axis, index[axis] - (end - part.shape[axis]))]
+
+    return _chosen(index[axis], [end for _, end in filled], within) if filled else 0
+
+
+def _chosen(position: LoopExpr, ends: Sequence[int], part: Callable[[int], LoopExpr]) -> LoopExpr:
+    """``part(n)`` of the first n whose end lies behind a position, found by halves."""
+
     def among(low: int, high: int) -> LoopExpr:
         if high - low == 1:
-            part, end = filled[low]
-            return part[replaced(index, axis, index[axis] - (end - part.shape[axis]))]
+            return part(low)
         middle = (low + high + 1) // 2
-        return select(index[axis] < filled[middle - 1][1], among(low, middle), among(middle, high))
+        return select(position < ends[middle - 1], among(low, middle), among(middle, high))
 
-    return among(0, len(filled)) if filled else 0
+    return among(0, len(ends))
 
 
 class StackTensors(Op, name="stack", fusion=Fusion.INJECTIVE):
@@ -107,14 +117,7 @@ class StackTensors(Op, name="stack", fusion=Fusion.INJECTIVE):
 
         def element(*i: LoopExpr) -> LoopExpr:
             rest = (*i[:axis], *i[axis + 1 :])
-
-            def among(low: int, high: int) -> LoopExpr:
-                if high - low == 1:
-                    return data[low][rest]
-                middle = (low + high + 1) // 2
-                return select(i[axis] < middle, among(low, middle), among(middle, high))
-
-            return among(0, len(data))
+            return _chosen(i[axis], range(1, len(data) + 1), lambda n: data[n][rest])
 
         return compute((*inner[:axis], len(data), *inner[axis:]), element)
 

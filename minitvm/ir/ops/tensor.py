@@ -6,24 +6,19 @@ from typing import Any, Literal
 
 import numpy as np
 
-from minitvm.ir.compute import compute, sum_over
+from minitvm.ir.compute import accumulator, compute, sum_over
 from minitvm.ir.dims import always_less, anonymous, differ
 from minitvm.ir.loop import Buffer, Const, LoopExpr, Stage, const, select
 from minitvm.ir.op import Fusion, Op
-from minitvm.ir.ops._shape import normalize_axis, replaced, require_kind, require_same_dtype
+from minitvm.ir.ops._shape import Axiswise, normalize_axis, replaced, require_kind, require_same_dtype, require_scalars
 from minitvm.ir.types import DType, TensorType, TupleType, Type
 
 
-class CumSum(Op, name="cumsum", fusion=Fusion.OPAQUE):
+class CumSum(Axiswise, name="cumsum", fusion=Fusion.OPAQUE, kinds="iuf"):
     """Sums of all elements up to each one along ``axis`` (``exclusive``: without it), in the dtype of data."""
 
     axis: int = 0
     exclusive: bool = False
-
-    def infer(self, data: TensorType) -> TensorType:
-        require_kind(self, data, "iuf")
-        normalize_axis(self, self.axis, data.rank)
-        return data
 
     def reference(self, data: np.ndarray) -> np.ndarray:
         wide = data.astype("float64") if data.dtype.kind == "f" else data
@@ -35,7 +30,7 @@ class CumSum(Op, name="cumsum", fusion=Fusion.OPAQUE):
 
     def compute(self, data: Buffer) -> Stage:
         axis = self.axis % len(data.shape)
-        kept = "float32" if data.dtype == "float16" else data.dtype
+        kept = accumulator(data.dtype)
 
         def element(*i: LoopExpr) -> LoopExpr:
             def term(r: LoopExpr) -> LoopExpr:
@@ -55,30 +50,23 @@ def _order(data: np.ndarray, axis: int, is_ascend: bool) -> np.ndarray:
     return np.asarray(data.shape[axis] - 1 - np.flip(backwards, axis))
 
 
-class Sort(Op, name="sort", fusion=Fusion.OPAQUE):
+class Sort(Axiswise, name="sort", fusion=Fusion.OPAQUE):
     """data sorted along ``axis``."""
 
-    axis: int = -1
     is_ascend: bool = True
-
-    def infer(self, data: TensorType) -> TensorType:
-        normalize_axis(self, self.axis, data.rank)
-        return data
 
     def reference(self, data: np.ndarray) -> np.ndarray:
         return np.take_along_axis(data, _order(data, self.axis, self.is_ascend), self.axis)
 
 
-class ArgSort(Op, name="argsort", fusion=Fusion.OPAQUE):
+class ArgSort(Axiswise, name="argsort", fusion=Fusion.OPAQUE):
     """The positions, of ``dtype``, that sort data along ``axis``; equal elements keep their order."""
 
-    axis: int = -1
     is_ascend: bool = True
     dtype: DType = "int32"
 
     def infer(self, data: TensorType) -> TensorType:
-        normalize_axis(self, self.axis, data.rank)
-        return data.with_dtype(self.dtype)
+        return super().infer(data).with_dtype(self.dtype)
 
     def reference(self, data: np.ndarray) -> np.ndarray:
         return _order(data, self.axis, self.is_ascend).astype(self.dtype)
@@ -161,9 +149,7 @@ class Arange(Op, name="arange", fusion=Fusion.OPAQUE):
     def infer(self, start: TensorType, stop: TensorType, step: TensorType) -> TensorType:
         dtype = require_same_dtype(self, start, stop, step)
         require_kind(self, start, "iuf", "start")
-        for argument, type_ in (("start", start), ("stop", stop), ("step", step)):
-            if type_.shape:
-                raise self.reject(f"{argument} is {type_}; expected a scalar")
+        require_scalars(self, start=start, stop=stop, step=step)
         return TensorType((anonymous(),), dtype)
 
     def reference(self, start: np.ndarray, stop: np.ndarray, step: np.ndarray) -> np.ndarray:

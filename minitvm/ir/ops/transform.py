@@ -13,6 +13,7 @@ from minitvm.ir.layout import Layout
 from minitvm.ir.loop import Buffer, Const, LoopExpr, Stage
 from minitvm.ir.op import Fusion, Op
 from minitvm.ir.ops._shape import (
+    Axiswise,
     normalize_axes,
     normalize_axis,
     replaced,
@@ -314,14 +315,10 @@ class Repeat(Op, name="repeat", fusion=Fusion.BROADCAST):
         return compute(shape, lambda *i: data[replaced(i, axis, i[axis] // self.repeats)])
 
 
-class Reverse(Op, name="reverse", fusion=Fusion.INJECTIVE):
+class Reverse(Axiswise, name="reverse", fusion=Fusion.INJECTIVE):
     """data back to front along ``axis``."""
 
     axis: int = 0
-
-    def infer(self, data: TensorType) -> TensorType:
-        normalize_axis(self, self.axis, data.rank)
-        return data
 
     def reference(self, data: np.ndarray) -> np.ndarray:
         return np.array(np.flip(data, self.axis))
