@@ -13,8 +13,10 @@ from op_samples_nn import SAMPLES as NN_SAMPLES
 from minitvm.errors import MiniTVMError, TypeInferenceError
 from minitvm.ir import builder as b
 from minitvm.ir.attributes import attributes_of, format_attribute, kind_of
-from minitvm.ir.op import OPS, Fusion, Op
+from minitvm.ir.op import OPS, Fusion, Op, define
+from minitvm.ir.ops.elemwise import Unary
 from minitvm.ir.parser import parse_expr
+from minitvm.ir.types import TensorType
 from minitvm.runtime.hosts import host_from_json
 
 OPERATORS = {type(sample.op): sample.op for sample in [*SAMPLES, *NN_SAMPLES]}
@@ -115,3 +117,18 @@ def test_an_operator_is_a_frozen_dataclass_decorated_or_not(decorate: bool) -> N
             scaled("abc")
     finally:
         del OPS[scaled.name]
+
+
+def test_an_operator_of_a_family_is_a_line() -> None:
+    made = define(Unary, "test.cube_root", "The cube root.", kinds="f", ufunc=np.cbrt, homogeneous=False)
+    try:
+        assert made.__name__ == "CubeRoot" and made.__doc__ == "The cube root." and OPS["test.cube_root"] is made
+        assert made().reference(np.array([8.0, -27.0])).round(9).tolist() == [2, -3]
+        with pytest.raises(
+            TypeInferenceError, match=r"test.cube_root: the argument is Tensor\[\(2,\), int32\]; expected float"
+        ):
+            made().infer(TensorType((2,), "int32"))
+        with pytest.raises(TypeError, match="there is no trait 'kind'"):
+            define(Unary, "test.other", "Another.", kind="f")
+    finally:
+        del OPS[made.name]
