@@ -32,6 +32,7 @@ CASES = [
     ("FastGelu", [HALVES, HALVES[0, 0]], 1, {}),
     ("SkipLayerNormalization", [X, floats(2, 3, 4), floats(4)], 1, {}),
     ("SkipLayerNormalization", [X, floats(2, 3, 4), floats(4), floats(4), floats(4)], 4, {"epsilon": 1e-3}),
+    ("SkipLayerNormalization", [5000 * HALVES, 5000 * HALVES, HALVES[0, 0]], 1, {}),
 ]
 
 

@@ -14,7 +14,7 @@ import onnx
 from minitvm.frontend.onnx.activation import compared, gated, gelu
 from minitvm.frontend.onnx.matmul import matmul, scaled, transposed, wide_enough
 from minitvm.frontend.onnx.nn import nothing_added
-from minitvm.frontend.onnx.node import OnnxNode, cast, emit, rank, scalar
+from minitvm.frontend.onnx.node import OnnxNode, cast, emit, rank, scalar, single
 from minitvm.frontend.onnx.quantize import centred, requantized, same_width, scalar_or_vector, zero_point
 from minitvm.frontend.onnx.registry import MICROSOFT, builder_for, formulas, onnx_op
 from minitvm.ir.expr import Expr
@@ -40,14 +40,15 @@ def _swapped(x: Expr) -> Expr:
 
 @contrib_op("SkipLayerNormalization")
 def skip_layer_normalization(node: OnnxNode) -> list[Expr | None]:
-    """Inputs: x, skip, scale, beta, bias.  Layer norm of x + skip + bias, and as fourth output that sum."""
+    """Inputs: x, skip, scale, beta, bias.  Layer norm of x + skip + bias, and as fourth output that sum, which float16
+    may not hold."""
     if node.wants(1) or node.wants(2):
         raise node.fail("its mean and deviation are training outputs, which are not supported")
-    total = node[0] + node[1] if node.get(4) is None else node[0] + node[1] + node[4]
-    scale = node[2]
-    beta = node.get(3) or nothing_added(scale)
-    epsilon = node.attr("epsilon", 1e-12)
-    return [emit("nn.layer_norm", total, scale, beta, axis=rank(total) - 1, epsilon=epsilon), None, None, total]
+    dtype, (x, skip, scale) = node[0].dtype, (single(node[i]) for i in range(3))
+    total = x + skip if node.get(4) is None else x + skip + single(node[4])
+    beta = nothing_added(scale) if node.get(3) is None else single(node[3])
+    normed = emit("nn.layer_norm", total, scale, beta, axis=rank(total) - 1, epsilon=node.attr("epsilon", 1e-12))
+    return [cast(normed, dtype), None, None, cast(total, dtype)]
 
 
 # --- quantized layers -----------------------------------------------------------------------------------------
