@@ -50,12 +50,11 @@ def _run(model: onnx.ModelProto, inputs: list[Any]) -> tuple[np.ndarray, ...]:
         return result if isinstance(result, tuple) else (result,)
 
 
-def _compare(found: tuple[np.ndarray, ...], expected: list[Any]) -> None:
-    for mine, theirs in zip(found, expected, strict=True):
-        theirs = np.asarray(theirs)
+def _compare(found: tuple[np.ndarray, ...], expected: list[Any], case: Any) -> None:
+    for mine, theirs in zip(found, map(np.asarray, expected), strict=True):
         half = theirs.dtype == np.float16
         assert (mine.dtype, mine.shape) == (theirs.dtype, theirs.shape)
-        np.testing.assert_allclose(mine, theirs, rtol=1e-2 if half else 1e-4, atol=1e-3 if half else 1e-5)
+        np.testing.assert_allclose(mine, theirs, rtol=1e-2 if half else case.rtol, atol=1e-3 if half else case.atol)
 
 
 def _arrays(values: Iterable[Any]) -> list[Any]:
@@ -67,7 +66,7 @@ def _failure(case: Any) -> str | None:
     """Why a case does not pass; ``None`` where it does."""
     inputs, expected = case.data_sets[0]
     try:
-        _compare(_run(case.model, _arrays(inputs)), _arrays(expected))
+        _compare(_run(case.model, _arrays(inputs)), _arrays(expected), case)
     except MiniTVMError as error:
         return error.message
     except AssertionError as error:
