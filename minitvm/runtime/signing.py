@@ -49,7 +49,7 @@ class Origin:
 
 def sign(manifest: bytes, key: PrivateKey) -> bytes:
     """The signature's member for a manifest; :class:`LibraryError` for what is no private Ed25519 key."""
-    private = _private_key(key)
+    private = _key(key, "private")
     return bytes(private.public_key().public_bytes_raw() + private.sign(_CONTEXT + manifest))
 
 
@@ -116,32 +116,26 @@ def trusted_keys(given: Iterable[PublicKey] | None) -> list[bytes] | None:
         raise LibraryError(
             f"trusted_keys is a {type(given).__name__}, not a list of keys", hint="trusted_keys=['public.pem']"
         )
-    return [_public_key(key) for key in given]
+    return [bytes(_key(key, "public").public_bytes_raw()) for key in given]
 
 
-def _private_key(key: PrivateKey) -> Ed25519PrivateKey:
-    kind = _ed25519().Ed25519PrivateKey
-    found: Any = key if isinstance(key, kind) else _read_pem(key, "load_pem_private_key", password=None)
+def _key(key: Any, what: str) -> Any:
+    """A ``private`` or ``public`` Ed25519 key; what is none may be the path of its PEM file, or the file's bytes."""
+    kind = getattr(_ed25519(), f"Ed25519{what.capitalize()}Key")
+    found = key if isinstance(key, kind) else _read_pem(key, what)
     if not isinstance(found, kind):
-        raise _no_key(key, "private", f"it is a {type(found).__name__}")
-    return found  # type: ignore[no-any-return]
+        raise _no_key(key, what, f"it is a {type(found).__name__}")
+    return found
 
 
-def _public_key(key: PublicKey) -> bytes:
-    kind = _ed25519().Ed25519PublicKey
-    found: Any = key if isinstance(key, kind) else _read_pem(key, "load_pem_public_key")
-    if not isinstance(found, kind):
-        raise _no_key(key, "public", f"it is a {type(found).__name__}")
-    return bytes(found.public_bytes_raw())
-
-
-def _read_pem(key: Any, loader: str, **options: Any) -> Any:
-    what = "public" if "public" in loader else "private"
+def _read_pem(key: Any, what: str) -> Any:
     if not isinstance(key, (str, os.PathLike, bytes)):
         raise _no_key(key, what, f"it is a {type(key).__name__}")
+    options = {"password": None} if what == "private" else {}
     try:
         data = key if isinstance(key, bytes) else pathlib.Path(key).read_bytes()
-        return getattr(importlib.import_module("cryptography.hazmat.primitives.serialization"), loader)(data, **options)
+        formats = importlib.import_module("cryptography.hazmat.primitives.serialization")
+        return getattr(formats, f"load_pem_{what}_key")(data, **options)
     except OSError as error:
         raise _no_key(key, what, str(error.strerror)) from error
     except (ValueError, TypeError, importlib.import_module("cryptography.exceptions").UnsupportedAlgorithm) as error:

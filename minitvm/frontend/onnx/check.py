@@ -199,12 +199,9 @@ def _sorted(graph: onnx.GraphProto, reads: list[set[str]], producers: dict[str, 
     try:
         return list(TopologicalSorter(waits).static_order())
     except CycleError as error:
-        raise _cycle(graph, error.args[1][:-1]) from error
-
-
-def _cycle(graph: onnx.GraphProto, path: list[int]) -> FrontendError:
-    return FrontendError(
-        f"the graph has a cycle of {len(path)} nodes",
-        where=[place_of(graph.node[i]) for i in path[:10]],
-        hint="an ONNX graph has no cycles; recurrence is written with Loop or Scan",
-    )
+        path = error.args[1][:-1]
+        raise FrontendError(
+            f"the graph has a cycle of {len(path)} nodes",
+            where=[place_of(graph.node[i]) for i in path[:10]],
+            hint="an ONNX graph has no cycles; recurrence is written with Loop or Scan",
+        ) from error

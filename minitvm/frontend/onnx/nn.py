@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from minitvm.frontend.onnx.foreign import foreign
-from minitvm.frontend.onnx.node import OnnxNode, cast, dims, emit, normalize_axis, rank, single
+from minitvm.frontend.onnx.node import OnnxNode, cast, dims, emit, normalize_axis, rank, single, wide
 from minitvm.frontend.onnx.registry import Outputs, formulas, onnx_op
 from minitvm.frontend.onnx.tensor import reshaped
 from minitvm.ir.expr import Constant, Expr
@@ -289,7 +289,7 @@ def _statistics(node: OnnxNode, x: Expr, axis: int) -> list[Expr]:
     """The mean and the reciprocal of the standard deviation, in float32, where the node names them."""
     if not node.wants(1) and not node.wants(2):
         return []
-    x = cast(x, "float64" if x.dtype == "float64" else "float32")
+    x = cast(x, wide(x.dtype))
     axes = tuple(range(axis, rank(x)))
     mean = emit("mean", x, axis=axes, keepdims=True)
     variance = emit("variance", x, mean, axis=axes, keepdims=True)
@@ -300,7 +300,7 @@ def _statistics(node: OnnxNode, x: Expr, axis: int) -> list[Expr]:
 @onnx_op("RMSNormalization", since=23)
 def rms_normalization(node: OnnxNode) -> Expr:
     """x over the root of its mean square, times scale; in float32 at least."""
-    x, scale = (cast(node[i], "float64" if node[i].dtype == "float64" else "float32") for i in (0, 1))
+    x, scale = (cast(node[i], wide(node[i].dtype)) for i in (0, 1))
     axes = tuple(range(normalize_axis(node, node.attr("axis"), rank(x)), rank(x)))
     root = emit("sqrt", emit("mean", x * x, axis=axes, keepdims=True) + node.attr("epsilon"))
     return cast(cast(x / root, scale.dtype) * scale, node[1].dtype)

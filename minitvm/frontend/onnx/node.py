@@ -252,6 +252,11 @@ def single(x: Expr) -> Expr:
     return cast(x, "float32") if x.dtype == "float16" else x
 
 
+def wide(dtype: str) -> str:
+    """The dtype to compute in, float32 at least."""
+    return "float64" if dtype == "float64" else "float32"
+
+
 def cast(expr: Expr, dtype: str) -> Expr:
     return expr if expr.dtype == dtype else emit("cast", expr, dtype=dtype)
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from minitvm.frontend.onnx.matmul import matmul
 from minitvm.frontend.onnx.nn import convolution
-from minitvm.frontend.onnx.node import OnnxNode, cast, dims, emit, normalize_axis, onnx_dtype, rank
+from minitvm.frontend.onnx.node import OnnxNode, cast, dims, emit, normalize_axis, onnx_dtype, rank, wide
 from minitvm.frontend.onnx.registry import MICROSOFT, formulas, onnx_op
 from minitvm.frontend.onnx.tensor import reshaped
 from minitvm.ir.expr import Constant, Expr
@@ -39,10 +39,6 @@ def _along_blocks(node: OnnxNode, axis: int, *parameters: Expr) -> list[Expr]:
     ]
 
 
-def _wide(dtype: str) -> str:
-    return "float64" if dtype == "float64" else "float32"
-
-
 def _dtype(node: OnnxNode, default: str) -> str:
     code = node.attr("output_dtype", 0)
     return onnx_dtype(node, code) if code else default
@@ -52,11 +48,11 @@ def _dtype(node: OnnxNode, default: str) -> str:
 @onnx_op("DequantizeLinear", domain=MICROSOFT)
 def dequantize(node: OnnxNode) -> Expr:
     x, scale, axis = node[0], node[1], _axis(node)
-    zero, dtype, wide = zero_point(node, 2, scale, x.dtype), _dtype(node, scale.dtype), _wide(scale.dtype)
+    zero, dtype, exact = zero_point(node, 2, scale, x.dtype), _dtype(node, scale.dtype), wide(scale.dtype)
     if node.attr("block_size", 0):
         scale, zero = _along_blocks(node, axis, scale, zero)
         distance = emit("subtract", cast(x, "int32"), cast(zero, "int32"))
-        return cast(emit("multiply", cast(distance, wide), cast(scale, wide)), dtype)
+        return cast(emit("multiply", cast(distance, exact), cast(scale, exact)), dtype)
     parameters = [scalar_or_vector(p) for p in (scale, zero)]
     return cast(emit("qnn.dequantize", x, *parameters, axis=axis, out_dtype=scale.dtype), dtype)
 
@@ -71,8 +67,8 @@ def quantize(node: OnnxNode) -> Expr:
     if not node.attr("block_size", 0):
         return requantized(x, scale, zero, axis)
     scale, zero = _along_blocks(node, axis, scale, zero)
-    wide, info = _wide(x.dtype), np.iinfo(zero.dtype)
-    steps = emit("round", cast(x, wide) / cast(scale, wide)) + cast(zero, wide)
+    exact, info = wide(x.dtype), np.iinfo(zero.dtype)
+    steps = emit("round", cast(x, exact) / cast(scale, exact)) + cast(zero, exact)
     return cast(emit("clip", steps, a_min=float(info.min), a_max=float(info.max)), zero.dtype)
 
 
