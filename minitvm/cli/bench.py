@@ -27,13 +27,7 @@ Run = Callable[[], object]
 @click.option("--seed", default=0, show_default=True, help="Seed of the random inputs.")
 @options.compiles
 @options.trusted_keys
-def bench(
-    model: pathlib.Path,
-    against: str | None,
-    rounds: int,
-    seed: int,
-    chosen: options.Chosen,
-) -> None:
+def bench(model: pathlib.Path, against: str | None, rounds: int, seed: int, chosen: options.Chosen) -> None:
     """Time MODEL (.onnx, or a compiled library) on random inputs; runtimes take turns of a few runs, with a pause
     between them, since idle threads spin for a while. Spread is the interquartile range over the median.
 

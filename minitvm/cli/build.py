@@ -18,11 +18,7 @@ from minitvm.cli.console import say
 @click.option("--sign", type=options.PATH, help="Private Ed25519 key (PEM) to sign the library with.")
 @click.option("--strict", is_flag=True, help="Refuse models with operators that would run in Python.")
 def compile_command(
-    model: pathlib.Path,
-    output: pathlib.Path | None,
-    chosen: options.Chosen,
-    sign: pathlib.Path | None,
-    strict: bool,
+    model: pathlib.Path, output: pathlib.Path | None, chosen: options.Chosen, sign: pathlib.Path | None, strict: bool
 ) -> None:
     """Compile MODEL (.onnx) to a library: one file with object code, graph and parameters.
 

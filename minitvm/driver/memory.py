@@ -100,10 +100,7 @@ def plan_memory(graph: Graph, workspaces: Mapping[int, int] | None = None) -> Pl
     requests += [Request(round_up(nbytes), node, node) for node, nbytes in scratch.items()]
     naive = sum(r.nbytes for r in requests)
     if naive > MOST_BYTES:
-        raise CompilerError(
-            f"the values of this graph take {naive:,} bytes, more than can be addressed",
-            hint=_SMALLER,
-        )
+        raise CompilerError(f"the values of this graph take {naive:,} bytes, more than can be addressed", hint=_SMALLER)
     placed = pack(requests)
     where = dict(zip(placing, placed, strict=False))
     offsets = tuple(where.get(owner[entry], -1) for entry in range(graph.entries))

@@ -265,7 +265,5 @@ def announce(found: tuple[HostCall, ...], strict: bool) -> None:
         raise CompilerError(message, where=shown, hint="build with strict=False to allow it")
     message = f"{what} run{'s' if len(found) == 1 else ''} in Python instead of in kernels"
     warnings.warn(
-        "\n  | ".join([message, *shown]) + "\n  = hint: library.host_calls lists them",
-        HostCallWarning,
-        stacklevel=4,
+        "\n  | ".join([message, *shown]) + "\n  = hint: library.host_calls lists them", HostCallWarning, stacklevel=4
     )

@@ -6,17 +6,7 @@ import math
 
 import numpy as np
 
-from minitvm.frontend.onnx.node import (
-    OnnxNode,
-    cast,
-    dims,
-    emit,
-    emit_many,
-    normalize_axis,
-    onnx_dtype,
-    rank,
-    scalar,
-)
+from minitvm.frontend.onnx.node import OnnxNode, cast, dims, emit, emit_many, normalize_axis, onnx_dtype, rank, scalar
 from minitvm.frontend.onnx.registry import formulas, onnx_op
 from minitvm.ir.expr import Constant, Expr
 
