@@ -47,19 +47,9 @@ def bind_plain(kernel: Kernel) -> tuple[Kernel, ...]:
 
     The last ``results`` of each one's parameters are those that it stores to.
     """
-    phases = [[_bound(nest) for nest in phase] for phase in _phases(kernel.body)]
-    return tuple(
-        _as_kernel(f"{kernel.name}_{number}" if len(phases) > 1 else kernel.name, kernel, nests)
-        for number, nests in enumerate(phases)
-    )
-
-
-@dataclass(frozen=True)
-class _Bound:
-    """A nest of blocks, and the workspaces that its iterations keep their memory in."""
-
-    body: Stmt
-    workspaces: tuple[Buffer, ...]
+    phases = [seq(*map(_bound, phase)) for phase in _phases(kernel.body)]
+    ends = [f"_{number}" for number in range(len(phases))] if len(phases) > 1 else [""] * len(phases)
+    return tuple(_as_kernel(kernel.name + end, kernel, body) for end, body in zip(ends, phases, strict=True))
 
 
 # --- phases ---------------------------------------------------------------------------------------------------
@@ -87,8 +77,7 @@ def _top_level(stmt: Stmt) -> Iterator[Stmt]:
             yield stmt
 
 
-def _as_kernel(name: str, whole: Kernel, nests: Sequence[_Bound]) -> Kernel:
-    body = seq(*(nest.body for nest in nests))
+def _as_kernel(name: str, whole: Kernel, body: Stmt) -> Kernel:
     used = accesses(body)
     private = allocated(body)
     buffers = [b for b in dict.fromkeys([*whole.params, *(a.buffer for a in used)]) if b not in private]
@@ -102,22 +91,19 @@ def _as_kernel(name: str, whole: Kernel, nests: Sequence[_Bound]) -> Kernel:
 # --- one nest -------------------------------------------------------------------------------------------------
 
 
-def _bound(nest: Stmt) -> _Bound:
+def _bound(nest: Stmt) -> Stmt:
+    """As a nest of blocks."""
     if not (isinstance(nest, For) and nest.kind is LoopKind.PARALLEL):
         nest = For(LoopVar("once"), Const(1), nest, LoopKind.PARALLEL)
     single = _one_loop(nest)
-    body, workspaces = _own_slices(single)
+    body = _own_slices(single)
     lanes = _lane_loops(body)
-    threads = _lanes_as_threads(body, lanes) if lanes and not workspaces else None
+    threads = _lanes_as_threads(body, lanes) if lanes and body is single.body else None
     if threads is not None:
-        return _Bound(For(single.var, single.extent, threads, LoopKind.BLOCK_X), ())
+        return For(single.var, single.extent, threads, LoopKind.BLOCK_X)
     blocks = For(single.var, single.extent, _serial_lanes(body), LoopKind.BLOCK_X)
-    return _Bound(split(blocks, max(1, min(_THREADS, trips(single))), "guard", _threads), workspaces)
-
-
-def _threads(found: For) -> For:
-    """One iteration a thread."""
-    return replace(found, kind=LoopKind.THREAD_X)
+    factor = max(1, min(_THREADS, trips(single)))
+    return split(blocks, factor, "guard", lambda inner: replace(inner, kind=LoopKind.THREAD_X))
 
 
 def _one_loop(nest: For) -> For:
@@ -131,15 +117,14 @@ def _one_loop(nest: For) -> For:
     return fused(loops, around[-1].body, "_".join(f.var.name for f in around), LoopKind.PARALLEL)
 
 
-def _own_slices(nest: For) -> tuple[Stmt, tuple[Buffer, ...]]:
-    """``shared`` buffers become ``workspace[iteration, ...]``."""
-    body, workspaces = nest.body, []
+def _own_slices(nest: For) -> Stmt:
+    """The body over ``workspace[iteration, ...]`` in place of each ``shared`` buffer."""
+    body = nest.body
     for buffer in [b for b in allocated(nest.body) if b.scope == "shared"]:
         workspace = Buffer(buffer.name, (trips(nest), *buffer.shape), buffer.dtype)
         body = redirect(body, {buffer: workspace}, lambda index: (nest.var, *index))
         body = map_stmt(body, on_stmt=lambda s, b=buffer: s.body if isinstance(s, Alloc) and s.buffer is b else s)  # type: ignore[misc]
-        workspaces.append(workspace)
-    return body, tuple(workspaces)
+    return body
 
 
 # --- lanes ----------------------------------------------------------------------------------------------------

@@ -17,7 +17,6 @@ import numpy as np
 
 from minitvm.codegen.loops import after, in_lanes, in_parallel
 from minitvm.codegen.problem import TEMPLATES, Choice, Problem, Template, Tile
-from minitvm.codegen.templates.product import store_at
 from minitvm.codegen.templates.tile import (
     ITEMS_PER_THREAD,
     Run,
@@ -29,6 +28,7 @@ from minitvm.codegen.templates.tile import (
     in_fours,
     runs,
     step_cycles,
+    store_at,
     tile_choices,
 )
 from minitvm.codegen.templates.window import Axis, Edge, Start, padded

@@ -15,7 +15,6 @@ from functools import cached_property
 from minitvm.codegen.loops import after, in_parallel
 from minitvm.codegen.problem import TEMPLATES, Choice, Template, Tile
 from minitvm.codegen.templates.conv_shapes import ConvProduct, ConvShapes, conv_product, conv_shapes
-from minitvm.codegen.templates.product import store_at
 from minitvm.codegen.templates.tile import (
     ITEMS_PER_THREAD,
     Run,
@@ -23,6 +22,7 @@ from minitvm.codegen.templates.tile import (
     block_runs,
     runs,
     step_cycles,
+    store_at,
     tiles,
     vectors,
 )

@@ -12,7 +12,17 @@ from functools import partial
 
 from minitvm.codegen.loops import in_lanes, in_parallel, in_vectors, or_zero
 from minitvm.codegen.problem import Problem, Tile
-from minitvm.codegen.templates.tile import ITEMS_PER_THREAD, Run, TileKernel, block_runs, each, in_fours, runs, unrolled
+from minitvm.codegen.templates.tile import (
+    ITEMS_PER_THREAD,
+    Run,
+    TileKernel,
+    block_runs,
+    each,
+    in_fours,
+    runs,
+    store_at,
+    unrolled,
+)
 from minitvm.ir.loop import Alloc, Buffer, Const, Load, LoopExpr, LoopKind, Stmt, Store, const, loop, nest, seq
 from minitvm.target import MachineModel
 
@@ -77,11 +87,6 @@ class Matrix:
 
     def store(self, p: LoopExpr, i: LoopExpr, j: LoopExpr, value: LoopExpr) -> Stmt:
         return store_at(self.at(p, i, j), value)
-
-
-def store_at(place: Load, value: LoopExpr) -> Stmt:
-    """A sum to where a load would find it, rounded."""
-    return Store(place.buffer, place.index, value.astype(place.dtype))
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from functools import cache, partial
 
 from minitvm.codegen.loops import in_lanes, in_vectors
 from minitvm.codegen.problem import Choice, Tile
-from minitvm.ir.loop import Alloc, Buffer, LoopExpr, LoopKind, Stmt, Store, const, intrin, loop, seq
+from minitvm.ir.loop import Alloc, Buffer, Load, LoopExpr, LoopKind, Stmt, Store, const, intrin, loop, seq
 from minitvm.target import MachineModel
 
 ITEMS_PER_THREAD = 4
@@ -220,6 +220,11 @@ def in_fours(extent: int, body: Callable[[LoopExpr], Stmt]) -> Stmt:
     whole, rest = divmod(extent, UNROLL)
     main = loop(whole, lambda q: unrolled(range(UNROLL), lambda u: body(u + q * UNROLL)), name="k") if whole else None
     return seq(main, unrolled(range(whole * UNROLL, extent), body) if rest else None)
+
+
+def store_at(place: Load, value: LoopExpr) -> Stmt:
+    """A sum to where a load would find it, rounded."""
+    return Store(place.buffer, place.index, value.astype(place.dtype))
 
 
 def vectors(count: int, lanes: int, body: Callable[[LoopExpr], Stmt]) -> Stmt:
