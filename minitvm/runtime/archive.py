@@ -22,7 +22,7 @@ import pathlib
 import struct
 import threading
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -178,20 +178,17 @@ def _artifact(members: dict[str, Data], name: str) -> Artifact:
     ):
         raise _explained(document, manifest, members, name)
     code_for(document["target"]).check(cpu_of(document), name)
-    branches = {
-        (node, attribute): _branch_in(members[_branch(node, attribute)], f"{name}:{_branch(node, attribute)}")
-        for node, form in document["hosts"].items()
-        for attribute in form["branches"]
-    }
+    branches = {}
+    for node, form in document["hosts"].items():
+        for attribute in form["branches"]:
+            member = _branch(node, attribute)
+            inner = f"{name}:{member}"
+            branches[node, attribute] = _artifact(_unpacked(memoryview(members[member]), inner), inner)
     objects = {symbol: bytes(members[_code(symbol)]) for symbol in document["code"]}
     try:
         return artifact_of(document, entry, objects, members[_PARAMS], branches)
     except ValueError as error:
         raise LibraryError(f"{name} is altered: {error}", hint=_AGAIN) from error
-
-
-def _branch_in(data: Data, name: str) -> Artifact:
-    return _artifact(_unpacked(memoryview(data), name), name)
 
 
 def _unpacked(data: memoryview, name: str) -> dict[str, Data]:
@@ -266,21 +263,24 @@ def _altered_member(listed: Json, members: Mapping[str, Data]) -> str | None:
     """The first member that is not what the manifest says."""
     if not isinstance(listed, dict):
         return f"{_MANIFEST} lists no members"
-    for member in sorted(listed.keys() ^ members.keys()):
-        return f"{member} {'is missing from' if member in listed else 'does not belong in'} it"
+    stray = _stray(listed, members)
+    if stray is not None:
+        return stray
     for member, record in _records(members).items():
         want = listed[member]
         if not isinstance(want, dict) or want.keys() != record.keys():
             return f"{_MANIFEST} does not say what {member} is"
         if want["bytes"] != record["bytes"]:
-            return f"{member} has {record['bytes']} bytes, not {_json_text(want['bytes'])}"
+            return f"{member} has {record['bytes']} bytes, not {json.dumps(want['bytes'])[:60]}"
         if want["sha256"] != record["sha256"]:
             return f"the contents of {member} do not match their hash"
     return None
 
 
-def _json_text(value: Json) -> str:
-    return json.dumps(value)[:60]
+def _stray(listed: Iterable[str], members: Mapping[str, Data]) -> str | None:
+    """The first member too many or too few."""
+    found = min(set(listed) ^ set(members), default=None)
+    return found and f"{found} {'does not belong in' if found in members else 'is missing from'} it"
 
 
 def _altered_fact(document: Mapping[str, Json] | None, manifest: dict[str, Json], members: Mapping[str, Data]) -> str:
@@ -288,9 +288,9 @@ def _altered_fact(document: Mapping[str, Json] | None, manifest: dict[str, Json]
     if document is None:
         return f"{_ENTRY} holds no seal"
     facts = {key: value for key, value in manifest.items() if key != "members"}
-    stray = sorted(set(_expected(document)) ^ members.keys())
-    if stray:
-        return f"{stray[0]} {'does not belong in' if stray[0] in members else 'is missing from'} it"
+    stray = _stray(_expected(document), members)
+    if stray is not None:
+        return stray
     graph = _json(members[_GRAPH])
     for file, found, must in ((_MANIFEST, facts, _facts(document)), (_GRAPH, graph, document["graph"])):
         place = "it is no JSON" if found is None else difference(found, must)

@@ -197,19 +197,16 @@ class GraphModule:
         return self
 
 
-def _same_graph(one: str | bytes, other: str) -> bool:
-    try:
-        return bool(json.loads(one) == json.loads(other))
-    except (ValueError, TypeError, RecursionError):
-        return False
-
-
 def create(graph_json: str | bytes, lib: Library, device: Device) -> GraphModule:
     """A module from its parts, as TVM's ``graph_executor.create``; the parameters are the library's, or set later.
 
     Raises :class:`LibraryError` where ``graph_json`` is not the graph that ``lib`` was built from.
     """
-    if not _same_graph(graph_json, lib.graph_json):
+    try:
+        is_same = json.loads(graph_json) == json.loads(lib.graph_json)
+    except (ValueError, TypeError, RecursionError):
+        is_same = False
+    if not is_same:
         raise LibraryError(
             "the graph JSON is not the one that the library was built from",
             hint="save lib.graph_json and the library together",
