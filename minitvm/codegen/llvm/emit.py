@@ -80,7 +80,7 @@ class _Emitter:
         body = "\n".join(["entry:", *self.w.allocas, "  br label %start", "start:", *lines, "  ret void"])
         width = self.machine.vector_bytes * 8
         attributes = f'nounwind "prefer-vector-width"="{width}" "no-trapping-math"="true"'
-        if self.w.is_shaped and len(lines) > _LONG:
+        if self.w.as_written and len(lines) > _LONG:
             attributes += f" {AS_WRITTEN}"
         head = f"define void @{quoted(self.kernel.name)}({self._parameters()}) {attributes} {{"
         parts = [*self.w.declarations.values(), f"{head}\n{body}\n}}", "\n".join(self.w.metadata)]

@@ -221,9 +221,12 @@ def _load_scalar(c: Context, buffer: Buffer, flat: Index, mask: Val | None = Non
 
 
 def _read(c: Context, buffer: Buffer, kind: str, address: str, align: int, lanes: int = 0) -> Val:
-    """A plain load; what nobody writes is read once."""
-    text = f"load {kind}, ptr {address}, align {align}"
-    return _from_memory(c, c.w.pure(text, reads=True) if buffer in c.read_only else c.w.op(text), buffer.dtype, lanes)
+    return _from_memory(c, _once(c, buffer, f"load {kind}, ptr {address}, align {align}"), buffer.dtype, lanes)
+
+
+def _once(c: Context, buffer: Buffer, text: str) -> str:
+    """A load; what nobody writes is read once."""
+    return c.w.pure(text, reads=True) if buffer in c.read_only else c.w.op(text)
 
 
 def any_lane(c: Context, mask: Val) -> Val:
@@ -330,7 +333,7 @@ def _masked(c: Context, what: str, buffer: Buffer, where: str, align: int, mask:
         c.w.do(f"call void {symbol}({typed(value)}, {place})")
         return ""
     c.w.declare(symbol, f"declare {kind} {symbol}({pointers}, {masks}, {kind})")
-    return c.w.op(f"call {kind} {symbol}({place}, {kind} zeroinitializer)")
+    return _once(c, buffer, f"call {kind} {symbol}({place}, {kind} zeroinitializer)")
 
 
 def _load_near(c: Context, buffer: Buffer, flat: Lanes) -> Val | None:

@@ -97,8 +97,8 @@ class Writer:
     allocas: list[str] = field(default_factory=list)
     declarations: dict[str, str] = field(default_factory=dict)
     metadata: list[str] = field(default_factory=list)
-    is_shaped: bool = True
-    """No loop is LLVM's to unroll or vectorize."""
+    as_written: bool = True
+    """LLVM's own pipeline would find little to do: no loop to unroll or vectorize, no lanes to leave out."""
     block: str = "start"
     _count: int = 0
     _known: dict[Hashable, str] = field(default_factory=dict)
@@ -221,7 +221,7 @@ class Writer:
         """
         before, head, after = self.block, self.name("loop"), self.name("done")
         register, following = f"%{self.name('i')}", f"%{self.name('n')}"
-        self.is_shaped &= plain
+        self.as_written &= plain
         self._loops.append(([], self._scopes[-1]))
         self._scopes.append([])
         self._levels[register] = len(self._loops)

@@ -25,7 +25,7 @@ from minitvm.codegen.templates.tile import (
     best_tile,
     block_runs,
     divisor_at_most,
-    in_fours,
+    in_steps,
     runs,
     step_cycles,
     store_at,
@@ -267,7 +267,8 @@ class BlockedConv(_Windows):
             def taps(i: LoopExpr, y: LoopExpr) -> Stmt:
                 if not isinstance(column, int):
                     # At an edge, unrolled channels too would need more registers than there are.
-                    return loop(self.x.taps, lambda x: in_fours(inner, lambda c: step(i, y, x, c)), name="kw")
+                    sums = size * place.run.size
+                    return loop(self.x.taps, lambda x: in_steps(inner, sums, lambda c: step(i, y, x, c)), name="kw")
                 return seq(*(edge_tap(i, y, x, self.x.columns_inside(column, size, x)) for x in range(self.x.taps)))
 
             return loop(count, lambda i: self.y.valid_taps(place.row, lambda y: taps(first + i, y)), name="ci")

@@ -18,7 +18,7 @@ from minitvm.codegen.templates.tile import (
     TileKernel,
     block_runs,
     each,
-    in_fours,
+    in_steps,
     runs,
     store_at,
     unrolled,
@@ -264,7 +264,7 @@ class Gemm:
             None if start is None else lambda t, b, lane: start.at(p, row + t, column(b, lane)),
             group.width,
         )
-        return tile.nest(lambda step: in_fours(product.depth, step))
+        return tile.nest(lambda step: in_steps(product.depth, rows * group.size, step))
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,9 @@ from minitvm.target import MachineModel
 
 ITEMS_PER_THREAD = 4
 """Parallel iterations for every thread, so that threads end at about the same time."""
-UNROLL = 4
-"""Steps of a reduction that are written out."""
+_WRITTEN_OUT, _ENOUGH = 4, 16
+"""So many steps of a reduction are written out, but of more than so many multiply-adds, which hide a loop's own
+instructions."""
 
 _FMA_PER_CYCLE = 2
 _LOADS_PER_CYCLE = 2
@@ -215,11 +216,13 @@ def unrolled(values: range, body: Callable[[LoopExpr], Stmt], name: str = "u") -
     return loop(len(values), lambda i: body(i + values.start), LoopKind.UNROLLED, name=name)
 
 
-def in_fours(extent: int, body: Callable[[LoopExpr], Stmt]) -> Stmt:
-    """A loop whose body is written out :data:`UNROLL` times, and what is left over after it."""
-    whole, rest = divmod(extent, UNROLL)
-    main = loop(whole, lambda q: unrolled(range(UNROLL), lambda u: body(u + q * UNROLL)), name="k") if whole else None
-    return seq(main, unrolled(range(whole * UNROLL, extent), body) if rest else None)
+def in_steps(extent: int, sums: int, body: Callable[[LoopExpr], Stmt]) -> Stmt:
+    """A loop over a reduction with some of its steps written out, of ``sums`` multiply-adds each; what is left over
+    after it."""
+    out = _WRITTEN_OUT if sums <= _ENOUGH else 1
+    whole, rest = divmod(extent, out)
+    main = loop(whole, lambda q: unrolled(range(out), lambda u: body(u + q * out)), name="k") if whole else None
+    return seq(main, unrolled(range(whole * out, extent), body) if rest else None)
 
 
 def store_at(place: Load, value: LoopExpr) -> Stmt:
