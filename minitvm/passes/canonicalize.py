@@ -17,16 +17,14 @@ from minitvm.ir.pattern import call, const, value
 from minitvm.ir.visitor import as_function, rebuild, rewrite
 from minitvm.passes.manager import FunctionPass, PassContext
 from minitvm.passes.rule import Replacement, RulePass, rule
+from minitvm.passes.simplify.simplify_inference import along
 
 
 @rule(call(BiasAdd, value("data"), value("bias"), name="biased"))
 def bias_add_to_add(biased: Call, data: Expr, bias: Expr) -> Expr:
     """``nn.bias_add(x, b, axis)`` is ``add(x, b)`` with ones behind ``b``'s axis."""
     assert isinstance(biased.op, BiasAdd)
-    rank = data.tensor_type.rank
-    after = rank - 1 - biased.op.axis % rank
-    wide = ir.expand_dims(bias, axis=1, num_newaxis=after) if after else bias
-    return ir.add(data, wide)
+    return ir.add(data, along(bias, biased.op.axis, data.tensor_type.rank))
 
 
 class CanonicalizeOps(RulePass, opt_level=3):
@@ -56,22 +54,16 @@ class CanonicalizeCast(FunctionPass, opt_level=3):
 
 
 def _own_cast(operand: Expr, seen: Counter[Expr]) -> Expr:
-    """The operand, or a copy of it where it is a widening cast that another user has already."""
-    if not is_widening_cast(operand):
+    """The operand, or a copy of it where it is a cast to a dtype of more bytes that another user has already."""
+    if not isinstance(operand, Call) or not isinstance(operand.op, CastTo):
         return operand
-    assert isinstance(operand, Call)
+    if np.dtype(operand.op.dtype).itemsize <= np.dtype(operand.args[0].dtype).itemsize:
+        return operand
     seen[operand] += 1
     if seen[operand] == 1:
         return operand
     decide("CanonicalizeCast", operand, "done again by another user, so that no wide tensor is stored")
     return Call(operand.op, operand.args, span=operand.span)
-
-
-def is_widening_cast(node: Expr) -> bool:
-    """Whether a node is a cast to a dtype of more bytes."""
-    if not isinstance(node, Call) or not isinstance(node.op, CastTo):
-        return False
-    return np.dtype(node.op.dtype).itemsize > np.dtype(node.args[0].dtype).itemsize
 
 
 @rule(call(Conv2dTranspose, value("data"), const("weight"), name="conv"), exactness="reassociating")

@@ -6,12 +6,12 @@ import numpy as np
 
 from minitvm.ir.decision import Declined, decide
 from minitvm.ir.evaluate import NOT_CONSTANT, folded, unfoldable
-from minitvm.ir.expr import Call, Constant, Expr, Function, Module, Tuple
+from minitvm.ir.expr import Call, Constant, Expr, Function, Module
 from minitvm.ir.op import Op
 from minitvm.ir.ops.control import If
 from minitvm.ir.ops.tensor import NdArraySize, ShapeOf
 from minitvm.ir.types import TensorType, tensor_fields
-from minitvm.ir.visitor import as_function, rewrite, simplify_projection, substitute
+from minitvm.ir.visitor import as_function, post_order, rewrite, simplify_projection, substitute
 from minitvm.passes.manager import FunctionPass, PassContext, register_config
 
 MAX_BYTES = register_config(
@@ -68,8 +68,12 @@ def _refusal(call: Call, op: Op, fold_qnn: bool, max_bytes: int) -> Declined | N
     """Why a call of constants is left to the model's runs."""
     if op.name.startswith("qnn.") and not fold_qnn:
         return Declined("quantized operators are kept (fold_qnn)")
-    larger = Declined(f"its result is much larger than its operands: {call.type}")
-    return None if _fits_budget(call, max_bytes) else larger
+    if not call.type.is_static:
+        return None
+    result = sum(t.nbytes for t in tensor_fields(call.type))
+    operands = sum(t.nbytes for arg in call.args for t in tensor_fields(arg.type))
+    fits = result <= max(max_bytes, MAX_GROWTH * operands)
+    return None if fits else Declined(f"its result is much larger than its operands: {call.type}")
 
 
 def _fold_shape(call: Call, op: ShapeOf | NdArraySize) -> Expr:
@@ -92,22 +96,7 @@ def _fold_branch(call: Call, op: If, fold_qnn: bool, max_bytes: int) -> Expr:
     return fold_constant_expr(substitute(branch.body, captured), fold_qnn, max_bytes)
 
 
-def _fits_budget(call: Call, max_bytes: int) -> bool:
-    """Whether the result is small, or not much larger than the operands."""
-    if not call.type.is_static:
-        return True
-    result = sum(t.nbytes for t in tensor_fields(call.type))
-    operands = sum(t.nbytes for arg in call.args for t in tensor_fields(arg.type))
-    return result <= max(max_bytes, MAX_GROWTH * operands)
-
-
 def _common_name(call: Call) -> str | None:
     """The parameter that a folded value was made of, where there is just one."""
-    names = {name for arg in call.args for name in _names(arg)}
+    names = {node.name for node in post_order(*call.args) if isinstance(node, Constant) and node.name is not None}
     return names.pop() if len(names) == 1 else None
-
-
-def _names(expr: Expr) -> set[str]:
-    if isinstance(expr, Tuple):
-        return {name for field in expr.fields for name in _names(field)}
-    return {expr.name} if isinstance(expr, Constant) and expr.name is not None else set()

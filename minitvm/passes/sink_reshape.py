@@ -7,6 +7,8 @@ the bias and the activation they are one kernel with the product, and two reshap
 
 from __future__ import annotations
 
+import itertools
+
 from minitvm.ir.decision import Declined
 from minitvm.ir.expr import Call, Expr
 from minitvm.ir.op import Op
@@ -69,21 +71,13 @@ def _operand(work: Call, shape: Call, x: Expr, other: Expr) -> Expr | Declined:
         return Declined("the other operand gives the result its shape")
     if other.shape == shape.shape:
         return reshaped(other, other.tensor_type.with_shape(x.shape))
-    kept = _common_suffix(x.shape, shape.shape)
-    extra = len(other.shape) - kept
+    behind = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(x.shape[::-1], shape.shape[::-1], strict=False))
+    extra = len(other.shape) - len(list(behind))  # dimensions before those that the reshape keeps
     if extra <= 0:
         return other
     if any(extent != 1 for extent in other.shape[:extra]):
         return Declined(f"{other.type} varies along axes that the reshape changes")
     return reshaped(other, other.tensor_type.with_shape(other.shape[extra:]))
-
-
-def _common_suffix(a: tuple[int, ...], b: tuple[int, ...]) -> int:
-    """How many trailing extents are equal."""
-    count = 0
-    while count < min(len(a), len(b)) and a[-1 - count] == b[-1 - count]:
-        count += 1
-    return count
 
 
 class SinkReshape(RulePass, opt_level=2):

@@ -89,7 +89,12 @@ def compare_numbers(
     known = WeakKeyDictionary() if known is None else known
 
     def run(inputs: list[Any]) -> Any:
-        return _run_after(after, _arguments_for(before.main, after.main, inputs, what), what)
+        given = _arguments_for(before.main, after.main, inputs, what)
+        try:
+            return evaluate(after, *given)
+        except MiniTVMError as error:
+            failed = f"{what} made a module that fails where the one before did not: {error.message}"
+            raise PassError(failed, where=error.where) from error
 
     found = compare(before.main, run, rtol, seed, draws, known.get(before.main), after.main)
     known[after.main] = found.results
@@ -101,15 +106,6 @@ def compare_numbers(
             hint="both modules ran through the operators' references on the same random inputs",
         )
     return found
-
-
-def _run_after(after: Module, given: list[Any], what: str) -> Any:
-    try:
-        return evaluate(after, *given)
-    except MiniTVMError as error:
-        raise PassError(
-            f"{what} made a module that fails where the one before did not: {error.message}", where=error.where
-        ) from error
 
 
 def _arguments_for(before: Function, after: Function, inputs: list[Any], what: str) -> list[Any]:
@@ -137,7 +133,11 @@ def _first_difference(before: Function, after: Function, inputs: list[Any], give
     new = {call for call, value in evaluate_calls(after, *given) if any(map(is_new, flatten(value)))}
     reached = _reached(after.body, new)
     suspects = [call for call in calls(after) if call in reached]
-    return [f"the first new value is computed by {_describe(suspects[0])}"] if suspects else []
+    if not suspects:
+        return []
+    first = suspects[0]
+    name = first.op.name if isinstance(first.op, Op) else str(first.op.attrs.get("name", "a function"))
+    return [f"the first new value is computed by {name}: {first.checked_type} {origin(first.span)}".rstrip()]
 
 
 def _reached(root: Expr, new: set[Call]) -> set[Expr]:
@@ -150,8 +150,3 @@ def _reached(root: Expr, new: set[Call]) -> set[Expr]:
             seen.add(node)
             pending.extend(children(node))
     return seen
-
-
-def _describe(call: Call) -> str:
-    name = call.op.name if isinstance(call.op, Op) else str(call.op.attrs.get("name", "a function"))
-    return f"{name}: {call.checked_type} {origin(call.span)}".rstrip()

@@ -189,27 +189,22 @@ class _Fusing:
         elif target.group.pattern is Fusion.TUPLE:
             self.note(node, target, "a kernel does not end in a tuple")
         elif kind is Fusion.OUT_ELEMWISE_FUSABLE:
+            epilogue, wish = "an elementwise epilogue of the anchor", ", an epilogue must be elementwise"
             if phase == 0:
-                self._after_anchor(node, target)
+                self._over_edge(node, target, Fusion.ELEMWISE, _broadcast, epilogue, wish)
         elif kind <= Fusion.BROADCAST:
-            self._computed_there(node, target)
+            self._over_edge(node, target, Fusion.COMM_REDUCE, _pointwise, "computed where it is used", "")
         elif kind in (Fusion.INJECTIVE, Fusion.TUPLE):
             if phase == 1:  # later than anchors, so that these finish their epilogues first
                 self._along(node, target, _injective, "index arithmetic is folded into its users")
         else:
             self.note(node, target, "nothing is fused after a reduction")
 
-    def _after_anchor(self, node: Node, target: Node) -> None:
-        if node.edge is Fusion.ELEMWISE:
-            self._along(node, target, _broadcast, "an elementwise epilogue of the anchor")
+    def _over_edge(self, node: Node, target: Node, worst: Fusion, accepts: Accepts, reason: str, wish: str) -> None:
+        if node.edge <= worst:
+            self._along(node, target, accepts, reason)
         else:
-            self.note(node, target, f"the way there is {node.edge.name.lower()}, an epilogue must be elementwise")
-
-    def _computed_there(self, node: Node, target: Node) -> None:
-        if node.edge <= Fusion.COMM_REDUCE:
-            self._along(node, target, _pointwise, "computed where it is used")
-        else:
-            self.note(node, target, f"the way there is {node.edge.name.lower()}")
+            self.note(node, target, f"the way there is {node.edge.name.lower()}{wish}")
 
     def _into_tuple(self, node: Node, target: Node) -> None:
         """Operands of a tuple that has itself been fused into injective users (a concatenation's inputs)."""

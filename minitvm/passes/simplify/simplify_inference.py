@@ -65,7 +65,7 @@ def _scalar(value: float, like: Expr) -> Constant:
     return Constant(np.asarray(value, like.dtype))
 
 
-def _along(vector: Expr, axis: int, rank: int) -> Expr:
+def along(vector: Expr, axis: int, rank: int) -> Expr:
     """A vector whose elements lie along ``axis`` of a tensor of ``rank``: trailing dimensions of 1."""
     after = rank - 1 - axis % rank
     return ir.expand_dims(vector, axis=1, num_newaxis=after) if after else vector
@@ -81,7 +81,7 @@ def _batch_norm(op: Any, data: Expr, gamma: Expr, beta: Expr, mean: Expr, varian
     shift = -mean * scale
     if op.center:
         shift = shift + beta
-    return data * _along(scale, op.axis, rank) + _along(shift, op.axis, rank)
+    return data * along(scale, op.axis, rank) + along(shift, op.axis, rank)
 
 
 def _normalize(data: Expr, axes: Sequence[int], epsilon: float) -> Expr:
@@ -94,9 +94,9 @@ def _normalize(data: Expr, axes: Sequence[int], epsilon: float) -> Expr:
 def _affine(data: Expr, gamma: Expr, beta: Expr, axis: int, op: Any) -> Expr:
     rank = data.tensor_type.rank
     if op.scale:
-        data = data * _along(gamma, axis, rank)
+        data = data * along(gamma, axis, rank)
     if op.center:
-        data = data + _along(beta, axis, rank)
+        data = data + along(beta, axis, rank)
     return data
 
 
@@ -111,15 +111,14 @@ def _in_single(expand: Expansion) -> Expansion:
     return expanded
 
 
-def _layer_norm(op: Any, data: Expr, gamma: Expr, beta: Expr) -> Expr:
-    return _affine(_normalize(data, [op.axis], op.epsilon), gamma, beta, op.axis, op)
+def _over(axes_of: Callable[[Any, int], Sequence[int]]) -> Expansion:
+    """Statistics over some axes, by the operator and the rank."""
 
+    def expanded(op: Any, data: Expr, gamma: Expr, beta: Expr) -> Expr:
+        axes = axes_of(op, data.tensor_type.rank)
+        return _affine(_normalize(data, axes, op.epsilon), gamma, beta, op.axis, op)
 
-def _instance_norm(op: Any, data: Expr, gamma: Expr, beta: Expr) -> Expr:
-    """Statistics over everything but the batch (dimension 0) and the channel."""
-    rank = data.tensor_type.rank
-    axes = [d for d in range(1, rank) if d != op.axis % rank]
-    return _affine(_normalize(data, axes, op.epsilon), gamma, beta, op.axis, op)
+    return expanded
 
 
 def _group_norm(op: Any, data: Expr, gamma: Expr, beta: Expr) -> Expr:
@@ -138,8 +137,9 @@ def _l2_normalize(op: Any, data: Expr) -> Expr:
 
 _RESULTS: dict[type[Op], Expansion] = {BatchNorm: _batch_norm, Dropout: lambda op, data: data}
 _CALLS: dict[type[Op], Expansion] = {
-    LayerNorm: _in_single(_layer_norm),
-    InstanceNorm: _in_single(_instance_norm),
+    LayerNorm: _in_single(_over(lambda op, _: [op.axis])),
+    # all but the batch (dimension 0) and the channel
+    InstanceNorm: _in_single(_over(lambda op, rank: [d for d in range(1, rank) if d != op.axis % rank])),
     GroupNorm: _in_single(_group_norm),
     L2Normalize: _in_single(_l2_normalize),
 }
