@@ -233,9 +233,7 @@ def substitute_vars(expr: LoopExpr, values: dict[LoopVar, LoopExpr]) -> LoopExpr
 
 
 def map_stmt(
-    stmt: Stmt,
-    on_expr: Callable[[LoopExpr], LoopExpr] = lambda e: e,
-    on_stmt: Callable[[Stmt], Stmt] = lambda s: s,
+    stmt: Stmt, on_expr: Callable[[LoopExpr], LoopExpr] = lambda e: e, on_stmt: Callable[[Stmt], Stmt] = lambda s: s
 ) -> Stmt:
     """Rebuild a statement bottom-up.  ``on_expr`` gets each whole expression (use :func:`map_expr` inside),
     ``on_stmt`` each statement over its rewritten parts.  The same object comes back where nothing changed."""
