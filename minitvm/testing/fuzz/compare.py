@@ -62,12 +62,6 @@ def _subnormal(dtype: np.dtype[Any]) -> float:
     return float(np.finfo(dtype).tiny) / 64
 
 
-def _clipped(a: np.ndarray) -> np.ndarray:
-    """In double, with infinity at the dtype's largest number."""
-    most = float(np.finfo(a.dtype).max)
-    return np.clip(a.astype(np.float64), -most, most)
-
-
 def _largest(a: np.ndarray) -> float:
     """The largest everyday magnitude: the ends of the range would hide every difference."""
     magnitudes = np.abs(a[np.isfinite(a)])
@@ -103,10 +97,10 @@ def _within(a: np.ndarray, exact: np.ndarray, perturbed: np.ndarray, digits: str
         return np.asarray(_between(a, exact, perturbed) | edge)
     with np.errstate(all="ignore"):
         rtol, atol = max(TOLERANCE[a.dtype.name], TOLERANCE[digits])
-        bound = _clipped_to(exact, a.dtype)
-        moved = np.max(np.abs(_clipped_to(perturbed, a.dtype) - bound), axis=0)
+        bound = _clipped(exact, a.dtype)
+        moved = np.max(np.abs(_clipped(perturbed, a.dtype) - bound), axis=0)
         slack = rtol * np.abs(bound) + atol * _largest(bound) + CONDITION * moved
-        return np.asarray((np.abs(_clipped(a) - bound) <= slack) | (np.isnan(a) & np.isnan(exact)) | edge)
+        return np.asarray((np.abs(_clipped(a, a.dtype) - bound) <= slack) | (np.isnan(a) & np.isnan(exact)) | edge)
 
 
 def _between(a: np.ndarray, exact: np.ndarray, perturbed: np.ndarray) -> np.ndarray:
@@ -116,6 +110,6 @@ def _between(a: np.ndarray, exact: np.ndarray, perturbed: np.ndarray) -> np.ndar
     return np.asarray((a == exact) | ((low < high) & (a >= 2 * low - high) & (a <= 2 * high - low)))
 
 
-def _clipped_to(exact: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
+def _clipped(exact: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
     most = float(np.finfo(dtype).max)
     return np.clip(exact.astype(np.float64), -most, most)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx
 
+from minitvm.testing.fuzz import open_ends  # noqa: F401  (register the rules)
 from minitvm.testing.fuzz.case import Arrays
 from minitvm.testing.fuzz.rules import spread
 from minitvm.testing.fuzz.walk import Array, Compute, NoAnswer, Seen, walk
