@@ -81,6 +81,22 @@ def _table(s: Seen) -> Array | float:
     return 1.0 if scale is None or (scale > 0).all() else np.inf
 
 
+@rule("a scale of 0", "QLinearAveragePool QLinearGlobalAveragePool QLinearLeakyRelu QLinearSigmoid")
+def _divided_by_nothing(s: Seen) -> Array | float:
+    scale = s.operand(3)
+    return 0.0 if scale is None else opened(scale == 0)
+
+
+@rule("the sign of 0 among zeros", "GlobalMaxPool Max MaxPool Min ReduceMax ReduceMin")
+def _signs(s: Seen) -> Array | float:
+    """The larger one of 0 and -0 is either."""
+    if not is_float(s):
+        return 0.0
+    zeros = [np.signbit(a[a == 0]) for a in s.x if a is not None and a.dtype.kind == "f"]
+    signs = np.unique(np.concatenate(zeros))
+    return np.where(s.y == 0, float(np.finfo(s.y.dtype).smallest_subnormal), 0.0) if len(signs) > 1 else 0.0
+
+
 @rule("a difference that does not fit, or integers that double does not hold", "Shrink")
 def _shrunk(s: Seen) -> Array | float:
     """Peers wrap what does not fit."""

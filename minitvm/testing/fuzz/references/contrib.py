@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from minitvm.testing.fuzz.references.registry import Array, reference
-from minitvm.testing.fuzz.references.rows import erf
+from minitvm.testing.fuzz.references.rows import dequantize, erf, quantize
+from minitvm.testing.fuzz.references.windows import average_pool
 
 
 @reference("com.microsoft.Gelu", "com.microsoft.BiasGelu", wide=True)
@@ -46,3 +49,8 @@ def skip_layer_norm(
     centred = total - total.mean(-1, keepdims=True)
     variance = np.square(centred).mean(-1, keepdims=True)
     return np.asarray(centred / np.sqrt(variance + epsilon) * gamma) + (0 if beta is None else beta)
+
+
+@reference("com.microsoft.QLinearAveragePool")
+def qlinear_average_pool(x: Array, x_scale: Array, x_zero: Array, y_scale: Array, y_zero: Array, **given: Any) -> Array:
+    return quantize(average_pool(dequantize(x, x_scale, x_zero), **given), y_scale, y_zero)
