@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -51,6 +52,27 @@ def skip_layer_norm(
     return np.asarray(centred / np.sqrt(variance + epsilon) * gamma) + (0 if beta is None else beta)
 
 
-@reference("com.microsoft.QLinearAveragePool")
-def qlinear_average_pool(x: Array, x_scale: Array, x_zero: Array, y_scale: Array, y_zero: Array, **given: Any) -> Array:
-    return quantize(average_pool(dequantize(x, x_scale, x_zero), **given), y_scale, y_zero)
+def _quantized(name: str, function: Callable[..., Array], operands: int = 1, before: int = 0) -> None:
+    """An operator on real numbers as one on integers: ``operands`` of them, each with its scale and zero point, behind
+    ``before`` others; those of the result come last."""
+
+    @reference(f"com.microsoft.{name}")
+    def run(*given: Array, **attributes: Any) -> Array:
+        others, rest = given[:before], given[before:]
+        real = [dequantize(*rest[3 * i : 3 * i + 3]) for i in range(operands)]
+        return quantize(np.asarray(function(*others, *real, **attributes)), *rest[3 * operands :])
+
+
+_quantized("QLinearAveragePool", average_pool)
+_quantized("QLinearGlobalAveragePool", lambda x: x.mean((2, 3), keepdims=True))
+_quantized("QLinearLeakyRelu", lambda x, alpha=0.01: np.where(x < 0, alpha * x, x))
+_quantized("QLinearSigmoid", lambda x: 1 / (1 + np.exp(-x)))
+_quantized("QLinearAdd", np.add, 2)
+_quantized("QLinearMul", np.multiply, 2)
+_quantized("QLinearWhere", np.where, 2, before=1)
+
+
+@reference("com.microsoft.QLinearConcat")
+def qlinear_concat(y_scale: Array, y_zero: Array, *parts: Array, axis: int) -> Array:
+    real = [dequantize(*parts[i : i + 3]) for i in range(0, len(parts), 3)]
+    return quantize(np.concatenate(real, axis), y_scale, y_zero)
