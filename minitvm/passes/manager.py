@@ -158,10 +158,8 @@ def _checked_instruments(given: Any) -> tuple[PassInstrument, ...]:
     found = tuple(given or ()) if isinstance(given, (Iterable, type(None))) else (given,)
     for instrument in found:
         if not isinstance(instrument, PassInstrument):
-            raise ConfigError(
-                f"instruments hold a {type(instrument).__name__}, which is no PassInstrument",
-                hint="instruments=[minitvm.passes.PassTiming()]",
-            )
+            wrong = f"instruments hold a {type(instrument).__name__}, which is no PassInstrument"
+            raise ConfigError(wrong, hint="instruments=[minitvm.passes.PassTiming()]")
     return found
 
 
@@ -171,12 +169,10 @@ def _checked_config(config: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in config.items():
         if name not in CONFIG_KEYS:
             raise ConfigError(f"there is no option {name!r}", hint=closest(name, sorted(CONFIG_KEYS)))
-        expected = CONFIG_KEYS[name].type
-        if not isinstance(value, expected) or (isinstance(value, bool) and expected is not bool):
-            raise ConfigError(
-                f"option {name!r} takes {expected.__name__}, not {type(value).__name__} {value!r}",
-                hint=CONFIG_KEYS[name].meaning,
-            )
+        key = CONFIG_KEYS[name]
+        if not isinstance(value, key.type) or (isinstance(value, bool) and key.type is not bool):
+            wrong = f"option {name!r} takes {key.type.__name__}, not {type(value).__name__} {value!r}"
+            raise ConfigError(wrong, hint=key.meaning)
     return dict(config)
 
 
