@@ -25,8 +25,9 @@ HALF_RTOL = 4e-3
 """float16 keeps 11 bits: eight roundings."""
 ROUNDINGS = 8
 """Units in the last place by which inputs are moved to see what rounding alone changes."""
-SAMPLES = 8
-"""How often they are moved: all up, all down, and as chance has it; one way alone may leave an element where it is."""
+SAMPLES = 16
+"""How often they are moved: all up, all down, and as chance has it, by more and more (a kernel's sum rounds as often
+as it has terms), but by no more than a quarter of the tolerance."""
 MAX_ELEMENTS = 1 << 24
 """Inputs larger than this are not drawn."""
 FEW_ELEMENTS = 64
@@ -162,9 +163,10 @@ def _stable(expected: Results, nearby: Callable[[int], Results], rtol: float) ->
 
 def _nearby(function: Function, inputs: list[Any], sample: int) -> Results:
     """The results where inputs, and what is computed of them, are rounded in another way."""
-    ends, rng = (1, -1)[sample : sample + 1] or (-1, 1), np.random.default_rng(sample)
-    moved = [_moved(value, ends, rng) for value in inputs]
-    return flatten(evaluate(function, *moved, each=lambda value: _moved(value, ends, rng, inside=True)))
+    units, rng = ROUNDINGS * 2 ** (sample // 4), np.random.default_rng(sample)
+    ends = ((units,), (-units,))[sample : sample + 1] or ((-units, units),)
+    moved = [_moved(value, ends[0], rng) for value in inputs]
+    return flatten(evaluate(function, *moved, each=lambda value: _moved(value, ends[0], rng, inside=True)))
 
 
 def _moved(value: Any, ends: Sequence[int], rng: np.random.Generator, inside: bool = False) -> Any:
@@ -178,7 +180,9 @@ def _moved(value: Any, ends: Sequence[int], rng: np.random.Generator, inside: bo
     with np.errstate(all="ignore"):
         if inside and not np.any((value != np.rint(value)) | (np.abs(value) > 1 / eps)):
             return value
-        return (value * (1 + ROUNDINGS * eps * rng.uniform(ends[0], ends[-1], value.shape))).astype(value.dtype)
+        most = (HALF_RTOL if value.dtype == np.float16 else RTOL) / 4
+        part = np.clip(eps * rng.uniform(ends[0], ends[-1], value.shape), -most, most)
+        return (value * (1 + part)).astype(value.dtype)
 
 
 # --- inputs ---------------------------------------------------------------------------------------------------

@@ -131,7 +131,9 @@ def _logarithm(s: Seen) -> Array | float:
     return 1.0 if small or s.node.op_type == "ReduceLogSumExp" else np.inf
 
 
-_REDUCTIONS = "ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum"
+_REDUCTIONS = (
+    "ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare"
+)
 
 
 @rule("ONNX Runtime over nothing", f"{_REDUCTIONS} QLinearConv", "onnx")

@@ -49,7 +49,8 @@ class _Window:
         around = [(low, max((m - 1) * t + d * (k - 1) + 1 - low - s, 0)) for m, t, d, k, (low, _), s in axes]
         wide = np.pad(image, [(0, 0), (0, 0), *around], constant_values=padding)
         for at in np.ndindex(*self.kernel):
-            cut = [slice(i * d, i * d + (m - 1) * t + 1, t) for i, (m, t, d, *_) in zip(at, axes, strict=True)]
+            starts = [i * d for i, (_, _, d, *_) in zip(at, axes, strict=True)]
+            cut = [slice(a, a + (m - 1) * t + 1 if m > 0 else a, t) for a, (m, t, *_) in zip(starts, axes, strict=True)]
             yield wide[tuple(itertools.chain((slice(None),) * 2, cut))]
 
 
