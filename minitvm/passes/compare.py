@@ -163,7 +163,7 @@ def _stable(expected: Results, nearby: Callable[[int], Results], rtol: float) ->
 
 def _nearby(function: Function, inputs: list[Any], sample: int) -> Results:
     """The results where inputs, and what is computed of them, are rounded in another way."""
-    units, rng = ROUNDINGS * 2 ** (sample // 4), np.random.default_rng(sample)
+    units, rng = ROUNDINGS * 2 ** (sample // 2), np.random.default_rng(sample)
     ends = ((units,), (-units,))[sample : sample + 1] or ((-units, units),)
     moved = [_moved(value, ends[0], rng) for value in inputs]
     return flatten(evaluate(function, *moved, each=lambda value: _moved(value, ends[0], rng, inside=True)))
