@@ -7,6 +7,7 @@ import sys
 import warnings
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 from onnx import parser
@@ -14,7 +15,7 @@ from onnx import parser
 import minitvm
 from minitvm import InferenceSession
 from minitvm.driver.program import HostCallWarning
-from minitvm.errors import CompilerError, InputError, MiniTVMError
+from minitvm.errors import CompilerError, FrontendError, InputError, MiniTVMError
 from minitvm.runtime.executor import GraphModule
 
 HEAD = '<ir_version: 10, opset_import: ["" : 20]>\n'
@@ -91,6 +92,34 @@ def test_without_the_onnx_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnx.reference", None)
     with pytest.raises(MiniTVMError, match="reference evaluator is missing"):
         made.run(None, {"x": normal(2, 3, 3)})
+
+
+@pytest.mark.parametrize("location", [".", "../outside.bin", "no.bin", "/etc/passwd"])
+def test_tensors_of_attributes_lie_beside_the_model(location: str, tmp_path: pathlib.Path) -> None:
+    model = parser.parse_model(
+        '<ir_version: 10, opset_import: ["" : 20, "ai.onnx.ml" : 4]> g (int64[2] x) => (float[2] y) {'
+        " y = ai.onnx.ml.LabelEncoder<keys_tensor = int64[2] {1, 2}, values_tensor = float[2] {0.5, 1.5},"
+        " default_tensor = float[1] {0.0}>(x) }"
+    )
+    (tmp_path / "model").mkdir()
+    (tmp_path / "outside.bin").write_bytes(bytes(8))
+    path = tmp_path / "model" / "m.onnx"
+    (tensor,) = (a.t for a in model.graph.node[0].attribute if a.name == "values_tensor")
+    data = tensor.raw_data or np.float32([0.5, 1.5]).tobytes()
+    del tensor.float_data[:]
+    tensor.ClearField("raw_data")
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value="values.bin")
+    (tmp_path / "model" / "values.bin").write_bytes(data)
+    path.write_bytes(model.SerializeToString())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", HostCallWarning)
+        (found,) = InferenceSession(path, num_threads=1).run(None, {"x": np.array([2, 1])})
+    np.testing.assert_array_equal(found, np.float32([1.5, 0.5]))
+    tensor.external_data[0].value = location
+    path.write_bytes(model.SerializeToString())
+    with pytest.raises(FrontendError, match="external data"):
+        InferenceSession(path, num_threads=1)
 
 
 def test_random_numbers_are_neither_folded_nor_repeated() -> None:

@@ -10,7 +10,7 @@ import onnx
 from google.protobuf import json_format  # type: ignore[import-untyped]
 
 from minitvm.errors import MiniTVMError
-from minitvm.frontend.onnx.model import dtype_name
+from minitvm.frontend.onnx.model import array_of, dtype_name
 from minitvm.frontend.onnx.node import OnnxNode, schema_of
 from minitvm.ir.builder import call_op
 from minitvm.ir.expr import Constant, Expr
@@ -45,11 +45,15 @@ def foreign(node: OnnxNode) -> list[Expr | None]:
     """The call of ``foreign`` that stands for a node; its results are typed by ONNX's shape inference."""
     given = [(name, value) for name, value in zip(node.proto.input, node.inputs, strict=True) if value is not None]
     wanted = [name for name in node.proto.output if name]
-    types = _result_types(node, dict(given))
+    whole = _with_own_tensors(node)
+    types = _result_types(node, whole, dict(given))
     if not all(name in types and _has_rank(types[name]) for name in wanted):
         _require_values(node)
     found = [_tensor(node, name, types.get(name)) for name in wanted]
-    text = json_format.MessageToJson(node.proto, indent=None)
+    try:
+        text = json_format.MessageToJson(whole, indent=None)
+    except json_format.Error as error:
+        raise node.fail(f"malformed: {error}") from error
     operator = "foreign_random" if node.op_type in RANDOM else "foreign"
     call = call_op(
         operator,
@@ -63,6 +67,18 @@ def foreign(node: OnnxNode) -> list[Expr | None]:
     )
     results = iter(list(call) if isinstance(call.type, TupleType) else [call])
     return [next(results) if name else None for name in node.proto.output]
+
+
+def _with_own_tensors(node: OnnxNode) -> onnx.NodeProto:
+    """The node with the tensors of its attributes in it, as the importer reads them: onnx looks anywhere for files."""
+    found = onnx.NodeProto()
+    found.CopyFrom(node.proto)
+    for attribute in found.attribute:
+        for tensor in (attribute.t, *attribute.tensors):
+            if tensor.data_location == onnx.TensorProto.EXTERNAL:
+                array = array_of(tensor, node.control[0].folder)
+                tensor.CopyFrom(onnx.numpy_helper.from_array(array, tensor.name))
+    return found
 
 
 def evaluator(node: str, opset: int) -> Callable[..., Sequence[Any]]:
@@ -82,14 +98,14 @@ def evaluator(node: str, opset: int) -> Callable[..., Sequence[Any]]:
     return evaluate
 
 
-def _result_types(node: OnnxNode, inputs: dict[str, Expr]) -> dict[str, Any]:
+def _result_types(node: OnnxNode, proto: onnx.NodeProto, inputs: dict[str, Expr]) -> dict[str, Any]:
     schema = schema_of(node.op_type, node.opset, node.proto.domain)
     data = {n: onnx.numpy_helper.from_array(v.value) for n, v in inputs.items() if isinstance(v, Constant)}
     imports = [onnx.helper.make_opsetid(node.proto.domain, node.opset)]
     types = {name: _type_proto(value.tensor_type) for name, value in inputs.items()}
     try:
-        found: dict[str, Any] = onnx.shape_inference.infer_node_outputs(schema, node.proto, types, data, None, imports)
-    except onnx.shape_inference.InferenceError as error:
+        found: dict[str, Any] = onnx.shape_inference.infer_node_outputs(schema, proto, types, data, None, imports)
+    except (onnx.shape_inference.InferenceError, RuntimeError, ValueError, TypeError) as error:
         raise node.fail(f"ONNX refuses its inputs: {error}") from error
     return found
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from minitvm.errors import InputError
+from minitvm.errors import InputError, MiniTVMError
 from minitvm.ir.op import Fusion, Op
 from minitvm.ir.types import DType, TensorType, TupleType, Type, as_shape
 
@@ -47,9 +47,10 @@ class Foreign(Op, name="foreign", fusion=Fusion.OPAQUE):
         return fields[0] if len(fields) == 1 else TupleType(fields)
 
     def reference(self, *inputs: np.ndarray) -> Any:
-        evaluate = _evaluator(self.origin, self.node, self.version)
         try:
-            results = evaluate(*inputs)
+            results = _evaluator(self.origin, self.node, self.version)(*inputs)
+        except MiniTVMError:
+            raise
         except Exception as error:  # whatever numpy and the evaluator make of values
             raise InputError(f"{self.title} fails for these inputs: {error or type(error).__name__}") from error
         arrays = [np.asarray(found, dtype) for found, dtype in zip(results, self.dtypes, strict=True)]
