@@ -1,7 +1,6 @@
 """minitvm as an ONNX backend, with the calls of ``onnx.backend.base``: ``prepare``, ``run_model``, ``run_node``.
 
-import minitvm.onnx_backend as backend
-outputs = backend.prepare(model).run([x])
+``minitvm.onnx_backend.prepare(model).run([x])`` is the tuple of the model's results.
 """
 
 from __future__ import annotations
@@ -67,15 +66,17 @@ class MiniTVMBackend(Backend):
     ) -> tuple[Any, ...]:
         """Results of one node, of the newest operator sets unless ``opset_imports`` among ``kwargs`` names others."""
         imports = kwargs.pop("opset_imports", None)
-        arrays = [np.asarray(value) for value in inputs]
-        names = dict.fromkeys(name for name in node.input if name)
+        names = [name for name in node.input if name]
+        if len(inputs) != len(names):
+            raise InputError(f"{len(inputs)} inputs given, the node takes {len(names)}: {', '.join(names)}")
+        feeds = {name: np.asarray(value) for name, value in zip(names, inputs, strict=True)}
         infos = [
             onnx.helper.make_tensor_value_info(name, onnx.helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
-            for name, array in zip(names, arrays, strict=True)
+            for name, array in feeds.items()
         ]
         results = [onnx.ValueInfoProto(name=name) for name in node.output if name]
         graph = onnx.helper.make_graph([node], "node", infos, results)
-        return cls.run_model(onnx.helper.make_model(graph, opset_imports=imports), arrays, device, **kwargs)
+        return cls.run_model(onnx.helper.make_model(graph, opset_imports=imports), feeds, device, **kwargs)
 
     @classmethod
     def supports_device(cls, device: str) -> bool:

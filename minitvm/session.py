@@ -6,9 +6,10 @@ import math
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from functools import partial
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -26,6 +27,8 @@ from minitvm.target import Target
 
 Model: TypeAlias = "str | os.PathLike[str] | bytes | Any"
 """A path, the bytes of a file, or an ``onnx.ModelProto``."""
+
+Compiled = TypeVar("Compiled")
 
 Key: TypeAlias = "tuple[tuple[int, ...] | bytes, ...]"
 """What a library is compiled for: the shapes of the inputs, and the values that shapes depend on."""
@@ -61,6 +64,26 @@ def compile(
         value.setflags(write=False)  # nobody else has them, so constants need not copy them
     backend = backend_for(parsed, num_threads)
     return build_consuming(module, params, backend, opt_level, strict=strict, on_progress=on_progress, trace=trace)
+
+
+def with_values(
+    compiled: Callable[[dict[str, np.ndarray]], Compiled],
+    values: Mapping[str, np.ndarray],
+    feeds: Mapping[str, np.ndarray],
+) -> Compiled:
+    """``compiled(values)``, with more of ``feeds`` among the values as long as it asks for them.
+
+    Raises the :class:`UnknownValueError` that no value of ``feeds`` answers.
+    """
+    known = dict(values)
+    while True:
+        try:
+            return compiled(known)
+        except UnknownValueError as error:
+            more = {name: feeds[name] for name in error.inputs if name in feeds and name not in known}
+            if not more:
+                raise
+            known |= more
 
 
 @dataclass(frozen=True)
@@ -146,9 +169,9 @@ class InferenceSession:
         try:
             self._only = self._specialised(shapes, {})
         except UnknownValueError as error:
-            if not error.inputs:
+            if not error.inputs or any(math.prod(shapes[name]) > VALUE_LIMIT for name in error.inputs):
                 raise
-            self._require_small(error, shapes)
+            self._by_value.update(error.inputs)
         else:
             self._plain = {name: (np.dtype(type_.dtype), shapes[name]) for name, type_ in self._types.items()}
 
@@ -240,28 +263,20 @@ class InferenceSession:
         return {name: check_input(name, input_feed[name], type_) for name, type_ in self._types.items()}
 
     def _specialised(self, shapes: Mapping[str, tuple[int, ...]], feeds: Mapping[str, np.ndarray]) -> _Specialised:
+        small = {name: array for name, array in feeds.items() if array.size <= VALUE_LIMIT}
         with self._lock:
-            while True:
-                values = {name: feeds[name] for name in self.inputs_by_value if name in feeds}
-                key: Key = (*(shapes[name] for name in self._inputs), *(a.tobytes() for a in values.values()))
-                try:
-                    found = self._kept.pop(key, None) or self._compile(shapes, values)
-                except UnknownValueError as error:
-                    if not set(error.inputs) & set(feeds) - set(values):
-                        raise
-                    self._require_small(error, shapes)
-                    continue
-                self._kept[key] = found
-                while len(self._kept) > self._limit:
-                    self._kept.popitem(last=False)
-                return found
+            values = {name: small[name] for name in self.inputs_by_value if name in small}
+            return with_values(partial(self._kept_for, shapes), values, small)
 
-    def _require_small(self, error: UnknownValueError, shapes: Mapping[str, tuple[int, ...]]) -> None:
-        """Compiles for the values of the inputs that the error names from now on."""
-        for name in error.inputs:
-            if math.prod(shapes[name]) > VALUE_LIMIT:
-                raise error
-        self._by_value.update(error.inputs)
+    def _kept_for(self, shapes: Mapping[str, tuple[int, ...]], values: Mapping[str, np.ndarray]) -> _Specialised:
+        """The library for these shapes and values, which is the one used last from now on."""
+        known = [values[name].tobytes() for name in self._inputs if name in values]
+        key: Key = (*(shapes[name] for name in self._inputs), *known)
+        found = self._kept[key] = self._kept.pop(key) if key in self._kept else self._compile(shapes, values)
+        self._by_value.update(values)
+        while len(self._kept) > self._limit:
+            self._kept.popitem(last=False)
+        return found
 
     def _compile(self, shapes: Mapping[str, tuple[int, ...]], values: Mapping[str, np.ndarray]) -> _Specialised:
         open_shapes = {name: shape for name, shape in shapes.items() if not self._types[name].is_static}

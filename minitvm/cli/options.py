@@ -19,7 +19,7 @@ from minitvm.errors import ConfigError, InputError, UnknownValueError
 from minitvm.frontend import describe_onnx
 from minitvm.runtime.executor import GraphModule
 from minitvm.runtime.library import Library, load
-from minitvm.session import compile
+from minitvm.session import compile, with_values
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -118,18 +118,17 @@ class Chosen:
                 f"{path.name} is no library: only libraries are signed", hint="minitvm compile --sign KEY"
             )
         _check_shapes(path, self.shapes)
-        values, feeds = _as_declared(path, self.values), feeds or {}
+        main = (path, self.target, self.opt_level, self.shapes)
         how: dict[str, Any] = {"num_threads": self.threads, "trace": trace, "strict": strict}
-        while True:
-            try:
-                with compiling(f"compiling {path.name}") as progress:
-                    main = (path, self.target, self.opt_level, self.shapes)
-                    return compile(*main, value_dict=values, on_progress=progress, **how)
-            except UnknownValueError as error:
-                needed = set(error.inputs) - set(values)
-                if not needed or not needed <= set(feeds):
-                    raise _with_option(error) from None
-                values |= {name: feeds[name] for name in needed}
+
+        def compiled(values: dict[str, np.ndarray]) -> Library:
+            with compiling(f"compiling {path.name}") as progress:
+                return compile(*main, value_dict=values, on_progress=progress, **how)
+
+        try:
+            return with_values(compiled, _as_declared(path, self.values), feeds or {})
+        except UnknownValueError as error:
+            raise _with_option(error) from None
 
 
 def compiles(command: Command) -> Command:

@@ -40,6 +40,10 @@ def test_results_of_arrays_in_order_or_by_name() -> None:
 def test_one_node() -> None:
     (found,) = backend.run_node(helper.make_node("Mul", ["a", "b"], ["c"]), [X, Y])
     np.testing.assert_array_equal(found, X * Y)
+    (found,) = backend.run_node(helper.make_node("Mul", ["a", "a"], ["c"]), [X, X])
+    np.testing.assert_array_equal(found, X * X)
+    with pytest.raises(InputError, match="1 inputs given, the node takes 2: a, b"):
+        backend.run_node(helper.make_node("Mul", ["a", "b"], ["c"]), [X])
     old = [helper.make_opsetid("", 6)]
     (found,) = backend.run_node(helper.make_node("Mul", ["a", "b"], ["c"], broadcast=1), [X, Y[0]], opset_imports=old)
     np.testing.assert_array_equal(found, X * Y[0])

@@ -109,6 +109,9 @@ def test_opsets() -> None:
     text = error_of(FrontendError, old)
     assert text.startswith("the model uses ONNX opset 6, and onnx does not convert it to opset 7\n"), text
     assert text.endswith("  = hint: export the model with a newer opset")
+    for none in (0, -1, -(2**40)):
+        text = error_of(FrontendError, one_node("Relu", X, opset=none))
+        assert text.startswith(f"the model uses ONNX opset {none}, and onnx does not convert it to opset 7\n"), text
 
 
 # --- tensors --------------------------------------------------------------------------------------------------

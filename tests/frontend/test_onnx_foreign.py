@@ -10,12 +10,14 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from google.protobuf import json_format
 from onnx import parser
 
 import minitvm
 from minitvm import InferenceSession
 from minitvm.driver.program import HostCallWarning
 from minitvm.errors import CompilerError, FrontendError, InputError, MiniTVMError
+from minitvm.frontend.onnx.foreign import evaluator
 from minitvm.runtime.executor import GraphModule
 
 HEAD = '<ir_version: 10, opset_import: ["" : 20]>\n'
@@ -61,6 +63,19 @@ def check(text: str, feeds: dict[str, np.ndarray]) -> None:
 )
 def test_as_onnx_runtime(text: str, feeds: dict[str, np.ndarray]) -> None:
     check(text, feeds)
+
+
+def test_the_domain_may_be_written_out() -> None:
+    check(DET.replace("Det", "ai.onnx.Det"), {"x": normal(2, 3, 3)})
+    with pytest.warns(HostCallWarning, match=r"onnx\.Det"):
+        minitvm.compile(parser.parse_model(HEAD + DET.replace("Det", "ai.onnx.Det")), num_threads=1)
+
+
+def test_a_node_of_a_library_opens_no_file() -> None:
+    node = onnx.helper.make_node("Constant", [], ["y"], value=onnx.numpy_helper.from_array(np.ones(2, np.float32)))
+    node.attribute[0].t.data_location = onnx.TensorProto.EXTERNAL
+    with pytest.raises(MiniTVMError, match="Constant: a tensor of an attribute is in a file"):
+        evaluator(json_format.MessageToJson(node), 20)
 
 
 def test_they_are_named_in_the_warning_and_refused_where_asked() -> None:

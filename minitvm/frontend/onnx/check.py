@@ -12,12 +12,8 @@ import onnx
 
 from minitvm.errors import FrontendError, UnsupportedOperatorError
 from minitvm.frontend.onnx.model import NUMPY_NAMES
-from minitvm.frontend.onnx.node import OnnxNode, kind_of, place_of, schema_of
+from minitvm.frontend.onnx.node import OnnxNode, kind_of, normal_domain, place_of, schema_of
 from minitvm.ir.types import DTYPES, TensorType
-
-
-def normal_domain(domain: str) -> str:
-    return "" if domain == "ai.onnx" else domain
 
 
 def opsets_of(model: onnx.ModelProto) -> dict[str, int]:

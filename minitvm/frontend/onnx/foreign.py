@@ -11,12 +11,13 @@ from google.protobuf import json_format  # type: ignore[import-untyped]
 
 from minitvm.errors import MiniTVMError
 from minitvm.frontend.onnx.model import array_of, dtype_name
-from minitvm.frontend.onnx.node import OnnxNode, schema_of
+from minitvm.frontend.onnx.node import OnnxNode, normal_domain, schema_of
 from minitvm.ir.builder import call_op
 from minitvm.ir.expr import Constant, Expr
 from minitvm.ir.types import TensorType, TupleType, as_shape
 
 RANDOM = frozenset({"Dropout", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"})
+"""Dropout in training only: otherwise it has a builder."""
 
 OPEN = frozenset({"STFT"})
 """ONNX's shape inference counts the frames otherwise than its reference."""
@@ -45,7 +46,7 @@ def foreign(node: OnnxNode) -> list[Expr | None]:
     """The call of ``foreign`` that stands for a node; its results are typed by ONNX's shape inference."""
     given = [(name, value) for name, value in zip(node.proto.input, node.inputs, strict=True) if value is not None]
     wanted = [name for name in node.proto.output if name]
-    whole = _with_own_tensors(node)
+    whole = _self_contained(node)
     types = _result_types(node, whole, dict(given))
     if not all(name in types and _has_rank(types[name]) for name in wanted):
         _require_values(node)
@@ -59,7 +60,7 @@ def foreign(node: OnnxNode) -> list[Expr | None]:
         operator,
         *(value for _, value in given),
         origin="onnx",
-        operator=f"{node.proto.domain or 'onnx'}.{node.op_type}",
+        operator=f"{whole.domain or 'onnx'}.{node.op_type}",
         node=text,
         version=node.opset,
         shapes=tuple(t.sizes for t in found),
@@ -69,16 +70,19 @@ def foreign(node: OnnxNode) -> list[Expr | None]:
     return [next(results) if name else None for name in node.proto.output]
 
 
-def _with_own_tensors(node: OnnxNode) -> onnx.NodeProto:
+def _self_contained(node: OnnxNode) -> onnx.NodeProto:
     """The node with the tensors of its attributes in it, as the importer reads them: onnx looks anywhere for files."""
     found = onnx.NodeProto()
     found.CopyFrom(node.proto)
-    for attribute in found.attribute:
-        for tensor in (attribute.t, *attribute.tensors):
-            if tensor.data_location == onnx.TensorProto.EXTERNAL:
-                array = array_of(tensor, node.control[0].folder)
-                tensor.CopyFrom(onnx.numpy_helper.from_array(array, tensor.name))
+    found.domain = normal_domain(found.domain)
+    for tensor in _external_tensors(found):
+        tensor.CopyFrom(onnx.numpy_helper.from_array(array_of(tensor, node.control[0].folder), tensor.name))
     return found
+
+
+def _external_tensors(node: onnx.NodeProto) -> list[onnx.TensorProto]:
+    tensors = [tensor for attribute in node.attribute for tensor in (attribute.t, *attribute.tensors)]
+    return [tensor for tensor in tensors if tensor.data_location == onnx.TensorProto.EXTERNAL]
 
 
 def evaluator(node: str, opset: int) -> Callable[..., Sequence[Any]]:
@@ -89,6 +93,8 @@ def evaluator(node: str, opset: int) -> Callable[..., Sequence[Any]]:
         message = "the model has an operator that is not compiled, and onnx's reference evaluator is missing"
         raise MiniTVMError(message, hint="pip install onnx") from error
     proto = json_format.Parse(node, onnx.NodeProto())
+    if _external_tensors(proto):
+        raise MiniTVMError(f"{proto.op_type}: a tensor of an attribute is in a file", hint="compile the model again")
     made = ReferenceEvaluator(proto, opsets={proto.domain: opset})
     names = [name for name in proto.input if name]
 
@@ -99,9 +105,9 @@ def evaluator(node: str, opset: int) -> Callable[..., Sequence[Any]]:
 
 
 def _result_types(node: OnnxNode, proto: onnx.NodeProto, inputs: dict[str, Expr]) -> dict[str, Any]:
-    schema = schema_of(node.op_type, node.opset, node.proto.domain)
+    schema = schema_of(node.op_type, node.opset, proto.domain)
     data = {n: onnx.numpy_helper.from_array(v.value) for n, v in inputs.items() if isinstance(v, Constant)}
-    imports = [onnx.helper.make_opsetid(node.proto.domain, node.opset)]
+    imports = [onnx.helper.make_opsetid(proto.domain, node.opset)]
     types = {name: _type_proto(value.tensor_type) for name, value in inputs.items()}
     try:
         found: dict[str, Any] = onnx.shape_inference.infer_node_outputs(schema, proto, types, data, None, imports)

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from minitvm.frontend.onnx.check import normal_domain
-from minitvm.frontend.onnx.node import OnnxNode, dims, schema_of
+from minitvm.frontend.onnx.node import OnnxNode, dims, normal_domain, schema_of
 from minitvm.ir.expr import Expr
 
 

@@ -19,15 +19,14 @@ from minitvm.frontend.onnx.check import (
     check_dtypes,
     check_names,
     check_supported,
-    normal_domain,
     opsets_of,
     ordered_nodes,
 )
 from minitvm.frontend.onnx.foreign import foreign, is_foreign
 from minitvm.frontend.onnx.functions import definition_of, has_definition
 from minitvm.frontend.onnx.model import LoadedModel, ModelSource, ValueDescription, array_of, describe_value, load_model
-from minitvm.frontend.onnx.node import OnnxNode, label_of, place_of
-from minitvm.frontend.onnx.registry import Outputs, builder_for
+from minitvm.frontend.onnx.node import OnnxNode, label_of, normal_domain, place_of
+from minitvm.frontend.onnx.registry import Builder, Outputs, builder_for
 from minitvm.ir.dims import Dim, SymbolicDim
 from minitvm.ir.expr import Call, Constant, Expr, Function, Module, Tuple, Var, span_scope
 from minitvm.ir.ops.tensor import ShapeOf
@@ -143,10 +142,17 @@ class Importer:
 
     def supports(self, node: onnx.NodeProto, opset: int | None = None) -> bool:
         version = self.opset_of(node) if opset is None else opset
-        known = builder_for(normal_domain(node.domain), node.op_type, version)
-        if known is not None or has_definition(node, version, self.supports):
-            return True
-        return is_foreign(node, normal_domain(node.domain), version)
+        return self._builder(node, version) is not None
+
+    def _builder(self, node: onnx.NodeProto, opset: int) -> Builder | None:
+        """A builder, else ONNX's definition by other operators, else its evaluator; ``None`` where nobody knows it."""
+        domain = normal_domain(node.domain)
+        known = builder_for(domain, node.op_type, opset)
+        if known is not None:
+            return known
+        if has_definition(node, opset, self.supports):
+            return self._by_definition
+        return foreign if is_foreign(node, domain, opset) else None
 
     def opset_of(self, node: onnx.NodeProto) -> int:
         domain = normal_domain(node.domain)
@@ -242,10 +248,8 @@ class Importer:
 
     def _build(self, node: OnnxNode) -> list[Expr | None]:
         """Runs the node's builder, which may be a user's; errors name the node."""
-        builder = builder_for(normal_domain(node.proto.domain), node.op_type, node.opset)
-        if builder is None:
-            defined = has_definition(node.proto, node.opset, self.supports)
-            builder = self._by_definition if defined else foreign
+        builder = self._builder(node.proto, node.opset)
+        assert builder is not None, node.op_type  # check_supported comes first
         try:
             return _as_list(builder(node))
         except MiniTVMError as error:

@@ -177,7 +177,7 @@ def _prepared(proto: onnx.ModelProto) -> onnx.ModelProto:
 def _converted(proto: onnx.ModelProto) -> onnx.ModelProto:
     """Opsets 1 to 6, which broadcast by attribute, as the oldest that builders read."""
     opset = next((o.version for o in proto.opset_import if o.domain in ("", "ai.onnx")), OLDEST_OPSET)
-    if not 0 < opset < OLDEST_OPSET:
+    if opset >= OLDEST_OPSET:
         return proto
     from onnx.version_converter import convert_version
 

@@ -22,6 +22,10 @@ FOLD_LIMIT = 1 << 16
 """Results with more elements stay calls, so that importing never materialises what a pass may avoid."""
 
 
+def normal_domain(domain: str) -> str:
+    return "" if domain == "ai.onnx" else domain
+
+
 def place_of(node: onnx.NodeProto) -> str:
     """How messages name a node: ``ONNX node "conv1" (Conv)``; by its first output where it has no name."""
     if node.name:
