@@ -11,7 +11,7 @@ from minitvm.ir.evaluate import evaluate
 from minitvm.ir.expr import Call, Function, Module, Tuple
 from minitvm.ir.ops.nn_norm import Softmax
 from minitvm.ir.types import TensorType
-from minitvm.passes.pipeline import bind_params
+from minitvm.passes import bind_params
 from minitvm.testing import densenet, inception, init, mlp, mobilenet, resnet, squeezenet, transformer, vgg
 
 Workload = tuple[Module, dict[str, np.ndarray]]

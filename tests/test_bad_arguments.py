@@ -23,7 +23,7 @@ from minitvm.frontend import from_onnx
 from minitvm.ir.builder import call_op
 from minitvm.ir.expr import Function, Module
 from minitvm.ir.parser import parse_module
-from minitvm.passes.verify import compare_numbers
+from minitvm.passes.instrument import compare_numbers
 from minitvm.runtime.executor import create
 from minitvm.runtime.library import Library
 from minitvm.runtime.ndarray import aligned_empty

@@ -21,7 +21,7 @@ from PIL import Image
 
 import minitvm
 from minitvm.cli import cli
-from minitvm.cli.options import read_npz
+from minitvm.cli.common import read_npz
 from minitvm.errors import InputError, MiniTVMError
 
 SHAPE = ["--shape", "x:1x3x8x8"]

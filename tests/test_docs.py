@@ -19,8 +19,8 @@ from minitvm.codegen.llvm.compile import host, machine_model
 from minitvm.codegen.problem import TEMPLATES
 from minitvm.frontend.onnx.registry import BUILDERS
 from minitvm.ir.op import OPS
+from minitvm.passes import default_pipeline
 from minitvm.passes.manager import CONFIG_KEYS, KNOWN_PASSES, PASSES
-from minitvm.passes.pipeline import default_pipeline
 from minitvm.runtime.code import CODES
 from minitvm.target import OPTIONS
 

@@ -29,12 +29,12 @@ from minitvm.passes import (
     PassInstrument,
     Sequential,
     Verify,
+    alter_op_layout,
     function_pass,
     module_pass,
     rule,
     rule_pass,
 )
-from minitvm.passes.layout import alter_op_layout
 from minitvm.target import MachineModel
 
 MACHINE = MachineModel(32, 16)

@@ -7,13 +7,10 @@ import warnings
 
 import click
 
-from minitvm.cli.bench import bench
-from minitvm.cli.build import compile_command
-from minitvm.cli.console import stderr
+from minitvm.cli.common import stderr
 from minitvm.cli.demo import demo
-from minitvm.cli.info import info
-from minitvm.cli.run import run
-from minitvm.cli.show import show
+from minitvm.cli.run import bench, compile_command, run
+from minitvm.cli.show import info, show
 from minitvm.config import version
 from minitvm.errors import MiniTVMError
 

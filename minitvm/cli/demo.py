@@ -10,8 +10,8 @@ import click
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-from minitvm.cli import options
-from minitvm.cli.console import compiling, stdout, table
+from minitvm.cli import common
+from minitvm.cli.common import compiling, stdout, table
 from minitvm.driver import build
 from minitvm.errors import InputError
 from minitvm.frontend import from_onnx
@@ -28,9 +28,9 @@ _RESIZED, _CROPPED = 256, 224
 
 
 @click.command()
-@click.argument("photographs", type=options.PATH, nargs=-1)
-@options.opt_level
-@options.threads
+@click.argument("photographs", type=common.PATH, nargs=-1)
+@common.opt_level
+@common.threads
 def demo(photographs: tuple[pathlib.Path, ...], opt_level: int, threads: int) -> None:
     """Classify PHOTOGRAPHS (by default five that are included) with EfficientNet-Lite0.
 

@@ -1,34 +1,72 @@
-"""``minitvm run``."""
+"""``minitvm compile``, ``run`` and ``bench``."""
 
 from __future__ import annotations
 
 import pathlib
+import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import click
 import numpy as np
+from rich.table import Table
 
-from minitvm.cli import options
-from minitvm.cli.console import stdout, table
+from minitvm.cli import common
+from minitvm.cli.common import say, stdout, table
+from minitvm.errors import ConfigError
 from minitvm.frontend import describe_onnx
 from minitvm.runtime.debug import GraphModuleDebug
 from minitvm.runtime.executor import GraphModule
 from minitvm.runtime.library import Library
 from minitvm.runtime.ndarray import cpu
-from minitvm.runtime.timing import timed
+from minitvm.runtime.timing import BenchmarkResult, side_by_side, timed
+
+
+@click.command("compile")
+@common.model
+@click.option("-o", "--output", type=common.PATH, help="File to write; MODEL with .mtvm by default.")
+@common.compiles
+@click.option("--sign", type=common.PATH, help="Private Ed25519 key (PEM) to sign the library with.")
+@click.option("--strict", is_flag=True, help="Refuse models with operators that would run in Python.")
+def compile_command(
+    model: pathlib.Path, output: pathlib.Path | None, chosen: common.Chosen, sign: pathlib.Path | None, strict: bool
+) -> None:
+    """Compile MODEL (.onnx) to a library: one file with object code, graph and parameters.
+
+    The library loads in milliseconds, on any machine with this CPU or a newer one of its kind, and needs no compiler.
+
+    \b
+    Examples:
+      minitvm compile resnet18.onnx
+      minitvm compile detector.onnx -o detector.mtvm --shape image:1x3x480x640
+      minitvm compile resnet18.onnx --sign key.pem
+    """
+    start = time.perf_counter()
+    library = chosen.library(model, strict=strict)
+    path = output or model.with_suffix(common.SUFFIX)
+    library.save(path, sign)
+    seconds = time.perf_counter() - start
+    kernels = len(library.function_metadata)
+    say(f"{path}: {kernels} kernels, {size(path.stat().st_size)}, {seconds:.1f} s")
+    for call in library.host_calls:
+        say(f"  in Python: {call}")
+
+
+def size(nbytes: int) -> str:
+    return f"{nbytes / 1e6:.1f} MB" if nbytes >= 1e6 else f"{nbytes / 1e3:.0f} kB"
 
 
 @click.command()
-@options.model
-@click.option("-i", "--inputs", type=options.PATH, help="An .npz with an array per input.")
-@click.option("-o", "--outputs", type=options.PATH, help="An .npz to write the results to.")
+@common.model
+@click.option("-i", "--inputs", type=common.PATH, help="An .npz with an array per input.")
+@click.option("-o", "--outputs", type=common.PATH, help="An .npz to write the results to.")
 @click.option("--seed", default=0, show_default=True, help="Seed of random inputs, where no file is given.")
 @click.option("--top", type=click.IntRange(1), help="Print the N largest values of every result, with their indices.")
 @click.option("--profile", is_flag=True, help="Run kernel by kernel and print a table of their times.")
-@click.option("--trace", type=options.PATH, help="With --profile: folder for graph.json and trace.json.")
-@options.compiles
-@options.trusted_keys
+@click.option("--trace", type=common.PATH, help="With --profile: folder for graph.json and trace.json.")
+@common.compiles
+@common.trusted_keys
 def run(
     model: pathlib.Path,
     inputs: pathlib.Path | None,
@@ -37,7 +75,7 @@ def run(
     top: int | None,
     profile: bool,
     trace: pathlib.Path | None,
-    chosen: options.Chosen,
+    chosen: common.Chosen,
 ) -> None:
     """Run MODEL (.onnx, or a library made by 'minitvm compile') once and describe the results.
 
@@ -47,8 +85,8 @@ def run(
       minitvm run resnet18.mtvm -i inputs.npz -o outputs.npz
       minitvm run bert.onnx --shape ids:1x128 --profile
     """
-    feeds = options.read_npz(inputs) if inputs else None
-    if feeds is not None and not chosen.shapes and model.suffix != options.SUFFIX:
+    feeds = common.read_npz(inputs) if inputs else None
+    if feeds is not None and not chosen.shapes and model.suffix != common.SUFFIX:
         chosen = replace(chosen, shapes=_shapes_of(model, feeds))
     library = chosen.library(model, feeds=feeds)
     if profile:
@@ -58,8 +96,8 @@ def run(
     else:
         module = GraphModule(library["default"](cpu(0), chosen.threads))
     if feeds is None:
-        feeds = options.random_inputs(module, seed)
-    elif model.suffix != options.SUFFIX:
+        feeds = common.random_inputs(module, seed)
+    elif model.suffix != common.SUFFIX:
         constant = {v.name for v in describe_onnx(model).inputs} - set(module.get_input_info()[0])
         feeds = {name: array for name, array in feeds.items() if name not in constant}
     [seconds] = timed(lambda: module.run(feeds))
@@ -91,3 +129,61 @@ def _describe(results: dict[str, np.ndarray], top: int | None) -> None:
         for index in np.argsort(-flat, kind="stable")[:top]:
             where = tuple(int(i) for i in np.unravel_index(index, array.shape))
             stdout.print(f"  {name}{list(where)} = {flat[index]:.6g}")
+
+
+Run = Callable[[], object]
+
+
+@click.command()
+@common.model
+@click.option("--against", type=click.Choice(["onnxruntime"]), help="A runtime to time side by side (installed apart).")
+@click.option("-n", "--rounds", type=click.IntRange(1), default=10, show_default=True, help="Turns of each runtime.")
+@click.option("--seed", default=0, show_default=True, help="Seed of the random inputs.")
+@common.compiles
+@common.trusted_keys
+def bench(model: pathlib.Path, against: str | None, rounds: int, seed: int, chosen: common.Chosen) -> None:
+    """Time MODEL (.onnx, or a compiled library) on random inputs; runtimes take turns of a few runs, with a pause
+    between them, since idle threads spin for a while. Spread is the interquartile range over the median.
+
+    \b
+    Examples:
+      minitvm bench resnet18.onnx --threads 1
+      minitvm bench resnet18.onnx --threads 2 --against onnxruntime
+    """
+    if against and model.suffix == common.SUFFIX:
+        raise ConfigError(f"{against} cannot run {model}", hint="give the .onnx file that it was compiled from")
+    start = time.perf_counter()
+    library = chosen.library(model)
+    seconds = time.perf_counter() - start
+    module = GraphModule(library["default"](cpu(0), chosen.threads))
+    feeds = common.random_inputs(module, seed)
+    runs: dict[str, Run] = {"minitvm": lambda: _run(module, feeds)}
+    if against:
+        runs[against] = _onnxruntime(model, feeds, chosen.threads or 0)
+    stdout.print(f"{model.name}: {'loaded' if model.suffix == common.SUFFIX else 'compiled'} in {seconds:.2f} s")
+    stdout.print(_table(side_by_side(runs, rounds)))
+
+
+def _run(module: GraphModule, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
+    module.run(feeds)
+    return module.outputs()
+
+
+def _table(times: dict[str, BenchmarkResult]) -> Table:
+    rows = table("runtime", "median ms", "best ms", "spread", "")
+    own = times["minitvm"].median
+    for name, found in times.items():
+        speed = "" if name == "minitvm" else f"minitvm is {found.median / own:.2f} x as fast"
+        rows.add_row(name, f"{found.median * 1e3:.3f}", f"{found.min * 1e3:.3f}", f"{found.spread:.0%}", speed)
+    return rows
+
+
+def _onnxruntime(model: pathlib.Path, feeds: dict[str, np.ndarray], threads: int) -> Run:
+    try:
+        import onnxruntime as ort
+    except ImportError:
+        raise ConfigError("onnxruntime is not installed", hint="pip install onnxruntime") from None
+    settings = ort.SessionOptions()
+    settings.intra_op_num_threads = threads
+    session = ort.InferenceSession(str(model), settings, providers=["CPUExecutionProvider"])
+    return lambda: session.run(None, feeds)

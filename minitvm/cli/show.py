@@ -1,30 +1,37 @@
-"""``minitvm show``: any stage of a model's compilation, as text."""
+"""``minitvm show``: any stage of a model's compilation, as text; ``minitvm info``."""
 
 from __future__ import annotations
 
+import importlib.metadata
 import pathlib
+import platform
+from collections import Counter
 
 import click
 
-from minitvm.cli import options
-from minitvm.cli.console import say
-from minitvm.codegen.backend import stages
+from minitvm import config
+from minitvm.cli import common
+from minitvm.cli.common import PATH, SUFFIX, say, stdout, table
+from minitvm.codegen.backend import backend_of, stages
 from minitvm.driver import BuildReport, PassStep
 from minitvm.errors import ConfigError
+from minitvm.frontend import describe_onnx, supported_operators
 from minitvm.passes.manager import closest
+from minitvm.runtime.library import load
+from minitvm.target import Target
 
 _STAGES = ("graph", "plain", "loops", *stages())
 
 
 @click.command()
-@options.model
+@common.model
 @click.option("--after", metavar="PASS", help="The graph after the (last run of the) pass; 'list' names the passes.")
 @click.option("--before", metavar="PASS", help="The graph before the (first run of the) pass.")
 @click.option("--stage", type=click.Choice(_STAGES), default="graph", show_default=True, help="What to print.")
 @click.option("--kernel", metavar="NAME", help="One kernel only; 'list' names them with nodes and templates.")
 @click.option("--why", metavar="NODE", help="What was decided about a node of the model, or a kernel; '*' for all.")
 @click.option("--constants", is_flag=True, help="Name large constants instead of leaving them out.")
-@options.compiles
+@common.compiles
 def show(
     model: pathlib.Path,
     after: str | None,
@@ -33,7 +40,7 @@ def show(
     kernel: str | None,
     why: str | None,
     constants: bool,
-    chosen: options.Chosen,
+    chosen: common.Chosen,
 ) -> None:
     """Print MODEL (.onnx) at one stage of its way: the graph, or kernels as loops (plain: before any
     schedule), LLVM IR, assembly or CUDA C.
@@ -48,7 +55,7 @@ def show(
       minitvm show resnet18.onnx --stage loops --kernel fused_nn_conv2d_add_nn_relu
       minitvm show resnet18.onnx --why resnetv15_conv0_fwd
     """
-    if model.suffix == options.SUFFIX:
+    if model.suffix == common.SUFFIX:
         raise ConfigError("a library keeps its code, not the way to it", hint="show the .onnx file it was made from")
     library = chosen.library(model, trace=True)
     report = library.report
@@ -97,3 +104,65 @@ def _step(report: BuildReport, name: str, first: bool) -> PassStep:
         known = dict.fromkeys(step.name for step in report.steps)
         raise ConfigError(f"no pass {name!r} ran", hint=closest(name, list(known)))
     return found[0 if first else -1]
+
+
+@click.command()
+@click.argument("model", type=PATH, required=False)
+def info(model: pathlib.Path | None) -> None:
+    """Describe this installation, or MODEL: inputs, outputs, operators (.onnx); origin, target, memory (.mtvm).
+
+    \b
+    Examples:
+      minitvm info
+      minitvm info resnet18.onnx
+      minitvm info resnet18.mtvm
+    """
+    rows = _installation() if model is None else _library(model) if model.suffix == SUFFIX else _model(model)
+    shown = table()
+    for row in rows:
+        shown.add_row(*row)
+    stdout.print(shown)
+
+
+def _installation() -> list[tuple[str, str]]:
+    backend = backend_of(Target.parse("llvm"), config.resolve_threads(None))
+    cpu, machine = backend.made_for, backend.machine
+    cache = config.cache_dir()
+    packages = ", ".join(f"{p} {importlib.metadata.version(p)}" for p in ("numpy", "llvmlite", "onnx"))
+    variables = [(v.name, f"{config.read(v.name) or '(empty)'}: {v.meaning}") for v in config.VARIABLES.values()]
+    return [
+        ("minitvm", config.version()),
+        ("Python", f"{platform.python_version()}, {packages}"),
+        ("CPU", f"{cpu.name} ({cpu.triple})"),
+        ("vectors", f"{machine.vector_registers} registers of {machine.vector_bytes} bytes"),
+        ("threads", str(machine.threads)),
+        ("kernel cache", str(cache) if cache else "off"),
+        ("ONNX operators", str(len(supported_operators()))),
+        *variables,
+    ]
+
+
+def _library(path: pathlib.Path) -> list[tuple[str, str]]:
+    library = load(path)
+    graph = library.graph
+    inputs = [(graph.nodes[i].name, graph.nodes[i].types[0]) for i in graph.arg_nodes]
+    return [
+        *(("input", f"{name}: {type_}") for name, type_ in inputs if name not in library.params),
+        *(("output", str(graph.type_of(head))) for head in graph.heads),
+        ("origin", str(library.origin)),
+        ("target", f"{library.target}, {library.artifact.cpu.name}, {library.threads} threads"),
+        ("parameters", f"{sum(array.size for array in library.params.values()):,}"),
+        ("kernels", str(len(library.function_metadata))),
+        ("predicted", f"{library.artifact.work_seconds * 1e3:.3f} ms on one thread"),
+        ("memory", str(library.plan)),
+        *(("in Python", str(call)) for call in library.host_calls),
+    ]
+
+
+def _model(path: pathlib.Path) -> list[tuple[str, str]]:
+    description = describe_onnx(path)
+    rows = [("input", f"{v.name}: {v.type} {list(v.shape)}") for v in description.inputs]
+    rows += [("output", f"{v.name}: {v.type} {list(v.shape)}") for v in description.outputs]
+    counts = Counter(description.operators).most_common()
+    listing = ", ".join(f"{name} {count}" for name, count in counts)
+    return [*rows, ("opset", str(description.opset)), ("parameters", f"{description.parameters:,}"), ("nodes", listing)]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from minitvm.driver.compile import backend_for, build, build_consuming, optimize
-from minitvm.driver.function import create_executor
+from minitvm.driver.compile import backend_for, build, build_consuming, create_executor, optimize
 from minitvm.driver.program import HostCallWarning
 from minitvm.driver.report import BuildReport, KernelReport, PassStep
 

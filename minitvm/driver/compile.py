@@ -1,9 +1,9 @@
-"""``build``: all stages from a module to a library, in one place."""
+"""``build``: all stages from a module to a library, in one place; a module as a Python function."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -24,18 +24,23 @@ from minitvm.driver.program import (
     without_kernels,
 )
 from minitvm.driver.report import BuildReport, KernelReport, Recorder
-from minitvm.driver.verify import verify_code
-from minitvm.errors import ConfigError, PassError, TargetError
+from minitvm.errors import CompilerError, ConfigError, InputError, PassError, TargetError, listing
 from minitvm.ir.decision import decide, decisions
-from minitvm.ir.expr import Function, Module
+from minitvm.ir.expr import Call, Function, Module, Var
+from minitvm.ir.node import describe_call
+from minitvm.ir.types import TensorType
+from minitvm.ir.visitor import calls
+from minitvm.passes import SCHEDULES, default_pipeline
+from minitvm.passes.compare import compare
 from minitvm.passes.infer_type import bind_captured, bind_params
 from minitvm.passes.instrument import PassInstrument
 from minitvm.passes.manager import PassContext, closest
-from minitvm.passes.pipeline import SCHEDULES, default_pipeline
+from minitvm.runtime.executor import GraphModule
 from minitvm.runtime.graph import Artifact, Host
 from minitvm.runtime.hosts import branch_functions
+from minitvm.runtime.instance import Instance
 from minitvm.runtime.library import Library
-from minitvm.runtime.ndarray import CPU_ONLY, aligned
+from minitvm.runtime.ndarray import CPU_ONLY, Device, NDArray, aligned, cpu
 from minitvm.target import MachineModel, Target
 
 
@@ -209,3 +214,92 @@ def _workspace(code: KernelCode) -> dict[str, int]:
 def _branches(function: Function, report: BuildReport) -> dict[str, Artifact]:
     """The functions among a host call's attributes, compiled."""
     return {name: _compile(read_program(f), report) for name, f in branch_functions(function).items()}
+
+
+Link = Callable[[Program], Artifact]
+"""The artefact of a program whose kernels are compiled."""
+
+
+def verify_code(symbol: str, group: Function, maker: str, link: Link) -> None:
+    """Run one kernel and its operators' references on random inputs; :class:`CompilerError` where they differ.
+
+    ``maker`` is what wrote its loops: a template, or the default nests over the compute rules.  Says what was
+    compared; :class:`CompilerError`, too, where that is nothing.
+    """
+    instance: Instance = Library(link(_program_of(symbol, group)))["default"]()
+
+    def run(inputs: list[Any]) -> Any:
+        for name, value in zip(instance.input_names, inputs, strict=True):
+            instance.assign(name, value)
+        for step in instance.steps:
+            step()
+        return tuple(np.array(instance.value(head)) for head in instance.graph.heads)
+
+    found = compare(group, run)
+    decide("verify", symbol, str(found), group.span)
+    where = [line for call in calls(group.body) for line in describe_call(call)[:1]]
+    if found.difference:
+        raise CompilerError(
+            f"kernel {symbol} ({maker}) does not compute what its operators mean: {found.difference}",
+            where=where,
+            hint="the first number is the operators' references', the second the kernel's, on random inputs",
+        )
+    if not found.agreed:
+        reasons = [f"inputs that are {draw}: {why}" for draw, why in found.skipped.items()]
+        raise CompilerError(f"kernel {symbol} cannot be compared with its operators' references", where=where + reasons)
+
+
+def _program_of(symbol: str, group: Function) -> Program:
+    """The kernel alone, without the check that its result may stand for."""
+    named = Function(group.params, group.body, {**group.attrs, "name": symbol}, span=group.span)
+    params = [Var(p.name, p.type) for p in group.params]
+    program = read_program(Function(params, Call(named, params)))
+    nodes = tuple(replace(node, check="") for node in program.graph.nodes)
+    return replace(program, graph=replace(program.graph, nodes=nodes))
+
+
+@dataclass(frozen=True)
+class FunctionExecutor:
+    """``create_executor("graph", module, device, target).evaluate()``: a module as a Python function."""
+
+    module: Module
+    device: Device
+    target: str | Target
+    params: Mapping[str, Any] | None = None
+
+    def evaluate(self, what: Module | Function | None = None) -> Callable[..., Any]:
+        """A function of the parameters of ``main`` (of ``what``, where given), by position, then by name.
+
+        It returns an NDArray, or a list of them for a tuple.
+        """
+        chosen = self.module if what is None else Module(what) if isinstance(what, Function) else what
+        library = build(chosen, self.target, self.params)
+        names = [p.name for p in chosen.main.params if p.name not in (self.params or {})]
+        module = GraphModule(library["default"](self.device))
+
+        def call(*arrays: Any, **named: Any) -> Any:
+            if len(arrays) > len(names):
+                raise InputError(f"{len(arrays)} inputs given, the function takes {len(names)}: {listing(names)}")
+            by_position = dict(zip(names, arrays, strict=False))
+            for name in by_position.keys() & named:
+                raise InputError(f"input {name!r} is given twice, by position and by name")
+            module.run({**by_position, **named})
+            found: list[NDArray] = [module.get_output(i) for i in range(module.get_num_outputs())]
+            return found[0] if isinstance(chosen.main.ret_type, TensorType) else found
+
+        return call
+
+
+def create_executor(
+    kind: str = "graph",
+    mod: Module | Function | None = None,
+    device: Device | None = None,
+    target: str | Target = "llvm",
+    params: Mapping[str, Any] | None = None,
+) -> FunctionExecutor:
+    """TVM's function-style executor.  Only ``graph`` exists; :class:`ConfigError` names any other kind."""
+    if kind != "graph":
+        raise ConfigError(f"there is no executor {kind!r}", hint="the one executor is 'graph'")
+    if mod is None:
+        raise ConfigError("create_executor needs a module")
+    return FunctionExecutor(Module(mod) if isinstance(mod, Function) else mod, device or cpu(), target, params)

@@ -1,17 +1,15 @@
-"""Passes over the graph: pure functions from module to module, named as in Relay."""
+"""Passes over the graph: pure functions from module to module, named as in Relay; and the default pipeline of them,
+what ``build`` runs before lowering, in Relay's order."""
 
 from minitvm.ir.decision import Declined
-from minitvm.passes.canonicalize import CanonicalizeCast, CanonicalizeOps, Legalize
+from minitvm.passes.alter_op_layout import AlterOpLayout
+from minitvm.passes.canonicalize import CanonicalizeCast, CanonicalizeOps, Legalize, SinkReshape
 from minitvm.passes.combine import CombineParallelBatchMatmul, CombineParallelConv2D, CombineParallelDense
-from minitvm.passes.dead_code_elimination import DeadCodeElimination
-from minitvm.passes.eliminate_common_subexpr import EliminateCommonSubexpr
-from minitvm.passes.fold_constant import FoldConstant, fold_constant_expr
+from minitvm.passes.convert_layout import ConvertLayout
 from minitvm.passes.fold_scale_axis import BackwardFoldScaleAxis, ForwardFoldScaleAxis
-from minitvm.passes.fuse.fuse_ops import FuseOps
+from minitvm.passes.fuse_ops import FuseOps
 from minitvm.passes.infer_type import InferType, bind_module, bind_params
-from minitvm.passes.instrument import PassInfo, PassInstrument, PassLog, PassRecord, PassTiming, PrintIR
-from minitvm.passes.layout.alter_op_layout import AlterOpLayout
-from minitvm.passes.layout.convert_layout import ConvertLayout
+from minitvm.passes.instrument import PassInfo, PassInstrument, PassLog, PassRecord, PassTiming, PrintIR, Verify
 from minitvm.passes.manager import (
     FunctionPass,
     ModulePass,
@@ -23,12 +21,11 @@ from minitvm.passes.manager import (
     module_pass,
     register_config,
 )
-from minitvm.passes.pipeline import FoldScaleAxis, default_pipeline
+from minitvm.passes.redundancy import DeadCodeElimination, EliminateCommonSubexpr, FoldConstant, fold_constant_expr
 from minitvm.passes.rule import Exactness, Replacement, Rule, RulePass, apply_rules, rule, rule_pass
 from minitvm.passes.simplify.simplify_expr import SimplifyExpr, SimplifyExprPostAlterOp
 from minitvm.passes.simplify.simplify_inference import SimplifyInference
-from minitvm.passes.sink_reshape import SinkReshape
-from minitvm.passes.verify import Verify
+from minitvm.target import MachineModel
 
 __all__ = ["FunctionPass", "ModulePass", "Pass", "PassContext", "Sequential"]
 __all__ += ["function_pass", "get_pass", "module_pass", "register_config"]
@@ -39,3 +36,42 @@ __all__ += ["BackwardFoldScaleAxis", "FoldConstant", "FoldScaleAxis", "ForwardFo
 __all__ += ["CombineParallelBatchMatmul", "CombineParallelConv2D", "CombineParallelDense", "EliminateCommonSubexpr"]
 __all__ += ["DeadCodeElimination", "FuseOps", "InferType", "bind_module", "bind_params", "default_pipeline"]
 __all__ += ["SimplifyExpr", "SimplifyExprPostAlterOp", "SimplifyInference", "SinkReshape"]
+
+SCHEDULES = register_config(
+    "minitvm.schedules", dict, {}, "schedules of one's own by kernel: functions from plain loops to those that run"
+)
+
+
+def FoldScaleAxis() -> Sequential:
+    """Per-channel scales go into the weights before or after them."""
+    steps = (BackwardFoldScaleAxis(), ForwardFoldScaleAxis(), FoldConstant())
+    return Sequential(steps, opt_level=3, name="FoldScaleAxis")
+
+
+BEFORE_LAYOUTS = (
+    InferType(),  #                                   level 0
+    SimplifyInference(),  #                           level 0
+    EliminateCommonSubexpr(),  #                      level 3
+    SinkReshape(),  #                                 level 2
+    CombineParallelConv2D(min_num_branches=3),  #     level 3
+    CombineParallelDense(3, to_batch=False),  #       level 3
+    FoldConstant(fold_qnn=True),  #                   level 2
+    FoldScaleAxis(),  #                               level 3
+    SimplifyExpr(),  #                                level 0: exact rules; 2: all
+    CanonicalizeCast(),  #                            level 3
+    CanonicalizeOps(),  #                             level 3
+    Legalize(),  #                                    level 3
+)
+AFTER_LAYOUTS = (
+    FoldConstant(fold_qnn=True),  #                   level 2
+    SimplifyExprPostAlterOp(),  #                     level 0: exact rules; 2: all
+    FoldConstant(fold_qnn=True),  #                   level 2
+    DeadCodeElimination(),  #                         level 1
+    FuseOps(),  #                                     level 0: one operator a kernel; 1: groups
+)
+
+
+def default_pipeline(machine: MachineModel, kind: str = "llvm") -> Sequential:
+    """The passes for a machine, gated by the current ``PassContext``; ``kind`` is the target's."""
+    layouts = AlterOpLayout(machine, kind, weigh=True)  # level 3
+    return Sequential((*BEFORE_LAYOUTS, layouts, *AFTER_LAYOUTS), name="default_pipeline")

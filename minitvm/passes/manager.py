@@ -16,8 +16,7 @@ from minitvm.errors import ConfigError, PassError, did_you_mean, user_code
 from minitvm.ir.decision import Declined, decide
 from minitvm.ir.expr import Call, Expr, Function, Module
 from minitvm.ir.visitor import as_function, held_functions, holds_functions, kinds_of, rewrite
-from minitvm.passes.instrument import PassInfo, PassInstrument, PrintIR
-from minitvm.passes.verify import Verify
+from minitvm.passes.instrument import PassInfo, PassInstrument, PrintIR, Verify
 
 T = TypeVar("T")
 MAX_OPT_LEVEL = 3

@@ -19,8 +19,8 @@ from minitvm.ir.verify import verify
 from minitvm.ir.visitor import calls
 from minitvm.passes import InferType, Pass, PassContext
 from minitvm.passes.compare import RTOL, close, difference
+from minitvm.passes.instrument import compare_numbers
 from minitvm.passes.rule import Rule, rule_pass
-from minitvm.passes.verify import compare_numbers
 
 Source = str | Module | Function | Expr
 Rewriter = Pass | Rule | Sequence[Rule]

@@ -5,8 +5,17 @@ from __future__ import annotations
 from minitvm.errors import MiniTVMError
 from minitvm.ir.builder import function
 from minitvm.ir.expr import Expr, Function
-from minitvm.testing.layers import avg_pool, batch_norm, classifier, concatenate, conv2d, max_pool, relu
-from minitvm.testing.workload import image, workload_of
+from minitvm.testing.layers import (
+    avg_pool,
+    batch_norm,
+    classifier,
+    concatenate,
+    conv2d,
+    image,
+    max_pool,
+    relu,
+    workload_of,
+)
 
 _SPEC = {
     121: (64, 32, (6, 12, 24, 16)),

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from minitvm.ir.builder import function
 from minitvm.ir.expr import Expr, Function
-from minitvm.testing.layers import avg_pool, classifier, concatenate, conv_bn_relu, max_pool
-from minitvm.testing.workload import image, workload_of
+from minitvm.testing.layers import avg_pool, classifier, concatenate, conv_bn_relu, image, max_pool, workload_of
 
 
 def _conv(data: Expr, name: str, channels: int, height: int, width: int | None = None, stride: int = 1) -> Expr:

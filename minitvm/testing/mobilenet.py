@@ -5,20 +5,11 @@ from __future__ import annotations
 from minitvm.errors import MiniTVMError
 from minitvm.ir.builder import call_op, function
 from minitvm.ir.expr import Expr, Function
-from minitvm.testing.layers import batch_norm, classifier, conv2d, conv_bn_relu
-from minitvm.testing.workload import image, workload_of
+from minitvm.testing.layers import batch_norm, classifier, conv2d, conv_bn_relu, image, workload_of
 
 # (output channels, stride) of v1's separable layers; (expansion, output channels, repeats, stride) of v2's blocks.
 _V1 = ((64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2), *((512, 1),) * 5, (1024, 2), (1024, 1))
-_V2 = (
-    (1, 16, 1, 1),
-    (6, 24, 2, 2),
-    (6, 32, 3, 2),
-    (6, 64, 4, 2),
-    (6, 96, 3, 1),
-    (6, 160, 3, 2),
-    (6, 320, 1, 1),
-)
+_V2 = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
 
 
 def _depthwise(data: Expr, name: str, channels: int, stride: int) -> Expr:

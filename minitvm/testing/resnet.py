@@ -5,8 +5,7 @@ from __future__ import annotations
 from minitvm.errors import MiniTVMError
 from minitvm.ir.builder import function
 from minitvm.ir.expr import Expr, Function
-from minitvm.testing.layers import batch_norm, classifier, conv2d, max_pool, relu
-from minitvm.testing.workload import image, workload_of
+from minitvm.testing.layers import batch_norm, classifier, conv2d, image, max_pool, relu, workload_of
 
 _EPSILON = 2e-5
 _UNITS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}

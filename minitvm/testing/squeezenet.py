@@ -5,8 +5,7 @@ from __future__ import annotations
 from minitvm.errors import MiniTVMError
 from minitvm.ir.builder import call_op, function
 from minitvm.ir.expr import Expr, Function
-from minitvm.testing.layers import concatenate, conv_bias, max_pool, relu
-from minitvm.testing.workload import image, workload_of
+from minitvm.testing.layers import concatenate, conv_bias, image, max_pool, relu, workload_of
 
 _FIRE = ((16, 64), (16, 64), (32, 128), (32, 128), (48, 192), (48, 192), (64, 256), (64, 256))
 _POOL_BEFORE = {"1.0": (0, 3, 7), "1.1": (0, 2, 4)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from minitvm.errors import MiniTVMError
 from minitvm.ir.builder import call_op, const, function, var
 from minitvm.ir.expr import Expr, Function
-from minitvm.testing.workload import workload_of
+from minitvm.testing.layers import workload_of
 
 
 def _linear(x: Expr, name: str, rows: int, units: int) -> Expr:

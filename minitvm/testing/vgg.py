@@ -5,8 +5,7 @@ from __future__ import annotations
 from minitvm.errors import MiniTVMError
 from minitvm.ir.builder import call_op, function
 from minitvm.ir.expr import Function
-from minitvm.testing.layers import batch_norm, conv_bias, dense, max_pool, relu
-from minitvm.testing.workload import image, workload_of
+from minitvm.testing.layers import batch_norm, conv_bias, dense, image, max_pool, relu, workload_of
 
 _LAYERS = {11: (1, 1, 2, 2, 2), 13: (2, 2, 2, 2, 2), 16: (2, 2, 3, 3, 3), 19: (2, 2, 4, 4, 4)}
 _FILTERS = (64, 128, 256, 512, 512)

@@ -14,8 +14,8 @@ from minitvm.ir.parser import parse_module
 from minitvm.ir.structural import assert_structural_equal, structural_hash
 from minitvm.ir.text import module_constants
 from minitvm.ir.verify import verify
+from minitvm.passes import bind_params, default_pipeline
 from minitvm.passes.manager import PassContext
-from minitvm.passes.pipeline import bind_params, default_pipeline
 from minitvm.target import MachineModel
 
 SHARED = Path(os.environ.get("MINITVM_SHARED", Path(__file__).resolve().parents[3] / "shared"))

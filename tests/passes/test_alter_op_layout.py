@@ -24,9 +24,9 @@ from minitvm.ir.parser import parse_module
 from minitvm.ir.relayout import Move, Placement, Site, calling
 from minitvm.ir.types import TensorType
 from minitvm.ir.visitor import calls
-from minitvm.passes.fold_constant import FoldConstant
-from minitvm.passes.fuse.fuse_ops import FuseOps
-from minitvm.passes.layout.alter_op_layout import PROPOSALS, AlterOpLayout, block
+from minitvm.passes.alter_op_layout import PROPOSALS, AlterOpLayout, block
+from minitvm.passes.fuse_ops import FuseOps
+from minitvm.passes.redundancy import FoldConstant
 from minitvm.target import MachineModel
 
 SSE = MachineModel(vector_bytes=16, vector_registers=16)

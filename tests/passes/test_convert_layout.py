@@ -15,7 +15,7 @@ from rewriting import check_rewrite, check_unchanged, run, stayed
 
 from minitvm.errors import PassError
 from minitvm.ir.decision import decisions
-from minitvm.passes.layout.convert_layout import ConvertLayout
+from minitvm.passes.convert_layout import ConvertLayout
 
 X = "%x: Tensor[(1, 8, 6, 6), float32]"
 W = "%w: Tensor[(8, 8, 3, 3), float32]"

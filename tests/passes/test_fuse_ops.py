@@ -21,9 +21,8 @@ from minitvm.ir.op import OPS, Fusion, Op
 from minitvm.ir.parser import parse_module
 from minitvm.ir.types import TensorType
 from minitvm.ir.visitor import calls
-from minitvm.passes.fuse import fuse_ops
-from minitvm.passes.fuse.fuse_ops import FuseOps
-from minitvm.passes.fuse.partition import build_graph
+from minitvm.passes import fuse_ops
+from minitvm.passes.fuse_ops import FuseOps, build_graph
 from minitvm.passes.manager import PassContext
 
 fuse = FuseOps(2)

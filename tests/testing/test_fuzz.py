@@ -18,8 +18,8 @@ from onnx import defs, helper, numpy_helper
 from minitvm.errors import MiniTVMError
 from minitvm.frontend import from_onnx
 from minitvm.ir.decision import decisions
+from minitvm.passes import default_pipeline
 from minitvm.passes.manager import PassContext
-from minitvm.passes.pipeline import default_pipeline
 from minitvm.target import MachineModel
 from minitvm.testing.fuzz import campaign, generate, peers
 from minitvm.testing.fuzz.__main__ import main

@@ -14,16 +14,7 @@ from onnx import helper, shape_inference
 
 from minitvm.ir.types import DTYPES
 from minitvm.testing.fuzz import values
-from minitvm.testing.fuzz.case import (
-    IR_VERSION,
-    Arrays,
-    Value,
-    attributes,
-    dtype_of,
-    operator_name,
-    tensor,
-    value_info,
-)
+from minitvm.testing.fuzz.case import IR_VERSION, Arrays, Value, attributes, dtype_of, operator_name, tensor, value_info
 
 T = TypeVar("T")
 Shape: TypeAlias = tuple[int, ...]

@@ -38,13 +38,7 @@ def fused_matmul(a: Array, b: Array, *, alpha: float = 1.0, transA: int = 0, tra
 
 @reference("com.microsoft.SkipLayerNormalization", wide=True)
 def skip_layer_norm(
-    x: Array,
-    skip: Array,
-    gamma: Array,
-    beta: Array | None = None,
-    bias: Array | None = None,
-    *,
-    epsilon: float = 1e-12,
+    x: Array, skip: Array, gamma: Array, beta: Array | None = None, bias: Array | None = None, *, epsilon: float = 1e-12
 ) -> Array:
     total = x + skip + (0 if bias is None else bias)
     centred = total - total.mean(-1, keepdims=True)

@@ -176,11 +176,7 @@ def _box(start: Array, stop: Array, step: Array) -> tuple[Any, ...]:
 
 
 def _transposed_extent(
-    full: Array,
-    same: Array,
-    auto_pad: bytes = b"NOTSET",
-    pads: Sequence[int] = (),
-    output_padding: Sequence[int] = (),
+    full: Array, same: Array, auto_pad: bytes = b"NOTSET", pads: Sequence[int] = (), output_padding: Sequence[int] = ()
 ) -> tuple[Array, Array]:
     """What is cut off in front of the ``full`` image, and the extent of what is kept."""
     count, extra = len(full), np.array(output_padding or 0 * full)

@@ -16,7 +16,7 @@ from minitvm.ir.layout import Layout
 from minitvm.ir.op import OPS, Op
 from minitvm.ir.relayout import Move, Placement, Site, calling
 from minitvm.ir.visitor import rebuild
-from minitvm.passes.layout.rewriter import LayoutRewriter
+from minitvm.passes.alter_op_layout import LayoutRewriter
 from minitvm.passes.manager import FunctionPass, PassContext
 
 PARTNERS = {"NCHW": "OIHW", "NHWC": "HWIO", "HWNC": "HWOI"}

@@ -1,1 +1,0 @@
-"""FuseOps: which calls become one kernel."""

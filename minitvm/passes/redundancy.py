@@ -1,0 +1,253 @@
+"""What need not be computed: EliminateCommonSubexpr, DeadCodeElimination, FoldConstant.
+
+Without ``let`` a node that nobody uses is not in the graph at all.  Dead are: functions that nothing reachable calls,
+fields of a tuple that a function or a branch returns and nobody reads, parameters that this leaves unused, and
+tuples that are built only to be taken apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+
+import numpy as np
+
+from minitvm.ir.decision import Declined, decide
+from minitvm.ir.evaluate import NOT_CONSTANT, folded, unfoldable
+from minitvm.ir.expr import Call, Constant, Expr, Function, Module, Tuple, TupleGetItem
+from minitvm.ir.op import Op
+from minitvm.ir.ops.control import If
+from minitvm.ir.ops.tensor import NdArraySize, ShapeOf
+from minitvm.ir.structural import node_key
+from minitvm.ir.types import TensorType, tensor_fields
+from minitvm.ir.visitor import (
+    as_function,
+    calls,
+    children,
+    held_functions,
+    is_scalar_constant,
+    post_order,
+    rewrite,
+    simplify_projection,
+    substitute,
+    users,
+)
+from minitvm.passes.manager import FunctionPass, ModulePass, PassContext, map_functions, register_config
+
+
+class EliminateCommonSubexpr(FunctionPass, opt_level=3):
+    """Merge calls with equal attributes whose operands are the same nodes, equal scalars, or tuples of such.
+
+    ``skip(call)`` says which calls to leave alone.  Stateful operators, calls without operands (fills: cheaper than
+    a tensor kept alive) and large equal constants are not merged.
+    """
+
+    def __init__(self, skip: Callable[[Call], bool] | None = None) -> None:
+        self.skip = skip
+
+    def transform_function(self, function: Function, module: Module, context: PassContext) -> Function:
+        first: dict[Hashable, Expr] = {}
+
+        def visit(old: Expr, new: Expr) -> Expr:
+            if not self._may_merge(new):
+                return new
+            found = first.setdefault((node_key(new), *map(_operand_key, children(new))), new)
+            if found is not new and isinstance(new, Call):
+                decide(self.info.name, old, f"computed once, with {', '.join(found.span) or 'an equal call'}")
+            return found
+
+        return as_function(rewrite(function, visit))
+
+    def _may_merge(self, node: Expr) -> bool:
+        if not isinstance(node, Call):
+            return isinstance(node, TupleGetItem)
+        if not isinstance(node.op, Op) or not node.args or (self.skip is not None and self.skip(node)):
+            return False
+        if node.op.stateful:
+            decide(self.info.name, node, Declined("it gives other results every time"))
+        return not node.op.stateful
+
+
+def _operand_key(operand: Expr) -> Hashable:
+    """Equal for what is equal at sight: the same node, equal scalars, tuples of such."""
+    if is_scalar_constant(operand):
+        return node_key(operand)
+    if isinstance(operand, Tuple):
+        return ("tuple", *map(_operand_key, operand.fields))
+    return operand
+
+
+class DeadCodeElimination(ModulePass, opt_level=1):
+    """Drop unread results of called functions and of If, their unused parameters, and functions never called.
+
+    ``entries`` are the functions to keep whatever calls them.  Loops are left alone: a carried value that nobody
+    reads may steer the loop.
+    """
+
+    needs: tuple[type, ...] = (Function, If, TupleGetItem)
+    entries: tuple[str, ...] = ("main",)
+
+    def __init__(self, entries: Sequence[str] = entries) -> None:
+        if tuple(entries) != self.entries:
+            self.entries, self.needs = tuple(entries), ()  # one that is not there is an error, whatever the module is
+
+    def transform_module(self, module: Module, context: PassContext) -> Module:
+        module = map_functions(module, drop_dead_fields)
+        reached = _reached([module[entry] for entry in self.entries])
+        kept = {name: function for name, function in module.functions.items() if function in reached}
+        for name in module.functions.keys() - kept.keys():
+            decide(self.info.name, name, "nobody calls it", module[name].span)
+        return module if len(kept) == len(module.functions) else Module(kept)
+
+
+def _reached(functions: Sequence[Function]) -> set[Function]:
+    """Functions and all that they call or hold, at any depth."""
+    found, pending = set(functions), list(functions)
+    while pending:
+        for call in calls(pending.pop().body):
+            pending.extend(f for f in held_functions(call).values() if f not in found)
+            found.update(held_functions(call).values())
+    return found
+
+
+def drop_dead_fields(function: Function) -> Function:
+    """``function`` with the calls in it returning only what is read."""
+    read_by = users(function)
+
+    def visit(old: Expr, new: Expr) -> Expr:
+        fields = _read_fields(read_by[old]) if isinstance(new, Call) else None
+        if not isinstance(new, Call) or fields is None:
+            return simplify_projection(new)
+        narrow = _narrowed(new, fields)
+        if narrow is None:
+            return new
+        decide("DeadCodeElimination", old, f"of its results only {', '.join(map(str, fields))} are read")
+        return _spread_out(narrow, fields)
+
+    return as_function(rewrite(function, visit))
+
+
+def _spread_out(call: Call, fields: list[int]) -> Tuple:
+    """The results where they were; the others, which nobody reads, are any."""
+    places = [fields.index(i) if i in fields else 0 for i in range(max(fields) + 1)]
+    return Tuple([TupleGetItem(call, place, span=call.span) for place in places], span=call.span)
+
+
+def _read_fields(readers: list[Expr]) -> list[int] | None:
+    """The fields of a result that its readers read; ``None`` where all may be."""
+    fields = {r.index if isinstance(r, TupleGetItem) else None for r in readers}
+    return None if None in fields else sorted(f for f in fields if f is not None)
+
+
+def _narrowed(call: Call, fields: list[int]) -> Call | None:
+    """The call with only some fields of its result; ``None`` where it returns no others, or cannot do less."""
+    if isinstance(call.op, Function):
+        function = _keep_fields(call.op, fields)
+        return None if function is None else _without_unused_params(function, call)
+    if isinstance(call.op, If):
+        then, orelse = (_keep_fields(branch, fields) for branch in (call.op.then_branch, call.op.else_branch))
+        if then is not None and orelse is not None:
+            return Call(call.op.with_attributes(then_branch=then, else_branch=orelse), call.args, span=call.span)
+    return None
+
+
+def _keep_fields(function: Function, fields: list[int]) -> Function | None:
+    body = function.body
+    if not isinstance(body, Tuple) or len(fields) == len(body.fields):
+        return None
+    kept = Tuple([body.fields[i] for i in fields], span=body.span)
+    return Function(function.params, kept, function.attrs, span=function.span)
+
+
+def _without_unused_params(function: Function, call: Call) -> Call:
+    used = set(post_order(function.body))
+    kept = [(p, a) for p, a in zip(function.params, call.args, strict=True) if p in used]
+    small = Function([p for p, _ in kept], function.body, function.attrs, span=function.span)
+    return Call(small, [a for _, a in kept], span=call.span)
+
+
+MAX_BYTES = register_config(
+    "minitvm.FoldConstant.max_bytes",
+    int,
+    1 << 20,
+    "bytes up to which a folded result may be of any size; larger ones may be 4 times their operands",
+)
+MAX_GROWTH = 4  # int8 weights may become float32
+
+
+class FoldConstant(FunctionPass, opt_level=2):
+    """Replace calls of constants by their values.
+
+    Left alone: calls without arguments (``zeros``, ``ones``: a fill is cheaper than a stored tensor), stateful
+    operators, ``qnn.*`` unless ``fold_qnn``, and results much larger than their operands (``broadcast_to``).
+    Also folded: fields of tuples, ``shape_of`` and ``ndarray_size`` of a static type, an ``If`` whose condition is
+    known.
+    """
+
+    def __init__(self, fold_qnn: bool = False) -> None:
+        self.fold_qnn = fold_qnn
+
+    def transform_function(self, function: Function, module: Module, context: PassContext) -> Function:
+        limit = context.option(MAX_BYTES.name)
+        return as_function(fold_constant_expr(function, self.fold_qnn, limit))
+
+
+def fold_constant_expr(expr: Expr, fold_qnn: bool = False, max_bytes: int = MAX_BYTES.default) -> Expr:
+    """An expression or a function with all that can be folded folded; itself where nothing can."""
+
+    def visit(_: Expr, new: Expr) -> Expr:
+        if isinstance(new, Call) and isinstance(new.op, Op):
+            return _fold_call(new, new.op, fold_qnn, max_bytes)
+        return simplify_projection(new)
+
+    return rewrite(expr, visit)
+
+
+def _fold_call(call: Call, op: Op, fold_qnn: bool, max_bytes: int) -> Expr:
+    if isinstance(op, (NdArraySize, ShapeOf)):
+        return _fold_shape(call, op)
+    if isinstance(op, If) and isinstance(call.args[0], Constant):
+        return _fold_branch(call, op, fold_qnn, max_bytes)
+    refusal = unfoldable(call) if call.args else NOT_CONSTANT
+    if refusal is NOT_CONSTANT:
+        return call
+    refusal = refusal or _refusal(call, op, fold_qnn, max_bytes)
+    decide("FoldConstant", call, refusal or "computed now")
+    return call if refusal else folded(call, _common_name(call))
+
+
+def _refusal(call: Call, op: Op, fold_qnn: bool, max_bytes: int) -> Declined | None:
+    """Why a call of constants is left to the model's runs."""
+    if op.name.startswith("qnn.") and not fold_qnn:
+        return Declined("quantized operators are kept (fold_qnn)")
+    if not call.type.is_static:
+        return None
+    result = sum(t.nbytes for t in tensor_fields(call.type))
+    operands = sum(t.nbytes for arg in call.args for t in tensor_fields(arg.type))
+    fits = result <= max(max_bytes, MAX_GROWTH * operands)
+    return None if fits else Declined(f"its result is much larger than its operands: {call.type}")
+
+
+def _fold_shape(call: Call, op: ShapeOf | NdArraySize) -> Expr:
+    type_ = call.args[0].checked_type
+    if not isinstance(type_, TensorType) or not type_.is_static:
+        return call
+    decide("FoldConstant", call, "its argument's shape is known")
+    value = type_.size if isinstance(op, NdArraySize) else type_.static_shape
+    return Constant(np.asarray(value, op.dtype))
+
+
+def _fold_branch(call: Call, op: If, fold_qnn: bool, max_bytes: int) -> Expr:
+    """The body of the branch that a constant condition takes, over the captured values."""
+    condition = call.args[0]
+    assert isinstance(condition, Constant)
+    taken = bool(condition.value.item())
+    decide("FoldConstant", call, f"its condition is known to be {str(taken).lower()}")
+    branch = op.then_branch if taken else op.else_branch
+    captured: dict[Expr, Expr] = dict(zip(branch.params, call.args[1:], strict=True))
+    return fold_constant_expr(substitute(branch.body, captured), fold_qnn, max_bytes)
+
+
+def _common_name(call: Call) -> str | None:
+    """The parameter that a folded value was made of, where there is just one."""
+    names = {node.name for node in post_order(*call.args) if isinstance(node, Constant) and node.name is not None}
+    return names.pop() if len(names) == 1 else None
