@@ -1,9 +1,9 @@
 """Every choice of every template, on every machine, number of threads and dtype, around the edges of its tiles.
 
-A sample here.  All of it, or of some templates every n-th:
+A sample here.  What is taken of every problem (half an hour a core), or of some templates every choice of every n-th:
 
     python tests/codegen/test_template_matrix.py
-    python tests/codegen/test_template_matrix.py Matmul BlockedConv 50
+    python tests/codegen/test_template_matrix.py choices Matmul BlockedConv 50
 
 What is taken stores every element once, is no longer than a bound, and has work for the threads while there are tiles.
 """
@@ -247,6 +247,13 @@ def test_pieces_of_an_image_that_were_fewer_than_threads() -> None:
         check(drawn, template, choice)
 
 
+@pytest.mark.parametrize("subject", [s for s in SUBJECTS if issubclass(s.template, Recurrent)], ids=str)
+def test_sequences_that_were_fewer_walks_than_threads(subject: Subject) -> None:
+    """Found wrong: 4 sequences on 3 threads, as two pairs."""
+    drawn = Drawn(subject, MachineModel(16, 16, threads=3), "float32", 4, 11)
+    check(drawn, drawn.template, drawn.template.choice)
+
+
 @pytest.mark.parametrize("subject", SUBJECTS, ids=str)
 def test_every_choice_gives_the_same_numbers(subject: Subject) -> None:
     """The interpreter's, of small problems, against numpy's."""
@@ -269,17 +276,19 @@ def test_every_choice_gives_the_same_numbers(subject: Subject) -> None:
 
 
 def main(*arguments: str) -> None:
-    """Everything; or the templates named, every n-th of their problems."""
-    names, every = [a for a in arguments if not a.isdigit()], int(next((a for a in arguments if a.isdigit()), 1))
+    """What is taken, or all ``choices``, of all templates or those named; of every n-th problem."""
+    names = [a for a in arguments if a in map(str, SUBJECTS)]
+    every = int(next((a for a in arguments if a.isdigit()), 1))
     for subject in SUBJECTS:
         if str(subject) in (names or str(subject)):
-            kernels = 0
+            problems = kernels = 0
             for drawn in itertools.islice(everything(subject), 0, None, every):
                 template = drawn.template
-                for choice in template.candidates:
+                candidates = template.candidates if "choices" in arguments else template.candidates[:1]
+                for choice in candidates:
                     check(drawn, template, choice)
-                kernels += len(template.candidates)
-            print(f"{subject}: {kernels} kernels", flush=True)
+                problems, kernels = problems + 1, kernels + len(candidates)
+            print(f"{subject}: {problems:,} problems, {kernels:,} kernels", flush=True)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from minitvm.codegen.loops import in_lanes, in_strips, in_vectors, unflatten, wi
 from minitvm.codegen.problem import TEMPLATES, Choice, Template, Tile
 from minitvm.codegen.templates.matmul import PACKED, Panels, product_choices
 from minitvm.codegen.templates.product import Dots, Gemm, Matrix, Product
-from minitvm.codegen.templates.tile import ITEMS_PER_THREAD, runs, vectors
+from minitvm.codegen.templates.tile import ITEMS_PER_THREAD, Run, pieces, vectors
 from minitvm.ir.compute import identity_of
 from minitvm.ir.decision import Declined
 from minitvm.ir.loop import Alloc, Barrier, Buffer, Const, LoopExpr, LoopKind, Stmt, Store, intrin, loop, seq
@@ -71,9 +71,15 @@ class Recurrent(Template):
         return bool(self.problem.op.attributes().get(name, False))
 
     @cached_property
+    def walks(self) -> list[Run]:
+        """The sequences that a thread walks with, for every thread that there are some for."""
+        batch = self.xw.shape[1]
+        return pieces(batch, min(batch, self.machine.threads))
+
+    @property
     def together(self) -> int:
-        """Sequences that one thread walks with."""
-        return max(1, -(-self.xw.shape[1] // self.machine.threads))
+        """Most sequences that one thread walks with."""
+        return max((run.size for run in self.walks), default=1)
 
     def weight(self, gates: Gates) -> Matrix:
         """Of some gates: (hidden, gates * hidden)."""
@@ -104,7 +110,7 @@ class Recurrent(Template):
         def sequences(start: LoopExpr, count: int) -> Stmt:
             return Walk(self, choice, panels, start, count).loops()
 
-        work = [run.over(sequences, LoopKind.PARALLEL, "b") for run in runs(self.xw.shape[1], self.together)]
+        work = [run.over(sequences, LoopKind.PARALLEL, "b") for run in self.walks]
         whole = seq(*(p.fill() for p in panels.values()), Barrier() if panels else None, *work)
         return with_memory([p.buffer for p in panels.values()], whole)
 

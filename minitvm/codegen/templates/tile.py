@@ -62,12 +62,14 @@ class Run:
 
 
 def runs(total: int, most: int) -> list[Run]:
-    """``total`` as few pieces of at most ``most``, sizes differing by one: a run for each size."""
-    if total == 0:
-        return []
-    pieces = -(-total // most)
-    size, larger = divmod(total, pieces)
-    found = [Run(0, larger, size + 1), Run(larger * (size + 1), pieces - larger, size)]
+    """``total`` as few pieces of at most ``most``: a run for each size."""
+    return pieces(total, -(-total // most))
+
+
+def pieces(total: int, count: int) -> list[Run]:
+    """``total`` in ``count`` pieces, sizes differing by one: a run for each size."""
+    size, larger = divmod(total, max(1, count))
+    found = [Run(0, larger, size + 1), Run(larger * (size + 1), count - larger, size)]
     return [run for run in found if run.count and run.size]
 
 
