@@ -20,7 +20,7 @@ from minitvm.codegen.problem import TEMPLATES, Problem, Template
 from minitvm.codegen.stages import Inliner, Output, collapse, compose, flatten, outputs_of, stage_order, stages_to_keep
 from minitvm.codegen.walks import Walk, outer_reductions
 from minitvm.errors import CompilerError, UserCodeError, user_code
-from minitvm.ir.decision import Decision, Declined, decide, decision, decisions, record
+from minitvm.ir.decision import Decision, Declined, Exactness, decide, decision, decisions, record
 from minitvm.ir.expr import Call, Function, span_scope
 from minitvm.ir.loop import (
     Barrier,
@@ -46,7 +46,6 @@ from minitvm.ir.op import Op
 from minitvm.ir.types import tensor_fields
 from minitvm.ir.visitor import calls, span_of
 from minitvm.passes.manager import PassContext
-from minitvm.passes.rule import Exactness
 from minitvm.target import MachineModel
 
 DEFAULT = "default nests"

@@ -172,28 +172,33 @@ def with_library_calls(program: Program, symbols: Collection[str]) -> Program:
 
 # --- what kernels cost ----------------------------------------------------------------------------------------
 
-_VECTORS_A_SECOND, _BYTES_A_SECOND = 6e9, 2e10  # a multiplication and an addition a cycle, at 3 GHz; the second cache
+_CYCLES_A_SECOND, _BYTES_A_SECOND = 3e9, 2e10  # of one core; of the second cache
 
 
 @dataclass(frozen=True)
 class Cost:
-    """``flops`` operations, ``nbytes`` of inputs and results (each once), ``seconds`` on one thread as predicted."""
+    """``flops`` operations, ``nbytes`` of inputs and results (each once), ``cycles`` of a core that computes."""
 
     flops: float
     nbytes: int
-    seconds: float
+    cycles: float
+
+    @property
+    def seconds(self) -> float:
+        """On one thread, as predicted: all memory is the second cache."""
+        return self.cycles / _CYCLES_A_SECOND + self.nbytes / _BYTES_A_SECOND
 
     def __str__(self) -> str:
         return f"{self.flops / 1e6:.3f} MFLOP, {self.nbytes / 1e3:.1f} kB, {self.seconds * 1e6:.1f} us predicted"
 
 
-def group_cost(group: Function, machine: MachineModel) -> Cost:
-    """A rough estimate: vectors are full, multiplied and added without a stop, and all memory is the second cache."""
+def group_cost(group: Function, machine: MachineModel, cycles: float = 0.0) -> Cost:
+    """With the ``cycles`` that a template predicts; without, vectors are full, multiplied and added without a stop."""
     flops = sum(map(call_flops, calls(group.body)))
     results = tensor_fields(group.ret_type)
     nbytes = sum(t.nbytes for t in (*_inputs(group), *results))
     lanes = machine.lanes(results[0].dtype) if results else 1
-    return Cost(flops, nbytes, flops / (lanes * _VECTORS_A_SECOND) + nbytes / _BYTES_A_SECOND)
+    return Cost(flops, nbytes, cycles or flops / (2 * lanes))
 
 
 def call_flops(call: Call) -> float:

@@ -107,8 +107,9 @@ class KernelReport:
 
     @property
     def cost(self) -> Cost:
-        """Operations, bytes, and the time on one thread that the machine model predicts."""
-        return group_cost(self.group, self.compiler.backend.machine)
+        """Operations, bytes, and what the machine model predicts; the cycles are those of a template's tiles."""
+        taken = self.candidates[:1]
+        return group_cost(self.group, self.compiler.backend.machine, sum(choice.cycles for choice in taken))
 
     @cached_property
     def plain(self) -> Kernel:

@@ -13,9 +13,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from enum import Enum
 
 from minitvm.ir.expr import Call, Expr, Tuple, TupleGetItem, current_span
 from minitvm.ir.types import Span
+
+
+class Exactness(str, Enum):
+    """What a rule or a template does to float results."""
+
+    EXACT = "exact"
+    """Nothing: every element keeps its bits."""
+    REASSOCIATING = "reassociating"
+    """Rounding happens in another order; acts at level 2 and above."""
+    APPROXIMATE = "approximate"
+    """Changed within a bound that the rule states; acts where ``minitvm.allow_approximate`` names it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,12 +12,11 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from types import ModuleType
 from typing import Any, TypeAlias
 
 from minitvm.errors import PassError, blame
-from minitvm.ir.decision import Decision, Declined, decision, listening, name_of, record
+from minitvm.ir.decision import Decision, Declined, Exactness, decision, listening, name_of, record
 from minitvm.ir.expr import Call, Expr, Function, Module
 from minitvm.ir.node import describe_call
 from minitvm.ir.pattern import Pattern, capture_names, matches
@@ -31,17 +30,6 @@ register_config(
 )
 
 MAX_ROUNDS = 64
-
-
-class Exactness(str, Enum):
-    """What a rewrite does to float results."""
-
-    EXACT = "exact"
-    """Nothing: every element keeps its bits."""
-    REASSOCIATING = "reassociating"
-    """Rounding happens in another order; acts at level 2 and above."""
-    APPROXIMATE = "approximate"
-    """Changed within a bound that the rule states; acts where ``minitvm.allow_approximate`` names it."""
 
 
 Replacement: TypeAlias = Expr | Declined

@@ -6,6 +6,7 @@ A few examples of each operator, always the same; ``pytest --hypothesis-profile=
 
 from __future__ import annotations
 
+import itertools
 import re
 from functools import cache
 
@@ -51,7 +52,6 @@ DECLINES = {
     r"registers hold sums of floats; here bool": "not a number",
     r"more than one output channel per input channel": "blocks of filters would not be blocks of channels",
     r"the weight's blocks of \d+ are not whole vectors of \d+": "packed for another machine",
-    r"\d+ rows and \d+ columns are too few to pack the right-hand side for": "packing costs more than it gains",
 }
 """Why a template may decline, and why that is right."""
 
@@ -124,6 +124,17 @@ def check_emulated(group: Group, call: Case, threads: int) -> None:
     kernel = legalize(lowered(group, what, emulated.machine(threads)), SPELLINGS)
     waits = any(isinstance(s, Barrier) for s in walk_stmts(kernel.body))
     compare(group, emulated.run_emulated(kernel, *group.arrays, threads=1 if waits else threads), what)
+
+
+@pytest.mark.skipif(not emulated.INSTALLED, reason="no emulator: pip install unicorn pyelftools")
+@pytest.mark.parametrize("name", ["nn.conv2d", "nn.dense", "nn.softmax", "cumsum", "tanh"])
+def test_object_code_for_aarch64(name: str) -> None:
+    """Where an emulator is installed; generated calls of every operator run in it, too."""
+    calls = (made for n in range(100) if is_float(made := random_case(name, RandomDraw(n))))
+    small = (c for c in calls if c.accuracy.terms * c.reference()[0].size <= EMULATED)
+    for seed, drawn in enumerate(itertools.islice(small, 3)):
+        draw = RandomDraw(seed)
+        check_emulated(dressed.group(drawn, draw), drawn, draw.choice(THREADS))
 
 
 @pytest.mark.parametrize("name", [name for name, op in OPS.items() if TEMPLATES.find("llvm", op)])  # type: ignore[arg-type]

@@ -249,9 +249,12 @@ def test_pieces_of_an_image_that_were_fewer_than_threads() -> None:
 
 @pytest.mark.parametrize("subject", [s for s in SUBJECTS if issubclass(s.template, Recurrent)], ids=str)
 def test_sequences_that_were_fewer_walks_than_threads(subject: Subject) -> None:
-    """Found wrong: 4 sequences on 3 threads, as two pairs."""
-    drawn = Drawn(subject, MachineModel(16, 16, threads=3), "float32", 4, 11)
-    check(drawn, drawn.template, drawn.template.choice)
+    """Found wrong: 4 sequences on 3 threads as two pairs; 5 on 4 in two loops, of which one thread had three."""
+    for sequences, threads in ((4, 3), (5, 4)):
+        drawn = Drawn(subject, MachineModel(16, 16, threads=threads), "float32", sequences, 11)
+        kernel = check(drawn, drawn.template, drawn.template.choice)
+        walks = [s for s in walk_stmts(kernel.body) if isinstance(s, For) and s.var.name == "b"]
+        assert [walk.extent for walk in walks] == [Const(threads)]
 
 
 @pytest.mark.parametrize("subject", SUBJECTS, ids=str)

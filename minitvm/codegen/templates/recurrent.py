@@ -19,7 +19,7 @@ from minitvm.codegen.loops import in_lanes, in_strips, in_vectors, unflatten, wi
 from minitvm.codegen.problem import TEMPLATES, Choice, Template, Tile
 from minitvm.codegen.templates.matmul import PACKED, Panels, product_choices
 from minitvm.codegen.templates.product import Dots, Gemm, Matrix, Product
-from minitvm.codegen.templates.tile import ITEMS_PER_THREAD, Run, pieces, vectors
+from minitvm.codegen.templates.tile import ITEMS_PER_THREAD, Run, in_one_loop, pieces, vectors
 from minitvm.ir.compute import identity_of
 from minitvm.ir.decision import Declined
 from minitvm.ir.loop import Alloc, Barrier, Buffer, Const, LoopExpr, LoopKind, Stmt, Store, intrin, loop, seq
@@ -110,8 +110,8 @@ class Recurrent(Template):
         def sequences(start: LoopExpr, count: int) -> Stmt:
             return Walk(self, choice, panels, start, count).loops()
 
-        work = [run.over(sequences, LoopKind.PARALLEL, "b") for run in self.walks]
-        whole = seq(*(p.fill() for p in panels.values()), Barrier() if panels else None, *work)
+        work = in_one_loop(self.walks, sequences, LoopKind.PARALLEL, "b") if self.walks else None
+        whole = seq(*(p.fill() for p in panels.values()), Barrier() if panels else None, work)
         return with_memory([p.buffer for p in panels.values()], whole)
 
 

@@ -7,13 +7,13 @@ Everything that multiplies and adds is made of it: matrix products, convolutions
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 
 from minitvm.codegen.loops import in_lanes, in_vectors
 from minitvm.codegen.problem import Choice, Tile
-from minitvm.ir.loop import Alloc, Buffer, Load, LoopExpr, LoopKind, Stmt, Store, const, intrin, loop, seq
+from minitvm.ir.loop import Alloc, Buffer, If, Load, LoopExpr, LoopKind, Stmt, Store, const, intrin, loop, seq
 from minitvm.target import MachineModel
 
 ITEMS_PER_THREAD = 4
@@ -71,6 +71,17 @@ def pieces(total: int, count: int) -> list[Run]:
     size, larger = divmod(total, max(1, count))
     found = [Run(0, larger, size + 1), Run(larger * (size + 1), count - larger, size)]
     return [run for run in found if run.count and run.size]
+
+
+def in_one_loop(found: Sequence[Run], body: Callable[[LoopExpr, int], Stmt], kind: LoopKind, name: str) -> Stmt:
+    """``body(start, size)`` for every piece of one run or two, so that threads share all of them."""
+    first, *others = found
+
+    def piece(i: LoopExpr) -> Stmt:
+        here = body(first.start(i), first.size)
+        return If(i < first.count, here, *(body(r.start(i - first.count), r.size) for r in others)) if others else here
+
+    return loop(sum(run.count for run in found), piece, kind, name)
 
 
 def block_runs(columns: int, lanes: int, most: int) -> list[Run]:
