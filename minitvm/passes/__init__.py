@@ -21,13 +21,8 @@ from minitvm.passes.manager import (
     module_pass,
     register_config,
 )
-<<<<<<< HEAD
 from minitvm.passes.redundancy import DeadCodeElimination, EliminateCommonSubexpr, FoldConstant, fold_constant_expr
-from minitvm.passes.rule import Exactness, Replacement, Rule, RulePass, apply_rules, rule, rule_pass
-=======
-from minitvm.passes.pipeline import FoldScaleAxis, default_pipeline
 from minitvm.passes.rule import Replacement, Rule, RulePass, apply_rules, rule, rule_pass
->>>>>>> 5b2ef1d (Templates: sequences are shared by threads in one loop; predicted cost counts a template's tiles; mistakes planted in every template; object code for AArch64 by itself)
 from minitvm.passes.simplify.simplify_expr import SimplifyExpr, SimplifyExprPostAlterOp
 from minitvm.passes.simplify.simplify_inference import SimplifyInference
 from minitvm.target import MachineModel
