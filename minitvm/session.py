@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import operator
 import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
@@ -124,9 +126,10 @@ class InferenceSession:
     (``intra_op_num_threads``) where ``num_threads`` does not; ``providers``, ``provider_options`` and whatever else
     ``sess_options`` holds have no effect here.
 
-    Models with open dimensions are compiled for the shapes they are first run with, and models whose shapes depend on
-    the values of small inputs (sizes, axes) for those values; the ``specialisations`` used last are kept.  May be used
-    by several threads at once.  An error leaves the session as it was.
+    Models with open dimensions are compiled for the shapes they are first run with, or are prepared for, and
+    models whose shapes depend on the values of small inputs (sizes, axes) for those values; the ``specialisations``
+    used last are kept, their equal weights once.  May be used by several threads at once: who meets new shapes waits
+    for their compilation, nobody else does.  An error leaves the session as it was.
     """
 
     def __init__(
@@ -156,6 +159,7 @@ class InferenceSession:
         self._output_names = [v.name for v in self._description.outputs]
         self._lock = threading.Lock()
         self._kept: OrderedDict[Key, _Specialised] = OrderedDict()
+        self._being_compiled: dict[Key, Future[_Specialised]] = {}
         self._by_value: set[str] = set()
         self._host_calls: dict[HostCall, None] = {}
         self._only: _Specialised | None = None
@@ -201,6 +205,23 @@ class InferenceSession:
         """The libraries compiled so far and kept, the one used last at the end."""
         with self._lock:
             return [kept.library for kept in self._kept.values()]
+
+    def prepare(self, shapes: Mapping[str, Sequence[int]], values: Mapping[str, Any] | None = None) -> None:
+        """Compile for shapes of the inputs before they are met; those of fixed shapes need not be given.
+
+        ``values`` are those of inputs that shapes depend on.  Raises what :meth:`run` raises.
+        """
+        given = {name: type_.static_shape for name, type_ in self._types.items() if type_.is_static}
+        given |= {name: tuple(map(operator.index, shape)) for name, shape in shapes.items()}
+        arrays = {name: np.asarray(value) for name, value in (values or {}).items()}
+        given |= {name: array.shape for name, array in arrays.items()}
+        stand_ins = {name: np.broadcast_to(np.zeros((), self._dtype(name)), shape) for name, shape in given.items()}
+        checked = self._checked(stand_ins | arrays)
+        known = {name: checked[name] for name in arrays}
+        self._specialised({name: array.shape for name, array in checked.items()}, known)
+
+    def _dtype(self, name: str) -> str:
+        return self._types[name].dtype if name in self._types else "float32"
 
     # --- running ---
 
@@ -264,19 +285,46 @@ class InferenceSession:
 
     def _specialised(self, shapes: Mapping[str, tuple[int, ...]], feeds: Mapping[str, np.ndarray]) -> _Specialised:
         small = {name: array for name, array in feeds.items() if array.size <= VALUE_LIMIT}
-        with self._lock:
-            values = {name: small[name] for name in self.inputs_by_value if name in small}
-            return with_values(partial(self._kept_for, shapes), values, small)
+        values = {name: small[name] for name in self.inputs_by_value if name in small}
+        return with_values(partial(self._kept_for, shapes), values, small)
 
     def _kept_for(self, shapes: Mapping[str, tuple[int, ...]], values: Mapping[str, np.ndarray]) -> _Specialised:
-        """The library for these shapes and values, which is the one used last from now on."""
+        """The library for these shapes and values, which is the one used last from now on; compiled by the first
+        thread that asks for it, while others go on, or wait for it if they need the same one."""
         known = [values[name].tobytes() for name in self._inputs if name in values]
         key: Key = (*(shapes[name] for name in self._inputs), *known)
-        found = self._kept[key] = self._kept.pop(key) if key in self._kept else self._compile(shapes, values)
-        self._by_value.update(values)
-        while len(self._kept) > self._limit:
-            self._kept.popitem(last=False)
-        return found
+        with self._lock:
+            if key in self._kept:
+                self._kept.move_to_end(key)
+                return self._kept[key]
+            mine, job = key not in self._being_compiled, self._being_compiled.setdefault(key, Future())
+        if mine:
+            self._finish(key, job, shapes, values)
+        return job.result()
+
+    def _finish(
+        self,
+        key: Key,
+        job: Future[_Specialised],
+        shapes: Mapping[str, tuple[int, ...]],
+        values: Mapping[str, np.ndarray],
+    ) -> None:
+        """Compiles what a job is waited for, and keeps it."""
+        try:
+            found = self._compile(shapes, values)
+        except BaseException as error:
+            with self._lock:
+                del self._being_compiled[key]
+            job.set_exception(error)
+            return
+        with self._lock:
+            self._kept[key] = found
+            self._by_value.update(values)
+            self._host_calls.update(dict.fromkeys(found.library.host_calls))
+            while len(self._kept) > self._limit:
+                self._kept.popitem(last=False)
+            del self._being_compiled[key]
+        job.set_result(found)
 
     def _compile(self, shapes: Mapping[str, tuple[int, ...]], values: Mapping[str, np.ndarray]) -> _Specialised:
         open_shapes = {name: shape for name, shape in shapes.items() if not self._types[name].is_static}
@@ -290,7 +338,6 @@ class InferenceSession:
             strict=self._strict,
             on_progress=self._on_progress,
         )
-        self._host_calls.update(dict.fromkeys(library.host_calls))
         return _Specialised(library, frozenset(values))
 
 

@@ -20,13 +20,13 @@ import minitvm
 from minitvm import relay
 from minitvm.errors import ConfigError, FrontendError, InputError, MiniTVMError, PassError
 from minitvm.frontend import from_onnx
+from minitvm.ir.arrays import aligned_empty
 from minitvm.ir.builder import call_op
 from minitvm.ir.expr import Function, Module
 from minitvm.ir.parser import parse_module
 from minitvm.passes.instrument import compare_numbers
 from minitvm.runtime.executor import create
 from minitvm.runtime.library import Library
-from minitvm.runtime.ndarray import aligned_empty
 from minitvm.runtime.param_dict import load_arrays, save_param_dict
 
 X = np.random.default_rng(43).normal(size=(2, 3)).astype("float32")

@@ -170,7 +170,7 @@ def test_what_runs_stands_without_what_compiles() -> None:
     code = "import sys, minitvm.runtime.library, minitvm.runtime.archive; print(*sys.modules)"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     ours = {name for name in found if name.startswith("minitvm.") and not name.startswith("minitvm.runtime")}
-    types = {"minitvm.ir", "minitvm.ir.dims", "minitvm.ir.types"}
+    types = {"minitvm.ir", "minitvm.ir.arrays", "minitvm.ir.dims", "minitvm.ir.types"}
     assert ours == {"minitvm.errors", "minitvm.config", "minitvm.target", *types}
     assert not {"onnx", "google", "cryptography"} & set(found)
 

@@ -25,6 +25,7 @@ from minitvm.driver.program import (
 )
 from minitvm.driver.report import BuildReport, KernelReport, Recorder
 from minitvm.errors import CompilerError, ConfigError, InputError, PassError, TargetError, listing
+from minitvm.ir.arrays import shared
 from minitvm.ir.decision import decide, decisions
 from minitvm.ir.expr import Call, Function, Module, Var
 from minitvm.ir.node import describe_call
@@ -40,7 +41,7 @@ from minitvm.runtime.graph import Artifact, Host
 from minitvm.runtime.hosts import branch_functions
 from minitvm.runtime.instance import Instance
 from minitvm.runtime.library import Library
-from minitvm.runtime.ndarray import CPU_ONLY, Device, NDArray, aligned, cpu
+from minitvm.runtime.ndarray import CPU_ONLY, Device, NDArray, cpu
 from minitvm.target import MachineModel, Target
 
 
@@ -193,7 +194,7 @@ def _link(
     artifact = Artifact(
         graph=program.graph,
         plan=plan,
-        params={name: aligned(program.params.pop(name)) for name in list(program.params)},
+        params={name: shared(program.params.pop(name)) for name in list(program.params)},
         objects={symbol: kernels[symbol].image for symbol in program.groups},
         metadata={
             s: {**group_metadata(g, backend.machine), **_workspace(kernels[s])} for s, g in program.groups.items()

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from minitvm.errors import InputError, IRError, MiniTVMError, blame
+from minitvm.ir.arrays import lasting, let_go
 from minitvm.ir.decision import Declined
 from minitvm.ir.expr import Call, Constant, Expr, Function, Module, Tuple, TupleGetItem, Var
 from minitvm.ir.node import describe_call
@@ -159,10 +160,14 @@ def unfoldable(call: Call) -> Declined | None:
 
 def folded(call: Call, name: str | None = None) -> Expr:
     """The value of a call that is not :func:`unfoldable`: a constant of that name, or a tuple of them."""
-    return _constant(evaluate_call(call, *map(constant_value, call.args)), name, call.span)
+    found = _constant(evaluate_call(call, *map(constant_value, call.args)), name, call.span)
+    for argument in post_order(*call.args):
+        if isinstance(argument, Constant):
+            let_go(argument.value)
+    return found
 
 
 def _constant(value: Value, name: str | None, span: Span) -> Expr:
     if isinstance(value, tuple):
         return Tuple([_constant(v, name, span) for v in value], span=span)
-    return Constant(value, name, span=span)
+    return Constant(lasting(value), name, span=span)

@@ -28,6 +28,7 @@ import numpy as np
 
 from minitvm import config
 from minitvm.errors import LibraryError
+from minitvm.ir.arrays import ALIGNMENT, aligned_empty
 from minitvm.runtime.code import code_for
 from minitvm.runtime.document import (
     FORMAT,
@@ -41,8 +42,7 @@ from minitvm.runtime.document import (
     sealed,
     sha256,
 )
-from minitvm.runtime.graph import ALIGNMENT, Artifact
-from minitvm.runtime.ndarray import aligned_empty
+from minitvm.runtime.graph import Artifact
 from minitvm.runtime.signing import Origin, PrivateKey, origin_of, sign
 
 _MANIFEST, _SIGNATURE = "manifest.json", "signature"

@@ -9,9 +9,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from minitvm.errors import LibraryError
+from minitvm.ir.arrays import aligned, aligned_empty
 from minitvm.ir.types import TensorType
 from minitvm.runtime.graph import Artifact, CpuTag, Segment
-from minitvm.runtime.ndarray import aligned, aligned_empty
 
 
 class Memory:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from minitvm.ir.arrays import aligned_empty
 from minitvm.ir.types import TensorType
 from minitvm.runtime.graph import steps_of
-from minitvm.runtime.ndarray import aligned_empty
 
 if TYPE_CHECKING:
     from minitvm.runtime.instance import Instance

@@ -16,8 +16,8 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from minitvm import config
+from minitvm.ir.arrays import aligned
 from minitvm.runtime.graph import Artifact, CpuTag, Graph, Host, HostCall, Plan, graph_form, graph_of, round_up
-from minitvm.runtime.ndarray import aligned
 
 Json: TypeAlias = Any
 """What ``json.loads`` returns."""

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from minitvm.errors import ConfigError, InputError, LibraryError
+from minitvm.ir.arrays import aligned
 from minitvm.runtime.checks import check_input, joined, missing_inputs, unknown_name
 from minitvm.runtime.instance import Instance
 from minitvm.runtime.library import Library
-from minitvm.runtime.ndarray import Device, NDArray, aligned
+from minitvm.runtime.ndarray import Device, NDArray
 from minitvm.runtime.param_dict import load_arrays
 from minitvm.runtime.timing import BenchmarkResult, measure
 

@@ -16,13 +16,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from minitvm.errors import origin
+from minitvm.ir.arrays import ALIGNMENT
 from minitvm.ir.types import Span, TensorType, as_shape
 
 if TYPE_CHECKING:
     from minitvm.ir.expr import Function
-
-ALIGNMENT = 64
-"""Bytes: what kernels expect of every buffer (a cache line, and the widest vector register)."""
 
 Entry: TypeAlias = tuple[int, int]
 """(node, output)."""

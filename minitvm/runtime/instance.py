@@ -10,11 +10,11 @@ import numpy as np
 
 from minitvm import config
 from minitvm.errors import InputError, MiniTVMError, origin
+from minitvm.ir.arrays import ALIGNMENT
 from minitvm.ir.types import TensorType
 from minitvm.runtime.checks import check_input, from_zigzag
 from minitvm.runtime.code import Code
 from minitvm.runtime.graph import (
-    ALIGNMENT,
     Alias,
     Artifact,
     Entry,

@@ -19,9 +19,9 @@ import numpy as np
 
 from minitvm.config import MOST_THREADS
 from minitvm.errors import LibraryError
+from minitvm.ir.arrays import ALIGNMENT, aligned_empty
 from minitvm.runtime.code import CODES, Code, Memory
-from minitvm.runtime.graph import ALIGNMENT, Artifact, CpuTag, Segment, segments, steps_of, workspace_slots
-from minitvm.runtime.ndarray import aligned_empty
+from minitvm.runtime.graph import Artifact, CpuTag, Segment, segments, steps_of, workspace_slots
 from minitvm.runtime.spin import marks_of, spinning_text
 
 llvm: Any = llvmlite.binding  # has no types

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from minitvm.errors import InputError, TargetError
+from minitvm.ir.arrays import aligned_empty
 from minitvm.ir.types import TensorType
-from minitvm.runtime.graph import ALIGNMENT
 from minitvm.target import Target
 
 CPU_ONLY = "this build of minitvm runs kernels on the CPU only"
@@ -55,31 +54,6 @@ def device(target: str | Target = "cpu", index: int = 0) -> Device:
 
 _DEVICES = {"cpu": cpu, "cuda": cuda}
 """By name; code for targets of other names runs on the CPU."""
-
-
-def aligned_empty(shape: Sequence[int], dtype: Any) -> np.ndarray:
-    """A new row-major array whose first element lies on a 64-byte boundary; contents undefined."""
-    kind = np.dtype(dtype)
-    nbytes = math.prod(shape) * kind.itemsize
-    try:
-        memory = np.empty(nbytes + ALIGNMENT, np.uint8)
-        start = -memory.ctypes.data % ALIGNMENT
-        found: np.ndarray = memory[start : start + nbytes].view(kind).reshape(tuple(shape))
-    except (MemoryError, ValueError) as error:
-        raise InputError(
-            f"{nbytes:,} bytes of memory cannot be had, for {kind.name} of shape {tuple(shape)}",
-            hint="run the model on smaller inputs",
-        ) from error
-    return found
-
-
-def aligned(value: np.ndarray) -> np.ndarray:
-    """``value`` itself where it is row-major and on a 64-byte boundary, else a copy that is."""
-    if value.flags.c_contiguous and value.ctypes.data % ALIGNMENT == 0 and value.dtype.isnative:
-        return value
-    copy = aligned_empty(value.shape, value.dtype.newbyteorder("="))
-    copy[...] = value
-    return copy
 
 
 class NDArray:

@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 
 from minitvm.errors import InputError, LibraryError
+from minitvm.ir.arrays import aligned_empty
 from minitvm.ir.types import DTYPES
-from minitvm.runtime.ndarray import NDArray, aligned_empty
+from minitvm.runtime.ndarray import NDArray
 
 _LIST_MAGIC = 0xF7E58D4F05049CB7
 _ARRAY_MAGIC = 0xDD5E40F096B4A13F

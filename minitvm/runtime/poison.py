@@ -17,8 +17,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from minitvm.errors import CompilerError, origin
+from minitvm.ir.arrays import ALIGNMENT
 from minitvm.ir.types import TensorType
-from minitvm.runtime.graph import ALIGNMENT, Segment, last_uses, round_up
+from minitvm.runtime.graph import Segment, last_uses, round_up
 from minitvm.runtime.instance import Instance
 
 NOT_A_NUMBER, A_NUMBER = 0x7FFA, 0x4B4B

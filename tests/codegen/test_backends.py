@@ -19,6 +19,7 @@ from minitvm import relay
 from minitvm.codegen.backend import BACKENDS, Launches, backend_of, register, stages
 from minitvm.codegen.interp.backend import InterpBackend, Interpreter
 from minitvm.errors import CompilerError, LibraryError
+from minitvm.ir.arrays import aligned_empty
 from minitvm.ir.loop import Buffer, Kernel, Store, map_stmt
 from minitvm.ir.types import TensorType
 from minitvm.ir.visitor import calls
@@ -29,7 +30,6 @@ from minitvm.runtime.direct import DirectCall
 from minitvm.runtime.graph import Launch, LibraryCall, graph_of
 from minitvm.runtime.interpreter import from_bytes, to_bytes
 from minitvm.runtime.library import Library
-from minitvm.runtime.ndarray import aligned_empty
 from minitvm.target import OPTIONS, Target
 from minitvm.testing import assert_close_to_scale
 

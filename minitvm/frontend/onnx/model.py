@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import mmap
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from minitvm.errors import FrontendError
+from minitvm.frontend.onnx.mapped import LARGE, MAPS, mapped, without_weights
 from minitvm.frontend.other_formats import framework_of
 from minitvm.ir.types import DTYPES
 
@@ -115,10 +117,25 @@ def load_model(source: ModelSource) -> LoadedModel:
             hint='from_onnx("model.onnx")',
         )
     path = Path(source)
-    return LoadedModel(_prepared(_parse(_read(path), str(path), path)), str(path.resolve().parent))
+    return LoadedModel(_prepared(_parse_file(path)), str(path.resolve().parent))
 
 
-def _read(path: Path) -> bytes:
+def _parse_file(path: Path) -> onnx.ModelProto:
+    """The model in a file, its large weights as references to where they lie in it; whole where onnx converts it."""
+    _require_file(path)
+    try:
+        data = MAPS.of(path) if path.stat().st_size else b""
+    except OSError as error:
+        raise FrontendError(f"{path} cannot be read: {error.strerror}") from error
+    slim = without_weights(data, path.resolve().name) if isinstance(data, mmap.mmap) else None
+    if slim is not None:
+        proto = _parse(slim, str(path), path)
+        if _opset_of(proto) >= OLDEST_OPSET:
+            return proto
+    return _parse(data, str(path), path)
+
+
+def _require_file(path: Path) -> None:
     if path.is_dir():
         foreign = framework_of(".pb" if (path / "saved_model.pb").exists() else path.suffix)
         if foreign is not None:
@@ -126,18 +143,14 @@ def _read(path: Path) -> bytes:
         raise FrontendError(f"{path} is a folder, not an ONNX file", hint="give the path of the .onnx file inside it")
     if not path.exists():
         raise FrontendError(f"there is no file {path}")
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise FrontendError(f"{path} cannot be read: {error.strerror}") from error
 
 
-def _parse(data: bytes, what: str, path: Path | None = None) -> onnx.ModelProto:
+def _parse(data: bytes | mmap.mmap, what: str, path: Path | None = None) -> onnx.ModelProto:
     if not data:
         raise FrontendError(f"{what}: empty, not an ONNX model", hint="was the download or export interrupted?")
     foreign = framework_of(path.suffix) if path is not None else None
     try:
-        proto = onnx.ModelProto.FromString(data)
+        proto = onnx.ModelProto.FromString(memoryview(data))
         if foreign is None or proto.opset_import:
             return _complete(proto, what)
     except (DecodeError, RuntimeError) as error:
@@ -146,7 +159,7 @@ def _parse(data: bytes, what: str, path: Path | None = None) -> onnx.ModelProto:
     raise _foreign_error(path, *foreign)
 
 
-def _not_a_model(data: bytes, what: str) -> FrontendError:
+def _not_a_model(data: bytes | mmap.mmap, what: str) -> FrontendError:
     if all(byte >= 32 or byte in b"\t\n\r\f" for byte in data[:4096]):
         return FrontendError(f"{what}: text, not an ONNX model", hint="an ONNX file is binary; was it a download page?")
     if data[:1] == b"\x08":  # the tag of ir_version, which comes first
@@ -176,7 +189,7 @@ def _prepared(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 def _converted(proto: onnx.ModelProto) -> onnx.ModelProto:
     """Opsets 1 to 6, which broadcast by attribute, as the oldest that builders read."""
-    opset = next((o.version for o in proto.opset_import if o.domain in ("", "ai.onnx")), OLDEST_OPSET)
+    opset = _opset_of(proto)
     if opset >= OLDEST_OPSET:
         return proto
     from onnx.version_converter import convert_version
@@ -189,6 +202,10 @@ def _converted(proto: onnx.ModelProto) -> onnx.ModelProto:
             where=str(error).splitlines(),
             hint="export the model with a newer opset",
         ) from error
+
+
+def _opset_of(proto: onnx.ModelProto) -> int:
+    return next((int(o.version) for o in proto.opset_import if o.domain in ("", "ai.onnx")), OLDEST_OPSET)
 
 
 def _inline(proto: onnx.ModelProto) -> onnx.ModelProto:
@@ -256,7 +273,7 @@ def array_of(tensor: onnx.TensorProto, folder: str) -> np.ndarray:
 
 
 def _external(tensor: onnx.TensorProto, dtype: str, folder: str, where: list[str]) -> np.ndarray:
-    """The elements in a row."""
+    """The elements, in a row or as they are in the file."""
     entries = {e.key: e.value for e in tensor.external_data}
     path = _external_path(entries.get("location", ""), folder, where)
     wanted = math.prod(tensor.dims) * np.dtype(dtype).itemsize
@@ -269,6 +286,8 @@ def _external(tensor: onnx.TensorProto, dtype: str, folder: str, where: list[str
             where=where,
             hint="the file is truncated",
         )
+    if wanted >= LARGE:
+        return mapped(path, dtype, tensor.dims, offset)
     with path.open("rb") as file:
         file.seek(offset)
         data = np.frombuffer(file.read(wanted), np.dtype(dtype).newbyteorder("<"))

@@ -184,7 +184,8 @@ class Transpose(Op, name="transpose", fusion=Fusion.INJECTIVE):
         return data.with_shape(tuple(data.shape[a] for a in self.order(data.rank)))
 
     def reference(self, data: np.ndarray) -> np.ndarray:
-        return np.array(data.transpose(self.axes), order="C")
+        turned: np.ndarray = data.transpose(self.axes)
+        return turned
 
     def compute(self, data: Buffer) -> Stage:
         order = self.order(len(data.shape))

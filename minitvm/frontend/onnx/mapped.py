@@ -1,0 +1,155 @@
+"""Large tensors stay in their file, mapped: what was read of it may leave memory again (``ir.arrays.let_go``).
+
+That a model of gigabytes is not in memory twice while it is imported, the file is parsed without the bytes of its large
+weights: they are cut out of the protobuf, and in their place stands ONNX's reference to external data, in that file.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+import os
+import threading
+import weakref
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+import onnx
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+
+LARGE = 64 * 1024
+"""Bytes of a tensor, from which it is mapped."""
+
+_GRAPH, _INITIALIZER, _RAW, _LOCATION = 7, 5, 9, 14
+"""Numbers of fields of ``ModelProto``, ``GraphProto`` and ``TensorProto``."""
+_BYTES = 2
+"""The wire type of what has a length."""
+_FIXED = {1: 8, 5: 4}
+"""Bytes of what has wire types of fixed lengths."""
+
+Field: TypeAlias = tuple[int, int, int, int]
+"""Number; where the field begins, its content begins, it ends."""
+
+
+class Maps:
+    """Files that are mapped now."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._open: weakref.WeakValueDictionary[tuple[str, int, int], mmap.mmap] = weakref.WeakValueDictionary()
+
+    def of(self, path: Path) -> mmap.mmap:
+        """The file, mapped; the mapping lives as long as somebody has it, or an array in it."""
+        with path.open("rb") as file, self._lock:
+            state = os.fstat(file.fileno())
+            key = (os.fspath(path), state.st_mtime_ns, state.st_size)
+            found = self._open.get(key)
+            if found is None:
+                found = self._open[key] = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            return found
+
+
+MAPS = Maps()
+
+
+def mapped(path: Path, dtype: str, shape: Sequence[int], offset: int) -> np.ndarray:
+    """An array in a file."""
+    found: np.ndarray = np.ndarray(tuple(shape), np.dtype(dtype).newbyteorder("<"), MAPS.of(path), offset)
+    return found
+
+
+# --- a model without its large weights ------------------------------------------------------------------------
+
+
+def without_weights(data: mmap.mmap, name: str) -> bytes | None:
+    """The model in the file ``name`` with its large weights as external data in that file.
+
+    ``None`` where there are none, or the bytes are no protobuf as it is usually written: then it is parsed whole.
+    """
+    try:
+        cut = [*_cut(data, name)]
+    except (IndexError, ValueError, KeyError, DecodeError):
+        return None
+    return b"".join(cut) if len(cut) > 1 else None
+
+
+def _cut(data: mmap.mmap, name: str) -> Iterator[bytes]:
+    """The pieces of the model; one where nothing was cut out."""
+    fields = [*_fields(data, 0, len(data))]
+    graphs = [field for field in fields if field[0] == _GRAPH]
+    if len(graphs) != 1:
+        raise ValueError
+    _, begin, start, end = graphs[0]
+    pieces, done = list[bytes](), start
+    for number, first, inside, stop in _fields(data, start, end):
+        if number == _INITIALIZER and stop - inside >= LARGE:
+            slim = _reference(data, inside, stop, name)
+            if slim is not None:
+                pieces += [data[done:first], _tag(_INITIALIZER, len(slim)), slim]
+                done = stop
+    if pieces:
+        pieces.append(data[done:end])
+        yield data[:begin] + _tag(_GRAPH, sum(map(len, pieces)))
+        yield from pieces
+        yield data[end:]
+
+
+def _reference(data: mmap.mmap, start: int, end: int, name: str) -> bytes | None:
+    """A tensor whose bytes are raw as external data; ``None`` for others."""
+    fields = [*_fields(data, start, end)]
+    raw = [field for field in fields if field[0] == _RAW]
+    if len(raw) != 1 or any(number == _LOCATION for number, *_ in fields):
+        return None
+    _, begin, content, stop = raw[0]
+    tensor = onnx.TensorProto.FromString(data[start:begin] + data[stop:end])
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
+    if stop - content < LARGE or not tensor.name or not dtype.isbuiltin or min(tensor.dims, default=0) < 0:
+        return None
+    if math.prod(tensor.dims) * dtype.itemsize != stop - content:
+        return None  # not as it should be, which the importer says
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    for key, value in (("location", name), ("offset", content), ("length", stop - content)):
+        tensor.external_data.add(key=key, value=str(value))
+    return bytes(tensor.SerializeToString())
+
+
+def _fields(data: mmap.mmap, at: int, end: int) -> Iterator[Field]:
+    """The fields of a message; ``ValueError`` or ``IndexError`` where it is none."""
+    while at < end:
+        begin = at
+        tag, at = _varint(data, at)
+        start = at
+        if tag & 7 == _BYTES:
+            length, start = _varint(data, at)
+            at = start + length
+        elif tag & 7:
+            at += _FIXED.get(tag & 7, end)
+        else:
+            _, at = _varint(data, at)
+        if at > end:
+            raise ValueError
+        yield tag >> 3, begin, start, at
+
+
+def _varint(data: mmap.mmap, at: int) -> tuple[int, int]:
+    """A number and where it ends."""
+    value = shift = 0
+    while True:
+        byte = data[at]
+        value |= (byte & 127) << shift
+        at, shift = at + 1, shift + 7
+        if byte < 128:
+            return value, at
+        if shift > 63:
+            raise ValueError
+
+
+def _tag(number: int, length: int) -> bytes:
+    """What stands before a field of so many bytes."""
+    found = bytearray([number << 3 | _BYTES])
+    while length > 127:
+        found.append(length & 127 | 128)
+        length >>= 7
+    return bytes([*found, length])

@@ -1,0 +1,142 @@
+"""Arrays as kernels want them, and once: equal weights of several compiled models are one array."""
+
+from __future__ import annotations
+
+import math
+import mmap
+import threading
+import weakref
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from minitvm.errors import InputError
+
+ALIGNMENT = 64
+"""Bytes: what kernels expect of every buffer (a cache line, and the widest vector register)."""
+
+WORTH_SHARING = 64 * 1024
+"""Bytes, below which an array is not looked for among those that are there."""
+
+_SAMPLE = 16
+"""Elements by which arrays are found; then all are compared."""
+
+
+def aligned_empty(shape: Sequence[int], dtype: Any) -> np.ndarray:
+    """A new row-major array whose first element lies on a 64-byte boundary; contents undefined."""
+    kind = np.dtype(dtype)
+    nbytes = math.prod(shape) * kind.itemsize
+    try:
+        memory = np.empty(nbytes + ALIGNMENT, np.uint8)
+        start = -memory.ctypes.data % ALIGNMENT
+        found: np.ndarray = memory[start : start + nbytes].view(kind).reshape(tuple(shape))
+    except (MemoryError, ValueError) as error:
+        raise InputError(
+            f"{nbytes:,} bytes of memory cannot be had, for {kind.name} of shape {tuple(shape)}",
+            hint="run the model on smaller inputs",
+        ) from error
+    return found
+
+
+def aligned(value: np.ndarray) -> np.ndarray:
+    """``value`` itself where it is row-major and on a 64-byte boundary, else a copy that is."""
+    if value.flags.c_contiguous and value.ctypes.data % ALIGNMENT == 0 and value.dtype.isnative:
+        return value
+    return _copy(value)
+
+
+def _copy(value: np.ndarray) -> np.ndarray:
+    copy = aligned_empty(value.shape, value.dtype.newbyteorder("="))
+    copy[...] = value
+    return copy
+
+
+# --- once -----------------------------------------------------------------------------------------------------
+
+_Key: TypeAlias = tuple[str, tuple[int, ...], bytes]
+_alive: dict[_Key, list[weakref.ref[np.ndarray]]] = {}
+_lock = threading.RLock()  # a collection may end an array's life, and forget it, while another one is looked for
+
+
+def shared(value: np.ndarray) -> np.ndarray:
+    """An array of the same dtype, shape and bytes that is alive already, whoever made it; or ``value``, aligned.
+
+    It is not to be written to from now on.  What lies in a mapped file is copied: the file may change.
+    """
+    if value.nbytes < WORTH_SHARING or not value.dtype.isnative or value.dtype.hasobject:
+        return aligned(value)
+    if not value.flags.c_contiguous:
+        value = _in_pages(value)
+    key = (value.dtype.str, value.shape, value.reshape(-1)[:: -(-value.size // _SAMPLE)].tobytes())
+    with _lock:
+        for reference in _alive.get(key, ()):
+            known = reference()
+            if known is not None and (known is value or _same_bytes(known, value)):
+                return known
+        found = value if _is_kept(value) else _in_pages(value)
+        _alive.setdefault(key, []).append(weakref.ref(found, lambda dead: _forget(key, dead)))
+        return found
+
+
+def lasting(value: np.ndarray) -> np.ndarray:
+    """A new array as :func:`shared`; a view of one that nobody can write to as it is."""
+    return value if _owner(value) is not value and not value.flags.writeable else shared(value)
+
+
+class Pages(mmap.mmap):
+    """Memory of its own for an array.  What lives long among what is soon gone would keep the heap from shrinking."""
+
+    def __new__(cls, nbytes: int) -> Pages:
+        private = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
+        return super().__new__(cls, -1, nbytes, **private)
+
+
+def _in_pages(value: np.ndarray) -> np.ndarray:
+    """A copy that nobody can write to."""
+    pages = Pages(value.nbytes)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        pages.madvise(mmap.MADV_HUGEPAGE)
+    found: np.ndarray = np.ndarray(value.shape, value.dtype, pages)
+    found[...] = value
+    found.setflags(write=False)
+    return found
+
+
+def _is_kept(value: np.ndarray) -> bool:
+    """Whether an array is where kernels want it, and nobody else can write to its memory."""
+    owner = _owner(value)
+    ours = not owner.flags.writeable and (owner.base is None or isinstance(owner.base, Pages))
+    return ours and value.flags.c_contiguous and value.ctypes.data % ALIGNMENT == 0
+
+
+def _owner(value: np.ndarray) -> np.ndarray:
+    """The array that it is a view of."""
+    while isinstance(value.base, np.ndarray):
+        value = value.base
+    return value
+
+
+def let_go(value: np.ndarray) -> None:
+    """Of an array in a mapped file, what was read leaves memory; it is read again where somebody asks for it."""
+    owner = _owner(value)
+    memory = owner.base
+    if isinstance(memory, mmap.mmap) and not isinstance(memory, Pages) and hasattr(mmap, "MADV_DONTNEED"):
+        start = owner.ctypes.data - np.frombuffer(memory, np.uint8).ctypes.data
+        first, last = (-(-edge // mmap.PAGESIZE) * mmap.PAGESIZE for edge in (start, start + owner.nbytes))
+        if first < last:
+            memory.madvise(mmap.MADV_DONTNEED, first, min(last, len(memory)) - first)
+
+
+def _same_bytes(a: np.ndarray, b: np.ndarray) -> bool:
+    """Whether nothing tells two arrays of one type apart, neither zeros of two signs nor two kinds of NaN."""
+    return bool(np.array_equal(a.reshape(-1).view(np.uint8), b.reshape(-1).view(np.uint8)))
+
+
+def _forget(key: _Key, dead: weakref.ref[np.ndarray]) -> None:
+    with _lock:
+        left = [reference for reference in _alive.get(key, ()) if reference is not dead]
+        if left:
+            _alive[key] = left
+        else:
+            _alive.pop(key, None)
