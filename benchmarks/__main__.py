@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 import minitvm
-from benchmarks import coverage, layers_report, report, scale
+from benchmarks import coverage, layers_report, made_models, report, scale
 from benchmarks import files as traced
 from benchmarks import layers as layer_sweep
 from benchmarks import levels as ladder
@@ -175,6 +175,15 @@ def onnx_coverage() -> None:
     coverage.write(found)
     passed = sum(o.kind in coverage.PASSED for o in found.values())
     Console(highlight=False).print(f"{passed:,} of {len(found):,} pass", *lost, sep="\n", soft_wrap=True)
+
+
+@main.command("made")
+def made_by_tools() -> None:
+    """Run small networks as ONNX Runtime's tools quantize and optimize them; write docs/made-models.md."""
+    pairs = [(name, tool) for tool in made_models.TOOLS for name in made_models.NETWORKS]
+    found = {pair: made_models.outcome(*pair) for pair in pairs}
+    made_models.PAGE.write_text(made_models.page(found), encoding="utf-8")
+    click.echo(f"{sum(not o.error for o in found.values())} of {len(found)} are right")
 
 
 @main.command()

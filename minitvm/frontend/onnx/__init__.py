@@ -2,7 +2,9 @@
 
 from minitvm.frontend.onnx import (  # noqa: F401  (register the builders)
     activation,
+    attention,
     contrib,
+    contrib_quantized,
     control,
     index,
     math,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -187,3 +188,26 @@ def _unordered(node: OnnxNode, position: int, value: Expr, steps: int, count: in
     axis = normalize_axis(node, axis, rank(value))
     order = [*range(1, axis + 1), 0, *range(axis + 1, rank(value))]
     return emit("transpose", value, axes=tuple(order)) if axis else value
+
+
+Step: TypeAlias = Callable[[list[Expr], Expr, list[Expr]], tuple[list[Expr], Expr]]
+"""From the states, one slice of the sequence and what the step takes to the next states and what the step gives."""
+
+
+def recurrence(
+    step: Step, states: Sequence[Expr], sequence: Expr, taken: Sequence[Expr], reverse: bool = False
+) -> tuple[list[Expr], Expr]:
+    """The last states, and what the steps over the first axis of ``sequence`` gave, in its order."""
+    sequence = emit("reverse", sequence, axis=0) if reverse else sequence
+    head = [Var("step", TensorType((), "int64")), Var("going", TensorType((), "bool"))]
+    given = [*states, sequence, *taken]
+    params = [Var(f"value{i}", value.type) for i, value in enumerate(given)]
+    count = len(states)
+    element = emit("take", params[count], head[0], axis=0, mode="clip")
+    after, gives = step(list(params[:count]), element, list(params[count + 1 :]))
+    function = Function([*head, *params], Tuple([head[1], *after, gives]))
+    steps = sequence.shape[0]
+    start = (Constant(np.asarray(steps)), Constant(np.asarray(True)))
+    found: list[Expr] = list(call_op("control.loop", *start, *given, body=function, num_carried=count))
+    stacked = emit("reshape", found[count], newshape=(steps, *gives.tensor_type.shape), allowzero=True)
+    return found[:count], emit("reverse", stacked, axis=0) if reverse else stacked

@@ -239,14 +239,14 @@ class Importer:
         view = OnnxNode(node, inputs, opset, self.known, (self, scope))
         check_dtypes(view)
         with span_scope((label or label_of(node),)):
-            outputs = self._build(view)
+            outputs = self.build(view)
         if node.op_type == "Constant" and isinstance(outputs[0], Constant):
             outputs = [self._literal(node.output[0], outputs[0].value, is_main)]
         for name, value in zip(node.output, outputs, strict=False):
             if name and value is not None:
                 scope.values[name] = value
 
-    def _build(self, node: OnnxNode) -> list[Expr | None]:
+    def build(self, node: OnnxNode) -> list[Expr | None]:
         """Runs the node's builder, which may be a user's; errors name the node."""
         builder = self._builder(node.proto, node.opset)
         assert builder is not None, node.op_type  # check_supported comes first

@@ -159,6 +159,28 @@ class OnnxNode:
         error.inputs = inputs
         return error
 
+    def as_onnx(
+        self,
+        op_type: str,
+        *inputs: Expr | None,
+        opset: int = 0,
+        outputs: Sequence[str] | None = None,
+        **attributes: Any,
+    ) -> list[Expr | None]:
+        """What ONNX's operator of that name makes of ``inputs``: by the node's attributes, and others in their place.
+
+        ``opset`` is by default the newest; ``outputs`` are names where its outputs are not the node's.
+        """
+        names = ["" if value is None else f"input{i}" for i, value in enumerate(inputs)]
+        layer = onnx.helper.make_node(op_type, names, outputs or self.proto.output, self.proto.name)
+        given = {name: proto for name, proto in self._attributes.items() if name not in attributes}
+        layer.attribute.extend(given.values())
+        layer.attribute.extend(onnx.helper.make_attribute(name, value) for name, value in attributes.items())
+        importer, _ = self.control
+        opset = opset or onnx.defs.onnx_opset_version()
+        found: list[Expr | None] = importer.build(OnnxNode(layer, inputs, opset, self._known, self.control))
+        return found
+
     def numbers(self, index: int, name: str) -> list[Any] | None:
         """A list that older opsets give as attribute ``name`` and newer ones as input ``index``."""
         if self.get(index) is not None:

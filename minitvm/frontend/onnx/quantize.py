@@ -74,8 +74,12 @@ def quantize(node: OnnxNode) -> Expr:
 
 @onnx_op("DynamicQuantizeLinear", since=11)
 def dynamic_quantize(node: OnnxNode) -> list[Expr]:
-    """To uint8 with a range that holds 0 and all of x; the scale of nothing but zeros is 1."""
-    x, axes = node[0], tuple(range(rank(node[0])))
+    return dynamically_quantized(node[0])
+
+
+def dynamically_quantized(x: Expr) -> list[Expr]:
+    """To uint8 with a range that holds 0 and all of x; its scale (1 of nothing but zeros) and zero point."""
+    axes = tuple(range(rank(x)))
     low = emit("minimum", emit("min", x, axis=axes), 0)
     high = emit("maximum", emit("max", x, axis=axes), 0)
     scale = emit("where", emit("equal", high, low), 1, (high - low) / 255)
@@ -88,10 +92,9 @@ def requantized(x: Expr, scale: Expr, zero: Expr, axis: int = 0) -> Expr:
     return emit("qnn.quantize", x, *parameters, axis=axis, out_dtype=zero.dtype)
 
 
-def centred(node: OnnxNode, value: int, zero: int, shape: Callable[[Expr], list[int]]) -> Expr:
+def centred(node: OnnxNode, x: Expr, point: Expr | None, shape: Callable[[Expr], list[int]]) -> Expr:
     """An operand less its zero point, as int32; the operand itself where the zero point is 0."""
-    x, point = node[value], node.get(zero)
-    known = node.known(zero)
+    known = None if point is None else node.value(point)
     if point is None or (known is not None and not np.any(known)):
         return x
     if rank(point) == 1 and dims(point) != (1,):
@@ -104,24 +107,23 @@ def same_width(a: Expr, b: Expr) -> tuple[Expr, Expr]:
     return (a, b) if "int32" not in (a.dtype, b.dtype) else (cast(a, "int32"), cast(b, "int32"))
 
 
-def _integer_matmul(node: OnnxNode, a: int, b: int, a_zero: int, b_zero: int) -> Expr:
+def integer_matmul(node: OnnxNode, a: Expr, b: Expr, a_zero: Expr | None, b_zero: Expr | None) -> Expr:
     """Zero points are scalars, one per row of the left or one per column of the right."""
     lhs = centred(node, a, a_zero, lambda p: [p.shape[0], 1])
-    rhs = centred(node, b, b_zero, lambda p: [p.shape[0]])
+    rhs = centred(node, b, b_zero, lambda p: [p.shape[0]] if rank(p) == 1 else list(p.shape))
     return matmul(node, *same_width(lhs, rhs), out_dtype="int32")
 
 
-def _integer_conv(node: OnnxNode, x: int, w: int, x_zero: int, w_zero: int) -> Expr:
-    count = rank(node[x]) - 1
+def _integer_conv(node: OnnxNode, x: Expr, w: Expr, x_zero: Expr | None, w_zero: Expr | None) -> Expr:
     lhs = centred(node, x, x_zero, lambda p: [p.shape[0]])
-    rhs = centred(node, w, w_zero, lambda p: [p.shape[0], *(1,) * count])
+    rhs = centred(node, w, w_zero, lambda p: [p.shape[0], *(1,) * (rank(x) - 1)])
     return convolution(node, *same_width(lhs, rhs), out_dtype="int32")
 
 
 formulas(
     {
-        "ConvInteger-10": lambda n: _integer_conv(n, 0, 1, 2, 3),
-        "MatMulInteger-10": lambda n: _integer_matmul(n, 0, 1, 2, 3),
+        "ConvInteger-10": lambda n: _integer_conv(n, n[0], n[1], n.get(2), n.get(3)),
+        "MatMulInteger-10": lambda n: integer_matmul(n, n[0], n[1], n.get(2), n.get(3)),
     }
 )
 
@@ -129,15 +131,14 @@ formulas(
 @onnx_op("QLinearMatMul", since=10)
 def qlinear_matmul(node: OnnxNode) -> Expr:
     """Inputs: a, its scale and zero point, b, its scale and zero point, the result's scale and zero point."""
-    total = cast(_integer_matmul(node, 0, 3, 2, 5), "float32")
+    total = cast(integer_matmul(node, node[0], node[3], node[2], node[5]), "float32")
     scale = emit("multiply", cast(scalar_or_vector(node[1]), "float32"), cast(scalar_or_vector(node[4]), "float32"))
     return requantized(emit("multiply", total, scale), cast(node[6], "float32"), node[7])
 
 
-@onnx_op("QLinearConv", since=10)
-def qlinear_conv(node: OnnxNode) -> Expr:
+def qlinear_convolution(node: OnnxNode) -> Expr:
     """As QLinearMatMul, with weights scaled per filter and a bias in the scale of the products."""
-    total = _integer_conv(node, 0, 3, 2, 5)
+    total = _integer_conv(node, node[0], node[3], node[2], node[5])
     if node.get(8) is not None:
         total = emit("nn.bias_add", total, node[8], axis=1)
     scale = scalar_or_vector(node[4])
@@ -145,3 +146,6 @@ def qlinear_conv(node: OnnxNode) -> Expr:
         scale = reshaped(scale, [scale.shape[0], *(1,) * (rank(node[0]) - 2)])
     scale = emit("multiply", scale, scalar_or_vector(node[1]))
     return requantized(emit("multiply", cast(total, "float32"), scale), node[6], node[7])
+
+
+onnx_op("QLinearConv", since=10)(qlinear_convolution)

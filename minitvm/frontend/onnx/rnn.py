@@ -22,6 +22,11 @@ _GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 _ACTIVATIONS = {"RNN": ["Tanh"], "GRU": ["Sigmoid", "Tanh"], "LSTM": ["Sigmoid", "Tanh", "Tanh"]}
 
 
+def _kind(node: OnnxNode) -> str:
+    """The layer's name without how it is quantized."""
+    return node.op_type.removeprefix("DynamicQuantize")
+
+
 _CLOSED = 1e4
 """The sigmoid of this is 1, of its negative 0, in every float dtype."""
 
@@ -80,7 +85,7 @@ class Layer:
 
     @property
     def gates(self) -> int:
-        return _GATES[self.node.op_type]
+        return _GATES[_kind(self.node)]
 
     @property
     def batch(self) -> int:
@@ -137,7 +142,7 @@ class Layer:
 @onnx_op("RNN", "LSTM", since=7)
 def rnn(node: OnnxNode) -> list[Expr | None]:
     """Both biases are the projection's; LSTM has a cell beside its state, and peepholes."""
-    layer = _layer(node)
+    layer = layer_of(node)
     states = (5, 6) if node.op_type == "LSTM" else (5,)
     if node.attr("input_forget", 0):
         raise node.refuse("input_forget")
@@ -149,12 +154,12 @@ def rnn(node: OnnxNode) -> list[Expr | None]:
         given = [layer.initial(index, direction) for index in states]
         return layer.recurred(direction, xw, layer.part(node[2], direction), *given, *peepholes)
 
-    return _outputs(layer, run)
+    return outputs_of(layer, run)
 
 
 @onnx_op("GRU", since=7)
 def gru(node: OnnxNode) -> list[Expr | None]:
-    layer = _layer(node)
+    layer = layer_of(node)
 
     def run(direction: int) -> list[Expr]:
         bias, recurrent = layer.biases(direction)
@@ -163,11 +168,11 @@ def gru(node: OnnxNode) -> list[Expr | None]:
         xw, before = layer.projected(direction, bias), bool(node.attr("linear_before_reset"))
         return layer.recurred(direction, xw, layer.part(node[2], direction), *given, linear_before_reset=before)
 
-    return _outputs(layer, run)
+    return outputs_of(layer, run)
 
 
-def _layer(node: OnnxNode) -> Layer:
-    direction = node.attr("direction")
+def layer_of(node: OnnxNode) -> Layer:
+    direction = node.attr("direction", "forward")
     if direction not in ("forward", "reverse", "bidirectional"):
         raise node.refuse("direction", "directions: forward, reverse, bidirectional")
     directions = 2 if direction == "bidirectional" else 1
@@ -176,18 +181,19 @@ def _layer(node: OnnxNode) -> Layer:
         found = " and ".join(str(node[i].tensor_type) for i in range(3))
         raise node.misfit(f"the input and both weights must have 3 dimensions: {found}")
     x = emit("transpose", node[0], axes=(1, 0, 2)) if node.attr("layout", 0) else node[0]
-    hidden = node.attr("hidden_size") or node[2].shape[2]
+    hidden = node.attr("hidden_size") or min(node[2].shape[1:])
     _check_shapes(node, x, hidden, directions)
     return Layer(node, x, hidden, directions, _lengths(node, x))
 
 
 def _check_shapes(node: OnnxNode, x: Expr, hidden: int, directions: int) -> None:
     """Every input has the shape that ``direction`` and ``hidden_size`` ask for."""
-    gates, (_, batch, features) = _GATES[node.op_type] * hidden, x.shape
+    gates, (_, batch, features) = _GATES[_kind(node)] * hidden, x.shape
+    order = 1 if _kind(node) == node.op_type else -1  # gates come last in quantized weights
     state = (batch, directions, hidden) if node.attr("layout", 0) else (directions, batch, hidden)
     expected: dict[str, tuple[int, ...]] = {
-        "W": (directions, gates, features),
-        "R": (directions, gates, hidden),
+        "W": (directions, *(gates, features)[::order]),
+        "R": (directions, *(gates, hidden)[::order]),
         "B": (directions, 2 * gates),
         "sequence_lens": (batch,),
         "initial_h": state,
@@ -213,13 +219,13 @@ def _lengths(node: OnnxNode, x: Expr) -> Lengths | None:
 
 def _check_supported(node: OnnxNode, directions: int) -> None:
     found = [name.lower() for name in node.attr("activations")] if node.has("activations") else []
-    if found and found != [name.lower() for name in _ACTIVATIONS[node.op_type] * directions]:
-        raise node.refuse("activations", f"supported: {', '.join(_ACTIVATIONS[node.op_type])}")
+    if found and found != [name.lower() for name in _ACTIVATIONS[_kind(node)] * directions]:
+        raise node.refuse("activations", f"supported: {', '.join(_ACTIVATIONS[_kind(node)])}")
     if node.attr("clip"):
         raise node.refuse("clip")
 
 
-def _outputs(layer: Layer, run: Callable[[int], Sequence[Expr]]) -> list[Expr | None]:
+def outputs_of(layer: Layer, run: Callable[[int], Sequence[Expr]]) -> list[Expr | None]:
     """Y (steps, directions, batch, hidden) and the last states (directions, batch, hidden); batch first by layout."""
     found = [run(d) for d in range(layer.directions)]
     results = [_joined([one[0] for one in found], 1)]

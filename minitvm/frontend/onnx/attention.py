@@ -1,0 +1,272 @@
+"""Attention as ONNX Runtime's optimisers fuse it, domain ``com.microsoft``: several inputs, one product in softmax."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from minitvm.frontend.onnx.contrib import contrib_op, only
+from minitvm.frontend.onnx.contrib_quantized import quantized_projection
+from minitvm.frontend.onnx.matmul import matmul
+from minitvm.frontend.onnx.node import OnnxNode, cast, emit, emit_many, rank, scalar, single
+from minitvm.frontend.onnx.tensor import integers, reshaped
+from minitvm.ir.expr import Constant, Expr
+
+_NEVER = float(np.finfo(np.float32).min)
+"""What is added to the score of a place that is not looked at."""
+
+
+@dataclass(frozen=True)
+class Heads:
+    """Queries (batch, heads, length, size), keys and values (batch, heads, places, size) of one attention."""
+
+    query: Expr
+    key: Expr
+    value: Expr
+
+    @property
+    def batch(self) -> int:
+        return self.query.shape[0]
+
+    @property
+    def length(self) -> int:
+        return self.query.shape[2]
+
+    @property
+    def places(self) -> int:
+        return self.key.shape[2]
+
+    def attend(self, node: OnnxNode, masks: Sequence[Expr | None]) -> Expr:
+        """softmax(q k' * scale + masks) v, (batch, length, heads * size); ``softcap`` bounds the scores first."""
+        q, k, v = (single(x) for x in (self.query, self.key, self.value))
+        repeats = q.shape[1] // k.shape[1]
+        if repeats > 1:
+            k, v = (emit("repeat", x, repeats=repeats, axis=1) for x in (k, v))
+        scale = node.attr("scale", 0.0) or 1 / math.sqrt(q.shape[3])
+        scores = matmul(node, q * scale, emit("transpose", k, axes=(0, 1, 3, 2)))
+        cap = node.attr("softcap", 0.0)
+        scores = emit("tanh", scores / cap) * cap if cap else scores
+        for mask in masks:
+            scores = scores if mask is None else scores + single(mask)
+        mixed = matmul(node, emit("nn.softmax", scores, axis=3), v)
+        merged = emit("transpose", mixed, axes=(0, 2, 1, 3))
+        return cast(reshaped(merged, [*merged.shape[:2], math.prod(merged.shape[2:])]), self.query.dtype)
+
+
+def _apart(x: Expr, heads: int) -> Expr:
+    """(batch, length, heads * size) as (batch, heads, length, size)."""
+    batch, length, width = x.shape
+    return emit("transpose", reshaped(x, [batch, length, heads, width // heads]), axes=(0, 2, 1, 3))
+
+
+def _continued(past: Expr | None, x: Expr) -> Expr:
+    return x if past is None else emit("concatenate", [past, x], axis=2)
+
+
+def _refused(node: OnnxNode, inputs: dict[int, str], attributes: Sequence[str]) -> None:
+    for index, name in inputs.items():
+        if node.get(index) is not None:
+            raise node.fail(f"input {name!r} is not supported")
+    for name in attributes:
+        if node.attr(name, 0) not in (0, "NONE"):
+            raise node.refuse(name)
+
+
+# --- masks: what is added to scores (batch, heads, length, places) ----------------------------------------------
+
+
+def _causal(node: OnnxNode, heads: Heads) -> Expr | None:
+    """Every position looks at itself and what came before."""
+    if not node.attr("unidirectional", 0):
+        return None
+    place, own = np.arange(heads.places), np.arange(heads.length)[:, None] + heads.places - heads.length
+    return Constant(np.where(place <= own, 0, _NEVER).astype(np.float32))
+
+
+def _padding(node: OnnxNode, mask: Expr | None, heads: Heads) -> Expr | None:
+    """A mask of ones and zeros (batch, places) or (batch, length, places), or ends of the sequences (batch,), or those
+    and, behind them, their starts."""
+    if mask is None:
+        return None
+    off, places, mask = node.attr("mask_filter_value", -10000.0), heads.places, cast(mask, "int64")
+    if rank(mask) == 1:
+        if mask.shape[0] not in (heads.batch, 2 * heads.batch):
+            raise node.fail(f"a mask of {mask.shape[0]} numbers for {heads.batch} sequences is not supported")
+        ends, *starts = emit_many("split", mask, indices_or_sections=mask.shape[0] // heads.batch, axis=0)
+        place = integers(np.arange(places)[None])
+        kept = emit("less", place, reshaped(ends, [heads.batch, 1]))
+        for start in starts:
+            kept = emit("logical_and", kept, emit("greater_equal", place, reshaped(start, [heads.batch, 1])))
+    else:
+        kept = emit("greater", mask, 0)
+    shape = [heads.batch, 1, *kept.shape[1:-1], places] if rank(kept) == 3 else [heads.batch, 1, 1, places]
+    return reshaped(emit("where", kept, Constant(np.float32(0)), Constant(np.float32(off))), shape)
+
+
+# --- attention --------------------------------------------------------------------------------------------------
+
+
+@contrib_op("Attention", "QAttention")
+def attention(node: OnnxNode) -> list[Expr | None]:
+    """Inputs: x (batch, length, width), weights for queries, keys and values beside each other, their bias, the mask,
+    the past (2, batch, heads, length, size), what is added to the scores.  QAttention multiplies in integers."""
+    if node.op_type == "QAttention":
+        projected, mask, past, bias = quantized_projection(node), node.get(5), node.get(8), None
+    else:
+        _refused(node, {6: "past_sequence_length"}, ())
+        projected, mask, past, bias = matmul(node, node[0], node[1]), node.get(3), node.get(4), node.get(5)
+        projected = projected if node.get(2) is None else emit("add", projected, node[2])
+    _refused(node, {}, ("do_rotary", "past_present_share_buffer"))
+    count, sizes = node.require("num_heads"), node.attr("qkv_hidden_sizes")
+    cuts = 3 if sizes is None else tuple(int(c) for c in np.cumsum(sizes[:2]))
+    query, key, value = (_apart(x, count) for x in emit_many("split", projected, indices_or_sections=cuts, axis=2))
+    if past is not None:
+        key, value = (
+            _continued(only(node.as_onnx("Gather", past, integers(i), axis=0)), x) for i, x in enumerate((key, value))
+        )
+    heads = Heads(query, key, value)
+    result = heads.attend(node, [_padding(node, mask, heads), _causal(node, heads), bias])
+    return [result, emit("stack", [key, value], axis=0) if node.wants(1) else None]
+
+
+@contrib_op("MultiHeadAttention")
+def multi_head_attention(node: OnnxNode) -> list[Expr]:
+    """Inputs: query, key, value (batch, length, width), or packed beside each other for each head, or keys and values
+    of an encoder (batch, heads, length, size); bias, padding, what is added to the scores, past keys and values."""
+    _refused(node, {8: "past_sequence_length", 9: "cache_indirection"}, ())
+    count = node.require("num_heads")
+    query, key, value = _projections(node, count)
+    key, value = _continued(node.get(6), key), _continued(node.get(7), value)
+    heads = Heads(query, key, value)
+    masks = [_padding(node, node.get(4), heads), _causal(node, heads), node.get(5)]
+    return [heads.attend(node, masks), key, value]
+
+
+def _projections(node: OnnxNode, count: int) -> list[Expr]:
+    """Queries, keys and values by heads, with the bias."""
+    if node.get(1) is None:  # packed: (batch, length, heads, 3, size)
+        parts = _unpacked(node[0])
+    elif node.get(2) is None:
+        parts = [node[0], *_unpacked(node[1])]
+    else:
+        parts = node.operands()[:3] if len(node.inputs) == 3 else [node[i] for i in range(3)]
+    given = node.get(3)
+    if given is not None:
+        widths = [p.shape[-1] if rank(p) == 3 else p.shape[1] * p.shape[3] for p in parts]
+        cuts = (widths[0], widths[0] + widths[1])
+        biases = emit_many("split", given, indices_or_sections=cuts, axis=0)
+        parts = [p if rank(p) == 4 else emit("add", p, b) for p, b in zip(parts, biases, strict=True)]
+    return [p if rank(p) == 4 else _apart(p, count) for p in parts]
+
+
+def _unpacked(x: Expr) -> list[Expr]:
+    """(batch, length, heads, parts, size) as so many (batch, length, heads * size)."""
+    batch, length, count, parts, size = x.shape
+    found = emit_many("split", x, indices_or_sections=parts, axis=3)
+    return [reshaped(part, [batch, length, count * size]) for part in found]
+
+
+@contrib_op("GroupQueryAttention")
+def group_query_attention(node: OnnxNode) -> list[Expr]:
+    """Heads share keys and values; sequences of a batch have lengths of their own, ``seqlens_k`` + 1 with the past.
+
+    Keys and values are written behind those of the past, into buffers of its length or of the total length.
+    """
+    inputs = {11: "head_sink", 12: "k_scale", 13: "v_scale", 14: "q_norm_weight", 15: "k_norm_weight"}
+    _refused(node, inputs, ("k_quant_type", "v_quant_type", "smooth_softmax", "sliding_window_cache", "qk_output"))
+    query, key, value = _grouped(node)
+    batch, length = query.shape[0], query.shape[2]
+    total = int(node.constant(6, "the total length").item())
+    ends = reshaped(cast(node[5], "int64"), [batch, 1]) + 1
+    before = integers(np.zeros((batch, 1))) if total == length else ends - length
+    own = before + integers(np.arange(length)[None])  # (batch, length)
+    if node.attr("do_rotary", 0):
+        places, even = node.get(9) or own, bool(node.attr("rotary_interleaved", 0))
+        query, key = (rotated(node, x, places, node[7], node[8], even) for x in (query, key))
+    key, value = (_written(node.get(i), x, before, total) for i, x in ((3, key), (4, value)))
+    heads, place = Heads(query, key, value), integers(np.arange(key.shape[2]))
+    own = reshaped(own, [batch, 1, length, 1])
+    seen = emit("less_equal", place, own) if node.attr("causal", 1) else emit("less", place, integers(total))
+    window = node.attr("local_window_size", -1)
+    if window >= 0:
+        seen = emit("logical_and", seen, emit("greater", place, own - window))
+    mask = emit("where", seen, Constant(np.float32(0)), Constant(np.float32(_NEVER)))
+    return [heads.attend(node, [mask, _as_long(node.get(10), heads.places)]), key, value]
+
+
+def _grouped(node: OnnxNode) -> list[Expr]:
+    """Queries, keys and values by heads; without keys all three lie beside each other."""
+    count, shared = node.require("num_heads"), node.require("kv_num_heads")
+    if node.get(1) is not None:
+        return [_apart(node[i], c) for i, c in enumerate((count, shared, shared))]
+    size = node[0].shape[2] // (count + 2 * shared)
+    cuts = (count * size, (count + shared) * size)
+    parts = emit_many("split", node[0], indices_or_sections=cuts, axis=2)
+    return [_apart(p, c) for p, c in zip(parts, (count, shared, shared), strict=True)]
+
+
+def _written(past: Expr | None, x: Expr, before: Expr, total: int) -> Expr:
+    """``x`` behind the first ``before`` places of the past of each sequence, in a buffer of its length or of the total
+    length; then zeros."""
+    if past is None or past.shape[2] == 0:
+        return x
+    (batch, heads, length, size), held = x.shape, past.shape[2]
+    place = integers(np.arange(max(held, total))[None])
+    behind = emit("clip", place - before, a_min=0.0, a_max=float(length - 1)) + held
+    source = emit("where", emit("less", place, before), emit("minimum", place, held - 1), behind)
+    source, is_written = (
+        reshaped(p, [batch, 1, place.shape[1], 1]) for p in (source, emit("less", place, before + length))
+    )
+    source = emit("broadcast_to", source, shape=(batch, heads, place.shape[1], size))
+    found = emit("gather", emit("concatenate", [past, x], axis=2), source, axis=2)
+    return emit("where", is_written, found, 0)
+
+
+def _as_long(bias: Expr | None, places: int) -> Expr | None:
+    """What is added to the scores, for places of the buffer that are not looked at too."""
+    if bias is None or bias.shape[3] == places:
+        return bias
+    return emit("nn.pad", bias, scalar(0, bias), pad_width=((0, 0), (0, 0), (0, 0), (0, places - bias.shape[3])))
+
+
+# --- rotary places ----------------------------------------------------------------------------------------------
+
+
+def rotated(node: OnnxNode, x: Expr, places: Expr, cos: Expr, sin: Expr, even: bool, size: int = 0) -> Expr:
+    """Pairs of the last axis turned by an angle that depends on the place (Su et al. 2021, arXiv:2104.09864).
+
+    x: (batch, heads, length, size), places: (batch, length), cos, sin: (places, half of what is turned).  Pairs are
+    neighbours (``even``), or lie half of what is turned apart.
+    """
+    half = cos.shape[1] if not size else size // 2
+    rest: list[Expr] = []
+    if 2 * half != x.shape[3]:
+        x, *rest = emit_many("split", x, indices_or_sections=(2 * half,), axis=3)
+    pairs = reshaped(x, [*x.shape[:3], half, 2] if even else [*x.shape[:3], 2, half])
+    a, b = emit_many("split", pairs, indices_or_sections=2, axis=4 if even else 3)
+    shape = [*places.shape[:1], 1, *places.shape[1:], *((half, 1) if even else (1, half))]
+    c, s = (reshaped(only(node.as_onnx("Gather", table, places, axis=0)), shape) for table in (cos, sin))
+    turned = emit("concatenate", [a * c - b * s, b * c + a * s], axis=4 if even else 3)
+    return (
+        emit("concatenate", [reshaped(turned, list(x.shape)), *rest], axis=3)
+        if rest
+        else reshaped(turned, list(x.shape))
+    )
+
+
+@contrib_op("RotaryEmbedding")
+def rotary_embedding(node: OnnxNode) -> Expr:
+    """Inputs: x (batch, length, width) or by heads, the places or where they start, tables of cosines and sines."""
+    _refused(node, {}, ("is_packed_batching",))
+    x, places, cos, size = node[0], cast(node[1], "int64"), node[2], node.attr("rotary_embedding_dim", 0)
+    width = node.attr("num_heads", 0) or (x.shape[-1] // (2 * cos.shape[1]) if rank(x) == 3 else 1)
+    apart = _apart(x, width) if rank(x) == 3 else x
+    if rank(places) == 1:
+        places = places + integers(np.arange(apart.shape[2])[None])
+        places = emit("broadcast_to", reshaped(places, [1, apart.shape[2]]), shape=(apart.shape[0], apart.shape[2]))
+    turned = rotated(node, apart, places, cos, node[3], bool(node.attr("interleaved", 0)), size)
+    turned = turned if node.attr("scale", 1.0) == 1 else turned * node.attr("scale", 1.0)
+    return reshaped(emit("transpose", turned, axes=(0, 2, 1, 3)), list(x.shape)) if rank(x) == 3 else turned

@@ -1,0 +1,300 @@
+"""Quantized layers of ONNX Runtime's own domain, ``com.microsoft``.
+
+A layer on quantized tensors, each with its scale and zero point, is what it is on the real numbers, between dequantize
+and quantize; products, whose sums are exact, stay in integers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx
+
+from minitvm.frontend.onnx.contrib import channels_last, channels_second, contrib_op, only
+from minitvm.frontend.onnx.control import recurrence
+from minitvm.frontend.onnx.matmul import matmul, transposed
+from minitvm.frontend.onnx.node import OnnxNode, cast, emit, emit_many, normalize_axis, rank, scalar, wide
+from minitvm.frontend.onnx.quantize import (
+    dynamically_quantized,
+    integer_matmul,
+    qlinear_convolution,
+    requantized,
+    scalar_or_vector,
+    zero_point,
+)
+from minitvm.frontend.onnx.registry import MICROSOFT, formulas
+from minitvm.frontend.onnx.rnn import Layer, layer_of, outputs_of
+from minitvm.frontend.onnx.tensor import reshaped
+from minitvm.ir.expr import Constant, Expr
+
+# --- on real numbers ------------------------------------------------------------------------------------------
+
+
+def _real(node: OnnxNode, index: int = 0) -> Expr:
+    """Input ``index`` as real numbers: its scale and its zero point follow it."""
+    scale = scalar_or_vector(node[index + 1])
+    zero = scalar_or_vector(zero_point(node, index + 2, scale, node[index].dtype))
+    if rank(scale) or rank(zero):
+        raise node.fail(f"the scale of input {index} is {node[index + 1].tensor_type}; expected one number")
+    return emit("qnn.dequantize", node[index], scale, zero, axis=0)
+
+
+def _stored(node: OnnxNode, x: Expr, scale: int, dtype: str) -> Expr:
+    """``x`` by the result's scale, input ``scale``, and the zero point behind it."""
+    return requantized(x, node[scale], zero_point(node, scale + 1, node[scale], dtype))
+
+
+_PARTS_AND_RESULT = {"Add": ((0, 3), 6), "Mul": ((0, 3), 6), "Where": ((1, 4), 7)}
+"""Where operands and the result's scale stand among the inputs; of layers of one operand at 0 and 3."""
+_OF_ONE = ("AveragePool", "GlobalAveragePool", "LeakyRelu", "ReduceMean", "Sigmoid")
+_AXES_BY_NAME = 13
+"""The last opset in which the axes of a ReduceMean are an attribute."""
+
+
+@contrib_op(*(f"QLinear{name}" for name in ("Concat", *_OF_ONE, *_PARTS_AND_RESULT)))
+def on_real_numbers(node: OnnxNode) -> Expr:
+    """ONNX's layer of the same name over what the tensors stand for."""
+    name = node.op_type.removeprefix("QLinear")
+    parts: Sequence[int]
+    parts, result = _PARTS_AND_RESULT.get(name, ((0,), 3))
+    if name == "Concat":
+        parts, result = _parts_of_concat(node), 0
+    is_last = bool(node.attr("channels_last", 0))
+    real = [_real(node, i) for i in parts]
+    operands = [*node.inputs[: name == "Where"], *(channels_second(x) if is_last else x for x in real)]
+    opset = _AXES_BY_NAME if name == "ReduceMean" else onnx.defs.onnx_opset_version()
+    found = only(node.as_onnx(name, *operands, opset=opset))
+    return _stored(node, channels_last(found) if is_last else found, result, node[parts[0]].dtype)
+
+
+def _parts_of_concat(node: OnnxNode) -> range:
+    """The result's scale and zero point come first, then each part with its own."""
+    if len(node.inputs) < 5 or len(node.inputs) % 3 != 2:
+        raise node.fail(f"takes 2 inputs and 3 for each part, {len(node.inputs)} given")
+    return range(2, len(node.inputs), 3)
+
+
+@contrib_op("QLinearSoftmax")
+def softmax(node: OnnxNode) -> Expr:
+    """As ONNX Runtime computes it: in integers, by a table of the powers of a step, as many as its sums have room for.
+
+    The largest of a row is 255 in the table; a quotient is rounded half up, after the result's scale was made whole.
+    """
+    x, opset = node[0], node.require("opset")
+    axis = normalize_axis(node, node.attr("axis", -1), rank(x))
+    count, axes = _softmax_axes(x, axis, opset)
+    steps = Constant(np.arange(-255, 1, dtype=np.float64))
+    powers = emit("exp", steps * cast(scalar_or_vector(node[1]), "float64"))
+    table = cast(emit("round", powers * min((2**32 - 1) / count, 0x7FFFFF)), "int64")
+    whole = cast(x, "int64")
+    powers = emit("take", table, whole - emit("max", whole, axis=axes, keepdims=True) + 255, axis=0, mode="clip")
+    total = emit("sum", powers, axis=axes, keepdims=True)
+    scale = cast(emit("floor", 1 / scalar_or_vector(node[3])), "int64")
+    zero = cast(scalar_or_vector(zero_point(node, 4, node[3], x.dtype)), "int64")
+    shares = emit("floor_divide", powers * scale + emit("floor_divide", total, 2), total) + zero
+    info = np.iinfo(x.dtype)
+    return cast(emit("clip", shares, a_min=float(info.min), a_max=float(info.max)), x.dtype)
+
+
+def _softmax_axes(x: Expr, axis: int, opset: int) -> tuple[int, tuple[int, ...]]:
+    """The axes that a row goes over, and its length: before opset 13 all from ``axis`` on."""
+    axes = (axis,) if opset >= 13 else tuple(range(axis, rank(x)))
+    return int(np.prod([x.shape[a] for a in axes])), axes
+
+
+# --- products in integers -------------------------------------------------------------------------------------
+
+
+@contrib_op("QLinearConv")
+def convolution(node: OnnxNode) -> Expr:
+    """ONNX's, also with channels last."""
+    if not node.attr("channels_last", 0):
+        return qlinear_convolution(node)
+    return channels_last(only(node.as_onnx("QLinearConv", channels_second(node[0]), *node.inputs[1:])))
+
+
+def _product(
+    node: OnnxNode, lhs: Sequence[Expr | None], rhs: Sequence[Expr | None], bias: Expr | None, alpha: float = 1.0
+) -> Expr:
+    """alpha * A B' in integers, scaled to real numbers.  ``lhs``, ``rhs``: values, scale and zero point.
+
+    A bias of integers is in the scale of the products, one of floats in that of the result.
+    """
+    (a, a_scale, a_zero), (b, b_scale, b_zero) = lhs, rhs
+    assert a is not None and b is not None and a_scale is not None and b_scale is not None
+    total = integer_matmul(node, a, b, a_zero, b_zero)
+    if bias is not None and bias.dtype == "int32":
+        total, bias = emit("add", total, bias), None
+    scale = emit("multiply", scalar_or_vector(a_scale), scalar_or_vector(b_scale))
+    scale = scale if alpha == 1 else emit("multiply", scale, scalar(alpha, scale))
+    real = emit("multiply", cast(total, scale.dtype), scale)
+    return real if bias is None else emit("add", real, bias)
+
+
+@contrib_op("QGemm")
+def gemm(node: OnnxNode) -> Expr:
+    """Inputs: a, b with scale and zero point, the bias (int32), the result's scale and zero point.
+
+    alpha * (A' B' + C) in the scale of the products, one scale per column at most; real numbers without a result scale.
+    """
+    a = transposed(node[0]) if node.attr("transA", 0) else node[0]
+    b = transposed(node[3]) if node.attr("transB", 0) else node[3]
+    lhs, rhs = (a, node[1], node.get(2)), (b, node[4], node.get(5))
+    result = _product(node, lhs, rhs, node.get(6), node.attr("alpha", 1.0))
+    return result if node.get(7) is None else _stored(node, result, 7, node[0].dtype)
+
+
+def integer_to_float(node: OnnxNode) -> Expr:
+    """Inputs: a, b, their scales, their zero points, the bias."""
+    return _product(node, (node[0], node[2], node.get(4)), (node[1], node[3], node.get(5)), node.get(6))
+
+
+def quantized_projection(node: OnnxNode) -> Expr:
+    """QAttention's: inputs a, b, the bias, the scales; then, behind the mask, the zero points."""
+    return _product(node, (node[0], node[3], node.get(6)), (node[1], node[4], node.get(7)), node[2])
+
+
+def dynamic_product(node: OnnxNode, x: Expr, *weights: Expr | None, bias: Expr | None = None) -> Expr:
+    """``x`` quantized as it comes, times ``weights``: values, scale, zero point."""
+    return _product(node, dynamically_quantized(x), weights, bias)
+
+
+formulas(
+    {
+        "DynamicQuantizeMatMul": lambda n: dynamic_product(n, n[0], n[1], n[2], n.get(3), bias=n.get(4)),
+        "MatMulInteger16": lambda n: matmul(n, n[0], n[1], out_dtype="int32"),
+        "MatMulIntegerToFloat": integer_to_float,
+    },
+    domain=MICROSOFT,
+)
+
+
+@contrib_op("DynamicQuantizeLSTM")
+def dynamic_lstm(node: OnnxNode) -> list[Expr | None]:
+    """An LSTM whose input and whose state at each step are quantized as they come.
+
+    W (directions, input, 4 * hidden), R (directions, hidden, 4 * hidden), behind ONNX's inputs their scales and zero
+    points, one for each direction or for each of its columns.  Gates: input, output, forget, cell.
+    """
+    layer = layer_of(node)
+
+    if layer.lengths is not None:
+        raise node.fail("sequences that end earlier (sequence_lens) are not supported")
+
+    def run(direction: int) -> list[Expr]:
+        w, r = (
+            [layer.part(node[i], direction) if i < 8 else _own(layer, node[i], direction) for i in (p, q, q + 1)]
+            for p, q in ((1, 8), (2, 10))
+        )
+        one, other = layer.biases(direction)
+        bias = None if one is None or other is None else emit("add", one, other)
+        steps, batch, features = layer.x.shape
+        rows = reshaped(layer.x, [steps * batch, features], allowzero=True)
+        gates = reshaped(dynamic_product(node, rows, *w, bias=bias), [steps, batch, 4 * layer.hidden], allowzero=True)
+        peepholes = [] if node.get(7) is None else [layer.part(node[7], direction)]
+
+        def step(states: Sequence[Expr], projected: Expr, taken: Sequence[Expr]) -> tuple[list[Expr], Expr]:
+            weights, weight = taken[:3], [*taken[3:]]
+            total = projected + dynamic_product(node, states[0], *weights)
+            return _lstm_step(total, states[1], weight)
+
+        given = [layer.initial(index, direction) for index in (5, 6)]
+        last, y = recurrence(step, given, gates, [*r, *peepholes], layer.is_reverse(direction))
+        return [y, *last]
+
+    return outputs_of(layer, run)
+
+
+def _own(layer: Layer, parameter: Expr, direction: int) -> Expr:
+    """A direction's scale or zero points: one number, or one for each column."""
+    return layer.part(parameter, direction) if rank(parameter) == 2 or layer.directions > 1 else parameter
+
+
+def _lstm_step(gates: Expr, cell: Expr, peepholes: Sequence[Expr]) -> tuple[list[Expr], Expr]:
+    """The next state and cell, and the state once more as what the step gives."""
+    before, out, forget, new = emit_many("split", gates, indices_or_sections=4, axis=1)
+    if peepholes:
+        p_in, p_out, p_forget = emit_many("split", peepholes[0], indices_or_sections=3, axis=0)
+        before, forget = before + p_in * cell, forget + p_forget * cell
+    cell = emit("sigmoid", forget) * cell + emit("sigmoid", before) * emit("tanh", new)
+    if peepholes:
+        out = out + p_out * cell
+    state = emit("sigmoid", out) * emit("tanh", cell)
+    return [state, cell], state
+
+
+# --- weights of few bits --------------------------------------------------------------------------------------
+
+
+def _unpacked(x: Expr, bits: int, count: int) -> Expr:
+    """The numbers of ``bits`` each that bytes hold along the last axis, lowest first; the first ``count``."""
+    per_byte = 8 // bits
+    if per_byte > 1:
+        shifts = Constant(np.arange(0, 8, bits).astype("uint8"))
+        parts = emit("right_shift", emit("expand_dims", x, axis=rank(x)), shifts)
+        x = emit("bitwise_and", parts, scalar(2**bits - 1, x))
+        x = reshaped(x, [*x.shape[:-2], x.shape[-2] * per_byte])
+    last = rank(x) - 1
+    return x if x.shape[last] == count else emit("strided_slice", x, begin=(0,), end=(count,), axes=(last,))
+
+
+def _by_blocks(x: Expr, scales: Expr, zeros: Expr, axis: int, block: int) -> Expr:
+    """(x - zero) * scale with one scale and zero point for each ``block`` elements along ``axis``."""
+    count = x.shape[axis]
+
+    def each(p: Expr) -> Expr:
+        p = emit("repeat", p, repeats=block, axis=axis)
+        return p if p.shape[axis] == count else emit("strided_slice", p, begin=(0,), end=(count,), axes=(axis,))
+
+    dtype = wide(scales.dtype)
+    return cast((cast(x, dtype) - each(cast(zeros, dtype))) * each(cast(scales, dtype)), scales.dtype)
+
+
+@contrib_op("MatMulNBits")
+def few_bits(node: OnnxNode) -> Expr:
+    """A B', B (columns, blocks, bytes of a block) of 2, 4 or 8 bits; scales and zero points for each block of a column.
+
+    Zero points are packed as B is, or floats; without any the middle of the range.
+    """
+    depth, columns, bits, block = (node.attr(name, default) for name, default in _FEW_BITS)
+    if node.get(4) is not None:
+        raise node.fail("an order of groups (g_idx) is not supported")
+    blocks = -(-depth // block)
+    scales, given = reshaped(node[2], [columns, blocks]), node.get(3)
+    if given is None:
+        zeros: Expr = Constant(np.full((columns, blocks), 2 ** (bits - 1), scales.dtype))
+    elif given.dtype == "uint8":
+        zeros = _unpacked(reshaped(given, [columns, given.tensor_type.size // columns]), bits, blocks)
+    else:
+        zeros = reshaped(given, [columns, blocks])
+    packed = reshaped(node[1], [columns, node[1].tensor_type.size // columns])
+    weight = _by_blocks(_unpacked(packed, bits, depth), scales, zeros, 1, block)
+    result = matmul(node, node[0], transposed(weight))
+    return result if node.get(5) is None else emit("add", result, node[5])
+
+
+_FEW_BITS = (("K", 0), ("N", 0), ("bits", 4), ("block_size", 32))
+
+
+@contrib_op("GatherBlockQuantized")
+def gather_block_quantized(node: OnnxNode) -> Expr:
+    """Inputs: data, indices, scales, zero points.  Rows are looked up, then dequantized by blocks."""
+    data, bits = node[0], node.attr("bits", 4) if node[0].dtype == "uint8" else 8
+    axis = normalize_axis(node, node.attr("gather_axis", 0), rank(data))
+    along = normalize_axis(node, node.attr("quantize_axis", 1), rank(data))
+    if along == axis or (bits < 8 and axis == rank(data) - 1):
+        raise node.fail(f"looks up along axis {axis}, along which its blocks or bytes lie")
+
+    def found(table: Expr) -> Expr:
+        return only(node.as_onnx("Gather", table, node[1], axis=axis))
+
+    moved = along + rank(node[1]) - 1 if along > axis else along
+    values, scales = found(data), found(node[2])
+    values = _unpacked(values, bits, values.shape[-1] * (8 // bits))
+    if node.get(3) is not None:
+        zeros = found(node[3])
+        zeros = _unpacked(zeros, bits, scales.shape[-1]) if data.dtype == "uint8" else zeros
+    else:
+        zeros = Constant(np.full(scales.shape, 2 ** (bits - 1) if data.dtype == "uint8" else 0, "int32"))
+    return _by_blocks(values, scales, zeros, moved, node.attr("block_size", 128))
