@@ -26,7 +26,7 @@ from minitvm.codegen.loops import (
     vectors,
 )
 from minitvm.codegen.stages import Output
-from minitvm.codegen.walks import MOST_APART, Walk, lanes_of, outer_reductions, period, walks
+from minitvm.codegen.walks import FEWEST_LANES, MOST_APART, Walk, lanes_of, outer_reductions, period, walks
 from minitvm.ir.decision import Declined, decide
 from minitvm.ir.loop import (
     Alloc,
@@ -57,7 +57,6 @@ _PIECES = 16
 """Parallel iterations for every thread, so that none has much more than another."""
 _IN_FLIGHT = 4
 """Vectors that a reduction keeps in flight, to hide the latency of the addition."""
-_FEWEST_LANES = 4
 
 
 Schedule: TypeAlias = Callable[[Walk, MachineModel, bool], Stmt | Declined | None]
@@ -187,23 +186,17 @@ def _in_vectors(walk: Walk, machine: MachineModel, parallel: bool) -> Stmt:
 def _in_words(width: int, extent: int) -> str | Declined:
     if width > 1 or extent == 1:
         return f"in vectors of {width}" if width > 1 else "one by one, as its last axis has one element"
-    return Declined("vectors: neighbours of the last axis are not read from, or stored to, neighbouring memory")
+    return Declined("vectors: neighbours of the last axis are not stored to neighbouring memory")
 
 
 def _width(walk: Walk, lanes: int) -> int:
-    """Elements of the innermost loop at a time: ``lanes`` where it moves through the result element by element, and
-    reads what is near; more of them where what it reads repeats; or 1."""
+    """Elements of the innermost loop at a time: ``lanes`` where it moves through the result element by element (what
+    lies apart is read lane by lane), more of them where what it reads repeats; or 1."""
     inner = walk.loops[-1][0]
     if stride_along(walk.out, walk.index, inner) != 1:
         return 1
-    width = lanes
-    for load in loads(walk.value):
-        stride = stride_along(load.buffer, load.index, inner)
-        steps = period(load, inner) if stride is None else 1 if -1 <= stride <= MOST_APART else None
-        if steps is None:
-            return 1
-        width = math.lcm(width, steps)
-    return width
+    irregular = (x for x in loads(walk.value) if stride_along(x.buffer, x.index, inner) is None)
+    return math.lcm(lanes, *(period(load, inner) or 1 for load in irregular))
 
 
 def _reduced_in_lanes(walk: Walk, machine: MachineModel, parallel: bool) -> Stmt | Declined:
@@ -226,7 +219,7 @@ def _reads_near(parts: Sequence[Walk], lanes: int) -> bool:
     """Whether neighbouring results read neighbouring elements, or, of a short reduction, elements a few apart."""
     longest = max(parts, key=lambda part: part.loops[-1][1])
     last, count = longest.loops[-1]
-    if count < min(_FEWEST_LANES, lanes) and len(parts) == 1:
+    if count < min(FEWEST_LANES, lanes) and len(parts) == 1:
         return False
     if vectorizes(longest.value, last):
         return True

@@ -52,6 +52,9 @@ _MOST_PIECES = 9
 _COMBINE = {"sum": "add", "dot": "add", "prod": "mul", "max": "max", "min": "min"}
 MOST_APART = 8
 """Elements between what neighbouring lanes read, so that whole vectors are read and shuffled; of a short reduction."""
+FEWEST_LANES = 4
+_MOST_STEPS = 9
+"""Of a reduction, written out one after the other: a window of 3 by 3."""
 _MOST_SEGMENTS = 9
 _SHORT = 3
 """Elements at an edge that are segments of their own, so that every condition on them is a constant."""
@@ -142,8 +145,8 @@ def _divided(walk: Walk) -> tuple[LoopVar, int] | None:
             match node:
                 case Binary("floordiv" | "floormod", LoopVar() as var, Const(divisor, _)):
                     if 1 < divisor < extents.get(var, 0):
-                        inner = var == walk.loops[-1][0]
-                        if not inner or period(load, var) is None:
+                        in_lanes = divisor < FEWEST_LANES or period(load, var) is not None
+                        if var != walk.loops[-1][0] or not in_lanes:
                             return var, int(divisor)
     return None
 
@@ -196,11 +199,11 @@ def element(value: LoopExpr, finish: Callable[[LoopExpr], Stmt], lane: LoopVar |
         return finish(value)
     reduce = found[0]
     acc = Buffer("acc", (), reduce.dtype, "local")
-    guard, reduced = (None, reduce.value) if lane is None else _guarded(reduce, lane)
+    guards, reduced = ([], reduce.value) if lane is None else _guarded(reduce, lane)
     update = element(reduced, lambda x: Store(acc, (), _combined(reduce.kind, acc[()], x)), lane)
     start = Store(acc, (), identity_of(reduce.kind, reduce.dtype))
     rest = element(map_expr(value, lambda node: acc[()] if node is reduce else node), finish, lane)
-    return Alloc(acc, seq(start, _over(reduce.axes, update, guard), rest))
+    return Alloc(acc, seq(start, _over(reduce.axes, update, guards), rest))
 
 
 def outer_reductions(value: LoopExpr) -> list[Reduce]:
@@ -217,19 +220,25 @@ def _combined(kind: str, left: LoopExpr, right: LoopExpr) -> LoopExpr:
     return binary(_COMBINE[kind], left, right)
 
 
-def _over(axes: Sequence[tuple[LoopVar, int]], body: Stmt, guard: LoopExpr | None) -> Stmt:
-    """Loops over a reduction; a short innermost one, as of a window, is written out.  ``guard`` is asked as far
+def _over(axes: Sequence[tuple[LoopVar, int]], body: Stmt, guards: Sequence[LoopExpr]) -> Stmt:
+    """Loops over a reduction; short inner ones, as of a window, are written out.  Each of ``guards`` is asked as far
     outside as it is known."""
-    for depth, (var, extent) in enumerate(reversed(axes)):
-        if guard is not None and depends_on(guard, var):
-            body, guard = If(guard, body), None
-        short = depth == 0 and len(axes) > 1 and extent <= MOST_APART
+    steps = 1
+    for var, extent in reversed(axes):
+        body = _where([c for c in guards if depends_on(c, var)], body)
+        guards = [c for c in guards if not depends_on(c, var)]
+        steps *= extent
+        short = steps <= _MOST_STEPS if len(axes) > 1 else steps < FEWEST_LANES
         body = For(var, Const(extent), body, LoopKind.UNROLLED if short else LoopKind.SERIAL)
-    return body if guard is None else If(guard, body)
+    return _where(guards, body)
 
 
-def _guarded(reduce: Reduce, lane: LoopVar) -> tuple[LoopExpr | None, LoopExpr]:
-    """A condition that all lanes share, and what is reduced where it holds; elsewhere nothing is to be done."""
+def _where(guards: Sequence[LoopExpr], body: Stmt) -> Stmt:
+    return If(all_of(guards), body) if guards else body
+
+
+def _guarded(reduce: Reduce, lane: LoopVar) -> tuple[list[LoopExpr], LoopExpr]:
+    """Conditions that all lanes share, and what is reduced where they hold; elsewhere nothing is to be done."""
     match reduce.value:
         case Select(condition, then, orelse) | Cast(Select(condition, then, orelse), _):
             if orelse == identity_of(reduce.kind, then.dtype):
@@ -237,8 +246,8 @@ def _guarded(reduce: Reduce, lane: LoopVar) -> tuple[LoopExpr | None, LoopExpr]:
                 shared = [c for c in parts if not depends_on(c, lane) and not loads(c)]
                 own = [c for c in parts if c not in shared]
                 value = select(all_of(own), then, orelse) if own else then
-                return (all_of(shared) if shared else None), value.astype(reduce.dtype)
-    return None, reduce.value
+                return shared, value.astype(reduce.dtype)
+    return [], reduce.value
 
 
 def _conjuncts(condition: LoopExpr) -> list[LoopExpr]:

@@ -559,17 +559,6 @@ def test_a_read_stays_behind_its_condition() -> None:
     np.testing.assert_array_equal(run_native(kernel, a)[0], np.repeat(np.append(a, [0] * 6), 4).reshape(9, 4))
 
 
-def test_long_text_whose_loops_are_shaped_is_taken_as_it_is() -> None:
-    mark, machine = "minitvm-as-written", MachineModel(16, 16)
-    assert mark in emit(tiled_matmul(12, 8, 64, 4, unroll=16), machine)
-    assert mark not in emit(tiled_matmul(12, 8, 64, 4, unroll=1), machine)
-    long = tiled_matmul(12, 8, 64, 4, unroll=16)
-    x, out = Buffer("x", (9,), "float32"), Buffer("out", (9,), "float32")
-    plain = loop(9, lambda i: store(out, (i,), x[i]))
-    both = Kernel("both", (*long.inputs, x, *long.outputs, out), seq(long.body, plain), results=2)
-    assert mark not in emit(both, machine)
-
-
 def tiled_matmul(m: int, n: int, k: int, lanes: int, rows: int = 6, columns: int = 2, unroll: int = 4) -> Kernel:
     """``C = A B`` with a register tile; A as (m/rows, k, rows), B as (n/width, k, width)."""
     width = columns * lanes

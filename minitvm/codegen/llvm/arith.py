@@ -59,10 +59,6 @@ SPELLINGS = CHEAP
 """Functions that become vector instructions; ``legalize`` turns what it can of the others into polynomials."""
 
 
-AS_WRITTEN = '"minitvm-as-written"'
-"""Attribute of a long function whose loops are as they shall be: LLVM's own pipeline would find little to do in it."""
-
-
 def is_float(dtype: str) -> bool:
     return dtype.startswith("float")
 

@@ -15,7 +15,7 @@ from typing import TypeAlias
 from minitvm.codegen.backend import STACK_LIMIT, Workspace, buffer_bytes, plan_workspace
 from minitvm.codegen.legalize import spell_scalars
 from minitvm.codegen.llvm import express, memory
-from minitvm.codegen.llvm.arith import AS_WRITTEN, BITS, memory_text
+from minitvm.codegen.llvm.arith import BITS, memory_text
 from minitvm.codegen.llvm.writer import (
     Context,
     Index,
@@ -51,7 +51,6 @@ from minitvm.target import MachineModel
 Run: TypeAlias = Callable[[Stmt], None]
 
 _WIDEST = 4  # hardware registers that one emitted vector may span; longer loops are cut into pieces of half of it
-_LONG = 500  # lines; LLVM's own pipeline takes 15 ms for so many
 _MOST_PIECES = 4  # so many pieces are written out, more become a loop
 
 
@@ -76,15 +75,11 @@ class _Emitter:
     # --- the module -------------------------------------------------------------------------------------------
 
     def module(self) -> str:
-        lines = [*flattened(self.w.lines)]
-        body = "\n".join(["entry:", *self.w.allocas, "  br label %start", "start:", *lines, "  ret void"])
+        lines = ["entry:", *self.w.allocas, "  br label %start", "start:", *flattened(self.w.lines), "  ret void"]
         width = self.machine.vector_bytes * 8
         attributes = f'nounwind "prefer-vector-width"="{width}" "no-trapping-math"="true"'
-        if self.w.as_written and len(lines) > _LONG:
-            attributes += f" {AS_WRITTEN}"
         head = f"define void @{quoted(self.kernel.name)}({self._parameters()}) {attributes} {{"
-        parts = [*self.w.declarations.values(), f"{head}\n{body}\n}}", "\n".join(self.w.metadata)]
-        return "\n\n".join(part for part in parts if part) + "\n"
+        return "\n\n".join([*self.w.declarations.values(), "\n".join([head, *lines, "}"])]) + "\n"
 
     def _parameters(self) -> str:
         known = "noalias nonnull"
@@ -150,7 +145,7 @@ class _Emitter:
                 continue
             with (
                 self.c.when(self.w.op(f"icmp slt i64 {first}, {end}")),
-                self.c.counted(first, end, Range(0, total - 1), _is_shaped(nest)) as position,
+                self.c.counted(first, end, Range(0, total - 1)) as position,
             ):
                 self._divided(_perfect(nest), position)
 
@@ -272,8 +267,7 @@ class _Emitter:
             return
         stop = memory.scalar(self.c, extent)
         with self._entered(exact(extent), stop):
-            plain = bool(self.c.lanes) or _is_shaped(loop)
-            with self.c.counted("0", stop, reach(extent).counter, plain) as counter:
+            with self.c.counted("0", stop, reach(extent).counter) as counter:
                 self.c.frame.bind(loop.var, counter)
                 run(loop.body)
 
@@ -306,7 +300,7 @@ class _Emitter:
         piece = limit // 2
         done = extent // piece * piece if extent > limit else 0
         if done > _MOST_PIECES * piece:
-            with self.c.counted("0", str(done // piece), Range(0, done // piece - 1), True) as counter:
+            with self.c.counted("0", str(done // piece), Range(0, done // piece - 1)) as counter:
                 self._lanes(loop, counter.scaled(piece), piece)
         else:
             for start in range(0, done, piece):
@@ -383,11 +377,6 @@ def _perfect(loop: For) -> list[For]:
 
 def _iterations(loop: For) -> int:
     return math.prod(_constant_extent(part) for part in _perfect(loop))
-
-
-def _is_shaped(loop: For) -> bool:
-    """True where somebody has decided how the loops below run."""
-    return any(isinstance(s, For) and s.kind is not LoopKind.SERIAL for s in walk_stmts(loop.body))
 
 
 def _widest_bits(loop: For) -> int:

@@ -156,7 +156,6 @@ def _is_safe(c: Context, node: Load) -> bool:
 
 
 def _masked_sides(c: Context, condition: Val, node: Select) -> Value:
-    c.w.as_written = False  # lanes that nobody asks for LLVM leaves out, and with them the register of the mask
     with masked(c, condition):
         then = register(c, node.then)
     with masked(c, negate(c, condition)):

@@ -96,9 +96,6 @@ class Writer:
     lines: Lines = field(default_factory=list)
     allocas: list[str] = field(default_factory=list)
     declarations: dict[str, str] = field(default_factory=dict)
-    metadata: list[str] = field(default_factory=list)
-    as_written: bool = True
-    """LLVM's own pipeline would find little to do: no loop to unroll or vectorize, no lanes to leave out."""
     block: str = "start"
     _count: int = 0
     _known: dict[Hashable, str] = field(default_factory=dict)
@@ -214,14 +211,10 @@ class Writer:
         self.label(after)
 
     @contextmanager
-    def counted(self, start: str, stop: str, plain: bool) -> Iterator[str]:
-        """A loop from ``start`` below ``stop`` that runs at least once (the caller guards); yields the counter.
-
-        ``plain`` keeps LLVM from unrolling and vectorizing it once more.
-        """
+    def counted(self, start: str, stop: str) -> Iterator[str]:
+        """A loop from ``start`` below ``stop`` that runs at least once (the caller guards); yields the counter."""
         before, head, after = self.block, self.name("loop"), self.name("done")
         register, following = f"%{self.name('i')}", f"%{self.name('n')}"
-        self.as_written &= plain
         self._loops.append(([], self._scopes[-1]))
         self._scopes.append([])
         self._levels[register] = len(self._loops)
@@ -236,15 +229,8 @@ class Writer:
         self._loops.pop()
         self.do(f"{following} = add nuw nsw i64 {register}, 1")
         more = self.op(f"icmp ne i64 {following}, {stop}")
-        self.do(f"br i1 {more}, label %{head}, label %{after}{self._loop_metadata() if plain else ''}")
+        self.do(f"br i1 {more}, label %{head}, label %{after}")
         self.label(after)
-
-    def _loop_metadata(self) -> str:
-        if not self.metadata:
-            self.metadata += ['!0 = !{!"llvm.loop.unroll.disable"}', '!1 = !{!"llvm.loop.vectorize.enable", i1 false}']
-        number = len(self.metadata)
-        self.metadata.append(f"!{number} = distinct !{{!{number}, !0, !1}}")
-        return f", !llvm.loop !{number}"
 
 
 def flattened(lines: Lines) -> Iterator[str]:
@@ -342,9 +328,9 @@ class Context:
             yield
 
     @contextmanager
-    def counted(self, start: str, stop: str, bounds: Range, plain: bool) -> Iterator[Index]:
+    def counted(self, start: str, stop: str, bounds: Range) -> Iterator[Index]:
         """A loop; see :meth:`Writer.counted`."""
-        with self.w.counted(start, stop, plain) as counter, self.block():
+        with self.w.counted(start, stop) as counter, self.block():
             yield Affine.of(Atom(counter, bounds))
 
     @contextmanager
