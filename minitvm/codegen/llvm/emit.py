@@ -266,10 +266,9 @@ class _Emitter:
                 run(loop.body)
             return
         stop = memory.scalar(self.c, extent)
-        with self._entered(exact(extent), stop):
-            with self.c.counted("0", stop, reach(extent).counter) as counter:
-                self.c.frame.bind(loop.var, counter)
-                run(loop.body)
+        with self._entered(exact(extent), stop), self.c.counted("0", stop, reach(extent).counter) as counter:
+            self.c.frame.bind(loop.var, counter)
+            run(loop.body)
 
     @contextmanager
     def _entered(self, extent: Range, stop: str) -> Iterator[None]:
