@@ -16,7 +16,7 @@ import numpy as np
 import minitvm.codegen.templates  # noqa: F401  (registers the templates)
 from minitvm.codegen.default_schedule import stage_nest
 from minitvm.codegen.loops import in_parallel, nested, redirect, redirect_loads, with_memory
-from minitvm.codegen.problem import TEMPLATES, Problem, Template
+from minitvm.codegen.problem import TEMPLATES, Problem, Statements, Template
 from minitvm.codegen.stages import Inliner, Output, collapse, compose, flatten, outputs_of, stage_order, stages_to_keep
 from minitvm.codegen.walks import Walk, outer_reductions
 from minitvm.errors import CompilerError, UserCodeError, user_code
@@ -146,7 +146,9 @@ def _lower_with(
         )
     template.explain(title, anchor)
     outputs = outputs_of(function, values)
-    if _fits_epilogue(outputs, problem.outputs):
+    if maker is Statements:
+        body = _in_order(body, problem.outputs, outputs, machine)
+    elif _fits_epilogue(outputs, problem.outputs):
         body = fuse_epilogue(body, problem.outputs, outputs)
     else:
         decide(title, anchor, Declined("what follows in its loops: it does not read each result at its own place only"))
@@ -154,6 +156,14 @@ def _lower_with(
     body = fuse_prologue(body, dict(zip(problem.inputs, prologues, strict=True)))
     buffers, spans = (*params, *(o.buffer for o in outputs)), span_of(*calls(function.body))
     return Lowering(Kernel(name, buffers, body, results=len(outputs), spans=spans), title, template=template)
+
+
+def _in_order(body: Stmt, results: Sequence[Buffer], outputs: Sequence[Output], machine: MachineModel) -> Stmt:
+    """Statements, which may read what they wrote, on the group's results; what is none of them is memory."""
+    if not all(isinstance(o.value, Load) and _at_own_index(o.value, o.axes) for o in outputs):
+        return _cut(body, results, outputs, machine)
+    targets = {o.value.buffer: o.buffer for o in outputs if isinstance(o.value, Load)}
+    return with_memory([b for b in results if b not in targets], redirect(body, targets))
 
 
 def _has_reduction(buffer: Buffer) -> bool:

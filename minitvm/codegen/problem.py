@@ -155,12 +155,26 @@ class Template(ABC):
         return Kernel(problem.op.name, (*problem.inputs, *problem.outputs), body, results=len(problem.outputs))
 
 
+class Statements(Template):
+    """The operator's own loops, for every target: any dtype, what it computes in order stays in order."""
+
+    exactness = Exactness.EXACT
+
+    def refusal(self) -> Declined | None:
+        return None
+
+    def loops(self, choice: Choice) -> Stmt:
+        found: Stmt = self.problem.op.statements(*self.problem.inputs, *self.problem.outputs)
+        return found
+
+
 T = TypeVar("T", bound=type[Template])
 
 
 @dataclass
 class TemplateRegistry:
-    """Templates by target kind and operator name, tried in order of registration until one does not decline."""
+    """Templates by target kind and operator name, tried in order of registration until one does not decline; then the
+    operator's own statements."""
 
     table: dict[tuple[str, str], list[type[Template]]] = field(default_factory=dict)
 
@@ -175,7 +189,7 @@ class TemplateRegistry:
         return add
 
     def find(self, kind: str, op: Op) -> list[type[Template]]:
-        return self.table.get((kind, op.name), [])
+        return self.table.get((kind, op.name), []) + [Statements] * op.has_statements()
 
 
 TEMPLATES = TemplateRegistry()

@@ -60,6 +60,8 @@ class Op(_Frozen):
     * ``reference(*arrays) -> array or tuple``: the meaning in numpy.  Never writes to its arguments.
     * ``compute(*buffers) -> Stage or tuple``: the meaning element by element (``minitvm.ir.compute``).
       Operators without one are lowered by a template, or run as a visible host call.
+    * ``statements(*buffers) -> Stmt`` (instead of ``compute``): loops that write the results, the last buffers, where
+      an element is no expression of the operands: sorting, scattering, what one step leaves to the next.
     * ``relayout(site) -> Placement or Declined`` (optional): how it works on arguments in another layout.
     * ``solve(types) -> types`` (optional): fills in argument types that are still ``None``, from the
       attributes and the known ones (``weight`` from ``channels`` and ``kernel_size``).
@@ -92,6 +94,8 @@ class Op(_Frozen):
         if "__annotations__" in vars(cls):
             dataclasses.dataclass(frozen=True)(cls)
             del cls.__setattr__, cls.__delattr__  # Op's freeze as well, and who decorates a class again finds none
+        if "statements" in vars(cls):
+            cls.lowered_by_template = True
         if "name" in vars(cls):
             assert cls.name not in OPS or OPS[cls.name].__qualname__ == cls.__qualname__, f"{cls.name} is defined twice"
             OPS[cls.name] = cls
@@ -126,6 +130,9 @@ class Op(_Frozen):
         raise NotImplementedError(self.name)
 
     def compute(self, *buffers: Any) -> Any:
+        raise NotImplementedError(self.name)
+
+    def statements(self, *buffers: Any) -> Any:
         raise NotImplementedError(self.name)
 
     def solve(self, types: list[Type | None]) -> list[Type | None]:
@@ -175,6 +182,10 @@ class Op(_Frozen):
     @classmethod
     def has_compute(cls) -> bool:
         return cls.compute is not Op.compute
+
+    @classmethod
+    def has_statements(cls) -> bool:
+        return cls.statements is not Op.statements
 
     @classmethod
     def has_reference(cls) -> bool:

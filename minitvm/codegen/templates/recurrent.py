@@ -1,5 +1,5 @@
 """Recurrences.  Layers (nn.lstm, nn.gru, nn.rnn): sequences of a batch in parallel, the steps of one in order; running
-sums (cumsum): one accumulator a row, or one for each of the columns behind the axis.
+sums and products: one accumulator a row, or one for each of the columns behind the axis.
 
 The input's projection is done before (one dense over all steps), so a step is: the products of the recurrent weight
 with the states, then elementwise gates.  A thread walks through the steps with all of its sequences at once, so that
@@ -23,7 +23,7 @@ from minitvm.codegen.templates.tile import ITEMS_PER_THREAD, Run, in_one_loop, p
 from minitvm.ir.compute import identity_of
 from minitvm.ir.decision import Declined
 from minitvm.ir.loop import Alloc, Barrier, Buffer, Const, LoopExpr, LoopKind, Stmt, Store, intrin, loop, seq
-from minitvm.ir.ops.tensor import CumSum
+from minitvm.ir.ops.tensor import Running
 
 Stores = Iterable[tuple[Buffer, tuple[LoopExpr, ...], LoopExpr]]
 """(buffer, index, value) to store, in order."""
@@ -262,9 +262,9 @@ _COLUMNS = 2048
 """Most columns at a time: long runs of memory, and sums that stay in the first level of the cache."""
 
 
-@TEMPLATES.register("llvm", "cumsum")
+@TEMPLATES.register("llvm", "cumsum", "cumprod")
 class RunningSum(Template):
-    """Any dtype, shape and axis: what lies behind the axis in lanes, what lies before it in parallel."""
+    """Or product.  Any dtype, shape and axis: what lies behind the axis in lanes, what lies before it in parallel."""
 
     def refusal(self) -> Declined | None:
         return None
@@ -275,8 +275,8 @@ class RunningSum(Template):
         return [Choice("columns in lanes", Tile(1, v), steps * (1 + 1 / v)) for v in range(1, _VECTORS + 1)]
 
     @property
-    def op(self) -> CumSum:
-        assert isinstance(self.problem.op, CumSum)
+    def op(self) -> Running:
+        assert isinstance(self.problem.op, Running)
         return self.problem.op
 
     @property
@@ -309,12 +309,13 @@ class RunningSum(Template):
 
         def step(position: LoopExpr) -> Stmt:
             def add(k: LoopExpr) -> Stmt:
-                return Store(acc, (k,), acc[k] + data[at(position, k)].astype(acc.dtype))
+                element = data[at(position, k)].astype(acc.dtype)
+                return Store(acc, (k,), acc[k] + element if self.op.kind == "sum" else acc[k] * element)
 
             def put(k: LoopExpr) -> Stmt:
                 return Store(out, at(position, k), acc[k].astype(out.dtype))
 
             return each(put, add) if self.op.exclusive else each(add, put)
 
-        clear = each(lambda k: Store(acc, (k,), identity_of("sum", acc.dtype)))
+        clear = each(lambda k: Store(acc, (k,), identity_of(self.op.kind, acc.dtype)))
         return Alloc(acc, seq(clear, loop(out.shape[axis], step, name="r")))

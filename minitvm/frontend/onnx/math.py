@@ -96,6 +96,7 @@ _SHIFTS = {"LEFT": "left_shift", "RIGHT": "right_shift"}
 
 formulas(
     {
+        "BitCast-26": lambda n: emit("reinterpret", n[0], dtype=onnx_dtype(n, n.require("to"))),
         "BitShift-11": lambda n: emit(_SHIFTS[n.require("direction")], n[0], n[1]),
         "Cast": lambda n: cast(n[0], onnx_dtype(n, n.require("to"))),
         "CastLike-15": lambda n: cast(n[0], n[1].dtype),

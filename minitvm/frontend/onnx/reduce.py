@@ -77,11 +77,11 @@ def top_k(node: OnnxNode) -> list[Expr]:
     return [values, indices]
 
 
-@onnx_op("CumSum", since=11)
-def cumulative_sum(node: OnnxNode) -> Expr:
+@onnx_op("CumProd", "CumSum", since=11)
+def cumulative(node: OnnxNode) -> Expr:
     axis = normalize_axis(node, int(node.constant(1, "axis").item()), rank(node[0]))
     x = emit("reverse", node[0], axis=axis) if node.attr("reverse") else node[0]
-    total = emit("cumsum", x, axis=axis, exclusive=bool(node.attr("exclusive")))
+    total = emit(node.op_type.lower(), x, axis=axis, exclusive=bool(node.attr("exclusive")))
     return emit("reverse", total, axis=axis) if node.attr("reverse") else total
 
 

@@ -17,6 +17,7 @@ from minitvm.ir.ops import (  # noqa: F401
     quantize,
     reduce,
     slicing,
+    sorting,
     tensor,
     transform,
 )

@@ -206,6 +206,29 @@ class CastTo(Unary, name="cast"):
         return x.astype(self.dtype)
 
 
+class Reinterpret(Unary, name="reinterpret"):
+    """The same bits as elements of ``dtype``, which is as wide; as bool, whether any bit is set."""
+
+    dtype: DType
+
+    def infer(self, data: TensorType) -> TensorType:
+        wide, wanted = (np.dtype(d).itemsize for d in (data.dtype, self.dtype))
+        if wide != wanted:
+            raise self.reject(f"{data.dtype} has {8 * wide} bits, {self.dtype} {8 * wanted}")
+        return data.with_dtype(self.dtype)
+
+    def reference(self, data: np.ndarray) -> np.ndarray:
+        return data.view("uint8") != 0 if self.dtype == "bool" else np.ascontiguousarray(data).view(self.dtype)
+
+    def element(self, x: LoopExpr) -> LoopExpr:
+        if x.dtype == self.dtype:
+            return x
+        bits = intrin("bitcast_int", x) if x.dtype.startswith("float") else x
+        if not self.dtype.startswith("float"):
+            return bits.astype(self.dtype)
+        return intrin("bitcast_float", bits.astype(self.dtype.replace("float", "int")))
+
+
 class Fill(Unary):
     """Every element the same value, in the shape of another tensor.  data: (...) -> (...), same dtype."""
 

@@ -13,7 +13,20 @@ import numpy as np
 
 from minitvm.ir.compute import compute
 from minitvm.ir.dims import Dim, always_less, anonymous, differ, product
-from minitvm.ir.loop import Buffer, LoopExpr, Stage, as_index, maximum, minimum, select
+from minitvm.ir.loop import (
+    Buffer,
+    LoopExpr,
+    Stage,
+    Stmt,
+    as_index,
+    binary,
+    maximum,
+    minimum,
+    nest,
+    select,
+    seq,
+    store,
+)
 from minitvm.ir.loop.scalar import convert
 from minitvm.ir.op import Fusion, Op
 from minitvm.ir.ops._shape import (
@@ -188,6 +201,14 @@ def _scatter(data: np.ndarray, at: tuple[np.ndarray, ...], updates: np.ndarray, 
     return result
 
 
+def _combined(kind: str, old: LoopExpr, update: LoopExpr) -> LoopExpr:
+    return update if kind == "update" else binary("and" if (kind, old.dtype) == ("mul", "bool") else kind, old, update)
+
+
+def _copied(data: Buffer, result: Buffer) -> Stmt:
+    return nest(data.shape, lambda *i: store(result, i, data[i]))
+
+
 class ScatterElements(Op, name="scatter_elements", fusion=Fusion.OPAQUE):
     """data with each of ``updates`` combined in at ``indices[...]`` along ``axis``, elsewhere at its own position.
 
@@ -209,6 +230,15 @@ class ScatterElements(Op, name="scatter_elements", fusion=Fusion.OPAQUE):
         at: list[np.ndarray] = list(np.indices(indices.shape, sparse=True))
         at[axis] = _within(indices.astype("int64"), data.shape[axis])
         return _scatter(data, tuple(at), updates, self.reduction)
+
+    def statements(self, data: Buffer, indices: Buffer, updates: Buffer, result: Buffer) -> Stmt:
+        axis = self.axis % len(data.shape)
+
+        def update(*i: LoopExpr) -> Stmt:
+            at = replaced(i, axis, _wrapped(indices[i], data.shape[axis]))
+            return store(result, at, _combined(self.reduction, result[at], updates[i]))
+
+        return seq(_copied(data, result), nest(indices.shape, update))
 
 
 def _check_same_shape(op: Op, expected: Sequence[Dim], updates: TensorType) -> None:
@@ -237,6 +267,16 @@ class ScatterNd(Op, name="scatter_nd", fusion=Fusion.OPAQUE):
     def reference(self, data: np.ndarray, indices: np.ndarray, updates: np.ndarray) -> np.ndarray:
         at = tuple(_within(row.astype("int64"), n) for row, n in zip(indices, data.shape, strict=False))
         return _scatter(data, at, updates, self.mode)
+
+    def statements(self, data: Buffer, indices: Buffer, updates: Buffer, result: Buffer) -> Stmt:
+        depth, rank = indices.shape[0], len(indices.shape) - 1
+
+        def update(*i: LoopExpr) -> Stmt:
+            where = (_wrapped(indices[(as_index(m),) + i[:rank]], data.shape[m]) for m in range(depth))
+            at = (*where, *i[rank:])
+            return store(result, at, _combined(self.mode, result[at], updates[i]))
+
+        return seq(_copied(data, result), nest(updates.shape, update))
 
 
 class OneHot(Op, name="one_hot", fusion=Fusion.OUT_ELEMWISE_FUSABLE):

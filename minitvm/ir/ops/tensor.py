@@ -1,107 +1,53 @@
-"""Operators on whole tensors: running sums, sorting, shapes as values, ranges, triangles."""
+"""Operators on whole tensors: running sums, shapes as values, ranges, triangles."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import ClassVar
 
 import numpy as np
 
-from minitvm.ir.compute import accumulator, compute, sum_over
-from minitvm.ir.dims import always_less, anonymous, differ
+from minitvm.ir.compute import accumulator, compute, identity_of, prod_over, sum_over
+from minitvm.ir.dims import anonymous, differ
 from minitvm.ir.loop import Buffer, Const, LoopExpr, Stage, const, select
-from minitvm.ir.op import Fusion, Op
+from minitvm.ir.op import Fusion, Op, define
 from minitvm.ir.ops._shape import Axiswise, normalize_axis, replaced, require_kind, require_same_dtype, require_scalars
-from minitvm.ir.types import DType, TensorType, TupleType, Type
+from minitvm.ir.types import DType, TensorType
 
 
-class CumSum(Axiswise, name="cumsum", fusion=Fusion.OPAQUE, kinds="iuf"):
-    """Sums of all elements up to each one along ``axis`` (``exclusive``: without it), in the dtype of data."""
+class Running(Axiswise, fusion=Fusion.OPAQUE, kinds="iuf"):
+    """What ``ufunc`` makes of all elements up to each one along ``axis`` (``exclusive``: without it), in the dtype of
+    data; ``kind`` names the reduction of the loops."""
 
+    ufunc: ClassVar[np.ufunc]
+    kind: ClassVar[str]
     axis: int = 0
     exclusive: bool = False
 
     def reference(self, data: np.ndarray) -> np.ndarray:
         wide = data.astype("float64") if data.dtype.kind == "f" else data
-        total = np.cumsum(wide, self.axis, wide.dtype)
+        total = self.ufunc.accumulate(wide, self.axis, wide.dtype)
         if self.exclusive and total.size:
             total = np.roll(total, 1, self.axis)
-            np.moveaxis(total, self.axis, 0)[0] = 0
+            np.moveaxis(total, self.axis, 0)[0] = self.ufunc.identity
         return np.asarray(total).astype(data.dtype)
 
     def compute(self, data: Buffer) -> Stage:
         axis = self.axis % len(data.shape)
         kept = accumulator(data.dtype)
+        over = sum_over if self.kind == "sum" else prod_over
 
         def element(*i: LoopExpr) -> LoopExpr:
             def term(r: LoopExpr) -> LoopExpr:
                 counts = r < i[axis] if self.exclusive else r <= i[axis]
-                return select(counts, data[replaced(i, axis, r)].astype(kept), const(0, kept))
+                return select(counts, data[replaced(i, axis, r)].astype(kept), identity_of(self.kind, kept))
 
-            return sum_over(data.shape[axis], term).astype(data.dtype)
+            return over(data.shape[axis], term).astype(data.dtype)
 
         return compute(data.shape, element)
 
 
-def _order(data: np.ndarray, axis: int, is_ascend: bool) -> np.ndarray:
-    """Positions that sort data along ``axis``; equal elements stay in order, NaN counts as the largest."""
-    if is_ascend:
-        return np.argsort(data, axis, kind="stable")
-    backwards = np.argsort(np.flip(data, axis), axis, kind="stable")
-    return np.asarray(data.shape[axis] - 1 - np.flip(backwards, axis))
-
-
-class Sort(Axiswise, name="sort", fusion=Fusion.OPAQUE):
-    """data sorted along ``axis``."""
-
-    is_ascend: bool = True
-
-    def reference(self, data: np.ndarray) -> np.ndarray:
-        return np.take_along_axis(data, _order(data, self.axis, self.is_ascend), self.axis)
-
-
-class ArgSort(Axiswise, name="argsort", fusion=Fusion.OPAQUE):
-    """The positions, of ``dtype``, that sort data along ``axis``; equal elements keep their order."""
-
-    is_ascend: bool = True
-    dtype: DType = "int32"
-
-    def infer(self, data: TensorType) -> TensorType:
-        return super().infer(data).with_dtype(self.dtype)
-
-    def reference(self, data: np.ndarray) -> np.ndarray:
-        return _order(data, self.axis, self.is_ascend).astype(self.dtype)
-
-
-class TopK(Op, name="topk", fusion=Fusion.OPAQUE):
-    """The ``k`` largest (``is_ascend``: smallest) along ``axis``, sorted, and their positions of ``dtype``.
-
-    data: (..., n, ...) -> ((..., k, ...), (..., k, ...)), or one of them where ``ret_type`` is "values" or "indices".
-    Of equal elements the first comes first.  k of 0 means all.
-    """
-
-    k: int = 1
-    axis: int = -1
-    ret_type: Literal["both", "values", "indices"] = "both"
-    is_ascend: bool = False
-    dtype: DType = "int32"
-
-    def infer(self, data: TensorType) -> Type:
-        axis = normalize_axis(self, self.axis, data.rank)
-        extent = data.shape[axis]
-        if self.k < 0 or always_less(extent, self.k):
-            raise self.reject(f"k is {self.k}, but dimension {axis} of {data} is {extent}")
-        values = data.with_shape((*data.shape[:axis], self.k or extent, *data.shape[axis + 1 :]))
-        found: Type = self._chosen(values, values.with_dtype(self.dtype), TupleType)
-        return found
-
-    def _chosen(self, values: Any, positions: Any, both: Any) -> Any:
-        return {"both": both((values, positions)), "values": values, "indices": positions}[self.ret_type]
-
-    def reference(self, data: np.ndarray) -> Any:
-        axis = self.axis % data.ndim
-        first = np.moveaxis(_order(data, axis, self.is_ascend), axis, -1)[..., : self.k or data.shape[axis]]
-        positions = np.moveaxis(first, -1, axis)
-        return self._chosen(np.take_along_axis(data, positions, axis), positions.astype(self.dtype), tuple)
+define(Running, "cumsum", "Sums of all elements up to each one.", ufunc=np.add, kind="sum")
+define(Running, "cumprod", "Products of all elements up to each one.", ufunc=np.multiply, kind="prod")
 
 
 class ShapeOf(Op, name="shape_of", fusion=Fusion.OPAQUE):

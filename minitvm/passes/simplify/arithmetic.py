@@ -16,7 +16,7 @@ from minitvm.ir.ops.broadcast import Add, BinaryOp, Divide, Multiply, Subtract
 from minitvm.ir.ops.elemwise import CastTo, Clip, Full, Sqrt, Zeros
 from minitvm.ir.ops.quantize import Dequantize
 from minitvm.ir.ops.reduce import ArgMax, ArgMin
-from minitvm.ir.ops.tensor import ArgSort
+from minitvm.ir.ops.sorting import ArgSort
 from minitvm.ir.pattern import Where, call, const, scalar, value
 from minitvm.passes.rule import Replacement, Rule, rule
 
