@@ -17,13 +17,20 @@ import minitvm
 from minitvm import InferenceSession
 from minitvm.driver.program import HostCallWarning
 from minitvm.errors import CompilerError, FrontendError, InputError, MiniTVMError
+from minitvm.frontend import from_onnx
 from minitvm.frontend.onnx.foreign import evaluator
+from minitvm.ir.ops.foreign import Foreign
+from minitvm.ir.visitor import calls
 from minitvm.runtime.executor import GraphModule
 
 HEAD = '<ir_version: 10, opset_import: ["" : 20]>\n'
 GRID = """g (float[1, 2, 4, 5] x, float[1, 3, 3, 2] grid) => (float y) {
   h = Relu(x) s = GridSample<mode = "linear", padding_mode = "border">(h, grid) y = Neg(s)
 }"""
+WHOLE = """g (int32[1, 2, 4, 5] x, float[1, 3, 3, 2] grid) => (int32 y) {
+  h = Relu(x) s = GridSample<mode = "nearest", padding_mode = "border">(h, grid) y = Neg(s)
+}"""
+"""Of integers there is no kernel."""
 UNIQUE = "g (int64[n] x) => (int64 y, int64 first, int64 back, int64 count) { y, first, back, count = Unique(x) }"
 FRAMES = "g (float[1, 32, 1] x, int64 step, int64 length) => (float y) { y = STFT<onesided = 1>(x, step, , length) }"
 NOISE = "g (float[4, 5] x) => (float y) { r = RandomNormalLike(x) y = Add(x, r) }"
@@ -34,6 +41,11 @@ def session(text: str, **options: object) -> InferenceSession:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", HostCallWarning)
         return InferenceSession(parser.parse_model(HEAD + text), num_threads=1, **options)  # type: ignore[arg-type]
+
+
+def whole() -> dict[str, np.ndarray]:
+    places = np.clip(normal(1, 3, 3, 2), -1, 1)
+    return {"x": np.random.default_rng(2).integers(-9, 9, (1, 2, 4, 5), "int32"), "grid": places}
 
 
 def normal(*shape: int) -> np.ndarray:
@@ -67,8 +79,8 @@ def test_as_onnx_runtime(text: str, feeds: dict[str, np.ndarray]) -> None:
 
 def test_the_domain_may_be_written_out() -> None:
     check(DET.replace("Det", "ai.onnx.Det"), {"x": normal(2, 3, 3)})
-    with pytest.warns(HostCallWarning, match=r"onnx\.Det"):
-        minitvm.compile(parser.parse_model(HEAD + DET.replace("Det", "ai.onnx.Det")), num_threads=1)
+    with pytest.warns(HostCallWarning, match=r"onnx\.GridSample"):
+        minitvm.compile(parser.parse_model(HEAD + WHOLE.replace("Grid", "ai.onnx.Grid")), num_threads=1)
 
 
 def test_a_node_of_a_library_opens_no_file() -> None:
@@ -79,7 +91,7 @@ def test_a_node_of_a_library_opens_no_file() -> None:
 
 
 def test_they_are_named_in_the_warning_and_refused_where_asked() -> None:
-    model = parser.parse_model(HEAD + GRID)
+    model = parser.parse_model(HEAD + WHOLE)
     with pytest.warns(HostCallWarning, match=r"onnx.GridSample .from ONNX node .GridSample_s.."):
         library = minitvm.compile(model, num_threads=1)
     assert [call.op for call in library.host_calls] == ["onnx.GridSample"]
@@ -90,8 +102,8 @@ def test_they_are_named_in_the_warning_and_refused_where_asked() -> None:
 def test_a_saved_library_has_them(tmp_path: pathlib.Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", HostCallWarning)
-        library = minitvm.compile(parser.parse_model(HEAD + GRID), num_threads=1)
-    feeds = {"x": normal(1, 2, 4, 5), "grid": np.clip(normal(1, 3, 3, 2), -1, 1)}
+        library = minitvm.compile(parser.parse_model(HEAD + WHOLE), num_threads=1)
+    feeds = whole()
     library.save(tmp_path / "grid.mtvm")
     before, after = (GraphModule(lib["default"]()) for lib in (library, minitvm.load(tmp_path / "grid.mtvm")))
     before.run(feeds)
@@ -102,11 +114,11 @@ def test_a_saved_library_has_them(tmp_path: pathlib.Path) -> None:
 def test_without_the_onnx_package(monkeypatch: pytest.MonkeyPatch) -> None:
     from minitvm.ir.ops import foreign
 
-    made = session(DET)
+    made = session(WHOLE)
     foreign._evaluator.cache_clear()
     monkeypatch.setitem(sys.modules, "onnx.reference", None)
     with pytest.raises(MiniTVMError, match="reference evaluator is missing"):
-        made.run(None, {"x": normal(2, 3, 3)})
+        made.run(None, whole())
 
 
 @pytest.mark.parametrize("location", [".", "../outside.bin", "no.bin", "/etc/passwd"])
@@ -145,9 +157,16 @@ def test_random_numbers_are_neither_folded_nor_repeated() -> None:
 
 
 def test_values_that_the_evaluator_refuses() -> None:
-    text = "g (float[1, 6, 5] x, int64[2] size, int64[2] block) => (float y) { y = Col2Im(x, size, block) }"
-    made = session(text)
-    with pytest.raises(InputError, match=r"onnx\.Col2Im fails for these inputs"):
-        made.run(None, {"x": normal(1, 6, 5), "size": np.array([5, 5]), "block": np.array([7, 7])})
+    module, _ = from_onnx(parser.parse_model(HEAD + WHOLE))
+    (op,) = (call.op for call in calls(module.main.body) if isinstance(call.op, Foreign))
+    with pytest.raises(InputError, match=r"onnx\.GridSample fails for these inputs"):
+        op.reference(np.zeros((1, 2, 4, 5), "int32"), normal(3, 2))
+
+
+def test_columns_that_are_not_those_of_the_image() -> None:
+    made = session("g (float[1, 6, 5] x, int64[2] size, int64[2] block) => (float y) { y = Col2Im(x, size, block) }")
+    with pytest.raises(MiniTVMError, match=r"an image of \[5, 5\] has 1 windows of 25 elements"):
+        made.run(None, {"x": normal(1, 6, 5), "size": np.array([5, 5]), "block": np.array([5, 5])})
     (found,) = made.run(None, {"x": normal(1, 6, 5), "size": np.array([1, 7]), "block": np.array([1, 3])})
     assert found.shape == (1, 2, 1, 7)
+    assert made.host_calls == []

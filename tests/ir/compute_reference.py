@@ -49,6 +49,7 @@ _INTRINSIC: dict[str, Any] = {
     "neg": np.negative, "abs": np.abs, "not": np.invert, "sign": np.sign, "floor": np.floor, "ceil": np.ceil,
     "round": np.rint, "trunc": np.trunc, "sqrt": np.sqrt, "rsqrt": lambda x: 1 / np.sqrt(x), "exp": np.exp,
     "log": np.log, "log2": np.log2, "log1p": np.log1p, "expm1": np.expm1, "tanh": np.tanh, "erf": _erf,
+    "bitcast_int": lambda x: x.view(f"i{x.itemsize}"), "bitcast_float": lambda x: x.view(f"f{x.itemsize}"),
     "sigmoid": lambda x: 1 / (1 + np.exp(-x)), "sin": np.sin, "cos": np.cos, "tan": np.tan, "asin": np.arcsin,
     "acos": np.arccos, "atan": np.arctan, "sinh": np.sinh, "cosh": np.cosh, "asinh": np.arcsinh, "acosh": np.arccosh,
     "atanh": np.arctanh, "isnan": np.isnan, "isinf": np.isinf, "fma": lambda a, b, c: a * b + c,

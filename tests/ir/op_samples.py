@@ -119,6 +119,10 @@ def _clip_and_cast() -> list[Sample]:
     }  # fmt: skip
     rows += [row("cast", value, dtype=dtype) for value in values.values() for dtype in values]
     rows += [
+        *(row("reinterpret", _special(), dtype=d) for d in ("int32", "uint32", "float32")),
+        *(row("reinterpret", ints(4), dtype=d) for d in ("float32", "uint32")),
+        row("reinterpret", bools(5), dtype="uint8"),
+        row("reinterpret", ints(5, low=0, high=2, dtype="uint8"), dtype="bool"),
         row("cast", np.array([-1.7, 1.7, -0.2], "float32"), dtype="int8"),
         row("cast", floats(0, 3), dtype="int32"),
     ]
@@ -319,6 +323,7 @@ def _whole_tensors() -> list[Sample]:
     rows = [row("cumsum", floats(3, 4), axis=a, exclusive=e) for a in (0, -1) for e in (False, True)]
     rows += [row("cumsum", ints(5)), row("cumsum", floats(4, dtype="float16")), row("cumsum", floats(0))]
     rows += [row("cumsum", np.array([1, np.inf, 2, np.nan, 3], "float32"), exclusive=e) for e in (False, True)]
+    rows += [row("cumprod", floats(3, 4), axis=a, exclusive=e) for a in (0, -1) for e in (False, True)]
     for ascend in (True, False):
         rows += [row("sort", x, axis=a, is_ascend=ascend) for x in (floats(3, 5), tied) for a in (0, -1)]
         rows += [row("argsort", x, axis=1, is_ascend=ascend, dtype="int64") for x in (floats(3, 5), tied)]

@@ -269,6 +269,21 @@ QUANTIZED = [
     row("qnn.dequantize", ints(3, 5, dtype="int8"), floats(dtype="float16"), _zeros(dtype="int8"), out_dtype="float16"),
 ]
 
+_PLACES = np.stack([floats(2, 3, 4, low=-1.3, high=1.3) for _ in range(2)], -1)
+SAMPLED = [
+    row("image.grid_sample", floats(2, 3, 5, 4), _PLACES, method=m, padding_mode=p, align_corners=a)
+    for m in ("linear", "nearest", "cubic")
+    for p in ("zeros", "border", "reflection")
+    for a in (False, True)
+]
+_STRANGE = np.array([np.nan, np.inf, -1e9, -1], "float32").reshape(2, 1, 1, 2)
+_COLUMNS = {"size": (5, 5), "kernel_size": (2, 3), "strides": (1, 1), "dilation": (1, 1), "padding": (0,) * 4}
+SAMPLED += [
+    row("image.grid_sample", floats(2, 1, 5, 4), _STRANGE),
+    row("nn.col2im", floats(2, 12, 12), **_COLUMNS),
+    row("vision.roi_align", floats(1, 2, 6, 6), floats(3, 4, low=0, high=6), ints(3, low=0, high=0), size=(2, 3)),
+]
+
 EMPTY = [
     _conv(_C2, (0, 3, 5, 5), (4, 3, 3, 3), padding=1),
     _conv(_C2, (0, 4, 5, 5), (4, 1, 3, 3), groups=4),
@@ -307,5 +322,6 @@ SAMPLES: list[Sample] = [
     *RESIZES,
     *PADS,
     *QUANTIZED,
+    *SAMPLED,
     *EMPTY,
 ]

@@ -14,6 +14,7 @@ from operator_cases import (  # noqa: F401  (registers the generators)
     norms,
     products,
     reductions,
+    sampling,
     windows,
 )
 from operator_cases.accuracy import Accuracy

@@ -68,6 +68,13 @@ def cast(name: str, draw: Draw, dtype: str) -> Case:
     return case(name, x, dtype=draw.choice(DTYPES))
 
 
+@generator("reinterpret")
+def reinterpret(name: str, draw: Draw, dtype: str) -> Case:
+    """Every pattern of bits is a number; floats that are not compare equal by not being one."""
+    to = draw.choice([d for d in DTYPES if np.dtype(d).itemsize == np.dtype(dtype).itemsize])
+    return case(name, draw.array(draw.shape(), dtype, -99, 99, "all"), dtype=to, accuracy=BITS)
+
+
 @generator("full_like")
 def full_like(name: str, draw: Draw, dtype: str) -> Case:
     return case(name, draw.array(draw.shape(), dtype), draw.array((), dtype, special="all"), accuracy=BITS)

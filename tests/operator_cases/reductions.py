@@ -83,11 +83,14 @@ def logsumexp(name: str, draw: Draw, dtype: str) -> Case:
     return Case(found.op, found.args, Accuracy(ulps=3, terms=terms, magnitude=one))
 
 
-@generator("cumsum")
-def cumsum(name: str, draw: Draw, dtype: str) -> Case:
+@generator("cumsum", "cumprod")
+def running(name: str, draw: Draw, dtype: str) -> Case:
     shape = draw.shape(1, 4)
     axis = draw.axis(len(shape))
     special = "nonfinite" if np.dtype(dtype).kind == "f" else "all"
+    if name == "cumprod":
+        made = case(name, draw.array(shape, dtype, -2, 2, special), axis=axis, exclusive=draw.flag())
+        return Case(made.op, made.args, Accuracy(ulps=shape[axis] + 2))
     return summed(
         name, draw.array(shape, dtype, special=special), terms=shape[axis] + 2, axis=axis, exclusive=draw.flag()
     )

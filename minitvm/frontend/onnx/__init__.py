@@ -14,5 +14,6 @@ from minitvm.frontend.onnx import (  # noqa: F401  (register the builders)
     reduce,
     resize,
     rnn,
+    sampling,
     tensor,
 )

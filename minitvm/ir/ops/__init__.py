@@ -16,6 +16,7 @@ from minitvm.ir.ops import (  # noqa: F401
     nn_recurrent,
     quantize,
     reduce,
+    sampling,
     slicing,
     sorting,
     tensor,

@@ -218,7 +218,7 @@ class Reinterpret(Unary, name="reinterpret"):
         return data.with_dtype(self.dtype)
 
     def reference(self, data: np.ndarray) -> np.ndarray:
-        return data.view("uint8") != 0 if self.dtype == "bool" else np.ascontiguousarray(data).view(self.dtype)
+        return data.view("uint8") != 0 if self.dtype == "bool" else data.view(self.dtype)
 
     def element(self, x: LoopExpr) -> LoopExpr:
         if x.dtype == self.dtype:

@@ -1,0 +1,402 @@
+"""Operators that read an image between its pixels, or at places that data names; and what windows leave behind."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from dataclasses import replace
+from typing import Annotated, Any
+
+import numpy as np
+
+from minitvm.ir.compute import accumulator, compute, sum_over
+from minitvm.ir.dims import differ
+from minitvm.ir.loop import (
+    Alloc,
+    Buffer,
+    Const,
+    LoopExpr,
+    LoopKind,
+    Stage,
+    Stmt,
+    all_of,
+    const,
+    intrin,
+    loop,
+    maximum,
+    minimum,
+    select,
+    seq,
+    store,
+)
+from minitvm.ir.loop.scalar import convert
+from minitvm.ir.op import Fusion, Op
+from minitvm.ir.ops._shape import (
+    Window,
+    dilated,
+    flatten_index,
+    inside,
+    known,
+    pads_of,
+    require_kind,
+    require_same_dtype,
+    unflatten_index,
+)
+from minitvm.ir.ops.image import cubic
+from minitvm.ir.types import TensorType
+
+PADDINGS = ("zeros", "border", "reflection")
+_TAPS = {"nearest": (0,), "linear": (0, 1), "cubic": (-1, 0, 1, 2)}
+_ALPHA = -0.75
+"""The parameter of the cubic kernel."""
+
+
+class GridSample(Op, name="image.grid_sample", fusion=Fusion.OUT_ELEMWISE_FUSABLE):
+    """Data at the places of a grid.  data: (N, C, d...) floats, grid: (N, out..., rank of d...) floats ->
+    (N, C, out...).
+
+    A place names the last dimension first.  -1 and 1 are the ends of data: the outer edges of its first and last
+    elements, with ``align_corners`` their centres; with ``pixels`` a place counts elements instead.  Beyond the ends
+    are zeros, the nearest elements, or data again, reflected.
+    """
+
+    method: Annotated[str, tuple(_TAPS)] = "linear"
+    padding_mode: Annotated[str, PADDINGS] = "zeros"
+    align_corners: bool = False
+    pixels: bool = False
+
+    def infer(self, data: TensorType, grid: TensorType) -> TensorType:
+        require_kind(self, data, "f", "data")
+        require_kind(self, grid, "f", "grid")
+        rank = data.rank - 2
+        if rank < 1 or grid.rank < 3 or differ(grid.shape[-1], rank) or differ(grid.shape[0], data.shape[0]):
+            raise self.reject(
+                f"grid {grid} does not name places in {data}", hint="data (N, C, d...), grid (N, ..., rank)"
+            )
+        known(self, data, "data")
+        if 0 in data.shape[2:]:
+            raise self.reject(f"there is no element to take from {data}")
+        return data.with_shape((*data.shape[:2], *grid.shape[1:-1]))
+
+    def _ends(self, extent: int) -> tuple[float, float]:
+        return (0.0, extent - 1.0) if self.align_corners else (-0.5, extent - 0.5)
+
+    # --- in numpy ---
+
+    def reference(self, data: np.ndarray, grid: np.ndarray) -> np.ndarray:
+        wide = np.promote_types(np.promote_types(data.dtype, grid.dtype), "float32")
+        lines = [self._line(grid[..., -1 - d].astype(wide), n) for d, n in enumerate(data.shape[2:])]
+        batch = np.arange(data.shape[0]).reshape(-1, *[1] * (grid.ndim - 2))
+        total = np.zeros((*grid.shape[:-1], data.shape[1]), wide)
+        for taps in itertools.product(*lines):
+            at, weights, there = zip(*taps, strict=True)
+            weight = np.asarray(functools.reduce(np.multiply, weights))[..., None]
+            found = data[(batch, slice(None)) + at].astype(wide) * weight
+            total += np.where(np.logical_and.reduce(there)[..., None], found, wide.type(0))
+        return np.ascontiguousarray(np.moveaxis(total, -1, 1)).astype(data.dtype)
+
+    def _line(self, places: np.ndarray, extent: int) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        """Along one axis: for every tap its position, its weight, and whether it counts."""
+        one = places.dtype.type(1)
+        x = places
+        if not self.pixels:
+            x = (places + one) / 2 * (extent - 1) if self.align_corners else ((places + one) * extent - one) / 2
+        x = np.rint(x) if self.method == "nearest" else x
+        low, high = self._ends(extent)
+        if self.padding_mode == "border":
+            x = np.where((x < low) | (x > high), np.clip(x, 0, extent - 1), x)
+        elif self.padding_mode == "reflection":
+            x = _reflected(x, low, high)
+        floor = np.floor(x)
+        rest, found = x - floor, []
+        for tap in _TAPS[self.method]:
+            weight = np.ones_like(x)
+            if self.method != "nearest":
+                weight = 1 - np.abs(rest - tap) if self.method == "linear" else cubic(rest - tap, _ALPHA)
+            at = floor + tap
+            there = (at >= 0) & (at < extent) | (self.padding_mode != "zeros")
+            at = _reflected(at, low, high) if self.padding_mode == "reflection" else at
+            found.append((np.clip(convert(at, "int64"), 0, extent - 1), weight.astype(x.dtype), there))
+        return found
+
+    # --- in loops ---
+
+    def compute(self, data: Buffer, grid: Buffer) -> Stage:
+        wide = max(accumulator(data.dtype), accumulator(grid.dtype))
+        extents = data.shape[2:]
+
+        def place(*i: LoopExpr) -> LoopExpr:
+            """The place along the axis that the last index counts from behind."""
+            found = self._place(grid[i].astype(wide), extents[-1])
+            for d, extent in enumerate(extents[:-1]):
+                found = select(i[-1].equal(len(extents) - 1 - d), self._place(grid[i].astype(wide), extent), found)
+            return found
+
+        places = replace(compute(grid.shape, place), kept=True)
+
+        def element(n: LoopExpr, c: LoopExpr, *i: LoopExpr) -> LoopExpr:
+            x = [places[(n,) + i + (Const(len(extents) - 1 - d),)] for d in range(len(extents))]
+            lines = [[self._tap(x[d], tap, extent) for tap in _TAPS[self.method]] for d, extent in enumerate(extents)]
+            total: LoopExpr | None = None
+            for taps in itertools.product(*lines):
+                at, weights, there = zip(*taps, strict=True)
+                found = data[(n, c) + at].astype(wide)
+                for weight in weights:
+                    found = found if weight is None else found * weight
+                conditions = [condition for conditions in there for condition in conditions]
+                found = select(all_of(conditions), found, const(0, wide)) if conditions else found
+                total = found if total is None else total + found
+            assert total is not None
+            return total.astype(data.dtype)
+
+        return compute((*data.shape[:2], *grid.shape[1:-1]), element)
+
+    def _place(self, x: LoopExpr, extent: int) -> LoopExpr:
+        """Where a number of the grid lies, in elements."""
+        if not self.pixels:
+            x = (x + 1.0) * 0.5 * float(extent - 1) if self.align_corners else ((x + 1.0) * float(extent) - 1.0) * 0.5
+        x = intrin("round", x) if self.method == "nearest" else x
+        low, high = self._ends(extent)
+        if self.padding_mode == "border":
+            beyond = (x < low) | (const(high, x.dtype) < x)
+            return select(beyond, minimum(maximum(x, 0.0), float(extent - 1)), x)
+        return _mirrored(x, low, high) if self.padding_mode == "reflection" else x
+
+    def _tap(self, x: LoopExpr, tap: int, extent: int) -> tuple[LoopExpr, LoopExpr | None, list[LoopExpr]]:
+        """The position of a tap, its weight, and on which conditions it counts."""
+        floor = intrin("floor", x)
+        at = floor + float(tap)
+        conditions = [const(0, x.dtype) <= at, at < float(extent)] if self.padding_mode == "zeros" else []
+        at = _mirrored(at, *self._ends(extent)) if self.padding_mode == "reflection" else at
+        position = minimum(maximum(at.astype("int64"), 0), extent - 1)
+        distance = intrin("abs", x - floor - float(tap))
+        if self.method == "nearest":
+            return position, None, conditions
+        if self.method == "linear":
+            return position, 1.0 - distance, conditions
+        a, d = _ALPHA, distance
+        near, far = ((a + 2) * d - (a + 3)) * d * d + 1.0, ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
+        return position, near if tap in (0, 1) else far, conditions
+
+
+def _reflected(x: np.ndarray, low: float, high: float) -> np.ndarray:
+    """Back and forth between the ends."""
+    if high == low:
+        return np.full_like(x, low)
+    span = x.dtype.type(high - low)
+    beyond = np.where(x < low, low - x, np.where(x > high, x - high, 0)).astype(x.dtype)
+    with np.errstate(all="ignore"):
+        turns = np.floor(beyond / span)
+        rest, odd = beyond - turns * span, turns % 2 == 1
+    back = np.where((x < low) == odd, high - rest, low + rest)
+    return np.where((x < low) | (x > high), back, x).astype(x.dtype)
+
+
+def _mirrored(x: LoopExpr, low: float, high: float) -> LoopExpr:
+    if high == low:
+        return const(low, x.dtype)
+    below, above, span = x < low, const(high, x.dtype) < x, high - low
+    beyond = select(below, low - x, x - high)
+    turns = intrin("floor", beyond / span)
+    rest, half = beyond - turns * span, turns * 0.5
+    even = intrin("floor", half).equal(half)
+    return select(below | above, select((below & even) | (above & intrin("not", even)), rest + low, high - rest), x)
+
+
+class ColumnsToImage(Op, name="nn.col2im", fusion=Fusion.OUT_ELEMWISE_FUSABLE):
+    """What im2col of an image of ``size`` has in its columns, added up where windows overlap.
+
+    data: (N, C * taps of the window, windows) -> (N, C, size...).
+    """
+
+    size: tuple[int, ...]
+    kernel_size: tuple[int, ...]
+    strides: tuple[int, ...]
+    dilation: tuple[int, ...]
+    padding: tuple[int, ...]
+
+    def _windows(self) -> list[Window]:
+        taken = zip(self.kernel_size, self.strides, self.dilation, pads_of(self.padding), strict=True)
+        return [Window(k, s, d, p) for k, s, d, p in taken]
+
+    def _counts(self) -> tuple[int, ...]:
+        windows = zip(self._windows(), self.size, strict=True)
+        return tuple((n + sum(w.pads) - dilated(w.taps, w.dilation)) // w.stride + 1 for w, n in windows)
+
+    def infer(self, data: TensorType) -> TensorType:
+        require_kind(self, data, "iuf", "data")
+        if (
+            len({len(self.size), len(self.kernel_size), len(self.strides), len(self.dilation), len(self.padding) // 2})
+            > 1
+        ):
+            raise self.reject("size, kernel_size, strides, dilation and padding differ in length")
+        taps, counts = math.prod(self.kernel_size), self._counts()
+        if data.rank != 3 or differ(data.shape[2], math.prod(counts)) or differ(data.shape[1] % taps, 0):
+            raise self.reject(
+                f"an image of {list(self.size)} has {math.prod(counts)} windows of {taps} elements, not {data}"
+            )
+        return data.with_shape((data.shape[0], data.shape[1] // taps, *self.size))
+
+    def reference(self, data: np.ndarray) -> np.ndarray:
+        windows, counts = self._windows(), self._counts()
+        wide = np.promote_types(data.dtype, "float32") if data.dtype.kind == "f" else data.dtype
+        columns = data.reshape(data.shape[0], -1, *self.kernel_size, *counts).astype(wide)
+        before, whole = [w.pads[0] for w in windows], (slice(None), slice(None))
+        padded = [n + sum(w.pads) for w, n in zip(windows, self.size, strict=True)]
+        image = np.zeros((*columns.shape[:2], *padded), wide)
+        for tap in np.ndindex(*self.kernel_size):
+            starts = [t * w.dilation for t, w in zip(tap, windows, strict=True)]
+            spans = [(n - 1) * w.stride + 1 for n, w in zip(counts, windows, strict=True)]
+            cut = [slice(a, a + n, w.stride) for a, n, w in zip(starts, spans, windows, strict=True)]
+            image[whole + tuple(cut)] += columns[whole + tap]
+        kept = tuple(slice(b, b + n) for b, n in zip(before, self.size, strict=True))
+        return np.ascontiguousarray(image[whole + kept]).astype(data.dtype)
+
+    def compute(self, data: Buffer) -> Stage:
+        windows, counts, taps = self._windows(), self._counts(), self.kernel_size
+        wide = accumulator(data.dtype)
+
+        def element(n: LoopExpr, c: LoopExpr, *i: LoopExpr) -> LoopExpr:
+            def term(*tap: LoopExpr) -> LoopExpr:
+                starts = [x + w.pads[0] - t * w.dilation for x, t, w in zip(i, tap, windows, strict=True)]
+                at = [start // w.stride for start, w in zip(starts, windows, strict=True)]
+                hit = [(start % w.stride).equal(0) for start, w in zip(starts, windows, strict=True)]
+                hit += [c for position, count in zip(at, counts, strict=True) for c in inside(position, count)]
+                row = c * math.prod(taps) + flatten_index(tap, taps)
+                value = data[n, row, flatten_index(at, counts)].astype(wide)
+                return select(all_of(hit), value, const(0, wide))
+
+            return sum_over(taps, term).astype(data.dtype)
+
+        return compute((data.shape[0], data.shape[1] // math.prod(taps), *self.size), element)
+
+
+class RoiAlign(Op, name="vision.roi_align", fusion=Fusion.OPAQUE):
+    """Each region of an image as ``size`` (height, width) cells, the mean (or the maximum) of samples in each.
+
+    data: (N, C, H, W), rois: (R, 4) as x1, y1, x2, y2, batch_indices: (R,) integers -> (R, C, *size).  A cell has
+    ``sample_ratio`` samples along each axis, or with 0 as many as it has pixels, rounded up; samples are bilinear.  The
+    maximum is that of the weighted pixels, as ONNX has it.  ``half_pixel``: pixels have their centres at 0.5.
+    """
+
+    size: tuple[int, int]
+    spatial_scale: float = 1.0
+    sample_ratio: int = 0
+    mode: Annotated[str, ("avg", "max")] = "avg"
+    half_pixel: bool = True
+
+    def infer(self, data: TensorType, rois: TensorType, batch_indices: TensorType) -> TensorType:
+        require_kind(self, data, "f", "data")
+        require_same_dtype(self, data, rois)
+        require_kind(self, batch_indices, "iu", "batch_indices")
+        fits = data.rank == 4 and rois.rank == 2 and batch_indices.rank == 1
+        if not fits or differ(rois.shape[1], 4) or differ(rois.shape[0], batch_indices.shape[0]):
+            raise self.reject(f"expected (N, C, H, W), (R, 4) and (R,), not {data}, {rois} and {batch_indices}")
+        if 0 in (data.shape[0], *data.shape[2:]):
+            raise self.reject(f"there is no pixel in {data}")
+        return data.with_shape((rois.shape[0], data.shape[1], *self.size))
+
+    # --- in numpy ---
+
+    def reference(self, data: np.ndarray, rois: np.ndarray, batch_indices: np.ndarray) -> np.ndarray:
+        wide = np.promote_types(data.dtype, "float32")
+        batches = np.clip(batch_indices.astype("int64"), 0, len(data) - 1)
+        found = [self._region(data[b].astype(wide), roi.astype(wide)) for b, roi in zip(batches, rois, strict=True)]
+        return np.array(found, data.dtype).reshape(len(rois), data.shape[1], *self.size)
+
+    def _region(self, image: np.ndarray, roi: np.ndarray) -> np.ndarray:
+        """(C, H, W) -> (C, *size)."""
+        scale, offset = roi.dtype.type(self.spatial_scale), roi.dtype.type(0.5 if self.half_pixel else 0)
+        x1, y1, x2, y2 = roi * scale - offset
+        lines = [
+            self._samples(y1, y2, self.size[0], image.shape[1]),
+            self._samples(x1, x2, self.size[1], image.shape[2]),
+        ]
+        (rows, row_weights, row_there), (columns, column_weights, column_there) = lines
+        terms = []
+        for i, j in itertools.product(range(2), repeat=2):
+            weight = row_weights[..., i][:, :, None, None] * column_weights[..., j][None, None]
+            pixels = image[:, rows[..., i][:, :, None, None], columns[..., j][None, None]]
+            terms.append(np.where(row_there[:, :, None, None] & column_there[None, None], pixels * weight, 0))
+        if self.mode == "avg":
+            return np.asarray(np.add.reduce(terms).sum((2, 4)) / max(rows.shape[1] * columns.shape[1], 1))
+        highest = np.maximum.reduce(terms)
+        return np.asarray(highest.max((2, 4)) if highest.size else np.zeros((len(image), *self.size)))
+
+    def _samples(self, first: Any, last: Any, cells: int, extent: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Along one axis: (cells, samples, 2) pixels, their weights, and (cells, samples) whether a sample counts."""
+        length = last - first if self.half_pixel else max(last - first, type(first)(1))
+        cell = length / type(first)(cells)
+        count = self.sample_ratio or max(math.ceil(cell), 0)
+        at = first + np.arange(cells)[:, None] * cell + (np.arange(count) + 0.5) * cell / max(count, 1)
+        at = at.astype(type(first))
+        there = ~((at < -1) | (at > extent))
+        at = np.clip(at, 0, extent - 1)
+        low = np.floor(at)
+        rest = at - low
+        pixels = np.minimum(convert(low, "int64")[..., None] + [0, 1], extent - 1)
+        return pixels, np.stack([1 - rest, rest], -1), there
+
+    # --- in loops ---
+
+    def statements(self, data: Buffer, rois: Buffer, batch_indices: Buffer, result: Buffer) -> Stmt:
+        wide, (cells_y, cells_x) = accumulator(data.dtype), self.size
+        total = Buffer("total", (1,), wide, "local")
+
+        def cell(flat: LoopExpr) -> Stmt:
+            r, c, i, j = unflatten_index(flat, result.shape)
+            batch = minimum(maximum(batch_indices[r].astype("int64"), 0), data.shape[0] - 1)
+            y, x = (self._axis(rois, r, d, n, wide) for d, n in ((1, cells_y), (0, cells_x)))
+
+            def sample(sy: LoopExpr, sx: LoopExpr) -> Stmt:
+                rows, columns = (line(k, s) for line, k, s in ((y[1], i, sy), (x[1], j, sx)))
+                (y0, y1, fy, inside_y), (x0, x1, fx, inside_x) = rows(data.shape[2]), columns(data.shape[3])
+                parts = [
+                    data[batch, c, row, column].astype(wide) * (a * b)
+                    for row, a in ((y0, 1.0 - fy), (y1, fy))
+                    for column, b in ((x0, 1.0 - fx), (x1, fx))
+                ]
+                if self.mode == "avg":
+                    value = parts[0] + parts[1] + (parts[2] + parts[3])
+                    return store(total, [0], total[0] + select(inside_y & inside_x, value, const(0, wide)))
+                highest = maximum(maximum(parts[0], parts[1]), maximum(parts[2], parts[3]))
+                return store(total, [0], maximum(total[0], select(inside_y & inside_x, highest, const(0, wide))))
+
+            count = y[0] * x[0]
+            samples = loop(y[0], lambda sy: loop(x[0], lambda sx: sample(sy, sx), name="sx"), name="sy")
+            if self.mode == "avg":
+                start, found = const(0, wide), total[0] / maximum(count, 1).astype(wide)
+            else:
+                start = const(float("-inf"), wide)
+                found = select(Const(0) < count, total[0], const(0, wide))
+            put = store(result, [r, c, i, j], found.astype(data.dtype))
+            return seq(store(total, [0], start), samples, put)
+
+        return loop(math.prod(result.shape), lambda flat: Alloc(total, cell(flat)), LoopKind.PARALLEL, name="cell")
+
+    def _axis(self, rois: Buffer, r: LoopExpr, d: int, cells: int, wide: str) -> tuple[LoopExpr, Any]:
+        """How many samples a cell has along an axis (0: x, 1: y), and ``line(cell, sample)(extent)``: the two pixels,
+        the weight of the second, whether the sample counts."""
+        first, last = (
+            rois[r, Const(d + end)].astype(wide) * self.spatial_scale - (0.5 if self.half_pixel else 0.0)
+            for end in (0, 2)
+        )
+        length = last - first if self.half_pixel else maximum(last - first, 1.0)
+        size = length / float(cells)
+        count = Const(self.sample_ratio) if self.sample_ratio else maximum(intrin("ceil", size).astype("int64"), 0)
+
+        def line(cell: LoopExpr, sample: LoopExpr) -> Any:
+            steps = (sample.astype(wide) + 0.5) * size / maximum(count, 1).astype(wide)
+            at = first + cell.astype(wide) * size + steps
+
+            def pixels(extent: int) -> tuple[LoopExpr, LoopExpr, LoopExpr, LoopExpr]:
+                there = intrin("not", (at < -1.0) | (const(extent, wide) < at))
+                held = minimum(maximum(at, 0.0), float(extent - 1))
+                low = intrin("floor", held)
+                position = minimum(maximum(low.astype("int64"), 0), extent - 1)
+                return position, minimum(position + 1, extent - 1), held - low, there
+
+            return pixels
+
+        return count, line
