@@ -2,6 +2,6 @@
 
 ``python -m minitvm.testing.fuzz --help`` says how to run it, docs/fuzzing.md what it does.  The way of a case:
 ``generate`` (with ``draw`` and the operators' generators) makes a ``case.Case``; ``judge`` has it run by ``subject``
-and ``peers`` in processes of their own (``worker``) and compares (``compare``, ``rules``, ``freedom``); ``shrink``
-makes a failing one small, ``write`` makes it a test; ``campaign`` does so for many.
+and ``peers`` in processes of their own (``worker``) and compares (``freedom``, ``open_ends``); ``failure``
+makes a failing one small, and a test; ``campaign`` does so for many.
 """

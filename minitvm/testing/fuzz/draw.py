@@ -13,8 +13,87 @@ import onnx
 from onnx import helper, shape_inference
 
 from minitvm.ir.types import DTYPES
-from minitvm.testing.fuzz import values
 from minitvm.testing.fuzz.case import IR_VERSION, Arrays, Value, attributes, dtype_of, operator_name, tensor, value_info
+
+SIZES = (1, 1, 2, 3, 5, 7, 8, 15, 16, 17, 31, 33, 64, 100)
+MOODS = ("plain", "plain", "plain", "plain", "plain", "plain", "special", "large", "small", "equal", "halves")
+FLOAT_SPECIALS = (0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, 0.5, -0.5, 1.5, 2.5, 1e-40, -1e-45, 6e-8, 1e4)
+LARGE = {"float16": 6e4, "float32": 3e38, "float64": 1e308, "bfloat16": 3e38}
+ELEMENTS = 1 << 13
+"""The most elements of one tensor."""
+
+AWKWARD_NAMES = (
+    "key", "value", "self", "params", "kwargs", "name", "input:0", "input/0", "日本語", "é", "a b", " ", "%x",
+    "%0", "p0", "p1", "x" * 300, "None", "0", "1x", "-", ".", "main", "lambda", "a,b", 'quo"te', "it's",
+    "back\\slash", "new\nline", "{}", "{0}", "%s", "tab\t", "default", "entry", "out", "run", "T_add", "meta",
+    "def", "@main", "[1]", "(a)", "A", "a", "data", "tvmgen", "fused_add", "workspace", "barrier", "thread",
+    "threads", "__init__", "NaN", "😀", "\u202eabc",
+)  # fmt: skip
+
+
+def sizes(rng: random.Random, rank: int, budget: int = ELEMENTS, zero: float = 0.01) -> tuple[int, ...]:
+    """A shape of some rank with at most ``budget`` elements; with probability ``zero`` each, a dimension is 0."""
+    shape: list[int] = []
+    for left in range(rank, 0, -1):
+        most = max(1, int(budget ** (1 / left) * 3) if left > 1 else budget)
+        size = rng.choice([s for s in SIZES if s <= most] or [1])
+        if rng.random() < zero:
+            size = 0
+        shape.append(size)
+        budget //= max(size, 1)
+    rng.shuffle(shape)
+    return tuple(shape)
+
+
+def array(rng: random.Random, shape: Sequence[int], dtype: str, mood: str = "plain") -> np.ndarray:
+    """Random elements.  ``plain`` ones are of everyday size; ``special`` has infinities, NaN, denormals and the
+    extremes of integers sprinkled in, ``large`` and ``small`` are near the ends of the range, ``equal`` all one;
+    ``halves`` lie between two integers, or on one; ``positive`` ones are scales that do not vanish."""
+    draw = np.random.default_rng(rng.getrandbits(64))
+    shape = tuple(shape)
+    if dtype == "bool":
+        return draw.random(shape) < 0.5
+    if np.dtype(dtype).kind in "iu":
+        return _integers(draw, shape, dtype, mood)
+    found = draw.normal(0.0, rng.choice((0.5, 1.0, 4.0)), shape)
+    if mood == "equal":
+        found = np.full(shape, rng.choice((0.0, -0.0, 1.0, 1.0, -1.0, 0.5, 3.0)))
+    elif mood == "halves":
+        found = np.round(4 * found) / 2
+    elif mood == "positive":
+        found = np.abs(found) + 0.1
+    elif mood == "large":
+        found = found * (LARGE.get(dtype, 100.0) * 10.0 ** -float(draw.integers(1, 6)))
+    elif mood == "small":
+        found = found * 10.0 ** -float(draw.integers(3, 42))
+    elif mood == "special":
+        found = np.where(draw.random(shape) < 0.2, draw.choice(FLOAT_SPECIALS, shape), found)
+    with np.errstate(all="ignore"):
+        return found.astype(dtype)
+
+
+def _integers(draw: np.random.Generator, shape: tuple[int, ...], dtype: str, mood: str) -> np.ndarray:
+    info = np.iinfo(dtype)
+    low, high = max(info.min, -10), min(info.max, 10)
+    found = draw.integers(low, high, shape, dtype=dtype, endpoint=True)
+    if mood == "equal":
+        return np.full(shape, draw.choice([0, 1, 1, 3]), dtype)
+    if mood in ("large", "small"):
+        return draw.integers(info.min, info.max, shape, dtype=dtype, endpoint=True)
+    if mood == "special":
+        extremes = np.array([info.min, info.max, info.min + 1, info.max - 1, 0, info.max // 2], dtype)
+        return np.where(draw.random(shape) < 0.2, draw.choice(extremes, shape), found)
+    return found
+
+
+def uniform(rng: random.Random, shape: Sequence[int], dtype: str, low: float, high: float) -> np.ndarray:
+    """Elements of ``[low, high]``, of an integer or float dtype; ``low`` where that is empty."""
+    high = max(low, high)
+    draw = np.random.default_rng(rng.getrandbits(64))
+    if np.dtype(dtype).kind in "iu":
+        return draw.integers(int(low), int(high), tuple(shape), dtype=dtype, endpoint=True)
+    return draw.uniform(low, high, tuple(shape)).astype(dtype)
+
 
 T = TypeVar("T")
 Shape: TypeAlias = tuple[int, ...]
@@ -73,7 +152,7 @@ class Draw:
 
     def __init__(self, rng: random.Random, opset: int) -> None:
         self.rng, self.opset = rng, opset
-        self.mood = rng.choice(values.MOODS)
+        self.mood = rng.choice(MOODS)
         self.awkward = rng.random() < 0.15
         self.op = ""
         self.follows = 0.0
@@ -113,27 +192,27 @@ class Draw:
         return float(np.float32(chosen))
 
     def axis(self, rank: int) -> int:
-        """An axis, counted from either end; :class:`Reject` for a scalar."""
+        """An axis, from opset 11 on counted from either end; :class:`Reject` for a scalar."""
         if rank < 1:
             raise Reject("no axes")
-        return self.rng.randrange(-rank, rank)
+        return self.rng.randrange(-rank if self.opset >= 11 else 0, rank)
 
     def axes(self, rank: int, least: int = 0) -> list[int]:
         chosen = self.some(range(rank), least)
         return [a - rank if self.chance(0.3) else a for a in chosen]
 
-    def shape(self, least: int = 0, most: int = 5, budget: int = values.ELEMENTS) -> Shape:
+    def shape(self, least: int = 0, most: int = 5, budget: int = ELEMENTS) -> Shape:
         ranks = [r for r in (0, 1, 1, 2, 2, 2, 3, 3, 4, 4, 5) if least <= r <= most]
-        return values.sizes(self.rng, self.choice(ranks), budget)
+        return sizes(self.rng, self.choice(ranks), budget)
 
     def size(self, most: int = 100) -> int:
-        return self.choice([s for s in values.SIZES if s <= most])
+        return self.choice([s for s in SIZES if s <= most])
 
     def name(self) -> str:
         """A new name, an awkward one now and then."""
         found = f"v{len(self.names)}"
         if self.awkward and self.chance(0.5):
-            found = self.choice([*values.AWKWARD_NAMES, *(n.swapcase() for n in self.names)])
+            found = self.choice([*AWKWARD_NAMES, *(n.swapcase() for n in self.names)])
         while found in self.names:
             found += "_"
         self.names.add(found)
@@ -174,11 +253,11 @@ class Draw:
 
     def new(self, shape: Sequence[int], dtype: str, constant: float = 0.15, mood: str | None = None) -> Value:
         """A new operand, with some probability a constant."""
-        return self.constant(values.array(self.rng, shape, dtype, mood or self.mood), 1 - constant)
+        return self.constant(array(self.rng, shape, dtype, mood or self.mood), 1 - constant)
 
     def within(self, shape: Sequence[int], dtype: str, low: float, high: float, constant: float = 0.5) -> Value:
         """A new operand with elements of ``[low, high]``."""
-        return self.constant(values.uniform(self.rng, shape, dtype, low, high), 1 - constant)
+        return self.constant(uniform(self.rng, shape, dtype, low, high), 1 - constant)
 
     def like(self, shape: Shape, dtype: str, constant: float = 0.15) -> Value:
         """An operand of this very type: one that is there already, where there is one, or a new one."""
@@ -193,7 +272,7 @@ class Draw:
         return self.new(shape, dtype, 0.75 + self.follows / 5, mood)
 
     def operand(
-        self, dtypes: Iterable[str] | None = None, least: int = 0, most: int = 5, budget: int = values.ELEMENTS
+        self, dtypes: Iterable[str] | None = None, least: int = 0, most: int = 5, budget: int = ELEMENTS
     ) -> Value:
         """An operand of a dtype the present operator accepts and a rank of ``least`` to ``most``: something that is
         there already where that is possible, mostly, or a new one."""
@@ -248,7 +327,7 @@ class Draw:
         node = helper.make_node(op_type, names, produced, domain=domain)
         node.attribute.extend(_attribute(name, value) for name, value in given.items() if value is not None)
         found = self._inferred(node) if types is None else list(types)
-        if any(shape is not None and math.prod(shape) > 8 * values.ELEMENTS for _, shape in found):
+        if any(shape is not None and math.prod(shape) > 8 * ELEMENTS for _, shape in found):
             raise Reject("too large")
         if any(min(shape or (0,)) < 0 for _, shape in found):
             raise Reject("less than nothing")

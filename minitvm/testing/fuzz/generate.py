@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import lru_cache
+from typing import TypeAlias
 
 import numpy as np
 import onnx
@@ -13,18 +14,97 @@ import onnx
 from minitvm.frontend.onnx.functions import has_definition
 from minitvm.frontend.onnx.registry import builder_for, supported_operators
 from minitvm.testing.fuzz import (  # noqa: F401  (register the generators)
-    chains,
-    contrib_quantized,
     control,
-    elementwise,
     layers,
     movement,
     quantized,
-    reductions,
-    values,
+    rows,
 )
-from minitvm.testing.fuzz.case import Arrays, Case, Config, Value
-from minitvm.testing.fuzz.draw import GENERATORS, Draw, Reject
+from minitvm.testing.fuzz.case import Arrays, Case, Config, Value, operator_name
+from minitvm.testing.fuzz.draw import ELEMENTS, GENERATORS, SIZES, Draw, Reject
+
+_CONV = "Conv/Conv/Conv/ConvTranspose"
+_DENSE = "MatMul/Gemm/com.microsoft.FusedMatMul"
+_SCALE = "Mul/Mul/Div/Add/Sub/BatchNormalization"
+_RECTIFIER = "Relu/LeakyRelu/PRelu/Clip"
+_VIEW = "Reshape/Flatten/Squeeze/Unsqueeze"
+_POINTWISE = "Add/Mul/Relu/Sigmoid/Tanh/Sub/Where/Cast"
+_NORM = "Softmax/LogSoftmax/LayerNormalization/ReduceMean/ReduceSum/ReduceMax/InstanceNormalization"
+
+CHAINS = (
+    "Add > Mul",
+    "Add/Sub > Mul/Div",
+    "Add > Add > Add",
+    "Mul > Mul > Mul",
+    "Mul & Mul > Add > Add",
+    "Sqrt > Div",
+    "ConstantOfShape > Add/Mul/Sub/Div",
+    "Cast > Cast > Cast",
+    "Clip > Cast > Cast",
+    "Identity/Dropout > Clip > Cast",
+    "DequantizeLinear > ArgMax/ArgMin/TopK",
+    "DequantizeLinear > Conv/MatMul/Add/Relu/MaxPool > QuantizeLinear",
+    "QLinearConv/QLinearMatMul > DequantizeLinear/QLinearConv",
+    "Transpose > MatMul",
+    f"Transpose > {_DENSE}",
+    f"Transpose & Transpose > {_DENSE}",
+    "Transpose > Transpose",
+    "Transpose > Reshape > Transpose",
+    f"{_VIEW} > {_VIEW} > {_VIEW}",
+    f"{_DENSE} > {_VIEW} > {_POINTWISE} > {_POINTWISE}",
+    f"Transpose/Concat/Slice/Pad > {_POINTWISE} > Transpose/Split/Slice",
+    f"{_CONV} > {_SCALE}",
+    f"{_CONV} > {_RECTIFIER} > {_SCALE}",
+    f"{_CONV} > {_SCALE} > {_RECTIFIER} > {_CONV}",
+    f"MaxPool/AveragePool/Pad > {_SCALE} > {_CONV}",
+    f"MaxPool/AveragePool/Pad > {_SCALE} > {_RECTIFIER} > {_CONV}",
+    f"{_DENSE} > {_SCALE} > {_RECTIFIER} > {_DENSE}",
+    "Conv & Conv & Conv > Concat/Relu/Mul/Add",
+    "MatMul & MatMul & MatMul > Add/Relu/Concat",
+    f"{_CONV} > MaxPool/AveragePool/GlobalAveragePool/Resize/Pad > {_CONV}/Flatten",
+    "Pad > Conv/AveragePool/MaxPool",
+    f"{_POINTWISE} > {_NORM} > {_POINTWISE}",
+    f"{_NORM} > {_NORM}",
+    f"{_POINTWISE} > {_DENSE} > {_NORM}",
+    "MatMul > Mul/Div > Add > Softmax > MatMul",
+    "Expand/Tile/Concat/Split > Concat > Slice/Split",
+    "Gather/Slice/Shape > Gather/Cast > Concat/Unsqueeze",
+)
+"""Operators in the order in which the compiler's rewrites look for them: random graphs hardly ever hold one.
+
+``A > B`` is a B that reads what A gave out, ``A & B`` one that reads what A read; ``A/B`` is either."""
+
+Step: TypeAlias = tuple[bool, tuple[str, ...]]
+"""Whether it reads what the step before read, and the operators to choose from."""
+
+
+def chains(known: Collection[str]) -> list[list[Step]]:
+    """Those that can be built of the operators in ``known``."""
+    found = []
+    for text in CHAINS:
+        steps: list[Step] = []
+        for part in text.replace("&", "> &").split(">"):
+            names = tuple(name for name in part.strip("& ").split("/") if name in known)
+            steps.append((part.strip().startswith("&"), names))
+        if all(names for _, names in steps):
+            found.append(steps)
+    return found
+
+
+def build(draw: Draw, steps: list[Step], add: Callable[[Draw, str], bool]) -> None:
+    """Adds a chain's nodes, as far as they fit; ``add`` is asked some times for each."""
+    read, given = draw.latest, list[Value]()
+    for beside, names in steps:
+        read, given = (read, given) if beside else (draw.latest, [])
+        if beside and operator_name(draw.nodes[-1]) in names and draw.chance(0.6):
+            found = draw.again(draw.nodes[-1])
+        else:
+            draw.latest = read
+            if not any(add(draw, draw.choice(names)) for _ in range(30)):
+                return
+            found = draw.latest
+        given = draw.latest = [*given, *found]
+
 
 WITHOUT_GENERATOR = {
     "Bernoulli": "its result is random",
@@ -55,6 +135,10 @@ def importable() -> frozenset[str]:
     return frozenset(supported_operators()) | {n for n in defined if known(onnx.NodeProto(op_type=n), newest)}
 
 
+_LEFT = importable() - GENERATORS.keys() - WITHOUT_GENERATOR.keys()
+GENERATORS.update(dict.fromkeys(filter(rows.has_simple_schema, _LEFT), rows.by_schema))
+
+
 def case(seed: int, index: int, levels: Sequence[int] = LEVELS, only: Sequence[str] = ()) -> Case:
     """Case ``index`` of a seed; the same one each time.  ``only`` limits the operators of the graphs."""
     rng = random.Random(f"{seed}:{index}")
@@ -80,15 +164,15 @@ def _of_few(draw: Draw, operators: Sequence[str]) -> None:
 def _of_a_chain(draw: Draw, operators: Sequence[str]) -> None:
     """What a rewrite looks for, before or behind nodes of a few operators."""
     draw.follows = 0.9
-    there = chains.chains(operators)
+    there = chains(operators)
     if not there:
         return _of_few(draw, operators)
     steps = draw.choice(there)
     few = [*(name for _, names in steps for name in names), draw.choice(_weighted(operators))]
     _grow(draw, draw.choice((0, 0, 0, 1, 2)), few)
-    chains.build(draw, steps, _add)
+    build(draw, steps, _add)
     if draw.chance(0.3):
-        chains.build(draw, draw.choice(there), _add)
+        build(draw, draw.choice(there), _add)
     _grow(draw, len(draw.nodes) + draw.choice((0, 0, 0, 1, 2, 4)), few)
     return None
 
@@ -168,11 +252,11 @@ def _symbols(rng: random.Random, inputs: Arrays) -> dict[str, tuple[str | None, 
 
 def _resized(rng: random.Random, inputs: Arrays, symbols: dict[str, tuple[str | None, ...]]) -> Arrays:
     """The inputs with another size for each open dimension."""
-    sizes = {"N": rng.choice(values.SIZES), "batch size": rng.choice(values.SIZES)}
+    sizes = {"N": rng.choice(SIZES), "batch size": rng.choice(SIZES)}
     resized = {}
     for name, given in inputs.items():
         names = symbols.get(name, (None,) * given.ndim)
         shape = tuple(s if n is None else sizes[n] for n, s in zip(names, given.shape, strict=True))
-        small = math.prod(shape) <= 4 * values.ELEMENTS
+        small = math.prod(shape) <= 4 * ELEMENTS
         resized[name] = np.resize(given, shape) if small and given.size else given
     return resized if all(resized[n].shape != inputs[n].shape for n in symbols) else dict(inputs)

@@ -1,15 +1,12 @@
-"""Generators of convolutions, pooling, products, recurrent layers and attention."""
+"""Generators of convolutions, pooling, products, recurrent layers, attention and normalizations."""
 
 from __future__ import annotations
 
 import math
 from typing import Any
 
-import numpy as np
-
 from minitvm.testing.fuzz.case import Value
 from minitvm.testing.fuzz.draw import FLOATS, Draw, Reject, Shape, generates
-from minitvm.testing.fuzz.reductions import image
 
 _WORK = 2_000_000
 """The most multiplications of one layer: the peers' references are in Python."""
@@ -50,7 +47,7 @@ def _channels(d: Draw, channels: int) -> tuple[int, int]:
 
 @generates("Conv")
 def conv(d: Draw) -> list[Value]:
-    x = image(d)
+    x = d.operand(None, 3, 5)
     shape = d.known(x)
     groups, per_group = _channels(d, shape[1])
     given = window(d, shape[2:])
@@ -64,7 +61,7 @@ def conv(d: Draw) -> list[Value]:
 
 @generates("ConvTranspose")
 def conv_transpose(d: Draw) -> list[Value]:
-    x = image(d)
+    x = d.operand(None, 3, 5)
     shape = d.known(x)
     groups, per_group = _channels(d, shape[1])
     given = window(d, shape[2:])
@@ -83,7 +80,7 @@ def conv_transpose(d: Draw) -> list[Value]:
 
 @generates("MaxPool", "AveragePool", "LpPool")
 def pool(d: Draw) -> list[Value]:
-    x = image(d)
+    x = d.operand(None, 3, 5)
     dilated = 0.2 if d.opset >= {"MaxPool": 10, "AveragePool": 19, "LpPool": 18}[d.op] else 0.0
     given = window(d, d.known(x)[2:], pooling=True, dilated=dilated)
     ceil = d.maybe(1, 0.3) if d.opset >= {"LpPool": 18}.get(d.op, 10) else None
@@ -92,12 +89,6 @@ def pool(d: Draw) -> list[Value]:
     if d.op == "AveragePool":
         given["count_include_pad"] = d.choice((None, 0, 1))
     return d.node([x], ceil_mode=ceil, **given)
-
-
-@generates("GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool")
-def global_pool(d: Draw) -> list[Value]:
-    x = image(d)
-    return d.node([x], p=d.choice((None, 1, 2, 3))) if d.op == "GlobalLpPool" else d.node([x])
 
 
 @generates("MatMul", "com.microsoft.FusedMatMul")
@@ -210,12 +201,6 @@ def rotary(d: Draw) -> list[Value]:
     return d.node([x, *caches, where], interleaved=d.choice((None, 0, 1)))
 
 
-@generates("HannWindow", "HammingWindow", "BlackmanWindow")
-def signal_window(d: Draw) -> list[Value]:
-    size = d.constant(np.array(d.size(), d.dtype()), 0.02)
-    return d.node([size], periodic=d.choice((None, 0, 1)), output_datatype=d.choice((None, 1, 10, 11)))
-
-
 @generates("AffineGrid")
 def affine_grid(d: Draw) -> list[Value]:
     spatial = d.between(2, 3)
@@ -224,10 +209,22 @@ def affine_grid(d: Draw) -> list[Value]:
     return d.node([theta, d.ints([batch, d.size(3), *sizes])], align_corners=d.choice((None, 0, 1)))
 
 
-@generates("CausalConvWithState")
-def causal_conv(d: Draw) -> list[Value]:
-    batch, channels, steps, width = d.size(3), d.size(17), d.size(17), d.choice((1, 2, 4))
-    dtype = d.dtype()
-    bias, state = d.weight((channels,), dtype), d.like((batch, channels, width - 1), dtype)
-    inputs = [d.like((batch, channels, steps), dtype), d.weight((channels, 1, width), dtype), d.maybe(bias)]
-    return d.node([*inputs, d.maybe(state)], 2, activation=d.choice((None, "silu")))
+@generates("MeanVarianceNormalization")
+def mean_variance(d: Draw) -> list[Value]:
+    x = d.operand(least=1)
+    axes = d.maybe(sorted(a % x.rank for a in d.axes(x.rank, 1)), 0.7) if x.rank != 4 else d.maybe([0, 2, 3])
+    if axes is None and x.rank != 4:
+        raise Reject("the default axes are those of images")
+    return d.node([x], axes=axes)
+
+
+@generates("LayerNormalization", "RMSNormalization")
+def layer_norm(d: Draw) -> list[Value]:
+    x = d.operand(least=1)
+    axis = d.axis(x.rank)
+    shape = d.known(x)[axis:] if d.chance(0.8) else d.known(x)[-1:]
+    scale = d.weight(shape, x.dtype)
+    if d.op == "RMSNormalization":
+        return d.node([x, scale], axis=axis, epsilon=d.maybe(1e-3))
+    outputs = d.choice((1, 1, 1, 2, 3))
+    return d.node([x, scale, d.maybe(d.weight(shape, x.dtype))], outputs, axis=axis, epsilon=d.maybe(1e-3))

@@ -1,4 +1,4 @@
-"""Generators of operators that move elements: shapes, slices, indices."""
+"""Generators of operators that move elements or choose among them; and of numbers that must be of some size."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from minitvm.testing.fuzz import values
-from minitvm.testing.fuzz.case import Value, code_of, tensor
-from minitvm.testing.fuzz.draw import Draw, Reject, generates
+from minitvm.testing.fuzz.case import Value, tensor
+from minitvm.testing.fuzz.draw import Draw, Reject, generates, uniform
 
 
 @generates("Concat")
@@ -81,13 +80,6 @@ def reshape(d: Draw) -> list[Value]:
         shape[d.axis(len(shape))] = -1
     zeros = d.opset >= 14 and 0 in shape
     return d.node([x, d.ints(shape)], allowzero=1 if zeros and -1 not in shape else None)
-
-
-@generates("Flatten")
-def flatten(d: Draw) -> list[Value]:
-    x = d.operand()
-    low = -x.rank if d.opset >= 11 else 0
-    return d.node([x], axis=d.maybe(d.between(low, x.rank)))
 
 
 @generates("Squeeze")
@@ -248,29 +240,6 @@ def scatter_nd(d: Draw) -> list[Value]:
     return d.node([x, indices, d.like((count, *shape[depth:]), x.dtype)], reduction=reduction)
 
 
-@generates("DepthToSpace", "SpaceToDepth")
-def depth_and_space(d: Draw) -> list[Value]:
-    block = d.choice((1, 2, 2, 3))
-    n, c, h, w = d.size(3), d.size(8), d.size(8), d.size(8)
-    deep = d.op == "DepthToSpace"
-    shape = (n, c * block * block, h, w) if deep else (n, c, h * block, w * block)
-    mode = d.choice((None, "DCR", "CRD")) if deep and d.opset >= 11 else None
-    return d.node([d.like(shape, d.dtype())], blocksize=block, mode=mode)
-
-
-@generates("Trilu")
-def trilu(d: Draw) -> list[Value]:
-    x = d.operand(least=2)
-    k = d.maybe(d.constant(np.array(d.choice((0, 1, -1, 3, -5, 100)), "int64")))
-    return d.node([x, k], upper=d.choice((None, 0, 1)))
-
-
-@generates("EyeLike")
-def eye_like(d: Draw) -> list[Value]:
-    x = d.operand(least=2, most=2)
-    return d.node([x], dtype=d.maybe(code_of(d.dtype())), k=d.choice((None, 0, 1, -2, 9)))
-
-
 @generates("Range")
 def range_(d: Draw) -> list[Value]:
     dtype = d.dtype()
@@ -305,33 +274,15 @@ def constant(d: Draw) -> list[Value]:
     return d.node([], value=tensor(array, ""))
 
 
-@generates("Shape")
-def shape_of(d: Draw) -> list[Value]:
-    x = d.operand()
-    low, high = d.between(-x.rank - 2, x.rank + 2), d.between(-x.rank - 2, x.rank + 2)
-    newer = d.opset >= 15
-    return d.node([x], start=d.maybe(low) if newer else None, end=d.maybe(high) if newer else None)
-
-
-@generates("Size")
-def size_of(d: Draw) -> list[Value]:
-    return d.node([d.operand()])
-
-
 @generates("OneHot")
 def one_hot(d: Draw) -> list[Value]:
     depth, shape = d.size(17), d.shape(0, 3, 500)
-    whole = values.uniform(d.rng, shape, "int32", -depth - 1, depth)
+    whole = uniform(d.rng, shape, "int32", -depth - 1, depth)
     indices = d.constant(whole.astype(d.choice(("int64", "int64", "int32", "float32"))), 0.5)
     dtype = d.choice(("float32", "float32", "int64", "int32", "float16", "bool", "uint8"))
     depth_value = d.constant(np.array(depth if d.chance(0.5) else [depth], d.choice(("int64", "int64", "float32"))))
     axis = d.between(-len(shape) - 1, len(shape))
     return d.node([indices, depth_value, d.new((2,), dtype, 0.7)], axis=d.maybe(axis, 0.7))
-
-
-@generates("NonZero")
-def non_zero(d: Draw) -> list[Value]:
-    return d.node([d.operand(least=1)])
 
 
 @generates("Compress")
@@ -357,3 +308,65 @@ def center_crop_pad(d: Draw) -> list[Value]:
     axes = d.axes(x.rank, 1) if d.chance(0.5) else None
     count = x.rank if axes is None else len(axes)
     return d.node([x, d.ints([d.size(17) for _ in range(count)])], axes=axes)
+
+
+@generates("TopK")
+def top_k(d: Draw) -> list[Value]:
+    x = d.operand(least=1)
+    axis = d.axis(x.rank)
+    k = d.between(0 if d.chance(0.1) else 1, d.known(x)[axis])
+    if d.opset < 10:
+        return d.node([x], 2, axis=axis, k=max(k, 1))
+    largest = d.choice((None, 1, 0)) if d.opset >= 11 else None  # without ``sorted`` the order is open
+    return d.node([x, d.ints([k])], 2, axis=axis, largest=largest)
+
+
+# --- numbers ---------------------------------------------------------------------------------------------------
+
+
+@generates("Pow")
+def power(d: Draw) -> list[Value]:
+    x = d.operand()
+    dtype = d.choice((x.dtype, d.dtype(1))) if d.opset >= 12 else x.dtype
+    shape = d.partner(d.known(x))
+    exponent = d.new(shape, dtype) if d.chance(0.3) else d.within(shape, dtype, 0, 3, 0.8)
+    return d.node([x, exponent])
+
+
+@generates("Mod")
+def modulo(d: Draw) -> list[Value]:
+    x = d.operand()
+    shape = d.partner(d.known(x))
+    divisor = d.within(shape, x.dtype, 1, 9) if d.chance(0.7) else d.other(x)
+    fmod = 1 if x.dtype.startswith("float") else d.choice((None, 0, 1))
+    return d.node([x, divisor], fmod=fmod)
+
+
+@generates("Clip")
+def clip(d: Draw) -> list[Value]:
+    x = d.operand()
+    signed = not x.dtype.startswith("u")
+    low, high = sorted((d.between(-3 * signed, 5), d.between(-3 * signed, 5)))
+    if np.dtype(x.dtype).kind in "iu" and d.chance(0.2):
+        low, high = int(np.iinfo(x.dtype).min), int(np.iinfo(x.dtype).max)
+    if d.opset < 11:
+        return d.node([x], min=d.maybe(float(low)), max=d.maybe(float(high)))
+    bounds = [d.maybe(d.constant(np.array(v, x.dtype), 0.2), 0.7) for v in (low, high)]
+    return d.node([x, *bounds])
+
+
+@generates("Where")
+def where(d: Draw) -> list[Value]:
+    x = d.operand()
+    condition = d.like(d.partner(d.known(x)), "bool")
+    pair = [x, d.other(x)]
+    d.rng.shuffle(pair)
+    return d.node([condition, *pair])
+
+
+@generates("PRelu")
+def prelu(d: Draw) -> list[Value]:
+    x = d.operand(least=1)
+    shape = d.known(x)
+    slope = d.choice([(1,), shape, (shape[1], *(1 for _ in shape[2:])) if len(shape) > 1 else shape])
+    return d.node([x, d.weight(slope, x.dtype)])

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from minitvm.testing.fuzz.references.sampling import given_scales, undecided
-from minitvm.testing.fuzz.rules import (
+from minitvm.testing.fuzz.freedom import (
     SINGLE,
     along,
     axes_of,
@@ -18,6 +17,7 @@ from minitvm.testing.fuzz.rules import (
     rule,
     wide,
 )
+from minitvm.testing.fuzz.references.images import given_scales, undecided
 from minitvm.testing.fuzz.walk import Array, Seen
 
 # --- integers -------------------------------------------------------------------------------------------------
@@ -136,10 +136,10 @@ _REDUCTIONS = (
 )
 
 
-@rule("ONNX Runtime over nothing", f"{_REDUCTIONS} QLinearConv", "onnx")
+@rule("ONNX Runtime over nothing", f"{_REDUCTIONS} QGemm QLinearConv", "onnx")
 def _nothing(s: Seen) -> Array | float:
-    """It keeps the last axes of a reduction, and does not write a sum over no channels."""
-    return np.inf if s.first.size == 0 and (s.node.op_type == "QLinearConv" or min(axes_of(s), default=0) < 0) else 0.0
+    """It keeps the last axes of a reduction, and does not write a sum over no channels, or the bias alone."""
+    return np.inf if s.first.size == 0 and (s.node.op_type.startswith("Q") or min(axes_of(s), default=0) < 0) else 0.0
 
 
 # --- what overflows, vanishes or is infinite ------------------------------------------------------------------

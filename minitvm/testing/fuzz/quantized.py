@@ -10,9 +10,8 @@ import numpy as np
 from minitvm.testing.fuzz.case import Value
 from minitvm.testing.fuzz.draw import Draw, Reject, generates
 from minitvm.testing.fuzz.layers import window
-from minitvm.testing.fuzz.reductions import image
+from minitvm.testing.fuzz.rows import BYTES, parameters
 
-_BYTES = ("uint8", "int8")
 _WIDE = ("uint8", "int8", "uint16", "int16")
 
 
@@ -50,7 +49,7 @@ def quantize(d: Draw) -> list[Value]:
     x = d.new(d.known(x), x.dtype, mood="halves") if d.chance(0.25) else x
     shape, given = _scale_shape(d, d.known(x))
     scale = _scale(d, shape, "float32" if x.dtype == "int32" else x.dtype)
-    dtype = d.choice(_WIDE if d.opset >= 21 else _BYTES)
+    dtype = d.choice(_WIDE if d.opset >= 21 else BYTES)
     return d.node([x, scale, d.maybe(_zero(d, shape, dtype), 0.8)], **given)
 
 
@@ -63,15 +62,10 @@ def dequantize(d: Draw) -> list[Value]:
     return d.node([x, scale, d.maybe(_zero(d, shape, x.dtype), 0.7)], **given)
 
 
-@generates("DynamicQuantizeLinear")
-def dynamic_quantize(d: Draw) -> list[Value]:
-    return d.node([d.operand(("float32",))], 3)
-
-
 @generates("MatMulInteger")
 def matmul_integer(d: Draw) -> list[Value]:
-    a = d.operand(_BYTES, 2, 4)
-    shape, columns, dtype = d.known(a), d.size(64), d.choice(_BYTES)
+    a = d.operand(BYTES, 2, 4)
+    shape, columns, dtype = d.known(a), d.size(64), d.choice(BYTES)
     b = d.new((shape[-1], columns), dtype, 0.6)
     zeros = [_zero(d, (), a.dtype), _zero(d, d.choice([(), (columns,)]), dtype)]
     return d.node([a, b, *(d.maybe(z) for z in zeros)])
@@ -79,23 +73,23 @@ def matmul_integer(d: Draw) -> list[Value]:
 
 @generates("QLinearMatMul")
 def qlinear_matmul(d: Draw) -> list[Value]:
-    a = d.operand(_BYTES, 2, 3)
+    a = d.operand(BYTES, 2, 3)
     shape, columns = d.known(a), d.size(64)
     per_column = d.choice([(), (columns,)])
-    other, out = d.choice((a.dtype, d.choice(_BYTES))), d.choice((a.dtype, d.choice(_BYTES)))
+    other, out = d.choice((a.dtype, d.choice(BYTES))), d.choice((a.dtype, d.choice(BYTES)))
     b = [d.new((shape[-1], columns), other, 0.6), _scale(d, per_column), _zero(d, per_column, other)]
     return d.node([a, _scale(d, ()), _zero(d, (), a.dtype), *b, _scale(d, ()), _zero(d, (), out)])
 
 
 @generates("ConvInteger", "QLinearConv")
 def conv_integer(d: Draw) -> list[Value]:
-    x = image(d, 3, 4, _BYTES)
+    x = d.operand(BYTES, 3, 4)
     shape, given = d.known(x), window(d, d.known(x)[2:])
     groups = d.choice((1, 1, shape[1])) or 1
     weight = (groups * d.choice((1, 2, 5)), shape[1] // groups, *given["kernel_shape"])
     if math.prod(weight) * math.prod(shape[2:]) * shape[0] > 500_000:
         raise Reject("too much work")
-    dtype = d.choice((x.dtype, d.choice(_BYTES)))
+    dtype = d.choice((x.dtype, d.choice(BYTES)))
     w, given["group"] = d.new(weight, dtype, 0.8), groups
     if d.op == "ConvInteger":
         return d.node([x, w, d.maybe(_zero(d, (), x.dtype)), d.maybe(_zero(d, (), dtype))], **given)
@@ -150,3 +144,38 @@ def upsample(d: Draw) -> list[Value]:
     if d.opset < 9:
         return d.node([x], mode=mode, scales=scales)
     return d.node([x, d.constant(np.array(scales, "float32"))], mode=mode)
+
+
+# --- ONNX Runtime's own, as its quantizer writes them: one scale for a tensor ------------------------------------
+
+
+@generates("com.microsoft.QLinearAveragePool")
+def pool(d: Draw) -> list[Value]:
+    x = d.operand(BYTES, 4, 4)
+    n, c, *spatial = d.known(x)
+    operands = [x, *parameters(d, x.dtype), *parameters(d, x.dtype)]
+    kernel, strides = [d.between(1, 3) for _ in spatial], [d.between(1, 2) for _ in spatial]
+    if any(k > s for k, s in zip(kernel, spatial, strict=True)):
+        raise Reject("the window is larger than the image")
+    made = tuple((s - k) // t + 1 for s, k, t in zip(spatial, kernel, strides, strict=True))
+    return d.node(operands, types=[(x.dtype, (n, c, *made))], kernel_shape=kernel, strides=strides)
+
+
+@generates("com.microsoft.QLinearConcat")
+def concat(d: Draw) -> list[Value]:
+    x = d.operand(BYTES, 1, 4)
+    axis, count = d.axis(x.rank), d.between(1, 3)
+    shape = list(d.known(x))
+    parts = [x, *(d.like(d.known(x), x.dtype) for _ in range(count - 1))]
+    shape[axis] *= count
+    operands = [o for part in parts for o in (part, *parameters(d, x.dtype))]
+    return d.node([*parameters(d, x.dtype), *operands], types=[(x.dtype, tuple(shape))], axis=axis)
+
+
+@generates("com.microsoft.QuantizeLinear", "com.microsoft.DequantizeLinear")
+def contrib_quantize(d: Draw) -> list[Value]:
+    if d.op.endswith("DequantizeLinear"):
+        x = d.operand(BYTES, 0, 4)
+        return d.node([x, *parameters(d, x.dtype)], types=[("float32", x.shape)])
+    x, dtype = d.operand(("float32",)), d.choice(BYTES)
+    return d.node([x, *parameters(d, dtype)], types=[(dtype, x.shape)])

@@ -1,11 +1,16 @@
-"""Pools and convolutions.  ONNX's pools lose NaN, its Conv multiplies infinity with 0 between the taps, its
-ConvTranspose has one channel a group, its QLinearConv gives images of one dimension another."""
+"""Images: pools, convolutions, Resize and Upsample.
+
+ONNX's pools lose NaN, its Conv multiplies infinity with 0 between the taps, its ConvTranspose has one channel a group,
+its QLinearConv gives images of one dimension another; its Resize weighs infinity with 0, takes the pixel before the
+nearest one where a coordinate is a whole number but for a rounding, and knows no opset before 11; its Upsample takes
+nearest pixels by whole scales only.
+"""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -185,3 +190,139 @@ def _transposed_extent(
         return around[:count], full + extra - around[:count] - around[count:]
     cut = full + extra - same
     return (cut // 2 if auto_pad == b"SAME_UPPER" else cut - cut // 2), same
+
+
+# --- resizing; which pixel a coordinate rounds to, and what infinity adds where it weighs 0, ONNX leaves open ---------
+
+_NEAREST: dict[bytes, Callable[[Array], Array]] = {
+    b"round_prefer_floor": lambda c: np.ceil(c - 0.5),
+    b"round_prefer_ceil": lambda c: np.floor(c + 0.5),
+    b"floor": np.floor,
+    b"ceil": np.ceil,
+}
+
+
+def given_scales(operands: Sequence[Array | None], rank: int) -> Array | None:
+    found = (a for a in operands[1:3] if a is not None and a.dtype == np.float32 and a.size == rank)
+    return next(found, None)
+
+
+def nearest(x: Array, sizes: Array, scales: Array | None, given: Mapping[str, Any], opset: int) -> Array:
+    """Resize by taking the nearest pixel, coordinates in double."""
+    for axis, m in enumerate(sizes):
+        if x.shape[axis] and (m != x.shape[axis] or scales is not None):
+            places = _pixels(x.shape[axis], int(m), None if scales is None else scales[axis], given, opset)
+            x = np.take(x, next(places), axis)
+    return x
+
+
+def undecided(x: Array, shape: Sequence[int], scales: Array | None, given: Mapping[str, Any], opset: int) -> Array:
+    """Elements of a result of ``shape`` whose pixel depends on whether coordinates are computed in float32 or double,
+    by a division or by a product with the reciprocal; of an interpolation, those with an infinite neighbour."""
+    found, large = np.zeros(tuple(shape), bool), _large(x)
+    for axis, (n, m) in enumerate(zip(x.shape, shape, strict=True)):
+        scale = None if scales is None else scales[axis]
+        if given.get("mode", b"nearest") == b"nearest":
+            first, *others = _pixels(n, m, scale, given, opset)
+            differ = np.any([c != first for c in others], axis=0)
+            found |= np.expand_dims(differ, tuple(a for a in range(len(shape)) if a != axis))
+            continue
+        floors = np.floor(next(coordinates(n, m, scale, given, opset)))
+        near = [np.clip(floors + o, 0, n - 1).astype(np.int64) for o in (-1, 0, 1, 2)]
+        large = np.any([np.take(large, places, axis) for places in near], axis=0)
+    return found if large.shape != found.shape else found | large
+
+
+def _pixels(n: int, m: int, scale: Any, given: Mapping[str, Any], opset: int) -> Iterator[Array]:
+    """The pixels of an axis, computed in one way after the other; in double by division first."""
+    way = _NEAREST[given.get("nearest_mode", b"round_prefer_floor" if opset >= 11 else b"floor")]
+    for c in coordinates(n, m, scale, given, opset):
+        yield np.clip(way(c), 0, n - 1).astype(np.int64)
+
+
+def _large(x: Array) -> Array:
+    if x.dtype.kind != "f":
+        return np.zeros(x.shape, bool)
+    return ~(np.abs(x.astype(np.float64)) < float(np.finfo(x.dtype).max) / 16)
+
+
+def coordinates(n: int, m: int, scale: Any, given: Mapping[str, Any], opset: int) -> Iterator[Array]:
+    """Where the pixels of a result lie in the image, computed in one way after the other; in double first."""
+    how = given.get("coordinate_transformation_mode", b"half_pixel" if opset >= 11 else b"asymmetric")
+    for scale_of in [m / n] if scale is None else [float(scale), m / n]:
+        for dtype in (np.float64, np.float32):
+            o, s = np.arange(m, dtype=dtype), dtype(scale_of)
+            if how == b"align_corners":
+                yield o * dtype((n - 1) / (m - 1) if m > 1 else 0)
+                yield (o * dtype(n - 1)) / dtype(max(m - 1, 1))
+                continue
+            half = dtype(0 if how == b"asymmetric" or (how == b"pytorch_half_pixel" and m == 1) else 0.5)
+            centre = (
+                dtype(n / 2) * (1 - dtype(m) / (s * dtype(n))) if how == b"half_pixel_symmetric" and n else dtype(0)
+            )
+            if how == b"pytorch_half_pixel" and m == 1:
+                o = o * 0
+            yield centre + (o + half) / s - half
+            yield centre + (o + half) * (1 / s) - half
+
+
+_OLD = {"coordinate_transformation_mode": b"asymmetric", "nearest_mode": b"floor"}
+"""What Resize before opset 11 and Upsample do."""
+
+
+@reference("Resize")
+def resize(x: Array, *operands: Array | None, opset: int, mode: bytes = b"nearest", **given: Any) -> Array:
+    """Sizes are found in float32."""
+    if opset < 11:
+        return _resized(x, operands[0], None, {"mode": mode, **_OLD}, opset)
+    scales, sizes = (None if a is None or a.size == 0 else a for a in (*operands, None, None)[1:3])
+    return _resized(x, scales, sizes, {"mode": mode, **given}, opset)
+
+
+@reference("Upsample")
+def upsample(
+    x: Array, given: Array | None = None, *, opset: int, mode: bytes = b"nearest", scales: Sequence[float] = ()
+) -> Array:
+    return _resized(x, np.array(scales, "float32") if given is None else given, None, {"mode": mode, **_OLD}, opset)
+
+
+def _resized(x: Array, scales: Array | None, sizes: Array | None, given: Mapping[str, Any], opset: int) -> Array:
+    if set(given) & {"axes", "keep_aspect_ratio_policy", "extrapolation_value"}:
+        raise NotImplementedError("some axes only, or regions")
+    if sizes is None:
+        sizes = np.floor(np.array(x.shape, np.float32) * np.asarray(scales, np.float32)).astype(np.int64)
+    if given["mode"] == b"nearest":
+        return nearest(x, sizes, scales, given, opset)
+    found = x.astype(np.float64)
+    for axis, m in enumerate(sizes.tolist()):
+        scale = None if scales is None else float(scales[axis])
+        if (m, scale or 1.0) != (x.shape[axis], 1.0):
+            found = _along(found, axis, m, scale, given, opset)
+    if x.dtype.kind == "f":
+        return found.astype(x.dtype)
+    info = np.iinfo(x.dtype)
+    return np.clip(np.rint(found), info.min, info.max).astype(x.dtype)
+
+
+def _along(x: Array, axis: int, m: int, scale: float | None, given: Mapping[str, Any], opset: int) -> Array:
+    """One axis: a sum over the pixels around each coordinate, by their distance."""
+    n, cubic = x.shape[axis], given["mode"] == b"cubic"
+    at = next(coordinates(n, m, scale, given, opset))
+    slope = min(m / n if scale is None else scale, 1.0) if given.get("antialias") else 1.0
+    first = int(np.floor(-(2 if cubic else 1) / slope) + 1)
+    places = np.floor(at).astype(np.int64)[:, None] + np.arange(first, 2 - first)
+    distance = np.abs(at[:, None] - places) * slope
+    weights = _cubic(distance, given.get("cubic_coeff_a", -0.75)) if cubic else np.maximum(1 - distance, 0)
+    if given.get("exclude_outside"):
+        weights = np.where((places < 0) | (places >= n), 0, weights)
+    if given.get("exclude_outside") or given.get("antialias"):
+        weights = weights / weights.sum(1, keepdims=True)
+    taken = np.moveaxis(np.take(x, np.clip(places, 0, n - 1), axis), (axis, axis + 1), (0, 1))  # (m, taps, ...)
+    weighed = weights.reshape(*weights.shape, *[1] * (x.ndim - 1))
+    return np.moveaxis(np.where(weighed == 0, 0, taken * weighed).sum(1), 0, axis)
+
+
+def _cubic(x: Array, a: float) -> Array:
+    near = ((a + 2) * x - (a + 3)) * x * x + 1
+    far = ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
+    return np.where(x <= 1, near, np.where(x < 2, far, 0))

@@ -1,0 +1,265 @@
+"""Operators that need no function of their own: what ONNX's schemas say of them, and rows for what these leave open.
+
+A row has the operators, from some opset on, then their operands, then what is drawn beside these:
+
+    GroupNormalization@21 : x(n c s ...) (c)! (c)! ; g=divisor(c) num_groups=g
+
+Letters in parentheses are sizes: those of ``x``, which is there already or new, and others; ``...`` are any further
+ones of ``x``.  ``=`` has the shape of ``x``, ``~`` one that broadcasts with it.  Before a colon stand dtypes to choose
+from, where no schema says them; after the shape ``[low,high]``, and ``!`` for a weight, ``#`` for a constant, ``@`` for
+one quantized, with scale and zero point (``@`` alone are the result's), ``?`` for one that may be left out.  After the
+semicolon stand sizes and attributes; ``a|b`` is either, with ``?`` also neither; then the result's sizes, where they
+are not those of ``x``.  Attributes that a row does not name are drawn by name, those that an opset lacks are left out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import onnx
+
+from minitvm.testing.fuzz.case import Value, code_of
+from minitvm.testing.fuzz.draw import FLOATS, GENERATORS, Draw, Reject, Shape, accepted, schema_of
+
+BYTES = ("uint8", "int8")
+
+_ROWS = """
+Dropout@12 : x float32:()[0,0.9]#? ; outputs=1|2
+Dropout : x ; ratio=0.3?
+BitShift : x ~[0,7] ; direction=LEFT|RIGHT
+CastLike : x (a b)
+SwiGLU : x =
+com.microsoft.Gelu : x
+com.microsoft.QuickGelu : x ; alpha=real(1.702)?
+com.microsoft.BiasGelu : x(... c) (c)!
+com.microsoft.FastGelu : x(... c) (c)!?
+ArgMax ArgMin Softmax LogSoftmax Hardmax NonZero : x(n ...)
+LpNormalization : x(n ...) ; p=1|2?
+BatchNormalization : x(n c ...) (c)! (c)! (c)! (c)[0.1,3]
+InstanceNormalization : x(n c s ...) (c)! (c)!
+GroupNormalization@21 : x(n c s ...) (c)! (c)! ; g=divisor(c) num_groups=g
+GroupNormalization : x(n c s ...) (g)! (g)! ; g=divisor(c) num_groups=g
+com.microsoft.SkipLayerNormalization : float32|float32|float16:x(a b c) = (c)! (c)!? (c)!? ; epsilon=0.001?
+LRN : x(n c h w) ; size=1|2|3|3|4|5|5|7 alpha=0.01|0.5|2.0? beta=0.6? bias=1.5?
+SoftmaxCrossEntropyLoss NegativeLogLikelihoodLoss : x(n c ...) (n ...)[0,c-1] (c)[0.1,2]? ; outputs=1|2
+ reduction=none|sum|mean? ignore_index=between(0,c)?
+GlobalAveragePool GlobalMaxPool GlobalLpPool : x(n c s ...)
+HannWindow HammingWindow BlackmanWindow : ()[1,100]# ; output_datatype=1|10|11?
+CausalConvWithState : (b c t) (c 1 w)! (c)!? (b c w-1)? ; b=1|2|3 w=1|2|4 activation=silu? outputs=2
+DepthToSpace : (n c*k*k h w) ; k=1|2|2|3 n=1|2|3 c=1|3|8 h=1|5|8 w=2|7|8 blocksize=k mode=DCR|CRD?
+SpaceToDepth : (n c h*k w*k) ; k=1|2|2|3 n=1|2|3 c=1|3|8 h=1|5|8 w=2|7|8 blocksize=k
+Trilu : x(... m n) ()[-6,6]#?
+EyeLike : x(m n) ; dtype=code(dtype())? k=0|1|-2|9?
+Flatten : x ; axis=between(-rank*(opset>10),rank)?
+Shape : x ; start=between(-rank-2,rank+2)? end=between(-rank-2,rank+2)?
+com.microsoft.QLinearAdd com.microsoft.QLinearMul : x@ ~@ @
+com.microsoft.QLinearLeakyRelu : x(n ...)@ @ ; alpha=real(0.1)?
+com.microsoft.QLinearSigmoid : x(n ...)@ @
+com.microsoft.QLinearSoftmax : x(n ...)@ @ ; axis=axis(rank) opset=9|13
+com.microsoft.QLinearGlobalAveragePool : x(n c h w)@ @ ; -> n c 1 1
+com.microsoft.QLinearWhere : bool:= x@ =@ @
+com.microsoft.QGemm : x(m k)@ (k n)!@ int32:(n)[-500,500]? @ ; transA=0 transB=0 -> m n
+"""
+
+Drawn = Callable[[Draw, Value, Any], Any]
+"""An attribute or an operand beside ``x``, from what its schema says."""
+
+_FLAGS = """align_corners count_include_pad detect_negative detect_positive exclusive interleaved keepdims
+ noop_with_empty_axes periodic reverse select_last_index upper"""
+
+
+_ATTRIBUTES: dict[str, Drawn] = {
+    **dict.fromkeys(_FLAGS.split(), lambda d, x, a: d.choice((None, 0, 1))),
+    **dict.fromkeys(("alpha", "beta", "gamma", "lambd", "bias"), lambda d, x, a: d.maybe(d.real(a.default_value.f))),
+    "approximate": lambda d, x, a: d.choice(("none", "tanh", None)),
+    "axes": lambda d, x, a: d.maybe(d.axes(x.rank, 1), 0.8),
+    "axis": lambda d, x, a: d.maybe(d.axis(x.rank), 0.75),
+    "epsilon": lambda d, x, a: d.maybe(d.choice((1e-5, 1e-3, 0.1))),
+    "p": lambda d, x, a: d.choice((None, 1, 2, 3)),
+    "to": lambda d, x, a: code_of(x.dtype if d.chance(0.1) else d.choice(accepted(d.op, d.opset, 0))),
+}
+_SECOND: dict[str, Drawn] = {
+    "axes": lambda d, x, _: d.maybe(d.ints(d.axes(x.rank, 0 if d.chance(0.1) else 1)), 0.8),
+    "axis": lambda d, x, _: d.constant(np.array(d.axis(x.rank), d.choice(("int64", "int32")))),
+}
+
+
+def has_simple_schema(name: str) -> bool:
+    """Whether one operand, two alike or any number decide all, but attributes and axes; nothing is random."""
+    schema = schema_of(name, onnx.defs.onnx_opset_version())
+    if schema is None or not schema.inputs or "seed" in schema.attributes:
+        return False
+    first, *more = schema.inputs
+    return not more or (len(more) == 1 and (more[0].type_str == first.type_str or more[0].name in _SECOND))
+
+
+def by_schema(d: Draw) -> list[Value]:
+    """A node of an operator with a simple schema.  Of two operands many are constant: what rewrites look for."""
+    schema = schema_of(d.op, d.opset)
+    if schema is None:
+        raise Reject(f"no {d.op} in opset {d.opset}")
+    (first, *more), x = schema.inputs, d.operand()
+    operands: list[Value | None] = [x]
+    if first.option is onnx.defs.OpSchema.FormalParameterOption.Variadic:
+        operands += [d.other(x) for _ in range(d.choice((0, 1, 1, 1, 2, 5)))]
+    elif more and more[0].name in _SECOND:
+        operands.append(_SECOND[more[0].name](d, x, None))
+    elif more:
+        shape = d.partner(d.known(x))
+        operands.append(d.weight(shape, x.dtype) if d.chance(0.35 + d.follows / 2) else d.like(shape, x.dtype))
+        d.rng.shuffle(operands)
+    return d.node(operands, schema.min_output, **_by_name(d, x, {}))
+
+
+def _by_name(d: Draw, x: Value, given: dict[str, Any]) -> dict[str, Any]:
+    """The attributes that the present opset has: ``given`` ones, and those that are drawn by name."""
+    known = schema_of(d.op, d.opset).attributes
+    drawn = {n: draw(d, x, known[n]) for n, draw in _ATTRIBUTES.items() if n in known and n not in given}
+    return {**drawn, **{n: value for n, value in given.items() if n in known}}
+
+
+# --- rows -----------------------------------------------------------------------------------------------------
+
+
+class _Operand(NamedTuple):
+    """``shape`` is ``x``, ``=``, ``~`` or sizes; empty for the result's scale and zero point."""
+
+    dtypes: str
+    shape: str
+    range: str
+    flags: str
+
+
+_OPERAND = re.compile(r"(?:([\w|]+):)?(x?\([^)]*\)|[x=~])?(?:\[([^]]+)\])?([!#@?]*)(?:\s+|$)")
+
+
+class _Row(NamedTuple):
+    operands: list[_Operand]
+    given: dict[str, str]
+    result: str
+
+
+def _row(text: str) -> _Row:
+    operands, _, more = text.partition(";")
+    given, _, result = more.partition("->")
+    found = [_Operand(*parts) for parts in _OPERAND.findall(operands.strip()) if any(parts)]
+    return _Row(found, dict(part.split("=", 1) for part in given.split()), result)
+
+
+class _Names(dict[str, Any]):
+    """What a row's expressions may use: choices, and sizes, which are drawn where they are first asked for."""
+
+    def __init__(self, d: Draw, row: _Row) -> None:
+        super().__init__(between=d.between, real=d.real, axis=d.axis, dtype=d.dtype, code=code_of, opset=d.opset)
+        self["divisor"] = lambda n: d.choice([g for g in range(1, n + 1) if n % g == 0] or [1])
+        self.d, self.row = d, row
+        self.rest: Shape = ()
+
+    def __missing__(self, name: str) -> Any:
+        """A size; a word stands for itself."""
+        if len(name) == 1:
+            self[name] = self.chosen(self.row.given[name]) if name in self.row.given else self.d.size(17)
+        return self.get(name, name)
+
+    def value(self, text: str) -> Any:
+        return eval(text, {}, self)
+
+    def chosen(self, text: str) -> Any:
+        options = text.rstrip("?").split("|")
+        return None if text.endswith("?") and self.d.chance(0.5) else self.value(self.d.choice(options))
+
+    def bind(self, text: str, shape: Shape) -> None:
+        """The sizes of ``x``."""
+        head, dots, tail = (part.split() for part in text[2:-1].partition("..."))
+        end = len(shape) - len(tail)
+        self.update(zip([*head, *tail], [*shape[: len(head)], *shape[end:]], strict=bool(dots)), rank=len(shape))
+        self.rest = shape[len(head) : end]
+
+    def shape(self, text: str) -> Shape:
+        parts = [self.rest if part == "..." else (self.value(part),) for part in text.strip("()").split()]
+        return tuple(size for part in parts for size in part)
+
+
+class _Drawing:
+    """One node of a row's operator."""
+
+    def __init__(self, d: Draw, row: _Row) -> None:
+        self.d, self.row, self.names = d, row, _Names(d, row)
+        self.schema = schema_of(d.op, d.opset)
+        if self.schema is None and "." not in d.op:
+            raise Reject(f"no {d.op} in opset {d.opset}")
+        self.kinds: dict[str, str] = {}
+        """dtypes of the schema's type parameters."""
+        self.x: Value | None = None
+
+    def node(self) -> list[Value]:
+        d, row, operands = self.d, self.row, dict[int, list[Value | None]]()
+        for i in sorted(range(len(row.operands)), key=lambda i: not row.operands[i].shape.startswith("x")):
+            operands[i] = self.operand(i, row.operands[i])
+        given = {n: self.names.chosen(text) for n, text in row.given.items()}
+        outputs, flat = given.pop("outputs", 1), [v for i in sorted(operands) for v in operands[i]]
+        assert self.x is not None
+        if self.schema is not None:
+            return d.node(flat, outputs, **_by_name(d, self.x, given))
+        like = [d.known(operands[i][0]) for i, o in enumerate(row.operands) if o.shape[:1] in tuple("x=~")]  # type: ignore[arg-type]
+        shape = self.names.shape(row.result) or np.broadcast_shapes(*like)
+        return d.node(flat, outputs, [(self.x.dtype, shape)], **given)
+
+    def operand(self, i: int, o: _Operand) -> list[Value | None]:
+        """With its scale and zero point where it is quantized."""
+        if "?" in o.flags and self.d.chance(0.5):
+            return [None]
+        value = self.first(i, o) if o.shape.startswith("x") else self.other(i, o) if o.shape else None
+        dtype = self.dtype(i, o) if value is None else value.dtype
+        return [*([value] if o.shape else []), *(parameters(self.d, dtype) if "@" in o.flags else [])]
+
+    def first(self, i: int, o: _Operand) -> Value:
+        d, letters = self.d, o.shape[2:-1].replace("...", "").split()
+        dtypes = o.dtypes.split("|") if o.dtypes else BYTES if "@" in o.flags else None if self.schema else FLOATS
+        self.x = d.operand(dtypes, len(letters), 5 if "..." in o.shape or o.shape == "x" else len(letters))
+        self.names.bind(o.shape if len(o.shape) > 1 else "x(...)", d.known(self.x))
+        if self.schema is not None:
+            self.kinds[self.schema.inputs[i].type_str] = self.x.dtype
+        return self.x
+
+    def dtype(self, i: int, o: _Operand) -> str:
+        if o.dtypes or self.schema is None:
+            return self.d.choice(o.dtypes.split("|")) if o.dtypes else self.x.dtype  # type: ignore[union-attr]
+        type_str = self.schema.inputs[i].type_str
+        return self.kinds.setdefault(type_str, self.kinds.get(type_str) or self.d.dtype(i))
+
+    def other(self, i: int, o: _Operand) -> Value:
+        d, dtype = self.d, self.dtype(i, o)
+        known = () if self.x is None else d.known(self.x)
+        shape = known if o.shape == "=" else d.partner(known) if o.shape == "~" else self.names.shape(o.shape)
+        if o.range:
+            low, high = map(self.names.value, o.range.split(","))
+            found = d.within(shape, dtype, low, high, 1.0 if "#" in o.flags else 0.5)
+        else:
+            found = d.weight(shape, dtype) if "!" in o.flags else d.like(shape, dtype)
+        self.x = self.x or found
+        return found
+
+
+def parameters(d: Draw, dtype: str) -> list[Value]:
+    """A scale and a zero point for all of a tensor."""
+    low, high = (0, 20) if dtype == "uint8" else (-10, 10)
+    return [d.within((), "float32", 0.01, 0.2, 1.0), d.within((), dtype, low, high, 1.0)]
+
+
+def by_row(d: Draw) -> list[Value]:
+    """A node as the newest row that the opset has says."""
+    return _Drawing(d, next(row for since, row in _BY_NAME[d.op] if since <= d.opset)).node()
+
+
+_BY_NAME: dict[str, list[tuple[int, _Row]]] = {}
+"""Newest first, as they stand above."""
+for _line in _ROWS.strip().replace("\n ", " ").splitlines():
+    _names, _, _text = _line.partition(" : ")
+    for _name in _names.split():
+        _op, _, _since = _name.partition("@")
+        _BY_NAME.setdefault(_op, []).append((int(_since or 0), _row(_text)))
+GENERATORS.update(dict.fromkeys(_BY_NAME, by_row))
