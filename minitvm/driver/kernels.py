@@ -91,6 +91,7 @@ class KernelCompiler:
         self.schedules = dict(schedules or {})
         self.cache = cache
         self.timings = timings or Timings()
+        self._writing = threading.Lock()  # one thread in Python and the others in LLVM, rather than two in Python
         self._verify = config.read_flag("MINITVM_VERIFY")
 
     def scheduled(self, symbol: str, group: Function) -> Kernel:
@@ -164,13 +165,14 @@ class KernelCompiler:
         return code
 
     def _compile(self, symbol: str, group: Function) -> KernelCode:
-        kernel = self.kernel(symbol, group)
-        with self.timings.stage("coverage"):
-            found = check_coverage(kernel)
-        undecided = tuple(f"{c.buffer.name}: {c.reason}" for c in found if c.verdict is Verdict.UNDECIDED)
-        workspace = self.backend.workspace(kernel)
-        with self.timings.stage("emit"):
-            source = self.backend.source(self.backend.bind(kernel))
+        with self._writing:
+            kernel = self.kernel(symbol, group)
+            with self.timings.stage("coverage"):
+                found = check_coverage(kernel)
+            undecided = tuple(f"{c.buffer.name}: {c.reason}" for c in found if c.verdict is Verdict.UNDECIDED)
+            workspace = self.backend.workspace(kernel)
+            with self.timings.stage("emit"):
+                source = self.backend.source(self.backend.bind(kernel))
         image = self.image_of(source)
         return KernelCode(image, workspace.nbytes - workspace.thread_bytes, workspace.thread_bytes, undecided)
 

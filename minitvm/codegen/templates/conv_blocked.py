@@ -261,15 +261,15 @@ class BlockedConv(_Windows):
         inner = self.weight.shape[4]
 
         def reduction(step: Step) -> Stmt:
-            def edge_tap(i: LoopExpr, y: LoopExpr, x: int, inside: range) -> Stmt:
-                return loop(inner, lambda c: step(i, y, Const(x), c, rows=inside), name="c")
+            def part(i: LoopExpr, y: LoopExpr, taps: range, inside: range) -> Stmt:
+                def channels(x: LoopExpr) -> Stmt:
+                    sums = size * place.run.size if taps == range(self.x.taps) else math.inf
+                    return in_steps(inner, sums, lambda c: step(i, y, taps.start + x, c, rows=inside))
+
+                return loop(len(taps), channels, name="kw")
 
             def taps(i: LoopExpr, y: LoopExpr) -> Stmt:
-                if not isinstance(column, int):
-                    # At an edge, unrolled channels too would need more registers than there are.
-                    sums = size * place.run.size
-                    return loop(self.x.taps, lambda x: in_steps(inner, sums, lambda c: step(i, y, x, c)), name="kw")
-                return seq(*(edge_tap(i, y, x, self.x.columns_inside(column, size, x)) for x in range(self.x.taps)))
+                return seq(*(part(i, y, *some) for some in self.x.alike(column, size)))
 
             return loop(count, lambda i: self.y.valid_taps(place.row, lambda y: taps(first + i, y)), name="ci")
 

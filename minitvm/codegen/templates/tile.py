@@ -229,7 +229,7 @@ def unrolled(values: range, body: Callable[[LoopExpr], Stmt], name: str = "u") -
     return loop(len(values), lambda i: body(i + values.start), LoopKind.UNROLLED, name=name)
 
 
-def in_steps(extent: int, sums: int, body: Callable[[LoopExpr], Stmt]) -> Stmt:
+def in_steps(extent: int, sums: float, body: Callable[[LoopExpr], Stmt]) -> Stmt:
     """A loop over a reduction with some of its steps written out, of ``sums`` multiply-adds each; what is left over
     after it."""
     out = _WRITTEN_OUT if sums <= _ENOUGH else 1

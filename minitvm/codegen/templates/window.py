@@ -1,7 +1,7 @@
 """Windows over a zero-padded image without padding it: taps that fall outside are left out of the sum.
 
 Rows: the loop over the window's rows runs over those inside the image.  Columns: tiles whose windows lie inside
-share one loop; a tile at an edge is written out on its own, with only the taps that exist.
+share one loop; a tile at an edge stands on its own, with a loop for the taps that reach the same of its windows.
 
 Or over a copy of the padded image: with stride ``s`` neighbouring windows read elements ``s`` apart, so each residue
 of the coordinate is kept in a plane of its own (``plane[p][q] = padded[q * s + p]``).  That turns a tap into a plane
@@ -47,6 +47,16 @@ class Axis:
             return range(size)
         found = [t for t in range(size) if self.reads(start + t, tap)]
         return range(found[0], found[-1] + 1) if found else range(0)
+
+    def alike(self, start: Start, size: int) -> list[tuple[range, range]]:
+        """Neighbouring taps for which the same outputs are inside the image, and those outputs."""
+        found: list[tuple[range, range]] = []
+        for tap in range(self.taps):
+            inside = self.columns_inside(start, size, tap)
+            same = found and found[-1][1] == inside
+            first = found.pop()[0].start if same else tap
+            found.append((range(first, tap + 1), inside))
+        return found
 
     @property
     def padded(self) -> bool:
