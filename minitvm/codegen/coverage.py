@@ -18,8 +18,8 @@ import numpy as np
 from minitvm.errors import CompilerError, origin
 from minitvm.ir.loop import Buffer, Kernel, LoopExpr, LoopVar, Store, allocated, walk_exprs
 from minitvm.ir.loop.affine import Range, address, loads, mixed_radix
-from minitvm.ir.loop.bounds import Around, Guard, evaluate, places
 from minitvm.ir.loop.text import print_loop_expr
+from minitvm.ir.loop.verify import Around, Guard, evaluate, places
 
 MOST_POINTS = 1 << 25
 """Iterations and positions of one group of dimensions that are enumerated: half a second, 300 MB."""

@@ -46,8 +46,7 @@ from minitvm.ir.loop import (
     substitute_vars,
     walk_stmts,
 )
-from minitvm.ir.loop.affine import depends_on, loads, stride_along, vectorizes
-from minitvm.ir.loop.bounds import bounds
+from minitvm.ir.loop.affine import bounds, depends_on, loads, stride_along, vectorizes
 from minitvm.target import MachineModel
 
 _LARGEST_SQUARE = 16

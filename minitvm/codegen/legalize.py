@@ -34,7 +34,7 @@ from minitvm.ir.loop import (
     minimum,
     select,
 )
-from minitvm.ir.loop.bounds import Ranges, bounds
+from minitvm.ir.loop.affine import Ranges, bounds
 
 _FLOAT32: dict[str, Callable[[LoopExpr], LoopExpr]] = {
     "exp": polynomials.exp,

@@ -57,8 +57,7 @@ from minitvm.ir.loop import (
     walk_exprs,
     walk_stmts,
 )
-from minitvm.ir.loop.affine import Affine, Range, affine, mixed_radix
-from minitvm.ir.loop.bounds import bounds, prove
+from minitvm.ir.loop.affine import Affine, Range, affine, bounds, mixed_radix, prove
 from minitvm.ir.loop.verify import verify_kernel
 
 __all__ = ["apply", "bind", "cache_read", "cache_write", "compute_at", "find_loop", "fuse", "loops", "parallel"]

@@ -36,8 +36,7 @@ from minitvm.ir.loop import (
     walk_exprs,
     walk_stmts,
 )
-from minitvm.ir.loop.affine import ANYTHING, Affine, Range, address, affine, depends_on, loads
-from minitvm.ir.loop.bounds import Ranges, bounds, counter
+from minitvm.ir.loop.affine import ANYTHING, Affine, Range, Ranges, address, affine, bounds, counter, depends_on, loads
 
 LoopName: TypeAlias = LoopVar | str
 

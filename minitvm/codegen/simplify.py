@@ -32,8 +32,7 @@ from minitvm.ir.loop import (
     map_expr,
     seq,
 )
-from minitvm.ir.loop.affine import Affine, affine
-from minitvm.ir.loop.bounds import Ranges, bounds, counter, prove, wraps
+from minitvm.ir.loop.affine import Affine, Ranges, affine, bounds, counter, prove, wraps
 from minitvm.ir.loop.scalar import compute
 
 # --- expressions ----------------------------------------------------------------------------------------------

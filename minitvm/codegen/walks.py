@@ -41,8 +41,7 @@ from minitvm.ir.loop import (
     substitute_vars,
     walk_exprs,
 )
-from minitvm.ir.loop.affine import Affine, Range, address, affine, depends_on, loads, vectorizes
-from minitvm.ir.loop.bounds import bounds
+from minitvm.ir.loop.affine import Affine, Range, address, affine, bounds, depends_on, loads, vectorizes
 from minitvm.target import MachineModel
 
 _LONGEST_PERIOD = 4

@@ -16,8 +16,7 @@ from minitvm.ir import builder as ir
 from minitvm.ir.evaluate import evaluate
 from minitvm.ir.expr import Constant, Expr, Function, Module, Tuple
 from minitvm.ir.loop import Binary, Buffer, Const, Kernel, LoopExpr, Store, loop, maximum, minimum, select
-from minitvm.ir.loop.affine import Range
-from minitvm.ir.loop.bounds import prove
+from minitvm.ir.loop.affine import Range, prove
 from minitvm.ir.loop.interp import run_kernel
 from minitvm.ir.types import TensorType
 from minitvm.runtime.executor import GraphModule

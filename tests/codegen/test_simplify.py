@@ -33,8 +33,7 @@ from minitvm.ir.loop import (
     select,
     seq,
 )
-from minitvm.ir.loop.affine import Range
-from minitvm.ir.loop.bounds import bounds, prove
+from minitvm.ir.loop.affine import Range, bounds, prove
 from minitvm.ir.loop.interp import run_kernel
 from minitvm.ir.loop.text import print_kernel, print_loop_expr
 

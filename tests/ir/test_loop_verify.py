@@ -33,9 +33,8 @@ from minitvm.ir.loop import (
     seq,
     store,
 )
-from minitvm.ir.loop.affine import Range
-from minitvm.ir.loop.bounds import bounds, evaluate
-from minitvm.ir.loop.verify import verify_kernel
+from minitvm.ir.loop.affine import Range, bounds
+from minitvm.ir.loop.verify import evaluate, verify_kernel
 
 X, Y = Buffer("x", (8, 4), "float32"), Buffer("y", (8, 4), "float32")
 IDX, TMP = Buffer("idx", (8,), "int64"), Buffer("tmp", (4,), "float32", "local")

@@ -25,8 +25,7 @@ from minitvm.ir.loop import (
     Store,
     stmt_exprs,
 )
-from minitvm.ir.loop.affine import Range, storage_size
-from minitvm.ir.loop.bounds import counter
+from minitvm.ir.loop.affine import Range, counter, storage_size
 
 _AXES = {
     LoopKind.BLOCK_X: 0, LoopKind.BLOCK_Y: 1, LoopKind.BLOCK_Z: 2,

@@ -25,8 +25,7 @@ from minitvm.ir.loop import (
     map_expr,
     post_order_exprs,
 )
-from minitvm.ir.loop.affine import address
-from minitvm.ir.loop.bounds import Ranges
+from minitvm.ir.loop.affine import Ranges, address
 
 _DEEP = 200  # nodes of a statement
 _LONG = 100  # characters after which a value gets a line of its own

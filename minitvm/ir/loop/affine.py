@@ -1,14 +1,17 @@
 """Intervals of integers, and what they decide; affine views of index arithmetic: how far a load moves when a loop
-variable advances by one."""
+variable advances by one; what ranges of variables prove of it.
+
+``int64`` is the dtype of indices and of data.  Sums of loop variables stay far from its ends; data may wrap around.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
-from minitvm.ir.loop import Binary, Buffer, Const, Load, LoopExpr, LoopVar, binary, walk_exprs
+from minitvm.ir.loop import Binary, Buffer, Const, Intrin, Load, LoopExpr, LoopVar, Select, binary, walk_exprs
 from minitvm.ir.loop.expr import wrapped
 
 Term = TypeVar("Term", bound=Hashable)
@@ -237,3 +240,86 @@ def storage_size(buffer: Buffer) -> int:
     if 0 in buffer.shape:
         return 0
     return buffer.offset + 1 + sum((e - 1) * s for e, s in zip(buffer.shape, buffer.strides, strict=True))
+
+
+# --- what ranges of variables prove -----------------------------------------------------------------------------
+
+Ranges: TypeAlias = Mapping[LoopVar, Range]
+
+
+def counter(extent: LoopExpr, ranges: Ranges) -> Range:
+    """What the variable of a loop may be."""
+    return bounds(extent, ranges).counter
+
+
+def bounds(expr: LoopExpr, ranges: Ranges) -> Range:
+    """An interval that holds an integer expression."""
+    match expr:
+        case Const(value, "int64"):
+            return Range(value, value)
+        case LoopVar():
+            return ranges.get(expr, ANYTHING)
+        case Binary("add" | "sub", _, _) | Binary("mul", _, Const()):
+            return _affine_bounds(expr, ranges)
+        case Binary("mul", a, b):
+            return bounds(a, ranges).times(bounds(b, ranges))
+        case Binary("floordiv" | "floormod" as op, a, Const(c, _)) if c > 0:
+            return bounds(a, ranges).divided(op, c)
+        case Binary("min", a, b):
+            return bounds(a, ranges).least(bounds(b, ranges))
+        case Binary("max", a, b):
+            return bounds(a, ranges).greatest(bounds(b, ranges))
+        case Select(_, a, b):
+            return bounds(a, ranges).hull(bounds(b, ranges))
+    return ANYTHING
+
+
+def _affine_bounds(expr: LoopExpr, ranges: Ranges) -> Range:
+    """Term by term, after like terms have been added up: ``i - i`` is 0.  Nothing is known of a sum that may wrap."""
+    form = affine(expr).joined()
+    r = _exact_bounds(expr, form, ranges)
+    return ANYTHING if _may_wrap(form, r, ranges) else r
+
+
+def _exact_bounds(expr: LoopExpr, form: Affine[LoopExpr], ranges: Ranges) -> Range:
+    return form.bounds(lambda term: ANYTHING if term is expr else bounds(term, ranges))
+
+
+def _may_wrap(form: Affine[LoopExpr], exact: Range, ranges: Ranges) -> bool:
+    """Whether a sum whose exact value lies in ``exact`` may differ from its value in 64 bits."""
+    if any(edge is not None and not Range(edge, edge).fits for edge in (exact.low, exact.high)):
+        return True
+    if None not in (exact.low, exact.high) or (not form.constant and list(form.terms.values()) == [1]):
+        return False
+    return any(_holds_data(t) and not bounds(t, ranges).fits for t in form.terms)
+
+
+def _holds_data(term: LoopExpr) -> bool:
+    """Whether a value is made of anything but loop variables and constants."""
+    return not all(isinstance(node, (LoopVar, Const, Binary)) for node in walk_exprs(term))
+
+
+def wraps(expr: LoopExpr, ranges: Ranges) -> bool:
+    """Whether an ``int64`` sum may wrap around: its exact value then differs from what is computed."""
+    form = affine(expr)
+    return _may_wrap(form, _exact_bounds(expr, form, ranges), ranges)
+
+
+def prove(condition: LoopExpr, ranges: Ranges) -> bool | None:
+    """Whether a condition on indices always (or never) holds; ``None`` where that is not known."""
+    match condition:
+        case Const(value, "bool"):
+            return bool(value)
+        case Binary("lt" | "le" | "eq" | "ne" as op, a, b) if a.dtype == "int64":
+            known = bounds(Binary("sub", a, b), ranges).decides(op)
+            return None if known is not None and (wraps(a, ranges) or wraps(b, ranges)) else known
+        case Binary("and", a, b) if condition.dtype == "bool":
+            x, y = prove(a, ranges), prove(b, ranges)
+            return False if x is False or y is False else True if x and y else None
+        case Binary("or", a, b) if condition.dtype == "bool":
+            x, y = prove(a, ranges), prove(b, ranges)
+            return True if x or y else False if x is False and y is False else None
+        case Intrin("not", (a,)) if condition.dtype == "bool":
+            x = prove(a, ranges)
+            return None if x is None else not x
+    return None

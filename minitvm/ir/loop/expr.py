@@ -49,72 +49,36 @@ def wrapped(value: int) -> int:
 Index: TypeAlias = "LoopExpr | int"
 
 
+_Operator: TypeAlias = "Callable[[LoopExpr, Any], LoopExpr]"
+
+
+def _operators(op: str) -> tuple[_Operator, _Operator]:
+    """``self op other`` and ``other op self``; the other side may be a Python number."""
+    return (lambda self, other: binary(op, self, other)), (lambda self, other: binary(op, other, self))
+
+
 class LoopExpr:
     """A scalar expression; ``dtype`` is known from its operands.  Python's operators build larger ones.
 
-    Equal means identical: a node over the same operands as one that is alive is that one (:class:`_Shared`).
+    Equal means identical: a node over the same operands as one that is alive is that one (:class:`_Shared`), so ``==``
+    tells that, and elementwise it is ``equal``, ``not_equal``.
     """
 
     __slots__ = ("__weakref__",)
     dtype: str
 
-    def __add__(self, other: Any) -> LoopExpr:
-        return binary("add", self, other)
-
-    def __radd__(self, other: Any) -> LoopExpr:
-        return binary("add", other, self)
-
-    def __sub__(self, other: Any) -> LoopExpr:
-        return binary("sub", self, other)
-
-    def __rsub__(self, other: Any) -> LoopExpr:
-        return binary("sub", other, self)
-
-    def __mul__(self, other: Any) -> LoopExpr:
-        return binary("mul", self, other)
-
-    def __rmul__(self, other: Any) -> LoopExpr:
-        return binary("mul", other, self)
-
-    def __truediv__(self, other: Any) -> LoopExpr:
-        return binary("div", self, other)
-
-    def __rtruediv__(self, other: Any) -> LoopExpr:
-        return binary("div", other, self)
-
-    def __floordiv__(self, other: Any) -> LoopExpr:
-        return binary("floordiv", self, other)
-
-    def __mod__(self, other: Any) -> LoopExpr:
-        return binary("floormod", self, other)
+    __add__, __radd__ = _operators("add")
+    __sub__, __rsub__ = _operators("sub")
+    __mul__, __rmul__ = _operators("mul")
+    __truediv__, __rtruediv__ = _operators("div")
+    __floordiv__, __mod__ = _operators("floordiv")[0], _operators("floormod")[0]
+    __and__, __or__ = _operators("and")[0], _operators("or")[0]
+    __lt__, __gt__ = _operators("lt")
+    __le__, __ge__ = _operators("le")
+    equal, not_equal = _operators("eq")[0], _operators("ne")[0]
 
     def __neg__(self) -> LoopExpr:
         return Intrin("neg", (self,))
-
-    def __and__(self, other: Any) -> LoopExpr:
-        return binary("and", self, other)
-
-    def __or__(self, other: Any) -> LoopExpr:
-        return binary("or", self, other)
-
-    def __lt__(self, other: Any) -> LoopExpr:
-        return binary("lt", self, other)
-
-    def __le__(self, other: Any) -> LoopExpr:
-        return binary("le", self, other)
-
-    def __gt__(self, other: Any) -> LoopExpr:
-        return binary("lt", other, self)
-
-    def __ge__(self, other: Any) -> LoopExpr:
-        return binary("le", other, self)
-
-    def equal(self, other: Any) -> LoopExpr:
-        """Elementwise ``==`` (Python's ``==`` tells whether it is the same expression)."""
-        return binary("eq", self, other)
-
-    def not_equal(self, other: Any) -> LoopExpr:
-        return binary("ne", self, other)
 
     def astype(self, dtype: str) -> LoopExpr:
         return self if self.dtype == dtype else Cast(self, dtype)

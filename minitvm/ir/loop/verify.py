@@ -1,9 +1,14 @@
-"""Checks a kernel: scopes, dtypes, ranks, loop kinds, indices within their buffers."""
+"""Checks a kernel: scopes, dtypes, ranks, loop kinds, indices within their buffers; where its statements stand."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
+
+import numpy as np
 
 from minitvm.errors import CompilerError
 from minitvm.ir.loop import (
@@ -29,9 +34,11 @@ from minitvm.ir.loop import (
     Store,
     expr_children,
     post_order_exprs,
+    stmt_children,
     stmt_exprs,
 )
-from minitvm.ir.loop.bounds import Around, Guard, out_of_bounds, places
+from minitvm.ir.loop.affine import Ranges, bounds, counter
+from minitvm.ir.loop.scalar import compute
 from minitvm.ir.loop.text import print_loop_expr, print_stmt
 
 _GPU = frozenset(LoopKind) - {LoopKind.SERIAL, LoopKind.PARALLEL, LoopKind.VECTORIZED, LoopKind.UNROLLED}
@@ -40,6 +47,10 @@ _SHIFTS = frozenset({"shl", "shr"})
 _SHOWN_LINES = 6
 _MOST_PATHS = 64
 
+MAX_POINTS = 1 << 14
+"""Loop nests with more iterations are looked at in their corners and in as many points drawn at random."""
+
+Guard: TypeAlias = tuple[LoopExpr, bool]
 Guards: TypeAlias = tuple[Guard, ...]
 
 
@@ -227,3 +238,108 @@ def _binary_problem(op: str, lhs: str, rhs: str) -> str | None:
     if (op in _BITWISE or op in _SHIFTS) and lhs.startswith("float"):
         return f"{op} of {lhs}"
     return f"{op} of bool" if op in _SHIFTS and lhs == "bool" else None
+
+
+# --- the places of a kernel ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Around:
+    """The loops, conditions and allocations around a place, the outermost first."""
+
+    loops: tuple[For, ...] = ()
+    variables: Ranges = field(default_factory=dict)
+    conditions: tuple[Guard, ...] = ()
+    buffers: tuple[Buffer, ...] = ()
+
+    def inside(self, loop: For) -> Around:
+        varies = () if isinstance(loop.extent, Const) else ((Binary("lt", loop.var, loop.extent), True),)
+        variables = {**self.variables, loop.var: counter(loop.extent, self.variables)}
+        return replace(self, loops=(*self.loops, loop), variables=variables, conditions=(*self.conditions, *varies))
+
+    def where(self, *guards: Guard) -> Around:
+        return replace(self, conditions=(*self.conditions, *guards))
+
+    @property
+    def reachable(self) -> bool:
+        """False inside a loop that never runs."""
+        return not any(reach.is_empty for reach in self.variables.values())
+
+
+def places(stmt: Stmt, around: Around | None = None) -> Iterator[tuple[Stmt, Around]]:
+    """Every statement with what is around it, outer before inner, in program order."""
+    around = around or Around()
+    yield stmt, around
+    for number, part in enumerate(stmt_children(stmt)):
+        match stmt:
+            case For():
+                inner = around.inside(stmt)
+            case Alloc(buffer):
+                inner = replace(around, buffers=(*around.buffers, buffer))
+            case If(condition):
+                inner = around.where((condition, number == 0))
+            case _:
+                inner = around
+        yield from places(part, inner)
+
+
+def out_of_bounds(around: Around, buffer: Buffer, index: Sequence[LoopExpr]) -> str | None:
+    """A sentence naming an index that leaves ``buffer`` and one iteration where it does, or ``None``."""
+    if not around.reachable:
+        return None
+    for axis, (expr, extent) in enumerate(zip(index, buffer.shape, strict=True)):
+        if bounds(expr, around.variables).within(0, extent - 1):
+            continue
+        found = _violation(around, expr, extent)
+        if found is not None:
+            return f"index {print_loop_expr(expr)} leaves dimension {axis} of {buffer.name}, {extent} long: {found}"
+    return None
+
+
+def _violation(around: Around, expr: LoopExpr, extent: int) -> str | None:
+    """An iteration that all conditions allow, as far as they can be evaluated, where ``expr`` is out of bounds."""
+    conditions = [c for c, _ in around.conditions]
+    needed = {n for n in post_order_exprs([expr, *conditions]) if isinstance(n, LoopVar)}
+    highs = {v: r.high for v, r in around.variables.items() if v in needed}
+    if None in highs.values():
+        return None
+    points = _points({v: high + 1 for v, high in highs.items() if high is not None})
+    value = evaluate(expr, points)
+    if value is None:
+        return None
+    wrong = (value < 0) | (value >= extent)
+    for condition, holds in around.conditions:
+        truth = evaluate(condition, points)
+        if truth is None:
+            return None  # depends on data: trusted
+        wrong = wrong & (truth == holds)
+    if not np.any(wrong):
+        return None
+    first = int(np.argmax(wrong))
+    at = ", ".join(f"{v.name}={int(points[v][first])}" for v in points)
+    return f"{int(np.broadcast_to(value, np.shape(wrong)).flat[first])}{' at ' + at if at else ''}"
+
+
+def _points(extents: dict[LoopVar, int]) -> dict[LoopVar, np.ndarray]:
+    """Every iteration of a small nest; corners and random ones of a large one."""
+    if math.prod(extents.values()) <= MAX_POINTS:
+        grids = np.meshgrid(*[np.arange(n) for n in extents.values()], indexing="ij")
+        return {v: g.ravel() for v, g in zip(extents, grids, strict=True)}
+    corners = list(itertools.islice(itertools.product(*[(0, n - 1) for n in extents.values()]), MAX_POINTS))
+    rng = np.random.default_rng(0)
+    return {
+        v: np.concatenate([np.array([c[i] for c in corners]), rng.integers(0, n, MAX_POINTS)])
+        for i, (v, n) in enumerate(extents.items())
+    }
+
+
+def evaluate(expr: LoopExpr, points: Mapping[LoopVar, np.ndarray]) -> np.ndarray | None:
+    """An index or a condition at every point; ``None`` where it depends on data."""
+    found: dict[LoopExpr, np.ndarray] = dict(points.items())
+    for node in post_order_exprs([expr]):
+        if isinstance(node, Load):
+            return None
+        if node not in found:
+            with np.errstate(all="ignore"):
+                found[node] = compute(node, [found[c] for c in expr_children(node)])
+    return found[expr]
