@@ -19,7 +19,6 @@ from minitvm.codegen.legalize import legalize
 from minitvm.codegen.lower import lower
 from minitvm.ir.expr import Function
 from minitvm.ir.loop import Alloc, Buffer, Kernel, Stmt, stmt_children
-from minitvm.ir.loop.affine import storage_size
 from minitvm.runtime.code import CODES, Code
 from minitvm.runtime.graph import Artifact, CpuTag
 from minitvm.target import OPTIONS, MachineModel, Target
@@ -155,7 +154,7 @@ class Workspace:
 
 
 def buffer_bytes(buffer: Buffer) -> int:
-    return storage_size(buffer) * np.dtype(buffer.dtype).itemsize
+    return buffer.size * np.dtype(buffer.dtype).itemsize
 
 
 def plan_workspace(kernel: Kernel, threads: int = 1) -> Workspace:

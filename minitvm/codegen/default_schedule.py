@@ -202,7 +202,7 @@ def _reduced_in_lanes(walk: Walk, machine: MachineModel, parallel: bool) -> Stmt
     """Each lane reduces for an element of its own, a few vectors at once."""
     lanes = lanes_of(walk.value, walk.out.dtype, machine)
     parts = walk.cut(*walk.loops[-1])
-    if walk.out.row_major_strides[-1] != 1 or not _reads_near(parts, lanes):
+    if walk.out.strides[-1] != 1 or not _reads_near(parts, lanes):
         return Declined("results in lanes: they are few, or what neighbours read lies apart")
     decide("schedule", walk.out.name, f"each lane reduces for a result of its own, {lanes} lanes")
     return _rows(walk.loops[:-1], [_row(part, _in_flight(part, lanes)) for part in parts], machine, parallel)

@@ -234,7 +234,7 @@ def _without_ones(params: tuple[Buffer, ...], axes: Axes, value: LoopExpr) -> _E
     squeezed: dict[Buffer, Buffer] = {}
 
     def visit(node: LoopExpr) -> LoopExpr:
-        if not isinstance(node, Load) or node.buffer.strides is not None or 1 not in node.buffer.shape:
+        if not isinstance(node, Load) or 1 not in node.buffer.shape:
             return node
         shape = tuple(n for n in node.buffer.shape if n != 1)
         index = tuple(i for i, n in zip(node.index, node.buffer.shape, strict=True) if n != 1)
@@ -267,7 +267,7 @@ def _merged(element: _Element, a: tuple[LoopVar, int], b: tuple[LoopVar, int]) -
     def visit(node: LoopExpr) -> LoopExpr:
         if isinstance(node, Reduce):
             return Reduce(node.kind, joined(node.axes), node.value)
-        if not isinstance(node, Load) or node.buffer.strides is not None:
+        if not isinstance(node, Load):
             return node
         dims = list(zip(node.index, node.buffer.shape, strict=True))
         at = next((d for d, pair in enumerate(pairwise(dims)) if pair == (a, b)), None)

@@ -14,7 +14,6 @@ from minitvm.codegen.backend import plan_workspace
 from minitvm.codegen.llvm.compile import Cpu, compile_object, host, machine_model
 from minitvm.codegen.llvm.emit import emit
 from minitvm.ir.loop import Buffer, Kernel
-from minitvm.ir.loop.affine import storage_size
 from minitvm.runtime.native import NativeCode
 from minitvm.runtime.poison import A_NUMBER, NOT_A_NUMBER, fill
 from minitvm.target import MachineModel
@@ -29,16 +28,11 @@ def poisoned(nbytes: int, marker: int) -> np.ndarray:
 
 
 def memory_of(buffer: Buffer, array: np.ndarray | None, marker: int) -> np.ndarray:
-    """Flat memory of a buffer; elements that belong to no index hold the marker."""
-    flat = poisoned(storage_size(buffer) * np.dtype(buffer.dtype).itemsize, marker).view(buffer.dtype)
+    """Flat memory of a buffer."""
+    flat = poisoned(buffer.size * np.dtype(buffer.dtype).itemsize, marker).view(buffer.dtype)
     if array is not None:
-        view(buffer, flat)[...] = array
+        flat[:] = array.ravel()
     return flat
-
-
-def view(buffer: Buffer, flat: np.ndarray) -> np.ndarray:
-    strides = [s * flat.itemsize for s in buffer.row_major_strides]
-    return np.lib.stride_tricks.as_strided(flat[buffer.offset :], buffer.shape, strides)
 
 
 def run_native(
@@ -72,9 +66,9 @@ def _run_over(
     workspace = poisoned(plan_workspace(kernel, threads).nbytes, marker)
     _on_threads(function, [m.ctypes.data for m in (*memory, workspace)], threads)
     for buffer, array, flat in zip(kernel.inputs, given, memory, strict=False):
-        np.testing.assert_array_equal(view(buffer, flat), array, err_msg="an input was written to")
+        np.testing.assert_array_equal(flat.reshape(buffer.shape), array, err_msg="an input was written to")
     results = memory[len(given) :]
-    return tuple(view(b, m).copy() for b, m in zip(kernel.outputs, results, strict=True))
+    return tuple(m.reshape(b.shape).copy() for b, m in zip(kernel.outputs, results, strict=True))
 
 
 def _on_threads(function: Callable[..., None], pointers: Sequence[int], threads: int) -> None:

@@ -365,14 +365,6 @@ def test_more_lanes_than_run_at_once() -> None:
     np.testing.assert_array_equal(run_kernel(kernel)[0], np.arange(600)[:, None] - np.arange(700))
 
 
-def test_strides_and_offsets() -> None:
-    x = Buffer("x", (2, 3), "float32", strides=(1, 4), offset=5)
-    out = Buffer("out", (3, 2), "float32", strides=(10, 2), offset=3)
-    body = nest((2, 3), lambda i, j: Store(out, (j, i), x[i, j]))
-    given = np.random.default_rng(2).normal(size=(2, 3)).astype("float32")
-    np.testing.assert_array_equal(run_kernel(Kernel("k", (x, out), body), given)[0], given.T)
-
-
 def test_gather_reads_where_the_data_says() -> None:
     x, at, out = Buffer("x", (5,), "float32"), Buffer("at", (4,), "int64"), Buffer("out", (4,), "float32")
     body = loop(4, lambda i: Store(out, (i,), x[at[i]]), LoopKind.PARALLEL)

@@ -369,16 +369,6 @@ def test_indices_of_reshapes_and_gathers(kind: LoopKind) -> None:
     np.testing.assert_array_equal(found[2], a.reshape(-1)[where])
 
 
-def test_offsets_and_strides_of_buffers() -> None:
-    x = Buffer("x", (4, 6), "float32", strides=(10, 1), offset=13)
-    out = Buffer("out", (6, 4), "float32", strides=(1, 8), offset=2)
-    kernel = Kernel(
-        "ring", (x, out), loop(4, lambda i: loop(6, lambda j: store(out, (j, i), x[i, j] + 1.0), VECTORIZED))
-    )
-    a = random_array((4, 6), "float32")
-    np.testing.assert_array_equal(run_native(kernel, a)[0], a.T + 1)
-
-
 # --- guards ---------------------------------------------------------------------------------------------------
 
 

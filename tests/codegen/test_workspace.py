@@ -40,8 +40,3 @@ def test_local_buffers_stay_on_the_stack_until_they_are_large() -> None:
     plan = plan_workspace(kernel(Alloc(small, Alloc(large, use(small, large)))))
     assert plan.offsets == {large: 0}
     assert plan.nbytes == STACK_LIMIT + 64
-
-
-def test_strides_and_offsets_take_room() -> None:
-    ring = Buffer("ring", (4, 6), "float32", strides=(10, 1), offset=13)
-    assert plan_workspace(kernel(Alloc(ring, seq(store(ring, (0, 0), const(1, "float32")))))).nbytes == 256

@@ -10,7 +10,6 @@ from functools import reduce
 
 import pytest
 
-from minitvm.ir.compute import compute, sum_over
 from minitvm.ir.loop import (
     Alloc,
     Barrier,
@@ -40,7 +39,7 @@ from minitvm.ir.loop import (
     store,
     walk_exprs,
 )
-from minitvm.ir.loop.text import print_kernel, print_loop_expr, print_stage, print_stmt
+from minitvm.ir.loop.text import print_kernel, print_loop_expr, print_stmt
 
 
 def dense(lanes: int = 16, name: str = "acc", var: str = "i", kind: LoopKind = LoopKind.PARALLEL) -> Kernel:
@@ -97,18 +96,8 @@ def one_store(buffer: Buffer) -> Kernel:
     return Kernel("k", (buffer,), nest(buffer.shape, lambda *i: store(buffer, i, const(1, buffer.dtype))))
 
 
-def test_strides_offsets_scopes_and_dtypes_show() -> None:
-    buffers = [
-        Buffer("a", (2, 3), "float32"),
-        Buffer("a", (2, 3), "float32", strides=(8, 1)),
-        Buffer("a", (2, 3), "float32", offset=4),
-        Buffer("a", (2, 3), "float64"),
-    ]
-    texts = [print_kernel(one_store(b)) for b in buffers]
-    assert len({*texts}) == 4
-    assert "a: float32[2, 3] strides=[8, 1]\n" in texts[1] and "a: float32[2, 3] offset=4\n" in texts[2]
-    plain = Buffer("a", (2, 3), "float32", strides=(3, 1))
-    assert print_kernel(one_store(plain)) == texts[0]  # row-major, spelled out
+def test_scopes_and_dtypes_show() -> None:
+    assert len({print_kernel(one_store(Buffer("a", (2, 3), dtype))) for dtype in ("float32", "float64")}) == 2
     allocs = {print_stmt(Alloc(Buffer("t", (1,), "int8", scope), Barrier())) for scope in ("global", "shared", "local")}
     assert allocs == {f"alloc t: int8[1] {scope}:\n  barrier" for scope in ("global", "shared", "local")}
 
@@ -221,16 +210,6 @@ def test_long_chains_do_not_overflow_the_stack() -> None:
     text = print_loop_expr(expr)
     assert text.count("let ") > 50
     assert max(map(len, text.split("; "))) < 1000
-
-
-def test_stages_print_those_they_read_first() -> None:
-    x, w = Buffer("x", (4, 8), "float32"), Buffer("w", (16, 8), "float32")
-    product = compute((4, 16), lambda i, j: sum_over(8, lambda r: x[i, r] * w[j, r]), name="product")
-    scaled = compute((4, 16), lambda i, j: product[i, j] * product[i, 0] + 1, name="scaled")
-    assert print_stage(scaled) == (
-        "product[i, j] = dot(r < 8: x[i, r] * w[j, r])    # float32[4, 16]\n"
-        "scaled[i, j] = product[i, j] * product[i, 0] + 1f    # float32[4, 16]"
-    )
 
 
 def test_store_prints_its_index_and_value() -> None:

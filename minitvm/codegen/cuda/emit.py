@@ -25,7 +25,7 @@ from minitvm.ir.loop import (
     Store,
     stmt_exprs,
 )
-from minitvm.ir.loop.affine import Range, counter, storage_size
+from minitvm.ir.loop.affine import Range, counter
 
 _AXES = {
     LoopKind.BLOCK_X: 0, LoopKind.BLOCK_Y: 1, LoopKind.BLOCK_Z: 2,
@@ -166,7 +166,7 @@ class _Body:
         if buffer.scope == "local":
             self.private.add(buffer)
         qualifier = "__shared__ " if buffer.scope == "shared" else ""
-        size = max(1, storage_size(buffer))
+        size = max(1, buffer.size)
         self.line(depth, f"{qualifier}{spell.STORAGE[buffer.dtype]} {self.names.of(buffer)}[{size}];")
 
     def barrier(self, depth: int) -> None:

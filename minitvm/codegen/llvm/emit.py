@@ -44,7 +44,7 @@ from minitvm.ir.loop import (
     Store,
     walk_stmts,
 )
-from minitvm.ir.loop.affine import Affine, Range, storage_size
+from minitvm.ir.loop.affine import Affine, Range
 from minitvm.runtime.spin import spinning_text
 from minitvm.target import MachineModel
 
@@ -327,7 +327,7 @@ class _Emitter:
             raise NotVectorizable
         key = (buffer, lanes)
         if key not in self.bases:
-            count = storage_size(buffer) * max(lanes, 1)
+            count = buffer.size * max(lanes, 1)
             self.bases[key] = self.w.alloca(memory_text(buffer.dtype), power_of_two(count))
         self.c.places[buffer] = Place(self.bases[key], lanes, padded=True)
 

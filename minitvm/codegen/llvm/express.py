@@ -22,7 +22,7 @@ from minitvm.ir.loop import (
     expr_children,
     post_order_exprs,
 )
-from minitvm.ir.loop.affine import INT64, Affine, Range, loads, storage_size, weighted_sum
+from minitvm.ir.loop.affine import INT64, Affine, Range, loads, weighted_sum
 
 
 def evaluate(c: Context, expr: LoopExpr) -> Value:
@@ -72,7 +72,7 @@ def place(c: Context, access: Load | Store) -> Index | Lanes:
 
 def _is_inside(buffer: Buffer, place: Index | Lanes) -> bool:
     """Whether memory of the buffer is known to be there, in every lane: of another row, perhaps."""
-    last = storage_size(buffer) - 1
+    last = buffer.size - 1
     return all(exact(part).within(0, last) for part in (place if isinstance(place, list) else [place]))
 
 

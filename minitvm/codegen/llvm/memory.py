@@ -9,7 +9,7 @@ from minitvm.codegen.llvm import arith
 from minitvm.codegen.llvm.arith import BYTES, mangled, memory_text, typed
 from minitvm.codegen.llvm.writer import Context, Index, Lanes, NotVectorizable, Val, Value, exact, power_of_two, reach
 from minitvm.ir.loop import COMPARISONS, Buffer
-from minitvm.ir.loop.affine import INT64, Affine, Range, storage_size
+from minitvm.ir.loop.affine import INT64, Affine, Range
 
 _MOST_APART = 8
 """Elements between lanes, up to which whole vectors are read."""
@@ -251,7 +251,7 @@ def _width(c: Context, buffer: Buffer, first: Index, lanes: int) -> int:
     LLVM keeps a vector of 13 lanes in 13 registers from one block to the next.
     """
     place, width = c.places[buffer], power_of_two(lanes)
-    ends = not first.terms and first.constant + lanes == storage_size(buffer) * max(1, place.lanes)
+    ends = not first.terms and first.constant + lanes == buffer.size * max(1, place.lanes)
     return width if place.padded and ends and first.constant % width == 0 else lanes
 
 
@@ -298,7 +298,7 @@ def _one_register(c: Context, buffer: Buffer, flat: Index, first: int, lanes: in
 
 def _in_pairs(buffer: Buffer, first: Index) -> bool:
     """True where ``first`` is known to be even or odd and elements of both kinds come in pairs up to the end."""
-    return all(factor % 2 == 0 for factor in first.terms.values()) and storage_size(buffer) % 2 == 0
+    return all(factor % 2 == 0 for factor in first.terms.values()) and buffer.size % 2 == 0
 
 
 def _joined(c: Context, a: Val, b: Val) -> Val:

@@ -6,7 +6,6 @@ variable advances by one; what ranges of variables prove of it.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeAlias, TypeVar
@@ -208,7 +207,7 @@ def address(buffer: Buffer, index: Sequence[LoopExpr]) -> Affine[LoopExpr]:
 
 def offset(buffer: Buffer, index: Sequence[LoopExpr]) -> Affine[LoopExpr]:
     """:func:`address` as it is spelled, divisions that cancel included."""
-    return weighted_sum(map(affine, index), buffer.row_major_strides, buffer.offset)
+    return weighted_sum(map(affine, index), buffer.strides)
 
 
 def depends_on(expr: LoopExpr, var: LoopVar) -> bool:
@@ -231,15 +230,6 @@ def loads(expr: LoopExpr) -> list[Load]:
 def vectorizes(expr: LoopExpr, var: LoopVar) -> bool:
     """True where every load below ``expr`` moves by zero or one element along ``var``."""
     return all(stride_along(load.buffer, load.index, var) in (0, 1) for load in loads(expr))
-
-
-def storage_size(buffer: Buffer) -> int:
-    """Elements of memory that a buffer spans."""
-    if buffer.strides is None:
-        return math.prod(buffer.shape)
-    if 0 in buffer.shape:
-        return 0
-    return buffer.offset + 1 + sum((e - 1) * s for e, s in zip(buffer.shape, buffer.strides, strict=True))
 
 
 # --- what ranges of variables prove -----------------------------------------------------------------------------

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, TypeAlias
 from weakref import WeakValueDictionary
 
@@ -206,31 +208,28 @@ class Buffer:
     """Memory that a kernel reads or writes.  Compared by identity.
 
     ``scope`` is ``"global"`` (a parameter, or a workspace that every thread sees), ``"shared"`` (one per block on a
-    GPU, one per thread on a CPU) or ``"local"`` (registers, the stack).  ``strides`` are in elements and row-major
-    when ``None``; ``offset`` is added to every access (a view inside a padding ring).
+    GPU, one per thread on a CPU) or ``"local"`` (registers, the stack).
     """
 
     name: str
     shape: tuple[int, ...]
     dtype: str
     scope: str = "global"
-    strides: tuple[int, ...] | None = None
-    offset: int = 0
 
     def __getitem__(self, index: Index | tuple[Index, ...]) -> LoopExpr:
         given = index if isinstance(index, tuple) else (index,)
         assert len(given) == len(self.shape), f"{self.name} has rank {len(self.shape)}, indexed with {len(given)}"
         return Load(self, tuple(as_index(i) for i in given))
 
+    @cached_property
+    def strides(self) -> tuple[int, ...]:
+        """Elements from one index of a dimension to the next: row-major."""
+        return tuple(math.prod(self.shape[d + 1 :]) for d in range(len(self.shape)))
+
     @property
-    def row_major_strides(self) -> tuple[int, ...]:
-        """``strides``, spelled out."""
-        if self.strides is not None:
-            return self.strides
-        strides = [1]
-        for extent in reversed(self.shape[1:]):
-            strides.append(strides[-1] * extent)
-        return tuple(reversed(strides)) if self.shape else ()
+    def size(self) -> int:
+        """Elements."""
+        return math.prod(self.shape)
 
     def __repr__(self) -> str:
         return f"<Buffer {self.name}: {self.dtype}{list(self.shape)} {self.scope}>"

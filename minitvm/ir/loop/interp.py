@@ -36,7 +36,7 @@ from minitvm.ir.loop import (
     post_order_exprs,
     walk_exprs,
 )
-from minitvm.ir.loop.affine import affine, storage_size
+from minitvm.ir.loop.affine import affine
 from minitvm.ir.loop.expr import INT
 from minitvm.ir.loop.scalar import as_array, compute
 
@@ -89,7 +89,7 @@ class _Memory:
 
     @staticmethod
     def empty(buffer: Buffer, instances: int) -> _Memory:
-        size = storage_size(buffer)
+        size = buffer.size
         return _Memory(np.zeros(instances * size, buffer.dtype), np.zeros(instances * size, bool), size)
 
     @staticmethod
@@ -100,22 +100,16 @@ class _Memory:
                 f"{buffer.name} is {buffer.dtype}{list(buffer.shape)}, given {given.dtype}{list(given.shape)}"
             )
         memory = _Memory.empty(buffer, 1)
-        _elements(memory.data, buffer)[...] = given
+        memory.data[:] = given.ravel()
         memory.whole = True  # an index inside of the buffer hits an element of the array
         return memory
 
 
-def _elements(data: Array, buffer: Buffer) -> Array:
-    """A buffer's elements where they lie in its memory."""
-    strides = [stride * data.itemsize for stride in buffer.row_major_strides]
-    return np.lib.stride_tricks.as_strided(data[buffer.offset :], buffer.shape, strides)
-
-
 def _result(kernel: Kernel, memory: _Memory, buffer: Buffer) -> Array:
-    missing = np.argwhere(~_elements(memory.written, buffer))
+    missing = np.argwhere(~memory.written.reshape(buffer.shape))
     if len(missing):
         raise CompilerError(f"{kernel.name} never stores {buffer.name}{[int(i) for i in missing[0]]}")
-    return np.array(_elements(memory.data, buffer))
+    return memory.data.reshape(buffer.shape)
 
 
 class _Axis(NamedTuple):
@@ -313,9 +307,9 @@ class _Lanes:
     def _plan(self, buffer: Buffer, index: Sequence[LoopExpr]) -> _Plan:
         if buffer not in self.memory:
             raise CompilerError(f"{self.kernel.name} uses {buffer.name}, which is neither a parameter nor allocated")
-        start = buffer.offset + self.instances.get(buffer, 0) * self.memory[buffer].size
+        start = self.instances.get(buffer, 0) * self.memory[buffer].size
         axes: list[_Axis] = []
-        for position, extent, stride in zip(index, buffer.shape, buffer.row_major_strides, strict=True):
+        for position, extent, stride in zip(index, buffer.shape, buffer.strides, strict=True):
             form = affine(position)
             fixed = {term: factor for term, factor in form.terms.items() if self._is_fixed(term)}
             base: Value = form.constant

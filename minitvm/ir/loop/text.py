@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from minitvm.ir.attributes import format_number
-from minitvm.ir.loop.expr import Binary, Buffer, Cast, Const, Intrin, Load, LoopExpr, LoopVar, Reduce, Select, Stage
+from minitvm.ir.loop.expr import Binary, Buffer, Cast, Const, Intrin, Load, LoopExpr, LoopVar, Reduce, Select
 from minitvm.ir.loop.stmt import (
     Alloc,
     Barrier,
@@ -31,7 +31,6 @@ from minitvm.ir.loop.stmt import (
     Seq,
     Stmt,
     Store,
-    dependency_order,
     expr_children,
     post_order_exprs,
     stmt_exprs,
@@ -72,39 +71,8 @@ def print_loop_expr(expr: LoopExpr) -> str:
     return "; ".join([*lets, *texts])
 
 
-def print_stage(stage: Stage) -> str:
-    """A compute rule: a line per stage, those that it reads first: ``t[i, j] = sum(r < 8: x[i, r] * w[j, r])``."""
-    printer = _Printer()
-    lines: list[str] = []
-    for each in _stages(stage):
-        reductions = (e for e in post_order_exprs([each.value]) if isinstance(e, Reduce))
-        bound = dict.fromkeys([*each.axes, *(v for e in reductions for v, _ in e.axes)])
-        axes = [printer.bind(v) for v in bound][: len(each.axes)]
-        lets, texts = printer.expressions([each.value])
-        lines += [*lets, f"{printer.buffer(each)}[{', '.join(axes)}] = {texts[0]}    # {_type(each)}"]
-        for var in bound:
-            printer.unbind(var)
-    return "\n".join(lines)
-
-
-def _stages(root: Stage) -> list[Stage]:
-    """The stages that ``root`` is computed from, and last itself."""
-
-    def read(stage: Stage) -> list[Stage]:
-        buffers = (e.buffer for e in post_order_exprs([stage.value]) if isinstance(e, Load))
-        return [buffer for buffer in buffers if isinstance(buffer, Stage)]
-
-    return dependency_order([root], read)
-
-
 def _type(buffer: Buffer) -> str:
-    """``float32[4, 8] strides=[16, 1] offset=3``; what is at its default is left out."""
-    strides = buffer.row_major_strides
-    plain = Buffer("", buffer.shape, buffer.dtype).row_major_strides
-    text = f"{buffer.dtype}[{', '.join(map(str, buffer.shape))}]"
-    if strides != plain:
-        text += f" strides=[{', '.join(map(str, strides))}]"
-    return text + (f" offset={buffer.offset}" if buffer.offset else "")
+    return f"{buffer.dtype}[{', '.join(map(str, buffer.shape))}]"
 
 
 class _Printer:
