@@ -13,8 +13,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias
 
-import numpy as np
-
 from minitvm.codegen.legalize import legalize
 from minitvm.codegen.lower import lower
 from minitvm.ir.expr import Function
@@ -153,10 +151,6 @@ class Workspace:
     thread_bytes: int = 0
 
 
-def buffer_bytes(buffer: Buffer) -> int:
-    return buffer.size * np.dtype(buffer.dtype).itemsize
-
-
 def plan_workspace(kernel: Kernel, threads: int = 1) -> Workspace:
     """Offsets of the kernel's ``global`` and ``shared`` allocations and of ``local`` ones too large for the stack.
 
@@ -170,7 +164,7 @@ def plan_workspace(kernel: Kernel, threads: int = 1) -> Workspace:
         """``depth``: bytes of the thread's own buffers that are alive here; the most that are below."""
         if isinstance(stmt, Alloc) and stmt.buffer.scope == "global":
             shared.setdefault(stmt.buffer, sum(map(_aligned, shared)))
-        elif isinstance(stmt, Alloc) and (stmt.buffer.scope == "shared" or buffer_bytes(stmt.buffer) > STACK_LIMIT):
+        elif isinstance(stmt, Alloc) and (stmt.buffer.scope == "shared" or stmt.buffer.nbytes > STACK_LIMIT):
             own[stmt.buffer] = max(depth, own.get(stmt.buffer, 0))
             depth = own[stmt.buffer] + _aligned(stmt.buffer)
         return max((depth, *(place(part, depth) for part in stmt_children(stmt))))
@@ -181,4 +175,4 @@ def plan_workspace(kernel: Kernel, threads: int = 1) -> Workspace:
 
 
 def _aligned(buffer: Buffer) -> int:
-    return -(-buffer_bytes(buffer) // _ALIGN) * _ALIGN
+    return -(-buffer.nbytes // _ALIGN) * _ALIGN

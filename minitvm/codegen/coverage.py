@@ -12,12 +12,13 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
 
 import numpy as np
 
 from minitvm.errors import CompilerError, origin
 from minitvm.ir.loop import Buffer, Kernel, LoopExpr, LoopVar, Store, allocated, walk_exprs
-from minitvm.ir.loop.affine import Range, address, loads, mixed_radix
+from minitvm.ir.loop.affine import address, loads, mixed_radix
 from minitvm.ir.loop.text import print_loop_expr
 from minitvm.ir.loop.verify import Around, Guard, evaluate, places
 
@@ -55,7 +56,7 @@ def check_coverage(kernel: Kernel) -> list[Coverage]:
 
     :class:`CompilerError` names the first element that no store reaches, or that more than one does.
     """
-    stores = [_place(stmt, around) for stmt, around in places(kernel.body) if isinstance(stmt, Store)]
+    stores = [_Place(stmt, around) for stmt, around in places(kernel.body) if isinstance(stmt, Store)]
     shared = [buffer for buffer in allocated(kernel.body) if buffer.scope == "global"]
     return [_coverage(kernel, b, [p for p in stores if p.store.buffer is b]) for b in (*kernel.outputs, *shared)]
 
@@ -85,20 +86,16 @@ def _coverage(kernel: Kernel, buffer: Buffer, places: Sequence[_Place]) -> Cover
 
 @dataclass(frozen=True)
 class _Place:
-    """A store, the extents of the loops around it, and the conditions."""
+    """A store, and what is around it."""
 
     store: Store
-    extents: Mapping[LoopVar, int]
-    guards: tuple[Guard, ...]
+    around: Around
 
-
-def _place(store: Store, around: Around) -> _Place:
-    extents = {loop.var: _most(around.variables[loop.var]) for loop in around.loops}
-    return _Place(store, extents, around.conditions)
-
-
-def _most(counter: Range) -> int:
-    return MOST_POINTS + 1 if counter.high is None else max(0, counter.high + 1)
+    @cached_property
+    def extents(self) -> dict[LoopVar, int]:
+        """Of the loops around it."""
+        highs = {loop.var: self.around.variables[loop.var].high for loop in self.around.loops}
+        return {var: MOST_POINTS + 1 if high is None else max(0, high + 1) for var, high in highs.items()}
 
 
 # --- what a store reaches -------------------------------------------------------------------------------------
@@ -122,10 +119,6 @@ class _Group:
     guards: tuple[Guard, ...]
     variables: frozenset[LoopVar]
 
-    def joined(self, other: _Group) -> _Group:
-        dims = tuple(sorted((*self.dims, *other.dims)))
-        return _Group(dims, (*self.guards, *other.guards), self.variables | other.variables)
-
 
 def _variables(expr: LoopExpr) -> frozenset[LoopVar]:
     if loads(expr):
@@ -136,14 +129,13 @@ def _variables(expr: LoopExpr) -> frozenset[LoopVar]:
 def _groups(place: _Place) -> list[_Group]:
     """Independent of each other.  A variable that nothing here mentions repeats all of them, so it is a group too."""
     single = [_Group((d,), (), _variables(i)) for d, i in enumerate(place.store.index)]
-    single += [_Group((), (guard,), _variables(guard[0])) for guard in place.guards]
+    single += [_Group((), (guard,), _variables(guard[0])) for guard in place.around.conditions]
     found: list[_Group] = []
     for group in [*single, *(_Group((), (), frozenset({v})) for v in place.extents)]:
-        apart = [g for g in found if not g.variables & group.variables]
-        for other in found:
-            if other.variables & group.variables:
-                group = group.joined(other)
-        found = [*apart, group]
+        joined = [group, *(g for g in found if g.variables & group.variables)]
+        dims, guards = sorted(d for g in joined for d in g.dims), [guard for g in joined for guard in g.guards]
+        whole = _Group(tuple(dims), tuple(guards), frozenset().union(*(g.variables for g in joined)))
+        found = [*(g for g in found if g not in joined), whole]
     return found
 
 
@@ -151,21 +143,16 @@ def _parts(place: _Place) -> list[_Part] | None:
     """One part a group; ``None`` where the store never runs."""
     if 0 in place.extents.values():
         return None
-    found: list[_Part] = []
-    for group in _groups(place):
-        part = _repeated(place, group) or _radix(place, group) or _enumerated(place, group)
-        if part is None:
-            return None
-        found.append(part)
-    return found
+    found = [_repeated(place, group) or _radix(place, group) or _enumerated(place, group) for group in _groups(place)]
+    known = [part for part in found if part is not None]
+    return known if len(known) == len(found) else None
 
 
 def _repeated(place: _Place, group: _Group) -> _Part | None:
     """Variables that nothing depends on: what the other groups reach, they reach that often."""
-    if group.dims or group.guards:
-        return None
     times = math.prod(place.extents[v] for v in group.variables)
-    return _Part((), (), np.array(min(times, _MANY), np.uint8), proved=True)
+    nothing = not group.dims and not group.guards
+    return _Part((), (), np.array(min(times, _MANY), np.uint8), proved=True) if nothing else None
 
 
 def _radix(place: _Place, group: _Group) -> _Part | None:

@@ -178,14 +178,13 @@ def _in_vectors(walk: Walk, machine: MachineModel, parallel: bool) -> Stmt:
     """A row in pieces, in each of which no condition changes."""
     parts = walk.cut(*walk.loops[-1])
     widths = [_width(part, lanes_of(part.value, part.out.dtype, machine)) for part in parts]
-    decide("schedule", walk.out.name, _in_words(max(widths), walk.loops[-1][1]))
+    taken: str | Declined = f"in vectors of {max(widths)}"
+    if max(widths) == 1:
+        taken = Declined("vectors: neighbours of the last axis are not stored to neighbouring memory")
+    if walk.loops[-1][1] == 1:
+        taken = "one by one, as its last axis has one element"
+    decide("schedule", walk.out.name, taken)
     return _rows(walk.loops[:-1], [_row(p, w) for p, w in zip(parts, widths, strict=True)], machine, parallel)
-
-
-def _in_words(width: int, extent: int) -> str | Declined:
-    if width > 1 or extent == 1:
-        return f"in vectors of {width}" if width > 1 else "one by one, as its last axis has one element"
-    return Declined("vectors: neighbours of the last axis are not stored to neighbouring memory")
 
 
 def _width(walk: Walk, lanes: int) -> int:
@@ -202,16 +201,16 @@ def _reduced_in_lanes(walk: Walk, machine: MachineModel, parallel: bool) -> Stmt
     """Each lane reduces for an element of its own, a few vectors at once."""
     lanes = lanes_of(walk.value, walk.out.dtype, machine)
     parts = walk.cut(*walk.loops[-1])
-    if walk.out.strides[-1] != 1 or not _reads_near(parts, lanes):
+    if not _reads_near(parts, lanes):
         return Declined("results in lanes: they are few, or what neighbours read lies apart")
     decide("schedule", walk.out.name, f"each lane reduces for a result of its own, {lanes} lanes")
-    return _rows(walk.loops[:-1], [_row(part, _in_flight(part, lanes)) for part in parts], machine, parallel)
 
+    def in_flight(count: int) -> int:
+        vectors = -(-count // lanes)
+        return min(count, lanes * -(-vectors // max(1, vectors // _IN_FLIGHT)))
 
-def _in_flight(walk: Walk, lanes: int) -> int:
-    count = walk.loops[-1][1]
-    vectors = -(-count // lanes)
-    return min(count, lanes * -(-vectors // max(1, vectors // _IN_FLIGHT)))
+    rows = [_row(part, in_flight(part.loops[-1][1])) for part in parts]
+    return _rows(walk.loops[:-1], rows, machine, parallel)
 
 
 def _reads_near(parts: Sequence[Walk], lanes: int) -> bool:

@@ -6,12 +6,9 @@ an input become the expression that the prologue computes, and the store of the 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-
-import numpy as np
 
 import minitvm.codegen.templates  # noqa: F401  (registers the templates)
 from minitvm.codegen.default_schedule import stage_nest
@@ -102,12 +99,6 @@ def _lower(function: Function, name: str, machine: MachineModel, kind: str) -> L
         return Lowering(scheduled(function, name, machine), DEFAULT)
 
 
-def _approximate() -> Sequence[str]:
-    """What may change results within a bound: names of rules and templates."""
-    found: Sequence[str] = PassContext.current().option("minitvm.allow_approximate")
-    return found
-
-
 def title_of(maker: type[Template]) -> str:
     return f"template {maker.__module__.rpartition('.')[2]}.{maker.__name__}"
 
@@ -130,9 +121,10 @@ def _lower_with(
     title, problem = title_of(maker), Problem.of(anchor)
     params, values = compose(function, {anchor: problem.outputs})
     prologues = [buffer for arg in anchor.args for buffer in flatten(values[arg])]
-    if maker.exactness is Exactness.APPROXIMATE and maker.__name__ not in _approximate():
+    allowed = PassContext.current().option("minitvm.allow_approximate")
+    if maker.exactness is Exactness.APPROXIMATE and maker.__name__ not in allowed:
         return Declined(f"approximate, and minitvm.allow_approximate does not name {maker.__name__}")
-    if any(_has_reduction(buffer) for buffer in prologues):
+    if any(isinstance(node, Reduce) for stage in stage_order(prologues) for node in walk_exprs(stage.value)):
         return Declined("its input is a reduction, which would be recomputed for every element")
     with user_code(maker, title, partial(describe_call, anchor)):
         template = maker(problem, machine)
@@ -166,10 +158,6 @@ def _in_order(body: Stmt, results: Sequence[Buffer], outputs: Sequence[Output], 
     return with_memory([b for b in results if b not in targets], redirect(body, targets))
 
 
-def _has_reduction(buffer: Buffer) -> bool:
-    return any(isinstance(n, Reduce) for s in stage_order([buffer]) for n in walk_exprs(s.value))
-
-
 def _fits_epilogue(outputs: Sequence[Output], results: Sequence[Buffer]) -> bool:
     """True where every output reads the template's results at its own index only, and does not reduce them."""
     if len(results) > 1:
@@ -177,8 +165,8 @@ def _fits_epilogue(outputs: Sequence[Output], results: Sequence[Buffer]) -> bool
 
     def fits(output: Output) -> bool:
         reads = [load for load in loads(output.value) if load.buffer in results]
-        reduces = any(isinstance(node, Reduce) for node in walk_exprs(output.value))
-        return bool(reads) and not reduces and all(_at_own_index(load, output.axes) for load in reads)
+        at_own = all(_at_own_index(load, output.axes) for load in reads)
+        return bool(reads) and at_own and not outer_reductions(output.value)
 
     return all(map(fits, outputs))
 
@@ -197,18 +185,17 @@ def fuse_epilogue(body: Stmt, results: Sequence[Buffer], outputs: Sequence[Outpu
     def to_outputs(stmt: Stmt) -> Stmt:
         if not isinstance(stmt, Store) or stmt.buffer not in results:
             return stmt
-        readers = (o for o in outputs if any(load.buffer is stmt.buffer for load in loads(o.value)))
-        return seq(*(_epilogue_store(stmt, output) for output in readers))
+
+        def visit(node: LoopExpr) -> LoopExpr:
+            return stmt.value if isinstance(node, Load) and node.buffer is stmt.buffer else node
+
+        def stored(output: Output) -> Store:
+            moved = substitute_vars(output.value, dict(zip(output.axes, stmt.index, strict=True)))
+            return Store(output.buffer, stmt.index, map_expr(moved, visit))
+
+        return seq(*(stored(o) for o in outputs if any(load.buffer is stmt.buffer for load in loads(o.value))))
 
     return map_stmt(body, on_stmt=to_outputs)
-
-
-def _epilogue_store(stmt: Store, output: Output) -> Store:
-    def visit(node: LoopExpr) -> LoopExpr:
-        return stmt.value if isinstance(node, Load) and node.buffer is stmt.buffer else node
-
-    moved = substitute_vars(output.value, dict(zip(output.axes, stmt.index, strict=True)))
-    return Store(output.buffer, stmt.index, map_expr(moved, visit))
 
 
 def fuse_prologue(body: Stmt, inputs: dict[Buffer, Buffer]) -> Stmt:
@@ -321,19 +308,13 @@ def _common_rank(group: _Group) -> int:
         for load in loads(output.value):
             while load.buffer in kept and load.index[:rank] != output.axes[:rank]:
                 rank -= 1
-    return rank - 1 if all(_in_lanes(o, rank) for o in group.nests) else rank
-
-
-def _in_lanes(output: Output, rank: int) -> bool:
-    """Whether single elements are left of a stage, and neighbouring ones read neighbouring memory."""
-    scalar = len(output.axes) == rank > 0 and output.buffer.shape[-1] > 1
-    return scalar and vectorizes(output.value, output.axes[-1])
+    scalars = all(len(o.axes) == rank > 0 and o.buffer.shape[-1] > 1 for o in group.nests)
+    return rank - 1 if scalars and all(vectorizes(o.value, o.axes[-1]) for o in group.nests) else rank
 
 
 def _row_buffer(buffer: Buffer, rank: int) -> Buffer:
-    shape = buffer.shape[rank:]
-    nbytes = math.prod(shape) * np.dtype(buffer.dtype).itemsize
-    return Buffer(buffer.name, shape, buffer.dtype, "local" if nbytes <= _STACK_BYTES else "shared")
+    row = Buffer(buffer.name, buffer.shape[rank:], buffer.dtype)
+    return replace(row, scope="local" if row.nbytes <= _STACK_BYTES else "shared")
 
 
 def _row(out: Output, rows: Mapping[Buffer, Buffer], at: tuple[LoopExpr, ...]) -> Output:
@@ -352,9 +333,11 @@ def _separated(out: Output) -> tuple[Output, Output] | None:
 
     ``None`` where it is no reduction over a window of two axes or more, that moves along the last axis.
     """
-    reduce, axes, shape = _windows(out.value), out.axes, out.buffer.shape
-    step = _step(reduce, axes[-1]) if reduce is not None and axes else 0
-    if reduce is None or not step or 0 in shape:
+    found, axes, shape = outer_reductions(out.value), out.axes, out.buffer.shape
+    if not axes or 0 in shape or len(found) != 1 or len(found[0].axes) == 1 or outer_reductions(found[0].value):
+        return None
+    reduce, step = found[0], _step(found[0], axes[-1])
+    if not step:
         return None
     *rows, (tap, taps) = reduce.axes
     sticks_out = any(isinstance(node, Select) for node in walk_exprs(reduce.value))
@@ -375,12 +358,6 @@ def _cancelled(node: LoopExpr) -> LoopExpr:
     """A sum of indices with every variable in it once, or not at all."""
     is_sum = isinstance(node, Binary) and node.op in ("add", "sub") and node.dtype == "int64"
     return affine(node).to_expr() if is_sum else node
-
-
-def _windows(value: LoopExpr) -> Reduce | None:
-    found = outer_reductions(value)
-    flat = len(found) == 1 and len(found[0].axes) > 1 and not outer_reductions(found[0].value)
-    return found[0] if flat else None
 
 
 def _step(reduce: Reduce, last: LoopVar) -> int:

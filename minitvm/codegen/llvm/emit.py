@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeAlias
 
-from minitvm.codegen.backend import STACK_LIMIT, Workspace, buffer_bytes, plan_workspace
+from minitvm.codegen.backend import STACK_LIMIT, Workspace, plan_workspace
 from minitvm.codegen.legalize import spell_scalars
 from minitvm.codegen.llvm import express, memory
 from minitvm.codegen.llvm.arith import BITS, memory_text
@@ -323,7 +323,7 @@ class _Emitter:
             self.c.places[buffer] = Place(self._in_workspace(buffer))
             return
         lanes = self.c.lanes
-        if max(lanes, 1) * buffer_bytes(buffer) > STACK_LIMIT:
+        if max(lanes, 1) * buffer.nbytes > STACK_LIMIT:
             raise NotVectorizable
         key = (buffer, lanes)
         if key not in self.bases:

@@ -140,7 +140,7 @@ class BlockedConv(_Windows):
             return "weights leave the first-level cache between rows"
         if self._block_bytes * tile.blocks > max(self._block_bytes, self.machine.l2_bytes * 5 // 8):
             return "its weights leave the second-level cache between tiles"
-        fit = self._block_bytes * self.weight.shape[0] <= self.machine.l2_bytes // 2
+        fit = self.weight.nbytes <= self.machine.l2_bytes // 2
         if fit != (scheme == CHANNELS_INSIDE):
             return f"weights {'stay in' if fit else 'leave'} the second-level cache"
         return ""
@@ -160,7 +160,7 @@ class BlockedConv(_Windows):
 
     @property
     def _block_bytes(self) -> int:
-        return math.prod(self.weight.shape[1:]) * np.dtype(self.weight.dtype).itemsize
+        return self.weight.nbytes // self.weight.shape[0]
 
     # --- what a work item is ------------------------------------------------------------------------------------------
 

@@ -11,6 +11,8 @@ from functools import cached_property
 from typing import Any, TypeAlias
 from weakref import WeakValueDictionary
 
+import numpy as np
+
 INTRINSICS: dict[str, int] = {
     "neg": 1, "abs": 1, "not": 1, "sign": 1, "floor": 1, "ceil": 1, "round": 1, "trunc": 1,  # round: half to even
     "sqrt": 1, "rsqrt": 1, "exp": 1, "log": 1, "log2": 1, "log1p": 1, "expm1": 1, "tanh": 1, "erf": 1, "sigmoid": 1,
@@ -230,6 +232,10 @@ class Buffer:
     def size(self) -> int:
         """Elements."""
         return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        return self.size * np.dtype(self.dtype).itemsize
 
     def __repr__(self) -> str:
         return f"<Buffer {self.name}: {self.dtype}{list(self.shape)} {self.scope}>"
