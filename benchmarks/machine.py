@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from minitvm.codegen.llvm.compile import Cpu, compile_object, host
-from minitvm.runtime.native import NativeCode
 from minitvm.ir.arrays import aligned
+from minitvm.runtime.native import NativeCode
 
 CHAINS = 10
 """Multiply-adds in flight: latency 4 times two units needs 8; more would spill with 16 registers."""

@@ -3,7 +3,7 @@ what ``build`` runs before lowering, in Relay's order."""
 
 from minitvm.ir.decision import Declined, Exactness
 from minitvm.passes.alter_op_layout import AlterOpLayout
-from minitvm.passes.canonicalize import CanonicalizeCast, CanonicalizeOps, Legalize, SinkReshape
+from minitvm.passes.canonicalize import CanonicalizeCast, CanonicalizeOps, Legalize, SimplifyInference, SinkReshape
 from minitvm.passes.combine import CombineParallelBatchMatmul, CombineParallelConv2D, CombineParallelDense
 from minitvm.passes.convert_layout import ConvertLayout
 from minitvm.passes.fold_scale_axis import BackwardFoldScaleAxis, ForwardFoldScaleAxis
@@ -23,8 +23,7 @@ from minitvm.passes.manager import (
 )
 from minitvm.passes.redundancy import DeadCodeElimination, EliminateCommonSubexpr, FoldConstant, fold_constant_expr
 from minitvm.passes.rule import Replacement, Rule, RulePass, apply_rules, rule, rule_pass
-from minitvm.passes.simplify.simplify_expr import SimplifyExpr, SimplifyExprPostAlterOp
-from minitvm.passes.simplify.simplify_inference import SimplifyInference
+from minitvm.passes.simplify_expr import SimplifyExpr, SimplifyExprPostAlterOp
 from minitvm.target import MachineModel
 
 __all__ = ["FunctionPass", "ModulePass", "Pass", "PassContext", "Sequential"]

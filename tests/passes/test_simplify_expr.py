@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from minitvm.passes import SimplifyExpr, SimplifyExprPostAlterOp
-from minitvm.passes.simplify.arithmetic import is_lossless
+from minitvm.passes.arithmetic import is_lossless
 from minitvm.testing.checks import check_rewrite, check_unchanged, run_opt_pass
 
 

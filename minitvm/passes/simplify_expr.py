@@ -23,8 +23,8 @@ from minitvm.ir.ops.slicing import Concatenate
 from minitvm.ir.ops.transform import BatchFlatten, LayoutTransform, Reshape, ReshapeLike, Transpose
 from minitvm.ir.pattern import call, const, tuple_of, value
 from minitvm.ir.types import TensorType
+from minitvm.passes import arithmetic
 from minitvm.passes.rule import Replacement, RulePass, rule, rules_in
-from minitvm.passes.simplify import arithmetic
 
 FILLS = (Zeros, Full, BroadcastTo)
 NOT_STATIC = Declined("the shape is known only when the model runs")

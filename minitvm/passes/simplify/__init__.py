@@ -1,1 +1,0 @@
-"""Rules that make a graph smaller: arithmetic, casts, shapes, products, inference."""
