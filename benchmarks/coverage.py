@@ -19,6 +19,7 @@ import onnx.backend.test
 
 from minitvm.errors import MiniTVMError
 from minitvm.onnx_backend import MiniTVMBackend, PreparedModel
+from minitvm.runtime.library import Library
 
 PASSED = ("compiled", "folded", "host")
 OUTCOMES = (*PASSED, "wrong", "refused")
@@ -91,8 +92,13 @@ def _how() -> tuple[str, str, str]:
     assert Watched.prepared is not None
     session = Watched.prepared.session
     calls = ", ".join(dict.fromkeys(call.op for call in session.host_calls))
-    kernels = any(library.function_metadata for library in session.libraries)
+    kernels = any(map(_has_kernels, session.libraries))
     return "host" if calls else "compiled" if kernels else "folded", _operator(), calls
+
+
+def _has_kernels(library: Library) -> bool:
+    """Its own, or in its branches."""
+    return bool(library.function_metadata) or any(map(_has_kernels, library.branches.values()))
 
 
 @contextmanager

@@ -203,7 +203,7 @@ def _link(
         cpu=backend.made_for,
         threads=threads,
         hosts=hosts,
-        host_calls=host_calls_of(program, hosts, refused),
+        host_calls=host_calls_of(program, hosts, refused, str(backend.target)),
     )
     return replace(artifact, entry=backend.entry(artifact, workspaces, report.compiler.image_of))
 

@@ -18,6 +18,7 @@ from minitvm.ir.op import Op
 from minitvm.ir.ops.control import OutOfRange
 from minitvm.ir.types import Span, TensorType, TupleType, Type, flatten, nest, tensor_fields
 from minitvm.ir.visitor import calls, post_order
+from minitvm.runtime.control import is_native
 from minitvm.runtime.graph import Alias, Entry, Graph, Host, HostCall, HostStep, Launch, LibraryCall, Node, Step
 from minitvm.runtime.hosts import branch_functions, operators_of
 from minitvm.target import MachineModel
@@ -234,12 +235,17 @@ class HostCallWarning(UserWarning):
     """Part of a model runs in Python instead of in compiled kernels."""
 
 
-def host_calls_of(program: Program, hosts: Mapping[str, Host], refused: Mapping[str, str]) -> tuple[HostCall, ...]:
-    """The host calls of a program and, after each, those inside its branches."""
+def host_calls_of(
+    program: Program, hosts: Mapping[str, Host], refused: Mapping[str, str], target: str
+) -> tuple[HostCall, ...]:
+    """The host calls of a program and, after each, those inside its branches; not what runs without Python all the
+    same."""
     found: list[HostCall] = []
     for node in program.graph.nodes:
         if isinstance(node.step, HostStep):
             host = hosts[node.name]
+            if is_native(host, target):
+                continue
             reason = refused.get(str(host.function.attrs.get("symbol"))) or _reason(host.function)
             found.append(HostCall(operators_of(host.function), reason, node.name, node.spans))
             decide("placement", found[-1].op, Declined(f"no kernel, since {reason}"), node.spans)

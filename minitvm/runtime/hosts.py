@@ -1,6 +1,7 @@
 """Host calls: what has no kernel runs in Python between the native segments, through the operator's ``reference``.
 
-``if`` and ``loop`` are host calls whose branches are libraries of their own, so that only the decision is Python's.
+``if`` and ``loop`` are host calls whose branches are libraries of their own: native where all of their shapes are known
+(``control.py``), else only the decision is Python's.
 In the library file a host call is JSON: the operator, its attributes, the types of its arguments; of a branch only the
 type, as its code is a library of its own.
 """

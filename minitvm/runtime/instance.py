@@ -14,6 +14,7 @@ from minitvm.ir.arrays import ALIGNMENT
 from minitvm.ir.types import TensorType
 from minitvm.runtime.checks import check_input, from_zigzag
 from minitvm.runtime.code import Code
+from minitvm.runtime.control import control_step
 from minitvm.runtime.graph import (
     Alias,
     Artifact,
@@ -36,7 +37,8 @@ HostRun = Callable[[list[np.ndarray]], list[np.ndarray]]
 class Instance:
     """Memory and steps.  Not for several threads at once: every thread makes its own from the shared library.
 
-    ``params`` are the parameters to run with, ``host(node, device, threads)`` the function of a call in Python.
+    ``params`` are the parameters to run with, ``host(node, branches)`` the function of a call in Python,
+    ``branches(node, device, threads)`` new instances of what control flow runs.
     """
 
     def __init__(
@@ -44,12 +46,13 @@ class Instance:
         artifact: Artifact,
         code: Code,
         params: Mapping[str, np.ndarray],
-        host: Callable[[str, Device, int], HostRun],
+        host: Callable[[str, Mapping[str, Instance]], HostRun],
+        branches: Callable[[str, Device, int], Mapping[str, Instance]],
         device: Device,
         num_threads: int | None,
     ) -> None:
         self.artifact, self.plan, self.params = artifact, artifact.plan, params
-        self.device, self._host = device, host
+        self.device, self._host, self._branches = device, host, branches
         self.code, self.memory = code, code.memory
         wanted = _threads(artifact, num_threads) if artifact.work_seconds > WORTH_A_TEAM else 1
         self.num_threads = min(wanted, code.most_threads)
@@ -69,7 +72,7 @@ class Instance:
         self._slots = (ctypes.c_void_p * (self.graph.entries + len(workspace_slots(self.graph))))()
         self._fill_slots()
         self.slots = ctypes.addressof(self._slots)
-        self._checks = [((i, 0), node) for i, node in enumerate(self.graph.nodes) if node.check]
+        self.checks = [((i, 0), node) for i, node in enumerate(self.graph.nodes) if node.check]
         self.steps = self.make_steps()
 
     # --- memory ---
@@ -117,6 +120,10 @@ class Instance:
             if owner == root:
                 self._slots[entry] = self.memory.address(value)
                 self.values[entry] = self.memory.view(value, 0, self.types[entry])
+
+    def point(self, entry: int, address: int) -> None:
+        """Let an entry without memory of its own lie at an address, which the caller keeps alive."""
+        self._slots[entry] = address
 
     def address(self, entry: int) -> int:
         """Where kernels read or write an entry now."""
@@ -166,10 +173,18 @@ class Instance:
             return self.kernel_step(index)
         return self.host_step(index) if isinstance(node.step, HostStep) else lambda: None
 
+    def branches_of(self, index: int) -> Mapping[str, Instance]:
+        """New instances of the branches of a node of control flow, by attribute."""
+        return self._branches(self.graph.nodes[index].name, self.device, self.num_threads)
+
     def host_step(self, index: int) -> Callable[[], None]:
-        """A call in Python: values in, the function, values out."""
+        """Control flow over native bodies, or a call in Python."""
+        return control_step(self, index) or self.python_step(index)
+
+    def python_step(self, index: int) -> Callable[[], None]:
+        """Values in, the function, values out."""
         node = self.graph.nodes[index]
-        function = self._host(node.name, self.device, self.num_threads)
+        function = self._host(node.name, self.branches_of(index))
 
         def run() -> None:
             results = function([self.value(e) for e in node.inputs])
@@ -192,7 +207,7 @@ class Instance:
 
     def finish(self) -> None:
         """After all steps: the results count, unless a check found an index out of range."""
-        for entry, node in self._checks:
+        for entry, node in self.checks:
             found = self.value(entry)
             code = found.max() if found.size > 1 else found.item()
             if code:

@@ -74,14 +74,17 @@ class Library:
         kind = Instance
         if config.read_flag("MINITVM_POISON") and self.code.memory.is_host:
             from minitvm.runtime.poison import PoisonedInstance as kind
-        return kind(self.artifact, self.code, self.params, self._host, device, num_threads)
+        return kind(self.artifact, self.code, self.params, self._host, self._instances, device, num_threads)
 
-    def _host(self, node: str, device: Device, threads: int) -> HostRun:
-        """A call in Python, with instances of its branches."""
+    def _host(self, node: str, branches: Mapping[str, Instance]) -> HostRun:
+        """A call in Python."""
         from minitvm.runtime.hosts import bind  # loads the operators, which most libraries do without
 
-        host = self.artifact.hosts[node]
-        return bind(host.function, {n: self.branches[node, n].instance(device, threads) for n in host.branches})
+        return bind(self.artifact.hosts[node].function, branches)
+
+    def _instances(self, node: str, device: Device, threads: int) -> Mapping[str, Instance]:
+        """Instances of a call's branches."""
+        return {n: self.branches[node, n].instance(device, threads) for n in self.artifact.hosts[node].branches}
 
     # --- what it is made of ---
 

@@ -22,7 +22,7 @@ from minitvm.errors import LibraryError
 from minitvm.ir.arrays import ALIGNMENT, aligned_empty
 from minitvm.runtime.code import CODES, Code, Memory
 from minitvm.runtime.graph import Artifact, CpuTag, Segment, segments, steps_of, workspace_slots
-from minitvm.runtime.spin import marks_of, spinning_text
+from minitvm.runtime.spin import marks_of, spinning_text, text_of
 
 llvm: Any = llvmlite.binding  # has no types
 
@@ -236,14 +236,38 @@ class NativeArtifact(Code):
         check_cpu(made_for, name)
 
     def step(self, what: Segment | int, slots: int, threads: int) -> Callable[[], None]:
-        address = self._code.address(_symbol(what))
+        return self.call(self.address(what), slots, threads)
+
+    def address(self, what: Segment | int) -> int:
+        """Where the code of a segment, or of one kernel node, is."""
+        return self._code.address(_symbol(what))
+
+    @staticmethod
+    def call(function: int, argument: int, threads: int) -> Callable[[], None]:
+        """Runs a native ``function(argument, thread, threads, barrier)`` on that many threads."""
         if threads == 1:
-            return partial(_ENTRY(address), slots, 0, 1, _ALONE.ctypes.data)
+            return partial(_ENTRY(function), argument, 0, 1, _ALONE.ctypes.data)
 
         def run() -> None:
-            team(threads).run(address, slots)
+            team(threads).run(function, argument)
 
         return run
+
+
+@cache
+def _control() -> NativeCode:
+    triple = this_machine().triple
+    texts = spinning_text("codegen/llvm/barrier.ll", marks_of(triple)), text_of("runtime/control.ll")
+    return NativeCode([], CONTROL, "\n".join([f'target triple = "{triple}"', *texts]))
+
+
+CONTROL = ("control_fail", "control_if", "control_loop")
+"""The functions of ``control.ll``, compiled once per process."""
+
+
+def native_control(name: str) -> int:
+    """The address of one of them."""
+    return _control().address(name)
 
 
 def _symbol(what: Segment | int) -> str:

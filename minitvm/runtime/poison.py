@@ -80,6 +80,10 @@ class PoisonedInstance(Instance):
         """What a run does: as without poison, every kernel checked before its segment runs."""
         return [lambda: fill(self.arena, NOT_A_NUMBER), *super().make_steps()]
 
+    def host_step(self, index: int) -> Callable[[], None]:
+        """In Python, so that the kernels of bodies are checked."""
+        return self.python_step(index)
+
     # --- one kernel -------------------------------------------------------------------------------------------
 
     def kernel_step(self, index: int) -> Callable[[], None]:

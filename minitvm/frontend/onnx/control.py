@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
@@ -19,6 +19,9 @@ from minitvm.ir.visitor import children, post_order, rebuild, substitute
 
 Captured: TypeAlias = tuple[Expr, dict[Expr, Var]]
 """A body, and its variable for each value that it takes from outside."""
+
+LONGEST_STACK = 1 << 24
+"""Trips of a loop that ends by itself: more are taken for a loop that its condition ends."""
 
 BRANCHES = ("then_branch", "else_branch")
 
@@ -115,8 +118,18 @@ def loop(node: OnnxNode) -> list[Expr]:
     trips = node.get(0) or Constant(np.asarray(np.iinfo(np.int64).max))
     going = node.get(1) or Constant(np.asarray(True))
     body, taken = hoist_weights(body, taken, importer.known)
-    function = Function([*params, *taken.values()], body)
-    return list(call_op("control.loop", trips, going, *first, *taken, body=function, num_carried=len(first)))
+    function, known = Function([*params, *taken.values()], body), _known_trips(trips, going, params[1], body)
+    return list(
+        call_op("control.loop", trips, going, *first, *taken, body=function, num_carried=len(first), trips=known)
+    )
+
+
+def _known_trips(trips: Expr, going: Expr, condition: Var, body: Expr) -> int | None:
+    """How many trips there are, where their number is known and no condition ends them sooner."""
+    limit, start = (expr.value.item() if isinstance(expr, Constant) else None for expr in (trips, going))
+    kept = body.fields[0] if isinstance(body, Tuple) else None
+    stays = kept is condition or (isinstance(kept, Constant) and bool(kept.value.all()))
+    return max(limit, 0) if start and stays and limit is not None and limit <= LONGEST_STACK else None
 
 
 def _loop_params(node: OnnxNode, graph: onnx.GraphProto, types: list[TensorType]) -> list[Var]:
@@ -160,10 +173,14 @@ def scan(node: OnnxNode) -> list[Expr]:
     results = list(body.fields) if isinstance(body, Tuple) else [body]
     function = Function([*head, *carried, *whole, *taken.values()], Tuple([head[1], *results]))
     values = [Constant(np.asarray(steps)), Constant(np.asarray(True)), *states, *sequences, *taken]
-    found = list(call_op("control.loop", *values, body=function, num_carried=len(states)))
+    found = list(call_op("control.loop", *values, body=function, num_carried=len(states), trips=_length(steps)))
     stacked = found[len(states) :]
     outputs = [_unordered(node, i, value, steps, len(stacked)) for i, value in enumerate(stacked)]
     return [*found[: len(states)], *outputs]
+
+
+def _length(steps: Any) -> int | None:
+    return steps if isinstance(steps, int) else None
 
 
 def _axis_and_direction(node: OnnxNode, kind: str, position: int, count: int) -> tuple[int, bool]:

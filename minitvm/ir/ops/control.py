@@ -102,12 +102,13 @@ class Loop(Op, name="control.loop", fusion=Fusion.OPAQUE):
     trip_count: one int64, condition: one bool, values: the ``num_carried`` first values of the carried variables,
     then the captured ones.  The body takes (iteration: int64 (), condition: bool (), *carried, *captured) and
     returns a tuple (condition, *carried, *scanned).  The result is the tuple of the last carried values and of
-    each scanned value stacked along a new first dimension, whose extent is unknown.
+    each scanned value stacked along a new first dimension, whose extent is unknown unless all ``trips`` are made.
     A carried value whose shape changes from one iteration to the next has unknown dimensions in the body.
     """
 
     body: Function
     num_carried: int
+    trips: int | None = None
 
     def infer(self, trip_count: TensorType, condition: TensorType, *values: Type) -> TupleType:
         _check_scalar(self, "trip_count", trip_count, "int64")
@@ -139,7 +140,7 @@ class Loop(Op, name="control.loop", fusion=Fusion.OPAQUE):
             raise self.reject(f"only tensors can be scanned, not {type_}")
         kept = bound(type_, {})
         assert isinstance(kept, TensorType)
-        return kept.with_shape((anonymous(), *kept.shape))
+        return kept.with_shape((anonymous() if self.trips is None else self.trips, *kept.shape))
 
     def reference(self, trip_count: np.ndarray, condition: np.ndarray, *values: Any) -> tuple[Any, ...]:
         return self.run(evaluate, trip_count, condition, *values)
