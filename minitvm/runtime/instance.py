@@ -14,7 +14,6 @@ from minitvm.ir.arrays import ALIGNMENT
 from minitvm.ir.types import TensorType
 from minitvm.runtime.checks import check_input, from_zigzag
 from minitvm.runtime.code import Code
-from minitvm.runtime.control import control_step
 from minitvm.runtime.graph import (
     Alias,
     Artifact,
@@ -38,7 +37,8 @@ class Instance:
     """Memory and steps.  Not for several threads at once: every thread makes its own from the shared library.
 
     ``params`` are the parameters to run with, ``host(node, branches)`` the function of a call in Python,
-    ``branches(node, device, threads)`` new instances of what control flow runs.
+    ``branches(node, device, threads)`` new instances of what control flow runs, ``control(instance, index)`` its native
+    step where it has one.
     """
 
     def __init__(
@@ -48,11 +48,12 @@ class Instance:
         params: Mapping[str, np.ndarray],
         host: Callable[[str, Mapping[str, Instance]], HostRun],
         branches: Callable[[str, Device, int], Mapping[str, Instance]],
+        control: Callable[[Instance, int], Callable[[], None] | None],
         device: Device,
         num_threads: int | None,
     ) -> None:
         self.artifact, self.plan, self.params = artifact, artifact.plan, params
-        self.device, self._host, self._branches = device, host, branches
+        self.device, self._host, self._branches, self._control = device, host, branches, control
         self.code, self.memory = code, code.memory
         wanted = _threads(artifact, num_threads) if artifact.work_seconds > WORTH_A_TEAM else 1
         self.num_threads = min(wanted, code.most_threads)
@@ -179,7 +180,7 @@ class Instance:
 
     def host_step(self, index: int) -> Callable[[], None]:
         """Control flow over native bodies, or a call in Python."""
-        return control_step(self, index) or self.python_step(index)
+        return self._control(self, index) or self.python_step(index)
 
     def python_step(self, index: int) -> Callable[[], None]:
         """Values in, the function, values out."""

@@ -15,6 +15,7 @@ from minitvm import config
 from minitvm.errors import LibraryError, TargetError
 from minitvm.runtime import archive, signing
 from minitvm.runtime.code import Code, code_for
+from minitvm.runtime.control import control_step
 from minitvm.runtime.graph import Artifact, HostCall
 from minitvm.runtime.instance import HostRun, Instance
 from minitvm.runtime.ndarray import Device, cpu
@@ -74,7 +75,8 @@ class Library:
         kind = Instance
         if config.read_flag("MINITVM_POISON") and self.code.memory.is_host:
             from minitvm.runtime.poison import PoisonedInstance as kind
-        return kind(self.artifact, self.code, self.params, self._host, self._instances, device, num_threads)
+        calls = (self._host, self._instances, control_step)
+        return kind(self.artifact, self.code, self.params, *calls, device, num_threads)
 
     def _host(self, node: str, branches: Mapping[str, Instance]) -> HostRun:
         """A call in Python."""

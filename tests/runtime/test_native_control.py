@@ -18,7 +18,7 @@ import minitvm
 from minitvm import InferenceSession
 from minitvm.driver.program import HostCallWarning
 from minitvm.errors import InputError
-from minitvm.runtime import instance
+from minitvm.runtime import library
 from minitvm.runtime.executor import GraphModule
 
 HEAD = '<ir_version: 10, opset_import: ["" : 20]>\n'
@@ -143,10 +143,10 @@ def test_an_index_that_a_trip_computes_wrongly() -> None:
 
 @pytest.mark.usefixtures("native")
 def test_a_saved_library_has_it(tmp_path: pathlib.Path) -> None:
-    library = minitvm.compile(parser.parse_model(HEAD + NESTED), num_threads=1)
+    made = minitvm.compile(parser.parse_model(HEAD + NESTED), num_threads=1)
     feeds = {"x": normal(2, 8), "most": scalar(4)}
-    library.save(tmp_path / "nested.mtvm")
-    before, after = (GraphModule(lib["default"]()) for lib in (library, minitvm.load(tmp_path / "nested.mtvm")))
+    made.save(tmp_path / "nested.mtvm")
+    before, after = (GraphModule(lib["default"]()) for lib in (made, minitvm.load(tmp_path / "nested.mtvm")))
     for module in (before, after):
         module.run(feeds)
     np.testing.assert_array_equal(before.get_output(0).numpy(), after.get_output(0).numpy())
@@ -186,6 +186,6 @@ def test_an_endless_loop_can_be_interrupted() -> None:
 
 def test_poisoned_bodies_are_checked_in_python(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same models, kernel by kernel; what is native is not asked for."""
-    monkeypatch.setattr(instance, "control_step", lambda *_: pytest.fail("native"))
+    monkeypatch.setattr(library, "control_step", lambda *_: pytest.fail("native"))
     check(NESTED, {"x": normal(2, 8), "most": scalar(3)})
     check(SWAPPED, {**{name: normal(4, seed=seed) for seed, name in enumerate("abc")}, "most": scalar(3)})
