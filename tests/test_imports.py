@@ -147,7 +147,7 @@ def test_heavy_packages_stay_in_their_rooms() -> None:
 
 
 def test_ir_imports_numpy_only() -> None:
-    known = set(sys.stdlib_module_names) | {"minitvm", "numpy", "__future__"}
+    known = set(sys.stdlib_module_names) | {"minitvm", "numpy", "ml_dtypes", "__future__"}
     for path in (ROOT / "ir").rglob("*.py"):
         found = {(name.partition(".")[0], late) for name, late in imports(path)}
         assert {name for name, _ in found - {("typing_extensions", True)}} <= known, path  # read by type checkers only
@@ -170,7 +170,7 @@ def test_what_runs_stands_without_what_compiles() -> None:
     code = "import sys, minitvm.runtime.library, minitvm.runtime.archive; print(*sys.modules)"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     ours = {name for name in found if name.startswith("minitvm.") and not name.startswith("minitvm.runtime")}
-    types = {"minitvm.ir", "minitvm.ir.arrays", "minitvm.ir.dims", "minitvm.ir.types"}
+    types = {"minitvm.ir", "minitvm.ir.arrays", "minitvm.ir.dims", "minitvm.ir.dtypes", "minitvm.ir.types"}
     assert ours == {"minitvm.errors", "minitvm.config", "minitvm.target", *types}
     assert not {"onnx", "google", "cryptography"} & set(found)
 

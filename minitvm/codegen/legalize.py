@@ -18,6 +18,7 @@ from functools import cache
 import numpy as np
 
 from minitvm.codegen import polynomials
+from minitvm.codegen.storage import round_to_odd, spell_stored
 from minitvm.ir.loop import (
     Binary,
     Buffer,
@@ -104,6 +105,7 @@ def _float_power(expr: Binary, native: Set[str]) -> LoopExpr:
 
 def spell_scalars(kernel: Kernel) -> Kernel:
     """The kernel in machine operations; divisions of indices (``i // 3``) stay."""
+    kernel = spell_stored(kernel)
     return replace(kernel, body=map_stmt(kernel.body, lambda e: map_expr(e, machine_form)))
 
 
@@ -236,19 +238,6 @@ def _in_float32(function: Callable[[LoopExpr], LoopExpr]) -> Callable[[LoopExpr]
     return lambda x: function(x.astype("float32")).astype("float16") if x.dtype == "float16" else function(x)
 
 
-def _round_to_odd(value: LoopExpr) -> LoopExpr:
-    """float64 to float32 with the last bit sticky, so that rounding once more to float16 is right.
-
-    Boldo and Melquiond, "Emulation of a FMA and correctly rounded sums: proved algorithms using rounding to odd".
-    """
-    near = value.astype("float32")
-    back = near.astype("float64")
-    bits = intrin("bitcast_int", near)
-    below = bits - (intrin("abs", value) < intrin("abs", back)).astype("int32")
-    inexact = Binary("or", value < back, back < value)
-    return intrin("bitcast_float", select(inexact, Binary("or", below, Const(1, "int32")), bits))
-
-
 # --- conversions ----------------------------------------------------------------------------------------------
 
 
@@ -259,7 +248,7 @@ def _cast(value: LoopExpr, dtype: str) -> LoopExpr:
     if _kind(source) == "float" and _kind(dtype) != "float":
         return _saturated(value, dtype)
     if dtype == "float16" and source == "float64":
-        return Cast(_round_to_odd(value), dtype)
+        return Cast(round_to_odd(value), dtype)
     if dtype == "float16":
         return value.astype("float32").astype(dtype)  # of integers: what rounding twice could change is beyond float16
     return value.astype(dtype)

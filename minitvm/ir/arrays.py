@@ -68,7 +68,7 @@ def shared(value: np.ndarray) -> np.ndarray:
         return aligned(value)
     if not value.flags.c_contiguous:
         value = _in_pages(value)
-    key = (value.dtype.str, value.shape, value.reshape(-1)[:: -(-value.size // _SAMPLE)].tobytes())
+    key = (value.dtype.name, value.shape, value.reshape(-1)[:: -(-value.size // _SAMPLE)].tobytes())
     with _lock:
         for reference in _alive.get(key, ()):
             known = reference()

@@ -16,6 +16,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 import numpy as np
 
+from minitvm.ir.dtypes import STORED, is_float
+
 _BOOLS = (bool, np.bool_)
 _NUMBERS = (int, float, np.integer, np.floating)
 
@@ -181,8 +183,9 @@ def format_number(value: Any, dtype: str, suffix: bool = True) -> str:
     if dtype == "bool":
         return str(bool(value))
     with np.errstate(over="ignore"):
-        text = str(np.dtype(dtype).type(value)) if dtype.startswith("float") else str(int(value))
-    return text.removesuffix(".0") + (SUFFIXES[dtype] if suffix else "")
+        kept = np.dtype(dtype).type(value) if is_float(dtype) else int(value)
+        text = str(float(kept) if dtype in STORED else kept)
+    return text.removesuffix(".0") + (SUFFIXES.get(dtype, f":{dtype}") if suffix else "")
 
 
 def dtype_of(suffix: str, is_decimal: bool) -> str:

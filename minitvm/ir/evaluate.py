@@ -17,7 +17,7 @@ from minitvm.ir.decision import Declined
 from minitvm.ir.expr import Call, Constant, Expr, Function, Module, Tuple, TupleGetItem, Var
 from minitvm.ir.node import describe_call
 from minitvm.ir.op import Op
-from minitvm.ir.types import Span, TensorType, TupleType, Type, type_of
+from minitvm.ir.types import DTYPES, Span, TensorType, TupleType, Type, type_of
 from minitvm.ir.visitor import post_order
 
 Value: TypeAlias = Any
@@ -130,7 +130,7 @@ def fits(value: Value, type_: Type) -> bool:
 def _describe(value: Value) -> str:
     if isinstance(value, tuple):
         return f"({', '.join(map(_describe, value))})"
-    known = isinstance(value, np.ndarray) and value.dtype.kind in "biuf"
+    known = isinstance(value, np.ndarray) and value.dtype.name in DTYPES
     return str(type_of(value)) if known else f"a {type(value).__name__} of dtype {getattr(value, 'dtype', None)}"
 
 

@@ -289,7 +289,7 @@ def infer_call(call: Call) -> Type | None:
     if None in types:
         return None
     try:
-        return _bounded(call.op, call.op.infer(*types))
+        return _bounded(call.op, call.op.typed(*(t for t in types if t is not None)))
     except MiniTVMError as error:
         error.where = error.where or tuple(describe_call(call))
         raise

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from minitvm.errors import TypeInferenceError
 from minitvm.ir.attributes import attributes_of
+from minitvm.ir.dtypes import STORED
 from minitvm.ir.layout import Layout
-from minitvm.ir.types import TensorType, Type
+from minitvm.ir.types import TensorType, TupleType, Type, tensor_fields
 
 if TYPE_CHECKING:
     from typing_extensions import dataclass_transform
@@ -81,6 +82,9 @@ class Op(_Frozen):
     """True for ``f(s * x, ...) == s * f(x, ...)`` where s is greater than zero."""
     additive: ClassVar[bool] = False
     """True for ``f(s * x, s * y) == s * f(x, y)``."""
+    takes_stored: ClassVar[bool | None] = None
+    """True where elements are moved or converted, so that dtypes that are only stored (``ir.dtypes.STORED``) will do;
+    ``None``: for injective operators."""
     outputs: ClassVar[int] = 0
     """Number of results of an operator that returns a tuple of known length; 0: a tensor, or by attribute."""
 
@@ -125,6 +129,24 @@ class Op(_Frozen):
 
     def infer(self, *types: Any) -> Type:
         raise NotImplementedError(self.name)
+
+    def typed(self, *types: Type) -> Type:
+        """:meth:`infer`; rejects what is only stored, among arguments and results, unless it is only moved."""
+        self._check_stored(types)
+        found = self.infer(*types)
+        self._check_stored((found,))
+        return found
+
+    def _check_stored(self, types: Sequence[Type]) -> None:
+        if self.fusion is Fusion.INJECTIVE if self.takes_stored is None else self.takes_stored:
+            return
+        for type_ in types:
+            for tensor in tensor_fields(type_) if isinstance(type_, (TensorType, TupleType)) else ():
+                if tensor.dtype in STORED:
+                    raise self.reject(
+                        f"{tensor.dtype} is for storage; nothing is computed in it",
+                        hint=f"cast to {STORED[tensor.dtype]} and back",
+                    )
 
     def reference(self, *arrays: Any) -> Any:
         raise NotImplementedError(self.name)

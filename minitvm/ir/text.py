@@ -25,6 +25,7 @@ import numpy as np
 
 from minitvm.errors import IRError
 from minitvm.ir.attributes import format_attribute, format_number, print_attributes, quote
+from minitvm.ir.dtypes import STORED, is_float
 from minitvm.ir.node import Call, Constant, Expr, Function, Tuple, TupleGetItem, Var
 from minitvm.ir.visitor import children, free_vars, post_order
 
@@ -67,7 +68,8 @@ def save_constants(path: str | Path, constants: dict[str, np.ndarray]) -> None:
     """Write :func:`module_constants` as an ``.npz`` file; any name is allowed."""
     arrays: dict[str, Any] = {f"array{i}": value for i, value in enumerate(constants.values())}
     with Path(path).open("wb") as file:
-        np.savez(file, names=np.array(json.dumps(list(constants))), **arrays)
+        dtypes = json.dumps([value.dtype.name for value in constants.values()])  # numpy's format has not all of them
+        np.savez(file, names=np.array(json.dumps(list(constants))), dtypes=np.array(dtypes), **arrays)
 
 
 def load_constants(path: str | Path) -> dict[str, np.ndarray]:
@@ -75,7 +77,8 @@ def load_constants(path: str | Path) -> dict[str, np.ndarray]:
     try:
         with np.load(Path(path), allow_pickle=False) as file:
             names = json.loads(str(file["names"]))
-            return {name: file[f"array{i}"] for i, name in enumerate(names)}
+            dtypes = json.loads(str(file["dtypes"]))
+            return {name: file[f"array{i}"].view(dtypes[i]) for i, name in enumerate(names)}
     except Exception as error:  # what zipfile, zlib, numpy and its tokenizer make of damaged bytes is no short list
         raise IRError(f"{path}: not a file of constants: {error}", hint="write one with save_constants()") from error
 
@@ -97,7 +100,7 @@ def _is_plain_nan(value: np.ndarray) -> bool:
 def is_inline(constant: Constant) -> bool:
     """True for a constant that is written out in the text."""
     value = constant.value
-    return value.size <= MAX_INLINE_ELEMENTS and (value.dtype.kind != "f" or _is_plain_nan(value))
+    return value.size <= MAX_INLINE_ELEMENTS and (not is_float(value.dtype.name) or _is_plain_nan(value))
 
 
 def _nested(value: np.ndarray) -> str:
@@ -257,7 +260,7 @@ class _Printer:
             if not self.show_meta_data:
                 return f"const(..., {constant.type}{named})"
             return f"meta[{quote(self.constant_name(constant))}, {constant.type}]"
-        if value.ndim == 0:
+        if value.ndim == 0 and value.dtype.name not in STORED:
             return format_number(value[()], value.dtype.name)
         return f"const({_nested(value)}, {value.dtype.name if value.size else constant.type}{named})"
 

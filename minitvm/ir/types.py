@@ -10,31 +10,16 @@ import math
 import operator
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from minitvm.errors import TypeInferenceError
 from minitvm.ir.dims import Dim, SymbolicDim, anonymous, is_anonymous, replace, symbol
-
-DTYPES = (
-    "bool",
-    "int8",
-    "int16",
-    "int32",
-    "int64",
-    "uint8",
-    "uint16",
-    "uint32",
-    "uint64",
-    "float16",
-    "float32",
-    "float64",
-)
-
-DType: TypeAlias = Annotated[str, DTYPES]
-ResultDType: TypeAlias = Annotated[str, ("", *DTYPES)]
-"""A result's dtype as an attribute; empty: as the operands."""
+from minitvm.ir.dtypes import DTYPES as DTYPES
+from minitvm.ir.dtypes import DType as DType
+from minitvm.ir.dtypes import ResultDType as ResultDType
+from minitvm.ir.dtypes import is_float
 
 MOST_BYTES = 1 << 47
 """What a process can address: no tensor is larger.  Index arithmetic, numpy's too, is far from overflowing below it."""
@@ -112,7 +97,7 @@ class TensorType:
 
     @property
     def is_float(self) -> bool:
-        return self.dtype.startswith("float")
+        return is_float(self.dtype)
 
     def with_shape(self, shape: Shape) -> TensorType:
         return TensorType(shape, self.dtype)

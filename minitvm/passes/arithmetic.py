@@ -10,6 +10,8 @@ import numpy as np
 
 from minitvm.ir import builder as ir
 from minitvm.ir.decision import Declined
+from minitvm.ir.dtypes import STORED, carrier
+from minitvm.ir.dtypes import is_float as is_float_dtype
 from minitvm.ir.expr import Call, Constant, Expr
 from minitvm.ir.op import Op
 from minitvm.ir.ops.broadcast import Add, BinaryOp, Divide, Multiply, Subtract
@@ -26,8 +28,10 @@ def is_lossless(source: str, target: str) -> bool:
 
     int8 to uint8 and int32 to float32 lose values though no byte; int64 to float64 loses too.
     """
+    if target in STORED:
+        return source == target
     lossy = source in ("int64", "uint64") and target == "float64"  # numpy calls that safe
-    return bool(np.can_cast(source, target)) and not lossy
+    return bool(np.can_cast(carrier(source), target)) and not lossy
 
 
 def _range(dtype: str) -> tuple[int, int]:
@@ -50,9 +54,11 @@ def merge_casts(outer: Call, inner: Call, x: Expr) -> Replacement:
     if not is_lossless(first, middle):
         return Declined(f"{first} to {middle} does not keep every value")
     integers = all(np.dtype(d).kind in "iu" for d in (first, middle, last))
-    if not (integers or last == "bool" or last.startswith("float") or is_lossless(first, last)):
+    if not (integers or last == "bool" or is_float_dtype(last) or is_lossless(first, last)):
         return Declined(f"{middle} to {last} and {first} to {last} differ outside of {last}'s range")
-    return x if first == last else ir.cast(x, dtype=last)
+    if first == last == "float8_e5m2" and outer.op != CastTo(last, saturate=False):
+        return Declined("infinities saturate")
+    return x if first == last else Call(outer.op, (x,))
 
 
 @rule(call(Clip, value("x"), name="clip"))
@@ -74,7 +80,7 @@ def drop_cast_within_clip(outer: Call, inner: Call, clip: Call) -> Replacement:
     low, high = _range(middle)
     if not low <= op.a_min <= op.a_max <= high:
         return Declined(f"[{op.a_min:g}, {op.a_max:g}] does not fit {middle}")
-    return clip if outer.dtype == clip.dtype else ir.cast(clip, dtype=outer.dtype)
+    return clip if outer.dtype == clip.dtype else Call(outer.op, (clip,))
 
 
 _DEQUANTIZED = call(Dequantize, value("x"), scalar("scale"), scalar("zero"), name="dequantize")

@@ -13,6 +13,7 @@ import numpy as np
 
 from minitvm.errors import MiniTVMError, UserCodeError
 from minitvm.ir.decision import Declined
+from minitvm.ir.dtypes import STORED, carrier, is_float, step_after_one
 from minitvm.ir.evaluate import evaluate
 from minitvm.ir.expr import Expr, Function
 from minitvm.ir.op import Fusion, Op
@@ -23,6 +24,8 @@ from minitvm.ir.visitor import calls
 RTOL = 1e-4
 HALF_RTOL = 4e-3
 """float16 keeps 11 bits: eight roundings."""
+_ONE_STEP = {dtype: step_after_one(dtype) for dtype in STORED if is_float(dtype)}
+"""Numbers beside each other, relative to the smaller one."""
 ROUNDINGS = 8
 """Units in the last place by which inputs are moved to see what rounding alone changes."""
 SAMPLES = 16
@@ -174,7 +177,7 @@ def _moved(value: Any, ends: Sequence[int], rng: np.random.Generator, inside: bo
     where there are no others: somebody rounded to them, or they were integers."""
     if isinstance(value, tuple):
         return tuple(_moved(field, ends, rng, inside) for field in value)
-    if value.dtype.kind != "f":
+    if value.dtype.kind != "f" or value.dtype.name in STORED:
         return value
     eps = np.finfo(value.dtype).eps
     with np.errstate(all="ignore"):
@@ -224,6 +227,9 @@ def random_value(type_: Type, rng: np.random.Generator, draw: Draw = DRAWS[0], f
     if isinstance(type_, TupleType):
         return tuple(random_value(field, rng, draw, finite) for field in type_.fields)
     assert isinstance(type_, TensorType), type_
+    if type_.dtype in STORED:
+        wide = random_value(type_.with_dtype(STORED[type_.dtype]), rng, draw, finite)
+        return wide.astype(type_.dtype)
     shape, dtype = type_.static_shape, np.dtype(type_.dtype)
     if dtype.kind == "b":
         return np.asarray(rng.random(shape) < 0.5)
@@ -260,9 +266,10 @@ def _near(have: np.ndarray, want: np.ndarray, rtol: float) -> np.ndarray:
 
     Infinity and NaN are one: ``(x - y) * s`` may be ``x * s - y * s``.
     """
-    if want.dtype.kind != "f":
+    if not is_float(want.dtype.name):
         return np.asarray(have == want)
-    bound = max(rtol, HALF_RTOL) if want.dtype == np.float16 else rtol
+    bound = max(rtol, _ONE_STEP.get(want.dtype.name, HALF_RTOL if want.dtype == np.float16 else 0))
+    have, want = (a.astype(carrier(a.dtype.name)) for a in (have, want))
     finite = np.abs(want[np.isfinite(want)].astype("float64"))
     with np.errstate(all="ignore"):
         slack = bound * float(finite.max(initial=0))
@@ -287,6 +294,7 @@ def difference(have: np.ndarray, want: np.ndarray, where: np.ndarray | None = No
         return f"it was {want.dtype.name} {want.shape} and is {have.dtype.name} {have.shape}"
     with np.errstate(all="ignore"):
         gap = np.abs(have.astype("float64") - want.astype("float64"))
+    have, want = (a.astype(carrier(a.dtype.name)) for a in (have, want))
     same = (have == want) | (np.isnan(have) & np.isnan(want))
     gap = np.where(same, 0.0, np.where(np.isnan(gap), np.inf, gap))
     at = np.unravel_index(int(np.argmax(gap if where is None else np.where(where, gap, -1.0))), gap.shape)

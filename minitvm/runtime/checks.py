@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from minitvm.errors import InputError, did_you_mean, listing
+from minitvm.ir.dtypes import is_float
 from minitvm.ir.types import Shape, TensorType, shape_text
 from minitvm.runtime.ndarray import NDArray
 
@@ -64,7 +65,7 @@ def as_array(name: str, value: Any, dtype: str) -> np.ndarray:
         array = found.astype(dtype) if found.dtype.kind in "biuf" else np.asarray(value, dtype)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise _no_array(name, value, dtype, str(error)) from error
-    if found.dtype.kind not in "biuf" or (array.dtype.kind != "f" and not np.array_equal(array, found)):
+    if found.dtype.kind not in "biuf" or (not is_float(dtype) and not np.array_equal(array, found)):
         raise _no_array(name, value, dtype, "not all of its values are numbers of that kind")
     return array
 

@@ -15,21 +15,38 @@ import numpy as np
 
 from minitvm.errors import InputError, LibraryError
 from minitvm.ir.arrays import aligned_empty
-from minitvm.ir.types import DTYPES
+from minitvm.ir.dtypes import DTYPES, bits_of, packed, packed_bytes, unpacked
 from minitvm.runtime.ndarray import NDArray
 
 _LIST_MAGIC = 0xF7E58D4F05049CB7
 _ARRAY_MAGIC = 0xDD5E40F096B4A13F
-_DTYPES = {("iuf".find(np.dtype(name).kind), 8 * np.dtype(name).itemsize): name for name in DTYPES if name != "bool"}
-_DTYPES[1, 1] = "bool"
-"""By kind and bits."""
-_CODES = {name: code for code, name in _DTYPES.items()}
+_KINDS = {
+    "bfloat16": 4,
+    "float8_e4m3fn": 10,
+    "float8_e4m3fnuz": 11,
+    "float8_e5m2": 12,
+    "float8_e5m2fnuz": 13,
+    "float8_e8m0fnu": 14,
+    "float4_e2m1fn": 17,
+}
+"""DLPack's, of dtypes that are neither integers (0), unsigned (1) nor IEEE floats (2)."""
+
+
+def _code(dtype: str) -> tuple[int, int]:
+    """Kind and bits."""
+    if dtype == "bool":
+        return 1, 1
+    return _KINDS.get(dtype, "iuf".find(dtype[0])), bits_of(dtype)
+
+
+_CODES = {name: _code(name) for name in DTYPES}
+_DTYPES = {code: name for name, code in _CODES.items()}
 
 
 def _save_array(value: np.ndarray) -> bytes:
-    array = np.ascontiguousarray(value).astype(value.dtype.newbyteorder("<"), copy=False).reshape(value.shape)
-    head = (_ARRAY_MAGIC, 0, 1, 0, array.ndim, *_CODES[array.dtype.name], 1, *array.shape, array.nbytes)
-    return struct.pack(f"<QQiiiBBH{array.ndim}qq", *head) + array.tobytes()
+    data = packed(value)
+    head = (_ARRAY_MAGIC, 0, 1, 0, value.ndim, *_CODES[value.dtype.name], 1, *value.shape, len(data))
+    return struct.pack(f"<QQiiiBBH{value.ndim}qq", *head) + data
 
 
 def save_param_dict(params: Mapping[str, Any]) -> bytes:
@@ -89,9 +106,9 @@ def _load_array(reader: _Reader) -> np.ndarray:
         raise LibraryError(f"the parameters hold a dtype that is not known: kind {kind}, {bits} bits, {lanes} lanes")
     dtype = np.dtype(_DTYPES[kind, bits])
     (nbytes,) = reader.unpack("<q")
-    if min(shape, default=0) < 0 or nbytes != math.prod(shape) * dtype.itemsize:
+    if min(shape, default=0) < 0 or nbytes != packed_bytes(dtype.name, math.prod(shape)):
         raise LibraryError(f"the parameters hold {nbytes} bytes for an array of shape {shape}, {dtype.name}")
-    data = np.frombuffer(reader.take(nbytes), dtype.newbyteorder("<"))
+    data = unpacked(reader.take(nbytes), dtype.name, math.prod(shape))
     try:
         array = aligned_empty(shape, dtype)
     except InputError as error:

@@ -66,7 +66,7 @@ def _run_over(
     workspace = poisoned(plan_workspace(kernel, threads).nbytes, marker)
     _on_threads(function, [m.ctypes.data for m in (*memory, workspace)], threads)
     for buffer, array, flat in zip(kernel.inputs, given, memory, strict=False):
-        np.testing.assert_array_equal(flat.reshape(buffer.shape), array, err_msg="an input was written to")
+        assert flat.tobytes() == array.tobytes(), "an input was written to"
     results = memory[len(given) :]
     return tuple(m.reshape(b.shape).copy() for b, m in zip(kernel.outputs, results, strict=True))
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from minitvm.ir.dtypes import carrier
+
 Magnitude = Callable[[], np.ndarray]
 
 
@@ -28,6 +30,7 @@ class Accuracy:
 
     def differences(self, have: np.ndarray, want: np.ndarray) -> np.ndarray:
         """Where two arrays of one shape and dtype differ by more; NaN and infinities must agree."""
+        have, want = (a.astype(carrier(a.dtype.name)) for a in (have, want))
         if want.dtype.kind != "f":
             return np.asarray(have != want)
         same = (have == want) | (np.isnan(have) & np.isnan(want))

@@ -75,7 +75,7 @@ def accepted_dtypes(name: str) -> tuple[str, ...]:
 
 def _accepts(made: Case) -> bool:
     try:
-        made.op.infer(*made.types)
+        made.op.typed(*made.types)
     except TypeInferenceError:
         return False
     return True

@@ -9,6 +9,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from minitvm.codegen.storage import code_dtype
+from minitvm.ir.dtypes import STORED, is_float
+from minitvm.ir.loop.scalar import convert
+
 T = TypeVar("T")
 
 SIZES = (
@@ -86,6 +90,9 @@ class Draw:
 
 
 def _ordinary(rng: np.random.Generator, shape: tuple[int, ...], dtype: str, low: float, high: float) -> np.ndarray:
+    if dtype in STORED:
+        wide = _ordinary(rng, shape, STORED[dtype], 0.01 if "e8m0" in dtype else low, high)
+        return convert(wide, dtype) if is_float(dtype) else wide.astype(dtype)
     kind = np.dtype(dtype).kind
     if kind == "b":
         return np.asarray(rng.integers(0, 2, shape), bool)
@@ -99,6 +106,9 @@ def _ordinary(rng: np.random.Generator, shape: tuple[int, ...], dtype: str, low:
 
 def _strewn(dtype: str, special: str) -> np.ndarray | None:
     """Numbers that are not ordinary; none of a bool, nor of an integer unless ``special`` is ``"all"``."""
+    if dtype in STORED:
+        ends = 2 ** (8 * np.dtype(dtype).itemsize) - 1  # -1, NaN, ...
+        return np.array([ends, ends // 2, ends // 2 + 1, 1, 0]).astype(code_dtype(dtype)).view(dtype)
     kind = np.dtype(dtype).kind
     if kind == "f":
         finite = [np.finfo(dtype).max, np.finfo(dtype).min, np.finfo(dtype).tiny] if special == "all" else []

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from minitvm.codegen.cuda import spell
 from minitvm.codegen.cuda.bind import Launch, launch_of
 from minitvm.codegen.cuda.express import Names, Shared, Writer, bare, flat, identifier
+from minitvm.codegen.storage import spell_stored
 from minitvm.errors import CompilerError
 from minitvm.ir.loop import (
     Alloc,
@@ -38,6 +39,7 @@ def emit_cuda(kernel: Kernel) -> str:
 
     Parameters are pointers in the kernel's order.  Raises :class:`CompilerError` for loops of the CPU.
     """
+    kernel = spell_stored(kernel)
     body = _Body(kernel)
     body.statement(kernel.body, 1)
     helpers = "".join(text + "\n\n" for name, text in spell.HELPERS.items() if name in body.helpers)

@@ -64,7 +64,7 @@ def emit(kernel: Kernel, machine: MachineModel) -> str:
 class _Emitter:
     def __init__(self, kernel: Kernel, machine: MachineModel) -> None:
         self.machine = machine
-        self.kernel = spell_scalars(kernel)
+        self.kernel = kernel = spell_scalars(kernel)
         self.w = Writer()
         self.c = Context(self.w, machine, frozenset(kernel.inputs))
         self.workspace: Workspace = plan_workspace(kernel)

@@ -27,6 +27,7 @@ from minitvm.frontend.onnx.functions import definition_of, has_definition
 from minitvm.frontend.onnx.model import LoadedModel, ModelSource, ValueDescription, array_of, describe_value, load_model
 from minitvm.frontend.onnx.node import OnnxNode, label_of, normal_domain, place_of
 from minitvm.frontend.onnx.registry import Builder, Outputs, builder_for
+from minitvm.frontend.onnx.stored import with_float32
 from minitvm.ir.dims import Dim, SymbolicDim
 from minitvm.ir.expr import Call, Constant, Expr, Function, Module, Tuple, Var, span_scope
 from minitvm.ir.ops.tensor import ShapeOf
@@ -251,7 +252,7 @@ class Importer:
         builder = self._builder(node.proto, node.opset)
         assert builder is not None, node.op_type  # check_supported comes first
         try:
-            return _as_list(builder(node))
+            return with_float32(node, lambda: _as_list(builder(node)))
         except MiniTVMError as error:
             if not any("ONNX node" in line for line in error.where):
                 error.where = (*error.where, place_of(node.proto))

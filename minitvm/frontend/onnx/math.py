@@ -92,14 +92,19 @@ def _dtype_of_power(base: str, exponent: str, known: np.ndarray | None) -> str:
     return base if held or (known is not None and np.array_equal(known.astype(base), known)) else "float64"
 
 
+def _converted(node: OnnxNode, dtype: str) -> Expr:
+    x, saturate, mode = node[0], bool(node.attr("saturate", 1)), node.attr("round_mode", "up")
+    return x if x.dtype == dtype else emit("cast", x, dtype=dtype, saturate=saturate, round_mode=mode)
+
+
 _SHIFTS = {"LEFT": "left_shift", "RIGHT": "right_shift"}
 
 formulas(
     {
         "BitCast-26": lambda n: emit("reinterpret", n[0], dtype=onnx_dtype(n, n.require("to"))),
         "BitShift-11": lambda n: emit(_SHIFTS[n.require("direction")], n[0], n[1]),
-        "Cast": lambda n: cast(n[0], onnx_dtype(n, n.require("to"))),
-        "CastLike-15": lambda n: cast(n[0], n[1].dtype),
+        "Cast": lambda n: _converted(n, onnx_dtype(n, n.require("to"))),
+        "CastLike-15": lambda n: _converted(n, n[1].dtype),
         "Clip-6": lambda n: emit("clip", n[0], a_min=n.attr("min"), a_max=n.attr("max")),
         "Mod-10": lambda n: emit("mod" if n.attr("fmod") else "floor_mod", n[0], n[1]),
         "Reciprocal": lambda n: emit("divide", 1, n[0]),

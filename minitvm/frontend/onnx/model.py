@@ -17,7 +17,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from minitvm.errors import FrontendError
 from minitvm.frontend.onnx.mapped import LARGE, MAPS, mapped, without_weights
 from minitvm.frontend.other_formats import framework_of
-from minitvm.ir.types import DTYPES
+from minitvm.ir.dtypes import DTYPES, bits_of, packed_bytes, unpacked
 
 OLDEST_OPSET = 7
 """The oldest that builders read; older ones broadcast by attribute, and are converted."""
@@ -229,7 +229,16 @@ _MOST_DIGITS = 19
 """A number of bytes has no more."""
 _SHOWN = 80
 
-NUMPY_NAMES = {"float": "float32", "double": "float64"}
+NUMPY_NAMES = {
+    "float": "float32",
+    "double": "float64",
+    "float8e4m3fn": "float8_e4m3fn",
+    "float8e4m3fnuz": "float8_e4m3fnuz",
+    "float8e5m2": "float8_e5m2",
+    "float8e5m2fnuz": "float8_e5m2fnuz",
+    "float8e8m0": "float8_e8m0fnu",
+    "float4e2m1": "float4_e2m1fn",
+}
 """Of ONNX's element types that have another name."""
 
 
@@ -276,7 +285,8 @@ def _external(tensor: onnx.TensorProto, dtype: str, folder: str, where: list[str
     """The elements, in a row or as they are in the file."""
     entries = {e.key: e.value for e in tensor.external_data}
     path = _external_path(entries.get("location", ""), folder, where)
-    wanted = math.prod(tensor.dims) * np.dtype(dtype).itemsize
+    size = math.prod(tensor.dims)
+    wanted = packed_bytes(dtype, size)
     offset = _number(entries, "offset", 0, where)
     if _number(entries, "length", wanted, where) != wanted:
         raise FrontendError(f"external data of {entries['length']} bytes for a tensor of {wanted} bytes", where=where)
@@ -286,12 +296,11 @@ def _external(tensor: onnx.TensorProto, dtype: str, folder: str, where: list[str
             where=where,
             hint="the file is truncated",
         )
-    if wanted >= LARGE:
+    if wanted >= LARGE and bits_of(dtype) >= 8:
         return mapped(path, dtype, tensor.dims, offset)
     with path.open("rb") as file:
         file.seek(offset)
-        data = np.frombuffer(file.read(wanted), np.dtype(dtype).newbyteorder("<"))
-    return data.astype(dtype, copy=False)
+        return unpacked(file.read(wanted), dtype, size)
 
 
 def _number(entries: dict[str, str], name: str, default: int, where: list[str]) -> int:

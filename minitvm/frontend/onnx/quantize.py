@@ -11,6 +11,7 @@ from minitvm.frontend.onnx.nn import convolution
 from minitvm.frontend.onnx.node import OnnxNode, cast, dims, emit, normalize_axis, onnx_dtype, rank, wide
 from minitvm.frontend.onnx.registry import MICROSOFT, formulas, onnx_op
 from minitvm.frontend.onnx.tensor import reshaped
+from minitvm.ir.dtypes import STORED, carrier, is_float, limits
 from minitvm.ir.expr import Constant, Expr
 
 
@@ -39,6 +40,21 @@ def _along_blocks(node: OnnxNode, axis: int, *parameters: Expr) -> list[Expr]:
     ]
 
 
+def _spread(node: OnnxNode, axis: int, scale: Expr) -> Expr:
+    """Scales in a shape that broadcasts with the data's."""
+    if node.attr("block_size", 0):
+        return _along_blocks(node, axis, scale)[0]
+    found = scalar_or_vector(scale)
+    return reshaped(found, [-1, *(1,) * (rank(node[0]) - axis - 1)]) if rank(found) else found
+
+
+def _require_no_offset(node: OnnxNode) -> None:
+    """Zero points of floats say only of which dtype they are."""
+    known = node.known(2)
+    if known is not None and np.any(known != 0):
+        raise node.fail(f"the zero point of {known.dtype.name} is not 0", hint="floats are quantized around zero")
+
+
 def _dtype(node: OnnxNode, default: str) -> str:
     code = node.attr("output_dtype", 0)
     return onnx_dtype(node, code) if code else default
@@ -49,10 +65,16 @@ def _dtype(node: OnnxNode, default: str) -> str:
 def dequantize(node: OnnxNode) -> Expr:
     x, scale, axis = node[0], node[1], _axis(node)
     zero, dtype, exact = zero_point(node, 2, scale, x.dtype), _dtype(node, scale.dtype), wide(scale.dtype)
+    if scale.dtype in STORED:
+        scale = cast(scale, exact)
+    if is_float(x.dtype):
+        _require_no_offset(node)
+        return cast(emit("multiply", cast(x, exact), cast(_spread(node, axis, scale), exact)), dtype)
     if node.attr("block_size", 0):
         scale, zero = _along_blocks(node, axis, scale, zero)
         distance = emit("subtract", cast(x, "int32"), cast(zero, "int32"))
         return cast(emit("multiply", cast(distance, exact), cast(scale, exact)), dtype)
+    x, zero = cast(x, carrier(x.dtype)), cast(zero, carrier(zero.dtype))
     parameters = [scalar_or_vector(p) for p in (scale, zero)]
     return cast(emit("qnn.dequantize", x, *parameters, axis=axis, out_dtype=scale.dtype), dtype)
 
@@ -64,12 +86,16 @@ def quantize(node: OnnxNode) -> Expr:
     x = node[0] if node[0].dtype != "int32" else cast(node[0], node[1].dtype)
     scale, axis = cast(node[1], x.dtype), _axis(node)
     zero = node.get(2) or zero_point(node, 2, scale, _dtype(node, "uint8"))
+    if is_float(zero.dtype):
+        _require_no_offset(node)
+        steps = cast(x, wide(x.dtype)) / cast(_spread(node, axis, scale), wide(x.dtype))
+        return emit("cast", steps, dtype=zero.dtype, saturate=bool(node.attr("saturate", 1)))
     if not node.attr("block_size", 0):
         return requantized(x, scale, zero, axis)
     scale, zero = _along_blocks(node, axis, scale, zero)
-    exact, info = wide(x.dtype), np.iinfo(zero.dtype)
+    exact, (low, high) = wide(x.dtype), limits(zero.dtype)
     steps = emit("round", cast(x, exact) / cast(scale, exact)) + cast(zero, exact)
-    return cast(emit("clip", steps, a_min=float(info.min), a_max=float(info.max)), zero.dtype)
+    return cast(emit("clip", steps, a_min=low, a_max=high), zero.dtype)
 
 
 @onnx_op("DynamicQuantizeLinear", since=11)
@@ -88,7 +114,7 @@ def dynamically_quantized(x: Expr) -> list[Expr]:
 
 
 def requantized(x: Expr, scale: Expr, zero: Expr, axis: int = 0) -> Expr:
-    parameters = [scalar_or_vector(p) for p in (scale, zero)]
+    parameters = [scalar_or_vector(p) for p in (scale, cast(zero, carrier(zero.dtype)))]
     return emit("qnn.quantize", x, *parameters, axis=axis, out_dtype=zero.dtype)
 
 

@@ -13,6 +13,8 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
+from minitvm.ir.dtypes import is_float
+
 INTRINSICS: dict[str, int] = {
     "neg": 1, "abs": 1, "not": 1, "sign": 1, "floor": 1, "ceil": 1, "round": 1, "trunc": 1,  # round: half to even
     "sqrt": 1, "rsqrt": 1, "exp": 1, "log": 1, "log2": 1, "log1p": 1, "expm1": 1, "tanh": 1, "erf": 1, "sigmoid": 1,
@@ -187,7 +189,10 @@ class Select(_Node):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cast(_Node):
-    """Conversion: floats to integers truncate and saturate, NaN becomes 0; to bool, anything but zero is true."""
+    """Conversion: floats to integers truncate and saturate, NaN becomes 0; to bool, anything but zero is true.
+
+    To and from stored dtypes: docs/loop-ir.md.
+    """
 
     value: LoopExpr
     dtype: str
@@ -258,7 +263,7 @@ def as_index(value: Index) -> LoopExpr:
 
 
 def const(value: Any, dtype: str) -> Const:
-    kind = bool if dtype == "bool" else float if dtype.startswith("float") else int
+    kind = bool if dtype == "bool" else float if is_float(dtype) else int
     return Const(kind(value), dtype)
 
 

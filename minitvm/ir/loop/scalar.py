@@ -11,14 +11,29 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from minitvm.ir.dtypes import STORED
 from minitvm.ir.loop.expr import Binary, Cast, Const, Intrin, LoopExpr, Select, wrapped
 
 Array = np.ndarray
 
 
+_CARRIERS = {np.dtype(stored): np.dtype(carrier) for stored, carrier in STORED.items()}
+
+
 def convert(values: Array, dtype: str | np.dtype) -> Array:
-    """``astype``, but floats beyond an integer dtype's range become its nearest end, and NaN becomes 0."""
+    """``astype``, but floats beyond an integer dtype's range become its nearest end, and NaN becomes 0.
+
+    Stored dtypes take what their carrier holds: integers of fewer than 8 bits the lowest ones, floats what is nearest,
+    halves to even (``float8_e8m0fnu``: the next power of two below); beyond their range infinity, else NaN, else
+    their largest number.
+    """
     target = np.dtype(dtype)
+    if values.dtype == target:
+        return values
+    if values.dtype in _CARRIERS:
+        return convert(values.astype(_CARRIERS[values.dtype]), target)
+    if target in _CARRIERS:
+        return _stored(values, target)
     if values.dtype.kind != "f" or target.kind not in "iu":
         with np.errstate(all="ignore"):
             return np.asarray(values.astype(target))
@@ -27,6 +42,36 @@ def convert(values: Array, dtype: str | np.dtype) -> Array:
     above, below = whole >= float(info.max + 1), whole < float(info.min)
     inside = np.where(above | below | np.isnan(whole), 0.0, whole).astype(target)
     return np.asarray(np.where(above, target.type(info.max), np.where(below, target.type(info.min), inside)))
+
+
+def _stored(values: Array, target: np.dtype) -> Array:
+    if _CARRIERS[target] != np.float32:
+        whole = values.astype("int8") if values.dtype == bool else convert(values, "int32")
+        return np.asarray((values if values.dtype.kind in "iu" else whole).astype(target))
+    with np.errstate(all="ignore"):
+        single = _sticky_float32(values)
+        return _power_below(single) if target == "float8_e8m0fnu" else np.asarray(single.astype(target))
+
+
+def _sticky_float32(values: Array) -> Array:
+    """As float32; what that does not hold becomes the neighbour whose last bit is 1, so that rounding again is right.
+
+    Boldo and Melquiond, "Emulation of a FMA and correctly rounded sums: proved algorithms using rounding to odd".
+    """
+    wide = values.astype("float64") if values.dtype.itemsize > 2 else values
+    near = np.atleast_1d(wide.astype("float32"))
+    if wide.dtype != np.float64:
+        return near.reshape(values.shape)
+    inexact = (near.astype("float64") != wide) & ~np.isnan(wide)
+    bits = near.view("int32") - (inexact & (np.abs(near.astype("float64")) > np.abs(wide)))
+    return np.asarray(bits | inexact).astype("int32").view("float32").reshape(values.shape)
+
+
+def _power_below(values: Array) -> Array:
+    """The exponent of positive numbers as ``float8_e8m0fnu``; NaN for what has none."""
+    exponents = np.frexp(values)[1].astype("int32") + 126
+    codes = np.where((values > 0) & np.isfinite(values), np.maximum(exponents, 0), 255)
+    return codes.astype("uint8").view("float8_e8m0fnu")
 
 
 def nonzero(divisor: Array) -> Array:

@@ -11,6 +11,7 @@ from typing import TypeAlias
 import numpy as np
 
 from minitvm.errors import CompilerError
+from minitvm.ir.dtypes import STORED
 from minitvm.ir.loop import (
     BINARY_OPS,
     INTRINSICS,
@@ -175,6 +176,8 @@ class _Verifier:
             case Intrin(name, args):
                 if INTRINSICS.get(name) != len(args):
                     return f"{name} does not take {len(args)} operands" if name in INTRINSICS else f"unknown {name}"
+                if args[0].dtype in STORED:
+                    return f"{name} of {args[0].dtype}, which is only stored,"
                 return None if len({a.dtype for a in args}) == 1 else "operands of different dtypes"
             case Reduce():
                 return "a reduction that is not lowered to loops"
@@ -235,6 +238,8 @@ def _binary_problem(op: str, lhs: str, rhs: str) -> str | None:
         return f"unknown operator {op!r}"
     if lhs != rhs:
         return f"{lhs} and {rhs}"
+    if lhs in STORED:
+        return f"{op} of {lhs}, which is only stored,"
     if (op in _BITWISE or op in _SHIFTS) and lhs.startswith("float"):
         return f"{op} of {lhs}"
     return f"{op} of bool" if op in _SHIFTS and lhs == "bool" else None

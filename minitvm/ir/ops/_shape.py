@@ -22,6 +22,7 @@ from minitvm.ir.dims import (
     smaller,
     truncating_divide,
 )
+from minitvm.ir.dtypes import STORED
 from minitvm.ir.loop import Buffer, Const, LoopExpr, Stage, as_index
 from minitvm.ir.op import Op
 from minitvm.ir.types import Shape, TensorType, TupleType, Type
@@ -39,9 +40,9 @@ def require_tuple(op: Op, type_: Any) -> tuple[TensorType, ...]:
 
 
 def require_kind(op: Op, type_: TensorType, kinds: str, argument: str = "the argument") -> None:
-    """Reject a dtype whose numpy kind (``b i u f``) is not in ``kinds``."""
-    names = {"b": "bool", "i": "signed integer", "u": "unsigned integer", "f": "float"}
-    if np.dtype(type_.dtype).kind not in kinds:
+    """Reject a dtype whose numpy kind (``b i u f``, ``V``: stored) is not in ``kinds``."""
+    names = {"b": "bool", "i": "signed integer", "u": "unsigned integer", "f": "float", "V": "stored"}
+    if ("V" if type_.dtype in STORED else np.dtype(type_.dtype).kind) not in kinds:
         raise op.reject(f"{argument} is {type_}; expected {' or '.join(names[k] for k in kinds)}")
 
 

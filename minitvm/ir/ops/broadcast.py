@@ -101,7 +101,7 @@ class GreaterEqual(Comparison, name="greater_equal", ufunc=np.greater_equal):
         return rhs <= lhs
 
 
-class Where(Elementwise, name="where", fusion=Fusion.BROADCAST, ufunc=np.where):
+class Where(Elementwise, name="where", fusion=Fusion.BROADCAST, ufunc=np.where, takes_stored=True):
     """x where the condition holds, else y; all three broadcast.  condition: bool; x, y: one dtype."""
 
     def infer(self, condition: TensorType, x: TensorType, y: TensorType) -> TensorType:
@@ -113,7 +113,7 @@ class Where(Elementwise, name="where", fusion=Fusion.BROADCAST, ufunc=np.where):
         return select(condition, x, y)
 
 
-class BroadcastTo(Op, name="broadcast_to", fusion=Fusion.BROADCAST):
+class BroadcastTo(Op, name="broadcast_to", fusion=Fusion.BROADCAST, takes_stored=True):
     """data repeated along dimensions of extent 1, and new ones in front, until it has ``shape``."""
 
     shape: tuple[int, ...]
@@ -134,7 +134,7 @@ class BroadcastTo(Op, name="broadcast_to", fusion=Fusion.BROADCAST):
         return compute(self.shape, lambda *i: data[broadcast_index(data, i)])
 
 
-class BroadcastToLike(Op, name="broadcast_to_like", fusion=Fusion.BROADCAST):
+class BroadcastToLike(Op, name="broadcast_to_like", fusion=Fusion.BROADCAST, takes_stored=True):
     """data broadcast to the shape of another tensor.  data: (...), shape_like: (...) -> shape_like's shape."""
 
     def infer(self, data: TensorType, shape_like: TensorType) -> TensorType:

@@ -71,7 +71,7 @@ def _common(op: Op, a: Type, b: Type) -> Type:
     raise op.reject(f"results differ in dtype or rank: {a} and {b}")
 
 
-class If(Op, name="control.if", fusion=Fusion.OPAQUE):
+class If(Op, name="control.if", fusion=Fusion.OPAQUE, takes_stored=True):
     """One of two functions, called with the captured values.
 
     condition: one bool, captured: what both branches take -> what both return; dimensions that differ are anonymous.
@@ -96,7 +96,7 @@ class If(Op, name="control.if", fusion=Fusion.OPAQUE):
         return call(self.then_branch if condition.item() else self.else_branch, *captured)
 
 
-class Loop(Op, name="control.loop", fusion=Fusion.OPAQUE):
+class Loop(Op, name="control.loop", fusion=Fusion.OPAQUE, takes_stored=True):
     """ONNX's Loop: ``while i < trip_count and condition: condition, *carried, *scanned = body(i, condition, ...)``.
 
     trip_count: one int64, condition: one bool, values: the ``num_carried`` first values of the carried variables,
@@ -194,7 +194,7 @@ class Fail(Op, name="control.fail", fusion=Fusion.OPAQUE, stateful=True):
         raise InputError(self.message)
 
 
-class OutOfRange(Op, name="control.out_of_range", fusion=Fusion.OPAQUE):
+class OutOfRange(Op, name="control.out_of_range", fusion=Fusion.OPAQUE, takes_stored=True):
     """Which of the indices lies furthest outside of the dimension that it selects from; 0 if none does.
 
     data: (...), indices: (...) signed integers -> (), the worst index i as ``2 * i``, or ``-2 * i - 1`` where it is
@@ -280,7 +280,7 @@ class After(Op, name="control.after", fusion=Fusion.INJECTIVE):
         return compute(value.shape, lambda *i: value[i])
 
 
-class StopFusion(Op, name="annotation.stop_fusion", fusion=Fusion.OPAQUE):
+class StopFusion(Op, name="annotation.stop_fusion", fusion=Fusion.OPAQUE, takes_stored=True):
     """``x`` itself, but FuseOps does not fuse across it.  x: any shape and dtype -> the same.  FuseOps removes it."""
 
     def infer(self, x: TensorType) -> TensorType:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
 from minitvm.ir.compute import broadcast_index, compute
-from minitvm.ir.loop import Binary, Buffer, LoopExpr, Stage, const, intrin, maximum, minimum, select
+from minitvm.ir.dtypes import limits
+from minitvm.ir.loop import Binary, Buffer, Const, LoopExpr, Stage, const, intrin, maximum, minimum, select
 from minitvm.ir.loop.scalar import convert
 from minitvm.ir.op import Fusion, Op, define
 from minitvm.ir.ops._shape import require_kind, require_scalars
@@ -132,7 +133,7 @@ class Sign(Unary, name="sign", kinds="iuf", ufunc=np.sign):
         return minimum(x, 1) if x.dtype.startswith("uint") else intrin("sign", x)
 
 
-class Copy(Unary, name="copy", ufunc=np.copy):
+class Copy(Unary, name="copy", kinds="biufV", ufunc=np.copy, takes_stored=True):
     """The same values in memory of their own."""
 
     def element(self, x: LoopExpr) -> LoopExpr:
@@ -191,19 +192,63 @@ class Clip(Unary, name="clip", kinds="iuf"):
         return math.ceil(low), math.floor(high)
 
 
-class CastTo(Unary, name="cast"):
-    """Conversion to ``dtype``: floats to integers truncate and saturate (NaN is 0), to bool anything but 0 is true."""
+class CastTo(Unary, name="cast", takes_stored=True):
+    """Conversion to ``dtype``: floats to integers truncate and saturate (NaN is 0), to bool anything but 0 is true.
+
+    ``saturate``: numbers beyond a float8 dtype's range, infinities too, become its nearest end.  ``round_mode``: to
+    which power of two ``float8_e8m0fnu`` rounds; without saturation 0 and what is negative are NaN there.
+    """
 
     dtype: DType
+    saturate: bool = True
+    round_mode: Annotated[str, ("up", "down", "nearest")] = "up"
 
     def infer(self, data: TensorType) -> TensorType:
         return data.with_dtype(self.dtype)
 
     def reference(self, data: np.ndarray) -> np.ndarray:
+        if data.dtype != self.dtype and (self.dtype == _POWERS or (self.saturate and self.dtype in _ENDS)):
+            (low, high), wide = limits(self.dtype), convert(data, "float64")
+            wide = self._power_of(wide) if self.dtype == _POWERS else wide
+            beyond = (wide < low) | (wide > high)
+            data = np.clip(wide, low, high) if self.saturate else np.where(beyond, np.nan, wide)
         return convert(data, self.dtype)
 
+    def _power_of(self, x: np.ndarray) -> np.ndarray:
+        """What is not positive is 0."""
+        digits, exponents = np.frexp(np.where(x < 0, 0.0, x))  # from a half to 1
+        up = digits > {"up": 0.5, "down": 1.0, "nearest": np.nextafter(0.75, 0)}[self.round_mode]
+        return np.asarray(np.where((digits == 0) | ~np.isfinite(x), np.maximum(x, 0), np.ldexp(0.5, exponents + up)))
+
     def element(self, x: LoopExpr) -> LoopExpr:
-        return x.astype(self.dtype)
+        if x.dtype == self.dtype or (self.dtype != _POWERS and (not self.saturate or self.dtype not in _ENDS)):
+            return x.astype(self.dtype)
+        low, high = _ENDS[self.dtype]
+        few_digits = x.dtype == "float32" or np.dtype(x.dtype).itemsize <= 2
+        wide = x.astype("float32" if few_digits and self.dtype != _POWERS else "float64")
+        if self.dtype == _POWERS:
+            wide = select(intrin("isnan", wide), wide, _power_of_two(wide, self.round_mode))
+        if self.saturate:
+            return minimum(maximum(wide, low), high).astype(self.dtype)
+        return select(Binary("or", wide < low, wide > high), math.nan, wide).astype(self.dtype)
+
+
+_POWERS = "float8_e8m0fnu"
+_ENDS = {
+    "float8_e4m3fn": (-448.0, 448.0),
+    "float8_e4m3fnuz": (-240.0, 240.0),
+    "float8_e5m2": (-57344.0, 57344.0),
+    "float8_e5m2fnuz": (-57344.0, 57344.0),
+    _POWERS: (2.0**-127, 2.0**127),
+}
+"""Of dtypes whose casts may saturate."""
+
+
+def _power_of_two(x: LoopExpr, round_mode: str) -> LoopExpr:
+    """The power of two beside a float64: the digits behind its first one are cut off."""
+    fraction = (1 << 52) - 1
+    ahead = {"up": fraction, "down": 0, "nearest": 1 << 51}[round_mode]
+    return intrin("bitcast_float", Binary("and", intrin("bitcast_int", x) + ahead, Const(~fraction)))
 
 
 class Reinterpret(Unary, name="reinterpret"):
@@ -229,7 +274,7 @@ class Reinterpret(Unary, name="reinterpret"):
         return intrin("bitcast_float", bits.astype(self.dtype.replace("float", "int")))
 
 
-class Fill(Unary):
+class Fill(Unary, takes_stored=True):
     """Every element the same value, in the shape of another tensor.  data: (...) -> (...), same dtype."""
 
     value: ClassVar[int] = 0
@@ -245,7 +290,7 @@ ZerosLike = define(Fill, "zeros_like", "Zeros in the shape and dtype of data.")
 OnesLike = define(Fill, "ones_like", "Ones in the shape and dtype of data.", value=1)
 
 
-class FullLike(Elementwise, name="full_like", fusion=Fusion.ELEMWISE, ufunc=np.full_like):
+class FullLike(Elementwise, name="full_like", fusion=Fusion.ELEMWISE, ufunc=np.full_like, takes_stored=True):
     """A scalar's value in every element.  data: (...), fill_value: () -> (...), both of one dtype."""
 
     def infer(self, data: TensorType, fill_value: TensorType) -> TensorType:
@@ -257,7 +302,7 @@ class FullLike(Elementwise, name="full_like", fusion=Fusion.ELEMWISE, ufunc=np.f
         return fill_value
 
 
-class Full(Op, name="full", fusion=Fusion.ELEMWISE):
+class Full(Op, name="full", fusion=Fusion.ELEMWISE, takes_stored=True):
     """A tensor of one value.  fill_value: () -> shape, of ``dtype`` (the scalar's by default)."""
 
     shape: tuple[int, ...]
@@ -274,7 +319,7 @@ class Full(Op, name="full", fusion=Fusion.ELEMWISE):
         return compute(self.shape, lambda *i: fill_value[()].astype(self.dtype or fill_value.dtype))
 
 
-class Zeros(Op, name="zeros", fusion=Fusion.ELEMWISE):
+class Zeros(Op, name="zeros", fusion=Fusion.ELEMWISE, takes_stored=True):
     """Zeros of ``shape`` and ``dtype``, from nothing."""
 
     shape: tuple[int, ...]

@@ -19,7 +19,7 @@ EVALUATORS = {"onnx": "minitvm.frontend.onnx.foreign"}
 Evaluator = Callable[..., Sequence[Any]]
 
 
-class Foreign(Op, name="foreign", fusion=Fusion.OPAQUE):
+class Foreign(Op, name="foreign", fusion=Fusion.OPAQUE, takes_stored=True):
     """A node of a model for which minitvm has no operators: it runs in Python, by its origin's own evaluator.
 
     inputs: the node's, without those left out -> tensors of ``shapes`` and ``dtypes`` (one tensor, or a tuple of

@@ -99,7 +99,7 @@ def _nearest(place: Fraction, rounding: str) -> int:
     return math.ceil(place - half) if rounding == "round_prefer_floor" else math.floor(place + half)
 
 
-class Resize2d(Op, name="image.resize2d", fusion=Fusion.INJECTIVE):
+class Resize2d(Op, name="image.resize2d", fusion=Fusion.INJECTIVE, takes_stored=False):
     """Resizes H and W.  data: NCHW (or NHWC, NCHW[x]c) -> the same with ``size`` = (height, width).
 
     ``scales`` (height, width) are what coordinates are computed with where they differ from size over extent, as
@@ -240,7 +240,7 @@ def _gather(data: np.ndarray, axis: int, taps: np.ndarray, weights: np.ndarray |
     return np.asarray(sum(terms[1:], terms[0]))
 
 
-class Upsampling(Op, name="nn.upsampling", fusion=Fusion.INJECTIVE):
+class Upsampling(Op, name="nn.upsampling", fusion=Fusion.INJECTIVE, takes_stored=False):
     """Enlarges H and W by factors.  data: NCHW (or NHWC, NCHW[x]c) -> the same, extents times the scales, rounded."""
 
     scale_h: float = 1.0

@@ -209,7 +209,7 @@ def _copied(data: Buffer, result: Buffer) -> Stmt:
     return nest(data.shape, lambda *i: store(result, i, data[i]))
 
 
-class ScatterElements(Op, name="scatter_elements", fusion=Fusion.OPAQUE):
+class ScatterElements(Op, name="scatter_elements", fusion=Fusion.OPAQUE, takes_stored=True):
     """data with each of ``updates`` combined in at ``indices[...]`` along ``axis``, elsewhere at its own position.
 
     data: (d...), indices: (i...) integers, updates: (i...) -> (d...).  ``reduction``: update, add, mul, min, max.
@@ -221,6 +221,7 @@ class ScatterElements(Op, name="scatter_elements", fusion=Fusion.OPAQUE):
     def infer(self, data: TensorType, indices: TensorType, updates: TensorType) -> TensorType:
         require_kind(self, indices, "iu", "indices")
         require_same_dtype(self, data, updates)
+        require_kind(self, data, "biufV" if self.reduction == "update" else "biuf", "data")
         _check_elements(self, data, indices, normalize_axis(self, self.axis, data.rank))
         _check_same_shape(self, indices.shape, updates)
         return data
@@ -247,7 +248,7 @@ def _check_same_shape(op: Op, expected: Sequence[Dim], updates: TensorType) -> N
         raise op.reject(f"updates are {updates}; expected {wanted}")
 
 
-class ScatterNd(Op, name="scatter_nd", fusion=Fusion.OPAQUE):
+class ScatterNd(Op, name="scatter_nd", fusion=Fusion.OPAQUE, takes_stored=True):
     """data with slices combined in: ``result[indices[0, y], indices[1, y], ..., :] = updates[y, :]``.
 
     data: (x_0, ..., x_n), indices: (m, y...) integers, updates: (y..., x_m, ...) -> the shape of data.
@@ -259,6 +260,7 @@ class ScatterNd(Op, name="scatter_nd", fusion=Fusion.OPAQUE):
     def infer(self, data: TensorType, indices: TensorType, updates: TensorType) -> TensorType:
         require_kind(self, indices, "iu", "indices")
         require_same_dtype(self, data, updates)
+        require_kind(self, data, "biufV" if self.mode == "update" else "biuf", "data")
         depth = _depth(self, data, indices)
         _require_elements(self, data, indices, data.shape[:depth])
         _check_same_shape(self, indices.shape[1:] + data.shape[depth:], updates)
@@ -279,7 +281,7 @@ class ScatterNd(Op, name="scatter_nd", fusion=Fusion.OPAQUE):
         return seq(_copied(data, result), nest(updates.shape, update))
 
 
-class OneHot(Op, name="one_hot", fusion=Fusion.OUT_ELEMWISE_FUSABLE):
+class OneHot(Op, name="one_hot", fusion=Fusion.OUT_ELEMWISE_FUSABLE, takes_stored=True):
     """``on_value`` at position indices[...] of a new dimension of extent ``depth``, ``off_value`` elsewhere.
 
     indices: (i...) integers, on_value: (), off_value: () -> (i... with depth inserted at axis), of ``dtype``.

@@ -1,4 +1,4 @@
-"""Between floats and 8- or 16-bit integers on a linear scale."""
+"""Between floats and integers of 2 to 16 bits on a linear scale."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 from minitvm.ir.compute import accumulator, compute
 from minitvm.ir.decision import Declined
 from minitvm.ir.dims import differ
+from minitvm.ir.dtypes import limits
 from minitvm.ir.loop import Buffer, LoopExpr, Stage, intrin, maximum, minimum
 from minitvm.ir.op import Fusion, Op
 from minitvm.ir.ops._shape import beside, normalize_axis, require_kind, require_same_dtype
@@ -17,9 +18,10 @@ from minitvm.ir.relayout import Move, Placement, Site, along_axis, data_moved
 from minitvm.ir.types import DType, TensorType, Type
 
 _RANGES = {"int8": (-128, 127), "uint8": (0, 255), "int16": (-32768, 32767), "uint16": (0, 65535)}
+_RESULTS = {**_RANGES, "int4": (-8, 7), "uint4": (0, 15), "int2": (-2, 1), "uint2": (0, 3)}
 
 
-class _Quantization(Op, fusion=Fusion.BROADCAST):
+class _Quantization(Op, fusion=Fusion.BROADCAST, takes_stored=True):
     """``scale`` and ``zero_point`` are scalars, or vectors along ``axis``: numbers for each channel."""
 
     axis: int = -1
@@ -61,7 +63,7 @@ class Quantize(_Quantization, name="qnn.quantize"):
     -> (...) of ``out_dtype``.
     """
 
-    out_dtype: Annotated[str, tuple(_RANGES)] = "int8"
+    out_dtype: Annotated[str, tuple(_RESULTS)] = "int8"
 
     def solve(self, types: list[Type | None]) -> list[Type | None]:
         return self._solve(types, self.out_dtype)
@@ -76,12 +78,11 @@ class Quantize(_Quantization, name="qnn.quantize"):
     def reference(self, data: np.ndarray, output_scale: np.ndarray, output_zero_point: np.ndarray) -> np.ndarray:
         wide = np.promote_types(data.dtype, "float32")
         scale, zero = self._along(output_scale, data.ndim), self._along(output_zero_point, data.ndim)
-        info = np.iinfo(self.out_dtype)
         steps = np.rint(data.astype(wide) / scale.astype(wide)) + zero.astype(wide)
-        return np.asarray(np.clip(steps, info.min, info.max).astype(self.out_dtype))
+        return np.asarray(np.clip(steps, *limits(self.out_dtype)).astype(self.out_dtype))
 
     def compute(self, data: Buffer, output_scale: Buffer, output_zero_point: Buffer) -> Stage:
-        (low, high), wide = _RANGES[self.out_dtype], accumulator(data.dtype)
+        (low, high), wide = _RESULTS[self.out_dtype], accumulator(data.dtype)
 
         def element(*i: LoopExpr) -> LoopExpr:
             steps = intrin("round", data[i].astype(wide) / self._at(output_scale, i).astype(wide))

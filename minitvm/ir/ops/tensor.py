@@ -50,7 +50,7 @@ define(Running, "cumsum", "Sums of all elements up to each one.", ufunc=np.add, 
 define(Running, "cumprod", "Products of all elements up to each one.", ufunc=np.multiply, kind="prod")
 
 
-class ShapeOf(Op, name="shape_of", fusion=Fusion.OPAQUE):
+class ShapeOf(Op, name="shape_of", fusion=Fusion.OPAQUE, takes_stored=True):
     """The shape of data.  data: (d_0, ..., d_n) -> (n + 1,), of ``dtype``."""
 
     dtype: DType = "int32"
@@ -71,7 +71,7 @@ class ShapeOf(Op, name="shape_of", fusion=Fusion.OPAQUE):
         return compute((len(data.shape),), element)
 
 
-class NdArraySize(Op, name="ndarray_size", fusion=Fusion.OPAQUE):
+class NdArraySize(Op, name="ndarray_size", fusion=Fusion.OPAQUE, takes_stored=True):
     """The number of elements of data.  data: (...) -> (), of ``dtype``."""
 
     dtype: DType = "int32"
@@ -125,7 +125,7 @@ class Trilu(Op, name="trilu", fusion=Fusion.INJECTIVE):
         return compute(data.shape, element)
 
 
-class Eye(Op, name="eye", fusion=Fusion.INJECTIVE):
+class Eye(Op, name="eye", fusion=Fusion.INJECTIVE, takes_stored=False):
     """Ones on diagonal ``k``, zeros elsewhere; ``shape`` is (rows, columns)."""
 
     shape: tuple[int, ...]

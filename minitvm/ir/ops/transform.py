@@ -203,7 +203,7 @@ class Transpose(Op, name="transpose", fusion=Fusion.INJECTIVE):
 _FRESH_AXES = "NCHWDABEFGJKLMPQ"
 
 
-class ExpandDims(View, name="expand_dims", fusion=Fusion.BROADCAST):
+class ExpandDims(View, name="expand_dims", fusion=Fusion.BROADCAST, takes_stored=True):
     """``num_newaxis`` dimensions of extent 1 inserted before ``axis`` (negative: after it)."""
 
     axis: int
@@ -263,7 +263,7 @@ class Squeeze(View, name="squeeze", fusion=Fusion.INJECTIVE):
         return Placement((move,), move.without(letters), calling(op))
 
 
-class Tile(Op, name="tile", fusion=Fusion.BROADCAST):
+class Tile(Op, name="tile", fusion=Fusion.BROADCAST, takes_stored=True):
     """data repeated ``reps[d]`` times along dimension d; the shorter of shape and reps is padded with 1 in front."""
 
     reps: tuple[int, ...]
@@ -292,7 +292,7 @@ class Tile(Op, name="tile", fusion=Fusion.BROADCAST):
         return compute(shape, element)
 
 
-class Repeat(Op, name="repeat", fusion=Fusion.BROADCAST):
+class Repeat(Op, name="repeat", fusion=Fusion.BROADCAST, takes_stored=True):
     """Each element along ``axis`` ``repeats`` times in a row."""
 
     repeats: int

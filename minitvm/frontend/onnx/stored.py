@@ -1,0 +1,61 @@
+"""Nodes over floats that are only stored: what moves elements takes them as they are, what computes gets float32.
+
+Results are rounded once for each node, whatever its builder makes of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from minitvm.frontend.onnx.node import OnnxNode, cast, normal_domain, schema_of
+from minitvm.ir.dtypes import STORED, is_float
+from minitvm.ir.expr import Expr
+from minitvm.ir.types import TensorType
+
+_COMPUTE = frozenset(
+    ("Col2Im", "Equal", "GridSample", "IsInf", "IsNaN", "NonZero", "QLinearMatMul", "Resize", "Unique")
+)
+"""Of the operators that take strings or float8; all others only move them."""
+_CONVERT = frozenset(("Cast", "CastLike", "DequantizeLinear"))
+"""Whose builders know stored dtypes."""
+
+Results = list[Expr | None]
+
+
+def with_float32(node: OnnxNode, build: Callable[[], Results]) -> Results:
+    """What ``build`` makes of the node, over float32 in place of the stored floats that it computes with."""
+    schema = schema_of(node.op_type, node.opset, normal_domain(node.proto.domain))
+    given, takes = node.inputs, schema.inputs if schema is not None else ()
+    widened = {i: x.dtype for i, x in enumerate(given) if x is not None and _is_widened(node, x, _at(takes, i))}
+    if not widened:
+        return build()
+    node.inputs = [cast(x, "float32") if x is not None and i in widened else x for i, x in enumerate(given)]
+    narrow = {_type_variable(_at(takes, i)): dtype for i, dtype in widened.items()}
+    returns = schema.outputs if schema is not None else ()
+    return [_narrowed(x, narrow.get(_type_variable(_at(returns, i)))) for i, x in enumerate(build())]
+
+
+def _is_widened(node: OnnxNode, value: Expr, parameter: Any) -> bool:
+    type_ = value.type
+    if not isinstance(type_, TensorType) or type_.dtype not in STORED or not is_float(type_.dtype):
+        return False
+    if parameter is None:
+        return type_.dtype == "bfloat16"
+    if node.op_type in _COMPUTE or node.attr("reduction", "none") != "none":
+        return True
+    return node.op_type not in _CONVERT and not {"tensor(string)", "tensor(float8e4m3fn)"} & set(parameter.types)
+
+
+def _at(parameters: Sequence[Any], index: int) -> Any:
+    """The last one goes for all further ones; ``None`` where ONNX says nothing."""
+    return parameters[min(index, len(parameters) - 1)] if parameters else None
+
+
+def _type_variable(parameter: Any) -> str:
+    """``T``: inputs and results that share it are of one dtype."""
+    return str(parameter.type_str) if parameter is not None else ""
+
+
+def _narrowed(result: Expr | None, dtype: str | None) -> Expr | None:
+    return result if result is None or dtype is None or result.dtype != "float32" else cast(result, dtype)
