@@ -65,7 +65,7 @@ def _run_over(
     memory += [memory_of(b, None, marker) for b in kernel.outputs]
     workspace = poisoned(plan_workspace(kernel, threads).nbytes, marker)
     _on_threads(function, [m.ctypes.data for m in (*memory, workspace)], threads)
-    for buffer, array, flat in zip(kernel.inputs, given, memory, strict=False):
+    for array, flat in zip(given, memory, strict=False):
         assert flat.tobytes() == array.tobytes(), "an input was written to"
     results = memory[len(given) :]
     return tuple(m.reshape(b.shape).copy() for b, m in zip(kernel.outputs, results, strict=True))

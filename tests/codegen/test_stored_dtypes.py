@@ -24,7 +24,7 @@ from minitvm.ir.loop.interp import run_kernel
 from minitvm.ir.loop.scalar import convert
 from minitvm.ir.loop.verify import verify_kernel
 from minitvm.ir.op import OPS
-from minitvm.passes.simplify.arithmetic import is_lossless
+from minitvm.passes.arithmetic import is_lossless
 
 FLOATS = [dtype for dtype in STORED if is_float(dtype)]
 FLOAT8 = [dtype for dtype in FLOATS if dtype.startswith("float8") and "e8m0" not in dtype]
