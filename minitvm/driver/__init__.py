@@ -5,15 +5,3 @@ from __future__ import annotations
 from minitvm.driver.compile import backend_for, build, build_consuming, create_executor, optimize
 from minitvm.driver.program import HostCallWarning
 from minitvm.driver.report import BuildReport, KernelReport, PassStep
-
-__all__ = [
-    "BuildReport",
-    "HostCallWarning",
-    "KernelReport",
-    "PassStep",
-    "backend_for",
-    "build",
-    "build_consuming",
-    "create_executor",
-    "optimize",
-]

@@ -25,20 +25,6 @@ from minitvm.ir.node import (
 from minitvm.ir.text import print_expr, print_module
 from minitvm.ir.visitor import free_vars
 
-__all__ = [
-    "Call",
-    "Constant",
-    "Expr",
-    "Function",
-    "Module",
-    "Tuple",
-    "TupleGetItem",
-    "Var",
-    "current_span",
-    "merge_spans",
-    "span_scope",
-]
-
 node.printer = print_expr
 
 

@@ -189,33 +189,16 @@ class Layout:
     def convert(self, array: np.ndarray, source: Layout | str) -> np.ndarray:
         """``array``, which is in layout ``source``, in this layout (numpy; a copy or a view)."""
         given = Layout(str(source))
-        self.shape_from(given, array.shape)
-        plain = _merge_blocks(array, given)
+        shape, extents = self.shape_from(given, array.shape), given.primal_shape(array.shape)
+        plain = array.transpose(given._by_axis).reshape([extents[name] for name in given.primal])
         ordered = plain.transpose([given.primal.index(name) for name in self.primal])
-        return _split_blocks(ordered, self)
+        split = ordered.reshape([shape[d] for d in self._by_axis])
+        return np.asarray(split.transpose(np.argsort(self._by_axis)))
 
-
-def _merge_blocks(array: np.ndarray, layout: Layout) -> np.ndarray:
-    """``layout`` to its plain form."""
-    order: list[int] = []
-    shape: list[int] = []
-    for name in layout.primal:
-        dims = [layout.index(a) for a in (name, name.lower()) if a in layout]
-        order += dims
-        shape.append(int(np.prod([array.shape[d] for d in dims])))
-    return np.asarray(array.transpose(order).reshape(shape))
-
-
-def _split_blocks(array: np.ndarray, layout: Layout) -> np.ndarray:
-    """The plain form of ``layout`` to ``layout``."""
-    shape: list[int] = []
-    names: list[str] = []
-    for name, extent in zip(layout.primal, array.shape, strict=True):
-        factor = layout.factor(name)
-        split = name.lower() in layout
-        shape += [extent // factor, factor] if split else [extent]
-        names += [name, name.lower()] if split else [name]
-    return np.asarray(array.reshape(shape).transpose([names.index(a.name) for a in layout.axes]))
+    @cached_property
+    def _by_axis(self) -> list[int]:
+        """The dimensions with each block right behind its axis."""
+        return [self.index(a) for name in self.primal for a in (name, name.lower()) if a in self]
 
 
 _KNOWN: dict[str, Layout] = {}

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -27,7 +27,7 @@ from minitvm.errors import IRError
 from minitvm.ir.attributes import format_attribute, format_number, print_attributes, quote
 from minitvm.ir.dtypes import STORED, is_float
 from minitvm.ir.node import Call, Constant, Expr, Function, Tuple, TupleGetItem, Var
-from minitvm.ir.visitor import children, free_vars, post_order
+from minitvm.ir.visitor import children, free_vars, held_functions, post_order
 
 PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:[./][A-Za-z_][A-Za-z0-9_]*)*\Z")
 """Names that need no quotes behind ``%`` and ``@``."""
@@ -107,21 +107,6 @@ def _nested(value: np.ndarray) -> str:
     if value.ndim == 0:
         return format_number(value[()], value.dtype.name, suffix=False)
     return f"[{', '.join(_nested(part) for part in value)}]"
-
-
-def function_values(call: Call) -> tuple[Function, ...]:
-    """The functions that a call refers to besides its operands: what it calls, or its function attributes."""
-    if isinstance(call.op, Function):
-        return (call.op,)
-    return tuple(_functions_in(call.op.attributes().values()))
-
-
-def _functions_in(values: Any) -> Iterator[Function]:
-    for value in values:
-        if isinstance(value, Function):
-            yield value
-        elif isinstance(value, (tuple, list)):
-            yield from _functions_in(value)
 
 
 def fresh_name(wanted: str, used: set[str]) -> str:
@@ -276,5 +261,5 @@ class _Printer:
 def operands(node: Expr) -> tuple[Expr, ...]:
     """What must be named before ``node`` can be written: operands, and the functions that a call refers to."""
     if isinstance(node, Call):
-        return (*function_values(node), *node.args)
+        return (*held_functions(node).values(), *node.args)
     return () if isinstance(node, Function) else children(node)

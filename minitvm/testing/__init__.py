@@ -11,23 +11,3 @@ from minitvm.testing.checks import (
     run_opt_pass,
 )
 from minitvm.testing.init import create_workload
-
-__all__ = [
-    "assert_allclose",
-    "assert_close_to_scale",
-    "assert_same_numbers",
-    "check_rewrite",
-    "check_unchanged",
-    "create_workload",
-    "densenet",
-    "inception",
-    "init",
-    "mlp",
-    "mobilenet",
-    "resnet",
-    "run_infer_type",
-    "run_opt_pass",
-    "squeezenet",
-    "transformer",
-    "vgg",
-]

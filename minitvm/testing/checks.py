@@ -121,16 +121,3 @@ def assert_close_to_scale(actual: Any, desired: Any, rtol: float = RTOL) -> None
     """Assert that arrays agree to ``rtol`` of the largest magnitude, with the same shape and dtype."""
     have, want = (np.asarray(x.numpy() if hasattr(x, "numpy") else x) for x in (actual, desired))
     assert close(have, want, rtol), difference(have, want)
-
-
-__all__ = [
-    "as_module",
-    "as_pass",
-    "assert_allclose",
-    "assert_close_to_scale",
-    "assert_same_numbers",
-    "check_rewrite",
-    "check_unchanged",
-    "run_infer_type",
-    "run_opt_pass",
-]

@@ -13,20 +13,7 @@ import numpy as np
 
 from minitvm.ir.compute import compute
 from minitvm.ir.dims import Dim, always_less, anonymous, differ, product
-from minitvm.ir.loop import (
-    Buffer,
-    LoopExpr,
-    Stage,
-    Stmt,
-    as_index,
-    binary,
-    maximum,
-    minimum,
-    nest,
-    select,
-    seq,
-    store,
-)
+from minitvm.ir.loop import Buffer, LoopExpr, Stage, Stmt, as_index, binary, maximum, minimum, nest, select, seq, store
 from minitvm.ir.loop.scalar import convert
 from minitvm.ir.op import Fusion, Op
 from minitvm.ir.ops._shape import (
@@ -89,8 +76,7 @@ class Take(Op, name="take", fusion=Fusion.INJECTIVE):
         if self.axis is None:
             size = int(np.prod(data.shape))
             return compute(
-                indices.shape,
-                lambda *i: data[tuple(unflatten_index(self._bounded(indices[i], size), data.shape))],
+                indices.shape, lambda *i: data[tuple(unflatten_index(self._bounded(indices[i], size), data.shape))]
             )
         axis, rank = self.axis % len(data.shape), len(indices.shape)
         shape = data.shape[:axis] + indices.shape + data.shape[axis + 1 :]

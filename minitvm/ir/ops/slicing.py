@@ -13,13 +13,7 @@ from minitvm.ir.decision import Declined
 from minitvm.ir.dims import Dim, always_less, ceil_divide, differ, larger, smaller
 from minitvm.ir.loop import Buffer, LoopExpr, Stage, select
 from minitvm.ir.op import Fusion, Op
-from minitvm.ir.ops._shape import (
-    normalize_axes,
-    normalize_axis,
-    replaced,
-    require_same_dtype,
-    require_tuple,
-)
+from minitvm.ir.ops._shape import normalize_axes, normalize_axis, replaced, require_same_dtype, require_tuple
 from minitvm.ir.relayout import Move, Placement, Site, calling
 from minitvm.ir.types import MOST_BYTES, TensorType, TupleType, tensor_fields
 

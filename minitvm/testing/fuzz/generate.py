@@ -13,13 +13,7 @@ import onnx
 
 from minitvm.frontend.onnx.functions import has_definition
 from minitvm.frontend.onnx.registry import builder_for, supported_operators
-from minitvm.testing.fuzz import (  # noqa: F401  (register the generators)
-    control,
-    layers,
-    movement,
-    quantized,
-    rows,
-)
+from minitvm.testing.fuzz import control, layers, movement, quantized, rows  # noqa: F401  (register the generators)
 from minitvm.testing.fuzz.case import Arrays, Case, Config, Value, operator_name
 from minitvm.testing.fuzz.draw import ELEMENTS, GENERATORS, SIZES, Draw, Reject
 
