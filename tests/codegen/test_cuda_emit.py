@@ -256,7 +256,7 @@ def test_only_the_chosen_side_of_a_select_is_loaded() -> None:
 def test_division_of_what_may_be_negative_rounds_down() -> None:
     y = Buffer("y", (9,), "float32")
     text = emit_cuda(Kernel("k", (F, y), loop(9, lambda i: Store(y, (i,), F[(i - 1) // 2 + 1 + i // 5]), name="i")))
-    assert "y[i] = x[(i - 1) / 2 - (long long)(((i - 1) % 2) < 0) + i / 5 + 1];" in text
+    assert "y[i] = x[(i - 1) / 2 - (long long)((i - 1) % 2 < 0) + i / 5 + 1];" in text
 
 
 def test_a_side_that_loads_nothing_new_needs_no_branch() -> None:

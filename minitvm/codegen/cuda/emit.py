@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from minitvm.codegen.cuda import spell
 from minitvm.codegen.cuda.bind import Launch, launch_of
-from minitvm.codegen.cuda.express import Names, Shared, Writer, bare, flat, identifier
+from minitvm.codegen.cuda.express import Names, Shared, Writer, flat, identifier
 from minitvm.codegen.storage import spell_stored
 from minitvm.errors import CompilerError
 from minitvm.ir.loop import (
@@ -141,7 +141,7 @@ class _Body:
         assert isinstance(place, Load)
         shared, writer = self._writer([*place.index, what], inner)
         target = writer.element(stmt.buffer, shared.roots[0])
-        value = writer.stored(writer.root(shared.roots[1]), stmt.buffer.dtype)
+        value = writer.stored(shared.roots[1], stmt.buffer.dtype)
         self.lines += writer.lines
         self.line(inner, f"{target} = {value};")
         if idle:
@@ -183,7 +183,7 @@ class _Body:
         shared, writer = self._writer([flat(e, self.ranges) for e in stmt_exprs(stmt)], depth)
         texts = [writer.root(root) for root in shared.roots]
         self.lines += writer.lines
-        return [bare(text) for text in texts]
+        return texts
 
     def _writer(self, roots: Sequence[LoopExpr], depth: int) -> tuple[Shared, Writer]:
         shared = Shared(roots)

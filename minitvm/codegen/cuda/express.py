@@ -26,8 +26,10 @@ from minitvm.ir.loop import (
     post_order_exprs,
 )
 from minitvm.ir.loop.affine import Ranges, address
+from minitvm.ir.loop.text import ATOM, Piece, fresh, infix, operand
 
 _DEEP = 200  # nodes of a statement
+PREFIX = 8  # how tightly a cast or a sign binds
 _LONG = 100  # characters after which a value gets a line of its own
 
 
@@ -75,13 +77,7 @@ class Names:
 
     def of(self, thing: Buffer | LoopVar) -> str:
         if thing not in self.given:
-            base = identifier(thing.name, "v_")
-            used = set(self.given.values())
-            number, name = 0, base
-            while name in used:
-                number += 1
-                name = f"{base}_{number}"
-            self.given[thing] = name
+            self.given[thing] = fresh(identifier(thing.name, "v_"), self.given.values(), "_")
         return self.given[thing]
 
     def temporary(self) -> str:
@@ -111,7 +107,7 @@ class Writer:
         """:meth:`text`, from the leaves upwards where Python's stack would not suffice: long parts get names."""
         if self.shared.deep:
             for part in post_order_exprs([node], self._always):
-                self.text(part)
+                self.piece(part)
         return self.text(node)
 
     def _always(self, node: LoopExpr) -> tuple[LoopExpr, ...]:
@@ -119,17 +115,24 @@ class Writer:
         return (node.condition,) if isinstance(node, Select) else expr_children(node)
 
     def text(self, node: LoopExpr) -> str:
+        return self.piece(node)[0]
+
+    def operand(self, node: LoopExpr) -> str:
+        """Its text, in brackets where it is an operation."""
+        return operand(self.piece(node), PREFIX)
+
+    def piece(self, node: LoopExpr) -> Piece:
         """The value as an expression of C; what is shared or long is declared before."""
         for scope in self.scopes:
             if node in scope:
-                return scope[node]
+                return scope[node], ATOM
         if isinstance(node, Select) and self._guards(node):
-            return self._branches(node)
-        text = self._spell(node)
+            return self._branches(node), ATOM
+        found = self._spell(node)
         shared = self.shared.uses[node] > 1 and not _is_simple(node)
-        if shared or (len(text) > _LONG and all(node is not root for root in self.shared.roots)):
-            text = self._declare(node, text)
-        return text
+        if shared or (len(found[0]) > _LONG and all(node is not root for root in self.shared.roots)):
+            return self._declare(node, found[0]), ATOM
+        return found
 
     def _guards(self, node: Select) -> bool:
         """Whether a side loads what its condition does not, and might be out of bounds."""
@@ -139,7 +142,7 @@ class Writer:
 
     def _declare(self, node: LoopExpr, text: str) -> str:
         name = self.names.temporary()
-        self.lines.append(f"{self.pad}const {spell.VALUE[node.dtype]} {name} = {bare(text)};")
+        self.lines.append(f"{self.pad}const {spell.VALUE[node.dtype]} {name} = {text};")
         self.scopes[-1][node] = name
         return name
 
@@ -147,16 +150,16 @@ class Writer:
         """``if`` and ``else``: loads of the side that is not chosen may be out of bounds."""
         for common in self.shared.always(node):
             if common is not node:
-                self.text(common)
+                self.piece(common)
         condition = self.text(node.condition)
         name = self.names.temporary()
         self.lines.append(f"{self.pad}{spell.VALUE[node.dtype]} {name};")
-        for head, side in ((f"if ({bare(condition)}) {{", node.then), ("} else {", node.orelse)):
+        for head, side in ((f"if ({condition}) {{", node.then), ("} else {", node.orelse)):
             self.lines.append(self.pad + head)
             self.pad += "    "
             self.scopes.append({})
             value = self.text(side)
-            self.lines.append(f"{self.pad}{name} = {bare(value)};")
+            self.lines.append(f"{self.pad}{name} = {value};")
             self.scopes.pop()
             self.pad = self.pad[4:]
         self.lines.append(self.pad + "}")
@@ -165,105 +168,103 @@ class Writer:
 
     def element(self, buffer: Buffer, offset: LoopExpr) -> str:
         """``x[i * 8 + j]`` in memory."""
-        return f"{self.names.of(buffer)}[{bare(self.text(offset))}]"
+        return f"{self.names.of(buffer)}[{self.text(offset)}]"
 
     def helper(self, name: str) -> str:
         self.helpers.add(name)
         return name
 
+    def call(self, name: str, *args: str, kind: str = "") -> Piece:
+        """A helper's."""
+        return f"{self.helper(name)}{kind}({', '.join(args)})", ATOM
+
     # --- nodes ------------------------------------------------------------------------------------------------
 
-    def _spell(self, node: LoopExpr) -> str:
+    def _spell(self, node: LoopExpr) -> Piece:
         match node:
             case Const(value, dtype):
                 text = spell.constant(value, dtype)
-                return f"({text})" if text.startswith("-") else text
+                return text, 0 if text.startswith("-") else ATOM
             case LoopVar():
-                return self.names.of(node)
+                return self.names.of(node), ATOM
             case Load(buffer, (offset,)):
                 return self._load(buffer, offset)
             case Binary():
                 return self._binary(node)
             case Intrin(name, args):
-                return self._intrinsic(node, name, [self.text(a) for a in args])
+                return self._intrinsic(name, args)
+            case Cast(value, dtype) if dtype == "float16":
+                return self.call("half_to_float", self.call("float_to_half", self.text(value))[0])
             case Cast(value, dtype):
-                return self._cast(self.text(value), dtype)
+                return _converted(self.operand(value), dtype)
             case Select(condition, then, orelse):
-                return f"({self.text(condition)} ? {self.text(then)} : {self.text(orelse)})"
+                return f"{self.operand(condition)} ? {self.operand(then)} : {self.operand(orelse)}", 0
         raise CompilerError(f"{type(node).__name__} is not part of the loop IR")
 
-    def _load(self, buffer: Buffer, offset: LoopExpr) -> str:
+    def _load(self, buffer: Buffer, offset: LoopExpr) -> Piece:
         element = self.element(buffer, offset)
         if buffer.dtype == "bool":
-            return f"({element} != 0)"
-        return f"{self.helper('half_to_float')}({element})" if buffer.dtype == "float16" else element
+            return f"{element} != 0", 1
+        return self.call("half_to_float", element) if buffer.dtype == "float16" else (element, ATOM)
 
-    def stored(self, text: str, dtype: str) -> str:
+    def stored(self, node: LoopExpr, dtype: str) -> str:
         """A value as it goes to memory."""
+        value = self.root(node)
         if dtype == "float16":
-            return f"{self.helper('float_to_half')}({bare(text)})"
-        return f"(unsigned char){text}" if dtype == "bool" else bare(text)
+            return self.call("float_to_half", value)[0]
+        return f"(unsigned char){self.operand(node)}" if dtype == "bool" else value
 
-    def _cast(self, text: str, to: str) -> str:
-        if to == "float16":
-            return f"{self.helper('half_to_float')}({self.helper('float_to_half')}({bare(text)}))"
-        return f"({spell.VALUE[to]}){text}"
-
-    def _binary(self, node: Binary) -> str:
-        op, dtype = node.op, node.lhs.dtype
-        a, b = self.text(node.lhs), self.text(node.rhs)
-        if op in COMPARISONS:
-            return f"({bare(a) if _is_sum(node.lhs) else a} {spell.INFIX[op]} {bare(b) if _is_sum(node.rhs) else b})"
-        if dtype == "bool":
-            return f"({a} {spell.BOOL[op]} {b})"
+    def _binary(self, node: Binary) -> Piece:
+        op, dtype, kind = node.op, node.lhs.dtype, spell.VALUE[node.lhs.dtype]
+        if dtype == "bool" and op in spell.BOOL:
+            return infix(spell.BOOL[op], 1, self.piece(node.lhs), self.piece(node.rhs))
         if op in ("min", "max"):
-            return f"{self.helper('minimum' if op == 'min' else 'maximum')}<{spell.VALUE[dtype]}>({bare(a)}, {bare(b)})"
-        return self._float_binary(node, a, b) if spell.is_float(dtype) else self._int_binary(node, op, dtype, a, b)
-
-    def _float_binary(self, node: Binary, a: str, b: str) -> str:
-        op, dtype = node.op, node.dtype
-        if op not in spell.FLOAT_BINARY:
-            return _infix(node, a, b)
-        return spell.FLOAT_BINARY[op].format(bare(a), bare(b), f=spell.suffix(dtype))
-
-    def _int_binary(self, node: Binary, op: str, dtype: str, a: str, b: str) -> str:
-        kind = spell.VALUE[dtype]
+            return self.call(f"{op}imum", self.text(node.lhs), self.text(node.rhs), kind=f"<{kind}>")
+        if spell.is_float(dtype) and op in spell.FLOAT_BINARY:
+            return _called(spell.FLOAT_BINARY[op], dtype, self.text(node.lhs), self.text(node.rhs))
         if op == "pow":
-            return f"{self.helper('int_pow')}<{kind}>({bare(a)}, {bare(b)})"
-        if _is_index(node) and op in spell.INFIX:
-            return _infix(node, a, b)
-        if op in spell.NARROW:
-            return f"({kind})({a} {spell.NARROW[op]} {b})"
+            return self.call("int_pow", self.text(node.lhs), self.text(node.rhs), kind=f"<{kind}>")
+        if spell.is_float(dtype) or op in COMPARISONS or (_is_index(node) and op in spell.INDEX):
+            return _infix(node, self.piece(node.lhs), self.piece(node.rhs))
         wide = spell.VALUE[f"uint{max(32, spell.bits_of(dtype))}"]  # wraps around, which a signed sum may not
-        return f"({kind})(({wide}){a} {spell.WRAPPING[op]} ({wide}){b})"
+        cast = f"({wide})" if op in spell.WRAPPING else ""
+        sides = (cast + self.operand(side) for side in (node.lhs, node.rhs))
+        return _converted(f"({f' {spell.INFIX[op][0]} '.join(sides)})", dtype)
 
-    def _intrinsic(self, node: Intrin, name: str, args: list[str]) -> str:
-        dtype = node.args[0].dtype
-        if dtype == "bool":
-            return f"(!{args[0]})"
+    def _intrinsic(self, name: str, args: Sequence[LoopExpr]) -> Piece:
+        dtype, first = args[0].dtype, args[0]
+        if name == "not" and dtype == "bool":
+            return f"!{self.operand(first)}", PREFIX
+        if name == "not":
+            return _converted(f"(~{self.operand(first)})", dtype)
+        if name == "neg":
+            return f"-{self.operand(first)}", 0
         if name in ("bitcast_int", "bitcast_float"):
-            return self._bitcast(name, dtype, args[0])
-        if not spell.is_float(dtype):
-            return f"(({spell.VALUE[dtype]})(~{args[0]}))"
-        template = spell.INTRINSIC[name]
-        if re.match(r"\w+({f})?\(", template):
-            args = [bare(a) for a in args]
-        text = template.format(*args, f=spell.suffix(dtype))
-        return f"({text})" if text.startswith("-") else text
+            return self._bitcast(name, dtype, self.text(first))
+        return _called(spell.INTRINSIC[name], dtype, *map(self.text, args))
 
-    def _bitcast(self, name: str, dtype: str, text: str) -> str:
+    def _bitcast(self, name: str, dtype: str, text: str) -> Piece:
         match name, dtype:
             case "bitcast_int", "float16":
-                return f"((short){self.helper('float_to_half')}({text}))"
+                return _converted(self.call("float_to_half", text)[0], "int16")
             case "bitcast_float", "int16":
-                return f"{self.helper('half_to_float')}((unsigned short){text})"
-            case "bitcast_int", "float32":
-                return f"__float_as_int({text})"
-            case "bitcast_float", "int32":
-                return f"__int_as_float({text})"
-            case "bitcast_int", _:
-                return f"__double_as_longlong({text})"
-        return f"__longlong_as_double({text})"
+                return self.call("half_to_float", f"(unsigned short)({text})")
+        return f"{spell.BITS[name, dtype]}({text})", ATOM
+
+
+def _called(template: str, dtype: str, *args: str) -> Piece:
+    return template.format(*args, f=spell.suffix(dtype)), ATOM
+
+
+def _converted(text: str, dtype: str) -> Piece:
+    return f"({spell.VALUE[dtype]}){text}", PREFIX
+
+
+def _infix(node: Binary, left: Piece, right: Piece) -> Piece:
+    minus = node.op == "add" and isinstance(node.rhs, Const) and right[1] == 0 and not spell.is_float(node.dtype)
+    if minus and right[0].startswith("-"):
+        return infix("-", spell.INFIX["sub"][1], left, (right[0][1:], ATOM))
+    return infix(*spell.INFIX[node.op], left, right)
 
 
 def _is_simple(node: LoopExpr) -> bool:
@@ -283,38 +284,8 @@ def flat(expr: LoopExpr, ranges: Ranges) -> LoopExpr:
     return map_expr(map_expr(expr, visit), lambda node: machine_form(node, ranges))
 
 
-def _infix(node: Binary, a: str, b: str) -> str:
-    """``(a + b)``, without brackets around operands that bind as tightly anyway; the order of evaluation stays."""
-    left, right = node.lhs, node.rhs
-    sums = node.op in ("add", "sub")
-    if isinstance(left, Binary) and _is_sum(left) and (sums or left.op in ("mul", "div")):
-        a = bare(a)
-    if sums and isinstance(right, Binary) and _is_sum(right) and right.op in ("mul", "div"):
-        b = bare(b)
-    if node.op == "add" and isinstance(right, Const) and b.startswith("(-") and not spell.is_float(node.dtype):
-        return f"({a} - {b[2:-1]})"
-    return f"({a} {spell.INFIX[node.op]} {b})"
-
-
-def _is_sum(node: LoopExpr) -> bool:
-    """Written as ``(a + b)``, or the like."""
-    return isinstance(node, Binary) and node.op in ("add", "sub", "mul", "div") and node.dtype != "bool"
-
-
 def _is_index(node: LoopExpr) -> bool:
     """Arithmetic on loop variables alone cannot overflow."""
     if node.dtype != "int64":
         return False
     return all(isinstance(n, (LoopVar, Const, Binary, Cast)) for n in post_order_exprs([node]))
-
-
-def bare(text: str) -> str:
-    """Without brackets around the whole."""
-    if not (text.startswith("(") and text.endswith(")")):
-        return text
-    depth = 0
-    for position, char in enumerate(text):
-        depth += (char == "(") - (char == ")")
-        if depth == 0:
-            return text[1:-1] if position == len(text) - 1 else text
-    return text

@@ -10,6 +10,8 @@ import struct
 
 import numpy as np
 
+from minitvm.ir.loop.text import INFIX as LOOP_INFIX
+
 STORAGE = {
     "bool": "unsigned char",
     "int8": "signed char",
@@ -29,11 +31,12 @@ STORAGE = {
 VALUE = {**STORAGE, "bool": "bool", "float16": "float"}
 """Types of values."""
 
-INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/", "mod": "%", "eq": "==", "ne": "!=", "lt": "<", "le": "<="}
-WRAPPING = {"add": "+", "sub": "-", "mul": "*", "shl": "<<"}
-"""What overflows in signed integers, which C does not allow."""
-NARROW = {"div": "/", "mod": "%", "shr": ">>", "and": "&", "or": "|", "xor": "^"}
+INFIX = {**LOOP_INFIX, "mod": LOOP_INFIX["floormod"]}
 BOOL = {"or": "||", "and": "&&", "xor": "!="}
+INDEX = frozenset({"add", "sub", "mul", "div", "mod"})
+"""What indices are made of, which cannot overflow."""
+WRAPPING = frozenset({"add", "sub", "mul", "shl"})
+"""What overflows in signed integers, which C does not allow."""
 
 FLOAT_BINARY = {"mod": "fmod{f}({0}, {1})", "pow": "pow{f}({0}, {1})"}
 
@@ -44,12 +47,19 @@ _SAME_NAME = (
 
 INTRINSIC = {
     **{name: name + "{f}({0})" for name in _SAME_NAME},
-    "neg": "-{0}",
     "abs": "fabs{f}({0})",
     "round": "rint{f}({0})",
     "fma": "fma{f}({0}, {1}, {2})",
 }
-"""Functions of floats: ``{f}`` is ``f`` for float and nothing for double.  Operands come in brackets where needed."""
+"""Functions of floats: ``{f}`` is ``f`` for float and nothing for double."""
+
+BITS = {
+    ("bitcast_int", "float32"): "__float_as_int",
+    ("bitcast_float", "int32"): "__int_as_float",
+    ("bitcast_int", "float64"): "__double_as_longlong",
+    ("bitcast_float", "int64"): "__longlong_as_double",
+}
+"""Numbers as their bits, and back."""
 
 HELPERS = {
     "minimum": """\
@@ -118,5 +128,5 @@ def _integer(value: int, dtype: str) -> str:
     value = wrapped - (1 << bits) if wrapped >> (bits - 1) else wrapped
     end = "ll" if bits == 64 and abs(value) >= 1 << 31 else ""
     if value == -(1 << (bits - 1)) and bits >= 32:
-        return f"({value + 1}{end} - 1)"
+        return f"{value + 1}{end} - 1"
     return f"{value}{end}"

@@ -17,7 +17,8 @@ stand on lines of their own, ``let t0 = ...``: a notation, evaluated where it is
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from typing import TypeAlias
 
 from minitvm.ir.attributes import format_number
 from minitvm.ir.loop.expr import Binary, Buffer, Cast, Const, Intrin, Load, LoopExpr, LoopVar, Reduce, Select
@@ -36,14 +37,17 @@ from minitvm.ir.loop.stmt import (
     stmt_exprs,
 )
 
-_INFIX = {
+Piece: TypeAlias = tuple[str, int]
+"""A text, and how tightly it binds."""
+
+ATOM = 9
+INFIX = {
     "mul": ("*", 7), "div": ("/", 7), "floordiv": ("//", 7), "floormod": ("%", 7), "add": ("+", 6), "sub": ("-", 6),
     "shl": ("<<", 5), "shr": (">>", 5), "and": ("&", 4), "xor": ("^", 3), "or": ("|", 2),
     "eq": ("==", 1), "ne": ("!=", 1), "lt": ("<", 1), "le": ("<=", 1),
 }  # fmt: skip
 """Spelling and precedence; the other binary operators are written as functions."""
 
-_ATOM = 9
 _LOOP_WORD = {LoopKind.SERIAL: "for"}
 
 _LONG_SIZE = 80
@@ -86,7 +90,7 @@ class _Printer:
 
     def buffer(self, buffer: Buffer) -> str:
         if buffer not in self.buffers:
-            self.buffers[buffer] = _fresh(buffer.name, self.buffer_names)
+            self.buffers[buffer] = fresh(buffer.name, self.buffer_names)
             self.buffer_names.add(self.buffers[buffer])
         return self.buffers[buffer]
 
@@ -95,7 +99,7 @@ class _Printer:
         return f"{self.buffer(buffer)}: {_type(buffer)}{scope}"
 
     def bind(self, var: LoopVar) -> str:
-        self.vars[var] = _fresh(var.name, set(self.vars.values()))
+        self.vars[var] = fresh(var.name, set(self.vars.values()))
         return self.vars[var] if var.dtype == "int64" else f"{self.vars[var]}: {var.dtype}"
 
     def unbind(self, var: LoopVar) -> None:
@@ -145,7 +149,7 @@ class _Printer:
         order = post_order_exprs(roots)
         uses = Counter([*roots, *(operand for node in order for operand in expr_children(node))])
         lets: list[str] = []
-        pieces: dict[LoopExpr, tuple[str, int]] = {}
+        pieces: dict[LoopExpr, Piece] = {}
         sizes: dict[LoopExpr, int] = {}
         for node in order:
             text, level = self.node(node, [pieces[child] for child in expr_children(node)])
@@ -153,46 +157,49 @@ class _Printer:
             if size >= _LONG_SIZE or (size >= _SHARED_SIZE and uses[node] > 1):
                 name = f"t{len(lets)}"
                 lets.append(f"let {name} = {text}")
-                text, level, size = name, _ATOM, 1
+                text, level, size = name, ATOM, 1
             pieces[node], sizes[node] = (text, level), size
         return lets, [pieces[root][0] for root in roots]
 
-    def plain(self, expr: LoopExpr) -> tuple[str, int]:
+    def plain(self, expr: LoopExpr) -> Piece:
         """A short expression, written whole."""
         return self.node(expr, [self.plain(child) for child in expr_children(expr)])
 
-    def node(self, expr: LoopExpr, args: Sequence[tuple[str, int]]) -> tuple[str, int]:
+    def node(self, expr: LoopExpr, args: Sequence[Piece]) -> Piece:
         """An expression over its operands' texts and precedences."""
         texts = [text for text, _ in args]
         match expr:
             case Const():
-                return format_number(expr.value, expr.dtype), _ATOM
+                return format_number(expr.value, expr.dtype), ATOM
             case LoopVar(name):
-                return self.vars.get(expr, name + self.unbound), _ATOM
+                return self.vars.get(expr, name + self.unbound), ATOM
             case Load(buffer, _):
-                return f"{self.buffer(buffer)}[{', '.join(texts)}]", _ATOM
-            case Binary(op, _, _) if op in _INFIX:
-                symbol, level = _INFIX[op]
-                left, right = (f"({t})" if low else t for t, low in _sides(args, level))
-                return f"{left} {symbol} {right}", level
+                return f"{self.buffer(buffer)}[{', '.join(texts)}]", ATOM
+            case Binary(op, _, _) if op in INFIX:
+                return infix(*INFIX[op], *args)
             case Binary(op, _, _):
-                return f"{op}({', '.join(texts)})", _ATOM
+                return f"{op}({', '.join(texts)})", ATOM
             case Intrin(name, _):
-                return f"{name}({', '.join(texts)})", _ATOM
+                return f"{name}({', '.join(texts)})", ATOM
             case Select():
-                return f"select({', '.join(texts)})", _ATOM
+                return f"select({', '.join(texts)})", ATOM
             case Cast(_, dtype):
-                return f"{dtype}({texts[0]})", _ATOM
+                return f"{dtype}({texts[0]})", ATOM
             case Reduce(kind, axes, _):
                 ranges = ", ".join(f"{self.vars.get(v, v.name)} < {extent}" for v, extent in axes)
-                return f"{kind}({ranges}: {texts[0]})", _ATOM
+                return f"{kind}({ranges}: {texts[0]})", ATOM
         raise AssertionError(expr)
 
 
-def _sides(args: Sequence[tuple[str, int]], level: int) -> list[tuple[str, bool]]:
-    """Each operand, and whether it needs brackets: the tree must show, so only the left may be of the same level."""
-    (left, l_level), (right, r_level) = args
-    return [(left, l_level < level or (level == 1 and l_level == 1)), (right, r_level <= level)]
+def infix(symbol: str, level: int, left: Piece, right: Piece) -> Piece:
+    """The tree must show: only the left operand may be of the same level, and no comparison is."""
+    return f"{operand(left, max(level, 2))} {symbol} {operand(right, level + 1)}", level
+
+
+def operand(piece: Piece, least: int = ATOM) -> str:
+    """In brackets where it binds less tightly."""
+    text, level = piece
+    return text if level >= least else f"({text})"
 
 
 def _is_long(roots: Sequence[LoopExpr]) -> bool:
@@ -204,10 +211,10 @@ def _is_long(roots: Sequence[LoopExpr]) -> bool:
     return size >= _LONG_SIZE
 
 
-def _fresh(wanted: str, used: set[str]) -> str:
+def fresh(wanted: str, used: Collection[str], between: str = "") -> str:
     """``wanted``, or with the first free number behind it."""
     name, count = wanted, 0
     while name in used:
         count += 1
-        name = f"{wanted}{count}"
+        name = f"{wanted}{between}{count}"
     return name
