@@ -172,7 +172,7 @@ def onnx_coverage() -> None:
         task = progress.add_task("", total=None)
         found = coverage.run_all(lambda done, total: progress.update(task, completed=done, total=total))
     lost = coverage.worse(coverage.recorded(), found) if coverage.RECORD.exists() else []
-    coverage.write(found)
+    coverage.write(found, coverage.peers())
     passed = sum(o.kind in coverage.PASSED for o in found.values())
     Console(highlight=False).print(f"{passed:,} of {len(found):,} pass", *lost, sep="\n", soft_wrap=True)
 

@@ -14,6 +14,7 @@ from onnx.backend.base import Backend, BackendRep, Device, DeviceType
 
 from minitvm.errors import InputError, MiniTVMError, UnknownValueError
 from minitvm.frontend import from_onnx
+from minitvm.ir.evaluate import as_value
 from minitvm.session import InferenceSession
 
 
@@ -34,7 +35,7 @@ class PreparedModel(BackendRep):
             if len(given) != len(names):
                 raise InputError(f"{len(given)} inputs given, the model takes {len(names)}: {', '.join(names)}")
             inputs = dict(zip(names, given, strict=True))
-        return tuple(self.session.run(None, {name: np.asarray(value) for name, value in inputs.items()}))
+        return tuple(self.session.run(None, {name: as_value(value) for name, value in inputs.items()}))
 
 
 class MiniTVMBackend(Backend):

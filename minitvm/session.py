@@ -20,7 +20,7 @@ from minitvm.driver import backend_for, build_consuming
 from minitvm.driver.kernels import Progress
 from minitvm.errors import ConfigError, InputError, UnknownValueError, listing
 from minitvm.frontend import ModelDescription, ValueDescription, describe_onnx, from_onnx
-from minitvm.ir.types import TensorType, as_shape
+from minitvm.ir.types import STRING, SequenceType, TensorType, as_shape, is_numeric
 from minitvm.runtime.checks import check_input, unknown_name
 from minitvm.runtime.direct import DirectCall
 from minitvm.runtime.graph import HostCall
@@ -106,7 +106,7 @@ class _Specialised:
     """Inputs whose values it was compiled for."""
     idle: list[DirectCall] = field(default_factory=list)
 
-    def run(self, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    def run(self, feeds: Mapping[str, Any]) -> list[Any]:
         if self.constant:
             feeds = {name: array for name, array in feeds.items() if name not in self.constant}
         try:
@@ -155,7 +155,8 @@ class InferenceSession:
         self._limit = specialisations
         self._description: ModelDescription = describe_onnx(path_or_bytes)
         self._inputs = {v.name: v for v in self._description.inputs}
-        self._types = {v.name: _tensor_type(v) for v in self._description.inputs}
+        self._types = {v.name: _type_of(v) for v in self._description.inputs}
+        self._tensors = {name: type_ for name, type_ in self._types.items() if isinstance(type_, TensorType)}
         self._output_names = [v.name for v in self._description.outputs]
         self._lock = threading.Lock()
         self._kept: OrderedDict[Key, _Specialised] = OrderedDict()
@@ -165,10 +166,10 @@ class InferenceSession:
         self._only: _Specialised | None = None
         """Where all shapes are known: the one library there is, and what plain arrays for it look like."""
         self._plain: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {}
-        if all(type_.is_static for type_ in self._types.values()):
-            self._compile_at_once({name: type_.static_shape for name, type_ in self._types.items()})
+        if all(None not in type_.sizes for type_ in self._tensors.values()):
+            self._compile_at_once({name: type_.shape for name, type_ in self._tensors.items()})
 
-    def _compile_at_once(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    def _compile_at_once(self, shapes: Mapping[str, Any]) -> None:
         """Compiles for the model's own shapes, unless more than shapes must be known."""
         try:
             self._only = self._specialised(shapes, {})
@@ -177,7 +178,8 @@ class InferenceSession:
                 raise
             self._by_value.update(error.inputs)
         else:
-            self._plain = {name: (np.dtype(type_.dtype), shapes[name]) for name, type_ in self._types.items()}
+            numeric = {name: type_ for name, type_ in self._tensors.items() if is_numeric(type_)}
+            self._plain = {name: (np.dtype(type_.dtype), shapes[name]) for name, type_ in numeric.items()}
 
     # --- description ---
 
@@ -211,26 +213,29 @@ class InferenceSession:
 
         ``values`` are those of inputs that shapes depend on.  Raises what :meth:`run` raises.
         """
-        given = {name: type_.static_shape for name, type_ in self._types.items() if type_.is_static}
+        given: dict[str, Any] = {name: t.shape for name, t in self._tensors.items() if None not in t.sizes}
         given |= {name: tuple(map(operator.index, shape)) for name, shape in shapes.items()}
         arrays = {name: np.asarray(value) for name, value in (values or {}).items()}
         given |= {name: array.shape for name, array in arrays.items()}
         stand_ins = {name: np.broadcast_to(np.zeros((), self._dtype(name)), shape) for name, shape in given.items()}
-        checked = self._checked(stand_ins | arrays)
+        held = {name: _nothing(t) for name, t in self._types.items() if isinstance(t, SequenceType)}
+        checked = self._checked(held | stand_ins | arrays)
         known = {name: checked[name] for name in arrays}
-        self._specialised({name: array.shape for name, array in checked.items()}, known)
+        self._specialised({name: checked[name].shape for name in self._tensors}, known)
 
     def _dtype(self, name: str) -> str:
-        return self._types[name].dtype if name in self._types else "float32"
+        found = self._types[name].dtype if name in self._types else "float32"
+        return "U1" if found == STRING else found
 
     # --- running ---
 
     def run(
         self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: Any = None
-    ) -> list[np.ndarray]:
+    ) -> list[Any]:
         """Run the model.
 
-        ``output_names`` chooses results, ``None`` all of them; ``input_feed`` has an array for every input.
+        ``output_names`` chooses results, ``None`` all of them; ``input_feed`` has an array for every input, for
+        a sequence a list of arrays, for an optional ``None`` where there is no value.  Text is an array of ``str``.
         ``run_options`` has no effect.  Returns new arrays.
 
         Raises :class:`InputError` for a missing or unknown input, a wrong dtype, rank or shape, and an unknown
@@ -241,7 +246,7 @@ class InferenceSession:
             results = self._only.run(input_feed)
         else:
             feeds = self._checked(input_feed)
-            results = self._specialised({name: array.shape for name, array in feeds.items()}, feeds).run(feeds)
+            results = self._specialised({name: feeds[name].shape for name in self._tensors}, feeds).run(feeds)
         return results if wanted is None else [results[i] for i in wanted]
 
     def _is_plain(self, feed: Mapping[str, Any]) -> bool:
@@ -266,7 +271,7 @@ class InferenceSession:
                 raise unknown_name(name, self._output_names, "output")
         return [self._output_names.index(name) for name in output_names]
 
-    def _checked(self, input_feed: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    def _checked(self, input_feed: Mapping[str, Any]) -> dict[str, Any]:
         if not isinstance(input_feed, Mapping):
             raise InputError(
                 f"the inputs are a {type(input_feed).__name__}, not a dictionary",
@@ -284,7 +289,7 @@ class InferenceSession:
         return {name: check_input(name, input_feed[name], type_) for name, type_ in self._types.items()}
 
     def _specialised(self, shapes: Mapping[str, tuple[int, ...]], feeds: Mapping[str, np.ndarray]) -> _Specialised:
-        small = {name: array for name, array in feeds.items() if array.size <= VALUE_LIMIT}
+        small = {name: feeds[name] for name in self._tensors if feeds and feeds[name].size <= VALUE_LIMIT}
         values = {name: small[name] for name in self.inputs_by_value if name in small}
         return with_values(partial(self._kept_for, shapes), values, small)
 
@@ -292,7 +297,7 @@ class InferenceSession:
         """The library for these shapes and values, which is the one used last from now on; compiled by the first
         thread that asks for it, while others go on, or wait for it if they need the same one."""
         known = [values[name].tobytes() for name in self._inputs if name in values]
-        key: Key = (*(shapes[name] for name in self._inputs), *known)
+        key: Key = (*(shapes[name] for name in self._tensors), *known)
         with self._lock:
             if key in self._kept:
                 self._kept.move_to_end(key)
@@ -327,7 +332,7 @@ class InferenceSession:
         job.set_result(found)
 
     def _compile(self, shapes: Mapping[str, tuple[int, ...]], values: Mapping[str, np.ndarray]) -> _Specialised:
-        open_shapes = {name: shape for name, shape in shapes.items() if not self._types[name].is_static}
+        open_shapes = {name: shape for name, shape in shapes.items() if None in self._tensors[name].sizes}
         library = compile(
             self._model,
             self._target,
@@ -341,8 +346,12 @@ class InferenceSession:
         return _Specialised(library, frozenset(values))
 
 
-def _tensor_type(value: ValueDescription) -> TensorType:
-    return TensorType(as_shape(value.shape), value.dtype)
+def _nothing(type_: SequenceType) -> Any:
+    return None if type_.optional else []
+
+
+def _type_of(value: ValueDescription) -> TensorType | SequenceType:
+    return value.held or TensorType(as_shape(value.shape), value.dtype)
 
 
 def _threads_of(sess_options: Any) -> int | None:

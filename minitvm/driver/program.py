@@ -16,7 +16,7 @@ from minitvm.ir.expr import Call, Constant, Expr, Function, TupleGetItem, Var
 from minitvm.ir.expr import Tuple as TupleExpr
 from minitvm.ir.op import Op
 from minitvm.ir.ops.control import OutOfRange
-from minitvm.ir.types import Span, TensorType, TupleType, Type, flatten, nest, tensor_fields
+from minitvm.ir.types import Span, TensorType, TupleType, Type, flatten, is_numeric, leaves, nest, tensor_fields
 from minitvm.ir.visitor import calls, post_order
 from minitvm.runtime.control import is_native
 from minitvm.runtime.graph import Alias, Entry, Graph, Host, HostCall, HostStep, Launch, LibraryCall, Node, Step
@@ -103,7 +103,7 @@ class _Reader:
     def _add(
         self, name: str, step: Step | None, inputs: Sequence[Entry], type_: Type, span: Span, check: str = ""
     ) -> None:
-        self.nodes.append(Node(name, step, tuple(inputs), tensor_fields(type_), span, check))
+        self.nodes.append(Node(name, step, tuple(inputs), leaves(type_), span, check))
 
     def _unique(self, name: str) -> str:
         found, count = name, 0
@@ -259,6 +259,8 @@ def _reason(function: Function) -> str:
     types: list[Type] = [function.ret_type, *(p.type for p in function.params)]
     if branch_functions(function):
         return "control flow that depends on data; its branches are compiled"
+    if not all(map(is_numeric, types)):
+        return "values that only Python holds"
     if not all(t.is_static for t in types):
         return "a shape that is known only when the model runs"
     return "no compute rule"

@@ -17,11 +17,22 @@ from minitvm.ir.decision import Declined
 from minitvm.ir.expr import Call, Constant, Expr, Function, Module, Tuple, TupleGetItem, Var
 from minitvm.ir.node import describe_call
 from minitvm.ir.op import Op
-from minitvm.ir.types import DTYPES, Span, TensorType, TupleType, Type, type_of
+from minitvm.ir.types import (
+    DTYPES,
+    AnyTensor,
+    SequenceType,
+    Span,
+    TensorType,
+    TupleType,
+    Type,
+    is_numeric,
+    numpy_dtype,
+    type_of,
+)
 from minitvm.ir.visitor import post_order
 
 Value: TypeAlias = Any
-"""An array, or a tuple of values."""
+"""An array, a list of them (a sequence), ``None`` (an optional without a value), or a tuple of values."""
 Change: TypeAlias = Callable[[Value], Value]
 
 
@@ -51,7 +62,7 @@ def _bind(function: Function, arrays: tuple[Any, ...]) -> dict[Expr, Value]:
         raise InputError(f"{len(function.params)} inputs are expected ({names}), {len(arrays)} given")
     values: dict[Expr, Value] = {}
     for param, given in zip(function.params, arrays, strict=True):
-        value = given if isinstance(given, tuple) else np.asarray(given)
+        value = as_value(given)
         if param.checked_type is not None and not fits(value, param.checked_type):
             raise InputError(f"input {param.name!r} is {_describe(value)}; expected {param.checked_type}")
         values[param] = value
@@ -107,7 +118,14 @@ def _apply(call: Call, op: Op, arguments: tuple[Value, ...]) -> Value:
         raise IRError(f"{op.name}: the reference failed: {error}", where=describe_call(call)) from error
     except Exception as error:
         blame(error, type(op), f"reference of {op.name}", partial(describe_call, call))
-    return tuple(map(np.asarray, value)) if isinstance(value, tuple) else np.asarray(value)
+    return as_value(value)
+
+
+def as_value(given: Any) -> Value:
+    """An array; a tuple of values, a sequence (a list) and an optional that has none are themselves."""
+    if isinstance(given, tuple):
+        return tuple(map(as_value, given))
+    return given if given is None or isinstance(given, list) else np.asarray(given)
 
 
 def fits(value: Value, type_: Type) -> bool:
@@ -118,10 +136,16 @@ def fits(value: Value, type_: Type) -> bool:
             and len(value) == len(type_.fields)
             and all(fits(v, t) for v, t in zip(value, type_.fields, strict=True))
         )
+    if isinstance(type_, SequenceType):
+        if type_.optional:
+            return value is None or fits(value, type_.element)
+        return isinstance(value, list) and all(fits(v, type_.element) for v in value)
+    if isinstance(type_, AnyTensor):
+        return isinstance(value, np.ndarray) and value.dtype == numpy_dtype(type_.dtype) and not type_.none
     return (
         isinstance(type_, TensorType)
         and isinstance(value, np.ndarray)
-        and value.dtype == type_.dtype
+        and value.dtype == numpy_dtype(type_.dtype)
         and value.ndim == type_.rank
         and all(want == have or not isinstance(want, int) for have, want in zip(value.shape, type_.shape, strict=True))
     )
@@ -155,6 +179,8 @@ def unfoldable(call: Call) -> Declined | None:
         return NOT_CONSTANT
     if call.op.stateful:
         return Declined("it gives other results every time")
+    if call.checked_type is not None and not is_numeric(call.checked_type):
+        return Declined(f"only Python holds a {call.checked_type}")
     return None if call.op.has_reference() else Declined("it has no reference")
 
 

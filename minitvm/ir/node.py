@@ -28,7 +28,7 @@ from minitvm.ir.types import (
     accepts,
     bindings,
     bound,
-    tensor_fields,
+    leaves,
     type_of,
 )
 
@@ -310,10 +310,10 @@ def _result_of(call: Call, function: Function, types: Sequence[Type]) -> Type:
 
 
 def _bounded(op: Op, result: Type) -> Type:
-    if not isinstance(result, (TensorType, TupleType, FuncType)):
+    if not isinstance(result, Type):
         raise op.reject(f"infer returned {result!r}, which is no type", hint="return a TensorType or a TupleType")
-    for type_ in tensor_fields(result) if not isinstance(result, FuncType) else ():
-        if type_.is_static and type_.nbytes > MOST_BYTES:
+    for type_ in leaves(result) if not isinstance(result, FuncType) else ():
+        if isinstance(type_, TensorType) and type_.is_static and type_.nbytes > MOST_BYTES:
             raise op.reject(f"the result, {type_}, would take {type_.nbytes:,} bytes", hint="is a size a mistake?")
     return result
 

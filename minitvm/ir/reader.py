@@ -15,7 +15,17 @@ from minitvm.errors import MiniTVMError, ParseError, did_you_mean
 from minitvm.ir.attributes import dtype_of
 from minitvm.ir.dims import FUNCTIONS, Dim, anonymous, symbol
 from minitvm.ir.expr import Constant, Expr, Function
-from minitvm.ir.types import DTYPES, FuncType, TensorType, TupleType, Type
+from minitvm.ir.types import (
+    DTYPES,
+    STRING,
+    AnyTensor,
+    FuncType,
+    HostType,
+    SequenceType,
+    TensorType,
+    TupleType,
+    Type,
+)
 
 Constants: TypeAlias = Mapping[str, np.ndarray]
 
@@ -288,6 +298,8 @@ class Reader:
             token = self.token
             if self.accept("Tensor"):
                 return self.tensor_type()
+            if self.at("Sequence", "Optional", "AnyTensor", "NoTensor"):
+                return self.host_type(self.take().text)
             if token.kind == "word" and token.text in DTYPES:
                 return TensorType((), self.take().text)
             if self.at("("):
@@ -302,11 +314,27 @@ class Reader:
         self.expect("[")
         shape = tuple(self.extent() for _ in self.items("(", ")"))
         self.expect(",")
-        token = self.expect_kind("word", "a dtype")
-        if token.text not in DTYPES:
-            raise self.error(f"{token.text!r} is not a dtype", closest(token.text, DTYPES), token)
+        dtype = self.dtype()
         self.expect("]")
-        return TensorType(shape, token.text)
+        return TensorType(shape, dtype)
+
+    def dtype(self) -> str:
+        token = self.expect_kind("word", "a dtype")
+        if token.text not in (*DTYPES, STRING):
+            raise self.error(f"{token.text!r} is not a dtype", closest(token.text, DTYPES), token)
+        return token.text
+
+    def host_type(self, kind: str) -> HostType:
+        """The rest of ``Sequence[...]``, ``Optional[...]`` or ``AnyTensor[float32]``."""
+        self.expect("[")
+        token = self.token
+        element = self.dtype() if kind.endswith("Tensor") else self.type()
+        self.expect("]")
+        if isinstance(element, str):
+            return AnyTensor(element, kind == "NoTensor")
+        if isinstance(element, (TupleType, FuncType)):
+            raise self.error(f"a {kind.lower()} of {element}", token=token)
+        return SequenceType(element, kind == "Optional")
 
     def extent(self) -> Dim:
         token, found = self.token, self.dimension()

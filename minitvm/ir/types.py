@@ -1,6 +1,8 @@
 """Tensor types.  A dimension is a number or a symbol (``minitvm.ir.dims``), which is known only when the model runs.
 
 ``TensorType(("n", 3))`` has the symbol ``n``, ``TensorType((None, 3))`` an anonymous dimension, Relay's ``Any``.
+What kernels cannot hold (strings, sequences, optionals, tensors of any rank) has types, too: host calls and control
+flow carry it.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ import math
 import operator
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
@@ -20,6 +22,9 @@ from minitvm.ir.dtypes import DTYPES as DTYPES
 from minitvm.ir.dtypes import DType as DType
 from minitvm.ir.dtypes import ResultDType as ResultDType
 from minitvm.ir.dtypes import is_float
+
+STRING = "string"
+"""The dtype of text, which no kernel computes with; in numpy an array of objects."""
 
 MOST_BYTES = 1 << 47
 """What a process can address: no tensor is larger.  Index arithmetic, numpy's too, is far from overflowing below it."""
@@ -58,7 +63,7 @@ class TensorType:
             object.__setattr__(self, "shape", as_shape(self.shape))
         if type(self.dtype) is not str:
             object.__setattr__(self, "dtype", str(self.dtype))
-        if self.dtype not in DTYPES:
+        if self.dtype not in DTYPES and self.dtype != STRING:
             raise TypeInferenceError(f"{self.dtype!r} is not a dtype", hint=f"known dtypes: {', '.join(DTYPES)}")
         if min((d for d in self.shape if type(d) is int), default=0) < 0:
             raise TypeInferenceError(f"shape {self.shape} has a negative dimension")
@@ -72,7 +77,8 @@ class TensorType:
 
     @property
     def is_static(self) -> bool:
-        return _NUMBERS.issuperset(map(type, self.shape))
+        """Whether its bytes are counted while compiling: all dimensions are numbers, and so are the elements."""
+        return _NUMBERS.issuperset(map(type, self.shape)) and self.dtype != STRING
 
     @property
     def sizes(self) -> tuple[int | None, ...]:
@@ -83,7 +89,7 @@ class TensorType:
     def static_shape(self) -> tuple[int, ...]:
         """The shape, all dimensions known; raises :class:`TypeInferenceError` where one is not."""
         if not self.is_static:
-            raise TypeInferenceError(f"{self} has a dimension that is known only when the model runs")
+            raise TypeInferenceError(f"{self} has a size that is known only when the model runs")
         return self.shape  # type: ignore[return-value]  # as is_static says
 
     @property
@@ -104,6 +110,57 @@ class TensorType:
 
     def with_dtype(self, dtype: str) -> TensorType:
         return TensorType(self.shape, dtype)
+
+
+class _Held:
+    """What Python holds is asked like a tensor whose sizes are not known."""
+
+    __slots__ = ()
+    is_static: ClassVar[bool] = False
+    shape: ClassVar[Shape] = ()
+    sizes: ClassVar[tuple[int | None, ...]] = ()
+
+    @property
+    def static_shape(self) -> tuple[int, ...]:
+        raise TypeInferenceError(f"{self} has a size that is known only when the model runs")
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.static_shape)
+
+    @property
+    def nbytes(self) -> int:
+        return self.size
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceType(_Held):
+    """As many values of a type as there are when the model runs (a list); an optional one is one or none (``None``).
+
+    Prints as ``Sequence[Tensor[(3,), float32]]``, ``Optional[Sequence[string]]``.
+    """
+
+    element: HostType | TensorType
+    optional: bool = False
+
+    def __str__(self) -> str:
+        return f"{'Optional' if self.optional else 'Sequence'}[{self.element}]"
+
+    @property
+    def dtype(self) -> str:
+        return self.element.dtype
+
+
+@dataclass(frozen=True, slots=True)
+class AnyTensor(_Held):
+    """A tensor whose rank is known only when the model runs: ``AnyTensor[float32]``.  With ``none`` there is none of
+    it, as in a sequence that is empty: ``NoTensor[float32]``."""
+
+    dtype: str
+    none: bool = False
+
+    def __str__(self) -> str:
+        return f"{'No' if self.none else 'Any'}Tensor[{self.dtype}]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,13 +189,24 @@ class FuncType:
         return self.result.is_static and all(p.is_static for p in self.params)
 
 
-Type: TypeAlias = TensorType | TupleType | FuncType
+HostType: TypeAlias = SequenceType | AnyTensor
+"""What Python alone holds, as it does tensors of text."""
+Leaf: TypeAlias = TensorType | HostType
+Type: TypeAlias = TensorType | TupleType | FuncType | HostType
 
 Span: TypeAlias = tuple[str, ...]
 """Where a node came from: names of ONNX nodes, in order.  Several after a rewrite that merges."""
 
 
-_dtype_name = functools.cache(lambda dtype: dtype.name)  # numpy makes the name up at every call
+@functools.cache
+def _dtype_name(dtype: np.dtype[Any]) -> str:  # numpy makes the name up at every call
+    return STRING if dtype.kind in "OUT" else dtype.name
+
+
+@functools.cache
+def numpy_dtype(name: str) -> np.dtype[Any]:
+    """How numpy stores elements of a dtype."""
+    return np.dtype(object if name == STRING else name)
 
 
 def accumulator(dtype: str) -> str:
@@ -168,13 +236,62 @@ def nest(type_: Type, leaves: Iterator[Any]) -> Any:
     return tuple(nest(field, leaves) for field in type_.fields) if isinstance(type_, TupleType) else next(leaves)
 
 
-def tensor_fields(type_: Type) -> tuple[TensorType, ...]:
-    """The tensors of a type in order: itself, or a tuple's fields, flattened."""
-    if isinstance(type_, TensorType):
-        return (type_,)
+def leaves(type_: Type) -> tuple[Leaf, ...]:
+    """The values of a type in order: itself, or a tuple's fields, flattened."""
     if isinstance(type_, TupleType):
-        return tuple(t for field in type_.fields for t in tensor_fields(field))
-    raise TypeInferenceError(f"{type_} is not a tensor or a tuple of tensors")
+        return tuple(t for field in type_.fields for t in leaves(field))
+    if isinstance(type_, FuncType):
+        raise TypeInferenceError(f"{type_} is not a tensor or a tuple of tensors")
+    return (type_,)
+
+
+def tensor_fields(type_: Type) -> tuple[TensorType, ...]:
+    """The tensors of a type of tensors alone: itself, or a tuple's fields, flattened."""
+    return tuple(map(as_tensor, leaves(type_)))
+
+
+def as_tensor(type_: Type) -> TensorType:
+    """The type itself; :class:`TypeInferenceError` where it is no tensor's."""
+    if not isinstance(type_, TensorType):
+        raise TypeInferenceError(f"{type_} is not a tensor or a tuple of tensors")
+    return type_
+
+
+def is_numeric(type_: Type) -> bool:
+    """Whether kernels could hold its values once their sizes are known."""
+    return all(isinstance(t, TensorType) and t.dtype != STRING for t in leaves(type_))
+
+
+def common(a: Type, b: Type) -> Type | None:
+    """The type of a value that is of either type: dimensions that differ are anonymous, ranks that differ any.
+
+    ``None`` where there is none.
+    """
+    if isinstance(a, TupleType) and isinstance(b, TupleType) and len(a.fields) == len(b.fields):
+        fields = tuple(map(common, a.fields, b.fields))
+        return None if None in fields else TupleType(fields)  # type: ignore[arg-type]
+    if isinstance(a, SequenceType) or isinstance(b, SequenceType):
+        optional = any(isinstance(t, SequenceType) and t.optional for t in (a, b))
+        if not optional and not (isinstance(a, SequenceType) and isinstance(b, SequenceType)):
+            return None
+        element = common(_inside(a, optional), _inside(b, optional))
+        return None if element is None else SequenceType(element, optional)  # type: ignore[arg-type]
+    if isinstance(a, (TensorType, AnyTensor)) and isinstance(b, (TensorType, AnyTensor)) and a.dtype == b.dtype:
+        return _common_tensor(a, b)
+    return None
+
+
+def _inside(type_: Type, optional: bool) -> Type:
+    """What a sequence, or an optional, is of; anything else is an optional of itself."""
+    return type_.element if isinstance(type_, SequenceType) and type_.optional == optional else type_
+
+
+def _common_tensor(a: TensorType | AnyTensor, b: TensorType | AnyTensor) -> TensorType | AnyTensor:
+    if isinstance(a, TensorType) and isinstance(b, TensorType) and a.rank == b.rank:
+        return a.with_shape(tuple(x if x == y else anonymous() for x, y in zip(a.shape, b.shape, strict=True)))
+    if isinstance(a, AnyTensor) and a.none:
+        return b
+    return a if isinstance(b, AnyTensor) and b.none else AnyTensor(a.dtype)
 
 
 def alike(a: Type | None, b: Type | None) -> bool:
@@ -187,9 +304,20 @@ def accepts(expected: Type, given: Type) -> bool:
     if isinstance(expected, TupleType) and isinstance(given, TupleType) and len(expected.fields) == len(given.fields):
         return all(map(accepts, expected.fields, given.fields))
     if not isinstance(expected, TensorType) or not isinstance(given, TensorType):
-        return alike(expected, given)
+        return alike(expected, given) or _accepts_host(expected, given)
     same = expected.dtype == given.dtype and expected.rank == given.rank
     return same and all(e == g or is_anonymous(e) for e, g in zip(expected.shape, given.shape, strict=True))
+
+
+def _accepts_host(expected: Type, given: Type) -> bool:
+    """An optional takes what it is an option of, a tensor of any rank all, and none is of every type."""
+    if isinstance(given, AnyTensor) and given.none:
+        return getattr(expected, "dtype", None) == given.dtype
+    if isinstance(expected, SequenceType):
+        if isinstance(given, SequenceType) and given.optional == expected.optional:
+            return accepts(expected.element, given.element)
+        return expected.optional and accepts(expected.element, given)
+    return isinstance(expected, AnyTensor) and not expected.none and getattr(given, "dtype", None) == expected.dtype
 
 
 def bindings(expected: Iterable[Type], given: Iterable[Type]) -> dict[SymbolicDim, Dim]:
@@ -207,7 +335,8 @@ def closed(type_: Type, extent: int) -> Type:
     """``type_`` where every symbol stands for ``extent``."""
     if isinstance(type_, TupleType):
         return TupleType(tuple(closed(field, extent) for field in type_.fields))
-    assert isinstance(type_, TensorType), type_
+    if not isinstance(type_, TensorType):
+        return type_
     return type_.with_shape(tuple(d if isinstance(d, int) else d.where(extent) for d in type_.shape))
 
 

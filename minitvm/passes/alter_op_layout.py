@@ -34,7 +34,7 @@ from minitvm.ir.ops.nn_dense import Dense, DensePack, Matmul
 from minitvm.ir.ops.nn_pad import Pad
 from minitvm.ir.ops.transform import ExpandDims, LayoutTransform, Reshape
 from minitvm.ir.relayout import Carry, Move, Placement, Site, calling, following
-from minitvm.ir.types import TensorType, accumulator, tensor_fields
+from minitvm.ir.types import TensorType, accumulator, leaves, tensor_fields
 from minitvm.ir.visitor import as_function, children, kinds_of, post_order, rebuild, simplify_projection
 from minitvm.passes.manager import FunctionPass, PassContext
 from minitvm.target import MachineModel
@@ -324,7 +324,8 @@ def moving_costs_more(site: Site, function: Function, machine: MachineModel) -> 
     vectors = _vectors(site.op, pixels, site.type(1).static_shape[3], lanes)
     depthwise = site.op.groups == units
     saved = (vectors - pixels[0] * pixels[1] / lanes) * _STEP + depthwise * vectors * _UNSHARED
-    returned = sum(field.size for field in tensor_fields(function.body.type) if field.is_static)
+    tensors = [field for field in leaves(function.body.type) if isinstance(field, TensorType)]
+    returned = sum(field.size for field in tensors if field.is_static)
     moved = data.size + min(result.size, returned)
     near = depthwise and moved * machine.vector_bytes <= 4 * machine.l2_bytes * lanes
     if batch * units * products * saved > moved * (_MOVE_NEAR if near else _MOVE):

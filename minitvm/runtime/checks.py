@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cache
 from typing import Any
 
 import numpy as np
 
 from minitvm.errors import InputError, did_you_mean, listing
 from minitvm.ir.dtypes import is_float
-from minitvm.ir.types import Shape, TensorType, shape_text
+from minitvm.ir.types import STRING, AnyTensor, Leaf, Shape, TensorType, numpy_dtype, shape_text
 from minitvm.runtime.ndarray import NDArray
 
 
@@ -62,6 +61,8 @@ def as_array(name: str, value: Any, dtype: str) -> np.ndarray:
         raise InputError(f"input {name!r} is None", hint=f"give an array of {dtype}")
     try:
         found = np.asarray(value)
+        if dtype == STRING:
+            return found
         array = found.astype(dtype) if found.dtype.kind in "biuf" else np.asarray(value, dtype)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise _no_array(name, value, dtype, str(error)) from error
@@ -76,20 +77,37 @@ def _no_array(name: str, value: Any, dtype: str, why: str) -> InputError:
     )
 
 
-@cache
-def _numpy_dtype(name: str) -> np.dtype[Any]:
-    return np.dtype(name)
+def check_input(name: str, value: Any, expected: Leaf) -> Any:
+    """``value`` as one of that type (symbolic dimensions fit any); :class:`InputError` names both sides.
+
+    A sequence is a list or a tuple, an optional without a value ``None``.
+    """
+    if isinstance(expected, TensorType):
+        return _check_tensor(name, value, expected)
+    if isinstance(expected, AnyTensor):
+        return _check_dtype(name, as_array(name, value, expected.dtype), expected)
+    if expected.optional:
+        return None if value is None else check_input(name, value, expected.element)
+    if not isinstance(value, (list, tuple)):
+        raise InputError(f"input {name!r} is a {type(value).__name__}, the model expects a list: {expected}")
+    return [check_input(f"{name}[{i}]", one, expected.element) for i, one in enumerate(value)]
 
 
-def check_input(name: str, value: Any, expected: TensorType) -> np.ndarray:
-    """``value`` as an array of that type (symbolic dimensions fit any); :class:`InputError` names both sides."""
-    array = as_array(name, value, expected.dtype)
-    if array.dtype != _numpy_dtype(expected.dtype) and array.dtype.name != expected.dtype:  # other byte orders fit
+def _check_dtype(name: str, array: np.ndarray, expected: TensorType | AnyTensor) -> np.ndarray:
+    dtype, is_text = numpy_dtype(expected.dtype), expected.dtype == STRING
+    if is_text and array.dtype.kind in "OU" and all(isinstance(one, str) for one in array.flat):
+        return array.astype(object)
+    if is_text or (array.dtype != dtype and array.dtype.name != expected.dtype):  # other byte orders fit
         raise InputError(
             f"input {name!r} is {array.dtype.name}, the model expects {expected.dtype}",
             where=[f"%{name}: {expected}"],
-            hint=f"convert it: array.astype({expected.dtype!r})",
+            hint="give an array of str" if is_text else f"convert it: array.astype({expected.dtype!r})",
         )
+    return array
+
+
+def _check_tensor(name: str, value: Any, expected: TensorType) -> np.ndarray:
+    array = _check_dtype(name, as_array(name, value, expected.dtype), expected)
     if array.ndim != expected.rank:
         raise InputError(
             f"input {name!r} has rank {array.ndim}, shape {array.shape}; the model expects rank {expected.rank}",

@@ -10,7 +10,7 @@ import numpy as np
 
 from minitvm.errors import LibraryError
 from minitvm.ir.arrays import aligned, aligned_empty
-from minitvm.ir.types import TensorType
+from minitvm.ir.types import Leaf
 from minitvm.runtime.graph import Artifact, CpuTag, Segment
 
 
@@ -31,7 +31,7 @@ class Memory:
         """A value like an array of the host; the array itself where kernels can read it there."""
         return aligned(array)
 
-    def view(self, value: Any, offset: int, type_: TensorType) -> Any:
+    def view(self, value: Any, offset: int, type_: Leaf) -> Any:
         """The bytes of a value from ``offset`` on, as another one."""
         memory = value.reshape(-1).view(np.uint8)[offset : offset + type_.nbytes]
         return memory.view(type_.dtype).reshape(type_.static_shape)

@@ -17,7 +17,7 @@ from minitvm.runtime.checks import joined
 from minitvm.runtime.executor import GraphModule
 from minitvm.runtime.graph import Node
 from minitvm.runtime.instance import Instance
-from minitvm.runtime.ndarray import Device, NDArray
+from minitvm.runtime.ndarray import Device
 from minitvm.runtime.timing import timed
 
 
@@ -44,6 +44,11 @@ class NodeRecord:
 
     def giga_per_second(self, count: float) -> float:
         return count / self.mean / 1e9 if self.mean > 0 else 0.0
+
+
+def _bytes_of(value: Any) -> bytes:
+    """An array's; of text and of what is no array, those of what it prints."""
+    return value.tobytes() if isinstance(value, np.ndarray) and value.dtype != object else repr(value).encode()
 
 
 _COLUMNS: dict[str, Callable[[NodeRecord, float], str]] = {
@@ -78,7 +83,7 @@ class GraphModuleDebug(GraphModule):
         self.graph_json = graph_json or instance.artifact.graph_json
         self.dump_root = pathlib.Path(dump_root) if dump_root is not None else None
         self.records: list[NodeRecord] = []
-        self._kept: dict[int, list[np.ndarray]] = {}
+        self._kept: dict[int, list[Any]] = {}
         self._run_node = {i: instance.node_step(i) for i, node in enumerate(self._graph.nodes) if not node.is_null}
 
     def run(self, feeds: Mapping[str, Any] | None = None, /, number: int = 1, **inputs: Any) -> None:
@@ -105,23 +110,23 @@ class GraphModuleDebug(GraphModule):
         start = time.perf_counter()
         seconds = timed(self._run_node[index], number)
         node = self._graph.nodes[index]
-        results = [self.instance.value((index, i)).copy() for i in range(len(node.types))]
+        results = [self.instance.result((index, i)) for i in range(len(node.types))]
         self._kept[index] = results
-        checksum = zlib.crc32(b"".join(value.tobytes() for value in results))
+        checksum = zlib.crc32(b"".join(map(_bytes_of, results)))
         known = self.instance.artifact.metadata.get(node.func, {})
         flops, nbytes = float(known.get("flops", 0)), int(known.get("bytes", 0))
         return NodeRecord(node, index, start - origin, tuple(seconds), flops, nbytes, checksum)
 
     # --- results ---
 
-    def debug_get_output(self, node: str | int, output: int = 0) -> NDArray:
+    def debug_get_output(self, node: str | int, output: int = 0) -> Any:
         """A node's result as it was right after the node ran, by the node's name or number."""
         index = self._node_index(node)
         if self._graph.nodes[index].is_null:
             return self.get_input(self._graph.nodes[index].name)
         if index not in self._kept:
             raise InputError(f"node {node!r} has not run yet", hint="call run() first")
-        return NDArray(self._kept[index][output].copy(), self.instance.device)
+        return self._handed_out(self._kept[index][output])
 
     def _node_index(self, node: str | int) -> int:
         names = [n.name for n in self._graph.nodes]

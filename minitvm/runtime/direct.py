@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from minitvm.ir.arrays import aligned_empty
-from minitvm.ir.types import TensorType
+from minitvm.ir.types import Leaf
 from minitvm.runtime.graph import steps_of
+from minitvm.runtime.ndarray import copied
 
 if TYPE_CHECKING:
     from minitvm.runtime.instance import Instance
@@ -26,7 +27,7 @@ class Result:
     Fresh pages would cost more than most kernels take to fill them.
     """
 
-    def __init__(self, type_: TensorType, readers: Sequence[int]) -> None:
+    def __init__(self, type_: Leaf, readers: Sequence[int]) -> None:
         self.readers = readers
         self._type = type_
         self._renew()
@@ -64,7 +65,7 @@ class DirectCall:
             readers.setdefault(owner, []).append(entry)
         self._heads = [instance.graph.entry_id(head) for head in instance.graph.heads]
         self._owners = [instance.owner[head] for head in self._heads]
-        self._read = [instance.memory.read if instance.types[h].is_static else np.asarray for h in self._heads]
+        self._read = [instance.memory.read if instance.types[h].is_static else _itself for h in self._heads]
         self._inputs = {
             name: readers[entry]
             for name, entry in instance.input_entry.items()
@@ -82,7 +83,7 @@ class DirectCall:
         type_ = self.instance.types[entry]
         return type_.is_static and type_.nbytes >= WORTH_BINDING
 
-    def run(self, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    def run(self, feeds: Mapping[str, np.ndarray]) -> list[Any]:
         """All results of a run as new arrays; ``feeds`` has an array of the right type for every input."""
         for name, array in feeds.items():
             readers = self._inputs.get(name)
@@ -106,14 +107,18 @@ class DirectCall:
         for entry in entries:
             self._slots[entry] = address
 
-    def _given_out(self, position: int, made: Mapping[int, np.ndarray]) -> np.ndarray:
+    def _given_out(self, position: int, made: Mapping[int, np.ndarray]) -> Any:
         """A result: the memory that it was made in, unless an earlier result has that, or a copy."""
         head, owner = self._heads[position], self._owners[position]
         if owner not in made:
-            return np.array(self._read[position](self.instance.values[head]))
+            return copied(self._read[position](self.instance.values[head]))
         if self._owners.index(owner) == position:
             return made[owner]
         return np.array(made[owner].reshape(self.instance.types[head].static_shape))
+
+
+def _itself(value: Any) -> Any:
+    return value
 
 
 def _is_readable(array: np.ndarray) -> bool:

@@ -63,7 +63,7 @@ class GraphModule:
             return names[key]
         return str(key)
 
-    def _check(self, name: str, value: Any) -> np.ndarray:
+    def _check(self, name: str, value: Any) -> Any:
         entry = self.instance.input_entry.get(name)
         if entry is None:
             raise unknown_name(name, self._visible_inputs())
@@ -127,11 +127,11 @@ class GraphModule:
     def get_num_outputs(self) -> int:
         return len(self._heads)
 
-    def get_output(self, index: int, out: NDArray | np.ndarray | None = None) -> NDArray:
-        """Result ``index`` of the last run as a new array, or copied into ``out``."""
+    def get_output(self, index: int, out: NDArray | np.ndarray | None = None) -> Any:
+        """Result ``index`` of the last run as a new array, or copied into ``out``; a sequence as a list of arrays."""
         value = self._output(index)
         if out is None:
-            return NDArray(value.copy(), self.instance.device)
+            return self._handed_out(value)
         if not isinstance(out, (NDArray, np.ndarray)):
             raise InputError(
                 f"the result cannot be copied into a {type(out).__name__}", hint="give an array, or none for a new one"
@@ -145,16 +145,21 @@ class GraphModule:
             )
         return target.copyfrom(value)
 
-    def _output(self, index: int) -> np.ndarray:
+    def _handed_out(self, value: Any) -> Any:
+        if value is None or isinstance(value, list):
+            return value and list(map(self._handed_out, value))
+        return NDArray(value.copy(), self.instance.device)
+
+    def _output(self, index: int) -> Any:
         if not isinstance(index, (int, np.integer)) or not 0 <= index < len(self._heads):
             raise InputError(f"the model has no output number {index!r}", hint=f"it has {len(self._heads)}")
         if not self.instance.has_run:
             raise InputError(f"output {index} has no value: the model has not run", hint="call run() first")
         return self.instance.value(self._heads[index])
 
-    def outputs(self) -> list[np.ndarray]:
+    def outputs(self) -> list[Any]:
         """Copies of all results of the last run."""
-        return [self.instance.value(head).copy() for head in self._heads]
+        return [self.instance.result(head) for head in self._heads]
 
     # --- timing ---
 

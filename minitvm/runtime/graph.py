@@ -17,7 +17,7 @@ import numpy as np
 
 from minitvm.errors import origin
 from minitvm.ir.arrays import ALIGNMENT
-from minitvm.ir.types import Span, TensorType, as_shape
+from minitvm.ir.types import Leaf, Span, TensorType, as_shape, leaves
 
 if TYPE_CHECKING:
     from minitvm.ir.expr import Function
@@ -63,7 +63,7 @@ class Node:
     name: str
     step: Step | None
     inputs: tuple[Entry, ...]
-    types: tuple[TensorType, ...]
+    types: tuple[Leaf, ...]
     spans: Span = ()
     check: str = ""
     """Of a node whose result is an index out of range (``control.out_of_range``): what to raise, ``{}`` the index."""
@@ -103,11 +103,11 @@ class Graph:
     def entry_id(self, entry: Entry) -> int:
         return self.entry_start[entry[0]] + entry[1]
 
-    def type_of(self, entry: Entry) -> TensorType:
+    def type_of(self, entry: Entry) -> Leaf:
         return self.nodes[entry[0]].types[entry[1]]
 
     @property
-    def entry_types(self) -> list[TensorType]:
+    def entry_types(self) -> list[Leaf]:
         return [type_ for node in self.nodes for type_ in node.types]
 
     @property
@@ -204,8 +204,19 @@ def last_uses(graph: Graph, owner: Sequence[int]) -> list[int]:
 # --- JSON -----------------------------------------------------------------------------------------------------
 
 
-def _shape_json(type_: TensorType) -> list[int]:
-    return [-1 if d is None else d for d in type_.sizes]
+def _type_json(type_: Leaf) -> tuple[str, list[int]]:
+    """The dtype and the shape; of what is no tensor the type as text, and no shape."""
+    if not isinstance(type_, TensorType):
+        return str(type_), []
+    return type_.dtype, [-1 if d is None else d for d in type_.sizes]
+
+
+def _type_of(dtype: str, shape: Sequence[int]) -> Leaf:
+    if not dtype.endswith("]"):
+        return TensorType(as_shape(tuple(None if d < 0 else d for d in shape)), dtype)
+    from minitvm.ir.reader import Reader
+
+    return leaves(Reader(dtype, None).type())[0]
 
 
 def _node_json(node: Node) -> dict[str, Any]:
@@ -231,10 +242,10 @@ def graph_form(graph: Graph, plan: Plan) -> dict[str, Any]:
     """TVM's graph JSON; ``storage_offset`` and ``arena_bytes`` are minitvm's own (``-1``: outside of the arena)."""
     types = graph.entry_types
     attrs = {
-        "dltype": ["list_str", [t.dtype for t in types]],
+        "dltype": ["list_str", [_type_json(t)[0] for t in types]],
         "device_index": ["list_int", [1] * len(types)],
         "storage_id": ["list_int", list(plan.storage_ids)],
-        "shape": ["list_shape", [_shape_json(t) for t in types]],
+        "shape": ["list_shape", [_type_json(t)[1] for t in types]],
         "storage_offset": ["list_int", list(plan.offsets)],
         "arena_bytes": ["size_t", plan.nbytes],
     }
@@ -247,7 +258,7 @@ def graph_form(graph: Graph, plan: Plan) -> dict[str, Any]:
     }
 
 
-def _node_of(found: dict[str, Any], types: Sequence[TensorType]) -> Node:
+def _node_of(found: dict[str, Any], types: Sequence[Leaf]) -> Node:
     attrs = found.get("attrs", {})
     made = LibraryCall if "library_call" in attrs else Launch
     func = "" if found["op"] == "null" else attrs["func_name"]
@@ -259,8 +270,7 @@ def _node_of(found: dict[str, Any], types: Sequence[TensorType]) -> Node:
 def graph_of(form: dict[str, Any]) -> tuple[Graph, list[int], int]:
     """The graph, the entries' offsets in the arena, and the arena's bytes, of what :func:`graph_form` made."""
     attrs = {key: value for key, (_, value) in form["attrs"].items()}
-    shapes = [tuple(None if d < 0 else d for d in shape) for shape in attrs["shape"]]
-    types = [TensorType(as_shape(s), d) for s, d in zip(shapes, attrs["dltype"], strict=True)]
+    types = list(map(_type_of, attrs["dltype"], attrs["shape"]))
     rows = form["node_row_ptr"]
     nodes = [_node_of(n, types[rows[i] : rows[i + 1]]) for i, n in enumerate(form["nodes"])]
     graph = Graph(tuple(nodes), tuple((n, i) for n, i, *_ in form["heads"]))

@@ -12,18 +12,16 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 import minitvm.ir.ops  # noqa: F401  (registers the operators)
 from minitvm.errors import InputError, LibraryError, TypeInferenceError, origin
-from minitvm.ir.evaluate import evaluate
+from minitvm.ir.evaluate import as_value, evaluate
 from minitvm.ir.expr import Call, Function, Module, Var
 from minitvm.ir.op import OPS, Op
 from minitvm.ir.ops.control import If, Loop
 from minitvm.ir.parser import parse_module
 from minitvm.ir.reader import Reader
 from minitvm.ir.text import print_module
-from minitvm.ir.types import FuncType, Type, flatten, nest, tensor_fields
+from minitvm.ir.types import FuncType, Type, flatten, leaves, nest
 from minitvm.ir.visitor import calls
 from minitvm.runtime.instance import HostRun, Instance
 
@@ -41,7 +39,7 @@ def operators_of(function: Function) -> str:
 
 
 def bind(function: Function, branches: Mapping[str, Instance]) -> HostRun:
-    """A host call: arrays in, arrays out, flattened as in the graph.
+    """A host call: values in, values out, flattened as in the graph.
 
     ``function`` is the call over its parameters (or the calls of a group that has no kernel).  ``branches`` run the
     compiled functions of a control-flow operator, by attribute name; without them they are evaluated.
@@ -49,10 +47,10 @@ def bind(function: Function, branches: Mapping[str, Instance]) -> HostRun:
     run = _runner(function, branches)
     params, result = [param.type for param in function.params], function.ret_type
 
-    def call(arrays: list[np.ndarray]) -> list[np.ndarray]:
-        leaves = iter(arrays)
+    def call(values: list[Any]) -> list[Any]:
+        given = iter(values)
         try:
-            return [np.asarray(a) for a in flatten(result, run(*[nest(type_, leaves) for type_ in params]))]
+            return [as_value(v) for v in flatten(result, run(*[nest(type_, given) for type_ in params]))]
         except (ValueError, MemoryError) as error:
             raise _failed(function, error) from error
 
@@ -88,17 +86,17 @@ class _Branch:
         self.given: dict[int, Any] = {}
         """The values that the parameters have, by number: what a loop captures is set once for all iterations."""
         names = iter(n for n in instance.input_names if n not in instance.params)
-        self.inputs = [[next(names) for _ in tensor_fields(p.type)] for p in self.function.params]
+        self.inputs = [[next(names) for _ in leaves(p.type)] for p in self.function.params]
 
     def run(self, values: Sequence[Any]) -> Any:
         for position, value in enumerate(values):
             if self.given.get(position) is not value:
                 arrays = flatten(self.function.params[position].type, value)
                 for name, array in zip(self.inputs[position], arrays, strict=True):
-                    self.instance.assign(name, np.asarray(array))
+                    self.instance.assign(name, as_value(array))
                 self.given[position] = value
         self.instance.run()
-        return nest(self.function.ret_type, (self.instance.value(h).copy() for h in self.instance.graph.heads))
+        return nest(self.function.ret_type, (self.instance.result(h) for h in self.instance.graph.heads))
 
 
 # --- as JSON ------------------------------------------------------------------------------------------------------

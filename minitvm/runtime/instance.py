@@ -11,7 +11,7 @@ import numpy as np
 from minitvm import config
 from minitvm.errors import InputError, MiniTVMError, origin
 from minitvm.ir.arrays import ALIGNMENT
-from minitvm.ir.types import TensorType
+from minitvm.ir.types import SequenceType, TensorType, Type
 from minitvm.runtime.checks import check_input, from_zigzag
 from minitvm.runtime.code import Code
 from minitvm.runtime.graph import (
@@ -24,13 +24,13 @@ from minitvm.runtime.graph import (
     steps_of,
     workspace_slots,
 )
-from minitvm.runtime.ndarray import Device
+from minitvm.runtime.ndarray import Device, copied
 
 WORTH_A_TEAM = 50e-6
 """Seconds of work below which one thread is faster than waking another and meeting it at barriers."""
 
-HostRun = Callable[[list[np.ndarray]], list[np.ndarray]]
-"""A call in Python: arrays in, arrays out."""
+HostRun = Callable[[list[Any]], list[Any]]
+"""A call in Python: values in, values out.  A sequence is a list, an optional without a value ``None``."""
 
 
 class Instance:
@@ -130,22 +130,26 @@ class Instance:
         """Where kernels read or write an entry now."""
         return self._slots[entry] or 0
 
-    def assign(self, name: str, value: np.ndarray) -> None:
+    def assign(self, name: str, value: Any) -> None:
         """Copy ``value``, already checked, into an input."""
         entry = self.input_entry[name]
         if not self.types[entry].is_static:
-            self.values[entry] = np.array(value)
+            self.values[entry] = copied(value)
         elif self.values[entry] is self.params.get(name):
             self.replace(name, self.memory.hold(np.array(value)))
         else:
             self.memory.write(self.values[entry], value)
         self.unset.discard(name)
 
-    def value(self, entry: Entry) -> np.ndarray:
-        """The value of an entry as it is now; a view that the next run overwrites."""
+    def result(self, entry: Entry) -> Any:
+        """A copy of the value of an entry."""
+        return copied(self.value(entry))
+
+    def value(self, entry: Entry) -> Any:
+        """The value of an entry as it is now: a list, ``None``, or a view that the next run overwrites."""
         index = self.graph.entry_id(entry)
         found = self.values[index]
-        if found is None:
+        if found is None and not may_be_none(self.types[index]):
             node = self.graph.nodes[entry[0]]
             raise MiniTVMError(f"{node.name!r} has no value yet", hint="call run() first")
         return self.memory.read(found) if self.types[index].is_static else found  # other values are Python's alone
@@ -194,7 +198,7 @@ class Instance:
 
         return run
 
-    def _store(self, entry: int, result: np.ndarray) -> None:
+    def _store(self, entry: int, result: Any) -> None:
         if self.types[entry].is_static:
             self.memory.write(self.values[entry], result.astype(self.types[entry].dtype, casting="no", copy=False))
         else:
@@ -216,6 +220,10 @@ class Instance:
                     node.check.format(from_zigzag(int(code))), where=[origin(node.spans)] if node.spans else []
                 )
         self.has_run = True
+
+
+def may_be_none(type_: Type) -> bool:
+    return isinstance(type_, SequenceType) and type_.optional
 
 
 def _threads(artifact: Artifact, given: int | None) -> int:

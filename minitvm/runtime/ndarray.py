@@ -56,6 +56,11 @@ _DEVICES = {"cpu": cpu, "cuda": cuda}
 """By name; code for targets of other names runs on the CPU."""
 
 
+def copied(value: Any) -> Any:
+    """A value that shares no memory with this one: an array, a list of values, ``None``."""
+    return list(map(copied, value)) if isinstance(value, list) else value if value is None else np.array(value)
+
+
 class NDArray:
     """An array on a device, with TVM's calls.  ``numpy()`` copies, so nothing outside shares its memory."""
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from minitvm.errors import CompilerError, origin
 from minitvm.ir.arrays import ALIGNMENT
-from minitvm.ir.types import TensorType
+from minitvm.ir.types import Leaf
 from minitvm.runtime.graph import Segment, last_uses, round_up
 from minitvm.runtime.instance import Instance
 
@@ -41,7 +41,7 @@ class Slot:
     """Where a result lies: ``memory`` are bytes, and those of ``type`` come first."""
 
     memory: np.ndarray
-    type: TensorType
+    type: Leaf
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Difference:
     unwritten: bool
 
 
-def difference(one: np.ndarray, other: np.ndarray, type_: TensorType) -> Difference | None:
+def difference(one: np.ndarray, other: np.ndarray, type_: Leaf) -> Difference | None:
     """Compares the bytes of two results; ``one`` was made over ``NOT_A_NUMBER``, ``other`` over ``A_NUMBER``."""
     size, pair = np.dtype(type_.dtype).itemsize, [m[: type_.nbytes].view(type_.dtype) for m in (one, other)]
     differs = np.flatnonzero(pair[0].view(f"u{size}") != pair[1].view(f"u{size}"))

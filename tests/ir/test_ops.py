@@ -24,6 +24,7 @@ if importlib.util.find_spec("op_samples_nn") is not None:
 
 CONTROL = "its attributes are functions: tests/ir/test_evaluate.py"
 FOREIGN = "another library computes it: tests/frontend/test_onnx_foreign.py"
+OBJECTS = "Python holds its values: tests/frontend/test_onnx_objects.py"
 WITHOUT_SAMPLE = {
     "control.if": CONTROL,
     "control.loop": CONTROL,
@@ -31,6 +32,7 @@ WITHOUT_SAMPLE = {
     "foreign": FOREIGN,
     "foreign_random": FOREIGN,
     "annotation.stop_fusion": "FuseOps removes it: tests/passes",
+    **{name: OBJECTS for name in OPS if name.startswith(("sequence.", "optional.", "string."))},
 }
 
 SORTING = "sorting has no element by element rule of linear size"

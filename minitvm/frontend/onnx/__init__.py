@@ -15,5 +15,6 @@ from minitvm.frontend.onnx import (  # noqa: F401  (register the builders)
     resize,
     rnn,
     sampling,
+    sequence,
     tensor,
 )

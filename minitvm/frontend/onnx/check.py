@@ -11,9 +11,9 @@ from typing import Any
 import onnx
 
 from minitvm.errors import FrontendError, UnsupportedOperatorError
-from minitvm.frontend.onnx.model import NUMPY_NAMES
 from minitvm.frontend.onnx.node import OnnxNode, kind_of, normal_domain, place_of, schema_of
-from minitvm.ir.types import DTYPES, TensorType
+from minitvm.frontend.onnx.types import NUMPY_NAMES
+from minitvm.ir.types import DTYPES, STRING, TensorType
 
 
 def opsets_of(model: onnx.ModelProto) -> dict[str, int]:
@@ -104,7 +104,7 @@ def _allowed_dtypes(op_type: str, opset: int, domain: str) -> tuple[frozenset[st
 
 def _dtypes_of(parameter: Any) -> frozenset[str]:
     names = {t.removeprefix("tensor(").removesuffix(")") for t in parameter.types}
-    return frozenset({NUMPY_NAMES.get(name, name) for name in names} & set(DTYPES))
+    return frozenset({NUMPY_NAMES.get(name, name) for name in names} & {*DTYPES, STRING})
 
 
 def check_supported(

@@ -12,9 +12,8 @@ from minitvm.errors import TypeInferenceError
 from minitvm.frontend.onnx.node import OnnxNode, emit, normalize_axis, place_of, rank
 from minitvm.frontend.onnx.registry import onnx_op
 from minitvm.ir.builder import call_op
-from minitvm.ir.dims import anonymous, is_anonymous
 from minitvm.ir.expr import Call, Constant, Expr, Function, Tuple, Var
-from minitvm.ir.types import TensorType, TupleType, tensor_fields
+from minitvm.ir.types import TensorType, TupleType, Type, alike, common, tensor_fields
 from minitvm.ir.visitor import children, post_order, rebuild, substitute
 
 Captured: TypeAlias = tuple[Expr, dict[Expr, Var]]
@@ -106,13 +105,13 @@ def loop(node: OnnxNode) -> list[Expr]:
     importer, scope = node.control
     graph = node.require("body")
     first = [node[i] for i in range(2, len(node.inputs))]
-    types = [value.tensor_type for value in first]
+    types = [value.type for value in first]
     while True:
         params = _loop_params(node, graph, types)
         body, taken = importer.function(graph, scope, _as_declared(graph, params))
         found = body.type.fields[1 : 1 + len(types)]
         joined = [_joined(node, graph, i, t, f) for i, (t, f) in enumerate(zip(types, found, strict=True))]
-        if joined == types:
+        if all(map(alike, joined, types)):
             break
         types = joined
     trips = node.get(0) or Constant(np.asarray(np.iinfo(np.int64).max))
@@ -132,7 +131,7 @@ def _known_trips(trips: Expr, going: Expr, condition: Var, body: Expr) -> int | 
     return max(limit, 0) if start and stays and limit is not None and limit <= LONGEST_STACK else None
 
 
-def _loop_params(node: OnnxNode, graph: onnx.GraphProto, types: list[TensorType]) -> list[Var]:
+def _loop_params(node: OnnxNode, graph: onnx.GraphProto, types: list[Type]) -> list[Var]:
     """The body's own parameters: the iteration, the condition, and the carried values."""
     if len(graph.input) != 2 + len(types):
         raise node.fail(f"its body takes {len(graph.input)} inputs; expected 2 and the {len(types)} carried values")
@@ -147,24 +146,57 @@ def _as_declared(graph: onnx.GraphProto, params: list[Var]) -> list[Expr]:
     return [*seen, *params[2:]]
 
 
-def _joined(node: OnnxNode, graph: onnx.GraphProto, position: int, before: TensorType, after: TensorType) -> TensorType:
-    if before.dtype != after.dtype or before.rank != after.rank:
+def _joined(node: OnnxNode, graph: onnx.GraphProto, position: int, before: Type, after: Type) -> Type:
+    found = common(before, after)
+    if found is None:
         name = graph.input[2 + position].name
         raise node.fail(f"carried value {name!r} goes in as {before} and comes out as {after}")
-    pairs = zip(before.shape, after.shape, strict=True)
-    return before.with_shape(tuple(a if a == b or is_anonymous(a) else anonymous() for a, b in pairs))
+    return found
 
 
 @onnx_op("Scan", since=9)
 def scan(node: OnnxNode) -> list[Expr]:
     """A loop of known length: each step takes one slice of the scanned inputs; its results are stacked."""
+    states, given = _scanned(node, node.operands())
+    sequences = [_ordered(node, i, value, "scan_input", len(given)) for i, value in enumerate(given)]
+    last, stacked = _scan(node, states, sequences)
+    return [*last, *(_unordered(node, i, value, len(stacked)) for i, value in enumerate(stacked))]
+
+
+@onnx_op("Scan", since=8)
+def scan_batch(node: OnnxNode) -> list[Expr]:
+    """A scan for each of a batch, forwards or backwards, of the length that the first input may give."""
+    states, given = _scanned(node, [node[i] for i in range(1, len(node.inputs))])
+    batch, steps, *_ = given[0].shape
+    lengths = [steps] * batch if node.get(0) is None else node.constant(0, "the lengths").tolist()
+    backwards = node.attr("directions") or [0] * len(given)
+    found: list[list[Expr]] = []
+    for row, length in enumerate(lengths):
+        rows = [[emit("take", v, integer(row), axis=0) for v in values] for values in (states, given)]
+        pieces = [emit("strided_slice", v, begin=(0,), end=(length,)) for v in rows[1]]
+        turned = [emit("reverse", p, axis=0) if b else p for p, b in zip(pieces, backwards, strict=True)]
+        last, stacked = _scan(node, rows[0], turned)
+        padding = [[(0, steps - length), *((0, 0) for _ in range(rank(v) - 1))] for v in stacked]
+        found.append([*last, *(emit("nn.pad", v, 0, pad_width=p) for v, p in zip(stacked, padding, strict=True))])
+    return [emit("stack", list(rows), axis=0) for rows in zip(*found, strict=True)]
+
+
+def integer(value: int) -> Constant:
+    return Constant(np.asarray(value))
+
+
+def _scanned(node: OnnxNode, values: list[Expr]) -> tuple[list[Expr], list[Expr]]:
+    """The first states, and what is scanned."""
+    count = node.require("num_scan_inputs")
+    if not 1 <= count <= len(values):
+        raise node.fail(f"num_scan_inputs is {count}, but it has {len(values)} inputs")
+    return values[: len(values) - count], values[len(values) - count :]
+
+
+def _scan(node: OnnxNode, states: list[Expr], sequences: list[Expr]) -> tuple[list[Expr], list[Expr]]:
+    """The last states, and what each step gives, stacked."""
     importer, scope = node.control
-    graph, count = node.require("body"), node.require("num_scan_inputs")
-    if not 1 <= count <= len(node.inputs):
-        raise node.fail(f"num_scan_inputs is {count}, but it has {len(node.inputs)} inputs")
-    states = [node[i] for i in range(len(node.inputs) - count)]
-    sequences = [_ordered(node, i, node[len(states) + i], "scan_input", count) for i in range(count)]
-    steps = sequences[0].shape[0]
+    graph, steps = node.require("body"), sequences[0].shape[0]
     head = [Var("step", TensorType((), "int64")), Var("going", TensorType((), "bool"))]
     carried = [Var(graph.input[i].name, state.type) for i, state in enumerate(states)]
     whole = [Var(f"{graph.input[len(states) + i].name}_sequence", s.type) for i, s in enumerate(sequences)]
@@ -172,11 +204,11 @@ def scan(node: OnnxNode) -> list[Expr]:
     body, taken = importer.function(graph, scope, [*carried, *slices])
     results = list(body.fields) if isinstance(body, Tuple) else [body]
     function = Function([*head, *carried, *whole, *taken.values()], Tuple([head[1], *results]))
-    values = [Constant(np.asarray(steps)), Constant(np.asarray(True)), *states, *sequences, *taken]
+    values = [integer(steps), Constant(np.asarray(True)), *states, *sequences, *taken]
     found = list(call_op("control.loop", *values, body=function, num_carried=len(states), trips=_length(steps)))
-    stacked = found[len(states) :]
-    outputs = [_unordered(node, i, value, steps, len(stacked)) for i, value in enumerate(stacked)]
-    return [*found[: len(states)], *outputs]
+    shapes = [(steps, *value.tensor_type.shape[1:]) for value in found[len(states) :]]
+    stacked = zip(found[len(states) :], shapes, strict=True)
+    return [*found[: len(states)]], [emit("reshape", v, newshape=shape, allowzero=True) for v, shape in stacked]
 
 
 def _length(steps: Any) -> int | None:
@@ -197,10 +229,9 @@ def _ordered(node: OnnxNode, position: int, value: Expr, kind: str, count: int) 
     return emit("reverse", value, axis=0) if backwards else value
 
 
-def _unordered(node: OnnxNode, position: int, value: Expr, steps: int, count: int) -> Expr:
-    """Stacked results, now of known length, with the scanned axis where the attributes want it."""
+def _unordered(node: OnnxNode, position: int, value: Expr, count: int) -> Expr:
+    """Stacked results with the scanned axis where the attributes want it."""
     axis, backwards = _axis_and_direction(node, "scan_output", position, count)
-    value = emit("reshape", value, newshape=(steps, *value.tensor_type.shape[1:]), allowzero=True)
     value = emit("reverse", value, axis=0) if backwards else value
     axis = normalize_axis(node, axis, rank(value))
     order = [*range(1, axis + 1), 0, *range(axis + 1, rank(value))]

@@ -9,15 +9,19 @@ import numpy as np
 import onnx
 from google.protobuf import json_format  # type: ignore[import-untyped]
 
-from minitvm.errors import MiniTVMError
-from minitvm.frontend.onnx.model import array_of, dtype_name
+from minitvm.errors import MiniTVMError, UnknownValueError
+from minitvm.frontend.onnx.model import array_of
 from minitvm.frontend.onnx.node import OnnxNode, normal_domain, schema_of
+from minitvm.frontend.onnx.types import proto_of_type, type_of_proto
 from minitvm.ir.builder import call_op
 from minitvm.ir.expr import Constant, Expr
-from minitvm.ir.types import TensorType, TupleType, as_shape
+from minitvm.ir.types import HostType, TensorType, TupleType, Type, as_shape
 
 RANDOM = frozenset({"Dropout", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"})
 """Dropout in training only: otherwise it has a builder."""
+
+RANKED = frozenset({"MaxUnpool"})
+"""The rank of the result, which ONNX's shape inference does not see, is the first input's."""
 
 OPEN = frozenset({"STFT"})
 """ONNX's shape inference counts the frames otherwise than its reference."""
@@ -48,9 +52,11 @@ def foreign(node: OnnxNode) -> list[Expr | None]:
     wanted = [name for name in node.proto.output if name]
     whole = _self_contained(node)
     types = _result_types(node, whole, dict(given))
-    if not all(name in types and _has_rank(types[name]) for name in wanted):
+    if node.op_type in RANKED:
+        types = {name: proto_of_type(found) for name, found in _as_first(node, wanted).items()}
+    elif not all(name in types and _has_rank(types[name]) for name in wanted):
         _require_values(node)
-    found = [_tensor(node, name, types.get(name)) for name in wanted]
+    found = [_type(node, name, types.get(name)) for name in wanted]
     try:
         text = json_format.MessageToJson(whole, indent=None)
     except json_format.Error as error:
@@ -63,8 +69,7 @@ def foreign(node: OnnxNode) -> list[Expr | None]:
         operator=f"{whole.domain or 'onnx'}.{node.op_type}",
         node=text,
         version=node.opset,
-        shapes=tuple(t.sizes for t in found),
-        dtypes=tuple(t.dtype for t in found),
+        types=tuple(map(str, found)),
     )
     results = iter(list(call) if isinstance(call.type, TupleType) else [call])
     return [next(results) if name else None for name in node.proto.output]
@@ -80,9 +85,12 @@ def _self_contained(node: OnnxNode) -> onnx.NodeProto:
     return found
 
 
+def attribute_tensors(node: onnx.NodeProto) -> list[onnx.TensorProto]:
+    return [tensor for attribute in node.attribute for tensor in (attribute.t, *attribute.tensors)]
+
+
 def _external_tensors(node: onnx.NodeProto) -> list[onnx.TensorProto]:
-    tensors = [tensor for attribute in node.attribute for tensor in (attribute.t, *attribute.tensors)]
-    return [tensor for tensor in tensors if tensor.data_location == onnx.TensorProto.EXTERNAL]
+    return [tensor for tensor in attribute_tensors(node) if tensor.data_location == onnx.TensorProto.EXTERNAL]
 
 
 def evaluator(node: str, opset: int) -> Callable[..., Sequence[Any]]:
@@ -108,7 +116,7 @@ def _result_types(node: OnnxNode, proto: onnx.NodeProto, inputs: dict[str, Expr]
     schema = schema_of(node.op_type, node.opset, proto.domain)
     data = {n: onnx.numpy_helper.from_array(v.value) for n, v in inputs.items() if isinstance(v, Constant)}
     imports = [onnx.helper.make_opsetid(proto.domain, node.opset)]
-    types = {name: _type_proto(value.tensor_type) for name, value in inputs.items()}
+    types = {name: proto_of_type(value.type) for name, value in inputs.items()}
     try:
         found: dict[str, Any] = onnx.shape_inference.infer_node_outputs(schema, proto, types, data, None, imports)
     except Exception as error:  # what onnx's inference and checker make of damaged nodes is no short list
@@ -120,24 +128,30 @@ def _has_rank(found: Any) -> bool:
     return bool(found.WhichOneof("value") != "tensor_type" or found.tensor_type.HasField("shape"))
 
 
+def _as_first(node: OnnxNode, names: list[str]) -> dict[str, TensorType]:
+    first = node[0].tensor_type
+    return dict.fromkeys(names, first.with_shape(as_shape((None,) * first.rank)))
+
+
 def _require_values(node: OnnxNode) -> None:
     """Shape inference gets further with the values of small integer inputs: sizes, axes, lengths."""
     for position, value in enumerate(node.inputs):
-        if value is not None and not isinstance(value, Constant) and value.dtype.lstrip("u").startswith("int"):
-            node.constant(position, "what its result's rank depends on")
+        if value is not None and not isinstance(value, Constant) and is_integer(value.type):
+            try:
+                node.constant(position, "what its result's rank depends on")
+            except UnknownValueError as error:
+                if error.inputs:
+                    raise
 
 
-def _type_proto(type_: TensorType) -> Any:
-    return onnx.helper.make_tensor_type_proto(onnx.helper.np_dtype_to_tensor_dtype(np.dtype(type_.dtype)), type_.sizes)
+def is_integer(type_: Type) -> bool:
+    return isinstance(type_, TensorType) and type_.dtype.lstrip("u").startswith("int")
 
 
-def _tensor(node: OnnxNode, name: str, found: Any) -> TensorType:
-    if found is None or found.WhichOneof("value") != "tensor_type":
-        kind = found.WhichOneof("value") if found is not None else "type"
-        raise node.fail(f"result {name!r} is no tensor that minitvm knows ({kind})")
-    tensor = found.tensor_type
-    if not tensor.HasField("shape"):
-        raise node.fail(f"the rank of result {name!r} is known only when the model runs")
-    dims = tuple(d.dim_value if d.WhichOneof("value") == "dim_value" else None for d in tensor.shape.dim)
-    dims = (None,) * len(dims) if node.op_type in OPEN else dims
-    return TensorType(as_shape(dims), dtype_name(tensor.elem_type, lambda message, hint: node.fail(message, hint)))
+def _type(node: OnnxNode, name: str, found: Any) -> TensorType | HostType:
+    if found is None:
+        raise node.fail(f"ONNX does not say of which type result {name!r} is")
+    type_ = type_of_proto(found, lambda message, hint: node.fail(f"result {name!r}: {message}", hint))
+    if node.op_type in OPEN and isinstance(type_, TensorType):
+        return type_.with_shape(as_shape((None,) * type_.rank))
+    return type_

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 import onnx
 
-from minitvm.frontend.onnx.node import OnnxNode, dims, normal_domain, schema_of
-from minitvm.ir.expr import Expr
+from minitvm.frontend.onnx.node import OnnxNode, normal_domain, schema_of
+from minitvm.frontend.onnx.types import proto_of_type
 
 
 def _schema(node: onnx.NodeProto, opset: int) -> Any:
@@ -45,19 +44,12 @@ def definition_of(node: OnnxNode) -> onnx.FunctionProto:
         body = _fixed_definition(schema, node.opset)
     else:
         version = _newest(schema.context_dependent_function_opset_versions, node.opset)
-        types = [_type_of(expr).SerializeToString() for expr in node.inputs]
+        types = [proto_of_type(None if expr is None else expr.type).SerializeToString() for expr in node.inputs]
         found = schema.get_context_dependent_function_with_opset_version(version, node.proto.SerializeToString(), types)
         body = onnx.FunctionProto.FromString(found)
     for inner in body.node:
         _fill_attributes(inner, node)
     return body
-
-
-def _type_of(expr: Expr | None) -> onnx.TypeProto:
-    if expr is None:
-        return onnx.TypeProto()
-    element = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(expr.dtype))
-    return onnx.helper.make_tensor_type_proto(element, list(dims(expr)))
 
 
 def _fill_attributes(inner: onnx.NodeProto, node: OnnxNode) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from minitvm.errors import FrontendError, InputError, MiniTVMError, blame, is_own
+from minitvm.errors import FrontendError, InputError, MiniTVMError, UnknownValueError, blame, is_own
 from minitvm.frontend.onnx.check import (
     check_against_schema,
     check_dtypes,
@@ -27,11 +27,13 @@ from minitvm.frontend.onnx.functions import definition_of, has_definition
 from minitvm.frontend.onnx.model import LoadedModel, ModelSource, ValueDescription, array_of, describe_value, load_model
 from minitvm.frontend.onnx.node import OnnxNode, label_of, normal_domain, place_of
 from minitvm.frontend.onnx.registry import Builder, Outputs, builder_for
+from minitvm.frontend.onnx.sequence import is_for_python
 from minitvm.frontend.onnx.stored import with_float32
+from minitvm.frontend.onnx.tensor import text
 from minitvm.ir.dims import Dim, SymbolicDim
 from minitvm.ir.expr import Call, Constant, Expr, Function, Module, Tuple, Var, span_scope
 from minitvm.ir.ops.tensor import ShapeOf
-from minitvm.ir.types import DTYPES, Shape, TensorType, as_dim, type_of
+from minitvm.ir.types import DTYPES, STRING, Shape, TensorType, as_dim, type_of
 from minitvm.ir.visitor import children, post_order
 
 CONSTANT_LIMIT = 1024
@@ -135,6 +137,7 @@ class Importer:
     def __init__(self, model: LoadedModel, opsets: dict[str, int], freeze: bool) -> None:
         self.proto = model.proto
         self.folder = model.folder
+        self.written_for = model.written_for
         self.opsets = opsets
         self.freeze = freeze
         self.known: dict[Expr, np.ndarray] = {}
@@ -225,6 +228,8 @@ class Importer:
 
     def _literal(self, name: str, array: np.ndarray, is_main: bool) -> Expr:
         """A weight as a variable of ``main``, or a constant: scalars, small integers, and weights of branches."""
+        if array.dtype == object:
+            return text(array)
         small = array.ndim == 0 or (array.dtype.kind != "f" and array.size <= CONSTANT_LIMIT)
         if self.freeze or small or not is_main:
             return Constant(array, name)
@@ -251,8 +256,11 @@ class Importer:
         """Runs the node's builder, which may be a user's; errors name the node."""
         builder = self._builder(node.proto, node.opset)
         assert builder is not None, node.op_type  # check_supported comes first
+        known_to_onnx = is_foreign(node.proto, normal_domain(node.proto.domain), node.opset)
+        if known_to_onnx and is_for_python(node):
+            builder = foreign
         try:
-            return with_float32(node, lambda: _as_list(builder(node)))
+            return with_float32(node, lambda: _as_list(_made(builder, node, known_to_onnx)))
         except MiniTVMError as error:
             if not any("ONNX node" in line for line in error.where):
                 error.where = (*error.where, place_of(node.proto))
@@ -297,6 +305,15 @@ class Importer:
         return [input_variable(describe_value(v), shapes.get(v.name), dtypes.get(v.name)) for v in given]
 
 
+def _made(builder: Builder, node: OnnxNode, known_to_onnx: bool) -> Outputs:
+    try:
+        return builder(node)
+    except UnknownValueError as error:
+        if error.inputs or not known_to_onnx:
+            raise
+        return foreign(node)  # what decides its shape comes up inside the model
+
+
 def _given(variable: Var, array: np.ndarray) -> Constant:
     """The constant that stands for an input whose value is given."""
     if str(array.dtype) != variable.dtype:
@@ -319,12 +336,17 @@ def _as_list(outputs: Outputs) -> list[Expr | None]:
 
 def input_variable(value: ValueDescription, shape: Any, dtype: str | None) -> Var:
     """The variable of an input, of the shape asked for where it fits the model's."""
+    if value.held is not None:
+        if shape is not None or dtype is not None:
+            option = "shape" if shape is not None else "dtype"
+            raise InputError(f"{option}_dict names input {value.name!r}, which is {value.type} and has no {option}")
+        return Var(value.name, value.held)
     return Var(value.name, TensorType(_input_shape(value, shape), _input_dtype(value, dtype)))
 
 
 def _input_dtype(value: ValueDescription, dtype: str | None) -> str:
     found = dtype or value.dtype
-    if str(found) not in DTYPES:
+    if str(found) not in DTYPES and (dtype or found != STRING):
         raise InputError(
             f"dtype_dict gives input {value.name!r} the dtype {found!r}"
             if dtype

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import mmap
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -16,8 +15,10 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from minitvm.errors import FrontendError
 from minitvm.frontend.onnx.mapped import LARGE, MAPS, mapped, without_weights
+from minitvm.frontend.onnx.types import dtype_name, text_of_proto, type_of_proto
 from minitvm.frontend.other_formats import framework_of
-from minitvm.ir.dtypes import DTYPES, bits_of, packed_bytes, unpacked
+from minitvm.ir.dtypes import bits_of, packed_bytes, unpacked
+from minitvm.ir.types import STRING, SequenceType
 
 OLDEST_OPSET = 7
 """The oldest that builders read; older ones broadcast by attribute, and are converted."""
@@ -35,6 +36,8 @@ class ValueDescription:
     shape: tuple[int | str | None, ...]
     has_rank: bool = True
     """False where the model does not even say how many dimensions there are; ``shape`` is then empty."""
+    held: SequenceType | None = None
+    """The type of a sequence or an optional, which have neither dtype nor shape."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,8 @@ class LoadedModel:
 
     proto: onnx.ModelProto
     folder: str
+    written_for: int
+    """The opset that the file names; older ones than builders read are converted."""
 
 
 def describe_onnx(model: ModelSource) -> ModelDescription:
@@ -80,19 +85,17 @@ def describe_model(proto: onnx.ModelProto) -> ModelDescription:
 
 
 def describe_value(value: onnx.ValueInfoProto) -> ValueDescription:
-    kind = value.type.WhichOneof("value")
-    if kind is not None and kind != "tensor_type":
-        what = kind.removesuffix("_type").replace("_", " ")
-        raise FrontendError(f"value {value.name!r} is of type {what}; minitvm has tensors only")
-    tensor = value.type.tensor_type
-
     def reject(message: str, hint: str | None) -> FrontendError:
         return FrontendError(f"value {value.name!r}: {message}", hint=hint)
 
+    tensor = value.type.tensor_type
+    if value.type.WhichOneof("value") not in (None, "tensor_type"):
+        held = type_of_proto(value.type, reject)
+        assert isinstance(held, SequenceType)
+        return ValueDescription(value.name, text_of_proto(value.type), "", (), held=held)
     dtype = dtype_name(tensor.elem_type, reject) if tensor.elem_type else ""
     shape = tuple(_dimension(d) for d in tensor.shape.dim)
-    onnx_type = f"tensor({type_name(tensor.elem_type)})"
-    return ValueDescription(value.name, onnx_type, dtype, shape, tensor.HasField("shape"))
+    return ValueDescription(value.name, text_of_proto(value.type), dtype, shape, tensor.HasField("shape"))
 
 
 def _dimension(dim: Any) -> int | str | None:
@@ -108,16 +111,16 @@ def load_model(source: ModelSource) -> LoadedModel:
     Raises :class:`FrontendError` that says what the file is, where it is no ONNX model.
     """
     if isinstance(source, onnx.ModelProto):
-        return LoadedModel(_prepared(_complete(source, "the model")), "")
+        return _prepared(_complete(source, "the model"), "")
     if isinstance(source, (bytes, bytearray, memoryview)):
-        return LoadedModel(_prepared(_parse(bytes(source), "the given bytes")), "")
+        return _prepared(_parse(bytes(source), "the given bytes"), "")
     if not isinstance(source, (str, os.PathLike)):
         raise FrontendError(
             f"a model is a path, bytes or an onnx.ModelProto; found {type(source).__name__}",
             hint='from_onnx("model.onnx")',
         )
     path = Path(source)
-    return LoadedModel(_prepared(_parse_file(path)), str(path.resolve().parent))
+    return _prepared(_parse_file(path), str(path.resolve().parent))
 
 
 def _parse_file(path: Path) -> onnx.ModelProto:
@@ -183,15 +186,13 @@ def _complete(proto: onnx.ModelProto, what: str) -> onnx.ModelProto:
     return proto
 
 
-def _prepared(proto: onnx.ModelProto) -> onnx.ModelProto:
-    return _converted(_inline(proto))
+def _prepared(proto: onnx.ModelProto, folder: str) -> LoadedModel:
+    opset, inlined = _opset_of(proto), _inline(proto)
+    return LoadedModel(inlined if opset >= OLDEST_OPSET else _converted(inlined, opset), folder, opset)
 
 
-def _converted(proto: onnx.ModelProto) -> onnx.ModelProto:
+def _converted(proto: onnx.ModelProto, opset: int) -> onnx.ModelProto:
     """Opsets 1 to 6, which broadcast by attribute, as the oldest that builders read."""
-    opset = _opset_of(proto)
-    if opset >= OLDEST_OPSET:
-        return proto
     from onnx.version_converter import convert_version
 
     try:
@@ -229,36 +230,6 @@ _MOST_DIGITS = 19
 """A number of bytes has no more."""
 _SHOWN = 80
 
-NUMPY_NAMES = {
-    "float": "float32",
-    "double": "float64",
-    "float8e4m3fn": "float8_e4m3fn",
-    "float8e4m3fnuz": "float8_e4m3fnuz",
-    "float8e5m2": "float8_e5m2",
-    "float8e5m2fnuz": "float8_e5m2fnuz",
-    "float8e8m0": "float8_e8m0fnu",
-    "float4e2m1": "float4_e2m1fn",
-}
-"""Of ONNX's element types that have another name."""
-
-
-def dtype_name(code: int, reject: Callable[[str, str | None], FrontendError] | None = None) -> str:
-    """The dtype of an ONNX element type; raises what ``reject(message, hint)`` makes where minitvm has none."""
-    name = type_name(code)
-    known = NUMPY_NAMES.get(name, name)
-    if known in DTYPES:
-        return known
-    message, hint = f"element type {name!r} is not supported", f"supported: {', '.join(DTYPES)}"
-    raise reject(message, hint) if reject else FrontendError(message, hint=hint)
-
-
-def type_name(code: int) -> str:
-    """ONNX's own name of an element type: ``float``, ``int64``, ..."""
-    try:
-        return str(onnx.TensorProto.DataType.Name(code)).lower()
-    except ValueError:
-        return f"code {code}"
-
 
 def array_of(tensor: onnx.TensorProto, folder: str) -> np.ndarray:
     """The array of a tensor; external data is looked up below ``folder`` (``""``: there is no folder).
@@ -273,12 +244,18 @@ def array_of(tensor: onnx.TensorProto, folder: str) -> np.ndarray:
     external = tensor.data_location == onnx.TensorProto.EXTERNAL
     try:
         found = _external(tensor, dtype, folder, where) if external else onnx.numpy_helper.to_array(tensor)
+        if dtype == STRING:
+            found = np.array([_decoded(one) for one in tensor.string_data], object)
         return np.ascontiguousarray(found).reshape(tuple(tensor.dims))
     except (ValueError, TypeError) as error:
         shape = tuple(tensor.dims)
         raise FrontendError(
             f"the data of a tensor does not fill its shape {shape} of {dtype}", where=where, hint="the file is damaged"
         ) from error
+
+
+def _decoded(text: bytes) -> str:
+    return text.decode("utf-8", "replace")
 
 
 def _external(tensor: onnx.TensorProto, dtype: str, folder: str, where: list[str]) -> np.ndarray:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
@@ -11,11 +10,12 @@ import numpy as np
 import onnx
 
 from minitvm.errors import FrontendError, TypeInferenceError, UnknownValueError
-from minitvm.frontend.onnx.model import array_of, dtype_name
+from minitvm.frontend.onnx.model import array_of
+from minitvm.frontend.onnx.types import dtype_name
 from minitvm.ir.builder import call_op
 from minitvm.ir.evaluate import evaluate, folded, unfoldable
 from minitvm.ir.expr import Call, Constant, Expr, Function, Var
-from minitvm.ir.types import TupleType, tensor_fields
+from minitvm.ir.types import TupleType, is_numeric, tensor_fields
 from minitvm.ir.visitor import post_order, simplify_projection
 
 FOLD_LIMIT = 1 << 16
@@ -241,7 +241,7 @@ def fold(call: Call) -> Expr:
 
 
 def _is_small(call: Call) -> bool:
-    return all(not t.is_static or math.prod(t.static_shape) <= FOLD_LIMIT for t in tensor_fields(call.type))
+    return not is_numeric(call.type) or all(not t.is_static or t.size <= FOLD_LIMIT for t in tensor_fields(call.type))
 
 
 def evaluate_known(expr: Expr, known: dict[Expr, np.ndarray]) -> np.ndarray | None:

@@ -21,6 +21,11 @@ def integers(values: object) -> Constant:
     return Constant(np.asarray(values, np.int64))
 
 
+def text(values: np.ndarray) -> Expr:
+    """A constant tensor of text."""
+    return emit("string.text", texts=tuple(values.reshape(-1).tolist()), shape=values.shape)
+
+
 @onnx_op("Constant")
 def constant(node: OnnxNode) -> Expr:
     for name, dtype in (
@@ -31,9 +36,13 @@ def constant(node: OnnxNode) -> Expr:
     ):
         if node.has(name):
             return Constant(np.asarray(node.attr(name), dtype))
+    for name in ("value_string", "value_strings"):
+        if node.has(name):
+            return text(np.array(node.attr(name), object))
     if not node.has("value"):
-        raise node.fail("its value is sparse or a string, which minitvm does not read")
-    return Constant(node.attr("value"))
+        raise node.fail("its value is sparse, which minitvm does not read")
+    value = node.attr("value")
+    return text(value) if value.dtype == object else Constant(value)
 
 
 @onnx_op("ConstantOfShape", since=9)
@@ -111,7 +120,10 @@ def unsqueeze(node: OnnxNode) -> Expr:
 @onnx_op("Concat", since=4)
 def concat(node: OnnxNode) -> Expr:
     parts = [node[i] for i in range(len(node.inputs))]
-    axis = normalize_axis(node, node.require("axis"), rank(parts[0]))
+    return concatenated(parts, normalize_axis(node, node.require("axis"), rank(parts[0])))
+
+
+def concatenated(parts: list[Expr], axis: int) -> Expr:
     while len(parts) > MOST_PARTS:
         groups = [parts[i : i + MOST_PARTS] for i in range(0, len(parts), MOST_PARTS)]
         parts = [emit("annotation.stop_fusion", _joined(group, axis)) for group in groups]
@@ -136,16 +148,16 @@ def split(node: OnnxNode) -> list[Expr]:
         sizes = [min(part, max(extent - n * part, 0)) for n in range(count)]
     if sum(sizes) != dims(x)[axis] and dims(x)[axis] is not None:
         raise node.fail(f"the sizes {sizes} do not add up to dimension {axis} of {x.tensor_type}")
-    return _parted(x, sizes, axis)
+    return parted(x, sizes, axis)
 
 
-def _parted(x: Expr, sizes: list[int], axis: int) -> list[Expr]:
+def parted(x: Expr, sizes: list[int], axis: int) -> list[Expr]:
     if len(sizes) == 1:
         return [x]
     if len(sizes) > MOST_PARTS:
         groups = [sizes[i : i + MOST_PARTS] for i in range(0, len(sizes), MOST_PARTS)]
-        whole = [emit("annotation.stop_fusion", part) for part in _parted(x, list(map(sum, groups)), axis)]
-        return [one for part, group in zip(whole, groups, strict=True) for one in _parted(part, group, axis)]
+        whole = [emit("annotation.stop_fusion", part) for part in parted(x, list(map(sum, groups)), axis)]
+        return [one for part, group in zip(whole, groups, strict=True) for one in parted(part, group, axis)]
     positions = tuple(int(p) for p in np.cumsum(sizes)[:-1])
     return emit_many("split", x, indices_or_sections=positions, axis=axis)
 

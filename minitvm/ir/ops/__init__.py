@@ -17,6 +17,7 @@ from minitvm.ir.ops import (  # noqa: F401
     quantize,
     reduce,
     sampling,
+    sequence,
     slicing,
     sorting,
     tensor,

@@ -25,9 +25,9 @@ from minitvm.ir.evaluate import evaluate
 from minitvm.ir.expr import Function
 from minitvm.ir.loop import Binary, Buffer, LoopExpr, Stage, const, select
 from minitvm.ir.op import Fusion, Op
-from minitvm.ir.ops._shape import common_dim, normalize_axis, require_kind
+from minitvm.ir.ops._shape import normalize_axis, require_kind
 from minitvm.ir.relayout import Placement, Site, elementwise
-from minitvm.ir.types import DType, FuncType, Shape, TensorType, TupleType, Type, accepts, as_shape, bound
+from minitvm.ir.types import DType, FuncType, Shape, TensorType, TupleType, Type, accepts, as_shape, bound, common
 
 _most_trips: ContextVar[int | None] = ContextVar("most_trips", default=None)
 
@@ -63,12 +63,11 @@ def _check_arguments(op: Op, part: str, params: tuple[Type, ...], given: tuple[T
 
 
 def _common(op: Op, a: Type, b: Type) -> Type:
-    """The type of a value that is of either type: dimensions that differ are anonymous."""
-    if isinstance(a, TupleType) and isinstance(b, TupleType) and len(a.fields) == len(b.fields):
-        return TupleType(tuple(_common(op, x, y) for x, y in zip(a.fields, b.fields, strict=True)))
-    if isinstance(a, TensorType) and isinstance(b, TensorType) and (a.dtype, a.rank) == (b.dtype, b.rank):
-        return TensorType(tuple(map(common_dim, a.shape, b.shape)), a.dtype)
-    raise op.reject(f"results differ in dtype or rank: {a} and {b}")
+    """The type of a value that is of either type."""
+    found = common(a, b)
+    if found is None:
+        raise op.reject(f"results differ in dtype or rank: {a} and {b}")
+    return found
 
 
 class If(Op, name="control.if", fusion=Fusion.OPAQUE, takes_stored=True):

@@ -11,7 +11,8 @@ import numpy as np
 
 from minitvm.errors import InputError, MiniTVMError
 from minitvm.ir.op import Fusion, Op
-from minitvm.ir.types import DType, TensorType, TupleType, Type, as_shape
+from minitvm.ir.reader import Reader
+from minitvm.ir.types import AnyTensor, TensorType, TupleType, Type, numpy_dtype
 
 EVALUATORS = {"onnx": "minitvm.frontend.onnx.foreign"}
 """Origin of a node -> the module whose ``evaluator(node, version)`` computes it; imported when one runs."""
@@ -22,9 +23,9 @@ Evaluator = Callable[..., Sequence[Any]]
 class Foreign(Op, name="foreign", fusion=Fusion.OPAQUE, takes_stored=True):
     """A node of a model for which minitvm has no operators: it runs in Python, by its origin's own evaluator.
 
-    inputs: the node's, without those left out -> tensors of ``shapes`` and ``dtypes`` (one tensor, or a tuple of
-    several); ``None`` is a dimension known only when the model runs.  ``origin`` is one of ``EVALUATORS``; ``operator``
-    names it; ``node`` is the node as text, ``version`` that of its operator set.
+    inputs: the node's, without those left out -> values of ``types``, as they print (one, or a tuple of several).
+    ``origin`` is one of ``EVALUATORS``; ``operator`` names it; ``node`` is the node as text, ``version`` that of its
+    operator set.
 
     Running it raises :class:`InputError` where the evaluator refuses the values, ``MiniTVMError`` where it is missing.
     """
@@ -33,8 +34,7 @@ class Foreign(Op, name="foreign", fusion=Fusion.OPAQUE, takes_stored=True):
     operator: str
     node: str
     version: int
-    shapes: tuple[tuple[int | None, ...], ...]
-    dtypes: tuple[DType, ...]
+    types: tuple[str, ...]
 
     @property
     def title(self) -> str:
@@ -43,8 +43,11 @@ class Foreign(Op, name="foreign", fusion=Fusion.OPAQUE, takes_stored=True):
     def infer(self, *inputs: TensorType) -> Type:
         if self.origin not in EVALUATORS:
             raise self.reject(f"origin is {self.origin!r}", hint=f"known: {', '.join(EVALUATORS)}")
-        fields = tuple(TensorType(as_shape(s), dtype) for s, dtype in zip(self.shapes, self.dtypes, strict=True))
+        fields = self._results()
         return fields[0] if len(fields) == 1 else TupleType(fields)
+
+    def _results(self) -> tuple[Type, ...]:
+        return tuple(Reader(text, None).type() for text in self.types)
 
     def reference(self, *inputs: np.ndarray) -> Any:
         try:
@@ -53,12 +56,16 @@ class Foreign(Op, name="foreign", fusion=Fusion.OPAQUE, takes_stored=True):
             raise
         except Exception as error:  # whatever numpy and the evaluator make of values
             raise InputError(f"{self.title} fails for these inputs: {error or type(error).__name__}") from error
-        arrays = [np.asarray(found, dtype) for found, dtype in zip(results, self.dtypes, strict=True)]
-        return arrays[0] if len(arrays) == 1 else tuple(arrays)
+        values = tuple(map(_of_type, results, self._results()))
+        return values[0] if len(values) == 1 else values
 
 
 class ForeignRandom(Foreign, name="foreign_random", stateful=True):
     """A ``foreign`` operator whose results differ from one run to the next."""
+
+
+def _of_type(found: Any, type_: Type) -> Any:
+    return np.asarray(found, numpy_dtype(type_.dtype)) if isinstance(type_, (TensorType, AnyTensor)) else found
 
 
 @lru_cache(maxsize=256)

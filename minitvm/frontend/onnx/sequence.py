@@ -1,0 +1,146 @@
+"""Sequences and optionals, and what ONNX's evaluator does instead of a builder: all with text or tensors of any rank.
+
+Of a sequence whose values are known one by one nothing is left but the values.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+
+from minitvm.frontend.onnx.foreign import attribute_tensors
+from minitvm.frontend.onnx.node import OnnxNode, dims, emit, normalize_axis, onnx_dtype, rank
+from minitvm.frontend.onnx.registry import formulas, onnx_op
+from minitvm.frontend.onnx.tensor import concatenated, integers, parted
+from minitvm.frontend.onnx.types import type_of_proto
+from minitvm.ir.expr import Call, Constant, Expr
+from minitvm.ir.ops.sequence import OptionalNone, OptionalOf, SequenceOf, SequenceSplit
+from minitvm.ir.types import SequenceType, TensorType, is_numeric
+
+TAKES_ALL = frozenset({"Constant", "Identity", "If", "Loop", "SequenceMap"})
+"""Operators that only pass values on; whose inputs are sequences or optionals has a builder for them."""
+
+
+def is_for_python(node: OnnxNode) -> bool:
+    """Whether a node works on text or on tensors of any rank, which no builder does but those here."""
+    if node.op_type in TAKES_ALL or node.op_type in _BUILT:
+        return False
+    if node.op_type in ("Shape", "Size") and isinstance(node[0].type, TensorType):
+        return False
+    makes_text = node.op_type == "Cast" and node.attr("to") == onnx.TensorProto.STRING
+    tensors = attribute_tensors(node.proto)
+    makes_text = makes_text or any(t.data_type == onnx.TensorProto.STRING for t in tensors)
+    return makes_text or not all(is_numeric(value.type) for value in node.inputs if value is not None)
+
+
+def _parts(sequence: Expr) -> list[Expr] | None:
+    """The values of a sequence that is made of known ones."""
+    return list(sequence.args) if isinstance(sequence, Call) and isinstance(sequence.op, SequenceOf) else None
+
+
+def _known(node: OnnxNode, index: int, most: int) -> tuple[list[Expr], int] | None:
+    """A sequence's values and a position among them, where both are known; the last without an index."""
+    parts, given = _parts(node[0]), node.get(index)
+    if parts is None or (given is not None and node.known(index) is None):
+        return None
+    position = len(parts) - 1 + most if given is None else int(node.constant(index, "the index").item())
+    if not -len(parts) <= position < len(parts) + most:
+        raise node.misfit(f"index {position} is outside of a sequence of {len(parts)}")
+    return parts, position + len(parts) if position < 0 else position
+
+
+def _of(node: OnnxNode, parts: list[Expr]) -> Expr:
+    element = node[0].type.element if isinstance(node[0].type, SequenceType) else node[0].type
+    return emit("sequence.of", *parts, dtype=getattr(element, "dtype", "float32"))
+
+
+def _at(node: OnnxNode) -> Expr:
+    found = _known(node, 1, 0)
+    return emit("sequence.at", node[0], node[1]) if found is None else found[0][found[1]]
+
+
+def _insert(node: OnnxNode) -> Expr:
+    found = _known(node, 2, 1)
+    if found is None:
+        return emit("sequence.insert", *(value for value in node.inputs if value is not None))
+    parts, at = found
+    return _of(node, [*parts[:at], node[1], *parts[at:]])
+
+
+def _erase(node: OnnxNode) -> Expr:
+    found = _known(node, 1, 0)
+    if found is None:
+        return emit("sequence.erase", *(value for value in node.inputs if value is not None))
+    parts, at = found
+    return _of(node, [*parts[:at], *parts[at + 1 :]])
+
+
+def _length(node: OnnxNode) -> Expr:
+    parts = _parts(node[0])
+    return emit("sequence.length", node[0]) if parts is None else integers(len(parts))
+
+
+def _concatenated(node: OnnxNode) -> Expr:
+    parts, axis, stack = _parts(node[0]), node.require("axis"), bool(node.attr("new_axis"))
+    if not parts or not all(isinstance(part.type, TensorType) and is_numeric(part.type) for part in parts):
+        return emit("sequence.concatenate", node[0], axis=axis, stack=stack)
+    axis = normalize_axis(node, axis, rank(parts[0]) + stack)
+    return concatenated([emit("expand_dims", p, axis=axis) for p in parts] if stack else parts, axis)
+
+
+@onnx_op("SplitToSequence", since=11)
+def _split(node: OnnxNode) -> Expr:
+    """Pieces of given lengths, or of one element each, whose axis may be dropped."""
+    x, lengths, keep = node[0], node.get(1) or integers(1), bool(node.attr("keepdims") or node.get(1) is not None)
+    split = emit("sequence.split", x, lengths, axis=node.attr("axis"), keep=keep)
+    if not is_numeric(x.type):
+        return split
+    axis = normalize_axis(node, node.attr("axis"), rank(x))
+    extent, known = dims(x)[axis], node.value(lengths)
+    if extent is None or known is None:
+        return split
+    sizes = [end - start for start, end in SequenceSplit(axis, keep).pieces(extent, known)]
+    pieces = parted(x, sizes, axis)
+    return _of(node, pieces if keep else [emit("squeeze", piece, axis=(axis,)) for piece in pieces])
+
+
+def _is_optional(value: Expr) -> bool:
+    return isinstance(value.type, SequenceType) and value.type.optional
+
+
+def _optional(node: OnnxNode) -> Expr:
+    if node.get(0) is not None:
+        return emit("optional.of", node[0])
+    type_ = type_of_proto(node.require("type"), lambda message, hint: node.fail(message, hint))
+    return emit("optional.none", element=str(type_))
+
+
+def _get(node: OnnxNode) -> Expr:
+    if isinstance(node[0], Call) and isinstance(node[0].op, OptionalOf):
+        return node[0].args[0]
+    return emit("optional.get", node[0]) if _is_optional(node[0]) else node[0]
+
+
+def _has(node: OnnxNode) -> Expr:
+    value = node.get(0)
+    if value is None or not _is_optional(value):
+        return Constant(np.asarray(value is not None))
+    if isinstance(value, Call) and isinstance(value.op, (OptionalOf, OptionalNone)):
+        return Constant(np.asarray(isinstance(value.op, OptionalOf)))
+    return emit("optional.has", value)
+
+
+_BUILT = {
+    "ConcatFromSequence": _concatenated,
+    "Optional": _optional,
+    "OptionalGetElement": _get,
+    "OptionalHasElement": _has,
+    "SequenceAt": _at,
+    "SequenceConstruct": lambda n: emit("sequence.of", *n.operands()),
+    "SequenceEmpty": lambda n: emit("sequence.of", dtype=onnx_dtype(n, n.attr("dtype", onnx.TensorProto.FLOAT))),
+    "SequenceErase": _erase,
+    "SequenceInsert": _insert,
+    "SequenceLength": _length,
+    "SplitToSequence": _split,
+}
+formulas({f"{name}-11": builder for name, builder in _BUILT.items() if name != "SplitToSequence"})
