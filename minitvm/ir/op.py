@@ -13,7 +13,7 @@ from minitvm.errors import TypeInferenceError
 from minitvm.ir.attributes import attributes_of
 from minitvm.ir.dtypes import STORED
 from minitvm.ir.layout import Layout
-from minitvm.ir.types import TensorType, TupleType, Type, tensor_fields
+from minitvm.ir.types import FuncType, TensorType, Type, leaves
 
 if TYPE_CHECKING:
     from typing_extensions import dataclass_transform
@@ -141,7 +141,7 @@ class Op(_Frozen):
         if self.fusion is Fusion.INJECTIVE if self.takes_stored is None else self.takes_stored:
             return
         for type_ in types:
-            for tensor in tensor_fields(type_) if isinstance(type_, (TensorType, TupleType)) else ():
+            for tensor in () if isinstance(type_, FuncType) else leaves(type_):
                 if tensor.dtype in STORED:
                     raise self.reject(
                         f"{tensor.dtype} is for storage; nothing is computed in it",

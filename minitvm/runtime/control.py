@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from minitvm.ir.arrays import aligned_empty
-from minitvm.ir.types import tensor_fields
+from minitvm.ir.types import as_tensor, is_numeric, leaves
 from minitvm.runtime.graph import Artifact, Host, HostStep, steps_of
 
 if TYPE_CHECKING:
@@ -44,10 +44,12 @@ def is_native(host: Host, target: str, inside: bool = False) -> bool:
     op = getattr(call, "op", None)
     if target.partition(" ")[0] != "llvm" or not isinstance(op, (Fail, If, Loop)):
         return False
-    results = list(tensor_fields(host.function.ret_type))
+    given = [t for param in host.function.params for t in leaves(param.type)]
+    results = list(leaves(host.function.ret_type))
+    if not all(map(is_numeric, (*given, *results))):
+        return False
     stacks = results[op.num_carried :] if isinstance(op, Loop) and not inside else []
-    fixed = [*results[: len(results) - len(stacks)], *(t.with_shape(t.shape[1:]) for t in stacks)]
-    given = [t for param in host.function.params for t in tensor_fields(param.type)]
+    fixed = [*results[: len(results) - len(stacks)], *(as_tensor(t).with_shape(t.shape[1:]) for t in stacks)]
     known = all(t.is_static for t in (*given, *fixed))
     return known and (isinstance(op, Fail) or (bool(host.branches) and all(map(_is_closed, host.branches.values()))))
 

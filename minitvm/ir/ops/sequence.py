@@ -32,7 +32,7 @@ from minitvm.ir.types import (
 )
 
 
-class Text(Op, name="string.text", fusion=Fusion.OPAQUE):
+class Text(Op, name="string.text", fusion=Fusion.OPAQUE, takes_stored=True):
     """A tensor of text: ``texts`` in row-major order, of ``shape``."""
 
     texts: tuple[str, ...]
@@ -59,7 +59,7 @@ def _element(op: Op, type_: Type, optional: bool = False) -> Leaf:
     return AnyTensor(found.dtype) if isinstance(found, AnyTensor) else found
 
 
-class SequenceOf(Op, name="sequence.of", fusion=Fusion.OPAQUE):
+class SequenceOf(Op, name="sequence.of", fusion=Fusion.OPAQUE, takes_stored=True):
     """A sequence of the given values.  Of none it is one of no tensors of ``dtype``."""
 
     dtype: str = "float32"
@@ -83,7 +83,7 @@ def _position(op: Op, index: Any, length: int, end: int) -> int:
     return found + length if found < 0 else found
 
 
-class SequenceAt(Op, name="sequence.at", fusion=Fusion.OPAQUE):
+class SequenceAt(Op, name="sequence.at", fusion=Fusion.OPAQUE, takes_stored=True):
     """One value.  sequence: n values, index: one integer in [-n, n) -> a value."""
 
     def infer(self, sequence: Type, index: TensorType) -> Leaf:
@@ -93,7 +93,7 @@ class SequenceAt(Op, name="sequence.at", fusion=Fusion.OPAQUE):
         return sequence[_position(self, index, len(sequence), len(sequence))]
 
 
-class SequenceInsert(Op, name="sequence.insert", fusion=Fusion.OPAQUE):
+class SequenceInsert(Op, name="sequence.insert", fusion=Fusion.OPAQUE, takes_stored=True):
     """A sequence with one value more, at the end.  sequence: n values, index: in [-n, n], before which it goes."""
 
     def infer(self, sequence: Type, value: Type, index: TensorType | None = None) -> SequenceType:
@@ -109,7 +109,7 @@ class SequenceInsert(Op, name="sequence.insert", fusion=Fusion.OPAQUE):
         return [*sequence[:at], value, *sequence[at:]]
 
 
-class SequenceErase(Op, name="sequence.erase", fusion=Fusion.OPAQUE):
+class SequenceErase(Op, name="sequence.erase", fusion=Fusion.OPAQUE, takes_stored=True):
     """A sequence with one value less, the last.  sequence: n values, index: in [-n, n)."""
 
     def infer(self, sequence: Type, index: TensorType | None = None) -> Type:
@@ -121,7 +121,7 @@ class SequenceErase(Op, name="sequence.erase", fusion=Fusion.OPAQUE):
         return [*sequence[:at], *sequence[at + 1 :]]
 
 
-class SequenceLength(Op, name="sequence.length", fusion=Fusion.OPAQUE):
+class SequenceLength(Op, name="sequence.length", fusion=Fusion.OPAQUE, takes_stored=True):
     """How many values there are, an int64."""
 
     def infer(self, sequence: Type) -> TensorType:
@@ -132,7 +132,7 @@ class SequenceLength(Op, name="sequence.length", fusion=Fusion.OPAQUE):
         return np.asarray(len(sequence))
 
 
-class SequenceConcat(Op, name="sequence.concatenate", fusion=Fusion.OPAQUE):
+class SequenceConcat(Op, name="sequence.concatenate", fusion=Fusion.OPAQUE, takes_stored=True):
     """All tensors one after the other along ``axis``; with ``stack`` along a new one."""
 
     axis: int
@@ -152,7 +152,7 @@ class SequenceConcat(Op, name="sequence.concatenate", fusion=Fusion.OPAQUE):
         return (np.stack if self.stack else np.concatenate)(sequence, axis=self.axis)
 
 
-class SequenceSplit(Op, name="sequence.split", fusion=Fusion.OPAQUE):
+class SequenceSplit(Op, name="sequence.split", fusion=Fusion.OPAQUE, takes_stored=True):
     """Pieces of a tensor.  data: (..., n, ...), lengths: those of the pieces along ``axis``, or one of all but the
     last; without ``keep`` each is one element long, and its axis is dropped."""
 
@@ -183,7 +183,7 @@ class SequenceSplit(Op, name="sequence.split", fusion=Fusion.OPAQUE):
         return list(pairwise([0, *ends]))
 
 
-class OptionalOf(Op, name="optional.of", fusion=Fusion.OPAQUE):
+class OptionalOf(Op, name="optional.of", fusion=Fusion.OPAQUE, takes_stored=True):
     """An optional that has the value."""
 
     def infer(self, value: Type) -> SequenceType:
@@ -193,7 +193,7 @@ class OptionalOf(Op, name="optional.of", fusion=Fusion.OPAQUE):
         return value
 
 
-class OptionalNone(Op, name="optional.none", fusion=Fusion.OPAQUE):
+class OptionalNone(Op, name="optional.none", fusion=Fusion.OPAQUE, takes_stored=True):
     """An optional that has no value, of a type as text: ``Tensor[(?, 3), float32]``."""
 
     element: str
@@ -205,7 +205,7 @@ class OptionalNone(Op, name="optional.none", fusion=Fusion.OPAQUE):
         return None
 
 
-class OptionalGet(Op, name="optional.get", fusion=Fusion.OPAQUE):
+class OptionalGet(Op, name="optional.get", fusion=Fusion.OPAQUE, takes_stored=True):
     """The value of an optional; :class:`InputError` where it has none."""
 
     def infer(self, optional: Type) -> Leaf:
@@ -217,7 +217,7 @@ class OptionalGet(Op, name="optional.get", fusion=Fusion.OPAQUE):
         return optional
 
 
-class OptionalHas(Op, name="optional.has", fusion=Fusion.OPAQUE):
+class OptionalHas(Op, name="optional.has", fusion=Fusion.OPAQUE, takes_stored=True):
     """Whether an optional has a value, a bool."""
 
     def infer(self, optional: Type) -> TensorType:
