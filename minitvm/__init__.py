@@ -33,93 +33,40 @@ if TYPE_CHECKING:
 
     __version__ = version()
 
-__all__ = [
-    "CacheWarning",
-    "Function",
-    "GraphModule",
-    "HostCallWarning",
-    "IRModule",
-    "InferenceSession",
-    "Library",
-    "MiniTVMError",
-    "Module",
-    "PassContext",
-    "Target",
-    "build",
-    "compile",
-    "context",
-    "contrib",
-    "cpu",
-    "create_executor",
-    "cuda",
-    "debug_executor",
-    "device",
-    "from_onnx",
-    "frontend",
-    "graph_executor",
-    "ir",
-    "load",
-    "load_module",
-    "nd",
-    "relay",
-    "runtime",
-    "target",
-    "testing",
-    "transform",
-]
-
-_HOME = {
-    "CacheWarning": "driver.cache",
-    "Function": "ir.expr",
-    "GraphModule": "runtime.executor",
-    "HostCallWarning": "driver",
-    "InferenceSession": "session",
-    "Library": "runtime.library",
-    "MiniTVMError": "errors",
-    "Module": "ir.expr",
-    "PassContext": "passes.manager",
-    "Target": "target",
-    "build": "driver",
-    "compile": "session",
-    "cpu": "runtime.ndarray",
-    "cuda": "runtime.ndarray",
-    "create_executor": "driver",
-    "device": "runtime.ndarray",
-    "from_onnx": "frontend",
-    "load": "runtime.library",
-    "load_module": "runtime.library",
+_OFFERED = {
+    "driver": "HostCallWarning build create_executor",
+    "driver.cache": "CacheWarning",
+    "errors": "MiniTVMError",
+    "frontend": "from_onnx",
+    "ir.expr": "Function Module IRModule=Module",
+    "passes.manager": "PassContext",
+    "runtime.executor": "GraphModule",
+    "runtime.library": "Library load load_module",
+    "runtime.ndarray": "cpu cuda device context=device",
+    "session": "InferenceSession compile",
+    "target": "Target",
 }
-"""Where a public name lives; it is imported on first use, so that ``import minitvm`` is quick."""
+"""Where public names live, TVM's among them; what is used is imported, so that ``import minitvm`` is quick."""
+_MODULES = """contrib=tvm.contrib debug_executor=runtime.debug frontend ir graph_executor=runtime.executor
+ nd=runtime.ndarray relay=tvm.relay runtime target testing transform=tvm.transform"""
 
-_RENAMED = {"IRModule": ("ir.expr", "Module"), "context": ("runtime.ndarray", "device")}
-"""TVM's names for what has another one at home."""
+_PLACES: dict[str, tuple[str, str]] = {}
+"""By name: the module, and what it is called there; nothing for a module itself."""
+for _home, _names in (*_OFFERED.items(), ("", _MODULES)):
+    for _name, _, _there in (entry.partition("=") for entry in _names.split()):
+        _PLACES[_name] = (_home, _there or _name) if _home else (_there or _name, "")
 
-_MODULES = {
-    "contrib": "tvm.contrib",
-    "debug_executor": "runtime.debug",
-    "frontend": "frontend",
-    "graph_executor": "runtime.executor",
-    "ir": "ir",
-    "nd": "runtime.ndarray",
-    "relay": "tvm.relay",
-    "runtime": "runtime",
-    "target": "target",
-    "testing": "testing",
-    "transform": "tvm.transform",
-}
+__all__ = sorted(_PLACES)
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOME:
-        return getattr(importlib.import_module(f"minitvm.{_HOME[name]}"), name)
-    if name in _RENAMED:
-        home, there = _RENAMED[name]
-        return getattr(importlib.import_module(f"minitvm.{home}"), there)
-    if name in _MODULES:
-        return importlib.import_module(f"minitvm.{_MODULES[name]}")
     if name == "__version__":
         return importlib.import_module("minitvm.config").version()
-    raise AttributeError(f"minitvm has no attribute {name!r}")
+    if name not in _PLACES:
+        raise AttributeError(f"minitvm has no attribute {name!r}")
+    home, there = _PLACES[name]
+    module = importlib.import_module(f"minitvm.{home}")
+    return getattr(module, there) if there else module
 
 
 def __dir__() -> list[str]:

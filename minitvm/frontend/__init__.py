@@ -4,13 +4,3 @@ from minitvm.frontend.onnx.importer import from_onnx
 from minitvm.frontend.onnx.model import ModelDescription, ValueDescription, describe_onnx
 from minitvm.frontend.onnx.registry import onnx_op, supported_operators
 from minitvm.frontend.other_formats import refusal as __getattr__  # from_mxnet, from_tensorflow, ...
-
-__all__ = [
-    "ModelDescription",
-    "ValueDescription",
-    "__getattr__",
-    "describe_onnx",
-    "from_onnx",
-    "onnx_op",
-    "supported_operators",
-]

@@ -17,36 +17,6 @@ from minitvm.ir.visitor import free_vars, post_order
 from minitvm.passes.manager import PassContext
 from minitvm.runtime.param_dict import load_param_dict, save_param_dict
 
-__all__ = [
-    "Call",
-    "Constant",
-    "Expr",
-    "FuncType",
-    "Function",
-    "IRModule",
-    "Module",
-    "TensorType",
-    "Tuple",
-    "TupleGetItem",
-    "TupleType",
-    "Var",
-    "analysis",
-    "build",
-    "build_config",
-    "build_module",
-    "const",
-    "create_executor",
-    "fromtext",
-    "function",
-    "ir_pass",
-    "load_param_dict",
-    "parse",
-    "parse_expr",
-    "save_param_dict",
-    "transform",
-    "var",
-]
-
 IRModule = Module
 fromtext = parse = parse_module
 build_config = PassContext
