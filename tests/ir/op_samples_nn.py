@@ -276,6 +276,10 @@ SAMPLED = [
     for p in ("zeros", "border", "reflection")
     for a in (False, True)
 ]
+SAMPLED += [
+    row(f"nn.max_pool{d}d_positions", ints(1, 2, *[6] * d, low=0, high=3), pool_size=3, strides=2, padding=1)
+    for d in (1, 2, 3)
+]
 _STRANGE = np.array([np.nan, np.inf, -1e9, -1], "float32").reshape(2, 1, 1, 2)
 _COLUMNS = {"size": (5, 5), "kernel_size": (2, 3), "strides": (1, 1), "dilation": (1, 1), "padding": (0,) * 4}
 SAMPLED += [

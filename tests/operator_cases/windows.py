@@ -44,6 +44,17 @@ def pool(name: str, draw: Draw, dtype: str) -> Case:
     return summed(name, draw.array(x, dtype), terms=math.prod(shape.taps) + 2, **attributes)
 
 
+@generator(*(f"nn.max_pool{d}d_positions" for d in (1, 2, 3)))
+def positions(name: str, draw: Draw, dtype: str) -> Case:
+    """Of few different values, so that the first of equal ones is asked for; no window is all padding."""
+    rank = int(name[len("nn.max_pool")])
+    shape = window(draw, rank)
+    padding = [min(p, k - 1) for p, k in zip(shape.attributes["padding"], shape.taps * 2, strict=True)]
+    x = _image(draw, _POOL_LAYOUTS[rank][0], dict(zip(_AXES[rank], shape.pixels, strict=True)))
+    options = {**shape.attributes, "padding": padding, "dilation": [1] * rank}
+    return case(name, draw.array(x, dtype, 0, 3, "all"), pool_size=shape.taps, **options)
+
+
 @generator("nn.global_max_pool2d", "nn.global_avg_pool2d")
 def global_pool(name: str, draw: Draw, dtype: str) -> Case:
     layout = draw.choice(_POOL_LAYOUTS[2])

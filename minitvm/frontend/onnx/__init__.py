@@ -16,5 +16,7 @@ from minitvm.frontend.onnx import (  # noqa: F401  (register the builders)
     rnn,
     sampling,
     sequence,
+    spectral,
     tensor,
+    training,
 )

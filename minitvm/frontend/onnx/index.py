@@ -9,7 +9,7 @@ import numpy as np
 from minitvm.frontend.onnx.node import OnnxNode, dims, emit, normalize_axis, rank, scalar
 from minitvm.frontend.onnx.registry import formulas, onnx_op
 from minitvm.frontend.onnx.tensor import integers, known_product
-from minitvm.ir.expr import Expr
+from minitvm.ir.expr import Constant, Expr
 from minitvm.ir.ops.control import OutOfRange
 
 WORTH_A_ROW = 512
@@ -69,6 +69,32 @@ def _scatter_nd(node: OnnxNode) -> Expr:
     return emit("scatter_nd", node[0], _positions_first(node), node[2], mode=mode)
 
 
+@onnx_op("TensorScatter", since=24)
+def tensor_scatter(node: OnnxNode) -> Expr:
+    """``update`` written into the cache from each sequence's index on; in circles where ``mode`` says so."""
+    past, update, axis = node[0], node[1], normalize_axis(node, node.attr("axis", -2), rank(node[0]))
+    extent, length, circular = past.shape[axis], update.shape[axis], node.attr("mode", "linear") == "circular"
+    start = node.get(2) or Constant(np.zeros(past.shape[0], np.int64))
+    if not circular and length:
+        start = emit(
+            "subtract", within(node, past, emit("add", start, integers(length - 1)), (axis,)), integers(length - 1)
+        )
+    place = Constant(np.arange(extent).reshape([-1 if d == axis else 1 for d in range(rank(past))]))
+    distance = emit("subtract", place, emit("reshape", start, newshape=(past.shape[0], *[1] * (rank(past) - 1))))
+    distance = emit("floor_mod", distance, integers(extent)) if circular else distance
+    inside = emit("logical_and", emit("greater_equal", distance, 0), emit("less", distance, length))
+    at = emit("broadcast_to", emit("clip", distance, a_min=0, a_max=max(length - 1, 0)), shape=past.shape)
+    return emit("where", inside, emit("gather", update, at, axis=axis), past) if length else past
+
+
+def _features(node: OnnxNode) -> Expr:
+    """Columns of the last dimension; of a vector, and of one row of indices, a matrix."""
+    x, at = node[0], emit("reshape", node[1], newshape=(-1,))
+    found = emit("take", x, within(node, x, at, (rank(x) - 1,)), axis=rank(x) - 1, mode="wrap")
+    return emit("expand_dims", found, axis=0) if rank(x) == 1 else found
+
+
+formulas({"ArrayFeatureExtractor": _features}, domain="ai.onnx.ml")
 formulas(
     {
         "GatherElements-11": lambda n: _along(n, "gather"),

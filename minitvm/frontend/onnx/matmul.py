@@ -6,10 +6,9 @@ import math
 
 import numpy as np
 
-from minitvm.frontend.onnx.foreign import foreign
 from minitvm.frontend.onnx.nn import summed_in
 from minitvm.frontend.onnx.node import OnnxNode, cast, dims, emit, rank, scalar
-from minitvm.frontend.onnx.registry import Outputs, onnx_op
+from minitvm.frontend.onnx.registry import onnx_op
 from minitvm.frontend.onnx.tensor import known_product, reshaped
 from minitvm.ir.expr import Expr
 from minitvm.ir.types import shape_text
@@ -122,17 +121,36 @@ def with_bias(x: Expr, bias: Expr) -> Expr:
 
 
 @onnx_op("Einsum", since=12)
-def einsum(node: OnnxNode) -> Outputs:
-    """Pair by pair as batched matrix products; repeated letters within one operand are numpy's business."""
+def einsum(node: OnnxNode) -> Expr:
+    """Pair by pair as batched matrix products, of diagonals where a letter is repeated within one operand."""
     terms, result = _einsum_terms(node)
-    if any(len(set(term)) != len(term) for term in terms):
-        return foreign(node)
-    values = [node[i] for i in range(len(node.inputs))]
+    diagonals = [_diagonal(node[i], term) for i, term in enumerate(terms)]
+    values, terms = [value for value, _ in diagonals], [term for _, term in diagonals]
     value, letters = values[0], terms[0]
     for position in range(1, len(values)):
         later = set(result).union(*terms[position + 1 :])
         value, letters = _contract(value, letters, values[position], terms[position], later)
     return _arranged(value, letters, result)
+
+
+def _diagonal(x: Expr, letters: str) -> tuple[Expr, str]:
+    """Elements whose indices agree wherever a letter is repeated: each ``n + 1``-th of ``n * n``."""
+    for c in letters:
+        if letters.count(c) > 1:
+            p, q = letters.index(c), letters.rindex(c)
+            kept = [d for d in range(len(letters)) if d not in (p, q)]
+            last = emit("transpose", x, axes=(*kept, p, q))
+            n, rest = x.shape[p], [x.shape[d] for d in kept]
+            flat = emit(
+                "strided_slice",
+                reshaped(last, [*rest, n * n]),
+                begin=(0,),
+                end=(n * n,),
+                strides=(n + 1,),
+                axes=(len(rest),),
+            )
+            return _diagonal(flat, "".join(letters[d] for d in kept) + c)
+    return x, letters
 
 
 def _einsum_terms(node: OnnxNode) -> tuple[list[str], str]:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial, reduce
 from typing import Any
 
 import numpy as np
 
-from minitvm.frontend.onnx.foreign import foreign
-from minitvm.frontend.onnx.node import OnnxNode, cast, dims, emit, normalize_axis, rank, single, wide
+from minitvm.frontend.onnx import training
+from minitvm.frontend.onnx.node import OnnxNode, cast, dims, emit, normalize_axis, rank, scalar, single, wide
 from minitvm.frontend.onnx.registry import Outputs, formulas, onnx_op
-from minitvm.frontend.onnx.tensor import reshaped
+from minitvm.frontend.onnx.tensor import integers, reshaped
 from minitvm.ir.expr import Constant, Expr
 
 
@@ -163,9 +164,39 @@ def pool_of(node: OnnxNode) -> Pool:
 
 @onnx_op("MaxPool", since=1)
 def max_pool(node: OnnxNode) -> Outputs:
-    if node.wants(1):
-        return foreign(node)
-    return pool_of(node).of("max", node[0])
+    """And where in all of the data each maximum is, in planes that are row-major or column-major."""
+    x, pool = node[0], pool_of(node)
+    if not node.wants(1):
+        return pool.of("max", x)
+    window, (n, c, *plane) = pool.window, x.shape
+    options = {"pool_size": window.kernel, **window.steps, "ceil_mode": pool.ceil_mode}
+    at = emit(f"nn.max_pool{rank(x) - 2}d_positions", x, **options)
+    if node.attr("storage_order", 0):
+        strides = [math.prod(plane[d + 1 :]) for d in range(len(plane))]
+        digits = [_digit(at, stride, extent) for stride, extent in zip(strides, plane, strict=True)]
+        parts = [emit("multiply", digit, integers(math.prod(plane[:d]))) for d, digit in enumerate(digits)]
+        at = reduce(partial(emit, "add"), parts)
+    planes = np.arange(n * c).reshape(n, c, *[1] * len(plane)) * math.prod(plane)
+    return [pool.of("max", x), emit("add", at, Constant(planes))]
+
+
+def _digit(x: Expr, stride: int, extent: int) -> Expr:
+    return emit("floor_mod", emit("floor_divide", x, integers(stride)), integers(extent))
+
+
+@onnx_op("MaxUnpool", since=9)
+def max_unpool(node: OnnxNode) -> Expr:
+    """Each element back where MaxPool found it, among zeros; a larger ``output_shape`` has more of them at the end."""
+    x, at, window = node[0], node[1], window_of(node, node.require("kernel_shape"), node[0])
+    pads = [window.padding[d] + window.padding[d + len(window.kernel)] for d in range(len(window.kernel))]
+    extents = zip(x.shape[2:], window.strides, pads, window.kernel, strict=True)
+    shape = [*x.shape[:2], *((n - 1) * stride - pad + taps for n, stride, pad, taps in extents)]
+    flat, count = emit("full", scalar(0, x), shape=(math.prod(shape),), dtype=x.dtype), math.prod(x.shape)
+    positions, values = (emit("reshape", t, newshape=(count,)) for t in (at, x))
+    found = emit("reshape", emit("scatter_elements", flat, positions, values, axis=0), newshape=tuple(shape))
+    wanted = [int(d) for d in node.constant(2, "output_shape")] if node.get(2) is not None else shape
+    more = [(0, want - have) for want, have in zip(wanted, shape, strict=True)]
+    return emit("nn.pad", found, 0, pad_width=tuple(more)) if wanted != shape else found
 
 
 @onnx_op("AveragePool", since=1)
@@ -227,7 +258,7 @@ def global_lp_pool(node: OnnxNode) -> Expr:
 @onnx_op("BatchNormalization")
 def batch_normalization(node: OnnxNode) -> Outputs:
     if node.attr("training_mode", 0) or any(node.wants(i) for i in range(1, 5)):
-        return foreign(node)
+        return training.batch_normalization(node)
     if not node.attr("spatial", 1):
         raise node.refuse("spatial")
     x = single(node[0])

@@ -9,10 +9,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from minitvm.ir.compute import accumulator, compute, identity_of, max_over, sum_over
+from minitvm.ir.compute import accumulator, compute, identity_of, max_over, min_over, sum_over
 from minitvm.ir.decision import Declined
 from minitvm.ir.layout import Layout
-from minitvm.ir.loop import Buffer, Const, LoopExpr, Stage, all_of, const, maximum, minimum, select
+from minitvm.ir.loop import Buffer, Const, LoopExpr, Stage, all_of, const, intrin, maximum, minimum, select
 from minitvm.ir.op import Fusion, Op, define
 from minitvm.ir.ops._shape import (
     Index,
@@ -21,6 +21,7 @@ from minitvm.ir.ops._shape import (
     beside,
     buffer_type,
     dilated,
+    flatten_index,
     inside,
     pool_extent,
     reduced,
@@ -119,6 +120,49 @@ class MaxPool(Pool):
         return compute(shape, lambda *index: max_over(self.pool_size, lambda *r: self._tap(data, index, r, fill)))
 
 
+class MaxPosition(Pool):
+    """Where in its plane, row-major, the first maximum under each window is (int64); NaN counts as the largest."""
+
+    def infer(self, data: TensorType) -> TensorType:
+        return super().infer(data).with_dtype("int64")
+
+    def _pooled(self, x: np.ndarray, counts: Sequence[int]) -> np.ndarray:
+        lowest = -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min
+        places = np.arange(math.prod(x.shape[2:])).reshape(1, 1, *x.shape[2:])
+        there = np.array(list(self._taps(places, counts, -1)))
+        values = np.where(there < 0, lowest, np.array(list(self._taps(x, counts, lowest))))
+        nothing = np.isnan(values) if x.dtype.kind == "f" else np.zeros(values.shape, bool)
+        best = values == values.max(0)
+        chosen = np.argmax(np.where(nothing.any(0), nothing, best) & (there >= 0), 0)
+        return np.asarray(np.take_along_axis(there, chosen[None], 0)[0])
+
+    def reference(self, data: np.ndarray) -> np.ndarray:
+        counts = self.infer(TensorType(data.shape, data.dtype.name)).static_shape[2:]
+        return self._pooled(data, counts)
+
+    def compute(self, data: Buffer) -> Stage:
+        shape, plane = self.infer(buffer_type(data)).static_shape, data.shape[2:]
+        fill, none = identity_of("max", data.dtype), const(math.prod(plane), "int64")
+        best = compute(shape, lambda *i: max_over(self.pool_size, lambda *r: self._tap(data, i, r, fill)))
+
+        def element(*i: LoopExpr) -> LoopExpr:
+            def place(*taps: LoopExpr) -> LoopExpr:
+                each = zip(self._each(), i[2:], taps, strict=True)
+                at = [window.position(position, tap) for (_, window), position, tap in each]
+                there = all_of([c for x, n in zip(at, plane, strict=True) for c in inside(x, n)])
+                value = data[i[:2] + tuple(at)]
+                hit = value.equal(best[i])
+                hit = hit | intrin("isnan", value) if data.dtype.startswith("float") else hit
+                return select(there, select(hit, flatten_index(at, plane), none), none)
+
+            return min_over(self.pool_size, place)
+
+        return compute(shape, element)
+
+    def relayout(self, site: Site) -> Declined:
+        return Declined("a position in another layout is another number")
+
+
 class AvgPool(Pool, kinds="f"):
     """The mean under each window, over the elements in the data or, with ``count_include_pad``, in its padding too."""
 
@@ -169,6 +213,10 @@ define(MaxPool, "nn.max_pool1d", "Maximum under a window along W.  data: NCW -> 
 _images = "data: NCHW (or NHWC, NCHW[x]c) -> the same."
 define(MaxPool, "nn.max_pool2d", f"Maximum under a window over H and W.  {_images}", spatial="HW")
 define(MaxPool, "nn.max_pool3d", "Maximum under a window over D, H and W.  data: NCDHW -> NCDHW.", spatial="DHW")
+for _rank, _axes in enumerate(("W", "HW", "DHW"), 1):
+    define(
+        MaxPosition, f"nn.max_pool{_rank}d_positions", f"Where the maxima of nn.max_pool{_rank}d are.", spatial=_axes
+    )
 define(AvgPool, "nn.avg_pool1d", "Mean under a window along W.  data: NCW -> NCW.", spatial="W")
 define(AvgPool, "nn.avg_pool2d", f"Mean under a window over H and W.  {_images}", spatial="HW")
 define(AvgPool, "nn.avg_pool3d", "Mean under a window over D, H and W.  data: NCDHW -> NCDHW.", spatial="DHW")

@@ -1,0 +1,156 @@
+"""ONNX's Fourier transforms, as products with constant matrices: DFT, STFT; MelWeightMatrix.
+
+A transform of many points is one of some of them for each place between them, and one of the results (Cooley and
+Tukey 1965), so that matrices stay small.  Numbers are complex as ONNX stores them: the last dimension is (real,
+imaginary).
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from minitvm.frontend.onnx.foreign import foreign
+from minitvm.frontend.onnx.node import OnnxNode, cast, dims, emit, normalize_axis, onnx_dtype, rank, scalar
+from minitvm.frontend.onnx.registry import Outputs, onnx_op
+from minitvm.frontend.onnx.tensor import reshaped
+from minitvm.ir.expr import Constant, Expr
+
+DIRECT = 512
+"""Points of a transform that is one product."""
+LARGEST = 2048
+"""Points that cannot be divided, and still are one product."""
+
+
+def _cut(x: Expr, axis: int, length: int) -> Expr:
+    """The first ``length`` places along an axis, zeros behind the last."""
+    extent = x.shape[axis]
+    if extent >= length:
+        return emit("strided_slice", x, begin=(0,), end=(length,), axes=(axis,)) if extent > length else x
+    return emit("nn.pad", x, 0, pad_width=tuple((0, (d == axis) * (length - extent)) for d in range(rank(x))))
+
+
+def _matrix(points: int, wanted: int, parts: int, sign: int) -> np.ndarray:
+    """(points * parts, wanted * 2): e to the power of (sign 2 pi i n k / points), from real numbers or complex ones."""
+    n, k = np.arange(points)[:, None], np.arange(wanted)
+    angle = sign * 2 * np.pi * (n * k % points) / points
+    real = np.stack([np.cos(angle), np.sin(angle)], -1)
+    rows = [real, np.stack([-np.sin(angle), np.cos(angle)], -1)][:parts]
+    return np.stack(rows, 1).reshape(points * parts, wanted * 2)
+
+
+def _product(x: Expr, matrix: np.ndarray) -> Expr:
+    return emit("nn.dense", x, Constant(np.ascontiguousarray(matrix.T.astype(x.dtype))))
+
+
+def _divisor(points: int) -> int:
+    """The one nearest to the square root; 1 of a prime number."""
+    return max(d for d in range(1, math.isqrt(points) + 1) if points % d == 0)
+
+
+def transforms(points: int) -> bool:
+    """Whether all prime factors are small enough."""
+    return points <= LARGEST or (_divisor(points) > 1 and transforms(points // _divisor(points)))
+
+
+def transform(x: Expr, wanted: int, sign: int = -1) -> Expr:
+    """x: (rows, points, 1 or 2) -> (rows, wanted, 2), the first frequencies."""
+    rows, points, parts = x.shape
+    first = _divisor(points)
+    if points <= DIRECT or first == 1:
+        found = _product(reshaped(x, [rows, points * parts]), _matrix(points, wanted, parts, sign))
+        return reshaped(found, [rows, wanted, 2])
+    second = points // first
+    apart = emit("transpose", reshaped(x, [rows, first, second, parts]), axes=(0, 2, 1, 3))
+    inner = transform(reshaped(apart, [rows * second, first, parts]), first, sign)
+    turned = _turned(reshaped(inner, [rows, second, first, 2]), points, sign)
+    across = emit("transpose", turned, axes=(0, 2, 1, 3))
+    outer = transform(reshaped(across, [rows * first, second, 2]), second, sign)
+    ordered = emit("transpose", reshaped(outer, [rows, first, second, 2]), axes=(0, 2, 1, 3))
+    return _cut(reshaped(ordered, [rows, points, 2]), 1, wanted)
+
+
+def _turned(x: Expr, points: int, sign: int) -> Expr:
+    """x: (rows, n, k, 2), each times e to the power of (sign 2 pi i n k / points)."""
+    n, k = np.arange(x.shape[1])[:, None], np.arange(x.shape[2])
+    angle = sign * 2 * np.pi * n * k / points
+    cosine, sine = (Constant(f(angle)[..., None].astype(x.dtype)) for f in (np.cos, np.sin))
+    real, imaginary = (emit("strided_slice", x, begin=(i,), end=(i + 1,), axes=(3,)) for i in (0, 1))
+    parts = [real * cosine - imaginary * sine, real * sine + imaginary * cosine]
+    return emit("concatenate", parts, axis=3)
+
+
+def _real_inverse(x: Expr, length: int) -> Expr:
+    """x: (rows, length // 2 + 1, 2) half of a symmetric spectrum -> (rows, length, 1)."""
+    rows, points, _ = x.shape
+    n, k = np.arange(length), np.arange(points)[:, None]
+    angle, twice = 2 * np.pi * (n * k % length) / length, np.where((k == 0) | (2 * k == length), 1, 2) / length
+    matrix = np.stack([np.cos(angle) * twice, -np.sin(angle) * twice], 1).reshape(points * 2, length)
+    return reshaped(_product(reshaped(x, [rows, points * 2]), matrix), [rows, length, 1])
+
+
+@onnx_op("DFT", since=17)
+def dft(node: OnnxNode) -> Outputs:
+    x = node[0]
+    axis = int(node.constant(2, "axis").item()) if node.get(2) is not None else node.attr("axis", -2)
+    axis, one_sided, inverse = normalize_axis(node, axis, rank(x)), node.attr("onesided", 0), node.attr("inverse", 0)
+    if axis == rank(x) - 1 or None in dims(x) or dims(x)[-1] not in (1, 2):
+        raise node.fail(f"takes numbers or pairs of them along another axis than the last, not {x.tensor_type}")
+    default = 2 * (x.shape[axis] - 1) if inverse and one_sided else x.shape[axis]
+    length = default if node.get(1) is None else int(node.constant(1, "dft_length").item())
+    if not transforms(length) or (inverse and one_sided and length > LARGEST):
+        return foreign(node)
+    order = (*(d for d in range(rank(x) - 1) if d != axis), axis, rank(x) - 1)
+    shape = [x.shape[d] for d in order]
+    x = emit("transpose", cast(x, "float64"), axes=order)  # what cancels is far smaller than what it is made of
+    x = _cut(x, rank(x) - 2, length // 2 + 1 if inverse and one_sided else length)
+    x = reshaped(x, [math.prod(shape[:-2]), *x.shape[-2:]])
+    if inverse and one_sided:
+        x = x if x.shape[2] == 2 else _cut(x, 2, 2)
+        found = _real_inverse(x, length)
+    else:
+        found = transform(x, length // 2 + 1 if one_sided else length, 1 if inverse else -1)
+        found = emit("divide", found, scalar(length, found)) if inverse else found
+    found = reshaped(found, [*shape[:-2], *found.shape[1:]])
+    back = tuple(int(i) for i in np.argsort(order))
+    return cast(emit("transpose", found, axes=back), node[0].dtype)
+
+
+@onnx_op("STFT", since=17)
+def stft(node: OnnxNode) -> Outputs:
+    """Transforms of windows that step through the signal.  signal: (batch, length, 1 or 2)."""
+    x, step = node[0], int(node.constant(1, "frame_step").item())
+    window, given = node.get(2), node.get(3)
+    if rank(x) != 3 or None in dims(x) or step < 1:
+        raise node.fail(f"takes steps of 1 or more through (batch, length, 1 or 2), not {step} through {x.tensor_type}")
+    points = int(node.constant(3, "frame_length").item()) if given is not None else None
+    width = window.shape[0] if window is not None else points or x.shape[1]
+    points = points or width
+    count = (x.shape[1] - points) // step + 1
+    if count < 1 or not transforms(points):
+        return foreign(node)
+    places = np.arange(count)[:, None] * step + np.arange(width)
+    frames = emit("take", _cut(x, 1, int(places.max()) + 1), Constant(places), axis=1)
+    if window is not None:
+        frames = frames * reshaped(window, [width, 1])
+    rows = _cut(reshaped(frames, [x.shape[0] * count, width, x.shape[2]]), 1, points)
+    found = transform(rows, points // 2 + 1 if node.attr("onesided", 1) else points)
+    return reshaped(found, [x.shape[0], count, *found.shape[1:]])
+
+
+@onnx_op("MelWeightMatrix", since=17)
+def mel_weight_matrix(node: OnnxNode) -> Expr:
+    """Triangles over the bins of a spectrum, evenly spread on the mel scale: a constant of the model."""
+    names = ("num_mel_bins", "dft_length", "sample_rate", "lower_edge_hertz", "upper_edge_hertz")
+    bands, points, rate, low, high = (node.constant(i, name).item() for i, name in enumerate(names))
+    ends = [2595 * np.log10(1 + edge / 700) for edge in (low, high)]
+    mels = np.arange(bands + 2) * (ends[1] - ends[0]) / (bands + 2) + ends[0]
+    bins = ((points + 1) * (700 * (10 ** (mels / 2595) - 1)) // rate).astype(np.int64)
+    left, peak, right = bins[:-2], bins[1:-1], bins[2:]
+    at = np.arange(points // 2 + 1)[:, None]
+    with np.errstate(all="ignore"):
+        up, down = (at - left) / (peak - left), (right - at) / (right - peak)
+    rising = np.where((at >= left) & (at <= peak) & (peak > left), up, (at == peak) & (peak == left))
+    found = np.where((at >= peak) & (at < right), down, rising)
+    return Constant(found.astype(onnx_dtype(node, node.attr("output_datatype", 1))))

@@ -1,0 +1,141 @@
+"""Operators that once ran in Python, on awkward shapes and values: no host call, and what onnx's evaluator or ONNX
+Runtime gives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import helper
+from onnx.reference import ReferenceEvaluator
+
+from minitvm import InferenceSession
+
+RNG = np.random.default_rng(5)
+
+
+def normal(*shape: int) -> np.ndarray:
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+def model_of(
+    op_type: str, feeds: dict[str, np.ndarray], outputs: int = 1, opset: int = 20, domain: str = "", **attributes: Any
+) -> onnx.ModelProto:
+    names = [f"out{i}" for i in range(outputs)]
+    node = helper.make_node(op_type, list(feeds), names, "it", domain=domain, **attributes)
+    given = [
+        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
+        for name, array in feeds.items()
+        if name
+    ]
+    graph = helper.make_graph([node], "g", given, [onnx.ValueInfoProto(name=name) for name in names])
+    imports = [helper.make_opsetid("", opset)] + ([helper.make_opsetid(domain, 3)] if domain else [])
+    return helper.make_model(graph, opset_imports=imports, ir_version=10)
+
+
+def run(model: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
+    made = InferenceSession(model, num_threads=1)
+    found = made.run(None, {name: array for name, array in feeds.items() if name})
+    assert made.host_calls == []
+    return found
+
+
+def check(
+    op_type: str, feeds: dict[str, np.ndarray], by: str = "onnxruntime", tol: float = 1e-5, **options: Any
+) -> None:
+    model = model_of(op_type, feeds, **options)
+    given = {name: array for name, array in feeds.items() if name}
+    if by == "onnxruntime":
+        peer = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+        expected = peer.run(None, given)
+    else:
+        expected = ReferenceEvaluator(model).run(None, given)
+    for mine, theirs in zip(run(model, feeds), expected, strict=True):
+        assert (mine.dtype, mine.shape) == (theirs.dtype, theirs.shape)
+        np.testing.assert_allclose(mine, theirs, rtol=tol, atol=tol)
+
+
+@pytest.mark.parametrize("points", [1, 7, 12, 600, 1021])
+@pytest.mark.parametrize("parts", [1, 2])
+def test_fourier_transforms(points: int, parts: int) -> None:
+    """A prime number of points, and one that is divided; backwards too."""
+    x = normal(2, points, parts)
+    signal = x[..., 0] + (1j * x[..., 1] if parts == 2 else 0)
+    for inverse, expected in ((0, np.fft.fft(signal)), (1, np.fft.ifft(signal))):
+        feeds = {"x": x, "length": np.array(points), "axis": np.array(1)}
+        (found,) = run(model_of("DFT", feeds, inverse=inverse), feeds)
+        np.testing.assert_allclose(found[..., 0] + 1j * found[..., 1], expected, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("length", [6, 9, 600])
+def test_real_fourier_transforms(length: int) -> None:
+    """Half of a spectrum, of a signal that is cut or padded, and back."""
+    x = normal(3, 8, 1)
+    feeds = {"x": x, "length": np.array(length)}
+    (half,) = run(model_of("DFT", feeds, onesided=1), feeds)
+    expected = np.fft.rfft(x[..., 0], length)
+    np.testing.assert_allclose(half[..., 0] + 1j * half[..., 1], expected, rtol=1e-5, atol=1e-5)
+    feeds = {"x": half, "length": np.array(length)}
+    (back,) = run(model_of("DFT", feeds, onesided=1, inverse=1), feeds)
+    np.testing.assert_allclose(back[..., 0], np.fft.irfft(expected, length), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("equation", ["ii->i", "bii->bi", "ii->", "iji->ij", "iij,jk->ik"])
+def test_einsum_of_diagonals(equation: str) -> None:
+    extents = dict(zip("bijk", (2, 3, 4, 5), strict=True))
+    terms = equation.partition("->")[0].split(",")
+    feeds = {f"x{n}": normal(*(extents[c] for c in term)) for n, term in enumerate(terms)}
+    (found,) = run(model_of("Einsum", feeds, equation=equation), feeds)
+    np.testing.assert_allclose(found, np.einsum(equation, *feeds.values()), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("largest", [0, 1])
+@pytest.mark.parametrize("k", [1, 3, 40, 100])
+def test_top_k_of_equal_values(k: int, largest: int) -> None:
+    x = RNG.integers(0, 6, (3, 100)).astype(np.float32)
+    x[1, ::7], x[2, 3] = np.inf, -np.inf
+    check("TopK", {"x": x, "k": np.array([k])}, outputs=2, largest=largest)
+
+
+@pytest.mark.parametrize("reduction", ["none", "add", "mul", "min", "max"])
+def test_scatters_where_indices_repeat(reduction: str) -> None:
+    indices = RNG.integers(-5, 5, (9, 3))
+    feeds = {"x": normal(5, 3), "i": indices, "u": normal(9, 3)}
+    check("ScatterElements", {**feeds, "i": indices % 5}, by="reference", reduction=reduction)
+    check("ScatterND", {"x": normal(4, 5, 2), "i": indices[:, :2] % 4, "u": normal(9, 2)}, reduction=reduction)
+
+
+@pytest.mark.parametrize("mode", ["linear", "nearest", "cubic"])
+@pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
+@pytest.mark.parametrize("align", [0, 1])
+def test_grid_sample_far_outside(mode: str, padding: str, align: int) -> None:
+    """ONNX Runtime does not move what a cubic kernel looks at to the border first, as ONNX has it."""
+    feeds = {"x": normal(2, 2, 5, 4), "grid": 3 * normal(2, 5, 3, 2)}
+    by = "reference" if mode == "cubic" else "onnxruntime"
+    check("GridSample", feeds, by, tol=1e-4, mode=mode, padding_mode=padding, align_corners=align)
+
+
+@pytest.mark.parametrize("ratio", [0, 2])
+@pytest.mark.parametrize("half", ["half_pixel", "output_half_pixel"])
+def test_roi_align(ratio: int, half: str) -> None:
+    rois = np.float32([[0, 0, 9, 7], [2.5, 1, 30, 40], [-9, -9, 3, 3], [5, 5, 5, 5]])
+    feeds = {"x": normal(2, 3, 8, 10), "rois": rois, "batch": np.array([0, 1, 1, 0])}
+    options = {"output_height": 3, "output_width": 2, "sampling_ratio": ratio, "spatial_scale": 0.5}
+    check("RoiAlign", feeds, tol=1e-4, coordinate_transformation_mode=half, **options)
+
+
+@pytest.mark.parametrize("order", [0, 1])
+def test_positions_of_maxima(order: int) -> None:
+    x = RNG.integers(0, 4, (2, 2, 7, 6)).astype(np.float32)
+    check(
+        "MaxPool",
+        {"x": x},
+        outputs=2,
+        kernel_shape=[3, 3],
+        strides=[2, 1],
+        pads=[1, 0, 1, 1],
+        storage_order=order,
+    )
