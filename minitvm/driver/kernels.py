@@ -223,6 +223,6 @@ def source_fingerprint() -> str:
     for folder in ("ir", "codegen"):
         for path in sorted(p for p in (root / folder).rglob("*") if p.suffix in (".py", ".ll")):
             digest.update(path.relative_to(root).as_posix().encode() + path.read_bytes())
-    for name in ("driver/kernels.py", "target.py", "runtime/spin.py"):
+    for name in ("driver/kernels.py", "target.py"):
         digest.update((root / name).read_bytes())
     return digest.hexdigest()

@@ -22,7 +22,7 @@ from minitvm.errors import LibraryError
 from minitvm.ir.arrays import ALIGNMENT, aligned_empty
 from minitvm.runtime.code import CODES, Code, Memory
 from minitvm.runtime.graph import Artifact, CpuTag, Segment, segments, steps_of, workspace_slots
-from minitvm.runtime.spin import marks_of, spinning_text, text_of
+from minitvm.target import marks_of, spinning_text, text_of
 
 llvm: Any = llvmlite.binding  # has no types
 

@@ -1,4 +1,4 @@
-; What the threads of a team run, joined with @minitvm.pause and @minitvm.rest of the machine (spin.py).
+; What the threads of a team run, joined with @minitvm.pause and @minitvm.rest of the machine (target.py).
 ; team.py starts the threads; nothing is called back per kernel.
 
 %word = type { i64, [56 x i8] }                 ; one cache line each, so that threads do not disturb one another

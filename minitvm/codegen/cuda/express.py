@@ -10,6 +10,7 @@ from minitvm.codegen.cuda import spell
 from minitvm.codegen.legalize import machine_form
 from minitvm.codegen.simplify import simplify_expr
 from minitvm.errors import CompilerError
+from minitvm.ir.dtypes import bits_of, is_float
 from minitvm.ir.loop import (
     COMPARISONS,
     Binary,
@@ -220,13 +221,13 @@ class Writer:
             return infix(spell.BOOL[op], 1, self.piece(node.lhs), self.piece(node.rhs))
         if op in ("min", "max"):
             return self.call(f"{op}imum", self.text(node.lhs), self.text(node.rhs), kind=f"<{kind}>")
-        if spell.is_float(dtype) and op in spell.FLOAT_BINARY:
+        if is_float(dtype) and op in spell.FLOAT_BINARY:
             return _called(spell.FLOAT_BINARY[op], dtype, self.text(node.lhs), self.text(node.rhs))
         if op == "pow":
             return self.call("int_pow", self.text(node.lhs), self.text(node.rhs), kind=f"<{kind}>")
-        if spell.is_float(dtype) or op in COMPARISONS or (_is_index(node) and op in spell.INDEX):
+        if is_float(dtype) or op in COMPARISONS or (_is_index(node) and op in spell.INDEX):
             return _infix(node, self.piece(node.lhs), self.piece(node.rhs))
-        wide = spell.VALUE[f"uint{max(32, spell.bits_of(dtype))}"]  # wraps around, which a signed sum may not
+        wide = spell.VALUE[f"uint{max(32, bits_of(dtype))}"]  # wraps around, which a signed sum may not
         cast = f"({wide})" if op in spell.WRAPPING else ""
         sides = (cast + self.operand(side) for side in (node.lhs, node.rhs))
         return _converted(f"({f' {spell.INFIX[op][0]} '.join(sides)})", dtype)
@@ -261,7 +262,7 @@ def _converted(text: str, dtype: str) -> Piece:
 
 
 def _infix(node: Binary, left: Piece, right: Piece) -> Piece:
-    minus = node.op == "add" and isinstance(node.rhs, Const) and right[1] == 0 and not spell.is_float(node.dtype)
+    minus = node.op == "add" and isinstance(node.rhs, Const) and right[1] == 0 and not is_float(node.dtype)
     if minus and right[0].startswith("-"):
         return infix("-", spell.INFIX["sub"][1], left, (right[0][1:], ATOM))
     return infix(*spell.INFIX[node.op], left, right)

@@ -10,6 +10,7 @@ import struct
 
 import numpy as np
 
+from minitvm.ir.dtypes import bits_of, is_float
 from minitvm.ir.loop.text import INFIX as LOOP_INFIX
 
 STORAGE = {
@@ -87,14 +88,6 @@ __device__ __forceinline__ unsigned short float_to_half(float value) {
 }""",
 }
 """Device functions, written into a kernel's source where it uses them."""
-
-
-def is_float(dtype: str) -> bool:
-    return dtype.startswith("float")
-
-
-def bits_of(dtype: str) -> int:
-    return 8 * np.dtype(dtype).itemsize
 
 
 def suffix(dtype: str) -> str:

@@ -7,43 +7,34 @@ Nothing here is asked for what would trap: :mod:`minitvm.codegen.legalize` was t
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 
 import numpy as np
 
 from minitvm.codegen.llvm.writer import Val, Writer
 from minitvm.errors import CompilerError
+from minitvm.ir.dtypes import COMPUTED, bits_of, is_float
 from minitvm.ir.loop import CHEAP, COMPARISONS
 
-SCALAR_TYPES = {
-    "bool": "i1",
-    "int8": "i8",
-    "int16": "i16",
-    "int32": "i32",
-    "int64": "i64",
-    "uint8": "i8",
-    "uint16": "i16",
-    "uint32": "i32",
-    "uint64": "i64",
-    "float16": "half",
-    "float32": "float",
-    "float64": "double",
-}
+_FLOATS = {"float16": "half", "float32": "float", "float64": "double"}
+SCALAR_TYPES = {dtype: f"i{bits_of(dtype)}" for dtype in COMPUTED} | {"bool": "i1"} | _FLOATS
 """Types of values.  A bool is ``i1`` in a register and ``i8`` in memory."""
 
-BITS = {dtype: 8 * np.dtype(dtype).itemsize for dtype in SCALAR_TYPES}
-BYTES = {dtype: np.dtype(dtype).itemsize for dtype in SCALAR_TYPES}
+BYTES = {dtype: bits_of(dtype) // 8 for dtype in COMPUTED}
 
-_FLOAT_BINARY = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv", "mod": "frem"}
-"""Never ``contract``: a product that overflows is infinite before the next operator adds to it.  ``fma`` is said."""
-_INT_BINARY = {op: op for op in ("add", "sub", "mul", "and", "or", "xor", "shl")}
-_SIGNED_BINARY = {**_INT_BINARY, "div": "sdiv", "mod": "srem", "shr": "ashr"}
-_UNSIGNED_BINARY = {**_INT_BINARY, "div": "udiv", "mod": "urem", "shr": "lshr"}
-
-FLOAT_COMPARE = {"eq": "fcmp oeq", "ne": "fcmp une", "lt": "fcmp olt", "le": "fcmp ole"}
-SIGNED_COMPARE = {"eq": "icmp eq", "ne": "icmp ne", "lt": "icmp slt", "le": "icmp sle"}
-UNSIGNED_COMPARE = {"eq": "icmp eq", "ne": "icmp ne", "lt": "icmp ult", "le": "icmp ule"}
+_INSTRUCTIONS = {
+    "add": ("fadd", "add", "add"), "sub": ("fsub", "sub", "sub"), "mul": ("fmul", "mul", "mul"),
+    "div": ("fdiv", "sdiv", "udiv"), "mod": ("frem", "srem", "urem"),
+    "and": ("", "and", "and"), "or": ("", "or", "or"), "xor": ("", "xor", "xor"),
+    "shl": ("", "shl", "shl"), "shr": ("", "ashr", "lshr"),
+    "eq": ("fcmp oeq", "icmp eq", "icmp eq"), "ne": ("fcmp une", "icmp ne", "icmp ne"),
+    "lt": ("fcmp olt", "icmp slt", "icmp ult"), "le": ("fcmp ole", "icmp sle", "icmp ule"),
+}  # fmt: skip
+"""Of floats, signed and unsigned integers.  Never ``contract``: a product that overflows is infinite before the next
+operator adds to it.  ``fma`` is said."""
+_FUNCTIONS = {"min": ("minimum", "smin", "umin"), "max": ("maximum", "smax", "umax"), "pow": ("pow", "", "")}
+"""Operators that are LLVM intrinsics."""
 
 FLOAT_INTRINSICS = {
     "abs": "fabs",
@@ -59,27 +50,16 @@ SPELLINGS = CHEAP
 """Functions that become vector instructions; ``legalize`` turns what it can of the others into polynomials."""
 
 
-def is_float(dtype: str) -> bool:
-    return dtype.startswith("float")
-
-
 def is_unsigned(dtype: str) -> bool:
     return dtype.startswith("u") or dtype == "bool"
 
 
-def instruction(op: str, dtype: str) -> str:
-    """The instruction of an operator; :class:`CompilerError` where the dtype has none."""
-    known = _FLOAT_BINARY if is_float(dtype) else _UNSIGNED_BINARY if is_unsigned(dtype) else _SIGNED_BINARY
-    if op not in known:
+def spelled(table: Mapping[str, tuple[str, ...]], op: str, dtype: str) -> str:
+    """An operator of a dtype; :class:`CompilerError` where the dtype has none."""
+    found = table.get(op, ("", "", ""))[0 if is_float(dtype) else 2 if is_unsigned(dtype) else 1]
+    if not found:
         raise CompilerError(f"{op} is not defined for {dtype}", hint="cast to an integer first")
-    return known[op]
-
-
-def binary_function(op: str, dtype: str) -> str | None:
-    """The LLVM intrinsic of an operator that has no instruction."""
-    if op in ("min", "max"):
-        return f"{op}imum" if is_float(dtype) else f"{'u' if is_unsigned(dtype) else 's'}{op}"
-    return "pow" if op == "pow" else None
+    return found
 
 
 @cache
@@ -98,7 +78,7 @@ def memory_text(dtype: str, lanes: int = 0) -> str:
 @cache
 def mangled(dtype: str, lanes: int = 0) -> str:
     """The suffix of an overloaded intrinsic: ``f32``, ``v8f32``, ``v4i64``."""
-    scalar = f"{'f' if is_float(dtype) else 'i'}{1 if dtype == 'bool' else BITS[dtype]}"
+    scalar = f"{'f' if is_float(dtype) else 'i'}{1 if dtype == 'bool' else bits_of(dtype)}"
     return f"v{lanes}{scalar}" if lanes else scalar
 
 
@@ -107,7 +87,7 @@ def constant(value: bool | int | float, dtype: str) -> str:
     if dtype == "bool":
         return "true" if value else "false"
     if not is_float(dtype):
-        return str(_wrap(int(value), BITS[dtype]))
+        return str(_wrap(int(value), bits_of(dtype)))
     if dtype == "float16":
         return f"0xH{np.float16(value).view(np.uint16):04X}"
     rounded = _to_float32(float(value)) if dtype == "float32" else float(value)
@@ -192,13 +172,7 @@ def logic(w: Writer, op: str, a: Val, b: Val) -> Val:
 
 def compare(w: Writer, op: str, a: Val, b: Val) -> Val:
     a, b = aligned(w, a, b)
-    return Val(w.pure(f"{_comparison(op, a.dtype)} {typed(a)}, {b.text}"), "bool", a.lanes)
-
-
-def _comparison(op: str, dtype: str) -> str:
-    if is_float(dtype):
-        return FLOAT_COMPARE[op]
-    return (UNSIGNED_COMPARE if is_unsigned(dtype) else SIGNED_COMPARE)[op]
+    return Val(w.pure(f"{spelled(_INSTRUCTIONS, op, a.dtype)} {typed(a)}, {b.text}"), "bool", a.lanes)
 
 
 def binary(w: Writer, op: str, a: Val, b: Val) -> Val:
@@ -212,10 +186,10 @@ def binary(w: Writer, op: str, a: Val, b: Val) -> Val:
         return _index_division(w, op, a, b)
     if op == "pow" and not is_float(a.dtype):
         return _int_pow(w, a, b)
-    function = binary_function(op, a.dtype)
-    if function is not None:  # the sign of a zero is free: one instruction with a constant
-        return call(w, function, a, b, flags="nsz " if op != "pow" and is_float(a.dtype) else "")
-    return _plain(w, instruction(op, a.dtype), a, b)
+    if op in _FUNCTIONS:  # the sign of a zero is free: one instruction with a constant
+        nsz = "nsz " if op != "pow" and is_float(a.dtype) else ""
+        return call(w, spelled(_FUNCTIONS, op, a.dtype), a, b, flags=nsz)
+    return _plain(w, spelled(_INSTRUCTIONS, op, a.dtype), a, b)
 
 
 def _plain(w: Writer, instruction: str, a: Val, b: Val) -> Val:
@@ -289,7 +263,7 @@ def cast(w: Writer, value: Val, dtype: str) -> Val:
     if source == dtype:
         return value
     if is_float(source) and is_float(dtype):
-        return _convert(w, "fpext" if BITS[dtype] > BITS[source] else "fptrunc", value, dtype)
+        return _convert(w, "fpext" if bits_of(dtype) > bits_of(source) else "fptrunc", value, dtype)
     if is_float(source):
         return _convert(w, "fptoui" if is_unsigned(dtype) else "fptosi", value, dtype)
     if is_float(dtype):
@@ -298,10 +272,10 @@ def cast(w: Writer, value: Val, dtype: str) -> Val:
 
 
 def _int_to_int(w: Writer, value: Val, dtype: str) -> Val:
-    before = 1 if value.dtype == "bool" else BITS[value.dtype]
-    if before == BITS[dtype]:
+    before = 1 if value.dtype == "bool" else bits_of(value.dtype)
+    if before == bits_of(dtype):
         return Val(value.text, dtype, value.lanes)
-    if before > BITS[dtype]:
+    if before > bits_of(dtype):
         return _convert(w, "trunc", value, dtype)
     return _convert(w, "zext" if is_unsigned(value.dtype) else "sext", value, dtype)
 

@@ -1,5 +1,5 @@
 ; The team's barrier: threads spin, and yield to the operating system where that takes long.
-; Joined with @minitvm.pause and @minitvm.rest of the machine (runtime/spin.py).
+; Joined with @minitvm.pause and @minitvm.rest of the machine (target.py).
 
 %minitvm.barrier = type { i32, [60 x i8], i32, [60 x i8] } ; threads that have arrived; how often it has opened
 

@@ -17,8 +17,7 @@ import llvmlite.binding
 
 from minitvm import config
 from minitvm.errors import CompilerError, TargetError, did_you_mean
-from minitvm.runtime.spin import arch_of, marks_of, text_of
-from minitvm.target import MachineModel, Target
+from minitvm.target import MachineModel, Target, arch_of, marks_of, text_of
 
 llvm: Any = llvmlite.binding  # has no types
 ffi: Any = llvmlite.binding.ffi

@@ -15,7 +15,7 @@ from typing import TypeAlias
 from minitvm.codegen.backend import STACK_LIMIT, Workspace, plan_workspace
 from minitvm.codegen.legalize import spell_scalars
 from minitvm.codegen.llvm import express, memory
-from minitvm.codegen.llvm.arith import BITS, memory_text
+from minitvm.codegen.llvm.arith import memory_text
 from minitvm.codegen.llvm.writer import (
     Context,
     Index,
@@ -29,6 +29,7 @@ from minitvm.codegen.llvm.writer import (
     reach,
 )
 from minitvm.errors import CompilerError
+from minitvm.ir.dtypes import bits_of
 from minitvm.ir.loop import (
     Alloc,
     Barrier,
@@ -45,8 +46,7 @@ from minitvm.ir.loop import (
     walk_stmts,
 )
 from minitvm.ir.loop.affine import Affine, Range
-from minitvm.runtime.spin import spinning_text
-from minitvm.target import MachineModel
+from minitvm.target import MachineModel, spinning_text
 
 Run: TypeAlias = Callable[[Stmt], None]
 
@@ -380,4 +380,4 @@ def _iterations(loop: For) -> int:
 
 def _widest_bits(loop: For) -> int:
     """The widest element that the loop stores."""
-    return max((BITS[s.buffer.dtype] for s in walk_stmts(loop.body) if isinstance(s, Store)), default=32)
+    return max((bits_of(s.buffer.dtype) for s in walk_stmts(loop.body) if isinstance(s, Store)), default=32)

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from minitvm.runtime.graph import Graph, Plan, Segment, segments, steps_of, workspace_slots
-from minitvm.runtime.spin import spinning_text
+from minitvm.target import spinning_text
 
 
 @dataclass
