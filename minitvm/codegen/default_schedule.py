@@ -25,11 +25,13 @@ from minitvm.codegen.loops import (
     unflatten,
     vectors,
 )
+from minitvm.codegen.simplify import simplify_expr
 from minitvm.codegen.stages import Output
 from minitvm.codegen.walks import FEWEST_LANES, MOST_APART, Walk, lanes_of, outer_reductions, period, walks
 from minitvm.ir.decision import Declined, decide
 from minitvm.ir.loop import (
     Alloc,
+    Buffer,
     Const,
     For,
     If,
@@ -40,6 +42,7 @@ from minitvm.ir.loop import (
     Seq,
     Stmt,
     Store,
+    as_index,
     map_expr,
     map_stmt,
     seq,
@@ -58,13 +61,33 @@ _IN_FLIGHT = 4
 """Vectors that a reduction keeps in flight, to hide the latency of the addition."""
 
 
+Element: TypeAlias = "tuple[Sequence[LoopExpr | int], LoopExpr]"
+"""An index, and what is stored there."""
+
 Schedule: TypeAlias = Callable[[Walk, MachineModel, bool], Stmt | Declined | None]
 """Loops for a machine, parallel ones or not; or why not, or nothing where there is nothing to say."""
 
 
 def stage_nest(out: Output, machine: MachineModel, parallel: bool = True) -> Stmt:
     """Loops that store every element of ``out``; ``parallel``: divided among the threads."""
-    walk = Walk.over(out)
+    return _nest(Walk.over(out), machine, parallel)
+
+
+def filled(
+    buffer: Buffer,
+    extents: Sequence[int],
+    element: Callable[..., Element],
+    machine: MachineModel,
+    parallel: bool = True,
+) -> Stmt:
+    """Loops over ``extents`` that store ``(index, value) = element(*position)`` to a buffer of a template's own."""
+    loops = tuple((LoopVar("ijklmnopq"[d]), extent) for d, extent in enumerate(extents))
+    index, value = element(*(var for var, _ in loops))
+    walk = Walk(buffer, loops, tuple(map(as_index, index)), value.astype(buffer.dtype))
+    return _nest(replace(walk, value=simplify_expr(walk.value, walk.ranges)), machine, parallel)
+
+
+def _nest(walk: Walk, machine: MachineModel, parallel: bool) -> Stmt:
     if outer_reductions(walk.value):
         return _scheduled(walk, (_reduced_in_lanes, _one_by_one), machine, parallel)
     return seq(*(_scheduled(part, (_in_squares, _in_vectors), machine, parallel) for part in walks(walk)))

@@ -11,18 +11,19 @@ How the right-hand side is read depends on how it lies in memory and on how ofte
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
-from minitvm.codegen.loops import after, in_parallel, in_vectors, or_zero, transposed
+from minitvm.codegen.default_schedule import Element, filled
+from minitvm.codegen.loops import after, in_parallel
 from minitvm.codegen.problem import TEMPLATES, Choice, Template, Tile
 from minitvm.codegen.templates.product import Dots, Gemm, Matrix, Product
 from minitvm.codegen.templates.tile import ITEMS_PER_THREAD, Run, best_tile, block_runs, dot_operations, tile_choices
 from minitvm.ir.decision import Declined
-from minitvm.ir.loop import Alloc, Buffer, Const, Load, LoopExpr, LoopKind, Stmt, Store, const, loop, seq
+from minitvm.ir.loop import Alloc, Buffer, Load, LoopExpr, Stmt, const, loop, seq
 from minitvm.target import MachineModel
 
 DOTS, IN_PLACE, IN_PIECES, PACKED = "dot products", "in place", "in pieces of the depth", "packed"
@@ -39,13 +40,13 @@ def packed(product: Product, tile: Tile, machine: MachineModel) -> Stmt:
     lanes, sides = machine.lanes(product.dtype), product.right.batch
     gemm = Gemm(product, tile, lanes)
     if machine.threads == 1 or sides * sum(g.count for g in gemm.groups) >= ITEMS_PER_THREAD * machine.threads:
-        return seq(*(_group_by_group(gemm, group) for group in gemm.groups))
+        return seq(*(_group_by_group(gemm, group, machine) for group in gemm.groups))
     panels = Panels.of(product.right, lanes, product.dtype)
     nest = replace(gemm, product=panels.times(product)).nest(machine)
-    return after(panels.buffer, panels.fill(), nest)
+    return after(panels.buffer, panels.fill(machine), nest)
 
 
-def _group_by_group(gemm: Gemm, group: Run) -> Stmt:
+def _group_by_group(gemm: Gemm, group: Run, machine: MachineModel) -> Stmt:
     """Panels of one group at a time, which the tiles of all rows find in the cache."""
     product, sides = gemm.product, gemm.product.right.batch
     readers = product.batch // sides
@@ -56,9 +57,12 @@ def _group_by_group(gemm: Gemm, group: Run) -> Stmt:
         begin = group.start(at)
         part = replace(gemm, product=panels.times(product, begin))
         rows = loop(readers, lambda p: part.all_rows(side if readers == 1 else p, begin, group), name="p")
-        return Alloc(buffer, seq(panels.fill_group(side, begin, group.width), rows))
+        return Alloc(buffer, seq(panels.fill_group(side, begin, group.width, machine), rows))
 
     return in_parallel((sides, group.count), work)
+
+
+Source = Callable[[LoopExpr, LoopExpr], tuple[LoopExpr, LoopExpr]]
 
 
 @dataclass(frozen=True)
@@ -87,61 +91,32 @@ class Panels:
 
         return replace(product, panels=at)
 
-    def fill(self) -> Stmt:
+    def fill(self, machine: MachineModel) -> Stmt:
         """All sides, by all threads; a barrier has to follow."""
+        return self._fill(lambda p, at: (p, at), self.buffer.shape[0], self.right.columns, machine, parallel=True)
 
-        def blocks(run: Run) -> Stmt:
-            def panel(p: LoopExpr, at: LoopExpr) -> Stmt:
-                return self._panel(p, run.start(at), (p, run.start(at)), run.width)
-
-            return in_parallel((self.buffer.shape[0], run.count), panel, name="panel")
-
-        return seq(*map(blocks, block_runs(self.right.columns, self.lanes, 1)))
-
-    def fill_group(self, p: LoopExpr, begin: LoopExpr, width: int) -> Stmt:
+    def fill_group(self, p: LoopExpr, begin: LoopExpr, width: int, machine: MachineModel) -> Stmt:
         """The blocks of side ``p`` from ``begin`` on that there is room for, by one thread; ``width``: of the last."""
+        columns = self.buffer.shape[1] * self.lanes - (self.lanes - width if width else 0)
+        return self._fill(lambda _, at: (p, begin + at), 1, columns, machine, parallel=False)
+
+    def _fill(self, source: Source, sides: int, columns: int, machine: MachineModel, parallel: bool) -> Stmt:
+        """``source``: which side's which block is copied to (side, block); lanes beyond the last column are zero."""
+
+        def lanes(run: Run, first: int, count: int) -> Stmt | None:
+            def element(p: LoopExpr, at: LoopExpr, r: LoopExpr, lane: LoopExpr) -> Element:
+                to, (side, block) = run.start(at), source(p, run.start(at))
+                value = const(0, self.buffer.dtype) if first else self.right.at(side, r, block * self.lanes + lane)
+                return (p, to, r, lane + first), value
+
+            extents = (sides, run.count, self.right.rows, count)
+            return filled(self.buffer, extents, element, machine, parallel) if count else None
 
         def blocks(run: Run) -> Stmt:
-            return run.over(lambda at, _: self._panel(p, begin + at, (Const(0), at), run.width), name="panel")
+            width = run.width or self.lanes
+            return seq(lanes(run, 0, width), lanes(run, width, self.lanes - width))
 
-        columns = self.buffer.shape[1] * self.lanes
-        return seq(*map(blocks, block_runs(columns - (self.lanes - width if width else 0), self.lanes, 1)))
-
-    def _panel(self, p: LoopExpr, block: LoopExpr, to: Sequence[LoopExpr], width: int) -> Stmt:
-        """One panel of right-hand side ``p``; lanes from ``width`` on are zero, none where it is 0."""
-        fill = self._copied if self.right.along_rows else self._turned
-        return fill(p, block, to, width or self.lanes)
-
-    def _copied(self, p: LoopExpr, block: LoopExpr, to: Sequence[LoopExpr], valid: int) -> Stmt:
-        def lanes(r: LoopExpr, first: int, count: int) -> Stmt | None:
-            def element(lane: LoopExpr) -> Stmt:
-                value = const(0, self.buffer.dtype) if first else self._element(p, r, block * self.lanes + lane)
-                return Store(self.buffer, (*to, r, lane + first), value)
-
-            return loop(count, element, LoopKind.VECTORIZED, "lane") if count else None
-
-        def row(r: LoopExpr) -> Stmt:
-            return seq(lanes(r, 0, valid), lanes(r, valid, self.lanes - valid))
-
-        return loop(self.right.rows, row, name="k")
-
-    def _turned(self, p: LoopExpr, block: LoopExpr, to: Sequence[LoopExpr], valid: int) -> Stmt:
-        """The same where columns lie along memory: square by square."""
-
-        def square(start: LoopExpr, depth: int) -> Stmt:
-            def load(column: LoopExpr, r: LoopExpr) -> LoopExpr:
-                value = self._element(p, start + r, block * self.lanes + column)
-                return value if depth == self.lanes else or_zero(r < depth, value)
-
-            def store(r: LoopExpr, lane: LoopExpr, value: LoopExpr) -> Stmt:
-                return Store(self.buffer, (*to, start + r, lane), value)
-
-            return transposed(self.lanes, self.buffer.dtype, valid, depth, load, store)
-
-        return in_vectors(self.right.rows, self.lanes, square)
-
-    def _element(self, p: LoopExpr, r: LoopExpr, column: LoopExpr) -> LoopExpr:
-        return self.right.at(p, r, column).astype(self.buffer.dtype)
+        return seq(*map(blocks, block_runs(columns, self.lanes, 1)))
 
 
 # --- the templates ------------------------------------------------------------------------------------------------

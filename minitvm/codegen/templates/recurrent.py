@@ -111,7 +111,7 @@ class Recurrent(Template):
             return Walk(self, choice, panels, start, count).loops()
 
         work = in_one_loop(self.walks, sequences, LoopKind.PARALLEL, "b") if self.walks else None
-        whole = seq(*(p.fill() for p in panels.values()), Barrier() if panels else None, work)
+        whole = seq(*(p.fill(self.machine) for p in panels.values()), Barrier() if panels else None, work)
         return with_memory([p.buffer for p in panels.values()], whole)
 
 
