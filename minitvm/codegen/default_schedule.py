@@ -27,7 +27,16 @@ from minitvm.codegen.loops import (
 )
 from minitvm.codegen.simplify import simplify_expr
 from minitvm.codegen.stages import Output
-from minitvm.codegen.walks import FEWEST_LANES, MOST_APART, Walk, lanes_of, outer_reductions, period, walks
+from minitvm.codegen.walks import (
+    FEWEST_LANES,
+    MOST_APART,
+    Walk,
+    asked_around,
+    lanes_of,
+    outer_reductions,
+    period,
+    walks,
+)
 from minitvm.ir.decision import Declined, decide
 from minitvm.ir.loop import (
     Alloc,
@@ -42,6 +51,7 @@ from minitvm.ir.loop import (
     Seq,
     Stmt,
     Store,
+    all_of,
     as_index,
     map_expr,
     map_stmt,
@@ -199,15 +209,30 @@ def _one_square(
 
 def _in_vectors(walk: Walk, machine: MachineModel, parallel: bool) -> Stmt:
     """A row in pieces, in each of which no condition changes."""
-    parts = walk.cut(*walk.loops[-1])
-    widths = [_width(part, lanes_of(part.value, part.out.dtype, machine)) for part in parts]
-    taken: str | Declined = f"in vectors of {max(widths)}"
-    if max(widths) == 1:
+    taken: str | Declined = f"in vectors of {max(width for _, width in _pieces(walk, machine))}"
+    if taken == "in vectors of 1":
         taken = Declined("vectors: neighbours of the last axis are not stored to neighbouring memory")
     if walk.loops[-1][1] == 1:
         taken = "one by one, as its last axis has one element"
     decide("schedule", walk.out.name, taken)
-    return _rows(walk.loops[:-1], [_row(p, w) for p, w in zip(parts, widths, strict=True)], machine, parallel)
+    few = parallel and _few(walk.loops[:-1], machine)
+    return _rows(walk.loops[:-1], _row_in_vectors(walk, machine, guarded=not few), machine, parallel)
+
+
+def _pieces(walk: Walk, machine: MachineModel) -> list[tuple[Walk, int]]:
+    """Of a row, and how many elements of each are computed at a time."""
+    parts = walk.cut(*walk.loops[-1])
+    return [(part, _width(part, lanes_of(part.value, part.out.dtype, machine))) for part in parts]
+
+
+def _row_in_vectors(walk: Walk, machine: MachineModel, guarded: bool) -> list[Stmt]:
+    """``guarded``: conditions that all of the row shares are asked once."""
+    guards, inside, outside = asked_around(walk.value, walk.loops[-1][0])
+    if not guarded or not guards:
+        return [_row(part, width) for part, width in _pieces(walk, machine)]
+    both = (replace(walk, value=value.astype(walk.value.dtype)) for value in (inside, outside))
+    then, orelse = (seq(*_row_in_vectors(side, machine, guarded)) for side in both)
+    return [If(all_of(guards), then, orelse)]
 
 
 def _width(walk: Walk, lanes: int) -> int:
@@ -265,10 +290,15 @@ def _rows(outer: Loops, row: Sequence[Stmt], machine: MachineModel, parallel: bo
     wanted, rows = _PIECES * machine.threads, math.prod(extent for _, extent in outer)
     body = seq(*row)
     parts = body.stmts if isinstance(body, Seq) else (body,)
-    if rows < wanted // 4 and max(map(_rounds, parts), default=0) > rows:
+    if _few(outer, machine) and max(map(_rounds, parts), default=0) > rows:
         return seq(*(_few_rows(outer, part, max(1, wanted // max(1, rows))) for part in parts))
     at = next((d for d in range(len(outer)) if math.prod(n for _, n in outer[:d]) >= wanted), len(outer))
     return fused(outer[:at], nested(outer[at:], body), "row", LoopKind.PARALLEL)
+
+
+def _few(outer: Loops, machine: MachineModel) -> bool:
+    """Whether there are too few rows for the threads."""
+    return math.prod(extent for _, extent in outer) < _PIECES * machine.threads // 4
 
 
 def _rounds(part: Stmt) -> int:

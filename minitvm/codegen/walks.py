@@ -198,7 +198,9 @@ def element(value: LoopExpr, finish: Callable[[LoopExpr], Stmt], lane: LoopVar |
         return finish(value)
     reduce = found[0]
     acc = Buffer("acc", (), reduce.dtype, "local")
-    guards, reduced = ([], reduce.value) if lane is None else _guarded(reduce, lane)
+    guards, reduced, outside = ([], reduce.value, reduce.value) if lane is None else asked_around(reduce.value, lane)
+    if outside != identity_of(reduce.kind, outside.dtype):  # else there is nothing to be done where they do not hold
+        guards, reduced = [], reduce.value
     update = element(reduced, lambda x: Store(acc, (), _combined(reduce.kind, acc[()], x)), lane)
     start = Store(acc, (), identity_of(reduce.kind, reduce.dtype))
     rest = element(map_expr(value, lambda node: acc[()] if node is reduce else node), finish, lane)
@@ -236,17 +238,15 @@ def _where(guards: Sequence[LoopExpr], body: Stmt) -> Stmt:
     return If(all_of(guards), body) if guards else body
 
 
-def _guarded(reduce: Reduce, lane: LoopVar) -> tuple[list[LoopExpr], LoopExpr]:
-    """Conditions that all lanes share, and what is reduced where they hold; elsewhere nothing is to be done."""
-    match reduce.value:
+def asked_around(value: LoopExpr, lane: LoopVar) -> tuple[list[LoopExpr], LoopExpr, LoopExpr]:
+    """Conditions that all lanes share, the value where they hold, and, before it is cast, elsewhere."""
+    match value:
         case Select(condition, then, orelse) | Cast(Select(condition, then, orelse), _):
-            if orelse == identity_of(reduce.kind, then.dtype):
-                parts = _conjuncts(condition)
-                shared = [c for c in parts if not depends_on(c, lane) and not loads(c)]
-                own = [c for c in parts if c not in shared]
-                value = select(all_of(own), then, orelse) if own else then
-                return shared, value.astype(reduce.dtype)
-    return [], reduce.value
+            parts = _conjuncts(condition)
+            shared = [c for c in parts if not depends_on(c, lane) and not loads(c)]
+            own = [c for c in parts if c not in shared]
+            return shared, (select(all_of(own), then, orelse) if own else then).astype(value.dtype), orelse
+    return [], value, value
 
 
 def _conjuncts(condition: LoopExpr) -> list[LoopExpr]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -85,4 +86,4 @@ def test_many_steps_pay_for_panels_of_the_weight(steps: int, hidden: int, panels
     arrays = arrays_of("nn.rnn", steps, 2, hidden, 1)
     kernel = check("nn.rnn", arrays, MachineModel(64, 32, threads=2))
     assert ("packed" in str(kernel)) is panels
-    assert "tail" not in str(kernel)
+    assert not re.search(r"for \w*tail", str(kernel))

@@ -61,7 +61,7 @@ class _Windows(Template):
         self.source: Buffer = self.data
         self.fill: Stmt | None = None
         if wide:
-            self.source, self.fill = padded(self.data, pads)
+            self.source, self.fill = padded(self.data, pads, machine)
         shapes = zip(self.source.shape[2:4], self.out.shape[2:4], (kh, kw), strict=True)
         steps = zip(attributes["strides"], attributes["dilation"], (0, 0) if wide else pads[:2], strict=True)
         axes = [Axis(*shape, *step) for shape, step in zip(shapes, steps, strict=True)]

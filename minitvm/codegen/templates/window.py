@@ -14,9 +14,10 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from minitvm.codegen.loops import in_parallel, inside, or_zero
-from minitvm.codegen.templates.tile import ITEMS_PER_THREAD, Run, runs, vectors
-from minitvm.ir.loop import Buffer, If, LoopExpr, LoopKind, Stmt, Store, const, loop, maximum, minimum, nest, seq
+from minitvm.codegen.default_schedule import Element, filled
+from minitvm.codegen.loops import inside, or_zero
+from minitvm.codegen.templates.tile import Run, runs
+from minitvm.ir.loop import Buffer, LoopExpr, Stmt, const, loop, maximum, minimum, seq
 from minitvm.target import MachineModel
 
 Start = LoopExpr | int
@@ -105,22 +106,19 @@ class Edge:
         return body(self.begin, self.size)
 
 
-def padded(data: Buffer, pads: Sequence[int]) -> tuple[Buffer, Stmt]:
+def padded(data: Buffer, pads: Sequence[int], machine: MachineModel) -> tuple[Buffer, Stmt]:
     """An image (axes 2 and 3) with zeros around it (top, left, bottom, right), and the loops that fill it."""
     top, left, bottom, right = pads
     *outer, height, width = data.shape[:4]
-    inner = data.shape[4:]
-    buffer = Buffer(f"{data.name}_padded", (*outer, height + top + bottom, width + left + right, *inner), data.dtype)
+    shape = (*outer, height + top + bottom, width + left + right, *data.shape[4:])
 
-    def element(*index: LoopExpr) -> Stmt:
+    def element(*index: LoopExpr) -> Element:
         n, c, y, x, *lane = index
         where = (n, c, y - top, x - left, *lane)
-        return Store(buffer, index, or_zero(inside(where[2:4], (height, width)), data[where]))
+        return index, or_zero(inside(where[2:4], (height, width)), data[where])
 
-    def pixel(*at: LoopExpr) -> Stmt:
-        return nest(inner, lambda *lane: element(*at, *lane), LoopKind.VECTORIZED)
-
-    return buffer, in_parallel(buffer.shape[:4], pixel, math.prod(buffer.shape[:3]))
+    buffer = Buffer(f"{data.name}_padded", shape, data.dtype)
+    return buffer, filled(buffer, shape, element, machine)
 
 
 # --- images as planes that every window reads at a fixed distance: what strides and padding become in memory ---------
@@ -192,13 +190,6 @@ class PhasedAxis(Axis):
         """The element of the input at a position of a plane; it may be outside, in the padding."""
         return position * self.stride + plane * self._step - self.before
 
-    @property
-    def interior(self) -> range:
-        """Positions that are inside the input in every plane."""
-        first = max(0, -(-self.before // self.stride))
-        end = (self.extent - 1 + self.before - (self.planes - 1) * self._step) // self.stride + 1
-        return range(min(first, self.length), max(min(first, self.length), min(end, self.length)))
-
 
 Pixel = Callable[[LoopExpr, LoopExpr, Sequence[LoopExpr]], LoopExpr]
 """An element of the input: (image, channel, spatial coordinates)."""
@@ -221,41 +212,18 @@ class PhasedImage:
         return PhasedImage(axes, Buffer("phases", shape, dtype))
 
     def fill(self, pixel: Pixel, machine: MachineModel) -> Stmt:
-        """Row by row, then the zeros behind them."""
+        """Row by row, zeros where it is padding; then those behind the rows."""
         *prefix, size = self.buffer.shape
-        rows, columns = self.axes[-2].length, self.axes[-1].length
-        wanted, rest = ITEMS_PER_THREAD * machine.threads, size - rows * columns
+        rows, columns = (axis.length for axis in self.axes[-2:])
 
-        def row(*index: LoopExpr) -> Stmt:
-            return self._row(index[:-1], index[-1], pixel, machine)
+        def row(n: LoopExpr, c: LoopExpr, *rest: LoopExpr) -> Element:
+            planes, places = rest[: len(self.axes)], rest[len(self.axes) :]
+            spots = [axis.element(plane, at) for axis, plane, at in zip(self.axes, planes, places, strict=True)]
+            value = or_zero(inside(spots, [axis.extent for axis in self.axes]), pixel(n, c, spots))
+            return (n, c, *rest[:-2], rest[-2] * columns + rest[-1]), value
 
-        def behind(*index: LoopExpr) -> Stmt:
-            return self._zeros(index, rows * columns, rest, machine)
+        def behind(*index: LoopExpr) -> Element:
+            return (*index[:-1], index[-1] + rows * columns), const(0, self.buffer.dtype)
 
-        return seq(in_parallel((*prefix, rows), row, wanted), in_parallel(prefix, behind, wanted) if rest else None)
-
-    def _row(self, prefix: Sequence[LoopExpr], row: LoopExpr, pixel: Pixel, machine: MachineModel) -> Stmt:
-        """One line of a plane: copied inside, checked at both ends, zeros where it is padding."""
-        *above, across = self.axes
-        n, c, *rest = prefix
-        planes, outer = rest[: len(self.axes)], (*rest[len(self.axes) :], row)
-        spots = [axis.element(plane, at) for axis, plane, at in zip(above, planes, outer, strict=False)]
-        begin, interior = row * across.length, across.interior
-
-        def copied(q: LoopExpr, check: bool = False) -> Stmt:
-            spot = across.element(planes[-1], q)
-            value = pixel(n, c, (*spots, spot)).astype(self.buffer.dtype)
-            found = or_zero(inside([spot], [across.extent]), value) if check else value
-            return Store(self.buffer, (*prefix, begin + q), found)
-
-        filled = seq(
-            loop(interior.start, lambda i: copied(i, True), name="q"),
-            vectors(len(interior), machine.lanes(self.buffer.dtype), lambda i: copied(i + interior.start)),
-            loop(across.length - interior.stop, lambda i: copied(i + interior.stop, True), name="q"),
-        )
-        condition = inside(spots, [axis.extent for axis in above])
-        return If(condition, filled, self._zeros(prefix, begin, across.length, machine))
-
-    def _zeros(self, prefix: Sequence[LoopExpr], begin: LoopExpr | int, count: int, machine: MachineModel) -> Stmt:
-        zero = const(0, self.buffer.dtype)
-        return vectors(count, machine.lanes(zero.dtype), lambda i: Store(self.buffer, (*prefix, begin + i), zero))
+        lines, rest = filled(self.buffer, (*prefix, rows, columns), row, machine), size - rows * columns
+        return seq(lines, filled(self.buffer, (*prefix, rest), behind, machine) if rest else None)
