@@ -17,6 +17,8 @@ _COMPUTE = frozenset(
     ("Col2Im", "Equal", "GridSample", "IsInf", "IsNaN", "NonZero", "QLinearMatMul", "Resize", "Unique")
 )
 """Of the operators that take strings or float8; all others only move them."""
+_IN_STEPS = frozenset(("Attention", "FlexAttention"))
+"""Of many steps, of which half precision would round each."""
 _CONVERT = frozenset(("Cast", "CastLike", "DequantizeLinear"))
 """Whose builders know stored dtypes."""
 
@@ -38,6 +40,8 @@ def with_float32(node: OnnxNode, build: Callable[[], Results]) -> Results:
 
 def _is_widened(node: OnnxNode, value: Expr, parameter: Any) -> bool:
     type_ = value.type
+    if node.op_type in _IN_STEPS and isinstance(type_, TensorType) and type_.dtype == "float16":
+        return True
     if not isinstance(type_, TensorType) or type_.dtype not in STORED or not is_float(type_.dtype):
         return False
     if parameter is None:
