@@ -22,6 +22,7 @@ VARIABLES: dict[str, Variable] = {
     for v in (
         Variable("MINITVM_CACHE_DIR", "~/.cache/minitvm", "folder of compiled kernels; empty turns the cache off"),
         Variable("MINITVM_CPU", "", "the CPU this machine is taken for, such as haswell; its own if empty"),
+        Variable("MINITVM_MAX_TRIPS", "0", "trips that a loop of a model may have, more are an error; 0 is no limit"),
         Variable("MINITVM_NUM_THREADS", "0", "threads a model runs on; 0 is one per physical core"),
         Variable(
             "MINITVM_VERIFY",

@@ -19,7 +19,7 @@ from minitvm import config
 from minitvm.driver import backend_for, build_consuming
 from minitvm.driver.kernels import Progress
 from minitvm.errors import ConfigError, InputError, UnknownValueError, listing
-from minitvm.frontend import ModelDescription, ValueDescription, describe_onnx, from_onnx
+from minitvm.frontend import ModelDescription, ValueDescription, describe_importable, from_onnx
 from minitvm.ir.types import STRING, SequenceType, TensorType, as_shape, is_numeric
 from minitvm.runtime.checks import check_input, unknown_name
 from minitvm.runtime.direct import DirectCall
@@ -153,7 +153,7 @@ class InferenceSession:
         self._threads = config.resolve_threads(_threads_of(sess_options) if num_threads is None else num_threads)
         self._opt_level, self._strict, self._on_progress = opt_level, strict, on_progress
         self._limit = specialisations
-        self._description: ModelDescription = describe_onnx(path_or_bytes)
+        self._description: ModelDescription = describe_importable(path_or_bytes)
         self._inputs = {v.name: v for v in self._description.inputs}
         self._types = {v.name: _type_of(v) for v in self._description.inputs}
         self._tensors = {name: type_ for name, type_ in self._types.items() if isinstance(type_, TensorType)}

@@ -38,12 +38,14 @@ _ROOM = 16
 def is_native(host: Host, target: str, inside: bool = False) -> bool:
     """Whether a call in Python is control flow that runs without it: all of its types are known, but the length of
     what a loop stacks, which must be known too ``inside`` of other control flow."""
-    from minitvm.ir.ops.control import Fail, If, Loop
+    from minitvm.ir.ops.control import Fail, If, Loop, most_trips
 
     call: Any = host.function.body
     op = getattr(call, "op", None)
     if target.partition(" ")[0] != "llvm" or not isinstance(op, (Fail, If, Loop)):
         return False
+    if isinstance(op, Loop) and inside and op.trips is None and most_trips():
+        return False  # nobody counts
     given = [t for param in host.function.params for t in leaves(param.type)]
     results = list(leaves(host.function.ret_type))
     if not all(map(is_numeric, (*given, *results))):
@@ -239,15 +241,20 @@ class _Trips:
         self.room = 0
 
     def run(self) -> None:
-        record, made, most = self.record, 0, 0
+        from minitvm.ir.ops.control import most_trips, too_many_trips
+
+        record, made, most, limit = self.record, 0, 0, most_trips()
         self._point()
         while made == most:
             if self.rows and made == self.room:
                 self._grow(made)
             most = min(made + AT_ONCE, self.room) if self.rows else made + AT_ONCE
+            most = min(most, limit + 1) if limit else most
             record[_FIRST], record[_MOST] = made, most
             self.some()
             made = int(record[_MADE])
+            if limit and made > limit:
+                raise too_many_trips(limit)
         for entry, rows in self.rows.items():
             self.outer.values[entry] = rows[:made]
 

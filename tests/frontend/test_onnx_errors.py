@@ -9,8 +9,9 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from onnx_build import build, error_of, one_node, value
+from onnx_build import build, error_of, one_node, run, value
 
+from minitvm import InferenceSession
 from minitvm.errors import (
     FrontendError,
     InputError,
@@ -168,13 +169,45 @@ def test_names_that_are_not_text() -> None:
     assert error_of(FrontendError, data) == "a name in the model is not text\n  = hint: the file is damaged"
 
 
-def test_weights_listed_twice_and_sparse_ones() -> None:
+def test_weights_listed_twice() -> None:
     model = one_node("Add", X, constants={1: X})
     model.graph.initializer.append(model.graph.initializer[0])
     assert error_of(FrontendError, model) == "initializer 'x1' is listed twice"
-    model = one_node("Relu", X)
-    model.graph.sparse_initializer.add().values.name = "s"
-    assert error_of(FrontendError, model) == "the model has sparse initializers, which minitvm does not read"
+
+
+@pytest.mark.parametrize("indices", [np.array([1, 5]), np.array([[0, 1], [1, 2]])], ids=["in a row", "by axis"])
+def test_sparse_weights(indices: np.ndarray) -> None:
+    values = numpy_helper.from_array(np.float32([2, -3]), "s")
+    sparse = helper.make_sparse_tensor(values, numpy_helper.from_array(indices, "i"), [2, 3])
+    model = one_node("Add", X, constants={1: X})
+    del model.graph.initializer[:]
+    model.graph.node[0].input[1] = "s"
+    model.graph.sparse_initializer.append(sparse)
+    np.testing.assert_array_equal(run(model, {"x0": X})[0] - X, np.float32([[0, 2, 0], [0, 0, -3]]))
+    constant = build([node("Constant", [], ["y"], sparse_value=sparse)], [], ["y"])
+    np.testing.assert_array_equal(run(constant, {})[0], np.float32([[0, 2, 0], [0, 0, -3]]))
+    model.graph.sparse_initializer[0].dims[0] = 1
+    assert error_of(FrontendError, model).startswith("a sparse tensor of shape (1, 3) cannot be read: ")
+
+
+def test_all_that_cannot_be_imported_at_once() -> None:
+    model = build([node("Fancy", ["x"], ["y"], "f"), node("Relu", ["c"], ["z"])], [value("x", X)], ["y", "z"])
+    model.graph.input.append(helper.make_tensor_value_info("c", TensorProto.COMPLEX64, ["n"]))
+    model.graph.initializer.append(numpy_helper.from_array(np.zeros(2, np.complex128), "w"))
+    model.opset_import[0].version = 99
+    for raises in (from_onnx, InferenceSession):
+        with pytest.raises(UnsupportedOperatorError) as caught:
+            raises(model)
+        text = str(caught.value)
+        assert text.startswith("4 things in the model cannot be imported\n  | the model uses ONNX opset 99; ")
+        for line in (
+            "the model has operators that minitvm cannot import: Fancy (1)",
+            "Fancy: f",
+            "value 'c': element type 'complex64' is not supported",
+            "element type 'complex128' is not supported",
+            'ONNX tensor "w"',
+        ):
+            assert f"\n  | {line}\n" in text
 
 
 @pytest.mark.parametrize("seed", range(4))

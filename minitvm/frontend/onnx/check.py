@@ -3,30 +3,73 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import lru_cache, partial
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 import onnx
 
 from minitvm.errors import FrontendError, UnsupportedOperatorError
+from minitvm.frontend.onnx.model import describe_value
 from minitvm.frontend.onnx.node import OnnxNode, kind_of, normal_domain, place_of, schema_of
-from minitvm.frontend.onnx.types import NUMPY_NAMES
+from minitvm.frontend.onnx.types import NUMPY_NAMES, dtype_name
 from minitvm.ir.types import DTYPES, STRING, TensorType
 
 
 def opsets_of(model: onnx.ModelProto) -> dict[str, int]:
-    """Version of each operator set; :class:`FrontendError` where ONNX's own is too new to read."""
-    versions = {normal_domain(entry.domain): int(entry.version) for entry in model.opset_import}
+    """Version of each operator set."""
+    return {normal_domain(entry.domain): int(entry.version) for entry in model.opset_import}
+
+
+def check_model(
+    model: onnx.ModelProto, opsets: Mapping[str, int], is_supported: Callable[[onnx.NodeProto], bool]
+) -> None:
+    """Raises one :class:`FrontendError` of all that the model has and minitvm has not: operator sets, operators,
+    element types; an :class:`UnsupportedOperatorError` where operators are among it."""
+    found = [*_newer_opset(opsets), *_unknown_operators(model.graph, is_supported), *_unknown_types(model.graph)]
+    if len(found) == 1:
+        raise found[0]
+    if found:
+        kind = next((type(e) for e in found if isinstance(e, UnsupportedOperatorError)), FrontendError)
+        where = [line for error in found for line in (error.message, *error.where)]
+        raise kind(f"{len(found)} things in the model cannot be imported", where=where, hint=found[0].hint)
+
+
+def _newer_opset(opsets: Mapping[str, int]) -> Iterator[FrontendError]:
     newest = onnx.defs.onnx_opset_version()
-    opset = versions.get("", newest)
-    if opset > newest:
-        raise FrontendError(
-            f"the model uses ONNX opset {opset}; the installed onnx {onnx.__version__} knows up to {newest}",
+    if opsets.get("", newest) > newest:
+        yield FrontendError(
+            f"the model uses ONNX opset {opsets['']}; the installed onnx {onnx.__version__} knows up to {newest}",
             hint="pip install --upgrade onnx, or export the model with an older opset",
         )
-    return versions
+
+
+def _unknown_types(graph: onnx.GraphProto) -> Iterator[FrontendError]:
+    """Of inputs and outputs, and of tensors anywhere."""
+    for value in (*graph.input, *graph.output):
+        yield from _raised(partial(describe_value, value))
+    for tensor in _tensors(graph):
+        yield from _raised(partial(dtype_name, tensor.data_type, partial(_of_tensor, tensor.name)))
+
+
+def _of_tensor(name: str, message: str, hint: str | None) -> FrontendError:
+    return FrontendError(message, where=[f'ONNX tensor "{name}"'], hint=hint)
+
+
+def _raised(check: Callable[[], object]) -> Iterator[FrontendError]:
+    try:
+        check()
+    except FrontendError as error:
+        yield error
+
+
+def _tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
+    yield from graph.initializer
+    for node in all_nodes(graph):
+        yield from (a.t for a in node.attribute if a.type == onnx.AttributeProto.TENSOR)
+        for inner in subgraphs(node):
+            yield from inner.initializer
 
 
 def subgraphs(node: onnx.NodeProto) -> list[onnx.GraphProto]:
@@ -107,17 +150,22 @@ def _dtypes_of(parameter: Any) -> frozenset[str]:
     return frozenset({NUMPY_NAMES.get(name, name) for name in names} & {*DTYPES, STRING})
 
 
-def check_supported(
-    graph: onnx.GraphProto | onnx.FunctionProto, is_supported: Callable[[onnx.NodeProto], bool]
-) -> None:
+def check_supported(graph: onnx.FunctionProto, is_supported: Callable[[onnx.NodeProto], bool]) -> None:
     """Raises :class:`UnsupportedOperatorError` that lists every operator without a builder, with its nodes."""
+    for error in _unknown_operators(graph, is_supported):
+        raise error
+
+
+def _unknown_operators(
+    graph: onnx.GraphProto | onnx.FunctionProto, is_supported: Callable[[onnx.NodeProto], bool]
+) -> Iterator[UnsupportedOperatorError]:
     missing: dict[str, list[str]] = {}
     for node in all_nodes(graph):
         if not is_supported(node):
             missing.setdefault(kind_of(node), []).append(node.name or next(filter(None, node.output), ""))
     if missing:
         counts = ", ".join(f"{kind} ({len(names)})" for kind, names in sorted(missing.items()))
-        raise UnsupportedOperatorError(
+        yield UnsupportedOperatorError(
             f"the model has operators that minitvm cannot import: {counts}",
             where=[f"{kind}: {_some(names)}" for kind, names in sorted(missing.items())],
             hint="write a builder for them: @minitvm.frontend.onnx_op(name, since=..., domain=...)",

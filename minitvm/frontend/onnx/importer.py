@@ -6,7 +6,6 @@ constants alone (shapes above all) is computed on the way, so most models arrive
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,6 +16,7 @@ from minitvm.errors import FrontendError, InputError, MiniTVMError, UnknownValue
 from minitvm.frontend.onnx.check import (
     check_against_schema,
     check_dtypes,
+    check_model,
     check_names,
     check_supported,
     opsets_of,
@@ -24,16 +24,26 @@ from minitvm.frontend.onnx.check import (
 )
 from minitvm.frontend.onnx.foreign import foreign, is_foreign
 from minitvm.frontend.onnx.functions import definition_of, has_definition
-from minitvm.frontend.onnx.model import LoadedModel, ModelSource, ValueDescription, array_of, describe_value, load_model
+from minitvm.frontend.onnx.inputs import input_variable
+from minitvm.frontend.onnx.model import (
+    LoadedModel,
+    ModelDescription,
+    ModelSource,
+    array_of,
+    dense_array,
+    describe_model,
+    describe_value,
+    load_model,
+)
 from minitvm.frontend.onnx.node import OnnxNode, label_of, normal_domain, place_of
 from minitvm.frontend.onnx.registry import Builder, Outputs, builder_for
 from minitvm.frontend.onnx.sequence import is_for_python
 from minitvm.frontend.onnx.stored import with_float32
 from minitvm.frontend.onnx.tensor import text
-from minitvm.ir.dims import Dim, SymbolicDim
+from minitvm.ir.dims import SymbolicDim
 from minitvm.ir.expr import Call, Constant, Expr, Function, Module, Tuple, Var, span_scope
 from minitvm.ir.ops.tensor import ShapeOf
-from minitvm.ir.types import DTYPES, STRING, Shape, TensorType, as_dim, type_of
+from minitvm.ir.types import type_of
 from minitvm.ir.visitor import children, post_order
 
 CONSTANT_LIMIT = 1024
@@ -85,11 +95,22 @@ def from_onnx(
     """
     shapes, dtypes = _dictionary("shape_dict", shape_dict), _dictionary("dtype_dict", dtype_dict)
     values = _dictionary("value_dict", value_dict)
+    return _checked(load_model(model), freeze_params).run(shapes, dtypes, values)
+
+
+def describe_importable(model: ModelSource) -> ModelDescription:
+    """As :func:`describe_onnx`; raises, too, what :func:`from_onnx` raises of operators, operator sets and types."""
     loaded = load_model(model)
+    _checked(loaded)
+    return describe_model(loaded.proto)
+
+
+def _checked(loaded: LoadedModel, freeze: bool = False) -> Importer:
+    """What imports a model that has nothing but what minitvm has."""
     check_names(loaded.proto.graph)
-    importer = Importer(loaded, opsets_of(loaded.proto), freeze_params)
-    check_supported(loaded.proto.graph, importer.supports)
-    return importer.run(shapes, dtypes, values)
+    importer = Importer(loaded, opsets_of(loaded.proto), freeze)
+    check_model(loaded.proto, importer.opsets, importer.supports)
+    return importer
 
 
 def _dictionary(option: str, given: Any) -> dict[str, Any]:
@@ -202,8 +223,9 @@ class Importer:
             if tensor.name not in scope.values:
                 array = array_of(tensor, self.folder)
                 scope.values[tensor.name] = self._literal(tensor.name, array, is_main)
-        if graph.sparse_initializer:
-            raise FrontendError("the model has sparse initializers, which minitvm does not read")
+        for sparse in graph.sparse_initializer:
+            array = dense_array(sparse, self.folder)
+            scope.values[sparse.values.name] = self._literal(sparse.values.name, array, is_main)
         for node in ordered_nodes(graph, scope.names()):
             self._import_node(node, scope, is_main)
         return [self._value(output.name, scope) for output in graph.output]
@@ -332,79 +354,3 @@ def _is_open_shape(node: Expr) -> bool:
 
 def _as_list(outputs: Outputs) -> list[Expr | None]:
     return [outputs] if isinstance(outputs, Expr) else list(outputs)
-
-
-def input_variable(value: ValueDescription, shape: Any, dtype: str | None) -> Var:
-    """The variable of an input, of the shape asked for where it fits the model's."""
-    if value.held is not None:
-        if shape is not None or dtype is not None:
-            option = "shape" if shape is not None else "dtype"
-            raise InputError(f"{option}_dict names input {value.name!r}, which is {value.type} and has no {option}")
-        return Var(value.name, value.held)
-    return Var(value.name, TensorType(_input_shape(value, shape), _input_dtype(value, dtype)))
-
-
-def _input_dtype(value: ValueDescription, dtype: str | None) -> str:
-    found = dtype or value.dtype
-    if str(found) not in DTYPES and (dtype or found != STRING):
-        raise InputError(
-            f"dtype_dict gives input {value.name!r} the dtype {found!r}"
-            if dtype
-            else f"input {value.name!r} has no dtype",
-            hint=f"dtypes: {', '.join(DTYPES)}",
-        )
-    return str(found)
-
-
-def _input_shape(value: ValueDescription, shape: Any) -> Shape:
-    declared = value.shape
-    if shape is None:
-        return _declared_shape(value)
-    if not isinstance(shape, (Sequence, np.ndarray)) or isinstance(shape, (str, bytes)):
-        raise InputError(f"shape_dict gives input {value.name!r} {shape!r}, which is no shape")
-    given = tuple(shape)
-    if value.has_rank and len(given) != len(declared):
-        raise InputError(
-            f"shape_dict gives input {value.name!r} {len(given)} dimensions; it has {len(declared)}: {_text(declared)}"
-        )
-    return tuple(_input_dim(value, axis, dim) for axis, dim in enumerate(given))
-
-
-def _input_dim(value: ValueDescription, axis: int, dim: Any) -> Dim:
-    if dim is None:
-        declared = value.shape[axis] if value.has_rank else None
-        return as_dim(declared if isinstance(declared, str) else None)
-    whole = isinstance(dim, (int, np.integer)) and not isinstance(dim, bool)
-    whole = whole or (isinstance(dim, float) and math.isfinite(dim) and dim == int(dim))
-    if not whole or dim < 0:
-        raise InputError(
-            f"shape_dict gives dimension {axis} of input {value.name!r} as {dim!r}",
-            hint="a dimension is a whole number, 0 or more",
-        )
-    fixed = value.shape[axis] if value.has_rank else None
-    if isinstance(fixed, int) and fixed != dim:
-        raise InputError(
-            f"shape_dict gives dimension {axis} of input {value.name!r} as {int(dim)}; the model fixes it at {fixed}",
-            hint=f"the input's shape is {_text(value.shape)}",
-        )
-    return int(dim)
-
-
-def _declared_shape(value: ValueDescription) -> Shape:
-    if not value.has_rank:
-        raise FrontendError(
-            f"input {value.name!r} has no shape in the model", hint=f"give it: shape_dict={{{value.name!r}: (...)}}"
-        )
-    open_dims = [str(d) if d is not None else "?" for d in value.shape if not isinstance(d, int)]
-    if open_dims:
-        example = ", ".join(str(d) if isinstance(d, int) else "1" for d in value.shape)
-        comma = "," if len(value.shape) == 1 else ""
-        raise FrontendError(
-            f"input {value.name!r} has dimensions without a size: {', '.join(open_dims)}, in {_text(value.shape)}",
-            hint=f"give them: shape_dict={{{value.name!r}: ({example}{comma})}}",
-        )
-    return tuple(int(d) for d in value.shape)  # type: ignore[arg-type]
-
-
-def _text(shape: Sequence[int | str | None]) -> str:
-    return f"({', '.join('?' if d is None else str(d) for d in shape)})"

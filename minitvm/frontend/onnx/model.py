@@ -254,6 +254,19 @@ def array_of(tensor: onnx.TensorProto, folder: str) -> np.ndarray:
         ) from error
 
 
+def dense_array(sparse: onnx.SparseTensorProto, folder: str) -> np.ndarray:
+    """All elements of a sparse tensor.  Raises what :func:`array_of` raises, and where an index is outside."""
+    values, indices = array_of(sparse.values, folder), array_of(sparse.indices, folder)
+    try:
+        found = np.zeros(tuple(sparse.dims), values.dtype)
+        places = indices if indices.ndim == 1 else np.ravel_multi_index(tuple(indices.T), found.shape)
+        np.put(found, places, values)
+    except (ValueError, IndexError) as error:
+        message = f"a sparse tensor of shape {tuple(sparse.dims)} cannot be read: {error}"
+        raise FrontendError(message, where=[f'ONNX tensor "{sparse.values.name}"']) from error
+    return found
+
+
 def _decoded(text: bytes) -> str:
     return text.decode("utf-8", "replace")
 

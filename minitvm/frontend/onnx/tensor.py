@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from minitvm.frontend.onnx.model import dense_array
 from minitvm.frontend.onnx.node import OnnxNode, cast, dims, emit, emit_many, normalize_axis, onnx_dtype, rank, scalar
 from minitvm.frontend.onnx.registry import formulas, onnx_op
 from minitvm.ir.expr import Constant, Expr
@@ -39,9 +40,8 @@ def constant(node: OnnxNode) -> Expr:
     for name in ("value_string", "value_strings"):
         if node.has(name):
             return text(np.array(node.attr(name), object))
-    if not node.has("value"):
-        raise node.fail("its value is sparse, which minitvm does not read")
-    value = node.attr("value")
+    sparse = node.attr("sparse_value")
+    value = node.require("value") if sparse is None else dense_array(sparse, "")
     return text(value) if value.dtype == object else Constant(value)
 
 

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from minitvm import config
 from minitvm.errors import InputError
 from minitvm.ir.compute import compute, max_over
 from minitvm.ir.dims import anonymous, differ
@@ -40,6 +41,16 @@ def few_trips(most: int) -> Iterator[None]:
         yield
     finally:
         _most_trips.reset(token)
+
+
+def most_trips() -> int | None:
+    """How many trips a loop may have, as :func:`few_trips` or ``MINITVM_MAX_TRIPS`` says."""
+    return _most_trips.get() or config.read_int("MINITVM_MAX_TRIPS") or None
+
+
+def too_many_trips(most: int) -> InputError:
+    message = f"{Loop.name}: more than {most:,} trips"
+    return InputError(message, hint="MINITVM_MAX_TRIPS is how many a loop may have; 0 is no limit")
 
 
 def _signature(op: Op, part: str, function: Function) -> FuncType:
@@ -150,10 +161,10 @@ class Loop(Op, name="control.loop", fusion=Fusion.OPAQUE, takes_stored=True):
         """``call(body, *values)`` computes an iteration."""
         carried, captured = values[: self.num_carried], values[self.num_carried :]
         going, limit, steps = condition.reshape(()), trip_count.item(), []
-        iteration = 0
+        iteration, most = 0, most_trips()
         while iteration < limit and going.item():
-            if iteration == _most_trips.get():
-                raise InputError(f"{self.name}: more than {iteration} trips")
+            if iteration == most:
+                raise too_many_trips(iteration)
             results = call(self.body, np.int64(iteration), going, *carried, *captured)
             going, carried = results[0].reshape(()), results[1 : 1 + self.num_carried]
             steps.append(results[1 + self.num_carried :])
