@@ -53,9 +53,9 @@ def graph_cost(calls: int = CALLS) -> GraphCost:
     """Import, passes at level 3, and memory plan for :func:`mesh`; kernels are not compiled."""
     from minitvm.codegen.llvm.compile import host, machine_model
     from minitvm.driver import optimize
-    from minitvm.driver.memory import plan_memory
     from minitvm.driver.program import read_program
     from minitvm.frontend import from_onnx
+    from minitvm.runtime.memory import plan_memory
 
     model = mesh(calls)
     start = time.perf_counter()

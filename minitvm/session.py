@@ -16,11 +16,14 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 
 from minitvm import config
-from minitvm.driver import backend_for, build_consuming
+from minitvm.driver import backend_for, build_consuming, require_symbolic
 from minitvm.driver.kernels import Progress
-from minitvm.errors import ConfigError, InputError, UnknownValueError, listing
-from minitvm.frontend import ModelDescription, ValueDescription, describe_importable, from_onnx
+from minitvm.errors import ConfigError, InputError, MiniTVMError, UnknownValueError, listing
+from minitvm.frontend import ModelDescription, ValueDescription, describe_importable, describe_onnx, from_onnx
+from minitvm.ir.decision import Decision
+from minitvm.ir.dims import Undecided, assumptions
 from minitvm.ir.types import STRING, SequenceType, TensorType, as_shape, is_numeric
+from minitvm.runtime.bind import DoesNotFit, SymbolicLibrary
 from minitvm.runtime.checks import check_input, unknown_name
 from minitvm.runtime.direct import DirectCall
 from minitvm.runtime.graph import HostCall
@@ -66,6 +69,36 @@ def compile(
         value.setflags(write=False)  # nobody else has them, so constants need not copy them
     backend = backend_for(parsed, num_threads)
     return build_consuming(module, params, backend, opt_level, strict=strict, on_progress=on_progress, trace=trace)
+
+
+def compile_symbolic(
+    model: Model,
+    target: Target,
+    opt_level: int = 3,
+    *,
+    num_threads: int | None = None,
+    on_progress: Progress | None = None,
+) -> SymbolicLibrary:
+    """Compile an ONNX model once for all shapes that it leaves open.
+
+    Raises what :func:`compile` raises; above all :class:`CompilerError` for operators whose loops are made for numbers.
+    """
+    names = {value.name: _open_shape(value) for value in describe_onnx(model).inputs}
+    backend = backend_for(target, num_threads)
+    with assumptions() as assumed:
+        module, params = from_onnx(model, shape_dict=names)
+        require_symbolic(module.main, backend)
+        for value in params.values():
+            value.setflags(write=False)
+        library = build_consuming(module, params, backend, opt_level, strict=True, on_progress=on_progress)
+    return SymbolicLibrary(library, frozenset(assumed))
+
+
+def _open_shape(value: ValueDescription) -> list[int | str]:
+    """A shape in which everything that is open has a name: the model's, or one of its own."""
+    if not value.has_rank:
+        raise UnknownValueError(f"input {value.name!r} has no shape in the model")
+    return [f"{value.name}.{axis}" if dim is None else dim for axis, dim in enumerate(value.shape)]
 
 
 def with_values(
@@ -144,6 +177,7 @@ class InferenceSession:
         opt_level: int = 3,
         strict: bool = False,
         specialisations: int = SPECIALISATIONS,
+        symbolic: bool = True,
         on_progress: Progress | None = None,
     ) -> None:
         if not isinstance(specialisations, int) or specialisations < 1:
@@ -152,7 +186,7 @@ class InferenceSession:
         self._target = Target.parse(target)
         self._threads = config.resolve_threads(_threads_of(sess_options) if num_threads is None else num_threads)
         self._opt_level, self._strict, self._on_progress = opt_level, strict, on_progress
-        self._limit = specialisations
+        self._limit, self._wants_symbolic = specialisations, symbolic
         self._description: ModelDescription = describe_importable(path_or_bytes)
         self._inputs = {v.name: v for v in self._description.inputs}
         self._types = {v.name: _type_of(v) for v in self._description.inputs}
@@ -161,6 +195,7 @@ class InferenceSession:
         self._lock = threading.Lock()
         self._kept: OrderedDict[Key, _Specialised] = OrderedDict()
         self._being_compiled: dict[Key, Future[_Specialised]] = {}
+        self._symbolic: Future[SymbolicLibrary | Decision] | None = None
         self._by_value: set[str] = set()
         self._host_calls: dict[HostCall, None] = {}
         self._only: _Specialised | None = None
@@ -201,6 +236,14 @@ class InferenceSession:
     def inputs_by_value(self) -> list[str]:
         """Inputs for whose values the model is compiled, as far as runs have shown: shapes depend on them."""
         return [name for name in self._inputs if name in self._by_value]
+
+    @property
+    def symbolic(self) -> Decision | None:
+        """Whether one library serves all shapes, else why not; ``None`` as long as no run has asked for it."""
+        found = self._symbolic.result() if self._symbolic is not None and self._symbolic.done() else None
+        if isinstance(found, SymbolicLibrary):
+            return Decision("session", "kernels for all shapes", True, "compiled once")
+        return found
 
     @property
     def libraries(self) -> list[Library]:
@@ -316,7 +359,7 @@ class InferenceSession:
     ) -> None:
         """Compiles what a job is waited for, and keeps it."""
         try:
-            found = self._compile(shapes, values)
+            found = self._made(shapes, values)
         except BaseException as error:
             with self._lock:
                 del self._being_compiled[key]
@@ -330,6 +373,45 @@ class InferenceSession:
                 self._kept.popitem(last=False)
             del self._being_compiled[key]
         job.set_result(found)
+
+    def _made(self, shapes: Mapping[str, tuple[int, ...]], values: Mapping[str, np.ndarray]) -> _Specialised:
+        """Of the symbolic library where there is one and it fits, else compiled."""
+        library = None if values else self._bound(shapes)
+        return self._compile(shapes, values) if library is None else _Specialised(library, frozenset())
+
+    def _bound(self, shapes: Mapping[str, tuple[int, ...]]) -> Library | None:
+        symbolic = self._symbolic_library()
+        if isinstance(symbolic, Decision):
+            return None
+        try:
+            return symbolic.for_shapes(shapes)
+        except DoesNotFit:
+            return None
+
+    def _symbolic_library(self) -> SymbolicLibrary | Decision:
+        """The library for all shapes, or why there is none; compiled by the first who asks, for whom others wait."""
+        with self._lock:
+            mine = self._symbolic is None
+            job = self._symbolic = self._symbolic or Future()
+        if mine:
+            try:
+                job.set_result(self._compiled_symbolic())
+            except BaseException as error:
+                with self._lock:
+                    self._symbolic = None
+                job.set_exception(error)
+        return job.result()
+
+    def _compiled_symbolic(self) -> SymbolicLibrary | Decision:
+        if not self._wants_symbolic:
+            return Decision("session", "kernels for all shapes", False, "the session was asked for none")
+        how: dict[str, Any] = {"num_threads": self._threads, "on_progress": self._on_progress}
+        try:
+            return compile_symbolic(self._model, self._target, self._opt_level, **how)
+        except MiniTVMError as error:
+            return Decision("session", "kernels for all shapes", False, error.message, tuple(error.where))
+        except Undecided as error:
+            return Decision("session", "kernels for all shapes", False, str(error))
 
     def _compile(self, shapes: Mapping[str, tuple[int, ...]], values: Mapping[str, np.ndarray]) -> _Specialised:
         open_shapes = {name: shape for name, shape in shapes.items() if None in self._tensors[name].sizes}

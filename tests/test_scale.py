@@ -12,7 +12,6 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from minitvm.driver import optimize
-from minitvm.driver.memory import plan_memory
 from minitvm.driver.program import read_program
 from minitvm.frontend import from_onnx
 from minitvm.ir.expr import Module
@@ -21,6 +20,7 @@ from minitvm.ir.structural import structural_equal, structural_hash
 from minitvm.ir.text import module_constants
 from minitvm.ir.verify import verify
 from minitvm.ir.visitor import calls
+from minitvm.runtime.memory import plan_memory
 from minitvm.target import MachineModel
 
 MACHINE = MachineModel(vector_bytes=32, vector_registers=16, threads=2)

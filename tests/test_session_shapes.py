@@ -52,7 +52,7 @@ def check(session: InferenceSession, count: int) -> None:
 
 
 def test_weights_exist_once_however_many_shapes_there_are() -> None:
-    session = InferenceSession(model(), num_threads=1)
+    session = InferenceSession(model(), num_threads=1, symbolic=False)
     for count in (1, 2, 7, 8, 30):
         check(session, count)
     large = [a for lib in session.libraries for a in lib.params.values() if a.nbytes > WIDE * WIDE]
@@ -128,7 +128,7 @@ class Gate:
 
 def test_known_shapes_run_while_others_are_compiled_each_once() -> None:
     gate = Gate()
-    session = InferenceSession(model(), num_threads=1, on_progress=gate)
+    session = InferenceSession(model(), num_threads=1, symbolic=False, on_progress=gate)
     session.run(None, {"x": rows(3)})
     gate.close()
     with ThreadPoolExecutor(8) as pool:
@@ -149,7 +149,7 @@ def test_an_error_reaches_all_who_wait_and_the_session_stays_usable() -> None:
             raise RuntimeError("no more")
 
     broken_now: list[bool] = []
-    session = InferenceSession(model(), num_threads=1, on_progress=broken)
+    session = InferenceSession(model(), num_threads=1, symbolic=False, on_progress=broken)
     session.run(None, {"x": rows(3)})
     broken_now.append(True)
     with ThreadPoolExecutor(4) as pool:
@@ -161,7 +161,7 @@ def test_an_error_reaches_all_who_wait_and_the_session_stays_usable() -> None:
 
 def test_shapes_are_prepared_before_they_are_met() -> None:
     gate = Gate()
-    session = InferenceSession(model(), num_threads=1, on_progress=gate)
+    session = InferenceSession(model(), num_threads=1, symbolic=False, on_progress=gate)
     session.prepare({"x": (4, WIDE)})
     session.prepare({"x": [6, WIDE]})
     assert gate.compiled == len(session.libraries) == 2

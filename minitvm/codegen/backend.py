@@ -11,10 +11,12 @@ import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any, ClassVar, TypeAlias
 
 from minitvm.codegen.legalize import legalize
 from minitvm.codegen.lower import lower
+from minitvm.ir.dims import Dim, larger
 from minitvm.ir.expr import Function
 from minitvm.ir.loop import Alloc, Buffer, Kernel, Stmt, stmt_children
 from minitvm.runtime.code import CODES, Code
@@ -145,10 +147,10 @@ class Workspace:
     ``nbytes`` is what to allocate for the number of threads that the plan was made for; offsets do not depend on it.
     """
 
-    offsets: dict[Buffer, int]
-    nbytes: int
+    offsets: dict[Buffer, Dim]
+    nbytes: Dim
     per_thread: frozenset[Buffer] = frozenset()
-    thread_bytes: int = 0
+    thread_bytes: Dim = 0
 
 
 def plan_workspace(kernel: Kernel, threads: int = 1) -> Workspace:
@@ -157,22 +159,22 @@ def plan_workspace(kernel: Kernel, threads: int = 1) -> Workspace:
     Global buffers never overlap: without a barrier a slow thread may still read one while another writes the next.
     A thread's own buffers overlap where they do not live at the same time.
     """
-    shared: dict[Buffer, int] = {}
-    own: dict[Buffer, int] = {}
+    shared: dict[Buffer, Dim] = {}
+    own: dict[Buffer, Dim] = {}
 
-    def place(stmt: Stmt, depth: int) -> int:
+    def place(stmt: Stmt, depth: Dim) -> Dim:
         """``depth``: bytes of the thread's own buffers that are alive here; the most that are below."""
         if isinstance(stmt, Alloc) and stmt.buffer.scope == "global":
             shared.setdefault(stmt.buffer, sum(map(_aligned, shared)))
-        elif isinstance(stmt, Alloc) and (stmt.buffer.scope == "shared" or stmt.buffer.nbytes > STACK_LIMIT):
-            own[stmt.buffer] = max(depth, own.get(stmt.buffer, 0))
+        elif isinstance(stmt, Alloc) and (stmt.buffer.scope == "shared" or not stmt.buffer.fits(STACK_LIMIT)):
+            own[stmt.buffer] = larger(depth, own.get(stmt.buffer, 0))
             depth = own[stmt.buffer] + _aligned(stmt.buffer)
-        return max((depth, *(place(part, depth) for part in stmt_children(stmt))))
+        return reduce(larger, (place(part, depth) for part in stmt_children(stmt)), depth)
 
     thread_bytes, start = place(kernel.body, 0), sum(map(_aligned, shared))
     offsets = shared | {buffer: start + at for buffer, at in own.items()}
     return Workspace(offsets, start + threads * thread_bytes, frozenset(own), thread_bytes)
 
 
-def _aligned(buffer: Buffer) -> int:
+def _aligned(buffer: Buffer) -> Dim:
     return -(-buffer.nbytes // _ALIGN) * _ALIGN

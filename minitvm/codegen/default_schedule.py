@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 from minitvm.codegen.loops import (
     Loops,
+    enough,
     fused,
     in_strips,
     in_vectors,
@@ -152,6 +153,8 @@ def _square(walk: Walk, machine: MachineModel) -> _Square | Declined | None:
     across = [pair for pair in walk.loops[:-1] if stride_along(source.buffer, source.index, pair[0]) == 1]
     if not across:
         return Declined("squares: no axis goes through what is read element by element")
+    if not all(isinstance(extent, int) for _, extent in (*across, along)):
+        return Declined("squares: an axis is as long as a run says")
     best = max(across, key=lambda pair: pair[1])
     shorter = min(best[1], along[1])
     lanes = min(_LARGEST_SQUARE, lanes_of(walk.value, walk.out.dtype, machine), 1 << (shorter - 1).bit_length())
@@ -254,6 +257,8 @@ def _reduced_in_lanes(walk: Walk, machine: MachineModel, parallel: bool) -> Stmt
     decide("schedule", walk.out.name, f"each lane reduces for a result of its own, {lanes} lanes")
 
     def in_flight(count: int) -> int:
+        if not isinstance(count, int):
+            return lanes
         vectors = -(-count // lanes)
         return min(count, lanes * -(-vectors // max(1, vectors // _IN_FLIGHT)))
 
@@ -263,14 +268,14 @@ def _reduced_in_lanes(walk: Walk, machine: MachineModel, parallel: bool) -> Stmt
 
 def _reads_near(parts: Sequence[Walk], lanes: int) -> bool:
     """Whether neighbouring results read neighbouring elements, or, of a short reduction, elements a few apart."""
-    longest = max(parts, key=lambda part: part.loops[-1][1])
+    longest = parts[0] if len(parts) == 1 else max(parts, key=lambda part: part.loops[-1][1])
     last, count = longest.loops[-1]
-    if count < min(FEWEST_LANES, lanes) and len(parts) == 1:
+    if isinstance(count, int) and count < min(FEWEST_LANES, lanes) and len(parts) == 1:
         return False
     if vectorizes(longest.value, last):
         return True
     strides = [stride_along(load.buffer, load.index, last) for load in loads(longest.value)]
-    short = all(reduce.axes[-1][1] <= MOST_APART for reduce in outer_reductions(longest.value))
+    short = all(not enough(reduce.axes[-1][1], MOST_APART + 1) for reduce in outer_reductions(longest.value))
     return short and all(stride is not None and 0 <= stride <= MOST_APART for stride in strides)
 
 
@@ -280,7 +285,7 @@ def _reads_near(parts: Sequence[Walk], lanes: int) -> bool:
 def _row(walk: Walk, width: int) -> Stmt:
     """The innermost loop, ``width`` elements at a time."""
     var, extent = walk.loops[-1]
-    return vectors(For(var, Const(extent), walk.element(var)), width)
+    return vectors(For(var, as_index(extent), walk.element(var)), width)
 
 
 def _rows(outer: Loops, row: Sequence[Stmt], machine: MachineModel, parallel: bool) -> Stmt:
@@ -292,23 +297,25 @@ def _rows(outer: Loops, row: Sequence[Stmt], machine: MachineModel, parallel: bo
     parts = body.stmts if isinstance(body, Seq) else (body,)
     if _few(outer, machine) and max(map(_rounds, parts), default=0) > rows:
         return seq(*(_few_rows(outer, part, max(1, wanted // max(1, rows))) for part in parts))
-    at = next((d for d in range(len(outer)) if math.prod(n for _, n in outer[:d]) >= wanted), len(outer))
+    at = next((d for d in range(len(outer)) if enough(math.prod(n for _, n in outer[:d]), wanted)), len(outer))
     return fused(outer[:at], nested(outer[at:], body), "row", LoopKind.PARALLEL)
 
 
 def _few(outer: Loops, machine: MachineModel) -> bool:
     """Whether there are too few rows for the threads."""
-    return math.prod(extent for _, extent in outer) < _PIECES * machine.threads // 4
+    rows = math.prod(extent for _, extent in outer)
+    return isinstance(rows, int) and rows < _PIECES * machine.threads // 4
 
 
 def _rounds(part: Stmt) -> int:
-    """Iterations of a loop over vectors; 0 of what is left over."""
-    return trips(part) if isinstance(part, For) and part.kind is LoopKind.SERIAL else 0
+    """Iterations of a loop over vectors; 0 of what is left over, and where only a run says."""
+    known = isinstance(part, For) and part.kind is LoopKind.SERIAL and isinstance(part.extent, Const)
+    return trips(part) if isinstance(part, For) and known else 0
 
 
 def _few_rows(outer: Loops, part: Stmt, pieces: int) -> Stmt:
     """One of the parts of all rows, in so many pieces of a row in parallel if it is a loop over vectors."""
-    if not isinstance(part, For) or part.kind is not LoopKind.SERIAL:
+    if not _rounds(part) or not isinstance(part, For):
         return fused(outer, part, "row", LoopKind.PARALLEL)
     main = split(part, -(-trips(part) // pieces), "shorter")
     assert isinstance(main, For)
@@ -343,9 +350,11 @@ def _last_loop(alloc: Alloc) -> For | None:
 def _lanes_along(found: For, machine: MachineModel) -> int:
     """Several vectors, a power of two of elements; 1 where what is read along the loop does not lie side by side."""
     assert isinstance(found.body, Store)
-    value, extent = found.body.value, trips(found)
+    value, extent = found.body.value, trips(found) if isinstance(found.extent, Const) else None
     lanes = lanes_of(value, found.body.buffer.dtype, machine)
     strides = [stride_along(load.buffer, load.index, found.var) for load in loads(value)]
-    if extent * 2 <= lanes or lanes == 1 or not all(s in (0, 1) for s in strides) or not depends_on(value, found.var):
+    if lanes == 1 or not all(s in (0, 1) for s in strides) or not depends_on(value, found.var):
         return 1
+    if extent is None or extent * 2 <= lanes:
+        return lanes if extent is None else 1
     return lanes * min(_IN_FLIGHT, 1 << max(0, (extent // lanes).bit_length() - 1))

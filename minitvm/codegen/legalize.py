@@ -69,7 +69,7 @@ def legalize(kernel: Kernel, native: Set[str]) -> Kernel:
     body = map_stmt(kernel.body, lambda e: map_expr(e, visit))
     if body is kernel.body:
         return kernel
-    return Kernel(kernel.name, kernel.params, body, kernel.results, kernel.spans)
+    return replace(kernel, body=body)
 
 
 def in_float32(expr: LoopExpr, formula: Callable[..., LoopExpr], operands: tuple[LoopExpr, ...]) -> LoopExpr:

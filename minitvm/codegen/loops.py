@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
+from minitvm.ir.dims import Dim
 from minitvm.ir.loop import (
     Alloc,
     Barrier,
@@ -28,6 +29,7 @@ from minitvm.ir.loop import (
     Stmt,
     Store,
     all_of,
+    as_index,
     binary,
     const,
     loop,
@@ -43,6 +45,11 @@ from minitvm.ir.loop.affine import depends_on
 
 Loops: TypeAlias = Sequence[tuple[LoopVar, int]]
 """Variables and extents, outermost first."""
+
+
+def enough(count: Dim, wanted: float) -> bool:
+    """Whether a number of iterations is known to be large enough."""
+    return isinstance(count, int) and count >= wanted
 
 
 def trips(found: For) -> int:
@@ -71,7 +78,7 @@ def fresh_vars(body: Stmt) -> Stmt:
 def nested(loops: Loops, body: Stmt) -> Stmt:
     """One loop after the other around ``body``."""
     for var, extent in reversed(loops):
-        body = For(var, Const(extent), body)
+        body = For(var, as_index(extent), body)
     return body
 
 
@@ -146,7 +153,7 @@ def fused(loops: Loops, body: Stmt, name: str, kind: LoopKind = LoopKind.SERIAL)
     """Perfectly nested loops as one over their product."""
     var, extents = LoopVar(name), [extent for _, extent in loops]
     values = dict(zip((v for v, _ in loops), unflatten(var, extents), strict=True))
-    return For(var, Const(math.prod(extents)), bind_vars(body, values), kind)
+    return For(var, as_index(math.prod(extents)), bind_vars(body, values), kind)
 
 
 def unflatten(position: LoopExpr, extents: Sequence[int]) -> tuple[LoopExpr, ...]:
@@ -192,8 +199,21 @@ def lanes(found: For) -> Stmt:
 
 
 def vectors(found: For, width: int) -> Stmt:
-    """The iterations ``width`` at a time, and what is left over in a shorter vector."""
+    """The iterations ``width`` at a time, and what is left over in a shorter vector; in a masked one where it is known
+    only when the kernel runs."""
+    if width > 1 and not isinstance(found.extent, Const):
+        return _masked(found, width, lanes)
     return split(found, width, "peel", lanes) if width > 1 else found
+
+
+def _masked(found: For, width: int, each: Callable[[For], Stmt]) -> Stmt:
+    """A loop of symbolic extent, ``width`` iterations at a time; ``each`` makes lanes of so many."""
+    extent, outer, inner, last = found.extent, LoopVar(f"{found.var.name}_outer"), LoopVar("lane"), LoopVar("lane")
+    whole = extent // width
+    main = For(outer, whole, each(For(inner, Const(width), bind_vars(found.body, {found.var: outer * width + inner}))))
+    at = whole * width + last
+    rest = each(For(last, Const(width), If(at < extent, fresh_vars(bind_vars(found.body, {found.var: at})))))
+    return seq(main, If(whole * width < extent, rest))
 
 
 def partial_results(alloc: Alloc, found: For, width: int) -> Alloc:
@@ -217,8 +237,12 @@ def partial_results(alloc: Alloc, found: For, width: int) -> Alloc:
         return stmt if moved is stmt else lanes(For(lane, Const(width), moved))
 
     def reduced(stmt: Stmt) -> Stmt:
+        if stmt is not found:
+            return stmt
         alone = For(found.var, found.extent, update)
-        return split(alone, width, "peel", in_lanes_of_its_own) if stmt is found else stmt
+        if not isinstance(found.extent, Const):
+            return _masked(alone, width, in_lanes_of_its_own)
+        return split(alone, width, "peel", in_lanes_of_its_own)
 
     parts = alloc.body.stmts if isinstance(alloc.body, Seq) else (alloc.body,)
     done = [map_stmt(part, on_stmt=reduced) for part in parts]
@@ -267,7 +291,7 @@ def in_parallel(
 ) -> Stmt:
     """Loops over ``extents``, all of them divided among threads; or as many of the outer ones as give ``wanted`` pieces
     of work."""
-    count = next((k for k in range(1, len(extents)) if math.prod(extents[:k]) >= wanted), len(extents))
+    count = next((k for k in range(1, len(extents)) if enough(math.prod(extents[:k]), wanted)), len(extents))
     outer, inner = extents[:count], extents[count:]
 
     def work(flat: LoopExpr) -> Stmt:

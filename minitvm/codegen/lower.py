@@ -40,8 +40,9 @@ from minitvm.ir.loop import (
 from minitvm.ir.loop.affine import affine, depends_on, loads, vectorizes
 from minitvm.ir.node import describe_call
 from minitvm.ir.op import Op
+from minitvm.ir.ops.nn_dense import MatrixProduct
 from minitvm.ir.types import tensor_fields
-from minitvm.ir.visitor import calls, span_of
+from minitvm.ir.visitor import calls, sizes_of, span_of
 from minitvm.passes.manager import PassContext
 from minitvm.target import MachineModel
 
@@ -79,7 +80,7 @@ def lowering(function: Function, name: str, machine: MachineModel, kind: str = "
 
 
 def _lower(function: Function, name: str, machine: MachineModel, kind: str) -> Lowering:
-    inside, refusals = calls(function.body), list[Decision]()
+    inside, refusals, sizes = calls(function.body), list[Decision](), sizes_of(function)
     spans = span_of(*inside)
     with span_scope(spans):
         for anchor in inside:
@@ -89,6 +90,8 @@ def _lower(function: Function, name: str, machine: MachineModel, kind: str) -> L
                     return found
                 refusals.append(decision(title_of(maker), anchor, found))
                 record(refusals[-1])
+        if sizes and refusals and not any(isinstance(call.op, MatrixProduct) for call in inside):
+            raise CompilerError("plain loops would be slow", where=[str(refusal) for refusal in refusals])
         for call in inside:
             if isinstance(call.op, Op) and not call.op.has_compute():
                 raise CompilerError(
@@ -107,7 +110,7 @@ def _templates(kind: str, anchor: Call) -> list[type[Template]]:
     """What may lower a call; nothing has to run fast to compute no elements, or to sum none."""
     if not isinstance(anchor.op, Op):
         return []
-    empty = any(0 in t.static_shape for node in (anchor, *anchor.args) for t in tensor_fields(node.type))
+    empty = any(0 in t.shape for node in (anchor, *anchor.args) for t in tensor_fields(node.type))
     return [] if empty and anchor.op.has_compute() else TEMPLATES.find(kind, anchor.op)
 
 
@@ -126,6 +129,8 @@ def _lower_with(
         return Declined(f"approximate, and minitvm.allow_approximate does not name {maker.__name__}")
     if any(isinstance(node, Reduce) for stage in stage_order(prologues) for node in walk_exprs(stage.value)):
         return Declined("its input is a reduction, which would be recomputed for every element")
+    if sizes_of(function) and not maker.symbolic:
+        return Declined("its loops are made for numbers")
     with user_code(maker, title, partial(describe_call, anchor)):
         template = maker(problem, machine)
         kernel = template.kernel()
@@ -147,7 +152,8 @@ def _lower_with(
         body = _cut(body, problem.outputs, outputs, machine)
     body = fuse_prologue(body, dict(zip(problem.inputs, prologues, strict=True)))
     buffers, spans = (*params, *(o.buffer for o in outputs)), span_of(*calls(function.body))
-    return Lowering(Kernel(name, buffers, body, results=len(outputs), spans=spans), title, template=template)
+    kernel = Kernel(name, buffers, body, len(outputs), spans, sizes_of(function))
+    return Lowering(kernel, title, template=template)
 
 
 def _in_order(body: Stmt, results: Sequence[Buffer], outputs: Sequence[Output], machine: MachineModel) -> Stmt:
@@ -235,7 +241,8 @@ class _Group:
 
     def kernel(self, function: Function, name: str, body: Stmt) -> Kernel:
         results = tuple(out.buffer for out in self.outputs)
-        return Kernel(name, (*self.params, *results), body, len(results), span_of(*calls(function.body)))
+        spans = span_of(*calls(function.body))
+        return Kernel(name, (*self.params, *results), body, len(results), spans, sizes_of(function))
 
 
 def plain(function: Function, name: str) -> Kernel:
@@ -308,13 +315,13 @@ def _common_rank(group: _Group) -> int:
         for load in loads(output.value):
             while load.buffer in kept and load.index[:rank] != output.axes[:rank]:
                 rank -= 1
-    scalars = all(len(o.axes) == rank > 0 and o.buffer.shape[-1] > 1 for o in group.nests)
+    scalars = all(len(o.axes) == rank > 0 and o.buffer.shape[-1] != 1 for o in group.nests)
     return rank - 1 if scalars and all(vectorizes(o.value, o.axes[-1]) for o in group.nests) else rank
 
 
 def _row_buffer(buffer: Buffer, rank: int) -> Buffer:
     row = Buffer(buffer.name, buffer.shape[rank:], buffer.dtype)
-    return replace(row, scope="local" if row.nbytes <= _STACK_BYTES else "shared")
+    return replace(row, scope="local" if row.fits(_STACK_BYTES) else "shared")
 
 
 def _row(out: Output, rows: Mapping[Buffer, Buffer], at: tuple[LoopExpr, ...]) -> Output:
@@ -337,7 +344,7 @@ def _separated(out: Output) -> tuple[Output, Output] | None:
     if not axes or 0 in shape or len(found) != 1 or len(found[0].axes) == 1 or outer_reductions(found[0].value):
         return None
     reduce, step = found[0], _step(found[0], axes[-1])
-    if not step:
+    if not step or not isinstance(shape[-1], int):
         return None
     *rows, (tap, taps) = reduce.axes
     sticks_out = any(isinstance(node, Select) for node in walk_exprs(reduce.value))

@@ -37,7 +37,7 @@ class Problem:
 
         def buffers(name: str, types: Sequence[Type]) -> tuple[Buffer, ...]:
             fields = [t for type_ in types for t in tensor_fields(type_)]
-            return tuple(Buffer(f"{name}{i}", t.static_shape, t.dtype) for i, t in enumerate(fields))
+            return tuple(Buffer(f"{name}{i}", t.extents, t.dtype) for i, t in enumerate(fields))
 
         assert isinstance(call.op, Op)
         return Problem(call.op, buffers("in", [a.type for a in call.args]), buffers("result", [call.type]))
@@ -93,6 +93,9 @@ class Template(ABC):
 
     exactness: ClassVar[Exactness] = Exactness.REASSOCIATING
     """What it does to float results beside rounding them once: sums in another order, unless it says otherwise."""
+
+    symbolic: ClassVar[bool] = False
+    """Whether its loops may run as far as a symbol says."""
 
     def __init__(self, problem: Problem, machine: MachineModel) -> None:
         self.problem, self.machine = problem, machine
@@ -150,6 +153,8 @@ class Template(ABC):
         refusal = self.refusal()
         if refusal is not None:
             return refusal
+        if not self.candidates:
+            return Declined("none of its ways goes as far as only a run knows")
         problem = self.problem
         body = self.loops(choice or self.choice)
         return Kernel(problem.op.name, (*problem.inputs, *problem.outputs), body, results=len(problem.outputs))

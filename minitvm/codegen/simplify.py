@@ -6,6 +6,8 @@ What may wrap around (:func:`wraps`) is simplified only by what holds modulo 2**
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from minitvm.codegen.loops import bind_vars
@@ -158,4 +160,4 @@ def _simplify_if(condition: LoopExpr, then: Stmt, orelse: Stmt | None, ranges: R
 def simplify(kernel: Kernel) -> Kernel:
     """The same kernel, simplified."""
     body = simplify_stmt(kernel.body, {})
-    return Kernel(kernel.name, kernel.params, body if body is not None else Seq(()), kernel.results, kernel.spans)
+    return replace(kernel, body=body if body is not None else Seq(()))

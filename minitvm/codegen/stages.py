@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from types import MappingProxyType
@@ -32,7 +32,7 @@ from minitvm.ir.loop import (
 from minitvm.ir.loop.affine import loads
 from minitvm.ir.node import describe_call
 from minitvm.ir.op import Op
-from minitvm.ir.types import TensorType, tensor_fields
+from minitvm.ir.types import TensorType, symbols, tensor_fields
 from minitvm.ir.visitor import post_order
 
 Value = Buffer | tuple["Value", ...]
@@ -49,7 +49,7 @@ def compose(
     buffers: list[Buffer] = []
     values: dict[Expr, Value] = {}
     for param in function.params:
-        fields = tuple(Buffer(param.name, t.static_shape, t.dtype) for t in tensor_fields(param.type))
+        fields = tuple(Buffer(param.name, t.extents, t.dtype) for t in tensor_fields(param.type))
         values[param] = fields[0] if isinstance(param.type, TensorType) else fields
         buffers += fields
     for node in post_order(function.body):
@@ -77,6 +77,8 @@ def _computed(call: Call, op: Op, values: Mapping[Expr, Value]) -> tuple[Buffer,
     with user_code(type(op), f"compute of {op.name}", partial(describe_call, call)):
         results = compute_of(op, *(values[a] for a in call.args))  # type: ignore[arg-type]
     expected = tensor_fields(call.type)
+    if symbols(call.type):  # what broadcasting leaves open, types count on
+        results = tuple(replace(r, shape=t.extents) for r, t in zip(results, expected, strict=True))
     found = tuple(TensorType(r.shape, r.dtype) if isinstance(r, Buffer) else r for r in results)
     if found != expected:
         raise IRError(

@@ -15,6 +15,7 @@ from functools import cached_property
 from minitvm.codegen.simplify import simplify_expr
 from minitvm.codegen.stages import Output
 from minitvm.ir.compute import identity_of
+from minitvm.ir.dims import Dim
 from minitvm.ir.loop import (
     Alloc,
     Binary,
@@ -32,6 +33,7 @@ from minitvm.ir.loop import (
     Stmt,
     Store,
     all_of,
+    as_index,
     binary,
     expr_children,
     intrin,
@@ -59,6 +61,11 @@ _SHORT = 3
 """Elements at an edge that are segments of their own, so that every condition on them is a constant."""
 
 
+def counts(extent: Dim) -> Range:
+    """What the variable of a loop may be."""
+    return Range(0, extent - 1 if isinstance(extent, int) else None)
+
+
 @dataclass(frozen=True)
 class Walk:
     """``out[index] = value`` for all values of ``loops``, outermost first."""
@@ -78,7 +85,7 @@ class Walk:
     def ranges(self) -> dict[LoopVar, Range]:
         """Of its variables, and of those of its reductions."""
         inner = [pair for node in walk_exprs(self.value) if isinstance(node, Reduce) for pair in node.axes]
-        return {var: Range(0, extent - 1) for var, extent in (*self.loops, *inner)}
+        return {var: counts(extent) for var, extent in (*self.loops, *inner)}
 
     def at(self, values: Mapping[LoopVar, LoopExpr]) -> tuple[tuple[LoopExpr, ...], LoopExpr]:
         """Index and value with variables replaced."""
@@ -91,8 +98,8 @@ class Walk:
 
     def cut(self, var: LoopVar, extent: int) -> list[Walk]:
         """Walks over parts of a loop, in each of which no condition changes."""
-        parts = segments(self.value, var, extent, self.ranges)
-        if len(parts) == 1:
+        parts = segments(self.value, var, extent, self.ranges) if isinstance(extent, int) else []
+        if len(parts) <= 1:
             return [self]
         there = [(part, LoopVar(var.name)) for part in parts]
         return [
@@ -143,7 +150,8 @@ def _divided(walk: Walk) -> tuple[LoopVar, int] | None:
         for node in (n for index in load.index for n in walk_exprs(index)):
             match node:
                 case Binary("floordiv" | "floormod", LoopVar() as var, Const(divisor, _)):
-                    if 1 < divisor < extents.get(var, 0):
+                    extent = extents.get(var, 0)
+                    if isinstance(extent, int) and 1 < divisor < extent:
                         in_lanes = divisor < FEWEST_LANES or period(load, var) is not None
                         if var != walk.loops[-1][0] or not in_lanes:
                             return var, int(divisor)
@@ -224,13 +232,13 @@ def _combined(kind: str, left: LoopExpr, right: LoopExpr) -> LoopExpr:
 def _over(axes: Sequence[tuple[LoopVar, int]], body: Stmt, guards: Sequence[LoopExpr]) -> Stmt:
     """Loops over a reduction; short inner ones, as of a window, are written out.  Each of ``guards`` is asked as far
     outside as it is known."""
-    steps = 1
+    steps: Dim = 1
     for var, extent in reversed(axes):
         body = _where([c for c in guards if depends_on(c, var)], body)
         guards = [c for c in guards if not depends_on(c, var)]
         steps *= extent
-        short = steps <= _MOST_STEPS if len(axes) > 1 else steps < FEWEST_LANES
-        body = For(var, Const(extent), body, LoopKind.UNROLLED if short else LoopKind.SERIAL)
+        short = isinstance(steps, int) and (steps <= _MOST_STEPS if len(axes) > 1 else steps < FEWEST_LANES)
+        body = For(var, as_index(extent), body, LoopKind.UNROLLED if short else LoopKind.SERIAL)
     return _where(guards, body)
 
 

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from minitvm.driver.compile import backend_for, build, build_consuming, create_executor, optimize
+from minitvm.driver.compile import backend_for, build, build_consuming, create_executor, optimize, require_symbolic
 from minitvm.driver.program import HostCallWarning
 from minitvm.driver.report import BuildReport, KernelReport, PassStep

@@ -11,9 +11,9 @@ import numpy as np
 
 from minitvm import config
 from minitvm.codegen.backend import Backend, backend_of
+from minitvm.codegen.problem import TEMPLATES
 from minitvm.driver.cache import KernelCache
 from minitvm.driver.kernels import KernelCode, KernelCompiler, Progress, Timings
-from minitvm.driver.memory import plan_memory, require_addressable
 from minitvm.driver.program import (
     Program,
     announce,
@@ -27,9 +27,11 @@ from minitvm.driver.report import BuildReport, KernelReport, Recorder
 from minitvm.errors import CompilerError, ConfigError, InputError, PassError, TargetError, listing
 from minitvm.ir.arrays import shared
 from minitvm.ir.decision import decide, decisions
+from minitvm.ir.dims import Dim
 from minitvm.ir.expr import Call, Function, Module, Var
 from minitvm.ir.node import describe_call
-from minitvm.ir.types import TensorType
+from minitvm.ir.op import Op
+from minitvm.ir.types import TensorType, symbols
 from minitvm.ir.visitor import calls
 from minitvm.passes import SCHEDULES, default_pipeline
 from minitvm.passes.compare import compare
@@ -41,6 +43,7 @@ from minitvm.runtime.graph import Artifact, Host
 from minitvm.runtime.hosts import branch_functions
 from minitvm.runtime.instance import Instance
 from minitvm.runtime.library import Library
+from minitvm.runtime.memory import plan_memory, require_addressable, unplanned
 from minitvm.runtime.ndarray import CPU_ONLY, Device, NDArray, cpu
 from minitvm.target import MachineModel, Target
 
@@ -123,6 +126,15 @@ def backend_for(target: str | Target, num_threads: int | None) -> Backend:
     return backend
 
 
+def require_symbolic(function: Function, backend: Backend) -> None:
+    """:class:`CompilerError` where an operator's loops are made for numbers, as can be seen before a build."""
+    for call in calls(function.body):
+        if symbols(call.type, *(arg.type for arg in call.args)) and isinstance(call.op, Op):
+            templates = TEMPLATES.find(backend.schedules, call.op)
+            if not call.op.has_compute() or (templates and not any(template.symbolic for template in templates)):
+                raise CompilerError("kernels are made for numbers only", where=describe_call(call))
+
+
 def optimize(
     module: Module,
     machine: MachineModel,
@@ -186,10 +198,11 @@ def _link(
     program = with_library_calls(program, [symbol for symbol in program.groups if kernels[symbol].is_library_call])
     backend, threads = report.compiler.backend, report.compiler.backend.machine.threads
     with report.timings.stage("memory plan"):
-        workspaces = {
+        needs = {
             i: kernels[node.func].workspace(threads) for i, node in enumerate(program.graph.nodes) if node.is_kernel
         }
-        plan = plan_memory(program.graph, workspaces)
+        workspaces = {node: nbytes for node, nbytes in needs.items() if isinstance(nbytes, int)}
+        plan = unplanned(program.graph) if program.sizes else plan_memory(program.graph, workspaces)
     hosts = {name: Host(f, _branches(f, report)) for name, f in program.hosts.items()}
     artifact = Artifact(
         graph=program.graph,
@@ -203,12 +216,13 @@ def _link(
         cpu=backend.made_for,
         threads=threads,
         hosts=hosts,
+        sizes=program.sizes,
         host_calls=host_calls_of(program, hosts, refused, str(backend.target)),
     )
     return replace(artifact, entry=backend.entry(artifact, workspaces, report.compiler.image_of))
 
 
-def _workspace(code: KernelCode) -> dict[str, int]:
+def _workspace(code: KernelCode) -> dict[str, Dim]:
     return {"workspace": code.fixed, "workspace_per_thread": code.per_thread}
 
 

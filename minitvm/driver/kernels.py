@@ -24,13 +24,15 @@ from minitvm.codegen.problem import TEMPLATES
 from minitvm.codegen.schedule import Schedule, apply
 from minitvm.codegen.simplify import simplify
 from minitvm.driver.cache import KernelCache, cache_key
-from minitvm.errors import CompilerError, ConfigError, is_own
+from minitvm.errors import CompilerError, ConfigError, MiniTVMError, is_own
+from minitvm.ir.dims import Dim
 from minitvm.ir.expr import Function
 from minitvm.ir.loop import Kernel
+from minitvm.ir.loop.sizes import bound
 from minitvm.ir.loop.verify import verify_kernel
 from minitvm.ir.op import Op
 from minitvm.ir.structural import structural_digest
-from minitvm.ir.visitor import calls
+from minitvm.ir.visitor import calls, sizes_of
 from minitvm.target import Target
 
 Progress = Callable[[int, int, str], None]
@@ -46,13 +48,13 @@ class KernelCode:
     """A compiled kernel, and the workspace that it needs: ``fixed`` bytes and ``per_thread`` for each thread."""
 
     image: Any
-    fixed: int
-    per_thread: int
+    fixed: Dim
+    per_thread: Dim
     undecided: tuple[str, ...] = ()
     """The results that could not be shown to be stored whole, and why."""
     is_library_call: bool = False
 
-    def workspace(self, threads: int) -> int:
+    def workspace(self, threads: int) -> Dim:
         return self.fixed + threads * self.per_thread
 
 
@@ -101,6 +103,10 @@ class KernelCompiler:
                 lowered = self._lowered(symbol, group)
             except CompilerError as error:
                 raise NotLowered(error.message, where=error.where, hint=error.hint) from error
+            except (TypeError, ValueError, MiniTVMError) as error:
+                if not sizes_of(group):
+                    raise
+                raise NotLowered(f"its loops are made for numbers only: {error}") from error
         with self.timings.stage("simplify"):
             return simplify(lowered)
 
@@ -115,7 +121,7 @@ class KernelCompiler:
             kernel = self.backend.legalize(scheduled)
         if self._verify:
             with self.timings.stage("verify"):
-                verify_kernel(kernel)
+                verify_kernel(bound(kernel, _some_sizes(kernel)) if kernel.sizes else kernel)
         return kernel
 
     def text(self, symbol: str, group: Function, stage: str) -> str:
@@ -154,7 +160,7 @@ class KernelCompiler:
         called = self.backend.library_call(group)
         if called is not None:
             return KernelCode(called, 0, 0, is_library_call=True)
-        if symbol in self.schedules or not self._is_own(group):
+        if symbol in self.schedules or not self._is_own(group) or sizes_of(group):
             return self._compile(symbol, group)  # the key does not see other people's sources; the image is kept
         key = cache_key("group", structural_digest(group).hex(), symbol, *self._version())
         kept = self.cache.get(key)
@@ -168,7 +174,7 @@ class KernelCompiler:
         with self._writing:
             kernel = self.kernel(symbol, group)
             with self.timings.stage("coverage"):
-                found = check_coverage(kernel)
+                found = check_coverage(bound(kernel, _some_sizes(kernel)) if kernel.sizes else kernel)
             undecided = tuple(f"{c.buffer.name}: {c.reason}" for c in found if c.verdict is Verdict.UNDECIDED)
             workspace = self.backend.workspace(kernel)
             with self.timings.stage("emit"):
@@ -203,6 +209,11 @@ class KernelCompiler:
     def _version(self) -> tuple[str, ...]:
         machine = {**vars(self.backend.machine), "features": sorted(self.backend.machine.features)}
         return (self.backend.kind, str(self.backend.version), str(machine), source_fingerprint())
+
+
+def _some_sizes(kernel: Kernel) -> dict[str, int]:
+    """Sizes that a symbolic kernel is checked for: no two alike, none a multiple of a vector."""
+    return {name: 3 + 2 * number for number, name in enumerate(kernel.sizes)}
 
 
 def _pack(code: KernelCode) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import warnings
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -16,8 +16,8 @@ from minitvm.ir.expr import Call, Constant, Expr, Function, TupleGetItem, Var
 from minitvm.ir.expr import Tuple as TupleExpr
 from minitvm.ir.op import Op
 from minitvm.ir.ops.control import OutOfRange
-from minitvm.ir.types import Span, TensorType, TupleType, Type, flatten, is_numeric, leaves, nest, tensor_fields
-from minitvm.ir.visitor import calls, post_order
+from minitvm.ir.types import Span, TensorType, TupleType, Type, closed, flatten, is_numeric, leaves, nest, tensor_fields
+from minitvm.ir.visitor import calls, post_order, sizes_of
 from minitvm.runtime.control import is_native
 from minitvm.runtime.graph import Alias, Entry, Graph, Host, HostCall, HostStep, Launch, LibraryCall, Node, Step
 from minitvm.runtime.hosts import branch_functions, operators_of
@@ -33,6 +33,8 @@ class Program:
     hosts: dict[str, Function]
     """By node name; the body is the call that the host makes."""
     params: dict[str, np.ndarray]
+    sizes: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Parameters that hold the sizes of kernels, by name their symbols."""
 
 
 _Value: TypeAlias = "Entry | tuple[Any, ...]"
@@ -50,6 +52,7 @@ class _Reader:
         self.names: set[str] = set()
         self.symbols: dict[Function, str] = {}
         self.values: dict[Expr, _Value] = {}
+        self.sizes: dict[tuple[str, ...], int] = {}
 
     def read(self, main: Function) -> Program:
         for param in main.params:
@@ -58,7 +61,8 @@ class _Reader:
             if expr not in self.values:
                 self.values[expr] = self._value(expr)
         heads = flatten(main.body.type, self.values[main.body])
-        return Program(Graph(tuple(self.nodes), tuple(heads)), self.groups, self.hosts, self.params)
+        sizes = {self.nodes[node].name: symbols for symbols, node in self.sizes.items()}
+        return Program(Graph(tuple(self.nodes), tuple(heads)), self.groups, self.hosts, self.params, sizes)
 
     def _value(self, expr: Expr) -> _Value:
         match expr:
@@ -85,8 +89,18 @@ class _Reader:
         self.params[self.nodes[-1].name] = expr.value
         return value
 
+    def _sizes(self, group: Function) -> list[Entry]:
+        """The parameter with the sizes that a symbolic kernel is handed."""
+        symbols = sizes_of(group)
+        if symbols and symbols not in self.sizes:
+            self._null("sizes", TensorType((len(symbols),), "int64"), ())
+            self.sizes[symbols] = len(self.nodes) - 1
+        return [(self.sizes[symbols], 0)] if symbols else []
+
     def _call(self, call: Call) -> _Value:
         inputs = [e for a in call.args for e in flatten(a.type, self.values[a])]
+        if isinstance(call.op, Function) and not call.op.attrs.get("reshape_only"):
+            inputs += self._sizes(call.op)
         node = len(self.nodes)
         value: _Value = nest(call.type, ((node, output) for output in itertools.count()))
         if isinstance(call.op, Function) and call.op.attrs.get("reshape_only"):
@@ -162,7 +176,8 @@ def without_kernels(program: Program, symbols: Collection[str]) -> Program:
         for g in [program.groups[n.func]]
     }
     groups = {symbol: group for symbol, group in program.groups.items() if symbol not in symbols}
-    return Program(Graph(tuple(nodes), program.graph.heads), groups, {**program.hosts, **hosts}, program.params)
+    graph = Graph(tuple(nodes), program.graph.heads)
+    return replace(program, graph=graph, groups=groups, hosts={**program.hosts, **hosts})
 
 
 def with_library_calls(program: Program, symbols: Collection[str]) -> Program:
@@ -197,7 +212,7 @@ def group_cost(group: Function, machine: MachineModel, cycles: float = 0.0) -> C
     """With the ``cycles`` that a template predicts; without, vectors are full, multiplied and added without a stop."""
     flops = sum(map(call_flops, calls(group.body)))
     results = tensor_fields(group.ret_type)
-    nbytes = sum(t.nbytes for t in (*_inputs(group), *results))
+    nbytes = sum(t.nbytes for t in map(_closed, (*_inputs(group), *results)))
     lanes = machine.lanes(results[0].dtype) if results else 1
     return Cost(flops, nbytes, cycles or flops / (2 * lanes))
 
@@ -205,7 +220,18 @@ def group_cost(group: Function, machine: MachineModel, cycles: float = 0.0) -> C
 def call_flops(call: Call) -> float:
     """Operations of one call, as its operator counts them."""
     assert isinstance(call.op, Op)
-    return call.op.flops([t for a in call.args for t in tensor_fields(a.type)], tensor_fields(call.type))
+    operands, results = ([t for node in nodes for t in tensor_fields(node.type)] for nodes in (call.args, (call,)))
+    return call.op.flops([*map(_closed, operands)], tuple(map(_closed, results)))
+
+
+_TYPICAL = 32
+"""What a symbol is taken for where costs are predicted."""
+
+
+def _closed(type_: TensorType) -> TensorType:
+    found = type_ if type_.is_static else closed(type_, _TYPICAL)
+    assert isinstance(found, TensorType)
+    return found
 
 
 def _inputs(group: Function) -> list[TensorType]:

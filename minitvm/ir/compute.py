@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from minitvm.ir.dims import Dim, SymbolicDim
 from minitvm.ir.loop import Binary, Buffer, Const, LoopExpr, LoopVar, Reduce, Select, Stage, const
 from minitvm.ir.op import Op
 from minitvm.ir.types import accumulator as accumulator
@@ -21,7 +22,7 @@ from minitvm.ir.types import accumulator as accumulator
 _AXIS_NAMES = "ijklmnopq"
 
 
-def compute(shape: Sequence[int], element: Callable[..., Any], dtype: str | None = None, name: str = "t") -> Stage:
+def compute(shape: Sequence[Dim], element: Callable[..., Any], dtype: str | None = None, name: str = "t") -> Stage:
     """The tensor whose element at ``(i, j, ...)`` is ``element(i, j, ...)``.
 
     ``dtype`` is needed only where ``element`` returns a Python number.
@@ -32,11 +33,12 @@ def compute(shape: Sequence[int], element: Callable[..., Any], dtype: str | None
         assert dtype is not None, "a constant element needs a dtype"
         value = const(value, dtype)
     assert dtype is None or value.dtype == dtype, f"element is {value.dtype}, not {dtype}"
-    return Stage(name, tuple(int(d) for d in shape), value.dtype, axes=axes, value=value)
+    extents: Any = tuple(d if isinstance(d, SymbolicDim) else int(d) for d in shape)
+    return Stage(name, extents, value.dtype, axes=axes, value=value)
 
 
 def _reduce(kind: str, extents: int | Sequence[int], element: Callable[..., LoopExpr]) -> LoopExpr:
-    sizes = (extents,) if isinstance(extents, int) else tuple(extents)
+    sizes = (extents,) if isinstance(extents, (int, SymbolicDim)) else tuple(extents)
     axes = tuple(LoopVar("rstuvw"[d] if d < 6 else f"r{d}") for d in range(len(sizes)))
     value = element(*axes)
     if not sizes:

@@ -19,12 +19,12 @@ import json
 import math
 import operator
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from typing import Any, NoReturn, TypeAlias
-
-Dim: TypeAlias = "int | SymbolicDim"
 
 _PLAIN = re.compile(r"(?!(?:inf|nan|min|max|truncdiv|broadcast)\Z)[A-Za-z_][A-Za-z0-9_]*\Z")
 
@@ -66,6 +66,10 @@ class Atom:
 
 
 Monomial: TypeAlias = tuple[Atom, ...]
+
+
+class Undecided(TypeError):
+    """What was asked of a dimension is decided only when the model runs."""
 
 
 @dataclass(frozen=True)
@@ -130,9 +134,12 @@ class SymbolicDim:
     __rmul__ = __mul__
 
     def _undecided(self, *_: object) -> NoReturn:
-        raise TypeError(f"a comparison with the dimension {self} is decided only when the model runs")
+        raise Undecided(f"a comparison with the dimension {self} is decided only when the model runs")
 
-    __bool__ = __lt__ = __le__ = __gt__ = __ge__ = _undecided
+    __bool__ = __lt__ = __le__ = __gt__ = __ge__ = __index__ = __int__ = __float__ = _undecided
+
+
+Dim: TypeAlias = int | SymbolicDim
 
 
 def _term_text(monomial: Monomial, factor: int) -> str:
@@ -232,8 +239,36 @@ def always_less(a: Dim, b: Dim) -> bool:
 
 
 def differ(a: Dim, b: Dim) -> bool:
-    """Whether two dimensions are never equal, as far as that is seen."""
-    return always_less(a, b) or always_less(b, a)
+    """Whether two dimensions are never equal, as far as that is seen; who asks counts on it where it is not."""
+    if always_less(a, b) or always_less(b, a):
+        return True
+    _count_on(a, b)
+    return False
+
+
+_counted_on: ContextVar[set[tuple[Dim, Dim]] | None] = ContextVar("_counted_on", default=None)
+
+
+@contextmanager
+def assumptions() -> Iterator[set[tuple[Dim, Dim]]]:
+    """Collects the pairs of dimensions of which types were found as if they were equal, which only a run can say."""
+    found: set[tuple[Dim, Dim]] = set()
+    token = _counted_on.set(found)
+    try:
+        yield found
+    finally:
+        _counted_on.reset(token)
+
+
+def are_counted_on() -> bool:
+    """Whether somebody collects assumptions: then symbols may be calculated with as if they were numbers."""
+    return _counted_on.get() is not None
+
+
+def _count_on(a: Dim, b: Dim) -> None:
+    found = _counted_on.get()
+    if found is not None and a != b:
+        found.add((a, b))
 
 
 def smaller(a: Dim, b: Dim) -> Dim:
@@ -275,7 +310,17 @@ def broadcast_dims(a: Dim, b: Dim) -> Dim:
     sizes = [d for d in (a, b) if isinstance(d, int)]
     if len(sizes) > 1:
         raise ValueError(f"{a} and {b}")
-    return sizes[0] if sizes else _applied("broadcast", a, b)
+    _count_on(a, b)
+    if sizes or not are_counted_on():
+        return sizes[0] if sizes else _applied("broadcast", a, b)
+    return min(a, b, key=lambda dim: len(str(dim)))
+
+
+def common_shape(*shapes: tuple[Dim, ...]) -> tuple[Any, ...]:
+    """numpy's rule for shapes."""
+    rank = max(map(len, shapes), default=0)
+    aligned = ((1,) * (rank - len(shape)) + shape for shape in shapes)
+    return tuple(reduce(broadcast_dims, dims) for dims in zip(*aligned, strict=True))
 
 
 def product(dims: Any) -> Dim:

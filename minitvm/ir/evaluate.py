@@ -27,6 +27,7 @@ from minitvm.ir.types import (
     Type,
     is_numeric,
     numpy_dtype,
+    symbols,
     type_of,
 )
 from minitvm.ir.visitor import post_order
@@ -177,6 +178,8 @@ def unfoldable(call: Call) -> Declined | None:
     """Why a call has no value before the model runs."""
     if isinstance(call.op, Function) or any(constant_value(arg) is None for arg in call.args):
         return NOT_CONSTANT
+    if symbols(call.type):
+        return Declined("its shape is known only when the model runs")
     if call.op.stateful:
         return Declined("it gives other results every time")
     if call.checked_type is not None and not is_numeric(call.checked_type):

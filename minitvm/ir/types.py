@@ -93,6 +93,11 @@ class TensorType:
         return self.shape  # type: ignore[return-value]  # as is_static says
 
     @property
+    def extents(self) -> tuple[int, ...]:
+        """The shape as loops have it: numbers, and whatever calculates as numbers do."""
+        return self.shape  # type: ignore[return-value]  # symbols too, which answer no question that needs a number
+
+    @property
     def size(self) -> int:
         """Number of elements."""
         return math.prod(self.static_shape)
@@ -329,6 +334,17 @@ def bindings(expected: Iterable[Type], given: Iterable[Type]) -> dict[SymbolicDi
         elif isinstance(own, TensorType) and isinstance(other, TensorType):
             found |= {p: g for p, g in zip(own.shape, other.shape, strict=True) if isinstance(p, SymbolicDim)}
     return found
+
+
+def symbols(*types: Type) -> frozenset[str]:
+    """The names of the symbols in types."""
+    dims = [d for t in types for field in tensor_fields(t) for d in field.shape if isinstance(d, SymbolicDim)]
+    return frozenset(atom.of[0] for dim in dims for atom in dim.symbols() if atom.kind == "symbol")
+
+
+def is_named(type_: Type) -> bool:
+    """Whether all that a type leaves open has a name."""
+    return not any(is_anonymous(d) for field in tensor_fields(type_) for d in field.shape)
 
 
 def closed(type_: Type, extent: int) -> Type:

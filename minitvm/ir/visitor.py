@@ -12,6 +12,7 @@ from minitvm.errors import IRError
 from minitvm.ir.attributes import attributes_of
 from minitvm.ir.node import Call, Constant, Expr, Function, Tuple, TupleGetItem, Var, merge_spans, span_scope
 from minitvm.ir.op import Op
+from minitvm.ir.types import symbols
 
 _CHILDREN: dict[type, Callable[[Any], tuple[Expr, ...]]] = {
     Call: attrgetter("args"),
@@ -195,3 +196,9 @@ def span_of(*nodes: Expr) -> tuple[str, ...]:
 
 def is_scalar_constant(expr: Expr) -> bool:
     return isinstance(expr, Constant) and expr.value.ndim == 0
+
+
+def sizes_of(function: Function) -> tuple[str, ...]:
+    """The symbols that the types in a function are made with, sorted."""
+    inside = [node.type for call in calls(function.body) for node in (call, *call.args)]
+    return tuple(sorted(symbols(*inside, *(p.type for p in function.params))))

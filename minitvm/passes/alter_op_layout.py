@@ -95,7 +95,7 @@ class LayoutRewriter:
         return Value(result, placement.result)
 
     def _placement(self, call: Call) -> Placement | None:
-        if not isinstance(call.op, Op) or not _is_static(call):
+        if not isinstance(call.op, Op) or not (_is_static(call) or _is_product_of_rows(call)):
             return None
         site = Site(call, call.op, tuple(self.values[arg].carry for arg in call.args))
         answer = self.propose(site)
@@ -172,6 +172,13 @@ def _describe(carry: Carry) -> str:
 
 def _is_moved(carry: Carry) -> bool:
     return any(map(_is_moved, carry)) if isinstance(carry, tuple) else carry is not None
+
+
+def _is_product_of_rows(call: Call) -> bool:
+    """A product of which nothing but the number of rows is open: weights are packed all the same."""
+    if not isinstance(call.op, (Dense, Matmul)) or not call.args[1].type.is_static:
+        return False
+    return isinstance(call.args[0].tensor_type.shape[1], int)
 
 
 def _is_static(call: Call) -> bool:
@@ -296,7 +303,7 @@ def packed_dense(site: Site, machine: MachineModel) -> Placement | Declined:
         return Declined(f"it computes {site.call.tensor_type.dtype} from {data.dtype}")
     if attributes.get("transpose_a"):
         return Declined("its first operand comes transposed")
-    (_, depth), units = data.static_shape, site.call.tensor_type.static_shape[1]
+    depth, units = data.extents[1], site.call.tensor_type.extents[1]
     lanes = machine.lanes(accumulator(data.dtype))
     if units * (depth + _ACROSS * lanes) < lanes * depth:
         return Declined(f"{units} dot products of {depth} cost less than one vector of {lanes} units")

@@ -17,11 +17,12 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 
 from minitvm.ir.decision import Decision, Declined, decision, listening, name_of, record
+from minitvm.ir.dims import are_counted_on
 from minitvm.ir.expr import Call, Constant, Expr, Function, Module, Tuple, TupleGetItem, Var
 from minitvm.ir.op import Fusion, Op
 from minitvm.ir.ops.control import StopFusion
 from minitvm.ir.structural import node_key
-from minitvm.ir.types import TensorType, TupleType
+from minitvm.ir.types import TensorType, TupleType, is_named
 from minitvm.ir.visitor import as_function, children, is_scalar_constant, post_order, rebuild, rebuild_over, span_of
 from minitvm.passes.manager import FunctionPass, PassContext, register_config
 
@@ -264,9 +265,12 @@ register_config("minitvm.FuseOps.max_depth", int, MAX_DEPTH, "the most operators
 
 
 def is_lowerable(call: Call) -> bool:
-    """Whether a call can become a kernel: static types, and a compute rule or a template.  Others are host calls."""
+    """Whether a call can become a kernel: static types, and a compute rule or a template.  Others are host calls.
+    Where symbols are counted on, types may have them, and compute rules are asked for."""
     if not isinstance(call.op, Op) or not (call.op.has_compute() or call.op.lowered_by_template):
         return False
+    if are_counted_on():
+        return call.op.has_compute() and all(is_named(node.type) for node in (call, *call.args))
     return call.type.is_static and all(arg.type.is_static for arg in call.args)
 
 

@@ -332,6 +332,9 @@ class Artifact:
     Nothing of targets whose libraries cannot be saved."""
     hosts: Mapping[str, Host] = field(default_factory=dict)
     """By node."""
+    sizes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Of a symbolic artefact: the parameters that hold the sizes of kernels, with their symbols; a library for numbers
+    is made of it by ``runtime/bind.py``."""
     host_calls: tuple[HostCall, ...] = ()
 
     @property

@@ -107,6 +107,10 @@ class Library:
                 self._code = code_for(self.target)(self.artifact)
             return self._code
 
+    def share_code(self, other: Library) -> None:
+        """Run the code of another library, of which only the shapes differ."""
+        self._code = other.code
+
     @functools.cached_property
     def branches(self) -> Mapping[tuple[str, str], Library]:
         """The compiled branches of control flow, by node and attribute."""
@@ -131,6 +135,8 @@ class Library:
 
         ``key``, a private Ed25519 key or its PEM file, signs it (needs the package ``cryptography``).
         """
+        if self.artifact.sizes:
+            raise LibraryError("a symbolic library is a session's, and is not saved", hint="compile it for shapes")
         archive.write(self.artifact, _path(path), key)
 
     def export_library(self, path: str | pathlib.Path) -> None:

@@ -140,6 +140,8 @@ def _fills() -> list[Sample]:
         row("zeros", shape=[2], dtype="bool"),
         row("ones", shape=(3,), dtype="int8"),
         row("ones", shape=(0, 3)),
+        row("iota", size=5),
+        row("iota", size=0, dtype="float32"),
         row("eye", shape=(3, 4)),
         row("eye", shape=[4, 3], k=-1, dtype="int32"),
     ]

@@ -91,6 +91,11 @@ def fill(name: str, draw: Draw, dtype: str) -> Case:
     return case(name, shape=draw.shape(), dtype=dtype)
 
 
+@generator("iota")
+def iota(name: str, draw: Draw, dtype: str) -> Case:
+    return case(name, size=draw.integer(0, 40), dtype=dtype)
+
+
 @generator("eye")
 def eye(name: str, draw: Draw, dtype: str) -> Case:
     return case(name, shape=draw.shape(2, 2), k=draw.integer(-9, 9), dtype=dtype)

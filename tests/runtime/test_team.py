@@ -17,11 +17,11 @@ from minitvm import relay
 from minitvm.codegen.llvm.compile import compile_object, host
 from minitvm.codegen.llvm.entry import barriers_before
 from minitvm.config import physical_cores, resolve_threads
-from minitvm.driver.memory import plan_memory
 from minitvm.errors import ConfigError
 from minitvm.ir.types import TensorType
 from minitvm.runtime import instance
 from minitvm.runtime.graph import Alias, Graph, HostStep, Launch, Node, Segment, Step, steps_of
+from minitvm.runtime.memory import plan_memory
 from minitvm.runtime.native import NativeCode, Team, team
 
 BUMP = """

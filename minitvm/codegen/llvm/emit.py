@@ -29,6 +29,7 @@ from minitvm.codegen.llvm.writer import (
     reach,
 )
 from minitvm.errors import CompilerError
+from minitvm.ir.dims import Dim
 from minitvm.ir.dtypes import bits_of
 from minitvm.ir.loop import (
     Alloc,
@@ -41,11 +42,13 @@ from minitvm.ir.loop import (
     LoopExpr,
     LoopKind,
     Seq,
+    Size,
     Stmt,
     Store,
     walk_stmts,
 )
-from minitvm.ir.loop.affine import Affine, Range
+from minitvm.ir.loop.affine import COUNT, Affine, Range
+from minitvm.ir.loop.expr import size_expr
 from minitvm.target import MachineModel, spinning_text
 
 Run: TypeAlias = Callable[[Stmt], None]
@@ -71,6 +74,11 @@ class _Emitter:
         self.bases: dict[tuple[Buffer, int], str] = {}
         for number_, buffer in enumerate(kernel.params):
             self.c.places[buffer] = Place(f"%p{number_}")
+        for number_, name in enumerate(kernel.sizes):
+            place = self.w.pure(f"getelementptr i64, ptr %sizes, i64 {number_}")
+            size = self.c.symbolic(Val(self.w.pure(f"load i64, ptr {place}, align 8"), "int64"), COUNT)
+            assert isinstance(size, Affine)
+            self.c.frame.bind(Size(name), size)
 
     # --- the module -------------------------------------------------------------------------------------------
 
@@ -86,6 +94,8 @@ class _Emitter:
         inputs = len(self.kernel.inputs)
         kinds = (f"{known} readonly" if i < inputs else f"{known} align 64" for i in range(len(self.kernel.params)))
         params = [f"ptr {kind} %p{i}" for i, kind in enumerate(kinds)]
+        if self.kernel.sizes:
+            params.insert(inputs, f"ptr {known} readonly align 8 %sizes")
         return ", ".join([*params, "ptr noalias align 64 %workspace", "i64 %thread", "i64 %threads", "ptr %barrier"])
 
     # --- what all threads do ----------------------------------------------------------------------------------
@@ -135,6 +145,10 @@ class _Emitter:
 
         Perfectly nested parallel loops count as one.
         """
+        if not all(isinstance(part.extent, Const) for nest in nests for part in _perfect(nest)):
+            for nest in nests:
+                self._by_itself(nest)
+            return
         totals = [_iterations(nest) for nest in nests]
         start, stop = self._chunk(sum(totals))
         begin = 0
@@ -149,7 +163,20 @@ class _Emitter:
             ):
                 self._divided(_perfect(nest), position)
 
-    def _chunk(self, total: int) -> tuple[str, str]:
+    def _by_itself(self, nest: For) -> None:
+        """A parallel loop whose iterations are counted when the kernel runs."""
+        with self.c.frame:
+            total = express.evaluate(self.c, math.prod((part.extent for part in _perfect(nest)), start=Const(1)))
+        assert isinstance(total, Affine)
+        start, stop = self._chunk(memory.scalar(self.c, total))
+        some = reach(total).counter
+        with (
+            self.c.when(self.w.op(f"icmp slt i64 {start}, {stop}")),
+            self.c.counted(start, stop, some) as position,
+        ):
+            self._divided(_perfect(nest), position)
+
+    def _chunk(self, total: int | str) -> tuple[str, str]:
         w = self.w
         following = w.pure("add i64 %thread, 1")
         ends = [w.pure(f"mul i64 {t}, {total}") for t in ("%thread", following)]
@@ -168,7 +195,8 @@ class _Emitter:
         """Run the body where the loops' variables are the digits of ``position``."""
         with self.c.frame:
             for part in reversed(loops[1:]):
-                extent: Index = Affine(_constant_extent(part))
+                extent = express.evaluate(self.c, part.extent)
+                assert isinstance(extent, Affine)
                 digit, rest = (memory.index_binary(self.c, op, position, extent) for op in ("floormod", "floordiv"))
                 assert isinstance(digit, Affine) and isinstance(rest, Affine)
                 self.c.frame.bind(part.var, digit)
@@ -323,7 +351,7 @@ class _Emitter:
             self.c.places[buffer] = Place(self._in_workspace(buffer))
             return
         lanes = self.c.lanes
-        if max(lanes, 1) * buffer.nbytes > STACK_LIMIT:
+        if not buffer.fits(STACK_LIMIT // max(lanes, 1)):
             raise NotVectorizable
         key = (buffer, lanes)
         if key not in self.bases:
@@ -336,9 +364,15 @@ class _Emitter:
             raise NotVectorizable
         plan, base = self.workspace, "%workspace"
         if buffer in plan.per_thread:
-            mine = self.w.pure(f"mul i64 %thread, {plan.thread_bytes}")
+            mine = self.w.pure(f"mul i64 %thread, {self._bytes(plan.thread_bytes)}")
             base = self.w.pure(f"getelementptr i8, ptr {base}, i64 {mine}")
-        return self.w.pure(f"getelementptr i8, ptr {base}, i64 {plan.offsets[buffer]}")
+        return self.w.pure(f"getelementptr i8, ptr {base}, i64 {self._bytes(plan.offsets[buffer])}")
+
+    def _bytes(self, count: Dim) -> str:
+        with self.c.frame:
+            found = express.evaluate(self.c, size_expr(count))
+        assert isinstance(found, Affine)
+        return memory.scalar(self.c, found)
 
 
 def quoted(name: str) -> str:
@@ -369,7 +403,7 @@ def _team_shape(stmt: Stmt) -> str:
 def _perfect(loop: For) -> list[For]:
     """The parallel loop with those that are perfectly nested in it."""
     loops = [loop]
-    while isinstance(body := loops[-1].body, For) and body.kind is LoopKind.PARALLEL and isinstance(body.extent, Const):
+    while isinstance(body := loops[-1].body, For) and body.kind is LoopKind.PARALLEL:
         loops.append(body)
     return loops
 

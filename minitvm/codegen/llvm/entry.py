@@ -43,6 +43,8 @@ def _ranges(graph: Graph, plan: Plan, entries: Sequence[int]) -> list[tuple[int,
 
 def barriers_before(graph: Graph, plan: Plan, workspaces: Mapping[int, int], nodes: Sequence[int]) -> set[int]:
     """The nodes of a segment that need a barrier before them.  ``workspaces`` are bytes by node."""
+    if any(not type_.is_static for type_ in graph.entry_types):
+        return set(nodes[1:])  # what shares memory with what, a run decides
     found: set[int] = set()
     hazards = _Hazards([], [])
     for i in nodes:

@@ -73,6 +73,8 @@ def place(c: Context, access: Load | Store) -> Index | Lanes:
 def _is_inside(buffer: Buffer, place: Index | Lanes) -> bool:
     """Whether memory of the buffer is known to be there, in every lane: of another row, perhaps."""
     last = buffer.size - 1
+    if not isinstance(last, int):
+        return False
     return all(exact(part).within(0, last) for part in (place if isinstance(place, list) else [place]))
 
 

@@ -31,6 +31,7 @@ PANELS = "panels"
 
 _PACKING = 0.4  # cycles that put an element into a panel across which it was stored
 _READ_IN_PLACE = 2  # tiles of rows that read the right-hand side where it is, however far apart its rows are
+_HALVED = (1, 2, 4, 8)  # rows of a tile, and columns of one of dot products, where only a run knows how many there are
 _NO_NEIGHBOUR = 8192  # bytes between rows of which one is not fetched ahead with the other
 _NEAR_CACHES = 8  # times the second-level cache: what is read from there or nearly as fast
 
@@ -126,6 +127,8 @@ class Panels:
 class Matmul(Template):
     """Two operands of rank 2 or 3, each of them transposed or not."""
 
+    symbolic = True
+
     @cached_property
     def product(self) -> Product:
         return along_lanes(Product.of(self.problem))
@@ -173,6 +176,8 @@ def product_loops(product: Product, choice: Choice, machine: MachineModel) -> St
 
 def product_choices(product: Product, machine: MachineModel, times: int = 1, in_place: bool = True) -> list[Choice]:
     """Every way to read the right-hand side, with every tile; ``times``: how often the same one is multiplied with."""
+    if not all(isinstance(size, int) for size in product.sizes):
+        return _symbolic_choices(product, machine)
     lanes = machine.lanes(product.dtype)
     blocks, found = -(-product.columns // lanes), list[Choice]()
     for scheme, why_not in _schemes(product, machine, times, in_place).items():
@@ -181,6 +186,14 @@ def product_choices(product: Product, machine: MachineModel, times: int = 1, in_
         for c in tile_choices(scheme, product.rows, columns, times * product.batch * steps, machine):
             found.append(replace(c, cycles=c.cycles + extra, why_not=why_not))
     return found
+
+
+def _symbolic_choices(product: Product, machine: MachineModel) -> list[Choice]:
+    """Those that need no memory of their own, in tiles that halve until nothing is left."""
+    schemes = (DOTS, PANELS, IN_PLACE) if isinstance(product.columns, int) else (DOTS,)
+    found = [c for c in product_choices(product.typical, machine) if c.scheme in schemes and c.tile.rows in _HALVED]
+    able = [c for c in found if c.scheme != DOTS or c.tile.blocks in _HALVED]
+    return [replace(c, why_not="") for c in able if c.scheme == able[0].scheme]
 
 
 def _extra(scheme: str, product: Product, machine: MachineModel, times: int) -> float:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
-from minitvm.codegen.loops import in_lanes, in_parallel, in_vectors, or_zero
+from minitvm.codegen.loops import enough, in_lanes, in_parallel, in_vectors, or_zero
 from minitvm.codegen.problem import Problem, Tile
 from minitvm.codegen.templates.tile import (
     ITEMS_PER_THREAD,
@@ -30,6 +30,9 @@ _ROWS = 16  # of a right-hand side in pieces that are read at a time
 _COLUMNS = 256  # that they are read over: so many neighbours the processor fetches ahead
 _IN_FLIGHT = 8  # vectors of sums that hide the latency of an addition
 _WIDEST = 4  # vectors that one sum of a dot product is spread over at most
+
+TYPICAL = 64
+"""What a size that only a run knows is taken for where costs are predicted."""
 
 At = Callable[[LoopExpr, LoopExpr, LoopExpr], Load]
 """Where element (batch, row, column) lies."""
@@ -65,7 +68,7 @@ class Matrix:
     def stored(batch: int, rows: int, columns: int, at: At, transposed: bool) -> Matrix:
         """Elements somewhere, row by row or column by column."""
         line = 1 in (rows, columns)
-        place = at if batch > 1 else lambda _, i, j: at(Const(0), i, j)
+        place = at if batch != 1 else lambda _, i, j: at(Const(0), i, j)
         return Matrix(batch, rows, columns, place, not transposed or line, transposed or line)
 
     @property
@@ -134,6 +137,18 @@ class Product:
         return self.batch, self.rows, self.columns, self.depth
 
     @property
+    def typical(self) -> Product:
+        """With numbers for sizes that only a run knows."""
+
+        def sized(matrix: Matrix) -> Matrix:
+            batch, rows, columns = (
+                d if isinstance(d, int) else TYPICAL for d in (matrix.batch, matrix.rows, matrix.columns)
+            )
+            return replace(matrix, batch=batch, rows=rows, columns=columns)
+
+        return replace(self, left=sized(self.left), right=sized(self.right), out=sized(self.out))
+
+    @property
     def turned(self) -> Product:
         """The same numbers as the product of the operands exchanged."""
         return Product(self.right.turned, self.left.turned, self.out.turned, self.dtype)
@@ -179,7 +194,7 @@ class Gemm:
     def nest(self, machine: MachineModel) -> Stmt:
         """The loops.  A work item is a group of columns with all of its rows, or where these are few a single tile."""
         items = self.product.batch * sum(g.count for g in self.groups)
-        return self.by_groups() if items >= ITEMS_PER_THREAD * machine.threads else self.by_tiles()
+        return self.by_groups() if enough(items, ITEMS_PER_THREAD * machine.threads) else self.by_tiles()
 
     def by_groups(self) -> Stmt:
         """All rows of a group of columns by one thread, which so keeps its part of the panels in its cache."""

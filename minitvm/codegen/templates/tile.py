@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
+from typing import Any
 
 from minitvm.codegen.loops import in_lanes, in_vectors
 from minitvm.codegen.problem import Choice, Tile
@@ -63,7 +64,14 @@ class Run:
 
 def runs(total: int, most: int) -> list[Run]:
     """``total`` as few pieces of at most ``most``: a run for each size."""
-    return pieces(total, -(-total // most))
+    return pieces(total, -(-total // most)) if isinstance(total, int) else halves(total, most)
+
+
+def halves(total: Any, most: int) -> list[Run]:
+    """A total that only a run knows in pieces of ``most``, then one or none of half of it, of a quarter, ..., one."""
+    sizes = [most >> s for s in range(1, most.bit_length())]
+    rest = [Run(total // (2 * n) * (2 * n), total // n - total // (2 * n) * 2, n) for n in sizes]
+    return [Run(0, total // most, most), *rest]
 
 
 def pieces(total: int, count: int) -> list[Run]:
@@ -232,6 +240,8 @@ def unrolled(values: range, body: Callable[[LoopExpr], Stmt], name: str = "u") -
 def in_steps(extent: int, sums: float, body: Callable[[LoopExpr], Stmt]) -> Stmt:
     """A loop over a reduction with some of its steps written out, of ``sums`` multiply-adds each; what is left over
     after it."""
+    if not isinstance(extent, int):
+        return loop(extent, body, name="k")
     out = _WRITTEN_OUT if sums <= _ENOUGH else 1
     whole, rest = divmod(extent, out)
     main = loop(whole, lambda q: unrolled(range(out), lambda u: body(u + q * out)), name="k") if whole else None

@@ -52,7 +52,7 @@ CONSTANT_LIMIT = 1024
 _OF_MALFORMED = (ValueError, IndexError, KeyError, TypeError, ArithmeticError, AttributeError, MemoryError)
 """What a malformed node makes numpy or Python say."""
 
-Shapes = Mapping[str, Sequence["int | None"]]
+Shapes = Mapping[str, Sequence["int | str | None"]]
 
 
 def from_onnx(
@@ -69,7 +69,8 @@ def from_onnx(
     model:
         A path, the bytes of a file, or an ``onnx.ModelProto``.
     shape_dict:
-        Shapes of inputs; needed where the model leaves dimensions open.  ``None`` as a dimension keeps it open.
+        Shapes of inputs; needed where the model leaves dimensions open.  ``None`` as a dimension keeps it open, a name
+        too, which is then the dimension's.
         Naming a weight turns it into an input.
     dtype_dict:
         dtypes of inputs, where they differ from the model's.
@@ -184,7 +185,7 @@ class Importer:
         return self.opsets.get(domain, 1 if domain else onnx.defs.onnx_opset_version())
 
     def run(
-        self, shapes: dict[str, Sequence[int | None]], dtypes: dict[str, str], values: dict[str, Any]
+        self, shapes: dict[str, Sequence[int | str | None]], dtypes: dict[str, str], values: dict[str, Any]
     ) -> tuple[Module, dict[str, Any]]:
         graph = self.proto.graph
         scope = Scope()
@@ -310,7 +311,7 @@ class Importer:
         return [scope.values.get(name) for name in body.output]
 
     def _inputs(
-        self, shapes: dict[str, Sequence[int | None]], dtypes: dict[str, str], values: dict[str, np.ndarray]
+        self, shapes: dict[str, Sequence[int | str | None]], dtypes: dict[str, str], values: dict[str, np.ndarray]
     ) -> list[Var]:
         graph = self.proto.graph
         shapes = {**shapes, **{name: array.shape for name, array in values.items()}}

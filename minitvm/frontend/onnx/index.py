@@ -9,6 +9,7 @@ import numpy as np
 from minitvm.frontend.onnx.node import OnnxNode, dims, emit, normalize_axis, rank, scalar
 from minitvm.frontend.onnx.registry import formulas, onnx_op
 from minitvm.frontend.onnx.tensor import integers, known_product
+from minitvm.ir.dims import always_less
 from minitvm.ir.expr import Constant, Expr
 from minitvm.ir.ops.control import OutOfRange
 
@@ -19,8 +20,10 @@ WORTH_A_ROW = 512
 def within(node: OnnxNode, data: Expr, indices: Expr, axes: tuple[int, ...], lengths: bool = False) -> Expr:
     """``indices``, checked to lie within those axes of ``data``: now where they are known, else when the model runs."""
     known, shape = node.value(indices), dims(data)
-    check = OutOfRange(axes, lengths, by_row=len(axes) == 1 and (known_product(dims(indices)[1:]) >= WORTH_A_ROW))
-    if known is not None and None not in [shape[a] for a in axes]:
+    check = OutOfRange(
+        axes, lengths, by_row=len(axes) == 1 and always_less(WORTH_A_ROW - 1, known_product(dims(indices)[1:]))
+    )
+    if known is not None and all(isinstance(shape[a], int) for a in axes):
         wrong = check.first_outside(data.tensor_type.shape, known)
         if wrong is not None:
             raise node.misfit(check.message(data.tensor_type).format(wrong))
@@ -108,7 +111,10 @@ formulas(
 
 @onnx_op("Slice")
 def slice_(node: OnnxNode) -> Expr:
-    starts, ends, axes, steps = (node.numbers(i, name) for i, name in enumerate(("starts", "ends", "axes", "steps"), 1))
+    starts, ends, axes, steps = (
+        node.numbers(i, name) if node.get(i) is None else node.sizes(i, name)
+        for i, name in enumerate(("starts", "ends", "axes", "steps"), 1)
+    )
     if starts is None or ends is None:
         raise node.fail(f"its {'starts' if starts is None else 'ends'} are missing")
     return _sliced(node, starts, ends, axes or list(range(len(starts))), steps or [1] * len(starts))
@@ -128,7 +134,7 @@ def _cut(node: OnnxNode, axis: int, start: int, stop: int, step: int) -> tuple[i
     extent = dims(node[0])[axis]
     if step == 0:
         raise node.fail("a step is 0")
-    if extent is None:
+    if not isinstance(extent, int) or not isinstance(stop, int):
         if step < 0 and start < -1:
             raise node.fail(f"start {start} with step {step} needs to know dimension {axis}", "give shape_dict")
         return start, stop, step

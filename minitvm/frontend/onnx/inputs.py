@@ -55,6 +55,8 @@ def _input_dim(value: ValueDescription, axis: int, dim: Any) -> Dim:
     if dim is None:
         declared = value.shape[axis] if value.has_rank else None
         return as_dim(declared if isinstance(declared, str) else None)
+    if isinstance(dim, str) and value.has_rank and not isinstance(value.shape[axis], int):
+        return as_dim(dim)
     whole = isinstance(dim, (int, np.integer)) and not isinstance(dim, bool)
     whole = whole or (isinstance(dim, float) and math.isfinite(dim) and dim == int(dim))
     if not whole or dim < 0:

@@ -10,6 +10,7 @@ from minitvm.frontend.onnx.nn import summed_in
 from minitvm.frontend.onnx.node import OnnxNode, cast, dims, emit, rank, scalar
 from minitvm.frontend.onnx.registry import onnx_op
 from minitvm.frontend.onnx.tensor import known_product, reshaped
+from minitvm.ir.dims import common_shape
 from minitvm.ir.expr import Expr
 from minitvm.ir.types import shape_text
 
@@ -63,7 +64,7 @@ def _batched(node: OnnxNode, a: Expr, b: Expr, out_dtype: str) -> Expr:
 
 def _broadcast(a: tuple[int | None, ...], b: tuple[int | None, ...]) -> tuple[int | None, ...]:
     if None not in (*a, *b):
-        return np.broadcast_shapes(a, b)  # type: ignore[arg-type]
+        return common_shape(a, b)  # type: ignore[arg-type]
     length = max(len(a), len(b))
     padded = ((1,) * (length - len(x)) + x for x in (a, b))
     return tuple(q if p == 1 else p if q == 1 or p == q or q is None else q for p, q in zip(*padded, strict=True))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
@@ -9,14 +10,17 @@ from typing import Any
 import numpy as np
 import onnx
 
-from minitvm.errors import FrontendError, TypeInferenceError, UnknownValueError
+from minitvm.errors import FrontendError, MiniTVMError, TypeInferenceError, UnknownValueError
 from minitvm.frontend.onnx.model import array_of
 from minitvm.frontend.onnx.types import dtype_name
 from minitvm.ir.builder import call_op
+from minitvm.ir.dims import SymbolicDim, are_counted_on, product
 from minitvm.ir.evaluate import evaluate, folded, unfoldable
-from minitvm.ir.expr import Call, Constant, Expr, Function, Var
+from minitvm.ir.expr import Call, Constant, Expr, Function, Tuple, Var
+from minitvm.ir.op import Fusion, Op
+from minitvm.ir.ops.tensor import NdArraySize, ShapeOf
 from minitvm.ir.types import TupleType, is_numeric, tensor_fields
-from minitvm.ir.visitor import post_order, simplify_projection
+from minitvm.ir.visitor import children, post_order, simplify_projection
 
 FOLD_LIMIT = 1 << 16
 """Results with more elements stay calls, so that importing never materialises what a pass may avoid."""
@@ -181,6 +185,14 @@ class OnnxNode:
         found: list[Expr | None] = importer.build(OnnxNode(layer, inputs, opset, self._known, self.control))
         return found
 
+    def sizes(self, index: int, what: str) -> list[Any]:
+        """A :meth:`constant` in a row; or dimensions made of those of the inputs, where symbols are counted on."""
+        if are_counted_on() and self.known(index) is None:
+            found = symbolic_value(self[index], self._known)
+            if found is not None:
+                return list(found.reshape(-1).tolist())
+        return list(self.constant(index, what).reshape(-1).tolist())
+
     def numbers(self, index: int, name: str) -> list[Any] | None:
         """A list that older opsets give as attribute ``name`` and newer ones as input ``index``."""
         if self.get(index) is not None:
@@ -258,8 +270,50 @@ def scalar(value: float, like: Expr | str) -> Constant:
 
 
 def dims(expr: Expr) -> tuple[int | None, ...]:
-    """The shape with ``None`` for what is known only at run time."""
-    return expr.tensor_type.sizes
+    """The shape with ``None`` for what is known only at run time; with symbols where these are counted on."""
+    return expr.tensor_type.extents if are_counted_on() else expr.tensor_type.sizes
+
+
+def symbolic_value(expr: Expr, known: dict[Expr, np.ndarray]) -> np.ndarray | None:
+    """The value of whole numbers that follow from the shapes of inputs, as an array of dimensions; ``None`` where
+    something else decides."""
+    found: dict[Expr, Any] = {}
+    for node in post_order(expr, operands=lambda e: () if _is_size(e) else children(e)):
+        try:
+            found[node] = _dimensions(node, found, known)
+        except (TypeError, ValueError, IndexError, KeyError, MiniTVMError):
+            return None
+    value = np.asarray(found[expr], object)
+    return value if all(isinstance(d, (int, SymbolicDim)) for d in value.flat) else None
+
+
+def _is_size(expr: Expr) -> bool:
+    return isinstance(expr, Call) and isinstance(expr.op, (ShapeOf, NdArraySize))
+
+
+_ARITHMETIC = {"add": np.add, "subtract": np.subtract, "multiply": np.multiply}
+
+
+def _dimensions(node: Expr, found: dict[Expr, Any], known: dict[Expr, np.ndarray]) -> Any:
+    """One node's; ``KeyError`` for what does more than move whole numbers, add or multiply them."""
+    if isinstance(node, Tuple):
+        return tuple(found[field] for field in node.fields)
+    array = node.value if isinstance(node, Constant) else known.get(node)
+    if array is not None:
+        return np.vectorize(operator.index, otypes=[object])(array)
+    if not isinstance(node, Call) or not isinstance(node.op, Op):
+        raise KeyError("an input")
+    if _is_size(node):
+        shape = np.array(node.args[0].tensor_type.shape, object)
+        return shape if isinstance(node.op, ShapeOf) else np.array(product(shape), object)
+    operands = [found[arg] for arg in node.args]
+    if node.op.name == "cast" and node.tensor_type.dtype == "int64":
+        return operands[0]
+    if node.op.name in _ARITHMETIC:
+        return np.asarray(_ARITHMETIC[node.op.name](*operands), object)
+    if node.op.fusion is not Fusion.INJECTIVE:
+        raise KeyError(node.op.name)
+    return node.op.reference(*operands)
 
 
 def rank(expr: Expr) -> int:

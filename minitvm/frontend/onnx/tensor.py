@@ -9,6 +9,7 @@ import numpy as np
 from minitvm.frontend.onnx.model import dense_array
 from minitvm.frontend.onnx.node import OnnxNode, cast, dims, emit, emit_many, normalize_axis, onnx_dtype, rank, scalar
 from minitvm.frontend.onnx.registry import formulas, onnx_op
+from minitvm.ir.dims import SymbolicDim, are_counted_on, ceil_divide, common_shape, larger
 from minitvm.ir.expr import Constant, Expr
 
 LARGEST_RANGE = 1 << 24
@@ -49,7 +50,7 @@ def constant(node: OnnxNode) -> Expr:
 def constant_of_shape(node: OnnxNode) -> Expr:
     value = node.attr("value")
     fill = np.zeros((), np.float32) if value is None else value.reshape(())
-    shape = tuple(int(d) for d in node.constant(0, "the shape"))
+    shape = tuple(node.sizes(0, "the shape"))
     if not shape:
         return Constant(fill)
     return emit("full", Constant(fill), shape=shape, dtype=fill.dtype.name)
@@ -59,7 +60,7 @@ def constant_of_shape(node: OnnxNode) -> Expr:
 def shape_of(node: OnnxNode) -> Expr:
     found = dims(node[0])
     start, end = (_clamped(node.attr(n, d), len(found)) for n, d in (("start", 0), ("end", len(found))))
-    if None not in found[start:end]:
+    if all(isinstance(d, int) for d in found[start:end]):
         return integers(found[start:end])
     whole = emit("shape_of", node[0], dtype="int64")
     return emit("strided_slice", whole, begin=(start,), end=(end,)) if (start, end) != (0, len(found)) else whole
@@ -166,15 +167,18 @@ def parted(x: Expr, sizes: list[int], axis: int) -> list[Expr]:
 def expand(node: OnnxNode) -> Expr:
     """To the shape that both broadcast to; where that shape is known only at run time, to a filled tensor's."""
     x = node[0]
-    wanted = [int(d) for d in node.constant(1, "the shape")]
-    shape = np.broadcast_shapes(x.shape, tuple(wanted))
-    return x if shape == x.shape else emit("broadcast_to", x, shape=shape)
+    wanted = tuple(node.sizes(1, "the shape"))
+    shape = common_shape(x.tensor_type.shape, wanted) if are_counted_on() else np.broadcast_shapes(x.shape, wanted)
+    return x if shape == dims(x) else emit("broadcast_to", x, shape=shape)
 
 
 @onnx_op("Range", since=11)
 def range_(node: OnnxNode) -> Expr:
-    start, limit, delta = (node.constant(i, n).item() for i, n in enumerate(("start", "limit", "delta")))
+    start, limit, delta = (node.sizes(i, n)[0] for i, n in enumerate(("start", "limit", "delta")))
     dtype = node[0].dtype
+    if isinstance(limit, SymbolicDim) and delta > 0:
+        steps = emit("iota", size=larger(0, ceil_divide(limit - start, delta)), dtype=dtype)
+        return emit("add", emit("multiply", steps, scalar(delta, dtype)), scalar(start, dtype))
     count = (limit - start) / delta if delta else math.nan
     if math.isnan(count):
         raise node.misfit(f"from {start} to {limit} in steps of {delta} is no range")
@@ -201,7 +205,7 @@ formulas(
             "nn.depth_to_space", n[0], block_size=n.require("blocksize"), mode=n.attr("mode", "DCR")
         ),
         "EyeLike-9": _eye_like,
-        "Reshape": lambda n: reshaped(n[0], n.constant(1, "the shape").tolist(), bool(n.attr("allowzero", 0))),
+        "Reshape": lambda n: reshaped(n[0], n.sizes(1, "the shape"), bool(n.attr("allowzero", 0))),
         "Tile": lambda n: emit("tile", n[0], reps=tuple(n.constant(1, "repeats").tolist())),
         "Transpose": lambda n: emit("transpose", n[0], axes=tuple(n.attr("perm")) if n.has("perm") else None),
         "Trilu-14": _trilu,

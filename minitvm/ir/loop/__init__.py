@@ -37,6 +37,7 @@ from minitvm.ir.loop.expr import (
     LoopVar,
     Reduce,
     Select,
+    Size,
     Stage,
     all_of,
     as_index,

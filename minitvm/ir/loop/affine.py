@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeAlias, TypeVar
 
-from minitvm.ir.loop import Binary, Buffer, Const, Intrin, Load, LoopExpr, LoopVar, Select, binary, walk_exprs
+from minitvm.ir.loop import Binary, Buffer, Const, Intrin, Load, LoopExpr, LoopVar, Select, Size, binary, walk_exprs
 from minitvm.ir.loop.expr import wrapped
 
 Term = TypeVar("Term", bound=Hashable)
@@ -90,6 +90,8 @@ class Range:
 
 ANYTHING = Range(None, None)
 INT64 = Range(-(2**63), 2**63 - 1)
+COUNT = Range(0, 2**47)
+"""Of a symbol of dimensions: nothing larger fits into memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +209,11 @@ def address(buffer: Buffer, index: Sequence[LoopExpr]) -> Affine[LoopExpr]:
 
 def offset(buffer: Buffer, index: Sequence[LoopExpr]) -> Affine[LoopExpr]:
     """:func:`address` as it is spelled, divisions that cancel included."""
-    return weighted_sum(map(affine, index), buffer.strides)
+    total: Affine[LoopExpr] = Affine(0)
+    for position, stride in zip(index, buffer.strides, strict=True):
+        known = isinstance(stride, int)
+        total = total.plus(affine(position) if known else affine(position * stride), stride if known else 1)
+    return total
 
 
 def depends_on(expr: LoopExpr, var: LoopVar) -> bool:
@@ -247,6 +253,8 @@ def bounds(expr: LoopExpr, ranges: Ranges) -> Range:
     match expr:
         case Const(value, "int64"):
             return Range(value, value)
+        case Size():
+            return COUNT
         case LoopVar():
             return ranges.get(expr, ANYTHING)
         case Binary("add" | "sub", _, _) | Binary("mul", _, Const()):

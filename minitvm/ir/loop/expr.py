@@ -13,6 +13,8 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
+from minitvm.errors import CompilerError
+from minitvm.ir.dims import Atom, Dim, SymbolicDim
 from minitvm.ir.dtypes import is_float
 
 INTRINSICS: dict[str, int] = {
@@ -142,6 +144,18 @@ class LoopVar(LoopExpr):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Size(LoopVar, metaclass=_Shared):
+    """A symbol of dimensions (``minitvm.ir.dims``): 0 or more, the same everywhere, given when a kernel is launched."""
+
+    @staticmethod
+    def key(name: str) -> tuple[Any, ...]:
+        return (name,)
+
+    def result(self) -> str:
+        return self.dtype
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Load(_Node):
     buffer: Buffer
     index: tuple[LoopExpr, ...]
@@ -216,6 +230,8 @@ class Buffer:
 
     ``scope`` is ``"global"`` (a parameter, or a workspace that every thread sees), ``"shared"`` (one per block on a
     GPU, one per thread on a CPU) or ``"local"`` (registers, the stack).
+
+    Of a symbolic kernel, dimensions may be symbolic (``minitvm.ir.dims``); what asks for numbers then declines.
     """
 
     name: str
@@ -242,6 +258,10 @@ class Buffer:
     def nbytes(self) -> int:
         return self.size * np.dtype(self.dtype).itemsize
 
+    def fits(self, nbytes: int) -> bool:
+        """Whether it is known to have no more bytes."""
+        return isinstance(self.nbytes, int) and self.nbytes <= nbytes
+
     def __repr__(self) -> str:
         return f"<Buffer {self.name}: {self.dtype}{list(self.shape)} {self.scope}>"
 
@@ -258,8 +278,39 @@ class Stage(Buffer):
     kept: bool = False
 
 
-def as_index(value: Index) -> LoopExpr:
-    return value if isinstance(value, LoopExpr) else Const(int(value))
+def as_index(value: Index | Dim) -> LoopExpr:
+    if isinstance(value, LoopExpr):
+        return value
+    return size_expr(value) if isinstance(value, SymbolicDim) else Const(int(value))
+
+
+def size_expr(dim: Dim) -> LoopExpr:
+    """A dimension in terms of :class:`Size`; :class:`CompilerError` for one that is anonymous, or that broadcasting
+    decides."""
+    if isinstance(dim, int):
+        return Const(dim)
+    total: LoopExpr = Const(0)
+    for monomial, factor in dim.terms:
+        term: LoopExpr = Const(1)
+        for atom in monomial:
+            term = binary("mul", term, _atom_expr(atom))
+        total = binary("add", total, binary("mul", term, factor))
+    return total
+
+
+def _atom_expr(atom: Atom) -> LoopExpr:
+    if atom.kind == "symbol":
+        return Size(atom.of[0])
+    op = {"//": "floordiv", "truncdiv": "floordiv", "min": "min", "max": "max"}.get(atom.kind)
+    if op is None:
+        raise CompilerError(f"the dimension {atom} is known only when the model runs")
+    return binary(op, *map(size_expr, atom.of))
+
+
+def _operand(value: Any, dtype: str) -> LoopExpr:
+    if isinstance(value, LoopExpr):
+        return value
+    return size_expr(value).astype(dtype) if isinstance(value, SymbolicDim) else const(value, dtype)
 
 
 def const(value: Any, dtype: str) -> Const:
@@ -270,7 +321,7 @@ def const(value: Any, dtype: str) -> Const:
 def binary(op: str, lhs: Any, rhs: Any) -> LoopExpr:
     """A binary expression; a Python number takes the other side's dtype.  Integer constants are folded."""
     like = lhs if isinstance(lhs, LoopExpr) else rhs
-    a, b = (x if isinstance(x, LoopExpr) else const(x, like.dtype) for x in (lhs, rhs))
+    a, b = (_operand(x, like.dtype) for x in (lhs, rhs))
     assert a.dtype == b.dtype, f"{op} of {a.dtype} and {b.dtype}: cast one side"
     if a.dtype == "int64":
         return _fold_index(op, a, b)
@@ -293,7 +344,7 @@ def _fold_index(op: str, a: LoopExpr, b: LoopExpr) -> LoopExpr:
 
 def select(condition: LoopExpr, then: Any, orelse: Any) -> LoopExpr:
     like = then if isinstance(then, LoopExpr) else orelse
-    a, b = (x if isinstance(x, LoopExpr) else const(x, like.dtype) for x in (then, orelse))
+    a, b = (_operand(x, like.dtype) for x in (then, orelse))
     return Select(condition, a, b)
 
 

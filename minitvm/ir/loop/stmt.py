@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, TypeAlias, TypeVar
 
+from minitvm.ir.dims import Dim
 from minitvm.ir.loop.expr import (
     Binary,
     Buffer,
     Cast,
-    Const,
     Index,
     Intrin,
     Load,
@@ -100,6 +100,7 @@ class Kernel:
     among the threads, statements outside of any parallel loop are run by thread 0 alone.
     The last ``results`` of ``params`` are written, the others only read.
     ``spans`` names the model's nodes that ended up here.
+    ``sizes`` are the symbols of its dimensions; a launch gives each a number.
     """
 
     name: str
@@ -107,6 +108,7 @@ class Kernel:
     body: Stmt
     results: int = 1
     spans: tuple[str, ...] = ()
+    sizes: tuple[str, ...] = ()
 
     @property
     def inputs(self) -> tuple[Buffer, ...]:
@@ -134,7 +136,9 @@ def seq(*stmts: Stmt | None) -> Stmt:
 Body: TypeAlias = Callable[..., "Stmt"]
 
 
-def loop(extent: Index, body: Callable[[LoopVar], Stmt], kind: LoopKind = LoopKind.SERIAL, name: str = "i") -> Stmt:
+def loop(
+    extent: Index | Dim, body: Callable[[LoopVar], Stmt], kind: LoopKind = LoopKind.SERIAL, name: str = "i"
+) -> Stmt:
     """``for name in range(extent): body(name)``."""
     var = LoopVar(name)
     return For(var, as_index(extent), body(var), kind)
@@ -146,7 +150,7 @@ def nest(extents: Sequence[int], body: Body, kind: LoopKind = LoopKind.SERIAL, n
     variables = [LoopVar(labels[d % len(labels)]) for d in range(len(extents))]
     stmt = body(*variables)
     for var, extent in zip(reversed(variables), reversed(list(extents)), strict=True):
-        stmt = For(var, Const(extent), stmt, kind)
+        stmt = For(var, as_index(extent), stmt, kind)
     return stmt
 
 

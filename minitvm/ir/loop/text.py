@@ -21,7 +21,7 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import TypeAlias
 
 from minitvm.ir.attributes import format_number
-from minitvm.ir.loop.expr import Binary, Buffer, Cast, Const, Intrin, Load, LoopExpr, LoopVar, Reduce, Select
+from minitvm.ir.loop.expr import Binary, Buffer, Cast, Const, Intrin, Load, LoopExpr, LoopVar, Reduce, Select, Size
 from minitvm.ir.loop.stmt import (
     Alloc,
     Barrier,
@@ -171,6 +171,8 @@ class _Printer:
         match expr:
             case Const():
                 return format_number(expr.value, expr.dtype), ATOM
+            case Size(name):
+                return name, ATOM
             case LoopVar(name):
                 return self.vars.get(expr, name + self.unbound), ATOM
             case Load(buffer, _):

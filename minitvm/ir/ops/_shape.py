@@ -129,11 +129,22 @@ def _groups(source: Sequence[int], target: Sequence[int]) -> Iterable[tuple[list
     while left or right:
         a, b = [left.pop(0)], [right.pop(0)]
         while (p := math.prod(source[d] for d in a)) != (q := math.prod(target[d] for d in b)):
-            if p < q:
+            longer = _is_part(p, q), _is_part(q, p)
+            if not any(longer):
+                a, b, left, right = a + left, b + right, [], []
+                break
+            if longer[0]:
                 a.append(left.pop(0))
             else:
                 b.append(right.pop(0))
         yield a, b
+
+
+def _is_part(p: Dim, q: Dim) -> bool:
+    """Whether more factors are to come before a product is as large as another one; of symbols, whether it divides."""
+    if isinstance(p, int) and isinstance(q, int):
+        return p < q
+    return p != q and q // p * p == q
 
 
 def reshape_index(index: Sequence[LoopExpr], target: Sequence[int], source: Sequence[int]) -> list[LoopExpr]:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from minitvm.ir.compute import broadcast_index, compute
-from minitvm.ir.dims import differ
+from minitvm.ir.dims import Dim, differ
 from minitvm.ir.loop import Buffer, LoopExpr, Stage, binary, intrin, scalar, select
 from minitvm.ir.op import Fusion, Op, define
 from minitvm.ir.ops._shape import broadcast_shapes, require_kind, require_same_dtype, shapes_differ
@@ -116,19 +116,17 @@ class Where(Elementwise, name="where", fusion=Fusion.BROADCAST, ufunc=np.where, 
 class BroadcastTo(Op, name="broadcast_to", fusion=Fusion.BROADCAST, takes_stored=True):
     """data repeated along dimensions of extent 1, and new ones in front, until it has ``shape``."""
 
-    shape: tuple[int, ...]
+    shape: tuple[Dim, ...]
 
     def infer(self, data: TensorType) -> TensorType:
         target = TensorType(self.shape, data.dtype)
         padded = (1,) * (target.rank - data.rank) + data.shape
-        if target.rank < data.rank or any(
-            differ(a, 1) and differ(a, b) for a, b in zip(padded, self.shape, strict=True)
-        ):
+        if target.rank < data.rank or any(a != 1 and differ(a, b) for a, b in zip(padded, self.shape, strict=True)):
             raise self.reject(f"{data} cannot be broadcast to shape {list(self.shape)}")
         return target
 
     def reference(self, data: np.ndarray) -> np.ndarray:
-        return np.array(np.broadcast_to(data, self.shape))
+        return np.array(np.broadcast_to(data, TensorType(self.shape).static_shape))
 
     def compute(self, data: Buffer) -> Stage:
         return compute(self.shape, lambda *i: data[broadcast_index(data, i)])

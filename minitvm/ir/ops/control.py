@@ -24,7 +24,7 @@ from minitvm.ir.compute import compute, max_over
 from minitvm.ir.dims import anonymous, differ
 from minitvm.ir.evaluate import evaluate
 from minitvm.ir.expr import Function
-from minitvm.ir.loop import Binary, Buffer, LoopExpr, Stage, const, select
+from minitvm.ir.loop import Binary, Buffer, LoopExpr, Stage, as_index, const, select
 from minitvm.ir.op import Fusion, Op
 from minitvm.ir.ops._shape import normalize_axis, require_kind
 from minitvm.ir.relayout import Placement, Site, elementwise
@@ -232,7 +232,7 @@ class OutOfRange(Op, name="control.out_of_range", fusion=Fusion.OPAQUE, takes_st
 
     def _limits(self, shape: Shape) -> list[tuple[int, int]]:
         """The lowest index of each axis, and the first that is too high."""
-        extents = [n for axis in self.axes if isinstance(n := shape[axis], int)]
+        extents: list[Any] = [shape[axis] for axis in self.axes]
         return [(0, n + 1) if self.lengths else (-n, n) for n in extents]
 
     def message(self, data: TensorType) -> str:
@@ -261,8 +261,7 @@ class OutOfRange(Op, name="control.out_of_range", fusion=Fusion.OPAQUE, takes_st
         def code(*i: LoopExpr) -> LoopExpr:
             index = indices[i].astype("int64")
             (low, high), *others = reversed(limits)
-            least: LoopExpr = const(low, "int64")
-            end: LoopExpr = const(high, "int64")
+            least, end = as_index(low), as_index(high)
             for row, (low, high) in zip(reversed(range(len(others))), others, strict=True):
                 least, end = select(i[0].equal(row), low, least), select(i[0].equal(row), high, end)
             return select((least <= index) & (index < end), const(0, "uint64"), _zigzag(index))

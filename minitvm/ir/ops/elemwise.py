@@ -9,6 +9,7 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 
 from minitvm.ir.compute import broadcast_index, compute
+from minitvm.ir.dims import Dim, common_shape
 from minitvm.ir.dtypes import limits
 from minitvm.ir.loop import Binary, Buffer, Const, LoopExpr, Stage, const, intrin, maximum, minimum, select
 from minitvm.ir.loop.scalar import convert
@@ -36,7 +37,7 @@ class Elementwise(Op):
         raise NotImplementedError(self.name)
 
     def compute(self, *buffers: Any) -> Stage:
-        shape = np.broadcast_shapes(*(b.shape for b in buffers))
+        shape = common_shape(*(b.shape for b in buffers))
         return compute(shape, lambda *i: self.element(*(b[broadcast_index(b, i)] for b in buffers)))
 
 
@@ -305,7 +306,7 @@ class FullLike(Elementwise, name="full_like", fusion=Fusion.ELEMWISE, ufunc=np.f
 class Full(Op, name="full", fusion=Fusion.ELEMWISE, takes_stored=True):
     """A tensor of one value.  fill_value: () -> shape, of ``dtype`` (the scalar's by default)."""
 
-    shape: tuple[int, ...]
+    shape: tuple[Dim, ...]
     dtype: DType | None = None
 
     def infer(self, fill_value: TensorType) -> TensorType:
@@ -313,7 +314,7 @@ class Full(Op, name="full", fusion=Fusion.ELEMWISE, takes_stored=True):
         return TensorType(self.shape, self.dtype or fill_value.dtype)
 
     def reference(self, fill_value: np.ndarray) -> np.ndarray:
-        return np.full(self.shape, convert(fill_value, self.dtype or fill_value.dtype))
+        return np.full(TensorType(self.shape).static_shape, convert(fill_value, self.dtype or fill_value.dtype))
 
     def compute(self, fill_value: Buffer) -> Stage:
         return compute(self.shape, lambda *i: fill_value[()].astype(self.dtype or fill_value.dtype))

@@ -185,7 +185,7 @@ class Resize2d(Op, name="image.resize2d", fusion=Fusion.INJECTIVE, takes_stored=
         spots = [layout.index("H"), layout.index("W")]
         mode, extents = self.coordinate_transformation_mode, [data.shape[at] for at in spots]
         lines = [line_of(mode, self.size[d], n, self._scale(d, n)) for d, n in enumerate(extents)]
-        shape = self.infer(TensorType(data.shape, data.dtype)).static_shape
+        shape = self.infer(TensorType(data.shape, data.dtype)).extents
 
         def pixel(index: Sequence[LoopExpr], where: Sequence[LoopExpr]) -> LoopExpr:
             kept = [minimum(maximum(i, 0), data.shape[at] - 1) for i, at in zip(where, spots, strict=True)]

@@ -178,12 +178,12 @@ class TransposedProduct(MatrixProduct):
         return _matmul(a, b, self.out_dtype)
 
     def compute(self, tensor_a: Buffer, tensor_b: Buffer) -> Stage:
-        shape = self.infer(buffer_type(tensor_a), buffer_type(tensor_b)).static_shape
+        shape = self.infer(buffer_type(tensor_a), buffer_type(tensor_b)).extents
         k, dtype = _swapped(tensor_a.shape, self.transpose_a)[1], self.out_dtype or tensor_a.dtype
 
         def at(tensor: Buffer, p: Sequence[LoopExpr], i: LoopExpr, j: LoopExpr, swap: bool) -> LoopExpr:
-            pairs = zip(p, tensor.shape, shape, strict=False)
-            index = (*(q if extent == whole else Const(0) for q, extent, whole in pairs), *((j, i) if swap else (i, j)))
+            pairs = zip(p, tensor.shape, strict=False)
+            index = (*(Const(0) if extent == 1 else q for q, extent in pairs), *((j, i) if swap else (i, j)))
             return tensor[index]
 
         def element(*index: LoopExpr) -> LoopExpr:

@@ -66,7 +66,7 @@ class Pad(Op, name="nn.pad", fusion=Fusion.INJECTIVE):
         return np.pad(data, self.pad_width, constant_values=fill)
 
     def compute(self, data: Buffer, pad_value: Buffer | None = None) -> Stage:
-        shape = self.infer(buffer_type(data)).static_shape
+        shape = self.infer(buffer_type(data)).extents
         padded = [d for d, pair in enumerate(self.pad_width) if any(pair)]
 
         def element(*index: LoopExpr) -> LoopExpr:
@@ -132,7 +132,7 @@ class _Shuffle(Op, fusion=Fusion.INJECTIVE):
     def compute(self, data: Buffer) -> Stage:
         layout, result = Layout(self.layout), self.infer(buffer_type(data))
         assert isinstance(result, TensorType)
-        shape = result.static_shape
+        shape = result.extents
         given, made = (Layout(self.layout).primal_shape(s) for s in (data.shape, shape))
         depth = min(given["C"], made["C"])
 

@@ -93,7 +93,7 @@ class Pool(Windowed, fusion=Fusion.OUT_ELEMWISE_FUSABLE):
     def _tap(self, data: Buffer, index: Sequence[LoopExpr], taps: Sequence[LoopExpr], fill: Const) -> LoopExpr:
         """One element under the window of the result's element ``index``; ``fill`` outside of the data."""
         layout, position, conditions = Layout(self.layout), list(index), list[LoopExpr]()
-        result = self.infer(buffer_type(data)).static_shape
+        result = self.infer(buffer_type(data)).extents
         for (axis, window), tap in zip(self._each(), taps, strict=True):
             at = layout.index(axis)
             position[at] = window.position(index[at], tap)
@@ -115,7 +115,7 @@ class MaxPool(Pool):
         return np.array(reduce(np.maximum, self._taps(x, counts, lowest)))
 
     def compute(self, data: Buffer) -> Stage:
-        shape = self.infer(buffer_type(data)).static_shape
+        shape = self.infer(buffer_type(data)).extents
         fill = identity_of("max", data.dtype)
         return compute(shape, lambda *index: max_over(self.pool_size, lambda *r: self._tap(data, index, r, fill)))
 
@@ -182,7 +182,7 @@ class AvgPool(Pool, kinds="f"):
         return (-window.pads[0], extent + window.pads[1]) if self.count_include_pad else (0, extent)
 
     def compute(self, data: Buffer) -> Stage:
-        shape = self.infer(buffer_type(data)).static_shape
+        shape = self.infer(buffer_type(data)).extents
         zero, wide = const(0, data.dtype), accumulator(data.dtype)
 
         def element(*index: LoopExpr) -> LoopExpr:

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from minitvm.ir.compute import compute
 from minitvm.ir.decision import Declined
-from minitvm.ir.dims import Dim, always_less, ceil_divide, differ, larger, smaller
+from minitvm.ir.dims import Dim, SymbolicDim, always_less, ceil_divide, differ, larger, smaller
 from minitvm.ir.loop import Buffer, LoopExpr, Stage, select
 from minitvm.ir.op import Fusion, Op
-from minitvm.ir.ops._shape import normalize_axes, normalize_axis, replaced, require_same_dtype, require_tuple
+from minitvm.ir.ops._shape import (
+    buffer_type,
+    normalize_axes,
+    normalize_axis,
+    replaced,
+    require_same_dtype,
+    require_tuple,
+)
 from minitvm.ir.relayout import Move, Placement, Site, calling
 from minitvm.ir.types import MOST_BYTES, TensorType, TupleType, tensor_fields
 
@@ -70,7 +77,7 @@ class Concatenate(Op, name="concatenate", fusion=Fusion.INJECTIVE):
 def _pick(parts: tuple[Buffer, ...], index: tuple[LoopExpr, ...], axis: int) -> LoopExpr | int:
     """The element of the part that ``index[axis]`` falls into."""
     ends = list(accumulate(part.shape[axis] for part in parts))
-    filled = [(part, end) for part, end in zip(parts, ends, strict=True) if part.shape[axis]]
+    filled = [(part, end) for part, end in zip(parts, ends, strict=True) if part.shape[axis] != 0]
 
     def within(n: int) -> LoopExpr:
         part, end = filled[n]
@@ -146,10 +153,8 @@ class Split(Op, name="split", fusion=Fusion.INJECTIVE):
     def compute(self, data: Buffer) -> tuple[Stage, ...]:
         axis = self.axis % len(data.shape)
         parts = tensor_fields(self.infer(TensorType(data.shape, data.dtype)))
-        ends = accumulate(part.static_shape[axis] for part in parts)
-        return tuple(
-            self._part(data, axis, end - p.static_shape[axis], end) for p, end in zip(parts, ends, strict=True)
-        )
+        ends = accumulate(part.extents[axis] for part in parts)
+        return tuple(self._part(data, axis, end - p.extents[axis], end) for p, end in zip(parts, ends, strict=True))
 
     @staticmethod
     def _part(data: Buffer, axis: int, start: int, end: int) -> Stage:
@@ -169,8 +174,10 @@ class Split(Op, name="split", fusion=Fusion.INJECTIVE):
 
 def _length(cut: slice, extent: Dim) -> Dim:
     """How many elements of ``extent`` a slice keeps."""
-    if isinstance(extent, int):
+    if isinstance(extent, int) and not isinstance(cut.stop, SymbolicDim):
         return len(range(*cut.indices(extent)))
+    if isinstance(cut.stop, SymbolicDim):
+        return larger(0, ceil_divide(smaller(cut.stop, extent) - cut.start, cut.step))
     first, last, step = cut.start, MOST_BYTES if cut.stop is None else cut.stop, cut.step or 1
     if step > 0:  # what starts behind the end, or ends before the start, has a length below 0
         start = larger(0, extent + first) if first < 0 else first
@@ -179,6 +186,17 @@ def _length(cut: slice, extent: Dim) -> Dim:
     start = extent + first if first < 0 else extent - 1 if first >= MOST_BYTES else smaller(first, extent - 1)
     stop = last if last >= 0 else -1 if last <= -MOST_BYTES else larger(-1, extent + last)
     return larger(0, ceil_divide(start - stop, -step))
+
+
+def _move(cut: slice, extent: Dim) -> tuple[Any, int]:
+    """The first element that a slice keeps, and how far the next one is."""
+    if isinstance(extent, int) and not isinstance(cut.stop, SymbolicDim):
+        kept = range(*cut.indices(extent))
+        return kept.start, kept.step
+    start, step = cut.start, cut.step or 1
+    if step > 0:
+        return larger(0, extent + start) if start < 0 else start, step
+    return extent + start if start < 0 else extent - 1 if start >= MOST_BYTES else smaller(start, extent - 1), step
 
 
 def _end(kept: range, extent: int) -> int:
@@ -192,7 +210,7 @@ class StridedSlice(Op, name="strided_slice", fusion=Fusion.INJECTIVE):
     """
 
     begin: tuple[int, ...]
-    end: tuple[int, ...]
+    end: tuple[Dim, ...]
     strides: tuple[int, ...] | None = None
     axes: tuple[int, ...] | None = None
     slice_mode: Literal["end", "size"] = "end"
@@ -221,14 +239,13 @@ class StridedSlice(Op, name="strided_slice", fusion=Fusion.INJECTIVE):
         return np.array(data[tuple(slices.get(d, slice(None)) for d in range(data.ndim))])
 
     def compute(self, data: Buffer) -> Stage:
-        ranges = [range(extent) for extent in data.shape]
-        for axis, cut in self._slices(len(data.shape)).items():
-            ranges[axis] = range(*cut.indices(data.shape[axis]))
+        moves = {axis: _move(cut, data.shape[axis]) for axis, cut in self._slices(len(data.shape)).items()}
 
         def element(*i: LoopExpr) -> LoopExpr:
-            return data[tuple(d * r.step + r.start for d, r in zip(i, ranges, strict=True))]
+            steps = (moves.get(axis, (0, 1)) for axis in range(len(i)))
+            return data[tuple(d * step + start for d, (start, step) in zip(i, steps, strict=True))]
 
-        return compute([len(r) for r in ranges], element)
+        return compute(self.infer(buffer_type(data)).extents, element)
 
     def relayout(self, site: Site) -> Placement | Declined:
         """Along a split axis, whole blocks, one after another."""

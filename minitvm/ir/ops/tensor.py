@@ -7,8 +7,8 @@ from typing import ClassVar
 import numpy as np
 
 from minitvm.ir.compute import accumulator, compute, identity_of, prod_over, sum_over
-from minitvm.ir.dims import anonymous, differ
-from minitvm.ir.loop import Buffer, Const, LoopExpr, Stage, const, select
+from minitvm.ir.dims import Dim, anonymous, differ, product
+from minitvm.ir.loop import Buffer, Const, LoopExpr, Stage, as_index, const, select
 from minitvm.ir.op import Fusion, Op, define
 from minitvm.ir.ops._shape import Axiswise, normalize_axis, replaced, require_kind, require_same_dtype, require_scalars
 from minitvm.ir.types import DType, TensorType
@@ -65,7 +65,7 @@ class ShapeOf(Op, name="shape_of", fusion=Fusion.OPAQUE, takes_stored=True):
         def element(i: LoopExpr) -> LoopExpr:
             value: LoopExpr = const(0, self.dtype)
             for d, extent in enumerate(data.shape):
-                value = select(i.equal(d), const(extent, self.dtype), value)
+                value = select(i.equal(d), as_index(extent).astype(self.dtype), value)
             return value
 
         return compute((len(data.shape),), element)
@@ -83,7 +83,7 @@ class NdArraySize(Op, name="ndarray_size", fusion=Fusion.OPAQUE, takes_stored=Tr
         return np.array(data.size, self.dtype)
 
     def compute(self, data: Buffer) -> Stage:
-        return compute((), lambda: const(int(np.prod(data.shape)), self.dtype))
+        return compute((), lambda: as_index(product(data.shape)).astype(self.dtype))
 
 
 class Arange(Op, name="arange", fusion=Fusion.OPAQUE):
@@ -100,6 +100,22 @@ class Arange(Op, name="arange", fusion=Fusion.OPAQUE):
 
     def reference(self, start: np.ndarray, stop: np.ndarray, step: np.ndarray) -> np.ndarray:
         return np.arange(start.item(), stop.item(), step.item()).astype(start.dtype)
+
+
+class Iota(Op, name="iota", fusion=Fusion.ELEMWISE):
+    """0, 1, 2, ... as many as ``size`` says.  -> (size,), of ``dtype``."""
+
+    size: Dim
+    dtype: DType = "int64"
+
+    def infer(self) -> TensorType:
+        return TensorType((self.size,), self.dtype)
+
+    def reference(self) -> np.ndarray:
+        return np.arange(TensorType((self.size,)).size).astype(self.dtype)
+
+    def compute(self) -> Stage:
+        return compute((self.size,), lambda i: i.astype(self.dtype))
 
 
 class Trilu(Op, name="trilu", fusion=Fusion.INJECTIVE):

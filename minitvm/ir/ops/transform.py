@@ -30,14 +30,14 @@ class View(Op, view=True):
     def _shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         found = self.infer(TensorType(shape))
         assert isinstance(found, TensorType)
-        return found.static_shape
+        return found.extents
 
 
 _REST = -1
 _COPY_ALL, _MERGE, _SPLIT = -2, -3, -4
 
 
-def resolve_reshape(op: Op, x: TensorType, newshape: Sequence[int], allowzero: bool) -> Shape:
+def resolve_reshape(op: Op, x: TensorType, newshape: Sequence[Dim], allowzero: bool) -> Shape:
     """``newshape`` with its special values replaced; rejects the call where the sizes cannot agree."""
     try:
         shape, open_at = _expand(x.shape, newshape, allowzero)
@@ -50,7 +50,7 @@ def resolve_reshape(op: Op, x: TensorType, newshape: Sequence[int], allowzero: b
     return tuple(shape)
 
 
-def _expand(source: Shape, newshape: Sequence[int], allowzero: bool) -> tuple[list[Dim], int | None]:
+def _expand(source: Shape, newshape: Sequence[Dim], allowzero: bool) -> tuple[list[Dim], int | None]:
     """The target, and where it has its -1.  Each entry uses up dimensions of ``source`` from the left."""
     result: list[Dim] = []
     entries = list(newshape)
@@ -58,7 +58,9 @@ def _expand(source: Shape, newshape: Sequence[int], allowzero: bool) -> tuple[li
     at = 0
     while entries:
         entry = entries.pop(0)
-        if entry == _REST:
+        if not isinstance(entry, int):
+            result.append(entry)
+        elif entry == _REST:
             if open_at is not None:
                 raise ValueError("more than one -1")
             open_at = len(result)
@@ -89,7 +91,7 @@ def _dim(source: Shape, at: int) -> Dim:
     return source[at]
 
 
-def _split(extent: Dim, first: int, second: int) -> list[Dim]:
+def _split(extent: Dim, first: Dim, second: Dim) -> list[Dim]:
     """One dimension as two, of which one may be -1."""
     if -1 not in (first, second):
         return [first, second]
@@ -122,7 +124,7 @@ class Reshape(View, name="reshape", fusion=Fusion.INJECTIVE):
     remaining dimensions, -3 merges two, and -4 splits one into the two that follow it.
     """
 
-    newshape: tuple[int, ...]
+    newshape: tuple[Dim, ...]
     allowzero: bool = False
 
     def infer(self, data: TensorType) -> TensorType:
@@ -276,7 +278,7 @@ class Tile(Op, name="tile", fusion=Fusion.BROADCAST, takes_stored=True):
         return np.asarray(np.tile(data, self.reps))
 
     def compute(self, data: Buffer) -> Stage:
-        shape = self.infer(TensorType(data.shape, data.dtype)).static_shape
+        shape = self.infer(TensorType(data.shape, data.dtype)).extents
 
         def element(*i: LoopExpr) -> LoopExpr:
             tail = i[len(i) - len(data.shape) :]
@@ -344,7 +346,7 @@ class LayoutTransform(Op, name="layout_transform", fusion=Fusion.INJECTIVE):
 
     def compute(self, data: Buffer) -> Stage:
         source, target = Layout(self.src_layout), Layout(self.dst_layout)
-        shape = TensorType(target.shape_from(source, data.shape)).static_shape
+        shape = TensorType(target.shape_from(source, data.shape)).extents
         return compute(shape, lambda *index: data[source.index_from(target, index)])
 
     def relayout(self, site: Site) -> Placement | Declined:

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minitvm import relay
-from minitvm.driver.memory import Request, lower_bound, pack, plan_memory
 from minitvm.driver.program import read_program
 from minitvm.ir.types import TensorType
 from minitvm.passes import FuseOps
 from minitvm.runtime.graph import Alias, Graph, Launch, Node
+from minitvm.runtime.memory import Request, lower_bound, pack, plan_memory
 
 
 def graph_of(function: relay.Function, opt_level: int = 0) -> Graph:

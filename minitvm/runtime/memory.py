@@ -79,6 +79,11 @@ def require_addressable(graph: Graph) -> None:
                 )
 
 
+def unplanned(graph: Graph) -> Plan:
+    """Of a graph whose values have sizes that a run gives them."""
+    return Plan((-1,) * graph.entries, tuple(range(graph.entries)), {}, 0, 0, 0)
+
+
 def plan_memory(graph: Graph, workspaces: Mapping[int, int] | None = None) -> Plan:
     """Place every value and every kernel's workspace (bytes by node) in one arena.
 

@@ -1,0 +1,250 @@
+"""One library for all shapes: kernels over symbolic sizes, for any numbers that a run gives them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import helper, numpy_helper
+
+from minitvm import InferenceSession
+from minitvm.codegen.lower import lower
+from minitvm.driver import backend_for, build_consuming, require_symbolic
+from minitvm.errors import CompilerError
+from minitvm.ir.builder import call_op, const, var
+from minitvm.ir.dims import assumptions
+from minitvm.ir.evaluate import evaluate
+from minitvm.ir.expr import Expr, Function, Module, Var
+from minitvm.ir.loop.interp import run_kernel
+from minitvm.ir.loop.sizes import bound as bound_kernel
+from minitvm.ir.loop.verify import verify_kernel
+from minitvm.ir.types import TensorType
+from minitvm.passes.manager import PassContext
+from minitvm.runtime.bind import DoesNotFit, SymbolicLibrary
+from minitvm.runtime.ndarray import cpu
+
+RNG = np.random.default_rng(0)
+
+
+def array(*shape: int) -> np.ndarray:
+    return RNG.standard_normal(shape).astype("float32")
+
+
+W, B = array(40, 24), array(40)
+
+
+def _dense(x: Expr) -> Expr:
+    return call_op("nn.relu", call_op("nn.dense", x, const(W)) + const(B))
+
+
+def _heads(x: Expr) -> Expr:
+    """(n, s, 24) -> (n * 3, s, 8)."""
+    apart = call_op("transpose", call_op("reshape", x, newshape=(0, 0, 3, 8)), axes=(0, 2, 1, 3))
+    return call_op("reshape", apart, newshape=(-3, 0, 0))
+
+
+def _attention(x: Expr) -> Expr:
+    q = _heads(x)
+    weights = call_op("nn.softmax", call_op("nn.batch_matmul", q, q, transpose_b=True), axis=-1)
+    return call_op("nn.batch_matmul", weights, q, transpose_b=False)
+
+
+Make: TypeAlias = Callable[[Expr], Expr]
+Built: TypeAlias = tuple[Function, SymbolicLibrary, Make]
+
+GRAPHS: dict[str, tuple[tuple[object, ...], Make]] = {
+    "elementwise": (("n", "s"), lambda x: call_op("exp", x) * x),
+    "broadcast": (("n", 24), lambda x: x + const(W[0])),
+    "a row": (("s",), lambda x: call_op("nn.relu", x)),
+    "dense": (("n", 24), _dense),
+    "softmax": (("n", "s"), lambda x: call_op("nn.softmax", x, axis=-1)),
+    "softmax across": (("n", "s", 5), lambda x: call_op("nn.softmax", x, axis=1)),
+    "layer norm": (("n", "s", 24), lambda x: call_op("nn.layer_norm", x, const(W[0]), const(W[1]))),
+    "sum of rows": (("n", "s"), lambda x: call_op("sum", x, axis=(1,))),
+    "sum of columns": (("n", "s"), lambda x: call_op("sum", x, axis=(0,))),
+    "mean of all": (("n", "s"), lambda x: call_op("max", x, axis=(0, 1), keepdims=True) + x),
+    "transpose": (("n", "s", 3), lambda x: call_op("transpose", x, axes=(1, 0, 2))),
+    "reshape": (("n", "s", 24), lambda x: call_op("reshape", x, newshape=(-1, 12))),
+    "concatenate": (("n", "s"), lambda x: call_op("concatenate", [x, call_op("nn.relu", x)], axis=1)),
+    "slice": (("n", "s"), lambda x: call_op("strided_slice", x, begin=(0,), end=(3,), axes=(1,))),
+    "count": (("n", "s"), lambda x: x + call_op("iota", size=x.tensor_type.shape[1], dtype="float32")),
+    "attention": (("n", "s", 24), _attention),
+}
+
+
+def library_of(shape: Sequence[object], make: Callable[[Expr], Expr], threads: int) -> tuple[Function, SymbolicLibrary]:
+    with assumptions() as assumed, PassContext(opt_level=3):
+        x = var("x", shape=shape)
+        function = Function([x], make(x))
+        backend = backend_for("llvm", threads)
+        require_symbolic(function, backend)
+        library = build_consuming(Module(function), {}, backend, strict=True)
+    return function, SymbolicLibrary(library, frozenset(assumed))
+
+
+@pytest.fixture(scope="module", params=list(GRAPHS))
+def built(request: pytest.FixtureRequest) -> Built:
+    shape, make = GRAPHS[request.param]
+    return *library_of(shape, make, threads=3), make
+
+
+SIZE = st.one_of(st.integers(0, 4), st.integers(0, 70))
+
+
+@settings(max_examples=20)
+@given(SIZE, SIZE)
+def test_for_any_numbers_it_computes_what_operators_mean(built: Built, n: int, s: int) -> None:
+    function, library, make = built
+    shape = tuple(d if isinstance(d, int) else {"n": n, "s": s}[str(d)] for d in function.params[0].tensor_type.shape)
+    given_ = array(*shape)
+    if 0 in shape and any("max" in name for name in library.library.function_metadata):
+        return  # numpy's maximum of nothing is an error
+    instance = library.for_shapes({"x": shape}).instance(cpu(), 3)
+    instance.assign("x", given_)
+    instance.run()
+    x = var("x", shape=shape)
+    got, want = instance.value(instance.graph.heads[0]), evaluate(Function([x], make(x)), given_)
+    assert isinstance(want, np.ndarray) and got.shape == want.shape
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+
+
+@settings(max_examples=20)
+@given(SIZE, SIZE)
+def test_a_kernel_with_numbers_in_place_means_the_same(n: int, s: int) -> None:
+    """Which is what is checked of it: every element stored once, no index outside."""
+    x = var("x", shape=("n", "s"))
+    function = Function([x], call_op("nn.softmax", x, axis=-1))
+    kernel = lower(function, "softmax", backend_for("llvm", 2).machine)
+    assert kernel.sizes == ("n", "s")
+    numbers = bound_kernel(kernel, {"n": n, "s": s})
+    verify_kernel(numbers)
+    given_ = array(n, s)
+    (got,) = run_kernel(numbers, given_)
+    np.testing.assert_allclose(got, evaluate(function, given_), rtol=1e-5, atol=1e-6)
+
+
+def test_what_types_count_on_is_asked_when_shapes_are_met() -> None:
+    with assumptions() as assumed:
+        x, y = var("x", shape=("n", 3)), var("y", shape=("m", 3))
+        function = Function([x, y], x + y)
+        assert {frozenset(map(str, pair)) for pair in assumed} == {frozenset("nm")}
+        library = SymbolicLibrary(build_consuming(Module(function), {}, backend_for("llvm", 1)), frozenset(assumed))
+    library.for_shapes({"x": (4, 3), "y": (4, 3)})
+    with pytest.raises(DoesNotFit, match="are"):
+        library.for_shapes({"x": (4, 3), "y": (1, 3)})
+
+
+def test_a_symbol_is_one_number() -> None:
+    _, library = library_of(("n", "n"), lambda x: call_op("nn.relu", x), 1)
+    with pytest.raises(DoesNotFit, match="dimension n is 2 and 3"):
+        library.for_shapes({"x": (2, 3)})
+
+
+def test_loops_made_for_numbers_are_refused_before_the_build() -> None:
+    x = Var("x", TensorType(("n", 3, 8, 8)))
+    function = Function([x], call_op("nn.conv2d", x, const(array(4, 3, 3, 3))))
+    with pytest.raises(CompilerError, match="kernels are made for numbers only"):
+        require_symbolic(function, backend_for("llvm", 1))
+
+
+# --- ONNX -------------------------------------------------------------------------------------------------------
+
+
+def encoder() -> onnx.ModelProto:
+    """An embedding with positions, heads cut by computed shapes, a mask, attention and a dense layer."""
+    weights = {"table": array(50, 24), "places": array(1, 40, 24), "w": array(24, 24), "b": array(24)}
+    constants = {"zero": [0], "one": [1], "two": [2], "heads": [3], "rest": [-1]}
+    initializers = [numpy_helper.from_array(a, n) for n, a in weights.items()]
+    initializers += [numpy_helper.from_array(np.array(v, "int64"), n) for n, v in constants.items()]
+    nodes = [
+        helper.make_node("Shape", ["ids"], ["shape"]),
+        helper.make_node("Slice", ["shape", "zero", "one"], ["batch"]),
+        helper.make_node("Slice", ["shape", "one", "two"], ["length"]),
+        helper.make_node("Slice", ["places", "zero", "length", "one"], ["here"]),
+        helper.make_node("Gather", ["table", "ids"], ["words"]),
+        helper.make_node("Add", ["words", "here"], ["x"]),
+        helper.make_node("Concat", ["batch", "length", "heads", "rest"], ["apart"], axis=0),
+        helper.make_node("Reshape", ["x", "apart"], ["h"]),
+        helper.make_node("Transpose", ["h"], ["q"], perm=[0, 2, 1, 3]),
+        helper.make_node("Transpose", ["h"], ["k"], perm=[0, 2, 3, 1]),
+        helper.make_node("MatMul", ["q", "k"], ["scores"]),
+        helper.make_node("Softmax", ["scores"], ["p"], axis=-1),
+        helper.make_node("MatMul", ["p", "q"], ["mixed"]),
+        helper.make_node("Transpose", ["mixed"], ["back"], perm=[0, 2, 1, 3]),
+        helper.make_node("Concat", ["batch", "length", "rest"], ["joined"], axis=0),
+        helper.make_node("Reshape", ["back", "joined"], ["flat"]),
+        helper.make_node("MatMul", ["flat", "w"], ["product"]),
+        helper.make_node("Add", ["product", "b"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "encoder",
+        [helper.make_tensor_value_info("ids", onnx.TensorProto.INT64, ["n", "s"])],
+        [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, ["n", "s", 24])],
+        initializers,
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+@pytest.fixture(scope="module")
+def sessions() -> tuple[InferenceSession, InferenceSession, list[str]]:
+    compiled: list[str] = []
+    model = encoder()
+    symbolic = InferenceSession(model, num_threads=1, on_progress=lambda done, total, name: compiled.append(name))
+    return symbolic, InferenceSession(model, num_threads=1, symbolic=False), compiled
+
+
+def test_an_encoder_is_compiled_once_for_all_shapes(
+    sessions: tuple[InferenceSession, InferenceSession, list[str]],
+) -> None:
+    symbolic, specialised, compiled = sessions
+    for n, s in ((1, 7), (2, 1), (3, 33), (1, 40)):
+        ids = RNG.integers(0, 50, (n, s))
+        (got,), (want,) = symbolic.run(None, {"ids": ids}), specialised.run(None, {"ids": ids})
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+        compiled.append("|")
+    assert compiled.count("|") == 4 and set(compiled[compiled.index("|") :]) == {"|"}
+    assert len({id(lib.report) for lib in symbolic.libraries}) == 1
+    (table,) = {id(a) for lib in symbolic.libraries for a in lib.params.values() if a.shape == (50, 24)}
+    assert table
+
+
+def test_shapes_that_its_types_do_not_hold_for_are_specialised(
+    sessions: tuple[InferenceSession, InferenceSession, list[str]],
+) -> None:
+    """41 words, of which 40 have places: an error of the model, said as ever."""
+    messages = []
+    for session in sessions[:2]:
+        with pytest.raises(Exception, match="broadcast") as error:
+            session.run(None, {"ids": np.ones((1, 41), "int64")})
+        messages.append(str(error.value))
+    assert messages[0] == messages[1]
+
+
+def test_an_index_outside_is_an_error_after_the_run(
+    sessions: tuple[InferenceSession, InferenceSession, list[str]],
+) -> None:
+    with pytest.raises(Exception, match="50 is outside of dimension 0"):
+        sessions[0].run(None, {"ids": np.full((2, 3), 50)})
+
+
+def test_what_has_no_symbolic_loops_is_specialised_and_says_why() -> None:
+    weight = numpy_helper.from_array(array(4, 3, 3, 3), "w")
+    node = helper.make_node("Conv", ["x", "w"], ["y"], name="first")
+    graph = helper.make_graph(
+        [node],
+        "g",
+        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["n", 3, 8, 8])],
+        [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)],
+        [weight],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    session = InferenceSession(model, num_threads=1)
+    assert session.run(None, {"x": array(2, 3, 8, 8)})[0].shape == (2, 4, 6, 6)
+    assert session.symbolic is not None and not session.symbolic.taken
+    assert "first" in str(session.symbolic)
