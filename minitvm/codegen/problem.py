@@ -52,8 +52,15 @@ class Problem:
         return accumulator(self.output.dtype)
 
     @property
+    def product(self) -> str:
+        """What multiplies and adds: ``fma``, or ``dot4`` of the bytes in words."""
+        return str(getattr(self.op, "product", "fma"))
+
+    @property
     def not_floats(self) -> Declined | None:
-        """The refusal of templates whose registers hold floats, where something is not one."""
+        """The refusal of templates whose registers hold floats, where something is not one, nor words of bytes."""
+        if self.product == "dot4":
+            return None
         dtypes = sorted({b.dtype for b in (*self.inputs, *self.outputs)})
         if all(d.startswith("float") for d in dtypes):
             return None

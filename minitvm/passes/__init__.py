@@ -21,6 +21,7 @@ from minitvm.passes.manager import (
     module_pass,
     register_config,
 )
+from minitvm.passes.quantized import FakeQuantizationToInteger
 from minitvm.passes.redundancy import DeadCodeElimination, EliminateCommonSubexpr, FoldConstant, fold_constant_expr
 from minitvm.passes.rule import Replacement, Rule, RulePass, apply_rules, rule, rule_pass
 from minitvm.passes.simplify_expr import SimplifyExpr, SimplifyExprPostAlterOp
@@ -33,7 +34,15 @@ __all__ += ["PassInfo", "PassInstrument", "PassLog", "PassRecord", "PassTiming",
 __all__ += ["AlterOpLayout", "CanonicalizeCast", "CanonicalizeOps", "ConvertLayout", "Legalize"]
 __all__ += ["BackwardFoldScaleAxis", "FoldConstant", "FoldScaleAxis", "ForwardFoldScaleAxis", "fold_constant_expr"]
 __all__ += ["CombineParallelBatchMatmul", "CombineParallelConv2D", "CombineParallelDense", "EliminateCommonSubexpr"]
-__all__ += ["DeadCodeElimination", "FuseOps", "InferType", "bind_module", "bind_params", "default_pipeline"]
+__all__ += [
+    "DeadCodeElimination",
+    "FakeQuantizationToInteger",
+    "FuseOps",
+    "InferType",
+    "bind_module",
+    "bind_params",
+    "default_pipeline",
+]
 __all__ += ["SimplifyExpr", "SimplifyExprPostAlterOp", "SimplifyInference", "SinkReshape"]
 
 SCHEDULES = register_config(
@@ -72,5 +81,7 @@ AFTER_LAYOUTS = (
 
 def default_pipeline(machine: MachineModel, kind: str = "llvm") -> Sequential:
     """The passes for a machine, gated by the current ``PassContext``; ``kind`` is the target's."""
+    integers = FakeQuantizationToInteger(machine)  # level 3
     layouts = AlterOpLayout(machine, kind, weigh=True)  # level 3
-    return Sequential((*BEFORE_LAYOUTS, layouts, *AFTER_LAYOUTS), name="default_pipeline")
+    first, *others = BEFORE_LAYOUTS
+    return Sequential((first, integers, *others, layouts, *AFTER_LAYOUTS), name="default_pipeline")

@@ -32,7 +32,8 @@ from minitvm.ir.op import Op
 from minitvm.ir.ops.nn_conv import BlockedConvolution, Conv2d, Conv2dNCHWc, DepthwiseConv2dNCHWc
 from minitvm.ir.ops.nn_dense import Dense, DensePack, Matmul
 from minitvm.ir.ops.nn_pad import Pad
-from minitvm.ir.ops.transform import ExpandDims, LayoutTransform, Reshape
+from minitvm.ir.ops.qnn import BYTES, Conv2dWords, DenseWords, Words
+from minitvm.ir.ops.transform import ExpandDims, LayoutTransform, Reshape, Transpose
 from minitvm.ir.relayout import Carry, Move, Placement, Site, calling, following
 from minitvm.ir.types import TensorType, accumulator, leaves, tensor_fields
 from minitvm.ir.visitor import as_function, children, kinds_of, post_order, rebuild, simplify_projection
@@ -248,6 +249,8 @@ def blocked_conv2d(site: Site, machine: MachineModel) -> Placement | Declined:
     assert isinstance(op, Conv2d)
     if (op.data_layout, op.kernel_layout) != ("NCHW", "OIHW"):
         return Declined(f"its layouts are {op.data_layout} and {op.kernel_layout}, not NCHW and OIHW")
+    if "dots" in machine.features and _is_of_bytes(site) and op.groups == 1:
+        return _conv2d_of_words(op, site, machine.lanes("int32"))
     if not data.is_float or accumulator(data.dtype) != accumulator(result.dtype):
         return Declined(f"it computes {result.dtype} from {data.dtype}")
     lanes, groups = machine.lanes(accumulator(data.dtype)), op.groups
@@ -263,6 +266,38 @@ def blocked_conv2d(site: Site, machine: MachineModel) -> Placement | Declined:
         return Declined(f"no blocks of {lanes} divide {group if groups > 1 else f'its {units} output channels'}")
     image = f"NCHW{inner}c" if inner else "NCHW"
     return _blocked(op, Conv2dNCHWc, units, image, f"OIHW{inner or channels}i{lanes}o", f"NCHW{out}c")
+
+
+def _is_of_bytes(site: Site) -> bool:
+    """Whether a product adds up uint8 times int8, which is constant."""
+    dtypes = site.type(0).dtype, site.type(1).dtype, site.call.tensor_type.dtype
+    return dtypes == ("uint8", "int8", "int32") and isinstance(site.call.args[1], Constant)
+
+
+def _conv2d_of_words(op: Conv2d, site: Site, lanes: int) -> Placement | Declined:
+    """Four channels to a word; weights of a block come word by word."""
+    (units, channels), padding = site.type(1).static_shape[:2], op.padding
+    out, inner = block(units, lanes), block(channels, lanes)
+    if out is None or inner is None:
+        return Declined(f"no blocks of {lanes} divide {channels} and {units} channels")
+    layouts = f"NCHW{inner // BYTES}c", f"OIHW{inner // BYTES}i{lanes}o", f"NCHW{out}c"
+    names = dict(zip(("data_layout", "kernel_layout", "out_layout"), layouts, strict=True))
+    made = Conv2dWords.of(op.attributes() | names | {"channels": units, "padding": padding})
+
+    def build(args: Sequence[Expr]) -> Expr:
+        blocks = _in_whole_blocks(args[1], "OIHW", f"OIHW{inner}i{lanes}o", "O")
+        return Call(made, (Call(Words(), (args[0],)), _words_of_lanes(blocks)))
+
+    return Placement((Move.of("NCHW", f"NCHW{inner}c"), None), Move.of("NCHW", layouts[2]), build)
+
+
+def _words_of_lanes(weight: Expr) -> Expr:
+    """(..., 4 * n, lanes) bytes as (..., n, lanes) words of neighbours before the lanes."""
+    *outer, depth, lanes = weight.tensor_type.static_shape
+    apart = Call(Reshape((*outer, depth // BYTES, BYTES, lanes)), (weight,))
+    rank = len(outer) + 3
+    words = Call(Words(), (Call(Transpose((*range(rank - 2), rank - 1, rank - 2)), (apart,)),))
+    return Call(Reshape((*outer, depth // BYTES, lanes)), (words,))
 
 
 def _blocked(op: Conv2d, made: type[BlockedConvolution], units: int, data: str, kernel: str, out: str) -> Placement:
@@ -299,19 +334,22 @@ def packed_dense(site: Site, machine: MachineModel) -> Placement | Declined:
     data, attributes = site.type(0), site.op.attributes()
     if not isinstance(site.call.args[1], Constant):
         return Declined("its weights are not constant: packing them at every run costs more than it saves")
-    if not data.is_float or not site.call.tensor_type.is_float:
+    of_bytes = "dots" in machine.features and _is_of_bytes(site) and data.extents[1] % BYTES == 0
+    if not of_bytes and not (data.is_float and site.call.tensor_type.is_float):
         return Declined(f"it computes {site.call.tensor_type.dtype} from {data.dtype}")
     if attributes.get("transpose_a"):
         return Declined("its first operand comes transposed")
     depth, units = data.extents[1], site.call.tensor_type.extents[1]
-    lanes = machine.lanes(accumulator(data.dtype))
-    if units * (depth + _ACROSS * lanes) < lanes * depth:
+    lanes = machine.lanes("int32" if of_bytes else accumulator(data.dtype))
+    if not of_bytes and units * (depth + _ACROSS * lanes) < lanes * depth:
         return Declined(f"{units} dot products of {depth} cost less than one vector of {lanes} units")
     axes, layout = "NC" if attributes.get("transpose_b", True) else "CN", f"NC{lanes}n"
-    packed = DensePack(layout, units, attributes["out_dtype"])
+    packed = (DenseWords if of_bytes else DensePack)(layout, units, attributes["out_dtype"])
 
     def build(args: Sequence[Expr]) -> Expr:
-        return Call(packed, (args[0], _in_whole_blocks(args[1], axes, layout, "N")))
+        panels = _in_whole_blocks(args[1], axes, layout, "N")
+        operands = (Call(Words(), (args[0],)), _words_of_lanes(panels)) if of_bytes else (args[0], panels)
+        return Call(packed, operands)
 
     return Placement((None, None), None, build)
 
@@ -322,7 +360,7 @@ def moving_costs_more(site: Site, function: Function, machine: MachineModel) -> 
     In plain layouts lanes are pixels, of which the last ones are wasted.  What is moved back is no more than what the
     function returns: pools and the like follow the layout.
     """
-    if not isinstance(site.op, Conv2d) or str(site.op.layouts[0]) != "NCHW":
+    if not isinstance(site.op, Conv2d) or str(site.op.layouts[0]) != "NCHW" or _is_of_bytes(site):
         return None
     data, result = site.type(0), site.call.tensor_type
     batch, units, *pixels = result.static_shape

@@ -203,7 +203,7 @@ def test_functions(name: str, dtype: str) -> None:
 
 
 def test_every_function_is_tested() -> None:
-    assert set(INTRINSICS) - set(MATH) == {"not", "isnan", "isinf", "fma", "bitcast_int", "bitcast_float"}
+    assert set(INTRINSICS) - set(MATH) == {"not", "isnan", "isinf", "fma", "dot4", "bitcast_int", "bitcast_float"}
 
 
 def test_halves_are_rounded_to_even() -> None:
@@ -220,6 +220,13 @@ def test_tests_of_floats() -> None:
 def test_not() -> None:
     assert elementwise(lambda v: intrin("not", v), np.array([True, False])).tolist() == [False, True]
     assert elementwise(lambda v: intrin("not", v), np.array([0, 5], "uint8")).tolist() == [255, 250]
+
+
+def test_bytes_of_words_are_multiplied_the_first_unsigned() -> None:
+    a, b = np.array([[255, 1, 0, 128], [255] * 4], "uint8"), np.array([[-128, 2, 7, -1], [127] * 4], "int8")
+    total = np.array([1000, 2**31 - 1], "int32")
+    found = elementwise(lambda x, y, z: intrin("dot4", x, y, z), a.view("<i4")[:, 0], b.view("<i4")[:, 0], total)
+    assert found.tolist() == [1000 - 255 * 128 + 2 - 128, 4 * 255 * 127 - 1 - 2**31]
 
 
 def test_fma_rounds_once() -> None:

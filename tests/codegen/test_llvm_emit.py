@@ -225,7 +225,7 @@ def reference_intrinsic(name: str, x: np.ndarray) -> np.ndarray:
     return found if name in ("isnan", "isinf") else found.astype(x.dtype)
 
 
-FLOAT_ONLY = ("not", "fma", "bitcast_int", "bitcast_float")
+FLOAT_ONLY = ("not", "fma", "dot4", "bitcast_int", "bitcast_float")
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
@@ -261,6 +261,16 @@ def test_integer_functions(name: str, dtype: str) -> None:
     result = "bool" if name in ("isnan", "isinf") else dtype
     (found,) = run_native(elementwise(11, [dtype], result, lambda v: intrin(name, v)), x)
     np.testing.assert_array_equal(found, x if name == "floor" else reference_intrinsic(name, x))
+
+
+@pytest.mark.parametrize("lanes", [3, 4, 8, 16, 32])
+def test_bytes_of_words_are_multiplied_the_first_unsigned(lanes: int) -> None:
+    """By one instruction where vectors have its width; else byte by byte."""
+    x, y, z = (random_array((lanes,), "int32", seed) for seed in (3, 4, 5))
+    dots = elementwise(lanes, ["int32"] * 3, "int32", lambda a, b, c: intrin("dot4", a, b, c))
+    apart = [v.view(d).reshape(lanes, 4).astype("int64") for v, d in ((x, "u1"), (y, "i1"))]
+    expected = ((apart[0] * apart[1]).sum(1) + z).astype("int32")
+    np.testing.assert_array_equal(run_native(dots, x, y, z)[0], expected)
 
 
 def test_fma_rounds_once_and_bitcasts_keep_bits() -> None:

@@ -53,6 +53,7 @@ _INTRINSIC: dict[str, Any] = {
     "sigmoid": lambda x: 1 / (1 + np.exp(-x)), "sin": np.sin, "cos": np.cos, "tan": np.tan, "asin": np.arcsin,
     "acos": np.arccos, "atan": np.arctan, "sinh": np.sinh, "cosh": np.cosh, "asinh": np.arcsinh, "acosh": np.arccosh,
     "atanh": np.arctanh, "isnan": np.isnan, "isinf": np.isinf, "fma": lambda a, b, c: a * b + c,
+    "dot4": lambda a, b, c: c + sum(((a >> s) & 255) * (((b >> s) & 255 ^ 128) - 128) for s in (0, 8, 16, 24)),
 }  # fmt: skip
 
 _REDUCE: dict[str, Any] = {"sum": np.sum, "dot": np.sum, "prod": np.prod, "max": np.max, "min": np.min}

@@ -12,6 +12,11 @@ def _conv(name: str, data: Any, weight: Any, **attributes: Any) -> Sample:
     return row(name, floats(*data), floats(*weight), **attributes)
 
 
+def words(*shape: int) -> np.ndarray:
+    """Four bytes each."""
+    return ints(*shape, 4, low=0, high=255, dtype="uint8").view("<i4")[..., 0]
+
+
 _C2 = "nn.conv2d"
 _NHWC = {"data_layout": "NHWC", "kernel_layout": "HWIO"}
 _BLOCKED = "nn.contrib_conv2d_NCHWc"
@@ -35,6 +40,16 @@ CONVOLUTIONS = [
     _conv("nn.conv1d", (2, 3, 9), (4, 3, 3), padding=(1, 2), strides=2),
     _conv("nn.conv1d", (1, 9, 4), (3, 2, 6), groups=2, data_layout="NWC", kernel_layout="WIO", dilation=2),
     _conv("nn.conv3d", (1, 2, 4, 5, 3), (3, 2, 2, 3, 2), padding=(1, 0, 1), strides=(2, 1, 1)),
+    row(
+        "qnn.contrib_conv2d_NCHWc",
+        words(1, 2, 5, 4, 2),
+        words(3, 2, 3, 3, 2, 4),
+        padding=1,
+        data_layout="NCHW2c",
+        kernel_layout="OIHW2i4o",
+        out_layout="NCHW2c",
+        channels=10,
+    ),
     _conv(
         _BLOCKED,
         (1, 2, 5, 4, 4),
@@ -91,6 +106,9 @@ MATRICES = [
     row("nn.dense", floats(1, 7, dtype="float16"), floats(3, 7, dtype="float16"), units=3),
     row("nn.dense", ints(2, 9, low=0, high=255, dtype="uint8"), ints(3, 9, dtype="int8"), out_dtype="int32"),
     row("nn.contrib_dense_pack", floats(3, 5), floats(2, 5, 4), weight_layout="NC4n"),
+    row("qnn.words", ints(2, 3, 8, low=0, high=255, dtype="uint8")),
+    row("qnn.words", ints(4, low=-128, dtype="int8")),
+    row("qnn.contrib_dense_pack", words(3, 5), words(2, 5, 4), weight_layout="NC4n", units=7, out_dtype="int32"),
     row("nn.matmul", floats(3, 5), floats(5, 4)),
     row("nn.matmul", floats(5, 3), floats(4, 5), transpose_a=True, transpose_b=True),
     row("nn.matmul", ints(3, 5), ints(5, 4)),

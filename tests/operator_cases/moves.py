@@ -60,6 +60,11 @@ def batch_flatten(name: str, draw: Draw, dtype: str) -> Case:
     return moved(name, draw, draw.shape(1, 4), dtype)
 
 
+@generator("qnn.words")
+def words(name: str, draw: Draw, dtype: str) -> Case:
+    return moved(name, draw, (*draw.shape(0, 3), 4 * draw.integer(0, 5)), dtype)
+
+
 @generator("transpose")
 def transpose(name: str, draw: Draw, dtype: str) -> Case:
     shape = draw.shape(0, 5)

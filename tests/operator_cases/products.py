@@ -47,7 +47,7 @@ def dense(name: str, draw: Draw, dtype: str) -> Case:
     return summed(name, x, w, terms=k, out_dtype=out, units=n if draw.flag() else None)
 
 
-@generator("nn.contrib_dense_pack")
+@generator("nn.contrib_dense_pack", "qnn.contrib_dense_pack")
 def dense_pack(name: str, draw: Draw, dtype: str) -> Case:
     width = draw.choice((4, 8, 16, 2, 3, 32, 64))
     m, k, blocks = draw.sizes(3, _work(draw) // width)
@@ -168,7 +168,7 @@ def transposed(name: str, draw: Draw, dtype: str) -> Case:
 _SWAPPED = str.maketrans("OI", "IO")
 
 
-@generator("nn.contrib_conv2d_NCHWc")
+@generator("nn.contrib_conv2d_NCHWc", "qnn.contrib_conv2d_NCHWc")
 def blocked(name: str, draw: Draw, dtype: str) -> Case:
     """Data in blocks, or an image of few plain channels; whole vectors, half ones, and blocks that are neither.  The
     result's blocks may be smaller than the weights', and the last of those of a group not full."""

@@ -63,6 +63,12 @@ BITS = {
 """Numbers as their bits, and back."""
 
 HELPERS = {
+    "dot4": """\
+__device__ __forceinline__ int dot4(int a, int b, int total) {
+    int result;
+    asm("dp4a.u32.s32 %0, %1, %2, %3;" : "=r"(result) : "r"(a), "r"(b), "r"(total));
+    return result;
+}""",
     "minimum": """\
 template <class T> __device__ __forceinline__ T minimum(T a, T b) { return (a < b || a != a) ? a : b; }""",
     "maximum": """\

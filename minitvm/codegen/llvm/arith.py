@@ -50,6 +50,10 @@ SPELLINGS = CHEAP
 """Functions that become vector instructions; ``legalize`` turns what it can of the others into polynomials."""
 
 
+DOTS = '"minitvm-dots"'
+"""Attribute of a function with dot products of bytes: it may use instructions that LLVM is kept from elsewhere."""
+
+
 def is_unsigned(dtype: str) -> bool:
     return dtype.startswith("u") or dtype == "bool"
 
@@ -284,6 +288,8 @@ def intrinsic(w: Writer, name: str, args: tuple[Val, ...]) -> Val:
     """``Intrin`` of the loop IR on registers."""
     args = aligned(w, *args)
     value = args[0]
+    if name == "dot4":
+        return _dot4(w, *args)
     if name in _SPECIAL:
         return _SPECIAL[name](w, value)
     if not is_float(value.dtype):
@@ -304,6 +310,27 @@ def _library(w: Writer, name: str, value: Val) -> Val:
     symbol = f"@{name}f" if value.dtype == "float32" else f"@{name}"
     w.declare(symbol, f"declare {kind} {symbol}({kind}) nounwind memory(none)")
     return per_lane(w, [value], lambda x: Val(w.pure(f"call {kind} {symbol}({typed(x)})"), x.dtype))
+
+
+_DOT_WIDTHS = {4: "avx512.vpdpbusd.128", 8: "avx512.vpdpbusd.256", 16: "avx512.vpdpbusd.512"}
+"""Instructions by the lanes of their sums."""
+
+
+def _dot4(w: Writer, a: Val, b: Val, total: Val) -> Val:
+    """One instruction where there is one; else byte by byte, shifted to the end of the word."""
+    if w.has_dots and a.lanes in _DOT_WIDTHS:
+        words, bytes_ = type_text("int32", a.lanes), type_text("int8", 4 * a.lanes)
+        symbol = f"@llvm.x86.{_DOT_WIDTHS[a.lanes]}"
+        w.declare(symbol, f"declare {words} {symbol}({words}, {bytes_}, {bytes_})")
+        left, right = (w.pure(f"bitcast {typed(x)} to {bytes_}") for x in (a, b))
+        text = w.pure(f"call {words} {symbol}({typed(total)}, {bytes_} {left}, {bytes_} {right})")
+        return Val(text, "int32", a.lanes)
+    for at in range(0, 32, 8):
+        shift, up, down, byte = (literal(n, "int32", a.lanes) for n in (at, 24 - at, 24, 255))
+        first = _plain(w, "and", _plain(w, "lshr", a, shift), byte)
+        second = _plain(w, "ashr", _plain(w, "shl", b, up), down)
+        total = _plain(w, "add", total, _plain(w, "mul", first, second))
+    return total
 
 
 def _not(w: Writer, value: Val) -> Val:

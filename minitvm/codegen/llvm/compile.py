@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import ctypes
-import functools
 import pathlib
 import re
 import subprocess
 import sys
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
 import llvmlite.binding
 
 from minitvm import config
+from minitvm.codegen.llvm.arith import DOTS
 from minitvm.errors import CompilerError, TargetError, did_you_mean
 from minitvm.target import MachineModel, Target, arch_of, marks_of, text_of
 
@@ -38,11 +38,18 @@ class Cpu:
     features: str
     vector_bytes: int
     vector_registers: int
+    dots: str = ""
+    """The feature with which four bytes are multiplied and added at once; only functions that say so have it."""
 
     @property
     def arch(self) -> str:
         """``x86``, ``aarch64``, or the triple's first word."""
         return arch_of(self.triple)
+
+    @property
+    def sound(self) -> str:
+        """Its features without those that LLVM makes wrong code with by itself."""
+        return _with_feature(self.features, *_UNSOUND) if self.arch == "x86" else self.features
 
     @property
     def instruction_sets(self) -> tuple[str, ...]:
@@ -190,6 +197,28 @@ define void @probe(ptr %p) "prefer-vector-width"="512" {{
 _UNSOUND = ("-avxvnni", "-avx512vnni")
 """LLVM 22 takes a sum of 16 or 64 products of int8 and uint8 for one VPDPBUSD, and adds up one of its four lanes."""
 
+_DOT_PROBE = """
+declare i32 @llvm.vector.reduce.add.v16i32(<16 x i32>)
+define i32 @probe(ptr %p, ptr %q) "minitvm-dots" {
+  %a = load <16 x i8>, ptr %p
+  %b = load <16 x i8>, ptr %q
+  %x = zext <16 x i8> %a to <16 x i32>
+  %y = sext <16 x i8> %b to <16 x i32>
+  %z = mul <16 x i32> %x, %y
+  %s = call i32 @llvm.vector.reduce.add.v16i32(<16 x i32> %z)
+  ret i32 %s
+}
+"""
+
+
+def _dots(draft: Cpu) -> str:
+    """Which of the features with VPDPBUSD a processor has: seen in where LLVM takes it."""
+    for feature in ("avx512vnni", "avxvnni"):
+        others = [f for f in _UNSOUND if f[1:] != feature]
+        if "vpdpbusd" in assembly(_DOT_PROBE, replace(draft, features=_with_feature(draft.features, *others))):
+            return feature
+    return ""
+
 
 @cache
 def _cpu(triple: str, name: str, features: str) -> Cpu:
@@ -199,25 +228,27 @@ def _cpu(triple: str, name: str, features: str) -> Cpu:
         return Cpu(triple, name, features, 16, 32)
     if draft.arch != "x86":
         return draft
-    features = functools.reduce(_with_feature, _UNSOUND, features)
+    dots = _dots(draft)
+    features = _with_feature(features, f"+{dots}") if dots else features
     text = assembly(_PROBE.format(triple=triple), draft)
     if "zmm" in text:
-        return Cpu(triple, name, _with_feature(features, "-prefer-256-bit"), 64, 32)
-    return Cpu(triple, name, features, 32 if "ymm" in text else 16, 16)
+        return Cpu(triple, name, _with_feature(features, "-prefer-256-bit"), 64, 32, dots)
+    return Cpu(triple, name, features, 32 if "ymm" in text else 16, 16, dots)
 
 
-def _with_feature(features: str, feature: str) -> str:
-    """One more at the end, where it wins; named once, so that a processor described by its own words is equal."""
-    others = [f for f in features.split(",") if f and f[1:] != feature[1:]]
-    return ",".join((*others, feature))
+def _with_feature(features: str, *more: str) -> str:
+    """More at the end, where they win; named once, so that a processor described by its own words is equal."""
+    others = [f for f in features.split(",") if f and f[1:] not in [m[1:] for m in more]]
+    return ",".join((*others, *more))
 
 
 def machine_model(cpu: Cpu, threads: int = 1, caches: Caches = USUAL) -> MachineModel:
     """What templates and the emitter need to know of a processor.
 
-    ``features`` holds what the emitter asks for: the architecture, ``neon``, ``posix``.
+    ``features`` holds what the emitter asks for: the architecture, ``neon``, ``posix``, ``dots``.
     """
-    return MachineModel(cpu.vector_bytes, cpu.vector_registers, *caches, threads, marks_of(cpu.triple))
+    marks = marks_of(cpu.triple) | ({"dots"} if cpu.dots else set())
+    return MachineModel(cpu.vector_bytes, cpu.vector_registers, *caches, threads, marks)
 
 
 # --- caches ---------------------------------------------------------------------------------------------------
@@ -282,7 +313,7 @@ class _Machines(threading.local):
         if cpu not in self.made:
             target = _llvm_target(cpu.triple)
             self.made[cpu] = target.create_target_machine(
-                cpu=cpu.name, features=cpu.features, opt=3, reloc="pic", codemodel="small"
+                cpu=cpu.name, features=cpu.sound, opt=3, reloc="pic", codemodel="small"
             )
         return self.made[cpu]
 
@@ -293,6 +324,8 @@ _machines = _Machines()
 def _optimized(llvm_ir: str, cpu: Cpu) -> tuple[Any, Any]:
     """The module after LLVM's passes, in a context of its own, and the target machine."""
     machine = _machines.get(cpu)
+    if DOTS in llvm_ir:
+        llvm_ir = llvm_ir.replace(DOTS, f'"target-features"="{cpu.features}"')
     if " half" in llvm_ir and llvm_ir is not _HALF_PROBE and _lacks_half(cpu):
         llvm_ir += text_of("codegen/llvm/half.ll")
     try:

@@ -15,7 +15,7 @@ from typing import TypeAlias
 from minitvm.codegen.backend import STACK_LIMIT, Workspace, plan_workspace
 from minitvm.codegen.legalize import spell_scalars
 from minitvm.codegen.llvm import express, memory
-from minitvm.codegen.llvm.arith import memory_text
+from minitvm.codegen.llvm.arith import DOTS, memory_text
 from minitvm.codegen.llvm.writer import (
     Context,
     Index,
@@ -68,7 +68,7 @@ class _Emitter:
     def __init__(self, kernel: Kernel, machine: MachineModel) -> None:
         self.machine = machine
         self.kernel = kernel = spell_scalars(kernel)
-        self.w = Writer()
+        self.w = Writer(has_dots="dots" in machine.features)
         self.c = Context(self.w, machine, frozenset(kernel.inputs))
         self.workspace: Workspace = plan_workspace(kernel)
         self.bases: dict[tuple[Buffer, int], str] = {}
@@ -86,6 +86,8 @@ class _Emitter:
         lines = ["entry:", *self.w.allocas, "  br label %start", "start:", *flattened(self.w.lines), "  ret void"]
         width = self.machine.vector_bytes * 8
         attributes = f'nounwind "prefer-vector-width"="{width}" "no-trapping-math"="true"'
+        if any("vpdpbusd" in symbol for symbol in self.w.declarations):
+            attributes += f" {DOTS}"
         head = f"define void @{quoted(self.kernel.name)}({self._parameters()}) {attributes} {{"
         return "\n\n".join([*self.w.declarations.values(), "\n".join([head, *lines, "}"])]) + "\n"
 

@@ -96,6 +96,8 @@ class Writer:
     lines: Lines = field(default_factory=list)
     allocas: list[str] = field(default_factory=list)
     declarations: dict[str, str] = field(default_factory=dict)
+    has_dots: bool = False
+    """Whether the machine multiplies and adds bytes of words at once."""
     block: str = "start"
     _count: int = 0
     _known: dict[Hashable, str] = field(default_factory=dict)

@@ -104,7 +104,7 @@ class _Place:
     sums: Buffer | None = None
 
 
-@TEMPLATES.register("llvm", "nn.contrib_conv2d_NCHWc")
+@TEMPLATES.register("llvm", "nn.contrib_conv2d_NCHWc", "qnn.contrib_conv2d_NCHWc")
 class BlockedConv(_Windows):
     """Inputs broadcast, weights as vectors."""
 
@@ -286,6 +286,7 @@ class BlockedConv(_Windows):
             lambda t, b, lane, value: self._store(place, column + t, b, lane, value),
             width=place.run.width,
             piece=self.block,
+            product=self.problem.product,
         )
         sums = place.sums
         if sums is not None:

@@ -140,7 +140,7 @@ class Matmul(Template):
         return product_loops(self.product, choice, self.machine)
 
 
-@TEMPLATES.register("llvm", "nn.contrib_dense_pack")
+@TEMPLATES.register("llvm", "nn.contrib_dense_pack", "qnn.contrib_dense_pack")
 class DensePack(Matmul):
     """x: (m, k), weight: (n / c, k, c) -> (m, n)."""
 
@@ -155,7 +155,7 @@ class DensePack(Matmul):
         (x, weight), out = self.problem.inputs, self.problem.output
         blocks, depth, width = weight.shape
         right = Matrix.stored(1, depth, blocks * width, lambda _, r, j: Load(weight, (j // width, r, j % width)), False)
-        product = Product(Matrix.of(x), right, Matrix.of(out), self.accumulator)
+        product = Product(Matrix.of(x), right, Matrix.of(out), self.accumulator, multiply=self.problem.product)
         return replace(product, panels=right.at)
 
 

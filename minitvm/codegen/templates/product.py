@@ -106,6 +106,7 @@ class Product:
     dtype: str
     start: Matrix | None = None
     panels: Callable[[LoopExpr, LoopExpr, LoopExpr], LoopExpr] | None = None
+    multiply: str = "fma"
 
     @staticmethod
     def of(problem: Problem) -> Product:
@@ -278,6 +279,7 @@ class Gemm:
             lambda t, b, lane, value: product.out.store(p, row + t, column(b, lane), value),
             None if start is None else lambda t, b, lane: start.at(p, row + t, column(b, lane)),
             group.width,
+            product=product.multiply,
         )
         return tile.nest(lambda step: in_steps(product.depth, rows * group.size, step))
 

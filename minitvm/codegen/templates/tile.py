@@ -170,6 +170,7 @@ class TileKernel:
     ``start(row, block, lane)``: what to begin with instead of zero.
     ``width``: how many lanes of the last block are results (all of them where 0), ``first`` the first of them.
     ``piece``: how many lanes ``store`` is given at a time, where the result lies in smaller blocks.
+    ``product``: the function that multiplies and adds, of elements as they are or of the bytes in them.
     """
 
     rows: int
@@ -183,6 +184,7 @@ class TileKernel:
     width: int = 0
     first: int = 0
     piece: int | None = None
+    product: str = "fma"
 
     def nest(self, reduction: Callable[[Step], Stmt]) -> Stmt:
         """The tile's loops; ``reduction(step)`` are those of the reduction."""
@@ -204,7 +206,7 @@ class TileKernel:
     def _step(self, acc: Buffer, *index: LoopExpr, rows: range | None = None) -> Stmt:
         def multiply_add(r: LoopExpr, b: LoopExpr, lane: LoopExpr) -> Stmt:
             factors = (self.a(r, lane, *index).astype(self.dtype), self.b(b, lane, *index).astype(self.dtype))
-            return Store(acc, (r, b, lane), intrin("fma", *factors, acc[r, b, lane]))
+            return Store(acc, (r, b, lane), intrin(self.product, *factors, acc[r, b, lane]))
 
         return each(range(self.rows) if rows is None else rows, range(self.blocks), self.lanes, multiply_add)
 

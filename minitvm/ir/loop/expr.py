@@ -22,13 +22,14 @@ INTRINSICS: dict[str, int] = {
     "sqrt": 1, "rsqrt": 1, "exp": 1, "log": 1, "log2": 1, "log1p": 1, "expm1": 1, "tanh": 1, "erf": 1, "sigmoid": 1,
     "sin": 1, "cos": 1, "tan": 1, "asin": 1, "acos": 1, "atan": 1,
     "sinh": 1, "cosh": 1, "asinh": 1, "acosh": 1, "atanh": 1, "isnan": 1, "isinf": 1, "fma": 3,
+    "dot4": 3,  # of int32: four uint8 in the first by four int8 in the second, added to the third
     "bitcast_int": 1, "bitcast_float": 1,  # float32 <-> int32, float64 <-> int64, float16 <-> int16: for legalization
 }  # fmt: skip
 """Scalar functions and their arity.  ``isnan`` and ``isinf`` return bool, all others the dtype of the operand."""
 
 CHEAP = frozenset(
     ("neg", "abs", "not", "sign", "floor", "ceil", "round", "trunc", "sqrt", "rsqrt", "isnan", "isinf", "fma")
-    + ("bitcast_int", "bitcast_float")
+    + ("bitcast_int", "bitcast_float", "dot4")
 )
 """Those that cost about as much as reading their result from memory; the others are computed once if they can be."""
 

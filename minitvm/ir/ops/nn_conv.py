@@ -215,7 +215,10 @@ class Convolution(FilterBank):
         pixel = data[image.place(where)]
         if conditions:
             pixel = select(all_of(conditions), pixel, 0)
-        return pixel.astype(sum_dtype) * weight[kernel.place(filters)].astype(sum_dtype)
+        return self._times(pixel.astype(sum_dtype), weight[kernel.place(filters)].astype(sum_dtype))
+
+    def _times(self, pixel: LoopExpr, factor: LoopExpr) -> LoopExpr:
+        return pixel * factor
 
     def _input_channel(self, weight: Buffer, out_channel: Any, r: Any) -> Any:
         """The input channel that filter ``out_channel`` reads as its ``r``-th."""

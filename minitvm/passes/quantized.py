@@ -1,0 +1,184 @@
+"""FakeQuantizationToInteger: products of quantized tensors are made of their bytes, where the machine is faster so.
+
+    conv(dequantize(x, s, z), dequantize(w, t, 0))  ->  (conv(x, w) - z * sum(w)) * (s * t)
+    conv(cast(x) - z, w)                            ->  conv(x, w) - z * sum(w)
+
+Sums of integers are exact, so what is left of float arithmetic is one rounding of the sum and one of its product with
+the scale.  What is added, and how the result is quantized again, stays as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import numpy as np
+
+from minitvm.ir import builder as ir
+from minitvm.ir.decision import Declined, decide
+from minitvm.ir.expr import Call, Constant, Expr, Function, Module
+from minitvm.ir.ops.broadcast import Subtract
+from minitvm.ir.ops.elemwise import CastTo
+from minitvm.ir.ops.nn_conv import Conv2d
+from minitvm.ir.ops.nn_dense import Dense
+from minitvm.ir.ops.qnn import BYTES
+from minitvm.ir.ops.quantize import Dequantize
+from minitvm.ir.ops.transform import Reshape, Transpose
+from minitvm.ir.visitor import as_function, rewrite
+from minitvm.passes.alter_op_layout import block
+from minitvm.passes.manager import FunctionPass, PassContext
+from minitvm.target import MachineModel
+
+Product: TypeAlias = "Conv2d | Dense"
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """Bytes that stand for numbers: ``(values - zero) * scale``.
+
+    zero: one int32; scale: one number or one along ``axis``, ``None`` where they stand for integers.
+    """
+
+    values: Expr
+    zero: Expr
+    scale: np.ndarray | None = None
+    axis: int = 0
+
+    @property
+    def is_scaled_along(self) -> bool:
+        return self.scale is not None and self.scale.ndim > 0
+
+
+def _number(value: int) -> Constant:
+    return Constant(np.asarray(value, "int32"))
+
+
+def _is_zero(point: Expr) -> bool:
+    return isinstance(point, Constant) and not point.value.any()
+
+
+def _stored(node: Expr) -> _Stored | None:
+    """What a tensor of float32 or int32 is made of, itself or turned; ``None`` where that is not known."""
+    if node.dtype in ("int8", "uint8"):
+        return _Stored(node, _number(0))
+    if not isinstance(node, Call):
+        return None
+    if isinstance(node.op, Dequantize):
+        return _dequantized(node, node.op)
+    if isinstance(node.op, CastTo) and node.dtype == "int32":
+        return _stored(node.args[0])
+    if isinstance(node.op, Subtract):
+        return _less_zero(*node.args)
+    return _turned(node) if isinstance(node.op, (Transpose, Reshape)) else None
+
+
+def _dequantized(call: Call, op: Dequantize) -> _Stored | None:
+    values, scale, zero = call.args
+    if not isinstance(scale, Constant) or not isinstance(zero, Constant) or scale.dtype != "float32":
+        return None
+    points = np.unique(zero.value)
+    if values.dtype not in ("int8", "uint8") or points.size != 1:
+        return None
+    scales = scale.value if scale.value.size > 1 else scale.value.reshape(())
+    return _Stored(values, _number(int(points[0])), scales, op.axis % call.tensor_type.rank if scales.ndim else 0)
+
+
+def _less_zero(values: Expr, point: Expr) -> _Stored | None:
+    below = _stored(values)
+    one = point.tensor_type.is_static and point.tensor_type.size == 1
+    if below is None or not one or not _is_zero(below.zero) or point.tensor_type.rank > values.tensor_type.rank:
+        return None
+    return replace(below, zero=point if point.tensor_type.rank == 0 else ir.reshape(point, newshape=()))
+
+
+def _turned(call: Call) -> _Stored | None:
+    below, axis = _stored(call.args[0]), 0
+    if below is None or (isinstance(call.op, Reshape) and below.is_scaled_along):
+        return None
+    if isinstance(call.op, Transpose):
+        rank = call.tensor_type.rank
+        axis = (call.op.axes or tuple(reversed(range(rank)))).index(below.axis % rank)
+    return replace(below, values=Call(call.op, (below.values,)), axis=axis)
+
+
+class FakeQuantizationToInteger(FunctionPass, opt_level=3):
+    """Convolutions and dense layers of quantized tensors, made of bytes on a machine with dot products of bytes."""
+
+    def __init__(self, machine: MachineModel) -> None:
+        self.machine = machine
+
+    def nothing_to_do(self, function: Function, context: PassContext) -> Declined | None:
+        if "dots" not in self.machine.features:
+            return Declined("the machine has no dot products of bytes")
+        return super().nothing_to_do(function, context)
+
+    def transform_function(self, function: Function, module: Module, context: PassContext) -> Function:
+        return as_function(rewrite(function, lambda _, new: self._visit(new)))
+
+    def _visit(self, node: Expr) -> Expr:
+        if not isinstance(node, Call) or not isinstance(node.op, (Conv2d, Dense)):
+            return node
+        if node.dtype not in ("float32", "int32"):
+            return node
+        x, w = map(_stored, node.args)
+        if x is None or w is None or x.values is node.args[0] or (x.scale is None) != (w.scale is None):
+            return node
+        refusal = self._refusal(node, node.op, x, w)
+        decide(self.info.name, node, refusal or "is made of bytes")
+        return node if refusal else _in_integers(node.op, x, w)
+
+    def _refusal(self, call: Call, op: Product, x: _Stored, w: _Stored) -> Declined | None:
+        own = x.is_scaled_along or w.values.dtype != "int8" or (w.is_scaled_along and w.axis != 0)
+        if own or not _is_zero(w.zero):
+            return Declined("its data has several scales, or its weights are not int8 around zero, scaled by filter")
+        if not call.type.is_static:
+            return Declined("its shape is known only when it runs")
+        units, depth = w.values.tensor_type.static_shape[:2]
+        if depth % BYTES:
+            return Declined(f"its {depth} inputs are no multiple of {BYTES}")
+        if isinstance(op, Dense):
+            return None
+        lanes = self.machine.lanes("int32")
+        if (op.data_layout, op.kernel_layout, op.groups) != ("NCHW", "OIHW", 1):
+            return Declined("it has groups, or layouts of its own")
+        known = block(units, lanes) and block(depth, lanes)
+        return None if known else Declined(f"no blocks of {lanes} divide {depth} and {units} channels")
+
+
+def _padding(op: Product) -> Sequence[int]:
+    return op.padding if isinstance(op, Conv2d) else ()
+
+
+def _in_integers(op: Product, x: _Stored, w: _Stored) -> Expr:
+    values, zero = _unsigned(x)
+    made: Product = op.with_attributes(out_dtype="int32")
+    if any(_padding(op)) and not _is_zero(zero):
+        values, made = _with_border(values, zero, _padding(op)), made.with_attributes(padding=(0,) * 4)
+    spread = (-1, 1, 1) if isinstance(op, Conv2d) else (-1,)
+    total: Expr = Call(made, (values, w.values))
+    if not _is_zero(zero):
+        axes = tuple(range(1, w.values.tensor_type.rank))
+        of_units = ir.reshape(ir.sum(ir.cast(w.values, dtype="int32"), axis=axes), newshape=spread)
+        total = ir.subtract(total, ir.multiply(of_units, zero))
+    if x.scale is None or w.scale is None:
+        return total
+    scale = np.asarray(x.scale * w.scale, "float32").reshape(spread if w.is_scaled_along else ())
+    return ir.multiply(ir.cast(total, dtype="float32"), Constant(scale))
+
+
+def _unsigned(x: _Stored) -> tuple[Expr, Expr]:
+    """Bytes from 0 on, and the zero point among these."""
+    if x.values.dtype == "uint8":
+        return x.values, x.zero
+    turned = ir.cast(ir.bitwise_xor(x.values, Constant(np.asarray(-128, "int8"))), dtype="uint8")
+    if isinstance(x.zero, Constant):
+        return turned, _number(int(x.zero.value) + 128)
+    return turned, ir.add(x.zero, _number(128))
+
+
+def _with_border(values: Expr, zero: Expr, padding: Sequence[int]) -> Expr:
+    """An image with zeros around it, as they are stored."""
+    top, left, bottom, right = padding
+    widths = ((0, 0), (0, 0), (top, bottom), (left, right))
+    return ir.nn.pad(values, ir.cast(zero, dtype="uint8"), pad_width=widths)

@@ -1,0 +1,145 @@
+"""FakeQuantizationToInteger: what becomes integers, what does not and why, and that numbers stay."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from minitvm.ir import builder as ir
+from minitvm.ir.decision import decisions
+from minitvm.ir.evaluate import evaluate
+from minitvm.ir.expr import Call, Constant, Expr, Function, Module, Var
+from minitvm.ir.ops.nn_conv import Conv2d
+from minitvm.ir.ops.nn_dense import Dense
+from minitvm.ir.types import TensorType
+from minitvm.ir.visitor import calls
+from minitvm.passes import AlterOpLayout, FakeQuantizationToInteger, FoldConstant, PassContext, default_pipeline
+from minitvm.target import MachineModel
+
+RNG = np.random.default_rng(3)
+MACHINE = MachineModel(64, 32, features=frozenset({"dots"}))
+
+
+def constant(value: Any, dtype: str = "float32") -> Constant:
+    return Constant(np.asarray(value, dtype))
+
+
+def stored(shape: tuple[int, ...], dtype: str, low: int = -128) -> np.ndarray:
+    return RNG.integers(max(low, np.iinfo(dtype).min), np.iinfo(dtype).max, shape, dtype, endpoint=True)
+
+
+def real(values: Expr, scale: Any, zero: int, axis: int = 0) -> Expr:
+    scales = constant(scale)
+    zeros = constant(np.full(scales.value.shape, zero), values.dtype)
+    return ir.qnn.dequantize(values, scales, zeros, axis=axis)
+
+
+def convolution(
+    x: Var, zero: int = 100, units: int = 16, size: int = 1, scales: Any = None, weight_zero: int = 0, **options: Any
+) -> Expr:
+    weight = Constant(stored((units, x.shape[1] // options.get("groups", 1), size, size), "int8"))
+    scales = RNG.uniform(0.01, 0.02, units) if scales is None else scales
+    return ir.nn.conv2d(real(x, 0.1, zero), real(weight, scales, weight_zero), **options)
+
+
+def rewritten(body: Expr, *inputs: Var, machine: MachineModel = MACHINE) -> Module:
+    with PassContext(opt_level=3):
+        return FakeQuantizationToInteger(machine)(Module(Function(list(inputs), body)))
+
+
+def products(module: Module) -> list[Call]:
+    return [c for c in calls(module["main"]) if isinstance(c.op, (Conv2d, Dense))]
+
+
+def is_integer(module: Module) -> bool:
+    return all(c.dtype == "int32" for c in products(module))
+
+
+IMAGE = Var("x", TensorType((1, 8, 5, 6), "uint8"))
+SIGNED = Var("x", TensorType((1, 8, 5, 6), "int8"))
+ROWS = Var("x", TensorType((3, 8), "uint8"))
+
+
+def dense(x: Expr, turned: bool = False, scale: Any = 0.02) -> Expr:
+    values = Constant(stored((8, 5) if turned else (5, 8), "int8"))
+    weight = real(values, scale, 0, axis=1 if turned else 0)
+    return ir.nn.dense(real(x, 0.1, 90), ir.transpose(weight, axes=(1, 0)) if turned else weight)
+
+
+CASES = {
+    "pointwise": (convolution(IMAGE), IMAGE),
+    "padded": (convolution(IMAGE, size=3, padding=(1, 0, 2, 1), strides=2), IMAGE),
+    "padded around zero": (convolution(IMAGE, zero=0, size=3, padding=1), IMAGE),
+    "signed": (convolution(SIGNED, zero=-5, size=3, padding=1), SIGNED),
+    "one scale": (convolution(IMAGE, scales=0.03), IMAGE),
+    "dense": (dense(ROWS), ROWS),
+    "dense of turned weights": (dense(ROWS, turned=True, scale=[0.1, 0.2, 0.3, 0.4, 0.5]), ROWS),
+    "of integers": (
+        ir.nn.conv2d(
+            ir.subtract(ir.cast(SIGNED, dtype="int32"), constant(7, "int32")),
+            ir.cast(Constant(stored((16, 8, 3, 3), "int8")), dtype="int32"),
+            padding=1,
+            out_dtype="int32",
+        ),
+        SIGNED,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_products_of_bytes(name: str) -> None:
+    """Also after layouts: the words' products are exact, so what is left is the rounding of floats."""
+    body, x = CASES[name]
+    before, after = Module(Function([x], body)), rewritten(body, x)
+    assert is_integer(after) and all(p.args[0].dtype == "uint8" for p in products(after))
+    with PassContext(opt_level=3):
+        words = FoldConstant()(AlterOpLayout(MACHINE)(FoldConstant()(after)))
+    assert any(c.op.name.startswith("qnn.contrib") for c in calls(words["main"]))
+    array = stored(x.tensor_type.static_shape, x.dtype)
+    expected = np.asarray(evaluate(before, array))
+    for module in (after, words):
+        np.testing.assert_allclose(evaluate(module, array), expected, rtol=1e-5, atol=2e-4)
+
+
+REFUSED = {
+    "its data has several scales, or its weights are not int8 around zero, scaled by filter": convolution(
+        IMAGE, weight_zero=3
+    ),
+    "it has groups, or layouts of its own": convolution(IMAGE, groups=2),
+    "no blocks of 16 divide 8 and 10 channels": convolution(IMAGE, units=10),
+}
+
+
+@pytest.mark.parametrize("reason", REFUSED)
+def test_why_not(reason: str) -> None:
+    with decisions() as log:
+        after = rewritten(REFUSED[reason], IMAGE)
+    assert not is_integer(after)
+    assert [d.reason for d in log if d.by == "FakeQuantizationToInteger" and not d.taken] == [reason]
+
+
+def test_kept_where_channels_are_no_words() -> None:
+    x = Var("x", TensorType((1, 6, 4, 4), "uint8"))
+    assert not is_integer(rewritten(convolution(x), x))
+
+
+def test_kept_without_dot_products() -> None:
+    plain = MachineModel(64, 32)
+    assert not is_integer(rewritten(convolution(IMAGE), IMAGE, machine=plain))
+    assert [p.info.name for p in default_pipeline(plain).passes][1] == "FakeQuantizationToInteger"
+
+
+def test_zeros_known_only_when_it_runs() -> None:
+    """Dynamic quantization: the zero point is computed from the data."""
+    zero = Var("zero", TensorType((), "uint8"))
+    point = ir.cast(zero, dtype="int32")
+    weight = Constant(stored((16, 8, 3, 3), "int8"))
+    body = ir.nn.conv2d(
+        ir.subtract(ir.cast(IMAGE, dtype="int32"), point), ir.cast(weight, dtype="int32"), padding=1, out_dtype="int32"
+    )
+    after = rewritten(body, IMAGE, zero)
+    arrays = stored((1, 8, 5, 6), "uint8"), np.asarray(77, "uint8")
+    np.testing.assert_array_equal(evaluate(after, *arrays), evaluate(Module(Function([IMAGE, zero], body)), *arrays))
+    assert any(c.op.name == "nn.pad" for c in calls(after["main"]))
