@@ -12,6 +12,8 @@ Which layout an operator asks for is an open table by (target kind, operator).  
 * ``nn.dense`` and ``nn.matmul`` with constant weights: units packed in blocks of one vector, ``NC8n``, the last block
   filled up with zeros, unless they are so few that dot products cost less.
 
+* both of uint8 by constant int8, on a machine with dot products of bytes: the same over words of four bytes.
+
 Weights move once, at compile time: FoldConstant runs after this pass.
 """
 

@@ -139,15 +139,18 @@ def test_object_code_for_aarch64(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name, op in OPS.items() if TEMPLATES.find("llvm", op)])  # type: ignore[arg-type]
 def test_templates_are_taken(name: str) -> None:
-    """Not only compute rules are tested: calls with floats are lowered by the templates, on every machine."""
+    """Not only compute rules are tested: calls with floats or words are lowered by the templates, on every machine."""
+    words = name.startswith("qnn.")
     for machine in (MachineModel(16, 16, threads=1), MachineModel(32, 16, threads=3), MachineModel(64, 32, threads=16)):
-        cases = (made for n in range(300) if is_float(made := random_case(name, RandomDraw(n))))
+        cases = (
+            made for n in range(300) if is_float(made := random_case(name, RandomDraw(n)), name.startswith("qnn."))
+        )
         chosen = (lowering(as_function(made)[0], "kernel", machine).chosen for made in cases)
         assert next((c for c in chosen if c.startswith("template")), None), f"not once on {machine}"
 
 
-def is_float(call: Case) -> bool:
-    return call.args[0].dtype.kind == "f" and 0 not in call.reference()[0].shape
+def is_float(call: Case, or_words: bool = False) -> bool:
+    return (call.args[0].dtype.kind == "f" or or_words) and 0 not in call.reference()[0].shape
 
 
 @pytest.mark.parametrize("name", GENERATORS)
