@@ -23,7 +23,7 @@ TAKES_ALL = frozenset({"Constant", "Identity", "If", "Loop", "SequenceMap"})
 
 def is_for_python(node: OnnxNode) -> bool:
     """Whether a node works on text or on tensors of any rank, which no builder does but those here."""
-    if node.op_type in TAKES_ALL or node.op_type in _BUILT:
+    if node.op_type in TAKES_ALL or node.op_type in BUILT:
         return False
     if node.op_type in ("Shape", "Size") and isinstance(node[0].type, TensorType):
         return False
@@ -130,7 +130,7 @@ def _has(node: OnnxNode) -> Expr:
     return emit("optional.has", value)
 
 
-_BUILT = {
+BUILT = {
     "ConcatFromSequence": _concatenated,
     "Optional": _optional,
     "OptionalGetElement": _get,
@@ -143,4 +143,4 @@ _BUILT = {
     "SequenceLength": _length,
     "SplitToSequence": _split,
 }
-formulas({f"{name}-11": builder for name, builder in _BUILT.items() if name != "SplitToSequence"})
+formulas({f"{name}-11": builder for name, builder in BUILT.items() if name != "SplitToSequence"})
