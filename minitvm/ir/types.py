@@ -338,13 +338,13 @@ def bindings(expected: Iterable[Type], given: Iterable[Type]) -> dict[SymbolicDi
 
 def symbols(*types: Type) -> frozenset[str]:
     """The names of the symbols in types."""
-    dims = [d for t in types for field in tensor_fields(t) for d in field.shape if isinstance(d, SymbolicDim)]
+    dims = [d for t in types for field in leaves(t) for d in field.shape if isinstance(d, SymbolicDim)]
     return frozenset(atom.of[0] for dim in dims for atom in dim.symbols() if atom.kind == "symbol")
 
 
 def is_named(type_: Type) -> bool:
-    """Whether all that a type leaves open has a name."""
-    return not any(is_anonymous(d) for field in tensor_fields(type_) for d in field.shape)
+    """Whether all that a type leaves open are sizes that have a name."""
+    return is_numeric(type_) and not any(is_anonymous(d) for field in tensor_fields(type_) for d in field.shape)
 
 
 def closed(type_: Type, extent: int) -> Type:
