@@ -9,6 +9,7 @@ from operator_cases import Accuracy, Case, Draw
 from test_lower import as_function
 
 from minitvm.ir.builder import call_op
+from minitvm.ir.dtypes import STORED, carrier
 from minitvm.ir.expr import Call, Expr, Function, Var
 from minitvm.ir.types import TensorType, type_of
 
@@ -43,8 +44,13 @@ def _turned(array: np.ndarray) -> np.ndarray:
 
 
 def _behind(found: Group) -> Group:
-    """The first array arrives as its opposite, which the group turns round."""
+    """The first array arrives as its opposite, which the group turns round; stored numbers as what holds them."""
     array, (param, *others) = found.arrays[0], found.function.params
+    if array.dtype.name in STORED:
+        wide = array.astype(carrier(array.dtype.name))
+        fresh = Var("wide", type_of(wide))
+        body = _rebuilt(found.function.body, param, call_op("cast", fresh, dtype=array.dtype.name, saturate=False))
+        return replace(found, function=Function([fresh, *others], body), arrays=[wide, *found.arrays[1:]])
     fresh = Var("turned", type_of(array))
     body = _rebuilt(found.function.body, param, call_op(_OPPOSITE[array.dtype.kind], fresh))
     return replace(found, function=Function([fresh, *others], body), arrays=[_turned(array), *found.arrays[1:]])
@@ -61,7 +67,15 @@ def _rebuilt(body: Expr, old: Expr, new: Expr) -> Expr:
 
 
 def _before(found: Group, draw: Draw) -> Group:
-    """The result, no smaller than another tensor that is as large, a row, or one number; and turned round."""
+    """The result, no smaller than another tensor that is as large, a row, or one number; and turned round.
+
+    What is only stored becomes what holds it.
+    """
+    (want,) = found.expected
+    if want.dtype.name in STORED:
+        wide = carrier(want.dtype.name)
+        body = call_op("cast", found.function.body, dtype=wide)
+        return replace(found, function=Function(found.function.params, body), expected=(want.astype(wide),))
     if not found.accuracy.scale:  # what is relative to the largest element needs that element
         found = _bounded(found, draw)
     (want,) = found.expected

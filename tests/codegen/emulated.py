@@ -68,8 +68,8 @@ def _run_over(
     for thread in range(threads):
         guest.call(kernel.name, *pointers, thread, threads, guest.place(np.zeros(192, np.uint8)))
     found = [np.frombuffer(guest.read(p, m.nbytes), m.dtype) for p, m in zip(pointers, memory, strict=False)]
-    for buffer, array, flat in zip(kernel.inputs, given, found, strict=False):
-        np.testing.assert_array_equal(flat.reshape(buffer.shape), array, err_msg="an input was written to")
+    for array, flat in zip(given, found, strict=False):
+        assert flat.tobytes() == array.tobytes(), "an input was written to"
     results = found[len(given) :]
     return tuple(m.reshape(b.shape).copy() for b, m in zip(kernel.outputs, results, strict=True))
 

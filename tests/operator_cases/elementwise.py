@@ -64,8 +64,8 @@ def clip(name: str, draw: Draw, dtype: str) -> Case:
 
 @generator("cast")
 def cast(name: str, draw: Draw, dtype: str) -> Case:
-    x = draw.array(draw.shape(), dtype, -300, 300, "all")
-    return case(name, x, dtype=draw.choice(DTYPES))
+    x, mode = draw.array(draw.shape(), dtype, -300, 300, "all"), draw.choice(("up", "down", "nearest"))
+    return case(name, x, dtype=draw.choice(DTYPES), saturate=draw.flag(), round_mode=mode)
 
 
 @generator("reinterpret")
