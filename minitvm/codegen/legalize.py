@@ -171,15 +171,11 @@ def _shift(op: str, a: LoopExpr, b: LoopExpr) -> LoopExpr:
     match b:
         case Const(by, _) | Binary("and", _, Const(by, _)) if 0 <= by <= most:
             return Binary(op, a, b)
-    bits = b.astype(_unsigned(a.dtype))
+    bits = b.astype(f"u{a.dtype.removeprefix('u')}")
     if op == "shr" and a.dtype.startswith("int"):
         return Binary(op, a, minimum(bits, most).astype(a.dtype))
     inside = bits <= most
     return Binary("and", Binary(op, a, select(inside, b, 0)), 0 - inside.astype(a.dtype))
-
-
-def _unsigned(dtype: str) -> str:
-    return dtype if dtype.startswith("u") else f"u{dtype}"
 
 
 def _power(op: str, a: LoopExpr, b: LoopExpr) -> LoopExpr:
@@ -209,10 +205,6 @@ def _saturated(value: LoopExpr, dtype: str) -> LoopExpr:
 
 
 # --- floats ---------------------------------------------------------------------------------------------------
-
-
-def _float_floordiv(op: str, a: LoopExpr, b: LoopExpr) -> LoopExpr:
-    return intrin("floor", a / b)
 
 
 def _float_floormod(op: str, a: LoopExpr, b: LoopExpr) -> LoopExpr:
@@ -298,7 +290,7 @@ _OPERATORS: dict[str, dict[str, Callable[[str, LoopExpr, LoopExpr], LoopExpr]]] 
         **dict.fromkeys(("mul", "min"), _logic("and")),
         "sub": _logic("xor"),
     },
-    "float": {"floordiv": _float_floordiv, "floormod": _float_floormod},
+    "float": {"floordiv": lambda _, a, b: intrin("floor", a / b), "floormod": _float_floormod},
 }
 
 _UNARY = {(name, kind): f for kind, functions in _FUNCTIONS.items() for name, f in functions.items()}

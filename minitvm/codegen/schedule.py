@@ -99,7 +99,7 @@ def _region(kernel: Kernel, buffer: Buffer, touched: Sequence[Index], found: For
     shape: list[int] = []
     for axis in range(len(buffer.shape)):
         forms = [affine(index[axis]) for index in touched]
-        still = [_still(form, ranges) for form in forms]
+        still = [Affine(0, {t: c for t, c in form.terms.items() if not _runs(t, ranges)}) for form in forms]
         moving = (bounds(form.plus(s, -1).to_expr(), ranges) for form, s in zip(forms, still, strict=True))
         reach = reduce(Range.hull, moving)
         box = all(s.terms == still[0].terms for s in still) and reach.low is not None and reach.high is not None
@@ -109,11 +109,6 @@ def _region(kernel: Kernel, buffer: Buffer, touched: Sequence[Index], found: For
         start.append(still[0].plus(Affine(reach.low)).to_expr())
         shape.append(reach.high - reach.low + 1)
     return Region(tuple(start), tuple(shape))
-
-
-def _still(form: Affine[LoopExpr], ranges: Mapping[LoopVar, Range]) -> Affine[LoopExpr]:
-    """The terms in which nothing runs."""
-    return Affine(0, {t: c for t, c in form.terms.items() if not _runs(t, ranges)})
 
 
 def _runs(term: LoopExpr, ranges: Mapping[LoopVar, Range]) -> bool:

@@ -6,9 +6,9 @@ A loop is given by its :class:`LoopVar`, or by its name where only one loop has 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations, pairwise
+from itertools import combinations, pairwise, product
 from typing import TypeAlias
 
 from minitvm.codegen.loops import fused, lanes, partial_results, trips
@@ -320,16 +320,12 @@ def carried(loop: For, only_flow: bool = False) -> Access | None:
     """
     extent = bounds(loop.extent, {}).high
     private, ranges = allocated(loop.body), inner_ranges(loop.body)
-    for store, other in _pairs([a for a in accesses(loop.body) if a.buffer not in private]):
-        if not (only_flow and other.is_store) and _may_meet(store, other, loop.var, extent, ranges):
+    found = [a for a in accesses(loop.body) if a.buffer not in private]
+    for store, other in product((a for a in found if a.is_store), found):
+        asked = other.buffer is store.buffer and not (only_flow and other.is_store)
+        if asked and _may_meet(store, other, loop.var, extent, ranges):
             return other
     return None
-
-
-def _pairs(found: Sequence[Access]) -> Iterator[tuple[Access, Access]]:
-    for store in found:
-        if store.is_store:
-            yield from ((store, other) for other in found if other.buffer is store.buffer)
 
 
 def _may_meet(a: Access, b: Access, var: LoopVar, extent: int | None, ranges: Ranges) -> bool:
@@ -340,38 +336,29 @@ def _may_meet(a: Access, b: Access, var: LoopVar, extent: int | None, ranges: Ra
 
 
 def _may_be_equal(x: Affine[LoopExpr], y: Affine[LoopExpr], var: LoopVar, extent: int | None, ranges: Ranges) -> bool:
-    step = x.terms.get(var, 0)
-    if step == 0 or y.terms.get(var, 0) != step:
-        return not _apart(x, y, var, ranges)
-    apart = _difference(x, y, var, ranges)
+    step, apart = abs(x.terms.get(var, 0)), _difference(x, y, var, ranges)
+    if x.terms.get(var, 0) != y.terms.get(var, 0):
+        return True
+    if step == 0:
+        return apart.decides("ne") is not True
     if apart.low is None or apart.high is None:
         return True
-    step = abs(step)
     first, last = -(-apart.low // step), apart.high // step  # multiples of the step that the rest can make up for
     if extent is not None:
         first, last = max(first, 1 - extent), min(last, extent - 1)
     return any(first <= d <= last for d in (-1, 1)) or (first <= last and (first > 0 or last < 0))
 
 
-def _apart(x: Affine[LoopExpr], y: Affine[LoopExpr], var: LoopVar, ranges: Ranges) -> bool:
-    """True where the two differ in every pair of iterations although they do not move alike with ``var``."""
-    if var in x.terms or var in y.terms:
-        return False
-    found = _difference(x, y, var, ranges)
-    return (found.low is not None and found.low > 0) or (found.high is not None and found.high < 0)
-
-
 def _difference(x: Affine[LoopExpr], y: Affine[LoopExpr], var: LoopVar, ranges: Ranges) -> Range:
     """Bounds of ``x - y`` without ``var``'s part, inner variables chosen freely on both sides."""
 
+    def cancels(term: LoopExpr) -> bool:
+        """A term made of outer variables alone has one value in all iterations."""
+        inner = loads(term) or any(isinstance(n, LoopVar) and (n in ranges or n == var) for n in walk_exprs(term))
+        return not inner and x.terms.get(term) == y.terms.get(term)
+
     def free(form: Affine[LoopExpr]) -> Range:
-        terms = {t: c for t, c in form.terms.items() if t != var and not _cancels(t, x, y, ranges, var)}
+        terms = {t: c for t, c in form.terms.items() if t != var and not cancels(t)}
         return Affine(form.constant, terms).bounds(lambda t: ANYTHING if depends_on(t, var) else bounds(t, ranges))
 
     return free(x).plus(free(y).scaled(-1))
-
-
-def _cancels(term: LoopExpr, x: Affine[LoopExpr], y: Affine[LoopExpr], ranges: Ranges, var: LoopVar) -> bool:
-    """A term made of outer variables alone has one value in all iterations."""
-    inner = loads(term) or any(isinstance(n, LoopVar) and (n in ranges or n == var) for n in walk_exprs(term))
-    return not inner and x.terms.get(term) == y.terms.get(term)

@@ -258,7 +258,8 @@ def bounds(expr: LoopExpr, ranges: Ranges) -> Range:
         case LoopVar():
             return ranges.get(expr, ANYTHING)
         case Binary("add" | "sub", _, _) | Binary("mul", _, Const()):
-            return _affine_bounds(expr, ranges)
+            exact, beyond = _summed(expr, affine(expr).joined(), ranges)  # like terms added up: ``i - i`` is 0
+            return ANYTHING if beyond else exact
         case Binary("mul", a, b):
             return bounds(a, ranges).times(bounds(b, ranges))
         case Binary("floordiv" | "floormod" as op, a, Const(c, _)) if c > 0:
@@ -272,35 +273,21 @@ def bounds(expr: LoopExpr, ranges: Ranges) -> Range:
     return ANYTHING
 
 
-def _affine_bounds(expr: LoopExpr, ranges: Ranges) -> Range:
-    """Term by term, after like terms have been added up: ``i - i`` is 0.  Nothing is known of a sum that may wrap."""
-    form = affine(expr).joined()
-    r = _exact_bounds(expr, form, ranges)
-    return ANYTHING if _may_wrap(form, r, ranges) else r
-
-
-def _exact_bounds(expr: LoopExpr, form: Affine[LoopExpr], ranges: Ranges) -> Range:
-    return form.bounds(lambda term: ANYTHING if term is expr else bounds(term, ranges))
-
-
-def _may_wrap(form: Affine[LoopExpr], exact: Range, ranges: Ranges) -> bool:
-    """Whether a sum whose exact value lies in ``exact`` may differ from its value in 64 bits."""
+def _summed(expr: LoopExpr, form: Affine[LoopExpr], ranges: Ranges) -> tuple[Range, bool]:
+    """Bounds of the exact sum ``form``, which ``expr`` is, and whether it may differ from its value in 64 bits: data
+    may be near the ends."""
+    exact = form.bounds(lambda term: ANYTHING if term is expr else bounds(term, ranges))
     if any(edge is not None and not Range(edge, edge).fits for edge in (exact.low, exact.high)):
-        return True
+        return exact, True
     if None not in (exact.low, exact.high) or (not form.constant and list(form.terms.values()) == [1]):
-        return False
-    return any(_holds_data(t) and not bounds(t, ranges).fits for t in form.terms)
-
-
-def _holds_data(term: LoopExpr) -> bool:
-    """Whether a value is made of anything but loop variables and constants."""
-    return not all(isinstance(node, (LoopVar, Const, Binary)) for node in walk_exprs(term))
+        return exact, False
+    data = (t for t in form.terms if not all(isinstance(node, (LoopVar, Const, Binary)) for node in walk_exprs(t)))
+    return exact, any(not bounds(term, ranges).fits for term in data)
 
 
 def wraps(expr: LoopExpr, ranges: Ranges) -> bool:
     """Whether an ``int64`` sum may wrap around: its exact value then differs from what is computed."""
-    form = affine(expr)
-    return _may_wrap(form, _exact_bounds(expr, form, ranges), ranges)
+    return _summed(expr, affine(expr), ranges)[1]
 
 
 def prove(condition: LoopExpr, ranges: Ranges) -> bool | None:

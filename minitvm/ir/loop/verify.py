@@ -222,17 +222,11 @@ def _suspects(roots: Sequence[LoopExpr], suspicious: Callable[[Load], bool]) -> 
             above.add(node)
     paths: dict[LoopExpr, list[Guards]] = {root: [()] for root in roots}
     for node in reversed(order):
-        for child, guard in _guarded_children(node) if node in above else ():
+        for number, child in enumerate(expr_children(node) if node in above else ()):
+            guard = ((node.condition, number == 1),) if isinstance(node, Select) and number else ()
             reached = paths.setdefault(child, [])
             reached.extend((*guards, *guard) for guards in paths[node][: _MOST_PATHS + 1 - len(reached)])
     return [(load, paths[load]) for load in loads if len(paths[load]) <= _MOST_PATHS]
-
-
-def _guarded_children(node: LoopExpr) -> list[tuple[LoopExpr, Guards]]:
-    if isinstance(node, Select):
-        condition = node.condition
-        return [(condition, ()), (node.then, ((condition, True),)), (node.orelse, ((condition, False),))]
-    return [(child, ()) for child in expr_children(node)]
 
 
 def _binary_problem(op: str, lhs: str, rhs: str) -> str | None:
@@ -267,11 +261,6 @@ class Around:
     def where(self, *guards: Guard) -> Around:
         return replace(self, conditions=(*self.conditions, *guards))
 
-    @property
-    def reachable(self) -> bool:
-        """False inside a loop that never runs."""
-        return not any(reach.is_empty for reach in self.variables.values())
-
 
 def places(stmt: Stmt, around: Around | None = None) -> Iterator[tuple[Stmt, Around]]:
     """Every statement with what is around it, outer before inner, in program order."""
@@ -292,7 +281,7 @@ def places(stmt: Stmt, around: Around | None = None) -> Iterator[tuple[Stmt, Aro
 
 def out_of_bounds(around: Around, buffer: Buffer, index: Sequence[LoopExpr]) -> str | None:
     """A sentence naming an index that leaves ``buffer`` and one iteration where it does, or ``None``."""
-    if not around.reachable:
+    if any(reach.is_empty for reach in around.variables.values()):  # inside a loop that never runs
         return None
     for axis, (expr, extent) in enumerate(zip(index, buffer.shape, strict=True)):
         if bounds(expr, around.variables).within(0, extent - 1):
@@ -311,12 +300,11 @@ def _violation(around: Around, expr: LoopExpr, extent: int) -> str | None:
     if None in highs.values():
         return None
     points = _points({v: high + 1 for v, high in highs.items() if high is not None})
-    value = evaluate(expr, points)
+    value, *truths = (evaluate(asked, points) for asked in (expr, *conditions))
     if value is None:
         return None
     wrong = (value < 0) | (value >= extent)
-    for condition, holds in around.conditions:
-        truth = evaluate(condition, points)
+    for truth, (_, holds) in zip(truths, around.conditions, strict=True):
         if truth is None:
             return None  # depends on data: trusted
         wrong = wrong & (truth == holds)
