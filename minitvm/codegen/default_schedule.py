@@ -34,10 +34,10 @@ from minitvm.codegen.walks import (
     Walk,
     asked_around,
     lanes_of,
-    outer_reductions,
     period,
     walks,
 )
+from minitvm.ir.compute import outer_reductions
 from minitvm.ir.decision import Declined, decide
 from minitvm.ir.loop import (
     Alloc,

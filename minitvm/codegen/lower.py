@@ -15,8 +15,9 @@ from minitvm.codegen.default_schedule import stage_nest
 from minitvm.codegen.loops import in_parallel, nested, redirect, redirect_loads, with_memory
 from minitvm.codegen.problem import TEMPLATES, Problem, Statements, Template
 from minitvm.codegen.stages import Inliner, Output, collapse, compose, flatten, outputs_of, stage_order, stages_to_keep
-from minitvm.codegen.walks import Walk, outer_reductions
+from minitvm.codegen.walks import Walk
 from minitvm.errors import CompilerError, UserCodeError, user_code
+from minitvm.ir.compute import outer_reductions
 from minitvm.ir.decision import Decision, Declined, Exactness, decide, decision, decisions, record
 from minitvm.ir.expr import Call, Function, span_scope
 from minitvm.ir.loop import (

@@ -14,7 +14,7 @@ from functools import cached_property
 
 from minitvm.codegen.simplify import simplify_expr
 from minitvm.codegen.stages import Output
-from minitvm.ir.compute import identity_of
+from minitvm.ir.compute import identity_of, outer_reductions
 from minitvm.ir.dims import Dim
 from minitvm.ir.loop import (
     Alloc,
@@ -213,13 +213,6 @@ def element(value: LoopExpr, finish: Callable[[LoopExpr], Stmt], lane: LoopVar |
     start = Store(acc, (), identity_of(reduce.kind, reduce.dtype))
     rest = element(map_expr(value, lambda node: acc[()] if node is reduce else node), finish, lane)
     return Alloc(acc, seq(start, _over(reduce.axes, update, guards), rest))
-
-
-def outer_reductions(value: LoopExpr) -> list[Reduce]:
-    """The reductions below ``value`` that are not inside another, each once."""
-    found = [node for node in walk_exprs(value) if isinstance(node, Reduce)]
-    inner = {n for node in found for n in walk_exprs(node.value)}
-    return [node for node in found if node not in inner]
 
 
 def _combined(kind: str, left: LoopExpr, right: LoopExpr) -> LoopExpr:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from minitvm.ir.dims import Dim, SymbolicDim
-from minitvm.ir.loop import Binary, Buffer, Const, LoopExpr, LoopVar, Reduce, Select, Stage, const
+from minitvm.ir.loop import Binary, Buffer, Const, LoopExpr, LoopVar, Reduce, Select, Stage, const, walk_exprs
 from minitvm.ir.op import Op
 from minitvm.ir.types import accumulator as accumulator
 
@@ -76,6 +76,13 @@ def identity_of(kind: str, dtype: str) -> Const:
         return const(float("-inf") if kind == "max" else float("inf"), dtype)
     ends = np.iinfo(dtype)
     return const(ends.min if kind == "max" else ends.max, dtype)
+
+
+def outer_reductions(value: LoopExpr) -> list[Reduce]:
+    """The reductions below ``value`` that are not inside another, each once."""
+    found = [node for node in walk_exprs(value) if isinstance(node, Reduce)]
+    inner = {n for node in found for n in walk_exprs(node.value)}
+    return [node for node in found if node not in inner]
 
 
 def broadcast_index(buffer: Buffer, index: Sequence[LoopExpr]) -> tuple[LoopExpr, ...]:
