@@ -226,6 +226,8 @@ def dependency_order(roots: Sequence[T], operands: Callable[[T], Sequence[T]]) -
 
 def map_expr(expr: LoopExpr, visit: Callable[[LoopExpr], LoopExpr]) -> LoopExpr:
     """Rebuild bottom-up; ``visit`` gets each node over its rewritten operands.  Shared nodes are visited once."""
+    if not expr_children(expr):
+        return visit(expr)
     done: dict[LoopExpr, LoopExpr] = {}
     for node in post_order_exprs([expr]):
         done[node] = visit(rebuild_expr(node, [done[child] for child in expr_children(node)]))
