@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pathlib
 import tempfile
+from collections import Counter
 
 import click
 from rich.console import Console
@@ -165,12 +166,19 @@ def levels(models: list[str], threads: int, rounds: int, output: pathlib.Path) -
 
 
 @main.command("coverage")
-def onnx_coverage() -> None:
+@click.option("--open", "opened", is_flag=True, help="Take all dimensions of inputs away, and count only.")
+def onnx_coverage(opened: bool) -> None:
     """Run every backend test of the installed onnx and write docs/coverage.md; name what became worse."""
+    coverage.Watched.opened = opened
     columns = TextColumn("ONNX's tests"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("", total=None)
         found = coverage.run_all(lambda done, total: progress.update(task, completed=done, total=total))
+    if opened:
+        Console(highlight=False).print(
+            *(f"{n:,} {kind}" for kind, n in Counter(o.kind for o in found.values()).items())
+        )
+        return
     lost = coverage.worse(coverage.recorded(), found) if coverage.RECORD.exists() else []
     coverage.write(found, coverage.peers())
     passed = sum(o.kind in coverage.PASSED for o in found.values())

@@ -47,6 +47,8 @@ class Watched(MiniTVMBackend):
     """The backend that is tested: what it was asked last is kept, and every model counts as compatible."""
 
     opt_level = 3
+    opened = False
+    """Whether the dimensions of inputs are taken away, so that a session meets them when it runs."""
     model: onnx.ModelProto | None = None
     prepared: PreparedModel | None = None
 
@@ -56,9 +58,22 @@ class Watched(MiniTVMBackend):
 
     @classmethod
     def prepare(cls, model: onnx.ModelProto, device: str = "CPU", **kwargs: Any) -> PreparedModel:
+        model = without_dimensions(model) if cls.opened else model
         Watched.model, Watched.prepared = model, None
         Watched.prepared = MiniTVMBackend.prepare(model, device, num_threads=1, opt_level=cls.opt_level, **kwargs)
         return Watched.prepared
+
+
+def without_dimensions(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with every dimension of its inputs and values unknown, their number known."""
+    found = onnx.ModelProto()
+    found.CopyFrom(model)
+    weights = {tensor.name for tensor in found.graph.initializer}
+    for value in (*found.graph.input, *found.graph.output, *found.graph.value_info):
+        if value.name not in weights:
+            for dim in value.type.tensor_type.shape.dim:
+                dim.Clear()
+    return found
 
 
 def excluded(name: str) -> str | None:

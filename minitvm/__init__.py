@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from minitvm.frontend import from_onnx
     from minitvm.ir.expr import Function, Module
     from minitvm.ir.expr import Module as IRModule
+    from minitvm.models import compile
     from minitvm.passes.manager import PassContext
     from minitvm.runtime import debug as debug_executor
     from minitvm.runtime import executor as graph_executor
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from minitvm.runtime.library import Library, load, load_module
     from minitvm.runtime.ndarray import cpu, cuda, device
     from minitvm.runtime.ndarray import device as context
-    from minitvm.session import InferenceSession, compile
+    from minitvm.session import InferenceSession
     from minitvm.target import Target
     from minitvm.tvm import contrib, relay, transform
 
@@ -39,11 +40,12 @@ _OFFERED = {
     "errors": "MiniTVMError",
     "frontend": "from_onnx",
     "ir.expr": "Function Module IRModule=Module",
+    "models": "compile",
     "passes.manager": "PassContext",
     "runtime.executor": "GraphModule",
     "runtime.library": "Library load load_module",
     "runtime.ndarray": "cpu cuda device context=device",
-    "session": "InferenceSession compile",
+    "session": "InferenceSession",
     "target": "Target",
 }
 """Where public names live, TVM's among them; what is used is imported, so that ``import minitvm`` is quick."""

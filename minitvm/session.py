@@ -1,28 +1,26 @@
-"""The two short ways in: ``compile`` an ONNX model to a library, or run it with ONNX Runtime's calls."""
+"""ONNX models with ONNX Runtime's calls."""
 
 from __future__ import annotations
 
 import math
 import operator
-import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from minitvm import config
-from minitvm.driver import backend_for, build_consuming, require_symbolic
 from minitvm.driver.kernels import Progress
-from minitvm.errors import ConfigError, InputError, MiniTVMError, UnknownValueError, listing
-from minitvm.frontend import ModelDescription, ValueDescription, describe_importable, describe_onnx, from_onnx
+from minitvm.errors import ConfigError, InputError, UnknownValueError, listing
+from minitvm.frontend import ModelDescription, ValueDescription, describe_importable
 from minitvm.ir.decision import Decision
-from minitvm.ir.dims import Undecided, assumptions
 from minitvm.ir.types import STRING, SequenceType, TensorType, as_shape, is_numeric
+from minitvm.models import Model, check_declared, compile, compile_symbolic, declared_shapes, reason_of, with_values
 from minitvm.runtime.bind import DoesNotFit, SymbolicLibrary
 from minitvm.runtime.checks import check_input, unknown_name
 from minitvm.runtime.direct import DirectCall
@@ -30,95 +28,16 @@ from minitvm.runtime.graph import HostCall
 from minitvm.runtime.library import Library
 from minitvm.target import Target
 
-Model: TypeAlias = "str | os.PathLike[str] | bytes | Any"
-"""A path, the bytes of a file, or an ``onnx.ModelProto``."""
-
-Compiled = TypeVar("Compiled")
-
 Key: TypeAlias = "tuple[tuple[int, ...] | bytes, ...]"
 """What a library is compiled for: the shapes of the inputs, and the values that shapes depend on."""
+
+Make: TypeAlias = "Callable[[Mapping[str, tuple[int, ...]], Mapping[str, np.ndarray]], _Specialised]"
+"""What makes a library for shapes and values."""
 
 SPECIALISATIONS = 16
 
 VALUE_LIMIT = 256
 """Elements of an input for whose values the model may be compiled: a shape, axes, sizes, pads, a repetition."""
-
-
-def compile(
-    model: Model,
-    target: str | Target = "llvm",
-    opt_level: int = 3,
-    shape_dict: Mapping[str, Sequence[int | None]] | None = None,
-    dtype_dict: Mapping[str, str] | None = None,
-    *,
-    value_dict: Mapping[str, Any] | None = None,
-    num_threads: int | None = None,
-    strict: bool = False,
-    on_progress: Progress | None = None,
-    trace: bool = False,
-) -> Library:
-    """Compile an ONNX model; its weights become part of the library.
-
-    ``shape_dict`` gives the inputs' shapes where the model leaves dimensions open, ``value_dict`` the values of inputs
-    that shapes depend on; those are no inputs of the library.  The other options are those of :func:`minitvm.build`,
-    the dictionaries those of ``from_onnx``, and so are the errors.
-    """
-    parsed = Target.parse(target)
-    module, params = from_onnx(model, shape_dict=shape_dict, dtype_dict=dtype_dict, value_dict=value_dict)
-    for value in params.values():
-        value.setflags(write=False)  # nobody else has them, so constants need not copy them
-    backend = backend_for(parsed, num_threads)
-    return build_consuming(module, params, backend, opt_level, strict=strict, on_progress=on_progress, trace=trace)
-
-
-def compile_symbolic(
-    model: Model,
-    target: Target,
-    opt_level: int = 3,
-    *,
-    num_threads: int | None = None,
-    on_progress: Progress | None = None,
-) -> SymbolicLibrary:
-    """Compile an ONNX model once for all shapes that it leaves open.
-
-    Raises what :func:`compile` raises; above all :class:`CompilerError` for operators whose loops are made for numbers.
-    """
-    names = {value.name: _open_shape(value) for value in describe_onnx(model).inputs}
-    backend = backend_for(target, num_threads)
-    with assumptions() as assumed:
-        module, params = from_onnx(model, shape_dict=names)
-        require_symbolic(module.main, backend)
-        for value in params.values():
-            value.setflags(write=False)
-        library = build_consuming(module, params, backend, opt_level, strict=True, on_progress=on_progress)
-    return SymbolicLibrary(library, frozenset(assumed))
-
-
-def _open_shape(value: ValueDescription) -> list[int | str]:
-    """A shape in which everything that is open has a name: the model's, or one of its own."""
-    if not value.has_rank:
-        raise UnknownValueError(f"input {value.name!r} has no shape in the model")
-    return [f"{value.name}.{axis}" if dim is None else dim for axis, dim in enumerate(value.shape)]
-
-
-def with_values(
-    compiled: Callable[[dict[str, np.ndarray]], Compiled],
-    values: Mapping[str, np.ndarray],
-    feeds: Mapping[str, np.ndarray],
-) -> Compiled:
-    """``compiled(values)``, with more of ``feeds`` among the values as long as it asks for them.
-
-    Raises the :class:`UnknownValueError` that no value of ``feeds`` answers.
-    """
-    known = dict(values)
-    while True:
-        try:
-            return compiled(known)
-        except UnknownValueError as error:
-            more = {name: feeds[name] for name in error.inputs if name in feeds and name not in known}
-            if not more:
-                raise
-            known |= more
 
 
 @dataclass(frozen=True)
@@ -137,6 +56,8 @@ class _Specialised:
     library: Library
     constant: frozenset[str]
     """Inputs whose values it was compiled for."""
+    symbolic: bool = False
+    """Whether its kernels are those for all shapes."""
     idle: list[DirectCall] = field(default_factory=list)
 
     def run(self, feeds: Mapping[str, Any]) -> list[Any]:
@@ -159,10 +80,13 @@ class InferenceSession:
     (``intra_op_num_threads``) where ``num_threads`` does not; ``providers``, ``provider_options`` and whatever else
     ``sess_options`` holds have no effect here.
 
-    Models with open dimensions are compiled for the shapes they are first run with, or are prepared for, and
-    models whose shapes depend on the values of small inputs (sizes, axes) for those values; the ``specialisations``
-    used last are kept, their equal weights once.  May be used by several threads at once: who meets new shapes waits
-    for their compilation, nobody else does.  An error leaves the session as it was.
+    Models with open dimensions are compiled once for all shapes where their operators allow it (``symbolic``), else for
+    the shapes they are first run with, or prepared for; models whose shapes depend on the values of small inputs
+    (sizes, axes) for those values.  The ``specialisations`` used last are kept, their equal weights once.  May be used
+    by several threads at once: who meets new shapes waits for their compilation, nobody else does.
+
+    ``shape_dict`` says beforehand what dimensions will be: a number, a name, or a name with a bound, such as
+    ``{"ids": ("batch<=8", "seq<=512")}``; other shapes are errors.  An error leaves the session as it was.
     """
 
     def __init__(
@@ -173,6 +97,7 @@ class InferenceSession:
         provider_options: Sequence[Any] | None = None,
         *,
         target: str | Target = "llvm",
+        shape_dict: Mapping[str, Sequence[int | str]] | None = None,
         num_threads: int | None = None,
         opt_level: int = 3,
         strict: bool = False,
@@ -191,6 +116,7 @@ class InferenceSession:
         self._inputs = {v.name: v for v in self._description.inputs}
         self._types = {v.name: _type_of(v) for v in self._description.inputs}
         self._tensors = {name: type_ for name, type_ in self._types.items() if isinstance(type_, TensorType)}
+        self._declared = declared_shapes(shape_dict, self._inputs)
         self._output_names = [v.name for v in self._description.outputs]
         self._lock = threading.Lock()
         self._kept: OrderedDict[Key, _Specialised] = OrderedDict()
@@ -254,7 +180,8 @@ class InferenceSession:
     def prepare(self, shapes: Mapping[str, Sequence[int]], values: Mapping[str, Any] | None = None) -> None:
         """Compile for shapes of the inputs before they are met; those of fixed shapes need not be given.
 
-        ``values`` are those of inputs that shapes depend on.  Raises what :meth:`run` raises.
+        The kernels are those for these numbers, which may be faster than those for all.  ``values`` are those of inputs
+        that shapes depend on.  Raises what :meth:`run` raises.
         """
         given: dict[str, Any] = {name: t.shape for name, t in self._tensors.items() if None not in t.sizes}
         given |= {name: tuple(map(operator.index, shape)) for name, shape in shapes.items()}
@@ -264,7 +191,7 @@ class InferenceSession:
         held = {name: _nothing(t) for name, t in self._types.items() if isinstance(t, SequenceType)}
         checked = self._checked(held | stand_ins | arrays)
         known = {name: checked[name] for name in arrays}
-        self._specialised({name: checked[name].shape for name in self._tensors}, known)
+        self._specialised({name: checked[name].shape for name in self._tensors}, known, self._compile)
 
     def _dtype(self, name: str) -> str:
         found = self._types[name].dtype if name in self._types else "float32"
@@ -329,37 +256,44 @@ class InferenceSession:
                 f"input{'s' if len(missing) > 1 else ''} missing: {listing(missing)}",
                 hint=f"give an array for every input: {listing(self._inputs)}",
             )
-        return {name: check_input(name, input_feed[name], type_) for name, type_ in self._types.items()}
+        found = {name: check_input(name, input_feed[name], type_) for name, type_ in self._types.items()}
+        for name, declared in self._declared.items():
+            check_declared(name, found[name].shape, declared)
+        return found
 
-    def _specialised(self, shapes: Mapping[str, tuple[int, ...]], feeds: Mapping[str, np.ndarray]) -> _Specialised:
+    def _specialised(
+        self, shapes: Mapping[str, tuple[int, ...]], feeds: Mapping[str, np.ndarray], make: Make | None = None
+    ) -> _Specialised:
         small = {name: feeds[name] for name in self._tensors if feeds and feeds[name].size <= VALUE_LIMIT}
         values = {name: small[name] for name in self.inputs_by_value if name in small}
-        return with_values(partial(self._kept_for, shapes), values, small)
+        return with_values(partial(self._kept_for, make, shapes), values, small)
 
-    def _kept_for(self, shapes: Mapping[str, tuple[int, ...]], values: Mapping[str, np.ndarray]) -> _Specialised:
+    def _kept_for(
+        self, make: Make | None, shapes: Mapping[str, tuple[int, ...]], values: Mapping[str, np.ndarray]
+    ) -> _Specialised:
         """The library for these shapes and values, which is the one used last from now on; compiled by the first
         thread that asks for it, while others go on, or wait for it if they need the same one."""
         known = [values[name].tobytes() for name in self._inputs if name in values]
         key: Key = (*(shapes[name] for name in self._tensors), *known)
         with self._lock:
-            if key in self._kept:
+            if key in self._kept and not (make and self._kept[key].symbolic):
                 self._kept.move_to_end(key)
                 return self._kept[key]
             mine, job = key not in self._being_compiled, self._being_compiled.setdefault(key, Future())
         if mine:
-            self._finish(key, job, shapes, values)
+            self._finish(key, job, partial(make or self._made, shapes, values), values)
         return job.result()
 
     def _finish(
         self,
         key: Key,
         job: Future[_Specialised],
-        shapes: Mapping[str, tuple[int, ...]],
+        make: Callable[[], _Specialised],
         values: Mapping[str, np.ndarray],
     ) -> None:
         """Compiles what a job is waited for, and keeps it."""
         try:
-            found = self._made(shapes, values)
+            found = make()
         except BaseException as error:
             with self._lock:
                 del self._being_compiled[key]
@@ -377,7 +311,7 @@ class InferenceSession:
     def _made(self, shapes: Mapping[str, tuple[int, ...]], values: Mapping[str, np.ndarray]) -> _Specialised:
         """Of the symbolic library where there is one and it fits, else compiled."""
         library = None if values else self._bound(shapes)
-        return self._compile(shapes, values) if library is None else _Specialised(library, frozenset())
+        return self._compile(shapes, values) if library is None else _Specialised(library, frozenset(), True)
 
     def _bound(self, shapes: Mapping[str, tuple[int, ...]]) -> Library | None:
         symbolic = self._symbolic_library()
@@ -406,12 +340,11 @@ class InferenceSession:
         if not self._wants_symbolic:
             return Decision("session", "kernels for all shapes", False, "the session was asked for none")
         how: dict[str, Any] = {"num_threads": self._threads, "on_progress": self._on_progress}
+        how["shape_dict"] = {name: [declared.dim for declared in shape] for name, shape in self._declared.items()}
         try:
             return compile_symbolic(self._model, self._target, self._opt_level, **how)
-        except MiniTVMError as error:
-            return Decision("session", "kernels for all shapes", False, error.message, tuple(error.where))
-        except Undecided as error:
-            return Decision("session", "kernels for all shapes", False, str(error))
+        except Exception as error:  # whatever needed numbers: the session goes on with them, and says so
+            return Decision("session", "kernels for all shapes", False, reason_of(error))
 
     def _compile(self, shapes: Mapping[str, tuple[int, ...]], values: Mapping[str, np.ndarray]) -> _Specialised:
         open_shapes = {name: shape for name, shape in shapes.items() if None in self._tensors[name].sizes}

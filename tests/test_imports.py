@@ -22,6 +22,7 @@ LAYERS = (
     ("frontend", "passes", "runtime"),
     ("codegen",),
     ("driver",),
+    ("models",),
     ("session",),
     ("testing", "tvm", "cli", "demo", "onnx_backend", "__init__", "__main__"),
 )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TypeAlias
 
 import numpy as np
@@ -12,10 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 
+from benchmarks import coverage
 from minitvm import InferenceSession
 from minitvm.codegen.lower import lower
 from minitvm.driver import backend_for, build_consuming, require_symbolic
-from minitvm.errors import CompilerError
+from minitvm.errors import CompilerError, InputError
 from minitvm.ir.builder import call_op, const, var
 from minitvm.ir.dims import assumptions
 from minitvm.ir.evaluate import evaluate
@@ -157,7 +160,9 @@ def test_loops_made_for_numbers_are_refused_before_the_build() -> None:
 
 def encoder() -> onnx.ModelProto:
     """An embedding with positions, heads cut by computed shapes, a mask, attention and a dense layer."""
-    weights = {"table": array(50, 24), "places": array(1, 40, 24), "w": array(24, 24), "b": array(24)}
+    rng = np.random.default_rng(7)
+    shapes = {"table": (50, 24), "places": (1, 40, 24), "w": (24, 24), "b": (24,)}
+    weights = {name: rng.standard_normal(shape).astype("float32") for name, shape in shapes.items()}
     constants = {"zero": [0], "one": [1], "two": [2], "heads": [3], "rest": [-1]}
     initializers = [numpy_helper.from_array(a, n) for n, a in weights.items()]
     initializers += [numpy_helper.from_array(np.array(v, "int64"), n) for n, v in constants.items()]
@@ -231,6 +236,78 @@ def test_an_index_outside_is_an_error_after_the_run(
 ) -> None:
     with pytest.raises(Exception, match="50 is outside of dimension 0"):
         sessions[0].run(None, {"ids": np.full((2, 3), 50)})
+
+
+def test_prepared_shapes_have_kernels_of_their_own(
+    sessions: tuple[InferenceSession, InferenceSession, list[str]],
+) -> None:
+    symbolic, _, compiled = sessions
+    ids = RNG.integers(0, 50, (2, 9))
+    (first,) = symbolic.run(None, {"ids": ids})
+    before = len(compiled)
+    symbolic.prepare({"ids": (2, 9)})
+    assert len(compiled) > before and symbolic.libraries[-1].artifact.graph.entry_types[0].is_static
+    (second,) = symbolic.run(None, {"ids": ids})
+    np.testing.assert_allclose(second, first, rtol=1e-4, atol=1e-4)
+
+
+def test_declared_bounds() -> None:
+    session = InferenceSession(encoder(), num_threads=1, shape_dict={"ids": (2, "words <= 12")})
+    (got,) = session.run(None, {"ids": np.ones((2, 12), "int64")})
+    assert got.shape == (2, 12, 24) and session.symbolic is not None and session.symbolic.taken
+    with pytest.raises(InputError) as error:
+        session.run(None, {"ids": np.ones((2, 13), "int64")})
+    assert str(error.value) == (
+        "input 'ids' has shape (2, 13), but dimension 1 is declared as words<=12\n"
+        "  = hint: declare a larger bound where the session is made: shape_dict"
+    )
+    with pytest.raises(InputError, match="dimension 0 is declared as 2"):
+        session.run(None, {"ids": np.ones((1, 12), "int64")})
+    assert session.run(None, {"ids": np.ones((2, 1), "int64")})[0].shape == (2, 1, 24)
+
+
+@pytest.mark.parametrize(
+    ("shape", "text"),
+    [
+        ({"ids": ("n", "s<5")}, "shape_dict gives a dimension of input 'ids' as 's<5'"),
+        ({"ids": ("n", -1)}, "shape_dict gives a dimension of input 'ids' as -1"),
+        ({"ids": ("n",)}, "shape_dict gives input 'ids' 1 dimensions, not 2"),
+        ({"words": ("n", "s")}, "shape_dict names 'words', which is no input"),
+    ],
+)
+def test_declarations_that_do_not_fit(shape: dict[str, tuple[object, ...]], text: str) -> None:
+    with pytest.raises(InputError, match=re.escape(text)):
+        InferenceSession(encoder(), shape_dict=shape)  # type: ignore[arg-type]
+
+
+def test_threads_that_meet_new_shapes_wait_for_one_compilation(
+    sessions: tuple[InferenceSession, InferenceSession, list[str]],
+) -> None:
+    _, specialised, _ = sessions
+    compiled: list[str] = []
+    session = InferenceSession(encoder(), num_threads=1, on_progress=lambda *_: compiled.append(_[2]))
+    with ThreadPoolExecutor(8) as pool:
+        ids = [RNG.integers(0, 50, (1 + i % 2, 3 + i)) for i in range(12)]
+        found = [*pool.map(lambda given: session.run(None, {"ids": given})[0], ids)]
+    kernels = len(session.libraries[0].function_metadata)
+    assert len(compiled) == kernels
+    for given_, got in zip(ids[::4], found[::4], strict=True):
+        np.testing.assert_allclose(got, specialised.run(None, {"ids": given_})[0], rtol=1e-4, atol=1e-4)
+
+
+SAMPLES = "add_bcast matmul_3d softmax_axis_1 gather_0 layer_normalization_3d_axis1_epsilon"
+UNKNOWN = ("reduce_mean_keepdims_example", "argmax_default_axis_example", "conv_with_strides_padding", "lstm_defaults")
+
+
+@pytest.mark.parametrize("name", [*SAMPLES.split(), *UNKNOWN])
+def test_onnx_tests_pass_where_all_dimensions_are_unknown(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coverage.Watched, "opened", True)
+    with coverage.own_folder():
+        found = coverage.outcome(coverage.cases()[f"Node/test_{name}"])
+    assert found.kind == "compiled"
+    assert coverage.Watched.prepared is not None
+    decision = coverage.Watched.prepared.session.symbolic
+    assert decision is not None and (decision.taken or name not in SAMPLES.split())
 
 
 def test_what_has_no_symbolic_loops_is_specialised_and_says_why() -> None:

@@ -22,9 +22,9 @@ from rich.table import Table
 
 from minitvm.errors import ConfigError, InputError, UnknownValueError
 from minitvm.frontend import describe_onnx
+from minitvm.models import compile, with_values
 from minitvm.runtime.executor import GraphModule
 from minitvm.runtime.library import Library, load
-from minitvm.session import compile, with_values
 
 FILE_WIDTH = 200
 """Columns of a table that goes into a file or a pipe: enough that no row is wrapped."""

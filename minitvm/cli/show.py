@@ -16,6 +16,7 @@ from minitvm.codegen.backend import backend_of, stages
 from minitvm.driver import BuildReport, PassStep
 from minitvm.errors import ConfigError
 from minitvm.frontend import describe_onnx, supported_operators
+from minitvm.models import why_specialised
 from minitvm.passes.manager import closest
 from minitvm.runtime.library import load
 from minitvm.target import Target
@@ -163,6 +164,9 @@ def _model(path: pathlib.Path) -> list[tuple[str, str]]:
     description = describe_onnx(path)
     rows = [("input", f"{v.name}: {v.type} {list(v.shape)}") for v in description.inputs]
     rows += [("output", f"{v.name}: {v.type} {list(v.shape)}") for v in description.outputs]
+    if not all(isinstance(dim, int) for v in description.inputs for dim in v.shape):
+        why = why_specialised(path)
+        rows.append(("open shapes", "compiled once for all" if why is None else f"compiled for each: {why}"))
     counts = Counter(description.operators).most_common()
     listing = ", ".join(f"{name} {count}" for name, count in counts)
     return [*rows, ("opset", str(description.opset)), ("parameters", f"{description.parameters:,}"), ("nodes", listing)]

@@ -356,5 +356,5 @@ def _lanes_along(found: For, machine: MachineModel) -> int:
     if lanes == 1 or not all(s in (0, 1) for s in strides) or not depends_on(value, found.var):
         return 1
     if extent is None or extent * 2 <= lanes:
-        return lanes if extent is None else 1
+        return lanes * _IN_FLIGHT if extent is None else 1
     return lanes * min(_IN_FLIGHT, 1 << max(0, (extent // lanes).bit_length() - 1))

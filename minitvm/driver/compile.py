@@ -31,6 +31,8 @@ from minitvm.ir.dims import Dim
 from minitvm.ir.expr import Call, Function, Module, Var
 from minitvm.ir.node import describe_call
 from minitvm.ir.op import Op
+from minitvm.ir.ops._shape import Windowed
+from minitvm.ir.ops.image import Resize2d, Upsampling
 from minitvm.ir.types import TensorType, symbols
 from minitvm.ir.visitor import calls
 from minitvm.passes import SCHEDULES, default_pipeline
@@ -126,11 +128,19 @@ def backend_for(target: str | Target, num_threads: int | None) -> Backend:
     return backend
 
 
+def _is_number(dim: Dim) -> bool:
+    return isinstance(dim, int)
+
+
 def require_symbolic(function: Function, backend: Backend) -> None:
     """:class:`CompilerError` where an operator's loops are made for numbers, as can be seen before a build."""
     for call in calls(function.body):
         if symbols(call.type, *(arg.type for arg in call.args)) and isinstance(call.op, Op):
             templates = TEMPLATES.find(backend.schedules, call.op)
+            if isinstance(call.op, (Windowed, Resize2d, Upsampling)) and not all(
+                map(_is_number, call.tensor_type.shape[1:])
+            ):
+                raise CompilerError("windows over sizes that only a run knows are slow", where=describe_call(call))
             if not call.op.has_compute() or (templates and not any(template.symbolic for template in templates)):
                 raise CompilerError("kernels are made for numbers only", where=describe_call(call))
 

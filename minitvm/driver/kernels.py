@@ -121,7 +121,7 @@ class KernelCompiler:
             kernel = self.backend.legalize(scheduled)
         if self._verify:
             with self.timings.stage("verify"):
-                verify_kernel(bound(kernel, _some_sizes(kernel)) if kernel.sizes else kernel)
+                verify_kernel(_with_numbers(kernel))
         return kernel
 
     def text(self, symbol: str, group: Function, stage: str) -> str:
@@ -174,7 +174,7 @@ class KernelCompiler:
         with self._writing:
             kernel = self.kernel(symbol, group)
             with self.timings.stage("coverage"):
-                found = check_coverage(bound(kernel, _some_sizes(kernel)) if kernel.sizes else kernel)
+                found = check_coverage(_with_numbers(kernel))
             undecided = tuple(f"{c.buffer.name}: {c.reason}" for c in found if c.verdict is Verdict.UNDECIDED)
             workspace = self.backend.workspace(kernel)
             with self.timings.stage("emit"):
@@ -211,9 +211,14 @@ class KernelCompiler:
         return (self.backend.kind, str(self.backend.version), str(machine), source_fingerprint())
 
 
-def _some_sizes(kernel: Kernel) -> dict[str, int]:
-    """Sizes that a symbolic kernel is checked for: no two alike, none a multiple of a vector."""
-    return {name: 3 + 2 * number for number, name in enumerate(kernel.sizes)}
+def _with_numbers(kernel: Kernel) -> Kernel:
+    """A symbolic kernel as it is checked: no two sizes alike, none a multiple of a vector, as large as it has to be."""
+    for least in (3, 67, 1031):
+        try:
+            return bound(kernel, {name: least + 2 * number for number, name in enumerate(kernel.sizes)})
+        except ValueError:
+            continue
+    raise CompilerError(f"{kernel.name} has a dimension that is less than 0 for all sizes that were tried")
 
 
 def _pack(code: KernelCode) -> bytes:

@@ -17,6 +17,7 @@ import numpy as np
 
 from minitvm.errors import IRError, MiniTVMError, TypeInferenceError, blame, origin
 from minitvm.ir.attributes import print_attributes
+from minitvm.ir.dims import are_counted_on
 from minitvm.ir.op import OPS, Op, signature
 from minitvm.ir.types import (
     MOST_BYTES,
@@ -111,7 +112,7 @@ class Expr:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return self.tensor_type.static_shape
+        return self.tensor_type.extents if are_counted_on() else self.tensor_type.static_shape
 
     @property
     def dtype(self) -> str:

@@ -22,7 +22,7 @@ def number(dim: Dim, values: Mapping[str, int]) -> int:
 
 def bound(kernel: Kernel, values: Mapping[str, int]) -> Kernel:
     """The kernel for numbers."""
-    return _Binding(values).kernel(kernel)
+    return _Binding(values).kernel(kernel) if kernel.sizes else kernel
 
 
 class _Binding:

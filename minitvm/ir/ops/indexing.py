@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 import numpy as np
 
 from minitvm.ir.compute import compute
-from minitvm.ir.dims import Dim, always_less, anonymous, differ, product
+from minitvm.ir.dims import Dim, always_less, anonymous, differ, larger, product
 from minitvm.ir.loop import Buffer, LoopExpr, Stage, Stmt, as_index, binary, maximum, minimum, nest, select, seq, store
 from minitvm.ir.loop.scalar import convert
 from minitvm.ir.op import Fusion, Op
@@ -65,16 +65,16 @@ class Take(Op, name="take", fusion=Fusion.INJECTIVE):
     def reference(self, data: np.ndarray, indices: np.ndarray) -> np.ndarray:
         extent = data.size if self.axis is None else data.shape[self.axis]
         wide = indices.astype("int64")
-        within = np.clip(wide, 0, max(extent - 1, 0)) if self.mode == "clip" else wide % max(extent, 1)
+        within = np.clip(wide, 0, max(extent - 1, 0)) if self.mode == "clip" else wide % larger(extent, 1)
         return np.asarray(np.take(data, within, self.axis))
 
-    def _bounded(self, position: LoopExpr, extent: int) -> LoopExpr:
+    def _bounded(self, position: LoopExpr, extent: Dim) -> LoopExpr:
         wide = position.astype("int64")
-        return minimum(maximum(wide, 0), extent - 1) if self.mode == "clip" else wide % max(extent, 1)
+        return minimum(maximum(wide, 0), extent - 1) if self.mode == "clip" else wide % larger(extent, 1)
 
     def compute(self, data: Buffer, indices: Buffer) -> Stage:
         if self.axis is None:
-            size = int(np.prod(data.shape))
+            size = product(data.shape)
             return compute(
                 indices.shape, lambda *i: data[tuple(unflatten_index(self._bounded(indices[i], size), data.shape))]
             )

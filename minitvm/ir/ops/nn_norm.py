@@ -9,7 +9,7 @@ import numpy as np
 
 from minitvm.ir.compute import accumulator, compute, max_over, sum_over
 from minitvm.ir.decision import Declined
-from minitvm.ir.loop import Buffer, LoopExpr, Stage, all_of, binary, const, intrin, maximum, select
+from minitvm.ir.loop import Buffer, LoopExpr, Stage, all_of, as_index, binary, const, intrin, maximum, select
 from minitvm.ir.op import Fusion, Op
 from minitvm.ir.ops._shape import (
     Axiswise,
@@ -83,7 +83,9 @@ class BatchNorm(Channelwise, name="nn.batch_norm", fusion=Fusion.OUT_ELEMWISE_FU
 def _moments(data: Buffer, axes: Sequence[int]) -> tuple[Stage, Stage]:
     """Mean and variance over ``axes`` (kept with extent 1), in single precision at least."""
     wide = accumulator(data.dtype)
-    share = const(1 / max(1, math.prod(data.shape[d] for d in axes)), wide)
+    count = math.prod(data.shape[d] for d in axes)
+    known = isinstance(count, int)
+    share = const(1 / max(1, count), wide) if known else binary("div", const(1, wide), as_index(count).astype(wide))
 
     def square(i: Index, _: Index) -> LoopExpr:
         centred = data[i].astype(wide) - mean[place(i, axes)]

@@ -14,7 +14,7 @@ import numpy as np
 
 from minitvm.ir.compute import accumulator, broadcast_index, max_over, min_over, prod_over, sum_over
 from minitvm.ir.decision import Declined
-from minitvm.ir.loop import Buffer, LoopExpr, Stage, binary, const, intrin, select
+from minitvm.ir.loop import Buffer, LoopExpr, Stage, as_index, binary, const, intrin, select
 from minitvm.ir.op import Fusion, Op, define
 from minitvm.ir.ops._shape import (
     Index,
@@ -178,7 +178,7 @@ class Variance(Reduction, name="variance", kinds="f"):
 
     def compute(self, data: Buffer, mean: Buffer) -> Stage:
         kept = accumulator(data.dtype)
-        count = const(self._count(data.shape) - self.unbiased, kept)
+        count = as_index(self._count(data.shape) - int(self.unbiased)).astype(kept)
 
         def square(i: Index, r: Index) -> LoopExpr:
             distance = data[i].astype(kept) - mean[broadcast_index(mean, i)].astype(kept)

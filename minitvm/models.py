@@ -1,0 +1,183 @@
+"""From an ONNX model to a library: for the shapes that are given, or one for all that the model leaves open."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, TypeAlias, TypeVar
+
+import numpy as np
+
+from minitvm.codegen.backend import Backend
+from minitvm.driver import backend_for, build_consuming, require_symbolic
+from minitvm.driver.kernels import Progress
+from minitvm.errors import InputError, MiniTVMError, UnknownValueError
+from minitvm.frontend import ValueDescription, describe_onnx, from_onnx
+from minitvm.ir.dims import assumptions
+from minitvm.ir.expr import Module
+from minitvm.runtime.bind import SymbolicLibrary
+from minitvm.runtime.library import Library
+from minitvm.target import Target
+
+Model: TypeAlias = "str | os.PathLike[str] | bytes | Any"
+"""A path, the bytes of a file, or an ``onnx.ModelProto``."""
+
+Compiled = TypeVar("Compiled")
+
+
+def compile(
+    model: Model,
+    target: str | Target = "llvm",
+    opt_level: int = 3,
+    shape_dict: Mapping[str, Sequence[int | None]] | None = None,
+    dtype_dict: Mapping[str, str] | None = None,
+    *,
+    value_dict: Mapping[str, Any] | None = None,
+    num_threads: int | None = None,
+    strict: bool = False,
+    on_progress: Progress | None = None,
+    trace: bool = False,
+) -> Library:
+    """Compile an ONNX model; its weights become part of the library.
+
+    ``shape_dict`` gives the inputs' shapes where the model leaves dimensions open, ``value_dict`` the values of inputs
+    that shapes depend on; those are no inputs of the library.  The other options are those of :func:`minitvm.build`,
+    the dictionaries those of ``from_onnx``, and so are the errors.
+    """
+    parsed = Target.parse(target)
+    module, params = from_onnx(model, shape_dict=shape_dict, dtype_dict=dtype_dict, value_dict=value_dict)
+    for value in params.values():
+        value.setflags(write=False)  # nobody else has them, so constants need not copy them
+    backend = backend_for(parsed, num_threads)
+    return build_consuming(module, params, backend, opt_level, strict=strict, on_progress=on_progress, trace=trace)
+
+
+def compile_symbolic(
+    model: Model,
+    target: Target,
+    opt_level: int = 3,
+    *,
+    shape_dict: Mapping[str, Sequence[int | str]] = MappingProxyType({}),
+    num_threads: int | None = None,
+    on_progress: Progress | None = None,
+) -> SymbolicLibrary:
+    """Compile an ONNX model once for all shapes that it leaves open; ``shape_dict`` names or fixes dimensions.
+
+    Raises what :func:`compile` raises; above all :class:`CompilerError` for operators whose loops are made for numbers.
+    """
+    backend = backend_for(target, num_threads)
+    with assumptions() as assumed:
+        module, params = _import_symbolic(model, backend, shape_dict)
+        for value in params.values():
+            value.setflags(write=False)
+        library = build_consuming(module, params, backend, opt_level, strict=True, on_progress=on_progress)
+    return SymbolicLibrary(library, frozenset(assumed))
+
+
+def _import_symbolic(
+    model: Model, backend: Backend, names: Mapping[str, Sequence[int | str]] = MappingProxyType({})
+) -> tuple[Module, dict[str, np.ndarray]]:
+    """The model with names for open dimensions; an error where it is seen at once that kernels cannot have them."""
+    given = {value.name: _open_shape(value) for value in describe_onnx(model).inputs if value.held is None}
+    module, params = from_onnx(model, shape_dict={**given, **names})
+    require_symbolic(module.main, backend)
+    return module, params
+
+
+def why_specialised(model: Model, target: str | Target = "llvm") -> str | None:
+    """Why a model with open dimensions is compiled for each shape, as far as that is seen without a build."""
+    try:
+        with assumptions():
+            _import_symbolic(model, backend_for(target, 1))
+    except Exception as error:  # whatever needs numbers
+        return reason_of(error)
+    return None
+
+
+def reason_of(error: Exception) -> str:
+    if isinstance(error, MiniTVMError):
+        return "; ".join([error.message, *(line.strip() for line in error.where)])
+    return f"{type(error).__name__}: {error}"
+
+
+def _open_shape(value: ValueDescription) -> list[int | str]:
+    """A shape in which everything that is open has a name: the model's, or one of its own."""
+    if not value.has_rank:
+        raise UnknownValueError(f"input {value.name!r} has no shape in the model")
+    return [f"{value.name}.{axis}" if dim is None else dim for axis, dim in enumerate(value.shape)]
+
+
+def with_values(
+    compiled: Callable[[dict[str, np.ndarray]], Compiled],
+    values: Mapping[str, np.ndarray],
+    feeds: Mapping[str, np.ndarray],
+) -> Compiled:
+    """``compiled(values)``, with more of ``feeds`` among the values as long as it asks for them.
+
+    Raises the :class:`UnknownValueError` that no value of ``feeds`` answers.
+    """
+    known = dict(values)
+    while True:
+        try:
+            return compiled(known)
+        except UnknownValueError as error:
+            more = {name: feeds[name] for name in error.inputs if name in feeds and name not in known}
+            if not more:
+                raise
+            known |= more
+
+
+# --- what is said of open dimensions beforehand -----------------------------------------------------------------------
+
+_DECLARED = re.compile(r"\s*(?P<name>[^<\s]+)\s*(?:<=\s*(?P<most>\d+)\s*)?\Z")
+
+
+@dataclass(frozen=True)
+class Declared:
+    """A dimension as ``shape_dict`` has it: a number, a name (``"seq"``), a name with a bound (``"seq<=512"``)."""
+
+    dim: int | str
+    most: int | None = None
+
+    @staticmethod
+    def of(given: Any, name: str) -> Declared:
+        """:class:`InputError` for what is none of these; ``name`` is the input's."""
+        if isinstance(given, (int, np.integer)) and not isinstance(given, bool) and given >= 0:
+            return Declared(int(given))
+        found = _DECLARED.match(given) if isinstance(given, str) else None
+        if found is None:
+            hint = "a dimension is a number, a name such as 'seq', or a name with a bound: 'seq<=512'"
+            raise InputError(f"shape_dict gives a dimension of input {name!r} as {given!r}", hint=hint)
+        return Declared(found["name"], int(found["most"]) if found["most"] else None)
+
+    def holds(self, extent: int) -> bool:
+        return extent == self.dim if isinstance(self.dim, int) else self.most is None or extent <= self.most
+
+    def __str__(self) -> str:
+        return str(self.dim) if self.most is None else f"{self.dim}<={self.most}"
+
+
+def declared_shapes(
+    given: Mapping[str, Sequence[Any]] | None, inputs: Mapping[str, ValueDescription]
+) -> dict[str, tuple[Declared, ...]]:
+    """What ``shape_dict`` says of inputs; :class:`InputError` where it does not fit the model."""
+    found = {name: tuple(Declared.of(dim, name) for dim in shape) for name, shape in (given or {}).items()}
+    for name, shape in found.items():
+        if name not in inputs:
+            raise InputError(f"shape_dict names {name!r}, which is no input", hint=f"inputs: {', '.join(inputs)}")
+        if inputs[name].has_rank and len(inputs[name].shape) != len(shape):
+            raise InputError(f"shape_dict gives input {name!r} {len(shape)} dimensions, not {len(inputs[name].shape)}")
+    return found
+
+
+def check_declared(name: str, extents: Sequence[int], declared: Sequence[Declared]) -> None:
+    """:class:`InputError` where an input's shape is not as was said."""
+    for axis, (extent, dim) in enumerate(zip(extents, declared, strict=True)):
+        if not dim.holds(extent):
+            raise InputError(
+                f"input {name!r} has shape {tuple(extents)}, but dimension {axis} is declared as {dim}",
+                hint="declare a larger bound where the session is made: shape_dict",
+            )
