@@ -12,7 +12,7 @@ Which layout an operator asks for is an open table by (target kind, operator).  
 * ``nn.dense`` and ``nn.matmul`` with constant weights: units packed in blocks of one vector, ``NC8n``, the last block
   filled up with zeros, unless they are so few that dot products cost less.
 
-* both of uint8 by constant int8, on a machine with dot products of bytes: the same over words of four bytes.
+* both of uint8 by constant int8: the same over words of four bytes.
 
 Weights move once, at compile time: FoldConstant runs after this pass.
 """
@@ -251,7 +251,7 @@ def blocked_conv2d(site: Site, machine: MachineModel) -> Placement | Declined:
     assert isinstance(op, Conv2d)
     if (op.data_layout, op.kernel_layout) != ("NCHW", "OIHW"):
         return Declined(f"its layouts are {op.data_layout} and {op.kernel_layout}, not NCHW and OIHW")
-    if "dots" in machine.features and _is_of_bytes(site) and op.groups == 1:
+    if _is_of_bytes(site) and op.groups == 1:
         return _conv2d_of_words(op, site, machine.lanes("int32"))
     if not data.is_float or accumulator(data.dtype) != accumulator(result.dtype):
         return Declined(f"it computes {result.dtype} from {data.dtype}")
@@ -336,7 +336,7 @@ def packed_dense(site: Site, machine: MachineModel) -> Placement | Declined:
     data, attributes = site.type(0), site.op.attributes()
     if not isinstance(site.call.args[1], Constant):
         return Declined("its weights are not constant: packing them at every run costs more than it saves")
-    of_bytes = "dots" in machine.features and _is_of_bytes(site) and data.extents[1] % BYTES == 0
+    of_bytes = _is_of_bytes(site) and data.extents[1] % BYTES == 0
     if not of_bytes and not (data.is_float and site.call.tensor_type.is_float):
         return Declined(f"it computes {site.call.tensor_type.dtype} from {data.dtype}")
     if attributes.get("transpose_a"):

@@ -108,11 +108,6 @@ class FakeQuantizationToInteger(FunctionPass, opt_level=3):
     def __init__(self, machine: MachineModel) -> None:
         self.machine = machine
 
-    def nothing_to_do(self, function: Function, context: PassContext) -> Declined | None:
-        if "dots" not in self.machine.features:
-            return Declined("the machine has no dot products of bytes")
-        return super().nothing_to_do(function, context)
-
     def transform_function(self, function: Function, module: Module, context: PassContext) -> Function:
         return as_function(rewrite(function, lambda _, new: self._visit(new)))
 
@@ -129,21 +124,19 @@ class FakeQuantizationToInteger(FunctionPass, opt_level=3):
         return node if refusal else _in_integers(node.op, x, w)
 
     def _refusal(self, call: Call, op: Product, x: _Stored, w: _Stored) -> Declined | None:
+        if x.scale is not None and "dots" not in self.machine.features:
+            return Declined("the machine has no dot products of bytes: floats are as fast")
         own = x.is_scaled_along or w.values.dtype != "int8" or (w.is_scaled_along and w.axis != 0)
         if own or not _is_zero(w.zero):
             return Declined("its data has several scales, or its weights are not int8 around zero, scaled by filter")
         if not call.type.is_static:
             return Declined("its shape is known only when it runs")
-        units, depth = w.values.tensor_type.static_shape[:2]
-        if depth % BYTES:
-            return Declined(f"its {depth} inputs are no multiple of {BYTES}")
         if isinstance(op, Dense):
             return None
-        lanes = self.machine.lanes("int32")
         if (op.data_layout, op.kernel_layout, op.groups) != ("NCHW", "OIHW", 1):
             return Declined("it has groups, or layouts of its own")
-        known = block(units, lanes) and block(depth, lanes)
-        return None if known else Declined(f"no blocks of {lanes} divide {depth} and {units} channels")
+        units, lanes = w.values.tensor_type.static_shape[0], self.machine.lanes("int32")
+        return None if block(units, lanes) else Declined(f"no blocks of {lanes} divide its {units} output channels")
 
 
 def _padding(op: Product) -> Sequence[int]:
@@ -156,7 +149,7 @@ def _in_integers(op: Product, x: _Stored, w: _Stored) -> Expr:
     if any(_padding(op)) and not _is_zero(zero):
         values, made = _with_border(values, zero, _padding(op)), made.with_attributes(padding=(0,) * 4)
     spread = (-1, 1, 1) if isinstance(op, Conv2d) else (-1,)
-    total: Expr = Call(made, (values, w.values))
+    total: Expr = Call(made, (_in_whole_words(values), _in_whole_words(w.values)))
     if not _is_zero(zero):
         axes = tuple(range(1, w.values.tensor_type.rank))
         of_units = ir.reshape(ir.sum(ir.cast(w.values, dtype="int32"), axis=axes), newshape=spread)
@@ -175,6 +168,13 @@ def _unsigned(x: _Stored) -> tuple[Expr, Expr]:
     if isinstance(x.zero, Constant):
         return turned, _number(int(x.zero.value) + 128)
     return turned, ir.add(x.zero, _number(128))
+
+
+def _in_whole_words(x: Expr) -> Expr:
+    """Filled up along the axis of the inputs; what lies there is multiplied by zeros."""
+    missing = -x.tensor_type.static_shape[1] % BYTES
+    widths = tuple((0, missing if axis == 1 else 0) for axis in range(x.tensor_type.rank))
+    return ir.nn.pad(x, pad_width=widths) if missing else x
 
 
 def _with_border(values: Expr, zero: Expr, padding: Sequence[int]) -> Expr:

@@ -59,6 +59,7 @@ def is_integer(module: Module) -> bool:
 
 IMAGE = Var("x", TensorType((1, 8, 5, 6), "uint8"))
 SIGNED = Var("x", TensorType((1, 8, 5, 6), "int8"))
+COLOURS = Var("x", TensorType((2, 3, 5, 6), "uint8"))
 ROWS = Var("x", TensorType((3, 8), "uint8"))
 
 
@@ -74,6 +75,7 @@ CASES = {
     "padded around zero": (convolution(IMAGE, zero=0, size=3, padding=1), IMAGE),
     "signed": (convolution(SIGNED, zero=-5, size=3, padding=1), SIGNED),
     "one scale": (convolution(IMAGE, scales=0.03), IMAGE),
+    "three channels": (convolution(COLOURS, size=3, padding=1), COLOURS),
     "dense": (dense(ROWS), ROWS),
     "dense of turned weights": (dense(ROWS, turned=True, scale=[0.1, 0.2, 0.3, 0.4, 0.5]), ROWS),
     "of integers": (
@@ -108,7 +110,7 @@ REFUSED = {
         IMAGE, weight_zero=3
     ),
     "it has groups, or layouts of its own": convolution(IMAGE, groups=2),
-    "no blocks of 16 divide 8 and 10 channels": convolution(IMAGE, units=10),
+    "no blocks of 16 divide its 10 output channels": convolution(IMAGE, units=10),
 }
 
 
@@ -120,14 +122,12 @@ def test_why_not(reason: str) -> None:
     assert [d.reason for d in log if d.by == "FakeQuantizationToInteger" and not d.taken] == [reason]
 
 
-def test_kept_where_channels_are_no_words() -> None:
-    x = Var("x", TensorType((1, 6, 4, 4), "uint8"))
-    assert not is_integer(rewritten(convolution(x), x))
-
-
-def test_kept_without_dot_products() -> None:
+def test_floats_are_kept_without_dot_products() -> None:
+    """What is of integers anyway is not."""
     plain = MachineModel(64, 32)
     assert not is_integer(rewritten(convolution(IMAGE), IMAGE, machine=plain))
+    body, x = CASES["of integers"]
+    assert [p.args[0].dtype for p in products(rewritten(body, x, machine=plain))] == ["uint8"]
     assert [p.info.name for p in default_pipeline(plain).passes][1] == "FakeQuantizationToInteger"
 
 
