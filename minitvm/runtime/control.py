@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -37,16 +37,20 @@ _ROOM = 16
 
 def is_native(host: Host, target: str, inside: bool = False) -> bool:
     """Whether a call in Python is control flow that runs without it: all of its types are known, but the length of
-    what a loop stacks, which must be known too ``inside`` of other control flow."""
+    what a loop stacks, which must be known too ``inside`` of other control flow.  Or a view, of which only the length
+    is not known."""
     from minitvm.ir.ops.control import Fail, If, Loop, most_trips
+    from minitvm.ir.ops.selection import Prefix
 
     call: Any = host.function.body
     op = getattr(call, "op", None)
+    given = [t for param in host.function.params for t in leaves(param.type)]
+    if target.partition(" ")[0] == "llvm" and isinstance(op, Prefix):
+        return not inside and all(t.is_static for t in given)
     if target.partition(" ")[0] != "llvm" or not isinstance(op, (Fail, If, Loop)):
         return False
     if isinstance(op, Loop) and inside and op.trips is None and most_trips():
         return False  # nobody counts
-    given = [t for param in host.function.params for t in leaves(param.type)]
     results = list(leaves(host.function.ret_type))
     if not all(map(is_numeric, (*given, *results))):
         return False
@@ -217,6 +221,9 @@ def control_step(outer: Instance, index: int) -> Callable[[], None] | None:
     name = outer.graph.nodes[index].name
     if not is_native(outer.artifact.hosts[name], outer.artifact.target):
         return None
+    call: Any = outer.artifact.hosts[name].function.body
+    if call.op.name == "prefix":
+        return partial(_cut, outer, index, call.op)
     records = _Records()
     function, record = _record(outer, index, records)
     code: Any = outer.code
@@ -227,6 +234,11 @@ def control_step(outer: Instance, index: int) -> Callable[[], None] | None:
         records.require()
 
     return _Trips(outer, index, record, run).run if len(record) > _LOOP_FAILED else run
+
+
+def _cut(outer: Instance, index: int, op: Any) -> None:
+    """A view, of the length that a kernel has found."""
+    outer.values[outer.graph.entry_start[index]] = op.reference(*map(outer.value, outer.graph.nodes[index].inputs))
 
 
 class _Trips:

@@ -312,6 +312,13 @@ def _indexing() -> list[Sample]:
         row("control.out_of_range", data, ints(0), axes=[0]),
         row("control.after", ints(2, 3), np.zeros((), "uint64")),
     ]
+    rows += [row("prefix", floats(3, 4), scalar(2, "int64"), axis=axis) for axis in (0, 1)]
+    rows += [row("nonzero", x) for x in (bools(3, 4), ints(5, low=0, high=1), np.zeros((2, 2), bool), _special())]
+    for ordered in (True, False):
+        rows += [
+            row("unique", x, sorted=ordered) for x in (ints(3, 4, low=0, high=4), _special()[[0, 5, 0, 4, 3, 1, 1]])
+        ]
+        rows += [row("unique", ints(4, 5, 2, low=0, high=1), axis=a, sorted=ordered) for a in (0, 1, -1)]
     rows += [
         row("argwhere", bools(3, 4)),
         row("argwhere", ints(5, low=0, high=1)),

@@ -298,6 +298,14 @@ SAMPLED += [
     row(f"nn.max_pool{d}d_positions", ints(1, 2, *[6] * d, low=0, high=3), pool_size=3, strides=2, padding=1)
     for d in (1, 2, 3)
 ]
+_BOXES = np.concatenate([corner := floats(2, 9, 2, low=0, high=4), corner + floats(2, 9, 2, low=-1, high=3)], -1)
+SAMPLED += [
+    row(
+        "vision.non_max_suppression", _BOXES, np.round(floats(2, 3, 9), 1),
+        np.asarray(most), np.asarray(0.3, "f"), np.asarray(least, "f"), center=center, limit=limit,
+    )
+    for most, least, center, limit in ((3, 0.0, False, 3), (9, -1.0, True, None), (0, 0.0, False, None))
+]  # fmt: skip
 _STRANGE = np.array([np.nan, np.inf, -1e9, -1], "float32").reshape(2, 1, 1, 2)
 _COLUMNS = {"size": (5, 5), "kernel_size": (2, 3), "strides": (1, 1), "dilation": (1, 1), "padding": (0,) * 4}
 SAMPLED += [

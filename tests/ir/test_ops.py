@@ -42,8 +42,12 @@ WITHOUT_COMPUTE = {
     "control.fail": "it raises",
     "foreign": FOREIGN,
     "foreign_random": FOREIGN,
-    "argwhere": "how many positions there are depends on the values",
-    "arange": "how long it is depends on the values",
+    "argwhere": (length := "how long it is depends on the values"),
+    "prefix": length,
+    "nonzero": length,
+    "unique": length,
+    "vision.non_max_suppression": length,
+    "arange": length,
     "sort": SORTING,
     "argsort": SORTING,
     "topk": SORTING,
@@ -54,7 +58,7 @@ WITHOUT_COMPUTE = {
     "nn.gru": RECURRENCE,
     "nn.rnn": RECURRENCE,
 }
-DATA_DEPENDENT = {"argwhere", "arange"}
+DATA_DEPENDENT = {"argwhere", "arange", "prefix"}
 
 
 def _types(args: tuple[Any, ...]) -> list[Type]:

@@ -123,3 +123,34 @@ def out_of_range(name: str, draw: Draw, dtype: str) -> Case:
 @generator("control.after")
 def after(name: str, draw: Draw, dtype: str) -> Case:
     return case(name, draw.array(draw.shape(), dtype, special="all"), np.zeros((), "uint64"), accuracy=BITS)
+
+
+@generator("prefix")
+def prefix(name: str, draw: Draw, dtype: str) -> Case:
+    shape = draw.shape(1, 4)
+    axis = draw.axis(len(shape))
+    count = np.asarray(draw.integer(0, shape[axis]), "int64")
+    return case(name, draw.array(shape, dtype, special="all"), count, axis=axis, accuracy=BITS)
+
+
+@generator("nonzero")
+def nonzero(name: str, draw: Draw, dtype: str) -> Case:
+    return case(name, draw.array(draw.shape(1, 4), dtype, 0, 1, "all"))
+
+
+@generator("unique")
+def unique(name: str, draw: Draw, dtype: str) -> Case:
+    shape = draw.shape(1, 3, 256)
+    axis = draw.axis(len(shape)) if draw.flag() and 0 not in shape else None
+    return case(name, draw.array(shape, dtype, 0, 3, "all"), axis=axis, sorted=draw.flag())
+
+
+@generator("vision.non_max_suppression")
+def suppression(name: str, draw: Draw, dtype: str) -> Case:
+    """Corners at whole numbers, so that overlaps are far from the thresholds."""
+    b, c, n = draw.size(3), draw.size(3), draw.size(33)
+    boxes = draw.array((b, n, 4), dtype, 0, 4, "none").round()
+    scores = draw.array((b, c, n), dtype, -2, 4, "none")
+    limits = (np.asarray(draw.integer(-1, 9)), np.asarray(draw.choice((0.27, 0.61)), dtype), np.asarray(0.1, dtype))
+    options = {"center": draw.flag(), "limit": draw.choice((None, 4))}
+    return case(name, boxes, scores, *limits, **options)

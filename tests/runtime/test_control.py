@@ -1,4 +1,4 @@
-"""Host calls: control flow over compiled branches, shapes known at run time, what can be saved of them."""
+"""Control flow over compiled branches (over poisoned memory, as here, in Python), host calls, what is saved of them."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_if(condition: bool) -> None:
     library = build(function)
     (got,) = run(library, np.bool_(condition), x)
     np.testing.assert_allclose(got, evaluate(function, np.bool_(condition), x), rtol=1e-5, atol=1e-6)
-    assert [call.op for call in library.host_calls] == ["control.if"]
+    assert library.host_calls == []
 
 
 @pytest.mark.parametrize("trips", [0, 1, 2, 50])

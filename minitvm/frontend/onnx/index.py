@@ -6,12 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from minitvm.frontend.onnx.node import OnnxNode, dims, emit, normalize_axis, rank, scalar
-from minitvm.frontend.onnx.registry import formulas, onnx_op
+from minitvm.frontend.onnx.foreign import foreign
+from minitvm.frontend.onnx.node import OnnxNode, dims, emit, emit_many, normalize_axis, rank, scalar
+from minitvm.frontend.onnx.registry import Outputs, formulas, onnx_op
 from minitvm.frontend.onnx.tensor import integers, known_product
 from minitvm.ir.dims import always_less
 from minitvm.ir.expr import Constant, Expr
 from minitvm.ir.ops.control import OutOfRange
+from minitvm.ir.types import is_numeric
 
 WORTH_A_ROW = 512
 """Indices whose check is more work than to look at one more result of it after the run."""
@@ -88,6 +90,32 @@ def tensor_scatter(node: OnnxNode) -> Expr:
     inside = emit("logical_and", emit("greater_equal", distance, 0), emit("less", distance, length))
     at = emit("broadcast_to", emit("clip", distance, a_min=0, a_max=max(length - 1, 0)), shape=past.shape)
     return emit("where", inside, emit("gather", update, at, axis=axis), past) if length else past
+
+
+@onnx_op("Unique", since=11)
+def unique(node: OnnxNode) -> Outputs:
+    """The different elements, or slices; where they are first, which one each is, how often it is there."""
+    x = node[0]
+    if not is_numeric(x.type) or not x.tensor_type.is_static:
+        return foreign(node)
+    axis = normalize_axis(node, node.attr("axis"), rank(x)) if node.has("axis") else None
+    values, first, group, counts, number = emit_many("unique", x, axis=axis, sorted=bool(node.attr("sorted")))
+    short = [emit("prefix", part, number, axis=0) for part in (first, counts)]
+    return [emit("prefix", values, number, axis=axis or 0), short[0], group, short[1]]
+
+
+@onnx_op("NonMaxSuppression", since=10)
+def non_max_suppression(node: OnnxNode) -> Outputs:
+    boxes, scores = node[0], node[1]
+    if not (boxes.tensor_type.is_static and scores.tensor_type.is_static):
+        return foreign(node)
+    most = node.get(2) or integers(0)
+    overlap, least = (node.get(i) or scalar(value, boxes) for i, value in ((3, 0.0), (4, float("-inf"))))
+    limits = [emit("reshape", value, newshape=()) for value in (most, overlap, least)]
+    known, center = node.value(most), bool(node.attr("center_point_box", 0))
+    limit = int(known.item()) if known is not None else None
+    rows, count = emit_many("vision.non_max_suppression", boxes, scores, *limits, center=center, limit=limit)
+    return emit("prefix", rows, count, axis=0)
 
 
 def _features(node: OnnxNode) -> Expr:

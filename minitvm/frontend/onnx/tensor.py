@@ -239,5 +239,8 @@ def one_hot(node: OnnxNode) -> Expr:
 def non_zero(node: OnnxNode) -> Expr:
     """The indices of elements that are not 0, one column each: known only at run time, unless x is constant."""
     x = node[0]
+    if x.tensor_type.is_static:
+        places, count = emit_many("nonzero", x)
+        return emit("prefix", places, count, axis=1)
     found = emit("argwhere", x if x.dtype == "bool" else emit("not_equal", x, scalar(0, x)))
     return cast(emit("transpose", found, axes=(1, 0)), "int64")

@@ -66,9 +66,13 @@ def with_counters(buffers: Sequence[Buffer], body: Stmt) -> Stmt:
     return body
 
 
-def sort_positions(order: Buffer, compare: Compare) -> Stmt:
-    """Fills ``order`` (n,) with 0 to n-1 so that what is there is in order: runs of 1, 2, 4, ... are merged."""
-    extent = order.shape[0]
+def sort_positions(order: Buffer, compare: Compare, count: LoopExpr | None = None) -> Stmt:
+    """Fills ``order`` (n,) with 0 to n-1 so that what is there is in order: runs of 1, 2, 4, ... are merged.
+
+    With ``count`` only so many places of it.
+    """
+    most = order.shape[0]
+    extent: LoopExpr = Const(most) if count is None else count
     spare, flag = Buffer("spare", order.shape, "int64", "shared"), Buffer("flag", (1,), "bool", "local")
     left, right = counter("left"), counter("right")
 
@@ -88,11 +92,12 @@ def sort_positions(order: Buffer, compare: Compare) -> Stmt:
 
     def double(level: LoopExpr) -> Stmt:
         width = Binary("shl", Const(1), level)
-        pairs = Binary("shr", Const(extent - 1), level + 1) + 1
-        return loop(pairs, lambda b: merge(b * (width + width), width), name="b")
+        pairs = Binary("shr", extent - 1, level + 1) + 1
+        merges = loop(pairs, lambda b: merge(b * (width + width), width), name="b")
+        return merges if count is None else If(width < extent, merges)
 
     start = loop(extent, lambda k: store(order, [k], k), name="k")
-    merges = loop(max(extent - 1, 0).bit_length(), double, name="level")
+    merges = loop(max(most - 1, 0).bit_length(), double, name="level")
     return with_counters([spare, flag, left, right], seq(start, merges))
 
 

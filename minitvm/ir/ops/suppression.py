@@ -1,0 +1,197 @@
+"""Boxes that overlap none of those of higher scores (``selection.py``: results as long as the values say)."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from minitvm.ir.dims import differ, smaller
+from minitvm.ir.loop import (
+    Alloc,
+    Barrier,
+    Buffer,
+    Const,
+    If,
+    LoopExpr,
+    LoopKind,
+    Stmt,
+    const,
+    loop,
+    maximum,
+    minimum,
+    select,
+    seq,
+    store,
+)
+from minitvm.ir.op import Fusion, Op
+from minitvm.ir.ops._shape import require_kind, require_same_dtype, require_scalars, unflatten_index
+from minitvm.ir.ops.selection import zeros_behind
+from minitvm.ir.ops.sorting import by_value, counter, sort_positions, with_counters
+from minitvm.ir.types import TensorType, TupleType
+
+
+class NonMaxSuppression(Op, name="vision.non_max_suppression", fusion=Fusion.OPAQUE):
+    """Per batch and class the boxes of the highest scores that overlap none of those before by more than ``overlap``.
+
+    boxes: (B, N, 4) floats, y and x of two opposite corners (``center``: x, y, width, height); scores: (B, C, N);
+    most: () int64, overlap: (), least: () floats: a score counts that is higher.  ``limit`` bounds ``most``.
+    -> (B * C * the fewer of N and limit, 3) int64: batch, class, box, zeros behind the last; () int64: how many.
+    """
+
+    center: bool = False
+    limit: int | None = None
+
+    def infer(
+        self, boxes: TensorType, scores: TensorType, most: TensorType, overlap: TensorType, least: TensorType
+    ) -> TupleType:
+        require_kind(self, boxes, "f", "boxes")
+        require_same_dtype(self, boxes, scores, overlap, least)
+        require_scalars(self, most=most, overlap=overlap, least=least)
+        fits = boxes.rank == scores.rank == 3 and not differ(boxes.shape[2], 4)
+        if not fits or differ(scores.shape[0], boxes.shape[0]) or differ(scores.shape[2], boxes.shape[1]):
+            raise self.reject(f"expected boxes (B, N, 4) and scores (B, C, N), not {boxes} and {scores}")
+        b, c, n = scores.shape
+        most_boxes = n if self.limit is None else smaller(n, max(self.limit, 0))
+        return TupleType((TensorType((b * c * most_boxes, 3), "int64"), TensorType((), "int64")))
+
+    def _each(self, boxes: int) -> int:
+        """Boxes of a class at most."""
+        return boxes if self.limit is None else min(boxes, max(self.limit, 0))
+
+    # --- in numpy ---
+
+    def reference(
+        self, boxes: np.ndarray, scores: np.ndarray, most: np.ndarray, overlap: np.ndarray, least: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        found: list[tuple[int, int, int]] = []
+        for b, c in np.ndindex(*scores.shape[:2]):
+            order = np.argsort(-scores[b, c], kind="stable")
+            taken: list[int] = []
+            for p in order[scores[b, c, order] > least]:
+                if len(taken) < min(int(most), self._each(len(order))) and not any(
+                    self._overlap(boxes[b, p], boxes[b, q]) > overlap for q in taken
+                ):
+                    taken.append(int(p))
+            found += [(b, c, p) for p in taken]
+        rows = np.zeros((math.prod(scores.shape[:2]) * self._each(boxes.shape[1]), 3), "int64")
+        rows[: len(found)] = np.array(found, "int64").reshape(-1, 3)
+        return rows, np.asarray(len(found), "int64")
+
+    def _overlap(self, one: np.ndarray, other: np.ndarray) -> float:
+        """Intersection over union; -1 where there is none."""
+        ends = []
+        for box in (one, other):
+            a, b = (box[:2] - box[2:] / 2, box[:2] + box[2:] / 2) if self.center else (box[:2], box[2:])
+            ends.append((np.minimum(a, b), np.maximum(a, b)) if not self.center else (a, b))
+        sides = np.minimum(ends[0][1], ends[1][1]) - np.maximum(ends[0][0], ends[1][0])
+        areas = [np.prod(high - low) for low, high in ends]
+        common = np.prod(sides)
+        union = areas[0] + areas[1] - common
+        fits = min(sides) > 0 and common > 0 and min(areas) > 0 and union > 0
+        return float(common / union) if fits else -1.0
+
+    # --- in loops ---
+
+    def statements(
+        self,
+        boxes: Buffer,
+        scores: Buffer,
+        most: Buffer,
+        overlap: Buffer,
+        least: Buffer,
+        rows: Buffer,
+        count: Buffer,
+    ) -> Stmt:
+        batch, classes, extent = scores.shape
+        each = self._each(extent)
+        taken = Buffer("taken", (batch * classes, each), "int64")
+        numbers = Buffer("numbers", (batch * classes,), "int64")
+
+        def one(row: LoopExpr) -> Stmt:
+            b, c = unflatten_index(row, (batch, classes))
+            return self._select(boxes, scores, (b, c, row), (most, overlap, least), taken, numbers)
+
+        found = counter("found")
+
+        def collect(row: LoopExpr) -> Stmt:
+            b, c = unflatten_index(row, (batch, classes))
+
+            def put(k: LoopExpr) -> Stmt:
+                place = [store(rows, [found[0], Const(d)], v) for d, v in enumerate((b, c, taken[row, k]))]
+                return seq(*place, store(found, [0], found[0] + 1))
+
+            return loop(numbers[row], put, name="k")
+
+        parallel = loop(batch * classes, one, LoopKind.PARALLEL, name="row")
+        serial = loop(batch * classes, collect, name="row")
+        end = seq(zeros_behind(rows, 0, found[0]), store(count, [], found[0]))
+        gathered = Alloc(found, seq(store(found, [0], Const(0)), serial, end))
+        return Alloc(taken, Alloc(numbers, seq(parallel, Barrier(), gathered)))
+
+    def _select(
+        self,
+        boxes: Buffer,
+        scores: Buffer,
+        at: tuple[LoopExpr, LoopExpr, LoopExpr],
+        limits: tuple[Buffer, Buffer, Buffer],
+        taken: Buffer,
+        numbers: Buffer,
+    ) -> Stmt:
+        """Those of one batch and class."""
+        (b, c, row), (most, overlap, least), extent = at, limits, scores.shape[2]
+        high = Buffer("high", (extent,), "int64", "shared")
+        order = Buffer("order", (extent,), "int64", "shared")
+        candidates, chosen = counter("candidates"), counter("chosen")
+        free, flag = Buffer("free", (1,), "bool", "local"), Buffer("flag", (1,), "bool", "local")
+
+        def filtered(p: LoopExpr) -> Stmt:
+            enter = seq(store(high, [candidates[0]], p), store(candidates, [0], candidates[0] + 1))
+            return If(least[()] < scores[b, c, p], enter)
+
+        by_score = by_value(lambda p: scores[b, c, high[p]], False)
+
+        def candidate(k: LoopExpr) -> Stmt:
+            p = high[order[k]]
+
+            def against(s: LoopExpr) -> Stmt:
+                q = taken[row, s]
+                hit = overlap[()] < self._share(boxes, b, p, q)
+                return If(free[0], If(hit, store(free, [0], const(False, "bool"))))
+
+            looks = seq(store(free, [0], const(True, "bool")), loop(chosen[0], against, name="s"))
+            take = seq(store(taken, [row, chosen[0]], p), store(chosen, [0], chosen[0] + 1))
+            room = chosen[0] < minimum(most[()].astype("int64"), taken.shape[1])
+            return If(room, seq(looks, If(free[0], take)))
+
+        start = seq(store(candidates, [0], Const(0)), store(chosen, [0], Const(0)))
+        scan = loop(extent, filtered, name="p")
+        walk = loop(candidates[0], candidate, name="k") if taken.shape[1] else seq()
+        clear = loop(taken.shape[1], lambda k: store(taken, [row, k], Const(0)), name="k")
+        sorting, end = sort_positions(order, by_score, candidates[0]), store(numbers, [row], chosen[0])
+        body = seq(start, clear, scan, sorting, walk, end)
+        return with_counters([high, order, candidates, chosen, free, flag], body)
+
+    def _share(self, boxes: Buffer, b: LoopExpr, p: LoopExpr, q: LoopExpr) -> LoopExpr:
+        """Intersection over union; -1 where there is none."""
+
+        def ends(box: LoopExpr, d: int) -> tuple[LoopExpr, LoopExpr]:
+            first, last = boxes[b, box, Const(d)], boxes[b, box, Const(d + 2)]
+            if self.center:
+                return first - last * 0.5, first + last * 0.5
+            return minimum(first, last), maximum(first, last)
+
+        def side(d: int) -> LoopExpr:
+            (a0, a1), (b0, b1) = ends(p, d), ends(q, d)
+            return minimum(a1, b1) - maximum(a0, b0)
+
+        def area(box: LoopExpr) -> LoopExpr:
+            (y0, y1), (x0, x1) = ends(box, 0), ends(box, 1)
+            return (y1 - y0) * (x1 - x0)
+
+        zero = const(0, boxes.dtype)
+        height, width, one, other = side(0), side(1), area(p), area(q)
+        common = height * width
+        union = one + other - common
+        fits = (zero < height) & (zero < width) & (zero < common) & (zero < one) & (zero < other) & (zero < union)
+        return select(fits, common / union, const(-1, boxes.dtype))
