@@ -139,3 +139,31 @@ def test_positions_of_maxima(order: int) -> None:
         pads=[1, 0, 1, 1],
         storage_order=order,
     )
+
+
+@pytest.mark.parametrize("shape", [(5,), (3, 4), (2, 0, 3), (1, 1)])
+@pytest.mark.parametrize("poison", ["0", "1"])
+def test_places_that_are_not_zero(shape: tuple[int, ...], poison: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MINITVM_POISON", poison)
+    x = RNG.integers(0, 2, shape).astype(np.float32)
+    for given in (x, np.zeros_like(x), np.full_like(x, np.nan)):
+        feeds = {"x": given}
+        (found,) = run(model_of("NonZero", feeds), feeds)
+        np.testing.assert_array_equal(found, np.array(np.nonzero(given)).reshape(len(shape), -1))
+
+
+@pytest.mark.parametrize("ordered", [0, 1])
+@pytest.mark.parametrize("axis", [None, 0, 1])
+def test_unique_slices(axis: int | None, ordered: int) -> None:
+    x = RNG.integers(0, 2, (7, 3)).astype(np.float32)
+    check("Unique", {"x": x}, outputs=4, sorted=ordered, **({} if axis is None else {"axis": axis}))
+
+
+@pytest.mark.parametrize("most", [0, 2, 100])
+@pytest.mark.parametrize("center", [0, 1])
+def test_boxes_that_overlap(most: int, center: int) -> None:
+    """Of many classes and equal scores; values that arrive when the model runs."""
+    boxes = RNG.uniform(0, 4, (2, 60, 4)).astype(np.float32)
+    scores = RNG.integers(0, 12, (2, 3, 60)).astype(np.float32) / 12
+    limits = {"most": np.array([most]), "overlap": np.float32([0.35]), "least": np.float32([0.25])}
+    check("NonMaxSuppression", {"boxes": boxes, "scores": scores, **limits}, center_point_box=center)
