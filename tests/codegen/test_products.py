@@ -206,3 +206,14 @@ def test_a_processor_without_fused_multiply_adds_calls_no_library_for_them() -> 
     kernel = product_kernel("nn.matmul", [(4, 8), (8, 16)], machine)
     text = assembly(emit(kernel, machine), cpu)
     assert "mulps" in text and "call" not in text
+
+
+@pytest.mark.parametrize(("depth", "most"), [(1000, 28), (512, 16), (1024, 8), (4096, 8)])
+def test_rows_of_a_tile_do_not_push_each_other_out_of_the_cache(depth: int, most: int) -> None:
+    """Rows of 4096 bytes share one of the places of a first-level cache of 32768, which has 8 ways."""
+    call = call_op("nn.dense", var("x", shape=(56, depth)), var("w", shape=(10, depth)))
+    assert isinstance(call, Call) and isinstance(call.op, Op)
+    (template,) = TEMPLATES.find("llvm", call.op)
+    rows = template(Problem.of(call), MachineModel(64, 32)).choice.tile.rows
+    assert rows <= most
+    assert depth != 1000 or rows > 8

@@ -33,6 +33,7 @@ _PACKING = 0.4  # cycles that put an element into a panel across which it was st
 _READ_IN_PLACE = 2  # tiles of rows that read the right-hand side where it is, however far apart its rows are
 _HALVED = (1, 2, 4, 8)  # rows of a tile, and columns of one of dot products, where only a run knows how many there are
 _NO_NEIGHBOUR = 8192  # bytes between rows of which one is not fetched ahead with the other
+_WAY, _CROWDED = 4096, 1.4  # bytes of a way of the first-level cache; what it costs where rows push each other out
 _NEAR_CACHES = 8  # times the second-level cache: what is read from there or nearly as fast
 
 
@@ -184,8 +185,17 @@ def product_choices(product: Product, machine: MachineModel, times: int = 1, in_
         columns, steps = (product.columns, -(-product.depth // lanes)) if scheme == DOTS else (blocks, product.depth)
         extra = _extra(scheme, product, machine, times)
         for c in tile_choices(scheme, product.rows, columns, times * product.batch * steps, machine):
-            found.append(replace(c, cycles=c.cycles + extra, why_not=why_not))
+            crowd = _CROWDED if _crowded(product, c.tile, machine) else 1.0
+            found.append(replace(c, cycles=c.cycles * crowd + extra, why_not=why_not))
     return found
+
+
+def _crowded(product: Product, tile: Tile, machine: MachineModel) -> bool:
+    """Whether a tile's rows of the left-hand side lie so far apart that more of them share places of the first-level
+    cache than it has ways: of 1024 floats each, more than 8."""
+    row = product.depth * np.dtype(product.left.dtype).itemsize
+    places = _WAY // math.gcd(row, _WAY)
+    return product.left.along_rows and tile.rows > places * (machine.l1_bytes // _WAY)
 
 
 def _symbolic_choices(product: Product, machine: MachineModel) -> list[Choice]:
