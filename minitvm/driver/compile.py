@@ -28,8 +28,7 @@ from minitvm.errors import CompilerError, ConfigError, InputError, PassError, Ta
 from minitvm.ir.arrays import shared
 from minitvm.ir.decision import decide, decisions
 from minitvm.ir.dims import Dim
-from minitvm.ir.expr import Call, Function, Module, Var
-from minitvm.ir.node import describe_call
+from minitvm.ir.expr import Call, Function, Module, Var, describe_call
 from minitvm.ir.op import Op
 from minitvm.ir.ops._shape import Windowed
 from minitvm.ir.ops.image import Resize2d, Upsampling

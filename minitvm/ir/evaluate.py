@@ -14,8 +14,7 @@ import numpy as np
 from minitvm.errors import InputError, IRError, MiniTVMError, blame
 from minitvm.ir.arrays import lasting, let_go
 from minitvm.ir.decision import Declined
-from minitvm.ir.expr import Call, Constant, Expr, Function, Module, Tuple, TupleGetItem, Var
-from minitvm.ir.node import describe_call
+from minitvm.ir.expr import Call, Constant, Expr, Function, Module, Tuple, TupleGetItem, Var, describe_call
 from minitvm.ir.op import Op
 from minitvm.ir.types import (
     DTYPES,

@@ -19,6 +19,8 @@ from minitvm.ir.node import (
     TupleGetItem,
     Var,
     current_span,
+    describe_call,
+    infer_call,
     merge_spans,
     span_scope,
 )

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from minitvm.errors import IRError, MiniTVMError, origin
-from minitvm.ir.expr import Call, Constant, Expr, Function, Module, Tuple, TupleGetItem, Var
-from minitvm.ir.node import describe_call, infer_call
+from minitvm.ir.expr import Call, Constant, Expr, Function, Module, Tuple, TupleGetItem, Var, describe_call, infer_call
 from minitvm.ir.text import format_name, operands
 from minitvm.ir.types import Type, alike, type_of
 from minitvm.ir.visitor import post_order

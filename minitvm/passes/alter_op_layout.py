@@ -27,9 +27,8 @@ from typing import TypeAlias
 from minitvm.errors import PassError, user_code
 from minitvm.ir.decision import Declined, decide, name_of
 from minitvm.ir.dims import Dim
-from minitvm.ir.expr import Call, Constant, Expr, Function, Module, Tuple, TupleGetItem, span_scope
+from minitvm.ir.expr import Call, Constant, Expr, Function, Module, Tuple, TupleGetItem, describe_call, span_scope
 from minitvm.ir.layout import Layout
-from minitvm.ir.node import describe_call
 from minitvm.ir.op import Op
 from minitvm.ir.ops.nn_conv import BlockedConvolution, Conv2d, Conv2dNCHWc, DepthwiseConv2dNCHWc
 from minitvm.ir.ops.nn_dense import Dense, DensePack, Matmul

@@ -13,8 +13,7 @@ import numpy as np
 
 from minitvm.errors import InputError, TypeInferenceError, user_code
 from minitvm.ir.decision import decide
-from minitvm.ir.expr import Call, Constant, Expr, Function, Module, Var
-from minitvm.ir.node import describe_call
+from minitvm.ir.expr import Call, Constant, Expr, Function, Module, Var, describe_call
 from minitvm.ir.op import Op
 from minitvm.ir.ops.control import If, Loop
 from minitvm.ir.types import TensorType, Type, accepts, type_of

@@ -17,8 +17,7 @@ from typing import Any, TypeAlias
 
 from minitvm.errors import PassError, blame
 from minitvm.ir.decision import Decision, Declined, Exactness, decision, listening, name_of, record
-from minitvm.ir.expr import Call, Expr, Function, Module
-from minitvm.ir.node import describe_call
+from minitvm.ir.expr import Call, Expr, Function, Module, describe_call
 from minitvm.ir.pattern import Pattern, capture_names, matches
 from minitvm.ir.types import alike
 from minitvm.ir.visitor import as_function, children, kinds_of, post_order, rewrite, use_counts

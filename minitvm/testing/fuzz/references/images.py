@@ -120,26 +120,14 @@ def conv(
 
 
 @reference("QLinearConv")
-def qlinear_conv(
-    x: Array,
-    x_scale: Array,
-    x_zero: Array,
-    w: Array,
-    w_scale: Array,
-    w_zero: Array,
-    y_scale: Array,
-    y_zero: Array,
-    bias: Array | None = None,
-    *,
-    group: int = 1,
-    kernel_shape: Sequence[int] = (),
-    **given: Any,
-) -> Array:
-    """Sums are those of integers; one rounding."""
+def qlinear_conv(*operands: Array, group: int = 1, kernel_shape: Sequence[int] = (), **given: Any) -> Array:
+    """Data, weights and result, each with scale and zero point (the result without itself), and a bias.  Sums are those
+    of integers; one rounding."""
+    x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, *bias = operands
     by_output = (-1, *[1] * (x.ndim - 2))
     weights = w.astype(float) - w_zero.reshape(-1, *[1] * (x.ndim - 1)).astype(float)
     total = _products(x.astype(float) - x_zero.astype(float).reshape(()), weights, group, given)
-    total = total + (0 if bias is None else bias.reshape(by_output))
+    total = total + (bias[0].reshape(by_output) if bias else 0)
     factor = x_scale.reshape(()) * w_scale / y_scale.reshape(())
     info = np.iinfo(y_zero.dtype)
     found = np.rint(total.astype(np.float32) * factor.reshape(by_output)) + y_zero.astype(np.float32).reshape(())

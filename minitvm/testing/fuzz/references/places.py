@@ -42,18 +42,10 @@ def one_hot(indices: Array, depth: Array, values: Array, *, axis: int = -1) -> A
 
 
 @reference("Pad")
-def pad(
-    x: Array,
-    widths: Array | None = None,
-    value_: Array | None = None,
-    axes: Array | None = None,
-    *,
-    pads: Sequence[int] = (),
-    mode: bytes = b"constant",
-    value: float = 0.0,
-) -> Array:
-    """Less than nothing cuts, first."""
-    flat = list(pads) if widths is None else widths.tolist()
+def pad(x: Array, *operands: Array | None, mode: bytes = b"constant", **old: Any) -> Array:
+    """Widths, a value and axes; attributes before opset 11.  Less than nothing cuts, first."""
+    widths, filled, axes = [*operands, None, None, None][:3]
+    flat = list(old["pads"]) if widths is None else widths.tolist()
     pairs = np.zeros((x.ndim, 2), int)
     pairs[slice(None) if axes is None else axes.tolist()] = np.array(flat, int).reshape(2, -1).T
     cut: Array = x[tuple(slice(max(-low, 0), n - max(-high, 0)) for n, (low, high) in zip(x.shape, pairs, strict=True))]
@@ -61,7 +53,7 @@ def pad(
     if mode != b"constant":
         kind: Any = mode.decode()
         return np.asarray(np.pad(cut, around, kind))
-    return np.pad(cut, around, constant_values=value if value_ is None else value_.reshape(()))
+    return np.pad(cut, around, constant_values=old.get("value", 0.0) if filled is None else filled.reshape(()))
 
 
 @reference("Shape")
@@ -75,22 +67,17 @@ def unsqueeze(x: Array, given: Array | None = None, *, axes: Sequence[int] = ())
 
 
 @reference("Slice")
-def slice_(
-    x: Array,
-    starts_: Array | None = None,
-    ends_: Array | None = None,
-    axes_: Array | None = None,
-    steps_: Array | None = None,
-    *,
-    starts: Sequence[int] = (),
-    ends: Sequence[int] = (),
-    axes: Sequence[int] | None = None,
-) -> Array:
-    first, last = (list(old) if new is None else new.tolist() for old, new in ((starts, starts_), (ends, ends_)))
-    chosen = axes if axes_ is None else axes_.tolist()
-    steps = [1] * len(first) if steps_ is None else steps_.tolist()
+def slice_(x: Array, *operands: Array | None, **old: Sequence[int]) -> Array:
+    """Starts, ends, axes and steps; attributes before opset 10."""
+    given: list[Any] = [None if a is None else a.tolist() for a in operands] or [
+        old["starts"],
+        old["ends"],
+        old.get("axes"),
+    ]
+    first, last, axes, steps = [*given, None, None][:4]
+    chosen, steps = axes or range(len(first)), steps or [1] * len(first)
     cut = [slice(None)] * x.ndim
-    for axis, start, end, step in zip(chosen or range(len(first)), first, last, steps, strict=True):
+    for axis, start, end, step in zip(chosen, first, last, steps, strict=True):
         cut[axis] = _cut(x.shape[axis], start, end, step)
     return np.asarray(x[tuple(cut)])
 
