@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 from onnx import helper, shape_inference
 
-from minitvm.ir.types import DTYPES
+from minitvm.ir.dtypes import COMPUTED
 from minitvm.testing.fuzz.case import IR_VERSION, Arrays, Value, attributes, dtype_of, operator_name, tensor, value_info
 
 SIZES = (1, 1, 2, 3, 5, 7, 8, 15, 16, 17, 31, 33, 64, 100)
@@ -131,7 +131,7 @@ def schema_of(op_type: str, opset: int) -> Any:
 
 @lru_cache(maxsize=4096)
 def accepted(op_type: str, opset: int, parameter: int) -> tuple[str, ...]:
-    """dtypes that ONNX allows for an operator's input, of those that minitvm knows."""
+    """dtypes that ONNX allows for an operator's input, of those that minitvm computes with."""
     schema = schema_of(op_type, opset)
     if schema is None:
         raise Reject(f"no {op_type} in opset {opset}")
@@ -139,7 +139,7 @@ def accepted(op_type: str, opset: int, parameter: int) -> tuple[str, ...]:
     parameter = min(parameter, len(schema.inputs) - 1)
     type_str = schema.inputs[parameter].type_str
     found = [_numpy_name(t) for t in names.get(type_str, [type_str])]
-    return tuple(d for d in DTYPES if d in found)
+    return tuple(d for d in COMPUTED if d in found)
 
 
 def _numpy_name(type_str: str) -> str:

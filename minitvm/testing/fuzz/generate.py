@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import lru_cache
 from typing import TypeAlias
 
@@ -101,11 +101,32 @@ def build(draw: Draw, steps: list[Step], add: Callable[[Draw, str], bool]) -> No
         given = draw.latest = [*given, *found]
 
 
-WITHOUT_GENERATOR = {
-    "Bernoulli": "its result is random",
-    "LinearAttention": "no peer knows it yet",
-    **dict.fromkeys(("SequenceMap", *BUILT), "the values of cases are tensors"),
-}
+_WITHOUT = """
+its result is random: Bernoulli
+no peer knows it yet: LinearAttention
+there is no row for it yet, ONNX's own tests have it: Col2Im DFT DeformConv GridSample MaxUnpool MelWeightMatrix
+ RoiAlign STFT SimplifiedLayerNormalization ai.onnx.ml.ArrayFeatureExtractor
+a step of training, ONNX's own tests have it: ai.onnx.preview.training.{Adagrad Adam Momentum}
+tests/frontend hold it against ONNX Runtime: com.microsoft.{Attention BiasAdd BiasSoftmax DynamicQuantizeLSTM
+ DynamicQuantizeMatMul EmbedLayerNormalization ExpandDims FusedConv FusedGemm FusedMatMulActivation GatherBlockQuantized
+ GatherND GemmFastGelu GridSample GroupNorm GroupQueryAttention MatMulInteger16 MatMulIntegerToFloat MatMulNBits
+ MultiHeadAttention NhwcConv NhwcFusedConv NhwcMaxPool Pad QAttention QLinearConv QLinearReduceMean Range
+ RotaryEmbedding SimplifiedLayerNormalization SkipGroupNorm SkipSimplifiedLayerNormalization TransposeMatMul Trilu
+ Unique}
+ONNX Runtime writes it, in whole models only: com.microsoft.nchwc.{AveragePool Conv GlobalAveragePool GlobalMaxPool
+ MaxPool ReorderInput ReorderOutput Upsample}
+"""
+
+
+def _without() -> Iterator[tuple[str, str]]:
+    for line in _WITHOUT.strip().replace("\n ", " ").splitlines():
+        why, _, names = line.partition(": ")
+        domain, _, inside = names.rpartition("{")
+        yield from ((domain + name, why) for name in inside.strip("}").split())
+
+
+WITHOUT_GENERATOR = {**dict(_without()), **dict.fromkeys(("SequenceMap", *BUILT), "the values of cases are tensors")}
+"""Operators without one, and why."""
 FAVOURITES = (
     *("Add", "Concat", "Conv", "ConvTranspose", "Gemm", "MatMul", "Mul", "Pad", "QLinearConv", "Reshape", "Slice"),
     *("AveragePool", "BatchNormalization", "GRU", "LSTM", "LayerNormalization", "MaxPool", "ReduceMean", "ReduceSum"),

@@ -51,6 +51,7 @@ HannWindow HammingWindow BlackmanWindow : ()[1,100]# ; output_datatype=1|10|11?
 CausalConvWithState : (b c t) (c 1 w)! (c)!? (b c w-1)? ; b=1|2|3 w=1|2|4 activation=silu? outputs=2
 DepthToSpace : (n c*k*k h w) ; k=1|2|2|3 n=1|2|3 c=1|3|8 h=1|5|8 w=2|7|8 blocksize=k mode=DCR|CRD?
 SpaceToDepth : (n c h*k w*k) ; k=1|2|2|3 n=1|2|3 c=1|3|8 h=1|5|8 w=2|7|8 blocksize=k
+TensorScatter : x(b c s d) (b c 1 d) (b)[0,s-1] ; mode=linear|circular?
 Trilu : x(... m n) ()[-6,6]#?
 EyeLike : x(m n) ; dtype=code(dtype())? k=0|1|-2|9?
 Flatten : x ; axis=between(-rank*(opset>10),rank)?
@@ -88,11 +89,13 @@ _SECOND: dict[str, Drawn] = {
 
 
 def has_simple_schema(name: str) -> bool:
-    """Whether one operand, two alike or any number decide all, but attributes and axes; nothing is random."""
+    """Whether one tensor, two alike or any number decide all, but attributes and axes; nothing is random."""
     schema = schema_of(name, onnx.defs.onnx_opset_version())
     if schema is None or not schema.inputs or "seed" in schema.attributes:
         return False
     first, *more = schema.inputs
+    if not all(any(t.startswith("tensor(") for t in value.types) for value in (*schema.inputs, *schema.outputs)):
+        return False
     return not more or (len(more) == 1 and (more[0].type_str == first.type_str or more[0].name in _SECOND))
 
 
@@ -180,7 +183,10 @@ class _Names(dict[str, Any]):
 
     def shape(self, text: str) -> Shape:
         parts = [self.rest if part == "..." else (self.value(part),) for part in text.strip("()").split()]
-        return tuple(size for part in parts for size in part)
+        found = tuple(size for part in parts for size in part)
+        if min(found, default=0) < 0:
+            raise Reject("less than nothing")
+        return found
 
 
 class _Drawing:

@@ -107,7 +107,7 @@ def global_max_pool(x: Array) -> Array:
 def _products(x: Array, w: Array, group: int, given: dict[str, Any]) -> Array:
     """x: (N, C, image...), w: (M, C / groups, kernel...) -> (N, M, image...)."""
     taps = np.stack(list(_Window(x.shape[2:], w.shape[2:], **given).parts(x, 0)), 2)
-    by_group = zip(np.split(taps, group, 1), np.split(w.reshape(*w.shape[:2], -1), group), strict=True)
+    by_group = zip(np.split(taps, group, 1), np.split(w.reshape(*w.shape[:2], taps.shape[2]), group), strict=True)
     return np.concatenate([np.einsum("nck...,mck->nm...", part, weight) for part, weight in by_group], 1)
 
 
