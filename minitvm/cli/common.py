@@ -9,7 +9,7 @@ import io
 import pathlib
 import sys
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
@@ -22,6 +22,7 @@ from rich.table import Table
 
 from minitvm.errors import ConfigError, InputError, UnknownValueError
 from minitvm.frontend import describe_onnx
+from minitvm.ir.types import Leaf, SequenceType, is_numeric
 from minitvm.models import compile, with_values
 from minitvm.runtime.executor import GraphModule
 from minitvm.runtime.library import Library, load
@@ -217,18 +218,31 @@ def _with_option(error: UnknownValueError) -> UnknownValueError:
     return error
 
 
-def random_inputs(module: GraphModule, seed: int) -> dict[str, np.ndarray]:
-    """An array for every input: normal floats, zeros and ones for integers and booleans."""
-    shape_of, dtype_of = module.get_input_info()
+def random_inputs(module: GraphModule, seed: int) -> dict[str, Any]:
+    """A value for every input: normal floats, zeros and ones for integers and booleans, no text, a sequence of one."""
     rng = np.random.default_rng(seed)
 
-    def one(shape: tuple[int | None, ...], dtype: str) -> np.ndarray:
-        sizes = [1 if d is None else d for d in shape]
-        if dtype.startswith("float"):
-            return np.asarray(rng.normal(size=sizes), dtype)
-        return np.asarray(rng.integers(0, 2, size=sizes), dtype)
+    def one(type_: Leaf) -> Any:
+        if isinstance(type_, SequenceType):
+            return one(type_.element) if type_.optional else [one(type_.element)]
+        sizes = [1 if d is None else d for d in type_.sizes]
+        if type_.dtype.startswith("float"):
+            return np.asarray(rng.normal(size=sizes), type_.dtype)
+        return np.asarray(rng.integers(0, 2, size=sizes), type_.dtype) if is_numeric(type_) else np.full(sizes, "")
 
-    return {name: one(shape_of[name], dtype_of[name]) for name in shape_of}
+    return {name: one(type_) for name, type_ in module.input_types().items()}
+
+
+def gathered(feeds: Mapping[str, np.ndarray], names: Iterable[str]) -> dict[str, Any]:
+    """Arrays ``x[0]``, ``x[1]``, ... as the sequence ``x``, where that is an input's name."""
+    known, found = set(names), dict[str, Any]()
+    for name, array in feeds.items():
+        sequence = name.rpartition("[")[0]
+        if name in known or sequence not in known:
+            found[name] = array
+        else:
+            found.setdefault(sequence, []).append(array)
+    return found
 
 
 def _array(npy: bytes) -> np.ndarray:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pathlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -100,6 +100,7 @@ def run(
     elif model.suffix != common.SUFFIX:
         constant = {v.name for v in describe_onnx(model).inputs} - set(module.get_input_info()[0])
         feeds = {name: array for name, array in feeds.items() if name not in constant}
+    feeds = common.gathered(feeds, module.input_types())
     [seconds] = timed(lambda: module.run(feeds))
     results = _results(module, library)
     _describe(results, top)
@@ -115,16 +116,28 @@ def _shapes_of(model: pathlib.Path, feeds: dict[str, np.ndarray]) -> dict[str, l
 
 
 def _results(module: GraphModule, library: Library) -> dict[str, Any]:
-    return {f"output{i}": module.get_output(i).numpy() for i in range(module.get_num_outputs())}
+    return dict(pair for i, value in enumerate(module.outputs()) for pair in _named(f"output{i}", value))
+
+
+def _named(name: str, value: Any) -> Iterator[tuple[str, np.ndarray]]:
+    """The arrays of a result: of a sequence ``name[0]``, ``name[1]``, ..., of an optional without a value none."""
+    if isinstance(value, list):
+        for i, one in enumerate(value):
+            yield from _named(f"{name}[{i}]", one)
+    elif value is not None:
+        yield name, value.astype(str) if value.dtype == object else value
 
 
 def _describe(results: dict[str, np.ndarray], top: int | None) -> None:
     rows = table("result", "shape", "dtype", "smallest", "mean", "largest")
     for name, array in results.items():
-        figures = [f"{f(array):.6g}" if array.size else "-" for f in (np.min, np.mean, np.max)]
+        known = array.size and array.dtype.kind != "U"
+        figures = [f"{f(array):.6g}" if known else "-" for f in (np.min, np.mean, np.max)]
         rows.add_row(name, str(array.shape), str(array.dtype), *figures)
     stdout.print(rows)
     for name, array in results.items() if top else ():
+        if array.dtype.kind == "U":
+            continue
         flat = array.ravel()
         for index in np.argsort(-flat, kind="stable")[:top]:
             where = tuple(int(i) for i in np.unravel_index(index, array.shape))

@@ -10,6 +10,7 @@ import numpy as np
 
 from minitvm.errors import ConfigError, InputError, LibraryError
 from minitvm.ir.arrays import aligned
+from minitvm.ir.types import Leaf
 from minitvm.runtime.checks import check_input, joined, missing_inputs, unknown_name
 from minitvm.runtime.instance import Instance
 from minitvm.runtime.library import Library
@@ -90,10 +91,10 @@ class GraphModule:
             raise unknown_name(name, self.instance.input_names)
         return self._graph.arg_nodes[self.instance.input_names.index(name)]
 
-    def get_input(self, index: str | int) -> NDArray:
-        """A copy of an input's or parameter's present value."""
+    def get_input(self, index: str | int) -> Any:
+        """A copy of an input's or parameter's present value; a sequence as a list of arrays."""
         node = self.get_input_node(self._name_of(index))
-        return NDArray(self.instance.value((node, 0)).copy(), self.instance.device)
+        return self._handed_out(self.instance.value((node, 0)))
 
     def get_input_index(self, name: str) -> int:
         """The number of an input, -1 if there is none of that name."""
@@ -102,8 +103,12 @@ class GraphModule:
 
     def get_input_info(self) -> tuple[dict[str, tuple[int | None, ...]], dict[str, str]]:
         """Shapes and dtypes of the inputs that are not parameters, by name."""
-        types = {name: self.instance.types[self.instance.input_entry[name]] for name in self._visible_inputs()}
+        types = self.input_types()
         return {n: t.sizes for n, t in types.items()}, {n: t.dtype for n, t in types.items()}
+
+    def input_types(self) -> dict[str, Leaf]:
+        """Types of the inputs that are not parameters, by name."""
+        return {name: self.instance.types[self.instance.input_entry[name]] for name in self._visible_inputs()}
 
     def get_num_inputs(self) -> int:
         """Number of inputs, parameters included."""

@@ -7,12 +7,15 @@ import warnings
 from typing import Any
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
+from click.testing import CliRunner
 from onnx import parser
 
 import minitvm
 from minitvm import InferenceSession, from_onnx
+from minitvm.cli import cli
 from minitvm.driver.program import HostCallWarning
 from minitvm.errors import FrontendError, InputError, MiniTVMError
 from minitvm.ir.parser import parse_module
@@ -242,3 +245,23 @@ def test_one_warning_names_them() -> None:
         warnings.simplefilter("always", HostCallWarning)
         minitvm.compile(model(CHOSEN), num_threads=1)
     assert 'sequence.at (from ONNX node "SequenceAt_one"): values that only Python holds' in str(caught[0].message)
+
+
+def test_on_the_command_line(tmp_path: pathlib.Path) -> None:
+    for name, text in (("chosen", CHOSEN), ("words", WORDS)):
+        onnx.save(model(text), tmp_path / f"{name}.onnx")
+    parts, w = [floats(1, 2), floats(3, 2)], floats(2, 2)
+    feeds = {"parts[0]": parts[0], "parts[1]": parts[1], "at": np.array(1), "w": w}
+    np.savez(tmp_path / "feeds.npz", **feeds)
+    run = lambda *args: CliRunner().invoke(cli, ["run", *map(str, args)], catch_exceptions=False)  # noqa: E731
+    done = run(tmp_path / "chosen.onnx", "-i", tmp_path / "feeds.npz", "-o", tmp_path / "out.npz", "--top", "1")
+    assert done.exit_code == 0
+    found = np.load(tmp_path / "out.npz")
+    assert found.files == ["output0", "output1[0]"]
+    np.testing.assert_allclose(found["output0"], parts[1] @ w, rtol=1e-5)
+    np.testing.assert_array_equal(found["output1[0]"], parts[0])
+    np.savez(tmp_path / "words.npz", a=np.array(["no", "yes"]), x=floats(2))
+    assert run(tmp_path / "words.onnx", "-i", tmp_path / "words.npz", "-o", tmp_path / "out.npz").exit_code == 0
+    assert np.load(tmp_path / "out.npz")["output0"].tolist() == ["no!", "yes!"]
+    assert run(tmp_path / "chosen.onnx").exit_code == 0
+    assert run(tmp_path / "words.onnx", "--shape", "a:3", "--shape", "x:3").exit_code == 0
