@@ -58,6 +58,21 @@ MAYBE = """g (optional(float[3]) x, float[3] otherwise) => (float[3] y) {
     else_branch = two () => (float[3] b) { b = Identity(otherwise) }
   >
 }"""
+CARRIED = """g (int64 n, optional(seq(float[])) given, float[2] x) => (seq(float[]) y) {
+  go = Constant<value = bool {1}>()
+  y = Loop (n, go, given) <
+    body = step (int64 i, bool c, optional(seq(float[])) before) => (bool more, seq(float[]) after) {
+      more = Identity(c)
+      there = OptionalHasElement(before)
+      s = If (there) <
+        then_branch = one () => (seq(float[]) a) { a = OptionalGetElement(before) },
+        else_branch = two () => (seq(float[]) b) { b = SequenceConstruct(x) }
+      >
+      u = Exp(x)
+      after = SequenceInsert(s, u)
+    }
+  >
+}"""
 WORDS = """g (string[n] a, float[n] x) => (string[n] joined, float[n] y) {
   tail = Constant<value_strings = ["!"]>()
   joined = StringConcat(a, tail)
@@ -134,6 +149,13 @@ def test_optionals() -> None:
     taken = session("g (optional(float[3]) x) => (float[3] y) { y = OptionalGetElement(x) }")
     with pytest.raises(InputError, match="the optional has no value"):
         taken.run(None, {"x": None})
+
+
+def test_an_optional_becomes_a_sequence_in_a_loop() -> None:
+    found, x, scalar = session(CARRIED), floats(2), np.float32(2).reshape(())
+    for given, first in ((None, [x]), ([scalar], [scalar]), ([], [])):
+        (y,) = found.run(None, {"n": np.array(2), "given": given, "x": x})
+        assert_same(y, [*first, np.exp(x), np.exp(x)])
 
 
 def test_text() -> None:

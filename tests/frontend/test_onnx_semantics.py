@@ -99,6 +99,13 @@ def test_limits_are_not_rounded_to_half_precision() -> None:
         check_as_onnx_runtime(model, {"x0": x})
 
 
+@pytest.mark.parametrize("dtype", ["int8", "uint64", "int32"])
+def test_the_error_function_of_integers(dtype: str) -> None:
+    x = np.array([0, 1, 2, 3, 4, 5, 100], dtype)
+    model = one_node("Erf", x, opset=9)
+    check_same(run(model, {"x0": x}), ReferenceEvaluator(model).run(None, {"x0": x}))
+
+
 @pytest.mark.parametrize(
     "op", ["Elu", "LeakyRelu", "Selu", "HardSigmoid", "Celu", "ThresholdedRelu", "LpPool", "Softmax"]
 )

@@ -12,7 +12,7 @@ from minitvm.frontend.onnx.registry import formulas, onnx_op
 from minitvm.ir.expr import Expr
 
 _SAME = (
-    "Abs Acos Acosh Add Asin Asinh Atan Atanh Ceil Cos Cosh Equal Erf Exp Floor Greater IsNaN Less Log Round Sigmoid "
+    "Abs Acos Acosh Add Asin Asinh Atan Atanh Ceil Cos Cosh Equal Exp Floor Greater IsNaN Less Log Round Sigmoid "
     "Sign Sin Sinh Sqrt Tan Tanh Where"
 )
 """Operators that Relay has under the same name."""
@@ -99,6 +99,13 @@ def _converted(node: OnnxNode, dtype: str) -> Expr:
 
 _SHIFTS = {"LEFT": "left_shift", "RIGHT": "right_shift"}
 
+
+def _erf(node: OnnxNode) -> Expr:
+    """Of integers, which opset 9 takes, in single precision, as onnx's reference."""
+    x = node[0]
+    return emit("erf", x) if x.tensor_type.is_float else cast(emit("erf", cast(x, "float32")), x.dtype)
+
+
 formulas(
     {
         "BitCast-26": lambda n: emit("reinterpret", n[0], dtype=onnx_dtype(n, n.require("to"))),
@@ -106,6 +113,7 @@ formulas(
         "Cast": lambda n: _converted(n, onnx_dtype(n, n.require("to"))),
         "CastLike-15": lambda n: _converted(n, n[1].dtype),
         "Clip-6": lambda n: emit("clip", n[0], a_min=n.attr("min"), a_max=n.attr("max")),
+        "Erf-9": _erf,
         "Mod-10": lambda n: emit("mod" if n.attr("fmod") else "floor_mod", n[0], n[1]),
         "Reciprocal": lambda n: emit("divide", 1, n[0]),
     }
