@@ -157,8 +157,8 @@ def encoded(number: LoopExpr, dtype: str) -> LoopExpr:
     single = round_to_odd(number.astype("float64")) if wide else number.astype("float32")
     bits = intrin("bitcast_int", single)
     if dtype == "float8_e8m0fnu":
-        inside = Binary("and", bits > 0, bits < 0x7F800000)
-        return select(inside, _shr(bits, 23), 0xFF).astype("uint8")
+        code = select(Binary("and", bits > 0, bits < 0x7F800000), _shr(bits, 23), 0xFF)
+        return select(single.equal(0), 0, code).astype("uint8")
     return _encoded_float(single, bits, dtype, FORMATS[dtype]).astype(code_dtype(dtype))
 
 

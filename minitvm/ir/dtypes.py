@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Annotated, Any, TypeAlias
 
-import ml_dtypes
 import numpy as np
 
 STORED = {
@@ -53,25 +53,30 @@ def is_float(dtype: str) -> bool:
     return carrier(dtype).startswith("float")
 
 
-_limits: Any = ml_dtypes
+@cache
+def register() -> Any:
+    """``ml_dtypes``; numpy knows its dtypes from then on.  Not before one is met: what only runs should start soon."""
+    import ml_dtypes
+
+    return ml_dtypes
 
 
 def limits(dtype: str) -> tuple[float, float]:
     """The least and the largest finite number."""
-    info = _limits.finfo(dtype) if is_float(dtype) else _limits.iinfo(dtype)
+    info = register().finfo(dtype) if is_float(dtype) else register().iinfo(dtype)
     return float(info.min), float(info.max)
 
 
 def step_after_one(dtype: str) -> float:
-    return float(_limits.finfo(dtype).eps)
+    return float(register().finfo(dtype).eps)
 
 
-_NARROW = {"int4": 4, "uint4": 4, "float4_e2m1fn": 4, "int2": 2, "uint2": 2}
+_BITS = {"bfloat16": 16, "int4": 4, "uint4": 4, "float4_e2m1fn": 4, "int2": 2, "uint2": 2}
 
 
 def bits_of(dtype: str) -> int:
     """Those of an element where it is packed, as in a file; in memory it takes whole bytes."""
-    return _NARROW.get(dtype) or 8 * np.dtype(dtype).itemsize
+    return _BITS.get(dtype, 8) if dtype in STORED else 8 * np.dtype(dtype).itemsize
 
 
 def packed_bytes(dtype: str, size: int) -> int:
@@ -92,6 +97,8 @@ def packed(array: np.ndarray) -> bytes:
 
 def unpacked(data: bytes | memoryview, dtype: str, size: int) -> np.ndarray:
     """The elements that :func:`packed` made bytes of, in a row."""
+    if dtype in STORED:
+        register()
     bits = bits_of(dtype)
     if bits >= 8:
         return np.frombuffer(data, np.dtype(dtype).newbyteorder("<"), size).astype(dtype, copy=False)

@@ -19,9 +19,9 @@ import numpy as np
 from minitvm.errors import TypeInferenceError
 from minitvm.ir.dims import Dim, SymbolicDim, anonymous, is_anonymous, replace, symbol
 from minitvm.ir.dtypes import DTYPES as DTYPES
+from minitvm.ir.dtypes import STORED, is_float, register
 from minitvm.ir.dtypes import DType as DType
 from minitvm.ir.dtypes import ResultDType as ResultDType
-from minitvm.ir.dtypes import is_float
 
 STRING = "string"
 """The dtype of text, which no kernel computes with; in numpy an array of objects."""
@@ -63,7 +63,9 @@ class TensorType:
             object.__setattr__(self, "shape", as_shape(self.shape))
         if type(self.dtype) is not str:
             object.__setattr__(self, "dtype", str(self.dtype))
-        if self.dtype not in DTYPES and self.dtype != STRING:
+        if self.dtype in STORED:
+            register()
+        elif self.dtype not in DTYPES and self.dtype != STRING:
             raise TypeInferenceError(f"{self.dtype!r} is not a dtype", hint=f"known dtypes: {', '.join(DTYPES)}")
         if min((d for d in self.shape if type(d) is int), default=0) < 0:
             raise TypeInferenceError(f"shape {self.shape} has a negative dimension")

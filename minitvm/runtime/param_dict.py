@@ -104,11 +104,11 @@ def _load_array(reader: _Reader) -> np.ndarray:
     shape = reader.unpack(f"<{rank}q")
     if (kind, bits) not in _DTYPES or lanes != 1:
         raise LibraryError(f"the parameters hold a dtype that is not known: kind {kind}, {bits} bits, {lanes} lanes")
-    dtype = np.dtype(_DTYPES[kind, bits])
+    dtype = _DTYPES[kind, bits]
     (nbytes,) = reader.unpack("<q")
-    if min(shape, default=0) < 0 or nbytes != packed_bytes(dtype.name, math.prod(shape)):
-        raise LibraryError(f"the parameters hold {nbytes} bytes for an array of shape {shape}, {dtype.name}")
-    data = unpacked(reader.take(nbytes), dtype.name, math.prod(shape))
+    if min(shape, default=0) < 0 or nbytes != packed_bytes(dtype, math.prod(shape)):
+        raise LibraryError(f"the parameters hold {nbytes} bytes for an array of shape {shape}, {dtype}")
+    data = unpacked(reader.take(nbytes), dtype, math.prod(shape))
     try:
         array = aligned_empty(shape, dtype)
     except InputError as error:

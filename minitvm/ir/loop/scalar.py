@@ -11,12 +11,13 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from minitvm.ir.dtypes import STORED
+from minitvm.ir.dtypes import STORED, register
 from minitvm.ir.loop.expr import Binary, Cast, Const, Intrin, LoopExpr, Select, wrapped
 
 Array = np.ndarray
 
 
+register()
 _CARRIERS = {np.dtype(stored): np.dtype(carrier) for stored, carrier in STORED.items()}
 
 
@@ -24,8 +25,8 @@ def convert(values: Array, dtype: str | np.dtype) -> Array:
     """``astype``, but floats beyond an integer dtype's range become its nearest end, and NaN becomes 0.
 
     Stored dtypes take what their carrier holds: integers of fewer than 8 bits the lowest ones, floats what is nearest,
-    halves to even (``float8_e8m0fnu``: the next power of two below); beyond their range infinity, else NaN, else
-    their largest number.
+    halves to even (``float8_e8m0fnu``: the next power of two below, of 0 the least); beyond their range infinity, else
+    NaN, else their largest number.
     """
     target = np.dtype(dtype)
     if values.dtype == target:
@@ -68,9 +69,9 @@ def _sticky_float32(values: Array) -> Array:
 
 
 def _power_below(values: Array) -> Array:
-    """The exponent of positive numbers as ``float8_e8m0fnu``; NaN for what has none."""
-    exponents = np.frexp(values)[1].astype("int32") + 126
-    codes = np.where((values > 0) & np.isfinite(values), np.maximum(exponents, 0), 255)
+    """The exponent of numbers as ``float8_e8m0fnu``: the least one for 0, NaN below and for what is not finite."""
+    exponents = np.where(values == 0, 0, np.frexp(values)[1].astype("int32") + 126)
+    codes = np.where((values >= 0) & np.isfinite(values), np.maximum(exponents, 0), 255)
     return codes.astype("uint8").view("float8_e8m0fnu")
 
 

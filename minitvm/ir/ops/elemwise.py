@@ -281,7 +281,7 @@ class Fill(Unary, takes_stored=True):
     value: ClassVar[int] = 0
 
     def reference(self, data: np.ndarray) -> np.ndarray:
-        return np.full_like(data, self.value)
+        return np.full_like(data, convert(np.array(self.value), data.dtype))
 
     def element(self, x: LoopExpr) -> LoopExpr:
         return const(self.value, x.dtype)
@@ -331,7 +331,7 @@ class Zeros(Op, name="zeros", fusion=Fusion.ELEMWISE, takes_stored=True):
         return TensorType(self.shape, self.dtype)
 
     def reference(self) -> np.ndarray:
-        return np.full(self.shape, self.value, self.dtype)
+        return np.full(self.shape, convert(np.array(self.value), self.dtype))
 
     def compute(self) -> Stage:
         return compute(self.shape, lambda *i: const(self.value, self.dtype))
