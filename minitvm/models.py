@@ -99,7 +99,7 @@ def why_specialised(model: Model, target: str | Target = "llvm") -> str | None:
 
 def reason_of(error: Exception) -> str:
     if isinstance(error, MiniTVMError):
-        return "; ".join([error.message, *(line.strip() for line in error.where)])
+        return "; ".join([error.message, *(" ".join(line.split()) for line in error.where[:1])])
     return f"{type(error).__name__}: {error}"
 
 

@@ -166,7 +166,7 @@ def _model(path: pathlib.Path) -> list[tuple[str, str]]:
     rows += [("output", f"{v.name}: {v.type} {list(v.shape)}") for v in description.outputs]
     if not all(isinstance(dim, int) for v in description.inputs for dim in v.shape):
         why = why_specialised(path)
-        rows.append(("open shapes", "compiled once for all" if why is None else f"compiled for each: {why}"))
+        rows.append(("shapes", "compiled once for all" if why is None else f"compiled for each: {why}"))
     counts = Counter(description.operators).most_common()
     listing = ", ".join(f"{name} {count}" for name, count in counts)
     return [*rows, ("opset", str(description.opset)), ("parameters", f"{description.parameters:,}"), ("nodes", listing)]

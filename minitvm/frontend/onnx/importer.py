@@ -69,8 +69,8 @@ def from_onnx(
     model:
         A path, the bytes of a file, or an ``onnx.ModelProto``.
     shape_dict:
-        Shapes of inputs; needed where the model leaves dimensions open.  ``None`` as a dimension keeps it open, a name
-        too, which is then the dimension's.
+        Shapes of inputs; needed where the model leaves dimensions open.  ``None`` as a dimension keeps it open, and so
+        does a name of its own where symbols are counted on (``ir.dims.assumptions``).
         Naming a weight turns it into an input.
     dtype_dict:
         dtypes of inputs, where they differ from the model's.

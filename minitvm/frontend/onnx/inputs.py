@@ -10,7 +10,7 @@ import numpy as np
 
 from minitvm.errors import FrontendError, InputError
 from minitvm.frontend.onnx.model import ValueDescription
-from minitvm.ir.dims import Dim
+from minitvm.ir.dims import Dim, are_counted_on
 from minitvm.ir.expr import Var
 from minitvm.ir.types import DTYPES, STRING, Shape, TensorType, as_dim
 
@@ -55,7 +55,7 @@ def _input_dim(value: ValueDescription, axis: int, dim: Any) -> Dim:
     if dim is None:
         declared = value.shape[axis] if value.has_rank else None
         return as_dim(declared if isinstance(declared, str) else None)
-    if isinstance(dim, str) and value.has_rank and not isinstance(value.shape[axis], int):
+    if isinstance(dim, str) and are_counted_on() and value.has_rank and not isinstance(value.shape[axis], int):
         return as_dim(dim)
     whole = isinstance(dim, (int, np.integer)) and not isinstance(dim, bool)
     whole = whole or (isinstance(dim, float) and math.isfinite(dim) and dim == int(dim))
