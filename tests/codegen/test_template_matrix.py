@@ -56,6 +56,8 @@ class Subject:
 
 
 def made(name: str, shapes: list[tuple[int, ...]], dtype: str, **attributes: object) -> Call:
+    """A call of operands of a dtype; of int32, of words of bytes."""
+    name = f"q{name}" if dtype == "int32" else name
     call = call_op(name, *(var(f"p{i}", shape=s, dtype=dtype) for i, s in enumerate(shapes)), **attributes)
     assert isinstance(call, Call)
     return call
@@ -276,6 +278,22 @@ def test_every_choice_gives_the_same_numbers(subject: Subject) -> None:
             scale = max(1.0, float(np.abs(want).max()))
             bound = scale * float(np.finfo(have.dtype).eps) * 40
             np.testing.assert_allclose(have, want, rtol=0, atol=bound, err_msg=str(drawn))
+
+
+@pytest.mark.parametrize("subject", [s for s in SUBJECTS if s.template in (DensePack, BlockedConv)], ids=str)
+def test_products_of_words(subject: Subject) -> None:
+    """Sums of integers are exact, and wrap around."""
+    rng, known = np.random.default_rng(4), list(machines())
+    for machine in (known[i] for i in rng.integers(len(known), size=12)):
+        sizes = extents(subject, machine, "int32")
+        drawn = Drawn(subject, machine, "int32", *sizes[rng.integers(len(sizes))])
+        template = drawn.template
+        kernel = check(drawn, template, template.choice)
+        problem = template.problem
+        if math.prod(problem.output.shape) * math.prod(problem.inputs[-1].shape[1:]) <= INTERPRETED:
+            arrays = [rng.integers(-(2**31), 2**31, b.shape).astype("int32") for b in problem.inputs]
+            (found,) = run_kernel(kernel, *arrays, check_races=True)
+            np.testing.assert_array_equal(found, problem.op.reference(*arrays), err_msg=str(drawn))
 
 
 def main(*arguments: str) -> None:
