@@ -167,3 +167,24 @@ def test_boxes_that_overlap(most: int, center: int) -> None:
     scores = RNG.integers(0, 12, (2, 3, 60)).astype(np.float32) / 12
     limits = {"most": np.array([most]), "overlap": np.float32([0.35]), "least": np.float32([0.25])}
     check("NonMaxSuppression", {"boxes": boxes, "scores": scores, **limits}, center_point_box=center)
+
+
+@pytest.mark.parametrize("mode", ["TF", "IDF", "TFIDF"])
+@pytest.mark.parametrize("sizes", [(1, 1), (1, 3), (2, 3)])
+@pytest.mark.parametrize("skip", [0, 2])
+def test_n_grams(mode: str, sizes: tuple[int, int], skip: int) -> None:
+    grams = {"ngram_counts": [0, 2, 6], "ngram_indexes": [3, 0, 1, 4, 2], "pool_int64s": [1, 2, 1, 1, 2, 0, 1, 0, 2]}
+    options = {"min_gram_length": sizes[0], "max_gram_length": sizes[1], "max_skip_count": skip, "mode": mode}
+    weights = [0.5, 2.0, 1.5, 3.0, 0.1]
+    for shape in ((12,), (3, 9), (2, 1)):
+        check("TfIdfVectorizer", {"x": RNG.integers(0, 3, shape)}, **grams, **options, weights=weights)
+
+
+def test_features() -> None:
+    x = normal(4, 3)
+    check("Binarizer", {"x": x}, domain="ai.onnx.ml", threshold=0.25)
+    check("Scaler", {"x": x}, domain="ai.onnx.ml", offset=[1.0, 2.0, -1.0], scale=[0.5, 2.0, 3.0])
+    for norm in ("MAX", "L1", "L2"):
+        check("Normalizer", {"x": np.abs(x)}, domain="ai.onnx.ml", norm=norm)
+    weights = {"coefficients": normal(6).tolist(), "intercepts": [0.5, -1.0], "targets": 2}
+    check("LinearRegressor", {"x": x}, domain="ai.onnx.ml", **weights)

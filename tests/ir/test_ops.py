@@ -44,6 +44,7 @@ WITHOUT_COMPUTE = {
     "foreign_random": FOREIGN,
     "argwhere": (length := "how long it is depends on the values"),
     "prefix": length,
+    "linalg.det": "every step of the elimination needs the one before",
     "nonzero": length,
     "unique": length,
     "vision.non_max_suppression": length,

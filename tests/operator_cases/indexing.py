@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from minitvm.ir.types import DTYPES
-from operator_cases.accuracy import BITS, EXACT
+from operator_cases.accuracy import BITS, EXACT, Accuracy
 from operator_cases.case import Case, case, generator
 from operator_cases.draw import Draw
 
@@ -154,3 +154,15 @@ def suppression(name: str, draw: Draw, dtype: str) -> Case:
     limits = (np.asarray(draw.integer(-1, 9)), np.asarray(draw.choice((0.27, 0.61)), dtype), np.asarray(0.1, dtype))
     options = {"center": draw.flag(), "limit": draw.choice((None, 4))}
     return case(name, boxes, scores, *limits, **options)
+
+
+@generator("linalg.det")
+def determinant(name: str, draw: Draw, dtype: str) -> Case:
+    """Within roundings of the product of the rows' lengths, which bounds it."""
+    n = draw.integer(0, 6)
+    made = case(name, draw.array((*draw.shape(0, 2, 16), n, n), dtype, special="none"))
+
+    def magnitude() -> np.ndarray:
+        return np.asarray(np.prod(np.linalg.norm(made.args[0].astype("float64"), axis=-1), -1))
+
+    return Case(made.op, made.args, Accuracy(ulps=1, terms=8 * n**2 + 4, magnitude=magnitude))

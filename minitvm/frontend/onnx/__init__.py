@@ -9,6 +9,7 @@ from minitvm.frontend.onnx import (  # noqa: F401  (register the builders)
     index,
     math,
     matmul,
+    ml,
     nn,
     quantize,
     reduce,
