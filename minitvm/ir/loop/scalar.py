@@ -189,7 +189,7 @@ def compute(node: LoopExpr, operands: Sequence[Array]) -> Array:
     """The value of a constant, or of an operation on its operands' values."""
     match node:
         case Const(value, dtype):
-            return np.array([value]).astype(dtype)
+            return convert(np.array([value]), dtype) if dtype in STORED else np.array([value]).astype(dtype)
         case Binary(op, _, _):
             return BINARY[op](*operands)
         case Intrin(name, _):
