@@ -289,8 +289,8 @@ def test_no_shape_at_all() -> None:
             "shape_dict gives dimension 2 of input 'x' as 2.5\n  = hint: a dimension is a whole number, 0 or more",
         ),
         (
-            ("batch", 3, 5),
-            "shape_dict gives dimension 0 of input 'x' as 'batch'\n  = hint: a dimension is a whole number, 0 or more",
+            (1, "c", 5),
+            "shape_dict gives dimension 1 of input 'x' as 'c'\n  = hint: a dimension is a whole number, 0 or more",
         ),
         (7, "shape_dict gives input 'x' 7, which is no shape"),
     ],
