@@ -33,6 +33,8 @@ PASSED = ("compiled", "folded", "host")
 OUTCOMES = (*PASSED, "wrong", "refused", "excluded")
 EXCLUDED = {
     r"test_bernoulli.*": "the expected values are one draw of numpy's random generator",
+    r"test_dft_inverse.*": "the expected values are single precision's roundings, 2e-7, where what is meant is 0: "
+    "minitvm transforms in double",
     r"test_gradient_of_add.*": "Gradient differentiates the graph around it, which no runtime for inference does",
     r"test_loop16_seq_none": "the runner asks the arrays of a sequence for their length, and these are scalars",
     r"test_resize_downsample_scales_(cubic|linear)_align_corners": "the expected values are those of an extent that is "

@@ -98,8 +98,7 @@ class GridSample(Op, name="image.grid_sample", fusion=Fusion.OUT_ELEMWISE_FUSABL
 
     def _line(self, places: np.ndarray, extent: int) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
         """Along one axis: for every tap its position, its weight, and whether it counts."""
-        one = places.dtype.type(1)
-        x = places
+        x, one = places, places.dtype.type(1)
         if not self.pixels:
             x = (places + one) / 2 * (extent - 1) if self.align_corners else ((places + one) * extent - one) / 2
         x = np.rint(x) if self.method == "nearest" else x
@@ -147,8 +146,7 @@ class GridSample(Op, name="image.grid_sample", fusion=Fusion.OUT_ELEMWISE_FUSABL
                 conditions = [condition for conditions in there for condition in conditions]
                 found = select(all_of(conditions), found, const(0, wide)) if conditions else found
                 total = found if total is None else total + found
-            assert total is not None
-            return total.astype(data.dtype)
+            return total.astype(data.dtype) if total is not None else const(0, data.dtype)
 
         return compute((*data.shape[:2], *grid.shape[1:-1]), element)
 
@@ -321,8 +319,8 @@ class RoiAlign(Op, name="vision.roi_align", fusion=Fusion.OPAQUE):
             terms.append(np.where(row_there[:, :, None, None] & column_there[None, None], pixels * weight, 0))
         if self.mode == "avg":
             return np.asarray(np.add.reduce(terms).sum((2, 4)) / max(rows.shape[1] * columns.shape[1], 1))
-        highest = np.maximum.reduce(terms)
-        return np.asarray(highest.max((2, 4)) if highest.size else np.zeros((len(image), *self.size)))
+        best = np.maximum.reduce(terms)
+        return np.asarray(best.max((2, 4)) if best.size else np.zeros((len(image), *self.size)))
 
     def _samples(self, first: Any, last: Any, cells: int, extent: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Along one axis: (cells, samples, 2) pixels, their weights, and (cells, samples) whether a sample counts."""
