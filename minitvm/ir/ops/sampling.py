@@ -112,7 +112,7 @@ class GridSample(Op, name="image.grid_sample", fusion=Fusion.OUT_ELEMWISE_FUSABL
         for tap in _TAPS[self.method]:
             weight = np.ones_like(x)
             if self.method != "nearest":
-                weight = 1 - np.abs(rest - tap) if self.method == "linear" else cubic(rest - tap, _ALPHA)
+                weight = 1 - np.abs(rest - tap) if self.method == "linear" else cubic(np.float64(rest) - tap, _ALPHA)
             at = floor + tap
             there = (at >= 0) & (at < extent) | (self.padding_mode != "zeros")
             at = _reflected(at, low, high) if self.padding_mode == "reflection" else at
@@ -174,7 +174,7 @@ class GridSample(Op, name="image.grid_sample", fusion=Fusion.OUT_ELEMWISE_FUSABL
         if self.method == "linear":
             return position, 1.0 - distance, conditions
         a, d = _ALPHA, distance
-        near, far = ((a + 2) * d - (a + 3)) * d * d + 1.0, ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
+        near, far = ((a + 2) * d - (a + 3)) * d * d + 1.0, (d - 1.0) * (d - 2.0) * (d - 2.0) * a
         return position, near if tap in (0, 1) else far, conditions
 
 
