@@ -134,7 +134,8 @@ class Op(_Frozen):
         """:meth:`infer`; rejects what is only stored, among arguments and results, unless it is only moved."""
         self._check_stored(types)
         found = self.infer(*types)
-        self._check_stored((found,))
+        if isinstance(found, Type):
+            self._check_stored((found,))
         return found
 
     def _check_stored(self, types: Sequence[Type]) -> None:

@@ -51,6 +51,10 @@ static double __longlong_as_double(long long v) { return bits<double>(v); }
 static long long __double_as_longlong(double v) { return bits<long long>(v); }
 static float half_to_float(unsigned short v) { return (float)bits<_Float16>(v); }
 static unsigned short float_to_half(float v) { return bits<unsigned short>((_Float16)v); }
+static int dot4(int a, int b, int total) {
+    for (int i = 0; i < 4; i++) total += (int)(unsigned char)(a >> 8 * i) * (int)(signed char)(b >> 8 * i);
+    return total;
+}
 """
 
 LAUNCH = """\
@@ -68,7 +72,7 @@ def source_of(number: int, kernel: Kernel) -> str:
     name, launch = f"{function_name(kernel)}_{number}", launch_of(kernel)
     text = emit_cuda(kernel).replace(f"\n{function_name(kernel)}(", f"\nvoid {name}(", 1)
     text = text.replace('extern "C" __global__ void __launch_bounds__', "__global__ __launch_bounds__")
-    for helper in ("half_to_float", "float_to_half"):
+    for helper in ("half_to_float", "float_to_half", "dot4"):
         text = text.replace(HELPERS[helper], "")
     arguments = ", ".join(f"arg(p[{i}])" for i in range(len(kernel.params)))
     call = LAUNCH.format(number=number, blocks=launch.grid[0], threads=launch.block[0], call=f"{name}({arguments})")

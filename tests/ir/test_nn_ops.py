@@ -406,7 +406,8 @@ ERRORS: list[tuple[Callable[[], Any], str, str | None]] = [
     ),
     (
         lambda: qnn.quantize(DATA, _v("s"), _v("z", dtype="int8"), out_dtype="int64"),
-        "qnn.quantize: attribute 'out_dtype' is 'int64', expected one of 'int8', 'uint8', 'int16', 'uint16'",
+        "qnn.quantize: attribute 'out_dtype' is 'int64', expected one of 'int8', 'uint8', 'int16', 'uint16', "
+        "'int4', 'uint4', 'int2', 'uint2'",
         None,
     ),
     (

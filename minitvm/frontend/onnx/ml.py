@@ -68,16 +68,18 @@ def tf_idf(node: OnnxNode) -> Outputs:
         return foreign(node)
     rows = emit("expand_dims", x, axis=0) if rank(x) == 1 else x
     columns, mode = np.asarray(node.require("ngram_indexes")), node.require("mode")
-    weights = np.asarray(node.attr("weights") or np.ones(len(columns)), np.float32)
+    if columns.min(initial=0) < 0:
+        raise node.refuse("ngram_indexes", "numbers of columns, from 0")
+    weights = np.asarray(1.0 if mode == "TF" else node.attr("weights") or 1.0, np.float32)
     found = emit("full", scalar(0, "float32"), shape=(rows.shape[0], int(columns.max()) + 1), dtype="float32")
     for grams, first in _grams(node):
-        counts = [_matches(rows, grams, skip) for skip in _distances(node, grams.shape[1])]
-        counts = [count for count in counts if count is not None]
+        counts = [_matches(rows, grams, skip) for skip in _distances(node, rows.shape[1], grams.shape[1])]
         if counts:
             total, own = reduce(partial(emit, "add"), counts), slice(first, first + len(grams))
             total = cast(emit("greater", total, 0), "float32") if mode == "IDF" else total
-            places = (np.arange(found.shape[1])[:, None] == columns[own]) * (1 if mode == "TF" else weights[own])
-            found = found + emit("nn.dense", total, Constant(places.astype(np.float32)))
+            weighted = total * Constant(weights[own] if weights.ndim else weights)
+            places = np.broadcast_to(columns[own], (rows.shape[0], len(grams)))
+            found = emit("scatter_elements", found, Constant(places), weighted, axis=1, reduction="add")
     return reshaped(found, [found.shape[1]]) if rank(x) == 1 else found
 
 
@@ -94,17 +96,17 @@ def _grams(node: OnnxNode) -> list[tuple[np.ndarray, int]]:
     return found
 
 
-def _distances(node: OnnxNode, length: int) -> range:
-    """From one element to the next; single ones are counted once."""
-    return range(1, 2 if length == 1 else node.require("max_skip_count") + 2)
+def _distances(node: OnnxNode, row: int, length: int) -> range:
+    """From one element to the next, as far as a row reaches; single ones are counted once."""
+    if length == 1 or row < length:
+        return range(1, 1 + (row >= length))
+    return range(1, min(node.require("max_skip_count") + 1, (row - 1) // (length - 1)) + 1)
 
 
-def _matches(rows: Expr, grams: np.ndarray, distance: int) -> Expr | None:
-    """How often each n-gram is in each row: (rows, count) floats; nothing where rows are too short."""
+def _matches(rows: Expr, grams: np.ndarray, distance: int) -> Expr:
+    """How often each n-gram is in each row: (rows, count) floats."""
     length = grams.shape[1]
     windows = rows.shape[1] - distance * (length - 1)
-    if windows < 1:
-        return None
     places = np.arange(windows)[:, None] + np.arange(length) * distance
     there = emit("expand_dims", emit("take", rows, Constant(places), axis=1), axis=2)
     equal = emit("equal", there, Constant(grams.astype(rows.dtype)))
