@@ -237,8 +237,9 @@ def control_step(outer: Instance, index: int) -> Callable[[], None] | None:
 
 
 def _cut(outer: Instance, index: int, op: Any) -> None:
-    """A view, of the length that a kernel has found."""
-    outer.values[outer.graph.entry_start[index]] = op.reference(*map(outer.value, outer.graph.nodes[index].inputs))
+    """What a kernel has found, without the room behind it, out of memory that is used again."""
+    found = op.reference(*map(outer.value, outer.graph.nodes[index].inputs))
+    outer.values[outer.graph.entry_start[index]] = found.copy()
 
 
 class _Trips:

@@ -202,7 +202,7 @@ class Instance:
         if self.types[entry].is_static:
             self.memory.write(self.values[entry], result.astype(self.types[entry].dtype, casting="no", copy=False))
         else:
-            self.values[entry] = result
+            self.values[entry] = copied(result)  # it may be a view of memory that is used again
 
     def run(self) -> None:
         self.has_run = False

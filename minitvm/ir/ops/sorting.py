@@ -69,7 +69,7 @@ def with_counters(buffers: Sequence[Buffer], body: Stmt) -> Stmt:
 def sort_positions(order: Buffer, compare: Compare, count: LoopExpr | None = None) -> Stmt:
     """Fills ``order`` (n,) with 0 to n-1 so that what is there is in order: runs of 1, 2, 4, ... are merged.
 
-    With ``count`` only so many places of it.
+    With ``count`` only so many places of it; the others are written, too.
     """
     most = order.shape[0]
     extent: LoopExpr = Const(most) if count is None else count
@@ -96,7 +96,8 @@ def sort_positions(order: Buffer, compare: Compare, count: LoopExpr | None = Non
         merges = loop(pairs, lambda b: merge(b * (width + width), width), name="b")
         return merges if count is None else If(width < extent, merges)
 
-    start = loop(extent, lambda k: store(order, [k], k), name="k")
+    filled = [order] if count is None else [order, spare]
+    start = loop(most, lambda k: seq(*(store(buffer, [k], k) for buffer in filled)), name="k")
     merges = loop(max(most - 1, 0).bit_length(), double, name="level")
     return with_counters([spare, flag, left, right], seq(start, merges))
 

@@ -168,8 +168,9 @@ class NonMaxSuppression(Op, name="vision.non_max_suppression", fusion=Fusion.OPA
         scan = loop(extent, filtered, name="p")
         walk = loop(candidates[0], candidate, name="k") if taken.shape[1] else seq()
         clear = loop(taken.shape[1], lambda k: store(taken, [row, k], Const(0)), name="k")
+        places = loop(extent, lambda p: store(high, [p], Const(0)), name="p")
         sorting, end = sort_positions(order, by_score, candidates[0]), store(numbers, [row], chosen[0])
-        body = seq(start, clear, scan, sorting, walk, end)
+        body = seq(start, clear, places, scan, sorting, walk, end)
         return with_counters([high, order, candidates, chosen, free, flag], body)
 
     def _share(self, boxes: Buffer, b: LoopExpr, p: LoopExpr, q: LoopExpr) -> LoopExpr:

@@ -105,7 +105,8 @@ _WITHOUT = """
 its result is random: Bernoulli
 no peer knows it yet: LinearAttention
 there is no row for it yet, ONNX's own tests have it: Col2Im DFT DeformConv GridSample MaxUnpool MelWeightMatrix
- RoiAlign STFT SimplifiedLayerNormalization ai.onnx.ml.ArrayFeatureExtractor
+ NonMaxSuppression RoiAlign STFT SimplifiedLayerNormalization TfIdfVectorizer ai.onnx.ml.ArrayFeatureExtractor
+ ai.onnx.ml.Binarizer ai.onnx.ml.LinearRegressor ai.onnx.ml.Normalizer ai.onnx.ml.Scaler
 a step of training, ONNX's own tests have it: ai.onnx.preview.training.{Adagrad Adam Momentum}
 tests/frontend hold it against ONNX Runtime: com.microsoft.{Attention BiasAdd BiasSoftmax DynamicQuantizeLSTM
  DynamicQuantizeMatMul EmbedLayerNormalization ExpandDims FusedConv FusedGemm FusedMatMulActivation GatherBlockQuantized
