@@ -142,6 +142,15 @@ def _nothing(s: Seen) -> Array | float:
     return np.inf if s.first.size == 0 and (s.node.op_type.startswith("Q") or min(axes_of(s), default=0) < 0) else 0.0
 
 
+@rule("NaN as the larger or the less of two in a scatter", "ScatterElements ScatterND")
+def _scattered_nan(s: Seen) -> Array | float:
+    """ONNX Runtime keeps the one that was there, minitvm and numpy have NaN."""
+    updates = s.operand(2)
+    if s.attributes.get("reduction") not in (b"min", b"max", "min", "max") or not is_float(s) or updates is None:
+        return 0.0
+    return np.inf if np.isnan(s.first).any() or np.isnan(updates).any() else 0.0
+
+
 # --- what overflows, vanishes or is infinite ------------------------------------------------------------------
 
 
