@@ -11,10 +11,11 @@ from typing import Any
 from minitvm.codegen.backend import Backend, Launches, register
 from minitvm.codegen.cuda.bind import bind_plain
 from minitvm.codegen.cuda.emit import emit_cuda
+from minitvm.codegen.cuda.machine import gpu_model
 from minitvm.errors import CompilerError
 from minitvm.ir.loop import Kernel
 from minitvm.runtime.graph import CpuTag
-from minitvm.target import MachineModel, Target
+from minitvm.target import Target
 
 
 @register
@@ -27,8 +28,9 @@ class CudaBackend(Backend):
 
     def __init__(self, target: Target, threads: int) -> None:
         super().__init__(target, threads)
-        self.machine = MachineModel(vector_bytes=32, vector_registers=16, threads=threads)
-        self.made_for = CpuTag("nvptx64-nvidia-cuda", target.options.get("arch", "sm_90"), ())
+        arch = target.options.get("arch", "sm_90")
+        self.machine = gpu_model(arch, threads)
+        self.made_for = CpuTag("nvptx64-nvidia-cuda", arch, ())
 
     def legalize(self, kernel: Kernel) -> Kernel:
         """CUDA C has all functions."""

@@ -1,0 +1,108 @@
+"""What templates and schedules need to know of a GPU: a table by architecture, and how many blocks an SM holds.
+
+The figures of an architecture are those of its largest usual card (sm_90: H200), from NVIDIA's data sheets and, for
+limits of an SM, the table "technical specifications per compute capability" of the CUDA programming guide.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from minitvm.errors import TargetError
+from minitvm.target import MachineModel
+
+WARP = 32
+"""Threads that run in step."""
+_REGISTERS = 64 * 1024  # of an SM
+_REGISTER_UNIT = 256  # a warp is given whole ones of these
+_SHARED_UNIT = 128
+
+
+class _Card(NamedTuple):
+    sms: int
+    warps: int  # an SM holds
+    blocks: int  # an SM holds
+    shared: int  # KiB of an SM
+    reserved: int  # bytes of a block's shared memory that are the system's
+    tera_flops: float  # float32, outside of the tensor cores
+    tera_flops_half: float  # float16 and bfloat16, of the tensor cores, sums in float32; TF32 has half of it
+    tera_bytes: float  # of memory, a second
+
+
+_CARDS = {
+    75: _Card(40, 32, 16, 64, 0, 8.1, 65, 0.32),  # T4
+    80: _Card(108, 64, 32, 164, 1024, 19.5, 312, 2.0),  # A100
+    86: _Card(84, 48, 16, 100, 1024, 37.4, 150, 0.7),  # A40
+    87: _Card(16, 48, 16, 164, 1024, 5.3, 43, 0.2),  # Orin
+    89: _Card(142, 48, 24, 100, 1024, 91.6, 362, 0.86),  # L40S
+    90: _Card(132, 64, 32, 228, 1024, 67, 990, 4.8),  # H200
+    100: _Card(148, 64, 32, 228, 1024, 75, 2250, 8.0),  # B200
+    103: _Card(148, 64, 32, 228, 1024, 75, 2500, 8.0),  # B300
+    110: _Card(20, 48, 24, 228, 1024, 8.1, 260, 0.27),  # Thor
+    120: _Card(170, 48, 24, 100, 1024, 105, 419, 1.8),  # RTX 5090
+    121: _Card(48, 48, 24, 100, 1024, 31, 125, 0.27),  # GB10
+}
+
+
+@dataclass(frozen=True)
+class GpuModel(MachineModel):
+    """A GPU; ``vector_bytes`` are what a thread loads or stores at once."""
+
+    arch: str = "sm_90"
+    sms: int = 132
+    warps: int = 64
+    """An SM holds so many, ``blocks`` and ``shared_bytes`` likewise."""
+    blocks: int = 32
+    shared_bytes: int = 228 * 1024
+    block_reserved: int = 1024
+    """Bytes of shared memory that every block takes beside its own."""
+    flops: float = 67e12
+    """A second, of float32 outside of the tensor cores; a multiply-add is two."""
+    tensor_flops: float = 990e12
+    """Of float16; TF32 has half of it."""
+    memory_bytes: float = 4.8e12
+    """A second."""
+
+    @property
+    def block_shared(self) -> int:
+        """The most bytes of shared memory that one block may have."""
+        return self.shared_bytes - self.block_reserved
+
+    def occupancy(self, threads: int, registers: int, shared: int) -> int:
+        """Blocks that an SM holds at a time: of so many threads, of so many registers each, with bytes of memory."""
+        warps = -(-threads // WARP)
+        warp_registers = -(-registers * WARP // _REGISTER_UNIT) * _REGISTER_UNIT
+        by_registers = _REGISTERS // warp_registers // warps if registers else self.blocks
+        taken = -(-(shared + self.block_reserved) // _SHARED_UNIT) * _SHARED_UNIT
+        by_shared = self.shared_bytes // taken if taken else self.blocks
+        return min(self.blocks, self.warps // warps, by_registers, by_shared)
+
+
+def gpu_model(arch: str, threads: int = 1) -> GpuModel:
+    """The GPU that ``sm_90`` or ``sm_90a`` means; :class:`TargetError` for one that is not known.
+
+    ``threads`` are the host's.
+    """
+    found = re.fullmatch(r"sm_(\d+)[af]?", arch)
+    card = _CARDS.get(int(found[1])) if found else None
+    if card is None:
+        known = ", ".join(f"sm_{number}" for number in _CARDS)
+        raise TargetError(f"unknown GPU architecture {arch!r}", hint=f"known: {known}")
+    assert found is not None
+    return GpuModel(
+        16,
+        60,  # of 16 bytes, and some for addresses
+        threads=threads,
+        features=frozenset({"cp.async", "mma"} if int(found[1]) >= 80 else ()),
+        arch=arch,
+        sms=card.sms,
+        warps=card.warps,
+        blocks=card.blocks,
+        shared_bytes=card.shared * 1024,
+        block_reserved=card.reserved,
+        flops=card.tera_flops * 1e12,
+        tensor_flops=card.tera_flops_half * 1e12,
+        memory_bytes=card.tera_bytes * 1e12,
+    )
