@@ -1,0 +1,382 @@
+// A GPU of one processor that runs one block after the other, its threads as fibers: one runs until it waits for others.
+//
+// Within a block, warps come in order, and the lanes of a warp; the order is forward, reverse or random, so that code
+// that counts on one shows.  Shared memory is full of 0xff (which is NaN) when a block starts.  A fault ends the launch.
+#include "device.hpp"
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+Index threadIdx, blockIdx, blockDim, gridDim;
+
+namespace cudasim {
+extern const Kernel kernels[];
+extern const char source[];
+
+const int MOST_THREADS = 1024, STACK = 256 << 10, ILLEGAL_ADDRESS = 700, MISALIGNED = 716, FAILED = 719;
+enum State { READY, AT_BARRIER, AT_WARP, ENDED };
+struct Copy { char *to; const char *from; int bytes, real, group; };
+
+struct Fiber {
+    State state;
+    Index thread;
+    int number, line;  // where it waits
+    unsigned mask;
+    const char *what;
+    void *stack, *top;
+    unsigned exchanges;
+    Copy *copies;
+    int count, room, group;
+};
+
+static Fiber fibers[MOST_THREADS], *current;
+static Posted posts[2][MOST_THREADS];
+static const Posted *posted[MOST_THREADS][32];
+static int threads;
+static void *idle_stacks[MOST_THREADS];
+static int idle;
+static char *dynamic, message[2048];
+static size_t dynamic_room;
+static const Kernel *running;
+static void **arguments;
+static sigjmp_buf out;
+static int order;
+static unsigned seed;
+
+// --- faults ---------------------------------------------------------------------------------------------------------
+
+static int text_of(int line, char *to, size_t room) {  // a line of the source
+    const char *at = source;
+    for (; line > 1 && *at; at++) line -= *at == '\n';
+    while (*at == ' ') at++;
+    return snprintf(to, room, "%.*s", (int)strcspn(at, "\n"), at);
+}
+
+[[noreturn]] static void leave(int code, int line) {
+    size_t end = strlen(message);
+    if (line > 0) {
+        end += snprintf(message + end, sizeof message - end, "\nline %d: ", line);
+        text_of(line, message + end, sizeof message - end);
+    }
+    siglongjmp(out, code);
+}
+
+static int say_where(char *to, size_t room) {
+    return snprintf(to, room, "%s: block (%d, %d, %d), thread (%d, %d, %d): ", running->name, blockIdx.x, blockIdx.y,
+                    blockIdx.z, threadIdx.x, threadIdx.y, threadIdx.z);
+}
+
+[[noreturn]] void fail(int code, int line, const char *format, ...) {
+    int end = say_where(message, sizeof message);
+    va_list rest;
+    va_start(rest, format);
+    vsnprintf(message + end, sizeof message - end, format, rest);
+    va_end(rest);
+    leave(code, line);
+}
+
+static void on_signal(int number, siginfo_t *info, void *) {
+    if (number == SIGFPE) fail(FAILED, 0, "integer division by zero");
+    if (number == SIGBUS || info->si_code == SI_KERNEL) fail(MISALIGNED, 0, "misaligned address %p", info->si_addr);
+    fail(ILLEGAL_ADDRESS, 0, "illegal address %p", info->si_addr);
+}
+
+// -fsanitize=bounds,alignment: what the compiler calls, with what it tells about the place
+struct Place { const char *file; unsigned line, column; };
+struct Type { unsigned short kind, info; char name[1]; };
+extern "C" __attribute__((visibility("hidden"))) void __ubsan_handle_out_of_bounds(void *data, unsigned long index) {
+    struct Data { Place at; const Type *array, *index; } *found = (Data *)data;
+    fail(ILLEGAL_ADDRESS, found->at.line, "index %ld outside of %s", (long)index, found->array->name);
+}
+extern "C" __attribute__((visibility("hidden"))) void __ubsan_handle_type_mismatch_v1(void *data, unsigned long at) {
+    struct Data { Place at; const Type *type; unsigned char log_align, kind; } *found = (Data *)data;
+    fail(MISALIGNED, found->at.line, "misaligned address %p of %s", (void *)at, found->type->name);
+}
+
+// --- fibers ---------------------------------------------------------------------------------------------------------
+
+#if defined(__x86_64__)
+extern "C" __attribute__((visibility("hidden"))) void cudasim_switch(void **from, void *to);
+asm(R"(
+    .text
+    .hidden cudasim_switch
+    .globl cudasim_switch
+    .type cudasim_switch, @function
+cudasim_switch:
+    pushq %rbp
+    pushq %rbx
+    pushq %r12
+    pushq %r13
+    pushq %r14
+    pushq %r15
+    movq %rsp, (%rdi)
+    movq %rsi, %rsp
+    popq %r15
+    popq %r14
+    popq %r13
+    popq %r12
+    popq %rbx
+    popq %rbp
+    ret
+)");
+static void *scheduler;
+static void prepare(Fiber &f, void (*entry)()) {
+    void **top = (void **)((char *)f.stack + STACK - 64);  // as if called: not on a boundary of 16 after the return
+    *--top = nullptr;
+    *--top = (void *)entry;
+    for (int i = 0; i < 6; i++) *--top = nullptr;
+    f.top = top;
+}
+static void enter(Fiber &f) { cudasim_switch(&scheduler, f.top); }
+static void pause(Fiber &f) { cudasim_switch(&f.top, scheduler); }
+#else
+#include <ucontext.h>
+static ucontext_t scheduler, contexts[MOST_THREADS];
+static void prepare(Fiber &f, void (*entry)()) {
+    ucontext_t &own = contexts[f.number];
+    getcontext(&own);
+    own.uc_stack.ss_sp = f.stack;
+    own.uc_stack.ss_size = STACK;
+    own.uc_link = nullptr;
+    makecontext(&own, entry, 0);
+}
+static void enter(Fiber &f) { swapcontext(&scheduler, &contexts[f.number]); }
+static void pause(Fiber &f) { swapcontext(&contexts[f.number], &scheduler); }
+#endif
+
+static void run_thread() {
+    running->call(arguments);
+    current->state = ENDED;
+    pause(*current);
+    abort();
+}
+
+static void resume(Fiber &f) {
+    if (!f.stack) {
+        f.stack = idle ? idle_stacks[--idle] : mmap(nullptr, STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        prepare(f, run_thread);
+    }
+    current = &f;
+    threadIdx = f.thread;
+    enter(f);
+    if (f.state == ENDED) {
+        idle_stacks[idle++] = f.stack;
+        f.stack = nullptr;
+    }
+}
+
+static void wait_as(State state, const char *what, unsigned mask, int line) {
+    Fiber &f = *current;
+    f.state = state, f.what = what, f.mask = mask, f.line = line;
+    pause(f);
+}
+
+// --- what threads call ----------------------------------------------------------------------------------------------
+
+void *dynamic_shared() { return dynamic; }
+int lane() { return current->number & 31; }
+void barrier(int line) { wait_as(AT_BARRIER, "__syncthreads", 0, line); }
+
+const Posted **exchange(unsigned mask, const void *given, int bytes, const char *what, int line) {
+    int own = current->number, first = own & ~31, parity = current->exchanges++ & 1;
+    if (!(mask >> (own & 31) & 1)) fail(FAILED, line, "lane %d is not in the mask %#x of %s", own & 31, mask, what);
+    memcpy(posts[parity][own].bytes, given ? given : "", given ? bytes : 0);
+    wait_as(AT_WARP, what, mask, line);
+    for (int i = 0; i < 32; i++)
+        posted[own][i] = first + i < threads && mask >> i & 1 ? &posts[parity][first + i] : nullptr;
+    return posted[own];
+}
+
+void copy_later(void *shared, const void *global, int bytes, int real, int line) {
+    Fiber &f = *current;
+    if ((size_t)shared % bytes || (size_t)global % bytes)
+        fail(MISALIGNED, line, "an asynchronous copy of %d bytes from %p to %p", bytes, global, shared);
+    if (f.count == f.room) f.copies = (Copy *)realloc(f.copies, (f.room = 2 * f.room + 16) * sizeof(Copy));
+    f.copies[f.count++] = {(char *)shared, (const char *)global, bytes, real, f.group};
+    memset(shared, 0xff, bytes);
+}
+
+void copies_commit() { current->group++; }
+
+void copies_wait(int but_last) {
+    Fiber &f = *current;
+    int kept = 0;
+    for (int i = 0; i < f.count; i++) {
+        Copy c = f.copies[i];
+        if (c.group >= f.group - but_last) {
+            f.copies[kept++] = c;
+        } else {
+            memcpy(c.to, c.from, c.real);
+            memset(c.to + c.real, 0, c.bytes - c.real);
+        }
+    }
+    f.count = kept;
+}
+
+// --- blocks and warps -----------------------------------------------------------------------------------------------
+
+static unsigned next_random() {
+    seed ^= seed << 13, seed ^= seed >> 17, seed ^= seed << 5;
+    return seed;
+}
+
+static void arrange(int *numbers, int count) {
+    for (int i = 0; i < count; i++) numbers[i] = order == 1 ? count - 1 - i : i;
+    for (int i = count; order == 2 && i-- > 1;) {
+        int other = next_random() % (i + 1), was = numbers[i];
+        numbers[i] = numbers[other], numbers[other] = was;
+    }
+}
+
+[[noreturn]] static void stuck(const Fiber &waits, const Fiber &other) {
+    threadIdx = waits.thread;
+    int end = say_where(message, sizeof message);
+    end += snprintf(message + end, sizeof message - end, "waits at %s (line %d) for thread (%d, %d, %d), which ", waits.what,
+                    waits.line, other.thread.x, other.thread.y, other.thread.z);
+    if (other.state == ENDED)
+        snprintf(message + end, sizeof message - end, "has ended");
+    else
+        snprintf(message + end, sizeof message - end, "waits at %s (line %d)", other.what, other.line);
+    leave(FAILED, waits.line);
+}
+
+static Fiber *missing(const Fiber &f, int first, int count) {  // a lane that it waits for
+    for (int i = 0; i < count; i++) {
+        Fiber &other = fibers[first + i];
+        if (f.mask >> i & 1 && (other.state != AT_WARP || other.line != f.line || other.mask != f.mask || other.what != f.what))
+            return &other;
+    }
+    return nullptr;
+}
+
+static void run_warp(int first) {  // until its lanes are at a barrier of the block, or at their end
+    int count = threads - first < 32 ? threads - first : 32, lanes[32];
+    while (true) {
+        arrange(lanes, count);
+        for (int i = 0; i < count; i++)
+            if (fibers[first + lanes[i]].state == READY) resume(fibers[first + lanes[i]]);
+        unsigned free = 0, waiting = 0;
+        for (int i = 0; i < count; i++)
+            if (fibers[first + i].state == AT_WARP) {
+                waiting |= 1u << i;
+                if (!missing(fibers[first + i], first, count)) free |= 1u << i;
+            }
+        if (!waiting) return;
+        for (int i = 0; i < count; i++) {
+            if (free >> i & 1) fibers[first + i].state = READY;
+            if (!free && waiting >> i & 1) stuck(fibers[first + i], *missing(fibers[first + i], first, count));
+        }
+    }
+}
+
+static void run_block(const Index *where) {
+    int warps[MOST_THREADS / 32], count = (threads + 31) / 32;
+    memset(running->shared, 0xff, running->shared_end - running->shared);
+    memset(dynamic, 0xff, dynamic_room);
+    for (int i = 0; i < threads; i++) {
+        Fiber &f = fibers[i];
+        f.state = READY, f.thread = where[i], f.number = i, f.exchanges = f.count = f.group = 0;
+    }
+    while (true) {
+        arrange(warps, count);
+        for (int i = 0; i < count; i++) run_warp(warps[i] * 32);
+        const Fiber *waits = nullptr;
+        for (int i = 0; i < threads && !waits; i++)
+            if (fibers[i].state == AT_BARRIER) waits = &fibers[i];
+        if (!waits) return;
+        for (int i = 0; i < threads; i++)
+            if (fibers[i].state == ENDED || fibers[i].line != waits->line) stuck(*waits, fibers[i]);
+        for (int i = 0; i < threads; i++) fibers[i].state = READY;
+    }
+}
+
+static void run_grid() {
+    static Index where[MOST_THREADS];
+    for (int i = 0; i < threads; i++)
+        where[i] = {i % blockDim.x, i / blockDim.x % blockDim.y, i / blockDim.x / blockDim.y};
+    long long blocks = (long long)gridDim.x * gridDim.y * gridDim.z, step = 1, start = order == 1 ? blocks - 1 : 0;
+    if (order == 1) step = -1;
+    if (order == 2) {  // a step that meets every block
+        start = next_random() % blocks;
+        for (step = next_random() % blocks;; step++) {
+            long long a = step, b = blocks;
+            while (b) { long long rest = a % b; a = b, b = rest; }
+            if (a == 1) break;
+        }
+    }
+    long long at = start;
+    for (long long i = 0; i < blocks; i++, at = (at + step + blocks) % blocks) {
+        blockIdx = {(int)(at % gridDim.x), (int)(at / gridDim.x % gridDim.y), (int)(at / gridDim.x / gridDim.y)};
+        run_block(where);
+    }
+}
+
+static void make_dynamic(size_t bytes) {  // it ends where nothing is
+    static char *pages;
+    static size_t mapped;
+    size_t page = sysconf(_SC_PAGESIZE), room = (bytes + page - 1) / page * page;
+    if (pages) munmap(pages, mapped);
+    mapped = room + page;
+    pages = (char *)mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    mprotect(pages + room, page, PROT_NONE);
+    dynamic_room = (bytes + 15) / 16 * 16;
+    dynamic = pages + room - dynamic_room;
+}
+
+static int refuse(const unsigned *grid, const unsigned *block, unsigned dynamic_bytes) {
+    unsigned long long count = (unsigned long long)block[0] * block[1] * block[2];
+    size_t fixed = running->shared_end - running->shared;
+    if (!count || count > running->most_threads || block[2] > 64)
+        return snprintf(message, sizeof message, "%s: %llu threads a block, at most %u", running->name, count, running->most_threads);
+    if (!grid[0] || !grid[1] || !grid[2] || grid[0] > 0x7fffffff || grid[1] > 65535 || grid[2] > 65535)
+        return snprintf(message, sizeof message, "%s: a grid of (%u, %u, %u) blocks", running->name, grid[0], grid[1], grid[2]);
+    if (fixed > 48 << 10 || fixed + dynamic_bytes > 227 << 10)
+        return snprintf(message, sizeof message, "%s: %zu + %u bytes of shared memory", running->name, fixed, dynamic_bytes);
+    return 0;
+}
+
+static int run(const unsigned *grid, const unsigned *block, unsigned dynamic_bytes, void **parameters) {
+    const int faults[] = {SIGSEGV, SIGBUS, SIGFPE};
+    static char handler_stack[64 << 10];
+    struct sigaction mine, before[3];
+    stack_t own = {}, stack_before;
+    if (refuse(grid, block, dynamic_bytes)) return 1;
+    arguments = parameters;
+    gridDim = {(int)grid[0], (int)grid[1], (int)grid[2]}, blockDim = {(int)block[0], (int)block[1], (int)block[2]};
+    threads = block[0] * block[1] * block[2];
+    make_dynamic(dynamic_bytes);
+    own.ss_sp = handler_stack, own.ss_size = sizeof handler_stack;
+    sigaltstack(&own, &stack_before);
+    memset(&mine, 0, sizeof mine);
+    mine.sa_sigaction = on_signal, mine.sa_flags = SA_SIGINFO | SA_ONSTACK;
+    for (int i = 0; i < 3; i++) sigaction(faults[i], &mine, &before[i]);
+    int code = sigsetjmp(out, 1);
+    if (!code) run_grid();
+    for (int i = 0; i < 3; i++) sigaction(faults[i], &before[i], nullptr);
+    sigaltstack(&stack_before, nullptr);
+    for (int i = 0; code && i < threads; i++)
+        if (fibers[i].stack) idle_stacks[idle++] = fibers[i].stack, fibers[i].stack = nullptr;
+    return code;
+}
+}  // namespace cudasim
+
+// --- from outside ---------------------------------------------------------------------------------------------------
+
+#define EXPORTED extern "C" __attribute__((visibility("default")))
+EXPORTED const char *cudasim_message() { return cudasim::message; }
+
+EXPORTED void cudasim_order(int order, unsigned seed) {
+    cudasim::order = order;
+    cudasim::seed = seed * 2654435761u + 1;
+}
+
+EXPORTED int cudasim_launch(const char *name, const unsigned *grid, const unsigned *block, unsigned dynamic, void **parameters) {
+    for (cudasim::running = cudasim::kernels; cudasim::running->name; cudasim::running++)
+        if (!strcmp(cudasim::running->name, name)) return cudasim::run(grid, block, dynamic, parameters);
+    snprintf(cudasim::message, sizeof cudasim::message, "no kernel %s", name);
+    return 500;
+}
