@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pathlib
 import re
+import sys
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
@@ -217,6 +220,29 @@ def test_an_encoder_is_compiled_once_for_all_shapes(
     assert len({id(lib.report) for lib in symbolic.libraries}) == 1
     (table,) = {id(a) for lib in symbolic.libraries for a in lib.params.values() if a.shape == (50, 24)}
     assert table
+
+
+def test_a_new_shape_costs_little_python(
+    sessions: tuple[InferenceSession, InferenceSession, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Calls of Python functions, from a shape to what runs it: no inference of types, a plan packed once."""
+    session = sessions[0]
+    session.run(None, {"ids": np.ones((2, 5), "int64")})
+    monkeypatch.setenv("MINITVM_POISON", "0")
+    calls: Counter[str] = Counter()
+
+    def count(frame: Any, event: str, _: object) -> None:
+        if event == "call":
+            calls[f"{pathlib.Path(frame.f_code.co_filename).stem}.{frame.f_code.co_name}"] += 1
+
+    sys.setprofile(count)
+    try:
+        session.run(None, {"ids": np.ones((1, 19), "int64")})
+    finally:
+        sys.setprofile(None)
+    nodes = len(session.libraries[-1].graph.nodes)
+    assert not {"memory.pack", "types.infer"} & set(calls)
+    assert calls.total() < 50 * nodes, calls.most_common(12)
 
 
 def test_shapes_that_its_types_do_not_hold_for_are_specialised(

@@ -348,6 +348,32 @@ def _replaced_atom(atom: Atom, values: Mapping[Atom, Dim]) -> Dim:
     return FUNCTIONS[atom.kind](a, b)
 
 
+def number(dim: Dim, values: Mapping[str, int]) -> int:
+    """A dimension where symbols have values; ``ValueError`` where it is no number then, or less than 0."""
+    try:
+        found = dim if isinstance(dim, int) else _number(dim, values)
+    except (KeyError, ZeroDivisionError):
+        raise ValueError(f"{dim} is no number") from None
+    if found < 0:
+        raise ValueError(f"{dim} is {found}")
+    return found
+
+
+def _number(dim: SymbolicDim, values: Mapping[str, int]) -> int:
+    total = 0
+    for monomial, factor in dim.terms:
+        for atom in monomial:
+            factor *= values[atom.of[0]] if atom.kind == "symbol" else _applied_number(atom, values)
+        total += factor
+    return total
+
+
+def _applied_number(atom: Atom, values: Mapping[str, int]) -> int:
+    found = FUNCTIONS[atom.kind](*(d if isinstance(d, int) else _number(d, values) for d in atom.of))
+    assert isinstance(found, int), found
+    return found
+
+
 FUNCTIONS: dict[str, Callable[[Any, Any], Dim]] = {
     "//": divide,
     "min": smaller,

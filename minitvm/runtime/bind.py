@@ -1,24 +1,25 @@
 """A symbolic artefact for numbers: who evaluates dimensions, when a shape is met.
 
-What the kernels are is settled; shapes, the memory plan and the sizes that kernels are handed are made anew.  Code and
+What the kernels are is settled; shapes, the memory plan and the sizes that kernels are handed are made anew, of
+what is found out once: which dimensions there are, and how values lie in memory relative to each other.  Code and
 weights are those of the symbolic library.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from minitvm.errors import InputError
-from minitvm.ir.dims import Atom, Dim, SymbolicDim
-from minitvm.ir.dims import replace as replaced
-from minitvm.ir.types import TensorType
-from minitvm.runtime.graph import Artifact, Graph
+from minitvm.ir.dims import Dim, SymbolicDim, number
+from minitvm.ir.types import Leaf, TensorType
+from minitvm.runtime.graph import Artifact, Graph, workspace_slots
 from minitvm.runtime.library import Library
-from minitvm.runtime.memory import plan_memory
+from minitvm.runtime.memory import Planner
 
 
 class DoesNotFit(InputError):
@@ -36,73 +37,73 @@ def values_of(artifact: Artifact, shapes: Mapping[str, tuple[int, ...]]) -> dict
     return found
 
 
-@dataclass(frozen=True)
 class SymbolicLibrary:
     """A library whose shapes have symbols.  Its types hold where each pair of ``assumed`` dimensions is equal."""
 
-    library: Library
-    assumed: frozenset[tuple[Dim, Dim]] = frozenset()
+    def __init__(self, library: Library, assumed: frozenset[tuple[Dim, Dim]] = frozenset()) -> None:
+        self.library, self.assumed = library, assumed
+        self._types = _Types(library.artifact)
+        facts = {i: library.artifact.metadata[library.graph.nodes[i].func] for i in workspace_slots(library.graph)}
+        self._with_workspace = [i for i, f in facts.items() if f["workspace"] != 0 or f["workspace_per_thread"] != 0]
+        self._planner: Planner | None = None
+        self._planning = threading.Lock()
 
     def for_shapes(self, shapes: Mapping[str, tuple[int, ...]]) -> Library:
         """The library for inputs of these shapes, by name; :class:`DoesNotFit` where its types do not hold for them."""
         values = values_of(self.library.artifact, shapes)
-        numbers = _Numbers(values)
-        for a, b in self.assumed:
-            if numbers.of(a) != numbers.of(b):
-                raise DoesNotFit(f"dimensions {a} and {b} are {numbers.of(a)} and {numbers.of(b)}")
-        return bound(self.library, values)
+        try:
+            for a, b in self.assumed:
+                if number(a, values) != number(b, values):
+                    raise DoesNotFit(f"dimensions {a} and {b} are {number(a, values)} and {number(b, values)}")
+            artifact = self._bound(values)
+        except ValueError as error:
+            raise DoesNotFit(f"dimension {error}") from None
+        found = Library(artifact, self.library.ir_mod, self.library.report)
+        found.share_code(self.library)
+        return found
+
+    def _bound(self, values: Mapping[str, int]) -> Artifact:
+        artifact = self.library.artifact
+        graph = self._types.graph(values)
+        metadata = {symbol: _metadata(facts, values) for symbol, facts in artifact.metadata.items()}
+        needs = {i: metadata[artifact.graph.nodes[i].func] for i in self._with_workspace}
+        workspaces = {i: n["workspace"] + n["workspace_per_thread"] * artifact.threads for i, n in needs.items()}
+        with self._planning:
+            self._planner = self._planner or Planner(graph, workspaces)
+            plan = self._planner.plan(graph, workspaces)
+        sizes = {name: np.array([values[s] for s in symbols], np.int64) for name, symbols in artifact.sizes.items()}
+        params = {**artifact.params, **sizes}
+        return replace(artifact, graph=graph, plan=plan, params=params, metadata=metadata, sizes={})
 
 
-def bound(library: Library, values: Mapping[str, int]) -> Library:
-    """The library for numbers in the place of symbols."""
-    found = Library(bound_artifact(library.artifact, values), library.ir_mod, library.report)
-    found.share_code(library)
-    return found
+def _metadata(facts: Mapping[str, Any], values: Mapping[str, int]) -> Mapping[str, Any]:
+    """Bytes of workspaces as numbers."""
+    found = {name: number(value, values) for name, value in facts.items() if isinstance(value, SymbolicDim)}
+    return {**facts, **found} if found else facts
 
 
-def bound_artifact(artifact: Artifact, values: Mapping[str, int]) -> Artifact:
-    numbers = _Numbers(values)
-    nodes = tuple(replace(node, types=tuple(map(numbers.type, node.types))) for node in artifact.graph.nodes)
-    graph = Graph(nodes, artifact.graph.heads)
-    metadata = {symbol: _metadata(facts, numbers) for symbol, facts in artifact.metadata.items()}
-    workspaces = {
-        i: metadata[node.func]["workspace"] + metadata[node.func]["workspace_per_thread"] * artifact.threads
-        for i, node in enumerate(nodes)
-        if node.is_kernel
-    }
-    sizes = {name: np.array([values[s] for s in symbols], np.int64) for name, symbols in artifact.sizes.items()}
-    params = {**artifact.params, **sizes}
-    return replace(
-        artifact, graph=graph, plan=plan_memory(graph, workspaces), params=params, metadata=metadata, sizes={}
-    )
+class _Types:
+    """The types of a graph, each dimension once: evaluated, they are the same graph for numbers."""
 
+    def __init__(self, artifact: Artifact) -> None:
+        self._graph = Graph(artifact.graph.nodes, artifact.graph.heads)
+        self._dims: dict[Dim, int] = {}
+        self._open: dict[Leaf, tuple[int, ...]] = {}
+        for type_ in artifact.graph.entry_types:
+            if isinstance(type_, TensorType) and not type_.is_static:
+                self._open[type_] = tuple(self._dims.setdefault(d, len(self._dims)) for d in type_.shape)
+        self._numbers = {type_: place for place, type_ in enumerate(self._open)}
+        self._nodes = [
+            (i, [self._numbers.get(t, t) for t in node.types])
+            for i, node in enumerate(artifact.graph.nodes)
+            if any(t in self._open for t in node.types)
+        ]
 
-def _metadata(facts: Mapping[str, Any], numbers: _Numbers) -> dict[str, Any]:
-    return {name: numbers.of(value) if isinstance(value, SymbolicDim) else value for name, value in facts.items()}
-
-
-class _Numbers:
-    def __init__(self, values: Mapping[str, int]) -> None:
-        self._atoms: dict[Atom, Dim] = {Atom("symbol", (name,)): value for name, value in values.items()}
-        self._known: dict[Dim, int] = {}
-        self._types: dict[TensorType, TensorType] = {}
-
-    def of(self, dim: Dim) -> int:
-        if isinstance(dim, int):
-            return dim
-        if dim not in self._known:
-            try:
-                found = replaced(dim, self._atoms)
-            except ValueError as error:
-                raise DoesNotFit(f"dimension {dim}: {error}") from None
-            if isinstance(found, SymbolicDim) or found < 0:
-                raise DoesNotFit(f"dimension {dim} would be {found}")
-            self._known[dim] = found
-        return self._known[dim]
-
-    def type(self, type_: Any) -> Any:
-        if not isinstance(type_, TensorType) or type_.is_static:
-            return type_
-        if type_ not in self._types:
-            self._types[type_] = type_.with_shape(tuple(map(self.of, type_.shape)))
-        return self._types[type_]
+    def graph(self, values: Mapping[str, int]) -> Graph:
+        """``ValueError`` where a dimension is no number."""
+        dims = [number(dim, values) for dim in self._dims]
+        types = [type_.with_shape(tuple([dims[i] for i in shape])) for type_, shape in self._open.items()]
+        nodes = list(self._graph.nodes)
+        for i, own in self._nodes:
+            nodes[i] = nodes[i].with_types(tuple([types[t] if isinstance(t, int) else t for t in own]))
+        return self._graph.with_nodes(tuple(nodes))

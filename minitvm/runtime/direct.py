@@ -111,7 +111,7 @@ class DirectCall:
         """A result: the memory that it was made in, unless an earlier result has that, or a copy."""
         head, owner = self._heads[position], self._owners[position]
         if owner not in made:
-            return copied(self._read[position](self.instance.values[head]))
+            return copied(self._read[position](self.instance.held(head)))
         if self._owners.index(owner) == position:
             return made[owner]
         return np.array(made[owner].reshape(self.instance.types[head].static_shape))

@@ -7,11 +7,11 @@ What a node does is its *step*, one of the classes here; an input or parameter h
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, wraps
 from itertools import count, groupby
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -82,6 +82,12 @@ class Node:
         """TVM's ``func_name``: a symbol, ``__nop``, ``__host``, or nothing for inputs and parameters."""
         return self.step.symbol if isinstance(self.step, Launch | LibraryCall) else _NAMES[self.step]
 
+    def with_types(self, types: tuple[Leaf, ...]) -> Node:
+        """The same node with results of other types; quicker than ``dataclasses.replace``, as every new shape asks."""
+        found = object.__new__(Node)
+        found.__dict__.update(self.__dict__, types=types)
+        return found
+
 
 @dataclass(frozen=True)
 class Graph:
@@ -89,12 +95,20 @@ class Graph:
     heads: tuple[Entry, ...]
     entry_start: tuple[int, ...] = field(init=False, compare=False)
     """Number of the first entry of each node; one more at the end (TVM's ``node_row_ptr``)."""
+    structure: dict[str, Any] = field(init=False, compare=False, repr=False, default_factory=dict)
+    """What :func:`_once` keeps: it is that of all graphs made :meth:`with_nodes`."""
 
     def __post_init__(self) -> None:
         starts = [0]
         for node in self.nodes:
             starts.append(starts[-1] + len(node.types))
         object.__setattr__(self, "entry_start", tuple(starts))
+
+    def with_nodes(self, nodes: tuple[Node, ...]) -> Graph:
+        """The same graph with results of other sizes."""
+        found = object.__new__(Graph)
+        found.__dict__.update(self.__dict__, nodes=nodes)
+        return found
 
     @property
     def entries(self) -> int:
@@ -112,7 +126,28 @@ class Graph:
 
     @property
     def arg_nodes(self) -> list[int]:
-        return [i for i, node in enumerate(self.nodes) if node.is_null]
+        return _arg_nodes(self)
+
+
+Found = TypeVar("Found")
+
+
+def _once(function: Callable[[Graph], Found]) -> Callable[[Graph], Found]:
+    """Finds what does not depend on sizes once for all graphs that differ in sizes alone.  Not to be changed."""
+
+    @wraps(function)
+    def found(graph: Graph) -> Found:
+        if function.__name__ not in graph.structure:
+            graph.structure[function.__name__] = function(graph)
+        kept: Found = graph.structure[function.__name__]
+        return kept
+
+    return found
+
+
+@_once
+def _arg_nodes(graph: Graph) -> list[int]:
+    return [i for i, node in enumerate(graph.nodes) if node.is_null]
 
 
 # --- the order of a run ---------------------------------------------------------------------------------------
@@ -126,6 +161,7 @@ class Segment:
     nodes: tuple[int, ...]
 
 
+@_once
 def steps_of(graph: Graph) -> list[Segment | int]:
     """Segments, and the nodes that are calls in Python, in the order they run; what moves nothing does not appear."""
     steps: list[Segment | int] = []
@@ -141,6 +177,7 @@ def segments(steps: list[Segment | int]) -> list[Segment]:
     return [step for step in steps if isinstance(step, Segment)]
 
 
+@_once
 def workspace_slots(graph: Graph) -> dict[int, int]:
     """The slot of every kernel node's workspace pointer; entries come first."""
     kernels = [i for i, node in enumerate(graph.nodes) if node.is_kernel]
@@ -177,6 +214,7 @@ def round_up(nbytes: int) -> int:
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
+@_once
 def owners(graph: Graph) -> list[int]:
     """The entry whose memory each entry has: itself, or the input of the reshape that it is the result of."""
     types = graph.entry_types

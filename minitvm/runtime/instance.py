@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,6 @@ from minitvm.ir.types import SequenceType, TensorType, Type
 from minitvm.runtime.checks import check_input, from_zigzag
 from minitvm.runtime.code import Code
 from minitvm.runtime.graph import (
-    Alias,
     Artifact,
     Entry,
     HostStep,
@@ -69,40 +68,43 @@ class Instance:
         """Bytes by kernel node."""
         self.has_run = False
         """Whether the results are those of a whole run; not after one that raised."""
-        self._allocate()
-        self._slots = (ctypes.c_void_p * (self.graph.entries + len(workspace_slots(self.graph))))()
-        self._fill_slots()
+        self._hold_inputs()
+        self._slots = (ctypes.c_void_p * (self.graph.entries + len(workspace_slots(self.graph))))(*self._addresses())
         self.slots = ctypes.addressof(self._slots)
         self.checks = [((i, 0), node) for i, node in enumerate(self.graph.nodes) if node.check]
         self.steps = self.make_steps()
 
     # --- memory ---
 
-    def _allocate(self) -> None:
+    def _hold_inputs(self) -> None:
         for name, entry in self.input_entry.items():
-            if name in self.params:  # a dictionary that anybody may have changed
-                self.values[entry] = self.memory.hold(check_input(name, self.params[name], self.types[entry]))
-            elif self.types[entry].is_static:
-                self.values[entry] = self.memory.empty(self.types[entry].static_shape, self.types[entry].dtype)
-        for entry, offset in enumerate(self.plan.offsets):
-            if offset >= 0:
-                self.values[entry] = self.memory.view(self.arena, offset, self.types[entry])
-        for node_index, node in enumerate(self.graph.nodes):
-            if isinstance(node.step, Alias):
-                entry = self.graph.entry_start[node_index]
-                source = self.values[self.owner[entry]]
-                if self.values[entry] is None and source is not None:
-                    self.values[entry] = self.memory.view(source, 0, self.types[entry])
+            given, type_ = self.params.get(name), self.types[entry]
+            if given is not None:  # of a dictionary that anybody may have changed
+                is_own = given is self.artifact.params.get(name)
+                self.values[entry] = self.memory.hold(given if is_own else check_input(name, given, type_))
+            elif type_.is_static:
+                self.values[entry] = self.memory.empty(type_.static_shape, type_.dtype)
 
-    def _fill_slots(self) -> None:
-        for entry in range(self.graph.entries):
-            value = self.values[self.owner[entry]]
-            self._slots[entry] = None if value is None else self.memory.address(value)
-        for node, slot in workspace_slots(self.graph).items():
+    def held(self, entry: int) -> Any:
+        """An entry's value in memory; in the arena it is looked at when it is first asked for."""
+        found, at, owner = self.values[entry], self.plan.offsets[entry], self.owner[entry]
+        if found is None and at >= 0:
+            found = self.values[entry] = self.memory.view(self.arena, at, self.types[entry])
+        elif found is None and owner != entry and self.values[owner] is not None:
+            found = self.values[entry] = self.memory.view(self.values[owner], 0, self.types[entry])
+        return found
+
+    def _addresses(self) -> Iterator[int | None]:
+        """Of all entries, then of workspaces."""
+        start = self.memory.address(self.arena)
+        own = {e: self.memory.address(value) for e, value in enumerate(self.values) if value is not None}
+        for offset, owner in zip(self.plan.offsets, self.owner, strict=True):
+            yield start + offset if offset >= 0 else own.get(owner)
+        for node in workspace_slots(self.graph):
             memory = self._workspace(node)
             if memory is not None:
                 self.workspaces[node] = memory
-                self._slots[slot] = self.memory.address(memory)
+            yield None if memory is None else self.memory.address(memory)
 
     def _workspace(self, node: int) -> Any:
         """A kernel's workspace: in the arena, or of its own where more threads run than planned for."""
@@ -148,7 +150,7 @@ class Instance:
     def value(self, entry: Entry) -> Any:
         """The value of an entry as it is now: a list, ``None``, or a view that the next run overwrites."""
         index = self.graph.entry_id(entry)
-        found = self.values[index]
+        found = self.held(index)
         if found is None and not may_be_none(self.types[index]):
             node = self.graph.nodes[entry[0]]
             raise MiniTVMError(f"{node.name!r} has no value yet", hint="call run() first")
@@ -200,7 +202,7 @@ class Instance:
 
     def _store(self, entry: int, result: Any) -> None:
         if self.types[entry].is_static:
-            self.memory.write(self.values[entry], result.astype(self.types[entry].dtype, casting="no", copy=False))
+            self.memory.write(self.held(entry), result.astype(self.types[entry].dtype, casting="no", copy=False))
         else:
             self.values[entry] = copied(result)  # it may be a view of memory that is used again
 

@@ -6,8 +6,9 @@ the values alive at the same time (best fit), which on real graphs comes within 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 
@@ -59,12 +60,11 @@ def pack(requests: Sequence[Request]) -> list[int]:
 
 def lower_bound(requests: Sequence[Request]) -> int:
     """The most bytes alive at one step."""
-    steps = max((r.last for r in requests), default=0) + 2
-    change = np.zeros(steps, np.int64)
+    change = [0] * (max((r.last for r in requests), default=0) + 2)
     for want in requests:
         change[want.first] += want.nbytes
         change[want.last + 1] -= want.nbytes
-    return int(np.cumsum(change).max(initial=0))
+    return max(accumulate(change), default=0)
 
 
 def require_addressable(graph: Graph) -> None:
@@ -90,33 +90,101 @@ def plan_memory(graph: Graph, workspaces: Mapping[int, int] | None = None) -> Pl
     Inputs and parameters keep memory of their own.  A reshape shares its input's.  A kernel's results never share
     memory with its inputs.  Results of the graph live to its end.
     """
-    owner = owners(graph)
-    last = last_uses(graph, owner)
-    types = graph.entry_types
-    requests: list[Request] = []
-    placing: list[int] = []
-    for step, node in enumerate(graph.nodes):
-        for i in range(len(node.types)):
-            entry = graph.entry_id((step, i))
-            if not node.is_null and owner[entry] == entry and types[entry].is_static:
-                placing.append(entry)
-                requests.append(Request(round_up(max(1, types[entry].nbytes)), step, last[entry]))
     scratch = {node: nbytes for node, nbytes in (workspaces or {}).items() if nbytes}
-    requests += [Request(round_up(nbytes), node, node) for node, nbytes in scratch.items()]
-    naive = sum(r.nbytes for r in requests)
-    if naive > MOST_BYTES:
-        raise CompilerError(f"the values of this graph take {naive:,} bytes, more than can be addressed", hint=_SMALLER)
-    placed = pack(requests)
-    where = dict(zip(placing, placed, strict=False))
-    offsets = tuple(where.get(owner[entry], -1) for entry in range(graph.entries))
-    return Plan(
-        offsets=offsets,
-        storage_ids=_storage_ids(owner, offsets),
-        workspaces=dict(zip(scratch, placed[len(placing) :], strict=True)),
-        nbytes=max((at + r.nbytes for at, r in zip(placed, requests, strict=True)), default=0),
-        lower_bound=lower_bound(requests),
-        naive=naive,
-    )
+    return Planner(graph, scratch).plan(graph, scratch)
+
+
+class Planner:
+    """Plans for one graph, whatever sizes its values have: how long each is alive is found once.
+
+    Where values of other sizes lie, the last plan that was packed says: what lies above what, among those that are
+    alive together, stays so, each as low as that allows.  Where this wastes memory, values are packed anew.
+    """
+
+    WASTE = 1.25
+    """Bytes of a plan over the lower bound, against those of the packed one, from which on it is packed anew."""
+
+    def __init__(self, graph: Graph, workspaces: Iterable[int]) -> None:
+        self._owner = owners(graph)
+        last, types = last_uses(graph, self._owner), graph.entry_types
+        self._entries: list[int] = []
+        self._spans: list[tuple[int, int]] = []
+        for step, node in enumerate(graph.nodes):
+            for entry in range(graph.entry_start[step], graph.entry_start[step + 1]):
+                if not node.is_null and self._owner[entry] == entry and types[entry].is_static:
+                    self._entries.append(entry)
+                    self._spans.append((step, last[entry]))
+        self._nodes = list(workspaces)
+        self._spans += [(node, node) for node in self._nodes]
+        self._packed: tuple[Stack, float] | None = None
+
+    def plan(self, graph: Graph, workspaces: Mapping[int, int]) -> Plan:
+        """For the graph with other sizes of its values (none may be open), and bytes of workspaces by node."""
+        types = graph.entry_types
+        sizes = {t: round_up(max(1, t.nbytes)) for t in {types[entry] for entry in self._entries}}
+        nbytes = [sizes[types[entry]] for entry in self._entries]
+        nbytes += [round_up(workspaces[node]) for node in self._nodes]
+        requests = [Request(size, *span) for size, span in zip(nbytes, self._spans, strict=True)]
+        naive, least = sum(nbytes), lower_bound(requests)
+        if naive > MOST_BYTES:
+            raise CompilerError(
+                f"the values of this graph take {naive:,} bytes, more than can be addressed", hint=_SMALLER
+            )
+        placed = self._placed(requests, least)
+        where = dict(zip(self._entries, placed, strict=False))
+        offsets = tuple(where.get(owner, -1) for owner in self._owner)
+        return Plan(
+            offsets=offsets,
+            storage_ids=_storage_ids(self._owner, offsets),
+            workspaces=dict(zip(self._nodes, placed[len(self._entries) :], strict=True)),
+            nbytes=_top(requests, placed),
+            lower_bound=least,
+            naive=naive,
+        )
+
+    def _placed(self, requests: Sequence[Request], least: int) -> list[int]:
+        if self._packed is not None:
+            stack, waste = self._packed
+            placed = stack.placed(requests)
+            if _top(requests, placed) <= waste * least:
+                return placed
+        placed = pack(requests)
+        self._packed = Stack.of(requests, placed), self.WASTE * _top(requests, placed) / max(1, least)
+        return placed
+
+
+@dataclass(frozen=True)
+class Stack:
+    """What lies directly below each of some requests, among those alive with it; lowest first."""
+
+    below: tuple[tuple[int, tuple[int, ...]], ...]
+
+    @staticmethod
+    def of(requests: Sequence[Request], placed: Sequence[int]) -> Stack:
+        found: list[tuple[int, tuple[int, ...]]] = []
+        under: dict[int, int] = {}
+        """All that has to lie below a request, as bits."""
+        for index in sorted(range(len(requests)), key=lambda i: (placed[i], requests[i].nbytes, i)):
+            want, mask, direct = requests[index], 0, []
+            for other, _ in reversed(found):
+                have = requests[other]
+                if not mask >> other & 1 and have.first <= want.last and want.first <= have.last:
+                    direct.append(other)
+                    mask |= under[other] | 1 << other
+            found.append((index, tuple(direct)))
+            under[index] = mask
+        return Stack(tuple(found))
+
+    def placed(self, requests: Sequence[Request]) -> list[int]:
+        offsets, tops = [0] * len(requests), [0] * len(requests)
+        for index, below in self.below:
+            offsets[index] = max([tops[other] for other in below], default=0)
+            tops[index] = offsets[index] + requests[index].nbytes
+        return offsets
+
+
+def _top(requests: Sequence[Request], placed: Sequence[int]) -> int:
+    return max((at + r.nbytes for at, r in zip(placed, requests, strict=True)), default=0)
 
 
 def _storage_ids(owner: Sequence[int], offsets: Sequence[int]) -> tuple[int, ...]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import time
+from random import Random
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -12,8 +14,9 @@ from minitvm import relay
 from minitvm.driver.program import read_program
 from minitvm.ir.types import TensorType
 from minitvm.passes import FuseOps
+from minitvm.runtime import memory
 from minitvm.runtime.graph import Alias, Graph, Launch, Node
-from minitvm.runtime.memory import Request, lower_bound, pack, plan_memory
+from minitvm.runtime.memory import Request, Stack, lower_bound, pack, plan_memory
 
 
 def graph_of(function: relay.Function, opt_level: int = 0) -> Graph:
@@ -87,15 +90,43 @@ requests = st.lists(
 )
 
 
+def check_apart(wanted: list[Request], offsets: list[int]) -> None:
+    for (a, at), (b, bt) in itertools.combinations(zip(wanted, offsets, strict=True), 2):
+        together = a.first <= b.last and b.first <= a.last
+        assert not together or a.nbytes == 0 or b.nbytes == 0 or at + a.nbytes <= bt or bt + b.nbytes <= at
+
+
 @settings(max_examples=150, deadline=None)
 @given(requests)
 def test_what_is_alive_together_never_overlaps(wanted: list[Request]) -> None:
     offsets = pack(wanted)
-    for (a, at), (b, bt) in itertools.combinations(zip(wanted, offsets, strict=True), 2):
-        together = a.first <= b.last and b.first <= a.last
-        assert not together or a.nbytes == 0 or b.nbytes == 0 or at + a.nbytes <= bt or bt + b.nbytes <= at
+    check_apart(wanted, offsets)
     top = max((o + r.nbytes for o, r in zip(offsets, wanted, strict=True)), default=0)
     assert lower_bound(wanted) <= top <= sum(r.nbytes for r in wanted)
+
+
+@settings(max_examples=150, deadline=None)
+@given(requests, st.randoms(use_true_random=False))
+def test_values_of_other_sizes_stay_above_and_below_each_other(wanted: list[Request], random: Random) -> None:
+    offsets = pack(wanted)
+    stack = Stack.of(wanted, offsets)
+    assert all(again <= at for at, again in zip(offsets, stack.placed(wanted), strict=True))
+    others = [Request(64 * random.randrange(40), r.first, r.last) for r in wanted]
+    check_apart(others, stack.placed(others))
+
+
+def test_sizes_that_grow_alike_are_packed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    packed: list[int] = []
+    monkeypatch.setattr(memory, "pack", lambda requests: packed.append(1) or pack(requests))
+    sizes = [128, 640, 64, 320, 64, 1280]
+    planner = memory.Planner(chain(sizes), [3])
+    for factor in (1, 7, 2, 40):
+        graph = chain([factor * size for size in sizes])
+        found, alone = planner.plan(graph, {3: 192 * factor}), plan_memory(graph, {3: 192 * factor})
+        assert found.nbytes == alone.nbytes and found.lower_bound == alone.lower_bound and found.naive == alone.naive
+    assert len(packed) == 1 + 4
+    found = planner.plan(chain([64, 64, 64, 64, 6400, 64]), {3: 64})
+    assert found.nbytes <= memory.Planner.WASTE * found.lower_bound
 
 
 def test_a_graph_of_thousands_of_calls_is_planned_quickly() -> None:

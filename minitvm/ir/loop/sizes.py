@@ -5,19 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from minitvm.ir.dims import Atom, Dim, SymbolicDim, replace
+from minitvm.ir.dims import number
 from minitvm.ir.loop.expr import Buffer, Const, Load, LoopExpr, Size
 from minitvm.ir.loop.stmt import Alloc, For, If, Kernel, Seq, Stmt, Store, map_expr
-
-
-def number(dim: Dim, values: Mapping[str, int]) -> int:
-    """A dimension where symbols have values; ``ValueError`` where it is no number, or less than 0."""
-    if isinstance(dim, int):
-        return dim
-    found = replace(dim, {Atom("symbol", (name,)): value for name, value in values.items()})
-    if isinstance(found, SymbolicDim) or found < 0:
-        raise ValueError(f"{dim} is {found}")
-    return found
 
 
 def bound(kernel: Kernel, values: Mapping[str, int]) -> Kernel:
