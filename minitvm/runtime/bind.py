@@ -102,7 +102,7 @@ class _Types:
     def graph(self, values: Mapping[str, int]) -> Graph:
         """``ValueError`` where a dimension is no number."""
         dims = [number(dim, values) for dim in self._dims]
-        types = [type_.with_shape(tuple([dims[i] for i in shape])) for type_, shape in self._open.items()]
+        types = [TensorType(tuple([dims[i] for i in shape]), type_.dtype) for type_, shape in self._open.items()]
         nodes = list(self._graph.nodes)
         for i, own in self._nodes:
             nodes[i] = nodes[i].with_types(tuple([types[t] if isinstance(t, int) else t for t in own]))
