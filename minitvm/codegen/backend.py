@@ -20,6 +20,7 @@ from minitvm.ir.dims import Dim, larger
 from minitvm.ir.expr import Function
 from minitvm.ir.loop import Alloc, Buffer, Kernel, Stmt, stmt_children
 from minitvm.runtime.code import CODES, Code
+from minitvm.runtime.document import document_of, seal
 from minitvm.runtime.graph import Artifact, CpuTag
 from minitvm.target import OPTIONS, MachineModel, Target
 
@@ -49,10 +50,8 @@ class Backend(ABC):
     """The kind whose templates and layouts it uses."""
     native: ClassVar[frozenset[str]] = frozenset()
     """Scalar functions that it can spell; the others become polynomials."""
-    code: ClassVar[type[Code] | None] = None
-    """What runs its artefacts; ``None`` where nothing here can."""
-    instead: ClassVar[str | None] = None
-    """What to do where it is ``None``: the hint of the error."""
+    code: ClassVar[type[Code]]
+    """What runs its artefacts."""
     stages: ClassVar[Mapping[str, Callable[[Any, Launches], str]]] = {}
     """Texts that it can show of a group's kernels, by name: functions of the back end and the launches."""
 
@@ -82,8 +81,9 @@ class Backend(ABC):
         """What is launched for a group; the kernel itself unless a launch can do less than it."""
         return Launches(kernel.params, (kernel,))
 
-    def workspace(self, kernel: Kernel) -> Workspace:
-        """The memory that a launch needs beside its parameters."""
+    def workspace(self, launches: Launches) -> Workspace:
+        """The memory that a group's launches need beside its parameters; here there is one."""
+        (kernel,) = launches.kernels
         return plan_workspace(kernel)
 
     @abstractmethod
@@ -97,9 +97,11 @@ class Backend(ABC):
     def entry(self, artifact: Artifact, workspaces: Mapping[int, int], compile: Compile) -> bytes:
         """The entry of an artefact that has none yet, its document sealed in; nothing where it cannot be saved.
 
-        ``workspaces`` are bytes by kernel node.
+        ``workspaces`` are bytes by kernel node.  Here it is the seal alone: :attr:`code` calls kernels by itself.
         """
-        return b""
+        if not all(isinstance(image, bytes) for image in artifact.objects.values()):  # calls of a library
+            return b""
+        return seal(document_of(artifact))
 
 
 BACKENDS: dict[str, type[Backend]] = {}
@@ -110,8 +112,7 @@ def register(backend: type[Backend]) -> type[Backend]:
     """Make a back end known: its kind is a target from now on.  A class decorator."""
     BACKENDS[backend.kind] = backend
     OPTIONS.setdefault(backend.kind, dict(backend.options))
-    if backend.code is not None:
-        CODES[backend.kind] = backend.code
+    CODES[backend.kind] = backend.code
     return backend
 
 

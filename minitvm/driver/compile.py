@@ -24,7 +24,7 @@ from minitvm.driver.program import (
     without_kernels,
 )
 from minitvm.driver.report import BuildReport, KernelReport, Recorder
-from minitvm.errors import CompilerError, ConfigError, InputError, PassError, TargetError, listing
+from minitvm.errors import CompilerError, ConfigError, InputError, PassError, listing
 from minitvm.ir.arrays import shared
 from minitvm.ir.decision import decide, decisions
 from minitvm.ir.dims import Dim
@@ -45,7 +45,7 @@ from minitvm.runtime.hosts import branch_functions
 from minitvm.runtime.instance import Instance
 from minitvm.runtime.library import Library
 from minitvm.runtime.memory import plan_memory, require_addressable, unplanned
-from minitvm.runtime.ndarray import CPU_ONLY, Device, NDArray, cpu
+from minitvm.runtime.ndarray import Device, NDArray, cpu
 from minitvm.target import MachineModel, Target
 
 
@@ -119,12 +119,8 @@ def build_consuming(
 
 
 def backend_for(target: str | Target, num_threads: int | None) -> Backend:
-    """What compiles for a target; :class:`TargetError` where nothing here could run what it makes."""
-    parsed = Target.parse(target)
-    backend = backend_of(parsed, config.resolve_threads(num_threads))
-    if backend.code is None:
-        raise TargetError(CPU_ONLY, where=[f"target: {parsed}"], hint=backend.instead)
-    return backend
+    """What compiles for a target; :class:`TargetError` where there is no such machine."""
+    return backend_of(Target.parse(target), config.resolve_threads(num_threads))
 
 
 def _is_number(dim: Dim) -> bool:

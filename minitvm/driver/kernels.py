@@ -176,9 +176,10 @@ class KernelCompiler:
             with self.timings.stage("coverage"):
                 found = check_coverage(_with_numbers(kernel))
             undecided = tuple(f"{c.buffer.name}: {c.reason}" for c in found if c.verdict is Verdict.UNDECIDED)
-            workspace = self.backend.workspace(kernel)
+            launches = self.backend.bind(kernel)
+            workspace = self.backend.workspace(launches)
             with self.timings.stage("emit"):
-                source = self.backend.source(self.backend.bind(kernel))
+                source = self.backend.source(launches)
         image = self.image_of(source)
         return KernelCode(image, workspace.nbytes - workspace.thread_bytes, workspace.thread_bytes, undecided)
 

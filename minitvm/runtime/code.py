@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -12,6 +12,9 @@ from minitvm.errors import LibraryError
 from minitvm.ir.arrays import aligned, aligned_empty
 from minitvm.ir.types import Leaf
 from minitvm.runtime.graph import Artifact, CpuTag, Segment
+
+if TYPE_CHECKING:
+    from minitvm.runtime.ndarray import Device
 
 
 class Memory:
@@ -55,12 +58,18 @@ class Code(Protocol):
     memory: Memory
     most_threads: int
     """That it can make use of."""
+    device_kind: str = "cpu"
+    """Of the devices that it runs on; the first one where nobody chooses."""
 
     def __init__(self, artifact: Artifact) -> None: ...
 
     @staticmethod
     def check(made_for: CpuTag, name: str) -> None:
         """:class:`LibraryError` where this machine cannot run code made for that one; ``name`` is the library's."""
+
+    def on(self, device: Device) -> Code:
+        """What runs on a device: one for each instance.  :class:`TargetError` where it cannot."""
+        return self
 
     def step(self, what: Segment | int, slots: int, threads: int) -> Callable[[], None]:
         """Runs a segment of kernels, or one kernel node alone.
@@ -73,7 +82,7 @@ class Code(Protocol):
 CODES: dict[str, type[Code]] = {}
 """By kind of target; minitvm's own as soon as they are asked for."""
 
-_HOMES = {"llvm": "native", "interp": "interpreter"}
+_HOMES = {"llvm": "native", "interp": "interpreter", "cuda": "cuda"}
 """The modules beside this one that hold them."""
 
 

@@ -18,7 +18,7 @@ from minitvm.runtime.code import Code, code_for
 from minitvm.runtime.control import control_step
 from minitvm.runtime.graph import Artifact, HostCall
 from minitvm.runtime.instance import HostRun, Instance
-from minitvm.runtime.ndarray import Device, cpu
+from minitvm.runtime.ndarray import Device
 from minitvm.runtime.param_dict import save_param_dict
 from minitvm.runtime.signing import Origin, PrivateKey, PublicKey
 
@@ -62,21 +62,25 @@ class Library:
         return entries[name]
 
     def _create(self, device: Device | None = None, num_threads: int | None = None) -> Instance:
-        where = cpu() if device is None else device
+        made_for = code_for(self.target)
+        own = Device(made_for.device_kind)
+        where = own if device is None else device
         if not isinstance(where, Device):
-            raise TargetError(f"{where!r} is no device", hint="use minitvm.cpu(0)")
-        if not where.exist:
+            raise TargetError(f"{where!r} is no device", hint=f"use minitvm.{own}")
+        if where.kind != own.kind:
+            raise TargetError(f"the library was compiled for {self.target!r}, it cannot run on {where}", hint=f"use minitvm.{own}, or compile the model for another target")
+        if where.kind == "cpu" and not where.exist:
             raise TargetError(f"there is no device {where}", hint="use minitvm.cpu(0)")
-        code_for(self.target).check(self.artifact.cpu, "the library")
+        made_for.check(self.artifact.cpu, "the library")
         return self.instance(where, num_threads)
 
     def instance(self, device: Device, num_threads: int | None = None) -> Instance:
         """A running copy; under ``MINITVM_POISON`` poisoned, where its memory is the host's."""
-        kind = Instance
-        if config.read_flag("MINITVM_POISON") and self.code.memory.is_host:
+        kind, code = Instance, self.code.on(device)
+        if config.read_flag("MINITVM_POISON") and code.memory.is_host:
             from minitvm.runtime.poison import PoisonedInstance as kind
         calls = (self._host, self._instances, control_step)
-        return kind(self.artifact, self.code, self.params, *calls, device, num_threads)
+        return kind(self.artifact, code, self.params, *calls, device, num_threads)
 
     def _host(self, node: str, branches: Mapping[str, Instance]) -> HostRun:
         """A call in Python."""

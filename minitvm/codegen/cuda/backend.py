@@ -1,4 +1,4 @@
-"""The back end of NVIDIA's GPUs: prints every kernel as CUDA C.  Nothing runs it yet."""
+"""The back end of NVIDIA's GPUs: kernels as CUDA C, machine code by NVRTC.  Needs neither a GPU nor a driver."""
 
 from __future__ import annotations
 
@@ -8,42 +8,67 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-from minitvm.codegen.backend import Backend, Launches, register
-from minitvm.codegen.cuda.bind import bind_plain
-from minitvm.codegen.cuda.emit import emit_cuda
+from minitvm.codegen.backend import Backend, Launches, Workspace, register
+from minitvm.codegen.cuda.bind import bind_plain, launch_of
+from minitvm.codegen.cuda.emit import emit_cuda, function_name
 from minitvm.codegen.cuda.machine import gpu_model
-from minitvm.errors import CompilerError
-from minitvm.ir.loop import Kernel
+from minitvm.errors import CompilerError, TargetError
+from minitvm.ir.dims import Dim
+from minitvm.ir.loop import Buffer, Kernel
+from minitvm.runtime.cuda import CudaArtifact, image
 from minitvm.runtime.graph import CpuTag
 from minitvm.target import Target
+
+_ALIGN = 256
 
 
 @register
 class CudaBackend(Backend):
     kind = "cuda"
-    instead = (
-        "use target 'llvm'; the CUDA C of every kernel can be printed with `minitvm show --stage cuda` "
-        "or library.report.kernel(NAME).text('cuda')"
-    )
+    code = CudaArtifact
 
     def __init__(self, target: Target, threads: int) -> None:
         super().__init__(target, threads)
+        if target.libs:
+            raise TargetError(f"no vendor library can be called yet: {', '.join(target.libs)}", hint="leave out -libs")
         arch = target.options.get("arch", "sm_90")
         self.machine = gpu_model(arch, threads)
         self.made_for = CpuTag("nvptx64-nvidia-cuda", arch, ())
+        self.version = _version()
 
     def legalize(self, kernel: Kernel) -> Kernel:
         """CUDA C has all functions."""
         return kernel
 
     def bind(self, kernel: Kernel) -> Launches:
+        if kernel.sizes:
+            raise CompilerError(f"{kernel.name}: kernels of a GPU are made for numbers only, not for sizes with names")
         return Launches(kernel.params, bind_plain(kernel))
 
+    def workspace(self, launches: Launches) -> Workspace:
+        """What launches hand on to each other, in global memory."""
+        offsets: dict[Buffer, Dim] = {}
+        nbytes = 0
+        for buffer in (b for kernel in launches.kernels for b in kernel.params if b not in launches.params):
+            if buffer not in offsets:
+                offsets[buffer] = nbytes
+                nbytes += -(-buffer.nbytes // _ALIGN) * _ALIGN
+        return Workspace(offsets, nbytes)
+
     def source(self, launches: Launches) -> str:
-        return "\n".join(map(emit_cuda, launches.kernels))
+        """Launches as comments (:class:`minitvm.runtime.cuda.image.Launch`), then their functions."""
+        places: dict[Buffer, int] = {b: number for number, b in enumerate(launches.params)}
+        places |= {b: -1 - at for b, at in self.workspace(launches).offsets.items() if isinstance(at, int)}
+        records = []
+        for kernel in launches.kernels:
+            params, made = tuple(places[b] for b in kernel.params), launch_of(kernel)
+            found = image.Launch(function_name(kernel), made.grid, made.block, made.shared, params)
+            if 0 not in (*made.grid, *made.block):  # no elements
+                records.append(image.record(found))
+        return "\n".join([*records, "", emit_cuda(*launches.kernels)])
 
     def image(self, source: str) -> bytes:
-        return compile_cubin(source, self.made_for.name).image
+        return image.pack(image.records(source), compile_cubin(source, self.made_for.name).image)
 
     stages = {"cuda": source}
 
@@ -92,6 +117,15 @@ def _load() -> ModuleType:
     except (ImportError, RuntimeError) as error:  # the bindings, or the library that they open
         raise CompilerError("NVRTC is not installed, so CUDA kernels cannot be compiled", hint=_HINT) from error
     return nvrtc
+
+
+def _version() -> str | None:
+    """NVRTC's; ``None`` where it is missing, as a kernel that has to be compiled says."""
+    try:
+        nvrtc = _load()
+    except CompilerError:
+        return None
+    return "nvrtc {}.{}".format(*nvrtc.nvrtcVersion()[1:])
 
 
 def _check(nvrtc: Any, answer: tuple[Any, ...]) -> Any:

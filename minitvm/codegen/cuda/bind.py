@@ -207,10 +207,11 @@ def _serial_lanes(body: Stmt) -> Stmt:
 
 @dataclass(frozen=True)
 class Launch:
-    """Blocks of the grid and threads of a block: x, y, z."""
+    """Blocks of the grid and threads of a block: x, y, z; bytes of dynamic shared memory."""
 
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
+    shared: int = 0
 
     @property
     def threads(self) -> int:

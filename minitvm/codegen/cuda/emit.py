@@ -34,19 +34,16 @@ _AXES = {
 }  # fmt: skip
 
 
-def emit_cuda(kernel: Kernel) -> str:
-    """The source of a kernel whose loops are bound (:func:`bind_plain`); launch it as :func:`launch_of` says.
+def emit_cuda(*kernels: Kernel) -> str:
+    """The source of kernels whose loops are bound (:func:`bind_plain`); launch them as :func:`launch_of` says.
 
-    Parameters are pointers in the kernel's order.  Raises :class:`CompilerError` for loops of the CPU.
+    Parameters are pointers in a kernel's order.  Raises :class:`CompilerError` for loops of the CPU.
     """
-    kernel = spell_stored(kernel)
-    body = _Body(kernel)
-    body.statement(kernel.body, 1)
-    helpers = "".join(text + "\n\n" for name, text in spell.HELPERS.items() if name in body.helpers)
-    origin = f"// {', '.join(' '.join(s.split()) for s in kernel.spans)}\n" if kernel.spans else ""
-    head = f'extern "C" __global__ void __launch_bounds__({body.launch.threads})'
-    lines = [head, f"{function_name(kernel)}({body.parameters})", "{", *body.lines, "}"]
-    return helpers + origin + "\n".join(lines) + "\n"
+    bodies = [_Body(spell_stored(kernel)) for kernel in kernels]
+    functions = [body.function() for body in bodies]
+    used = set[str]().union(*(body.helpers for body in bodies))
+    helpers = [text + "\n" for name, text in spell.HELPERS.items() if name in used]
+    return "\n".join([*helpers, *functions])
 
 
 def function_name(kernel: Kernel) -> str:
@@ -66,6 +63,14 @@ class _Body:
         self.guarded = False  # inside a thread loop that not all threads of the block enter
         self.private: set[Buffer] = set()
         self.parameters = ", ".join(self._parameter(b, b in kernel.inputs) for b in kernel.params)
+
+    def function(self) -> str:
+        self.statement(self.kernel.body, 1)
+        spans = self.kernel.spans
+        origin = [f"// {', '.join(' '.join(s.split()) for s in spans)}"] if spans else []
+        head = f'extern "C" __global__ void __launch_bounds__({self.launch.threads})'
+        lines = [*origin, head, f"{function_name(self.kernel)}({self.parameters})", "{", *self.lines, "}"]
+        return "\n".join(lines) + "\n"
 
     def _parameter(self, buffer: Buffer, read_only: bool) -> str:
         kind = spell.STORAGE[buffer.dtype]

@@ -5,13 +5,9 @@ Kernels are legalized for a machine that has no functions at all.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from minitvm.codegen.backend import Backend, Compile, Launches, Workspace, register
-from minitvm.ir.loop import Kernel
+from minitvm.codegen.backend import Backend, Launches, Workspace, register
 from minitvm.ir.loop.verify import verify_kernel
-from minitvm.runtime.document import document_of, seal
-from minitvm.runtime.graph import Artifact, CpuTag
+from minitvm.runtime.graph import CpuTag
 from minitvm.runtime.interpreter import Interpreter, to_bytes
 from minitvm.target import MachineModel
 
@@ -23,7 +19,7 @@ class InterpBackend(Backend):
     machine = MachineModel(vector_bytes=32, vector_registers=16)
     made_for = CpuTag("", "interpreter", ())
 
-    def workspace(self, kernel: Kernel) -> Workspace:
+    def workspace(self, launches: Launches) -> Workspace:
         """None: the interpreter has memory of its own."""
         return Workspace({}, 0)
 
@@ -34,9 +30,3 @@ class InterpBackend(Backend):
         for kernel in source.kernels:
             verify_kernel(kernel)
         return to_bytes(source.params, source.kernels)
-
-    def entry(self, artifact: Artifact, workspaces: Mapping[int, int], compile: Compile) -> bytes:
-        """Nothing but the seal: the interpreter calls kernels by itself."""
-        if not all(isinstance(image, bytes) for image in artifact.objects.values()):  # calls of a library
-            return b""
-        return seal(document_of(artifact))

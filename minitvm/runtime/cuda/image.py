@@ -1,0 +1,57 @@
+"""A group's image: what is launched for it, one JSON line, then machine code for one architecture (a cubin).
+
+The same records stand in the group's source, a comment line each, so that source alone decides what the image is.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+
+MARK = "// launch "
+"""What a line of source with a record begins with."""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One launch of a kernel: blocks of the grid and threads of a block, x, y, z each."""
+
+    function: str
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    shared: int
+    """Bytes of dynamic shared memory."""
+    params: tuple[int, ...]
+    """What it is passed, addresses all: the group's parameter of that number, or, where negative, ``-1 - offset`` bytes
+    into the group's workspace."""
+
+
+def record(launch: Launch) -> str:
+    """As a line of source."""
+    return MARK + json.dumps(asdict(launch))
+
+
+def records(source: str) -> list[Launch]:
+    """The launches of a source, in order."""
+    return [_launch(line[len(MARK) :]) for line in source.splitlines() if line.startswith(MARK)]
+
+
+def pack(launches: Sequence[Launch], code: bytes) -> bytes:
+    """The image of code; some of its functions may be launched twice, and some never."""
+    return json.dumps([asdict(launch) for launch in launches]).encode("ascii") + b"\n" + code
+
+
+def unpack(image: bytes) -> tuple[list[Launch], bytes]:
+    head, _, code = image.partition(b"\n")
+    return list(_launches(json.loads(head))), code
+
+
+def _launches(forms: Sequence[dict[str, object]]) -> Iterator[Launch]:
+    for form in forms:
+        yield Launch(**{k: tuple(v) if isinstance(v, list) else v for k, v in form.items()})  # type: ignore[arg-type]
+
+
+def _launch(text: str) -> Launch:
+    (found,) = _launches([json.loads(text)])
+    return found
