@@ -31,7 +31,7 @@ ONLY_IN = {
     "onnx": ("frontend", "testing/fuzz", "onnx_backend.py"),
     "google": ("frontend",),
     "llvmlite": ("codegen/llvm", "runtime/native.py"),
-    "cuda": ("codegen/cuda",),
+    "cuda": ("codegen/cuda", "runtime/cuda"),
     "cryptography": ("runtime/signing.py",),
 }
 

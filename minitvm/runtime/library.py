@@ -68,7 +68,10 @@ class Library:
         if not isinstance(where, Device):
             raise TargetError(f"{where!r} is no device", hint=f"use minitvm.{own}")
         if where.kind != own.kind:
-            raise TargetError(f"the library was compiled for {self.target!r}, it cannot run on {where}", hint=f"use minitvm.{own}, or compile the model for another target")
+            raise TargetError(
+                f"the library was compiled for {self.target!r}, it cannot run on {where}",
+                hint=f"use minitvm.{own}, or compile the model for another target",
+            )
         if where.kind == "cpu" and not where.exist:
             raise TargetError(f"there is no device {where}", hint="use minitvm.cpu(0)")
         made_for.check(self.artifact.cpu, "the library")

@@ -8,12 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from minitvm.errors import InputError, TargetError
+from minitvm.errors import InputError
 from minitvm.ir.arrays import aligned_empty
 from minitvm.ir.types import TensorType
 from minitvm.target import Target
-
-CPU_ONLY = "this build of minitvm runs kernels on the CPU only"
 
 
 @dataclass(frozen=True)
@@ -39,14 +37,14 @@ def cpu(index: int = 0) -> Device:
 
 
 def cuda(index: int = 0) -> Device:
-    """A GPU; :class:`TargetError`, for this build cannot run on one."""
-    raise TargetError(CPU_ONLY, where=[f"device: cuda({index})"], hint="use minitvm.cpu(0)")
+    """A GPU; whether it is there says ``exist``, and what runs on it or puts an array there."""
+    return Device("cuda", index)
 
 
 def device(target: str | Target = "cpu", index: int = 0) -> Device:
     """The device of a target or device name: ``device("llvm")``, ``device("cpu", 0)``.
 
-    Raises :class:`TargetError` for a name that is neither, and for ``cuda``, which this build cannot run.
+    Raises :class:`TargetError` for a name that is neither.
     """
     name = str(target) or "cpu"
     return _DEVICES.get(name if name in _DEVICES else Target.parse(target).kind, cpu)(index)

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 from cuda_kernels import GROUPS, kernel_of
+from nvrtc import needs_nvrtc
 from test_cuda_emit import tiled
 
 from minitvm.codegen.cuda.backend import compile_cubin
@@ -27,19 +28,6 @@ from minitvm.ir.loop import (
     seq,
 )
 from minitvm.ir.loop.verify import verify_kernel
-
-
-def missing() -> str | None:
-    """Why nothing can be compiled here."""
-    try:
-        compile_cubin('extern "C" __global__ void k() {}')
-    except CompilerError as error:
-        return f"{error.message}; {error.hint}"
-    return None
-
-
-REASON = missing()
-needs_nvrtc = pytest.mark.skipif(REASON is not None, reason=str(REASON))
 
 
 @needs_nvrtc
