@@ -17,8 +17,7 @@ from minitvm.ir.decision import decisions
 from minitvm.ir.expr import Call, Constant, Expr, Module
 from minitvm.ir.loop import Buffer, Const, Intrin, Kernel, Load, LoopExpr, Stmt, Store, map_expr, map_stmt
 from minitvm.ir.op import OPS
-from minitvm.ir.ops.broadcast import Divide
-from minitvm.ir.ops.elemwise import CastTo
+from minitvm.ir.ops.elemwise import CastTo, Divide
 from minitvm.ir.parser import parse_module
 from minitvm.ir.pattern import call, const, value
 from minitvm.passes import PassContext, Rule, Verify, rule, rule_pass

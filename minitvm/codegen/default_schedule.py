@@ -37,7 +37,6 @@ from minitvm.codegen.walks import (
     period,
     walks,
 )
-from minitvm.ir.compute import outer_reductions
 from minitvm.ir.decision import Declined, decide
 from minitvm.ir.loop import (
     Alloc,
@@ -61,6 +60,7 @@ from minitvm.ir.loop import (
     walk_stmts,
 )
 from minitvm.ir.loop.affine import bounds, depends_on, loads, stride_along, vectorizes
+from minitvm.ir.op import outer_reductions
 from minitvm.target import MachineModel
 
 _LARGEST_SQUARE = 16

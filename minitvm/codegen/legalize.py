@@ -19,6 +19,7 @@ import numpy as np
 
 from minitvm.codegen import polynomials
 from minitvm.codegen.storage import round_to_odd, spell_stored
+from minitvm.ir.dtypes import STORED
 from minitvm.ir.loop import (
     Binary,
     Buffer,
@@ -28,12 +29,14 @@ from minitvm.ir.loop import (
     Kernel,
     Load,
     LoopExpr,
+    allocated,
     const,
     intrin,
     map_expr,
     map_stmt,
     minimum,
     select,
+    walk_exprs,
 )
 from minitvm.ir.loop.affine import Ranges, bounds
 
@@ -105,8 +108,14 @@ def _float_power(expr: Binary, native: Set[str]) -> LoopExpr:
 
 def spell_scalars(kernel: Kernel) -> Kernel:
     """The kernel in machine operations; divisions of indices (``i // 3``) stay."""
-    kernel = spell_stored(kernel)
+    kernel = spell_stored(kernel) if _holds_stored(kernel) else kernel
     return replace(kernel, body=map_stmt(kernel.body, lambda e: map_expr(e, machine_form)))
+
+
+def _holds_stored(kernel: Kernel) -> bool:
+    buffers = (*kernel.params, *allocated(kernel.body))
+    casts = (node.dtype for node in walk_exprs(kernel.body) if isinstance(node, Cast))
+    return not STORED.keys().isdisjoint((*casts, *(buffer.dtype for buffer in buffers)))
 
 
 def machine_form(node: LoopExpr, ranges: Ranges | None = None) -> LoopExpr:

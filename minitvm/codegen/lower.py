@@ -17,7 +17,6 @@ from minitvm.codegen.problem import TEMPLATES, Problem, Statements, Template
 from minitvm.codegen.stages import Inliner, Output, collapse, compose, flatten, outputs_of, stage_order, stages_to_keep
 from minitvm.codegen.walks import Walk
 from minitvm.errors import CompilerError, UserCodeError, user_code
-from minitvm.ir.compute import outer_reductions
 from minitvm.ir.decision import Decision, Declined, Exactness, decide, decision, decisions, record
 from minitvm.ir.expr import Call, Function, span_scope
 from minitvm.ir.loop import (
@@ -40,7 +39,7 @@ from minitvm.ir.loop import (
 )
 from minitvm.ir.loop.affine import affine, depends_on, loads, vectorizes
 from minitvm.ir.node import describe_call
-from minitvm.ir.op import Op
+from minitvm.ir.op import Op, outer_reductions
 from minitvm.ir.ops.nn_dense import MatrixProduct
 from minitvm.ir.types import tensor_fields
 from minitvm.ir.visitor import calls, sizes_of, span_of

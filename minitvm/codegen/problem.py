@@ -14,12 +14,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import ClassVar, TypeVar
 
-from minitvm.ir.compute import accumulator
 from minitvm.ir.decision import Declined, Exactness, decide, listening
 from minitvm.ir.expr import Call
 from minitvm.ir.loop import Buffer, Kernel, Stmt
 from minitvm.ir.op import Op
-from minitvm.ir.types import Type, tensor_fields
+from minitvm.ir.types import Type, accumulator, tensor_fields
 from minitvm.target import MachineModel
 
 

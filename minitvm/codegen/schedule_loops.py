@@ -14,7 +14,6 @@ from typing import TypeAlias
 from minitvm.codegen.loops import fused, lanes, partial_results, trips
 from minitvm.codegen.loops import split as split_loop
 from minitvm.errors import ScheduleError
-from minitvm.ir.compute import identity_of
 from minitvm.ir.loop import (
     Alloc,
     Barrier,
@@ -37,6 +36,7 @@ from minitvm.ir.loop import (
     walk_stmts,
 )
 from minitvm.ir.loop.affine import ANYTHING, Affine, Range, Ranges, address, affine, bounds, counter, depends_on, loads
+from minitvm.ir.op import identity_of
 
 LoopName: TypeAlias = LoopVar | str
 

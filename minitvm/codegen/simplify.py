@@ -11,7 +11,6 @@ from dataclasses import replace
 import numpy as np
 
 from minitvm.codegen.loops import bind_vars
-from minitvm.ir.compute import identity_of
 from minitvm.ir.loop import (
     COMPARISONS,
     Alloc,
@@ -36,6 +35,7 @@ from minitvm.ir.loop import (
 )
 from minitvm.ir.loop.affine import Affine, Ranges, affine, bounds, counter, prove, wraps
 from minitvm.ir.loop.scalar import compute
+from minitvm.ir.op import identity_of
 
 # --- expressions ----------------------------------------------------------------------------------------------
 

@@ -9,7 +9,6 @@ from itertools import pairwise
 from types import MappingProxyType
 
 from minitvm.errors import IRError, user_code
-from minitvm.ir.compute import compute_of
 from minitvm.ir.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem
 from minitvm.ir.loop import (
     CHEAP,
@@ -31,7 +30,7 @@ from minitvm.ir.loop import (
 )
 from minitvm.ir.loop.affine import loads
 from minitvm.ir.node import describe_call
-from minitvm.ir.op import Op
+from minitvm.ir.op import Op, compute_of
 from minitvm.ir.types import TensorType, symbols, tensor_fields
 from minitvm.ir.visitor import post_order
 

@@ -28,6 +28,7 @@ from minitvm.ir.loop import (
     LoopExpr,
     Stmt,
     Store,
+    allocated,
     const,
     expr_children,
     intrin,
@@ -35,8 +36,6 @@ from minitvm.ir.loop import (
     post_order_exprs,
     rebuild_expr,
     select,
-    walk_exprs,
-    walk_stmts,
 )
 from minitvm.ir.loop.scalar import convert
 
@@ -68,11 +67,9 @@ _EXPONENT = 127
 
 
 def spell_stored(kernel: Kernel) -> Kernel:
-    """The kernel over codes; itself where it has no dtype that is only stored."""
-    own = [part.buffer for part in walk_stmts(kernel.body) if isinstance(part, Alloc)]
-    codes = {b: replace(b, dtype=code_dtype(b.dtype)) for b in (*kernel.params, *own) if b.dtype in STORED}
-    if not codes and not any(isinstance(e, Cast) and e.dtype in STORED for e in walk_exprs(kernel.body)):
-        return kernel
+    """The kernel over codes."""
+    buffers = (*kernel.params, *allocated(kernel.body))
+    codes = {b: replace(b, dtype=code_dtype(b.dtype)) for b in buffers if b.dtype in STORED}
 
     def expression(expr: LoopExpr) -> LoopExpr:
         done: dict[LoopExpr, LoopExpr] = {}

@@ -14,7 +14,6 @@ from functools import cached_property
 
 from minitvm.codegen.simplify import simplify_expr
 from minitvm.codegen.stages import Output
-from minitvm.ir.compute import identity_of, outer_reductions
 from minitvm.ir.dims import Dim
 from minitvm.ir.loop import (
     Alloc,
@@ -44,6 +43,7 @@ from minitvm.ir.loop import (
     walk_exprs,
 )
 from minitvm.ir.loop.affine import Affine, Range, address, affine, bounds, depends_on, loads, vectorizes
+from minitvm.ir.op import identity_of, outer_reductions
 from minitvm.target import MachineModel
 
 _LONGEST_PERIOD = 4

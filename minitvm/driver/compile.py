@@ -36,9 +36,9 @@ from minitvm.ir.types import TensorType, symbols
 from minitvm.ir.visitor import calls
 from minitvm.passes import SCHEDULES, default_pipeline
 from minitvm.passes.compare import compare
-from minitvm.passes.infer_type import bind_captured, bind_params
 from minitvm.passes.instrument import PassInstrument
 from minitvm.passes.manager import PassContext, closest
+from minitvm.passes.redundancy import bind_captured, bind_params
 from minitvm.runtime.executor import GraphModule
 from minitvm.runtime.graph import Artifact, Host
 from minitvm.runtime.hosts import branch_functions

@@ -12,9 +12,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias
 
+import numpy as np
+
 from minitvm.errors import IRError
 from minitvm.ir.expr import Call, Constant, Expr, Tuple, TupleGetItem
 from minitvm.ir.op import Op
+from minitvm.ir.ops.tensor import Full, Zeros
 from minitvm.ir.visitor import use_counts
 
 Captures: TypeAlias = dict[str, Any]
@@ -22,6 +25,25 @@ Captures: TypeAlias = dict[str, Any]
 
 Where: TypeAlias = Callable[[Any], bool]
 Uses: TypeAlias = Mapping[Expr, int]
+
+
+MAX_UNIFORM = 1 << 16
+"""Constants with more elements are not searched for being all the same."""
+
+
+def uniform(expr: Expr) -> Any:
+    """The one value that all elements of a constant or a fill have; ``None`` where there is none."""
+    if isinstance(expr, Constant):
+        array = expr.value
+        if not 0 < array.size <= MAX_UNIFORM or not bool((array == array.flat[0]).all()):
+            return None
+        signs = np.signbit(array) if array.dtype.kind == "f" else np.zeros(1, bool)
+        return array.flat[0] if signs.all() or not signs.any() else None  # -0.0 equals 0.0
+    if isinstance(expr, Call) and isinstance(expr.op, Zeros):
+        return np.asarray(expr.op.value, expr.dtype)[()]
+    if isinstance(expr, Call) and isinstance(expr.op, Full):
+        return uniform(expr.args[0])
+    return None
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,6 +155,15 @@ class _ConstPattern(Pattern):
 
 
 @dataclass(frozen=True, eq=False)
+class _FilledPattern(Pattern):
+    number: float = 0
+
+    def accepts(self, expr: Expr) -> bool:
+        found = uniform(expr)
+        return found is not None and bool(found == self.number)
+
+
+@dataclass(frozen=True, eq=False)
 class _TuplePattern(Pattern):
     fields: tuple[Pattern, ...] = ()
     kind = Tuple
@@ -209,6 +240,11 @@ def const(name: str | None = None, where: Where | None = None) -> Pattern:
 def scalar(name: str | None = None, where: Where | None = None) -> Pattern:
     """A constant of rank 0."""
     return _ConstPattern(name, where, rank=0)
+
+
+def filled(number: float, name: str | None = None, where: Where | None = None) -> Pattern:
+    """A constant or a fill whose elements are all ``number``."""
+    return _FilledPattern(name, where, number=number)
 
 
 def tuple_of(*fields: Pattern, name: str | None = None, single_use: bool = False) -> Pattern:

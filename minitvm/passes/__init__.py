@@ -3,12 +3,11 @@ what ``build`` runs before lowering, in Relay's order."""
 
 from minitvm.ir.decision import Declined, Exactness
 from minitvm.passes.alter_op_layout import AlterOpLayout
-from minitvm.passes.canonicalize import CanonicalizeCast, CanonicalizeOps, Legalize, SimplifyInference, SinkReshape
+from minitvm.passes.canonicalize import CanonicalizeCast, CanonicalizeOps, InferType, Legalize, SimplifyInference
 from minitvm.passes.combine import CombineParallelBatchMatmul, CombineParallelConv2D, CombineParallelDense
 from minitvm.passes.convert_layout import ConvertLayout
 from minitvm.passes.fold_scale_axis import BackwardFoldScaleAxis, ForwardFoldScaleAxis
 from minitvm.passes.fuse_ops import FuseOps
-from minitvm.passes.infer_type import InferType, bind_module, bind_params
 from minitvm.passes.instrument import PassInfo, PassInstrument, PassLog, PassRecord, PassTiming, PrintIR, Verify
 from minitvm.passes.manager import (
     FunctionPass,
@@ -22,9 +21,16 @@ from minitvm.passes.manager import (
     register_config,
 )
 from minitvm.passes.quantized import FakeQuantizationToInteger
-from minitvm.passes.redundancy import DeadCodeElimination, EliminateCommonSubexpr, FoldConstant, fold_constant_expr
+from minitvm.passes.redundancy import (
+    DeadCodeElimination,
+    EliminateCommonSubexpr,
+    FoldConstant,
+    bind_module,
+    bind_params,
+    fold_constant_expr,
+)
 from minitvm.passes.rule import Replacement, Rule, RulePass, apply_rules, rule, rule_pass
-from minitvm.passes.simplify_expr import SimplifyExpr, SimplifyExprPostAlterOp
+from minitvm.passes.simplify_expr import SimplifyExpr, SimplifyExprPostAlterOp, SinkReshape
 from minitvm.target import MachineModel
 
 __all__ = ["FunctionPass", "ModulePass", "Pass", "PassContext", "Sequential"]

@@ -250,7 +250,7 @@ def blocked_conv2d(site: Site, machine: MachineModel) -> Placement | Declined:
     assert isinstance(op, Conv2d)
     if (op.data_layout, op.kernel_layout) != ("NCHW", "OIHW"):
         return Declined(f"its layouts are {op.data_layout} and {op.kernel_layout}, not NCHW and OIHW")
-    if _is_of_bytes(site) and op.groups == 1:
+    if _is_of_bytes(site.call) and op.groups == 1:
         return _conv2d_of_words(op, site, machine.lanes("int32"))
     if not data.is_float or accumulator(data.dtype) != accumulator(result.dtype):
         return Declined(f"it computes {result.dtype} from {data.dtype}")
@@ -269,10 +269,10 @@ def blocked_conv2d(site: Site, machine: MachineModel) -> Placement | Declined:
     return _blocked(op, Conv2dNCHWc, units, image, f"OIHW{inner or channels}i{lanes}o", f"NCHW{out}c")
 
 
-def _is_of_bytes(site: Site) -> bool:
+def _is_of_bytes(call: Call) -> bool:
     """Whether a product adds up uint8 times int8, which is constant."""
-    dtypes = site.type(0).dtype, site.type(1).dtype, site.call.tensor_type.dtype
-    return dtypes == ("uint8", "int8", "int32") and isinstance(site.call.args[1], Constant)
+    data, weight = call.args
+    return (data.dtype, weight.dtype, call.dtype) == ("uint8", "int8", "int32") and isinstance(weight, Constant)
 
 
 def _conv2d_of_words(op: Conv2d, site: Site, lanes: int) -> Placement | Declined:
@@ -335,7 +335,7 @@ def packed_dense(site: Site, machine: MachineModel) -> Placement | Declined:
     data, attributes = site.type(0), site.op.attributes()
     if not isinstance(site.call.args[1], Constant):
         return Declined("its weights are not constant: packing them at every run costs more than it saves")
-    of_bytes = _is_of_bytes(site) and data.extents[1] % BYTES == 0
+    of_bytes = _is_of_bytes(site.call) and data.extents[1] % BYTES == 0
     if not of_bytes and not (data.is_float and site.call.tensor_type.is_float):
         return Declined(f"it computes {site.call.tensor_type.dtype} from {data.dtype}")
     if attributes.get("transpose_a"):
@@ -355,20 +355,21 @@ def packed_dense(site: Site, machine: MachineModel) -> Placement | Declined:
     return Placement((None, None), None, build)
 
 
-def moving_costs_more(site: Site, function: Function, machine: MachineModel) -> Declined | None:
+def moving_costs_more(call: Call, function: Function, machine: MachineModel) -> Declined | None:
     """The refusal to move a convolution that stands alone in ``function``.
 
     In plain layouts lanes are pixels, of which the last ones are wasted.  What is moved back is no more than what the
     function returns: pools and the like follow the layout.
     """
-    if not isinstance(site.op, Conv2d) or str(site.op.layouts[0]) != "NCHW" or _is_of_bytes(site):
+    op = call.op
+    if not isinstance(op, Conv2d) or str(op.layouts[0]) != "NCHW" or _is_of_bytes(call):
         return None
-    data, result = site.type(0), site.call.tensor_type
+    (data, weight), result = (arg.tensor_type for arg in call.args), call.tensor_type
     batch, units, *pixels = result.static_shape
     lanes = machine.lanes(accumulator(result.dtype))
-    products = site.type(1).size // units
-    vectors = _vectors(site.op, pixels, site.type(1).static_shape[3], lanes)
-    depthwise = site.op.groups == units
+    products = weight.size // units
+    vectors = _vectors(op, pixels, weight.static_shape[3], lanes)
+    depthwise = op.groups == units
     saved = (vectors - pixels[0] * pixels[1] / lanes) * _STEP + depthwise * vectors * _UNSHARED
     tensors = [field for field in leaves(function.body.type) if isinstance(field, TensorType)]
     returned = sum(field.size for field in tensors if field.is_static)
@@ -406,7 +407,7 @@ class AlterOpLayout(FunctionPass, opt_level=3):
             if ask is None:
                 return None
             with user_code(ask, f"layout proposal of {site.op.name}", partial(describe_call, site.call)):
-                refusal = moving_costs_more(site, function, self.machine) if alone else None
+                refusal = moving_costs_more(site.call, function, self.machine) if alone else None
                 return refusal or ask(site, self.machine)
 
         return LayoutRewriter(self.info.name, propose).run(function)

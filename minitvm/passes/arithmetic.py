@@ -14,12 +14,11 @@ from minitvm.ir.dtypes import STORED, carrier
 from minitvm.ir.dtypes import is_float as is_float_dtype
 from minitvm.ir.expr import Call, Constant, Expr
 from minitvm.ir.op import Op
-from minitvm.ir.ops.broadcast import Add, BinaryOp, Divide, Multiply, Subtract
-from minitvm.ir.ops.elemwise import CastTo, Clip, Full, Sqrt, Zeros
+from minitvm.ir.ops.elemwise import Add, BinaryOp, CastTo, Clip, Divide, Multiply, Sqrt, Subtract
 from minitvm.ir.ops.quantize import Dequantize
 from minitvm.ir.ops.reduce import ArgMax, ArgMin
 from minitvm.ir.ops.sorting import ArgSort
-from minitvm.ir.pattern import Where, call, const, scalar, value
+from minitvm.ir.pattern import Where, call, const, filled, scalar, uniform, value
 from minitvm.passes.rule import Replacement, Rule, rule
 
 
@@ -107,25 +106,6 @@ def _is_injective(x: Expr, scale: Constant, zero: Constant, dequantize: Call) ->
     return bool((np.diff(found) > 0).all() and np.isfinite(found).all())
 
 
-MAX_UNIFORM = 1 << 16
-"""Constants with more elements are not searched for being all the same."""
-
-
-def uniform(expr: Expr) -> Any:
-    """The one value that all elements of a constant or a fill have; ``None`` where there is none."""
-    if isinstance(expr, Constant):
-        array = expr.value
-        if not 0 < array.size <= MAX_UNIFORM or not bool((array == array.flat[0]).all()):
-            return None
-        signs = np.signbit(array) if array.dtype.kind == "f" else np.zeros(1, bool)
-        return array.flat[0] if signs.all() or not signs.any() else None  # -0.0 equals 0.0
-    if isinstance(expr, Call) and isinstance(expr.op, Zeros):
-        return np.asarray(expr.op.value, expr.dtype)[()]
-    if isinstance(expr, Call) and isinstance(expr.op, Full):
-        return uniform(expr.args[0])
-    return None
-
-
 def is_float(expr: Expr) -> bool:
     return expr.tensor_type.is_float
 
@@ -135,19 +115,17 @@ def _is_negative(fill: Expr) -> bool:
     return is_float(fill) and bool(np.signbit(uniform(fill)))
 
 
-def _identity(name: str, op: type[BinaryOp], number: float, where: Where, exactness: str = "exact") -> Rule:
+def _identity(
+    name: str, op: type[BinaryOp], number: float, where: Where | None = None, exactness: str = "exact"
+) -> Rule:
     """``op(x, number)`` is ``x``, where what the number fills has no larger shape; ``where`` says which fills."""
 
     def drop(whole: Call, x: Expr, fill: Expr) -> Replacement:
         same = whole.checked_type == x.checked_type
         return x if same else Declined(f"it also changes {x.checked_type} to {whole.checked_type}")
 
-    def fits(expr: Expr) -> bool:
-        found = uniform(expr)
-        return found is not None and found == number and where(expr)
-
     drop.__name__ = name
-    return rule(call(op, value("x"), value("fill", where=fits), name="whole"), exactness=exactness)(drop)
+    return rule(call(op, value("x"), filled(number, "fill", where), name="whole"), exactness=exactness)(drop)
 
 
 drop_added_zero = _identity("drop_added_zero", Add, 0, lambda zero: not is_float(zero) or _is_negative(zero))
@@ -157,8 +135,8 @@ drop_added_float_zero = _identity(  # x + 0.0 differs from x in the sign of a ze
 drop_subtracted_zero = _identity(  # subtracting -0.0 turns -0.0 into 0.0
     "drop_subtracted_zero", Subtract, 0, lambda zero: not _is_negative(zero)
 )
-drop_multiplied_one = _identity("drop_multiplied_one", Multiply, 1, lambda one: True)
-drop_divided_one = _identity("drop_divided_one", Divide, 1, lambda one: True)
+drop_multiplied_one = _identity("drop_multiplied_one", Multiply, 1)
+drop_divided_one = _identity("drop_divided_one", Divide, 1)
 
 
 @rule(call(Add, value("x"), value("x"), name="whole"))

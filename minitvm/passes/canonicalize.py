@@ -1,30 +1,30 @@
-"""SimplifyInference, CanonicalizeOps, CanonicalizeCast, Legalize, SinkReshape: one way to say a thing, and the way that
-runs well."""
+"""InferType, SimplifyInference, CanonicalizeOps, CanonicalizeCast, Legalize: one way to say a thing, and the
+way that runs well."""
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from minitvm.errors import TypeInferenceError, user_code
 from minitvm.ir import builder as ir
 from minitvm.ir.decision import Declined, decide
-from minitvm.ir.expr import Call, Constant, Expr, Function, Module, TupleGetItem
+from minitvm.ir.expr import Call, Constant, Expr, Function, Module, TupleGetItem, Var, describe_call
 from minitvm.ir.op import Op
-from minitvm.ir.ops.broadcast import BinaryOp
 from minitvm.ir.ops.elemwise import CastTo
+from minitvm.ir.ops.nn_conv import Conv1d, Conv2d, Conv3d, Convolution
 from minitvm.ir.ops.nn_conv_transpose import Conv2dTranspose
-from minitvm.ir.ops.nn_dense import BatchMatmul, BiasAdd, Dense, Matmul
+from minitvm.ir.ops.nn_dense import BiasAdd
 from minitvm.ir.ops.nn_norm import BatchNorm, Dropout, GroupNorm, InstanceNorm, L2Normalize, LayerNorm
-from minitvm.ir.ops.transform import Reshape
 from minitvm.ir.pattern import call, const, value
-from minitvm.ir.visitor import as_function, rebuild, rewrite
+from minitvm.ir.types import Type
+from minitvm.ir.visitor import as_function, post_order, rebuild, rebuild_over, rewrite
 from minitvm.passes.manager import FunctionPass, PassContext, register_config
 from minitvm.passes.rule import Replacement, RulePass, rule
-from minitvm.passes.simplify_expr import drop_reshape_to_same, merge_reshapes, reshaped
 
 KEEP = register_config(
     "minitvm.SimplifyInference.keep",
@@ -35,6 +35,61 @@ KEEP = register_config(
 
 Expansion = Callable[..., Expr]
 """From an operator and its arguments to what replaces the call."""
+
+
+class InferType(FunctionPass, opt_level=0):
+    """Give every untyped variable the type that its uses determine; nothing else changes.
+
+    Raises :class:`TypeInferenceError` for a variable that no use determines, naming it, and for one whose uses
+    disagree.
+    """
+
+    def transform_function(self, function: Function, module: Module, context: PassContext) -> Function:
+        if all(p.checked_type is not None for p in function.params):
+            return function
+        solved: dict[Var, Var] = {}
+        while unsolved := [p for p in function.params if p.checked_type is None and p not in solved]:
+            before = len(solved)
+            _sweep(function, solved)
+            if len(solved) == before:
+                raise _unresolved(unsolved, function)
+        body = _sweep(function, solved)
+        return Function([solved.get(p, p) for p in function.params], body, function.attrs, span=function.span)
+
+
+def _sweep(function: Function, solved: dict[Var, Var]) -> Expr:
+    """Rebuild the body over ``solved``, adding to it what calls determine on the way."""
+    done: dict[Expr, Expr] = {}
+    for node in post_order(function.body):
+        if isinstance(node, Call) and isinstance(node.op, Op):
+            _solve_call(node, node.op, [solved.get(a, a) if isinstance(a, Var) else done[a] for a in node.args], solved)
+            done.update((a, solved[a]) for a in node.args if isinstance(a, Var) and a in solved)
+        done[node] = solved.get(node, node) if isinstance(node, Var) else rebuild_over(node, done)
+    return done[function.body]
+
+
+def _solve_call(call: Call, op: Op, args: list[Expr], solved: dict[Var, Var]) -> None:
+    """Type the untyped variables among a call's arguments where the operator determines them."""
+    known: list[Type | None] = [a.checked_type for a in args]
+    if None not in known:
+        return
+    with user_code(type(op), f"solve of {op.name}", partial(describe_call, call)):
+        found = op.solve(list(known))
+    for arg, original, type_ in zip(args, call.args, found, strict=True):
+        if isinstance(arg, Var) and isinstance(original, Var) and arg.checked_type is None and type_ is not None:
+            solved[original] = Var(original.name, type_, span=original.span)
+            decide("InferType", f"%{original.name}", f"is {type_}, as {op.name} says", call.span)
+
+
+def _unresolved(unsolved: list[Var], function: Function) -> TypeInferenceError:
+    names = ", ".join(f"%{v.name}" for v in unsolved)
+    uses = [c for c in post_order(function.body) if isinstance(c, Call) and set(c.args) & set(unsolved)]
+    where = [f"%{unsolved[0].name} is used by {c.op.name}" for c in uses if isinstance(c.op, Op)]
+    return TypeInferenceError(
+        f"the type of {names} cannot be inferred from its uses",
+        where=where[:3],
+        hint=f'give the variable a type: var("{unsolved[0].name}", TensorType(shape, dtype))',
+    )
 
 
 class SimplifyInference(FunctionPass, opt_level=0):
@@ -81,10 +136,9 @@ def along(vector: Expr, axis: int, rank: int) -> Expr:
 
 
 def _batch_norm(op: Any, data: Expr, gamma: Expr, beta: Expr, mean: Expr, variance: Expr) -> Expr:
-    """``x * scale + shift`` with ``scale = gamma / sqrt(var + eps)``, ``shift = beta - mean * scale``."""
+    """``x * scale + shift`` with ``scale = gamma * rsqrt(var + eps)``, ``shift = beta - mean * scale``."""
     rank = data.tensor_type.rank
-    one = _scalar(1, variance)
-    scale = one / ir.sqrt(variance + _scalar(op.epsilon, variance))
+    scale: Expr = ir.rsqrt(variance + _scalar(op.epsilon, variance))
     if op.scale:
         scale = scale * gamma
     shift = -mean * scale
@@ -240,79 +294,40 @@ def _phases(weight: Expr, stride: int, taps: tuple[int, int]) -> Expr:
     return ir.reshape(moved, newshape=(channels * stride * stride, before, *taps))
 
 
+@rule(call((Conv1d, Conv2d, Conv3d), value("data"), const("weight"), name="conv"), exactness="reassociating")
+def drop_taps_in_padding(conv: Call, data: Expr, weight: Expr) -> Replacement:
+    """A 3x3 window on a single pixel reads one tap: constant weights are cut to the taps that see the image."""
+    op = conv.op
+    assert isinstance(op, Convolution)
+    image, kernel, out = op.layouts
+    if not (data.type.is_static and conv.type.is_static):
+        return Declined("the image's size is known only when the model runs")
+    pads, rank = list(op.padding), len(op.spatial)
+    begin, end = [0] * kernel.rank, list(weight.shape)
+    for d, axis in enumerate(op.spatial):
+        at = kernel.index(axis)
+        taps = [t * op.dilation[d] - pads[d] for t in range(weight.shape[at])]
+        extents = data.shape[image.index(axis)], conv.shape[out.index(axis)]
+        seen = [t for t, first in enumerate(taps) if _sees(first, op.strides[d], *extents)] or [*range(len(taps))]
+        begin[at], end[at] = seen[0], seen[-1] + 1
+        pads[d] -= seen[0] * op.dilation[d]
+        pads[d + rank] -= (len(taps) - end[at]) * op.dilation[d]
+    if pads == list(op.padding):
+        return Declined("every tap sees the image in some window")
+    if min(pads) < 0:
+        return Declined("windows would begin or end inside the image")
+    size = tuple(end[kernel.index(axis)] - begin[kernel.index(axis)] for axis in op.spatial)
+    cut = ir.call_op("strided_slice", weight, begin=tuple(begin), end=tuple(end), strides=(1,) * kernel.rank)
+    return ir.call_op(op.name, data, cut, **{**op.attributes(), "padding": tuple(pads), "kernel_size": size})
+
+
+def _sees(first: int, stride: int, extent: int, outputs: int) -> bool:
+    """Whether a tap that is at ``first`` in window 0 is inside the image in some window."""
+    window = max(0, -(first // stride))
+    return window < outputs and window * stride + first < extent
+
+
 class Legalize(RulePass, opt_level=3):
     """Transposed convolutions with constant weights become convolutions, which have fast kernels."""
 
     rules = (transposed_convolution_to_convolution,)
-
-
-PRODUCTS = (Dense, Matmul, BatchMatmul)
-SEARCH = 32
-"""Element-wise calls between a reshape and its product that are looked through, at most."""
-
-NO_PRODUCT = Declined("no matrix product to fuse with")
-
-
-def _is_elementwise(expr: Expr) -> bool:
-    return isinstance(expr, Call) and isinstance(expr.op, Op) and expr.op.keeps_positions(len(expr.args))
-
-
-def follows_product(expr: Expr) -> bool:
-    """Whether an expression is a matrix product, or element-wise work on one of its own shape."""
-    pending, seen = [expr], 0
-    while pending and seen < SEARCH:
-        node = pending.pop()
-        seen += 1
-        if isinstance(node, Call) and isinstance(node.op, PRODUCTS):
-            return True
-        if isinstance(node, Call) and _is_elementwise(node):
-            pending.extend(arg for arg in node.args if arg.type == expr.type)
-    return False
-
-
-_RESHAPED = call(Reshape, value("x"), name="shape")
-
-
-@rule(call(Op, _RESHAPED, name="work", where=_is_elementwise))
-def sink_below_unary(work: Call, shape: Call, x: Expr) -> Replacement:
-    """``f(reshape(x))`` is ``reshape(f(x))``."""
-    if not work.type.is_static or not x.type.is_static or not follows_product(x):
-        return NO_PRODUCT
-    return reshaped(Call(work.op, (x,)), work.tensor_type)
-
-
-@rule(call(BinaryOp, _RESHAPED, value("other"), name="work", commutative=True))
-def sink_below_binary(work: Call, shape: Call, x: Expr, other: Expr) -> Replacement:
-    """``f(reshape(x), y)`` is ``reshape(f(x, y'))``, whichever operand the reshape is."""
-    operand = _operand(work, shape, x, other)
-    if isinstance(operand, Declined):
-        return operand
-    return reshaped(Call(work.op, [x if arg is shape else operand for arg in work.args]), work.tensor_type)
-
-
-def _operand(work: Call, shape: Call, x: Expr, other: Expr) -> Expr | Declined:
-    """The other operand as it stands beside ``x`` instead of beside ``reshape(x)``."""
-    if not all(e.type.is_static for e in (work, x, other)) or not follows_product(x):
-        return NO_PRODUCT
-    if work.shape != shape.shape:
-        return Declined("the other operand gives the result its shape")
-    if other.shape == shape.shape:
-        return reshaped(other, other.tensor_type.with_shape(x.shape))
-    behind = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(x.shape[::-1], shape.shape[::-1], strict=False))
-    extra = len(other.shape) - len(list(behind))  # dimensions before those that the reshape keeps
-    if extra <= 0:
-        return other
-    if any(extent != 1 for extent in other.shape[:extra]):
-        return Declined(f"{other.type} varies along axes that the reshape changes")
-    return reshaped(other, other.tensor_type.with_shape(other.shape[extra:]))
-
-
-class SinkReshape(RulePass, opt_level=2):
-    """Element-wise work behind a matrix product is done before the reshape that follows the product.
-
-    A transformer's layers are products of matrices, so an importer writes ``reshape(dense(reshape(x)))`` and the bias
-    and the activation come after.  A reshape is free between kernels, but no kernel fuses through it; once it has sunk
-    below the bias and the activation they are one kernel with the product, and two reshapes meet and vanish.
-    """
-
-    rules = (sink_below_unary, sink_below_binary, drop_reshape_to_same, merge_reshapes)

@@ -21,7 +21,7 @@ from minitvm.ir import builder as ir
 from minitvm.ir.decision import Declined, decide, name_of
 from minitvm.ir.expr import Call, Constant, Expr, Function, Module, span_scope
 from minitvm.ir.op import Op
-from minitvm.ir.ops.broadcast import Add
+from minitvm.ir.ops.elemwise import Add
 from minitvm.ir.ops.nn_conv import Conv2d
 from minitvm.ir.ops.nn_dense import BatchMatmul, BiasAdd, Dense
 from minitvm.ir.visitor import as_function, calls, children, post_order, rebuild, span_of, users

@@ -23,7 +23,7 @@ from minitvm.ir.decision import Declined, decide, name_of
 from minitvm.ir.expr import Call, Constant, Expr, Function, Module
 from minitvm.ir.layout import Layout
 from minitvm.ir.op import Op
-from minitvm.ir.ops.broadcast import BinaryOp, Divide, Multiply
+from minitvm.ir.ops.elemwise import BinaryOp, Divide, Multiply
 from minitvm.ir.ops.nn_dense import BiasAdd
 from minitvm.ir.types import TensorType
 from minitvm.ir.visitor import as_function, children, post_order, rebuild, rebuild_over, rewrite, use_counts

@@ -18,8 +18,7 @@ import numpy as np
 from minitvm.ir import builder as ir
 from minitvm.ir.decision import Declined, decide
 from minitvm.ir.expr import Call, Constant, Expr, Function, Module
-from minitvm.ir.ops.broadcast import Subtract
-from minitvm.ir.ops.elemwise import CastTo
+from minitvm.ir.ops.elemwise import CastTo, Subtract
 from minitvm.ir.ops.nn_conv import Conv2d
 from minitvm.ir.ops.nn_dense import Dense
 from minitvm.ir.ops.qnn import BYTES
@@ -31,6 +30,10 @@ from minitvm.passes.manager import FunctionPass, PassContext
 from minitvm.target import MachineModel
 
 Product: TypeAlias = "Conv2d | Dense"
+
+
+_LOOKED_THROUGH = (Dequantize, CastTo, Subtract, Transpose, Reshape)
+"""What lies between a product and its bytes."""
 
 
 @dataclass(frozen=True)
@@ -102,11 +105,12 @@ def _turned(call: Call) -> _Stored | None:
     return replace(below, values=Call(call.op, (below.values,)), axis=axis)
 
 
+@dataclass(eq=False, repr=False)
 class FakeQuantizationToInteger(FunctionPass, opt_level=3):
     """Convolutions and dense layers of quantized tensors, made of bytes on a machine with dot products of bytes."""
 
-    def __init__(self, machine: MachineModel) -> None:
-        self.machine = machine
+    machine: MachineModel
+    needs = _LOOKED_THROUGH
 
     def transform_function(self, function: Function, module: Module, context: PassContext) -> Function:
         return as_function(rewrite(function, lambda _, new: self._visit(new)))

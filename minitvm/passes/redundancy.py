@@ -7,18 +7,20 @@ tuples that are built only to be taken apart.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
+from minitvm.errors import InputError
 from minitvm.ir.decision import Declined, decide
 from minitvm.ir.evaluate import NOT_CONSTANT, folded, unfoldable
 from minitvm.ir.expr import Call, Constant, Expr, Function, Module, Tuple, TupleGetItem
 from minitvm.ir.op import Op
-from minitvm.ir.ops.control import If
+from minitvm.ir.ops.control import If, Loop
 from minitvm.ir.ops.tensor import NdArraySize, ShapeOf
 from minitvm.ir.structural import node_key
-from minitvm.ir.types import TensorType, tensor_fields
+from minitvm.ir.types import TensorType, accepts, tensor_fields, type_of
 from minitvm.ir.visitor import (
     as_function,
     calls,
@@ -251,3 +253,74 @@ def _common_name(call: Call) -> str | None:
     """The parameter that a folded value was made of, where there is just one."""
     names = {node.name for node in post_order(*call.args) if isinstance(node, Constant) and node.name is not None}
     return names.pop() if len(names) == 1 else None
+
+
+# --- what is known of parameters ---------------------------------------------------------------------------------
+
+
+def bind_params(function: Function, params: Mapping[str, Any]) -> Function:
+    """``function`` with the parameters named in ``params`` replaced by constants of that name.
+
+    Raises :class:`InputError` for a name that is no parameter, and for an array whose shape or dtype is not its
+    parameter's.  An untyped parameter takes the array's type.
+    """
+    by_name = {p.name: p for p in function.params}
+    replaced: dict[Expr, Expr] = {}
+    for name, value in params.items():
+        if name not in by_name:
+            known = ", ".join(by_name) or "none"
+            raise InputError(f"there is no parameter {name!r} to bind", hint=f"parameters: {known}")
+        array = value.numpy() if hasattr(value, "numpy") else np.asarray(value)
+        expected, given = by_name[name].checked_type, type_of(array)
+        if isinstance(expected, TensorType) and not accepts(expected, given):
+            raise InputError(f"parameter {name!r} is {expected}, the array is {given}")
+        replaced[by_name[name]] = Constant(array, name=name)
+    return _bound(function, replaced)
+
+
+def _bound(function: Function, replaced: dict[Expr, Expr]) -> Function:
+    """``function`` with other nodes for some of its parameters."""
+    if not replaced:
+        return function
+    kept = [p for p in function.params if p not in replaced]
+    return Function(kept, substitute(function.body, replaced), function.attrs, span=function.span)
+
+
+def bind_module(module: Module, params: Mapping[str, Any]) -> Module:
+    """``module`` with ``params`` bound in ``main``."""
+    return module.with_function("main", bind_params(module.main, params))
+
+
+def bind_captured(function: Function) -> Function:
+    """``function`` with every constant argument of an ``If``, and every constant that a ``Loop`` captures (its
+    carried values change, so they stay), put into the branches; nested control flow too."""
+    return as_function(rewrite(function, lambda _, new: _with_captured(new) if isinstance(new, Call) else new))
+
+
+def _with_captured(call: Call) -> Expr:
+    if isinstance(call.op, If):
+        moved = _constants_from(call, 1)
+        inside = {i - 1: constant for i, constant in moved.items()}
+        then, orelse = _bound_inside(call.op.then_branch, inside), _bound_inside(call.op.else_branch, inside)
+        if then is call.op.then_branch and orelse is call.op.else_branch:
+            return call
+        return _call_of_branches(call, If(then, orelse), moved)
+    if isinstance(call.op, Loop):
+        moved = _constants_from(call, 2 + call.op.num_carried)
+        body = _bound_inside(call.op.body, moved)
+        return call if body is call.op.body else _call_of_branches(call, Loop(body, call.op.num_carried), moved)
+    return call
+
+
+def _constants_from(call: Call, first: int) -> dict[int, Constant]:
+    return {i: arg for i, arg in enumerate(call.args) if i >= first and isinstance(arg, Constant)}
+
+
+def _bound_inside(branch: Function, constants: Mapping[int, Constant]) -> Function:
+    """The branch with those parameters bound, and bound further inside."""
+    return bind_captured(_bound(branch, {branch.params[i]: constant for i, constant in constants.items()}))
+
+
+def _call_of_branches(call: Call, op: If | Loop, moved: Mapping[int, Constant]) -> Call:
+    decide("bind_captured", call, f"{len(moved)} constants move into the branches")
+    return Call(op, [arg for i, arg in enumerate(call.args) if i not in moved], span=call.span)

@@ -1,4 +1,4 @@
-"""SimplifyExpr: local algebra, applied until nothing changes.
+"""SimplifyExpr: local algebra, applied until nothing changes; and SinkReshape.
 
 Exact rules act at every level, reassociating ones at level 2 and above, approximate ones where
 ``minitvm.allow_approximate`` names them (Relay applies all of them at level 0 already, and changes floats by it).
@@ -6,6 +6,7 @@ Exact rules act at every level, reassociating ones at level 2 and above, approxi
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Sequence
 
@@ -15,15 +16,15 @@ from minitvm.ir import builder as ir
 from minitvm.ir.decision import Declined
 from minitvm.ir.expr import Call, Constant, Expr
 from minitvm.ir.op import Op
-from minitvm.ir.ops.broadcast import BinaryOp, BroadcastTo, BroadcastToLike
-from minitvm.ir.ops.elemwise import Copy, Full, FullLike, Ones, OnesLike, Zeros, ZerosLike
-from minitvm.ir.ops.nn_conv import Conv1d, Conv2d, Conv3d, Convolution
+from minitvm.ir.ops.elemwise import BinaryOp, Copy
 from minitvm.ir.ops.nn_dense import BatchMatmul, Dense, Matmul
 from minitvm.ir.ops.slicing import Concatenate
+from minitvm.ir.ops.tensor import BroadcastTo, BroadcastToLike, Full, FullLike, Ones, OnesLike, Zeros, ZerosLike
 from minitvm.ir.ops.transform import BatchFlatten, LayoutTransform, Reshape, ReshapeLike, Transpose
-from minitvm.ir.pattern import call, const, tuple_of, value
+from minitvm.ir.pattern import call, tuple_of, value
 from minitvm.ir.types import TensorType
 from minitvm.passes import arithmetic
+from minitvm.passes.canonicalize import drop_taps_in_padding
 from minitvm.passes.rule import Replacement, RulePass, rule, rules_in
 
 FILLS = (Zeros, Full, BroadcastTo)
@@ -212,43 +213,10 @@ def _product(product: Call, lhs: Expr, rhs: Expr, flip_a: bool = False, flip_b: 
     return Call(flipped, (lhs, rhs))
 
 
-@rule(call((Conv1d, Conv2d, Conv3d), value("data"), const("weight"), name="conv"), exactness="reassociating")
-def drop_taps_in_padding(conv: Call, data: Expr, weight: Expr) -> Replacement:
-    """A 3x3 window on a single pixel reads one tap: constant weights are cut to the taps that see the image."""
-    op = conv.op
-    assert isinstance(op, Convolution)
-    image, kernel, out = op.layouts
-    if not (data.type.is_static and conv.type.is_static):
-        return Declined("the image's size is known only when the model runs")
-    pads, rank = list(op.padding), len(op.spatial)
-    begin, end = [0] * kernel.rank, list(weight.shape)
-    for d, axis in enumerate(op.spatial):
-        at = kernel.index(axis)
-        taps = [t * op.dilation[d] - pads[d] for t in range(weight.shape[at])]
-        extents = data.shape[image.index(axis)], conv.shape[out.index(axis)]
-        seen = [t for t, first in enumerate(taps) if _sees(first, op.strides[d], *extents)] or [*range(len(taps))]
-        begin[at], end[at] = seen[0], seen[-1] + 1
-        pads[d] -= seen[0] * op.dilation[d]
-        pads[d + rank] -= (len(taps) - end[at]) * op.dilation[d]
-    if pads == list(op.padding):
-        return Declined("every tap sees the image in some window")
-    if min(pads) < 0:
-        return Declined("windows would begin or end inside the image")
-    size = tuple(end[kernel.index(axis)] - begin[kernel.index(axis)] for axis in op.spatial)
-    cut = ir.call_op("strided_slice", weight, begin=tuple(begin), end=tuple(end), strides=(1,) * kernel.rank)
-    return ir.call_op(op.name, data, cut, **{**op.attributes(), "padding": tuple(pads), "kernel_size": size})
-
-
-def _sees(first: int, stride: int, extent: int, outputs: int) -> bool:
-    """Whether a tap that is at ``first`` in window 0 is inside the image in some window."""
-    window = max(0, -(first // stride))
-    return window < outputs and window * stride + first < extent
-
-
 class SimplifyExpr(RulePass, opt_level=0):
     """All rules about shapes, products, windows, casts and arithmetic."""
 
-    rules = rules_in(sys.modules[__name__], arithmetic)
+    rules = (*rules_in(sys.modules[__name__], arithmetic), drop_taps_in_padding)
 
 
 class SimplifyExprPostAlterOp(RulePass, opt_level=0):
@@ -274,3 +242,76 @@ class SimplifyExprPostAlterOp(RulePass, opt_level=0):
         arithmetic.drop_cast_within_clip,
         arithmetic.drop_dequantize_before_argmax,
     )
+
+
+# --- reshapes behind products: rules of SinkReshape alone ----------------------------------------------------------
+
+SEARCH = 32
+"""Element-wise calls between a reshape and its product that are looked through, at most."""
+
+NO_PRODUCT = Declined("no matrix product to fuse with")
+
+
+def _is_elementwise(expr: Expr) -> bool:
+    return isinstance(expr, Call) and isinstance(expr.op, Op) and expr.op.keeps_positions(len(expr.args))
+
+
+def follows_product(expr: Expr) -> bool:
+    """Whether an expression is a matrix product, or element-wise work on one of its own shape."""
+    pending, seen = [expr], 0
+    while pending and seen < SEARCH:
+        node = pending.pop()
+        seen += 1
+        if isinstance(node, Call) and isinstance(node.op, _PRODUCTS):
+            return True
+        if isinstance(node, Call) and _is_elementwise(node):
+            pending.extend(arg for arg in node.args if arg.type == expr.type)
+    return False
+
+
+_RESHAPED = call(Reshape, value("x"), name="shape")
+
+
+@rule(call(Op, _RESHAPED, name="work", where=_is_elementwise))
+def sink_below_unary(work: Call, shape: Call, x: Expr) -> Replacement:
+    """``f(reshape(x))`` is ``reshape(f(x))``."""
+    if not work.type.is_static or not x.type.is_static or not follows_product(x):
+        return NO_PRODUCT
+    return reshaped(Call(work.op, (x,)), work.tensor_type)
+
+
+@rule(call(BinaryOp, _RESHAPED, value("other"), name="work", commutative=True))
+def sink_below_binary(work: Call, shape: Call, x: Expr, other: Expr) -> Replacement:
+    """``f(reshape(x), y)`` is ``reshape(f(x, y'))``, whichever operand the reshape is."""
+    operand = _operand(work, shape, x, other)
+    if isinstance(operand, Declined):
+        return operand
+    return reshaped(Call(work.op, [x if arg is shape else operand for arg in work.args]), work.tensor_type)
+
+
+def _operand(work: Call, shape: Call, x: Expr, other: Expr) -> Expr | Declined:
+    """The other operand as it stands beside ``x`` instead of beside ``reshape(x)``."""
+    if not all(e.type.is_static for e in (work, x, other)) or not follows_product(x):
+        return NO_PRODUCT
+    if work.shape != shape.shape:
+        return Declined("the other operand gives the result its shape")
+    if other.shape == shape.shape:
+        return reshaped(other, other.tensor_type.with_shape(x.shape))
+    behind = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(x.shape[::-1], shape.shape[::-1], strict=False))
+    extra = len(other.shape) - len(list(behind))  # dimensions before those that the reshape keeps
+    if extra <= 0:
+        return other
+    if any(extent != 1 for extent in other.shape[:extra]):
+        return Declined(f"{other.type} varies along axes that the reshape changes")
+    return reshaped(other, other.tensor_type.with_shape(other.shape[extra:]))
+
+
+class SinkReshape(RulePass, opt_level=2):
+    """Element-wise work behind a matrix product is done before the reshape that follows the product.
+
+    A transformer's layers are products of matrices, so an importer writes ``reshape(dense(reshape(x)))`` and the bias
+    and the activation come after.  A reshape is free between kernels, but no kernel fuses through it; once it has sunk
+    below the bias and the activation they are one kernel with the product, and two reshapes meet and vanish.
+    """
+
+    rules = (sink_below_unary, sink_below_binary, drop_reshape_to_same, merge_reshapes)

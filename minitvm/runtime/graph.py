@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, wraps
-from itertools import count, groupby
+from itertools import accumulate, count, groupby
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
@@ -93,16 +93,13 @@ class Node:
 class Graph:
     nodes: tuple[Node, ...]
     heads: tuple[Entry, ...]
-    entry_start: tuple[int, ...] = field(init=False, compare=False)
-    """Number of the first entry of each node; one more at the end (TVM's ``node_row_ptr``)."""
     structure: dict[str, Any] = field(init=False, compare=False, repr=False, default_factory=dict)
     """What :func:`_once` keeps: it is that of all graphs made :meth:`with_nodes`."""
 
-    def __post_init__(self) -> None:
-        starts = [0]
-        for node in self.nodes:
-            starts.append(starts[-1] + len(node.types))
-        object.__setattr__(self, "entry_start", tuple(starts))
+    @cached_property
+    def entry_start(self) -> tuple[int, ...]:
+        """Number of the first entry of each node; one more at the end (TVM's ``node_row_ptr``)."""
+        return tuple(accumulate((len(node.types) for node in self.nodes), initial=0))
 
     def with_nodes(self, nodes: tuple[Node, ...]) -> Graph:
         """The same graph with results of other sizes."""

@@ -11,10 +11,9 @@ from compute_reference import Elements
 from op_samples import SAMPLES, Sample
 
 from minitvm.errors import MiniTVMError
-from minitvm.ir.compute import compute_of
 from minitvm.ir.evaluate import fits
 from minitvm.ir.loop import Buffer
-from minitvm.ir.op import OPS
+from minitvm.ir.op import OPS, compute_of
 from minitvm.ir.types import TensorType, TupleType, Type, type_of
 
 if importlib.util.find_spec("op_samples_nn") is not None:

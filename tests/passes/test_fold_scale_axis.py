@@ -14,11 +14,10 @@ from minitvm.ir.decision import decisions
 from minitvm.ir.expr import Constant, Expr, Function, Module
 from minitvm.ir.parser import parse_module
 from minitvm.ir.visitor import calls, post_order, substitute
-from minitvm.passes.canonicalize import SimplifyInference
+from minitvm.passes.canonicalize import InferType, SimplifyInference
 from minitvm.passes.fold_scale_axis import BackwardFoldScaleAxis, ForwardFoldScaleAxis
-from minitvm.passes.infer_type import InferType, bind_params
 from minitvm.passes.manager import FunctionPass, PassContext, Sequential
-from minitvm.passes.redundancy import FoldConstant
+from minitvm.passes.redundancy import FoldConstant, bind_params
 from minitvm.testing import resnet
 
 POSITIVE = np.abs(random_array((8,), 7)) + 0.25

@@ -5,8 +5,7 @@ import pytest
 from minitvm.errors import PassError
 from minitvm.ir.decision import decisions
 from minitvm.ir.expr import Call, Constant, Expr, Tuple
-from minitvm.ir.ops.broadcast import Add, Multiply
-from minitvm.ir.ops.elemwise import Negative, Relu
+from minitvm.ir.ops.elemwise import Add, Multiply, Negative, Relu
 from minitvm.ir.parser import parse_module
 from minitvm.ir.pattern import call, const, get_item, tuple_of, value
 from minitvm.ir.visitor import calls

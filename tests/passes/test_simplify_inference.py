@@ -17,7 +17,7 @@ EXPAND_ALL = {"minitvm.SimplifyInference.keep": ()}
 def simple_batch_norm(x: Expr, gamma: Expr, beta: Expr, mean: Expr, var: Expr, axis: int, epsilon: float) -> Expr:
     """What batch_norm means, written by hand."""
     rank, dtype = x.tensor_type.rank, x.dtype
-    scale = ir.const(1.0, dtype) / ir.sqrt(var + ir.const(epsilon, dtype)) * gamma
+    scale = ir.rsqrt(var + ir.const(epsilon, dtype)) * gamma
     shift = -mean * scale + beta
     after = rank - axis - 1
     if after:

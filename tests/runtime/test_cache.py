@@ -16,9 +16,8 @@ from small_model import sample, small_module
 import minitvm
 from minitvm.driver import cache as cache_module
 from minitvm.driver.cache import CacheWarning, KernelCache, cache_key
-from minitvm.ir.compute import compute
 from minitvm.ir.loop import Buffer, Stage
-from minitvm.ir.op import OPS, Fusion, Op
+from minitvm.ir.op import OPS, Fusion, Op, compute
 from minitvm.ir.types import TensorType
 
 

@@ -20,9 +20,9 @@ from minitvm.codegen.problem import TEMPLATES, Choice, Template, Tile
 from minitvm.codegen.templates.matmul import PACKED, Panels, product_choices
 from minitvm.codegen.templates.product import Dots, Gemm, Matrix, Product
 from minitvm.codegen.templates.tile import ITEMS_PER_THREAD, Run, in_one_loop, pieces, vectors
-from minitvm.ir.compute import identity_of
 from minitvm.ir.decision import Declined
 from minitvm.ir.loop import Alloc, Barrier, Buffer, Const, LoopExpr, LoopKind, Stmt, Store, intrin, loop, seq
+from minitvm.ir.op import identity_of
 from minitvm.ir.ops.tensor import Running
 
 Stores = Iterable[tuple[Buffer, tuple[LoopExpr, ...], LoopExpr]]

@@ -10,7 +10,6 @@ from typing import Any, ClassVar, NamedTuple, TypeAlias
 import numpy as np
 
 from minitvm.errors import TypeInferenceError
-from minitvm.ir.compute import compute
 from minitvm.ir.dims import (
     Dim,
     always_less,
@@ -24,7 +23,7 @@ from minitvm.ir.dims import (
 )
 from minitvm.ir.dtypes import STORED
 from minitvm.ir.loop import Buffer, Const, LoopExpr, Stage, as_index
-from minitvm.ir.op import Op
+from minitvm.ir.op import Op, compute
 from minitvm.ir.types import Shape, TensorType, TupleType, Type
 
 

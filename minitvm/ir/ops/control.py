@@ -20,12 +20,11 @@ import numpy as np
 
 from minitvm import config
 from minitvm.errors import InputError
-from minitvm.ir.compute import compute, max_over
 from minitvm.ir.dims import anonymous, differ
 from minitvm.ir.evaluate import evaluate
 from minitvm.ir.expr import Function
 from minitvm.ir.loop import Binary, Buffer, LoopExpr, Stage, as_index, const, select
-from minitvm.ir.op import Fusion, Op
+from minitvm.ir.op import Fusion, Op, compute, max_over
 from minitvm.ir.ops._shape import normalize_axis, require_kind
 from minitvm.ir.relayout import Placement, Site, elementwise
 from minitvm.ir.types import DType, FuncType, Shape, TensorType, TupleType, Type, accepts, as_shape, bound, common

@@ -1,4 +1,4 @@
-"""Elementwise operators of one tensor: arithmetic, rounding, logic, float functions, rectifiers, casts, clip, fills."""
+"""Elementwise operators: arithmetic, rounding, logic, comparisons, float functions, rectifiers, casts, clip, where."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
-from minitvm.ir.compute import broadcast_index, compute
-from minitvm.ir.dims import Dim, common_shape
+from minitvm.ir.dims import common_shape
 from minitvm.ir.dtypes import limits
-from minitvm.ir.loop import Binary, Buffer, Const, LoopExpr, Stage, const, intrin, maximum, minimum, select
-from minitvm.ir.loop.scalar import convert
-from minitvm.ir.op import Fusion, Op, define
-from minitvm.ir.ops._shape import require_kind, require_scalars
+from minitvm.ir.loop import Binary, Const, LoopExpr, Stage, binary, const, intrin, maximum, minimum, select
+from minitvm.ir.loop.scalar import convert, divide, floor_divide, power
+from minitvm.ir.op import Fusion, Op, broadcast_index, compute, define
+from minitvm.ir.ops._shape import broadcast_shapes, require_kind, require_same_dtype
 from minitvm.ir.types import DType, TensorType
 
 
@@ -275,66 +274,102 @@ class Reinterpret(Unary, name="reinterpret"):
         return intrin("bitcast_float", bits.astype(self.dtype.replace("float", "int")))
 
 
-class Fill(Unary, takes_stored=True):
-    """Every element the same value, in the shape of another tensor.  data: (...) -> (...), same dtype."""
-
-    value: ClassVar[int] = 0
-
-    def reference(self, data: np.ndarray) -> np.ndarray:
-        return np.full_like(data, convert(np.array(self.value), data.dtype))
-
-    def element(self, x: LoopExpr) -> LoopExpr:
-        return const(self.value, x.dtype)
+# --- of several tensors, broadcast against each other ------------------------------------------------------------
 
 
-ZerosLike = define(Fill, "zeros_like", "Zeros in the shape and dtype of data.")
-OnesLike = define(Fill, "ones_like", "Ones in the shape and dtype of data.", value=1)
+class BinaryOp(Elementwise, fusion=Fusion.BROADCAST, kinds="iuf"):
+    """Two tensors of one dtype, broadcast.  lhs: (...), rhs: (...) -> their common shape."""
+
+    def keeps_positions(self, arguments: int) -> bool:
+        return True
+
+    def infer(self, lhs: TensorType, rhs: TensorType) -> TensorType:
+        dtype = require_same_dtype(self, lhs, rhs)
+        require_kind(self, lhs, self.kinds, "lhs")
+        return TensorType(broadcast_shapes(self, lhs, rhs), dtype)
+
+    def element(self, lhs: LoopExpr, rhs: LoopExpr) -> LoopExpr:
+        return binary(self.scalar or self.name, lhs, rhs)
 
 
-class FullLike(Elementwise, name="full_like", fusion=Fusion.ELEMWISE, ufunc=np.full_like, takes_stored=True):
-    """A scalar's value in every element.  data: (...), fill_value: () -> (...), both of one dtype."""
+class Comparison(BinaryOp):
+    """A comparison of two tensors, as bool; false where either is NaN (``not_equal``: true)."""
 
-    def infer(self, data: TensorType, fill_value: TensorType) -> TensorType:
-        if fill_value.shape or fill_value.dtype != data.dtype:
-            raise self.reject(f"fill_value is {fill_value}; expected a scalar of {data.dtype}")
-        return data
-
-    def element(self, x: LoopExpr, fill_value: LoopExpr) -> LoopExpr:
-        return fill_value
+    def infer(self, lhs: TensorType, rhs: TensorType) -> TensorType:
+        return super().infer(lhs, rhs).with_dtype("bool")
 
 
-class Full(Op, name="full", fusion=Fusion.ELEMWISE, takes_stored=True):
-    """A tensor of one value.  fill_value: () -> shape, of ``dtype`` (the scalar's by default)."""
-
-    shape: tuple[Dim, ...]
-    dtype: DType | None = None
-
-    def infer(self, fill_value: TensorType) -> TensorType:
-        require_scalars(self, fill_value=fill_value)
-        return TensorType(self.shape, self.dtype or fill_value.dtype)
-
-    def reference(self, fill_value: np.ndarray) -> np.ndarray:
-        return np.full(TensorType(self.shape).static_shape, convert(fill_value, self.dtype or fill_value.dtype))
-
-    def compute(self, fill_value: Buffer) -> Stage:
-        return compute(self.shape, lambda *i: fill_value[()].astype(self.dtype or fill_value.dtype))
-
-
-class Zeros(Op, name="zeros", fusion=Fusion.ELEMWISE, takes_stored=True):
-    """Zeros of ``shape`` and ``dtype``, from nothing."""
-
-    shape: tuple[int, ...]
-    dtype: DType = "float32"
-    value: ClassVar[int] = 0
-
-    def infer(self) -> TensorType:
-        return TensorType(self.shape, self.dtype)
-
-    def reference(self) -> np.ndarray:
-        return np.full(self.shape, convert(np.array(self.value), self.dtype))
-
-    def compute(self) -> Stage:
-        return compute(self.shape, lambda *i: const(self.value, self.dtype))
+_wraps, _shifted = "integers wrap around.", "by the width or more, or by less than 0, everything is shifted out."
+Add = define(BinaryOp, "add", f"lhs + rhs; {_wraps}", ufunc=np.add, commutative=True, additive=True)
+Subtract = define(BinaryOp, "subtract", f"lhs - rhs; {_wraps}", scalar="sub", ufunc=np.subtract, additive=True)
+Multiply = define(BinaryOp, "multiply", f"lhs * rhs; {_wraps}", scalar="mul", ufunc=np.multiply, commutative=True)
+define(BinaryOp, "mod", "The remainder of division that truncates: the sign of lhs (C, fmod).", ufunc=np.fmod)
+_extreme: dict[str, Any] = {"kinds": "biuf", "commutative": True}
+Maximum = define(BinaryOp, "maximum", "The larger one; NaN if either is.", scalar="max", ufunc=np.maximum, **_extreme)
+Minimum = define(BinaryOp, "minimum", "The smaller one; NaN if either is.", scalar="min", ufunc=np.minimum, **_extreme)
+define(Comparison, "equal", "lhs == rhs.", scalar="eq", ufunc=np.equal, **_extreme)
+define(Comparison, "not_equal", "lhs != rhs.", scalar="ne", ufunc=np.not_equal, **_extreme)
+define(Comparison, "less", "lhs < rhs.", scalar="lt", ufunc=np.less)
+define(Comparison, "less_equal", "lhs <= rhs.", scalar="le", ufunc=np.less_equal)
+_logical: dict[str, Any] = {"kinds": "b", "commutative": True}
+define(BinaryOp, "logical_and", "Both, of bool.", scalar="and", ufunc=np.logical_and, **_logical)
+define(BinaryOp, "logical_or", "Either, of bool.", scalar="or", ufunc=np.logical_or, **_logical)
+define(BinaryOp, "logical_xor", "Exactly one, of bool.", scalar="xor", ufunc=np.logical_xor, **_logical)
+_bitwise: dict[str, Any] = {"meaning": "Bit by bit, of integers or bool.", "kinds": "biu", "commutative": True}
+define(BinaryOp, "bitwise_and", scalar="and", ufunc=np.bitwise_and, **_bitwise)
+define(BinaryOp, "bitwise_or", scalar="or", ufunc=np.bitwise_or, **_bitwise)
+define(BinaryOp, "bitwise_xor", scalar="xor", ufunc=np.bitwise_xor, **_bitwise)
+define(BinaryOp, "left_shift", f"lhs * 2**rhs; {_shifted}", kinds="iu", scalar="shl", ufunc=np.left_shift)
+define(BinaryOp, "right_shift", f"floor(lhs / 2**rhs); {_shifted}", kinds="iu", scalar="shr", ufunc=np.right_shift)
 
 
-Ones = define(Zeros, "ones", "Ones of ``shape`` and ``dtype``, from nothing.", value=1)
+class Divide(BinaryOp, name="divide", scalar="div", ufunc=divide):
+    """lhs / rhs; integers truncate towards zero, as in C and ONNX.  An integer divided by 0 stays as it is."""
+
+
+class Power(BinaryOp, name="power", scalar="pow", ufunc=power):
+    """lhs to the power of rhs.  Integers wrap around; a negative power truncates: 0, but for bases 1 and -1."""
+
+
+class FloorDivide(BinaryOp, name="floor_divide", ufunc=floor_divide):
+    """floor(lhs / rhs).  An integer divided by 0 stays as it is."""
+
+    def element(self, lhs: LoopExpr, rhs: LoopExpr) -> LoopExpr:
+        return intrin("floor", lhs / rhs) if lhs.dtype.startswith("float") else lhs // rhs
+
+
+class FloorMod(BinaryOp, name="floor_mod", ufunc=np.mod):
+    """The remainder of division that rounds down: the sign of rhs (Python)."""
+
+    def element(self, lhs: LoopExpr, rhs: LoopExpr) -> LoopExpr:
+        if not lhs.dtype.startswith("float"):
+            return lhs % rhs
+        rest = binary("mod", lhs, rhs)
+        opposite = (rest < 0.0).not_equal(rhs < 0.0)
+        return select(rest.not_equal(0.0) & opposite, rest + rhs, rest)
+
+
+class Greater(Comparison, name="greater", ufunc=np.greater):
+    """lhs > rhs."""
+
+    def element(self, lhs: LoopExpr, rhs: LoopExpr) -> LoopExpr:
+        return rhs < lhs
+
+
+class GreaterEqual(Comparison, name="greater_equal", ufunc=np.greater_equal):
+    """lhs >= rhs."""
+
+    def element(self, lhs: LoopExpr, rhs: LoopExpr) -> LoopExpr:
+        return rhs <= lhs
+
+
+class Where(Elementwise, name="where", fusion=Fusion.BROADCAST, ufunc=np.where, takes_stored=True):
+    """x where the condition holds, else y; all three broadcast.  condition: bool; x, y: one dtype."""
+
+    def infer(self, condition: TensorType, x: TensorType, y: TensorType) -> TensorType:
+        require_kind(self, condition, "b", "condition")
+        dtype = require_same_dtype(self, x, y)
+        return TensorType(broadcast_shapes(self, condition, x, y), dtype)
+
+    def element(self, condition: LoopExpr, x: LoopExpr, y: LoopExpr) -> LoopExpr:
+        return select(condition, x, y)

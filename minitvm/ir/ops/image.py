@@ -14,15 +14,14 @@ from typing import Annotated
 
 import numpy as np
 
-from minitvm.ir.compute import accumulator, compute, sum_over
 from minitvm.ir.decision import Declined
 from minitvm.ir.dims import Dim
 from minitvm.ir.layout import Layout
 from minitvm.ir.loop import Buffer, Const, LoopExpr, Stage, maximum, minimum, select
-from minitvm.ir.op import Fusion, Op
+from minitvm.ir.op import Fusion, Op, compute, sum_over
 from minitvm.ir.ops._shape import replaced
 from minitvm.ir.relayout import Placement, Site, whole_planes
-from minitvm.ir.types import TensorType
+from minitvm.ir.types import TensorType, accumulator
 
 METHODS = ("nearest_neighbor", "linear", "cubic")
 _UPSAMPLING = {"nearest_neighbor": "nearest_neighbor", "bilinear": "linear", "bicubic": "cubic"}

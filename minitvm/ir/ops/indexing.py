@@ -11,11 +11,10 @@ from typing import Annotated, Literal
 
 import numpy as np
 
-from minitvm.ir.compute import compute
 from minitvm.ir.dims import Dim, always_less, anonymous, differ, larger, product
 from minitvm.ir.loop import Buffer, LoopExpr, Stage, Stmt, as_index, binary, maximum, minimum, nest, select, seq, store
 from minitvm.ir.loop.scalar import convert
-from minitvm.ir.op import Fusion, Op
+from minitvm.ir.op import Fusion, Op, compute
 from minitvm.ir.ops._shape import (
     normalize_axis,
     replaced,

@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from minitvm.ir.compute import accumulator, compute, sum_over
 from minitvm.ir.dims import Dim, differ
 from minitvm.ir.layout import Layout, Split
 from minitvm.ir.loop import Buffer, LoopExpr, Stage, all_of, select
-from minitvm.ir.op import Fusion, define
+from minitvm.ir.op import Fusion, compute, define, sum_over
 from minitvm.ir.ops._shape import (
     Windowed,
     buffer_type,
@@ -26,7 +25,7 @@ from minitvm.ir.ops._shape import (
     widened,
     window_extent,
 )
-from minitvm.ir.types import ResultDType, TensorType, Type
+from minitvm.ir.types import ResultDType, TensorType, Type, accumulator
 
 
 class FilterBank(Windowed, fusion=Fusion.OUT_ELEMWISE_FUSABLE):

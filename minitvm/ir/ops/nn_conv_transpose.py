@@ -9,14 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from minitvm.ir.compute import accumulator, compute, sum_over
 from minitvm.ir.dims import Dim, always_less
 from minitvm.ir.layout import Layout
 from minitvm.ir.loop import Buffer, LoopExpr, Stage, all_of, select
-from minitvm.ir.op import define
+from minitvm.ir.op import compute, define, sum_over
 from minitvm.ir.ops._shape import buffer_type, dilated, inside, pads_of, tap_views
 from minitvm.ir.ops.nn_conv import FilterBank
-from minitvm.ir.types import TensorType
+from minitvm.ir.types import TensorType, accumulator
 
 
 class ConvTranspose(FilterBank):

@@ -7,13 +7,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from minitvm.ir.compute import accumulator, compute, sum_over
 from minitvm.ir.decision import Declined
 from minitvm.ir.dims import Dim, broadcast_dims, differ
 from minitvm.ir.expr import Call, Constant, Expr
 from minitvm.ir.layout import Layout
 from minitvm.ir.loop import Buffer, Const, LoopExpr, Stage, select
-from minitvm.ir.op import Fusion, Op
+from minitvm.ir.op import Fusion, Op, compute, sum_over
 from minitvm.ir.ops._shape import (
     Channelwise,
     beside,
@@ -23,9 +22,9 @@ from minitvm.ir.ops._shape import (
     require_same_dtype,
     widened,
 )
-from minitvm.ir.ops.broadcast import Add, Maximum, Minimum, Multiply
+from minitvm.ir.ops.elemwise import Add, Maximum, Minimum, Multiply
 from minitvm.ir.relayout import Placement, Site, along_axis, calling, vector_along
-from minitvm.ir.types import ResultDType, TensorType, Type
+from minitvm.ir.types import ResultDType, TensorType, Type, accumulator
 
 
 def _matmul(a: np.ndarray, b: np.ndarray, out_dtype: str) -> np.ndarray:

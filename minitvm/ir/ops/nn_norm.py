@@ -7,10 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from minitvm.ir.compute import accumulator, compute, max_over, sum_over
 from minitvm.ir.decision import Declined
 from minitvm.ir.loop import Buffer, LoopExpr, Stage, all_of, as_index, binary, const, intrin, maximum, select
-from minitvm.ir.op import Fusion, Op
+from minitvm.ir.op import Fusion, Op, compute, max_over, sum_over
 from minitvm.ir.ops._shape import (
     Axiswise,
     Channelwise,
@@ -27,7 +26,7 @@ from minitvm.ir.ops._shape import (
     reshape_index,
 )
 from minitvm.ir.relayout import Move, Placement, Site, along_axis, calling
-from minitvm.ir.types import TensorType, TupleType
+from minitvm.ir.types import TensorType, TupleType, accumulator
 
 
 class BatchNorm(Channelwise, name="nn.batch_norm", fusion=Fusion.OUT_ELEMWISE_FUSABLE, outputs=3):

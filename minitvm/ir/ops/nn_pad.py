@@ -7,12 +7,11 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from minitvm.ir.compute import compute
 from minitvm.ir.decision import Declined
 from minitvm.ir.dims import Dim, always_less, differ
 from minitvm.ir.layout import Layout
 from minitvm.ir.loop import Buffer, Const, LoopExpr, Stage, all_of, const, maximum, minimum, select
-from minitvm.ir.op import Fusion, Op
+from minitvm.ir.op import Fusion, Op, compute
 from minitvm.ir.ops._shape import buffer_type, inside, require_same_dtype
 from minitvm.ir.relayout import Placement, Site, data_moved
 from minitvm.ir.types import TensorType, Type

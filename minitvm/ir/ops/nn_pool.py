@@ -9,11 +9,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from minitvm.ir.compute import accumulator, compute, identity_of, max_over, min_over, sum_over
 from minitvm.ir.decision import Declined
 from minitvm.ir.layout import Layout
 from minitvm.ir.loop import Buffer, Const, LoopExpr, Stage, all_of, const, intrin, maximum, minimum, select
-from minitvm.ir.op import Fusion, Op, define
+from minitvm.ir.op import Fusion, Op, compute, define, identity_of, max_over, min_over, sum_over
 from minitvm.ir.ops._shape import (
     Index,
     Window,
@@ -29,7 +28,7 @@ from minitvm.ir.ops._shape import (
     tap_views,
 )
 from minitvm.ir.relayout import Placement, Site, whole_planes
-from minitvm.ir.types import TensorType
+from minitvm.ir.types import TensorType, accumulator
 
 
 def _check_layout(op: Op, text: str, spatial: str, data: TensorType | None = None) -> Layout:

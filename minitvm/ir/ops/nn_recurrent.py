@@ -7,11 +7,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from minitvm.ir.compute import accumulator
 from minitvm.ir.dims import differ
 from minitvm.ir.op import Fusion, Op, signature
 from minitvm.ir.ops._shape import require_kind, require_same_dtype, shapes_differ
-from minitvm.ir.types import TensorType, TupleType, Type
+from minitvm.ir.types import TensorType, TupleType, Type, accumulator
 
 
 def _sigmoid(x: np.ndarray) -> np.ndarray:

@@ -10,10 +10,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from minitvm.ir.compute import compute, sum_over
 from minitvm.ir.layout import Layout
 from minitvm.ir.loop import Binary, Buffer, LoopExpr, Stage, const, intrin
-from minitvm.ir.op import Fusion, Op
+from minitvm.ir.op import Fusion, Op, compute, sum_over
 from minitvm.ir.ops.nn_conv import Conv2dNCHWc
 from minitvm.ir.ops.nn_dense import DensePack
 from minitvm.ir.ops.transform import View

@@ -7,15 +7,14 @@ from typing import Annotated
 
 import numpy as np
 
-from minitvm.ir.compute import accumulator, compute
 from minitvm.ir.decision import Declined
 from minitvm.ir.dims import differ
 from minitvm.ir.dtypes import limits
 from minitvm.ir.loop import Buffer, LoopExpr, Stage, intrin, maximum, minimum
-from minitvm.ir.op import Fusion, Op
+from minitvm.ir.op import Fusion, Op, compute
 from minitvm.ir.ops._shape import beside, normalize_axis, require_kind, require_same_dtype
 from minitvm.ir.relayout import Move, Placement, Site, along_axis, data_moved
-from minitvm.ir.types import DType, TensorType, Type
+from minitvm.ir.types import DType, TensorType, Type, accumulator
 
 _RANGES = {"int8": (-128, 127), "uint8": (0, 255), "int16": (-32768, 32767), "uint16": (0, 65535)}
 _RESULTS = {**_RANGES, "int4": (-8, 7), "uint4": (0, 15), "int2": (-2, 1), "uint2": (0, 3)}

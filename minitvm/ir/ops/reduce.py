@@ -12,10 +12,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from minitvm.ir.compute import accumulator, broadcast_index, max_over, min_over, prod_over, sum_over
 from minitvm.ir.decision import Declined
 from minitvm.ir.loop import Buffer, LoopExpr, Stage, as_index, binary, const, intrin, select
-from minitvm.ir.op import Fusion, Op, define
+from minitvm.ir.op import Fusion, Op, broadcast_index, define, max_over, min_over, prod_over, sum_over
 from minitvm.ir.ops._shape import (
     Index,
     broadcast_shapes,
@@ -28,7 +27,7 @@ from minitvm.ir.ops._shape import (
     shapes_differ,
 )
 from minitvm.ir.relayout import Move, Placement, Site, beside, calling, with_ones
-from minitvm.ir.types import TensorType
+from minitvm.ir.types import TensorType, accumulator
 
 Element = Callable[[Index, Index], LoopExpr]
 """The summand: gets the whole index into data, and the index along the reduced axes alone."""

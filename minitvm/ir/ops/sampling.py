@@ -10,7 +10,6 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from minitvm.ir.compute import accumulator, compute, sum_over
 from minitvm.ir.dims import differ
 from minitvm.ir.loop import (
     Alloc,
@@ -31,7 +30,7 @@ from minitvm.ir.loop import (
     store,
 )
 from minitvm.ir.loop.scalar import convert
-from minitvm.ir.op import Fusion, Op
+from minitvm.ir.op import Fusion, Op, compute, sum_over
 from minitvm.ir.ops._shape import (
     Window,
     dilated,
@@ -44,7 +43,7 @@ from minitvm.ir.ops._shape import (
     unflatten_index,
 )
 from minitvm.ir.ops.image import cubic
-from minitvm.ir.types import TensorType
+from minitvm.ir.types import TensorType, accumulator
 
 PADDINGS = ("zeros", "border", "reflection")
 _TAPS = {"nearest": (0,), "linear": (0, 1), "cubic": (-1, 0, 1, 2)}

@@ -8,11 +8,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from minitvm.ir.compute import compute
 from minitvm.ir.decision import Declined
 from minitvm.ir.dims import Dim, SymbolicDim, always_less, ceil_divide, differ, larger, smaller
 from minitvm.ir.loop import Buffer, LoopExpr, Stage, select
-from minitvm.ir.op import Fusion, Op
+from minitvm.ir.op import Fusion, Op, compute
 from minitvm.ir.ops._shape import (
     buffer_type,
     normalize_axes,

@@ -1,4 +1,4 @@
-"""Operators on whole tensors: running sums, shapes as values, ranges, triangles."""
+"""Operators on whole tensors: running sums, shapes as values, ranges, triangles, fills, broadcasting."""
 
 from __future__ import annotations
 
@@ -6,12 +6,22 @@ from typing import ClassVar
 
 import numpy as np
 
-from minitvm.ir.compute import accumulator, compute, identity_of, prod_over, sum_over
 from minitvm.ir.dims import Dim, anonymous, differ, product
 from minitvm.ir.loop import Buffer, Const, LoopExpr, Stage, as_index, const, select
-from minitvm.ir.op import Fusion, Op, define
-from minitvm.ir.ops._shape import Axiswise, normalize_axis, replaced, require_kind, require_same_dtype, require_scalars
-from minitvm.ir.types import DType, TensorType
+from minitvm.ir.loop.scalar import convert
+from minitvm.ir.op import Fusion, Op, broadcast_index, compute, define, identity_of, prod_over, sum_over
+from minitvm.ir.ops._shape import (
+    Axiswise,
+    broadcast_shapes,
+    normalize_axis,
+    replaced,
+    require_kind,
+    require_same_dtype,
+    require_scalars,
+    shapes_differ,
+)
+from minitvm.ir.ops.elemwise import Elementwise, Unary
+from minitvm.ir.types import DType, TensorType, accumulator
 
 
 class Running(Axiswise, fusion=Fusion.OPAQUE, kinds="iuf"):
@@ -198,3 +208,103 @@ class ReverseSequence(Op, name="reverse_sequence", fusion=Fusion.INJECTIVE):
             ]
 
         return compute(data.shape, element)
+
+
+class Fill(Unary, takes_stored=True):
+    """Every element the same value, in the shape of another tensor.  data: (...) -> (...), same dtype."""
+
+    value: ClassVar[int] = 0
+
+    def reference(self, data: np.ndarray) -> np.ndarray:
+        return np.full_like(data, convert(np.array(self.value), data.dtype))
+
+    def element(self, x: LoopExpr) -> LoopExpr:
+        return const(self.value, x.dtype)
+
+
+ZerosLike = define(Fill, "zeros_like", "Zeros in the shape and dtype of data.")
+OnesLike = define(Fill, "ones_like", "Ones in the shape and dtype of data.", value=1)
+
+
+class FullLike(Elementwise, name="full_like", fusion=Fusion.ELEMWISE, ufunc=np.full_like, takes_stored=True):
+    """A scalar's value in every element.  data: (...), fill_value: () -> (...), both of one dtype."""
+
+    def infer(self, data: TensorType, fill_value: TensorType) -> TensorType:
+        if fill_value.shape or fill_value.dtype != data.dtype:
+            raise self.reject(f"fill_value is {fill_value}; expected a scalar of {data.dtype}")
+        return data
+
+    def element(self, x: LoopExpr, fill_value: LoopExpr) -> LoopExpr:
+        return fill_value
+
+
+class Full(Op, name="full", fusion=Fusion.ELEMWISE, takes_stored=True):
+    """A tensor of one value.  fill_value: () -> shape, of ``dtype`` (the scalar's by default)."""
+
+    shape: tuple[Dim, ...]
+    dtype: DType | None = None
+
+    def infer(self, fill_value: TensorType) -> TensorType:
+        require_scalars(self, fill_value=fill_value)
+        return TensorType(self.shape, self.dtype or fill_value.dtype)
+
+    def reference(self, fill_value: np.ndarray) -> np.ndarray:
+        return np.full(TensorType(self.shape).static_shape, convert(fill_value, self.dtype or fill_value.dtype))
+
+    def compute(self, fill_value: Buffer) -> Stage:
+        return compute(self.shape, lambda *i: fill_value[()].astype(self.dtype or fill_value.dtype))
+
+
+class Zeros(Op, name="zeros", fusion=Fusion.ELEMWISE, takes_stored=True):
+    """Zeros of ``shape`` and ``dtype``, from nothing."""
+
+    shape: tuple[int, ...]
+    dtype: DType = "float32"
+    value: ClassVar[int] = 0
+
+    def infer(self) -> TensorType:
+        return TensorType(self.shape, self.dtype)
+
+    def reference(self) -> np.ndarray:
+        return np.full(self.shape, convert(np.array(self.value), self.dtype))
+
+    def compute(self) -> Stage:
+        return compute(self.shape, lambda *i: const(self.value, self.dtype))
+
+
+Ones = define(Zeros, "ones", "Ones of ``shape`` and ``dtype``, from nothing.", value=1)
+
+
+class BroadcastTo(Op, name="broadcast_to", fusion=Fusion.BROADCAST, takes_stored=True):
+    """data repeated along dimensions of extent 1, and new ones in front, until it has ``shape``."""
+
+    shape: tuple[Dim, ...]
+
+    def infer(self, data: TensorType) -> TensorType:
+        target = TensorType(self.shape, data.dtype)
+        padded = (1,) * (target.rank - data.rank) + data.shape
+        if target.rank < data.rank or any(a != 1 and differ(a, b) for a, b in zip(padded, self.shape, strict=True)):
+            raise self.reject(f"{data} cannot be broadcast to shape {list(self.shape)}")
+        return target
+
+    def reference(self, data: np.ndarray) -> np.ndarray:
+        return np.array(np.broadcast_to(data, TensorType(self.shape).static_shape))
+
+    def compute(self, data: Buffer) -> Stage:
+        return compute(self.shape, lambda *i: data[broadcast_index(data, i)])
+
+
+class BroadcastToLike(Op, name="broadcast_to_like", fusion=Fusion.BROADCAST, takes_stored=True):
+    """data broadcast to the shape of another tensor.  data: (...), shape_like: (...) -> shape_like's shape."""
+
+    def infer(self, data: TensorType, shape_like: TensorType) -> TensorType:
+        common = broadcast_shapes(self, data, shape_like)
+        if shapes_differ(shape_like.shape, common):
+            raise self.reject(f"{data} cannot be broadcast to the shape of {shape_like}")
+        return TensorType(shape_like.shape, data.dtype)
+
+    def reference(self, data: np.ndarray, shape_like: np.ndarray) -> np.ndarray:
+        return np.array(np.broadcast_to(data, shape_like.shape))
+
+    def compute(self, data: Buffer, shape_like: Buffer) -> Stage:
+        return compute(shape_like.shape, lambda *i: data[broadcast_index(data, i)])

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from minitvm.ir.compute import compute
 from minitvm.ir.decision import Declined
 from minitvm.ir.dims import Dim, anonymous, differ, product
 from minitvm.ir.layout import Layout
 from minitvm.ir.loop import Buffer, Const, LoopExpr, Stage
-from minitvm.ir.op import Fusion, Op
+from minitvm.ir.op import Fusion, Op, compute
 from minitvm.ir.ops._shape import Axiswise, normalize_axes, normalize_axis, replaced, reshape_index
 from minitvm.ir.relayout import Move, Placement, Site, calling, same_tensor
 from minitvm.ir.types import Shape, TensorType
