@@ -26,23 +26,24 @@ class _Card(NamedTuple):
     blocks: int  # an SM holds
     shared: int  # KiB of an SM
     reserved: int  # bytes of a block's shared memory that are the system's
+    lanes: int  # multiply-adds of float32 that an SM does in a cycle
     tera_flops: float  # float32, outside of the tensor cores
     tera_flops_half: float  # float16 and bfloat16, of the tensor cores, sums in float32; TF32 has half of it
     tera_bytes: float  # of memory, a second
 
 
 _CARDS = {
-    75: _Card(40, 32, 16, 64, 0, 8.1, 65, 0.32),  # T4
-    80: _Card(108, 64, 32, 164, 1024, 19.5, 312, 2.0),  # A100
-    86: _Card(84, 48, 16, 100, 1024, 37.4, 150, 0.7),  # A40
-    87: _Card(16, 48, 16, 164, 1024, 5.3, 43, 0.2),  # Orin
-    89: _Card(142, 48, 24, 100, 1024, 91.6, 362, 0.86),  # L40S
-    90: _Card(132, 64, 32, 228, 1024, 67, 990, 4.8),  # H200
-    100: _Card(148, 64, 32, 228, 1024, 75, 2250, 8.0),  # B200
-    103: _Card(148, 64, 32, 228, 1024, 75, 2500, 8.0),  # B300
-    110: _Card(20, 48, 24, 228, 1024, 8.1, 260, 0.27),  # Thor
-    120: _Card(170, 48, 24, 100, 1024, 105, 419, 1.8),  # RTX 5090
-    121: _Card(48, 48, 24, 100, 1024, 31, 125, 0.27),  # GB10
+    75: _Card(40, 32, 16, 64, 0, 64, 8.1, 65, 0.32),  # T4
+    80: _Card(108, 64, 32, 164, 1024, 64, 19.5, 312, 2.0),  # A100
+    86: _Card(84, 48, 16, 100, 1024, 128, 37.4, 150, 0.7),  # A40
+    87: _Card(16, 48, 16, 164, 1024, 128, 5.3, 43, 0.2),  # Orin
+    89: _Card(142, 48, 24, 100, 1024, 128, 91.6, 362, 0.86),  # L40S
+    90: _Card(132, 64, 32, 228, 1024, 128, 67, 990, 4.8),  # H200
+    100: _Card(148, 64, 32, 228, 1024, 128, 75, 2250, 8.0),  # B200
+    103: _Card(148, 64, 32, 228, 1024, 128, 75, 2500, 8.0),  # B300
+    110: _Card(20, 48, 24, 228, 1024, 128, 8.1, 260, 0.27),  # Thor
+    120: _Card(170, 48, 24, 100, 1024, 128, 105, 419, 1.8),  # RTX 5090
+    121: _Card(48, 48, 24, 100, 1024, 128, 31, 125, 0.27),  # GB10
 }
 
 
@@ -58,6 +59,8 @@ class GpuModel(MachineModel):
     shared_bytes: int = 228 * 1024
     block_reserved: int = 1024
     """Bytes of shared memory that every block takes beside its own."""
+    lanes_of_sm: int = 128
+    """Multiply-adds of float32 that an SM does in a cycle."""
     flops: float = 67e12
     """A second, of float32 outside of the tensor cores; a multiply-add is two."""
     tensor_flops: float = 990e12
@@ -69,6 +72,16 @@ class GpuModel(MachineModel):
     def block_shared(self) -> int:
         """The most bytes of shared memory that one block may have."""
         return self.shared_bytes - self.block_reserved
+
+    @property
+    def clock(self) -> float:
+        """Cycles a second."""
+        return self.flops / (2 * self.lanes_of_sm * self.sms)
+
+    @property
+    def bytes_per_cycle(self) -> float:
+        """Of memory."""
+        return self.memory_bytes / self.clock
 
     def occupancy(self, threads: int, registers: int, shared: int) -> int:
         """Blocks that an SM holds at a time: of so many threads, of so many registers each, with bytes of memory."""
@@ -102,6 +115,7 @@ def gpu_model(arch: str, threads: int = 1) -> GpuModel:
         blocks=card.blocks,
         shared_bytes=card.shared * 1024,
         block_reserved=card.reserved,
+        lanes_of_sm=card.lanes,
         flops=card.tera_flops * 1e12,
         tensor_flops=card.tera_flops_half * 1e12,
         memory_bytes=card.tera_bytes * 1e12,

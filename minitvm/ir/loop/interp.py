@@ -41,6 +41,7 @@ from minitvm.ir.loop.expr import INT
 from minitvm.ir.loop.scalar import as_array, compute
 
 _SIDE_BY_SIDE = frozenset(LoopKind) - {LoopKind.SERIAL, LoopKind.UNROLLED}
+_RACING = _SIDE_BY_SIDE - {LoopKind.VECTORIZED}
 _MOST_LANES = 1 << 18
 _REMEMBERED_LANES = 1 << 13  # of larger sets, what was worked out for one statement is not kept: it takes memory
 
@@ -53,7 +54,8 @@ def run_kernel(kernel: Kernel, *inputs: Array, check_races: bool = False) -> tup
     """The results of a kernel for arrays of its inputs' shapes and dtypes.
 
     Raises :class:`CompilerError` for an index out of bounds, a read of memory never written, a result element that
-    no store reaches, and (``check_races``) two iterations of one parallel loop that store to the same element.
+    no store reaches, and (``check_races``) two iterations of parallel loops, threads or blocks
+    that store to the same element.
     """
     if len(inputs) != len(kernel.inputs):
         raise CompilerError(f"{kernel.name} takes {len(kernel.inputs)} arrays, {len(inputs)} given")
@@ -196,7 +198,7 @@ class _Lanes:
                     var: np.tile(np.arange(start, stop), self.count),
                 },
                 instances={b: np.repeat(x, times) for b, x in self.instances.items()},
-                in_parallel=self.in_parallel or kind is LoopKind.PARALLEL,
+                in_parallel=self.in_parallel or kind in _RACING,
             )
             if found.count <= _REMEMBERED_LANES:
                 self.spreads[key] = found

@@ -1,0 +1,403 @@
+"""A batch of matrix products as blocks of threads, strict float32 and the like: factors in shared memory, sums in
+registers.
+
+While the threads multiply what one half of shared memory holds, each has its share of the next piece on the way in
+registers, and puts it into the other half: one barrier a piece.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from minitvm.codegen.cuda.machine import WARP
+from minitvm.codegen.cuda.templates.tile import VECTOR, BlockTile, Extent, power_of_two
+from minitvm.codegen.loops import in_lanes, or_zero, unflatten, with_memory
+from minitvm.ir.loop import (
+    Alloc,
+    Barrier,
+    Buffer,
+    If,
+    Load,
+    LoopExpr,
+    LoopKind,
+    Stmt,
+    Store,
+    all_of,
+    const,
+    intrin,
+    loop,
+    minimum,
+    seq,
+)
+
+Element = Callable[[LoopExpr, LoopExpr, LoopExpr], LoopExpr]
+"""Of a factor: (batch, line, position in the depth)."""
+
+
+@dataclass(frozen=True)
+class Factor:
+    """Lines of a product: the rows of the left-hand factor, the columns of the right-hand one.
+
+    ``along_depth``: neighbours in memory are neighbours in the depth, else they are in neighbouring lines; groups of
+    ``vector`` of them, from multiples of ``vector`` on, lie one after the other.
+    """
+
+    lines: int
+    at: Element
+    along_depth: bool
+    vector: int
+    nbytes: int
+
+    @staticmethod
+    def of(buffer: Buffer, depth_first: bool) -> Factor:
+        """A matrix, or a batch of them: (depth, lines) or (lines, depth)."""
+        *outer, a, b = buffer.shape
+        batched = len(outer) == 1 and outer[0] != 1
+
+        def at(p: LoopExpr, line: LoopExpr, r: LoopExpr) -> LoopExpr:
+            where = (r, line) if depth_first else (line, r)
+            return buffer[where if not outer else ((p if batched else 0), *where)]
+
+        return Factor(b if depth_first else a, at, not depth_first, power_of_two(b), buffer.nbytes)
+
+
+@dataclass(frozen=True)
+class GpuProduct:
+    """``store(p, i, j, sum over r of left.at(p, i, r) * right.at(p, j, r))``, sums kept in ``dtype``.
+
+    Results of neighbouring columns lie in memory one after the other, from multiples of ``vector`` on.
+    """
+
+    batch: int
+    depth: int
+    left: Factor
+    right: Factor
+    dtype: str
+    store: Callable[[LoopExpr, LoopExpr, LoopExpr, LoopExpr], Stmt]
+    vector: int
+
+    @property
+    def extent(self) -> Extent:
+        nbytes = self.left.nbytes + self.right.nbytes
+        size = np.dtype(self.dtype).itemsize
+        return Extent(self.batch, self.left.lines, self.right.lines, self.depth, size, nbytes)
+
+    def nests(self, tile: BlockTile) -> Stmt:
+        """The launches of a tile."""
+        if tile.split == 1:
+            return _Blocks(self, tile).nest()
+        shape = (tile.split, self.batch, self.left.lines, self.right.lines)
+        parts = Buffer("parts", shape, self.dtype)
+        return Alloc(parts, seq(_Blocks(self, tile, parts).nest(), Barrier(), self._added(parts)))
+
+    def _added(self, parts: Buffer) -> Stmt:
+        """The sums of all parts of the depth, in order, by a thread for each ``vector`` of them."""
+        count, *shape = parts.shape
+        width, total = self.vector, parts.size // count // self.vector
+        sums = Buffer("sums", (width,), self.dtype, "local")
+
+        def of_part(s: LoopExpr | int, position: LoopExpr, lane: LoopExpr) -> LoopExpr:
+            *outer, j = unflatten(position, (*shape[:-1], shape[-1] // width))
+            return Load(parts, (_index(s), *outer, j * width + lane))
+
+        def thread(position: LoopExpr) -> Stmt:
+            p, i, j = unflatten(position, (*shape[:-1], shape[-1] // width))
+            first = in_lanes(width, lambda lane: Store(sums, (lane,), of_part(0, position, lane)))
+            more = loop(count - 1, lambda s: in_lanes(width, lambda lane: add(s + 1, position, lane)), name="part")
+            stores = in_lanes(width, lambda lane: self.store(p, i, j * width + lane, sums[lane]))
+            return Alloc(sums, seq(first, more, stores))
+
+        def add(s: LoopExpr, position: LoopExpr, lane: LoopExpr) -> Stmt:
+            return Store(sums, (lane,), sums[lane] + of_part(s, position, lane))
+
+        return in_threads(total, thread)
+
+
+_OF_A_BLOCK = 256
+
+
+def in_threads(total: int, body: Callable[[LoopExpr], Stmt]) -> Stmt:
+    """``body`` for every position, by a thread each."""
+    threads = min(_OF_A_BLOCK, -(-total // WARP) * WARP)
+
+    def thread(block: LoopExpr, t: LoopExpr) -> Stmt:
+        position = block * threads + t
+        return If(position < total, body(position)) if total % threads else body(position)
+
+    blocks = -(-total // threads)
+    return in_blocks(blocks, lambda b: in_block(threads, lambda t: thread(b, t)))
+
+
+def in_blocks(count: int, body: Callable[[LoopExpr], Stmt]) -> Stmt:
+    return loop(count, body, LoopKind.BLOCK_X, name="block")
+
+
+def in_block(threads: int, body: Callable[[LoopExpr], Stmt]) -> Stmt:
+    return loop(threads, body, LoopKind.THREAD_X, name="thread")
+
+
+def unrolled(count: int, body: Callable[[LoopExpr], Stmt], name: str) -> Stmt:
+    return loop(count, body, LoopKind.UNROLLED, name=name)
+
+
+# --- a factor's way: global memory, registers, shared memory --------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Share:
+    """What the threads of a block carry of a factor to shared memory: ``lines x depth`` in vectors, in turn."""
+
+    factor: Factor
+    lines: int
+    depth: int
+    threads: int
+    total_depth: int
+    dtype: str
+
+    @cached_property
+    def vector(self) -> int:
+        """Elements carried at once."""
+        return min(self.factor.vector, power_of_two(self.depth if self.factor.along_depth else self.lines))
+
+    @property
+    def vectors(self) -> int:
+        return self.lines * self.depth // self.vector
+
+    @property
+    def rounds(self) -> int:
+        """Vectors that a thread carries."""
+        return -(-self.vectors // self.threads)
+
+    @cached_property
+    def shared(self) -> Buffer:
+        """Both halves: (half, depth, lines), with room that keeps what is stored across in different banks."""
+        name = "left" if self.factor.along_depth else "right"
+        return Buffer(name, (2, self.depth, self.lines + VECTOR * self.factor.along_depth), self.dtype, "shared")
+
+    @cached_property
+    def held(self) -> Buffer:
+        return Buffer("held", (self.rounds, self.vector), self.dtype, "local")
+
+    def _each(self, thread: LoopExpr, body: Callable[[LoopExpr, LoopExpr, LoopExpr], Stmt]) -> Stmt:
+        """``body(round, line, position in the depth)`` for the first element of every vector."""
+
+        def one(i: LoopExpr) -> Stmt:
+            number = i * self.threads + thread
+            if self.factor.along_depth:
+                line, at = unflatten(number, (self.lines, self.depth // self.vector))
+                found = body(i, line, at * self.vector)
+            else:
+                at, line = unflatten(number, (self.depth, self.lines // self.vector))
+                found = body(i, line * self.vector, at)
+            return If(number < self.vectors, found) if self.vectors % self.threads else found
+
+        return unrolled(self.rounds, one, "round")
+
+    def load(self, p: LoopExpr, tile: LoopExpr, start: LoopExpr, thread: LoopExpr) -> Stmt:
+        """The piece of a tile's lines that begins at ``start``, to registers; what is beyond the depth is 0."""
+        factor = self.factor
+
+        def one(i: LoopExpr, line: LoopExpr, at: LoopExpr) -> Stmt:
+            first, r = self._line(tile, line), start + at
+
+            def element(lane: LoopExpr) -> LoopExpr:
+                where = (first, r + lane) if factor.along_depth else (first + lane, r)
+                value = factor.at(p, *where).astype(self.dtype)
+                return or_zero(r < self.total_depth, value) if self._ends_within else value
+
+            return in_lanes(self.vector, lambda lane: Store(self.held, (i, lane), element(lane)))
+
+        return self._each(thread, one)
+
+    @property
+    def _ends_within(self) -> bool:
+        """Whether the depth ends before its last piece does; a product of nothing has one piece all the same."""
+        return self.total_depth == 0 or self.total_depth % self.depth != 0
+
+    def _line(self, tile: LoopExpr, line: LoopExpr) -> LoopExpr:
+        """A line of a tile; beyond the last one some other, with which something is computed that is not stored."""
+        step, lines = 1 if self.factor.along_depth else self.vector, self.factor.lines
+        if lines % self.lines == 0:
+            return tile * self.lines + line
+        return minimum(tile * (self.lines // step) + line // step, lines // step - 1) * step
+
+    def put(self, half: LoopExpr | int, thread: LoopExpr) -> Stmt:
+        """From registers to shared memory."""
+
+        def one(i: LoopExpr, line: LoopExpr, at: LoopExpr) -> Stmt:
+            def element(lane: LoopExpr) -> Stmt:
+                where = (at + lane, line) if self.factor.along_depth else (at, line + lane)
+                return Store(self.shared, (_index(half), *where), self.held[i, lane])
+
+            if self.factor.along_depth:
+                return unrolled(self.vector, element, "lane")
+            return in_lanes(self.vector, element)
+
+        return self._each(thread, one)
+
+
+def _index(value: LoopExpr | int) -> LoopExpr:
+    return const(value, "int64") if isinstance(value, int) else value
+
+
+# --- a block ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Lines:
+    """How a tile's lines of one factor are spread: each thread has ``count``, in vectors, beside the other threads'."""
+
+    count: int
+    threads: int
+
+    @property
+    def vector(self) -> int:
+        return min(self.count, VECTOR)
+
+    def at(self, number: LoopExpr, thread: LoopExpr) -> LoopExpr:
+        """The tile's line that is a thread's ``number``-th."""
+        width = self.vector
+        return number // width * (self.threads * width) + thread * width + number % width
+
+    def chunks(self, body: Callable[[LoopExpr], Stmt]) -> Stmt:
+        """``body(first)`` for every vector."""
+        return unrolled(self.count // self.vector, lambda c: body(c * self.vector), "chunk")
+
+
+@dataclass(frozen=True)
+class _Blocks:
+    """The launch that multiplies; its results are the product's, or go to ``parts``."""
+
+    product: GpuProduct
+    tile: BlockTile
+    parts: Buffer | None = None
+
+    @cached_property
+    def left(self) -> Share:
+        return self._share(self.product.left, self.tile.rows)
+
+    @cached_property
+    def right(self) -> Share:
+        return self._share(self.product.right, self.tile.columns)
+
+    def _share(self, factor: Factor, lines: int) -> Share:
+        tile, product = self.tile, self.product
+        return Share(factor, lines, tile.depth, tile.threads, product.depth, product.dtype)
+
+    @cached_property
+    def rows(self) -> Lines:
+        return Lines(self.tile.thread_rows, self.tile.down)
+
+    @cached_property
+    def columns(self) -> Lines:
+        return Lines(self.tile.thread_columns, self.tile.across)
+
+    @cached_property
+    def sums(self) -> Buffer:
+        return Buffer("sums", (self.tile.thread_rows, self.tile.thread_columns), self.product.dtype, "local")
+
+    def nest(self) -> Stmt:
+        product, tile = self.product, self.tile
+        down, across = -(-product.left.lines // tile.rows), -(-product.right.lines // tile.columns)
+
+        def block(number: LoopExpr) -> Stmt:
+            part, p, i, j = unflatten(number, (tile.split, product.batch, down, across))
+            work = in_block(tile.threads, lambda t: self._thread(part, p, i, j, t))
+            return with_memory([self.left.shared, self.right.shared], work)
+
+        return in_blocks(tile.split * product.batch * down * across, block)
+
+    def _thread(self, part: LoopExpr, p: LoopExpr, row: LoopExpr, column: LoopExpr, t: LoopExpr) -> Stmt:
+        """``row``, ``column``: of the tile among the tiles."""
+        pieces, whole = self.product.extent.pieces(self.tile), self.product.extent.whole_pieces(self.tile)
+        first = part * pieces
+        count = minimum(pieces, whole - first) if whole % pieces else const(pieces, "int64")
+        down, across = self._place(t)
+
+        def load(piece: LoopExpr) -> Stmt:
+            start = (first + piece) * self.tile.depth
+            return seq(self.left.load(p, row, start, t), self.right.load(p, column, start, t))
+
+        def put(half: LoopExpr | int) -> Stmt:
+            return seq(self.left.put(half, t), self.right.put(half, t))
+
+        def step(piece: LoopExpr) -> Stmt:
+            more = piece + 1 < count
+            multiply = self._multiply(piece % 2, down, across)
+            return seq(If(more, load(piece + 1)), multiply, If(more, put((piece + 1) % 2)), Barrier())
+
+        zero = unrolled(
+            self.sums.shape[0], lambda i: unrolled(self.sums.shape[1], lambda j: self._zero(i, j), "j"), "i"
+        )
+        begin = seq(zero, load(const(0, "int64")), put(0), Barrier())
+        stores = self._stores(part, p, row, column, down, across)
+        return with_memory(
+            [self.sums, self.left.held, self.right.held], seq(begin, loop(count, step, name="piece"), stores)
+        )
+
+    def _place(self, t: LoopExpr) -> tuple[LoopExpr, LoopExpr]:
+        """Of a thread among those of the tile (down, across): 4 x 8 threads of a warp read as few lines as can be."""
+        down, across = self.tile.down, self.tile.across
+        if down % 4 or across % 8:
+            return t // across, t % across
+        warp, lane = t // WARP, t % WARP
+        return warp // (across // 8) * 4 + lane // 8, warp % (across // 8) * 8 + lane % 8
+
+    def _zero(self, i: LoopExpr, j: LoopExpr) -> Stmt:
+        return Store(self.sums, (i, j), const(0, self.product.dtype))
+
+    def _multiply(self, half: LoopExpr, down: LoopExpr, across: LoopExpr) -> Stmt:
+        """All products of a piece that is in shared memory."""
+        tile, sums = self.tile, self.sums
+        a = Buffer("a", (tile.thread_rows,), self.product.dtype, "local")
+        b = Buffer("b", (tile.thread_columns,), self.product.dtype, "local")
+
+        def read(to: Buffer, lines: Lines, share: Share, r: LoopExpr, thread: LoopExpr) -> Stmt:
+            def element(i: LoopExpr) -> Stmt:
+                return Store(to, (i,), Load(share.shared, (half, r, lines.at(i, thread))))
+
+            return lines.chunks(lambda first: in_lanes(lines.vector, lambda lane: element(first + lane)))
+
+        def fma(i: LoopExpr, j: LoopExpr) -> Stmt:
+            return Store(sums, (i, j), intrin("fma", a[i], b[j], sums[i, j]))
+
+        def step(r: LoopExpr) -> Stmt:
+            reads = seq(read(a, self.rows, self.left, r, down), read(b, self.columns, self.right, r, across))
+            multiply = unrolled(
+                tile.thread_rows, lambda i: unrolled(tile.thread_columns, lambda j: fma(i, j), "j"), "i"
+            )
+            return with_memory([a, b], seq(reads, multiply))
+
+        return unrolled(tile.depth, step, "r")
+
+    # --- results ------------------------------------------------------------------------------------------------------
+
+    def _stores(
+        self, part: LoopExpr, p: LoopExpr, row: LoopExpr, column: LoopExpr, down: LoopExpr, across: LoopExpr
+    ) -> Stmt:
+        product, tile = self.product, self.tile
+        width = min(product.vector, self.columns.vector)
+        last_row, last_column = product.left.lines, product.right.lines
+
+        def results(i: LoopExpr, first: LoopExpr) -> Stmt:
+            y = row * tile.rows + self.rows.at(i, down)
+            x = column * tile.columns + self.columns.at(first, across)
+
+            def one(lane: LoopExpr) -> Stmt:
+                value = Load(self.sums, (i, first + lane))
+                if self.parts is None:
+                    return product.store(p, y, x + lane, value)
+                return Store(self.parts, (part, p, y, x + lane), value)
+
+            guards = [y < last_row] * bool(last_row % tile.rows) + [x < last_column] * bool(last_column % tile.columns)
+            stores = in_lanes(width, one)
+            return If(all_of(guards), stores) if guards else stores
+
+        def across_row(i: LoopExpr) -> Stmt:
+            return unrolled(tile.thread_columns // width, lambda c: results(i, c * width), "chunk")
+
+        return unrolled(tile.thread_rows, across_row, "i")

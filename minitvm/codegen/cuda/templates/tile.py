@@ -1,0 +1,181 @@
+"""The block tile of a product on a GPU: what a block computes, how threads share that, what it is predicted to cost.
+
+A block of threads computes ``rows x columns`` results.  Pieces of both factors, ``depth`` elements of the reduction
+long, go through shared memory; each thread keeps ``thread_rows x thread_columns`` sums in registers.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from minitvm.codegen.cuda.machine import WARP, GpuModel
+from minitvm.codegen.problem import Choice, Tile
+
+VECTOR = 4
+"""Elements of 16 bytes: what a thread loads and stores at once, of float32."""
+_LATENCY = 700
+"""Cycles from asking global memory for a piece to having it in shared memory, the barrier included."""
+_LAUNCH = 3000
+"""Cycles that a launch costs after another one."""
+_HIDING = 8
+"""Warps of an SM whose arithmetic hides each other's latencies."""
+_ADDRESSES = 32
+"""Registers of a thread beside sums, factors and what it carries to shared memory."""
+_MOST_THREADS = 1024
+STATIC_SHARED = 48 * 1024
+
+
+@dataclass(frozen=True)
+class BlockTile(Tile):
+    """``rows`` x ``blocks`` results a block of threads (there, ``blocks`` are columns)."""
+
+    depth: int = 8
+    thread_rows: int = 8
+    thread_columns: int = 8
+    split: int = 1
+    """Parts of the depth, whose sums are added up by a second launch."""
+
+    def __str__(self) -> str:
+        parts = f", depth in {self.split} parts" if self.split > 1 else ""
+        return (
+            f"{self.rows} x {self.columns} x {self.depth}, {self.thread_rows} x {self.thread_columns} a thread{parts}"
+        )
+
+    @property
+    def columns(self) -> int:
+        return self.blocks
+
+    @property
+    def down(self) -> int:
+        """Threads along the rows."""
+        return self.rows // self.thread_rows
+
+    @property
+    def across(self) -> int:
+        """Threads along the columns."""
+        return self.columns // self.thread_columns
+
+    @property
+    def threads(self) -> int:
+        return self.down * self.across
+
+    def shared_bytes(self, size: int) -> int:
+        """Of both factors, twice, with what keeps rows apart; elements of ``size`` bytes."""
+        return 2 * self.depth * (self.rows + self.columns + 2 * VECTOR) * size
+
+    @property
+    def registers(self) -> int:
+        """Of a thread, as predicted; of 4 bytes each."""
+        carried = (self.rows + self.columns) * self.depth // self.threads
+        factors = self.thread_rows + self.thread_columns
+        return self.thread_rows * self.thread_columns + 2 * factors + carried + _ADDRESSES
+
+
+def power_of_two(value: int, most: int = VECTOR) -> int:
+    """The largest power of two that divides a number, at most ``most``."""
+    return math.gcd(value, most) if value else most
+
+
+_SIDES = (128, 64, 32, 16)
+_OF_A_THREAD = (8, 4, 2)
+
+
+def _shapes() -> list[BlockTile]:
+    """Tiles of one to eight warps or so, whatever the problem."""
+    return [
+        BlockTile(rows, columns, depth, down, across)
+        for rows in _SIDES
+        for columns in _SIDES
+        for depth in (8, 16)
+        for down in _OF_A_THREAD
+        for across in _OF_A_THREAD
+        if across >= VECTOR and WARP <= rows // down * (columns // across) <= 256
+    ]
+
+
+TILES = _shapes()
+
+
+@dataclass(frozen=True)
+class Extent:
+    """A batch of products ``rows x depth`` by ``depth x columns`` of elements of ``size`` bytes.
+
+    ``factor_bytes``: of both factors, each read once.
+    """
+
+    batch: int
+    rows: int
+    columns: int
+    depth: int
+    size: int
+    factor_bytes: int
+
+    def blocks(self, tile: BlockTile) -> int:
+        return self.batch * -(-self.rows // tile.rows) * -(-self.columns // tile.columns) * tile.split
+
+    def pieces(self, tile: BlockTile) -> int:
+        """Of the depth, in one part of it."""
+        return -(-self.whole_pieces(tile) // tile.split)
+
+    def whole_pieces(self, tile: BlockTile) -> int:
+        return max(1, -(-self.depth // tile.depth))
+
+    def is_wasteful(self, tile: BlockTile) -> bool:
+        """Whether a tile of half the size covers it as well."""
+        return tile.rows >= 2 * max(self.rows, 16) or tile.columns >= 2 * max(self.columns, 16)
+
+    def cycles(self, tile: BlockTile, machine: GpuModel) -> float:
+        """Of the machine's clock: waves of blocks, each bound by arithmetic or by latency; or memory."""
+        held = machine.occupancy(tile.threads, tile.registers, tile.shared_bytes(self.size))
+        if not held:
+            return math.inf
+        each = -(-self.blocks(tile) // machine.sms)
+        waves = [held] * (each // held) + ([each % held] if each % held else [])
+        busy = sum(self.pieces(tile) * max(_LATENCY, _piece(tile, n, machine)) + 2 * _LATENCY for n in waves)
+        return max(busy, self._memory(tile) / machine.bytes_per_cycle) + (_LAUNCH if tile.split > 1 else 0)
+
+    def _memory(self, tile: BlockTile) -> float:
+        """Bytes that go through memory."""
+        results = self.batch * self.rows * self.columns * self.size
+        return self.factor_bytes + results * (1 if tile.split == 1 else 1 + 2 * tile.split)
+
+
+def _piece(tile: BlockTile, blocks: int, machine: GpuModel) -> float:
+    """Cycles that so many blocks of an SM take for a piece each."""
+    arithmetic = tile.rows * tile.columns / machine.lanes_of_sm
+    vectors = -(-tile.thread_rows // VECTOR) + -(-tile.thread_columns // VECTOR)
+    shared = tile.threads / WARP * vectors
+    warps = blocks * tile.threads / WARP
+    return blocks * tile.depth * max(arithmetic * 1.15, shared) * max(1.0, _HIDING / warps)
+
+
+def choices(extent: Extent, machine: GpuModel) -> list[Choice]:
+    """Every tile that fits the machine, its depth whole and in parts; what is wasteful says so."""
+    found = []
+    for tile in TILES:
+        if tile.shared_bytes(extent.size) > STATIC_SHARED:
+            continue
+        why_not = "a smaller tile covers it as well" if extent.is_wasteful(tile) else ""
+        for split in _splits(extent, tile, machine):
+            part = replace(tile, split=split)
+            scheme = "depth in parts" if split > 1 else "whole depth"
+            found.append(Choice(scheme, part, extent.cycles(part, machine), why_not))
+    return found
+
+
+_MOST_PARTS = 32
+_LEAST_PIECES = 4
+
+
+def _splits(extent: Extent, tile: BlockTile, machine: GpuModel) -> list[int]:
+    """One part, or as many as give every SM one block or two; every part has some pieces."""
+    pieces, blocks = extent.whole_pieces(tile), extent.blocks(tile)
+    wanted = {-(-k * machine.sms // blocks) for k in (1, 2, 4)} | {k * machine.sms // blocks for k in (1, 2, 4)}
+    able = (min(n, _MOST_PARTS, pieces // _LEAST_PIECES) for n in wanted)
+    return sorted({1, *(even_parts(pieces, n) for n in able if n > 1)})
+
+
+def even_parts(pieces: int, parts: int) -> int:
+    """At most so many parts of equal length (the last one may be shorter), none of them empty."""
+    return -(-pieces // -(-pieces // parts))

@@ -1,0 +1,88 @@
+"""Templates of GPUs: a sample of every problem's choices gives the right numbers, without races, within its buffers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from minitvm.codegen.cuda.backend import CudaBackend
+from minitvm.codegen.cuda.machine import gpu_model
+from minitvm.codegen.cuda.templates.dense import GpuTemplate
+from minitvm.codegen.problem import TEMPLATES, Choice, Problem
+from minitvm.codegen.simplify import simplify
+from minitvm.ir.builder import call_op, var
+from minitvm.ir.expr import Call
+from minitvm.ir.loop import Kernel
+from minitvm.ir.loop.interp import run_kernel
+from minitvm.ir.loop.verify import verify_kernel
+
+MACHINE = gpu_model("sm_90")
+SAMPLED = 3
+"""Choices of each problem, beside the one that is taken."""
+NHWC = {"data_layout": "NHWC", "kernel_layout": "HWIO"}
+
+CASES: list[tuple[str, tuple[int, ...], tuple[int, ...], dict[str, object]]] = [
+    ("nn.matmul", (37, 29), (29, 43), {}),
+    ("nn.matmul", (36, 40), (44, 36), {"transpose_a": True, "transpose_b": True}),
+    ("nn.dense", (130, 70), (66, 70), {}),
+    ("nn.batch_matmul", (3, 17, 20), (3, 33, 20), {"transpose_b": True}),
+    ("nn.batch_matmul", (3, 17, 300), (1, 12, 300), {}),
+    ("nn.conv2d", (2, 5, 9, 11), (7, 5, 3, 3), {"padding": (1, 1, 1, 1)}),
+    ("nn.conv2d", (2, 8, 8, 8), (12, 8, 1, 1), {}),
+    ("nn.conv2d", (1, 8, 9, 11), (12, 4, 3, 2), {"padding": (1, 0, 2, 1), "strides": (2, 1), "groups": 2}),
+    ("nn.conv2d", (2, 9, 11, 8), (3, 3, 8, 12), {"padding": (1, 1, 1, 1), **NHWC}),
+    ("nn.conv2d", (2, 9, 11, 8), (12, 3, 3, 8), {"dilation": (2, 3), **NHWC, "kernel_layout": "OHWI"}),
+    ("nn.conv2d", (1, 2, 5, 5, 4), (12, 8, 3, 3), {"data_layout": "NCHW4c", "out_layout": "NCHW6c"}),
+    ("nn.conv1d", (2, 5, 30), (7, 5, 3), {"padding": (1, 2)}),
+    ("nn.conv3d", (1, 4, 5, 6, 7), (6, 4, 3, 3, 2), {"padding": (1,) * 6}),
+    ("nn.conv2d_transpose", (1, 6, 5, 7), (6, 5, 4, 3), {"padding": (1, 1, 1, 1), "strides": (2, 2)}),
+    ("nn.conv2d_transpose", (1, 6, 5, 7), (6, 5, 2, 2), {"strides": (2, 2)}),
+    ("nn.conv2d_transpose", (1, 3, 4, 5), (3, 5, 2, 2), {"strides": (3, 3)}),  # results that no tap reaches
+    ("nn.conv2d_transpose", (1, 5, 7, 8), (3, 3, 4, 8), {"strides": (2, 1), **NHWC, "kernel_layout": "HWOI"}),
+]
+
+
+def made(case: int, dtype: str = "float32") -> tuple[GpuTemplate, list[np.ndarray], np.ndarray]:
+    """The template for a case, operands and the result of a reference in double precision."""
+    name, *shapes, attributes = CASES[case]
+    rng = np.random.default_rng(case)
+    arrays = [rng.normal(size=shape).astype(dtype) for shape in shapes]
+    call = call_op(name, *(var(f"p{i}", shape=s, dtype=dtype) for i, s in enumerate(shapes)), **attributes)
+    assert isinstance(call, Call)
+    assert not isinstance(call.op, str)
+    (template, *_) = TEMPLATES.find("cuda", call.op)
+    found = template(Problem.of(call), MACHINE)
+    assert isinstance(found, GpuTemplate)
+    return found, arrays, call.op.reference(*(a.astype("float64") for a in arrays))
+
+
+def kernel_of(template: GpuTemplate, choice: Choice) -> Kernel:
+    kernel = template.kernel(choice)
+    assert isinstance(kernel, Kernel)
+    verify_kernel(kernel)
+    return simplify(kernel)
+
+
+@pytest.mark.parametrize("case", range(len(CASES)), ids=lambda n: f"{CASES[n][0]}{n}")
+def test_choices_give_the_right_numbers(case: int) -> None:
+    template, arrays, expected = made(case)
+    chosen = np.random.default_rng(case).integers(0, len(template.candidates), SAMPLED)
+    for choice in [template.choice, *(template.candidates[n] for n in chosen)]:
+        (result,) = run_kernel(kernel_of(template, choice), *arrays, check_races=True)
+        assert np.abs(result - expected).max() < 1e-6 * np.abs(expected).max(), choice
+
+
+@pytest.mark.parametrize(("dtype", "limit"), [("float64", 1e-13), ("float16", 3e-2)])
+def test_other_floats_are_summed_as_they_are_or_wider(dtype: str, limit: float) -> None:
+    template, arrays, expected = made(3, dtype)
+    (result,) = run_kernel(kernel_of(template, template.choice), *arrays)
+    assert result.dtype == dtype
+    assert np.abs(result - expected).max() < limit
+
+
+def test_depth_in_parts_is_taken_where_there_are_few_tiles() -> None:
+    x, w = var("x", shape=(1, 7, 7, 512), dtype="float32"), var("w", shape=(3, 3, 512, 512), dtype="float32")
+    call = call_op("nn.conv2d", x, w, padding=(1, 1, 1, 1), **NHWC)
+    assert isinstance(call, Call)
+    (template, *_) = TEMPLATES.find(CudaBackend.kind, call.op)  # type: ignore[arg-type]
+    assert template(Problem.of(call), MACHINE).choice.scheme == "depth in parts"
