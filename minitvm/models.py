@@ -18,7 +18,6 @@ from minitvm.errors import InputError, MiniTVMError, UnknownValueError
 from minitvm.frontend import ValueDescription, describe_onnx, from_onnx
 from minitvm.ir.dims import assumptions
 from minitvm.ir.expr import Module
-from minitvm.runtime.bind import SymbolicLibrary
 from minitvm.runtime.library import Library
 from minitvm.target import Target
 
@@ -52,7 +51,8 @@ def compile(
     for value in params.values():
         value.setflags(write=False)  # nobody else has them, so constants need not copy them
     backend = backend_for(parsed, num_threads)
-    return build_consuming(module, params, backend, opt_level, strict=strict, on_progress=on_progress, trace=trace)
+    library = build_consuming(module, params, backend, opt_level, strict=strict, on_progress=on_progress, trace=trace)
+    return library if not value_dict else library.made_for({name: np.array(v) for name, v in value_dict.items()})
 
 
 def compile_symbolic(
@@ -63,18 +63,17 @@ def compile_symbolic(
     shape_dict: Mapping[str, Sequence[int | str]] = MappingProxyType({}),
     num_threads: int | None = None,
     on_progress: Progress | None = None,
-) -> SymbolicLibrary:
+) -> Library:
     """Compile an ONNX model once for all shapes that it leaves open; ``shape_dict`` names or fixes dimensions.
 
     Raises what :func:`compile` raises; above all :class:`CompilerError` for operators whose loops are made for numbers.
     """
     backend = backend_for(target, num_threads)
-    with assumptions() as assumed:
+    with assumptions():
         module, params = _import_symbolic(model, backend, shape_dict)
         for value in params.values():
             value.setflags(write=False)
-        library = build_consuming(module, params, backend, opt_level, strict=True, on_progress=on_progress)
-    return SymbolicLibrary(library, frozenset(assumed))
+        return build_consuming(module, params, backend, opt_level, strict=True, on_progress=on_progress)
 
 
 def _import_symbolic(

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import operator
+import pathlib
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -16,14 +17,13 @@ import numpy as np
 
 from minitvm import config
 from minitvm.driver.kernels import Progress
-from minitvm.errors import ConfigError, InputError, UnknownValueError, listing
+from minitvm.errors import ConfigError, InputError, LibraryError, UnknownValueError, listing
 from minitvm.frontend import ModelDescription, ValueDescription, describe_importable
 from minitvm.ir.decision import Decision
 from minitvm.ir.types import STRING, SequenceType, TensorType, as_shape, is_numeric
 from minitvm.models import Model, check_declared, compile, compile_symbolic, declared_shapes, reason_of, with_values
-from minitvm.runtime.bind import DoesNotFit, SymbolicLibrary
+from minitvm.runtime.bind import DoesNotFit
 from minitvm.runtime.checks import check_input, unknown_name
-from minitvm.runtime.direct import DirectCall
 from minitvm.runtime.graph import HostCall
 from minitvm.runtime.library import Library
 from minitvm.target import Target
@@ -58,19 +58,11 @@ class _Specialised:
     """Inputs whose values it was compiled for."""
     symbolic: bool = False
     """Whether its kernels are those for all shapes."""
-    idle: list[DirectCall] = field(default_factory=list)
 
     def run(self, feeds: Mapping[str, Any]) -> list[Any]:
         if self.constant:
             feeds = {name: array for name, array in feeds.items() if name not in self.constant}
-        try:
-            call = self.idle.pop()
-        except IndexError:
-            call = DirectCall(self.library["default"](None, self.library.threads))
-        try:
-            return call.run(feeds)
-        finally:
-            self.idle.append(call)
+        return self.library.call(feeds)
 
 
 class InferenceSession:
@@ -121,7 +113,7 @@ class InferenceSession:
         self._lock = threading.Lock()
         self._kept: OrderedDict[Key, _Specialised] = OrderedDict()
         self._being_compiled: dict[Key, Future[_Specialised]] = {}
-        self._symbolic: Future[SymbolicLibrary | Decision] | None = None
+        self._symbolic: Future[Library | Decision] | None = None
         self._by_value: set[str] = set()
         self._host_calls: dict[HostCall, None] = {}
         self._only: _Specialised | None = None
@@ -167,7 +159,7 @@ class InferenceSession:
     def symbolic(self) -> Decision | None:
         """Whether one library serves all shapes, else why not; ``None`` as long as no run has asked for it."""
         found = self._symbolic.result() if self._symbolic is not None and self._symbolic.done() else None
-        if isinstance(found, SymbolicLibrary):
+        if isinstance(found, Library):
             return Decision("session", "kernels for all shapes", True, "compiled once")
         return found
 
@@ -192,6 +184,23 @@ class InferenceSession:
         checked = self._checked(held | stand_ins | arrays)
         known = {name: checked[name] for name in arrays}
         self._specialised({name: checked[name].shape for name in self._tensors}, known, self._compile)
+
+    def save(self, path: str | pathlib.Path, key: Any = None) -> None:
+        """Write what was compiled so far as one library: for all shapes, for those that were prepared or met; weights
+        once.  :func:`minitvm.load` reads it, and its ``run`` takes what serves the shapes of what it is given.
+
+        Kernels for all shapes are compiled where nothing is yet.  Raises :class:`LibraryError` where they cannot be,
+        and what :meth:`Library.save` raises.
+        """
+        found = [one.library for one in self._kept.values() if not one.symbolic]
+        symbolic = self._symbolic_library() if not found or self._symbolic is not None else None
+        if isinstance(symbolic, Library):
+            found.insert(0, symbolic)
+        if not found:
+            hint = "compile it for shapes before: session.prepare({name: shape})"
+            raise LibraryError(f"nothing is compiled that could be saved: {symbolic}", hint=hint)
+        first, *others = (library.artifact for library in found)
+        Library(replace(first, others=tuple(others))).save(path, key)
 
     def _dtype(self, name: str) -> str:
         found = self._types[name].dtype if name in self._types else "float32"
@@ -318,11 +327,11 @@ class InferenceSession:
         if isinstance(symbolic, Decision):
             return None
         try:
-            return symbolic.for_shapes(shapes)
+            return symbolic.bound(shapes)
         except DoesNotFit:
             return None
 
-    def _symbolic_library(self) -> SymbolicLibrary | Decision:
+    def _symbolic_library(self) -> Library | Decision:
         """The library for all shapes, or why there is none; compiled by the first who asks, for whom others wait."""
         with self._lock:
             mine = self._symbolic is None
@@ -336,7 +345,7 @@ class InferenceSession:
                 job.set_exception(error)
         return job.result()
 
-    def _compiled_symbolic(self) -> SymbolicLibrary | Decision:
+    def _compiled_symbolic(self) -> Library | Decision:
         if not self._wants_symbolic:
             return Decision("session", "kernels for all shapes", False, "the session was asked for none")
         how: dict[str, Any] = {"num_threads": self._threads, "on_progress": self._on_progress}

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import collections
+import dataclasses
 import json
 import os
 import pathlib
@@ -94,10 +95,14 @@ def _outcome(damage: str, act: Any) -> tuple[str, str]:
 def run_library(path: pathlib.Path) -> list[Any]:
     import minitvm
 
-    module = minitvm.GraphModule(minitvm.load(path)["default"](minitvm.cpu(), 1))
-    shapes, dtypes = module.get_input_info()
-    module.run({name: _array(shape, dtypes[name]) for name, shape in shapes.items()})
-    return module.outputs()
+    results = []
+    library = minitvm.load(path)
+    for one in (library, *library.others):
+        module = minitvm.GraphModule(one["default"](minitvm.cpu(), 1))
+        shapes, dtypes = module.get_input_info()
+        module.run({name: _array(shape, dtypes[name]) for name, shape in shapes.items()})
+        results += module.outputs()
+    return results
 
 
 def used_model(path: pathlib.Path) -> str:
@@ -283,7 +288,7 @@ def prepare(folder: pathlib.Path, models: bool) -> None:
 
 
 def good_libraries() -> list[bytes]:
-    """Libraries of the models of ``damaged_models``, and one with an If inside of a Loop."""
+    """Libraries of the models of ``damaged_models``, one with an If inside of a Loop; one that holds several."""
     import damaged_models
 
     import minitvm
@@ -296,7 +301,8 @@ def good_libraries() -> list[bytes]:
         for data in [d for d in damaged_models.own_models() if b"weights.bin" not in d]:
             shapes = {v.name: [d if isinstance(d, int) else 2 for d in v.shape] for v in describe_onnx(data).inputs}
             made.append(minitvm.compile(data, shape_dict=shapes, num_threads=2))
-    return [archive.to_bytes(library.artifact) for library in made]
+    several = dataclasses.replace(made[0].artifact, others=(made[1].artifact, made[0].artifact))
+    return [archive.to_bytes(artifact) for artifact in (*(library.artifact for library in made), several)]
 
 
 def main() -> int:

@@ -21,7 +21,9 @@ def members_of(data: bytes) -> Members:
 
 
 def zipped(members: Members) -> bytes:
-    return pack(members)
+    out = io.BytesIO()
+    pack({name: [data] for name, data in members.items()}, out)
+    return out.getvalue()
 
 
 def forged(data: bytes, change: Callable[[dict[str, Any], dict[str, Any], Members], None]) -> bytes:

@@ -31,7 +31,8 @@ from minitvm.ir.loop.sizes import bound as bound_kernel
 from minitvm.ir.loop.verify import verify_kernel
 from minitvm.ir.types import TensorType
 from minitvm.passes.manager import PassContext
-from minitvm.runtime.bind import DoesNotFit, SymbolicLibrary
+from minitvm.runtime.bind import DoesNotFit
+from minitvm.runtime.library import Library
 from minitvm.runtime.ndarray import cpu
 
 RNG = np.random.default_rng(0)
@@ -61,7 +62,7 @@ def _attention(x: Expr) -> Expr:
 
 
 Make: TypeAlias = Callable[[Expr], Expr]
-Built: TypeAlias = tuple[Function, SymbolicLibrary, Make]
+Built: TypeAlias = tuple[Function, Library, Make]
 
 GRAPHS: dict[str, tuple[tuple[object, ...], Make]] = {
     "elementwise": (("n", "s"), lambda x: call_op("exp", x) * x),
@@ -83,14 +84,14 @@ GRAPHS: dict[str, tuple[tuple[object, ...], Make]] = {
 }
 
 
-def library_of(shape: Sequence[object], make: Callable[[Expr], Expr], threads: int) -> tuple[Function, SymbolicLibrary]:
-    with assumptions() as assumed, PassContext(opt_level=3):
+def library_of(shape: Sequence[object], make: Callable[[Expr], Expr], threads: int) -> tuple[Function, Library]:
+    with assumptions(), PassContext(opt_level=3):
         x = var("x", shape=shape)
         function = Function([x], make(x))
         backend = backend_for("llvm", threads)
         require_symbolic(function, backend)
         library = build_consuming(Module(function), {}, backend, strict=True)
-    return function, SymbolicLibrary(library, frozenset(assumed))
+    return function, library
 
 
 @pytest.fixture(scope="module", params=list(GRAPHS))
@@ -108,9 +109,9 @@ def test_for_any_numbers_it_computes_what_operators_mean(built: Built, n: int, s
     function, library, make = built
     shape = tuple(d if isinstance(d, int) else {"n": n, "s": s}[str(d)] for d in function.params[0].tensor_type.shape)
     given_ = array(*shape)
-    if 0 in shape and any("max" in name for name in library.library.function_metadata):
+    if 0 in shape and any("max" in name for name in library.function_metadata):
         return  # numpy's maximum of nothing is an error
-    instance = library.for_shapes({"x": shape}).instance(cpu(), 3)
+    instance = library.bound({"x": shape}).instance(cpu(), 3)
     instance.assign("x", given_)
     instance.run()
     x = var("x", shape=shape)
@@ -139,16 +140,16 @@ def test_what_types_count_on_is_asked_when_shapes_are_met() -> None:
         x, y = var("x", shape=("n", 3)), var("y", shape=("m", 3))
         function = Function([x, y], x + y)
         assert {frozenset(map(str, pair)) for pair in assumed} == {frozenset("nm")}
-        library = SymbolicLibrary(build_consuming(Module(function), {}, backend_for("llvm", 1)), frozenset(assumed))
-    library.for_shapes({"x": (4, 3), "y": (4, 3)})
+        library = build_consuming(Module(function), {}, backend_for("llvm", 1))
+    library.bound({"x": (4, 3), "y": (4, 3)})
     with pytest.raises(DoesNotFit, match="are"):
-        library.for_shapes({"x": (4, 3), "y": (1, 3)})
+        library.bound({"x": (4, 3), "y": (1, 3)})
 
 
 def test_a_symbol_is_one_number() -> None:
     _, library = library_of(("n", "n"), lambda x: call_op("nn.relu", x), 1)
     with pytest.raises(DoesNotFit, match="dimension n is 2 and 3"):
-        library.for_shapes({"x": (2, 3)})
+        library.bound({"x": (2, 3)})
 
 
 def test_loops_made_for_numbers_are_refused_before_the_build() -> None:

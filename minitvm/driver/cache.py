@@ -71,7 +71,7 @@ class KernelCache:
         path = self._path(key)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(path, hashlib.sha256(data).digest() + data)
+            write_atomically(path, lambda file: file.write(hashlib.sha256(data).digest() + data))
         except OSError as error:
             self._warn(error)
 

@@ -27,7 +27,7 @@ from minitvm.driver.report import BuildReport, KernelReport, Recorder
 from minitvm.errors import CompilerError, ConfigError, InputError, PassError, listing
 from minitvm.ir.arrays import shared
 from minitvm.ir.decision import decide, decisions
-from minitvm.ir.dims import Dim
+from minitvm.ir.dims import Dim, counted_on
 from minitvm.ir.expr import Call, Function, Module, Var, describe_call
 from minitvm.ir.op import Op
 from minitvm.ir.ops._shape import Windowed
@@ -222,6 +222,7 @@ def _link(
         threads=threads,
         hosts=hosts,
         sizes=program.sizes,
+        assumed=counted_on() if program.sizes else frozenset(),
         host_calls=host_calls_of(program, hosts, refused, str(backend.target)),
     )
     return replace(artifact, entry=backend.entry(artifact, workspaces, report.compiler.image_of))

@@ -260,6 +260,11 @@ def assumptions() -> Iterator[set[tuple[Dim, Dim]]]:
         _counted_on.reset(token)
 
 
+def counted_on() -> frozenset[tuple[Dim, Dim]]:
+    """What was counted on so far; nothing where nobody collects it."""
+    return frozenset(_counted_on.get() or ())
+
+
 def are_counted_on() -> bool:
     """Whether somebody collects assumptions: then symbols may be calculated with as if they were numbers."""
     return _counted_on.get() is not None

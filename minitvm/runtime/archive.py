@@ -6,6 +6,9 @@
     code/entry.o    what calls the kernels; holds the seal
     code/kernel/NAME.o           a kernel
     branch/NODE/ATTRIBUTE.mtvm   a branch of a control-flow node: again a library
+    values.json     inputs of the model for whose values it was compiled
+    shape/N.mtvm    the same model compiled for other shapes or values, N = 1, 2, ...: again a library
+    borrowed.json   of one of these, parameters that it has from a library before it in the file
     signature       where the library is signed: the key and its signature of the manifest
 
 What a library does is read from its seal (``document.py``).  The two JSON files repeat the seal for people and other
@@ -22,7 +25,10 @@ import pathlib
 import struct
 import threading
 import zipfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import count, takewhile
+from typing import BinaryIO, TypeAlias
 
 import numpy as np
 
@@ -41,12 +47,15 @@ from minitvm.runtime.document import (
     params_data,
     sealed,
     sha256,
+    values_form,
+    values_of,
 )
 from minitvm.runtime.graph import Artifact
 from minitvm.runtime.signing import Origin, PrivateKey, origin_of, sign
 
 _MANIFEST, _SIGNATURE = "manifest.json", "signature"
 _GRAPH, _PARAMS, _ENTRY = "graph.json", "params.bin", "code/entry.o"
+_VALUES, _BORROWED = "values.json", "borrowed.json"
 _AGAIN = "copy the file again, or compile the model again"
 
 # --- writing --------------------------------------------------------------------------------------------------
@@ -54,21 +63,22 @@ _AGAIN = "copy the file again, or compile the model again"
 
 def write(artifact: Artifact, path: pathlib.Path, key: PrivateKey | None = None) -> None:
     """Write the file, signed where there is a key, and atomically."""
-    data = to_bytes(artifact, key)
+    members = _file(artifact, key)
     try:
         _require_ordinary(path)
-        write_atomically(path, data)
+        write_atomically(path, lambda file: pack(members, file))
     except OSError as error:
         raise LibraryError(
             f"the library cannot be written to {path}: {error.strerror}", hint="choose a folder that can be written"
         ) from error
 
 
-def write_atomically(path: pathlib.Path, data: bytes) -> None:
+def write_atomically(path: pathlib.Path, write_to: Callable[[BinaryIO], object]) -> None:
     """The path holds the old file or the whole new one; nothing is left behind, after Ctrl-C neither."""
     temporary = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident()}.part")
     try:
-        temporary.write_bytes(data)
+        with temporary.open("wb") as file:
+            write_to(file)
         temporary.replace(path)
     except BaseException:
         with contextlib.suppress(OSError):
@@ -83,25 +93,63 @@ def _require_ordinary(path: pathlib.Path) -> None:
         raise LibraryError(f"the library cannot be written to {path}: it is {what}", hint="give the path of a file")
 
 
+Member: TypeAlias = "Sequence[Data]"
+"""The contents of a member, in pieces."""
+
+
 def to_bytes(artifact: Artifact, key: PrivateKey | None = None) -> bytes:
     """The file's bytes."""
+    out = io.BytesIO()
+    pack(_file(artifact, key), out)
+    return out.getvalue()
+
+
+def _file(artifact: Artifact, key: PrivateKey | None = None) -> dict[str, Member]:
+    """All members, the manifest first."""
+    held = _Held()
+    content = _content(artifact, held)
+    for number, other in enumerate(artifact.others, 1):
+        out = io.BytesIO()
+        pack(_with_manifest(other, _content(other, held, number)), out)
+        content[_other(number)] = [out.getbuffer()]
+    members = _with_manifest(artifact, content)
+    return members if key is None else {**members, _SIGNATURE: [sign(bytes(members[_MANIFEST][0]), key)]}
+
+
+class _Held(dict[int, "tuple[int, str]"]):
+    """Which library of the file holds an array, by the array's identity: its number, and the name there."""
+
+
+def _content(artifact: Artifact, held: _Held, number: int = 0) -> dict[str, Member]:
+    """The members of one library but its manifest.  What it ``held`` before it borrows, and holds the rest."""
     document = sealed(artifact.entry)
     if document is None:
         raise LibraryError(
             f"a library for target {artifact.target!r} cannot be saved: its back end makes no entry",
             hint="build the model for target 'llvm'",
         )
+    if document["sizes"] and not artifact.sizes:
+        message = "the library is what a library for all shapes is for one of them, and is not saved alone"
+        raise LibraryError(message, hint="save the one for all shapes: session.save(path)")
     for host in document["hosts"].values():
         if "unsaved" in host:
             raise LibraryError(host["unsaved"], hint="its operator needs attributes of plain values")
-    members = {_GRAPH: _text(document["graph"]), _PARAMS: params_data(artifact.params), _ENTRY: artifact.entry}
-    members |= {_code(symbol): image for symbol, image in artifact.objects.items()}
+    borrowed = {name: held[id(value)] for name, value in artifact.params.items() if id(value) in held}
+    own = {name: value for name, value in artifact.params.items() if name not in borrowed}
+    held.update({id(value): (number, name) for name, value in own.items()})
+    members: dict[str, Member] = {_GRAPH: [_text(document["graph"])], _PARAMS: params_data(own)}
+    members |= {_ENTRY: [artifact.entry], **{_code(symbol): [image] for symbol, image in artifact.objects.items()}}
     for node, host in artifact.hosts.items():
         for attribute, branch in host.branches.items():
-            members[_branch(node, attribute)] = to_bytes(branch)
-    manifest = _manifest(document, _records(members))
-    signature = {} if key is None else {_SIGNATURE: sign(manifest, key)}
-    return pack({_MANIFEST: manifest, **members, **signature})
+            members[_branch(node, attribute)] = [to_bytes(branch)]
+    members |= {_VALUES: [_text(values_form(artifact.values))]} if artifact.values else {}
+    return members | ({_BORROWED: [_text(borrowed)]} if borrowed else {})
+
+
+def _with_manifest(artifact: Artifact, members: dict[str, Member]) -> dict[str, Member]:
+    document = sealed(artifact.entry)
+    assert document is not None
+    return {_MANIFEST: [_manifest(document, _records(members))], **members}
 
 
 def _code(symbol: str) -> str:
@@ -110,6 +158,10 @@ def _code(symbol: str) -> str:
 
 def _branch(node: str, attribute: str) -> str:
     return f"branch/{node}/{attribute}.mtvm"
+
+
+def _other(number: int) -> str:
+    return f"shape/{number}.mtvm"
 
 
 def _text(form: Json) -> bytes:
@@ -125,8 +177,8 @@ def _facts(document: Mapping[str, Json]) -> dict[str, Json]:
     return {key: value for key, value in document.items() if key != "graph"}
 
 
-def _records(members: Mapping[str, Data]) -> dict[str, Json]:
-    return {name: {"bytes": len(data), "sha256": sha256(data)} for name, data in members.items()}
+def _records(members: Mapping[str, Member]) -> dict[str, Json]:
+    return {name: {"bytes": sum(map(len, member)), "sha256": sha256(*member)} for name, member in members.items()}
 
 
 # --- reading --------------------------------------------------------------------------------------------------
@@ -166,8 +218,9 @@ def from_bytes(data: Data, name: str) -> Artifact:
     return _artifact(_unpacked(memory.data, name), name)
 
 
-def _artifact(members: dict[str, Data], name: str) -> Artifact:
-    """The artefact in the file with those members, the signature's not among them."""
+def _artifact(members: dict[str, Data], name: str, before: Sequence[Artifact] = ()) -> Artifact:
+    """The artefact in the file with those members, the signature's not among them; ``before`` are those of the
+    libraries that it may borrow parameters from."""
     manifest = members.pop(_MANIFEST, None)
     if manifest is None:
         raise LibraryError(f"{name} is a zip archive but not a minitvm library: it has no {_MANIFEST}")
@@ -186,9 +239,29 @@ def _artifact(members: dict[str, Data], name: str) -> Artifact:
             branches[node, attribute] = _artifact(_unpacked(memoryview(members[member]), inner), inner)
     objects = {symbol: bytes(members[_code(symbol)]) for symbol in document["code"]}
     try:
-        return artifact_of(document, entry, objects, members[_PARAMS], branches)
+        borrowed = _borrowed(_json(members.get(_BORROWED, b"{}")), before)
+        found = artifact_of(document, entry, objects, members[_PARAMS], branches, borrowed)
+        found = replace(found, values=values_of(_json(members.get(_VALUES, b"{}"))))
     except ValueError as error:
         raise LibraryError(f"{name} is altered: {error}", hint=_AGAIN) from error
+    others: list[Artifact] = []
+    for member in _others(members):
+        inner = f"{name}:{member}"
+        others.append(_artifact(_unpacked(memoryview(members[member]), inner), inner, [found, *others]))
+    return replace(found, others=tuple(others)) if others else found
+
+
+def _borrowed(form: Json, before: Sequence[Artifact]) -> dict[str, np.ndarray]:
+    """Parameters of libraries before; ``ValueError`` where there are none such."""
+    try:
+        return {name: before[number].params[theirs] for name, (number, theirs) in form.items()}
+    except (AttributeError, LookupError, TypeError, ValueError):
+        raise ValueError(f"{_BORROWED} names parameters that no library before it has") from None
+
+
+def _others(members: Iterable[str]) -> list[str]:
+    found = set(members)
+    return [*takewhile(found.__contains__, map(_other, count(1)))]
 
 
 def _unpacked(data: memoryview, name: str) -> dict[str, Data]:
@@ -203,21 +276,26 @@ def _unpacked(data: memoryview, name: str) -> dict[str, Data]:
         raise LibraryError(f"{name} is truncated or altered: {error}", hint=_AGAIN) from error
 
 
-def _expected(document: Mapping[str, Json]) -> list[str]:
-    """The members besides the manifest, in order."""
+def _expected(document: Mapping[str, Json], members: Mapping[str, Data]) -> list[str]:
+    """The members besides the manifest, in order; which of those that need not be there are, ``members`` says."""
     branches = [_branch(node, attribute) for node, form in document["hosts"].items() for attribute in form["branches"]]
-    return [_GRAPH, _PARAMS, _ENTRY, *map(_code, document["code"]), *branches]
+    there = [member for member in (_VALUES, _BORROWED) if member in members]
+    return [_GRAPH, _PARAMS, _ENTRY, *map(_code, document["code"]), *branches, *there, *_others(members)]
 
 
 def _records_meanwhile(members: Mapping[str, Data], document: Mapping[str, Json]) -> dict[str, Json]:
     """The records of all members, hashed while what runs the code is imported (LLVM takes as long as 50 MB)."""
     found: dict[str, Json] = {}
-    hashing = threading.Thread(target=lambda: found.update(_records(members)))
+    hashing = threading.Thread(target=lambda: found.update(_records(_whole(members))))
     hashing.start()
     with contextlib.suppress(LibraryError):  # of a target that is unknown here: said later
         code_for(str(document.get("target")))
     hashing.join()
     return found
+
+
+def _whole(members: Mapping[str, Data]) -> dict[str, Member]:
+    return {name: [data] for name, data in members.items()}
 
 
 def _is_written_by(
@@ -226,9 +304,10 @@ def _is_written_by(
     """Whether this version of minitvm would write just these files for a sealed document."""
     if (document.get("format"), document.get("format_version")) != (FORMAT, FORMAT_VERSION):
         return False
-    if sorted(_expected(document)) != sorted(members) or members[_GRAPH] != _text(document["graph"]):
+    expected = _expected(document, members)
+    if sorted(expected) != sorted(members) or members[_GRAPH] != _text(document["graph"]):
         return False
-    return manifest == _manifest(document, {name: records[name] for name in _expected(document)})
+    return manifest == _manifest(document, {name: records[name] for name in expected})
 
 
 # --- what is wrong with a file that is not as it was written ----------------------------------------------------
@@ -266,7 +345,7 @@ def _altered_member(listed: Json, members: Mapping[str, Data]) -> str | None:
     stray = _stray(listed, members)
     if stray is not None:
         return stray
-    for member, record in _records(members).items():
+    for member, record in _records(_whole(members)).items():
         want = listed[member]
         if not isinstance(want, dict) or want.keys() != record.keys():
             return f"{_MANIFEST} does not say what {member} is"
@@ -288,7 +367,7 @@ def _altered_fact(document: Mapping[str, Json] | None, manifest: dict[str, Json]
     if document is None:
         return f"{_ENTRY} holds no seal"
     facts = {key: value for key, value in manifest.items() if key != "members"}
-    stray = _stray(_expected(document), members)
+    stray = _stray(_expected(document, members), members)
     if stray is not None:
         return stray
     graph = _json(members[_GRAPH])
@@ -303,6 +382,7 @@ def _altered_fact(document: Mapping[str, Json] | None, manifest: dict[str, Json]
 
 _LOCAL_HEADER = 30
 _END_OF_ARCHIVE = 22
+_LARGE_FIELD = 20
 _PADDING = 0xD935
 """An extra field of zeros."""
 
@@ -311,16 +391,19 @@ class Damaged(Exception):
     """Why the bytes are not such an archive."""
 
 
-def pack(members: Mapping[str, bytes]) -> bytes:
-    """The archive's bytes; the same members give the same bytes."""
-    out = io.BytesIO()
+def pack(members: Mapping[str, Member], out: BinaryIO) -> None:
+    """Writes the archive; the same members give the same bytes."""
     with zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as archive:
-        for name, data in members.items():
+        for name, pieces in members.items():
             info = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
-            padding = -(out.tell() + _LOCAL_HEADER + len(name.encode()) + 4) % ALIGNMENT
+            info.file_size = sum(map(len, pieces))
+            is_large = info.file_size * 1.05 > zipfile.ZIP64_LIMIT  # as zipfile decides; its sizes are one more field
+            header = _LOCAL_HEADER + len(name.encode()) + 4 + (_LARGE_FIELD if is_large else 0)
+            padding = -(out.tell() + header) % ALIGNMENT
             info.extra = struct.pack("<HH", _PADDING, padding) + bytes(padding)
-            archive.writestr(info, data)
-    return out.getvalue()
+            with archive.open(info, "w", force_zip64=is_large) as member:
+                for piece in pieces:
+                    member.write(piece)
 
 
 def unpack(data: memoryview) -> dict[str, Data]:

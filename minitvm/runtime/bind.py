@@ -18,7 +18,6 @@ from minitvm.errors import InputError
 from minitvm.ir.dims import Dim, SymbolicDim, number
 from minitvm.ir.types import Leaf, TensorType
 from minitvm.runtime.graph import Artifact, Graph, workspace_slots
-from minitvm.runtime.library import Library
 from minitvm.runtime.memory import Planner
 
 
@@ -37,33 +36,29 @@ def values_of(artifact: Artifact, shapes: Mapping[str, tuple[int, ...]]) -> dict
     return found
 
 
-class SymbolicLibrary:
-    """A library whose shapes have symbols.  Its types hold where each pair of ``assumed`` dimensions is equal."""
+class Binder:
+    """Makes a symbolic artefact one for numbers."""
 
-    def __init__(self, library: Library, assumed: frozenset[tuple[Dim, Dim]] = frozenset()) -> None:
-        self.library, self.assumed = library, assumed
-        self._types = _Types(library.artifact)
-        facts = {i: library.artifact.metadata[library.graph.nodes[i].func] for i in workspace_slots(library.graph)}
+    def __init__(self, artifact: Artifact) -> None:
+        self._artifact, self._types = artifact, _Types(artifact)
+        facts = {i: artifact.metadata[artifact.graph.nodes[i].func] for i in workspace_slots(artifact.graph)}
         self._with_workspace = [i for i, f in facts.items() if f["workspace"] != 0 or f["workspace_per_thread"] != 0]
         self._planner: Planner | None = None
         self._planning = threading.Lock()
 
-    def for_shapes(self, shapes: Mapping[str, tuple[int, ...]]) -> Library:
-        """The library for inputs of these shapes, by name; :class:`DoesNotFit` where its types do not hold for them."""
-        values = values_of(self.library.artifact, shapes)
+    def bound(self, shapes: Mapping[str, tuple[int, ...]]) -> Artifact:
+        """The artefact for inputs of these shapes, by name; :class:`DoesNotFit` where its types do not hold."""
+        values = values_of(self._artifact, shapes)
         try:
-            for a, b in self.assumed:
+            for a, b in self._artifact.assumed:
                 if number(a, values) != number(b, values):
                     raise DoesNotFit(f"dimensions {a} and {b} are {number(a, values)} and {number(b, values)}")
-            artifact = self._bound(values)
+            return self._bound(values)
         except ValueError as error:
             raise DoesNotFit(f"dimension {error}") from None
-        found = Library(artifact, self.library.ir_mod, self.library.report)
-        found.share_code(self.library)
-        return found
 
     def _bound(self, values: Mapping[str, int]) -> Artifact:
-        artifact = self.library.artifact
+        artifact = self._artifact
         graph = self._types.graph(values)
         metadata = {symbol: _metadata(facts, values) for symbol, facts in artifact.metadata.items()}
         needs = {i: metadata[artifact.graph.nodes[i].func] for i in self._with_workspace}
@@ -72,8 +67,8 @@ class SymbolicLibrary:
             self._planner = self._planner or Planner(graph, workspaces)
             plan = self._planner.plan(graph, workspaces)
         sizes = {name: np.array([values[s] for s in symbols], np.int64) for name, symbols in artifact.sizes.items()}
-        params = {**artifact.params, **sizes}
-        return replace(artifact, graph=graph, plan=plan, params=params, metadata=metadata, sizes={})
+        found = replace(artifact, graph=graph, plan=plan, params={**artifact.params, **sizes}, metadata=metadata)
+        return replace(found, sizes={}, assumed=frozenset(), others=())
 
 
 def _metadata(facts: Mapping[str, Any], values: Mapping[str, int]) -> Mapping[str, Any]:

@@ -11,23 +11,41 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from minitvm import config
 from minitvm.ir.arrays import aligned
-from minitvm.runtime.graph import Artifact, CpuTag, Graph, Host, HostCall, Plan, graph_form, graph_of, round_up
+from minitvm.ir.dims import Dim
+from minitvm.ir.types import numpy_dtype
+from minitvm.runtime.graph import (
+    Artifact,
+    CpuTag,
+    Graph,
+    Host,
+    HostCall,
+    Plan,
+    dim_json,
+    dim_of,
+    graph_form,
+    graph_of,
+    round_up,
+)
 
 Json: TypeAlias = Any
 """What ``json.loads`` returns."""
 Data: TypeAlias = "bytes | memoryview"
 
-FORMAT, FORMAT_VERSION = "minitvm-library", 3
+FORMAT, FORMAT_VERSION = "minitvm-library", 4
 
 
-def sha256(data: Data) -> str:
-    return hashlib.sha256(data).hexdigest()
+def sha256(*pieces: Data) -> str:
+    found = hashlib.sha256()
+    for piece in pieces:
+        found.update(piece)
+    return found.hexdigest()
 
 
 def document_of(artifact: Artifact) -> dict[str, Json]:
@@ -40,14 +58,29 @@ def document_of(artifact: Artifact) -> dict[str, Json]:
         "target": artifact.target,
         "cpu": vars(artifact.cpu),
         "threads": artifact.threads,
-        "kernels": artifact.metadata,
+        "kernels": {symbol: _texts(facts) for symbol, facts in artifact.metadata.items()},
         "code": {symbol: sha256(image) for symbol, image in artifact.objects.items()},
         "params": list(artifact.params),
         "plan": {name: value for name, value in vars(plan).items() if name not in ("offsets", "nbytes")},
         "hosts": {name: _host_form(host) for name, host in artifact.hosts.items()},
         "host_calls": [list(vars(call).values()) for call in artifact.host_calls],
+        "sizes": {name: list(symbols) for name, symbols in artifact.sizes.items()},
+        "assumed": sorted(sorted((str(a), str(b))) for a, b in artifact.assumed),
         "graph": graph_form(artifact.graph, plan),
     }
+
+
+_DIMS = ("workspace", "workspace_per_thread")
+"""Facts of a kernel that are dimensions."""
+
+
+def _texts(facts: Mapping[str, Any]) -> dict[str, Json]:
+    """A kernel's facts, those that depend on sizes as text."""
+    return {**facts, **{name: dim_json(facts[name]) for name in _DIMS if name in facts}}
+
+
+def _dims(facts: dict[str, Json]) -> dict[str, Any]:
+    return {**facts, **{name: dim_of(facts[name]) for name in _DIMS if name in facts}}
 
 
 def _host_form(host: Host) -> dict[str, Json]:
@@ -63,9 +96,11 @@ def artifact_of(
     objects: Mapping[str, bytes],
     params: Data,
     branches: Mapping[tuple[str, str], Artifact],
+    borrowed: Mapping[str, np.ndarray] = MappingProxyType({}),
 ) -> Artifact:
     """The artefact that a sealed document describes.  ``branches`` are by node and attribute.
 
+    ``params`` are the bytes of the parameters, but for those that are ``borrowed`` from another library.
     ``ValueError`` names a part that is not the one that the document means; :class:`LibraryError` where an operator
     that Python runs is not known.
     """
@@ -81,16 +116,24 @@ def artifact_of(
     return Artifact(
         graph=graph,
         plan=Plan(offsets=tuple(offsets), nbytes=nbytes, **plan),
-        params=_arrays(document["params"], graph, params),
+        params=_arrays(document["params"], graph, params, borrowed),
         objects=objects,
         entry=entry,
-        metadata=document["kernels"],
+        metadata={symbol: _dims(facts) for symbol, facts in document["kernels"].items()},
         target=document["target"],
         cpu=cpu_of(document),
         threads=document["threads"],
         hosts={node: _host(node, form, branches) for node, form in document["hosts"].items()},
         host_calls=tuple(HostCall(op, why, node, tuple(span)) for op, why, node, span in document["host_calls"]),
+        sizes={name: tuple(symbols) for name, symbols in document["sizes"].items()},
+        assumed=frozenset((_dim(a), _dim(b)) for a, b in document["assumed"]),
     )
+
+
+def _dim(text: str) -> Dim:
+    found = dim_of(text)
+    assert found is not None
+    return found
 
 
 def cpu_of(document: dict[str, Json]) -> CpuTag:
@@ -106,28 +149,49 @@ def _host(node: str, form: dict[str, Json], branches: Mapping[tuple[str, str], A
 # --- parameters ---------------------------------------------------------------------------------------------------
 
 
-def params_data(params: Mapping[str, np.ndarray]) -> bytes:
-    """Their values, little endian and row-major, each from a 64-byte boundary on; the graph has the types."""
-    parts = []
+def params_data(params: Mapping[str, np.ndarray]) -> list[Data]:
+    """Their values, little endian and row-major, each from a 64-byte boundary on; the graph has the types.
+
+    In pieces that are the arrays' own memory: what is saved is not copied before.
+    """
+    pieces: list[Data] = []
     for value in params.values():
-        data = np.ascontiguousarray(value).astype(value.dtype.newbyteorder("<"), copy=False).tobytes()
-        parts.append(data.ljust(round_up(len(data)), b"\0"))
-    return b"".join(parts)
+        data = np.ascontiguousarray(value).astype(value.dtype.newbyteorder("<"), copy=False)
+        pieces += [data.reshape(-1).view(np.uint8).data, bytes(round_up(data.nbytes) - data.nbytes)]
+    return pieces
 
 
-def _arrays(names: list[str], graph: Graph, data: Data) -> dict[str, np.ndarray]:
+def values_form(values: Mapping[str, np.ndarray]) -> Json:
+    """Values of inputs by name, each with its dtype and shape."""
+    return {name: [value.dtype.name, list(value.shape), value.ravel().tolist()] for name, value in values.items()}
+
+
+def values_of(form: Json) -> dict[str, np.ndarray]:
+    """What :func:`values_form` made it of; ``ValueError`` where it is none."""
+    try:
+        return {
+            name: np.array(value, numpy_dtype(dtype)).reshape(shape) for name, (dtype, shape, value) in form.items()
+        }
+    except (AttributeError, TypeError, ValueError, OverflowError, SyntaxError):
+        raise ValueError("values.json says of no inputs what their values are") from None
+
+
+def _arrays(names: list[str], graph: Graph, data: Data, borrowed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """The parameters of those names: views of ``data`` where it lies on a 64-byte boundary, copies otherwise."""
     types = {node.name: node.types[0] for node in graph.nodes if node.is_null}
-    wanted = sum(round_up(types[name].nbytes) for name in names)
+    for name, value in borrowed.items():
+        if name not in names or (value.dtype.name, value.shape) != (types[name].dtype, types[name].shape):
+            raise ValueError(f"parameter {name!r} is none of another library: it would be {value.dtype} {value.shape}")
+    wanted = sum(round_up(types[name].nbytes) for name in names if name not in borrowed)
     if len(data) != wanted:
         raise ValueError(f"params.bin: it has {len(data)} bytes, the code was compiled for parameters of {wanted}")
-    found, at = {}, 0
-    for name in names:
+    found, at = dict(borrowed), 0
+    for name in (name for name in names if name not in borrowed):
         type_ = types[name]
         values = np.frombuffer(data, np.dtype(type_.dtype).newbyteorder("<"), type_.size, at)
         found[name] = aligned(values.reshape(type_.static_shape))
         at += round_up(type_.nbytes)
-    return found
+    return {name: found[name] for name in names}
 
 
 # --- the seal -----------------------------------------------------------------------------------------------------

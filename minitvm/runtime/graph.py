@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, wraps
+from functools import cache, cached_property, wraps
 from itertools import accumulate, count, groupby
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
@@ -17,6 +17,7 @@ import numpy as np
 
 from minitvm.errors import origin
 from minitvm.ir.arrays import ALIGNMENT
+from minitvm.ir.dims import Dim
 from minitvm.ir.types import Leaf, Span, TensorType, as_shape, leaves
 
 if TYPE_CHECKING:
@@ -239,16 +240,31 @@ def last_uses(graph: Graph, owner: Sequence[int]) -> list[int]:
 # --- JSON -----------------------------------------------------------------------------------------------------
 
 
-def _type_json(type_: Leaf) -> tuple[str, list[int]]:
+def _type_json(type_: Leaf) -> tuple[str, list[int | str]]:
     """The dtype and the shape; of what is no tensor the type as text, and no shape."""
     if not isinstance(type_, TensorType):
         return str(type_), []
-    return type_.dtype, [-1 if d is None else d for d in type_.sizes]
+    return type_.dtype, [dim_json(d) for d in type_.shape]
 
 
-def _type_of(dtype: str, shape: Sequence[int]) -> Leaf:
+def dim_json(dim: Dim) -> int | str:
+    """A number; -1 where nothing is known; else the dimension as text."""
+    return dim if isinstance(dim, int) else -1 if dim.is_anonymous else str(dim)
+
+
+@cache
+def dim_of(form: int | str) -> Dim | None:
+    """What :func:`dim_json` made it of."""
+    if isinstance(form, int):
+        return None if form < 0 else form
+    from minitvm.ir.reader import Reader
+
+    return Reader(form, None).extent()
+
+
+def _type_of(dtype: str, shape: Sequence[int | str]) -> Leaf:
     if not dtype.endswith("]"):
-        return TensorType(as_shape(tuple(None if d < 0 else d for d in shape)), dtype)
+        return TensorType(as_shape(tuple(map(dim_of, shape))), dtype)
     from minitvm.ir.reader import Reader
 
     return leaves(Reader(dtype, None).type())[0]
@@ -370,11 +386,23 @@ class Artifact:
     sizes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Of a symbolic artefact: the parameters that hold the sizes of kernels, with their symbols; a library for numbers
     is made of it by ``runtime/bind.py``."""
+    assumed: frozenset[tuple[Dim, Dim]] = frozenset()
+    """Of a symbolic artefact: its types hold where each pair of dimensions is equal."""
     host_calls: tuple[HostCall, ...] = ()
+    values: Mapping[str, np.ndarray] = field(default_factory=dict)
+    """Inputs of the model for whose values it was compiled."""
+    others: tuple[Artifact, ...] = ()
+    """The same model, compiled for other shapes or values."""
 
     @property
     def graph_json(self) -> str:
         return json.dumps(graph_form(self.graph, self.plan), indent=1)
+
+    @property
+    def inputs(self) -> dict[str, Leaf]:
+        """The types of what a run is given, by name."""
+        nodes = (self.graph.nodes[i] for i in self.graph.arg_nodes)
+        return {n.name: n.types[0] for n in nodes if n.name not in self.params and n.name not in self.sizes}
 
     @cached_property
     def work_seconds(self) -> float:

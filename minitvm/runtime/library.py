@@ -6,16 +6,21 @@ import functools
 import os
 import pathlib
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from minitvm import config
-from minitvm.errors import LibraryError, TargetError
+from minitvm.errors import InputError, LibraryError, TargetError
+from minitvm.ir.types import Shape, TensorType, shape_text
 from minitvm.runtime import archive, signing
+from minitvm.runtime.checks import check_input, missing_inputs, unknown_name
 from minitvm.runtime.code import Code, code_for
 from minitvm.runtime.control import control_step
+from minitvm.runtime.direct import DirectCall
 from minitvm.runtime.graph import Artifact, HostCall
 from minitvm.runtime.instance import HostRun, Instance
 from minitvm.runtime.ndarray import Device
@@ -24,12 +29,18 @@ from minitvm.runtime.signing import Origin, PrivateKey, PublicKey
 
 if TYPE_CHECKING:
     from minitvm.ir.expr import Module
+    from minitvm.runtime.bind import Binder
+
+
+BOUND = 16
+"""Shapes for which a library keeps what it made of kernels for all shapes: those used last."""
 
 
 class Library:
     """A compiled model.  Unpacks as TVM's old triple: ``graph_json, lib, params = library``.
 
-    May be shared by threads; every ``lib["default"](device)`` has memory of its own.
+    May be shared by threads; every ``lib["default"](device)`` has memory of its own.  Where a session saved it, it is
+    for all shapes, or has ``others``, the same model for other shapes: ``run`` and ``for_shapes`` find the right one.
     """
 
     executor = "graph"
@@ -43,7 +54,10 @@ class Library:
         self.params: dict[str, np.ndarray] = dict(artifact.params)
         self.function_metadata = dict(artifact.metadata)
         self._code: Code | None = None
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+        self._bound: OrderedDict[tuple[tuple[str, tuple[int, ...]], ...], Library] = OrderedDict()
+        self._idle: list[DirectCall] = []
+        self.others: list[Library] = [Library(other, origin=origin) for other in artifact.others]
         self.host_calls: list[HostCall] = list(artifact.host_calls)
         self.target = artifact.target
         self.ir_mod = ir_mod
@@ -74,6 +88,11 @@ class Library:
             )
         if where.kind == "cpu" and not where.exist:
             raise TargetError(f"there is no device {where}", hint="use minitvm.cpu(0)")
+        if self.artifact.sizes:
+            raise LibraryError(
+                f"the library is for all shapes: {_shown(self.artifact)}",
+                hint="library.run({name: array}), or library.for_shapes({name: shape}) for one of them",
+            )
         made_for.check(self.artifact.cpu, "the library")
         return self.instance(where, num_threads)
 
@@ -95,6 +114,92 @@ class Library:
         """Instances of a call's branches."""
         return {n: self.branches[node, n].instance(device, threads) for n in self.artifact.hosts[node].branches}
 
+    # --- shapes ---
+
+    @property
+    def shapes(self) -> list[dict[str, Shape]]:
+        """The inputs' shapes that it serves, of itself and of ``others``; what has a name may be any number."""
+        return [_shapes(library.artifact) for library in (self, *self.others)]
+
+    def for_shapes(
+        self, shapes: Mapping[str, Sequence[int]], values: Mapping[str, np.ndarray] | None = None
+    ) -> Library:
+        """The library for inputs of these shapes, and for the ``values`` of inputs that shapes depend on.
+
+        Inputs that are not named may have any.  Raises :class:`InputError` where there is none, and says which are.
+        """
+        wanted = {name: tuple(shape) for name, shape in shapes.items()}
+        fitting = [one for one in (self, *self.others) if _fits(one.artifact, wanted, values or {})]
+        reasons = []
+        for found in sorted(fitting, key=lambda one: bool(one.artifact.sizes)):
+            try:
+                return found._kept_for(wanted) if found.artifact.sizes else found
+            except InputError as error:
+                reasons.append(error.message)
+        given = ", ".join(f"{name} {shape_text(shape)}" for name, shape in wanted.items())
+        raise InputError(
+            f"the library is not for inputs of these shapes: {given}",
+            where=[*reasons, *(f"it is for {_shown(one.artifact)}" for one in (self, *self.others))],
+            hint="compile it for them too: session.prepare({name: shape}) before session.save(path)",
+        )
+
+    def bound(self, shapes: Mapping[str, tuple[int, ...]]) -> Library:
+        """A library for all shapes for these; :class:`runtime.bind.DoesNotFit` where its types do not hold for them."""
+        found = Library(self._binder.bound(shapes), self.ir_mod, self.report, self.origin)
+        found._code = self.code
+        return found
+
+    @functools.cached_property
+    def _binder(self) -> Binder:
+        from minitvm.runtime.bind import Binder  # which most libraries do without
+
+        return Binder(self.artifact)
+
+    def _kept_for(self, shapes: Mapping[str, tuple[int, ...]]) -> Library:
+        key = tuple(sorted(shapes.items()))
+        with self._lock:
+            found = self._bound.pop(key, None) or self.bound(shapes)
+            self._bound[key] = found
+            if len(self._bound) > BOUND:
+                self._bound.popitem(last=False)
+        return found
+
+    def made_for(self, values: Mapping[str, np.ndarray]) -> Library:
+        """The library with the values of inputs that it was compiled for."""
+        return Library(replace(self.artifact, values=values), self.ir_mod, self.report, self.origin)
+
+    # --- running ---
+
+    def run(self, feeds: Mapping[str, Any]) -> list[Any]:
+        """Runs the model, whatever shapes of its inputs it is for.  All results, as new arrays.
+
+        Raises :class:`InputError` for a missing or unknown input, a wrong dtype, rank or shape.
+        """
+        types, values = self.artifact.inputs, self.artifact.values
+        for name in feeds:
+            if name not in types and name not in values:
+                raise unknown_name(name, [*types, *values])
+        missing = [name for name in (*types, *(values if self.others else ())) if name not in feeds]
+        if missing:
+            raise missing_inputs(missing)
+        chosen = self
+        if self.artifact.sizes or self.others:
+            tensors = [name for name, type_ in types.items() if isinstance(type_, TensorType)]
+            chosen = self.for_shapes({name: np.shape(feeds[name]) for name in tensors}, feeds)
+        inputs = chosen.artifact.inputs.items()
+        return chosen.call({name: check_input(name, feeds[name], type_) for name, type_ in inputs})
+
+    def call(self, feeds: Mapping[str, Any]) -> list[Any]:
+        """:meth:`run` of arrays that are right."""
+        try:
+            call = self._idle.pop()
+        except IndexError:
+            call = DirectCall(self["default"](None, self.threads))
+        try:
+            return call.run(feeds)
+        finally:
+            self._idle.append(call)
+
     # --- what it is made of ---
 
     @property
@@ -113,10 +218,6 @@ class Library:
             if self._code is None:
                 self._code = code_for(self.target)(self.artifact)
             return self._code
-
-    def share_code(self, other: Library) -> None:
-        """Run the code of another library, of which only the shapes differ."""
-        self._code = other.code
 
     @functools.cached_property
     def branches(self) -> Mapping[tuple[str, str], Library]:
@@ -142,8 +243,6 @@ class Library:
 
         ``key``, a private Ed25519 key or its PEM file, signs it (needs the package ``cryptography``).
         """
-        if self.artifact.sizes:
-            raise LibraryError("a symbolic library is a session's, and is not saved", hint="compile it for shapes")
         archive.write(self.artifact, _path(path), key)
 
     def export_library(self, path: str | pathlib.Path) -> None:
@@ -156,6 +255,25 @@ class Library:
     def __repr__(self) -> str:
         kernels = sum(node.is_kernel for node in self.graph.nodes)
         return f"<Library for {self.target}: {kernels} kernel calls, {len(self.params)} params; {self.origin}>"
+
+
+def _shapes(artifact: Artifact) -> dict[str, Shape]:
+    return {name: type_.shape for name, type_ in artifact.inputs.items()}
+
+
+def _shown(artifact: Artifact) -> str:
+    """What inputs an artefact is for."""
+    values = [f"{name} = {value.tolist()}" for name, value in artifact.values.items()]
+    return ", ".join([*(f"{name} {shape_text(shape)}" for name, shape in _shapes(artifact).items()), *values])
+
+
+def _fits(artifact: Artifact, shapes: Mapping[str, Shape], values: Mapping[str, Any]) -> bool:
+    """Whether it may be for these inputs, as far as is seen without binding."""
+    for name, own in _shapes(artifact).items():
+        given = shapes.get(name, own)
+        if len(given) != len(own) or any(isinstance(d, int) and d != e for d, e in zip(own, given, strict=True)):
+            return False
+    return all(name not in values or np.array_equal(values[name], own) for name, own in artifact.values.items())
 
 
 def load(path: str | pathlib.Path, trusted_keys: Iterable[PublicKey] | None = None) -> Library:

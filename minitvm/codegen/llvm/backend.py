@@ -42,9 +42,7 @@ class LlvmBackend(Backend):
 
     def entry(self, artifact: Artifact, workspaces: Mapping[int, int], compile: Compile) -> bytes:
         text = entry_text(artifact.graph, artifact.plan, workspaces, self.machine.features)
-        if not artifact.sizes:  # what has sizes is a session's, and is never written to a file
-            text += constant_text("minitvm.seal", seal(document_of(artifact)))
-        image: bytes = compile(text)
+        image: bytes = compile(text + constant_text("minitvm.seal", seal(document_of(artifact))))
         return image
 
     stages = {"llvm": source, "asm": assembly}
