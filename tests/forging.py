@@ -10,7 +10,7 @@ import zipfile
 from collections.abc import Callable
 from typing import Any
 
-from minitvm.runtime.archive import pack
+from minitvm.runtime.container import pack
 
 Members = dict[str, bytes]
 

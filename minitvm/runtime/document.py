@@ -20,6 +20,7 @@ from minitvm import config
 from minitvm.ir.arrays import aligned
 from minitvm.ir.dims import Dim
 from minitvm.ir.types import numpy_dtype
+from minitvm.runtime.container import Data
 from minitvm.runtime.graph import (
     Artifact,
     CpuTag,
@@ -36,7 +37,6 @@ from minitvm.runtime.graph import (
 
 Json: TypeAlias = Any
 """What ``json.loads`` returns."""
-Data: TypeAlias = "bytes | memoryview"
 
 FORMAT, FORMAT_VERSION = "minitvm-library", 4
 

@@ -1,4 +1,4 @@
-"""Libraries that serve several shapes: kernels for all, kernels for each, weights once; saved, damaged, run elsewhere."""
+"""Libraries that serve several shapes: kernels for all, kernels for each, weights once; saved and damaged."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def test_a_library_for_all_shapes_is_bound_before_it_runs(folder: pathlib.Path, 
 
 
 def test_nothing_to_save(tmp_path: pathlib.Path) -> None:
-    with pytest.raises(LibraryError, match="nothing is compiled that could be saved: .* was asked for none"):
+    with pytest.raises(LibraryError, match=r"nothing is compiled that could be saved: .* was asked for none"):
         InferenceSession(model(), symbolic=False).save(tmp_path / "m.mtvm")
 
 
