@@ -6,29 +6,27 @@ an input become the expression that the prologue computes, and the store of the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 import minitvm.codegen.templates  # noqa: F401  (registers the templates)
-from minitvm.codegen.default_schedule import stage_nest
-from minitvm.codegen.loops import in_parallel, nested, redirect, redirect_loads, with_memory
+from minitvm.codegen.loops import nested, redirect, redirect_loads, with_memory
 from minitvm.codegen.problem import TEMPLATES, Problem, Statements, Template
-from minitvm.codegen.stages import Inliner, Output, collapse, compose, flatten, outputs_of, stage_order, stages_to_keep
+from minitvm.codegen.rows import Nest, at_root, nests_of
+from minitvm.codegen.stages import Group, Inliner, Output, compose, flatten, outputs_of, stage_order
 from minitvm.codegen.walks import Walk
 from minitvm.errors import CompilerError, UserCodeError, user_code
 from minitvm.ir.decision import Decision, Declined, Exactness, decide, decision, decisions, record
 from minitvm.ir.expr import Call, Function, span_scope
 from minitvm.ir.loop import (
     Barrier,
-    Binary,
     Buffer,
     Kernel,
     Load,
     LoopExpr,
     LoopVar,
     Reduce,
-    Select,
     Stmt,
     Store,
     map_expr,
@@ -37,7 +35,7 @@ from minitvm.ir.loop import (
     substitute_vars,
     walk_exprs,
 )
-from minitvm.ir.loop.affine import affine, depends_on, loads, vectorizes
+from minitvm.ir.loop.affine import loads
 from minitvm.ir.node import describe_call
 from minitvm.ir.op import Op, outer_reductions
 from minitvm.ir.ops.nn_dense import MatrixProduct
@@ -47,11 +45,6 @@ from minitvm.passes.manager import PassContext
 from minitvm.target import MachineModel
 
 DEFAULT = "default nests"
-
-_SHORTEST = 4
-"""Columns of a window, below which it is not worth a row in memory; one less where windows are apart and stick out:
-those at the edges would be computed one by one."""
-_STACK_BYTES = 16 * 1024  # larger row buffers live in the workspace, one per thread
 
 
 @dataclass(frozen=True)
@@ -85,7 +78,7 @@ def _lower(function: Function, name: str, machine: MachineModel, kind: str) -> L
     with span_scope(spans):
         for anchor in inside:
             for maker in _templates(kind, anchor):
-                found = _lower_with(maker, anchor, function, name, machine)
+                found = _lower_with(maker, anchor, function, name, machine, kind)
                 if isinstance(found, Lowering):
                     return found
                 refusals.append(decision(title_of(maker), anchor, found))
@@ -99,7 +92,9 @@ def _lower(function: Function, name: str, machine: MachineModel, kind: str) -> L
                     where=[str(refusal) for refusal in refusals],
                 )
         decide(DEFAULT, name, "write the loops", spans)
-        return Lowering(scheduled(function, name, machine), DEFAULT)
+        group = Group.of(function).collapsed
+        body = nests_of(kind).group(group, name, machine)
+        return Lowering(group.kernel(function, name, body), DEFAULT)
 
 
 def title_of(maker: type[Template]) -> str:
@@ -118,7 +113,7 @@ def _templates(kind: str, anchor: Call) -> list[type[Template]]:
 
 
 def _lower_with(
-    maker: type[Template], anchor: Call, function: Function, name: str, machine: MachineModel
+    maker: type[Template], anchor: Call, function: Function, name: str, machine: MachineModel, kind: str
 ) -> Lowering | Declined:
     """The template's loops with what stands around its call in the group."""
     title, problem = title_of(maker), Problem.of(anchor)
@@ -142,24 +137,24 @@ def _lower_with(
             f"loops of {title} returned {body!r}", where=describe_call(anchor), hint="they are a statement: a Stmt"
         )
     template.explain(title, anchor)
-    outputs = outputs_of(function, values)
+    outputs, one = outputs_of(function, values), nests_of(kind).one
     if maker is Statements:
-        body = _in_order(body, problem.outputs, outputs, machine)
+        body = _in_order(body, problem.outputs, outputs, lambda out: one(out, machine))
     elif _fits_epilogue(outputs, problem.outputs):
         body = fuse_epilogue(body, problem.outputs, outputs)
     else:
         decide(title, anchor, Declined("what follows in its loops: it does not read each result at its own place only"))
-        body = _cut(body, problem.outputs, outputs, machine)
+        body = _cut(body, problem.outputs, outputs, lambda out: one(out, machine))
     body = fuse_prologue(body, dict(zip(problem.inputs, prologues, strict=True)))
     buffers, spans = (*params, *(o.buffer for o in outputs)), span_of(*calls(function.body))
     kernel = Kernel(name, buffers, body, len(outputs), spans, sizes_of(function))
     return Lowering(kernel, title, template=template)
 
 
-def _in_order(body: Stmt, results: Sequence[Buffer], outputs: Sequence[Output], machine: MachineModel) -> Stmt:
+def _in_order(body: Stmt, results: Sequence[Buffer], outputs: Sequence[Output], nest: Nest) -> Stmt:
     """Statements, which may read what they wrote, on the group's results; what is none of them is memory."""
     if not all(isinstance(o.value, Load) and _at_own_index(o.value, o.axes) for o in outputs):
-        return _cut(body, results, outputs, machine)
+        return _cut(body, results, outputs, nest)
     targets = {o.value.buffer: o.buffer for o in outputs if isinstance(o.value, Load)}
     return with_memory([b for b in results if b not in targets], redirect(body, targets))
 
@@ -210,39 +205,12 @@ def fuse_prologue(body: Stmt, inputs: dict[Buffer, Buffer]) -> Stmt:
     return map_stmt(body, on_expr=lambda e: inliner.inline(redirect_loads(e, inputs)))
 
 
-def _cut(body: Stmt, results: Sequence[Buffer], outputs: Sequence[Output], machine: MachineModel) -> Stmt:
+def _cut(body: Stmt, results: Sequence[Buffer], outputs: Sequence[Output], nest: Nest) -> Stmt:
     """The template's result goes to memory; what follows it is computed after a barrier."""
-    return with_memory(results, seq(body, Barrier(), *(stage_nest(out, machine) for out in outputs)))
+    return with_memory(results, seq(body, Barrier(), *map(nest, outputs)))
 
 
 # --- from compute rules alone: in plain loops, which schedules start from, or by default schedules -------------------
-
-
-@dataclass(frozen=True)
-class _Group:
-    """Parameters, the stages that are kept in memory, each over memory of the ones before it, and the results."""
-
-    params: tuple[Buffer, ...]
-    stages: tuple[Output, ...]
-    outputs: tuple[Output, ...]
-
-    @staticmethod
-    def of(function: Function) -> _Group:
-        params, values = compose(function)
-        results = flatten(values[function.body])
-        kept = stages_to_keep(stage_order(results), results)
-        inliner = Inliner(kept)
-        stages = [Output(stage, stage.axes, inliner.inline(stage.value)) for stage in kept]
-        return _Group(tuple(params), tuple(stages), tuple(outputs_of(function, values, kept)))
-
-    @property
-    def nests(self) -> tuple[Output, ...]:
-        return (*self.stages, *self.outputs)
-
-    def kernel(self, function: Function, name: str, body: Stmt) -> Kernel:
-        results = tuple(out.buffer for out in self.outputs)
-        spans = span_of(*calls(function.body))
-        return Kernel(name, (*self.params, *results), body, len(results), spans, sizes_of(function))
 
 
 def plain(function: Function, name: str) -> Kernel:
@@ -252,123 +220,5 @@ def plain(function: Function, name: str) -> Kernel:
         walk = Walk.over(out)
         return nested(walk.loops, walk.element())
 
-    group = _Group.of(function)
-    return group.kernel(function, name, _at_root(group, elements))
-
-
-def scheduled(function: Function, name: str, machine: MachineModel) -> Kernel:
-    """By default schedules: all stages row by row, or else one nest after the other."""
-    group = _Group.of(function)
-    if not group.stages and len(group.outputs) == 1:
-        params, out = collapse(group.params, group.outputs[0])
-        return _Group(params, (), (out,)).kernel(function, name, _single(out, machine))
-    body = _by_rows(group, machine)
-    decide("schedule", name, body if isinstance(body, Declined) else "row by row, rows in parallel")
-    if isinstance(body, Declined):
-        body = _at_root(group, partial(stage_nest, machine=machine))
-    return group.kernel(function, name, body)
-
-
-def _single(out: Output, machine: MachineModel) -> Stmt:
-    """One nest, or two for every row where windows are separable."""
-    found = _separated(out)
-    body = None if found is None else _by_rows(_Group((), found[:1], found[1:]), machine)
-    if body is None or isinstance(body, Declined):
-        return stage_nest(out, machine)
-    decide("schedule", out.buffer.name, "windows first down the rows, then along each row")
-    return body
-
-
-def _at_root(group: _Group, nest: Callable[[Output], Stmt]) -> Stmt:
-    """One nest after the other, intermediate results in memory that all threads see."""
-    first, *others = map(nest, group.nests)
-    body = seq(first, *(part for other in others for part in (Barrier(), other)))
-    memory = {s.buffer: Buffer(s.buffer.name, s.buffer.shape, s.buffer.dtype, "global") for s in group.stages}
-    return with_memory(memory.values(), redirect(body, memory))
-
-
-# --- row by row: softmax, normalizations and their like, rows in parallel, no barrier ------------------------------
-
-
-def _by_rows(group: _Group, machine: MachineModel) -> Stmt | Declined:
-    """All stages of one row after the other."""
-    rank = _common_rank(group)
-    if rank == 0:
-        return Declined("row by row: the stages share no leading axes at which they read each other unchanged")
-    rows = {out.buffer: _row_buffer(out.buffer, rank) for out in group.nests}
-    results = {rows[out.buffer]: out.buffer for out in group.outputs}
-
-    def row(*at: LoopExpr) -> Stmt:
-        nests = [stage_nest(_row(out, rows, at), machine, parallel=False) for out in group.nests]
-        body = with_memory([rows[s.buffer] for s in group.stages], seq(*nests))
-        return redirect(body, results, lambda index: (*at, *index))
-
-    return in_parallel(group.outputs[0].buffer.shape[:rank], row, name="row")
-
-
-def _common_rank(group: _Group) -> int:
-    """How many leading axes all stages have in common, and read each other at unchanged."""
-    kept = {s.buffer for s in group.stages}
-    first, *others = (o.buffer.shape for o in group.nests)
-    rank = next(d for d in range(len(first), -1, -1) if all(other[:d] == first[:d] for other in others))
-    for output in group.nests:
-        for load in loads(output.value):
-            while load.buffer in kept and load.index[:rank] != output.axes[:rank]:
-                rank -= 1
-    scalars = all(len(o.axes) == rank > 0 and o.buffer.shape[-1] != 1 for o in group.nests)
-    return rank - 1 if scalars and all(vectorizes(o.value, o.axes[-1]) for o in group.nests) else rank
-
-
-def _row_buffer(buffer: Buffer, rank: int) -> Buffer:
-    row = Buffer(buffer.name, buffer.shape[rank:], buffer.dtype)
-    return replace(row, scope="local" if row.fits(_STACK_BYTES) else "shared")
-
-
-def _row(out: Output, rows: Mapping[Buffer, Buffer], at: tuple[LoopExpr, ...]) -> Output:
-    """One row of a stage or a result, over rows of the others."""
-    rank = len(at)
-    value = substitute_vars(out.value, dict(zip(out.axes[:rank], at, strict=True)))
-    return Output(rows[out.buffer], out.axes[rank:], redirect_loads(value, rows, lambda index: index[rank:]))
-
-
-# --- windows over rows and columns: first down the rows, for every column once, then along each row -----------------
-# A maximum over 7 x 7 elements is one over 7 of those over 7; neighbouring windows share the inner ones.
-
-
-def _separated(out: Output) -> tuple[Output, Output] | None:
-    """What is reduced down the rows as a stage of its own, and the result with a reduction of that along a row.
-
-    ``None`` where it is no reduction over a window of two axes or more, that moves along the last axis.
-    """
-    found, axes, shape = outer_reductions(out.value), out.axes, out.buffer.shape
-    if not axes or 0 in shape or len(found) != 1 or len(found[0].axes) == 1 or outer_reductions(found[0].value):
-        return None
-    reduce, step = found[0], _step(found[0], axes[-1])
-    if not step or not isinstance(shape[-1], int):
-        return None
-    *rows, (tap, taps) = reduce.axes
-    sticks_out = any(isinstance(node, Select) for node in walk_exprs(reduce.value))
-    if taps < _SHORTEST - (step > 1 and sticks_out):
-        return None
-    column, columns = LoopVar("column"), (shape[-1] - 1) * step + taps
-    element = map_expr(substitute_vars(reduce.value, {tap: column - axes[-1] * step}), _cancelled)
-    if depends_on(element, axes[-1]):
-        return None
-    down = Reduce(reduce.kind, tuple(rows), element)
-    stage = Buffer("down", (*shape[:-1], columns), down.dtype)
-    along = Reduce(reduce.kind, ((tap, taps),), Load(stage, (*axes[:-1], axes[-1] * step + tap)))
-    value = map_expr(out.value, lambda node: along if node is reduce else node)
-    return Output(stage, (*axes[:-1], column), down), Output(out.buffer, axes, value)
-
-
-def _cancelled(node: LoopExpr) -> LoopExpr:
-    """A sum of indices with every variable in it once, or not at all."""
-    is_sum = isinstance(node, Binary) and node.op in ("add", "sub") and node.dtype == "int64"
-    return affine(node).to_expr() if is_sum else node
-
-
-def _step(reduce: Reduce, last: LoopVar) -> int:
-    """Columns from one window to the next; 0 where the last axis moves no window."""
-    forms = [affine(index).terms for load in loads(reduce.value) for index in load.index]
-    steps = {form.get(last, 0) for form in forms if form.get(reduce.axes[-1][0]) == 1}
-    return steps.pop() if len(steps) == 1 else 0
+    group = Group.of(function)
+    return group.kernel(function, name, at_root(group, elements))

@@ -185,7 +185,7 @@ T = TypeVar("T", bound=type[Template])
 @dataclass
 class TemplateRegistry:
     """Templates by target kind and operator name, tried in order of registration until one does not decline; then the
-    operator's own statements."""
+    operator's own statements.  Where a kind has none and there is no compute rule either, those of ``llvm`` serve."""
 
     table: dict[tuple[str, str], list[type[Template]]] = field(default_factory=dict)
 
@@ -200,7 +200,10 @@ class TemplateRegistry:
         return add
 
     def find(self, kind: str, op: Op) -> list[type[Template]]:
-        return self.table.get((kind, op.name), []) + [Statements] * op.has_statements()
+        found = self.table.get((kind, op.name), [])
+        if not found and not op.has_compute():
+            found = self.table.get(("llvm", op.name), [])
+        return found + [Statements] * op.has_statements()
 
 
 TEMPLATES = TemplateRegistry()

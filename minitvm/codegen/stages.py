@@ -15,11 +15,13 @@ from minitvm.ir.loop import (
     Buffer,
     Const,
     Intrin,
+    Kernel,
     Load,
     LoopExpr,
     LoopVar,
     Reduce,
     Stage,
+    Stmt,
     const,
     dependency_order,
     expr_children,
@@ -32,7 +34,7 @@ from minitvm.ir.loop.affine import loads
 from minitvm.ir.node import describe_call
 from minitvm.ir.op import Op, compute_of
 from minitvm.ir.types import TensorType, symbols, tensor_fields
-from minitvm.ir.visitor import post_order
+from minitvm.ir.visitor import calls, post_order, sizes_of, span_of
 
 Value = Buffer | tuple["Value", ...]
 
@@ -201,6 +203,41 @@ def _reads_each_once(stage: Stage, reader: Stage, load: Load) -> bool:
     inside = any(load is n for r in walk_exprs(reader.value) if isinstance(r, Reduce) for n in walk_exprs(r.value))
     used = [i for i in load.index if isinstance(i, LoopVar)]
     return not inside and len(set(used)) == len(reader.axes) and len(used) == len(load.index)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Parameters, the stages that are kept in memory, each over memory of the ones before it, and the results."""
+
+    params: tuple[Buffer, ...]
+    stages: tuple[Output, ...]
+    outputs: tuple[Output, ...]
+
+    @staticmethod
+    def of(function: Function) -> Group:
+        params, values = compose(function)
+        results = flatten(values[function.body])
+        kept = stages_to_keep(stage_order(results), results)
+        inliner = Inliner(kept)
+        stages = [Output(stage, stage.axes, inliner.inline(stage.value)) for stage in kept]
+        return Group(tuple(params), tuple(stages), tuple(outputs_of(function, values, kept)))
+
+    @property
+    def collapsed(self) -> Group:
+        """Over as few dimensions as possible, where there is one nest."""
+        if self.stages or len(self.outputs) > 1:
+            return self
+        params, out = collapse(self.params, self.outputs[0])
+        return Group(params, (), (out,))
+
+    @property
+    def nests(self) -> tuple[Output, ...]:
+        return (*self.stages, *self.outputs)
+
+    def kernel(self, function: Function, name: str, body: Stmt) -> Kernel:
+        results = tuple(out.buffer for out in self.outputs)
+        spans = span_of(*calls(function.body))
+        return Kernel(name, (*self.params, *results), body, len(results), spans, sizes_of(function))
 
 
 # --- dimensions that every access walks through together are merged, so that inner loops get long ------------------

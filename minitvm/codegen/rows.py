@@ -1,0 +1,171 @@
+"""The nests of a group that no template writes, as loops: one after the other, or all of them row by row.
+
+A kind of machine may have ways of its own: ``NESTS["cuda"] = Nests(...)``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TypeAlias
+
+from minitvm.codegen.default_schedule import stage_nest
+from minitvm.codegen.loops import in_parallel, redirect, redirect_loads, with_memory
+from minitvm.codegen.stages import Group, Output
+from minitvm.ir.compute import outer_reductions
+from minitvm.ir.decision import Declined, decide
+from minitvm.ir.loop import (
+    Barrier,
+    Binary,
+    Buffer,
+    Load,
+    LoopExpr,
+    LoopVar,
+    Reduce,
+    Select,
+    Stmt,
+    map_expr,
+    seq,
+    substitute_vars,
+    walk_exprs,
+)
+from minitvm.ir.loop.affine import affine, depends_on, loads, vectorizes
+from minitvm.target import MachineModel
+
+_SHORTEST = 4
+"""Columns of a window, below which it is not worth a row in memory; one less where windows are apart and stick out:
+those at the edges would be computed one by one."""
+_STACK_BYTES = 16 * 1024  # larger row buffers live in the workspace, one per thread
+
+Nest: TypeAlias = Callable[[Output], Stmt]
+
+
+@dataclass(frozen=True)
+class Nests:
+    """Who writes loops: of all nests of a group, and of one by itself."""
+
+    group: Callable[[Group, str, MachineModel], Stmt]
+    one: Callable[[Output, MachineModel], Stmt]
+
+
+def default_nests(group: Group, name: str, machine: MachineModel) -> Stmt:
+    """All stages row by row, or else one nest after the other."""
+    if len(group.nests) == 1:
+        return _single(group.outputs[0], machine)
+    body = by_rows(group, machine)
+    decide("schedule", name, body if isinstance(body, Declined) else "row by row, rows in parallel")
+    return at_root(group, partial(stage_nest, machine=machine)) if isinstance(body, Declined) else body
+
+
+NESTS = {"llvm": Nests(default_nests, stage_nest)}
+"""By kind of schedules; where a kind has none, those of ``llvm``."""
+
+
+def nests_of(kind: str) -> Nests:
+    return NESTS.get(kind, NESTS["llvm"])
+
+
+def _single(out: Output, machine: MachineModel) -> Stmt:
+    """One nest, or two for every row where windows are separable."""
+    found = _separated(out)
+    body = None if found is None else by_rows(Group((), found[:1], found[1:]), machine)
+    if body is None or isinstance(body, Declined):
+        return stage_nest(out, machine)
+    decide("schedule", out.buffer.name, "windows first down the rows, then along each row")
+    return body
+
+
+def at_root(group: Group, nest: Nest) -> Stmt:
+    """One nest after the other, intermediate results in memory that all threads see."""
+    first, *others = map(nest, group.nests)
+    body = seq(first, *(part for other in others for part in (Barrier(), other)))
+    memory = {s.buffer: Buffer(s.buffer.name, s.buffer.shape, s.buffer.dtype, "global") for s in group.stages}
+    return with_memory(memory.values(), redirect(body, memory))
+
+
+# --- row by row: softmax, normalizations and their like, rows in parallel, no barrier ------------------------------
+
+
+def by_rows(group: Group, machine: MachineModel) -> Stmt | Declined:
+    """All stages of one row after the other."""
+    rank = common_rank(group)
+    if rank == 0:
+        return Declined("row by row: the stages share no leading axes at which they read each other unchanged")
+    rows = {out.buffer: row_buffer(out.buffer, rank) for out in group.nests}
+    results = {rows[out.buffer]: out.buffer for out in group.outputs}
+
+    def row(*at: LoopExpr) -> Stmt:
+        nests = [stage_nest(row_of(out, rows, at), machine, parallel=False) for out in group.nests]
+        body = with_memory([rows[s.buffer] for s in group.stages], seq(*nests))
+        return redirect(body, results, lambda index: (*at, *index))
+
+    return in_parallel(group.outputs[0].buffer.shape[:rank], row, name="row")
+
+
+def common_rank(group: Group) -> int:
+    """How many leading axes all stages have in common, and read each other at unchanged."""
+    kept = {s.buffer for s in group.stages}
+    first, *others = (o.buffer.shape for o in group.nests)
+    rank = next(d for d in range(len(first), -1, -1) if all(other[:d] == first[:d] for other in others))
+    for output in group.nests:
+        for load in loads(output.value):
+            while load.buffer in kept and load.index[:rank] != output.axes[:rank]:
+                rank -= 1
+    scalars = all(len(o.axes) == rank > 0 and o.buffer.shape[-1] != 1 for o in group.nests)
+    return rank - 1 if scalars and all(vectorizes(o.value, o.axes[-1]) for o in group.nests) else rank
+
+
+def row_buffer(buffer: Buffer, rank: int) -> Buffer:
+    row = Buffer(buffer.name, buffer.shape[rank:], buffer.dtype)
+    return replace(row, scope="local" if row.fits(_STACK_BYTES) else "shared")
+
+
+def row_of(out: Output, rows: Mapping[Buffer, Buffer], at: tuple[LoopExpr, ...]) -> Output:
+    """One row of a stage or a result, over rows of the others."""
+    rank = len(at)
+    value = substitute_vars(out.value, dict(zip(out.axes[:rank], at, strict=True)))
+    return Output(rows[out.buffer], out.axes[rank:], redirect_loads(value, rows, lambda index: index[rank:]))
+
+
+# --- windows over rows and columns: first down the rows, for every column once, then along each row -----------------
+# A maximum over 7 x 7 elements is one over 7 of those over 7; neighbouring windows share the inner ones.
+
+
+def _separated(out: Output) -> tuple[Output, Output] | None:
+    """What is reduced down the rows as a stage of its own, and the result with a reduction of that along a row.
+
+    ``None`` where it is no reduction over a window of two axes or more, that moves along the last axis.
+    """
+    found, axes, shape = outer_reductions(out.value), out.axes, out.buffer.shape
+    if not axes or 0 in shape or len(found) != 1 or len(found[0].axes) == 1 or outer_reductions(found[0].value):
+        return None
+    reduce, step = found[0], _step(found[0], axes[-1])
+    if not step or not isinstance(shape[-1], int):
+        return None
+    *rows, (tap, taps) = reduce.axes
+    sticks_out = any(isinstance(node, Select) for node in walk_exprs(reduce.value))
+    if taps < _SHORTEST - (step > 1 and sticks_out):
+        return None
+    column, columns = LoopVar("column"), (shape[-1] - 1) * step + taps
+    element = map_expr(substitute_vars(reduce.value, {tap: column - axes[-1] * step}), _cancelled)
+    if depends_on(element, axes[-1]):
+        return None
+    down = Reduce(reduce.kind, tuple(rows), element)
+    stage = Buffer("down", (*shape[:-1], columns), down.dtype)
+    along = Reduce(reduce.kind, ((tap, taps),), Load(stage, (*axes[:-1], axes[-1] * step + tap)))
+    value = map_expr(out.value, lambda node: along if node is reduce else node)
+    return Output(stage, (*axes[:-1], column), down), Output(out.buffer, axes, value)
+
+
+def _cancelled(node: LoopExpr) -> LoopExpr:
+    """A sum of indices with every variable in it once, or not at all."""
+    is_sum = isinstance(node, Binary) and node.op in ("add", "sub") and node.dtype == "int64"
+    return affine(node).to_expr() if is_sum else node
+
+
+def _step(reduce: Reduce, last: LoopVar) -> int:
+    """Columns from one window to the next; 0 where the last axis moves no window."""
+    forms = [affine(index).terms for load in loads(reduce.value) for index in load.index]
+    steps = {form.get(last, 0) for form in forms if form.get(reduce.axes[-1][0]) == 1}
+    return steps.pop() if len(steps) == 1 else 0
