@@ -256,10 +256,11 @@ def test_a_group_may_become_several_kernels() -> None:
     """A grid has no barrier between packing and multiplying."""
     x, y = relay.var("x", shape=(40, 20)), relay.var("y", shape=(27, 20))
     library = minitvm.build(relay.Function([x, y], relay.nn.matmul(x, y, transpose_b=True)), num_threads=2)
-    ((symbol, group),) = library.report.groups.items()
+    (symbol,) = library.report.groups
     backend = backend_of(Target.parse("cuda"), 2)
-    assert len(backend.bind(backend.legalize(backend.lower(group, symbol))).kernels) == 2
-    assert library.report.kernel(symbol).text("cuda").count("__global__") == 2
+    launches = backend.bind(backend.legalize(library.report.kernel(symbol).loops))
+    assert len(launches.kernels) == 2
+    assert backend.source(launches).count("__global__") == 2
 
 
 @pytest.mark.usefixtures("registered")

@@ -27,6 +27,7 @@ _ALIGN = 256
 class CudaBackend(Backend):
     kind = "cuda"
     code = CudaArtifact
+    schedules = "cuda"
 
     def __init__(self, target: Target, threads: int) -> None:
         super().__init__(target, threads)

@@ -1,7 +1,8 @@
-"""A plain binding of CPU kernels to blocks and threads: always right, not tuned.
+"""From a group's kernel to what is launched for it; and a plain binding to blocks and threads: right, not tuned.
 
 Nests that a team barrier separates become kernels of their own, because a grid has no other barrier; the workspace
-between them becomes a parameter.  An iteration of a parallel loop becomes
+between them becomes a parameter.  A nest that a schedule or a template has bound stays; of any other one, the last
+resort, an iteration of a parallel loop becomes
 
 * a block whose threads are the lanes, where lanes do not exchange values: every ``local`` element belongs to one lane;
 * a thread that runs the lanes one after the other, otherwise.
@@ -11,13 +12,15 @@ between them becomes a parameter.  An iteration of a parallel loop becomes
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from minitvm.codegen.loops import bind_vars, fresh_vars, fused, redirect, split, trips
-from minitvm.codegen.schedule_loops import Access, accesses, carried, loops
+from minitvm.codegen.schedule_loops import Access, accesses, carried
 from minitvm.codegen.simplify import simplify
 from minitvm.errors import CompilerError
+from minitvm.ir.decision import Declined, decide
 from minitvm.ir.loop import (
     Alloc,
     Barrier,
@@ -40,6 +43,8 @@ from minitvm.ir.loop.affine import depends_on
 
 _THREADS = 64  # of a block whose threads run whole iterations
 _MOST_THREADS = 1024
+_GRID = (LoopKind.BLOCK_X, LoopKind.BLOCK_Y, LoopKind.BLOCK_Z)
+_BLOCK = (LoopKind.THREAD_X, LoopKind.THREAD_Y, LoopKind.THREAD_Z)
 
 
 def bind_plain(kernel: Kernel) -> tuple[Kernel, ...]:
@@ -47,7 +52,7 @@ def bind_plain(kernel: Kernel) -> tuple[Kernel, ...]:
 
     The last ``results`` of each one's parameters are those that it stores to.
     """
-    phases = [seq(*map(_bound, phase)) for phase in _phases(kernel.body)]
+    phases = [seq(*part) for phase in _phases(kernel.body) for part in _launched([*map(_bound, phase)])]
     ends = [f"_{number}" for number in range(len(phases))] if len(phases) > 1 else [""] * len(phases)
     return tuple(_as_kernel(kernel.name + end, kernel, body) for end, body in zip(ends, phases, strict=True))
 
@@ -77,6 +82,22 @@ def _top_level(stmt: Stmt) -> Iterator[Stmt]:
             yield stmt
 
 
+def _launched(nests: Sequence[Stmt]) -> Iterator[list[Stmt]]:
+    """Neighbours by one launch, as long as a block may have the threads that any of them needs."""
+    found: list[Stmt] = []
+    for nest in nests:
+        if found and math.prod(_block(seq(*found, nest))) > _MOST_THREADS:
+            yield found
+            found = []
+        found.append(nest)
+    yield found
+
+
+def _block(nest: Stmt) -> tuple[int, int, int]:
+    x, y, z = (_most(nest, kind) for kind in _BLOCK)
+    return x, y, z
+
+
 def _as_kernel(name: str, whole: Kernel, body: Stmt) -> Kernel:
     used = accesses(body)
     private = allocated(body)
@@ -91,8 +112,15 @@ def _as_kernel(name: str, whole: Kernel, body: Stmt) -> Kernel:
 # --- one nest -------------------------------------------------------------------------------------------------
 
 
+def _is_bound(nest: Stmt) -> bool:
+    return any(isinstance(s, For) and s.kind in (*_GRID, *_BLOCK) for s in walk_stmts(nest))
+
+
 def _bound(nest: Stmt) -> Stmt:
     """As a nest of blocks."""
+    if _is_bound(nest):
+        return nest
+    decide("bind", "a nest", Declined("no schedule for GPUs wrote it: iterations of its outer loop are threads"))
     if not (isinstance(nest, For) and nest.kind is LoopKind.PARALLEL):
         nest = For(LoopVar("once"), Const(1), nest, LoopKind.PARALLEL)
     single = _one_loop(nest)
@@ -218,17 +246,14 @@ class Launch:
         return self.block[0] * self.block[1] * self.block[2]
 
 
-_GRID = (LoopKind.BLOCK_X, LoopKind.BLOCK_Y, LoopKind.BLOCK_Z)
-_BLOCK = (LoopKind.THREAD_X, LoopKind.THREAD_Y, LoopKind.THREAD_Z)
-
-
 def launch_of(kernel: Kernel) -> Launch:
     """How many blocks and threads a bound kernel needs: the most that any of its loops has."""
 
-    def most(kind: LoopKind) -> int:
-        extents = [f.extent for f in loops(kernel) if f.kind is kind]
-        return max((int(e.value) for e in extents if isinstance(e, Const)), default=1)
+    x, y, z = (_most(kernel.body, kind) for kind in _GRID)
+    return Launch((x, y, z), _block(kernel.body))
 
-    x, y, z = (most(kind) for kind in _GRID)
-    threads = [most(kind) for kind in _BLOCK]
-    return Launch((x, y, z), (threads[0], threads[1], threads[2]))
+
+def _most(stmt: Stmt, kind: LoopKind) -> int:
+    """Iterations of the longest loop of a kind."""
+    extents = [s.extent for s in walk_stmts(stmt) if isinstance(s, For) and s.kind is kind]
+    return max((int(e.value) for e in extents if isinstance(e, Const)), default=1)

@@ -59,11 +59,8 @@ def run_kernel(kernel: Kernel, *inputs: Array, check_races: bool = False) -> tup
     """
     if len(inputs) != len(kernel.inputs):
         raise CompilerError(f"{kernel.name} takes {len(kernel.inputs)} arrays, {len(inputs)} given")
-    memory = {b: _Memory.holding(b, a) for b, a in zip(kernel.inputs, inputs, strict=True)}
-    memory.update({b: _Memory.empty(b, 1) for b in kernel.outputs})
-    with np.errstate(all="ignore"):
-        _Lanes(kernel, memory, check_races=check_races).run(kernel.body)
-    return tuple(_result(kernel, memory[b], b) for b in kernel.outputs)
+    found = run_sequence([kernel], dict(zip(kernel.inputs, inputs, strict=True)), check_races)
+    return tuple(found[b] for b in kernel.outputs)
 
 
 def run_sequence(
@@ -73,11 +70,13 @@ def run_sequence(
 
     ``given`` are the arrays that exist before; all arrays come back, those included.
     """
-    arrays = dict(given)
+    memory = {b: _Memory.holding(b, a) for b, a in given.items()}
     for kernel in kernels:
-        results = run_kernel(kernel, *(arrays[b] for b in kernel.inputs), check_races=check_races)
-        arrays.update(zip(kernel.outputs, results, strict=True))
-    return arrays
+        memory |= {b: _Memory.empty(b, 1) for b in kernel.outputs if b not in memory}
+        with np.errstate(all="ignore"):
+            _Lanes(kernel, {b: memory[b] for b in kernel.params}, check_races=check_races).run(kernel.body)
+    stored = {b: _result(kernel, memory[b], b) for kernel in kernels for b in kernel.outputs}
+    return {**given, **stored}
 
 
 @dataclass
