@@ -13,7 +13,6 @@ from typing import TypeAlias
 from minitvm.codegen.default_schedule import stage_nest
 from minitvm.codegen.loops import in_parallel, redirect, redirect_loads, with_memory
 from minitvm.codegen.stages import Group, Output
-from minitvm.ir.compute import outer_reductions
 from minitvm.ir.decision import Declined, decide
 from minitvm.ir.loop import (
     Barrier,
@@ -31,6 +30,7 @@ from minitvm.ir.loop import (
     walk_exprs,
 )
 from minitvm.ir.loop.affine import affine, depends_on, loads, vectorizes
+from minitvm.ir.op import outer_reductions
 from minitvm.target import MachineModel
 
 _SHORTEST = 4
