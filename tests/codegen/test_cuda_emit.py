@@ -147,10 +147,10 @@ extern "C" __global__ void __launch_bounds__(8)
 elementwise(const float *__restrict__ p0, const float *__restrict__ p1, float *__restrict__ out0)
 {
     {
-        const long long row = blockIdx.x;
+        const int row = blockIdx.x;
         {
-            const long long thread = threadIdx.x;
-            for (long long k_outer = 0; k_outer < 5; ++k_outer) {
+            const int thread = threadIdx.x;
+            for (int k_outer = 0; k_outer < 5; ++k_outer) {
                 out0[k_outer * 8 + thread + row * 45] = tanhf(p0[k_outer * 8 + thread + row * 45] + p1[row % 3]) * 0.5f;
             }
             if (thread < 5) {
@@ -256,7 +256,7 @@ def test_only_the_chosen_side_of_a_select_is_loaded() -> None:
 def test_division_of_what_may_be_negative_rounds_down() -> None:
     y = Buffer("y", (9,), "float32")
     text = emit_cuda(Kernel("k", (F, y), loop(9, lambda i: Store(y, (i,), F[(i - 1) // 2 + 1 + i // 5]), name="i")))
-    assert "y[i] = x[(i - 1) / 2 - (long long)((i - 1) % 2 < 0) + i / 5 + 1];" in text
+    assert "y[i] = x[(i - 1) / 2 - (int)((i - 1) % 2 < 0) + i / 5 + 1];" in text
 
 
 def test_a_side_that_loads_nothing_new_needs_no_branch() -> None:
@@ -267,7 +267,7 @@ def test_names_that_c_does_not_allow() -> None:
     x, y = Buffer("conv/1:0", (4,), "float32"), Buffer("double", (4,), "float32")
     text = emit_cuda(Kernel("exp", (x, y), loop(4, lambda i: Store(y, (i,), x[i]), name="for")))
     assert "k_exp(const float *__restrict__ conv_1_0, float *__restrict__ v_double)" in text
-    assert "for (long long v_for = 0; v_for < 4; ++v_for) {" in text
+    assert "for (int v_for = 0; v_for < 4; ++v_for) {" in text
 
 
 def tiled(kind: LoopKind = LoopKind.THREAD_X) -> Kernel:
@@ -322,3 +322,12 @@ def test_barrier_that_not_all_threads_reach_is_refused() -> None:
     store = loop(8, lambda i: Store(y, (i,), F[i]), LoopKind.THREAD_X, name="i")
     few = loop(4, lambda i: Barrier(), LoopKind.THREAD_X, name="i")
     assert error_of(Kernel("k", (F, y), seq(store, few))) == "k: a barrier that not all threads of the block reach"
+
+
+def test_indices_are_as_wide_as_they_have_to_be() -> None:
+    def text(rows: int) -> str:
+        x, y = (Buffer(name, (rows, 1024), "int8") for name in "xy")
+        return emit_cuda(Kernel("copy", (x, y), loop(rows, lambda i: Store(y, (i, i % 1024), x[i, 0]))))
+
+    assert "for (int i" in text(2**21 - 1)
+    assert "for (long long i" in text(2**21 + 1)

@@ -26,7 +26,7 @@ from minitvm.ir.loop import (
     Store,
     stmt_exprs,
 )
-from minitvm.ir.loop.affine import Range, counter
+from minitvm.ir.loop.affine import Range, bounds, counter
 
 _AXES = {
     LoopKind.BLOCK_X: 0, LoopKind.BLOCK_Y: 1, LoopKind.BLOCK_Z: 2,
@@ -39,7 +39,7 @@ def emit_cuda(*kernels: Kernel) -> str:
 
     Parameters are pointers in a kernel's order.  Raises :class:`CompilerError` for loops of the CPU.
     """
-    bodies = [_Body(spell_stored(kernel)) for kernel in kernels]
+    bodies = [_body(spell_stored(kernel)) for kernel in kernels]
     functions = [body.function() for body in bodies]
     used = set[str]().union(*(body.helpers for body in bodies))
     helpers = [text + "\n" for name, text in spell.HELPERS.items() if name in used]
@@ -51,11 +51,21 @@ def function_name(kernel: Kernel) -> str:
     return identifier(kernel.name, "k_")
 
 
+def _body(kernel: Kernel) -> _Body:
+    """Written with indices of 32 bits, or of 64 where some index may be larger."""
+    body = _Body(kernel, "int")
+    body.statement(kernel.body, 1)
+    if not body.names.fits:
+        body = _Body(kernel, "long long")
+        body.statement(kernel.body, 1)
+    return body
+
+
 class _Body:
-    def __init__(self, kernel: Kernel) -> None:
+    def __init__(self, kernel: Kernel, index: str) -> None:
         self.kernel = kernel
         self.launch: Launch = launch_of(kernel)
-        self.names = Names()
+        self.names = Names(index)
         self.helpers: set[str] = set()
         self.lines: list[str] = []
         self.ranges: dict[LoopVar, Range] = {}
@@ -65,7 +75,6 @@ class _Body:
         self.parameters = ", ".join(self._parameter(b, b in kernel.inputs) for b in kernel.params)
 
     def function(self) -> str:
-        self.statement(self.kernel.body, 1)
         spans = self.kernel.spans
         origin = [f"// {', '.join(' '.join(s.split()) for s in spans)}"] if spans else []
         head = f'extern "C" __global__ void __launch_bounds__({self.launch.threads})'
@@ -106,6 +115,7 @@ class _Body:
             )
         extent = self.values(stmt, depth)[0]
         self.ranges[stmt.var] = counter(stmt.extent, self.ranges)
+        self.names.met(bounds(stmt.extent, self.ranges))
         if stmt.kind in _AXES:
             self.bound(stmt, depth)
         else:
@@ -116,7 +126,7 @@ class _Body:
         name = self.names.of(stmt.var)
         if stmt.kind is LoopKind.UNROLLED:
             self.line(depth, "#pragma unroll")
-        self.line(depth, f"for (long long {name} = 0; {name} < {extent}; ++{name}) {{")
+        self.line(depth, f"for ({self.names.index} {name} = 0; {name} < {extent}; ++{name}) {{")
         self.statement(stmt.body, depth + 1)
         self.line(depth, "}")
 
@@ -128,7 +138,7 @@ class _Body:
         partial, was = stmt.extent.value < most, self.guarded
         name = self.names.of(stmt.var)
         self.line(depth, f"if ({stmt.kind.value} < {stmt.extent.value}) {{" if partial else "{")
-        self.line(depth + 1, f"const long long {name} = {stmt.kind.value};")
+        self.line(depth + 1, f"const {self.names.index} {name} = {stmt.kind.value};")
         self.guarded = was or (partial and is_thread)
         self.around.append(stmt.kind)
         self.statement(stmt.body, depth + 1)

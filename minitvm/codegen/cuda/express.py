@@ -26,7 +26,7 @@ from minitvm.ir.loop import (
     map_expr,
     post_order_exprs,
 )
-from minitvm.ir.loop.affine import Ranges, address
+from minitvm.ir.loop.affine import Range, Ranges, address, bounds
 from minitvm.ir.loop.text import ATOM, Piece, fresh, infix, operand
 
 _DEEP = 200  # nodes of a statement
@@ -70,11 +70,20 @@ def identifier(name: str, prefix: str) -> str:
 
 
 class Names:
-    """Identifiers of buffers and loop variables: readable, and none twice at a time."""
+    """Identifiers of buffers and loop variables: readable, and none twice at a time; the type that indices have.
 
-    def __init__(self) -> None:
+    Registers are of 32 bits, so ``int`` serves as long as all indices are known to fit (``fits``).
+    """
+
+    def __init__(self, index: str = "int") -> None:
         self.given: dict[Buffer | LoopVar, str] = {}
+        self.index = index
+        self.fits = True
         self._count = 0
+
+    def met(self, found: Range) -> None:
+        """An index."""
+        self.fits = self.fits and (found.is_empty or found.within(1 - 2**31, 2**31 - 1))
 
     def of(self, thing: Buffer | LoopVar) -> str:
         if thing not in self.given:
@@ -135,6 +144,10 @@ class Writer:
             return self._declare(node, found[0]), ATOM
         return found
 
+    def _kind(self, node: LoopExpr) -> str:
+        """The type of a value."""
+        return self.names.index if _is_index(node) else spell.VALUE[node.dtype]
+
     def _guards(self, node: Select) -> bool:
         """Whether a side loads what its condition does not, and might be out of bounds."""
         known = set(post_order_exprs([node.condition], self._always))
@@ -143,7 +156,7 @@ class Writer:
 
     def _declare(self, node: LoopExpr, text: str) -> str:
         name = self.names.temporary()
-        self.lines.append(f"{self.pad}const {spell.VALUE[node.dtype]} {name} = {text};")
+        self.lines.append(f"{self.pad}const {self._kind(node)} {name} = {text};")
         self.scopes[-1][node] = name
         return name
 
@@ -196,8 +209,8 @@ class Writer:
                 return self._intrinsic(name, args)
             case Cast(value, dtype) if dtype == "float16":
                 return self.call("half_to_float", self.call("float_to_half", self.text(value))[0])
-            case Cast(value, dtype):
-                return _converted(self.operand(value), dtype)
+            case Cast(value, _):
+                return f"({self._kind(node)}){self.operand(value)}", PREFIX
             case Select(condition, then, orelse):
                 return f"{self.operand(condition)} ? {self.operand(then)} : {self.operand(orelse)}", 0
         raise CompilerError(f"{type(node).__name__} is not part of the loop IR")
@@ -217,6 +230,10 @@ class Writer:
 
     def _binary(self, node: Binary) -> Piece:
         op, dtype, kind = node.op, node.lhs.dtype, spell.VALUE[node.lhs.dtype]
+        is_index = _is_index(node)
+        if is_index:
+            self.names.met(bounds(node, self.ranges))
+            kind = self.names.index
         if dtype == "bool" and op in spell.BOOL:
             return infix(spell.BOOL[op], 1, self.piece(node.lhs), self.piece(node.rhs))
         if op in ("min", "max"):
@@ -225,7 +242,7 @@ class Writer:
             return _called(spell.FLOAT_BINARY[op], dtype, self.text(node.lhs), self.text(node.rhs))
         if op == "pow":
             return self.call("int_pow", self.text(node.lhs), self.text(node.rhs), kind=f"<{kind}>")
-        if is_float(dtype) or op in COMPARISONS or (_is_index(node) and op in spell.INDEX):
+        if is_float(dtype) or op in COMPARISONS or (is_index and op in spell.INDEX):
             return _infix(node, self.piece(node.lhs), self.piece(node.rhs))
         wide = spell.VALUE[f"uint{max(32, bits_of(dtype))}"]  # wraps around, which a signed sum may not
         cast = f"({wide})" if op in spell.WRAPPING else ""

@@ -10,7 +10,20 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeAlias, TypeVar
 
-from minitvm.ir.loop import Binary, Buffer, Const, Intrin, Load, LoopExpr, LoopVar, Select, Size, binary, walk_exprs
+from minitvm.ir.loop import (
+    Binary,
+    Buffer,
+    Cast,
+    Const,
+    Intrin,
+    Load,
+    LoopExpr,
+    LoopVar,
+    Select,
+    Size,
+    binary,
+    walk_exprs,
+)
 from minitvm.ir.loop.expr import wrapped
 
 Term = TypeVar("Term", bound=Hashable)
@@ -46,6 +59,12 @@ class Range:
         if op == "floordiv":
             return Range(low, high)
         return self.plus(Range(-low * c, -low * c)) if low is not None and low == high else Range(0, c - 1)
+
+    def truncated(self, op: str, c: int) -> Range:
+        """``div`` or ``mod`` by ``c > 0``, which round towards zero."""
+        if self.low is not None and self.low >= 0:
+            return self.divided("floordiv" if op == "div" else "floormod", c)
+        return self.divided("floordiv", c).plus(Range(0, 1)) if op == "div" else Range(1 - c, c - 1)
 
     def least(self, other: Range) -> Range:
         """The smaller of a value of each."""
@@ -264,10 +283,14 @@ def bounds(expr: LoopExpr, ranges: Ranges) -> Range:
             return bounds(a, ranges).times(bounds(b, ranges))
         case Binary("floordiv" | "floormod" as op, a, Const(c, _)) if c > 0:
             return bounds(a, ranges).divided(op, c)
+        case Binary("div" | "mod" as op, a, Const(c, "int64")) if c > 0:
+            return bounds(a, ranges).truncated(op, c)
         case Binary("min", a, b):
             return bounds(a, ranges).least(bounds(b, ranges))
         case Binary("max", a, b):
             return bounds(a, ranges).greatest(bounds(b, ranges))
+        case Cast(value, "int64") if value.dtype == "bool":
+            return Range(0, 1)
         case Select(_, a, b):
             return bounds(a, ranges).hull(bounds(b, ranges))
     return ANYTHING
