@@ -20,7 +20,7 @@ from minitvm.driver.kernels import Progress
 from minitvm.errors import ConfigError, InputError, LibraryError, UnknownValueError, listing
 from minitvm.frontend import ModelDescription, ValueDescription, describe_importable
 from minitvm.ir.decision import Decision
-from minitvm.ir.types import STRING, SequenceType, TensorType, as_shape, is_numeric
+from minitvm.ir.types import STRING, MapType, SequenceType, TensorType, as_shape, is_numeric
 from minitvm.models import Model, check_declared, compile, compile_symbolic, declared_shapes, reason_of, with_values
 from minitvm.runtime.bind import DoesNotFit
 from minitvm.runtime.checks import check_input, unknown_name
@@ -180,7 +180,7 @@ class InferenceSession:
         arrays = {name: np.asarray(value) for name, value in (values or {}).items()}
         given |= {name: array.shape for name, array in arrays.items()}
         stand_ins = {name: np.broadcast_to(np.zeros((), self._dtype(name)), shape) for name, shape in given.items()}
-        held = {name: _nothing(t) for name, t in self._types.items() if isinstance(t, SequenceType)}
+        held = {name: _nothing(t) for name, t in self._types.items() if isinstance(t, (SequenceType, MapType))}
         checked = self._checked(held | stand_ins | arrays)
         known = {name: checked[name] for name in arrays}
         self._specialised({name: checked[name].shape for name in self._tensors}, known, self._compile)
@@ -370,11 +370,13 @@ class InferenceSession:
         return _Specialised(library, frozenset(values))
 
 
-def _nothing(type_: SequenceType) -> Any:
+def _nothing(type_: SequenceType | MapType) -> Any:
+    if isinstance(type_, MapType):
+        return {}
     return None if type_.optional else []
 
 
-def _type_of(value: ValueDescription) -> TensorType | SequenceType:
+def _type_of(value: ValueDescription) -> TensorType | SequenceType | MapType:
     return value.held or TensorType(as_shape(value.shape), value.dtype)
 
 

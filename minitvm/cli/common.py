@@ -22,7 +22,7 @@ from rich.table import Table
 
 from minitvm.errors import ConfigError, InputError, UnknownValueError
 from minitvm.frontend import describe_onnx
-from minitvm.ir.types import Leaf, SequenceType, is_numeric
+from minitvm.ir.types import Leaf, MapType, SequenceType, is_numeric
 from minitvm.models import compile, with_values
 from minitvm.runtime.executor import GraphModule
 from minitvm.runtime.library import Library, load
@@ -219,12 +219,14 @@ def _with_option(error: UnknownValueError) -> UnknownValueError:
 
 
 def random_inputs(module: GraphModule, seed: int) -> dict[str, Any]:
-    """A value for every input: normal floats, zeros and ones for integers and booleans, no text, a sequence of one."""
+    """A value for every input: normal floats, zeros and ones for integers and booleans, no text, one of a sequence."""
     rng = np.random.default_rng(seed)
 
     def one(type_: Leaf) -> Any:
         if isinstance(type_, SequenceType):
             return one(type_.element) if type_.optional else [one(type_.element)]
+        if isinstance(type_, MapType):
+            return {}
         sizes = [1 if d is None else d for d in type_.sizes]
         if type_.dtype.startswith("float"):
             return np.asarray(rng.normal(size=sizes), type_.dtype)

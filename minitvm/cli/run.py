@@ -120,12 +120,14 @@ def _results(module: GraphModule, library: Library) -> dict[str, Any]:
 
 
 def _named(name: str, value: Any) -> Iterator[tuple[str, np.ndarray]]:
-    """The arrays of a result: of a sequence ``name[0]``, ``name[1]``, ..., of an optional without a value none."""
-    if isinstance(value, list):
-        for i, one in enumerate(value):
+    """The arrays of a result: of a sequence ``name[0]``, ``name[1]``, ..., of a map those of its keys, of an
+    optional without a value none."""
+    if isinstance(value, (list, dict)):
+        for i, one in value.items() if isinstance(value, dict) else enumerate(value):
             yield from _named(f"{name}[{i}]", one)
     elif value is not None:
-        yield name, value.astype(str) if value.dtype == object else value
+        array = np.asarray(value)  # what a map holds are Python's numbers
+        yield name, array.astype(str) if array.dtype == object else array
 
 
 def _describe(results: dict[str, np.ndarray], top: int | None) -> None:

@@ -19,6 +19,7 @@ from minitvm.ir.op import Op
 from minitvm.ir.types import (
     DTYPES,
     AnyTensor,
+    MapType,
     SequenceType,
     Span,
     TensorType,
@@ -122,10 +123,10 @@ def _apply(call: Call, op: Op, arguments: tuple[Value, ...]) -> Value:
 
 
 def as_value(given: Any) -> Value:
-    """An array; a tuple of values, a sequence (a list) and an optional that has none are themselves."""
+    """An array; a tuple of values, a sequence (a list), a map and an optional that has none are themselves."""
     if isinstance(given, tuple):
         return tuple(map(as_value, given))
-    return given if given is None or isinstance(given, list) else np.asarray(given)
+    return given if given is None or isinstance(given, (list, dict)) else np.asarray(given)
 
 
 def fits(value: Value, type_: Type) -> bool:
@@ -140,6 +141,8 @@ def fits(value: Value, type_: Type) -> bool:
         if type_.optional:
             return value is None or fits(value, type_.element)
         return isinstance(value, list) and all(fits(v, type_.element) for v in value)
+    if isinstance(type_, MapType):
+        return isinstance(value, dict)
     if isinstance(type_, AnyTensor):
         return isinstance(value, np.ndarray) and value.dtype == numpy_dtype(type_.dtype) and not type_.none
     return (

@@ -21,6 +21,7 @@ from minitvm.ir.types import (
     AnyTensor,
     FuncType,
     HostType,
+    MapType,
     SequenceType,
     TensorType,
     TupleType,
@@ -298,7 +299,7 @@ class Reader:
             token = self.token
             if self.accept("Tensor"):
                 return self.tensor_type()
-            if self.at("Sequence", "Optional", "AnyTensor", "NoTensor"):
+            if self.at("Sequence", "Optional", "Map", "AnyTensor", "NoTensor"):
                 return self.host_type(self.take().text)
             if token.kind == "word" and token.text in DTYPES:
                 return TensorType((), self.take().text)
@@ -325,8 +326,14 @@ class Reader:
         return token.text
 
     def host_type(self, kind: str) -> HostType:
-        """The rest of ``Sequence[...]``, ``Optional[...]`` or ``AnyTensor[float32]``."""
+        """The rest of ``Sequence[...]``, ``Optional[...]``, ``Map[string, float32]`` or ``AnyTensor[float32]``."""
         self.expect("[")
+        if kind == "Map":
+            key = self.dtype()
+            self.expect(",")
+            made = MapType(key, self.dtype())
+            self.expect("]")
+            return made
         token = self.token
         element = self.dtype() if kind.endswith("Tensor") else self.type()
         self.expect("]")

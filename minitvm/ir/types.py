@@ -171,6 +171,17 @@ class AnyTensor(_Held):
 
 
 @dataclass(frozen=True, slots=True)
+class MapType(_Held):
+    """As many values as there are when the model runs, each under a key (a dict): ``Map[string, float32]``."""
+
+    key: str
+    dtype: str
+
+    def __str__(self) -> str:
+        return f"Map[{self.key}, {self.dtype}]"
+
+
+@dataclass(frozen=True, slots=True)
 class TupleType:
     fields: tuple[Type, ...]
 
@@ -196,7 +207,7 @@ class FuncType:
         return self.result.is_static and all(p.is_static for p in self.params)
 
 
-HostType: TypeAlias = SequenceType | AnyTensor
+HostType: TypeAlias = SequenceType | MapType | AnyTensor
 """What Python alone holds, as it does tensors of text."""
 Leaf: TypeAlias = TensorType | HostType
 Type: TypeAlias = TensorType | TupleType | FuncType | HostType

@@ -9,7 +9,7 @@ import numpy as np
 
 from minitvm.errors import InputError, did_you_mean, listing
 from minitvm.ir.dtypes import is_float
-from minitvm.ir.types import STRING, AnyTensor, Leaf, Shape, TensorType, numpy_dtype, shape_text
+from minitvm.ir.types import STRING, AnyTensor, Leaf, MapType, Shape, TensorType, numpy_dtype, shape_text
 from minitvm.runtime.ndarray import NDArray
 
 
@@ -86,11 +86,22 @@ def check_input(name: str, value: Any, expected: Leaf) -> Any:
         return _check_tensor(name, value, expected)
     if isinstance(expected, AnyTensor):
         return _check_dtype(name, as_array(name, value, expected.dtype), expected)
+    if isinstance(expected, MapType):
+        return _check_map(name, value, expected)
     if expected.optional:
         return None if value is None else check_input(name, value, expected.element)
     if not isinstance(value, (list, tuple)):
         raise InputError(f"input {name!r} is a {type(value).__name__}, the model expects a list: {expected}")
     return [check_input(f"{name}[{i}]", one, expected.element) for i, one in enumerate(value)]
+
+
+def _check_map(name: str, value: Any, expected: MapType) -> dict[Any, Any]:
+    """Keys and values as the model expects them: Python's text, numbers as numpy's scalars."""
+    if not isinstance(value, Mapping):
+        raise InputError(f"input {name!r} is a {type(value).__name__}, the model expects a dictionary: {expected}")
+    columns = [(list(value), expected.key), (list(value.values()), expected.dtype)]
+    keys, values = (_check_dtype(name, as_array(name, given, d), AnyTensor(d)).tolist() for given, d in columns)
+    return dict(zip(keys, values, strict=True))
 
 
 def _check_dtype(name: str, array: np.ndarray, expected: TensorType | AnyTensor) -> np.ndarray:

@@ -151,8 +151,8 @@ class GraphModule:
         return target.copyfrom(value)
 
     def _handed_out(self, value: Any) -> Any:
-        if value is None or isinstance(value, list):
-            return value and list(map(self._handed_out, value))
+        if value is None or isinstance(value, (list, dict)):
+            return dict(value) if isinstance(value, dict) else value and list(map(self._handed_out, value))
         return NDArray(value.copy(), self.instance.device)
 
     def _output(self, index: int) -> Any:

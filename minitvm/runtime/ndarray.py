@@ -56,7 +56,9 @@ _DEVICES = {"cpu": cpu, "cuda": cuda}
 
 def copied(value: Any) -> Any:
     """A value that shares no memory with this one: an array, a list of values, ``None``."""
-    return list(map(copied, value)) if isinstance(value, list) else value if value is None else np.array(value)
+    if isinstance(value, (list, dict)):
+        return dict(value) if isinstance(value, dict) else list(map(copied, value))
+    return value if value is None else np.array(value)
 
 
 class NDArray:

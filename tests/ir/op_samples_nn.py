@@ -311,8 +311,13 @@ _COLUMNS = {"size": (5, 5), "kernel_size": (2, 3), "strides": (1, 1), "dilation"
 SAMPLED += [
     row("image.grid_sample", floats(2, 1, 5, 4), _STRANGE),
     row("nn.col2im", floats(2, 12, 12), **_COLUMNS),
+    row(
+        "ml.tree_leaves", floats(5, 2), np.int32([0, 1, 0]), floats(3), np.array([True, False, True]),
+        np.int32([[1, 2], [3, 4], [2, 5]]), np.int32([0, 1, 4]), depth=3,
+    ),
+    row("ml.pairwise_coupling", np.float32([[[0.09, -0.21], [-0.21, 0.49]]])),
     row("vision.roi_align", floats(1, 2, 6, 6), floats(3, 4, low=0, high=6), ints(3, low=0, high=0), size=(2, 3)),
-]
+]  # fmt: skip
 
 EMPTY = [
     _conv(_C2, (0, 3, 5, 5), (4, 3, 3, 3), padding=1),

@@ -31,7 +31,7 @@ WITHOUT_SAMPLE = {
     "foreign": FOREIGN,
     "foreign_random": FOREIGN,
     "annotation.stop_fusion": "FuseOps removes it: tests/passes",
-    **{name: OBJECTS for name in OPS if name.startswith(("sequence.", "optional.", "string."))},
+    **{name: OBJECTS for name in OPS if name.startswith(("sequence.", "optional.", "string.", "map."))},
 }
 
 SORTING = "sorting has no element by element rule of linear size"
@@ -57,6 +57,8 @@ WITHOUT_COMPUTE = {
     "nn.lstm": RECURRENCE,
     "nn.gru": RECURRENCE,
     "nn.rnn": RECURRENCE,
+    "ml.tree_leaves": "every comparison says which is next",
+    "ml.pairwise_coupling": "every step needs the one before",
 }
 DATA_DEPENDENT = {"argwhere", "arange", "prefix"}
 

@@ -156,6 +156,34 @@ def suppression(name: str, draw: Draw, dtype: str) -> Case:
     return case(name, boxes, scores, *limits, **options)
 
 
+@generator("ml.tree_leaves")
+def tree_leaves(name: str, draw: Draw, dtype: str) -> Case:
+    """Nodes whose children come later, splits among the values that features have."""
+    rng = np.random.default_rng(draw.integer(0, 1 << 16))
+    n, f, m, leaves = (draw.size(limit) for limit in (17, 5, 9, 4))
+    m, f = max(m, 1), max(f, 1)
+    x = draw.array((n, f), dtype, -2, 2, "all").round()
+    children = np.array([[rng.integers(i + 1, m + leaves + 1) for _ in range(2)] for i in range(m)], "int32")
+    splits, features = rng.integers(-2, 3, m).astype(dtype), rng.integers(0, f, m).astype("int32")
+    roots = rng.integers(0, m + leaves, draw.size(5)).astype("int32")
+    return case(name, x, features, splits, rng.random(m) < 0.5, children, roots, depth=draw.integer(0, m))
+
+
+@generator("ml.pairwise_coupling")
+def coupling(name: str, draw: Draw, dtype: str) -> Case:
+    """The number of rounds hangs on a comparison: probabilities that differ little from round to round."""
+    k = draw.integer(1, 5)
+    r = draw.array((draw.size(9), k, k), dtype, 0.3, 0.7, "none").astype("float64")
+    r = np.where(np.tril(np.ones((k, k), bool)), 1 - r.transpose(0, 2, 1), r) * (1 - np.eye(k))
+    q = -r * r.transpose(0, 2, 1) + np.eye(k) * np.sum(r * r, axis=1, keepdims=True)
+    made = case(name, (q + np.eye(k) * (k == 1)).astype(dtype))
+
+    def magnitude() -> np.ndarray:
+        return np.ones(made.reference()[0].shape)
+
+    return Case(made.op, made.args, Accuracy(ulps=1, terms=100 if dtype == "float16" else 4000, magnitude=magnitude))
+
+
 @generator("linalg.det")
 def determinant(name: str, draw: Draw, dtype: str) -> Case:
     """Within roundings of the product of the rows' lengths, which bounds it."""

@@ -10,6 +10,7 @@ from minitvm.frontend.onnx import (  # noqa: F401  (register the builders)
     math,
     matmul,
     ml,
+    ngrams,
     nn,
     quantize,
     reduce,
@@ -20,4 +21,5 @@ from minitvm.frontend.onnx import (  # noqa: F401  (register the builders)
     spectral,
     tensor,
     training,
+    trees,
 )

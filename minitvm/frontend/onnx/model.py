@@ -18,7 +18,7 @@ from minitvm.frontend.onnx.mapped import LARGE, MAPS, mapped, without_weights
 from minitvm.frontend.onnx.types import dtype_name, text_of_proto, type_of_proto
 from minitvm.frontend.other_formats import framework_of
 from minitvm.ir.dtypes import bits_of, packed_bytes, unpacked
-from minitvm.ir.types import STRING, SequenceType
+from minitvm.ir.types import STRING, MapType, SequenceType
 
 OLDEST_OPSET = 7
 """The oldest that builders read; older ones broadcast by attribute, and are converted."""
@@ -36,8 +36,8 @@ class ValueDescription:
     shape: tuple[int | str | None, ...]
     has_rank: bool = True
     """False where the model does not even say how many dimensions there are; ``shape`` is then empty."""
-    held: SequenceType | None = None
-    """The type of a sequence or an optional, which have neither dtype nor shape."""
+    held: SequenceType | MapType | None = None
+    """The type of a sequence, a map or an optional, which have neither dtype nor shape."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def describe_value(value: onnx.ValueInfoProto) -> ValueDescription:
     tensor = value.type.tensor_type
     if value.type.WhichOneof("value") not in (None, "tensor_type"):
         held = type_of_proto(value.type, reject)
-        assert isinstance(held, SequenceType)
+        assert isinstance(held, (SequenceType, MapType))
         return ValueDescription(value.name, text_of_proto(value.type), "", (), held=held)
     dtype = dtype_name(tensor.elem_type, reject) if tensor.elem_type else ""
     shape = tuple(_dimension(d) for d in tensor.shape.dim)

@@ -108,7 +108,7 @@ class OnnxNode:
     def attr(self, name: str, default: Any = None) -> Any:
         """An attribute as a Python value, or the operator's default, or ``default``."""
         proto = self.attribute_proto(name)
-        return default if proto is None else attribute_value(proto)
+        return default if proto is None else attribute_value(proto, self.control[0].folder if self.control else "")
 
     def attribute_proto(self, name: str) -> Any:
         """The attribute as given, or its default; ``None`` where there is neither."""
@@ -213,10 +213,10 @@ class OnnxNode:
         return self.fail(f"attribute {name}={self.attr(name)!r} is not supported", hint)
 
 
-def attribute_value(proto: onnx.AttributeProto) -> Any:
-    """An attribute in Python: int, float, str, list of them, array, or graph."""
+def attribute_value(proto: onnx.AttributeProto, folder: str = "") -> Any:
+    """An attribute in Python: int, float, str, list of them, array (which may be in a file of ``folder``), or graph."""
     if proto.type == onnx.AttributeProto.TENSOR:
-        return array_of(proto.t, "")
+        return array_of(proto.t, folder)
     value = onnx.helper.get_attribute_value(proto)
     if proto.type in (onnx.AttributeProto.INTS, onnx.AttributeProto.FLOATS, onnx.AttributeProto.STRINGS):
         return [_text(v) for v in value]

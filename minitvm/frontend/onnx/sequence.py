@@ -1,4 +1,4 @@
-"""Sequences and optionals, and what ONNX's evaluator does instead of a builder: all with text or tensors of any rank.
+"""Sequences, maps and optionals, and what ONNX's evaluator does instead of a builder: with text, tensors of any rank.
 
 Of a sequence whose values are known one by one nothing is left but the values.
 """
@@ -15,15 +15,20 @@ from minitvm.frontend.onnx.tensor import concatenated, integers, parted
 from minitvm.frontend.onnx.types import type_of_proto
 from minitvm.ir.expr import Call, Constant, Expr
 from minitvm.ir.ops.sequence import OptionalNone, OptionalOf, SequenceOf, SequenceSplit
-from minitvm.ir.types import SequenceType, TensorType, is_numeric
+from minitvm.ir.types import STRING, SequenceType, TensorType, is_numeric
 
-TAKES_ALL = frozenset({"Constant", "Identity", "If", "Loop", "SequenceMap"})
-"""Operators that only pass values on; whose inputs are sequences or optionals has a builder for them."""
+TAKES_ALL = frozenset({"Constant", "Identity", "If", "Loop", "SequenceMap"}) | {
+    "CategoryMapper",
+    "LabelEncoder",
+    "OneHotEncoder",
+}
+"""Operators that only pass values on, whose inputs are sequences or optionals has a builder for them; and those whose
+builder sees to text."""
 
 
 def is_for_python(node: OnnxNode) -> bool:
     """Whether a node works on text or on tensors of any rank, which no builder does but those here."""
-    if node.op_type in TAKES_ALL or node.op_type in BUILT:
+    if node.op_type in TAKES_ALL or node.op_type in BUILT or node.op_type in MAPS:
         return False
     if node.op_type in ("Shape", "Size") and isinstance(node[0].type, TensorType):
         return False
@@ -129,6 +134,33 @@ def _has(node: OnnxNode) -> Expr:
         return Constant(np.asarray(isinstance(value.op, OptionalOf)))
     return emit("optional.has", value)
 
+
+def _zipped(node: OnnxNode) -> Expr:
+    """A vector is one row."""
+    x, keys = node[0], node.attr("classlabels_int64s") or node.require("classlabels_strings")
+    return emit("map.zip", emit("expand_dims", x, axis=0) if rank(x) == 1 else x, keys=tuple(keys))
+
+
+def _vectorized(node: OnnxNode) -> Expr:
+    """As in ONNX Runtime one row; onnx's reference has a vector."""
+    keys = node.attr("int64_vocabulary") or node.require("string_vocabulary")
+    dtype = getattr(node[0].type, "dtype", "float32")
+    return emit("map.vector", node[0], keys=tuple(keys), dtype=dtype)
+
+
+_CASTS = {"TO_FLOAT": "float32", "TO_INT64": "int64", "TO_STRING": STRING}
+
+
+def _cast_map(node: OnnxNode) -> Expr:
+    """Sparse: a map's numbered values at their places in a row; dense: those that there are."""
+    if node.attr("cast_to") not in _CASTS:
+        raise node.refuse("cast_to", ", ".join(_CASTS))
+    keys = tuple(range(node.attr("max_map"))) if node.attr("map_form") == "SPARSE" else None
+    return emit("map.vector", node[0], keys=keys, dtype=_CASTS[node.attr("cast_to")])
+
+
+MAPS = {"CastMap": _cast_map, "DictVectorizer": _vectorized, "ZipMap": _zipped}
+formulas(MAPS, domain="ai.onnx.ml")
 
 BUILT = {
     "ConcatFromSequence": _concatenated,

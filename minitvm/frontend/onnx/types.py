@@ -8,7 +8,18 @@ import numpy as np
 import onnx
 
 from minitvm.errors import FrontendError
-from minitvm.ir.types import DTYPES, STRING, AnyTensor, HostType, SequenceType, TensorType, TupleType, Type, as_shape
+from minitvm.ir.types import (
+    DTYPES,
+    STRING,
+    AnyTensor,
+    HostType,
+    MapType,
+    SequenceType,
+    TensorType,
+    TupleType,
+    Type,
+    as_shape,
+)
 
 Reject = Callable[[str, "str | None"], FrontendError]
 
@@ -56,9 +67,12 @@ def type_of_proto(proto: onnx.TypeProto, reject: Reject) -> TensorType | HostTyp
         return SequenceType(type_of_proto(proto.sequence_type.elem_type, reject))
     if kind == "optional_type":
         return SequenceType(type_of_proto(proto.optional_type.elem_type, reject), optional=True)
+    if kind == "map_type":
+        value = type_of_proto(proto.map_type.value_type, reject)
+        return MapType(dtype_name(proto.map_type.key_type, reject), value.dtype)
     if kind != "tensor_type":
         words = (kind or "unknown").removesuffix("_type").replace("_", " ")
-        raise reject(f"its type is {words}; minitvm has tensors, sequences and optionals", None)
+        raise reject(f"its type is {words}; minitvm has tensors, sequences, maps and optionals", None)
     tensor = proto.tensor_type
     dtype = dtype_name(tensor.elem_type, reject)
     if not tensor.HasField("shape"):
@@ -75,6 +89,9 @@ def proto_of_type(type_: Type | None) -> onnx.TypeProto:
     if isinstance(type_, (TensorType, AnyTensor)):
         sizes = list(type_.sizes) if isinstance(type_, TensorType) else None
         return onnx.helper.make_tensor_type_proto(element_code(type_.dtype), sizes)
+    if isinstance(type_, MapType):
+        value = onnx.helper.make_tensor_type_proto(element_code(type_.dtype), ())
+        return onnx.helper.make_map_type_proto(element_code(type_.key), value)
     assert not isinstance(type_, TupleType), type_
     return onnx.TypeProto()
 
@@ -85,4 +102,6 @@ def text_of_proto(proto: onnx.TypeProto) -> str:
     if kind in ("sequence_type", "optional_type"):
         inner = proto.sequence_type if kind == "sequence_type" else proto.optional_type
         return f"{'seq' if kind == 'sequence_type' else 'optional'}({text_of_proto(inner.elem_type)})"
+    if kind == "map_type":
+        return f"map({type_name(proto.map_type.key_type)},{text_of_proto(proto.map_type.value_type)})"
     return f"tensor({type_name(proto.tensor_type.elem_type)})"

@@ -1,6 +1,6 @@
-"""Values that Python alone holds: text, sequences of tensors, optionals.  They have references, and no kernels.
+"""Values that Python alone holds: text, sequences of tensors, maps, optionals.  They have references, and no kernels.
 
-A sequence is a list, an optional its value or ``None``.
+A sequence is a list, a map a dict, an optional its value or ``None``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from minitvm.errors import InputError
-from minitvm.ir.dims import anonymous
+from minitvm.ir.dims import anonymous, differ
 from minitvm.ir.op import Fusion, Op
 from minitvm.ir.ops._shape import normalize_axis
 from minitvm.ir.reader import Reader
@@ -22,6 +22,7 @@ from minitvm.ir.types import (
     AnyTensor,
     FuncType,
     Leaf,
+    MapType,
     SequenceType,
     TensorType,
     TupleType,
@@ -29,6 +30,7 @@ from minitvm.ir.types import (
     as_shape,
     bound,
     common,
+    numpy_dtype,
 )
 
 
@@ -226,3 +228,69 @@ class OptionalHas(Op, name="optional.has", fusion=Fusion.OPAQUE, takes_stored=Tr
 
     def reference(self, optional: Any) -> np.ndarray:
         return np.asarray(optional is not None)
+
+
+class MapZip(Op, name="map.zip", fusion=Fusion.OPAQUE):
+    """A map of each row, its elements under ``keys``.  data: (n, number of keys)."""
+
+    keys: tuple[int, ...] | tuple[str, ...]
+
+    def infer(self, data: TensorType) -> SequenceType:
+        if data.rank != 2 or differ(data.shape[1], len(self.keys)):
+            raise self.reject(f"takes rows of {len(self.keys)} elements, not {data}")
+        return SequenceType(MapType(_dtype_of_keys(self.keys), data.dtype))
+
+    def reference(self, data: np.ndarray) -> list[dict[Any, Any]]:
+        return [dict(zip(self.keys, row.tolist(), strict=True)) for row in data]
+
+
+class MapVector(Op, name="map.vector", fusion=Fusion.OPAQUE, takes_stored=True):
+    """One row of a map's values, cast to ``dtype``: those under ``keys``, 0 (or no text) where there is none, or all
+    in the order of their keys.  :class:`InputError` where a map has other keys -> (1, number of keys)."""
+
+    keys: tuple[int, ...] | tuple[str, ...] | None
+    dtype: str
+
+    def infer(self, map: Type) -> TensorType:
+        if not isinstance(map, MapType):
+            raise self.reject(f"takes a map, not {map}")
+        if self.keys is not None and map.key != _dtype_of_keys(self.keys):
+            raise self.reject(f"the keys are {_dtype_of_keys(self.keys)}, those of the map {map.key}")
+        return TensorType((1, anonymous() if self.keys is None else len(self.keys)), self.dtype)
+
+    def reference(self, map: dict[Any, Any]) -> np.ndarray:
+        keys = sorted(map) if self.keys is None else self.keys
+        if unknown := map.keys() - set(keys):
+            raise InputError(f"{self.name}: the map has {unknown.pop()!r}, which is not among {len(keys)} keys")
+        if self.dtype == STRING:
+            return np.array([[str(map.get(key, "")) for key in keys]], object)
+        return np.array([[map.get(key, 0) for key in keys]]).astype(self.dtype)
+
+
+class MapLookup(Op, name="map.lookup", fusion=Fusion.OPAQUE):
+    """What stands at an element's place in ``values``, by its place in ``keys``, the last of equal ones; else
+    ``default``.  data: of any shape, text or numbers -> of that shape, ``dtype``."""
+
+    keys: tuple[int, ...] | tuple[float, ...] | tuple[str, ...]
+    values: tuple[int, ...] | tuple[float, ...] | tuple[str, ...]
+    default: int | float | str
+    dtype: str
+
+    def infer(self, data: TensorType | AnyTensor) -> TensorType | AnyTensor:
+        if len(self.keys) != len(self.values):
+            raise self.reject(f"{len(self.keys)} keys have {len(self.values)} values")
+        return AnyTensor(self.dtype) if isinstance(data, AnyTensor) else data.with_dtype(self.dtype)
+
+    def reference(self, data: np.ndarray) -> np.ndarray:
+        table = {_key(k): v for k, v in zip(self.keys, self.values, strict=True)}
+        found = [table.get(_key(one), self.default) for one in data.reshape(-1).tolist()]
+        return np.array(found, numpy_dtype(self.dtype)).reshape(data.shape)
+
+
+def _key(value: Any) -> Any:
+    """All NaN are one."""
+    return value if value == value else "nan"
+
+
+def _dtype_of_keys(keys: Sequence[int | str]) -> str:
+    return STRING if any(isinstance(key, str) for key in keys) else "int64"
