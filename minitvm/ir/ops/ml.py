@@ -6,7 +6,6 @@ import math
 
 import numpy as np
 
-from minitvm.ir.compute import accumulator
 from minitvm.ir.dims import differ
 from minitvm.ir.loop import (
     Buffer,
@@ -26,7 +25,7 @@ from minitvm.ir.loop import (
 from minitvm.ir.op import Fusion, Op
 from minitvm.ir.ops._shape import require_kind, require_same_dtype, unflatten_index
 from minitvm.ir.ops.sorting import counter, with_counters
-from minitvm.ir.types import TensorType
+from minitvm.ir.types import TensorType, accumulator
 
 
 class TreeLeaves(Op, name="ml.tree_leaves", fusion=Fusion.OPAQUE):
