@@ -206,3 +206,68 @@ def test_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     assert str(error.value) == (
         "no C++ compiler is installed, which simulated CUDA needs\n  = hint: install g++ or clang++"
     )
+
+
+# --- tensor cores ---------------------------------------------------------------------------------------------------
+
+TF32 = """\
+extern "C" __global__ void __launch_bounds__(32)
+product(const float *a, const float *b, const float *c, float *d)
+{
+    int g = threadIdx.x / 4, t = threadIdx.x % 4;
+    const unsigned left[4] = {to_tf32(a[g * 8 + t]), to_tf32(a[(g + 8) * 8 + t]),
+                              to_tf32(a[g * 8 + t + 4]), to_tf32(a[(g + 8) * 8 + t + 4])};
+    const unsigned right[2] = {to_tf32(b[t * 8 + g]), to_tf32(b[(t + 4) * 8 + g])};
+    float sum[4];
+    for (int i = 0; i < 4; i++) sum[i] = c[(g + i / 2 * 8) * 8 + 2 * t + i % 2];
+    mma_tf32(sum, left, right);
+    for (int i = 0; i < 4; i++) d[(g + i / 2 * 8) * 8 + 2 * t + i % 2] = sum[i];
+}
+"""
+SIXTEEN = """\
+extern "C" __global__ void __launch_bounds__(32)
+product(const unsigned short *a, const unsigned short *b, const float *c, float *d)
+{
+    __shared__ __align__(16) unsigned short left[16 * 16], right[16 * 8];
+    for (int i = threadIdx.x; i < 256; i += 32) left[i] = a[i];
+    for (int i = threadIdx.x; i < 128; i += 32) right[i] = b[i];
+    __syncthreads();
+    int g = threadIdx.x / 4, t = threadIdx.x % 4, lane = threadIdx.x;
+    unsigned of_a[4], of_b[2];
+    ldmatrix_x4(of_a, &left[lane % 16 * 16 + lane / 16 * 8]);
+    ldmatrix_x2_trans(of_b, &right[lane % 16 * 8]);
+    float sum[4];
+    for (int i = 0; i < 4; i++) sum[i] = c[(g + i / 2 * 8) * 8 + 2 * t + i % 2];
+    mma_KIND(sum, of_a, of_b);
+    for (int i = 0; i < 4; i++) d[(g + i / 2 * 8) * 8 + 2 * t + i % 2] = sum[i];
+}
+"""
+
+
+def bfloat16(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Cut off, as their bits; and as float32."""
+    bits = (values.view("uint32") >> 16).astype("uint16")
+    return bits, (bits.astype("uint32") << 16).view("float32")
+
+
+@pytest.mark.parametrize("kind", ["tf32", "f16", "bf16"])
+def test_products_of_fragments(kind: str) -> None:
+    rng, depth = np.random.default_rng(5), 8 if kind == "tf32" else 16
+    a, b, c = (rng.normal(size=s).astype("float32") for s in ((16, depth), (depth, 8), (16, 8)))
+    given, exact, source = [a, b], [a, b], TF32 if kind == "tf32" else SIXTEEN.replace("KIND", kind)
+    if kind == "f16":
+        given = exact = [v.astype("float16") for v in (a, b)]
+    elif kind == "bf16":
+        (left, a), (right, b) = bfloat16(a), bfloat16(b)
+        given, exact = [left, right], [a, b]
+    d = np.zeros_like(c)
+    HostKernels(host_image(source)).launch("product", (1, 1, 1), (32, 1, 1), [*given, c, d], "random")
+    wanted = exact[0].astype("float64") @ exact[1].astype("float64") + c
+    assert np.abs(d - wanted).max() <= (4e-3 if kind == "tf32" else 1e-6) and (kind != "tf32" or (d != wanted).any())
+
+
+def test_a_product_needs_a_whole_warp() -> None:
+    source = TF32.replace("mma_tf32(sum", "if (threadIdx.x < 16) mma_tf32(sum")
+    arrays = [np.zeros(n, "float32") for n in (128, 64, 128, 128)]
+    with pytest.raises(DeviceFault, match=r"waits at mma_tf32 .line 10. for thread .16, 0, 0., which has ended"):
+        HostKernels(host_image(source)).launch("product", (1, 1, 1), (32, 1, 1), arrays)

@@ -151,3 +151,65 @@ template <int BYTES> static inline void cp_async_zfill(void *shared, const void 
 }
 static inline void cp_async_commit() { cudasim::copies_commit(); }
 template <int BUT_LAST> static inline void cp_async_wait() { cudasim::copies_wait(BUT_LAST); }
+
+// mma.sync: fragments as the PTX ISA gives them, "Matrix multiply-accumulate operation using mma instruction".  With
+// g = lane / 4 and t = lane % 4, a lane holds results (g, 2t), (g, 2t + 1), (g + 8, 2t), (g + 8, 2t + 1) of 16 x 8
+namespace cudasim {
+struct Fragments { unsigned a[4], b[2]; };
+
+inline float tf32_of(unsigned bits_) { return bits<float>(bits_ & 0xffffe000u); }  // what the units look at
+inline float f16_of(unsigned pair, int k) { return half_to_float((unsigned short)(pair >> 16 * (k & 1))); }
+inline float bf16_of(unsigned pair, int k) { return bits<float>(k & 1 ? pair & 0xffff0000u : pair << 16); }
+
+// `per` neighbours along k in a register, which starts over after 4 lanes; sums of exact products, rounded once
+template <int K, int PER, class Element>
+void multiply(float (&d)[4], const unsigned *a, const unsigned *b, Element element, const char *what, int line) {
+    Fragments own = {{a[0], a[1], a[2], a[3]}, {b[0], b[1]}};
+    const Posted **posted = exchange(0xffffffffu, &own, sizeof own, what, line);
+    for (int i = 0; i < 32; i++)
+        if (!posted[i]) fail(719, line, "%s of a warp that is not whole", what);
+    for (int i = 0; i < 4; i++) {
+        int row = lane() / 4 + i / 2 * 8, column = lane() % 4 * 2 + i % 2;
+        double total = d[i];
+        for (int k = 0; k < K; k++) {
+            int inner = k % (4 * PER) / PER, outer = k / (4 * PER);
+            const Fragments *left = (const Fragments *)posted[row % 8 * 4 + inner], *right = (const Fragments *)posted[column * 4 + inner];
+            total += (double)element(left->a[row / 8 + 2 * outer], k) * (double)element(right->b[outer], k);
+        }
+        d[i] = (float)total;
+    }
+}
+
+template <int COUNT> void load_matrices(unsigned (&r)[COUNT], const void *row, bool transposed, int line) {
+    if ((size_t)row % 16) fail(716, line, "ldmatrix of a row at %p", row);
+    const Posted **posted = exchange(0xffffffffu, &row, sizeof row, "ldmatrix", line);
+    for (int matrix = 0; matrix < COUNT; matrix++) {
+        unsigned short pair[2];
+        for (int i = 0; i < 2; i++) {
+            int down = lane() / 4, along = lane() % 4 * 2 + i;
+            const Posted *from = posted[matrix * 8 + (transposed ? along : down)];
+            if (!from) fail(719, line, "ldmatrix of a warp that is not whole");
+            pair[i] = (*(const unsigned short *const *)from->bytes)[transposed ? down : along];
+        }
+        r[matrix] = pair[0] | (unsigned)pair[1] << 16;
+    }
+}
+}  // namespace cudasim
+
+static inline unsigned to_tf32(float v) {  // cvt.rna: to nearest, ties away from zero
+    unsigned bits = __float_as_uint(v);
+    return (bits & 0x7f800000u) == 0x7f800000u ? bits : (bits + 0x1000u) & 0xffffe000u;
+}
+static inline void mma_tf32(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2], CUDASIM_HERE) {
+    cudasim::multiply<8, 1>(d, a, b, [](unsigned v, int) { return cudasim::tf32_of(v); }, "mma_tf32", line);
+}
+static inline void mma_f16(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2], CUDASIM_HERE) {
+    cudasim::multiply<16, 2>(d, a, b, cudasim::f16_of, "mma_f16", line);
+}
+static inline void mma_bf16(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2], CUDASIM_HERE) {
+    cudasim::multiply<16, 2>(d, a, b, cudasim::bf16_of, "mma_bf16", line);
+}
+static inline void ldmatrix_x2(unsigned (&r)[2], const void *row, CUDASIM_HERE) { cudasim::load_matrices(r, row, false, line); }
+static inline void ldmatrix_x4(unsigned (&r)[4], const void *row, CUDASIM_HERE) { cudasim::load_matrices(r, row, false, line); }
+static inline void ldmatrix_x2_trans(unsigned (&r)[2], const void *row, CUDASIM_HERE) { cudasim::load_matrices(r, row, true, line); }
+static inline void ldmatrix_x4_trans(unsigned (&r)[4], const void *row, CUDASIM_HERE) { cudasim::load_matrices(r, row, true, line); }

@@ -29,7 +29,7 @@ _FLAGS = (
 _CHECKS = "-fsanitize=bounds,alignment"
 _KERNEL = re.compile(r'^extern "C" (__global__ void(?:\s+__launch_bounds__\((\d+)[^)]*\))?\s+(\w+)\()', re.MULTILINE)
 _DYNAMIC = re.compile(r"extern __shared__ (?:__align__\(\d+\) )?([\w ]+?) (\w+)\[\];")
-_DEVICE = re.compile(r"^(?:template\b[^\n;{]*\n)?(?:template\b[^\n;{]*)?__device__[^\n]*(?:\}$|.*?^\}$)", re.M | re.S)
+_DEVICE = re.compile(r"^(?:template\b[^\n;{]*\n)?(?:template\b[^\n;{]*)?__device__(?:[^\n]*\}$|.*?^\}$)", re.M | re.S)
 
 
 class DeviceFault(MiniTVMError):
