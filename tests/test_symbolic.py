@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import pathlib
 import re
 import sys
@@ -23,9 +24,10 @@ from minitvm.codegen.lower import lower
 from minitvm.driver import backend_for, build_consuming, require_symbolic
 from minitvm.errors import CompilerError, InputError
 from minitvm.ir.builder import call_op, const, var
-from minitvm.ir.dims import assumptions
+from minitvm.ir.dims import assumptions, symbol
 from minitvm.ir.evaluate import evaluate
 from minitvm.ir.expr import Expr, Function, Module, Var
+from minitvm.ir.loop import allocated
 from minitvm.ir.loop.interp import run_kernel
 from minitvm.ir.loop.sizes import bound as bound_kernel
 from minitvm.ir.loop.verify import verify_kernel
@@ -40,6 +42,12 @@ RNG = np.random.default_rng(0)
 
 def array(*shape: int) -> np.ndarray:
     return RNG.standard_normal(shape).astype("float32")
+
+
+@functools.cache
+def weight(*shape: int) -> np.ndarray:
+    """The same one again."""
+    return array(*shape)
 
 
 W, B = array(40, 24), array(40)
@@ -61,6 +69,16 @@ def _attention(x: Expr) -> Expr:
     return call_op("nn.batch_matmul", weights, q, transpose_b=False)
 
 
+def _conv(x: Expr, weight: np.ndarray, **attributes: Any) -> Expr:
+    return call_op("nn.relu", call_op("nn.conv2d", x, const(weight), **attributes))
+
+
+def _mean(x: Expr) -> Expr:
+    return call_op("nn.global_avg_pool2d", x)
+
+
+_CHANNELS_LAST = {"data_layout": "NHWC", "kernel_layout": "OHWI"}
+
 Make: TypeAlias = Callable[[Expr], Expr]
 Built: TypeAlias = tuple[Function, Library, Make]
 
@@ -81,6 +99,15 @@ GRAPHS: dict[str, tuple[tuple[object, ...], Make]] = {
     "slice": (("n", "s"), lambda x: call_op("strided_slice", x, begin=(0,), end=(3,), axes=(1,))),
     "count": (("n", "s"), lambda x: x + call_op("iota", size=x.tensor_type.shape[1], dtype="float32")),
     "attention": (("n", "s", 24), _attention),
+    "convolution of pixels": (("n", 3, 9, 7), lambda x: _conv(x, weight(5, 3, 3, 3))),
+    "convolution of strides": (("n", 3, 9, 7), lambda x: _conv(x, weight(5, 3, 3, 2), strides=(2, 3), padding=(1, 0))),
+    "convolution in blocks": (("n", 16, 6, 5), lambda x: _conv(_conv(x, weight(32, 16, 3, 3)), weight(8, 32, 1, 1))),
+    "depthwise convolution": (("n", 16, 6, 5), lambda x: _conv(x, weight(16, 1, 3, 3), groups=16, padding=(1, 1))),
+    "convolution as a product": (("n", 12, 4, 5), lambda x: _conv(x, weight(7, 12, 1, 1))),
+    "convolution, pixels first": (("n", 6, 5, 3), lambda x: _conv(x, weight(4, 3, 2, 3), **_CHANNELS_LAST)),
+    "transposed convolution": (("n", 3, 5, 4), lambda x: call_op("nn.conv2d_transpose", x, const(weight(3, 4, 3, 3)))),
+    "pools": (("n", 16, 7, 6), lambda x: call_op("nn.max_pool2d", x, pool_size=(3, 3), padding=(1, 1)) + _mean(x)),
+    "resizing": (("n", 3, 5, 4), lambda x: call_op("image.resize2d", x, size=(9, 7))),
 }
 
 
@@ -152,11 +179,31 @@ def test_a_symbol_is_one_number() -> None:
         library.bound({"x": (2, 3)})
 
 
+def test_what_an_image_needs_is_in_memory_an_image_more_and_weights_once() -> None:
+    """A padded copy of each image; panels of the weight, which all share."""
+    shapes = {"conv": ((2, 3, 9, 7), (5, 3, 3, 3)), "product": ((2, 40, 4, 5), (64, 40, 1, 1))}
+    for (n, *image), weight in shapes.values():
+        x, w = Var("x", TensorType(("n", *image))), Var("w", TensorType(weight))
+        function = Function([x, w], call_op("nn.conv2d", x, w, padding=(1, 1)))
+        kernel = lower(function, "conv", backend_for("llvm", 2).machine)
+        images = [buffer for buffer in allocated(kernel.body) if not isinstance(buffer.nbytes, int)]
+        assert [(buffer.name, buffer.shape[0], buffer.scope) for buffer in images] == [
+            ("phases", symbol("n"), "global")
+        ]
+        numbers = bound_kernel(kernel, {"n": n})
+        verify_kernel(numbers)
+        given_ = array(n, *image), array(*weight)
+        np.testing.assert_allclose(run_kernel(numbers, *given_)[0], evaluate(function, *given_), rtol=1e-4, atol=1e-4)
+
+
 def test_loops_made_for_numbers_are_refused_before_the_build() -> None:
-    x = Var("x", TensorType(("n", 3, 8, 8)))
+    x = Var("x", TensorType((1, 3, "h", 8)))
     function = Function([x], call_op("nn.conv2d", x, const(array(4, 3, 3, 3))))
-    with pytest.raises(CompilerError, match="kernels are made for numbers only"):
+    with pytest.raises(CompilerError, match="windows over sizes that only a run knows are slow"):
         require_symbolic(function, backend_for("llvm", 1))
+    y = Var("y", TensorType(("n", 24)))
+    with pytest.raises(CompilerError, match="kernels are made for numbers only"):
+        require_symbolic(Function([y], call_op("cumsum", y, axis=1)), backend_for("llvm", 1))
 
 
 # --- ONNX -------------------------------------------------------------------------------------------------------
@@ -343,7 +390,7 @@ def test_what_has_no_symbolic_loops_is_specialised_and_says_why() -> None:
     graph = helper.make_graph(
         [node],
         "g",
-        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["n", 3, 8, 8])],
+        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["n", 3, "h", 8])],
         [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)],
         [weight],
     )

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import minitvm.codegen.templates  # noqa: F401  (registers the templates)
+from minitvm.codegen.batch import batch_of
 from minitvm.codegen.loops import nested, redirect, redirect_loads, with_memory
 from minitvm.codegen.problem import TEMPLATES, Problem, Statements, Template
 from minitvm.codegen.rows import Nest, at_root, nests_of
@@ -124,10 +125,11 @@ def _lower_with(
         return Declined(f"approximate, and minitvm.allow_approximate does not name {maker.__name__}")
     if any(isinstance(node, Reduce) for stage in stage_order(prologues) for node in walk_exprs(stage.value)):
         return Declined("its input is a reduction, which would be recomputed for every element")
-    if sizes_of(function) and not maker.symbolic:
-        return Declined("its loops are made for numbers")
+    batch = batch_of(problem, maker)
+    if isinstance(batch, Declined):
+        return batch
     with user_code(maker, title, partial(describe_call, anchor)):
-        template = maker(problem, machine)
+        template = maker(problem if batch is None else batch.one, machine)
         kernel = template.kernel()
     if isinstance(kernel, Declined):
         return kernel
@@ -136,6 +138,11 @@ def _lower_with(
         raise UserCodeError(
             f"loops of {title} returned {body!r}", where=describe_call(anchor), hint="they are a statement: a Stmt"
         )
+    if batch is not None:
+        whole = batch.loops(body)
+        if isinstance(whole, Declined):
+            return whole
+        body = whole
     template.explain(title, anchor)
     outputs, one = outputs_of(function, values), nests_of(kind).one
     if maker is Statements:

@@ -11,7 +11,8 @@ import numpy as np
 
 from minitvm import config
 from minitvm.codegen.backend import Backend, backend_of
-from minitvm.codegen.problem import TEMPLATES
+from minitvm.codegen.batch import batch_of
+from minitvm.codegen.problem import TEMPLATES, Problem
 from minitvm.driver.cache import KernelCache
 from minitvm.driver.kernels import KernelCode, KernelCompiler, Progress, Timings
 from minitvm.driver.program import (
@@ -26,7 +27,7 @@ from minitvm.driver.program import (
 from minitvm.driver.report import BuildReport, KernelReport, Recorder
 from minitvm.errors import CompilerError, ConfigError, InputError, PassError, listing
 from minitvm.ir.arrays import shared
-from minitvm.ir.decision import decide, decisions
+from minitvm.ir.decision import Declined, decide, decisions
 from minitvm.ir.dims import Dim, counted_on
 from minitvm.ir.expr import Call, Function, Module, Var, describe_call
 from minitvm.ir.op import Op
@@ -131,13 +132,19 @@ def require_symbolic(function: Function, backend: Backend) -> None:
     """:class:`CompilerError` where an operator's loops are made for numbers, as can be seen before a build."""
     for call in calls(function.body):
         if symbols(call.type, *(arg.type for arg in call.args)) and isinstance(call.op, Op):
-            templates = TEMPLATES.find(backend.schedules, call.op)
             if isinstance(call.op, (Windowed, Resize2d, Upsampling)) and not all(
                 map(_is_number, call.tensor_type.shape[1:])
             ):
                 raise CompilerError("windows over sizes that only a run knows are slow", where=describe_call(call))
-            if not call.op.has_compute() or (templates and not any(template.symbolic for template in templates)):
+            if not _goes_as_far_as_symbols(call, call.op, backend):
                 raise CompilerError("kernels are made for numbers only", where=describe_call(call))
+
+
+def _goes_as_far_as_symbols(call: Call, op: Op, backend: Backend) -> bool:
+    templates = TEMPLATES.find(backend.schedules, op)
+    if not templates:
+        return op.has_compute()
+    return not all(isinstance(batch_of(Problem.of(call), template), Declined) for template in templates)
 
 
 def optimize(

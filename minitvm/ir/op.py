@@ -170,6 +170,10 @@ class Op(_Frozen):
         """Layouts of data, weight and result of a layer whose weights (axes O, I, ...) can take a scale of channels."""
         return None
 
+    def batch_axes(self) -> tuple[Sequence[int | None], Sequence[int | None]] | None:
+        """Of each operand and each result: the axis of the images that it computes one by one (of weights none)."""
+        return None
+
     def relayout(self, site: Any) -> Any:
         """How a call works on arguments in another layout (``minitvm.ir.relayout``); ``None``: as its fusion says."""
         return None

@@ -360,6 +360,11 @@ def is_named(type_: Type) -> bool:
     return is_numeric(type_) and not any(is_anonymous(d) for field in tensor_fields(type_) for d in field.shape)
 
 
+def only_batch_open(type_: Type) -> bool:
+    """Whether all dimensions but the leading ones are numbers, and these are or have a name."""
+    return is_named(type_) and all(isinstance(d, int) for field in tensor_fields(type_) for d in field.shape[1:])
+
+
 def closed(type_: Type, extent: int) -> Type:
     """``type_`` where every symbol stands for ``extent``."""
     if isinstance(type_, TupleType):

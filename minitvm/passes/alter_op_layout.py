@@ -36,7 +36,7 @@ from minitvm.ir.ops.nn_pad import Pad
 from minitvm.ir.ops.qnn import BYTES, Conv2dWords, DenseWords, Words
 from minitvm.ir.ops.transform import ExpandDims, LayoutTransform, Reshape, Transpose
 from minitvm.ir.relayout import Carry, Move, Placement, Site, calling, following
-from minitvm.ir.types import TensorType, accumulator, leaves, tensor_fields
+from minitvm.ir.types import Shape, TensorType, accumulator, as_tensor, closed, leaves, only_batch_open, tensor_fields
 from minitvm.ir.visitor import as_function, children, kinds_of, post_order, rebuild, simplify_projection
 from minitvm.passes.manager import FunctionPass, PassContext
 from minitvm.target import MachineModel
@@ -97,7 +97,7 @@ class LayoutRewriter:
         return Value(result, placement.result)
 
     def _placement(self, call: Call) -> Placement | None:
-        if not isinstance(call.op, Op) or not (_is_static(call) or _is_product_of_rows(call)):
+        if not isinstance(call.op, Op) or not (_is_known(call) or _is_product_of_rows(call)):
             return None
         site = Site(call, call.op, tuple(self.values[arg].carry for arg in call.args))
         answer = self.propose(site)
@@ -158,11 +158,11 @@ class LayoutRewriter:
 
 
 @lru_cache(maxsize=1 << 12)
-def _transform(shape: tuple[int, ...], src: Layout, dst: Layout) -> Op:
+def _transform(shape: Shape, src: Layout, dst: Layout) -> Op:
     """The operator that moves a tensor; a reshape where the bytes stay where they are."""
     extents = src.primal_shape(shape)
     if storage_order(src, extents) == storage_order(dst, extents):
-        return Reshape(TensorType(dst.shape_of(extents)).static_shape)
+        return Reshape(dst.shape_of(extents))
     return LayoutTransform(str(src), str(dst))
 
 
@@ -183,8 +183,9 @@ def _is_product_of_rows(call: Call) -> bool:
     return isinstance(call.args[0].tensor_type.shape[1], int)
 
 
-def _is_static(call: Call) -> bool:
-    return call.type.is_static and all(arg.type.is_static for arg in call.args)
+def _is_known(call: Call) -> bool:
+    """All but how many images there are."""
+    return all(only_batch_open(node.type) for node in (call, *call.args))
 
 
 def _check(call: Call, result: Expr, carry: Carry) -> None:
@@ -199,12 +200,11 @@ def _check(call: Call, result: Expr, carry: Carry) -> None:
             raise PassError(message, where=describe_call(call))
 
 
-def storage_order(layout: Layout, extents: Mapping[str, Dim]) -> list[tuple[str, int]]:
+def storage_order(layout: Layout, extents: Mapping[str, Dim]) -> list[tuple[str, Dim]]:
     """How elements lie in memory: axes from slow to fast, extents of 1 left out, neighbours of one axis joined.
     Two layouts of equal order hold the same bytes."""
-    order: list[tuple[str, int]] = []
+    order: list[tuple[str, Dim]] = []
     for axis, extent in zip(layout.axes, layout.shape_of(extents), strict=True):
-        assert isinstance(extent, int), "layouts are changed where shapes are known"
         if order and order[-1][0] == axis.primal:
             order[-1] = (axis.primal, order[-1][1] * extent)
         elif extent != 1:
@@ -255,7 +255,7 @@ def blocked_conv2d(site: Site, machine: MachineModel) -> Placement | Declined:
     if not data.is_float or accumulator(data.dtype) != accumulator(result.dtype):
         return Declined(f"it computes {result.dtype} from {data.dtype}")
     lanes, groups = machine.lanes(accumulator(data.dtype)), op.groups
-    channels, units = data.static_shape[1], weight.static_shape[0]
+    channels, units = data.extents[1], weight.static_shape[0]
     out, inner = block(units // groups, lanes), block(channels // groups, lanes)
     if groups == channels == units > 1:
         size = block(channels, lanes)
@@ -364,15 +364,15 @@ def moving_costs_more(call: Call, function: Function, machine: MachineModel) -> 
     op = call.op
     if not isinstance(op, Conv2d) or str(op.layouts[0]) != "NCHW" or _is_of_bytes(call):
         return None
-    (data, weight), result = (arg.tensor_type for arg in call.args), call.tensor_type
+    data, weight, result = (as_tensor(closed(node.type, 1)) for node in (*call.args, call))
     batch, units, *pixels = result.static_shape
     lanes = machine.lanes(accumulator(result.dtype))
     products = weight.size // units
     vectors = _vectors(op, pixels, weight.static_shape[3], lanes)
     depthwise = op.groups == units
     saved = (vectors - pixels[0] * pixels[1] / lanes) * _STEP + depthwise * vectors * _UNSHARED
-    tensors = [field for field in leaves(function.body.type) if isinstance(field, TensorType)]
-    returned = sum(field.size for field in tensors if field.is_static)
+    tensors = [closed(field, 1) for field in leaves(function.body.type) if isinstance(field, TensorType)]
+    returned = sum(as_tensor(field).size for field in tensors if field.is_static)
     moved = data.size + min(result.size, returned)
     near = depthwise and moved * machine.vector_bytes <= 4 * machine.l2_bytes * lanes
     if batch * units * products * saved > moved * (_MOVE_NEAR if near else _MOVE):

@@ -21,7 +21,7 @@ from minitvm.ir.ops.nn_conv_transpose import Conv2dTranspose
 from minitvm.ir.ops.nn_dense import BiasAdd
 from minitvm.ir.ops.nn_norm import BatchNorm, Dropout, GroupNorm, InstanceNorm, L2Normalize, LayerNorm
 from minitvm.ir.pattern import call, const, value
-from minitvm.ir.types import Type
+from minitvm.ir.types import Type, only_batch_open
 from minitvm.ir.visitor import as_function, post_order, rebuild, rebuild_over, rewrite
 from minitvm.passes.manager import FunctionPass, PassContext, register_config
 from minitvm.passes.rule import Replacement, RulePass, rule
@@ -300,7 +300,7 @@ def drop_taps_in_padding(conv: Call, data: Expr, weight: Expr) -> Replacement:
     op = conv.op
     assert isinstance(op, Convolution)
     image, kernel, out = op.layouts
-    if not (data.type.is_static and conv.type.is_static):
+    if not (only_batch_open(data.type) and only_batch_open(conv.type)):
         return Declined("the image's size is known only when the model runs")
     pads, rank = list(op.padding), len(op.spatial)
     begin, end = [0] * kernel.rank, list(weight.shape)

@@ -24,6 +24,7 @@ from minitvm.ir.op import Op
 from minitvm.ir.ops.elemwise import Add
 from minitvm.ir.ops.nn_conv import Conv2d
 from minitvm.ir.ops.nn_dense import BatchMatmul, BiasAdd, Dense
+from minitvm.ir.types import is_named
 from minitvm.ir.visitor import as_function, calls, children, post_order, rebuild, span_of, users
 from minitvm.passes.manager import FunctionPass, PassContext
 
@@ -265,7 +266,7 @@ class CombineParallelConv2D(FunctionPass, opt_level=3):
 
 def _conv_key(call: Call) -> Hashable | None:
     op = call.op
-    if not isinstance(op, Conv2d) or op.groups != 1 or not call.type.is_static:
+    if not isinstance(op, Conv2d) or op.groups != 1 or not is_named(call.type):
         return None
     if not (op.kernel_layout.isalpha() and (op.out_layout or op.data_layout).isalpha()):
         return None

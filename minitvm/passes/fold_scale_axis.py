@@ -25,7 +25,7 @@ from minitvm.ir.layout import Layout
 from minitvm.ir.op import Op
 from minitvm.ir.ops.elemwise import BinaryOp, Divide, Multiply
 from minitvm.ir.ops.nn_dense import BiasAdd
-from minitvm.ir.types import TensorType
+from minitvm.ir.types import TensorType, is_named
 from minitvm.ir.visitor import as_function, children, post_order, rebuild, rebuild_over, rewrite, use_counts
 from minitvm.passes.manager import FunctionPass, PassContext
 
@@ -98,7 +98,7 @@ def along(type_: TensorType, operand: TensorType, dims: Dims) -> bool:
 
 def per_channel(scale: np.ndarray, type_: TensorType, dims: Dims) -> np.ndarray:
     """The scale of each channel of a tensor, one after another."""
-    return np.broadcast_to(scale, [type_.static_shape[d] if d in dims else 1 for d in range(type_.rank)]).reshape(-1)
+    return np.broadcast_to(scale, [type_.extents[d] if d in dims else 1 for d in range(type_.rank)]).reshape(-1)
 
 
 def is_invertible(scale: np.ndarray) -> bool:
@@ -168,7 +168,7 @@ class BackwardFoldScaleAxis(FunctionPass, opt_level=3):
 
     def _folded(self, call: Call, uses: Counter[Expr]) -> Expr:
         found = constant_scale(call)
-        if found is None or not call.type.is_static:
+        if found is None or not is_named(call.type):
             return call
         position, scale = found
         answer = _Descent(uses, scale, call.tensor_type).scaled(call.args[1 - position])
@@ -318,7 +318,7 @@ def _ask(user: Expr, position: int, above: Answer) -> Answer:
     name = name_of(user)
     if isinstance(user, Function):
         return Declined("it is a result of the function")
-    if not isinstance(user, Call) or not user.type.is_static:
+    if not isinstance(user, Call) or not is_named(user.type):
         return Declined("it is used as a tuple's field")
     layouts = layouts_of(user)
     if layouts is not None:

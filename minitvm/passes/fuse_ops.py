@@ -266,11 +266,11 @@ register_config("minitvm.FuseOps.max_depth", int, MAX_DEPTH, "the most operators
 
 def is_lowerable(call: Call) -> bool:
     """Whether a call can become a kernel: static types, and a compute rule or a template.  Others are host calls.
-    Where symbols are counted on, types may have them, and compute rules are asked for."""
+    Where symbols are counted on, types may have them."""
     if not isinstance(call.op, Op) or not (call.op.has_compute() or call.op.lowered_by_template):
         return False
     if are_counted_on():
-        return call.op.has_compute() and all(is_named(node.type) for node in (call, *call.args))
+        return all(is_named(node.type) for node in (call, *call.args))
     return call.type.is_static and all(arg.type.is_static for arg in call.args)
 
 

@@ -24,6 +24,7 @@ from minitvm.ir.ops.nn_dense import Dense
 from minitvm.ir.ops.qnn import BYTES
 from minitvm.ir.ops.quantize import Dequantize
 from minitvm.ir.ops.transform import Reshape, Transpose
+from minitvm.ir.types import only_batch_open
 from minitvm.ir.visitor import as_function, rewrite
 from minitvm.passes.alter_op_layout import block
 from minitvm.passes.manager import FunctionPass, PassContext
@@ -133,7 +134,7 @@ class FakeQuantizationToInteger(FunctionPass, opt_level=3):
         own = x.is_scaled_along or w.values.dtype != "int8" or (w.is_scaled_along and w.axis != 0)
         if own or not _is_zero(w.zero):
             return Declined("its data has several scales, or its weights are not int8 around zero, scaled by filter")
-        if not call.type.is_static:
+        if not only_batch_open(call.type):
             return Declined("its shape is known only when it runs")
         if isinstance(op, Dense):
             return None
@@ -176,7 +177,7 @@ def _unsigned(x: _Stored) -> tuple[Expr, Expr]:
 
 def _in_whole_words(x: Expr) -> Expr:
     """Filled up along the axis of the inputs; what lies there is multiplied by zeros."""
-    missing = -x.tensor_type.static_shape[1] % BYTES
+    missing = -x.tensor_type.extents[1] % BYTES
     widths = tuple((0, missing if axis == 1 else 0) for axis in range(x.tensor_type.rank))
     return ir.nn.pad(x, pad_width=widths) if missing else x
 

@@ -32,6 +32,9 @@ Gates = tuple[int, int]
 """The first of some gates, and how many, whose products are made at once."""
 
 
+_STEPS = 32
+"""What an open number of steps is taken for where packing the weight is weighed."""
+
 _sigmoid, _tanh = partial(intrin, "sigmoid"), partial(intrin, "tanh")
 
 
@@ -42,6 +45,7 @@ class Recurrent(Template):
     States and gates are kept in the accumulator's dtype; what is stored to the results is rounded.
     """
 
+    symbolic = True
     gates: ClassVar[int]
     first_state: ClassVar[int] = 2
     """Which of the inputs it is."""
@@ -100,6 +104,7 @@ class Recurrent(Template):
         """The weight as it is, or in panels."""
         state, sums = (self.memory(n, g * self.hidden, self.together) for n, g in (("h", 1), ("gates", self.gates)))
         product, (steps, batch, _) = self.product(self.products[0], state, sums), self.xw.shape
+        steps = steps if isinstance(steps, int) else _STEPS
         return product_choices(product, self.machine, steps * batch // self.together, in_place=False)
 
     def loops(self, choice: Choice) -> Stmt:

@@ -47,6 +47,10 @@ class FilterBank(Windowed, fusion=Fusion.OUT_ELEMWISE_FUSABLE):
     out_layout: str = ""
     out_dtype: ResultDType = ""
 
+    def batch_axes(self) -> tuple[Sequence[int | None], Sequence[int | None]]:
+        image, result = ([axis.name for axis in layout.axes].index("N") for layout in self.layouts[::2])
+        return (image, None), (result,)
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.groups < 1:

@@ -3,6 +3,7 @@ first; here is what depends on the step before.  Templates lower them; there are
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -49,6 +50,10 @@ class Recurrent(Op, fusion=Fusion.OPAQUE, lowered_by_template=True):
                 if shapes_differ(type_.shape, expected.shape):
                     raise self.reject(f"{name} must be {expected}, not {type_}")
         return TupleType((xw.with_shape((*xw.shape[:2], hidden)), *[state] * (self.outputs - 1)))
+
+    def batch_axes(self) -> tuple[Sequence[int | None], Sequence[int | None]]:
+        axes = {"xw": 1, "h0": 0, "c0": 0}
+        return [axes.get(name) for name in signature(type(self)).names], [1, *[0] * (self.outputs - 1)]
 
     def solve(self, types: list[Type | None]) -> list[Type | None]:
         """States without a type are (batch, hidden)."""
