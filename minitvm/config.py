@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import pathlib
 import platform
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from minitvm.errors import ConfigError
 
 
-@dataclass(frozen=True)
-class Variable:
+class Variable(NamedTuple):
     name: str
     default: str
     meaning: str

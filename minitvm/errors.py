@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import json
-import traceback
 from collections.abc import Callable, Iterable, Sequence
 from typing import NoReturn
 
@@ -150,6 +149,8 @@ def blame(error: Exception, maker: object, what: str, where: Lines = tuple) -> N
 
 def _raised_at(error: Exception, module: str) -> str:
     """The innermost line of ``module`` that an exception came through."""
+    import traceback  # not where nothing is wrong
+
     frames = list(traceback.walk_tb(error.__traceback__))
     theirs = [found for found in frames if found[0].f_globals.get("__name__") == module]
     frame, line = (theirs or frames)[-1]

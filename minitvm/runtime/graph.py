@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property, wraps
 from itertools import accumulate, count, groupby
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -151,8 +152,7 @@ def _arg_nodes(graph: Graph) -> list[int]:
 # --- the order of a run ---------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Segment:
+class Segment(NamedTuple):
     """A stretch of kernel nodes, ``nodes`` in order."""
 
     symbol: str
@@ -331,8 +331,7 @@ def graph_of(form: dict[str, Any]) -> tuple[Graph, list[int], int]:
 # --- the artefact: all of a compiled model, what build makes, a file holds, and instances run ------------------
 
 
-@dataclass(frozen=True)
-class CpuTag:
+class CpuTag(NamedTuple):
     """The CPU that object code was made for."""
 
     triple: str
@@ -341,8 +340,7 @@ class CpuTag:
     """Instruction sets that the code may use, without ``+``."""
 
 
-@dataclass(frozen=True)
-class HostCall:
+class HostCall(NamedTuple):
     """An operator that runs in Python instead of in a kernel, and why."""
 
     op: str
@@ -354,12 +352,11 @@ class HostCall:
         return f"{self.op}{f' ({origin(self.span)})' if self.span else ''}: {self.reason}"
 
 
-@dataclass(frozen=True)
-class Host:
+class Host(NamedTuple):
     """What a call in Python does: a function over its operands, and the compiled branches of control flow."""
 
     function: Function
-    branches: Mapping[str, Artifact] = field(default_factory=dict)
+    branches: Mapping[str, Artifact] = MappingProxyType({})
     """By attribute of the operator."""
 
 

@@ -10,8 +10,7 @@ import importlib
 import os
 import pathlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from minitvm import config
 from minitvm.errors import LibraryError
@@ -28,8 +27,7 @@ _KEY_BYTES, _SIGNATURE_BYTES = 32, 64
 _MAKE_KEYS = "openssl genpkey -algorithm ed25519 -out key.pem; openssl pkey -in key.pem -pubout -out public.pem"
 
 
-@dataclass(frozen=True)
-class Origin:
+class Origin(NamedTuple):
     """Where a library comes from: a file, or ``path=None`` where it was compiled in this process."""
 
     path: str | None = None
