@@ -77,6 +77,11 @@ def _mean(x: Expr) -> Expr:
     return call_op("nn.global_avg_pool2d", x)
 
 
+def _zeros(x: Expr, hidden: int, states: int) -> list[Expr]:
+    return [call_op("zeros", shape=(x.tensor_type.shape[1], hidden))] * states
+
+
+_GRU = const(weight(18, 6)), const(weight(18))
 _CHANNELS_LAST = {"data_layout": "NHWC", "kernel_layout": "OHWI"}
 
 Make: TypeAlias = Callable[[Expr], Expr]
@@ -107,6 +112,9 @@ GRAPHS: dict[str, tuple[tuple[object, ...], Make]] = {
     "convolution, pixels first": (("n", 6, 5, 3), lambda x: _conv(x, weight(4, 3, 2, 3), **_CHANNELS_LAST)),
     "transposed convolution": (("n", 3, 5, 4), lambda x: call_op("nn.conv2d_transpose", x, const(weight(3, 4, 3, 3)))),
     "pools": (("n", 16, 7, 6), lambda x: call_op("nn.max_pool2d", x, pool_size=(3, 3), padding=(1, 1)) + _mean(x)),
+    "recurrent layer": (("s", "n", 24), lambda x: call_op("nn.lstm", x, const(weight(24, 6)), *_zeros(x, 6, 2))[0]),
+    "its last state": (("s", 3, 24), lambda x: call_op("nn.lstm", x, const(weight(24, 6)), *_zeros(x, 6, 2))[2]),
+    "backwards": (("s", "n", 18), lambda x: call_op("nn.gru", x, *_GRU, *_zeros(x, 6, 1), reverse=True)[0]),
     "resizing": (("n", 3, 5, 4), lambda x: call_op("image.resize2d", x, size=(9, 7))),
 }
 

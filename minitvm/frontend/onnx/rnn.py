@@ -16,6 +16,7 @@ from minitvm.frontend.onnx.node import OnnxNode, cast, dims, emit, emit_many, ra
 from minitvm.frontend.onnx.registry import onnx_op
 from minitvm.frontend.onnx.tensor import integers, reshaped
 from minitvm.ir.expr import Constant, Expr
+from minitvm.ir.ops._shape import shapes_differ
 from minitvm.ir.types import TensorType
 
 _GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
@@ -101,7 +102,7 @@ class Layer:
         """A state at the start, (batch, hidden): input ``index``, or zeros."""
         given = self.node.get(index)
         if given is None:
-            return Constant(np.zeros((self.batch, self.hidden), self.x.dtype))
+            return emit("zeros", shape=(self.batch, self.hidden), dtype=self.x.dtype)
         if self.node.attr("layout", 0):
             given = emit("transpose", given, axes=(1, 0, 2))
         return self.part(given, direction)
@@ -202,7 +203,7 @@ def _check_shapes(node: OnnxNode, x: Expr, hidden: int, directions: int) -> None
     }
     for position, (name, shape) in enumerate(expected.items(), 1):
         given = node.get(position)
-        if given is not None and dims(given) != shape:
+        if given is not None and shapes_differ(dims(given), shape):
             raise node.misfit(f"{name} is {given.tensor_type}; expected {TensorType(shape, given.dtype)}")
 
 

@@ -258,7 +258,7 @@ class Full(Op, name="full", fusion=Fusion.ELEMWISE, takes_stored=True):
 class Zeros(Op, name="zeros", fusion=Fusion.ELEMWISE, takes_stored=True):
     """Zeros of ``shape`` and ``dtype``, from nothing."""
 
-    shape: tuple[int, ...]
+    shape: tuple[Dim, ...]
     dtype: DType = "float32"
     value: ClassVar[int] = 0
 
@@ -266,7 +266,7 @@ class Zeros(Op, name="zeros", fusion=Fusion.ELEMWISE, takes_stored=True):
         return TensorType(self.shape, self.dtype)
 
     def reference(self) -> np.ndarray:
-        return np.full(self.shape, convert(np.array(self.value), self.dtype))
+        return np.full(TensorType(self.shape).static_shape, convert(np.array(self.value), self.dtype))
 
     def compute(self) -> Stage:
         return compute(self.shape, lambda *i: const(self.value, self.dtype))
