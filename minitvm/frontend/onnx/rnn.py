@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from minitvm.frontend.onnx.index import within
-from minitvm.frontend.onnx.node import OnnxNode, cast, dims, emit, emit_many, rank
+from minitvm.frontend.onnx.node import OnnxNode, cast, emit, emit_many, rank
 from minitvm.frontend.onnx.registry import onnx_op
 from minitvm.frontend.onnx.tensor import integers, reshaped
 from minitvm.ir.expr import Constant, Expr
@@ -203,7 +203,7 @@ def _check_shapes(node: OnnxNode, x: Expr, hidden: int, directions: int) -> None
     }
     for position, (name, shape) in enumerate(expected.items(), 1):
         given = node.get(position)
-        if given is not None and shapes_differ(dims(given), shape):
+        if given is not None and shapes_differ(given.tensor_type.shape, shape):
             raise node.misfit(f"{name} is {given.tensor_type}; expected {TensorType(shape, given.dtype)}")
 
 
