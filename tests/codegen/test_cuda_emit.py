@@ -284,7 +284,7 @@ def tiled(kind: LoopKind = LoopKind.THREAD_X) -> Kernel:
 
 def test_shared_memory_and_barriers_of_a_block() -> None:
     text = emit_cuda(tiled())
-    assert "__shared__ float t[32];" in text and "__syncthreads();" in text
+    assert "__shared__ __align__(16) float t[32];" in text and "__syncthreads();" in text
     (x,) = inputs_of(tiled())
     np.testing.assert_array_equal(run_kernel(tiled(), x)[0], x[:, ::-1])
 

@@ -6,15 +6,18 @@ import numpy as np
 import pytest
 
 from minitvm.codegen.cuda.backend import CudaBackend
+from minitvm.codegen.cuda.bind import bind_plain, launch_of
+from minitvm.codegen.cuda.emit import emit_cuda, function_name
 from minitvm.codegen.cuda.machine import gpu_model
 from minitvm.codegen.cuda.templates.dense import GpuTemplate
 from minitvm.codegen.problem import TEMPLATES, Choice, Problem
 from minitvm.codegen.simplify import simplify
 from minitvm.ir.builder import call_op, var
 from minitvm.ir.expr import Call
-from minitvm.ir.loop import Kernel
+from minitvm.ir.loop import Buffer, Kernel
 from minitvm.ir.loop.interp import run_kernel
 from minitvm.ir.loop.verify import verify_kernel
+from minitvm.testing.cuda import HostKernels, host_compiler, host_image
 
 MACHINE = gpu_model("sm_90")
 SAMPLED = 3
@@ -86,3 +89,31 @@ def test_depth_in_parts_is_taken_where_there_are_few_tiles() -> None:
     assert isinstance(call, Call)
     (template, *_) = TEMPLATES.find(CudaBackend.kind, call.op)  # type: ignore[arg-type]
     assert template(Problem.of(call), MACHINE).choice.scheme == "depth in parts"
+
+
+def poisoned(buffer: Buffer) -> np.ndarray:
+    return np.full(buffer.shape, 77).astype(buffer.dtype)
+
+
+def simulated(kernels: HostKernels, number: int, kernel: Kernel, arrays: list[np.ndarray], order: str) -> np.ndarray:
+    """The result of the emitted CUDA C on the host; ``number`` of its source in the image."""
+    memory = dict(zip(kernel.inputs, arrays, strict=True))
+    for part in bind_plain(kernel):
+        memory |= {b: poisoned(b) for b in part.params if b not in memory}
+        launch = launch_of(part)
+        name = f"{number}/{function_name(part)}"
+        kernels.launch(name, launch.grid, launch.block, [memory[b] for b in part.params], order)
+    return memory[kernel.outputs[0]]
+
+
+@pytest.mark.skipif(host_compiler() is None, reason="no C++ compiler on this machine")
+@pytest.mark.parametrize("rank", [0, 7])
+def test_the_cuda_c_of_every_case_gives_the_right_numbers(rank: int) -> None:
+    """Of what is taken, and of another choice, threads in order and the other way round."""
+    found = [(t, kernel_of(t, t.candidates[rank]), a, e) for t, a, e in map(made, range(len(CASES)))]
+    kernels = HostKernels(host_image(*(emit_cuda(*bind_plain(kernel)) for _, kernel, _, _ in found)))
+    for number, (template, kernel, arrays, expected) in enumerate(found):
+        for order in ("forward", "reverse"):
+            result = simulated(kernels, number, kernel, arrays, order)
+            close = np.abs(result - expected).max() < 1e-6 * np.abs(expected).max()
+            assert close, f"{CASES[number]}, {template.candidates[rank]}, {order}"

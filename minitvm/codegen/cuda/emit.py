@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from minitvm.codegen.cuda import spell
 from minitvm.codegen.cuda.bind import Launch, launch_of
 from minitvm.codegen.cuda.express import Names, Shared, Writer, flat, identifier
+from minitvm.codegen.cuda.wide import Step, Widening, by_lanes, stores_of
 from minitvm.codegen.storage import spell_stored
 from minitvm.errors import CompilerError
 from minitvm.ir.loop import (
@@ -72,6 +73,7 @@ class _Body:
         self.around: list[LoopKind] = []
         self.guarded = False  # inside a thread loop that not all threads of the block enter
         self.private: set[Buffer] = set()
+        self.packs: set[Buffer] = set()
         self.parameters = ", ".join(self._parameter(b, b in kernel.inputs) for b in kernel.params)
 
     def function(self) -> str:
@@ -108,7 +110,7 @@ class _Body:
                 self.barrier(depth)
 
     def loop(self, stmt: For, depth: int) -> None:
-        if stmt.kind in (LoopKind.PARALLEL, LoopKind.VECTORIZED):
+        if stmt.kind is LoopKind.PARALLEL:
             raise CompilerError(
                 f"{self.kernel.name}: loop {stmt.var.name} is {stmt.kind.value}, which a GPU has no word for",
                 hint="bind it to blocks and threads first: minitvm.codegen.cuda.bind.bind_plain(kernel)",
@@ -118,17 +120,79 @@ class _Body:
         self.names.met(bounds(stmt.extent, self.ranges))
         if stmt.kind in _AXES:
             self.bound(stmt, depth)
+        elif stmt.kind is LoopKind.VECTORIZED:
+            self.lanes(stmt, depth)
         else:
             self.counted(stmt, extent, depth)
-        del self.names.given[stmt.var]
+        self.names.given.pop(stmt.var, None)
 
     def counted(self, stmt: For, extent: str, depth: int) -> None:
         name = self.names.of(stmt.var)
-        if stmt.kind is LoopKind.UNROLLED:
+        if stmt.kind in (LoopKind.UNROLLED, LoopKind.VECTORIZED):
             self.line(depth, "#pragma unroll")
         self.line(depth, f"for ({self.names.index} {name} = 0; {name} < {extent}; ++{name}) {{")
         self.statement(stmt.body, depth + 1)
         self.line(depth, "}")
+
+    # --- lanes of a thread ------------------------------------------------------------------------------------
+
+    def lanes(self, loop: For, depth: int) -> None:
+        """Statement by statement for all lanes, with wide accesses; stores lane by lane where there is more to it."""
+        stores = stores_of(loop.body)
+        if stores is None or self._idle_axes():
+            self.counted(loop, self.values(loop, depth)[0], depth)
+            return
+        assert isinstance(loop.extent, Const)
+        widening = Widening(loop.var, loop.extent.value, self.ranges, lambda b: b in self.private)
+        for store in stores:
+            self.line(depth, "{")
+            self.wide_store(loop, store, widening, depth + 1)
+            self.line(depth, "}")
+
+    def wide_store(self, loop: For, store: Store, widening: Widening, depth: int) -> None:
+        place, found = widening.first(Load(store.buffer, store.index)), widening.of(store.value)
+        self.steps(loop, found.steps, depth)
+        if place is None:
+            self.statement(by_lanes(loop, Store(store.buffer, store.index, found.value)), depth)
+            return
+        if isinstance(found.value, Load) and found.value.buffer in self.packs:
+            whole = found.value.buffer
+        else:
+            whole = self.declare_pack(widening.pack(store.buffer.dtype), depth)
+            self.statement(by_lanes(loop, Store(whole, (loop.var,), found.value)), depth)
+        self.line(depth, f"{self.wide(place, whole, depth)} = {self.names.of(whole)};")
+
+    def wide(self, first: Load, pack: Buffer, depth: int) -> str:
+        """The memory from an element on that a pack is copied from or to."""
+        place = flat(first, self.ranges)
+        assert isinstance(place, Load)
+        shared, writer = self._writer(place.index, depth)
+        element = writer.element(first.buffer, shared.roots[0])
+        self.lines += writer.lines
+        constant = "const " if first.buffer in self.kernel.inputs else ""
+        return f"*({constant}{_pack_type(pack)} *)&{element}"
+
+    def steps(self, loop: For, steps: Sequence[Step], depth: int) -> None:
+        """Fill packs: from memory, or by the side that a condition chooses."""
+        for step in steps:
+            if step.source is not None:
+                self.declare_pack(step.pack, depth, f" = {self.wide(step.source, step.pack, depth)}")
+                continue
+            self.declare_pack(step.pack, depth)
+            assert step.condition is not None
+            (condition,) = self.texts([step.condition], depth)
+            for head, side in zip((f"if ({condition}) {{", "} else {"), step.sides, strict=True):
+                self.line(depth, head)
+                self.steps(loop, side.steps, depth + 1)
+                self.statement(by_lanes(loop, Store(step.pack, (loop.var,), side.value)), depth + 1)
+            self.line(depth, "}")
+
+    def declare_pack(self, pack: Buffer, depth: int, value: str = "") -> Buffer:
+        self.private.add(pack)
+        self.helpers.add("Pack")
+        self.packs.add(pack)
+        self.line(depth, f"{_pack_type(pack)} {self.names.of(pack)}{value};")
+        return pack
 
     def bound(self, stmt: For, depth: int) -> None:
         """``blockIdx`` and ``threadIdx``; with a check where other loops of the kind have more iterations."""
@@ -182,7 +246,7 @@ class _Body:
             )
         if buffer.scope == "local":
             self.private.add(buffer)
-        qualifier = "__shared__ " if buffer.scope == "shared" else ""
+        qualifier = "__shared__ __align__(16) " if buffer.scope == "shared" else ""
         size = max(1, buffer.size)
         self.line(depth, f"{qualifier}{spell.STORAGE[buffer.dtype]} {self.names.of(buffer)}[{size}];")
 
@@ -195,7 +259,10 @@ class _Body:
 
     def values(self, stmt: Stmt, depth: int) -> list[str]:
         """The expressions that stand in a statement; names of shared parts are declared before it."""
-        shared, writer = self._writer([flat(e, self.ranges) for e in stmt_exprs(stmt)], depth)
+        return self.texts(stmt_exprs(stmt), depth)
+
+    def texts(self, exprs: Sequence[LoopExpr], depth: int) -> list[str]:
+        shared, writer = self._writer([flat(e, self.ranges) for e in exprs], depth)
         texts = [writer.root(root) for root in shared.roots]
         self.lines += writer.lines
         return texts
@@ -205,3 +272,7 @@ class _Body:
         writer = Writer(self.names, self.ranges, self.helpers, shared)
         writer.pad = "    " * depth
         return shared, writer
+
+
+def _pack_type(pack: Buffer) -> str:
+    return f"Pack<{spell.STORAGE[pack.dtype]}, {pack.size}>"

@@ -63,6 +63,11 @@ BITS = {
 """Numbers as their bits, and back."""
 
 HELPERS = {
+    "Pack": """\
+template <class T, int N> struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) Pack {
+    T at[N];
+    __device__ __forceinline__ T &operator[](int lane) { return at[lane]; }
+};""",
     "dot4": """\
 __device__ __forceinline__ int dot4(int a, int b, int total) {
     int result;

@@ -18,7 +18,7 @@ float fmaf(float, float, float) noexcept;
 }
 
 #define __global__ static
-#define __device__ static
+#define __device__
 #define __host__
 #define __forceinline__ inline
 #define __noinline__ __attribute__((noinline))
