@@ -16,7 +16,7 @@ from minitvm.driver import backend_for, build_consuming, require_symbolic
 from minitvm.driver.kernels import Progress
 from minitvm.errors import InputError, MiniTVMError, UnknownValueError
 from minitvm.frontend import ValueDescription, describe_onnx, from_onnx
-from minitvm.ir.dims import assumptions
+from minitvm.ir.dims import Undecided, assumptions
 from minitvm.ir.expr import Module
 from minitvm.runtime.library import Library
 from minitvm.target import Target
@@ -25,6 +25,9 @@ Model: TypeAlias = "str | os.PathLike[str] | bytes | Any"
 """A path, the bytes of a file, or an ``onnx.ModelProto``."""
 
 Compiled = TypeVar("Compiled")
+
+NEEDS_NUMBERS = (MiniTVMError, Undecided)
+"""What is raised where open dimensions will not do: a refusal, or a question that only a number answers."""
 
 
 def compile(
@@ -91,7 +94,7 @@ def why_specialised(model: Model, target: str | Target = "llvm") -> str | None:
     try:
         with assumptions():
             _import_symbolic(model, backend_for(target, 1))
-    except Exception as error:  # whatever needs numbers
+    except NEEDS_NUMBERS as error:
         return reason_of(error)
     return None
 

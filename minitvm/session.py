@@ -6,9 +6,9 @@ import math
 import operator
 import pathlib
 import threading
-from collections import OrderedDict
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeAlias
@@ -21,17 +21,24 @@ from minitvm.errors import ConfigError, InputError, LibraryError, UnknownValueEr
 from minitvm.frontend import ModelDescription, ValueDescription, describe_importable
 from minitvm.ir.decision import Decision
 from minitvm.ir.types import STRING, MapType, SequenceType, TensorType, as_shape, is_numeric
-from minitvm.models import Model, check_declared, compile, compile_symbolic, declared_shapes, reason_of, with_values
+from minitvm.models import (
+    NEEDS_NUMBERS,
+    Model,
+    check_declared,
+    compile,
+    compile_symbolic,
+    declared_shapes,
+    reason_of,
+    with_values,
+)
 from minitvm.runtime.bind import DoesNotFit
 from minitvm.runtime.checks import check_input, unknown_name
 from minitvm.runtime.graph import HostCall
 from minitvm.runtime.library import Library
+from minitvm.runtime.specialised import Specialisations, Specialised
 from minitvm.target import Target
 
-Key: TypeAlias = "tuple[tuple[int, ...] | bytes, ...]"
-"""What a library is compiled for: the shapes of the inputs, and the values that shapes depend on."""
-
-Make: TypeAlias = "Callable[[Mapping[str, tuple[int, ...]], Mapping[str, np.ndarray]], _Specialised]"
+Make: TypeAlias = "Callable[[Mapping[str, tuple[int, ...]], Mapping[str, np.ndarray]], Specialised]"
 """What makes a library for shapes and values."""
 
 SPECIALISATIONS = 16
@@ -49,22 +56,6 @@ class NodeArg:
     shape: list[int | str | None]
 
 
-@dataclass
-class _Specialised:
-    """A library for some shapes and values of the inputs, and instances of it that are not running now."""
-
-    library: Library
-    constant: frozenset[str]
-    """Inputs whose values it was compiled for."""
-    symbolic: bool = False
-    """Whether its kernels are those for all shapes."""
-
-    def run(self, feeds: Mapping[str, Any]) -> list[Any]:
-        if self.constant:
-            feeds = {name: array for name, array in feeds.items() if name not in self.constant}
-        return self.library.call(feeds)
-
-
 class InferenceSession:
     """An ONNX model ready to run, with ONNX Runtime's calling convention.
 
@@ -76,6 +67,10 @@ class InferenceSession:
     the shapes they are first run with, or prepared for; models whose shapes depend on the values of small inputs
     (sizes, axes) for those values.  The ``specialisations`` used last are kept, their equal weights once.  May be used
     by several threads at once: who meets new shapes waits for their compilation, nobody else does.
+
+    Shapes that come again and again get kernels of their own, compiled beside the runs: as soon as runs of one shape
+    have taken as long as compiling did, or there were ``specialise_after`` of them (0: never).  Their results may
+    differ in roundings.
 
     ``shape_dict`` says beforehand what dimensions will be: a number, a name, or a name with a bound, such as
     ``{"ids": ("batch<=8", "seq<=512")}``; other shapes are errors.  An error leaves the session as it was.
@@ -95,6 +90,7 @@ class InferenceSession:
         strict: bool = False,
         specialisations: int = SPECIALISATIONS,
         symbolic: bool = True,
+        specialise_after: int | None = None,
         on_progress: Progress | None = None,
     ) -> None:
         if not isinstance(specialisations, int) or specialisations < 1:
@@ -103,7 +99,7 @@ class InferenceSession:
         self._target = Target.parse(target)
         self._threads = config.resolve_threads(_threads_of(sess_options) if num_threads is None else num_threads)
         self._opt_level, self._strict, self._on_progress = opt_level, strict, on_progress
-        self._limit, self._wants_symbolic = specialisations, symbolic
+        self._wants_symbolic, self._after = symbolic, specialise_after
         self._description: ModelDescription = describe_importable(path_or_bytes)
         self._inputs = {v.name: v for v in self._description.inputs}
         self._types = {v.name: _type_of(v) for v in self._description.inputs}
@@ -111,12 +107,16 @@ class InferenceSession:
         self._declared = declared_shapes(shape_dict, self._inputs)
         self._output_names = [v.name for v in self._description.outputs]
         self._lock = threading.Lock()
-        self._kept: OrderedDict[Key, _Specialised] = OrderedDict()
-        self._being_compiled: dict[Key, Future[_Specialised]] = {}
+        self._kept = Specialisations(specialisations)
         self._symbolic: Future[Library | Decision] | None = None
+        self._cost = 0.0
+        """Seconds that compiling for all shapes took."""
+        self._worker: ThreadPoolExecutor | None = None
+        self.compiled_beside: list[Decision] = []
+        """Shapes that came again and again: whether they have kernels of their own now, or why not."""
         self._by_value: set[str] = set()
         self._host_calls: dict[HostCall, None] = {}
-        self._only: _Specialised | None = None
+        self._only: Specialised | None = None
         """Where all shapes are known: the one library there is, and what plain arrays for it look like."""
         self._plain: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {}
         if all(None not in type_.sizes for type_ in self._tensors.values()):
@@ -166,8 +166,7 @@ class InferenceSession:
     @property
     def libraries(self) -> list[Library]:
         """The libraries compiled so far and kept, the one used last at the end."""
-        with self._lock:
-            return [kept.library for kept in self._kept.values()]
+        return [kept.library for kept in self._kept.all()]
 
     def prepare(self, shapes: Mapping[str, Sequence[int]], values: Mapping[str, Any] | None = None) -> None:
         """Compile for shapes of the inputs before they are met; those of fixed shapes need not be given.
@@ -192,7 +191,7 @@ class InferenceSession:
         Kernels for all shapes are compiled where nothing is yet.  Raises :class:`LibraryError` where they cannot be,
         and what :meth:`Library.save` raises.
         """
-        found = [one.library for one in self._kept.values() if not one.symbolic]
+        found = [one.library for one in self._kept.all() if not one.symbolic]
         symbolic = self._symbolic_library() if not found or self._symbolic is not None else None
         if isinstance(symbolic, Library):
             found.insert(0, symbolic)
@@ -224,9 +223,27 @@ class InferenceSession:
         if self._only is not None and self._is_plain(input_feed):
             results = self._only.run(input_feed)
         else:
-            feeds = self._checked(input_feed)
-            results = self._specialised({name: feeds[name].shape for name in self._tensors}, feeds).run(feeds)
+            results = self._run_checked(self._checked(input_feed))
         return results if wanted is None else [results[i] for i in wanted]
+
+    def _run_checked(self, feeds: dict[str, Any]) -> list[Any]:
+        shapes = {name: feeds[name].shape for name in self._tensors}
+        library = self._specialised(shapes, feeds)
+        results = library.run(feeds)
+        if library.is_worth(self._cost, self._after):
+            with self._lock:
+                self._worker = self._worker or ThreadPoolExecutor(1, "minitvm-beside")
+            self._worker.submit(self._compile_beside, shapes)
+        return results
+
+    def _compile_beside(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        about = f"kernels for {', '.join(f'{name} {shape}' for name, shape in shapes.items())}"
+        try:
+            self._specialised(shapes, {}, partial(self._compile, on_progress=None))
+        except Exception as error:  # the kernels for all shapes go on serving; nobody waits here
+            self.compiled_beside.append(Decision("session", about, False, reason_of(error)))
+        else:
+            self.compiled_beside.append(Decision("session", about, True, "compiled beside the runs"))
 
     def _is_plain(self, feed: Mapping[str, Any]) -> bool:
         """Whether nothing has to be checked or converted: exactly the arrays that the one library takes."""
@@ -272,55 +289,29 @@ class InferenceSession:
 
     def _specialised(
         self, shapes: Mapping[str, tuple[int, ...]], feeds: Mapping[str, np.ndarray], make: Make | None = None
-    ) -> _Specialised:
+    ) -> Specialised:
         small = {name: feeds[name] for name in self._tensors if feeds and feeds[name].size <= VALUE_LIMIT}
         values = {name: small[name] for name in self.inputs_by_value if name in small}
         return with_values(partial(self._kept_for, make, shapes), values, small)
 
     def _kept_for(
         self, make: Make | None, shapes: Mapping[str, tuple[int, ...]], values: Mapping[str, np.ndarray]
-    ) -> _Specialised:
-        """The library for these shapes and values, which is the one used last from now on; compiled by the first
-        thread that asks for it, while others go on, or wait for it if they need the same one."""
+    ) -> Specialised:
         known = [values[name].tobytes() for name in self._inputs if name in values]
-        key: Key = (*(shapes[name] for name in self._tensors), *known)
-        with self._lock:
-            if key in self._kept and not (make and self._kept[key].symbolic):
-                self._kept.move_to_end(key)
-                return self._kept[key]
-            mine, job = key not in self._being_compiled, self._being_compiled.setdefault(key, Future())
-        if mine:
-            self._finish(key, job, partial(make or self._made, shapes, values), values)
-        return job.result()
 
-    def _finish(
-        self,
-        key: Key,
-        job: Future[_Specialised],
-        make: Callable[[], _Specialised],
-        values: Mapping[str, np.ndarray],
-    ) -> None:
-        """Compiles what a job is waited for, and keeps it."""
-        try:
-            found = make()
-        except BaseException as error:
+        def made() -> Specialised:
+            found = (make or self._made)(shapes, values)
             with self._lock:
-                del self._being_compiled[key]
-            job.set_exception(error)
-            return
-        with self._lock:
-            self._kept[key] = found
-            self._by_value.update(values)
-            self._host_calls.update(dict.fromkeys(found.library.host_calls))
-            while len(self._kept) > self._limit:
-                self._kept.popitem(last=False)
-            del self._being_compiled[key]
-        job.set_result(found)
+                self._by_value.update(values)
+                self._host_calls.update(dict.fromkeys(found.library.host_calls))
+            return found
 
-    def _made(self, shapes: Mapping[str, tuple[int, ...]], values: Mapping[str, np.ndarray]) -> _Specialised:
+        return self._kept.get((*(shapes[name] for name in self._tensors), *known), made, make is not None)
+
+    def _made(self, shapes: Mapping[str, tuple[int, ...]], values: Mapping[str, np.ndarray]) -> Specialised:
         """Of the symbolic library where there is one and it fits, else compiled."""
         library = None if values else self._bound(shapes)
-        return self._compile(shapes, values) if library is None else _Specialised(library, frozenset(), True)
+        return self._compile(shapes, values) if library is None else Specialised(library, frozenset(), True)
 
     def _bound(self, shapes: Mapping[str, tuple[int, ...]]) -> Library | None:
         symbolic = self._symbolic_library()
@@ -348,14 +339,19 @@ class InferenceSession:
     def _compiled_symbolic(self) -> Library | Decision:
         if not self._wants_symbolic:
             return Decision("session", "kernels for all shapes", False, "the session was asked for none")
+        start = time.perf_counter()
         how: dict[str, Any] = {"num_threads": self._threads, "on_progress": self._on_progress}
         how["shape_dict"] = {name: [declared.dim for declared in shape] for name, shape in self._declared.items()}
         try:
-            return compile_symbolic(self._model, self._target, self._opt_level, **how)
-        except Exception as error:  # whatever needed numbers: the session goes on with them, and says so
+            found = compile_symbolic(self._model, self._target, self._opt_level, **how)
+        except NEEDS_NUMBERS as error:  # the session goes on with them, and says so
             return Decision("session", "kernels for all shapes", False, reason_of(error))
+        self._cost = time.perf_counter() - start
+        return found
 
-    def _compile(self, shapes: Mapping[str, tuple[int, ...]], values: Mapping[str, np.ndarray]) -> _Specialised:
+    def _compile(
+        self, shapes: Mapping[str, tuple[int, ...]], values: Mapping[str, np.ndarray], **options: Any
+    ) -> Specialised:
         open_shapes = {name: shape for name, shape in shapes.items() if None in self._tensors[name].sizes}
         library = compile(
             self._model,
@@ -365,9 +361,9 @@ class InferenceSession:
             value_dict=values,
             num_threads=self._threads,
             strict=self._strict,
-            on_progress=self._on_progress,
+            **{"on_progress": self._on_progress, **options},
         )
-        return _Specialised(library, frozenset(values))
+        return Specialised(library, frozenset(values))
 
 
 def _nothing(type_: SequenceType | MapType) -> Any:

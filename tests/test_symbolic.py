@@ -6,6 +6,7 @@ import functools
 import pathlib
 import re
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -36,6 +37,7 @@ from minitvm.passes.manager import PassContext
 from minitvm.runtime.bind import DoesNotFit
 from minitvm.runtime.library import Library
 from minitvm.runtime.ndarray import cpu
+from minitvm.runtime.specialised import Specialised
 
 RNG = np.random.default_rng(0)
 
@@ -331,6 +333,60 @@ def test_prepared_shapes_have_kernels_of_their_own(
     assert len(compiled) > before and symbolic.libraries[-1].artifact.graph.entry_types[0].is_static
     (second,) = symbolic.run(None, {"ids": ids})
     np.testing.assert_allclose(second, first, rtol=1e-4, atol=1e-4)
+
+
+def wait_for(session: InferenceSession, count: int) -> None:
+    for _ in range(6000):
+        if len(session.compiled_beside) >= count:
+            return
+        time.sleep(0.01)
+    raise AssertionError("nothing was compiled beside the runs")
+
+
+def test_shapes_that_come_again_get_kernels_of_their_own() -> None:
+    compiled: list[str] = []
+    model = encoder()
+    session = InferenceSession(model, num_threads=1, specialise_after=3, on_progress=lambda *_: compiled.append(_[2]))
+    ids = RNG.integers(0, 50, (2, 9))
+    first, *_ = [session.run(None, {"ids": ids})[0] for _ in range(3)]
+    session.run(None, {"ids": ids[:1]})
+    before = len(compiled)
+    wait_for(session, 1)
+    np.testing.assert_allclose(session.run(None, {"ids": ids})[0], first, rtol=1e-4, atol=1e-4)
+    assert [d.taken for d in session.compiled_beside] == [True] and "ids (2, 9)" in str(session.compiled_beside[0])
+    own, common = session.libraries[-1], session.libraries[0]
+    assert own.report is not common.report and len(compiled) == before
+    assert len(session.libraries) == 2
+    for _ in range(4):
+        session.run(None, {"ids": ids})
+    assert len(session.compiled_beside) == 1 and session.libraries[-1] is own
+
+
+def test_what_cannot_be_compiled_beside_stands_in_nobodys_way(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "m.onnx"
+    onnx.save(encoder(), path)
+    session = InferenceSession(path, num_threads=1, specialise_after=2)
+    ids = RNG.integers(0, 50, (2, 9))
+    (first,) = session.run(None, {"ids": ids})
+    path.unlink()
+    session.run(None, {"ids": ids})
+    wait_for(session, 1)
+    assert not session.compiled_beside[0].taken and "m.onnx" in session.compiled_beside[0].reason
+    np.testing.assert_array_equal(session.run(None, {"ids": ids})[0], first)
+
+
+def test_runs_pay_for_kernels_of_their_own_before_they_get_them() -> None:
+    class Slow(Library):
+        def __init__(self) -> None:
+            pass
+
+        def call(self, feeds: object) -> list[object]:
+            return []
+
+    for library, seconds, worth in ((Slow(), 0.0, [False, False, True, False]), (Slow(), 60.0, [False] * 4)):
+        common, own = Specialised(library, frozenset(), True), Specialised(library, frozenset())
+        found = [(common.run({}), common.is_worth(seconds, None))[1] for _ in range(4)]
+        assert found == worth and not any((own.run({}), own.is_worth(seconds, None))[1] for _ in range(4))
 
 
 def test_declared_bounds() -> None:

@@ -25,7 +25,7 @@ from minitvm.codegen.schedule import Schedule, apply
 from minitvm.codegen.simplify import simplify
 from minitvm.driver.cache import KernelCache, cache_key
 from minitvm.errors import CompilerError, ConfigError, MiniTVMError, is_own
-from minitvm.ir.dims import Dim
+from minitvm.ir.dims import Dim, Undecided
 from minitvm.ir.expr import Function
 from minitvm.ir.loop import Kernel
 from minitvm.ir.loop.sizes import bound
@@ -103,7 +103,7 @@ class KernelCompiler:
                 lowered = self._lowered(symbol, group)
             except CompilerError as error:
                 raise NotLowered(error.message, where=error.where, hint=error.hint) from error
-            except (TypeError, ValueError, MiniTVMError) as error:
+            except (Undecided, MiniTVMError) as error:
                 if not sizes_of(group):
                     raise
                 raise NotLowered(f"its loops are made for numbers only: {error}") from error

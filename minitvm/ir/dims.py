@@ -136,6 +136,11 @@ class SymbolicDim:
     def _undecided(self, *_: object) -> NoReturn:
         raise Undecided(f"a comparison with the dimension {self} is decided only when the model runs")
 
+    def _uncounted(self, *_: object) -> NoReturn:
+        raise Undecided(f"a calculation with the dimension {self} has a result only when the model runs")
+
+    __divmod__ = __rdivmod__ = __truediv__ = __rtruediv__ = __rmod__ = __pow__ = __rpow__ = __lshift__ = _uncounted
+    __round__ = __trunc__ = __floor__ = __ceil__ = __and__ = __or__ = __xor__ = __rshift__ = _uncounted
     __bool__ = __lt__ = __le__ = __gt__ = __ge__ = __index__ = __int__ = __float__ = _undecided
 
 

@@ -50,6 +50,11 @@ class Recurrent(Template):
     first_state: ClassVar[int] = 2
     """Which of the inputs it is."""
 
+    def refusal(self) -> Declined | None:
+        """Steps may be as many as a run says; how wide a state is decides about tiles."""
+        known = all(isinstance(extent, int) for extent in (*self.xw.shape[1:], self.hidden))
+        return super().refusal() if known else Declined("its sequences, or their features, are not known before a run")
+
     @property
     def products(self) -> Sequence[Gates]:
         """The gates, as they are multiplied with the state."""
