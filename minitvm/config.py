@@ -1,7 +1,5 @@
 """The environment variables, in one table (``docs/environment.md`` is checked against it)."""
 
-from __future__ import annotations
-
 import os
 import pathlib
 import platform

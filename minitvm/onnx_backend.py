@@ -3,8 +3,6 @@
 ``minitvm.onnx_backend.prepare(model).run([x])`` is the tuple of the model's results.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The command line: ``minitvm demo | compile | run | bench | show | info``."""
 
-from __future__ import annotations
-
 import sys
 import warnings
 

@@ -8,8 +8,6 @@ conversions of numbers that fit; functions of floats.
 The conditions of a formula's selects are made of all that their sides load, so that nothing is loaded conditionally.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Set
 from dataclasses import replace

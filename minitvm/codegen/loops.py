@@ -4,8 +4,6 @@ Nothing here asks whether iterations may run in another order: the steps of :mod
 those who write loops know.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence

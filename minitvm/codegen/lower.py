@@ -4,8 +4,6 @@ A template writes plain loops for one operator over placeholder buffers. Fusing 
 an input become the expression that the prologue computes, and the store of the result becomes the epilogue's stores.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial

@@ -9,8 +9,6 @@ Largest error over the whole range, in units of the last place of the correctly 
     exp 1   expm1 2   log 1   log2 1.5   log1p 1.5   tanh 2.5   sigmoid 2.5   erf 1.5   pow 1   sin, cos 1.5   tan 3.5
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from itertools import pairwise

@@ -3,8 +3,6 @@
 A kind of machine may have ways of its own: ``NESTS["cuda"] = Nests(...)``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial

@@ -8,8 +8,6 @@ Steps that change loops are in :mod:`minitvm.codegen.schedule_loops`, those that
 buffer is given by itself, or by its name where only one has it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce

@@ -4,8 +4,6 @@ Each takes a kernel and returns another that computes the same, or raises :class
 A loop is given by its :class:`LoopVar`, or by its name where only one loop has it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, pairwise, product

@@ -4,8 +4,6 @@ one iteration.  Exact for every dtype: what ``interp`` computes before and after
 What may wrap around (:func:`wraps`) is simplified only by what holds modulo 2**64.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -9,8 +9,6 @@ NaN where the other one would be); Open Compute Project, "Microscaling formats",
 two; ``float4_e2m1fn``).
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 

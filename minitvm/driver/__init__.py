@@ -1,7 +1,5 @@
 """The driver: optimize, partition, lower, emit, plan, link.  From a module to a library, all stages in one place."""
 
-from __future__ import annotations
-
 from minitvm.driver.compile import backend_for, build, build_consuming, create_executor, optimize, require_symbolic
 from minitvm.driver.program import HostCallWarning
 from minitvm.driver.report import BuildReport, KernelReport, PassStep

@@ -5,8 +5,6 @@ processes may share the folder.  An entry that does not match its hash is droppe
 cannot be written costs one warning, never an error.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import os

@@ -1,7 +1,5 @@
 """From one fused group to its code: the stages that a back end has for a kernel, and the cache in front of them."""
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import json

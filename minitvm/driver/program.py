@@ -1,7 +1,5 @@
 """From the module after all passes to the graph that runs: one node a call, each with what it means and costs."""
 
-from __future__ import annotations
-
 import itertools
 import warnings
 from collections.abc import Collection, Mapping, Sequence

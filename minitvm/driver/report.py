@@ -1,7 +1,5 @@
 """What a build did and why: its passes, its decisions, and every kernel's stages, made again on demand."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase

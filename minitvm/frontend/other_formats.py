@@ -1,7 +1,5 @@
 """Formats that Relay imports and minitvm does not: how to get to ONNX from there, for importers and for files."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NoReturn

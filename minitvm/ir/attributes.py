@@ -4,8 +4,6 @@ Builder, text, importer, library file and passes all construct the operator, and
 numpy's numbers become Python's, lists and arrays tuples, an integer alone a tuple of one; anything else is refused.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import json

@@ -7,8 +7,6 @@
 Whoever decides calls :func:`decide`; nothing is kept where nobody listens.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar

@@ -1,7 +1,5 @@
 """The dtypes of tensors: numpy's, which are computed with, and those of ``ml_dtypes``, which are only stored."""
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Annotated, Any, TypeAlias
 

@@ -10,8 +10,6 @@ Comments are ``# ...``, ``/* ... */`` and, with a space on either side, ``// ...
 optional; attributes may stand in any order; an operator's tensors may be given by the name that its ``infer`` gives.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Reads tokens, names, constants, attribute values and types of the text form; ``minitvm.ir.parser`` does the rest."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """Checks a module: acyclic, every variable bound, typed as the operators say."""
 
-from __future__ import annotations
-
 from minitvm.errors import IRError, MiniTVMError, origin
 from minitvm.ir.expr import Call, Constant, Expr, Function, Module, Tuple, TupleGetItem, Var, describe_call, infer_call
 from minitvm.ir.text import format_name, operands

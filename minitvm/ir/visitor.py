@@ -1,7 +1,5 @@
 """Walks and rewrites of the graph: iterative, each node once, the same object back where nothing changed."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter

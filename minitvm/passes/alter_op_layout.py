@@ -17,8 +17,6 @@ Which layout an operator asks for is an open table by (target kind, operator).  
 Weights move once, at compile time: FoldConstant runs after this pass.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial

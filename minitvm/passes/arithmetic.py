@@ -1,8 +1,6 @@
 """Rules of SimplifyExpr about numbers: casts, clips that a dtype makes needless, argmax of quantized values;
 identities, constants that meet, squares."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any, cast
 

@@ -1,8 +1,6 @@
 """InferType, SimplifyInference, CanonicalizeOps, CanonicalizeCast, Legalize: one way to say a thing, and the
 way that runs well."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial

@@ -7,8 +7,6 @@ result is then a part of the combined one.
 Operands other than the shared input must not depend on a branch: what is combined would otherwise need itself.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass

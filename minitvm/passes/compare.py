@@ -1,7 +1,5 @@
 """Whether two functions compute the same: random inputs that tell operators apart, and results held side by side."""
 
-from __future__ import annotations
-
 import math
 import zlib
 from collections.abc import Callable, Mapping, Sequence

@@ -4,8 +4,6 @@
 the usual partner of the data layout.  Everything around follows as far as it can (``Op.relayout``).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from minitvm.errors import PassError

@@ -10,8 +10,6 @@ and weights that are an input would be scaled at every run.  A scale is held wit
 that it belongs to.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace

@@ -7,8 +7,6 @@ Sums of integers are exact, so what is left of float arithmetic is one rounding 
 the scale.  What is added, and how the result is quantized again, stays as it was.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias

@@ -5,8 +5,6 @@ fields of a tuple that a function or a branch returns and nobody reads, paramete
 tuples that are built only to be taken apart.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 

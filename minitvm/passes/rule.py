@@ -7,8 +7,6 @@
 A rule keeps its state in its captures, returns a replacement of the same type, and says why it does not fire.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

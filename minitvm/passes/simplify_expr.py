@@ -4,8 +4,6 @@ Exact rules act at every level, reassociating ones at level 2 and above, approxi
 ``minitvm.allow_approximate`` names them (Relay applies all of them at level 0 already, and changes floats by it).
 """
 
-from __future__ import annotations
-
 import itertools
 import sys
 from collections.abc import Sequence

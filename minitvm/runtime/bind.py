@@ -5,8 +5,6 @@ what is found out once: which dimensions there are, and how values lie in memory
 weights are those of the symbolic library.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,8 +1,6 @@
 """The container of a library file: an uncompressed zip archive in which each member's bytes begin at a multiple of 64,
 as with Android's zipalign."""
 
-from __future__ import annotations
-
 import io
 import struct
 import zipfile

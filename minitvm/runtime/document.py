@@ -6,8 +6,6 @@ the read-only data of the entry object.  A library is used as its seal says; the
 for people and other programs, and what says otherwise in them is refused, with the place.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterator, Mapping

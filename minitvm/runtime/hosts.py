@@ -6,8 +6,6 @@ In the library file a host call is JSON: the operator, its attributes, the types
 type, as its code is a library of its own.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any

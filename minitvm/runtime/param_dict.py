@@ -4,8 +4,6 @@ Little endian: u64 magic, u64 0; the names (u64 count, then u64 length and UTF-8
 magic, u64 0, i32 device type and id, i32 rank, u8 kind, u8 bits, u16 lanes, i64 per dimension, i64 bytes, the data.
 """
 
-from __future__ import annotations
-
 import math
 import struct
 from collections.abc import Mapping

@@ -8,8 +8,6 @@ segment of kernels runs once more as it does without poison, barriers and all, a
 An instance decides when it is made; without poison nothing of this is reached.
 """
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

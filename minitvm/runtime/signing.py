@@ -4,8 +4,6 @@ The manifest has the SHA-256 of every other member, so its signature is one of t
 member is the signer's public key, 32 bytes, and the signature, 64.
 """
 
-from __future__ import annotations
-
 import importlib
 import os
 import pathlib

@@ -4,8 +4,6 @@ check_rewrite(drop_zero, before="def @main(%x: Tensor[(2,), float32]) { add(%x, 
                          after="def @main(%x: Tensor[(2,), float32]) { %x }")
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """DenseNet (Huang et al. 2016, arXiv:1608.06993)."""
 
-from __future__ import annotations
-
 from minitvm.errors import MiniTVMError
 from minitvm.ir.builder import function
 from minitvm.ir.expr import Expr, Function

@@ -1,7 +1,5 @@
 """Inception v3 (Szegedy et al. 2015, arXiv:1512.00567)."""
 
-from __future__ import annotations
-
 from minitvm.ir.builder import function
 from minitvm.ir.expr import Expr, Function
 from minitvm.testing.layers import avg_pool, classifier, concatenate, conv_bn_relu, image, max_pool, workload_of

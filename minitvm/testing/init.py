@@ -1,7 +1,5 @@
 """Random parameters for a network: Relay's ``create_workload`` and its initializers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Layers with Relay's parameter names: ``NAME_weight``, ``NAME_bias``, ``NAME_gamma``, ``NAME_moving_mean``, ..."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A multilayer perceptron: two hidden layers, softmax (Relay's testing network)."""
 
-from __future__ import annotations
-
 from minitvm.ir.builder import call_op, function
 from minitvm.ir.expr import Expr, Function
 from minitvm.testing.layers import dense, image, relu, workload_of

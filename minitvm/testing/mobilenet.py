@@ -1,7 +1,5 @@
 """MobileNet v1 (Howard et al. 2017, arXiv:1704.04861) and v2 (Sandler et al. 2018, arXiv:1801.04381)."""
 
-from __future__ import annotations
-
 from minitvm.errors import MiniTVMError
 from minitvm.ir.builder import call_op, function
 from minitvm.ir.expr import Expr, Function

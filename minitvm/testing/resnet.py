@@ -1,7 +1,5 @@
 """ResNet v2 (pre-activation; He et al. 2016, arXiv:1603.05027), Relay's graph and parameter names."""
 
-from __future__ import annotations
-
 from minitvm.errors import MiniTVMError
 from minitvm.ir.builder import function
 from minitvm.ir.expr import Expr, Function

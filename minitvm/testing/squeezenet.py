@@ -1,7 +1,5 @@
 """SqueezeNet 1.0 and 1.1 (Iandola et al. 2016, arXiv:1602.07360)."""
 
-from __future__ import annotations
-
 from minitvm.errors import MiniTVMError
 from minitvm.ir.builder import call_op, function
 from minitvm.ir.expr import Expr, Function

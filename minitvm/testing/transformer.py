@@ -1,7 +1,5 @@
 """A transformer encoder as in BERT (Vaswani et al. 2017, arXiv:1706.03762; Devlin et al. 2018, arXiv:1810.04805)."""
 
-from __future__ import annotations
-
 from minitvm.errors import MiniTVMError
 from minitvm.ir.builder import call_op, const, function, var
 from minitvm.ir.expr import Expr, Function

@@ -1,7 +1,5 @@
 """VGG with 11, 13, 16 or 19 layers (Simonyan and Zisserman 2014, arXiv:1409.1556)."""
 
-from __future__ import annotations
-
 from minitvm.errors import MiniTVMError
 from minitvm.ir.builder import call_op, function
 from minitvm.ir.expr import Function

@@ -3,8 +3,6 @@
 Re-exports only: ``tvm.relay``, ``tvm.contrib``, ``tvm.transform``, and what ``minitvm`` itself calls as TVM does.
 """
 
-from __future__ import annotations
-
 import importlib
 from typing import Any
 

@@ -1,7 +1,5 @@
 """TVM's places of the executors: ``from minitvm.tvm.contrib import graph_executor``.  Re-exports only."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 from minitvm.runtime import debug as debug_executor

@@ -1,7 +1,5 @@
 """The names that people know from Relay: ``from minitvm import relay``.  Re-exports only."""
 
-from __future__ import annotations
-
 import importlib
 from types import SimpleNamespace
 from typing import Any

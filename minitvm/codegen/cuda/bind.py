@@ -10,8 +10,6 @@ resort, an iteration of a parallel loop becomes
 ``shared`` memory of an iteration becomes a slice of a workspace of its own.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace

@@ -4,8 +4,6 @@ The figures of an architecture are those of its largest usual card (sm_90: H200)
 limits of an SM, the table "technical specifications per compute capability" of the CUDA programming guide.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from typing import NamedTuple

@@ -3,8 +3,6 @@
 float16 is kept in memory as its bits and computed in float; rounding to it happens where a value is stored or cast.
 """
 
-from __future__ import annotations
-
 import math
 import struct
 

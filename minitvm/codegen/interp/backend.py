@@ -3,8 +3,6 @@
 Kernels are legalized for a machine that has no functions at all.
 """
 
-from __future__ import annotations
-
 from minitvm.codegen.backend import Backend, Launches, Workspace, register
 from minitvm.ir.loop.verify import verify_kernel
 from minitvm.runtime.graph import CpuTag

@@ -4,8 +4,6 @@ functions.
 Nothing here is asked for what would trap: :mod:`minitvm.codegen.legalize` was there before.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Callable, Mapping
 from functools import cache

@@ -1,7 +1,5 @@
 """The back end of CPUs: LLVM IR, and object code by LLVM."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import llvmlite

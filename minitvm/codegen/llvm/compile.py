@@ -1,7 +1,5 @@
 """LLVM IR text to machine code, for this machine or another one."""
 
-from __future__ import annotations
-
 import ctypes
 import pathlib
 import re

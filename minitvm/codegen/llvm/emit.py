@@ -4,8 +4,6 @@ The text is written directly, one function a module (``docs/design.md`` has its 
 calls vectorized become vector instructions here, unrolled ones are written out, so LLVM is told to leave them alone.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence

@@ -8,8 +8,6 @@ A barrier stands before a kernel only where it needs one: it reads what was writ
 written or read, since the last barrier.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

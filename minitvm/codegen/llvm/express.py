@@ -1,7 +1,5 @@
 """Expressions of the loop IR to registers; ``int64`` arithmetic is kept symbolic (see :mod:`.writer`)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

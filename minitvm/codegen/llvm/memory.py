@@ -1,7 +1,5 @@
 """``int64`` arithmetic, kept symbolic, and loads and stores: addresses, strides along the lanes, masks."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from math import gcd
 

@@ -5,8 +5,6 @@ of unrolled loops vanish from addresses, ranges decide comparisons, and the stri
 a vectorized loop is known.
 """
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Callable, Hashable, Iterator

@@ -5,8 +5,6 @@ vector, the last one of a group filled up with zeros; the result's blocks divide
 vector of sums is stored in pieces, and those behind the last channel are not.
 """
 
-from __future__ import annotations
-
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Sequence

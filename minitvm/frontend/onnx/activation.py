@@ -1,7 +1,5 @@
 """ONNX activations, written with elementwise operators where Relay has no operator of its own."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import TypeAlias

@@ -1,7 +1,5 @@
 """Attention as ONNX Runtime's optimisers fuse it, domain ``com.microsoft``: several inputs, one product in softmax."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

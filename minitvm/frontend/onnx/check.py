@@ -1,7 +1,5 @@
 """Is it a graph?  Every value produced once, before it is used, and every operator known; checked before importing."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache, partial

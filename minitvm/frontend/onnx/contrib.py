@@ -4,8 +4,6 @@ ONNX has no schemas for them, so defaults stand here.  Most are ONNX's own layer
 follows them.
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np

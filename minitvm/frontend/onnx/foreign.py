@@ -1,7 +1,5 @@
 """The long tail: nodes without a builder or a definition by simpler operators run in Python, by ``onnx.reference``."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Operators that ONNX itself defines by simpler ones: one without a builder is imported as its definition."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

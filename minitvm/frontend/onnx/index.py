@@ -1,7 +1,5 @@
 """ONNX gathers, scatters, slices and pads."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

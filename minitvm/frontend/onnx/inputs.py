@@ -1,7 +1,5 @@
 """The inputs of a model as variables: of the shapes and dtypes asked for, where they fit the model's."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

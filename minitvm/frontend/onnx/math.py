@@ -1,7 +1,5 @@
 """ONNX arithmetic, comparison, logic and casts: operators that go element by element."""
 
-from __future__ import annotations
-
 from functools import partial, reduce
 
 import numpy as np

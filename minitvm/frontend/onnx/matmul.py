@@ -1,7 +1,5 @@
 """ONNX matrix products: MatMul, Gemm, Einsum."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

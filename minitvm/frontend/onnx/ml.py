@@ -4,8 +4,6 @@ Where ONNX leaves open what a classifier of two classes with one score says, thi
 reference do, whichever keeps to the transform that the node asks for.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any

@@ -1,7 +1,5 @@
 """TfIdfVectorizer over numbers: how often n-grams are there."""
 
-from __future__ import annotations
-
 from functools import partial, reduce
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What a builder sees of an ONNX node, and ``emit``, which builds calls and folds those of constants at once."""
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Sequence
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """ONNX quantisation: QuantizeLinear and DequantizeLinear, and layers on integers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -1,7 +1,5 @@
 """ONNX reductions, cumulative sums, arg-reductions and top-k."""
 
-from __future__ import annotations
-
 from minitvm.frontend.onnx.node import OnnxNode, cast, emit, emit_many, normalize_axis, rank, single
 from minitvm.frontend.onnx.registry import formulas, onnx_op
 from minitvm.ir.expr import Expr

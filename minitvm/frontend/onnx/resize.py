@@ -4,8 +4,6 @@ Along an axis, nearest neighbours are a gather, interpolations a weighted sum of
 the sum of one; indices and weights are constants computed here.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass

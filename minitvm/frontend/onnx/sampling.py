@@ -1,7 +1,5 @@
 """ONNX operators that sample images: GridSample, DeformConv, RoiAlign, Col2Im."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -3,8 +3,6 @@
 Of a sequence whose values are known one by one nothing is left but the values.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 

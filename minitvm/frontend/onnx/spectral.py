@@ -5,8 +5,6 @@ Tukey 1965), so that matrices stay small.  Numbers are complex as ONNX stores th
 imaginary).
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -3,8 +3,6 @@
 Results are rounded once for each node, whatever its builder makes of it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """ONNX shapes and constants: reshape, transpose, join, split, tile, fill."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

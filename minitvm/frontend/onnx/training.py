@@ -1,7 +1,5 @@
 """ONNX operators of training: optimisers' steps, batch normalization over its own batch."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 

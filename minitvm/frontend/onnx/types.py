@@ -1,7 +1,5 @@
 """Types as ONNX writes them, and as the graph IR has them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

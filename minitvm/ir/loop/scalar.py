@@ -4,8 +4,6 @@ the loop IR's on numpy arrays.
 For the operators' references and the loop interpreter; the LLVM and the CUDA printers have to agree.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 

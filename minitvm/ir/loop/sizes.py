@@ -1,8 +1,6 @@
 """Symbolic kernels: one whose dimensions have symbols means, for any numbers that these stand for, the kernel with the
 numbers in their place.  That kernel is what is checked and interpreted."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from minitvm.ir.dims import number

@@ -9,8 +9,6 @@ looks; the executor raises after the run:
 Kernels themselves clamp positions, so that no input makes them touch memory that is not their own.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar

@@ -1,7 +1,5 @@
 """Elementwise operators: arithmetic, rounding, logic, comparisons, float functions, rectifiers, casts, clip, where."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Annotated, Any, ClassVar

@@ -1,7 +1,5 @@
 """Operators that another library computes: a model's long tail."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable, Sequence
 from functools import lru_cache

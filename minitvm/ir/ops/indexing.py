@@ -4,8 +4,6 @@ Positions below 0 count from the end (except in ``one_hot``); what is still out 
 input makes a kernel touch memory that is not its own.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Annotated, Literal
 

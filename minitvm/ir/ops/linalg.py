@@ -1,7 +1,5 @@
 """Operators on matrices as such: the determinant."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Of decision trees, which leaf a row of features comes to; of support vectors, what pairs of classes say together."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

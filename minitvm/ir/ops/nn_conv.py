@@ -1,7 +1,5 @@
 """Convolutions in 1, 2 and 3 dimensions, in plain and in blocked layouts."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from functools import cached_property

@@ -1,7 +1,5 @@
 """Transposed convolutions: what a convolution's gradient does, used to enlarge images."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from functools import cached_property

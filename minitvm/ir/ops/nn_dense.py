@@ -1,7 +1,5 @@
 """Fully connected layers, matrix products, and what follows them channel by channel: bias and prelu."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 

@@ -1,7 +1,5 @@
 """Normalization layers, softmax too.  SimplifyInference decomposes most of them; here is what they mean."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Padding, and moving pixels between the image plane and its channels."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 

@@ -1,7 +1,5 @@
 """Pooling in 1, 2 and 3 dimensions, in plain and in blocked layouts."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from functools import reduce

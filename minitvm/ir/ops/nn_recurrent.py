@@ -1,8 +1,6 @@
 """Recurrent layers in one direction.  The input's projection, a dense over all steps with both biases added, comes
 first; here is what depends on the step before.  Templates lower them; there are no compute rules."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, ClassVar
 

@@ -3,8 +3,6 @@
 A word is an int32; its first byte is the lowest.  Words of data hold unsigned bytes, words of weights signed ones.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """Between floats and integers of 2 to 16 bits on a linear scale."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Annotated
 

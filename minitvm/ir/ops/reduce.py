@@ -4,8 +4,6 @@
 ``keepdims``: reduced dimensions stay, with extent 1.  data: (...) -> (... without the reduced dimensions).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar

@@ -1,7 +1,5 @@
 """Operators that read an image between its pixels, or at places that data names; and what windows leave behind."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 import math

@@ -6,8 +6,6 @@
 ``prefix`` is a view of the first elements: the executor takes it, nothing is computed.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from minitvm.ir.dims import anonymous, product

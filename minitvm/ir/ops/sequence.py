@@ -3,8 +3,6 @@
 A sequence is a list, a map a dict, an optional its value or ``None``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import reduce
 from itertools import pairwise

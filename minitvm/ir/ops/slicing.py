@@ -1,7 +1,5 @@
 """Operators that join tensors and cut them: concatenate, stack, split, strided_slice."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
 from typing import Any, Literal

@@ -4,8 +4,6 @@ Their loops are a merge sort of positions, or a heap of the best so far where fe
 keep their order; NaN counts as the largest.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, Literal

@@ -1,7 +1,5 @@
 """Boxes that overlap none of those of higher scores (``selection.py``: results as long as the values say)."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

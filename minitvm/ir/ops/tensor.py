@@ -1,7 +1,5 @@
 """Operators on whole tensors: running sums, shapes as values, ranges, triangles, fills, broadcasting."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Operators that move elements about: reshape, transpose, expand, squeeze, tile, repeat, reverse, layout_transform."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

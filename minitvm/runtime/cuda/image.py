@@ -3,8 +3,6 @@
 The same records stand in the group's source, a comment line each, so that source alone decides what the image is.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass

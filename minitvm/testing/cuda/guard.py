@@ -1,7 +1,5 @@
 """Memory between pages that nobody may touch."""
 
-from __future__ import annotations
-
 import ctypes
 import mmap
 import re

@@ -1,7 +1,5 @@
 """Many cases, on several workers at once: verdicts are counted, failures shrunk, told apart and written."""
 
-from __future__ import annotations
-
 import itertools
 import pathlib
 import sys

@@ -1,7 +1,5 @@
 """Generators of control flow: branches and loops of a few nodes, which may read values from outside."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 

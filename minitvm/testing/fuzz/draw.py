@@ -1,7 +1,5 @@
 """``Draw``: a graph under construction.  Operators' generators ask it for operands and give it their node."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Callable, Iterable, Sequence

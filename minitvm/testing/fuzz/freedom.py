@@ -5,8 +5,6 @@ A rule (in ``open_ends``) is a function of a node as a walk sees it.  It says ho
 may lie elsewhere: 0 where ONNX decides, infinity where it leaves the element open.  It broadcasts with the result.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

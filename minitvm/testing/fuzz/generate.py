@@ -1,7 +1,5 @@
 """From a seed to a case: a random graph, arrays to run it with, and a configuration."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Callable, Collection, Iterator, Sequence

@@ -1,8 +1,6 @@
 """The verdict on a case: minitvm's results against those of its peers.  Tolerances follow from the dtype; where they
 are exceeded, from the case's condition."""
 
-from __future__ import annotations
-
 import enum
 import re
 from collections.abc import Iterable, Sequence

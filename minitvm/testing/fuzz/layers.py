@@ -1,7 +1,5 @@
 """Generators of convolutions, pooling, products, recurrent layers, attention and normalizations."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Generators of operators that move elements or choose among them; and of numbers that must be of some size."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

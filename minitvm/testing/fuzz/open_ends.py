@@ -1,7 +1,5 @@
 """The rules: which elements of one node's results ONNX leaves open, or a peer computes otherwise, and why."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from minitvm.testing.fuzz.freedom import (

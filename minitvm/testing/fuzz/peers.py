@@ -1,7 +1,5 @@
 """The independent oracles, in a process of their own: ONNX Runtime, and ONNX's reference evaluator."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass

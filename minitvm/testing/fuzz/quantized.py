@@ -1,7 +1,5 @@
 """Generators of quantized operators and of image resizing."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -12,8 +12,6 @@ semicolon stand sizes and attributes; ``a|b`` is either, with ``?`` also neither
 are not those of ``x``.  Attributes that a row does not name are drawn by name, those that an opset lacks are left out.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from typing import Any, NamedTuple

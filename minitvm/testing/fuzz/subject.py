@@ -1,7 +1,5 @@
 """minitvm under test, in a process of its own."""
 
-from __future__ import annotations
-
 import os
 import pathlib
 import tempfile

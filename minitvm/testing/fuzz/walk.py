@@ -4,8 +4,6 @@ What is asked of a graph's inside, its values, their rounding, what is open, is 
 it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

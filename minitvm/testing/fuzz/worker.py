@@ -1,7 +1,5 @@
 """Worker processes: a request in, a reply out; one that crashes or computes for too long is replaced."""
 
-from __future__ import annotations
-
 import contextlib
 import faulthandler
 import multiprocessing

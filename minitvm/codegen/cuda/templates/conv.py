@@ -4,8 +4,6 @@
 of the data.  Where channels lie next to each other in memory they are the columns, else positions are.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import cached_property

@@ -1,7 +1,5 @@
 """Matrix products as block tiles: ``nn.dense``, ``nn.matmul``, ``nn.batch_matmul``, each operand transposed or not."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import cached_property
 

@@ -4,8 +4,6 @@ A block of threads computes ``rows x columns`` results.  Pieces of both factors,
 long, go through shared memory; each thread keeps ``thread_rows x thread_columns`` sums in registers.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 

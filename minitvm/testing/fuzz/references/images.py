@@ -6,8 +6,6 @@ nearest one where a coordinate is a whole number but for a rounding, and knows n
 nearest pixels by whole scales only.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence

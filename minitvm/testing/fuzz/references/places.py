@@ -3,8 +3,6 @@ as the data, its OneHot multiplies, so that infinity makes NaN, its Pad does not
 the first axis for one of the others, its Slice backwards from before the first element selects nothing; it has no
 Scatter."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """RNN, GRU and LSTM with the default activations.  ONNX's own run every step of every sequence, and all forwards."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

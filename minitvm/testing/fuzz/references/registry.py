@@ -1,7 +1,5 @@
 """``@reference``: a function as an operator of ONNX's reference evaluator."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable
 from typing import Any, TypeAlias, TypeVar

@@ -9,8 +9,6 @@ integers is the least one; its ReduceLogSumExp loses NaN beside infinity; its Ge
 no DequantizeLinear before opset 19, and an Erf of 8 digits.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
