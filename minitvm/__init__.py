@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from minitvm.runtime import debug as debug_executor
     from minitvm.runtime import executor as graph_executor
     from minitvm.runtime import ndarray as nd
+    from minitvm.runtime.device import cpu, cuda, device
+    from minitvm.runtime.device import device as context
     from minitvm.runtime.executor import GraphModule
     from minitvm.runtime.library import Library, load, load_module
-    from minitvm.runtime.ndarray import cpu, cuda, device
-    from minitvm.runtime.ndarray import device as context
     from minitvm.session import InferenceSession
     from minitvm.target import Target
     from minitvm.tvm import contrib, relay, transform
@@ -44,7 +44,7 @@ _OFFERED = {
     "passes.manager": "PassContext",
     "runtime.executor": "GraphModule",
     "runtime.library": "Library load load_module",
-    "runtime.ndarray": "cpu cuda device context=device",
+    "runtime.device": "cpu cuda device context=device",
     "session": "InferenceSession",
     "target": "Target",
 }

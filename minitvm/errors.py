@@ -101,6 +101,10 @@ class LibraryError(MiniTVMError):
     """A saved library that cannot be loaded: truncated, altered, another version or CPU, not signed by who must."""
 
 
+class DeviceError(MiniTVMError):
+    """A device that is there fails: out of memory, a kernel that faults, memory that was lost with it."""
+
+
 class UserCodeError(MiniTVMError):
     """An exception inside a rule, pass, instrument, operator, template, layout rule or ONNX builder of a user's."""
 

@@ -17,9 +17,9 @@ from minitvm.cli.common import say, stdout, table
 from minitvm.errors import ConfigError
 from minitvm.frontend import describe_onnx
 from minitvm.runtime.debug import GraphModuleDebug
+from minitvm.runtime.device import cpu
 from minitvm.runtime.executor import GraphModule
 from minitvm.runtime.library import Library
-from minitvm.runtime.ndarray import cpu
 from minitvm.runtime.timing import BenchmarkResult, side_by_side, timed
 
 

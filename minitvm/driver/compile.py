@@ -40,13 +40,14 @@ from minitvm.passes.compare import compare
 from minitvm.passes.instrument import PassInstrument
 from minitvm.passes.manager import PassContext, closest
 from minitvm.passes.redundancy import bind_captured, bind_params
+from minitvm.runtime.device import Device, cpu
 from minitvm.runtime.executor import GraphModule
 from minitvm.runtime.graph import Artifact, Host
 from minitvm.runtime.hosts import branch_functions
 from minitvm.runtime.instance import Instance
 from minitvm.runtime.library import Library
 from minitvm.runtime.memory import plan_memory, require_addressable, unplanned
-from minitvm.runtime.ndarray import Device, NDArray, cpu
+from minitvm.runtime.ndarray import NDArray
 from minitvm.target import MachineModel, Target
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from minitvm.errors import InputError, did_you_mean, listing
 from minitvm.ir.dtypes import is_float
 from minitvm.ir.types import STRING, AnyTensor, Leaf, MapType, Shape, TensorType, numpy_dtype, shape_text
+from minitvm.runtime.device import HOST, Memory, device_of
 from minitvm.runtime.ndarray import NDArray
 
 
@@ -51,10 +52,21 @@ def from_zigzag(code: int) -> int:
     return -(code + 1) // 2 if code % 2 else code // 2
 
 
-def as_array(name: str, value: Any, dtype: str) -> np.ndarray:
-    """``value`` as an array.  Lists and numbers take the input's dtype; arrays keep theirs (checked later)."""
+def as_array(name: str, value: Any, dtype: str, memory: Memory = HOST) -> Any:
+    """``value`` as an array, or as a value of ``memory`` where it is there already.
+
+    Lists and numbers take the input's dtype; arrays keep theirs (checked later).
+    """
     if isinstance(value, (np.ndarray, np.generic)):
         return np.asarray(value)
+    where = device_of(value)
+    if where not in (HOST.device, memory.device):
+        raise InputError(
+            f"input {name!r} is on {where}, the model runs on {memory.device}",
+            hint="copy it there, or to the host: array.numpy() of minitvm's, x.cpu() of torch's, cupy.asnumpy(x)",
+        )
+    if where != HOST.device:
+        return memory.taken(value)
     if isinstance(value, NDArray) or hasattr(value, "__array__"):
         return np.asarray(value)
     if value is None:
@@ -77,13 +89,15 @@ def _no_array(name: str, value: Any, dtype: str, why: str) -> InputError:
     )
 
 
-def check_input(name: str, value: Any, expected: Leaf) -> Any:
+def check_input(name: str, value: Any, expected: Leaf, memory: Memory = HOST) -> Any:
     """``value`` as one of that type (symbolic dimensions fit any); :class:`InputError` names both sides.
+
+    What is in ``memory``, a device's, stays there.
 
     A sequence is a list or a tuple, an optional without a value ``None``.
     """
     if isinstance(expected, TensorType):
-        return _check_tensor(name, value, expected)
+        return _check_tensor(name, as_array(name, value, expected.dtype, memory), expected)
     if isinstance(expected, AnyTensor):
         return _check_dtype(name, as_array(name, value, expected.dtype), expected)
     if isinstance(expected, MapType):
@@ -104,7 +118,7 @@ def _check_map(name: str, value: Any, expected: MapType) -> dict[Any, Any]:
     return dict(zip(keys, values, strict=True))
 
 
-def _check_dtype(name: str, array: np.ndarray, expected: TensorType | AnyTensor) -> np.ndarray:
+def _check_dtype(name: str, array: Any, expected: TensorType | AnyTensor) -> Any:
     dtype, is_text = numpy_dtype(expected.dtype), expected.dtype == STRING
     if is_text and array.dtype.kind in "OU" and all(isinstance(one, str) for one in array.flat):
         return array.astype(object)
@@ -117,8 +131,8 @@ def _check_dtype(name: str, array: np.ndarray, expected: TensorType | AnyTensor)
     return array
 
 
-def _check_tensor(name: str, value: Any, expected: TensorType) -> np.ndarray:
-    array = _check_dtype(name, as_array(name, value, expected.dtype), expected)
+def _check_tensor(name: str, value: Any, expected: TensorType) -> Any:
+    array = _check_dtype(name, value, expected)
     if array.ndim != expected.rank:
         raise InputError(
             f"input {name!r} has rank {array.ndim}, shape {array.shape}; the model expects rank {expected.rank}",

@@ -1,55 +1,15 @@
-"""What runs an artefact, chosen by the kind of its target: code, and the memory of the device that it runs on."""
+"""What runs an artefact, chosen by the kind of its target."""
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
-
-import numpy as np
+from collections.abc import Callable
+from typing import Protocol
 
 from minitvm.errors import LibraryError
-from minitvm.ir.arrays import aligned, aligned_empty
-from minitvm.ir.types import Leaf
+from minitvm.runtime.device import Device, Memory
 from minitvm.runtime.graph import Artifact, CpuTag, Segment
-
-if TYPE_CHECKING:
-    from minitvm.runtime.ndarray import Device
-
-
-class Memory:
-    """The host's memory; a device's has the same methods.
-
-    What it holds are *values*: here numpy's arrays, on a device arrays there, of any class, that only it can look into.
-    """
-
-    is_host = True
-    """Whether values are arrays of the host, and kernels can work on any others where they are."""
-
-    def empty(self, shape: Sequence[int], dtype: str) -> Any:
-        """A new value on a 64-byte boundary, its contents undefined."""
-        return aligned_empty(shape, dtype)
-
-    def hold(self, array: np.ndarray) -> Any:
-        """A value like an array of the host; the array itself where kernels can read it there."""
-        return aligned(array)
-
-    def view(self, value: Any, offset: int, type_: Leaf) -> Any:
-        """The bytes of a value from ``offset`` on, as another one."""
-        memory = value.reshape(-1).view(np.uint8)[offset : offset + type_.nbytes]
-        return memory.view(type_.dtype).reshape(type_.static_shape)
-
-    def address(self, value: Any) -> int:
-        """Where kernels find it."""
-        return int(value.ctypes.data)
-
-    def write(self, value: Any, array: np.ndarray) -> None:
-        """Copy an array of the same dtype and shape into it."""
-        value[...] = array
-
-    def read(self, value: Any) -> np.ndarray:
-        """As an array of the host, which may share its memory."""
-        return np.asarray(value)
+from minitvm.runtime.timing import Run, timed
 
 
 class Code(Protocol):
@@ -77,6 +37,10 @@ class Code(Protocol):
         ``slots`` is the address of pointers in the host's memory: one per entry of the graph, where its value is now,
         then one per kernel node's workspace (:func:`workspace_slots`).
         """
+
+    def timed(self, run: Run, runs: int) -> list[float]:
+        """Seconds of each of so many runs of a step."""
+        return timed(run, runs)
 
 
 CODES: dict[str, type[Code]] = {}

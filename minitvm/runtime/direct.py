@@ -87,7 +87,9 @@ class DirectCall:
         """All results of a run as new arrays; ``feeds`` has an array of the right type for every input."""
         for name, array in feeds.items():
             readers = self._inputs.get(name)
-            if readers is not None and _is_readable(array):
+            if not isinstance(array, np.ndarray):  # on the device already, or Python's alone
+                (self.instance.replace if hasattr(array, "memory") else self.instance.assign)(name, array)
+            elif readers is not None and is_readable(array):
                 self._point(readers, array.ctypes.data)
             else:
                 self.instance.assign(name, array)
@@ -95,7 +97,8 @@ class DirectCall:
         try:
             self.instance.run()
         finally:
-            ctypes.memmove(self._slots, self._own, len(self._own))
+            if self._inputs or made:
+                ctypes.memmove(self._slots, self._own, len(self._own))
         return [self._given_out(position, made) for position in range(len(self._heads))]
 
     def _made(self, result: Result) -> np.ndarray:
@@ -121,7 +124,7 @@ def _itself(value: Any) -> Any:
     return value
 
 
-def _is_readable(array: np.ndarray) -> bool:
+def is_readable(array: np.ndarray) -> bool:
     """Whether a kernel can read it where it is: row-major, elements on their boundaries, bytes in the CPU's order."""
     flags = array.flags
     return bool(flags.c_contiguous and flags.aligned and array.dtype.isnative)

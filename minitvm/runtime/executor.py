@@ -12,9 +12,11 @@ from minitvm.errors import ConfigError, InputError, LibraryError
 from minitvm.ir.arrays import aligned
 from minitvm.ir.types import Leaf
 from minitvm.runtime.checks import check_input, joined, missing_inputs, unknown_name
+from minitvm.runtime.device import Device
+from minitvm.runtime.direct import is_readable
 from minitvm.runtime.instance import Instance
 from minitvm.runtime.library import Library
-from minitvm.runtime.ndarray import Device, NDArray
+from minitvm.runtime.ndarray import NDArray
 from minitvm.runtime.param_dict import load_arrays
 from minitvm.runtime.timing import BenchmarkResult, measure
 
@@ -68,11 +70,22 @@ class GraphModule:
         entry = self.instance.input_entry.get(name)
         if entry is None:
             raise unknown_name(name, self._visible_inputs())
-        return check_input(name, value, self.instance.types[entry])
+        return check_input(name, value, self.instance.types[entry], self.instance.memory)
 
     def _visible_inputs(self) -> list[str]:
         """The inputs, without the parameters that the library brings along."""
         return [name for name in self.instance.input_names if name not in self.instance.params]
+
+    def set_input_zero_copy(self, key: str | int, value: Any) -> None:
+        """Let kernels read an input where it is: an array of any library, row-major, on the module's device.
+
+        What is in it counts when :meth:`run` is called.  :meth:`set_input` gives the input memory of its own again.
+        """
+        name = self._name_of(key)
+        checked = self._check(name, value)
+        if isinstance(checked, np.ndarray) and not is_readable(checked):
+            raise InputError(f"input {name!r} cannot be read where it is", hint="numpy.ascontiguousarray(array)")
+        self.instance.replace(name, checked)
 
     def load_params(self, data: bytes) -> None:
         """Set parameters from the bytes of ``save_param_dict``."""
@@ -81,9 +94,8 @@ class GraphModule:
     def share_params(self, other: GraphModule, data: bytes) -> None:
         """Use the memory of ``other``'s parameters for those named in ``data``."""
         for name in load_arrays(data):
-            theirs = other.instance.value((other.get_input_node(name), 0))
-            self.instance.replace(name, aligned(self._check(name, theirs)))
-            self.instance.unset.discard(name)
+            theirs = self._check(name, NDArray(other.instance.there((other.get_input_node(name), 0))))
+            self.instance.replace(name, aligned(theirs) if isinstance(theirs, np.ndarray) else theirs)
 
     def get_input_node(self, name: str) -> int:
         """The node of an input; :class:`InputError` where there is none of that name."""
@@ -94,7 +106,7 @@ class GraphModule:
     def get_input(self, index: str | int) -> Any:
         """A copy of an input's or parameter's present value; a sequence as a list of arrays."""
         node = self.get_input_node(self._name_of(index))
-        return self._handed_out(self.instance.value((node, 0)))
+        return self._handed_out(self.instance.there((node, 0)))
 
     def get_input_index(self, name: str) -> int:
         """The number of an input, -1 if there is none of that name."""
@@ -153,14 +165,14 @@ class GraphModule:
     def _handed_out(self, value: Any) -> Any:
         if value is None or isinstance(value, (list, dict)):
             return dict(value) if isinstance(value, dict) else value and list(map(self._handed_out, value))
-        return NDArray(value.copy(), self.instance.device)
+        return NDArray(value.copy())
 
     def _output(self, index: int) -> Any:
         if not isinstance(index, (int, np.integer)) or not 0 <= index < len(self._heads):
             raise InputError(f"the model has no output number {index!r}", hint=f"it has {len(self._heads)}")
         if not self.instance.has_run:
             raise InputError(f"output {index} has no value: the model has not run", hint="call run() first")
-        return self.instance.value(self._heads[index])
+        return self.instance.there(self._heads[index])
 
     def outputs(self) -> list[Any]:
         """Copies of all results of the last run."""
@@ -192,7 +204,7 @@ class GraphModule:
             self.run(given)
             self.outputs()
 
-        return measure(once if end_to_end else self.run, repeat, number, min_repeat_ms)
+        return measure(once if end_to_end else self.run, repeat, number, min_repeat_ms, self.instance.memory.wait)
 
     def time_evaluator(
         self, name: str, device: Device | None = None, number: int = 10, repeat: int = 1, min_repeat_ms: float = 0.0

@@ -14,6 +14,7 @@ from minitvm.ir.arrays import ALIGNMENT
 from minitvm.ir.types import SequenceType, TensorType, Type
 from minitvm.runtime.checks import check_input, from_zigzag
 from minitvm.runtime.code import Code
+from minitvm.runtime.device import Device
 from minitvm.runtime.graph import (
     Artifact,
     Entry,
@@ -23,7 +24,7 @@ from minitvm.runtime.graph import (
     steps_of,
     workspace_slots,
 )
-from minitvm.runtime.ndarray import Device, copied
+from minitvm.runtime.ndarray import copied
 
 WORTH_A_TEAM = 50e-6
 """Seconds of work below which one thread is faster than waking another and meeting it at barriers."""
@@ -64,6 +65,8 @@ class Instance:
         self.input_names = [self.graph.nodes[i].name for i in self.graph.arg_nodes]
         self.input_entry = {self.graph.nodes[i].name: self.graph.entry_start[i] for i in self.graph.arg_nodes}
         self.unset = {name for name in self.input_names if name not in params}
+        self._not_ours = set(params)
+        """Inputs whose memory others use, too: it is not written to."""
         self.workspaces: dict[int, Any] = {}
         """Bytes by kernel node."""
         self.has_run = False
@@ -81,7 +84,8 @@ class Instance:
             given, type_ = self.params.get(name), self.types[entry]
             if given is not None:  # of a dictionary that anybody may have changed
                 is_own = given is self.artifact.params.get(name)
-                self.values[entry] = self.memory.hold(given if is_own else check_input(name, given, type_))
+                hold = self.memory.share if is_own else self.memory.hold
+                self.values[entry] = hold(given if is_own else check_input(name, given, type_))
             elif type_.is_static:
                 self.values[entry] = self.memory.empty(type_.static_shape, type_.dtype)
 
@@ -116,7 +120,12 @@ class Instance:
         return None if at is None else self.memory.view(self.arena, at, TensorType((nbytes,), "uint8"))
 
     def replace(self, name: str, value: Any) -> None:
-        """Use other memory for an input or parameter: ``value``, which ``memory`` holds, is of the right type."""
+        """Use memory of somebody else for an input or parameter: ``value``, of ``memory`` and the right type."""
+        self._place(name, value)
+        self._not_ours.add(name)
+        self.unset.discard(name)
+
+    def _place(self, name: str, value: Any) -> None:
         root = self.input_entry[name]
         self.values[root] = value
         for entry, owner in enumerate(self.owner):
@@ -137,8 +146,9 @@ class Instance:
         entry = self.input_entry[name]
         if not self.types[entry].is_static:
             self.values[entry] = copied(value)
-        elif self.values[entry] is self.params.get(name):
-            self.replace(name, self.memory.hold(np.array(value)))
+        elif name in self._not_ours:
+            self._place(name, self.memory.hold(np.array(value)) if isinstance(value, np.ndarray) else value.copy())
+            self._not_ours.discard(name)
         else:
             self.memory.write(self.values[entry], value)
         self.unset.discard(name)
@@ -148,13 +158,18 @@ class Instance:
         return copied(self.value(entry))
 
     def value(self, entry: Entry) -> Any:
-        """The value of an entry as it is now: a list, ``None``, or a view that the next run overwrites."""
+        """The value of an entry as it is now, on the host: a list, ``None``, or a view that the next run overwrites."""
+        found, is_static = self.there(entry), self.types[self.graph.entry_id(entry)].is_static
+        return self.memory.read(found) if is_static else found  # other values are Python's alone
+
+    def there(self, entry: Entry) -> Any:
+        """The same in the memory where it is."""
         index = self.graph.entry_id(entry)
         found = self.held(index)
         if found is None and not may_be_none(self.types[index]):
             node = self.graph.nodes[entry[0]]
             raise MiniTVMError(f"{node.name!r} has no value yet", hint="call run() first")
-        return self.memory.read(found) if self.types[index].is_static else found  # other values are Python's alone
+        return found
 
     # --- running ---
 

@@ -18,7 +18,8 @@ import numpy as np
 from minitvm.ir import loop
 from minitvm.ir.loop import Buffer, Kernel, LoopExpr, LoopKind, Stmt
 from minitvm.ir.loop.interp import run_sequence
-from minitvm.runtime.code import CODES, Code, Memory
+from minitvm.runtime.code import CODES, Code
+from minitvm.runtime.device import Memory
 from minitvm.runtime.graph import Artifact, CpuTag, Segment
 
 Launches: TypeAlias = tuple[tuple[Buffer, ...], tuple[Kernel, ...]]

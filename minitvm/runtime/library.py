@@ -20,10 +20,10 @@ from minitvm.runtime import archive, signing
 from minitvm.runtime.checks import check_input, missing_inputs, unknown_name
 from minitvm.runtime.code import Code, code_for
 from minitvm.runtime.control import control_step
+from minitvm.runtime.device import Device
 from minitvm.runtime.direct import DirectCall
 from minitvm.runtime.graph import Artifact, HostCall
 from minitvm.runtime.instance import HostRun, Instance
-from minitvm.runtime.ndarray import Device
 from minitvm.runtime.param_dict import save_param_dict
 from minitvm.runtime.signing import Origin, PrivateKey, PublicKey
 

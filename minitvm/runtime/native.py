@@ -20,7 +20,8 @@ import numpy as np
 from minitvm.config import MOST_THREADS
 from minitvm.errors import LibraryError
 from minitvm.ir.arrays import ALIGNMENT, aligned_empty
-from minitvm.runtime.code import CODES, Code, Memory
+from minitvm.runtime.code import CODES, Code
+from minitvm.runtime.device import Memory
 from minitvm.runtime.graph import Artifact, CpuTag, Segment, segments, steps_of, workspace_slots
 from minitvm.target import marks_of, spinning_text, text_of
 

@@ -73,10 +73,12 @@ class BenchmarkResult:
         return f"Execution time summary:\n{heading}\n{figures}"
 
 
-def measure(run: Run, repeat: int = 5, number: int = 5, min_repeat_ms: float = 0.0) -> BenchmarkResult:
+def measure(
+    run: Run, repeat: int = 5, number: int = 5, min_repeat_ms: float = 0.0, wait: Run = lambda: None
+) -> BenchmarkResult:
     """Time ``run``: ``repeat`` figures, each the mean of ``number`` runs (more, until ``min_repeat_ms`` have passed).
 
-    One run before the first figure is discarded.
+    One run before the first figure is discarded.  ``wait`` waits for runs that have only begun.
     """
     for name, value in (("repeat", repeat), ("number", number)):
         if not isinstance(value, int) or value < 1:
@@ -84,16 +86,18 @@ def measure(run: Run, repeat: int = 5, number: int = 5, min_repeat_ms: float = 0
     if not isinstance(min_repeat_ms, (int, float)) or not 0 <= min_repeat_ms <= MOST_MS:
         raise ConfigError(f"min_repeat_ms is {min_repeat_ms!r}, not a number of milliseconds from 0 to {MOST_MS:,}")
     run()
-    return BenchmarkResult([_mean(run, number, min_repeat_ms / 1e3) for _ in range(repeat)])
+    wait()
+    return BenchmarkResult([_mean(run, number, min_repeat_ms / 1e3, wait) for _ in range(repeat)])
 
 
-def _mean(run: Run, number: int, least: float) -> float:
+def _mean(run: Run, number: int, least: float, wait: Run) -> float:
     """Seconds of a run, the clock read once for ``number`` of them."""
     runs, seconds = 0, 0.0
 
     def together() -> None:
         for _ in range(number):
             run()
+        wait()
 
     while runs == 0 or seconds < least:
         seconds += timed(together)[0]

@@ -26,6 +26,7 @@ from minitvm.ir.visitor import calls
 from minitvm.runtime import archive
 from minitvm.runtime.code import CODES
 from minitvm.runtime.debug import GraphModuleDebug
+from minitvm.runtime.device import HOST, Memory
 from minitvm.runtime.direct import DirectCall
 from minitvm.runtime.graph import Launch, LibraryCall, graph_of
 from minitvm.runtime.interpreter import from_bytes, to_bytes
@@ -149,9 +150,10 @@ class Far:
     """Memory that only its device can look into."""
 
     hidden: np.ndarray
+    memory = HOST
 
 
-class FarMemory:
+class FarMemory(Memory):
     is_host = False
 
     def __init__(self) -> None:
@@ -186,7 +188,7 @@ def test_values_may_live_on_a_device() -> None:
     """Inputs, parameters and what Python computes are copied there, results and what Python reads are copied back."""
 
     class FarCode(Interpreter):
-        memory = FarMemory()  # type: ignore[assignment]
+        memory = FarMemory()
 
     @register
     class FarBackend(InterpBackend):

@@ -39,6 +39,7 @@ struct Kernel {
     void (*call)(void **parameters);
     char *shared, *shared_end;
     unsigned most_threads;
+    int parameters;
 };
 struct Posted { unsigned char bytes[64]; };
 
@@ -58,6 +59,7 @@ template <int... M> struct Count<0, M...> { using type = Numbers<M...>; };
 template <class... T, int... N> void call(void (*kernel)(T...), void **parameters, Numbers<N...>) {
     kernel(*(T *)parameters[N]...);
 }
+template <class... T> constexpr int count(void (*)(T...)) { return sizeof...(T); }
 template <class... T> void call(void (*kernel)(T...), void **parameters) {
     call(kernel, parameters, typename Count<sizeof...(T)>::type());
 }

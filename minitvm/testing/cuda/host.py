@@ -68,7 +68,8 @@ def _on_host(source: str, line: int, number: int, prefix: str, table: list[str])
         section = f"cudasim_{len(table)}"
         edges.extend(f"extern char __{e}_{section}[] __attribute__((weak));\n" for e in ("start", "stop"))
         call = f"[](void **p) {{ cudasim::call(n{number}::{found[3]}, p); }}"
-        row = [f'"{prefix}{found[3]}"', call, f"__start_{section}", f"__stop_{section}", found[2] or "1024"]
+        edge = (f"__start_{section}", f"__stop_{section}")
+        row = [f'"{prefix}{found[3]}"', call, *edge, found[2] or "1024", f"cudasim::count(n{number}::{found[3]})"]
         table.append(f"{{{', '.join(row)}}},\n")
         at = line + text.count("\n", 0, found.start())
         return f'\n#undef CUDASIM_SHARED\n#define CUDASIM_SHARED "{section}"\n#line {at}\n{found[1]}'

@@ -380,3 +380,10 @@ EXPORTED int cudasim_launch(const char *name, const unsigned *grid, const unsign
     snprintf(cudasim::message, sizeof cudasim::message, "no kernel %s", name);
     return 500;
 }
+
+// How many parameters a kernel has; -1 where there is none of that name.
+EXPORTED int cudasim_parameters(const char *name) {
+    for (const cudasim::Kernel *kernel = cudasim::kernels; kernel->name; kernel++)
+        if (!strcmp(kernel->name, name)) return kernel->parameters;
+    return -1;
+}
