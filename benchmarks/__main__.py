@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 import minitvm
-from benchmarks import coverage, layers_report, made_models, report, scale
+from benchmarks import coverage, cuda_sim, layers_report, made_models, nvrtc, report, scale
 from benchmarks import files as traced
 from benchmarks import layers as layer_sweep
 from benchmarks import levels as ladder
@@ -192,6 +192,32 @@ def made_by_tools() -> None:
     found = {pair: made_models.outcome(*pair) for pair in pairs}
     made_models.PAGE.write_text(made_models.page(found), encoding="utf-8")
     click.echo(f"{sum(not o.error for o in found.values())} of {len(found)} are right")
+
+
+@main.command("cuda-sim")
+@click.option("--models", default="", callback=_words, help="Names of models; all by default.")
+@click.option("--orders", default="forward,reverse,random", callback=_words, help="In which threads run.")
+@click.option("--arch", default="sm_90", help="Architecture to make kernels for.")
+def simulated_cuda(models: list[str], orders: list[str], arch: str) -> None:
+    """Run whole models as CUDA C on the CPU; print how far they are from onnxruntime."""
+    found = []
+    for one in cuda_sim.outcomes(models or list(cuda_sim.models()), orders, arch):
+        click.echo(f"{one.model} {one.order} {one.error:.1e} {one.seconds:.1f} s")
+        found.append(one)
+    cuda_sim.show(found, Console(width=None if Console().is_terminal else 140, highlight=False))
+
+
+@main.command("nvrtc")
+@click.option("--models", default="resnet18,bert_base_4layers_s128", callback=_models, help="Names, or .onnx files.")
+@click.option("--archs", default="sm_80,sm_90", callback=_words, help="Architectures.")
+@click.option("--write", is_flag=True, help=f"Write {nvrtc.PAGE.name}.")
+def gpu_resources(models: list[str], archs: list[str], write: bool) -> None:
+    """Registers, spills, shared memory and occupancy of models' CUDA kernels, by NVRTC."""
+    found = {(model, arch): list(nvrtc.model_needs(model, arch)) for model in models for arch in archs}
+    for (model, arch), rows in found.items():
+        nvrtc.show(f"{model}, {arch}", rows, Console(width=None if Console().is_terminal else 160, highlight=False))
+    if write:
+        nvrtc.PAGE.write_text(nvrtc.page(found), encoding="utf-8")
 
 
 @main.command()
