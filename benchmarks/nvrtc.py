@@ -19,9 +19,6 @@ from minitvm.runtime.cuda.image import records
 from minitvm.testing.cuda.device import simulated_target
 
 _ENTRY = re.compile(r"Compiling entry function '(\w+)' for '(\w+)'")
-_SPILLS = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
-_USED = re.compile(r"Used (\d+) registers")
-_SHARED = re.compile(r"(\d+) bytes smem")
 MARKS = {
     "ld.v4": r"ld\.global\S*\.v4\.[bfu]32",
     "st.v4": r"st\.global\S*\.v4\.[bfu]32",
@@ -76,11 +73,17 @@ def _by_function(log: str) -> dict[str, tuple[int, int, int, int]]:
     _, *parts = _ENTRY.split(log)
     found = {}
     for name, text in zip(parts[::3], parts[2::3], strict=True):
-        stack, stores, loads = (int(n) for n in (_SPILLS.search(text) or ["0"] * 4)[1:4])  # type: ignore[index]
-        shared = _SHARED.search(text)
-        registers = _USED.search(text)
-        found[name] = (int(registers[1]) if registers else 0, stack, stores + loads, int(shared[1]) if shared else 0)
+        stack, stores, loads = (
+            _number(rf"(\d+) bytes {what}", text) for what in ("stack", "spill stores", "spill loads")
+        )
+        registers, shared = _number(r"Used (\d+) registers", text), _number(r"(\d+) bytes smem", text)
+        found[name] = (registers, stack, stores + loads, shared)
     return found
+
+
+def _number(pattern: str, text: str) -> int:
+    match = re.search(pattern, text)
+    return int(match[1]) if match else 0
 
 
 def ptx(source: str, arch: str) -> str:

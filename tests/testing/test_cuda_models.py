@@ -1,0 +1,83 @@
+"""Whole models on the simulated GPU: the kernels that a GPU would be given, in every order of threads.
+
+``python -m benchmarks cuda-sim`` runs all models of the benchmarks and of shared/models so.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+
+import model_zoo
+import numpy as np
+import pytest
+from small_workloads import compiled, sample, small, with_scores
+
+import minitvm
+from benchmarks.made_models import NETWORKS, made
+from minitvm.driver import HostCallWarning
+from minitvm.errors import TargetError
+from minitvm.testing.cuda import host_compiler
+from minitvm.testing.cuda.device import simulated_target
+
+pytestmark = pytest.mark.skipif(host_compiler() is None, reason="no C++ compiler on this machine")
+
+
+@pytest.fixture(autouse=True)
+def _target() -> Iterator[None]:
+    with simulated_target():
+        yield
+
+
+@pytest.mark.parametrize(
+    ("name", "order"),
+    [("resnet18_stem", "reverse"), ("mobilenet_v2", "random"), ("squeezenet", "forward"), ("transformer", "reverse")],
+)
+def test_a_network_gives_what_the_cpu_gives(name: str, order: str) -> None:
+    module, params = small(name)
+    module, data = with_scores(module), sample(module)
+    library = minitvm.build(module, f"simulated -order={order} -seed=4", params, 3, strict=True)
+    graph = minitvm.GraphModule(library["default"](minitvm.cpu(0)))
+    graph.run(data=data)
+    assert not library.host_calls
+    for i, want in enumerate(compiled(module, params, data, 3)):
+        assert model_zoo.error(graph.get_output(i).numpy(), want) <= 1e-5
+
+
+MADE = [("recurrent", None, 1e-5), ("convolutions", "QDQ per channel", 1e-5), ("transformer", "dynamic", 1e-5)]
+MADE += [("perceptron", "4 bits", 1e-5), ("depthwise", "float16", 2e-3)]
+
+
+@pytest.mark.parametrize(("name", "tool", "allowed"), MADE)
+def test_recurrent_quantized_and_half_networks(name: str, tool: str | None, allowed: float) -> None:
+    model, feeds = made(name, tool) if tool else NETWORKS[name]()
+    found = minitvm.InferenceSession(model, target="simulated -order=random").run(None, feeds)
+    for have, want in zip(found, minitvm.InferenceSession(model).run(None, feeds), strict=True):
+        assert model_zoo.error(have, want) <= allowed
+
+
+@pytest.mark.models
+@pytest.mark.skipif(not model_zoo.NAMES, reason=model_zoo.ABSENT)
+@pytest.mark.parametrize("name", ["all_minilm_l6_v2_int8w", "mtcnn_pnet", "silero_vad"])
+def test_outputs_are_onnx_runtimes(name: str) -> None:
+    given, expected = next(iter(model_zoo.feeds(name)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", HostCallWarning)
+        session = minitvm.InferenceSession(model_zoo.FOLDER / f"{name}.onnx", target="simulated -order=reverse")
+        found = dict(zip((o.name for o in session.get_outputs()), session.run(None, given), strict=True))
+    assert max(model_zoo.excess(name, found[output], want) for output, want in expected.items()) <= 1
+
+
+def test_an_order_that_does_not_exist() -> None:
+    module, params = small("mlp")
+    with pytest.raises(TargetError, match=r"^unknown order 'sideways'\n  = hint: one of forward, reverse, random"):
+        minitvm.build(module, "simulated -order=sideways", params)
+
+
+def test_the_target_is_there_inside_only() -> None:
+    from minitvm.target import OPTIONS
+
+    assert "simulated" in OPTIONS
+    with pytest.raises(ZeroDivisionError), simulated_target():
+        np.int64(1 // 0)
+    assert "simulated" not in OPTIONS
