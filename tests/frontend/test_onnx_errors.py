@@ -113,9 +113,12 @@ def test_shapes_that_do_not_fit_name_the_node() -> None:
 def test_unsupported_attribute() -> None:
     sequence = np.zeros((2, 1, 3), np.float32)
     weights = {1: np.ones((1, 16, 3), np.float32), 2: np.ones((1, 16, 4), np.float32)}
-    model = one_node("LSTM", sequence, constants=weights, hidden_size=4, clip=2.0)
+    model = one_node("LSTM", sequence, constants=weights, hidden_size=4, activations=["Sigmoid", "Tanh"])
     assert error_of(FrontendError, model) == (
-        'LSTM: attribute clip=2.0 is not supported\n  | ONNX node "the_node" (LSTM)'
+        "LSTM: attribute activations=['Sigmoid', 'Tanh'] is not supported\n"
+        '  | ONNX node "the_node" (LSTM)\n'
+        "  = hint: 3 of Affine, Elu, HardSigmoid, LeakyRelu, Relu, ScaledTanh, "
+        "Sigmoid, Softplus, Softsign, Tanh, ThresholdedRelu"
     )
 
 

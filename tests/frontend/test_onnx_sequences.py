@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import helper
+from onnx import helper, numpy_helper
 from onnx_build import build, error_of, run, value
 from onnx_oracle import check_as_onnx_runtime, check_same, compiled, onnx_runtime, onnx_runtime_refuses
 
@@ -107,3 +107,48 @@ def test_every_shape_is_checked(op: str, name: str) -> None:
         assert onnx_runtime_refuses(changed, given)
         with pytest.raises(MiniTVMError):
             run(changed, given)
+
+
+ACTIVATIONS = {
+    "Affine": (0.7, 0.2), "Elu": (0.5,), "HardSigmoid": (0.3, 0.4), "LeakyRelu": (0.2,), "Relu": (),
+    "ScaledTanh": (0.9, 0.6), "Sigmoid": (), "Softplus": (), "Softsign": (), "Tanh": (), "ThresholdedRelu": (0.1,),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("ends", [True, False])
+@pytest.mark.parametrize(
+    "direction, more", [("forward", {"clip": 0.4}), ("reverse", {}), ("bidirectional", {"clip": 0.9})]
+)
+@pytest.mark.parametrize("op", list(GATES))
+def test_other_activations(op: str, direction: str, more: dict[str, Any], ends: bool) -> None:
+    """All there are in turn; clipped gates; cells that forget what they take in; sequences that end earlier."""
+    count = {"RNN": 1, "GRU": 2, "LSTM": 3}[op] * (1 + (direction == "bidirectional"))
+    first = len(op) + len(direction) + 5 * ends
+    names = [list(ACTIVATIONS)[(first + 4 * i) % len(ACTIVATIONS)] for i in range(count)]
+    for position, name in enumerate(("activation_alpha", "activation_beta")):
+        numbers = [ACTIVATIONS[n][position] for n in names if len(ACTIVATIONS[n]) > position]
+        more = more | ({name: numbers} if numbers else {})
+    more = more | (
+        {"input_forget": 1} if op == "LSTM" and ends else {"linear_before_reset": 1} if op == "GRU" and ends else {}
+    )
+    lengths = None if ends else np.full(BATCH, STEPS, np.int32)
+    model, feeds = layer(op, lengths, direction=direction, activations=names, **more)
+    check_as_onnx_runtime(model, feeds, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("more", [{}, {"clip": 0.5}])
+@pytest.mark.parametrize("op", list(GATES))
+def test_batch_first(op: str, more: dict[str, Any]) -> None:
+    """ONNX Runtime has none: as the same layer with the batch behind the steps.  With peepholes where there are any."""
+    model, feeds = layer(op, np.full(BATCH, STEPS, np.int32), direction="bidirectional", **more)
+    if op == "LSTM":
+        model.graph.node[0].input.append("p")
+        model.graph.initializer.append(numpy_helper.from_array(floats(2, 3 * HIDDEN), "p"))
+    expected = onnx_runtime(model, feeds)
+    model.graph.node[0].attribute.append(helper.make_attribute("layout", 1))
+    turned = {name: np.ascontiguousarray(array.swapaxes(0, 1)) for name, array in feeds.items()}
+    for given, array in zip(model.graph.input, turned.values(), strict=True):
+        given.CopyFrom(value(given.name, array))
+    found = compiled(model, turned)
+    orders = [(2, 0, 1, 3), (1, 0, 2), (1, 0, 2)]
+    check_same(found, [e.transpose(o) for e, o in zip(expected, orders, strict=False)], rtol=1e-4, atol=1e-5)

@@ -14,7 +14,7 @@ import onnx
 from minitvm.frontend.onnx.contrib import channels_last, channels_second, contrib_op, only
 from minitvm.frontend.onnx.control import recurrence
 from minitvm.frontend.onnx.matmul import matmul, transposed
-from minitvm.frontend.onnx.node import OnnxNode, cast, emit, emit_many, normalize_axis, rank, scalar, wide
+from minitvm.frontend.onnx.node import OnnxNode, cast, emit, normalize_axis, rank, scalar, wide
 from minitvm.frontend.onnx.quantize import (
     dynamically_quantized,
     integer_matmul,
@@ -24,7 +24,7 @@ from minitvm.frontend.onnx.quantize import (
     zero_point,
 )
 from minitvm.frontend.onnx.registry import MICROSOFT, formulas
-from minitvm.frontend.onnx.rnn import Layer, layer_of, outputs_of
+from minitvm.frontend.onnx.rnn import Layer, activations_of, layer_of, lstm_step, outputs_of
 from minitvm.frontend.onnx.tensor import reshaped
 from minitvm.ir.expr import Constant, Expr
 
@@ -187,6 +187,7 @@ def dynamic_lstm(node: OnnxNode) -> list[Expr | None]:
             [layer.part(node[i], direction) if i < 8 else _own(layer, node[i], direction) for i in (p, q, q + 1)]
             for p, q in ((1, 8), (2, 10))
         )
+        functions = activations_of(node, layer.directions)[3 * direction : 3 * direction + 3]
         one, other = layer.biases(direction)
         bias = None if one is None or other is None else emit("add", one, other)
         steps, batch, features = layer.x.shape
@@ -197,7 +198,7 @@ def dynamic_lstm(node: OnnxNode) -> list[Expr | None]:
         def step(states: Sequence[Expr], projected: Expr, taken: Sequence[Expr]) -> tuple[list[Expr], Expr]:
             weights, weight = taken[:3], [*taken[3:]]
             total = projected + dynamic_product(node, states[0], *weights)
-            return _lstm_step(total, states[1], weight)
+            return lstm_step(functions, total, states[1], weight, bool(node.attr("input_forget", 0)))
 
         given = [layer.initial(index, direction) for index in (5, 6)]
         last, y = recurrence(step, given, gates, [*r, *peepholes], layer.is_reverse(direction))
@@ -209,19 +210,6 @@ def dynamic_lstm(node: OnnxNode) -> list[Expr | None]:
 def _own(layer: Layer, parameter: Expr, direction: int) -> Expr:
     """A direction's scale or zero points: one number, or one for each column."""
     return layer.part(parameter, direction) if rank(parameter) == 2 or layer.directions > 1 else parameter
-
-
-def _lstm_step(gates: Expr, cell: Expr, peepholes: Sequence[Expr]) -> tuple[list[Expr], Expr]:
-    """The next state and cell, and the state once more as what the step gives."""
-    before, out, forget, new = emit_many("split", gates, indices_or_sections=4, axis=1)
-    if peepholes:
-        p_in, p_out, p_forget = emit_many("split", peepholes[0], indices_or_sections=3, axis=0)
-        before, forget = before + p_in * cell, forget + p_forget * cell
-    cell = emit("sigmoid", forget) * cell + emit("sigmoid", before) * emit("tanh", new)
-    if peepholes:
-        out = out + p_out * cell
-    state = emit("sigmoid", out) * emit("tanh", cell)
-    return [state, cell], state
 
 
 # --- weights of few bits --------------------------------------------------------------------------------------

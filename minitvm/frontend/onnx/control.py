@@ -256,6 +256,7 @@ def recurrence(
     function = Function([*head, *params], Tuple([head[1], *after, gives]))
     steps = sequence.shape[0]
     start = (Constant(np.asarray(steps)), Constant(np.asarray(True)))
-    found: list[Expr] = list(call_op("control.loop", *start, *given, body=function, num_carried=count))
+    loop = call_op("control.loop", *start, *given, body=function, num_carried=count, trips=_length(steps))
+    found: list[Expr] = list(loop)
     stacked = emit("reshape", found[count], newshape=(steps, *gives.tensor_type.shape), allowzero=True)
     return found[:count], emit("reverse", stacked, axis=0) if reverse else stacked

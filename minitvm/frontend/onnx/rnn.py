@@ -1,16 +1,21 @@
 """ONNX recurrent layers: one dense layer projects all steps at once, ``nn.lstm``, ``nn.gru``, ``nn.rnn`` recur.
 
+Layers with other activations, clipped gates or coupled ones are loops over what one step does.
+
 Weights: W (directions, gates * hidden, input), R (directions, gates * hidden, hidden),
 B (directions, 2 * gates * hidden): the projection's biases, then the recurrence's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 
+from minitvm.frontend.onnx.activation import elu, hard_sigmoid, softplus
+from minitvm.frontend.onnx.control import Step, recurrence
 from minitvm.frontend.onnx.index import within
 from minitvm.frontend.onnx.node import OnnxNode, cast, emit, emit_many, rank
 from minitvm.frontend.onnx.registry import onnx_op
@@ -20,6 +25,7 @@ from minitvm.ir.ops._shape import shapes_differ
 from minitvm.ir.types import TensorType
 
 _GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
+_STATES = {"RNN": 1, "GRU": 1, "LSTM": 2}
 _ACTIVATIONS = {"RNN": ["Tanh"], "GRU": ["Sigmoid", "Tanh"], "LSTM": ["Sigmoid", "Tanh", "Tanh"]}
 
 
@@ -127,17 +133,144 @@ class Layer:
     def is_reverse(self, direction: int) -> bool:
         return direction == 1 or self.node.attr("direction") == "reverse"
 
-    def recurred(self, direction: int, xw: Expr, *arguments: Expr, **options: object) -> list[Expr]:
+    def recurred(self, direction: int, xw: Expr, weight: Expr, *arguments: Expr, **options: bool) -> list[Expr]:
         """Y (steps, batch, hidden) and the last states (batch, hidden) of one direction."""
-        name, reverse = f"nn.{self.node.op_type.lower()}", self.is_reverse(direction)
-        lengths = self.lengths
+        name, reverse, lengths = f"nn.{self.node.op_type.lower()}", self.is_reverse(direction), self.lengths
+        step = step_of(self, direction)
+        if step is not None:
+            return self.looped(step, xw, [weight, *arguments], reverse)
         if lengths is None:
-            return emit_many(name, xw, *arguments, reverse=reverse, **options)
+            return emit_many(name, xw, weight, *arguments, reverse=reverse, **options)
         xw = lengths.turned(xw) if reverse else xw
         xw = lengths.held(xw, self.hidden) if self.node.op_type == "LSTM" else xw
-        y, _, *cells = emit_many(name, xw, *arguments, **options)
+        y, _, *cells = emit_many(name, xw, weight, *arguments, **options)
         masked = lengths.masked(y)
         return [lengths.turned(masked) if reverse else masked, lengths.last(y), *map(lengths.some, cells)]
+
+    def looped(self, step: Step, xw: Expr, arguments: list[Expr], reverse: bool) -> list[Expr]:
+        """By a step of the layer's own: ``arguments`` as those of ``nn.lstm`` and its like.
+
+        Where a sequence has ended states stay, and the output is zero; whether it has is one more feature.
+        """
+        first, count = (2 if self.node.op_type == "GRU" else 1), _STATES[_kind(self.node)]
+        states, taken = arguments[first : first + count], [*arguments[:first], *arguments[first + count :]]
+        lengths = self.lengths
+        if lengths is None:
+            last, y = recurrence(step, states, xw, taken, reverse)
+            return [y, *last]
+
+        def held(before: list[Expr], features: Expr, given: list[Expr]) -> tuple[list[Expr], Expr]:
+            size = features.shape[1] - 1
+            xw, inside = emit_many("split", features, indices_or_sections=(size,), axis=1)
+            after, y = step(before, xw, given)
+            inside = emit("greater", inside, 0)
+            kept = [emit("where", inside, new, old) for new, old in zip(after, before, strict=True)]
+            return kept, emit("where", inside, y, 0)
+
+        xw = lengths.turned(xw) if reverse else xw
+        last, y = recurrence(held, states, emit("concatenate", [xw, cast(lengths.inside(), xw.dtype)], axis=2), taken)
+        return [lengths.turned(y) if reverse else y, *map(lengths.some, last)]
+
+
+# --- one step of layers of which ``nn.lstm`` and its like know nothing ------------------------------------------
+
+Activation: TypeAlias = Callable[[Expr], Expr]
+
+_FUNCTIONS: dict[str, tuple[Callable[..., Expr], tuple[float, ...]]] = {
+    "affine": (lambda x, alpha, beta: x * alpha + beta, (1.0, 0.0)),
+    "elu": (elu, (1.0,)),
+    "hardsigmoid": (hard_sigmoid, (0.2, 0.5)),
+    "leakyrelu": (lambda x, alpha: emit("nn.leaky_relu", x, alpha=alpha), (0.01,)),
+    "relu": (lambda x: emit("nn.relu", x), ()),
+    "scaledtanh": (lambda x, alpha, beta: emit("tanh", x * beta) * alpha, (1.0, 1.0)),
+    "sigmoid": (lambda x: emit("sigmoid", x), ()),
+    "softplus": (softplus, ()),
+    "softsign": (lambda x: x / (emit("abs", x) + 1), ()),
+    "tanh": (lambda x: emit("tanh", x), ()),
+    "thresholdedrelu": (lambda x, alpha: emit("where", emit("greater", x, alpha), x, 0), (1.0,)),
+}
+"""ONNX's activations by their names in lower case, and what alpha and beta are by default."""
+
+
+def activations_of(node: OnnxNode, directions: int) -> list[Activation]:
+    """All directions', of clipped gates (as in ONNX Runtime not of an LSTM's cell); each takes the next alpha and beta,
+    if it has any."""
+    names, plain = _names(node, directions)
+    if len(names) != len(plain) or set(names) - _FUNCTIONS.keys():
+        known = (
+            "Affine, Elu, HardSigmoid, LeakyRelu, Relu, ScaledTanh, Sigmoid, Softplus, Softsign, Tanh, ThresholdedRelu"
+        )
+        raise node.refuse("activations", f"{len(plain)} of {known}")
+    given = [iter(node.attr(f"activation_{name}") or ()) for name in ("alpha", "beta")]
+    clip, of_cell = float(node.attr("clip") or 0.0), 2 if _kind(node) == "LSTM" else -1
+    return [_activation(n, given, clip if i % 3 != of_cell else 0.0) for i, n in enumerate(names)]
+
+
+def _names(node: OnnxNode, directions: int) -> tuple[list[str], list[str]]:
+    """The activations of all directions in lower case, as given (RNN's default has two whatever the direction) and as
+    they usually are."""
+    plain = [name.lower() for name in _ACTIVATIONS[_kind(node)] * directions]
+    return [name.lower() for name in node.attr("activations")] if node.has("activations") else plain, plain
+
+
+def _activation(name: str, given: list[Iterator[float]], clip: float) -> Activation:
+    function, defaults = _FUNCTIONS[name]
+    numbers = [next(own, default) for own, default in zip(given, defaults, strict=False)]
+    return lambda x: function(emit("clip", x, a_min=-clip, a_max=clip) if clip else x, *numbers)
+
+
+def step_of(layer: Layer, direction: int) -> Step | None:
+    """What one step does; ``None`` where the layer is as ``nn.lstm`` and its like have it."""
+    node, kind = layer.node, _kind(layer.node)
+    names, plain = _names(node, layer.directions)
+    if names == plain and not node.attr("clip") and not node.attr("input_forget", 0):
+        return None
+    each = len(_ACTIVATIONS[kind])
+    functions = activations_of(node, layer.directions)[each * direction : each * (direction + 1)]
+    coupled, before = bool(node.attr("input_forget", 0)), bool(node.attr("linear_before_reset", 0))
+
+    def lstm(states: list[Expr], xw: Expr, taken: list[Expr]) -> tuple[list[Expr], Expr]:
+        return lstm_step(functions, xw + emit("nn.dense", states[0], taken[0]), states[1], taken[1:], coupled)
+
+    def rnn(states: list[Expr], xw: Expr, taken: list[Expr]) -> tuple[list[Expr], Expr]:
+        state = functions[0](xw + emit("nn.dense", states[0], taken[0]))
+        return [state], state
+
+    def gru(states: list[Expr], xw: Expr, taken: list[Expr]) -> tuple[list[Expr], Expr]:
+        state = _gru_step(functions, before, states[0], emit_many("split", xw, indices_or_sections=3, axis=1), taken)
+        return [state], state
+
+    return {"LSTM": lstm, "RNN": rnn, "GRU": gru}[kind]
+
+
+def _gru_step(
+    functions: Sequence[Activation], linear_before_reset: bool, h: Expr, xw: list[Expr], taken: list[Expr]
+) -> Expr:
+    """The next state; ``taken``: the recurrence's weight and bias."""
+    wz, wr, wh = emit_many("split", taken[0], indices_or_sections=3, axis=0)
+    bz, br, bh = emit_many("split", taken[1], indices_or_sections=3, axis=0)
+    f, g = functions
+    z, r = f(xw[0] + emit("nn.dense", h, wz) + bz), f(xw[1] + emit("nn.dense", h, wr) + br)
+    found = r * (emit("nn.dense", h, wh) + bh) if linear_before_reset else emit("nn.dense", r * h, wh) + bh
+    return (1 - z) * g(xw[2] + found) + z * h
+
+
+def lstm_step(
+    functions: Sequence[Activation], gates: Expr, cell: Expr, peepholes: Sequence[Expr], coupled: bool = False
+) -> tuple[list[Expr], Expr]:
+    """The next state and cell, and the state once more as what the step gives.  A ``coupled`` cell forgets as much as
+    it takes in."""
+    f, g, h = functions
+    before, out, forget, new = emit_many("split", gates, indices_or_sections=4, axis=1)
+    if peepholes:
+        p_in, p_out, p_forget = emit_many("split", peepholes[0], indices_or_sections=3, axis=0)
+        before, forget = before + p_in * cell, forget + p_forget * cell
+    taken = f(before)
+    cell = (1 - taken if coupled else f(forget)) * cell + taken * g(new)
+    if peepholes:
+        out = out + p_out * cell
+    state = f(out) * h(cell)
+    return [state, cell], state
 
 
 @onnx_op("RNN", "LSTM", since=7)
@@ -145,8 +278,6 @@ def rnn(node: OnnxNode) -> list[Expr | None]:
     """Both biases are the projection's; LSTM has a cell beside its state, and peepholes."""
     layer = layer_of(node)
     states = (5, 6) if node.op_type == "LSTM" else (5,)
-    if node.attr("input_forget", 0):
-        raise node.refuse("input_forget")
 
     def run(direction: int) -> list[Expr]:
         one, other = layer.biases(direction)
@@ -177,7 +308,7 @@ def layer_of(node: OnnxNode) -> Layer:
     if direction not in ("forward", "reverse", "bidirectional"):
         raise node.refuse("direction", "directions: forward, reverse, bidirectional")
     directions = 2 if direction == "bidirectional" else 1
-    _check_supported(node, directions)
+    activations_of(node, directions)
     if [rank(node[i]) for i in range(3)] != [3, 3, 3]:
         found = " and ".join(str(node[i].tensor_type) for i in range(3))
         raise node.misfit(f"the input and both weights must have 3 dimensions: {found}")
@@ -216,14 +347,6 @@ def _lengths(node: OnnxNode, x: Expr) -> Lengths | None:
     if known is not None and np.all(known == steps):
         return None
     return Lengths(within(node, x, given, (0,), lengths=True), steps)
-
-
-def _check_supported(node: OnnxNode, directions: int) -> None:
-    found = [name.lower() for name in node.attr("activations")] if node.has("activations") else []
-    if found and found != [name.lower() for name in _ACTIVATIONS[_kind(node)] * directions]:
-        raise node.refuse("activations", f"supported: {', '.join(_ACTIVATIONS[_kind(node)])}")
-    if node.attr("clip"):
-        raise node.refuse("clip")
 
 
 def outputs_of(layer: Layer, run: Callable[[int], Sequence[Expr]]) -> list[Expr | None]:
