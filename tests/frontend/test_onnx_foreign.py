@@ -170,3 +170,24 @@ def test_columns_that_are_not_those_of_the_image() -> None:
     (found,) = made.run(None, {"x": normal(1, 6, 5), "size": np.array([1, 7]), "block": np.array([1, 3])})
     assert found.shape == (1, 2, 1, 7)
     assert made.host_calls == []
+
+
+def test_dropout_of_a_seed() -> None:
+    """What stays is larger by what goes; the mask says which; the same each time, where a seed is given."""
+    x = np.arange(1, 401, dtype=np.float32).reshape(20, 20)
+    model = parser.parse_model(
+        '<ir_version: 10, opset_import: ["" : 20]> g (float[20, 20] x) => (float[20, 20] y, bool[20, 20] m)'
+        " <float r = {0.25}, bool t = {1}> { y, m = Dropout<seed = 3>(x, r, t) }"
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", HostCallWarning)
+        made = InferenceSession(model, num_threads=1)
+    y, mask = made.run(None, {"x": x})
+    np.testing.assert_allclose(y, np.where(mask, x / np.float32(0.75), 0), rtol=1e-6)
+    assert 0.6 < mask.mean() < 0.9
+    assert all(np.array_equal(a, b) for a, b in zip(made.run(None, {"x": x}), (y, mask), strict=True))
+    model.graph.initializer[0].float_data[:] = [0.0]
+    none = InferenceSession(model, num_threads=1)
+    y, mask = none.run(None, {"x": x})
+    assert none.host_calls == []
+    assert np.array_equal(y, x) and mask.all()

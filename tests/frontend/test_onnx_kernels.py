@@ -188,3 +188,49 @@ def test_features() -> None:
         check("Normalizer", {"x": np.abs(x)}, domain="ai.onnx.ml", norm=norm)
     weights = {"coefficients": normal(6).tolist(), "intercepts": [0.5, -1.0], "targets": 2}
     check("LinearRegressor", {"x": x}, domain="ai.onnx.ml", **weights)
+
+
+def test_windows_over_four_axes() -> None:
+    """Convolutions as ONNX Runtime; pools, which it has over three, as onnx's reference."""
+    strides = {"strides": [2, 1, 1, 2], "pads": [1, 0, 1, 0, 0, 0, 1, 1], "dilations": [1, 1, 2, 1]}
+    check("Conv", {"x": normal(2, 3, 4, 3, 5, 4), "w": normal(4, 3, 2, 1, 3, 2)}, **strides)
+    check("Conv", {"x": normal(1, 4, 3, 2, 3, 4, 3), "w": normal(6, 2, 2, 2, 1, 2, 2), "b": normal(6)}, group=2)
+    options = {"strides": [2, 1, 2, 3], "pads": [0, 1, 3, 0, 1, 0, 2, 0], "output_padding": [1, 0, 0, 2]}
+    feeds = {"x": normal(2, 4, 3, 2, 3, 2), "w": normal(4, 3, 2, 2, 3, 2), "b": normal(6)}
+    check("ConvTranspose", feeds, group=2, dilations=[1, 1, 2, 1], **options)
+    pool = {"kernel_shape": [2, 3, 2, 2], "strides": [1, 2, 2, 1], "pads": [1, 1, 0, 1, 0, 1, 1, 0]}
+    for more in ({"count_include_pad": 1}, {}, {"ceil_mode": 1}):
+        check("AveragePool", {"x": normal(2, 3, 4, 5, 4, 3)}, by="reference", **pool, **more)
+    check("LpPool", {"x": normal(2, 3, 4, 5, 4, 3)}, by="reference", **pool)
+
+
+def test_maxima_over_four_axes() -> None:
+    x, kernel, strides = normal(2, 3, 4, 5, 4, 3), (2, 3, 2, 2), (1, 2, 2, 1)
+    windows = np.lib.stride_tricks.sliding_window_view(x, kernel, axis=(2, 3, 4, 5))
+    expected = windows[(..., *(slice(None, None, s) for s in strides), *[slice(None)] * 4)].max((6, 7, 8, 9))
+    model = model_of("MaxPool", {"x": x}, kernel_shape=kernel, strides=strides)
+    np.testing.assert_array_equal(run(model, {"x": x})[0], expected)
+
+
+def test_batch_norm_of_each_element() -> None:
+    """Before opset 9 an attribute asks for numbers of each element."""
+    numbers = {name: normal(3, 4) for name in ("scale", "bias", "mean")} | {"var": np.abs(normal(3, 4))}
+    check("BatchNormalization", {"x": normal(2, 3, 4), **numbers}, opset=7, spatial=0)
+
+
+def test_maxima_in_regions() -> None:
+    """Regions inside, across the borders, without pixels; corners at halves."""
+    rois = np.float32([[0, 1, 2, 6, 5], [1, -3, 4.5, 2.5, 30], [1, 20, 20, 22, 22], [0, 3, 3, 3, 3], [1, 5, 4, 2, 1]])
+    for size, scale in (((2, 3), 1.0), ((1, 1), 0.5), ((4, 5), 0.75)):
+        check("MaxRoiPool", {"x": normal(2, 3, 9, 8), "rois": rois}, pooled_shape=size, spatial_scale=scale)
+
+
+def test_unique_has_one_nan() -> None:
+    """As numpy and onnx's reference; ONNX Runtime's order, which NaN has no place in, leaves out more."""
+    x = np.float32([3, np.nan, 1, 3, np.nan, -0.0, 0.0, np.inf])
+    for ordered in (0, 1):
+        values, first, group, counts = run(model_of("Unique", {"x": x}, 4, sorted=ordered), {"x": x})
+        np.testing.assert_array_equal(values[group], x)
+        np.testing.assert_array_equal(x[first], values)
+        np.testing.assert_array_equal(np.bincount(group), counts)
+        assert len(values) == len(np.unique(x)) == 5

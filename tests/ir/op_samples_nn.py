@@ -316,6 +316,7 @@ SAMPLED += [
         np.int32([[1, 2], [3, 4], [2, 5]]), np.int32([0, 1, 4]), depth=3,
     ),
     row("ml.pairwise_coupling", np.float32([[[0.09, -0.21], [-0.21, 0.49]]])),
+    row("vision.roi_pool", floats(2, 2, 6, 5), np.float32([[1, 0, 1, 3, 4], [0, -2, 2, 9, 2]]), size=(2, 3)),
     row("vision.roi_align", floats(1, 2, 6, 6), floats(3, 4, low=0, high=6), ints(3, low=0, high=0), size=(2, 3)),
 ]  # fmt: skip
 

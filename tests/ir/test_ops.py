@@ -53,6 +53,7 @@ WITHOUT_COMPUTE = {
     "topk": SORTING,
     "scatter_elements": SCATTER,
     "scatter_nd": SCATTER,
+    "vision.roi_pool": "how many pixels a cell has depends on the values",
     "vision.roi_align": "how many samples a cell has depends on the values",
     "nn.lstm": RECURRENCE,
     "nn.gru": RECURRENCE,

@@ -55,6 +55,17 @@ def col2im(name: str, draw: Draw, dtype: str) -> Case:
     return summed(name, x, terms=math.prod(taps) + 2, **options)
 
 
+@generator("vision.roi_pool")
+def roi_pool(name: str, draw: Draw, dtype: str) -> Case:
+    """Corners on quarters of pixels, exact at any scale that is a power of two."""
+    n, c, h, w = (draw.size(limit) for limit in (3, 4, 9, 9))
+    batch = draw.array((draw.size(5), 1), dtype, 0, n - 1, "none").round()
+    corners = (draw.array((len(batch), 4), dtype, -3, 9, "none") * 4).round() / 4
+    size, scale = (draw.integer(1, 4), draw.choice((1, 2, 4))), draw.choice((0.5, 1.0))
+    rois = np.concatenate([batch, corners], 1).astype(dtype)
+    return case(name, draw.array((n, c, h, w), dtype, special="none"), rois, size=size, spatial_scale=scale)
+
+
 @generator("vision.roi_align")
 def roi_align(name: str, draw: Draw, dtype: str) -> Case:
     n, c, h, w = (draw.size(limit) for limit in (3, 4, 9, 9))

@@ -52,8 +52,10 @@ def chain(node: OnnxNode) -> Expr:
 
 @onnx_op("Identity", "Dropout")
 def identity(node: OnnxNode) -> list[Expr | None]:
-    """Inference of Dropout; its mask, where somebody asks, is all true (before opset 12: ones of the data's dtype)."""
-    if node.op_type == "Dropout" and len(node.inputs) > 2 and np.any(node.constant(2, "training_mode")):
+    """And Dropout that drops nothing; its mask, where somebody asks, is all true (before opset 12: ones)."""
+    trains = node.op_type == "Dropout" and node.get(2) is not None and np.any(node.constant(2, "training_mode"))
+    ratio = node.known(1) if trains else None
+    if trains and (ratio is None or ratio.item()):
         return foreign(node)
     if not node.wants(1):
         return [node[0]]

@@ -40,13 +40,19 @@ class Window:
         before, after = self.padding
         return Window((1, *self.kernel), (1, *self.strides), (1, *self.dilation), (0, before, 0, after))
 
+    def over(self, first: int, end: int | None = None) -> Window:
+        """The window over some of the axes."""
+        own, half = slice(first, end), len(self.kernel)
+        padding = (*self.padding[:half][own], *self.padding[half:][own])
+        return Window(self.kernel[own], self.strides[own], self.dilation[own], padding)
+
 
 def window_of(node: OnnxNode, kernel: Sequence[int], *tensors: Expr) -> Window:
     """By the node's attributes, for an image and the weights that go over it."""
     count = rank(tensors[0]) - 2
-    if count not in (1, 2, 3) or any(rank(t) != count + 2 for t in tensors):
+    if count < 1 or any(rank(t) != count + 2 for t in tensors):
         found = " and weight ".join(str(t.tensor_type) for t in tensors)
-        raise node.misfit(f"takes 1 to 3 spatial axes, found {found}")
+        raise node.misfit(f"takes as many spatial axes of each, 1 at least, found {found}")
     strides, dilation = _spread(node, "strides", count), _spread(node, "dilations", count)
     window = Window(tuple(kernel), strides, dilation, (0,) * (2 * count))
     return replace(window, padding=_pads(node, dims(tensors[0])[2:], window))
@@ -110,11 +116,32 @@ def convolution(node: OnnxNode, x: Expr, weight: Expr, out_dtype: str = "") -> E
 
 
 def _layer(name: str, x: Expr, weight: Expr, window: Window, **options: Any) -> Expr:
-    """A convolution over 2 or 3 axes; over one, it is over two of which the first has extent 1."""
+    """A convolution over 2 or 3 axes; over one, it is over two of which the first has extent 1, over more a sum of
+    convolutions over all but the first."""
     if rank(x) == 3:
         x, weight = (emit("expand_dims", t, axis=2) for t in (x, weight))
         return emit("squeeze", _layer(name, x, weight, window.flat(), **options), axis=(2,))
+    if rank(x) > 5:
+        return _over_more(x, weight, window, **options)
     return emit(name.format(rank(x) - 2), x, weight, kernel_size=window.kernel, **window.steps, **options)
+
+
+def _over_more(x: Expr, weight: Expr, window: Window, **options: Any) -> Expr:
+    """The places of the first axis go with the batch, once for each of its taps."""
+    first, rest, inner = window.over(0, 1), window.over(1), range(3, rank(x))
+    x = emit("nn.pad", x, 0, pad_width=[(0, 0), (0, 0), first.padding, *((0, 0) for _ in inner)])
+    count = (x.shape[2] - first.spans()[0]) // first.strides[0] + 1
+    parts = []
+    for tap in range(window.kernel[0]):
+        start = tap * first.dilation[0]
+        end, taken = start + (count - 1) * first.strides[0] + 1, emit("take", weight, integers(tap), axis=2)
+        places = emit("strided_slice", x, begin=(start,), end=(end,), strides=first.strides, axes=(2,))
+        rows = emit("transpose", places, axes=(0, 2, 1, *inner))
+        rows = reshaped(rows, [x.shape[0] * count, *rows.shape[2:]], allowzero=True)
+        parts.append(_layer("nn.conv{}d", rows, taken, rest, **options))
+    total = reduce(partial(emit, "add"), parts)
+    apart = reshaped(total, [x.shape[0], count, *total.shape[1:]], allowzero=True)
+    return emit("transpose", apart, axes=(0, 2, 1, *inner))
 
 
 @onnx_op("ConvTranspose", since=1)
@@ -125,8 +152,38 @@ def conv_transpose(node: OnnxNode) -> Expr:
     options = {"groups": groups, "channels": weight.shape[1] * groups, "out_dtype": summed_in(x, bias)}
     extra = (0, *extra) if len(extra) == 1 else extra
     window = replace(window, padding=padding)
+    if rank(x) > 5:
+        return with_channel_bias(_transposed_over_more(x, weight, window, extra, **options), bias, x.dtype)
     result = _layer("nn.conv{}d_transpose", x, weight, window, output_padding=extra, **options)
     return with_channel_bias(result, bias, x.dtype)
+
+
+def _transposed_over_more(x: Expr, weight: Expr, window: Window, extra: tuple[int, ...], **options: Any) -> Expr:
+    """A convolution of the image with its elements apart, by the weights back to front."""
+    (inside, outside, *taps), groups, half = weight.shape, options["groups"], len(window.kernel)
+    apart = reshaped(weight, [groups, inside // groups, outside, *taps], allowzero=True)
+    turned = emit("transpose", apart, axes=(0, 2, 1, *range(3, rank(apart))))
+    weight = reshaped(turned, [groups * outside, inside // groups, *taps], allowzero=True)
+    for axis, stride in enumerate(window.strides, 2):
+        weight, extent = emit("reverse", weight, axis=axis), x.shape[axis]
+        spread = emit("expand_dims", x, axis=axis + 1)
+        spread = emit("nn.pad", spread, 0, pad_width=[(0, (stride - 1) * (d == axis + 1)) for d in range(rank(spread))])
+        x = reshaped(spread, [*x.shape[:axis], extent * stride, *x.shape[axis + 1 :]], allowzero=True)
+        x = emit("strided_slice", x, begin=(0,), end=((extent - 1) * stride + 1,), axes=(axis,))
+    before = [span - 1 - pad for span, pad in zip(window.spans(), window.padding[:half], strict=True)]
+    after = [s - 1 - p + e for s, p, e in zip(window.spans(), window.padding[half:], extra, strict=True)]
+    x = _reaching(x, before, after)
+    plain = Window(window.kernel, (1,) * half, window.dilation, (0,) * (2 * half))
+    return _layer("nn.conv{}d", x, weight, plain, **options)
+
+
+def _reaching(x: Expr, before: Sequence[int], after: Sequence[int]) -> Expr:
+    """Spatial axes grown by zeros, or cut where there is less than nothing to add."""
+    grown = [(max(b, 0), max(a, 0)) for b, a in zip(before, after, strict=True)]
+    x = emit("nn.pad", x, 0, pad_width=[(0, 0), (0, 0), *grown])
+    cut = [(max(-b, 0), n - max(-a, 0)) for b, a, n in zip(before, after, x.shape[2:], strict=True)]
+    begin, end = zip(*cut, strict=True)
+    return emit("strided_slice", x, begin=begin, end=end, axes=tuple(range(2, rank(x))))
 
 
 def _transposed_pads(node: OnnxNode, spatial: Sequence[int], window: Window) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -150,9 +207,25 @@ class Pool:
     ceil_mode: bool
 
     def of(self, kind: str, x: Expr, **options: object) -> Expr:
-        """``nn.max_pool2d`` and its like.  x: (batch, channels, ...)."""
+        """``nn.max_pool2d`` and its like.  x: (batch, channels, ...); over more than 3 axes some after the others."""
+        if rank(x) > 5:
+            return self._over_more(kind, x, **options)
         window, name = self.window, f"nn.{kind}_pool{rank(x) - 2}d"
         return emit(name, x, pool_size=window.kernel, **window.steps, ceil_mode=self.ceil_mode, **options)
+
+    def _over_more(self, kind: str, x: Expr, **options: object) -> Expr:
+        """The last three axes, then the others: of elements that are there, and of maxima, each axis has its own."""
+        lead = rank(x) - 5
+        inner = Pool(self.window.over(lead), self.ceil_mode)
+        outer = Pool(self.window.over(0, lead), self.ceil_mode)
+        flat = reshaped(x, [x.shape[0], -1, *x.shape[2 + lead :]])
+        found = inner.of(kind, flat, **options)
+        found = reshaped(found, [*x.shape[: 2 + lead], *found.shape[2:]])
+        order = (0, 1, *range(2 + lead, rank(x)), *range(2, 2 + lead))
+        turned = emit("transpose", found, axes=order)
+        rows = outer.of(kind, reshaped(turned, [x.shape[0], -1, *turned.shape[5:]]), **options)
+        rows = reshaped(rows, [*turned.shape[:5], *rows.shape[2:]])
+        return emit("transpose", rows, axes=(0, 1, *range(5, rank(x)), 2, 3, 4))
 
 
 def pool_of(node: OnnxNode) -> Pool:
@@ -168,6 +241,8 @@ def max_pool(node: OnnxNode) -> Outputs:
     x, pool = node[0], pool_of(node)
     if not node.wants(1):
         return pool.of("max", x)
+    if rank(x) > 5:
+        raise node.fail("positions of maxima over more than 3 axes are not supported")
     window, (n, c, *plane) = pool.window, x.shape
     options = {"pool_size": window.kernel, **window.steps, "ceil_mode": pool.ceil_mode}
     at = emit(f"nn.max_pool{rank(x) - 2}d_positions", x, **options)
@@ -259,10 +334,11 @@ def global_lp_pool(node: OnnxNode) -> Expr:
 def batch_normalization(node: OnnxNode) -> Outputs:
     if node.attr("training_mode", 0) or any(node.wants(i) for i in range(1, 5)):
         return training.batch_normalization(node)
-    if not node.attr("spatial", 1):
-        raise node.refuse("spatial")
     x = single(node[0])
     parameters = [cast(node[i], x.dtype) for i in range(1, 5)]
+    if not node.attr("spatial", 1):  # before opset 9: numbers of each element, not of each channel
+        scale, bias, mean, variance = parameters
+        return cast((x - mean) / emit("sqrt", variance + node.attr("epsilon")) * scale + bias, node[0].dtype)
     return cast(emit("nn.batch_norm", x, *parameters, axis=1, epsilon=node.attr("epsilon"))[0], node[0].dtype)
 
 

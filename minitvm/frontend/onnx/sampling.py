@@ -57,6 +57,12 @@ def roi_align(node: OnnxNode) -> Expr:
     )
 
 
+@onnx_op("MaxRoiPool", since=1)
+def max_roi_pool(node: OnnxNode) -> Expr:
+    options = {"size": tuple(node.require("pooled_shape")), "spatial_scale": node.attr("spatial_scale")}
+    return emit("vision.roi_pool", node[0], node[1], **options)
+
+
 @onnx_op("DeformConv", since=19)
 def deform_conv(node: OnnxNode) -> Outputs:
     """Every tap of every window is sampled where its offset puts it; the rest is a product with the weight."""
@@ -65,22 +71,24 @@ def deform_conv(node: OnnxNode) -> Outputs:
         return foreign(node)
     (n, channels, *_), (filters, _, kh, kw), (out_h, out_w) = x.shape, weight.shape, offset.shape[2:]
     groups, parts, taps = node.attr("group"), node.attr("offset_group"), kh * kw
-    moved = reshaped(offset, [n * parts, taps, 2, out_h, out_w])
+    moved = reshaped(offset, [n * parts, taps, 2, out_h, out_w], True)
     moved = emit("transpose", moved, axes=(0, 1, 3, 4, 2))  # y before x
     places = emit("reverse", emit("add", moved, _windows(node, (kh, kw), (out_h, out_w), x.dtype)), axis=4)
-    images = reshaped(x, [n * parts, channels // parts, *x.shape[2:]])
-    grid = reshaped(places, [n * parts, taps * out_h, out_w, 2])
+    images = reshaped(x, [n * parts, channels // parts, *x.shape[2:]], True)
+    grid = reshaped(places, [n * parts, taps * out_h, out_w, 2], True)
     sampled = emit("image.grid_sample", images, grid, pixels=True)
-    columns = reshaped(sampled, [n * parts, channels // parts, taps, out_h, out_w])
+    columns = reshaped(sampled, [n * parts, channels // parts, taps, out_h, out_w], True)
     if node.get(4) is not None:
         columns = emit("multiply", columns, reshaped(node[4], [n * parts, 1, taps, out_h, out_w]))
     inner = channels // groups * taps
-    columns = reshaped(columns, [n, groups, inner, out_h * out_w])
-    filters_of = reshaped(weight, [1, groups, filters // groups, inner])
+    columns = reshaped(columns, [n, groups, inner, out_h * out_w], True)
+    filters_of = reshaped(weight, [1, groups, filters // groups, inner], True)
     lhs = emit("broadcast_to", filters_of, shape=(n, groups, filters // groups, inner))
-    rows = reshaped(lhs, [n * groups, filters // groups, inner])
-    product = emit("nn.batch_matmul", rows, reshaped(columns, [n * groups, inner, out_h * out_w]), transpose_b=False)
-    found = reshaped(product, [n, filters, out_h, out_w])
+    rows = reshaped(lhs, [n * groups, filters // groups, inner], True)
+    product = emit(
+        "nn.batch_matmul", rows, reshaped(columns, [n * groups, inner, out_h * out_w], True), transpose_b=False
+    )
+    found = reshaped(product, [n, filters, out_h, out_w], True)
     return found if node.get(3) is None else emit("nn.bias_add", found, cast(node[3], x.dtype), axis=1)
 
 

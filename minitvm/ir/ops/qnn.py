@@ -4,8 +4,6 @@ A word is an int32; its first byte is the lowest.  Words of data hold unsigned b
 """
 
 from collections.abc import Sequence
-from typing import ClassVar
-
 import numpy as np
 
 from minitvm.ir.layout import Layout
@@ -14,7 +12,7 @@ from minitvm.ir.op import Fusion, Op, compute, sum_over
 from minitvm.ir.ops.nn_conv import Conv2dNCHWc
 from minitvm.ir.ops.nn_dense import DensePack
 from minitvm.ir.ops.transform import View
-from minitvm.ir.types import TensorType
+from minitvm.ir.types import TensorType, as_tensor
 
 BYTES = 4
 """Of a word."""
@@ -53,27 +51,27 @@ def bytes_of(words: np.ndarray, dtype: str, axis: int) -> np.ndarray:
     return np.moveaxis(apart, -1, axis + 1).reshape(shape)
 
 
-def require_words(op: Op, type_: TensorType, name: str) -> None:
-    if type_.dtype != "int32":
-        raise op.reject(f"{name} is {type_}; expected words, which are int32")
+class _OverWords(Op):
+    """What a product over words has in place of its float twin's."""
+
+    product = "dot4"  # no field: not annotated, so that the twin's are the class's
+
+    def infer(self, data: TensorType, weight: TensorType) -> TensorType:
+        for name, type_ in (("data", data), ("weight", weight)):
+            if type_.dtype != "int32":
+                raise self.reject(f"{name} is {type_}; expected words, which are int32")
+        return as_tensor(super().infer(data, weight))
+
+    def flops(self, args: Sequence[TensorType], results: Sequence[TensorType]) -> float:
+        return BYTES * super().flops(args, results)
 
 
 def _wrapped(sums: np.ndarray) -> np.ndarray:
     return sums.astype("int64").astype("int32")
 
 
-class Conv2dWords(Conv2dNCHWc, name="qnn.contrib_conv2d_NCHWc"):
+class Conv2dWords(_OverWords, Conv2dNCHWc, name="qnn.contrib_conv2d_NCHWc"):
     """``nn.contrib_conv2d_NCHWc`` over words of four input channels each.  data, weight: int32 -> int32."""
-
-    product: ClassVar[str] = "dot4"
-
-    def infer(self, data: TensorType, weight: TensorType) -> TensorType:
-        for name, type_ in (("data", data), ("weight", weight)):
-            require_words(self, type_, name)
-        return super().infer(data, weight)
-
-    def flops(self, args: Sequence[TensorType], results: Sequence[TensorType]) -> float:
-        return BYTES * super().flops(args, results)
 
     def reference(self, data: np.ndarray, weight: np.ndarray) -> np.ndarray:
         image, kernel, out = self.layouts
@@ -85,18 +83,8 @@ class Conv2dWords(Conv2dNCHWc, name="qnn.contrib_conv2d_NCHWc"):
         return intrin("dot4", pixel, factor, const(0, "int32"))
 
 
-class DenseWords(DensePack, name="qnn.contrib_dense_pack"):
+class DenseWords(_OverWords, DensePack, name="qnn.contrib_dense_pack"):
     """``nn.contrib_dense_pack`` over words of four features each.  data, weight: int32 -> int32."""
-
-    product: ClassVar[str] = "dot4"
-
-    def infer(self, data: TensorType, weight: TensorType) -> TensorType:
-        for name, type_ in (("data", data), ("weight", weight)):
-            require_words(self, type_, name)
-        return super().infer(data, weight)
-
-    def flops(self, args: Sequence[TensorType], results: Sequence[TensorType]) -> float:
-        return BYTES * super().flops(args, results)
 
     def reference(self, data: np.ndarray, weight: np.ndarray) -> np.ndarray:
         blocks, _, width = weight.shape

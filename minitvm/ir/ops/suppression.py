@@ -1,4 +1,5 @@
-"""Boxes that overlap none of those of higher scores (``selection.py``: results as long as the values say)."""
+"""Boxes in images: those that overlap none of higher scores (``selection.py``: results as long as the values say), and
+the maxima inside of boxes."""
 
 import math
 
@@ -15,6 +16,7 @@ from minitvm.ir.loop import (
     LoopKind,
     Stmt,
     const,
+    intrin,
     loop,
     maximum,
     minimum,
@@ -194,3 +196,75 @@ class NonMaxSuppression(Op, name="vision.non_max_suppression", fusion=Fusion.OPA
         union = one + other - common
         fits = (zero < height) & (zero < width) & (zero < common) & (zero < one) & (zero < other) & (zero < union)
         return select(fits, common / union, const(-1, boxes.dtype))
+
+
+class RoiPool(Op, name="vision.roi_pool", fusion=Fusion.OPAQUE):
+    """Maxima of the pixels in ``size`` (height, width) cells of regions (Girshick 2015); 0 where there are none.
+
+    data: (N, C, H, W), rois: (R, 5): the batch's index, x1, y1, x2, y2, the last pixels included -> (R, C, *size).
+    Corners are rounded to pixels, halves away from 0; cells reach from the pixel they begin in to the one they end in.
+    """
+
+    size: tuple[int, int]
+    spatial_scale: float = 1.0
+
+    def infer(self, data: TensorType, rois: TensorType) -> TensorType:
+        require_kind(self, data, "f", "data")
+        require_same_dtype(self, data, rois)
+        if data.rank != 4 or rois.rank != 2 or differ(rois.shape[1], 5):
+            raise self.reject(f"expected (N, C, H, W) and (R, 5), not {data} and {rois}")
+        return data.with_shape((rois.shape[0], data.shape[1], *self.size))
+
+    def reference(self, data: np.ndarray, rois: np.ndarray) -> np.ndarray:
+        found = np.zeros((len(rois), data.shape[1], *self.size), data.dtype)
+        for r, (batch, *corners) in enumerate(rois.astype(np.promote_types(rois.dtype, "float32"))):
+            scaled = np.array(corners) * found.dtype.type(self.spatial_scale)
+            x1, y1, x2, y2 = np.trunc(scaled + np.copysign(0.5, scaled)).clip(-(2**30), 2**30)
+            image = data[int(np.clip(batch, 0, len(data) - 1))] if len(data) else data.sum(0)
+            for i, j in np.ndindex(*self.size):
+                rows = slice(*self._cell(y1, y2, i, self.size[0], image.shape[1]))
+                columns = slice(*self._cell(x1, x2, j, self.size[1], image.shape[2]))
+                inside = image[:, rows, columns]
+                found[r, :, i, j] = inside.max((1, 2)) if inside[:1].size else 0
+        return found
+
+    def _cell(self, first: float, last: float, number: int, cells: int, extent: int) -> tuple[int, int]:
+        """From which pixel to which."""
+        each = np.float32(max(last - first + 1, 1)) / np.float32(cells)
+        ends = np.floor(np.float32(number) * each), np.ceil(np.float32(number + 1) * each)
+        low, high = (int(np.clip(first + end, 0, extent)) for end in ends)
+        return low, max(low, high)
+
+    def statements(self, data: Buffer, rois: Buffer, result: Buffer) -> Stmt:
+        best = Buffer("best", (1,), data.dtype, "local")
+        batches, _, *extents = data.shape
+
+        def ends(r: LoopExpr, number: LoopExpr, axis: int) -> tuple[LoopExpr, LoopExpr]:
+            first, last = (self._corner(rois[r, Const(2 - axis + far)]) for far in (0, 2))
+            each = maximum(last - first + 1, 1) / const(self.size[axis], "float32")
+            low, high = intrin("floor", number.astype("float32") * each), (number + 1).astype("float32") * each
+            return tuple(  # type: ignore[return-value]
+                minimum(maximum(first + end, 0), extents[axis]).astype("int64") for end in (low, intrin("ceil", high))
+            )
+
+        def cell(flat: LoopExpr) -> Stmt:
+            r, c, i, j = unflatten_index(flat, result.shape)
+            batch = minimum(maximum(rois[r, Const(0)].astype("int64"), 0), batches - 1)
+            (top, bottom), (left, right) = ends(r, i, 0), ends(r, j, 1)
+
+            def look(y: LoopExpr, x: LoopExpr) -> Stmt:
+                return store(best, [0], maximum(best[0], data[batch, c, top + y, left + x]))
+
+            rows = loop(bottom - top, lambda y: loop(right - left, lambda x: look(y, x), name="x"), name="y")
+            some = (top < bottom) & (left < right)
+            put = store(result, [r, c, i, j], select(some, best[0], const(0, data.dtype)))
+            body = seq(store(best, [0], const(-math.inf, data.dtype)), rows if batches else seq(), put)
+            return with_counters([best], body)
+
+        return loop(math.prod(result.shape), cell, LoopKind.PARALLEL, name="cell")
+
+    def _corner(self, value: LoopExpr) -> LoopExpr:
+        """Rounded to a pixel, halves away from 0; where no image reaches, at 2**30."""
+        scaled = value.astype("float32") * const(self.spatial_scale, "float32")
+        whole = intrin("trunc", scaled + select(scaled < 0, const(-0.5, "float32"), const(0.5, "float32")))
+        return minimum(maximum(whole, -(2.0**30)), 2.0**30)

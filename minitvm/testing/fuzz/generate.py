@@ -104,7 +104,7 @@ its result is random: Bernoulli
 no peer knows it yet: LinearAttention
 there is no row for it yet, ONNX's own tests have it: Col2Im DFT DeformConv GridSample MaxUnpool MelWeightMatrix
  NonMaxSuppression RoiAlign STFT SimplifiedLayerNormalization TfIdfVectorizer ai.onnx.ml.ArrayFeatureExtractor
- ai.onnx.ml.Binarizer ai.onnx.ml.Normalizer ai.onnx.ml.Scaler
+ MaxRoiPool ai.onnx.ml.Binarizer ai.onnx.ml.Normalizer ai.onnx.ml.Scaler
 models of it are drawn in tests/frontend/test_onnx_ml.py: ai.onnx.ml.{CastMap CategoryMapper DictVectorizer
  FeatureVectorizer Imputer LabelEncoder LinearClassifier LinearRegressor OneHotEncoder SVMClassifier SVMRegressor
  TreeEnsemble TreeEnsembleClassifier TreeEnsembleRegressor ZipMap}
