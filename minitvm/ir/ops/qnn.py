@@ -4,6 +4,7 @@ A word is an int32; its first byte is the lowest.  Words of data hold unsigned b
 """
 
 from collections.abc import Sequence
+
 import numpy as np
 
 from minitvm.ir.layout import Layout
