@@ -75,6 +75,9 @@ _IN_FLIGHT = 4
 Element: TypeAlias = "tuple[Sequence[LoopExpr | int], LoopExpr]"
 """An index, and what is stored there."""
 
+Axis: TypeAlias = "tuple[LoopVar, int]"
+"""A loop's variable and its extent."""
+
 Schedule: TypeAlias = Callable[[Walk, MachineModel, bool], Stmt | Declined | None]
 """Loops for a machine, parallel ones or not; or why not, or nothing where there is nothing to say."""
 
@@ -139,6 +142,20 @@ class _Square:
 
 def _square(walk: Walk, machine: MachineModel) -> _Square | Declined | None:
     """The squares of what is read across the order of the result; ``None`` where nothing is."""
+    found = crossing(walk)
+    if not isinstance(found, tuple):
+        return found
+    source, across, along = found
+    shorter = min(across[1], along[1])
+    lanes = min(_LARGEST_SQUARE, lanes_of(walk.value, walk.out.dtype, machine), 1 << (shorter - 1).bit_length())
+    if min(shorter, lanes) < _WORTH_A_SQUARE:
+        return Declined(f"squares: {shorter} elements along an axis, {lanes} lanes: shuffles cost more than they move")
+    return _Square(walk, source, across, along, lanes)
+
+
+def crossing(walk: Walk) -> tuple[Load, Axis, Axis] | Declined | None:
+    """What is read across the order of the result, the axis that goes through it element by element, and the one that
+    goes so through the result; ``None`` where nothing is."""
     if len(walk.loops) < 2 or stride_along(walk.out, walk.index, walk.loops[-1][0]) != 1:
         return None
     along = walk.loops[-1]
@@ -155,12 +172,7 @@ def _square(walk: Walk, machine: MachineModel) -> _Square | Declined | None:
         return Declined("squares: no axis goes through what is read element by element")
     if not all(isinstance(extent, int) for _, extent in (*across, along)):
         return Declined("squares: an axis is as long as a run says")
-    best = max(across, key=lambda pair: pair[1])
-    shorter = min(best[1], along[1])
-    lanes = min(_LARGEST_SQUARE, lanes_of(walk.value, walk.out.dtype, machine), 1 << (shorter - 1).bit_length())
-    if min(shorter, lanes) < _WORTH_A_SQUARE:
-        return Declined(f"squares: {shorter} elements along an axis, {lanes} lanes: shuffles cost more than they move")
-    return _Square(walk, source, best, along, lanes)
+    return source, max(across, key=lambda pair: pair[1]), along
 
 
 def _is_inside(load: Load, walk: Walk) -> bool:

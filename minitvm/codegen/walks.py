@@ -50,7 +50,7 @@ _LONGEST_PERIOD = 4
 """Whole vectors that one period may take."""
 _MOST_PIECES = 9
 """Nests that one may become."""
-_COMBINE = {"sum": "add", "dot": "add", "prod": "mul", "max": "max", "min": "min"}
+COMBINE = {"sum": "add", "dot": "add", "prod": "mul", "max": "max", "min": "min"}
 MOST_APART = 8
 """Elements between what neighbouring lanes read, so that whole vectors are read and shuffled; of a short reduction."""
 FEWEST_LANES = 4
@@ -209,17 +209,17 @@ def element(value: LoopExpr, finish: Callable[[LoopExpr], Stmt], lane: LoopVar |
     guards, reduced, outside = ([], reduce.value, reduce.value) if lane is None else asked_around(reduce.value, lane)
     if outside != identity_of(reduce.kind, outside.dtype):  # else there is nothing to be done where they do not hold
         guards, reduced = [], reduce.value
-    update = element(reduced, lambda x: Store(acc, (), _combined(reduce.kind, acc[()], x)), lane)
+    update = element(reduced, lambda x: Store(acc, (), combined(reduce.kind, acc[()], x)), lane)
     start = Store(acc, (), identity_of(reduce.kind, reduce.dtype))
     rest = element(map_expr(value, lambda node: acc[()] if node is reduce else node), finish, lane)
     return Alloc(acc, seq(start, _over(reduce.axes, update, guards), rest))
 
 
-def _combined(kind: str, left: LoopExpr, right: LoopExpr) -> LoopExpr:
+def combined(kind: str, left: LoopExpr, right: LoopExpr) -> LoopExpr:
     """One more element; products of other operators, inlined into a ``"sum"``, keep their rounding."""
     if kind == "dot" and isinstance(right, Binary) and right.op == "mul":
         return intrin("fma", right.lhs, right.rhs, left)
-    return binary(_COMBINE[kind], left, right)
+    return binary(COMBINE[kind], left, right)
 
 
 def _over(axes: Sequence[tuple[LoopVar, int]], body: Stmt, guards: Sequence[LoopExpr]) -> Stmt:

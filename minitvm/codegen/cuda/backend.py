@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
+import minitvm.codegen.cuda.schedules
 import minitvm.codegen.cuda.templates  # noqa: F401  (registers the templates)
 from minitvm.codegen.backend import Backend, Launches, Workspace, register
 from minitvm.codegen.cuda.bind import bind_plain, launch_of

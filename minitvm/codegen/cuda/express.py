@@ -22,6 +22,7 @@ from minitvm.ir.loop import (
     LoopExpr,
     LoopVar,
     Select,
+    Shuffle,
     expr_children,
     map_expr,
     post_order_exprs,
@@ -211,9 +212,15 @@ class Writer:
                 return self.call("half_to_float", self.call("float_to_half", self.text(value))[0])
             case Cast(value, _):
                 return f"({self._kind(node)}){self.operand(value)}", PREFIX
+            case Shuffle(value, mask):
+                return self._shuffle(self.text(value), value.dtype, mask)
             case Select(condition, then, orelse):
                 return f"{self.operand(condition)} ? {self.operand(then)} : {self.operand(orelse)}", 0
         raise CompilerError(f"{type(node).__name__} is not part of the loop IR")
+
+    def _shuffle(self, text: str, dtype: str, mask: int) -> Piece:
+        found = f"__shfl_xor_sync(0xffffffffu, {text}, {mask})"
+        return _converted(found, dtype) if bits_of(dtype) < 32 and dtype != "float16" else (found, ATOM)
 
     def _load(self, buffer: Buffer, offset: LoopExpr) -> Piece:
         element = self.element(buffer, offset)

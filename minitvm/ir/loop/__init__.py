@@ -15,7 +15,7 @@ Index arithmetic is ``int64``.  ``Binary`` operators::
     shl shr              integers; shr is arithmetic for signed dtypes
     eq ne lt le          result bool
 
-``Intrin`` functions: see :data:`INTRINSICS`.
+``Shuffle`` exchanges values between the threads of a warp.  ``Intrin`` functions: see :data:`INTRINSICS`.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from minitvm.ir.loop.expr import (
     LoopVar,
     Reduce,
     Select,
+    Shuffle,
     Size,
     Stage,
     all_of,

@@ -214,6 +214,21 @@ class Cast(_Node):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Shuffle(_Node):
+    """What ``value`` is in the thread of the same warp whose number is this one's ``xor mask``.
+
+    A warp is 32 threads of a block whose numbers follow each other, those of ``threadIdx.x`` first.  All of them
+    have to get there.
+    """
+
+    value: LoopExpr
+    mask: int  # 1 to 31
+
+    def result(self) -> str:
+        return self.value.dtype
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Reduce(_Node):
     """A commutative reduction; only in compute rules, lowered to loops before a kernel exists."""
 

@@ -8,6 +8,7 @@ likewise (one per block); nothing may be read before it is written, and no index
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeAlias
@@ -30,11 +31,13 @@ from minitvm.ir.loop import (
     LoopVar,
     Select,
     Seq,
+    Shuffle,
     Stmt,
     Store,
     expr_children,
     post_order_exprs,
     walk_exprs,
+    walk_stmts,
 )
 from minitvm.ir.loop.affine import affine
 from minitvm.ir.loop.expr import INT
@@ -42,6 +45,9 @@ from minitvm.ir.loop.scalar import as_array, compute
 
 _SIDE_BY_SIDE = frozenset(LoopKind) - {LoopKind.SERIAL, LoopKind.UNROLLED}
 _RACING = _SIDE_BY_SIDE - {LoopKind.VECTORIZED}
+_THREADS = (LoopKind.THREAD_X, LoopKind.THREAD_Y, LoopKind.THREAD_Z)
+WARP = 32
+"""Threads that exchange values."""
 _MOST_LANES = 1 << 18
 _REMEMBERED_LANES = 1 << 13  # of larger sets, what was worked out for one statement is not kept: it takes memory
 
@@ -140,6 +146,7 @@ class _Lanes:
     instances: dict[Buffer, Value] = field(default_factory=dict)
     check_races: bool = False
     in_parallel: bool = False
+    threads: dict[LoopKind, tuple[LoopVar, int]] = field(default_factory=dict)
     spreads: dict[tuple[LoopVar, int, int, LoopKind], _Lanes] = field(default_factory=dict)
     plans: dict[Load | Store, _Plan] = field(default_factory=dict)
     orders: dict[LoopExpr, list[LoopExpr]] = field(default_factory=dict)
@@ -167,7 +174,7 @@ class _Lanes:
     def _for(self, stmt: For) -> None:
         if stmt.kind in _SIDE_BY_SIDE:
             assert isinstance(stmt.extent, Const), "only serial loops have an extent that varies"
-            step = max(1, _MOST_LANES // self.count)
+            step = max(1, stmt.extent.value if stmt.kind in _THREADS else _MOST_LANES // self.count // _together(stmt))
             for start in range(0, stmt.extent.value, step):
                 self._spread(stmt.var, start, min(start + step, stmt.extent.value), stmt.kind).run(stmt.body)
             return
@@ -198,6 +205,7 @@ class _Lanes:
                 },
                 instances={b: np.repeat(x, times) for b, x in self.instances.items()},
                 in_parallel=self.in_parallel or kind in _RACING,
+                threads={**self.threads, kind: (var, stop)} if kind in _THREADS else self.threads,
             )
             if found.count <= _REMEMBERED_LANES:
                 self.spreads[key] = found
@@ -264,6 +272,8 @@ class _Lanes:
                 return self.uniform[node] if node in self.uniform else self.variables[node]
             case Select(condition, then, orelse):
                 return self._select(as_array(done[condition]), then, orelse, node.dtype)
+            case Shuffle(value, mask):
+                return self._shuffle(as_array(done[value]), mask)
         return compute(node, [as_array(done[operand]) for operand in expr_children(node)])
 
     def _select(self, mask: Array, then: LoopExpr, orelse: LoopExpr, dtype: str) -> Value:
@@ -274,6 +284,17 @@ class _Lanes:
         for chosen, side in ((mask, then), (~mask, orelse)):
             result[chosen] = self._some(chosen).eval(side)
         return result
+
+    def _shuffle(self, value: Array, mask: int) -> Array:
+        """Lanes are in the order of threads, whole warps one after the other."""
+        number: Value = 0
+        below = 1
+        for var, extent in (self.threads[kind] for kind in _THREADS if kind in self.threads):
+            number, below = number + self.variables[var] * below, below * extent
+        lanes = np.arange(self.count)
+        if self.count % WARP or not np.array_equal(number % WARP, lanes % WARP):
+            raise CompilerError(f"{self.kernel.name}: a shuffle that not all threads of a warp reach")
+        return np.asarray(np.broadcast_to(value, self.count)[lanes ^ mask])
 
     def _load(self, load: Load, buffer: Buffer, index: Sequence[LoopExpr]) -> Array:
         where = self._address(load, buffer, index)
@@ -343,6 +364,13 @@ class _Lanes:
         at = ", ".join(f"{v.name}={x}" for v, x in values.items())
         position = [np.broadcast_to(as_array(self.eval(i)), self.count)[lane] for i in index]
         return [f"index ({', '.join(str(int(p)) for p in position)}) where {at or 'no loop'}"]
+
+
+def _together(stmt: For) -> int:
+    """Threads of a block that an iteration has, which no time may tell apart."""
+    inner = [s for s in walk_stmts(stmt.body) if isinstance(s, For) and s.kind in _THREADS]
+    extents = [(s.kind, s.extent.value) for s in inner if isinstance(s.extent, Const)]
+    return math.prod(max((n for k, n in extents if k is kind), default=1) or 1 for kind in _THREADS)
 
 
 def _operands(node: LoopExpr) -> tuple[LoopExpr, ...]:

@@ -22,6 +22,7 @@ from minitvm.ir.loop.expr import (
     LoopVar,
     Reduce,
     Select,
+    Shuffle,
     as_index,
     binary,
 )
@@ -169,6 +170,7 @@ _CHILDREN: dict[type, Callable[[Any], tuple[LoopExpr, ...]]] = {
     Intrin: lambda e: e.args,
     Select: lambda e: (e.condition, e.then, e.orelse),
     Cast: lambda e: (e.value,),
+    Shuffle: lambda e: (e.value,),
     Reduce: lambda e: (e.value,),
 }
 
@@ -194,6 +196,8 @@ def rebuild_expr(expr: LoopExpr, operands: Sequence[LoopExpr]) -> LoopExpr:
             return Select(*operands)
         case Cast(_, dtype):
             return operands[0].astype(dtype)
+        case Shuffle(_, mask):
+            return Shuffle(operands[0], mask)
         case Reduce(kind, axes, _):
             return Reduce(kind, axes, operands[0])
     return expr

@@ -21,7 +21,20 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import TypeAlias
 
 from minitvm.ir.attributes import format_number
-from minitvm.ir.loop.expr import Binary, Buffer, Cast, Const, Intrin, Load, LoopExpr, LoopVar, Reduce, Select, Size
+from minitvm.ir.loop.expr import (
+    Binary,
+    Buffer,
+    Cast,
+    Const,
+    Intrin,
+    Load,
+    LoopExpr,
+    LoopVar,
+    Reduce,
+    Select,
+    Shuffle,
+    Size,
+)
 from minitvm.ir.loop.stmt import (
     Alloc,
     Barrier,
@@ -187,6 +200,8 @@ class _Printer:
                 return f"select({', '.join(texts)})", ATOM
             case Cast(_, dtype):
                 return f"{dtype}({texts[0]})", ATOM
+            case Shuffle(_, mask):
+                return f"shuffle_xor({texts[0]}, {mask})", ATOM
             case Reduce(kind, axes, _):
                 ranges = ", ".join(f"{self.vars.get(v, v.name)} < {extent}" for v, extent in axes)
                 return f"{kind}({ranges}: {texts[0]})", ATOM

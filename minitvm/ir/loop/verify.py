@@ -31,6 +31,7 @@ from minitvm.ir.loop import (
     LoopVar,
     Reduce,
     Select,
+    Shuffle,
     Stmt,
     Store,
     expr_children,
@@ -38,11 +39,12 @@ from minitvm.ir.loop import (
     stmt_children,
     stmt_exprs,
 )
-from minitvm.ir.loop.affine import Ranges, bounds, counter
+from minitvm.ir.loop.affine import Ranges, bounds, counter, depends_on
 from minitvm.ir.loop.scalar import compute
 from minitvm.ir.loop.text import print_loop_expr, print_stmt
 
 _GPU = frozenset(LoopKind) - {LoopKind.SERIAL, LoopKind.PARALLEL, LoopKind.VECTORIZED, LoopKind.UNROLLED}
+_THREADS = (LoopKind.THREAD_Z, LoopKind.THREAD_Y, LoopKind.THREAD_X)
 _BITWISE = frozenset({"and", "or", "xor"})
 _SHIFTS = frozenset({"shl", "shr"})
 _SHOWN_LINES = 6
@@ -153,9 +155,26 @@ class _Verifier:
                 raise self.reject(f"{problem} in {print_loop_expr(expr)}", stmt)
             if isinstance(expr, Load):
                 self.read(expr, stmt)
+        self.shuffles(roots, stmt)
         for load, paths in _suspects(roots, lambda e: self.leaves(e, stmt)):
             for guards in paths:
                 self.access(load.buffer, load.index, stmt, self.around.where(*guards))
+
+    def shuffles(self, roots: Sequence[LoopExpr], stmt: Stmt) -> None:
+        """Warps are whole, and get there: no choice, condition or number of rounds tells their lanes apart."""
+        nodes = post_order_exprs(roots)
+        if not any(isinstance(node, Shuffle) for node in nodes):
+            return
+        sides = [side for node in nodes if isinstance(node, Select) for side in (node.then, node.orelse)]
+        if any(isinstance(node, Shuffle) for node in post_order_exprs(sides)):
+            raise self.reject("a shuffle on one side of a select: not all threads of a warp get there", stmt)
+        threads = {f.kind: f for f in self.around.loops if f.kind in _THREADS}
+        count = math.prod(bounds(f.extent, {}).high or 0 for f in threads.values())
+        if not threads or count % 32 or [*threads] != [kind for kind in _THREADS if kind in threads]:
+            raise self.reject("a shuffle outside of whole warps: in loops over threads z, y and x, 32 or more", stmt)
+        lanes = [f.var for f in threads.values()]
+        if any(depends_on(asked, lane) for asked, _ in self.around.conditions for lane in lanes):
+            raise self.reject("a shuffle under a condition that tells threads apart", stmt)
 
     def leaves(self, load: Load, stmt: Stmt) -> bool:
         """Whether a load would leave its buffer if no select around it kept it from running."""
@@ -183,6 +202,9 @@ class _Verifier:
                 return None if len({a.dtype for a in args}) == 1 else "operands of different dtypes"
             case Reduce():
                 return "a reduction that is not lowered to loops"
+            case Shuffle(value, mask):
+                known = 0 < mask < 32 and value.dtype not in STORED
+                return None if known else f"a shuffle of {value.dtype} by {mask}"
             case Load() | Const() | Cast():
                 return None
         return f"{type(expr).__name__} is not part of the loop IR"

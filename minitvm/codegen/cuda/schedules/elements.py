@@ -1,0 +1,187 @@
+"""Nests without reductions: a thread for each 16 bytes of the result, or for each element; transposes by tiles.
+
+Neighbouring threads store neighbouring elements, so a warp's store is a few whole lines of memory.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from minitvm.codegen.cuda.machine import WARP, GpuModel
+from minitvm.codegen.default_schedule import Axis, crossing
+from minitvm.codegen.loops import after, in_lanes, unflatten
+from minitvm.codegen.stages import Output
+from minitvm.codegen.walks import Walk
+from minitvm.ir.decision import Declined, decide
+from minitvm.ir.loop import (
+    Buffer,
+    Const,
+    If,
+    Load,
+    LoopExpr,
+    LoopKind,
+    LoopVar,
+    Select,
+    Stmt,
+    Store,
+    all_of,
+    loop,
+    map_expr,
+    seq,
+    substitute_vars,
+    walk_exprs,
+)
+from minitvm.ir.loop.affine import depends_on, loads, stride_along
+
+THREADS = 256
+"""Of a block, unless something speaks for another number."""
+_BUSY = 512
+"""Threads of an SM, below which elements are not worth fewer threads that move 16 bytes each."""
+_TILE_ROWS = 8
+_SHORTEST = 4  # of a tile's axes
+
+
+def in_threads(count: int, body: Callable[[LoopExpr], Stmt]) -> Stmt:
+    """``body(number)`` by a thread each."""
+    threads = min(THREADS, -(-count // WARP) * WARP)
+
+    def thread(block: LoopExpr, lane: LoopExpr) -> Stmt:
+        number = block * threads + lane
+        return If(number < count, body(number)) if count % threads else body(number)
+
+    def in_block(block: LoopExpr) -> Stmt:
+        return loop(threads, lambda lane: thread(block, lane), LoopKind.THREAD_X, "thread")
+
+    return loop(-(-count // threads), in_block, LoopKind.BLOCK_X, "block")
+
+
+def in_block(rows: int, lanes: int, body: Callable[[LoopExpr, LoopExpr], Stmt]) -> Stmt:
+    """``body(row, lane)`` by a thread of a block each."""
+
+    def row(y: LoopExpr) -> Stmt:
+        return loop(lanes, lambda lane: body(y, lane), LoopKind.THREAD_X, "lane")
+
+    return loop(rows, row, LoopKind.THREAD_Y, "row") if rows > 1 else row(Const(0))
+
+
+def vector_width(value: LoopExpr, out: Buffer, last: LoopVar, extent: int | None) -> int:
+    """Elements along ``last`` that are worth one access; ``extent`` (where there is one) is a multiple of them."""
+    found = loads(value)
+    strides = {load: stride_along(load.buffer, load.index, last) for load in found}
+    asks = any(isinstance(node, Select) and depends_on(node.condition, last) for node in walk_exprs(value))
+    if asks or any(stride not in (0, 1) for stride in strides.values()):
+        return 1
+    moving = [out.dtype, *(load.buffer.dtype for load in found if strides[load])]
+    width = max(1, 16 // max(np.dtype(dtype).itemsize for dtype in moving))
+    return width if extent is None else math.gcd(width, extent)
+
+
+@dataclass(frozen=True)
+class Elements:
+    """Results over the same axes."""
+
+    outs: tuple[Output, ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.outs[0].buffer.shape
+
+    def at(self, index: Sequence[LoopExpr]) -> Stmt:
+        """The stores of one element."""
+        return seq(*(_stored(out, index) for out in self.outs))
+
+    def width(self, machine: GpuModel) -> int:
+        """Elements of a thread."""
+        if not self.shape or math.prod(self.shape) < 2 * _BUSY * machine.sms:
+            return 1
+        extent = None if len(self.shape) == 1 else self.shape[-1]
+        return min(vector_width(out.value, out.buffer, out.axes[-1], extent) for out in self.outs)
+
+
+def _stored(out: Output, index: Sequence[LoopExpr]) -> Stmt:
+    value = substitute_vars(out.value, dict(zip(out.axes, index, strict=True)))
+    return Store(out.buffer, tuple(index), value)
+
+
+def elements(outs: Sequence[Output], machine: GpuModel) -> Stmt:
+    """Results of one shape, element by element: nothing is reduced."""
+    if len(outs) == 1:
+        walk = Walk.over(outs[0])
+        found = crossing(walk)
+        if isinstance(found, tuple) and min(found[1][1], found[2][1]) >= _SHORTEST:
+            decide("schedule", walk.out.name, f"tiles of {WARP} x {WARP} through shared memory, to transpose them")
+            return _tiles(walk, *found)
+        if isinstance(found, Declined):
+            decide("schedule", walk.out.name, found)
+    whole = Elements(tuple(outs))
+    width, count = whole.width(machine), math.prod(whole.shape)
+    decide("schedule", outs[0].buffer.name, f"a thread for {width if width > 1 else 'each'} of {count} elements")
+    return _vectors(whole, width) if width > 1 else in_threads(count, lambda n: whole.at(unflatten(n, whole.shape)))
+
+
+def _vectors(whole: Elements, width: int) -> Stmt:
+    """What is left over of the only axis is the last thread's."""
+    vectors, rest = divmod(math.prod(whole.shape), width)
+    shape = (*whole.shape[:-1], whole.shape[-1] // width)
+
+    def of_vector(number: LoopExpr) -> Stmt:
+        *index, last = unflatten(number, shape)
+        return in_lanes(width, lambda lane: whole.at((*index, last * width + lane)))
+
+    def thread(number: LoopExpr) -> Stmt:
+        if not rest:
+            return of_vector(number)
+        return If(number < vectors, of_vector(number), loop(rest, lambda i: whole.at((i + vectors * width,)), name="i"))
+
+    return in_threads(vectors + bool(rest), thread)
+
+
+# --- across the order of the result ---------------------------------------------------------------------------
+
+
+def _tiles(walk: Walk, source: Load, across: Axis, along: Axis) -> Stmt:
+    """Tiles of 32 x 32: read row by row of what is read, stored row by row of the result.
+
+    One element behind each row keeps a column's elements in different banks of shared memory.
+    """
+    outer = [pair for pair in walk.loops if pair not in (across, along)]
+    extents = [extent for _, extent in outer]
+    grid = [*extents, -(-along[1] // WARP), -(-across[1] // WARP)]
+    tile = Buffer("tile", (WARP, WARP + 1), source.dtype, "shared")
+
+    def block(number: LoopExpr) -> Stmt:
+        *at, row, column = unflatten(number, grid)
+        values = dict(zip((v for v, _ in outer), at, strict=True))
+
+        def where(i: LoopExpr, j: LoopExpr) -> tuple[dict[LoopVar, LoopExpr], Callable[[Stmt], Stmt]]:
+            """Element ``i`` along the result and ``j`` along the source; what runs only where there is one."""
+            here = {**values, along[0]: row * WARP + i, across[0]: column * WARP + j}
+            inside = [here[var] < extent for var, extent in (along, across) if extent % WARP]
+            return here, lambda stmt: If(all_of(inside), stmt) if inside else stmt
+
+        def fill(y: LoopExpr, x: LoopExpr) -> Stmt:
+            here, guarded = where(y, x)
+            return guarded(Store(tile, (y, x), substitute_vars(source, here)))
+
+        def empty(y: LoopExpr, x: LoopExpr) -> Stmt:
+            here, guarded = where(x, y)
+            moved = map_expr(walk.value, lambda node: tile[x, y] if node == source else node)
+            index, value = replace(walk, value=moved).at(here)
+            return guarded(Store(walk.out, index, value))
+
+        return after(tile, _each(fill), _each(empty))
+
+    return loop(math.prod(grid), block, LoopKind.BLOCK_X, "block")
+
+
+def _each(body: Callable[[LoopExpr, LoopExpr], Stmt]) -> Stmt:
+    """``body(row, column)`` of a tile, whose rows are shared by rows of threads."""
+
+    def thread(y: LoopExpr, x: LoopExpr) -> Stmt:
+        return loop(WARP // _TILE_ROWS, lambda i: body(i * _TILE_ROWS + y, x), LoopKind.UNROLLED, "i")
+
+    return in_block(_TILE_ROWS, WARP, thread)

@@ -1,0 +1,175 @@
+"""Reductions of one result: by teams along what is reduced, by threads along the result, or a thread for each result.
+
+Where results are too few to occupy a GPU and each sums much, the sum goes in parts: one launch for the parts of all
+results, another one that adds them up.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from minitvm.codegen.cuda.machine import WARP, GpuModel
+from minitvm.codegen.cuda.schedules.elements import in_block, in_threads
+from minitvm.codegen.cuda.schedules.teams import Team, by_teams, rounded
+from minitvm.codegen.loops import unflatten, with_memory
+from minitvm.codegen.stages import Group, Output
+from minitvm.codegen.walks import COMBINE, MOST_APART, combined, element
+from minitvm.ir.decision import decide
+from minitvm.ir.loop import (
+    Alloc,
+    Barrier,
+    Buffer,
+    If,
+    Load,
+    LoopExpr,
+    LoopKind,
+    LoopVar,
+    Reduce,
+    Select,
+    Stmt,
+    Store,
+    all_of,
+    binary,
+    loop,
+    map_expr,
+    minimum,
+    seq,
+    substitute_vars,
+)
+from minitvm.ir.loop.affine import loads, stride_along
+from minitvm.ir.op import identity_of, outer_reductions
+
+_SHORT = 16
+"""Elements of a reduction that one thread adds up faster than several agree."""
+_BUSY = 512
+"""Threads of an SM that keep it busy."""
+_PART = 4096
+"""Elements that are worth a part of their own."""
+_MOST_SPLITS = 16
+
+
+def reduction(out: Output, machine: GpuModel) -> Stmt:
+    """A result with reductions in it."""
+    results, found = out.buffer.size, outer_reductions(out.value)
+    work = max(math.prod(extent for _, extent in reduce.axes) for reduce in found)
+    by_columns, by_rows = _along_result(out, found), _along_reduced(found)
+    if work < _SHORT or not (by_columns or by_rows) or (by_columns and results >= _BUSY * machine.sms):
+        decide("schedule", out.buffer.name, "a thread reduces for each result")
+        return in_threads(results, lambda number: _result(out, number))
+    parts = _parts(results, work, by_columns, machine) if len(found) == 1 else 1
+    if parts > 1:
+        decide("schedule", out.buffer.name, f"reduced in {parts} parts, which a second launch combines")
+        stage, last = _in_parts(out, found[0], parts)
+        return with_memory([stage.buffer], seq(reduction(stage, machine), Barrier(), reduction(last, machine)))
+    if by_columns and len(found) == 1:
+        return _columns(out, found[0], work, machine)
+    team = Team.of(results, work, machine)
+    decide("schedule", out.buffer.name, f"reduced by {team}")
+    return by_teams(Group((), (), (out,)), len(out.axes), team)
+
+
+def _along_result(out: Output, found: Sequence[Reduce]) -> bool:
+    """Whether neighbouring results read neighbouring elements."""
+    last = next((axis for axis, n in zip(reversed(out.axes), reversed(out.buffer.shape), strict=True) if n > 1), None)
+    read = [load for reduce in found for load in loads(reduce.value)]
+    strides = [stride_along(load.buffer, load.index, last) for load in read] if last is not None else []
+    return any(strides) and all(stride is not None and 0 <= stride <= MOST_APART for stride in strides)
+
+
+def _along_reduced(found: Sequence[Reduce]) -> bool:
+    """Whether a reduction reads neighbouring elements one after the other."""
+    pairs = [(load, reduce.axes[-1][0]) for reduce in found for load in loads(reduce.value)]
+    return all(stride_along(load.buffer, load.index, last) in (0, 1) for load, last in pairs)
+
+
+def _result(out: Output, number: LoopExpr) -> Stmt:
+    at = unflatten(number, out.buffer.shape)
+    value = substitute_vars(out.value, dict(zip(out.axes, at, strict=True)))
+    return element(value, lambda done: Store(out.buffer, at, done))
+
+
+# --- in parts -------------------------------------------------------------------------------------------------
+
+
+def _parts(results: int, work: int, by_columns: bool, machine: GpuModel) -> int:
+    """In how many parts each result is reduced."""
+    blocks = -(-results // WARP) if by_columns else results
+    shortest = _PART // WARP if by_columns else _PART
+    wanted = min(-(-2 * machine.sms // blocks), work // shortest)
+    return wanted if blocks < machine.sms // 2 and wanted >= 2 else 1
+
+
+def _in_parts(out: Output, reduce: Reduce, parts: int) -> tuple[Output, Output]:
+    """A stage with the parts of every result, and the result made of them."""
+    extents = [extent for _, extent in reduce.axes]
+    work = math.prod(extents)
+    length = -(-work // parts)
+    part, at, each = LoopVar("part"), LoopVar("r"), LoopVar("s")
+    number = part * length + at
+    inside = minimum(number, work - 1) if length * parts > work else number
+    values = dict(zip((var for var, _ in reduce.axes), unflatten(inside, extents), strict=True))
+    value = substitute_vars(reduce.value, values)
+    if length * parts > work:
+        value = Select(number < work, value, identity_of(reduce.kind, reduce.dtype))
+    axes = tuple(LoopVar(axis.name) for axis in out.axes)
+    value = substitute_vars(value, dict(zip(out.axes, axes, strict=True)))
+    memory = Buffer("partial", (parts, *out.buffer.shape), reduce.dtype)
+    stage = Output(memory, (part, *axes), Reduce(reduce.kind, ((at, length),), value))
+    kind = "sum" if reduce.kind == "dot" else reduce.kind
+    whole = Reduce(kind, ((each, parts),), Load(memory, (each, *out.axes)))
+    return stage, Output(out.buffer, out.axes, map_expr(out.value, lambda node: whole if node is reduce else node))
+
+
+# --- along the result -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Column:
+    """``down`` threads that share each of 32 neighbouring results."""
+
+    out: Output
+    reduce: Reduce
+    down: int
+
+
+def _columns(out: Output, reduce: Reduce, work: int, machine: GpuModel) -> Stmt:
+    """Neighbouring threads for neighbouring results; rows of threads take rows in turn, and their sums are combined."""
+    results = out.buffer.size
+    down = min(WARP, rounded(-(-work // 8)), rounded(-(-_BUSY * machine.sms // results)))
+    decide("schedule", out.buffer.name, f"a thread of 32 for each result, {down} of them share it")
+    parts = Buffer("parts", (down, WARP), reduce.dtype, "shared")
+    op = COMBINE[reduce.kind]
+    extents = [extent for _, extent in reduce.axes]
+
+    def block(number: LoopExpr) -> Stmt:
+        def thread(y: LoopExpr, x: LoopExpr) -> Stmt:
+            column = number * WARP + x
+            at = unflatten(minimum(column, results - 1) if results % WARP else column, out.buffer.shape)
+            here = dict(zip(out.axes, at, strict=True))
+            acc = Buffer("acc", (), reduce.dtype, "local")
+
+            def one(i: LoopExpr) -> Stmt:
+                row = i * down + y
+                values = {**here, **dict(zip((v for v, _ in reduce.axes), unflatten(row, extents), strict=True))}
+                update = element(
+                    substitute_vars(reduce.value, values), lambda v: Store(acc, (), combined(reduce.kind, acc[()], v))
+                )
+                return If(row < work, update) if work % down else update
+
+            def more(i: LoopExpr) -> Stmt:
+                return Store(acc, (), binary(op, acc[()], parts[i + 1, x]))
+
+            value = map_expr(out.value, lambda node: acc[()] if node is reduce else node)
+            store = Store(out.buffer, at, substitute_vars(value, here))
+            asked = [*([y.equal(0)] if down > 1 else []), *([column < results] if results % WARP else [])]
+            finish = seq(loop(down - 1, more, name="part") if down > 1 else None, store)
+            start = Store(acc, (), identity_of(reduce.kind, reduce.dtype))
+            mine = loop(-(-work // down), one, name="i")
+            leave = seq(Store(parts, (y, x), acc[()]), Barrier()) if down > 1 else None
+            return Alloc(acc, seq(start, mine, leave, If(all_of(asked), finish) if asked else finish))
+
+        return Alloc(parts, in_block(down, WARP, thread)) if down > 1 else in_block(down, WARP, thread)
+
+    return loop(-(-results // WARP), block, LoopKind.BLOCK_X, "block")

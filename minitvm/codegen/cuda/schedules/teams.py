@@ -1,0 +1,242 @@
+"""Rows by teams of threads: reductions along rows, and softmax, normalizations and their like in one kernel.
+
+A team is some threads of a block that share a row: they take its elements in turn, add up by shuffles within a warp and
+through shared memory across warps.  All stages of a row are the same team's; what one stage hands on to the next is in
+registers where it is one element, else in shared memory.  Every sum has one order: results do not vary from run to run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from minitvm.codegen.cuda.machine import WARP, GpuModel
+from minitvm.codegen.cuda.schedules.elements import THREADS, in_block, vector_width
+from minitvm.codegen.loops import in_lanes, redirect, unflatten, with_memory
+from minitvm.codegen.rows import row_of
+from minitvm.codegen.stages import Group, Output
+from minitvm.codegen.walks import COMBINE, combined, element
+from minitvm.ir.loop import (
+    Barrier,
+    Buffer,
+    Const,
+    If,
+    Load,
+    LoopExpr,
+    LoopKind,
+    Reduce,
+    Shuffle,
+    Stmt,
+    Store,
+    all_of,
+    binary,
+    loop,
+    map_expr,
+    minimum,
+    seq,
+    substitute_vars,
+)
+from minitvm.ir.op import identity_of, outer_reductions
+
+STATIC_SHARED = 48 * 1024
+"""Bytes of a block's shared memory that need no asking for."""
+_MOST_LANES = 1024
+_EACH = 4
+"""Elements that a thread of a large team takes at least."""
+
+
+def rounded(count: int) -> int:
+    """The next power of two."""
+    return 1 << max(0, count - 1).bit_length()
+
+
+@dataclass(frozen=True)
+class Team:
+    """``lanes`` threads for a row, a power of two; as many ``rows`` a block as make whole warps."""
+
+    lanes: int
+    rows: int
+
+    @staticmethod
+    def of(rows: int, work: int, machine: GpuModel) -> Team:
+        """For so many rows of so many elements: one warp, unless rows are too few to occupy the GPU, or long."""
+        lanes = min(WARP, rounded(work))
+        if work > WARP * 16 or rows * WARP < machine.sms * THREADS:
+            lanes = max(lanes, min(_MOST_LANES, rounded(-(-work // _EACH)), THREADS if work < 1 << 14 else _MOST_LANES))
+        whole = max(1, WARP // lanes)
+        return Team(lanes, max(whole, min(THREADS // lanes, rounded(rows))))
+
+    def __str__(self) -> str:
+        each = f"{self.lanes} threads for a row"
+        return f"{each}, {self.rows} rows a block" if self.rows > 1 else each
+
+
+# --- all stages of a row --------------------------------------------------------------------------------------
+
+
+def shared_bytes(group: Group, rank: int, team: Team) -> int:
+    """Of what stages hand on, and of warps' parts of reductions."""
+    rows = [Buffer(s.buffer.name, s.buffer.shape[rank:], s.buffer.dtype) for s in group.stages]
+    reductions = sum(len(outer_reductions(out.value)) for out in group.nests)
+    return sum(row.nbytes for row in rows if row.size > 1) * team.rows + reductions * WARP * 8
+
+
+def by_teams(group: Group, rank: int, team: Team) -> Stmt:
+    """Every row, the leading ``rank`` axes of all nests, by a team."""
+    shape = group.outputs[0].buffer.shape[:rank]
+    count = math.prod(shape)
+    rows = {out.buffer: _row_memory(out.buffer, rank) for out in group.nests}
+    wide = {b: replace(b, shape=(team.rows, *b.shape)) for b in rows.values() if b.scope == "shared"}
+    results = {rows[out.buffer]: out.buffer for out in group.outputs}
+
+    def block(number: LoopExpr) -> Stmt:
+        def thread(y: LoopExpr, lane: LoopExpr) -> Stmt:
+            row = number * team.rows + y
+            at = unflatten(minimum(row, count - 1) if count % team.rows else row, shape)
+            guards = [row < count] if count % team.rows else []
+            mine = _Row(team, lane, guards, results)
+            parts = [mine.nest(row_of(out, rows, at)) for out in group.nests]
+            wide.update({b: replace(b, shape=(team.rows, *b.shape)) for b in mine.shared})
+            own = [rows[s.buffer] for s in group.stages if rows[s.buffer].scope == "local"]
+            body = redirect(with_memory(own, seq(*parts)), results, lambda index: (*at, *index))
+            return redirect(body, wide, lambda index: (y, *index))
+
+        threads = in_block(team.rows, team.lanes, thread)
+        return with_memory(wide.values(), threads)
+
+    return loop(-(-count // team.rows), block, LoopKind.BLOCK_X, "block")
+
+
+def _row_memory(buffer: Buffer, rank: int) -> Buffer:
+    shape = buffer.shape[rank:]
+    return Buffer(buffer.name, shape, buffer.dtype, "local" if math.prod(shape) == 1 else "shared")
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A row as one of its team's threads sees it; ``guards``: whether there is such a row."""
+
+    team: Team
+    lane: LoopExpr
+    guards: list[LoopExpr]
+    results: Mapping[Buffer, Buffer]
+    shared: list[Buffer] = field(default_factory=list)
+    """Memory that its reductions need."""
+
+    def nest(self, out: Output) -> Stmt:
+        if out.buffer.size == 1:
+            at = tuple(Const(0) for _ in out.axes)
+            value = substitute_vars(out.value, dict(zip(out.axes, at, strict=True)))
+            return self.reduced(value, lambda done: self._by_first(Store(out.buffer, at, done)))
+        stored = self._each(out)
+        return stored if out.buffer in self.results else seq(stored, Barrier())
+
+    def _by_first(self, store: Store) -> Stmt:
+        """A result by the first thread; what is kept in registers by all."""
+        return self._guarded(store, self.lane.equal(0)) if store.buffer in self.results else store
+
+    def _guarded(self, stmt: Stmt, *more: LoopExpr) -> Stmt:
+        asked = [*self.guards, *more]
+        return If(all_of(asked), stmt) if asked else stmt
+
+    def _each(self, out: Output) -> Stmt:
+        """Elements in turn."""
+        width = 1
+        if not outer_reductions(out.value):
+            width = vector_width(out.value, out.buffer, out.axes[-1], out.buffer.shape[-1])
+        width = width if out.buffer.size >= width * self.team.lanes else 1
+        shape = (*out.buffer.shape[:-1], out.buffer.shape[-1] // width)
+
+        def one(number: LoopExpr) -> Stmt:
+            *index, last = unflatten(number, shape)
+
+            def lane(v: LoopExpr) -> Stmt:
+                at = (*index, last * width + v)
+                value = substitute_vars(out.value, dict(zip(out.axes, at, strict=True)))
+                return element(value, lambda done: Store(out.buffer, at, done))
+
+            return in_lanes(width, lane)
+
+        guards = self.guards if out.buffer in self.results else []
+        return self._in_turn(math.prod(shape), one, guards)
+
+    def _in_turn(self, count: int, body: Callable[[LoopExpr], Stmt], guards: list[LoopExpr]) -> Stmt:
+        """``body(number)`` for every number, the team's threads side by side."""
+        lanes = self.team.lanes
+
+        def one(i: LoopExpr) -> Stmt:
+            number = i * lanes + self.lane
+            asked = [*guards, *([number < count] if count % lanes else [])]
+            return If(all_of(asked), body(number)) if asked else body(number)
+
+        return loop(-(-count // lanes), one, name="i")
+
+    # --- reductions -------------------------------------------------------------------------------------------
+
+    def reduced(self, value: LoopExpr, finish: Callable[[LoopExpr], Stmt]) -> Stmt:
+        """``finish(value)`` in all threads, the reductions in ``value`` done before by all of them together."""
+        found = outer_reductions(value)
+        if not found:
+            return finish(value)
+        reduce = found[0]
+        width = self._width(reduce)
+        parts = Buffer("parts", (width,), reduce.dtype, "local")
+        total = Buffer("total", (), reduce.dtype, "local")
+        start = in_lanes(width, lambda v: Store(parts, (v,), identity_of(reduce.kind, reduce.dtype)))
+        first = Store(total, (), _tree(COMBINE[reduce.kind], [parts[v] for v in range(width)]))
+        rest = self.reduced(map_expr(value, lambda node: total[()] if node is reduce else node), finish)
+        own = [start, self._partial(reduce, parts, width), first]
+        return with_memory([parts, total], seq(*own, self._across(reduce.kind, total), rest))
+
+    def _width(self, reduce: Reduce) -> int:
+        """Elements that a thread takes at once."""
+        last, extent = reduce.axes[-1]
+        if outer_reductions(reduce.value) or math.prod(n for _, n in reduce.axes) < 2 * 4 * self.team.lanes:
+            return 1
+        like = Buffer("parts", (extent,), reduce.dtype)
+        return vector_width(reduce.value, like, last, extent)
+
+    def _partial(self, reduce: Reduce, parts: Buffer, width: int) -> Stmt:
+        """What this thread takes of a reduction."""
+        extents = [extent for _, extent in reduce.axes]
+        shape = [*extents[:-1], extents[-1] // width]
+
+        def one(number: LoopExpr) -> Stmt:
+            *index, last = unflatten(number, shape)
+
+            def lane(v: LoopExpr) -> Stmt:
+                values = dict(zip((var for var, _ in reduce.axes), (*index, last * width + v), strict=True))
+                value = substitute_vars(reduce.value, values)
+                return element(value, lambda x: Store(parts, (v,), combined(reduce.kind, Load(parts, (v,)), x)))
+
+            return in_lanes(width, lane)
+
+        return self._in_turn(math.prod(shape), one, [])
+
+    def _across(self, kind: str, total: Buffer) -> Stmt:
+        """The team's threads' values combined, in all of them."""
+        op, lanes = COMBINE[kind], min(WARP, self.team.lanes)
+        steps: list[Stmt] = []
+        mask = lanes // 2
+        while mask:
+            steps.append(Store(total, (), binary(op, total[()], Shuffle(total[()], mask))))
+            mask //= 2
+        return seq(*steps, *self._across_warps(op, total)) if self.team.lanes > WARP else seq(*steps)
+
+    def _across_warps(self, op: str, total: Buffer) -> list[Stmt]:
+        """Through shared memory; every thread combines all warps' values, in their order."""
+        warps = self.team.lanes // WARP
+        memory = Buffer("warps", (warps,), total.dtype, "shared")
+        leave = If((self.lane % WARP).equal(0), Store(memory, (self.lane // WARP,), total[()]))
+        take = Store(total, (), memory[0])
+        more = loop(warps - 1, lambda w: Store(total, (), binary(op, total[()], memory[w + 1])), name="warp")
+        self.shared.append(memory)
+        return [leave, Barrier(), take, more]
+
+
+def _tree(op: str, values: list[LoopExpr]) -> LoopExpr:
+    while len(values) > 1:
+        pairs = zip(values[::2], values[1::2], strict=True)
+        values = [binary(op, a, b) for a, b in pairs]
+    return values[0]
