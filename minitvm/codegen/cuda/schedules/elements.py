@@ -41,6 +41,8 @@ THREADS = 256
 """Of a block, unless something speaks for another number."""
 _BUSY = 512
 """Threads of an SM, below which elements are not worth fewer threads that move 16 bytes each."""
+_MOST = 8
+"""Elements of a thread: 16 bytes of single ones do not fit in its registers."""
 _TILE_ROWS = 8
 _SHORTEST = 4  # of a tile's axes
 
@@ -76,7 +78,7 @@ def vector_width(value: LoopExpr, out: Buffer, last: LoopVar, extent: int | None
     if asks or any(stride not in (0, 1) for stride in strides.values()):
         return 1
     moving = [out.dtype, *(load.buffer.dtype for load in found if strides[load])]
-    width = max(1, 16 // max(np.dtype(dtype).itemsize for dtype in moving))
+    width = min(_MOST, 16 // max(np.dtype(dtype).itemsize for dtype in moving))
     return width if extent is None else math.gcd(width, extent)
 
 

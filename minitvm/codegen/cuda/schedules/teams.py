@@ -42,6 +42,8 @@ from minitvm.ir.op import identity_of, outer_reductions
 STATIC_SHARED = 48 * 1024
 """Bytes of a block's shared memory that need no asking for."""
 _MOST_LANES = 1024
+_WRITTEN_OUT = 8
+"""Rounds of a loop, whose loads are then all on their way at once."""
 _EACH = 4
 """Elements that a thread of a large team takes at least."""
 
@@ -87,8 +89,9 @@ def by_teams(group: Group, rank: int, team: Team) -> Stmt:
     shape = group.outputs[0].buffer.shape[:rank]
     count = math.prod(shape)
     rows = {out.buffer: _row_memory(out.buffer, rank) for out in group.nests}
-    wide = {b: replace(b, shape=(team.rows, *b.shape)) for b in rows.values() if b.scope == "shared"}
     results = {rows[out.buffer]: out.buffer for out in group.outputs}
+    handed_on = [b for b in rows.values() if b.scope == "shared" and b not in results]
+    wide = {b: replace(b, shape=(team.rows, *b.shape)) for b in handed_on}
 
     def block(number: LoopExpr) -> Stmt:
         def thread(y: LoopExpr, lane: LoopExpr) -> Stmt:
@@ -170,7 +173,8 @@ class _Row:
             asked = [*guards, *([number < count] if count % lanes else [])]
             return If(all_of(asked), body(number)) if asked else body(number)
 
-        return loop(-(-count // lanes), one, name="i")
+        rounds = -(-count // lanes)
+        return loop(rounds, one, LoopKind.UNROLLED if rounds <= _WRITTEN_OUT else LoopKind.SERIAL, "i")
 
     # --- reductions -------------------------------------------------------------------------------------------
 
@@ -192,10 +196,10 @@ class _Row:
     def _width(self, reduce: Reduce) -> int:
         """Elements that a thread takes at once."""
         last, extent = reduce.axes[-1]
-        if outer_reductions(reduce.value) or math.prod(n for _, n in reduce.axes) < 2 * 4 * self.team.lanes:
+        if outer_reductions(reduce.value):
             return 1
-        like = Buffer("parts", (extent,), reduce.dtype)
-        return vector_width(reduce.value, like, last, extent)
+        width = vector_width(reduce.value, Buffer("parts", (extent,), reduce.dtype), last, extent)
+        return width if math.prod(n for _, n in reduce.axes) >= width * self.team.lanes else 1
 
     def _partial(self, reduce: Reduce, parts: Buffer, width: int) -> Stmt:
         """What this thread takes of a reduction."""
