@@ -83,6 +83,8 @@ class Op(_Frozen):
     """True where two arguments may stand in either order."""
     view: ClassVar[bool] = False
     """True where the result is the elements of the argument in their order, in another shape."""
+    cuts: ClassVar[bool] = False
+    """True where the result is the first argument as far as a value says, no more than an end to find."""
     homogeneous: ClassVar[bool] = False
     """True for ``f(s * x, ...) == s * f(x, ...)`` where s is greater than zero."""
     additive: ClassVar[bool] = False

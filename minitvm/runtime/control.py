@@ -37,17 +37,17 @@ _ROOM = 16
 
 def is_native(host: Host, target: str, inside: bool = False) -> bool:
     """Whether a call in Python is control flow that runs without it: all of its types are known, but the length of
-    what a loop stacks, which must be known too ``inside`` of other control flow.  Or a view, of which only the length
-    is not known."""
+    what a loop stacks, which must be known too ``inside`` of other control flow; so must be the length of a cut."""
     from minitvm.ir.ops.control import Fail, If, Loop, most_trips
-    from minitvm.ir.ops.selection import Prefix
 
     call: Any = host.function.body
     op = getattr(call, "op", None)
     given = [t for param in host.function.params for t in leaves(param.type)]
-    if target.partition(" ")[0] == "llvm" and isinstance(op, Prefix):
+    if target.partition(" ")[0] != "llvm" or op is None:
+        return False
+    if op.cuts:
         return not inside and all(t.is_static for t in given)
-    if target.partition(" ")[0] != "llvm" or not isinstance(op, (Fail, If, Loop)):
+    if not isinstance(op, (Fail, If, Loop)):
         return False
     if isinstance(op, Loop) and inside and op.trips is None and most_trips():
         return False  # nobody counts
@@ -222,7 +222,7 @@ def control_step(outer: Instance, index: int) -> Callable[[], None] | None:
     if not is_native(outer.artifact.hosts[name], outer.artifact.target):
         return None
     call: Any = outer.artifact.hosts[name].function.body
-    if call.op.name == "prefix":
+    if call.op.cuts:
         return partial(_cut, outer, index, call.op)
     records = _Records()
     function, record = _record(outer, index, records)
@@ -244,24 +244,25 @@ def _cut(outer: Instance, index: int, op: Any) -> None:
 
 class _Trips:
     """A loop's trips, some at a time: Python looks between them whether it was interrupted, and makes room in stacks
-    whose length is not known."""
+    whose length is not known.  The memory of a stack is its value's; the next run makes another one."""
 
     def __init__(self, outer: Instance, index: int, record: np.ndarray, some: Callable[[], None]) -> None:
         self.outer, self.record, self.some = outer, record, some
         node, start = outer.graph.nodes[index], outer.graph.entry_start[index]
-        stacks = {start + i: type_ for i, type_ in enumerate(node.types) if not type_.is_static}
-        self.rows = {e: aligned_empty((0, *map(int, t.sizes[1:])), t.dtype) for e, t in stacks.items()}  # type: ignore[arg-type]
-        self.room = 0
+        self.stacks = {start + i: as_tensor(t) for i, t in enumerate(node.types) if not t.is_static}
+        self.rows: dict[int, np.ndarray] = {}
+        self.room = _ROOM
 
     def run(self) -> None:
         from minitvm.ir.ops.control import most_trips, too_many_trips
 
         record, made, most, limit = self.record, 0, 0, most_trips()
-        self._point()
+        self._make_room(0)
         while made == most:
-            if self.rows and made == self.room:
-                self._grow(made)
-            most = min(made + AT_ONCE, self.room) if self.rows else made + AT_ONCE
+            if self.stacks and made == self.room:
+                self.room *= 2
+                self._make_room(made)
+            most = min(made + AT_ONCE, self.room) if self.stacks else made + AT_ONCE
             most = min(most, limit + 1) if limit else most
             record[_FIRST], record[_MOST] = made, most
             self.some()
@@ -270,14 +271,13 @@ class _Trips:
                 raise too_many_trips(limit)
         for entry, rows in self.rows.items():
             self.outer.values[entry] = rows[:made]
+        self.rows = {}
 
-    def _grow(self, made: int) -> None:
-        self.room = 2 * made or _ROOM
-        for entry, rows in self.rows.items():
-            self.rows[entry] = aligned_empty((self.room, *rows.shape[1:]), rows.dtype)
-            self.rows[entry][:made] = rows
-        self._point()
-
-    def _point(self) -> None:
-        for entry, rows in self.rows.items():
+    def _make_room(self, made: int) -> None:
+        """For as many rows as there is to be room for, of which ``made`` are there."""
+        for entry, type_ in self.stacks.items():
+            rows = aligned_empty((self.room, *as_tensor(type_.with_shape(type_.shape[1:])).static_shape), type_.dtype)
+            if made:
+                rows[:made] = self.rows[entry]
+            self.rows[entry] = rows
             self.outer.point(entry, rows.ctypes.data)

@@ -201,7 +201,11 @@ class Instance:
 
     def host_step(self, index: int) -> Callable[[], None]:
         """Control flow over native bodies, or a call in Python."""
-        return self._control(self, index) or self.python_step(index)
+        return self.native_step(index) or self.python_step(index)
+
+    def native_step(self, index: int) -> Callable[[], None] | None:
+        """Control flow without Python; ``None`` where it needs that."""
+        return self._control(self, index)
 
     def python_step(self, index: int) -> Callable[[], None]:
         """Values in, the function, values out."""

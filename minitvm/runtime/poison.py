@@ -11,6 +11,7 @@ An instance decides when it is made; without poison nothing of this is reached.
 import ctypes
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -79,8 +80,23 @@ class PoisonedInstance(Instance):
         return [lambda: fill(self.arena, NOT_A_NUMBER), *super().make_steps()]
 
     def host_step(self, index: int) -> Callable[[], None]:
-        """In Python, so that the kernels of bodies are checked."""
-        return self.python_step(index)
+        """In Python, so that the kernels of bodies are checked; then natively where that goes, with the same bits."""
+        checked, native = self.python_step(index), self.native_step(index)
+        return checked if native is None else partial(self._both, index, checked, native)
+
+    def _both(self, index: int, checked: Callable[[], None], native: Callable[[], None]) -> None:
+        checked()
+        entries = range(self.graph.entry_start[index], self.graph.entry_start[index + 1])
+        results = {entry: np.array(self.held(entry)) for entry in entries}
+        for entry in entries:
+            if self.types[entry].is_static:
+                fill(self._slot(entry).memory, NOT_A_NUMBER)
+        native()
+        for number, (entry, one) in enumerate(results.items()):
+            other = self.held(entry)
+            if one.shape != other.shape or one.tobytes() != other.tobytes():
+                message = f"gives another result {number}, {self.types[entry]}, without Python than with it"
+                raise self._error(index, message, by=self.graph.nodes[index].name)
 
     # --- one kernel -------------------------------------------------------------------------------------------
 

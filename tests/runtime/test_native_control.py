@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,9 +18,10 @@ from onnx import parser
 import minitvm
 from minitvm import InferenceSession
 from minitvm.driver.program import HostCallWarning
-from minitvm.errors import InputError
+from minitvm.errors import CompilerError, InputError
 from minitvm.runtime import library
 from minitvm.runtime.executor import GraphModule
+from minitvm.runtime.poison import PoisonedInstance
 
 HEAD = '<ir_version: 10, opset_import: ["" : 20]>\n'
 NEWTON = """g (float[3] x, int64 most, float least) => (float[3] y, float[n, 3] all, float[n] gaps) {
@@ -116,6 +118,44 @@ def test_a_loop_whose_length_depends_on_its_data(trips: int, least: float) -> No
     assert len(rows) == trips if least < 0 else 0 <= len(rows) <= min(trips, 12)
 
 
+@pytest.mark.parametrize("trips", [0, 1, 40])
+@pytest.mark.parametrize("text", [NEWTON, SWAPPED, NESTED], ids=["stacks", "carried", "nested"])
+def test_over_poisoned_memory(text: str, trips: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bodies kernel by kernel, checked, in Python; then natively, with the same bits."""
+    monkeypatch.setenv("MINITVM_POISON", "1")
+    called: list[int] = []
+    found = library.control_step
+    monkeypatch.setattr(library, "control_step", lambda *a: (called.append(a[1]), found(*a))[1])
+    made = session(text)
+    floats = [v for v in made.get_inputs() if v.shape and v.type == "tensor(float)"]
+    values = {v.name: np.abs(normal(*map(int, v.shape), seed=i)) for i, v in enumerate(floats)}
+    least = {"least": np.asarray(-1.0, np.float32)} if text is NEWTON else {}
+    check(text, {**values, **least, "most": scalar(min(trips, 5) if text is NESTED else trips)})
+    assert called
+
+
+def test_what_native_control_flow_forgets_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MINITVM_POISON", "1")
+    monkeypatch.setattr(library, "control_step", lambda *_: lambda: None)
+    with pytest.raises(CompilerError, match=r"control_loop gives another result 0, .*, without Python than with it"):
+        session(SWAPPED).run(None, {**{name: normal(4) for name in "abc"}, "most": scalar(2)})
+
+
+def test_stacks_are_their_values_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a run left is not written to by the next one."""
+    monkeypatch.setenv("MINITVM_POISON", "0")
+    instance = minitvm.compile(parser.parse_model(HEAD + NEWTON), num_threads=1)["default"]()
+    least = np.asarray(-1.0, np.float32)
+    for name, value in {"x": np.float32([2, 9, 30]), "most": scalar(9), "least": least}.items():
+        instance.assign(name, value)
+    instance.run()
+    rows = [instance.value(head) for head in instance.graph.heads[1:]]
+    before = [array.copy() for array in rows]
+    instance.assign("x", np.float32([3, 5, 7]))
+    instance.run()
+    assert all(map(np.array_equal, rows, before))
+
+
 @pytest.mark.parametrize("trips", [0, 1, 2, 7])
 @pytest.mark.usefixtures("native")
 def test_carried_values_that_change_places(trips: int) -> None:
@@ -188,8 +228,22 @@ def test_an_endless_loop_can_be_interrupted() -> None:
         signal.signal(signal.SIGINT, before)
 
 
-def test_poisoned_bodies_are_checked_in_python(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same models, kernel by kernel; what is native is not asked for."""
-    monkeypatch.setattr(library, "control_step", lambda *_: pytest.fail("native"))
-    check(NESTED, {"x": normal(2, 8), "most": scalar(3)})
-    check(SWAPPED, {**{name: normal(4, seed=seed) for seed, name in enumerate("abc")}, "most": scalar(3)})
+def test_poisoned_bodies_are_checked_kernel_by_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each in every trip, before control flow runs without Python."""
+    ran: list[int] = []
+    step = PoisonedInstance.kernel_step
+
+    def counted(instance: PoisonedInstance, index: int) -> Callable[[], None]:
+        run = step(instance, index)
+        return lambda: (ran.append(index), run())[1]
+
+    monkeypatch.setattr(PoisonedInstance, "kernel_step", counted)
+    made = session(SWAPPED)
+    (body,) = made.libraries[0].branches.values()
+    kernels = sum(node.is_kernel for node in body.graph.nodes)
+    feeds = {name: normal(4, seed=seed) for seed, name in enumerate("abc")}
+    for trips in (0, 3):
+        ran.clear()
+        made.run(None, {**feeds, "most": scalar(trips)})
+        outside = sum(node.is_kernel for node in made.libraries[0].graph.nodes)
+        assert kernels and len(ran) == outside + trips * kernels

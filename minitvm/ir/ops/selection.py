@@ -34,7 +34,7 @@ from minitvm.ir.ops.sorting import Compare, by_value, counter, less, sort_positi
 from minitvm.ir.types import TensorType, TupleType
 
 
-class Prefix(Op, name="prefix", fusion=Fusion.OPAQUE):
+class Prefix(Op, name="prefix", fusion=Fusion.OPAQUE, cuts=True):
     """The first ``count`` places along ``axis``.  value: (..., n, ...), count: () int64 -> (..., count, ...)."""
 
     axis: int = 0
