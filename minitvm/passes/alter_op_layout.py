@@ -14,6 +14,9 @@ Which layout an operator asks for is an open table by (target kind, operator).  
 
 * both of uint8 by constant int8: the same over words of four bytes.
 
+For ``cuda``: ``nn.conv2d``, NCHW, has its channels last (``NHWC`` with weights ``HWIO``), so that a thread's vectors
+are channels; an image of 1 or 3 channels is read as it comes.  ``nn.dense`` with constant weights has them depth first.
+
 Weights move once, at compile time: FoldConstant runs after this pass.
 """
 
@@ -349,6 +352,32 @@ def packed_dense(site: Site, machine: MachineModel) -> Placement | Declined:
         panels = _in_whole_blocks(args[1], axes, layout, "N")
         operands = (Call(Words(), (args[0],)), _words_of_lanes(panels)) if of_bytes else (args[0], panels)
         return Call(packed, operands)
+
+    return Placement((None, None), None, build)
+
+
+@proposal("cuda", Conv2d)
+def channels_last(site: Site, machine: MachineModel) -> Placement | Declined:
+    op, data = site.op, site.type(0)
+    assert isinstance(op, Conv2d)
+    if (op.data_layout, op.kernel_layout) != ("NCHW", "OIHW"):
+        return Declined(f"its layouts are {op.data_layout} and {op.kernel_layout}, not NCHW and OIHW")
+    in_vectors = data.static_shape[1] % machine.lanes(data.dtype) == 0
+    image = Move.of("NCHW", "NHWC") if in_vectors else None
+    made = op.with_attributes(data_layout="NHWC" if image else "NCHW", kernel_layout="HWIO", out_layout="NHWC")
+    return Placement((image, Move.of("OIHW", "HWIO")), Move.of("NCHW", "NHWC"), calling(made))
+
+
+@proposal("cuda", Dense)
+def depth_first(site: Site, machine: MachineModel) -> Placement | Declined:
+    if not isinstance(site.call.args[1], Constant):
+        return Declined("its weights are not constant: turning them at every run costs more than it saves")
+    if site.type(0).extents[0] == 1:
+        return Declined("one row: each result is a sum along a row of the weights")
+    made = Matmul(out_dtype=site.op.attributes()["out_dtype"])
+
+    def build(args: Sequence[Expr]) -> Expr:
+        return Call(made, (args[0], Call(Transpose((1, 0)), (args[1],))))
 
     return Placement((None, None), None, build)
 

@@ -143,7 +143,7 @@ def test_text_of_an_elementwise_kernel() -> None:
         emit_cuda(bound)
         == """\
 // conv1, relu 1
-extern "C" __global__ void __launch_bounds__(8)
+extern "C" __global__ void __launch_bounds__(8, 1)
 elementwise(const float *__restrict__ p0, const float *__restrict__ p1, float *__restrict__ out0)
 {
     {

@@ -181,7 +181,39 @@ def test_unknown_shapes_keep_their_layout() -> None:
 
 
 def test_another_target_asks_for_nothing() -> None:
-    check_unchanged(AlterOpLayout(SSE, kind="cuda"), main("nn.conv2d(%x, %w)"))
+    check_unchanged(AlterOpLayout(SSE, kind="interp"), main("nn.conv2d(%x, %w)"))
+
+
+def test_a_gpu_has_channels_last() -> None:
+    after = """
+    %a = layout_transform(%x, src_layout="NCHW", dst_layout="NHWC");
+    %b = layout_transform(%w, src_layout="OIHW", dst_layout="HWIO");
+    %c = nn.conv2d(%a, %b, data_layout="NHWC", kernel_layout="HWIO", out_layout="NHWC");
+    %d = nn.relu(%c);
+    layout_transform(%d, src_layout="NHWC", dst_layout="NCHW")
+    """
+    check_rewrite(AlterOpLayout(SSE, kind="cuda"), main("%0 = nn.conv2d(%x, %w); nn.relu(%0)"), main(after))
+
+
+def test_a_gpu_reads_an_image_of_three_channels_as_it_comes() -> None:
+    image = "def @main(%x: Tensor[(1, 3, 6, 6), float32], %w: Tensor[(8, 3, 3, 3), float32]) "
+    after = """{
+    %b = layout_transform(%w, src_layout="OIHW", dst_layout="HWIO");
+    %c = nn.conv2d(%x, %b, kernel_layout="HWIO", out_layout="NHWC");
+    layout_transform(%c, src_layout="NHWC", dst_layout="NCHW") }
+    """
+    check_rewrite(AlterOpLayout(SSE, kind="cuda"), image + "{ nn.conv2d(%x, %w) }", image + after)
+
+
+def test_a_gpu_has_constant_weights_depth_first() -> None:
+    def dense(rows: int, body: str) -> str:
+        return f"def @main(%x: Tensor[({rows}, 5), float32]) {{ {body} }}"
+
+    weight = {"w": np.arange(15, dtype="float32").reshape(3, 5)}
+    gpu, before = AlterOpLayout(SSE, kind="cuda"), 'nn.dense(%x, meta["w"])'
+    after = '%t = transpose(meta["w"], axes=[1, 0]); nn.matmul(%x, %t)'
+    check_rewrite(gpu, dense(4, before), dense(4, after), constants=weight)
+    check_unchanged(gpu, dense(1, before), constants=weight)
 
 
 def test_alter_op_dense() -> None:

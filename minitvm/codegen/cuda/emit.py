@@ -79,7 +79,7 @@ class _Body:
     def function(self) -> str:
         spans = self.kernel.spans
         origin = [f"// {', '.join(' '.join(s.split()) for s in spans)}"] if spans else []
-        head = f'extern "C" __global__ void __launch_bounds__({self.launch.threads})'
+        head = f'extern "C" __global__ void __launch_bounds__({self.launch.threads}, 1)'
         lines = [*origin, head, f"{function_name(self.kernel)}({self.parameters})", "{", *self.lines, "}"]
         return "\n".join(lines) + "\n"
 

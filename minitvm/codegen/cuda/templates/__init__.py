@@ -1,5 +1,5 @@
-"""Templates of GPUs.  Importing this package registers all of them."""
+"""Templates of GPUs.  Importing this package registers all of them, in the order in which they are asked."""
 
-from minitvm.codegen.cuda.templates import conv, dense
+from minitvm.codegen.cuda.templates import dense, depthwise, implicit_conv
 
-__all__ = ["conv", "dense"]
+__all__ = ["dense", "depthwise", "implicit_conv"]

@@ -18,9 +18,12 @@ _LAUNCH = 3000
 """Cycles that a launch costs after another one."""
 _HIDING = 8
 """Warps of an SM whose arithmetic hides each other's latencies."""
-_ADDRESSES = 32
+_OVERHEAD = 1.15
+"""Instructions beside multiply-adds."""
+_ADDRESSES = 40
 """Registers of a thread beside sums, factors and what it carries to shared memory."""
-_MOST_THREADS = 1024
+_FROM_L2 = 28
+"""Bytes that an SM gets from the second-level cache in a cycle, while all do."""
 STATIC_SHARED = 48 * 1024
 
 
@@ -130,7 +133,7 @@ class Extent:
             return math.inf
         each = -(-self.blocks(tile) // machine.sms)
         waves = [held] * (each // held) + ([each % held] if each % held else [])
-        busy = sum(self.pieces(tile) * max(_LATENCY, _piece(tile, n, machine)) + 2 * _LATENCY for n in waves)
+        busy = sum(self.pieces(tile) * max(_LATENCY, _piece(tile, n, self.size, machine)) + 2 * _LATENCY for n in waves)
         return max(busy, self._memory(tile) / machine.bytes_per_cycle) + (_LAUNCH if tile.split > 1 else 0)
 
     def _memory(self, tile: BlockTile) -> float:
@@ -139,13 +142,14 @@ class Extent:
         return self.factor_bytes + results * (1 if tile.split == 1 else 1 + 2 * tile.split)
 
 
-def _piece(tile: BlockTile, blocks: int, machine: GpuModel) -> float:
-    """Cycles that so many blocks of an SM take for a piece each."""
+def _piece(tile: BlockTile, blocks: int, size: int, machine: GpuModel) -> float:
+    """Cycles that so many blocks of an SM take for a piece each, per element of the depth the largest of three."""
+    loads = (tile.rows + tile.columns) * size / _FROM_L2
     arithmetic = tile.rows * tile.columns / machine.lanes_of_sm
     vectors = -(-tile.thread_rows // VECTOR) + -(-tile.thread_columns // VECTOR)
     shared = tile.threads / WARP * vectors
     warps = blocks * tile.threads / WARP
-    return blocks * tile.depth * max(arithmetic * 1.15, shared) * max(1.0, _HIDING / warps)
+    return blocks * tile.depth * max(arithmetic * _OVERHEAD * max(1.0, _HIDING / warps), shared, loads)
 
 
 def choices(extent: Extent, machine: GpuModel) -> list[Choice]:
