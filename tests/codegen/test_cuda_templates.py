@@ -9,13 +9,20 @@ from minitvm.codegen.cuda.backend import CudaBackend
 from minitvm.codegen.cuda.bind import bind_plain, launch_of
 from minitvm.codegen.cuda.emit import emit_cuda, function_name
 from minitvm.codegen.cuda.machine import gpu_model
+from minitvm.codegen.cuda.templates.implicit_conv import GpuConv
+from minitvm.codegen.lower import lowering
 from minitvm.codegen.problem import TEMPLATES, Choice, Problem, Template
 from minitvm.codegen.simplify import simplify
-from minitvm.ir.builder import call_op, var
-from minitvm.ir.expr import Call
+from minitvm.driver.compile import optimize
+from minitvm.ir.builder import call_op, function, var
+from minitvm.ir.evaluate import evaluate
+from minitvm.ir.expr import Call, Expr, Function
 from minitvm.ir.loop import Buffer, Kernel
 from minitvm.ir.loop.interp import run_kernel
 from minitvm.ir.loop.verify import verify_kernel
+from minitvm.ir.op import Op
+from minitvm.ir.visitor import calls
+from minitvm.testing import resnet
 from minitvm.testing.cuda import HostKernels, host_compiler, host_image
 
 MACHINE = gpu_model("sm_90")
@@ -121,3 +128,43 @@ def test_the_cuda_c_of_every_case_gives_the_right_numbers(rank: int) -> None:
             result = simulated(kernels, number, kernel, arrays, order)
             close = np.abs(result - expected).max() < 1e-6 * np.abs(expected).max()
             assert close, f"{CASES[number]}, {template.candidates[rank % len(template.candidates)]}, {order}"
+
+
+# --- with what is fused around them ---------------------------------------------------------------------------------
+
+
+def test_convolutions_of_resnet_take_their_neighbours_with_them() -> None:
+    """One launch with bias, residual and ReLU; two where the depth is in parts."""
+    module, params = resnet.get_workload(num_layers=18)
+    main = optimize(module, MACHINE, dict(params), 3, schedules="cuda").main
+    groups = [call.op for call in calls(main.body) if isinstance(call.op, Function)]
+    found = [lowering(group, "kernel", MACHINE, "cuda") for group in groups]
+    convolutions = [low for low in found if low.template is not None and isinstance(low.template, GpuConv)]
+    assert len(convolutions) == 21
+    for low in convolutions:
+        assert low.template is not None
+        assert low.template.choice.scheme == ("depth in parts" if len(bind_plain(low.kernel)) == 2 else "whole depth")
+    fused = [tuple(c.op.name for c in calls(g.body) if isinstance(c.op, Op)) for g in groups]
+    assert sum(names[:1] == ("nn.conv2d",) for names in fused) == 21
+    assert ("nn.conv2d", "add", "nn.relu") in fused
+    assert not any("layout_transform" in names and "nn.conv2d" not in names for names in fused)
+
+
+def residual(x: Expr, w: Expr, bias: Expr, other: Expr) -> Expr:
+    found = call_op("nn.conv2d", call_op("nn.relu", x), w, padding=(1, 1, 1, 1), **NHWC)
+    return call_op("nn.relu", found + bias + other)
+
+
+@pytest.mark.parametrize(("scheme", "launches"), [("whole depth", 1), ("depth in parts", 2)])
+def test_prologue_and_epilogue_are_part_of_them(scheme: str, launches: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    shapes = [(1, 6, 7, 8), (3, 3, 8, 12), (12,), (1, 6, 7, 12)]
+    params = [var(f"p{i}", shape=s, dtype="float32") for i, s in enumerate(shapes)]
+    group, rng = function(residual(*params), params), np.random.default_rng(0)
+    template = lowering(group, "kernel", MACHINE, "cuda").template
+    assert isinstance(template, GpuConv)
+    monkeypatch.setattr(GpuConv, "choices", lambda self: [c for c in template.candidates if c.scheme == scheme])
+    kernel = simplify(lowering(group, "kernel", MACHINE, "cuda").kernel)
+    assert len(bind_plain(kernel)) == launches
+    arrays = [rng.normal(size=shape).astype("float32") for shape in shapes]
+    (result,), expected = run_kernel(kernel, *arrays), evaluate(group, *arrays)
+    assert np.abs(result - expected).max() < 2e-5
