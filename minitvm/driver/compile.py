@@ -114,8 +114,7 @@ def build_consuming(
     for name in schedules.keys() - report.groups.keys():
         raise ConfigError(f"{SCHEDULES.name}: there is no kernel {name!r}", hint=closest(name, sorted(report.groups)))
     report.cache_hits, report.cache_misses = cache.hits, cache.misses
-    if cache.misses:
-        cache.trim()
+    cache.trim_where_due()
     announce(artifact.host_calls, strict)
     return Library(artifact, ir_mod=given, report=report)
 

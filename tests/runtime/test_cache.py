@@ -56,6 +56,23 @@ def test_the_least_recently_used_entries_go_first(tmp_path: pathlib.Path) -> Non
     assert [key for key in ("aa", "bb", "cc", "dd") if cache.get(key)] == ["aa", "cc", "dd"]
 
 
+def test_a_build_looks_at_one_folder_of_entries(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cache of 22,000 entries takes a fifth of a second to look through, after every build that adds one."""
+    cache = KernelCache(tmp_path, limit=256 * 3 * 132)
+    seen: list[str] = []
+    entries = cache._entries
+    monkeypatch.setattr(cache, "_entries", lambda folder="*": seen.append(folder) or entries(folder))
+    cache.trim_where_due()
+    assert seen == []
+    for key in ("aa1", "bb1", "aa2", "aa3"):
+        cache.put(key, bytes(100))
+        cache.trim_where_due()
+    assert seen == ["aa", "bb", "aa", "aa"]
+    cache.put("aa4", bytes(100))
+    cache.trim_where_due()
+    assert seen[4:] == ["aa", "*"] and len([*tmp_path.rglob("*.bin")]) == 5, "all together they are within the limit"
+
+
 def test_off(tmp_path: pathlib.Path) -> None:
     cache = KernelCache(None)
     cache.put("ab", b"x")

@@ -8,10 +8,10 @@ A barrier stands before a kernel only where it needs one: it reads what was writ
 written or read, since the last barrier.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from minitvm.runtime.graph import Graph, Plan, Segment, segments, steps_of, workspace_slots
+from minitvm.runtime.graph import Entry, Graph, Plan, Segment, segments, steps_of, workspace_slots
 from minitvm.target import spinning_text
 
 
@@ -34,9 +34,9 @@ def _overlap(some: Sequence[tuple[int, int]], others: Sequence[tuple[int, int]])
     return any(a < d and c < b for a, b in some for c, d in others)
 
 
-def _ranges(graph: Graph, plan: Plan, entries: Sequence[int]) -> list[tuple[int, int]]:
-    types = graph.entry_types
-    return [(plan.offsets[e], plan.offsets[e] + types[e].nbytes) for e in entries if plan.offsets[e] >= 0]
+def _ranges(graph: Graph, plan: Plan, entries: Iterable[Entry]) -> list[tuple[int, int]]:
+    found = ((plan.offsets[graph.entry_id(entry)], graph.type_of(entry).nbytes) for entry in entries)
+    return [(start, start + nbytes) for start, nbytes in found if start >= 0]
 
 
 def barriers_before(graph: Graph, plan: Plan, workspaces: Mapping[int, int], nodes: Sequence[int]) -> set[int]:
@@ -47,8 +47,8 @@ def barriers_before(graph: Graph, plan: Plan, workspaces: Mapping[int, int], nod
     hazards = _Hazards([], [])
     for i in nodes:
         node = graph.nodes[i]
-        reads = _ranges(graph, plan, [graph.entry_id(e) for e in node.inputs])
-        writes = _ranges(graph, plan, range(graph.entry_start[i], graph.entry_start[i + 1]))
+        reads = _ranges(graph, plan, node.inputs)
+        writes = _ranges(graph, plan, ((i, output) for output in range(len(node.types))))
         if i in plan.workspaces:
             writes.append((plan.workspaces[i], plan.workspaces[i] + workspaces[i]))
         if hazards.conflict(reads, writes):
