@@ -286,9 +286,18 @@ def test_help_of_the_program_names_the_commands() -> None:
 ERRORS: dict[str, tuple[Sequence[str], str]] = {
     "no such model": (("run", "nothing.onnx"), "there is no file nothing.onnx"),
     "open dimensions": (
-        ("compile", "m.onnx"),
+        ("run", "m.onnx"),
         "m.onnx leaves dimensions of input 'x' open: ['N', 3, 8, 8]\n"
         "  = hint: give them, for example --shape x:1x3x8x8",
+    ),
+    "several shapes": (
+        ("run", "m.onnx", *SHAPE, *SHAPE),
+        "--shape is given several times for one input\n  = hint: only 'compile' takes several shapes",
+    ),
+    "shapes of no input": (
+        ("compile", "m.onnx", *SHAPE, *SHAPE, *SHAPE, "--shape", "y:1", "--shape", "y:2"),
+        "--shape gives 2 shapes for 'y', and 3 for another input\n"
+        "  = hint: give every input one shape, or as many as the others",
     ),
     "no such arrays": (
         ("run", "m.mtvm", "-i", "no.npz"),

@@ -9,7 +9,7 @@ import io
 import pathlib
 import sys
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
@@ -20,12 +20,13 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from minitvm.errors import ConfigError, InputError, UnknownValueError
-from minitvm.frontend import describe_onnx
+from minitvm.errors import ConfigError, InputError, LibraryError, UnknownValueError
+from minitvm.frontend import ValueDescription, describe_onnx
 from minitvm.ir.types import Leaf, MapType, SequenceType, is_numeric
 from minitvm.models import compile, with_values
 from minitvm.runtime.executor import GraphModule
 from minitvm.runtime.library import Library, load
+from minitvm.session import InferenceSession
 
 FILE_WIDTH = 200
 """Columns of a table that goes into a file or a pipe: enough that no row is wrapped."""
@@ -109,7 +110,8 @@ _shapes = click.option(
     "shapes",
     type=Named("DIMS", _dims, "data:1x3x224x224"),
     multiple=True,
-    help="Shape of an input whose dimensions the model leaves open, such as data:1x3x224x224.  Repeatable.",
+    help="Shape of an input whose dimensions the model leaves open, such as data:1x3x224x224.  Repeatable; of one input"
+    " again, a library for several shapes, the first of each input with the first of the others.",
 )
 
 
@@ -138,9 +140,47 @@ class Chosen:
     target: str
     opt_level: int
     threads: int | None
-    shapes: dict[str, list[int]]
+    several: tuple[dict[str, list[int]], ...]
+    """Shapes by input; more than once only where a library is saved."""
     values: dict[str, np.ndarray]
     trusted_keys: tuple[pathlib.Path, ...] = ()
+
+    @property
+    def shapes(self) -> dict[str, list[int]]:
+        """The one set of shapes."""
+        if len(self.several) > 1:
+            raise ConfigError(
+                "--shape is given several times for one input", hint="only 'compile' takes several shapes"
+            )
+        return self.several[0]
+
+    def save(self, model: pathlib.Path, path: pathlib.Path, key: pathlib.Path | None, strict: bool) -> Library:
+        """Compiles a model, or loads a library, and saves it; for all shapes of the model where none are given."""
+        if model.suffix == SUFFIX or (len(self.several) == 1 and (self.shapes or not _open_inputs(model))):
+            library = self.library(model, strict=strict)
+            library.save(path, key)
+            return library
+        values = _as_declared(model, self.values)
+        with compiling(f"compiling {model.name}") as progress:
+            how: dict[str, Any] = {"num_threads": self.threads, "opt_level": self.opt_level, "on_progress": progress}
+            session = InferenceSession(model, target=self.target, strict=strict, **how)
+            for shapes in self.several if self.several[0] else ():
+                session.prepare(shapes, values)
+            try:
+                session.save(path, key)
+            except LibraryError:
+                if not session.libraries and session.symbolic is not None:
+                    _check_shapes(model, {}, why=session.symbolic.reason)
+                raise
+        return load(path)
+
+    def _loaded(self, path: pathlib.Path, feeds: Mapping[str, np.ndarray] | None) -> Library:
+        """A saved library for the shapes and values that are given, or those of ``feeds``."""
+        library = load(path, self.trusted_keys or None)
+        if not library.artifact.sizes and not library.others:
+            return library
+        arrays = {name: feeds[name].shape for name in library.shapes[0] if feeds and name in feeds}
+        return library.for_shapes(self.shapes or arrays, self.values or feeds)
 
     def library(
         self,
@@ -154,7 +194,7 @@ class Chosen:
         Values that shapes depend on are those of the options, else those of ``feeds``.
         """
         if path.suffix == SUFFIX:
-            return load(path, self.trusted_keys or None)
+            return self._loaded(path, feeds)
         if self.trusted_keys:
             raise ConfigError(
                 f"{path.name} is no library: only libraries are signed", hint="minitvm compile --sign KEY"
@@ -180,7 +220,7 @@ def compiles(command: Command) -> Command:
     def collected(
         target: str, opt_level: int, threads: int, shapes: Any, values: Any, trusted_keys: Any = (), **own: Any
     ) -> Any:
-        chosen = Chosen(target, opt_level, threads or None, dict(shapes), dict(values), trusted_keys)
+        chosen = Chosen(target, opt_level, threads or None, _several(shapes), dict(values), trusted_keys)
         return command(chosen=chosen, **own)
 
     for option in (_values, _shapes, threads, opt_level, _target):
@@ -188,13 +228,33 @@ def compiles(command: Command) -> Command:
     return cast(Command, collected)
 
 
-def _check_shapes(path: pathlib.Path, shapes: Mapping[str, list[int]]) -> None:
+def _several(given: Sequence[tuple[str, list[int]]]) -> tuple[dict[str, list[int]], ...]:
+    """One set of shapes, or as many as an input has; an input with one shape has it in all of them."""
+    found: dict[str, list[list[int]]] = {}
+    for name, shape in given:
+        found.setdefault(name, []).append(shape)
+    count = max(map(len, found.values()), default=1)
+    for name, shapes in found.items():
+        if len(shapes) not in (1, count):
+            raise ConfigError(
+                f"--shape gives {len(shapes)} shapes for {name!r}, and {count} for another input",
+                hint="give every input one shape, or as many as the others",
+            )
+    return tuple({name: shapes[i % len(shapes)] for name, shapes in found.items()} for i in range(count))
+
+
+def _open_inputs(path: pathlib.Path) -> list[ValueDescription]:
+    return [v for v in describe_onnx(path).inputs if not all(isinstance(d, int) for d in v.shape)]
+
+
+def _check_shapes(path: pathlib.Path, shapes: Mapping[str, list[int]], why: str = "") -> None:
     """Open dimensions are the command line's business: the hint is an option, not a Python argument."""
-    for value in describe_onnx(path).inputs:
-        if value.name not in shapes and not all(isinstance(d, int) for d in value.shape):
+    for value in _open_inputs(path):
+        if value.name not in shapes:
             example = "x".join(str(d if isinstance(d, int) else 1) for d in value.shape)
             raise ConfigError(
                 f"{path.name} leaves dimensions of input {value.name!r} open: {list(value.shape)}",
+                where=[why] if why else [],
                 hint=f"give them, for example --shape {value.name}:{example}",
             )
 

@@ -40,12 +40,12 @@ def compile_command(
     Examples:
       minitvm compile resnet18.onnx
       minitvm compile detector.onnx -o detector.mtvm --shape image:1x3x480x640
+      minitvm compile detector.onnx --shape image:1x3x480x640 --shape image:8x3x480x640
       minitvm compile resnet18.onnx --sign key.pem
     """
     start = time.perf_counter()
-    library = chosen.library(model, strict=strict)
     path = output or model.with_suffix(common.SUFFIX)
-    library.save(path, sign)
+    library = chosen.save(model, path, sign, strict)
     seconds = time.perf_counter() - start
     kernels = len(library.function_metadata)
     say(f"{path}: {kernels} kernels, {size(path.stat().st_size)}, {seconds:.1f} s")
@@ -87,7 +87,7 @@ def run(
     """
     feeds = common.read_npz(inputs) if inputs else None
     if feeds is not None and not chosen.shapes and model.suffix != common.SUFFIX:
-        chosen = replace(chosen, shapes=_shapes_of(model, feeds))
+        chosen = replace(chosen, several=(_shapes_of(model, feeds),))
     library = chosen.library(model, feeds=feeds)
     if profile:
         module: GraphModule = GraphModuleDebug(
@@ -97,9 +97,8 @@ def run(
         module = GraphModule(library["default"](cpu(0), chosen.threads))
     if feeds is None:
         feeds = common.random_inputs(module, seed)
-    elif model.suffix != common.SUFFIX:
-        constant = {v.name for v in describe_onnx(model).inputs} - set(module.get_input_info()[0])
-        feeds = {name: array for name, array in feeds.items() if name not in constant}
+    else:
+        feeds = {name: array for name, array in feeds.items() if name not in library.artifact.values}
     feeds = common.gathered(feeds, module.input_types())
     [seconds] = timed(lambda: module.run(feeds))
     results = _results(module, library)

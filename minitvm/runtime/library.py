@@ -121,6 +121,11 @@ class Library:
         """The inputs' shapes that it serves, of itself and of ``others``; what has a name may be any number."""
         return [_shapes(library.artifact) for library in (self, *self.others)]
 
+    @property
+    def serves(self) -> list[str]:
+        """The same in words, with the values of inputs that it was compiled for."""
+        return [_shown(library.artifact) for library in (self, *self.others)]
+
     def for_shapes(
         self, shapes: Mapping[str, Sequence[int]], values: Mapping[str, np.ndarray] | None = None
     ) -> Library:
@@ -139,7 +144,7 @@ class Library:
         given = ", ".join(f"{name} {shape_text(shape)}" for name, shape in wanted.items())
         raise InputError(
             f"the library is not for inputs of these shapes: {given}",
-            where=[*reasons, *(f"it is for {_shown(one.artifact)}" for one in (self, *self.others))],
+            where=[*reasons, *(f"it is for {text}" for text in self.serves)],
             hint="compile it for them too: session.prepare({name: shape}) before session.save(path)",
         )
 

@@ -12,11 +12,13 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from click.testing import CliRunner
 from forging import Members, members_of, resealed, rewrite, zipped
 from onnx import helper, numpy_helper
 
 import minitvm
 from minitvm import InferenceSession
+from minitvm.cli import cli
 from minitvm.errors import InputError, LibraryError
 from minitvm.ir.types import shape_text
 from minitvm.runtime import archive
@@ -259,3 +261,33 @@ def test_members_of_gigabytes_lie_on_their_boundary(
     at = path.read_bytes().index(next(iter(library.params.values())).tobytes()[:64])
     assert at % 64 == 0 and len(data) > (folder / "each.mtvm").stat().st_size
     np.testing.assert_array_equal(loaded.run({"x": rows(40)})[0], library.run({"x": rows(40)})[0])
+
+
+# --- on the command line ------------------------------------------------------------------------------------------
+
+
+def test_the_command_line_compiles_for_several_shapes_and_for_all(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    onnx.save(model(), "m.onnx")
+    np.savez("x.npz", x=rows(2))
+
+    def output(*arguments: str) -> str:
+        found = CliRunner().invoke(cli, arguments)
+        assert found.exit_code == 0, found.output
+        return found.output
+
+    for name, shapes, served in (
+        ("some", [f"--shape=x:1x{WIDE}", f"--shape=x:2x{WIDE}"], [f"x (1, {WIDE})", f"x (2, {WIDE})"]),
+        ("all", [], [f"x (n, {WIDE})"]),
+    ):
+        output("compile", "m.onnx", "-o", f"{name}.mtvm", *shapes)
+        lines = output("info", f"{name}.mtvm").splitlines()
+        assert [line.split(maxsplit=1)[1].strip() for line in lines if line.startswith("for ")] == served
+        output("run", f"{name}.mtvm", "-i", "x.npz", "-o", "y.npz")
+        (want,) = InferenceSession(model(), num_threads=1).run(None, {"x": rows(2)})
+        np.testing.assert_allclose(np.load("y.npz")["output0"], want, rtol=1e-5, atol=1e-4)
+        output("bench", f"{name}.mtvm", "--rounds", "1", "--shape", f"x:1x{WIDE}")
+    refused = CliRunner().invoke(cli, ["run", "some.mtvm", "--shape", f"x:9x{WIDE}"])
+    assert refused.exit_code == 1
