@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 import minitvm
-from benchmarks import coverage, cuda_sim, layers_report, made_models, nvrtc, report, scale
+from benchmarks import coverage, cuda_sim, layers_report, made_models, memory, nvrtc, report, scale
 from benchmarks import files as traced
 from benchmarks import layers as layer_sweep
 from benchmarks import levels as ladder
@@ -240,6 +240,13 @@ def load(models: list[str], tries: int) -> None:
         click.echo(
             f"{name} ({megabytes:.0f} MB): import {imported:.3f} + load {loaded:.3f} = {imported + loaded:.3f} s"
         )
+
+
+@main.command("memory")
+def memory_of_large_models() -> None:
+    """Peak memory of a session over models of 300 MB (as float32) that meet five batch sizes, over the model's file."""
+    for peak in memory.peaks():
+        click.echo(peak)
 
 
 if __name__ == "__main__":

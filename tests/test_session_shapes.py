@@ -6,6 +6,7 @@ import mmap
 import pathlib
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import onnx
@@ -16,7 +17,9 @@ import minitvm
 from minitvm import InferenceSession
 from minitvm.errors import InputError, MiniTVMError
 from minitvm.frontend import from_onnx
+from minitvm.ir import evaluate
 from minitvm.ir.arrays import _owner, shared
+from minitvm.ir.expr import Call
 
 WIDE = 160
 """The weight has 100 kB: large enough to be mapped, and shared."""
@@ -58,6 +61,25 @@ def test_weights_exist_once_however_many_shapes_there_are() -> None:
     large = [a for lib in session.libraries for a in lib.params.values() if a.nbytes > WIDE * WIDE]
     assert len(large) >= 5
     assert sum({id(a): a.nbytes for a in large}.values()) <= 4 * WIDE * WIDE * 1.2
+
+
+def test_a_model_that_is_compiled_again_packs_its_weights_once(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    onnx.save(model(), tmp_path / "m.onnx")
+    session = InferenceSession(tmp_path / "m.onnx", num_threads=1, symbolic=False)
+    check(session, 3)
+    large: list[str] = []
+    compute = evaluate.evaluate_call
+
+    def counted(call: Call, *arguments: Any) -> Any:
+        large.extend(call.op.name for a in arguments if a.nbytes >= WIDE * WIDE and call.op.name != "transpose")
+        return compute(call, *arguments)
+
+    monkeypatch.setattr(evaluate, "evaluate_call", counted)
+    for count in (3, 4, 5):
+        check(session, count)
+    assert len(session.libraries) == 3 and large == []
 
 
 def test_equal_arrays_are_one_while_somebody_has_them() -> None:

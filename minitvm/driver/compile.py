@@ -26,7 +26,7 @@ from minitvm.driver.program import (
 )
 from minitvm.driver.report import BuildReport, KernelReport, Recorder
 from minitvm.errors import CompilerError, ConfigError, InputError, PassError, listing
-from minitvm.ir.arrays import shared
+from minitvm.ir.arrays import shared, trim
 from minitvm.ir.decision import Declined, decide, decisions
 from minitvm.ir.dims import Dim, counted_on
 from minitvm.ir.expr import Call, Function, Module, Var, describe_call
@@ -49,6 +49,9 @@ from minitvm.runtime.library import Library
 from minitvm.runtime.memory import plan_memory, require_addressable, unplanned
 from minitvm.runtime.ndarray import NDArray
 from minitvm.target import MachineModel, Target
+
+WORTH_TRIMMING = 1 << 25
+"""Bytes of weights from which what passes and code generation leave free in the heap is given back."""
 
 
 def build(
@@ -109,8 +112,13 @@ def build_consuming(
         report.module = given.with_function("main", main)
     program = read_program(main)
     del main  # so that weights are not held twice while they are aligned
+    is_large = sum(array.nbytes for array in program.params.values()) > WORTH_TRIMMING
+    if is_large:
+        trim()
     with decisions() as report.placement:
         artifact = _compile(program, report)
+    if is_large:
+        trim()
     for name in schedules.keys() - report.groups.keys():
         raise ConfigError(f"{SCHEDULES.name}: there is no kernel {name!r}", hint=closest(name, sorted(report.groups)))
     report.cache_hits, report.cache_misses = cache.hits, cache.misses

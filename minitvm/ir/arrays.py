@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
+import itertools
 import math
 import mmap
+import os
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -84,12 +87,23 @@ def lasting(value: np.ndarray) -> np.ndarray:
     return value if _owner(value) is not value and not value.flags.writeable else shared(value)
 
 
-class Pages(mmap.mmap):
+class Named(mmap.mmap):
+    """Memory that nobody writes to, with a name that no other has as long as there is a process."""
+
+    name: Hashable
+
+
+class Pages(Named):
     """Memory of its own for an array.  What lives long among what is soon gone would keep the heap from shrinking."""
 
     def __new__(cls, nbytes: int) -> Pages:
         private = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
-        return super().__new__(cls, -1, nbytes, **private)
+        found = super().__new__(cls, -1, nbytes, **private)
+        found.name = next(_numbers)
+        return found
+
+
+_numbers = itertools.count()
 
 
 def _in_pages(value: np.ndarray) -> np.ndarray:
@@ -117,6 +131,47 @@ def _owner(value: np.ndarray) -> np.ndarray:
     return value
 
 
+# --- what was made of them --------------------------------------------------------------------------------------
+
+_made: weakref.WeakValueDictionary[Hashable, np.ndarray] = weakref.WeakValueDictionary()
+
+
+def remembered(how: Hashable, of: Sequence[Any], make: Callable[[], Any]) -> Any:
+    """What ``make`` makes ``of`` these arrays, ``how`` says in which way; what was made so before, where it is alive.
+
+    So a model that is compiled again, for other shapes, neither reads its weights nor packs them again.
+    """
+    names = tuple(map(_name, of))
+    if None in names:
+        return make()
+    found = _made.get((how, names))
+    if found is None:
+        found = make()
+        if isinstance(found, np.ndarray) and found.nbytes >= WORTH_SHARING:
+            _made[how, names] = found
+    return found
+
+
+def _name(value: Any) -> Hashable | None:
+    """What tells an array from every other one: where its memory never changes, or all that is in it."""
+    if not isinstance(value, np.ndarray) or value.dtype.hasobject:
+        return None
+    kind = (value.dtype.name, value.shape)
+    if value.nbytes < WORTH_SHARING:
+        return kind, value.tobytes()
+    memory = _owner(value).base
+    if not isinstance(memory, Named):
+        return None
+    return kind, value.strides, memory.name, value.ctypes.data - np.frombuffer(memory, np.uint8).ctypes.data
+
+
+def trim() -> None:
+    """What was freed, and the heap keeps, goes back to the system, where the C library can do that."""
+    give_back = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None
+    if give_back is not None:
+        give_back(0)
+
+
 def let_go(value: np.ndarray) -> None:
     """Of an array in a mapped file, what was read leaves memory; it is read again where somebody asks for it."""
     owner = _owner(value)
@@ -128,9 +183,16 @@ def let_go(value: np.ndarray) -> None:
             memory.madvise(mmap.MADV_DONTNEED, first, min(last, len(memory)) - first)
 
 
+_PIECE = 1 << 20
+
+
 def _same_bytes(a: np.ndarray, b: np.ndarray) -> bool:
     """Whether nothing tells two arrays of one type apart, neither zeros of two signs nor two kinds of NaN."""
-    return bool(np.array_equal(a.reshape(-1).view(np.uint8), b.reshape(-1).view(np.uint8)))
+    one, other = (array.reshape(-1).view(np.uint8) for array in (a, b))
+    pieces = (
+        slice(at, at + _PIECE) for at in range(0, len(one), _PIECE)
+    )  # numpy makes as many booleans as it compares
+    return all(np.array_equal(one[piece], other[piece]) for piece in pieces)
 
 
 def _forget(key: _Key, dead: weakref.ref[np.ndarray]) -> None:

@@ -5,17 +5,18 @@ Every result is held against the type that ``infer`` found, so a wrong rule is n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from minitvm.errors import InputError, IRError, MiniTVMError, blame
-from minitvm.ir.arrays import lasting, let_go
+from minitvm.ir.arrays import lasting, let_go, remembered
 from minitvm.ir.decision import Declined
 from minitvm.ir.expr import Call, Constant, Expr, Function, Module, Tuple, TupleGetItem, Var, describe_call
 from minitvm.ir.op import Op
+from minitvm.ir.structural import node_key
 from minitvm.ir.types import (
     DTYPES,
     AnyTensor,
@@ -191,11 +192,17 @@ def unfoldable(call: Call) -> Declined | None:
 
 def folded(call: Call, name: str | None = None) -> Expr:
     """The value of a call that is not :func:`unfoldable`: a constant of that name, or a tuple of them."""
-    found = _constant(evaluate_call(call, *map(constant_value, call.args)), name, call.span)
+    values = [constant_value(arg) for arg in call.args]
+    return _constant(remembered(node_key(call), values, lambda: _computed(call, values)), name, call.span)
+
+
+def _computed(call: Call, values: Sequence[Value | None]) -> Value:
+    """A call's value; what its operands have in files leaves memory before the value is copied to where it lasts."""
+    found = evaluate_call(call, *values)
     for argument in post_order(*call.args):
         if isinstance(argument, Constant):
             let_go(argument.value)
-    return found
+    return lasting(found) if isinstance(found, np.ndarray) else found
 
 
 def _constant(value: Value, name: str | None, span: Span) -> Expr:

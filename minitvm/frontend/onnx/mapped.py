@@ -13,11 +13,13 @@ import threading
 import weakref
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import BinaryIO, TypeAlias
 
 import numpy as np
 import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+
+from minitvm.ir.arrays import Named
 
 LARGE = 64 * 1024
 """Bytes of a tensor, from which it is mapped."""
@@ -38,16 +40,17 @@ class Maps:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._open: weakref.WeakValueDictionary[tuple[str, int, int], mmap.mmap] = weakref.WeakValueDictionary()
+        self._open: weakref.WeakValueDictionary[tuple[str, int, int], Named] = weakref.WeakValueDictionary()
 
-    def of(self, path: Path) -> mmap.mmap:
+    def of(self, path: Path) -> Named:
         """The file, mapped; the mapping lives as long as somebody has it, or an array in it."""
         with path.open("rb") as file, self._lock:
             state = os.fstat(file.fileno())
             key = (os.fspath(path), state.st_mtime_ns, state.st_size)
             found = self._open.get(key)
             if found is None:
-                found = self._open[key] = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+                found = self._open[key] = Named(file.fileno(), 0, access=mmap.ACCESS_READ)
+                found.name = key
             return found
 
 
@@ -63,19 +66,42 @@ def mapped(path: Path, dtype: str, shape: Sequence[int], offset: int) -> np.ndar
 # --- a model without its large weights ------------------------------------------------------------------------
 
 
-def without_weights(data: mmap.mmap, name: str) -> bytes | None:
+_BLOCK = 4096
+
+
+class FileBytes:
+    """A file's bytes, read as they are asked for: of a mapping, megabytes around each place would stay in memory."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file, self._size = file.fileno(), os.fstat(file.fileno()).st_size
+        self._start, self._block = 0, b""
+
+    def __len__(self) -> int:
+        return self._size
+
+    def at(self, place: int) -> int:
+        if not 0 <= place - self._start < len(self._block):
+            self._start, self._block = place, os.pread(self._file, _BLOCK, place)
+        return self._block[place - self._start]
+
+    def __getitem__(self, places: slice) -> bytes:
+        start, stop, _ = places.indices(self._size)
+        return os.pread(self._file, max(0, stop - start), start)
+
+
+def without_weights(data: FileBytes, name: str) -> bytes | None:
     """The model in the file ``name`` with its large weights as external data in that file.
 
     ``None`` where there are none, or the bytes are no protobuf as it is usually written: then it is parsed whole.
     """
     try:
         cut = [*_cut(data, name)]
-    except (IndexError, ValueError, KeyError, DecodeError):
+    except (IndexError, ValueError, KeyError, OSError, DecodeError):
         return None
     return b"".join(cut) if len(cut) > 1 else None
 
 
-def _cut(data: mmap.mmap, name: str) -> Iterator[bytes]:
+def _cut(data: FileBytes, name: str) -> Iterator[bytes]:
     """The pieces of the model; one where nothing was cut out."""
     fields = [*_fields(data, 0, len(data))]
     graphs = [field for field in fields if field[0] == _GRAPH]
@@ -96,7 +122,7 @@ def _cut(data: mmap.mmap, name: str) -> Iterator[bytes]:
         yield data[end:]
 
 
-def _reference(data: mmap.mmap, start: int, end: int, name: str) -> bytes | None:
+def _reference(data: FileBytes, start: int, end: int, name: str) -> bytes | None:
     """A tensor whose bytes are raw as external data; ``None`` for others."""
     fields = [*_fields(data, start, end)]
     raw = [field for field in fields if field[0] == _RAW]
@@ -115,7 +141,7 @@ def _reference(data: mmap.mmap, start: int, end: int, name: str) -> bytes | None
     return bytes(tensor.SerializeToString())
 
 
-def _fields(data: mmap.mmap, at: int, end: int) -> Iterator[Field]:
+def _fields(data: FileBytes, at: int, end: int) -> Iterator[Field]:
     """The fields of a message; ``ValueError`` or ``IndexError`` where it is none."""
     while at < end:
         begin = at
@@ -133,11 +159,11 @@ def _fields(data: mmap.mmap, at: int, end: int) -> Iterator[Field]:
         yield tag >> 3, begin, start, at
 
 
-def _varint(data: mmap.mmap, at: int) -> tuple[int, int]:
+def _varint(data: FileBytes, at: int) -> tuple[int, int]:
     """A number and where it ends."""
     value = shift = 0
     while True:
-        byte = data[at]
+        byte = data.at(at)
         value |= (byte & 127) << shift
         at, shift = at + 1, shift + 7
         if byte < 128:

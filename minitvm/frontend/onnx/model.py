@@ -14,7 +14,7 @@ import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from minitvm.errors import FrontendError
-from minitvm.frontend.onnx.mapped import LARGE, MAPS, mapped, without_weights
+from minitvm.frontend.onnx.mapped import LARGE, MAPS, FileBytes, mapped, without_weights
 from minitvm.frontend.onnx.types import dtype_name, text_of_proto, type_of_proto
 from minitvm.frontend.other_formats import framework_of
 from minitvm.ir.dtypes import bits_of, packed_bytes, unpacked
@@ -127,14 +127,15 @@ def _parse_file(path: Path) -> onnx.ModelProto:
     """The model in a file, its large weights as references to where they lie in it; whole where onnx converts it."""
     _require_file(path)
     try:
+        with path.open("rb") as file:
+            slim = without_weights(FileBytes(file), path.resolve().name)
+        if slim is not None:
+            proto = _parse(slim, str(path), path)
+            if _opset_of(proto) >= OLDEST_OPSET:
+                return proto
         data = MAPS.of(path) if path.stat().st_size else b""
     except OSError as error:
         raise FrontendError(f"{path} cannot be read: {error.strerror}") from error
-    slim = without_weights(data, path.resolve().name) if isinstance(data, mmap.mmap) else None
-    if slim is not None:
-        proto = _parse(slim, str(path), path)
-        if _opset_of(proto) >= OLDEST_OPSET:
-            return proto
     return _parse(data, str(path), path)
 
 
