@@ -14,9 +14,11 @@ import numpy as np
 import pytest
 from cuda_kernels import group
 from dressed import group as dressed_group
+from nvrtc import needs_nvrtc
 from operator_cases import GENERATORS, Accuracy, RandomDraw, random_case
-from test_cuda_nvrtc import needs_nvrtc
 from test_ops import WITHOUT_COMPUTE, WITHOUT_SAMPLE
+from test_recurrent import GATES
+from test_recurrent import arrays_of as recurrent_arrays
 
 from minitvm.codegen.backend import backend_of
 from minitvm.codegen.coverage import check_coverage
@@ -27,7 +29,7 @@ from minitvm.codegen.cuda.machine import GpuModel, gpu_model
 from minitvm.codegen.lower import Lowering, lowering
 from minitvm.codegen.simplify import simplify
 from minitvm.errors import CompilerError
-from minitvm.ir.builder import call_op
+from minitvm.ir.builder import call_op, var
 from minitvm.ir.evaluate import evaluate
 from minitvm.ir.expr import Expr, Function
 from minitvm.ir.loop import Buffer, If, Kernel, LoopExpr, LoopKind, Shuffle, Stmt, Store, loop, select, seq
@@ -243,3 +245,38 @@ def test_a_shuffle_on_one_side_is_refused() -> None:
         verify_kernel(Kernel("k", (x, y), body))
     with pytest.raises(CompilerError, match="a shuffle that not all threads of a warp reach"):
         run_kernel(Kernel("k", (x, y), body), np.arange(-3, 29, dtype="int32"))
+
+
+# --- recurrences ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("name", GATES)
+def test_recurrent_layers_walk_by_blocks(name: str, seed: int) -> None:
+    steps, batch, hidden = ((5, 2, 33), (1, 3, 8), (3, 1, 150))[seed]
+    arrays = recurrent_arrays(name, steps, batch, hidden, seed, peephole=name == "nn.lstm" and seed == 0)
+    attributes = {"linear_before_reset": seed == 1} if name == "nn.gru" else {}
+    call = call_op(name, *(var(f"p{i}", shape=a.shape) for i, a in enumerate(arrays)), reverse=seed == 2, **attributes)
+    function = Function(list(call.args), call)  # type: ignore[attr-defined, arg-type]
+    found, kernel, bound = lowered(function, LARGE)
+    assert found.chosen.startswith("template recurrent.Gpu") and len(bound) == 1
+    check(kernel, interpreted(kernel, bound, arrays), call.op.reference(*arrays), Accuracy(ulps=8, scale=8))  # type: ignore[attr-defined]
+    if host_compiler() is not None:
+        launches = BACKEND.bind(kernel)
+        results = [np.full(b.shape, 77).astype(b.dtype) for b in kernel.outputs]
+        HostGroups([BACKEND.source(launches)]).run(0, [*arrays, *results], np.zeros(0, np.uint8), "random")
+        check(kernel, results, call.op.reference(*arrays), Accuracy(ulps=8, scale=8))  # type: ignore[attr-defined]
+
+
+@needs_nvrtc
+def test_recurrent_layers_spill_nothing() -> None:
+    arrays = recurrent_arrays("nn.lstm", 9, 2, 256, 0)
+    call = call_op("nn.lstm", *(var(f"p{i}", shape=a.shape) for i, a in enumerate(arrays)))
+    bound = lowered(Function(list(call.args), call), LARGE)[2]  # type: ignore[attr-defined, arg-type]
+    cubin = compile_cubin(emit_cuda(*bound))
+    assert cubin.spills == 0 and cubin.registers <= 64
+
+
+def test_running_sums_are_a_threads_for_each_row() -> None:
+    found, _, bound = lowered(group(_op("cumsum", axis=1), (5, 40)), LARGE)
+    assert found.chosen == "template recurrent.RunningSum" and "threadIdx.x" in str(bound[0])

@@ -1,7 +1,7 @@
 """Schedules of GPUs for what no template writes: nests bound to blocks and threads.
 
 Elements by threads, transposes by tiles (``elements.py``); reductions (``reductions.py``); all stages of a row by a
-team of threads (``teams.py``).
+team of threads (``teams.py``); recurrent layers (``recurrent.py``).
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import minitvm.codegen.cuda.schedules.recurrent  # noqa: F401  (registers the templates)
 from minitvm.codegen.cuda.machine import GpuModel
 from minitvm.codegen.cuda.schedules.elements import elements
 from minitvm.codegen.cuda.schedules.reductions import reduction

@@ -98,7 +98,7 @@ def by_teams(group: Group, rank: int, team: Team) -> Stmt:
             row = number * team.rows + y
             at = unflatten(minimum(row, count - 1) if count % team.rows else row, shape)
             guards = [row < count] if count % team.rows else []
-            mine = _Row(team, lane, guards, results)
+            mine = Row(team, lane, guards, results)
             parts = [mine.nest(row_of(out, rows, at)) for out in group.nests]
             wide.update({b: replace(b, shape=(team.rows, *b.shape)) for b in mine.shared})
             own = [rows[s.buffer] for s in group.stages if rows[s.buffer].scope == "local"]
@@ -117,7 +117,7 @@ def _row_memory(buffer: Buffer, rank: int) -> Buffer:
 
 
 @dataclass(frozen=True)
-class _Row:
+class Row:
     """A row as one of its team's threads sees it; ``guards``: whether there is such a row."""
 
     team: Team

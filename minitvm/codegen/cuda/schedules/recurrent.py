@@ -1,0 +1,119 @@
+"""Recurrences on GPUs: a block walks through a sequence, its states and gates in shared memory.
+
+A step is that of the processors' templates (``codegen/templates/recurrent.py``): products of the weight with the
+states, a warp for each, then elementwise gates, a thread for each hidden unit.  Where states are too many for a block,
+and for running sums, the processors' loops are bound: a thread for each row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from minitvm.codegen.cuda.machine import WARP
+from minitvm.codegen.cuda.schedules.elements import in_block
+from minitvm.codegen.cuda.schedules.teams import STATIC_SHARED, Row, Team, rounded
+from minitvm.codegen.problem import TEMPLATES, Choice, Tile
+from minitvm.codegen.templates.recurrent import Gates, Gru, Lstm, Recurrent, Rnn, RunningSum, Stores, Walk
+from minitvm.ir.decision import Declined
+from minitvm.ir.loop import (
+    Barrier,
+    Buffer,
+    Const,
+    If,
+    LoopExpr,
+    LoopKind,
+    LoopVar,
+    Reduce,
+    Stmt,
+    Store,
+    all_of,
+    loop,
+    minimum,
+    seq,
+)
+
+_MOST_WARPS = 32
+
+
+class GpuRecurrent(Recurrent):
+    """A block for each sequence of the batch."""
+
+    @cached_property
+    def warps(self) -> int:
+        """Of a block; each has some of the products."""
+        return min(_MOST_WARPS, rounded(-(-self.gates * self.hidden // 4)))
+
+    def refusal(self) -> Declined | None:
+        found = super().refusal()
+        memory = self.memory("", (self.gates + self.first_state + 1) * self.hidden, 1)
+        taken = None if memory.fits(STATIC_SHARED) else Declined(f"a sequence's states are {memory.nbytes} bytes")
+        return found or taken
+
+    def choices(self) -> Sequence[Choice]:
+        return [Choice("a block for a sequence", Tile(1, self.warps), 0.0)]
+
+    def loops(self, choice: Choice) -> Stmt:
+        def sequence(b: LoopExpr) -> Stmt:
+            return _BlockWalk(self, choice, {}, b, 1).loops()
+
+        return loop(self.xw.shape[1], sequence, LoopKind.BLOCK_X, "b")
+
+
+@dataclass(frozen=True)
+class _BlockWalk(Walk):
+    """One sequence, by the threads of a block; a barrier after everything that they share."""
+
+    layer: GpuRecurrent
+
+    def times(self, gates: Gates, state: Buffer) -> Stmt:
+        layer, first, count = self.layer, gates[0] * self.layer.hidden, gates[1] * self.layer.hidden
+        warps = layer.warps
+
+        def product(i: LoopExpr, y: LoopExpr, lane: LoopExpr) -> Stmt:
+            number, k = i * warps + y, LoopVar("k")
+            column = first + (minimum(number, count - 1) if count % warps else number)
+            weight = self.read(layer.problem.inputs[1], column, k)
+            dot = Reduce("dot", ((k, layer.hidden),), state[0, k] * weight)
+            asked = [lane.equal(0), *([number < count] if count % warps else [])]
+            row = Row(Team(WARP, warps), lane, [], {})
+            return row.reduced(dot, lambda sum_: If(all_of(asked), Store(self.gates, (Const(0), column), sum_)))
+
+        def thread(y: LoopExpr, lane: LoopExpr) -> Stmt:
+            return loop(-(-count // warps), lambda i: product(i, y, lane), name="i")
+
+        return seq(in_block(warps, WARP, thread), Barrier())
+
+    def units(self, element: Callable[[LoopExpr, LoopExpr, LoopExpr], Stores]) -> Stmt:
+        layer, together = self.layer, self.layer.warps * WARP
+
+        def unit(j: LoopExpr) -> Stmt:
+            stored = (Store(b, at, v.astype(b.dtype)) for b, at, v in element(self.first, Const(0), j))
+            return If(j < layer.hidden, seq(*stored)) if layer.hidden % together else seq(*stored)
+
+        def thread(y: LoopExpr, lane: LoopExpr) -> Stmt:
+            return loop(-(-layer.hidden // together), lambda i: unit((i * layer.warps + y) * WARP + lane), name="i")
+
+        return seq(in_block(layer.warps, WARP, thread), Barrier())
+
+
+@TEMPLATES.register("cuda", "nn.lstm")
+class GpuLstm(GpuRecurrent, Lstm):
+    """Gates i, o, f, c."""
+
+
+@TEMPLATES.register("cuda", "nn.gru")
+class GpuGru(GpuRecurrent, Gru):
+    """Gates z, r, h."""
+
+
+@TEMPLATES.register("cuda", "nn.rnn")
+class GpuRnn(GpuRecurrent, Rnn):
+    """No gates."""
+
+
+TEMPLATES.register("cuda", "nn.lstm")(Lstm)
+TEMPLATES.register("cuda", "nn.gru")(Gru)
+TEMPLATES.register("cuda", "nn.rnn")(Rnn)
+TEMPLATES.register("cuda", "cumsum", "cumprod")(RunningSum)
