@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,6 +18,7 @@ from minitvm.codegen.simplify import simplify
 from minitvm.ir.loop import Binary, Buffer, Cast, Const, Kernel, LoopExpr, LoopKind, Store, const, loop, seq
 from minitvm.ir.loop.interp import run_kernel
 from minitvm.ir.op import OPS
+from minitvm.testing.cuda import host_compiler
 
 INTS = [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
 FLOATS = ["float16", "float32", "float64"]
@@ -143,9 +143,9 @@ def test_everything_but_zero_is_true(source: str) -> None:
     check(lambda x: Cast(x, "bool"), np.array([False, False, *[True] * 6]), values)
 
 
-@pytest.mark.skipif(cuda.COMPILER is None, reason="no C++ compiler on this machine")
+@pytest.mark.skipif(host_compiler() is None, reason="no C++ compiler on this machine")
 @pytest.mark.parametrize("dtype", INTS)
-def test_cuda_c(dtype: str, tmp_path: Path) -> None:
+def test_cuda_c(dtype: str) -> None:
     """The CUDA C that is printed, by the host's compiler."""
     pairs = integers(dtype)
     thread = LoopKind.THREAD_X
@@ -155,8 +155,7 @@ def test_cuda_c(dtype: str, tmp_path: Path) -> None:
     for source in FLOATS:
         values = reals(source, dtype)
         cases.append((elementwise(lambda x: Cast(x, dtype), values, dtype=dtype, kind=thread), (values,)))
-    library = cuda.compiled([kernel for kernel, _ in cases], tmp_path)
+    compiled = cuda.Compiled([kernel for kernel, _ in cases])
     for number, (kernel, arrays) in enumerate(cases):
-        memory = dict(zip(kernel.inputs, arrays, strict=True))
-        cuda.run(library, number, (kernel,), memory)
-        np.testing.assert_array_equal(memory[kernel.outputs[0]], run_kernel(kernel, *arrays)[0], err_msg=str(kernel))
+        (found,) = compiled.run(number, arrays, "reverse")
+        np.testing.assert_array_equal(found, run_kernel(kernel, *arrays)[0], err_msg=str(kernel))

@@ -4,8 +4,6 @@ interpreter over machine operations, LLVM and CUDA C; against exact arithmetic, 
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import onnx
 import pytest
@@ -25,6 +23,7 @@ from minitvm.ir.loop.scalar import convert
 from minitvm.ir.loop.verify import verify_kernel
 from minitvm.ir.op import OPS
 from minitvm.passes.arithmetic import is_lossless
+from minitvm.testing.cuda import host_compiler
 
 FLOATS = [dtype for dtype in STORED if is_float(dtype)]
 FLOAT8 = [dtype for dtype in FLOATS if dtype.startswith("float8") and "e8m0" not in dtype]
@@ -219,20 +218,19 @@ def test_packed() -> None:
     assert packed(np.array([1, 2, 3, 0, 1], "uint2")) == b"\x39\x01"
 
 
-@pytest.mark.skipif(cuda.COMPILER is None, reason="no C++ compiler on this machine")
-def test_cuda_c(tmp_path: Path) -> None:
+@pytest.mark.skipif(host_compiler() is None, reason="no C++ compiler on this machine")
+def test_cuda_c() -> None:
     """The CUDA C that is printed, by the host's compiler."""
     cases = []
     for dtype in STORED:
         given = [(every(dtype), STORED[dtype]), (np.arange(-9, 9), dtype)]
         given += [(boundaries(dtype, source), dtype) for source in ("float32", "float64") if dtype in FORMATS]
         cases += [(cast_kernel(values[:1024], to, LoopKind.THREAD_X), values[:1024]) for values, to in given]
-    library = cuda.compiled([kernel for kernel, _ in cases], tmp_path)
+    compiled = cuda.Compiled([kernel for kernel, _ in cases])
     for number, (kernel, values) in enumerate(cases):
-        memory = {kernel.inputs[0]: np.ascontiguousarray(values)}
-        cuda.run(library, number, (kernel,), memory)
+        (found,) = compiled.run(number, [values], "reverse")
         with np.errstate(all="ignore"):
-            same(memory[kernel.outputs[0]], convert(values, kernel.outputs[0].dtype), str(kernel))
+            same(found, convert(values, kernel.outputs[0].dtype), str(kernel))
 
 
 def test_the_tables_name_the_same_dtypes() -> None:
