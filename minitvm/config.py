@@ -1,5 +1,6 @@
 """The environment variables, in one table (``docs/environment.md`` is checked against it)."""
 
+import functools
 import os
 import pathlib
 import platform
@@ -67,6 +68,7 @@ def cache_dir() -> pathlib.Path | None:
     return pathlib.Path(text).expanduser() if text else None
 
 
+@functools.cache
 def version() -> str:
     """minitvm's version, as installed."""
     import importlib.metadata  # takes longer to import than all of the runtime's modules

@@ -7,6 +7,7 @@
 A rule keeps its state in its captures, returns a replacement of the same type, and says why it does not fire.
 """
 
+import functools
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -84,8 +85,7 @@ class _Sweep:
         self.rules = rules
         self.said = said
         """What was decided, in earlier rounds too: it is said once."""
-        self.candidates: dict[object, list[Rule]] = {}
-        """The rules whose pattern may match a node, for each kind over operands of some kinds."""
+        self.candidates = _candidates(tuple(rules))
         self.uses = use_counts(root)
         self.counted = set(post_order(root))
 
@@ -131,6 +131,13 @@ class _Sweep:
             if found not in self.said:
                 self.said.add(found)
                 record(found)
+
+
+@functools.lru_cache(maxsize=32)
+def _candidates(rules: tuple[Rule, ...]) -> dict[object, list[Rule]]:
+    """The rules whose pattern may match a node, for each kind over operands of some kinds: found as nodes come by, and
+    kept for the next graph."""
+    return {}
 
 
 def _kind(node: Expr) -> object:
