@@ -87,7 +87,7 @@ def at_root(group: Group, nest: Nest) -> Stmt:
 
 def by_rows(group: Group, machine: MachineModel) -> Stmt | Declined:
     """All stages of one row after the other."""
-    rank = common_rank(group)
+    rank = _rank_of_rows(group)
     if rank == 0:
         return Declined("row by row: the stages share no leading axes at which they read each other unchanged")
     rows = {out.buffer: row_buffer(out.buffer, rank) for out in group.nests}
@@ -110,6 +110,12 @@ def common_rank(group: Group) -> int:
         for load in loads(output.value):
             while load.buffer in kept and load.index[:rank] != output.axes[:rank]:
                 rank -= 1
+    return rank
+
+
+def _rank_of_rows(group: Group) -> int:
+    """One less where a row would be one element, and neighbours can be lanes."""
+    rank = common_rank(group)
     scalars = all(len(o.axes) == rank > 0 and o.buffer.shape[-1] != 1 for o in group.nests)
     return rank - 1 if scalars and all(vectorizes(o.value, o.axes[-1]) for o in group.nests) else rank
 

@@ -96,6 +96,12 @@ CASES = {
     "pool": _case(
         "a thread reduces for each result", _op("nn.max_pool2d", pool_size=(3, 3), padding=(1,) * 4), (2, 3, 9, 11)
     ),
+    "pool and scale": _case(
+        "row by row, a thread for a row",
+        lambda x, s: call_op("nn.relu", call_op("nn.max_pool2d", x, pool_size=(3, 3), padding=(1,) * 4) * s),
+        (1, 3, 9, 11),
+        (3, 1, 1),
+    ),
     "mean of pixels": _case("reduced by", _op("nn.global_avg_pool2d"), (2, 33, 7, 7)),
 }
 

@@ -18,7 +18,7 @@ from minitvm.codegen.loops import redirect, with_memory
 from minitvm.codegen.rows import NESTS, Nests, common_rank
 from minitvm.codegen.stages import Group, Output
 from minitvm.ir.decision import Declined, decide
-from minitvm.ir.loop import Barrier, Buffer, Seq, Stmt, seq
+from minitvm.ir.loop import Barrier, Buffer, Load, LoopExpr, Seq, Stmt, map_expr, seq
 from minitvm.ir.loop.affine import loads
 from minitvm.ir.op import outer_reductions
 from minitvm.target import MachineModel
@@ -40,6 +40,7 @@ def nests(group: Group, name: str, machine: MachineModel) -> Stmt:
     assert isinstance(machine, GpuModel)
     if not group.stages:
         return _results(group.outputs, machine)
+    group = _aligned(group)
     team = _team(group, machine)
     decide("schedule", name, team if isinstance(team, Declined) else f"row by row, {team[1]}")
     return _in_launches(group, machine) if isinstance(team, Declined) else by_teams(group, *team)
@@ -51,6 +52,25 @@ def _results(outs: Sequence[Output], machine: GpuModel) -> Stmt:
     if several and all(out.buffer.shape == shape and not outer_reductions(out.value) for out in outs):
         return elements(outs, machine)
     return seq(*(nest(out, machine) for out in outs))
+
+
+def _aligned(group: Group) -> Group:
+    """Stages read at a nest's own axes also where those have one element, at which 0 is all there is."""
+    kept = {s.buffer for s in group.stages}
+
+    def at_own(out: Output) -> Output:
+        def visit(node: LoopExpr) -> LoopExpr:
+            if not isinstance(node, Load) or node.buffer not in kept:
+                return node
+            pairs = zip(node.buffer.shape, out.buffer.shape, strict=False)
+            index = tuple(
+                axis if a == b == 1 else i for i, axis, (a, b) in zip(node.index, out.axes, pairs, strict=False)
+            )
+            return Load(node.buffer, (*index, *node.index[len(index) :]))
+
+        return Output(out.buffer, out.axes, map_expr(out.value, visit))
+
+    return Group(group.params, tuple(map(at_own, group.stages)), tuple(map(at_own, group.outputs)))
 
 
 def _team(group: Group, machine: GpuModel) -> tuple[int, Team] | Declined:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from minitvm.codegen.cuda.machine import WARP, GpuModel
 from minitvm.codegen.cuda.schedules.elements import in_block, in_threads
-from minitvm.codegen.cuda.schedules.teams import Team, by_teams, rounded
+from minitvm.codegen.cuda.schedules.teams import SHORT, Team, by_teams, rounded
 from minitvm.codegen.loops import unflatten, with_memory
 from minitvm.codegen.stages import Group, Output
 from minitvm.codegen.walks import COMBINE, MOST_APART, combined, element
@@ -41,8 +41,6 @@ from minitvm.ir.loop import (
 from minitvm.ir.loop.affine import loads, stride_along
 from minitvm.ir.op import identity_of, outer_reductions
 
-_SHORT = 16
-"""Elements of a reduction that one thread adds up faster than several agree."""
 _BUSY = 512
 """Threads of an SM that keep it busy."""
 _PART = 4096
@@ -55,7 +53,7 @@ def reduction(out: Output, machine: GpuModel) -> Stmt:
     results, found = out.buffer.size, outer_reductions(out.value)
     work = max(math.prod(extent for _, extent in reduce.axes) for reduce in found)
     by_columns, by_rows = _along_result(out, found), _along_reduced(found)
-    if work < _SHORT or not (by_columns or by_rows) or (by_columns and results >= _BUSY * machine.sms):
+    if work < SHORT or not (by_columns or by_rows) or (by_columns and results >= _BUSY * machine.sms):
         decide("schedule", out.buffer.name, "a thread reduces for each result")
         return in_threads(results, lambda number: _result(out, number))
     parts = _parts(results, work, by_columns, machine) if len(found) == 1 else 1

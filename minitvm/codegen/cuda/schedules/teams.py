@@ -39,6 +39,8 @@ from minitvm.ir.loop import (
 )
 from minitvm.ir.op import identity_of, outer_reductions
 
+SHORT = 16
+"""Elements that one thread adds up faster than several agree."""
 STATIC_SHARED = 48 * 1024
 """Bytes of a block's shared memory that need no asking for."""
 _MOST_LANES = 1024
@@ -63,14 +65,14 @@ class Team:
     @staticmethod
     def of(rows: int, work: int, machine: GpuModel) -> Team:
         """For so many rows of so many elements: one warp, unless rows are too few to occupy the GPU, or long."""
-        lanes = min(WARP, rounded(work))
-        if work > WARP * 16 or rows * WARP < machine.sms * THREADS:
+        lanes = min(WARP, rounded(work)) if work >= SHORT else 1
+        if work > WARP * 16 or (work >= SHORT and rows * WARP < machine.sms * THREADS):
             lanes = max(lanes, min(_MOST_LANES, rounded(-(-work // _EACH)), THREADS if work < 1 << 14 else _MOST_LANES))
         whole = max(1, WARP // lanes)
         return Team(lanes, max(whole, min(THREADS // lanes, rounded(rows))))
 
     def __str__(self) -> str:
-        each = f"{self.lanes} threads for a row"
+        each = f"{self.lanes} threads for a row" if self.lanes > 1 else "a thread for a row"
         return f"{each}, {self.rows} rows a block" if self.rows > 1 else each
 
 
