@@ -31,6 +31,7 @@ from minitvm.passes.redundancy import (
 )
 from minitvm.passes.rule import Replacement, Rule, RulePass, apply_rules, rule, rule_pass
 from minitvm.passes.simplify_expr import SimplifyExpr, SimplifyExprPostAlterOp, SinkReshape
+from minitvm.passes.sink_cast import SinkCast
 from minitvm.target import MachineModel
 
 __all__ = ["FunctionPass", "ModulePass", "Pass", "PassContext", "Sequential"]
@@ -49,7 +50,7 @@ __all__ += [
     "bind_params",
     "default_pipeline",
 ]
-__all__ += ["SimplifyExpr", "SimplifyExprPostAlterOp", "SimplifyInference", "SinkReshape"]
+__all__ += ["SimplifyExpr", "SimplifyExprPostAlterOp", "SimplifyInference", "SinkCast", "SinkReshape"]
 
 SCHEDULES = register_config(
     "minitvm.schedules", dict, {}, "schedules of one's own by kernel: functions from plain loops to those that run"
@@ -67,6 +68,7 @@ BEFORE_LAYOUTS = (
     SimplifyInference(),  #                           level 0
     EliminateCommonSubexpr(),  #                      level 3
     SinkReshape(),  #                                 level 2
+    SinkCast(),  #                                    level 2
     CombineParallelConv2D(min_num_branches=3),  #     level 3
     CombineParallelDense(3, to_batch=False),  #       level 3
     FoldConstant(fold_qnn=True),  #                   level 2

@@ -40,6 +40,7 @@ from minitvm.ir.relayout import Carry, Move, Placement, Site, calling, following
 from minitvm.ir.types import Shape, TensorType, accumulator, as_tensor, closed, leaves, only_batch_open, tensor_fields
 from minitvm.ir.visitor import as_function, children, kinds_of, post_order, rebuild, simplify_projection
 from minitvm.passes.manager import FunctionPass, PassContext
+from minitvm.passes.sink_cast import is_cast_of_weights
 from minitvm.target import MachineModel
 
 Propose = Callable[[Site], "Placement | Declined | None"]
@@ -317,7 +318,9 @@ def _blocked(op: Conv2d, made: type[BlockedConvolution], units: int, data: str, 
 
 
 def _in_whole_blocks(weight: Expr, axes: str, layout: str, unit: str, groups: int = 1) -> Expr:
-    """A weight with its units in blocks, the last one of each group filled up with zeros."""
+    """A weight with its units in blocks, the last one of each group filled up with zeros; in the format that it has."""
+    if is_cast_of_weights(weight) and isinstance(weight, Call):
+        return rebuild(weight, (_in_whole_blocks(weight.args[0], axes, layout, unit, groups), *weight.args[1:]))
     at, extents = axes.index(unit), weight.tensor_type.static_shape
     missing = -(extents[at] // groups) % Layout(layout).factor(unit)
     if groups > 1 and missing:
@@ -334,7 +337,7 @@ def _in_whole_blocks(weight: Expr, axes: str, layout: str, unit: str, groups: in
 @proposal("llvm", Dense, Matmul)
 def packed_dense(site: Site, machine: MachineModel) -> Placement | Declined:
     data, attributes = site.type(0), site.op.attributes()
-    if not isinstance(site.call.args[1], Constant):
+    if not isinstance(site.call.args[1], Constant) and not is_cast_of_weights(site.call.args[1]):
         return Declined("its weights are not constant: packing them at every run costs more than it saves")
     of_bytes = _is_of_bytes(site.call) and data.extents[1] % BYTES == 0
     if not of_bytes and not (data.is_float and site.call.tensor_type.is_float):

@@ -25,6 +25,7 @@ from minitvm.ir.structural import node_key
 from minitvm.ir.types import TensorType, TupleType, is_named
 from minitvm.ir.visitor import as_function, children, is_scalar_constant, post_order, rebuild, rebuild_over, span_of
 from minitvm.passes.manager import FunctionPass, PassContext, register_config
+from minitvm.passes.sink_cast import is_cast_of_weights
 
 
 @dataclass(slots=True, eq=False)
@@ -194,7 +195,9 @@ class _Fusing:
             if phase == 0:
                 self._over_edge(node, target, Fusion.ELEMWISE, BROADCAST, epilogue, wish)
         elif kind <= Fusion.BROADCAST:
-            self._over_edge(node, target, Fusion.COMM_REDUCE, POINTWISE, "computed where it is used", "")
+            weights = is_cast_of_weights(node.expr)
+            worst = Fusion.OUT_ELEMWISE_FUSABLE if weights else Fusion.COMM_REDUCE
+            self._over_edge(node, target, worst, POINTWISE, "computed where it is used", "")
         elif kind in (Fusion.INJECTIVE, Fusion.TUPLE):
             if phase == 1:  # later than anchors, so that these finish their epilogues first
                 self._along(node, target, INJECTIVE, "index arithmetic is folded into its users")

@@ -32,6 +32,7 @@ from minitvm.ir.visitor import (
     users,
 )
 from minitvm.passes.manager import FunctionPass, ModulePass, PassContext, map_functions, register_config
+from minitvm.passes.sink_cast import kept_narrow
 
 
 class EliminateCommonSubexpr(FunctionPass, opt_level=3):
@@ -193,8 +194,12 @@ class FoldConstant(FunctionPass, opt_level=2):
 
 def fold_constant_expr(expr: Expr, fold_qnn: bool = False, max_bytes: int = MAX_BYTES.default) -> Expr:
     """An expression or a function with all that can be folded folded; itself where nothing can."""
+    kept = kept_narrow(expr)
 
-    def visit(_: Expr, new: Expr) -> Expr:
+    def visit(old: Expr, new: Expr) -> Expr:
+        if old in kept and isinstance(new, Call):
+            decide("FoldConstant", new, Declined(f"kept in its format, which takes less memory than {new.type}"))
+            return new
         if isinstance(new, Call) and isinstance(new.op, Op):
             return _fold_call(new, new.op, fold_qnn, max_bytes)
         return simplify_projection(new)
