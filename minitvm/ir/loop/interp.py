@@ -41,10 +41,12 @@ from minitvm.ir.loop import (
 )
 from minitvm.ir.loop.affine import affine
 from minitvm.ir.loop.expr import INT
+from minitvm.ir.loop.races import Team, Touched
 from minitvm.ir.loop.scalar import as_array, compute
 
 _SIDE_BY_SIDE = frozenset(LoopKind) - {LoopKind.SERIAL, LoopKind.UNROLLED}
 _RACING = _SIDE_BY_SIDE - {LoopKind.VECTORIZED}
+_BOUND = _RACING - {LoopKind.PARALLEL}
 _THREADS = (LoopKind.THREAD_X, LoopKind.THREAD_Y, LoopKind.THREAD_Z)
 WARP = 32
 """Threads that exchange values."""
@@ -60,8 +62,9 @@ def run_kernel(kernel: Kernel, *inputs: Array, check_races: bool = False) -> tup
     """The results of a kernel for arrays of its inputs' shapes and dtypes.
 
     Raises :class:`CompilerError` for an index out of bounds, a read of memory never written, a result element that
-    no store reaches, and (``check_races``) two iterations of parallel loops, threads or blocks
-    that store to the same element.
+    no store reaches, a barrier that not all threads of a block reach, and (``check_races``) two iterations of parallel
+    loops, threads or blocks that store to the same element, two threads that touch one of shared memory, a store
+    among them, without a barrier between.
     """
     if len(inputs) != len(kernel.inputs):
         raise CompilerError(f"{kernel.name} takes {len(kernel.inputs)} arrays, {len(inputs)} given")
@@ -93,6 +96,8 @@ class _Memory:
     written: Array
     size: int
     whole: bool = False
+    touched: Touched | None = None
+    """Of a block's shared memory, where races are looked for."""
 
     @staticmethod
     def empty(buffer: Buffer, instances: int) -> _Memory:
@@ -147,6 +152,9 @@ class _Lanes:
     check_races: bool = False
     in_parallel: bool = False
     threads: dict[LoopKind, tuple[LoopVar, int]] = field(default_factory=dict)
+    team: Team | None = None
+    for_all: bool = True
+    """Whether what is evaluated is for all threads where no loop tells them apart; stores are by the first."""
     spreads: dict[tuple[LoopVar, int, int, LoopKind], _Lanes] = field(default_factory=dict)
     plans: dict[Load | Store, _Plan] = field(default_factory=dict)
     orders: dict[LoopExpr, list[LoopExpr]] = field(default_factory=dict)
@@ -161,13 +169,15 @@ class _Lanes:
             case For():
                 self._for(stmt)
             case Store(buffer, index, value):
+                self.for_all = buffer.scope == "local"
                 self._store(stmt, buffer, index, as_array(self.eval(value)))
+                self.for_all = True
             case If(condition, then, orelse):
                 self._if(as_array(self.eval(condition)), then, orelse)
             case Alloc(buffer, body):
                 self._alloc(buffer, body)
             case Barrier():
-                pass  # side by side, what comes before it is done
+                self._barrier()
             case _:
                 raise AssertionError(stmt)
 
@@ -175,8 +185,9 @@ class _Lanes:
         if stmt.kind in _SIDE_BY_SIDE:
             assert isinstance(stmt.extent, Const), "only serial loops have an extent that varies"
             step = max(1, stmt.extent.value if stmt.kind in _THREADS else _MOST_LANES // self.count // _together(stmt))
+            around = self if self.team or stmt.kind not in _BOUND else self._derived(team=Team(stmt))
             for start in range(0, stmt.extent.value, step):
-                self._spread(stmt.var, start, min(start + step, stmt.extent.value), stmt.kind).run(stmt.body)
+                around._spread(stmt.var, start, min(start + step, stmt.extent.value), stmt.kind).run(stmt.body)
             return
         extent = self.eval(stmt.extent)
         if isinstance(extent, int) or extent.size == 1:
@@ -235,6 +246,8 @@ class _Lanes:
         memory = {**self.memory, buffer: _Memory.empty(buffer, self.count if own else 1)}
         number = np.arange(self.count) if self.count > 1 else 0
         instances = {**self.instances, buffer: number} if own else self.instances
+        if self.check_races and self.team and buffer.scope == "shared":
+            memory[buffer].touched = Touched(memory[buffer].data.size)
         self._derived(memory=memory, instances=instances).run(body)
 
     def _store(self, stmt: Store, buffer: Buffer, index: Sequence[LoopExpr], value: Array) -> None:
@@ -242,6 +255,7 @@ class _Lanes:
         memory = self.memory[buffer]
         if self.check_races and self.in_parallel and np.unique(where).size != self.count:
             raise CompilerError(f"{self.kernel.name}: two iterations store to the same element of {buffer.name}")
+        self._race(buffer, index, where, "stores to")
         memory.data[where] = value[-1] if isinstance(where, int) else value
         memory.written[where] = True
 
@@ -304,7 +318,32 @@ class _Lanes:
                 f"{self.kernel.name} reads {buffer.name} before it is written",
                 where=self._place(index, int(np.argmin(ready))),
             )
+        self._race(buffer, index, where, "reads")
         return np.atleast_1d(memory.data[where])
+
+    # --- threads of a block -----------------------------------------------------------------------------------
+
+    def _positions(self) -> dict[LoopKind, Array]:
+        return {kind: self.variables[var] for kind, (var, _) in self.threads.items()}
+
+    def _barrier(self) -> None:
+        """Side by side, what comes before it is done."""
+        if self.team and self.threads and not self.team.is_whole(self.count, self._positions()):
+            raise CompilerError(f"{self.kernel.name}: a barrier that not all threads of a block reach")
+        for memory in self.memory.values():
+            if memory.touched is not None:
+                memory.touched.barrier()
+
+    def _race(self, buffer: Buffer, index: Sequence[LoopExpr], where: Value, does: str) -> None:
+        touched = self.memory[buffer].touched
+        if touched is None or self.team is None:
+            return
+        at, threads = np.broadcast_to(as_array(where), self.count), self.team.numbers(self.count, self._positions())
+        is_for_all = self.for_all and self.threads.keys() != self.team.extents.keys()
+        lane = touched.store(at, threads) if does != "reads" else touched.load(at, None if is_for_all else threads)
+        if lane is not None:
+            message = f"{does} an element of {buffer.name} that another thread touched since the last barrier"
+            raise CompilerError(f"{self.kernel.name} {message}", where=self._place(index, lane))
 
     # --- addresses --------------------------------------------------------------------------------------------
 

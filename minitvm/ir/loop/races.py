@@ -1,0 +1,69 @@
+"""The threads of a block: whether all are at a barrier, who touched an element of shared memory since the last one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from minitvm.ir.loop.expr import Const
+from minitvm.ir.loop.stmt import For, LoopKind, Stmt, walk_stmts
+
+THREADS = (LoopKind.THREAD_X, LoopKind.THREAD_Y, LoopKind.THREAD_Z)
+_APART = 1024  # numbers of threads along an axis
+_NOBODY, _SEVERAL = -1, -2
+
+
+class Team:
+    """The threads of a block of a kernel: as many along an axis as any loop has."""
+
+    def __init__(self, body: Stmt) -> None:
+        self.extents: dict[LoopKind, int] = {}
+        for loop in walk_stmts(body):
+            if isinstance(loop, For) and loop.kind in THREADS and isinstance(loop.extent, Const):
+                self.extents[loop.kind] = max(self.extents.get(loop.kind, 0), int(loop.extent.value))
+
+    def numbers(self, count: int, positions: Mapping[LoopKind, np.ndarray]) -> np.ndarray:
+        """Of each lane's thread, by its positions along axes; 0 along the others."""
+        found = np.zeros(count, np.int64)
+        for kind, position in positions.items():
+            found += position * _APART ** THREADS.index(kind)
+        return found
+
+    def is_whole(self, count: int, positions: Mapping[LoopKind, np.ndarray]) -> bool:
+        """Whether lanes are all threads of each block that they are of, as far as their positions tell them apart."""
+        every = np.zeros(1, np.int64)
+        for kind in positions:
+            every = (every[:, None] + np.arange(self.extents[kind]) * _APART ** THREADS.index(kind)).ravel()
+        numbers = self.numbers(count, positions)
+        return count % every.size == 0 and bool((np.sort(numbers.reshape(-1, every.size)) == np.sort(every)).all())
+
+
+class Touched:
+    """The thread of a block that wrote each element since the last barrier, and the one that read it."""
+
+    def __init__(self, size: int) -> None:
+        self.wrote = np.full(size, _NOBODY)
+        self.read = np.full(size, _NOBODY)
+
+    def barrier(self) -> None:
+        self.wrote[:] = self.read[:] = _NOBODY
+
+    def load(self, where: np.ndarray, threads: np.ndarray | None) -> int | None:
+        """Of the lanes that read there (``None``: each for all threads), the first that meets another one's store."""
+        threads = np.full(where.shape, _SEVERAL) if threads is None else threads
+        wrote, known = self.wrote[where], self.read[where]
+        self.read[where] = np.where((known == _NOBODY) | (known == threads), threads, _SEVERAL)
+        self.read[where[self.read[where] != threads]] = _SEVERAL
+        return _first((wrote != _NOBODY) & (wrote != threads))
+
+    def store(self, where: np.ndarray, threads: np.ndarray) -> int | None:
+        """Of the lanes that write there, the first that meets what another thread read or wrote."""
+        wrote, read = self.wrote[where], self.read[where]
+        self.wrote[where] = threads
+        mine = ((wrote == _NOBODY) | (wrote == threads)) & ((read == _NOBODY) | (read == threads))
+        return _first(~mine | (self.wrote[where] != threads))
+
+
+def _first(wrong: np.ndarray) -> int | None:
+    return int(np.argmax(wrong)) if wrong.any() else None
