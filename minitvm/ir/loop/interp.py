@@ -41,7 +41,7 @@ from minitvm.ir.loop import (
 )
 from minitvm.ir.loop.affine import affine
 from minitvm.ir.loop.expr import INT
-from minitvm.ir.loop.races import Team, Touched
+from minitvm.ir.loop.memory import Memory, Team, Touched, result_of
 from minitvm.ir.loop.scalar import as_array, compute
 
 _SIDE_BY_SIDE = frozenset(LoopKind) - {LoopKind.SERIAL, LoopKind.UNROLLED}
@@ -79,49 +79,13 @@ def run_sequence(
 
     ``given`` are the arrays that exist before; all arrays come back, those included.
     """
-    memory = {b: _Memory.holding(b, a) for b, a in given.items()}
+    memory = {b: Memory.holding(b, a) for b, a in given.items()}
     for kernel in kernels:
-        memory |= {b: _Memory.empty(b, 1) for b in kernel.outputs if b not in memory}
+        memory |= {b: Memory.empty(b, 1) for b in kernel.outputs if b not in memory}
         with np.errstate(all="ignore"):
             _Lanes(kernel, {b: memory[b] for b in kernel.params}, check_races=check_races).run(kernel.body)
-    stored = {b: _result(kernel, memory[b], b) for kernel in kernels for b in kernel.outputs}
+    stored = {b: result_of(kernel, memory[b], b) for kernel in kernels for b in kernel.outputs}
     return {**given, **stored}
-
-
-@dataclass
-class _Memory:
-    """``data[instance * size + offset]``; ``written`` tells what may be read, ``whole`` that all of it may."""
-
-    data: Array
-    written: Array
-    size: int
-    whole: bool = False
-    touched: Touched | None = None
-    """Of a block's shared memory, where races are looked for."""
-
-    @staticmethod
-    def empty(buffer: Buffer, instances: int) -> _Memory:
-        size = buffer.size
-        return _Memory(np.zeros(instances * size, buffer.dtype), np.zeros(instances * size, bool), size)
-
-    @staticmethod
-    def holding(buffer: Buffer, array: Array) -> _Memory:
-        given = np.asarray(array)
-        if given.shape != buffer.shape or given.dtype != np.dtype(buffer.dtype):
-            raise CompilerError(
-                f"{buffer.name} is {buffer.dtype}{list(buffer.shape)}, given {given.dtype}{list(given.shape)}"
-            )
-        memory = _Memory.empty(buffer, 1)
-        memory.data[:] = given.ravel()
-        memory.whole = True  # an index inside of the buffer hits an element of the array
-        return memory
-
-
-def _result(kernel: Kernel, memory: _Memory, buffer: Buffer) -> Array:
-    missing = np.argwhere(~memory.written.reshape(buffer.shape))
-    if len(missing):
-        raise CompilerError(f"{kernel.name} never stores {buffer.name}{[int(i) for i in missing[0]]}")
-    return memory.data.reshape(buffer.shape)
 
 
 class _Axis(NamedTuple):
@@ -144,7 +108,7 @@ class _Lanes:
     sets of lanes share, as they do ``orders``."""
 
     kernel: Kernel
-    memory: dict[Buffer, _Memory]
+    memory: dict[Buffer, Memory]
     uniform: dict[LoopVar, int] = field(default_factory=dict)
     count: int = 1
     variables: dict[LoopVar, Array] = field(default_factory=dict)
@@ -243,7 +207,7 @@ class _Lanes:
 
     def _alloc(self, buffer: Buffer, body: Stmt) -> None:
         own = buffer.scope != "global"
-        memory = {**self.memory, buffer: _Memory.empty(buffer, self.count if own else 1)}
+        memory = {**self.memory, buffer: Memory.empty(buffer, self.count if own else 1)}
         number = np.arange(self.count) if self.count > 1 else 0
         instances = {**self.instances, buffer: number} if own else self.instances
         if self.check_races and self.team and buffer.scope == "shared":

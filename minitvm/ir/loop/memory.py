@@ -1,17 +1,55 @@
-"""The threads of a block: whether all are at a barrier, who touched an element of shared memory since the last one."""
+"""Memory of the loop interpreter: what was written, and by which thread of a block since its last barrier."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
-from minitvm.ir.loop.expr import Const
-from minitvm.ir.loop.stmt import For, LoopKind, Stmt, walk_stmts
+from minitvm.errors import CompilerError
+from minitvm.ir.loop.expr import Buffer, Const
+from minitvm.ir.loop.stmt import For, Kernel, LoopKind, Stmt, walk_stmts
 
 THREADS = (LoopKind.THREAD_X, LoopKind.THREAD_Y, LoopKind.THREAD_Z)
 _APART = 1024  # numbers of threads along an axis
 _NOBODY, _SEVERAL = -1, -2
+
+
+@dataclass
+class Memory:
+    """``data[instance * size + offset]``; ``written`` tells what may be read, ``whole`` that all of it may."""
+
+    data: np.ndarray
+    written: np.ndarray
+    size: int
+    whole: bool = False
+    touched: Touched | None = None
+    """Of a block's shared memory, where races are looked for."""
+
+    @staticmethod
+    def empty(buffer: Buffer, instances: int) -> Memory:
+        size = buffer.size
+        return Memory(np.zeros(instances * size, buffer.dtype), np.zeros(instances * size, bool), size)
+
+    @staticmethod
+    def holding(buffer: Buffer, array: np.ndarray) -> Memory:
+        given = np.asarray(array)
+        if given.shape != buffer.shape or given.dtype != np.dtype(buffer.dtype):
+            raise CompilerError(
+                f"{buffer.name} is {buffer.dtype}{list(buffer.shape)}, given {given.dtype}{list(given.shape)}"
+            )
+        memory = Memory.empty(buffer, 1)
+        memory.data[:] = given.ravel()
+        memory.whole = True  # an index inside of the buffer hits an element of the array
+        return memory
+
+
+def result_of(kernel: Kernel, memory: Memory, buffer: Buffer) -> np.ndarray:
+    missing = np.argwhere(~memory.written.reshape(buffer.shape))
+    if len(missing):
+        raise CompilerError(f"{kernel.name} never stores {buffer.name}{[int(i) for i in missing[0]]}")
+    return memory.data.reshape(buffer.shape)
 
 
 class Team:
