@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import helper
+from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from minitvm import InferenceSession
@@ -157,6 +157,27 @@ def test_places_that_are_not_zero(shape: tuple[int, ...], poison: str, monkeypat
 def test_unique_slices(axis: int | None, ordered: int) -> None:
     x = RNG.integers(0, 2, (7, 3)).astype(np.float32)
     check("Unique", {"x": x}, outputs=4, sorted=ordered, **({} if axis is None else {"axis": axis}))
+
+
+def test_boxes_of_which_none_is_wanted() -> None:
+    """Known while importing; and of images, or classes, that are none."""
+    for shape, most in (((2, 3, 9), 0), ((0, 3, 9), 4), ((2, 0, 9), 4), ((2, 3, 0), 4)):
+        feeds = {"boxes": normal(shape[0], shape[2], 4), "scores": normal(*shape)}
+        model = model_of("NonMaxSuppression", {**feeds, "most": np.array([most])})
+        model.graph.initializer.append(numpy_helper.from_array(np.array([most]), "most"))
+        del model.graph.input[2]
+        assert run(model, feeds)[0].shape == (0, 3)
+
+
+def test_offsets_into_no_pixels() -> None:
+    grid = RNG.uniform(-1, 1, (1, 2, 2, 2)).astype(np.float32)
+    (found,) = run(
+        model_of("GridSample", {"x": normal(1, 3, 0, 4), "grid": grid}), {"x": normal(1, 3, 0, 4), "grid": grid}
+    )
+    np.testing.assert_array_equal(found, np.zeros((1, 3, 2, 2), np.float32))
+    feeds = {"x": normal(1, 2, 3, 0), "w": normal(4, 2, 1, 1), "offset": normal(1, 2, 3, 2)}
+    model = model_of("DeformConv", feeds, opset=19, pads=[0, 1, 0, 1])
+    np.testing.assert_array_equal(run(model, feeds)[0], np.zeros((1, 4, 3, 2), np.float32))
 
 
 @pytest.mark.parametrize("most", [0, 2, 100])

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from minitvm.frontend.onnx.foreign import foreign
-from minitvm.frontend.onnx.node import OnnxNode, cast, emit, rank, scalar, wide
+from minitvm.frontend.onnx.node import OnnxNode, cast, dims, emit, rank, scalar, wide
 from minitvm.frontend.onnx.registry import Outputs, formulas
 from minitvm.frontend.onnx.tensor import concatenated, integers
 from minitvm.ir.expr import Constant, Expr
@@ -47,7 +47,10 @@ def _imputer(node: OnnxNode) -> Expr:
     x, kind = node[0], "float" if node[0].tensor_type.is_float else "int64"
     replaced = node.attr(f"replaced_value_{kind}", 0)
     missing = emit("isnan", x) if replaced != replaced else emit("equal", x, scalar(replaced, x))
-    return emit("where", missing, Constant(np.asarray(node.require(f"imputed_value_{kind}s"), x.dtype)), x)
+    values = np.asarray(node.require(f"imputed_value_{kind}s"), x.dtype)
+    if len(values) not in (1, *dims(x)[-1:]):
+        raise node.misfit(f"{len(values)} values are imputed in {x.tensor_type}; expected 1, or one a column")
+    return emit("where", missing, Constant(values), x)
 
 
 def _vectorizer(node: OnnxNode) -> Expr:

@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from minitvm.frontend.onnx.foreign import foreign
-from minitvm.frontend.onnx.node import OnnxNode, cast, emit, rank
+from minitvm.frontend.onnx.node import OnnxNode, cast, dims, emit, rank
 from minitvm.frontend.onnx.registry import Outputs, onnx_op
 from minitvm.frontend.onnx.tensor import reshaped
 from minitvm.ir.expr import Constant, Expr
@@ -20,7 +20,7 @@ def grid_sample(node: OnnxNode) -> Outputs:
     method = node.attr("mode")
     return emit(
         "image.grid_sample",
-        node[0],
+        _with_pixels(node[0]),
         node[1],
         method=_METHODS.get(method, method),
         padding_mode=node.attr("padding_mode"),
@@ -69,6 +69,7 @@ def deform_conv(node: OnnxNode) -> Outputs:
     x, weight, offset = (node[i] for i in range(3))
     if rank(x) != 4:
         return foreign(node)
+    x = _with_pixels(x)
     (n, channels, *_), (filters, _, kh, kw), (out_h, out_w) = x.shape, weight.shape, offset.shape[2:]
     groups, parts, taps = node.attr("group"), node.attr("offset_group"), kh * kw
     moved = reshaped(offset, [n * parts, taps, 2, out_h, out_w], True)
@@ -90,6 +91,12 @@ def deform_conv(node: OnnxNode) -> Outputs:
     )
     found = reshaped(product, [n, filters, out_h, out_w], True)
     return found if node.get(3) is None else emit("nn.bias_add", found, cast(node[3], x.dtype), axis=1)
+
+
+def _with_pixels(x: Expr) -> Expr:
+    """An image that has none becomes one of zeros, which is what lies outside of it."""
+    more = [(0, int(d > 1 and extent == 0)) for d, extent in enumerate(dims(x))]
+    return emit("nn.pad", x, 0, pad_width=more) if any(after for _, after in more) else x
 
 
 def _windows(node: OnnxNode, kernel: tuple[int, int], out: tuple[int, int], dtype: str) -> Expr:

@@ -105,6 +105,8 @@ class NonMaxSuppression(Op, name="vision.non_max_suppression", fusion=Fusion.OPA
     ) -> Stmt:
         batch, classes, extent = scores.shape
         each = self._each(extent)
+        if not batch * classes * each:
+            return store(count, [], Const(0))
         taken = Buffer("taken", (batch * classes, each), "int64")
         numbers = Buffer("numbers", (batch * classes,), "int64")
 

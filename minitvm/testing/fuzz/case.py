@@ -13,6 +13,7 @@ from onnx import helper, numpy_helper
 
 Arrays = dict[str, np.ndarray]
 
+DOMAINS = (helper.make_opsetid("com.microsoft", 1), helper.make_opsetid("ai.onnx.ml", 3))
 IR_VERSION = 10
 
 
@@ -75,7 +76,7 @@ class Case:
             [value_info(v.name, v.dtype, None) for v in self.outputs],
             [tensor(array, name) for name, array in self.constants.items()],
         )
-        imports = [helper.make_opsetid("", self.opset), helper.make_opsetid("com.microsoft", 1)]
+        imports = [helper.make_opsetid("", self.opset), *DOMAINS]
         return helper.make_model(graph, opset_imports=imports, ir_version=IR_VERSION)
 
     def _input(self, name: str, array: np.ndarray) -> onnx.ValueInfoProto:

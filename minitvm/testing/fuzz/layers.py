@@ -6,6 +6,8 @@ from typing import Any
 from minitvm.testing.fuzz.case import Value
 from minitvm.testing.fuzz.draw import FLOATS, Draw, Reject, Shape, generates
 
+_ACTIVATIONS = ("Elu", "HardSigmoid", "LeakyRelu", "Relu", "Sigmoid", "Softplus", "Softsign", "Tanh")
+"""Of whose alpha and beta all know the same defaults."""
 _WORK = 2_000_000
 """The most multiplications of one layer: the peers' references are in Python."""
 
@@ -167,6 +169,8 @@ def recurrent(d: Draw) -> list[Value]:
     if d.op == "GRU":
         given["linear_before_reset"] = d.choice((None, 0, 1))
     given["clip"] = d.maybe(1.5, 0.1)
+    if x.dtype != "float16" and d.chance(0.2):  # what roundings do to them no reference says
+        given["activations"] = [d.choice(_ACTIVATIONS) for _ in range({"RNN": 1, "GRU": 2, "LSTM": 3}[d.op] * count)]
     outputs = d.between(1, 3 if d.op == "LSTM" else 2)
     return d.node([x, *inputs], outputs, hidden_size=hidden, **given)
 

@@ -67,9 +67,24 @@ def _large_quotient(s: Seen) -> Array | float:
     return 0.0 if scale is None else opened(~(np.abs(wide(s.first) / along(wide(scale), s)) < 2.0**31))
 
 
-@rule("a range that is infinite", "DynamicQuantizeLinear")
+@rule("a range that is infinite, or whose scale is a denormal", "DynamicQuantizeLinear DynamicQuantizeMatMul")
 def _range(s: Seen) -> Array | float:
-    return 0.0 if np.isfinite(s.first).all() else np.inf
+    size = np.max(np.abs(s.first), initial=0.0)
+    return 0.0 if np.isfinite(size) and not 0 < size < 1e-30 else np.inf
+
+
+@rule("a number that is cast to an integer first, or does not fit one", "OneHotEncoder")
+def _category(s: Seen) -> Array | float:
+    """ONNX's reference compares it as it is."""
+    x = wide(s.first)[..., None]
+    return opened((x != np.trunc(x)) | ~fits(x, np.dtype("int64")))
+
+
+@rule("the largest, or the largest magnitude", "Normalizer")
+def _largest(s: Seen) -> Array | float:
+    """ONNX says max(x), its reference takes magnitudes; NaN and infinities make either."""
+    of_any = s.attributes.get("norm", b"MAX") in (b"MAX", "MAX")
+    return np.inf if of_any or not np.isfinite(s.first).all() else 0.0
 
 
 @rule("ONNX Runtime's table of exponentials rounds down", "QLinearSoftmax")
@@ -167,6 +182,11 @@ def _ordered_product(s: Seen) -> Array | float:
     return opened((infinite & (low < float(info.tiny))) | (zero & (high > float(info.max))))
 
 
+@rule("a kernel of support vectors that overflows, or of what is not finite", "SVMRegressor")
+def _overflowing_kernel(s: Seen) -> Array | float:
+    return opened(~(np.abs(wide(s.first)) < 1e10).all(1, keepdims=True))
+
+
 @rule("infinity among three factors or more", "Einsum")
 def _contracted(s: Seen) -> Array | float:
     """Which two are multiplied first is open; elements with infinity among their factors are NaN in one order, and
@@ -176,7 +196,7 @@ def _contracted(s: Seen) -> Array | float:
     return opened(s.of(*[lambda a: np.where(np.isinf(a), 2.0**100, 1.0)] * len(s.x)) > 2.0**60)
 
 
-@rule("products that overflow or vanish", "Conv ConvTranspose Einsum FusedMatMul Gemm MatMul")
+@rule("products that overflow or vanish", "Conv ConvTranspose Einsum FusedMatMul Gemm MatMul TransposeMatMul")
 def _products(s: Seen) -> Array | float:
     """Sums of finite products that overflow in one order of summation, or before a small alpha, and not in another;
     what vanishes has either sign.  Integers wrap."""
@@ -338,6 +358,11 @@ def _cropped(s: Seen) -> Array | float:
     """The result has as many pixels as strides fit, so kernels smaller than strides would pad less than nothing."""
     axes = padded_same(s, s.attributes["kernel_shape"])
     return np.inf if any((-(-n // t) - 1) * t + span - n < -1 for n, span, t in axes) else 0.0
+
+
+@rule("a sample beside infinity, or a sum that overflows", "RoiAlign")
+def _beside_infinity(s: Seen) -> Array | float:
+    return 0.0 if magnitudes(s.first).max(initial=0.0) < 1e30 and np.isfinite(s.first).all() else np.inf
 
 
 @rule("kernels smaller than the strides", "ConvTranspose")

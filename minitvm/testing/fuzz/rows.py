@@ -54,6 +54,38 @@ Trilu : x(... m n) ()[-6,6]#?
 EyeLike : x(m n) ; dtype=code(dtype())? k=0|1|-2|9?
 Flatten : x ; axis=between(-rank*(opset>10),rank)?
 Shape : x ; start=between(-rank-2,rank+2)? end=between(-rank-2,rank+2)?
+GridSample@20 : x(n c h w) (n a b 2)[-1.2,1.2] ; mode=linear|nearest|cubic? padding_mode=zeros|border|reflection?
+GridSample : x(n c h w) (n a b 2)[-1.2,1.2] ; mode=bilinear|nearest|bicubic? padding_mode=zeros|border|reflection?
+DFT : (b n c) ; b=1|2|3 c=1|2 inverse=0|1? axis=1
+RoiAlign : x(n c h w) (r 4)[0,9] (r)[0,n-1] ; r=1|2|3 output_height=1|2|3 output_width=1|2|5 sampling_ratio=1|2
+ mode=avg|max? coordinate_transformation_mode=half_pixel|output_half_pixel?
+MaxRoiPool : x(n c h w) (r 5)[0,n-1] ; r=1|2|3 pooled_shape=[1,2]|[3,2] spatial_scale=1.0|2.0|0.5?
+DeformConv : x(n c h w) (o c k k)! (n 2*k*k h-k+1 w-k+1)[-1.5,1.5] ; o=1|2|5 k=1|2|3
+com.microsoft.TransposeMatMul : float32:x(b m k) (b k n)! ; alpha=real(1.0)? -> b m n
+com.microsoft.FusedGemm : float32:x(m k) (k n)! (n)!? ; activation=Relu|Sigmoid|Tanh -> m n
+com.microsoft.FusedConv : float32:x(n c h w) (o c k k)! (o)!? ; k=1|2|3 o=1|5|8 kernel_shape=[k,k]
+ activation=Relu|Sigmoid|Tanh -> n o h-k+1 w-k+1
+com.microsoft.Trilu : x(... m n) int64:()[-6,6]#? ; upper=0|1?
+com.microsoft.DynamicQuantizeMatMul : float32:x(m k) int8|uint8:(k n)! float32:()[0.01,0.2]# ; -> m n
+com.microsoft.SkipSimplifiedLayerNormalization : float32:x(a b c) = (c)! (c)!? ; epsilon=0.001?
+com.microsoft.MultiHeadAttention : float32:x(b s d) (b t d) (b t d) ; d=8|12|16 num_heads=1|2|4 scale=0.25?
+ai.onnx.ml.ArrayFeatureExtractor : float32|int64|float64:x(n c) int64:(k)[0,c-1] ; k=1|2|5 -> n k
+ai.onnx.ml.Binarizer : float32:x ; threshold=real(0.0)?
+ai.onnx.ml.FeatureVectorizer : float32:x(n c) ; inputdimensions=[c]
+ai.onnx.ml.Imputer : float32:x(n c) ; imputed_value_floats=[1.5]|[0.5]*c replaced_value_float=real(0.0)
+ai.onnx.ml.LabelEncoder : int64:x ; keys_int64s=[0,1,-3] values_int64s=[5,-6,7] default_int64=between(-2,9)?
+ai.onnx.ml.LinearRegressor : float32:x(n c) ; t=1|3 targets=t coefficients=[real(0.5)]*(c*t) intercepts=[0.25]*t
+ post_transform=NONE|LOGISTIC|SOFTMAX? -> n t
+ai.onnx.ml.Normalizer : float32:x(n c) ; norm=L1|L2|MAX
+ai.onnx.ml.OneHotEncoder : float32:x(n c) ; cats_int64s=[0,1,-2] -> n c 3
+ai.onnx.ml.Scaler : float32:x(n c) ; offset=[real(0.5)]*c scale=[real(2.0)]
+ai.onnx.ml.SVMRegressor : float32:x(n c) ; n_supports=2 support_vectors=[0.5,-0.25]*c coefficients=[0.5,-1.0] rho=[0.1]
+ kernel_type=RBF|LINEAR|POLY|SIGMOID kernel_params=[0.5,0.1,2.0] -> n 1
+ai.onnx.ml.TreeEnsembleRegressor : float32:x(n c) ; n_targets=1 nodes_treeids=[0]*5 nodes_nodeids=[0,1,2,3,4]
+ nodes_modes=["BRANCH_LT","BRANCH_GTE","LEAF","LEAF","LEAF"]|["BRANCH_EQ","BRANCH_LEQ","LEAF","LEAF","LEAF"]
+ nodes_featureids=[0,c-1,0,0,0] nodes_values=[real(0.0),real(1.0),0.0,0.0,0.0] nodes_truenodeids=[1,3,0,0,0]
+ nodes_falsenodeids=[2,4,0,0,0] target_treeids=[0]*3 target_nodeids=[2,3,4] target_ids=[0]*3
+ target_weights=[0.5,-1.0,2.0] aggregate_function=SUM|MIN? nodes_missing_value_tracks_true=[0,1,0,0,0]? -> n 1
 com.microsoft.QLinearAdd com.microsoft.QLinearMul : x@ ~@ @
 com.microsoft.QLinearLeakyRelu : x(n ...)@ @ ; alpha=real(0.1)?
 com.microsoft.QLinearSigmoid : x(n ...)@ @
@@ -203,7 +235,8 @@ class _Drawing:
         d, row, operands = self.d, self.row, dict[int, list[Value | None]]()
         for i in sorted(range(len(row.operands)), key=lambda i: not row.operands[i].shape.startswith("x")):
             operands[i] = self.operand(i, row.operands[i])
-        given = {n: self.names.chosen(text) for n, text in row.given.items()}
+        kept = [n for n in row.given if self.schema is not None or len(n) > 1]  # without a schema letters are sizes
+        given = {n: self.names.chosen(row.given[n]) for n in kept}
         outputs, flat = given.pop("outputs", 1), [v for i in sorted(operands) for v in operands[i]]
         assert self.x is not None
         if self.schema is not None:

@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from minitvm.testing.fuzz.case import IR_VERSION, Arrays, attributes, dtype_of, subgraphs, value_info
+from minitvm.testing.fuzz.case import DOMAINS, IR_VERSION, Arrays, attributes, dtype_of, subgraphs, value_info
 from minitvm.testing.fuzz.references import evaluator
 
 Array = np.ndarray
@@ -96,7 +96,7 @@ def _alone(node: onnx.NodeProto, feeds: Arrays, opset: int) -> bytes:
     """A model of one node; outputs have the types that are found."""
     inputs = [value_info(name, a.dtype.name, a.shape) for name, a in feeds.items()]
     graph = helper.make_graph([node], "one", inputs, [onnx.ValueInfoProto(name=n) for n in node.output if n])
-    imports = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
+    imports = [helper.make_opsetid("", opset), *DOMAINS]
     return bytes(helper.make_model(graph, opset_imports=imports, ir_version=IR_VERSION).SerializeToString())
 
 

@@ -239,7 +239,17 @@ def quick_gelu(x: Array, *, alpha: float = 1.702) -> Array:
     return np.asarray(x / (1 + np.exp(-alpha * x)))
 
 
-@reference("com.microsoft.FusedMatMul", wide=True)
+@reference("com.microsoft.FusedGemm", wide=True)
+def fused_gemm(a: Array, b: Array, c: Array | None = None, *, activation: bytes) -> Array:
+    functions: dict[bytes, Callable[[Array], Array]] = {
+        b"Relu": lambda x: np.maximum(x, 0),
+        b"Sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+        b"Tanh": np.tanh,
+    }
+    return np.asarray(functions[activation](a @ b + (0 if c is None else c)))
+
+
+@reference("com.microsoft.FusedMatMul", "com.microsoft.TransposeMatMul", wide=True)
 def fused_matmul(a: Array, b: Array, *, alpha: float = 1.0, transA: int = 0, transB: int = 0) -> Array:
     left = np.swapaxes(a, -1, -2) if transA else a
     right = np.swapaxes(b, -1, -2) if transB else b

@@ -1,0 +1,75 @@
+"""Generators of the long tail: boxes, pixels in columns, frames of a signal, n-grams."""
+
+import numpy as np
+
+from minitvm.testing.fuzz.case import Value
+from minitvm.testing.fuzz.draw import Draw, generates
+
+
+@generates("NonMaxSuppression")
+def non_max_suppression(d: Draw) -> list[Value]:
+    """Corners on whole pixels, scores of few values: overlaps and scores that are equal."""
+    batch, classes, boxes = d.size(3), d.size(3), d.size(33)
+    scores = d.within((batch, classes, boxes), "float32", 0, 1, 0.2)
+    limits = [d.ints([d.choice((0, 1, 3, 100))]), *(d.within((1,), "float32", 0.05, 0.6, 1.0) for _ in range(2))]
+    drawn = np.random.default_rng(d.between(0, 1 << 30)).uniform(0, 4, (batch, boxes, 4)).astype("float32")
+    corners = d.constant(np.round(drawn) if d.chance(0.5) else drawn, 0.8)
+    return d.node([corners, scores, *(d.maybe(v, 0.8) for v in limits)], center_point_box=d.choice((None, 0, 1)))
+
+
+@generates("Col2Im")
+def col2im(d: Draw) -> list[Value]:
+    rank = d.choice((1, 2, 2, 3))
+    taps, counts = [d.between(1, 3) for _ in range(rank)], [d.between(1, 4) for _ in range(rank)]
+    strides, dilations = [d.between(1, 2) for _ in range(rank)], [d.between(1, 2) for _ in range(rank)]
+    image = [(k - 1) * s + 1 + (c - 1) * t for k, s, c, t in zip(taps, dilations, counts, strides, strict=True)]
+    shape = (d.size(3), d.size(3) * int(np.prod(taps)), int(np.prod(counts)))
+    inputs = [d.like(shape, d.dtype(0, ("float32", "float64"))), d.ints(image), d.ints(taps)]
+    return d.node(inputs, strides=strides, dilations=dilations)
+
+
+@generates("MaxUnpool")
+def max_unpool(d: Draw) -> list[Value]:
+    """Positions of all windows side by side, each somewhere in its own."""
+    n, c, h, w, k = d.size(2), d.size(3), d.size(5), d.size(5), d.choice((1, 2, 3))
+    rows, columns = np.indices((h, w)) * k
+    moved = np.random.default_rng(d.between(0, 1 << 30)).integers(0, k, (2, n, c, h, w))
+    planes = np.arange(n * c).reshape(n, c, 1, 1) * (h * k * w * k)
+    at = planes + (rows + moved[0]) * (w * k) + columns + moved[1]
+    x = d.like((n, c, h, w), d.dtype(0, ("float32", "float64")))
+    return d.node([x, d.constant(at, 0.5)], kernel_shape=[k, k], strides=[k, k])
+
+
+@generates("STFT")
+def stft(d: Draw) -> list[Value]:
+    length, step = d.choice((4, 8, 9, 16)), d.choice((1, 3, 4))
+    signal = d.like((d.size(3), length + step * d.between(0, 5), 1), d.dtype(0, ("float32", "float64")))
+    window = d.maybe(d.within((length,), signal.dtype, 0.1, 1.0), 0.7)
+    numbers = [d.constant(np.array(v)) for v in (step, length)]
+    return d.node([signal, numbers[0], window, numbers[1]], onesided=d.choice((None, 0, 1)))
+
+
+@generates("MelWeightMatrix")
+def mel(d: Draw) -> list[Value]:
+    bins, length, rate = d.choice((1, 4, 8)), d.choice((16, 33, 64)), d.choice((8000, 16000))
+    numbers = [d.constant(np.array(v)) for v in (bins, length, rate)]
+    ends = [d.constant(np.array(v, "float32")) for v in (d.choice((0.0, 100.0)), rate / d.choice((2, 4)))]
+    return d.node([*numbers, *ends])
+
+
+@generates("TfIdfVectorizer")
+def n_grams(d: Draw) -> list[Value]:
+    dtype = d.dtype(0, ("int32", "int64"))
+    x = d.within(d.choice(((d.size(33),), (d.size(5), d.size(33)))), dtype, 0, 3, 0.1)
+    lengths = sorted((d.between(1, 2), d.between(1, 2)))
+    return d.node(
+        [x],
+        min_gram_length=lengths[0],
+        max_gram_length=lengths[1],
+        max_skip_count=d.between(0, 3),
+        mode=d.choice(("TF", "IDF", "TFIDF")),
+        ngram_counts=[0, 3],
+        ngram_indexes=[3, 0, 1, 4, 2],
+        pool_int64s=[0, 1, 2, 1, 2, 0, 1],
+        weights=d.maybe([0.5, 2.0, 1.5, 3.0, 0.25]),
+    )
