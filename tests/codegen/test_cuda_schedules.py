@@ -6,6 +6,7 @@ problems get is met in small ones.
 
 from __future__ import annotations
 
+import re
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -20,8 +21,10 @@ from test_ops import WITHOUT_COMPUTE, WITHOUT_SAMPLE
 from test_recurrent import GATES
 from test_recurrent import arrays_of as recurrent_arrays
 
+from benchmarks.nvrtc import ptx
 from minitvm.codegen.backend import backend_of
 from minitvm.codegen.coverage import check_coverage
+from minitvm.codegen.cuda import spell
 from minitvm.codegen.cuda.backend import compile_cubin
 from minitvm.codegen.cuda.bind import bind_plain
 from minitvm.codegen.cuda.emit import emit_cuda
@@ -190,6 +193,21 @@ def test_cubins_need_few_registers_and_spill_nothing() -> None:
         parts += [replace(part, name=f"k{number}_{i}") for i, part in enumerate(found) if part.body != seq()]
     cubin = compile_cubin(emit_cuda(*parts))
     assert cubin.spills == 0 and cubin.registers <= 64 and cubin.shared_bytes <= 48 * 1024
+
+
+@needs_nvrtc
+def test_large_elements_move_by_16_bytes() -> None:
+    for name, dtype, count in (("add", "float32", 4), ("maximum", "float16", 8)):
+        (part,) = lowered(group(_op(name), (1 << 20,), (1 << 20,), dtype=dtype), LARGE)[2]
+        assert f"Pack<{spell.STORAGE[dtype]}, {count}>" in emit_cuda(part)
+        text = ptx(emit_cuda(part), "sm_90")
+        assert len(re.findall(r"ld\.global(\.nc)?\.v4\.", text)) == 2 and text.count("st.global.v4.") == 1
+
+
+def test_what_a_row_hands_on_stays_in_registers() -> None:
+    """Of softmax with 128 elements a row: powers, which the sum and the result read at the same places."""
+    (part,) = lowered(group(_op("nn.softmax"), (4000, 128)), LARGE)[2]
+    assert "alloc powers: float32[1, 4] local" in str(part) and "shared" not in str(part)
 
 
 # --- shuffles -------------------------------------------------------------------------------------------------------

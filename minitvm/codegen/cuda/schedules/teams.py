@@ -10,9 +10,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 from minitvm.codegen.cuda.machine import WARP, GpuModel
-from minitvm.codegen.cuda.schedules.elements import THREADS, in_block, vector_width
+from minitvm.codegen.cuda.schedules.elements import THREADS, in_block
+from minitvm.codegen.cuda.schedules.registers import WRITTEN_OUT, Held, Pass, held, passes
 from minitvm.codegen.loops import in_lanes, redirect, unflatten, with_memory
 from minitvm.codegen.rows import row_of
 from minitvm.codegen.stages import Group, Output
@@ -25,7 +27,7 @@ from minitvm.ir.loop import (
     Load,
     LoopExpr,
     LoopKind,
-    Reduce,
+    LoopVar,
     Shuffle,
     Stmt,
     Store,
@@ -39,13 +41,12 @@ from minitvm.ir.loop import (
 )
 from minitvm.ir.op import identity_of, outer_reductions
 
+Body: TypeAlias = Callable[[tuple[LoopExpr, ...], LoopExpr, LoopExpr], Stmt]
 SHORT = 16
 """Elements that one thread adds up faster than several agree."""
 STATIC_SHARED = 48 * 1024
 """Bytes of a block's shared memory that need no asking for."""
 _MOST_LANES = 1024
-_WRITTEN_OUT = 8
-"""Rounds of a loop, whose loads are then all on their way at once."""
 _EACH = 4
 """Elements that a thread of a large team takes at least."""
 
@@ -92,7 +93,10 @@ def by_teams(group: Group, rank: int, team: Team) -> Stmt:
     count = math.prod(shape)
     rows = {out.buffer: _row_memory(out.buffer, rank) for out in group.nests}
     results = {rows[out.buffer]: out.buffer for out in group.outputs}
-    handed_on = [b for b in rows.values() if b.scope == "shared" and b not in results]
+    stages = [rows[s.buffer] for s in group.stages]
+    anywhere = tuple(LoopVar("row") for _ in shape)
+    kept = held([row_of(out, rows, anywhere) for out in group.nests], stages, team.lanes)
+    handed_on = [b for b in stages if b.scope == "shared" and b not in kept.registers]
     wide = {b: replace(b, shape=(team.rows, *b.shape)) for b in handed_on}
 
     def block(number: LoopExpr) -> Stmt:
@@ -100,10 +104,10 @@ def by_teams(group: Group, rank: int, team: Team) -> Stmt:
             row = number * team.rows + y
             at = unflatten(minimum(row, count - 1) if count % team.rows else row, shape)
             guards = [row < count] if count % team.rows else []
-            mine = Row(team, lane, guards, results)
+            mine = Row(team, lane, guards, results, kept)
             parts = [mine.nest(row_of(out, rows, at)) for out in group.nests]
             wide.update({b: replace(b, shape=(team.rows, *b.shape)) for b in mine.shared})
-            own = [rows[s.buffer] for s in group.stages if rows[s.buffer].scope == "local"]
+            own = [kept.registers.get(b, b) for b in stages if b.scope == "local" or b in kept.registers]
             body = redirect(with_memory(own, seq(*parts)), results, lambda index: (*at, *index))
             return redirect(body, wide, lambda index: (y, *index))
 
@@ -126,6 +130,7 @@ class Row:
     lane: LoopExpr
     guards: list[LoopExpr]
     results: Mapping[Buffer, Buffer]
+    kept: Held = field(default_factory=Held)
     shared: list[Buffer] = field(default_factory=list)
     """Memory that its reductions need."""
 
@@ -135,7 +140,8 @@ class Row:
             value = substitute_vars(out.value, dict(zip(out.axes, at, strict=True)))
             return self.reduced(value, lambda done: self._by_first(Store(out.buffer, at, done)))
         stored = self._each(out)
-        return stored if out.buffer in self.results else seq(stored, Barrier())
+        alone = out.buffer in self.results or out.buffer in self.kept.registers
+        return stored if alone else seq(stored, Barrier())
 
     def _by_first(self, store: Store) -> Stmt:
         """A result by the first thread; what is kept in registers by all."""
@@ -147,36 +153,38 @@ class Row:
 
     def _each(self, out: Output) -> Stmt:
         """Elements in turn."""
-        width = 1
-        if not outer_reductions(out.value):
-            width = vector_width(out.value, out.buffer, out.axes[-1], out.buffer.shape[-1])
-        width = width if out.buffer.size >= width * self.team.lanes else 1
-        shape = (*out.buffer.shape[:-1], out.buffer.shape[-1] // width)
+        (made,) = passes(out)
+        guards = self.guards if out.buffer in self.results else []
 
-        def one(number: LoopExpr) -> Stmt:
+        def one(at: tuple[LoopExpr, ...], value: LoopExpr, _: LoopExpr) -> Stmt:
+            return element(value, lambda done: Store(out.buffer, at, done))
+
+        return self._in_turn(made, self._width(made), one, guards)
+
+    def _width(self, made: Pass) -> int:
+        """Elements of a thread at once."""
+        return self.kept.widths.get(made.shape) or made.width(self.team.lanes)
+
+    def _in_turn(self, made: Pass, width: int, body: Body, guards: list[LoopExpr]) -> Stmt:
+        """``body(index, value, v)`` for every element of a pass, the team's threads side by side, ``width`` of each."""
+        lanes, shape = self.team.lanes, (*made.shape[:-1], made.shape[-1] // width)
+        count = math.prod(shape)
+
+        def one(i: LoopExpr) -> Stmt:
+            number = i * lanes + self.lane
             *index, last = unflatten(number, shape)
 
             def lane(v: LoopExpr) -> Stmt:
                 at = (*index, last * width + v)
-                value = substitute_vars(out.value, dict(zip(out.axes, at, strict=True)))
-                return element(value, lambda done: Store(out.buffer, at, done))
+                value = substitute_vars(made.value, dict(zip(made.axes, at, strict=True)))
+                return redirect(body(at, value, v), self.kept.registers, lambda _: (i, v))
 
-            return in_lanes(width, lane)
-
-        guards = self.guards if out.buffer in self.results else []
-        return self._in_turn(math.prod(shape), one, guards)
-
-    def _in_turn(self, count: int, body: Callable[[LoopExpr], Stmt], guards: list[LoopExpr]) -> Stmt:
-        """``body(number)`` for every number, the team's threads side by side."""
-        lanes = self.team.lanes
-
-        def one(i: LoopExpr) -> Stmt:
-            number = i * lanes + self.lane
             asked = [*guards, *([number < count] if count % lanes else [])]
-            return If(all_of(asked), body(number)) if asked else body(number)
+            stmt = in_lanes(width, lane)
+            return If(all_of(asked), stmt) if asked else stmt
 
         rounds = -(-count // lanes)
-        return loop(rounds, one, LoopKind.UNROLLED if rounds <= _WRITTEN_OUT else LoopKind.SERIAL, "i")
+        return loop(rounds, one, LoopKind.UNROLLED if rounds <= WRITTEN_OUT else LoopKind.SERIAL, "i")
 
     # --- reductions -------------------------------------------------------------------------------------------
 
@@ -186,39 +194,19 @@ class Row:
         if not found:
             return finish(value)
         reduce = found[0]
-        width = self._width(reduce)
+        made = next(p for p in passes(Output(Buffer("total", (), reduce.dtype), (), reduce)))
+        width = self._width(made)
         parts = Buffer("parts", (width,), reduce.dtype, "local")
         total = Buffer("total", (), reduce.dtype, "local")
         start = in_lanes(width, lambda v: Store(parts, (v,), identity_of(reduce.kind, reduce.dtype)))
         first = Store(total, (), _tree(COMBINE[reduce.kind], [parts[v] for v in range(width)]))
         rest = self.reduced(map_expr(value, lambda node: total[()] if node is reduce else node), finish)
-        own = [start, self._partial(reduce, parts, width), first]
+
+        def more(_: tuple[LoopExpr, ...], value: LoopExpr, v: LoopExpr) -> Stmt:
+            return element(value, lambda x: Store(parts, (v,), combined(reduce.kind, Load(parts, (v,)), x)))
+
+        own = [start, self._in_turn(made, width, more, []), first]
         return with_memory([parts, total], seq(*own, self._across(reduce.kind, total), rest))
-
-    def _width(self, reduce: Reduce) -> int:
-        """Elements that a thread takes at once."""
-        last, extent = reduce.axes[-1]
-        if outer_reductions(reduce.value):
-            return 1
-        width = vector_width(reduce.value, Buffer("parts", (extent,), reduce.dtype), last, extent)
-        return width if math.prod(n for _, n in reduce.axes) >= width * self.team.lanes else 1
-
-    def _partial(self, reduce: Reduce, parts: Buffer, width: int) -> Stmt:
-        """What this thread takes of a reduction."""
-        extents = [extent for _, extent in reduce.axes]
-        shape = [*extents[:-1], extents[-1] // width]
-
-        def one(number: LoopExpr) -> Stmt:
-            *index, last = unflatten(number, shape)
-
-            def lane(v: LoopExpr) -> Stmt:
-                values = dict(zip((var for var, _ in reduce.axes), (*index, last * width + v), strict=True))
-                value = substitute_vars(reduce.value, values)
-                return element(value, lambda x: Store(parts, (v,), combined(reduce.kind, Load(parts, (v,)), x)))
-
-            return in_lanes(width, lane)
-
-        return self._in_turn(math.prod(shape), one, [])
 
     def _across(self, kind: str, total: Buffer) -> Stmt:
         """The team's threads' values combined, in all of them."""
