@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 import minitvm
-from benchmarks import coverage, cuda_sim, layers_report, made_models, memory, nvrtc, report, scale
+from benchmarks import coverage, cuda_sim, launches, layers_report, made_models, memory, nvrtc, report, scale
 from benchmarks import files as traced
 from benchmarks import layers as layer_sweep
 from benchmarks import levels as ladder
@@ -247,6 +247,17 @@ def memory_of_large_models() -> None:
     """Peak memory of a session over models of 300 MB (as float32) that meet five batch sizes, over the model's file."""
     for peak in memory.peaks():
         click.echo(peak)
+
+
+@main.command("launches")
+@click.option("--models", default="resnet18", callback=_models, help="Names, or paths of .onnx files.")
+def python_of_launches(models: list[str]) -> None:
+    """Microseconds that Python takes for a run on a GPU, on a stand-in for its driver whose kernels do nothing."""
+    for name in models:
+        found = launches.python_seconds(name)
+        kernels = found.pop("kernels")
+        ways = ", ".join(f"{way} {seconds * 1e6:.1f} us" for way, seconds in found.items())
+        click.echo(f"{name} ({kernels:.0f} kernels): {ways}")
 
 
 if __name__ == "__main__":

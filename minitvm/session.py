@@ -33,6 +33,8 @@ from minitvm.models import (
 )
 from minitvm.runtime.bind import DoesNotFit
 from minitvm.runtime.checks import check_input, unknown_name
+from minitvm.runtime.code import code_for
+from minitvm.runtime.device import HOST, Device, Memory, device_of, memory_of
 from minitvm.runtime.graph import HostCall
 from minitvm.runtime.library import Library
 from minitvm.runtime.specialised import Specialisations, Specialised
@@ -143,7 +145,8 @@ class InferenceSession:
         return [NodeArg(v.name, v.type, list(v.shape)) for v in self._description.outputs]
 
     def get_providers(self) -> list[str]:
-        return ["CPUExecutionProvider"]
+        own = f"{code_for(self._target.kind).device_kind.upper()}ExecutionProvider"
+        return list(dict.fromkeys([own, "CPUExecutionProvider"]))
 
     @property
     def host_calls(self) -> list[HostCall]:
@@ -282,15 +285,22 @@ class InferenceSession:
                 f"input{'s' if len(missing) > 1 else ''} missing: {listing(missing)}",
                 hint=f"give an array for every input: {listing(self._inputs)}",
             )
-        found = {name: check_input(name, input_feed[name], type_) for name, type_ in self._types.items()}
+        memory = self._memory(input_feed)
+        found = {name: check_input(name, input_feed[name], type_, memory) for name, type_ in self._types.items()}
         for name, declared in self._declared.items():
             check_declared(name, found[name].shape, declared)
         return found
 
+    def _memory(self, feed: Mapping[str, Any]) -> Memory:
+        """What inputs may be in beside the host's: the device's is asked for where one is not there."""
+        if all(device_of(value) == HOST.device for value in feed.values()):
+            return HOST
+        return memory_of(Device(code_for(self._target.kind).device_kind))
+
     def _specialised(
         self, shapes: Mapping[str, tuple[int, ...]], feeds: Mapping[str, np.ndarray], make: Make | None = None
     ) -> Specialised:
-        small = {name: feeds[name] for name in self._tensors if feeds and feeds[name].size <= VALUE_LIMIT}
+        small = {name: np.asarray(feeds[name]) for name in self._tensors if feeds and feeds[name].size <= VALUE_LIMIT}
         values = {name: small[name] for name in self.inputs_by_value if name in small}
         return with_values(partial(self._kept_for, make, shapes), values, small)
 

@@ -71,10 +71,16 @@ PATH = click.Path(path_type=pathlib.Path)
 
 model = click.argument("model", type=PATH)
 _target = click.option(
-    "--target", default="llvm", show_default=True, help="Target string: 'llvm', 'llvm -mcpu=skylake-avx512', ..."
+    "--target",
+    default="llvm",
+    show_default=True,
+    help="Target string: 'llvm -mcpu=skylake-avx512', 'cuda', ...",
 )
 opt_level = click.option(
     "-O", "--opt-level", type=click.IntRange(0, 3), default=3, show_default=True, help="Optimization level."
+)
+device = click.option(
+    "--device", default=0, show_default=True, type=click.IntRange(0), help="Number of the GPU, for target 'cuda'."
 )
 threads = click.option(
     "-t", "--threads", type=click.IntRange(0), default=0, help="Threads to run on; 0 (the default) is one a core."

@@ -17,7 +17,6 @@ from minitvm.cli.common import say, stdout, table
 from minitvm.errors import ConfigError
 from minitvm.frontend import describe_onnx
 from minitvm.runtime.debug import GraphModuleDebug
-from minitvm.runtime.device import cpu
 from minitvm.runtime.executor import GraphModule
 from minitvm.runtime.library import Library
 from minitvm.runtime.timing import BenchmarkResult, side_by_side, timed
@@ -65,6 +64,7 @@ def size(nbytes: int) -> str:
 @click.option("--top", type=click.IntRange(1), help="Print the N largest values of every result, with their indices.")
 @click.option("--profile", is_flag=True, help="Run kernel by kernel and print a table of their times.")
 @click.option("--trace", type=common.PATH, help="With --profile: folder for graph.json and trace.json.")
+@common.device
 @common.compiles
 @common.trusted_keys
 def run(
@@ -75,6 +75,7 @@ def run(
     top: int | None,
     profile: bool,
     trace: pathlib.Path | None,
+    device: int,
     chosen: common.Chosen,
 ) -> None:
     """Run MODEL (.onnx, or a library made by 'minitvm compile') once and describe the results.
@@ -91,10 +92,10 @@ def run(
     library = chosen.library(model, feeds=feeds)
     if profile:
         module: GraphModule = GraphModuleDebug(
-            library["debug_create"]("default", cpu(0)), [cpu(0)], library.graph_json, dump_root=trace
+            library["debug_create"]("default", library.device(device)), graph_json=library.graph_json, dump_root=trace
         )
     else:
-        module = GraphModule(library["default"](cpu(0), chosen.threads))
+        module = GraphModule(library["default"](library.device(device), chosen.threads))
     if feeds is None:
         feeds = common.random_inputs(module, seed)
     else:
@@ -153,9 +154,10 @@ Run = Callable[[], object]
 @click.option("--against", type=click.Choice(["onnxruntime"]), help="A runtime to time side by side (installed apart).")
 @click.option("-n", "--rounds", type=click.IntRange(1), default=10, show_default=True, help="Turns of each runtime.")
 @click.option("--seed", default=0, show_default=True, help="Seed of the random inputs.")
+@common.device
 @common.compiles
 @common.trusted_keys
-def bench(model: pathlib.Path, against: str | None, rounds: int, seed: int, chosen: common.Chosen) -> None:
+def bench(model: pathlib.Path, against: str | None, rounds: int, seed: int, device: int, chosen: common.Chosen) -> None:
     """Time MODEL (.onnx, or a compiled library) on random inputs; runtimes take turns of a few runs, with a pause
     between them, since idle threads spin for a while. Spread is the interquartile range over the median.
 
@@ -169,7 +171,7 @@ def bench(model: pathlib.Path, against: str | None, rounds: int, seed: int, chos
     start = time.perf_counter()
     library = chosen.library(model)
     seconds = time.perf_counter() - start
-    module = GraphModule(library["default"](cpu(0), chosen.threads))
+    module = GraphModule(library["default"](library.device(device), chosen.threads))
     feeds = common.random_inputs(module, seed)
     runs: dict[str, Run] = {"minitvm": lambda: _run(module, feeds)}
     if against:

@@ -59,6 +59,10 @@ class Instance:
         self.num_threads = min(wanted, code.most_threads)
         self.graph = artifact.graph
         self.owner = owners(self.graph)
+        self._readers: dict[int, list[int]] = {}
+        """By owner, the entries in its memory."""
+        for entry, owner in enumerate(self.owner):
+            self._readers.setdefault(owner, []).append(entry)
         self.types = self.graph.entry_types
         self.arena = self.memory.empty((self.plan.nbytes + ALIGNMENT,), "uint8")
         self.values: list[Any] = [None] * self.graph.entries
@@ -128,10 +132,9 @@ class Instance:
     def _place(self, name: str, value: Any) -> None:
         root = self.input_entry[name]
         self.values[root] = value
-        for entry, owner in enumerate(self.owner):
-            if owner == root:
-                self._slots[entry] = self.memory.address(value)
-                self.values[entry] = self.memory.view(value, 0, self.types[entry])
+        for entry in self._readers[root]:
+            self._slots[entry] = self.memory.address(value)
+            self.values[entry] = self.memory.view(value, 0, self.types[entry])
 
     def point(self, entry: int, address: int) -> None:
         """Let an entry without memory of its own lie at an address, which the caller keeps alive."""

@@ -75,9 +75,12 @@ class Library:
             raise LibraryError(f"the library has no entry {name!r}", hint=f"it has: {', '.join(entries)}")
         return entries[name]
 
+    def device(self, index: int = 0) -> Device:
+        """One of the kind that its code runs on."""
+        return Device(code_for(self.target).device_kind, index)
+
     def _create(self, device: Device | None = None, num_threads: int | None = None) -> Instance:
-        made_for = code_for(self.target)
-        own = Device(made_for.device_kind)
+        own = self.device()
         where = own if device is None else device
         if not isinstance(where, Device):
             raise TargetError(f"{where!r} is no device", hint=f"use minitvm.{own}")
@@ -93,7 +96,7 @@ class Library:
                 f"the library is for all shapes: {_shown(self.artifact)}",
                 hint="library.run({name: array}), or library.for_shapes({name: shape}) for one of them",
             )
-        made_for.check(self.artifact.cpu, "the library")
+        code_for(self.target).check(self.artifact.cpu, "the library")
         return self.instance(where, num_threads)
 
     def instance(self, device: Device, num_threads: int | None = None) -> Instance:

@@ -11,11 +11,14 @@ import threading
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
+from onnx import parser
 from small_model import Model, expected, sample, small_module
 from small_workloads import small
 
 import minitvm
 from minitvm import relay
+from minitvm.cli import cli
 from minitvm.errors import InputError, MiniTVMError, TargetError
 from minitvm.runtime.cuda.driver import gpu
 from minitvm.runtime.debug import GraphModuleDebug
@@ -279,6 +282,42 @@ def test_a_saved_library_runs(built: Model, tmp_path: pathlib.Path) -> None:
     module = GraphModule(minitvm.load(tmp_path / "m.mtvm")["default"]())
     module.run(x=sample(1))
     agrees(module, built, 1)
+
+
+STATIC, OPEN = (
+    f"""
+    <ir_version: 9, opset_import: ["" : 17]>
+    agraph (float[{rows}, 6] x) => (float[{rows}, 6] y) {{ z = Exp (x)  y = Softmax (z) }}
+    """
+    for rows in ("4", "N")
+)
+
+
+@pytest.mark.parametrize("text", [STATIC, OPEN])
+def test_sessions(text: str) -> None:
+    model = parser.parse_model(text)
+    session, beside = (minitvm.InferenceSession(model, target=where) for where in (target(), "llvm"))
+    assert session.get_providers() == ["CUDAExecutionProvider", "CPUExecutionProvider"]
+    for seed in range(3):
+        value = np.random.default_rng(seed).standard_normal((4, 6)).astype("float32")
+        (want,) = beside.run(None, {"x": value})
+        for given in (value, minitvm.nd.array(value, CUDA), value):
+            np.testing.assert_allclose(session.run(None, {"x": given})[0], want, rtol=1e-6)
+    with pytest.raises(InputError, match=r"^input 'x' is on cuda\(0\), the model runs on cpu\(0\)\n"):
+        beside.run(None, {"x": minitvm.nd.array(value, CUDA)})
+
+
+def test_the_command_line(built: Model, tmp_path: pathlib.Path) -> None:
+    built[2].save(tmp_path / "m.mtvm")
+    np.savez(tmp_path / "x.npz", x=sample(2))
+    files = (str(tmp_path / name) for name in ("m.mtvm", "x.npz", "y.npz"))
+    done = CliRunner().invoke(cli, ["run", next(files), "-i", next(files), "-o", next(files), "--device", "0"])
+    assert done.exit_code == 0, done.output
+    with np.load(tmp_path / "y.npz") as found:
+        np.testing.assert_allclose(found["output0"], expected(built[1], sample(2))[0], rtol=1e-5, atol=1e-6)
+    profile = CliRunner().invoke(cli, ["run", str(tmp_path / "m.mtvm"), "--profile"])
+    assert profile.exit_code == 0 and "fused_nn_dense" in profile.output
+    assert CliRunner().invoke(cli, ["run", str(tmp_path / "m.mtvm"), "--device", "7"]).exit_code != 0
 
 
 def both(library: Library, other: Library, seed: int = 0, rtol: float = 1e-5) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import pathlib
 import re
 import subprocess
@@ -9,8 +10,17 @@ import sys
 
 import pytest
 
+from benchmarks.launches import python_seconds
 from minitvm.testing.cuda import host_compiler
 from minitvm.testing.cuda.standin import environment
+
+
+def _has_driver() -> bool:
+    try:
+        return bool(ctypes.CDLL("libcuda.so.1"))
+    except OSError:
+        return False
+
 
 TESTS = pathlib.Path(__file__).parents[1]
 pytestmark = [
@@ -20,12 +30,49 @@ pytestmark = [
 pytest.importorskip("cuda.bindings", reason="cuda-bindings is not installed: pip install 'minitvm[cuda]'")
 
 
-def test_what_is_tested_on_a_gpu() -> None:
-    """Everything in ``test_cuda_device.py``, and nothing of it is skipped."""
-    env = environment()
+def python(*arguments: str, **says: object) -> subprocess.CompletedProcess[str]:
+    """A process on the stand-in."""
+    env = environment(**says)
     env["PYTHONPATH"] = f"{TESTS}:{env.get('PYTHONPATH', '')}"
-    arguments = ("-m", "pytest", "-q", "-x", "-p", "on_standin", "-p", "no:cacheprovider", "-p", "no:xdist")
-    command = [sys.executable, *arguments, str(TESTS / "runtime" / "test_cuda_device.py")]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False, cwd=TESTS.parent)
+    return subprocess.run([sys.executable, *arguments], env=env, capture_output=True, text=True, cwd=TESTS.parent)
+
+
+@pytest.mark.parametrize("file", ["test_cuda_device.py", "test_cuda_errors.py"])
+def test_what_is_tested_on_a_gpu(file: str) -> None:
+    """Everything, and nothing is skipped."""
+    options = ("-m", "pytest", "-q", "-x", "-p", "on_standin", "-p", "no:cacheprovider", "-p", "no:xdist")
+    done = python(*options, str(TESTS / "runtime" / file), arch=80)
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
     assert not re.search(r"skipped|warning", done.stdout), done.stdout
+
+
+ASKED = """
+import numpy, minitvm
+try:
+    minitvm.nd.array(numpy.zeros(3), minitvm.cuda(0))
+except minitvm.MiniTVMError as error:
+    print(error)
+print(minitvm.cuda(0).exist)
+"""
+
+
+def test_a_driver_that_lacks_a_function() -> None:
+    text = python("-c", ASKED, lacks="cuMemPoolCreate").stdout
+    assert text.startswith("NVIDIA's driver is too old: it has no cuMemPoolCreate\n") and text.endswith("\nFalse\n")
+
+
+@pytest.mark.skipif(_has_driver(), reason="there is a driver on this machine")
+def test_no_driver() -> None:
+    done = subprocess.run([sys.executable, "-c", ASKED], capture_output=True, text=True, check=True)
+    first, *_, hint, exists = done.stdout.splitlines()
+    assert first == "there is no NVIDIA driver on this machine, so no GPU can be used"
+    assert hint == (
+        "  = hint: install NVIDIA's driver (it brings libcuda.so.1); libraries are built and saved without one"
+    )
+    assert exists == "False"
+
+
+def test_what_python_takes_for_a_run() -> None:
+    """Less than 20 microseconds, however many kernels: one graph is launched."""
+    found = python_seconds("squeezenet1_1")
+    assert 0 < found["run()"] < 20e-6

@@ -17,11 +17,13 @@ from minitvm.codegen.cuda.machine import gpu_model
 from minitvm.errors import CompilerError, TargetError
 from minitvm.ir.dims import Dim
 from minitvm.ir.loop import Buffer, Kernel
-from minitvm.runtime.cuda import CudaArtifact, image
+from minitvm.runtime.cuda import CudaArtifact, image, present_arch
 from minitvm.runtime.graph import CpuTag
 from minitvm.target import Target
 
 _ALIGN = 256
+_ARCH = "sm_90"
+"""What is compiled for where nobody says, and no GPU is there."""
 
 
 @register
@@ -34,7 +36,7 @@ class CudaBackend(Backend):
         super().__init__(target, threads)
         if target.libs:
             raise TargetError(f"no vendor library can be called yet: {', '.join(target.libs)}", hint="leave out -libs")
-        arch = target.options.get("arch", "sm_90")
+        arch = target.options.get("arch") or present_arch() or _ARCH
         self.machine = gpu_model(arch, threads)
         self.made_for = CpuTag("nvptx64-nvidia-cuda", arch, ())
         self.version = _version()

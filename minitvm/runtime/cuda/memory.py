@@ -125,12 +125,16 @@ class CudaMemory(Memory):
         self.gpu, self.device, self.stream = owner, owner.device, owner.stream()
         self.running = ""
         """The kernel that runs alone, for errors."""
+        self._event: Any = None
+        self._ordering = threading.Lock()
 
     def __del__(self) -> None:
         if hasattr(self, "stream"):
             with self.gpu.while_there() as there:
                 if there:
                     self.gpu.driver.cuStreamDestroy(self.stream)
+                if there and self._event is not None:
+                    self.gpu.driver.cuEventDestroy(self._event)
 
     def empty(self, shape: Sequence[int], dtype: str) -> DeviceArray:
         found = DeviceArray(self, None, 0, shape, dtype)
@@ -185,12 +189,11 @@ class CudaMemory(Memory):
     def follow(self, stream: Any, follower: Any = None) -> None:
         """What comes next in this stream, or in ``follower``, waits for what another stream was given so far."""
         call = self.gpu.call
-        event = call("cuEventCreate", int(self.gpu.driver.CUevent_flags.CU_EVENT_DISABLE_TIMING))
-        try:
-            call("cuEventRecord", event, stream)
-            call("cuStreamWaitEvent", self.stream if follower is None else follower, event, 0)
-        finally:
-            call("cuEventDestroy", event)
+        with self._ordering:
+            if self._event is None:
+                self._event = call("cuEventCreate", int(self.gpu.driver.CUevent_flags.CU_EVENT_DISABLE_TIMING))
+            call("cuEventRecord", self._event, stream)
+            call("cuStreamWaitEvent", self.stream if follower is None else follower, self._event, 0)
 
     def taken(self, array: Any) -> DeviceArray:
         found = getattr(array, "_data", array)

@@ -3,7 +3,7 @@
 // Modules are shared objects (host.py).  What a stream is given waits until somebody waits for it, so that a result
 // which nobody waited for is not there; memory is poisoned when it is given and again when it is taken back.
 // STANDIN_* in the environment change what it says of itself; STANDIN_FAIL="cuGraphLaunch:2:700" lets the second call
-// of a function fail with a status, STANDIN_IDLE=1 lets kernels do nothing.
+// of a function from now on fail with a status; with STANDIN_IDLE modules are empty, and kernels do nothing.
 #include <dlfcn.h>
 #include <elf.h>
 #include <fcntl.h>
@@ -32,6 +32,7 @@ namespace {
 
 std::recursive_mutex all;  // one call at a time
 std::map<std::string, int> calls;
+int counted;  // of the function that is to fail
 std::map<Address, size_t> blocks;
 size_t used, most_used;
 Status broken;  // what a kernel failed with; nothing works afterwards, until the context is made anew
@@ -58,13 +59,15 @@ int number(const char *name, int otherwise) {
 
 // What a call fails with, if anything.
 Status begin(const char *name, bool needs_context) {
-    int count = ++calls[name];
-    const char *fail = getenv("STANDIN_FAIL");
-    if (fail) {
-        std::string wanted = std::string(name) + ":";
-        if (const char *found = strstr(fail, wanted.c_str())) {
-            int which = 0, status = 0;
-            if (sscanf(found + wanted.size(), "%d:%d", &which, &status) == 2 && which == count) {
+    ++calls[name];
+    if (const char *fail = getenv("STANDIN_FAIL")) {
+        static std::string last;
+        char wanted[64];
+        int which = 0, status = 0;
+        if (sscanf(fail, "%63[^:]:%d:%d", wanted, &which, &status) == 3 && !strcmp(wanted, name)) {
+            if (last != fail) counted = 0;
+            last = fail;
+            if (++counted == which) {
                 if (status >= 700) broken = status;
                 return status;
             }
@@ -253,6 +256,7 @@ CALL(cuEventElapsedTime, float *milliseconds, Event *start, Event *end) {
 
 CALL(cuModuleLoadData, void **module, const char *image) {
     BEGIN;
+    if (getenv("STANDIN_IDLE")) return *module = new Module{nullptr, nullptr}, 0;
     if (memcmp(image, ELFMAG, SELFMAG)) return 200;
     const Elf64_Ehdr *head = (const Elf64_Ehdr *)image;
     if (head->e_machine == 190) return 209;  // a GPU's
@@ -272,15 +276,16 @@ CALL(cuModuleLoadData, void **module, const char *image) {
 CALL(cuModuleUnload, Module *module) {
     BEGIN;
     for (Stream *stream : std::set<Stream *>(streams)) run(stream, (size_t)-1);
-    dlclose(module->library);
+    if (module->library) dlclose(module->library);
     delete module;
     return 0;
 }
 CALL(cuModuleGetFunction, void **function, Module *module, const char *name) {
     BEGIN;
-    auto *count = (int (*)(const char *))dlsym(module->library, "cudasim_parameters");
-    if (count(name) < 0) return 500;
-    *function = new Function{module, name, count(name)};
+    auto *count = module->library ? (int (*)(const char *))dlsym(module->library, "cudasim_parameters") : nullptr;
+    int parameters = count ? count(name) : 0;
+    if (parameters < 0) return 500;
+    *function = new Function{module, name, parameters};
     return 0;
 }
 CALL(cuFuncSetAttribute, void *, int, int) { BEGIN; return 0; }
@@ -291,7 +296,7 @@ CALL(cuLaunchKernel, Function *function, unsigned gx, unsigned gy, unsigned gz, 
     std::vector<Address> values(function->parameters);
     for (int i = 0; i < function->parameters; i++) values[i] = *(Address *)parameters[i];
     return give(stream, [=] {
-        if (getenv("STANDIN_IDLE")) return 0;
+        if (!function->module->library) return 0;
         std::vector<Address> own = values;
         std::vector<void *> addresses;
         for (Address &value : own) addresses.push_back(&value);

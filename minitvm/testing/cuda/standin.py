@@ -46,17 +46,20 @@ def environment(**says: object) -> dict[str, str]:
     return {**os.environ, "LD_LIBRARY_PATH": path, **own}
 
 
-def use_host_code() -> None:
-    """Let ``target="cuda"`` compile for the stand-in from now on: CUDA C by the host's compiler instead of NVRTC."""
+def use_host_code(idle: bool = False) -> None:
+    """Let ``target="cuda"`` compile for the stand-in from now on: CUDA C by the host's compiler instead of NVRTC.
+
+    ``idle``: into nothing, for a stand-in with ``idle=1``, whose kernels do nothing.
+    """
     backend = backend_class("cuda")
     made = backend.__init__
 
     def init(self: object, *args: object) -> None:
         made(self, *args)  # type: ignore[arg-type]
-        self.version = "host"  # type: ignore[attr-defined]
+        self.version = None if idle else "host"  # type: ignore[attr-defined]
 
     def host(self: object, source: str) -> bytes:
-        return image.pack(image.records(source), host_image(source))
+        return image.pack(image.records(source), b"" if idle else host_image(source))
 
     backend.__init__, backend.image = init, host  # type: ignore[assignment,method-assign]
 
