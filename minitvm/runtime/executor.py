@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from minitvm.errors import ConfigError, InputError, LibraryError
-from minitvm.ir.arrays import aligned
+from minitvm.ir.arrays import ALIGNMENT, aligned
 from minitvm.ir.types import Leaf
 from minitvm.runtime.checks import check_input, joined, missing_inputs, unknown_name
-from minitvm.runtime.device import Device
+from minitvm.runtime.device import Device, device_of
 from minitvm.runtime.direct import is_readable
 from minitvm.runtime.instance import Instance
 from minitvm.runtime.library import Library
@@ -87,6 +87,23 @@ class GraphModule:
             raise InputError(f"input {name!r} cannot be read where it is", hint="numpy.ascontiguousarray(array)")
         self.instance.replace(name, checked)
 
+    def set_output_zero_copy(self, index: int, array: Any) -> None:
+        """Let every run write a result into an array of any library: row-major, on the module's device, aligned.
+
+        What is done with it must wait for the run: ``device.sync()``, or ``get_output`` and its DLPack.
+        """
+        if not 0 <= index < len(self._heads):
+            raise InputError(f"the model has no output number {index!r}", hint=f"it has {len(self._heads)}")
+        memory, type_ = self.instance.memory, self._graph.type_of(self._heads[index])
+        value = memory.taken(array) if device_of(array) == memory.device else None
+        if value is None or (memory.is_host and not _is_writable(value)):
+            raise InputError(
+                f"output {index} cannot be written where the array is",
+                hint="minitvm.nd.empty(shape, dtype, device) makes one that can",
+            )
+        _require_like(index, type_.static_shape, type_.dtype, NDArray(value))
+        self.instance.place_result(self._heads[index], value)
+
     def load_params(self, data: bytes) -> None:
         """Set parameters from the bytes of ``save_param_dict``."""
         self._assign(load_arrays(data))
@@ -154,12 +171,7 @@ class GraphModule:
                 f"the result cannot be copied into a {type(out).__name__}", hint="give an array, or none for a new one"
             )
         target = out if isinstance(out, NDArray) else NDArray(out)
-        if target.dtype != value.dtype.name or target.shape != value.shape:
-            raise InputError(
-                f"output {index} is {value.dtype.name} of shape {value.shape}, "
-                f"the array to fill is {target.dtype} of shape {target.shape}",
-                hint="allocate it with minitvm.nd.empty(shape, dtype)",
-            )
+        _require_like(index, value.shape, value.dtype.name, target)
         return target.copyfrom(value)
 
     def _handed_out(self, value: Any) -> Any:
@@ -218,6 +230,18 @@ class GraphModule:
     def module(self) -> GraphModule:
         """Itself; TVM's wrapper keeps the functions in ``.module``."""
         return self
+
+
+def _require_like(index: int, shape: tuple[int, ...], dtype: str, target: NDArray) -> None:
+    if target.dtype != dtype or target.shape != shape:
+        raise InputError(
+            f"output {index} is {dtype} of shape {shape}, the array to fill is {target.dtype} of shape {target.shape}",
+            hint="allocate it with minitvm.nd.empty(shape, dtype)",
+        )
+
+
+def _is_writable(array: np.ndarray) -> bool:
+    return array.flags.writeable and is_readable(array) and array.ctypes.data % ALIGNMENT == 0
 
 
 def create(graph_json: str | bytes, lib: Library, device: Device) -> GraphModule:

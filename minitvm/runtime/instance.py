@@ -130,7 +130,21 @@ class Instance:
         self.unset.discard(name)
 
     def _place(self, name: str, value: Any) -> None:
-        root = self.input_entry[name]
+        self._move(self.input_entry[name], value)
+
+    def place_result(self, entry: Entry, value: Any) -> None:
+        """Let kernels write a result to ``value``, a value of the right type on a 64-byte boundary."""
+        owner = self.owner[self.graph.entry_id(entry)]
+        others = sum(self.owner[self.graph.entry_id(head)] == owner for head in self.graph.heads) > 1
+        if others or self.plan.offsets[owner] < 0:
+            raise InputError(
+                f"the result of {self.graph.nodes[entry[0]].name!r} has no memory of its own",
+                hint="get_output(index, out) copies it",
+            )
+        self._move(owner, value)
+
+    def _move(self, root: int, value: Any) -> None:
+        """An entry that owns its memory, and those that share it, to other memory."""
         self.values[root] = value
         for entry in self._readers[root]:
             self._slots[entry] = self.memory.address(value)

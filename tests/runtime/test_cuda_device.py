@@ -157,6 +157,40 @@ def test_inputs_that_are_there_already(built: Model) -> None:
     np.testing.assert_array_equal(there[0].numpy(), sample(5))
 
 
+def test_results_that_are_written_where_the_caller_wants_them(built: Model) -> None:
+    module = GraphModule(built[2]["default"](CUDA))
+    places = [minitvm.nd.empty((2, 5), "float32", CUDA) for _ in range(2)]
+    for seed in (1, 2, 3):
+        place = places[seed % 2]
+        module.set_output_zero_copy(0, place)
+        module.run(x=sample(seed))
+        agrees(module, built, seed)
+        np.testing.assert_array_equal(place.numpy(), module.outputs()[0])
+    with pytest.raises(InputError, match=r"^output 0 cannot be written where the array is\n"):
+        module.set_output_zero_copy(0, np.empty((2, 5), "float32"))
+    with pytest.raises(InputError, match=r"^output 0 is float32 of shape \(2, 5\), the array to fill is .* \(2, 4\)\n"):
+        module.set_output_zero_copy(0, minitvm.nd.empty((2, 4), "float32", CUDA))
+
+
+def test_arrays_that_nobody_holds_any_more(built: Model) -> None:
+    """What a run in the stream still reads is not given away before it has."""
+    module = GraphModule(built[2]["default"](CUDA))
+    for seed in range(3):
+        module.set_input_zero_copy("x", minitvm.nd.array(sample(seed), CUDA))
+        module.run()
+        results = module.get_output(0)
+        module.set_input("x", minitvm.nd.array(sample(9), CUDA))
+        others = [minitvm.nd.array(np.full((2, 6), np.nan, "float32"), CUDA) for _ in range(3)]
+        np.testing.assert_allclose(results.numpy(), expected(built[1], sample(seed))[0], rtol=1e-5, atol=1e-6)
+        del others
+    loose = GraphModule(built[2]["default"](CUDA))
+    loose.run(x=sample(4))
+    kept = loose.get_output(0)
+    del loose
+    gc.collect()
+    np.testing.assert_allclose(kept.numpy(), expected(built[1], sample(4))[0], rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("versioned", [False, True])
 def test_dlpack_there_and_back(versioned: bool) -> None:
     for value in (sample(0), np.arange(7), np.array(3.5), np.array([True, False]), np.arange(3, dtype="uint8")):
@@ -212,6 +246,9 @@ def test_dlpack_says_where_it_is() -> None:
     with pytest.raises(BufferError, match=r"^the array is on cuda\(0\): copy it to the host with numpy\(\)$"):
         there.__dlpack__(dl_device=(1, 0))
     assert there.__dlpack_device__() == (2, 0)
+    assert '"dltensor"' in repr(there.__dlpack__()) and '"dltensor_versioned"' in repr(
+        there.__dlpack__(stream=2, max_version=(1, 1), copy=True)
+    )
     says = there.__cuda_array_interface__
     assert says["version"] == 3 and says["stream"] not in (0, None) and says["typestr"] == "<f4"
     assert not hasattr(minitvm.nd.array(sample(0)), "__cuda_array_interface__")

@@ -252,3 +252,22 @@ def test_zero_size_and_rank_zero_tensors(shape: tuple[int, ...]) -> None:
     value = np.random.default_rng(3).standard_normal(shape).astype("float32")
     module.run(x=value)
     np.testing.assert_allclose(module.get_output(0).numpy(), np.exp(value + value), rtol=1e-5)
+
+
+def test_inputs_and_results_in_memory_of_the_callers(model: Model) -> None:
+    module, place = GraphModule(model[2]["default"]()), minitvm.nd.empty((2, 5))
+    value = sample(1)
+    module.set_input_zero_copy("x", value)
+    module.set_output_zero_copy(0, place)
+    for seed in (1, 2):
+        value[...] = sample(seed)
+        module.run()
+        np.testing.assert_allclose(place.numpy(), expected(model[1], sample(seed))[0], rtol=1e-5, atol=1e-6)
+    module.run(x=sample(3))
+    np.testing.assert_array_equal(value, sample(2))
+    with pytest.raises(InputError, match=r"^input 'x' cannot be read where it is\n"):
+        module.set_input_zero_copy("x", np.asfortranarray(sample(1)))
+    with pytest.raises(InputError, match=r"^output 1 cannot be written where the array is\n  = hint: minitvm.nd.empty"):
+        module.set_output_zero_copy(1, np.empty(20, "float32")[::2])
+    with pytest.raises(InputError, match=r"^output 1 is float32 of shape \(10,\), the array to fill is float32 of "):
+        module.set_output_zero_copy(1, minitvm.nd.empty((11,)))

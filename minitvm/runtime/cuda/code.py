@@ -99,12 +99,16 @@ class Loaded:
         """An array that nobody writes to, once for all instances."""
         with self._lock:
             if id(array) not in self._weights:
-                self._weights[id(array)] = (array, memory.hold(array))
+                held = memory.hold(array)
+                held.give_out()
                 memory.wait()  # other streams read it
+                self._weights[id(array)] = (array, held)
             return self._weights[id(array)][1]
 
     def __del__(self) -> None:
         with self.gpu.while_there() as there:
+            if there:
+                self.gpu.driver.cuCtxSynchronize()
             for module in self._modules if there else ():
                 self.gpu.driver.cuModuleUnload(module)
 

@@ -26,7 +26,7 @@ class Block:
         self.memory, self.address = memory, 0
         owner, doing = memory.gpu, f"{nbytes:,} bytes are asked for"
         self.is_given_out = False
-        """Whether another library may work on it, in streams of its own."""
+        """Whether other streams than its own may work on it."""
         with owner:
             if owner.pool is None:
                 self.address = int(owner.call("cuMemAlloc", max(1, nbytes), doing=doing))
@@ -35,14 +35,28 @@ class Block:
                 self.address = int(owner.call("cuMemAllocFromPoolAsync", *args, doing=doing))
 
     def __del__(self) -> None:
-        owner = self.memory.gpu
+        owner, stream = self.memory.gpu, self.memory.stream
         with owner.while_there() as there:
-            if there and self.address:
-                if self.is_given_out:
-                    owner.driver.cuCtxSynchronize()
-                in_order = owner.pool is not None
-                free = owner.driver.cuMemFreeAsync if in_order else owner.driver.cuMemFree
-                free(*((self.address, self.memory.stream) if in_order else (self.address,)))
+            if not there or not self.address:
+                return
+            if self.is_given_out or stream is None:
+                owner.driver.cuCtxSynchronize()
+            if owner.pool is None:
+                owner.driver.cuMemFree(self.address)
+            else:
+                owner.driver.cuMemFreeAsync(self.address, stream or 0)
+
+
+class Borrowed:
+    """Memory of another library's; that is told when nobody here works on it any more."""
+
+    def __init__(self, memory: CudaMemory, owner: Any) -> None:
+        self._memory, self._owner = memory, owner
+
+    def __del__(self) -> None:
+        with self._memory.gpu.while_there() as there:
+            if there:
+                self._memory.gpu.driver.cuCtxSynchronize()
 
 
 class DeviceArray:
@@ -111,7 +125,7 @@ class DeviceArray:
         }
 
     def give_out(self) -> None:
-        """Others may work on its memory from now on, in streams of their own."""
+        """Others may work on its memory from now on, in streams of their own: it is free when all have done."""
         if isinstance(self.owner, Block):
             self.owner.is_given_out = True
 
@@ -129,12 +143,13 @@ class CudaMemory(Memory):
         self._ordering = threading.Lock()
 
     def __del__(self) -> None:
-        if hasattr(self, "stream"):
+        if getattr(self, "stream", None) is not None:
             with self.gpu.while_there() as there:
                 if there:
                     self.gpu.driver.cuStreamDestroy(self.stream)
                 if there and self._event is not None:
                     self.gpu.driver.cuEventDestroy(self._event)
+            self.stream = None  # for what is collected together with it, and later
 
     def empty(self, shape: Sequence[int], dtype: str) -> DeviceArray:
         found = DeviceArray(self, None, 0, shape, dtype)
@@ -185,6 +200,7 @@ class CudaMemory(Memory):
         if value.memory is not self:
             self.gpu.require()
             self.follow(value.memory.stream)
+            value.give_out()
 
     def follow(self, stream: Any, follower: Any = None) -> None:
         """What comes next in this stream, or in ``follower``, waits for what another stream was given so far."""
@@ -210,7 +226,7 @@ class CudaMemory(Memory):
             capsule = array.__dlpack__(stream=int(self.stream))
         found = exchange.taken(capsule)
         _require_row_major(found.shape, found.strides, 1)
-        return DeviceArray(self, found, found.address, found.shape, found.dtype)
+        return DeviceArray(self, Borrowed(self, found), found.address, found.shape, found.dtype)
 
     def _from_interface(self, array: Any) -> DeviceArray:
         found = array.__cuda_array_interface__
@@ -219,7 +235,7 @@ class CudaMemory(Memory):
         if found.get("stream") is not None:
             with self.gpu:
                 self.follow(found["stream"])
-        return DeviceArray(self, array, found["data"][0] or 0, found["shape"], dtype)
+        return DeviceArray(self, Borrowed(self, array), found["data"][0] or 0, found["shape"], dtype)
 
     def wait(self) -> None:
         with self.gpu:
