@@ -4,8 +4,9 @@ The same records stand in the group's source, a comment line each, so that sourc
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 MARK = "// launch "
 """What a line of source with a record begins with."""
@@ -32,7 +33,7 @@ def record(launch: Launch) -> str:
 
 def records(source: str) -> list[Launch]:
     """The launches of a source, in order."""
-    return [_launch(line[len(MARK) :]) for line in source.splitlines() if line.startswith(MARK)]
+    return [_launch(json.loads(line[len(MARK) :])) for line in source.splitlines() if line.startswith(MARK)]
 
 
 def pack(launches: Sequence[Launch], code: bytes) -> bytes:
@@ -42,14 +43,8 @@ def pack(launches: Sequence[Launch], code: bytes) -> bytes:
 
 def unpack(image: bytes) -> tuple[list[Launch], bytes]:
     head, _, code = image.partition(b"\n")
-    return list(_launches(json.loads(head))), code
+    return [_launch(form) for form in json.loads(head)], code
 
 
-def _launches(forms: Sequence[dict[str, object]]) -> Iterator[Launch]:
-    for form in forms:
-        yield Launch(**{k: tuple(v) if isinstance(v, list) else v for k, v in form.items()})  # type: ignore[arg-type]
-
-
-def _launch(text: str) -> Launch:
-    (found,) = _launches([json.loads(text)])
-    return found
+def _launch(form: dict[str, Any]) -> Launch:
+    return Launch(**{key: tuple(value) if isinstance(value, list) else value for key, value in form.items()})

@@ -11,6 +11,7 @@ import os
 import pathlib
 import subprocess
 import tempfile
+from typing import Any
 
 from minitvm.codegen.backend import backend_class
 from minitvm.errors import CompilerError
@@ -51,17 +52,17 @@ def use_host_code(idle: bool = False) -> None:
 
     ``idle``: into nothing, for a stand-in with ``idle=1``, whose kernels do nothing.
     """
-    backend = backend_class("cuda")
+    backend: Any = backend_class("cuda")
     made = backend.__init__
 
-    def init(self: object, *args: object) -> None:
-        made(self, *args)  # type: ignore[arg-type]
-        self.version = None if idle else "host"  # type: ignore[attr-defined]
+    def init(self: Any, *args: Any) -> None:
+        made(self, *args)
+        self.version = None if idle else "host"
 
     def host(self: object, source: str) -> bytes:
         return image.pack(image.records(source), b"" if idle else host_image(source))
 
-    backend.__init__, backend.image = init, host  # type: ignore[assignment,method-assign]
+    backend.__init__, backend.image = init, host
 
 
 @functools.cache
