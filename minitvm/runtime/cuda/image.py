@@ -47,4 +47,5 @@ def unpack(image: bytes) -> tuple[list[Launch], bytes]:
 
 
 def _launch(form: dict[str, Any]) -> Launch:
-    return Launch(**{key: tuple(value) if isinstance(value, list) else value for key, value in form.items()})
+    plain: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in form.items()}
+    return Launch(**plain)
