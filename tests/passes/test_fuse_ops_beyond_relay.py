@@ -1,0 +1,181 @@
+"""What FuseOps promises beyond Relay's."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from rewriting import outline, run, stayed
+
+from minitvm.ir.builder import call_op, const, function, nn, var
+from minitvm.ir.decision import decisions
+from minitvm.ir.expr import Call, Function, Module
+from minitvm.ir.op import OPS, Fusion, Op
+from minitvm.ir.parser import parse_module
+from minitvm.ir.types import TensorType
+from minitvm.ir.visitor import calls
+from minitvm.passes import fuse_ops
+from minitvm.passes.fuse_ops import FuseOps, build_graph
+
+fuse = FuseOps(2)
+
+
+def kernels(text: str, level: int = 2) -> list[str]:
+    return outline(run(FuseOps(level), text)).splitlines()
+
+
+def test_scalars_become_literals_and_arrays_parameters() -> None:
+    text = """
+    def @main(%x: Tensor[(2, 3), float32]) {
+      %0 = multiply(%x, const([1, 2, 3], float32));
+      %1 = maximum(%0, 0.5f);
+      minimum(%1, 6f)
+    }
+    """
+    fused = run(fuse, text)
+    assert outline(fused).splitlines() == ["0 = fused_multiply_maximum_minimum(x, const)", "0"]
+
+
+def test_a_scalar_that_a_template_reads_is_a_parameter() -> None:
+    @dataclass(frozen=True)
+    class Scaled(Op):
+        name = "test.scaled"
+        fusion = Fusion.OUT_ELEMWISE_FUSABLE
+        lowered_by_template = True
+
+        def infer(self, x: TensorType, scale: TensorType) -> TensorType:
+            return x
+
+    try:
+        half = const(0.5)
+        body = call_op("multiply", Call(Scaled(), (var("x", shape=(3,)), half)), half)
+        assert outline(fuse(Module(function(body)))) == "0 = fused_test_scaled_multiply(x, 0.5)\n0"
+    finally:
+        del OPS["test.scaled"]
+
+
+def test_a_literal_in_two_kernels_does_not_tie_them_together() -> None:
+    half, x, w = const(0.5), var("x", shape=(2, 4)), var("w", shape=(4, 4))
+    y = nn.dense(call_op("multiply", x, half), w)
+    body = call_op("multiply", nn.dense(y, w), half)
+    assert outline(fuse(Module(function(body)))).splitlines() == [
+        "0 = fused_multiply(x)",
+        "1 = fused_nn_dense(0, w)",
+        "2 = fused_nn_dense_multiply(1, w)",
+        "2",
+    ]
+
+
+def test_equal_groups_share_one_function() -> None:
+    x, w = var("x", shape=(2, 4)), var("w", shape=(4, 4))
+    y = x
+    for factor in (2.0, 2.0, 3.0):
+        y = call_op("multiply", nn.dense(y, w), const(factor))
+    functions = [call.op for call in calls(fuse(Module(function(y))).main.body)]
+    assert functions[0] is functions[1]
+    assert functions[1] is not functions[2], "another literal is another kernel"
+
+
+def test_parameters_are_tensors_even_where_a_tuple_comes_from_outside() -> None:
+    text = """
+    def @main(%x: Tensor[(4, 6), float32], %y: Tensor[(4, 6), float32]) {
+      %0 = (%x, %y);
+      %1 = concatenate(%0, axis=0);
+      %2 = concatenate(%0, axis=1);
+      (%1, %2)
+    }
+    """
+    assert kernels(text) == ["0 = fused_concatenate(x, y)", "1 = fused_concatenate(x, y)", "(0, 1)"]
+
+
+def test_results_of_a_host_call_are_taken_apart_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = """
+    def @main(%x: Tensor[(4, 6), float32]) {
+      %0 = split(%x, indices_or_sections=2, axis=1);
+      %1 = concatenate(%0, axis=0);
+      exp(%1)
+    }
+    """
+
+    monkeypatch.setattr(fuse_ops, "is_lowerable", lambda c: isinstance(c.op, Op) and c.op.name != "split")
+    fused = run(FuseOps(2), text)
+    assert outline(fused).splitlines() == ["0 = split(x)", "1 = fused_concatenate_exp(0.0, 0.1)", "1"]
+
+
+def test_reshape_only() -> None:
+    text = """
+    def @main(%x: Tensor[(2, 6), float32]) {
+      %0 = annotation.stop_fusion(expand_dims(reshape(%x, newshape=[3, 4]), axis=0));
+      exp(squeeze(%0))
+    }
+    """
+    found = [
+        call.op.attrs["reshape_only"] for call in calls(run(fuse, text).main.body) if isinstance(call.op, Function)
+    ]
+    assert found == [True, False]
+
+
+def test_decisions_say_why() -> None:
+    text = """
+    def @main(%x: Tensor[(2, 4), float32], %w: Tensor[(4, 4), float32]) {
+      %0 = nn.dense(%x, %w);
+      %1 = nn.relu(%0);
+      %2 = sum(%1, axis=[1], keepdims=True);
+      divide(%1, %2)
+    }
+    """
+    with decisions() as log:
+        fuse(parse_module(text))
+    assert [str(d) for d in log] == [
+        "nn.dense: FuseOps: into nn.relu: an elementwise epilogue of the anchor",
+        "nn.relu: FuseOps declined: into divide: the way there is comm_reduce, an epilogue must be elementwise",
+        "sum: FuseOps declined: into divide: nothing is fused after a reduction",
+        "divide: FuseOps declined: its value is a result of the function, or its users meet nowhere",
+    ]
+
+
+def test_decisions_name_the_tuple() -> None:
+    with decisions() as log:
+        fuse(parse_module("def @main(%x: Tensor[(3,), float32]) { %0 = exp(%x); (%0, negative(%0)) }"))
+    assert stayed(log) == [
+        "exp: into a tuple: a kernel does not end in a tuple",
+        "negative: into a tuple: a kernel does not end in a tuple",
+    ]
+
+
+def test_origin_of_a_kernel_is_that_of_all_its_operators() -> None:
+    x = var("x", shape=(3,))
+    body = call_op("exp", call_op("negative", x, span=("neg_1",)), span=("exp_7",))
+    (call,) = calls(fuse(Module(function(body))).main.body)
+    assert call.span == ("neg_1", "exp_7")
+
+
+def test_post_dominators_of_a_diamond() -> None:
+    """The worst edge on any way counts, wherever it lies."""
+    text = """
+    def @main(%x: Tensor[(3,), float32]) {
+      %0 = exp(%x);
+      %1 = nn.relu(%0);
+      %2 = sum(negative(%0), axis=[0], keepdims=True);
+      add(%1, %2)
+    }
+    """
+    graph = build_graph(parse_module(text).main, lambda call: call.op.fusion)  # type: ignore[union-attr]
+    tree = {expr.op.name: node for expr, node in graph.items() if isinstance(expr, Call)}  # type: ignore[union-attr]
+    assert tree["exp"].parent is tree["add"] and tree["exp"].edge is Fusion.COMM_REDUCE
+    assert tree["nn.relu"].edge is Fusion.ELEMWISE
+    assert tree["add"].parent is None and tree["add"].depth == 1
+
+
+def test_five_thousand_calls_without_recursion_or_quadratic_time() -> None:
+    x = y = var("x", shape=(2, 4))
+    w = const(np.eye(4, dtype="float32"))
+    for _ in range(1000):
+        y = call_op("add", nn.relu(nn.dense(y, w)), call_op("multiply", y, const(0.5)))
+    module = Module(function(call_op("exp", y), [x]))
+    start = time.process_time()
+    fused = fuse(module)
+    assert time.process_time() - start < 5.0
+    assert len({id(call.op) for call in calls(fused.main.body)}) <= 4
