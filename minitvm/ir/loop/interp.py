@@ -277,13 +277,15 @@ class _Lanes:
     def _load(self, load: Load, buffer: Buffer, index: Sequence[LoopExpr]) -> Array:
         where = self._address(load, buffer, index)
         memory = self.memory[buffer]
-        if not memory.whole and not (ready := np.atleast_1d(memory.written[where])).all():
+        at = slice(where, where + 1) if isinstance(where, int) else where
+        if not memory.whole and not (ready := memory.written[at]).all():
             raise CompilerError(
                 f"{self.kernel.name} reads {buffer.name} before it is written",
                 where=self._place(index, int(np.argmin(ready))),
             )
         self._race(buffer, index, where, "reads")
-        return np.atleast_1d(memory.data[where])
+        found = memory.data[at]
+        return found.copy() if isinstance(where, int) else found  # what is stored later is not seen
 
     # --- threads of a block -----------------------------------------------------------------------------------
 

@@ -13,7 +13,6 @@ from minitvm.errors import TypeInferenceError
 from minitvm.ir.dims import (
     Dim,
     always_less,
-    anonymous,
     broadcast_dims,
     ceil_divide,
     differ,
@@ -87,11 +86,6 @@ def broadcast_shapes(op: Op, *types: TensorType) -> Shape:
                     hint=f"dimension {d - rank} is {error}; they must agree or be 1",
                 ) from None
     return tuple(result)
-
-
-def common_dim(a: Dim, b: Dim) -> Dim:
-    """A dimension of what is of either type; anonymous where they do not agree."""
-    return a if a == b else anonymous()
 
 
 def shapes_differ(a: Sequence[Dim], b: Sequence[Dim]) -> bool:
