@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pathlib
 import tempfile
-from collections import Counter
 
 import click
 from rich.console import Console
@@ -175,9 +174,8 @@ def onnx_coverage(opened: bool) -> None:
         task = progress.add_task("", total=None)
         found = coverage.run_all(lambda done, total: progress.update(task, completed=done, total=total))
     if opened:
-        Console(highlight=False).print(
-            *(f"{n:,} {kind}" for kind, n in Counter(o.kind for o in found.values()).items())
-        )
+        counts = coverage.write_opened(found)
+        Console(highlight=False).print(", ".join(f"{count:,} {kind}" for kind, count in counts.items()))
         return
     lost = coverage.worse(coverage.recorded(), found) if coverage.RECORD.exists() else []
     coverage.write(found, coverage.peers())

@@ -43,6 +43,8 @@ EXCLUDED = {
 """Tests that say nothing, by name, and why."""
 PAGE = pathlib.Path(__file__).parents[1] / "docs" / "coverage.md"
 RECORD = PAGE.with_suffix(".json")
+OPENED = PAGE.with_name("coverage-open.json")
+"""How many tests ended how where all dimensions of inputs were unknown; ``once``: by one library for all shapes."""
 
 
 class Watched(MiniTVMBackend):
@@ -103,6 +105,8 @@ class Outcome:
     kind: str
     operator: str
     reason: str = ""
+    once: bool = False
+    """Whether one library serves all shapes."""
 
 
 def outcome(case: unittest.TestCase, opt_level: int = 3) -> Outcome:
@@ -126,12 +130,13 @@ def _operator() -> str:
     return f"{nodes[0].domain}.{nodes[0].op_type}" if nodes[0].domain else str(nodes[0].op_type)
 
 
-def _how() -> tuple[str, str, str]:
+def _how() -> tuple[str, str, str, bool]:
     assert Watched.prepared is not None
     session = Watched.prepared.session
     calls = ", ".join(dict.fromkeys(call.op for call in session.host_calls))
     kernels = any(map(_has_kernels, session.libraries))
-    return "host" if calls else "compiled" if kernels else "folded", _operator(), calls
+    once = session.symbolic is not None and session.symbolic.taken
+    return "host" if calls else "compiled" if kernels else "folded", _operator(), calls, once
 
 
 def _has_kernels(library: Library) -> bool:
@@ -217,6 +222,19 @@ def write(found: Mapping[str, Outcome], peers: Mapping[str, int]) -> None:
     PAGE.write_text(page(found, peers), encoding="utf-8")
 
 
+def write_opened(found: Mapping[str, Outcome]) -> dict[str, int]:
+    counts = {kind: sum(o.kind == kind for o in found.values()) for kind in OUTCOMES}
+    counts["once"] = sum(o.once for o in found.values())
+    OPENED.write_text(json.dumps(counts) + "\n", encoding="utf-8")
+    return counts
+
+
+def _opened() -> str:
+    counts = json.loads(OPENED.read_text(encoding="utf-8"))
+    passed, tests = sum(counts[kind] for kind in PASSED), sum(counts[kind] for kind in OUTCOMES)
+    return OPEN.format(passed=passed, share=passed / tests, **counts)
+
+
 def recorded() -> dict[str, str]:
     found: dict[str, str] = json.loads(RECORD.read_text(encoding="utf-8"))
     return found
@@ -225,6 +243,10 @@ def recorded() -> dict[str, str]:
 HEADING = (
     "tests | pass | compiled | folded | Python | differ | refused | excluded |\n|---|---|---|---|---|---|---|---|---|"
 )
+OPEN = """With the dimensions of all inputs taken away (`python -m benchmarks coverage --open`),
+**{passed:,} pass, {share:.1%}**:
+{compiled:,} as kernels only, {folded:,} folded, {host:,} with operators in Python; {once:,} of them by one library for all
+shapes, the others by one for each shape that a session meets."""
 TEMPLATE = """# Which of ONNX's tests pass
 
 All {tests:,} backend tests of onnx {version} (opset {opset}), by its own runner and comparison, at level 3 on one
@@ -232,6 +254,8 @@ thread. `python -m benchmarks coverage` makes this page; the tests hold each out
 
 **{passed:,} pass, {share:.1%}**: {compiled:,} as kernels only, {folded:,} folded while compiling, {host:,} with
 operators in Python; {refused:,} are refused, {wrong:,} differ, {excluded:,} are excluded.
+
+{opened}
 
 Of the same tests, by the same comparison (ONNX Runtime takes no arrays of bfloat16, float8 and the like from Python):
 
@@ -281,6 +305,7 @@ def page(found: Mapping[str, Outcome], peers: Mapping[str, int]) -> str:
     in_python = Counter(o.reason for o in found.values() if o.kind == "host")
     return TEMPLATE.format(
         **counts,
+        opened=_opened(),
         tests=len(found),
         minitvm=config.version(),
         peers="\n".join(f"| {name} | {count:,} |" for name, count in peers.items()),
