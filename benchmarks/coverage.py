@@ -244,9 +244,8 @@ HEADING = (
     "tests | pass | compiled | folded | Python | differ | refused | excluded |\n|---|---|---|---|---|---|---|---|---|"
 )
 OPEN = """With the dimensions of all inputs taken away (`python -m benchmarks coverage --open`),
-**{passed:,} pass, {share:.1%}**:
-{compiled:,} as kernels only, {folded:,} folded, {host:,} with operators in Python; {once:,} of them by one library for all
-shapes, the others by one for each shape that a session meets."""
+**{passed:,} pass, {share:.1%}**: {compiled:,} as kernels only, {folded:,} folded, {host:,} with
+operators in Python; {once:,} of them by one library for all shapes, the others by one for each shape that is met."""
 TEMPLATE = """# Which of ONNX's tests pass
 
 All {tests:,} backend tests of onnx {version} (opset {opset}), by its own runner and comparison, at level 3 on one
