@@ -24,6 +24,7 @@ from minitvm.ir.loop import (
     Kernel,
     LoopExpr,
     LoopKind,
+    Shuffle,
     Stmt,
     Store,
     binary,
@@ -331,3 +332,12 @@ def test_indices_are_as_wide_as_they_have_to_be() -> None:
 
     assert "for (int i" in text(2**21 - 1)
     assert "for (long long i" in text(2**21 + 1)
+
+
+def test_all_lanes_reach_a_shuffle_whatever_stands_before_it() -> None:
+    """C leaves out the right side of ``||`` where the left one is true, and the warp would wait for that lane."""
+    x, y = Buffer("x", (32,), "bool"), Buffer("y", (32,), "bool")
+    body = loop(32, lambda i: Store(y, (i,), binary("or", x[i], Shuffle(x[i], 16))), LoopKind.THREAD_X, name="i")
+    text = emit_cuda(Kernel("any", (x, y), body))
+    assert "const bool tmp2 = (bool)__shfl_xor_sync(0xffffffffu, tmp1, 16);" in text
+    assert "y[i] = (unsigned char)(tmp1 || tmp2);" in text

@@ -141,6 +141,7 @@ class Writer:
             return self._branches(node), ATOM
         found = self._spell(node)
         shared = self.shared.uses[node] > 1 and not _is_simple(node)
+        shared = shared or isinstance(node, Shuffle)  # which all lanes must reach: `||` may leave its right side out
         if shared or (len(found[0]) > _LONG and all(node is not root for root in self.shared.roots)):
             return self._declare(node, found[0]), ATOM
         return found
