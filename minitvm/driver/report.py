@@ -11,7 +11,7 @@ from minitvm.codegen.schedule import title
 from minitvm.driver.kernels import KernelCompiler, Timings
 from minitvm.driver.program import Cost, group_cost
 from minitvm.errors import CompilerError, ConfigError
-from minitvm.ir.decision import Decision
+from minitvm.ir.decision import Decision, decisions
 from minitvm.ir.expr import Function, Module
 from minitvm.ir.loop import Kernel
 from minitvm.passes.instrument import PassInfo, PassInstrument, Running
@@ -101,7 +101,12 @@ class KernelReport:
 
     @property
     def decisions(self) -> tuple[Decision, ...]:
-        return () if self._lowering is None else self._lowering.decisions
+        """Of its lowering, and of binding what no schedule bound."""
+        if self._lowering is None:
+            return ()
+        with decisions() as binding:
+            self.compiler.backend.bind(self.loops)
+        return (*self._lowering.decisions, *binding)
 
     @property
     def cost(self) -> Cost:

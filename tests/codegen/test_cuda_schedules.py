@@ -21,7 +21,9 @@ from test_ops import WITHOUT_COMPUTE, WITHOUT_SAMPLE
 from test_recurrent import GATES
 from test_recurrent import arrays_of as recurrent_arrays
 
+import minitvm
 from benchmarks.nvrtc import ptx
+from minitvm import relay
 from minitvm.codegen.backend import backend_of
 from minitvm.codegen.coverage import check_coverage
 from minitvm.codegen.cuda import spell
@@ -40,7 +42,7 @@ from minitvm.ir.loop.interp import run_kernel, run_sequence
 from minitvm.ir.loop.verify import verify_kernel
 from minitvm.target import Target
 from minitvm.testing.cuda import ORDERS, host_compiler
-from minitvm.testing.cuda.device import HostGroups
+from minitvm.testing.cuda.device import HostGroups, simulated_target
 
 BACKEND = backend_of(Target("cuda"), 1)
 LARGE = gpu_model("sm_90")
@@ -299,6 +301,17 @@ def test_recurrent_layers_spill_nothing() -> None:
     bound = lowered(Function(list(call.args), call), LARGE)[2]  # type: ignore[attr-defined, arg-type]
     cubin = compile_cubin(emit_cuda(*bound))
     assert cubin.spills == 0 and cubin.registers <= 64
+
+
+def test_what_no_schedule_bound_is_said() -> None:
+    """Sorting runs in order: a thread for each row."""
+    module = relay.Module(relay.Function([x := relay.var("x", shape=(40, 30))], relay.argsort(x)))
+    with simulated_target():
+        library = minitvm.build(module, "simulated")
+    (symbol,) = library.report.groups
+    (said,) = (d for d in library.report.kernel(symbol).decisions if d.by == "bind")
+    assert not said.taken and said.about == symbol and "no schedule of GPUs" in said.reason
+    assert "threadIdx.x" in library.report.kernel(symbol).text("cuda")
 
 
 def test_running_sums_are_a_threads_for_each_row() -> None:

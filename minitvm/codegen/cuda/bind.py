@@ -50,7 +50,11 @@ def bind_plain(kernel: Kernel) -> tuple[Kernel, ...]:
 
     The last ``results`` of each one's parameters are those that it stores to.
     """
-    phases = [seq(*part) for phase in _phases(kernel.body) for part in _launched([*map(_bound, phase)])]
+    phases = [
+        seq(*part)
+        for phase in _phases(kernel.body)
+        for part in _launched([_bound(nest, kernel.name) for nest in phase])
+    ]
     ends = [f"_{number}" for number in range(len(phases))] if len(phases) > 1 else [""] * len(phases)
     return tuple(_as_kernel(kernel.name + end, kernel, body) for end, body in zip(ends, phases, strict=True))
 
@@ -114,11 +118,11 @@ def _is_bound(nest: Stmt) -> bool:
     return any(isinstance(s, For) and s.kind in (*_GRID, *_BLOCK) for s in walk_stmts(nest))
 
 
-def _bound(nest: Stmt) -> Stmt:
+def _bound(nest: Stmt, name: str) -> Stmt:
     """As a nest of blocks."""
     if _is_bound(nest):
         return nest
-    decide("bind", "a nest", Declined("no schedule for GPUs wrote it: iterations of its outer loop are threads"))
+    decide("bind", name, Declined("a nest that no schedule of GPUs wrote: iterations of its outer loop are threads"))
     if not (isinstance(nest, For) and nest.kind is LoopKind.PARALLEL):
         nest = For(LoopVar("once"), Const(1), nest, LoopKind.PARALLEL)
     single = _one_loop(nest)
