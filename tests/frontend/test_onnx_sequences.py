@@ -136,6 +136,20 @@ def test_other_activations(op: str, direction: str, more: dict[str, Any], ends: 
     check_as_onnx_runtime(model, feeds, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("op", list(GATES))
+def test_a_sequence_of_no_steps(op: str) -> None:
+    """Nothing comes out, and states are what they were, with activations of its own as without."""
+    for more in ({}, {"clip": 0.5}):
+        model, feeds = layer(op, np.full(BATCH, STEPS, np.int32), **more)
+        model.graph.node[0].input[4] = ""
+        feeds["x"] = feeds["x"][:0]
+        model.graph.input[0].CopyFrom(value("x", feeds["x"]))
+        y, *states = compiled(model, feeds)
+        assert y.shape == (0, 1, BATCH, HIDDEN)
+        for state, name in zip(states, "hc", strict=False):
+            np.testing.assert_array_equal(state, feeds[name])
+
+
 @pytest.mark.parametrize("more", [{}, {"clip": 0.5}])
 @pytest.mark.parametrize("op", list(GATES))
 def test_batch_first(op: str, more: dict[str, Any]) -> None:

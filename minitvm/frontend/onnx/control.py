@@ -246,7 +246,9 @@ def recurrence(
     step: Step, states: Sequence[Expr], sequence: Expr, taken: Sequence[Expr], reverse: bool = False
 ) -> tuple[list[Expr], Expr]:
     """The last states, and what the steps over the first axis of ``sequence`` gave, in its order."""
-    sequence = emit("reverse", sequence, axis=0) if reverse else sequence
+    sequence, steps = emit("reverse", sequence, axis=0) if reverse else sequence, sequence.shape[0]
+    if steps == 0:  # the body is typed by a step that there is not
+        sequence = emit("nn.pad", sequence, 0, pad_width=[(0, int(not d)) for d in range(rank(sequence))])
     head = [Var("step", TensorType((), "int64")), Var("going", TensorType((), "bool"))]
     given = [*states, sequence, *taken]
     params = [Var(f"value{i}", value.type) for i, value in enumerate(given)]
@@ -254,7 +256,6 @@ def recurrence(
     element = emit("take", params[count], head[0], axis=0, mode="clip")
     after, gives = step(list(params[:count]), element, list(params[count + 1 :]))
     function = Function([*head, *params], Tuple([head[1], *after, gives]))
-    steps = sequence.shape[0]
     start = (Constant(np.asarray(steps)), Constant(np.asarray(True)))
     loop = call_op("control.loop", *start, *given, body=function, num_carried=count, trips=_length(steps))
     found: list[Expr] = list(loop)

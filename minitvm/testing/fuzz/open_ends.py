@@ -291,8 +291,8 @@ def _infinite_weights(s: Seen) -> Array | float:
 
 @rule("a recurrence over what is not finite", "GRU LSTM RNN")
 def _steps(s: Seen) -> Array | float:
-    """Batches whose operands are not finite; all, where weights are not."""
-    if s.first.size == 0:
+    """Batches whose operands are not finite; all, where weights are not, or activations without bounds overflow."""
+    if s.first.size == 0 or ("activations" in s.attributes and not np.isfinite(s.y).all()):
         return np.inf
     bad = [a is not None and a.dtype.kind == "f" and not (np.abs(wide(a)) < 1e30).all() for a in s.x]
     if not any(bad):
