@@ -84,8 +84,7 @@ def batch_of(problem: Problem, maker: type[Template]) -> Batch | Declined | None
     """What a template for numbers needs around it; ``None`` where it takes the problem as it is."""
     batch = Batch.of(problem)
     one = problem if batch is None else batch.one
-    known = all(isinstance(dim, int) for buffer in (*one.inputs, *one.outputs) for dim in buffer.shape)
-    return batch if known or maker.symbolic else Declined("its loops are made for numbers")
+    return batch if one.is_static or maker.symbolic else Declined("its loops are made for numbers")
 
 
 def _moved(stmt: Stmt, targets: Mapping[Buffer, tuple[Buffer, int]], image: LoopExpr) -> Stmt:

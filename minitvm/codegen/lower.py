@@ -123,7 +123,7 @@ def _lower_with(
         return Declined(f"approximate, and minitvm.allow_approximate does not name {maker.__name__}")
     if any(isinstance(node, Reduce) for stage in stage_order(prologues) for node in walk_exprs(stage.value)):
         return Declined("its input is a reduction, which would be recomputed for every element")
-    batch = batch_of(problem, maker)
+    batch = None if problem.is_static else batch_of(problem, maker)
     if isinstance(batch, Declined):
         return batch
     with user_code(maker, title, partial(describe_call, anchor)):
@@ -142,14 +142,18 @@ def _lower_with(
             return whole
         body = whole
     template.explain(title, anchor)
-    outputs, one = outputs_of(function, values), nests_of(kind).one
+    outputs = outputs_of(function, values)
+
+    def nest(out: Output) -> Stmt:
+        return nests_of(kind).one(out, machine)
+
     if maker is Statements:
-        body = _in_order(body, problem.outputs, outputs, lambda out: one(out, machine))
+        body = _in_order(body, problem.outputs, outputs, nest)
     elif _fits_epilogue(outputs, problem.outputs):
         body = fuse_epilogue(body, problem.outputs, outputs)
     else:
         decide(title, anchor, Declined("what follows in its loops: it does not read each result at its own place only"))
-        body = _cut(body, problem.outputs, outputs, lambda out: one(out, machine))
+        body = _cut(body, problem.outputs, outputs, nest)
     body = fuse_prologue(body, dict(zip(problem.inputs, prologues, strict=True)))
     buffers, spans = (*params, *(o.buffer for o in outputs)), span_of(*calls(function.body))
     kernel = Kernel(name, buffers, body, len(outputs), spans, sizes_of(function))

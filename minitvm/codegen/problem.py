@@ -42,6 +42,11 @@ class Problem:
         return Problem(call.op, buffers("in", [a.type for a in call.args]), buffers("result", [call.type]))
 
     @property
+    def is_static(self) -> bool:
+        """Whether all extents are numbers."""
+        return all(isinstance(extent, int) for buffer in (*self.inputs, *self.outputs) for extent in buffer.shape)
+
+    @property
     def output(self) -> Buffer:
         return self.outputs[0]
 
