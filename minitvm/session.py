@@ -97,6 +97,8 @@ class InferenceSession:
     ) -> None:
         if not isinstance(specialisations, int) or specialisations < 1:
             raise ConfigError(f"specialisations is {specialisations!r}, but at least 1 must be kept")
+        if specialise_after is not None and (not isinstance(specialise_after, int) or specialise_after < 0):
+            raise ConfigError(f"specialise_after is {specialise_after!r}, not a number of runs")
         self._model = path_or_bytes
         self._target = Target.parse(target)
         self._threads = config.resolve_threads(_threads_of(sess_options) if num_threads is None else num_threads)

@@ -314,4 +314,6 @@ def test_the_session_says_how_it_is_called() -> None:
     with pytest.raises(ConfigError) as wrong:
         minitvm.InferenceSession(relu_model(), specialisations="many")
     assert str(wrong.value) == "specialisations is 'many', but at least 1 must be kept"
+    with pytest.raises(ConfigError, match=r"^specialise_after is -1, not a number of runs$"):
+        minitvm.InferenceSession(relu_model(), specialise_after=-1)
     np.testing.assert_array_equal(session.run(["y"], {"x": X})[0], np.maximum(X, 0))
