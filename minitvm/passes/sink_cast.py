@@ -6,7 +6,7 @@ from minitvm.ir.decision import decide
 from minitvm.ir.dtypes import is_float
 from minitvm.ir.expr import Call, Constant, Expr, Function, Module
 from minitvm.ir.ops.control import OutOfRange
-from minitvm.ir.ops.elemwise import BinaryOp, CastTo
+from minitvm.ir.ops.elemwise import BinaryOp, CastTo, Multiply
 from minitvm.ir.ops.indexing import Take
 from minitvm.ir.ops.nn_dense import Dense, DensePack, Matmul
 from minitvm.ir.ops.nn_pad import Pad
@@ -27,7 +27,8 @@ class SinkCast(FunctionPass, opt_level=2):
     """Gathers and transposes of large weights are done before the weights are cast, scaled or dequantized.
 
     A table of int8 with a scale for each row is 4 times as large in float32; of what a gather takes, only that is
-    made floats, in the gather's kernel.  Exact: an element is computed as before.
+    made floats, in the gather's kernel.  A scale for each unit of a dense layer is multiplied by what the layer makes;
+    all else is exact, an element is computed as before.
     """
 
     needs = (CastTo, Dequantize)
@@ -37,6 +38,10 @@ class SinkCast(FunctionPass, opt_level=2):
 
 
 def _sunk(call: Call) -> Expr:
+    if isinstance(call.op, Dequantize):
+        return _scaled(call, call.op)
+    if isinstance(call.op, Dense):
+        return _scaled_behind(call)
     if not isinstance(call.op, (OutOfRange, Take, Transpose)) or not is_widened(call.args[0]):
         return call
     found = _before(call, call.args[0])
@@ -88,6 +93,36 @@ def _keeps_places(node: Expr) -> bool:
         return False
     scalars = isinstance(node.op, Dequantize) and all(arg.tensor_type.rank == 0 for arg in node.args[1:])
     return scalars or isinstance(node.op, (CastTo, BinaryOp))
+
+
+def _scaled(call: Call, op: Dequantize) -> Expr:
+    """Large weights with a scale for each index of an axis, and no zero points: a cast, then a factor."""
+    data, scale, zero = call.args
+    if not (isinstance(data, Constant) and isinstance(scale, Constant) and isinstance(zero, Constant)):
+        return call
+    by_axis = scale.tensor_type.rank == 1 and scale.dtype == op.out_dtype == "float32" and not zero.value.any()
+    if not by_axis or not _is_larger(call, data.value.nbytes):
+        return call
+    shape = [1] * data.tensor_type.rank
+    shape[op.axis] = scale.tensor_type.size
+    cast = Call(CastTo("float32"), (data,), span=call.span)
+    return Call(Multiply(), (cast, Constant(scale.value.reshape(shape), scale.name)), span=call.span)
+
+
+def _scaled_behind(call: Call) -> Expr:
+    """A product by large weights with a factor for each unit: the result has the factor."""
+    x, weight = call.args
+    if not isinstance(weight, Call) or not isinstance(weight.op, Multiply) or not is_widened(weight):
+        return call
+    cast, factor = weight.args
+    units = weight.tensor_type.shape[0]
+    if not isinstance(factor, Constant) or factor.value.shape != (units, 1) or not isinstance(cast, Call):
+        return call
+    plain = rebuild(call, (x, cast))
+    if not is_cast_of_weights(cast) or not _multiplies_by(plain, cast):
+        return call
+    decide("SinkCast", call, "its result is multiplied by the weights' scale, and the weights stay as they are")
+    return Call(Multiply(), (plain, Constant(factor.value.reshape(-1), factor.name)), span=call.span)
 
 
 def _before(call: Call, operand: Expr) -> Expr | None:
