@@ -46,11 +46,11 @@ class Needs:
     marks: Mapping[str, int]
 
 
-def needs(source: str, arch: str) -> list[Needs]:
-    """Of all launches of a group's source."""
+def needs(source: str, arch: str, count: bool = True) -> list[Needs]:
+    """Of all launches of a group's source; ``count``: instructions too, which takes half as long again."""
     model = gpu_model(arch)
     log = _by_function(compile_cubin(source, arch).log)
-    marks = _marks(ptx(source, arch))
+    marks = _marks(ptx(source, arch)) if count else {}
     found = []
     for launch in records(source):
         registers, stack, spills, static = log[launch.function]
