@@ -17,6 +17,8 @@ from cuda_kernels import group
 from dressed import group as dressed_group
 from nvrtc import needs_nvrtc
 from operator_cases import GENERATORS, Accuracy, RandomDraw, random_case
+from test_cuda_templates import CASES as TEMPLATE_CASES
+from test_cuda_templates import made as template_of
 from test_ops import WITHOUT_COMPUTE, WITHOUT_SAMPLE
 from test_recurrent import GATES
 from test_recurrent import arrays_of as recurrent_arrays
@@ -31,7 +33,9 @@ from minitvm.codegen.cuda.backend import compile_cubin
 from minitvm.codegen.cuda.bind import bind_plain
 from minitvm.codegen.cuda.emit import emit_cuda
 from minitvm.codegen.cuda.machine import GpuModel, gpu_model
+from minitvm.codegen.cuda.schedules.recurrent import GpuGru, GpuLstm, GpuRnn
 from minitvm.codegen.lower import Lowering, lowering
+from minitvm.codegen.problem import TEMPLATES
 from minitvm.codegen.simplify import simplify
 from minitvm.errors import CompilerError
 from minitvm.ir.builder import call_op, var
@@ -274,6 +278,14 @@ def test_a_shuffle_on_one_side_is_refused() -> None:
 
 
 # --- recurrences ----------------------------------------------------------------------------------------------------
+
+
+def test_every_template_of_gpus_is_met() -> None:
+    """By the cases of ``test_cuda_templates.py``, or here; those of processors, which are bound, by their own tests."""
+    met = {type(template_of(case)[0]) for case in range(len(TEMPLATE_CASES))} | {GpuLstm, GpuGru, GpuRnn}
+    of_gpus = {t for (kind, _), found in TEMPLATES.table.items() if kind == "cuda" for t in found}
+    of_processors = {t for (kind, _), found in TEMPLATES.table.items() if kind == "llvm" for t in found}
+    assert of_gpus - of_processors <= met
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -14,7 +14,7 @@ from functools import cached_property
 from minitvm.codegen.cuda.machine import WARP
 from minitvm.codegen.cuda.schedules.elements import in_block
 from minitvm.codegen.cuda.schedules.teams import STATIC_SHARED, Row, Team, rounded
-from minitvm.codegen.problem import TEMPLATES, Choice, Tile
+from minitvm.codegen.problem import TEMPLATES, Choice, Template, Tile
 from minitvm.codegen.templates.recurrent import Gates, Gru, Lstm, Recurrent, Rnn, RunningSum, Stores, Walk
 from minitvm.ir.decision import Declined
 from minitvm.ir.loop import (
@@ -98,22 +98,26 @@ class _BlockWalk(Walk):
         return seq(in_block(layer.warps, WARP, thread), Barrier())
 
 
-@TEMPLATES.register("cuda", "nn.lstm")
 class GpuLstm(GpuRecurrent, Lstm):
     """Gates i, o, f, c."""
 
 
-@TEMPLATES.register("cuda", "nn.gru")
 class GpuGru(GpuRecurrent, Gru):
     """Gates z, r, h."""
 
 
-@TEMPLATES.register("cuda", "nn.rnn")
 class GpuRnn(GpuRecurrent, Rnn):
     """No gates."""
 
 
-TEMPLATES.register("cuda", "nn.lstm")(Lstm)
-TEMPLATES.register("cuda", "nn.gru")(Gru)
-TEMPLATES.register("cuda", "nn.rnn")(Rnn)
-TEMPLATES.register("cuda", "cumsum", "cumprod")(RunningSum)
+def _register(theirs: type[Template], *ours: type[Template]) -> None:
+    """For the operators of a processor's template: ours first, then that, whose loops are bound."""
+    names = [name for (kind, name), makers in TEMPLATES.table.items() if kind == "llvm" and theirs in makers]
+    for maker in (*ours, theirs):
+        TEMPLATES.register("cuda", *names)(maker)
+
+
+_register(Lstm, GpuLstm)
+_register(Gru, GpuGru)
+_register(Rnn, GpuRnn)
+_register(RunningSum)
