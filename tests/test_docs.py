@@ -175,7 +175,7 @@ def test_the_page_of_errors_lists_every_class() -> None:
 
 def test_the_page_of_passes_lists_the_options() -> None:
     text = (ROOT / "docs" / "passes.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| `(minitvm\.\w+(?:\.\w+)?)` \| `(.*?)` \| (.*?) \|$", text, re.MULTILINE)
+    rows = re.findall(r"^\| `((?:minitvm|cuda)\.\w+(?:\.\w+)?)` \| `(.*?)` \| (.*?) \|$", text, re.MULTILINE)
     assert sorted(rows) == sorted((key.name, str(key.default), key.meaning) for key in CONFIG_KEYS.values())
 
 

@@ -25,6 +25,7 @@ from minitvm.ir.loop import (
     LoopExpr,
     LoopKind,
     LoopVar,
+    Mma,
     Stmt,
     Store,
     allocated,
@@ -298,6 +299,8 @@ def accesses(stmt: Stmt) -> list[Access]:
         found += [Access(load.buffer, load.index, False) for load in read]
         if isinstance(part, Store):
             found.append(Access(part.buffer, part.index, True))
+        if isinstance(part, Mma):
+            found += [Access(part.sums, (*part.at, Const(n)), stored) for n in range(4) for stored in (False, True)]
     return found
 
 

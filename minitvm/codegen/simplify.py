@@ -21,6 +21,7 @@ from minitvm.ir.loop import (
     Kernel,
     LoopExpr,
     LoopKind,
+    Mma,
     Reduce,
     Select,
     Seq,
@@ -30,6 +31,7 @@ from minitvm.ir.loop import (
     expr_children,
     map_expr,
     seq,
+    stmt_exprs,
 )
 from minitvm.ir.loop.affine import Affine, Ranges, affine, bounds, counter, prove, wraps
 from minitvm.ir.loop.scalar import compute
@@ -125,6 +127,8 @@ def simplify_stmt(stmt: Stmt, ranges: Ranges) -> Stmt | None:
             return seq(*parts) if parts else None
         case If(condition, then, orelse):
             return _simplify_if(condition, then, orelse, ranges)
+        case Mma():
+            return stmt.over([simplify_expr(e, ranges) for e in stmt_exprs(stmt)])
         case Alloc(buffer, body):
             inner = simplify_stmt(body, ranges)
             return None if inner is None else Alloc(buffer, inner)

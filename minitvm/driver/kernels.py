@@ -31,6 +31,7 @@ from minitvm.ir.loop.verify import verify_kernel
 from minitvm.ir.op import Op
 from minitvm.ir.structural import structural_digest
 from minitvm.ir.visitor import calls, sizes_of
+from minitvm.passes.manager import PassContext, using
 from minitvm.target import Target
 
 Progress = Callable[[int, int, str], None]
@@ -89,6 +90,8 @@ class KernelCompiler:
         self.backend = backend
         self.on_progress = on_progress
         self.schedules = dict(schedules or {})
+        self.context = PassContext.current()
+        """Whose options templates see, whatever thread asks them, and when."""
         self.cache = cache
         self.timings = timings or Timings()
         self._writing = threading.Lock()  # one thread in Python and the others in LLVM, rather than two in Python
@@ -96,7 +99,7 @@ class KernelCompiler:
 
     def scheduled(self, symbol: str, group: Function) -> Kernel:
         """The group as loops for this target, functions not yet spelled out."""
-        with self.timings.stage("lower"):
+        with using(self.context), self.timings.stage("lower"):
             try:
                 lowered = self._lowered(symbol, group)
             except CompilerError as error:
@@ -207,7 +210,8 @@ class KernelCompiler:
 
     def _version(self) -> tuple[str, ...]:
         machine = {**vars(self.backend.machine), "features": sorted(self.backend.machine.features)}
-        return (self.backend.kind, str(self.backend.version), str(machine), source_fingerprint())
+        options = sorted((name, repr(value)) for name, value in self.context.config.items())
+        return (self.backend.kind, str(self.backend.version), str(machine), str(options), source_fingerprint())
 
 
 def _with_numbers(kernel: Kernel) -> Kernel:

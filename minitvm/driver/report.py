@@ -15,6 +15,7 @@ from minitvm.ir.decision import Decision, decisions
 from minitvm.ir.expr import Function, Module
 from minitvm.ir.loop import Kernel
 from minitvm.passes.instrument import PassInfo, PassInstrument, Running
+from minitvm.passes.manager import using
 from minitvm.runtime.graph import Graph
 
 
@@ -86,7 +87,8 @@ class KernelReport:
         given = self.compiler.schedules.get(self.symbol)
         if given is not None:
             return Lowering(self.loops, title(given), ())
-        return lowering(self.group, self.symbol, backend.machine, backend.schedules)
+        with using(self.compiler.context):
+            return lowering(self.group, self.symbol, backend.machine, backend.schedules)
 
     @property
     def template(self) -> str:

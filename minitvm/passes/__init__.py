@@ -52,6 +52,8 @@ __all__ += [
 ]
 __all__ += ["SimplifyExpr", "SimplifyExprPostAlterOp", "SimplifyInference", "SinkCast", "SinkReshape"]
 
+register_config("cuda.allow_tf32", bool, False, "products of float32 on a GPU's tensor cores, factors rounded to TF32")
+register_config("cuda.split_tf32", bool, False, "products of float32 on a GPU's tensor cores, as three of TF32")
 SCHEDULES = register_config(
     "minitvm.schedules", dict, {}, "schedules of one's own by kernel: functions from plain loops to those that run"
 )

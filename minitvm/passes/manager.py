@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar, Token
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -126,6 +126,16 @@ class PassContext:
 
 
 _current: ContextVar[PassContext | None] = ContextVar("pass_context", default=None)
+
+
+@contextmanager
+def using(context: PassContext) -> Iterator[None]:
+    """A context that was entered elsewhere as the current one, for another thread or a later question."""
+    token = _current.set(context)
+    try:
+        yield
+    finally:
+        _current.reset(token)
 
 
 @functools.lru_cache(maxsize=8)

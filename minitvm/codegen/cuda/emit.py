@@ -22,6 +22,7 @@ from minitvm.ir.loop import (
     LoopExpr,
     LoopKind,
     LoopVar,
+    Mma,
     Seq,
     Stmt,
     Store,
@@ -106,6 +107,8 @@ class _Body:
             case Alloc(buffer, body):
                 self.alloc(buffer, depth)
                 self.statement(body, depth)
+            case Mma():
+                self.mma(stmt, depth)
             case Barrier():
                 self.barrier(depth)
 
@@ -249,6 +252,25 @@ class _Body:
         qualifier = "__shared__ __align__(16) " if buffer.scope == "shared" else ""
         size = max(1, buffer.size)
         self.line(depth, f"{qualifier}{spell.STORAGE[buffer.dtype]} {self.names.of(buffer)}[{size}];")
+
+    def mma(self, stmt: Mma, depth: int) -> None:
+        """Each element is rounded as it is taken; equal ones are rounded once."""
+        self.line(depth, "{")
+        a, b = (self._fragment(part, depth + 1) for part in (stmt.a, stmt.b))
+        place = flat(Load(stmt.sums, (*stmt.at, Const(0))), self.ranges)
+        assert isinstance(place, Load)
+        shared, writer = self._writer(place.index, depth + 1)
+        sums = writer.element(stmt.sums, shared.roots[0])
+        self.lines += writer.lines
+        self.helpers.add("mma_tf32")
+        self.line(depth + 1, f"mma_tf32(*(float (*)[4])&{sums}, {a}, {b});")
+        self.line(depth, "}")
+
+    def _fragment(self, values: Sequence[LoopExpr], depth: int) -> str:
+        name, texts = self.names.temporary(), self.texts(values, depth)
+        self.helpers.add("to_tf32")
+        self.line(depth, f"const unsigned {name}[{len(texts)}] = {{{', '.join(f'to_tf32({t})' for t in texts)}}};")
+        return name
 
     def barrier(self, depth: int) -> None:
         if self.guarded:

@@ -57,6 +57,7 @@ from minitvm.ir.loop.stmt import (
     If,
     Kernel,
     LoopKind,
+    Mma,
     Seq,
     Stmt,
     Store,

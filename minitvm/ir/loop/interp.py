@@ -29,6 +29,7 @@ from minitvm.ir.loop import (
     LoopExpr,
     LoopKind,
     LoopVar,
+    Mma,
     Select,
     Seq,
     Shuffle,
@@ -88,6 +89,12 @@ def run_sequence(
     return {**given, **stored}
 
 
+def _tf32(value: Array) -> Array:
+    """Rounded to TF32, ties away from zero: 10 bits of mantissa are left."""
+    bits = value.astype("float32").view("int32")
+    return np.where(np.isfinite(value), (bits + 0x1000) & ~0x1FFF, bits).astype("int32").view("float32")
+
+
 class _Axis(NamedTuple):
     """One dimension of an access: by lane a base between ``low`` and ``high``, and ``sum(factor * term)``."""
 
@@ -140,6 +147,8 @@ class _Lanes:
                 self._if(as_array(self.eval(condition)), then, orelse)
             case Alloc(buffer, body):
                 self._alloc(buffer, body)
+            case Mma():
+                self._mma(stmt)
             case Barrier():
                 self._barrier()
             case _:
@@ -214,7 +223,7 @@ class _Lanes:
             memory[buffer].touched = Touched(memory[buffer].data.size)
         self._derived(memory=memory, instances=instances).run(body)
 
-    def _store(self, stmt: Store, buffer: Buffer, index: Sequence[LoopExpr], value: Array) -> None:
+    def _store(self, stmt: Store | Load, buffer: Buffer, index: Sequence[LoopExpr], value: Array) -> None:
         where = self._address(stmt, buffer, index)
         memory = self.memory[buffer]
         if self.check_races and self.in_parallel and np.unique(where).size != self.count:
@@ -264,6 +273,26 @@ class _Lanes:
         return result
 
     def _shuffle(self, value: Array, mask: int) -> Array:
+        lanes = self._whole_warps("a shuffle")
+        return np.asarray(np.broadcast_to(value, self.count)[lanes ^ mask])
+
+    def _mma(self, stmt: Mma) -> None:
+        """Matrices from the threads of each warp, their product, and back."""
+        warps = self._whole_warps("a product").reshape(-1, WARP)
+        g, t = np.arange(WARP) // 4, np.arange(WARP) % 4
+        left, right = np.zeros((len(warps), 16, 8)), np.zeros((len(warps), 8, 8))
+        for value, row, column in zip(stmt.a, (g, g + 8, g, g + 8), (t, t, t + 4, t + 4), strict=True):
+            left[:, row, column] = _tf32(np.broadcast_to(as_array(self.eval(value)), self.count))[warps]
+        for value, row in zip(stmt.b, (t, t + 4), strict=True):
+            right[:, row, g] = _tf32(np.broadcast_to(as_array(self.eval(value)), self.count))[warps]
+        product = left @ right
+        for number in range(4):
+            place = Load(stmt.sums, (*stmt.at, Const(number)))
+            found = product[:, g + number // 2 * 8, 2 * t + number % 2].ravel()
+            total = self._load(place, stmt.sums, place.index) + found
+            self._store(place, stmt.sums, place.index, total.astype("float32"))
+
+    def _whole_warps(self, what: str) -> Array:
         """Lanes are in the order of threads, whole warps one after the other."""
         number: Value = 0
         below = 1
@@ -271,8 +300,8 @@ class _Lanes:
             number, below = number + self.variables[var] * below, below * extent
         lanes = np.arange(self.count)
         if self.count % WARP or not np.array_equal(number % WARP, lanes % WARP):
-            raise CompilerError(f"{self.kernel.name}: a shuffle that not all threads of a warp reach")
-        return np.asarray(np.broadcast_to(value, self.count)[lanes ^ mask])
+            raise CompilerError(f"{self.kernel.name}: {what} that not all threads of a warp reach")
+        return lanes
 
     def _load(self, load: Load, buffer: Buffer, index: Sequence[LoopExpr]) -> Array:
         where = self._address(load, buffer, index)

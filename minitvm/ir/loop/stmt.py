@@ -93,6 +93,26 @@ class Barrier(Stmt):
     """
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Mma(Stmt):
+    """A warp adds a product of 16 x 8 by 8 x 8 elements, rounded to TF32, to its sums of float32.
+
+    The matrices are spread over its threads as PTX's ``mma.m16n8k8`` has it: with ``g, t = thread // 4, thread % 4`` in
+    the warp, ``a`` are elements (g, t), (g + 8, t), (g, t + 4), (g + 8, t + 4) of the left-hand one, ``b`` (t, g) and
+    (t + 4, g) of the right-hand one, ``sums[(*at, 0 to 3)]`` (g, 2 t), (g, 2 t + 1), (g + 8, 2 t), (g + 8, 2 t + 1).
+    """
+
+    sums: Buffer
+    at: tuple[LoopExpr, ...]
+    a: tuple[LoopExpr, ...]
+    b: tuple[LoopExpr, ...]
+
+    def over(self, exprs: Sequence[LoopExpr]) -> Mma:
+        """The same of other expressions, in the order of :func:`stmt_exprs`."""
+        at, given = tuple(exprs[: len(self.at)]), tuple(exprs[len(self.at) :])
+        return Mma(self.sums, at, given[: len(self.a)], given[len(self.a) :])
+
+
 @dataclass(frozen=True, eq=False)
 class Kernel:
     """One fused group as loops.
@@ -268,6 +288,10 @@ def map_stmt(
             case Alloc(buffer, body):
                 b = walk(body)
                 new = node if b is body else Alloc(buffer, b)
+            case Mma():
+                old = stmt_exprs(node)
+                made = [on_expr(x) for x in old]
+                new = node if all(x is y for x, y in zip(made, old, strict=True)) else node.over(made)
         return on_stmt(new)
 
     return walk(stmt)
@@ -306,6 +330,8 @@ def stmt_exprs(stmt: Stmt) -> tuple[LoopExpr, ...]:
             return (*index, value)
         case If(condition, _, _):
             return (condition,)
+        case Mma(_, at, a, b):
+            return (*at, *a, *b)
     return ()
 
 

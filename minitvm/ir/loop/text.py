@@ -42,6 +42,7 @@ from minitvm.ir.loop.stmt import (
     If,
     Kernel,
     LoopKind,
+    Mma,
     Seq,
     Stmt,
     Store,
@@ -143,6 +144,9 @@ class _Printer:
                 yield from self.lines(body, depth + 1)
             case Barrier():
                 yield f"{pad}barrier"
+            case Mma(sums, at, a, _):
+                where, left, right = texts[: len(at)], texts[len(at) : len(at) + len(a)], texts[len(at) + len(a) :]
+                yield f"{pad}mma {self.buffer(sums)}[{', '.join(where)}] += ({', '.join(left)}) x ({', '.join(right)})"
             case Seq(stmts):
                 if not stmts:
                     yield f"{pad}pass"

@@ -29,6 +29,7 @@ from minitvm.ir.loop import (
     LoopExpr,
     LoopKind,
     LoopVar,
+    Mma,
     Reduce,
     Select,
     Shuffle,
@@ -105,6 +106,8 @@ class _Verifier:
                 raise self.reject(f"the condition is {condition.dtype}, not bool", stmt)
             case Alloc(buffer):
                 self.alloc(stmt, buffer, around.loops)
+            case Mma():
+                self.mma(stmt)
             case Barrier():
                 if any(f.kind is LoopKind.PARALLEL for f in around.loops):
                     raise self.reject("a barrier inside a parallel loop: not all threads reach it equally often", stmt)
@@ -137,6 +140,17 @@ class _Verifier:
             raise self.reject(f"{stmt.buffer.name} is {stmt.buffer.dtype}, the value {stmt.value.dtype}", stmt)
         self.stored.add(stmt.buffer)
 
+    def mma(self, stmt: Mma) -> None:
+        """Sums are registers that hold something; all is float32."""
+        self.whole_warps("a product", stmt)
+        dtypes = {stmt.sums.dtype, *(e.dtype for e in (*stmt.a, *stmt.b))}
+        if dtypes != {"float32"} or stmt.sums.scope != "local" or (len(stmt.a), len(stmt.b)) != (4, 2):
+            raise self.reject("a product takes 4 and 2 elements of float32 and adds to local memory of float32", stmt)
+        for number in (0, 3):
+            index = (*stmt.at, Const(number))
+            self.read(Load(stmt.sums, index), stmt)
+            self.access(stmt.sums, index, stmt, self.around)
+
     def alloc(self, stmt: Stmt, buffer: Buffer, loops: tuple[For, ...]) -> None:
         if self.is_live(buffer):
             raise self.reject(f"{buffer.name} is allocated twice", stmt)
@@ -168,13 +182,16 @@ class _Verifier:
         sides = [side for node in nodes if isinstance(node, Select) for side in (node.then, node.orelse)]
         if any(isinstance(node, Shuffle) for node in post_order_exprs(sides)):
             raise self.reject("a shuffle on one side of a select: not all threads of a warp get there", stmt)
+        self.whole_warps("a shuffle", stmt)
+
+    def whole_warps(self, what: str, stmt: Stmt) -> None:
         threads = {f.kind: f for f in self.around.loops if f.kind in _THREADS}
         count = math.prod(bounds(f.extent, {}).high or 0 for f in threads.values())
         if not threads or count % 32 or [*threads] != [kind for kind in _THREADS if kind in threads]:
-            raise self.reject("a shuffle outside of whole warps: in loops over threads z, y and x, 32 or more", stmt)
+            raise self.reject(f"{what} outside of whole warps: in loops over threads z, y and x, 32 or more", stmt)
         lanes = [f.var for f in threads.values()]
         if any(depends_on(asked, lane) for asked, _ in self.around.conditions for lane in lanes):
-            raise self.reject("a shuffle under a condition that tells threads apart", stmt)
+            raise self.reject(f"{what} under a condition that tells threads apart", stmt)
 
     def leaves(self, load: Load, stmt: Stmt) -> bool:
         """Whether a load would leave its buffer if no select around it kept it from running."""

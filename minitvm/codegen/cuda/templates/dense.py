@@ -1,15 +1,31 @@
 """Matrix products as block tiles: ``nn.dense``, ``nn.matmul``, ``nn.batch_matmul``, each operand transposed or not."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 
 from minitvm.codegen.cuda.machine import GpuModel
+from minitvm.codegen.cuda.templates.blocks import launches
 from minitvm.codegen.cuda.templates.product import Factor, GpuProduct
-from minitvm.codegen.cuda.templates.tile import BlockTile, choices, power_of_two
-from minitvm.codegen.problem import TEMPLATES, Choice, Template
+from minitvm.codegen.cuda.templates.tile import MMA_TILES, BlockTile, choices, power_of_two
+from minitvm.codegen.problem import TEMPLATES, Choice, Problem, Template
 from minitvm.codegen.templates.product import Matrix
 from minitvm.codegen.templates.tile import store_at
 from minitvm.ir.loop import LoopExpr, Stmt
+from minitvm.passes.manager import PassContext
+
+
+def tensor_products(problem: Problem, gpu: GpuModel) -> int:
+    """Of how many TF32 products tensor cores make one of the problem's; 0 where they may not.
+
+    float16 is TF32 already.
+    """
+    option = PassContext.current().option
+    if "mma" not in gpu.features or problem.accumulator != "float32":
+        return 0
+    if option("cuda.allow_tf32") or all(b.dtype == "float16" for b in problem.inputs):
+        return 1
+    return 3 if option("cuda.split_tf32") else 0
 
 
 class GpuTemplate(Template):
@@ -25,11 +41,15 @@ class GpuTemplate(Template):
         raise NotImplementedError
 
     def choices(self) -> Sequence[Choice]:
-        return choices(self.product.extent, self.gpu)
+        products = tensor_products(self.problem, self.gpu)
+        if not products:
+            return choices(self.product.extent, self.gpu)
+        tiles = [replace(tile, products=products) for tile in MMA_TILES]
+        return choices(self.product.extent, self.gpu, tiles, "TF32, " if products == 1 else "three TF32, ")
 
     def loops(self, choice: Choice) -> Stmt:
         assert isinstance(choice.tile, BlockTile)
-        return self.product.nests(choice.tile)
+        return launches(self.product, choice.tile)
 
 
 @TEMPLATES.register("cuda", "nn.dense", "nn.matmul", "nn.batch_matmul")

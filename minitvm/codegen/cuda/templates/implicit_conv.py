@@ -8,6 +8,7 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 
+from minitvm.codegen.cuda.templates.blocks import launches
 from minitvm.codegen.cuda.templates.dense import GpuTemplate
 from minitvm.codegen.cuda.templates.product import Factor, GpuProduct
 from minitvm.codegen.cuda.templates.tile import BlockTile, power_of_two
@@ -150,5 +151,5 @@ class GpuConv(GpuTemplate):
 
     def loops(self, choice: Choice) -> Stmt:
         assert isinstance(choice.tile, BlockTile)
-        first, *others = (part.nests(choice.tile) for part in self.parts)
+        first, *others = (launches(part, choice.tile) for part in self.parts)
         return seq(first, *(stmt for other in others for stmt in (Barrier(), other)))

@@ -14,11 +14,10 @@ from functools import cached_property
 import numpy as np
 
 from minitvm.codegen.cuda.machine import WARP
-from minitvm.codegen.cuda.templates.tile import VECTOR, BlockTile, Extent, power_of_two
-from minitvm.codegen.loops import in_lanes, or_zero, unflatten, with_memory
+from minitvm.codegen.cuda.templates.tile import Extent, power_of_two
+from minitvm.codegen.loops import in_lanes, or_zero, unflatten
 from minitvm.ir.loop import (
     Alloc,
-    Barrier,
     Buffer,
     If,
     Load,
@@ -26,9 +25,7 @@ from minitvm.ir.loop import (
     LoopKind,
     Stmt,
     Store,
-    all_of,
     const,
-    intrin,
     loop,
     minimum,
     seq,
@@ -86,15 +83,7 @@ class GpuProduct:
         size = np.dtype(self.dtype).itemsize
         return Extent(self.batch, self.left.lines, self.right.lines, self.depth, size, nbytes)
 
-    def nests(self, tile: BlockTile) -> Stmt:
-        """The launches of a tile."""
-        if tile.split == 1:
-            return _Blocks(self, tile).nest()
-        shape = (tile.split, self.batch, self.left.lines, self.right.lines)
-        parts = Buffer("parts", shape, self.dtype)
-        return Alloc(parts, seq(_Blocks(self, tile, parts).nest(), Barrier(), self._added(parts)))
-
-    def _added(self, parts: Buffer) -> Stmt:
+    def added(self, parts: Buffer) -> Stmt:
         """The sums of all parts of the depth, in order, by a thread for each ``vector`` of them."""
         count, *shape = parts.shape
         width, total = self.vector, parts.size // count // self.vector
@@ -157,6 +146,8 @@ class Share:
     threads: int
     total_depth: int
     dtype: str
+    room: int
+    """Elements between one line of shared memory and the next."""
 
     @cached_property
     def vector(self) -> int:
@@ -176,7 +167,7 @@ class Share:
     def shared(self) -> Buffer:
         """Both halves: (half, depth, lines), with room that keeps what is stored across in different banks."""
         name = "left" if self.factor.along_depth else "right"
-        return Buffer(name, (2, self.depth, self.lines + VECTOR * self.factor.along_depth), self.dtype, "shared")
+        return Buffer(name, (2, self.depth, self.lines + self.room), self.dtype, "shared")
 
     @cached_property
     def held(self) -> Buffer:
@@ -242,162 +233,3 @@ class Share:
 
 def _index(value: LoopExpr | int) -> LoopExpr:
     return const(value, "int64") if isinstance(value, int) else value
-
-
-# --- a block ----------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Lines:
-    """How a tile's lines of one factor are spread: each thread has ``count``, in vectors, beside the other threads'."""
-
-    count: int
-    threads: int
-
-    @property
-    def vector(self) -> int:
-        return min(self.count, VECTOR)
-
-    def at(self, number: LoopExpr, thread: LoopExpr) -> LoopExpr:
-        """The tile's line that is a thread's ``number``-th."""
-        width = self.vector
-        return number // width * (self.threads * width) + thread * width + number % width
-
-    def chunks(self, body: Callable[[LoopExpr], Stmt]) -> Stmt:
-        """``body(first)`` for every vector."""
-        return unrolled(self.count // self.vector, lambda c: body(c * self.vector), "chunk")
-
-
-@dataclass(frozen=True)
-class _Blocks:
-    """The launch that multiplies; its results are the product's, or go to ``parts``."""
-
-    product: GpuProduct
-    tile: BlockTile
-    parts: Buffer | None = None
-
-    @cached_property
-    def left(self) -> Share:
-        return self._share(self.product.left, self.tile.rows)
-
-    @cached_property
-    def right(self) -> Share:
-        return self._share(self.product.right, self.tile.columns)
-
-    def _share(self, factor: Factor, lines: int) -> Share:
-        tile, product = self.tile, self.product
-        return Share(factor, lines, tile.depth, tile.threads, product.depth, product.dtype)
-
-    @cached_property
-    def rows(self) -> Lines:
-        return Lines(self.tile.thread_rows, self.tile.down)
-
-    @cached_property
-    def columns(self) -> Lines:
-        return Lines(self.tile.thread_columns, self.tile.across)
-
-    @cached_property
-    def sums(self) -> Buffer:
-        return Buffer("sums", (self.tile.thread_rows, self.tile.thread_columns), self.product.dtype, "local")
-
-    def nest(self) -> Stmt:
-        product, tile = self.product, self.tile
-        down, across = -(-product.left.lines // tile.rows), -(-product.right.lines // tile.columns)
-
-        def block(number: LoopExpr) -> Stmt:
-            part, p, i, j = unflatten(number, (tile.split, product.batch, down, across))
-            work = in_block(tile.threads, lambda t: self._thread(part, p, i, j, t))
-            return with_memory([self.left.shared, self.right.shared], work)
-
-        return in_blocks(tile.split * product.batch * down * across, block)
-
-    def _thread(self, part: LoopExpr, p: LoopExpr, row: LoopExpr, column: LoopExpr, t: LoopExpr) -> Stmt:
-        """``row``, ``column``: of the tile among the tiles."""
-        pieces, whole = self.product.extent.pieces(self.tile), self.product.extent.whole_pieces(self.tile)
-        first = part * pieces
-        count = minimum(pieces, whole - first) if whole % pieces else const(pieces, "int64")
-        down, across = self._place(t)
-
-        def load(piece: LoopExpr) -> Stmt:
-            start = (first + piece) * self.tile.depth
-            return seq(self.left.load(p, row, start, t), self.right.load(p, column, start, t))
-
-        def put(half: LoopExpr | int) -> Stmt:
-            return seq(self.left.put(half, t), self.right.put(half, t))
-
-        def step(piece: LoopExpr) -> Stmt:
-            more = piece + 1 < count
-            multiply = self._multiply(piece % 2, down, across)
-            return seq(If(more, load(piece + 1)), multiply, If(more, put((piece + 1) % 2)), Barrier())
-
-        zero = unrolled(
-            self.sums.shape[0], lambda i: unrolled(self.sums.shape[1], lambda j: self._zero(i, j), "j"), "i"
-        )
-        begin = seq(zero, load(const(0, "int64")), put(0), Barrier())
-        stores = self._stores(part, p, row, column, down, across)
-        return with_memory(
-            [self.sums, self.left.held, self.right.held], seq(begin, loop(count, step, name="piece"), stores)
-        )
-
-    def _place(self, t: LoopExpr) -> tuple[LoopExpr, LoopExpr]:
-        """Of a thread among those of the tile (down, across): 4 x 8 threads of a warp read as few lines as can be."""
-        down, across = self.tile.down, self.tile.across
-        if down % 4 or across % 8:
-            return t // across, t % across
-        warp, lane = t // WARP, t % WARP
-        return warp // (across // 8) * 4 + lane // 8, warp % (across // 8) * 8 + lane % 8
-
-    def _zero(self, i: LoopExpr, j: LoopExpr) -> Stmt:
-        return Store(self.sums, (i, j), const(0, self.product.dtype))
-
-    def _multiply(self, half: LoopExpr, down: LoopExpr, across: LoopExpr) -> Stmt:
-        """All products of a piece that is in shared memory."""
-        tile, sums = self.tile, self.sums
-        a = Buffer("a", (tile.thread_rows,), self.product.dtype, "local")
-        b = Buffer("b", (tile.thread_columns,), self.product.dtype, "local")
-
-        def read(to: Buffer, lines: Lines, share: Share, r: LoopExpr, thread: LoopExpr) -> Stmt:
-            def element(i: LoopExpr) -> Stmt:
-                return Store(to, (i,), Load(share.shared, (half, r, lines.at(i, thread))))
-
-            return lines.chunks(lambda first: in_lanes(lines.vector, lambda lane: element(first + lane)))
-
-        def fma(i: LoopExpr, j: LoopExpr) -> Stmt:
-            return Store(sums, (i, j), intrin("fma", a[i], b[j], sums[i, j]))
-
-        def step(r: LoopExpr) -> Stmt:
-            reads = seq(read(a, self.rows, self.left, r, down), read(b, self.columns, self.right, r, across))
-            multiply = unrolled(
-                tile.thread_rows, lambda i: unrolled(tile.thread_columns, lambda j: fma(i, j), "j"), "i"
-            )
-            return with_memory([a, b], seq(reads, multiply))
-
-        return unrolled(tile.depth, step, "r")
-
-    # --- results ------------------------------------------------------------------------------------------------------
-
-    def _stores(
-        self, part: LoopExpr, p: LoopExpr, row: LoopExpr, column: LoopExpr, down: LoopExpr, across: LoopExpr
-    ) -> Stmt:
-        product, tile = self.product, self.tile
-        width = min(product.vector, self.columns.vector)
-        last_row, last_column = product.left.lines, product.right.lines
-
-        def results(i: LoopExpr, first: LoopExpr) -> Stmt:
-            y = row * tile.rows + self.rows.at(i, down)
-            x = column * tile.columns + self.columns.at(first, across)
-
-            def one(lane: LoopExpr) -> Stmt:
-                value = Load(self.sums, (i, first + lane))
-                if self.parts is None:
-                    return product.store(p, y, x + lane, value)
-                return Store(self.parts, (part, p, y, x + lane), value)
-
-            guards = [y < last_row] * bool(last_row % tile.rows) + [x < last_column] * bool(last_column % tile.columns)
-            stores = in_lanes(width, one)
-            return If(all_of(guards), stores) if guards else stores
-
-        def across_row(i: LoopExpr) -> Stmt:
-            return unrolled(tile.thread_columns // width, lambda c: results(i, c * width), "chunk")
-
-        return unrolled(tile.thread_rows, across_row, "i")

@@ -5,6 +5,7 @@ long, go through shared memory; each thread keeps ``thread_rows x thread_columns
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from minitvm.codegen.cuda.machine import WARP, GpuModel
@@ -18,6 +19,8 @@ _LAUNCH = 3000
 """Cycles that a launch costs after another one."""
 _HIDING = 8
 """Warps of an SM whose arithmetic hides each other's latencies."""
+_TENSOR_USE = 0.62
+"""Of what tensor cores can do, measured of their instructions alone."""
 _OVERHEAD = 1.15
 """Instructions beside multiply-adds."""
 _ADDRESSES = 40
@@ -71,6 +74,51 @@ class BlockTile(Tile):
         carried = (self.rows + self.columns) * self.depth // self.threads
         factors = self.thread_rows + self.thread_columns
         return self.thread_rows * self.thread_columns + 2 * factors + carried + _ADDRESSES
+
+    def step_cycles(self, blocks: int, size: int, machine: GpuModel) -> float:
+        """Cycles of an SM for an element of the depth of so many blocks: of arithmetic, shared memory or loads."""
+        arithmetic = self.rows * self.columns / machine.lanes_of_sm * _OVERHEAD
+        vectors = -(-self.thread_rows // VECTOR) + -(-self.thread_columns // VECTOR)
+        return self._slowest(arithmetic, self.threads / WARP * vectors, blocks, size)
+
+    def _slowest(self, arithmetic: float, shared: float, blocks: int, size: int) -> float:
+        loads = (self.rows + self.columns) * size / _FROM_L2
+        alone = max(1.0, _HIDING / (blocks * self.threads / WARP))
+        return blocks * max(arithmetic * alone, shared, loads)
+
+
+MMA = (16, 8, 8)
+"""Rows, columns and depth of what a warp multiplies at once."""
+
+
+@dataclass(frozen=True)
+class MmaTile(BlockTile):
+    """Of tensor cores: ``thread_rows`` x ``thread_columns`` are a warp's.
+
+    ``products``: 1 of factors rounded to TF32; 3 of their upper and lower halves, which is float32 but for the product
+    of the lower halves.
+    """
+
+    products: int = 1
+
+    def __str__(self) -> str:
+        return super().__str__().replace(" a thread", " a warp")
+
+    @property
+    def threads(self) -> int:
+        return self.down * self.across * WARP
+
+    @property
+    def registers(self) -> int:
+        carried = (self.rows + self.columns) * self.depth // self.threads
+        factors = self.thread_rows // 4 + self.thread_columns // 4
+        return self.thread_rows * self.thread_columns // WARP + self.products * factors + carried + _ADDRESSES
+
+    def step_cycles(self, blocks: int, size: int, machine: GpuModel) -> float:
+        rate = machine.tensor_flops / 4 / machine.sms / machine.clock * _TENSOR_USE
+        reads = (self.thread_rows // 4 + self.thread_columns // 4) / MMA[2]
+        shared = self.threads / WARP * reads
+        return self._slowest(self.rows * self.columns * self.products / rate, shared, blocks, size)
 
 
 def power_of_two(value: int, most: int = VECTOR) -> int:
@@ -133,7 +181,8 @@ class Extent:
             return math.inf
         each = -(-self.blocks(tile) // machine.sms)
         waves = [held] * (each // held) + ([each % held] if each % held else [])
-        busy = sum(self.pieces(tile) * max(_LATENCY, _piece(tile, n, self.size, machine)) + 2 * _LATENCY for n in waves)
+        steps = (tile.depth * tile.step_cycles(n, self.size, machine) for n in waves)
+        busy = sum(self.pieces(tile) * max(_LATENCY, step) + 2 * _LATENCY for step in steps)
         return max(busy, self._memory(tile) / machine.bytes_per_cycle) + (_LAUNCH if tile.split > 1 else 0)
 
     def _memory(self, tile: BlockTile) -> float:
@@ -142,27 +191,28 @@ class Extent:
         return self.factor_bytes + results * (1 if tile.split == 1 else 1 + 2 * tile.split)
 
 
-def _piece(tile: BlockTile, blocks: int, size: int, machine: GpuModel) -> float:
-    """Cycles that so many blocks of an SM take for a piece each, per element of the depth the largest of three."""
-    loads = (tile.rows + tile.columns) * size / _FROM_L2
-    arithmetic = tile.rows * tile.columns / machine.lanes_of_sm
-    vectors = -(-tile.thread_rows // VECTOR) + -(-tile.thread_columns // VECTOR)
-    shared = tile.threads / WARP * vectors
-    warps = blocks * tile.threads / WARP
-    return blocks * tile.depth * max(arithmetic * _OVERHEAD * max(1.0, _HIDING / warps), shared, loads)
+_WARPS = ((64, 32), (32, 32), (16, 32), (32, 16))
+MMA_TILES = [
+    MmaTile(rows, columns, depth, down, across)
+    for rows in _SIDES
+    for columns in _SIDES
+    for depth in (16, 32)
+    for down, across in _WARPS
+    if rows % down == 0 and columns % across == 0 and 2 <= rows // down * (columns // across) <= 8
+]
 
 
-def choices(extent: Extent, machine: GpuModel) -> list[Choice]:
+def choices(extent: Extent, machine: GpuModel, tiles: Sequence[BlockTile] = TILES, scheme: str = "") -> list[Choice]:
     """Every tile that fits the machine, its depth whole and in parts; what is wasteful says so."""
     found = []
-    for tile in TILES:
+    for tile in tiles:
         if tile.shared_bytes(extent.size) > STATIC_SHARED:
             continue
         why_not = "a smaller tile covers it as well" if extent.is_wasteful(tile) else ""
         for split in _splits(extent, tile, machine):
             part = replace(tile, split=split)
-            scheme = "depth in parts" if split > 1 else "whole depth"
-            found.append(Choice(scheme, part, extent.cycles(part, machine), why_not))
+            name = scheme + ("depth in parts" if split > 1 else "whole depth")
+            found.append(Choice(name, part, extent.cycles(part, machine), why_not))
     return found
 
 

@@ -1,0 +1,290 @@
+"""The launches of a product: blocks of threads that multiply, on tensor cores or not, and one that adds up parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+
+from minitvm.codegen.cuda.machine import WARP
+from minitvm.codegen.cuda.templates.product import Factor, GpuProduct, Share, in_block, in_blocks, unrolled
+from minitvm.codegen.cuda.templates.tile import MMA, VECTOR, BlockTile, MmaTile
+from minitvm.codegen.loops import in_lanes, unflatten, with_memory
+from minitvm.ir.loop import (
+    Alloc,
+    Barrier,
+    Buffer,
+    If,
+    Load,
+    LoopExpr,
+    LoopKind,
+    Mma,
+    Stmt,
+    Store,
+    all_of,
+    const,
+    intrin,
+    loop,
+    minimum,
+    nest,
+    seq,
+)
+
+
+def launches(product: GpuProduct, tile: BlockTile) -> Stmt:
+    """All results of a product, in a tile's way."""
+    blocks = TensorBlocks if isinstance(tile, MmaTile) else Blocks
+    if tile.split == 1:
+        return blocks(product, tile).nest()
+    shape = (tile.split, product.batch, product.left.lines, product.right.lines)
+    parts = Buffer("parts", shape, product.dtype)
+    return Alloc(parts, seq(blocks(product, tile, parts).nest(), Barrier(), product.added(parts)))
+
+
+@dataclass(frozen=True)
+class Lines:
+    """How a tile's lines of one factor are spread: each thread has ``count``, in vectors, beside the other threads'."""
+
+    count: int
+    threads: int
+
+    @property
+    def vector(self) -> int:
+        return min(self.count, VECTOR)
+
+    def at(self, number: LoopExpr, thread: LoopExpr) -> LoopExpr:
+        """The tile's line that is a thread's ``number``-th."""
+        width = self.vector
+        return number // width * (self.threads * width) + thread * width + number % width
+
+    def chunks(self, body: Callable[[LoopExpr], Stmt]) -> Stmt:
+        """``body(first)`` for every vector."""
+        return unrolled(self.count // self.vector, lambda c: body(c * self.vector), "chunk")
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """The launch that multiplies; its results are the product's, or go to ``parts``."""
+
+    product: GpuProduct
+    tile: BlockTile
+    parts: Buffer | None = None
+
+    @cached_property
+    def left(self) -> Share:
+        return self._share(self.product.left, self.tile.rows)
+
+    @cached_property
+    def right(self) -> Share:
+        return self._share(self.product.right, self.tile.columns)
+
+    def _share(self, factor: Factor, lines: int) -> Share:
+        tile, product = self.tile, self.product
+        room = VECTOR * factor.along_depth
+        return Share(factor, lines, tile.depth, tile.threads, product.depth, product.dtype, room)
+
+    @cached_property
+    def rows(self) -> Lines:
+        return Lines(self.tile.thread_rows, self.tile.down)
+
+    @cached_property
+    def columns(self) -> Lines:
+        return Lines(self.tile.thread_columns, self.tile.across)
+
+    @cached_property
+    def sums(self) -> Buffer:
+        return Buffer("sums", (self.tile.thread_rows, self.tile.thread_columns), self.product.dtype, "local")
+
+    def nest(self) -> Stmt:
+        product, tile = self.product, self.tile
+        down, across = -(-product.left.lines // tile.rows), -(-product.right.lines // tile.columns)
+
+        def block(number: LoopExpr) -> Stmt:
+            part, p, i, j = unflatten(number, (tile.split, product.batch, down, across))
+            work = in_block(tile.threads, lambda t: self._thread(part, p, i, j, t))
+            return with_memory([self.left.shared, self.right.shared], work)
+
+        return in_blocks(tile.split * product.batch * down * across, block)
+
+    def _thread(self, part: LoopExpr, p: LoopExpr, row: LoopExpr, column: LoopExpr, t: LoopExpr) -> Stmt:
+        """``row``, ``column``: of the tile among the tiles."""
+        product = self.product
+        pieces, whole = product.extent.pieces(self.tile), product.extent.whole_pieces(self.tile)
+        first = part * pieces
+        count = minimum(pieces, whole - first) if whole % pieces else const(pieces, "int64")
+        down, across = self._place(t)
+
+        def load(piece: LoopExpr) -> Stmt:
+            start = (first + piece) * self.tile.depth
+            return seq(self.left.load(p, row, start, t), self.right.load(p, column, start, t))
+
+        def put(half: LoopExpr | int) -> Stmt:
+            return seq(self.left.put(half, t), self.right.put(half, t))
+
+        def step(piece: LoopExpr) -> Stmt:
+            more = piece + 1 < count
+            multiply = self._multiply(piece % 2, down, across)
+            return seq(If(more, load(piece + 1)), multiply, If(more, put((piece + 1) % 2)), Barrier())
+
+        zero = nest(self.sums.shape, lambda *at: Store(self.sums, at, const(0, product.dtype)), LoopKind.UNROLLED)
+        begin = seq(zero, load(const(0, "int64")), put(0), Barrier())
+        stores = self._stores(part, p, row, column, down, across)
+        return with_memory(
+            [self.sums, self.left.held, self.right.held], seq(begin, loop(count, step, name="piece"), stores)
+        )
+
+    def _place(self, t: LoopExpr) -> tuple[LoopExpr, LoopExpr]:
+        """Of a thread among those of the tile (down, across): 4 x 8 threads of a warp read as few lines as can be."""
+        down, across = self.tile.down, self.tile.across
+        if down % 4 or across % 8:
+            return t // across, t % across
+        warp, lane = t // WARP, t % WARP
+        return warp // (across // 8) * 4 + lane // 8, warp % (across // 8) * 8 + lane % 8
+
+    def _multiply(self, half: LoopExpr, down: LoopExpr, across: LoopExpr) -> Stmt:
+        """All products of a piece that is in shared memory."""
+        tile, sums = self.tile, self.sums
+        a = Buffer("a", (tile.thread_rows,), self.product.dtype, "local")
+        b = Buffer("b", (tile.thread_columns,), self.product.dtype, "local")
+
+        def read(to: Buffer, lines: Lines, share: Share, r: LoopExpr, thread: LoopExpr) -> Stmt:
+            def element(i: LoopExpr) -> Stmt:
+                return Store(to, (i,), Load(share.shared, (half, r, lines.at(i, thread))))
+
+            return lines.chunks(lambda first: in_lanes(lines.vector, lambda lane: element(first + lane)))
+
+        def fma(i: LoopExpr, j: LoopExpr) -> Stmt:
+            return Store(sums, (i, j), intrin("fma", a[i], b[j], sums[i, j]))
+
+        def step(r: LoopExpr) -> Stmt:
+            reads = seq(read(a, self.rows, self.left, r, down), read(b, self.columns, self.right, r, across))
+            multiply = unrolled(
+                tile.thread_rows, lambda i: unrolled(tile.thread_columns, lambda j: fma(i, j), "j"), "i"
+            )
+            return with_memory([a, b], seq(reads, multiply))
+
+        return unrolled(tile.depth, step, "r")
+
+    # --- results ------------------------------------------------------------------------------------------------------
+
+    def _stores(
+        self, part: LoopExpr, p: LoopExpr, row: LoopExpr, column: LoopExpr, down: LoopExpr, across: LoopExpr
+    ) -> Stmt:
+        product, tile = self.product, self.tile
+        width = min(product.vector, self.columns.vector)
+
+        def results(i: LoopExpr, first: LoopExpr) -> Stmt:
+            y = row * tile.rows + self.rows.at(i, down)
+            x = column * tile.columns + self.columns.at(first, across)
+
+            return self._stored(part, p, y, x, width, lambda lane: Load(self.sums, (i, first + lane)))
+
+        def across_row(i: LoopExpr) -> Stmt:
+            return unrolled(tile.thread_columns // width, lambda c: results(i, c * width), "chunk")
+
+        return unrolled(tile.thread_rows, across_row, "i")
+
+    def _stored(
+        self,
+        part: LoopExpr,
+        p: LoopExpr,
+        y: LoopExpr,
+        x: LoopExpr,
+        width: int,
+        value: Callable[[LoopExpr], LoopExpr],
+    ) -> Stmt:
+        """``width`` neighbours of row ``y`` from column ``x`` on, where they are results."""
+        product, tile = self.product, self.tile
+
+        def one(lane: LoopExpr) -> Stmt:
+            if self.parts is None:
+                return product.store(p, y, x + lane, value(lane))
+            return Store(self.parts, (part, p, y, x + lane), value(lane))
+
+        last_row, last_column = product.left.lines, product.right.lines
+        guards = [y < last_row] * bool(last_row % tile.rows) + [x < last_column] * bool(last_column % tile.columns)
+        stores = in_lanes(width, one)
+        return If(all_of(guards), stores) if guards else stores
+
+
+# --- on tensor cores --------------------------------------------------------------------------------------------------
+
+_UPPER = 0xFFFFE000 - (1 << 32)
+"""The bits of a float32 that TF32 has."""
+
+
+class TensorBlocks(Blocks):
+    """Warps side by side, each with ``thread_rows x thread_columns`` sums in pieces of 16 x 8."""
+
+    def _share(self, factor: Factor, lines: int) -> Share:
+        tile, product = self.tile, self.product
+        return Share(factor, lines, tile.depth, tile.threads, product.depth, product.dtype, MMA[2])
+
+    @cached_property
+    def sums(self) -> Buffer:
+        """(rows of pieces, columns of pieces, 4)."""
+        tile = self.tile
+        return Buffer("sums", (tile.thread_rows // MMA[0], tile.thread_columns // MMA[1], 4), "float32", "local")
+
+    def _place(self, t: LoopExpr) -> tuple[LoopExpr, LoopExpr]:
+        """The thread's first row of its warp's, and its place in the depth behind its warp's first column."""
+        warp, lane = t // WARP, t % WARP
+        row = warp // self.tile.across * self.tile.thread_rows + lane // 4
+        return row, warp % self.tile.across * self.tile.thread_columns + lane % 4
+
+    def _multiply(self, half: LoopExpr, down: LoopExpr, across: LoopExpr) -> Stmt:
+        """Fragments as :class:`minitvm.ir.loop.Mma` says."""
+        tile, (high, wide, deep) = self.tile, MMA
+        t = across % 4
+        column = across - t + down % 8
+        a = Buffer("a", (self.sums.shape[0], 4), "float32", "local")
+        b = Buffer("b", (self.sums.shape[1], 2), "float32", "local")
+
+        def left(r: LoopExpr, i: LoopExpr, n: LoopExpr) -> Stmt:
+            where = (half, r * deep + t + n // 2 * 4, down + i * high + n % 2 * 8)
+            return Store(a, (i, n), Load(self.left.shared, where))
+
+        def right(r: LoopExpr, j: LoopExpr, n: LoopExpr) -> Stmt:
+            return Store(b, (j, n), Load(self.right.shared, (half, r * deep + t + n * 4, column + j * wide)))
+
+        def products(i: LoopExpr, j: LoopExpr) -> Stmt:
+            factors = [a[i, n] for n in range(4)], [b[j, n] for n in range(2)]
+            return seq(*(Mma(self.sums, (i, j), x, y) for x, y in _halves(*factors, tile)))
+
+        def step(r: LoopExpr) -> Stmt:
+            reads = [nest(s.shape, partial(f, r), LoopKind.UNROLLED) for s, f in ((a, left), (b, right))]
+            return with_memory([a, b], seq(*reads, nest(self.sums.shape[:2], products, LoopKind.UNROLLED)))
+
+        return unrolled(tile.depth // deep, step, "r")
+
+    def _stores(
+        self, part: LoopExpr, p: LoopExpr, row: LoopExpr, column: LoopExpr, down: LoopExpr, across: LoopExpr
+    ) -> Stmt:
+        """Pairs of neighbours, or one by one."""
+        tile, (high, wide, _), width = self.tile, MMA, min(2, self.product.vector)
+        t = across % 4
+
+        def pair(i: LoopExpr, j: LoopExpr, n: LoopExpr, first: LoopExpr) -> Stmt:
+            y = row * tile.rows + down + i * high + n * 8
+            x = column * tile.columns + (across - t) + j * wide + t * 2 + first * width
+            return self._stored(part, p, y, x, width, lambda lane: self.sums[i, j, n * 2 + first * width + lane])
+
+        return nest((*self.sums.shape[:2], 2, 2 // width), pair, LoopKind.UNROLLED)
+
+
+Halves = list[tuple[tuple[LoopExpr, ...], tuple[LoopExpr, ...]]]
+
+
+def _halves(a: Sequence[LoopExpr], b: Sequence[LoopExpr], tile: BlockTile) -> Halves:
+    """What is multiplied: the factors, or, smallest products first, halves of them."""
+    assert isinstance(tile, MmaTile)
+    if tile.products == 1:
+        return [(tuple(a), tuple(b))]
+    (a_high, a_low), (b_high, b_low) = (zip(*map(_split, factor), strict=True) for factor in (a, b))
+    return [(a_low, b_high), (a_high, b_low), (a_high, b_high)]
+
+
+def _split(value: LoopExpr) -> tuple[LoopExpr, LoopExpr]:
+    """The bits that TF32 has, and what is left."""
+    high = intrin("bitcast_float", intrin("bitcast_int", value) & const(_UPPER, "int32"))
+    return high, value - high
