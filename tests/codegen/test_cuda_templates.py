@@ -26,7 +26,7 @@ from minitvm.testing import resnet
 from minitvm.testing.cuda import HostKernels, host_compiler, host_image
 
 MACHINE = gpu_model("sm_90")
-SAMPLED = 3
+SAMPLED = 2
 """Choices of each problem, beside the one that is taken."""
 NHWC = {"data_layout": "NHWC", "kernel_layout": "HWIO"}
 
