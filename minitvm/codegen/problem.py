@@ -194,12 +194,12 @@ class TemplateRegistry:
 
     table: dict[tuple[str, str], list[type[Template]]] = field(default_factory=dict)
 
-    def register(self, kind: str, *op_names: str) -> Callable[[T], T]:
-        """A class decorator."""
+    def register(self, kind: str, *ops: str | type[Op]) -> Callable[[T], T]:
+        """A class decorator; operators by name or by class."""
 
         def add(template: T) -> T:
-            for name in op_names:
-                self.table.setdefault((kind, name), []).append(template)
+            for op in ops:
+                self.table.setdefault((kind, op if isinstance(op, str) else op.name), []).append(template)
             return template
 
         return add

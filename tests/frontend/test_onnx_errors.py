@@ -240,9 +240,9 @@ def test_damaged_models_never_raise_anything_else(seed: int) -> None:
 
 def test_values_that_are_neither_tensors_nor_sequences() -> None:
     value = onnx.ValueInfoProto(name="x")
-    value.type.map_type.key_type = TensorProto.INT64
+    value.type.opaque_type.name = "Model"
     assert error_of(FrontendError, build([node("Identity", ["x"], ["y"])], [value], ["y"])) == (
-        "value 'x': its type is map; minitvm has tensors, sequences and optionals"
+        "value 'x': its type is opaque; minitvm has tensors, sequences, maps and optionals"
     )
 
 

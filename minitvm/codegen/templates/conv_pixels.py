@@ -28,12 +28,14 @@ from minitvm.codegen.templates.tile import (
 )
 from minitvm.codegen.templates.window import PhasedAxis, PhasedImage
 from minitvm.ir.loop import Alloc, Buffer, If, Load, LoopExpr, Stmt, Store, loop, minimum, nest, seq
+from minitvm.ir.ops.nn_conv import Conv1d, Conv2d, Conv3d
+from minitvm.ir.ops.nn_conv_transpose import Conv1dTranspose, Conv2dTranspose, Conv3dTranspose
 from minitvm.target import MachineModel
 
 _COPY_OUT = 4  # vector steps that a sum which goes through memory costs
 
 
-@TEMPLATES.register("llvm", "nn.conv1d_transpose", "nn.conv2d_transpose", "nn.conv3d_transpose")
+@TEMPLATES.register("llvm", Conv1dTranspose, Conv2dTranspose, Conv3dTranspose)
 class TransposedConv(Template):
     """One convolution of pixels for each set of phases of the results, all over one copy of the image."""
 
@@ -58,7 +60,7 @@ class TransposedConv(Template):
         return after(image.buffer, image.fill(first.pixel, self.machine), nests)
 
 
-@TEMPLATES.register("llvm", "nn.conv1d", "nn.conv2d", "nn.conv3d")
+@TEMPLATES.register("llvm", Conv1d, Conv2d, Conv3d)
 class PixelConv(TransposedConv):
     """Any layout, strides, padding, dilation and groups; as a matrix product where it is one."""
 

@@ -24,6 +24,7 @@ from minitvm.codegen.templates.tile import (
     unrolled,
 )
 from minitvm.ir.loop import Alloc, Buffer, Const, Load, LoopExpr, LoopKind, Stmt, Store, const, loop, nest, seq
+from minitvm.ir.ops.nn_dense import Dense
 from minitvm.target import MachineModel
 
 _ROWS = 16  # of a right-hand side in pieces that are read at a time
@@ -112,7 +113,7 @@ class Product:
     def of(problem: Problem) -> Product:
         """``nn.dense``, ``nn.matmul`` or ``nn.batch_matmul``."""
         (a, b), attributes = problem.inputs, problem.op.attributes()
-        transpose_b = bool(attributes.get("transpose_b", problem.op.name == "nn.dense"))
+        transpose_b = bool(attributes.get("transpose_b", isinstance(problem.op, Dense)))
         left, right = Matrix.of(a, bool(attributes.get("transpose_a", False))), Matrix.of(b, transpose_b)
         return Product(left, right, Matrix.of(problem.output), problem.accumulator)
 

@@ -116,5 +116,9 @@ class Conv2dTranspose(ConvTranspose, name="nn.conv2d_transpose", spatial="HW"):
 
 _layouts = "the layouts are attributes."
 _line, _volume = f"data: NCW, weight: IOW -> NCW; {_layouts}", f"data: NCDHW, weight: IODHW -> NCDHW; {_layouts}"
-define(ConvTranspose, "nn.conv1d_transpose", f"Transposed convolution over one axis.  {_line}", spatial="W")
-define(ConvTranspose, "nn.conv3d_transpose", f"Transposed convolution of volumes.  {_volume}", spatial="DHW")
+Conv1dTranspose = define(
+    ConvTranspose, "nn.conv1d_transpose", f"Transposed convolution over one axis.  {_line}", spatial="W"
+)
+Conv3dTranspose = define(
+    ConvTranspose, "nn.conv3d_transpose", f"Transposed convolution of volumes.  {_volume}", spatial="DHW"
+)

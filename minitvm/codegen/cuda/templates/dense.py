@@ -12,6 +12,7 @@ from minitvm.codegen.problem import TEMPLATES, Choice, Problem, Template
 from minitvm.codegen.templates.product import Matrix
 from minitvm.codegen.templates.tile import store_at
 from minitvm.ir.loop import LoopExpr, Stmt
+from minitvm.ir.ops.nn_dense import BatchMatmul, Dense, Matmul
 from minitvm.passes.manager import PassContext
 
 
@@ -52,14 +53,14 @@ class GpuTemplate(Template):
         return launches(self.product, choice.tile)
 
 
-@TEMPLATES.register("cuda", "nn.dense", "nn.matmul", "nn.batch_matmul")
+@TEMPLATES.register("cuda", Dense, Matmul, BatchMatmul)
 class GpuMatmul(GpuTemplate):
     """Two operands of rank 2 or 3."""
 
     @cached_property
     def product(self) -> GpuProduct:
         (a, b), attributes, out = self.problem.inputs, self.problem.op.attributes(), Matrix.of(self.problem.output)
-        transpose_b = bool(attributes.get("transpose_b", self.problem.op.name == "nn.dense"))
+        transpose_b = bool(attributes.get("transpose_b", isinstance(self.problem.op, Dense)))
         left, right = Factor.of(a, bool(attributes.get("transpose_a", False))), Factor.of(b, not transpose_b)
 
         def store(p: LoopExpr, i: LoopExpr, j: LoopExpr, value: LoopExpr) -> Stmt:

@@ -19,6 +19,7 @@ from minitvm.codegen.templates.conv_shapes import ConvShapes, conv_shapes
 from minitvm.codegen.templates.tile import store_at
 from minitvm.ir.decision import Declined
 from minitvm.ir.loop import Buffer, Const, If, LoopExpr, Stmt, Store, const, intrin, nest, seq
+from minitvm.ir.ops.nn_conv import Conv1d, Conv2d, Conv3d
 
 _PIXELS = (1, 2, 4, 8)
 _LATENCY = 700
@@ -26,7 +27,7 @@ _LOAD = 4
 """Instructions that a load costs, with its condition and its address."""
 
 
-@TEMPLATES.register("cuda", "nn.conv1d", "nn.conv2d", "nn.conv3d")
+@TEMPLATES.register("cuda", Conv1d, Conv2d, Conv3d)
 class GpuDepthwise(Template):
     """One filter a channel, in layouts whose last axis is the channels; with other layouts, a channel a thread."""
 

@@ -18,6 +18,8 @@ from minitvm.codegen.templates.conv_shapes import ConvShapes, conv_shapes
 from minitvm.codegen.templates.tile import store_at
 from minitvm.ir.layout import Layout
 from minitvm.ir.loop import Barrier, LoopExpr, Stmt, seq
+from minitvm.ir.ops.nn_conv import Conv1d, Conv2d, Conv3d
+from minitvm.ir.ops.nn_conv_transpose import Conv1dTranspose, Conv2dTranspose, Conv3dTranspose
 
 
 @dataclass(frozen=True)
@@ -135,8 +137,8 @@ def _vector(layout: Layout, axis: str, extent: int) -> int:
     return power_of_two(extent) if _last(layout) == axis and not layout.is_blocked else 1
 
 
-@TEMPLATES.register("cuda", "nn.conv1d", "nn.conv2d", "nn.conv3d")
-@TEMPLATES.register("cuda", "nn.conv1d_transpose", "nn.conv2d_transpose", "nn.conv3d_transpose")
+@TEMPLATES.register("cuda", Conv1d, Conv2d, Conv3d)
+@TEMPLATES.register("cuda", Conv1dTranspose, Conv2dTranspose, Conv3dTranspose)
 class GpuConv(GpuTemplate):
     """Any layout, strides, padding, dilation and groups; a transposed one by the phases of its results."""
 
