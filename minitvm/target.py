@@ -15,6 +15,7 @@ OPTIONS: dict[str, dict[str, str]] = {
         "mtriple": "LLVM target triple; the host's by default",
         "mcpu": "CPU name as LLVM spells it; the host's by default",
         "mattr": "features to add or remove: +avx2,-fma; the host's by default",
+        "libs": "vendor libraries to hand layers to: cblas",
         "caches": "a core's first- and second-level data cache: 32K,1M; the host's, or of a named CPU 32K,512K",
     },
     "interp": {},

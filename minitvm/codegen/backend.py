@@ -16,8 +16,10 @@ from typing import Any, ClassVar, TypeAlias
 
 from minitvm.codegen.legalize import legalize
 from minitvm.codegen.lower import lower
+from minitvm.errors import TargetError
+from minitvm.ir.decision import Declined
 from minitvm.ir.dims import Dim, larger
-from minitvm.ir.expr import Function
+from minitvm.ir.expr import Call, Function
 from minitvm.ir.loop import Alloc, Buffer, Kernel, Stmt, stmt_children
 from minitvm.runtime.code import CODES, Code
 from minitvm.runtime.document import document_of, seal
@@ -48,6 +50,8 @@ class Backend(ABC):
     """What a target string may say, with its meaning (of a back end from outside; the others' are in ``target.py``)."""
     schedules: ClassVar[str] = "llvm"
     """The kind whose templates and layouts it uses."""
+    libraries: ClassVar[tuple[str, ...]] = ()
+    """Vendors' libraries that ``-libs`` may name."""
     native: ClassVar[frozenset[str]] = frozenset()
     """Scalar functions that it can spell; the others become polynomials."""
     code: ClassVar[type[Code]]
@@ -64,10 +68,26 @@ class Backend(ABC):
     def __init__(self, target: Target, threads: int) -> None:
         """For kernels that so many threads share; :class:`TargetError` where there is no such machine."""
         self.target = target
+        for library in target.libs:
+            if library not in self.libraries:
+                raise TargetError(f"target {self.kind!r} calls no library {library!r}", hint=self._known_libraries())
 
-    def library_call(self, group: Function) -> Any | None:
+    def _known_libraries(self) -> str:
+        known = ", ".join(self.libraries)
+        return f"leave it out of -libs; it calls {known}" if known else "leave out -libs"
+
+    def library_of(self, call: Call) -> str | Declined | None:
+        """The vendor's library to compute an operator, asked before fusion (``CallLibraries``): it then is a group of
+        its own.  Why it does not, where it might be expected to; ``None`` for all else."""
+        return None
+
+    def library_call(self, group: Function, symbol: str) -> Any | None:
         """What :attr:`code` calls a vendor's library with in place of a kernel; ``None``: the group becomes kernels."""
         return None
+
+    def library_text(self, group: Function, symbol: str) -> str:
+        """The same to be read."""
+        return f"# {symbol} calls a library:\n{group}"
 
     def lower(self, group: Function, symbol: str) -> Kernel:
         """A fused group as loops; :class:`CompilerError` where it has no template and no compute rule."""

@@ -129,6 +129,8 @@ class KernelCompiler:
         """The group at a stage: ``plain``, ``loops``, or one that its back end offers, or else another one."""
         if stage == "plain":
             return str(plain(group, symbol))
+        if self.backend.library_call(group, symbol) is not None:
+            return self.backend.library_text(group, symbol)
         if stage == "loops":
             return str(self.scheduled(symbol, group))
         if stage in self.backend.stages:
@@ -158,7 +160,7 @@ class KernelCompiler:
 
     def compile(self, symbol: str, group: Function) -> KernelCode:
         """The group's code, from the cache where it is there; or what calls a library in its place."""
-        called = self.backend.library_call(group)
+        called = self.backend.library_call(group, symbol)
         if called is not None:
             return KernelCode(called, 0, 0, is_library_call=True)
         if symbol in self.schedules or not self._is_own(group) or sizes_of(group):

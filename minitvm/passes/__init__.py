@@ -3,6 +3,7 @@ what ``build`` runs before lowering, in Relay's order."""
 
 from minitvm.ir.decision import Declined, Exactness
 from minitvm.passes.alter_op_layout import AlterOpLayout
+from minitvm.passes.call_libraries import CallLibraries, LibraryOf, no_library
 from minitvm.passes.canonicalize import CanonicalizeCast, CanonicalizeOps, InferType, Legalize, SimplifyInference
 from minitvm.passes.combine import CombineParallelBatchMatmul, CombineParallelConv2D, CombineParallelDense
 from minitvm.passes.convert_layout import ConvertLayout
@@ -42,6 +43,7 @@ __all__ += ["AlterOpLayout", "CanonicalizeCast", "CanonicalizeOps", "ConvertLayo
 __all__ += ["BackwardFoldScaleAxis", "FoldConstant", "FoldScaleAxis", "ForwardFoldScaleAxis", "fold_constant_expr"]
 __all__ += ["CombineParallelBatchMatmul", "CombineParallelConv2D", "CombineParallelDense", "EliminateCommonSubexpr"]
 __all__ += [
+    "CallLibraries",
     "DeadCodeElimination",
     "FakeQuantizationToInteger",
     "FuseOps",
@@ -89,9 +91,10 @@ AFTER_LAYOUTS = (
 )
 
 
-def default_pipeline(machine: MachineModel, kind: str = "llvm") -> Sequential:
+def default_pipeline(machine: MachineModel, kind: str = "llvm", library_of: LibraryOf = no_library) -> Sequential:
     """The passes for a machine, gated by the current ``PassContext``; ``kind`` is the target's."""
+    libraries = CallLibraries(library_of)  # level 0
     integers = FakeQuantizationToInteger(machine)  # level 3
     layouts = AlterOpLayout(machine, kind, weigh=True)  # level 3
     first, *others = BEFORE_LAYOUTS
-    return Sequential((first, integers, *others, layouts, *AFTER_LAYOUTS), name="default_pipeline")
+    return Sequential((first, integers, *others, libraries, layouts, *AFTER_LAYOUTS), name="default_pipeline")

@@ -10,8 +10,9 @@ import ctypes
 import itertools
 import os
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, partial
+from types import MappingProxyType
 from typing import Any
 
 import llvmlite.binding
@@ -20,13 +21,15 @@ import numpy as np
 from minitvm.config import MOST_THREADS
 from minitvm.errors import LibraryError
 from minitvm.ir.arrays import ALIGNMENT, aligned_empty
+from minitvm.runtime import cblas
 from minitvm.runtime.code import CODES, Code
 from minitvm.runtime.device import Memory
-from minitvm.runtime.graph import Artifact, CpuTag, Segment, segments, steps_of, workspace_slots
+from minitvm.runtime.graph import Artifact, CpuTag, LibraryCall, Segment, segments, steps_of, workspace_slots
 from minitvm.target import marks_of, spinning_text, text_of
 
 llvm: Any = llvmlite.binding  # has no types
 
+_NONE: Mapping[str, int] = MappingProxyType({})
 _names = itertools.count()
 _lock = threading.Lock()
 
@@ -41,10 +44,14 @@ def _jit() -> Any:
 class NativeCode:
     """Objects, and LLVM IR ``text``, linked together and loaded; ``address(symbol)`` of the exported ones.
 
+    ``imports`` are addresses of what they call outside of the process's own functions.
+
     Unloaded when collected.
     """
 
-    def __init__(self, objects: Iterable[bytes], exports: Sequence[str], text: str = "") -> None:
+    def __init__(
+        self, objects: Iterable[bytes], exports: Sequence[str], text: str = "", imports: Mapping[str, int] = _NONE
+    ) -> None:
         builder = llvm.JITLibraryBuilder()
         if text:
             builder.add_ir(text)
@@ -52,6 +59,8 @@ class NativeCode:
             builder.add_object_img(image)
         for symbol in exports:
             builder.export_symbol(symbol)
+        for name, address in imports.items():
+            builder.import_symbol(name, address)
         builder.add_current_process()
         with _lock:
             try:
@@ -230,7 +239,9 @@ class NativeArtifact(Code):
     def __init__(self, artifact: Artifact) -> None:
         kernels, native = workspace_slots(artifact.graph), segments(steps_of(artifact.graph))
         symbols = [*map(_symbol, kernels), *map(_symbol, native)]
-        self._code = NativeCode([*artifact.objects.values(), artifact.entry], symbols)
+        calls_library = any(isinstance(node.step, LibraryCall) for node in artifact.graph.nodes)
+        imports = cblas.functions() if calls_library else _NONE
+        self._code = NativeCode([*artifact.objects.values(), artifact.entry], symbols, imports=imports)
 
     @staticmethod
     def check(made_for: CpuTag, name: str) -> None:

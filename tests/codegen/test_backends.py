@@ -233,7 +233,7 @@ def test_a_group_may_be_a_call_of_a_library() -> None:
         kind = "calls"
         code = Calls
 
-        def library_call(self, group: relay.Function) -> object:
+        def library_call(self, group: relay.Function, symbol: str) -> object:
             return np.matmul if [c.op.name for c in calls(group.body)] == ["nn.dense"] else None  # type: ignore[union-attr]
 
     x, weight = relay.var("x", shape=(4, 6)), relay.const(np.ones((5, 6), "float32"))

@@ -14,7 +14,7 @@ from minitvm.codegen.backend import Backend, Launches, Workspace, register
 from minitvm.codegen.cuda.bind import bind_plain, launch_of
 from minitvm.codegen.cuda.emit import emit_cuda, function_name
 from minitvm.codegen.cuda.machine import gpu_model
-from minitvm.errors import CompilerError, TargetError
+from minitvm.errors import CompilerError
 from minitvm.ir.dims import Dim
 from minitvm.ir.loop import Buffer, Kernel
 from minitvm.runtime.cuda import CudaArtifact, image, present_arch
@@ -34,8 +34,6 @@ class CudaBackend(Backend):
 
     def __init__(self, target: Target, threads: int) -> None:
         super().__init__(target, threads)
-        if target.libs:
-            raise TargetError(f"no vendor library can be called yet: {', '.join(target.libs)}", hint="leave out -libs")
         arch = target.options.get("arch") or present_arch() or _ARCH
         self.machine = gpu_model(arch, threads)
         self.made_for = CpuTag("nvptx64-nvidia-cuda", arch, ())

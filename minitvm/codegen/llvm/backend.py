@@ -6,9 +6,14 @@ import llvmlite
 
 from minitvm.codegen.backend import Backend, Compile, Launches, register
 from minitvm.codegen.llvm.arith import SPELLINGS
+from minitvm.codegen.llvm.cblas import gemm_text
 from minitvm.codegen.llvm.compile import assembly, caches_of, compile_object, cpu_of, machine_model
 from minitvm.codegen.llvm.emit import emit
 from minitvm.codegen.llvm.entry import constant_text, entry_text
+from minitvm.codegen.products import Gemm, gemm_in, gemm_of
+from minitvm.ir.decision import Declined
+from minitvm.ir.expr import Call, Function
+from minitvm.runtime import cblas
 from minitvm.runtime.document import document_of, seal
 from minitvm.runtime.graph import Artifact, CpuTag
 from minitvm.runtime.native import NativeArtifact
@@ -18,15 +23,29 @@ from minitvm.target import Target
 @register
 class LlvmBackend(Backend):
     kind = "llvm"
+    libraries = ("cblas",)
     native = SPELLINGS
     code = NativeArtifact
 
     def __init__(self, target: Target, threads: int) -> None:
         super().__init__(target, threads)
+        if target.libs:
+            cblas.functions()  # which says what is missing
         self.cpu = cpu_of(target)
         self.machine = machine_model(self.cpu, threads, caches_of(target))
         self.made_for = CpuTag(self.cpu.triple, self.cpu.name, self.cpu.instruction_sets)
         self.version = f"{self.cpu} {llvmlite.__version__}"
+
+    def library_of(self, call: Call) -> str | Declined | None:
+        found = gemm_of(call) if self.target.libs else None
+        return "cblas" if isinstance(found, Gemm) else found
+
+    def library_call(self, group: Function, symbol: str) -> bytes | None:
+        """Object code with a kernel's arguments, so that threads, barriers and files are the kernels'."""
+        return self.image(self.library_text(group, symbol)) if "library" in group.attrs else None
+
+    def library_text(self, group: Function, symbol: str) -> str:
+        return gemm_text(gemm_in(group), symbol)
 
     def source(self, launches: Launches) -> str:
         (kernel,) = launches.kernels
