@@ -77,7 +77,7 @@ class Backend(ABC):
         return f"leave it out of -libs; it calls {known}" if known else "leave out -libs"
 
     def library_of(self, call: Call) -> str | Declined | None:
-        """The vendor's library to compute an operator, asked before fusion (``CallLibraries``): it then is a group of
+        """The vendor's library to compute an operator, asked before fusion where ``-libs`` is given (``CallLibraries``): it then is a group of
         its own.  Why it does not, where it might be expected to; ``None`` for all else."""
         return None
 

@@ -36,7 +36,7 @@ from minitvm.ir.ops.image import Resize2d, Upsampling
 from minitvm.ir.types import TensorType, symbols
 from minitvm.ir.visitor import calls
 from minitvm.passes import SCHEDULES, default_pipeline
-from minitvm.passes.call_libraries import LibraryOf, no_library
+from minitvm.passes.call_libraries import LibraryOf
 from minitvm.passes.compare import compare
 from minitvm.passes.instrument import PassInstrument
 from minitvm.passes.manager import PassContext, closest
@@ -107,7 +107,8 @@ def build_consuming(
     compiler = KernelCompiler(backend, cache, timings, on_progress, schedules)
     with timings.stage("passes"), decisions() as log:
         recorder = Recorder(log, trace)
-        main = optimize(given, backend.machine, params, opt_level, recorder, backend.schedules, backend.library_of).main
+        library_of = backend.library_of if backend.target.libs else None
+        main = optimize(given, backend.machine, params, opt_level, recorder, backend.schedules, library_of).main
     report = BuildReport(timings, compiler, recorder.steps)
     if trace:
         report.module = given.with_function("main", main)
@@ -163,7 +164,7 @@ def optimize(
     opt_level: int | None = None,
     recorder: PassInstrument | None = None,
     schedules: str = "llvm",
-    library_of: LibraryOf = no_library,
+    library_of: LibraryOf | None = None,
 ) -> Module:
     """The module after the default pipeline, under the current ``PassContext``; layouts as ``schedules`` has them.
 

@@ -3,7 +3,7 @@ what ``build`` runs before lowering, in Relay's order."""
 
 from minitvm.ir.decision import Declined, Exactness
 from minitvm.passes.alter_op_layout import AlterOpLayout
-from minitvm.passes.call_libraries import CallLibraries, LibraryOf, no_library
+from minitvm.passes.call_libraries import CallLibraries, LibraryOf
 from minitvm.passes.canonicalize import CanonicalizeCast, CanonicalizeOps, InferType, Legalize, SimplifyInference
 from minitvm.passes.combine import CombineParallelBatchMatmul, CombineParallelConv2D, CombineParallelDense
 from minitvm.passes.convert_layout import ConvertLayout
@@ -91,10 +91,13 @@ AFTER_LAYOUTS = (
 )
 
 
-def default_pipeline(machine: MachineModel, kind: str = "llvm", library_of: LibraryOf = no_library) -> Sequential:
-    """The passes for a machine, gated by the current ``PassContext``; ``kind`` is the target's."""
-    libraries = CallLibraries(library_of)  # level 0
+def default_pipeline(machine: MachineModel, kind: str = "llvm", library_of: LibraryOf | None = None) -> Sequential:
+    """The passes for a machine, gated by the current ``PassContext``; ``kind`` is the target's.
+
+    ``library_of`` says which library is called for what, where any is.
+    """
+    libraries = () if library_of is None else (CallLibraries(library_of),)  # level 0
     integers = FakeQuantizationToInteger(machine)  # level 3
     layouts = AlterOpLayout(machine, kind, weigh=True)  # level 3
     first, *others = BEFORE_LAYOUTS
-    return Sequential((first, integers, *others, libraries, layouts, *AFTER_LAYOUTS), name="default_pipeline")
+    return Sequential((first, integers, *others, *libraries, layouts, *AFTER_LAYOUTS), name="default_pipeline")

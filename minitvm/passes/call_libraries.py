@@ -16,10 +16,6 @@ LibraryOf: TypeAlias = Callable[[Call], "str | Declined | None"]
 """The library that computes a call, or why none does; ``None`` where nobody would ask one (``Backend.library_of``)."""
 
 
-def no_library(call: Call) -> None:
-    """All becomes kernels."""
-
-
 class CallLibraries(FunctionPass, opt_level=0):
     """Each operator that the target has a library for becomes a primitive function of its own.
 
@@ -27,7 +23,7 @@ class CallLibraries(FunctionPass, opt_level=0):
     are chosen, as these are our templates'.
     """
 
-    def __init__(self, library_of: LibraryOf = no_library) -> None:
+    def __init__(self, library_of: LibraryOf) -> None:
         self.library_of = library_of
 
     def transform_function(self, function: Function, module: Module, context: PassContext) -> Function:

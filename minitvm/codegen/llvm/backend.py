@@ -37,7 +37,7 @@ class LlvmBackend(Backend):
         self.version = f"{self.cpu} {llvmlite.__version__}"
 
     def library_of(self, call: Call) -> str | Declined | None:
-        found = gemm_of(call) if self.target.libs else None
+        found = gemm_of(call)
         return "cblas" if isinstance(found, Gemm) else found
 
     def library_call(self, group: Function, symbol: str) -> bytes | None:
