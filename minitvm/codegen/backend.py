@@ -77,8 +77,8 @@ class Backend(ABC):
         return f"leave it out of -libs; it calls {known}" if known else "leave out -libs"
 
     def library_of(self, call: Call) -> str | Declined | None:
-        """The vendor's library to compute an operator, asked before fusion where ``-libs`` is given (``CallLibraries``): it then is a group of
-        its own.  Why it does not, where it might be expected to; ``None`` for all else."""
+        """The vendor's library that computes an operator, which is then a group of its own; or why none does, where
+        one might be expected to; ``None`` for all else.  ``CallLibraries`` asks, where the target has ``-libs``."""
         return None
 
     def library_call(self, group: Function, symbol: str) -> Any | None:
