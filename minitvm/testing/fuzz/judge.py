@@ -128,6 +128,8 @@ SECONDS = 60.0
 """Of computing: what minitvm or a peer takes longer for hangs."""
 PEERS = ("onnxruntime", "onnx")
 """In the order in which they are asked."""
+MISFITS = ("TypeInferenceError", "FrontendError")
+"""Of errors, those that say that shapes do not go together: of types, and of sizes among a node's constants."""
 INVALID = "invalid for ONNX Runtime"
 """Where ONNX's reference, which takes much that is no model, has no answer, or minitvm refuses it, too."""
 
@@ -248,7 +250,7 @@ class Judge:
         said = [self._ask(peer, model, case.feeds[index]) for peer in PEERS]
         declines = [d for d in said if isinstance(d, Declines)]
         invalid = isinstance(said[0], Declines) and said[0].is_doubtful
-        misfits = mine.kind == "TypeInferenceError" and _is_reshaped(case, index) and declines
+        misfits = mine.kind in MISFITS and _is_reshaped(case, index) and declines
         if invalid or misfits or len(declines) == len(PEERS):
             return Verdict(Outcome.NO_ORACLE, INVALID if invalid or misfits else mine.kind, declines[0].why)
         return refusal(mine)
