@@ -35,12 +35,13 @@ from minitvm.ir.ops.nn_conv import BlockedConvolution, Conv2d, Conv2dNCHWc, Dept
 from minitvm.ir.ops.nn_dense import Dense, DensePack, Matmul
 from minitvm.ir.ops.nn_pad import Pad
 from minitvm.ir.ops.qnn import BYTES, Conv2dWords, DenseWords, Words
+from minitvm.ir.ops.quantize import DequantizeBlocks
 from minitvm.ir.ops.transform import ExpandDims, LayoutTransform, Reshape, Transpose
 from minitvm.ir.relayout import Carry, Move, Placement, Site, calling, following
 from minitvm.ir.types import Shape, TensorType, accumulator, as_tensor, closed, leaves, only_batch_open, tensor_fields
 from minitvm.ir.visitor import as_function, children, kinds_of, post_order, rebuild, simplify_projection
 from minitvm.passes.manager import FunctionPass, PassContext
-from minitvm.passes.sink_cast import is_cast_of_weights
+from minitvm.passes.sink_cast import is_cast_of_weights, lies_along_depth
 from minitvm.target import MachineModel
 
 Propose = Callable[[Site], "Placement | Declined | None"]
@@ -320,7 +321,11 @@ def _blocked(op: Conv2d, made: type[BlockedConvolution], units: int, data: str, 
 def _in_whole_blocks(weight: Expr, axes: str, layout: str, unit: str, groups: int = 1) -> Expr:
     """A weight with its units in blocks, the last one of each group filled up with zeros; in the format that it has."""
     if is_cast_of_weights(weight) and isinstance(weight, Call):
-        return rebuild(weight, (_in_whole_blocks(weight.args[0], axes, layout, unit, groups), *weight.args[1:]))
+        moved = [a if a.tensor_type.rank == 0 else _in_whole_blocks(a, axes, layout, unit, groups) for a in weight.args]
+        op = weight.op
+        if isinstance(op, DequantizeBlocks):
+            op = op.with_attributes(axis=Layout(layout).index(axes[op.axis]))
+        return Call(op, moved, span=weight.span)
     at, extents = axes.index(unit), weight.tensor_type.static_shape
     missing = -(extents[at] // groups) % Layout(layout).factor(unit)
     if groups > 1 and missing:
@@ -344,6 +349,13 @@ def packed_dense(site: Site, machine: MachineModel) -> Placement | Declined:
         return Declined(f"it computes {site.call.tensor_type.dtype} from {data.dtype}")
     if attributes.get("transpose_a"):
         return Declined("its first operand comes transposed")
+    weight = site.call.args[1]
+    if (
+        isinstance(weight, Call)
+        and isinstance(weight.op, DequantizeBlocks)
+        and not lies_along_depth(weight.op, site.call)
+    ):
+        return Declined("blocks of its weights lie along its units")
     depth, units = data.extents[1], site.call.tensor_type.extents[1]
     lanes = machine.lanes("int32" if of_bytes else accumulator(data.dtype))
     if not of_bytes and units * (depth + _ACROSS * lanes) < lanes * depth:

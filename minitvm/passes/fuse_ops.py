@@ -194,7 +194,7 @@ class _Fusing:
             epilogue, wish = "an elementwise epilogue of the anchor", ", an epilogue must be elementwise"
             if phase == 0:
                 self._over_edge(node, target, Fusion.ELEMWISE, BROADCAST, epilogue, wish)
-        elif kind <= Fusion.BROADCAST:
+        elif kind <= Fusion.BROADCAST or is_cast_of_weights(node.expr):
             weights = is_cast_of_weights(node.expr)
             worst = Fusion.OUT_ELEMWISE_FUSABLE if weights else Fusion.COMM_REDUCE
             self._over_edge(node, target, worst, POINTWISE, "computed where it is used", "")

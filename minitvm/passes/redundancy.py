@@ -16,6 +16,7 @@ from minitvm.ir.evaluate import NOT_CONSTANT, folded, unfoldable
 from minitvm.ir.expr import Call, Constant, Expr, Function, Module, Tuple, TupleGetItem
 from minitvm.ir.op import Op
 from minitvm.ir.ops.control import If, Loop
+from minitvm.ir.ops.quantize import DequantizeBlocks
 from minitvm.ir.ops.tensor import NdArraySize, ShapeOf
 from minitvm.ir.structural import node_key
 from minitvm.ir.types import TensorType, accepts, tensor_fields, type_of
@@ -229,7 +230,8 @@ def _refusal(call: Call, op: Op, fold_qnn: bool, max_bytes: int) -> Declined | N
         return None
     result = sum(t.nbytes for t in tensor_fields(call.type))
     operands = sum(t.nbytes for arg in call.args for t in tensor_fields(arg.type))
-    fits = result <= max(max_bytes, MAX_GROWTH * operands)
+    growth = MAX_GROWTH * (op.per_byte if isinstance(op, DequantizeBlocks) else 1)
+    fits = result <= max(max_bytes, growth * operands)
     return None if fits else Declined(f"its result is much larger than its operands: {call.type}")
 
 

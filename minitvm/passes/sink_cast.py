@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-from minitvm.ir.decision import decide
-from minitvm.ir.dtypes import is_float
-from minitvm.ir.expr import Call, Constant, Expr, Function, Module
+import numpy as np
+
+from minitvm.ir.decision import Declined, decide
+from minitvm.ir.dtypes import bits_of, is_float
+from minitvm.ir.evaluate import folded, unfoldable
+from minitvm.ir.expr import Call, Constant, Expr, Function, Module, Var
 from minitvm.ir.ops.control import OutOfRange
 from minitvm.ir.ops.elemwise import BinaryOp, CastTo, Multiply
 from minitvm.ir.ops.indexing import Take
 from minitvm.ir.ops.nn_dense import Dense, DensePack, Matmul
 from minitvm.ir.ops.nn_pad import Pad
-from minitvm.ir.ops.quantize import Dequantize
+from minitvm.ir.ops.quantize import Dequantize, DequantizeBlocks
 from minitvm.ir.ops.transform import LayoutTransform, Reshape, Transpose
 from minitvm.ir.types import TensorType
 from minitvm.ir.visitor import as_function, post_order, rebuild, rewrite, users
 from minitvm.passes.manager import FunctionPass, PassContext
 
-MANY_ROWS = 32
-"""Of a product by int8 weights, from which on float ones are faster: 64 rows take 1.15 times as long, 8 rows 0.9."""
+MANY_ROWS = {1: 32, 2: 4, 4: 4}
+"""Rows of a product by integers, by how many of them are in a byte, beyond which float weights are faster: with int8
+64 rows take 1.15 times as long, 8 rows 0.9; with 4 bits 8 rows 1.3 times, 4 rows as long, one row half."""
+HUGE = 1 << 28
+"""Bytes of floats from which integers are not folded, however many rows there are."""
 MOVES = (Transpose, Reshape, Pad, LayoutTransform)
 LARGE = 1 << 22
 """Bytes of floats from which weights stay as they are stored; less is folded."""
@@ -31,15 +37,26 @@ class SinkCast(FunctionPass, opt_level=2):
     all else is exact, an element is computed as before.
     """
 
-    needs = (CastTo, Dequantize)
+    needs = (CastTo, Dequantize, DequantizeBlocks)
 
     def transform_function(self, function: Function, module: Module, context: PassContext) -> Function:
-        return as_function(rewrite(function, lambda _, new: _sunk(new) if isinstance(new, Call) else new))
+        readers = users(function.body)
+
+        def visit(old: Expr, new: Expr) -> Expr:
+            if not isinstance(new, Call):
+                return new
+            return _packed(old, new, readers) or _sunk(new)
+
+        return as_function(rewrite(function, visit))
 
 
 def _sunk(call: Call) -> Expr:
     if isinstance(call.op, Dequantize):
         return _scaled(call, call.op)
+    if isinstance(call.op, (OutOfRange, Take, Transpose)) and isinstance(call.args[0], Call):
+        blocks = call.args[0]
+        if isinstance(blocks.op, DequantizeBlocks):
+            return _of_blocks(call, blocks, blocks.op) or call
     if isinstance(call.op, Dense):
         return _scaled_behind(call)
     if not isinstance(call.op, (OutOfRange, Take, Transpose)) or not is_widened(call.args[0]):
@@ -62,8 +79,9 @@ def is_cast_of_weights(node: Expr) -> bool:
     """Whether a value is one large constant, moved at most, in another format."""
     if not isinstance(node, Call) or isinstance(node.op, BinaryOp) or not _keeps_places(node):
         return False
-    inside = post_order(*node.args)
+    inside = post_order(node.args[0])
     stored = all(isinstance(e, Constant) or (isinstance(e, Call) and isinstance(e.op, MOVES)) for e in inside)
+    stored = stored and not any(isinstance(e, Var) for e in post_order(*node.args[1:]))
     return stored and node.tensor_type.is_static and _is_larger(node, sum(arg.tensor_type.nbytes for arg in node.args))
 
 
@@ -71,8 +89,20 @@ def _multiplies_by(user: Expr, weight: Call) -> bool:
     """Integers of many rows are worth folding: each tile of rows makes floats of them again."""
     if not isinstance(user, Call) or not isinstance(user.op, (Dense, Matmul, DensePack)) or user.args[0] is weight:
         return False
-    rows = user.tensor_type.shape[0]
-    return not isinstance(rows, int) or rows <= MANY_ROWS or is_float(weight.args[0].dtype)
+    if isinstance(weight.op, DequantizeBlocks) and not lies_along_depth(weight.op, user):
+        return False
+    rows, in_byte = user.tensor_type.shape[0], getattr(weight.op, "per_byte", 1)
+    many = isinstance(rows, int) and rows > MANY_ROWS[in_byte] and weight.tensor_type.nbytes < HUGE
+    if many and not is_float(weight.args[0].dtype):
+        decide("SinkCast", user, Declined(f"{rows} rows by weights of {8 // in_byte} bits are slower than by floats"))
+        return False
+    return True
+
+
+def lies_along_depth(op: DequantizeBlocks, product: Call) -> bool:
+    """Whether blocks lie along what the product sums over: each vector of units then has its own scales."""
+    by_columns = isinstance(product.op, Matmul) and not product.op.transpose_b
+    return op.axis % product.args[1].tensor_type.rank == (0 if by_columns else 1)
 
 
 def is_widened(expr: Expr) -> bool:
@@ -92,7 +122,79 @@ def _keeps_places(node: Expr) -> bool:
     if not isinstance(node, Call):
         return False
     scalars = isinstance(node.op, Dequantize) and all(arg.tensor_type.rank == 0 for arg in node.args[1:])
-    return scalars or isinstance(node.op, (CastTo, BinaryOp))
+    return scalars or isinstance(node.op, (CastTo, BinaryOp, DequantizeBlocks))
+
+
+def _packed(old: Expr, call: Call, readers: dict[Expr, list[Expr]]) -> Expr | None:
+    """Large weights of 2 or 4 bits, a byte each so far, as bytes of several along their blocks; ``None`` of others."""
+    op, data = call.op, call.args[0] if call.args else None
+    if isinstance(data, Call) and isinstance(data.op, CastTo):
+        data = data.args[0]
+    if not isinstance(op, (Dequantize, DequantizeBlocks)) or not isinstance(data, Constant):
+        return None
+    folds = (folded(arg) if isinstance(arg, Call) and not unfoldable(arg) else arg for arg in call.args[1:])
+    values = [arg.value for arg in folds if isinstance(arg, Constant)]
+    few = bits_of(data.dtype) < 8 and not is_float(data.dtype) and data.tensor_type.rank == 2
+    if not few or len(values) < 2 or not _is_larger(call, data.value.nbytes):
+        return None
+    axis, block = (op.axis % 2, op.block) if isinstance(op, DequantizeBlocks) else (1 - op.axis % 2, 0)
+    if not block:  # one scale for each index of the other axis
+        axis = axis if values[0].ndim else _depth(old, readers)
+        block, shape = data.value.shape[axis], [1 if i == axis else n for i, n in enumerate(data.value.shape)]
+        values = [np.broadcast_to(p.reshape(shape) if p.size > 1 else p, shape) for p in values]
+    decide("SinkCast", call, f"its weights stay in {bits_of(data.dtype)} bits, several in a byte")
+    return _in_bytes(call, data, axis, block, *values)
+
+
+def _in_bytes(call: Call, data: Constant, axis: int, block: int, scale: np.ndarray, zero: np.ndarray) -> Expr:
+    """Signed numbers and their zero points count from the least one."""
+    bits = bits_of(data.dtype)
+    least, count = 0 if data.dtype.startswith("u") else 2 ** (bits - 1), 8 // bits
+    codes = np.moveaxis((data.value.astype("int8") + least).astype("uint8"), axis, -1)
+    missing = -codes.shape[-1] % count
+    codes = np.pad(codes, ((0, 0), (0, missing))).reshape(len(codes), -1, count)
+    joined = np.bitwise_or.reduce(codes << np.arange(0, 8, bits, dtype="uint8"), axis=-1)
+    stored = np.ascontiguousarray(np.moveaxis(joined, -1, axis))
+    points = (zero.astype("int32") + least).astype("uint8")
+    whole = points.reshape(-1)[:1].reshape(()) if np.all(points == points.flat[0]) else points
+    op = DequantizeBlocks(axis, block, bits, data.value.shape[axis])
+    return Call(
+        op, (Constant(stored, data.name), Constant(np.ascontiguousarray(scale)), Constant(whole)), span=call.span
+    )
+
+
+def _depth(weights: Expr, readers: dict[Expr, list[Expr]]) -> int:
+    """The axis of a matrix that its reader sums over, or does not look up along."""
+    for user in readers.get(weights, ()):
+        if not isinstance(user, Call):
+            continue
+        if isinstance(user.op, Transpose):
+            return 1 - _depth(user, readers)
+        if isinstance(user.op, Take) and user.op.axis is not None:
+            return 1 - user.op.axis % 2
+        if isinstance(user.op, Matmul):
+            return int(user.op.transpose_b)
+    return 1
+
+
+def _of_blocks(call: Call, blocks: Call, op: DequantizeBlocks) -> Expr | None:
+    """A gather or a transpose done to bytes, scales and zero points; ``None`` of one along the blocks."""
+    own, rank = op.axis % blocks.tensor_type.rank, blocks.tensor_type.rank
+    if not is_cast_of_weights(blocks):
+        return None
+    if isinstance(call.op, OutOfRange):  # of its operand it reads the shape
+        apart = all(axis % rank != own for axis in call.op.axes)
+        return rebuild(call, (blocks.args[0], *call.args[1:])) if apart else None
+    if isinstance(call.op, Transpose):
+        axis = [a % rank for a in call.op.axes or range(rank)[::-1]].index(own)
+    else:
+        assert isinstance(call.op, Take)
+        if call.op.axis is None or call.op.axis % rank == own:
+            return None
+        axis = own + (call.tensor_type.rank - rank if call.op.axis % rank < own else 0)
+    decide("SinkCast", call, "done before its operand becomes larger")
+    args = [arg if arg.tensor_type.rank == 0 else rebuild(call, (arg, *call.args[1:])) for arg in blocks.args]
+    return Call(op.with_attributes(axis=axis), args, span=call.span)
 
 
 def _scaled(call: Call, op: Dequantize) -> Expr:
@@ -133,6 +235,9 @@ def _before(call: Call, operand: Expr) -> Expr | None:
     if isinstance(operand, Constant):
         return _of_constant(call, operand)
     assert isinstance(operand, Call)
+    if isinstance(operand.op, DequantizeBlocks):
+        inner = rebuild(call, (operand, *call.args[1:]))
+        return _of_blocks(inner, operand, operand.op) if isinstance(inner, Call) else None
     args = [_before(call, arg) for arg in operand.args]
     return None if None in args else rebuild(operand, [arg for arg in args if arg is not None])
 

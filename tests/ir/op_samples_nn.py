@@ -285,6 +285,16 @@ QUANTIZED = [
     row("qnn.dequantize", ints(3, 5, low=-999999, high=999999), floats(), _zeros(dtype="int32")),
     row("qnn.dequantize", np.array([-(2**31), 2**31 - 1], "int32"), scalar(1.5, "float32"), scalar(-7, "int32")),
     row("qnn.dequantize", ints(3, 5, dtype="int8"), floats(dtype="float16"), _zeros(dtype="int8"), out_dtype="float16"),
+    row(
+        "qnn.dequantize_blocks",
+        ints(3, 5, low=0, high=255, dtype="uint8"),
+        floats(3, 3),
+        ints(3, 3, low=0, high=15, dtype="uint8"),
+        block=4,
+        bits=4,
+        extent=9,
+    ),
+    row("qnn.dequantize_blocks", ints(4, 5, dtype="int8"), floats(2, 5), _zeros(dtype="int8"), axis=0, block=3),
 ]
 
 _PLACES = np.stack([floats(2, 3, 4, low=-1.3, high=1.3) for _ in range(2)], -1)

@@ -17,6 +17,7 @@ _RANGES = {
     "log1p": (-0.9, 5.0), "asin": (-1.0, 1.0), "acos": (-1.0, 1.0), "acosh": (1.0, 9.0), "atanh": (-0.99, 0.99),
 }  # fmt: skip
 """Where a function's ordinary arguments lie."""
+_WHOLE = ("int8", "int16", "int32", "int64")
 _ANYWHERE = ((-3.0, 3.0), (-100.0, 100.0), (-0.01, 0.01), (-2e4, 2e4))
 """Of the others: also beyond where an exponential overflows, and many periods."""
 
@@ -184,6 +185,22 @@ def dequantize(name: str, draw: Draw, dtype: str) -> Case:
     narrow = draw.choice(("int8", "uint8")) if dtype not in ("int8", "uint8", "int16", "uint16", "int32") else dtype
     data, scale, zero, axis = _quantized(draw, dtype, to, dtype if narrow == dtype else narrow, narrow)
     return case(name, data, scale, zero, out_dtype=to, axis=axis, accuracy=Accuracy(ulps=1))
+
+
+@generator("qnn.dequantize_blocks")
+def dequantize_blocks(name: str, draw: Draw, dtype: str) -> Case:
+    """Bytes of several numbers, or integers of any width with a scale for each block."""
+    shape, to = draw.shape(1, 4), draw.choice(("float32", "float16", "float64"))
+    axis, block = draw.axis(len(shape)) % len(shape), draw.integer(1, 6)
+    bits = draw.choice((2, 4, 8)) if dtype == "uint8" else 0
+    held = shape[axis] * (8 // bits if bits else 1)
+    extent = max(held - draw.integer(0, 3), 0)
+    blocks = (*shape[:axis], -(-(extent or held) // block), *shape[axis + 1 :])
+    zeros, info = draw.choice((blocks, ())), np.iinfo(dtype if dtype.lstrip("u") in _WHOLE else "int8")
+    data = draw.array(shape, dtype, max(int(info.min), -(1 << 20)), min(int(info.max), 1 << 20), "all")
+    zero = draw.array(zeros, draw.choice(("uint8", to)), 0, 100, "none")
+    given = {"axis": axis, "block": block, "bits": bits, "extent": extent}
+    return case(name, data, draw.array(blocks, to, 0.01, 1.5, "none"), zero, **given, accuracy=Accuracy(ulps=1))
 
 
 def _quantized(draw: Draw, dtype: str, scales: str, zeros: str, limits: str) -> tuple[Any, Any, Any, int]:

@@ -14,7 +14,7 @@ import onnx
 from minitvm.frontend.onnx.contrib import channels_last, channels_second, contrib_op, only
 from minitvm.frontend.onnx.control import recurrence
 from minitvm.frontend.onnx.matmul import matmul, transposed
-from minitvm.frontend.onnx.node import OnnxNode, cast, emit, normalize_axis, rank, scalar, wide
+from minitvm.frontend.onnx.node import OnnxNode, cast, emit, normalize_axis, rank, scalar
 from minitvm.frontend.onnx.quantize import (
     dynamically_quantized,
     integer_matmul,
@@ -26,6 +26,7 @@ from minitvm.frontend.onnx.quantize import (
 from minitvm.frontend.onnx.registry import MICROSOFT, formulas
 from minitvm.frontend.onnx.rnn import Layer, activations_of, layer_of, lstm_step, outputs_of
 from minitvm.frontend.onnx.tensor import reshaped
+from minitvm.ir.dtypes import carrier
 from minitvm.ir.expr import Constant, Expr
 
 # --- on real numbers ------------------------------------------------------------------------------------------
@@ -216,7 +217,7 @@ def _own(layer: Layer, parameter: Expr, direction: int) -> Expr:
 
 
 def _unpacked(x: Expr, bits: int, count: int) -> Expr:
-    """The numbers of ``bits`` each that bytes hold along the last axis, lowest first; the first ``count``."""
+    """The numbers of ``bits`` each that bytes hold along the last axis, lowest first; the first ``count``, or all."""
     per_byte = 8 // bits
     if per_byte > 1:
         shifts = Constant(np.arange(0, 8, bits).astype("uint8"))
@@ -224,19 +225,12 @@ def _unpacked(x: Expr, bits: int, count: int) -> Expr:
         x = emit("bitwise_and", parts, scalar(2**bits - 1, x))
         x = reshaped(x, [*x.shape[:-2], x.shape[-2] * per_byte])
     last = rank(x) - 1
-    return x if x.shape[last] == count else emit("strided_slice", x, begin=(0,), end=(count,), axes=(last,))
+    return x if count in (-1, x.shape[last]) else emit("strided_slice", x, begin=(0,), end=(count,), axes=(last,))
 
 
-def _by_blocks(x: Expr, scales: Expr, zeros: Expr, axis: int, block: int) -> Expr:
-    """(x - zero) * scale with one scale and zero point for each ``block`` elements along ``axis``."""
-    count = x.shape[axis]
-
-    def each(p: Expr) -> Expr:
-        p = emit("repeat", p, repeats=block, axis=axis)
-        return p if p.shape[axis] == count else emit("strided_slice", p, begin=(0,), end=(count,), axes=(axis,))
-
-    dtype = wide(scales.dtype)
-    return cast((cast(x, dtype) - each(cast(zeros, dtype))) * each(cast(scales, dtype)), scales.dtype)
+def _middle(bits: int) -> Expr:
+    """The zero point of unsigned numbers that have none of their own; 0 of signed ones."""
+    return Constant(np.asarray(2 ** (bits - 1) if bits else 0, "uint8"))
 
 
 @contrib_op("MatMulNBits")
@@ -249,15 +243,14 @@ def few_bits(node: OnnxNode) -> Expr:
     if node.get(4) is not None:
         raise node.fail("an order of groups (g_idx) is not supported")
     blocks = -(-depth // block)
-    scales, given = reshaped(node[2], [columns, blocks]), node.get(3)
-    if given is None:
-        zeros: Expr = Constant(np.full((columns, blocks), 2 ** (bits - 1), scales.dtype))
-    elif given.dtype == "uint8":
-        zeros = _unpacked(reshaped(given, [columns, given.tensor_type.size // columns]), bits, blocks)
-    else:
-        zeros = reshaped(given, [columns, blocks])
+    scales, zeros = reshaped(node[2], [columns, blocks]), node.get(3) or _middle(bits)
+    if rank(zeros) and zeros.dtype == "uint8":
+        zeros = _unpacked(reshaped(zeros, [columns, zeros.tensor_type.size // columns]), bits, blocks)
+    elif rank(zeros):
+        zeros = reshaped(zeros, [columns, blocks])
     packed = reshaped(node[1], [columns, node[1].tensor_type.size // columns])
-    weight = _by_blocks(_unpacked(packed, bits, depth), scales, zeros, 1, block)
+    form = {"axis": 1, "block": block, "bits": bits, "extent": depth}
+    weight = emit("qnn.dequantize_blocks", packed, scales, zeros, **form)
     result = matmul(node, node[0], transposed(weight))
     return result if node.get(5) is None else emit("add", result, node[5])
 
@@ -279,10 +272,11 @@ def gather_block_quantized(node: OnnxNode) -> Expr:
 
     moved = along + rank(node[1]) - 1 if along > axis else along
     values, scales = found(data), found(node[2])
-    values = _unpacked(values, bits, values.shape[-1] * (8 // bits))
-    if node.get(3) is not None:
-        zeros = found(node[3])
-        zeros = _unpacked(zeros, bits, scales.shape[-1]) if data.dtype == "uint8" else zeros
-    else:
-        zeros = Constant(np.full(scales.shape, 2 ** (bits - 1) if data.dtype == "uint8" else 0, "int32"))
-    return _by_blocks(values, scales, zeros, moved, node.attr("block_size", 128))
+    zeros = found(node[3]) if node.get(3) is not None else _middle(bits if data.dtype == "uint8" else 0)
+    if rank(zeros) and data.dtype == "uint8":
+        zeros = _unpacked(zeros, bits, scales.shape[-1])
+    form = {"axis": moved, "block": node.attr("block_size", 128)}
+    packed = {"bits": bits} if data.dtype == "uint8" and moved == rank(values) - 1 else {}
+    if not packed:  # a byte each, or bytes of several along another axis
+        values = cast(values, carrier(data.dtype)) if data.dtype != "uint8" else _unpacked(values, bits, -1)
+    return emit("qnn.dequantize_blocks", values, scales, cast(zeros, carrier(zeros.dtype)), **form, **packed)

@@ -68,11 +68,10 @@ def dequantize(node: OnnxNode) -> Expr:
     if is_float(x.dtype):
         _require_no_offset(node)
         return cast(emit("multiply", cast(x, exact), cast(_spread(node, axis, scale), exact)), dtype)
-    if node.attr("block_size", 0):
-        scale, zero = _along_blocks(node, axis, scale, zero)
-        distance = emit("subtract", cast(x, "int32"), cast(zero, "int32"))
-        return cast(emit("multiply", cast(distance, exact), cast(scale, exact)), dtype)
     x, zero = cast(x, carrier(x.dtype)), cast(zero, carrier(zero.dtype))
+    if node.attr("block_size", 0):
+        given = (x, scale, zero if rank(zero) == rank(x) else scalar_or_vector(zero))
+        return cast(emit("qnn.dequantize_blocks", *given, axis=axis, block=node.attr("block_size")), dtype)
     parameters = [scalar_or_vector(p) for p in (scale, zero)]
     return cast(emit("qnn.dequantize", x, *parameters, axis=axis, out_dtype=scale.dtype), dtype)
 

@@ -6,9 +6,9 @@ from typing import Annotated
 import numpy as np
 
 from minitvm.ir.decision import Declined
-from minitvm.ir.dims import differ
+from minitvm.ir.dims import Dim, differ
 from minitvm.ir.dtypes import limits
-from minitvm.ir.loop import Buffer, LoopExpr, Stage, intrin, maximum, minimum
+from minitvm.ir.loop import Buffer, LoopExpr, Stage, binary, intrin, maximum, minimum
 from minitvm.ir.op import Fusion, Op, compute
 from minitvm.ir.ops._shape import beside, normalize_axis, require_kind, require_same_dtype
 from minitvm.ir.relayout import Move, Placement, Site, along_axis, data_moved
@@ -127,3 +127,72 @@ class Dequantize(_Quantization, name="qnn.dequantize"):
             return (steps.astype(wide) * self._at(input_scale, i).astype(wide)).astype(self.out_dtype)
 
         return compute(data.shape, element)
+
+
+class DequantizeBlocks(Op, name="qnn.dequantize_blocks", fusion=Fusion.INJECTIVE):
+    """(data - zero_point) * scale, in float32 at least, with a scale for each ``block`` elements along ``axis``.
+
+    data: (..., b, ...) integers, or bytes of ``8 // bits`` numbers each along ``axis``, lowest bits first; input_scale:
+    (..., ceil(n / block), ...); input_zero_point: the same or (), integers or floats -> (..., n, ...) of the scale's
+    dtype.  n is ``extent``, or all that b holds.
+    """
+
+    axis: int = -1
+    block: int = 32
+    bits: int = 0
+    extent: int = 0
+
+    @property
+    def per_byte(self) -> int:
+        return 8 // self.bits if self.bits else 1
+
+    def _extent(self, stored: Dim) -> Dim:
+        return self.extent or stored * self.per_byte
+
+    def infer(self, data: TensorType, input_scale: TensorType, input_zero_point: TensorType) -> TensorType:
+        require_kind(self, data, "iu", "the input")
+        require_kind(self, input_scale, "f", "scale")
+        if self.bits not in (0, 2, 4, 8) or self.block < 1 or (self.bits and data.dtype != "uint8"):
+            hint = "of packed numbers uint8, bits=2, 4 or 8"
+            raise self.reject(f"bits={self.bits} and block={self.block} of {data} say nothing", hint=hint)
+        axis = normalize_axis(self, self.axis, data.rank)
+        extent = self._extent(data.shape[axis])
+        if self.extent and isinstance(held := data.shape[axis], int) and held * self.per_byte < extent:
+            raise self.reject(f"axis {self.axis} of {data} does not hold {extent} numbers of {self.bits or 'all'} bits")
+        blocks = -(-extent // self.block)
+        shape = (*data.shape[:axis], blocks, *data.shape[axis + 1 :])
+        for name, given in (("scale", input_scale), ("zero_point", input_zero_point)):
+            apart = given.rank != data.rank or any(map(differ, given.shape, shape))
+            if apart and (given.rank or given is input_scale):
+                raise self.reject(f"{name} must be {input_scale.with_shape(shape)}, one for each block, not {given}")
+        return TensorType((*data.shape[:axis], extent, *data.shape[axis + 1 :]), input_scale.dtype)
+
+    def reference(self, data: np.ndarray, input_scale: np.ndarray, input_zero_point: np.ndarray) -> np.ndarray:
+        axis, wide = self.axis % data.ndim, np.promote_types(input_scale.dtype, "float32")
+        extent = int(self._extent(data.shape[axis]))
+        place = np.arange(extent)
+        codes = np.take(data, place // self.per_byte, axis)
+        if self.bits:
+            shifts = beside((place % self.per_byte * self.bits).astype("uint8"), axis, data.ndim)
+            codes = codes >> shifts & (2**self.bits - 1)
+        numbers = (input_zero_point, input_scale)
+        zero, scale = (np.take(p, place // self.block, axis) if p.ndim else p for p in numbers)
+        steps = codes.astype(wide) - zero.astype(wide)
+        return np.asarray((steps * scale.astype(wide)).astype(input_scale.dtype))
+
+    def compute(self, data: Buffer, input_scale: Buffer, input_zero_point: Buffer) -> Stage:
+        axis, wide = self.axis % len(data.shape), accumulator(input_scale.dtype)
+        shape = (*data.shape[:axis], self._extent(data.shape[axis]), *data.shape[axis + 1 :])
+
+        def element(*i: LoopExpr) -> LoopExpr:
+            def at(buffer: Buffer, step: int) -> LoopExpr:
+                return buffer[(*i[:axis], i[axis] // step, *i[axis + 1 :]) if buffer.shape else ()]
+
+            code = at(data, self.per_byte)
+            if self.per_byte > 1:
+                shift = (i[axis] % self.per_byte * self.bits).astype("int32")
+                code = binary("shr", code.astype("int32"), shift) & (2**self.bits - 1)
+            steps = code.astype(wide) - at(input_zero_point, self.block).astype(wide)
+            return (steps * at(input_scale, self.block).astype(wide)).astype(input_scale.dtype)
+
+        return compute(shape, element)
