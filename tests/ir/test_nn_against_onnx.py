@@ -111,12 +111,14 @@ def _quantized() -> list[Case]:
     x, scale = _f(3, 40, low=-9, high=9), _f(3, low=0.01, high=0.05)
     zero = _rng.integers(-20, 20, 3, "int8")
     q = _rng.integers(-128, 127, (3, 40), "int8", endpoint=True)
+    blocks = (q, _f(3, 5, low=0.01, high=0.05), _rng.integers(-20, 20, (3, 5), "int8"))
     ties = np.arange(-300, 300, 1).astype("float32") / 2
     return [
         Case("qnn.quantize", {"axis": 0}, (x, scale, zero), "QuantizeLinear", {"axis": 0}),
         Case("qnn.quantize", {"out_dtype": "uint8"}, (ties, np.float32(1), np.uint8(3)), "QuantizeLinear", {}),
         Case("qnn.dequantize", {"axis": 0}, (q, scale, zero), "DequantizeLinear", {"axis": 0}),
         Case("qnn.dequantize", {}, (q, np.float32(0.3), np.int8(-7)), "DequantizeLinear", {}),
+        Case("qnn.dequantize_blocks", {"block": 8}, blocks, "DequantizeLinear", {"block_size": 8}, opset=21),
     ]
 
 
