@@ -103,7 +103,7 @@ def redirect(stmt: Stmt, targets: Mapping[Buffer, Buffer], at: At = tuple) -> St
 
     def redirected(node: Stmt) -> Stmt:
         if isinstance(node, Store) and node.buffer in targets:
-            return Store(targets[node.buffer], at(node.index), node.value)
+            return type(node)(targets[node.buffer], at(node.index), node.value)
         return node
 
     return map_stmt(stmt, on_expr=lambda e: redirect_loads(e, targets, at), on_stmt=redirected)

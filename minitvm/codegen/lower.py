@@ -118,6 +118,7 @@ def _lower_with(
     title, problem = title_of(maker), Problem.of(anchor)
     params, values = compose(function, {anchor: problem.outputs})
     prologues = [buffer for arg in anchor.args for buffer in flatten(values[arg])]
+    problem = replace(problem, as_given=all(buffer in params for buffer in prologues))
     allowed = PassContext.current().option("minitvm.allow_approximate")
     if maker.exactness is Exactness.APPROXIMATE and maker.__name__ not in allowed:
         return Declined(f"approximate, and minitvm.allow_approximate does not name {maker.__name__}")

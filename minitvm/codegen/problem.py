@@ -24,11 +24,13 @@ from minitvm.target import MachineModel
 
 @dataclass(frozen=True)
 class Problem:
-    """One operator over placeholder buffers: shapes, dtypes, attributes; nothing about what is fused around it."""
+    """One operator over placeholder buffers: shapes, dtypes, attributes; little about what is fused around it."""
 
     op: Op
     inputs: tuple[Buffer, ...]
     outputs: tuple[Buffer, ...]
+    as_given: bool = True
+    """Whether all inputs are in memory, none of them computed as it is loaded."""
 
     @staticmethod
     def of(call: Call) -> Problem:

@@ -121,7 +121,8 @@ def simplify_stmt(stmt: Stmt, ranges: Ranges) -> Stmt | None:
         case For():
             return _simplify_loop(stmt, ranges)
         case Store(buffer, index, value):
-            return Store(buffer, tuple(simplify_expr(i, ranges) for i in index), simplify_expr(value, ranges))
+            index = tuple(simplify_expr(i, ranges) for i in index)
+            return type(stmt)(buffer, index, simplify_expr(value, ranges))
         case Seq(stmts):
             parts = [part for s in stmts if (part := simplify_stmt(s, ranges)) is not None]
             return seq(*parts) if parts else None

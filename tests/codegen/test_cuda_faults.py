@@ -18,6 +18,9 @@ from minitvm.ir.loop import (
     Barrier,
     Buffer,
     Const,
+    CopyAsync,
+    CopyCommit,
+    CopyWait,
     If,
     Kernel,
     LoopExpr,
@@ -25,12 +28,15 @@ from minitvm.ir.loop import (
     Seq,
     Stmt,
     Store,
+    const,
     loop,
     map_stmt,
+    select,
     seq,
     walk_stmts,
 )
 from minitvm.ir.loop.interp import run_kernel
+from minitvm.ir.loop.verify import verify_kernel
 from minitvm.target import Target
 from minitvm.testing.cuda import ORDERS, DeviceFault, host_compiler
 from minitvm.testing.cuda.device import HostGroups
@@ -108,6 +114,26 @@ def all_read_sum(i: LoopExpr, x: Buffer, y: Buffer, t: Buffer) -> Stmt:
     return threads(lambda j: Store(y, (i, j), t[0]))
 
 
+def copy(i: LoopExpr, x: Buffer, y: Buffer, t: Buffer) -> Stmt:
+    return threads(lambda j: CopyAsync(t, (j,), x[i, j]))
+
+
+def commit(*_: object) -> Stmt:
+    return CopyCommit()
+
+
+def arrive(*_: object) -> Stmt:
+    return CopyWait(0)
+
+
+def arrive_before(*_: object) -> Stmt:
+    return CopyWait(1)
+
+
+def copy_half(i: LoopExpr, x: Buffer, y: Buffer, t: Buffer) -> Stmt:
+    return threads(lambda j: CopyAsync(t, (j,), select(j < 16, x[i, j], const(0, "float32"))))
+
+
 PLANTED: dict[str, tuple[Kernel, str]] = {
     "no barrier": (block_of(fill, read), RACE.format("planted", "reads", "t")),
     "stored over": (block_of(fill, wait, read, fill_again), RACE.format("planted", "stores to", "t")),
@@ -123,11 +149,25 @@ PLANTED: dict[str, tuple[Kernel, str]] = {
     "unwritten": (block_of(fill_some, wait, read), "planted reads t before it is written"),
     "out of bounds": (block_of(far), "planted reaches outside of x: index 5 in dimension 0 of extent 5"),
     "out of shared memory": (block_of(far_in_shared), "planted reaches outside of t: index 32 in dimension 0"),
+    "no wait for a copy": (block_of(copy, commit, wait, read), "planted reads t before it is waited for"),
+    "no commit of a copy": (block_of(copy, arrive, wait, read), "planted reads t before it is waited for"),
+    "a wait for earlier copies": (
+        block_of(copy, commit, arrive_before, wait, read),
+        "planted reads t before it is waited for",
+    ),
+    "no barrier behind a wait": (
+        block_of(copy, commit, wait, arrive, read),
+        RACE.format("planted", "reads", "t"),
+    ),
+    "copied over": (block_of(fill, wait, read, copy, commit, arrive), RACE.format("planted", "stores to", "t")),
     "divergent": (block_of(some_wait), "planted: a barrier that not all threads of a block reach"),
 }
 RIGHT = {
     "tiled": (tiled(), X[:, ::-1]),
     "twice": (block_of(fill, wait, read, wait, fill_again, wait, read), X),
+    "copied": (block_of(copy, commit, arrive, wait, read), X[:, ::-1]),
+    "zeros": (block_of(copy_half, commit, arrive, wait, read), np.where(np.arange(32) < 16, X, 0)[:, ::-1]),
+    "one of two groups": (block_of(copy, commit, commit, arrive_before, wait, read), X[:, ::-1]),
     "sum": (block_of(fill, wait, first_sums, wait, all_read_sum), np.repeat(X.sum(1, keepdims=True), 32, 1)),
 }
 
@@ -206,3 +246,34 @@ def test_no_barrier_of_a_template_can_be_left_out(name: str) -> None:
         return
     for _, run in on_gpu(faulty, arrays):
         assert shows(run, expected)
+
+
+@pytest.mark.parametrize("stages", [2, 3])
+def test_no_wait_of_a_pipeline_can_be_left_out(stages: int) -> None:
+    template, arrays, expected = made(SUBJECTS["nn.matmul"])
+    kernel = template_kernel(template, next(c for c in template.candidates if getattr(c.tile, "copied", 0) == stages))
+    for kind in (CopyCommit, CopyWait):
+        faulty = simplify(replaced(kernel, lambda s, kind=kind: Seq(()) if isinstance(s, kind) else s))  # type: ignore[misc]
+        with pytest.raises(MiniTVMError, match=r"reads (left|right) before it is waited for"):
+            run_kernel(faulty, *arrays)
+        for _, run in on_gpu([faulty], arrays) if host_compiler() is not None else ():
+            assert shows(run, expected)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "message"),
+    [
+        (
+            block_of(lambda i, x, y, t: threads(lambda j: CopyAsync(t, (j,), x[i, j] + x[i, j]))),
+            "a copy is of an element",
+        ),
+        (block_of(lambda i, x, y, t: threads(lambda j: CopyAsync(y, (i, j), x[i, j]))), "a copy is of an element"),
+        (
+            block_of(lambda i, x, y, t: threads(lambda j: If(j < 9, CopyWait(0)))),
+            "under a condition that tells threads",
+        ),
+    ],
+)
+def test_what_is_no_copy_is_refused(kernel: Kernel, message: str) -> None:
+    with pytest.raises(CompilerError, match=message):
+        verify_kernel(kernel)

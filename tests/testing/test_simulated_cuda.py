@@ -65,7 +65,7 @@ SOURCES = {
     __shared__ __align__(16) float t[2][64];
     if (threadIdx.x < 16) cp_async<16>(&t[0][threadIdx.x * 4], &x[threadIdx.x * 4]);
     cp_async_commit();
-    if (threadIdx.x < 16) cp_async_zfill<16>(&t[1][threadIdx.x * 4], &x[threadIdx.x * 4], threadIdx.x < 8);
+    if (threadIdx.x < 16) cp_async<16>(&t[1][threadIdx.x * 4], &x[threadIdx.x * 4], threadIdx.x < 8);
     cp_async_commit();
     cp_async_wait<1>();
     __syncthreads();

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from minitvm.codegen.cuda import spell
 from minitvm.codegen.cuda.bind import Launch, launch_of
 from minitvm.codegen.cuda.express import Names, Shared, Writer, flat, identifier
@@ -15,6 +17,9 @@ from minitvm.ir.loop import (
     Barrier,
     Buffer,
     Const,
+    CopyAsync,
+    CopyCommit,
+    CopyWait,
     For,
     If,
     Kernel,
@@ -26,7 +31,9 @@ from minitvm.ir.loop import (
     Seq,
     Stmt,
     Store,
+    all_of,
     stmt_exprs,
+    substitute_vars,
 )
 from minitvm.ir.loop.affine import Range, bounds, counter
 
@@ -100,6 +107,8 @@ class _Body:
                     self.statement(part, depth)
             case For():
                 self.loop(stmt, depth)
+            case CopyAsync():
+                self.copy(stmt, 1, depth)
             case Store():
                 self.store(stmt, depth)
             case If(_, then, orelse):
@@ -111,6 +120,12 @@ class _Body:
                 self.mma(stmt, depth)
             case Barrier():
                 self.barrier(depth)
+            case CopyCommit():
+                self.helpers.add("cp_async_commit")
+                self.line(depth, "cp_async_commit();")
+            case CopyWait(left):
+                self.helpers.add("cp_async_wait")
+                self.line(depth, f"cp_async_wait<{left}>();")
 
     def loop(self, stmt: For, depth: int) -> None:
         if stmt.kind is LoopKind.PARALLEL:
@@ -148,9 +163,41 @@ class _Body:
         assert isinstance(loop.extent, Const)
         widening = Widening(loop.var, loop.extent.value, self.ranges, lambda b: b in self.private)
         for store in stores:
+            if isinstance(store, CopyAsync):
+                self.copies(loop, store, widening, depth)
+                continue
             self.line(depth, "{")
             self.wide_store(loop, store, widening, depth + 1)
             self.line(depth, "}")
+
+    def copies(self, loop: For, store: CopyAsync, widening: Widening, depth: int) -> None:
+        """One for all lanes, or one by one."""
+        if widening.copied(store) is None:
+            self.statement(by_lanes(loop, store), depth)
+            return
+        *index, value = (substitute_vars(e, {loop.var: Const(0)}) for e in (*store.index, store.value))
+        self.copy(CopyAsync(store.buffer, tuple(index), value), widening.lanes, depth)
+
+    def copy(self, stmt: CopyAsync, lanes: int, depth: int) -> None:
+        """Of so many neighbours from one on, or as many zeros."""
+        found = stmt.source()
+        if found is None:  # nothing but zeros is left of it
+            self.store(stmt, depth)
+            return
+        source, conditions = found
+        target, what, *asked = (
+            flat(e, self.ranges)
+            for e in (Load(stmt.buffer, stmt.index), source, *([all_of(conditions)] * bool(conditions)))
+        )
+        assert isinstance(target, Load) and isinstance(what, Load)
+        shared, writer = self._writer([*target.index, *what.index, *asked], depth)
+        to, start, *real = shared.roots
+        places = [writer.element(stmt.buffer, to), writer.element(source.buffer, start)]
+        arguments = ", ".join([*(f"&{place}" for place in places), *map(writer.root, real)])
+        self.lines += writer.lines
+        self.helpers.add("cp_async")
+        nbytes = lanes * np.dtype(stmt.buffer.dtype).itemsize
+        self.line(depth, f"cp_async<{nbytes}>({arguments});")
 
     def wide_store(self, loop: For, store: Store, widening: Widening, depth: int) -> None:
         place, found = widening.first(Load(store.buffer, store.index)), widening.of(store.value)

@@ -78,6 +78,19 @@ __device__ __forceinline__ unsigned to_tf32(float value) {
     asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(value));
     return bits;
 }""",
+    "cp_async": """\
+template <int BYTES> __device__ __forceinline__ void cp_async(void *shared, const void *global, bool real = true) {
+    unsigned to = (unsigned)__cvta_generic_to_shared(shared);
+    int read = real ? BYTES : 0;  // the rest is zeros
+    if (BYTES == 16) asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(global), "r"(read));
+    else asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(global), "n"(BYTES), "r"(read));
+}""",
+    "cp_async_commit": """\
+__device__ __forceinline__ void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }""",
+    "cp_async_wait": """\
+template <int BUT_LAST> __device__ __forceinline__ void cp_async_wait() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(BUT_LAST) : "memory");
+}""",
     "mma_tf32": """\
 __device__ __forceinline__ void mma_tf32(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
     asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "

@@ -16,6 +16,7 @@ from minitvm.codegen.simplify import simplify_expr
 from minitvm.ir.loop import (
     Buffer,
     Const,
+    CopyAsync,
     For,
     Load,
     LoopExpr,
@@ -79,6 +80,14 @@ class Widening:
             return None
         at_first = tuple(substitute_vars(i, {self.var: Const(0)}) for i in load.index)
         return Load(buffer, at_first)
+
+    def copied(self, store: Store) -> Load | None:
+        """Lane 0's place of an asynchronous copy, where all lanes' are one of 4, 8 or 16 bytes."""
+        found = store.source() if isinstance(store, CopyAsync) else None
+        nbytes = self.lanes * np.dtype(store.buffer.dtype).itemsize
+        if found is None or nbytes > _WIDEST or any(depends_on(c, self.var) for c in found[1]):
+            return None
+        return None if self.first(found[0]) is None else self.first(Load(store.buffer, store.index))
 
     def pack(self, dtype: str) -> Buffer:
         return Buffer("pack", (self.lanes,), dtype, "local")

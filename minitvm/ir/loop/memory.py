@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import numpy as np
 
@@ -16,6 +17,10 @@ _APART = 1024  # numbers of threads along an axis
 _NOBODY, _SEVERAL = -1, -2
 
 
+Copied: TypeAlias = tuple[np.ndarray, np.ndarray]
+"""Where elements go, and the thread that copies each."""
+
+
 @dataclass
 class Memory:
     """``data[instance * size + offset]``; ``written`` tells what may be read, ``whole`` that all of it may."""
@@ -26,6 +31,27 @@ class Memory:
     whole: bool = False
     touched: Touched | None = None
     """Of a block's shared memory, where races are looked for."""
+    copies: list[list[Copied]] = field(default_factory=lambda: [[]])
+    """What is on its way, in the groups that were committed, and in the one that is not yet."""
+
+    def commit(self) -> None:
+        self.copies.append([])
+
+    def arrive(self, left: int) -> None:
+        """All groups that were committed but the last ``left`` may be read, by the threads that copied."""
+        done = max(0, len(self.copies) - 1 - left)
+        for where, threads in (copied for group in self.copies[:done] for copied in group):
+            self.written[where] = True
+            if self.touched is not None:
+                self.touched.wrote[where] = threads
+        del self.copies[:done]
+
+    def is_late(self, where: np.ndarray | slice) -> bool:
+        """Whether something is on its way there."""
+        waiting = np.zeros(self.data.size, bool)
+        for at, _ in (copied for group in self.copies for copied in group):
+            waiting[at] = True
+        return bool(waiting[where].any())
 
     @staticmethod
     def empty(buffer: Buffer, instances: int) -> Memory:

@@ -43,7 +43,8 @@ class _Binding:
             case For(var, extent, body, kind):
                 return For(var, self.expr(extent), self.stmt(body), kind)
             case Store(buffer, index, value):
-                return Store(self.buffer(buffer), tuple(map(self.expr, index)), self.expr(value))
+                index = tuple(map(self.expr, index))
+                return type(stmt)(self.buffer(buffer), index, self.expr(value))
             case Seq(stmts):
                 return Seq(tuple(map(self.stmt, stmts)))
             case If(condition, then, orelse):

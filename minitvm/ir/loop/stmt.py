@@ -15,6 +15,7 @@ from minitvm.ir.loop.expr import (
     Binary,
     Buffer,
     Cast,
+    Const,
     Index,
     Intrin,
     Load,
@@ -63,6 +64,35 @@ class Store(Stmt):
     buffer: Buffer
     index: tuple[LoopExpr, ...]
     value: LoopExpr
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CopyAsync(Store):
+    """A store to a block's shared memory, of an element of global memory or of 0, that is late.
+
+    ``value`` is a load, or a choice of a load or 0.  Nothing may be read there until the thread that copies has
+    committed (:class:`CopyCommit`) and waited (:class:`CopyWait`); other threads need a barrier after that.
+    """
+
+    def source(self) -> tuple[Load, tuple[LoopExpr, ...]] | None:
+        """What is loaded, and the conditions without which there is a 0; ``None`` of any other value."""
+        conditions, value = [], self.value
+        while isinstance(value, Select) and isinstance(value.orelse, Const) and not value.orelse.value:
+            conditions.append(value.condition)
+            value = value.then
+        return (value, tuple(conditions)) if isinstance(value, Load) else None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CopyCommit(Stmt):
+    """The copies that a thread began since the last one are a group; all threads of a block get here."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CopyWait(Stmt):
+    """Until all groups of a thread's copies have arrived but the last ``left``; all threads of a block get here."""
+
+    left: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -277,7 +307,7 @@ def map_stmt(
             case Store(buffer, index, value):
                 i, v = tuple(on_expr(x) for x in index), on_expr(value)
                 same = v is value and all(x is y for x, y in zip(i, index, strict=True))
-                new = node if same else Store(buffer, i, v)
+                new = node if same else type(node)(buffer, i, v)
             case Seq(stmts):
                 parts = tuple(walk(s) for s in stmts)
                 new = node if all(x is y for x, y in zip(parts, stmts, strict=True)) else seq(*parts)

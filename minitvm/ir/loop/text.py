@@ -38,6 +38,9 @@ from minitvm.ir.loop.expr import (
 from minitvm.ir.loop.stmt import (
     Alloc,
     Barrier,
+    CopyAsync,
+    CopyCommit,
+    CopyWait,
     For,
     If,
     Kernel,
@@ -132,7 +135,8 @@ class _Printer:
                 yield from self.lines(body, depth + 1)
                 self.unbind(var)
             case Store(buffer, _, _):
-                yield f"{pad}{self.buffer(buffer)}[{', '.join(texts[:-1])}] = {texts[-1]}"
+                late = "copy " if isinstance(stmt, CopyAsync) else ""
+                yield f"{pad}{late}{self.buffer(buffer)}[{', '.join(texts[:-1])}] = {texts[-1]}"
             case If(_, then, orelse):
                 yield f"{pad}if {texts[0]}:"
                 yield from self.lines(then, depth + 1)
@@ -144,6 +148,10 @@ class _Printer:
                 yield from self.lines(body, depth + 1)
             case Barrier():
                 yield f"{pad}barrier"
+            case CopyCommit():
+                yield f"{pad}commit copies"
+            case CopyWait(groups):
+                yield f"{pad}wait for copies but {groups} groups"
             case Mma(sums, at, a, _):
                 where, left, right = texts[: len(at)], texts[len(at) : len(at) + len(a)], texts[len(at) + len(a) :]
                 yield f"{pad}mma {self.buffer(sums)}[{', '.join(where)}] += ({', '.join(left)}) x ({', '.join(right)})"

@@ -21,6 +21,9 @@ from minitvm.ir.loop import (
     Buffer,
     Cast,
     Const,
+    CopyAsync,
+    CopyCommit,
+    CopyWait,
     For,
     If,
     Intrin,
@@ -108,6 +111,8 @@ class _Verifier:
                 self.alloc(stmt, buffer, around.loops)
             case Mma():
                 self.mma(stmt)
+            case CopyCommit() | CopyWait():
+                self.together("copies are committed and waited for", stmt)
             case Barrier():
                 if any(f.kind is LoopKind.PARALLEL for f in around.loops):
                     raise self.reject("a barrier inside a parallel loop: not all threads reach it equally often", stmt)
@@ -138,7 +143,17 @@ class _Verifier:
             raise self.reject(f"stores to {stmt.buffer.name}, an input", stmt)
         if stmt.value.dtype != stmt.buffer.dtype:
             raise self.reject(f"{stmt.buffer.name} is {stmt.buffer.dtype}, the value {stmt.value.dtype}", stmt)
+        if isinstance(stmt, CopyAsync):
+            self.copy(stmt)
         self.stored.add(stmt.buffer)
+
+    def copy(self, stmt: CopyAsync) -> None:
+        """From global to shared memory, as it is."""
+        source = stmt.source()
+        if source is None or source[0].buffer.scope != "global" or stmt.buffer.scope != "shared":
+            raise self.reject("a copy is of an element of global memory, or 0, to shared memory", stmt)
+        if np.dtype(stmt.buffer.dtype).itemsize < 4:
+            raise self.reject(f"a copy of {stmt.buffer.dtype}, which has less than 4 bytes", stmt)
 
     def mma(self, stmt: Mma) -> None:
         """Sums are registers that hold something; all is float32."""
@@ -189,7 +204,11 @@ class _Verifier:
         count = math.prod(bounds(f.extent, {}).high or 0 for f in threads.values())
         if not threads or count % 32 or [*threads] != [kind for kind in _THREADS if kind in threads]:
             raise self.reject(f"{what} outside of whole warps: in loops over threads z, y and x, 32 or more", stmt)
-        lanes = [f.var for f in threads.values()]
+        self.together(what, stmt)
+
+    def together(self, what: str, stmt: Stmt) -> None:
+        """All threads get there."""
+        lanes = [f.var for f in self.around.loops if f.kind in _THREADS]
         if any(depends_on(asked, lane) for asked, _ in self.around.conditions for lane in lanes):
             raise self.reject(f"{what} under a condition that tells threads apart", stmt)
 

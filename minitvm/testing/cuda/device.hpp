@@ -145,10 +145,7 @@ static inline int dot4(int a, int b, int total) {
 }
 
 // cp.async: the copy is done when it is waited for, what was there before is gone at once
-template <int BYTES> static inline void cp_async(void *shared, const void *global, CUDASIM_HERE) {
-    cudasim::copy_later(shared, global, BYTES, BYTES, line);
-}
-template <int BYTES> static inline void cp_async_zfill(void *shared, const void *global, bool real, CUDASIM_HERE) {
+template <int BYTES> static inline void cp_async(void *shared, const void *global, bool real = true, CUDASIM_HERE) {
     cudasim::copy_later(shared, global, BYTES, real ? BYTES : 0, line);
 }
 static inline void cp_async_commit() { cudasim::copies_commit(); }

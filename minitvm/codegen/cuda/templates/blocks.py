@@ -14,6 +14,8 @@ from minitvm.ir.loop import (
     Alloc,
     Barrier,
     Buffer,
+    CopyCommit,
+    CopyWait,
     If,
     Load,
     LoopExpr,
@@ -81,7 +83,8 @@ class Blocks:
     def _share(self, factor: Factor, lines: int) -> Share:
         tile, product = self.tile, self.product
         room = VECTOR * factor.along_depth
-        return Share(factor, lines, tile.depth, tile.threads, product.depth, product.dtype, room)
+        carried = (factor, lines, tile.depth, tile.threads, product.depth, product.dtype, room)
+        return Share(*carried, tile.stages, bool(tile.copied))
 
     @cached_property
     def rows(self) -> Lines:
@@ -126,12 +129,31 @@ class Blocks:
             multiply = self._multiply(piece % 2, down, across)
             return seq(If(more, load(piece + 1)), multiply, If(more, put((piece + 1) % 2)), Barrier())
 
+        def copy(piece: LoopExpr) -> Stmt:
+            stage, start = piece % self.tile.stages, (first + piece) * self.tile.depth
+            sides = ((self.left, row), (self.right, column))
+            copies = seq(*(side.copy(p, lines, start, t, stage) for side, lines in sides))
+            return seq(If(piece < count, copies), CopyCommit())
+
         zero = nest(self.sums.shape, lambda *at: Store(self.sums, at, const(0, product.dtype)), LoopKind.UNROLLED)
-        begin = seq(zero, load(const(0, "int64")), put(0), Barrier())
         stores = self._stores(part, p, row, column, down, across)
+        if self.tile.copied:
+            return Alloc(self.sums, seq(zero, self._pipeline(count, copy, down, across), stores))
+        begin = seq(zero, load(const(0, "int64")), put(0), Barrier())
         return with_memory(
             [self.sums, self.left.held, self.right.held], seq(begin, loop(count, step, name="piece"), stores)
         )
+
+    def _pipeline(self, count: LoopExpr, copy: Callable[[LoopExpr], Stmt], down: LoopExpr, across: LoopExpr) -> Stmt:
+        """While a piece is multiplied, the copies of the next ones are on their way; one barrier a piece."""
+        ahead = self.tile.stages - 1
+
+        def step(piece: LoopExpr) -> Stmt:
+            multiply = self._multiply(piece % self.tile.stages, down, across)
+            return seq(CopyWait(ahead - 1), Barrier(), copy(piece + ahead), multiply)
+
+        begin = (copy(const(piece, "int64")) for piece in range(ahead))
+        return seq(*begin, loop(count, step, name="piece"))
 
     def _place(self, t: LoopExpr) -> tuple[LoopExpr, LoopExpr]:
         """Of a thread among those of the tile (down, across): 4 x 8 threads of a warp read as few lines as can be."""
@@ -141,7 +163,7 @@ class Blocks:
         warp, lane = t // WARP, t % WARP
         return warp // (across // 8) * 4 + lane // 8, warp % (across // 8) * 8 + lane % 8
 
-    def _multiply(self, half: LoopExpr, down: LoopExpr, across: LoopExpr) -> Stmt:
+    def _multiply(self, stage: LoopExpr, down: LoopExpr, across: LoopExpr) -> Stmt:
         """All products of a piece that is in shared memory."""
         tile, sums = self.tile, self.sums
         a = Buffer("a", (tile.thread_rows,), self.product.dtype, "local")
@@ -149,7 +171,7 @@ class Blocks:
 
         def read(to: Buffer, lines: Lines, share: Share, r: LoopExpr, thread: LoopExpr) -> Stmt:
             def element(i: LoopExpr) -> Stmt:
-                return Store(to, (i,), Load(share.shared, (half, r, lines.at(i, thread))))
+                return Store(to, (i,), share.at(stage, r, lines.at(i, thread)))
 
             return lines.chunks(lambda first: in_lanes(lines.vector, lambda lane: element(first + lane)))
 
@@ -218,7 +240,10 @@ class TensorBlocks(Blocks):
 
     def _share(self, factor: Factor, lines: int) -> Share:
         tile, product = self.tile, self.product
-        return Share(factor, lines, tile.depth, tile.threads, product.depth, product.dtype, MMA[2])
+        inside = bool(tile.copied) and factor.along_depth
+        room = VECTOR if inside else MMA[2]
+        carried = (factor, lines, tile.depth, tile.threads, product.depth, product.dtype, room)
+        return Share(*carried, tile.stages, bool(tile.copied), inside)
 
     @cached_property
     def sums(self) -> Buffer:
@@ -232,7 +257,7 @@ class TensorBlocks(Blocks):
         row = warp // self.tile.across * self.tile.thread_rows + lane // 4
         return row, warp % self.tile.across * self.tile.thread_columns + lane % 4
 
-    def _multiply(self, half: LoopExpr, down: LoopExpr, across: LoopExpr) -> Stmt:
+    def _multiply(self, stage: LoopExpr, down: LoopExpr, across: LoopExpr) -> Stmt:
         """Fragments as :class:`minitvm.ir.loop.Mma` says."""
         tile, (high, wide, deep) = self.tile, MMA
         t = across % 4
@@ -241,11 +266,10 @@ class TensorBlocks(Blocks):
         b = Buffer("b", (self.sums.shape[1], 2), "float32", "local")
 
         def left(r: LoopExpr, i: LoopExpr, n: LoopExpr) -> Stmt:
-            where = (half, r * deep + t + n // 2 * 4, down + i * high + n % 2 * 8)
-            return Store(a, (i, n), Load(self.left.shared, where))
+            return Store(a, (i, n), self.left.at(stage, r * deep + t + n // 2 * 4, down + i * high + n % 2 * 8))
 
         def right(r: LoopExpr, j: LoopExpr, n: LoopExpr) -> Stmt:
-            return Store(b, (j, n), Load(self.right.shared, (half, r * deep + t + n * 4, column + j * wide)))
+            return Store(b, (j, n), self.right.at(stage, r * deep + t + n * 4, column + j * wide))
 
         def products(i: LoopExpr, j: LoopExpr) -> Stmt:
             factors = [a[i, n] for n in range(4)], [b[j, n] for n in range(2)]

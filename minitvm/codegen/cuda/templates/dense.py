@@ -7,7 +7,7 @@ from functools import cached_property
 from minitvm.codegen.cuda.machine import GpuModel
 from minitvm.codegen.cuda.templates.blocks import launches
 from minitvm.codegen.cuda.templates.product import Factor, GpuProduct
-from minitvm.codegen.cuda.templates.tile import MMA_TILES, BlockTile, choices, power_of_two
+from minitvm.codegen.cuda.templates.tile import MMA_TILES, TILES, BlockTile, choices, power_of_two, with_copies
 from minitvm.codegen.problem import TEMPLATES, Choice, Problem, Template
 from minitvm.codegen.templates.product import Matrix
 from minitvm.codegen.templates.tile import store_at
@@ -41,11 +41,20 @@ class GpuTemplate(Template):
     def product(self) -> GpuProduct:
         raise NotImplementedError
 
+    @property
+    def may_copy(self) -> bool:
+        """Whether shared memory gets elements as they are, by asynchronous copies."""
+        words = {b.dtype for b in self.problem.inputs} == {"float32"} and self.product.depth > 0
+        return "cp.async" in self.gpu.features and self.problem.as_given and words
+
     def choices(self) -> Sequence[Choice]:
         products = tensor_products(self.problem, self.gpu)
+        tiles = [replace(tile, products=products) for tile in MMA_TILES] if products else TILES
+        factors = (self.product.left, self.product.right)
+        if self.may_copy and (products or not any(factor.one_by_one for factor in factors)):
+            tiles = with_copies(tiles)
         if not products:
-            return choices(self.product.extent, self.gpu)
-        tiles = [replace(tile, products=products) for tile in MMA_TILES]
+            return choices(self.product.extent, self.gpu, tiles)
         return choices(self.product.extent, self.gpu, tiles, "TF32, " if products == 1 else "three TF32, ")
 
     def loops(self, choice: Choice) -> Stmt:

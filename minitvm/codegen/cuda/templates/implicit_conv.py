@@ -86,10 +86,10 @@ class ImplicitProduct:
     @property
     def pixels(self) -> Factor:
         shapes, data = self.shapes, self.shapes.data
+        plain = all(w.is_pixels for w in shapes.windows)
         if self.channels_last:
             vector = _vector(shapes.op.layouts[0], "C", shapes.inputs)
-            return Factor(self.positions, self.pixel, True, vector, data.nbytes)
-        plain = all(w.is_pixels for w in shapes.windows)
+            return Factor(self.positions, self.pixel, True, vector, data.nbytes, not plain)
         vector = _vector(shapes.op.layouts[0], shapes.op.spatial[-1], shapes.positions) if plain else 1
         return Factor(self.positions, self.pixel, False, vector, data.nbytes)
 

@@ -2,7 +2,8 @@
 registers.
 
 While the threads multiply what one half of shared memory holds, each has its share of the next piece on the way in
-registers, and puts it into the other half: one barrier a piece.
+registers, and puts it into the other half: one barrier a piece.  Where elements are taken as they are in memory,
+asynchronous copies bring two or three pieces without registers.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from minitvm.codegen.loops import in_lanes, or_zero, unflatten
 from minitvm.ir.loop import (
     Alloc,
     Buffer,
+    CopyAsync,
     If,
     Load,
     LoopExpr,
@@ -48,6 +50,13 @@ class Factor:
     along_depth: bool
     vector: int
     nbytes: int
+    windows: bool = False
+    """Whether it takes long to tell where an element is."""
+
+    @property
+    def one_by_one(self) -> bool:
+        """Whether copies to rows of lines, which bring single elements, ask where each is instead of each vector."""
+        return self.windows and self.along_depth and self.vector > 1
 
     @staticmethod
     def of(buffer: Buffer, depth_first: bool) -> Factor:
@@ -148,10 +157,17 @@ class Share:
     dtype: str
     room: int
     """Elements between one line of shared memory and the next."""
+    stages: int = 2
+    copied: bool = False
+    """By asynchronous copies, not by way of registers."""
+    depth_inside: bool = False
+    """Whether neighbours in shared memory are neighbours in the depth."""
 
     @cached_property
     def vector(self) -> int:
         """Elements carried at once."""
+        if self.copied and self.factor.along_depth and not self.depth_inside:
+            return 1
         return min(self.factor.vector, power_of_two(self.depth if self.factor.along_depth else self.lines))
 
     @property
@@ -165,9 +181,14 @@ class Share:
 
     @cached_property
     def shared(self) -> Buffer:
-        """Both halves: (half, depth, lines), with room that keeps what is stored across in different banks."""
+        """All pieces: (stage, depth, lines), with room that keeps what is stored across in different banks."""
         name = "left" if self.factor.along_depth else "right"
-        return Buffer(name, (2, self.depth, self.lines + self.room), self.dtype, "shared")
+        rows, columns = (self.lines, self.depth) if self.depth_inside else (self.depth, self.lines)
+        return Buffer(name, (self.stages, rows, columns + self.room), self.dtype, "shared")
+
+    def at(self, stage: LoopExpr, r: LoopExpr, line: LoopExpr) -> Load:
+        """An element in shared memory."""
+        return Load(self.shared, (stage, line, r) if self.depth_inside else (stage, r, line))
 
     @cached_property
     def held(self) -> Buffer:
@@ -190,19 +211,37 @@ class Share:
 
     def load(self, p: LoopExpr, tile: LoopExpr, start: LoopExpr, thread: LoopExpr) -> Stmt:
         """The piece of a tile's lines that begins at ``start``, to registers; what is beyond the depth is 0."""
-        factor = self.factor
 
         def one(i: LoopExpr, line: LoopExpr, at: LoopExpr) -> Stmt:
-            first, r = self._line(tile, line), start + at
-
-            def element(lane: LoopExpr) -> LoopExpr:
-                where = (first, r + lane) if factor.along_depth else (first + lane, r)
-                value = factor.at(p, *where).astype(self.dtype)
-                return or_zero(r < self.total_depth, value) if self._ends_within else value
-
+            element = self._elements(p, tile, line, start + at)
             return in_lanes(self.vector, lambda lane: Store(self.held, (i, lane), element(lane)))
 
         return self._each(thread, one)
+
+    def copy(self, p: LoopExpr, tile: LoopExpr, start: LoopExpr, thread: LoopExpr, stage: LoopExpr | int) -> Stmt:
+        """The same to shared memory, where it is once it has been waited for."""
+
+        def one(i: LoopExpr, line: LoopExpr, at: LoopExpr) -> Stmt:
+            element = self._elements(p, tile, line, start + at)
+
+            def copied(lane: LoopExpr) -> Stmt:
+                where = (at + lane, line) if self.factor.along_depth else (at, line + lane)
+                return CopyAsync(self.shared, self.at(_index(stage), *where).index, element(lane))
+
+            return in_lanes(self.vector, copied)
+
+        return self._each(thread, one)
+
+    def _elements(self, p: LoopExpr, tile: LoopExpr, line: LoopExpr, r: LoopExpr) -> Callable[[LoopExpr], LoopExpr]:
+        """Of a vector from a tile's ``line`` and ``r`` on, by lane."""
+        factor, first = self.factor, self._line(tile, line)
+
+        def element(lane: LoopExpr) -> LoopExpr:
+            where = (first, r + lane) if factor.along_depth else (first + lane, r)
+            value = factor.at(p, *where).astype(self.dtype)
+            return or_zero(r < self.total_depth, value) if self._ends_within else value
+
+        return element
 
     @property
     def _ends_within(self) -> bool:

@@ -39,12 +39,24 @@ class BlockTile(Tile):
     thread_columns: int = 8
     split: int = 1
     """Parts of the depth, whose sums are added up by a second launch."""
+    copied: int = 0
+    """Pieces in shared memory that asynchronous copies fill in turn; 0: two, by way of registers."""
 
     def __str__(self) -> str:
         parts = f", depth in {self.split} parts" if self.split > 1 else ""
-        return (
-            f"{self.rows} x {self.columns} x {self.depth}, {self.thread_rows} x {self.thread_columns} a thread{parts}"
-        )
+        stages = f", {self.copied} stages copied" if self.copied else ""
+        each = f"{self.thread_rows} x {self.thread_columns} a thread"
+        return f"{self.rows} x {self.columns} x {self.depth}, {each}{stages}{parts}"
+
+    @property
+    def stages(self) -> int:
+        """Pieces in shared memory."""
+        return self.copied or 2
+
+    @property
+    def carried(self) -> int:
+        """Elements of a piece that a thread has in registers on their way to shared memory."""
+        return 0 if self.copied else (self.rows + self.columns) * self.depth // self.threads
 
     @property
     def columns(self) -> int:
@@ -65,15 +77,19 @@ class BlockTile(Tile):
         return self.down * self.across
 
     def shared_bytes(self, size: int) -> int:
-        """Of both factors, twice, with what keeps rows apart; elements of ``size`` bytes."""
-        return 2 * self.depth * (self.rows + self.columns + 2 * VECTOR) * size
+        """Of all pieces of both factors, with what keeps rows apart; elements of ``size`` bytes."""
+        return self.stages * self._piece * size
+
+    @property
+    def _piece(self) -> int:
+        """Elements of both factors, with room between lines."""
+        return self.depth * (self.rows + self.columns + 2 * VECTOR)
 
     @property
     def registers(self) -> int:
         """Of a thread, as predicted; of 4 bytes each."""
-        carried = (self.rows + self.columns) * self.depth // self.threads
         factors = self.thread_rows + self.thread_columns
-        return self.thread_rows * self.thread_columns + 2 * factors + carried + _ADDRESSES
+        return self.thread_rows * self.thread_columns + 2 * factors + self.carried + _ADDRESSES
 
     def step_cycles(self, blocks: int, size: int, machine: GpuModel) -> float:
         """Cycles of an SM for an element of the depth of so many blocks: of arithmetic, shared memory or loads."""
@@ -84,7 +100,8 @@ class BlockTile(Tile):
     def _slowest(self, arithmetic: float, shared: float, blocks: int, size: int) -> float:
         loads = (self.rows + self.columns) * size / _FROM_L2
         alone = max(1.0, _HIDING / (blocks * self.threads / WARP))
-        return blocks * max(arithmetic * alone, shared, loads)
+        put = 0 if self.copied else (self.rows + self.columns) / (VECTOR * WARP)
+        return blocks * max(arithmetic * alone, shared + put, loads)
 
 
 MMA = (16, 8, 8)
@@ -110,9 +127,14 @@ class MmaTile(BlockTile):
 
     @property
     def registers(self) -> int:
-        carried = (self.rows + self.columns) * self.depth // self.threads
         factors = self.thread_rows // 4 + self.thread_columns // 4
-        return self.thread_rows * self.thread_columns // WARP + self.products * factors + carried + _ADDRESSES
+        return self.thread_rows * self.thread_columns // WARP + self.products * factors + self.carried + _ADDRESSES
+
+    @property
+    def _piece(self) -> int:
+        """Lines of one of the factors may be the rows of shared memory."""
+        inside = self.depth * (self.rows + self.columns + 2 * MMA[2])
+        return max(inside, (self.rows + self.columns) * (self.depth + VECTOR)) if self.copied else inside
 
     def step_cycles(self, blocks: int, size: int, machine: GpuModel) -> float:
         rate = machine.tensor_flops / 4 / machine.sms / machine.clock * _TENSOR_USE
@@ -182,7 +204,8 @@ class Extent:
         each = -(-self.blocks(tile) // machine.sms)
         waves = [held] * (each // held) + ([each % held] if each % held else [])
         steps = (tile.depth * tile.step_cycles(n, self.size, machine) for n in waves)
-        busy = sum(self.pieces(tile) * max(_LATENCY, step) + 2 * _LATENCY for step in steps)
+        waits = _LATENCY / (tile.stages - 1)
+        busy = sum(self.pieces(tile) * max(waits, step) + 2 * _LATENCY for step in steps)
         return max(busy, self._memory(tile) / machine.bytes_per_cycle) + (_LAUNCH if tile.split > 1 else 0)
 
     def _memory(self, tile: BlockTile) -> float:
@@ -200,6 +223,11 @@ MMA_TILES = [
     for down, across in _WARPS
     if rows % down == 0 and columns % across == 0 and 2 <= rows // down * (columns // across) <= 8
 ]
+
+
+def with_copies(tiles: Sequence[BlockTile]) -> list[BlockTile]:
+    """The same by way of registers and, in two stages and in three, by asynchronous copies."""
+    return [replace(tile, copied=stages) for tile in tiles for stages in (3, 2, 0)]
 
 
 def choices(extent: Extent, machine: GpuModel, tiles: Sequence[BlockTile] = TILES, scheme: str = "") -> list[Choice]:
