@@ -118,6 +118,10 @@ def copy(i: LoopExpr, x: Buffer, y: Buffer, t: Buffer) -> Stmt:
     return threads(lambda j: CopyAsync(t, (j,), x[i, j]))
 
 
+def copy_again(i: LoopExpr, x: Buffer, y: Buffer, t: Buffer) -> Stmt:
+    return threads(lambda j: CopyAsync(t, (j,), x[i, Const(31) - j]))
+
+
 def commit(*_: object) -> Stmt:
     return CopyCommit()
 
@@ -159,7 +163,7 @@ PLANTED: dict[str, tuple[Kernel, str]] = {
         block_of(copy, commit, wait, arrive, read),
         RACE.format("planted", "reads", "t"),
     ),
-    "copied over": (block_of(fill, wait, read, copy, commit, arrive), RACE.format("planted", "stores to", "t")),
+    "copied over": (block_of(fill, wait, read, copy_again, commit, arrive), RACE.format("planted", "stores to", "t")),
     "divergent": (block_of(some_wait), "planted: a barrier that not all threads of a block reach"),
 }
 RIGHT = {
