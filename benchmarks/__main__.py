@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pathlib
 import tempfile
+from collections.abc import Callable
 
 import click
 from rich.console import Console
@@ -14,10 +15,15 @@ from benchmarks import coverage, cuda_sim, launches, layers_report, made_models,
 from benchmarks import files as traced
 from benchmarks import layers as layer_sweep
 from benchmarks import levels as ladder
+from benchmarks.cuda_check import figures as gpu_figures
+from benchmarks.cuda_check.networks import known as known_to_check
+from benchmarks.cuda_check.run import SECONDS, SECTIONS, Check
+from benchmarks.cuda_check.run import Settings as CheckSettings
 from benchmarks.layer_kinds import KINDS, draw_layers, wanted_layers
 from benchmarks.measure import Settings, benchmark
 from benchmarks.onnx_models import WORKLOADS
 from benchmarks.runtimes import installed
+from minitvm.errors import MiniTVMError
 
 
 def _words(context: click.Context, parameter: click.Parameter, value: str) -> list[str]:
@@ -61,6 +67,19 @@ def _kinds(context: click.Context, parameter: click.Parameter, value: str) -> li
         if kind not in KINDS or ("/" in word and not number.isdigit()):
             raise click.BadParameter(f"{word!r} is no kind of layer, nor one of them as conv/17: {', '.join(KINDS)}")
     return words
+
+
+def _of(names: list[str]) -> Callable[[click.Context, click.Parameter, str], list[str]]:
+    """A callback for words that are some of ``names``."""
+
+    def checked(context: click.Context, parameter: click.Parameter, value: str) -> list[str]:
+        words = _words(context, parameter, value)
+        for word in words:
+            if word not in names:
+                raise click.BadParameter(f"{word!r} is none of {', '.join(names)}")
+        return words
+
+    return checked
 
 
 @click.group(
@@ -203,6 +222,47 @@ def simulated_cuda(models: list[str], orders: list[str], arch: str) -> None:
         click.echo(f"{one.model} {one.order} {one.error:.1e} {one.seconds:.1f} s")
         found.append(one)
     cuda_sim.show(found, Console(width=None if Console().is_terminal else 140, highlight=False))
+
+
+@main.command("cuda-check")
+@click.option("--models", default="", callback=_of(known_to_check()), help="Names; all by default.")
+@click.option("--sections", default=",".join(SECTIONS), callback=_of([*SECTIONS]), help="What to do.")
+@click.option("--seconds", default=SECONDS, type=click.IntRange(10), help="For all sections together.")
+@click.option("--batch", default=32, type=click.IntRange(2), help="The large batch.")
+@click.option("--rounds", default=12, type=click.IntRange(1), help="Turns of each way to run.")
+@click.option("--output", default="cuda-check.json", type=click.Path(path_type=pathlib.Path), help="Where figures go.")
+@click.option("--stand-in", is_flag=True, help="Without a GPU: small networks on a stand-in for its driver.")
+@click.option("--write", is_flag=True, help="Put a GPU's figures into docs/benchmark.md.")
+def check_of_gpu(
+    models: list[str],
+    sections: list[str],
+    seconds: int,
+    batch: int,
+    rounds: int,
+    output: pathlib.Path,
+    stand_in: bool,
+    write: bool,
+) -> None:
+    """Run everything on a GPU: correctness, speeds beside PyTorch's, every kernel beside its floor, compile times.
+
+    Figures are written after every job; a job that fails or takes too long says so, and the others run.
+
+    \b
+    Examples:
+      python -m benchmarks cuda-check
+      python -m benchmarks cuda-check --models resnet50 --sections speed,roofline
+      python -m benchmarks cuda-check --stand-in
+    """
+    if write and stand_in:
+        raise click.UsageError("times on the stand-in are no figures: --write needs a GPU")
+    say = Console(stderr=True, highlight=False).print
+    try:
+        found = Check(CheckSettings(models, sections, seconds, batch, rounds, stand_in), output, say).run()
+    except MiniTVMError as error:
+        raise click.ClickException(str(error)) from error
+    gpu_figures.show(found, Console(width=None if Console().is_terminal else 160, highlight=False))
+    if write:
+        gpu_figures.write(found)
 
 
 @main.command("nvrtc")

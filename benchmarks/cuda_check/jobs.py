@@ -1,0 +1,221 @@
+"""One job in a process of its own: ``python -m benchmarks.cuda_check.jobs '{"kind": "speed", ...}'``.
+
+It prints what it has found so far as lines of JSON, each of which replaces the one before: who started it keeps the
+last one, however the process ends.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import numpy as np
+
+from benchmarks.cuda_check.networks import FLOAT16, FLOAT32, TF32, TOLERANCE, model_of, random_feed, sample, stored
+from benchmarks.cuda_check.peers import OWN, Own, Runner, compiled, peer, taken_in_turns
+from benchmarks.cuda_sim import error
+from minitvm.codegen.cuda.machine import GpuModel, gpu_model
+from minitvm.errors import MiniTVMError
+from minitvm.runtime.cuda.driver import gpu
+from minitvm.runtime.cuda.image import unpack
+from minitvm.runtime.graph import Segment
+
+MARK = "found "
+"""What a line begins with that counts."""
+Found = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Job:
+    kind: str
+    model: str = ""
+    batch: int = 1
+    precision: str = FLOAT32
+    peers: tuple[str, ...] = ()
+    arch: str = ""
+    """Of the GPU, which a job that only compiles does not ask for."""
+    rounds: int = 12
+    turn: float = 0.02
+    """Seconds."""
+    stand_in: bool = False
+    """The process was started on the stand-in for NVIDIA's driver."""
+
+    @staticmethod
+    def of(text: str) -> Job:
+        form = json.loads(text)
+        return Job(**{**form, "peers": tuple(form["peers"])})
+
+    def text(self) -> str:
+        return json.dumps(asdict(self))
+
+    @property
+    def what(self) -> tuple[str, int, str, str]:
+        return self.model, self.batch, self.precision, self.arch
+
+
+# --- what is there ------------------------------------------------------------------------------------------------
+
+_PACKAGES = ("minitvm", "cuda-bindings", "nvidia-cuda-nvrtc", "torch", "triton", "onnxruntime", "numpy")
+
+
+def device(job: Job) -> Iterator[Found]:
+    """The GPU and the software; :class:`TargetError` where there is none."""
+    there = gpu(0)
+    driver = there.call("cuDriverGetVersion")
+    with there:
+        _, memory = there.call("cuMemGetInfo")
+    found = {"name": there.name, "arch": there.arch, "memory": int(memory), "cores": os.cpu_count()}
+    yield {**found, "driver": f"{driver // 1000}.{driver % 1000 // 10}", "versions": dict(_versions())}
+
+
+def _versions() -> Iterator[tuple[str, str]]:
+    for name in _PACKAGES:
+        try:
+            yield name, version(name)
+        except PackageNotFoundError:
+            continue
+
+
+# --- numbers ------------------------------------------------------------------------------------------------------
+
+
+def correct(job: Job) -> Iterator[Found]:
+    """The largest difference of a model's results from those on the CPU."""
+    given = sample(job.model, job.batch)
+    start = time.perf_counter()
+    library = compiled(*job.what)
+    seconds = time.perf_counter() - start
+    found = Own(library, given.in_precision(job.precision)).outputs()
+    largest = max(error(have, want) for have, want in zip(found, given.expected, strict=True))
+    allowed = given.tolerance or TOLERANCE[job.precision]
+    calls = sorted({call.op for call in library.host_calls})
+    against = {"against": given.source, "host_calls": calls, "compile_s": seconds}
+    yield {"error": largest, "allowed": allowed, "right": largest <= allowed, **against}
+
+
+def build(job: Job) -> Iterator[Found]:
+    """Into the cache, without a GPU; seconds, but for imports."""
+    start = time.perf_counter()
+    library = compiled(*job.what)
+    yield {"seconds": time.perf_counter() - start, "kernels": len(library.function_metadata)}
+
+
+# --- times --------------------------------------------------------------------------------------------------------
+
+
+def feed_of(job: Job) -> dict[str, np.ndarray]:
+    if job.model in stored():
+        return dict(sample(job.model).feed)
+    model: Any = model_of(job.model, job.batch, FLOAT32)
+    dtype = np.float16 if job.precision == FLOAT16 else np.float32
+    return {name: array.astype(dtype) for name, array in random_feed(model).items()}
+
+
+def speed(job: Job) -> Iterator[Found]:
+    """Milliseconds of minitvm alone, then of it and of all peers so far, as each of them comes."""
+    feed = feed_of(job)
+    runners: dict[str, Runner] = {OWN: Own(compiled(*job.what), feed)}
+    own, missing, differ = runners[OWN].outputs(), dict[str, str](), dict[str, float]()
+    times = turns(runners, job)
+    yield {"times": times}
+    for kind in job.peers:
+        try:
+            runners[kind] = peer(kind, *job.what, feed)
+            differ[kind] = max(error(a, b) for a, b in zip(own, runners[kind].outputs(), strict=True))
+            times = turns(runners, job)
+        except Exception as problem:  # a peer's; others run
+            runners.pop(kind, None)
+            missing[kind] = (str(problem).splitlines() or [type(problem).__name__])[0][:300]
+        yield {"times": times, "missing": missing, "differ": differ}
+
+
+def turns(runners: Mapping[str, Runner], job: Job) -> dict[str, dict[str, float]]:
+    """By runner, in milliseconds."""
+    seconds = defaultdict[str, list[float]](list)
+    for name, found in taken_in_turns(runners, job.rounds, job.turn):
+        seconds[name] += found
+    return {name: statistics(found) for name, found in seconds.items()}
+
+
+def statistics(seconds: list[float]) -> dict[str, float]:
+    low, median, high = (1e3 * float(q) for q in np.quantile(seconds, (0.25, 0.5, 0.75)))
+    return {"median": median, "low": low, "high": high, "best": 1e3 * min(seconds), "runs": len(seconds)}
+
+
+def python(job: Job) -> Iterator[Found]:
+    """Microseconds of the thread that calls ``run()`` of a captured model: the least of some rounds, which wait."""
+    module = Own(compiled(*job.what), feed_of(job)).module
+    rounds = []
+    for _ in range(job.rounds):
+        start = time.perf_counter()
+        for _ in range(20):
+            module.run()
+        rounds.append((time.perf_counter() - start) / 20)
+        module.instance.memory.wait()
+    yield {"microseconds": 1e6 * min(rounds), "median": 1e6 * float(np.median(rounds))}
+
+
+# --- every kernel -------------------------------------------------------------------------------------------------
+
+REPEATS = 20
+"""Of a kernel in the graph that is timed: what comes between two graphs is shared by so many."""
+LAUNCH_SECONDS = 1.5e-6
+REACHED_FLOAT32, REACHED_TENSOR, REACHED_BYTES = 50 / 67, 0.62, 4.3 / 4.8
+"""Shares of a card's data sheet that kernels reach at best, as seen on an H200."""
+
+
+def floor(model: GpuModel, precision: str, flops: float, nbytes: float, launches: int) -> float:
+    """Seconds that a kernel takes at least; products of TF32 run at half of float16's speed."""
+    tensor = model.tensor_flops * REACHED_TENSOR
+    rate = {FLOAT32: model.flops * REACHED_FLOAT32, TF32: tensor / 2, FLOAT16: tensor}[precision]
+    return max(flops / rate, nbytes / (model.memory_bytes * REACHED_BYTES), launches * LAUNCH_SECONDS)
+
+
+def roofline(job: Job) -> Iterator[Found]:
+    """Every kernel node: its time in a graph of nothing else (so its inputs are in the cache), and its floor."""
+    library = compiled(*job.what)
+    runner, model = Own(library, feed_of(job)), gpu_model(job.arch)
+    instance, rows = runner.module.instance, list[Found]()
+    for index, node in enumerate(instance.graph.nodes):
+        if not node.is_kernel:
+            continue
+        step = instance.code.step(Segment("kernel", (index,) * REPEATS), instance.slots, 1)
+        step()
+        seconds = float(np.median(instance.code.timed(step, job.rounds))) / REPEATS
+        known = library.function_metadata[node.func]
+        flops, nbytes = float(known["flops"]), float(known["bytes"])
+        launches = len(unpack(library.artifact.objects[node.func])[0])
+        least = floor(model, job.precision, flops, nbytes, launches)
+        row = {"node": node.name, "kernel": node.func, "launches": launches, "flops": flops, "bytes": nbytes}
+        rows.append({**row, "us": 1e6 * seconds, "floor_us": 1e6 * least})
+    total = sum(row["us"] for row in rows) or 1.0
+    yield {"kernels": [{**row, "share": row["us"] / total, "of_floor": row["floor_us"] / row["us"]} for row in rows]}
+
+
+KINDS: Mapping[str, Callable[[Job], Iterator[Found]]] = {
+    f.__name__: f for f in (device, correct, build, speed, python, roofline)
+}
+
+
+def main(text: str) -> None:
+    job = Job.of(text)
+    if job.stand_in:
+        from minitvm.testing.cuda.standin import use_host_code
+
+        use_host_code()
+    try:
+        for found in KINDS[job.kind](job):
+            print(MARK + json.dumps(found), flush=True)
+    except MiniTVMError as problem:
+        sys.exit(str(problem))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

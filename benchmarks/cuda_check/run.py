@@ -1,0 +1,212 @@
+"""The sections of the check, each with its share of the time; everything found is in the file at once."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any
+
+from benchmarks.cuda_check.jobs import MARK, Found, Job
+from benchmarks.cuda_check.networks import FLOAT16, FLOAT32, NETWORKS, SMALL, TF32, stored, workers
+from benchmarks.cuda_check.peers import LIBRARIES
+from minitvm.errors import TargetError
+
+Say = Callable[[str], None]
+SECONDS = 455
+
+
+@dataclass(frozen=True)
+class Section:
+    """``share``: of the seconds for all; what one does not need, the next may have."""
+
+    share: float
+    jobs: Callable[[Sequence[str], Sequence[str]], list[Job]]
+    """Of the networks' names and the stored models'."""
+    at_once: bool = False
+    """Several processes beside each other: nothing is timed."""
+
+
+def _numbers(made: Sequence[str], kept: Sequence[str]) -> list[Job]:
+    plain = [Job("correct", name) for name in (*made, *kept)]
+    return plain + [Job("correct", name, 1, precision) for name in made for precision in (TF32, FLOAT16)]
+
+
+def _batches(made: Sequence[str], _: Sequence[str]) -> list[Job]:
+    return [Job("build", name, 32, precision) for precision in (FLOAT16, TF32, FLOAT32) for name in made]
+
+
+_ORDER = ((1, FLOAT32), (32, FLOAT16), (32, TF32), (1, TF32), (1, FLOAT16), (32, FLOAT32))
+"""What is asked for first, comes first."""
+
+
+def _speeds(made: Sequence[str], _: Sequence[str]) -> list[Job]:
+    return [Job("speed", name, batch, kind, (LIBRARIES,)) for batch, kind in _ORDER for name in made]
+
+
+def _torch(made: Sequence[str], _: Sequence[str]) -> list[Job]:
+    peers = (
+        (1, FLOAT32, ("eager", "reduce-overhead")),
+        (32, FLOAT16, ("eager", "max-autotune")),
+        (32, TF32, ("eager", "max-autotune")),
+    )
+    return [Job("speed", name, batch, kind, beside) for batch, kind, beside in peers for name in made]
+
+
+def _rooflines(made: Sequence[str], _: Sequence[str]) -> list[Job]:
+    return [Job("roofline", name, batch, kind) for batch, kind in _ORDER[:2] for name in made]
+
+
+def _compiles(made: Sequence[str], _: Sequence[str]) -> list[Job]:
+    first = sorted(made, key=lambda name: name != "resnet50")[:1]
+    return [Job("build", name) for name in first for _ in ("cold", "cached")]
+
+
+SECTIONS = {
+    "correct": Section(0.17, _numbers, at_once=True),
+    "build": Section(0.11, _batches, at_once=True),
+    "speed": Section(0.2, _speeds),
+    "python": Section(0.03, lambda made, _: [Job("python", name) for name in made]),
+    "compile": Section(0.11, _compiles),
+    "roofline": Section(0.06, _rooflines),
+    "torch": Section(0.32, _torch),
+}
+
+
+@dataclass(frozen=True)
+class Settings:
+    models: Sequence[str] = ()
+    """All where none is named: the networks and the stored models, or the small networks of the stand-in."""
+    sections: Sequence[str] = tuple(SECTIONS)
+    seconds: float = SECONDS
+    batch: int = 32
+    """The large one."""
+    rounds: int = 12
+    stand_in: bool = False
+
+
+class Check:
+    """One run; ``result`` is what the file holds."""
+
+    def __init__(self, settings: Settings, path: pathlib.Path, say: Say) -> None:
+        self.settings, self.path, self.say = settings, path, say
+        self.result: Found = {"date": datetime.date.today().isoformat(), "stand_in": settings.stand_in}
+        self._environment = _environment(settings.stand_in)
+        self._lock = threading.Lock()
+        self._start = time.monotonic()
+
+    def run(self) -> Found:
+        """Raises :class:`TargetError` where there is no GPU."""
+        found = self._job(Job("device"), 120, self._environment)
+        if "failed" in found:
+            raise TargetError(found["failed"], hint="--stand-in shows without a GPU how the check works")
+        self.result |= {"device": found, "sections": {}}
+        with tempfile.TemporaryDirectory(prefix="minitvm-cuda-check-") as folder:
+            cache = pathlib.Path(folder)
+            share = 0.0
+            for name, section in SECTIONS.items():
+                share += section.share
+                if name in self.settings.sections:
+                    self._section(name, section, self._start + share * self.settings.seconds, cache)
+        return self.result
+
+    def _section(self, name: str, section: Section, end: float, cache: pathlib.Path) -> None:
+        rows: list[Found] = []
+        self.result["sections"][name] = rows
+        jobs = [self._fitted(job) for job in section.jobs(*self._models())]
+
+        def one(number: int) -> None:
+            folder = cache / ("of_compile" if name == "compile" else "cache")
+            left = end - time.monotonic()
+            long = max(20.0, 0.5 * section.share * self.settings.seconds)
+            found = self._job(jobs[number], min(left, long), {**self._environment, "MINITVM_CACHE_DIR": str(folder)})
+            job = jobs[number]
+            row = {"model": job.model, "batch": job.batch, "precision": job.precision, "number": number, **found}
+            with self._lock:
+                rows.append(row)
+                self._write()
+            self.say(f"{name} {job.model} {job.batch} {job.precision}: {found.get('failed') or 'done'}")
+
+        with ThreadPoolExecutor(workers() if section.at_once else 1) as pool:
+            list(pool.map(one, range(len(jobs))))
+        rows.sort(key=lambda row: int(row["number"]))
+        self._write()
+
+    def _models(self) -> tuple[list[str], list[str]]:
+        """The networks, and the stored models, that are asked for."""
+        wanted = self.settings.models or [*SMALL] if self.settings.stand_in else self.settings.models
+        made = NETWORKS if not wanted else {**NETWORKS, **SMALL}
+        kept = stored()
+        return [n for n in made if not wanted or n in wanted], [n for n in kept if not wanted or n in wanted]
+
+    def _fitted(self, job: Job) -> Job:
+        settings, arch = self.settings, self.result["device"]["arch"]
+        batch = settings.batch if job.batch > 1 else 1
+        return replace(job, arch=arch, batch=batch, rounds=settings.rounds, stand_in=settings.stand_in)
+
+    def _job(self, job: Job, seconds: float, environment: dict[str, str]) -> Found:
+        """What a process found until its time was up; ``failed`` says why it found no more."""
+        if seconds <= 0:
+            return {"failed": "no time was left"}
+        with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as problems:
+            command = [sys.executable, "-m", "benchmarks.cuda_check.jobs", job.text()]
+            process = subprocess.Popen(
+                command, env=environment, stdout=out, stderr=problems, text=True, start_new_session=True
+            )
+            why = _end_of(process, seconds)
+            out.seek(0)
+            problems.seek(0)
+            lines = [line for line in out.read().splitlines() if line.startswith(MARK)]
+            found: Found = json.loads(lines[-1][len(MARK) :]) if lines else {}
+            if process.returncode:
+                found["failed"] = why or _reason(problems.read(), process.returncode)
+        return found
+
+    def _write(self) -> None:
+        self.result["seconds"] = time.monotonic() - self._start
+        half = self.path.with_name(self.path.name + ".part")
+        half.write_text(json.dumps(self.result, indent=1) + "\n", encoding="utf-8")
+        half.replace(self.path)
+
+
+def _environment(stand_in: bool) -> dict[str, str]:
+    found = dict(os.environ)
+    if stand_in:
+        from minitvm.testing.cuda.standin import environment
+
+        found = environment(arch=90)
+    root = str(pathlib.Path(__file__).resolve().parents[2])
+    found["PYTHONPATH"] = os.pathsep.join(filter(None, (root, found.get("PYTHONPATH"))))
+    return found
+
+
+def _end_of(process: subprocess.Popen[Any], seconds: float) -> str:
+    """Wait for a process, so long and no longer; why it was ended, with all that it had started."""
+    try:
+        process.wait(seconds)
+        return ""
+    except subprocess.TimeoutExpired:
+        return f"ended after {seconds:.0f} s"
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def _reason(problems: str, code: int) -> str:
+    """What a process said last; an error of ours in full."""
+    lines = [line for line in problems.splitlines() if line.strip()]
+    if code < 0:
+        return f"ended by signal {-code}: {lines[-1] if lines else ''}"
+    own = [line for line in lines if "Warning" not in line]
+    return (lines[-1] if "Traceback" in problems else "\n".join(own))[-600:] or f"ended with {code}"

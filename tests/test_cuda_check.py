@@ -1,0 +1,129 @@
+"""``python -m benchmarks cuda-check`` from end to end: a small network on the stand-in for NVIDIA's driver."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import pathlib
+import subprocess
+import sys
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from rich.console import Console
+
+from benchmarks import __main__ as command
+from benchmarks.cuda_check import figures, run
+from benchmarks.cuda_check.jobs import Job, floor
+from benchmarks.cuda_check.networks import FLOAT16, FLOAT32, NETWORKS, TF32
+from minitvm.codegen.cuda.machine import gpu_model
+from minitvm.testing.cuda import host_compiler
+
+needs_compiler = pytest.mark.skipif(host_compiler() is None, reason="no C++ compiler is installed")
+needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="the stand-in is made for Linux")
+pytest.importorskip("cuda.bindings", reason="cuda-bindings is not installed: pip install 'minitvm[cuda]'")
+
+
+def _has_driver() -> bool:
+    try:
+        return bool(ctypes.CDLL("libcuda.so.1"))
+    except OSError:
+        return False
+
+
+@needs_compiler
+@needs_linux
+def test_a_small_network_on_the_stand_in(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All kinds of jobs; one of them fails, and the others run."""
+    for name, section in run.SECTIONS.items():
+        first = 2 if name == "compile" else 1
+        jobs = lambda made, kept, of=section.jobs, first=first: of(made, kept)[:first]  # noqa: E731
+        monkeypatch.setitem(run.SECTIONS, name, replace(section, jobs=jobs))
+    unknown = replace(run.SECTIONS["build"], jobs=lambda made, kept: [Job("build", "unknown")])
+    monkeypatch.setitem(run.SECTIONS, "build", unknown)
+    path = tmp_path / "check.json"
+    wanted = [name for name in run.SECTIONS if name != "torch"]
+    settings = run.Settings(["small_residual"], wanted, batch=2, rounds=1, stand_in=True, seconds=600)
+    result = run.Check(settings, path, lambda text: None).run()
+    assert json.loads(path.read_text()) == result and result["stand_in"]
+    found = {name: rows[0] for name, rows in result["sections"].items()}
+    assert list(found) == wanted
+    assert found["build"]["failed"] == "KeyError: 'unknown'"
+    assert [name for name, row in found.items() if "failed" in row] == ["build"]
+    assert found["correct"]["right"] and found["correct"]["error"] < 1e-6
+    assert found["speed"]["times"]["minitvm"]["median"] > 0
+    assert found["python"]["microseconds"] > 0
+    cold, cached = (row["seconds"] for row in result["sections"]["compile"])
+    assert cached < cold
+    assert {k["launches"] for k in found["roofline"]["kernels"]} == {1}
+    assert sum(k["share"] for k in found["roofline"]["kernels"]) == pytest.approx(1)
+    _is_shown_and_not_kept(result)
+
+
+def _is_shown_and_not_kept(result: dict[str, Any]) -> None:
+    console = Console(width=160, record=True)
+    figures.show(result, console)
+    text = console.export_text()
+    assert "the stand-in: times say nothing" in text and "KeyError: 'unknown'" in text
+    assert figures.markdown(result) == figures.markdown(None)
+
+
+def test_a_job_that_takes_too_long_is_ended_with_what_it_started() -> None:
+    inner = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import time; time.sleep(60)'])"
+    process = subprocess.Popen([sys.executable, "-c", inner], start_new_session=True)
+    assert run._end_of(process, 0.2) == "ended after 0 s"
+    assert process.returncode == -9
+
+
+@pytest.mark.skipif(_has_driver(), reason="there is a driver on this machine")
+def test_without_a_gpu_it_says_what_is_missing(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "check.json"
+    done = CliRunner().invoke(command.main, ["cuda-check", "--output", str(path)])
+    assert done.exit_code == 1 and not path.exists()
+    first, *_, driver, hint = done.output.splitlines()
+    assert first == "Error: there is no NVIDIA driver on this machine, so no GPU can be used"
+    assert "hint: install NVIDIA's driver" in driver
+    assert hint == "  = hint: --stand-in shows without a GPU how the check works"
+
+
+def test_figures_of_the_stand_in_are_not_written() -> None:
+    done = CliRunner().invoke(command.main, ["cuda-check", "--stand-in", "--write"])
+    assert done.exit_code == 2 and "--write needs a GPU" in done.output
+
+
+def test_a_floor_is_the_largest_of_three() -> None:
+    h200 = gpu_model("sm_90")
+    assert floor(h200, FLOAT32, 50e12, 0, 1) == pytest.approx(1)
+    assert floor(h200, FLOAT16, 0.62 * 990e12, 0, 1) == floor(h200, TF32, 0.31 * 990e12, 0, 1) == pytest.approx(1)
+    assert floor(h200, FLOAT32, 0, 4.3e12, 1) == pytest.approx(1)
+    assert floor(h200, FLOAT32, 1, 1, 2) == 3e-6
+
+
+def test_the_page_has_the_figures_of_the_record() -> None:
+    """That nobody measured one is said by the code that writes measured ones."""
+    page = figures.PAGE.read_text(encoding="utf-8")
+    assert figures.BEGIN + figures.markdown(figures.record()) + figures.END in page
+
+
+def test_figures_of_a_gpu_are_in_the_tables() -> None:
+    def row(**has: Any) -> dict[str, Any]:
+        return {"model": "resnet50", "batch": 1, "precision": FLOAT32, **has}
+
+    times = {"minitvm": {"median": 0.5}, "eager": {"median": 2.0}, "reduce-overhead": {"median": 0.75}}
+    there = {"name": "H200", "arch": "sm_90", "driver": "13.0", "versions": {"torch": "2.11"}}
+    sections = {
+        "correct": [row(right=True), row(failed="ended by signal 11: ")],
+        "speed": [row(times={"minitvm": {"median": 0.6}, "libraries": {"median": 0.9}})],
+        "torch": [row(times=times)],
+        "python": [row(microseconds=7.0)],
+        "compile": [row(seconds=20.0), row(seconds=0.4)],
+    }
+    text = figures.markdown({"stand_in": False, "date": "today", "device": there, "sections": sections})
+    none = figures.MISSING
+    assert f"| resnet50 | 1 | float32 | 0.17 | 0.5 | 2 | 0.75 | {none} | 0.9 |" in text
+    assert f"| resnet18 | 1 | float32 | 0.08 | {none} |" in text
+    for found in ("1 of 2 right", "resnet50 1.50", "resnet50 2.9", "resnet50 7.0", "20.0 / 0.4 s, resnet50"):
+        assert f"| {found} |" in text
+    assert set(NETWORKS) == {"resnet18", "resnet50", "mobilenet_v2", "bert_base_s128"}
