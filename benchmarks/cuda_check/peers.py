@@ -92,7 +92,7 @@ def torch_module(model: onnx.ModelProto, heads: int) -> Any:
     """The network as somebody would write it for PyTorch: straight-line calls of ``torch.nn.functional``."""
     weights = [numpy_helper.to_array(tensor) for tensor in model.graph.initializer]
     if heads:
-        return _Transformer.of([w for w in weights if w.ndim and w.dtype == np.float32], heads)
+        return _Transformer.of([w for w in weights if w.size > 1 and w.dtype == np.float32], heads)
     return _translated(model)
 
 
