@@ -36,9 +36,11 @@ _lock = threading.Lock()
 
 @cache
 def _jit() -> Any:
+    """JITLink lays an object out in one piece; the older linker's pieces may be too far apart to reach each other, for
+    which it ends the process."""
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
-    return llvm.create_lljit_compiler()
+    return llvm.create_lljit_compiler(use_jit_link=True)
 
 
 class NativeCode:
