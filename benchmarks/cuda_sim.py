@@ -8,6 +8,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import onnx
@@ -38,8 +39,8 @@ class Outcome:
 
 def models() -> dict[str, Callable[[], tuple[onnx.ModelProto | str, Arrays, list[np.ndarray]]]]:
     """By name: a model, a feed, and what ONNX Runtime gives for it."""
-    stored = {p.stem: (lambda p=p: _stored(p)) for p in sorted(FOLDER.glob("*.onnx"))}  # type: ignore[misc]
-    made = {name: (lambda name=name: _made(name)) for name in WORKLOADS}  # type: ignore[misc]
+    stored = {p.stem: partial(_stored, p) for p in sorted(FOLDER.glob("*.onnx"))}
+    made = {name: partial(_made, name) for name in WORKLOADS}
     return {**stored, **made}
 
 

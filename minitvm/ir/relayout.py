@@ -147,7 +147,7 @@ def beside(operand: TensorType, leader: Move) -> Move | None:
     """How an operand must be held next to ``leader``; an axis along which it is broadcast gets blocks of 1."""
     if operand.rank == 0:
         return None
-    extents = dict(zip(reversed(leader.old.primal), reversed(operand.shape)))  # noqa: B905
+    extents = dict(zip(reversed(leader.old.primal), reversed(operand.shape), strict=False))
     return Move(leader.old, with_ones(leader.new, "".join(a for a in leader.blocks if extents.get(a, 1) == 1)))
 
 

@@ -84,8 +84,7 @@ Status run(Stream *stream, size_t until) {
         Work work = stream->queue.front();
         stream->queue.pop_front();
         done[stream]++;
-        Status status = work();
-        if (status >= 700) broken = status;  // other errors are of a call, not of the context
+        if (Status status = work()) broken = status;
     }
     return broken;
 }
