@@ -21,7 +21,7 @@ OPTIONS: dict[str, dict[str, str]] = {
     "interp": {},
     "cuda": {
         "arch": "architecture to compile for, such as sm_90; the first GPU's by default, sm_90 where there is none",
-        "libs": "vendor libraries to hand layers to: cudnn, cublas",
+        "libs": "vendor libraries to hand layers to: cublas",
     },
 }
 

@@ -12,6 +12,8 @@ import minitvm
 from minitvm import relay
 from minitvm.errors import TargetError
 from minitvm.runtime import cblas
+from minitvm.runtime.cuda import libraries
+from minitvm.runtime.cuda.libraries import Product
 from minitvm.runtime.graph import LibraryCall
 from minitvm.testing import assert_allclose, mlp
 
@@ -131,8 +133,32 @@ def test_a_machine_without_the_library_says_what_to_install(tmp_path: pathlib.Pa
         minitvm.load(path).run({"x": np.zeros((33, 64), "float32")})
 
 
+def test_a_product_of_cublas_is_a_product_of_transposed_matrices(tmp_path: pathlib.Path) -> None:
+    """Built and saved where there is no GPU and no cuBLAS."""
+    library = minitvm.build(relay.Module(layer()), "cuda -arch=sm_90 -libs=cublas")
+    assert steps(library) == ["LibraryCall cublas_nn_dense", "Launch fused_nn_bias_add_nn_relu"]
+    want = Product("cublasSgemm", (1, 0), (50, 33, 64), (64, 64, 50), (0, 0, 33 * 50), 1)
+    assert Product.from_bytes(library.artifact.objects["cublas_nn_dense"]) == want
+    library.save(tmp_path / "layer.mtvm")
+    assert minitvm.load(tmp_path / "layer.mtvm").artifact.objects == library.artifact.objects
+
+
+def test_cublas_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(name: str) -> str:
+        raise RuntimeError(f"Failure finding {name}")
+
+    monkeypatch.setattr(libraries, "path_of", absent)
+    libraries.cublas.cache_clear()
+    with pytest.raises(
+        TargetError, match=r"^cuBLAS is not installed, .*\n  = hint: pip install 'minitvm\[cuda-libs\]'"
+    ):
+        libraries.cublas()
+
+
 def test_libraries_that_a_target_does_not_call() -> None:
     with pytest.raises(TargetError, match=r"^target 'llvm' calls no library 'mkl'\n  = hint: .*it calls cblas$"):
         minitvm.build(relay.Module(layer()), "llvm -libs=cblas,mkl")
+    with pytest.raises(TargetError, match=r"^target 'cuda' calls no library 'cudnn'\n  = hint: .*it calls cublas$"):
+        minitvm.build(relay.Module(layer()), "cuda -libs=cudnn,cublas")
     with pytest.raises(TargetError, match=r"^unknown target 'rocm -libs=miopen,rocblas'\n.*llvm, interp, cuda$"):
         minitvm.build(relay.Module(layer()), "rocm -libs=miopen,rocblas")
