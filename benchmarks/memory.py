@@ -40,8 +40,9 @@ def dense(layers: int, width: int = WIDTH, weights: str = "float32") -> onnx.Mod
     for i in range(layers):
         values = rng.standard_normal((width, width), dtype=np.float32) / float(np.sqrt(width))
         kept = (values * 256).astype("int8") if weights == "int8" else values.astype(weights)
-        constants += [numpy_helper.from_array(kept, f"w{i}"), numpy_helper.from_array(np.float32(1 / 256), f"s{i}")]
+        constants.append(numpy_helper.from_array(kept, f"w{i}"))
         if weights == "int8":
+            constants.append(numpy_helper.from_array(np.float32(1 / 256), f"s{i}"))
             nodes.append(helper.make_node("DequantizeLinear", [f"w{i}", f"s{i}"], [f"f{i}"]))
         else:
             nodes.append(helper.make_node("Cast", [f"w{i}"], [f"f{i}"], to=TensorProto.FLOAT))

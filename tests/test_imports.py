@@ -166,6 +166,21 @@ def test_building_a_graph_does_not_load_the_importer() -> None:
     assert found.stdout.strip() == "False"
 
 
+def test_opening_a_model_does_not_load_what_few_need() -> None:
+    """The hundreds of modules of onnx's evaluator, numpy's generators: megabytes beside every model."""
+    code = """
+import sys
+from onnx import helper
+from minitvm import InferenceSession
+x, y = (helper.make_tensor_value_info(name, 1, [2]) for name in "xy")
+graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", [x], [y])
+InferenceSession(helper.make_model(graph), num_threads=1)
+print([m for m in ("onnx.reference", "numpy.random", "rich") if m in sys.modules])
+"""
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
+
+
 def test_what_runs_stands_without_what_compiles() -> None:
     """``runtime/`` imports errors and types; what host calls mean, operators, comes with a library that has some."""
     code = "import sys, minitvm.runtime.library, minitvm.runtime.archive; print(*sys.modules)"

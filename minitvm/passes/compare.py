@@ -1,5 +1,7 @@
 """Whether two functions compute the same: random inputs that tell operators apart, and results held side by side."""
 
+from __future__ import annotations  # so that numpy.random is imported by who draws numbers
+
 import math
 import zlib
 from collections.abc import Callable, Mapping, Sequence

@@ -14,11 +14,13 @@ from native_kernel import run_native
 from test_llvm_emit import packed, tiled_matmul
 
 from minitvm.codegen.llvm.compile import (
+    _cpu,
     assembly,
     compile_object,
     cpu_of,
     host,
     known_names,
+    llvm,
     machine_model,
     optimized_ir,
 )
@@ -83,6 +85,12 @@ def test_plain_llvm_is_the_host() -> None:
     assert cpu_of(Target.parse("llvm")) == host()
     assert cpu_of(Target.parse("llvm -mcpu=native")) == host()
     assert "posix" in machine_model(host()).features
+
+
+def test_the_hosts_features_say_what_llvm_makes_of_them() -> None:
+    """Which is asked where a processor goes by its name alone."""
+    features = llvm.get_host_cpu_features().flatten()
+    assert _cpu(host().triple, host().name, features) == host()
 
 
 @pytest.mark.parametrize("target", ["llvm", "llvm -mcpu=native", AVX2, AVX512, AVX512 + " -mattr=-avx512f", NEON])

@@ -99,7 +99,8 @@ def _host(taken_for: str) -> Cpu:
     if taken_for:
         _check_names(triple, taken_for, "")
         return _cpu(triple, taken_for, "")
-    return _cpu(triple, llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten())
+    listed = llvm.get_host_cpu_features()
+    return _cpu(triple, llvm.get_host_cpu_name(), listed.flatten(), frozenset(f for f in listed if listed[f]))
 
 
 def cpu_of(target: Target) -> Cpu:
@@ -116,8 +117,9 @@ def cpu_of(target: Target) -> Cpu:
         name, extra = here.name, ",".join(filter(None, (here.features, extra)))
     triple = triple or here.triple
     name = name or _GENERIC.get(_arch_word(triple), "generic")
-    if (triple, name, extra) != (here.triple, here.name, here.features):  # asking LLVM for its names takes a while
-        _check_names(triple, name, extra)
+    if (triple, name, extra) == (here.triple, here.name, here.features):
+        return here
+    _check_names(triple, name, extra)
     return _cpu(triple, name, extra)
 
 
@@ -195,6 +197,8 @@ define void @probe(ptr %p) "prefer-vector-width"="512" {{
 _UNSOUND = ("-avxvnni", "-avx512vnni")
 """LLVM 22 takes a sum of 16 or 64 products of int8 and uint8 for one VPDPBUSD, and adds up one of its four lanes."""
 
+_DOT_FEATURES = ("avx512vnni", "avxvnni")
+
 _DOT_PROBE = """
 declare i32 @llvm.vector.reduce.add.v16i32(<16 x i32>)
 define i32 @probe(ptr %p, ptr %q) "minitvm-dots" {
@@ -211,27 +215,34 @@ define i32 @probe(ptr %p, ptr %q) "minitvm-dots" {
 
 def _dots(draft: Cpu) -> str:
     """Which of the features with VPDPBUSD a processor has: seen in where LLVM takes it."""
-    for feature in ("avx512vnni", "avxvnni"):
+    for feature in _DOT_FEATURES:
         others = [f for f in _UNSOUND if f[1:] != feature]
         if "vpdpbusd" in assembly(_DOT_PROBE, replace(draft, features=_with_feature(draft.features, *others))):
             return feature
     return ""
 
 
+def _width(draft: Cpu) -> int:
+    """Bytes of a vector register: seen in what LLVM makes of a 512-bit addition."""
+    text = assembly(_PROBE.format(triple=draft.triple), draft)
+    return 64 if "zmm" in text else 32 if "ymm" in text else 16
+
+
 @cache
-def _cpu(triple: str, name: str, features: str) -> Cpu:
-    """What the vector registers are is seen in what LLVM makes of a 512-bit addition."""
+def _cpu(triple: str, name: str, features: str, listed: frozenset[str] = frozenset()) -> Cpu:
+    """Vector registers and dot products are those of the features that are ``listed``; where none are, LLVM is asked,
+    which takes 20 MB more of its code into memory."""
     draft = Cpu(triple, name, features, 16, 16)
     if draft.arch == "aarch64":
         return Cpu(triple, name, features, 16, 32)
     if draft.arch != "x86":
         return draft
-    dots = _dots(draft)
+    dots = next((f for f in _DOT_FEATURES if f in listed), "") if listed else _dots(draft)
     features = _with_feature(features, f"+{dots}") if dots else features
-    text = assembly(_PROBE.format(triple=triple), draft)
-    if "zmm" in text:
+    width = next((n for n in (64, 32) if listed.issuperset(_IMPLIED[n])), 16) if listed else _width(draft)
+    if width == 64:
         return Cpu(triple, name, _with_feature(features, "-prefer-256-bit"), 64, 32, dots)
-    return Cpu(triple, name, features, 32 if "ymm" in text else 16, 16, dots)
+    return Cpu(triple, name, features, width, 16, dots)
 
 
 def _with_feature(features: str, *more: str) -> str:

@@ -279,11 +279,10 @@ class Importer:
         """Runs the node's builder, which may be a user's; errors name the node."""
         builder = self._builder(node.proto, node.opset)
         assert builder is not None, node.op_type  # check_supported comes first
-        known_to_onnx = is_foreign(node.proto, normal_domain(node.proto.domain), node.opset)
-        if known_to_onnx and is_for_python(node):
+        if is_for_python(node) and _known_to_onnx(node):
             builder = foreign
         try:
-            return with_float32(node, lambda: _as_list(_made(builder, node, known_to_onnx)))
+            return with_float32(node, lambda: _as_list(_made(builder, node)))
         except MiniTVMError as error:
             if not any("ONNX node" in line for line in error.where):
                 error.where = (*error.where, place_of(node.proto))
@@ -328,13 +327,18 @@ class Importer:
         return [input_variable(describe_value(v), shapes.get(v.name), dtypes.get(v.name)) for v in given]
 
 
-def _made(builder: Builder, node: OnnxNode, known_to_onnx: bool) -> Outputs:
+def _made(builder: Builder, node: OnnxNode) -> Outputs:
     try:
         return builder(node)
     except UnknownValueError as error:
-        if error.inputs or not known_to_onnx:
+        if error.inputs or not _known_to_onnx(node):
             raise
         return foreign(node)  # what decides its shape comes up inside the model
+
+
+def _known_to_onnx(node: OnnxNode) -> bool:
+    """Asked only where it matters: onnx's evaluator is hundreds of modules."""
+    return is_foreign(node.proto, normal_domain(node.proto.domain), node.opset)
 
 
 def _given(variable: Var, array: np.ndarray) -> Constant:
