@@ -34,6 +34,8 @@ from minitvm.codegen.cuda.bind import bind_plain
 from minitvm.codegen.cuda.emit import emit_cuda
 from minitvm.codegen.cuda.machine import GpuModel, gpu_model
 from minitvm.codegen.cuda.schedules.recurrent import GpuGru, GpuLstm, GpuRnn
+from minitvm.codegen.cuda.schedules.scans import GpuRunningSum
+from minitvm.codegen.cuda.schedules.sorting import GpuSort
 from minitvm.codegen.lower import Lowering, lowering
 from minitvm.codegen.problem import TEMPLATES
 from minitvm.codegen.simplify import simplify
@@ -281,8 +283,10 @@ def test_a_shuffle_on_one_side_is_refused() -> None:
 
 
 def test_every_template_of_gpus_is_met() -> None:
-    """By the cases of ``test_cuda_templates.py``, or here; those of processors, which are bound, by their own tests."""
+    """By the cases of ``test_cuda_templates.py`` and ``test_cuda_rows.py``, or here; those of processors, which are
+    bound, by their own tests."""
     met = {type(template_of(case)[0]) for case in range(len(TEMPLATE_CASES))} | {GpuLstm, GpuGru, GpuRnn}
+    met |= {GpuSort, GpuRunningSum}
     of_gpus = {t for (kind, _), found in TEMPLATES.table.items() if kind == "cuda" for t in found}
     of_processors = {t for (kind, _), found in TEMPLATES.table.items() if kind == "llvm" for t in found}
     assert of_gpus - of_processors <= met
@@ -316,16 +320,12 @@ def test_recurrent_layers_spill_nothing() -> None:
 
 
 def test_what_no_schedule_bound_is_said() -> None:
-    """Sorting runs in order: a thread for each row."""
-    module = relay.Module(relay.Function([x := relay.var("x", shape=(40, 30))], relay.argsort(x)))
+    """Slices are sorted one after the other."""
+    x = relay.var("x", shape=(40, 30))
+    module = relay.Module(relay.Function([x], relay.TupleGetItem(relay.unique(x, axis=0), 1)))
     with simulated_target():
         library = minitvm.build(module, "simulated")
     (symbol,) = library.report.groups
     (said,) = (d for d in library.report.kernel(symbol).decisions if d.by == "bind")
     assert not said.taken and said.about == symbol and "no schedule of GPUs" in said.reason
     assert "threadIdx.x" in library.report.kernel(symbol).text("cuda")
-
-
-def test_running_sums_are_a_threads_for_each_row() -> None:
-    found, _, bound = lowered(group(_op("cumsum", axis=1), (5, 40)), LARGE)
-    assert found.chosen == "template recurrent.RunningSum" and "threadIdx.x" in str(bound[0])

@@ -9,7 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import minitvm.codegen.cuda.schedules.recurrent  # noqa: F401  (registers the templates)
+import minitvm.codegen.cuda.schedules.recurrent
+import minitvm.codegen.cuda.schedules.scans
+import minitvm.codegen.cuda.schedules.sorting  # noqa: F401  (registers the templates)
 from minitvm.codegen.cuda.machine import GpuModel
 from minitvm.codegen.cuda.schedules.elements import elements
 from minitvm.codegen.cuda.schedules.reductions import reduction

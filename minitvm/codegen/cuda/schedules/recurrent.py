@@ -2,7 +2,7 @@
 
 A step is that of the processors' templates (``codegen/templates/recurrent.py``): products of the weight with the
 states, a warp for each, then elementwise gates, a thread for each hidden unit.  Where states are too many for a block,
-and for running sums, the processors' loops are bound: a thread for each row.
+the processors' loops are bound: a thread for each row.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from minitvm.codegen.cuda.machine import WARP
 from minitvm.codegen.cuda.schedules.elements import in_block
 from minitvm.codegen.cuda.schedules.teams import STATIC_SHARED, Row, Team, rounded
 from minitvm.codegen.problem import TEMPLATES, Choice, Template, Tile
-from minitvm.codegen.templates.recurrent import Gates, Gru, Lstm, Recurrent, Rnn, RunningSum, Stores, Walk
+from minitvm.codegen.templates.recurrent import Gates, Gru, Lstm, Recurrent, Rnn, Stores, Walk
 from minitvm.ir.decision import Declined
 from minitvm.ir.loop import (
     Barrier,
@@ -120,4 +120,3 @@ def _register(theirs: type[Template], *ours: type[Template]) -> None:
 _register(Lstm, GpuLstm)
 _register(Gru, GpuGru)
 _register(Rnn, GpuRnn)
-_register(RunningSum)
