@@ -54,7 +54,7 @@ class Batch:
             return None
         single = {b: replace(b, shape=(*b.shape[:a], 1, *b.shape[a + 1 :])) for b, a in found.items()}
         inputs, outputs = (tuple(single.get(b, b) for b in some) for some in (problem.inputs, problem.outputs))
-        one = Problem(problem.op, inputs, outputs, problem.as_given)
+        one = replace(problem, inputs=inputs, outputs=outputs)
         return Batch(extent, one, {single[b]: (b, axis) for b, axis in found.items()})
 
     def loops(self, body: Stmt) -> Stmt | Declined:

@@ -21,11 +21,13 @@ from minitvm.ir.expr import Call, Function, span_scope
 from minitvm.ir.loop import (
     Barrier,
     Buffer,
+    Cast,
     Kernel,
     Load,
     LoopExpr,
     LoopVar,
     Reduce,
+    Stage,
     Stmt,
     Store,
     map_expr,
@@ -96,6 +98,14 @@ def _lower(function: Function, name: str, machine: MachineModel, kind: str) -> L
         return Lowering(group.kernel(function, name, body), DEFAULT)
 
 
+def _as_stored(buffer: Buffer, params: Sequence[Buffer]) -> tuple[bool, str]:
+    """Whether a template's input is in memory, cast at most, and the narrowest dtype that its elements are of."""
+    if not isinstance(buffer, Stage) or not isinstance(buffer.value, Cast) or not buffer.value.keeps_all:
+        return buffer in params, buffer.dtype
+    value = buffer.value.value
+    return isinstance(value, Load) and value.buffer in params and _at_own_index(value, buffer.axes), value.dtype
+
+
 def title_of(maker: type[Template]) -> str:
     return f"template {maker.__module__.rpartition('.')[2]}.{maker.__name__}"
 
@@ -118,7 +128,8 @@ def _lower_with(
     title, problem = title_of(maker), Problem.of(anchor)
     params, values = compose(function, {anchor: problem.outputs})
     prologues = [buffer for arg in anchor.args for buffer in flatten(values[arg])]
-    problem = replace(problem, as_given=all(buffer in params for buffer in prologues))
+    given, narrow = zip(*(_as_stored(buffer, params) for buffer in prologues), strict=True) if prologues else ((), ())
+    problem = replace(problem, as_given=all(given), narrow=narrow)
     allowed = PassContext.current().option("minitvm.allow_approximate")
     if maker.exactness is Exactness.APPROXIMATE and maker.__name__ not in allowed:
         return Declined(f"approximate, and minitvm.allow_approximate does not name {maker.__name__}")

@@ -30,7 +30,9 @@ class Problem:
     inputs: tuple[Buffer, ...]
     outputs: tuple[Buffer, ...]
     as_given: bool = True
-    """Whether all inputs are in memory, none of them computed as it is loaded."""
+    """Whether all inputs are in memory, none of them computed as it is loaded; a cast that keeps all values may be."""
+    narrow: tuple[str, ...] = ()
+    """The dtypes that inputs' elements are of: their own, or narrower ones that they are cast from."""
 
     @staticmethod
     def of(call: Call) -> Problem:
@@ -41,7 +43,8 @@ class Problem:
             return tuple(Buffer(f"{name}{i}", t.extents, t.dtype) for i, t in enumerate(fields))
 
         assert isinstance(call.op, Op)
-        return Problem(call.op, buffers("in", [a.type for a in call.args]), buffers("result", [call.type]))
+        inputs = buffers("in", [a.type for a in call.args])
+        return Problem(call.op, inputs, buffers("result", [call.type]), narrow=tuple(b.dtype for b in inputs))
 
     @property
     def is_static(self) -> bool:

@@ -21,6 +21,7 @@ from minitvm.ir.loop import (
     For,
     Intrin,
     Kernel,
+    Ldmatrix,
     Load,
     LoopExpr,
     LoopKind,
@@ -301,6 +302,8 @@ def accesses(stmt: Stmt) -> list[Access]:
             found.append(Access(part.buffer, part.index, True))
         if isinstance(part, Mma):
             found += [Access(part.sums, (*part.at, Const(n)), stored) for n in range(4) for stored in (False, True)]
+        if isinstance(part, Ldmatrix):
+            found += [Access(part.to, (*part.at, Const(n)), True) for n in range(part.count)]
     return found
 
 

@@ -19,6 +19,7 @@ from minitvm.ir.loop import (
     If,
     Intrin,
     Kernel,
+    Ldmatrix,
     LoopExpr,
     LoopKind,
     Mma,
@@ -128,7 +129,7 @@ def simplify_stmt(stmt: Stmt, ranges: Ranges) -> Stmt | None:
             return seq(*parts) if parts else None
         case If(condition, then, orelse):
             return _simplify_if(condition, then, orelse, ranges)
-        case Mma():
+        case Mma() | Ldmatrix():
             return stmt.over([simplify_expr(e, ranges) for e in stmt_exprs(stmt)])
         case Alloc(buffer, body):
             inner = simplify_stmt(body, ranges)

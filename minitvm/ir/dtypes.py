@@ -36,6 +36,8 @@ COMPUTED = (
     "float64",
 )
 DTYPES = (*COMPUTED, *STORED)
+SHORT = ("float16", "bfloat16")
+"""Floats of two bytes."""
 
 DType: TypeAlias = Annotated[str, DTYPES]
 ResultDType: TypeAlias = Annotated[str, ("", *DTYPES)]

@@ -111,7 +111,7 @@ def simulated(kernels: HostKernels, number: int, kernel: Kernel, arrays: list[np
         memory |= {b: poisoned(b) for b in part.params if b not in memory}
         launch = launch_of(part)
         name = f"{number}/{function_name(part)}"
-        kernels.launch(name, launch.grid, launch.block, [memory[b] for b in part.params], order)
+        kernels.launch(name, launch.grid, launch.block, [memory[b] for b in part.params], order, 0, launch.shared)
     return memory[kernel.outputs[0]]
 
 

@@ -41,6 +41,10 @@ from minitvm.ir.loop.affine import depends_on
 
 _THREADS = 64  # of a block whose threads run whole iterations
 _MOST_THREADS = 1024
+_STATIC_SHARED = 48 * 1024
+"""Bytes that a function may have of fixed places; more has to be asked for when it is launched."""
+_ALIGNED = 16
+"""Of the widest access."""
 _GRID = (LoopKind.BLOCK_X, LoopKind.BLOCK_Y, LoopKind.BLOCK_Z)
 _BLOCK = (LoopKind.THREAD_X, LoopKind.THREAD_Y, LoopKind.THREAD_Z)
 
@@ -252,7 +256,18 @@ def launch_of(kernel: Kernel) -> Launch:
     """How many blocks and threads a bound kernel needs: the most that any of its loops has."""
 
     x, y, z = (_most(kernel.body, kind) for kind in _GRID)
-    return Launch((x, y, z), _block(kernel.body))
+    return Launch((x, y, z), _block(kernel.body), dynamic_shared(kernel)[1])
+
+
+def dynamic_shared(kernel: Kernel) -> tuple[dict[Buffer, int], int]:
+    """Where buffers begin in a block's dynamic shared memory, and its bytes; none where static memory suffices."""
+    offsets: dict[Buffer, int] = {}
+    total = 0
+    for buffer in allocated(kernel.body):
+        if buffer.scope == "shared":
+            offsets[buffer] = total
+            total += -(-buffer.nbytes // _ALIGNED) * _ALIGNED
+    return (offsets, total) if total > _STATIC_SHARED else ({}, 0)
 
 
 def _most(stmt: Stmt, kind: LoopKind) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from minitvm.codegen.cuda import spell
-from minitvm.codegen.cuda.bind import Launch, launch_of
+from minitvm.codegen.cuda.bind import Launch, dynamic_shared, launch_of
 from minitvm.codegen.cuda.express import Names, Shared, Writer, flat, identifier
 from minitvm.codegen.cuda.wide import Step, Widening, by_lanes, stores_of
 from minitvm.codegen.storage import spell_stored
@@ -23,6 +23,7 @@ from minitvm.ir.loop import (
     For,
     If,
     Kernel,
+    Ldmatrix,
     Load,
     LoopExpr,
     LoopKind,
@@ -74,6 +75,7 @@ class _Body:
     def __init__(self, kernel: Kernel, index: str) -> None:
         self.kernel = kernel
         self.launch: Launch = launch_of(kernel)
+        self.dynamic, _ = dynamic_shared(kernel)
         self.names = Names(index)
         self.helpers: set[str] = set()
         self.lines: list[str] = []
@@ -88,7 +90,8 @@ class _Body:
         spans = self.kernel.spans
         origin = [f"// {', '.join(' '.join(s.split()) for s in spans)}"] if spans else []
         head = f'extern "C" __global__ void __launch_bounds__({self.launch.threads}, 1)'
-        lines = [*origin, head, f"{function_name(self.kernel)}({self.parameters})", "{", *self.lines, "}"]
+        memory = ["    extern __shared__ __align__(16) unsigned char dynamic[];"] if self.dynamic else []
+        lines = [*origin, head, f"{function_name(self.kernel)}({self.parameters})", "{", *memory, *self.lines, "}"]
         return "\n".join(lines) + "\n"
 
     def _parameter(self, buffer: Buffer, read_only: bool) -> str:
@@ -118,6 +121,8 @@ class _Body:
                 self.statement(body, depth)
             case Mma():
                 self.mma(stmt, depth)
+            case Ldmatrix():
+                self.matrices(stmt, depth)
             case Barrier():
                 self.barrier(depth)
             case CopyCommit():
@@ -180,8 +185,8 @@ class _Body:
 
     def copy(self, stmt: CopyAsync, lanes: int, depth: int) -> None:
         """Of so many neighbours from one on, or as many zeros."""
-        found = stmt.source()
-        if found is None:  # nothing but zeros is left of it
+        found, nbytes = stmt.source(), lanes * np.dtype(stmt.buffer.dtype).itemsize
+        if found is None or nbytes < 4:  # nothing but zeros is left of it; or less than what is copied so
             self.store(stmt, depth)
             return
         source, conditions = found
@@ -196,7 +201,6 @@ class _Body:
         arguments = ", ".join([*(f"&{place}" for place in places), *map(writer.root, real)])
         self.lines += writer.lines
         self.helpers.add("cp_async")
-        nbytes = lanes * np.dtype(stmt.buffer.dtype).itemsize
         self.line(depth, f"cp_async<{nbytes}>({arguments});")
 
     def wide_store(self, loop: For, store: Store, widening: Widening, depth: int) -> None:
@@ -214,13 +218,18 @@ class _Body:
 
     def wide(self, first: Load, pack: Buffer, depth: int) -> str:
         """The memory from an element on that a pack is copied from or to."""
-        place = flat(first, self.ranges)
-        assert isinstance(place, Load)
-        shared, writer = self._writer(place.index, depth)
-        element = writer.element(first.buffer, shared.roots[0])
-        self.lines += writer.lines
+        element = self.place(first, depth)
         constant = "const " if first.buffer in self.kernel.inputs else ""
         return f"*({constant}{_pack_type(pack)} *)&{element}"
+
+    def place(self, load: Load, depth: int) -> str:
+        """An element in memory, as it stands there."""
+        found = flat(load, self.ranges)
+        assert isinstance(found, Load)
+        shared, writer = self._writer(found.index, depth)
+        element = writer.element(load.buffer, shared.roots[0])
+        self.lines += writer.lines
+        return element
 
     def steps(self, loop: For, steps: Sequence[Step], depth: int) -> None:
         """Fill packs: from memory, or by the side that a condition chooses."""
@@ -297,27 +306,35 @@ class _Body:
         if buffer.scope == "local":
             self.private.add(buffer)
         qualifier = "__shared__ __align__(16) " if buffer.scope == "shared" else ""
-        size = max(1, buffer.size)
-        self.line(depth, f"{qualifier}{spell.STORAGE[buffer.dtype]} {self.names.of(buffer)}[{size}];")
+        kind, name, size = spell.STORAGE[buffer.dtype], self.names.of(buffer), max(1, buffer.size)
+        if buffer in self.dynamic:
+            self.line(depth, f"{kind} *const {name} = ({kind} *)(dynamic + {self.dynamic[buffer]});")
+        else:
+            self.line(depth, f"{qualifier}{kind} {name}[{size}];")
 
     def mma(self, stmt: Mma, depth: int) -> None:
         """Each element is rounded as it is taken; equal ones are rounded once."""
         self.line(depth, "{")
-        a, b = (self._fragment(part, depth + 1) for part in (stmt.a, stmt.b))
-        place = flat(Load(stmt.sums, (*stmt.at, Const(0))), self.ranges)
-        assert isinstance(place, Load)
-        shared, writer = self._writer(place.index, depth + 1)
-        sums = writer.element(stmt.sums, shared.roots[0])
-        self.lines += writer.lines
-        self.helpers.add("mma_tf32")
-        self.line(depth + 1, f"mma_tf32(*(float (*)[4])&{sums}, {a}, {b});")
+        a, b = (self._fragment(part, stmt.kind, depth + 1) for part in (stmt.a, stmt.b))
+        sums, called = self.place(Load(stmt.sums, (*stmt.at, Const(0))), depth + 1), spell.PRODUCTS[stmt.kind]
+        self.helpers.add(called)
+        self.line(depth + 1, f"{called}(*(float (*)[4])&{sums}, {a}, {b});")
         self.line(depth, "}")
 
-    def _fragment(self, values: Sequence[LoopExpr], depth: int) -> str:
+    def _fragment(self, values: Sequence[LoopExpr], kind: str, depth: int) -> str:
         name, texts = self.names.temporary(), self.texts(values, depth)
-        self.helpers.add("to_tf32")
-        self.line(depth, f"const unsigned {name}[{len(texts)}] = {{{', '.join(f'to_tf32({t})' for t in texts)}}};")
+        if kind == "tf32":
+            self.helpers.add("to_tf32")
+            texts = [f"to_tf32({text})" for text in texts]
+        self.line(depth, f"const unsigned {name}[{len(texts)}] = {{{', '.join(texts)}}};")
         return name
+
+    def matrices(self, stmt: Ldmatrix, depth: int) -> None:
+        called = f"ldmatrix_x{stmt.count}{'_trans' if stmt.transposed else ''}"
+        assert isinstance(stmt.row, Load)
+        to, row = (self.place(load, depth) for load in (Load(stmt.to, (*stmt.at, Const(0))), stmt.row))
+        self.helpers.add(called)
+        self.line(depth, f"{called}(*(unsigned (*)[{stmt.count}])&{to}, &{row});")
 
     def barrier(self, depth: int) -> None:
         if self.guarded:

@@ -99,7 +99,7 @@ class Names:
 _KEYWORDS = """
     auto bool break case char class const continue default delete do double else enum extern float for goto if inline
     int long new operator private public register return short signed sizeof static struct switch template this
-    typedef union unsigned void volatile while true false and or not xor asm main y0 y1 j0 j1 gamma
+    dynamic typedef union unsigned void volatile while true false and or not xor asm main y0 y1 j0 j1 gamma
     blockIdx threadIdx blockDim gridDim warpSize
 """
 _RESERVED = frozenset(re.findall(r"\w+", " ".join((_KEYWORDS, *spell.INTRINSIC.values(), *spell.HELPERS))))
@@ -231,6 +231,11 @@ class Writer:
 
     def stored(self, node: LoopExpr, dtype: str) -> str:
         """A value as it goes to memory."""
+        known = any(node in scope for scope in self.scopes)
+        if dtype == "float16" and isinstance(node, Load) and not known:
+            return self.element(node.buffer, node.index[0])  # its bits
+        if dtype == "float16" and isinstance(node, Cast) and not known:
+            node = node.value
         value = self.root(node)
         if dtype == "float16":
             return self.call("float_to_half", value)[0]

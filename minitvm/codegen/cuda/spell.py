@@ -60,6 +60,33 @@ BITS = {
 }
 """Numbers as their bits, and back."""
 
+_MMA = {"tf32": ("m16n8k8", "tf32"), "f16": ("m16n8k16", "f16"), "bf16": ("m16n8k16", "bf16")}
+PRODUCTS = {"tf32": "mma_tf32", "float16": "mma_f16", "bfloat16": "mma_bf16"}
+"""Functions that multiply on tensor cores, by kind (:class:`minitvm.ir.loop.Mma`)."""
+
+
+def _mma(name: str, shape: str, dtype: str) -> str:
+    return f"""\
+__device__ __forceinline__ void mma_{name}(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {{
+    asm volatile("mma.sync.aligned.{shape}.row.col.f32.{dtype}.{dtype}.f32 {{%0, %1, %2, %3}}, {{%4, %5, %6, %7}}, "
+                 "{{%8, %9}}, {{%0, %1, %2, %3}};"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}}"""
+
+
+def _ldmatrix(count: int, end: str) -> str:
+    words, results = (", ".join(form.format(i) for i in range(count)) for form in ("%{}", '"=r"(r[{}])'))
+    return f"""\
+__device__ __forceinline__ void ldmatrix_x{count}{end}(unsigned (&r)[{count}], const void *row) {{
+    unsigned from = (unsigned)__cvta_generic_to_shared(row);
+    asm volatile("ldmatrix.sync.aligned.m8n8.x{count}{end.replace("_", ".")}.shared.b16 {{{words}}}, [%{count}];"
+                 : {results}
+                 : "r"(from)
+                 : "memory");
+}}"""
+
+
 HELPERS = {
     "Pack": """\
 template <class T, int N> struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) Pack {
@@ -91,13 +118,8 @@ __device__ __forceinline__ void cp_async_commit() { asm volatile("cp.async.commi
 template <int BUT_LAST> __device__ __forceinline__ void cp_async_wait() {
     asm volatile("cp.async.wait_group %0;" ::"n"(BUT_LAST) : "memory");
 }""",
-    "mma_tf32": """\
-__device__ __forceinline__ void mma_tf32(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
-    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-                 "{%0, %1, %2, %3};"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-}""",
+    **{f"mma_{name}": _mma(name, *form) for name, form in _MMA.items()},
+    **{f"ldmatrix_x{count}{end}": _ldmatrix(count, end) for count in (2, 4) for end in ("", "_trans")},
     "minimum": """\
 template <class T> __device__ __forceinline__ T minimum(T a, T b) { return (a < b || a != a) ? a : b; }""",
     "maximum": """\

@@ -59,6 +59,7 @@ from minitvm.ir.loop.stmt import (
     For,
     If,
     Kernel,
+    Ldmatrix,
     LoopKind,
     Mma,
     Seq,

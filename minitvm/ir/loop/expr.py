@@ -15,7 +15,7 @@ import numpy as np
 
 from minitvm.errors import CompilerError
 from minitvm.ir.dims import Atom, Dim, SymbolicDim
-from minitvm.ir.dtypes import is_float
+from minitvm.ir.dtypes import SHORT, is_float
 
 INTRINSICS: dict[str, int] = {
     "neg": 1, "abs": 1, "not": 1, "sign": 1, "floor": 1, "ceil": 1, "round": 1, "trunc": 1,  # round: half to even
@@ -90,6 +90,9 @@ class LoopExpr:
         return Intrin("neg", (self,))
 
     def astype(self, dtype: str) -> LoopExpr:
+        """The value in a dtype; there and back, where nothing is lost on the way, is nothing."""
+        if isinstance(self, Cast) and self.value.dtype == dtype and self.keeps_all:
+            return self.value
         return self if self.dtype == dtype else Cast(self, dtype)
 
     def __bool__(self) -> bool:
@@ -211,6 +214,11 @@ class Cast(_Node):
 
     value: LoopExpr
     dtype: str
+
+    @property
+    def keeps_all(self) -> bool:
+        """Whether it is one of floats of two bytes to longer ones, which hold all of their values."""
+        return self.value.dtype in SHORT and self.dtype in ("float32", "float64")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

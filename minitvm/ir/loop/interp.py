@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from minitvm.errors import CompilerError
+from minitvm.ir.dtypes import register
 from minitvm.ir.loop import (
     Alloc,
     Barrier,
@@ -26,6 +27,7 @@ from minitvm.ir.loop import (
     For,
     If,
     Kernel,
+    Ldmatrix,
     Load,
     LoopExpr,
     LoopKind,
@@ -47,6 +49,8 @@ _SIDE_BY_SIDE = frozenset(LoopKind) - {LoopKind.SERIAL, LoopKind.UNROLLED}
 _RACING = _SIDE_BY_SIDE - {LoopKind.VECTORIZED}
 _BOUND = _RACING - {LoopKind.PARALLEL}
 _MOST_LANES = 1 << 18
+_G, _T = np.arange(WARP) // 4, np.arange(WARP) % 4
+"""Where a thread of a warp stands in matrices (:class:`Mma`)."""
 
 
 def run_kernel(kernel: Kernel, *inputs: Array, check_races: bool = False) -> tuple[Array, ...]:
@@ -79,6 +83,11 @@ def run_sequence(
     return {**given, **stored}
 
 
+def _half(kind: str) -> np.dtype[Any]:
+    register()
+    return np.dtype(kind)
+
+
 def _tf32(value: Array) -> Array:
     """Rounded to TF32, ties away from zero: 10 bits of mantissa are left."""
     bits = value.astype("float32").view("int32")
@@ -105,6 +114,8 @@ class _Running(Lanes):
                 self._alloc(buffer, body)
             case Mma():
                 self._mma(stmt)
+            case Ldmatrix():
+                self._matrices(stmt)
             case Barrier():
                 self._barrier()
             case CopyCommit():
@@ -188,18 +199,44 @@ class _Running(Lanes):
     def _mma(self, stmt: Mma) -> None:
         """Matrices from the threads of each warp, their product, and back."""
         warps = self._whole_warps("a product").reshape(-1, WARP)
-        g, t = np.arange(WARP) // 4, np.arange(WARP) % 4
-        left, right = np.zeros((len(warps), 16, 8)), np.zeros((len(warps), 8, 8))
-        for value, row, column in zip(stmt.a, (g, g + 8, g, g + 8), (t, t, t + 4, t + 4), strict=True):
-            left[:, row, column] = _tf32(np.broadcast_to(as_array(self.eval(value)), self.count))[warps]
-        for value, row in zip(stmt.b, (t, t + 4), strict=True):
-            right[:, row, g] = _tf32(np.broadcast_to(as_array(self.eval(value)), self.count))[warps]
+        a, b = ([self._factor(value, stmt.kind)[:, warps] for value in factor] for factor in (stmt.a, stmt.b))
+        per = len(a[0])
+        left, right = np.zeros((len(warps), 16, 8 * per)), np.zeros((len(warps), 8 * per, 8))
+        for part in range(per):
+            for number, value in enumerate(a):
+                left[:, _G + number % 2 * 8, (_T + number // 2 * 4) * per + part] = value[part]
+            for number, value in enumerate(b):
+                right[:, (_T + number * 4) * per + part, _G] = value[part]
         product = left @ right
         for number in range(4):
             place = Load(stmt.sums, (*stmt.at, Const(number)))
-            found = product[:, g + number // 2 * 8, 2 * t + number % 2].ravel()
+            found = product[:, _G + number // 2 * 8, 2 * _T + number % 2].ravel()
             total = self._load(place, stmt.sums, place.index) + found
             self._store(place, stmt.sums, place.index, total.astype("float32"))
+
+    def _factor(self, value: LoopExpr, kind: str) -> Array:
+        """What a value holds in every lane: one number, or the two of a word."""
+        found = np.broadcast_to(as_array(self.eval(value)), self.count)
+        if kind == "tf32":
+            return _tf32(found)[None]
+        pairs: Array = np.ascontiguousarray(found).view(_half(kind)).reshape(-1, 2)
+        wide: Array = pairs.T.astype("float32")
+        return wide
+
+    def _matrices(self, stmt: Ldmatrix) -> None:
+        """Rows from the threads of each warp, and words back."""
+        warps, row = self._whole_warps("a load of matrices").reshape(-1, WARP), stmt.row
+        assert isinstance(row, Load)
+        if (as_array(self._address(row, row.buffer, row.index)) % 8).any():
+            raise CompilerError(f"{self.kernel.name}: a row of matrices in {row.buffer.name} that is not on 16 bytes")
+        elements = (Load(row.buffer, (*row.index[:-1], row.index[-1] + n)) for n in range(8))
+        loaded = [np.broadcast_to(self._load(e, e.buffer, e.index), self.count).view("uint16") for e in elements]
+        matrices = np.stack(loaded, axis=-1)[warps].reshape(-1, 4, 8, 8)
+        turned = matrices.swapaxes(2, 3) if stmt.transposed else matrices
+        for number in range(stmt.count):
+            low, high = (turned[:, number, _G, 2 * _T + n].astype("uint32") for n in (0, 1))
+            place = Load(stmt.to, (*stmt.at, Const(number)))
+            self._store(place, stmt.to, place.index, (low | high << 16).ravel())
 
     def _barrier(self) -> None:
         """Side by side, what comes before it is done."""

@@ -130,17 +130,46 @@ class Mma(Stmt):
     The matrices are spread over its threads as PTX's ``mma.m16n8k8`` has it: with ``g, t = thread // 4, thread % 4`` in
     the warp, ``a`` are elements (g, t), (g + 8, t), (g, t + 4), (g + 8, t + 4) of the left-hand one, ``b`` (t, g) and
     (t + 4, g) of the right-hand one, ``sums[(*at, 0 to 3)]`` (g, 2 t), (g, 2 t + 1), (g + 8, 2 t), (g + 8, 2 t + 1).
+
+    ``kind`` "float16" or "bfloat16": 16 x 16 by 16 x 8 elements (``mma.m16n8k16``), two neighbours of the depth in a
+    word of uint32 wherever there is one above, the first of them in its low bits.
     """
 
     sums: Buffer
     at: tuple[LoopExpr, ...]
     a: tuple[LoopExpr, ...]
     b: tuple[LoopExpr, ...]
+    kind: str = "tf32"
 
     def over(self, exprs: Sequence[LoopExpr]) -> Mma:
         """The same of other expressions, in the order of :func:`stmt_exprs`."""
         at, given = tuple(exprs[: len(self.at)]), tuple(exprs[len(self.at) :])
-        return Mma(self.sums, at, given[: len(self.a)], given[len(self.a) :])
+        return Mma(self.sums, at, given[: len(self.a)], given[len(self.a) :], self.kind)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ldmatrix(Stmt):
+    """A warp gets matrices of 8 x 8 elements of 2 bytes from shared memory, spread as :class:`Mma` wants its words.
+
+    ``row`` is in thread ``8 m + i`` the first element of row ``i`` of matrix ``m``; its 8 elements lie on 16 bytes.
+    ``to[(*at, m)]``, as many as its last dimension is long, 2 or 4, becomes elements (g, 2 t) and (g, 2 t + 1) of
+    matrix ``m``, of its transpose where ``transposed``.  Of two matrices there are rows in threads below 16; others
+    are read by nobody, but have to be in memory.
+    """
+
+    to: Buffer
+    at: tuple[LoopExpr, ...]
+    row: LoopExpr
+    transposed: bool = False
+
+    @property
+    def count(self) -> int:
+        """Matrices."""
+        return self.to.shape[-1]
+
+    def over(self, exprs: Sequence[LoopExpr]) -> Ldmatrix:
+        *at, row = exprs
+        return Ldmatrix(self.to, tuple(at), row, self.transposed)
 
 
 @dataclass(frozen=True, eq=False)
@@ -318,7 +347,7 @@ def map_stmt(
             case Alloc(buffer, body):
                 b = walk(body)
                 new = node if b is body else Alloc(buffer, b)
-            case Mma():
+            case Mma() | Ldmatrix():
                 old = stmt_exprs(node)
                 made = [on_expr(x) for x in old]
                 new = node if all(x is y for x, y in zip(made, old, strict=True)) else node.over(made)
@@ -362,6 +391,8 @@ def stmt_exprs(stmt: Stmt) -> tuple[LoopExpr, ...]:
             return (condition,)
         case Mma(_, at, a, b):
             return (*at, *a, *b)
+        case Ldmatrix(_, at, row):
+            return (*at, row)
     return ()
 
 

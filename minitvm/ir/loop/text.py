@@ -44,6 +44,7 @@ from minitvm.ir.loop.stmt import (
     For,
     If,
     Kernel,
+    Ldmatrix,
     LoopKind,
     Mma,
     Seq,
@@ -90,6 +91,10 @@ def print_loop_expr(expr: LoopExpr) -> str:
     """An expression by itself, for messages."""
     lets, texts = _Printer(fragment=True).expressions([expr])
     return "; ".join([*lets, *texts])
+
+
+def _of_kind(kind: str) -> str:
+    return "" if kind == "tf32" else f" {kind}"
 
 
 def _type(buffer: Buffer) -> str:
@@ -152,9 +157,13 @@ class _Printer:
                 yield f"{pad}commit copies"
             case CopyWait(groups):
                 yield f"{pad}wait for copies but {groups} groups"
-            case Mma(sums, at, a, _):
+            case Mma(sums, at, a, _, kind):
                 where, left, right = texts[: len(at)], texts[len(at) : len(at) + len(a)], texts[len(at) + len(a) :]
-                yield f"{pad}mma {self.buffer(sums)}[{', '.join(where)}] += ({', '.join(left)}) x ({', '.join(right)})"
+                factors = f"({', '.join(left)}) x ({', '.join(right)})"
+                yield f"{pad}mma{_of_kind(kind)} {self.buffer(sums)}[{', '.join(where)}] += {factors}"
+            case Ldmatrix(to, _, _, transposed):
+                turned = " transposed" if transposed else ""
+                yield f"{pad}matrices{turned} {self.buffer(to)}[{', '.join(texts[:-1])}] = {texts[-1]}"
             case Seq(stmts):
                 if not stmts:
                     yield f"{pad}pass"

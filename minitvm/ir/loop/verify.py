@@ -28,6 +28,7 @@ from minitvm.ir.loop import (
     If,
     Intrin,
     Kernel,
+    Ldmatrix,
     Load,
     LoopExpr,
     LoopKind,
@@ -111,6 +112,8 @@ class _Verifier:
                 self.alloc(stmt, buffer, around.loops)
             case Mma():
                 self.mma(stmt)
+            case Ldmatrix():
+                self.matrices(stmt)
             case CopyCommit() | CopyWait():
                 self.together("copies are committed and waited for", stmt)
             case Barrier():
@@ -152,19 +155,32 @@ class _Verifier:
         source = stmt.source()
         if source is None or source[0].buffer.scope != "global" or stmt.buffer.scope != "shared":
             raise self.reject("a copy is of an element of global memory, or 0, to shared memory", stmt)
-        if np.dtype(stmt.buffer.dtype).itemsize < 4:
-            raise self.reject(f"a copy of {stmt.buffer.dtype}, which has less than 4 bytes", stmt)
+        if np.dtype(stmt.buffer.dtype).itemsize < 2:
+            raise self.reject(f"a copy of {stmt.buffer.dtype}, which has less than 2 bytes", stmt)
 
     def mma(self, stmt: Mma) -> None:
-        """Sums are registers that hold something; all is float32."""
+        """Sums are registers that hold something; all is float32, or pairs of shorter floats in words."""
         self.whole_warps("a product", stmt)
-        dtypes = {stmt.sums.dtype, *(e.dtype for e in (*stmt.a, *stmt.b))}
-        if dtypes != {"float32"} or stmt.sums.scope != "local" or (len(stmt.a), len(stmt.b)) != (4, 2):
-            raise self.reject("a product takes 4 and 2 elements of float32 and adds to local memory of float32", stmt)
+        wanted = "float32" if stmt.kind == "tf32" else "uint32"
+        fits = {e.dtype for e in (*stmt.a, *stmt.b)} == {wanted} and (len(stmt.a), len(stmt.b)) == (4, 2)
+        if not fits or (stmt.sums.dtype, stmt.sums.scope) != ("float32", "local"):
+            raise self.reject(f"a product takes 4 and 2 elements of {wanted} and adds to local memory of float32", stmt)
         for number in (0, 3):
             index = (*stmt.at, Const(number))
             self.read(Load(stmt.sums, index), stmt)
             self.access(stmt.sums, index, stmt, self.around)
+
+    def matrices(self, stmt: Ldmatrix) -> None:
+        """Rows are in shared memory, of elements of two bytes; they become words in registers."""
+        self.whole_warps("a load of matrices", stmt)
+        row, to = stmt.row, stmt.to
+        if not isinstance(row, Load) or row.buffer.scope != "shared" or np.dtype(row.dtype).itemsize != 2:
+            raise self.reject("a row is an element of 2 bytes in shared memory", stmt)
+        if (to.dtype, to.scope) != ("uint32", "local") or stmt.count not in (2, 4):
+            raise self.reject("2 or 4 matrices become local memory of uint32, as long in its last dimension", stmt)
+        self.access(row.buffer, (*row.index[:-1], row.index[-1] + 7), stmt, self.around)
+        self.access(to, (*stmt.at, Const(0)), stmt, self.around)
+        self.stored.add(to)
 
     def alloc(self, stmt: Stmt, buffer: Buffer, loops: tuple[For, ...]) -> None:
         if self.is_live(buffer):

@@ -8,8 +8,9 @@ from functools import cached_property, partial
 
 from minitvm.codegen.cuda.machine import WARP
 from minitvm.codegen.cuda.templates.product import Factor, GpuProduct, Share, in_block, in_blocks, unrolled
-from minitvm.codegen.cuda.templates.tile import MMA, VECTOR, BlockTile, MmaTile
+from minitvm.codegen.cuda.templates.tile import MMA, ROOM, VECTOR, BlockTile, MmaTile
 from minitvm.codegen.loops import in_lanes, unflatten, with_memory
+from minitvm.ir.dtypes import SHORT
 from minitvm.ir.loop import (
     Alloc,
     Barrier,
@@ -17,6 +18,7 @@ from minitvm.ir.loop import (
     CopyCommit,
     CopyWait,
     If,
+    Ldmatrix,
     Load,
     LoopExpr,
     LoopKind,
@@ -35,7 +37,8 @@ from minitvm.ir.loop import (
 
 def launches(product: GpuProduct, tile: BlockTile) -> Stmt:
     """All results of a product, in a tile's way."""
-    blocks = TensorBlocks if isinstance(tile, MmaTile) else Blocks
+    on_tensor_cores = HalfBlocks if isinstance(tile, MmaTile) and tile.kind in SHORT else TensorBlocks
+    blocks = on_tensor_cores if isinstance(tile, MmaTile) else Blocks
     if tile.split == 1:
         return blocks(product, tile).nest()
     shape = (tile.split, product.batch, product.left.lines, product.right.lines)
@@ -241,7 +244,7 @@ class TensorBlocks(Blocks):
     def _share(self, factor: Factor, lines: int) -> Share:
         tile, product = self.tile, self.product
         inside = bool(tile.copied) and factor.along_depth
-        room = VECTOR if inside else MMA[2]
+        room = VECTOR if inside else 8
         carried = (factor, lines, tile.depth, tile.threads, product.depth, product.dtype, room)
         return Share(*carried, tile.stages, bool(tile.copied), inside)
 
@@ -259,7 +262,7 @@ class TensorBlocks(Blocks):
 
     def _multiply(self, stage: LoopExpr, down: LoopExpr, across: LoopExpr) -> Stmt:
         """Fragments as :class:`minitvm.ir.loop.Mma` says."""
-        tile, (high, wide, deep) = self.tile, MMA
+        tile, deep, (high, wide) = self.tile, 8, MMA
         t = across % 4
         column = across - t + down % 8
         a = Buffer("a", (self.sums.shape[0], 4), "float32", "local")
@@ -285,7 +288,7 @@ class TensorBlocks(Blocks):
         self, part: LoopExpr, p: LoopExpr, row: LoopExpr, column: LoopExpr, down: LoopExpr, across: LoopExpr
     ) -> Stmt:
         """Pairs of neighbours, or one by one."""
-        tile, (high, wide, _), width = self.tile, MMA, min(2, self.product.vector)
+        tile, (high, wide), width = self.tile, MMA, min(2, self.product.vector)
         t = across % 4
 
         def pair(i: LoopExpr, j: LoopExpr, n: LoopExpr, first: LoopExpr) -> Stmt:
@@ -294,6 +297,41 @@ class TensorBlocks(Blocks):
             return self._stored(part, p, y, x, width, lambda lane: self.sums[i, j, n * 2 + first * width + lane])
 
         return nest((*self.sums.shape[:2], 2, 2 // width), pair, LoopKind.UNROLLED)
+
+
+class HalfBlocks(TensorBlocks):
+    """Of factors of two bytes, which lie in shared memory as in global memory: ``ldmatrix`` turns what lies across."""
+
+    def _share(self, factor: Factor, lines: int) -> Share:
+        tile, product = self.tile, self.product
+        assert isinstance(tile, MmaTile)
+        carried = (factor, lines, tile.depth, tile.threads, product.depth, tile.kind, ROOM // tile.element)
+        return Share(*carried, tile.stages, bool(tile.copied), factor.along_depth)
+
+    def _multiply(self, stage: LoopExpr, down: LoopExpr, across: LoopExpr) -> Stmt:
+        """Four matrices of 8 x 8 at a time: of rows those of one product, of columns those of two."""
+        tile, deep = self.tile, 16
+        assert isinstance(tile, MmaTile)
+        lane, row, column = down % 8 * 4 + across % 4, down - down % 8, across - across % 4
+        a = Buffer("a", (tile.thread_rows // 16, 4), "uint32", "local")
+        b = Buffer("b", (tile.thread_columns // 16, 4), "uint32", "local")
+        first, second = lane // 8 % 2 * 8, lane // 16 * 8
+
+        def left(r: LoopExpr, i: LoopExpr) -> Stmt:
+            return Ldmatrix(a, (i,), *self.left.row(stage, r * deep + second, row + i * 16 + first, lane % 8))
+
+        def right(r: LoopExpr, j: LoopExpr) -> Stmt:
+            return Ldmatrix(b, (j,), *self.right.row(stage, r * deep + first, column + j * 16 + second, lane % 8))
+
+        def products(i: LoopExpr, j: LoopExpr) -> Stmt:
+            words = tuple(a[i, n] for n in range(4)), tuple(b[j // 2, j % 2 * 2 + n] for n in range(2))
+            return Mma(self.sums, (i, j), *words, tile.kind)
+
+        def step(r: LoopExpr) -> Stmt:
+            reads = [nest(s.shape[:1], partial(f, r), LoopKind.UNROLLED) for s, f in ((a, left), (b, right))]
+            return with_memory([a, b], seq(*reads, nest(self.sums.shape[:2], products, LoopKind.UNROLLED)))
+
+        return unrolled(tile.depth // deep, step, "r")
 
 
 Halves = list[tuple[tuple[LoopExpr, ...], tuple[LoopExpr, ...]]]

@@ -7,26 +7,33 @@ from functools import cached_property
 from minitvm.codegen.cuda.machine import GpuModel
 from minitvm.codegen.cuda.templates.blocks import launches
 from minitvm.codegen.cuda.templates.product import Factor, GpuProduct
-from minitvm.codegen.cuda.templates.tile import MMA_TILES, TILES, BlockTile, choices, power_of_two, with_copies
+from minitvm.codegen.cuda.templates.tile import (
+    TILES,
+    BlockTile,
+    choices,
+    power_of_two,
+    tensor_tiles,
+    with_copies,
+)
 from minitvm.codegen.problem import TEMPLATES, Choice, Problem, Template
 from minitvm.codegen.templates.product import Matrix
 from minitvm.codegen.templates.tile import store_at
+from minitvm.ir.dtypes import SHORT
 from minitvm.ir.loop import LoopExpr, Stmt
 from minitvm.ir.ops.nn_dense import BatchMatmul, Dense, Matmul
 from minitvm.passes.manager import PassContext
 
 
-def tensor_products(problem: Problem, gpu: GpuModel) -> int:
-    """Of how many TF32 products tensor cores make one of the problem's; 0 where they may not.
-
-    float16 is TF32 already.
-    """
-    option = PassContext.current().option
+def tensor_products(problem: Problem, gpu: GpuModel) -> tuple[str, int]:
+    """The kind of products that tensor cores may make of the problem's, and how many of each; 0 where they may not."""
+    option, narrow = PassContext.current().option, {*problem.narrow}
     if "mma" not in gpu.features or problem.accumulator != "float32":
-        return 0
-    if option("cuda.allow_tf32") or all(b.dtype == "float16" for b in problem.inputs):
-        return 1
-    return 3 if option("cuda.split_tf32") else 0
+        return "", 0
+    if len(narrow) == 1 and narrow <= {*SHORT}:
+        return narrow.pop(), 1
+    if option("cuda.allow_tf32"):
+        return "tf32", 1
+    return "tf32", 3 if option("cuda.split_tf32") else 0
 
 
 class GpuTemplate(Template):
@@ -41,21 +48,22 @@ class GpuTemplate(Template):
     def product(self) -> GpuProduct:
         raise NotImplementedError
 
-    @property
-    def may_copy(self) -> bool:
-        """Whether shared memory gets elements as they are, by asynchronous copies."""
-        words = {b.dtype for b in self.problem.inputs} == {"float32"} and self.product.depth > 0
-        return "cp.async" in self.gpu.features and self.problem.as_given and words
+    def may_copy(self, dtype: str) -> bool:
+        """Whether shared memory of a dtype gets elements as they are, by asynchronous copies of 4 bytes or more."""
+        as_given = self.problem.as_given and {*self.problem.narrow} == {dtype} and self.product.depth > 0
+        enough = dtype == "float32" or min(self.product.left.vector, self.product.right.vector) > 1
+        return "cp.async" in self.gpu.features and as_given and enough
 
     def choices(self) -> Sequence[Choice]:
-        products = tensor_products(self.problem, self.gpu)
-        tiles = [replace(tile, products=products) for tile in MMA_TILES] if products else TILES
-        factors = (self.product.left, self.product.right)
-        if self.may_copy and (products or not any(factor.one_by_one for factor in factors)):
+        kind, products = tensor_products(self.problem, self.gpu)
+        half = products > 0 and kind in SHORT
+        tiles = tensor_tiles(kind, products) if products else TILES
+        one_by_one = any(factor.one_by_one for factor in (self.product.left, self.product.right))
+        if self.may_copy(kind if half else "float32") and (products or not one_by_one):
             tiles = with_copies(tiles)
-        if not products:
-            return choices(self.product.extent, self.gpu, tiles)
-        return choices(self.product.extent, self.gpu, tiles, "TF32, " if products == 1 else "three TF32, ")
+        extent = replace(self.product.extent, size=2) if half else self.product.extent
+        scheme = f"{'three ' * (products == 3)}{kind.replace('tf', 'TF')}, " if products else ""
+        return choices(extent, self.gpu, tiles, scheme)
 
     def loops(self, choice: Choice) -> Stmt:
         assert isinstance(choice.tile, BlockTile)

@@ -11,7 +11,7 @@ from functools import cached_property
 from minitvm.codegen.cuda.templates.blocks import launches
 from minitvm.codegen.cuda.templates.dense import GpuTemplate
 from minitvm.codegen.cuda.templates.product import Factor, GpuProduct
-from minitvm.codegen.cuda.templates.tile import BlockTile, power_of_two
+from minitvm.codegen.cuda.templates.tile import VECTOR, WIDEST, BlockTile, power_of_two
 from minitvm.codegen.loops import inside, or_zero, unflatten
 from minitvm.codegen.problem import TEMPLATES, Choice
 from minitvm.codegen.templates.conv_shapes import ConvShapes, conv_shapes
@@ -70,7 +70,7 @@ class ImplicitProduct:
         shapes, (group, _), (c, taps), (n, where) = self.shapes, self._batch(p), self._reduced(r), self._place(position)
         axes = zip(shapes.windows, where, taps, strict=True)
         spots = [w.coordinate(at, tap) + w.shift for w, at, tap in axes]
-        value = shapes.pixel(n, group * shapes.inputs + c, spots).astype(self.dtype)
+        value = shapes.pixel(n, group * shapes.inputs + c, spots)
         return or_zero(inside(spots, [w.extent for w in shapes.windows]), value)
 
     def weight(self, p: LoopExpr, channel: LoopExpr, r: LoopExpr) -> LoopExpr:
@@ -88,21 +88,23 @@ class ImplicitProduct:
         shapes, data = self.shapes, self.shapes.data
         plain = all(w.is_pixels for w in shapes.windows)
         if self.channels_last:
-            vector = _vector(shapes.op.layouts[0], "C", shapes.inputs)
+            vector = _vector(shapes.op.layouts[0], "C", shapes.inputs, WIDEST)
             return Factor(self.positions, self.pixel, True, vector, data.nbytes, not plain)
-        vector = _vector(shapes.op.layouts[0], shapes.op.spatial[-1], shapes.positions) if plain else 1
+        vector = _vector(shapes.op.layouts[0], shapes.op.spatial[-1], shapes.positions, WIDEST) if plain else 1
         return Factor(self.positions, self.pixel, False, vector, data.nbytes)
 
     @property
     def weights(self) -> Factor:
         shapes, layout, weight = self.shapes, self.shapes.op.layouts[1], self.shapes.weight
         if _last(layout) == "O":
-            return Factor(shapes.channels, self.weight, False, _vector(layout, "O", shapes.channels), weight.nbytes)
+            vector = _vector(layout, "O", shapes.channels, WIDEST)
+            return Factor(shapes.channels, self.weight, False, vector, weight.nbytes)
         inner = ["I", *shapes.op.spatial] if not self.channels_last else [*shapes.op.spatial, "I"]
         together = [axis.name for axis in layout.axes[-len(inner) :]] == inner
         depth = math.prod(self._taps) * shapes.inputs
         whole = together and self._whole and not layout.is_blocked
-        return Factor(shapes.channels, self.weight, True, power_of_two(depth) if whole else 1, weight.nbytes)
+        vector = power_of_two(depth, WIDEST) if whole else 1
+        return Factor(shapes.channels, self.weight, True, vector, weight.nbytes)
 
     @property
     def _whole(self) -> bool:
@@ -132,9 +134,9 @@ def _last(layout: Layout) -> str:
     return layout.axes[-1].name
 
 
-def _vector(layout: Layout, axis: str, extent: int) -> int:
+def _vector(layout: Layout, axis: str, extent: int, most: int = VECTOR) -> int:
     """So many neighbours along an axis lie one after the other, from multiples of that on."""
-    return power_of_two(extent) if _last(layout) == axis and not layout.is_blocked else 1
+    return power_of_two(extent, most) if _last(layout) == axis and not layout.is_blocked else 1
 
 
 @TEMPLATES.register("cuda", Conv1d, Conv2d, Conv3d)

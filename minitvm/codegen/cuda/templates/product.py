@@ -8,6 +8,7 @@ asynchronous copies bring two or three pieces without registers.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,16 +16,18 @@ from functools import cached_property
 import numpy as np
 
 from minitvm.codegen.cuda.machine import WARP
-from minitvm.codegen.cuda.templates.tile import Extent, power_of_two
+from minitvm.codegen.cuda.templates.tile import VECTOR, WIDEST, Extent, power_of_two
 from minitvm.codegen.loops import in_lanes, or_zero, unflatten
 from minitvm.ir.loop import (
     Alloc,
     Buffer,
+    Const,
     CopyAsync,
     If,
     Load,
     LoopExpr,
     LoopKind,
+    Select,
     Stmt,
     Store,
     const,
@@ -68,7 +71,7 @@ class Factor:
             where = (r, line) if depth_first else (line, r)
             return buffer[where if not outer else ((p if batched else 0), *where)]
 
-        return Factor(b if depth_first else a, at, not depth_first, power_of_two(b), buffer.nbytes)
+        return Factor(b if depth_first else a, at, not depth_first, power_of_two(b, WIDEST), buffer.nbytes)
 
 
 @dataclass(frozen=True)
@@ -168,7 +171,8 @@ class Share:
         """Elements carried at once."""
         if self.copied and self.factor.along_depth and not self.depth_inside:
             return 1
-        return min(self.factor.vector, power_of_two(self.depth if self.factor.along_depth else self.lines))
+        most = VECTOR if np.dtype(self.dtype).itemsize > 2 else WIDEST
+        return math.gcd(self.factor.vector, self.depth if self.factor.along_depth else self.lines, most)
 
     @property
     def vectors(self) -> int:
@@ -189,6 +193,11 @@ class Share:
     def at(self, stage: LoopExpr, r: LoopExpr, line: LoopExpr) -> Load:
         """An element in shared memory."""
         return Load(self.shared, (stage, line, r) if self.depth_inside else (stage, r, line))
+
+    def row(self, stage: LoopExpr, r: LoopExpr, line: LoopExpr, number: LoopExpr) -> tuple[Load, bool]:
+        """Where row ``number`` of a matrix begins whose first element is given; whether rows are of the depth."""
+        inside = self.depth_inside
+        return self.at(stage, r if inside else r + number, line + number if inside else line), not inside
 
     @cached_property
     def held(self) -> Buffer:
@@ -238,7 +247,7 @@ class Share:
 
         def element(lane: LoopExpr) -> LoopExpr:
             where = (first, r + lane) if factor.along_depth else (first + lane, r)
-            value = factor.at(p, *where).astype(self.dtype)
+            value = narrowed(factor.at(p, *where), self.dtype)
             return or_zero(r < self.total_depth, value) if self._ends_within else value
 
         return element
@@ -261,13 +270,20 @@ class Share:
         def one(i: LoopExpr, line: LoopExpr, at: LoopExpr) -> Stmt:
             def element(lane: LoopExpr) -> Stmt:
                 where = (at + lane, line) if self.factor.along_depth else (at, line + lane)
-                return Store(self.shared, (_index(half), *where), self.held[i, lane])
+                return Store(self.shared, self.at(_index(half), *where).index, self.held[i, lane])
 
-            if self.factor.along_depth:
+            if self.factor.along_depth and not self.depth_inside:
                 return unrolled(self.vector, element, "lane")
             return in_lanes(self.vector, element)
 
         return self._each(thread, one)
+
+
+def narrowed(value: LoopExpr, dtype: str) -> LoopExpr:
+    """A value, or a choice of one or 0, in a dtype."""
+    if isinstance(value, Select) and isinstance(value.orelse, Const):
+        return Select(value.condition, narrowed(value.then, dtype), const(value.orelse.value, dtype))
+    return value.astype(dtype)
 
 
 def _index(value: LoopExpr | int) -> LoopExpr:

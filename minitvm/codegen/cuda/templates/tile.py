@@ -10,9 +10,12 @@ from dataclasses import dataclass, replace
 
 from minitvm.codegen.cuda.machine import WARP, GpuModel
 from minitvm.codegen.problem import Choice, Tile
+from minitvm.ir.dtypes import SHORT
 
 VECTOR = 4
 """Elements of 16 bytes: what a thread loads and stores at once, of float32."""
+WIDEST = 8
+"""Elements of 16 bytes, of floats of two."""
 _LATENCY = 700
 """Cycles from asking global memory for a piece to having it in shared memory, the barrier included."""
 _LAUNCH = 3000
@@ -27,7 +30,6 @@ _ADDRESSES = 40
 """Registers of a thread beside sums, factors and what it carries to shared memory."""
 _FROM_L2 = 28
 """Bytes that an SM gets from the second-level cache in a cycle, while all do."""
-STATIC_SHARED = 48 * 1024
 
 
 @dataclass(frozen=True)
@@ -104,19 +106,33 @@ class BlockTile(Tile):
         return blocks * max(arithmetic * alone, shared + put, loads)
 
 
-MMA = (16, 8, 8)
-"""Rows, columns and depth of what a warp multiplies at once."""
+MMA = (16, 8)
+"""Rows and columns of what a warp multiplies at once."""
+ROOM = 16
+"""Bytes between one line of shared memory and the next that keep what is read across in different banks."""
 
 
 @dataclass(frozen=True)
 class MmaTile(BlockTile):
     """Of tensor cores: ``thread_rows`` x ``thread_columns`` are a warp's.
 
-    ``products``: 1 of factors rounded to TF32; 3 of their upper and lower halves, which is float32 but for the product
-    of the lower halves.
+    ``kind``: what is multiplied (:class:`minitvm.ir.loop.Mma`).  ``products``: 1 of factors rounded to TF32, or of
+    floats of two bytes as they are; 3 of upper and lower halves, which is float32 but for the product of the lower
+    halves.
     """
 
     products: int = 1
+    kind: str = "tf32"
+
+    @property
+    def element(self) -> int:
+        """Bytes, in shared memory."""
+        return 2 if self.kind in SHORT else 4
+
+    @property
+    def deep(self) -> int:
+        """Of the depth, what a warp multiplies at once."""
+        return 32 // self.element
 
     def __str__(self) -> str:
         return super().__str__().replace(" a thread", " a warp")
@@ -128,17 +144,19 @@ class MmaTile(BlockTile):
     @property
     def registers(self) -> int:
         factors = self.thread_rows // 4 + self.thread_columns // 4
-        return self.thread_rows * self.thread_columns // WARP + self.products * factors + self.carried + _ADDRESSES
+        carried = self.carried * self.element // 4
+        return self.thread_rows * self.thread_columns // WARP + self.products * factors + carried + _ADDRESSES
 
     @property
     def _piece(self) -> int:
         """Lines of one of the factors may be the rows of shared memory."""
-        inside = self.depth * (self.rows + self.columns + 2 * MMA[2])
-        return max(inside, (self.rows + self.columns) * (self.depth + VECTOR)) if self.copied else inside
+        lines, room = self.rows + self.columns, ROOM // self.element
+        inside = self.depth * (lines + 2 * 8)
+        return max(inside, lines * (self.depth + room)) if self.copied or self.element == 2 else inside
 
     def step_cycles(self, blocks: int, size: int, machine: GpuModel) -> float:
-        rate = machine.tensor_flops / 4 / machine.sms / machine.clock * _TENSOR_USE
-        reads = (self.thread_rows // 4 + self.thread_columns // 4) / MMA[2]
+        rate = machine.tensor_flops / self.element / machine.sms / machine.clock * _TENSOR_USE
+        reads = (self.thread_rows + self.thread_columns) / (8 * self.deep // 2)
         shared = self.threads / WARP * reads
         return self._slowest(self.rows * self.columns * self.products / rate, shared, blocks, size)
 
@@ -210,19 +228,24 @@ class Extent:
 
     def _memory(self, tile: BlockTile) -> float:
         """Bytes that go through memory."""
-        results = self.batch * self.rows * self.columns * self.size
-        return self.factor_bytes + results * (1 if tile.split == 1 else 1 + 2 * tile.split)
+        results = self.batch * self.rows * self.columns
+        return self.factor_bytes + results * (self.size + (8 * tile.split if tile.split > 1 else 0))
 
 
 _WARPS = ((64, 32), (32, 32), (16, 32), (32, 16))
-MMA_TILES = [
-    MmaTile(rows, columns, depth, down, across)
-    for rows in _SIDES
-    for columns in _SIDES
-    for depth in (16, 32)
-    for down, across in _WARPS
-    if rows % down == 0 and columns % across == 0 and 2 <= rows // down * (columns // across) <= 8
-]
+
+
+def tensor_tiles(kind: str = "tf32", products: int = 1) -> list[BlockTile]:
+    """Tiles of two to eight warps, of a kind of products on tensor cores."""
+    deep = MmaTile(16, 8, kind=kind).deep
+    return [
+        MmaTile(rows, columns, depth, down, across, products=products, kind=kind)
+        for rows in _SIDES
+        for columns in _SIDES
+        for depth in (2 * deep, 4 * deep)
+        for down, across in _WARPS
+        if rows % down == 0 and columns % across == 0 and 2 <= rows // down * (columns // across) <= 8
+    ]
 
 
 def with_copies(tiles: Sequence[BlockTile]) -> list[BlockTile]:
@@ -234,7 +257,7 @@ def choices(extent: Extent, machine: GpuModel, tiles: Sequence[BlockTile] = TILE
     """Every tile that fits the machine, its depth whole and in parts; what is wasteful says so."""
     found = []
     for tile in tiles:
-        if tile.shared_bytes(extent.size) > STATIC_SHARED:
+        if tile.shared_bytes(extent.size) > machine.block_shared:
             continue
         why_not = "a smaller tile covers it as well" if extent.is_wasteful(tile) else ""
         for split in _splits(extent, tile, machine):
