@@ -21,7 +21,7 @@ OPTIONS: dict[str, dict[str, str]] = {
     "interp": {},
     "cuda": {
         "arch": "architecture to compile for, such as sm_90; the first GPU's by default, sm_90 where there is none",
-        "libs": "vendor libraries to hand layers to: cublas",
+        "libs": "vendor libraries to hand layers to: cudnn, cublas",
     },
 }
 
@@ -47,7 +47,7 @@ class Target:
         words = _words(str(text))
         kind = words[0] if words else ""
         if kind not in OPTIONS:
-            raise TargetError(f"unknown target {str(text)!r}", hint=_closest(kind, list(OPTIONS), "targets"))
+            raise TargetError(f"unknown target {str(text)!r}", hint=_known_targets(kind, text))
         options: dict[str, str] = {}
         for word in words[1:]:
             name, _, value = word.lstrip("-").partition("=")
@@ -95,6 +95,13 @@ def _words(text: str) -> list[str]:
         raise TargetError(
             f"target {text!r} cannot be read: {error}", hint='write it as "llvm -mcpu=NAME -mattr=+FEATURE"'
         ) from error
+
+
+def _known_targets(kind: str, text: str) -> str:
+    """All, and of one that was to call libraries, which ones are called."""
+    closest = _closest(kind, list(OPTIONS), "targets")
+    called = [f"{name} ({options['libs'].rpartition(': ')[2]})" for name, options in OPTIONS.items() if "libs" in options]
+    return f"{closest}; vendor libraries are called by {' and '.join(called)}" if "-libs" in text else closest
 
 
 def _closest(word: str, known: list[str], what: str) -> str:

@@ -29,6 +29,10 @@ from minitvm.target import OPTIONS, MachineModel, Target
 Compile: TypeAlias = Callable[[Any], Any]
 """:meth:`Backend.image`, with the cache on disk in front of it."""
 
+Takes: TypeAlias = Callable[[Call], Any]
+"""What a vendor's library is called with for an operator; why it is not (``Declined``); ``None`` where nobody would
+ask it."""
+
 
 @dataclass(frozen=True)
 class Launches:
@@ -50,8 +54,8 @@ class Backend(ABC):
     """What a target string may say, with its meaning (of a back end from outside; the others' are in ``target.py``)."""
     schedules: ClassVar[str] = "llvm"
     """The kind whose templates and layouts it uses."""
-    libraries: ClassVar[tuple[str, ...]] = ()
-    """Vendors' libraries that ``-libs`` may name."""
+    libraries: ClassVar[Mapping[str, Takes]] = {}
+    """Vendors' libraries that ``-libs`` may name, with what they take."""
     native: ClassVar[frozenset[str]] = frozenset()
     """Scalar functions that it can spell; the others become polynomials."""
     code: ClassVar[type[Code]]
@@ -79,7 +83,10 @@ class Backend(ABC):
     def library_of(self, call: Call) -> str | Declined | None:
         """The vendor's library that computes an operator, which is then a group of its own; or why none does, where
         one might be expected to; ``None`` for all else.  ``CallLibraries`` asks, where the target has ``-libs``."""
-        return None
+        answers = [(name, self.libraries[name](call)) for name in self.target.libs]
+        declined = [found for _, found in answers if isinstance(found, Declined)]
+        taken = [name for name, found in answers if found is not None and not isinstance(found, Declined)]
+        return next(iter([*taken, *declined]), None)
 
     def library_call(self, group: Function, symbol: str) -> Any | None:
         """What :attr:`code` calls a vendor's library with in place of a kernel; ``None``: the group becomes kernels."""
@@ -88,6 +95,10 @@ class Backend(ABC):
     def library_text(self, group: Function, symbol: str) -> str:
         """The same to be read."""
         return f"# {symbol} calls a library:\n{group}"
+
+    def asked(self, group: Function) -> Any | None:
+        """What a group's library is called with, as the table of :attr:`libraries` says; ``None`` where it has none."""
+        return self.libraries[group.attrs["library"]](group.body) if "library" in group.attrs else None
 
     def lower(self, group: Function, symbol: str) -> Kernel:
         """A fused group as loops; :class:`CompilerError` where it has no template and no compute rule."""

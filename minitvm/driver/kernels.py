@@ -115,6 +115,10 @@ class KernelCompiler:
         given = self.schedules.get(symbol)
         return self.backend.lower(group, symbol) if given is None else apply(given, plain(group, symbol))
 
+    def library_call(self, symbol: str, group: Function) -> Any | None:
+        with using(self.context):
+            return self.backend.library_call(group, symbol)
+
     def kernel(self, symbol: str, group: Function) -> Kernel:
         """The group as loops that the back end can spell."""
         scheduled = self.scheduled(symbol, group)
@@ -129,8 +133,9 @@ class KernelCompiler:
         """The group at a stage: ``plain``, ``loops``, or one that its back end offers, or else another one."""
         if stage == "plain":
             return str(plain(group, symbol))
-        if self.backend.library_call(group, symbol) is not None:
-            return self.backend.library_text(group, symbol)
+        if self.library_call(symbol, group) is not None:
+            with using(self.context):
+                return self.backend.library_text(group, symbol)
         if stage == "loops":
             return str(self.scheduled(symbol, group))
         if stage in self.backend.stages:
@@ -160,7 +165,7 @@ class KernelCompiler:
 
     def compile(self, symbol: str, group: Function) -> KernelCode:
         """The group's code, from the cache where it is there; or what calls a library in its place."""
-        called = self.backend.library_call(group, symbol)
+        called = self.library_call(symbol, group)
         if called is not None:
             return KernelCode(called, 0, 0, is_library_call=True)
         if symbol in self.schedules or not self._is_own(group) or sizes_of(group):

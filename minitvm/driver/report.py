@@ -82,7 +82,7 @@ class KernelReport:
     @cached_property
     def _lowering(self) -> Lowering | None:
         backend = self.compiler.backend
-        if backend.library_call(self.group, self.symbol) is not None:
+        if self.compiler.library_call(self.symbol, self.group) is not None:
             return None
         given = self.compiler.schedules.get(self.symbol)
         if given is not None:

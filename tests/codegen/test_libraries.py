@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes.util
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +15,7 @@ from minitvm import relay
 from minitvm.errors import TargetError
 from minitvm.runtime import cblas
 from minitvm.runtime.cuda import libraries
-from minitvm.runtime.cuda.libraries import Product
+from minitvm.runtime.cuda.libraries import Convolution, Product, call_of
 from minitvm.runtime.graph import LibraryCall
 from minitvm.testing import assert_allclose, mlp
 
@@ -137,28 +139,134 @@ def test_a_product_of_cublas_is_a_product_of_transposed_matrices(tmp_path: pathl
     """Built and saved where there is no GPU and no cuBLAS."""
     library = minitvm.build(relay.Module(layer()), "cuda -arch=sm_90 -libs=cublas")
     assert steps(library) == ["LibraryCall cublas_nn_dense", "Launch fused_nn_bias_add_nn_relu"]
-    want = Product("cublasSgemm", (1, 0), (50, 33, 64), (64, 64, 50), (0, 0, 33 * 50), 1)
-    assert Product.from_bytes(library.artifact.objects["cublas_nn_dense"]) == want
+    want = Product("float32", (1, 0), (50, 33, 64), (64, 64, 50), (0, 0, 33 * 50), 1)
+    assert call_of(library.artifact.objects["cublas_nn_dense"]) == want
     library.save(tmp_path / "layer.mtvm")
     assert minitvm.load(tmp_path / "layer.mtvm").artifact.objects == library.artifact.objects
 
 
-def test_cublas_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def absent(name: str) -> str:
-        raise RuntimeError(f"Failure finding {name}")
+def convolution(
+    layouts: tuple[str, str] = ("NCHW", "OIHW"), dtype: str = "float32", batch: object = 2, **attrs: Any
+) -> relay.Function:
+    """With a bias and a rectifier, which are fused with our own kernels."""
+    extents = {"N": batch, "C": 4, "H": 9, "W": 8, "O": 6, "I": 4 // attrs.get("groups", 1)}
+    x = relay.var("x", shape=[extents[axis] for axis in layouts[0]], dtype=dtype)
+    weight = RNG.normal(size=[3 if axis in "HW" else extents[axis] for axis in layouts[1]]).astype(dtype)
+    made = relay.nn.conv2d(x, relay.const(weight), data_layout=layouts[0], kernel_layout=layouts[1], **attrs)
+    return relay.Function([x], relay.nn.relu(made))
 
-    monkeypatch.setattr(libraries, "path_of", absent)
-    libraries.cublas.cache_clear()
-    with pytest.raises(
-        TargetError, match=r"^cuBLAS is not installed, .*\n  = hint: pip install 'minitvm\[cuda-libs\]'"
+
+def test_a_convolution_of_cudnn(tmp_path: pathlib.Path) -> None:
+    """Built and saved where there is no GPU and no cuDNN."""
+    function = convolution(groups=2, strides=(2, 1), padding=(1, 0), dilation=(1, 2))
+    library = minitvm.build(relay.Module(function), "cuda -arch=sm_90 -libs=cublas,cudnn")
+    assert steps(library) == ["LibraryCall cudnn_nn_conv2d", "Launch fused_nn_relu"]
+    shapes = ((2, 4, 9, 8), (6, 2, 3, 3), (2, 6, 5, 4))
+    want = Convolution("float32", shapes, (1, 0), (2, 1), (1, 2), groups=2)
+    assert call_of(library.artifact.objects["cudnn_nn_conv2d"]) == want
+    library.save(tmp_path / "layer.mtvm")
+    assert minitvm.load(tmp_path / "layer.mtvm").artifact.objects == library.artifact.objects
+
+
+@pytest.mark.parametrize(
+    ("function", "why"),
+    [
+        (convolution(padding=(0, 0, 1, 1)), "cuDNN pads both ends alike, not by [0, 0, 1, 1]"),
+        (convolution(("NHWC", "HWIO")), "cuDNN is called for NCHW, OIHW, NCHW, not NHWC, HWIO, NHWC"),
+        (convolution(dtype="int32"), "the library convolves float16 or float32 or float64, not int32"),
+        (convolution(batch=0), "nothing is summed: Tensor[(0, 4, 9, 8), float32] by Tensor[(6, 4, 3, 3), float32]"),
+        (
+            convolution(dtype="float16", out_dtype="float32"),
+            "the library convolves float16 or float32 or float64, not float16, float32",
+        ),
+    ],
+)
+def test_what_cudnn_does_not_take_is_our_own_kernel(function: relay.Function, why: str) -> None:
+    library = minitvm.build(relay.Module(function), "cuda -arch=sm_90 -libs=cudnn")
+    assert not any(isinstance(node.step, LibraryCall) for node in library.graph.nodes)
+    said = [str(d) for step in library.report.steps for d in step.decisions if d.by == "CallLibraries"]
+    assert said == [f"nn.conv2d: CallLibraries declined: {why}"]
+
+
+def test_transposed_convolutions_and_other_operators() -> None:
+    x, weight = relay.var("x", shape=(1, 4, 5, 5)), relay.const(RNG.normal(size=(4, 2, 3, 3)).astype("float32"))
+    function = relay.Function([x], relay.nn.conv2d_transpose(relay.nn.max_pool2d(x), weight))
+    library = minitvm.build(relay.Module(function), "cuda -arch=sm_90 -libs=cudnn,cublas")
+    said = [str(d) for step in library.report.steps for d in step.decisions if d.by == "CallLibraries"]
+    why = "cuDNN is called for convolutions, not for transposed ones"
+    assert said == [f"nn.conv2d_transpose: CallLibraries declined: {why}"]
+
+
+@pytest.fixture
+def at(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
+    """A machine whose libraries of NVIDIA's are at a path; there are none where it is empty."""
+
+    def found(path: str) -> None:
+        def path_of(name: str) -> str:
+            if not path:
+                raise RuntimeError(f"Failure finding {name}\nand where it was looked for")
+            return path
+
+        monkeypatch.setattr(libraries, "path_of", path_of)
+        libraries.load.cache_clear()
+
+    yield found
+    libraries.load.cache_clear()
+
+
+@pytest.mark.parametrize(("name", "title"), [("cublas", "cuBLAS"), ("cudnn", "cuDNN")])
+def test_libraries_of_nvidia_that_are_not_as_they_should_be(
+    name: str, title: str, at: Callable[[str], None], tmp_path: pathlib.Path
+) -> None:
+    at("")
+    with pytest.raises(TargetError) as error:
+        libraries.load(name)
+    assert str(error.value) == (
+        f"{title} is not installed, which the library calls\n  | Failure finding {name}\n"
+        "  = hint: pip install 'minitvm[cuda-libs]', or leave out -libs"
+    )
+    (tmp_path / "empty.so").write_bytes(b"")
+    at(str(tmp_path / "empty.so"))
+    with pytest.raises(TargetError, match=f"^{title} is not installed, which the library calls\n  [|] .*too short"):
+        libraries.load(name)
+    at(str(ctypes.util.find_library("m")))
+    package = {"cublas": "nvidia-cublas", "cudnn": "nvidia-cudnn-cu13"}[name]
+    with pytest.raises(TargetError) as error:
+        libraries.load(name)
+    assert str(error.value) == (
+        f"{title} has no {name}GetProperty, which is called\n  | {ctypes.util.find_library('m')}\n"
+        f"  = hint: pip install -U {package}, or leave {name} out of -libs"
+    )
+
+
+def test_descriptors_that_the_real_cudnn_takes() -> None:
+    """Where it is installed; descriptors need no GPU and no driver."""
+    try:
+        real = libraries.load("cudnn")
+    except TargetError as error:
+        pytest.skip(f"{error.message}: {error.hint}")
+    handle = libraries.Dnn.__new__(libraries.Dnn)
+    handle.library, handle._descriptors, handle.value = real, {}, ctypes.c_void_p()
+    for what in (
+        Convolution("float32", ((2, 4, 9, 8), (6, 2, 3, 3), (2, 6, 5, 4)), (1, 0), (2, 1), (1, 2), 2),
+        Convolution("float16", ((1, 2, 5, 6, 4), (3, 2, 3, 2, 2), (1, 3, 5, 3, 5)), (1, 0, 1), (1, 1, 1), (1, 3, 1), 1),
+        Convolution("float64", ((2, 3, 1, 11), (4, 3, 1, 3), (2, 4, 1, 6)), (0, 1), (1, 2), (1, 1), 1),
     ):
-        libraries.cublas()
+        x, w, convolution, _ = handle._describe(what)
+        result = (ctypes.c_int * len(what.shapes[2]))()
+        assert real.cudnnGetConvolutionNdForwardOutputDim(convolution, x, w, len(result), result) == 0
+        assert tuple(result) == what.shapes[2]
+    handle.free()
 
 
 def test_libraries_that_a_target_does_not_call() -> None:
     with pytest.raises(TargetError, match=r"^target 'llvm' calls no library 'mkl'\n  = hint: .*it calls cblas$"):
         minitvm.build(relay.Module(layer()), "llvm -libs=cblas,mkl")
-    with pytest.raises(TargetError, match=r"^target 'cuda' calls no library 'cudnn'\n  = hint: .*it calls cublas$"):
-        minitvm.build(relay.Module(layer()), "cuda -libs=cudnn,cublas")
-    with pytest.raises(TargetError, match=r"^unknown target 'rocm -libs=miopen,rocblas'\n.*llvm, interp, cuda$"):
+    with pytest.raises(TargetError, match=r"^target 'cuda' calls no library 'cblas'\n.*it calls cudnn, cublas$"):
+        minitvm.build(relay.Module(layer()), "cuda -libs=cublas,cblas")
+    with pytest.raises(TargetError) as error:
         minitvm.build(relay.Module(layer()), "rocm -libs=miopen,rocblas")
+    assert str(error.value) == (
+        "unknown target 'rocm -libs=miopen,rocblas'\n  = hint: known targets: llvm, interp, cuda; "
+        "vendor libraries are called by llvm (cblas) and cuda (cudnn, cublas)"
+    )

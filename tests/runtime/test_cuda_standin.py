@@ -37,7 +37,7 @@ def python(*arguments: str, **says: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, *arguments], env=env, capture_output=True, text=True, cwd=TESTS.parent)
 
 
-@pytest.mark.parametrize("file", ["test_cuda_device.py", "test_cuda_errors.py", "test_cuda_products.py"])
+@pytest.mark.parametrize("file", ["test_cuda_device.py", "test_cuda_errors.py", "test_cuda_vendors.py"])
 def test_what_is_tested_on_a_gpu(file: str) -> None:
     """Everything, and nothing is skipped."""
     options = ("-m", "pytest", "-q", "-x", "-p", "on_standin", "-p", "no:cacheprovider", "-p", "no:xdist")

@@ -13,15 +13,14 @@ import minitvm.codegen.cuda.templates  # noqa: F401  (registers the templates)
 from minitvm.codegen.backend import Backend, Launches, Workspace, register
 from minitvm.codegen.cuda.bind import bind_plain, launch_of
 from minitvm.codegen.cuda.emit import emit_cuda, function_name
+from minitvm.codegen.cuda.libraries import convolution_of, product_of
 from minitvm.codegen.cuda.machine import gpu_model
-from minitvm.codegen.products import Gemm, gemm_in, gemm_of
 from minitvm.errors import CompilerError
-from minitvm.ir.decision import Declined
 from minitvm.ir.dims import Dim
-from minitvm.ir.expr import Call, Function
+from minitvm.ir.expr import Function
 from minitvm.ir.loop import Buffer, Kernel
 from minitvm.runtime.cuda import CudaArtifact, image, present_arch
-from minitvm.runtime.cuda.libraries import Product
+from minitvm.runtime.cuda.libraries import call_bytes
 from minitvm.runtime.graph import CpuTag
 from minitvm.target import Target
 
@@ -35,7 +34,7 @@ class CudaBackend(Backend):
     kind = "cuda"
     code = CudaArtifact
     schedules = "cuda"
-    libraries = ("cublas",)
+    libraries = {"cudnn": convolution_of, "cublas": product_of}
 
     def __init__(self, target: Target, threads: int) -> None:
         super().__init__(target, threads)
@@ -44,15 +43,12 @@ class CudaBackend(Backend):
         self.made_for = CpuTag("nvptx64-nvidia-cuda", arch, ())
         self.version = _version()
 
-    def library_of(self, call: Call) -> str | Declined | None:
-        found = gemm_of(call)
-        return "cublas" if isinstance(found, Gemm) else found
-
     def library_call(self, group: Function, symbol: str) -> bytes | None:
-        return cublas_product(gemm_in(group)).to_bytes() if "library" in group.attrs else None
+        found = self.asked(group)
+        return None if found is None else call_bytes(found)
 
     def library_text(self, group: Function, symbol: str) -> str:
-        return f"// {symbol} calls cuBLAS: {cublas_product(gemm_in(group))}\n"
+        return f"// {symbol} calls {group.attrs['library']}: {self.asked(group)}\n"
 
     def legalize(self, kernel: Kernel) -> Kernel:
         """CUDA C has all functions."""
@@ -89,18 +85,6 @@ class CudaBackend(Backend):
         return image.pack(image.records(source), compile_cubin(source, self.made_for.name).image)
 
     stages = {"cuda": source}
-
-
-def cublas_product(gemm: Gemm) -> Product:
-    """Matrices by rows are transposed matrices by columns: the operands change places."""
-    return Product(
-        function={"float32": "cublasSgemm", "float64": "cublasDgemm"}[gemm.dtype],
-        transposes=(int(gemm.transpose_b), int(gemm.transpose_a)),
-        sizes=(gemm.n, gemm.m, gemm.k),
-        leading=(gemm.ldb, gemm.lda, gemm.n),
-        strides=(gemm.stride_b, gemm.stride_a, gemm.m * gemm.n),
-        batch=gemm.batch,
-    )
 
 
 # --- to machine code for one architecture, by NVRTC, which needs no GPU and no driver -----------------------------

@@ -10,9 +10,8 @@ from minitvm.codegen.llvm.cblas import gemm_text
 from minitvm.codegen.llvm.compile import assembly, caches_of, compile_object, cpu_of, machine_model
 from minitvm.codegen.llvm.emit import emit
 from minitvm.codegen.llvm.entry import constant_text, entry_text
-from minitvm.codegen.products import Gemm, gemm_in, gemm_of
-from minitvm.ir.decision import Declined
-from minitvm.ir.expr import Call, Function
+from minitvm.codegen.libraries import gemm_of
+from minitvm.ir.expr import Function
 from minitvm.runtime import cblas
 from minitvm.runtime.document import document_of, seal
 from minitvm.runtime.graph import Artifact, CpuTag
@@ -23,7 +22,7 @@ from minitvm.target import Target
 @register
 class LlvmBackend(Backend):
     kind = "llvm"
-    libraries = ("cblas",)
+    libraries = {"cblas": gemm_of}
     native = SPELLINGS
     code = NativeArtifact
 
@@ -36,16 +35,12 @@ class LlvmBackend(Backend):
         self.made_for = CpuTag(self.cpu.triple, self.cpu.name, self.cpu.instruction_sets)
         self.version = f"{self.cpu} {llvmlite.__version__}"
 
-    def library_of(self, call: Call) -> str | Declined | None:
-        found = gemm_of(call)
-        return "cblas" if isinstance(found, Gemm) else found
-
     def library_call(self, group: Function, symbol: str) -> bytes | None:
         """Object code with a kernel's arguments, so that threads, barriers and files are the kernels'."""
         return self.image(self.library_text(group, symbol)) if "library" in group.attrs else None
 
     def library_text(self, group: Function, symbol: str) -> str:
-        return gemm_text(gemm_in(group), symbol)
+        return gemm_text(self.asked(group), symbol)
 
     def source(self, launches: Launches) -> str:
         (kernel,) = launches.kernels

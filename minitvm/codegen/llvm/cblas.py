@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from minitvm.codegen.products import Gemm
+from minitvm.codegen.libraries import Gemm
 
 _ROWS, _PLAIN, _TRANSPOSED = 101, 111, 112
 """cblas.h: CblasRowMajor, CblasNoTrans, CblasTrans."""

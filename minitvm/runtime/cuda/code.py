@@ -16,7 +16,7 @@ from minitvm.errors import LibraryError, TargetError
 from minitvm.runtime.code import CODES, Code
 from minitvm.runtime.cuda.driver import Gpu, gpu
 from minitvm.runtime.cuda.image import Launch, unpack
-from minitvm.runtime.cuda.libraries import Blas, PreparedProduct, Product
+from minitvm.runtime.cuda.libraries import PreparedCall, call_of, handles
 from minitvm.runtime.cuda.memory import CudaMemory, DeviceArray
 from minitvm.runtime.device import Device
 from minitvm.runtime.graph import Artifact, CpuTag, LibraryCall, Segment, workspace_slots
@@ -81,11 +81,11 @@ class Loaded:
         self._weights: dict[int, tuple[np.ndarray, DeviceArray]] = {}
         self._lock = threading.Lock()
         called = {node.func for node in artifact.graph.nodes if isinstance(node.step, LibraryCall)}
-        self.products = {symbol: Product.from_bytes(artifact.objects[symbol]) for symbol in called}
-        """By symbol, what cuBLAS computes."""
+        self.calls = {symbol: call_of(artifact.objects[symbol]) for symbol in called}
+        """By symbol, what vendors' libraries compute."""
         with owner:
             for symbol, image in artifact.objects.items():
-                if symbol in called:
+                if symbol in self.calls:
                     continue
                 launches, code = unpack(image)
                 module = owner.call("cuModuleLoadData", code, where=[f"kernel {symbol}"]) if launches else None
@@ -126,7 +126,7 @@ class CudaCode(CudaArtifact):
         super().__init__(artifact)
         self.graph, self.loaded, self.gpu = artifact.graph, loaded, loaded.gpu
         self.memory: InstanceMemory = InstanceMemory(loaded)
-        self._blas = Blas(self.memory) if loaded.products else None
+        self._handles = handles(self.memory, loaded.calls.values())
 
     def step(self, what: Segment | int, slots: int, threads: int) -> Callable[[], None]:
         nodes = what.nodes if isinstance(what, Segment) else (what,)
@@ -147,11 +147,12 @@ class CudaCode(CudaArtifact):
         """Where the pointers are, and how many bytes."""
         return slots, 8 * (self.graph.entries + len(workspace_slots(self.graph)))
 
-    def _launches(self, index: int, slots: int) -> Sequence[Prepared | PreparedProduct]:
+    def _launches(self, index: int, slots: int) -> Sequence[Prepared | PreparedCall]:
         node, starts = self.graph.nodes[index], self.graph.entry_start
         entries = [*map(self.graph.entry_id, node.inputs), *range(starts[index], starts[index + 1])]
-        if self._blas is not None and node.func in self.loaded.products:
-            return [PreparedProduct(self._blas, self.loaded.products[node.func], slots, entries)]
+        call = self.loaded.calls.get(node.func)
+        if call is not None:
+            return [PreparedCall(self._handles[call.library], call, slots, entries)]
         workspace = workspace_slots(self.graph)[index]
         return [Prepared(*found, slots, entries, workspace, node.func) for found in self.loaded.kernels[node.func]]
 
@@ -212,7 +213,7 @@ class Captured:
     """A segment as one CUDA graph; captured again where memory that it uses has moved."""
 
     def __init__(
-        self, launches: Sequence[Prepared | PreparedProduct], memory: CudaMemory, slots: tuple[int, int]
+        self, launches: Sequence[Prepared | PreparedCall], memory: CudaMemory, slots: tuple[int, int]
     ) -> None:
         self._launches, self._memory, self._slots = launches, memory, slots
         self._graphs: OrderedDict[bytes, Any] = OrderedDict()

@@ -63,7 +63,7 @@ def use_host_code(idle: bool = False) -> None:
         return image.pack(image.records(source), b"" if idle else host_image(source))
 
     backend.__init__, backend.image = init, host
-    libraries.path_of = lambda name: _NAME  # it has cuBLAS, too
+    libraries.path_of = lambda name: _NAME  # it has cuBLAS and cuDNN, too
 
 
 @functools.cache

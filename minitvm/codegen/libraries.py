@@ -1,11 +1,12 @@
-"""Matrix products as BLAS has them: what a vendor's library is asked for."""
+"""Matrix products as BLAS has them: what vendors' libraries are asked for."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from minitvm.ir.decision import Declined
-from minitvm.ir.expr import Call, Function
+from minitvm.ir.expr import Call
 from minitvm.ir.ops.nn_dense import BatchMatmul, Dense, Matmul
 from minitvm.ir.types import TensorType
 
@@ -44,15 +45,15 @@ class Gemm:
         return self.k if self.transpose_b else self.n
 
 
-def gemm_of(call: Call) -> Gemm | Declined | None:
-    """The product that a call is; why BLAS does not compute it; ``None`` for what is no product."""
+def gemm_of(call: Call, known: Collection[str] = DTYPES) -> Gemm | Declined | None:
+    """The product that a call is; why a BLAS of these dtypes does not compute it; ``None`` for what is no product."""
     if not isinstance(call.op, (Dense, Matmul, BatchMatmul)):
         return None
     a, b = (arg.tensor_type for arg in call.args)
     result = call.tensor_type
     dtypes = sorted({a.dtype, b.dtype, result.dtype})
-    if len(dtypes) > 1 or result.dtype not in DTYPES:
-        return Declined(f"the library multiplies {' or '.join(DTYPES)}, not {', '.join(dtypes)}")
+    if len(dtypes) > 1 or result.dtype not in known:
+        return Declined(f"the library multiplies {' or '.join(known)}, not {', '.join(dtypes)}")
     if not (a.is_static and b.is_static):
         return Declined(f"the library is called for numbers only, not for {a} by {b}")
     if not (result.size and a.size):
@@ -66,11 +67,3 @@ def _gemm(a: TensorType, b: TensorType, result: TensorType, transpose_a: bool, t
     k = a.static_shape[-2 if transpose_a else -1]
     strides = [0 if x.static_shape[0] == 1 else x.static_shape[1] * x.static_shape[2] for x in (a, b) if x.rank == 3]
     return Gemm(result.dtype, m, n, k, transpose_a, transpose_b, *batches, *strides)
-
-
-def gemm_in(group: Function) -> Gemm:
-    """The product that a group handed to a library is."""
-    assert isinstance(group.body, Call)
-    found = gemm_of(group.body)
-    assert isinstance(found, Gemm)
-    return found
