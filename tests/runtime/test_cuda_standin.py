@@ -46,6 +46,17 @@ def test_what_is_tested_on_a_gpu(file: str) -> None:
     assert not re.search(r"skipped|warning", done.stdout), done.stdout
 
 
+def test_the_tutorial_of_vendors_libraries(tmp_path: pathlib.Path) -> None:
+    """What it does where there is a GPU."""
+    runs = f"""
+import os, pathlib, on_standin, test_docs
+os.chdir({str(tmp_path)!r})
+assert not test_docs.run_page(test_docs.ROOT / "docs/tutorials/1-external-libraries.md")
+"""
+    done = python("-c", runs, arch=90)
+    assert done.stdout.endswith("cuDNN, cuBLAS and our kernels agree\n"), done.stdout[-2000:] + done.stderr[-4000:]
+
+
 ASKED = """
 import numpy, minitvm
 try:
