@@ -100,7 +100,9 @@ def _words(text: str) -> list[str]:
 def _known_targets(kind: str, text: str) -> str:
     """All, and of one that was to call libraries, which ones are called."""
     closest = _closest(kind, list(OPTIONS), "targets")
-    called = [f"{name} ({options['libs'].rpartition(': ')[2]})" for name, options in OPTIONS.items() if "libs" in options]
+    called = [
+        f"{name} ({options['libs'].rpartition(': ')[2]})" for name, options in OPTIONS.items() if "libs" in options
+    ]
     return f"{closest}; vendor libraries are called by {' and '.join(called)}" if "-libs" in text else closest
 
 

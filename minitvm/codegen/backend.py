@@ -83,10 +83,14 @@ class Backend(ABC):
     def library_of(self, call: Call) -> str | Declined | None:
         """The vendor's library that computes an operator, which is then a group of its own; or why none does, where
         one might be expected to; ``None`` for all else.  ``CallLibraries`` asks, where the target has ``-libs``."""
-        answers = [(name, self.libraries[name](call)) for name in self.target.libs]
-        declined = [found for _, found in answers if isinstance(found, Declined)]
-        taken = [name for name, found in answers if found is not None and not isinstance(found, Declined)]
-        return next(iter([*taken, *declined]), None)
+        declined: Declined | None = None
+        for name in self.target.libs:
+            found = self.libraries[name](call)
+            if isinstance(found, Declined):
+                declined = declined or found
+            elif found is not None:
+                return name
+        return declined
 
     def library_call(self, group: Function, symbol: str) -> Any | None:
         """What :attr:`code` calls a vendor's library with in place of a kernel; ``None``: the group becomes kernels."""
@@ -96,9 +100,14 @@ class Backend(ABC):
         """The same to be read."""
         return f"# {symbol} calls a library:\n{group}"
 
-    def asked(self, group: Function) -> Any | None:
+    def asked(self, group: Function) -> Any:
         """What a group's library is called with, as the table of :attr:`libraries` says; ``None`` where it has none."""
-        return self.libraries[group.attrs["library"]](group.body) if "library" in group.attrs else None
+        call = group.body
+        return (
+            self.libraries[group.attrs["library"]](call)
+            if "library" in group.attrs and isinstance(call, Call)
+            else None
+        )
 
     def lower(self, group: Function, symbol: str) -> Kernel:
         """A fused group as loops; :class:`CompilerError` where it has no template and no compute rule."""

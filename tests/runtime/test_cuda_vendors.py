@@ -126,7 +126,9 @@ def test_a_network_by_both_and_by_one_of_them() -> None:
 def test_float32_is_strict_unless_tf32_is_allowed(allowed: bool) -> None:
     x, weight = relay.var("x", shape=(1, 8, 6, 6)), relay.const(normal(4, 8, 3, 3))
     flat = relay.nn.batch_flatten(relay.nn.conv2d(x, weight))
-    both = relay.Function([x], relay.Tuple([flat, relay.nn.dense(relay.nn.batch_flatten(x), relay.const(normal(3, 288)))]))
+    both = relay.Function(
+        [x], relay.Tuple([flat, relay.nn.dense(relay.nn.batch_flatten(x), relay.const(normal(3, 288)))])
+    )
     with minitvm.transform.PassContext(config={"cuda.allow_tf32": allowed}):
         found = built(both)
     feeds, native = feeds_of(both), minitvm.build(relay.Module(both), "llvm")
@@ -149,14 +151,20 @@ def test_algorithms_are_measured_once_for_a_shape_and_before_graphs_are_captured
         for _ in range(4):
             module.run(**feeds)
     assert standin.calls("cudnnConvolutionForward") == calls + 3 * 3  # captured once, then launched as graphs
-    assert {a.number for a in libraries._fastest[gpu(0)].values()} == {1}  # the fastest that is strict, with a workspace
+    assert {a.number for a in libraries._fastest[gpu(0)].values()} == {
+        1
+    }  # the fastest that is strict, with a workspace
 
 
 def alive() -> list[int]:
     """Bytes, handles and descriptors."""
     gc.collect()
     gpu(0).wait()
-    made = ("cublasCreate_v2", "cudnnCreate", *(f"cudnnCreate{x}Descriptor" for x in ("Tensor", "Filter", "Convolution")))
+    made = (
+        "cublasCreate_v2",
+        "cudnnCreate",
+        *(f"cudnnCreate{x}Descriptor" for x in ("Tensor", "Filter", "Convolution")),
+    )
     assert all(map(standin.calls, made))
     return [standin.bytes_used(), *(standin.calls(x) - standin.calls(x.replace("Create", "Destroy")) for x in made)]
 
@@ -201,7 +209,9 @@ def test_a_library_that_is_too_old(name: str, title: str, monkeypatch: pytest.Mo
     monkeypatch.setenv(f"STANDIN_{name.upper()}", title.split()[1])
     libraries.load.cache_clear()
     oldest = libraries.VENDORS[name].oldest
-    with pytest.raises(TargetError, match=rf"^{title} is too old: {oldest} is needed\n.*\n  = hint: pip install -U nvi"):
+    with pytest.raises(
+        TargetError, match=rf"^{title} is too old: {oldest} is needed\n.*\n  = hint: pip install -U nvi"
+    ):
         built(network())["default"]()
     monkeypatch.undo()
     libraries.load.cache_clear()

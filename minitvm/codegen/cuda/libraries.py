@@ -6,7 +6,7 @@ from minitvm.codegen.libraries import Gemm, gemm_of
 from minitvm.ir.decision import Declined
 from minitvm.ir.expr import Call
 from minitvm.ir.ops._shape import pads_of
-from minitvm.ir.ops.nn_conv import Conv1d, Conv2d, Conv3d
+from minitvm.ir.ops.nn_conv import Conv1d, Conv2d, Conv3d, FilterBank
 from minitvm.ir.ops.nn_conv_transpose import ConvTranspose
 from minitvm.ir.types import TensorType
 from minitvm.passes.manager import PassContext
@@ -69,7 +69,7 @@ def _dtypes_differ(types: list[TensorType]) -> Declined | None:
     return Declined(f"the library convolves {' or '.join(_FLOATS)}, not {', '.join(dtypes)}")
 
 
-def _not_channels_first(op: Conv1d | Conv2d | Conv3d) -> Declined | None:
+def _not_channels_first(op: FilterBank) -> Declined | None:
     wanted = [axes + op.spatial for axes in ("NC", "OI", "NC")]
     given = list(map(str, op.layouts))
     return None if given == wanted else Declined(f"cuDNN is called for {', '.join(wanted)}, not {', '.join(given)}")

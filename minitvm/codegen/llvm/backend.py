@@ -5,12 +5,12 @@ from collections.abc import Mapping
 import llvmlite
 
 from minitvm.codegen.backend import Backend, Compile, Launches, register
+from minitvm.codegen.libraries import gemm_of
 from minitvm.codegen.llvm.arith import SPELLINGS
 from minitvm.codegen.llvm.cblas import gemm_text
 from minitvm.codegen.llvm.compile import assembly, caches_of, compile_object, cpu_of, machine_model
 from minitvm.codegen.llvm.emit import emit
 from minitvm.codegen.llvm.entry import constant_text, entry_text
-from minitvm.codegen.libraries import gemm_of
 from minitvm.ir.expr import Function
 from minitvm.runtime import cblas
 from minitvm.runtime.document import document_of, seal

@@ -212,9 +212,7 @@ class Prepared:
 class Captured:
     """A segment as one CUDA graph; captured again where memory that it uses has moved."""
 
-    def __init__(
-        self, launches: Sequence[Prepared | PreparedCall], memory: CudaMemory, slots: tuple[int, int]
-    ) -> None:
+    def __init__(self, launches: Sequence[Prepared | PreparedCall], memory: CudaMemory, slots: tuple[int, int]) -> None:
         self._launches, self._memory, self._slots = launches, memory, slots
         self._graphs: OrderedDict[bytes, Any] = OrderedDict()
         self._key = b""

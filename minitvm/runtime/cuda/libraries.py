@@ -105,7 +105,11 @@ VENDORS = {
         "GetErrorString",
         (
             *("Create", "Destroy", "SetStream"),
-            *(f"{does}{what}Descriptor" for does in ("Create", "Destroy") for what in ("Tensor", "Filter", "Convolution")),
+            *(
+                f"{does}{what}Descriptor"
+                for does in ("Create", "Destroy")
+                for what in ("Tensor", "Filter", "Convolution")
+            ),
             *("SetTensorNdDescriptorEx", "SetFilterNdDescriptor", "SetConvolutionNdDescriptor"),
             *("SetConvolutionGroupCount", "SetConvolutionMathType", "GetConvolutionForwardWorkspaceSize"),
             *("FindConvolutionForwardAlgorithmEx", "ConvolutionForward"),
@@ -322,7 +326,9 @@ class Dnn(Handle):
         operands = (x, image, w, filters, convolution, y, result)
         answer = (len(found), ctypes.byref(count), found, work, ctypes.c_size_t(nbytes))
         self.call("FindConvolutionForwardAlgorithmEx", self.value, *operands, *answer, what=what)
-        usable = [f for f in found[: count.value] if not f.status and (f.math == self._FMA or not self._is_strict(what))]
+        usable = [
+            f for f in found[: count.value] if not f.status and (f.math == self._FMA or not self._is_strict(what))
+        ]
         if not usable:
             hint = "leave cudnn out of -libs"
             raise DeviceError(f"cuDNN has no algorithm on {self.gpu.device}", where=[str(what)], hint=hint)
