@@ -141,6 +141,27 @@ def test_positions_of_maxima(order: int) -> None:
     )
 
 
+@pytest.mark.parametrize(("plane", "window"), [((4, 3, 5, 2), (2, 2, 3, 1)), ((3, 2, 4, 3, 5), (2, 1, 2, 3, 2))])
+@pytest.mark.parametrize("order", [0, 1])
+def test_positions_of_maxima_over_more_than_3_axes(plane: tuple[int, ...], window: tuple[int, ...], order: int) -> None:
+    """The first of equal ones, as numpy finds it in every window: no other runtime has so many axes."""
+    x, taps = RNG.integers(0, 4, (2, 2, *plane)).astype(np.float32), list(range(-len(plane), 0))
+    options = {"kernel_shape": window, "storage_order": order, "pads": [0] * len(plane) + [int(k > 1) for k in window]}
+    found, places = run(model_of("MaxPool", {"x": x}, outputs=2, **options), {"x": x})
+    where = np.arange(x.size).reshape(x.shape)
+    if order:
+        columns = np.moveaxis(where.reshape(2, 2, *plane[::-1]), taps, taps[::-1])
+        where = np.ascontiguousarray(columns)
+    widths = [(0, 0), (0, 0), *((0, int(k > 1)) for k in window)]
+    padded, named = np.pad(x, widths, constant_values=-1), np.pad(where, widths)
+    values, names = (
+        np.lib.stride_tricks.sliding_window_view(a, window, taps).reshape(*found.shape, -1) for a in (padded, named)
+    )
+    first = values.argmax(-1)[..., None]
+    np.testing.assert_array_equal(found, np.take_along_axis(values, first, -1)[..., 0])
+    np.testing.assert_array_equal(places, np.take_along_axis(names, first, -1)[..., 0])
+
+
 @pytest.mark.parametrize("shape", [(5,), (3, 4), (2, 0, 3), (1, 1)])
 @pytest.mark.parametrize("poison", ["0", "1"])
 def test_places_that_are_not_zero(shape: tuple[int, ...], poison: str, monkeypatch: pytest.MonkeyPatch) -> None:

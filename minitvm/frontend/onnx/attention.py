@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from minitvm.frontend.onnx.contrib import contrib_op, only
-from minitvm.frontend.onnx.contrib_quantized import quantized_projection
+from minitvm.frontend.onnx.contrib_quantized import packed, quantized_projection, unpacked
 from minitvm.frontend.onnx.matmul import matmul
 from minitvm.frontend.onnx.node import OnnxNode, cast, emit, emit_many, rank, scalar, single
 from minitvm.frontend.onnx.tensor import integers, reshaped
@@ -37,21 +37,29 @@ class Heads:
     def places(self) -> int:
         return self.key.shape[2]
 
-    def attend(self, node: OnnxNode, masks: Sequence[Expr | None]) -> Expr:
-        """softmax(q k' * scale + masks) v, (batch, length, heads * size); ``softcap`` bounds the scores first."""
-        q, k, v = (single(x) for x in (self.query, self.key, self.value))
-        repeats = q.shape[1] // k.shape[1]
-        if repeats > 1:
-            k, v = (emit("repeat", x, repeats=repeats, axis=1) for x in (k, v))
+    def scores(self, node: OnnxNode, masks: Sequence[Expr | None]) -> Expr:
+        """q k' * scale + masks, (batch, heads, length, places); ``softcap`` bounds the products first."""
+        q, k = single(self.query), single(self._shared(self.key))
         scale = node.attr("scale", 0.0) or 1 / math.sqrt(q.shape[3])
         scores = matmul(node, q * scale, emit("transpose", k, axes=(0, 1, 3, 2)))
         cap = node.attr("softcap", 0.0)
         scores = emit("tanh", scores / cap) * cap if cap else scores
         for mask in masks:
             scores = scores if mask is None else scores + single(mask)
-        mixed = matmul(node, emit("nn.softmax", scores, axis=3), v)
-        merged = emit("transpose", mixed, axes=(0, 2, 1, 3))
+        return scores
+
+    def _shared(self, x: Expr) -> Expr:
+        """Keys or values, once for each head of the queries."""
+        repeats = self.query.shape[1] // x.shape[1]
+        return emit("repeat", x, repeats=repeats, axis=1) if repeats > 1 else x
+
+    def mixed(self, node: OnnxNode, shares: Expr) -> Expr:
+        """Values by their shares (batch, heads, length, places), (batch, length, heads * size)."""
+        merged = emit("transpose", matmul(node, shares, single(self._shared(self.value))), axes=(0, 2, 1, 3))
         return cast(reshaped(merged, [*merged.shape[:2], math.prod(merged.shape[2:])]), self.query.dtype)
+
+    def attend(self, node: OnnxNode, masks: Sequence[Expr | None]) -> Expr:
+        return self.mixed(node, emit("nn.softmax", self.scores(node, masks), axis=3))
 
 
 def _apart(x: Expr, heads: int) -> Expr:
@@ -76,23 +84,32 @@ def _refused(node: OnnxNode, inputs: dict[int, str], attributes: Sequence[str]) 
 # --- masks: what is added to scores (batch, heads, length, places) ----------------------------------------------
 
 
-def _causal(node: OnnxNode, heads: Heads) -> Expr | None:
-    """Every position looks at itself and what came before."""
+def _causal(node: OnnxNode, heads: Heads, past: int) -> Expr | None:
+    """Every position, the first of which comes after ``past`` places, looks at itself and what came before; the last
+    one at all there is, whatever comes after it, as in ONNX Runtime."""
     if not node.attr("unidirectional", 0):
         return None
-    place, own = np.arange(heads.places), np.arange(heads.length)[:, None] + heads.places - heads.length
+    place, own = np.arange(heads.places), np.arange(heads.length)[:, None] + past
+    own[-1:] = heads.places - 1
     return Constant(np.where(place <= own, 0, _NEVER).astype(np.float32))
 
 
+def _added(seen: Expr) -> Expr:
+    """What is added to the scores of places that are ``seen`` or not."""
+    return emit("where", seen, Constant(np.float32(0)), Constant(np.float32(_NEVER)))
+
+
 def _padding(node: OnnxNode, mask: Expr | None, heads: Heads) -> Expr | None:
-    """A mask of ones and zeros (batch, places) or (batch, length, places), or ends of the sequences (batch,), or those
-    and, behind them, their starts."""
+    """A mask of ones and zeros (batch, places), (batch, length, places) or (batch, 1, most, most), or ends of the
+    sequences (batch,), or those and, behind them, their starts, or where sequences begin when they are put together."""
     if mask is None:
         return None
     off, places, mask = node.attr("mask_filter_value", -10000.0), heads.places, cast(mask, "int64")
     if rank(mask) == 1:
-        if mask.shape[0] not in (heads.batch, 2 * heads.batch):
+        if mask.shape[0] not in (heads.batch, 2 * heads.batch, 3 * heads.batch + 2):
             raise node.fail(f"a mask of {mask.shape[0]} numbers for {heads.batch} sequences is not supported")
+        if mask.shape[0] > 2 * heads.batch:
+            mask = emit("strided_slice", mask, begin=(0,), end=(heads.batch,), axes=(0,))
         ends, *starts = emit_many("split", mask, indices_or_sections=mask.shape[0] // heads.batch, axis=0)
         place = integers(np.arange(places)[None])
         kept = emit("less", place, reshaped(ends, [heads.batch, 1]))
@@ -126,7 +143,12 @@ def attention(node: OnnxNode) -> list[Expr | None]:
             _continued(only(node.as_onnx("Gather", past, integers(i), axis=0)), x) for i, x in enumerate((key, value))
         )
     heads = Heads(query, key, value)
-    result = heads.attend(node, [_padding(node, mask, heads), _causal(node, heads), bias])
+    before = heads.places - heads.length
+    result = heads.attend(node, [_padding(node, mask, heads), _causal(node, heads, before), bias])
+    if node.wants(1) and key.shape != value.shape:
+        raise node.fail(
+            f"keys {key.tensor_type} and values {value.tensor_type} differ in size: 'present' cannot hold both"
+        )
     return [result, emit("stack", [key, value], axis=0) if node.wants(1) else None]
 
 
@@ -134,13 +156,40 @@ def attention(node: OnnxNode) -> list[Expr | None]:
 def multi_head_attention(node: OnnxNode) -> list[Expr]:
     """Inputs: query, key, value (batch, length, width), or packed beside each other for each head, or keys and values
     of an encoder (batch, heads, length, size); bias, padding, what is added to the scores, past keys and values."""
-    _refused(node, {8: "past_sequence_length", 9: "cache_indirection"}, ())
     count = node.require("num_heads")
     query, key, value = _projections(node, count)
+    if node.get(8) is not None:
+        return _into_buffers(node, query, key, value)
     key, value = _continued(node.get(6), key), _continued(node.get(7), value)
     heads = Heads(query, key, value)
-    masks = [_padding(node, node.get(4), heads), _causal(node, heads), node.get(5)]
+    before = 0 if node.get(6) is None else node[6].shape[2]
+    masks = [_padding(node, node.get(4), heads), _causal(node, heads, before), node.get(5)]
     return [heads.attend(node, masks), key, value]
+
+
+def _into_buffers(node: OnnxNode, query: Expr, key: Expr, value: Expr) -> list[Expr]:
+    """Keys and values go behind the first ``past_sequence_length`` places of buffers, which are the results."""
+    batch, length, total = query.shape[0], query.shape[2], node[6].shape[2]
+    before = emit("broadcast_to", reshaped(cast(node[8], "int64"), [1, 1]), shape=(batch, 1))
+    key, value = (_written(node[i], x, before, total, rest=node[i]) for i, x in ((6, key), (7, value)))
+    place = integers(np.arange(total))
+    heads = Heads(query, *(_of_beams(node, x, emit("less", place, before)) for x in (key, value)))
+    last = reshaped(before, [batch, 1, 1, 1])
+    last = last + integers(np.arange(length)[:, None] if node.attr("unidirectional", 0) else [length - 1])
+    seen = _added(emit("less_equal", place, last))
+    return [heads.attend(node, [seen, _padding(node, node.get(4), heads), node.get(5)]), key, value]
+
+
+def _of_beams(node: OnnxNode, x: Expr, is_past: Expr) -> Expr:
+    """Keys or values (batch * beams, heads, places, size), past ones from the beam that ``cache_indirection`` (batch,
+    beams, places) names."""
+    beam = node.get(9)
+    if beam is None:
+        return x
+    own, (count, places) = np.arange(x.shape[0])[:, None], beam.shape[1:]
+    named = cast(reshaped(beam, [-1, places]), "int64") + integers(own // count * count)
+    source = reshaped(emit("where", is_past, named, integers(own)), [x.shape[0], 1, places, 1])
+    return emit("gather", x, emit("broadcast_to", source, shape=x.shape), axis=0)
 
 
 def _projections(node: OnnxNode, count: int) -> list[Expr]:
@@ -173,8 +222,7 @@ def group_query_attention(node: OnnxNode) -> list[Expr]:
 
     Keys and values are written behind those of the past, into buffers of its length or of the total length.
     """
-    inputs = {11: "head_sink", 12: "k_scale", 13: "v_scale", 14: "q_norm_weight", 15: "k_norm_weight"}
-    _refused(node, inputs, ("k_quant_type", "v_quant_type", "smooth_softmax", "sliding_window_cache", "qk_output"))
+    _refused(node, {14: "q_norm_weight", 15: "k_norm_weight"}, ("sliding_window_cache",))
     query, key, value = _grouped(node)
     batch, length = query.shape[0], query.shape[2]
     total = int(node.constant(6, "the total length").item())
@@ -184,15 +232,65 @@ def group_query_attention(node: OnnxNode) -> list[Expr]:
     if node.attr("do_rotary", 0):
         places, even = node.get(9) or own, bool(node.attr("rotary_interleaved", 0))
         query, key = (rotated(node, x, places, node[7], node[8], even) for x in (query, key))
-    key, value = (_written(node.get(i), x, before, total) for i, x in ((3, key), (4, value)))
-    heads, place = Heads(query, key, value), integers(np.arange(key.shape[2]))
-    own = reshaped(own, [batch, 1, length, 1])
+    caches = [_Cache.of(node, *each) for each in (("k_quant_type", 12, key), ("v_quant_type", 13, value))]
+    held = [
+        _written(node.get(i), cache.stored(x), before, total)
+        for i, cache, x in zip((3, 4), caches, (key, value), strict=True)
+    ]
+    heads = Heads(query, *(cache.read(x) for cache, x in zip(caches, held, strict=True)))
+    place, own = integers(np.arange(heads.places)), reshaped(own, [batch, 1, length, 1])
     seen = emit("less_equal", place, own) if node.attr("causal", 1) else emit("less", place, integers(total))
     window = node.attr("local_window_size", -1)
     if window >= 0:
         seen = emit("logical_and", seen, emit("greater", place, own - window))
-    mask = emit("where", seen, Constant(np.float32(0)), Constant(np.float32(_NEVER)))
-    return [heads.attend(node, [mask, _as_long(node.get(10), heads.places)]), key, value]
+    scores = heads.scores(node, [_added(seen), _as_long(node.get(10), heads.places)])
+    shares = _with_sink(node, scores)
+    looked_at = emit("where", seen, scores, 0) if node.attr("qk_output", 0) == 1 else shares
+    return [heads.mixed(node, shares), *held, cast(looked_at, query.dtype)]
+
+
+def _with_sink(node: OnnxNode, scores: Expr) -> Expr:
+    """softmax beside one more score, of ``head_sink`` for each head or 0 (``smooth_softmax``), where there is one."""
+    sink = node.get(11)
+    if sink is None and not node.attr("smooth_softmax", 0) > 0:
+        return emit("nn.softmax", scores, axis=3)
+    batch, count, length, places = scores.shape
+    more = Constant(np.zeros((1, 1, 1, 1), np.float32)) if sink is None else reshaped(single(sink), [1, count, 1, 1])
+    more = emit("broadcast_to", more, shape=(batch, count, length, 1))
+    shares = emit("nn.softmax", emit("concatenate", [scores, more], axis=3), axis=3)
+    return emit("strided_slice", shares, begin=(0,), end=(places,), axes=(3,))
+
+
+@dataclass(frozen=True)
+class _Cache:
+    """How keys or values are kept: ``bits`` each by ``scale``, whole tensors' or channels'; as they are with none."""
+
+    scale: Expr | None
+    bits: int
+
+    @staticmethod
+    def of(node: OnnxNode, kind: str, index: int, x: Expr) -> "_Cache":
+        if node.attr(kind, "NONE") == "NONE":
+            return _Cache(None, 0)
+        scale, channels = node[index], [1, x.shape[1], 1, x.shape[3]]
+        shape = [1] * 4 if node.attr(kind) == "PER_TENSOR" else channels
+        return _Cache(reshaped(scale, shape), node.attr("kv_cache_bit_width", 8))
+
+    def stored(self, x: Expr) -> Expr:
+        """Of 4 bits two neighbours share a byte, the first in its lower half, each with 8 added."""
+        if self.scale is None:
+            return x
+        most = 2 ** (self.bits - 1)
+        steps = emit("clip", emit("round", single(x) / self.scale), a_min=float(-most), a_max=float(most - 1))
+        if self.bits == 8:
+            return cast(steps, "int8")
+        return packed(steps + 8, self.bits)
+
+    def read(self, held: Expr) -> Expr:
+        if self.scale is None:
+            return held
+        steps = cast(held, "float32") if self.bits == 8 else cast(unpacked(held, 4, -1), "float32") - 8
+        return steps * self.scale
 
 
 def _grouped(node: OnnxNode) -> list[Expr]:
@@ -206,9 +304,9 @@ def _grouped(node: OnnxNode) -> list[Expr]:
     return [_apart(p, c) for p, c in zip(parts, (count, shared, shared), strict=True)]
 
 
-def _written(past: Expr | None, x: Expr, before: Expr, total: int) -> Expr:
+def _written(past: Expr | None, x: Expr, before: Expr, total: int, rest: Expr | None = None) -> Expr:
     """``x`` behind the first ``before`` places of the past of each sequence, in a buffer of its length or of the total
-    length; then zeros."""
+    length; then the ``rest`` of another or zeros."""
     if past is None or past.shape[2] == 0:
         return x
     (batch, heads, length, size), held = x.shape, past.shape[2]
@@ -220,7 +318,7 @@ def _written(past: Expr | None, x: Expr, before: Expr, total: int) -> Expr:
     )
     source = emit("broadcast_to", source, shape=(batch, heads, place.shape[1], size))
     found = emit("gather", emit("concatenate", [past, x], axis=2), source, axis=2)
-    return emit("where", is_written, found, 0)
+    return emit("where", is_written, found, 0 if rest is None else rest)
 
 
 def _as_long(bias: Expr | None, places: int) -> Expr | None:
@@ -257,8 +355,10 @@ def rotated(node: OnnxNode, x: Expr, places: Expr, cos: Expr, sin: Expr, even: b
 
 @contrib_op("RotaryEmbedding")
 def rotary_embedding(node: OnnxNode) -> Expr:
-    """Inputs: x (batch, length, width) or by heads, the places or where they start, tables of cosines and sines."""
-    _refused(node, {}, ("is_packed_batching",))
+    """Inputs: x (batch, length, width) or by heads, the places or where they start, tables of cosines and sines.
+
+    ``scale`` and ``is_packed_batching`` change nothing in ONNX Runtime.
+    """
     x, places, cos, size = node[0], cast(node[1], "int64"), node[2], node.attr("rotary_embedding_dim", 0)
     width = node.attr("num_heads", 0) or (x.shape[-1] // (2 * cos.shape[1]) if rank(x) == 3 else 1)
     apart = _apart(x, width) if rank(x) == 3 else x
@@ -266,5 +366,4 @@ def rotary_embedding(node: OnnxNode) -> Expr:
         places = places + integers(np.arange(apart.shape[2])[None])
         places = emit("broadcast_to", reshaped(places, [1, apart.shape[2]]), shape=(apart.shape[0], apart.shape[2]))
     turned = rotated(node, apart, places, cos, node[3], bool(node.attr("interleaved", 0)), size)
-    turned = turned if node.attr("scale", 1.0) == 1 else turned * node.attr("scale", 1.0)
     return reshaped(emit("transpose", turned, axes=(0, 2, 1, 3)), list(x.shape)) if rank(x) == 3 else turned

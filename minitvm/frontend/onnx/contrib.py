@@ -4,11 +4,12 @@ ONNX has no schemas for them, so defaults stand here.  Most are ONNX's own layer
 follows them.
 """
 
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
 
-from minitvm.frontend.onnx.activation import compared, flattened, gated, gelu, softmax
+from minitvm.frontend.onnx.activation import compared, flattened, gated, gelu, softmax, softplus
 from minitvm.frontend.onnx.matmul import matmul, scaled, wide_enough
 from minitvm.frontend.onnx.nn import nothing_added
 from minitvm.frontend.onnx.node import OnnxNode, cast, emit, rank, scalar, single
@@ -29,7 +30,11 @@ def only(found: list[Expr | None]) -> Expr:
 
 # --- layers and what follows them -----------------------------------------------------------------------------
 
-_PARAMETERS = {"Clip": ("min", "max"), "HardSigmoid": ("alpha", "beta"), "Selu": ("alpha", "gamma")}
+_SCALED: dict[str, Callable[[Expr], Expr]] = {"ParametricSoftplus": softplus, "ScaledTanh": lambda x: emit("tanh", x)}
+"""alpha * f(beta * x), which ONNX no longer has."""
+_PARAMETERS = {"Clip": ("min", "max"), "Selu": ("alpha", "gamma")} | dict.fromkeys(
+    ("HardSigmoid", *_SCALED), ("alpha", "beta")
+)
 """Attributes of activations; of others it is ``alpha`` where they have any."""
 _BEFORE_INPUTS = 10
 """The opset to which the activations belong: their parameters are attributes."""
@@ -43,6 +48,9 @@ def activated(node: OnnxNode, x: Expr) -> Expr:
     names = _PARAMETERS.get(name, ("alpha",))
     listed = node.attr("activation_params") or [node.attr(f"activation_{p}") for p in names]
     given = {p: v for p, v in zip(names, listed, strict=False) if v is not None}
+    if name in _SCALED:
+        alpha, beta = (float(given.get(p, 1.0)) for p in names)
+        return _SCALED[name](x * beta) * alpha
     return only(node.as_onnx(name, x, opset=_BEFORE_INPUTS, **given))
 
 
@@ -152,8 +160,8 @@ def embed_layer_normalization(node: OnnxNode) -> list[Expr | None]:
     ids, (batch, length) = node[0], node[0].shape
     places = node.get(8) or integers(np.arange(length).reshape(1, length))
     pairs = [(node[2], ids), (node[3], places)]
-    if node.get(1) is not None and node.get(4) is not None:
-        pairs.append((node[4], node[1]))
+    if node.get(4) is not None:  # everything is of the first segment where none is named
+        pairs.append((node[4], node.get(1) or integers(np.zeros((1, 1)))))
     words, *others = (single(only(node.as_onnx("Gather", table, index, axis=0))) for table, index in pairs)
     for other in others:
         words = words + other

@@ -12,21 +12,19 @@ import numpy as np
 import onnx
 
 from minitvm.frontend.onnx.contrib import channels_last, channels_second, contrib_op, only
-from minitvm.frontend.onnx.control import recurrence
 from minitvm.frontend.onnx.matmul import matmul, transposed
-from minitvm.frontend.onnx.node import OnnxNode, cast, emit, normalize_axis, rank, scalar
+from minitvm.frontend.onnx.node import OnnxNode, cast, emit, normalize_axis, rank, scalar, wide
 from minitvm.frontend.onnx.quantize import (
     dynamically_quantized,
     integer_matmul,
-    qlinear_convolution,
     requantized,
     scalar_or_vector,
     zero_point,
 )
 from minitvm.frontend.onnx.registry import MICROSOFT, formulas
 from minitvm.frontend.onnx.rnn import Layer, activations_of, layer_of, lstm_step, outputs_of
-from minitvm.frontend.onnx.tensor import reshaped
-from minitvm.ir.dtypes import carrier
+from minitvm.frontend.onnx.tensor import integers, reshaped
+from minitvm.ir.dtypes import carrier, is_float
 from minitvm.ir.expr import Constant, Expr
 
 # --- on real numbers ------------------------------------------------------------------------------------------
@@ -110,9 +108,10 @@ def _softmax_axes(x: Expr, axis: int, opset: int) -> tuple[int, tuple[int, ...]]
 @contrib_op("QLinearConv")
 def convolution(node: OnnxNode) -> Expr:
     """ONNX's, also with channels last."""
-    if not node.attr("channels_last", 0):
-        return qlinear_convolution(node)
-    return channels_last(only(node.as_onnx("QLinearConv", channels_second(node[0]), *node.inputs[1:])))
+    is_last = node.attr("channels_last", 0)
+    x = channels_second(node[0]) if is_last else node[0]
+    found = only(node.as_onnx("QLinearConv", x, *node.inputs[1:]))
+    return channels_last(found) if is_last else found
 
 
 def _product(
@@ -137,13 +136,15 @@ def _product(
 def gemm(node: OnnxNode) -> Expr:
     """Inputs: a, b with scale and zero point, the bias (int32), the result's scale and zero point.
 
-    alpha * (A' B' + C) in the scale of the products, one scale per column at most; real numbers without a result scale.
+    alpha * (A' B' + C) in the scale of the products, one scale per column at most, in steps of the result's scale;
+    rounded where there is a zero point.
     """
     a = transposed(node[0]) if node.attr("transA", 0) else node[0]
     b = transposed(node[3]) if node.attr("transB", 0) else node[3]
     lhs, rhs = (a, node[1], node.get(2)), (b, node[4], node.get(5))
     result = _product(node, lhs, rhs, node.get(6), node.attr("alpha", 1.0))
-    return result if node.get(7) is None else _stored(node, result, 7, node[0].dtype)
+    result = result if node.get(7) is None else result / scalar_or_vector(node[7])
+    return result if node.get(8) is None else requantized(result, scalar(1, result), node[8])
 
 
 def integer_to_float(node: OnnxNode) -> Expr:
@@ -180,9 +181,6 @@ def dynamic_lstm(node: OnnxNode) -> list[Expr | None]:
     """
     layer = layer_of(node)
 
-    if layer.lengths is not None:
-        raise node.fail("sequences that end earlier (sequence_lens) are not supported")
-
     def run(direction: int) -> list[Expr]:
         w, r = (
             [layer.part(node[i], direction) if i < 8 else _own(layer, node[i], direction) for i in (p, q, q + 1)]
@@ -192,20 +190,27 @@ def dynamic_lstm(node: OnnxNode) -> list[Expr | None]:
         one, other = layer.biases(direction)
         bias = None if one is None or other is None else emit("add", one, other)
         steps, batch, features = layer.x.shape
-        rows = reshaped(layer.x, [steps * batch, features], allowzero=True)
+        rows = reshaped(_read(layer), [steps * batch, features], allowzero=True)
         gates = reshaped(dynamic_product(node, rows, *w, bias=bias), [steps, batch, 4 * layer.hidden], allowzero=True)
         peepholes = [] if node.get(7) is None else [layer.part(node[7], direction)]
 
-        def step(states: Sequence[Expr], projected: Expr, taken: Sequence[Expr]) -> tuple[list[Expr], Expr]:
+        def step(states: list[Expr], projected: Expr, taken: list[Expr]) -> tuple[list[Expr], Expr]:
             weights, weight = taken[:3], [*taken[3:]]
             total = projected + dynamic_product(node, states[0], *weights)
             return lstm_step(functions, total, states[1], weight, bool(node.attr("input_forget", 0)))
 
         given = [layer.initial(index, direction) for index in (5, 6)]
-        last, y = recurrence(step, given, gates, [*r, *peepholes], layer.is_reverse(direction))
-        return [y, *last]
+        return layer.looped(step, given, gates, [*r, *peepholes], layer.is_reverse(direction))
 
     return outputs_of(layer, run)
+
+
+def _read(layer: Layer) -> Expr:
+    """The input, with zeros behind the longest sequence: its range is that of what is read."""
+    if layer.lengths is None:
+        return layer.x
+    step = integers(np.arange(layer.x.shape[0]).reshape(-1, 1, 1))
+    return emit("where", emit("less", step, emit("max", cast(layer.lengths.values, "int64"), axis=(0,))), layer.x, 0)
 
 
 def _own(layer: Layer, parameter: Expr, direction: int) -> Expr:
@@ -216,7 +221,7 @@ def _own(layer: Layer, parameter: Expr, direction: int) -> Expr:
 # --- weights of few bits --------------------------------------------------------------------------------------
 
 
-def _unpacked(x: Expr, bits: int, count: int) -> Expr:
+def unpacked(x: Expr, bits: int, count: int) -> Expr:
     """The numbers of ``bits`` each that bytes hold along the last axis, lowest first; the first ``count``, or all."""
     per_byte = 8 // bits
     if per_byte > 1:
@@ -228,6 +233,13 @@ def _unpacked(x: Expr, bits: int, count: int) -> Expr:
     return x if count in (-1, x.shape[last]) else emit("strided_slice", x, begin=(0,), end=(count,), axes=(last,))
 
 
+def packed(x: Expr, bits: int) -> Expr:
+    """Unsigned numbers of ``bits`` each, several to a byte along the last axis, lowest first."""
+    pairs = reshaped(cast(x, "uint8"), [*x.shape[:-1], x.shape[-1] * bits // 8, 8 // bits])
+    shifted = emit("left_shift", pairs, Constant(np.arange(0, 8, bits).astype("uint8")))
+    return cast(emit("sum", shifted, axis=(rank(x),)), "uint8")
+
+
 def _middle(bits: int) -> Expr:
     """The zero point of unsigned numbers that have none of their own; 0 of signed ones."""
     return Constant(np.asarray(2 ** (bits - 1) if bits else 0, "uint8"))
@@ -237,46 +249,76 @@ def _middle(bits: int) -> Expr:
 def few_bits(node: OnnxNode) -> Expr:
     """A B', B (columns, blocks, bytes of a block) of 2, 4 or 8 bits; scales and zero points for each block of a column.
 
-    Zero points are packed as B is, or floats; without any the middle of the range.
+    Zero points are packed as B is, or floats; without any the middle of the range.  ``g_idx`` says of each row of B'
+    whose scale it has: rows are put in the order of the blocks, and the columns of A with them.
     """
     depth, columns, bits, block = (node.attr(name, default) for name, default in _FEW_BITS)
-    if node.get(4) is not None:
-        raise node.fail("an order of groups (g_idx) is not supported")
     blocks = -(-depth // block)
     scales, zeros = reshaped(node[2], [columns, blocks]), node.get(3) or _middle(bits)
     if rank(zeros) and zeros.dtype == "uint8":
-        zeros = _unpacked(reshaped(zeros, [columns, zeros.tensor_type.size // columns]), bits, blocks)
+        zeros = unpacked(reshaped(zeros, [columns, zeros.tensor_type.size // columns]), bits, blocks)
     elif rank(zeros):
         zeros = reshaped(zeros, [columns, blocks])
-    packed = reshaped(node[1], [columns, node[1].tensor_type.size // columns])
+    codes = reshaped(node[1], [columns, node[1].tensor_type.size // columns])
     form = {"axis": 1, "block": block, "bits": bits, "extent": depth}
-    weight = emit("qnn.dequantize_blocks", packed, scales, zeros, **form)
-    result = matmul(node, node[0], transposed(weight))
+    groups, a = None if node.get(4) is None else node.constant(4, "g_idx")[:depth], node[0]
+    if groups is not None and np.array_equal(np.sort(groups), np.arange(depth) // block):
+        order = np.argsort(groups, kind="stable")
+        a = emit("take", a, integers(order), axis=rank(a) - 1, mode="clip")
+        codes = _in_order(codes, bits, order)
+    elif groups is not None:  # of other sizes than blocks: each row with a block of its own
+        scales, zeros = (
+            emit("take", p, integers(groups), axis=1, mode="clip") if rank(p) else p for p in (scales, zeros)
+        )
+        codes, form = unpacked(codes, bits, depth), {"axis": 1, "block": 1}
+    weight = emit("qnn.dequantize_blocks", codes, scales, zeros, **form)
+    result = matmul(node, a, transposed(weight))
     return result if node.get(5) is None else emit("add", result, node[5])
 
 
 _FEW_BITS = (("K", 0), ("N", 0), ("bits", 4), ("block_size", 32))
 
 
+def _in_order(codes: Expr, bits: int, order: np.ndarray) -> Expr:
+    """Packed rows with their numbers in another order; what fills the last block up stays."""
+    rest = np.arange(len(order), codes.shape[1] * 8 // bits)
+    turned = emit("take", unpacked(codes, bits, -1), integers(np.concatenate([order, rest])), axis=1, mode="clip")
+    return packed(turned, bits)
+
+
 @contrib_op("GatherBlockQuantized")
 def gather_block_quantized(node: OnnxNode) -> Expr:
-    """Inputs: data, indices, scales, zero points.  Rows are looked up, then dequantized by blocks."""
+    """Inputs: data, indices, scales, zero points.  Rows are looked up, then dequantized by blocks; along the axis of
+    the blocks, or of what shares a byte, the other way round."""
     data, bits = node[0], node.attr("bits", 4) if node[0].dtype == "uint8" else 8
     axis = normalize_axis(node, node.attr("gather_axis", 0), rank(data))
     along = normalize_axis(node, node.attr("quantize_axis", 1), rank(data))
-    if along == axis or (bits < 8 and axis == rank(data) - 1):
-        raise node.fail(f"looks up along axis {axis}, along which its blocks or bytes lie")
+    is_late = along != axis and (bits == 8 or axis != rank(data) - 1) and not is_float(data.dtype)
 
     def found(table: Expr) -> Expr:
         return only(node.as_onnx("Gather", table, node[1], axis=axis))
 
-    moved = along + rank(node[1]) - 1 if along > axis else along
-    values, scales = found(data), found(node[2])
-    zeros = found(node[3]) if node.get(3) is not None else _middle(bits if data.dtype == "uint8" else 0)
-    if rank(zeros) and data.dtype == "uint8":
-        zeros = _unpacked(zeros, bits, scales.shape[-1])
-    form = {"axis": moved, "block": node.attr("block_size", 128)}
-    packed = {"bits": bits} if data.dtype == "uint8" and moved == rank(values) - 1 else {}
-    if not packed:  # a byte each, or bytes of several along another axis
-        values = cast(values, carrier(data.dtype)) if data.dtype != "uint8" else _unpacked(values, bits, -1)
-    return emit("qnn.dequantize_blocks", values, scales, cast(zeros, carrier(zeros.dtype)), **form, **packed)
+    tables = [data, node[2], *([] if node.get(3) is None else [node[3]])]
+    if not is_late:
+        return found(_real_blocks(node, tables, along, bits))
+    return _real_blocks(node, [found(t) for t in tables], along + rank(node[1]) - 1 if along > axis else along, bits)
+
+
+def _real_blocks(node: OnnxNode, tables: Sequence[Expr], axis: int, bits: int) -> Expr:
+    """Numbers, scales and perhaps zero points of blocks along ``axis``; a byte holds 8 / ``bits`` numbers."""
+    (values, scales, *given), block = tables, node.attr("block_size", 128)
+    if is_float(values.dtype):
+        if block:
+            end = (values.shape[axis],)
+            scales = emit("repeat", scales, repeats=block, axis=axis)
+            scales = emit("strided_slice", scales, begin=(0,), end=end, axes=(axis,))
+        return cast(cast(values, wide(scales.dtype)) * cast(scales, wide(scales.dtype)), scales.dtype)
+    is_byte = values.dtype == "uint8"
+    zeros = given[0] if given else _middle(bits if is_byte else 0)
+    if rank(zeros) and is_byte:
+        zeros = unpacked(zeros, bits, scales.shape[-1])
+    form = {"axis": axis, "block": block}
+    few = {"bits": bits} if is_byte and axis == rank(values) - 1 else {}
+    if not few:  # a byte each, or bytes of several along another axis
+        values = unpacked(values, bits, -1) if is_byte else cast(values, carrier(values.dtype))
+    return emit("qnn.dequantize_blocks", values, scales, cast(zeros, carrier(zeros.dtype)), **form, **few)

@@ -215,17 +215,40 @@ class Pool:
 
     def _over_more(self, kind: str, x: Expr, **options: object) -> Expr:
         """The last three axes, then the others: of elements that are there, and of maxima, each axis has its own."""
-        lead = rank(x) - 5
-        inner = Pool(self.window.over(lead), self.ceil_mode)
-        outer = Pool(self.window.over(0, lead), self.ceil_mode)
-        flat = reshaped(x, [x.shape[0], -1, *x.shape[2 + lead :]])
-        found = inner.of(kind, flat, **options)
-        found = reshaped(found, [*x.shape[: 2 + lead], *found.shape[2:]])
-        order = (0, 1, *range(2 + lead, rank(x)), *range(2, 2 + lead))
-        turned = emit("transpose", found, axes=order)
-        rows = outer.of(kind, reshaped(turned, [x.shape[0], -1, *turned.shape[5:]]), **options)
-        rows = reshaped(rows, [*turned.shape[:5], *rows.shape[2:]])
-        return emit("transpose", rows, axes=(0, 1, *range(5, rank(x)), 2, 3, 4))
+        inner, outer, lead = *self._halves(), rank(x) - 5
+        found = inner.of(kind, _as_channels(x, 2 + lead), **options)
+        turned = _turned(reshaped(found, [*x.shape[: 2 + lead], *found.shape[2:]]), lead)
+        rows = outer.of(kind, _as_channels(turned, 5), **options)
+        return _turned(reshaped(rows, [*turned.shape[:5], *rows.shape[2:]]), 3)
+
+    def _halves(self) -> tuple[Pool, Pool]:
+        lead = len(self.window.kernel) - 3
+        return Pool(self.window.over(lead), self.ceil_mode), Pool(self.window.over(0, lead), self.ceil_mode)
+
+    def positions(self, x: Expr) -> Expr:
+        """Where in its plane, which is row-major, each maximum is; over more than 3 axes that of the last three where
+        the others have it."""
+        if rank(x) <= 5:
+            options = {"pool_size": self.window.kernel, **self.window.steps, "ceil_mode": self.ceil_mode}
+            return emit(f"nn.max_pool{rank(x) - 2}d_positions", x, **options)
+        inner, outer, lead = *self._halves(), rank(x) - 5
+        flat, shape = _as_channels(x, 2 + lead), list(x.shape[: 2 + lead])
+        found, at = inner.of("max", flat), inner.positions(flat)
+        found, at = (_turned(reshaped(each, [*shape, *each.shape[2:]]), lead) for each in (found, at))
+        rows = outer.positions(_as_channels(found, 5))
+        at, places = (reshaped(each, [*rows.shape[:2], -1]) for each in (at, rows))
+        total = places * math.prod(x.shape[2 + lead :]) + emit("gather", at, places, axis=2)
+        return _turned(reshaped(total, [*found.shape[:5], *rows.shape[2:]]), 3)
+
+
+def _as_channels(x: Expr, axes: int) -> Expr:
+    """The first axes as a batch and channels."""
+    return reshaped(x, [x.shape[0], math.prod(x.shape[1:axes]), *x.shape[axes:]])
+
+
+def _turned(x: Expr, lead: int) -> Expr:
+    """The first ``lead`` spatial axes behind the others."""
+    return emit("transpose", x, axes=(0, 1, *range(2 + lead, rank(x)), *range(2, 2 + lead)))
 
 
 def pool_of(node: OnnxNode) -> Pool:
@@ -241,11 +264,7 @@ def max_pool(node: OnnxNode) -> Outputs:
     x, pool = node[0], pool_of(node)
     if not node.wants(1):
         return pool.of("max", x)
-    if rank(x) > 5:
-        raise node.fail("positions of maxima over more than 3 axes are not supported")
-    window, (n, c, *plane) = pool.window, x.shape
-    options = {"pool_size": window.kernel, **window.steps, "ceil_mode": pool.ceil_mode}
-    at = emit(f"nn.max_pool{rank(x) - 2}d_positions", x, **options)
+    (n, c, *plane), at = x.shape, pool.positions(x)
     if node.attr("storage_order", 0):
         strides = [math.prod(plane[d + 1 :]) for d in range(len(plane))]
         digits = [_digit(at, stride, extent) for stride, extent in zip(strides, plane, strict=True)]

@@ -48,9 +48,9 @@ class Lengths:
     values: Expr
     steps: int
 
-    def inside(self) -> Expr:
-        """Which steps count: (steps, batch, 1) bool."""
-        step = integers(np.arange(self.steps).reshape(-1, 1))
+    def inside(self, later: int = 0) -> Expr:
+        """Which steps count, or come so many ``later``: (steps, batch, 1) bool."""
+        step = integers(np.arange(-later, self.steps - later).reshape(-1, 1))
         return emit("expand_dims", emit("less", step, emit("expand_dims", cast(self.values, "int64"), axis=0)), axis=2)
 
     def turned(self, x: Expr) -> Expr:
@@ -135,40 +135,43 @@ class Layer:
 
     def recurred(self, direction: int, xw: Expr, weight: Expr, *arguments: Expr, **options: bool) -> list[Expr]:
         """Y (steps, batch, hidden) and the last states (batch, hidden) of one direction."""
-        name, reverse, lengths = f"nn.{self.node.op_type.lower()}", self.is_reverse(direction), self.lengths
+        kind, reverse, lengths = self.node.op_type, self.is_reverse(direction), self.lengths
         step = step_of(self, direction)
         if step is not None:
-            return self.looped(step, xw, [weight, *arguments], reverse)
+            first, count = (2 if kind == "GRU" else 1), _STATES[kind]
+            given = [weight, *arguments]
+            states, taken = given[first : first + count], [*given[:first], *given[first + count :]]
+            return self.looped(step, states, xw, taken, reverse)
         if lengths is None:
-            return emit_many(name, xw, weight, *arguments, reverse=reverse, **options)
+            return emit_many(f"nn.{kind.lower()}", xw, weight, *arguments, reverse=reverse, **options)
         xw = lengths.turned(xw) if reverse else xw
-        xw = lengths.held(xw, self.hidden) if self.node.op_type == "LSTM" else xw
-        y, _, *cells = emit_many(name, xw, weight, *arguments, **options)
+        xw = lengths.held(xw, self.hidden) if kind == "LSTM" else xw
+        y, _, *cells = emit_many(f"nn.{kind.lower()}", xw, weight, *arguments, **options)
         masked = lengths.masked(y)
         return [lengths.turned(masked) if reverse else masked, lengths.last(y), *map(lengths.some, cells)]
 
-    def looped(self, step: Step, xw: Expr, arguments: list[Expr], reverse: bool) -> list[Expr]:
-        """By a step of the layer's own: ``arguments`` as those of ``nn.lstm`` and its like.
+    def looped(self, step: Step, states: list[Expr], xw: Expr, taken: list[Expr], reverse: bool) -> list[Expr]:
+        """By a step of the layer's own.
 
-        Where a sequence has ended states stay, and the output is zero; whether it has is one more feature.
+        Where a sequence has ended states stay, the output is zero, and so is the state that later steps see (which they
+        may measure); whether it has, and had before, are two more features.
         """
-        first, count = (2 if self.node.op_type == "GRU" else 1), _STATES[_kind(self.node)]
-        states, taken = arguments[first : first + count], [*arguments[:first], *arguments[first + count :]]
         lengths = self.lengths
         if lengths is None:
             last, y = recurrence(step, states, xw, taken, reverse)
             return [y, *last]
 
         def held(before: list[Expr], features: Expr, given: list[Expr]) -> tuple[list[Expr], Expr]:
-            size = features.shape[1] - 1
-            xw, inside = emit_many("split", features, indices_or_sections=(size,), axis=1)
-            after, y = step(before, xw, given)
-            inside = emit("greater", inside, 0)
+            size = features.shape[1] - 2
+            xw, *flags = emit_many("split", features, indices_or_sections=(size, size + 1), axis=1)
+            inside, was_inside = (emit("greater", flag, 0) for flag in flags)
+            after, y = step([emit("where", was_inside, before[0], 0), *before[1:]], xw, given)
             kept = [emit("where", inside, new, old) for new, old in zip(after, before, strict=True)]
             return kept, emit("where", inside, y, 0)
 
         xw = lengths.turned(xw) if reverse else xw
-        last, y = recurrence(held, states, emit("concatenate", [xw, cast(lengths.inside(), xw.dtype)], axis=2), taken)
+        flags = [cast(lengths.inside(later), xw.dtype) for later in (0, 1)]
+        last, y = recurrence(held, states, emit("concatenate", [xw, *flags], axis=2), taken)
         return [lengths.turned(y) if reverse else y, *map(lengths.some, last)]
 
 
