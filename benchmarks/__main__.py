@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 import minitvm
-from benchmarks import coverage, cuda_sim, launches, layers_report, made_models, memory, nvrtc, report, scale
+from benchmarks import coverage, cuda_sim, launches, layers_report, made_models, memory, nvrtc, report, scale, shapes
 from benchmarks import files as traced
 from benchmarks import layers as layer_sweep
 from benchmarks import levels as ladder
@@ -305,6 +305,15 @@ def memory_of_large_models() -> None:
     """Peak memory of a session over models of 300 MB (as float32) that meet five batch sizes, over the model's file."""
     for peak in memory.peaks():
         click.echo(peak)
+
+
+@main.command("shapes")
+@click.option("--models", default=str(cuda_sim.FOLDER / "all_minilm_l6_v2_int8w.onnx"), callback=_models, help="Files.")
+def meet_new_shapes(models: list[str]) -> None:
+    """The slowest call of a session that meets 40 new lengths of text, from one thread and from eight at once."""
+    for name in models:
+        for found in shapes.calls(name):
+            click.echo(found)
 
 
 @main.command("launches")

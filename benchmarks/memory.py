@@ -111,8 +111,13 @@ def main(runtime: str, path: str) -> None:
     shape = session.get_inputs()[0].shape[1:]
     for batch in BATCHES:
         session.run(None, {"x": np.ones((batch, *shape), "float32")})
+    print(peak_megabytes())
+
+
+def peak_megabytes() -> float:
+    """What was resident at most of this process."""
     status = pathlib.Path("/proc/self/status").read_text().splitlines()
-    print(next(int(line.split()[1]) for line in status if line.startswith("VmHWM")) / 1e3)
+    return next(int(line.split()[1]) for line in status if line.startswith("VmHWM")) / 1e3
 
 
 if __name__ == "__main__":

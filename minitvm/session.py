@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import operator
 import pathlib
@@ -358,6 +359,8 @@ class InferenceSession:
             found = compile_symbolic(self._model, self._target, self._opt_level, **how)
         except NEEDS_NUMBERS as error:  # the session goes on with them, and says so
             return Decision("session", "kernels for all shapes", False, reason_of(error))
+        if gc.isenabled():  # else a run soon after would do it, for which all threads wait
+            gc.collect()
         self._cost = time.perf_counter() - start
         return found
 

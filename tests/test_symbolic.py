@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import gc
+import itertools
 import pathlib
 import re
 import sys
@@ -301,6 +303,21 @@ def test_a_new_shape_costs_little_python(
     nodes = len(session.libraries[-1].graph.nodes)
     assert not {"memory.pack", "types.infer"} & set(calls)
     assert calls.total() < 50 * nodes, calls.most_common(12)
+
+
+def test_a_new_shape_leaves_few_objects(
+    sessions: tuple[InferenceSession, InferenceSession, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python looks through all objects once there are a quarter more, and stops every thread for it."""
+    session, shapes = sessions[0], [(2, 6), (2, 7), (1, 21), (1, 22), (1, 23)]
+    monkeypatch.setenv("MINITVM_POISON", "0")
+    counts = []
+    for shape in shapes:
+        session.run(None, {"ids": np.ones(shape, "int64")})
+        gc.collect()
+        counts.append(len(gc.get_objects()))
+    nodes = len(session.libraries[-1].graph.nodes)
+    assert min(after - before for before, after in itertools.pairwise(counts)) < 60 + nodes, counts
 
 
 def test_shapes_that_its_types_do_not_hold_for_are_specialised(

@@ -87,16 +87,18 @@ class _Types:
                 self._open[type_] = tuple(self._dims.setdefault(d, len(self._dims)) for d in type_.shape)
         self._numbers = {type_: place for place, type_ in enumerate(self._open)}
         self._nodes = [
-            (i, [self._numbers.get(t, t) for t in node.types])
+            (i, tuple([self._numbers.get(t, t) for t in node.types]))
             for i, node in enumerate(artifact.graph.nodes)
             if any(t in self._open for t in node.types)
         ]
+        self._results = {own for _, own in self._nodes}
 
     def graph(self, values: Mapping[str, int]) -> Graph:
         """``ValueError`` where a dimension is no number."""
         dims = [number(dim, values) for dim in self._dims]
         types = [TensorType(tuple([dims[i] for i in shape]), type_.dtype) for type_, shape in self._open.items()]
+        made = {own: tuple([types[t] if isinstance(t, int) else t for t in own]) for own in self._results}
         nodes = list(self._graph.nodes)
         for i, own in self._nodes:
-            nodes[i] = nodes[i].with_types(tuple([types[t] if isinstance(t, int) else t for t in own]))
+            nodes[i] = nodes[i].with_types(made[own])
         return self._graph.with_nodes(tuple(nodes))

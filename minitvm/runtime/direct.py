@@ -11,7 +11,7 @@ import numpy as np
 
 from minitvm.ir.arrays import aligned_empty
 from minitvm.ir.types import Leaf
-from minitvm.runtime.graph import steps_of
+from minitvm.runtime.graph import readers, steps_of
 from minitvm.runtime.ndarray import copied
 
 if TYPE_CHECKING:
@@ -60,19 +60,17 @@ class DirectCall:
     def __init__(self, instance: Instance) -> None:
         self.instance = instance
         native = instance.memory.is_host and not any(isinstance(step, int) for step in steps_of(instance.graph))
-        readers: dict[int, list[int]] = {}
-        for entry, owner in enumerate(instance.owner):
-            readers.setdefault(owner, []).append(entry)
+        of_owner = readers(instance.graph)
         self._heads = [instance.graph.entry_id(head) for head in instance.graph.heads]
         self._owners = [instance.owner[head] for head in self._heads]
         self._read = [instance.memory.read if instance.types[h].is_static else _itself for h in self._heads]
         self._inputs = {
-            name: readers[entry]
+            name: of_owner[entry]
             for name, entry in instance.input_entry.items()
-            if native and self._is_large(entry) and entry not in self._owners and name not in instance.params
+            if native and name not in instance.params and entry not in self._owners and self._is_large(entry)
         }
         self._results = {
-            owner: Result(instance.types[self._heads[self._owners.index(owner)]], readers[owner])
+            owner: Result(instance.types[self._heads[self._owners.index(owner)]], of_owner[owner])
             for owner in dict.fromkeys(self._owners)
             if native and self._is_large(owner) and instance.plan.offsets[owner] >= 0
         }

@@ -58,7 +58,7 @@ _BY_NAME: dict[str, Step | None] = {"": None, "__nop": Alias(), "__host": HostSt
 _NAMES = {step: name for name, step in _BY_NAME.items()}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Node:
     """``step`` is ``None`` for inputs and parameters.  ``name`` is unique."""
 
@@ -85,10 +85,8 @@ class Node:
         return self.step.symbol if isinstance(self.step, Launch | LibraryCall) else _NAMES[self.step]
 
     def with_types(self, types: tuple[Leaf, ...]) -> Node:
-        """The same node with results of other types; quicker than ``dataclasses.replace``, as every new shape asks."""
-        found = object.__new__(Node)
-        found.__dict__.update(self.__dict__, types=types)
-        return found
+        """The same node with results of other types."""
+        return Node(self.name, self.step, self.inputs, types, self.spans, self.check)
 
 
 @dataclass(frozen=True)
@@ -221,6 +219,15 @@ def owners(graph: Graph) -> list[int]:
         if isinstance(node.step, Alias) and types[graph.entry_start[i]].is_static:
             owner[graph.entry_start[i]] = owner[graph.entry_id(node.inputs[0])]
     return owner
+
+
+@_once
+def readers(graph: Graph) -> dict[int, list[int]]:
+    """By owner, the entries in its memory."""
+    found: dict[int, list[int]] = {}
+    for entry, owner in enumerate(owners(graph)):
+        found.setdefault(owner, []).append(entry)
+    return found
 
 
 def last_uses(graph: Graph, owner: Sequence[int]) -> list[int]:

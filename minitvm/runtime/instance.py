@@ -21,6 +21,7 @@ from minitvm.runtime.graph import (
     HostStep,
     Segment,
     owners,
+    readers,
     steps_of,
     workspace_slots,
 )
@@ -59,10 +60,6 @@ class Instance:
         self.num_threads = min(wanted, code.most_threads)
         self.graph = artifact.graph
         self.owner = owners(self.graph)
-        self._readers: dict[int, list[int]] = {}
-        """By owner, the entries in its memory."""
-        for entry, owner in enumerate(self.owner):
-            self._readers.setdefault(owner, []).append(entry)
         self.types = self.graph.entry_types
         self.arena = self.memory.empty((self.plan.nbytes + ALIGNMENT,), "uint8")
         self.values: list[Any] = [None] * self.graph.entries
@@ -146,7 +143,7 @@ class Instance:
     def _move(self, root: int, value: Any) -> None:
         """An entry that owns its memory, and those that share it, to other memory."""
         self.values[root] = value
-        for entry in self._readers[root]:
+        for entry in readers(self.graph)[root]:
             self._slots[entry] = self.memory.address(value)
             self.values[entry] = self.memory.view(value, 0, self.types[entry])
 
