@@ -12,13 +12,13 @@ from rich.table import Table
 
 import minitvm
 from benchmarks.onnx_models import WORKLOADS
+from minitvm.codegen.cuda import resources
 from minitvm.codegen.cuda.backend import compile_cubin
-from minitvm.codegen.cuda.machine import WARP, gpu_model
+from minitvm.codegen.cuda.machine import gpu_model
+from minitvm.codegen.cuda.resources import Needs
 from minitvm.errors import CompilerError
-from minitvm.runtime.cuda.image import records
 from minitvm.testing.cuda.device import simulated_target
 
-_ENTRY = re.compile(r"Compiling entry function '(\w+)' for '(\w+)'")
 MARKS = {
     "ld.v4": r"ld\.global\S*\.v4\.[bfu]32",
     "st.v4": r"st\.global\S*\.v4\.[bfu]32",
@@ -31,59 +31,17 @@ MARKS = {
 
 
 @dataclass(frozen=True)
-class Needs:
-    """What one launch needs."""
+class Row(Needs):
+    """With the instructions of its group."""
 
-    function: str
-    blocks: int
-    threads: int
-    registers: int
-    stack: int  # bytes of a thread's memory
-    spills: int  # bytes stored and loaded because registers ran out
-    shared: int  # bytes of a block
-    occupancy: int  # blocks that an SM holds at a time
-    share: float  # of the warps that an SM can hold
     marks: Mapping[str, int]
 
 
-def needs(source: str, arch: str, count: bool = True) -> list[Needs]:
+def needs(source: str, arch: str, count: bool = True) -> list[Row]:
     """Of all launches of a group's source; ``count``: instructions too, which takes half as long again."""
-    model = gpu_model(arch)
-    log = _by_function(compile_cubin(source, arch).log)
     marks = _marks(ptx(source, arch)) if count else {}
-    found = []
-    for launch in records(source):
-        registers, stack, spills, static = log[launch.function]
-        threads, shared = _product(launch.block), static + launch.shared
-        held = model.occupancy(threads, registers, shared)
-        share = held * -(-threads // WARP) / model.warps
-        row = Needs(
-            launch.function, _product(launch.grid), threads, registers, stack, spills, shared, held, share, marks
-        )
-        found.append(row)
-    return found
-
-
-def _product(extents: tuple[int, int, int]) -> int:
-    return extents[0] * extents[1] * extents[2]
-
-
-def _by_function(log: str) -> dict[str, tuple[int, int, int, int]]:
-    """Registers, stack, spills and static shared memory by function."""
-    _, *parts = _ENTRY.split(log)
-    found = {}
-    for name, text in zip(parts[::3], parts[2::3], strict=True):
-        stack, stores, loads = (
-            _number(rf"(\d+) bytes {what}", text) for what in ("stack", "spill stores", "spill loads")
-        )
-        registers, shared = _number(r"Used (\d+) registers", text), _number(r"(\d+) bytes smem", text)
-        found[name] = (registers, stack, stores + loads, shared)
-    return found
-
-
-def _number(pattern: str, text: str) -> int:
-    match = re.search(pattern, text)
-    return int(match[1]) if match else 0
+    found = resources.needs(source, compile_cubin(source, arch).log, gpu_model(arch))
+    return [Row(**vars(row), marks=marks) for row in found]
 
 
 def ptx(source: str, arch: str) -> str:
@@ -116,7 +74,7 @@ def sources(name: str, arch: str) -> dict[str, str]:
     return {symbol: bytes(image).decode() for symbol, image in library.artifact.objects.items()}
 
 
-def model_needs(name: str, arch: str) -> Iterator[Needs]:
+def model_needs(name: str, arch: str) -> Iterator[Row]:
     for source in sources(name, arch).values():
         yield from needs(source, arch)
 
@@ -124,20 +82,20 @@ def model_needs(name: str, arch: str) -> Iterator[Needs]:
 COLUMNS = ("kernel", "blocks", "threads", "registers", "spills", "stack", "shared", "blocks an SM", "warps", "PTX")
 
 
-def cells(row: Needs) -> list[str]:
+def cells(row: Row) -> list[str]:
     marks = ", ".join(f"{name} {count}" for name, count in row.marks.items())
     numbers = (row.blocks, row.threads, row.registers, row.spills, row.stack, row.shared, row.occupancy)
     return [row.function, *(f"{n:,}" for n in numbers), f"{row.share:.0%}", marks]
 
 
-def show(title: str, found: list[Needs], console: Console) -> None:
+def show(title: str, found: list[Row], console: Console) -> None:
     table = Table(*COLUMNS, title=title)
     for row in found:
         table.add_row(*cells(row))
     console.print(table)
 
 
-def page(found: Mapping[tuple[str, str], list[Needs]]) -> str:
+def page(found: Mapping[tuple[str, str], list[Row]]) -> str:
     """Markdown: a table for each model and architecture."""
     text = ["# What the kernels of two networks need on a GPU", "", _HEAD]
     for (model, arch), rows in found.items():

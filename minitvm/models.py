@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pathlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,9 +12,13 @@ from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
+from minitvm import config
 from minitvm.codegen.backend import Backend
 from minitvm.driver import backend_for, build_consuming, require_symbolic
-from minitvm.driver.kernels import Progress
+from minitvm.driver.cache import KernelCache
+from minitvm.driver.kernels import KernelCompiler, Progress
+from minitvm.driver.tune import Tuned, tasks
+from minitvm.driver.tune import tune as run_tuner
 from minitvm.errors import InputError, MiniTVMError, UnknownValueError
 from minitvm.frontend import ValueDescription, describe_onnx, from_onnx
 from minitvm.ir.dims import Undecided, assumptions
@@ -56,6 +61,30 @@ def compile(
     backend = backend_for(parsed, num_threads)
     library = build_consuming(module, params, backend, opt_level, strict=strict, on_progress=on_progress, trace=trace)
     return library if not value_dict else library.made_for({name: np.array(v) for name, v in value_dict.items()})
+
+
+def tune(
+    model: Model,
+    path: pathlib.Path,
+    target: str | Target = "llvm",
+    opt_level: int = 3,
+    shape_dict: Mapping[str, Sequence[int | None]] | None = None,
+    *,
+    value_dict: Mapping[str, Any] | None = None,
+    num_threads: int | None = None,
+    budget: float = 600.0,
+    most: int = 8,
+    on_progress: Progress | None = None,
+) -> Tuned:
+    """Try what the templates of a model's kernels could be, ``most`` ways each and ``budget`` seconds in all.
+
+    What came of it is written to ``path``, for the option ``minitvm.records`` of later builds; what is there already is
+    not tried again.
+    """
+    module, params = from_onnx(model, shape_dict=shape_dict, value_dict=value_dict)
+    backend = backend_for(target, num_threads)
+    compiler = KernelCompiler(backend, KernelCache(config.cache_dir()))
+    return run_tuner(tasks(module, params, compiler, opt_level), compiler, path, budget, most, on_progress)
 
 
 def compile_symbolic(

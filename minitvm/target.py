@@ -82,6 +82,13 @@ class MachineModel:
     threads: int = 1
     features: frozenset[str] = frozenset()
 
+    @property
+    def name(self) -> str:
+        """What tuning records call machines that are alike."""
+        vectors = f"{self.vector_registers} vectors of {self.vector_bytes} bytes"
+        caches = f"caches of {self.l1_bytes} and {self.l2_bytes}"
+        return ", ".join([vectors, caches, f"{self.threads} threads", *sorted(self.features)])
+
     def lanes(self, dtype: str) -> int:
         """Elements of ``dtype`` in one vector register."""
         bits = 8 if dtype == "bool" else int("".join(c for c in dtype if c.isdigit()))

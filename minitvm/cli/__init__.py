@@ -1,4 +1,4 @@
-"""The command line: ``minitvm demo | compile | run | bench | show | info``."""
+"""The command line: ``minitvm demo | compile | tune | run | bench | show | info``."""
 
 import sys
 import warnings
@@ -7,7 +7,7 @@ import click
 
 from minitvm.cli.common import stderr
 from minitvm.cli.demo import demo
-from minitvm.cli.run import bench, compile_command, run
+from minitvm.cli.run import bench, compile_command, run, tune
 from minitvm.cli.show import info, show
 from minitvm.config import version
 from minitvm.errors import MiniTVMError
@@ -22,6 +22,7 @@ def cli() -> None:
     First steps:
       minitvm demo                          classify photographs with a model that is included
       minitvm compile model.onnx -o m.mtvm  compile once; the file loads without a compiler
+      minitvm tune model.onnx               find faster kernels for this machine
       minitvm run m.mtvm -i inputs.npz      run it on arrays from a file
       minitvm bench model.onnx              time it, next to ONNX Runtime
       minitvm show model.onnx               read what each pass and each kernel became
@@ -32,7 +33,7 @@ def cli() -> None:
     """
 
 
-for command in (demo, compile_command, run, bench, show, info):
+for command in (demo, compile_command, tune, run, bench, show, info):
     cli.add_command(command)
 
 

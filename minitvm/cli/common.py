@@ -24,6 +24,7 @@ from minitvm.errors import ConfigError, InputError, LibraryError, UnknownValueEr
 from minitvm.frontend import ValueDescription, describe_onnx
 from minitvm.ir.types import Leaf, MapType, SequenceType, is_numeric
 from minitvm.models import compile, with_values
+from minitvm.passes.manager import CONFIG_KEYS, PassContext
 from minitvm.runtime.executor import GraphModule
 from minitvm.runtime.library import Library, load
 from minitvm.session import InferenceSession
@@ -118,6 +119,30 @@ _shapes = click.option(
     multiple=True,
     help="Shape of an input whose dimensions the model leaves open, such as data:1x3x224x224.  Repeatable; of one input"
     " again, a library for several shapes, the first of each input with the first of the others.",
+)
+
+
+class Setting(click.ParamType):  # type: ignore[type-arg]
+    """``NAME=VALUE``: an option of :class:`PassContext`."""
+
+    name = "NAME=VALUE"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, Any]:
+        name, equals, text = str(value).partition("=")
+        kind = CONFIG_KEYS[name].type if name in CONFIG_KEYS else str
+        try:
+            if not equals or kind not in (bool, int, str):
+                raise ValueError
+            return name, {"true": True, "false": False}[text.lower()] if kind is bool else kind(text)
+        except (ValueError, KeyError):
+            self.fail(f"{value!r} is not NAME=VALUE; write for example cuda.allow_tf32=true", param, ctx)
+
+
+_config = click.option(
+    "--config",
+    type=Setting(),
+    multiple=True,
+    help="An option of passes and templates, such as cuda.allow_tf32=true or minitvm.records=FILE.  Repeatable.",
 )
 
 
@@ -224,12 +249,20 @@ def compiles(command: Command) -> Command:
 
     @functools.wraps(command)
     def collected(
-        target: str, opt_level: int, threads: int, shapes: Any, values: Any, trusted_keys: Any = (), **own: Any
+        target: str,
+        opt_level: int,
+        threads: int,
+        shapes: Any,
+        values: Any,
+        config: Any,
+        trusted_keys: Any = (),
+        **own: Any,
     ) -> Any:
         chosen = Chosen(target, opt_level, threads or None, _several(shapes), dict(values), trusted_keys)
-        return command(chosen=chosen, **own)
+        with PassContext(config=dict(config)):
+            return command(chosen=chosen, **own)
 
-    for option in (_values, _shapes, threads, opt_level, _target):
+    for option in (_config, _values, _shapes, threads, opt_level, _target):
         collected = option(collected)
     return cast(Command, collected)
 

@@ -16,6 +16,7 @@ from minitvm.cli import common
 from minitvm.cli.common import say, stdout, table
 from minitvm.errors import ConfigError
 from minitvm.frontend import describe_onnx
+from minitvm.models import tune as tune_model
 from minitvm.runtime.debug import GraphModuleDebug
 from minitvm.runtime.executor import GraphModule
 from minitvm.runtime.library import Library
@@ -50,6 +51,36 @@ def compile_command(
     say(f"{path}: {kernels} kernels, {size(path.stat().st_size)}, {seconds:.1f} s")
     for call in library.host_calls:
         say(f"  in Python: {call}")
+
+
+@click.command()
+@common.model
+@click.option("-o", "--output", type=common.PATH, help="File of records to go on with; MODEL with .jsonl by default.")
+@click.option("--budget", default=600.0, show_default=True, help="Seconds to spend.")
+@click.option("-n", "--trials", type=click.IntRange(1), default=8, show_default=True, help="Ways to try for a kernel.")
+@common.compiles
+def tune(model: pathlib.Path, output: pathlib.Path | None, budget: float, trials: int, chosen: common.Chosen) -> None:
+    """Try ways to make the kernels of MODEL (.onnx), and write down how each did, one JSON object a line.
+
+    Ways are measured where the target's machine is there, else compiled, and judged by the registers and the memory
+    that they need. What the file has already is not tried again: a tuning that was interrupted goes on.
+
+    \b
+    Examples:
+      minitvm tune resnet18.onnx --threads 1 --budget 300
+      minitvm tune resnet18.onnx --target 'cuda -arch=sm_80' --config cuda.allow_tf32=true
+      minitvm compile resnet18.onnx --threads 1 --config minitvm.records=resnet18.jsonl
+    """
+    path = output or model.with_suffix(".jsonl")
+    main = (model, path, chosen.target, chosen.opt_level, chosen.shapes)
+    how: dict[str, Any] = {"num_threads": chosen.threads, "value_dict": chosen.values}
+    with common.compiling(f"tuning {model.name}") as progress:
+        found = tune_model(*main, budget=budget, most=trials, on_progress=progress, **how)
+    say(f"{path}: {found.now} of {found.total} ways tried, {found.known} known before")
+    if found.not_measured:
+        say(f"  not measured, judged by their code: {found.not_measured}")
+    if not found.is_whole:
+        say("  the budget is spent: the same command goes on")
 
 
 def size(nbytes: int) -> str:

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, TypeAlias
 
 from minitvm.codegen.legalize import legalize
 from minitvm.codegen.lower import lower
+from minitvm.codegen.problem import Choice, Template
 from minitvm.errors import TargetError
 from minitvm.ir.decision import Declined
 from minitvm.ir.dims import Dim, larger
@@ -112,6 +113,10 @@ class Backend(ABC):
     def lower(self, group: Function, symbol: str) -> Kernel:
         """A fused group as loops; :class:`CompilerError` where it has no template and no compute rule."""
         return lower(group, symbol, self.machine, self.schedules)
+
+    def judged(self, template: Template, choice: Choice, source: Any) -> tuple[float, str]:
+        """What a choice costs as is known from its source, and what speaks against it, where something does."""
+        return choice.cycles, ""
 
     def legalize(self, kernel: Kernel) -> Kernel:
         """The loops with nothing in them that the back end cannot spell."""

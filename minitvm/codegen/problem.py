@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import ClassVar, TypeVar
 
+from minitvm.codegen.records import Record, recorded
 from minitvm.ir.decision import Declined, Exactness, decide, listening
 from minitvm.ir.expr import Call
 from minitvm.ir.loop import Buffer, Kernel, Stmt
@@ -139,9 +140,20 @@ class Template(ABC):
         return self.machine.lanes(self.accumulator)
 
     @cached_property
+    def record(self) -> Record | None:
+        """What did best where the search space was tried."""
+        return recorded(self)
+
+    @cached_property
     def candidates(self) -> tuple[Choice, ...]:
-        """The search space, what is predicted to be fastest first, and behind it what something speaks against."""
-        return tuple(sorted(self.choices(), key=lambda c: (c.why_not != "", round(c.cycles, 6), -c.tile.blocks)))
+        """The search space: what records name, then what is predicted to be fastest, behind it what something speaks
+        against."""
+        named = "" if self.record is None else self.record.choice
+
+        def order(c: Choice) -> tuple[bool, bool, float, int]:
+            return str(c) != named, c.why_not != "", round(c.cycles, 6), -c.tile.blocks
+
+        return tuple(sorted(self.choices(), key=order))
 
     @property
     def choice(self) -> Choice:
@@ -157,12 +169,21 @@ class Template(ABC):
         )
         for scheme, why_not in against:
             decide("schedule", anchor, Declined(f"{scheme}: {why_not}"))
-        taken = f"{self.choice}, the best of {len(self.candidates)}"
+        taken = f"{self.choice}, {self._best} of {len(self.candidates)}"
+        if self.record is not None and self.record.choice != str(self.choice):
+            decide(title, anchor, Declined(f"what records name, {self.record.choice}: it is none of its ways"))
         decide(
             title,
             anchor,
             f"writes the loops: {taken}; {self.choice.cycles:,.0f} cycles predicted; sums in {self.accumulator}",
         )
+
+    @property
+    def _best(self) -> str:
+        if self.record is None or self.record.choice != str(self.choice):
+            return "the best"
+        measured = self.record.seconds
+        return "by records the best" if measured is None else f"measured ({measured * 1e6:.1f} us), the best"
 
     def kernel(self, choice: Choice | None = None) -> Kernel | Declined:
         """The loops of a choice, by default the best, as a kernel; or why there are none."""

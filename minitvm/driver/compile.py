@@ -13,6 +13,7 @@ from minitvm import config
 from minitvm.codegen.backend import Backend, backend_of
 from minitvm.codegen.batch import batch_of
 from minitvm.codegen.problem import TEMPLATES, Problem
+from minitvm.codegen.records import require_own
 from minitvm.driver.cache import KernelCache
 from minitvm.driver.kernels import KernelCode, KernelCompiler, Progress, Timings
 from minitvm.driver.program import (
@@ -104,6 +105,7 @@ def build_consuming(
     """As :func:`build`, but empties ``params``, so that weights can be freed as soon as passes have replaced them."""
     cache, timings = KernelCache(config.cache_dir()), Timings()
     schedules = PassContext.current().option(SCHEDULES.name)
+    require_own(backend.machine.name)
     compiler = KernelCompiler(backend, cache, timings, on_progress, schedules)
     with timings.stage("passes"), decisions() as log:
         recorder = Recorder(log, trace)
@@ -244,6 +246,11 @@ def _link(
         host_calls=host_calls_of(program, hosts, refused, str(backend.target)),
     )
     return replace(artifact, entry=backend.entry(artifact, workspaces, report.compiler.image_of))
+
+
+def alone(symbol: str, group: Function, code: KernelCode, compiler: KernelCompiler) -> Library:
+    """One kernel as a library."""
+    return Library(_link(_program_of(symbol, group), {symbol: code}, BuildReport(Timings(), compiler)))
 
 
 def _workspace(code: KernelCode) -> dict[str, Dim]:

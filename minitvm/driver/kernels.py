@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from minitvm import config
+from minitvm.codegen import records
 from minitvm.codegen.backend import Backend, backend_of, stages
 from minitvm.codegen.coverage import Verdict, check_coverage
 from minitvm.codegen.lower import plain
@@ -169,16 +170,21 @@ class KernelCompiler:
         if called is not None:
             return KernelCode(called, 0, 0, is_library_call=True)
         if symbol in self.schedules or not self._is_own(group) or sizes_of(group):
-            return self._compile(symbol, group)  # the key does not see other people's sources; the image is kept
-        key = cache_key("group", structural_digest(group).hex(), symbol, *self._version())
+            return self.fresh(symbol, group)  # the key does not see other people's sources; the image is kept
+        key = cache_key("group", structural_digest(group).hex(), symbol, *self._version(), self._records)
         kept = self.cache.get(key)
         if kept is not None:
             return _unpack(kept)
-        code = self._compile(symbol, group)
+        code = self.fresh(symbol, group)
         self.cache.put(key, _pack(code))
         return code
 
-    def _compile(self, symbol: str, group: Function) -> KernelCode:
+    def source(self, symbol: str, group: Function) -> Any:
+        """What the back end compiles."""
+        return self.backend.source(self.backend.bind(self.kernel(symbol, group)))
+
+    def fresh(self, symbol: str, group: Function) -> KernelCode:
+        """The group's code, whatever the cache has for it."""
         with self._writing:
             kernel = self.kernel(symbol, group)
             with self.timings.stage("coverage"):
@@ -215,9 +221,16 @@ class KernelCompiler:
         makers = [type(self.backend), *map(type, ops), *templates]
         return self.backend.version is not None and all(map(is_own, makers))
 
+    @functools.cached_property
+    def _records(self) -> str:
+        """The tuning records that the context names."""
+        with using(self.context):
+            return "\n".join(map(str, records.given().values()))
+
     def _version(self) -> tuple[str, ...]:
         machine = {**vars(self.backend.machine), "features": sorted(self.backend.machine.features)}
-        options = sorted((name, repr(value)) for name, value in self.context.config.items())
+        given = (item for item in self.context.config.items() if item[0] != records.OPTION.name)
+        options = sorted((name, repr(value)) for name, value in given)
         return (self.backend.kind, str(self.backend.version), str(machine), str(options), source_fingerprint())
 
 
@@ -247,7 +260,7 @@ def source_fingerprint() -> str:
     digest = hashlib.sha256()
     root = pathlib.Path(__file__).parents[1]
     for folder in ("ir", "codegen"):
-        for path in sorted(p for p in (root / folder).rglob("*") if p.suffix in (".py", ".ll")):
+        for path in sorted(p for p in (root / folder).rglob("*") if p.suffix in (".py", ".ll", ".jsonl")):
             digest.update(path.relative_to(root).as_posix().encode() + path.read_bytes())
     for name in ("driver/kernels.py", "target.py"):
         digest.update((root / name).read_bytes())

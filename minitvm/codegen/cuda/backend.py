@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import re
 from dataclasses import dataclass
@@ -14,7 +15,10 @@ from minitvm.codegen.backend import Backend, Launches, Workspace, register
 from minitvm.codegen.cuda.bind import bind_plain, launch_of
 from minitvm.codegen.cuda.emit import emit_cuda, function_name
 from minitvm.codegen.cuda.libraries import convolution_of, product_of
-from minitvm.codegen.cuda.machine import gpu_model
+from minitvm.codegen.cuda.machine import GpuModel, gpu_model
+from minitvm.codegen.cuda.resources import needs
+from minitvm.codegen.cuda.templates.dense import GpuTemplate
+from minitvm.codegen.problem import Choice, Template
 from minitvm.errors import CompilerError
 from minitvm.ir.dims import Dim
 from minitvm.ir.expr import Function
@@ -84,6 +88,15 @@ class CudaBackend(Backend):
     def image(self, source: str) -> bytes:
         return image.pack(image.records(source), compile_cubin(source, self.made_for.name).image)
 
+    def judged(self, template: Template, choice: Choice, source: str) -> tuple[float, str]:
+        """By NVRTC's log: the blocks that an SM really holds; spills are refused."""
+        assert isinstance(self.machine, GpuModel)
+        found = needs(source, compile_cubin(source, self.made_for.name).log, self.machine)
+        why_not = next((launch.why_not for launch in found if launch.why_not), "")
+        if why_not or not isinstance(template, GpuTemplate):
+            return choice.cycles, why_not
+        return template.cycles(choice, found[0].registers), ""
+
     stages = {"cuda": source}
 
 
@@ -107,6 +120,7 @@ class Cubin:
     log: str
 
 
+@functools.lru_cache(maxsize=4)  # who judges a kernel wants to run it next
 def compile_cubin(source: str, arch: str = "sm_90") -> Cubin:
     """Compile CUDA C; raises :class:`CompilerError` with the lines at fault, or where NVRTC is not installed."""
     nvrtc = _load()

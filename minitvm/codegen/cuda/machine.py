@@ -67,6 +67,10 @@ class GpuModel(MachineModel):
     """A second."""
 
     @property
+    def name(self) -> str:
+        return self.arch
+
+    @property
     def block_shared(self) -> int:
         """The most bytes of shared memory that one block may have."""
         return self.shared_bytes - self.block_reserved

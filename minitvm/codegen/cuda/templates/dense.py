@@ -65,6 +65,11 @@ class GpuTemplate(Template):
         scheme = f"{'three ' * (products == 3)}{kind.replace('tf', 'TF')}, " if products else ""
         return choices(extent, self.gpu, tiles, scheme)
 
+    def cycles(self, choice: Choice, registers: int) -> float:
+        """As predicted of threads that have so many registers."""
+        assert isinstance(choice.tile, BlockTile)
+        return self.product.extent.cycles(choice.tile, self.gpu, registers)
+
     def loops(self, choice: Choice) -> Stmt:
         assert isinstance(choice.tile, BlockTile)
         return launches(self.product, choice.tile)

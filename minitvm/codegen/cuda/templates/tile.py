@@ -214,9 +214,12 @@ class Extent:
         """Whether a tile of half the size covers it as well."""
         return tile.rows >= 2 * max(self.rows, 16) or tile.columns >= 2 * max(self.columns, 16)
 
-    def cycles(self, tile: BlockTile, machine: GpuModel) -> float:
-        """Of the machine's clock: waves of blocks, each bound by arithmetic or by latency; or memory."""
-        held = machine.occupancy(tile.threads, tile.registers, tile.shared_bytes(self.size))
+    def cycles(self, tile: BlockTile, machine: GpuModel, registers: int = 0) -> float:
+        """Of the machine's clock: waves of blocks, each bound by arithmetic or by latency; or memory.
+
+        ``registers``: of a thread, where they are known.
+        """
+        held = machine.occupancy(tile.threads, registers or tile.registers, tile.shared_bytes(self.size))
         if not held:
             return math.inf
         each = -(-self.blocks(tile) // machine.sms)

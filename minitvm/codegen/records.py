@@ -1,0 +1,190 @@
+"""Tuning records: what was tried of templates' search spaces, and how it did; one JSON object a line.
+
+A build takes what did best: by the records of the file that the option ``minitvm.records`` names, else by those that
+ship with a back end (``codegen/*/records.jsonl``).  What was measured goes before what was predicted.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import pathlib
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import asdict, dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+from minitvm.errors import ConfigError
+from minitvm.ir.attributes import print_attributes
+from minitvm.ir.loop import Buffer
+from minitvm.passes.manager import PassContext, register_config
+
+if TYPE_CHECKING:
+    from minitvm.codegen.problem import Problem, Template
+
+OPTION = register_config("minitvm.records", str, "", "file of tuning records, which `minitvm tune` writes")
+_HINT = "minitvm tune writes them; remove the line, or leave the file out"
+
+
+@dataclass(frozen=True)
+class Key:
+    """What a choice is made for."""
+
+    machine: str
+    options: str
+    template: str
+    problem: str
+
+    @staticmethod
+    def of(template: Template) -> Key:
+        name = f"{type(template).__module__.rpartition('.')[2]}.{type(template).__name__}"
+        return Key(template.machine.name, _options(), name, _text(template.problem))
+
+
+@dataclass(frozen=True)
+class Record(Key):
+    """One choice that was tried.  ``cycles`` are predicted, ``seconds`` measured, where there was such a machine;
+    ``why_not``: what its code was refused for."""
+
+    choice: str
+    cycles: float
+    seconds: float | None = None
+    why_not: str = ""
+
+    @staticmethod
+    def read(line: str, where: str) -> Record:
+        """:class:`ConfigError` where a line is something else."""
+        try:
+            form = json.loads(line)
+            if not isinstance(form, dict):
+                raise ValueError(f"it is no object but {line[:40]!r}")
+            _check(form)
+        except (ValueError, RecursionError) as error:
+            raise ConfigError(f"{where} is no tuning record: {error}", hint=_HINT) from None
+        return Record(**form)
+
+    def __str__(self) -> str:
+        form = asdict(self)
+        return json.dumps({name: value for name, value in form.items() if value not in (None, "") or name == "options"})
+
+    @property
+    def key(self) -> Key:
+        return Key(self.machine, self.options, self.template, self.problem)
+
+    @property
+    def rank(self) -> tuple[bool, bool, float]:
+        """The least is best."""
+        return self.why_not != "", self.seconds is None, self.cycles if self.seconds is None else self.seconds
+
+
+_KINDS: dict[str, tuple[type, ...]] = {"cycles": (int, float), "seconds": (int, float)}
+
+
+def _check(form: Mapping[str, Any]) -> None:
+    known = {field.name for field in fields(Record)}
+    for name in (known - {"seconds", "why_not"}) - form.keys():
+        raise ValueError(f"it has no {name!r}")
+    for name, value in form.items():
+        if name not in known:
+            raise ValueError(f"it has a field {name!r}, which none has")
+        kinds = _KINDS.get(name, (str,))
+        if not isinstance(value, kinds) or isinstance(value, bool):
+            raise ValueError(f"its {name!r} is {value!r}")
+        if isinstance(value, (int, float)) and not (math.isfinite(value) and value >= 0):
+            raise ValueError(f"its {name!r} is {value!r}")
+
+
+def _options() -> str:
+    """Those of the present context that templates look at, where they are not at their defaults."""
+    known = PassContext.list_configs()
+    given = PassContext.current().config.items()
+    own = {name: value for name, value in given if not name.startswith("minitvm.") and value != known[name].default}
+    return ", ".join(f"{name}={value}" for name, value in sorted(own.items()))
+
+
+def _text(problem: Problem) -> str:
+    def types(buffers: Iterable[Buffer]) -> str:
+        return ", ".join(f"{b.dtype}[{', '.join(map(str, b.shape))}]" for b in buffers)
+
+    attributes = ", ".join(print_attributes(problem.op))
+    computed = "" if problem.as_given else ", inputs computed"
+    return f"{problem.op.name}({attributes}) {types(problem.inputs)} -> {types(problem.outputs)}{computed}"
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+def read(path: pathlib.Path) -> list[Record]:
+    """The records of a file; :class:`ConfigError` where it cannot be read or holds something else."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} has no tuning records that can be read: {error}", hint=_HINT) from None
+    return [Record.read(line, f"{path}, line {n},") for n, line in enumerate(lines, 1) if line.strip()]
+
+
+def best(records: Iterable[Record]) -> dict[Key, Record]:
+    """By what they were tried for; nothing where all were refused."""
+    found: dict[Key, Record] = {}
+    for record in records:
+        if not record.why_not and (record.key not in found or record.rank < found[record.key].rank):
+            found[record.key] = record
+    return found
+
+
+@functools.cache
+def shipped() -> Mapping[Key, Record]:
+    """Those of the back ends."""
+    paths = sorted(pathlib.Path(__file__).parent.glob("*/records.jsonl"))
+    return best(record for path in paths for record in read(path))
+
+
+@functools.lru_cache(maxsize=8)
+def _of_file(path: str, changed: int, size: int) -> Mapping[Key, Record]:
+    return best(read(pathlib.Path(path)))
+
+
+def given() -> Mapping[Key, Record]:
+    """Those of the file that the present context names."""
+    path = PassContext.current().option(OPTION.name)
+    if not path:
+        return {}
+    try:
+        status = pathlib.Path(path).stat()
+    except OSError as error:
+        raise ConfigError(f"{OPTION.name}: {path} cannot be read: {error.strerror}", hint=_HINT) from None
+    return _of_file(path, status.st_mtime_ns, status.st_size)
+
+
+def require_own(machine: str) -> None:
+    """:class:`ConfigError` where the file that the present context names is for other machines."""
+    machines = sorted({key.machine for key in given()})
+    if machines and machine not in machines:
+        made = f"made on {machines[0]!r}" + (f" and {len(machines) - 1} other machines" if machines[1:] else "")
+        path = PassContext.current().option(OPTION.name)
+        raise ConfigError(f"{OPTION.name}: {path} was {made}, not on {machine!r}", hint="minitvm tune, for this target")
+
+
+# --- what a template takes --------------------------------------------------------------------------------------------
+
+_tried: ContextVar[Record | None] = ContextVar("tried", default=None)
+
+
+@contextmanager
+def trying(record: Record) -> Iterator[None]:
+    """Inside, the template that the record is for takes its choice."""
+    token = _tried.set(record)
+    try:
+        yield
+    finally:
+        _tried.reset(token)
+
+
+def recorded(template: Template) -> Record | None:
+    """What did best for a template's problem, where something was tried."""
+    key, tried = Key.of(template), _tried.get()
+    if tried is not None and tried.key == key:
+        return tried
+    return given().get(key) or shipped().get(key)

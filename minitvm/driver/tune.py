@@ -1,0 +1,188 @@
+"""Tuning: what templates could make of a model's kernels is tried, and how each did is written down, a line a trial.
+
+Where the target's machine is there, kernels are measured; else only their code is asked what it needs, and their costs
+are predicted again from that.  What a file has already is not tried again.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from minitvm.codegen.lower import lowering
+from minitvm.codegen.problem import Choice, Template
+from minitvm.codegen.records import Key, Record, read, trying
+from minitvm.driver.compile import alone, optimize
+from minitvm.driver.kernels import KernelCompiler, Progress
+from minitvm.driver.program import read_program
+from minitvm.errors import CompilerError, ConfigError, DeviceError, MiniTVMError
+from minitvm.ir.expr import Function, Module
+from minitvm.passes.compare import random_value
+from minitvm.runtime.debug import GraphModuleDebug
+from minitvm.runtime.library import Library
+
+SECONDS_OF_A_TRIAL = 0.05
+_MOST_RUNS = 100
+
+
+@dataclass(frozen=True)
+class Task:
+    """A problem, and the first of the model's kernels that a template makes for it."""
+
+    symbol: str
+    group: Function
+    template: Template
+
+    def trials(self, most: int) -> list[Trial]:
+        """The most promising choices, as predicted."""
+        key = asdict(Key.of(self.template))
+        choices = [choice for choice in self.template.candidates if not choice.why_not][:most]
+        return [Trial(self, choice, Record(**key, choice=str(choice), cycles=choice.cycles)) for choice in choices]
+
+
+@dataclass(frozen=True)
+class Trial:
+    task: Task
+    choice: Choice
+    record: Record
+
+
+@dataclass
+class Tuned:
+    """What came of it: how many of ``total`` trials were made ``now``, were ``known``; why none was measured."""
+
+    total: int
+    known: int = 0
+    now: int = 0
+    not_measured: str = ""
+
+    @property
+    def is_whole(self) -> bool:
+        return self.known + self.now == self.total
+
+
+def tasks(module: Module, params: dict[str, Any], compiler: KernelCompiler, opt_level: int | None = None) -> list[Task]:
+    """The problems of a module's kernels for which a template has a choice, what is predicted to take longest first.
+
+    Empties ``params``.
+    """
+    backend = compiler.backend
+    library_of = backend.library_of if backend.target.libs else None
+    main = optimize(module, backend.machine, params, opt_level, schedules=backend.schedules, library_of=library_of).main
+    found: dict[Key, Task] = {}
+    for symbol, group in read_program(main).groups.items():
+        template = _template(symbol, group, compiler)
+        if template is not None and template.problem.is_static and len(template.candidates) > 1:
+            found.setdefault(Key.of(template), Task(symbol, group, template))
+    return sorted(found.values(), key=lambda task: -task.template.choice.cycles)
+
+
+def _template(symbol: str, group: Function, compiler: KernelCompiler) -> Template | None:
+    backend = compiler.backend
+    if backend.library_call(group, symbol) is not None:
+        return None
+    try:
+        return lowering(group, symbol, backend.machine, backend.schedules).template
+    except CompilerError:  # it will run in Python
+        return None
+
+
+def tune(
+    found: Sequence[Task],
+    compiler: KernelCompiler,
+    path: pathlib.Path,
+    budget: float,
+    most: int = 8,
+    on_progress: Progress | None = None,
+) -> Tuned:
+    """Try ``most`` choices of every task for ``budget`` seconds at most, the best ones of all tasks first.
+
+    Raises :class:`ConfigError` where ``path`` holds something else, or the budget is too small for anything.
+    """
+    if not budget > 0:
+        raise ConfigError(f"the budget is {budget} seconds, in which nothing can be tried", hint="give some more")
+    known = {(r.key, r.choice): r for r in read(path)} if path.exists() else {}
+    rounds = [list(enumerate(task.trials(most))) for task in found]
+    trials = [trial for _, trial in sorted((t for tried in rounds for t in tried), key=lambda t: t[0])]
+    state, end = Tuned(len(trials)), time.monotonic() + budget
+    tuner = _Tuner(compiler, state)
+    with path.open("a", encoding="utf-8") as file:
+        for done, trial in enumerate(trials, 1):
+            if time.monotonic() > end:
+                break
+            if tuner.is_known(trial, known):
+                state.known += 1
+            else:
+                file.write(f"{tuner.tried(trial)}\n")
+                file.flush()
+                state.now += 1
+            if on_progress is not None:
+                on_progress(done, len(trials), trial.task.symbol)
+    return state
+
+
+@dataclass
+class _Tuner:
+    compiler: KernelCompiler
+    state: Tuned
+
+    def is_known(self, trial: Trial, known: Mapping[tuple[Key, str], Record]) -> bool:
+        """What was only predicted may be measured now; whether it can be, the first trial says."""
+        record = known.get((trial.record.key, trial.record.choice))
+        if record is None:
+            return False
+        return record.seconds is not None or record.why_not != "" or not self._can_measure(trial)
+
+    def _can_measure(self, trial: Trial) -> bool:
+        return not self.state.not_measured and self._instance(trial) is not None
+
+    def tried(self, trial: Trial) -> Record:
+        """The choice's record."""
+        task, backend = trial.task, self.compiler.backend
+        with trying(trial.record):
+            cycles, why_not = backend.judged(task.template, trial.choice, self.compiler.source(task.symbol, task.group))
+        record = replace(trial.record, cycles=round(cycles, 1), why_not=why_not)
+        if why_not or self.state.not_measured:
+            return record
+        try:
+            seconds = self._seconds(trial)
+        except DeviceError as error:  # a kernel that faults; later ones have a context of their own
+            return replace(record, why_not=error.message)
+        return replace(record, seconds=seconds)
+
+    def _instance(self, trial: Trial) -> GraphModuleDebug | None:
+        """The kernel alone, where it can run."""
+        task = trial.task
+        with trying(trial.record):
+            code = self.compiler.fresh(task.symbol, task.group)
+        library = alone(task.symbol, task.group, code, self.compiler)
+        try:
+            return GraphModuleDebug(_on_device(library))
+        except MiniTVMError as error:
+            self.state.not_measured = error.message
+            return None
+
+    def _seconds(self, trial: Trial) -> float | None:
+        """The least of some runs."""
+        module = self._instance(trial)
+        if module is None:
+            return None
+        rng = np.random.default_rng(0)
+        feeds = {name: random_value(type_, rng) for name, type_ in module.input_types().items()}
+        first = _least(module, feeds, trial.task.symbol, 3)
+        runs = int(min(_MOST_RUNS, max(3, SECONDS_OF_A_TRIAL / max(first, 1e-7))))
+        return float(f"{_least(module, {}, trial.task.symbol, runs):.4g}")
+
+
+def _on_device(library: Library) -> Any:
+    return library["default"](library.device())
+
+
+def _least(module: GraphModuleDebug, feeds: Mapping[str, Any], symbol: str, runs: int) -> float:
+    [found] = [record for record in module.run_quietly(feeds, runs) if record.node.func == symbol]
+    return min(found.seconds)
