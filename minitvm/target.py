@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from typing import ClassVar
 
 from minitvm.errors import TargetError, did_you_mean
 
@@ -81,6 +82,8 @@ class MachineModel:
     l2_bytes: int = 512 * 1024
     threads: int = 1
     features: frozenset[str] = frozenset()
+    records: ClassVar[pathlib.Path | None] = None
+    """Tuning records that ship for machines of its kind."""
 
     @property
     def name(self) -> str:

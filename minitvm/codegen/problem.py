@@ -14,12 +14,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import ClassVar, TypeVar
 
-from minitvm.codegen.records import Record, recorded
+from minitvm.codegen.records import OPTION, TRIED, Record, recorded
 from minitvm.ir.decision import Declined, Exactness, decide, listening
 from minitvm.ir.expr import Call
 from minitvm.ir.loop import Buffer, Kernel, Stmt
 from minitvm.ir.op import Op
 from minitvm.ir.types import Type, accumulator, tensor_fields
+from minitvm.passes.manager import PassContext
 from minitvm.target import MachineModel
 
 
@@ -142,7 +143,8 @@ class Template(ABC):
     @cached_property
     def record(self) -> Record | None:
         """What did best where the search space was tried."""
-        return recorded(self)
+        asked = self.machine.records or TRIED.get() or PassContext.current().option(OPTION.name)
+        return recorded(self) if asked else None
 
     @cached_property
     def candidates(self) -> tuple[Choice, ...]:

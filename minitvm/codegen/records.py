@@ -1,7 +1,7 @@
 """Tuning records: what was tried of templates' search spaces, and how it did; one JSON object a line.
 
 A build takes what did best: by the records of the file that the option ``minitvm.records`` names, else by those that
-ship with a back end (``codegen/*/records.jsonl``).  What was measured goes before what was predicted.
+ship for a machine (``MachineModel.records``).  What was measured goes before what was predicted.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from minitvm.passes.manager import PassContext, register_config
 
 if TYPE_CHECKING:
     from minitvm.codegen.problem import Problem, Template
+    from minitvm.target import MachineModel
 
 OPTION = register_config("minitvm.records", str, "", "file of tuning records, which `minitvm tune` writes")
 _HINT = "minitvm tune writes them; remove the line, or leave the file out"
@@ -134,15 +135,13 @@ def best(records: Iterable[Record]) -> dict[Key, Record]:
     return found
 
 
-@functools.cache
-def shipped() -> Mapping[Key, Record]:
-    """Those of the back ends."""
-    paths = sorted(pathlib.Path(__file__).parent.glob("*/records.jsonl"))
-    return best(record for path in paths for record in read(path))
+def shipped(machine: MachineModel) -> Mapping[Key, Record]:
+    """Those that ship for machines of a kind."""
+    return _of_file(str(machine.records)) if machine.records else {}
 
 
 @functools.lru_cache(maxsize=8)
-def _of_file(path: str, changed: int, size: int) -> Mapping[Key, Record]:
+def _of_file(path: str, changed: int = 0, size: int = 0) -> Mapping[Key, Record]:
     return best(read(pathlib.Path(path)))
 
 
@@ -169,22 +168,22 @@ def require_own(machine: str) -> None:
 
 # --- what a template takes --------------------------------------------------------------------------------------------
 
-_tried: ContextVar[Record | None] = ContextVar("tried", default=None)
+TRIED: ContextVar[Record | None] = ContextVar("tried", default=None)
 
 
 @contextmanager
 def trying(record: Record) -> Iterator[None]:
     """Inside, the template that the record is for takes its choice."""
-    token = _tried.set(record)
+    token = TRIED.set(record)
     try:
         yield
     finally:
-        _tried.reset(token)
+        TRIED.reset(token)
 
 
 def recorded(template: Template) -> Record | None:
     """What did best for a template's problem, where something was tried."""
-    key, tried = Key.of(template), _tried.get()
+    key, tried = Key.of(template), TRIED.get()
     if tried is not None and tried.key == key:
         return tried
-    return given().get(key) or shipped().get(key)
+    return given().get(key) or shipped(template.machine).get(key)

@@ -4,9 +4,10 @@ The figures of an architecture are those of its largest usual card (sm_90: H200)
 limits of an SM, the table "technical specifications per compute capability" of the CUDA programming guide.
 """
 
+import pathlib
 import re
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from minitvm.errors import TargetError
 from minitvm.target import MachineModel
@@ -49,6 +50,7 @@ _CARDS = {
 class GpuModel(MachineModel):
     """A GPU; ``vector_bytes`` are what a thread loads or stores at once."""
 
+    records: ClassVar[pathlib.Path | None] = pathlib.Path(__file__).with_name("records.jsonl")
     arch: str = "sm_90"
     sms: int = 132
     warps: int = 64
