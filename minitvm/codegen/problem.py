@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import ClassVar, TypeVar
 
-from minitvm.codegen.records import OPTION, TRIED, Record, recorded
+from minitvm.codegen.records import OPTION, TRIED, Key, Record, options, recorded
+from minitvm.ir.attributes import print_attributes
 from minitvm.ir.decision import Declined, Exactness, decide, listening
 from minitvm.ir.expr import Call
 from minitvm.ir.loop import Buffer, Kernel, Stmt
@@ -47,6 +48,14 @@ class Problem:
         assert isinstance(call.op, Op)
         inputs = buffers("in", [a.type for a in call.args])
         return Problem(call.op, inputs, buffers("result", [call.type]), narrow=tuple(b.dtype for b in inputs))
+
+    def __str__(self) -> str:
+        def types(buffers: Sequence[Buffer]) -> str:
+            return ", ".join(f"{b.dtype}[{', '.join(map(str, b.shape))}]" for b in buffers)
+
+        computed = "" if self.as_given else ", inputs computed"
+        attributes = ", ".join(print_attributes(self.op))
+        return f"{self.op.name}({attributes}) {types(self.inputs)} -> {types(self.outputs)}{computed}"
 
     @property
     def is_static(self) -> bool:
@@ -144,7 +153,14 @@ class Template(ABC):
     def record(self) -> Record | None:
         """What did best where the search space was tried."""
         asked = self.machine.records or TRIED.get() or PassContext.current().option(OPTION.name)
-        return recorded(self) if asked else None
+        return recorded(self.key, self.machine) if asked else None
+
+    @property
+    def key(self) -> Key:
+        """What records of its choices are for."""
+        maker = type(self)
+        name = f"{maker.__module__.rpartition('.')[2]}.{maker.__name__}"
+        return Key(self.machine.name, options(), name, str(self.problem))
 
     @cached_property
     def candidates(self) -> tuple[Choice, ...]:

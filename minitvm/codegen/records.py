@@ -14,16 +14,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from minitvm.errors import ConfigError
-from minitvm.ir.attributes import print_attributes
-from minitvm.ir.loop import Buffer
 from minitvm.passes.manager import PassContext, register_config
-
-if TYPE_CHECKING:
-    from minitvm.codegen.problem import Problem, Template
-    from minitvm.target import MachineModel
+from minitvm.target import MachineModel
 
 OPTION = register_config("minitvm.records", str, "", "file of tuning records, which `minitvm tune` writes")
 _HINT = "minitvm tune writes them; remove the line, or leave the file out"
@@ -37,11 +32,6 @@ class Key:
     options: str
     template: str
     problem: str
-
-    @staticmethod
-    def of(template: Template) -> Key:
-        name = f"{type(template).__module__.rpartition('.')[2]}.{type(template).__name__}"
-        return Key(template.machine.name, _options(), name, _text(template.problem))
 
 
 @dataclass(frozen=True)
@@ -97,21 +87,12 @@ def _check(form: Mapping[str, Any]) -> None:
             raise ValueError(f"its {name!r} is {value!r}")
 
 
-def _options() -> str:
-    """Those of the present context that templates look at, where they are not at their defaults."""
+def options() -> str:
+    """Those of the present context that templates look at, where they are not at their defaults: a key's."""
     known = PassContext.list_configs()
     given = PassContext.current().config.items()
     own = {name: value for name, value in given if not name.startswith("minitvm.") and value != known[name].default}
     return ", ".join(f"{name}={value}" for name, value in sorted(own.items()))
-
-
-def _text(problem: Problem) -> str:
-    def types(buffers: Iterable[Buffer]) -> str:
-        return ", ".join(f"{b.dtype}[{', '.join(map(str, b.shape))}]" for b in buffers)
-
-    attributes = ", ".join(print_attributes(problem.op))
-    computed = "" if problem.as_given else ", inputs computed"
-    return f"{problem.op.name}({attributes}) {types(problem.inputs)} -> {types(problem.outputs)}{computed}"
 
 
 # --- files ------------------------------------------------------------------------------------------------------------
@@ -181,9 +162,9 @@ def trying(record: Record) -> Iterator[None]:
         TRIED.reset(token)
 
 
-def recorded(template: Template) -> Record | None:
-    """What did best for a template's problem, where something was tried."""
-    key, tried = Key.of(template), TRIED.get()
+def recorded(key: Key, machine: MachineModel) -> Record | None:
+    """What did best, where something was tried."""
+    tried = TRIED.get()
     if tried is not None and tried.key == key:
         return tried
-    return given().get(key) or shipped(template.machine).get(key)
+    return given().get(key) or shipped(machine).get(key)

@@ -40,7 +40,7 @@ class Task:
 
     def trials(self, most: int) -> list[Trial]:
         """The most promising choices, as predicted."""
-        key = asdict(Key.of(self.template))
+        key = asdict(self.template.key)
         choices = [choice for choice in self.template.candidates if not choice.why_not][:most]
         return [Trial(self, choice, Record(**key, choice=str(choice), cycles=choice.cycles)) for choice in choices]
 
@@ -78,7 +78,7 @@ def tasks(module: Module, params: dict[str, Any], compiler: KernelCompiler, opt_
     for symbol, group in read_program(main).groups.items():
         template = _template(symbol, group, compiler)
         if template is not None and template.problem.is_static and len(template.candidates) > 1:
-            found.setdefault(Key.of(template), Task(symbol, group, template))
+            found.setdefault(template.key, Task(symbol, group, template))
     return sorted(found.values(), key=lambda task: -task.template.choice.cycles)
 
 
