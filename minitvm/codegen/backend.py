@@ -54,7 +54,9 @@ class Backend(ABC):
     options: ClassVar[Mapping[str, str]] = {}
     """What a target string may say, with its meaning (of a back end from outside; the others' are in ``target.py``)."""
     schedules: ClassVar[str] = "llvm"
-    """The kind whose templates and layouts it uses."""
+    """The kind whose schedules and layouts it uses."""
+    templates: ClassVar[tuple[str, ...]] = ("llvm",)
+    """The kinds whose templates it takes; behind the first, those of operators that would have no loops otherwise."""
     libraries: ClassVar[Mapping[str, Takes]] = {}
     """Vendors' libraries that ``-libs`` may name, with what they take."""
     native: ClassVar[frozenset[str]] = frozenset()
@@ -112,7 +114,7 @@ class Backend(ABC):
 
     def lower(self, group: Function, symbol: str) -> Kernel:
         """A fused group as loops; :class:`CompilerError` where it has no template and no compute rule."""
-        return lower(group, symbol, self.machine, self.schedules)
+        return lower(group, symbol, self.machine, self.schedules, self.templates)
 
     def judged(self, template: Template, choice: Choice, source: Any) -> tuple[float, str]:
         """What a choice costs as is known from its source, and what speaks against it, where something does."""

@@ -58,27 +58,31 @@ class Lowering:
     template: Template | None = None
 
 
-def lower(function: Function, name: str, machine: MachineModel, kind: str = "llvm") -> Kernel:
-    """One kernel for a fused group.
+def lower(
+    function: Function, name: str, machine: MachineModel, kind: str = "llvm", templates: Sequence[str] = ()
+) -> Kernel:
+    """One kernel for a fused group, by the schedules of a kind, and the templates of kinds (by default of that).
 
     Raises :class:`CompilerError` where an operator has neither a template that accepts it nor a compute rule.
     """
-    return _lower(function, name, machine, kind).kernel
+    return _lower(function, name, machine, kind, templates or (kind,)).kernel
 
 
-def lowering(function: Function, name: str, machine: MachineModel, kind: str = "llvm") -> Lowering:
+def lowering(
+    function: Function, name: str, machine: MachineModel, kind: str = "llvm", templates: Sequence[str] = ()
+) -> Lowering:
     """As :func:`lower`, with what was chosen and what declined."""
     with decisions() as log:
-        found = _lower(function, name, machine, kind)
+        found = _lower(function, name, machine, kind, templates or (kind,))
     return replace(found, decisions=tuple(log))
 
 
-def _lower(function: Function, name: str, machine: MachineModel, kind: str) -> Lowering:
+def _lower(function: Function, name: str, machine: MachineModel, kind: str, templates: Sequence[str]) -> Lowering:
     inside, refusals, sizes = calls(function.body), list[Decision](), sizes_of(function)
     spans = span_of(*inside)
     with span_scope(spans):
         for anchor in inside:
-            for maker in _templates(kind, anchor):
+            for maker in _templates(templates, anchor):
                 found = _lower_with(maker, anchor, function, name, machine, kind)
                 if isinstance(found, Lowering):
                     return found
@@ -110,12 +114,12 @@ def title_of(maker: type[Template]) -> str:
     return f"template {maker.__module__.rpartition('.')[2]}.{maker.__name__}"
 
 
-def _templates(kind: str, anchor: Call) -> list[type[Template]]:
+def _templates(kinds: Sequence[str], anchor: Call) -> list[type[Template]]:
     """What may lower a call; nothing has to run fast to compute no elements, or to sum none."""
     if not isinstance(anchor.op, Op):
         return []
     empty = any(0 in t.shape for node in (anchor, *anchor.args) for t in tensor_fields(node.type))
-    return [] if empty and anchor.op.has_compute() else TEMPLATES.find(kind, anchor.op)
+    return [] if empty and anchor.op.has_compute() else TEMPLATES.find(kinds, anchor.op)
 
 
 # --- around a template ----------------------------------------------------------------------------------------

@@ -234,7 +234,7 @@ T = TypeVar("T", bound=type[Template])
 @dataclass
 class TemplateRegistry:
     """Templates by target kind and operator name, tried in order of registration until one does not decline; then the
-    operator's own statements.  Where a kind has none and there is no compute rule either, those of ``llvm`` serve."""
+    operator's own statements."""
 
     table: dict[tuple[str, str], list[type[Template]]] = field(default_factory=dict)
 
@@ -248,10 +248,12 @@ class TemplateRegistry:
 
         return add
 
-    def find(self, kind: str, op: Op) -> list[type[Template]]:
-        found = self.table.get((kind, op.name), [])
-        if not found and not op.has_compute():
-            found = self.table.get(("llvm", op.name), [])
+    def find(self, kinds: str | Sequence[str], op: Op) -> list[type[Template]]:
+        """Those of a kind; of several kinds those of the first, or where there is no compute rule, of the first that
+        has any."""
+        several = (kinds,) if isinstance(kinds, str) else kinds
+        asked = several[:1] if op.has_compute() else several
+        found = next(filter(None, (self.table.get((kind, op.name)) for kind in asked)), [])
         return found + [Statements] * op.has_statements()
 
 

@@ -153,7 +153,7 @@ def require_symbolic(function: Function, backend: Backend) -> None:
 
 
 def _goes_as_far_as_symbols(call: Call, op: Op, backend: Backend) -> bool:
-    templates = TEMPLATES.find(backend.schedules, op)
+    templates = TEMPLATES.find(backend.templates, op)
     if not templates:
         return op.has_compute()
     return not all(isinstance(batch_of(Problem.of(call), template), Declined) for template in templates)

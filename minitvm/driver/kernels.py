@@ -217,7 +217,7 @@ class KernelCompiler:
         """Whether minitvm's own sources alone decide what the group's code looks like: its operators, the templates,
         the back end; and code can be kept."""
         ops = [call.op for call in calls(group.body) if isinstance(call.op, Op)]
-        templates = [template for op in ops for template in TEMPLATES.find(self.backend.schedules, op)]
+        templates = [template for op in ops for template in TEMPLATES.find(self.backend.templates, op)]
         makers = [type(self.backend), *map(type, ops), *templates]
         return self.backend.version is not None and all(map(is_own, makers))
 

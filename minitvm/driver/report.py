@@ -88,7 +88,7 @@ class KernelReport:
         if given is not None:
             return Lowering(self.loops, title(given), ())
         with using(self.compiler.context):
-            return lowering(self.group, self.symbol, backend.machine, backend.schedules)
+            return lowering(self.group, self.symbol, backend.machine, backend.schedules, backend.templates)
 
     @property
     def template(self) -> str:

@@ -16,11 +16,14 @@ from small_workloads import small
 
 import minitvm
 from minitvm import relay
-from minitvm.codegen.backend import BACKENDS, Launches, backend_of, register, stages
+from minitvm.codegen.backend import BACKENDS, Launches, backend_class, backend_of, register, stages
 from minitvm.codegen.interp.backend import InterpBackend, Interpreter
+from minitvm.codegen.problem import TEMPLATES
 from minitvm.errors import CompilerError, LibraryError
 from minitvm.ir.arrays import aligned_empty
+from minitvm.ir.builder import call_op
 from minitvm.ir.loop import Buffer, Kernel, Store, map_stmt
+from minitvm.ir.op import OPS
 from minitvm.ir.types import TensorType
 from minitvm.ir.visitor import calls
 from minitvm.runtime import archive
@@ -249,6 +252,40 @@ def test_a_group_may_be_a_call_of_a_library() -> None:
     ]
     assert graph_of(json.loads(library.graph_json))[0] == library.graph
     np.testing.assert_allclose(outputs(library, VALUE)[0], np.tanh(np.exp(VALUE) @ np.ones((6, 5))), rtol=1e-6)
+
+
+# --- templates ------------------------------------------------------------------------------------------------------
+
+
+def test_a_back_end_says_whose_templates_it_takes() -> None:
+    """Of another kind's, only those of operators that have no compute rule."""
+    lstm, dense = OPS["nn.lstm"], OPS["nn.dense"]
+    assert not lstm.has_compute() and dense.has_compute()  # type: ignore[misc]
+    assert TEMPLATES.find(("own", "llvm"), lstm) == TEMPLATES.find("llvm", lstm) != []  # type: ignore[arg-type]
+    assert TEMPLATES.find("own", lstm) == TEMPLATES.find(("own", "llvm"), dense) == []  # type: ignore[arg-type]
+    assert backend_class("cuda").templates == ("cuda", "llvm")
+    assert backend_class("llvm").templates == backend_class("interp").templates == ("llvm",)
+
+
+@pytest.mark.usefixtures("registered")
+def test_an_operator_that_only_another_kind_has_a_template_for() -> None:
+    class OwnBackend(InterpBackend):
+        kind = "own"
+        schedules = "own"
+        templates = ("own",)
+
+    class BothBackend(InterpBackend):
+        kind = "both"
+        schedules = "own"
+        templates = ("own", "llvm")
+
+    for backend in (OwnBackend, BothBackend):
+        register(backend)
+    x, w, state = (relay.var(n, shape=s) for n, s in (("x", (3, 2, 16)), ("w", (16, 4)), ("h", (2, 4))))
+    layer = relay.Function([x, w, state], relay.TupleGetItem(call_op("nn.lstm", x, w, state, state), 0))
+    assert minitvm.build(layer, "both", opt_level=0).report.kernel("fused_nn_lstm").template.endswith("recurrent.Lstm")
+    with pytest.warns(minitvm.HostCallWarning, match=r"nn.lstm has no compute rule and no template for own"):
+        minitvm.build(layer, "own", opt_level=0)
 
 
 # --- several kernels, stages ----------------------------------------------------------------------------------------

@@ -38,6 +38,7 @@ class CudaBackend(Backend):
     kind = "cuda"
     code = CudaArtifact
     schedules = "cuda"
+    templates = ("cuda", "llvm")
     libraries = {"cudnn": convolution_of, "cublas": product_of}
 
     def __init__(self, target: Target, threads: int) -> None:
