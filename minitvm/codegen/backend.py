@@ -16,12 +16,14 @@ from typing import Any, ClassVar, TypeAlias
 
 from minitvm.codegen.legalize import legalize
 from minitvm.codegen.lower import lower
-from minitvm.codegen.problem import Choice, Template
+from minitvm.codegen.problem import TEMPLATES, Choice, Problem, Template
 from minitvm.errors import TargetError
 from minitvm.ir.decision import Declined
 from minitvm.ir.dims import Dim, larger
 from minitvm.ir.expr import Call, Function
 from minitvm.ir.loop import Alloc, Buffer, Kernel, Stmt, stmt_children
+from minitvm.ir.op import Op
+from minitvm.passes.fuse_ops import is_lowerable
 from minitvm.runtime.code import CODES, Code
 from minitvm.runtime.document import document_of, seal
 from minitvm.runtime.graph import Artifact, CpuTag
@@ -94,6 +96,21 @@ class Backend(ABC):
             elif found is not None:
                 return name
         return declined
+
+    def slower(self, call: Call) -> Declined | None:
+        """Why an operator that stands for several would be no faster than these: ``FuseAttention`` asks."""
+        if not is_lowerable(call) or any(0 in arg.shape for arg in call.args):
+            return Declined("its shapes are known only when it runs, or it computes nothing")
+        if self.target.libs:
+            return Declined("a library is asked for its products")
+        reasons = []
+        for maker in TEMPLATES.find(self.schedules, call.op) if isinstance(call.op, Op) else ():
+            template = maker(Problem.of(call), self.machine)
+            reason = template.refusal() or template.slower()
+            if reason is None:
+                return None
+            reasons.append(reason)
+        return reasons[0] if reasons else Declined(f"{self.kind} has no template for it")
 
     def library_call(self, group: Function, symbol: str) -> Any | None:
         """What :attr:`code` calls a vendor's library with in place of a kernel; ``None``: the group becomes kernels."""

@@ -131,6 +131,10 @@ class Template(ABC):
         """Why it does not take the problem; ``None`` where it does."""
         return self.problem.not_floats
 
+    def slower(self) -> Declined | None:
+        """Why the operators that its own stands for would be faster; ``None`` where they are not, or there are none."""
+        return None
+
     def choices(self) -> Sequence[Choice]:
         """The search space: everything that :meth:`loops` can write; by default one way."""
         return [Choice("one by one", Tile(1, 1), 0.0)]

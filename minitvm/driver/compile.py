@@ -37,6 +37,7 @@ from minitvm.ir.ops.image import Resize2d, Upsampling
 from minitvm.ir.types import TensorType, symbols
 from minitvm.ir.visitor import calls
 from minitvm.passes import SCHEDULES, default_pipeline
+from minitvm.passes.attention import Slower
 from minitvm.passes.call_libraries import LibraryOf
 from minitvm.passes.compare import compare
 from minitvm.passes.instrument import PassInstrument
@@ -110,7 +111,9 @@ def build_consuming(
     with timings.stage("passes"), decisions() as log:
         recorder = Recorder(log, trace)
         library_of = backend.library_of if backend.target.libs else None
-        main = optimize(given, backend.machine, params, opt_level, recorder, backend.schedules, library_of).main
+        main = optimize(
+            given, backend.machine, params, opt_level, recorder, backend.schedules, library_of, backend.slower
+        ).main
     report = BuildReport(timings, compiler, recorder.steps)
     if trace:
         report.module = given.with_function("main", main)
@@ -167,6 +170,7 @@ def optimize(
     recorder: PassInstrument | None = None,
     schedules: str = "llvm",
     library_of: LibraryOf | None = None,
+    slower: Slower | None = None,
 ) -> Module:
     """The module after the default pipeline, under the current ``PassContext``; layouts as ``schedules`` has them.
 
@@ -177,7 +181,7 @@ def optimize(
     box = [module.with_function("main", bind_captured(bind_params(module.main, arrays)))]
     del arrays
     with _context(opt_level, recorder):
-        return default_pipeline(machine, schedules, library_of).consume(box)
+        return default_pipeline(machine, schedules, library_of, slower).consume(box)
 
 
 def _context(opt_level: int | None, recorder: PassInstrument | None) -> PassContext:

@@ -83,6 +83,10 @@ class Op(_Frozen):
     """True where two arguments may stand in either order."""
     view: ClassVar[bool] = False
     """True where the result is the elements of the argument in their order, in another shape."""
+    reads_in_place: ClassVar[bool] = False
+    """True where an argument may be a part of another tensor, or one turned: it is read where it lies."""
+    affine: ClassVar[bool] = False
+    """True where the result is elements of the argument, at steps of their own along each axis."""
     cuts: ClassVar[bool] = False
     """True where the result is the first argument as far as a value says, no more than an end to find."""
     homogeneous: ClassVar[bool] = False

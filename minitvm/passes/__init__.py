@@ -3,6 +3,7 @@ what ``build`` runs before lowering, in Relay's order."""
 
 from minitvm.ir.decision import Declined, Exactness
 from minitvm.passes.alter_op_layout import AlterOpLayout
+from minitvm.passes.attention import FuseAttention, Slower
 from minitvm.passes.call_libraries import CallLibraries, LibraryOf
 from minitvm.passes.canonicalize import CanonicalizeCast, CanonicalizeOps, InferType, Legalize, SimplifyInference
 from minitvm.passes.combine import CombineParallelBatchMatmul, CombineParallelConv2D, CombineParallelDense
@@ -46,6 +47,7 @@ __all__ += [
     "CallLibraries",
     "DeadCodeElimination",
     "FakeQuantizationToInteger",
+    "FuseAttention",
     "FuseOps",
     "InferType",
     "bind_module",
@@ -91,13 +93,17 @@ AFTER_LAYOUTS = (
 )
 
 
-def default_pipeline(machine: MachineModel, kind: str = "llvm", library_of: LibraryOf | None = None) -> Sequential:
+def default_pipeline(
+    machine: MachineModel, kind: str = "llvm", library_of: LibraryOf | None = None, slower: Slower | None = None
+) -> Sequential:
     """The passes for a machine, gated by the current ``PassContext``; ``kind`` is the target's.
 
-    ``library_of`` says which library is called for what, where any is.
+    ``library_of`` says which library is called for what, where any is; ``slower`` why a larger operator would not be
+    faster than those that it is made of.
     """
     libraries = () if library_of is None else (CallLibraries(library_of),)  # level 0
     integers = FakeQuantizationToInteger(machine)  # level 3
     layouts = AlterOpLayout(machine, kind, weigh=True)  # level 3
-    first, *others = BEFORE_LAYOUTS
-    return Sequential((first, integers, *others, *libraries, layouts, *AFTER_LAYOUTS), name="default_pipeline")
+    (types, inference, common, *others), attention = BEFORE_LAYOUTS, FuseAttention(slower)  # level 3
+    first = (types, integers, inference, common, attention)
+    return Sequential((*first, *others, *libraries, layouts, *AFTER_LAYOUTS), name="default_pipeline")

@@ -200,7 +200,8 @@ class _Fusing:
             self._over_edge(node, target, worst, POINTWISE, "computed where it is used", "")
         elif kind in (Fusion.INJECTIVE, Fusion.TUPLE):
             if phase == 1:  # later than anchors, so that these finish their epilogues first
-                self._along(node, target, INJECTIVE, "index arithmetic is folded into its users")
+                ends = POINTWISE if _reads_in_place(node, target) else INJECTIVE
+                self._along(node, target, ends, "index arithmetic is folded into its users")
         else:
             self.note(node, target, "nothing is fused after a reduction")
 
@@ -246,6 +247,14 @@ class _Fusing:
         if listening() and isinstance(node.expr, Call) and (known is None or not known.taken):
             verdict = reason if target is None else f"into {name_of(target.expr)}: {reason}"
             self.verdicts[node.expr] = decision("FuseOps", node.expr, verdict if fused else Declined(verdict))
+
+
+def _reads_in_place(node: Node, target: Node) -> bool:
+    """Whether the only user of what is merely cut out or turned can do without a copy."""
+    moved, user = (n.expr.op if isinstance(n.expr, Call) else None for n in (node, target))
+    if not isinstance(moved, Op) or not isinstance(user, Op) or len(node.outputs) != 1:
+        return False
+    return user.reads_in_place and (moved.view or moved.affine) and node.outputs[0][0] is target
 
 
 def _way(node: Node, target: Node) -> list[Node]:

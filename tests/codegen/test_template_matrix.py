@@ -22,6 +22,7 @@ import pytest
 from minitvm.codegen.coverage import Verdict, check_coverage
 from minitvm.codegen.problem import TEMPLATES, Choice, Problem, Template
 from minitvm.codegen.simplify import simplify
+from minitvm.codegen.templates.attention import Attention
 from minitvm.codegen.templates.conv_blocked import BlockedConv, BlockedDepthwise
 from minitvm.codegen.templates.conv_pixels import PixelConv, TransposedConv
 from minitvm.codegen.templates.matmul import DensePack, Matmul
@@ -117,8 +118,17 @@ def cumsum(rows: int, columns: int, lanes: int, dtype: str) -> Call:
     return made("cumsum", [(rows, 3, columns)], dtype, axis=1)
 
 
+def attention(rows: int, columns: int, lanes: int, dtype: str) -> Call:
+    """Rows of tiles are places, queries their lanes; masks of all places, of some, or none."""
+    heads = 1 + rows % 2
+    shapes = [(1, columns, heads, 3), (1, rows, heads, 3), (1, rows, heads, 1 + columns % 5)]
+    masks = [[], [(rows,)], [(columns, rows)]]
+    return made("nn.attention", [*shapes, *masks[rows % 3]], dtype, scale=0.5)
+
+
 SUBJECTS = [
     Subject(Matmul, matmul),
+    Subject(Attention, attention, 70),
     Subject(DensePack, dense_pack),
     Subject(BlockedConv, blocked),
     Subject(BlockedDepthwise, depthwise, 64),
@@ -222,12 +232,14 @@ def parallel_iterations(stmt: Stmt) -> int:
 
 
 def tiles_of(template: Template, choice: Choice) -> int:
-    """Register tiles of the result; of a recurrent layer the sequences."""
+    """Register tiles of the result; of a recurrent layer the sequences, of attention queries side by side."""
     out, tile = template.problem.output.shape, choice.tile
     if isinstance(template, Recurrent):
         return out[1]
     if isinstance(template, RunningSum):
         return out[0] * -(-out[2] // (4 * template.lanes))
+    if isinstance(template, Attention):
+        return out[0] * out[2] * -(-out[1] // (tile.blocks * template.lanes))
     largest = tile.rows * tile.blocks * (1 if "dot" in choice.scheme else template.lanes)
     return math.prod(out) // largest
 

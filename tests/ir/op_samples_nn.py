@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from op_samples import Sample, floats, ints, row, scalar
+from op_samples import Sample, bools, floats, ints, row, scalar
 
 
 def _conv(name: str, data: Any, weight: Any, **attributes: Any) -> Sample:
@@ -116,6 +116,9 @@ MATRICES = [
     row("nn.batch_matmul", floats(1, 5, 3), floats(3, 5, 4), transpose_a=True, transpose_b=False),
     row("nn.batch_matmul", floats(3, 2, 5), floats(1, 4, 5)),
     row("nn.batch_matmul", ints(2, 2, 3, dtype="int8"), ints(2, 4, 3, dtype="uint8", low=0), out_dtype="int32"),
+    row("nn.attention", floats(2, 3, 2, 5), floats(2, 7, 2, 5), floats(2, 7, 2, 4), scale=0.4),
+    row("nn.attention", *(floats(1, n, 3, 2, dtype="float16") for n in (5, 4, 4)), floats(5, 4), empty_rows="zero"),
+    row("nn.attention", *(floats(1, n, 1, 3) for n in (4, 6, 6)), bools(1, 1, 4, 6), fill=-2.5),
     row("nn.bias_add", floats(2, 3, 4, 5), floats(3)),
     row("nn.bias_add", floats(2, 3, 4), floats(4), axis=-1),
     row("nn.bias_add", ints(4, 3), ints(4), axis=0),
@@ -337,6 +340,7 @@ EMPTY = [
     row("nn.dense", floats(0, 5), floats(4, 5)),
     row("nn.dense", floats(3, 0), floats(4, 0)),
     row("nn.batch_matmul", floats(0, 2, 5), floats(1, 4, 5)),
+    row("nn.attention", floats(1, 2, 2, 3), floats(1, 0, 2, 3), floats(1, 0, 2, 4)),
     row("nn.max_pool2d", floats(0, 2, 4, 4), pool_size=2),
     row("nn.avg_pool2d", floats(0, 2, 4, 4), pool_size=2, padding=1),
     row("nn.global_avg_pool2d", floats(0, 3, 4, 5)),

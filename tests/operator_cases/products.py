@@ -7,8 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from minitvm.ir.layout import Layout
-from operator_cases.case import Case, generator, summed
+from operator_cases.accuracy import Accuracy
+from operator_cases.case import Case, case, generator, summed
 from operator_cases.draw import Draw
 
 
@@ -205,3 +208,30 @@ def blocked_depthwise(name: str, draw: Draw, dtype: str) -> Case:
     layouts = {"data_layout": f"NCHW{block}c", "kernel_layout": f"OIHW1i{block}o", "out_layout": f"NCHW{block}c"}
     attributes = {**layouts, **shape.attributes, "groups": blocks * block}
     return summed(name, x, w, terms=math.prod(shape.taps), out_dtype=out, **attributes)
+
+
+# --- attention ------------------------------------------------------------------------------------------------
+
+
+@generator("nn.attention")
+def attention(name: str, draw: Draw, dtype: str) -> Case:
+    batch, heads = draw.sizes(2, 6)
+    length, places, size, width = draw.sizes(4, _work(draw) // max(1, batch * heads))
+    shapes = ((batch, n, heads, w) for n, w in ((length, size), (places, size), (places, width)))
+    q, k, v = (draw.array(shape, dtype, special="none") for shape in shapes)
+    scores = (batch, heads, length, places)
+    shape = tuple(n if draw.flag() else 1 for n in scores)[draw.choice((0, 2, 3)) :]
+    mask = draw.array(shape, draw.choice(("bool", dtype)), special="none")
+    if mask.dtype != bool and draw.flag():
+        mask = np.where(mask > 1, -np.inf, mask).astype(dtype)
+    scale, rows = draw.choice((1.0, 0.35)), draw.choice(("nan", "zero"))
+    masks = [mask] if draw.flag() else []
+    made = case(name, q, k, v, *masks, scale=scale, empty_rows=rows, fill=draw.choice((-np.inf, -3.0)))
+
+    def sizes() -> np.ndarray:
+        """Powers are off by what their scores are, which is rounded as sums are."""
+        wide = [np.abs(a.astype("float64")) for a in (q, k, v)]
+        most = np.einsum("bihd,bjhd->bih", wide[0], wide[1]) * scale + np.abs(mask[np.isfinite(mask)]).max(initial=3)
+        return np.asarray((1 + most)[..., None] * wide[2].max(axis=1, initial=0)[:, None])
+
+    return Case(made.op, made.args, Accuracy(ulps=2, terms=size + places + 16, magnitude=sizes))

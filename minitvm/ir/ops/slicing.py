@@ -200,7 +200,7 @@ def _end(kept: range, extent: int) -> int:
     return min(kept.start + len(kept) * kept.step, extent) if len(kept) else kept.start
 
 
-class StridedSlice(Op, name="strided_slice", fusion=Fusion.INJECTIVE):
+class StridedSlice(Op, name="strided_slice", fusion=Fusion.INJECTIVE, affine=True):
     """``data[begin:end:strides]`` along ``axes`` (the first ones by default), with Python's rules for bounds.
 
     With ``slice_mode`` ``"size"``, ``end`` holds sizes (-1: to the end) and strides are 1, as in Relay.

@@ -160,7 +160,7 @@ class BatchFlatten(View, name="nn.batch_flatten", fusion=Fusion.INJECTIVE):
         return data.reshape(data.shape[0], int(np.prod(data.shape[1:])))
 
 
-class Transpose(Op, name="transpose", fusion=Fusion.INJECTIVE):
+class Transpose(Op, name="transpose", fusion=Fusion.INJECTIVE, affine=True):
     """Dimension ``axes[d]`` of data becomes dimension d; reversed where ``axes`` is not given."""
 
     axes: tuple[int, ...] | None = None

@@ -1,0 +1,366 @@
+"""Attention with its scores in the cache: some queries by one thread, the places in blocks (Rabe and Staats 2021,
+arXiv:2112.05682; the maximum and the total of a row that go along are Milakov and Gimelshein's, arXiv:1805.02867).
+
+Queries are the lanes, in every step: scores lie as (place, query), so a row's maximum and total are a vector's
+operations, and keys and values are read where they lie, an element at a time, as a left-hand side is.  Only the
+queries are turned before and the results after, in squares of vectors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any
+
+from minitvm.codegen.loops import in_lanes, in_parallel, or_zero, transposed, with_memory
+from minitvm.codegen.problem import TEMPLATES, Choice, Template, Tile
+from minitvm.codegen.templates.matmul import along_lanes, product_choices
+from minitvm.codegen.templates.product import TYPICAL, Matrix, Product
+from minitvm.codegen.templates.tile import Run, TileKernel, halves, in_steps, runs, step_cycles, tile_choices, unrolled
+from minitvm.ir.decision import Declined
+from minitvm.ir.dims import ceil_divide
+from minitvm.ir.loop import (
+    Buffer,
+    If,
+    LoopExpr,
+    Stmt,
+    Store,
+    as_index,
+    const,
+    intrin,
+    loop,
+    maximum,
+    minimum,
+    select,
+    seq,
+)
+from minitvm.ir.ops.nn_attention import Attention as AttentionOp
+
+_WIDEST = 4  # vectors of queries that a thread takes at a time
+_SCORES = 4  # parts of the second-level cache, one of which holds the scores of a block of places
+_EXP, _TURN = 14, 0.9  # cycles of a vector of scores that become powers, of an element of a square
+_SOFTMAX, _MOVED = 18, 0.8  # the same where they are in memory; of an element of a turned copy
+
+
+@TEMPLATES.register("llvm", AttentionOp)
+class Attention(Template):
+    """query: (batch, length, heads, d), key, value: (batch, places, heads, d or e), a mask or none."""
+
+    symbolic = True
+
+    @cached_property
+    def shape(self) -> tuple[Any, ...]:
+        """Batch, length, heads, places, d, e."""
+        query, _, value = self.problem.inputs[:3]
+        batch, length, heads, size = query.shape
+        return batch, length, heads, value.shape[1], size, value.shape[3]
+
+    def refusal(self) -> Declined | None:
+        if not all(isinstance(n, int) for n in self.shape[4:]):
+            return Declined("only a run knows how wide its heads are")
+        return None
+
+    def slower(self) -> Declined | None:
+        """Against two products, a softmax and the copies that these need of what was turned."""
+        batch, length, heads, places, size, width = self._typical
+        many, parts = batch * heads, 0.0
+        for rows, columns, depth, turned in ((length, places, size, True), (length, width, places, False)):
+            shapes = (
+                (many, rows, depth),
+                (many, columns, depth) if turned else (many, depth, columns),
+                (many, rows, columns),
+            )
+            left, right, out = (Buffer("part", shape, self.problem.output.dtype) for shape in shapes)
+            product = Product(Matrix.of(left), Matrix.of(right, turned), Matrix.of(out), self.accumulator)
+            parts += min(c.cycles for c in product_choices(along_lanes(product), self.machine) if not c.why_not)
+        parts += many * (length * -(-places // self.lanes) * _SOFTMAX + (length + places) * (size + width) * _MOVED)
+        mine = self.choice.cycles
+        return Declined(f"{mine:,.0f} cycles predicted, {parts:,.0f} of its parts") if mine > parts else None
+
+    @property
+    def _typical(self) -> tuple[int, ...]:
+        """The shape with numbers for what only a run knows."""
+        batch, *rest = self.shape
+        return (batch if isinstance(batch, int) else 1, *(n if isinstance(n, int) else TYPICAL for n in rest))
+
+    def choices(self) -> Sequence[Choice]:
+        """Tiles of rows of places, and as many vectors of queries as a thread takes at a time."""
+        batch, _, heads, places, size, width = self._typical
+        vectors = -(-self._typical[1] // self.lanes)
+        found = []
+        known = isinstance(self._vectors, int)
+        for blocks in (b for b in range(1, min(vectors, _WIDEST) + 1) if known or b.bit_count() == 1):
+            pieces, tile = runs(vectors, blocks), self.tile(max(1, places), blocks)
+            each = sum(run.count * self._cycles(run.size, places, size, width) for run in pieces)
+            items, threads = batch * heads * sum(run.count for run in pieces), self.machine.threads
+            idle = -(-items // threads) * threads / items if items else 1
+            found.append(Choice("queries in lanes", tile, batch * heads * each * idle))
+        return found
+
+    def tile(self, rows: int, blocks: int, halved: bool = False) -> Tile:
+        """The best one of so many blocks; ``halved``: of a power of two of rows."""
+        able = [c for c in tile_choices("", rows, blocks, 1, self.machine) if c.tile.blocks == blocks]
+        fit = [c for c in able if not halved or c.tile.rows.bit_count() == 1]
+        return min(fit, key=lambda c: (round(c.cycles, 6), c.tile.rows)).tile
+
+    @property
+    def _vectors(self) -> Any:
+        """Of the queries of a head."""
+        return ceil_divide(self.shape[1], self.lanes)
+
+    def _cycles(self, blocks: int, places: int, size: int, width: int) -> float:
+        """Of ``blocks`` vectors of queries."""
+        scores = step_cycles(places, blocks, self.tile(max(1, places), blocks)) * size
+        mixed = step_cycles(width, blocks, self.tile(max(1, width), blocks)) * places
+        return scores + mixed + blocks * (_EXP * places + _TURN * self.lanes * (size + width))
+
+    def loops(self, choice: Choice) -> Stmt:
+        batch, _, heads, *_ = self.shape
+        most, vectors = choice.tile.blocks, self._vectors
+        pieces = runs(vectors, most) if isinstance(vectors, int) else halves(vectors, most)
+
+        def work(run: Run) -> Stmt:
+            return in_parallel(
+                (batch, heads, run.count), lambda p, h, i: _Queries(self, p, h, run.start(i), run.size).nest()
+            )
+
+        return seq(*map(work, pieces))
+
+
+@dataclass(frozen=True)
+class _Queries:
+    """``blocks`` vectors of queries of one head, from vector ``first`` on."""
+
+    template: Attention
+    p: LoopExpr
+    h: LoopExpr
+    first: LoopExpr
+    blocks: int
+
+    @property
+    def lanes(self) -> int:
+        return self.template.lanes
+
+    @property
+    def width(self) -> int:
+        return self.blocks * self.lanes
+
+    @property
+    def dtype(self) -> str:
+        return self.template.accumulator
+
+    @property
+    def op(self) -> AttentionOp:
+        assert isinstance(self.template.problem.op, AttentionOp)
+        return self.template.problem.op
+
+    @cached_property
+    def at_once(self) -> int:
+        """The most places of a block."""
+        room = self.template.machine.l2_bytes // _SCORES // (self.width * self.template.machine.vector_bytes)
+        most, places = max(self.lanes, room * self.lanes // self.lanes * self.lanes), self.template.shape[3]
+        return runs(places, most)[0].size if isinstance(places, int) and places else most
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether one block has all places."""
+        return bool(self.at_once == self.template.shape[3])
+
+    # --- memory -----------------------------------------------------------------------------------------------
+
+    def _memory(self, name: str, *rows: int) -> Buffer:
+        return Buffer(name, (*rows, self.width), self.dtype, "shared" if rows else "local")
+
+    @cached_property
+    def queries(self) -> Buffer:
+        return self._memory("queries", self.template.shape[4])
+
+    @cached_property
+    def scores(self) -> Buffer:
+        return self._memory("scores", self.at_once)
+
+    @cached_property
+    def mixed(self) -> Buffer:
+        return self._memory("mixed", self.template.shape[5])
+
+    @cached_property
+    def rows(self) -> dict[str, Buffer]:
+        """By query: the maximum and the total so far, what is taken off its scores, what earlier places count."""
+        return {name: self._memory(name) for name in ("top", "total", "less", "earlier")}
+
+    # --- loops ------------------------------------------------------------------------------------------------
+
+    def nest(self) -> Stmt:
+        places = self.template.shape[3]
+        begin = [self._set(self.rows["top"], -float("inf")), self._set(self.rows["total"], 0)]
+        if not self.is_whole:
+            begin.append(loop(self.mixed.shape[0], lambda e: self._set(self.mixed, 0, e), name="e"))
+        if isinstance(places, int):
+            blocks = [run.over(self._places, name="block") for run in runs(places, self.at_once)]
+        else:
+            blocks = [loop(ceil_divide(places, self.at_once), self._symbolic_block, name="block")]
+        memory = [self.queries, self.scores, self.mixed, *self.rows.values()]
+        return with_memory(memory, seq(self._turn_queries(), *begin, *blocks, self._turn_results()))
+
+    def _symbolic_block(self, number: LoopExpr) -> Stmt:
+        start = number * self.at_once
+        return self._places(start, minimum(as_index(self.template.shape[3]) - start, self.at_once))
+
+    def _places(self, start: LoopExpr, count: Any) -> Stmt:
+        """A block of places: their scores, powers of these, and what they add to the results."""
+        return seq(*self._product(start, count), *self._powers(count), *self._mix(start, count))
+
+    def _vector(self, body: Callable[[LoopExpr], Stmt]) -> Stmt:
+        """``body`` for every query, a vector at a time."""
+        return unrolled(
+            range(self.blocks), lambda b: in_lanes(self.lanes, lambda lane: body(b * self.lanes + lane)), "block"
+        )
+
+    def _store(self, buffer: Buffer, value: Any, *at: LoopExpr) -> Stmt:
+        return Store(buffer, at, value if isinstance(value, LoopExpr) else const(value, self.dtype))
+
+    def _set(self, buffer: Buffer, value: Any, *at: LoopExpr) -> Stmt:
+        return self._vector(lambda v: self._store(buffer, value, *at, v))
+
+    def _query(self, number: LoopExpr) -> LoopExpr:
+        """The query that is the ``number``-th here; beyond the last one another, of which nothing is stored."""
+        length, at = self.template.shape[1], self.first * self.lanes + number
+        whole = isinstance(length, int) and length % self.lanes == 0
+        return at if whole else minimum(at, as_index(length) - 1)
+
+    # --- the two products -------------------------------------------------------------------------------------
+
+    def _product(self, start: LoopExpr, count: Any) -> list[Stmt]:
+        """Scores of ``count`` places."""
+        key, size = self.template.problem.inputs[1], self.template.shape[4]
+        mask = self.template.problem.inputs[3] if len(self.template.problem.inputs) > 3 else None
+
+        def tile(first: LoopExpr, rows: int) -> Stmt:
+            def store(t: LoopExpr, b: LoopExpr, lane: LoopExpr, value: LoopExpr) -> Stmt:
+                v = b * self.lanes + lane
+                place = start + first + t
+                found = self.op.masked(value, mask, (self.p, self.h, self._query(v), place))
+                return Store(self.scores, (first + t, v), found)
+
+            kernel = TileKernel(
+                rows,
+                self.blocks,
+                self.lanes,
+                self.dtype,
+                lambda t, _, r: key[self.p, start + first + t, self.h, r],
+                lambda b, lane, r: self.queries[r, b * self.lanes + lane],
+                store,
+            )
+            return kernel.nest(lambda step: in_steps(size, rows * self.blocks, step))
+
+        most = self.template.tile(self.at_once, self.blocks, halved=not isinstance(count, int)).rows
+        pieces = runs(count, most) if isinstance(count, int) else halves(count, most)
+        return [run.over(tile) for run in pieces]
+
+    def _mix(self, start: LoopExpr, count: Any) -> list[Stmt]:
+        """What was mixed before counts less, and these places are added."""
+        value, earlier = self.template.problem.inputs[2], self.rows["earlier"]
+
+        def tile(first: LoopExpr, rows: int) -> Stmt:
+            def before(t: LoopExpr, b: LoopExpr, lane: LoopExpr) -> LoopExpr:
+                v = b * self.lanes + lane
+                return self.mixed[first + t, v] * earlier[v]
+
+            kernel = TileKernel(
+                rows,
+                self.blocks,
+                self.lanes,
+                self.dtype,
+                lambda t, _, r: value[self.p, start + r, self.h, first + t],
+                lambda b, lane, r: self.scores[r, b * self.lanes + lane],
+                lambda t, b, lane, found: Store(self.mixed, (first + t, b * self.lanes + lane), found),
+                None if self.is_whole else before,
+            )
+            return kernel.nest(lambda step: in_steps(count, rows * self.blocks, step))
+
+        width = self.template.shape[5]
+        return [run.over(tile) for run in runs(width, self.template.tile(max(1, width), self.blocks).rows)]
+
+    # --- softmax ----------------------------------------------------------------------------------------------
+
+    def _powers(self, count: Any) -> list[Stmt]:
+        """Scores become powers.  A maximum of -inf takes nothing off, so that places which are masked count nothing
+        whatever block they are in; then the total is 0, and 0 / 0 no number.  Where what is no number counts nothing,
+        it does so after the total has it."""
+        zeros = self.op.empty_rows == "zero"
+        scores, (top, total, less, earlier) = self.scores, self.rows.values()
+
+        def each(*bodies: Callable[[LoopExpr, LoopExpr], Stmt]) -> Stmt:
+            return loop(count, lambda j: seq(*(self._vector(partial(body, j)) for body in bodies)), name="j")
+
+        def highest(j: LoopExpr, v: LoopExpr) -> Stmt:
+            return self._store(top, maximum(top[v], scores[j, v]), v)
+
+        def power(j: LoopExpr, v: LoopExpr) -> Stmt:
+            return self._store(scores, intrin("exp", scores[j, v] - less[v]), j, v)
+
+        def added(j: LoopExpr, v: LoopExpr) -> Stmt:
+            return self._store(total, total[v] + scores[j, v], v)
+
+        def kept(j: LoopExpr, v: LoopExpr) -> Stmt:
+            return self._store(scores, select(intrin("isnan", scores[j, v]), 0, scores[j, v]), j, v)
+
+        def taken(v: LoopExpr) -> Stmt:
+            return self._store(less, select(top[v].equal(-float("inf")), 0, top[v]), v)
+
+        def counts(v: LoopExpr) -> Stmt:
+            share = intrin("exp", earlier[v] - less[v])
+            return self._store(earlier, select(intrin("isnan", share), 0, share) if zeros else share, v)
+
+        before = [] if self.is_whole else [self._vector(lambda v: self._store(earlier, top[v], v))]
+        rest = [] if self.is_whole else [counts, lambda v: self._store(total, total[v] * earlier[v], v)]
+        powers = each(power, added, *([kept] * zeros))
+        return [*before, each(highest), self._vector(taken), *map(self._vector, rest), powers]
+
+    # --- from rows to lanes and back --------------------------------------------------------------------------
+
+    def _squares(self, extent: int, body: Callable[[LoopExpr, LoopExpr, int], Stmt]) -> Stmt:
+        """``body(vector of queries, start, count)`` for pieces of ``extent`` no longer than a vector."""
+        whole, rest = Run(0, extent // self.lanes, self.lanes), extent % self.lanes
+        last = [Run(extent - rest, 1, rest)] * bool(rest)
+        return loop(
+            self.blocks, lambda b: seq(*(run.over(lambda r, n: body(b, r, n)) for run in (whole, *last) if run.count))
+        )
+
+    def _turn_queries(self) -> Stmt:
+        """Queries times the scale, as (d, query)."""
+        query, scale = self.template.problem.inputs[0], self.op.scale
+
+        def square(b: LoopExpr, start: LoopExpr, count: int) -> Stmt:
+            def load(i: LoopExpr, lane: LoopExpr) -> LoopExpr:
+                at = (self.p, self._query(b * self.lanes + i), self.h, start + lane)
+                found = query[at].astype(self.dtype) * scale
+                return found if count == self.lanes else or_zero(lane < count, found)
+
+            def store(r: LoopExpr, lane: LoopExpr, value: LoopExpr) -> Stmt:
+                return Store(self.queries, (start + r, b * self.lanes + lane), value)
+
+            return transposed(self.lanes, self.dtype, self.lanes, count, load, store)
+
+        return self._squares(self.template.shape[4], square)
+
+    def _turn_results(self) -> Stmt:
+        """What was mixed over the total, as the result has it."""
+        (_, length, _, places, *_), out, total = self.template.shape, self.template.problem.output, self.rows["total"]
+        whole = isinstance(length, int) and length % self.lanes == 0
+
+        def square(b: LoopExpr, start: LoopExpr, count: int) -> Stmt:
+            def load(e: LoopExpr, lane: LoopExpr) -> LoopExpr:
+                v = b * self.lanes + lane
+                return self.op.averaged(self.mixed[start + e, v], total[v], places)
+
+            def store(i: LoopExpr, lane: LoopExpr, value: LoopExpr) -> Stmt:
+                at = self.first * self.lanes + b * self.lanes + i
+                stmt: Stmt = Store(out, (self.p, at, self.h, start + lane), value.astype(out.dtype))
+                stmt = stmt if count == self.lanes else If(lane < count, stmt)
+                return stmt if whole else If(at < as_index(length), stmt)
+
+            return transposed(self.lanes, self.dtype, count, self.lanes, load, store)
+
+        return self._squares(self.template.shape[5], square)

@@ -1,0 +1,218 @@
+"""FuseAttention: what graphs of attention become, what stays as it is and why, and that numbers stay."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper
+from rewriting import assert_same_numbers, check_rewrite, check_unchanged, stayed
+
+import minitvm
+from minitvm.driver.compile import backend_for, optimize
+from minitvm.frontend import from_onnx
+from minitvm.ir.decision import Declined, decisions
+from minitvm.ir.expr import Call, Module
+from minitvm.ir.ops.nn_attention import Attention
+from minitvm.ir.parser import parse_module
+from minitvm.ir.visitor import calls
+from minitvm.passes import FuseAttention, PassContext
+from minitvm.testing import transformer
+
+HEADS = """
+def @main(%q: Tensor[(2, 5, 12), float32], %k: Tensor[(2, 7, 12), float32], %v: Tensor[(2, 7, 12), float32],
+          %mask: Tensor[(2, 1, 1, 7), float32], %causal: Tensor[(1, 1, 5, 7), bool]) -> Tensor[RESULT, float32] {
+  %0 = reshape(%q, newshape=[2, 5, 3, 4]);
+  %1 = transpose(%0, axes=[0, 2, 1, 3]);
+  %2 = reshape(%k, newshape=[2, 7, 3, 4]);
+  %3 = transpose(%2, axes=[0, 2, 3, 1]);
+  %4 = reshape(%v, newshape=[2, 7, 3, 4]);
+  %5 = transpose(%4, axes=[0, 2, 1, 3]);
+  BODY
+}
+"""
+PRODUCTS = """
+  %10 = reshape(%1, newshape=[6, 5, 4]);
+  %11 = reshape(%3, newshape=[6, 4, 7]);
+  %12 = reshape(%5, newshape=[6, 7, 4]);
+  %13 = nn.batch_matmul(%10, %11, transpose_b=False);
+  %14 = reshape(%13, newshape=[2, 3, 5, 7]);
+  SCORES
+  %31 = reshape(%30, newshape=[6, 5, 7]);
+  %32 = nn.batch_matmul(%31, %12, transpose_b=False);
+  REST
+"""
+MERGED = """
+  %33 = reshape(%32, newshape=[2, 3, 5, 4]);
+  %34 = transpose(%33, axes=[0, 2, 1, 3]);
+  reshape(%34, newshape=[2, 5, 12])
+"""
+AFTER = """
+  %40 = nn.attention(%0, %2, %4MASK);
+  reshape(%40, newshape=[2, 5, 12])
+"""
+
+
+def written(body: str, result: str = "(2, 5, 12)", **parts: str) -> str:
+    text = HEADS.replace("BODY", body).replace("RESULT", result)
+    for name, part in parts.items():
+        text = text.replace(name, part)
+    lines = text.splitlines()
+    used = {line.split("=")[0].strip(): line for line in lines if line.strip().startswith("%") and " = " in line}
+    for name in reversed(used):  # what a variant does not need
+        if not any(f"{name}{end}" in line for line in lines for end in (",", ")")):
+            lines.remove(used[name])
+    return "\n".join(lines)
+
+
+def before(scores: str, rest: str = MERGED, result: str = "(2, 5, 12)") -> str:
+    return written(PRODUCTS, result, SCORES=scores, REST=rest)
+
+
+def after(attributes: str) -> str:
+    """With keys that the pass turns back."""
+    return written(AFTER, MASK=attributes)
+
+
+FORMS = {
+    "as it is": ("%30 = nn.softmax(%14);", ""),
+    "scaled": ("%20 = divide(%14, 4f); %30 = nn.softmax(%20, axis=3);", ", scale=0.25"),
+    "masked": ("%20 = multiply(%14, 0.5f); %21 = add(%20, %mask); %30 = nn.softmax(%21);", ", %mask, scale=0.5"),
+    "filled": ("%20 = where(%causal, %14, -1000f); %30 = nn.softmax(%20);", ", %causal, fill=-1000.0"),
+    "safe": (
+        "%20 = nn.softmax(%14); %21 = isnan(%20); %30 = where(%21, 0f, %20);",
+        ', empty_rows="zero"',
+    ),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_what_exporters_write(form: str) -> None:
+    scores, attributes = FORMS[form]
+    check_rewrite(FuseAttention(), before(scores), after(attributes))
+
+
+def test_scales_of_queries_and_of_keys() -> None:
+    given = before("%30 = nn.softmax(%14);").replace(
+        "%10 =", "%8 = multiply(%1, 0.5f);\n%9 = multiply(%3, 0.25f);\n%10 ="
+    )
+    given = given.replace("reshape(%1,", "reshape(%8,").replace("reshape(%3,", "reshape(%9,")
+    check_rewrite(FuseAttention(), given, after(", scale=0.125"))
+
+
+def test_several_masks_are_added_first() -> None:
+    scores = "%20 = add(%14, %mask); %21 = add(%mask, %20); %30 = nn.softmax(%21);"
+    expected = after(", %41").replace("%40 =", "%41 = add(%mask, %mask);\n%40 =")
+    check_rewrite(FuseAttention(), before(scores), expected)
+
+
+def test_products_of_a_plain_batch() -> None:
+    text = """
+    def @main(%q: Tensor[(6, 5, 4), float32], %k: Tensor[(6, 7, 4), float32],
+              %v: Tensor[(6, 3, 7), float32]) -> Tensor[(6, 5, 3), float32] {
+      %0 = nn.batch_matmul(%q, %k);
+      %1 = nn.softmax(%0);
+      nn.batch_matmul(%1, %v)
+    }"""
+    with PassContext(opt_level=3):
+        found = FuseAttention()(parse_module(text))
+    [attention] = attentions(found)
+    assert attention.shape == (6, 5, 1, 3)
+    assert_same_numbers(text, found)
+
+
+STAYS = {
+    "softmax over the queries": ("%30 = nn.softmax(%14, axis=2);", "its softmax is not over the places"),
+    "capped": ("%20 = tanh(%14); %30 = nn.softmax(%20);", "tanh stands between its products"),
+    "a scale of masked scores": (
+        "%20 = add(%14, %mask); %21 = multiply(%20, 2f); %30 = nn.softmax(%21);",
+        "what is scaled is masked already",
+    ),
+    "two kinds of masks": (
+        "%20 = where(%causal, %14, 0f); %21 = add(%20, %mask); %30 = nn.softmax(%21);",
+        "where stands between its products",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", STAYS)
+def test_what_is_no_attention_stays(case: str) -> None:
+    scores, reason = STAYS[case]
+    with decisions() as log:
+        check_unchanged(FuseAttention(), before(scores))
+    assert any(reason in line for line in stayed(log)), stayed(log)
+
+
+def test_scores_that_are_read_elsewhere_stay() -> None:
+    rest = "%35 = reshape(%32, newshape=[2, 3, 5, 4]); %36 = sum(%30, axis=[3], keepdims=True); add(%35, %36)"
+    with decisions() as log:
+        check_unchanged(FuseAttention(), before("%30 = nn.softmax(%14);", rest=rest, result="(2, 3, 5, 4)"))
+    assert "nn.softmax between its products is used elsewhere too" in stayed(log)[0]
+
+
+def test_what_would_be_slower_stays() -> None:
+    with decisions() as log:
+        check_unchanged(FuseAttention(lambda call: Declined("few queries")), before("%30 = nn.softmax(%14);"))
+    assert stayed(log) == ["nn.batch_matmul: few queries"]
+
+
+def test_a_row_of_one_query_is_slower() -> None:
+    """Lanes are queries."""
+    net = transformer.get_net(sequence_length=1, num_layers=1, hidden_size=32, num_heads=4)
+    with decisions() as log:
+        optimized(Module(net))
+    assert any("cycles predicted" in line for line in stayed(log)), stayed(log)
+
+
+# --- whole networks -----------------------------------------------------------------------------------------------
+
+
+def attentions(module: Module) -> list[Call]:
+    return [call for call in calls(module.main.body) if isinstance(call.op, Attention)]
+
+
+def optimized(module: Module) -> Module:
+    backend = backend_for("llvm -mcpu=haswell", 1)
+    return optimize(module, backend.machine, opt_level=3, slower=backend.slower)
+
+
+def test_a_transformer_is_one_kernel_a_layer_and_moves_nothing() -> None:
+    module, params = transformer.get_workload(sequence_length=24, num_layers=2, hidden_size=32, num_heads=4)
+    library = minitvm.build(module, params=params, opt_level=3)
+    with PassContext(disabled_pass=["FuseAttention"]):
+        plain = minitvm.build(module, params=params, opt_level=3)
+    data = np.random.default_rng(0).normal(size=(1, 24, 32)).astype("float32")
+    found, wanted = (lib.run({"data": data})[0] for lib in (library, plain))
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
+    names = " ".join(library.report.groups)
+    assert "softmax" not in names and "transpose" not in names and "batch_matmul" not in names
+
+
+def attention_model(batch: int, length: int, places: int, **attributes: Any) -> Any:
+    shapes = {"q": (batch, length, 12), "k": (batch, places, 12), "v": (batch, places, 12), "b": (36,)}
+    mask = helper.make_tensor_value_info("mask", TensorProto.INT32, (batch, places))
+    inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in shapes.items()]
+    names = [*shapes, "mask"]
+    node = helper.make_node("MultiHeadAttention", names, ["y"], domain="com.microsoft", num_heads=3, **attributes)
+    result = helper.make_tensor_value_info("y", TensorProto.FLOAT, (batch, length, 12))
+    graph = helper.make_graph([node], "attention", [*inputs, mask], [result])
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8)
+
+
+@pytest.mark.parametrize("target", ["llvm", "interp"])
+@pytest.mark.parametrize("unidirectional", [0, 1])
+def test_contrib_attention_beside_onnxruntime(target: str, unidirectional: int) -> None:
+    model, rng = attention_model(2, 19, 19, unidirectional=unidirectional), np.random.default_rng(1)
+    module, params = from_onnx(model)
+    feeds: dict[str, np.ndarray] = {
+        name: rng.normal(size=shape).astype("float32")
+        for name, shape in (("q", (2, 19, 12)), ("k", (2, 19, 12)), ("v", (2, 19, 12)), ("b", (36,)))
+    }
+    feeds["mask"] = (np.arange(19) < np.array([[19], [7]])).astype("int32")
+    library = minitvm.build(module, target=target, params=params, opt_level=3)
+    assert "nn_softmax" not in " ".join(library.report.groups)
+    [wanted] = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feeds)
+    np.testing.assert_allclose(library.run(feeds)[0], wanted, rtol=2e-5, atol=2e-5)
