@@ -3,10 +3,16 @@
     conv(dequantize(x, s, z), dequantize(w, t, 0))  ->  (conv(x, w) - z * sum(w)) * (s * t)
     conv(cast(x) - z, w)                            ->  conv(x, w) - z * sum(w)
 
+Where there are no dot products for it (a depthwise convolution adds nothing up along the channels) a convolution is
+made of whole numbers in float32, as long as that holds every sum:
+
+    conv(dequantize(x, s, z), dequantize(w, t, v))  ->  round(conv(cast(x) - z, cast(w) - v)) * (s * t)
+
 Sums of integers are exact, so what is left of float arithmetic is one rounding of the sum and one of its product with
 the scale.  What is added, and how the result is quantized again, stays as it was.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
@@ -123,6 +129,9 @@ class FakeQuantizationToInteger(FunctionPass, opt_level=3):
         if x is None or w is None or x.values is node.args[0] or (x.scale is None) != (w.scale is None):
             return node
         refusal = self._refusal(node, node.op, x, w)
+        if refusal and isinstance(node.op, Conv2d) and _is_exact(node.op, x, w):
+            decide(self.info.name, node, "is made of whole numbers in float32")
+            return _in_floats(node.op, x, w)
         decide(self.info.name, node, refusal or "is made of bytes")
         return node if refusal else _in_integers(node.op, x, w)
 
@@ -157,10 +166,37 @@ def _in_integers(op: Product, x: _Stored, w: _Stored) -> Expr:
         axes = tuple(range(1, w.values.tensor_type.rank))
         of_units = ir.reshape(ir.sum(ir.cast(w.values, dtype="int32"), axis=axes), newshape=spread)
         total = ir.subtract(total, ir.multiply(of_units, zero))
+    return _scaled(total, x, w, spread)
+
+
+def _scaled(total: Expr, x: _Stored, w: _Stored, spread: Sequence[int]) -> Expr:
+    """Sums of whole numbers as what they stand for."""
     if x.scale is None or w.scale is None:
         return total
     scale = np.asarray(x.scale * w.scale, "float32").reshape(spread if w.is_scaled_along else ())
-    return ir.multiply(ir.cast(total, dtype="float32"), Constant(scale))
+    return ir.multiply(total if total.dtype == "float32" else ir.cast(total, dtype="float32"), Constant(scale))
+
+
+def _is_exact(op: Conv2d, x: _Stored, w: _Stored) -> bool:
+    """Whether float32 holds every sum: a difference of two bytes has 8 bits and a sign, a signed byte 7."""
+    addends = w.values.tensor_type.extents[1:]
+    if x.is_scaled_along or (w.is_scaled_along and w.axis != 0) or None in addends:
+        return False
+    largest = 255 * (128 if w.values.dtype == "int8" and _is_zero(w.zero) else 255)
+    plain = (op.data_layout, op.kernel_layout) == ("NCHW", "OIHW")
+    return plain and math.prod(addends) * largest <= 2**24  # type: ignore[arg-type]
+
+
+def _in_floats(op: Conv2d, x: _Stored, w: _Stored) -> Expr:
+    """Rounding changes nothing, but no pass moves the scale past it into the weights."""
+    total = Call(op.with_attributes(out_dtype="float32"), (_whole(x), _whole(w)))
+    return ir.cast(total, dtype="int32") if x.scale is None else _scaled(ir.round(total), x, w, (-1, 1, 1))
+
+
+def _whole(stored: _Stored) -> Expr:
+    """What is stored, less its zero point, in float32."""
+    values = ir.cast(stored.values, dtype="float32")
+    return values if _is_zero(stored.zero) else ir.subtract(values, ir.cast(stored.zero, dtype="float32"))
 
 
 def _unsigned(x: _Stored) -> tuple[Expr, Expr]:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import minitvm
 from minitvm.ir import builder as ir
 from minitvm.ir.decision import decisions
 from minitvm.ir.evaluate import evaluate
@@ -105,12 +106,14 @@ def test_products_of_bytes(name: str) -> None:
         np.testing.assert_allclose(evaluate(module, array), expected, rtol=1e-5, atol=2e-4)
 
 
+DEEP: dict[str, Any] = {"size": 12, "padding": 6}
+"""More addends than float32 holds sums of."""
 REFUSED = {
     "its data has several scales, or its weights are not int8 around zero, scaled by filter": convolution(
-        IMAGE, weight_zero=3
+        IMAGE, weight_zero=3, **DEEP
     ),
-    "it has groups, or layouts of its own": convolution(IMAGE, groups=2),
-    "no blocks of 16 divide its 10 output channels": convolution(IMAGE, units=10),
+    "it has groups, or layouts of its own": convolution(IMAGE, groups=2, **DEEP),
+    "no blocks of 16 divide its 10 output channels": convolution(IMAGE, units=10, **DEEP),
 }
 
 
@@ -122,10 +125,49 @@ def test_why_not(reason: str) -> None:
     assert [d.reason for d in log if d.by == "FakeQuantizationToInteger" and not d.taken] == [reason]
 
 
+WHOLE = {
+    "depthwise": (convolution(IMAGE, units=8, groups=8, size=3, padding=1), IMAGE),
+    "depthwise, signed": (convolution(SIGNED, units=8, groups=8, size=5, padding=2, zero=-7, strides=2), SIGNED),
+    "groups": (convolution(IMAGE, groups=2, size=3), IMAGE),
+    "ten filters": (convolution(IMAGE, units=10), IMAGE),
+    "weights around 3": (convolution(IMAGE, weight_zero=3), IMAGE),
+    "of integers": (
+        ir.nn.conv2d(
+            ir.subtract(ir.cast(SIGNED, dtype="int32"), constant(7, "int32")),
+            ir.cast(Constant(stored((8, 1, 3, 3), "int8")), dtype="int32"),
+            padding=1,
+            groups=8,
+            out_dtype="int32",
+        ),
+        SIGNED,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_whole_numbers_in_floats(name: str) -> None:
+    """Every product and sum is the one of integers, through all passes and in the kernels."""
+    body, x = WHOLE[name]
+    before, after = Module(Function([x], body)), rewritten(body, x)
+    (product,) = products(after)
+    assert product.dtype == "float32"
+    array = stored(x.tensor_type.static_shape, x.dtype)
+    image, weight = (evaluate(Module(Function([x], arg)), array) for arg in product.args)
+    exact = np.asarray(evaluate(Module(Function([x], product)), array), np.float64)
+    np.testing.assert_array_equal(exact, np.rint(exact))
+    wide = [Constant(np.asarray(a, np.float64)) for a in (image, weight)]
+    again = Call(product.op.with_attributes(out_dtype="float64"), tuple(wide))  # type: ignore[union-attr]
+    np.testing.assert_array_equal(exact, evaluate(Module(Function([], again))))
+    expected = np.asarray(evaluate(before, array))
+    np.testing.assert_allclose(evaluate(after, array), expected, rtol=1e-5, atol=2e-4)
+    (found,) = minitvm.build(before, opt_level=3).run({"x": array})
+    np.testing.assert_array_equal(found, evaluate(after, array))
+
+
 def test_floats_are_kept_without_dot_products() -> None:
     """What is of integers anyway is not."""
     plain = MachineModel(64, 32)
-    assert not is_integer(rewritten(convolution(IMAGE), IMAGE, machine=plain))
+    assert not is_integer(rewritten(convolution(IMAGE, **DEEP), IMAGE, machine=plain))
     body, x = CASES["of integers"]
     assert [p.args[0].dtype for p in products(rewritten(body, x, machine=plain))] == ["uint8"]
     assert [p.info.name for p in default_pipeline(plain).passes][1] == "FakeQuantizationToInteger"
