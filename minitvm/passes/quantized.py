@@ -184,7 +184,7 @@ def _is_exact(op: Conv2d, x: _Stored, w: _Stored) -> bool:
         return False
     largest = 255 * (128 if w.values.dtype == "int8" and _is_zero(w.zero) else 255)
     plain = (op.data_layout, op.kernel_layout) == ("NCHW", "OIHW")
-    return plain and math.prod(addends) * largest <= 2**24  # type: ignore[arg-type]
+    return plain and math.prod(addends) * largest <= 2**24
 
 
 def _in_floats(op: Conv2d, x: _Stored, w: _Stored) -> Expr:
