@@ -7,7 +7,7 @@ import functools
 import inspect
 import types
 from collections.abc import Callable, Mapping, Sequence
-from enum import IntEnum
+from enum import Enum, IntEnum
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
@@ -44,6 +44,14 @@ class Fusion(IntEnum):
     OUT_ELEMWISE_FUSABLE = 4
     TUPLE = 7
     OPAQUE = 8
+
+
+class Precision(Enum):
+    """What fewer bits mean for an operator of floats (ToMixedPrecision)."""
+
+    SHORT = "worth it: its sums are kept in float32 all the same"
+    FOLLOW = "as short as its operands"
+    WIDE = "stays as it is: it sums, or small differences of operands become large ones"
 
 
 class _Frozen:
@@ -96,6 +104,8 @@ class Op(_Frozen):
     takes_stored: ClassVar[bool | None] = None
     """True where elements are moved or converted, so that dtypes that are only stored (``ir.dtypes.STORED``) will do;
     ``None``: for injective operators."""
+    precision: ClassVar[Precision | None] = None
+    """``None``: what moves elements follows its operands, all else stays wide (:meth:`wanted_precision`)."""
     outputs: ClassVar[int] = 0
     """Number of results of an operator that returns a tuple of known length; 0: a tensor, or by attribute."""
 
@@ -150,7 +160,7 @@ class Op(_Frozen):
         return found
 
     def _check_stored(self, types: Sequence[Type]) -> None:
-        if self.fusion is Fusion.INJECTIVE if self.takes_stored is None else self.takes_stored:
+        if self.moves():
             return
         for type_ in types:
             for tensor in () if isinstance(type_, FuncType) else leaves(type_):
@@ -207,6 +217,16 @@ class Op(_Frozen):
             return float(sum(t.size for t in args))
         counts = self.is_elementwise or self.fusion is Fusion.OUT_ELEMWISE_FUSABLE
         return float(sum(t.size for t in results)) if counts else 0.0
+
+    @classmethod
+    def moves(cls) -> bool:
+        """Whether it moves or converts elements, which may be of dtypes that are only stored."""
+        return cls.fusion is Fusion.INJECTIVE if cls.takes_stored is None else cls.takes_stored
+
+    @classmethod
+    def wanted_precision(cls) -> Precision:
+        """:attr:`precision`, or what goes without saying."""
+        return cls.precision or (Precision.FOLLOW if cls.moves() and cls.fusion <= Fusion.INJECTIVE else Precision.WIDE)
 
     @property
     def is_elementwise(self) -> bool:

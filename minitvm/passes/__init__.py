@@ -22,6 +22,7 @@ from minitvm.passes.manager import (
     module_pass,
     register_config,
 )
+from minitvm.passes.mixed_precision import ToMixedPrecision
 from minitvm.passes.quantized import FakeQuantizationToInteger
 from minitvm.passes.redundancy import (
     DeadCodeElimination,
@@ -55,6 +56,7 @@ __all__ += [
     "default_pipeline",
 ]
 __all__ += ["SimplifyExpr", "SimplifyExprPostAlterOp", "SimplifyInference", "SinkCast", "SinkReshape"]
+__all__ += ["ToMixedPrecision"]
 
 register_config("cuda.allow_tf32", bool, False, "products of float32 on a GPU's tensor cores, factors rounded to TF32")
 register_config("cuda.split_tf32", bool, False, "products of float32 on a GPU's tensor cores, as three of TF32")
@@ -80,6 +82,7 @@ BEFORE_LAYOUTS = (
     FoldConstant(fold_qnn=True),  #                   level 2
     FoldScaleAxis(),  #                               level 3
     SimplifyExpr(),  #                                level 0: exact rules; 2: all
+    ToMixedPrecision(""),  #                          level 0: where an option asks for it
     CanonicalizeCast(),  #                            level 3
     CanonicalizeOps(),  #                             level 3
     Legalize(),  #                                    level 3

@@ -20,16 +20,22 @@ from minitvm.ir.op import Op
 from minitvm.ir.structural import structural_hash
 from minitvm.ir.verify import verify
 from minitvm.ir.visitor import calls, children
-from minitvm.passes.compare import DRAWS, RTOL, Comparison, Draw, Results, close, compare, flatten
+from minitvm.passes.compare import DRAWS, HALF_RTOL, RTOL, Comparison, Draw, Results, close, compare, flatten
 
 
 @dataclass(frozen=True)
 class PassInfo:
-    """A pass's name, the lowest level that runs it, and the passes to run before it."""
+    """A pass's name, the lowest level that runs it, the passes to run before it, whether it rounds to fewer bits."""
 
     name: str
     opt_level: int = 0
     required: tuple[str, ...] = ()
+    rounds: bool = False
+
+    @property
+    def draws(self) -> Sequence[Draw]:
+        """The inputs that results are compared on; large ones may become infinite in fewer bits."""
+        return DRAWS[:2] if self.rounds else DRAWS
 
 
 class PassInstrument:
@@ -233,10 +239,11 @@ class Verify(PassInstrument):
                 f"pass {info.name} made a module that is not valid: {error.message}", where=error.where
             ) from error
         if self.numbers:
-            self._compare(before, module, info.name)
+            self._compare(before, module, info)
 
-    def _compare(self, before: Module, after: Module, name: str) -> None:
-        found = compare_numbers(before, after, f"pass {name}", self.rtol, self.seed, known=self._known)
+    def _compare(self, before: Module, after: Module, info: PassInfo) -> None:
+        name, rtol = info.name, max(self.rtol, HALF_RTOL) if info.rounds else self.rtol
+        found = compare_numbers(before, after, f"pass {name}", rtol, self.seed, info.draws, known=self._known)
         decide("Verify", name, str(found))
         if not found.agreed:
             raise NotCompared(

@@ -202,7 +202,8 @@ class Pass:
     """A named step ``Module -> Module``.  Calling it always runs it; only ``Sequential`` asks for its level.
 
     A subclass says ``class MyPass(FunctionPass, opt_level=1)`` (``name`` is the class's, ``required`` names
-    passes to run before it in a ``Sequential``) and overrides ``transform_function`` or ``transform_module``.
+    passes to run before it in a ``Sequential``, ``rounds`` that numbers get fewer bits) and overrides
+    ``transform_function`` or ``transform_module``.
     The module given is never changed; where there was nothing to do the same module comes back.
     """
 
@@ -212,8 +213,10 @@ class Pass:
     at_least: int = 1
     """How many nodes of these classes."""
 
-    def __init_subclass__(cls, opt_level: int = 0, name: str | None = None, required: Sequence[str] = ()) -> None:
-        cls.info = PassInfo(name or cls.__name__, opt_level, tuple(required))
+    def __init_subclass__(
+        cls, opt_level: int = 0, name: str | None = None, required: Sequence[str] = (), rounds: bool = False
+    ) -> None:
+        cls.info = PassInfo(name or cls.__name__, opt_level, tuple(required), rounds)
         if cls.__module__ != __name__:  # the kinds of passes below are not passes themselves
             PASSES[cls.info.name] = cls
             KNOWN_PASSES.add(cls.info.name)

@@ -16,7 +16,7 @@ from minitvm.ir.structural import assert_structural_equal, structural_equal, str
 from minitvm.ir.verify import verify
 from minitvm.ir.visitor import calls
 from minitvm.passes import InferType, Pass, PassContext
-from minitvm.passes.compare import RTOL, close, difference
+from minitvm.passes.compare import DRAWS, RTOL, Draw, close, difference
 from minitvm.passes.instrument import compare_numbers
 from minitvm.passes.rule import Rule, rule_pass
 
@@ -86,14 +86,14 @@ def check_unchanged(
 def _run_checked(passes: Rewriter, given: Module, rtol: float, context: dict[str, Any]) -> Module:
     hash_before = structural_hash(given)
     with PassContext(**{"opt_level": 3, **context}):
-        found = as_pass(passes)(given)
+        found = (step := as_pass(passes))(given)
     assert structural_hash(given) == hash_before, "the pass changed the module that it was given"
     verify(found)
-    assert_same_numbers(given, found, rtol=rtol)
+    assert_same_numbers(given, found, rtol=rtol, draws=step.info.draws)
     return found
 
 
-def assert_same_numbers(a: Source, b: Source, rtol: float = RTOL, seed: int = 0) -> None:
+def assert_same_numbers(a: Source, b: Source, rtol: float = RTOL, seed: int = 0, draws: Sequence[Draw] = DRAWS) -> None:
     """Assert that two modules compute the same on random inputs: small, positive, wide, huge and not finite ones.
 
     Fails, too, where nothing could be compared: on no draw does the first module run.
@@ -102,7 +102,7 @@ def assert_same_numbers(a: Source, b: Source, rtol: float = RTOL, seed: int = 0)
     if before is after:
         return
     try:
-        compared = compare_numbers(before, after, "the rewrite", rtol, seed)
+        compared = compare_numbers(before, after, "the rewrite", rtol, seed, draws)
     except MiniTVMError as error:
         raise AssertionError(str(error)) from error
     assert compared.agreed, f"the numbers cannot be compared: no random inputs are accepted by\n{before}"

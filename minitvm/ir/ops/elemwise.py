@@ -10,7 +10,7 @@ from minitvm.ir.dims import common_shape
 from minitvm.ir.dtypes import limits
 from minitvm.ir.loop import Binary, Const, LoopExpr, Stage, binary, const, intrin, maximum, minimum, select
 from minitvm.ir.loop.scalar import convert, divide, floor_divide, power
-from minitvm.ir.op import Fusion, Op, broadcast_index, compute, define
+from minitvm.ir.op import Fusion, Op, Precision, broadcast_index, compute, define
 from minitvm.ir.ops._shape import broadcast_shapes, require_kind, require_same_dtype
 from minitvm.ir.types import DType, TensorType
 
@@ -110,21 +110,21 @@ class Erf(Unary, name="erf", kinds="f"):
         return np.array(values, data.dtype).reshape(data.shape)
 
 
-class Negative(Unary, name="negative", kinds="iuf", ufunc=np.negative):
+class Negative(Unary, name="negative", kinds="iuf", ufunc=np.negative, precision=Precision.FOLLOW):
     """-x; integers wrap around."""
 
     def element(self, x: LoopExpr) -> LoopExpr:
         return -x
 
 
-class Abs(Unary, name="abs", kinds="iuf", ufunc=np.abs):
+class Abs(Unary, name="abs", kinds="iuf", ufunc=np.abs, precision=Precision.FOLLOW):
     """The absolute value of numbers."""
 
     def element(self, x: LoopExpr) -> LoopExpr:
         return x if x.dtype.startswith("uint") else intrin("abs", x)
 
 
-class Sign(Unary, name="sign", kinds="iuf", ufunc=np.sign):
+class Sign(Unary, name="sign", kinds="iuf", ufunc=np.sign, precision=Precision.FOLLOW):
     """-1, 0 or 1; NaN of NaN."""
 
     def element(self, x: LoopExpr) -> LoopExpr:
@@ -145,7 +145,7 @@ class IsFinite(FloatTest, name="isfinite", ufunc=np.isfinite):
         return intrin("not", Binary("or", intrin("isnan", x), intrin("isinf", x)))
 
 
-class Relu(Unary, name="nn.relu", kinds="iuf", argument="the input", homogeneous=True):
+class Relu(Unary, name="nn.relu", kinds="iuf", argument="the input", homogeneous=True, precision=Precision.FOLLOW):
     """max(data, 0).  data: (...) -> (...)."""
 
     def reference(self, data: np.ndarray) -> np.ndarray:
@@ -155,7 +155,9 @@ class Relu(Unary, name="nn.relu", kinds="iuf", argument="the input", homogeneous
         return maximum(x, 0)
 
 
-class LeakyRelu(Unary, name="nn.leaky_relu", kinds="f", argument="the input", homogeneous=True):
+class LeakyRelu(
+    Unary, name="nn.leaky_relu", kinds="f", argument="the input", homogeneous=True, precision=Precision.FOLLOW
+):
     """data where it is positive, else ``alpha * data``.  data: (...) floats -> (...)."""
 
     alpha: float = 0.25
@@ -167,7 +169,7 @@ class LeakyRelu(Unary, name="nn.leaky_relu", kinds="f", argument="the input", ho
         return select(x > 0, x, x * self.alpha)
 
 
-class Clip(Unary, name="clip", kinds="iuf"):
+class Clip(Unary, name="clip", kinds="iuf", precision=Precision.FOLLOW):
     """min(max(x, a_min), a_max); NaN stays.  For integers, bounds are moved into the dtype's range."""
 
     a_min: int | float
@@ -190,7 +192,7 @@ class Clip(Unary, name="clip", kinds="iuf"):
         return math.ceil(low), math.floor(high)
 
 
-class CastTo(Unary, name="cast", takes_stored=True):
+class CastTo(Unary, name="cast", takes_stored=True, precision=Precision.WIDE):
     """Conversion to ``dtype``: floats to integers truncate and saturate (NaN is 0), to bool anything but 0 is true.
 
     ``saturate``: numbers beyond a float8 dtype's range, infinities too, become its nearest end.  ``round_mode``: to
@@ -275,7 +277,7 @@ class Reinterpret(Unary, name="reinterpret"):
 # --- of several tensors, broadcast against each other ------------------------------------------------------------
 
 
-class BinaryOp(Elementwise, fusion=Fusion.BROADCAST, kinds="iuf"):
+class BinaryOp(Elementwise, fusion=Fusion.BROADCAST, kinds="iuf", precision=Precision.FOLLOW):
     """Two tensors of one dtype, broadcast.  lhs: (...), rhs: (...) -> their common shape."""
 
     def keeps_positions(self, arguments: int) -> bool:
@@ -290,7 +292,7 @@ class BinaryOp(Elementwise, fusion=Fusion.BROADCAST, kinds="iuf"):
         return binary(self.scalar or self.name, lhs, rhs)
 
 
-class Comparison(BinaryOp):
+class Comparison(BinaryOp, precision=Precision.WIDE):
     """A comparison of two tensors, as bool; false where either is NaN (``not_equal``: true)."""
 
     def infer(self, lhs: TensorType, rhs: TensorType) -> TensorType:
@@ -325,18 +327,18 @@ class Divide(BinaryOp, name="divide", scalar="div", ufunc=divide):
     """lhs / rhs; integers truncate towards zero, as in C and ONNX.  An integer divided by 0 stays as it is."""
 
 
-class Power(BinaryOp, name="power", scalar="pow", ufunc=power):
+class Power(BinaryOp, name="power", scalar="pow", ufunc=power, precision=Precision.WIDE):
     """lhs to the power of rhs.  Integers wrap around; a negative power truncates: 0, but for bases 1 and -1."""
 
 
-class FloorDivide(BinaryOp, name="floor_divide", ufunc=floor_divide):
+class FloorDivide(BinaryOp, name="floor_divide", ufunc=floor_divide, precision=Precision.WIDE):
     """floor(lhs / rhs).  An integer divided by 0 stays as it is."""
 
     def element(self, lhs: LoopExpr, rhs: LoopExpr) -> LoopExpr:
         return intrin("floor", lhs / rhs) if lhs.dtype.startswith("float") else lhs // rhs
 
 
-class FloorMod(BinaryOp, name="floor_mod", ufunc=np.mod):
+class FloorMod(BinaryOp, name="floor_mod", ufunc=np.mod, precision=Precision.WIDE):
     """The remainder of division that rounds down: the sign of rhs (Python)."""
 
     def element(self, lhs: LoopExpr, rhs: LoopExpr) -> LoopExpr:

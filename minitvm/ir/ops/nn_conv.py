@@ -10,7 +10,7 @@ import numpy as np
 from minitvm.ir.dims import Dim, differ
 from minitvm.ir.layout import Layout, Split
 from minitvm.ir.loop import Buffer, LoopExpr, Stage, all_of, select
-from minitvm.ir.op import Fusion, compute, define, sum_over
+from minitvm.ir.op import Fusion, Precision, compute, define, sum_over
 from minitvm.ir.ops._shape import (
     Windowed,
     buffer_type,
@@ -26,7 +26,7 @@ from minitvm.ir.ops._shape import (
 from minitvm.ir.types import ResultDType, TensorType, Type, accumulator
 
 
-class FilterBank(Windowed, fusion=Fusion.OUT_ELEMWISE_FUSABLE):
+class FilterBank(Windowed, fusion=Fusion.OUT_ELEMWISE_FUSABLE, precision=Precision.SHORT):
     """What slides filters over an image.  data: in ``data_layout``, weight: in ``kernel_layout`` -> in ``out_layout``
     (empty: as the data) and ``out_dtype`` (empty: as the data).
 

@@ -10,7 +10,7 @@ from minitvm.ir.dims import Dim, broadcast_dims, differ
 from minitvm.ir.expr import Call, Constant, Expr
 from minitvm.ir.layout import Layout
 from minitvm.ir.loop import Buffer, Const, LoopExpr, Stage, select
-from minitvm.ir.op import Fusion, Op, compute, sum_over
+from minitvm.ir.op import Fusion, Op, Precision, compute, sum_over
 from minitvm.ir.ops._shape import (
     Channelwise,
     beside,
@@ -47,7 +47,7 @@ def _check_inner(op: Op, lhs: Dim, rhs: Dim, types: str, hint: str) -> None:
         raise op.reject(f"inner dimensions differ: {types}", hint=hint)
 
 
-class MatrixProduct(Op, fusion=Fusion.OUT_ELEMWISE_FUSABLE):
+class MatrixProduct(Op, fusion=Fusion.OUT_ELEMWISE_FUSABLE, precision=Precision.SHORT):
     """What multiplies matrices; the depth is the last dimension of the first, or the one before (``transpose_a``)."""
 
     def flops(self, args: Sequence[TensorType], results: Sequence[TensorType]) -> float:
@@ -220,7 +220,7 @@ class BatchMatmul(TransposedProduct, name="nn.batch_matmul", rank=3):
     transpose_b: bool = True
 
 
-class BiasAdd(Channelwise, name="nn.bias_add", fusion=Fusion.BROADCAST, additive=True):
+class BiasAdd(Channelwise, name="nn.bias_add", fusion=Fusion.BROADCAST, additive=True, precision=Precision.FOLLOW):
     """Adds a vector along one axis.  data: (...), bias: (data.shape[axis],) -> as data."""
 
     def infer(self, data: TensorType, bias: TensorType) -> TensorType:
@@ -245,7 +245,7 @@ class BiasAdd(Channelwise, name="nn.bias_add", fusion=Fusion.BROADCAST, additive
         return Placement((site.data, vector_along(site.data, self.axis)), site.data, calling(Add()))
 
 
-class Prelu(Channelwise, name="nn.prelu", fusion=Fusion.BROADCAST, homogeneous=True):
+class Prelu(Channelwise, name="nn.prelu", fusion=Fusion.BROADCAST, homogeneous=True, precision=Precision.FOLLOW):
     """``leaky_relu`` with a slope per channel.  data: (...) floats, alpha: (data.shape[axis],) -> as data."""
 
     def infer(self, data: TensorType, alpha: TensorType) -> TensorType:

@@ -10,7 +10,7 @@ import numpy as np
 from minitvm.ir.decision import Declined
 from minitvm.ir.layout import Layout
 from minitvm.ir.loop import Buffer, Const, LoopExpr, Stage, all_of, const, intrin, maximum, minimum, select
-from minitvm.ir.op import Fusion, Op, compute, define, identity_of, max_over, min_over, sum_over
+from minitvm.ir.op import Fusion, Op, Precision, compute, define, identity_of, max_over, min_over, sum_over
 from minitvm.ir.ops._shape import (
     Index,
     Window,
@@ -104,7 +104,7 @@ class Pool(Windowed, fusion=Fusion.OUT_ELEMWISE_FUSABLE):
         return whole_planes(site, self.layout, self.spatial)
 
 
-class MaxPool(Pool):
+class MaxPool(Pool, precision=Precision.FOLLOW):
     """The largest element under each window; padding never wins."""
 
     def _pooled(self, x: np.ndarray, counts: Sequence[int]) -> np.ndarray:
@@ -259,7 +259,7 @@ class GlobalAvgPool2d(GlobalPool2d, name="nn.global_avg_pool2d", kinds="f"):
         return reduced(data.shape, pixels, sum_over, lambda i, _: data[i].astype(wide), mean)
 
 
-class GlobalMaxPool2d(GlobalPool2d, name="nn.global_max_pool2d"):
+class GlobalMaxPool2d(GlobalPool2d, name="nn.global_max_pool2d", precision=Precision.FOLLOW):
     """The largest of every channel's pixels.  data: (N, C, H, W) -> (N, C, 1, 1)."""
 
     def reference(self, data: np.ndarray) -> np.ndarray:

@@ -9,7 +9,7 @@ from minitvm.ir.decision import Declined
 from minitvm.ir.dims import Dim, differ
 from minitvm.ir.dtypes import limits
 from minitvm.ir.loop import Buffer, LoopExpr, Stage, binary, intrin, maximum, minimum
-from minitvm.ir.op import Fusion, Op, compute
+from minitvm.ir.op import Fusion, Op, Precision, compute
 from minitvm.ir.ops._shape import beside, normalize_axis, require_kind, require_same_dtype
 from minitvm.ir.relayout import Move, Placement, Site, along_axis, data_moved
 from minitvm.ir.types import DType, TensorType, Type, accumulator
@@ -18,7 +18,7 @@ _RANGES = {"int8": (-128, 127), "uint8": (0, 255), "int16": (-32768, 32767), "ui
 _RESULTS = {**_RANGES, "int4": (-8, 7), "uint4": (0, 15), "int2": (-2, 1), "uint2": (0, 3)}
 
 
-class _Quantization(Op, fusion=Fusion.BROADCAST, takes_stored=True):
+class _Quantization(Op, fusion=Fusion.BROADCAST, takes_stored=True, precision=Precision.WIDE):
     """``scale`` and ``zero_point`` are scalars, or vectors along ``axis``: numbers for each channel."""
 
     axis: int = -1
