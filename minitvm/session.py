@@ -6,6 +6,7 @@ import gc
 import math
 import operator
 import pathlib
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,7 +19,7 @@ import numpy as np
 
 from minitvm import config
 from minitvm.driver.kernels import Progress
-from minitvm.errors import ConfigError, InputError, LibraryError, UnknownValueError, listing
+from minitvm.errors import ConfigError, InputError, LibraryError, MiniTVMError, UnknownValueError, listing
 from minitvm.frontend import ModelDescription, ValueDescription, describe_importable
 from minitvm.ir.decision import Decision
 from minitvm.ir.types import STRING, MapType, SequenceType, TensorType, as_shape, is_numeric
@@ -73,7 +74,8 @@ class InferenceSession:
 
     Shapes that come again and again get kernels of their own, compiled beside the runs: as soon as runs of one shape
     have taken as long as compiling did, or there were ``specialise_after`` of them (0: never).  Their results may
-    differ in roundings.
+    differ in roundings.  Where they are refused, ``compiled_beside`` says why; what is no :class:`MiniTVMError` goes to
+    ``threading.excepthook`` as well, which prints it.
 
     ``shape_dict`` says beforehand what dimensions will be: a number, a name, or a name with a bound, such as
     ``{"ids": ("batch<=8", "seq<=512")}``; other shapes are errors.  An error leaves the session as it was.
@@ -248,6 +250,9 @@ class InferenceSession:
             self._specialised(shapes, {}, partial(self._compile, on_progress=None))
         except Exception as error:  # the kernels for all shapes go on serving; nobody waits here
             self.compiled_beside.append(Decision("session", about, False, reason_of(error)))
+            if not isinstance(error, MiniTVMError):
+                found = (*sys.exc_info(), threading.current_thread())
+                threading.excepthook(threading.ExceptHookArgs(found))
         else:
             self.compiled_beside.append(Decision("session", about, True, "compiled beside the runs"))
 

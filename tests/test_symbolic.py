@@ -8,11 +8,13 @@ import itertools
 import pathlib
 import re
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeAlias
+from unittest.mock import Mock
 
 import numpy as np
 import onnx
@@ -389,6 +391,24 @@ def test_what_cannot_be_compiled_beside_stands_in_nobodys_way(tmp_path: pathlib.
     session.run(None, {"ids": ids})
     wait_for(session, 1)
     assert not session.compiled_beside[0].taken and "m.onnx" in session.compiled_beside[0].reason
+    np.testing.assert_array_equal(session.run(None, {"ids": ids})[0], first)
+
+
+@pytest.mark.parametrize("mistake", [CompilerError("no such loops"), KeyError("loops")])
+def test_mistakes_beside_the_runs_are_seen(mistake: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A refusal is a decision; what nobody expects is one too, and printed as errors of threads are."""
+    session = InferenceSession(encoder(), num_threads=1, specialise_after=2)
+    ids = RNG.integers(0, 50, (2, 9))
+    (first,) = session.run(None, {"ids": ids})
+    monkeypatch.setattr(session, "_compile", Mock(side_effect=mistake))
+    seen: list[BaseException | None] = []
+    monkeypatch.setattr(threading, "excepthook", lambda found: seen.append(found.exc_value))
+    session.run(None, {"ids": ids})
+    wait_for(session, 1)
+    assert session._worker is not None
+    session._worker.shutdown()
+    assert not session.compiled_beside[0].taken and "loops" in session.compiled_beside[0].reason
+    assert seen == ([] if isinstance(mistake, CompilerError) else [mistake])
     np.testing.assert_array_equal(session.run(None, {"ids": ids})[0], first)
 
 
