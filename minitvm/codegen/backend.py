@@ -158,7 +158,7 @@ class Backend(ABC):
     def image(self, source: Any) -> Any:
         """Code as ``code`` takes it; bytes where artefacts can be saved."""
 
-    def entry(self, artifact: Artifact, workspaces: Mapping[int, int], compile: Compile) -> bytes:
+    def entry(self, artifact: Artifact, workspaces: Mapping[int, Dim], compile: Compile) -> bytes:
         """The entry of an artefact that has none yet, its document sealed in; nothing where it cannot be saved.
 
         ``workspaces`` are bytes by kernel node.  Here it is the seal alone: :attr:`code` calls kernels by itself.

@@ -249,7 +249,7 @@ def _link(
         assumed=counted_on() if program.sizes else frozenset(),
         host_calls=host_calls_of(program, hosts, refused, str(backend.target)),
     )
-    return replace(artifact, entry=backend.entry(artifact, workspaces, report.compiler.image_of))
+    return replace(artifact, entry=backend.entry(artifact, needs, report.compiler.image_of))
 
 
 def alone(symbol: str, group: Function, code: KernelCode, compiler: KernelCompiler) -> Library:

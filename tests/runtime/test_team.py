@@ -11,6 +11,8 @@ import time
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import minitvm
 from minitvm import relay
@@ -18,10 +20,11 @@ from minitvm.codegen.llvm.compile import compile_object, host
 from minitvm.codegen.llvm.entry import barriers_before
 from minitvm.config import physical_cores, resolve_threads
 from minitvm.errors import ConfigError
+from minitvm.ir.dims import Dim, symbol
 from minitvm.ir.types import TensorType
 from minitvm.runtime import instance
 from minitvm.runtime.graph import Alias, Graph, HostStep, Launch, Node, Segment, Step, steps_of
-from minitvm.runtime.memory import plan_memory
+from minitvm.runtime.memory import plan_memory, unplanned
 from minitvm.runtime.native import NativeCode, Team, team
 
 BUMP = """
@@ -164,6 +167,46 @@ def test_workspaces_count_as_written() -> None:
     shared = plan_memory(found, {1: 128, 2: 128}).workspaces
     assert shared[1] == shared[2]
     assert barriers(found, {1: 128, 2: 128}) == {2}
+
+
+N = (TensorType(("n",), "int8"),)
+
+
+@given(st.data())
+def test_barriers_hold_for_whatever_memory_a_run_plans(data: st.DataObject) -> None:
+    """Between two of them no kernel meets another one, in a plan for any sizes."""
+    count = data.draw(st.integers(2, 12))
+    nodes = [Node("x", None, (), N)]
+    for i in range(1, count):
+        step = Alias() if data.draw(st.integers(0, 4)) == 0 else K
+        inputs = data.draw(st.lists(st.integers(max(0, i - 4), i - 1), min_size=1, max_size=1 if step != K else 3))
+        nodes.append(Node(f"n{i}", step, tuple((n, 0) for n in inputs), N))
+    found = Graph(tuple(nodes), ((count - 1, 0),))
+    kernels = [i for i, node in enumerate(nodes) if node.is_kernel]
+    needs: dict[int, Dim] = {i: data.draw(st.sampled_from((0, symbol("n")))) for i in kernels}
+    stops = barriers_before(found, unplanned(found), needs, kernels)
+    sizes = [0, *data.draw(st.lists(st.sampled_from((64, 128, 640)), min_size=count, max_size=count))]
+    for i, node in enumerate(nodes):
+        sizes[i] = sizes[node.inputs[0][0]] if node.step == Alias() else sizes[i + 1]
+    known = Graph(
+        tuple(n.with_types((TensorType((s,), "int8"),)) for n, s in zip(nodes, sizes, strict=False)), found.heads
+    )
+    scratch = {i: 64 for i in kernels if needs[i] != 0}
+    plan, stretch = plan_memory(known, scratch), []
+    for i in kernels:
+        stretch = [*([] if i in stops else stretch), i]
+        assert not barriers_before(known, plan, scratch, stretch), (i, stretch, nodes)
+
+
+def test_where_a_run_plans_the_memory_independent_kernels_need_no_barriers() -> None:
+    steps = ((K, (0,)), (K, (1,)), (K, (1,)), (K, (1,)), (K, (2, 3, 4)))
+    nodes = [Node("x", None, (), N)]
+    nodes += [Node(f"n{i}", step, tuple((n, 0) for n in inputs), N) for i, (step, inputs) in enumerate(steps, 1)]
+    found = Graph(tuple(nodes), ((5, 0),))
+    kernels = [1, 2, 3, 4, 5]
+    assert barriers_before(found, unplanned(found), dict.fromkeys(kernels, 0), kernels) == {2, 5}
+    workspaces: dict[int, Dim] = {**dict.fromkeys(kernels, 0), 2: symbol("n")}
+    assert barriers_before(found, unplanned(found), workspaces, kernels) == {2, 3, 5}
 
 
 def test_host_calls_cut_segments_and_reshapes_vanish() -> None:

@@ -11,6 +11,7 @@ from minitvm.codegen.llvm.cblas import gemm_text
 from minitvm.codegen.llvm.compile import assembly, caches_of, compile_object, cpu_of, machine_model
 from minitvm.codegen.llvm.emit import emit
 from minitvm.codegen.llvm.entry import constant_text, entry_text
+from minitvm.ir.dims import Dim
 from minitvm.ir.expr import Function
 from minitvm.runtime import cblas
 from minitvm.runtime.document import document_of, seal
@@ -52,7 +53,7 @@ class LlvmBackend(Backend):
     def image(self, source: str) -> bytes:
         return compile_object(source, self.cpu)
 
-    def entry(self, artifact: Artifact, workspaces: Mapping[int, int], compile: Compile) -> bytes:
+    def entry(self, artifact: Artifact, workspaces: Mapping[int, Dim], compile: Compile) -> bytes:
         text = entry_text(artifact.graph, artifact.plan, workspaces, self.machine.features)
         image: bytes = compile(text + constant_text("minitvm.seal", seal(document_of(artifact))))
         return image

@@ -5,52 +5,113 @@ stretch of kernels between two host calls.  Every thread of the team calls them.
 pointers: one per entry of the graph, then one per kernel node's workspace.
 
 A barrier stands before a kernel only where it needs one: it reads what was written, or overwrites what was
-written or read, since the last barrier.
+written or read, since the last barrier.  Where a run plans the memory, that is what is not alive any more.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeAlias
 
-from minitvm.runtime.graph import Entry, Graph, Plan, Segment, segments, steps_of, workspace_slots
+from minitvm.ir.dims import Dim, number
+from minitvm.ir.types import TensorType
+from minitvm.runtime.graph import (
+    Entry,
+    Graph,
+    Plan,
+    Segment,
+    last_uses,
+    owners,
+    segments,
+    steps_of,
+    workspace_slots,
+)
 from minitvm.target import spinning_text
+
+
+@dataclass(frozen=True)
+class Bytes:
+    """Where a value lies in the arena: from ``start`` up to ``end``."""
+
+    start: int
+    end: int
+
+    def meets(self, other: "Bytes") -> bool:
+        return self.start < other.end and other.start < self.end
+
+
+@dataclass(frozen=True)
+class Life:
+    """A value of a size that a run decides, from the step that makes it to the last one that reads it.  Memory is
+    shared by what is not alive together, for all that is known."""
+
+    owner: int
+    first: int
+    last: int
+
+    def meets(self, other: "Life") -> bool:
+        return self.owner == other.owner or self.last < other.first or other.last < self.first
+
+
+Places: TypeAlias = "Callable[[Iterable[Entry]], list[Any]]"
+"""Where entries are, as far as it is in the arena; a place can say whether it ``meets`` another one."""
 
 
 @dataclass
 class _Hazards:
-    """Memory ranges touched since the last barrier."""
+    """Places touched since the last barrier."""
 
-    written: list[tuple[int, int]]
-    read: list[tuple[int, int]]
+    written: list[Any]
+    read: list[Any]
 
-    def conflict(self, reads: Sequence[tuple[int, int]], writes: Sequence[tuple[int, int]]) -> bool:
-        return _overlap(reads, self.written) or _overlap(writes, self.written) or _overlap(writes, self.read)
+    def conflict(self, reads: Sequence[Any], writes: Sequence[Any]) -> bool:
+        return _meet(reads, self.written) or _meet(writes, self.written) or _meet(writes, self.read)
 
-    def add(self, reads: Sequence[tuple[int, int]], writes: Sequence[tuple[int, int]]) -> None:
+    def add(self, reads: Sequence[Any], writes: Sequence[Any]) -> None:
         self.written.extend(writes)
         self.read.extend(reads)
 
 
-def _overlap(some: Sequence[tuple[int, int]], others: Sequence[tuple[int, int]]) -> bool:
-    return any(a < d and c < b for a, b in some for c, d in others)
+def _meet(some: Sequence[Any], others: Sequence[Any]) -> bool:
+    return any(one.meets(other) for one in some for other in others)
 
 
-def _ranges(graph: Graph, plan: Plan, entries: Iterable[Entry]) -> list[tuple[int, int]]:
-    found = ((plan.offsets[graph.entry_id(entry)], graph.type_of(entry).nbytes) for entry in entries)
-    return [(start, start + nbytes) for start, nbytes in found if start >= 0]
+def _planned(graph: Graph, plan: Plan) -> Places:
+    def places(entries: Iterable[Entry]) -> list[Bytes]:
+        found = ((plan.offsets[graph.entry_id(entry)], graph.type_of(entry).nbytes) for entry in entries)
+        return [Bytes(start, start + nbytes) for start, nbytes in found if start >= 0]
+
+    return places
 
 
-def barriers_before(graph: Graph, plan: Plan, workspaces: Mapping[int, int], nodes: Sequence[int]) -> set[int]:
+def _unplanned(graph: Graph) -> Places:
+    """Whatever plan a run makes: reshapes share their inputs' memory in every one."""
+    one = TensorType((1,))
+    known = (n.with_types(tuple(one if isinstance(t, TensorType) else t for t in n.types)) for n in graph.nodes)
+    known_graph = Graph(tuple(known), graph.heads)
+    owner = owners(known_graph)
+    last = last_uses(known_graph, owner)
+    makers = [i for i, node in enumerate(graph.nodes) for _ in node.types]
+
+    def places(entries: Iterable[Entry]) -> list[Life]:
+        found = (owner[graph.entry_id(entry)] for entry in entries)
+        return [Life(o, makers[o], last[o]) for o in found if not graph.nodes[makers[o]].is_null]
+
+    return places
+
+
+def barriers_before(graph: Graph, plan: Plan, workspaces: Mapping[int, Dim], nodes: Sequence[int]) -> set[int]:
     """The nodes of a segment that need a barrier before them.  ``workspaces`` are bytes by node."""
-    if any(not type_.is_static for type_ in graph.entry_types):
-        return set(nodes[1:])  # what shares memory with what, a run decides
+    is_planned = all(type_.is_static for type_ in graph.entry_types)
+    places = _planned(graph, plan) if is_planned else _unplanned(graph)
     found: set[int] = set()
     hazards = _Hazards([], [])
     for i in nodes:
         node = graph.nodes[i]
-        reads = _ranges(graph, plan, node.inputs)
-        writes = _ranges(graph, plan, ((i, output) for output in range(len(node.types))))
-        if i in plan.workspaces:
-            writes.append((plan.workspaces[i], plan.workspaces[i] + workspaces[i]))
+        reads, writes = places(node.inputs), places((i, output) for output in range(len(node.types)))
+        if not is_planned and workspaces[i] != 0:
+            writes.append(Life(-1, i, i))
+        elif i in plan.workspaces:
+            writes.append(Bytes(plan.workspaces[i], plan.workspaces[i] + number(workspaces[i], {})))
         if hazards.conflict(reads, writes):
             found.add(i)
             hazards = _Hazards([], [])
@@ -81,7 +142,7 @@ def _segment_text(segment: Segment, barriers: set[int]) -> str:
     return "\n".join([*lines, "  ret void", "}"])
 
 
-def entry_text(graph: Graph, plan: Plan, workspaces: Mapping[int, int], features: frozenset[str]) -> str:
+def entry_text(graph: Graph, plan: Plan, workspaces: Mapping[int, Dim], features: frozenset[str]) -> str:
     """The LLVM IR of all ``node_K`` and ``segment_N`` of a graph, for a machine with those features."""
     slots = workspace_slots(graph)
     arity = {n.func: len(n.inputs) + len(n.types) + 1 for n in graph.nodes if n.is_kernel}
