@@ -87,7 +87,7 @@ def _template(symbol: str, group: Function, compiler: KernelCompiler) -> Templat
     if backend.library_call(group, symbol) is not None:
         return None
     try:
-        return lowering(group, symbol, backend.machine, backend.schedules).template
+        return lowering(group, symbol, backend.machine, backend.schedules, backend.templates).template
     except CompilerError:  # it will run in Python
         return None
 

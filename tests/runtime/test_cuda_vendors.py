@@ -15,6 +15,7 @@ from minitvm import relay
 from minitvm.errors import DeviceError, TargetError
 from minitvm.runtime.cuda import libraries
 from minitvm.runtime.cuda.driver import gpu
+from minitvm.runtime.debug import GraphModuleDebug
 from minitvm.runtime.graph import LibraryCall
 from minitvm.testing import assert_allclose
 from minitvm.testing.cuda import standin
@@ -122,6 +123,16 @@ def test_a_network_by_both_and_by_one_of_them() -> None:
     assert len(only) == 3 and all("cudnn" in s for s in only)
 
 
+def test_one_by_one_with_their_times() -> None:
+    function = network()
+    library = built(function)
+    module, feeds = GraphModuleDebug(library["default"]()), feeds_of(function)
+    module.run(**feeds)
+    want = minitvm.build(relay.Module(function), "llvm").run(feeds)[0]
+    assert_allclose(module.get_output(0), want, rtol=1e-4, atol=1e-4)
+    assert all(n.name in module.table() for n in library.graph.nodes if isinstance(n.step, LibraryCall))
+
+
 @pytest.mark.parametrize("allowed", [False, True])
 def test_float32_is_strict_unless_tf32_is_allowed(allowed: bool) -> None:
     x, weight = relay.var("x", shape=(1, 8, 6, 6)), relay.const(normal(4, 8, 3, 3))
@@ -193,7 +204,7 @@ def test_no_algorithm(monkeypatch: pytest.MonkeyPatch) -> None:
 @only_standin
 def test_a_call_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     library = built(network())
-    monkeypatch.setenv("STANDIN_FAIL", "cudnnConvolutionForward:2:3000")
+    monkeypatch.setenv("STANDIN_FAIL", "cudnnConvolutionForward:4:3000")  # after two shapes' first calls
     with pytest.raises(DeviceError) as error:
         library.run({"x": normal(1, 4, 6, 6)})
     assert str(error.value).startswith(

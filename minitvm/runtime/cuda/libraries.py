@@ -41,6 +41,12 @@ class Product:
     batch: int
     allow_tf32: bool = False
 
+    @property
+    def nbytes(self) -> list[int]:
+        """Of the operands and the result, as they lie here."""
+        (n, m, k), last, (b, a, c) = self.sizes, self.batch - 1, self.strides
+        return [size * np.dtype(self.dtype).itemsize for size in (m * k + last * a, k * n + last * b, m * n + last * c)]
+
 
 @dataclass(frozen=True)
 class Convolution:
@@ -56,6 +62,11 @@ class Convolution:
     dilation: tuple[int, ...]
     groups: int
     allow_tf32: bool = False
+
+    @property
+    def nbytes(self) -> list[int]:
+        """Of the operands and the result."""
+        return [math.prod(shape) * np.dtype(self.dtype).itemsize for shape in self.shapes]
 
 
 LibraryFunction: TypeAlias = Product | Convolution
@@ -187,6 +198,12 @@ class Handle:
         found = self.memory.empty((max(1, nbytes),), "uint8")
         return found, ctypes.c_void_p(found.address)
 
+    def warm(self, what: LibraryFunction) -> None:
+        """Call it once over memory that nobody reads: what that loads cannot be loaded while a graph is captured."""
+        operands = [self.scratch(nbytes) for nbytes in what.nbytes]
+        with self.gpu:
+            self.run(what, *(address.value or 0 for _, address in operands))
+
     def run(self, what: Any, *addresses: int) -> None:
         """A call that was announced: operands, then the result, row-major."""
         raise NotImplementedError
@@ -212,21 +229,11 @@ class Blas(Handle):
     _TF32 = 77
     """CUBLAS_COMPUTE_32F_FAST_TF32."""
 
-    def __init__(self, memory: CudaMemory, products: Iterable[Product]) -> None:
+    def __init__(self, memory: CudaMemory) -> None:
         super().__init__(memory)
         self._workspace, address = self.scratch(self._WORKSPACE)
         with self.gpu:
             self.call("SetWorkspace_v2", self.value, address, ctypes.c_size_t(self._WORKSPACE))
-        for product in set(products):
-            self._warm(product)
-
-    def _warm(self, what: Product) -> None:
-        """Its kernels are loaded when they are first launched, which is not while a graph is captured."""
-        (n, m, k), itemsize = what.sizes, np.dtype(what.dtype).itemsize
-        sizes = [x + stride * (what.batch - 1) for x, stride in zip((k * n, m * k, m * n), what.strides, strict=True)]
-        (_b, b), (_a, a), (_c, c) = (self.scratch(size * itemsize) for size in sizes)
-        with self.gpu:
-            self.run(what, a.value or 0, b.value or 0, c.value or 0)
 
     def run(self, what: Product, *addresses: int) -> None:
         a, b, c = map(ctypes.c_void_p, addresses)
@@ -271,13 +278,14 @@ class Dnn(Handle):
     """How many there are, and the memory that one may work in."""
     _TYPES: ClassVar[dict[str, tuple[int, int]]] = {"float16": (2, 0), "float32": (0, 0), "float64": (1, 1)}
     """``cudnnDataType_t`` of the elements and of sums."""
-    _DEFAULT_MATH, _FMA = 0, 3
-    """``cudnnMathType_t``: tensor cores, also for float32, or none."""
+    _MATH: ClassVar[dict[str, int]] = {"float16": 1, "float32": 0, "float64": 0}
+    _FMA = 3
+    """``cudnnMathType_t``: with tensor cores (CUDNN_TENSOR_OP_MATH, CUDNN_DEFAULT_MATH), without them."""
 
     def __init__(self, memory: CudaMemory, convolutions: Iterable[Convolution]) -> None:
         self._descriptors: dict[Convolution, list[tuple[str, ctypes.c_void_p]]] = {}
         super().__init__(memory)
-        self._found = {what: self._algorithm(what) for what in set(convolutions)}
+        self._found = {what: self._algorithm(what) for what in convolutions}
         self._bytes = max((found.nbytes for found in self._found.values()), default=0)
         self._workspace, self._work = self.scratch(self._bytes)
 
@@ -302,7 +310,7 @@ class Dnn(Handle):
         self.call("SetFilterNdDescriptor", w, type_, 0, rank + 2, filters, what=what)
         self.call("SetConvolutionNdDescriptor", convolution, rank, *window, 1, sums, what=what)
         self.call("SetConvolutionGroupCount", convolution, what.groups, what=what)
-        self.call("SetConvolutionMathType", convolution, self._FMA if self._is_strict(what) else self._DEFAULT_MATH)
+        self.call("SetConvolutionMathType", convolution, self._FMA if self._is_strict(what) else self._MATH[what.dtype])
         self.call("SetTensorNdDescriptorEx", y, 0, type_, rank + 2, result, what=what)
         return found
 
@@ -319,9 +327,8 @@ class Dnn(Handle):
     def _measure(self, what: Convolution, *descriptors: ctypes.c_void_p) -> Algorithm:
         """``cudnnFindConvolutionForwardAlgorithmEx`` runs them all; which it does in the memory that they may have."""
         x, w, convolution, y = descriptors
-        itemsize, nbytes = np.dtype(what.dtype).itemsize, self._most_bytes(x, w, convolution, y)
-        (_x, image), (_w, filters), (_y, result) = (self.scratch(itemsize * math.prod(s)) for s in what.shapes)
-        _work, work = self.scratch(nbytes)
+        nbytes = self._most_bytes(x, w, convolution, y)
+        (_x, image), (_w, filters), (_y, result), (_work, work) = map(self.scratch, (*what.nbytes, nbytes))
         count, found = ctypes.c_int(), (_Measured * (2 * self._ALGORITHMS))()
         operands = (x, image, w, filters, convolution, y, result)
         answer = (len(found), ctypes.byref(count), found, work, ctypes.c_size_t(nbytes))
@@ -361,11 +368,15 @@ def _ints(values: Sequence[int]) -> Any:
 
 
 def handles(memory: CudaMemory, calls: Iterable[LibraryFunction]) -> dict[str, Handle]:
-    """Of the libraries that are called, by name."""
-    products = [call for call in calls if isinstance(call, Product)]
-    convolutions = [call for call in calls if isinstance(call, Convolution)]
-    found: dict[str, Handle] = {"cublas": Blas(memory, products)} if products else {}
-    return found | ({"cudnn": Dnn(memory, convolutions)} if convolutions else {})
+    """Of the libraries that are called, by name, ready to be captured."""
+    distinct = set(calls)
+    convolutions = [call for call in distinct if isinstance(call, Convolution)]
+    found: dict[str, Handle] = {"cudnn": Dnn(memory, convolutions)} if convolutions else {}
+    if len(convolutions) < len(distinct):
+        found["cublas"] = Blas(memory)
+    for call in distinct:
+        found[call.library].warm(call)
+    return found
 
 
 class PreparedCall:
