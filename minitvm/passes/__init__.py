@@ -88,9 +88,9 @@ BEFORE_LAYOUTS = (
     Legalize(),  #                                    level 3
 )
 AFTER_LAYOUTS = (
-    FoldConstant(fold_qnn=True),  #                   level 2
+    FoldConstant(fold_qnn=True, has_layouts=True),  # level 2
     SimplifyExprPostAlterOp(),  #                     level 0: exact rules; 2: all
-    FoldConstant(fold_qnn=True),  #                   level 2
+    FoldConstant(fold_qnn=True, has_layouts=True),  # level 2
     DeadCodeElimination(),  #                         level 1
     FuseOps(),  #                                     level 0: one operator a kernel; 1: groups
 )

@@ -264,12 +264,12 @@ def blocked_conv2d(site: Site, machine: MachineModel) -> Placement | Declined:
         size = block(channels, lanes)
         found = f"NCHW{size}c", f"OIHW1i{size}o", f"NCHW{size}c"
         none = Declined(f"no blocks of {lanes} divide its {channels} channels")
-        return none if size is None else _blocked(op, DepthwiseConv2dNCHWc, units, *found)
+        return none if size is None else _blocked(op, DepthwiseConv2dNCHWc, site.call.args[1], *found)
     if out is None or (inner is None and groups > 1):
         group = f"the {channels // groups} and {units // groups} channels of a group"
         return Declined(f"no blocks of {lanes} divide {group if groups > 1 else f'its {units} output channels'}")
     image = f"NCHW{inner}c" if inner else "NCHW"
-    return _blocked(op, Conv2dNCHWc, units, image, f"OIHW{inner or channels}i{lanes}o", f"NCHW{out}c")
+    return _blocked(op, Conv2dNCHWc, site.call.args[1], image, f"OIHW{inner or channels}i{lanes}o", f"NCHW{out}c")
 
 
 def _is_of_bytes(call: Call) -> bool:
@@ -304,11 +304,13 @@ def _words_of_lanes(weight: Expr) -> Expr:
     return Call(Reshape((*outer, depth // BYTES, lanes)), (words,))
 
 
-def _blocked(op: Conv2d, made: type[BlockedConvolution], units: int, data: str, kernel: str, out: str) -> Placement:
+def _blocked(op: Conv2d, made: type[BlockedConvolution], weight: Expr, data: str, kernel: str, out: str) -> Placement:
     """With weights in whole blocks: the last one of each group may have zeros behind its filters."""
+    units = weight.tensor_type.static_shape[0]
     blocked = made.of(op.attributes() | {"data_layout": data, "kernel_layout": kernel, "out_layout": out})
     moved, result = Move.of("NCHW", data), Move.of("NCHW", out)
-    if made is DepthwiseConv2dNCHWc or units // op.groups % Layout(kernel).factor("O") == 0:
+    whole_blocks = units // op.groups % Layout(kernel).factor("O") == 0 and not is_cast_of_weights(weight)
+    if made is DepthwiseConv2dNCHWc or whole_blocks:
         return Placement((moved, Move.of("OIHW", kernel)), result, calling(blocked))
     whole = blocked.with_attributes(channels=units)
 

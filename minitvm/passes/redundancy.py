@@ -185,18 +185,20 @@ class FoldConstant(FunctionPass, opt_level=2):
     known.
     """
 
-    def __init__(self, fold_qnn: bool = False) -> None:
-        self.fold_qnn = fold_qnn
+    def __init__(self, fold_qnn: bool = False, has_layouts: bool = False) -> None:
+        self.fold_qnn, self.has_layouts = fold_qnn, has_layouts
 
     def transform_function(self, function: Function, module: Module, context: PassContext) -> Function:
         limit = context.option(MAX_BYTES.name)
-        return as_function(fold_constant_expr(function, self.fold_qnn, limit))
+        return as_function(fold_constant_expr(function, self.fold_qnn, limit, self.has_layouts))
 
 
-def fold_constant_expr(expr: Expr, fold_qnn: bool = False, max_bytes: int = MAX_BYTES.default) -> Expr:
+def fold_constant_expr(
+    expr: Expr, fold_qnn: bool = False, max_bytes: int = MAX_BYTES.default, has_layouts: bool = False
+) -> Expr:
     """An expression or a function with all that can be folded folded; itself where nothing can."""
     widens = any(isinstance(node, Call) and isinstance(node.op, SinkCast.needs) for node in post_order(expr))
-    kept = kept_narrow(expr) if widens else set()
+    kept = kept_narrow(expr, has_layouts) if widens else set()
 
     def visit(old: Expr, new: Expr) -> Expr:
         if old in kept and isinstance(new, Call):

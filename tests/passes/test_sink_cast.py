@@ -130,6 +130,40 @@ def test_a_product_reads_weights_as_they_are_stored(name: str, rows: int, kept: 
     np.testing.assert_allclose(library.run({"x": x})[0], want, rtol=1e-4, atol=2e-6 * want.max())
 
 
+UNITS, TAPS = 384, (3, 3)
+"""384 to 384 channels: 5.3 MB as floats."""
+
+
+def filters(how: str) -> Expr:
+    shape = (UNITS, UNITS, *TAPS)
+    if how in ("float16", "bfloat16"):
+        return ir.call_op("cast", ir.const(RNG.standard_normal(shape).astype(how)), dtype="float32")
+    data = ir.const(RNG.integers(-99, 99, shape).astype("int8"))
+    count = (UNITS,) if how == "a scale a filter" else ()
+    scale, zero = RNG.random(count, np.float32) / 99, np.full(count, 0 if count else 3, "int8")
+    return ir.call_op("qnn.dequantize", data, ir.const(np.asarray(scale, "float32")), ir.const(zero), axis=0)
+
+
+@pytest.mark.parametrize(("how", "size", "kept"), [
+    ("float16", 7, True), ("float16", 8, False), ("bfloat16", 3, True), ("a scale and a zero point", 5, True),
+    ("a scale and a zero point", 6, False), ("a scale a filter", 4, True), ("a scale a filter", 7, False),
+])  # fmt: skip
+@pytest.mark.parametrize("level", [2, 3])
+def test_a_convolution_of_few_pixels_reads_weights_as_they_are_stored(
+    how: str, size: int, kept: bool, level: int
+) -> None:
+    """In blocks of channels, which level 3 makes."""
+    x = ir.var("x", shape=(1, UNITS, size, size))
+    function = Function([x], ir.call_op("nn.relu", ir.nn.conv2d(x, filters(how), padding=1)))
+    library = minitvm.build(function, opt_level=level, num_threads=1)
+    share = 0.6 if kept and level == 3 else 1.1
+    assert sum(a.nbytes for a in library.params.values()) < share * UNITS * UNITS * 9 * 4
+    assert (share == 0.6) == any(a.dtype != np.float32 for a in library.params.values())
+    image = RNG.standard_normal(x.tensor_type.static_shape).astype("float32")
+    want = np.asarray(evaluate(function, image))
+    np.testing.assert_allclose(library.run({"x": image})[0], want, rtol=1e-4, atol=2e-6 * want.max())
+
+
 def test_weights_that_something_else_reads_too_are_folded() -> None:
     weights = WIDENED["float16"]()
     x = ir.var("x", shape=(2, WIDTH))
