@@ -35,7 +35,10 @@ from minitvm.codegen.cuda.emit import emit_cuda
 from minitvm.codegen.cuda.machine import GpuModel, gpu_model
 from minitvm.codegen.cuda.schedules.recurrent import GpuGru, GpuLstm, GpuRnn
 from minitvm.codegen.cuda.schedules.scans import GpuRunningSum
+from minitvm.codegen.cuda.schedules.scatter import GpuScatterElements, GpuScatterNd
+from minitvm.codegen.cuda.schedules.selection import GpuNonZero, GpuUnique
 from minitvm.codegen.cuda.schedules.sorting import GpuSort
+from minitvm.codegen.cuda.schedules.suppression import GpuSuppression
 from minitvm.codegen.lower import Lowering, lowering
 from minitvm.codegen.problem import TEMPLATES
 from minitvm.codegen.simplify import simplify
@@ -286,7 +289,7 @@ def test_every_template_of_gpus_is_met() -> None:
     """By the cases of ``test_cuda_templates.py`` and ``test_cuda_rows.py``, or here; those of processors, which are
     bound, by their own tests."""
     met = {type(template_of(case)[0]) for case in range(len(TEMPLATE_CASES))} | {GpuLstm, GpuGru, GpuRnn}
-    met |= {GpuSort, GpuRunningSum}
+    met |= {GpuSort, GpuRunningSum, GpuNonZero, GpuUnique, GpuScatterElements, GpuScatterNd, GpuSuppression}
     of_gpus = {t for (kind, _), found in TEMPLATES.table.items() if kind == "cuda" for t in found}
     of_processors = {t for (kind, _), found in TEMPLATES.table.items() if kind == "llvm" for t in found}
     assert of_gpus - of_processors <= met

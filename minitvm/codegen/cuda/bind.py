@@ -24,17 +24,21 @@ from minitvm.ir.loop import (
     Barrier,
     Buffer,
     Const,
+    CopyWait,
     For,
     If,
     Kernel,
     LoopKind,
     LoopVar,
+    Mma,
     Seq,
+    Shuffle,
     Stmt,
     Store,
     allocated,
     map_stmt,
     seq,
+    walk_exprs,
     walk_stmts,
 )
 from minitvm.ir.loop.affine import depends_on
@@ -89,14 +93,27 @@ def _top_level(stmt: Stmt) -> Iterator[Stmt]:
 
 
 def _launched(nests: Sequence[Stmt]) -> Iterator[list[Stmt]]:
-    """Neighbours by one launch, as long as a block may have the threads that any of them needs."""
+    """Neighbours by one launch, as long as one block serves all of them."""
     found: list[Stmt] = []
     for nest in nests:
-        if found and math.prod(_block(seq(*found, nest))) > _MOST_THREADS:
+        if found and not _share_blocks([*found, nest]):
             yield found
             found = []
         found.append(nest)
     yield found
+
+
+def _share_blocks(nests: Sequence[Stmt]) -> bool:
+    """Whether a block may have what any of them needs, and where threads meet, they are all there."""
+    whole = seq(*nests)
+    block, shared = _block(whole), sum(buffer.nbytes for buffer in allocated(whole) if buffer.scope == "shared")
+    fits = math.prod(block) <= _MOST_THREADS and shared <= _STATIC_SHARED
+    return fits and all(_block(nest) == block for nest in nests if _threads_meet(nest))
+
+
+def _threads_meet(nest: Stmt) -> bool:
+    meet = any(isinstance(stmt, (Barrier, CopyWait, Mma)) for stmt in walk_stmts(nest))
+    return meet or any(isinstance(expr, Shuffle) for expr in walk_exprs(nest))
 
 
 def _block(nest: Stmt) -> tuple[int, int, int]:

@@ -25,7 +25,7 @@ from minitvm.ir.ops._shape import (
 from minitvm.ir.types import DType, Shape, TensorType
 
 
-def _wrapped(position: LoopExpr, extent: int) -> LoopExpr:
+def wrapped(position: LoopExpr, extent: int) -> LoopExpr:
     """A position within the extent: negative ones from the end, others clamped."""
     wide = position.astype("int64")
     return minimum(maximum(select(wide < 0, wide + extent, wide), 0), extent - 1)
@@ -105,7 +105,7 @@ class Gather(Op, name="gather", fusion=Fusion.INJECTIVE):
 
     def compute(self, data: Buffer, indices: Buffer) -> Stage:
         axis = self.axis % len(data.shape)
-        return compute(indices.shape, lambda *i: data[replaced(i, axis, _wrapped(indices[i], data.shape[axis]))])
+        return compute(indices.shape, lambda *i: data[replaced(i, axis, wrapped(indices[i], data.shape[axis]))])
 
 
 def _check_elements(op: Op, data: TensorType, indices: TensorType, axis: int) -> None:
@@ -143,7 +143,7 @@ class GatherNd(Op, name="gather_nd", fusion=Fusion.INJECTIVE):
         extents = data.shape[batch : batch + depth]
 
         def element(*i: LoopExpr) -> LoopExpr:
-            positions = tuple(_wrapped(indices[(as_index(m),) + i[:rank]], n) for m, n in enumerate(extents))
+            positions = tuple(wrapped(indices[(as_index(m),) + i[:rank]], n) for m, n in enumerate(extents))
             return data[i[:batch] + positions + i[rank:]]
 
         return compute(indices.shape[1:] + data.shape[batch + depth :], element)
@@ -184,7 +184,8 @@ def _scatter(data: np.ndarray, at: tuple[np.ndarray, ...], updates: np.ndarray, 
     return result
 
 
-def _combined(kind: str, old: LoopExpr, update: LoopExpr) -> LoopExpr:
+def merged(kind: str, old: LoopExpr, update: LoopExpr) -> LoopExpr:
+    """What a scatter leaves where ``old`` is."""
     return update if kind == "update" else binary("and" if (kind, old.dtype) == ("mul", "bool") else kind, old, update)
 
 
@@ -219,8 +220,8 @@ class ScatterElements(Op, name="scatter_elements", fusion=Fusion.OPAQUE, takes_s
         axis = self.axis % len(data.shape)
 
         def update(*i: LoopExpr) -> Stmt:
-            at = replaced(i, axis, _wrapped(indices[i], data.shape[axis]))
-            return store(result, at, _combined(self.reduction, result[at], updates[i]))
+            at = replaced(i, axis, wrapped(indices[i], data.shape[axis]))
+            return store(result, at, merged(self.reduction, result[at], updates[i]))
 
         return seq(_copied(data, result), nest(indices.shape, update))
 
@@ -257,9 +258,9 @@ class ScatterNd(Op, name="scatter_nd", fusion=Fusion.OPAQUE, takes_stored=True):
         depth, rank = indices.shape[0], len(indices.shape) - 1
 
         def update(*i: LoopExpr) -> Stmt:
-            where = (_wrapped(indices[(as_index(m),) + i[:rank]], data.shape[m]) for m in range(depth))
+            where = (wrapped(indices[(as_index(m),) + i[:rank]], data.shape[m]) for m in range(depth))
             at = (*where, *i[rank:])
-            return store(result, at, _combined(self.mode, result[at], updates[i]))
+            return store(result, at, merged(self.mode, result[at], updates[i]))
 
         return seq(_copied(data, result), nest(updates.shape, update))
 

@@ -11,7 +11,10 @@ from collections.abc import Sequence
 
 import minitvm.codegen.cuda.schedules.recurrent
 import minitvm.codegen.cuda.schedules.scans
-import minitvm.codegen.cuda.schedules.sorting  # noqa: F401  (registers the templates)
+import minitvm.codegen.cuda.schedules.scatter
+import minitvm.codegen.cuda.schedules.selection
+import minitvm.codegen.cuda.schedules.sorting
+import minitvm.codegen.cuda.schedules.suppression  # noqa: F401  (registers the templates)
 from minitvm.codegen.cuda.machine import GpuModel
 from minitvm.codegen.cuda.schedules.elements import elements
 from minitvm.codegen.cuda.schedules.reductions import reduction
