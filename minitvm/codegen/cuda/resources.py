@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 
 from minitvm.codegen.cuda.machine import WARP, GpuModel
+from minitvm.ir.loop import Alloc, Const, For, Kernel, LoopKind, Stmt, Store, allocated, stmt_children
 from minitvm.runtime.cuda.image import Launch, records
 
 _ENTRY = re.compile(r"Compiling entry function '(\w+)' for '(\w+)'")
@@ -54,3 +55,41 @@ def _needs(launch: Launch, log: str, machine: GpuModel) -> Needs:
 def _number(pattern: str, text: str) -> int:
     match = re.search(pattern, text)
     return int(match[1]) if match else 0
+
+
+# --- before there is code ---------------------------------------------------------------------------------------------
+
+_FEW, _MANY = 20, 40
+"""Registers of a thread for addresses and the like: of one that keeps a vector at most, and of one that keeps more."""
+_VECTOR = 4
+_WRITTEN_OUT = 32
+"""Trips up to which NVRTC writes out a loop that adds up what it loads, so that all its loads are on their way."""
+
+
+def registers(kernel: Kernel) -> int:
+    """Of a thread, as predicted from the loops of a launch: what it keeps in ``local`` buffers, and addresses."""
+    kept = _kept(kernel.body)
+    shares = any(buffer.scope == "shared" for buffer in allocated(kernel.body))
+    return (_MANY if shares and kept > _VECTOR else _FEW) + kept
+
+
+def _kept(stmt: Stmt) -> int:
+    """Words that a thread keeps at a time."""
+    match stmt:
+        case Alloc(buffer, body):
+            return (buffer.nbytes + 3) // 4 * (buffer.scope == "local") + _kept(body)
+        case For(kind=LoopKind.UNROLLED, body=body):
+            return 2 * _kept(body)  # an iteration's loads begin during the one before
+        case For(_, Const(int(trips)), body, LoopKind.SERIAL) if 1 < trips <= _WRITTEN_OUT:
+            return max(_kept(body), trips * _summed(body))
+    return max(map(_kept, stmt_children(stmt)), default=0)
+
+
+def _summed(body: Stmt) -> int:
+    """How many sums an iteration adds to, where that is all it does."""
+    match body:
+        case For(_, Const(int(trips)), inner):
+            return trips * _summed(inner)
+        case Store(buffer, _, _) if buffer.scope == "local":
+            return 1
+    return 0
