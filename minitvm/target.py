@@ -70,6 +70,28 @@ class Target:
 
 
 @dataclass(frozen=True)
+class Planes:
+    """What a convolution multiplies in plain layouts: ``count`` times all ``pixels`` of a plane, ``vectors`` of
+    ``lanes``."""
+
+    count: int
+    pixels: int
+    vectors: int
+    lanes: int
+    depthwise: bool
+
+
+_STEP = 0.5
+"""Cycles of a vector's multiply-add."""
+_UNSHARED = 1.7
+"""Cycles more of a multiply-add whose pixels no other channel reads: each loads its own, between two cache lines."""
+_MOVE = 1.25
+"""Cycles that an element costs which is moved from one layout to another."""
+_MOVE_NEAR = 0.5
+"""The same of a depthwise convolution in the caches, whose padded image would be copied otherwise."""
+
+
+@dataclass(frozen=True)
 class MachineModel:
     """What templates need to know of a target: of a host what it is, of a named CPU what its name says.
 
@@ -91,6 +113,14 @@ class MachineModel:
         vectors = f"{self.vector_registers} vectors of {self.vector_bytes} bytes"
         caches = f"caches of {self.l1_bytes} and {self.l2_bytes}"
         return ", ".join([vectors, caches, f"{self.threads} threads", *sorted(self.features)])
+
+    def pays_to_move(self, planes: Planes, elements: int) -> bool:
+        """Whether a convolution of plain layouts, where lanes are pixels, gains more from others than moving so many
+        elements costs."""
+        wasted = (planes.vectors - planes.pixels / planes.lanes) * _STEP
+        saved = wasted + planes.depthwise * planes.vectors * _UNSHARED
+        near = planes.depthwise and elements * self.vector_bytes <= 4 * self.l2_bytes * planes.lanes
+        return planes.count * saved > elements * (_MOVE_NEAR if near else _MOVE)
 
     def lanes(self, dtype: str) -> int:
         """Elements of ``dtype`` in one vector register."""

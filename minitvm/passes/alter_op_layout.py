@@ -42,7 +42,7 @@ from minitvm.ir.types import Shape, TensorType, accumulator, as_tensor, closed, 
 from minitvm.ir.visitor import as_function, children, kinds_of, post_order, rebuild, simplify_projection
 from minitvm.passes.manager import FunctionPass, PassContext
 from minitvm.passes.sink_cast import is_cast_of_weights, lies_along_depth
-from minitvm.target import MachineModel
+from minitvm.target import MachineModel, Planes
 
 Propose = Callable[[Site], "Placement | Declined | None"]
 """A call's new layout, or why it has none; ``None`` where the operator is not one's concern."""
@@ -219,15 +219,6 @@ Proposal: TypeAlias = Callable[[Site, MachineModel], "Placement | Declined"]
 
 _ACROSS = 5
 """Vector operations that add up the lanes of a dot product."""
-_STEP = 0.5
-"""Cycles of a vector's multiply-add."""
-_UNSHARED = 1.7
-"""Cycles more of a multiply-add whose pixels no other channel reads: each loads its own, between two cache lines."""
-_MOVE = 1.25
-"""Cycles that an element costs which is moved from one layout to another."""
-_MOVE_NEAR = 0.5
-"""The same of a depthwise convolution in the caches, whose padded image would be copied otherwise."""
-
 PROPOSALS: dict[tuple[str, type[Op]], Proposal] = {}
 """What an operator asks for, by target kind and operator."""
 
@@ -414,12 +405,11 @@ def moving_costs_more(call: Call, function: Function, machine: MachineModel) -> 
     products = weight.size // units
     vectors = _vectors(op, pixels, weight.static_shape[3], lanes)
     depthwise = op.groups == units
-    saved = (vectors - pixels[0] * pixels[1] / lanes) * _STEP + depthwise * vectors * _UNSHARED
     tensors = [closed(field, 1) for field in leaves(function.body.type) if isinstance(field, TensorType)]
     returned = sum(as_tensor(field).size for field in tensors if field.is_static)
     moved = data.size + min(result.size, returned)
-    near = depthwise and moved * machine.vector_bytes <= 4 * machine.l2_bytes * lanes
-    if batch * units * products * saved > moved * (_MOVE_NEAR if near else _MOVE):
+    planes = Planes(batch * units * products, pixels[0] * pixels[1], vectors, lanes, depthwise)
+    if machine.pays_to_move(planes, moved):
         return None
     return Declined(f"it stands alone, and {moved} elements would be moved for it")
 

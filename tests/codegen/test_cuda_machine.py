@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from minitvm.codegen.cuda.bind import launch_of
 from minitvm.codegen.cuda.machine import gpu_model
+from minitvm.codegen.cuda.templates.product import Factor, GpuProduct
 from minitvm.errors import TargetError
+from minitvm.ir.loop import Buffer, Kernel, Store, const
+from minitvm.target import MachineModel, Planes
 
 
 def test_architectures_are_known_with_and_without_a_letter() -> None:
@@ -32,3 +36,25 @@ def test_an_unknown_one_names_those_that_are() -> None:
 )
 def test_occupancy(threads: int, registers: int, shared: int, blocks: int) -> None:
     assert gpu_model("sm_90").occupancy(threads, registers, shared) == blocks
+
+
+@pytest.mark.parametrize(("batch", "units", "pixels", "pays"), [(1, 64, 56 * 56, False), (32, 512, 14 * 14, True)])
+def test_a_layout_alone_pays_where_products_take_longer_than_two_launches(
+    batch: int, units: int, pixels: int, pays: bool
+) -> None:
+    planes = Planes(batch * units * units * 9, pixels, pixels // 4, 4, depthwise=False)
+    moved = 2 * batch * units * pixels
+    gpu = gpu_model("sm_90")
+    assert gpu.pays_to_move(planes, moved) == pays
+    alone = Planes(batch * units * 9, pixels, pixels // 4, 4, depthwise=True)
+    assert not gpu.pays_to_move(alone, moved)
+    assert MachineModel(64, 32).pays_to_move(Planes(64 * 576, 49, 7, 16, depthwise=False), 6272)
+
+
+@pytest.mark.parametrize(("shape", "blocks"), [((8, 1, 49, 512), 128), ((13, 1, 1, 1000), 31)])
+def test_parts_are_added_by_most_sms_of_a_large_gpu_or_by_single_warps(shape: tuple[int, ...], blocks: int) -> None:
+    zeros = Factor(1, lambda p, i, r: const(0, "float32"), True, 4, 0)
+    out, parts = Buffer("out", shape[1:], "float32"), Buffer("parts", shape, "float32")
+    product = GpuProduct(1, 8, zeros, zeros, "float32", lambda p, i, j, value: Store(out, (p, i, j), value), 4)
+    launch = launch_of(Kernel("added", (parts, out), product.added(parts)))
+    assert launch.grid[0] >= blocks and launch.threads <= 96

@@ -9,6 +9,7 @@ import numpy as np
 from minitvm.codegen.cuda import spell
 from minitvm.codegen.cuda.bind import Launch, dynamic_shared, launch_of
 from minitvm.codegen.cuda.express import Names, Shared, Writer, flat, identifier
+from minitvm.codegen.cuda.resources import blocks_at_least
 from minitvm.codegen.cuda.wide import Step, Widening, by_lanes, stores_of
 from minitvm.codegen.storage import spell_stored
 from minitvm.errors import CompilerError
@@ -89,7 +90,9 @@ class _Body:
     def function(self) -> str:
         spans = self.kernel.spans
         origin = [f"// {', '.join(' '.join(s.split()) for s in spans)}"] if spans else []
-        head = f'extern "C" __global__ void __launch_bounds__({self.launch.threads}, 1)'
+        threads = self.launch.threads
+        bounds = f"__launch_bounds__({threads}, {blocks_at_least(self.kernel, threads)})"
+        head = f'extern "C" __global__ void {bounds}'
         memory = ["    extern __shared__ __align__(16) unsigned char dynamic[];"] if self.dynamic else []
         lines = [*origin, head, f"{function_name(self.kernel)}({self.parameters})", "{", *memory, *self.lines, "}"]
         return "\n".join(lines) + "\n"

@@ -10,13 +10,19 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from minitvm.errors import TargetError
-from minitvm.target import MachineModel
+from minitvm.target import MachineModel, Planes
 
 WARP = 32
 """Threads that run in step."""
-_REGISTERS = 64 * 1024  # of an SM
+REGISTERS = 64 * 1024
+"""Of an SM."""
 _REGISTER_UNIT = 256  # a warp is given whole ones of these
 _SHARED_UNIT = 128
+_FLOAT = 4  # bytes
+LAUNCH = 3000
+"""Cycles that a launch costs after another one."""
+_ONE_BY_ONE = 0.12
+"""Of the multiply-adds of a product, what loads take that are of one element instead of four."""
 
 
 class _Card(NamedTuple):
@@ -87,11 +93,17 @@ class GpuModel(MachineModel):
         """Of memory."""
         return self.memory_bytes / self.clock
 
+    def pays_to_move(self, planes: Planes, elements: int) -> bool:
+        """Windows of a plain layout are loaded one element at a time; moving is two launches, and memory's work."""
+        multiply_adds = 0 if planes.depthwise else planes.count * planes.pixels
+        saved = multiply_adds / (self.lanes_of_sm * self.sms) * _ONE_BY_ONE
+        return saved > 2 * LAUNCH + 2 * elements * _FLOAT / self.bytes_per_cycle
+
     def occupancy(self, threads: int, registers: int, shared: int) -> int:
         """Blocks that an SM holds at a time: of so many threads, of so many registers each, with bytes of memory."""
         warps = -(-threads // WARP)
         warp_registers = -(-registers * WARP // _REGISTER_UNIT) * _REGISTER_UNIT
-        by_registers = _REGISTERS // warp_registers // warps if registers else self.blocks
+        by_registers = REGISTERS // warp_registers // warps if registers else self.blocks
         taken = -(-(shared + self.block_reserved) // _SHARED_UNIT) * _SHARED_UNIT
         by_shared = self.shared_bytes // taken if taken else self.blocks
         return min(self.blocks, self.warps // warps, by_registers, by_shared)

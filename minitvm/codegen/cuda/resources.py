@@ -6,7 +6,7 @@ import math
 import re
 from dataclasses import dataclass
 
-from minitvm.codegen.cuda.machine import WARP, GpuModel
+from minitvm.codegen.cuda.machine import REGISTERS, WARP, GpuModel
 from minitvm.ir.loop import Alloc, Const, For, Kernel, LoopKind, Stmt, Store, allocated, stmt_children
 from minitvm.runtime.cuda.image import Launch, records
 
@@ -59,9 +59,12 @@ def _number(pattern: str, text: str) -> int:
 
 # --- before there is code ---------------------------------------------------------------------------------------------
 
-_FEW, _MANY = 20, 40
-"""Registers of a thread for addresses and the like: of one that keeps a vector at most, and of one that keeps more."""
-_VECTOR = 4
+_FEW, _MANY = 16, 40
+"""Registers of a thread for addresses and the like, and of one that multiplies what is in shared memory."""
+_BLOCKS, _THREADS = 16, 1024
+"""What every SM may hold, if not more."""
+_OF_A_PRODUCT = 16
+"""Words that such a thread keeps at least."""
 _WRITTEN_OUT = 32
 """Trips up to which NVRTC writes out a loop that adds up what it loads, so that all its loads are on their way."""
 
@@ -69,8 +72,19 @@ _WRITTEN_OUT = 32
 def registers(kernel: Kernel) -> int:
     """Of a thread, as predicted from the loops of a launch: what it keeps in ``local`` buffers, and addresses."""
     kept = _kept(kernel.body)
-    shares = any(buffer.scope == "shared" for buffer in allocated(kernel.body))
-    return (_MANY if shares and kept > _VECTOR else _FEW) + kept
+    return kept + (_MANY if _multiplies(kernel, kept) else _FEW)
+
+
+def _multiplies(kernel: Kernel, kept: int) -> bool:
+    return kept > _OF_A_PRODUCT and any(buffer.scope == "shared" for buffer in allocated(kernel.body))
+
+
+def blocks_at_least(kernel: Kernel, threads: int) -> int:
+    """So many blocks of a product's launch an SM shall hold at a time by its registers: what is predicted is kept."""
+    if not _multiplies(kernel, _kept(kernel.body)):
+        return 1
+    held = REGISTERS // (-(-registers(kernel) // 8) * 8 * threads)
+    return max(1, min(held, _BLOCKS, _THREADS // threads))
 
 
 def _kept(stmt: Stmt) -> int:

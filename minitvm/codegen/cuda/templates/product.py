@@ -96,9 +96,13 @@ class GpuProduct:
         return Extent(self.batch, self.left.lines, self.right.lines, self.depth, size, nbytes)
 
     def added(self, parts: Buffer) -> Stmt:
-        """The sums of all parts of the depth, in order, by a thread for each ``vector`` of them."""
+        """The sums of all parts of the depth, in order, by a thread for each ``vector`` of them, or fewer where
+        there are few."""
         count, *shape = parts.shape
-        width, total = self.vector, parts.size // count // self.vector
+        width = self.vector
+        while width > 1 and parts.size // count // width < _BLOCKS * WARP:
+            width //= 2
+        total = parts.size // count // width
         sums = Buffer("sums", (width,), self.dtype, "local")
 
         def of_part(s: LoopExpr | int, position: LoopExpr, lane: LoopExpr) -> LoopExpr:
@@ -119,11 +123,13 @@ class GpuProduct:
 
 
 _OF_A_BLOCK = 256
+_BLOCKS = 128
+"""About as many as a large GPU has SMs."""
 
 
 def in_threads(total: int, body: Callable[[LoopExpr], Stmt]) -> Stmt:
-    """``body`` for every position, by a thread each."""
-    threads = min(_OF_A_BLOCK, -(-total // WARP) * WARP)
+    """``body`` for every position, by a thread each; blocks are small where there would be few of them."""
+    threads = min(_OF_A_BLOCK, max(1, total // (_BLOCKS * WARP)) * WARP)
 
     def thread(block: LoopExpr, t: LoopExpr) -> Stmt:
         position = block * threads + t

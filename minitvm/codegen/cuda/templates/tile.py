@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from minitvm.codegen.cuda.machine import WARP, GpuModel
+from minitvm.codegen.cuda.machine import LAUNCH, WARP, GpuModel
 from minitvm.codegen.problem import Choice, Tile
 from minitvm.ir.dtypes import SHORT
 
@@ -18,8 +18,8 @@ WIDEST = 8
 """Elements of 16 bytes, of floats of two."""
 _LATENCY = 700
 """Cycles from asking global memory for a piece to having it in shared memory, the barrier included."""
-_LAUNCH = 3000
-"""Cycles that a launch costs after another one."""
+_SEEN = 1 / 8
+"""Of what hides behind something longer, what is seen all the same."""
 _HIDING = 8
 """Warps of an SM whose arithmetic hides each other's latencies."""
 _TENSOR_USE = 0.62
@@ -226,8 +226,8 @@ class Extent:
         waves = [held] * (each // held) + ([each % held] if each % held else [])
         steps = (tile.depth * tile.step_cycles(n, self.size, machine) for n in waves)
         waits = _LATENCY / (tile.stages - 1)
-        busy = sum(self.pieces(tile) * max(waits, step) + 2 * _LATENCY for step in steps)
-        return max(busy, self._memory(tile) / machine.bytes_per_cycle) + (_LAUNCH if tile.split > 1 else 0)
+        busy = sum(self.pieces(tile) * (max(waits, step) + _SEEN * min(waits, step)) + 2 * _LATENCY for step in steps)
+        return max(busy, self._memory(tile) / machine.bytes_per_cycle) + (LAUNCH if tile.split > 1 else 0)
 
     def _memory(self, tile: BlockTile) -> float:
         """Bytes that go through memory."""
