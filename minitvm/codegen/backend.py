@@ -15,7 +15,7 @@ from functools import reduce
 from typing import Any, ClassVar, TypeAlias
 
 from minitvm.codegen.legalize import legalize
-from minitvm.codegen.lower import lower
+from minitvm.codegen.lower import lower, predicted
 from minitvm.codegen.problem import TEMPLATES, Choice, Problem, Template
 from minitvm.errors import TargetError
 from minitvm.ir.decision import Declined
@@ -128,6 +128,10 @@ class Backend(ABC):
             if "library" in group.attrs and isinstance(call, Call)
             else None
         )
+
+    def predicted(self, call: Call) -> float | Declined:
+        """The cycles that a call takes by itself as a template has it; why there is none."""
+        return predicted(call, self.machine, self.templates)
 
     def lower(self, group: Function, symbol: str) -> Kernel:
         """A fused group as loops; :class:`CompilerError` where it has no template and no compute rule."""

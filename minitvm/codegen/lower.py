@@ -110,6 +110,26 @@ def _as_stored(buffer: Buffer, params: Sequence[Buffer]) -> tuple[bool, str]:
     return isinstance(value, Load) and value.buffer in params and _at_own_index(value, buffer.axes), value.dtype
 
 
+def not_allowed(maker: type[Template]) -> Declined | None:
+    """The refusal of a template that approximates, where nobody named it."""
+    allowed = PassContext.current().option("minitvm.allow_approximate")
+    if maker.exactness is not Exactness.APPROXIMATE or maker.__name__ in allowed:
+        return None
+    return Declined(f"approximate, and minitvm.allow_approximate does not name {maker.__name__}")
+
+
+def predicted(call: Call, machine: MachineModel, templates: Sequence[str] = ("llvm",)) -> float | Declined:
+    """The cycles of what a template (of kinds) would make of a call by itself, or why none would."""
+    refusal = Declined("it has no template")
+    for maker in _templates(templates, call):
+        template = maker(Problem.of(call), machine)
+        found = not_allowed(maker) or template.refusal()
+        if found is None:
+            return template.choice.cycles
+        refusal = found
+    return refusal
+
+
 def title_of(maker: type[Template]) -> str:
     return f"template {maker.__module__.rpartition('.')[2]}.{maker.__name__}"
 
@@ -134,9 +154,8 @@ def _lower_with(
     prologues = [buffer for arg in anchor.args for buffer in flatten(values[arg])]
     given, narrow = zip(*(_as_stored(buffer, params) for buffer in prologues), strict=True) if prologues else ((), ())
     problem = replace(problem, as_given=all(given), narrow=narrow)
-    allowed = PassContext.current().option("minitvm.allow_approximate")
-    if maker.exactness is Exactness.APPROXIMATE and maker.__name__ not in allowed:
-        return Declined(f"approximate, and minitvm.allow_approximate does not name {maker.__name__}")
+    if (refusal := not_allowed(maker)) is not None:
+        return refusal
     if any(isinstance(node, Reduce) for stage in stage_order(prologues) for node in walk_exprs(stage.value)):
         return Declined("its input is a reduction, which would be recomputed for every element")
     batch = None if problem.is_static else batch_of(problem, maker)

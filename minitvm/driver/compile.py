@@ -43,6 +43,7 @@ from minitvm.passes.compare import compare
 from minitvm.passes.instrument import PassInstrument
 from minitvm.passes.manager import PassContext, closest
 from minitvm.passes.redundancy import bind_captured, bind_params
+from minitvm.passes.winograd import Predict
 from minitvm.runtime.device import Device, cpu
 from minitvm.runtime.executor import GraphModule
 from minitvm.runtime.graph import Artifact, Host
@@ -111,9 +112,8 @@ def build_consuming(
     with timings.stage("passes"), decisions() as log:
         recorder = Recorder(log, trace)
         library_of = backend.library_of if backend.target.libs else None
-        main = optimize(
-            given, backend.machine, params, opt_level, recorder, backend.schedules, library_of, backend.slower
-        ).main
+        asked = backend.schedules, library_of, backend.slower, backend.predicted
+        main = optimize(given, backend.machine, params, opt_level, recorder, *asked).main
     report = BuildReport(timings, compiler, recorder.steps)
     if trace:
         report.module = given.with_function("main", main)
@@ -171,6 +171,7 @@ def optimize(
     schedules: str = "llvm",
     library_of: LibraryOf | None = None,
     slower: Slower | None = None,
+    predict: Predict | None = None,
 ) -> Module:
     """The module after the default pipeline, under the current ``PassContext``; layouts as ``schedules`` has them.
 
@@ -181,7 +182,7 @@ def optimize(
     box = [module.with_function("main", bind_captured(bind_params(module.main, arrays)))]
     del arrays
     with _context(opt_level, recorder):
-        return default_pipeline(machine, schedules, library_of, slower).consume(box)
+        return default_pipeline(machine, schedules, library_of, slower, predict).consume(box)
 
 
 def _context(opt_level: int | None, recorder: PassInstrument | None) -> PassContext:

@@ -1,6 +1,8 @@
 """Passes over the graph: pure functions from module to module, named as in Relay; and the default pipeline of them,
 what ``build`` runs before lowering, in Relay's order."""
 
+from functools import partial
+
 from minitvm.ir.decision import Declined, Exactness
 from minitvm.passes.alter_op_layout import AlterOpLayout
 from minitvm.passes.attention import FuseAttention, Slower
@@ -35,6 +37,7 @@ from minitvm.passes.redundancy import (
 from minitvm.passes.rule import Replacement, Rule, RulePass, apply_rules, rule, rule_pass
 from minitvm.passes.simplify_expr import SimplifyExpr, SimplifyExprPostAlterOp, SinkReshape
 from minitvm.passes.sink_cast import SinkCast
+from minitvm.passes.winograd import Predict, faster
 from minitvm.target import MachineModel
 
 __all__ = ["FunctionPass", "ModulePass", "Pass", "PassContext", "Sequential"]
@@ -97,16 +100,22 @@ AFTER_LAYOUTS = (
 
 
 def default_pipeline(
-    machine: MachineModel, kind: str = "llvm", library_of: LibraryOf | None = None, slower: Slower | None = None
+    machine: MachineModel,
+    kind: str = "llvm",
+    library_of: LibraryOf | None = None,
+    slower: Slower | None = None,
+    predict: Predict | None = None,
 ) -> Sequential:
     """The passes for a machine, gated by the current ``PassContext``; ``kind`` is the target's.
 
     ``library_of`` says which library is called for what, where any is; ``slower`` why a larger operator would not be
-    faster than those that it is made of.
+    faster than those that it is made of; ``predict`` how long the target takes for a call: without it, convolutions
+    are direct ones.
     """
     libraries = () if library_of is None else (CallLibraries(library_of),)  # level 0
     integers = FakeQuantizationToInteger(machine)  # level 3
-    layouts = AlterOpLayout(machine, kind, weigh=True)  # level 3
+    ways = (partial(faster, predict),) if predict is not None and kind == "llvm" else ()
+    layouts = AlterOpLayout(machine, kind, True, *ways)  # level 3
     (types, inference, common, *others), attention = BEFORE_LAYOUTS, FuseAttention(slower)  # level 3
     first = (types, integers, inference, common, attention)
     return Sequential((*first, *others, *libraries, layouts, *AFTER_LAYOUTS), name="default_pipeline")

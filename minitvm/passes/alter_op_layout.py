@@ -219,6 +219,9 @@ Proposal: TypeAlias = Callable[[Site, MachineModel], "Placement | Declined"]
 
 _ACROSS = 5
 """Vector operations that add up the lanes of a dot product."""
+Faster: TypeAlias = Callable[[Site, Placement], Placement]
+"""What may be better than the placement that a call asks for."""
+
 PROPOSALS: dict[tuple[str, type[Op]], Proposal] = {}
 """What an operator asks for, by target kind and operator."""
 
@@ -280,7 +283,7 @@ def _conv2d_of_words(op: Conv2d, site: Site, lanes: int) -> Placement | Declined
     made = Conv2dWords.of(op.attributes() | names | {"channels": units, "padding": padding})
 
     def build(args: Sequence[Expr]) -> Expr:
-        blocks = _in_whole_blocks(args[1], "OIHW", f"OIHW{inner}i{lanes}o", "O")
+        blocks = in_whole_blocks(args[1], "OIHW", f"OIHW{inner}i{lanes}o", "O")
         return Call(made, (Call(Words(), (args[0],)), _words_of_lanes(blocks)))
 
     return Placement((Move.of("NCHW", f"NCHW{inner}c"), None), Move.of("NCHW", layouts[2]), build)
@@ -306,15 +309,15 @@ def _blocked(op: Conv2d, made: type[BlockedConvolution], weight: Expr, data: str
     whole = blocked.with_attributes(channels=units)
 
     def build(args: Sequence[Expr]) -> Expr:
-        return Call(whole, (args[0], _in_whole_blocks(args[1], "OIHW", kernel, "O", op.groups)))
+        return Call(whole, (args[0], in_whole_blocks(args[1], "OIHW", kernel, "O", op.groups)))
 
     return Placement((moved, None), result, build)
 
 
-def _in_whole_blocks(weight: Expr, axes: str, layout: str, unit: str, groups: int = 1) -> Expr:
+def in_whole_blocks(weight: Expr, axes: str, layout: str, unit: str, groups: int = 1) -> Expr:
     """A weight with its units in blocks, the last one of each group filled up with zeros; in the format that it has."""
     if is_cast_of_weights(weight) and isinstance(weight, Call):
-        moved = [a if a.tensor_type.rank == 0 else _in_whole_blocks(a, axes, layout, unit, groups) for a in weight.args]
+        moved = [a if a.tensor_type.rank == 0 else in_whole_blocks(a, axes, layout, unit, groups) for a in weight.args]
         op = weight.op
         if isinstance(op, DequantizeBlocks):
             op = op.with_attributes(axis=Layout(layout).index(axes[op.axis]))
@@ -357,7 +360,7 @@ def packed_dense(site: Site, machine: MachineModel) -> Placement | Declined:
     packed = (DenseWords if of_bytes else DensePack)(layout, units, attributes["out_dtype"])
 
     def build(args: Sequence[Expr]) -> Expr:
-        panels = _in_whole_blocks(args[1], axes, layout, "N")
+        panels = in_whole_blocks(args[1], axes, layout, "N")
         operands = (Call(Words(), (args[0],)), _words_of_lanes(panels)) if of_bytes else (args[0], panels)
         return Call(packed, operands)
 
@@ -426,12 +429,16 @@ class AlterOpLayout(FunctionPass, opt_level=3):
     """Operators in the layouts that they ask for on a machine; parameters and results keep theirs.
 
     ``weigh``: a convolution without another one to share its layout with only moves where that pays.
+    ``faster``: what may be better than the placement that a call asks for.
     """
 
-    def __init__(self, machine: MachineModel, kind: str = "llvm", weigh: bool = False) -> None:
+    def __init__(
+        self, machine: MachineModel, kind: str = "llvm", weigh: bool = False, faster: Faster = lambda _, found: found
+    ) -> None:
         self.machine = machine
         self.kind = kind
         self.weigh = weigh
+        self.faster = faster
 
     def transform_function(self, function: Function, module: Module, context: PassContext) -> Function:
         alone = self.weigh and kinds_of(function)[Conv2d] == 1
@@ -442,6 +449,7 @@ class AlterOpLayout(FunctionPass, opt_level=3):
                 return None
             with user_code(ask, f"layout proposal of {site.op.name}", partial(describe_call, site.call)):
                 refusal = moving_costs_more(site.call, function, self.machine) if alone else None
-                return refusal or ask(site, self.machine)
+                found = refusal or ask(site, self.machine)
+                return self.faster(site, found) if isinstance(found, Placement) else found
 
         return LayoutRewriter(self.info.name, propose).run(function)

@@ -24,7 +24,10 @@ from minitvm.passes.instrument import PassInfo
 from minitvm.passes.manager import KNOWN_PASSES, FunctionPass, PassContext, register_config
 
 register_config(
-    "minitvm.allow_approximate", tuple, (), "names of approximate rules that may act, as a tuple of strings"
+    "minitvm.allow_approximate",
+    tuple,
+    ("Winograd",),
+    "names of approximate rules and templates that may act, as a tuple of strings",
 )
 
 MAX_ROUNDS = 64

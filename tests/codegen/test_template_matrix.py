@@ -27,6 +27,7 @@ from minitvm.codegen.templates.conv_blocked import BlockedConv, BlockedDepthwise
 from minitvm.codegen.templates.conv_pixels import PixelConv, TransposedConv
 from minitvm.codegen.templates.matmul import DensePack, Matmul
 from minitvm.codegen.templates.recurrent import Gru, Lstm, Recurrent, Rnn, RunningSum
+from minitvm.codegen.templates.winograd import Winograd
 from minitvm.ir.builder import call_op, var
 from minitvm.ir.expr import Call
 from minitvm.ir.loop import Alloc, Const, For, Kernel, LoopKind, Seq, Stmt, walk_stmts
@@ -85,6 +86,15 @@ def blocked(rows: int, columns: int, lanes: int, dtype: str) -> Call:
     return made("nn.contrib_conv2d_NCHWc", shapes, dtype, **layouts, **out)
 
 
+def winograd(rows: int, columns: int, lanes: int, dtype: str) -> Call:
+    """A row of so many tiles, the last one not whole; blocks of results as their channels allow."""
+    tile = 2 + columns % 2 * 2
+    layouts = {"data_layout": "NCHW2c", "kernel_layout": f"OHWI2i{lanes}o", "tile_size": tile}
+    out = {"out_layout": f"NCHW{math.gcd(columns, lanes)}c", "channels": columns, "padding": (0, 1, 1, 0)}
+    shapes = [(1, 2, 2, rows * tile, 2), (-(-columns // lanes), tile + 2, tile + 2, 2, 2, lanes)]
+    return made("nn.contrib_conv2d_winograd_NCHWc", shapes, dtype, **layouts, **out)
+
+
 def depthwise(rows: int, columns: int, lanes: int, dtype: str) -> Call:
     blocks = -(-columns // lanes)
     layouts = {"data_layout": f"NCHW{lanes}c", "kernel_layout": f"OIHW1i{lanes}o", "out_layout": f"NCHW{lanes}c"}
@@ -133,6 +143,7 @@ SUBJECTS = [
     Subject(BlockedConv, blocked),
     Subject(BlockedDepthwise, depthwise, 64),
     Subject(PixelConv, pixels),
+    Subject(Winograd, winograd),
     Subject(TransposedConv, transposed),
     Subject(Lstm, recurrent("nn.lstm", 4), 70),
     Subject(Gru, recurrent("nn.gru", 3), 70),
@@ -236,6 +247,8 @@ def tiles_of(template: Template, choice: Choice) -> int:
     out, tile = template.problem.output.shape, choice.tile
     if isinstance(template, Recurrent):
         return out[1]
+    if isinstance(template, Winograd):
+        return template.tiles // tile.rows * (template.weight.shape[0] // tile.blocks)
     if isinstance(template, RunningSum):
         return out[0] * -(-out[2] // (4 * template.lanes))
     if isinstance(template, Attention):

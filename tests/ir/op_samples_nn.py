@@ -91,6 +91,29 @@ CONVOLUTIONS = [
     ),
 ]
 
+_WINOGRAD = {"data_layout": "NCHW4c", "kernel_layout": "OHWI4i4o"}
+WINOGRAD = [
+    _conv(
+        "nn.contrib_conv2d_winograd_NCHWc",
+        (2, 2, 5, 4, 4),
+        (2, 4, 4, 2, 4, 4),
+        tile_size=2,
+        out_layout="NCHW4c",
+        **_WINOGRAD,
+    ),
+    _conv(
+        "nn.contrib_conv2d_winograd_NCHWc",
+        (1, 1, 4, 7, 4),
+        (2, 6, 6, 1, 4, 4),
+        padding=(1, 0, 2, 1),
+        channels=6,
+        out_layout="NCHW2c",
+        **_WINOGRAD,
+    ),
+    row("nn.contrib_conv2d_winograd_weight_transform", floats(3, 2, 3, 3), tile_size=2),
+    row("nn.contrib_conv2d_winograd_weight_transform", floats(3, 2, 3, 3, dtype="float64"), tile_size=4),
+]
+
 TRANSPOSED = [
     _conv("nn.conv2d_transpose", (1, 3, 4, 5), (3, 2, 3, 3)),
     _conv("nn.conv2d_transpose", (2, 3, 4, 3), (3, 2, 3, 2), strides=2, padding=(1, 0, 0, 1), output_padding=(1, 0)),
@@ -362,6 +385,7 @@ EMPTY = [
 
 SAMPLES: list[Sample] = [
     *CONVOLUTIONS,
+    *WINOGRAD,
     *TRANSPOSED,
     *MATRICES,
     *POOLS,

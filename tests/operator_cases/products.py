@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from minitvm.ir.layout import Layout
+from minitvm.ir.ops.nn_winograd import Transforms
 from operator_cases.accuracy import Accuracy
 from operator_cases.case import Case, case, generator, summed
 from operator_cases.draw import Draw
@@ -195,6 +196,43 @@ def blocked(name: str, draw: Draw, dtype: str) -> Case:
     layouts |= {"out_layout": f"NCHW{result}c", "channels": groups * (filters * outer - missing)}
     attributes = {**layouts, **shape.attributes}
     return summed(name, x, w, terms=terms, groups=groups, out_dtype=out, **attributes)
+
+
+@generator("nn.contrib_conv2d_winograd_NCHWc")
+def winograd(name: str, draw: Draw, dtype: str) -> Case:
+    """Of any transformed weights; results whose blocks may be smaller than those of the weights."""
+    tile, block = draw.choice((2, 4)), draw.choice((8, 4, 16, 2))
+    result = draw.choice([b for b in (block, 4, 2, 1) if block % b == 0])
+    padding = [draw.choice((0, 1, 2)) for _ in range(4)]
+    pixels = [draw.integer(3, 9) for _ in range(2)]
+    inputs, filters = draw.sizes(2, max(1, _work(draw) // (math.prod(pixels) * 32 * block * block)), least=1)
+    shape = (filters, tile + 2, tile + 2, inputs, block, block)
+    x = draw.array((draw.integer(1, 2), inputs, *pixels, block), dtype, special="none")
+    w = draw.array(shape, dtype, special="none")
+    layouts = {"data_layout": f"NCHW{block}c", "kernel_layout": f"OHWI{block}i{block}o", "out_layout": f"NCHW{result}c"}
+    channels = filters * block - result * draw.integer(0, block // result - 1)
+    attributes: dict[str, Any] = {**layouts, "padding": padding, "tile_size": tile, "channels": channels}
+    made = case(name, x, w, **attributes)
+
+    def magnitude() -> np.ndarray:
+        return np.full(made.reference()[0].shape, _largest(x, w, Transforms.of(tile)))
+
+    return Case(made.op, made.args, Accuracy(1, inputs * block + 20, magnitude))
+
+
+def _largest(x: np.ndarray, w: np.ndarray, t: Transforms) -> float:
+    """More than any sum of Winograd's terms without their signs."""
+    grown = np.abs(t.A).max(0) * np.abs(t.B).sum(1)
+    places = np.abs(w.astype("float64")).sum(axis=(3, 4)).max(axis=(0, 3), initial=0)
+    return float(grown @ places @ grown * np.abs(x.astype("float64")).max(initial=0))
+
+
+@generator("nn.contrib_conv2d_winograd_weight_transform")
+def winograd_weights(name: str, draw: Draw, dtype: str) -> Case:
+    filters, inputs = draw.sizes(2, 64, least=0)
+    weight, tile = draw.array((filters, inputs, 3, 3), dtype, special="none"), draw.choice((2, 4))
+    made, G = case(name, weight, tile_size=tile), np.abs(Transforms.of(tile).G)
+    return Case(made.op, made.args, Accuracy(1, 11, lambda: G @ np.abs(weight.astype("float64")) @ G.T))
 
 
 @generator("nn.contrib_depthwise_conv2d_NCHWc")

@@ -262,6 +262,7 @@ class BlockedConvolution(Convolution, spatial="HW"):
     ``channels`` says that there are fewer.
     """
 
+    filter_order = "OIHW"  # no field: not annotated
     data_layout: str = "NCHW8c"
     kernel_layout: str = "OIHW8i8o"
     out_layout: str = "NCHW8c"
@@ -269,8 +270,9 @@ class BlockedConvolution(Convolution, spatial="HW"):
     @cached_property
     def layouts(self) -> tuple[Layout, Layout, Layout]:
         data, kernel, out = super().layouts
-        if data.primal != "NCHW" or kernel.primal != "OIHW" or out.primal != "NCHW":
-            raise self.reject(f"layouts {data}, {kernel}, {out} are not blocked forms of NCHW, OIHW, NCHW")
+        if (data.primal, kernel.primal, out.primal) != ("NCHW", self.filter_order, "NCHW"):
+            forms = f"NCHW, {self.filter_order}, NCHW"
+            raise self.reject(f"layouts {data}, {kernel}, {out} are not blocked forms of {forms}")
         if kernel.factor("O") % out.factor("C"):
             raise self.reject(f"the blocks of the result's layout {out} do not divide those of the filters of {kernel}")
         return data, kernel, out

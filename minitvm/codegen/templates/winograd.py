@@ -1,0 +1,315 @@
+"""Winograd's minimal filtering F(m x m, 3 x 3) in blocked layouts: (m + 2)^2 matrix products in place of a convolution.
+
+A thread takes some tiles at a time.  It transforms their inputs for all channels; then, for a few blocks of output
+channels, one product for each of the tiles' (m + 2)^2 places in the register tiles of all other products, and their
+transforms back to results.  What it makes meanwhile stays in its second-level cache.  Channels are the lanes of both
+transforms.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+
+from minitvm.codegen.loops import after, in_lanes, in_parallel, inside, or_zero, unflatten
+from minitvm.codegen.problem import TEMPLATES, Choice, Problem, Template, Tile
+from minitvm.codegen.templates.tile import (
+    ITEMS_PER_THREAD,
+    Run,
+    Step,
+    TileKernel,
+    block_runs,
+    in_steps,
+    runs,
+    step_cycles,
+    store_at,
+    tiles,
+    unrolled,
+)
+from minitvm.ir.decision import Exactness
+from minitvm.ir.loop import Alloc, Buffer, Const, If, Load, LoopExpr, Stmt, Store, const, intrin, loop, nest, seq
+from minitvm.ir.ops.nn_winograd import Conv2dWinograd, Transforms
+from minitvm.target import MachineModel
+
+TILES_INSIDE = "some tiles for all channels"
+CHANNELS_INSIDE = "all tiles transformed, then some channels for all tiles"
+
+_LEAST = 12  # tiles that a thread takes at a time, so that it reads the weights not too often
+_FEW = 4
+_MOST_BLOCKS = 4  # of weights that are read side by side: they lie multiples of 4 KB apart
+_FROM_MEMORY = 16  # bytes a cycle of weights, in cycles of two multiply-adds
+_TRANSFORM = 6.0  # cycles for each of a tile's places, of both transforms on the average; measured
+
+
+def _whole(most: int, size: int) -> int:
+    """The largest multiple of ``size`` up to ``most``, but at least ``size``."""
+    return max(1, most // size) * size
+
+
+def combined(coefficients: Iterable[float], values: Sequence[LoopExpr]) -> LoopExpr | None:
+    """The sum of values times numbers, as additions and multiply-adds; ``None`` where all are zero."""
+    total: LoopExpr | None = None
+    for c, value in sorted(
+        zip(map(float, coefficients), values, strict=True), key=lambda pair: (pair[0] != 1, pair[0] != -1)
+    ):
+        if c == 0:
+            continue
+        if total is None:
+            total = value if c == 1 else value * const(c, value.dtype)
+        elif abs(c) == 1:
+            total = total + value if c == 1 else total - value
+        else:
+            total = intrin("fma", value, const(c, value.dtype), total)
+    return total
+
+
+def transformed_input(B: np.ndarray, values: Sequence[LoopExpr]) -> list[LoopExpr]:
+    """``B @ values``: rows of points that differ in sign share their even and odd parts."""
+    extent = len(values)
+    even = [float(i % 2 == 0) for i in range(extent)]
+    odd = [1 - e for e in even]
+
+    def row(coefficients: np.ndarray) -> LoopExpr:
+        found = combined(coefficients, values)
+        assert found is not None
+        return found
+
+    found = [row(B[0])]
+    for i in range(1, extent - 1, 2):
+        e, o = row(B[i] * even), row(B[i] * odd)
+        found += [e + o, e - o]
+    return [*found, row(B[-1])]
+
+
+def transformed_output(A: np.ndarray, values: Sequence[LoopExpr]) -> list[LoopExpr]:
+    """``A @ values``: points that differ in sign come as a sum and a difference."""
+    pairs = [(values[i] + values[i + 1], values[i] - values[i + 1]) for i in range(1, len(values) - 1, 2)]
+    found = []
+    for i, row in enumerate(A):
+        terms = [values[0], *(pair[i % 2] for pair in pairs), values[-1]]
+        value = combined([row[0], *row[1:-1:2], row[-1]], terms)
+        assert value is not None
+        found.append(value)
+    return found
+
+
+@TEMPLATES.register("llvm", Conv2dWinograd)
+class Winograd(Template):
+    """Products of transformed tiles."""
+
+    exactness = Exactness.APPROXIMATE
+
+    def __init__(self, problem: Problem, machine: MachineModel) -> None:
+        super().__init__(problem, machine)
+        self.data, self.weight = problem.inputs
+        self.out = problem.output
+        op = problem.op
+        assert isinstance(op, Conv2dWinograd)
+        self.transforms = Transforms.of(op.tile_size)
+        self.size, self.extent = self.transforms.size, self.transforms.extent
+        self.pads = op.padding[:2]
+        self.batch, self.out_blocks, *_, self.block = self.out.shape
+        self.grid = tuple(-(-n // self.size) for n in self.out.shape[2:4])
+        self.tiles = self.batch * math.prod(self.grid)
+        self.in_blocks, self.inner = self.weight.shape[3:5]
+
+    @property
+    def lanes(self) -> int:
+        return self.weight.shape[5]
+
+    # --- the search space ---------------------------------------------------------------------------------------------
+
+    def choices(self) -> Sequence[Choice]:
+        blocks = self.weight.shape[0]
+        few = self._of_threads(_LEAST) < _LEAST
+        against = {
+            TILES_INSIDE: few and "too few tiles for the threads",
+            CHANNELS_INSIDE: not few and "tiles for all threads",
+        }
+        return [
+            Choice(scheme, tile, self._cycles(tile), why_not or "")
+            for scheme, why_not in against.items()
+            for tile in tiles(self.tiles, min(blocks, _MOST_BLOCKS), self.machine)
+        ]
+
+    def _cycles(self, tile: Tile) -> float:
+        """Products, both transforms, and the weights that come from beyond the second-level cache."""
+        places, blocks, count = self.extent**2, self.weight.shape[0], self._at_once(tile)
+        depth = self.in_blocks * self.inner
+        products = sum(r.count * step_cycles(r.size, blocks, tile) for r in runs(self.tiles, count))
+        vectors = self.tiles * (-(-depth // self.lanes) + blocks)
+        streamed = -(-self.tiles // count) * self.weight.nbytes if self.weight.nbytes > self.machine.l2_bytes else 0
+        return max(places * depth * products, streamed / _FROM_MEMORY) + _TRANSFORM * places * vectors
+
+    def _at_once(self, tile: Tile) -> int:
+        """How many tiles a thread takes at a time: what it makes of them stays in half of the second-level cache; all
+        where these are few, and weights come from far."""
+        each = self.extent**2 * (self.in_blocks * self.inner + tile.blocks * self.lanes)
+        most = max(_LEAST, self.machine.l2_bytes // 2 // (each * np.dtype(self.accumulator).itemsize))
+        if self.tiles <= _FEW * most and self.weight.nbytes > _FEW * self.machine.l2_bytes:
+            most = self.tiles
+        return _whole(min(most, self._of_threads(most)), tile.rows)
+
+    def _of_threads(self, most: int) -> int:
+        """No more tiles than leave work for all threads."""
+        threads = self.machine.threads
+        return most if threads == 1 else min(most, self.tiles // (ITEMS_PER_THREAD * threads))
+
+    # --- loops --------------------------------------------------------------------------------------------------------
+
+    def loops(self, choice: Choice) -> Stmt:
+        groups = block_runs(self.out_blocks * self.block, self.lanes, choice.tile.blocks)
+        if choice.scheme == TILES_INSIDE:
+            some = runs(self.tiles, self._at_once(choice.tile))
+            return seq(*(self._by_tiles(run, groups, choice.tile) for run in some))
+        inputs = self._inputs(self.tiles, "global")
+        transforms = in_parallel(inputs.shape[1:3], lambda i, t: self._input(inputs, i, t, t))
+        return after(inputs, transforms, self._by_channels(inputs, groups, choice.tile))
+
+    def _inputs(self, count: int, scope: str) -> Buffer:
+        """Of so many tiles, transformed: (place, block of channels, tile, channel)."""
+        return Buffer("inputs", (self.extent**2, self.in_blocks, count, self.inner), self.accumulator, scope)
+
+    def _by_tiles(self, some: Run, groups: Sequence[Run], tile: Tile) -> Stmt:
+        """A work item is some tiles, for all channels."""
+        inputs = self._inputs(some.size, "shared")
+
+        def work(at: LoopExpr) -> Stmt:
+            first = some.start(at)
+
+            def channels(group: Run) -> Stmt:
+                piece = Run(0, 1, some.size)
+                return group.over(lambda block, _: self._channels(inputs, first, Const(0), piece, block, group, tile))
+
+            transforms = nest(inputs.shape[1:3], lambda i, t: self._input(inputs, i, t, first + t))
+            return Alloc(inputs, seq(transforms, *map(channels, groups)))
+
+        return in_parallel((some.count,), work)
+
+    def _by_channels(self, inputs: Buffer, groups: Sequence[Run], tile: Tile) -> Stmt:
+        """A work item is some channels, for all tiles or, where channels are few, for some."""
+        wanted = -(-ITEMS_PER_THREAD * self.machine.threads // sum(g.count for g in groups))
+        most = _whole(max(1, self.tiles // wanted), tile.rows)
+
+        def work(group: Run, some: Run) -> Stmt:
+            def channels(block: LoopExpr, at: LoopExpr) -> Stmt:
+                first = some.start(at)
+                return self._channels(inputs, first, first, some, group.start(block), group, tile)
+
+            return in_parallel((group.count, some.count), channels)
+
+        return seq(*(work(group, some) for group in groups for some in runs(self.tiles, most)))
+
+    def _channels(
+        self, inputs: Buffer, tile: LoopExpr, first: LoopExpr, some: Run, block: LoopExpr, group: Run, size: Tile
+    ) -> Stmt:
+        """A group of channels of ``some.size`` tiles from ``tile`` on, whose inputs begin at ``first``."""
+        sums = Buffer("sums", (self.extent**2, some.size, group.size, self.lanes), self.accumulator, "shared")
+
+        def product(p: LoopExpr, q: LoopExpr) -> Stmt:
+            return self._product(inputs, first, sums, p, q, block, size)
+
+        results = loop(some.size, lambda t: self._results(sums, t, tile + t, block, group), name="t")
+        return Alloc(sums, seq(nest((self.extent, self.extent), product), results))
+
+    def _position(self, tile: LoopExpr) -> tuple[LoopExpr, LoopExpr, LoopExpr]:
+        """The image, and the first row and column of results."""
+        n, row, column = unflatten(tile, (self.batch, *self.grid))
+        return n, row * self.size, column * self.size
+
+    def _input(self, inputs: Buffer, block: LoopExpr, t: LoopExpr, tile: LoopExpr) -> Stmt:
+        """One tile's inputs of a block of channels, transformed."""
+        n, *corner = self._position(tile)
+        y, x = (at - before for at, before in zip(corner, self.pads, strict=True))
+        pixels = self.data.shape[2:4]
+
+        def pixel(r: int, s: LoopExpr, lane: LoopExpr) -> LoopExpr:
+            return Load(self.data, (n, block, y + r, x + s, lane)).astype(self.accumulator)
+
+        def or_padding(r: int, s: LoopExpr, lane: LoopExpr) -> LoopExpr:
+            return or_zero(inside((y + r, x + s), pixels), pixel(r, s, lane))
+
+        ends = inside((y, x, y + (self.extent - 1), x + (self.extent - 1)), pixels * 2)
+        whole = self._transformed(inputs, block, t, pixel)
+        padded = self._transformed(inputs, block, t, or_padding)
+        return If(ends, whole, padded)
+
+    def _transformed(self, inputs: Buffer, block: LoopExpr, t: LoopExpr, pixel: Callable[..., LoopExpr]) -> Stmt:
+        extent, B = self.extent, self.transforms.B
+        half = Buffer("half", (extent, extent, self.inner), self.accumulator, "local")
+
+        def column(s: LoopExpr) -> Stmt:
+            def some(lane: LoopExpr) -> Stmt:
+                values = transformed_input(B, [pixel(r, s, lane) for r in range(extent)])
+                return seq(*(Store(half, (Const(p), s, lane), value) for p, value in enumerate(values)))
+
+            return in_lanes(self.inner, some)
+
+        def row(p: LoopExpr) -> Stmt:
+            def some(lane: LoopExpr) -> Stmt:
+                values = transformed_input(B, [half[p, s, lane] for s in range(extent)])
+                return seq(*(Store(inputs, (p * extent + q, block, t, lane), v) for q, v in enumerate(values)))
+
+            return in_lanes(self.inner, some)
+
+        every = range(extent)
+        return Alloc(half, seq(unrolled(every, column, "s"), unrolled(every, row, "p")))
+
+    def _product(
+        self, inputs: Buffer, first: LoopExpr, sums: Buffer, p: LoopExpr, q: LoopExpr, block: LoopExpr, size: Tile
+    ) -> Stmt:
+        """Sums over all channels at one place of the tiles."""
+        place, (_, count, blocks, _) = p * self.extent + q, sums.shape
+
+        def rows(row: LoopExpr, height: int) -> Stmt:
+            kernel = TileKernel(
+                height,
+                blocks,
+                self.lanes,
+                self.accumulator,
+                lambda t, _, i, c: Load(inputs, (place, i, first + row + t, c)),
+                lambda b, lane, i, c: Load(self.weight, (block + b, p, q, i, c, lane)),
+                lambda t, b, lane, value: Store(sums, (place, row + t, b, lane), value),
+            )
+
+            def channels(step: Step, i: LoopExpr) -> Stmt:
+                return in_steps(self.inner, height * blocks, lambda c: step(i, c))
+
+            return kernel.nest(lambda step: loop(self.in_blocks, lambda i: channels(step, i), name="ci"))
+
+        return seq(*(run.over(rows, name="row") for run in runs(count, size.rows)))
+
+    def _results(self, sums: Buffer, t: LoopExpr, tile: LoopExpr, block: LoopExpr, run: Run) -> Stmt:
+        """One tile's results of a group of channels."""
+        extent, size, per = self.extent, self.size, self.lanes // self.block
+        valid = (run.size - 1) * per + (run.width or self.lanes) // self.block
+        n, y, x = self._position(tile)
+        height, width = self.out.shape[2:4]
+
+        def some(b: LoopExpr) -> Stmt:
+            half = Buffer("half", (size, extent, self.block), self.accumulator, "local")
+
+            def column(q: LoopExpr) -> Stmt:
+                def lanes(lane: LoopExpr) -> Stmt:
+                    block, at = b // per, b % per * self.block + lane
+                    values = [sums[q + p * extent, t, block, at] for p in range(extent)]
+                    found = transformed_output(self.transforms.A, values)
+                    return seq(*(Store(half, (Const(i), q, lane), value) for i, value in enumerate(found)))
+
+                return in_lanes(self.block, lanes)
+
+            def result(i: LoopExpr, j: int, lane: LoopExpr) -> Stmt:
+                value = transformed_output(self.transforms.A, [half[i, q, lane] for q in range(extent)])[j]
+                return store_at(Load(self.out, (n, block * per + b, y + i, x + j, lane)), value)
+
+            def row(i: LoopExpr) -> Stmt:
+                def one(j: int) -> Stmt:
+                    stored = in_lanes(self.block, lambda lane: result(i, j, lane))
+                    return If(x + j < width, stored) if width % size and j else stored
+
+                stored = seq(*map(one, range(size)))
+                return If(y + i < height, stored) if height % size else stored
+
+            return Alloc(half, seq(unrolled(range(extent), column, "q"), unrolled(range(size), row, "i")))
+
+        return loop(valid, some, name="b")
