@@ -1,0 +1,105 @@
+"""Attention's templates, of processors and of GPUs: sizes and dtypes at random, masks, rows without probabilities."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from native_kernel import run_native
+
+from minitvm.codegen.backend import Backend
+from minitvm.codegen.cuda.machine import gpu_model
+from minitvm.codegen.llvm.compile import host, machine_model
+from minitvm.codegen.lower import lower
+from minitvm.codegen.simplify import simplify
+from minitvm.driver.compile import backend_for
+from minitvm.ir.builder import call_op, function
+from minitvm.ir.dims import symbol
+from minitvm.ir.expr import Call, Var
+from minitvm.ir.loop import Kernel
+from minitvm.ir.loop.interp import run_kernel
+from minitvm.ir.loop.sizes import bound
+from minitvm.ir.types import TensorType
+from minitvm.target import MachineModel
+
+BOUNDS = {"float64": 1e-12, "float32": 2e-5, "float16": 4e-3}
+SMALL_CACHE = MachineModel(32, 16, l2_bytes=4096)
+"""Its blocks are of a few places."""
+
+
+def attention(shapes: list[tuple[object, ...]], dtype: str = "float32", **attributes: object) -> Call:
+    """Of operands of these shapes; the fourth is a mask."""
+    types = [TensorType(shape, dtype) for shape in shapes]  # type: ignore[arg-type]
+    call = call_op("nn.attention", *(Var(f"p{i}", t) for i, t in enumerate(types)), **attributes)
+    assert isinstance(call, Call)
+    return call
+
+
+def drawn(seed: int, dtype: str) -> tuple[Call, list[np.ndarray]]:
+    """Lengths, sizes of heads and masks; some places are not looked at, and some rows look at none."""
+    rng = np.random.default_rng(seed)
+    batch, heads = (int(n) for n in rng.integers(1, 3, 2))
+    length, places = (int(n) for n in rng.choice([1, 2, 7, 16, 33, 64, 130], 2))
+    size, width = (int(n) for n in rng.choice([1, 7, 32, 64, 80], 2))
+    shapes = [(batch, length, heads, size), (batch, places, heads, size), (batch, places, heads, width)]
+    shapes += [[], [(batch, 1, 1, places)], [(heads, length, places)]][seed % 3]  # type: ignore[operator, arg-type]
+    arrays = [rng.normal(size=shape).astype(dtype) for shape in shapes]
+    for mask in arrays[3:]:
+        mask[rng.random(mask.shape) < 0.4] = -np.inf
+        mask[..., rng.random(mask.shape[-2]) < 0.3, :] = -np.inf
+    rows = ("nan", "zero")[seed % 2]
+    return attention(shapes, dtype, scale=size**-0.5, empty_rows=rows), arrays
+
+
+def check(kernel: Kernel, call: Call, arrays: list[np.ndarray], native: bool = False) -> None:
+    expected = call.op.reference(*(a.astype("float64") for a in arrays))  # type: ignore[union-attr]
+    (found,) = run_native(kernel, *arrays) if native else run_kernel(kernel, *arrays, check_races=True)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=BOUNDS[str(found.dtype)])
+
+
+@pytest.mark.parametrize("dtype", BOUNDS)
+@pytest.mark.parametrize("seed", range(6))
+def test_machine_code(seed: int, dtype: str) -> None:
+    call, arrays = drawn(seed, dtype)
+    kernel = simplify(lower(function(call), "attention", machine_model(host(), 1)))
+    check(legal(kernel, "llvm"), call, arrays, native=True)
+
+
+def legal(kernel: Kernel, target: str) -> Kernel:
+    backend: Backend = backend_for(target, 1)
+    return backend.legalize(kernel)
+
+
+@pytest.mark.parametrize("dtype", BOUNDS)
+@pytest.mark.parametrize("seed", [7, 9, 11, 12])
+def test_loops_of_gpus(seed: int, dtype: str) -> None:
+    call, arrays = drawn(seed, dtype)
+    check(simplify(lower(function(call), "attention", gpu_model("sm_90"), "cuda")), call, arrays)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("machine", [SMALL_CACHE, MachineModel(64, 32, threads=3)], ids=["small cache", "wide"])
+def test_lengths_that_only_a_run_knows(machine: MachineModel, masked: bool) -> None:
+    b, m, n = map(symbol, "bmn")
+    call = attention([(b, m, 2, 5), (b, n, 2, 5), (b, n, 2, 18), *[(b, 1, m, n)] * masked], scale=0.3)
+    kernel, rng = lower(function(call), "attention", machine), np.random.default_rng(2)
+    for sizes in ((1, 1, 1), (2, 5, 9), (1, 33, 70), (1, 3, 0)):
+        batch, length, places = sizes
+        shapes = [(batch, length, 2, 5), (batch, places, 2, 5), (batch, places, 2, 18)]
+        arrays = [rng.normal(size=s).astype("float32") for s in [*shapes, *[(batch, 1, length, places)] * masked]]
+        check(simplify(bound(kernel, dict(zip("bmn", sizes, strict=True)))), call, arrays)
+
+
+@pytest.mark.parametrize("rows", ["nan", "zero"])
+@pytest.mark.parametrize("kind", ["llvm", "cuda"])
+def test_scores_that_are_no_numbers(kind: str, rows: str) -> None:
+    """In the first block, in a later one, in all; infinite ones; a row that looks at nothing before its last block."""
+    call = attention([(1, 6, 1, 2), (1, 90, 1, 2), (1, 90, 1, 3), (6, 90)], empty_rows=rows)
+    arrays = [np.random.default_rng(3).normal(size=a.tensor_type.static_shape).astype("float32") for a in call.args]
+    mask = arrays[3]
+    mask[0, 2], mask[1, 80], mask[2], mask[3, 5], mask[4, :89] = np.nan, np.nan, -np.inf, np.inf, -np.inf
+    machine = gpu_model("sm_90") if kind == "cuda" else SMALL_CACHE
+    (found,) = run_kernel(simplify(lower(function(call), "attention", machine, kind)), *arrays)
+    np.testing.assert_allclose(found, call.op.reference(*arrays), rtol=1e-5, atol=1e-6)  # type: ignore[union-attr]
+    lost = np.full((4, 3), np.nan if rows == "nan" else 0)
+    np.testing.assert_array_equal(found[0, :4, 0], lost)
+    np.testing.assert_allclose(found[0, 4, 0], arrays[2][0, 89, 0], rtol=1e-6)
