@@ -116,6 +116,22 @@ def test_wrong_values_leave_the_session_usable() -> None:
     check(session, SUMS, {"x": x(2, 3, 4), "a": ints(1), "b": ints(1)})
 
 
+@pytest.mark.parametrize(
+    ("shape", "message"),
+    [
+        ((4, 2), r"Expand: Tensor\[\(3,\), float32\] cannot be broadcast to shape \[4, 2\]: 3 and 2"),
+        ((-4, 3), r"shape \(-4, 3\) has a negative dimension"),
+        ((2**61, 3), "would take"),
+    ],
+)
+def test_shapes_that_no_tensor_has(shape: tuple[int, int], message: str) -> None:
+    session = InferenceSession(model("g (float[3] x, int64[2] s) => (float y) { y = Expand(x, s) }"), num_threads=1)
+    with pytest.raises(MiniTVMError, match=message) as error:
+        session.run(None, {"x": x(3), "s": ints(*shape)})
+    assert "ONNX node" in str(error.value)
+    assert session.run(None, {"x": x(3), "s": ints(4, 3)})[0].shape == (4, 3)
+
+
 def test_large_inputs_are_not_compiled_for() -> None:
     text = "g (float[n] x, int64[n] s) => (float y) { y = Expand(x, s) }"
     session = InferenceSession(model(text), num_threads=1)

@@ -214,6 +214,20 @@ class Instance:
         return self._branches(self.graph.nodes[index].name, self.device, self.num_threads)
 
     def host_step(self, index: int) -> Callable[[], None]:
+        """Control flow, or a call in Python; an error says of which node."""
+        step, spans = self.host_work(index), self.graph.nodes[index].spans
+
+        def run() -> None:
+            try:
+                step()
+            except MiniTVMError as error:
+                if spans and not error.where:
+                    error.where = (origin(spans),)
+                raise
+
+        return run
+
+    def host_work(self, index: int) -> Callable[[], None]:
         """Control flow over native bodies, or a call in Python."""
         return self.native_step(index) or self.python_step(index)
 

@@ -79,7 +79,7 @@ class PoisonedInstance(Instance):
         """What a run does: as without poison, every kernel checked before its segment runs."""
         return [lambda: fill(self.arena, NOT_A_NUMBER), *super().make_steps()]
 
-    def host_step(self, index: int) -> Callable[[], None]:
+    def host_work(self, index: int) -> Callable[[], None]:
         """In Python, so that the kernels of bodies are checked; then natively where that goes, with the same bits."""
         checked, native = self.python_step(index), self.native_step(index)
         return checked if native is None else partial(self._both, index, checked, native)

@@ -48,7 +48,7 @@ def test_the_limit_of_trips(text: str, target: str, monkeypatch: pytest.MonkeyPa
     feeds = {"x": np.zeros(2, np.float32), "limit": np.float32(np.inf)}
     with pytest.raises(InputError, match=r"control\.loop: more than 9 trips") as caught:
         session.run(None, feeds)
-    assert "MINITVM_MAX_TRIPS" in str(caught.value)
+    assert "MINITVM_MAX_TRIPS" in str(caught.value) and 'from ONNX node "' in str(caught.value)
     found = session.run(None, {**feeds, "limit": np.float32(3 if text is NESTED else 8)})
     np.testing.assert_array_equal(found[0], np.full(2, -4 if text is NESTED else 9, np.float32))
 

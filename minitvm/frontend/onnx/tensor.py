@@ -166,7 +166,10 @@ def expand(node: OnnxNode) -> Expr:
     """To the shape that both broadcast to; where that shape is known only at run time, to a filled tensor's."""
     x = node[0]
     wanted = tuple(node.sizes(1, "the shape"))
-    shape = common_shape(x.tensor_type.shape, wanted) if are_counted_on() else np.broadcast_shapes(x.shape, wanted)
+    try:
+        shape = common_shape(x.tensor_type.shape if are_counted_on() else x.shape, wanted)
+    except ValueError as error:
+        raise node.fail(f"{x.type} cannot be broadcast to shape {list(wanted)}: {error}") from error
     return x if shape == dims(x) else emit("broadcast_to", x, shape=shape)
 
 
