@@ -215,10 +215,11 @@ def made_by_tools() -> None:
 @click.option("--models", default="", callback=_words, help="Names of models; all by default.")
 @click.option("--orders", default="forward,reverse,random", callback=_words, help="In which threads run.")
 @click.option("--arch", default="sm_90", help="Architecture to make kernels for.")
-def simulated_cuda(models: list[str], orders: list[str], arch: str) -> None:
+@click.option("--precision", default="float32", type=click.Choice([*cuda_sim.PRECISIONS]), help="Of their products.")
+def simulated_cuda(models: list[str], orders: list[str], arch: str, precision: str) -> None:
     """Run whole models as CUDA C on the CPU; print how far they are from onnxruntime."""
     found = []
-    for one in cuda_sim.outcomes(models or list(cuda_sim.models()), orders, arch):
+    for one in cuda_sim.outcomes(models or list(cuda_sim.models()), orders, arch, precision):
         click.echo(f"{one.model} {one.order} {one.error:.1e} {one.seconds:.1f} s")
         found.append(one)
     cuda_sim.show(found, Console(width=None if Console().is_terminal else 140, highlight=False))

@@ -6,9 +6,10 @@ import os
 import pathlib
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 import onnx
@@ -18,6 +19,7 @@ from rich.table import Table
 import minitvm
 from benchmarks.onnx_models import WORKLOADS
 from minitvm.driver import HostCallWarning
+from minitvm.passes import PassContext
 from minitvm.testing.cuda.device import simulated_target
 
 FOLDER = pathlib.Path(os.environ.get("MINITVM_SHARED", pathlib.Path(__file__).parents[2] / "shared")) / "models"
@@ -76,11 +78,22 @@ def error(found: np.ndarray, expected: np.ndarray) -> float:
     return float(np.nanmax(np.abs(found - wide), initial=0) / max(np.nanmax(np.abs(wide), initial=0), 1e-30))
 
 
-def outcome(name: str, order: str = "forward", arch: str = "sm_90", seed: int = 0) -> Outcome:
+PRECISIONS: Mapping[str, Mapping[str, Any]] = {
+    "float32": {},
+    "tf32": {"cuda.allow_tf32": True},
+    "split": {"cuda.split_tf32": True},
+    "float16": {"minitvm.mixed_precision": "float16"},
+}
+"""Options of passes that float32 models are compiled with."""
+
+
+def outcome(
+    name: str, order: str = "forward", arch: str = "sm_90", seed: int = 0, precision: str = "float32"
+) -> Outcome:
     """One model, one feed."""
     model, feed, expected = models()[name]()
     start = time.process_time()
-    with simulated_target(), warnings.catch_warnings():
+    with simulated_target(), warnings.catch_warnings(), PassContext(config=PRECISIONS[precision]):
         warnings.simplefilter("ignore", HostCallWarning)
         target = f"simulated -arch={arch} -order={order} -seed={seed}"
         session = minitvm.InferenceSession(model, target=target)
@@ -90,10 +103,10 @@ def outcome(name: str, order: str = "forward", arch: str = "sm_90", seed: int = 
     return Outcome(name, order, largest, calls, time.process_time() - start)
 
 
-def outcomes(names: list[str], orders: list[str], arch: str) -> Iterator[Outcome]:
+def outcomes(names: list[str], orders: list[str], arch: str, precision: str = "float32") -> Iterator[Outcome]:
     for name in names:
         for order in orders:
-            yield outcome(name, order, arch)
+            yield outcome(name, order, arch, precision=precision)
 
 
 def show(found: list[Outcome], console: Console) -> None:

@@ -10,6 +10,7 @@ import sys
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 from rich.console import Console
@@ -17,7 +18,7 @@ from rich.console import Console
 from benchmarks import __main__ as command
 from benchmarks.cuda_check import figures, run
 from benchmarks.cuda_check.jobs import Job, floor
-from benchmarks.cuda_check.networks import FLOAT16, FLOAT32, NETWORKS, TF32
+from benchmarks.cuda_check.networks import FLOAT16, FLOAT32, NETWORKS, TF32, Sample
 from minitvm.codegen.cuda.machine import gpu_model
 from minitvm.testing.cuda import host_compiler
 
@@ -127,3 +128,11 @@ def test_figures_of_a_gpu_are_in_the_tables() -> None:
     for found in ("1 of 2 right", "resnet50 1.50", "resnet50 2.9", "resnet50 7.0", "20.0 / 0.4 s, resnet50"):
         assert f"| {found} |" in text
     assert set(NETWORKS) == {"resnet18", "resnet50", "mobilenet_v2", "bert_base_s128"}
+
+
+def test_of_steps_the_class_counts_too() -> None:
+    wide, near, other = (np.array([[0.0, 1.0, scores]]) for scores in (0.99, 0.98, 1.01))
+    steps, plain = Sample({}, [wide], "", 2e-2), Sample({}, [wide], "")
+    assert steps.is_right([near], 1e-2, FLOAT32) and not steps.is_right([other], 2e-2, FLOAT32)
+    assert not steps.is_right([near], 3e-2, FLOAT32) and not plain.is_right([near], 1e-2, FLOAT32)
+    assert plain.is_right([other], 1e-2, FLOAT16)

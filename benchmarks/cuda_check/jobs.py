@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.cuda_check.networks import FLOAT16, FLOAT32, TF32, TOLERANCE, model_of, random_feed, sample, stored
+from benchmarks.cuda_check.networks import FLOAT16, FLOAT32, TF32, model_of, random_feed, sample, stored
 from benchmarks.cuda_check.peers import OWN, Own, Runner, compiled, peer, taken_in_turns
 from benchmarks.cuda_sim import error
 from minitvm.codegen.cuda.machine import GpuModel, gpu_model
@@ -94,10 +94,10 @@ def correct(job: Job) -> Iterator[Found]:
     seconds = time.perf_counter() - start
     found = Own(library, given.in_precision(job.precision)).outputs()
     largest = max(error(have, want) for have, want in zip(found, given.expected, strict=True))
-    allowed = given.tolerance or TOLERANCE[job.precision]
     calls = sorted({call.op for call in library.host_calls})
     against = {"against": given.source, "host_calls": calls, "compile_s": seconds}
-    yield {"error": largest, "allowed": allowed, "right": largest <= allowed, **against}
+    right, allowed = given.is_right(found, largest, job.precision), given.allowed(job.precision)
+    yield {"error": largest, "allowed": allowed, "right": right, **against}
 
 
 def build(job: Job) -> Iterator[Found]:

@@ -21,8 +21,9 @@ CONFIG: Mapping[str, Mapping[str, Any]] = {FLOAT32: {}, TF32: {"cuda.allow_tf32"
 """Options of passes by precision; float16 is the model's own dtype."""
 TOLERANCE = {FLOAT32: 1e-4, TF32: 5e-4, FLOAT16: 1e-2}
 """Largest difference from float32 on the CPU, relative to the largest value of the same output."""
-INT8_TOLERANCE = 5e-2
-"""Of models of 8-bit integers: a rounding that falls the other way is a step; runtimes differ so among themselves."""
+STEPS = {"efficientnet_lite0_int8_qdq": 2e-2}
+"""Activations of 8 bits, where a rounding that falls the other way is a step: how far ONNX Runtime is from itself with
+its optimisations off (the README of ``shared/models``).  The class has to be the same as well."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,16 @@ class Sample:
     expected: list[np.ndarray]
     source: str
     tolerance: float | None = None
-    """Other than the precision's."""
+    """Other than the precision's; the largest of each row is the same one then."""
+
+    def is_right(self, found: list[np.ndarray], largest: float, precision: str) -> bool:
+        """Of results whose largest error is given."""
+        pairs = zip(found, self.expected, strict=True)
+        same = all(np.array_equal(a.argmax(-1), b.argmax(-1)) for a, b in pairs) if self.tolerance else True
+        return same and largest <= self.allowed(precision)
+
+    def allowed(self, precision: str) -> float:
+        return self.tolerance or TOLERANCE[precision]
 
     def in_precision(self, precision: str) -> dict[str, np.ndarray]:
         wide = np.dtype(np.float32)
@@ -117,8 +127,7 @@ def sample(name: str, batch: int = 1) -> Sample:
     """Of a stored model the arrays beside it, else random ones and what the CPU makes of them."""
     if name in stored():
         _, feed, expected = cuda_sim.models()[name]()
-        allowed = INT8_TOLERANCE if "int8" in name else None
-        return Sample(feed, expected, "onnxruntime, stored", allowed)
+        return Sample(feed, expected, "onnxruntime, stored", STEPS.get(name))
     model = network(name).build(batch)
     feed = random_feed(model)
     try:

@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from benchmarks.cuda_check.networks import CONFIG, FLOAT16, FLOAT32, TF32, model_of, network
+from benchmarks.cuda_check.networks import CONFIG, FLOAT16, FLOAT32, TF32, model_of, network, sample, stored
 from minitvm import GraphModule, Library, compile, cuda
 from minitvm.passes.manager import PassContext
 
@@ -30,8 +30,10 @@ class Runner(Protocol):
 
 
 def compiled(name: str, batch: int, precision: str, arch: str, libs: str = "") -> Library:
+    shapes = {key: array.shape for key, array in sample(name).feed.items()} if name in stored() else None
     with PassContext(config=CONFIG[precision]):
-        return compile(model_of(name, batch, precision), f"cuda -arch={arch}" + (f" -libs={libs}" if libs else ""))
+        target = f"cuda -arch={arch}" + (f" -libs={libs}" if libs else "")
+        return compile(model_of(name, batch, precision), target, shape_dict=shapes)
 
 
 class Own:

@@ -14,9 +14,11 @@ import pytest
 from small_workloads import compiled, sample, small, with_scores
 
 import minitvm
+from benchmarks import cuda_sim
 from benchmarks.made_models import NETWORKS, made
 from minitvm.driver import HostCallWarning
 from minitvm.errors import TargetError
+from minitvm.passes import PassContext
 from minitvm.testing.cuda import host_compiler
 from minitvm.testing.cuda.device import simulated_target
 
@@ -42,6 +44,27 @@ def test_a_network_gives_what_the_cpu_gives(name: str, order: str) -> None:
     assert not library.host_calls
     for i, want in enumerate(compiled(module, params, data, 3)):
         assert model_zoo.error(graph.get_output(i).numpy(), want) <= 1e-5
+
+
+PRECISIONS = [
+    ("transformer", "float16", "mma float16", 1e-2),
+    ("resnet18_stem", "tf32", "mma sums", 5e-4),
+    ("transformer", "split", "mma sums", 1e-5),
+]
+
+
+@pytest.mark.parametrize(("name", "precision", "word", "allowed"), PRECISIONS)
+def test_a_network_on_tensor_cores(name: str, precision: str, word: str, allowed: float) -> None:
+    module, params = small(name)
+    data = sample(module)
+    with PassContext(opt_level=3, config=cuda_sim.PRECISIONS[precision]):
+        library = minitvm.build(module, "simulated -order=random", params, 3, strict=True)
+    texts = [library.report.kernel(symbol).text("loops") for symbol in library.report.groups]
+    assert sum(word in text for text in texts) >= 5
+    graph = minitvm.GraphModule(library["default"](minitvm.cpu(0)))
+    graph.run(data=data)
+    for i, want in enumerate(compiled(module, params, data, 3)):
+        assert model_zoo.error(graph.get_output(i).numpy(), want) <= allowed
 
 
 MADE = [("recurrent", None, 1e-5), ("convolutions", "QDQ per channel", 1e-5), ("transformer", "dynamic", 1e-5)]
