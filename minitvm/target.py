@@ -161,6 +161,10 @@ def cuda(options: str = "") -> Target:
     return Target.parse(f"cuda {options}")
 
 
+SHARING = "codegen/llvm/sharing.ll"
+"""The text of ``@minitvm.take``, ``barrier`` and so on."""
+
+
 # --- how threads wait: `@minitvm.pause` and `@minitvm.rest` of the `.ll` texts, by machine ---------------------------
 
 _WAITING = """

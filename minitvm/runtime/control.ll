@@ -1,8 +1,8 @@
 ; Control flow without Python: loops and choices whose bodies are native segments, and each other.
-; Joined with @minitvm.barrier (codegen/llvm/barrier.ll).  control.py fills the records; every thread runs all of it,
+; Joined with @minitvm.meet (codegen/llvm/sharing.ll).  control.py fills the records; every thread runs all of it,
 ; thread 0 alone moves values.  A value is named by the address of its slot, which holds the address of its memory.
 
-%step = type { ptr, ptr, i64 }          ; a function(argument, thread, threads, barrier); on thread 0 alone where 1
+%step = type { ptr, ptr, i64 }          ; a function(argument, thread, threads, place); on thread 0 alone where 1
 %move = type { ptr, ptr, i64 }          ; slot to, slot from, bytes
 %list = type { i64, ptr }
 %block = type { %list, %list, %list, i64 } ; slots to set to others' (%move), steps, results that must be 0 (%move); failed
@@ -108,7 +108,7 @@ fine:
 }
 
 ; Runs a block's steps, until the flag is set: by one of them, or because a check failed.
-define internal void @run(ptr %block, ptr %flag, i64 %thread, i64 %threads, ptr %barrier) {
+define internal void @run(ptr %block, ptr %flag, i64 %thread, i64 %threads, ptr %place) {
 entry:
   %zeroth = icmp eq i64 %thread, 0
   %alone = icmp eq i64 %threads, 1
@@ -117,7 +117,7 @@ bind:
   call void @bound(ptr %block)
   br label %start
 start:
-  call void @minitvm.barrier(ptr %barrier, i64 %threads)
+  call void @minitvm.meet(ptr %place, i64 %threads)
   %steps = getelementptr %block, ptr %block, i64 0, i32 1
   %count = load i64, ptr %steps, align 8
   %first.at = getelementptr %list, ptr %steps, i64 0, i32 1
@@ -139,15 +139,15 @@ body:
 by.one:
   br i1 %zeroth, label %one, label %after
 one:
-  call void %function(ptr %argument, i64 0, i64 1, ptr %barrier)
+  call void %function(ptr %argument, i64 0, i64 1, ptr %place)
   br label %after
 by.all:
-  call void %function(ptr %argument, i64 %thread, i64 %threads, ptr %barrier)
+  call void %function(ptr %argument, i64 %thread, i64 %threads, ptr %place)
   br label %after
 after:
-  call void @minitvm.barrier(ptr %barrier, i64 %threads)
+  call void @minitvm.meet(ptr %place, i64 %threads)
   %stopped = load i64, ptr %flag, align 8
-  call void @minitvm.barrier(ptr %barrier, i64 %threads)
+  call void @minitvm.meet(ptr %place, i64 %threads)
   %next = add i64 %i, 1
   %stops = icmp ne i64 %stopped, 0
   br i1 %stops, label %exit, label %head
@@ -163,11 +163,11 @@ failed:
   store i64 1, ptr %flag, align 8
   br label %exit
 exit:
-  call void @minitvm.barrier(ptr %barrier, i64 %threads)
+  call void @minitvm.meet(ptr %place, i64 %threads)
   ret void
 }
 
-define void @control_fail(ptr %fail, i64 %thread, i64 %threads, ptr %barrier) {
+define void @control_fail(ptr %fail, i64 %thread, i64 %threads, ptr %place) {
   %flag = call ptr @at(ptr %fail)
   %failed.at = getelementptr %fail, ptr %fail, i64 0, i32 1
   store i64 1, ptr %failed.at, align 8
@@ -175,7 +175,7 @@ define void @control_fail(ptr %fail, i64 %thread, i64 %threads, ptr %barrier) {
   ret void
 }
 
-define void @control_if(ptr %if, i64 %thread, i64 %threads, ptr %barrier) {
+define void @control_if(ptr %if, i64 %thread, i64 %threads, ptr %place) {
 entry:
   %zeroth = icmp eq i64 %thread, 0
   %flag = call ptr @at(ptr %if)
@@ -190,7 +190,7 @@ entry:
   %orelse.results = getelementptr %if, ptr %if, i64 0, i32 5
   %block = select i1 %holds, ptr %then, ptr %orelse
   %results = select i1 %holds, ptr %then.results, ptr %orelse.results
-  call void @run(ptr %block, ptr %flag, i64 %thread, i64 %threads, ptr %barrier)
+  call void @run(ptr %block, ptr %flag, i64 %thread, i64 %threads, ptr %place)
   br i1 %zeroth, label %move, label %exit
 move:
   call void @moved(ptr %results, i64 0)
@@ -200,7 +200,7 @@ exit:
 }
 
 ; Trips from the first on; those before it were made by calls before.  Ends early after as many as it may make.
-define void @control_loop(ptr %loop, i64 %thread, i64 %threads, ptr %barrier) {
+define void @control_loop(ptr %loop, i64 %thread, i64 %threads, ptr %place) {
 entry:
   %zeroth = icmp eq i64 %thread, 0
   %flag = call ptr @at(ptr %loop)
@@ -238,7 +238,7 @@ start:
   call void @moved(ptr %start.list, i64 0)
   br label %ready
 ready:
-  call void @minitvm.barrier(ptr %barrier, i64 %threads)
+  call void @minitvm.meet(ptr %place, i64 %threads)
   br label %head
 head:
   %i = phi i64 [ %first, %ready ], [ %next, %again ]
@@ -255,9 +255,9 @@ count:
   store i64 %i, ptr %number, align 8
   br label %go
 go:
-  call void @run(ptr %body, ptr %flag, i64 %thread, i64 %threads, ptr %barrier)
+  call void @run(ptr %body, ptr %flag, i64 %thread, i64 %threads, ptr %place)
   %stopped = load i64, ptr %flag, align 8
-  call void @minitvm.barrier(ptr %barrier, i64 %threads)
+  call void @minitvm.meet(ptr %place, i64 %threads)
   %stops = icmp ne i64 %stopped, 0
   br i1 %stops, label %exit, label %advance
 advance:
@@ -271,7 +271,7 @@ carry:
   store i8 %kept, ptr %before, align 1
   br label %again
 again:
-  call void @minitvm.barrier(ptr %barrier, i64 %threads)
+  call void @minitvm.meet(ptr %place, i64 %threads)
   br label %head
 done:
   br i1 %zeroth, label %end, label %exit

@@ -20,12 +20,12 @@ import numpy as np
 
 from minitvm.config import MOST_THREADS
 from minitvm.errors import LibraryError
-from minitvm.ir.arrays import ALIGNMENT, aligned_empty
+from minitvm.ir.arrays import aligned_empty
 from minitvm.runtime import cblas
 from minitvm.runtime.code import CODES, Code
 from minitvm.runtime.device import Memory
 from minitvm.runtime.graph import Artifact, CpuTag, LibraryCall, Segment, segments, steps_of, workspace_slots
-from minitvm.target import marks_of, spinning_text, text_of
+from minitvm.target import SHARING, marks_of, spinning_text, text_of
 
 llvm: Any = llvmlite.binding  # has no types
 
@@ -119,8 +119,8 @@ def check_cpu(made_for: CpuTag, name: str) -> None:
 #
 # Python starts the threads and is out of the way.  Worker threads stay in native code between runs for a short while,
 # spinning on a counter; after that they return to Python and sleep on a lock.  A run publishes its function, wakes who
-# sleeps, takes part as thread 0, and returns when all threads are done.  Nothing is called back per kernel.  The native
-# code, and the memory that threads share, is in team.ll.
+# sleeps, takes part as thread 0, and returns when all work is done: of a worker that comes late nothing is expected.
+# Nothing is called back per kernel.  The native code, and the memory that threads share, is in team.ll.
 
 
 class _Native:
@@ -128,7 +128,7 @@ class _Native:
 
     def __init__(self) -> None:
         triple, (pointer, integer) = this_machine().triple, (ctypes.c_void_p, ctypes.c_int64)
-        text = spinning_text("runtime/team.ll", marks_of(triple))
+        text = spinning_text(SHARING, marks_of(triple)) + text_of("runtime/team.ll")
         names = ("team_bytes", "team_publish", "team_sleeps", "team_take_part", "team_work")
         self.code = NativeCode([], names, f'target triple = "{triple}"\n{text}')
         self.bytes = self.code.function("team_bytes", integer, integer)
@@ -172,7 +172,7 @@ class Team:
             sleep.acquire()
 
     def run(self, function: int, slots: int) -> None:
-        """Call the native ``function(slots, thread, threads, barrier)`` on every thread; returns when all are done."""
+        """Call the native ``function(slots, thread, threads, place)`` on the threads that come; returns when it is done."""
         with self._lock:
             if self._native.publish(self._team, self.threads, function, slots):
                 self._wake()
@@ -226,10 +226,8 @@ if hasattr(os, "register_at_fork"):
 # --- an artefact's code ---------------------------------------------------------------------------------------
 
 _ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)
-"""A native entry: (slots, thread, threads, barrier)."""
+"""A native entry: (slots, thread, threads, place)."""
 
-_ALONE = np.zeros(2 * ALIGNMENT, np.uint8)
-"""The barrier of every team of one, which nobody arrives at."""
 
 
 class NativeArtifact(Code):
@@ -258,9 +256,9 @@ class NativeArtifact(Code):
 
     @staticmethod
     def call(function: int, argument: int, threads: int) -> Callable[[], None]:
-        """Runs a native ``function(argument, thread, threads, barrier)`` on that many threads."""
+        """Runs a native ``function(argument, thread, threads, place)`` on that many threads."""
         if threads == 1:
-            return partial(_ENTRY(function), argument, 0, 1, _ALONE.ctypes.data)
+            return partial(_ENTRY(function), argument, 0, 1, None)
 
         def run() -> None:
             team(threads).run(function, argument)
@@ -271,7 +269,7 @@ class NativeArtifact(Code):
 @cache
 def _control() -> NativeCode:
     triple = this_machine().triple
-    texts = spinning_text("codegen/llvm/barrier.ll", marks_of(triple)), text_of("runtime/control.ll")
+    texts = spinning_text(SHARING, marks_of(triple)), text_of("runtime/control.ll")
     return NativeCode([], CONTROL, "\n".join([f'target triple = "{triple}"', *texts]))
 
 

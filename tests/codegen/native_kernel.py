@@ -16,7 +16,7 @@ from minitvm.codegen.llvm.emit import emit
 from minitvm.ir.loop import Buffer, Kernel
 from minitvm.runtime.native import NativeCode
 from minitvm.runtime.poison import A_NUMBER, NOT_A_NUMBER, fill
-from minitvm.target import MachineModel
+from minitvm.target import SHARING, MachineModel, spinning_text
 
 
 def poisoned(nbytes: int, marker: int) -> np.ndarray:
@@ -48,7 +48,8 @@ def run_native(
     cpu = cpu or host()
     here = machine_model(cpu)
     machine = replace(machine or here, features=here.features)
-    code = NativeCode([compile_object(emit(kernel, machine), cpu)], [kernel.name])
+    sharing = f'target triple = "{cpu.triple}"\n{spinning_text(SHARING, here.features)}'
+    code = NativeCode([compile_object(emit(kernel, machine), cpu)], [kernel.name], sharing)
     kinds = [ctypes.c_void_p] * (len(kernel.params) + 1) + [ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p]
     function = code.function(kernel.name, None, *kinds)
     given = [np.asarray(a, b.dtype).reshape(b.shape) for a, b in zip(arrays, kernel.inputs, strict=True)]
@@ -72,9 +73,9 @@ def _run_over(
 
 
 def _on_threads(function: Callable[..., None], pointers: Sequence[int], threads: int) -> None:
-    barrier = np.zeros(192, np.uint8)
-    at = barrier.ctypes.data + -barrier.ctypes.data % 64
-    parts = [partial(function, *pointers, t, threads, at) for t in range(threads)]
+    run = np.zeros(64 + 128 * threads + 64, np.uint8)
+    places = [np.array([run.ctypes.data + -run.ctypes.data % 64, 0, 0], np.int64) for _ in range(threads)]
+    parts = [partial(function, *pointers, t, threads, place.ctypes.data) for t, place in enumerate(places)]
     team = [threading.Thread(target=part) for part in parts[1:]]
     for member in team:
         member.start()

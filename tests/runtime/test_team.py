@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import minitvm
 from minitvm import relay
-from minitvm.codegen.llvm.compile import compile_object, host
+from minitvm.codegen.llvm.compile import compile_object, host, machine_model
 from minitvm.codegen.llvm.entry import barriers_before
 from minitvm.config import physical_cores, resolve_threads
 from minitvm.errors import ConfigError
@@ -26,50 +26,171 @@ from minitvm.runtime import instance
 from minitvm.runtime.graph import Alias, Graph, HostStep, Launch, Node, Segment, Step, steps_of
 from minitvm.runtime.memory import plan_memory, unplanned
 from minitvm.runtime.native import NativeCode, Team, team
+from minitvm.target import SHARING, spinning_text
 
-BUMP = """
-define void @bump(ptr %slots, i64 %thread, i64 %threads, ptr %barrier) {
-  %counts = load ptr, ptr %slots
-  %at = getelementptr i64, ptr %counts, i64 %thread
+TEAM = """
+declare i1 @minitvm.take(ptr, ptr, i64, i64, i64)
+declare i1 @minitvm.alone(ptr, i64, i64)
+declare void @minitvm.finished(ptr, i64)
+declare void @minitvm.barrier(ptr, i64)
+declare void @minitvm.meet(ptr, i64)
+
+define void @add(ptr %counts, i64 %i, i64 %more) {
+  %at = getelementptr i64, ptr %counts, i64 %i
   %n = load i64, ptr %at
-  %n1 = add i64 %n, %threads
-  store i64 %n1, ptr %at
+  %sum = add i64 %n, %more
+  store i64 %sum, ptr %at
+  ret void
+}
+
+define void @counted(ptr %counts, i64 %total, i64 %thread, i64 %threads, ptr %place) {
+entry:
+  %part = alloca [4 x i64]
+  store i64 0, ptr %part
+  br label %ask
+ask:
+  %more = call i1 @minitvm.take(ptr %place, ptr %part, i64 %total, i64 %thread, i64 %threads)
+  br i1 %more, label %some, label %end
+some:
+  %from.at = getelementptr i64, ptr %part, i64 2
+  %to.at = getelementptr i64, ptr %part, i64 3
+  %from = load i64, ptr %from.at
+  %to = load i64, ptr %to.at
+  br label %loop
+loop:
+  %i = phi i64 [ %from, %some ], [ %next, %loop ]
+  call void @add(ptr %counts, i64 %i, i64 1)
+  %next = add i64 %i, 1
+  %again = icmp ult i64 %next, %to
+  br i1 %again, label %loop, label %ask
+end:
+  ret void
+}
+
+; Every element is counted three times, the second time in two pieces of which none waits for the other; element 0
+; once more by thread 0 alone.
+define void @run(ptr %slots, i64 %thread, i64 %threads, ptr %place) {
+entry:
+  %counts = load ptr, ptr %slots
+  %total.at = getelementptr ptr, ptr %slots, i64 1
+  %total = load i64, ptr %total.at
+  call void @counted(ptr %counts, i64 %total, i64 %thread, i64 %threads, ptr %place)
+  call void @minitvm.barrier(ptr %place, i64 %threads)
+  %left = lshr i64 %total, 1
+  %right = sub i64 %total, %left
+  %behind = getelementptr i64, ptr %counts, i64 %left
+  call void @counted(ptr %counts, i64 %left, i64 %thread, i64 %threads, ptr %place)
+  call void @counted(ptr %behind, i64 %right, i64 %thread, i64 %threads, ptr %place)
+  call void @minitvm.barrier(ptr %place, i64 %threads)
+  call void @counted(ptr %counts, i64 %total, i64 %thread, i64 %threads, ptr %place)
+  call void @minitvm.barrier(ptr %place, i64 %threads)
+  %mine = call i1 @minitvm.alone(ptr %place, i64 %thread, i64 %threads)
+  br i1 %mine, label %first, label %all
+first:
+  call void @add(ptr %counts, i64 0, i64 100)
+  call void @minitvm.finished(ptr %place, i64 %threads)
+  br label %all
+all:
+  ret void
+}
+
+; Every thread adds to the count of its own, and then sees what all have added.
+define void @met(ptr %slots, i64 %thread, i64 %threads, ptr %place) {
+entry:
+  %counts = load ptr, ptr %slots
+  call void @add(ptr %counts, i64 %thread, i64 1)
+  call void @minitvm.meet(ptr %place, i64 %threads)
+  br label %loop
+loop:
+  %i = phi i64 [ 0, %entry ], [ %next, %loop ]
+  %sum = phi i64 [ 0, %entry ], [ %more, %loop ]
+  %at = getelementptr i64, ptr %counts, i64 %i
+  %n = load i64, ptr %at
+  %more = add i64 %sum, %n
+  %next = add i64 %i, 1
+  %again = icmp ult i64 %next, %threads
+  br i1 %again, label %loop, label %end
+end:
+  call void @minitvm.meet(ptr %place, i64 %threads)
+  %mine = getelementptr i64, ptr %counts, i64 %threads
+  call void @add(ptr %mine, i64 %thread, i64 %more)
   ret void
 }
 """
 
 
 @pytest.fixture(scope="module")
-def bump() -> NativeCode:
-    return NativeCode([compile_object(BUMP, host())], ["bump"])
+def code() -> NativeCode:
+    sharing = f'target triple = "{host().triple}"\n{spinning_text(SHARING, machine_model(host()).features)}'
+    return NativeCode([compile_object(TEAM, host())], ["run", "met", "minitvm.take"], sharing)
 
 
-def run(code: NativeCode, threads: int, times: int, pause: float = 0.0) -> list[int]:
-    counts = np.zeros(8, np.int64)
-    slots = (ctypes.c_void_p * 1)(counts.ctypes.data)
+def run(code: NativeCode, threads: int, total: int, times: int, pause: float = 0.0, name: str = "run") -> list[int]:
+    counts = np.zeros(total, np.int64)
+    slots = (ctypes.c_void_p * 2)(counts.ctypes.data, total)
     for _ in range(times):
-        team(threads).run(code.address("bump"), ctypes.addressof(slots))
+        team(threads).run(code.address(name), ctypes.addressof(slots))
         time.sleep(pause) if pause else None
-    return list(counts[:threads] // threads)
+    return [int(n) for n in counts]
 
 
-@pytest.mark.parametrize("threads", [1, 2, 3, 5])
-def test_every_thread_runs_once_per_run(bump: NativeCode, threads: int) -> None:
-    assert run(bump, threads, 300) == [300] * threads
+@pytest.mark.parametrize("threads", [1, 2, 3, 5, 16, 64])
+@pytest.mark.parametrize("total", [1, 2, 7, 64, 1000])
+def test_all_work_is_done_once(code: NativeCode, threads: int, total: int) -> None:
+    times = 200 if threads < 16 else 10
+    assert run(code, threads, total, times) == [103 * times] + [3 * times] * (total - 1)
 
 
-def test_sleeping_workers_are_woken(bump: NativeCode) -> None:
-    assert run(bump, 3, 15, pause=0.004) == [15] * 3
+@pytest.mark.parametrize("threads", [1, 2, 3, 64])
+@pytest.mark.parametrize("total", [0, 1, 3, 100, 2**30 - 1, 2**31 + 5, 2**32 + 1, 10**10 + 7])
+def test_one_thread_takes_everything_where_no_other_comes(code: NativeCode, threads: int, total: int) -> None:
+    take = code.function("minitvm.take", ctypes.c_bool, *2 * [ctypes.c_void_p], *3 * [ctypes.c_int64])
+    shared, part = np.zeros(8 + 16 * threads, np.int64), np.zeros(4, np.int64)
+    place = np.array([shared.ctypes.data, 0, 0], np.int64)
+    found = []
+    while take(place.ctypes.data, part.ctypes.data, total, threads - 1, threads):
+        found.append((int(part[2]), int(part[3])))
+    found.sort()
+    ends = [0, *(to for _, to in found)]
+    assert [first for first, _ in found] == ends[:-1] and ends[-1] == total
+    assert threads == 1 or shared[0] == place[2] == total
+    assert len(found) <= 5 * threads
 
 
-def test_calls_from_several_threads_take_turns(bump: NativeCode) -> None:
+@pytest.mark.parametrize("threads", [1, 2, 3, 5, 16])
+def test_threads_meet(code: NativeCode, threads: int) -> None:
+    sums = threads * sum(range(1, 51))
+    assert run(code, threads, 2 * threads, 50, name="met") == [50] * threads + [sums] * threads
+
+
+def test_workers_that_sleep_come_back(code: NativeCode) -> None:
+    assert run(code, 3, 6, 15, pause=0.004, name="met")[:3] == [15] * 3
+
+
+def test_nobody_waits_for_a_worker_that_has_no_work(code: NativeCode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its wake-up is lost for now; what it would have done, the others do."""
+    own = Team(2)
+    time.sleep(0.05)
+    monkeypatch.setattr(own, "_wake", lambda: None)
+    counts = np.zeros(10, np.int64)
+    slots = (ctypes.c_void_p * 2)(counts.ctypes.data, 10)
+    for _ in range(3):
+        own.run(code.address("run"), ctypes.addressof(slots))
+    assert list(counts) == [309] + [9] * 9
+    monkeypatch.undo()
+    own._sleep[1].release()
+    own.run(code.address("met"), ctypes.addressof(slots))
+    own.stop()
+
+
+def test_calls_from_several_threads_take_turns(code: NativeCode) -> None:
     found: list[list[int]] = []
-    callers = [threading.Thread(target=lambda: found.append(run(bump, 2, 200))) for _ in range(4)]
+    callers = [threading.Thread(target=lambda: found.append(run(code, 2, 3, 200))) for _ in range(4)]
     for caller in callers:
         caller.start()
     for caller in callers:
         caller.join()
-    assert found == [[200, 200]] * 4
+    assert found == [[20_600, 600, 600]] * 4
 
 
 def test_a_team_stops_its_threads() -> None:

@@ -7,13 +7,16 @@ from minitvm.codegen.libraries import Gemm
 _ROWS, _PLAIN, _TRANSPOSED = 101, 111, 112
 """cblas.h: CblasRowMajor, CblasNoTrans, CblasTrans."""
 
-_TEXT = """declare void @cblas_{name}(i32, i32, i32, i64, i64, i64, {real}, ptr, i64, ptr, i64, {real}, ptr, i64)
+_TEXT = """declare i1 @minitvm.alone(ptr, i64, i64)
+declare void @minitvm.finished(ptr, i64)
+declare void @cblas_{name}(i32, i32, i32, i64, i64, i64, {real}, ptr, i64, ptr, i64, {real}, ptr, i64)
 
-define void @{symbol}(ptr %a, ptr %b, ptr %c, ptr %workspace, i64 %thread, i64 %threads, ptr %barrier) {{
-  %is_first = icmp eq i64 %thread, 0
+define void @{symbol}(ptr %a, ptr %b, ptr %c, ptr %workspace, i64 %thread, i64 %threads, ptr %place) {{
+entry:
+  %is_first = call i1 @minitvm.alone(ptr %place, i64 %thread, i64 %threads)
   br i1 %is_first, label %products, label %done
 products:
-  %i = phi i64 [ 0, %0 ], [ %next, %products ]
+  %i = phi i64 [ 0, %entry ], [ %next, %products ]
   %at_a = mul i64 %i, {stride_a}
   %at_b = mul i64 %i, {stride_b}
   %at_c = mul i64 %i, {stride_c}
@@ -23,7 +26,10 @@ products:
   call void @cblas_{name}({arguments})
   %next = add i64 %i, 1
   %more = icmp ult i64 %next, {batch}
-  br i1 %more, label %products, label %done
+  br i1 %more, label %products, label %finished
+finished:
+  call void @minitvm.finished(ptr %place, i64 %threads)
+  br label %done
 done:
   ret void
 }}

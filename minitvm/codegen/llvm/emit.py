@@ -8,6 +8,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TypeAlias
 
 from minitvm.codegen.backend import STACK_LIMIT, Workspace, plan_workspace
@@ -45,9 +46,9 @@ from minitvm.ir.loop import (
     Store,
     walk_stmts,
 )
-from minitvm.ir.loop.affine import COUNT, Affine, Range
+from minitvm.ir.loop.affine import COUNT, Affine, Range, loads
 from minitvm.ir.loop.expr import size_expr
-from minitvm.target import MachineModel, spinning_text
+from minitvm.target import MachineModel
 
 Run: TypeAlias = Callable[[Stmt], None]
 
@@ -96,7 +97,7 @@ class _Emitter:
         params = [f"ptr {kind} %p{i}" for i, kind in enumerate(kinds)]
         if self.kernel.sizes:
             params.insert(inputs, f"ptr {known} readonly align 8 %sizes")
-        return ", ".join([*params, "ptr noalias align 64 %workspace", "i64 %thread", "i64 %threads", "ptr %barrier"])
+        return ", ".join([*params, "ptr noalias align 64 %workspace", "i64 %thread", "i64 %threads", "ptr %place"])
 
     # --- what all threads do ----------------------------------------------------------------------------------
 
@@ -111,11 +112,14 @@ class _Emitter:
             case For(_, _, _, LoopKind.PARALLEL):
                 self._parallel([stmt])
             case Barrier():
-                self._barrier()
-            case For(_, _, _, kind) if kind is LoopKind.SERIAL and _is_shared_work(stmt):
-                self._counted(stmt, self.team)
+                self._call("void", "barrier", "ptr %place", "i64 %threads")
+            case For(_, extent, _, kind) if kind is LoopKind.SERIAL and _is_shared_work(stmt):
+                self._counted(stmt, self.team, partial(self._agree, extent))
             case If(condition, then, orelse) if _is_shared_work(stmt):
-                self._branch(self._condition(condition), then, orelse, self.team)
+                self._agree(condition)
+                decided = self._condition(condition)
+                self._agree(condition)
+                self._branch(decided, then, orelse, self.team)
             case _:
                 self._alone(stmt)
 
@@ -130,18 +134,31 @@ class _Emitter:
                 self._alone(*group)
 
     def _alone(self, *stmts: Stmt) -> None:
+        """Thread 0's work."""
         if not stmts:
             return
-        with self.c.when(self.w.pure("icmp eq i64 %thread, 0")):
+        with self.c.when(self._call("i1", "alone", "ptr %place", "i64 %thread", "i64 %threads")):
             for stmt in stmts:
                 self.stmt(stmt)
+            self._call("void", "finished", "ptr %place", "i64 %threads")
 
-    def _barrier(self) -> None:
-        self.w.declare("@minitvm.barrier", spinning_text("codegen/llvm/barrier.ll", self.machine.features))
-        self.w.do("call void @minitvm.barrier(ptr %barrier, i64 %threads)")
+    def _agree(self, decides: LoopExpr) -> None:
+        """Threads meet before they read what decides where they all go, and before it may be written again."""
+        if loads(decides):
+            self._call("void", "meet", "ptr %place", "i64 %threads")
+
+    def _call(self, result: str, name: str, *arguments: str) -> str:
+        """One of the functions of ``sharing.ll``."""
+        kinds = ", ".join(argument.split()[0] for argument in arguments)
+        self.w.declare(f"@minitvm.{name}", f"declare {result} @minitvm.{name}({kinds})")
+        call = f"call {result} @minitvm.{name}({', '.join(arguments)})"
+        if result != "void":
+            return self.w.op(call)
+        self.w.do(call)
+        return ""
 
     def _parallel(self, nests: Sequence[For]) -> None:
-        """Contiguous, balanced chunks of all iterations of neighbouring loops, as if they were one.
+        """Contiguous parts of all iterations of neighbouring loops, as if they were one.
 
         Perfectly nested parallel loops count as one.
         """
@@ -150,38 +167,42 @@ class _Emitter:
                 self._by_itself(nest)
             return
         totals = [_iterations(nest) for nest in nests]
-        start, stop = self._chunk(sum(totals))
         begin = 0
-        for nest, total in zip(nests, totals, strict=True):
-            first, end = (start, stop) if len(nests) == 1 else self._within(start, stop, begin, total)
-            begin += total
-            if total == 0:
-                continue
-            with (
-                self.c.when(self.w.op(f"icmp slt i64 {first}, {end}")),
-                self.c.counted(first, end, Range(0, total - 1)) as position,
-            ):
-                self._divided(_perfect(nest), position)
+        with self._parts(sum(totals)) as (start, stop):
+            for nest, total in zip(nests, totals, strict=True):
+                first, end = (start, stop) if len(nests) == 1 else self._within(start, stop, begin, total)
+                begin += total
+                if total == 0:
+                    continue
+                with (
+                    self.c.when(self.w.op(f"icmp slt i64 {first}, {end}")),
+                    self.c.counted(first, end, Range(0, total - 1)) as position,
+                ):
+                    self._divided(_perfect(nest), position)
 
     def _by_itself(self, nest: For) -> None:
         """A parallel loop whose iterations are counted when the kernel runs."""
         with self.c.frame:
             total = express.evaluate(self.c, math.prod((part.extent for part in _perfect(nest)), start=Const(1)))
         assert isinstance(total, Affine)
-        start, stop = self._chunk(memory.scalar(self.c, total))
         some = reach(total).counter
         with (
+            self._parts(memory.scalar(self.c, total)) as (start, stop),
             self.c.when(self.w.op(f"icmp slt i64 {start}, {stop}")),
             self.c.counted(start, stop, some) as position,
         ):
             self._divided(_perfect(nest), position)
 
-    def _chunk(self, total: int | str) -> tuple[str, str]:
-        w = self.w
-        following = w.pure("add i64 %thread, 1")
-        ends = [w.pure(f"mul i64 {t}, {total}") for t in ("%thread", following)]
-        start, stop = (w.pure(f"udiv i64 {end}, %threads") for end in ends)
-        return start, stop
+    @contextmanager
+    def _parts(self, total: int | str) -> Iterator[tuple[str, str]]:
+        """What is written inside runs for each part that this thread takes of so many iterations."""
+        part = self.w.alloca("i64", 4)
+        self.w.do(f"store i64 0, ptr {part}")
+        arguments = "ptr %place", f"ptr {part}", f"i64 {total}", "i64 %thread", "i64 %threads"
+        with self.w.repeated(lambda: self._call("i1", "take", *arguments)), self.c.block():
+            ends = [self.w.op(f"getelementptr i64, ptr {part}, i64 {at}") for at in (2, 3)]
+            start, stop = (self.w.op(f"load i64, ptr {end}") for end in ends)
+            yield start, stop
 
     def _within(self, start: str, stop: str, begin: int, total: int) -> tuple[str, str]:
         """The part of ``start..stop`` in a loop of ``total`` that comes after ``begin`` iterations of others."""
@@ -281,7 +302,9 @@ class _Emitter:
                 self.c.frame.bind(loop.var, Affine(value))
                 self.stmt(loop.body)
 
-    def _counted(self, loop: For, run: Run) -> None:
+    def _counted(self, loop: For, run: Run, agree: Callable[[], None] = lambda: None) -> None:
+        """``agree`` is called before the extent is read, and after."""
+        agree()
         with self.c.frame:
             extent = express.evaluate(self.c, loop.extent)
         if not isinstance(extent, Affine) or self.c.step(extent):
@@ -294,6 +317,7 @@ class _Emitter:
                 run(loop.body)
             return
         stop = memory.scalar(self.c, extent)
+        agree()
         with self._entered(exact(extent), stop), self.c.counted("0", stop, reach(extent).counter) as counter:
             self.c.frame.bind(loop.var, counter)
             run(loop.body)

@@ -1,6 +1,6 @@
 """The native entry of a graph, as LLVM IR text: functions that call the kernels, so that Python is not in between.
 
-``node_K(slots, thread, threads, barrier)`` calls the kernel of node K with its arguments; ``segment_N`` runs a
+``node_K(slots, thread, threads, place)`` calls the kernel of node K with its arguments; ``segment_N`` runs a
 stretch of kernels between two host calls.  Every thread of the team calls them.  ``slots`` is an array of
 pointers: one per entry of the graph, then one per kernel node's workspace.
 
@@ -25,7 +25,7 @@ from minitvm.runtime.graph import (
     steps_of,
     workspace_slots,
 )
-from minitvm.target import spinning_text
+from minitvm.target import SHARING, spinning_text
 
 
 @dataclass(frozen=True)
@@ -124,21 +124,21 @@ def _node_text(graph: Graph, index: int, workspace_slot: int) -> str:
     slots = [graph.entry_id(e) for e in node.inputs]
     slots += range(graph.entry_start[index], graph.entry_start[index + 1])
     slots.append(workspace_slot)
-    lines = [f"define void @node_{index}(ptr %slots, i64 %thread, i64 %threads, ptr %barrier) {{"]
+    lines = [f"define void @node_{index}(ptr %slots, i64 %thread, i64 %threads, ptr %place) {{"]
     for k, slot in enumerate(slots):
         lines.append(f"  %a{k} = getelementptr ptr, ptr %slots, i64 {slot}")
         lines.append(f"  %p{k} = load ptr, ptr %a{k}, align 8")
     arguments = ", ".join(f"ptr %p{k}" for k in range(len(slots)))
-    lines.append(f"  call void @{node.func}({arguments}, i64 %thread, i64 %threads, ptr %barrier)")
+    lines.append(f"  call void @{node.func}({arguments}, i64 %thread, i64 %threads, ptr %place)")
     return "\n".join([*lines, "  ret void", "}"])
 
 
 def _segment_text(segment: Segment, barriers: set[int]) -> str:
-    lines = [f"define void @{segment.symbol}(ptr %slots, i64 %thread, i64 %threads, ptr %barrier) {{"]
+    lines = [f"define void @{segment.symbol}(ptr %slots, i64 %thread, i64 %threads, ptr %place) {{"]
     for node in segment.nodes:
         if node in barriers:
-            lines.append("  call void @minitvm.barrier(ptr %barrier, i64 %threads)")
-        lines.append(f"  call void @node_{node}(ptr %slots, i64 %thread, i64 %threads, ptr %barrier)")
+            lines.append("  call void @minitvm.barrier(ptr %place, i64 %threads)")
+        lines.append(f"  call void @node_{node}(ptr %slots, i64 %thread, i64 %threads, ptr %place)")
     return "\n".join([*lines, "  ret void", "}"])
 
 
@@ -146,7 +146,7 @@ def entry_text(graph: Graph, plan: Plan, workspaces: Mapping[int, Dim], features
     """The LLVM IR of all ``node_K`` and ``segment_N`` of a graph, for a machine with those features."""
     slots = workspace_slots(graph)
     arity = {n.func: len(n.inputs) + len(n.types) + 1 for n in graph.nodes if n.is_kernel}
-    parts = [spinning_text("codegen/llvm/barrier.ll", features)]
+    parts = [spinning_text(SHARING, features)]
     for symbol, count in arity.items():
         parts.append(f"declare void @{symbol}({', '.join(['ptr'] * count)}, i64, i64, ptr)")
     parts += [_node_text(graph, i, slot) for i, slot in slots.items()]

@@ -232,6 +232,23 @@ class Writer:
         self.do(f"br i1 {more}, label %{head}, label %{after}")
         self.label(after)
 
+    @contextmanager
+    def repeated(self, asks: Callable[[], str]) -> Iterator[None]:
+        """A loop that runs for as long as the ``i1`` that ``asks`` writes holds."""
+        head, inside, after = self.name("ask"), self.name("again"), self.name("end")
+        self._loops.append(([], self._scopes[-1]))
+        self._scopes.append([])
+        self.lines.append(self._loops[-1][0])
+        self.jump(head)
+        self.label(head)
+        self.branch(asks(), inside, after)
+        self.label(inside)
+        yield
+        self.jump(head)
+        self._forget(len(self._scopes) - 1)
+        self._loops.pop()
+        self.label(after)
+
 
 def flattened(lines: Lines) -> Iterator[str]:
     for line in lines:
