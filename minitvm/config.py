@@ -1,9 +1,9 @@
 """The environment variables, in one table (``docs/environment.md`` is checked against it)."""
 
 import functools
+import math
 import os
 import pathlib
-import platform
 from typing import NamedTuple
 
 from minitvm.errors import ConfigError
@@ -84,19 +84,52 @@ def version() -> str:
 MOST_THREADS = 1024
 
 
+def allowed_cpus() -> frozenset[int]:
+    """The CPUs that the calling thread may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return frozenset(os.sched_getaffinity(0))
+    return frozenset(range(os.cpu_count() or 1))
+
+
+def usable_cpus() -> int:
+    """How many threads can run at once: allowed CPUs, or fewer where a container has the time of fewer; at least 1."""
+    return max(1, int(min(len(allowed_cpus()), cpu_quota())))
+
+
 def physical_cores() -> int:
-    """Cores that this process may run on, hardware threads of one core counted once; at least 1."""
-    allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
-    if platform.system() != "Linux":
-        return max(1, len(allowed))
+    """As :func:`usable_cpus`, but hardware threads of one core count once."""
     siblings = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
-    cores = {_read_text(siblings.format(c)) or str(c) for c in allowed}
-    return max(1, len(cores))
+    cores = {_read_text(pathlib.Path(siblings.format(c))) or str(c) for c in allowed_cpus()}
+    return max(1, int(min(len(cores), cpu_quota())))
 
 
-def _read_text(path: str) -> str | None:
+@functools.cache
+def cpu_quota(proc: str = "/proc/self", cgroups: str = "/sys/fs/cgroup") -> float:
+    """CPUs whose time the process's control groups may use, as Linux limits it; ``inf`` where nothing does.
+
+    https://docs.kernel.org/admin-guide/cgroup-v2.html (``cpu.max``) and cgroup-v1 (``cpu.cfs_quota_us``).
+    """
+    found = [math.inf]
+    for line in (_read_text(pathlib.Path(proc, "cgroup")) or "").splitlines():
+        _, controllers, path = line.split(":", 2)
+        group = pathlib.PurePosixPath(path)
+        folders = [pathlib.Path(cgroups, controllers, str(g).lstrip("/")) for g in (group, *group.parents)]
+        if not controllers:
+            found += (_quota(*(_read_text(folder / "cpu.max") or "max").split()) for folder in folders)
+        elif "cpu" in controllers.split(","):
+            names = "cpu.cfs_quota_us", "cpu.cfs_period_us"
+            found += (_quota(*(_read_text(folder / name) or "-1" for name in names)) for folder in folders)
+    return min(found)
+
+
+def _quota(quota: str, period: str = "100000") -> float:
+    limited = quota.isdigit() and period.isdigit() and int(period) > 0
+    return int(quota) / int(period) if limited else math.inf
+
+
+def _read_text(path: pathlib.Path) -> str | None:
     try:
-        return pathlib.Path(path).read_text(encoding="ascii").strip()
+        return path.read_text(encoding="ascii").strip()
     except OSError:
         return None
 

@@ -182,6 +182,21 @@ define internal void @minitvm.rest() nounwind {{
 }}
 """
 
+_CPU = """
+declare i32 @sched_getcpu()
+
+define internal i64 @minitvm.cpu() nounwind {
+  %cpu = call i32 @sched_getcpu()
+  %number = sext i32 %cpu to i64
+  ret i64 %number
+}
+"""
+_NO_CPU = """
+define internal i64 @minitvm.cpu() nounwind {
+  ret i64 -1
+}
+"""
+
 _PAUSE = {
     "x86": ("void @llvm.x86.sse2.pause()", "call void @llvm.x86.sse2.pause()"),
     "aarch64": ("void @llvm.aarch64.hint(i32)", "call void @llvm.aarch64.hint(i32 1)"),
@@ -196,9 +211,10 @@ def arch_of(triple: str) -> str:
 
 
 def marks_of(triple: str) -> frozenset[str]:
-    """The architecture; ``neon``; ``posix``, where the system has ``sched_yield``."""
+    """The architecture; ``neon``; ``posix``, where the system has ``sched_yield``, and ``linux``."""
     arch = arch_of(triple)
     marks = {arch: True, "neon": arch == "aarch64", "posix": "windows" not in triple and "msvc" not in triple}
+    marks["linux"] = "linux" in triple
     return frozenset(mark for mark, there in marks.items() if there)
 
 
@@ -213,3 +229,8 @@ def spinning_text(name: str, marks: frozenset[str]) -> str:
     declared, pause = next((_PAUSE[arch] for arch in _PAUSE if arch in marks), _FENCE)
     give_up = "sched_yield" if "posix" in marks else "SwitchToThread"
     return text_of(name) + _WAITING.format(declared=declared, pause=pause, give_up=give_up)
+
+
+def cpu_text(marks: frozenset[str]) -> str:
+    """``@minitvm.cpu``: the number of the CPU that a thread is on; -1 where the system does not say."""
+    return _CPU if "linux" in marks else _NO_CPU

@@ -1,6 +1,7 @@
 """One kernel cache for the whole test run: a kernel that several tests need is compiled once, by any worker.
 
-The tests' models are small: all of them run on as many threads as they are asked to, worth it or not.  They run over
+The tests' models are small: all of them run on as many threads as they are asked to, worth it or not, and on a machine
+with fewer CPUs as well.  They run over
 poisoned memory, so that an element that a kernel forgets is an error whatever was there before; ``MINITVM_POISON=0`` in
 the environment turns that off.
 
@@ -17,7 +18,8 @@ import tempfile
 import pytest
 from hypothesis import settings
 
-from minitvm.runtime import instance
+from minitvm.config import MOST_THREADS
+from minitvm.runtime import instance, native
 
 settings.register_profile("long", max_examples=1000, deadline=None)
 """``pytest --hypothesis-profile=long``: hours of generated calls of the operators, others each time."""
@@ -38,6 +40,7 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.fixture(autouse=True)
 def _teams_for_small_models(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(instance, "WORTH_A_TEAM", 0.0)
+    monkeypatch.setattr(native, "usable_cpus", lambda: MOST_THREADS)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

@@ -17,7 +17,7 @@ def test_data_files_are_declared() -> None:
     settings = tomllib.loads((ROOT.parent / "pyproject.toml").read_text(encoding="utf-8"))
     patterns = settings["tool"]["setuptools"]["package-data"]
     data = [p for p in ROOT.rglob("*") if p.is_file() and p.suffix not in (".py", ".pyc")]
-    assert {p.name for p in data} >= {"team.ll", "barrier.ll", "half.ll"}
+    assert {p.name for p in data} >= {"team.ll", "sharing.ll", "half.ll"}
     anywhere, of_package = patterns["*"], patterns["minitvm"]
     for path in data:
         declared = any(fnmatch.fnmatch(path.name, p) for p in anywhere)

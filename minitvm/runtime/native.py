@@ -11,21 +11,21 @@ import itertools
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import cache, partial
 from types import MappingProxyType
 from typing import Any
 
 import llvmlite.binding
-import numpy as np
 
-from minitvm.config import MOST_THREADS
+from minitvm.config import MOST_THREADS, allowed_cpus, usable_cpus
 from minitvm.errors import LibraryError
 from minitvm.ir.arrays import aligned_empty
 from minitvm.runtime import cblas
 from minitvm.runtime.code import CODES, Code
 from minitvm.runtime.device import Memory
 from minitvm.runtime.graph import Artifact, CpuTag, LibraryCall, Segment, segments, steps_of, workspace_slots
-from minitvm.target import SHARING, marks_of, spinning_text, text_of
+from minitvm.target import SHARING, cpu_text, marks_of, spinning_text, text_of
 
 llvm: Any = llvmlite.binding  # has no types
 
@@ -128,17 +128,41 @@ class _Native:
 
     def __init__(self) -> None:
         triple, (pointer, integer) = this_machine().triple, (ctypes.c_void_p, ctypes.c_int64)
-        text = spinning_text(SHARING, marks_of(triple)) + text_of("runtime/team.ll")
-        names = ("team_bytes", "team_publish", "team_sleeps", "team_take_part", "team_work")
+        marks = marks_of(triple)
+        text = "\n".join([spinning_text(SHARING, marks), cpu_text(marks), text_of("runtime/team.ll")])
+        names = ("team_bytes", "team_publish", "team_sleeps", "team_take_part", "team_work", "team_cpu")
         self.code = NativeCode([], names, f'target triple = "{triple}"\n{text}')
         self.bytes = self.code.function("team_bytes", integer, integer)
         self.publish = self.code.function("team_publish", integer, pointer, integer, pointer, pointer)
         self.sleeps = self.code.function("team_sleeps", integer, pointer, integer)
         self.take_part = self.code.function("team_take_part", None, pointer, integer)
-        self.work = self.code.function("team_work", integer, pointer, integer, integer, integer)
+        self.work = self.code.function("team_work", integer, pointer, *4 * [integer])
+        self.cpu = self.code.function("team_cpu", integer, pointer)
 
 
 _native = cache(_Native)
+
+
+class _Affinity:
+    """The CPUs that the calling thread may run on, but for one.
+
+    Whoever wakes a thread goes on: woken on the same CPU, as Linux likes to, it would wait there for its turn.
+    """
+
+    def __init__(self) -> None:
+        self._allowed = self._own = allowed_cpus()
+
+    def avoid(self, cpu: int) -> bool:
+        """Whether it will run elsewhere."""
+        now = allowed_cpus()
+        if now != self._own:
+            self._allowed = now  # somebody else has set it
+        wanted = self._allowed - {cpu} or self._allowed
+        if wanted != now and hasattr(os, "sched_setaffinity"):
+            with suppress(OSError):  # a CPU that has been taken away: the next time
+                os.sched_setaffinity(0, wanted)
+        self._own = wanted
+        return cpu not in allowed_cpus()
 
 
 class Team:
@@ -167,12 +191,16 @@ class Team:
     def _worker(self, thread: int) -> None:
         work, team, threads = self._native.work, self._team, self.threads
         sleep = self._sleep[thread]
-        seen = 0
-        while (seen := work(team, thread, threads, seen)) >= 0:
-            sleep.acquire()
+        seen, moves, own = 0, True, _Affinity()
+        while (seen := work(team, thread, threads, seen, moves)) != -1:
+            moves = own.avoid(self._native.cpu(team))
+            if seen >= 0:
+                sleep.acquire()
+            else:
+                seen = -2 - seen
 
     def run(self, function: int, slots: int) -> None:
-        """Call the native ``function(slots, thread, threads, place)`` on the threads that come; returns when it is done."""
+        """Call the native ``function(slots, thread, threads, place)`` on threads that come, until all work is done."""
         with self._lock:
             if self._native.publish(self._team, self.threads, function, slots):
                 self._wake()
@@ -197,16 +225,18 @@ _teams_lock = threading.Lock()
 
 
 def team(threads: int) -> Team:
-    """The process's team of that size, started on first use."""
+    """The process's team for that many threads, started on first use: not more than can run at once."""
     found = _teams.get(threads)
     if found is None:
         with _teams_lock:
-            found = _teams.get(threads) or _teams.setdefault(threads, Team(threads))
+            size = min(threads, usable_cpus())
+            found = _teams.get(size) or _teams.setdefault(size, Team(size))
+            _teams[threads] = found
     return found
 
 
 def _stop_all() -> None:
-    for found in list(_teams.values()):
+    for found in set(_teams.values()):
         found.stop()
     _teams.clear()
 
@@ -227,7 +257,6 @@ if hasattr(os, "register_at_fork"):
 
 _ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)
 """A native entry: (slots, thread, threads, place)."""
-
 
 
 class NativeArtifact(Code):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import os
+import pathlib
 import subprocess
 import sys
 import threading
@@ -15,14 +17,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import minitvm
-from minitvm import relay
+from minitvm import config, relay
 from minitvm.codegen.llvm.compile import compile_object, host, machine_model
 from minitvm.codegen.llvm.entry import barriers_before
-from minitvm.config import physical_cores, resolve_threads
+from minitvm.config import cpu_quota, physical_cores, resolve_threads, usable_cpus
 from minitvm.errors import ConfigError
 from minitvm.ir.dims import Dim, symbol
 from minitvm.ir.types import TensorType
-from minitvm.runtime import instance
+from minitvm.runtime import instance, native
 from minitvm.runtime.graph import Alias, Graph, HostStep, Launch, Node, Segment, Step, steps_of
 from minitvm.runtime.memory import plan_memory, unplanned
 from minitvm.runtime.native import NativeCode, Team, team
@@ -234,6 +236,51 @@ def test_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
             f"num_threads is {wrong!r}, not a whole number from 0 to 1024\n"
             "  = hint: 0 or None is one thread per physical core"
         )
+
+
+QUOTAS = {
+    "nothing is limited": ({"cgroup": "0::/"}, math.inf),
+    "no files": ({}, math.inf),
+    "of a container": ({"cgroup": "0::/", "cpu.max": "250000 100000"}, 2.5),
+    "none in it": ({"cgroup": "0::/", "cpu.max": "max 100000"}, math.inf),
+    "the least of all around": (
+        {"cgroup": "0::/a/b", "a/b/cpu.max": "max 100000", "a/cpu.max": "150000 100000", "cpu.max": "400000 100000"},
+        1.5,
+    ),
+    "version 1": (
+        {
+            "cgroup": "3:memory:/x\n2:cpu,cpuacct:/a",
+            "cpu,cpuacct/a/cpu.cfs_quota_us": "50000",
+            "cpu,cpuacct/a/cpu.cfs_period_us": "100000",
+            "cpu,cpuacct/cpu.cfs_quota_us": "-1",
+            "cpu,cpuacct/cpu.cfs_period_us": "100000",
+        },
+        0.5,
+    ),
+    "version 1 without": ({"cgroup": "1:cpu:/", "cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "1"}, math.inf),
+}
+
+
+@pytest.mark.parametrize("name", QUOTAS)
+def test_a_container_with_the_time_of_fewer_cpus(
+    name: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files, quota = QUOTAS[name]
+    for file, text in files.items():
+        tmp_path.joinpath(file).parent.mkdir(parents=True, exist_ok=True)
+        tmp_path.joinpath(file).write_text(f"{text}\n")
+    assert cpu_quota(str(tmp_path), str(tmp_path)) == quota
+    monkeypatch.setattr(config, "cpu_quota", lambda: quota)
+    monkeypatch.setattr(config, "allowed_cpus", lambda: frozenset(range(8)))
+    assert usable_cpus() == (8 if quota == math.inf else max(1, int(quota)))
+    assert 1 <= physical_cores() <= usable_cpus()
+
+
+def test_no_more_threads_than_can_run(code: NativeCode, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "usable_cpus", lambda: 1)
+    monkeypatch.setattr(native, "_teams", {})
+    assert team(64) is team(2) and team(64).threads == 1
+    assert run(code, 64, 5, 3) == [309, 9, 9, 9, 9]
 
 
 # --- the native entry -------------------------------------------------------------------------------------------
