@@ -151,7 +151,7 @@ def test_a_segment_that_leaves_out_a_kernel_is_named(model: Model) -> None:
     needs = dict.fromkeys(library.plan.workspaces, 0)
     text = entry_text(library.graph, library.plan, needs, features)
     head, _, tail = text.partition("define void @segment_0")
-    line = f"  call void @node_{last}(ptr %slots, i64 %thread, i64 %threads, ptr %barrier)\n"
+    line = f"  call void @node_{last}(ptr %slots, i64 %thread, i64 %threads, ptr %place)\n"
     assert line in tail
     entry = compile_object(head + "define void @segment_0" + tail.replace(line, ""), host())
     broken = Library(dataclasses.replace(library.artifact, entry=entry))
