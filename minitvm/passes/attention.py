@@ -57,13 +57,12 @@ class _Chain:
     """Probabilities that are asked whether they are numbers."""
 
 
+@dataclass(repr=False, eq=False)
 class FuseAttention(FunctionPass, opt_level=3):
     """``slower`` says where the operator would be slower than its parts; without it, it nowhere is."""
 
+    slower: Slower | None = None
     needs = (Softmax,)
-
-    def __init__(self, slower: Slower | None = None) -> None:
-        self.slower = slower
 
     def transform_function(self, function: Function, module: Module, context: PassContext) -> Function:
         uses = use_counts(function)

@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar, Token
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Protocol, TypeVar, overload
+from typing import Any, ClassVar, Protocol, TypeVar, overload
 
 from minitvm import config as environment
 from minitvm.errors import ConfigError, PassError, did_you_mean, user_code
@@ -208,10 +208,12 @@ class Pass:
     """
 
     info: PassInfo
-    needs: tuple[type, ...] = ()
+    needs: ClassVar[tuple[type, ...]] = ()
     """Operator classes, and classes of nodes other than calls; none: anything."""
     at_least: int = 1
     """How many nodes of these classes."""
+    option: str = ""
+    """The option that asks for it; none: nothing has to."""
 
     def __init_subclass__(
         cls, opt_level: int = 0, name: str | None = None, required: Sequence[str] = (), rounds: bool = False
@@ -245,6 +247,8 @@ class Pass:
 
     def nothing_to_do(self, function: Function, context: PassContext) -> Declined | None:
         """Why the pass need not be entered for a function."""
+        if self.option and not context.option(self.option):
+            return Declined(f"{self.option} asks for nothing")
         kinds = kinds_of(function)
         count = sum(kinds[kind] for kind in kinds if issubclass(kind, self.needs))
         if not self.needs or count >= self.at_least:

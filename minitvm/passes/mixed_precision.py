@@ -28,15 +28,10 @@ class ToMixedPrecision(FunctionPass, rounds=True):
 
     def __init__(self, mixed_precision_type: str = SHORT) -> None:
         _check(mixed_precision_type)
-        self.dtype = mixed_precision_type
-
-    def nothing_to_do(self, function: Function, context: PassContext) -> Declined | None:
-        _check(context.option(OPTION.name))
-        if not (self.dtype or context.option(OPTION.name)):
-            return Declined(f"{OPTION.name} asks for nothing")
-        return super().nothing_to_do(function, context)
+        self.option = "" if mixed_precision_type else OPTION.name
 
     def transform_function(self, function: Function, module: Module, context: PassContext) -> Function:
+        _check(context.option(OPTION.name))
         return _Narrowing().function(function)
 
 
