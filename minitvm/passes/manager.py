@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar, Token
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, ClassVar, Protocol, TypeVar, overload
+from typing import Any, Protocol, TypeVar, overload
 
 from minitvm import config as environment
 from minitvm.errors import ConfigError, PassError, did_you_mean, user_code
@@ -208,7 +208,7 @@ class Pass:
     """
 
     info: PassInfo
-    needs: ClassVar[tuple[type, ...]] = ()
+    needs: tuple[type, ...] = ()
     """Operator classes, and classes of nodes other than calls; none: anything."""
     at_least: int = 1
     """How many nodes of these classes."""
