@@ -3,11 +3,14 @@ have them only, and never of what is computed."""
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from nvrtc import needs_nvrtc
 from test_cuda_templates import CASES, MACHINE, NHWC, kernel_of, made, simulated
 
+from benchmarks.nvrtc import ptx
 from minitvm.codegen.cuda.backend import compile_cubin
 from minitvm.codegen.cuda.bind import bind_plain
 from minitvm.codegen.cuda.emit import emit_cuda
@@ -21,7 +24,7 @@ from minitvm.ir.loop.interp import run_kernel
 from minitvm.passes.manager import PassContext
 from minitvm.testing.cuda import ORDERS, HostKernels, host_compiler, host_image
 
-COPIED = [(0, 2), (1, 3), (2, 3), (4, 2), (5, 3), (6, 3)]
+COPIED = [(0, 2), (1, 3), (2, 3), (4, 2), (5, 3), (6, 3), (8, 2), (8, 3), (9, 3), (16, 3), (19, 2)]
 """Cases, and stages of each: lines and depth inside, vectors and single elements, padding."""
 TENSOR = [(1, 2), (2, 3), (8, 3)]
 
@@ -103,9 +106,29 @@ def test_what_is_computed_goes_through_registers() -> None:
         assert ("commit copies" in str(kernel)) == copied
 
 
-def test_places_of_windows_are_worked_out_once_a_vector() -> None:
+def window(weight_layout: str = "HWIO", **attributes: object) -> Expr:
     x, w = var("x", shape=(1, 14, 14, 64), dtype="float32"), var("w", shape=(3, 3, 64, 64), dtype="float32")
-    call = call_op("nn.conv2d", x, w, padding=(1, 1, 1, 1), **NHWC)
+    return call_op("nn.conv2d", x, w, padding=(1, 1, 1, 1), **{**NHWC, "kernel_layout": weight_layout, **attributes})
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+def test_windows_come_by_16_bytes_with_zeros_around(arch: str) -> None:
+    """Strict float32, too: LDGSTS by vectors of channels, neither registers nor single elements."""
+    template = template_of(window(), MACHINE)
+    assert stages_of(template.choice)
+    for stages in (2, 3):
+        source = emit_cuda(*bind_plain(kernel_of(template, of_stages(template, stages))))
+        assert compile_cubin(source, arch).spills == 0
+        found = re.findall(
+            r"cp\.async\.c[ag]\.shared\.global \[[^]]+\], \[[^]]+\], (\d+)(, %r\d+)?;", ptx(source, arch)
+        )
+        assert {nbytes for nbytes, _ in found} == {"16"} and any(zeros for _, zeros in found)
+
+
+def test_places_of_windows_are_worked_out_once_a_vector() -> None:
+    """Copies to rows of lines of the right-hand factor bring single elements."""
+    call = window(out_layout="NCHW")
     assert {stages_of(choice) for choice in template_of(call, MACHINE).candidates} == {0}
     with PassContext(config={"cuda.allow_tf32": True}):
         assert stages_of(template_of(call, MACHINE).choice) == 3

@@ -135,6 +135,22 @@ def test_the_cuda_c_of_every_case_gives_the_right_numbers(rank: int) -> None:
             assert close, f"{CASES[number]}, {template.candidates[rank % len(template.candidates)]}, {order}"
 
 
+def test_the_phases_of_a_transposed_convolution_are_one_launch() -> None:
+    """And one that adds, where the depth is in parts."""
+    for case, (name, *_) in enumerate(CASES):
+        if "transpose" not in name:
+            continue
+        template, _, _ = made(case)
+        assert isinstance(template, GpuConv)
+        whole, parts = (
+            [c for c in template.candidates if c.scheme == scheme] for scheme in ("whole depth", "depth in parts")
+        )
+        assert len(bind_plain(kernel_of(template, whole[0]))) == 1
+        assert not parts or len(bind_plain(kernel_of(template, parts[0]))) == 2
+        together = launch_of(bind_plain(kernel_of(template, whole[0]))[0]).grid
+        assert together[1] == len(template.parts)
+
+
 # --- with what is fused around them ---------------------------------------------------------------------------------
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -9,7 +10,8 @@ from functools import cached_property, partial
 from minitvm.codegen.cuda.machine import WARP
 from minitvm.codegen.cuda.templates.product import Factor, GpuProduct, Share, in_block, in_blocks, unrolled
 from minitvm.codegen.cuda.templates.tile import MMA, ROOM, VECTOR, BlockTile, MmaTile
-from minitvm.codegen.loops import in_lanes, unflatten, with_memory
+from minitvm.codegen.loops import in_lanes, redirect, unflatten, with_memory
+from minitvm.codegen.templates.tile import store_at
 from minitvm.ir.dtypes import SHORT
 from minitvm.ir.loop import (
     Alloc,
@@ -35,15 +37,39 @@ from minitvm.ir.loop import (
 )
 
 
-def launches(product: GpuProduct, tile: BlockTile) -> Stmt:
-    """All results of a product, in a tile's way."""
+def launches(tile: BlockTile, *products: GpuProduct) -> Stmt:
+    """All results of products, in a tile's way, by one launch; parts of the depth are added by another one."""
     on_tensor_cores = HalfBlocks if isinstance(tile, MmaTile) and tile.kind in SHORT else TensorBlocks
     blocks = on_tensor_cores if isinstance(tile, MmaTile) else Blocks
     if tile.split == 1:
-        return blocks(product, tile).nest()
-    shape = (tile.split, product.batch, product.left.lines, product.right.lines)
-    parts = Buffer("parts", shape, product.dtype)
-    return Alloc(parts, seq(blocks(product, tile, parts).nest(), Barrier(), product.added(parts)))
+        return _side_by_side([blocks(product, tile) for product in products])
+    shapes = [(tile.split, product.batch, product.left.lines, product.right.lines) for product in products]
+    parts = [Buffer("parts", shape, product.dtype) for shape, product in zip(shapes, products, strict=True)]
+    multiply = _side_by_side([blocks(product, tile, memory) for product, memory in zip(products, parts, strict=True)])
+    added = (product.added(memory) for product, memory in zip(products, parts, strict=True))
+    return with_memory(parts, seq(multiply, Barrier(), *added))
+
+
+def _side_by_side(made: Sequence[Blocks]) -> Stmt:
+    """The blocks of each: along the grid's second axis what is computed, along its first one the tiles of it."""
+    first, most = made[0], max(blocks.count for blocks in made)
+    if len(made) == 1:
+        return first.nest()
+    places = {(b.name, b.shape, b.dtype): b for blocks in made for b in (blocks.left.shared, blocks.right.shared)}
+
+    def block(number: LoopExpr, which: LoopExpr) -> Stmt:
+        def one(i: int, blocks: Blocks) -> Stmt:
+            used = (blocks.left.shared, blocks.right.shared)
+            body = redirect(blocks.block(number), {b: places[b.name, b.shape, b.dtype] for b in used})
+            asked = [which.equal(i), *([number < blocks.count] if blocks.count < most else [])]
+            return If(all_of(asked), body)
+
+        return with_memory(places.values(), seq(*(one(i, blocks) for i, blocks in enumerate(made))))
+
+    def along(number: LoopExpr) -> Stmt:
+        return loop(len(made), lambda which: block(number, which), LoopKind.BLOCK_Y, name="which")
+
+    return in_blocks(most, along)
 
 
 @dataclass(frozen=True)
@@ -84,10 +110,13 @@ class Blocks:
         return self._share(self.product.right, self.tile.columns)
 
     def _share(self, factor: Factor, lines: int) -> Share:
+        """Vectors along the depth come to the left-hand factor's lines by copies; a thread of a warp reads one line or
+        four, so those are in different banks."""
         tile, product = self.tile, self.product
+        inside = bool(tile.copied) and factor is product.left and factor.along_depth and factor.vector > 1
         room = VECTOR * factor.along_depth
         carried = (factor, lines, tile.depth, tile.threads, product.depth, product.dtype, room)
-        return Share(*carried, tile.stages, bool(tile.copied))
+        return Share(*carried, tile.stages, bool(tile.copied), inside)
 
     @cached_property
     def rows(self) -> Lines:
@@ -101,16 +130,24 @@ class Blocks:
     def sums(self) -> Buffer:
         return Buffer("sums", (self.tile.thread_rows, self.tile.thread_columns), self.product.dtype, "local")
 
-    def nest(self) -> Stmt:
+    @property
+    def _grid(self) -> tuple[int, int, int, int]:
+        """Parts of the depth, batch, tiles down, tiles across."""
         product, tile = self.product, self.tile
         down, across = -(-product.left.lines // tile.rows), -(-product.right.lines // tile.columns)
+        return tile.split, product.batch, down, across
 
-        def block(number: LoopExpr) -> Stmt:
-            part, p, i, j = unflatten(number, (tile.split, product.batch, down, across))
-            work = in_block(tile.threads, lambda t: self._thread(part, p, i, j, t))
-            return with_memory([self.left.shared, self.right.shared], work)
+    @property
+    def count(self) -> int:
+        """Blocks."""
+        return math.prod(self._grid)
 
-        return in_blocks(tile.split * product.batch * down * across, block)
+    def nest(self) -> Stmt:
+        return in_blocks(self.count, lambda n: with_memory([self.left.shared, self.right.shared], self.block(n)))
+
+    def block(self, number: LoopExpr) -> Stmt:
+        part, p, i, j = unflatten(number, self._grid)
+        return in_block(self.tile.threads, lambda t: self._thread(part, p, i, j, t))
 
     def _thread(self, part: LoopExpr, p: LoopExpr, row: LoopExpr, column: LoopExpr, t: LoopExpr) -> Stmt:
         """``row``, ``column``: of the tile among the tiles."""
@@ -168,27 +205,44 @@ class Blocks:
 
     def _multiply(self, stage: LoopExpr, down: LoopExpr, across: LoopExpr) -> Stmt:
         """All products of a piece that is in shared memory."""
-        tile, sums = self.tile, self.sums
-        a = Buffer("a", (tile.thread_rows,), self.product.dtype, "local")
+        tile, sums, inside = self.tile, self.sums, self.left.depth_inside
+        width = self.left.vector if inside else 1
+        a = Buffer("a", (width, tile.thread_rows), self.product.dtype, "local")
         b = Buffer("b", (tile.thread_columns,), self.product.dtype, "local")
 
-        def read(to: Buffer, lines: Lines, share: Share, r: LoopExpr, thread: LoopExpr) -> Stmt:
+        def read(to: Callable[[LoopExpr], Load], lines: Lines, share: Share, r: LoopExpr, thread: LoopExpr) -> Stmt:
             def element(i: LoopExpr) -> Stmt:
-                return Store(to, (i,), share.at(stage, r, lines.at(i, thread)))
+                return store_at(to(i), share.at(stage, r, lines.at(i, thread)))
 
             return lines.chunks(lambda first: in_lanes(lines.vector, lambda lane: element(first + lane)))
 
-        def fma(i: LoopExpr, j: LoopExpr) -> Stmt:
-            return Store(sums, (i, j), intrin("fma", a[i], b[j], sums[i, j]))
+        def read_along(r: LoopExpr) -> Stmt:
+            """Neighbours in the depth of each line."""
+
+            def line(i: LoopExpr) -> Stmt:
+                at = self.rows.at(i, down)
+                return in_lanes(width, lambda lane: Store(a, (lane, i), self.left.at(stage, r + lane, at)))
+
+            return unrolled(tile.thread_rows, line, "i")
+
+        def products(s: LoopExpr) -> Stmt:
+            def fma(i: LoopExpr, j: LoopExpr) -> Stmt:
+                return Store(sums, (i, j), intrin("fma", a[s, i], b[j], sums[i, j]))
+
+            return unrolled(tile.thread_rows, lambda i: unrolled(tile.thread_columns, lambda j: fma(i, j), "j"), "i")
 
         def step(r: LoopExpr) -> Stmt:
-            reads = seq(read(a, self.rows, self.left, r, down), read(b, self.columns, self.right, r, across))
-            multiply = unrolled(
-                tile.thread_rows, lambda i: unrolled(tile.thread_columns, lambda j: fma(i, j), "j"), "i"
-            )
-            return with_memory([a, b], seq(reads, multiply))
+            def one(s: LoopExpr) -> Stmt:
+                right = read(lambda j: Load(b, (j,)), self.columns, self.right, r * width + s, across)
+                return seq(right, products(s))
 
-        return unrolled(tile.depth, step, "r")
+            def of_line(i: LoopExpr) -> Load:
+                return Load(a, (const(0, "int64"), i))
+
+            left = read_along(r * width) if inside else read(of_line, self.rows, self.left, r, down)
+            return with_memory([a, b], seq(left, unrolled(width, one, "s")))
+
+        return unrolled(tile.depth // width, step, "r")
 
     # --- results ------------------------------------------------------------------------------------------------------
 

@@ -58,7 +58,7 @@ class GpuTemplate(Template):
         kind, products = tensor_products(self.problem, self.gpu)
         half = products > 0 and kind in SHORT
         tiles = tensor_tiles(kind, products) if products else TILES
-        one_by_one = any(factor.one_by_one for factor in (self.product.left, self.product.right))
+        one_by_one = self.product.right.one_by_one
         if self.may_copy(kind if half else "float32") and (products or not one_by_one):
             tiles = with_copies(tiles)
         extent = replace(self.product.extent, size=2) if half else self.product.extent
@@ -72,7 +72,7 @@ class GpuTemplate(Template):
 
     def loops(self, choice: Choice) -> Stmt:
         assert isinstance(choice.tile, BlockTile)
-        return launches(self.product, choice.tile)
+        return launches(choice.tile, self.product)
 
 
 @TEMPLATES.register("cuda", Dense, Matmul, BatchMatmul)

@@ -17,7 +17,7 @@ from minitvm.codegen.problem import TEMPLATES, Choice
 from minitvm.codegen.templates.conv_shapes import ConvShapes, conv_shapes
 from minitvm.codegen.templates.tile import store_at
 from minitvm.ir.layout import Layout
-from minitvm.ir.loop import Barrier, LoopExpr, Stmt, seq
+from minitvm.ir.loop import LoopExpr, Stmt
 from minitvm.ir.ops.nn_conv import Conv1d, Conv2d, Conv3d
 from minitvm.ir.ops.nn_conv_transpose import Conv1dTranspose, Conv2dTranspose, Conv3dTranspose
 
@@ -146,14 +146,15 @@ class GpuConv(GpuTemplate):
 
     @cached_property
     def parts(self) -> list[GpuProduct]:
-        return [ImplicitProduct(shapes, self.accumulator).product for shapes in conv_shapes(self.problem)]
+        """The largest first."""
+        found = [ImplicitProduct(shapes, self.accumulator).product for shapes in conv_shapes(self.problem)]
+        return sorted(found, key=lambda part: -part.depth * part.left.lines * part.right.lines)
 
     @cached_property
     def product(self) -> GpuProduct:
         """The largest part, which the tile is made for."""
-        return max(self.parts, key=lambda part: part.depth * part.left.lines * part.right.lines)
+        return self.parts[0]
 
     def loops(self, choice: Choice) -> Stmt:
         assert isinstance(choice.tile, BlockTile)
-        first, *others = (launches(part, choice.tile) for part in self.parts)
-        return seq(first, *(stmt for other in others for stmt in (Barrier(), other)))
+        return launches(choice.tile, *self.parts)

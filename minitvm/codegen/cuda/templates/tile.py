@@ -84,8 +84,8 @@ class BlockTile(Tile):
 
     @property
     def _piece(self) -> int:
-        """Elements of both factors, with room between lines."""
-        return self.depth * (self.rows + self.columns + 2 * VECTOR)
+        """Elements of both factors, with room between lines; those of the left-hand one may be rows."""
+        return self.depth * (self.rows + self.columns + 2 * VECTOR) + self.rows * VECTOR * bool(self.copied)
 
     @property
     def registers(self) -> int:
