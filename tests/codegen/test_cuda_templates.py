@@ -51,11 +51,11 @@ CASES: list[tuple[Any, ...]] = [
     ("nn.conv3d", (1, 4, 5, 6, 7), (6, 4, 3, 3, 2), {"padding": (1,) * 6}),
     ("nn.conv2d_transpose", (1, 6, 5, 7), (6, 5, 4, 3), {"padding": (1, 1, 1, 1), "strides": (2, 2)}),
     ("nn.conv2d_transpose", (1, 6, 5, 7), (6, 5, 2, 2), {"strides": (2, 2)}),
+    ("nn.conv2d_transpose", (1, 3, 4, 5), (3, 5, 2, 2), {"strides": (3, 3)}),  # results that no tap reaches
+    ("nn.conv2d_transpose", (1, 5, 7, 8), (3, 3, 4, 8), {"strides": (2, 1), **NHWC, "kernel_layout": "HWOI"}),
     ("nn.attention", (1, 37, 2, 8), (1, 70, 2, 8), (1, 70, 2, 12), {"scale": 0.3}),
     ("nn.attention", (2, 9, 1, 7), (2, 33, 1, 7), (2, 33, 1, 5), (2, 1, 1, 33), {"empty_rows": "zero"}),
     ("nn.attention", (1, 20, 1, 80), (1, 20, 1, 80), (1, 20, 1, 80), (20, 20), {"scale": 0.1}),
-    ("nn.conv2d_transpose", (1, 3, 4, 5), (3, 5, 2, 2), {"strides": (3, 3)}),  # results that no tap reaches
-    ("nn.conv2d_transpose", (1, 5, 7, 8), (3, 3, 4, 8), {"strides": (2, 1), **NHWC, "kernel_layout": "HWOI"}),
 ]
 
 
