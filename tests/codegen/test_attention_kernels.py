@@ -5,11 +5,19 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from native_kernel import run_native
+from nvrtc import needs_nvrtc
+from test_cuda_templates import simulated
 
 from minitvm.codegen.backend import Backend
+from minitvm.codegen.cuda.backend import compile_cubin
+from minitvm.codegen.cuda.bind import bind_plain
+from minitvm.codegen.cuda.emit import emit_cuda
 from minitvm.codegen.cuda.machine import gpu_model
+from minitvm.codegen.cuda.templates.attention import GpuAttention
+from minitvm.codegen.cuda.templates.attention_tensor import TensorTile
 from minitvm.codegen.llvm.compile import host, machine_model
 from minitvm.codegen.lower import lower
+from minitvm.codegen.problem import Problem
 from minitvm.codegen.simplify import simplify
 from minitvm.driver.compile import backend_for
 from minitvm.ir.builder import call_op, function
@@ -19,7 +27,9 @@ from minitvm.ir.loop import Kernel
 from minitvm.ir.loop.interp import run_kernel
 from minitvm.ir.loop.sizes import bound
 from minitvm.ir.types import TensorType
+from minitvm.passes import PassContext
 from minitvm.target import MachineModel
+from minitvm.testing.cuda import ORDERS, HostKernels, host_compiler, host_image
 
 BOUNDS = {"float64": 1e-12, "float32": 2e-5, "float16": 4e-3}
 SMALL_CACHE = MachineModel(32, 16, l2_bytes=4096)
@@ -74,6 +84,51 @@ def legal(kernel: Kernel, target: str) -> Kernel:
 def test_loops_of_gpus(seed: int, dtype: str) -> None:
     call, arrays = drawn(seed, dtype)
     check(simplify(lower(function(call), "attention", gpu_model("sm_90"), "cuda")), call, arrays)
+
+
+TF32 = 4e-3
+"""Scores of a few tens are off by 2 ** -11 of each factor, powers by that, values too."""
+
+
+def on_tensor_cores(seed: int) -> tuple[Call, list[np.ndarray], list[Kernel]]:
+    """Two ways that are not multiply-adds of threads."""
+    call, arrays = drawn(seed, "float32")
+    with PassContext(config={"cuda.allow_tf32": True}):
+        template = GpuAttention(Problem.of(call), gpu_model("sm_90"))
+        able = [choice for choice in template.candidates if isinstance(choice.tile, TensorTile)]
+        made = [template.kernel(choice) for choice in (able[0], able[seed % len(able)])]
+    return call, arrays, [simplify(kernel) for kernel in made if isinstance(kernel, Kernel)]
+
+
+@pytest.mark.parametrize("seed", [7, 9, 11, 12])
+def test_tensor_cores(seed: int) -> None:
+    call, arrays, kernels = on_tensor_cores(seed)
+    expected = call.op.reference(*(a.astype("float64") for a in arrays))  # type: ignore[union-attr]
+    for kernel in kernels:
+        (found,) = run_kernel(kernel, *arrays, check_races=True)
+        np.testing.assert_allclose(found, expected, rtol=0, atol=TF32)
+
+
+@pytest.mark.skipif(host_compiler() is None, reason="no C++ compiler on this machine")
+def test_tensor_cores_in_every_order_of_threads() -> None:
+    call, arrays, made = on_tensor_cores(9)
+    kernels = HostKernels(host_image(*(emit_cuda(*bind_plain(kernel)) for kernel in made)))
+    expected = call.op.reference(*(a.astype("float64") for a in arrays))  # type: ignore[union-attr]
+    for number, order in enumerate(ORDERS):
+        found = simulated(kernels, number % 2, made[number % 2], arrays, order)
+        np.testing.assert_allclose(found, expected, rtol=0, atol=TF32)
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("config", [{}, {"cuda.allow_tf32": True}], ids=["strict", "TF32"])
+@pytest.mark.parametrize("shape", [(1, 128, 12, 64), (8, 197, 12, 64), (1, 512, 8, 128)])
+def test_no_register_is_spilled(shape: tuple[int, ...], config: dict[str, bool]) -> None:
+    with PassContext(config=config):
+        call = attention([shape] * 3, scale=0.125)
+        kernel = simplify(lower(function(call), "attention", gpu_model("sm_90"), "cuda"))
+    backend = backend_for("cuda -arch=sm_90", 1)
+    found = compile_cubin(str(backend.source(backend.bind(backend.legalize(kernel)))))
+    assert not found.spills
 
 
 @pytest.mark.parametrize("masked", [False, True])

@@ -1,0 +1,390 @@
+"""Attention by blocks of threads, in one launch (Dao et al. 2022, arXiv:2205.14135): some queries of a head each.
+
+The queries stay in shared memory, the places go through it in pieces: keys for the scores, values for what these mix.
+A thread has a few rows and columns of the scores and of the results in registers; threads that share rows are
+neighbours in a warp and agree on the maximum and the total by shuffles.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+from minitvm.codegen.cuda.machine import GpuModel
+from minitvm.codegen.cuda.templates.blocks import Lines
+from minitvm.codegen.cuda.templates.product import Factor, Share, in_block, in_blocks, unrolled
+from minitvm.codegen.cuda.templates.tile import VECTOR, power_of_two
+from minitvm.codegen.loops import in_lanes, unflatten, with_memory
+from minitvm.codegen.problem import Problem, Tile
+from minitvm.ir.loop import (
+    Barrier,
+    Buffer,
+    If,
+    Load,
+    LoopExpr,
+    Shuffle,
+    Stmt,
+    Store,
+    all_of,
+    as_index,
+    const,
+    intrin,
+    loop,
+    maximum,
+    minimum,
+    select,
+    seq,
+)
+from minitvm.ir.ops.nn_attention import Attention
+
+_OVERHEAD = 1.15  # instructions beside multiply-adds
+_STEPS = 8  # of a reduction that are written out
+
+
+@dataclass(frozen=True)
+class AttentionTile(Tile):
+    """``rows`` queries by ``blocks`` places; of each a thread has ``thread_rows x thread_columns`` scores."""
+
+    thread_rows: int = 4
+    thread_columns: int = 4
+
+    def __str__(self) -> str:
+        return f"{self.rows} queries x {self.blocks} places, {self.thread_rows} x {self.thread_columns} a thread"
+
+    @property
+    def down(self) -> int:
+        return self.rows // self.thread_rows
+
+    @property
+    def across(self) -> int:
+        """Threads that share rows."""
+        return self.blocks // self.thread_columns
+
+    @property
+    def threads(self) -> int:
+        return self.down * self.across
+
+    def columns(self, width: int) -> int:
+        """Of the results, that a thread has: whole vectors, or less than one."""
+        each = -(-width // self.across)
+        return each if each < VECTOR else -(-each // VECTOR) * VECTOR
+
+    def depth(self, size: int) -> int:
+        """Of the scores' sums, with what fills up the last step."""
+        return size
+
+
+def shape_of(problem: Problem) -> tuple[int, ...]:
+    """Batch, length, heads, places, d, e."""
+    (batch, length, heads, size), _, value = (b.shape for b in problem.inputs[:3])
+    return batch, length, heads, value[1], size, value[3]
+
+
+@dataclass(frozen=True)
+class Block:
+    """What a block does: ``tile.rows`` queries of a head with all places."""
+
+    problem: Problem
+    tile: AttentionTile
+    gpu: GpuModel
+
+    @cached_property
+    def shape(self) -> tuple[int, ...]:
+        """Batch, length, heads, places, d, e."""
+        return shape_of(self.problem)
+
+    @property
+    def dtype(self) -> str:
+        return self.problem.accumulator
+
+    @property
+    def op(self) -> Attention:
+        assert isinstance(self.problem.op, Attention)
+        return self.problem.op
+
+    # --- what it takes ----------------------------------------------------------------------------------------
+
+    @property
+    def registers(self) -> int:
+        """Of a thread, as predicted."""
+        rows, own = self.rows.count, self.places.count + self.columns.count
+        return rows * (own + 4) + 2 * own + self._carried + 48
+
+    @property
+    def _carried(self) -> int:
+        """Elements that a thread has on their way to shared memory."""
+        return max(share.rounds * share.vector for share in (self.queries, self.keys, self.values))
+
+    @property
+    def reads(self) -> float:
+        """Of a thread for a piece: vectors of shared memory."""
+        rows, (size, _) = self.rows.count, self.shape[4:]
+        both = size * (rows + self.places.count) + self.tile.blocks * (rows + self.columns.count)
+        return both / VECTOR
+
+    @property
+    def rate(self) -> float:
+        """Multiply-adds that an SM does in a cycle."""
+        return self.gpu.lanes_of_sm / _OVERHEAD
+
+    # --- memory -----------------------------------------------------------------------------------------------
+
+    room = VECTOR
+    """Elements between lines of shared memory."""
+
+    def _share(self, operand: int, lines: int, depth: int, along_depth: bool) -> Share:
+        """An operand's way to shared memory as (depth, lines), the lines being queries, places or columns."""
+        buffer, heads = self.problem.inputs[operand], self.shape[2]
+
+        def at(head: LoopExpr, line: LoopExpr, r: LoopExpr) -> LoopExpr:
+            place, element = (line, r) if along_depth else (r, line)
+            return buffer[head // heads, place, head % heads, element]
+
+        count = buffer.shape[1 if along_depth else 3]
+        factor = Factor(count, at, along_depth, power_of_two(buffer.shape[3]), buffer.nbytes)
+        total = buffer.shape[3 if along_depth else 1]
+        return Share(factor, lines, depth, self.tile.threads, total, self.dtype, self.room, stages=1)
+
+    @cached_property
+    def queries(self) -> Share:
+        return self._share(0, self.tile.rows, self.tile.depth(self.shape[4]), along_depth=True)
+
+    @cached_property
+    def keys(self) -> Share:
+        return self._share(1, self.tile.blocks, self.tile.depth(self.shape[4]), along_depth=True)
+
+    @cached_property
+    def values(self) -> Share:
+        columns = self.tile.columns(self.shape[5]) * self.tile.across
+        return self._share(2, columns, self.tile.blocks, along_depth=False)
+
+    @cached_property
+    def powers(self) -> Buffer:
+        return Buffer("powers", (self.tile.blocks, self.tile.rows + self.room), self.dtype, "shared")
+
+    @property
+    def shared(self) -> list[Buffer]:
+        return [self.queries.shared, self.keys.shared, self.values.shared, self.powers]
+
+    def _own(self, name: str, *shape: int) -> Buffer:
+        return Buffer(name, shape, self.dtype, "local")
+
+    @cached_property
+    def rows(self) -> Lines:
+        return Lines(self.tile.thread_rows, self.tile.down)
+
+    @cached_property
+    def places(self) -> Lines:
+        return Lines(self.tile.thread_columns, self.tile.across)
+
+    @cached_property
+    def columns(self) -> Lines:
+        return Lines(self.tile.columns(self.shape[5]), self.tile.across)
+
+    @cached_property
+    def scores(self) -> Buffer:
+        return self._sums("scores", self.places)
+
+    @cached_property
+    def mixed(self) -> Buffer:
+        return self._sums("mixed", self.columns)
+
+    def _sums(self, name: str, columns: Lines) -> Buffer:
+        return self._own(name, self.rows.count, columns.count)
+
+    def _sum(self, sums: Buffer, i: LoopExpr | int, j: LoopExpr | int) -> Load:
+        """Of a thread's row and column."""
+        return Load(sums, (as_index(i), as_index(j)))
+
+    @cached_property
+    def of_rows(self) -> tuple[Buffer, Buffer, Buffer, Buffer]:
+        """The maximum and the total so far, those of a piece, and what earlier places count."""
+        top, total, part, earlier = (self._own(name, self.rows.count) for name in ("top", "total", "part", "earlier"))
+        return top, total, part, earlier
+
+    # --- loops ------------------------------------------------------------------------------------------------
+
+    def nest(self) -> Stmt:
+        batch, length, heads, *_ = self.shape
+        pieces = -(-length // self.tile.rows)
+
+        def block(number: LoopExpr) -> Stmt:
+            head, piece = unflatten(number, (batch * heads, pieces))
+            return with_memory(self.shared, in_block(self.tile.threads, lambda t: self._thread(head, piece, t)))
+
+        return in_blocks(batch * heads * pieces, block)
+
+    def _thread(self, head: LoopExpr, piece: LoopExpr, t: LoopExpr) -> Stmt:
+        down, across = self._place(t)
+        top, total, *_ = self.of_rows
+        places = self.shape[3]
+
+        def carried(share: Share, tile: LoopExpr, start: LoopExpr) -> Stmt:
+            return with_memory([share.held], seq(share.load(head, tile, start, t), share.put(0, t)))
+
+        def step(number: LoopExpr) -> Stmt:
+            start, zero = number * self.tile.blocks, const(0, "int64")
+            brought = seq(Barrier(), carried(self.keys, number, zero), carried(self.values, zero, start), Barrier())
+            scores = self._multiply(self.scores, self.queries.depth, self._query, self._key, down, across)
+            softmax = self._softmax(head, piece, start, down, across)
+            mixed = self._multiply(self.mixed, self.tile.blocks, self._power, self._value, down, across)
+            return seq(brought, self._each(self.scores, lambda *at: const(0, self.dtype)), scores, softmax, mixed)
+
+        begin = [
+            self._each(top, lambda i: const(-math.inf, self.dtype)),
+            self._each(total, lambda i: const(0, self.dtype)),
+            self._each(self.mixed, lambda *at: const(0, self.dtype)),
+            carried(self.queries, piece, const(0, "int64")),
+        ]
+        rounds = loop(-(-places // self.tile.blocks), step, name="piece")
+        own = [self.scores, self.mixed, *self.of_rows]
+        return with_memory(own, seq(*begin, rounds, self._stores(head, piece, down, across)))
+
+    def _place(self, t: LoopExpr) -> tuple[LoopExpr, LoopExpr]:
+        """Of a thread: which rows it has, which columns."""
+        return t // self.tile.across, t % self.tile.across
+
+    def _each(self, buffer: Buffer, value: Callable[..., LoopExpr]) -> Stmt:
+        """Every element of a thread's own: of rows, or of sums."""
+        if buffer in self.of_rows:
+            return unrolled(self.rows.count, lambda i: Store(buffer, (i,), value(i)), "i")
+        columns = self.places if buffer is self.scores else self.columns
+
+        def element(i: LoopExpr, j: LoopExpr) -> Stmt:
+            return Store(buffer, self._sum(buffer, i, j).index, value(i, j))
+
+        return unrolled(self.rows.count, lambda i: unrolled(columns.count, lambda j: element(i, j), "j"), "i")
+
+    # --- products ---------------------------------------------------------------------------------------------
+
+    def _query(self, r: LoopExpr, line: LoopExpr) -> LoopExpr:
+        return self.queries.at(const(0, "int64"), r, line)
+
+    def _key(self, r: LoopExpr, line: LoopExpr) -> LoopExpr:
+        return self.keys.at(const(0, "int64"), r, line)
+
+    def _power(self, r: LoopExpr, line: LoopExpr) -> LoopExpr:
+        return self.powers[r, line]
+
+    def _value(self, r: LoopExpr, line: LoopExpr) -> LoopExpr:
+        return self.values.at(const(0, "int64"), r, line)
+
+    def _multiply(self, sums: Buffer, depth: int, left: Read, right: Read, down: LoopExpr, across: LoopExpr) -> Stmt:
+        """``sums += left(r, row) * right(r, column)`` for all r."""
+        columns = self.places if sums is self.scores else self.columns
+        a, b = self._own("a", self.rows.count), self._own("b", columns.count)
+
+        def read(to: Buffer, side: Lines, element: Read, r: LoopExpr, thread: LoopExpr) -> Stmt:
+            def vector(first: LoopExpr) -> Stmt:
+                return in_lanes(
+                    side.vector, lambda lane: Store(to, (first + lane,), element(r, side.at(first + lane, thread)))
+                )
+
+            return unrolled(side.count // side.vector, lambda c: vector(c * side.vector), "chunk")
+
+        def step(r: LoopExpr) -> Stmt:
+            reads = seq(read(a, self.rows, left, r, down), read(b, columns, right, r, across))
+            return with_memory([a, b], seq(reads, self._each(sums, lambda i, j: intrin("fma", a[i], b[j], sums[i, j]))))
+
+        whole, rest = divmod(depth, _STEPS)
+        main = loop(whole, lambda q: unrolled(_STEPS, lambda u: step(q * _STEPS + u), "u"), name="r") if whole else None
+        return seq(main, unrolled(rest, lambda u: step(u + whole * _STEPS), "u") if rest else None)
+
+    # --- softmax ----------------------------------------------------------------------------------------------
+
+    def _softmax(self, head: LoopExpr, piece: LoopExpr, start: LoopExpr, down: LoopExpr, across: LoopExpr) -> Stmt:
+        """Scores become powers, in shared memory; what was mixed and added up before counts less.  A maximum of -inf
+        takes nothing off, so that places which are masked count nothing whatever piece they are in."""
+        scores, (top, total, part, earlier) = self.scores, self.of_rows
+        zeros = self.op.empty_rows == "zero"
+
+        def power(i: LoopExpr, j: LoopExpr) -> LoopExpr:
+            return intrin("exp", self._sum(scores, i, j) - self._less(i))
+
+        def share(i: LoopExpr) -> LoopExpr:
+            found = intrin("exp", earlier[i] - self._less(i))
+            return select(intrin("isnan", found), 0, found) if zeros else found
+
+        def put(i: LoopExpr, j: LoopExpr) -> Stmt:
+            found = self._sum(scores, i, j)
+            kept = select(intrin("isnan", found), 0, found) if zeros else found
+            return Store(self.powers, (self.places.at(j, across), self.rows.at(i, down)), kept)
+
+        return seq(
+            self._each(scores, lambda i, j: self._masked(head, piece, start, i, j, down, across)),
+            self._each(earlier, lambda i: top[i]),
+            *self._across(part, maximum),
+            self._each(top, lambda i: maximum(top[i], part[i])),
+            self._each(scores, power),
+            self._each(earlier, share),
+            *self._across(part, lambda a, b: a + b),
+            self._each(total, lambda i: intrin("fma", total[i], earlier[i], part[i])),
+            self._each(self.mixed, lambda i, j: self._sum(self.mixed, i, j) * earlier[i]),
+            unrolled(self.rows.count, lambda i: unrolled(self.places.count, lambda j: put(i, j), "j"), "i"),
+            Barrier(),
+        )
+
+    def _less(self, i: LoopExpr) -> LoopExpr:
+        top = self.of_rows[0]
+        return select(top[i].equal(-math.inf), 0, top[i])
+
+    def _masked(
+        self,
+        head: LoopExpr,
+        piece: LoopExpr,
+        start: LoopExpr,
+        i: LoopExpr,
+        j: LoopExpr,
+        down: LoopExpr,
+        across: LoopExpr,
+    ) -> LoopExpr:
+        """A score; of a place that there is not, -inf."""
+        _, length, heads, places, *_ = self.shape
+        mask = self.problem.inputs[3] if len(self.problem.inputs) > 3 else None
+        row = piece * self.tile.rows + self.rows.at(i, down)
+        place = start + self.places.at(j, across)
+        inside = minimum(row, length - 1), minimum(place, places - 1)
+        found = self.op.masked(
+            self._sum(self.scores, i, j) * self.op.scale, mask, (head // heads, head % heads, *inside)
+        )
+        return select(place < places, found, -math.inf) if places % self.tile.blocks else found
+
+    def _across(self, to: Buffer, combine: Callable[[LoopExpr, LoopExpr], LoopExpr]) -> list[Stmt]:
+        """Of every row the scores combined, in all threads that share it."""
+        own = [self._each(to, lambda i: self._sum(self.scores, i, 0))]
+        for j in range(1, self.places.count):
+            own.append(self._each(to, lambda i, j=j: combine(to[i], self._sum(self.scores, i, j))))
+        masks = [self.tile.across >> s for s in range(1, self.tile.across.bit_length())]
+        return [*own, *(self._each(to, lambda i, m=m: combine(to[i], Shuffle(to[i], m))) for m in masks)]
+
+    # --- results ----------------------------------------------------------------------------------------------
+
+    def _stores(self, head: LoopExpr, piece: LoopExpr, down: LoopExpr, across: LoopExpr) -> Stmt:
+        _, length, heads, places, _, width = self.shape
+        out, total = self.problem.output, self.of_rows[1]
+        vector = min(self.columns.vector, power_of_two(width))
+
+        def store(i: LoopExpr, first: LoopExpr) -> Stmt:
+            row = piece * self.tile.rows + self.rows.at(i, down)
+            column = self.columns.at(first, across)
+
+            def element(lane: LoopExpr) -> Stmt:
+                found = self.op.averaged(self._sum(self.mixed, i, first + lane), total[i], places)
+                index = (head // heads, row, head % heads, column + lane)
+                return Store(out, index, found.astype(out.dtype))
+
+            guards = [row < length] * bool(length % self.tile.rows)
+            guards += [column < width] * (self.columns.count * self.tile.across != width)
+            stores = in_lanes(vector, element)
+            return If(all_of(guards), stores) if guards else stores
+
+        def of_row(i: LoopExpr) -> Stmt:
+            return unrolled(self.columns.count // vector, lambda c: store(i, c * vector), "chunk")
+
+        return unrolled(self.rows.count, of_row, "i")
+
+
+Read = Callable[[LoopExpr, LoopExpr], LoopExpr]
+"""An element of a factor: (position in the depth, line)."""
