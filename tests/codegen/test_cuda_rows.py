@@ -13,9 +13,11 @@ from functools import cached_property
 import numpy as np
 import pytest
 from nvrtc import needs_nvrtc
+from onnx import TensorProto, helper, numpy_helper
 from operator_cases import Accuracy
 from test_cuda_schedules import BACKEND, LARGE, SMALL, check, expected_of, interpreted, lowered
 
+import minitvm
 from minitvm import relay
 from minitvm.codegen.cuda.backend import compile_cubin
 from minitvm.codegen.cuda.emit import emit_cuda
@@ -24,7 +26,7 @@ from minitvm.ir.builder import call_op, var
 from minitvm.ir.expr import Function
 from minitvm.ir.loop import Kernel, seq
 from minitvm.testing.cuda import ORDERS, host_compiler
-from minitvm.testing.cuda.device import HostGroups
+from minitvm.testing.cuda.device import HostGroups, simulated_target
 
 EXACT, SUMS = Accuracy(), Accuracy(ulps=64, scale=256)
 EDGES = (1, 2, 3, 31, 32, 33, 255, 257, 1023, TILE + 1)
@@ -214,3 +216,36 @@ def test_results_whose_blocks_differ_go_by_launches_of_their_own() -> None:
     assert len(bound) == 3 and emit_cuda(*bound)
     arrays = [normal(3, 300), normal(3, 40)]
     check(kernel, interpreted(kernel, bound, arrays), expected_of(function, arrays), SUMS)
+
+
+@pytest.mark.skipif(host_compiler() is None, reason="no C++ compiler on this machine")
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_a_detector_s_last_operators_agree_with_the_processor_s() -> None:
+    """As a model, whose results are as long as the values say; threads in random order."""
+    inputs = {
+        "boxes": np.random.default_rng(0).uniform(size=(1, 200, 4)).astype("float32"),
+        "scores": np.random.default_rng(1).uniform(size=(1, 3, 200)).astype("float32"),
+        "flat": np.round(normal(2, 70), 1),
+    }
+    nodes = [
+        helper.make_node("NonMaxSuppression", ["boxes", "scores", "most", "overlap", "least"], ["picked"]),
+        helper.make_node("TopK", ["flat", "k"], ["values", "places"], axis=1),
+        helper.make_node("NonZero", ["flat"], ["found"]),
+        helper.make_node("Unique", ["flat"], ["different", "first", "group", "counts"], sorted=0),
+        helper.make_node("ScatterElements", ["flat", "places", "values"], ["scattered"], axis=1, reduction="add"),
+    ]
+    limits = {"most": np.int64(10), "overlap": np.float32(0.3), "least": np.float32(0.2), "k": np.array([9])}
+    results = [helper.make_empty_tensor_value_info(name) for node in nodes for name in node.output]
+    graph = helper.make_graph(
+        nodes,
+        "detector",
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, a.shape) for name, a in inputs.items()],
+        results,
+        [numpy_helper.from_array(np.asarray(value), name) for name, value in limits.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9).SerializeToString()
+    expected = minitvm.InferenceSession(model).run(None, inputs)
+    with simulated_target():
+        found = minitvm.InferenceSession(model, target="simulated -order=random -seed=3").run(None, inputs)
+    for have, want in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(have, want)
