@@ -85,7 +85,7 @@ _STEP = 0.5
 """Cycles of a vector's multiply-add."""
 _UNSHARED = 1.7
 """Cycles more of a multiply-add whose pixels no other channel reads: each loads its own, between two cache lines."""
-_MOVE = 1.25
+MOVE = 1.25
 """Cycles that an element costs which is moved from one layout to another."""
 _MOVE_NEAR = 0.5
 """The same of a depthwise convolution in the caches, whose padded image would be copied otherwise."""
@@ -120,7 +120,7 @@ class MachineModel:
         wasted = (planes.vectors - planes.pixels / planes.lanes) * _STEP
         saved = wasted + planes.depthwise * planes.vectors * _UNSHARED
         near = planes.depthwise and elements * self.vector_bytes <= 4 * self.l2_bytes * planes.lanes
-        return planes.count * saved > elements * (_MOVE_NEAR if near else _MOVE)
+        return planes.count * saved > elements * (_MOVE_NEAR if near else MOVE)
 
     def lanes(self, dtype: str) -> int:
         """Elements of ``dtype`` in one vector register."""

@@ -219,8 +219,8 @@ Proposal: TypeAlias = Callable[[Site, MachineModel], "Placement | Declined"]
 
 _ACROSS = 5
 """Vector operations that add up the lanes of a dot product."""
-Faster: TypeAlias = Callable[[Site, Placement], Placement]
-"""What may be better than the placement that a call asks for."""
+Faster: TypeAlias = Callable[[Site, Placement, int], Placement]
+"""What may be better than the placement that a call asks for, although so many elements have to be moved for it."""
 
 PROPOSALS: dict[tuple[str, type[Op]], Proposal] = {}
 """What an operator asks for, by target kind and operator."""
@@ -396,25 +396,29 @@ def depth_first(site: Site, machine: MachineModel) -> Placement | Declined:
 def moving_costs_more(call: Call, function: Function, machine: MachineModel) -> Declined | None:
     """The refusal to move a convolution that stands alone in ``function``.
 
-    In plain layouts lanes are pixels, of which the last ones are wasted.  What is moved back is no more than what the
-    function returns: pools and the like follow the layout.
+    In plain layouts lanes are pixels, of which the last ones are wasted.  Pools and the like follow the layout.
     """
     op = call.op
     if not isinstance(op, Conv2d) or str(op.layouts[0]) != "NCHW" or _is_of_bytes(call):
         return None
-    data, weight, result = (as_tensor(closed(node.type, 1)) for node in (*call.args, call))
+    weight, result = (as_tensor(closed(node.type, 1)) for node in (call.args[1], call))
     batch, units, *pixels = result.static_shape
     lanes = machine.lanes(accumulator(result.dtype))
     products = weight.size // units
     vectors = _vectors(op, pixels, weight.static_shape[3], lanes)
-    depthwise = op.groups == units
-    tensors = [closed(field, 1) for field in leaves(function.body.type) if isinstance(field, TensorType)]
-    returned = sum(as_tensor(field).size for field in tensors if field.is_static)
-    moved = data.size + min(result.size, returned)
+    depthwise, moved = op.groups == units, _moved(call, function)
     planes = Planes(batch * units * products, pixels[0] * pixels[1], vectors, lanes, depthwise)
     if machine.pays_to_move(planes, moved):
         return None
     return Declined(f"it stands alone, and {moved} elements would be moved for it")
+
+
+def _moved(call: Call, function: Function) -> int:
+    """Elements that change their layout for a convolution alone: its image, and no more than what is returned."""
+    data, result = (as_tensor(closed(node.type, 1)) for node in (call.args[0], call))
+    tensors = [closed(field, 1) for field in leaves(function.body.type) if isinstance(field, TensorType)]
+    returned = sum(as_tensor(field).size for field in tensors if field.is_static)
+    return data.size + min(result.size, returned)
 
 
 def _vectors(op: Conv2d, pixels: list[int], taps: int, lanes: int) -> int:
@@ -429,11 +433,15 @@ class AlterOpLayout(FunctionPass, opt_level=3):
     """Operators in the layouts that they ask for on a machine; parameters and results keep theirs.
 
     ``weigh``: a convolution without another one to share its layout with only moves where that pays.
-    ``faster``: what may be better than the placement that a call asks for.
+    ``faster``: what may be better than the placement that a call asks for, and be worth moving for.
     """
 
     def __init__(
-        self, machine: MachineModel, kind: str = "llvm", weigh: bool = False, faster: Faster = lambda _, found: found
+        self,
+        machine: MachineModel,
+        kind: str = "llvm",
+        weigh: bool = False,
+        faster: Faster = lambda site, found, moved: found,
     ) -> None:
         self.machine = machine
         self.kind = kind
@@ -449,7 +457,10 @@ class AlterOpLayout(FunctionPass, opt_level=3):
                 return None
             with user_code(ask, f"layout proposal of {site.op.name}", partial(describe_call, site.call)):
                 refusal = moving_costs_more(site.call, function, self.machine) if alone else None
-                found = refusal or ask(site, self.machine)
-                return self.faster(site, found) if isinstance(found, Placement) else found
+                found = ask(site, self.machine)
+                if not isinstance(found, Placement):
+                    return refusal or found
+                better = self.faster(site, found, _moved(site.call, function) if refusal else 0)
+                return refusal or found if better is found else better
 
         return LayoutRewriter(self.info.name, propose).run(function)

@@ -11,6 +11,7 @@ from minitvm.ir.ops.nn_winograd import SIZES, TAPS, Conv2dWinograd, Transforms, 
 from minitvm.ir.relayout import Move, Placement, Site
 from minitvm.ir.types import TensorType, as_tensor, closed
 from minitvm.passes.alter_op_layout import in_whole_blocks
+from minitvm.target import MOVE
 
 Predict: TypeAlias = Callable[[Call], "float | Declined"]
 """The cycles that a call is predicted to take on the target, or why nothing there computes it so."""
@@ -19,11 +20,11 @@ _WORTH = 0.85
 """Of the direct one's cycles: weights take up to four times the memory, and results are rounded more often."""
 
 
-def faster(predict: Predict, site: Site, direct: Placement) -> Placement:
-    """One of Winograd's, or the placement that is given."""
+def faster(predict: Predict, site: Site, direct: Placement, moved: int = 0) -> Placement:
+    """One of Winograd's, or the placement that is given; ``moved`` elements change their layout only for it."""
     refusal = _refusal(site, direct)
     if refusal is None:
-        found = _Ways(predict, site, direct).best()
+        found = _Ways(predict, site, direct).best(moved * MOVE)
         if isinstance(found, Placement):
             return found
         refusal = found
@@ -54,13 +55,14 @@ class _Ways:
     site: Site
     direct: Placement
 
-    def best(self) -> Placement | Declined:
+    def best(self, cost: float) -> Placement | Declined:
+        """``cost``: cycles that any of them takes more than the direct one."""
         before = self._cycles(self.direct)
         if isinstance(before, Declined):
             return before
         ways = {size: self._winograd(size) for size in SIZES}
         cycles = {size: self._cycles(way) for size, way in ways.items()}
-        known = {size: c for size, c in cycles.items() if not isinstance(c, Declined)}
+        known = {size: c + cost for size, c in cycles.items() if not isinstance(c, Declined)}
         if not known:
             return next(c for c in cycles.values() if isinstance(c, Declined))
         size = min(known, key=lambda s: known[s])

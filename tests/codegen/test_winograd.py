@@ -125,12 +125,12 @@ def test_transforms_are_those_of_convolution() -> None:
 # --- where it is chosen -----------------------------------------------------------------------------------------------
 
 
-def network(channels: int, pixels: int, filters: int, batch: Any = 1, **attributes: Any) -> Function:
-    """Two convolutions, so that blocks are chosen, with a bias."""
+def network(channels: int, pixels: int, filters: int, batch: Any = 1, layers: int = 2, **attributes: Any) -> Function:
+    """Convolutions and rectifiers; two of them, so that blocks are chosen."""
     rng = np.random.default_rng(2)
     x = var("x", shape=(batch, channels, pixels, pixels))
     y: Any = x
-    for before in (channels, filters):
+    for before in (channels, filters)[:layers]:
         weight = const((rng.normal(size=(filters, before, 3, 3)) * (2 / 9 / before) ** 0.5).astype("float32"))
         y = call_op("nn.relu", call_op("nn.conv2d", y, weight, **({"padding": (1, 1)} | attributes)))
     return function(y, [x])
@@ -155,6 +155,12 @@ def test_it_is_chosen_by_predicted_time_and_says_its_error() -> None:
 def test_few_channels_are_computed_directly() -> None:
     library = build(Module(network(4, 12, 4)), "llvm", opt_level=3)
     assert WINOGRAD not in operators(library)
+
+
+@pytest.mark.parametrize(("channels", "pixels", "chosen"), [(64, 28, True), (16, 56, False)])
+def test_one_alone_moves_its_image_where_that_is_worth_it(channels: int, pixels: int, chosen: bool) -> None:
+    library = build(Module(network(channels, pixels, channels, layers=1)), "llvm", opt_level=3)
+    assert (WINOGRAD in operators(library)) == chosen
 
 
 @pytest.mark.parametrize("attributes", [{"strides": (2, 2)}, {"dilation": (2, 2), "padding": (2, 2)}])
