@@ -46,6 +46,7 @@ from minitvm.target import Target
 
 AVX2 = "llvm -mtriple=x86_64-unknown-linux-gnu -mcpu=haswell"
 AVX512 = "llvm -mtriple=x86_64-unknown-linux-gnu -mcpu=skylake-avx512"
+LATEST = "avx avx2 avx512f avx512bw avx512vl avx512vnni avxvnni"
 NEON = "llvm -mtriple=aarch64-unknown-linux-gnu"
 
 
@@ -87,10 +88,17 @@ def test_plain_llvm_is_the_host() -> None:
     assert "posix" in machine_model(host()).features
 
 
-def test_the_hosts_features_say_what_llvm_makes_of_them() -> None:
+@pytest.mark.parametrize(
+    "listed", ["sse2", "avx", "avx avx2 fma", "avx avx2 avxvnni", "avx avx2 avx512f avx512bw", LATEST]
+)
+def test_features_say_what_llvm_makes_of_them(listed: str) -> None:
     """Which is asked where a processor goes by its name alone."""
-    features = llvm.get_host_cpu_features().flatten()
-    assert _cpu(host().triple, host().name, features) == host()
+    x86 = "x86_64-unknown-linux-gnu", "x86-64", ",".join(f"+{name}" for name in listed.split())
+    assert _cpu(*x86, frozenset(listed.split())) == _cpu(*x86)
+
+
+def test_the_hosts_features_are_listed() -> None:
+    assert _cpu(host().triple, host().name, llvm.get_host_cpu_features().flatten()) == host()
 
 
 @pytest.mark.parametrize("target", ["llvm", "llvm -mcpu=native", AVX2, AVX512, AVX512 + " -mattr=-avx512f", NEON])
