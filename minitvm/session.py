@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import math
-import operator
 import pathlib
 import sys
 import threading
@@ -34,7 +33,7 @@ from minitvm.models import (
     with_values,
 )
 from minitvm.runtime.bind import DoesNotFit
-from minitvm.runtime.checks import check_input, unknown_name
+from minitvm.runtime.checks import check_input, check_shapes, dictionary, unknown_name
 from minitvm.runtime.code import code_for
 from minitvm.runtime.device import HOST, Device, Memory, device_of, memory_of
 from minitvm.runtime.graph import HostCall
@@ -98,9 +97,9 @@ class InferenceSession:
         specialise_after: int | None = None,
         on_progress: Progress | None = None,
     ) -> None:
-        if not isinstance(specialisations, int) or specialisations < 1:
+        if type(specialisations) is not int or specialisations < 1:
             raise ConfigError(f"specialisations is {specialisations!r}, but at least 1 must be kept")
-        if specialise_after is not None and (not isinstance(specialise_after, int) or specialise_after < 0):
+        if specialise_after is not None and (type(specialise_after) is not int or specialise_after < 0):
             raise ConfigError(f"specialise_after is {specialise_after!r}, not a number of runs")
         self._model = path_or_bytes
         self._target = Target.parse(target)
@@ -183,8 +182,9 @@ class InferenceSession:
         that shapes depend on.  Raises what :meth:`run` raises.
         """
         given: dict[str, Any] = {name: t.shape for name, t in self._tensors.items() if None not in t.sizes}
-        given |= {name: tuple(map(operator.index, shape)) for name, shape in shapes.items()}
-        arrays = {name: np.asarray(value) for name, value in (values or {}).items()}
+        given |= check_shapes(shapes)
+        found = dictionary(values or {}, "values", "{name: array}")
+        arrays = {name: np.asarray(value) for name, value in found.items()}
         given |= {name: array.shape for name, array in arrays.items()}
         stand_ins = {name: np.broadcast_to(np.zeros((), self._dtype(name)), shape) for name, shape in given.items()}
         held = {name: _nothing(t) for name, t in self._types.items() if isinstance(t, (SequenceType, MapType))}

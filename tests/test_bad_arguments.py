@@ -257,6 +257,29 @@ def test_threads_that_fail_leave_the_others_alone() -> None:
     assert sorted(found) == ["refused"] * 60 + ["right"] * 60
 
 
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        *(
+            ({"x": shape}, f"the shape of input 'x' is {shape!r}")
+            for shape in (5, None, "ab", (-1, 3), (1.5, 3), (2**62, 3))
+        ),
+        ([("x", (2, 3))], "the shapes are a list, not a dictionary"),
+        (None, "the shapes are a NoneType, not a dictionary"),
+        ({"y": (2, 3)}, "the model has no input 'y'"),
+    ],
+)
+def test_shapes_that_are_none(library: Library, given: Any, text: str) -> None:
+    session = minitvm.InferenceSession(relu_model(), num_threads=1)
+    for refuse in (session.prepare, library.for_shapes):
+        with pytest.raises(InputError) as caught:
+            refuse(given)
+        assert str(caught.value).splitlines()[0] == text
+    for refuse in (session.prepare, library.for_shapes):
+        with pytest.raises(InputError, match="the values are a int, not a dictionary"):
+            refuse({"x": (2, 3)}, 5)  # type: ignore[arg-type]
+
+
 # --- the verifier ---------------------------------------------------------------------------------------------
 
 
@@ -316,4 +339,6 @@ def test_the_session_says_how_it_is_called() -> None:
     assert str(wrong.value) == "specialisations is 'many', but at least 1 must be kept"
     with pytest.raises(ConfigError, match=r"^specialise_after is -1, not a number of runs$"):
         minitvm.InferenceSession(relu_model(), specialise_after=-1)
+    with pytest.raises(ConfigError, match=r"^specialise_after is True, not a number of runs$"):
+        minitvm.InferenceSession(relu_model(), specialise_after=True)
     np.testing.assert_array_equal(session.run(["y"], {"x": X})[0], np.maximum(X, 0))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import operator
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,7 +11,7 @@ import numpy as np
 
 from minitvm.errors import InputError, did_you_mean, listing
 from minitvm.ir.dtypes import is_float
-from minitvm.ir.types import STRING, AnyTensor, Leaf, MapType, Shape, TensorType, numpy_dtype, shape_text
+from minitvm.ir.types import MOST_BYTES, STRING, AnyTensor, Leaf, MapType, Shape, TensorType, numpy_dtype, shape_text
 from minitvm.runtime.device import HOST, Memory, device_of
 from minitvm.runtime.ndarray import NDArray
 
@@ -87,6 +89,27 @@ def _no_array(name: str, value: Any, dtype: str, why: str) -> InputError:
     return InputError(
         f"input {name!r} is a {type(value).__name__} that is no array of {dtype}: {why}", hint="give a numpy array"
     )
+
+
+def check_shapes(given: Any) -> dict[str, tuple[int, ...]]:
+    """Shapes of inputs by name, as numbers; :class:`InputError` for what is none."""
+    return {name: _shape(name, shape) for name, shape in dictionary(given, "shapes", "{name: (2, 3)}").items()}
+
+
+def dictionary(given: Any, what: str, example: str) -> Mapping[Any, Any]:
+    if not isinstance(given, Mapping):
+        raise InputError(f"the {what} are a {type(given).__name__}, not a dictionary", hint=f"such as {example}")
+    return given
+
+
+def _shape(name: str, given: Any) -> tuple[int, ...]:
+    try:
+        found = tuple(map(operator.index, given))
+    except TypeError:
+        found = (-1,)
+    if min(found, default=0) < 0 or math.prod(found) > MOST_BYTES:
+        raise InputError(f"the shape of input {name!r} is {given!r}", hint="a shape is a tuple of sizes: (2, 3)")
+    return found
 
 
 def check_input(name: str, value: Any, expected: Leaf, memory: Memory = HOST) -> Any:

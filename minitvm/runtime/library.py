@@ -17,7 +17,7 @@ from minitvm import config
 from minitvm.errors import InputError, LibraryError, TargetError
 from minitvm.ir.types import Shape, TensorType, shape_text
 from minitvm.runtime import archive, signing
-from minitvm.runtime.checks import check_input, missing_inputs, unknown_name
+from minitvm.runtime.checks import check_input, check_shapes, dictionary, missing_inputs, unknown_name
 from minitvm.runtime.code import Code, code_for
 from minitvm.runtime.control import control_step
 from minitvm.runtime.device import Device
@@ -136,8 +136,11 @@ class Library:
 
         Inputs that are not named may have any.  Raises :class:`InputError` where there is none, and says which are.
         """
-        wanted = {name: tuple(shape) for name, shape in shapes.items()}
-        fitting = [one for one in (self, *self.others) if _fits(one.artifact, wanted, values or {})]
+        wanted, known = check_shapes(shapes), dictionary(values or {}, "values", "{name: array}")
+        for name in (*wanted, *known):
+            if name not in self.artifact.inputs and name not in self.artifact.values:
+                raise unknown_name(name, [*self.artifact.inputs, *self.artifact.values])
+        fitting = [one for one in (self, *self.others) if _fits(one.artifact, wanted, known)]
         reasons = []
         for found in sorted(fitting, key=lambda one: bool(one.artifact.sizes)):
             try:
