@@ -135,7 +135,13 @@ def test_what_roundings_of_the_inputs_move_is_within_the_condition() -> None:
     assert not within_condition(mine, [exact, np.array([1.00001]), np.array([0.99999])], "float32").any()
 
 
-@pytest.mark.parametrize("operator", [kind.__name__ for kind in REFERENCES if not kind.op_domain])
+FUSED = [
+    f"com.microsoft.{name}"
+    for name in ("Attention", "EmbedLayerNormalization", "GridSample", "GroupQueryAttention", "MatMulNBits")
+] + ["com.microsoft.RotaryEmbedding"]
+
+
+@pytest.mark.parametrize("operator", [kind.__name__ for kind in REFERENCES if not kind.op_domain] + FUSED)
 def test_references_written_anew_are_those_of_onnx_runtime(operator: str) -> None:
     pytest.importorskip("onnxruntime")
     worker, compared = Worker(peers.answer), 0

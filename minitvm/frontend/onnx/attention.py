@@ -243,7 +243,7 @@ def group_query_attention(node: OnnxNode) -> list[Expr]:
     window = node.attr("local_window_size", -1)
     if window >= 0:
         seen = emit("logical_and", seen, emit("greater", place, own - window))
-    scores = heads.scores(node, [_added(seen), _as_long(node.get(10), heads.places)])
+    scores = emit("where", seen, heads.scores(node, [_as_long(node.get(10), heads.places)]), _NEVER)
     shares = _with_sink(node, scores)
     looked_at = emit("where", seen, scores, 0) if node.attr("qk_output", 0) == 1 else shares
     return [heads.mixed(node, shares), *held, cast(looked_at, query.dtype)]

@@ -113,11 +113,11 @@ no peer takes it beside other operators: SimplifiedLayerNormalization
 models of it are drawn in tests/frontend/test_onnx_ml.py: ai.onnx.ml.{CastMap CategoryMapper DictVectorizer
  LinearClassifier SVMClassifier TreeEnsemble TreeEnsembleClassifier ZipMap}
 a step of training, ONNX's own tests have it: ai.onnx.preview.training.{Adagrad Adam Momentum}
-tests/frontend hold it against ONNX Runtime: com.microsoft.{Attention BiasAdd BiasSoftmax DynamicQuantizeLSTM
- EmbedLayerNormalization ExpandDims FusedMatMulActivation GatherBlockQuantized
- GatherND GemmFastGelu GridSample GroupNorm GroupQueryAttention MatMulInteger16 MatMulIntegerToFloat MatMulNBits
- NhwcConv NhwcFusedConv NhwcMaxPool Pad QAttention QLinearConv QLinearReduceMean Range
- RotaryEmbedding SimplifiedLayerNormalization SkipGroupNorm Unique}
+its length is that of its constants: com.microsoft.Range
+it quantizes at each step, where roundings add up (tests/frontend/contrib_table.py): com.microsoft.DynamicQuantizeLSTM
+ONNX Runtime has no kernel for CPUs, tests/frontend have formulas: com.microsoft.{BiasAdd BiasSoftmax
+ FusedMatMulActivation GemmFastGelu GroupNorm NhwcConv NhwcFusedConv QLinearReduceMean SimplifiedLayerNormalization
+ SkipGroupNorm}
 ONNX Runtime writes it, in whole models only: com.microsoft.nchwc.{AveragePool Conv GlobalAveragePool GlobalMaxPool
  MaxPool ReorderInput ReorderOutput Upsample}
 """

@@ -69,8 +69,8 @@ def _large_quotient(s: Seen) -> Array | float:
 
 @rule("a range that is infinite, or whose scale is a denormal", "DynamicQuantizeLinear DynamicQuantizeMatMul")
 def _range(s: Seen) -> Array | float:
-    size = np.max(np.abs(s.first), initial=0.0)
-    return 0.0 if np.isfinite(size) and not 0 < size < 1e-30 else np.inf
+    size, least = np.max(np.abs(s.first), initial=0.0), 255 * float(np.finfo(np.float32).tiny)
+    return 0.0 if np.isfinite(size) and not 0 < size < least else np.inf
 
 
 @rule("a number that is cast to an integer first, or does not fit one", "OneHotEncoder")
@@ -241,12 +241,6 @@ def _powers(s: Seen) -> Array | float:
     return np.asarray(np.maximum(opened(largest**p > limit(s.first)), (s.first.size * least) ** (1 / p)))
 
 
-@rule("products that overflow", "Attention")
-def _scores(s: Seen) -> Array | float:
-    q, k = (float(magnitudes(a).max(initial=0.0)) for a in s.x[:2] if a is not None)
-    return np.inf if q * k * s.first.shape[-1] > limit(s.first) else 0.0
-
-
 _CENTRED = (
     "GroupNormalization InstanceNormalization LayerNormalization MeanVarianceNormalization SkipLayerNormalization"
 )
@@ -362,7 +356,19 @@ def _cropped(s: Seen) -> Array | float:
 
 @rule("a sample beside infinity, or a sum that overflows", "RoiAlign")
 def _beside_infinity(s: Seen) -> Array | float:
-    return 0.0 if magnitudes(s.first).max(initial=0.0) < 1e30 and np.isfinite(s.first).all() else np.inf
+    """In the channel of the image that a region is of, in the pixels under it and next to these."""
+    far = (np.abs(s.first) >= 1e30) | ~np.isfinite(s.first)
+    rois, images, scale = s.operand(1), s.operand(2), s.attributes.get("spatial_scale", 1.0)
+    assert rois is not None and images is not None
+    found = np.zeros(s.y.shape, bool)
+    for at, (box, image) in enumerate(zip(rois, images, strict=True)):
+        low, high = np.floor(box[1::-1] * scale) - 2, np.ceil(box[:1:-1] * scale) + 2
+        rows, columns = (
+            slice(int(np.clip(min(a, b), 0, n - 1)), int(np.clip(max(a, b), 0, n - 1)) + 1)
+            for a, b, n in zip(low, high, far.shape[2:], strict=True)
+        )
+        found[at] = far[image, :, rows, columns].any((1, 2))[:, None, None]
+    return opened(found)
 
 
 @rule("kernels smaller than the strides", "ConvTranspose")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from minitvm.testing.fuzz import open_ends  # noqa: F401  (register the rules)
+from minitvm.testing.fuzz import open_attention, open_ends  # noqa: F401  (register the rules)
 from minitvm.testing.fuzz.case import Arrays, value_info
 from minitvm.testing.fuzz.freedom import freedom
 from minitvm.testing.fuzz.walk import Array, Results, Seen, by_onnxruntime, by_reference, constants, session, walk

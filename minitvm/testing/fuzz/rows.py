@@ -86,6 +86,31 @@ ai.onnx.ml.TreeEnsembleRegressor : float32:x(n c) ; n_targets=1 nodes_treeids=[0
  nodes_featureids=[0,c-1,0,0,0] nodes_values=[real(0.0),real(1.0),0.0,0.0,0.0] nodes_truenodeids=[1,3,0,0,0]
  nodes_falsenodeids=[2,4,0,0,0] target_treeids=[0]*3 target_nodeids=[2,3,4] target_ids=[0]*3
  target_weights=[0.5,-1.0,2.0] aggregate_function=SUM|MIN? nodes_missing_value_tracks_true=[0,1,0,0,0]? -> n 1
+com.microsoft.Attention : float32:(b s d) (d 3*d)! (3*d)! int32:(b s)[0,1]? ; d=8|12|16 num_heads=1|2|4
+ unidirectional=0|1? scale=0.25?
+com.microsoft.EmbedLayerNormalization : int32:(b s)[0,9] int32:(b s)[0,1]? float32:(10 c)! float32:(s c)! float32:(2 c)!
+ float32:(c)! float32:(c)! ; epsilon=0.001? outputs=2 -> float32:b s c, int32:b
+com.microsoft.ExpandDims : float32|int64|float16:(a b) int32:()[-2,-2]# ; -> a 1 b
+com.microsoft.GatherBlockQuantized : uint8:(r j*8)! int64:(k)[-r,r-1] float32:(r j)[0.01,0.2]#
+ uint8:(r (j+1)//2)[0,255]#? ; j=1|2|3 bits=4 block_size=16 quantize_axis=1 -> float32:k j*16
+com.microsoft.GatherND : float32|int64|int32:(a a c) int64:(k 2)[-a,a-1] ; -> k c
+com.microsoft.GridSample : float32:(n c h w) float32:(n a b 2)[-1.2,1.2] ; mode=bilinear|nearest?
+ padding_mode=zeros|border|reflection? align_corners=0|1? -> n c a b
+com.microsoft.GroupQueryAttention : float32:(b s h*g*8) (b s g*8) (b s g*8) - - int32:(b)[s-1,s-1]# int32:()[s,s]#
+ ; h=1|2 g=1|2 num_heads=h*g kv_num_heads=g softcap=2.0? outputs=3 -> b s h*g*8, b g s 8, b g s 8
+com.microsoft.MatMulInteger16 : int16:(m k) (k n)! ; -> int32:m n
+com.microsoft.MatMulIntegerToFloat : uint8:(m k) int8|uint8:(k n)! float32:()[0.01,0.2]# float32:()[0.01,0.2]#
+ uint8:()[0,20]#? ; -> float32:m n
+com.microsoft.MatMulNBits : float32:(m j*16) uint8:(n j 8)! float32:(n*j)[0.01,0.2]# uint8:(n*((j+1)//2))[0,255]#?
+ ; j=1|2|3 K=j*16 N=n bits=4 block_size=16 -> m n
+com.microsoft.NhwcMaxPool : uint8|int8:(n h w c) ; h=2|5|8 w=4|7 kernel_shape=[2,3] -> n h-1 w-2 c
+com.microsoft.Pad : float32:(a b) int64:(4)[1,1]# ()? ; -> a+2 b+2
+com.microsoft.QAttention : uint8:(b s d) int8:(d 3*d)! float32:(3*d)! float32:()[0.01,0.02]# float32:()[0.01,0.02]#
+ ; d=8|12|16 num_heads=1|2|4 unidirectional=0|1? -> float32:b s d
+com.microsoft.QLinearConv : uint8:(n h w c)@ int8:(o c 1 1)!@ @ ; channels_last=1 -> n h w o
+com.microsoft.RotaryEmbedding : float32:(b s h*8) int64:(b s)[0,9] float32:(10 4)! float32:(10 4)! ; h=1|2
+ interleaved=0|1?
+com.microsoft.Unique : float32:(n)[0,3] ; outputs=3 -> ?, int64:n, int64:?
 com.microsoft.QLinearAdd com.microsoft.QLinearMul : x@ ~@ @
 com.microsoft.QLinearLeakyRelu : x(n ...)@ @ ; alpha=real(0.1)?
 com.microsoft.QLinearSigmoid : x(n ...)@ @
@@ -158,7 +183,8 @@ def _by_name(d: Draw, x: Value, given: dict[str, Any]) -> dict[str, Any]:
 
 
 class _Operand(NamedTuple):
-    """``shape`` is ``x``, ``=``, ``~`` or sizes; empty for the result's scale and zero point."""
+    """``shape`` is ``x``, ``=``, ``~`` or sizes, ``-`` where it is left out; empty for the result's scale and zero
+    point."""
 
     dtypes: str
     shape: str
@@ -166,7 +192,9 @@ class _Operand(NamedTuple):
     flags: str
 
 
-_OPERAND = re.compile(r"(?:([\w|]+):)?(x?\([^)]*\)|[x=~])?(?:\[([^]]+)\])?([!#@?]*)(?:\s+|$)")
+_OPERAND = re.compile(
+    r"(?:([\w|]+):)?(x?\((?:[^()]|\([^()]*(?:\([^()]*\))?[^()]*\))*\)|[-x=~])?(?:\[([^]]+)\])?([!#@?]*)(?:\s+|$)"
+)
 
 
 class _Row(NamedTuple):
@@ -212,7 +240,10 @@ class _Names(dict[str, Any]):
         self.rest = shape[len(head) : end]
 
     def shape(self, text: str) -> Shape:
-        parts = [self.rest if part == "..." else (self.value(part),) for part in text.strip("()").split()]
+        parts = [
+            self.rest if part == "..." else (self.value(part),)
+            for part in text.removeprefix("(").removesuffix(")" * text.startswith("(")).split()
+        ]
         found = tuple(size for part in parts for size in part)
         if min(found, default=0) < 0:
             raise Reject("less than nothing")
@@ -235,19 +266,27 @@ class _Drawing:
         d, row, operands = self.d, self.row, dict[int, list[Value | None]]()
         for i in sorted(range(len(row.operands)), key=lambda i: not row.operands[i].shape.startswith("x")):
             operands[i] = self.operand(i, row.operands[i])
-        kept = [n for n in row.given if self.schema is not None or len(n) > 1]  # without a schema letters are sizes
+        kept = [n for n in row.given if self.schema is not None or len(n) > 1 or n.isupper()]  # else letters are sizes
         given = {n: self.names.chosen(row.given[n]) for n in kept}
         outputs, flat = given.pop("outputs", 1), [v for i in sorted(operands) for v in operands[i]]
         assert self.x is not None
         if self.schema is not None:
             return d.node(flat, outputs, **_by_name(d, self.x, given))
-        like = [d.known(operands[i][0]) for i, o in enumerate(row.operands) if o.shape[:1] in tuple("x=~")]  # type: ignore[arg-type]
-        shape = self.names.shape(row.result) or np.broadcast_shapes(*like)
-        return d.node(flat, outputs, [(self.x.dtype, shape)], **given)
+        return d.node(flat, outputs, [self.result(text, operands) for text in row.result.split(",")], **given)
+
+    def result(self, text: str, operands: dict[int, list[Value | None]]) -> tuple[str, Shape | None]:
+        """Of an operator without a schema; like its operands where the row does not say how."""
+        dtype, _, sizes = text.strip().rpartition(":")
+        assert self.x is not None
+        if sizes == "?":
+            return dtype or self.x.dtype, None
+        parts = [p[0] for i, p in operands.items() if self.row.operands[i].shape[:1] in tuple("x=~")]
+        like = [self.d.known(value) for value in parts if value is not None]
+        return dtype or self.x.dtype, self.names.shape(sizes) or np.broadcast_shapes(*like or [self.d.known(self.x)])
 
     def operand(self, i: int, o: _Operand) -> list[Value | None]:
         """With its scale and zero point where it is quantized."""
-        if "?" in o.flags and self.d.chance(0.5):
+        if o.shape == "-" or ("?" in o.flags and self.d.chance(0.5)):
             return [None]
         value = self.first(i, o) if o.shape.startswith("x") else self.other(i, o) if o.shape else None
         dtype = self.dtype(i, o) if value is None else value.dtype

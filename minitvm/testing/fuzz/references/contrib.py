@@ -1,0 +1,103 @@
+"""References of ONNX Runtime's fused layers, whose formulas are known but to nobody else."""
+
+from typing import Any
+
+import numpy as np
+from onnx.reference.ops.op_grid_sample import GridSample as OnnxGridSample
+
+from minitvm.testing.fuzz.references.registry import REFERENCES, Array, reference
+
+
+def _attended(q: Array, k: Array, v: Array, added: Array, scale: float, softcap: float = 0.0) -> Array:
+    """Queries, keys and values (batch, heads, length, size) -> (batch, length, heads * size)."""
+    scores = q @ np.swapaxes(k, 2, 3) * (scale or q.shape[3] ** -0.5)
+    scores = softcap * np.tanh(scores / softcap) if softcap else scores
+    scores = np.where(added < np.finfo(np.float32).min / 2, added, scores + added)
+    powers = np.exp(scores - scores.max(3, keepdims=True))
+    mixed = powers / powers.sum(3, keepdims=True) @ v
+    return np.asarray(np.swapaxes(mixed, 1, 2).reshape(q.shape[0], q.shape[2], -1))
+
+
+def _apart(x: Array, heads: int) -> Array:
+    return np.swapaxes(x.reshape(*x.shape[:2], heads, -1), 1, 2)
+
+
+def _causal(length: int) -> Array:
+    return np.where(np.tri(length, dtype=bool), 0, float(np.finfo(np.float32).min))
+
+
+@reference("com.microsoft.Attention", wide=True)
+def attention(
+    x: Array,
+    weight: Array,
+    bias: Array,
+    mask: Array | None = None,
+    *,
+    num_heads: int,
+    unidirectional: int = 0,
+    scale: float = 0.0,
+) -> Array:
+    q, k, v = (_apart(part, num_heads) for part in np.split(x @ weight + bias, 3, axis=2))
+    added = np.zeros(()) if mask is None else np.where(mask[:, None, None] > 0, 0, -10000.0)
+    return _attended(q, k, v, added + (_causal(x.shape[1]) if unidirectional else 0), scale)
+
+
+@reference("com.microsoft.GroupQueryAttention")
+def group_query_attention(
+    q: Array, k: Array, v: Array, *_: Any, num_heads: int, kv_num_heads: int, softcap: float = 0.0
+) -> tuple[Array, ...]:
+    """Without a past, of sequences that are all as long."""
+    key, value = (_apart(a, kv_num_heads) for a in (k, v))
+    queries, keys, values = (a.astype(np.float64) for a in (_apart(q, num_heads), key, value))
+    keys, values = (np.repeat(a, num_heads // kv_num_heads, 1) for a in (keys, values))
+    found = _attended(queries, keys, values, _causal(q.shape[1]), 0.0, softcap)
+    return found.astype(q.dtype), key, value
+
+
+@reference("com.microsoft.RotaryEmbedding")
+def rotary(x: Array, places: Array, cos: Array, sin: Array, *, interleaved: int = 0) -> Array:
+    heads = x.reshape(*x.shape[:2], -1, 2 * cos.shape[1]).astype(np.float64)
+    a, b = (heads[..., 0::2], heads[..., 1::2]) if interleaved else np.split(heads, 2, axis=3)
+    c, s = (table[places][:, :, None].astype(np.float64) for table in (cos, sin))
+    turned = [a * c - b * s, b * c + a * s]
+    joined = np.stack(turned, 4) if interleaved else np.concatenate(turned, 3)
+    return np.asarray(joined.reshape(x.shape).astype(x.dtype))
+
+
+@reference("com.microsoft.EmbedLayerNormalization")
+def embed_layer_norm(ids: Array, segments: Array | None, *tables: Array, epsilon: float = 1e-12) -> tuple[Array, ...]:
+    words, places, of_segments, gamma, beta = (t.astype(np.float64) for t in tables)
+    total = words[ids] + places[None, : ids.shape[1]] + of_segments[0 if segments is None else segments]
+    centred = total - total.mean(-1, keepdims=True)
+    normed = centred / np.sqrt(np.square(centred).mean(-1, keepdims=True) + epsilon) * gamma + beta
+    return normed.astype(tables[0].dtype), np.zeros(ids.shape[0], np.int32)
+
+
+@reference("com.microsoft.MatMulNBits")
+def few_bits(
+    a: Array, packed: Array, scales: Array, zeros: Array | None = None, *, K: int, N: int, bits: int, block_size: int
+) -> Array:
+    """Of 4 bits, two to a byte."""
+    codes = np.stack([packed & 15, packed >> 4], 3).reshape(N, K).astype(np.float64)
+    points = np.full((N, K // block_size), 8.0)
+    if zeros is not None:
+        held = zeros.reshape(N, -1)
+        points = np.stack([held & 15, held >> 4], 2).reshape(N, -1)[:, : K // block_size].astype(np.float64)
+    weight = (codes - np.repeat(points, block_size, 1)) * np.repeat(scales.reshape(N, -1), block_size, 1)
+    return np.asarray((a.astype(np.float64) @ weight.T).astype(a.dtype))
+
+
+class GridSample(OnnxGridSample):
+    """ONNX's, its modes by their older names."""
+
+    op_domain = "com.microsoft"
+
+    def _run(  # type: ignore[no-untyped-def]
+        self, X, grid, mode=None, padding_mode=None, align_corners=None
+    ) -> tuple[Array, ...]:
+        wide, named = X.astype(np.float64), "nearest" if mode == "nearest" else "linear"
+        found = super()._run(wide, grid.astype(np.float64), named, padding_mode, align_corners)  # type: ignore[no-untyped-call]
+        return (found[0].astype(X.dtype),)
+
+
+REFERENCES.append(GridSample)
