@@ -11,7 +11,19 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 import minitvm
-from benchmarks import coverage, cuda_sim, launches, layers_report, made_models, memory, nvrtc, report, scale, shapes
+from benchmarks import (
+    coverage,
+    cuda_sim,
+    launches,
+    layers_report,
+    made_models,
+    memory,
+    nvrtc,
+    report,
+    scale,
+    shapes,
+    tuned,
+)
 from benchmarks import files as traced
 from benchmarks import layers as layer_sweep
 from benchmarks import levels as ladder
@@ -277,6 +289,16 @@ def gpu_resources(models: list[str], archs: list[str], write: bool) -> None:
         nvrtc.show(f"{model}, {arch}", rows, Console(width=None if Console().is_terminal else 160, highlight=False))
     if write:
         nvrtc.PAGE.write_text(nvrtc.page(found), encoding="utf-8")
+
+
+@main.command("tuned")
+@click.option("--trials", default="trials.jsonl", type=click.Path(path_type=pathlib.Path), help="File to go on with.")
+@click.option("--budget", default=600.0, show_default=True, help="Seconds for a network on a GPU.")
+@click.option("-n", "--most", default=4, show_default=True, help="Ways to try for a kernel.")
+def tuned_records(trials: pathlib.Path, budget: float, most: int) -> None:
+    """Tune common networks for common GPUs, and write the records that ship."""
+    tuned.try_all(trials, budget, most)
+    print(f"{tuned.ship(trials)} records")
 
 
 @main.command()

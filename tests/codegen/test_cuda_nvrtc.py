@@ -82,6 +82,16 @@ def test_every_operator_and_function_compiles(dtype: str) -> None:
 
 
 @needs_nvrtc
+def test_blocks_that_would_cost_spills_are_given_up() -> None:
+    body = "".join(f"    float v{i} = x[{i} * n];\n" for i in range(90))
+    text = "const volatile float *x, volatile float *y, int n)\n{\n" + body
+    text += "    y[n] = " + " + ".join(f"v{i} * y[{i}]" for i in range(90)) + ";\n"
+    text += "    y[0] = " + " + ".join(f"v{i}" for i in range(90)) + ";\n}\n"
+    found = compile_cubin('extern "C" __global__ void __launch_bounds__(256, 8)\nk(' + text)
+    assert found.spills == 0 and found.registers > 64
+
+
+@needs_nvrtc
 def test_errors_show_the_line() -> None:
     with pytest.raises(CompilerError) as error:
         compile_cubin('extern "C" __global__ void k(float *x)\n{\n    x[0] = y;\n}\n')

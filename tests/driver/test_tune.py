@@ -13,11 +13,16 @@ from click.testing import CliRunner
 from nvrtc import needs_nvrtc
 
 import minitvm
-from benchmarks.onnx_models import Graph
+from benchmarks.onnx_models import WORKLOADS, Graph
 from minitvm.cli import cli
 from minitvm.codegen.cuda.machine import GpuModel
 from minitvm.codegen.records import Record, best, read
+from minitvm.driver import backend_for
+from minitvm.driver.cache import KernelCache
+from minitvm.driver.kernels import KernelCompiler
+from minitvm.driver.tune import tasks
 from minitvm.errors import ConfigError, MiniTVMError
+from minitvm.frontend import from_onnx
 from minitvm.models import tune
 from minitvm.passes.manager import PassContext
 
@@ -187,3 +192,17 @@ def test_the_command(tmp_path: pathlib.Path) -> None:
 
 def test_shipped_records_are_small() -> None:
     assert SHIPPED.stat().st_size < 200_000
+
+
+@pytest.mark.parametrize(("arch", "options"), [("sm_90", {}), ("sm_80", {"cuda.allow_tf32": True})])
+def test_a_common_network_takes_what_ships(
+    arch: str, options: dict[str, bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where this fails since ways were renamed or are others: ``python -m benchmarks tuned``."""
+    monkeypatch.setattr(GpuModel, "records", SHIPPED)
+    backend = backend_for(f"cuda -arch={arch}", 1)
+    with PassContext(config=options):
+        found = tasks(*from_onnx(WORKLOADS["resnet18"].build()), KernelCompiler(backend, KernelCache(None)))
+    assert len(found) >= 10
+    for task in found:
+        assert task.template.record is not None and task.template.record.choice == str(task.template.choice)

@@ -121,9 +121,22 @@ class Cubin:
     log: str
 
 
+_BLOCKS_AT_LEAST = re.compile(r"__launch_bounds__\((\d+), (?!1\))\d+\)")
+
+
 @functools.lru_cache(maxsize=4)  # who judges a kernel wants to run it next
 def compile_cubin(source: str, arch: str = "sm_90") -> Cubin:
-    """Compile CUDA C; raises :class:`CompilerError` with the lines at fault, or where NVRTC is not installed."""
+    """Compile CUDA C; raises :class:`CompilerError` with the lines at fault, or where NVRTC is not installed.
+
+    Where threads need more registers than an SM has for as many blocks as were predicted, there are fewer blocks.
+    """
+    found = _compiled(source, arch)
+    if found.spills and _BLOCKS_AT_LEAST.search(source):
+        return _compiled(_BLOCKS_AT_LEAST.sub(r"__launch_bounds__(\1, 1)", source), arch)
+    return found
+
+
+def _compiled(source: str, arch: str) -> Cubin:
     nvrtc = _load()
     program = _check(nvrtc, nvrtc.nvrtcCreateProgram(source.encode(), b"kernel.cu", 0, [], []))
     try:
