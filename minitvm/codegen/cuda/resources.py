@@ -64,7 +64,7 @@ _FEW, _MANY = 16, 40
 _BLOCKS, _THREADS = 16, 1024
 """What every SM may hold, if not more."""
 _OF_A_PRODUCT = 16
-"""Words that such a thread keeps at least."""
+"""Words that such a thread keeps at least; up to so many are kept of two steps."""
 _WRITTEN_OUT = 32
 """Trips up to which NVRTC writes out a loop that adds up what it loads, so that all its loads are on their way."""
 
@@ -93,7 +93,8 @@ def _kept(stmt: Stmt) -> int:
         case Alloc(buffer, body):
             return (buffer.nbytes + 3) // 4 * (buffer.scope == "local") + _kept(body)
         case For(kind=LoopKind.UNROLLED, body=body):
-            return 2 * _kept(body)  # an iteration's loads begin during the one before
+            inside = _kept(body)  # few loads of an iteration begin during the one before
+            return 2 * inside if inside <= _OF_A_PRODUCT else inside
         case For(_, Const(int(trips)), body, LoopKind.SERIAL) if 1 < trips <= _WRITTEN_OUT:
             return max(_kept(body), trips * _summed(body))
     return max(map(_kept, stmt_children(stmt)), default=0)
