@@ -199,37 +199,58 @@ class _Pieces:
         end = minimum((part + 1) * self.length, scan.extent) if self.parts > 1 else scan.extent
         own, ahead = (Buffer(name, (_EACH,), scan.dtype, "local") for name in ("own", "ahead"))
         carry, total, before = (Buffer(name, (1,), scan.dtype, "local") for name in ("carry", "total", "before"))
-        is_whole = scan.extent % _EACH == 0
 
         def one(i: LoopExpr) -> Stmt:
             first = part * self.length + i * together + lane * _EACH
 
-            def load(v: LoopExpr) -> Stmt:
-                inside = scan.value(row, first + v)
-                return Store(own, (v,), inside if is_whole else Select(first + v < end, inside, scan.neutral))
-
             def running(v: LoopExpr) -> Stmt:
                 return seq(Store(ahead, (v,), before[0]), _put(before, scan.combined(before[0], own[v])))
 
-            def put(v: LoopExpr) -> Stmt:
-                stored = scan.put(row, first + v, ahead[v], scan.combined(ahead[v], own[v]))
-                return stored if is_whole else _where([*guards, first + v < end], stored)
-
-            def each(body: Callable[[LoopExpr], Stmt]) -> Stmt:
-                return loop(_EACH, body, LoopKind.UNROLLED, "v")
-
-            loads = in_lanes(_EACH, load)
-            loads = If(first < end, loads, each(lambda v: Store(own, (v,), scan.neutral))) if is_whole else loads
             add = loop(_EACH - 1, lambda v: _put(total, scan.combined(total[0], own[v + 1])), LoopKind.UNROLLED, "v")
             sums = seq(_put(total, own[0]), add, _put(before, scan.neutral))
             across = seq(self._across_lanes(lane, total, before), self._across_warps(lane, total, before, at, warps))
-            begin = _put(before, scan.combined(carry[0], before[0]))
-            puts = _where([*guards, first < end], in_lanes(_EACH, put)) if is_whole else each(put)
-            end_of_round = _put(carry, scan.combined(carry[0], total[0]))
-            return seq(loads, sums, across, begin, each(running), puts, end_of_round)
+            begin = seq(_put(before, scan.combined(carry[0], before[0])), _each(running))
+            leave = seq(
+                self._leave(row, first, end, guards, own, ahead), _put(carry, scan.combined(carry[0], total[0]))
+            )
+            return seq(self._take(row, first, end, own), sums, across, begin, leave)
 
         begin = _put(carry, self._start(row, part))
         return with_memory([own, ahead, carry, total, before], seq(begin, loop(rounds, one, name="i")))
+
+    @property
+    def _is_whole(self) -> bool:
+        """Whether a thread has all of its elements, or none."""
+        return self.scan.extent % _EACH == 0
+
+    def _take(self, row: LoopExpr, first: LoopExpr, end: LoopExpr | int, own: Buffer) -> Stmt:
+        """A thread's elements from ``first`` on; neutral ones behind the last."""
+        scan, is_whole = self.scan, self._is_whole
+
+        def load(v: LoopExpr) -> Stmt:
+            inside = scan.value(row, first + v)
+            return Store(own, (v,), inside if is_whole else Select(first + v < end, inside, scan.neutral))
+
+        loads = in_lanes(_EACH, load)
+        return If(first < end, loads, _each(lambda v: Store(own, (v,), scan.neutral))) if is_whole else loads
+
+    def _leave(
+        self,
+        row: LoopExpr,
+        first: LoopExpr,
+        end: LoopExpr | int,
+        guards: list[LoopExpr],
+        own: Buffer,
+        ahead: Buffer,
+    ) -> Stmt:
+        """What becomes of them."""
+        scan, is_whole = self.scan, self._is_whole
+
+        def put(v: LoopExpr) -> Stmt:
+            stored = scan.put(row, first + v, ahead[v], scan.combined(ahead[v], own[v]))
+            return stored if is_whole else _where([*guards, first + v < end], stored)
+
+        return _where([*guards, first < end], in_lanes(_EACH, put)) if is_whole else _each(put)
 
     def _across_lanes(self, lane: LoopExpr, total: Buffer, before: Buffer) -> Stmt:
         """Pairs of threads, of pairs, ...: the upper half adds the lower one's total to what comes before."""
@@ -270,6 +291,11 @@ class _Pieces:
 
 
 _0 = const(0, "int64")
+
+
+def _each(body: Callable[[LoopExpr], Stmt]) -> Stmt:
+    """``body`` for each of a thread's elements."""
+    return loop(_EACH, body, LoopKind.UNROLLED, "v")
 
 
 def _where(conditions: list[LoopExpr], stmt: Stmt) -> Stmt:
