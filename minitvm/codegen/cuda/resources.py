@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 
 from minitvm.codegen.cuda.machine import REGISTERS, WARP, GpuModel
-from minitvm.ir.loop import Alloc, Const, For, Kernel, LoopKind, Stmt, Store, allocated, stmt_children
+from minitvm.ir.loop import Alloc, Buffer, Const, For, Kernel, LoopKind, Stmt, Store, allocated, stmt_children
 from minitvm.runtime.cuda.image import Launch, records
 
 _ENTRY = re.compile(r"Compiling entry function '(\w+)' for '(\w+)'")
@@ -91,13 +91,20 @@ def _kept(stmt: Stmt) -> int:
     """Words that a thread keeps at a time."""
     match stmt:
         case Alloc(buffer, body):
-            return (buffer.nbytes + 3) // 4 * (buffer.scope == "local") + _kept(body)
+            return _words(buffer) * (buffer.scope == "local") + _kept(body)
         case For(kind=LoopKind.UNROLLED, body=body):
             inside = _kept(body)  # few loads of an iteration begin during the one before
             return 2 * inside if inside <= _OF_A_PRODUCT else inside
         case For(_, Const(int(trips)), body, LoopKind.SERIAL) if 1 < trips <= _WRITTEN_OUT:
             return max(_kept(body), trips * _summed(body))
     return max(map(_kept, stmt_children(stmt)), default=0)
+
+
+def _words(buffer: Buffer) -> int:
+    """Registers of a buffer: short elements share one where they are stored as vectors of the last dimension."""
+    itemsize = buffer.nbytes // max(1, buffer.size)
+    beside = min(buffer.shape[-1], max(1, 4 // itemsize)) if buffer.shape and itemsize else 1
+    return buffer.size * max(1, itemsize // 4) // max(1, beside)
 
 
 def _summed(body: Stmt) -> int:

@@ -15,7 +15,7 @@ from minitvm.codegen.cuda.templates.tile import (
     tensor_tiles,
     with_copies,
 )
-from minitvm.codegen.problem import TEMPLATES, Choice, Problem, Template
+from minitvm.codegen.problem import TEMPLATES, Choice, Problem, Template, Tile
 from minitvm.codegen.templates.product import Matrix
 from minitvm.codegen.templates.tile import store_at
 from minitvm.ir.dtypes import SHORT
@@ -34,6 +34,10 @@ def tensor_products(problem: Problem, gpu: GpuModel) -> tuple[str, int]:
     if option("cuda.allow_tf32"):
         return "tf32", 1
     return "tf32", 3 if option("cuda.split_tf32") else 0
+
+
+_COPIED, _CARRIED = 8, 32
+"""Single elements of windows whose places a thread has registers for, as asynchronous copies and by registers."""
 
 
 class GpuTemplate(Template):
@@ -63,7 +67,17 @@ class GpuTemplate(Template):
             tiles = with_copies(tiles)
         extent = replace(self.product.extent, size=2) if half else self.product.extent
         scheme = f"{'three ' * (products == 3)}{kind.replace('tf', 'TF')}, " if products else ""
-        return choices(extent, self.gpu, tiles, scheme)
+        found = choices(extent, self.gpu, tiles, scheme)
+        return [replace(c, why_not=c.why_not or self._places(c.tile)) for c in found] if products else found
+
+    def _places(self, tile: Tile) -> str:
+        """What speaks against a tile whose threads copy many single elements of windows: each has its own address."""
+        assert isinstance(tile, BlockTile)
+        for factor, lines in ((self.product.left, tile.rows), (self.product.right, tile.columns)):
+            single = lines * tile.depth // tile.threads if factor.windows and factor.vector == 1 else 0
+            if single > (_COPIED if tile.copied else _CARRIED):
+                return "its threads have the places of many single elements to work out"
+        return ""
 
     def cycles(self, choice: Choice, registers: int) -> float:
         """As predicted of threads that have so many registers."""

@@ -91,7 +91,7 @@ class ImplicitProduct:
             vector = _vector(shapes.op.layouts[0], "C", shapes.inputs, WIDEST)
             return Factor(self.positions, self.pixel, True, vector, data.nbytes, not plain)
         vector = _vector(shapes.op.layouts[0], shapes.op.spatial[-1], shapes.positions, WIDEST) if plain else 1
-        return Factor(self.positions, self.pixel, False, vector, data.nbytes)
+        return Factor(self.positions, self.pixel, False, vector, data.nbytes, not plain)
 
     @property
     def weights(self) -> Factor:

@@ -144,8 +144,7 @@ class MmaTile(BlockTile):
     @property
     def registers(self) -> int:
         factors = self.thread_rows // 4 + self.thread_columns // 4
-        carried = self.carried * self.element // 4
-        return self.thread_rows * self.thread_columns // WARP + self.products * factors + carried + _ADDRESSES
+        return self.thread_rows * self.thread_columns // WARP + self.products * factors + self.carried + _ADDRESSES
 
     @property
     def _piece(self) -> int:
@@ -240,13 +239,15 @@ _WARPS = ((64, 32), (32, 32), (16, 32), (32, 16))
 
 def tensor_tiles(kind: str = "tf32", products: int = 1) -> list[BlockTile]:
     """Tiles of two to eight warps, of a kind of products on tensor cores."""
-    deep = MmaTile(16, 8, kind=kind).deep
+    one = MmaTile(16, 8, kind=kind)
+    large = one.element == 2  # whose factors are half as many registers
+    sides, warps = ((256, *_SIDES), ((64, 64), *_WARPS)) if large else (_SIDES, _WARPS)
     return [
         MmaTile(rows, columns, depth, down, across, products=products, kind=kind)
-        for rows in _SIDES
-        for columns in _SIDES
-        for depth in (2 * deep, 4 * deep)
-        for down, across in _WARPS
+        for rows in sides
+        for columns in sides
+        for depth in (2 * one.deep, 4 * one.deep)
+        for down, across in warps
         if rows % down == 0 and columns % across == 0 and 2 <= rows // down * (columns // across) <= 8
     ]
 
