@@ -9,9 +9,11 @@ import pytest
 from nvrtc import needs_nvrtc
 
 import minitvm
+from benchmarks.cuda_sim import PRECISIONS
 from benchmarks.nvrtc import PAGE, WORKLOADS, needs, sources
 from minitvm.codegen.cuda.machine import REGISTERS, gpu_model
 from minitvm.codegen.cuda.resources import registers
+from minitvm.passes import PassContext
 from minitvm.testing.cuda.device import simulated_target
 
 pytestmark = needs_nvrtc
@@ -36,6 +38,23 @@ def test_no_kernel_spills_all_fit_and_an_sm_holds_what_was_predicted(model: str,
             assert row.occupancy >= 1 and row.share <= 1, row
             assert predicted <= row.occupancy <= max(predicted + 1, predicted * 4 // 3), (row, registers(launch))
     assert len(found) >= 8 and sum(held == predicted for held, predicted in found) > 0.75 * len(found)
+
+
+TENSOR = [
+    ("float16", "sm_90", ("mma_f16(", "ldmatrix_x4", "cp_async<16>(")),
+    ("tf32", "sm_80", ("mma_tf32(", "cp_async<16>(")),
+]
+
+
+@pytest.mark.parametrize(("precision", "arch", "words"), TENSOR)
+def test_a_network_on_tensor_cores_spills_nothing(precision: str, arch: str, words: tuple[str, ...]) -> None:
+    machine = gpu_model(arch)
+    with PassContext(config=PRECISIONS[precision]):
+        groups = sources("resnet18", arch)
+    assert sum(all(word in text for word in words) for text in groups.values()) >= 10
+    for row in (row for text in groups.values() for row in needs(text, arch, count=False)):
+        assert row.spills == row.stack == 0 and row.occupancy >= 1, row
+        assert row.shared <= machine.block_shared and row.registers * row.threads <= REGISTERS, row
 
 
 def test_products_and_what_moves_elements_use_wide_instructions() -> None:
