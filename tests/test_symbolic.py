@@ -79,6 +79,12 @@ def _conv(x: Expr, weight: np.ndarray, **attributes: Any) -> Expr:
     return call_op("nn.relu", call_op("nn.conv2d", x, const(weight), **attributes))
 
 
+def _winograd(x: Expr) -> Expr:
+    """With weights so small that results are near 1."""
+    first, second = (np.float32(0.05) * weight(n, 32, 3, 3) for n in (32, 16))
+    return _conv(_conv(x, first), second)
+
+
 def _mean(x: Expr) -> Expr:
     return call_op("nn.global_avg_pool2d", x)
 
@@ -113,6 +119,7 @@ GRAPHS: dict[str, tuple[tuple[object, ...], Make]] = {
     "convolution of pixels": (("n", 3, 9, 7), lambda x: _conv(x, weight(5, 3, 3, 3))),
     "convolution of strides": (("n", 3, 9, 7), lambda x: _conv(x, weight(5, 3, 3, 2), strides=(2, 3), padding=(1, 0))),
     "convolution in blocks": (("n", 16, 6, 5), lambda x: _conv(_conv(x, weight(32, 16, 3, 3)), weight(8, 32, 1, 1))),
+    "Winograd's convolutions": (("n", 32, 9, 7), _winograd),
     "depthwise convolution": (("n", 16, 6, 5), lambda x: _conv(x, weight(16, 1, 3, 3), groups=16, padding=(1, 1))),
     "convolution as a product": (("n", 12, 4, 5), lambda x: _conv(x, weight(7, 12, 1, 1))),
     "convolution, pixels first": (("n", 6, 5, 3), lambda x: _conv(x, weight(4, 3, 2, 3), **_CHANNELS_LAST)),
