@@ -35,6 +35,7 @@ from minitvm.ir.loop import (
     select,
     seq,
 )
+from minitvm.ir.op import broadcast_index
 from minitvm.ir.ops.nn_attention import Attention as AttentionOp
 
 _WIDEST = 4  # vectors of queries that a thread takes at a time
@@ -109,11 +110,18 @@ class Attention(Template):
         """Of the queries of a head."""
         return ceil_divide(self.shape[1], self.lanes)
 
+    @property
+    def has_square_mask(self) -> bool:
+        """Whether a mask differs by query and by place."""
+        mask = (*self.problem.inputs, None)[3]
+        return mask is not None and len(mask.shape) > 1 and mask.shape[-1] != 1 and mask.shape[-2] != 1
+
     def _cycles(self, blocks: int, places: int, size: int, width: int) -> float:
         """Of ``blocks`` vectors of queries."""
         scores = step_cycles(places, blocks, self.tile(max(1, places), blocks)) * size
         mixed = step_cycles(width, blocks, self.tile(max(1, width), blocks)) * places
-        return scores + mixed + blocks * (_EXP * places + _TURN * self.lanes * (size + width))
+        turned = size + width + places * self.has_square_mask
+        return scores + mixed + blocks * (_EXP * places + _TURN * self.lanes * turned)
 
     def loops(self, choice: Choice) -> Stmt:
         batch, _, heads, *_ = self.shape
@@ -185,6 +193,13 @@ class _Queries:
         return self._memory("mixed", self.template.shape[5])
 
     @cached_property
+    def turned(self) -> Buffer | None:
+        """A mask that says of each query and place what holds, as (place, query)."""
+        if not self.template.has_square_mask:
+            return None
+        return self._memory("masks", -(-self.at_once // self.lanes) * self.lanes)
+
+    @cached_property
     def rows(self) -> dict[str, Buffer]:
         """By query: the maximum and the total so far, what is taken off its scores, what earlier places count."""
         return {name: self._memory(name) for name in ("top", "total", "less", "earlier")}
@@ -200,7 +215,8 @@ class _Queries:
             blocks = [run.over(self._places, name="block") for run in runs(places, self.at_once)]
         else:
             blocks = [loop(ceil_divide(places, self.at_once), self._symbolic_block, name="block")]
-        memory = [self.queries, self.scores, self.mixed, *self.rows.values()]
+        masks = [] if self.turned is None else [self.turned]
+        memory = [self.queries, self.scores, self.mixed, *masks, *self.rows.values()]
         return with_memory(memory, seq(self._turn_queries(), *begin, *blocks, self._turn_results()))
 
     def _symbolic_block(self, number: LoopExpr) -> Stmt:
@@ -209,7 +225,8 @@ class _Queries:
 
     def _places(self, start: LoopExpr, count: Any) -> Stmt:
         """A block of places: their scores, powers of these, and what they add to the results."""
-        return seq(*self._product(start, count), *self._powers(count), *self._mix(start, count))
+        turned = [] if self.turned is None else [self._turn_mask(self.turned, start, count)]
+        return seq(*turned, *self._product(start, count), *self._powers(count), *self._mix(start, count))
 
     def _vector(self, body: Callable[[LoopExpr], Stmt]) -> Stmt:
         """``body`` for every query, a vector at a time."""
@@ -239,8 +256,10 @@ class _Queries:
         def tile(first: LoopExpr, rows: int) -> Stmt:
             def store(t: LoopExpr, b: LoopExpr, lane: LoopExpr, value: LoopExpr) -> Stmt:
                 v = b * self.lanes + lane
-                place = start + first + t
-                found = self.op.masked(value, mask, (self.p, self.h, self._query(v), place))
+                if self.turned is None:
+                    found = self.op.masked(value, mask, (self.p, self.h, self._query(v), start + first + t))
+                else:
+                    found = self._as_masked(value, self.turned[first + t, v])
                 return Store(self.scores, (first + t, v), found)
 
             kernel = TileKernel(
@@ -327,6 +346,38 @@ class _Queries:
         return loop(
             self.blocks, lambda b: seq(*(run.over(lambda r, n: body(b, r, n)) for run in (whole, *last) if run.count))
         )
+
+    def _as_masked(self, score: LoopExpr, mask: LoopExpr) -> LoopExpr:
+        """A score by what was turned of its mask; of bool, 0 where it stays."""
+        is_bool = self.template.problem.inputs[3].dtype == "bool"
+        return select(mask.equal(0), score, self.op.fill) if is_bool else score + mask
+
+    def _turn_mask(self, turned: Buffer, start: LoopExpr, count: Any) -> Stmt:
+        """The mask of ``count`` places; what is beyond them is not looked at."""
+        mask, places = self.template.problem.inputs[3], as_index(self.template.shape[3])
+
+        def square(b: LoopExpr, first: LoopExpr, whole: bool) -> Stmt:
+            def load(i: LoopExpr, lane: LoopExpr) -> LoopExpr:
+                place = start + first + lane
+                index = (self.p, self.h, self._query(b * self.lanes + i), place)
+                found = mask[broadcast_index(mask, index)]
+                value = select(found, const(0, self.dtype), 1) if mask.dtype == "bool" else found.astype(self.dtype)
+                return value if whole else or_zero(place < places, value)
+
+            def store(j: LoopExpr, lane: LoopExpr, value: LoopExpr) -> Stmt:
+                return Store(turned, (first + j, b * self.lanes + lane), value)
+
+            return transposed(self.lanes, self.dtype, self.lanes, self.lanes, load, store)
+
+        def of_vector(b: LoopExpr) -> Stmt:
+            whole = count // self.lanes
+            many = loop(whole, lambda r: square(b, r * self.lanes, True), name="r")
+            last = square(b, as_index(whole * self.lanes), False)
+            if isinstance(count, int):
+                return seq(many if whole else None, last if count % self.lanes else None)
+            return seq(many, If(whole * self.lanes < count, last))
+
+        return loop(self.blocks, of_vector, name="i")
 
     def _turn_queries(self) -> Stmt:
         """Queries times the scale, as (d, query)."""
