@@ -13,6 +13,8 @@ import pytest
 from native_kernel import run_native
 from test_llvm_emit import packed, tiled_matmul
 
+import minitvm
+from minitvm import relay
 from minitvm.codegen.llvm.compile import (
     _cpu,
     assembly,
@@ -172,10 +174,13 @@ def test_relu_is_one_instruction() -> None:
 
 
 @pytest.mark.parametrize(
-    ("target", "rows", "lanes", "register"), [(AVX2, 6, 8, "ymm"), (AVX512, 14, 16, "zmm"), (NEON, 8, 4, "v")]
+    ("target", "rows", "lanes", "register"), [(AVX2, 6, 8, "ymm"), (AVX512, 13, 16, "zmm"), (NEON, 8, 4, "v")]
 )
 def test_accumulators_stay_in_registers(target: str, rows: int, lanes: int, register: str) -> None:
-    """The inner loop multiplies and adds; it stores nothing, so nothing is spilled."""
+    """The inner loop multiplies and adds; it stores nothing, so nothing is spilled.
+
+    Of 14 rows, 28 registers of 32, LLVM spills one or none as it happens.
+    """
     text = code_for(tiled_matmul(rows * 2, lanes * 4, 16, lanes, rows), target)
     inner = max(loops_of(text), key=lambda body: sum("fmadd" in i or "fmla" in i for i in body))
     products = [i for i in inner if "fmadd" in i or "fmla" in i]
@@ -184,6 +189,30 @@ def test_accumulators_stay_in_registers(target: str, rows: int, lanes: int, regi
     assert not any("sp" in i.replace("vbroadcastss", "") or ", %rbp" in i for i in inner)
     stores = [i for i in inner if i.startswith(("str", "stp")) or (i.startswith("vmov") and i.endswith(")"))]
     assert stores == []
+
+
+def networks_layers() -> relay.Function:
+    """Convolutions of 3 x 3 and 1 x 1, a dense layer and a batched product, as networks have them."""
+    image = relay.var("image", shape=(1, 64, 56, 56))
+    rows, heads = relay.var("rows", shape=(128, 768)), relay.var("heads", shape=(12, 128, 64))
+    kernels = [relay.const(np.ones(shape, "float32")) for shape in ((64, 64, 3, 3), (256, 64, 1, 1), (3072, 768))]
+    wide = relay.nn.conv2d(image, kernels[0], kernel_size=(3, 3), padding=(1, 1), channels=64)
+    more = relay.nn.conv2d(image, kernels[1], kernel_size=(1, 1), channels=256)
+    return relay.Function(
+        [image, rows, heads],
+        relay.Tuple([wide, more, relay.nn.dense(rows, kernels[2]), relay.nn.batch_matmul(heads, heads)]),
+    )
+
+
+@pytest.mark.parametrize("target", [AVX2, AVX512])
+def test_kernels_of_networks_keep_their_sums_in_registers(target: str) -> None:
+    report = minitvm.build(networks_layers(), target).report
+    texts = [assembly(report.kernel(name).text("llvm"), cpu_of(Target.parse(target))) for name in report.groups]
+    inner = [body for text in texts for body in loops_of(text) if sum("fmadd" in i or "fmla" in i for i in body) >= 8]
+    assert len(inner) >= 4
+    for body in inner:
+        spills = [i for i in body if "(%rsp)" in i and i.startswith("vmov")]
+        assert spills == [], body
 
 
 def loops_of(text: str) -> list[list[str]]:
