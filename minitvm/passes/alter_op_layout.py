@@ -441,7 +441,7 @@ class AlterOpLayout(FunctionPass, opt_level=3):
         machine: MachineModel,
         kind: str = "llvm",
         weigh: bool = False,
-        faster: Faster = lambda site, found, moved: found,
+        faster: Faster | None = None,
     ) -> None:
         self.machine = machine
         self.kind = kind
@@ -457,8 +457,8 @@ class AlterOpLayout(FunctionPass, opt_level=3):
                 return None
             with user_code(ask, f"layout proposal of {site.op.name}", partial(describe_call, site.call)):
                 refusal = moving_costs_more(site.call, function, self.machine) if alone else None
-                found = ask(site, self.machine)
-                if not isinstance(found, Placement):
+                found = refusal if refusal and self.faster is None else ask(site, self.machine)
+                if not isinstance(found, Placement) or self.faster is None:
                     return refusal or found
                 better = self.faster(site, found, _moved(site.call, function) if refusal else 0)
                 return refusal or found if better is found else better

@@ -21,7 +21,7 @@ from minitvm.codegen.llvm.compile import compile_object, cpu_of, machine_model
 from minitvm.codegen.llvm.emit import emit
 from minitvm.ir.loop import Kernel
 from minitvm.runtime.poison import A_NUMBER, NOT_A_NUMBER
-from minitvm.target import MachineModel, Target
+from minitvm.target import SHARING, MachineModel, Target, spinning_text
 
 try:
     import unicorn
@@ -45,15 +45,22 @@ def machine(threads: int = 1) -> MachineModel:
 
 
 def run_emulated(kernel: Kernel, *arrays: np.ndarray, threads: int = 1) -> tuple[np.ndarray, ...]:
-    """The kernel's results; each thread's part runs after the other's, so it must have no barriers if there are more.
+    """The kernel's results; a thread runs after the other, so it must have no barriers if there are more.
 
     They do not depend on what was in memory before.
     """
-    image = compile_object(emit(kernel, machine(threads)), cpu_of(Target.parse(TARGET)))
+    image = compile_object(_with_sharing(emit(kernel, machine(threads))), cpu_of(Target.parse(TARGET)))
     results, others = (_run_over(marker, image, kernel, arrays, threads) for marker in (NOT_A_NUMBER, A_NUMBER))
     for buffer, one, other in zip(kernel.outputs, results, others, strict=True):
         assert one.tobytes() == other.tobytes(), f"{buffer.name} depends on what was in memory before"
     return results
+
+
+def _with_sharing(text: str) -> str:
+    """A kernel's text with the functions that it calls for its part of the work, nothing declared twice."""
+    lines = f"{text}\n{spinning_text(SHARING, machine().features)}".splitlines()
+    declared = dict.fromkeys(x for x in lines if x.startswith("declare ") and " @minitvm." not in x)
+    return "\n".join([*declared, *(x for x in lines if not x.startswith("declare "))])
 
 
 def _run_over(
@@ -65,8 +72,9 @@ def _run_over(
     guest = _Guest(image)
     pointers = [guest.place(m) for m in memory]
     pointers.append(guest.place(poisoned(plan_workspace(kernel, threads).nbytes, marker)))
+    run = guest.place(np.zeros(8 + 16 * threads, np.int64))
     for thread in range(threads):
-        guest.call(kernel.name, *pointers, thread, threads, guest.place(np.zeros(192, np.uint8)))
+        guest.call(kernel.name, *pointers, thread, threads, guest.place(np.array([run, 0, 0], np.int64)))
     found = [np.frombuffer(guest.read(p, m.nbytes), m.dtype) for p, m in zip(pointers, memory, strict=False)]
     for array, flat in zip(given, found, strict=False):
         assert flat.tobytes() == array.tobytes(), "an input was written to"

@@ -44,7 +44,7 @@ from minitvm.ir.loop import (
     seq,
     store,
 )
-from minitvm.target import Target
+from minitvm.target import SHARING, Target, spinning_text
 
 AVX2 = "llvm -mtriple=x86_64-unknown-linux-gnu -mcpu=haswell"
 AVX512 = "llvm -mtriple=x86_64-unknown-linux-gnu -mcpu=skylake-avx512"
@@ -61,6 +61,11 @@ def relu(n: int = 16) -> Kernel:
 def code_for(kernel: Kernel, target: str) -> str:
     cpu = cpu_of(Target.parse(target))
     return assembly(emit(kernel, machine_model(cpu)), cpu)
+
+
+def sharing_for(target: str) -> str:
+    cpu = cpu_of(Target.parse(target))
+    return assembly(spinning_text(SHARING, machine_model(cpu).features), cpu)
 
 
 # --- targets --------------------------------------------------------------------------------------------------
@@ -275,12 +280,12 @@ def test_every_target_compiles_guards_barriers_and_types() -> None:
     )
 
     kernel = Kernel("mixed", (x, out), Alloc(part, seq(first, Barrier(), second)))
-    for target in (AVX2, AVX512, NEON, "llvm -mtriple=x86_64-unknown-linux-gnu"):
-        assert "mixed" in code_for(kernel, target)
-    assert "sched_yield" in code_for(kernel, AVX2)
-    assert "sched_yield" not in code_for(kernel, "llvm -mtriple=x86_64-pc-windows-msvc")
-    assert "pause" in code_for(kernel, AVX2)
-    assert "yield" in code_for(kernel, NEON)
+    windows, plain = "llvm -mtriple=x86_64-pc-windows-msvc", "llvm -mtriple=x86_64-unknown-linux-gnu"
+    for target in (AVX2, AVX512, NEON, plain, windows):
+        assert "mixed" in code_for(kernel, target) and "minitvm.barrier" in code_for(kernel, target)
+    assert "sched_yield" in sharing_for(AVX2) and "pause" in sharing_for(AVX2)
+    assert "sched_yield" not in sharing_for(windows) and "SwitchToThread" in sharing_for(windows)
+    assert "yield" in sharing_for(NEON)
     a = np.random.default_rng(0).integers(-100, 100, 40).astype(np.float16)
     full = np.concatenate([a, np.ones(8)]).astype(np.int8)
     np.testing.assert_array_equal(run_native(kernel, a, threads=2)[0], (full[::-1] // 3).astype(np.float16))

@@ -55,8 +55,11 @@ class GpuScatter(Template):
     """Any dtype, shape and reduction."""
 
     exactness = Exactness.EXACT
-    kind: str
-    """Of the reduction."""
+
+    @property
+    def reduction(self) -> str:
+        """``update``, ``add`` and so on."""
+        raise NotImplementedError
 
     @property
     def updates(self) -> Updates:
@@ -105,7 +108,7 @@ class GpuScatter(Template):
     def _looking(self, row: LoopExpr, k: LoopExpr, e: LoopExpr) -> Stmt:
         """The last update that goes to a place stores it; of a reduction the first one, which takes the others, too."""
         mine, hidden = Buffer("mine", (1,), "int32", "local"), Buffer("hidden", (1,), "bool", "local")
-        last = self.kind == "update"
+        last = self.reduction == "update"
 
         def meets(j: LoopExpr, stmt: Stmt) -> Stmt:
             return If(self.target(row, j).equal(mine[0]), stmt)
@@ -128,7 +131,7 @@ class GpuScatter(Template):
         def update(at: LoopExpr) -> LoopExpr:
             return order[row, at].astype("int64")
 
-        if self.kind == "update":
+        if self.reduction == "update":
             is_last = s.equal(count - 1) | targets[row, minimum(s + 1, count - 1)].not_equal(mine)
             return If(is_last, self._store(row, mine, e, self.update(row, update(s), e)))
 
@@ -158,7 +161,7 @@ class GpuScatter(Template):
         acc = Buffer("acc", (1,), data.dtype, "local")
 
         def take(k: LoopExpr) -> Stmt:
-            return Store(acc, (_0,), merged(self.kind, acc[0], self.update(row, k, e)))
+            return Store(acc, (_0,), merged(self.reduction, acc[0], self.update(row, k, e)))
 
         old = Load(data, self.place(row, target.astype("int64"), e))
         more = loop(count, lambda j: where(other(j), take(other(j))), name="j")
@@ -176,7 +179,7 @@ class GpuScatterElements(GpuScatter):
         return self.problem.op
 
     @property
-    def kind(self) -> str:  # type: ignore[override]
+    def reduction(self) -> str:
         return self.op.reduction
 
     @property
@@ -215,7 +218,7 @@ class GpuScatterNd(GpuScatter):
         return self.problem.op
 
     @property
-    def kind(self) -> str:  # type: ignore[override]
+    def reduction(self) -> str:
         return self.op.mode
 
     @property
