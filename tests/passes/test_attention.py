@@ -123,6 +123,21 @@ def test_products_of_a_plain_batch() -> None:
     assert_same_numbers(text, found)
 
 
+def test_values_of_another_dtype_stay() -> None:
+    """As ONNX's FlexAttention is expanded in float16: softmax and its product are of float32."""
+    text = """
+    def @main(%q: Tensor[(6, 5, 4), float16], %k: Tensor[(6, 7, 4), float16],
+              %v: Tensor[(6, 3, 7), float32]) -> Tensor[(6, 5, 3), float32] {
+      %0 = nn.batch_matmul(%q, %k);
+      %1 = cast(%0, dtype="float32");
+      %2 = nn.softmax(%1);
+      nn.batch_matmul(%2, %v)
+    }"""
+    with decisions() as log:
+        check_unchanged(FuseAttention(), text)
+    assert "its queries, keys and values are of several dtypes" in stayed(log)[0]
+
+
 STAYS = {
     "softmax over the queries": ("%30 = nn.softmax(%14, axis=2);", "its softmax is not over the places"),
     "capped": ("%20 = tanh(%14); %30 = nn.softmax(%20);", "tanh stands between its products"),
