@@ -303,7 +303,9 @@ def _blocked(op: Conv2d, made: type[BlockedConvolution], weight: Expr, data: str
     units = weight.tensor_type.static_shape[0]
     blocked = made.of(op.attributes() | {"data_layout": data, "kernel_layout": kernel, "out_layout": out})
     moved, result = Move.of("NCHW", data), Move.of("NCHW", out)
-    whole_blocks = units // op.groups % Layout(kernel).factor("O") == 0 and not is_cast_of_weights(weight)
+    whole_blocks = units // op.groups % Layout(kernel).factor("O") == 0 and not (
+        isinstance(weight, Call) and is_cast_of_weights(weight)
+    )
     if made is DepthwiseConv2dNCHWc or whole_blocks:
         return Placement((moved, Move.of("OIHW", kernel)), result, calling(blocked))
     whole = blocked.with_attributes(channels=units)

@@ -3,9 +3,10 @@
 from typing import Any
 
 import numpy as np
-from onnx.reference.ops.op_grid_sample import GridSample as OnnxGridSample
+from onnx import helper
+from onnx.reference import ReferenceEvaluator
 
-from minitvm.testing.fuzz.references.registry import REFERENCES, Array, reference
+from minitvm.testing.fuzz.references.registry import Array, reference
 
 
 def _attended(q: Array, k: Array, v: Array, added: Array, scale: float, softcap: float = 0.0) -> Array:
@@ -87,17 +88,12 @@ def few_bits(
     return np.asarray((a.astype(np.float64) @ weight.T).astype(a.dtype))
 
 
-class GridSample(OnnxGridSample):
+@reference("com.microsoft.GridSample")
+def grid_sample(
+    x: Array, grid: Array, *, mode: bytes = b"bilinear", padding_mode: bytes = b"zeros", align_corners: int = 0
+) -> Array:
     """ONNX's, its modes by their older names."""
-
-    op_domain = "com.microsoft"
-
-    def _run(  # type: ignore[no-untyped-def]
-        self, X, grid, mode=None, padding_mode=None, align_corners=None
-    ) -> tuple[Array, ...]:
-        wide, named = X.astype(np.float64), "nearest" if mode == "nearest" else "linear"
-        found = super()._run(wide, grid.astype(np.float64), named, padding_mode, align_corners)  # type: ignore[no-untyped-call]
-        return (found[0].astype(X.dtype),)
-
-
-REFERENCES.append(GridSample)
+    named: dict[str, Any] = {"mode": "nearest" if mode == b"nearest" else "linear", "align_corners": align_corners}
+    node = helper.make_node("GridSample", ["x", "grid"], ["y"], padding_mode=padding_mode, **named)
+    run: Any = ReferenceEvaluator(node).run
+    return np.asarray(run(None, {"x": x.astype(np.float64), "grid": grid.astype(np.float64)})[0], x.dtype)
