@@ -138,7 +138,7 @@ def padded_same(s: Seen, kernel: Sequence[int]) -> list[tuple[int, ...]]:
     return list(zip(s.first.shape[2:], spans, strides, strict=True)) if is_same else []
 
 
-OPEN = 9
+OPEN = 10
 """Evaluations with other numbers in elements that are open ..."""
 NEAR = 10
 """... and with numbers as far off as elements are open to: all down, all up, and as chance has it."""
@@ -235,14 +235,17 @@ def _nearby(value: Array, distance: Array, kind: int) -> Array:
 
 
 def _anything(value: Array, kind: int) -> Array:
-    rng, dtype = np.random.default_rng(kind), value.dtype
+    """Of the last two kinds, which are random, one is the other's opposite: what their order decides differs."""
+    rng, dtype = np.random.default_rng(min(kind, OPEN - 2)), value.dtype
     if dtype.kind == "b":
-        return np.asarray(rng.random(value.shape) < 0.5 if kind > 1 else kind == 1)
+        return np.asarray(kind == 1 if kind < 2 else (rng.random(value.shape) < 0.5) ^ (kind == OPEN - 1))
     if dtype.kind == "f":
         most = np.finfo(dtype).max
         numbers = (0.0, 1.0, -1.0, most, -most, np.nan, np.inf, -np.inf)
-        return np.asarray(numbers[kind] if kind < len(numbers) else rng.normal(0, 10, value.shape))
+        sign = -1 if kind == OPEN - 1 else 1
+        return np.asarray(numbers[kind] if kind < len(numbers) else sign * rng.normal(0, 10, value.shape))
     info = np.iinfo(dtype)
     if kind < 4:
         return np.asarray((0, 1, info.min, info.max)[kind], dtype)
-    return rng.integers(info.min, info.max, value.shape, dtype=dtype, endpoint=True)
+    drawn = rng.integers(info.min, info.max, value.shape, dtype=dtype, endpoint=True)
+    return drawn if kind < OPEN - 1 else ~drawn
