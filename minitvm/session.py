@@ -48,6 +48,7 @@ SPECIALISATIONS = 16
 
 VALUE_LIMIT = 256
 """Elements of an input for whose values the model may be compiled: a shape, axes, sizes, pads, a repetition."""
+
 _LEAVES_MUCH = 0.3
 """Seconds of compiling that leave so many objects that Python's collector would soon look through all there are."""
 
@@ -367,8 +368,8 @@ class InferenceSession:
         except NEEDS_NUMBERS as error:  # the session goes on with them, and says so
             return Decision("session", "kernels for all shapes", False, reason_of(error))
         self._cost = time.perf_counter() - start
-        if gc.isenabled() and self._cost > _LEAVES_MUCH:  # else a run soon after would do it, for which all threads wait
-            gc.collect()
+        if gc.isenabled() and self._cost > _LEAVES_MUCH:
+            gc.collect()  # a run soon after would do it, for which all threads would wait
         return found
 
     def _compile(
