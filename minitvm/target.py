@@ -213,8 +213,8 @@ def arch_of(triple: str) -> str:
 def marks_of(triple: str) -> frozenset[str]:
     """The architecture; ``neon``; ``posix``, where the system has ``sched_yield``, and ``linux``."""
     arch = arch_of(triple)
-    marks = {arch: True, "neon": arch == "aarch64", "posix": "windows" not in triple and "msvc" not in triple}
-    marks["linux"] = "linux" in triple
+    posix = "windows" not in triple and "msvc" not in triple
+    marks = {arch: True, "neon": arch == "aarch64", "posix": posix, "linux": "linux" in triple}
     return frozenset(mark for mark, there in marks.items() if there)
 
 

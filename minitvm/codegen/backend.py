@@ -122,12 +122,8 @@ class Backend(ABC):
 
     def asked(self, group: Function) -> Any:
         """What a group's library is called with, as the table of :attr:`libraries` says; ``None`` where it has none."""
-        call = group.body
-        return (
-            self.libraries[group.attrs["library"]](call)
-            if "library" in group.attrs and isinstance(call, Call)
-            else None
-        )
+        call, name = group.body, group.attrs.get("library")
+        return self.libraries[name](call) if isinstance(name, str) and isinstance(call, Call) else None
 
     def predicted(self, call: Call) -> float | Declined:
         """The cycles that a call takes by itself as a template has it; why there is none."""

@@ -114,8 +114,8 @@ def default_pipeline(
     """
     libraries = () if library_of is None else (CallLibraries(library_of),)  # level 0
     integers = FakeQuantizationToInteger(machine)  # level 3
-    ways = (partial(faster, predict),) if predict is not None and kind == "llvm" else ()
-    layouts = AlterOpLayout(machine, kind, True, *ways)  # level 3
+    ways = None if predict is None else partial(faster, predict)
+    layouts = AlterOpLayout(machine, kind, weigh=True, faster=ways)  # level 3
     (types, inference, common, *others), attention = BEFORE_LAYOUTS, FuseAttention(slower)  # level 3
     first = (types, integers, inference, common, attention)
     return Sequential((*first, *others, *libraries, layouts, *AFTER_LAYOUTS), name="default_pipeline")
