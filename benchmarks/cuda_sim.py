@@ -20,7 +20,7 @@ import minitvm
 from benchmarks.onnx_models import WORKLOADS
 from minitvm.driver import HostCallWarning
 from minitvm.passes import PassContext
-from minitvm.testing.cuda.device import simulated_target
+from simulated_gpu.device import simulated_target
 
 FOLDER = pathlib.Path(os.environ.get("MINITVM_SHARED", pathlib.Path(__file__).parents[2] / "shared")) / "models"
 

@@ -16,7 +16,7 @@ import numpy as np
 import minitvm
 from benchmarks.onnx_models import WORKLOADS
 from minitvm.runtime.executor import GraphModule
-from minitvm.testing.cuda.standin import environment, use_host_code
+from simulated_gpu.standin import environment, use_host_code
 
 _RUNS, _ROUNDS = 500, 9
 

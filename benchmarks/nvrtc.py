@@ -17,7 +17,7 @@ from minitvm.codegen.cuda.backend import compile_cubin
 from minitvm.codegen.cuda.machine import gpu_model
 from minitvm.codegen.cuda.resources import Needs
 from minitvm.errors import CompilerError
-from minitvm.testing.cuda.device import simulated_target
+from simulated_gpu.device import simulated_target
 
 MARKS = {
     "ld.v4": r"ld\.global\S*\.v4\.[bfu]32",

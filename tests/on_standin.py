@@ -1,5 +1,5 @@
 """``pytest -p on_standin``: tests for a GPU on the stand-in for its driver, kernels compiled for the host."""
 
-from minitvm.testing.cuda.standin import use_host_code
+from simulated_gpu.standin import use_host_code
 
 use_host_code()

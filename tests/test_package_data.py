@@ -22,3 +22,7 @@ def test_data_files_are_declared() -> None:
     for path in data:
         declared = any(fnmatch.fnmatch(path.name, p) for p in anywhere)
         assert declared or any(fnmatch.fnmatch(path.relative_to(ROOT).as_posix(), p) for p in of_package), path
+
+
+def test_nothing_of_the_package_needs_a_compiler_of_c() -> None:
+    assert not [path for path in ROOT.rglob("*") if path.suffix in (".c", ".cc", ".cpp", ".h", ".hpp", ".cu")]

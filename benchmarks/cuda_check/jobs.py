@@ -207,7 +207,7 @@ KINDS: Mapping[str, Callable[[Job], Iterator[Found]]] = {
 def main(text: str) -> None:
     job = Job.of(text)
     if job.stand_in:
-        from minitvm.testing.cuda.standin import use_host_code
+        from simulated_gpu.standin import use_host_code
 
         use_host_code()
     try:

@@ -182,7 +182,7 @@ class Check:
 def _environment(stand_in: bool) -> dict[str, str]:
     found = dict(os.environ)
     if stand_in:
-        from minitvm.testing.cuda.standin import environment
+        from simulated_gpu.standin import environment
 
         found = environment(arch=90)
     root = str(pathlib.Path(__file__).resolve().parents[2])

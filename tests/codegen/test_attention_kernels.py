@@ -29,7 +29,7 @@ from minitvm.ir.loop.sizes import bound
 from minitvm.ir.types import TensorType
 from minitvm.passes import PassContext
 from minitvm.target import MachineModel
-from minitvm.testing.cuda import ORDERS, HostKernels, host_compiler, host_image
+from simulated_gpu import ORDERS, HostKernels, host_compiler, host_image
 
 BOUNDS = {"float64": 1e-12, "float32": 2e-5, "float16": 4e-3}
 SMALL_CACHE = MachineModel(32, 16, l2_bytes=4096)

@@ -22,7 +22,7 @@ from minitvm.ir.builder import call_op, function, var
 from minitvm.ir.expr import Call, Expr
 from minitvm.ir.loop.interp import run_kernel
 from minitvm.passes.manager import PassContext
-from minitvm.testing.cuda import ORDERS, HostKernels, host_compiler, host_image
+from simulated_gpu import ORDERS, HostKernels, host_compiler, host_image
 
 COPIED = [(0, 2), (1, 3), (2, 3), (4, 2), (5, 3), (6, 3), (8, 2), (8, 3), (9, 3), (16, 3), (19, 2)]
 """Cases, and stages of each: lines and depth inside, vectors and single elements, padding."""

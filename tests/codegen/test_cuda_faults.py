@@ -38,8 +38,8 @@ from minitvm.ir.loop import (
 from minitvm.ir.loop.interp import run_kernel
 from minitvm.ir.loop.verify import verify_kernel
 from minitvm.target import Target
-from minitvm.testing.cuda import ORDERS, DeviceFault, host_compiler
-from minitvm.testing.cuda.device import HostGroups
+from simulated_gpu import ORDERS, DeviceFault, host_compiler
+from simulated_gpu.device import HostGroups
 
 BACKEND = backend_of(Target("cuda"), 1)
 needs_compiler = pytest.mark.skipif(host_compiler() is None, reason="no C++ compiler on this machine")

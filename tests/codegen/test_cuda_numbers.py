@@ -21,8 +21,8 @@ from minitvm.codegen.simplify import simplify
 from minitvm.ir.loop import Buffer, Kernel
 from minitvm.ir.loop.interp import run_kernel
 from minitvm.target import Target
-from minitvm.testing.cuda import ORDERS, host_compiler
-from minitvm.testing.cuda.device import HostGroups
+from simulated_gpu import ORDERS, host_compiler
+from simulated_gpu.device import HostGroups
 
 CALLS = 8
 """Of each operator."""

@@ -14,7 +14,7 @@ from benchmarks.nvrtc import PAGE, WORKLOADS, needs, sources
 from minitvm.codegen.cuda.machine import REGISTERS, gpu_model
 from minitvm.codegen.cuda.resources import registers
 from minitvm.passes import PassContext
-from minitvm.testing.cuda.device import simulated_target
+from simulated_gpu.device import simulated_target
 
 pytestmark = needs_nvrtc
 

@@ -25,8 +25,8 @@ from minitvm.codegen.cuda.schedules.sorting import TILE
 from minitvm.ir.builder import call_op, var
 from minitvm.ir.expr import Function
 from minitvm.ir.loop import Kernel, seq
-from minitvm.testing.cuda import ORDERS, host_compiler
-from minitvm.testing.cuda.device import HostGroups, simulated_target
+from simulated_gpu import ORDERS, host_compiler
+from simulated_gpu.device import HostGroups, simulated_target
 
 EXACT, SUMS = Accuracy(), Accuracy(ulps=64, scale=256)
 EDGES = (1, 2, 3, 31, 32, 33, 255, 257, 1023, TILE + 1)

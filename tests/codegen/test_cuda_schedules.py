@@ -50,8 +50,8 @@ from minitvm.ir.loop import Buffer, If, Kernel, LoopExpr, LoopKind, Shuffle, Stm
 from minitvm.ir.loop.interp import run_kernel, run_sequence
 from minitvm.ir.loop.verify import verify_kernel
 from minitvm.target import Target
-from minitvm.testing.cuda import ORDERS, host_compiler
-from minitvm.testing.cuda.device import HostGroups, simulated_target
+from simulated_gpu import ORDERS, host_compiler
+from simulated_gpu.device import HostGroups, simulated_target
 
 BACKEND = backend_of(Target("cuda"), 1)
 LARGE = gpu_model("sm_90")

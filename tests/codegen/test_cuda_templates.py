@@ -25,7 +25,7 @@ from minitvm.ir.loop.verify import verify_kernel
 from minitvm.ir.op import Op
 from minitvm.ir.visitor import calls
 from minitvm.testing import resnet
-from minitvm.testing.cuda import HostKernels, host_compiler, host_image
+from simulated_gpu import HostKernels, host_compiler, host_image
 
 MACHINE = gpu_model("sm_90")
 SAMPLED = 2

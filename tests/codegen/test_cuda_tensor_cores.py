@@ -41,7 +41,7 @@ from minitvm.ir.loop import (
 from minitvm.ir.loop.interp import run_kernel
 from minitvm.ir.loop.verify import verify_kernel
 from minitvm.passes.manager import PassContext
-from minitvm.testing.cuda import ORDERS, HostKernels, host_compiler, host_image
+from simulated_gpu import ORDERS, HostKernels, host_compiler, host_image
 
 PRODUCTS = [0, 2, 6, 8, 16]
 """Cases of every template, neither depthwise."""

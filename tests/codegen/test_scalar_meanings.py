@@ -18,7 +18,7 @@ from minitvm.codegen.simplify import simplify
 from minitvm.ir.loop import Binary, Buffer, Cast, Const, Kernel, LoopExpr, LoopKind, Store, const, loop, seq
 from minitvm.ir.loop.interp import run_kernel
 from minitvm.ir.op import OPS
-from minitvm.testing.cuda import host_compiler
+from simulated_gpu import host_compiler
 
 INTS = [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
 FLOATS = ["float16", "float32", "float64"]

@@ -23,7 +23,7 @@ from minitvm.ir.loop.scalar import convert
 from minitvm.ir.loop.verify import verify_kernel
 from minitvm.ir.op import OPS
 from minitvm.passes.arithmetic import is_lossless
-from minitvm.testing.cuda import host_compiler
+from simulated_gpu import host_compiler
 
 FLOATS = [dtype for dtype in STORED if is_float(dtype)]
 FLOAT8 = [dtype for dtype in FLOATS if dtype.startswith("float8") and "e8m0" not in dtype]

@@ -23,7 +23,7 @@ from minitvm.runtime.cuda import driver, image, memory
 from minitvm.runtime.debug import GraphModuleDebug
 from minitvm.runtime.executor import GraphModule
 from minitvm.runtime.library import Library
-from minitvm.testing.cuda import host_compiler, host_image
+from simulated_gpu import host_compiler, host_image
 
 pytestmark = pytest.mark.skipif(
     "STANDIN_ARCH" not in os.environ, reason="needs the stand-in for a driver: tests/runtime/test_cuda_standin.py"

@@ -11,8 +11,8 @@ import sys
 import pytest
 
 from benchmarks.launches import python_seconds
-from minitvm.testing.cuda import host_compiler
-from minitvm.testing.cuda.standin import environment
+from simulated_gpu import host_compiler
+from simulated_gpu.standin import environment
 
 
 def _has_driver() -> bool:

@@ -18,7 +18,7 @@ from minitvm.runtime.cuda.driver import gpu
 from minitvm.runtime.debug import GraphModuleDebug
 from minitvm.runtime.graph import LibraryCall
 from minitvm.testing import assert_allclose
-from minitvm.testing.cuda import standin
+from simulated_gpu import standin
 
 RNG = np.random.default_rng(5)
 

@@ -19,8 +19,8 @@ from benchmarks.made_models import NETWORKS, made
 from minitvm.driver import HostCallWarning
 from minitvm.errors import TargetError
 from minitvm.passes import PassContext
-from minitvm.testing.cuda import host_compiler
-from minitvm.testing.cuda.device import simulated_target
+from simulated_gpu import host_compiler
+from simulated_gpu.device import simulated_target
 
 pytestmark = pytest.mark.skipif(host_compiler() is None, reason="no C++ compiler on this machine")
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from minitvm.errors import CompilerError
-from minitvm.testing.cuda import ORDERS, DeviceFault, HostKernels, host_compiler, host_image
+from simulated_gpu import ORDERS, DeviceFault, HostKernels, host_compiler, host_image
 
 pytestmark = pytest.mark.skipif(host_compiler() is None, reason="no C++ compiler on this machine")
 

@@ -6,6 +6,6 @@
   misaligned access.  Shared memory holds NaN when a block starts; asynchronous copies arrive when they are waited for.
 """
 
-from minitvm.testing.cuda.host import ORDERS, DeviceFault, HostKernels, host_compiler, host_image
+from simulated_gpu.host import ORDERS, DeviceFault, HostKernels, host_compiler, host_image
 
 __all__ = ["ORDERS", "DeviceFault", "HostKernels", "host_compiler", "host_image"]

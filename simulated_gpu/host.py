@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from minitvm.errors import CompilerError, MiniTVMError
-from minitvm.testing.cuda.guard import Guarded
+from simulated_gpu.guard import Guarded
 
 ORDERS = ("forward", "reverse", "random")
 """In which blocks, warps and the lanes of a warp run."""

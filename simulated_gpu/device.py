@@ -21,7 +21,7 @@ from minitvm.runtime.cuda.image import Launch, records
 from minitvm.runtime.device import Memory
 from minitvm.runtime.graph import Artifact, CpuTag, Segment
 from minitvm.target import OPTIONS, Target
-from minitvm.testing.cuda.host import ORDERS, HostKernels, host_image
+from simulated_gpu.host import ORDERS, HostKernels, host_image
 
 
 class HostGroups:

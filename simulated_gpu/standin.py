@@ -16,7 +16,7 @@ from typing import Any
 from minitvm.codegen.backend import backend_class
 from minitvm.errors import CompilerError
 from minitvm.runtime.cuda import image, libraries
-from minitvm.testing.cuda.host import host_compiler, host_image
+from simulated_gpu.host import host_compiler, host_image
 
 _SOURCE = pathlib.Path(__file__).with_name("libcuda.cpp")
 _NAME = "libcuda.so.1"
