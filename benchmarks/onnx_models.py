@@ -1,81 +1,15 @@
-"""The benchmark's models, built as ONNX here: He-initialised, batch-norm statistics that are not trivial."""
+"""The benchmark's models, built as ONNX: ``WORKLOADS``, which every command takes, and ``NETWORKS``, all of them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
 
-OPSET = 17
-
-
-class Graph:
-    """Nodes and weights of one model; every method appends a node and returns the name of its output."""
-
-    def __init__(self, seed: int = 0) -> None:
-        self.rng = np.random.default_rng(seed)
-        self.nodes: list[onnx.NodeProto] = []
-        self.weights: list[onnx.TensorProto] = []
-
-    def node(self, op_type: str, inputs: Sequence[str], **attributes: Any) -> str:
-        name = f"{op_type.lower()}_{len(self.nodes)}"
-        self.nodes.append(helper.make_node(op_type, list(inputs), [f"{name}_out"], name, **attributes))
-        return f"{name}_out"
-
-    def weight(self, array: np.ndarray) -> str:
-        name = f"weight_{len(self.weights)}"
-        self.weights.append(numpy_helper.from_array(np.ascontiguousarray(array), name))
-        return name
-
-    def normal(self, shape: Sequence[int], scale: float) -> str:
-        return self.weight(self.rng.normal(0, scale, shape).astype(np.float32))
-
-    def conv(
-        self, x: str, before: int, after: int, size: int, stride: int = 1, groups: int = 1, bias: bool = False
-    ) -> str:
-        fan_in = before // groups * size * size
-        inputs = [x, self.normal((after, before // groups, size, size), np.sqrt(2.0 / fan_in))]
-        if bias:
-            inputs.append(self.normal((after,), 0.1))
-        pad = size // 2
-        return self.node(
-            "Conv",
-            inputs,
-            kernel_shape=[size, size],
-            strides=[stride, stride],
-            pads=[pad] * 4,
-            group=groups,
-        )
-
-    def norm(self, x: str, channels: int, scale: float = 1.0) -> str:
-        gamma = self.weight((scale * self.rng.uniform(0.5, 1.5, channels)).astype(np.float32))
-        variance = self.weight(self.rng.uniform(0.5, 1.5, channels).astype(np.float32))
-        beta, mean = self.normal((channels,), 0.1), self.normal((channels,), 0.1)
-        return self.node("BatchNormalization", [x, gamma, beta, mean, variance])
-
-    def relu6(self, x: str) -> str:
-        return self.node("Clip", [x, self.weight(np.float32(0)), self.weight(np.float32(6))])
-
-    def linear(self, x: str, before: int, after: int) -> str:
-        product = self.node("MatMul", [x, self.normal((before, after), np.sqrt(1.0 / before))])
-        return self.node("Add", [product, self.normal((after,), 0.1)])
-
-    def classify(self, x: str, channels: int, classes: int = 1000) -> str:
-        flat = self.node("Flatten", [self.node("GlobalAveragePool", [x])])
-        weight = self.normal((classes, channels), np.sqrt(1.0 / channels))
-        return self.node("Gemm", [flat, weight, self.normal((classes,), 0.1)], transB=1)
-
-    def model(self, result: str, input_shape: Sequence[int]) -> onnx.ModelProto:
-        given = helper.make_tensor_value_info("data", TensorProto.FLOAT, list(input_shape))
-        self.nodes.append(helper.make_node("Identity", [result], ["output"], "output"))
-        made = helper.make_tensor_value_info("output", TensorProto.FLOAT, None)
-        graph = helper.make_graph(self.nodes, "benchmark", [given], [made], self.weights)
-        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=8)
-        return onnx.shape_inference.infer_shapes(model)
+from benchmarks.graph import Graph
+from benchmarks.sequences import bert, gpt2, mlp, recurrent, vit_tiny
+from benchmarks.vision import densenet121, efficientnet_b0, espcn, inception_v3, mobilenet_v3_small, unet, vgg16
 
 
 def resnet(layers: int, batch: int = 1) -> onnx.ModelProto:
@@ -147,46 +81,6 @@ def squeezenet(batch: int = 1) -> onnx.ModelProto:
     return g.model(g.node("Flatten", [g.node("GlobalAveragePool", [x])]), (batch, 3, 224, 224))
 
 
-def bert(layers: int = 4, batch: int = 1, length: int = 128, hidden: int = 768, heads: int = 12) -> onnx.ModelProto:
-    """A stack of BERT-base encoder layers (Devlin et al. 2018, arXiv:1810.04805) over embeddings."""
-    g = Graph()
-    x = "data"
-    for _ in range(layers):
-        x = _layer_norm(g, g.node("Add", [x, _attention(g, x, batch, length, hidden, heads)]), hidden)
-        y = g.linear(x, hidden, 4 * hidden)
-        y = g.linear(_gelu(g, y), 4 * hidden, hidden)
-        x = _layer_norm(g, g.node("Add", [x, y]), hidden)
-    return g.model(x, (batch, length, hidden))
-
-
-def _layer_norm(g: Graph, x: str, hidden: int) -> str:
-    gamma = g.weight(g.rng.uniform(0.5, 1.5, hidden).astype(np.float32))
-    return g.node("LayerNormalization", [x, gamma, g.normal((hidden,), 0.1)], axis=-1, epsilon=1e-12)
-
-
-def _gelu(g: Graph, x: str) -> str:
-    scaled = g.node("Div", [x, g.weight(np.float32(np.sqrt(2)))])
-    plus = g.node("Add", [g.node("Erf", [scaled]), g.weight(np.float32(1))])
-    return g.node("Mul", [g.node("Mul", [x, plus]), g.weight(np.float32(0.5))])
-
-
-def _attention(g: Graph, x: str, batch: int, length: int, hidden: int, heads: int) -> str:
-    size = hidden // heads
-    shape = g.weight(np.array([batch, length, heads, size], np.int64))
-
-    def split(name: str, perm: list[int]) -> str:
-        return g.node("Transpose", [g.node("Reshape", [name, shape])], perm=perm)
-
-    q = split(g.linear(x, hidden, hidden), [0, 2, 1, 3])
-    k = split(g.linear(x, hidden, hidden), [0, 2, 3, 1])
-    v = split(g.linear(x, hidden, hidden), [0, 2, 1, 3])
-    scores = g.node("Div", [g.node("MatMul", [q, k]), g.weight(np.float32(np.sqrt(size)))])
-    mixed = g.node("MatMul", [g.node("Softmax", [scores], axis=-1), v])
-    merged = g.node("Transpose", [mixed], perm=[0, 2, 1, 3])
-    flat = g.node("Reshape", [merged, g.weight(np.array([batch, length, hidden], np.int64))])
-    return g.linear(flat, hidden, hidden)
-
-
 @dataclass(frozen=True)
 class Workload:
     name: str
@@ -202,5 +96,25 @@ WORKLOADS = {
         Workload("mobilenet_v2", mobilenet_v2, 0.602),
         Workload("squeezenet1_1", squeezenet, 0.698),
         Workload("bert_base_4layers_s128", bert, 7.45),
+    )
+}
+
+NETWORKS = WORKLOADS | {
+    w.name: w
+    for w in (
+        Workload("mobilenet_v3_small", mobilenet_v3_small, 0.113),
+        Workload("efficientnet_b0", efficientnet_b0, 0.772),
+        Workload("vgg16", vgg16, 30.9),
+        Workload("densenet121", densenet121, 5.67),
+        Workload("inception_v3", inception_v3, 11.4),
+        Workload("unet_256", unet, 24.1),
+        Workload("espcn_x3", espcn, 5.97),
+        Workload("vit_tiny", vit_tiny, 2.51),
+        Workload("bert_base_s128", lambda: bert(12), 22.3),
+        Workload("gpt2_4layers_s64", gpt2, 4.48),
+        Workload("lstm", lambda: recurrent("LSTM"), 0.039),
+        Workload("gru2", lambda: recurrent("GRU", 2), 0.069),
+        Workload("mlp_b1", mlp, 0.0013),
+        Workload("mlp_b64", lambda: mlp(64), 0.0856),
     )
 }
