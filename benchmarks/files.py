@@ -18,7 +18,7 @@ import onnx
 from rich.console import Console
 
 import minitvm
-from benchmarks.onnx_models import Graph
+from benchmarks.graph import Graph
 
 ROOT = pathlib.Path(minitvm.__file__).parent
 

@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from benchmarks.onnx_models import Graph
+from benchmarks.graph import Graph
 
 T = TypeVar("T")
 

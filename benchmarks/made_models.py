@@ -18,7 +18,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, numpy_helper
 
-from benchmarks.onnx_models import Graph, _attention, _gelu, _layer_norm
+from benchmarks.graph import Graph
+from benchmarks.sequences import attention
 from minitvm import InferenceSession
 from minitvm.errors import MiniTVMError
 
@@ -76,11 +77,11 @@ def perceptron() -> Network:
 
 def transformer() -> Network:
     g, (length, hidden, heads) = Graph(5), (8, 32, 4)
-    x = _layer_norm(g, "data", hidden)
+    x = g.layer_norm("data", hidden)
     for _ in range(2):
-        x = _layer_norm(g, g.node("Add", [x, _attention(g, x, 1, length, hidden, heads)]), hidden)
-        y = g.linear(_gelu(g, g.linear(x, hidden, 64)), 64, hidden)
-        x = _layer_norm(g, g.node("Add", [y, x]), hidden)
+        x = g.layer_norm(g.node("Add", [x, attention(g, x, 1, length, hidden, heads)]), hidden)
+        y = g.linear(g.gelu(g.linear(x, hidden, 64)), 64, hidden)
+        x = g.layer_norm(g.node("Add", [y, x]), hidden)
     feeds = {"data": np.random.default_rng(3).normal(0, 1, (1, length, hidden)).astype(np.float32)}
     return g.model(x, (1, length, hidden)), feeds
 
@@ -106,7 +107,7 @@ def embedding() -> Network:
     g, (length, words, width) = Graph(7), (12, 50, 32)
     known = g.node("Gather", [g.normal((words, width), 1.0), "data"])
     place = g.node("Gather", [g.normal((length, width), 1.0), g.weight(np.arange(length)[None])])
-    x = _layer_norm(g, g.node("Add", [known, place]), width)
+    x = g.layer_norm(g.node("Add", [known, place]), width)
     x = g.node("Relu", [g.linear(x, width, 64)])
     total = g.node("ReduceSum", [x, g.weight(np.array([1]))], keepdims=0)
     x = g.linear(g.node("Mul", [total, g.weight(np.float32(1 / length))]), 64, 8)

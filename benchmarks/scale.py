@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from benchmarks.onnx_models import Graph
+from benchmarks.graph import Graph
 
 CALLS = 5000
 

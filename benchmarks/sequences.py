@@ -12,14 +12,14 @@ def bert(layers: int = 4, batch: int = 1, length: int = 128, hidden: int = 768, 
     """A stack of BERT-base encoder layers (Devlin et al. 2018, arXiv:1810.04805) over embeddings."""
     g, x = Graph(), "data"
     for _ in range(layers):
-        x = g.layer_norm(g.node("Add", [x, _attention(g, x, batch, length, hidden, heads)]), hidden)
+        x = g.layer_norm(g.node("Add", [x, attention(g, x, batch, length, hidden, heads)]), hidden)
         y = g.linear(x, hidden, 4 * hidden)
         y = g.linear(g.gelu(y), 4 * hidden, hidden)
         x = g.layer_norm(g.node("Add", [x, y]), hidden)
     return g.model(x, (batch, length, hidden))
 
 
-def _attention(
+def attention(
     g: Graph, x: str, batch: int, length: int, hidden: int, heads: int, mask: np.ndarray | None = None
 ) -> str:
     size = hidden // heads
@@ -45,7 +45,7 @@ def _before(
 ) -> str:
     """A layer whose norms stand before attention and perceptron (ViT, GPT-2)."""
     y = g.layer_norm(x, hidden)
-    x = g.node("Add", [x, _attention(g, y, batch, length, hidden, heads, mask)])
+    x = g.node("Add", [x, attention(g, y, batch, length, hidden, heads, mask)])
     y = g.linear(g.layer_norm(x, hidden), hidden, 4 * hidden)
     y = g.gelu(y) if act == "erf" else g.gelu_tanh(y)
     return g.node("Add", [x, g.linear(y, 4 * hidden, hidden)])

@@ -13,7 +13,8 @@ import onnx
 from onnx import TensorProto, numpy_helper
 
 from benchmarks import cuda_sim
-from benchmarks.onnx_models import Graph, bert, mobilenet_v2, resnet
+from benchmarks.graph import Graph
+from benchmarks.onnx_models import bert, mobilenet_v2, resnet
 
 FLOAT32, TF32, FLOAT16 = "float32", "tf32", "float16"
 PRECISIONS = (FLOAT32, TF32, FLOAT16)

@@ -13,7 +13,8 @@ from click.testing import CliRunner
 from nvrtc import needs_nvrtc
 
 import minitvm
-from benchmarks.onnx_models import WORKLOADS, Graph
+from benchmarks.graph import Graph
+from benchmarks.onnx_models import WORKLOADS
 from minitvm.cli import cli
 from minitvm.codegen.cuda.machine import GpuModel
 from minitvm.codegen.records import Record, best, read
