@@ -7,7 +7,9 @@ minitvm.build(module, target="llvm", params=params)
 
 from __future__ import annotations
 
+import gc
 import importlib
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -67,8 +69,19 @@ def __getattr__(name: str) -> Any:
     if name not in _PLACES:
         raise AttributeError(f"minitvm has no attribute {name!r}")
     home, there = _PLACES[name]
-    module = importlib.import_module(f"minitvm.{home}")
+    module = _imported(f"minitvm.{home}")
     return getattr(module, there) if there else module
+
+
+def _imported(name: str) -> ModuleType:
+    """A module.  What a module defines stays, so garbage is looked for afterwards only."""
+    wanted = gc.isenabled()
+    gc.disable()
+    try:
+        return importlib.import_module(name)
+    finally:
+        if wanted:
+            gc.enable()
 
 
 def __dir__() -> list[str]:

@@ -106,6 +106,13 @@ class Pages(Named):
 _numbers = itertools.count()
 
 
+def row_major(value: np.ndarray) -> np.ndarray:
+    """``value`` itself where it is, else a copy; a large one as :func:`shared` keeps it, which copies it no more."""
+    if value.flags.c_contiguous or value.nbytes < WORTH_SHARING or value.dtype.hasobject:
+        return np.ascontiguousarray(value)
+    return _in_pages(value)
+
+
 def _in_pages(value: np.ndarray) -> np.ndarray:
     """A copy that nobody can write to."""
     pages = Pages(value.nbytes)

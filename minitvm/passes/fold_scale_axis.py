@@ -113,7 +113,9 @@ def is_positive(scale: np.ndarray) -> bool:
 def applied(op: BinaryOp, expr: Expr, factor: np.ndarray) -> Expr:
     """``expr`` times or over ``factor``; of constants, at once."""
     if isinstance(expr, Constant):
-        return Constant(op.reference(expr.value, factor), expr.name, span=expr.span)
+        found = op.reference(expr.value, factor)
+        found.setflags(write=False)  # nobody else has it, so the constant need not copy it
+        return Constant(found, expr.name, span=expr.span)
     return Call(op, (expr, Constant(factor)), span=expr.span)
 
 
@@ -137,7 +139,8 @@ def scale_layer(call: Call, data: Expr, scale: np.ndarray, inputs: bool) -> Expr
         vector = per_channel(scale, call.args[0].tensor_type, channel_dims(image)).reshape(-1, read)
         factor = np.repeat(vector, filters // len(vector), axis=0)
     else:
-        factor = np.repeat(per_channel(scale, call.tensor_type, channel_dims(out))[:, None], read, axis=1)
+        vector = per_channel(scale, call.tensor_type, channel_dims(out))
+        factor = np.broadcast_to(vector[:, None], (len(vector), read))
     plain = Layout("OI" + kernel.primal.replace("O", "").replace("I", ""))
     factor = kernel.convert(factor.reshape(*factor.shape, *[1] * (plain.rank - 2)), plain)
     return rebuild(call, (data, applied(Multiply(), call.args[1], factor), *call.args[2:]))

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from minitvm.ir.arrays import row_major
 from minitvm.ir.decision import Declined
 from minitvm.ir.dims import Dim, anonymous, differ, product
 from minitvm.ir.layout import Layout
@@ -339,7 +340,7 @@ class LayoutTransform(Op, name="layout_transform", fusion=Fusion.INJECTIVE):
         return data.with_shape(target.shape_from(source, data.shape))
 
     def reference(self, data: np.ndarray) -> np.ndarray:
-        return np.ascontiguousarray(Layout(self.dst_layout).convert(data, self.src_layout))
+        return row_major(Layout(self.dst_layout).convert(data, self.src_layout))
 
     def compute(self, data: Buffer) -> Stage:
         source, target = Layout(self.src_layout), Layout(self.dst_layout)
