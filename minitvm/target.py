@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import pathlib
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from minitvm.errors import TargetError, did_you_mean
 
@@ -17,7 +18,8 @@ OPTIONS: dict[str, dict[str, str]] = {
         "mcpu": "CPU name as LLVM spells it; the host's by default",
         "mattr": "features to add or remove: +avx2,-fma; the host's by default",
         "libs": "vendor libraries to hand layers to: cblas",
-        "caches": "a core's first- and second-level data cache: 32K,1M; the host's, or of a named CPU 32K,512K",
+        "caches": "a core's first- and second-level data cache, and the third that all share: 32K,1M,16M; the host's,"
+        " or of a named CPU 32K,512K,32M",
     },
     "interp": {},
     "cuda": {
@@ -91,6 +93,40 @@ _MOVE_NEAR = 0.5
 """The same of a depthwise convolution in the caches, whose padded image would be copied otherwise."""
 
 
+class Level(NamedTuple):
+    """A level of memory: bytes that it holds for all threads together, and how many they read from it in a second."""
+
+    name: str
+    nbytes: float
+    rate: float
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What ``threads`` threads of a machine do at most; usual figures, or measured ones.
+
+    ``flops``: float32 operations a second of all together; ``clock``: cycles a second of each, where a core's units
+    multiply and add ``MULTIPLY_ADDS`` vectors in one; ``launch``: seconds that a kernel takes which does nothing.
+    """
+
+    threads: int
+    flops: float
+    clock: float
+    levels: tuple[Level, ...]
+    launch: float
+
+    def level(self, nbytes: float) -> Level:
+        """The nearest level that holds so many bytes."""
+        return next((level for level in self.levels if nbytes <= level.nbytes), self.levels[-1])
+
+
+MULTIPLY_ADDS = 2
+_CLOCK = 3e9
+_FROM_CACHES = (0.8, 0.4, 0.15)  # of the bytes that a core could load in a cycle, from each level
+_FROM_MEMORY = 16e9  # bytes a second of one core; of all no more than twice that
+_LAUNCH, _MEETING = 0.2e-6, 1e-6  # seconds of a call; of threads that wait for each other
+
+
 @dataclass(frozen=True)
 class MachineModel:
     """What templates need to know of a target: of a host what it is, of a named CPU what its name says.
@@ -104,6 +140,7 @@ class MachineModel:
     l2_bytes: int = 512 * 1024
     threads: int = 1
     features: frozenset[str] = frozenset()
+    l3_bytes: int = 32 * 1024 * 1024
     records: ClassVar[pathlib.Path | None] = None
     """Tuning records that ship for machines of its kind."""
 
@@ -113,6 +150,22 @@ class MachineModel:
         vectors = f"{self.vector_registers} vectors of {self.vector_bytes} bytes"
         caches = f"caches of {self.l1_bytes} and {self.l2_bytes}"
         return ", ".join([vectors, caches, f"{self.threads} threads", *sorted(self.features)])
+
+    def rates(self, threads: int) -> Rates:
+        """Usual figures of machines with such vectors: builds go by them, so that they are the same everywhere."""
+        loads = MULTIPLY_ADDS * self.vector_bytes * _CLOCK * threads
+        rates = (*(loads * share for share in _FROM_CACHES), _FROM_MEMORY * min(threads, 2))
+        flops = 2 * MULTIPLY_ADDS * self.lanes("float32") * _CLOCK * threads
+        return Rates(threads, flops, _CLOCK, self.levels(threads, rates), _LAUNCH + (_MEETING if threads > 1 else 0))
+
+    def levels(self, threads: int, rates: Sequence[float]) -> tuple[Level, ...]:
+        """Caches and memory, with the bytes a second that so many threads read from each."""
+        sizes = (self.l1_bytes * threads, self.l2_bytes * threads, self.l3_bytes, math.inf)
+        return tuple(map(Level, ("L1", "L2", "L3", "memory"), sizes, rates))
+
+    def cycles(self, flops: float, dtype: str) -> float:
+        """Of a core that does so many operations a vector at a time, multiplied and added without a stop."""
+        return flops / (2 * self.lanes(dtype))
 
     def pays_to_move(self, planes: Planes, elements: int) -> bool:
         """Whether a convolution of plain layouts, where lanes are pixels, gains more from others than moving so many

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import pathlib
 import random
@@ -164,6 +165,31 @@ def test_bench_against_onnxruntime() -> None:
     assert re.fullmatch(r"onnxruntime( +\d+\.\d{3}){2} +\d+%  minitvm is \d+\.\d\d x as fast", found[3])
 
 
+def test_bench_roofline_has_a_row_for_each_kernel() -> None:
+    found = lines(output("bench", "m.onnx", "-n", "2", "-t", "1", "--roofline", *SHAPE))
+    assert re.fullmatch(
+        r"m\.onnx: the machine at 1 thread: \d+ GFLOP/s; GB/s of L1 \d+, L2 \d+, .*memory \d+", found[0]
+    )
+    assert re.split("  +", found[1]) == ROOFLINE
+    kernels, total, run = found[2:-2], found[-2], found[-1]
+    assert len(kernels) == 3
+    for row in (*kernels, total):
+        assert re.fullmatch(r".*\S( +\d+\.\d\d){2}( +\d+\.\d){3} +\d+%  (compute|launch|memory|L[123]) *", row)
+    assert total.startswith("all kernels") and re.fullmatch(r"a run +\d+\.\d *", run)
+
+
+ROOFLINE = ["nodes", "MFLOP", "MB", "floor us", "predicted us", "measured us", "of peak", "bound by"]
+
+
+def test_bench_prints_json() -> None:
+    found = json.loads(output("bench", "m.mtvm", "-n", "2", "-t", "1", "--roofline", "--json"))
+    assert set(found) == {"machine", "kernels", "total", "run"} and len(found["kernels"]) == 3
+    assert sum(row["flops"] for row in found["kernels"]) == found["total"]["flops"] > 0
+    assert all(row["nodes"] and row["share_of_peak"] >= 0 for row in found["kernels"])
+    times = json.loads(output("bench", "m.mtvm", "-n", "2", "-t", "1", "--json"))
+    assert set(times) == {"minitvm"} and set(times["minitvm"]) == {"median", "best", "spread"}
+
+
 # --- show, info ---
 
 
@@ -321,6 +347,10 @@ ERRORS: dict[str, tuple[Sequence[str], str]] = {
     "a library against onnxruntime": (
         ("bench", "m.mtvm", "--against", "onnxruntime"),
         "onnxruntime cannot run m.mtvm\n  = hint: give the .onnx file that it was compiled from",
+    ),
+    "a roofline of two runtimes": (
+        ("bench", "m.onnx", "--roofline", "--against", "onnxruntime"),
+        "--roofline says nothing of onnxruntime\n  = hint: leave out one of --roofline and --against",
     ),
     "not a photograph": (
         ("demo", "nowhere.jpg"),

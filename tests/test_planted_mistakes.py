@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 import minitvm
 from minitvm import relay
 from minitvm.codegen.backend import Backend
+from minitvm.codegen.lower import Lowering
 from minitvm.errors import CompilerError, PassError
 from minitvm.ir.decision import decisions
 from minitvm.ir.expr import Call, Constant, Expr, Module
@@ -244,11 +246,11 @@ def caught(monkeypatch: pytest.MonkeyPatch, module: Module, mistake: Callable[[K
     lower = Backend.lower
     changed = []
 
-    def wrong(self: Backend, group: Any, symbol: str) -> Kernel:
+    def wrong(self: Backend, group: Any, symbol: str) -> Lowering:
         right = lower(self, group, symbol)
-        kernel = mistake(right)
-        changed.append(kernel.body is not right.body)
-        return kernel
+        kernel = mistake(right.kernel)
+        changed.append(kernel.body is not right.kernel.body)
+        return replace(right, kernel=kernel)
 
     monkeypatch.setattr(Backend, "lower", wrong)
     with pytest.raises(CompilerError, match="does not compute what its operators mean: result "):

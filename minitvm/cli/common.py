@@ -36,11 +36,14 @@ stdout = Console(highlight=False, markup=False, emoji=False, width=None if sys.s
 stderr = Console(stderr=True, highlight=False)
 
 
+_FIGURES = ("ms", "us", "spread", "MFLOP", "MB", "peak")
+
+
 def table(*headings: str, title: str | None = None) -> Table:
     """Columns under headings: those that name a unit or a share are figures, to the right."""
     found = Table(box=None, pad_edge=False, show_header=bool(headings), title=title, title_justify="left")
     for heading in headings:
-        found.add_column(heading, justify="right" if heading.endswith(("ms", "spread")) else "left")
+        found.add_column(heading, justify="right" if heading.endswith(_FIGURES) else "left")
     return found
 
 
@@ -54,7 +57,7 @@ def say(text: str) -> None:
 
 @contextmanager
 def compiling(title: str) -> Iterator[OnProgress]:
-    """A bar that counts kernels; silent where stderr is not a terminal.  Gone when it is done."""
+    """A bar that counts kernels, or runs; silent where stderr is not a terminal.  Gone when it is done."""
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=stderr, transient=True, disable=not stderr.is_terminal) as progress:
         task = progress.add_task(title, total=None)

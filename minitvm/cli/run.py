@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pathlib
 import time
 from collections.abc import Callable, Iterator
@@ -14,13 +15,17 @@ from rich.table import Table
 
 from minitvm.cli import common
 from minitvm.cli.common import say, stdout, table
+from minitvm.driver import backend_for
+from minitvm.driver.roofline import roofline_of
 from minitvm.errors import ConfigError
 from minitvm.frontend import describe_onnx
 from minitvm.models import tune as tune_model
 from minitvm.runtime.debug import GraphModuleDebug
 from minitvm.runtime.executor import GraphModule
 from minitvm.runtime.library import Library
+from minitvm.runtime.roofline import Roofline
 from minitvm.runtime.timing import BenchmarkResult, side_by_side, timed
+from minitvm.target import Rates
 
 
 @click.command("compile")
@@ -182,21 +187,44 @@ Run = Callable[[], object]
 
 @click.command()
 @common.model
+@click.option("--roofline", is_flag=True, help="Time kernel by kernel, and say what bounds each.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, times in seconds, in place of tables.")
 @click.option("--against", type=click.Choice(["onnxruntime"]), help="A runtime to time side by side (installed apart).")
 @click.option("-n", "--rounds", type=click.IntRange(1), default=10, show_default=True, help="Turns of each runtime.")
 @click.option("--seed", default=0, show_default=True, help="Seed of the random inputs.")
 @common.device
 @common.compiles
 @common.trusted_keys
-def bench(model: pathlib.Path, against: str | None, rounds: int, seed: int, device: int, chosen: common.Chosen) -> None:
+def bench(
+    model: pathlib.Path,
+    roofline: bool,
+    as_json: bool,
+    against: str | None,
+    rounds: int,
+    seed: int,
+    device: int,
+    chosen: common.Chosen,
+) -> None:
     """Time MODEL (.onnx, or a compiled library) on random inputs; runtimes take turns of a few runs, with a pause
     between them, since idle threads spin for a while. Spread is the interquartile range over the median.
+
+    --roofline prints a row for each kernel, the slowest first: the nodes of the model that it computes, its
+    floating-point operations, the bytes of its operands and results, and four figures. "floor": its operations at the
+    machine's peak, or its bytes at the rate of the level of memory that holds them, whichever takes longer.
+    "predicted": the same with the operations in the cycles that its template counts, and the cost of a call; this is
+    what templates and layouts are chosen by. "measured": the median of --rounds runs. "of peak": its operations a
+    second, over the machine's. "bound by": compute, memory, a cache (L1, L2, L3), or launch. The machine is measured
+    the first time, which takes a second, and kept in the kernel cache; builds never depend on that.
 
     \b
     Examples:
       minitvm bench resnet18.onnx --threads 1
       minitvm bench resnet18.onnx --threads 2 --against onnxruntime
+      minitvm bench resnet18.onnx --threads 1 --roofline
+      minitvm bench resnet18.mtvm --roofline --json > resnet18.json
     """
+    if roofline and against:
+        raise ConfigError(f"--roofline says nothing of {against}", hint="leave out one of --roofline and --against")
     if against and model.suffix == common.SUFFIX:
         raise ConfigError(f"{against} cannot run {model}", hint="give the .onnx file that it was compiled from")
     start = time.perf_counter()
@@ -204,11 +232,53 @@ def bench(model: pathlib.Path, against: str | None, rounds: int, seed: int, devi
     seconds = time.perf_counter() - start
     module = GraphModule(library["default"](library.device(device), chosen.threads))
     feeds = common.random_inputs(module, seed)
+    if roofline:
+        found = _roofline(library, module, feeds, rounds)
+        _show(found.form, as_json, _rows(found), f"{model.name}: {_machine(found.rates)}")
+        return
     runs: dict[str, Run] = {"minitvm": lambda: _run(module, feeds)}
     if against:
         runs[against] = _onnxruntime(model, feeds, chosen.threads or 0)
-    stdout.print(f"{model.name}: {'loaded' if model.suffix == common.SUFFIX else 'compiled'} in {seconds:.2f} s")
-    stdout.print(_table(side_by_side(runs, rounds)))
+    times = side_by_side(runs, rounds)
+    form = {name: {"median": t.median, "best": t.min, "spread": t.spread} for name, t in times.items()}
+    title = f"{model.name}: {'loaded' if model.suffix == common.SUFFIX else 'compiled'} in {seconds:.2f} s"
+    _show(form, as_json, _table(times), title)
+
+
+def _show(form: dict[str, Any], as_json: bool, rows: Table, title: str) -> None:
+    if as_json:
+        say(json.dumps(form, indent=1))
+    else:
+        stdout.print(title)
+        stdout.print(rows)
+
+
+def _roofline(library: Library, module: GraphModule, feeds: dict[str, np.ndarray], rounds: int) -> Roofline:
+    instance = module.instance
+    alone = GraphModuleDebug(library["default"](instance.device, instance.num_threads))
+    alone.set_input(feeds)
+    run = module.benchmark(None, rounds, 1, feeds=feeds).median
+    with common.compiling("measuring") as progress:
+        return roofline_of(alone, run, backend_for(library.target, instance.num_threads), rounds, progress)
+
+
+def _machine(rates: Rates) -> str:
+    """What it does at most."""
+    levels = ", ".join(f"{level.name} {level.rate / 1e9:.0f}" for level in rates.levels)
+    threads = f"{rates.threads} thread{'s' if rates.threads > 1 else ''}"
+    return f"the machine at {threads}: {rates.flops / 1e9:.0f} GFLOP/s; GB/s of {levels}"
+
+
+def _rows(found: Roofline) -> Table:
+    rows = table("nodes", "MFLOP", "MB", "floor us", "predicted us", "measured us", "of peak", "bound by")
+    for row in (*found.rows, found.total):
+        nodes = f"{row.nodes[0]}{f' +{len(row.nodes) - 1}' if row.nodes[1:] else ''}" if row.nodes else "all kernels"
+        times = (f"{seconds * 1e6:.1f}" for seconds in (row.floor, row.predicted, row.measured))
+        rows.add_row(
+            nodes, f"{row.flops / 1e6:.2f}", f"{row.nbytes / 1e6:.2f}", *times, f"{found.share(row):.0%}", row.bound
+        )
+    rows.add_row("a run", "", "", "", "", f"{found.run * 1e6:.1f}", "", "")
+    return rows
 
 
 def _run(module: GraphModule, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:

@@ -18,6 +18,7 @@ from minitvm.errors import ConfigError
 from minitvm.frontend import describe_onnx, supported_operators
 from minitvm.models import why_specialised
 from minitvm.passes.manager import closest
+from minitvm.runtime.graph import CpuTag
 from minitvm.runtime.library import load
 from minitvm.target import Target
 
@@ -96,7 +97,7 @@ def _list_passes(report: BuildReport) -> None:
 def _list_kernels(report: BuildReport) -> None:
     for name, nodes in report.nodes.items():
         kernel = report.kernel(name)
-        say(f"{name}  {', '.join(nodes)}  ({kernel.template}), {kernel.cost}")
+        say(f"{name}  {', '.join(nodes)}  ({kernel.template}), {kernel.cost}, {kernel.seconds * 1e6:.1f} us predicted")
 
 
 def _step(report: BuildReport, name: str, first: bool) -> PassStep:
@@ -136,11 +137,16 @@ def _installation() -> list[tuple[str, str]]:
         ("Python", f"{platform.python_version()}, {packages}"),
         ("CPU", f"{cpu.name} ({cpu.triple})"),
         ("vectors", f"{machine.vector_registers} registers of {machine.vector_bytes} bytes"),
+        ("caches", _caches(cpu)),
         ("threads", str(machine.threads)),
         ("kernel cache", str(cache) if cache else "off"),
         ("ONNX operators", str(len(supported_operators()))),
         *variables,
     ]
+
+
+def _caches(cpu: CpuTag) -> str:
+    return ", ".join(f"L{n} {nbytes // 1024:,} KiB" for n, nbytes in enumerate(cpu.caches, 1))
 
 
 def _library(path: pathlib.Path) -> list[tuple[str, str]]:
@@ -152,6 +158,7 @@ def _library(path: pathlib.Path) -> list[tuple[str, str]]:
         *(("output", str(graph.type_of(head))) for head in graph.heads),
         ("origin", str(library.origin)),
         ("target", f"{library.target}, {library.artifact.cpu.name}, {library.threads} threads"),
+        *((("caches", _caches(library.artifact.cpu)),) if library.artifact.cpu.caches else ()),
         ("parameters", f"{sum(array.size for array in library.params.values()):,}"),
         ("kernels", str(len(library.function_metadata))),
         ("predicted", f"{library.artifact.work_seconds * 1e3:.3f} ms on one thread"),

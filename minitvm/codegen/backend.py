@@ -15,7 +15,7 @@ from functools import reduce
 from typing import Any, ClassVar, TypeAlias
 
 from minitvm.codegen.legalize import legalize
-from minitvm.codegen.lower import lower, predicted
+from minitvm.codegen.lower import Lowering, lower, predicted
 from minitvm.codegen.problem import TEMPLATES, Choice, Problem, Template
 from minitvm.errors import TargetError
 from minitvm.ir.decision import Declined
@@ -27,7 +27,7 @@ from minitvm.passes.fuse_ops import is_lowerable
 from minitvm.runtime.code import CODES, Code
 from minitvm.runtime.document import document_of, seal
 from minitvm.runtime.graph import Artifact, CpuTag
-from minitvm.target import OPTIONS, MachineModel, Target
+from minitvm.target import OPTIONS, MachineModel, Rates, Target
 
 Compile: TypeAlias = Callable[[Any], Any]
 """:meth:`Backend.image`, with the cache on disk in front of it."""
@@ -129,9 +129,13 @@ class Backend(ABC):
         """The cycles that a call takes by itself as a template has it; why there is none."""
         return predicted(call, self.machine, self.templates)
 
-    def lower(self, group: Function, symbol: str) -> Kernel:
+    def lower(self, group: Function, symbol: str) -> Lowering:
         """A fused group as loops; :class:`CompilerError` where it has no template and no compute rule."""
         return lower(group, symbol, self.machine, self.schedules, self.templates)
+
+    def measured(self) -> Rates:
+        """What the machine that is here does at most; usual figures where it is not measured."""
+        return self.machine.rates(self.machine.threads)
 
     def judged(self, template: Template, choice: Choice, source: Any) -> tuple[float, str]:
         """What a choice costs as is known from its source, and what speaks against it, where something does."""

@@ -57,23 +57,28 @@ class Lowering:
     decisions: tuple[Decision, ...] = ()
     template: Template | None = None
 
+    @property
+    def cycles(self) -> float:
+        """As the template predicts them; 0 without one."""
+        return self.template.choice.cycles if self.template is not None else 0.0
+
 
 def lower(
     function: Function, name: str, machine: MachineModel, kind: str = "llvm", templates: Sequence[str] = ()
-) -> Kernel:
+) -> Lowering:
     """One kernel for a fused group, by the schedules of a kind, and the templates of kinds (by default of that).
 
     Raises :class:`CompilerError` where an operator has neither a template that accepts it nor a compute rule.
     """
-    return _lower(function, name, machine, kind, templates or (kind,)).kernel
+    return _lower(function, name, machine, kind, templates or (kind,))
 
 
 def lowering(
     function: Function, name: str, machine: MachineModel, kind: str = "llvm", templates: Sequence[str] = ()
 ) -> Lowering:
-    """As :func:`lower`, with what was chosen and what declined."""
+    """As :func:`lower`, with what was decided in words."""
     with decisions() as log:
-        found = _lower(function, name, machine, kind, templates or (kind,))
+        found = lower(function, name, machine, kind, templates)
     return replace(found, decisions=tuple(log))
 
 

@@ -240,7 +240,8 @@ def _link(
         params={name: shared(program.params.pop(name)) for name in list(program.params)},
         objects={symbol: kernels[symbol].image for symbol in program.groups},
         metadata={
-            s: {**group_metadata(g, backend.machine), **_workspace(kernels[s])} for s, g in program.groups.items()
+            s: {**group_metadata(g, backend.machine, kernels[s].cycles), **_workspace(kernels[s])}
+            for s, g in program.groups.items()
         },
         target=str(backend.target),
         cpu=backend.made_for,

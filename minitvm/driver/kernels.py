@@ -11,16 +11,16 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from minitvm import config
 from minitvm.codegen import records
 from minitvm.codegen.backend import Backend, backend_of, stages
 from minitvm.codegen.coverage import Verdict, check_coverage
-from minitvm.codegen.lower import plain
+from minitvm.codegen.lower import Lowering, plain
 from minitvm.codegen.problem import TEMPLATES
-from minitvm.codegen.schedule import Schedule, apply
+from minitvm.codegen.schedule import Schedule, apply, title
 from minitvm.codegen.simplify import simplify
 from minitvm.driver.cache import KernelCache, cache_key
 from minitvm.errors import CompilerError, ConfigError, MiniTVMError, is_own
@@ -50,6 +50,8 @@ class KernelCode:
     image: Any
     fixed: Dim
     per_thread: Dim
+    cycles: float = 0.0
+    """As a template predicts them."""
     undecided: tuple[str, ...] = ()
     """The results that could not be shown to be stored whole, and why."""
     is_library_call: bool = False
@@ -98,8 +100,8 @@ class KernelCompiler:
         self._writing = threading.Lock()  # one thread in Python and the others in LLVM, rather than two in Python
         self._verify = config.read_flag("MINITVM_VERIFY")
 
-    def scheduled(self, symbol: str, group: Function) -> Kernel:
-        """The group as loops for this target, functions not yet spelled out."""
+    def lowered(self, symbol: str, group: Function) -> Lowering:
+        """The group as loops for this target, functions not yet spelled out, and what made them."""
         with using(self.context), self.timings.stage("lower"):
             try:
                 lowered = self._lowered(symbol, group)
@@ -110,11 +112,13 @@ class KernelCompiler:
                     raise
                 raise NotLowered(f"its loops are made for numbers only: {error}") from error
         with self.timings.stage("simplify"):
-            return simplify(lowered)
+            return replace(lowered, kernel=simplify(lowered.kernel))
 
-    def _lowered(self, symbol: str, group: Function) -> Kernel:
+    def _lowered(self, symbol: str, group: Function) -> Lowering:
         given = self.schedules.get(symbol)
-        return self.backend.lower(group, symbol) if given is None else apply(given, plain(group, symbol))
+        if given is None:
+            return self.backend.lower(group, symbol)
+        return Lowering(apply(given, plain(group, symbol)), title(given))
 
     def library_call(self, symbol: str, group: Function) -> Any | None:
         with using(self.context):
@@ -122,9 +126,11 @@ class KernelCompiler:
 
     def kernel(self, symbol: str, group: Function) -> Kernel:
         """The group as loops that the back end can spell."""
-        scheduled = self.scheduled(symbol, group)
+        return self._spelled(self.lowered(symbol, group).kernel)
+
+    def _spelled(self, lowered: Kernel) -> Kernel:
         with self.timings.stage("legalize"):
-            kernel = self.backend.legalize(scheduled)
+            kernel = self.backend.legalize(lowered)
         if self._verify:
             with self.timings.stage("verify"):
                 verify_kernel(_with_numbers(kernel))
@@ -138,7 +144,7 @@ class KernelCompiler:
             with using(self.context):
                 return self.backend.library_text(group, symbol)
         if stage == "loops":
-            return str(self.scheduled(symbol, group))
+            return str(self.lowered(symbol, group).kernel)
         if stage in self.backend.stages:
             return self.backend.stages[stage](self.backend, self.backend.bind(self.kernel(symbol, group)))
         other = backend_of(Target(stages()[stage]), self.backend.machine.threads)
@@ -186,7 +192,8 @@ class KernelCompiler:
     def fresh(self, symbol: str, group: Function) -> KernelCode:
         """The group's code, whatever the cache has for it."""
         with self._writing:
-            kernel = self.kernel(symbol, group)
+            lowered = self.lowered(symbol, group)
+            kernel = self._spelled(lowered.kernel)
             with self.timings.stage("coverage"):
                 found = check_coverage(_with_numbers(kernel))
             undecided = tuple(f"{c.buffer.name}: {c.reason}" for c in found if c.verdict is Verdict.UNDECIDED)
@@ -195,7 +202,8 @@ class KernelCompiler:
             with self.timings.stage("emit"):
                 source = self.backend.source(launches)
         image = self.image_of(source)
-        return KernelCode(image, workspace.nbytes - workspace.thread_bytes, workspace.thread_bytes, undecided)
+        fixed = workspace.nbytes - workspace.thread_bytes
+        return KernelCode(image, fixed, workspace.thread_bytes, lowered.cycles, undecided)
 
     def image_of(self, source: Any) -> Any:
         """What the back end makes of a source, from the cache where it is there."""
@@ -245,13 +253,13 @@ def _with_numbers(kernel: Kernel) -> Kernel:
 
 
 def _pack(code: KernelCode) -> bytes:
-    return json.dumps([code.fixed, code.per_thread, code.undecided]).encode() + b"\n" + bytes(code.image)
+    return json.dumps([code.fixed, code.per_thread, code.cycles, code.undecided]).encode() + b"\n" + bytes(code.image)
 
 
 def _unpack(data: bytes) -> KernelCode:
     head, _, image = data.partition(b"\n")
-    fixed, per_thread, undecided = json.loads(head)
-    return KernelCode(image, fixed, per_thread, tuple(undecided))
+    fixed, per_thread, cycles, undecided = json.loads(head)
+    return KernelCode(image, fixed, per_thread, cycles, tuple(undecided))
 
 
 @functools.cache

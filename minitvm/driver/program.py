@@ -19,6 +19,7 @@ from minitvm.ir.visitor import calls, post_order, sizes_of
 from minitvm.runtime.control import is_native
 from minitvm.runtime.graph import Alias, Entry, Graph, Host, HostCall, HostStep, Launch, LibraryCall, Node, Step
 from minitvm.runtime.hosts import branch_functions, operators_of
+from minitvm.runtime.roofline import Cost
 from minitvm.target import MachineModel
 
 
@@ -186,33 +187,13 @@ def with_library_calls(program: Program, symbols: Collection[str]) -> Program:
 
 # --- what kernels cost ----------------------------------------------------------------------------------------
 
-_CYCLES_A_SECOND, _BYTES_A_SECOND = 3e9, 2e10  # of one core; of the second cache
-
-
-@dataclass(frozen=True)
-class Cost:
-    """``flops`` operations, ``nbytes`` of inputs and results (each once), ``cycles`` of a core that computes."""
-
-    flops: float
-    nbytes: int
-    cycles: float
-
-    @property
-    def seconds(self) -> float:
-        """On one thread, as predicted: all memory is the second cache."""
-        return self.cycles / _CYCLES_A_SECOND + self.nbytes / _BYTES_A_SECOND
-
-    def __str__(self) -> str:
-        return f"{self.flops / 1e6:.3f} MFLOP, {self.nbytes / 1e3:.1f} kB, {self.seconds * 1e6:.1f} us predicted"
-
 
 def group_cost(group: Function, machine: MachineModel, cycles: float = 0.0) -> Cost:
-    """With the ``cycles`` that a template predicts; without, vectors are full, multiplied and added without a stop."""
+    """With the ``cycles`` that a template predicts; else as the machine has them of so many operations."""
     flops = sum(map(call_flops, calls(group.body)))
     results = tensor_fields(group.ret_type)
     nbytes = sum(t.nbytes for t in map(_closed, (*_inputs(group), *results)))
-    lanes = machine.lanes(results[0].dtype) if results else 1
-    return Cost(flops, nbytes, cycles or flops / (2 * lanes))
+    return Cost(flops, nbytes, cycles or machine.cycles(flops, results[0].dtype if results else "float32"))
 
 
 def call_flops(call: Call) -> float:
@@ -236,16 +217,17 @@ def _inputs(group: Function) -> list[TensorType]:
     return [t for p in group.params for t in tensor_fields(p.type)]
 
 
-def group_metadata(group: Function, machine: MachineModel) -> dict[str, Any]:
-    """The kernel's signature: types of its ``inputs`` and ``results``.  And ``flops``, ``bytes``, ``seconds`` as in
-    :class:`Cost`, ``dtype`` of the first result, ``ops``, ``spans``."""
-    inside, results, cost = calls(group.body), tensor_fields(group.ret_type), group_cost(group, machine)
+def group_metadata(group: Function, machine: MachineModel, cycles: float) -> dict[str, Any]:
+    """The kernel's signature: types of its ``inputs`` and ``results``.  And ``flops``, ``bytes``, ``cycles`` as in
+    :class:`Cost`, ``seconds`` on one thread, ``dtype`` of the first result, ``ops``, ``spans``."""
+    inside, results, cost = calls(group.body), tensor_fields(group.ret_type), group_cost(group, machine, cycles)
     return {
         "inputs": [str(t) for t in _inputs(group)],
         "results": [str(t) for t in results],
         "flops": cost.flops,
         "bytes": cost.nbytes,
-        "seconds": cost.seconds,
+        "cycles": cost.cycles,
+        "seconds": cost.seconds(machine.rates(1)),
         "dtype": results[0].dtype if results else "",
         "ops": [c.op.name for c in inside if isinstance(c.op, Op)],
         "spans": list(dict.fromkeys(s for c in inside for s in c.span) or group.span),

@@ -1,22 +1,21 @@
 """What a build did and why: its passes, its decisions, and every kernel's stages, made again on demand."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
 
-from minitvm.codegen.lower import Lowering, lowering, plain
+from minitvm.codegen.lower import Lowering, plain
 from minitvm.codegen.problem import Choice
-from minitvm.codegen.schedule import title
 from minitvm.driver.kernels import KernelCompiler, Timings
-from minitvm.driver.program import Cost, group_cost
+from minitvm.driver.program import group_cost
 from minitvm.errors import CompilerError, ConfigError
 from minitvm.ir.decision import Decision, decisions
 from minitvm.ir.expr import Function, Module
 from minitvm.ir.loop import Kernel
 from minitvm.passes.instrument import PassInfo, PassInstrument, Running
-from minitvm.passes.manager import using
 from minitvm.runtime.graph import Graph
+from minitvm.runtime.roofline import Cost
 
 
 @dataclass(frozen=True)
@@ -81,14 +80,11 @@ class KernelReport:
 
     @cached_property
     def _lowering(self) -> Lowering | None:
-        backend = self.compiler.backend
         if self.compiler.library_call(self.symbol, self.group) is not None:
             return None
-        given = self.compiler.schedules.get(self.symbol)
-        if given is not None:
-            return Lowering(self.loops, title(given), ())
-        with using(self.compiler.context):
-            return lowering(self.group, self.symbol, backend.machine, backend.schedules, backend.templates)
+        with decisions() as log:
+            found = self.compiler.lowered(self.symbol, self.group)
+        return replace(found, decisions=tuple(log))
 
     @property
     def template(self) -> str:
@@ -113,8 +109,13 @@ class KernelReport:
     @property
     def cost(self) -> Cost:
         """Operations, bytes, and what the machine model predicts; the cycles are those of a template's tiles."""
-        taken = self.candidates[:1]
-        return group_cost(self.group, self.compiler.backend.machine, sum(choice.cycles for choice in taken))
+        cycles = 0.0 if self._lowering is None else self._lowering.cycles
+        return group_cost(self.group, self.compiler.backend.machine, cycles)
+
+    @property
+    def seconds(self) -> float:
+        """On one thread, as predicted."""
+        return self.cost.seconds(self.compiler.backend.machine.rates(1))
 
     @cached_property
     def plain(self) -> Kernel:
@@ -124,7 +125,7 @@ class KernelReport:
     @cached_property
     def loops(self) -> Kernel:
         """The loops before legalization."""
-        return self.compiler.scheduled(self.symbol, self.group)
+        return self.compiler.lowered(self.symbol, self.group).kernel
 
     @cached_property
     def legalized(self) -> Kernel:

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from minitvm.codegen.lower import lowering
 from minitvm.codegen.problem import Choice, Template
 from minitvm.codegen.records import Key, Record, read, trying
 from minitvm.driver.compile import alone, optimize
@@ -87,7 +86,7 @@ def _template(symbol: str, group: Function, compiler: KernelCompiler) -> Templat
     if backend.library_call(group, symbol) is not None:
         return None
     try:
-        return lowering(group, symbol, backend.machine, backend.schedules, backend.templates).template
+        return backend.lower(group, symbol).template
     except CompilerError:  # it will run in Python
         return None
 

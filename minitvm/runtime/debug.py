@@ -106,6 +106,22 @@ class GraphModuleDebug(GraphModule):
         self.instance.finish()
         return self.records
 
+    def seconds_of_kernels(
+        self, rounds: int, on_progress: Callable[[int, int, str], None] | None = None
+    ) -> list[tuple[Node, float]]:
+        """The kernels in order, with their median seconds: each runs once a round, so that its operands are where a run
+        leaves them.  The inputs are set; a round before the first is not counted."""
+        seconds: dict[int, list[float]] = {i: [] for i in self._run_node}
+        for done in range(rounds + 1):
+            for index, run in self._run_node.items():
+                node = self._graph.nodes[index]
+                seconds[index] += (self.instance.code.timed if node.is_kernel else timed)(run, 1)
+            if on_progress is not None:
+                on_progress(done, rounds, "")
+        self.instance.finish()
+        kernels = ((self._graph.nodes[i], found[1:]) for i, found in seconds.items())
+        return [(node, float(np.median(found))) for node, found in kernels if node.is_kernel]
+
     def _run_one(self, index: int, number: int, origin: float) -> NodeRecord:
         start = time.perf_counter()
         node = self._graph.nodes[index]

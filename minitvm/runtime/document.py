@@ -135,7 +135,8 @@ def _dim(text: str) -> Dim:
 
 
 def cpu_of(document: dict[str, Json]) -> CpuTag:
-    return CpuTag(**{**document["cpu"], "features": tuple(document["cpu"]["features"])})
+    form = document["cpu"]
+    return CpuTag(**{**form, "features": tuple(form["features"]), "caches": tuple(form["caches"])})
 
 
 def _host(node: str, form: dict[str, Json], branches: Mapping[tuple[str, str], Artifact]) -> Host:

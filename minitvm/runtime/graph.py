@@ -345,6 +345,8 @@ class CpuTag(NamedTuple):
     name: str
     features: tuple[str, ...]
     """Instruction sets that the code may use, without ``+``."""
+    caches: tuple[int, ...] = ()
+    """Bytes of the first, second and third level that kernels were made for."""
 
 
 class HostCall(NamedTuple):

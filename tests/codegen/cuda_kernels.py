@@ -66,7 +66,7 @@ GROUPS: dict[str, Function] = {
 
 
 def kernel_of(name: str) -> Kernel:
-    return simplify(lower(GROUPS[name], name, MACHINE))
+    return simplify(lower(GROUPS[name], name, MACHINE).kernel)
 
 
 def inputs_of(kernel: Kernel, seed: int = 0) -> list[np.ndarray]:

@@ -4,13 +4,14 @@ The figures of an architecture are those of its largest usual card (sm_90: H200)
 limits of an SM, the table "technical specifications per compute capability" of the CUDA programming guide.
 """
 
+import math
 import pathlib
 import re
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from minitvm.errors import TargetError
-from minitvm.target import MachineModel, Planes
+from minitvm.target import Level, MachineModel, Planes, Rates
 
 WARP = 32
 """Threads that run in step."""
@@ -92,6 +93,14 @@ class GpuModel(MachineModel):
     def bytes_per_cycle(self) -> float:
         """Of memory."""
         return self.memory_bytes / self.clock
+
+    def rates(self, threads: int) -> Rates:
+        """The whole card's, whatever the host has."""
+        levels = (Level("memory", math.inf, self.memory_bytes),)
+        return Rates(1, self.flops, self.clock, levels, LAUNCH / self.clock)
+
+    def cycles(self, flops: float, dtype: str) -> float:
+        return flops / (2 * self.lanes_of_sm * self.sms)
 
     def pays_to_move(self, planes: Planes, elements: int) -> bool:
         """Windows of a plain layout are loaded one element at a time; moving is two launches, and memory's work."""

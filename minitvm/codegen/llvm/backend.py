@@ -8,16 +8,17 @@ from minitvm.codegen.backend import Backend, Compile, Launches, register
 from minitvm.codegen.libraries import gemm_of
 from minitvm.codegen.llvm.arith import SPELLINGS
 from minitvm.codegen.llvm.cblas import gemm_text
-from minitvm.codegen.llvm.compile import assembly, caches_of, compile_object, cpu_of, machine_model
+from minitvm.codegen.llvm.compile import assembly, caches_of, compile_object, cpu_of, host, machine_model
 from minitvm.codegen.llvm.emit import emit
 from minitvm.codegen.llvm.entry import constant_text, entry_text
+from minitvm.codegen.llvm.peak import measure
 from minitvm.ir.dims import Dim
 from minitvm.ir.expr import Function
 from minitvm.runtime import cblas
 from minitvm.runtime.document import document_of, seal
 from minitvm.runtime.graph import Artifact, CpuTag
-from minitvm.runtime.native import NativeArtifact
-from minitvm.target import Target
+from minitvm.runtime.native import NativeArtifact, check_cpu
+from minitvm.target import Rates, Target
 
 
 @register
@@ -32,9 +33,16 @@ class LlvmBackend(Backend):
         if target.libs:
             cblas.functions()  # which says what is missing
         self.cpu = cpu_of(target)
-        self.machine = machine_model(self.cpu, threads, caches_of(target))
-        self.made_for = CpuTag(self.cpu.triple, self.cpu.name, self.cpu.instruction_sets)
+        caches = caches_of(target)
+        self.machine = machine_model(self.cpu, threads, caches)
+        self.made_for = CpuTag(self.cpu.triple, self.cpu.name, self.cpu.instruction_sets, caches)
         self.version = f"{self.cpu} {llvmlite.__version__}"
+
+    def measured(self) -> Rates:
+        if self.cpu.arch != host().arch:
+            return super().measured()
+        check_cpu(self.made_for, str(self.target))
+        return measure(self.cpu, self.machine, self.machine.threads)
 
     def library_call(self, group: Function, symbol: str) -> bytes | None:
         """Object code with a kernel's arguments, so that threads, barriers and files are the kernels'."""

@@ -21,10 +21,10 @@ llvm: Any = llvmlite.binding  # has no types
 ffi: Any = llvmlite.binding.ffi
 
 
-Caches = tuple[int, int]
-"""Bytes of a core's first level data cache and of the second level."""
+Caches = tuple[int, int, int]
+"""Bytes of a core's first level data cache, of its second level, and of the third, which all share."""
 
-USUAL: Caches = (MachineModel.l1_bytes, MachineModel.l2_bytes)
+USUAL: Caches = (MachineModel.l1_bytes, MachineModel.l2_bytes, MachineModel.l3_bytes)
 
 
 @dataclass(frozen=True)
@@ -257,7 +257,8 @@ def machine_model(cpu: Cpu, threads: int = 1, caches: Caches = USUAL) -> Machine
     ``features`` holds what the emitter asks for: the architecture, ``neon``, ``posix``, ``dots``.
     """
     marks = marks_of(cpu.triple) | ({"dots"} if cpu.dots else set())
-    return MachineModel(cpu.vector_bytes, cpu.vector_registers, *caches, threads, marks)
+    first, second, third = caches
+    return MachineModel(cpu.vector_bytes, cpu.vector_registers, first, second, threads, marks, third)
 
 
 # --- caches ---------------------------------------------------------------------------------------------------
@@ -277,22 +278,27 @@ def caches_of(target: Target) -> Caches:
 
 
 def _parse(said: str) -> Caches:
-    found = re.fullmatch(f"{_SIZE},{_SIZE}", said)
-    if found is None:
-        raise TargetError(f"caches {said!r} are no two sizes", hint="first and second level, as in -caches=32K,1M")
-    first, second = (int(number) * _UNITS[unit] for number, unit in (found.groups()[:2], found.groups()[2:]))
-    return first, second
+    if re.fullmatch(f"{_SIZE}(,{_SIZE}){{1,2}}", said) is None:
+        raise TargetError(
+            f"caches {said!r} are no two or three sizes",
+            hint="first, second and perhaps third level, as in -caches=32K,1M,16M",
+        )
+    sizes = [int(number) * _UNITS[unit] for number, unit in re.findall(_SIZE, said)]
+    first, second, third = (*sizes, *USUAL[len(sizes) :])
+    return first, second, third
 
 
 @cache
 def of_host(system: pathlib.Path = _SYSTEM) -> Caches:
-    """As Linux describes the first core, a core's share of what several have in common; elsewhere the usual ones."""
+    """As Linux describes the first core, a core's share of what several have in common (the third level is shared as it
+    is); elsewhere the usual ones."""
     try:
         core = _threads(system / "topology" / "thread_siblings")
-        found = {level: size * core // threads for level, size, threads in map(_described, system.glob("cache/index*"))}
+        described = [_described(index) for index in system.glob("cache/index*")]
     except (OSError, ValueError, LookupError):
         return USUAL
-    return found.get(1) or USUAL[0], found.get(2) or USUAL[1]
+    found = {level: size if level == 3 else size * core // threads for level, size, threads in described}
+    return found.get(1) or USUAL[0], found.get(2) or USUAL[1], found.get(3) or USUAL[2]
 
 
 def _described(index: pathlib.Path) -> tuple[int, int, int]:

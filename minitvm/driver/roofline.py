@@ -1,0 +1,35 @@
+"""A model's kernels beside what the machine does at most: ``minitvm bench --roofline``."""
+
+from __future__ import annotations
+
+import json
+
+from minitvm import config
+from minitvm.codegen.backend import Backend
+from minitvm.driver.cache import KernelCache, cache_key
+from minitvm.driver.kernels import Progress
+from minitvm.runtime.debug import GraphModuleDebug
+from minitvm.runtime.roofline import Roofline, roofline
+from minitvm.target import Level, Rates
+
+
+def rates_of(backend: Backend) -> Rates:
+    """What the machine that is here does at most: measured once, and kept beside its kernels."""
+    if backend.version is None:
+        return backend.measured()
+    cache, key = KernelCache(config.cache_dir()), cache_key("rates", backend.version, str(backend.machine))
+    kept = cache.get(key)
+    if kept is not None:
+        form = json.loads(kept)
+        return Rates(**{**form, "levels": tuple(Level(*level) for level in form["levels"])})
+    found = backend.measured()
+    cache.put(key, json.dumps(vars(found)).encode())
+    return found
+
+
+def roofline_of(
+    module: GraphModuleDebug, run: float, backend: Backend, rounds: int, on_progress: Progress | None = None
+) -> Roofline:
+    """The kernels of a module whose inputs are set, of which a whole run takes ``run`` seconds."""
+    rates = rates_of(backend)
+    return roofline(module.instance.artifact, module.seconds_of_kernels(rounds, on_progress), run, rates)
