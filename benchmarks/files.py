@@ -66,10 +66,10 @@ def files_by_stage() -> dict[str, Counter[str]]:
 def _acts(model: onnx.ModelProto) -> Iterator[Callable[[], object]]:
     """What the compiler does at each stage, with what the one before it has made."""
     from minitvm.driver import backend_for, build, optimize
-    from minitvm.driver.cache import KernelCache
     from minitvm.driver.kernels import KernelCompiler
     from minitvm.driver.program import read_program
     from minitvm.frontend import from_onnx
+    from minitvm.runtime.cache import KernelCache
 
     made: list[Any] = []
     yield lambda: made.extend(from_onnx(model))

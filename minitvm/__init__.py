@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from minitvm import frontend, ir, runtime, target, testing
     from minitvm.config import version
     from minitvm.driver import HostCallWarning, build, create_executor
-    from minitvm.driver.cache import CacheWarning
     from minitvm.errors import MiniTVMError
     from minitvm.frontend import from_onnx
     from minitvm.ir.expr import Function, Module
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from minitvm.runtime import debug as debug_executor
     from minitvm.runtime import executor as graph_executor
     from minitvm.runtime import ndarray as nd
+    from minitvm.runtime.cache import CacheWarning
     from minitvm.runtime.device import cpu, cuda, device
     from minitvm.runtime.device import device as context
     from minitvm.runtime.executor import GraphModule
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 _OFFERED = {
     "driver": "HostCallWarning build create_executor",
-    "driver.cache": "CacheWarning",
+    "runtime.cache": "CacheWarning",
     "errors": "MiniTVMError",
     "frontend": "from_onnx",
     "ir.expr": "Function Module IRModule=Module",

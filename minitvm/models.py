@@ -15,7 +15,6 @@ import numpy as np
 from minitvm import config
 from minitvm.codegen.backend import Backend
 from minitvm.driver import backend_for, build_consuming, require_symbolic
-from minitvm.driver.cache import KernelCache
 from minitvm.driver.kernels import KernelCompiler, Progress
 from minitvm.driver.tune import Tuned, tasks
 from minitvm.driver.tune import tune as run_tuner
@@ -23,6 +22,7 @@ from minitvm.errors import InputError, MiniTVMError, UnknownValueError
 from minitvm.frontend import ValueDescription, describe_onnx, from_onnx
 from minitvm.ir.dims import Undecided, assumptions
 from minitvm.ir.expr import Module
+from minitvm.runtime.cache import KernelCache
 from minitvm.runtime.library import Library
 from minitvm.target import Target
 

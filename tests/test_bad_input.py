@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import minitvm
-from minitvm.driver.cache import CacheWarning
+from minitvm.runtime.cache import CacheWarning
 
 X = np.random.default_rng(41).normal(size=(2, 3)).astype("float32")
 

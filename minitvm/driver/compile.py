@@ -14,7 +14,6 @@ from minitvm.codegen.backend import Backend, backend_of
 from minitvm.codegen.batch import batch_of
 from minitvm.codegen.problem import TEMPLATES, Problem
 from minitvm.codegen.records import require_own
-from minitvm.driver.cache import KernelCache
 from minitvm.driver.kernels import KernelCode, KernelCompiler, Progress, Timings
 from minitvm.driver.program import (
     Program,
@@ -44,6 +43,7 @@ from minitvm.passes.instrument import PassInstrument
 from minitvm.passes.manager import PassContext, closest
 from minitvm.passes.redundancy import bind_captured, bind_params
 from minitvm.passes.winograd import Predict
+from minitvm.runtime.cache import KernelCache
 from minitvm.runtime.device import Device, cpu
 from minitvm.runtime.executor import GraphModule
 from minitvm.runtime.graph import Artifact, Host

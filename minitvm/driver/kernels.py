@@ -22,7 +22,6 @@ from minitvm.codegen.lower import Lowering, plain
 from minitvm.codegen.problem import TEMPLATES
 from minitvm.codegen.schedule import Schedule, apply, title
 from minitvm.codegen.simplify import simplify
-from minitvm.driver.cache import KernelCache, cache_key
 from minitvm.errors import CompilerError, ConfigError, MiniTVMError, is_own
 from minitvm.ir.dims import Dim, Undecided
 from minitvm.ir.expr import Function
@@ -33,6 +32,7 @@ from minitvm.ir.op import Op
 from minitvm.ir.structural import structural_digest
 from minitvm.ir.visitor import calls, sizes_of
 from minitvm.passes.manager import PassContext, using
+from minitvm.runtime.cache import KernelCache, cache_key
 from minitvm.target import Target
 
 Progress = Callable[[int, int, str], None]

@@ -6,8 +6,8 @@ import json
 
 from minitvm import config
 from minitvm.codegen.backend import Backend
-from minitvm.driver.cache import KernelCache, cache_key
 from minitvm.driver.kernels import Progress
+from minitvm.runtime.cache import KernelCache, cache_key
 from minitvm.runtime.debug import GraphModuleDebug
 from minitvm.runtime.roofline import Roofline, roofline
 from minitvm.target import Level, Rates

@@ -19,13 +19,13 @@ from minitvm.cli import cli
 from minitvm.codegen.cuda.machine import GpuModel
 from minitvm.codegen.records import Record, best, read
 from minitvm.driver import backend_for
-from minitvm.driver.cache import KernelCache
 from minitvm.driver.kernels import KernelCompiler
 from minitvm.driver.tune import tasks
 from minitvm.errors import ConfigError, MiniTVMError
 from minitvm.frontend import from_onnx
 from minitvm.models import tune
 from minitvm.passes.manager import PassContext
+from minitvm.runtime.cache import KernelCache
 
 SHIPPED = GpuModel.records or pathlib.Path()
 NEEDED = {"machine": "sm_80", "options": "", "template": "t", "problem": "p", "choice": "c", "cycles": 3}

@@ -14,11 +14,11 @@ import pytest
 from small_model import sample, small_module
 
 import minitvm
-from minitvm.driver import cache as cache_module
-from minitvm.driver.cache import CacheWarning, KernelCache, cache_key
 from minitvm.ir.loop import Buffer, Stage
 from minitvm.ir.op import OPS, Fusion, Op, compute
 from minitvm.ir.types import TensorType
+from minitvm.runtime import cache as cache_module
+from minitvm.runtime.cache import CacheWarning, KernelCache, cache_key
 
 
 def test_what_was_put_is_found(tmp_path: pathlib.Path) -> None:

@@ -153,7 +153,10 @@ def test_float32_is_strict_unless_tf32_is_allowed(allowed: bool) -> None:
 
 
 @only_standin
-def test_algorithms_are_measured_once_for_a_shape_and_before_graphs_are_captured() -> None:
+def test_algorithms_are_measured_once_for_a_shape_and_before_graphs_are_captured(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MINITVM_CACHE_DIR", str(tmp_path))
     library, feeds = built(network()), {"x": normal(1, 4, 6, 6)}
     libraries._fastest.clear()
     before = standin.calls("cudnnFindConvolutionForwardAlgorithmEx")
@@ -167,6 +170,30 @@ def test_algorithms_are_measured_once_for_a_shape_and_before_graphs_are_captured
     assert {a.number for a in libraries._fastest[gpu(0)].values()} == {
         1
     }  # the fastest that is strict, with a workspace
+
+
+@only_standin
+def test_algorithms_are_kept_on_disk(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By shape, GPU and version; what is damaged there is measured again."""
+    library = built(network())
+    monkeypatch.setenv("MINITVM_CACHE_DIR", str(tmp_path))
+
+    def measured() -> int:
+        before = standin.calls("cudnnFindConvolutionForwardAlgorithmEx")
+        libraries._fastest.clear()  # as in a new process
+        library["default"]()
+        return standin.calls("cudnnFindConvolutionForwardAlgorithmEx") - before
+
+    assert [measured(), measured()] == [2, 0]
+    known = libraries._fastest[gpu(0)]
+    damaged, other = sorted(tmp_path.glob("objects/*/*.bin"))
+    damaged.write_bytes(damaged.read_bytes()[:-1] + b"?")
+    other.write_bytes(b"")
+    assert [measured(), measured()] == [2, 0] and libraries._fastest[gpu(0)] == known
+    monkeypatch.setenv("STANDIN_CUDNN", "10")
+    assert [measured(), measured()] == [2, 0]
+    monkeypatch.setenv("MINITVM_CACHE_DIR", "")
+    assert [measured(), measured()] == [2, 2]
 
 
 def alive() -> list[int]:

@@ -18,7 +18,9 @@ from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
 
+from minitvm.config import cache_dir
 from minitvm.errors import DeviceError, TargetError
+from minitvm.runtime.cache import KernelCache, cache_key
 from minitvm.runtime.cuda.driver import Gpu
 from minitvm.runtime.cuda.memory import CudaMemory, DeviceArray
 
@@ -148,12 +150,19 @@ def load(name: str) -> ctypes.CDLL:
     missing = [f for f in ("GetProperty", status_text, *functions) if not hasattr(library, name + f)]
     if missing:
         raise TargetError(f"{title} has no {name}{missing[0]}, which is called", where=[library._name], hint=hint)
-    version = ctypes.c_int()
-    getattr(library, f"{name}GetProperty")(0, ctypes.byref(version))
-    if version.value < oldest:
-        raise TargetError(f"{title} {version.value} is too old: {oldest} is needed", where=[library._name], hint=hint)
+    major = version_of(name, library)[0]
+    if major < oldest:
+        raise TargetError(f"{title} {major} is too old: {oldest} is needed", where=[library._name], hint=hint)
     getattr(library, name + status_text).restype = ctypes.c_char_p
     return library
+
+
+def version_of(name: str, library: ctypes.CDLL) -> list[int]:
+    """Major, minor and patch (``libraryPropertyType``)."""
+    found = (ctypes.c_int * 3)()
+    for which in range(3):
+        getattr(library, f"{name}GetProperty")(which, ctypes.byref(found, which * ctypes.sizeof(ctypes.c_int)))
+    return list(found)
 
 
 # --- how they are called --------------------------------------------------------------------------------------
@@ -290,14 +299,25 @@ class Dnn(Handle):
         self._workspace, self._work = self.scratch(self._bytes)
 
     def _algorithm(self, what: Convolution) -> Algorithm:
-        """Measured once on a GPU, and what was measured put into the descriptor."""
+        """The fastest, put into the descriptor."""
         known = _fastest.setdefault(self.gpu, {})
         with self.gpu:
             descriptors = self._describe(what)
             if what not in known:
-                known[what] = self._measure(what, *descriptors)
+                known[what] = self._kept(what, descriptors)
             self.call("SetConvolutionMathType", descriptors[2], known[what].math)
         return known[what]
+
+    def _kept(self, what: Convolution, descriptors: Sequence[ctypes.c_void_p]) -> Algorithm:
+        """Measured once for a shape, a kind of GPU and a version: what was found lies beside the kernels on disk."""
+        cache, version = KernelCache(cache_dir()), str(version_of(self.name, self.library))
+        key = cache_key("algorithm", self.gpu.name, self.gpu.arch, version, call_bytes(what).decode())
+        stored = cache.get(key)
+        if stored is not None:
+            return Algorithm(*json.loads(stored))
+        found = self._measure(what, *descriptors)
+        cache.put(key, json.dumps(found).encode())
+        return found
 
     def _describe(self, what: Convolution) -> list[ctypes.c_void_p]:
         """Descriptors of the image, the filters, the convolution and the result, in the order of the calls."""

@@ -1,4 +1,4 @@
-"""Compiled objects kept on disk between runs.
+"""Compiled objects, and what was measured for them, kept on disk between runs.
 
 A file is the SHA-256 of its contents and the contents, named by the key.  Writes are atomic (a rename), so several
 processes may share the folder.  An entry that does not match its hash is dropped and compiled again.  A folder that
