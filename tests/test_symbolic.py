@@ -194,6 +194,20 @@ def test_what_types_count_on_is_asked_when_shapes_are_met() -> None:
         library.bound({"x": (4, 3), "y": (1, 3)})
 
 
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_reshape_may_count_on_sizes(times: int) -> None:
+    """(3, times * m) elements as (3,) and as (3, 2): where m is 1."""
+    newshape = (3, 2)[:times]
+    with assumptions():
+        x = var("x", shape=(3, "m"))
+        wide = call_op("concatenate", [x] * times, axis=1)
+        function = Function([x], call_op("nn.relu", call_op("reshape", wide, newshape=newshape)))
+        library = build_consuming(Module(function), {}, backend_for("llvm", 1))
+    given_ = array(3, 1)
+    (got,) = library.bound({"x": (3, 1)}).run({"x": given_})
+    np.testing.assert_array_equal(got, np.maximum(np.hstack([given_] * times), 0).reshape(newshape))
+
+
 def test_a_symbol_is_one_number() -> None:
     _, library = library_of(("n", "n"), lambda x: call_op("nn.relu", x), 1)
     with pytest.raises(DoesNotFit, match="dimension n is 2 and 3"):

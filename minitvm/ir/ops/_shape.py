@@ -116,20 +116,20 @@ def unflatten_index(flat: LoopExpr, shape: Sequence[int]) -> list[LoopExpr]:
 
 
 def _groups(source: Sequence[int], target: Sequence[int]) -> Iterable[tuple[list[int], list[int]]]:
-    """Dimensions of both shapes (1s left out) in the smallest runs of equal product."""
+    """Dimensions of both shapes (1s left out) in the smallest runs of equal product; what is only counted on to be
+    equal is one run."""
     left = [d for d, extent in enumerate(source) if extent != 1]
     right = [d for d, extent in enumerate(target) if extent != 1]
     while left or right:
-        a, b = [left.pop(0)], [right.pop(0)]
+        a, b, left, right = left[:1], right[:1], left[1:], right[1:]
         while (p := math.prod(source[d] for d in a)) != (q := math.prod(target[d] for d in b)):
-            longer = _is_part(p, q), _is_part(q, p)
-            if not any(longer):
+            if left and _is_part(p, q):
+                a.append(left.pop(0))
+            elif right and _is_part(q, p):
+                b.append(right.pop(0))
+            else:
                 a, b, left, right = a + left, b + right, [], []
                 break
-            if longer[0]:
-                a.append(left.pop(0))
-            else:
-                b.append(right.pop(0))
         yield a, b
 
 

@@ -191,26 +191,6 @@ def attention(d: Draw) -> list[Value]:
     return d.node([*(d.like(s, dtype) for s in shapes), mask], softcap=d.maybe(5.0, 0.2), **given)
 
 
-@generates("RotaryEmbedding")
-def rotary(d: Draw) -> list[Value]:
-    batch, heads, steps, size = d.size(3), d.choice((1, 2, 3)), d.size(17), d.choice((2, 8, 16))
-    dtype = d.dtype()
-    x = d.like((batch, heads, steps, size), dtype)
-    cached = d.chance(0.5)
-    table = (steps + 3, size // 2) if cached else (batch, steps, size // 2)
-    caches = [d.within(table, dtype, -1, 1) for _ in range(2)]
-    where = d.within((batch, steps), "int64", 0, steps + 2) if cached else None
-    return d.node([x, *caches, where], interleaved=d.choice((None, 0, 1)))
-
-
-@generates("AffineGrid")
-def affine_grid(d: Draw) -> list[Value]:
-    spatial = d.between(2, 3)
-    batch, sizes = d.size(3), [d.size(8) for _ in range(spatial)]
-    theta = d.like((batch, spatial, spatial + 1), d.dtype())
-    return d.node([theta, d.ints([batch, d.size(3), *sizes])], align_corners=d.choice((None, 0, 1)))
-
-
 @generates("MeanVarianceNormalization")
 def mean_variance(d: Draw) -> list[Value]:
     x = d.operand(least=1)

@@ -291,15 +291,6 @@ def compress(d: Draw) -> list[Value]:
     return d.node([x, d.new((d.between(min(1, size), size),), "bool", 0.6)], axis=axis)
 
 
-@generates("ReverseSequence")
-def reverse_sequence(d: Draw) -> list[Value]:
-    x = d.operand(least=2)
-    batch = d.between(0, 1)
-    shape = d.known(x)
-    lengths = d.within((shape[batch],), "int64", min(1, shape[1 - batch]), shape[1 - batch])
-    return d.node([x, lengths], batch_axis=batch, time_axis=1 - batch)
-
-
 @generates("CenterCropPad")
 def center_crop_pad(d: Draw) -> list[Value]:
     x = d.operand(least=1)
@@ -351,20 +342,3 @@ def clip(d: Draw) -> list[Value]:
         return d.node([x], min=d.maybe(float(low)), max=d.maybe(float(high)))
     bounds = [d.maybe(d.constant(np.array(v, x.dtype), 0.2), 0.7) for v in (low, high)]
     return d.node([x, *bounds])
-
-
-@generates("Where")
-def where(d: Draw) -> list[Value]:
-    x = d.operand()
-    condition = d.like(d.partner(d.known(x)), "bool")
-    pair = [x, d.other(x)]
-    d.rng.shuffle(pair)
-    return d.node([condition, *pair])
-
-
-@generates("PRelu")
-def prelu(d: Draw) -> list[Value]:
-    x = d.operand(least=1)
-    shape = d.known(x)
-    slope = d.choice([(1,), shape, (shape[1], *(1 for _ in shape[2:])) if len(shape) > 1 else shape])
-    return d.node([x, d.weight(slope, x.dtype)])

@@ -60,15 +60,6 @@ def dequantize(d: Draw) -> list[Value]:
     return d.node([x, scale, d.maybe(_zero(d, shape, x.dtype), 0.7)], **given)
 
 
-@generates("MatMulInteger")
-def matmul_integer(d: Draw) -> list[Value]:
-    a = d.operand(BYTES, 2, 4)
-    shape, columns, dtype = d.known(a), d.size(64), d.choice(BYTES)
-    b = d.new((shape[-1], columns), dtype, 0.6)
-    zeros = [_zero(d, (), a.dtype), _zero(d, d.choice([(), (columns,)]), dtype)]
-    return d.node([a, b, *(d.maybe(z) for z in zeros)])
-
-
 @generates("QLinearMatMul")
 def qlinear_matmul(d: Draw) -> list[Value]:
     a = d.operand(BYTES, 2, 3)
@@ -147,18 +138,6 @@ def upsample(d: Draw) -> list[Value]:
 # --- ONNX Runtime's own, as its quantizer writes them: one scale for a tensor ------------------------------------
 
 
-@generates("com.microsoft.QLinearAveragePool")
-def pool(d: Draw) -> list[Value]:
-    x = d.operand(BYTES, 4, 4)
-    n, c, *spatial = d.known(x)
-    operands = [x, *parameters(d, x.dtype), *parameters(d, x.dtype)]
-    kernel, strides = [d.between(1, 3) for _ in spatial], [d.between(1, 2) for _ in spatial]
-    if any(k > s for k, s in zip(kernel, spatial, strict=True)):
-        raise Reject("the window is larger than the image")
-    made = tuple((s - k) // t + 1 for s, k, t in zip(spatial, kernel, strides, strict=True))
-    return d.node(operands, types=[(x.dtype, (n, c, *made))], kernel_shape=kernel, strides=strides)
-
-
 @generates("com.microsoft.QLinearConcat")
 def concat(d: Draw) -> list[Value]:
     x = d.operand(BYTES, 1, 4)
@@ -168,12 +147,3 @@ def concat(d: Draw) -> list[Value]:
     shape[axis] *= count
     operands = [o for part in parts for o in (part, *parameters(d, x.dtype))]
     return d.node([*parameters(d, x.dtype), *operands], types=[(x.dtype, tuple(shape))], axis=axis)
-
-
-@generates("com.microsoft.QuantizeLinear", "com.microsoft.DequantizeLinear")
-def contrib_quantize(d: Draw) -> list[Value]:
-    if d.op.endswith("DequantizeLinear"):
-        x = d.operand(BYTES, 0, 4)
-        return d.node([x, *parameters(d, x.dtype)], types=[("float32", x.shape)])
-    x, dtype = d.operand(("float32",)), d.choice(BYTES)
-    return d.node([x, *parameters(d, dtype)], types=[(dtype, x.shape)])

@@ -10,6 +10,7 @@ from, where no schema says them; after the shape ``[low,high]``, and ``!`` for a
 one quantized, with scale and zero point (``@`` alone are the result's), ``?`` for one that may be left out.  After the
 semicolon stand sizes and attributes; ``a|b`` is either, with ``?`` also neither; then the result's sizes, where they
 are not those of ``x``.  Attributes that a row does not name are drawn by name, those that an opset lacks are left out.
+``{...}`` are the values of a constant; of several rows of an operator from one opset on each is drawn as often.
 """
 
 import re
@@ -61,6 +62,28 @@ RoiAlign : x(n c h w) (r 4)[0,9] (r)[0,n-1] ; r=1|2|3 output_height=1|2|3 output
  mode=avg|max? coordinate_transformation_mode=half_pixel|output_half_pixel?
 MaxRoiPool : x(n c h w) (r 5)[0,n-1] ; r=1|2|3 pooled_shape=[1,2]|[3,2] spatial_scale=1.0|2.0|0.5?
 DeformConv : x(n c h w) (o c k k)! (n 2*k*k h-k+1 w-k+1)[-1.5,1.5] ; o=1|2|5 k=1|2|3
+Where : ~ x ~
+Where : ~ ~ x
+PRelu : x(n ...) (1)!
+PRelu : x(n ...) =!
+PRelu : x(n c h w) (c 1 1)!
+ReverseSequence : x(a b ...) int64:(b)[a>0,a] ; time_axis=0 batch_axis=1
+ReverseSequence : x(b a ...) int64:(b)[a>0,a] ; time_axis=1 batch_axis=0
+RotaryEmbedding : (b h t 2*u) (t+3 u)[-1,1] (t+3 u)[-1,1] (b t)[0,t+2] ; b=1|2|3 h=1|2|3 u=1|4|8
+RotaryEmbedding : (b h t 2*u) (b t u)[-1,1] (b t u)[-1,1] ; b=1|2|3 h=1|2|3 u=1|4|8
+AffineGrid : (n 2 3) {[n,c,h,w]} ; n=1|2|3 c=1|3 h=1|2|5|8 w=1|3|7
+AffineGrid : (n 3 4) {[n,c,e,h,w]} ; n=1|2|3 c=1|3 e=1|2|3 h=1|2|5 w=1|3|7
+MatMulInteger : x(... m k) (k n)! ()[0,10]? ()[0,10]?
+MatMulInteger : x(... m k) (k n)! ()[0,10]? (n)[0,10]
+STFT : float32|float64:(n l+s*p 1) {s} (l)[0.1,1]? {l} ; n=1|2|3 l=4|8|9|16 s=1|3|4 p=0|1|5
+ onesided=0|1?
+MelWeightMatrix : {b} {l} {r} float32:{f} float32:{r/g} ; b=1|4|8 l=16|33|64 r=8000|16000 f=0|100 g=2|4
+TfIdfVectorizer : int32|int64:(n)[0,3] ; a=1|2 b=a|2 min_gram_length=a max_gram_length=b max_skip_count=between(0,3)
+ mode=TF|IDF|TFIDF ngram_counts=[0,3] ngram_indexes=[3,0,1,4,2] pool_int64s=[0,1,2,1,2,0,1]
+ weights=[0.5,2.0,1.5,3.0,0.25]?
+TfIdfVectorizer : int32|int64:(m n)[0,3] ; a=1|2 b=a|2 min_gram_length=a max_gram_length=b max_skip_count=between(0,3)
+ mode=TF|IDF|TFIDF ngram_counts=[0,3] ngram_indexes=[3,0,1,4,2] pool_int64s=[0,1,2,1,2,0,1]
+ weights=[0.5,2.0,1.5,3.0,0.25]?
 com.microsoft.TransposeMatMul : float32:x(b m k) (b k n)! ; alpha=real(1.0)? -> b m n
 com.microsoft.FusedGemm : float32:x(m k) (k n)! (n)!? ; activation=Relu|Sigmoid|Tanh -> m n
 com.microsoft.FusedConv : float32:x(n c h w) (o c k k)! (o)!? ; k=1|2|3 o=1|5|8 kernel_shape=[k,k]
@@ -117,6 +140,11 @@ com.microsoft.QLinearSigmoid : x(n ...)@ @
 com.microsoft.QLinearSoftmax : x(n ...)@ @ ; axis=axis(rank) opset=9|13
 com.microsoft.QLinearGlobalAveragePool : x(n c h w)@ @ ; -> n c 1 1
 com.microsoft.QLinearWhere : bool:= x@ =@ @
+com.microsoft.DequantizeLinear : x@ -> float32:
+com.microsoft.QuantizeLinear : float32:x uint8:@ -> uint8:
+com.microsoft.QuantizeLinear : float32:x int8:@ -> int8:
+com.microsoft.QLinearAveragePool : uint8|int8:(n c h w)@ @ ; h=3|5|8 w=4|7|16 k=1|2|3 j=1|2|3 s=1|2 t=1|2
+ kernel_shape=[k,j] strides=[s,t] -> n c (h-k)//s+1 (w-j)//t+1
 com.microsoft.QGemm : x(m k)@ (k n)!@ int32:(n)[-500,500]? @ ; transA=0 transB=0 -> m n
 """
 
@@ -183,8 +211,8 @@ def _by_name(d: Draw, x: Value, given: dict[str, Any]) -> dict[str, Any]:
 
 
 class _Operand(NamedTuple):
-    """``shape`` is ``x``, ``=``, ``~`` or sizes, ``-`` where it is left out; empty for the result's scale and zero
-    point."""
+    """``shape`` is ``x``, ``=``, ``~``, sizes or values, ``-`` where it is left out; empty for the result's scale and
+    zero point."""
 
     dtypes: str
     shape: str
@@ -193,7 +221,7 @@ class _Operand(NamedTuple):
 
 
 _OPERAND = re.compile(
-    r"(?:([\w|]+):)?(x?\((?:[^()]|\([^()]*(?:\([^()]*\))?[^()]*\))*\)|[-x=~])?(?:\[([^]]+)\])?([!#@?]*)(?:\s+|$)"
+    r"(?:([\w|]+):)?(x?\((?:[^()]|\([^()]*(?:\([^()]*\))?[^()]*\))*\)|\{[^}]*\}|[-x=~])?(?:\[([^]]+)\])?([!#@?]*)(?:\s+|$)"
 )
 
 
@@ -302,12 +330,17 @@ class _Drawing:
         return self.x
 
     def dtype(self, i: int, o: _Operand) -> str:
-        if o.dtypes or self.schema is None:
-            return self.d.choice(o.dtypes.split("|")) if o.dtypes else self.x.dtype  # type: ignore[union-attr]
+        given = self.d.choice(o.dtypes.split("|")) if o.dtypes else ""
+        if self.schema is None:
+            return given or self.x.dtype  # type: ignore[union-attr]
         type_str = self.schema.inputs[i].type_str
-        return self.kinds.setdefault(type_str, self.kinds.get(type_str) or self.d.dtype(i))
+        return self.kinds.setdefault(type_str, given or self.kinds.get(type_str) or self.d.dtype(i))
 
     def other(self, i: int, o: _Operand) -> Value:
+        if o.shape.startswith("{"):
+            found = self.d.constant(np.array(self.names.value(o.shape[1:-1]), o.dtypes or "int64"))
+            self.x = self.x or found
+            return found
         d, dtype = self.d, self.dtype(i, o)
         known = () if self.x is None else d.known(self.x)
         shape = known if o.shape == "=" else d.partner(known) if o.shape == "~" else self.names.shape(o.shape)
@@ -327,8 +360,9 @@ def parameters(d: Draw, dtype: str) -> list[Value]:
 
 
 def by_row(d: Draw) -> list[Value]:
-    """A node as the newest row that the opset has says."""
-    return _Drawing(d, next(row for since, row in _BY_NAME[d.op] if since <= d.opset)).node()
+    """A node as one of the newest rows that the opset has says."""
+    newest = next(since for since, _ in _BY_NAME[d.op] if since <= d.opset)
+    return _Drawing(d, d.choice([row for since, row in _BY_NAME[d.op] if since == newest])).node()
 
 
 _BY_NAME: dict[str, list[tuple[int, _Row]]] = {}

@@ -38,38 +38,3 @@ def max_unpool(d: Draw) -> list[Value]:
     at = planes + (rows + moved[0]) * (w * k) + columns + moved[1]
     x = d.like((n, c, h, w), d.dtype(0, ("float32", "float64")))
     return d.node([x, d.constant(at, 0.5)], kernel_shape=[k, k], strides=[k, k])
-
-
-@generates("STFT")
-def stft(d: Draw) -> list[Value]:
-    length, step = d.choice((4, 8, 9, 16)), d.choice((1, 3, 4))
-    signal = d.like((d.size(3), length + step * d.between(0, 5), 1), d.dtype(0, ("float32", "float64")))
-    window = d.maybe(d.within((length,), signal.dtype, 0.1, 1.0), 0.7)
-    numbers = [d.constant(np.array(v)) for v in (step, length)]
-    return d.node([signal, numbers[0], window, numbers[1]], onesided=d.choice((None, 0, 1)))
-
-
-@generates("MelWeightMatrix")
-def mel(d: Draw) -> list[Value]:
-    bins, length, rate = d.choice((1, 4, 8)), d.choice((16, 33, 64)), d.choice((8000, 16000))
-    numbers = [d.constant(np.array(v)) for v in (bins, length, rate)]
-    ends = [d.constant(np.array(v, "float32")) for v in (d.choice((0.0, 100.0)), rate / d.choice((2, 4)))]
-    return d.node([*numbers, *ends])
-
-
-@generates("TfIdfVectorizer")
-def n_grams(d: Draw) -> list[Value]:
-    dtype = d.dtype(0, ("int32", "int64"))
-    x = d.within(d.choice(((d.size(33),), (d.size(5), d.size(33)))), dtype, 0, 3, 0.1)
-    lengths = sorted((d.between(1, 2), d.between(1, 2)))
-    return d.node(
-        [x],
-        min_gram_length=lengths[0],
-        max_gram_length=lengths[1],
-        max_skip_count=d.between(0, 3),
-        mode=d.choice(("TF", "IDF", "TFIDF")),
-        ngram_counts=[0, 3],
-        ngram_indexes=[3, 0, 1, 4, 2],
-        pool_int64s=[0, 1, 2, 1, 2, 0, 1],
-        weights=d.maybe([0.5, 2.0, 1.5, 3.0, 0.25]),
-    )
