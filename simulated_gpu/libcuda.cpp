@@ -147,6 +147,7 @@ Status copy(void *to, const void *from, size_t bytes) {
 
 CALL(cuInit, unsigned) { BEGIN_ANYWHERE; return number("STANDIN_GPUS", 1) ? 0 : 100; }
 CALL(cuDriverGetVersion, int *version) { BEGIN_ANYWHERE; *version = number("STANDIN_DRIVER", 13000); return 0; }
+CALL(cuGetExportTable, const void **, const void *) { return 500; }  // NVRTC asks, and goes on without
 CALL(cuDeviceGetCount, int *count) { BEGIN_ANYWHERE; *count = number("STANDIN_GPUS", 1); return 0; }
 CALL(cuDeviceGet, int *device, int index) {
     BEGIN_ANYWHERE;

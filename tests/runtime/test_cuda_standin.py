@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 import pytest
+from nvrtc import needs_nvrtc
 
 from benchmarks.launches import python_seconds
 from simulated_gpu import host_compiler
@@ -37,7 +38,13 @@ def python(*arguments: str, **says: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, *arguments], env=env, capture_output=True, text=True, cwd=TESTS.parent)
 
 
-@pytest.mark.parametrize("file", ["test_cuda_device.py", "test_cuda_errors.py", "test_cuda_vendors.py"])
+@pytest.mark.parametrize(
+    "file",
+    [
+        *("test_cuda_device.py", "test_cuda_errors.py", "test_cuda_vendors.py"),
+        pytest.param("test_cuda_tuning.py", marks=needs_nvrtc),
+    ],
+)
 def test_what_is_tested_on_a_gpu(file: str) -> None:
     """Everything, and nothing is skipped."""
     options = ("-m", "pytest", "-q", "-x", "-p", "on_standin", "-p", "no:cacheprovider", "-p", "no:xdist")
