@@ -219,3 +219,19 @@ def test_rows_of_a_tile_do_not_push_each_other_out_of_the_cache(depth: int, most
     rows = template(Problem.of(call), MachineModel(64, 32)).choice.tile.rows
     assert rows <= most
     assert depth != 1000 or rows > 8
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "depth"), [(128, 768, 3072), (128, 3072, 768), (64, 8192, 768), (197, 768, 192)]
+)
+@pytest.mark.parametrize(("width", "registers"), WIDTHS)
+def test_tiles_have_rows_enough_to_wait_for_the_second_level(
+    rows: int, columns: int, depth: int, width: int, registers: int
+) -> None:
+    """A vector of a panel that the first level does not hold takes 1.25 cycles, in which 2.5 rows are multiplied."""
+    machine = MachineModel(width, registers)
+    call = call_op("nn.matmul", var("x", shape=(rows, depth)), var("w", shape=(depth, columns)))
+    assert isinstance(call, Call) and isinstance(call.op, Op)
+    (template,) = TEMPLATES.find("llvm", call.op)
+    tile = template(Problem.of(call), machine).choice.tile
+    assert tile.rows >= 3 or depth * tile.blocks * width <= machine.l1_bytes

@@ -34,6 +34,7 @@ _READ_IN_PLACE = 2  # tiles of rows that read the right-hand side where it is, h
 _HALVED = (1, 2, 4, 8)  # rows of a tile, and columns of one of dot products, where only a run knows how many there are
 _NO_NEIGHBOUR = 8192  # bytes between rows of which one is not fetched ahead with the other
 _WAY, _CROWDED = 4096, 1.4  # bytes of a way of the first-level cache; what it costs where rows push each other out
+_FROM_L2 = 1.25  # cycles of a vector that comes from the second-level cache
 _NEAR_CACHES = 8  # times the second-level cache: what is read from there or nearly as fast
 
 
@@ -186,8 +187,17 @@ def product_choices(product: Product, machine: MachineModel, times: int = 1, in_
         extra = _extra(scheme, product, machine, times)
         for c in tile_choices(scheme, product.rows, columns, times * product.batch * steps, machine):
             crowd = _CROWDED if _crowded(product, c.tile, machine) else 1.0
-            found.append(replace(c, cycles=c.cycles * crowd + extra, why_not=why_not))
+            least = 0.0 if scheme == DOTS else times * _streaming(product, c.tile, machine)
+            found.append(replace(c, cycles=max(c.cycles * crowd, least) + extra, why_not=why_not))
     return found
+
+
+def _streaming(product: Product, tile: Tile, machine: MachineModel) -> float:
+    """Cycles that the second-level cache takes to hand panels of ``tile`` to all tiles of rows, where the first level
+    keeps none from one to the next."""
+    panel, down = product.depth * tile.blocks * machine.vector_bytes, -(-product.rows // tile.rows)
+    vectors = product.batch * product.depth * -(-product.columns // machine.lanes(product.dtype))
+    return down * vectors * _FROM_L2 if down > 1 and panel > machine.l1_bytes else 0.0
 
 
 def _crowded(product: Product, tile: Tile, machine: MachineModel) -> bool:
