@@ -1,17 +1,20 @@
-"""``python -m benchmarks``: minitvm beside onnxruntime and, where installed, openvino."""
+"""``python -m benchmarks``: minitvm beside whichever of its peers are installed."""
 
 from __future__ import annotations
 
 import pathlib
 import tempfile
+import time
 from collections.abc import Callable
+from typing import Any
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 import minitvm
 from benchmarks import (
+    cases,
     coverage,
     cuda_sim,
     launches,
@@ -27,15 +30,20 @@ from benchmarks import (
 from benchmarks import files as traced
 from benchmarks import layers as layer_sweep
 from benchmarks import levels as ladder
+from benchmarks import opening as openings
 from benchmarks.cuda_check import figures as gpu_figures
 from benchmarks.cuda_check.networks import known as known_to_check
 from benchmarks.cuda_check.run import SECONDS, SECTIONS, Check
 from benchmarks.cuda_check.run import Settings as CheckSettings
 from benchmarks.layer_kinds import KINDS, draw_layers, wanted_layers
 from benchmarks.measure import Settings, benchmark
-from benchmarks.onnx_models import WORKLOADS
+from benchmarks.onnx_models import NETWORKS, WORKLOADS
 from benchmarks.runtimes import installed
+from minitvm.driver import backend_for
 from minitvm.errors import MiniTVMError
+
+_PATH = click.Path(path_type=pathlib.Path)
+_MODELS = "Names, or paths of .onnx files."
 
 
 def _words(context: click.Context, parameter: click.Parameter, value: str) -> list[str]:
@@ -43,11 +51,20 @@ def _words(context: click.Context, parameter: click.Parameter, value: str) -> li
 
 
 def _models(context: click.Context, parameter: click.Parameter, value: str) -> list[str]:
-    names = _words(context, parameter, value)
-    for name in names:
-        if name not in WORKLOADS and not pathlib.Path(name).is_file():
-            raise click.BadParameter(f"{name!r} is neither a file nor one of {', '.join(WORKLOADS)}")
-    return names
+    names = {name: cases.found(name) for name in _words(context, parameter, value)}
+    for name, known in names.items():
+        if known is None:
+            raise click.BadParameter(f"{name!r} is neither a file nor one of {', '.join((*NETWORKS, *cases.real()))}")
+    return [known for known in names.values() if known]
+
+
+def _target(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
+    try:
+        for value in values:
+            backend_for(value, 1)
+    except MiniTVMError as error:
+        raise click.BadParameter(str(error)) from error
+    return values
 
 
 def _threads(context: click.Context, parameter: click.Parameter, value: str) -> list[int]:
@@ -97,42 +114,64 @@ def _of(names: list[str]) -> Callable[[click.Context, click.Parameter, str], lis
 @click.group(
     invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"], "show_default": True}
 )
-@click.option("--models", default=",".join(WORKLOADS), callback=_models, help="Names, or paths of .onnx files.")
+@click.option("--models", default=",".join((*cases.EIGHTEEN, *cases.real())), callback=_models, help=_MODELS)
 @click.option("--threads", default="1,2", callback=_threads, help="Numbers of threads.")
+@click.option("--target", "targets", multiple=True, default=["llvm"], callback=_target, help="Targets; give it again.")
 @click.option("--peers", default=",".join(installed()[1:]), callback=_runtimes, help="Runtimes beside minitvm.")
-@click.option("--rounds", default=15, type=click.IntRange(1), help="Turns of each runtime.")
-@click.option("--output", default="benchmark.json", type=click.Path(path_type=pathlib.Path), help="Where figures go.")
-@click.option("--plot", type=click.Path(path_type=pathlib.Path), help="Where a picture goes.")
-@click.option("--processes/--no-processes", default=True, help="Opening times and memory, in fresh processes.")
-@click.option("--graph/--no-graph", default=True, help="The graph of thousands of calls, imports, a small model.")
+@click.option("--rounds", default=15, type=click.IntRange(1), help="Turns of each runtime, if time allows.")
+@click.option("--minutes", default=15.0, type=click.FloatRange(0, min_open=True), help="Time for everything.")
+@click.option("--accuracy/--no-accuracy", default=True, help="Errors against float64.")
+@click.option("--output", default="benchmark.json", type=_PATH, help="Where figures go.")
+@click.option("--plot", type=_PATH, help="Where a picture goes.")
 @click.pass_context
 def main(
-    context: click.Context,
-    models: list[str],
-    threads: list[int],
-    peers: list[str],
-    rounds: int,
-    output: pathlib.Path,
-    plot: pathlib.Path | None,
-    processes: bool,
-    graph: bool,
+    context: click.Context, /, output: pathlib.Path, plot: pathlib.Path | None, peers: list[str], **given: Any
 ) -> None:
     """Time models with minitvm and its peers, side by side; print tables, write JSON and a plot.
 
     \b
     Examples:
       python -m benchmarks
-      python -m benchmarks --models resnet18,model.onnx --threads 1 --no-graph
+      python -m benchmarks --target llvm --target "llvm -mcpu=haswell" --minutes 25
+      python -m benchmarks --models resnet18,model.onnx --threads 1 --no-accuracy
       python -m benchmarks layers --help
     """
     if context.invoked_subcommand is not None:
         return
-    settings = Settings(models, threads, rounds, runtimes=peers, processes=processes, graph=graph)
-    result = benchmark(settings, Console(stderr=True, highlight=False).print)
-    report.show(result, Console(width=None if Console().is_terminal else 140, highlight=False))
+    result = _measured(Settings(**given, runtimes=peers))
+    report.show(result, _console())
     report.write_json(result, output)
     if plot is not None:
         report.plot(result, plot)
+
+
+def _measured(settings: Settings) -> dict[str, Any]:
+    """The networks' times; the bar is full when the time is over, if not before."""
+    with Progress(TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), console=_errors) as progress:
+        most = f"of at most {settings.minutes:g} minutes: "
+        task, begun = progress.add_task(most, total=60 * settings.minutes), time.perf_counter()
+        return benchmark(
+            settings,
+            lambda text: progress.update(task, completed=time.perf_counter() - begun, description=most + text),
+        )
+
+
+def _console(width: int = 140) -> Console:
+    return Console(width=None if Console().is_terminal else width, highlight=False)
+
+
+_errors = Console(stderr=True, highlight=False)
+
+
+@main.command()
+@click.option("--models", default="resnet18,mobilenet_v2,bert_base_4layers_s128", callback=_models, help=_MODELS)
+@click.option("--peers", default=",".join(installed()[1:]), callback=_runtimes, help="Runtimes beside minitvm.")
+@click.option("--output", default="opening.json", type=_PATH, help="Where figures go.")
+def opening(models: list[str], peers: list[str], output: pathlib.Path) -> None:
+    """Opening models and memory in fresh processes; and imports, a graph of thousands of calls, a small model's run."""
+    result = openings.measure_opening(models, peers, _errors.print)
+    openings.show_opening(result, _console())
+    report.write_json(result, output)
 
 
 @main.command()
@@ -143,7 +182,7 @@ def main(
 @click.option("--only", default="", callback=_kinds, help="Kinds, or single layers by name: conv,dense/3.")
 @click.option("--target", default="llvm", help="Target of minitvm, such as 'llvm -mcpu=haswell'.")
 @click.option("--rounds", default=3, type=click.IntRange(1), help="Turns of each runtime.")
-@click.option("--output", default="layers.json", type=click.Path(path_type=pathlib.Path), help="Where figures go.")
+@click.option("--output", default="layers.json", type=_PATH, help="Where figures go.")
 def layers(
     count: int,
     seed: int,
@@ -173,15 +212,15 @@ def layers(
             lambda found: progress.update(task, advance=1, description=found["name"].ljust(18)),
         )
     result["settings"]["seed"] = seed
-    layers_report.show_layers(result, Console(width=None if Console().is_terminal else 140, highlight=False))
+    layers_report.show_layers(result, _console())
     report.write_json(result, output)
 
 
 @main.command()
-@click.option("--models", default=",".join(WORKLOADS), callback=_models, help="Names, or paths of .onnx files.")
+@click.option("--models", default=",".join(WORKLOADS), callback=_models, help=_MODELS)
 @click.option("--threads", default=1, type=click.IntRange(1), help="Threads of every level.")
 @click.option("--rounds", default=5, type=click.IntRange(1), help="Turns of each level.")
-@click.option("--output", default="levels.json", type=click.Path(path_type=pathlib.Path), help="Where figures go.")
+@click.option("--output", default="levels.json", type=_PATH, help="Where figures go.")
 def levels(models: list[str], threads: int, rounds: int, output: pathlib.Path) -> None:
     """Time models at optimization levels 0 to 3, side by side.
 
@@ -191,7 +230,7 @@ def levels(models: list[str], threads: int, rounds: int, output: pathlib.Path) -
       python -m benchmarks levels --models resnet18 --threads 2
     """
     result = ladder.measure_levels(models, threads, rounds)
-    ladder.show_levels(result, Console(width=None if Console().is_terminal else 140, highlight=False))
+    ladder.show_levels(result, _console())
     report.write_json({"models": result}, output)
 
 
@@ -234,7 +273,7 @@ def simulated_cuda(models: list[str], orders: list[str], arch: str, precision: s
     for one in cuda_sim.outcomes(models or list(cuda_sim.models()), orders, arch, precision):
         click.echo(f"{one.model} {one.order} {one.error:.1e} {one.seconds:.1f} s")
         found.append(one)
-    cuda_sim.show(found, Console(width=None if Console().is_terminal else 140, highlight=False))
+    cuda_sim.show(found, _console())
 
 
 @main.command("cuda-check")
@@ -243,7 +282,7 @@ def simulated_cuda(models: list[str], orders: list[str], arch: str, precision: s
 @click.option("--seconds", default=SECONDS, type=click.IntRange(10), help="For all sections together.")
 @click.option("--batch", default=32, type=click.IntRange(2), help="The large batch.")
 @click.option("--rounds", default=12, type=click.IntRange(1), help="Turns of each way to run.")
-@click.option("--output", default="cuda-check.json", type=click.Path(path_type=pathlib.Path), help="Where figures go.")
+@click.option("--output", default="cuda-check.json", type=_PATH, help="Where figures go.")
 @click.option("--stand-in", is_flag=True, help="Without a GPU: small networks on a stand-in for its driver.")
 @click.option("--write", is_flag=True, help="Put a GPU's figures into docs/benchmark.md.")
 def check_of_gpu(
@@ -273,7 +312,7 @@ def check_of_gpu(
         found = Check(CheckSettings(models, sections, seconds, batch, rounds, stand_in), output, say).run()
     except MiniTVMError as error:
         raise click.ClickException(str(error)) from error
-    gpu_figures.show(found, Console(width=None if Console().is_terminal else 160, highlight=False))
+    gpu_figures.show(found, _console(160))
     if write:
         gpu_figures.write(found)
 
@@ -286,13 +325,13 @@ def gpu_resources(models: list[str], archs: list[str], write: bool) -> None:
     """Registers, spills, shared memory and occupancy of models' CUDA kernels, by NVRTC."""
     found = {(model, arch): list(nvrtc.model_needs(model, arch)) for model in models for arch in archs}
     for (model, arch), rows in found.items():
-        nvrtc.show(f"{model}, {arch}", rows, Console(width=None if Console().is_terminal else 160, highlight=False))
+        nvrtc.show(f"{model}, {arch}", rows, _console(160))
     if write:
         nvrtc.PAGE.write_text(nvrtc.page(found), encoding="utf-8")
 
 
 @main.command("tuned")
-@click.option("--trials", default="trials.jsonl", type=click.Path(path_type=pathlib.Path), help="File to go on with.")
+@click.option("--trials", default="trials.jsonl", type=_PATH, help="File to go on with.")
 @click.option("--budget", default=600.0, show_default=True, help="Seconds for a network on a GPU.")
 @click.option("-n", "--most", default=4, show_default=True, help="Ways to try for a kernel.")
 def tuned_records(trials: pathlib.Path, budget: float, most: int) -> None:
@@ -308,14 +347,14 @@ def files() -> None:
 
 
 @main.command()
-@click.option("--models", default="resnet18", callback=_models, help="Names, or paths of .onnx files.")
+@click.option("--models", default="resnet18", callback=_models, help=_MODELS)
 @click.option("--tries", default=10, type=click.IntRange(1), help="Fresh processes, of which the least counts.")
 def load(models: list[str], tries: int) -> None:
     """CPU seconds to import minitvm.runtime and to load saved models, each in a fresh process."""
     for name in models:
         with tempfile.TemporaryDirectory() as folder:
             path = pathlib.Path(folder) / "model.mtvm"
-            minitvm.compile(WORKLOADS[name].build() if name in WORKLOADS else name, num_threads=1).save(path)
+            minitvm.compile(NETWORKS[name].build() if name in NETWORKS else name, num_threads=1).save(path)
             imported, loaded = scale.load_seconds(path, tries)
             megabytes = path.stat().st_size / 1e6
         click.echo(
@@ -331,7 +370,7 @@ def memory_of_large_models() -> None:
 
 
 @main.command("shapes")
-@click.option("--models", default=str(cuda_sim.FOLDER / "all_minilm_l6_v2_int8w.onnx"), callback=_models, help="Files.")
+@click.option("--models", default=str(cases.FOLDER / "all_minilm_l6_v2_int8w.onnx"), callback=_models, help="Files.")
 def meet_new_shapes(models: list[str]) -> None:
     """The slowest call of a session that meets 40 new lengths of text, from one thread and from eight at once."""
     for name in models:
@@ -340,7 +379,7 @@ def meet_new_shapes(models: list[str]) -> None:
 
 
 @main.command("launches")
-@click.option("--models", default="resnet18", callback=_models, help="Names, or paths of .onnx files.")
+@click.option("--models", default="resnet18", callback=_models, help=_MODELS)
 def python_of_launches(models: list[str]) -> None:
     """Microseconds that Python takes for a run on a GPU, on a stand-in for its driver whose kernels do nothing."""
     for name in models:

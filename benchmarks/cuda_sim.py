@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pathlib
 import time
 import warnings
@@ -17,12 +16,11 @@ from rich.console import Console
 from rich.table import Table
 
 import minitvm
+from benchmarks.cases import FOLDER, stored
 from benchmarks.onnx_models import WORKLOADS
 from minitvm.driver import HostCallWarning
 from minitvm.passes import PassContext
 from simulated_gpu.device import simulated_target
-
-FOLDER = pathlib.Path(os.environ.get("MINITVM_SHARED", pathlib.Path(__file__).parents[2] / "shared")) / "models"
 
 Arrays = dict[str, np.ndarray]
 Outputs = list[tuple[np.ndarray, np.ndarray]]
@@ -47,10 +45,8 @@ def models() -> dict[str, Callable[[], tuple[onnx.ModelProto | str, Arrays, list
 
 
 def _stored(path: pathlib.Path) -> tuple[str, Arrays, list[np.ndarray]]:
-    names = [o.name for o in onnx.load(path, load_external_data=False).graph.output]
-    with np.load(path.with_suffix(".npz")) as arrays:
-        feed = {key[4:]: arrays[key] for key in arrays.files if key.startswith("in0.")}
-        return str(path), feed, [arrays[f"out0.{name}"] for name in names]
+    feed, expected = stored(path)
+    return str(path), feed, expected or []
 
 
 def _made(name: str) -> tuple[onnx.ModelProto, Arrays, list[np.ndarray]]:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 import numpy as np
 
 import minitvm
-from benchmarks.onnx_models import WORKLOADS
+from benchmarks.onnx_models import NETWORKS
 from minitvm.runtime.executor import GraphModule
 from simulated_gpu.standin import environment, use_host_code
 
@@ -31,7 +31,7 @@ def python_seconds(name: str) -> dict[str, float]:
 
 def _measured(name: str) -> dict[str, float]:
     use_host_code(idle=True)
-    library = minitvm.compile(WORKLOADS[name].build() if name in WORKLOADS else name, "cuda -arch=sm_90")
+    library = minitvm.compile(NETWORKS[name].build() if name in NETWORKS else name, "cuda -arch=sm_90")
     module = GraphModule(library["default"]())
     types = module.input_types()
     feeds = {n: np.zeros([1 if d is None else d for d in t.sizes], t.dtype) for n, t in types.items()}

@@ -11,7 +11,7 @@ import onnx
 from rich.console import Console
 
 import minitvm
-from benchmarks.onnx_models import WORKLOADS
+from benchmarks.onnx_models import NETWORKS
 from benchmarks.report import table_of
 from benchmarks.runtimes import random_feeds, relative_error, statistics
 from minitvm.runtime.timing import PAUSE, side_by_side
@@ -27,9 +27,9 @@ def measure_levels(names: Sequence[str], threads: int, rounds: int, pause: float
 
 def _measure(name: str, folder: pathlib.Path, threads: int, rounds: int, pause: float) -> dict[str, Any]:
     path = pathlib.Path(name)
-    if name in WORKLOADS:
+    if name in NETWORKS:
         path = folder / f"{name}.onnx"
-        onnx.save(WORKLOADS[name].build(), path)
+        onnx.save(NETWORKS[name].build(), path)
     feeds = random_feeds(path)
     sessions = {n: minitvm.InferenceSession(path, num_threads=threads, opt_level=n) for n in LEVELS}
     outputs = {n: session.run(None, feeds) for n, session in sessions.items()}

@@ -7,147 +7,122 @@ import os
 import pathlib
 import platform
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import onnx
+import numpy as np
 
-from benchmarks import scale, worker
+from benchmarks import exact, worker
+from benchmarks.cases import Case, make
 from benchmarks.machine import cpu_model
 from benchmarks.machine import measure as measure_peak
-from benchmarks.onnx_models import WORKLOADS
-from benchmarks.runtimes import OPENERS, Feeds, installed, random_feeds, relative_error, statistics, versions
-from minitvm.runtime.timing import PAUSE, side_by_side
+from benchmarks.runtimes import absent, installed, limits, relative_error, versions
+from benchmarks.turns import PAUSE, Job, run_job
 
-Say = Callable[[str], None]
+Step = Callable[[str], None]
+"""Called with what comes next."""
+
+GRACE = 60.0
+"""Seconds that a process may take beyond three times its share: what opens a model cannot be left out."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """``models``: names of :data:`WORKLOADS` or paths of model files.  ``runtimes``: minitvm first."""
+    """``models``: names, or paths of model files.  ``runtimes``: minitvm first."""
 
     models: Sequence[str]
     threads: Sequence[int] = (1, 2)
+    targets: Sequence[str] = ("llvm",)
     rounds: int = 15
-    pause: float = PAUSE
+    minutes: float = 15.0
     runtimes: Sequence[str] = ()
-    processes: bool = True
-    """Measure opening and memory, each in a process of its own."""
-    graph: bool = True
-    """Measure what does not depend on kernels."""
+    pause: float = PAUSE
+    accuracy: bool = True
+    """Work out what is right in float64."""
 
 
-@dataclass(frozen=True)
-class Model:
-    name: str
-    path: pathlib.Path
-    gflop: float | None
-    feeds: Feeds
-
-
-def benchmark(settings: Settings, say: Say = print) -> dict[str, Any]:
+def benchmark(settings: Settings, on_step: Step = lambda text: None) -> dict[str, Any]:
     """Run everything; the result is what ``benchmark.json`` holds."""
+    begun = time.perf_counter()
     names = list(settings.runtimes or installed())
-    say("measuring the machine")
+    on_step("measuring the machine")
     before = [measure_peak(threads) for threads in settings.threads]
-    with tempfile.TemporaryDirectory() as folder:
-        models = [_model(name, pathlib.Path(folder), say) for name in settings.models]
-        measured = [_measure(model, names, settings, say) for model in models]
-        graph = _graph(names, settings, say)
+    clock = Clock(begun + 60 * settings.minutes, len(settings.models) * len(settings.targets))
+    models = [_measured(name, names, settings, clock, on_step) for name in settings.models]
     peaks = [peak.better_of(measure_peak(peak.threads)) for peak in before]
+    return {
+        **about_here(names),
+        "absent": {name: why for name, why in absent().items() if name not in names},
+        "settings": {**asdict(settings), "runtimes": names},
+        "seconds": time.perf_counter() - begun,
+        "peaks": [asdict(peak) for peak in peaks],
+        "models": models,
+    }
+
+
+def about_here(runtimes: Sequence[str]) -> dict[str, Any]:
+    """When and where something was measured, and with what."""
     return {
         "date": datetime.date.today().isoformat(),
         "machine": {"cpu": cpu_model(), "cores": os.cpu_count(), "system": f"{platform.system()} {platform.machine()}"},
-        "versions": versions(names),
-        "rounds": settings.rounds,
-        "pause_s": settings.pause,
-        "peaks": [asdict(peak) for peak in peaks],
-        "models": [with_rates(model, {peak.threads: peak.gflops for peak in peaks}) for model in measured],
-        **graph,
+        "versions": versions(list(runtimes)),
     }
 
 
-def _model(name: str, folder: pathlib.Path, say: Say) -> Model:
-    """A model file in ``folder`` with its inputs beside it, built here or given by its path."""
-    path = folder / f"{pathlib.Path(name).stem}.onnx"
-    if name in WORKLOADS:
-        say(f"{name}: building the model")
-        onnx.save(WORKLOADS[name].build(), path)
-    else:
-        path = folder / pathlib.Path(name).name
-        path.symlink_to(pathlib.Path(name).resolve())
-    feeds = random_feeds(path)
-    worker.save_feeds(path, feeds)
-    return Model(path.stem, path, WORKLOADS[name].gflop if name in WORKLOADS else None, feeds)
+@dataclass
+class Clock:
+    """The time that is left, in equal shares; what one model does not need, the others have."""
+
+    until: float
+    shares: int
+
+    @property
+    def left(self) -> float:
+        return self.until - time.perf_counter()
+
+    def share(self) -> float:
+        return max(0.0, self.left) / max(1, self.shares)
 
 
-def _measure(model: Model, names: Sequence[str], settings: Settings, say: Say) -> dict[str, Any]:
-    processes = _processes(model, names, say) if settings.processes else {}
-    runs = [_timed(model, names, threads, settings, say) for threads in settings.threads]
-    return {"name": model.name, "gflop": model.gflop, "runs": runs, "processes": processes}
-
-
-def _timed(model: Model, names: Sequence[str], threads: int, settings: Settings, say: Say) -> dict[str, Any]:
-    """All runtimes side by side in this process."""
-    say(f"{model.name}: {threads} thread(s), {settings.rounds} rounds of {', '.join(names)}")
-    opened = {name: OPENERS[name](str(model.path), threads) for name in names}
-    outputs = {name: run(model.feeds) for name, run in opened.items()}
-    runs = {name: (lambda run=run: run(model.feeds)) for name, run in opened.items()}
-    times = side_by_side(runs, settings.rounds, settings.pause)
-    return {
-        "threads": threads,
-        "times": {name: statistics(found) for name, found in times.items()},
-        "errors": {name: relative_error(outputs[names[0]], outputs[name]) for name in names[1:]},
-    }
-
-
-def with_rates(model: dict[str, Any], peaks: Mapping[int, float]) -> dict[str, Any]:
-    """A model's result with GFLOP/s, their share of the peak, and the time at peak; ``peaks`` by threads."""
-    gflop = model["gflop"]
-    if gflop is None:
-        return {**model, "runs": [{**run, "floor_ms": None} for run in model["runs"]]}
-    runs = []
-    for run in model["runs"]:
-        peak, times = peaks[run["threads"]], {}
-        for name, found in run["times"].items():
-            gflops = 1e3 * gflop / found["median"]
-            times[name] = {**found, "gflops": gflops, "of_peak": gflops / peak}
-        runs.append({**run, "times": times, "floor_ms": 1e3 * gflop / peak})
-    return {**model, "runs": runs}
-
-
-def _processes(model: Model, names: Sequence[str], say: Say) -> dict[str, Any]:
-    """Opening and memory on one thread: minitvm with an empty kernel cache, with a full one, and a saved library."""
-    import minitvm
-
-    say(f"{model.name}: opening in fresh processes")
-    with tempfile.TemporaryDirectory() as cache:
-        found = {
-            state: worker.measure("minitvm", model.path, 1, pathlib.Path(cache))
-            for state in ("minitvm, cold", "minitvm, cached")
-        }
-    saved = model.path.with_suffix(".mtvm")
-    minitvm.compile(str(model.path), num_threads=1).save(saved)
-    found["minitvm, saved"] = worker.measure(worker.LIBRARY, saved, 1)
-    return found | {name: worker.measure(name, model.path, 1) for name in names[1:]}
-
-
-def _graph(names: Sequence[str], settings: Settings, say: Say) -> dict[str, Any]:
-    if not settings.graph:
-        return {"graph": None, "imports": {}, "small_mlp_us": {}}
-    say(f"a graph of {scale.CALLS} calls")
-    return {
-        "graph": scale.graph_cost().as_json(),
-        "imports": {name: scale.import_seconds(name) for name in ("minitvm.session", *names[1:])},
-        "small_mlp_us": _overhead(names),
-    }
-
-
-def _overhead(names: Sequence[str]) -> dict[str, float]:
-    feeds = scale.mlp_feeds()
+def _measured(name: str, names: Sequence[str], settings: Settings, clock: Clock, on_step: Step) -> dict[str, Any]:
+    """One model: every target in a process of its own."""
+    if clock.left <= 0:
+        clock.shares -= len(settings.targets)
+        return {"name": pathlib.Path(name).stem, "gflop": None, "targets": {}, "problem": "no time was left"}
     with tempfile.TemporaryDirectory() as folder:
-        path = str(pathlib.Path(folder) / "mlp.onnx")
-        onnx.save(scale.mlp(), path)
-        opened = {name: OPENERS[name](path, 1) for name in names}
-        return {name: scale.microseconds(lambda run=run: run(feeds)) for name, run in opened.items()}
+        on_step(f"{pathlib.Path(name).stem}: building")
+        case = make(name, pathlib.Path(folder))
+        kind, reference = _reference(case, settings, clock, on_step)
+        found = {}
+        for target in settings.targets:
+            on_step(f"{case.name}: {target}")
+            seconds = clock.share()
+            what = (str(case.path), settings.threads, target, names, settings.rounds, seconds)
+            job = Job(*what, str(reference) if reference else None, settings.pause)
+            found[target] = run_job(job, limits(target), 3 * seconds + GRACE)
+            clock.shares -= 1
+    return {"name": case.name, "gflop": case.gflop, "reference": kind, "targets": found}
+
+
+def _reference(case: Case, settings: Settings, clock: Clock, on_step: Step) -> tuple[str, pathlib.Path | None]:
+    """The outputs that errors are counted from, and what they are."""
+    if settings.accuracy:
+        on_step(f"{case.name}: float64")
+        found = exact.kept(case.path, clock.share() + GRACE)
+        if found is not None and not _contradicts(case, found):
+            return "float64", found
+    if case.expected is not None:
+        path = case.path.with_suffix(".expected.npz")
+        np.savez(path, *case.expected)
+        return "expected", path
+    return "", None
+
+
+DIFFERS = 1e-3
+
+
+def _contradicts(case: Case, found: pathlib.Path) -> bool:
+    """Where numbers are rounded to integers, what float64 gives may not be what came with the model."""
+    return case.expected is not None and relative_error(worker.read_arrays(str(found)), case.expected) > DIFFERS

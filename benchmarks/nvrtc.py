@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 import minitvm
-from benchmarks.onnx_models import WORKLOADS
+from benchmarks.onnx_models import NETWORKS
 from minitvm.codegen.cuda import resources
 from minitvm.codegen.cuda.backend import compile_cubin
 from minitvm.codegen.cuda.machine import gpu_model
@@ -70,7 +70,7 @@ def _marks(text: str) -> dict[str, int]:
 def sources(name: str, arch: str) -> dict[str, str]:
     """A model's groups as CUDA C."""
     with simulated_target():
-        library = minitvm.compile(WORKLOADS[name].build() if name in WORKLOADS else name, f"simulated -arch={arch}")
+        library = minitvm.compile(NETWORKS[name].build() if name in NETWORKS else name, f"simulated -arch={arch}")
     return {symbol: bytes(image).decode() for symbol, image in library.artifact.objects.items()}
 
 

@@ -3,49 +3,29 @@
 from __future__ import annotations
 
 import json
+import math
 import pathlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.asked import AGAINST_ONE, OF_ALL, OWN, asked_of, mean, ratio
+from benchmarks.cases import EIGHTEEN
+
 Result = Mapping[str, Any]
 """What ``benchmark.json`` holds."""
-
-OWN = "minitvm"
 
 
 def write_json(result: Result, path: pathlib.Path) -> None:
     path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 
 
-def show(result: Result, console: Console) -> None:
-    """All tables."""
-    console.print(machine_line(result))
-    for title, table in tables(result):
-        console.print(f"\n{title}", soft_wrap=True)
-        console.print(table)
-
-
 def machine_line(result: Result) -> str:
     machine = result["machine"]
     versions = ", ".join(f"{name} {number}" for name, number in result["versions"].items())
     return f"{machine['cpu']}, {machine['cores']} cores, {machine['system']}; {versions}; {result['date']}"
-
-
-def tables(result: Result) -> Iterator[tuple[str, Table]]:
-    """Titles and tables."""
-    yield "What the machine can do, measured in this run", _peak_table(result)
-    title = (
-        "Time of a run; ratio: the peer's time over minitvm's, above 1 where minitvm is faster; floor: FLOPs at peak"
-    )
-    yield title, _time_table(result)
-    if any(model["processes"] for model in result["models"]):
-        title = "Opening a model, and memory, each in a fresh process; ratio: peak over onnxruntime's"
-        yield title, _process_table(result)
-    if result["graph"]:
-        yield "Without kernels", _graph_table(result)
 
 
 def table_of(headings: str) -> Table:
@@ -56,106 +36,159 @@ def table_of(headings: str) -> Table:
     return table
 
 
-def _peak_table(result: Result) -> Table:
-    table = table_of("threads | | GFLOP/s | GB/s L2 | GB/s memory")
+def show(result: Result, console: Console) -> None:
+    """All tables, then where time goes and what was left out."""
+    console.print(machine_line(result))
+    for line in _about(result):
+        console.print(line, soft_wrap=True)
+    for target in result["settings"]["targets"]:
+        for i, threads in enumerate(result["settings"]["threads"]):
+            console.print(f"\n{target}, {threads} thread{'s' if threads > 1 else ''}", soft_wrap=True)
+            console.print(_times(result, target, i))
+    console.print("\nErrors, of the largest output; against float64, or against the outputs that came with the model")
+    console.print(_errors(result))
+    for title, lines in (("Where time goes", _where(result)), ("Left out", _left_out(result))):
+        found = list(lines)
+        if found:
+            console.print(f"\n{title}", *found, sep="\n", soft_wrap=True, markup=False)
+
+
+def _about(result: Result) -> Iterator[str]:
     for peak in result["peaks"]:
-        figures = (peak["gflops"], peak["l2_gbs"], peak["memory_gbs"])
-        table.add_row(str(peak["threads"]), "", *(f"{figure:.0f}" for figure in figures))
-    return table
-
-
-def _time_table(result: Result) -> Table:
-    table = table_of(
-        "model | runtime | threads | median | best ms | spread | GFLOP/s | of peak | floor | ratio | of bests | error"
+        threads = f"{peak['threads']} thread{'s' if peak['threads'] > 1 else ''}"
+        rates = f"{peak['l2_gbs']:.0f} GB/s L2, {peak['memory_gbs']:.0f} GB/s memory"
+        yield f"at most, {threads}: {peak['gflops']:.0f} GFLOP/s, {rates}"
+    yield (
+        f"{result['seconds'] / 60:.1f} minutes; medians in ms, with half of the range between quartiles; "
+        "ratio: the fastest peer's time over ours"
     )
+
+
+def measured(result: Result, target: str, index: int) -> Iterator[tuple[Result, Result]]:
+    """Models, each with its times at that number of threads; without those that could not be measured."""
     for model in result["models"]:
-        for run in model["runs"]:
-            for name, found in run["times"].items():
-                table.add_row(model["name"], name, str(run["threads"]), *time_cells(name, found, run))
-            table.add_section()
+        runs = model["targets"].get(target, {}).get("runs", ())
+        if len(runs) > index and OWN in runs[index]["times"]:
+            yield model, runs[index]["times"]
+
+
+def _times(result: Result, target: str, index: int) -> Table:
+    names, threads = result["settings"]["runtimes"], result["settings"]["threads"][index]
+    table = table_of(" | ".join(["model", "", *names, "ratio", "of bests", "in bursts", "asked", "of peak"]))
+    (peak,) = (p["gflops"] for p in result["peaks"] if p["threads"] == threads)
+    for model, times in measured(result, target, index):
+        cells = [_time(times.get(name)) for name in names]
+        table.add_row(model["name"], "", *cells, *_ratios(model["name"], times, threads), _share(model, times, peak))
+    for name in (*names[1:], None):
+        table.add_row(*_mean_row(result, target, index, name, len(names)))
     return table
 
 
-def time_cells(name: str, found: Result, run: Result) -> list[str]:
-    own = run["times"][OWN]
-    cells = [f"{found['median']:.2f}", f"{found['best']:.2f}", f"{100 * found['spread']:.0f} %"]
-    known = run["floor_ms"] is not None
-    cells += (
-        [f"{found['gflops']:.0f}", f"{100 * found['of_peak']:.0f} %", f"{run['floor_ms']:.2f}"] if known else [""] * 3
-    )
-    if name == OWN:
-        return [*cells, "", "", ""]
-    ratios = (found["median"] / own["median"], found["best"] / own["best"])
-    return [*cells, *(f"{ratio:.2f}" for ratio in ratios), f"{run['errors'][name]:.0e}"]
+def _time(times: Result | None) -> str:
+    if times is None:
+        return ""
+    found = times["steady"]
+    spread = f" ±{50 * found['spread']:2.0f} %" if found["runs"] > 1 else "  once"
+    return f"{found['median']:.3g}{spread}" if found["median"] < 1000 else f"{found['median']:.0f}{spread}"
 
 
-def _process_table(result: Result) -> Table:
-    table = table_of(
-        "model | runtime | import s | open s | first run ms | peak MB | above interpreter | while running | ratio"
-    )
+def _ratios(name: str, times: Result, threads: int) -> list[str]:
+    """Steady, of the fastest runs, in bursts; and what is asked on one thread."""
+    peer = AGAINST_ONE.get(name)
+    steady = ratio(times, peer=peer)
+    figures = (steady, ratio(times, figure="best", peer=peer), ratio(times, "burst", peer=peer))
+    asked = asked_of(name)
+    words = " ".join(filter(None, (asked.met(steady), str(asked)))) if threads == 1 else ""
+    return [*map(_figure, figures), words]
+
+
+def _figure(number: float) -> str:
+    return "" if math.isnan(number) else f"{number:.2f}"
+
+
+def _share(model: Result, times: Result, peak: float) -> str:
+    return f"{model['gflop'] / times[OWN]['steady']['median'] * 1e3 / peak:.0%}" if model["gflop"] else ""
+
+
+def mean_ratio(
+    result: Result, target: str, index: int, kind: str, figure: str = "median", peer: str | None = None
+) -> float:
+    """The geometric mean of the networks among those measured."""
+    found = [times for model, times in measured(result, target, index) if model["name"] in EIGHTEEN]
+    return mean(ratio(times, kind, figure, peer) for times in found)
+
+
+def _mean_row(result: Result, target: str, index: int, peer: str | None, columns: int) -> list[str]:
+    threads = result["settings"]["threads"][index]
+    kinds = (("steady", "median"), ("steady", "best"), ("burst", "median"))
+    means = [mean_ratio(result, target, index, *kind, peer) for kind in kinds]
+    words = ""
+    if peer is None:
+        both = [(OF_ALL.get((threads, kind)), mean) for (kind, _), mean in zip(kinds[::2], means[::2], strict=True)]
+        words = "; ".join(" ".join(filter(None, (a.met(m), str(a)))) for a, m in both if a is not None)
+    count = sum(model["name"] in EIGHTEEN for model, _ in measured(result, target, index))
+    return [f"mean of {count} to {peer or 'the faster'}", "", *[""] * columns, *map(_figure, means), words, ""]
+
+
+def _errors(result: Result) -> Table:
+    names, targets = result["settings"]["runtimes"], result["settings"]["targets"]
+    own = [f"{OWN} {target}" for target in targets]
+    table = table_of(" | ".join(["model", "against", *own, *names[1:]]))
     for model in result["models"]:
-        peer = model["processes"].get("onnxruntime")
-        for name, found in model["processes"].items():
-            ratio = f"{found['peak_mb'] / peer['peak_mb']:.2f}" if peer else ""
-            table.add_row(
-                *(model["name"], name, f"{found['import_s']:.2f}", f"{found['open_s']:.2f}"),
-                *(f"{1e3 * found['first_run_s']:.1f}", f"{found['peak_mb']:.0f}"),
-                *(f"{found['peak_mb'] - found['baseline_mb']:.0f}", f"{found['running_mb']:.0f}", ratio),
-            )
-        table.add_section()
+        found = [model["targets"].get(target, {}).get("errors", {}) for target in targets]
+        cells = [errors.get(OWN) for errors in found] + [found[0].get(name) if found else None for name in names[1:]]
+        if any(cell is not None for cell in cells):
+            table.add_row(model["name"], model["reference"], *("" if c is None else f"{c:.0e}" for c in cells))
     return table
 
 
-def _graph_table(result: Result) -> Table:
-    table = table_of("what | |")
-    cost = result["graph"]
-    table.add_row(f"a graph of {cost['calls']} calls: import", "", f"{cost['import_s']:.2f} s")
-    table.add_row(f"passes at level 3, to {cost['kernels']} kernel calls", "", f"{cost['passes_s']:.2f} s")
-    table.add_row("executable graph and memory plan", "", f"{cost['plan_s']:.2f} s")
-    table.add_row("all three", "", f"{cost['total_s']:.2f} s")
-    for name, seconds in result["imports"].items():
-        table.add_row(f"import {name}", "", f"{seconds:.2f} s")
-    for name, found in result["small_mlp_us"].items():
-        table.add_row(f"a run of a small mlp: {name}", "", f"{found:.0f} us")
-    return table
+def _where(result: Result) -> Iterator[str]:
+    for model in result["models"]:
+        for target, found in model["targets"].items():
+            if found.get("where"):
+                reached = ratio(found["runs"][0]["times"], peer=AGAINST_ONE.get(model["name"]))
+                yield f"{model['name']}, {target} ({reached:.2f}): {found['where']}"
+
+
+def _left_out(result: Result) -> Iterator[str]:
+    yield from (f"{name}: {why}" for name, why in result["absent"].items())
+    narrow = [target for target in result["settings"]["targets"] if target != "llvm"]
+    if narrow and "onnxruntime" in result["settings"]["runtimes"]:
+        yield f"onnxruntime is not limited to the vectors of {', '.join(narrow)}: it has no switch for that"
+    for model in result["models"]:
+        problems = [model.get("problem"), *(found.get("problem") for found in model["targets"].values())]
+        yield from (f"{model['name']}: {why.splitlines()[-1]}" for why in problems if why)
+        for target, found in model["targets"].items():
+            yield from (f"{model['name']}, {target}: {name}: {why}" for name, why in found.get("problems", {}).items())
 
 
 def plot(result: Result, path: pathlib.Path) -> None:
-    """Bars of each runtime's median time over minitvm's, one panel for each number of threads; whiskers: quartiles."""
+    """Ratios of every model, steady and in bursts: a panel for each target and number of threads."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    threads = sorted({run["threads"] for model in result["models"] for run in model["runs"]})
-    figure, axes = pyplot.subplots(1, len(threads), figsize=(6 * len(threads), 4), squeeze=False, sharey=True)
-    for axis, count in zip(axes[0], threads, strict=True):
-        _plot_panel(axis, result, count)
-    axes[0][0].set_ylabel("runs in the time of one run of onnxruntime" if _has_peer(result) else "runs per second")
-    figure.suptitle(machine_line(result), fontsize=8)
-    handles, names = axes[0][0].get_legend_handles_labels()
-    figure.legend(handles, names, loc="lower center", ncols=len(names), fontsize=8)
-    figure.tight_layout(rect=(0, 0.05, 1, 1))
+    settings = result["settings"]
+    panels = [(target, i) for target in settings["targets"] for i in range(len(settings["threads"]))]
+    height = 1.5 + 0.22 * len(result["models"])
+    figure, axes = pyplot.subplots(1, len(panels), figsize=(4 * len(panels), height), squeeze=False, sharey=True)
+    for axis, (target, i) in zip(axes[0], panels, strict=True):
+        threads = settings["threads"][i]
+        _panel(axis, list(measured(result, target, i)))
+        axis.set_title(f"{target}, {threads} thread{'s' if threads > 1 else ''}", fontsize=9)
+    figure.suptitle(f"the fastest peer's time over minitvm's\n{machine_line(result)}", fontsize=8)
+    figure.tight_layout()
     figure.savefig(path, dpi=120)
     pyplot.close(figure)
 
 
-def _has_peer(result: Result) -> bool:
-    return "onnxruntime" in result["versions"]
-
-
-def _plot_panel(axis: Any, result: Result, threads: int) -> None:
-    """Speed relative to onnxruntime, or absolute where it is not installed."""
-    panel = [(m["name"], run["times"]) for m in result["models"] for run in m["runs"] if run["threads"] == threads]
-    names = list(result["versions"])
-    for i, name in enumerate(names):
-        unit = [times["onnxruntime"]["median"] if _has_peer(result) else 1e3 for _, times in panel]
-        found = [times[name] for _, times in panel]
-        speed = [u / f["median"] for u, f in zip(unit, found, strict=True)]
-        below = [s - u / f["high"] for s, u, f in zip(speed, unit, found, strict=True)]
-        above = [u / f["low"] - s for s, u, f in zip(speed, unit, found, strict=True)]
-        at = [j + 0.8 * (i - (len(names) - 1) / 2) / len(names) for j in range(len(panel))]
-        axis.bar(at, speed, 0.75 / len(names), yerr=(below, above), label=name, capsize=2, error_kw={"linewidth": 0.8})
-    axis.set_xticks(range(len(panel)), [name for name, _ in panel], rotation=15)
-    axis.set_title(f"{threads} thread{'s' if threads > 1 else ''}")
-    axis.grid(axis="y", alpha=0.3)
+def _panel(axis: Any, found: Sequence[tuple[Result, Result]]) -> None:
+    for shift, kind in ((-0.2, "steady"), (0.2, "burst")):
+        axis.barh([y + shift for y in range(len(found))], [ratio(times, kind) for _, times in found], 0.38, label=kind)
+    axis.set_yticks(range(len(found)), [model["name"] for model, _ in found], fontsize=7)
+    axis.axvline(1.0, color="black", linewidth=0.8)
+    axis.grid(axis="x", alpha=0.3)
+    axis.legend(fontsize=7)
+    if not axis.yaxis_inverted():
+        axis.invert_yaxis()

@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import pathlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
@@ -16,27 +17,29 @@ if TYPE_CHECKING:
 
 Feeds = Mapping[str, np.ndarray]
 Run = Callable[[], list[np.ndarray]]
-Opener = Callable[[str, int], Callable[[Feeds], list[np.ndarray]]]
-"""(path of a model, threads) -> a function of the inputs."""
+Opener = Callable[..., Callable[[Feeds], list[np.ndarray]]]
+"""(path of a model, threads, target="llvm") -> a function of the inputs."""
 
 
-def _minitvm(path: str, threads: int) -> Callable[[Feeds], list[np.ndarray]]:
+def _minitvm(path: str, threads: int, target: str = "llvm") -> Callable[[Feeds], list[np.ndarray]]:
     import minitvm
 
-    session = minitvm.InferenceSession(path, num_threads=threads)
+    session = minitvm.InferenceSession(path, target=target, num_threads=threads)
     return lambda feeds: session.run(None, feeds)
 
 
-def _onnxruntime(path: str, threads: int) -> Callable[[Feeds], list[np.ndarray]]:
+def _onnxruntime(path: str, threads: int, target: str = "llvm") -> Callable[[Feeds], list[np.ndarray]]:
+    """It takes the widest vectors that there are, whatever the target."""
     ort: Any = importlib.import_module("onnxruntime")
 
     settings = ort.SessionOptions()
+    settings.log_severity_level = 3  # it warns in every run where it computes another shape than the model declares
     settings.intra_op_num_threads, settings.inter_op_num_threads = threads, 1
     session = ort.InferenceSession(path, settings, providers=["CPUExecutionProvider"])
     return lambda feeds: list(session.run(None, dict(feeds)))
 
 
-def _openvino(path: str, threads: int) -> Callable[[Feeds], list[np.ndarray]]:
+def _openvino(path: str, threads: int, target: str = "llvm") -> Callable[[Feeds], list[np.ndarray]]:
     ov: Any = importlib.import_module("openvino")
 
     settings: dict[str, Any] = {
@@ -54,16 +57,87 @@ def _openvino(path: str, threads: int) -> Callable[[Feeds], list[np.ndarray]]:
     return run
 
 
-OPENERS: dict[str, Opener] = {"minitvm": _minitvm, "onnxruntime": _onnxruntime, "openvino": _openvino}
+def _torch(
+    path: str, threads: int, target: str = "llvm", compiled: bool = False
+) -> Callable[[Feeds], list[np.ndarray]]:
+    """PyTorch, the model converted by onnx2torch."""
+    torch: Any = importlib.import_module("torch")
+    torch.set_num_threads(threads)
+    module = importlib.import_module("onnx2torch").convert(path).eval()
+    module = torch.compile(module) if compiled else module
+    names = _inputs(path)
+
+    def run(feeds: Feeds) -> list[np.ndarray]:
+        with torch.inference_mode():
+            found = module(*(torch.from_numpy(feeds[name]) for name in names))
+        return [one.numpy() for one in (found if isinstance(found, (tuple, list)) else (found,))]
+
+    return run
+
+
+def _tvm(path: str, threads: int, target: str = "llvm") -> Callable[[Feeds], list[np.ndarray]]:
+    """Relax with its default pipeline, untuned."""
+    from minitvm.codegen.llvm.compile import cpu_of
+    from minitvm.target import Target
+
+    tvm: Any = importlib.import_module("tvm")
+    tvm.get_global_func("runtime.config_threadpool")(1, threads)
+    module = importlib.import_module("tvm.relax.frontend.onnx").from_onnx(importlib.import_module("onnx").load(path))
+    kind = {"kind": "llvm", "mcpu": cpu_of(Target.parse(target)).name, "num-cores": threads}
+    made = tvm.compile(module, target=tvm.target.Target(kind))
+    machine = importlib.import_module("tvm.relax").VirtualMachine(made, tvm.cpu())
+    names = _inputs(path)
+
+    def run(feeds: Feeds) -> list[np.ndarray]:
+        found = machine["main"](*(tvm.runtime.tensor(np.array(feeds[name])) for name in names))
+        return [one.numpy() for one in (found if isinstance(found, (tuple, list)) else (found,))]
+
+    return run
+
+
+def _inputs(path: str) -> list[str]:
+    from minitvm.frontend import describe_onnx
+
+    return [value.name for value in describe_onnx(path).inputs]
+
+
+OPENERS: dict[str, Opener] = {
+    "minitvm": _minitvm,
+    "onnxruntime": _onnxruntime,
+    "openvino": _openvino,
+    "torch": _torch,
+    "torch.compile": partial(_torch, compiled=True),
+    "tvm": _tvm,
+}
+
+MODULES = {"torch": ("torch", "onnx2torch"), "torch.compile": ("torch", "onnx2torch")}
+"""What a runtime needs, where that is not what it is called."""
+
+DISTRIBUTIONS = {"torch.compile": "torch", "tvm": "apache-tvm"}
+
+
+def absent() -> dict[str, str]:
+    """Runtimes that cannot be measured here, and why."""
+    missing = {name: [m for m in MODULES.get(name, (name,)) if importlib.util.find_spec(m) is None] for name in OPENERS}
+    return {name: f"not installed: {', '.join(modules)}" for name, modules in missing.items() if modules}
 
 
 def installed() -> list[str]:
     """Names of the runtimes that can be measured here; minitvm comes first."""
-    return [name for name in OPENERS if importlib.util.find_spec(name) is not None]
+    return [name for name in OPENERS if name not in absent()]
 
 
 def versions(names: list[str]) -> dict[str, str]:
-    return {name: version(name) for name in names}
+    return {name: version(DISTRIBUTIONS.get(name, name)) for name in names}
+
+
+def limits(target: str) -> dict[str, str]:
+    """Variables that keep peers to a target's vectors, where they heed any: oneDNN (OpenVINO, PyTorch) and ATen."""
+    from minitvm.codegen.llvm.compile import cpu_of, host
+    from minitvm.target import Target
+
+    narrower = cpu_of(Target.parse(target)).vector_bytes < host().vector_bytes
+    return {"ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2"} if narrower else {}
 
 
 def random_feeds(path: pathlib.Path, seed: int = 0) -> dict[str, np.ndarray]:
@@ -80,8 +154,11 @@ def random_feeds(path: pathlib.Path, seed: int = 0) -> dict[str, np.ndarray]:
     return feeds
 
 
-def relative_error(found: list[np.ndarray], expected: list[np.ndarray]) -> float:
-    """The largest difference over all outputs, relative to the largest magnitude of its output."""
+def relative_error(found: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> float:
+    """The largest difference over all outputs, relative to the largest magnitude of its output; infinite where shapes
+    differ."""
+    if [a.shape for a in found] != [b.shape for b in expected]:
+        return float("inf")
     worst = 0.0
     for a, b in zip(found, expected, strict=True):
         scale = float(np.max(np.abs(b), initial=0.0)) or 1.0

@@ -9,7 +9,7 @@ import pathlib
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,15 +23,33 @@ LIBRARY = "minitvm library"
 
 def measure(runtime: str, path: pathlib.Path, threads: int, cache: pathlib.Path | None = None) -> dict[str, Any]:
     """What :func:`work` finds in a fresh process.  ``cache``: minitvm's kernel cache folder, this process's if None."""
-    environment = dict(os.environ)
-    if cache is not None:
-        environment["MINITVM_CACHE_DIR"] = str(cache)
+    variables = {"MINITVM_CACHE_DIR": str(cache)} if cache is not None else {}
+    found = process("benchmarks.worker", [runtime, str(path), str(threads)], variables)
+    if "problem" in found:
+        raise RuntimeError(f"{runtime} could not run {path.name}:\n{found['problem']}")
+    return found
+
+
+def environment(variables: Mapping[str, str] | None = None) -> dict[str, str]:
+    """This process's, in which ``benchmarks`` is found."""
     root = str(pathlib.Path(__file__).resolve().parent.parent)
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, (root, environment.get("PYTHONPATH"))))
-    command = [sys.executable, "-m", "benchmarks.worker", runtime, str(path), str(threads)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    paths = filter(None, (root, os.environ.get("PYTHONPATH")))
+    return {**os.environ, **(variables or {}), "PYTHONPATH": os.pathsep.join(paths)}
+
+
+def process(
+    module: str, arguments: Sequence[str], variables: Mapping[str, str], timeout: float | None = None
+) -> dict[str, Any]:
+    """What a module prints last when it runs in a fresh process; or ``problem``, what went wrong."""
+    command = [sys.executable, "-m", module, *arguments]
+    try:
+        done = subprocess.run(
+            command, env=environment(variables), capture_output=True, text=True, check=False, timeout=timeout
+        )
+    except subprocess.TimeoutExpired:
+        return {"problem": f"took longer than {timeout:.0f} s"}
     if done.returncode:
-        raise RuntimeError(f"{runtime} could not run {path.name}:\n{done.stderr.strip()}")
+        return {"problem": done.stderr.strip() or f"ended with {done.returncode}"}
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found
 
@@ -42,7 +60,7 @@ def work(runtime: str, path: str, threads: int) -> dict[str, Any]:
     ``baseline``: resident before the runtime is imported (interpreter, numpy, the inputs); ``peak``: the most that was
     resident until the end of the runs; ``running``: the most during the runs alone, where the system can tell.
     """
-    feeds = _feeds(path)
+    feeds = read_feeds(path)
     baseline = _resident()
     begin = time.perf_counter()
     opener = _opener(runtime)
@@ -65,10 +83,15 @@ def work(runtime: str, path: str, threads: int) -> dict[str, Any]:
     }
 
 
-def _feeds(path: str) -> dict[str, np.ndarray]:
+def read_feeds(path: str) -> dict[str, np.ndarray]:
     """The inputs, as the parent saved them beside the model, so that no runtime is needed to make them."""
     with np.load(pathlib.Path(path).with_suffix(".npz")) as saved:
         return {name: saved[f"arr_{i}"] for i, name in enumerate(json.loads(str(saved["names"])))}
+
+
+def read_arrays(path: str) -> list[np.ndarray]:
+    with np.load(path) as saved:
+        return [saved[f"arr_{i}"] for i in range(len(saved.files))]
 
 
 def save_feeds(path: pathlib.Path, feeds: Mapping[str, np.ndarray]) -> None:

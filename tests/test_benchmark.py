@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import pathlib
+import re
+import time
 from typing import Any
 
 import numpy as np
@@ -12,10 +14,11 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
+import minitvm
 from benchmarks import __main__ as command
-from benchmarks import levels, measure, report, scale, worker
+from benchmarks import asked, cases, exact, levels, measure, report, runtimes, scale, turns, where, worker
 from benchmarks.machine import Peak
-from benchmarks.onnx_models import WORKLOADS
+from benchmarks.onnx_models import NETWORKS
 from benchmarks.runtimes import relative_error, statistics
 from minitvm.runtime import timing
 
@@ -33,27 +36,157 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 
 @pytest.fixture
-def result(model: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+def result(model: pathlib.Path, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> dict[str, Any]:
+    monkeypatch.setenv("MINITVM_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(measure, "measure_peak", lambda threads: Peak(threads, 100.0, 10.0, 50.0))
-    settings = measure.Settings(
-        [str(model)], (1, 2), rounds=2, pause=0, runtimes=["minitvm"], processes=False, graph=False
-    )
-    return measure.benchmark(settings, say=lambda text: None)
+    settings = measure.Settings([str(model)], (1, 2), ("llvm",), rounds=1, runtimes=["minitvm"], pause=0)
+    return measure.benchmark(settings)
+
+
+def shown(result: dict[str, Any]) -> list[str]:
+    console = Console(width=160, record=True)
+    report.show(result, console)
+    return console.export_text().splitlines()
 
 
 def test_a_result_has_every_figure_that_the_page_explains(result: dict[str, Any]) -> None:
     (found,) = result["models"]
-    assert [run["threads"] for run in found["runs"]] == [1, 2]
-    assert set(found["runs"][0]["times"]["minitvm"]) == {"median", "best", "low", "high", "runs", "spread"}
+    here = found["targets"]["llvm"]
+    assert [run["threads"] for run in here["runs"]] == [1, 2]
+    assert set(here["runs"][0]["times"]["minitvm"]) == {"steady", "burst"}
+    assert set(here["runs"][0]["times"]["minitvm"]["burst"]) == {"median", "best", "low", "high", "runs", "spread"}
+    assert found["reference"] == "float64" and 0 < here["errors"]["minitvm"] < 1e-5
     assert result["peaks"][1] == {"threads": 2, "gflops": 100.0, "memory_gbs": 10.0, "l2_gbs": 50.0}
-    assert json.loads(json.dumps(result)) == result
+    assert json.loads(json.dumps(result))["models"] == result["models"]
+    assert [line.split()[0] for line in shown(result) if line.startswith("mlp")] == ["mlp"] * 3
 
 
-def test_the_tables_name_model_runtime_and_threads(result: dict[str, Any]) -> None:
-    console = Console(width=140, record=True)
-    report.show(result, console)
-    lines = [line.split() for line in console.export_text().splitlines()]
-    assert [line[:3] for line in lines if line[:1] == ["mlp"]] == [["mlp", "minitvm", "1"], ["mlp", "minitvm", "2"]]
+def of_peer(seconds: float, model: str = "resnet18", **more: Any) -> dict[str, Any]:
+    """A result in which ours takes 2 ms, a peer ``seconds``."""
+    times = {
+        name: {kind: statistics(timing.BenchmarkResult([s, s])) for kind in ("steady", "burst")}
+        for name, s in (("minitvm", 0.002), ("onnxruntime", seconds), ("openvino", 2 * seconds))
+    }
+    runs = [{"threads": threads, "times": times} for threads in (1, 2)]
+    found = {"runs": runs, "errors": {"minitvm": 1e-6, "openvino": 2e-6}, "problems": {}, "where": "all of it", **more}
+    return {
+        "machine": {"cpu": "a CPU", "cores": 2, "system": "Linux"},
+        "versions": {"minitvm": "1"},
+        "date": "2026-11-22",
+        "seconds": 60.0,
+        "settings": {"targets": ["llvm"], "threads": [1, 2], "runtimes": ["minitvm", "onnxruntime", "openvino"]},
+        "absent": {"tvm": "not installed: tvm"},
+        "peaks": [{"threads": n, "gflops": 100.0, "l2_gbs": 1.0, "memory_gbs": 1.0} for n in (1, 2)],
+        "models": [{"name": model, "gflop": 0.1, "reference": "float64", "targets": {"llvm": found}}],
+    }
+
+
+def rows(result: dict[str, Any], first: str) -> list[str]:
+    return [" ".join(line.split()) for line in shown(result) if line.startswith(first)]
+
+
+def test_a_row_has_the_faster_peers_time_over_ours_and_what_is_asked() -> None:
+    one, two, errors, where = rows(of_peer(0.003), "resnet18")
+    assert one == "resnet18 2 ± 0 % 3 ± 0 % 6 ± 0 % 1.50 1.50 1.50 1.25 / 1.7 50%"
+    assert two == "resnet18 2 ± 0 % 3 ± 0 % 6 ± 0 % 1.50 1.50 1.50 50%"
+    assert errors == "resnet18 float64 1e-06 2e-06"
+    assert where == "resnet18, llvm (1.50): all of it"
+    assert rows(of_peer(0.002), "resnet18")[0].endswith("short 1.25 / 1.7 50%")
+    assert rows(of_peer(0.004), "resnet18")[0].endswith("aim 1.25 / 1.7 50%")
+
+
+def test_means_are_of_the_networks_and_to_every_peer() -> None:
+    assert rows(of_peer(0.003), "mean of 1 to openvino")[0].endswith("openvino 3.00 3.00 3.00")
+    one, two = rows(of_peer(0.003), "mean of 1 to the faster")
+    assert one.endswith("1.50 1.50 1.50 aim 1.2 / 1.5")
+    assert two.endswith("1.50 1.50 1.50 aim 1.15 / 1.5; aim 1.05 / 1.4")
+    assert rows(of_peer(0.003, "a_real_one"), "mean of 0 to the faster")[0] == "mean of 0 to the faster 1.2 / 1.5"
+
+
+def test_what_is_left_out_says_why() -> None:
+    lines = shown(of_peer(0.003, problems={"openvino": "RuntimeError: no such operator"}))
+    assert lines[-2:] == ["tvm: not installed: tvm", "resnet18, llvm: openvino: RuntimeError: no such operator"]
+
+
+def test_a_model_is_held_against_the_peer_that_is_named() -> None:
+    times = of_peer(0.003)["models"][0]["targets"]["llvm"]["runs"][0]["times"]
+    assert asked.ratio(times) == 1.5 and asked.ratio(times, peer="openvino") == 3.0
+    assert asked.ratio({"onnxruntime": times["onnxruntime"]}) != asked.ratio(times)  # not a number
+    assert asked.mean([2.0, 8.0, float("nan")]) == pytest.approx(4.0)
+    assert [asked.Asked(1.0, 2.0).met(r) for r in (0.9, 1.0, 2.0)] == ["short", "", "aim"]
+
+
+def test_no_time_is_no_measurement(model: pathlib.Path) -> None:
+    clock = measure.Clock(until=0.0, shares=2)
+    settings = measure.Settings([str(model)], runtimes=["minitvm"])
+    found = measure._measured(str(model), ["minitvm"], settings, clock, lambda text: None)
+    assert (found["problem"], found["targets"], clock.shares, clock.share()) == ("no time was left", {}, 1, 0.0)
+
+
+def test_rounds_end_when_the_time_is_over() -> None:
+    calls: list[str] = []
+    turns.take_turns({"a": lambda: calls.append("a")}, rounds=10**6, until=0.0, pause=0)
+    once = len(calls)
+    found = turns.take_turns({}, rounds=10**6, until=0.0)
+    assert once >= turns.LEAST_ROUNDS * turns.BURST and not found
+
+
+def test_a_burst_is_the_runs_after_the_pause() -> None:
+    burst, steady = turns.turn(lambda: None, pause=0)
+    assert len(burst) == turns.BURST and len(steady) > turns.BURST
+    burst, steady = turns.turn(lambda: time.sleep(0.03), pause=0)
+    assert len(burst) == turns.BURST and 1 <= len(steady) <= turns.BURST
+
+
+def test_a_runtime_that_cannot_says_why_and_the_others_run(
+    model: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(path: str, threads: int, target: str) -> Any:
+        raise ValueError("no such operator\nat all")
+
+    monkeypatch.setitem(runtimes.OPENERS, "openvino", broken)
+    worker.save_feeds(model, scale.mlp_feeds())
+    found = turns.work(turns.Job(str(model), (1,), "llvm", ["minitvm", "openvino"], 1, 1.0, pause=0))
+    assert list(found["runs"][0]["times"]) == ["minitvm"]
+    assert found["problems"] == {"openvino": "ValueError: no such operator"}
+
+
+def test_a_process_that_takes_too_long_is_ended(model: pathlib.Path) -> None:
+    found = turns.run_job(turns.Job(str(model), (1,), "llvm", ["minitvm"], 1, 1.0), {}, timeout=0.01)
+    assert found == {"problem": "took longer than 0 s"}
+
+
+def test_float64_is_of_the_same_model(model: pathlib.Path) -> None:
+    (found,) = exact.outputs(model, scale.mlp_feeds())
+    (ours,) = minitvm.InferenceSession(model).run(None, scale.mlp_feeds())
+    assert found.dtype == np.float64 and 0 < relative_error([ours], [found]) < 1e-5
+
+
+def test_inputs_and_outputs_beside_a_model_are_its_own(model: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    copied, feeds = tmp_path / "m.onnx", scale.mlp_feeds()
+    copied.write_bytes(model.read_bytes())
+    np.savez(tmp_path / "m.npz", **{"in0.data": feeds["data"], "out0.output": np.ones((1, 8), np.float32)})
+    (tmp_path / "folder").mkdir()
+    case = cases.make(str(copied), tmp_path / "folder")
+    assert np.array_equal(case.feeds["data"], feeds["data"]) and case.expected is not None
+    assert np.array_equal(worker.read_feeds(str(case.path))["data"], feeds["data"])
+
+
+def test_where_time_goes_is_said_by_kinds_of_kernels(model: pathlib.Path) -> None:
+    text = where.where_time_goes(str(model), scale.mlp_feeds(), "llvm", 1e-5)
+    assert re.match(r"\d+% \w+dense\w* x \d \(\d+% of peak, \d+% of what \w+ allows\)", text)
+    assert where.kind_of("fused_nn_conv2d_add_12") == "nn_conv2d_add"
+
+
+def test_narrow_targets_limit_peers_that_can_be() -> None:
+    assert runtimes.limits("llvm") == {}
+    assert set(runtimes.limits("llvm -mcpu=nehalem")) == {"ONEDNN_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY"}
+
+
+def test_the_plot_is_a_picture(tmp_path: pathlib.Path) -> None:
+    pytest.importorskip("matplotlib")
+    report.plot(of_peer(0.003), tmp_path / "plot.png")
+    assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_the_ladder_has_a_line_for_every_level(model: pathlib.Path) -> None:
@@ -65,24 +198,8 @@ def test_the_ladder_has_a_line_for_every_level(model: pathlib.Path) -> None:
     assert lines[-1][4] == "1.00" and max(result[0]["errors"].values()) < 1e-5
 
 
-def test_ratios_are_the_peers_time_over_ours() -> None:
-    seconds = {"minitvm": [0.001, *[0.002] * 4], "peer": [0.002, *[0.003] * 4]}
-    times = {name: statistics(timing.BenchmarkResult(found)) for name, found in seconds.items()}
-    run = {"threads": 1, "times": times, "errors": {"peer": 1e-6}}
-    (rated,) = measure.with_rates({"name": "m", "gflop": 0.1, "runs": [run]}, {1: 100.0})["runs"]
-    cells = [report.time_cells(name, rated["times"][name], rated) for name in times]
-    assert cells[0] == ["2.00", "1.00", "0 %", "50", "50 %", "1.00", "", "", ""]
-    assert cells[1] == ["3.00", "2.00", "0 %", "33", "33 %", "1.00", "1.50", "2.00", "1e-06"]
-
-
 def test_a_disturbed_peak_does_not_count() -> None:
     assert Peak(2, 100.0, 20.0, 90.0).better_of(Peak(2, 190.0, 10.0, 95.0)) == Peak(2, 190.0, 20.0, 95.0)
-
-
-def test_the_plot_is_a_picture(result: dict[str, Any], tmp_path: pathlib.Path) -> None:
-    pytest.importorskip("matplotlib")
-    report.plot(result, tmp_path / "plot.png")
-    assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_turns_rotate_and_their_first_run_is_not_counted() -> None:
@@ -126,7 +243,7 @@ def test_the_mesh_has_the_calls_asked_for() -> None:
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["--models", "resnet19"], f"'resnet19' is neither a file nor one of {', '.join(WORKLOADS)}"),
+        (["--models", "resnet19"], f"'resnet19' is neither a file nor one of {', '.join(NETWORKS)}"),
         (["--threads", "1,x"], "'1,x' is not a list of positive numbers, such as 1,2"),
         (["--peers", "tvm"], "'tvm' is not installed; here are minitvm"),
     ],

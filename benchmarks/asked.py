@@ -1,0 +1,63 @@
+"""The speeds that are asked for: of each network, and of all."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+OWN = "minitvm"
+NO_REASON_ABOVE = 1.2
+"""A network that is slower says where its time goes."""
+
+Times = Mapping[str, Mapping[str, Mapping[str, float]]]
+"""By runtime: ``steady`` and ``burst``, each with ``median`` and ``best`` in ms."""
+
+
+class Asked(NamedTuple):
+    """At least, and what we aim for."""
+
+    least: float
+    aim: float | None = None
+
+    def __str__(self) -> str:
+        return f"{self.least:g}" if self.aim is None else f"{self.least:g} / {self.aim:g}"
+
+    def met(self, found: float) -> str:
+        """``short`` below the least, ``aim`` where the aim is reached, else nothing."""
+        if found < self.least:
+            return "short"
+        return "aim" if self.aim is not None and found >= self.aim else ""
+
+
+_PLAIN, _MOBILE, _TOKENS = Asked(1.25, 1.7), Asked(1.15, 1.5), Asked(1.05, 1.2)
+
+OF_A_MODEL = {
+    **dict.fromkeys(("resnet18", "vgg16", "unet_256", "espcn_x3"), _PLAIN),
+    **dict.fromkeys(("mobilenet_v2", "mobilenet_v3_small", "efficientnet_b0"), _MOBILE),
+    **dict.fromkeys(("bert_base_s128", "vit_tiny", "gpt2_4layers_s64"), _TOKENS),
+    "efficientnet_lite0_int8_qdq": Asked(1.0, 1.5),
+}
+"""On one thread, against the faster peer; all others have to be as fast as it."""
+
+OF_ALL = {(1, "steady"): Asked(1.2, 1.5), (2, "steady"): Asked(1.15, 1.5), (2, "burst"): Asked(1.05, 1.4)}
+"""Geometric means of the 18 networks, by threads."""
+
+AGAINST_ONE = {"efficientnet_lite0_int8_qdq": "onnxruntime"}
+"""Models that are held against one peer."""
+
+
+def asked_of(model: str) -> Asked:
+    return OF_A_MODEL.get(model, Asked(1.0))
+
+
+def ratio(times: Times, kind: str = "steady", figure: str = "median", peer: str | None = None) -> float:
+    """The time of a peer, or of the fastest, over ours; not a number where either is missing."""
+    peers = [t[kind][figure] for name, t in times.items() if name != OWN and peer in (None, name)]
+    return min(peers) / times[OWN][kind][figure] if peers and OWN in times else math.nan
+
+
+def mean(ratios: Iterable[float]) -> float:
+    """The geometric mean of those that are numbers."""
+    logarithms = [math.log(r) for r in ratios if not math.isnan(r)]
+    return math.exp(sum(logarithms) / len(logarithms)) if logarithms else math.nan
