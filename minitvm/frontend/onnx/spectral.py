@@ -29,12 +29,19 @@ def _cut(x: Expr, axis: int, length: int) -> Expr:
     return emit("nn.pad", x, 0, pad_width=tuple((0, (d == axis) * (length - extent)) for d in range(rank(x))))
 
 
+def _roots(sign: float, times: np.ndarray, points: int) -> tuple[np.ndarray, np.ndarray]:
+    """Cosine and sine of ``sign * times / points`` turns; at a quarter of a turn one of them is 0, not its rounding."""
+    angle = sign * 2 * np.pi * (times % points) / points
+    quarters = 4 * times % points == 0
+    cosine, sine = (np.where(quarters, np.round(part), part) for part in (np.cos(angle), np.sin(angle)))
+    return cosine, sine
+
+
 def _matrix(points: int, wanted: int, parts: int, sign: int) -> np.ndarray:
     """(points * parts, wanted * 2): e to the power of (sign 2 pi i n k / points), from real numbers or complex ones."""
     n, k = np.arange(points)[:, None], np.arange(wanted)
-    angle = sign * 2 * np.pi * (n * k % points) / points
-    real = np.stack([np.cos(angle), np.sin(angle)], -1)
-    rows = [real, np.stack([-np.sin(angle), np.cos(angle)], -1)][:parts]
+    cosine, sine = _roots(sign, n * k, points)
+    rows = [np.stack([cosine, sine], -1), np.stack([-sine, cosine], -1)][:parts]
     return np.stack(rows, 1).reshape(points * parts, wanted * 2)
 
 
@@ -72,8 +79,7 @@ def transform(x: Expr, wanted: int, sign: int = -1) -> Expr:
 def _turned(x: Expr, points: int, sign: int) -> Expr:
     """x: (rows, n, k, 2), each times e to the power of (sign 2 pi i n k / points)."""
     n, k = np.arange(x.shape[1])[:, None], np.arange(x.shape[2])
-    angle = sign * 2 * np.pi * n * k / points
-    cosine, sine = (Constant(f(angle)[..., None].astype(x.dtype)) for f in (np.cos, np.sin))
+    cosine, sine = (Constant(part[..., None].astype(x.dtype)) for part in _roots(sign, n * k, points))
     real, imaginary = (emit("strided_slice", x, begin=(i,), end=(i + 1,), axes=(3,)) for i in (0, 1))
     parts = [real * cosine - imaginary * sine, real * sine + imaginary * cosine]
     return emit("concatenate", parts, axis=3)
@@ -83,8 +89,8 @@ def _real_inverse(x: Expr, length: int) -> Expr:
     """x: (rows, length // 2 + 1, 2) half of a symmetric spectrum -> (rows, length, 1)."""
     rows, points, _ = x.shape
     n, k = np.arange(length), np.arange(points)[:, None]
-    angle, twice = 2 * np.pi * (n * k % length) / length, np.where((k == 0) | (2 * k == length), 1, 2) / length
-    matrix = np.stack([np.cos(angle) * twice, -np.sin(angle) * twice], 1).reshape(points * 2, length)
+    (cosine, sine), twice = _roots(1, n * k, length), np.where((k == 0) | (2 * k == length), 1, 2) / length
+    matrix = np.stack([cosine * twice, -sine * twice], 1).reshape(points * 2, length)
     return reshaped(_product(reshaped(x, [rows, points * 2]), matrix), [rows, length, 1])
 
 

@@ -208,6 +208,13 @@ def _products(s: Seen) -> Array | float:
     return np.where(vanishes, float(info.smallest_subnormal), opened(total > least * limit(s.first)))
 
 
+@rule("infinity among the samples, or a sum that is the rounding of larger ones", "DFT STFT")
+def _cancelled(s: Seen) -> Array | float:
+    window = s.operand(2) if s.node.op_type == "STFT" else None
+    total = np.abs(wide(s.first)).sum() * (1.0 if window is None else np.abs(wide(window)).max(initial=0.0))
+    return float(4 * np.finfo(s.y.dtype).eps * total) if total < limit(s.first) else np.inf
+
+
 @rule("products that overflow", "BatchNormalization")
 def _shifted(s: Seen) -> Array | float:
     """Mean and bias may be one number, and products overflow apart."""
