@@ -4,7 +4,7 @@ import math
 from typing import Any
 
 from minitvm.testing.fuzz.case import Value
-from minitvm.testing.fuzz.draw import FLOATS, Draw, Reject, Shape, generates
+from minitvm.testing.fuzz.draw import Draw, Reject, Shape, generates
 
 _ACTIVATIONS = ("Elu", "HardSigmoid", "LeakyRelu", "Relu", "Sigmoid", "Softplus", "Softsign", "Tanh")
 """Of whose alpha and beta all know the same defaults."""
@@ -91,44 +91,19 @@ def pool(d: Draw) -> list[Value]:
     return d.node([x], ceil_mode=ceil, **given)
 
 
-@generates("MatMul", "com.microsoft.FusedMatMul")
+@generates("MatMul")
 def matmul(d: Draw) -> list[Value]:
-    fused = d.op != "MatMul"
-    a = d.operand(FLOATS if fused else None, 2 if fused else 1, 4)
+    a = d.operand(least=1, most=4)
     shape = d.known(a)
     depth, columns = shape[-1], d.size(100)
     batch = d.partner(shape[:-2]) if d.chance(0.5) else ()
     if math.prod(shape) * columns > _WORK:
         raise Reject("too much work")
-    if fused:
-        return _fused(d, a, columns)
     if len(shape) > 1 and d.chance(0.4):
         left = (*batch, columns, shape[-2])
         return d.node([d.weight(left, a.dtype) if d.chance(0.4) else d.like(left, a.dtype), a])
     right = (depth,) if d.chance(0.15) else (*batch, depth, columns)
     return d.node([a, d.weight(right, a.dtype) if d.chance(0.6) else d.like(right, a.dtype)])
-
-
-def _fused(d: Draw, a: Value, columns: int) -> list[Value]:
-    shape = d.known(a)
-    left, right = d.between(0, 1), d.between(0, 1)
-    rows, depth = (shape[-1], shape[-2]) if left else (shape[-2], shape[-1])
-    b = d.like((columns, depth) if right else (depth, columns), a.dtype)
-    result = (a.dtype, (*shape[:-2], rows, columns))
-    return d.node([a, b], types=[result], alpha=d.maybe(d.real(0.125)), transA=left, transB=right)
-
-
-@generates("Gemm")
-def gemm(d: Draw) -> list[Value]:
-    a = d.operand(least=2, most=2)
-    shape, columns = d.known(a), d.size(100)
-    left, right = d.between(0, 1), d.between(0, 1)
-    rows, depth = (shape[1], shape[0]) if left else shape
-    b = d.weight((columns, depth) if right else (depth, columns), a.dtype)
-    c = d.choice([(rows, columns), (columns,), (1, columns), (rows, 1), (), (1,)])
-    bias = d.weight(c, a.dtype) if d.opset < 11 or d.chance(0.7) else None
-    scales: dict[str, Any] = {name: d.maybe(d.real(0.5)) for name in ("alpha", "beta")}
-    return d.node([a, b, bias], transA=left, transB=right, **scales)
 
 
 _EINSUMS = (
@@ -189,15 +164,6 @@ def attention(d: Draw) -> list[Value]:
         given |= {"q_num_heads": heads, "kv_num_heads": heads // group}
     mask = d.maybe(d.like((queries, keys), d.choice((dtype, "bool"))), 0.3)
     return d.node([*(d.like(s, dtype) for s in shapes), mask], softcap=d.maybe(5.0, 0.2), **given)
-
-
-@generates("MeanVarianceNormalization")
-def mean_variance(d: Draw) -> list[Value]:
-    x = d.operand(least=1)
-    axes = d.maybe(sorted(a % x.rank for a in d.axes(x.rank, 1)), 0.7) if x.rank != 4 else d.maybe([0, 2, 3])
-    if axes is None and x.rank != 4:
-        raise Reject("the default axes are those of images")
-    return d.node([x], axes=axes)
 
 
 @generates("LayerNormalization", "RMSNormalization")

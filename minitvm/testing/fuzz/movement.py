@@ -238,16 +238,6 @@ def scatter_nd(d: Draw) -> list[Value]:
     return d.node([x, indices, d.like((count, *shape[depth:]), x.dtype)], reduction=reduction)
 
 
-@generates("Range")
-def range_(d: Draw) -> list[Value]:
-    dtype = d.dtype()
-    start, step = d.between(-5, 5), d.choice((1, 2, 3, -1, -2))
-    limit = start + step * d.between(0, 40) + d.choice((0, 0, 1, -1))
-    fraction = 0.5 if dtype.startswith("float") and d.chance(0.3) else 1.0
-    as_input = 0.05
-    return d.node([d.constant(np.array(v * fraction, dtype), as_input) for v in (start, limit, step)])
-
-
 @generates("ConstantOfShape")
 def constant_of_shape(d: Draw) -> list[Value]:
     shape = d.shape()
@@ -291,14 +281,6 @@ def compress(d: Draw) -> list[Value]:
     return d.node([x, d.new((d.between(min(1, size), size),), "bool", 0.6)], axis=axis)
 
 
-@generates("CenterCropPad")
-def center_crop_pad(d: Draw) -> list[Value]:
-    x = d.operand(least=1)
-    axes = d.axes(x.rank, 1) if d.chance(0.5) else None
-    count = x.rank if axes is None else len(axes)
-    return d.node([x, d.ints([d.size(17) for _ in range(count)])], axes=axes)
-
-
 @generates("TopK")
 def top_k(d: Draw) -> list[Value]:
     x = d.operand(least=1)
@@ -311,24 +293,6 @@ def top_k(d: Draw) -> list[Value]:
 
 
 # --- numbers ---------------------------------------------------------------------------------------------------
-
-
-@generates("Pow")
-def power(d: Draw) -> list[Value]:
-    x = d.operand()
-    dtype = d.choice((x.dtype, d.dtype(1))) if d.opset >= 12 else x.dtype
-    shape = d.partner(d.known(x))
-    exponent = d.new(shape, dtype) if d.chance(0.3) else d.within(shape, dtype, 0, 3, 0.8)
-    return d.node([x, exponent])
-
-
-@generates("Mod")
-def modulo(d: Draw) -> list[Value]:
-    x = d.operand()
-    shape = d.partner(d.known(x))
-    divisor = d.within(shape, x.dtype, 1, 9) if d.chance(0.7) else d.other(x)
-    fmod = 1 if x.dtype.startswith("float") else d.choice((None, 0, 1))
-    return d.node([x, divisor], fmod=fmod)
 
 
 @generates("Clip")

@@ -8,7 +8,7 @@ import numpy as np
 from minitvm.testing.fuzz.case import Value
 from minitvm.testing.fuzz.draw import Draw, Reject, generates
 from minitvm.testing.fuzz.layers import window
-from minitvm.testing.fuzz.rows import BYTES, parameters
+from minitvm.testing.fuzz.rows import BYTES
 
 _WIDE = ("uint8", "int8", "uint16", "int16")
 
@@ -136,14 +136,3 @@ def upsample(d: Draw) -> list[Value]:
 
 
 # --- ONNX Runtime's own, as its quantizer writes them: one scale for a tensor ------------------------------------
-
-
-@generates("com.microsoft.QLinearConcat")
-def concat(d: Draw) -> list[Value]:
-    x = d.operand(BYTES, 1, 4)
-    axis, count = d.axis(x.rank), d.between(1, 3)
-    shape = list(d.known(x))
-    parts = [x, *(d.like(d.known(x), x.dtype) for _ in range(count - 1))]
-    shape[axis] *= count
-    operands = [o for part in parts for o in (part, *parameters(d, x.dtype))]
-    return d.node([*parameters(d, x.dtype), *operands], types=[(x.dtype, tuple(shape))], axis=axis)

@@ -62,6 +62,21 @@ RoiAlign : x(n c h w) (r 4)[0,9] (r)[0,n-1] ; r=1|2|3 output_height=1|2|3 output
  mode=avg|max? coordinate_transformation_mode=half_pixel|output_half_pixel?
 MaxRoiPool : x(n c h w) (r 5)[0,n-1] ; r=1|2|3 pooled_shape=[1,2]|[3,2] spatial_scale=1.0|2.0|0.5?
 DeformConv : x(n c h w) (o c k k)! (n 2*k*k h-k+1 w-k+1)[-1.5,1.5] ; o=1|2|5 k=1|2|3
+Pow : x ~
+Pow : x ~[0,3]
+Pow : x ~[0,3]
+Mod : float32|float16|float64:x ~ ; fmod=1
+Mod : float32|float16|float64:x ~[1,9] ; fmod=1
+Mod : int64|int32|int8|uint8|uint32:x ~[1,9] ; fmod=0|1?
+Range : {a} {a+s*n} {s} ; a=between(-5,5) s=1|2|3|-1|-2 n=between(0,40)
+Range : float32|float64:{a/2} {(a+s*n+b)/2} {s/2} ; a=between(-5,5) s=1|2|3|-1|-2 n=between(0,40) b=-1|0|1
+CenterCropPad : x(a b) {[c,d]} ; axes=None
+CenterCropPad : x(a b c ...) {[d,e]} ; axes=[0,2]|[1,-1]|[2,0]
+Gemm : x(m k) (k n)! (n)!? ; n=1|5|17|33|100
+Gemm : x(m k) (n k)! (1 n)!? ; transB=1
+Gemm : x(k m) (k n)! (m 1)!? ; transA=1
+Gemm : x(k m) (n k)! (m n)!? ; transA=1 transB=1
+Gemm : x(m k) (k n)! ()!?
 Where : ~ x ~
 Where : ~ ~ x
 PRelu : x(n ...) (1)!
@@ -84,6 +99,12 @@ TfIdfVectorizer : int32|int64:(n)[0,3] ; a=1|2 b=a|2 min_gram_length=a max_gram_
 TfIdfVectorizer : int32|int64:(m n)[0,3] ; a=1|2 b=a|2 min_gram_length=a max_gram_length=b max_skip_count=between(0,3)
  mode=TF|IDF|TFIDF ngram_counts=[0,3] ngram_indexes=[3,0,1,4,2] pool_int64s=[0,1,2,1,2,0,1]
  weights=[0.5,2.0,1.5,3.0,0.25]?
+MeanVarianceNormalization : x(n c h w) ; axes=[0,2,3]|[1]?
+MeanVarianceNormalization : x(n ... c) ; axes=[0]|[-1]|[0,-1]
+com.microsoft.FusedMatMul : float32|float16|float64:x(... m k) (k n) ; alpha=real(0.125)? -> ... m n
+com.microsoft.FusedMatMul : float32|float16|float64:x(... m k) (n k) ; alpha=real(0.125)? transB=1 -> ... m n
+com.microsoft.FusedMatMul : float32|float16|float64:x(... k m) (k n) ; alpha=real(0.125)? transA=1 -> ... m n
+com.microsoft.FusedMatMul : float32|float16|float64:x(... k m) (n k) ; alpha=real(0.125)? transA=1 transB=1 -> ... m n
 com.microsoft.TransposeMatMul : float32:x(b m k) (b k n)! ; alpha=real(1.0)? -> b m n
 com.microsoft.FusedGemm : float32:x(m k) (k n)! (n)!? ; activation=Relu|Sigmoid|Tanh -> m n
 com.microsoft.FusedConv : float32:x(n c h w) (o c k k)! (o)!? ; k=1|2|3 o=1|5|8 kernel_shape=[k,k]
@@ -145,6 +166,9 @@ com.microsoft.QuantizeLinear : float32:x uint8:@ -> uint8:
 com.microsoft.QuantizeLinear : float32:x int8:@ -> int8:
 com.microsoft.QLinearAveragePool : uint8|int8:(n c h w)@ @ ; h=3|5|8 w=4|7|16 k=1|2|3 j=1|2|3 s=1|2 t=1|2
  kernel_shape=[k,j] strides=[s,t] -> n c (h-k)//s+1 (w-j)//t+1
+com.microsoft.QLinearConcat : @ x(n ...)@ ; axis=0
+com.microsoft.QLinearConcat : @ x(a n ...)@ =@ ; axis=1 -> a 2*n ...
+com.microsoft.QLinearConcat : @ x(... n)@ =@ =@ ; axis=-1 -> ... 3*n
 com.microsoft.QGemm : x(m k)@ (k n)!@ int32:(n)[-500,500]? @ ; transA=0 transB=0 -> m n
 """
 
@@ -338,7 +362,7 @@ class _Drawing:
 
     def other(self, i: int, o: _Operand) -> Value:
         if o.shape.startswith("{"):
-            found = self.d.constant(np.array(self.names.value(o.shape[1:-1]), o.dtypes or "int64"))
+            found = self.d.constant(np.array(self.names.value(o.shape[1:-1]), self.dtype(i, o)))
             self.x = self.x or found
             return found
         d, dtype = self.d, self.dtype(i, o)
