@@ -78,10 +78,16 @@ def _power_of_two(exponent: LoopExpr) -> LoopExpr:
 
 def _reduce_exp(x: LoopExpr) -> tuple[LoopExpr, LoopExpr]:
     """``(r, n)``: ``x == r + n ln 2``, ``n`` an int32, ``r`` within half of ln 2."""
-    shifted = x * LOG2_E + ROUND
-    n = shifted - ROUND
+    shifted, r = _reduced(x)
+    return r, shifted - ROUND_BITS
+
+
+def _reduced(x: LoopExpr, offset: int = 0) -> tuple[LoopExpr, LoopExpr]:
+    """``n + offset`` in the last 9 bits of an int32, and ``r``."""
+    shifted = x * LOG2_E + (ROUND + offset)
+    n = shifted - (ROUND + offset)
     r = (x - n * LN2_HIGH) - n * LN2_LOW
-    return r, intrin("bitcast_int", shifted) - ROUND_BITS
+    return intrin("bitcast_int", shifted), r
 
 
 def _exp_bounded(x: LoopExpr) -> LoopExpr:
@@ -159,9 +165,13 @@ def tanh(x: LoopExpr) -> LoopExpr:
 
 
 def sigmoid(x: LoopExpr) -> LoopExpr:
-    """From ``exp(-|x|)``, which cannot overflow."""
-    e = _exp_bounded(maximum(-intrin("abs", x), -104.0))
-    return select(x < 0.0, e, 1.0) / (e + 1.0)
+    """From ``exp(-|x|)``, which cannot overflow, times 2**64: what is added to its exponent keeps it normal, and the
+    division rounds to subnormal numbers."""
+    shifted, r = _reduced(maximum(-intrin("abs", x), -104.0), 64)
+    value = (r * r * polynomial(r, _EXP) + r) + 1.0
+    e = intrin("bitcast_float", intrin("bitcast_int", value) + Binary("shl", shifted, const(23, "int32")))
+    whole = (r - r) + 2.0**64  # NaN where x is
+    return select(intrin("bitcast_int", x) < 0, e, 2.0**64) / (e + whole)
 
 
 def erf(x: LoopExpr) -> LoopExpr:
