@@ -17,6 +17,7 @@ from benchmarks import (
     cases,
     coverage,
     cuda_sim,
+    figures,
     launches,
     layers_report,
     made_models,
@@ -172,6 +173,30 @@ def opening(models: list[str], peers: list[str], output: pathlib.Path) -> None:
     result = openings.measure_opening(models, peers, _errors.print)
     openings.show_opening(result, _console())
     report.write_json(result, output)
+
+
+@main.command("figures")
+@click.option("--sections", default=",".join(figures.SECTIONS), callback=_of([*figures.SECTIONS]), help="What to do.")
+@click.option("--target", "targets", multiple=True, default=["llvm"], callback=_target, help="Targets; give it again.")
+@click.option("--minutes", default=15.0, type=click.FloatRange(0, min_open=True), help="Time for the networks.")
+@click.option("--output", default="figures.json", type=_PATH, help="Where figures go; what is in it stays.")
+def figures_asked(sections: list[str], targets: tuple[str, ...], minutes: float, output: pathlib.Path) -> None:
+    """Every figure that is asked for: networks, 300 layers, threads, compile time, memory.
+
+    Sections are kept in the file as they are measured; those left out are taken from it.
+
+    \b
+    Examples:
+      python -m benchmarks figures --target llvm --target "llvm -mcpu=haswell" --minutes 25
+      python -m benchmarks figures --sections compile,memory
+    """
+    plan = figures.Plan(targets, minutes)
+    with Progress(TextColumn("{task.description}"), TimeElapsedColumn(), console=_errors, transient=True) as progress:
+        task = progress.add_task("", total=None)
+        result = figures.measure_figures(plan, sections, output, lambda text: progress.update(task, description=text))
+    if "networks" in result:
+        report.show(result["networks"], _console())
+    figures.show_figures(result, _console())
 
 
 @main.command()

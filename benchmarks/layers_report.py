@@ -9,6 +9,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.asked import OF_LAYERS, Asked
 from benchmarks.report import machine_line, table_of
 
 WORST = 20
@@ -22,6 +23,7 @@ def show_layers(result: Result, console: Console) -> None:
     for level in levels(result):
         console.print(f"\n{level}: {PEER_OVER_OURS}", soft_wrap=True)
         console.print(_kind_table(result, level))
+        console.print(asked_line(result, level), soft_wrap=True)
         console.print(f"\n{level}: the slowest")
         for line in worst_lines(result, level):
             console.print(line, soft_wrap=True, markup=False)
@@ -49,6 +51,25 @@ def _settings_line(result: Result) -> str:
 def quantiles(ratios: Sequence[float]) -> tuple[float, float, float]:
     """Least, tenth percentile, median."""
     return float(np.min(ratios)), float(np.quantile(ratios, 0.1)), float(np.median(ratios))
+
+
+def figures_of(result: Result, level: str) -> dict[str, float]:
+    """Least, tenth percentile and median of all layers, by name; nothing where none was measured."""
+    ratios = by_kind(result, level)["all"]
+    return dict(zip(OF_LAYERS, quantiles(ratios), strict=True)) if ratios else {}
+
+
+def asked_line(result: Result, level: str) -> str:
+    """All layers beside what is asked of them."""
+    found = figures_of(result, level).items()
+    return ", ".join(f"{name} {number:.2f} ({_beside(OF_LAYERS[name], number)})" for name, number in found)
+
+
+def _beside(asked: Asked, number: float) -> str:
+    return ", ".join(filter(None, (_WORDS[asked.met(number)], f"asked {asked}")))
+
+
+_WORDS = {"short": "short", "aim": "as aimed for", "": ""}
 
 
 def by_kind(result: Result, level: str) -> dict[str, list[float]]:

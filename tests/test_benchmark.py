@@ -16,7 +16,21 @@ from rich.console import Console
 
 import minitvm
 from benchmarks import __main__ as command
-from benchmarks import asked, cases, exact, levels, measure, report, runtimes, scale, turns, where, worker
+from benchmarks import (
+    asked,
+    cases,
+    exact,
+    figures,
+    levels,
+    measure,
+    opening,
+    report,
+    runtimes,
+    scale,
+    turns,
+    where,
+    worker,
+)
 from benchmarks.machine import Peak
 from benchmarks.onnx_models import NETWORKS
 from benchmarks.runtimes import relative_error, statistics
@@ -252,3 +266,66 @@ def test_options_that_cannot_be_are_refused(arguments: list[str], text: str) -> 
     done = CliRunner().invoke(command.main, arguments)
     assert done.exit_code == 2
     assert text in done.output
+
+
+# --- figures that are asked for ---------------------------------------------------------------------------------------
+
+
+def test_figures_stand_beside_what_is_asked() -> None:
+    one = of_peer(0.0023)
+    layer = {"name": "conv/0", "ratios": {"level 3": 1.3}}
+    result = {
+        "networks": one,
+        "layers": {"llvm": {"layers": [layer]}},
+        "compile": {"resnet50": 1.5, "densenet121": 7.0},
+    }
+    result |= {"memory": {"session": 100.0, "library": 80.0, "onnxruntime": 100.0}, "targets": ["llvm"]}
+    result |= {"threads": [{"steady": 0.5, "burst": 0.6}, {"steady": 0.6, "burst": 0.9}]}
+    console = Console(width=140, record=True)
+    figures.show_figures(result, console)
+    lines = [" ".join(line.split()) for line in console.export_text().splitlines()]
+    assert "every network against the faster peer, 1 thread 1 1.15" in lines
+    assert "resnet18, vgg16, unet_256, espcn_x3, 1 thread 1.25 / 1.7 short 1.15" in lines
+    assert "geometric mean of the 18, 2 threads, burst 1.05 / 1.4 1.15" in lines
+    assert "random layers, tenth percentile 0.95 / 1.1 aim 1.30" in lines
+    assert "cold compile of resnet50, s 4 / 2 aim 1.50" in lines
+    assert "cold compile of densenet121, s 6 / 3 short 7.00" in lines
+    assert "memory while mobilenet_v2 runs over onnxruntime's: session 1.2 / 0.9 1.00" in lines
+    assert "mobilenet_v2, 2 threads' time over 1 thread's, worst process, burst 0.85 / 0.65 short 0.90" in lines
+    assert "2 threads over 1: resnet50 1.8 / 1.95" in lines  # not measured
+
+
+def test_every_asked_figure_can_be_measured_and_is_kept(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert {row.section for row in figures.ROWS} == set(figures.SECTIONS)
+    monkeypatch.setattr(figures, "SECTIONS", {"memory": lambda plan, say: {"session": plan.minutes}})
+    path, said = tmp_path / "figures.json", list[str]()
+    path.write_text('{"compile": {"resnet50": 3.0}}')
+    found = figures.measure_figures(figures.Plan(minutes=2.0), ["memory"], path, said.append)
+    assert found == {"compile": {"resnet50": 3.0}, "memory": {"session": 2.0}, "targets": ["llvm"]}
+    assert json.loads(path.read_text()) == found
+
+
+def test_the_networks_are_those_that_are_asked_for() -> None:
+    assert len(cases.EIGHTEEN) == 18
+    assert set(asked.OF_A_MODEL) - {"efficientnet_lite0_int8_qdq"} <= set(cases.EIGHTEEN)
+
+
+def test_opening_has_a_line_for_every_process() -> None:
+    one = {
+        "import_s": 0.1,
+        "open_s": 0.2,
+        "first_run_s": 0.01,
+        "peak_mb": 90.0,
+        "baseline_mb": 30.0,
+        "running_mb": 60.0,
+    }
+    graph = {"calls": 5, "kernels": 2, "import_s": 0.1, "passes_s": 0.2, "plan_s": 0.3, "total_s": 0.6}
+    models = [{"name": "m", "processes": {"minitvm, cold": one, "onnxruntime": {**one, "peak_mb": 60.0}}}]
+    found = {**of_peer(1.0), "models": models, "graph": graph, "imports": {}, "small_mlp_us": {"minitvm": 9.0}}
+    console = Console(width=140, record=True)
+    opening.show_opening(found, console)
+    lines = [" ".join(line.split()) for line in console.export_text().splitlines()]
+    assert "m minitvm, cold 0.10 0.20 10.0 90 60 60 1.50" in lines
+    assert "all three 0.60 s" in lines and "a run of a small mlp: minitvm 9 us" in lines

@@ -86,6 +86,13 @@ def test_figures_are_least_tenth_percentile_and_median() -> None:
     assert layers_report.quantiles([1.0, 3.0, 2.0, 0.5, 4.0]) == pytest.approx((0.5, 0.7, 2.0))
 
 
+def test_figures_stand_beside_what_is_asked_of_layers() -> None:
+    made = [{"name": f"conv/{i}", "ratios": {"level 3": r}} for i, r in enumerate((0.6, 1.0, 1.6, 1.7, 1.8))]
+    text = layers_report.asked_line({"layers": made}, "level 3")
+    assert text.startswith("least 0.60 (short, asked 0.7 / 1), tenth percentile 0.76 (short, asked")
+    assert text.endswith("median 1.60 (as aimed for, asked 1.2 / 1.5)")
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
