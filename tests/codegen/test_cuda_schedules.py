@@ -97,6 +97,7 @@ CASES = {
     "mean of halves": _case("reduced by", _op("mean", axis=(1,)), (9, 520), dtype="float16"),
     "prod of none": _case("", _op("prod", axis=(1,)), (4, 0)),
     **{f"columns {n}": _case("a thread of 32 for each result", _op("sum", axis=(0,)), (70, n)) for n in (31, 33)},
+    "rows in parts of several lengths": _case("reduced in 4 parts", _op("max", axis=(1,)), (1, 20011)),
     "columns in parts": _case("reduced in", _op("max", axis=(0,)), (9001, 3)),
     "argmax": _case("row by row", _op("argmax", axis=(1,)), (5, 257)),
     "argmin down": _case("row by row", _op("argmin", axis=(0,)), (33, 7)),

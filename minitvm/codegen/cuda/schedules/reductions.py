@@ -45,22 +45,37 @@ _BUSY = 512
 """Threads of an SM that keep it busy."""
 _PART = 4096
 """Elements that are worth a part of their own."""
-_MOST_SPLITS = 16
 
 
 def reduction(out: Output, machine: GpuModel) -> Stmt:
     """A result with reductions in it."""
-    results, found = out.buffer.size, outer_reductions(out.value)
-    work = max(math.prod(extent for _, extent in reduce.axes) for reduce in found)
-    by_columns, by_rows = _along_result(out, found), _along_reduced(found)
+    along, found = _neighbours(out), outer_reductions(out.value)
+    parts = _parts(out.buffer.size, _work(found), along[0], machine) if len(found) == 1 and any(along) else 1
+    if parts == 1:
+        return _at_once(out, along, machine)
+    decide("schedule", out.buffer.name, f"reduced in {parts} parts, which a second launch combines")
+    stage, last = _in_parts(out, found[0], parts)
+    first, second = _at_once(stage, along, machine), _at_once(last, _neighbours(last), machine)
+    return with_memory([stage.buffer], seq(first, Barrier(), second))
+
+
+def _work(found: Sequence[Reduce]) -> int:
+    return max(math.prod(extent for _, extent in reduce.axes) for reduce in found)
+
+
+def _neighbours(out: Output) -> tuple[bool, bool]:
+    """Whether elements that lie beside each other are read along the result; along what is reduced."""
+    found = outer_reductions(out.value)
+    return _along_result(out, found), _along_reduced(found)
+
+
+def _at_once(out: Output, along: tuple[bool, bool], machine: GpuModel) -> Stmt:
+    """By one launch, neighbouring threads along the result, or along what is reduced."""
+    results, found, (by_columns, by_rows) = out.buffer.size, outer_reductions(out.value), along
+    work = _work(found)
     if work < SHORT or not (by_columns or by_rows) or (by_columns and results >= _BUSY * machine.sms):
         decide("schedule", out.buffer.name, "a thread reduces for each result")
         return in_threads(results, lambda number: _result(out, number))
-    parts = _parts(results, work, by_columns, machine) if len(found) == 1 else 1
-    if parts > 1:
-        decide("schedule", out.buffer.name, f"reduced in {parts} parts, which a second launch combines")
-        stage, last = _in_parts(out, found[0], parts)
-        return with_memory([stage.buffer], seq(reduction(stage, machine), Barrier(), reduction(last, machine)))
     if by_columns and len(found) == 1:
         return _columns(out, found[0], work, machine)
     team = Team.of(results, work, machine)
@@ -92,11 +107,13 @@ def _result(out: Output, number: LoopExpr) -> Stmt:
 
 
 def _parts(results: int, work: int, by_columns: bool, machine: GpuModel) -> int:
-    """In how many parts each result is reduced."""
-    blocks = -(-results // WARP) if by_columns else results
-    shortest = _PART // WARP if by_columns else _PART
-    wanted = min(-(-2 * machine.sms // blocks), work // shortest)
-    return wanted if blocks < machine.sms // 2 and wanted >= 2 else 1
+    """In how many parts each result is reduced, of one length where about so many divide it."""
+    beside = min(results, WARP) if by_columns else 1
+    blocks, shortest = results / beside, _PART // beside
+    wanted = min(math.ceil(2 * machine.sms / blocks), work // shortest)
+    if blocks >= machine.sms // 2 or wanted < 2:
+        return 1
+    return next((parts for parts in range(wanted, 2 * wanted) if work % parts == 0), wanted)
 
 
 def _in_parts(out: Output, reduce: Reduce, parts: int) -> tuple[Output, Output]:
