@@ -170,10 +170,10 @@ class Template(ABC):
     def candidates(self) -> tuple[Choice, ...]:
         """The search space: what records name, then what is predicted to be fastest, behind it what something speaks
         against."""
-        named = "" if self.record is None else self.record.choice
+        named = None if self.record is None else self.record.choice
 
         def order(c: Choice) -> tuple[bool, bool, float, int]:
-            return str(c) != named, c.why_not != "", round(c.cycles, 6), -c.tile.blocks
+            return named is not None and str(c) != named, c.why_not != "", round(c.cycles, 6), -c.tile.blocks
 
         return tuple(sorted(self.choices(), key=order))
 

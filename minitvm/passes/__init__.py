@@ -37,7 +37,7 @@ from minitvm.passes.redundancy import (
 from minitvm.passes.rule import Replacement, Rule, RulePass, apply_rules, rule, rule_pass
 from minitvm.passes.simplify_expr import SimplifyExpr, SimplifyExprPostAlterOp, SinkReshape
 from minitvm.passes.sink_cast import SinkCast
-from minitvm.passes.winograd import Predict, faster
+from minitvm.passes.winograd import Predict, faster, remembering
 from minitvm.target import MachineModel
 
 __all__ = ["FunctionPass", "ModulePass", "Pass", "PassContext", "Sequential"]
@@ -114,7 +114,7 @@ def default_pipeline(
     """
     libraries = () if library_of is None else (CallLibraries(library_of),)  # level 0
     integers = FakeQuantizationToInteger(machine)  # level 3
-    ways = None if predict is None else partial(faster, predict)
+    ways = None if predict is None else partial(faster, remembering(predict))
     layouts = AlterOpLayout(machine, kind, weigh=True, faster=ways)  # level 3
     (types, inference, common, *others), attention = BEFORE_LAYOUTS, FuseAttention(slower)  # level 3
     first = (types, integers, inference, common, attention)

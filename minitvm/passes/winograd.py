@@ -16,6 +16,21 @@ from minitvm.target import MOVE
 Predict: TypeAlias = Callable[[Call], "float | Declined"]
 """The cycles that a call is predicted to take on the target, or why nothing there computes it so."""
 
+
+
+def remembering(predict: Predict) -> Predict:
+    """The same, asked once about calls that are alike: networks repeat their layers."""
+    known: dict[object, float | Declined] = {}
+
+    def ask(call: Call) -> float | Declined:
+        key = call.op, tuple(arg.type for arg in call.args)
+        if key not in known:
+            known[key] = predict(call)
+        return known[key]
+
+    return ask
+
+
 _WORTH = 0.85
 """Of the direct one's cycles: weights take up to four times the memory, and results are rounded more often."""
 

@@ -119,12 +119,17 @@ def barriers_before(graph: Graph, plan: Plan, workspaces: Mapping[int, Dim], nod
     return found
 
 
+def _define(symbol: str) -> str:
+    """The head of a function.  They only hand on addresses, so LLVM need not look at them for long."""
+    return f"define void @{symbol}(ptr %slots, i64 %thread, i64 %threads, ptr %place) noinline optnone {{"
+
+
 def _node_text(graph: Graph, index: int, workspace_slot: int) -> str:
     node = graph.nodes[index]
     slots = [graph.entry_id(e) for e in node.inputs]
     slots += range(graph.entry_start[index], graph.entry_start[index + 1])
     slots.append(workspace_slot)
-    lines = [f"define void @node_{index}(ptr %slots, i64 %thread, i64 %threads, ptr %place) {{"]
+    lines = [_define(f"node_{index}")]
     for k, slot in enumerate(slots):
         lines.append(f"  %a{k} = getelementptr ptr, ptr %slots, i64 {slot}")
         lines.append(f"  %p{k} = load ptr, ptr %a{k}, align 8")
@@ -134,7 +139,7 @@ def _node_text(graph: Graph, index: int, workspace_slot: int) -> str:
 
 
 def _segment_text(segment: Segment, barriers: set[int]) -> str:
-    lines = [f"define void @{segment.symbol}(ptr %slots, i64 %thread, i64 %threads, ptr %place) {{"]
+    lines = [_define(segment.symbol)]
     for node in segment.nodes:
         if node in barriers:
             lines.append("  call void @minitvm.barrier(ptr %place, i64 %threads)")
