@@ -115,12 +115,21 @@ def row_major(value: np.ndarray) -> np.ndarray:
 
 def _in_pages(value: np.ndarray) -> np.ndarray:
     """A copy that nobody can write to."""
-    pages = Pages(value.nbytes)
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        pages.madvise(mmap.MADV_HUGEPAGE)
-    found: np.ndarray = np.ndarray(value.shape, value.dtype, pages)
+    found = empty_pages(value.shape, value.dtype)
     found[...] = value
     found.setflags(write=False)
+    return found
+
+
+def empty_pages(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
+    """An array to be filled, in memory of its own; one of no bytes anywhere.  Who made it forbids to write to it."""
+    nbytes = math.prod(shape) * dtype.itemsize
+    if not nbytes:
+        return np.empty(shape, dtype)
+    pages = Pages(nbytes)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        pages.madvise(mmap.MADV_HUGEPAGE)
+    found: np.ndarray = np.ndarray(shape, dtype, pages)
     return found
 
 

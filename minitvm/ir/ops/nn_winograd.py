@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from minitvm.ir.arrays import empty_pages
 from minitvm.ir.dims import Dim, differ
 from minitvm.ir.layout import Split
 from minitvm.ir.loop import Buffer, Load, LoopExpr, Stage, all_of, as_index, binary, const, select
@@ -84,8 +85,15 @@ class WinogradWeights(Op, name="nn.contrib_conv2d_winograd_weight_transform", fu
         return TensorType((*weight.shape[:2], extent, extent), weight.dtype)
 
     def reference(self, weight: np.ndarray) -> np.ndarray:
-        G = Transforms.of(self.tile_size).G
-        return np.ascontiguousarray((G @ weight.astype("float64") @ G.T).astype(weight.dtype))
+        """All taps of a filter in one product with G kron G.  The planes of one place each lie together, as they are
+        packed from there."""
+        t, (outputs, inputs) = Transforms.of(self.tile_size), weight.shape[:2]
+        both = np.kron(t.G, t.G)
+        planes = empty_pages((t.extent, t.extent, outputs, inputs), weight.dtype)
+        for o, taps in enumerate(weight.reshape(outputs, inputs, TAPS * TAPS)):
+            planes[:, :, o] = (both @ taps.T.astype("float64")).reshape(t.extent, t.extent, inputs)
+        planes.setflags(write=False)
+        return planes.transpose(2, 3, 0, 1)
 
     def compute(self, weight: Buffer) -> Stage:
         t, wide = Transforms.of(self.tile_size), accumulator(weight.dtype)
