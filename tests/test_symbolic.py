@@ -174,7 +174,7 @@ def test_a_kernel_with_numbers_in_place_means_the_same(n: int, s: int) -> None:
     """Which is what is checked of it: every element stored once, no index outside."""
     x = var("x", shape=("n", "s"))
     function = Function([x], call_op("nn.softmax", x, axis=-1))
-    kernel = lower(function, "softmax", backend_for("llvm", 2).machine).kernel
+    kernel = lower(function, "softmax", backend_for("llvm", 2).machine)
     assert kernel.sizes == ("n", "s")
     numbers = bound_kernel(kernel, {"n": n, "s": s})
     verify_kernel(numbers)
@@ -220,7 +220,7 @@ def test_what_an_image_needs_is_in_memory_an_image_more_and_weights_once() -> No
     for (n, *image), weight in shapes.values():
         x, w = Var("x", TensorType(("n", *image))), Var("w", TensorType(weight))
         function = Function([x, w], call_op("nn.conv2d", x, w, padding=(1, 1)))
-        kernel = lower(function, "conv", backend_for("llvm", 2).machine).kernel
+        kernel = lower(function, "conv", backend_for("llvm", 2).machine)
         images = [buffer for buffer in allocated(kernel.body) if not isinstance(buffer.nbytes, int)]
         assert [(buffer.name, buffer.shape[0], buffer.scope) for buffer in images] == [
             ("phases", symbol("n"), "global")

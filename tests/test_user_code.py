@@ -269,7 +269,7 @@ def lowered_by(loops: Callable[[Template, Choice], Any]) -> Kernel:
             return loops(self, choice)  # type: ignore[no-any-return]
 
     TEMPLATES.table["llvm", "exp"] = [Mine]
-    return lower(module_of("exp").main, "kernel", MACHINE).kernel
+    return lower(module_of("exp").main, "kernel", MACHINE)
 
 
 def test_a_template() -> None:
@@ -289,7 +289,7 @@ def test_what_a_template_returns() -> None:
 
 def test_a_schedule() -> None:
     """A step that refuses names the loops; the template around it and the node are named as well."""
-    plain = lower(module_of("negative").main, "plain", MACHINE).kernel
+    plain = lower(module_of("negative").main, "plain", MACHINE)
     with pytest.raises(ScheduleError) as caught:
         lowered_by(lambda template, choice: split(plain, "nowhere", 4).body)
     assert caught.value.inside == ("template test_user_code.Mine",)

@@ -15,7 +15,7 @@ from functools import reduce
 from typing import Any, ClassVar, TypeAlias
 
 from minitvm.codegen.legalize import legalize
-from minitvm.codegen.lower import Lowering, lower, predicted
+from minitvm.codegen.lower import Lowering, lowered, predicted
 from minitvm.codegen.problem import TEMPLATES, Choice, Problem, Template
 from minitvm.errors import TargetError
 from minitvm.ir.decision import Declined
@@ -131,7 +131,7 @@ class Backend(ABC):
 
     def lower(self, group: Function, symbol: str) -> Lowering:
         """A fused group as loops; :class:`CompilerError` where it has no template and no compute rule."""
-        return lower(group, symbol, self.machine, self.schedules, self.templates)
+        return lowered(group, symbol, self.machine, self.schedules, self.templates)
 
     def measured(self) -> Rates:
         """What the machine that is here does at most; usual figures where it is not measured."""

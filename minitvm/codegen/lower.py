@@ -65,24 +65,25 @@ class Lowering:
 
 def lower(
     function: Function, name: str, machine: MachineModel, kind: str = "llvm", templates: Sequence[str] = ()
-) -> Lowering:
+) -> Kernel:
     """One kernel for a fused group, by the schedules of a kind, and the templates of kinds (by default of that).
 
     Raises :class:`CompilerError` where an operator has neither a template that accepts it nor a compute rule.
     """
-    return _lower(function, name, machine, kind, templates or (kind,))
+    return lowered(function, name, machine, kind, templates or (kind,)).kernel
 
 
 def lowering(
     function: Function, name: str, machine: MachineModel, kind: str = "llvm", templates: Sequence[str] = ()
 ) -> Lowering:
-    """As :func:`lower`, with what was decided in words."""
+    """As :func:`lower`, with what was chosen and what declined."""
     with decisions() as log:
-        found = lower(function, name, machine, kind, templates)
+        found = lowered(function, name, machine, kind, templates or (kind,))
     return replace(found, decisions=tuple(log))
 
 
-def _lower(function: Function, name: str, machine: MachineModel, kind: str, templates: Sequence[str]) -> Lowering:
+def lowered(function: Function, name: str, machine: MachineModel, kind: str, templates: Sequence[str]) -> Lowering:
+    """As :func:`lower`, with what was chosen; whoever listens hears what was decided."""
     inside, refusals, sizes = calls(function.body), list[Decision](), sizes_of(function)
     spans = span_of(*inside)
     with span_scope(spans):

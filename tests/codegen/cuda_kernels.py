@@ -66,7 +66,7 @@ GROUPS: dict[str, Function] = {
 
 
 def kernel_of(name: str) -> Kernel:
-    return simplify(lower(GROUPS[name], name, MACHINE).kernel)
+    return simplify(lower(GROUPS[name], name, MACHINE))
 
 
 def inputs_of(kernel: Kernel, seed: int = 0) -> list[np.ndarray]:
