@@ -17,7 +17,6 @@ Predict: TypeAlias = Callable[[Call], "float | Declined"]
 """The cycles that a call is predicted to take on the target, or why nothing there computes it so."""
 
 
-
 def remembering(predict: Predict) -> Predict:
     """The same, asked once about calls that are alike: networks repeat their layers."""
     known: dict[object, float | Declined] = {}

@@ -93,7 +93,7 @@ class WinogradWeights(Op, name="nn.contrib_conv2d_winograd_weight_transform", fu
         for o, taps in enumerate(weight.reshape(outputs, inputs, TAPS * TAPS)):
             planes[:, :, o] = (both @ taps.T.astype("float64")).reshape(t.extent, t.extent, inputs)
         planes.setflags(write=False)
-        return planes.transpose(2, 3, 0, 1)
+        return np.transpose(planes, (2, 3, 0, 1))
 
     def compute(self, weight: Buffer) -> Stage:
         t, wide = Transforms.of(self.tile_size), accumulator(weight.dtype)
