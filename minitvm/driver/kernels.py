@@ -126,9 +126,10 @@ class KernelCompiler:
 
     def kernel(self, symbol: str, group: Function) -> Kernel:
         """The group as loops that the back end can spell."""
-        return self._spelled(self.lowered(symbol, group).kernel)
+        return self.legalized(self.lowered(symbol, group).kernel)
 
-    def _spelled(self, lowered: Kernel) -> Kernel:
+    def legalized(self, lowered: Kernel) -> Kernel:
+        """Loops with nothing in them that the back end cannot spell."""
         with self.timings.stage("legalize"):
             kernel = self.backend.legalize(lowered)
         if self._verify:
@@ -193,7 +194,7 @@ class KernelCompiler:
         """The group's code, whatever the cache has for it."""
         with self._writing:
             lowered = self.lowered(symbol, group)
-            kernel = self._spelled(lowered.kernel)
+            kernel = self.legalized(lowered.kernel)
             with self.timings.stage("coverage"):
                 found = check_coverage(_with_numbers(kernel))
             undecided = tuple(f"{c.buffer.name}: {c.reason}" for c in found if c.verdict is Verdict.UNDECIDED)

@@ -300,14 +300,14 @@ def test_every_workload_s_kernels_are_decided(name: str, level: int) -> None:
 
 
 def test_a_build_refuses_a_kernel_that_forgets(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = KernelCompiler.kernel
+    right = KernelCompiler.legalized
 
-    def without_last(self: KernelCompiler, symbol: str, group: object) -> Kernel:
-        kernel = right(self, symbol, group)  # type: ignore[arg-type]
+    def without_last(self: KernelCompiler, lowered: Kernel) -> Kernel:
+        kernel = right(self, lowered)
         (o,) = kernel.outputs
-        return Kernel(symbol, kernel.params, loop(o.shape[0] - 1, lambda i: put(o, i)))
+        return Kernel(kernel.name, kernel.params, loop(o.shape[0] - 1, lambda i: put(o, i)))
 
-    monkeypatch.setattr(KernelCompiler, "kernel", without_last)
+    monkeypatch.setattr(KernelCompiler, "legalized", without_last)
     x = var("x", shape=(13,))
     monkeypatch.setenv("MINITVM_CACHE_DIR", "")
     with pytest.raises(CompilerError, match=re.escape("never stores out0[12]")):
