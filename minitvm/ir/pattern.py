@@ -267,11 +267,6 @@ def optional(wrap: Callable[[Pattern], Pattern], inner: Pattern) -> Pattern:
     return either(wrap(inner), inner)
 
 
-def capture_names(pattern: Pattern) -> tuple[str, ...]:
-    """The names that a match of ``pattern`` binds."""
-    return pattern.names()
-
-
 def matches(pattern: Pattern, expr: Expr, uses: Uses | None = None) -> Iterator[Captures]:
     """Every way in which ``pattern`` matches ``expr``: a commutative call may do so twice.
 

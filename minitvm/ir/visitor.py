@@ -1,13 +1,13 @@
 """Walks and rewrites of the graph: iterative, each node once, the same object back where nothing changed."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from operator import attrgetter
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from minitvm.errors import IRError
 from minitvm.ir.attributes import attributes_of
+from minitvm.ir.loop import dependency_order
 from minitvm.ir.node import Call, Constant, Expr, Function, Tuple, TupleGetItem, Var, merge_spans, span_scope
 from minitvm.ir.op import Op
 from minitvm.ir.types import symbols
@@ -34,7 +34,7 @@ def post_order(*roots: Expr, operands: Callable[[Expr], tuple[Expr, ...]] = chil
     """
     if len(roots) == 1 and operands is children:
         return [*_below(roots[0]), roots[0]]
-    return _walk(roots, operands)
+    return dependency_order(roots, operands)
 
 
 _orders: WeakKeyDictionary[Expr, list[Expr]] = WeakKeyDictionary()
@@ -46,31 +46,9 @@ LARGE = 64
 def _below(root: Expr) -> list[Expr]:
     order = _orders.get(root)
     if order is None:
-        order = _walk((root,), children)[:-1]
+        order = dependency_order((root,), children)[:-1]
         if len(order) > LARGE:
             _orders[root] = order
-    return order
-
-
-def _walk(roots: Sequence[Expr], operands: Callable[[Expr], tuple[Expr, ...]]) -> list[Expr]:
-    order: list[Expr] = []
-    done: set[Expr] = set()
-    entered: set[Expr] = set()
-    stack = [*reversed(roots)]
-    while stack:
-        node = stack[-1]
-        if node not in done:
-            below = [child for child in operands(node) if child not in done]
-            if below:  # at the second look nothing is left, unless the node itself is in the way
-                if node in entered:
-                    raise IRError(f"the graph has a cycle: a {type(node).__name__} is its own operand")
-                entered.add(node)
-                below.reverse()
-                stack += below
-                continue
-            done.add(node)
-            order.append(node)
-        stack.pop()
     return order
 
 

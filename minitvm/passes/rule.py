@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 from minitvm.errors import PassError, blame
 from minitvm.ir.decision import Decision, Declined, Exactness, decision, listening, name_of, record
 from minitvm.ir.expr import Call, Expr, Function, Module, describe_call
-from minitvm.ir.pattern import Pattern, capture_names, matches
+from minitvm.ir.pattern import Pattern, matches
 from minitvm.ir.types import alike
 from minitvm.ir.visitor import as_function, children, kinds_of, post_order, rewrite, use_counts
 from minitvm.passes.instrument import PassInfo
@@ -68,7 +68,7 @@ def rules_in(*modules: ModuleType) -> tuple[Rule, ...]:
 
 
 def _check_parameters(function: Callable[..., Replacement], pattern: Pattern) -> None:
-    captures, parameters = sorted(capture_names(pattern)), sorted(inspect.signature(function).parameters)
+    captures, parameters = sorted(pattern.names()), sorted(inspect.signature(function).parameters)
     if captures != parameters:
         raise PassError(
             f"rule {function.__name__}: its parameters are {', '.join(parameters) or 'none'}, "

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from minitvm.ir import builder as ir
 from minitvm.ir.builder import call_op, var
 from minitvm.ir.expr import Expr, Function, Module
 from minitvm.testing.init import Initializer, create_workload
@@ -20,26 +21,18 @@ def conv2d(
     **attributes: Any,
 ) -> Expr:
     """A convolution of NCHW data without bias; its weight's shape is inferred."""
-    return call_op(
-        "nn.conv2d",
-        data,
-        var(f"{name}_weight"),
-        channels=channels,
-        kernel_size=kernel_size,
-        strides=strides,
-        padding=padding,
-        **attributes,
-    )
+    window = {"kernel_size": kernel_size, "strides": strides, "padding": padding}
+    return ir.nn.conv2d(data, var(f"{name}_weight"), channels=channels, **window, **attributes)
 
 
 def batch_norm(data: Expr, name: str, epsilon: float = 1e-5, **attributes: Any) -> Expr:
     """Inference batch normalization over axis 1."""
     parameters = [var(f"{name}_{p}") for p in ("gamma", "beta", "moving_mean", "moving_var")]
-    return call_op("nn.batch_norm", data, *parameters, epsilon=epsilon, **attributes)[0]
+    return ir.nn.batch_norm(data, *parameters, epsilon=epsilon, **attributes)[0]
 
 
 def relu(data: Expr) -> Expr:
-    return call_op("nn.relu", data)
+    return ir.nn.relu(data)
 
 
 def conv_bn_relu(data: Expr, name: str, channels: int, kernel_size: tuple[int, int], **attributes: Any) -> Expr:
@@ -47,41 +40,25 @@ def conv_bn_relu(data: Expr, name: str, channels: int, kernel_size: tuple[int, i
 
 
 def conv_bias(data: Expr, name: str, channels: int, kernel_size: tuple[int, int], **attributes: Any) -> Expr:
-    return call_op("nn.bias_add", conv2d(data, name, channels, kernel_size, **attributes), var(f"{name}_bias"))
+    return ir.nn.bias_add(conv2d(data, name, channels, kernel_size, **attributes), var(f"{name}_bias"))
 
 
 def dense(data: Expr, name: str, units: int) -> Expr:
     """``data @ weight.T + bias``; data: (m, k)."""
-    product = call_op("nn.dense", data, var(f"{name}_weight"), units=units)
-    return call_op("nn.bias_add", product, var(f"{name}_bias"), axis=-1)
+    return ir.nn.bias_add(ir.nn.dense(data, var(f"{name}_weight"), units=units), var(f"{name}_bias"), axis=-1)
 
 
-def max_pool(data: Expr, size: int, stride: int, padding: int = 0, **attributes: Any) -> Expr:
-    return call_op(
-        "nn.max_pool2d",
-        data,
-        pool_size=(size, size),
-        strides=(stride, stride),
-        padding=(padding, padding),
-        **attributes,
-    )
+def max_pool(data: Expr, size: int, stride: int, padding: int = 0) -> Expr:
+    return ir.nn.max_pool2d(data, pool_size=(size, size), strides=(stride, stride), padding=(padding, padding))
 
 
-def avg_pool(data: Expr, size: int, stride: int, padding: int = 0, **attributes: Any) -> Expr:
-    return call_op(
-        "nn.avg_pool2d",
-        data,
-        pool_size=(size, size),
-        strides=(stride, stride),
-        padding=(padding, padding),
-        **attributes,
-    )
+def avg_pool(data: Expr, size: int, stride: int, padding: int = 0) -> Expr:
+    return ir.nn.avg_pool2d(data, pool_size=(size, size), strides=(stride, stride), padding=(padding, padding))
 
 
 def classifier(data: Expr, name: str, num_classes: int) -> Expr:
     """Global average pooling, a dense layer, softmax."""
-    pooled = call_op("nn.batch_flatten", call_op("nn.global_avg_pool2d", data))
-    return call_op("nn.softmax", dense(pooled, name, num_classes))
+    return ir.nn.softmax(dense(ir.nn.batch_flatten(ir.nn.global_avg_pool2d(data)), name, num_classes))
 
 
 def concatenate(*parts: Expr) -> Expr:

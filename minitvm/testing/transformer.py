@@ -3,13 +3,7 @@
 from minitvm.errors import MiniTVMError
 from minitvm.ir.builder import call_op, const, function, var
 from minitvm.ir.expr import Expr, Function
-from minitvm.testing.layers import workload_of
-
-
-def _linear(x: Expr, name: str, rows: int, units: int) -> Expr:
-    """x: (rows, k) -> (rows, units)."""
-    product = call_op("nn.dense", x, var(f"{name}_weight"), units=units)
-    return call_op("nn.bias_add", product, var(f"{name}_bias"), axis=-1)
+from minitvm.testing.layers import dense, workload_of
 
 
 def _heads(x: Expr, batch: int, length: int, heads: int, size: int, axes: tuple[int, ...]) -> Expr:
@@ -22,7 +16,7 @@ def _heads(x: Expr, batch: int, length: int, heads: int, size: int, axes: tuple[
 
 def _attention(x: Expr, name: str, batch: int, length: int, hidden: int, heads: int) -> Expr:
     size, rows = hidden // heads, batch * length
-    q, k, v = (_linear(x, f"{name}_{part}", rows, hidden) for part in ("query", "key", "value"))
+    q, k, v = (dense(x, f"{name}_{part}", hidden) for part in ("query", "key", "value"))
     q = _heads(q, batch, length, heads, size, (0, 2, 1, 3))
     k = _heads(k, batch, length, heads, size, (0, 2, 1, 3))
     v = _heads(v, batch, length, heads, size, (0, 2, 3, 1))
@@ -30,7 +24,7 @@ def _attention(x: Expr, name: str, batch: int, length: int, hidden: int, heads: 
     mixed = call_op("nn.batch_matmul", call_op("nn.softmax", scores, axis=-1), v)
     mixed = call_op("reshape", mixed, newshape=(batch, heads, length, size))
     mixed = call_op("reshape", call_op("transpose", mixed, axes=(0, 2, 1, 3)), newshape=(rows, hidden))
-    return _linear(mixed, f"{name}_output", rows, hidden)
+    return dense(mixed, f"{name}_output", hidden)
 
 
 def _gelu(x: Expr) -> Expr:
@@ -59,8 +53,8 @@ def get_net(
     for i in range(num_layers):
         mixed = _attention(x, f"layer{i}_attention", batch_size, sequence_length, hidden_size, num_heads)
         x = _norm(x + mixed, f"layer{i}_norm1")
-        inner = _gelu(_linear(x, f"layer{i}_inner", rows, 4 * hidden_size))
-        x = _norm(x + _linear(inner, f"layer{i}_outer", rows, hidden_size), f"layer{i}_norm2")
+        inner = _gelu(dense(x, f"layer{i}_inner", 4 * hidden_size))
+        x = _norm(x + dense(inner, f"layer{i}_outer", hidden_size), f"layer{i}_norm2")
     return function(call_op("reshape", x, newshape=(batch_size, sequence_length, hidden_size)))
 
 

@@ -9,7 +9,7 @@ from minitvm.errors import IRError
 from minitvm.ir.builder import call_op, const, nn, var
 from minitvm.ir.expr import Call, Constant, Expr, Function, Tuple
 from minitvm.ir.op import OPS
-from minitvm.ir.pattern import call, capture_names, either, get_item, match, optional, scalar, tuple_of, value
+from minitvm.ir.pattern import call, either, get_item, match, optional, scalar, tuple_of, value
 from minitvm.ir.pattern import const as constant
 from minitvm.ir.visitor import use_counts
 
@@ -105,7 +105,7 @@ def test_alternatives() -> None:
     relu = nn.relu(X)
     assert match(pattern, relu) == {"whole": relu, "x": X, "c": None}
     assert match(pattern, call_op("exp", X)) is None
-    assert capture_names(pattern) == ("whole", "x", "c")
+    assert pattern.names() == ("whole", "x", "c")
 
 
 def test_optional_wrapping() -> None:

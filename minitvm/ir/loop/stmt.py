@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, TypeAlias, TypeVar
 
+from minitvm.errors import IRError
 from minitvm.ir.dims import Dim
 from minitvm.ir.loop.expr import (
     Binary,
@@ -290,20 +291,28 @@ def post_order_exprs(
 
 
 def dependency_order(roots: Sequence[T], operands: Callable[[T], Sequence[T]]) -> list[T]:
-    """Everything below ``roots`` once, operands before users, left to right; ``operands``: what lies below."""
+    """Everything below ``roots`` once, operands before users, left to right; ``operands``: what lies below.
+
+    Raises :class:`IRError` where something lies below itself.
+    """
     order: list[T] = []
     done: set[T] = set()
-    stack = [(root, False) for root in reversed(roots)]
+    entered: set[T] = set()
+    stack = [*reversed(roots)]
     while stack:
-        node, expanded = stack.pop()
-        if node in done:
-            continue
-        if expanded:
+        node = stack[-1]
+        if node not in done:
+            below = [child for child in operands(node) if child not in done]
+            if below:  # at the second look nothing is left, unless the node itself is in the way
+                if node in entered:
+                    raise IRError(f"the graph has a cycle: a {type(node).__name__} is its own operand")
+                entered.add(node)
+                below.reverse()
+                stack += below
+                continue
             done.add(node)
             order.append(node)
-        else:
-            stack.append((node, True))
-            stack.extend((child, False) for child in reversed(operands(node)))
+        stack.pop()
     return order
 
 

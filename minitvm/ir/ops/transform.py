@@ -10,9 +10,9 @@ from minitvm.ir.dims import Dim, anonymous, differ, product
 from minitvm.ir.layout import Layout
 from minitvm.ir.loop import Buffer, Const, LoopExpr, Stage
 from minitvm.ir.op import Fusion, Op, compute
-from minitvm.ir.ops._shape import Axiswise, normalize_axes, normalize_axis, replaced, reshape_index
+from minitvm.ir.ops._shape import Axiswise, buffer_type, normalize_axes, normalize_axis, replaced, reshape_index
 from minitvm.ir.relayout import Move, Placement, Site, calling, same_tensor
-from minitvm.ir.types import Shape, TensorType
+from minitvm.ir.types import Shape, TensorType, as_tensor
 
 
 def _reshaped(data: Buffer, shape: tuple[int, ...]) -> Stage:
@@ -23,12 +23,7 @@ class View(Op, view=True):
     """The elements of data in their order, in the shape that ``infer`` says."""
 
     def compute(self, data: Buffer) -> Stage:
-        return _reshaped(data, self._shape(data.shape))
-
-    def _shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        found = self.infer(TensorType(shape))
-        assert isinstance(found, TensorType)
-        return found.extents
+        return _reshaped(data, as_tensor(self.infer(buffer_type(data))).extents)
 
 
 _REST = -1
