@@ -175,6 +175,10 @@ class MachineModel:
         near = planes.depthwise and elements * self.vector_bytes <= 4 * self.l2_bytes * planes.lanes
         return planes.count * saved > elements * (_MOVE_NEAR if near else MOVE)
 
+    def pays_to_round(self, exact: float, rounded: float) -> bool:
+        """Whether the cycles of a product with factors of fewer bits are worth what it loses; memory always gains."""
+        return True
+
     def lanes(self, dtype: str) -> int:
         """Elements of ``dtype`` in one vector register."""
         bits = 8 if dtype == "bool" else int("".join(c for c in dtype if c.isdigit()))

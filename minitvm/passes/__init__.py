@@ -61,7 +61,8 @@ __all__ += [
 __all__ += ["SimplifyExpr", "SimplifyExprPostAlterOp", "SimplifyInference", "SinkCast", "SinkReshape"]
 __all__ += ["ToMixedPrecision"]
 
-register_config("cuda.allow_tf32", bool, False, "products of float32 on a GPU's tensor cores, factors rounded to TF32")
+_TF32 = "products of float32 on a GPU's tensor cores, factors rounded to TF32 where that is predicted to save a quarter"
+register_config("cuda.allow_tf32", bool, False, _TF32)
 register_config("cuda.split_tf32", bool, False, "products of float32 on a GPU's tensor cores, as three of TF32")
 SCHEDULES = register_config(
     "minitvm.schedules", dict, {}, "schedules of one's own by kernel: functions from plain loops to those that run"

@@ -35,7 +35,9 @@ def stages_of(choice: Choice) -> int:
 
 
 def of_stages(template: Template, stages: int) -> Choice:
-    return next(choice for choice in template.candidates if stages_of(choice) == stages)
+    """The first of so many stages, factors rounded where that is allowed."""
+    able = [choice for choice in template.candidates if stages_of(choice) == stages]
+    return next((c for c in able if getattr(c.tile, "products", 0) == 1), able[0])
 
 
 def found() -> list[tuple[str, Template, Choice, list[np.ndarray], np.ndarray, float]]:

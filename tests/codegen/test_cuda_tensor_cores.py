@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from nvrtc import needs_nvrtc
@@ -50,10 +52,36 @@ LIMITS = {"cuda.allow_tf32": 2e-3, "cuda.split_tf32": 1e-6}
 
 
 def products(option: str, case: int, dtype: str = "float32") -> tuple[Template, list[np.ndarray], np.ndarray]:
+    """A case with its ways on tensor cores, worth it or not."""
     with PassContext(config={option: True}):
         template, arrays, expected = made(case, dtype)
-        assert isinstance(template.choice.tile, MmaTile)
+        wanted = 1 if option == "cuda.allow_tf32" else 3
+        able = [c for c in template.candidates if isinstance(c.tile, MmaTile) and c.tile.products == wanted]
+        vars(template)["candidates"] = tuple(able)
         return template, arrays, expected
+
+
+def dense(rows: int, columns: int, depth: int) -> Template:
+    shapes = {"x": (rows, depth), "w": (columns, depth)}
+    return template_of(call_op("nn.dense", *(var(n, shape=s, dtype="float32") for n, s in shapes.items())), MACHINE)
+
+
+def test_factors_are_rounded_where_that_is_predicted_to_save_enough() -> None:
+    """A small product is bound by launches and latency; of a large one tensor cores do the arithmetic."""
+    with PassContext(config={"cuda.allow_tf32": True}):
+        small, (large, *_) = dense(64, 64, 64).candidates, dense(2048, 2048, 2048).candidates
+    assert isinstance(large.tile, MmaTile) and large.tile.products == 1
+    assert getattr(small[0].tile, "products", 0) != 1
+    (reason,) = {c.why_not for c in small if isinstance(c.tile, MmaTile) and c.tile.products == 1}
+    assert re.fullmatch(r"[\d,]+ cycles predicted, [\d,]+ without rounding factors: too few are saved", reason)
+
+
+def test_a_small_product_in_float32_takes_what_is_predicted_to_be_faster() -> None:
+    with PassContext(config={"cuda.allow_tf32": True}):
+        found = dense(64, 64, 64).candidates
+    exact = [c for c in found if getattr(c.tile, "products", 0) != 1 and not c.why_not]
+    assert {getattr(c.tile, "products", 0) for c in exact} == {0, 3}
+    assert round(found[0].cycles, 6) == round(min(c.cycles for c in exact), 6)
 
 
 @pytest.mark.parametrize("option", LIMITS)

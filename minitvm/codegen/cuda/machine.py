@@ -22,6 +22,8 @@ _SHARED_UNIT = 128
 _FLOAT = 4  # bytes
 LAUNCH = 3000
 """Cycles that a launch costs after another one."""
+_WORTH_ROUNDING = 0.75
+"""Of a launch and its cycles, what may be left with factors of fewer bits."""
 _ONE_BY_ONE = 0.12
 """Of the multiply-adds of a product, what loads take that are of one element instead of four."""
 
@@ -107,6 +109,10 @@ class GpuModel(MachineModel):
         multiply_adds = 0 if planes.depthwise else planes.count * planes.pixels
         saved = multiply_adds / (self.lanes_of_sm * self.sms) * _ONE_BY_ONE
         return saved > 2 * LAUNCH + 2 * elements * _FLOAT / self.bytes_per_cycle
+
+    def pays_to_round(self, exact: float, rounded: float) -> bool:
+        """Products that are bound by launches, latency or memory gain nothing from tensor cores."""
+        return LAUNCH + rounded <= _WORTH_ROUNDING * (LAUNCH + exact)
 
     def occupancy(self, threads: int, registers: int, shared: int) -> int:
         """Blocks that an SM holds at a time: of so many threads, of so many registers each, with bytes of memory."""
