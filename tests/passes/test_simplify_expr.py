@@ -181,6 +181,19 @@ def test_division_by_a_root() -> None:
     becomes("divide(%x, sqrt(add(%y, 2f)))", "multiply(%x, rsqrt(add(%y, 2f)))")
 
 
+@pytest.mark.parametrize("op", ["erf", "exp", "sigmoid", "tanh"])
+def test_division_inside_a_smooth_function(op: str) -> None:
+    becomes(f"{op}(divide(%x, 4f))", f"{op}(multiply(%x, 0.25f))")
+    stays(f"{op}(divide(4f, %x))")
+    stays(f"{op}(divide(%x, 0f))")
+    stays(f"{op}(divide(%x, 4f))", opt_level=1)
+
+
+def test_divisions_before_a_jump_or_with_another_reader_stay() -> None:
+    stays("floor(divide(%x, 49f))")
+    stays("%0 = divide(%x, 49f); (erf(%0), floor(%0))")
+
+
 def test_constants_meet() -> None:
     becomes("multiply(multiply(%x, 2f), 3f)", "multiply(%x, 6f)")
     becomes("add(2f, add(%x, 3f))", "add(%x, 5f)")
