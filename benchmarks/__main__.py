@@ -340,6 +340,8 @@ def check_of_gpu(
     gpu_figures.show(found, _console(160))
     if write:
         gpu_figures.write(found)
+    if wrong := gpu_figures.wrong(found):
+        raise click.ClickException(f"wrong results: {', '.join(wrong)}")
 
 
 @main.command("nvrtc")

@@ -130,6 +130,19 @@ def test_figures_of_a_gpu_are_in_the_tables() -> None:
     assert set(NETWORKS) == {"resnet18", "resnet50", "mobilenet_v2", "bert_base_s128"}
 
 
+def test_what_is_wrong_is_the_commands_end(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = {"batch": 1, "number": 0, "against": "onnxruntime", "error": 0.5}
+    rows = [{**row, "model": name, "precision": TF32, "right": name == "good"} for name in ("good", "bad")]
+    failed = {"model": "late", "batch": 1, "precision": FLOAT32, "failed": "ended after 9 s"}
+    there = {"name": "Stand-in", "arch": "sm_90"}
+    sections = {"correct": [*rows, failed], "roofline": [failed]}
+    result = {"stand_in": True, "device": there, "seconds": 1.0, "sections": sections}
+    monkeypatch.setattr(run.Check, "run", lambda self: result)
+    done = CliRunner().invoke(command.main, ["cuda-check", "--output", str(tmp_path / "check.json")])
+    assert done.exit_code == 1 and done.output.endswith("Error: wrong results: bad in tf32\n")
+    assert "WRONG, off by 5.0e-01 from onnxruntime" in done.output and "slowest" not in done.output
+
+
 def test_of_steps_the_class_counts_too() -> None:
     wide, near, other = (np.array([[0.0, 1.0, scores]]) for scores in (0.99, 0.98, 1.01))
     steps, plain = Sample({}, [wide], "", 2e-2), Sample({}, [wide], "")

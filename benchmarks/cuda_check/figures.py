@@ -195,7 +195,14 @@ def show(result: Result, console: Console) -> None:
             table.add_row(name, row["model"], str(row["batch"]), row["precision"], summary(row))
     console.print(table)
     for row in result["sections"].get("roofline", []):
-        console.print(_kernels(row))
+        if "kernels" in row:
+            console.print(_kernels(row))
+
+
+def wrong(result: Result) -> list[str]:
+    """What was found not to be right."""
+    rows = result["sections"].get("correct", [])
+    return [f"{row['model']} in {row['precision']}" for row in rows if not row.get("right", True)]
 
 
 def summary(row: Mapping[str, Any]) -> str:
