@@ -12,6 +12,7 @@ import itertools
 import json
 import math
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, NamedTuple, TypeAlias
@@ -176,7 +177,7 @@ def _factors(dtype: str) -> list[Any]:
     return [ctypes.byref(_SCALES[dtype](value)) for value in (1, 0)]
 
 
-class Handle:
+class Handle(ABC):
     """A library's, of an instance: on its stream, with memory to work in."""
 
     name: ClassVar[str]
@@ -213,19 +214,19 @@ class Handle:
         with self.gpu:
             self.run(what, *(address.value or 0 for _, address in operands))
 
+    @abstractmethod
     def run(self, what: Any, *addresses: int) -> None:
         """A call that was announced: operands, then the result, row-major."""
-        raise NotImplementedError
 
     def __del__(self) -> None:
         if getattr(self, "gpu", None) is not None and self.value:
             with self.gpu.while_there() as there:
                 if there:
                     self.free()
-                    getattr(self.library, f"{self.name}Destroy{self.version}")(self.value)
 
     def free(self) -> None:
-        """What goes before the handle."""
+        """The handle, and what goes before it."""
+        getattr(self.library, f"{self.name}Destroy{self.version}")(self.value)
 
 
 class Blas(Handle):
@@ -381,6 +382,7 @@ class Dnn(Handle):
     def free(self) -> None:
         for kind, found in itertools.chain.from_iterable(self._descriptors.values()):
             getattr(self.library, f"cudnnDestroy{kind}Descriptor")(found)
+        super().free()
 
 
 def _ints(values: Sequence[int]) -> Any:

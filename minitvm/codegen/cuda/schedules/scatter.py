@@ -6,6 +6,7 @@ So the last one wins, and sums are numpy's to the bit.  Few updates look at each
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -57,24 +58,26 @@ class GpuScatter(Template):
     exactness = Exactness.EXACT
 
     @property
+    @abstractmethod
     def reduction(self) -> str:
         """``update``, ``add`` and so on."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def updates(self) -> Updates:
-        raise NotImplementedError
+        """How many there are."""
 
+    @abstractmethod
     def target(self, row: LoopExpr, k: LoopExpr) -> LoopExpr:
         """Where an update of a row goes: a position of 32 bits, its own for each place in the row's results."""
-        raise NotImplementedError
 
+    @abstractmethod
     def update(self, row: LoopExpr, k: LoopExpr, e: LoopExpr) -> LoopExpr:
-        raise NotImplementedError
+        """An element of the k-th update of a row."""
 
+    @abstractmethod
     def place(self, row: LoopExpr, target: LoopExpr, e: LoopExpr) -> tuple[LoopExpr, ...]:
         """The index of a result."""
-        raise NotImplementedError
 
     def refusal(self) -> Declined | None:
         return too_many_or_none(self.problem.inputs[0])
