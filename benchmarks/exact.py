@@ -10,7 +10,7 @@ import sys
 
 import numpy as np
 import onnx
-from onnx import AttributeProto, TensorProto, numpy_helper
+from onnx import AttributeProto, TensorProto, helper, numpy_helper
 
 from benchmarks import worker
 from benchmarks.runtimes import Feeds
@@ -37,6 +37,21 @@ def widen(graph: onnx.GraphProto) -> None:
             attribute.i = DOUBLE
         if attribute.type == AttributeProto.GRAPH:
             widen(attribute.g)
+    _keep_float32(graph)
+
+
+def _keep_float32(graph: onnx.GraphProto) -> None:
+    """What operators demand: scales of Resize are float32; and float32 is what they make where nothing is said."""
+    nodes = list(graph.node)
+    del graph.node[:]
+    for node in nodes:
+        if node.op_type == "ConstantOfShape" and not node.attribute:
+            node.attribute.append(helper.make_attribute("value", numpy_helper.from_array(np.zeros(1))))
+        if node.op_type == "Resize" and len(node.input) > 2 and node.input[2]:
+            narrow = f"{node.output[0]}/float32"
+            graph.node.append(helper.make_node("Cast", [node.input[2]], [narrow], to=FLOAT))
+            node.input[2] = narrow
+        graph.node.append(node)
 
 
 def outputs(path: pathlib.Path, feeds: Feeds) -> list[np.ndarray]:

@@ -10,22 +10,24 @@ from benchmarks.runtimes import Feeds
 from minitvm.driver import backend_for
 from minitvm.driver.roofline import roofline_of
 from minitvm.runtime.debug import GraphModuleDebug
+from minitvm.runtime.executor import GraphModule
 from minitvm.runtime.roofline import Roofline, Row
 
-ROUNDS = 5
+ROUNDS = 9
 KINDS = 3
 """How many kinds of kernels a line names."""
 
 
-def where_time_goes(path: str, feeds: Feeds, target: str, seconds: float) -> str:
-    """Of a model of which a run takes so long on one thread."""
+def where_time_goes(path: str, feeds: Feeds, target: str) -> str:
+    """Of a model on one thread."""
     session = minitvm.InferenceSession(path, target=target, num_threads=1)
     session.run(None, feeds)
     library = session.libraries[-1]
     module = GraphModuleDebug(library["default"](None, 1))
-    types = module.input_types()
-    module.set_input({name: array for name, array in feeds.items() if name in types})
-    return line(roofline_of(module, seconds, backend_for(library.target, 1), ROUNDS))
+    taken = {name: array for name, array in feeds.items() if name in module.input_types()}
+    module.set_input(taken)
+    run = GraphModule(library["default"](None, 1)).benchmark(None, ROUNDS, 1, feeds=taken).median
+    return line(roofline_of(module, run, backend_for(library.target, 1), ROUNDS))
 
 
 def line(found: Roofline) -> str:
