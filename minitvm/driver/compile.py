@@ -54,7 +54,7 @@ from minitvm.runtime.memory import plan_memory, require_addressable, unplanned
 from minitvm.runtime.ndarray import NDArray
 from minitvm.target import MachineModel, Target
 
-WORTH_TRIMMING = 1 << 25
+WORTH_TRIMMING = 1 << 22
 """Bytes of weights from which what passes and code generation leave free in the heap is given back."""
 
 

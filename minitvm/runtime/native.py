@@ -9,6 +9,8 @@ import atexit
 import ctypes
 import itertools
 import os
+import pathlib
+import re
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -28,6 +30,7 @@ from minitvm.runtime.graph import Artifact, CpuTag, LibraryCall, Segment, segmen
 from minitvm.target import SHARING, cpu_text, marks_of, spinning_text, text_of
 
 llvm: Any = llvmlite.binding  # has no types
+ffi: Any = llvmlite.binding.ffi
 
 _NONE: Mapping[str, int] = MappingProxyType({})
 _names = itertools.count()
@@ -41,6 +44,29 @@ def _jit() -> Any:
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     return llvm.create_lljit_compiler(use_jit_link=True)
+
+
+_DONTNEED = 4  # of madvise(2), where there is /proc
+
+
+@cache
+def _llvm_pages() -> tuple[tuple[int, int], ...]:
+    """Start and bytes of LLVM's own code and tables: what is mapped from its file, and nobody has written to."""
+    try:
+        smaps = pathlib.Path("/proc/self/smaps").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ()
+    areas = re.split(r"^(?=[0-9a-f]+-[0-9a-f]+ )", smaps, flags=re.MULTILINE)[1:]
+    clean = (a for a in areas if ffi.lib._name in a.splitlines()[0] and re.search(r"^Anonymous: +0 kB$", a, re.M))
+    edges = ([int(edge, 16) for edge in a.split(maxsplit=2)[0].split("-")] for a in clean if a.split()[1][1] == "-")
+    return tuple((start, end - start) for start, end in edges)
+
+
+def let_go_of_llvm() -> None:
+    """LLVM's pages leave this process's memory (tens of megabytes); those that are needed again come back from its
+    file, or from the system's copy of it."""
+    for start, nbytes in _llvm_pages():
+        ctypes.CDLL(None).madvise(ctypes.c_void_p(start), ctypes.c_size_t(nbytes), _DONTNEED)
 
 
 class NativeCode:
@@ -271,6 +297,7 @@ class NativeArtifact(Code):
         calls_library = any(isinstance(node.step, LibraryCall) for node in artifact.graph.nodes)
         imports = cblas.functions() if calls_library else _NONE
         self._code = NativeCode([*artifact.objects.values(), artifact.entry], symbols, imports=imports)
+        let_go_of_llvm()
 
     @staticmethod
     def check(made_for: CpuTag, name: str) -> None:

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import zipfile
@@ -265,3 +266,39 @@ def test_a_folder_that_cannot_be_written(model: Model, tmp_path: pathlib.Path) -
         f"the library cannot be written to {tmp_path}/none/m.mtvm: No such file or directory\n"
         "  = hint: choose a folder that can be written"
     )
+
+
+# --- what is left in memory -------------------------------------------------------------------------------------------
+
+
+def _resident_of_llvm() -> int:
+    """KiB of LLVM's file that this process has in memory."""
+    areas = re.split(r"^(?=[0-9a-f]+-[0-9a-f]+ )", pathlib.Path("/proc/self/smaps").read_text(), flags=re.MULTILINE)[1:]
+    own = [area for area in areas if "libllvmlite" in area.splitlines()[0]]
+    return sum(int(size) for area in own for size in re.findall(r"^Rss: +(\d+) kB", area, re.MULTILINE))
+
+
+@pytest.mark.skipif(not pathlib.Path("/proc/self/smaps").exists(), reason="the system does not say what is in memory")
+def test_a_model_that_runs_has_no_compiler_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MINITVM_CACHE_DIR", "")
+    for factor in (2.0, 3.0):  # and compiling goes on afterwards
+        x = relay.var("x", shape=(4, 100))
+        library = minitvm.build(relay.Function([x], relay.exp(x) * relay.const(factor)))
+        assert _resident_of_llvm() > 10_000
+        module = minitvm.GraphModule(library["default"]())
+        module.run(x=np.ones((4, 100), "float32"))
+        np.testing.assert_allclose(module.outputs()[0], factor * np.e, rtol=1e-6)
+        assert _resident_of_llvm() < 8_000
+
+
+def test_where_the_system_does_not_say_what_is_mapped_nothing_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(*_: object, **__: object) -> None:
+        raise FileNotFoundError
+
+    monkeypatch.setattr(pathlib.Path, "read_text", refuses)
+    native._llvm_pages.cache_clear()
+    try:
+        assert native._llvm_pages() == ()
+        native.let_go_of_llvm()
+    finally:
+        native._llvm_pages.cache_clear()
