@@ -5,6 +5,7 @@ Only a stand-in fails when it is asked to: ``test_cuda_standin.py`` runs these t
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import gc
 import os
@@ -229,3 +230,34 @@ def test_the_debug_executor_names_the_kernel_that_faults(built: Model) -> None:
     debug = GraphModuleDebug(library["default"]())
     assert f"\n  | kernel {symbol}\n" in message(lambda: debug.run_quietly(x=sample(0)), DeviceError)
     works(built)
+
+
+CALLED = """cuStreamCreate cuMemAllocFromPoolAsync cuModuleLoadData cuModuleGetFunction cuStreamBeginCapture
+cuLaunchKernel cuStreamEndCapture cuGraphInstantiateWithFlags cuGraphLaunch cuMemcpyHtoDAsync cuMemcpyDtoHAsync
+cuStreamSynchronize cuEventCreate cuEventRecord cuStreamWaitEvent cuGraphDestroy cuEventElapsedTime cuMemFreeAsync
+cuCtxSynchronize cuStreamDestroy cuGraphExecDestroy cuCtxPushCurrent"""
+
+
+@pytest.mark.parametrize("code", [1, 999])
+def test_whatever_fails_is_an_error_of_ours_and_later_runs_work(
+    code: int, built: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Any function, once; what fails while memory is freed, the next run is told of.  999: the driver does not know
+    what happened, and nothing works any more in the context that was there."""
+
+    def everything() -> None:
+        works(built)
+        GraphModuleDebug(built[2]["default"]()).run_quietly(x=sample(1))
+        module = GraphModule(built[2]["default"]())
+        module.set_input_zero_copy("x", there())
+        module.run()
+        module.outputs()
+
+    for function in CALLED.split():
+        monkeypatch.setenv("STANDIN_FAIL", f"{function}:1:{code}")
+        for _ in range(2):
+            with contextlib.suppress(DeviceError):
+                everything()
+            gc.collect()
+        monkeypatch.delenv("STANDIN_FAIL")
+        everything()

@@ -224,7 +224,7 @@ class Captured:
             owner.require()
         memory.running = ""
         driver, key = owner.driver, ctypes.string_at(*self._slots)
-        driver.cuCtxPushCurrent(owner.context)
+        owner.enter()
         try:
             if key != self._key:
                 self._choose(key)

@@ -22,7 +22,7 @@ _POOL_KEEPS = 64 << 20
 _OUT_OF_MEMORY = 2
 _NOT_FOR_IT = frozenset({200, 209, 218, 222, 300})
 """What is said of code that the driver cannot load."""
-_BROKEN = frozenset({214, 220, 700, 702, 709, 710, *range(714, 720)})
+_BROKEN = frozenset({201, 214, 220, 700, 702, 709, 710, *range(714, 720), 721, 999})
 """After these nothing works in the context any more."""
 _UPDATE = "update NVIDIA's driver, https://www.nvidia.com/drivers"
 
@@ -124,8 +124,14 @@ class Gpu:
 
     def __enter__(self) -> Gpu:
         self.require()
-        self.driver.cuCtxPushCurrent(self.context)
+        self.enter()
         return self
+
+    def enter(self) -> None:
+        """Make the context this thread's."""
+        (status,) = self.driver.cuCtxPushCurrent(self.context)
+        if status:  # another library has reset the GPU
+            self.fail(status, "cuCtxPushCurrent")
 
     def __exit__(self, *_: object) -> None:
         self.driver.cuCtxPopCurrent()
