@@ -111,9 +111,7 @@ def build_consuming(
     compiler = KernelCompiler(backend, cache, timings, on_progress, schedules)
     with timings.stage("passes"), decisions() as log:
         recorder = Recorder(log, trace)
-        library_of = backend.library_of if backend.target.libs else None
-        asked = backend.schedules, library_of, backend.slower, backend.predicted
-        main = optimize(given, backend.machine, params, opt_level, recorder, *asked).main
+        main = optimize_for(backend, given, params, opt_level, recorder).main
     report = BuildReport(timings, compiler, recorder.steps)
     if trace:
         report.module = given.with_function("main", main)
@@ -183,6 +181,19 @@ def optimize(
     del arrays
     with _context(opt_level, recorder):
         return default_pipeline(machine, schedules, library_of, slower, predict).consume(box)
+
+
+def optimize_for(
+    backend: Backend,
+    module: Module,
+    params: dict[str, Any],
+    opt_level: int | None = None,
+    recorder: PassInstrument | None = None,
+) -> Module:
+    """As :func:`optimize`, with all that the passes may ask of a back end."""
+    library_of = backend.library_of if backend.target.libs else None
+    asked = backend.schedules, library_of, backend.slower, backend.predicted
+    return optimize(module, backend.machine, params, opt_level, recorder, *asked)
 
 
 def _context(opt_level: int | None, recorder: PassInstrument | None) -> PassContext:

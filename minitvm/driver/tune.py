@@ -16,7 +16,7 @@ import numpy as np
 
 from minitvm.codegen.problem import Choice, Template
 from minitvm.codegen.records import Key, Record, read, trying
-from minitvm.driver.compile import alone, optimize
+from minitvm.driver.compile import alone, optimize_for
 from minitvm.driver.kernels import KernelCompiler, Progress
 from minitvm.driver.program import read_program
 from minitvm.errors import CompilerError, ConfigError, DeviceError, MiniTVMError
@@ -70,9 +70,7 @@ def tasks(module: Module, params: dict[str, Any], compiler: KernelCompiler, opt_
 
     Empties ``params``.
     """
-    backend = compiler.backend
-    library_of = backend.library_of if backend.target.libs else None
-    main = optimize(module, backend.machine, params, opt_level, schedules=backend.schedules, library_of=library_of).main
+    main = optimize_for(compiler.backend, module, params, opt_level).main
     found: dict[Key, Task] = {}
     for symbol, group in read_program(main).groups.items():
         template = _template(symbol, group, compiler)

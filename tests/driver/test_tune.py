@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pathlib
 from dataclasses import replace
 from typing import Any
@@ -17,7 +18,9 @@ from benchmarks.graph import Graph
 from benchmarks.onnx_models import WORKLOADS
 from minitvm.cli import cli
 from minitvm.codegen.cuda.machine import GpuModel
+from minitvm.codegen.llvm.compile import USUAL
 from minitvm.codegen.records import Record, best, read
+from minitvm.config import read_int, resolve_threads
 from minitvm.driver import backend_for
 from minitvm.driver.kernels import KernelCompiler
 from minitvm.driver.tune import tasks
@@ -86,6 +89,55 @@ def test_a_tuning_goes_on_where_it_was_interrupted(tuned: pathlib.Path, tmp_path
     found = tune(dense(), path, num_threads=1, most=2, on_progress=lambda done, total, _: seen.append((done, total)))
     assert (found.known, found.now) == (1, 1) and seen == [(1, 2), (2, 2)]
     assert path.read_text(encoding="utf-8").startswith(first) and len(read(path)) == 2
+
+
+def test_what_is_tuned_is_what_is_built() -> None:
+    """Winograd's convolutions and whole attentions, too, as the passes ask the back end about them."""
+    g = Graph()
+    weight = g.normal([64, 64, 3, 3], 1.0)
+    model = g.model(g.node("Conv", ["data", weight], pads=[1] * 4), [1, 64, 28, 28])
+    backend = backend_for("llvm", 1)
+    found = tasks(*from_onnx(model), KernelCompiler(backend, KernelCache(None)), opt_level=3)
+    report = minitvm.compile(model, num_threads=1).report
+    assert any("winograd" in task.template.key.problem for task in found)
+    assert {task.symbol for task in found} <= set(report.groups)
+
+
+def test_on_a_machine_that_says_nothing_of_itself(
+    tuned: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No caches to be read, one CPU of the container's: usual caches, one thread, right results, records of its own."""
+    monkeypatch.delenv("MINITVM_NUM_THREADS", raising=False)
+    monkeypatch.setattr("minitvm.codegen.llvm.compile.of_host", lambda: USUAL)
+    monkeypatch.setattr("minitvm.config.cpu_quota", lambda: 0.5)
+    backend = backend_for("llvm", None)
+    assert backend.machine.threads == 1 and backend.machine.l1_bytes == USUAL[0]
+    x = np.random.default_rng(0).normal(size=(32, 96)).astype("float32")
+    plain = minitvm.compile(dense())
+    path = tmp_path / "own.jsonl"
+    tune(dense(), path, most=1)
+    assert {record.machine for record in read(path)} == {backend.machine.name}
+    with with_records(path):
+        library = minitvm.compile(dense())
+    for left, right in zip(library.run({"data": x}), plain.run({"data": x}), strict=True):
+        minitvm.testing.assert_allclose(left, right, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="the system has no affinity masks")
+def test_under_a_mask_of_one_cpu(tmp_path: pathlib.Path) -> None:
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(allowed)})
+    try:
+        assert resolve_threads(None) == 1 or read_int("MINITVM_NUM_THREADS")
+        found = tune(dense(), tmp_path / "one.jsonl", num_threads=4, most=2)  # four threads take turns
+        assert found.is_whole and all(record.seconds for record in read(tmp_path / "one.jsonl"))
+        with with_records(tmp_path / "one.jsonl"):
+            library = minitvm.compile(dense(), num_threads=4)
+        x = np.ones((32, 96), "float32")
+        [result], [expected] = library.run({"data": x}), minitvm.compile(dense(), num_threads=1).run({"data": x})
+        minitvm.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-5)
+    finally:
+        os.sched_setaffinity(0, allowed)
 
 
 def test_a_spent_budget_ends_it(tmp_path: pathlib.Path) -> None:
