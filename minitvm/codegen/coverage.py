@@ -20,7 +20,7 @@ from minitvm.errors import CompilerError, origin
 from minitvm.ir.loop import Buffer, Kernel, LoopExpr, LoopVar, Store, allocated, walk_exprs
 from minitvm.ir.loop.affine import address, loads, mixed_radix
 from minitvm.ir.loop.text import print_loop_expr
-from minitvm.ir.loop.verify import Around, Guard, evaluate, places
+from minitvm.ir.loop.verify import Around, Guard, evaluate, of_all_threads, places
 
 MOST_POINTS = 1 << 25
 """Iterations and positions of one group of dimensions that are enumerated: half a second, 300 MB."""
@@ -52,12 +52,14 @@ class _Undecided(Exception):
 
 
 def check_coverage(kernel: Kernel) -> list[Coverage]:
-    """One verdict for each result, and for each buffer that the kernel's threads share.
+    """One verdict for each result, and for each buffer that the kernel's threads share and fill once, in no loop of all
+    threads.
 
     :class:`CompilerError` names the first element that no store reaches, or that more than one does.
     """
     stores = [_Place(stmt, around) for stmt, around in places(kernel.body) if isinstance(stmt, Store)]
-    shared = [buffer for buffer in allocated(kernel.body) if buffer.scope == "global"]
+    again = {place.store.buffer for place in stores if any(map(of_all_threads, place.around.loops))}
+    shared = [buffer for buffer in allocated(kernel.body) if buffer.scope == "global" and buffer not in again]
     return [_coverage(kernel, b, [p for p in stores if p.store.buffer is b]) for b in (*kernel.outputs, *shared)]
 
 

@@ -12,8 +12,9 @@ from native_kernel import run_native
 import minitvm.codegen.templates  # noqa: F401  (registers the templates)
 from minitvm.codegen.legalize import legalize
 from minitvm.codegen.llvm.arith import SPELLINGS
-from minitvm.codegen.problem import TEMPLATES, Problem
+from minitvm.codegen.problem import TEMPLATES, Problem, Template
 from minitvm.codegen.simplify import simplify
+from minitvm.codegen.templates.recurrent import ALL_THREADS
 from minitvm.ir.builder import call_op, var
 from minitvm.ir.expr import Call
 from minitvm.ir.loop import Kernel
@@ -36,22 +37,25 @@ def arrays_of(name: str, steps: int, batch: int, hidden: int, seed: int, peephol
     return [(rng.normal(size=s) / np.sqrt(hidden)).astype("float32") for s in shapes]
 
 
-def kernel_of(call: Call, machine: MachineModel) -> Kernel:
-    assert isinstance(call.op, Op)
+def template_of(name: str, arrays: list[np.ndarray], machine: MachineModel, **attributes: Any) -> Template:
+    call = call_op(name, *(var(f"p{i}", shape=a.shape) for i, a in enumerate(arrays)), **attributes)
+    assert isinstance(call, Call) and isinstance(call.op, Op)
     (template,) = TEMPLATES.find("llvm", call.op)
-    kernel = template(Problem.of(call), machine).kernel()
-    assert isinstance(kernel, Kernel), kernel
-    verify_kernel(kernel := simplify(kernel))
-    return kernel
+    return template(Problem.of(call), machine)
 
 
 def check(name: str, arrays: list[np.ndarray], machine: MachineModel, **attributes: Any) -> Kernel:
-    call = call_op(name, *(var(f"p{i}", shape=a.shape) for i, a in enumerate(arrays)), **attributes)
-    assert isinstance(call, Call) and isinstance(call.op, Op)
-    kernel = kernel_of(call, machine)
+    template = template_of(name, arrays, machine, **attributes)
+    made = template.kernel()
+    assert isinstance(made, Kernel), made
+    return compare(simplify(made), template.problem.op, arrays, machine)
+
+
+def compare(kernel: Kernel, op: Op, arrays: list[np.ndarray], machine: MachineModel) -> Kernel:
+    verify_kernel(kernel)
     native = run_native(legalize(kernel, SPELLINGS), *arrays, threads=machine.threads, machine=machine)
     for results in (native, run_kernel(kernel, *arrays, check_races=True)):
-        for have, want in zip(results, call.op.reference(*arrays), strict=True):
+        for have, want in zip(results, op.reference(*arrays), strict=True):
             np.testing.assert_allclose(have, want, rtol=1e-5, atol=1e-6)
     return kernel
 
@@ -87,3 +91,29 @@ def test_many_steps_pay_for_panels_of_the_weight(steps: int, hidden: int, panels
     kernel = check("nn.rnn", arrays, MachineModel(64, 32, threads=2))
     assert ("packed" in str(kernel)) is panels
     assert not re.search(r"for \w*tail", str(kernel))
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("name", GATES)
+def test_steps_by_all_threads(name: str, seed: int) -> None:
+    """Every way of it, on the machine that the seed says."""
+    steps, batch, hidden, threads = ((3, 1, 33, 2), (2, 2, 40, 3), (4, 1, 17, 16))[seed]
+    arrays = arrays_of(name, steps, batch, hidden, seed, peephole=name == "nn.lstm")
+    attributes = {"linear_before_reset": seed == 1} if name == "nn.gru" else {}
+    template = template_of(name, arrays, MachineModel(*WIDTHS[seed], threads=threads), **attributes)
+    schemes = {c.scheme: c for c in template.candidates if c.scheme.endswith(ALL_THREADS)}
+    assert len(schemes) == 2
+    for choice in schemes.values():
+        kernel = template.kernel(choice)
+        assert isinstance(kernel, Kernel)
+        compare(simplify(kernel), template.problem.op, arrays, template.machine)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("name", GATES)
+def test_all_threads_share_steps_that_are_long_beside_a_barrier(name: str, width: tuple[int, int]) -> None:
+    cases = ((1, 512, 2, True), (1, 16, 2, False), (1, 512, 1, False), (4, 512, 4, False))
+    for batch, hidden, threads, shared in cases:
+        arrays = arrays_of(name, 50, batch, hidden, 0)
+        choice = template_of(name, arrays, MachineModel(*width, threads=threads)).choice
+        assert choice.scheme.endswith(ALL_THREADS) is shared, (batch, hidden, threads, str(choice))

@@ -30,7 +30,7 @@ from minitvm.codegen.templates.recurrent import Gru, Lstm, Recurrent, Rnn, Runni
 from minitvm.codegen.templates.winograd import Winograd
 from minitvm.ir.builder import call_op, var
 from minitvm.ir.expr import Call
-from minitvm.ir.loop import Alloc, Const, For, Kernel, LoopKind, Seq, Stmt, walk_stmts
+from minitvm.ir.loop import Alloc, Barrier, Const, For, Kernel, LoopKind, Seq, Stmt, walk_stmts
 from minitvm.ir.loop.interp import run_kernel
 from minitvm.ir.loop.verify import verify_kernel
 from minitvm.target import MachineModel
@@ -230,11 +230,12 @@ def check(drawn: Drawn, template: Template, choice: Choice) -> Kernel:
 
 
 def parallel_iterations(stmt: Stmt) -> int:
-    """Of the last stretch between two barriers."""
+    """Of the last stretch between two barriers in which there are some."""
     match stmt:
         case Seq(stmts):
-            last = max((i + 1 for i, part in enumerate(stmts) if type(part).__name__ == "Barrier"), default=0)
-            return sum(parallel_iterations(part) for part in stmts[last:])
+            stretches = itertools.groupby(stmts, lambda part: not isinstance(part, Barrier))
+            found = [sum(map(parallel_iterations, parts)) for is_work, parts in stretches if is_work]
+            return next(filter(None, reversed(found)), 0)
         case Alloc(_, body):
             return parallel_iterations(body)
         case For(_, Const(extent, _), _, LoopKind.PARALLEL):

@@ -135,6 +135,7 @@ def test_kinds_of_loops() -> None:
     assert "threadIdx.x is bound to two loops around each other" in rejected(
         inside(LoopKind.THREAD_X, LoopKind.THREAD_X)
     )
+    check(loop(8, lambda i: seq(loop(4, lambda j: store(Y, (i, j), ONE), parallel), Barrier())))
     check(inside(LoopKind.BLOCK_X, LoopKind.THREAD_X))
     within = loop(4, lambda i: Alloc(TMP, store(Y, (i, i), ONE)), vectorized)
     assert "tmp is allocated inside a vectorized loop" in rejected(within)

@@ -187,17 +187,19 @@ def product_choices(product: Product, machine: MachineModel, times: int = 1, in_
         extra = _extra(scheme, product, machine, times)
         for c in tile_choices(scheme, product.rows, columns, times * product.batch * steps, machine):
             crowd = _CROWDED if _crowded(product, c.tile, machine) else 1.0
-            least = 0.0 if scheme == DOTS else times * _streaming(product, c.tile, machine)
+            least = 0.0 if scheme == DOTS else _streaming(product, c.tile, machine, times)
             found.append(replace(c, cycles=max(c.cycles * crowd, least) + extra, why_not=why_not))
     return found
 
 
-def _streaming(product: Product, tile: Tile, machine: MachineModel) -> float:
-    """Cycles that the second-level cache takes to hand panels of ``tile`` to all tiles of rows, where the first level
-    keeps none from one to the next."""
-    panel, down = product.depth * tile.blocks * machine.vector_bytes, -(-product.rows // tile.rows)
-    vectors = product.batch * product.depth * -(-product.columns // machine.lanes(product.dtype))
-    return down * vectors * _FROM_L2 if down > 1 and panel > machine.l1_bytes else 0.0
+def _streaming(product: Product, tile: Tile, machine: MachineModel, times: int) -> float:
+    """Cycles that the second-level cache takes to hand panels to all tiles of rows, where the first level does not keep
+    them until they are read again: a panel of ``tile`` by the next rows, or all of them by the next product."""
+    lanes, down = machine.lanes(product.dtype), -(-product.rows // tile.rows)
+    blocks = -(-product.columns // lanes)
+    again = product.depth * (tile.blocks if down > 1 else blocks) * machine.vector_bytes
+    found = times * down * product.batch * product.depth * blocks * _FROM_L2
+    return found if times * down > 1 and again > machine.l1_bytes else 0.0
 
 
 def _crowded(product: Product, tile: Tile, machine: MachineModel) -> bool:

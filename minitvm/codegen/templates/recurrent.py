@@ -3,7 +3,8 @@ sums and products: one accumulator a row, or one for each of the columns behind 
 
 The input's projection is done before (one dense over all steps), so a step is: the products of the recurrent weight
 with the states, then elementwise gates.  A thread walks through the steps with all of its sequences at once, so that
-the weight is read once a step; their states live in memory of its own.
+the weight is read once a step; their states live in memory of its own.  Or, where sequences are fewer than threads, all
+threads walk together: each has a part of the weight in its caches, and a barrier stands after everything they share.
 """
 
 from __future__ import annotations
@@ -11,13 +12,13 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import ClassVar
 
-from minitvm.codegen.loops import in_lanes, in_strips, in_vectors, unflatten, with_memory
+from minitvm.codegen.loops import in_lanes, in_parallel, in_strips, in_vectors, unflatten, with_memory
 from minitvm.codegen.problem import TEMPLATES, Choice, Template, Tile
-from minitvm.codegen.templates.matmul import PACKED, Panels, product_choices
+from minitvm.codegen.templates.matmul import DOTS, PACKED, Panels, product_choices
 from minitvm.codegen.templates.product import Dots, Gemm, Matrix, Product
 from minitvm.codegen.templates.tile import ITEMS_PER_THREAD, Run, in_one_loop, pieces, vectors
 from minitvm.ir.decision import Declined
@@ -34,6 +35,10 @@ Gates = tuple[int, int]
 
 _STEPS = 32
 """What an open number of steps is taken for where packing the weight is weighed."""
+
+ALL_THREADS = ", steps by all threads"
+_MEETING = 1500
+"""Cycles of a barrier, in which threads wait for each other."""
 
 _sigmoid, _tanh = partial(intrin, "sigmoid"), partial(intrin, "tanh")
 
@@ -102,41 +107,61 @@ class Recurrent(Template):
         """``sums[b, g * hidden + j] = sum over k of state[b, k] * weight[g * hidden + j, k]``."""
         return Product(Matrix.of(state), self.weight(gates), self.part(Matrix.of(sums), gates), self.accumulator)
 
-    def memory(self, name: str, columns: int, rows: int) -> Buffer:
-        return Buffer(name, (rows, columns), self.accumulator, "shared")
+    def memory(self, name: str, columns: int, rows: int, scope: str = "shared") -> Buffer:
+        return Buffer(name, (rows, columns), self.accumulator, scope)
 
     def choices(self) -> Sequence[Choice]:
-        """The weight as it is, or in panels."""
-        state, sums = (self.memory(n, g * self.hidden, self.together) for n, g in (("h", 1), ("gates", self.gates)))
+        """The weight as it is, or in panels; sequences by a thread each, or by all where that leaves some idle."""
+        batch, threads = self.xw.shape[1], self.machine.threads
+        idle = threads / len(self.walks) if self.walks else 1
+        apart = [replace(c, cycles=c.cycles * idle) for c in self._choices(self.together)]
+        return [*apart, *map(self._by_all, self._choices(batch))] if 0 < batch < threads else apart
+
+    def _choices(self, together: int) -> list[Choice]:
+        """Of so many sequences at a time."""
+        state, sums = (self.memory(n, g * self.hidden, together) for n, g in (("h", 1), ("gates", self.gates)))
         product, (steps, batch, _) = self.product(self.products[0], state, sums), self.xw.shape
-        steps = steps if isinstance(steps, int) else _STEPS
-        return product_choices(product, self.machine, steps * batch // self.together, in_place=False)
+        times = (steps if isinstance(steps, int) else _STEPS) * batch // together
+        found = product_choices(product, self.machine, times, in_place=False)
+        return [replace(c, cycles=c.cycles * self.gates / self.products[0][1]) for c in found]
+
+    def _by_all(self, c: Choice) -> Choice:
+        steps, threads = self.xw.shape[0], self.machine.threads
+        columns = self.gates * self.hidden // (1 if c.scheme == DOTS else self.lanes)
+        tiles = max(1, columns // c.tile.blocks)
+        idle = -(-tiles // threads) * threads / tiles
+        meetings = 2 * len(self.products) * (steps if isinstance(steps, int) else _STEPS)
+        return replace(c, scheme=c.scheme + ALL_THREADS, cycles=c.cycles * idle + meetings * _MEETING * threads)
 
     def loops(self, choice: Choice) -> Stmt:
         """All sequences, after the weights are where they are wanted."""
-        packed = self.products if choice.scheme == PACKED else ()
+        packed = self.products if choice.scheme.startswith(PACKED) else ()
         panels = {gates: Panels.of(self.weight(gates), self.lanes, self.accumulator) for gates in packed}
 
         def sequences(start: LoopExpr, count: int) -> Stmt:
             return Walk(self, choice, panels, start, count).loops()
 
-        work = in_one_loop(self.walks, sequences, LoopKind.PARALLEL, "b") if self.walks else None
+        if choice.scheme.endswith(ALL_THREADS):
+            work: Stmt | None = Walk(self, choice, panels, Const(0), self.xw.shape[1], by_all=True).loops()
+        else:
+            work = in_one_loop(self.walks, sequences, LoopKind.PARALLEL, "b") if self.walks else None
         whole = seq(*(p.fill(self.machine) for p in panels.values()), Barrier() if panels else None, work)
         return with_memory([p.buffer for p in panels.values()], whole)
 
 
 @dataclass(frozen=True)
 class Walk:
-    """``count`` sequences from ``first`` on, through all steps, by one thread."""
+    """``count`` sequences from ``first`` on, through all steps, by one thread or by all."""
 
     layer: Recurrent
     choice: Choice
     panels: Mapping[Gates, Panels]
     first: LoopExpr
     count: int
+    by_all: bool = False
 
     def memory(self, name: str, columns: int) -> Buffer:
-        return self.layer.memory(name, columns, self.count)
+        return self.layer.memory(name, columns, self.count, "global" if self.by_all else "shared")
 
     @cached_property
     def states(self) -> list[Buffer]:
@@ -159,9 +184,10 @@ class Walk:
     def times(self, gates: Gates, state: Buffer) -> Stmt:
         """Products of a state with the weight of some gates."""
         layer, product = self.layer, self.layer.product(gates, state, self.gates)
+        gemm: Gemm = Dots.of(product, self.choice.tile, layer.machine)
         if gates in self.panels:
-            return Gemm(self.panels[gates].times(product), self.choice.tile, layer.lanes).one(Const(0))
-        return Dots.of(product, self.choice.tile, layer.machine).one(Const(0))
+            gemm = Gemm(self.panels[gates].times(product), self.choice.tile, layer.lanes)
+        return seq(gemm.nest(layer.machine), Barrier()) if self.by_all else gemm.one(Const(0))
 
     def units(self, element: Callable[[LoopExpr, LoopExpr, LoopExpr], Stores]) -> Stmt:
         """Every hidden unit of every sequence, in vectors; ``element(b, i, j)``: unit ``j`` of sequence ``b``, the
@@ -170,8 +196,18 @@ class Walk:
         def stores(i: LoopExpr, j: LoopExpr) -> Stmt:
             return seq(*(Store(b, at, v.astype(b.dtype)) for b, at, v in element(self.first + i, i, j)))
 
-        layer = self.layer
-        return loop(self.count, lambda i: vectors(layer.hidden, layer.lanes, lambda j: stores(i, j)), name="i")
+        hidden, lanes = self.layer.hidden, self.layer.lanes
+        if not self.by_all:
+            return loop(self.count, lambda i: vectors(hidden, lanes, lambda j: stores(i, j)), name="i")
+
+        def some(run: Run) -> Stmt:
+            extents = self.count, run.count
+            return in_parallel(
+                extents, lambda i, v: in_lanes(run.size, lambda lane: stores(i, run.start(v) + lane)), name="units"
+            )
+
+        whole = Run(0, hidden // lanes, lanes), Run(hidden // lanes * lanes, 1, hidden % lanes)
+        return seq(*(some(run) for run in whole if run.count and run.size), Barrier())
 
     def loops(self) -> Stmt:
         layer, problem = self.layer, self.layer.problem
@@ -203,15 +239,12 @@ class Lstm(Recurrent):
             total = walk.read(self.xw, t, b, column) + walk.gates[i, column]
             return total + walk.read(peephole[0], column) * c[i, j] if peephole and g < 3 else total
 
-        def cell(b: LoopExpr, i: LoopExpr, j: LoopExpr) -> Stores:
-            update = _sigmoid(gate(2, b, i, j)) * c[i, j] + _sigmoid(gate(0, b, i, j)) * _tanh(gate(3, b, i, j))
-            yield c, (i, j), update
-
         def output(b: LoopExpr, i: LoopExpr, j: LoopExpr) -> Stores:
+            yield c, (i, j), _sigmoid(gate(2, b, i, j)) * c[i, j] + _sigmoid(gate(0, b, i, j)) * _tanh(gate(3, b, i, j))
             yield h, (i, j), _sigmoid(gate(1, b, i, j)) * _tanh(c[i, j])
             yield self.y, (t, b, j), h[i, j]
 
-        return seq(walk.times(self.products[0], h), walk.units(cell), walk.units(output))
+        return seq(walk.times(self.products[0], h), walk.units(output))
 
 
 @TEMPLATES.register("llvm", "nn.gru")

@@ -177,8 +177,9 @@ class Ldmatrix(Stmt):
 class Kernel:
     """One fused group as loops.
 
-    CPU kernels are SPMD: every thread runs the body; iterations of ``PARALLEL`` loops (outermost only) are divided
-    among the threads, statements outside of any parallel loop are run by thread 0 alone.
+    CPU kernels are SPMD: every thread runs the body; iterations of ``PARALLEL`` loops (outermost, or in serial
+    loops with a barrier, which every thread goes through) are divided among the threads, statements outside of any
+    parallel loop are run by thread 0 alone.
     The last ``results`` of ``params`` are written, the others only read.
     ``spans`` names the model's nodes that ended up here.
     ``sizes`` are the symbols of its dimensions; a launch gives each a number.

@@ -43,6 +43,7 @@ from minitvm.ir.loop import (
     post_order_exprs,
     stmt_children,
     stmt_exprs,
+    walk_stmts,
 )
 from minitvm.ir.loop.affine import Ranges, bounds, counter, depends_on
 from minitvm.ir.loop.scalar import compute
@@ -70,7 +71,8 @@ def verify_kernel(kernel: Kernel) -> None:
     * both sides of an operator, of a ``select`` and of a store have one dtype; conditions are ``bool``, indices
       ``int64``, as many as the buffer has dimensions;
     * loop variables are bound, once; only serial loops have an extent that varies;
-    * ``PARALLEL`` loops are outermost (several may be perfectly nested), ``VECTORIZED`` ones innermost;
+    * ``PARALLEL`` loops are outermost (several may be perfectly nested), but for serial loops of all threads, in which
+      a barrier stands; ``VECTORIZED`` ones are innermost;
     * no index can leave its buffer, as far as extents are known and conditions can be evaluated.
     """
     for buffer in kernel.params:
@@ -135,7 +137,7 @@ class _Verifier:
             raise self.reject(f"a {stmt.kind.value} loop inside a vectorized one", outer, "vectorize innermost loops")
         if stmt.kind is LoopKind.PARALLEL and outer is not None:
             perfect = all(f.kind is LoopKind.PARALLEL for f in loops) and outer.body is stmt
-            if not perfect:
+            if not perfect and not all(map(of_all_threads, loops)):
                 raise self.reject("a parallel loop inside another loop", outer, "only outermost loops can be parallel")
         if stmt.kind in _GPU and any(f.kind is stmt.kind for f in loops):
             raise self.reject(f"{stmt.kind.value} is bound to two loops around each other", stmt)
@@ -281,6 +283,11 @@ class _Verifier:
         for i in index:
             if i.dtype != "int64":
                 raise self.reject(f"the index {print_loop_expr(i)} is {i.dtype}, not int64", stmt)
+
+
+def of_all_threads(loop: For) -> bool:
+    """Whether every thread goes through a serial loop, and waits for the others in it."""
+    return loop.kind is LoopKind.SERIAL and any(isinstance(s, Barrier) for s in walk_stmts(loop.body))
 
 
 def _suspects(roots: Sequence[LoopExpr], suspicious: Callable[[Load], bool]) -> list[tuple[Load, list[Guards]]]:
