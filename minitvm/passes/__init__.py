@@ -24,7 +24,7 @@ from minitvm.passes.manager import (
     module_pass,
     register_config,
 )
-from minitvm.passes.mixed_precision import ToMixedPrecision
+from minitvm.passes.mixed_precision import ToMixedPrecision, weighed
 from minitvm.passes.quantized import FakeQuantizationToInteger
 from minitvm.passes.redundancy import (
     DeadCodeElimination,
@@ -86,11 +86,8 @@ BEFORE_LAYOUTS = (
     FoldConstant(fold_qnn=True),  #                   level 2
     FoldScaleAxis(),  #                               level 3
     SimplifyExpr(),  #                                level 0: exact rules; 2: all
-    ToMixedPrecision(""),  #                          level 0: where an option asks for it
-    CanonicalizeCast(),  #                            level 3
-    CanonicalizeOps(),  #                             level 3
-    Legalize(),  #                                    level 3
 )
+CANONICAL = (CanonicalizeCast(), CanonicalizeOps(), Legalize())  # level 3
 AFTER_LAYOUTS = (
     FoldConstant(fold_qnn=True, has_layouts=True),  # level 2
     SimplifyExprPostAlterOp(),  #                     level 0: exact rules; 2: all
@@ -111,7 +108,7 @@ def default_pipeline(
 
     ``library_of`` says which library is called for what, where any is; ``slower`` why a larger operator would not be
     faster than those that it is made of; ``predict`` how long the target takes for a call: without it, convolutions
-    are direct ones.
+    are direct ones, and all products worth fewer bits where an option asks for these.
     """
     libraries = () if library_of is None else (CallLibraries(library_of),)  # level 0
     integers = FakeQuantizationToInteger(machine)  # level 3
@@ -119,4 +116,6 @@ def default_pipeline(
     layouts = AlterOpLayout(machine, kind, weigh=True, faster=ways)  # level 3
     (types, inference, common, *others), attention = BEFORE_LAYOUTS, FuseAttention(slower)  # level 3
     first = (types, integers, inference, common, attention)
-    return Sequential((*first, *others, *libraries, layouts, *AFTER_LAYOUTS), name="default_pipeline")
+    mixed = ToMixedPrecision("", None if predict is None else weighed(predict, machine))  # level 0, by an option
+    before = (*first, *others, mixed, *CANONICAL, *libraries)
+    return Sequential((*before, layouts, *AFTER_LAYOUTS), name="default_pipeline")

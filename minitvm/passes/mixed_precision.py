@@ -3,6 +3,10 @@
 As Relay's pass of this name, but operators say themselves what fewer bits mean for them (``Op.precision``).
 """
 
+from collections.abc import Callable
+from functools import partial
+from typing import TypeAlias
+
 from minitvm.errors import PassError, TypeInferenceError
 from minitvm.ir.decision import Declined, decide
 from minitvm.ir.dtypes import limits
@@ -12,6 +16,11 @@ from minitvm.ir.ops.elemwise import CastTo
 from minitvm.ir.types import FuncType, TensorType, TupleType, Type, leaves
 from minitvm.ir.visitor import as_function, children, post_order, rebuild
 from minitvm.passes.manager import FunctionPass, PassContext, register_config
+from minitvm.passes.winograd import Predict
+from minitvm.target import MachineModel
+
+Weigh: TypeAlias = Callable[[Call, Call], "Declined | None"]
+"""Why the second of two calls, whose operands have fewer bits, is not worth what it loses."""
 
 WIDE, SHORT = "float32", "float16"
 OPTION = register_config(
@@ -26,13 +35,29 @@ class ToMixedPrecision(FunctionPass, rounds=True):
     FoldScaleAxis, so that batch norms are in the weights before these are rounded.
     """
 
-    def __init__(self, mixed_precision_type: str = SHORT) -> None:
+    def __init__(self, mixed_precision_type: str = SHORT, weigh: Weigh | None = None) -> None:
+        """``weigh``: of products; without it, each is worth it."""
         _check(mixed_precision_type)
+        self.weigh = weigh
         self.option = "" if mixed_precision_type else OPTION.name
 
     def transform_function(self, function: Function, module: Module, context: PassContext) -> Function:
         _check(context.option(OPTION.name))
-        return _Narrowing().function(function)
+        return _Narrowing(self.weigh).function(function)
+
+
+def weighed(predict: Predict, machine: MachineModel) -> Weigh:
+    """By predicted cycles, where both are known."""
+    return partial(_weighed, predict, machine)
+
+
+def _weighed(predict: Predict, machine: MachineModel, wide: Call, short: Call) -> Declined | None:
+    if not all(node.type.is_static for node in (wide, *wide.args)):
+        return None
+    before, after = predict(wide), predict(short)
+    if isinstance(before, Declined) or isinstance(after, Declined) or machine.pays_to_round(before, after):
+        return None
+    return Declined(f"{after:,.0f} cycles predicted in {SHORT}, {before:,.0f} without: too few are saved")
 
 
 def _check(dtype: str) -> None:
@@ -43,7 +68,8 @@ def _check(dtype: str) -> None:
 class _Narrowing:
     """One function; equal casts are one node."""
 
-    def __init__(self) -> None:
+    def __init__(self, weigh: Weigh | None) -> None:
+        self.weigh = weigh
         self.done: dict[Expr, Expr] = {}
         self.casts: dict[tuple[Expr, str], Expr] = {}
 
@@ -79,6 +105,11 @@ class _Narrowing:
             return None
         if found.type != _shortened(call.type):
             decide("ToMixedPrecision", call, Declined(f"its result is {found.type}"))
+            return None
+        assert isinstance(found, Call)
+        why_not = self.weigh(call, found) if precision is Precision.SHORT and self.weigh is not None else None
+        if why_not is not None:
+            decide("ToMixedPrecision", call, why_not)
             return None
         return found
 

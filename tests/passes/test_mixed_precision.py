@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 from small_workloads import compiled, sample, small
 
 import minitvm
+import minitvm.codegen.cuda.templates
+from minitvm.codegen.cuda.machine import GpuModel, gpu_model
+from minitvm.codegen.lower import predicted
 from minitvm.errors import PassError
-from minitvm.ir.decision import decisions
+from minitvm.ir.decision import Declined, decisions
+from minitvm.ir.expr import Call
 from minitvm.ir.op import OPS, Precision
 from minitvm.passes import PassContext, ToMixedPrecision
+from minitvm.passes.mixed_precision import weighed
+from minitvm.target import MachineModel
 from minitvm.testing import check_rewrite, check_unchanged
 from minitvm.testing.checks import as_module, run_opt_pass
 
@@ -77,6 +85,33 @@ def test_constants_that_would_be_infinite_keep_their_operator_wide() -> None:
     with decisions() as log:
         run_opt_pass(as_module(main(before)), ToMixedPrecision())
     assert any("float16 does not hold all numbers of its constant" in str(d) for d in log)
+
+
+def test_a_product_that_is_not_worth_it_stays_float32() -> None:
+    def weigh(wide: Call, short: Call) -> Declined | None:
+        assert (wide.dtype, short.dtype) == ("float32", "float16")
+        return Declined("too few are saved") if wide.tensor_type.shape[1] == 6 else None
+
+    body = "(nn.dense(%x, %w), nn.dense(%x, %x))"
+    after = f"%0 = {half('%x')}; (nn.dense(%x, %w), {single('nn.dense(%0, %0)')})"
+    with decisions() as log:
+        check_rewrite(ToMixedPrecision(weigh=weigh), main(body), main(after), rtol=HALF)
+    assert any("too few are saved" in str(d) for d in log)
+
+
+def test_a_gpu_weighs_products_by_predicted_cycles() -> None:
+    """A launch takes as long as a small product; a CPU that is asked for fewer bits has fewer bytes to read."""
+
+    def declined(machine: MachineModel, rows: int) -> list[str]:
+        text = main("nn.dense(%x, %x)", f"%x: Tensor[({rows}, {rows}), float32]")
+        kind = "cuda" if isinstance(machine, GpuModel) else "llvm"
+        weigh = weighed(partial(predicted, machine=machine, templates=(kind,)), machine)
+        with decisions() as log:
+            run_opt_pass(as_module(text), ToMixedPrecision(weigh=weigh))
+        return [str(d) for d in log if "too few are saved" in str(d)]
+
+    assert declined(gpu_model("sm_90"), 32) and not declined(gpu_model("sm_90"), 2048)
+    assert not declined(MachineModel(32, 16), 32)
 
 
 def test_other_dtypes_are_left_alone() -> None:

@@ -32,7 +32,7 @@ def tensor_products(problem: Problem, gpu: GpuModel) -> tuple[str, int]:
         return "", 0
     if len(narrow) == 1 and narrow <= {*SHORT}:
         return narrow.pop(), 1
-    if option("cuda.allow_tf32"):
+    if option("cuda.allow_tf32") or option("minitvm.mixed_precision"):
         return "tf32", 1
     return "tf32", 3 if option("cuda.split_tf32") else 0
 
@@ -72,7 +72,10 @@ class GpuTemplate(Template):
         kind, products = tensor_products(self.problem, self.gpu)
         if (kind, products) != ("tf32", 1):
             return self._ways(kind, products)
-        return worth_rounding([*self._ways("", 0), *self._ways(kind, 3)], self._ways(kind, 1), self.gpu)
+        exact = [*self._ways("", 0), *self._ways(kind, 3)]
+        if not PassContext.current().option("cuda.allow_tf32"):
+            return exact
+        return worth_rounding(exact, self._ways(kind, 1), self.gpu)
 
     def _ways(self, kind: str, products: int) -> list[Choice]:
         """To multiply by a kind of products."""
