@@ -97,6 +97,7 @@ class NativeCode:
                 raise LibraryError(
                     f"the object code cannot be linked: {error}", hint="build the library again on this machine"
                 ) from error
+        let_go_of_llvm()
 
     def address(self, symbol: str) -> int:
         return int(self._tracker[symbol])
@@ -297,7 +298,6 @@ class NativeArtifact(Code):
         calls_library = any(isinstance(node.step, LibraryCall) for node in artifact.graph.nodes)
         imports = cblas.functions() if calls_library else _NONE
         self._code = NativeCode([*artifact.objects.values(), artifact.entry], symbols, imports=imports)
-        let_go_of_llvm()
 
     @staticmethod
     def check(made_for: CpuTag, name: str) -> None:
