@@ -6,7 +6,7 @@ import math
 import pathlib
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import ClassVar, NamedTuple
 
@@ -114,6 +114,11 @@ class Rates:
     clock: float
     levels: tuple[Level, ...]
     launch: float
+
+    def better_of(self, other: Rates) -> Rates:
+        """Each figure's better one."""
+        levels = tuple(max(pair, key=lambda level: level.rate) for pair in zip(self.levels, other.levels, strict=True))
+        return replace(self, flops=max(self.flops, other.flops), clock=max(self.clock, other.clock), levels=levels)
 
     def level(self, nbytes: float) -> Level:
         """The nearest level that holds so many bytes."""

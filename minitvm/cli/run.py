@@ -214,7 +214,7 @@ def bench(
     "predicted": the same with the operations in the cycles that its template counts, and the cost of a call; this is
     what templates and layouts are chosen by. "measured": the median of --rounds runs. "of peak": its operations a
     second, over the machine's. "bound by": compute, memory, a cache (L1, L2, L3), or launch. The machine is measured
-    the first time, which takes a second, and kept in the kernel cache; builds never depend on that.
+    for a second; the kernel cache keeps the best figures of all times. Builds never depend on them.
 
     \b
     Examples:
