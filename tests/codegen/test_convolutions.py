@@ -267,3 +267,19 @@ def test_long_rows_of_a_blocked_convolution_are_divided_among_threads() -> None:
     machine = MachineModel(64, 32, threads=16)
     assert parallel_iterations(case.kernel(machine)) >= 16
     check_numbers(case, machine, 0)
+
+
+@pytest.mark.parametrize("strides", [(1, 1), (2, 2)])
+def test_sums_of_some_rows_stay_in_the_first_level_cache_where_weights_do_not(strides: tuple[int, int]) -> None:
+    """Where a tile is small, it would wait for weights that come from further for every row."""
+    layouts = {"data_layout": "NCHW8c", "kernel_layout": "OIHW8i8o", "out_layout": "NCHW8c"}
+    attributes = {"padding": (1, 1, 1, 1), "strides": strides, **layouts}
+    case = Case("nn.contrib_conv2d_NCHWc", (1, 12, 23, 17, 8), (16, 12, 3, 3, 8, 8), attributes)
+    machine = MachineModel(32, 16, l1_bytes=16 * 1024, threads=2)
+    kernel = case.kernel(machine)
+    sums = [s.buffer for s in walk_stmts(kernel.body) if isinstance(s, Alloc) and s.buffer.name == "sums"]
+    assert sums and all(1 < b.shape[0] < 12 and b.nbytes <= machine.l1_bytes // 2 for b in sums)
+    assert parallel_iterations(kernel) >= 8
+    check_numbers(case, machine, 0)
+    wide = case.kernel(MachineModel(64, 32, l1_bytes=16 * 1024, threads=2))
+    assert not any(isinstance(s, Alloc) and s.buffer.name == "sums" for s in walk_stmts(wide.body))

@@ -9,13 +9,14 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 
 from minitvm.codegen.loops import after, in_lanes, in_parallel
 from minitvm.codegen.problem import TEMPLATES, Choice, Problem, Template, Tile
 from minitvm.codegen.templates.tile import (
+    ENOUGH,
     ITEMS_PER_THREAD,
     Run,
     Step,
@@ -90,7 +91,8 @@ class _Windows(Template):
 class _Place:
     """What a tile computes: of an image a row, of a group of channels the blocks ``run`` from ``block`` on.
 
-    ``inputs``: from the first of so many blocks of input channels on, into ``sums``; by default all, into the result.
+    ``inputs``: from the first of so many blocks of input channels on, into ``sums``, whose first row is ``top``; by
+    default all, into the result.
     """
 
     n: LoopExpr
@@ -100,6 +102,7 @@ class _Place:
     row: LoopExpr
     inputs: tuple[LoopExpr, int]
     sums: Buffer | None = None
+    top: LoopExpr | int = 0
 
 
 @TEMPLATES.register("llvm", "nn.contrib_conv2d_NCHWc", "qnn.contrib_conv2d_NCHWc")
@@ -147,14 +150,23 @@ class BlockedConv(_Windows):
     def _against_inputs(self) -> str:
         """Against sums in memory: they have to stay in the first-level cache, where weights do not."""
         tile = best_tile(self.columns, self.blocks, self.machine)
-        sums = self.rows * self.columns * tile.blocks * self.lanes * np.dtype(self.accumulator).itemsize
-        if sums > self.machine.l1_bytes // 4:
+        rows = self._rows_at_once(tile.blocks)
+        if rows == 0:
             return "sums leave the first-level cache"
-        if self.batch * self.weight.shape[0] // tile.blocks < ITEMS_PER_THREAD * self.machine.threads:
+        if rows < self.rows and tile.rows * tile.blocks > ENOUGH:
+            return "sums of all rows leave the first-level cache, and so large a tile waits for no weights"
+        items = self.batch * self.weight.shape[0] // tile.blocks * -(-self.rows // rows)
+        if items < ITEMS_PER_THREAD * self.machine.threads:
             return "too few channels for the threads"
         return (
             "weights stay in the first-level cache" if self._block_bytes * tile.blocks <= self.machine.l1_bytes else ""
         )
+
+    def _rows_at_once(self, blocks: int) -> int:
+        """Rows whose sums stay in the first-level cache: all in a quarter of it, or what half of it holds of more."""
+        row = self.columns * blocks * self.lanes * np.dtype(self.accumulator).itemsize
+        near = self.machine.l1_bytes // 4
+        return self.rows if self.rows * row <= near else 2 * near // row if self.rows > 1 else 0
 
     @property
     def _block_bytes(self) -> int:
@@ -208,26 +220,30 @@ class BlockedConv(_Windows):
         return runs(self.columns, min(size, self.columns // least))
 
     def _by_inputs(self, run: Run, tile: Tile) -> Stmt:
-        """Input channels whose weights stay in the first-level cache for the whole image."""
+        """Input channels whose weights stay in the first-level cache for the whole image, or for some of its rows."""
         inputs = self.weight.shape[1]
         step_bytes = math.prod(self.weight.shape[2:5]) * run.size * self.lanes * np.dtype(self.out.dtype).itemsize
         count = divisor_at_most(inputs, max(1, self.machine.l1_bytes // 2 // step_bytes))
-        sums = Buffer("sums", (self.rows, self.columns, run.size, self.lanes), self.accumulator, "local")
 
-        def zero(*index: LoopExpr) -> Stmt:
-            return in_lanes(self.lanes, lambda lane: Store(sums, (*index, lane), const(0, sums.dtype)))
+        def work(rows: Run, n: LoopExpr, number: LoopExpr, part: LoopExpr) -> Stmt:
+            sums = Buffer("sums", (rows.size, self.columns, run.size, self.lanes), self.accumulator, "local")
+            top = rows.start(part)
+            place = replace(self._place(n, number, run, Const(0)), top=top)
 
-        def work(n: LoopExpr, number: LoopExpr) -> Stmt:
-            place = self._place(n, number, run, Const(0))
+            def zero(*index: LoopExpr) -> Stmt:
+                return in_lanes(self.lanes, lambda lane: Store(sums, (*index, lane), const(0, sums.dtype)))
 
             def row(part: LoopExpr, at: LoopExpr) -> Stmt:
-                some = replace(place, row=at, inputs=(part * count, count), sums=sums)
+                some = replace(place, row=top + at, inputs=(part * count, count), sums=sums)
                 return self._row(some, Const(0), self.columns, tile.rows)
 
-            parts = nest((inputs // count, self.rows), row)
+            parts = nest((inputs // count, rows.size), row)
             return Alloc(sums, seq(nest(sums.shape[:3], zero), parts, self._results(place, sums)))
 
-        return in_parallel((self.batch, self.groups * run.count), work)
+        def groups(rows: Run) -> Stmt:
+            return in_parallel((self.batch, self.groups * run.count, rows.count), partial(work, rows))
+
+        return seq(*map(groups, runs(self.rows, max(1, self._rows_at_once(run.size)))))
 
     def _results(self, place: _Place, sums: Buffer) -> Stmt:
         """The sums to the result, a block of it at a time."""
@@ -237,11 +253,11 @@ class BlockedConv(_Windows):
         def block(row: LoopExpr, t: LoopExpr, p: LoopExpr) -> Stmt:
             def element(lane: LoopExpr) -> Stmt:
                 b, at = p // per, p % per * self.block + lane
-                return self._store(replace(place, row=row), t, b, at, sums[row, t, b, at])
+                return self._store(replace(place, row=place.top + row), t, b, at, sums[row, t, b, at])
 
             return in_lanes(self.block, element)
 
-        return nest((self.rows, self.columns, valid), block)
+        return nest((*sums.shape[:2], valid), block)
 
     def _row(self, place: _Place, column: LoopExpr, width: int, most: int) -> Stmt:
         """``width`` columns from ``column`` on, in tiles of at most ``most``."""
@@ -290,7 +306,7 @@ class BlockedConv(_Windows):
         if sums is not None:
 
             def at(t: LoopExpr, b: LoopExpr, lane: LoopExpr) -> tuple[LoopExpr, ...]:
-                return place.row, column + t, b, lane
+                return place.row - place.top, column + t, b, lane
 
             kernel = replace(
                 kernel,

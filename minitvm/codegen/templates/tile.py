@@ -19,7 +19,7 @@ from minitvm.target import MachineModel
 
 ITEMS_PER_THREAD = 4
 """Parallel iterations for every thread, so that threads end at about the same time."""
-_WRITTEN_OUT, _ENOUGH = 4, 16
+_WRITTEN_OUT, ENOUGH = 4, 16
 """So many steps of a reduction are written out, but of more than so many multiply-adds, which hide a loop's own
 instructions."""
 
@@ -244,7 +244,7 @@ def in_steps(extent: int, sums: float, body: Callable[[LoopExpr], Stmt]) -> Stmt
     after it."""
     if not isinstance(extent, int):
         return loop(extent, body, name="k")
-    out = _WRITTEN_OUT if sums <= _ENOUGH else 1
+    out = _WRITTEN_OUT if sums <= ENOUGH else 1
     whole, rest = divmod(extent, out)
     main = loop(whole, lambda q: unrolled(range(out), lambda u: body(u + q * out)), name="k") if whole else None
     return seq(main, unrolled(range(whole * out, extent), body) if rest else None)
