@@ -5,7 +5,6 @@ from __future__ import annotations
 import pathlib
 import tempfile
 import time
-from collections.abc import Callable
 from typing import Any
 
 import click
@@ -23,6 +22,7 @@ from benchmarks import (
     made_models,
     memory,
     nvrtc,
+    options,
     report,
     scale,
     shapes,
@@ -36,94 +36,29 @@ from benchmarks.cuda_check import figures as gpu_figures
 from benchmarks.cuda_check.networks import known as known_to_check
 from benchmarks.cuda_check.run import SECONDS, SECTIONS, Check
 from benchmarks.cuda_check.run import Settings as CheckSettings
-from benchmarks.layer_kinds import KINDS, draw_layers, wanted_layers
+from benchmarks.layer_kinds import draw_layers, wanted_layers
 from benchmarks.measure import Settings, benchmark
 from benchmarks.onnx_models import NETWORKS, WORKLOADS
 from benchmarks.runtimes import installed
-from minitvm.driver import backend_for
 from minitvm.errors import MiniTVMError
-
-_PATH = click.Path(path_type=pathlib.Path)
-_MODELS = "Names, or paths of .onnx files."
-
-
-def _words(context: click.Context, parameter: click.Parameter, value: str) -> list[str]:
-    return [word.strip() for word in value.split(",") if word.strip()]
-
-
-def _models(context: click.Context, parameter: click.Parameter, value: str) -> list[str]:
-    names = {name: cases.found(name) for name in _words(context, parameter, value)}
-    for name, known in names.items():
-        if known is None:
-            raise click.BadParameter(f"{name!r} is neither a file nor one of {', '.join((*NETWORKS, *cases.real()))}")
-    return [known for known in names.values() if known]
-
-
-def _target(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
-    try:
-        for value in values:
-            backend_for(value, 1)
-    except MiniTVMError as error:
-        raise click.BadParameter(str(error)) from error
-    return values
-
-
-def _threads(context: click.Context, parameter: click.Parameter, value: str) -> list[int]:
-    words = _words(context, parameter, value)
-    if not words or not all(word.isdigit() and int(word) for word in words):
-        raise click.BadParameter(f"{value!r} is not a list of positive numbers, such as 1,2")
-    return [int(word) for word in words]
-
-
-def _runtimes(context: click.Context, parameter: click.Parameter, value: str) -> list[str]:
-    peers, here = _words(context, parameter, value), installed()
-    for name in peers:
-        if name not in here:
-            raise click.BadParameter(f"{name!r} is not installed; here are {', '.join(here)}")
-    return ["minitvm", *(name for name in peers if name != "minitvm")]
-
-
-def _levels(context: click.Context, parameter: click.Parameter, value: str) -> list[int]:
-    words = _words(context, parameter, value)
-    if not words or not all(word in "0123" and len(word) == 1 for word in words):
-        raise click.BadParameter(f"{value!r} is not a list of levels from 0 to 3, such as 2,3")
-    return [int(word) for word in words]
-
-
-def _kinds(context: click.Context, parameter: click.Parameter, value: str) -> list[str]:
-    words = _words(context, parameter, value)
-    for word in words:
-        kind, _, number = word.partition("/")
-        if kind not in KINDS or ("/" in word and not number.isdigit()):
-            raise click.BadParameter(f"{word!r} is no kind of layer, nor one of them as conv/17: {', '.join(KINDS)}")
-    return words
-
-
-def _of(names: list[str]) -> Callable[[click.Context, click.Parameter, str], list[str]]:
-    """A callback for words that are some of ``names``."""
-
-    def checked(context: click.Context, parameter: click.Parameter, value: str) -> list[str]:
-        words = _words(context, parameter, value)
-        for word in words:
-            if word not in names:
-                raise click.BadParameter(f"{word!r} is none of {', '.join(names)}")
-        return words
-
-    return checked
 
 
 @click.group(
     invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"], "show_default": True}
 )
-@click.option("--models", default=",".join((*cases.EIGHTEEN, *cases.real())), callback=_models, help=_MODELS)
-@click.option("--threads", default="1,2", callback=_threads, help="Numbers of threads.")
-@click.option("--target", "targets", multiple=True, default=["llvm"], callback=_target, help="Targets; give it again.")
-@click.option("--peers", default=",".join(installed()[1:]), callback=_runtimes, help="Runtimes beside minitvm.")
+@click.option(
+    "--models", default=",".join((*cases.EIGHTEEN, *cases.real())), callback=options.models, help=options.MODELS
+)
+@click.option("--threads", default="1,2", callback=options.threads, help="Numbers of threads.")
+@click.option(
+    "--target", "targets", multiple=True, default=["llvm"], callback=options.target, help="Targets; give it again."
+)
+@click.option("--peers", default=",".join(installed()[1:]), callback=options.runtimes, help="Runtimes beside minitvm.")
 @click.option("--rounds", default=15, type=click.IntRange(1), help="Turns of each runtime, if time allows.")
 @click.option("--minutes", default=15.0, type=click.FloatRange(0, min_open=True), help="Time for everything.")
 @click.option("--accuracy/--no-accuracy", default=True, help="Errors against float64.")
-@click.option("--output", default="benchmark.json", type=_PATH, help="Where figures go.")
-@click.option("--plot", type=_PATH, help="Where a picture goes.")
+@click.option("--output", default="benchmark.json", type=options.PATH, help="Where figures go.")
+@click.option("--plot", type=options.PATH, help="Where a picture goes.")
 @click.pass_context
 def main(
     context: click.Context, /, output: pathlib.Path, plot: pathlib.Path | None, peers: list[str], **given: Any
@@ -165,9 +100,11 @@ _errors = Console(stderr=True, highlight=False)
 
 
 @main.command()
-@click.option("--models", default="resnet18,mobilenet_v2,bert_base_4layers_s128", callback=_models, help=_MODELS)
-@click.option("--peers", default=",".join(installed()[1:]), callback=_runtimes, help="Runtimes beside minitvm.")
-@click.option("--output", default="opening.json", type=_PATH, help="Where figures go.")
+@click.option(
+    "--models", default="resnet18,mobilenet_v2,bert_base_4layers_s128", callback=options.models, help=options.MODELS
+)
+@click.option("--peers", default=",".join(installed()[1:]), callback=options.runtimes, help="Runtimes beside minitvm.")
+@click.option("--output", default="opening.json", type=options.PATH, help="Where figures go.")
 def opening(models: list[str], peers: list[str], output: pathlib.Path) -> None:
     """Opening models and memory in fresh processes; and imports, a graph of thousands of calls, a small model's run."""
     result = openings.measure_opening(models, peers, _errors.print)
@@ -176,11 +113,18 @@ def opening(models: list[str], peers: list[str], output: pathlib.Path) -> None:
 
 
 @main.command("figures")
-@click.option("--sections", default=",".join(figures.SECTIONS), callback=_of([*figures.SECTIONS]), help="What to do.")
-@click.option("--target", "targets", multiple=True, default=["llvm"], callback=_target, help="Targets; give it again.")
+@click.option(
+    "--sections", default=",".join(figures.SECTIONS), callback=options.of([*figures.SECTIONS]), help="What to do."
+)
+@click.option(
+    "--target", "targets", multiple=True, default=["llvm"], callback=options.target, help="Targets; give it again."
+)
 @click.option("--minutes", default=15.0, type=click.FloatRange(0, min_open=True), help="Time for the networks.")
-@click.option("--output", default="figures.json", type=_PATH, help="Where figures go; what is in it stays.")
-def figures_asked(sections: list[str], targets: tuple[str, ...], minutes: float, output: pathlib.Path) -> None:
+@click.option("--output", default="figures.json", type=options.PATH, help="Where figures go; what is in it stays.")
+@click.option("--write", is_flag=True, help="Put them into docs/benchmark.md.")
+def figures_asked(
+    sections: list[str], targets: tuple[str, ...], minutes: float, output: pathlib.Path, write: bool
+) -> None:
     """Every figure that is asked for: networks, 300 layers, threads, compile time, memory.
 
     Sections are kept in the file as they are measured; those left out are taken from it.
@@ -194,20 +138,20 @@ def figures_asked(sections: list[str], targets: tuple[str, ...], minutes: float,
     with Progress(TextColumn("{task.description}"), TimeElapsedColumn(), console=_errors, transient=True) as progress:
         task = progress.add_task("", total=None)
         result = figures.measure_figures(plan, sections, output, lambda text: progress.update(task, description=text))
-    if "networks" in result:
-        report.show(result["networks"], _console())
-    figures.show_figures(result, _console())
+    figures.show_all(result, _console(160))
+    if write:
+        figures.write(result)
 
 
 @main.command()
 @click.option("--count", default=300, type=click.IntRange(1), help="How many layers.")
 @click.option("--seed", default=0, type=click.IntRange(0), help="Other layers for another seed.")
 @click.option("--threads", default=1, type=click.IntRange(1), help="Threads of both runtimes.")
-@click.option("--levels", default="2,3", callback=_levels, help="Optimization levels.")
-@click.option("--only", default="", callback=_kinds, help="Kinds, or single layers by name: conv,dense/3.")
+@click.option("--levels", default="2,3", callback=options.levels, help="Optimization levels.")
+@click.option("--only", default="", callback=options.kinds, help="Kinds, or single layers by name: conv,dense/3.")
 @click.option("--target", default="llvm", help="Target of minitvm, such as 'llvm -mcpu=haswell'.")
 @click.option("--rounds", default=3, type=click.IntRange(1), help="Turns of each runtime.")
-@click.option("--output", default="layers.json", type=_PATH, help="Where figures go.")
+@click.option("--output", default="layers.json", type=options.PATH, help="Where figures go.")
 def layers(
     count: int,
     seed: int,
@@ -242,10 +186,10 @@ def layers(
 
 
 @main.command()
-@click.option("--models", default=",".join(WORKLOADS), callback=_models, help=_MODELS)
+@click.option("--models", default=",".join(WORKLOADS), callback=options.models, help=options.MODELS)
 @click.option("--threads", default=1, type=click.IntRange(1), help="Threads of every level.")
 @click.option("--rounds", default=5, type=click.IntRange(1), help="Turns of each level.")
-@click.option("--output", default="levels.json", type=_PATH, help="Where figures go.")
+@click.option("--output", default="levels.json", type=options.PATH, help="Where figures go.")
 def levels(models: list[str], threads: int, rounds: int, output: pathlib.Path) -> None:
     """Time models at optimization levels 0 to 3, side by side.
 
@@ -288,8 +232,8 @@ def made_by_tools() -> None:
 
 
 @main.command("cuda-sim")
-@click.option("--models", default="", callback=_words, help="Names of models; all by default.")
-@click.option("--orders", default="forward,reverse,random", callback=_words, help="In which threads run.")
+@click.option("--models", default="", callback=options.split, help="Names of models; all by default.")
+@click.option("--orders", default="forward,reverse,random", callback=options.split, help="In which threads run.")
 @click.option("--arch", default="sm_90", help="Architecture to make kernels for.")
 @click.option("--precision", default="float32", type=click.Choice([*cuda_sim.PRECISIONS]), help="Of their products.")
 def simulated_cuda(models: list[str], orders: list[str], arch: str, precision: str) -> None:
@@ -302,12 +246,12 @@ def simulated_cuda(models: list[str], orders: list[str], arch: str, precision: s
 
 
 @main.command("cuda-check")
-@click.option("--models", default="", callback=_of(known_to_check()), help="Names; all by default.")
-@click.option("--sections", default=",".join(SECTIONS), callback=_of([*SECTIONS]), help="What to do.")
+@click.option("--models", default="", callback=options.of(known_to_check()), help="Names; all by default.")
+@click.option("--sections", default=",".join(SECTIONS), callback=options.of([*SECTIONS]), help="What to do.")
 @click.option("--seconds", default=SECONDS, type=click.IntRange(10), help="For all sections together.")
 @click.option("--batch", default=32, type=click.IntRange(2), help="The large batch.")
 @click.option("--rounds", default=12, type=click.IntRange(1), help="Turns of each way to run.")
-@click.option("--output", default="cuda-check.json", type=_PATH, help="Where figures go.")
+@click.option("--output", default="cuda-check.json", type=options.PATH, help="Where figures go.")
 @click.option("--stand-in", is_flag=True, help="Without a GPU: small networks on a stand-in for its driver.")
 @click.option("--write", is_flag=True, help="Put a GPU's figures into docs/benchmark.md.")
 def check_of_gpu(
@@ -345,8 +289,10 @@ def check_of_gpu(
 
 
 @main.command("nvrtc")
-@click.option("--models", default="resnet18,bert_base_4layers_s128", callback=_models, help="Names, or .onnx files.")
-@click.option("--archs", default="sm_80,sm_90", callback=_words, help="Architectures.")
+@click.option(
+    "--models", default="resnet18,bert_base_4layers_s128", callback=options.models, help="Names, or .onnx files."
+)
+@click.option("--archs", default="sm_80,sm_90", callback=options.split, help="Architectures.")
 @click.option("--write", is_flag=True, help=f"Write {nvrtc.PAGE.name}.")
 def gpu_resources(models: list[str], archs: list[str], write: bool) -> None:
     """Registers, spills, shared memory and occupancy of models' CUDA kernels, by NVRTC."""
@@ -358,7 +304,7 @@ def gpu_resources(models: list[str], archs: list[str], write: bool) -> None:
 
 
 @main.command("tuned")
-@click.option("--trials", default="trials.jsonl", type=_PATH, help="File to go on with.")
+@click.option("--trials", default="trials.jsonl", type=options.PATH, help="File to go on with.")
 @click.option("--budget", default=600.0, show_default=True, help="Seconds for a network on a GPU.")
 @click.option("-n", "--most", default=4, show_default=True, help="Ways to try for a kernel.")
 def tuned_records(trials: pathlib.Path, budget: float, most: int) -> None:
@@ -374,7 +320,7 @@ def files() -> None:
 
 
 @main.command()
-@click.option("--models", default="resnet18", callback=_models, help=_MODELS)
+@click.option("--models", default="resnet18", callback=options.models, help=options.MODELS)
 @click.option("--tries", default=10, type=click.IntRange(1), help="Fresh processes, of which the least counts.")
 def load(models: list[str], tries: int) -> None:
     """CPU seconds to import minitvm.runtime and to load saved models, each in a fresh process."""
@@ -397,7 +343,9 @@ def memory_of_large_models() -> None:
 
 
 @main.command("shapes")
-@click.option("--models", default=str(cases.FOLDER / "all_minilm_l6_v2_int8w.onnx"), callback=_models, help="Files.")
+@click.option(
+    "--models", default=str(cases.FOLDER / "all_minilm_l6_v2_int8w.onnx"), callback=options.models, help="Files."
+)
 def meet_new_shapes(models: list[str]) -> None:
     """The slowest call of a session that meets 40 new lengths of text, from one thread and from eight at once."""
     for name in models:
@@ -406,7 +354,7 @@ def meet_new_shapes(models: list[str]) -> None:
 
 
 @main.command("launches")
-@click.option("--models", default="resnet18", callback=_models, help=_MODELS)
+@click.option("--models", default="resnet18", callback=options.models, help=options.MODELS)
 def python_of_launches(models: list[str]) -> None:
     """Microseconds that Python takes for a run on a GPU, on a stand-in for its driver whose kernels do nothing."""
     for name in models:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import io
 import json
 import math
 import pathlib
@@ -21,9 +22,9 @@ from benchmarks.asked import AGAINST_ONE, OF_A_MODEL, OF_ALL, OF_LAYERS, OWN, As
 from benchmarks.cases import EIGHTEEN, found, make
 from benchmarks.graph import Graph
 from benchmarks.layer_kinds import draw_layers, wanted_layers
-from benchmarks.layers_report import figures_of
+from benchmarks.layers_report import PEER_OVER_OURS, figures_of, kind_table
 from benchmarks.measure import Settings, benchmark
-from benchmarks.report import mean_ratio, measured, table_of, write_json
+from benchmarks.report import machine_line, mean_ratio, measured, plot, show_tables, table_of, write_json
 from benchmarks.turns import Job, run_job
 from minitvm.codegen.llvm.compile import compile_object, host
 from minitvm.codegen.llvm.peak import read_text
@@ -31,6 +32,9 @@ from minitvm.ir.arrays import aligned
 from minitvm.runtime.debug import GraphModuleDebug
 from minitvm.runtime.native import NativeCode
 from minitvm.runtime.timing import timed
+
+PAGE = pathlib.Path(__file__).parents[1] / "docs" / "benchmark.md"
+BEGIN, END = "<!-- tables -->", "<!-- end -->"
 
 Found = Mapping[str, Any]
 Say = Callable[[str], None]
@@ -255,6 +259,32 @@ def show_figures(result: Found, console: Console) -> None:
         numbers = [figure(row, result, target) for target in targets]
         table.add_row(row.what, str(row.asked), *(_cell(row.asked, number) for number in numbers))
     console.print(table)
+
+
+def show_all(result: Found, console: Console) -> None:
+    """What is asked for; then networks, and layers by kind."""
+    if "networks" in result:
+        console.print(machine_line(result["networks"]))
+    show_figures(result, console)
+    if "networks" in result:
+        console.print()
+        show_tables(result["networks"], console)
+    for target, sweep in result.get("layers", {}).items():
+        console.print(f"\n{target}, single layers: {PEER_OVER_OURS}", kind_table(sweep, "level 3"), sep="\n")
+
+
+def write(result: Found) -> None:
+    """Puts tables, JSON and a plot of the networks into the docs."""
+    shown = io.StringIO()
+    console = Console(width=160, highlight=False, file=shown)
+    show_all(result, console)
+    lines = (line.rstrip() for line in shown.getvalue().splitlines())
+    text = PAGE.read_text(encoding="utf-8")
+    begin, end = text.index(BEGIN) + len(BEGIN), text.index(END)
+    block = "\n".join(("", "```text", *lines, "```", ""))
+    PAGE.write_text(text[:begin] + block + text[end:], encoding="utf-8")
+    write_json(result["networks"], PAGE.with_suffix(".json"))
+    plot(result["networks"], PAGE.with_suffix(".png"))
 
 
 def _cell(asked: Asked, number: float) -> str:

@@ -22,7 +22,7 @@ def show_layers(result: Result, console: Console) -> None:
     console.print(_settings_line(result), soft_wrap=True)
     for level in levels(result):
         console.print(f"\n{level}: {PEER_OVER_OURS}", soft_wrap=True)
-        console.print(_kind_table(result, level))
+        console.print(kind_table(result, level))
         console.print(asked_line(result, level), soft_wrap=True)
         console.print(f"\n{level}: the slowest")
         for line in worst_lines(result, level):
@@ -82,7 +82,7 @@ def by_kind(result: Result, level: str) -> dict[str, list[float]]:
     return found
 
 
-def _kind_table(result: Result, level: str) -> Table:
+def kind_table(result: Result, level: str) -> Table:
     table = table_of("kind | | layers | least | tenth percentile | median | under half | faster")
     for kind, ratios in by_kind(result, level).items():
         if ratios:

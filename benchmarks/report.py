@@ -37,8 +37,13 @@ def table_of(headings: str) -> Table:
 
 
 def show(result: Result, console: Console) -> None:
-    """All tables, then where time goes and what was left out."""
+    """The machine, then :func:`show_tables`."""
     console.print(machine_line(result))
+    show_tables(result, console)
+
+
+def show_tables(result: Result, console: Console) -> None:
+    """All tables, then where time goes and what was left out."""
     for line in _about(result):
         console.print(line, soft_wrap=True)
     for target in result["settings"]["targets"]:

@@ -318,6 +318,19 @@ def test_every_asked_figure_can_be_measured_and_is_kept(
     assert json.loads(path.read_text()) == found
 
 
+def test_figures_are_written_to_the_page(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("matplotlib")
+    page = tmp_path / "page.md"
+    page.write_text("before\n<!-- tables -->\nof yesterday\n<!-- end -->\nafter\n")
+    monkeypatch.setattr(figures, "PAGE", page)
+    figures.write({"networks": of_peer(0.003), "targets": ["llvm"]})
+    text = page.read_text()
+    assert text.startswith("before\n<!-- tables -->\n```text\na CPU, 2 cores")
+    assert text.endswith("```\n<!-- end -->\nafter\n")
+    assert "yesterday" not in text and "resnet18" in text
+    assert json.loads(page.with_suffix(".json").read_text())["seconds"] == 60.0 and page.with_suffix(".png").exists()
+
+
 def test_the_networks_are_those_that_are_asked_for() -> None:
     assert len(cases.EIGHTEEN) == 18
     assert set(asked.OF_A_MODEL) - {"efficientnet_lite0_int8_qdq"} <= set(cases.EIGHTEEN)
