@@ -45,37 +45,30 @@ def _channels(d: Draw, channels: int) -> tuple[int, int]:
     return max(groups, 1), d.choice((1, 2, 3, 7, 8, 16, 17, 21, 33, 64)) if groups < 5 else d.choice((1, 1, 2))
 
 
-@generates("Conv")
+@generates("Conv", "ConvTranspose")
 def conv(d: Draw) -> list[Value]:
     x = d.operand(None, 3, 5)
     shape = d.known(x)
     groups, per_group = _channels(d, shape[1])
     given = window(d, shape[2:])
-    weight = (groups * per_group, shape[1] // groups, *given["kernel_shape"])
+    channels = (groups * per_group, shape[1] // groups)
+    if d.op == "ConvTranspose":
+        channels = shape[1], per_group
+        given["output_padding"] = _output_padding(d, given)
+    weight = (*channels, *given["kernel_shape"])
     if math.prod(weight) * math.prod(shape[2:]) * shape[0] > _WORK:
         raise Reject("too much work")
-    bias = d.maybe(d.weight(weight[:1], x.dtype))
+    bias = d.maybe(d.weight((groups * per_group,), x.dtype))
     given["kernel_shape"] = d.maybe(given["kernel_shape"])
     return d.node([x, d.weight(weight, x.dtype), bias], group=groups if groups > 1 else None, **given)
 
 
-@generates("ConvTranspose")
-def conv_transpose(d: Draw) -> list[Value]:
-    x = d.operand(None, 3, 5)
-    shape = d.known(x)
-    groups, per_group = _channels(d, shape[1])
-    given = window(d, shape[2:])
-    strides = given["strides"] or [1] * len(shape[2:])
+def _output_padding(d: Draw, given: dict[str, Any]) -> list[int] | None:
+    strides = given["strides"] or [1] * len(given["kernel_shape"])
     same = given["auto_pad"] in ("SAME_UPPER", "SAME_LOWER")
     if same and any(k < s for k, s in zip(given["kernel_shape"], strides, strict=True)):
         raise Reject("ONNX Runtime and ONNX differ in the size of the result")
-    weight = (shape[1], per_group, *given["kernel_shape"])
-    if math.prod(weight) * math.prod(shape[2:]) * shape[0] > _WORK:
-        raise Reject("too much work")
-    extra = d.maybe([d.between(0, s - 1) for s in strides], 0.3)
-    bias = d.maybe(d.weight((per_group * groups,), x.dtype))
-    kernel = {**given, "kernel_shape": d.maybe(given["kernel_shape"])}
-    return d.node([x, d.weight(weight, x.dtype), bias], group=groups, output_padding=extra, **kernel)
+    return d.maybe([d.between(0, s - 1) for s in strides], 0.3)
 
 
 @generates("MaxPool", "AveragePool", "LpPool")

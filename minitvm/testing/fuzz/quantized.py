@@ -133,6 +133,3 @@ def upsample(d: Draw) -> list[Value]:
     if d.opset < 9:
         return d.node([x], mode=mode, scales=scales)
     return d.node([x, d.constant(np.array(scales, "float32"))], mode=mode)
-
-
-# --- ONNX Runtime's own, as its quantizer writes them: one scale for a tensor ------------------------------------
