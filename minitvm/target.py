@@ -127,8 +127,9 @@ class Rates:
 
 MULTIPLY_ADDS = 2
 _CLOCK = 3e9
-_FROM_CACHES = (0.8, 0.4, 0.15)  # of the bytes that a core could load in a cycle, from each level
-_FROM_MEMORY = 16e9  # bytes a second of one core; of all no more than twice that
+_FROM_OWN = (0.8, 0.4)  # of the bytes that a core's load instructions could take in a cycle, from its own two caches
+_FROM_L3 = 16 * _CLOCK  # bytes a second of one core, whatever its vectors
+_FROM_MEMORY = 16e9  # of one core; of all no more than twice that
 _LAUNCH, _MEETING = 0.2e-6, 1e-6  # seconds of a call; of threads that wait for each other
 
 
@@ -159,7 +160,7 @@ class MachineModel:
     def rates(self, threads: int) -> Rates:
         """Usual figures of machines with such vectors: builds go by them, so that they are the same everywhere."""
         loads = MULTIPLY_ADDS * self.vector_bytes * _CLOCK * threads
-        rates = (*(loads * share for share in _FROM_CACHES), _FROM_MEMORY * min(threads, 2))
+        rates = (*(loads * share for share in _FROM_OWN), _FROM_L3 * threads, _FROM_MEMORY * min(threads, 2))
         flops = 2 * MULTIPLY_ADDS * self.lanes("float32") * _CLOCK * threads
         return Rates(threads, flops, _CLOCK, self.levels(threads, rates), _LAUNCH + (_MEETING if threads > 1 else 0))
 

@@ -8,6 +8,7 @@ transforms.
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
 
 import numpy as np
 
@@ -37,7 +38,6 @@ CHANNELS_INSIDE = "all tiles transformed, then some channels for all tiles"
 _LEAST = 12  # tiles that a thread takes at a time, so that it reads the weights not too often
 _FEW = 4
 _MOST_BLOCKS = 4  # of weights that are read side by side: they lie multiples of 4 KB apart
-_FROM_MEMORY = 16  # bytes a cycle of weights, in cycles of two multiply-adds
 _TRANSFORM = 6.0  # cycles for each of a tile's places, of both transforms on the average; measured
 
 
@@ -139,7 +139,14 @@ class Winograd(Template):
         products = sum(r.count * step_cycles(r.size, blocks, tile) for r in runs(self.tiles, count))
         vectors = self.tiles * (-(-depth // self.lanes) + blocks)
         streamed = -(-self.tiles // count) * self.weight.nbytes if self.weight.nbytes > self.machine.l2_bytes else 0
-        return max(places * depth * products, streamed / _FROM_MEMORY) + _TRANSFORM * places * vectors
+        return max(places * depth * products, streamed / self._weights_rate) + _TRANSFORM * places * vectors
+
+    @cached_property
+    def _weights_rate(self) -> float:
+        """Bytes of weights that come in a cycle, from the third-level cache; other ways to convolve are not asked for
+        theirs, which come from as far."""
+        rates, nearest = self.machine.rates(1), min(self.weight.nbytes, self.machine.l3_bytes)
+        return rates.level(nearest).rate / rates.clock
 
     def _at_once(self, tile: Tile) -> int:
         """How many tiles a thread takes at a time: what it makes of them stays in half of the second-level cache; all
