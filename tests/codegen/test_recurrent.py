@@ -117,3 +117,12 @@ def test_all_threads_share_steps_that_are_long_beside_a_barrier(name: str, width
         arrays = arrays_of(name, 50, batch, hidden, 0)
         choice = template_of(name, arrays, MachineModel(*width, threads=threads)).choice
         assert choice.scheme.endswith(ALL_THREADS) is shared, (batch, hidden, threads, str(choice))
+
+
+def test_every_second_step_goes_through_the_weight_backwards() -> None:
+    """Of 1 MB of weights a second level of 1 MB keeps most that way, and nothing where each step begins anew."""
+    template = template_of("nn.lstm", arrays_of("nn.lstm", 50, 1, 256, 0), MachineModel(64, 32))
+    kernel = template.kernel()
+    assert isinstance(kernel, Kernel)
+    inner = re.split(r"for group\w* in", str(simplify(kernel)))[1]
+    assert re.search(r"packed\[.*% 2", inner), inner

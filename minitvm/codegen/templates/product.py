@@ -231,11 +231,15 @@ class Gemm:
 
         return seq(*(work(group, some) for group in self.groups for some in runs(group.count, most)))
 
-    def one(self, p: LoopExpr) -> Stmt:
-        """The loops of one matrix of the batch, for one thread."""
+    def one(self, p: LoopExpr, turn: LoopExpr) -> Stmt:
+        """The loops of one matrix of the batch, for one thread; from the last group on where ``turn`` is odd, so that a
+        cache which is a little too small still has what the turn before ended with."""
 
         def work(group: Run) -> Stmt:
-            return group.over(lambda block, _: self.all_rows(p, block, group), name="group")
+            def at(g: LoopExpr) -> LoopExpr:
+                return group.start(g + turn % 2 * (group.count - 1 - g * 2))
+
+            return loop(group.count, lambda g: self.all_rows(p, at(g), group), name="group")
 
         return seq(*map(work, self.groups))
 

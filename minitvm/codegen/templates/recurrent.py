@@ -181,13 +181,13 @@ class Walk:
         """An element of an input."""
         return buffer[index].astype(self.layer.accumulator)
 
-    def times(self, gates: Gates, state: Buffer) -> Stmt:
-        """Products of a state with the weight of some gates."""
+    def times(self, gates: Gates, state: Buffer, t: LoopExpr) -> Stmt:
+        """Products of a state with the weight of some gates, in step ``t``."""
         layer, product = self.layer, self.layer.product(gates, state, self.gates)
         gemm: Gemm = Dots.of(product, self.choice.tile, layer.machine)
         if gates in self.panels:
             gemm = Gemm(self.panels[gates].times(product), self.choice.tile, layer.lanes)
-        return seq(gemm.nest(layer.machine), Barrier()) if self.by_all else gemm.one(Const(0))
+        return seq(gemm.nest(layer.machine), Barrier()) if self.by_all else gemm.one(Const(0), t)
 
     def units(self, element: Callable[[LoopExpr, LoopExpr, LoopExpr], Stores]) -> Stmt:
         """Every hidden unit of every sequence, in vectors; ``element(b, i, j)``: unit ``j`` of sequence ``b``, the
@@ -244,7 +244,7 @@ class Lstm(Recurrent):
             yield h, (i, j), _sigmoid(gate(1, b, i, j)) * _tanh(c[i, j])
             yield self.y, (t, b, j), h[i, j]
 
-        return seq(walk.times(self.products[0], h), walk.units(output))
+        return seq(walk.times(self.products[0], h, t), walk.units(output))
 
 
 @TEMPLATES.register("llvm", "nn.gru")
@@ -277,8 +277,8 @@ class Gru(Recurrent):
             yield h, (i, j), (1.0 - z) * candidate + z * h[i, j]
             yield self.y, (t, b, j), h[i, j]
 
-        again = [walk.units(reset), *(walk.times(gates, walk.reset) for gates in then)] if then else []
-        return seq(walk.times(first, h), *again, walk.units(output))
+        again = [walk.units(reset), *(walk.times(gates, walk.reset, t) for gates in then)] if then else []
+        return seq(walk.times(first, h, t), *again, walk.units(output))
 
 
 @TEMPLATES.register("llvm", "nn.rnn")
@@ -294,7 +294,7 @@ class Rnn(Recurrent):
             yield h, (i, j), _tanh(walk.read(self.xw, t, b, j) + walk.gates[i, j])
             yield self.y, (t, b, j), h[i, j]
 
-        return seq(walk.times(self.products[0], h), walk.units(output))
+        return seq(walk.times(self.products[0], h, t), walk.units(output))
 
 
 # --- running sums -------------------------------------------------------------------------------------------------

@@ -67,7 +67,7 @@ class _BlockWalk(Walk):
 
     layer: GpuRecurrent
 
-    def times(self, gates: Gates, state: Buffer) -> Stmt:
+    def times(self, gates: Gates, state: Buffer, t: LoopExpr) -> Stmt:
         layer, first, count = self.layer, gates[0] * self.layer.hidden, gates[1] * self.layer.hidden
         warps = layer.warps
 
