@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.asked import AGAINST_ONE, OF_ALL, OWN, asked_of, mean, ratio
+from benchmarks.asked import AGAINST_ONE, OF_ALL, OWN, asked_of, explained, mean, ratio
 from benchmarks.cases import EIGHTEEN
 
 Result = Mapping[str, Any]
@@ -150,8 +150,9 @@ def _errors(result: Result) -> Table:
 def _where(result: Result) -> Iterator[str]:
     for model in result["models"]:
         for target, found in model["targets"].items():
-            if found.get("where"):
-                reached = ratio(found["runs"][0]["times"], peer=AGAINST_ONE.get(model["name"]))
+            times = found["runs"][0]["times"] if found.get("where") else {}
+            reached = ratio(times, peer=AGAINST_ONE.get(model["name"]))
+            if times and explained(model["name"], reached):
                 yield f"{model['name']}, {target} ({reached:.2f}): {found['where']}"
 
 

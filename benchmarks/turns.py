@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import worker
-from benchmarks.asked import NO_REASON_ABOVE, ratio
+from benchmarks.asked import OWN
 from benchmarks.runtimes import OPENERS, Feeds, relative_error, statistics
 from minitvm.runtime.timing import BenchmarkResult, timed
 
@@ -55,8 +55,7 @@ def work(job: Job) -> dict[str, Any]:
         times = _times(job, feeds, threads, seconds, found, right)
         found["runs"].append({"threads": threads, "times": times})
         gc.collect()
-    first = found["runs"][0]
-    if first["threads"] == 1 and ratio(first["times"]) < NO_REASON_ABOVE:
+    if job.threads[0] == 1 and OWN in found["runs"][0]["times"]:
         found["where"] = _where(job, feeds)
     return found
 

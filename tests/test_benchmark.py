@@ -128,6 +128,8 @@ def test_a_model_is_held_against_the_peer_that_is_named() -> None:
     assert asked.ratio(times) == 1.5 and asked.ratio(times, peer="openvino") == 3.0
     assert asked.ratio({"onnxruntime": times["onnxruntime"]}) != asked.ratio(times)  # not a number
     assert asked.mean([2.0, 8.0, float("nan")]) == pytest.approx(4.0)
+    assert asked.explained("resnet18", 9.0) and asked.explained("vgg16", 1.6) and asked.explained("other", 1.1)
+    assert not asked.explained("vgg16", 1.8) and not asked.explained("other", 1.3)
     assert [asked.Asked(1.0, 2.0).met(r) for r in (0.9, 1.0, 2.0)] == ["short", "", "aim"]
 
 
