@@ -61,7 +61,9 @@ __all__ += [
 __all__ += ["SimplifyExpr", "SimplifyExprPostAlterOp", "SimplifyInference", "SinkCast", "SinkReshape"]
 __all__ += ["ToMixedPrecision"]
 
-_TF32 = "products of float32 on a GPU's tensor cores, factors rounded to TF32 where that is predicted to save a quarter"
+_TF32 = (
+    "products of float32 on a GPU's tensor cores, factors rounded to TF32 where that is predicted to save two fifths"
+)
 register_config("cuda.allow_tf32", bool, False, _TF32)
 register_config("cuda.split_tf32", bool, False, "products of float32 on a GPU's tensor cores, as three of TF32")
 SCHEDULES = register_config(

@@ -10,7 +10,8 @@ from nvrtc import needs_nvrtc
 
 import minitvm
 from benchmarks.cuda_sim import PRECISIONS
-from benchmarks.nvrtc import PAGE, WORKLOADS, needs, sources
+from benchmarks.nvrtc import PAGE, needs, sources
+from benchmarks.onnx_models import WORKLOADS
 from minitvm.codegen.cuda.machine import REGISTERS, gpu_model
 from minitvm.codegen.cuda.resources import registers
 from minitvm.passes import PassContext

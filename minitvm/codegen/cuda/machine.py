@@ -22,7 +22,7 @@ _SHARED_UNIT = 128
 _FLOAT = 4  # bytes
 LAUNCH = 3000
 """Cycles that a launch costs after another one."""
-_WORTH_ROUNDING = 0.75
+_WORTH_ROUNDING = 0.6
 """Of a launch and its cycles, what may be left with factors of fewer bits."""
 _ONE_BY_ONE = 0.12
 """Of the multiply-adds of a product, what loads take that are of one element instead of four."""
