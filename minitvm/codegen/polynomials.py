@@ -82,24 +82,32 @@ def _reduce_exp(x: LoopExpr) -> tuple[LoopExpr, LoopExpr]:
     return r, shifted - ROUND_BITS
 
 
-def _reduced(x: LoopExpr, offset: int = 0) -> tuple[LoopExpr, LoopExpr]:
-    """``n + offset`` in the last 9 bits of an int32, and ``r``."""
-    shifted = x * LOG2_E + (ROUND + offset)
-    n = shifted - (ROUND + offset)
+def _reduced(x: LoopExpr, magic: LoopExpr | float = ROUND) -> tuple[LoopExpr, LoopExpr]:
+    """``n``, and what ``magic`` adds to it, in the last 9 bits of an int32, and ``r``."""
+    shifted = x * LOG2_E + magic
+    n = shifted - magic
     r = (x - n * LN2_HIGH) - n * LN2_LOW
     return intrin("bitcast_int", shifted), r
 
 
-def _exp_bounded(x: LoopExpr) -> LoopExpr:
-    """For arguments whose result neither overflows early nor vanishes late: -104 to 89."""
-    r, n = _reduce_exp(x)
-    value = (r * r * polynomial(r, _EXP) + r) + 1.0
-    half = Binary("shr", n, const(1, "int32"))
-    return value * _power_of_two(half) * _power_of_two(n - half)  # in two steps: n may be 128, or -150
+def _exp_reduced(shifted: LoopExpr, r: LoopExpr) -> LoopExpr:
+    """``exp(r)``, to whose exponent the last 9 bits are added; of NaN anything: ``r - r`` is to be added, else 0."""
+    value = polynomial(r, (1.0, 1.0, *_EXP))
+    return intrin("bitcast_float", intrin("bitcast_int", value) + Binary("shl", shifted, const(23, "int32")))
 
 
 def exp(x: LoopExpr) -> LoopExpr:
-    return _exp_bounded(minimum(maximum(x, -104.0), 89.0))
+    """In two steps, as ``2**128`` and ``2**-150`` are no numbers."""
+    x = minimum(maximum(x, -104.0), 89.0)
+    up, down = (const(value, "float32") for value in (2.0**64, 2.0**-64))
+    shifted, r = _reduced(x, select(x < 0.0, const(ROUND + 64, "float32"), ROUND - 64))
+    return _exp_reduced(shifted, r) * select(x < 0.0, down, up) + (r - r)
+
+
+def exp_below(x: LoopExpr) -> LoopExpr:
+    """:func:`exp` of what is less than :data:`LITTLE`, or NaN."""
+    shifted, r = _reduced(maximum(x, -104.0), ROUND + 64)
+    return _exp_reduced(shifted, r) * 2.0**-64 + (r - r)
 
 
 def _expm1_reduced(r: LoopExpr) -> LoopExpr:
@@ -167,9 +175,8 @@ def tanh(x: LoopExpr) -> LoopExpr:
 def sigmoid(x: LoopExpr) -> LoopExpr:
     """From ``exp(-|x|)``, which cannot overflow, times 2**64: what is added to its exponent keeps it normal, and the
     division rounds to subnormal numbers."""
-    shifted, r = _reduced(maximum(-intrin("abs", x), -104.0), 64)
-    value = (r * r * polynomial(r, _EXP) + r) + 1.0
-    e = intrin("bitcast_float", intrin("bitcast_int", value) + Binary("shl", shifted, const(23, "int32")))
+    shifted, r = _reduced(maximum(-intrin("abs", x), -104.0), ROUND + 64)
+    e = _exp_reduced(shifted, r)
     whole = (r - r) + 2.0**64  # NaN where x is
     return select(intrin("bitcast_int", x) < 0, e, 2.0**64) / (e + whole)
 
@@ -178,8 +185,8 @@ def erf(x: LoopExpr) -> LoopExpr:
     """Near 0 an odd polynomial, elsewhere 1 minus the exponential of a fit of log(erfc)."""
     small = x * polynomial(x * x, _ERF_SMALL) + x
     t = minimum(intrin("abs", x), 4.0)
-    r, n = _reduce_exp(t * polynomial(t, _ERF_LARGE))
-    complement = ((r * r * polynomial(r, _EXP) + r) + 1.0) * _power_of_two(n)
+    shifted, r = _reduced(t * polynomial(t, _ERF_LARGE))
+    complement = _exp_reduced(shifted, r) + (r - r)
     large = with_sign_of(1.0 - complement, x)
     return select(intrin("abs", x) < 0.92, small, large)
 

@@ -282,7 +282,8 @@ if hasattr(os, "register_at_fork"):
 
 # --- an artefact's code ---------------------------------------------------------------------------------------
 
-_ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)
+_ENTRY_TYPES = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p
+_ENTRY = ctypes.CFUNCTYPE(None, *_ENTRY_TYPES)
 """A native entry: (slots, thread, threads, place)."""
 
 
@@ -314,7 +315,8 @@ class NativeArtifact(Code):
     def call(function: int, argument: int, threads: int) -> Callable[[], None]:
         """Runs a native ``function(argument, thread, threads, place)`` on that many threads."""
         if threads == 1:
-            return partial(_ENTRY(function), argument, 0, 1, None)
+            given = zip(_ENTRY_TYPES, (argument, 0, 1, None), strict=True)
+            return partial(_ENTRY(function), *(kind(value) for kind, value in given))  # converted once
 
         def run() -> None:
             team(threads).run(function, argument)
