@@ -62,7 +62,8 @@ def legalize(kernel: Kernel, native: Set[str]) -> Kernel:
 
     def visit(expr: LoopExpr) -> LoopExpr:
         if isinstance(expr, Intrin) and expr.name not in native and expr.name in _FLOAT32:
-            return in_float32(expr, _FLOAT32[expr.name], expr.args)
+            formula = polynomials.exp_below if _is_exp_of_little(expr) else _FLOAT32[expr.name]
+            return in_float32(expr, formula, expr.args)
         if isinstance(expr, Binary) and expr.op == "pow" and expr.dtype.startswith("float"):
             return _float_power(expr, native)
         return expr
@@ -71,6 +72,14 @@ def legalize(kernel: Kernel, native: Set[str]) -> Kernel:
     if body is kernel.body:
         return kernel
     return replace(kernel, body=body)
+
+
+def _is_exp_of_little(expr: Intrin) -> bool:
+    """Whether it is an exponential of ``min(x, c)`` that cannot overflow."""
+    match expr:
+        case Intrin("exp", (Binary("min", _, Const(most, _)) | Binary("min", Const(most, _), _),)):
+            return bool(most < polynomials.LITTLE)
+    return False
 
 
 def in_float32(expr: LoopExpr, formula: Callable[..., LoopExpr], operands: tuple[LoopExpr, ...]) -> LoopExpr:
@@ -221,6 +230,10 @@ def _float_floormod(op: str, a: LoopExpr, b: LoopExpr) -> LoopExpr:
     return select(beyond, rest + b, rest)
 
 
+def _larger(op: str, a: LoopExpr, b: LoopExpr) -> LoopExpr:
+    return select(a < b, b, a)
+
+
 def _float_sign(x: LoopExpr) -> LoopExpr:
     """NaN and -0.0 stay."""
     return select(x > 0, 1, select(x < 0, -1, x))
@@ -290,14 +303,14 @@ _FUNCTIONS: dict[str, dict[str, Callable[[LoopExpr], LoopExpr]]] = {
 
 _DIVISIONS = dict.fromkeys(("div", "mod", "floordiv", "floormod"), _division)
 _OPERATORS: dict[str, dict[str, Callable[[str, LoopExpr, LoopExpr], LoopExpr]]] = {
-    "int": {**_DIVISIONS, "shl": _shift, "shr": _shift, "pow": _power},
-    "uint": {**_DIVISIONS, "shl": _shift, "shr": _shift},
+    "int": {**_DIVISIONS, "shl": _shift, "shr": _shift, "pow": _power, "larger": _larger},
+    "uint": {**_DIVISIONS, "shl": _shift, "shr": _shift, "larger": _larger},
     "bool": {
-        **dict.fromkeys(("add", "max"), _logic("or")),
+        **dict.fromkeys(("add", "max", "larger"), _logic("or")),
         **dict.fromkeys(("mul", "min"), _logic("and")),
         "sub": _logic("xor"),
     },
-    "float": {"floordiv": lambda _, a, b: intrin("floor", a / b), "floormod": _float_floormod},
+    "float": {"floordiv": lambda _, a, b: intrin("floor", a / b), "floormod": _float_floormod, "larger": _larger},
 }
 
 _UNARY = {(name, kind): f for kind, functions in _FUNCTIONS.items() for name, f in functions.items()}

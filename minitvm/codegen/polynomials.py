@@ -19,6 +19,7 @@ LOG2_E = 1 / math.log(2)
 LN2_HIGH, LN2_LOW = 0.693359375, -2.12194440e-4  # the first has few bits: its products with small integers are exact
 ROUND = 12582912.0  # 1.5 * 2**23: adding it leaves the nearest integer in the low bits of a float32
 ROUND_BITS = 0x4B400000
+LITTLE = 40.0
 
 _EXP = (0.49999994, 0.1666652, 0.04166826, 0.008368855, 0.0013821729)
 _EXPM1 = (0.5, 0.16666666, 0.041666493, 0.008333543, 0.0013932385, 0.00019764426)

@@ -50,7 +50,7 @@ _LONGEST_PERIOD = 4
 """Whole vectors that one period may take."""
 _MOST_PIECES = 9
 """Nests that one may become."""
-COMBINE = {"sum": "add", "dot": "add", "prod": "mul", "max": "max", "min": "min"}
+COMBINE = {"sum": "add", "dot": "add", "prod": "mul", "max": "max", "min": "min", "larger": "larger"}
 MOST_APART = 8
 """Elements between what neighbouring lanes read, so that whole vectors are read and shuffled; of a short reduction."""
 FEWEST_LANES = 4

@@ -330,8 +330,11 @@ def is_product(value: LoopExpr) -> bool:
     return isinstance(value, Binary) and value.op == "mul" and value.dtype.startswith("float")
 
 
-prod_over, max_over, min_over = (functools.partial(_reduce, kind) for kind in ("prod", "max", "min"))
-"""Product, maximum, minimum; where an extent is 0 what :func:`identity_of` says."""
+prod_over, max_over, min_over, largest_over = (
+    functools.partial(_reduce, kind) for kind in ("prod", "max", "min", "larger")
+)
+"""Product, maximum, minimum; where an extent is 0 what :func:`identity_of` says.  The last one is a maximum for those
+who know of NaN by other ways: one instruction in place of three, and NaN or not where there is one."""
 
 
 def identity_of(kind: str, dtype: str) -> Const:
@@ -341,9 +344,9 @@ def identity_of(kind: str, dtype: str) -> Const:
     if dtype == "bool":
         return const(kind == "min", dtype)
     if dtype.startswith("float"):
-        return const(float("-inf") if kind == "max" else float("inf"), dtype)
+        return const(float("inf") if kind == "min" else float("-inf"), dtype)
     ends = np.iinfo(dtype)
-    return const(ends.min if kind == "max" else ends.max, dtype)
+    return const(ends.max if kind == "min" else ends.min, dtype)
 
 
 def outer_reductions(value: LoopExpr) -> list[Reduce]:

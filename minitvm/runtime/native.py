@@ -282,8 +282,7 @@ if hasattr(os, "register_at_fork"):
 
 # --- an artefact's code ---------------------------------------------------------------------------------------
 
-_ENTRY_TYPES = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p
-_ENTRY = ctypes.CFUNCTYPE(None, *_ENTRY_TYPES)
+_ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)
 """A native entry: (slots, thread, threads, place)."""
 
 
@@ -315,8 +314,8 @@ class NativeArtifact(Code):
     def call(function: int, argument: int, threads: int) -> Callable[[], None]:
         """Runs a native ``function(argument, thread, threads, place)`` on that many threads."""
         if threads == 1:
-            given = zip(_ENTRY_TYPES, (argument, 0, 1, None), strict=True)
-            return partial(_ENTRY(function), *(kind(value) for kind, value in given))  # converted once
+            alone = ctypes.c_int64(0), ctypes.c_int64(1), ctypes.c_void_p()
+            return partial(_ENTRY(function), ctypes.c_void_p(argument), *alone)  # converted once
 
         def run() -> None:
             team(threads).run(function, argument)

@@ -12,7 +12,8 @@ from minitvm.ir.loop import Alloc, Binary, Buffer, Const, For, If, LoopExpr, Loo
 
 _OPS: dict[str, Callable[[Any, Any], Any]] = {
     "add": operator.add, "sub": operator.sub, "mul": operator.mul, "floordiv": operator.floordiv,
-    "floormod": operator.mod, "min": np.minimum, "max": np.maximum, "lt": operator.lt, "le": operator.le,
+    "floormod": operator.mod, "min": np.minimum, "max": np.maximum, "larger": np.maximum,
+    "lt": operator.lt, "le": operator.le,
     "eq": operator.eq, "ne": operator.ne, "and": operator.and_, "or": operator.or_,
 }  # fmt: skip
 

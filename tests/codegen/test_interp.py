@@ -91,6 +91,7 @@ def exact(op: str, a: int, b: int) -> int:
         "floormod": lambda: a % b,
         "min": lambda: min(a, b),
         "max": lambda: max(a, b),
+        "larger": lambda: max(a, b),
         "and": lambda: a & b,
         "or": lambda: a | b,
         "xor": lambda: a ^ b,
@@ -137,6 +138,7 @@ def test_shifts(dtype: str) -> None:
 NUMPY = {
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.true_divide, "mod": np.fmod, "pow": np.power,
     "floordiv": lambda a, b: np.floor(a / b), "floormod": np.mod, "min": np.minimum, "max": np.maximum,
+    "larger": lambda a, b: np.where(a < b, b, a),
     "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal,
 }  # fmt: skip
 
@@ -154,7 +156,8 @@ def test_floats(op: str, dtype: str) -> None:
 
 TRUTH = {
     "and": [0, 0, 0, 1], "or": [0, 1, 1, 1], "xor": [0, 1, 1, 0], "add": [0, 1, 1, 1], "mul": [0, 0, 0, 1],
-    "max": [0, 1, 1, 1], "min": [0, 0, 0, 1], "eq": [1, 0, 0, 1], "lt": [0, 1, 0, 0], "le": [1, 1, 0, 1],
+    "larger": [0, 1, 1, 1], "max": [0, 1, 1, 1], "min": [0, 0, 0, 1],
+    "eq": [1, 0, 0, 1], "lt": [0, 1, 0, 0], "le": [1, 1, 0, 1],
 }  # fmt: skip
 
 

@@ -21,6 +21,7 @@ from minitvm.ir.loop import (
     const,
     intrin,
     loop,
+    minimum,
     store,
     walk_exprs,
 )
@@ -87,6 +88,25 @@ def test_error_is_what_the_table_says(name: str) -> None:
     with np.errstate(all="ignore"):
         exact = reference(x.astype(np.float64))
     assert largest_error(found, exact) <= bound
+
+
+def test_exponentials_of_what_is_not_above_0_take_fewer_operations() -> None:
+    """Of a softmax: one factor for all of its powers of two, and NaN stays."""
+    x = samples(-110, 5)
+    little = elementwise(lambda v: intrin("exp", minimum(v, 0.0)), 1, len(x))
+    (found,) = run_native(little, x)
+    with np.errstate(all="ignore"):
+        exact = np.exp(np.minimum(x.astype(np.float64), 0))
+    assert largest_error(found, exact) <= FUNCTIONS["exp"][-1]
+    usual = elementwise(lambda v: intrin("exp", v), 1, len(x))
+    assert len(list(walk_exprs(little.body))) < len(list(walk_exprs(usual.body)))
+
+
+def test_the_larger_one_is_the_first_unless_the_second_is() -> None:
+    x, y = (a.ravel().astype(np.float32) for a in np.meshgrid(SPECIAL, SPECIAL))
+    kernel = elementwise(lambda a, b: Binary("larger", a, b), 2, len(x))
+    for (found,) in (run_native(kernel, x, y), run_kernel(kernel, x, y)):
+        np.testing.assert_array_equal(found, np.where(x < y, y, x))
 
 
 @pytest.mark.parametrize("name", ["exp", "expm1", "log", "tanh", "erf", "sin", "tan", "log1p"])

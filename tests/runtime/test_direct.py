@@ -9,7 +9,7 @@ from onnx import TensorProto, helper
 
 import minitvm
 from minitvm.ir.types import TensorType
-from minitvm.runtime.direct import WORTH_BINDING, Result
+from minitvm.runtime.direct import WORTH_BINDING, Result, address_of
 
 LARGE = (WORTH_BINDING // 4 // 64 + 3, 64)
 """A shape whose float32 values are passed by their address; the small one's are copied."""
@@ -105,6 +105,13 @@ def test_some_results_in_any_order() -> None:
     flat, total = session(LARGE).run(["flat", "sum"], {"b": b, "a": a})
     np.testing.assert_array_equal(total, a + b)
     np.testing.assert_array_equal(flat, (a * b).reshape(1, -1))
+
+
+def test_addresses_are_those_that_numpy_names() -> None:
+    whole = np.arange(24.0).reshape(4, 6)
+    others = np.empty(0), np.array(3), np.ma.masked_array(whole), whole.view("uint8")
+    for array in (whole, whole[2:, 1:], whole.T, *others):
+        assert address_of(array) == array.ctypes.data
 
 
 def test_memory_is_used_again_where_nobody_holds_any_part_of_it() -> None:

@@ -35,7 +35,8 @@ CHEAP = frozenset(
 
 COMPARISONS = frozenset({"eq", "ne", "lt", "le"})
 BINARY_OPS = COMPARISONS | frozenset(
-    ("add", "sub", "mul", "div", "mod", "floordiv", "floormod", "min", "max", "pow", "and", "or", "xor", "shl", "shr")
+    ("add", "sub", "mul", "div", "mod", "floordiv", "floormod", "min", "max", "larger")
+    + ("pow", "and", "or", "xor", "shl", "shr")
 )
 
 INT: dict[str, Callable[[int, int], int]] = {
@@ -240,7 +241,7 @@ class Shuffle(_Node):
 class Reduce(_Node):
     """A commutative reduction; only in compute rules, lowered to loops before a kernel exists."""
 
-    kind: str  # "sum" | "dot" (a sum of products, multiplied and added with one rounding) | "prod" | "max" | "min"
+    kind: str  # "sum" | "dot" (of products, multiplied and added with one rounding) | "prod" | "max" | "min" | "larger"
     axes: tuple[tuple[LoopVar, int], ...]
     value: LoopExpr
 

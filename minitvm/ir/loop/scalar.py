@@ -127,6 +127,7 @@ BINARY: dict[str, Callable[[Array, Array], Array]] = {
     "floormod": floor_remainder,
     "min": np.minimum,
     "max": np.maximum,
+    "larger": lambda a, b: np.where(a < b, b, a),
     "pow": power,
     "and": lambda a, b: a & b,
     "or": lambda a, b: a | b,

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from minitvm.ir.decision import Declined
-from minitvm.ir.loop import Buffer, LoopExpr, Stage, all_of, as_index, binary, const, intrin, maximum, select
-from minitvm.ir.op import Fusion, Op, compute, max_over, sum_over
+from minitvm.ir.loop import Buffer, LoopExpr, Stage, all_of, as_index, binary, const, intrin, maximum, minimum, select
+from minitvm.ir.op import Fusion, Op, compute, largest_over, sum_over
 from minitvm.ir.ops._shape import (
     Axiswise,
     Channelwise,
@@ -291,11 +291,15 @@ class SoftmaxBase(Axiswise, fusion=Fusion.OUT_ELEMWISE_FUSABLE, kinds="f", argum
         return np.asarray(wide - wide.max(axis=self.axis, keepdims=True, initial=-np.inf))
 
     def _stages(self, data: Buffer) -> tuple[Stage, Stage, Stage]:
-        """data less the axis' maximum, exp of that, and the sum of that (its axis removed), in single at least."""
+        """data less the axis' maximum, exp of that, and the sum of that (its axis removed), in single at least.
+
+        NaN goes its way by exp and the sum, so the maximum need not see it.  That no argument of exp is above 0 is said
+        to those who compute it.
+        """
         axes, wide = (self.axis % len(data.shape),), accumulator(data.dtype)
-        top = reduced(data.shape, axes, max_over, lambda i, _: data[i].astype(wide), keepdims=False, name="top")
+        top = reduced(data.shape, axes, largest_over, lambda i, _: data[i].astype(wide), keepdims=False, name="top")
         shifted = compute(data.shape, lambda *i: data[i].astype(wide) - top[place(i, axes, False)], name="shifted")
-        powers = compute(data.shape, lambda *i: intrin("exp", shifted[i]), name="powers")
+        powers = compute(data.shape, lambda *i: intrin("exp", minimum(shifted[i], 0.0)), name="powers")
         total = reduced(data.shape, axes, sum_over, lambda i, _: powers[i], keepdims=False, name="total")
         return shifted, powers, total
 
@@ -312,7 +316,8 @@ class Softmax(SoftmaxBase, name="nn.softmax"):
 
     def compute(self, data: Buffer) -> Stage:
         axes, (_, powers, total) = (self.axis % len(data.shape),), self._stages(data)
-        return compute(data.shape, lambda *i: (powers[i] / total[place(i, axes, False)]).astype(data.dtype))
+        share = compute(total.shape, lambda *i: const(1, total.dtype) / total[i], name="share")
+        return compute(data.shape, lambda *i: (powers[i] * share[place(i, axes, False)]).astype(data.dtype))
 
 
 class LogSoftmax(SoftmaxBase, name="nn.log_softmax"):
