@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import os
 import pathlib
 import subprocess
 import sys
@@ -61,6 +63,29 @@ def test_images_are_kept_on_disk(tmp_path: pathlib.Path, monkeypatch: pytest.Mon
     assert [library.report.cache_misses > 0 for library in found] == [True, False, True]
     objects = [library.artifact.objects for library in found]
     assert objects[0] == objects[1] != objects[2]
+
+
+FROM_THE_CACHE = """
+import sys, minitvm
+from minitvm import relay
+x = relay.var("x", shape=(3, 5))
+library = minitvm.build(relay.Function([x], relay.tanh(x)), "cuda -arch=sm_80")
+print(library.report.cache_misses, "cuda.bindings" in sys.modules)
+"""
+
+
+@needs_nvrtc
+def test_what_is_in_the_cache_needs_no_nvrtc(tmp_path: pathlib.Path) -> None:
+    """Its package says which one made an image; where it comes with a toolkit, it is opened and asked."""
+    try:
+        importlib.metadata.version("nvidia-cuda-nvrtc")
+    except importlib.metadata.PackageNotFoundError:
+        pytest.skip("NVRTC is here without its package")
+    environment = {**os.environ, "MINITVM_CACHE_DIR": str(tmp_path)}
+    command = [sys.executable, "-c", FROM_THE_CACHE]
+    said = [subprocess.run(command, env=environment, capture_output=True, text=True, check=True) for _ in range(2)]
+    assert [done.stdout.split()[1] for done in said] == ["True", "False"]
+    assert said[1].stdout.startswith("0 ") and not said[0].stdout.startswith("0 ")
 
 
 IN_A_NEW_PROCESS = """
