@@ -16,7 +16,7 @@ from minitvm.codegen.lower import lower, lowering
 from minitvm.codegen.simplify import simplify
 from minitvm.ir.builder import call_op, function, var
 from minitvm.ir.expr import Call, Expr
-from minitvm.ir.loop import Alloc, Const, For, Kernel, LoopKind, Store, walk_stmts
+from minitvm.ir.loop import Alloc, Binary, Const, For, Kernel, LoopKind, Store, walk_exprs, walk_stmts
 from minitvm.ir.loop.interp import run_kernel
 from minitvm.target import MachineModel
 
@@ -102,6 +102,14 @@ def test_softmax_of_rows_of_any_length(columns: int) -> None:
     e = np.exp(a - a.max(-1, keepdims=True))
     kernel = agree(call_op("nn.softmax", x), [x], [a], e / e.sum(-1, keepdims=True))
     assert columns == 1 or not scalar_stores(kernel)
+
+
+def test_softmax_divides_once_a_row() -> None:
+    x = var("x", shape=(6, 300))
+    kernel = lower(function(call_op("nn.softmax", x), [x]), "kernel", MachineModel(64, 32, threads=2))
+    vectors = [s for s in loops_of(kernel) if s.kind is LoopKind.VECTORIZED]
+    inside = {n.op for found in vectors for n in walk_exprs(found.body) if isinstance(n, Binary)}
+    assert "larger" in inside and not inside & {"div", "max"}
 
 
 @pytest.mark.parametrize("columns", COLUMNS)
