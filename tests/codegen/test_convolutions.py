@@ -19,6 +19,7 @@ from minitvm.codegen.llvm.arith import SPELLINGS
 from minitvm.codegen.llvm.emit import emit
 from minitvm.codegen.problem import TEMPLATES, Problem
 from minitvm.codegen.simplify import simplify
+from minitvm.codegen.templates.conv_blocked import BlockedConv
 from minitvm.codegen.templates.window import PhasedAxis
 from minitvm.ir.builder import call_op, var
 from minitvm.ir.expr import Call
@@ -283,3 +284,13 @@ def test_sums_of_some_rows_stay_in_the_first_level_cache_where_weights_do_not(st
     check_numbers(case, machine, 0)
     wide = case.kernel(MachineModel(64, 32, l1_bytes=16 * 1024, threads=2))
     assert not any(isinstance(s, Alloc) and s.buffer.name == "sums" for s in walk_stmts(wide.body))
+
+
+@pytest.mark.parametrize(("inputs", "outputs"), [(2, 12), (12, 72), (72, 12)])
+def test_tiles_of_few_registers_load_few_weights(inputs: int, outputs: int) -> None:
+    """Of those with equally many multiply-adds 4 x 3 vectors, not 2 x 6; where registers are many, larger ones."""
+    layouts = {"data_layout": "NCHW8c", "kernel_layout": "OIHW8i8o", "out_layout": "NCHW8c"}
+    call = Case("nn.contrib_conv2d_NCHWc", (1, inputs, 14, 14, 8), (outputs, inputs, 1, 1, 8, 8), layouts).call
+    machines = MachineModel(32, 16), MachineModel(64, 32)
+    few, many = (BlockedConv(Problem.of(call), machine).choice.tile for machine in machines)
+    assert (few.rows, few.blocks) == (4, 3) and many.rows * many.blocks > 16

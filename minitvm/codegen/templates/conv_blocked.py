@@ -23,6 +23,7 @@ from minitvm.codegen.templates.tile import (
     TileKernel,
     best_tile,
     block_runs,
+    cycles,
     divisor_at_most,
     in_steps,
     runs,
@@ -38,6 +39,10 @@ from minitvm.target import MachineModel
 BY_INPUTS = "a few input channels at a time, sums in memory"
 CHANNELS_INSIDE = "a row for all channels"
 ROWS_INSIDE = "some channels for all rows"
+
+_OF_A_ROW, _OF_A_BLOCK, _HIDDEN = 0.08, 0.15, 0.75
+"""Cycles a step for each broadcast and for each vector of weights, and how many of them a tile of few registers hides
+behind its multiply-adds; measured."""
 
 _MOST_UNROLLED_TAPS = 16  # a wider padded window is copied into a padded image instead of written out at the edges
 
@@ -129,10 +134,19 @@ class BlockedConv(_Windows):
     def choices(self) -> Sequence[Choice]:
         steps = self.batch * self.groups * self.rows * math.prod(self.weight.shape[1:5])
         return [
-            replace(c, why_not=self._against(c.scheme, c.tile))
+            replace(c, cycles=c.cycles * self._waiting(c.scheme, c.tile), why_not=self._against(c.scheme, c.tile))
             for scheme in (BY_INPUTS, ROWS_INSIDE, CHANNELS_INSIDE)
             for c in tile_choices(scheme, self.columns, self.blocks, steps, self.machine)
         ]
+
+    def _waiting(self, scheme: str, tile: Tile) -> float:
+        """By how much a pointwise step takes longer for what it loads: 4 x 3 vectors wait less than 3 x 4 or 2 x 6.
+
+        Where weights come from far, more blocks are more streams that the processor fetches ahead.
+        """
+        loads = _OF_A_ROW * tile.rows + _OF_A_BLOCK * tile.blocks
+        few = self.flat and scheme == CHANNELS_INSIDE and tile.rows * tile.blocks <= ENOUGH
+        return 1 + max(0.0, loads - _HIDDEN) / cycles(tile.rows, tile.blocks) if few else 1.0
 
     def _against(self, scheme: str, tile: Tile) -> str:
         if scheme == BY_INPUTS:
