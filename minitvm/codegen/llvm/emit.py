@@ -15,7 +15,7 @@ from minitvm.codegen.backend import STACK_LIMIT, Workspace, plan_workspace
 from minitvm.codegen.legalize import spell_scalars
 from minitvm.codegen.llvm import express, memory
 from minitvm.codegen.llvm.arith import DOTS, memory_text
-from minitvm.codegen.llvm.turns import in_turns, stores_long_chain
+from minitvm.codegen.llvm.turns import in_turns
 from minitvm.codegen.llvm.writer import (
     Context,
     Index,
@@ -304,7 +304,7 @@ class _Emitter:
                 self.c.frame.bind(loop.var, Affine(value))
                 self.stmt(loop.body)
             begins.append(len(self.w.lines))
-        if stores_long_chain(loop.body, self.kernel.outputs):
+        if express.stores_long_chain(loop.body, self.kernel.outputs):
             self.w.lines[begins[0] :] = in_turns([self.w.lines[a:b] for a, b in itertools.pairwise(begins)])
 
     def _counted(self, loop: For, run: Run, agree: Callable[[], None] = lambda: None) -> None:

@@ -1,6 +1,6 @@
 """Expressions of the loop IR to registers; ``int64`` arithmetic is kept symbolic (see :mod:`.writer`)."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from minitvm.codegen.llvm import arith, memory
@@ -12,15 +12,21 @@ from minitvm.ir.loop import (
     Buffer,
     Cast,
     Const,
+    For,
     Intrin,
     Load,
     LoopExpr,
+    LoopKind,
     Select,
+    Stmt,
     Store,
     expr_children,
     post_order_exprs,
+    walk_exprs,
 )
 from minitvm.ir.loop.affine import INT64, Affine, Range, loads, weighted_sum
+
+_LONG = 16  # operations of a chain, from which on waiting for it shows
 
 
 def evaluate(c: Context, expr: LoopExpr) -> Value:
@@ -203,3 +209,15 @@ def _join(c: Context, arms: list[tuple[Val, str]]) -> Val:
     kind = type_text(first.dtype, first.lanes)
     incoming = ", ".join(f"[ {value.text}, %{block} ]" for value, block in arms)
     return Val(c.w.op(f"phi {kind} {incoming}"), first.dtype, first.lanes)
+
+
+def stores_long_chain(stmt: Stmt, results: Sequence[Buffer]) -> bool:
+    """Whether nothing but results is stored, by much arithmetic of what is no result (:mod:`.turns`)."""
+    while isinstance(stmt, For) and stmt.kind in (LoopKind.UNROLLED, LoopKind.VECTORIZED):
+        stmt = stmt.body
+    if not isinstance(stmt, Store) or stmt.buffer not in results:
+        return False
+    nodes = list(walk_exprs(stmt.value))
+    if any(isinstance(node, Load) and node.buffer in results for node in nodes):
+        return False
+    return sum(isinstance(n, (Binary, Intrin)) and n.dtype.startswith("float") for n in nodes) >= _LONG

@@ -9,24 +9,10 @@ import re
 from collections.abc import Sequence
 
 from minitvm.codegen.llvm.writer import Lines
-from minitvm.ir.loop import Binary, Buffer, For, Intrin, Load, LoopKind, Stmt, Store, walk_exprs
 
-_LONG = 16  # operations of a chain, from which on waiting for it shows
 _TOGETHER = 8  # chains; of more, registers hold too little
 
 _REGISTER = re.compile(r"%v\d+")
-
-
-def stores_long_chain(stmt: Stmt, results: Sequence[Buffer]) -> bool:
-    """Whether nothing but results is stored, by much arithmetic of what is no result."""
-    while isinstance(stmt, For) and stmt.kind in (LoopKind.UNROLLED, LoopKind.VECTORIZED):
-        stmt = stmt.body
-    if not isinstance(stmt, Store) or stmt.buffer not in results:
-        return False
-    nodes = list(walk_exprs(stmt.value))
-    if any(isinstance(node, Load) and node.buffer in results for node in nodes):
-        return False
-    return sum(isinstance(n, (Binary, Intrin)) and n.dtype.startswith("float") for n in nodes) >= _LONG
 
 
 def in_turns(pieces: Sequence[Lines]) -> Lines:
