@@ -168,7 +168,7 @@ def test_files(library: minitvm.Library, tmp_path: pathlib.Path) -> None:
     library.save(tmp_path / "m.mtvm")
     np.testing.assert_array_equal(by_dictionary(minitvm.load(tmp_path / "m.mtvm"), feeds), expected(feeds))
     worker.save_feeds(tmp_path / "m.onnx", feeds)
-    assert all((worker._feeds(str(tmp_path / "m.onnx"))[name] == feeds[name]).all() for name in NAMES)
+    assert all((worker.read_feeds(str(tmp_path / "m.onnx"))[name] == feeds[name]).all() for name in NAMES)
 
 
 @pytest.mark.parametrize("level", range(4))

@@ -89,6 +89,7 @@ BEFORE_LAYOUTS = (
     FoldScaleAxis(),  #                               level 3
     SimplifyExpr(),  #                                level 0: exact rules; 2: all
 )
+MIXED = ToMixedPrecision("")
 CANONICAL = (CanonicalizeCast(), CanonicalizeOps(), Legalize())  # level 3
 AFTER_LAYOUTS = (
     FoldConstant(fold_qnn=True, has_layouts=True),  # level 2
@@ -118,6 +119,7 @@ def default_pipeline(
     layouts = AlterOpLayout(machine, kind, weigh=True, faster=ways)  # level 3
     (types, inference, common, *others), attention = BEFORE_LAYOUTS, FuseAttention(slower)  # level 3
     first = (types, integers, inference, common, attention)
-    mixed = ToMixedPrecision("", None if predict is None else weighed(predict, machine))  # level 0, by an option
+    weighs = predict if PassContext.current().option(MIXED.option) else None
+    mixed = ToMixedPrecision("", weighed(weighs, machine)) if weighs else MIXED  # level 0, by an option
     before = (*first, *others, mixed, *CANONICAL, *libraries)
     return Sequential((*before, layouts, *AFTER_LAYOUTS), name="default_pipeline")
