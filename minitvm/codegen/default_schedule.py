@@ -84,7 +84,7 @@ Schedule: TypeAlias = Callable[[Walk, MachineModel, bool], Stmt | Declined | Non
 
 def stage_nest(out: Output, machine: MachineModel, parallel: bool = True) -> Stmt:
     """Loops that store every element of ``out``; ``parallel``: divided among the threads."""
-    return _nest(Walk.over(out), machine, parallel)
+    return _nest(Walk.over(out).without_ones(), machine, parallel)
 
 
 def filled(

@@ -3,14 +3,16 @@
 A kind of machine may have ways of its own: ``NESTS["cuda"] = Nests(...)``.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeAlias
 
 from minitvm.codegen.default_schedule import stage_nest
-from minitvm.codegen.loops import in_parallel, redirect, redirect_loads, with_memory
-from minitvm.codegen.stages import Group, Output
+from minitvm.codegen.loops import in_parallel, in_strips, redirect, redirect_loads, unflatten, with_memory
+from minitvm.codegen.stages import Axes, Group, Output
+from minitvm.codegen.walks import FEWEST_LANES, MOST_APART
 from minitvm.ir.decision import Declined, decide
 from minitvm.ir.loop import (
     Barrier,
@@ -18,6 +20,7 @@ from minitvm.ir.loop import (
     Buffer,
     Load,
     LoopExpr,
+    LoopKind,
     LoopVar,
     Reduce,
     Select,
@@ -27,13 +30,15 @@ from minitvm.ir.loop import (
     substitute_vars,
     walk_exprs,
 )
-from minitvm.ir.loop.affine import affine, depends_on, loads, vectorizes
+from minitvm.ir.loop.affine import affine, depends_on, loads, stride_along, vectorizes
 from minitvm.ir.op import outer_reductions
 from minitvm.target import MachineModel
 
 _SHORTEST = 4
 """Columns of a window, below which it is not worth a row in memory; one less where windows are apart and stick out:
 those at the edges would be computed one by one."""
+_AT_ONCE = 64
+"""Short rows side by side: a few vectors of them, whose elements stay in the nearest cache."""
 _STACK_BYTES = 16 * 1024  # larger row buffers live in the workspace, one per thread
 
 Nest: TypeAlias = Callable[[Output], Stmt]
@@ -86,19 +91,63 @@ def at_root(group: Group, nest: Nest) -> Stmt:
 
 
 def by_rows(group: Group, machine: MachineModel) -> Stmt | Declined:
-    """All stages of one row after the other."""
+    """All stages of one row after the other; of many short rows at once, a lane for each."""
     rank = _rank_of_rows(group)
     if rank == 0:
         return Declined("row by row: the stages share no leading axes at which they read each other unchanged")
-    rows = {out.buffer: row_buffer(out.buffer, rank) for out in group.nests}
+    shape = group.outputs[0].buffer.shape[:rank]
+    first = _side_by_side(group, rank)
+    if first is None:
+        return in_parallel(shape, lambda *at: _stages(group, machine, at), name="row")
+    many = math.prod(shape[first:])
+    decide("schedule", group.outputs[0].buffer.name, f"{min(many, _AT_ONCE)} short rows side by side")
+
+    def strip(flat: LoopExpr, start: LoopExpr, count: int) -> Stmt:
+        lane = LoopVar("row")
+        at = (*unflatten(flat, shape[:first]), *unflatten(start + lane, shape[first:]))
+        return _stages(group, machine, at, ((lane, count),))
+
+    return in_strips(math.prod(shape[:first]), many, min(many, _AT_ONCE), strip, LoopKind.PARALLEL)
+
+
+def _stages(group: Group, machine: MachineModel, at: tuple[LoopExpr, ...], lanes: Axes = ()) -> Stmt:
+    """All stages of the row at an index, or of the rows at all values of ``lanes``, which is in the index."""
+    rank, extents = len(at), tuple(extent for _, extent in lanes)
+    rows = {out.buffer: row_buffer(out.buffer, rank, extents) for out in group.nests}
     results = {rows[out.buffer]: out.buffer for out in group.outputs}
+    nests = [stage_nest(row_of(out, rows, at, lanes), machine, parallel=False) for out in group.nests]
+    body = with_memory([rows[s.buffer] for s in group.stages], seq(*nests))
 
-    def row(*at: LoopExpr) -> Stmt:
-        nests = [stage_nest(row_of(out, rows, at), machine, parallel=False) for out in group.nests]
-        body = with_memory([rows[s.buffer] for s in group.stages], seq(*nests))
-        return redirect(body, results, lambda index: (*at, *index))
+    def whole(index: tuple[LoopExpr, ...]) -> tuple[LoopExpr, ...]:
+        moved = dict(zip((var for var, _ in lanes), index, strict=False))
+        return (*(substitute_vars(i, moved) for i in at), *index[len(lanes) :])
 
-    return in_parallel(group.outputs[0].buffer.shape[:rank], row, name="row")
+    return redirect(body, results, whole)
+
+
+def _side_by_side(group: Group, rank: int) -> int | None:
+    """The first of the shared axes, at best of all of them, that make one whose neighbours can be lanes: each reduces
+    a few elements of its own, and reads what is a few elements from what the next one reads."""
+    shape, reducing = group.outputs[0].buffer.shape[:rank], [o for o in group.nests if outer_reductions(o.value)]
+    found = [reduce for out in reducing for reduce in outer_reductions(out.value)]
+    short = all(isinstance(n, int) and n <= MOST_APART for reduce in found for _, n in reduce.axes)
+    if not found or not short or any(math.prod(out.buffer.shape[rank:]) != 1 for out in reducing):
+        return None
+    counts = (d for d in range(rank) if all(isinstance(n, int) for n in shape[d:]))
+    return next((d for d in counts if math.prod(shape[d:]) >= FEWEST_LANES and _apart(group, rank, d)), None)
+
+
+def _apart(group: Group, rank: int, first: int) -> bool:
+    """Whether what neighbours along the axes from ``first`` on read is always equally far apart, and near."""
+    var, shape = LoopVar("row"), group.outputs[0].buffer.shape
+    kept = {out.buffer for out in group.nests}
+    for out in group.nests:
+        index = (*out.axes[:first], *unflatten(var, shape[first:rank]))
+        value = substitute_vars(out.value, dict(zip(out.axes[:rank], index, strict=True)))
+        strides = [stride_along(x.buffer, x.index, var) for x in loads(value) if x.buffer not in kept]
+        if not all(stride is not None and 0 <= stride <= MOST_APART for stride in strides):
+            return False
+    return True
 
 
 def common_rank(group: Group) -> int:
@@ -120,16 +169,17 @@ def _rank_of_rows(group: Group) -> int:
     return rank - 1 if scalars and all(vectorizes(o.value, o.axes[-1]) for o in group.nests) else rank
 
 
-def row_buffer(buffer: Buffer, rank: int) -> Buffer:
-    row = Buffer(buffer.name, buffer.shape[rank:], buffer.dtype)
+def row_buffer(buffer: Buffer, rank: int, lanes: tuple[int, ...] = ()) -> Buffer:
+    row = Buffer(buffer.name, (*lanes, *buffer.shape[rank:]), buffer.dtype)
     return replace(row, scope="local" if row.fits(_STACK_BYTES) else "shared")
 
 
-def row_of(out: Output, rows: Mapping[Buffer, Buffer], at: tuple[LoopExpr, ...]) -> Output:
-    """One row of a stage or a result, over rows of the others."""
-    rank = len(at)
+def row_of(out: Output, rows: Mapping[Buffer, Buffer], at: tuple[LoopExpr, ...], lanes: Axes = ()) -> Output:
+    """One row of a stage or a result, over rows of the others; or rows side by side."""
+    rank, beside = len(at), tuple(var for var, _ in lanes)
     value = substitute_vars(out.value, dict(zip(out.axes[:rank], at, strict=True)))
-    return Output(rows[out.buffer], out.axes[rank:], redirect_loads(value, rows, lambda index: index[rank:]))
+    value = redirect_loads(value, rows, lambda index: (*beside, *index[rank:]))
+    return Output(rows[out.buffer], (*beside, *out.axes[rank:]), value)
 
 
 # --- windows over rows and columns: first down the rows, for every column once, then along each row -----------------

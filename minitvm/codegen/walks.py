@@ -81,6 +81,11 @@ class Walk:
         whole = Walk(out.buffer, tuple(zip(out.axes, out.buffer.shape, strict=True)), out.axes, out.value)
         return replace(whole, value=simplify_expr(out.value, whole.ranges))
 
+    def without_ones(self) -> Walk:
+        """Without loops over a single element: the innermost is the last axis that has more."""
+        index, value = self.at({var: Const(0) for var, extent in self.loops if extent == 1})
+        return replace(self, loops=tuple(pair for pair in self.loops if pair[1] != 1), index=index, value=value)
+
     @cached_property
     def ranges(self) -> dict[LoopVar, Range]:
         """Of its variables, and of those of its reductions."""

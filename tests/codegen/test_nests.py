@@ -104,6 +104,40 @@ def test_softmax_of_rows_of_any_length(columns: int) -> None:
     assert columns == 1 or not scalar_stores(kernel)
 
 
+@pytest.mark.parametrize("op", ["nn.softmax", "nn.log_softmax"])
+@pytest.mark.parametrize("shape", [(3, 5, 7), (67, 8), (2, 130, 1), (9, 7, 5, 2), (65, 3), (3, 4)])
+def test_short_rows_are_lanes_side_by_side(op: str, shape: tuple[int, ...]) -> None:
+    """A lane adds up a row of its own, of as many axes as are shared, but of a strip of less than four rows."""
+    x, a = var("x", shape=shape), 3 * drawn(*shape)
+    e = np.exp(a - a.max(-1, keepdims=True))
+    share = e / e.sum(-1, keepdims=True)
+    kernel = agree(call_op(op, x), [x], [a], share if op == "nn.softmax" else np.log(share))
+    shapes = {s.buffer.shape for s in walk_stmts(kernel.body) if isinstance(s, Alloc) and s.buffer.name[:3] == "acc"}
+    rows = int(np.prod(shape[:-1]))
+    strips = (64, rows % 64) if rows > 64 else (rows,)
+    assert shape[-1] == 1 or shapes - {()} == {(n,) for n in strips if n > 3}
+
+
+@pytest.mark.parametrize("shape", [(4, 37, 1), (4, 37, 1, 1), (3, 2, 9, 1)])
+def test_an_axis_before_dimensions_of_one_element_is_the_innermost(shape: tuple[int, ...]) -> None:
+    axis = max(d for d, n in enumerate(shape) if n > 1)
+    x, a = var("x", shape=shape), 3 * drawn(*shape)
+    e = np.exp(a - a.max(axis, keepdims=True))
+    kernel = agree(call_op("nn.softmax", x, axis=axis), [x], [a], e / e.sum(axis, keepdims=True))
+    stores = [s for s in walk_stmts(kernel.body) if isinstance(s, Store) and s.buffer in kernel.outputs]
+    lanes = [f for f in loops_of(kernel) if f.kind is LoopKind.VECTORIZED and f.body in stores]
+    assert len(lanes) == len(stores)
+
+
+def test_short_rows_read_with_what_is_broadcast_are_side_by_side_as_far_as_that_lets_them() -> None:
+    x, bias = var("x", shape=(3, 21, 6)), var("bias", shape=(21, 6))
+    a, b = drawn(3, 21, 6), drawn(21, 6, seed=1)
+    e = np.exp(a + b)
+    kernel = agree(call_op("nn.softmax", x + bias), [x, bias], [a, b], e / e.sum(-1, keepdims=True))
+    shapes = {s.buffer.shape for s in walk_stmts(kernel.body) if isinstance(s, Alloc) and s.buffer.name[:3] == "acc"}
+    assert shapes == {(21,)}
+
+
 def test_softmax_divides_once_a_row() -> None:
     x = var("x", shape=(6, 300))
     kernel = lower(function(call_op("nn.softmax", x), [x]), "kernel", MachineModel(64, 32, threads=2))
