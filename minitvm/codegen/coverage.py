@@ -9,6 +9,7 @@ evaluated at every iteration.  What depends on data, or is too large, is *undeci
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -17,7 +18,7 @@ from functools import cached_property
 import numpy as np
 
 from minitvm.errors import CompilerError, origin
-from minitvm.ir.loop import Buffer, Kernel, LoopExpr, LoopVar, Store, allocated, walk_exprs
+from minitvm.ir.loop import Barrier, Buffer, Kernel, LoopExpr, LoopVar, Stmt, Store, allocated, walk_exprs
 from minitvm.ir.loop.affine import address, loads, mixed_radix
 from minitvm.ir.loop.text import print_loop_expr
 from minitvm.ir.loop.verify import Around, Guard, evaluate, of_all_threads, places
@@ -51,14 +52,27 @@ class _Undecided(Exception):
     """Whether a store runs, or where it goes, is not known before the kernel runs."""
 
 
+def _filled_again(inside: Sequence[tuple[Stmt, Around]]) -> set[Buffer]:
+    """Buffers that are stored on both sides of a barrier, as the state of a recurrence is."""
+    stretches: defaultdict[Buffer, set[int]] = defaultdict(set)
+    barriers, again = 0, set()
+    for stmt, around in inside:
+        barriers += isinstance(stmt, Barrier)
+        if isinstance(stmt, Store):
+            stretches[stmt.buffer].add(barriers)
+            if len(stretches[stmt.buffer]) > 1 or any(map(of_all_threads, around.loops)):
+                again.add(stmt.buffer)
+    return again
+
+
 def check_coverage(kernel: Kernel) -> list[Coverage]:
-    """One verdict for each result, and for each buffer that the kernel's threads share and fill once, in no loop of all
-    threads.
+    """One verdict for each result, and for each buffer that the kernel's threads share and fill between two barriers.
 
     :class:`CompilerError` names the first element that no store reaches, or that more than one does.
     """
-    stores = [_Place(stmt, around) for stmt, around in places(kernel.body) if isinstance(stmt, Store)]
-    again = {place.store.buffer for place in stores if any(map(of_all_threads, place.around.loops))}
+    inside = list(places(kernel.body))
+    stores = [_Place(stmt, around) for stmt, around in inside if isinstance(stmt, Store)]
+    again = _filled_again(inside)
     shared = [buffer for buffer in allocated(kernel.body) if buffer.scope == "global" and buffer not in again]
     return [_coverage(kernel, b, [p for p in stores if p.store.buffer is b]) for b in (*kernel.outputs, *shared)]
 

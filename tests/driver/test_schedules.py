@@ -45,7 +45,7 @@ def test_a_kernel_runs_as_its_schedule_says() -> None:
 def row_by_row(kernel: Kernel) -> Kernel:
     """Consumers first: what each one reads is then read in the row's loop alone."""
     row = schedule.loops(kernel)[-2].var
-    for stage in ("total", "powers", "top"):
+    for stage in ("share", "powers", "top"):
         kernel = schedule.compute_at(kernel, stage, row)
     return schedule.parallel(kernel, row)
 

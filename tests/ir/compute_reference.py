@@ -56,7 +56,9 @@ _INTRINSIC: dict[str, Any] = {
     "dot4": lambda a, b, c: c + sum(((a >> s) & 255) * (((b >> s) & 255 ^ 128) - 128) for s in (0, 8, 16, 24)),
 }  # fmt: skip
 
-_REDUCE: dict[str, Any] = {"sum": np.sum, "dot": np.sum, "prod": np.prod, "max": np.max, "min": np.min}
+_REDUCE: dict[str, Any] = {
+    "sum": np.sum, "dot": np.sum, "prod": np.prod, "max": np.max, "larger": np.fmax.reduce, "min": np.min,
+}  # fmt: skip
 
 
 class Elements:
@@ -139,7 +141,7 @@ class _Grid:
 
 def _neutral(kind: str, dtype: np.dtype) -> Any:
     if dtype.kind == "f":
-        return -np.inf if kind == "max" else np.inf
+        return np.inf if kind == "min" else -np.inf
     if dtype.kind == "b":
         return kind == "min"
-    return np.iinfo(dtype).min if kind == "max" else np.iinfo(dtype).max
+    return np.iinfo(dtype).max if kind == "min" else np.iinfo(dtype).min
