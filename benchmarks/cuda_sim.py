@@ -17,7 +17,7 @@ from rich.table import Table
 
 import minitvm
 from benchmarks.cases import FOLDER, stored
-from benchmarks.onnx_models import WORKLOADS
+from benchmarks.onnx_models import NETWORKS
 from minitvm.driver import HostCallWarning
 from minitvm.passes import PassContext
 from simulated_gpu.device import simulated_target
@@ -40,7 +40,7 @@ class Outcome:
 def models() -> dict[str, Callable[[], tuple[onnx.ModelProto | str, Arrays, list[np.ndarray]]]]:
     """By name: a model, a feed, and what ONNX Runtime gives for it."""
     stored = {p.stem: partial(_stored, p) for p in sorted(FOLDER.glob("*.onnx"))}
-    made = {name: partial(_made, name) for name in WORKLOADS}
+    made = {name: partial(_made, name) for name in NETWORKS}
     return {**stored, **made}
 
 
@@ -52,7 +52,7 @@ def _stored(path: pathlib.Path) -> tuple[str, Arrays, list[np.ndarray]]:
 def _made(name: str) -> tuple[onnx.ModelProto, Arrays, list[np.ndarray]]:
     import onnxruntime
 
-    model = WORKLOADS[name].build()
+    model = NETWORKS[name].build()
     rng = np.random.default_rng(0)
     feed = {i.name: _random(i, rng) for i in model.graph.input}
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
