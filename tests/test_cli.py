@@ -21,7 +21,7 @@ from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
 
 import minitvm
-from minitvm.cli import cli
+from minitvm.cli import COMMANDS, cli, imported
 from minitvm.cli.common import read_npz
 from minitvm.errors import InputError, MiniTVMError
 
@@ -288,10 +288,10 @@ def test_demo_classifies_a_photograph(tmp_path: pathlib.Path) -> None:
 # --- help ---
 
 
-@pytest.mark.parametrize("name", cli.commands)
+@pytest.mark.parametrize("name", COMMANDS)
 def test_help_has_every_option_and_an_example(name: str) -> None:
     text = output(name, "--help")
-    options = [p for p in cli.commands[name].params if p.param_type_name == "option"]
+    options = [p for p in imported(COMMANDS[name][0]).params if p.param_type_name == "option"]
     missing = [opt for p in options for opt in p.opts if not re.search(rf"(?<![\w-]){re.escape(opt)}\b", text)]
     assert missing == []
     assert all(getattr(p, "help", None) for p in options)
@@ -301,7 +301,7 @@ def test_help_has_every_option_and_an_example(name: str) -> None:
 
 def test_help_of_the_program_names_the_commands() -> None:
     text = output("--help")
-    assert all(re.search(rf"^  {name}  ", text, re.MULTILINE) for name in cli.commands)
+    assert all(re.search(rf"^  {name}  ", text, re.MULTILINE) for name in COMMANDS)
     assert "First steps:" in text
     assert output("--version") == f"minitvm, version {minitvm.__version__}\n"
 

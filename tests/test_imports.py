@@ -24,7 +24,7 @@ LAYERS = (
     ("driver",),
     ("models",),
     ("session",),
-    ("testing", "tvm", "cli", "demo", "onnx_backend", "__init__", "__main__"),
+    ("testing", "tvm", "lab", "viewer", "torch", "cli", "demo", "onnx_backend", "__init__", "__main__"),
 )
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 ONLY_IN = {

@@ -1,19 +1,62 @@
-"""The command line: ``minitvm demo | compile | tune | run | bench | show | info``."""
+"""The command line, one module for each group of commands; what is not called is not imported."""
 
+import importlib
 import sys
 import warnings
+from typing import Any
 
 import click
 
-from minitvm.cli.common import stderr
-from minitvm.cli.demo import demo
-from minitvm.cli.run import bench, compile_command, run, tune
-from minitvm.cli.show import info, show
 from minitvm.config import version
 from minitvm.errors import MiniTVMError
 
+COMMANDS = {
+    "demo": ("demo:demo", "Classify photographs with a model that is included."),
+    "compile": (
+        "run:compile_command",
+        "Compile a model to a library: one file with code, graph and parameters.",
+    ),
+    "tune": ("run:tune", "Try ways to make a model's kernels, and write down how each did."),
+    "run": ("run:run", "Run a model or a library once and describe the results."),
+    "bench": ("run:bench", "Time a model, next to ONNX Runtime."),
+    "show": ("show:show", "Print a model at one stage of its way: graph, loops, LLVM IR, assembly, CUDA C."),
+    "info": ("show:info", "Describe this installation, a model or a library."),
+}
+"""By name: the module here with the object in it, and what it is for in one line."""
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+
+def imported(place: str) -> click.Command:
+    """The command at ``module:object`` of this room."""
+    module, _, name = place.partition(":")
+    found: click.Command = getattr(importlib.import_module(f"minitvm.cli.{module}"), name)
+    return found
+
+
+class LazyGroup(click.Group):
+    """A group of commands in a table as :data:`COMMANDS`; its help imports none of them."""
+
+    def __init__(self, *args: Any, table: dict[str, tuple[str, str]], **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.table = table
+
+    def list_commands(self, ctx: click.Context | None) -> list[str]:
+        return list(self.table)
+
+    def get_command(self, ctx: click.Context | None, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self.table:
+            return None
+        return imported(self.table[cmd_name][0])
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, self.table[name][1]) for name in self.list_commands(ctx)])
+
+
+@click.group(
+    cls=LazyGroup,
+    table=COMMANDS,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
 @click.version_option(version(), prog_name="minitvm")
 def cli() -> None:
     """minitvm: compile ONNX models to native code, run them, and look at every stage in between.
@@ -33,28 +76,21 @@ def cli() -> None:
     """
 
 
-for command in (demo, compile_command, tune, run, bench, show, info):
-    cli.add_command(command)
-
-
-def _complain(text: str) -> None:
+def _complain(text: str, kind: str, style: str) -> None:
     """Text on stderr: wrapped between words on a terminal, never in a file."""
+    from minitvm.cli.common import stderr
+
+    stderr.print(f"[{style}]{kind}:[/] ", end="")
     stderr.print(text, markup=False, highlight=False, soft_wrap=not stderr.is_terminal)
-
-
-def _warn(message: Warning | str) -> None:
-    stderr.print("[yellow]warning:[/] ", end="")
-    _complain(str(message))
 
 
 def main() -> None:
     """The console script: errors a user can mend are printed, without a traceback; exit status 1."""
-    warnings.showwarning = lambda message, *_: _warn(message)
+    warnings.showwarning = lambda message, *_: _complain(str(message), "warning", "yellow")
     try:
         cli(prog_name="minitvm")
     except MiniTVMError as error:
-        stderr.print("[bold red]error:[/] ", end="")
-        _complain(str(error))
+        _complain(str(error), "error", "bold red")
         sys.exit(1)
 
 
