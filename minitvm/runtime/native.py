@@ -27,6 +27,7 @@ from minitvm.runtime import cblas
 from minitvm.runtime.code import CODES, Code
 from minitvm.runtime.device import Memory
 from minitvm.runtime.graph import Artifact, CpuTag, LibraryCall, Segment, segments, steps_of, workspace_slots
+from minitvm.runtime.pace import Paced
 from minitvm.target import SHARING, cpu_text, marks_of, spinning_text, text_of
 
 llvm: Any = llvmlite.binding  # has no types
@@ -157,10 +158,11 @@ class _Native:
         triple, (pointer, integer) = this_machine().triple, (ctypes.c_void_p, ctypes.c_int64)
         marks = marks_of(triple)
         text = "\n".join([spinning_text(SHARING, marks), cpu_text(marks), text_of("runtime/team.ll")])
-        names = ("team_bytes", "team_publish", "team_sleeps", "team_take_part", "team_work", "team_cpu")
+        names = ("team_bytes", "team_publish", "team_sleeps", "team_take_part", "team_work", "team_cpu", "team_alone")
         self.code = NativeCode([], names, f'target triple = "{triple}"\n{text}')
         self.bytes = self.code.function("team_bytes", integer, integer)
         self.publish = self.code.function("team_publish", integer, pointer, integer, pointer, pointer)
+        self.alone = self.code.function("team_alone", None, pointer, integer, pointer, pointer)
         self.sleeps = self.code.function("team_sleeps", integer, pointer, integer)
         self.take_part = self.code.function("team_take_part", None, pointer, integer)
         self.work = self.code.function("team_work", integer, pointer, *4 * [integer])
@@ -233,6 +235,11 @@ class Team:
                 self._wake()
             self._native.take_part(self._team, self.threads)
 
+    def run_alone(self, function: int, slots: int) -> None:
+        """As :meth:`run`, of which the workers hear nothing: the same work in the same shares, by the caller."""
+        with self._lock:
+            self._native.alone(self._team, self.threads, function, slots)
+
     def _wake(self) -> None:
         for i in range(1, self.threads):
             if self._native.sleeps(self._team, i):
@@ -304,7 +311,10 @@ class NativeArtifact(Code):
         check_cpu(made_for, name)
 
     def step(self, what: Segment | int, slots: int, threads: int) -> Callable[[], None]:
-        return self.call(self.address(what), slots, threads)
+        together = self.call(self.address(what), slots, threads)
+        if threads == 1 or not isinstance(what, Segment):
+            return together
+        return Paced(together, lambda: team(threads).run_alone(self.address(what), slots))
 
     def address(self, what: Segment | int) -> int:
         """Where the code of a segment, or of one kernel node, is."""

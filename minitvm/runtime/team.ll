@@ -22,8 +22,8 @@ define i64 @team_bytes(i64 %threads) {
   ret i64 %bytes
 }
 
-; Lets the workers run the function, or end; how many of them are asleep and have to be woken.
-define i64 @team_publish(ptr %team, i64 %threads, ptr %function, ptr %slots) {
+; What is to be run, with nothing of it done yet.
+define internal void @prepare(ptr %team, i64 %threads, ptr %function, ptr %slots) {
 entry:
   %work = getelementptr %team, ptr %team, i64 0, i32 1
   store ptr %function, ptr %work, align 8
@@ -38,7 +38,23 @@ clear:
   store i64 0, ptr %share, align 8
   %j.next = add i64 %j, 1
   %cleared = icmp uge i64 %j.next, %threads
-  br i1 %cleared, label %publish, label %clear
+  br i1 %cleared, label %exit, label %clear
+exit:
+  ret void
+}
+
+; Runs the function as a team of which nobody else comes: the workers, asleep or not, hear nothing of it.
+define void @team_alone(ptr %team, i64 %threads, ptr %function, ptr %slots) {
+  call void @prepare(ptr %team, i64 %threads, ptr %function, ptr %slots)
+  call void @run(ptr %team, ptr %function, i64 0, i64 %threads)
+  ret void
+}
+
+; Lets the workers run the function, or end; how many of them are asleep and have to be woken.
+define i64 @team_publish(ptr %team, i64 %threads, ptr %function, ptr %slots) {
+entry:
+  call void @prepare(ptr %team, i64 %threads, ptr %function, ptr %slots)
+  br label %publish
 publish:
   %cpu = call i64 @minitvm.cpu()
   %cpu.at = getelementptr %team, ptr %team, i64 0, i32 4
