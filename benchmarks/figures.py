@@ -21,7 +21,6 @@ from benchmarks import layers, worker
 from benchmarks.asked import AGAINST_ONE, OF_A_MODEL, OF_ALL, OF_LAYERS, OWN, Asked, ratio
 from benchmarks.cases import EIGHTEEN, found, make
 from benchmarks.graph import Graph
-from benchmarks.layer_kinds import draw_layers, wanted_layers
 from benchmarks.layers_report import PEER_OVER_OURS, figures_of, kind_table
 from benchmarks.measure import Settings, benchmark
 from benchmarks.report import machine_line, mean_ratio, measured, plot, show_tables, table_of, write_json
@@ -65,8 +64,10 @@ def _layers(plan: Plan, say: Say) -> dict[str, Any]:
     """By target."""
     made: dict[str, Any] = {}
     for target in plan.targets:
-        drawn = draw_layers(wanted_layers(plan.count, []), seed=0)
-        made[target] = layers.sweep(drawn, layers.Settings((3,), target=target), lambda one: say(one["name"]))
+        say(f"{plan.count} layers, {target}")
+        made[target] = layers.drawn(plan.count, 0, layers.Settings((3,), target=target))
+        if "problem" in made[target]:
+            raise RuntimeError(f"the layers of {target!r} could not be measured:\n{made[target]['problem']}")
     return made
 
 

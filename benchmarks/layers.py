@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import datetime
-import importlib
+import json
 import os
 import platform
+import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -14,7 +15,9 @@ from typing import Any
 import numpy as np
 
 import minitvm
+from benchmarks import narrow, worker
 from benchmarks.layer_draw import Layer
+from benchmarks.layer_kinds import draw_layers, wanted_layers
 from benchmarks.machine import cpu_model
 from benchmarks.runtimes import relative_error, statistics, versions
 from benchmarks.scale import microseconds, mlp, mlp_feeds
@@ -51,7 +54,7 @@ def measure(layer: Layer, settings: Settings) -> dict[str, Any]:
     """One layer's times in ms by runtime (``level 3``, ``onnxruntime``), ratios and errors by level, and choices."""
     model = layer.model.SerializeToString()
     found: dict[str, Any] = {"name": layer.name, "text": layer.text, "problems": {}, "choices": {}, "errors": {}}
-    peer = _peer(model, settings.threads)
+    peer = _peer(model, settings.threads, settings.target)
     expected = peer.run(None, layer.feeds)
     runs: dict[str, Run] = {PEER: lambda: peer.run(None, layer.feeds)}
     for level in settings.levels:
@@ -87,8 +90,8 @@ def difference(found: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> f
     return relative_error([*found], [b.astype(np.float64) for b in expected]) if same else float("inf")
 
 
-def _peer(model: bytes, threads: int) -> Any:
-    ort: Any = importlib.import_module(PEER)
+def _peer(model: bytes, threads: int, target: str) -> Any:
+    ort = narrow.peer(PEER, target)
     options = ort.SessionOptions()
     options.log_severity_level = 3  # it warns in every run where it computes another shape than the model declares
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
@@ -147,14 +150,26 @@ def sweep(
         "versions": versions(["minitvm", PEER]),
         "settings": {**asdict(settings), "levels": list(settings.levels)},
         "seconds": time.perf_counter() - start,
-        "call_us": _call_overhead(),
+        "kept": narrow.said(settings.target),
+        "call_us": _call_overhead(settings.target),
         "layers": measured,
     }
 
 
-def _call_overhead() -> dict[str, float]:
+def _call_overhead(target: str) -> dict[str, float]:
     """Microseconds of a run of next to nothing."""
     model, feeds = mlp().SerializeToString(), mlp_feeds()
-    session, peer = minitvm.InferenceSession(model, num_threads=1), _peer(model, 1)
+    session, peer = minitvm.InferenceSession(model, target=target, num_threads=1), _peer(model, 1, target)
     runs = {"minitvm": session.run, PEER: peer.run}
     return {name: microseconds(lambda run=run: run(None, feeds)) for name, run in runs.items()}
+
+
+def drawn(count: int, seed: int, settings: Settings) -> dict[str, Any]:
+    """:func:`sweep` of layers drawn, in a process of its own: a peer can be kept to one target in each."""
+    given = json.dumps([count, seed, asdict(settings)])
+    return worker.process("benchmarks.layers", [given], {})
+
+
+if __name__ == "__main__":
+    _count, _seed, _settings = json.loads(sys.argv[1])
+    print(json.dumps(sweep(draw_layers(wanted_layers(_count, []), _seed), Settings(**_settings))))

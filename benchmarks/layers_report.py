@@ -43,9 +43,9 @@ def _settings_line(result: Result) -> str:
     overhead = ", ".join(f"{name} {microseconds:.0f} us" for name, microseconds in calls.items())
     threads = f"{settings['threads']} thread{'s' if settings['threads'] > 1 else ''}"
     count = len(result["layers"])
-    return (
-        f"{count} layers, {threads}, target {settings['target']}, {result['seconds']:.0f} s; a small call: {overhead}"
-    )
+    kept = f"; {result['kept']}" if result["kept"] else ""
+    times = f"{result['seconds']:.0f} s; a small call: {overhead}"
+    return f"{count} layers, {threads}, target {settings['target']}, {times}{kept}"
 
 
 def quantiles(ratios: Sequence[float]) -> tuple[float, float, float]:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import exact, worker
+from benchmarks import exact, narrow, worker
 from benchmarks.cases import Case, make
 from benchmarks.machine import cpu_model
 from benchmarks.machine import measure as measure_peak
@@ -54,6 +54,7 @@ def benchmark(settings: Settings, on_step: Step = lambda text: None) -> dict[str
     peaks = [peak.better_of(measure_peak(peak.threads)) for peak in before]
     return {
         **about_here(names),
+        "kept": {target: narrow.said(target) for target in settings.targets},
         "absent": {name: why for name, why in absent().items() if name not in names},
         "settings": {**asdict(settings), "runtimes": names},
         "seconds": time.perf_counter() - begun,

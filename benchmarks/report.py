@@ -67,6 +67,7 @@ def _about(result: Result) -> Iterator[str]:
         f"{result['seconds'] / 60:.1f} minutes; medians in ms, with half of the range between quartiles; "
         "ratio: the fastest peer's time over ours"
     )
+    yield from (f"{target}: {how}" for target, how in result["kept"].items() if how)
 
 
 def measured(result: Result, target: str, index: int) -> Iterator[tuple[Result, Result]]:
@@ -158,9 +159,6 @@ def _where(result: Result) -> Iterator[str]:
 
 def _left_out(result: Result) -> Iterator[str]:
     yield from (f"{name}: {why}" for name, why in result["absent"].items())
-    narrow = [target for target in result["settings"]["targets"] if target != "llvm"]
-    if narrow and "onnxruntime" in result["settings"]["runtimes"]:
-        yield f"onnxruntime is not limited to the vectors of {', '.join(narrow)}: it has no switch for that"
     for model in result["models"]:
         problems = [model.get("problem"), *(found.get("problem") for found in model["targets"].values())]
         yield from (f"{model['name']}: {why.splitlines()[-1]}" for why in problems if why)

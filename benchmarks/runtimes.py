@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from benchmarks import narrow
+
 if TYPE_CHECKING:
     from minitvm.runtime.timing import BenchmarkResult
 
@@ -29,9 +31,7 @@ def _minitvm(path: str, threads: int, target: str = "llvm") -> Callable[[Feeds],
 
 
 def _onnxruntime(path: str, threads: int, target: str = "llvm") -> Callable[[Feeds], list[np.ndarray]]:
-    """It takes the widest vectors that there are, whatever the target."""
-    ort: Any = importlib.import_module("onnxruntime")
-
+    ort = narrow.peer("onnxruntime", target)
     settings = ort.SessionOptions()
     settings.log_severity_level = 3  # it warns in every run where it computes another shape than the model declares
     settings.intra_op_num_threads, settings.inter_op_num_threads = threads, 1
@@ -40,8 +40,7 @@ def _onnxruntime(path: str, threads: int, target: str = "llvm") -> Callable[[Fee
 
 
 def _openvino(path: str, threads: int, target: str = "llvm") -> Callable[[Feeds], list[np.ndarray]]:
-    ov: Any = importlib.import_module("openvino")
-
+    ov = narrow.peer("openvino", target)
     settings: dict[str, Any] = {
         "INFERENCE_PRECISION_HINT": "f32",
         "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0,  # else products with 8-bit weights are wrong by 2e-2
@@ -133,12 +132,8 @@ def versions(names: list[str]) -> dict[str, str]:
 
 
 def limits(target: str) -> dict[str, str]:
-    """Variables that keep peers to a target's vectors, where they heed any: oneDNN (OpenVINO, PyTorch) and ATen."""
-    from minitvm.codegen.llvm.compile import cpu_of, host
-    from minitvm.target import Target
-
-    narrower = cpu_of(Target.parse(target)).vector_bytes < host().vector_bytes
-    return {"ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2"} if narrower else {}
+    """Variables that keep PyTorch to a target's vectors; :mod:`benchmarks.narrow` keeps others to it."""
+    return {"ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2"} if "AVX-512" in narrow.hidden(target) else {}
 
 
 def random_feeds(path: pathlib.Path, seed: int = 0) -> dict[str, np.ndarray]:
