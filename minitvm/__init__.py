@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from minitvm import frontend, ir, runtime, target, testing
+    from minitvm import frontend, ir, lab, runtime, target, testing
     from minitvm.config import version
     from minitvm.driver import HostCallWarning, build, create_executor
     from minitvm.errors import MiniTVMError
@@ -52,7 +52,7 @@ _OFFERED = {
 }
 """Where public names live, TVM's among them; what is used is imported, so that ``import minitvm`` is quick."""
 _MODULES = """contrib=tvm.contrib debug_executor=runtime.debug frontend ir graph_executor=runtime.executor
- nd=runtime.ndarray relay=tvm.relay runtime target testing transform=tvm.transform"""
+ lab nd=runtime.ndarray relay=tvm.relay runtime target testing transform=tvm.transform"""
 
 _PLACES: dict[str, tuple[str, str]] = {}
 """By name: the module, and what it is called there; nothing for a module itself."""

@@ -19,6 +19,7 @@ COMMANDS = {
     "tune": ("run:tune", "Try ways to make a model's kernels, and write down how each did."),
     "run": ("run:run", "Run a model or a library once and describe the results."),
     "bench": ("run:bench", "Time a model, next to ONNX Runtime."),
+    "profile": ("profile:profile", "Say where a run's time goes: kernels, threads, beside the machine's peak."),
     "show": ("show:show", "Print a model at one stage of its way: graph, loops, LLVM IR, assembly, CUDA C."),
     "info": ("show:info", "Describe this installation, a model or a library."),
 }
@@ -68,6 +69,7 @@ def cli() -> None:
       minitvm tune model.onnx               find faster kernels for this machine
       minitvm run m.mtvm -i inputs.npz      run it on arrays from a file
       minitvm bench model.onnx              time it, next to ONNX Runtime
+      minitvm profile model.onnx            see where its time goes, kernel by kernel
       minitvm show model.onnx               read what each pass and each kernel became
 
     \b

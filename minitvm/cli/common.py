@@ -11,7 +11,7 @@ import sys
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar, cast
 
 import click
@@ -22,10 +22,8 @@ from rich.table import Table
 
 from minitvm.errors import ConfigError, InputError, LibraryError, UnknownValueError
 from minitvm.frontend import ValueDescription, describe_onnx
-from minitvm.ir.types import Leaf, MapType, SequenceType, is_numeric
 from minitvm.models import compile, with_values
 from minitvm.passes.manager import CONFIG_KEYS, PassContext
-from minitvm.runtime.executor import GraphModule
 from minitvm.runtime.library import Library, load
 from minitvm.session import InferenceSession
 
@@ -188,6 +186,13 @@ class Chosen:
             )
         return self.several[0]
 
+    def for_feeds(self, model: pathlib.Path, feeds: Mapping[str, np.ndarray] | None) -> Chosen:
+        """Where no shapes are given, open dimensions of a model take the arrays' sizes."""
+        if feeds is None or self.shapes or model.suffix == SUFFIX:
+            return self
+        named = [v.name for v in _open_inputs(model) if v.name in feeds]
+        return replace(self, several=({name: list(feeds[name].shape) for name in named},))
+
     def save(self, model: pathlib.Path, path: pathlib.Path, key: pathlib.Path | None, strict: bool) -> Library:
         """Compiles a model, or loads a library, and saves it; for all shapes of the model where none are given."""
         if model.suffix == SUFFIX or (len(self.several) == 1 and (self.shapes or not _open_inputs(model))):
@@ -318,23 +323,6 @@ def _with_option(error: UnknownValueError) -> UnknownValueError:
     if error.inputs:
         error.hint = "give the value that it follows from: " + " ".join(f"--value {name}:0,1" for name in error.inputs)
     return error
-
-
-def random_inputs(module: GraphModule, seed: int) -> dict[str, Any]:
-    """A value for every input: normal floats, zeros and ones for integers and booleans, no text, one of a sequence."""
-    rng = np.random.default_rng(seed)
-
-    def one(type_: Leaf) -> Any:
-        if isinstance(type_, SequenceType):
-            return one(type_.element) if type_.optional else [one(type_.element)]
-        if isinstance(type_, MapType):
-            return {}
-        sizes = [1 if d is None else d for d in type_.sizes]
-        if type_.dtype.startswith("float"):
-            return np.asarray(rng.normal(size=sizes), type_.dtype)
-        return np.asarray(rng.integers(0, 2, size=sizes), type_.dtype) if is_numeric(type_) else np.full(sizes, "")
-
-    return {name: one(type_) for name, type_ in module.input_types().items()}
 
 
 def gathered(feeds: Mapping[str, np.ndarray], names: Iterable[str]) -> dict[str, Any]:

@@ -6,7 +6,6 @@ import json
 import pathlib
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import click
@@ -18,7 +17,7 @@ from minitvm.cli.common import say, stdout, table
 from minitvm.driver import backend_for
 from minitvm.driver.roofline import roofline_of
 from minitvm.errors import ConfigError
-from minitvm.frontend import describe_onnx
+from minitvm.lab.inputs import random_inputs
 from minitvm.models import tune as tune_model
 from minitvm.runtime.debug import GraphModuleDebug
 from minitvm.runtime.executor import GraphModule
@@ -123,9 +122,7 @@ def run(
       minitvm run bert.onnx --shape ids:1x128 --profile
     """
     feeds = common.read_npz(inputs) if inputs else None
-    if feeds is not None and not chosen.shapes and model.suffix != common.SUFFIX:
-        chosen = replace(chosen, several=(_shapes_of(model, feeds),))
-    library = chosen.library(model, feeds=feeds)
+    library = chosen.for_feeds(model, feeds).library(model, feeds=feeds)
     if profile:
         module: GraphModule = GraphModuleDebug(
             library["debug_create"]("default", library.device(device)), graph_json=library.graph_json, dump_root=trace
@@ -133,7 +130,7 @@ def run(
     else:
         module = GraphModule(library["default"](library.device(device), chosen.threads))
     if feeds is None:
-        feeds = common.random_inputs(module, seed)
+        feeds = random_inputs(module, seed)
     else:
         feeds = {name: array for name, array in feeds.items() if name not in library.artifact.values}
     feeds = common.gathered(feeds, module.input_types())
@@ -143,12 +140,6 @@ def run(
     stdout.print(f"first run: {seconds * 1e3:.2f} ms")
     if outputs is not None:
         np.savez(outputs, **results)
-
-
-def _shapes_of(model: pathlib.Path, feeds: dict[str, np.ndarray]) -> dict[str, list[int]]:
-    """Open dimensions take the arrays' sizes."""
-    open_inputs = [v.name for v in describe_onnx(model).inputs if not all(isinstance(d, int) for d in v.shape)]
-    return {name: list(feeds[name].shape) for name in open_inputs if name in feeds}
 
 
 def _results(module: GraphModule, library: Library) -> dict[str, Any]:
@@ -231,7 +222,7 @@ def bench(
     library = chosen.library(model)
     seconds = time.perf_counter() - start
     module = GraphModule(library["default"](library.device(device), chosen.threads))
-    feeds = common.random_inputs(module, seed)
+    feeds = random_inputs(module, seed)
     if roofline:
         found = _roofline(library, module, feeds, rounds)
         _show(found.form, as_json, _rows(found), f"{model.name}: {_machine(found.rates)}")

@@ -26,7 +26,7 @@ from minitvm.ir.op import Op
 from minitvm.passes.fuse_ops import is_lowerable
 from minitvm.runtime.code import CODES, Code
 from minitvm.runtime.document import document_of, seal
-from minitvm.runtime.graph import Artifact, CpuTag
+from minitvm.runtime.graph import Artifact, CpuTag, Segment
 from minitvm.target import OPTIONS, MachineModel, Rates, Target
 
 Compile: TypeAlias = Callable[[Any], Any]
@@ -170,6 +170,14 @@ class Backend(ABC):
         if not all(isinstance(image, bytes) for image in artifact.objects.values()):  # calls of a library
             return b""
         return seal(document_of(artifact))
+
+    def clocked(self, artifact: Artifact, segment: Segment, table: int) -> str | None:
+        """Source for ``Code.clocked``: a segment that also writes down when each thread begins and ends each kernel.
+
+        ``table``: the address of int64 (thread, kernel, begin or end, seconds or nanoseconds) of the monotonic clock.
+        ``None`` where threads cannot be watched: kernels are timed one by one then.
+        """
+        return None
 
 
 BACKENDS: dict[str, type[Backend]] = {}

@@ -38,6 +38,10 @@ class Code(Protocol):
         then one per kernel node's workspace (:func:`workspace_slots`).
         """
 
+    def clocked(self, source: str, segment: Segment, slots: int, threads: int) -> Callable[[], None]:
+        """As :meth:`step` of a segment, by the source that the target's back end has for it (``Backend.clocked``)."""
+        raise AssertionError("a back end with such a source has code that runs it")
+
     def timed(self, run: Run, runs: int) -> list[float]:
         """Seconds of each of so many runs of a step."""
         return timed(run, runs)

@@ -316,6 +316,18 @@ class NativeArtifact(Code):
             return together
         return Paced(together, lambda: team(threads).run_alone(self.address(what), slots))
 
+    def clocked(self, source: str, segment: Segment, slots: int, threads: int) -> Callable[[], None]:
+        kernels = {_symbol(node): self.address(node) for node in segment.nodes}
+        code = NativeCode([], ["clocked"], source, kernels)
+        run = self.call(code.address("clocked"), slots, threads)
+
+        def kept() -> None:
+            """Holds the code, which is unloaded when it is collected."""
+            assert code is not None
+            run()
+
+        return kept
+
     def address(self, what: Segment | int) -> int:
         """Where the code of a segment, or of one kernel node, is."""
         return self._code.address(_symbol(what))

@@ -1,5 +1,6 @@
 """The back end of CPUs: LLVM IR, and object code by LLVM."""
 
+import time
 from collections.abc import Mapping
 
 import llvmlite
@@ -10,13 +11,13 @@ from minitvm.codegen.llvm.arith import SPELLINGS
 from minitvm.codegen.llvm.cblas import gemm_text
 from minitvm.codegen.llvm.compile import assembly, caches_of, compile_object, cpu_of, host, machine_model
 from minitvm.codegen.llvm.emit import emit
-from minitvm.codegen.llvm.entry import constant_text, entry_text
+from minitvm.codegen.llvm.entry import clocked_text, constant_text, entry_text
 from minitvm.codegen.llvm.peak import measure
 from minitvm.ir.dims import Dim
 from minitvm.ir.expr import Function
 from minitvm.runtime import cblas
 from minitvm.runtime.document import document_of, seal
-from minitvm.runtime.graph import Artifact, CpuTag
+from minitvm.runtime.graph import Artifact, CpuTag, Segment
 from minitvm.runtime.native import NativeArtifact, check_cpu
 from minitvm.target import Rates, Target
 
@@ -65,5 +66,12 @@ class LlvmBackend(Backend):
         text = entry_text(artifact.graph, artifact.plan, workspaces, self.machine.features)
         image: bytes = compile(text + constant_text("minitvm.seal", seal(document_of(artifact))))
         return image
+
+    def clocked(self, artifact: Artifact, segment: Segment, table: int) -> str | None:
+        clock = getattr(time, "CLOCK_MONOTONIC", None)
+        if clock is None:
+            return None
+        text = clocked_text(artifact, segment, table, clock, self.machine.features)
+        return f'target triple = "{self.cpu.triple}"\n{text}'
 
     stages = {"llvm": source, "asm": assembly}

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 from minitvm.ir.dims import Dim, number
 from minitvm.ir.types import TensorType
 from minitvm.runtime.graph import (
+    Artifact,
     Entry,
     Graph,
     Plan,
@@ -138,12 +139,19 @@ def _node_text(graph: Graph, index: int, workspace_slot: int) -> str:
     return "\n".join([*lines, "  ret void", "}"])
 
 
+_BARRIER = "  call void @minitvm.barrier(ptr %place, i64 %threads)"
+
+
+def _call_of(node: int) -> str:
+    return f"  call void @node_{node}(ptr %slots, i64 %thread, i64 %threads, ptr %place)"
+
+
 def _segment_text(segment: Segment, barriers: set[int]) -> str:
     lines = [_define(segment.symbol)]
     for node in segment.nodes:
         if node in barriers:
-            lines.append("  call void @minitvm.barrier(ptr %place, i64 %threads)")
-        lines.append(f"  call void @node_{node}(ptr %slots, i64 %thread, i64 %threads, ptr %place)")
+            lines.append(_BARRIER)
+        lines.append(_call_of(node))
     return "\n".join([*lines, "  ret void", "}"])
 
 
@@ -158,6 +166,44 @@ def entry_text(graph: Graph, plan: Plan, workspaces: Mapping[int, Dim], features
     for segment in segments(steps_of(graph)):
         parts.append(_segment_text(segment, barriers_before(graph, plan, workspaces, segment.nodes)))
     return "\n\n".join(parts) + "\n"
+
+
+# --- the same, with a clock ---------------------------------------------------------------------------------------
+
+_STAMP = """
+declare i32 @clock_gettime(i32, ptr)
+
+define internal void @stamp(i64 %thread, i64 %moment) noinline {{
+  %row = mul i64 %thread, {moments}
+  %which = add i64 %row, %moment
+  %at = getelementptr [2 x i64], ptr inttoptr (i64 {table} to ptr), i64 %which
+  %done = call i32 @clock_gettime(i32 {clock}, ptr %at)
+  ret void
+}}
+"""
+
+
+def clocked_text(artifact: Artifact, segment: Segment, table: int, clock: int, features: frozenset[str]) -> str:
+    """``clocked(slots, thread, threads, place)``: a segment that also writes down when each thread begins and ends
+    each kernel; what it waits for at barriers lies between.
+
+    ``table`` is the address of (thread, kernel, begin or end) pairs of seconds and nanoseconds, as ``clock_gettime``
+    has them of ``clock``.  The functions ``node_K`` are those of the artefact.
+    """
+    graph, nodes = artifact.graph, segment.nodes
+    needs = {i: artifact.metadata[graph.nodes[i].func] for i in nodes}
+    workspaces = {i: n["workspace"] + n["workspace_per_thread"] * artifact.threads for i, n in needs.items()}
+    barriers = barriers_before(graph, artifact.plan, workspaces, nodes)
+    lines = [_define("clocked")]
+    for position, node in enumerate(nodes):
+        if node in barriers:
+            lines.append(_BARRIER)
+        lines.append(f"  call void @stamp(i64 %thread, i64 {2 * position})")
+        lines.append(_call_of(node))
+        lines.append(f"  call void @stamp(i64 %thread, i64 {2 * position + 1})")
+    declared = [f"declare void @node_{node}(ptr, i64, i64, ptr)" for node in nodes]
+    stamp = _STAMP.format(moments=2 * len(nodes), table=table, clock=clock)
+    return "\n".join([spinning_text(SHARING, features), stamp, *declared, *lines, "  ret void", "}"]) + "\n"
 
 
 _ESCAPED = {code: f"\\{code:02X}" for code in range(256) if not 0x20 <= code < 0x7F or chr(code) in '"\\'}

@@ -1,0 +1,69 @@
+"""``minitvm profile``."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+
+import click
+
+from minitvm.cli import common
+from minitvm.cli.common import say
+from minitvm.lab.inputs import random_inputs
+from minitvm.lab.profiling import profile_module
+from minitvm.runtime.executor import GraphModule
+
+
+@click.command()
+@common.model
+@click.option("-i", "--inputs", type=common.PATH, help="An .npz with an array per input; random ones by default.")
+@click.option("-n", "--repeats", type=click.IntRange(1), default=20, show_default=True, help="Runs that are counted.")
+@click.option("--warmup", type=click.IntRange(0), default=3, show_default=True, help="Runs before that are not.")
+@click.option("--top", type=click.IntRange(1), help="Print the N kernels that take longest.")
+@click.option("--trace", type=common.PATH, help="File for the threads' timeline, as Perfetto and Chrome read it.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, times in seconds, in place of a table.")
+@click.option("--seed", default=0, show_default=True, help="Seed of the random inputs.")
+@common.device
+@common.compiles
+@common.trusted_keys
+def profile(
+    model: pathlib.Path,
+    inputs: pathlib.Path | None,
+    repeats: int,
+    warmup: int,
+    top: int | None,
+    trace: pathlib.Path | None,
+    as_json: bool,
+    seed: int,
+    device: int,
+    chosen: common.Chosen,
+) -> None:
+    """Say where the time of a run of MODEL (.onnx, or a compiled library) goes: a line for each kernel, the longest
+    first.
+
+    Kernels run together, on all threads, as in any run; each has a clock beside it. "us" is how much later a run is
+    done with the kernel than with what came before it, the median of all counted runs; what is done once (memory,
+    threads that wake) is in none of them. "predicted" is what templates are chosen by, with this machine's measured
+    rates; "of peak" and "of bandwidth" are its operations and bytes a second over what the machine does at most;
+    "waits" is the share of all threads' time that is spent waiting for others.
+
+    \b
+    Examples:
+      minitvm profile resnet18.onnx --threads 2
+      minitvm profile resnet18.mtvm --top 10 --trace trace.json
+      minitvm profile bert.onnx --shape ids:1x128 --json > bert.json
+    """
+    feeds = common.read_npz(inputs) if inputs else None
+    library = chosen.for_feeds(model, feeds).library(model, feeds=feeds)
+    module = GraphModule(library["default"](library.device(device), chosen.threads))
+    values = library.artifact.values
+    given = (
+        random_inputs(module, seed)
+        if feeds is None
+        else common.gathered({n: a for n, a in feeds.items() if n not in values}, module.input_types())
+    )
+    with common.compiling("measuring") as progress:
+        found = profile_module(module, given, model.name, repeats, warmup, progress)
+    if trace is not None:
+        found.save_trace(trace)
+    say(json.dumps(found.form, indent=1) if as_json else found.text(top))

@@ -1,0 +1,32 @@
+"""The laboratory: look at what the compiler did, ask why, time it.  Functions of what the other rooms keep.
+
+minitvm.lab.explain(library, kernel="fused_nn_dense_add")
+minitvm.lab.profile("model.onnx", shape_dict={"data": (1, 3, 224, 224)})
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from minitvm.lab.profiling import Profile as Profile
+    from minitvm.lab.profiling import profile as profile
+
+_OFFERED = {
+    "profiling": "Profile profile",
+}
+"""Names by the module here that has them; what is not used is not imported."""
+_PLACES = {name: home for home, names in _OFFERED.items() for name in names.split()}
+
+__all__ = sorted(_PLACES)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PLACES:
+        raise AttributeError(f"minitvm.lab has no attribute {name!r}")
+    return getattr(importlib.import_module(f"minitvm.lab.{_PLACES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,423 @@
+"""Where a run's time goes: kernels and threads as they run together, beside what the machine does at most.
+
+    found = minitvm.lab.profile("model.onnx", shape_dict={"data": (1, 3, 224, 224)})
+    print(found)                                  # a line for each kernel, the longest first
+    found.save_trace("trace.json")                # for https://ui.perfetto.dev or chrome://tracing
+
+Kernels are not called one by one: the segments of a run are made once more with a clock beside every kernel (two reads
+a kernel and thread), so that threads, barriers and caches are a run's.  What runs otherwise is as it was.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from minitvm.codegen.backend import Backend
+from minitvm.driver import backend_for
+from minitvm.driver.kernels import Progress
+from minitvm.driver.roofline import rates_of
+from minitvm.errors import ConfigError
+from minitvm.lab.inputs import random_inputs
+from minitvm.models import Model, compile
+from minitvm.runtime.device import Device
+from minitvm.runtime.executor import GraphModule
+from minitvm.runtime.graph import Node, Segment, steps_of
+from minitvm.runtime.hosts import operators_of
+from minitvm.runtime.instance import Instance
+from minitvm.runtime.library import Library, load
+from minitvm.runtime.roofline import Roofline, Row, cost_of
+from minitvm.runtime.timing import timed
+from minitvm.target import Rates
+
+IN_PYTHON = "Python"
+"""What a node is bound by that is no kernel."""
+
+_Stamp: TypeAlias = tuple[int, int, int, int]
+"""(thread, node, begin, end), in nanoseconds of :func:`_now`."""
+
+
+@dataclass(frozen=True)
+class Slice:
+    """A thread's time in one kernel, in seconds from the beginning of the run.  Between its slices a thread waits."""
+
+    thread: int
+    kernel: str
+    start: float
+    end: float
+    node: int
+    """In ``library.graph.nodes``."""
+
+
+@dataclass(frozen=True)
+class ProfileRow(Row):
+    """A kernel call of a run; ``measured``: how much later the run is done with it than with what came before."""
+
+    index: int
+    """Of its node, in ``library.graph.nodes``."""
+    share: float
+    """Of the time of all rows."""
+    of_peak: float
+    """Its operations a second, over the machine's."""
+    of_bandwidth: float
+    """The time that its bytes take at the rate of the memory that holds them, over its own."""
+    idle: float
+    """The share of all threads' time in which they wait."""
+
+
+@dataclass(frozen=True, repr=False)
+class Profile:
+    """Kernels of a run, the longest first; ``timeline`` is one run's, the median one."""
+
+    model: str
+    rows: tuple[ProfileRow, ...]
+    timeline: tuple[Slice, ...]
+    rates: Rates
+    first: float
+    """Seconds of the very first run, which pays for what is done once; it counts nowhere else."""
+    run: float
+    """Median seconds of a run as ever, without clocks."""
+    clocked: float
+    """Median seconds of a run with them."""
+    repeats: int
+    idle: tuple[float, ...]
+    """By thread, the share of a run in which it waits."""
+    together: bool
+    """Whether kernels ran as in a run, on all threads; else one by one, where threads cannot be watched."""
+
+    def __str__(self) -> str:
+        return self.text()
+
+    def text(self, top: int | None = None) -> str:
+        """The table, or the ``top`` lines of it."""
+        rows = [_HEADINGS, *(_cells(row) for row in self.rows[:top])]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = [_aligned(row, widths) for row in rows]
+        left = self.rows[len(rows) - 1 :]
+        rest = [f"and {len(left)} more, {sum(r.share for r in left):.1%} of the time"] if left else []
+        return "\n".join([self.summary, *self.notes, "", *lines, *rest])
+
+    def __repr__(self) -> str:
+        return f"<profile of {self.model}: {len(self.rows)} kernels, {self.run * 1e3:.3f} ms a run>"
+
+    @property
+    def summary(self) -> str:
+        threads = f"{len(self.idle)} thread{'s' if len(self.idle) > 1 else ''}"
+        return (
+            f"{self.model}: {self.run * 1e3:.3f} ms a run on {threads}, the median of {self.repeats};"
+            f" the first run took {self.first * 1e3:.2f} ms and is not counted"
+        )
+
+    @property
+    def notes(self) -> list[str]:
+        """What there is to say of all kernels together."""
+        how = (
+            "with a clock beside every kernel" if self.together else "kernels one by one, as threads cannot be watched"
+        )
+        waits = ", ".join(f"{i}: {share:.0%}" for i, share in enumerate(self.idle))
+        notes = [f"{how}: {self.clocked * 1e3:.3f} ms, predicted {self.predicted * 1e3:.3f} ms"]
+        return [*notes, *([f"threads wait {waits} of the time"] if len(self.idle) > 1 else [])]
+
+    @property
+    def predicted(self) -> float:
+        """Seconds of all kernels, as predicted from the machine's rates."""
+        return sum(row.predicted for row in self.rows)
+
+    @property
+    def form(self) -> dict[str, Any]:
+        """For JSON, times in seconds."""
+        figures = {name: getattr(self, name) for name in ("model", "first", "run", "clocked", "repeats", "together")}
+        timeline = [asdict(found) for found in self.timeline]
+        machine = Roofline(self.rates, (), self.run).form["machine"]
+        rows = [asdict(row) for row in self.rows]
+        return {**figures, "idle": list(self.idle), "machine": machine, "kernels": rows, "timeline": timeline}
+
+    def chrome_trace(self) -> str:
+        """The timeline as Chrome's trace events, a track for each thread, with what it waits; Perfetto reads them."""
+        names = {row.index: row for row in self.rows}
+        events: list[dict[str, Any]] = [
+            {"ph": "M", "name": "thread_name", "pid": 0, "tid": thread, "args": {"name": f"thread {thread}"}}
+            for thread in range(len(self.idle))
+        ]
+        for found in self.timeline:
+            row = names[found.node]
+            facts = {"nodes": list(row.nodes), "predicted_us": row.predicted * 1e6, "bound by": row.bound}
+            events.append(_event(found.kernel, "kernel", found.thread, found.start, found.end, facts))
+        events += [_event("waits", "idle", *gap, {}) for gap in self.gaps()]
+        return json.dumps({"traceEvents": events, "displayTimeUnit": "ns"})
+
+    def gaps(self) -> Iterator[tuple[int, float, float]]:
+        """(thread, start, end) of what threads wait, in the timeline."""
+        last = max((found.end for found in self.timeline), default=0.0)
+        for thread in range(len(self.idle)):
+            at = 0.0
+            for start, end in [*((s.start, s.end) for s in self.timeline if s.thread == thread), (last, last)]:
+                if start > at:
+                    yield thread, at, start
+                at = max(at, end)
+
+    def save_trace(self, path: str | os.PathLike[str]) -> None:
+        """Write :meth:`chrome_trace` to a file; :class:`OSError` where that cannot be."""
+        pathlib.Path(path).write_text(self.chrome_trace(), encoding="utf-8")
+
+
+def profile(
+    model: Library | Model,
+    feeds: Mapping[str, Any] | None = None,
+    *,
+    repeats: int = 20,
+    warmup: int = 3,
+    num_threads: int | None = None,
+    device: Device | None = None,
+    seed: int = 0,
+    on_progress: Progress | None = None,
+    **options: Any,
+) -> Profile:
+    """Time the kernels of a model, or of a library, as they run together.
+
+    ``feeds`` are its inputs; random ones of ``seed`` unless given.  ``warmup`` runs are not counted, ``repeats`` are;
+    a figure is their median.  ``options`` are those of :func:`minitvm.compile`.
+    """
+    for name, value, least in (("repeats", repeats, 1), ("warmup", warmup, 0)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise ConfigError(f"{name} is {value!r}, not a whole number from {least}")
+    library = _library(model, num_threads, options)
+    if feeds is not None and (library.artifact.sizes or library.others):
+        library = library.for_shapes({name: np.shape(value) for name, value in feeds.items()}, feeds)
+    module = GraphModule(library["default"](device, num_threads))
+    given = random_inputs(module, seed) if feeds is None else feeds
+    return profile_module(module, given, _title(model), repeats, warmup, on_progress)
+
+
+def _library(model: Library | Model, num_threads: int | None, options: dict[str, Any]) -> Library:
+    saved = pathlib.Path(model) if isinstance(model, (str, os.PathLike)) else None
+    if isinstance(model, Library) or (saved is not None and saved.suffix == ".mtvm"):
+        if options:
+            raise ConfigError(f"{', '.join(options)}: a library is compiled already", hint="give the model instead")
+        return model if isinstance(model, Library) else load(saved or "")
+    return compile(model, num_threads=num_threads, **options)
+
+
+def _title(model: Any) -> str:
+    return pathlib.Path(model).name if isinstance(model, (str, os.PathLike)) else "the model"
+
+
+def profile_module(
+    module: GraphModule,
+    feeds: Mapping[str, Any],
+    title: str,
+    repeats: int,
+    warmup: int,
+    on_progress: Progress | None = None,
+) -> Profile:
+    """Of a module that is ready to run: each repetition is a run that warms, one as ever, and one with clocks."""
+    instance = module.instance
+    backend = backend_for(instance.artifact.target, instance.num_threads)
+    [first] = timed(lambda: module.run(feeds))
+    clocked, plain, stamps = _Clocked(instance, backend), list[float](), list[list[_Stamp]]()
+    for done in range(warmup + repeats):
+        instance.run()
+        plain += timed(instance.run)
+        stamps.append(clocked.run())
+        if on_progress is not None:
+            on_progress(done + 1, warmup + repeats, "")
+    instance.finish()
+    runs = [_Run(found, instance.num_threads if clocked.together else 1) for found in stamps[warmup:]]
+    return _summary(title, instance, runs, rates_of(backend), first, plain[warmup:], clocked.together)
+
+
+# --- what is measured -------------------------------------------------------------------------------------------------
+
+
+def _now() -> int:
+    """Nanoseconds of the clock that segments read."""
+    if hasattr(time, "clock_gettime_ns"):
+        return time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+    return time.perf_counter_ns()
+
+
+class _Clocked:
+    """The steps of an instance, each of which says when its threads began and ended what."""
+
+    def __init__(self, instance: Instance, backend: Backend) -> None:
+        self.instance, self.backend, self.together = instance, backend, True
+        steps = steps_of(instance.graph)
+        self.steps = [self._segment(s) if isinstance(s, Segment) else self._alone(s) for s in steps]
+
+    def run(self) -> list[_Stamp]:
+        """One run, in the order of its kernels."""
+        return [stamp for step in [step() for step in self.steps] for stamp in step()]
+
+    def _segment(self, segment: Segment) -> Callable[[], Callable[[], list[_Stamp]]]:
+        """Runs it, and gives what reads the stamps: reading them would let the threads fall asleep."""
+        instance, threads = self.instance, self.instance.num_threads
+        table = np.zeros((threads, len(segment.nodes), 2, 2), np.int64)
+        source = self.backend.clocked(instance.artifact, segment, table.ctypes.data)
+        if source is None:
+            self.together = False
+            return self._one_by_one(segment)
+        run = instance.code.clocked(source, segment, instance.slots, threads)
+
+        def stamps() -> list[_Stamp]:
+            found = table[..., 0] * 1_000_000_000 + table[..., 1]
+            table[:] = 0
+            rows = found.transpose(1, 0, 2).tolist()
+            return [(t, n, *pair) for n, row in zip(segment.nodes, rows, strict=True) for t, pair in enumerate(row)]
+
+        def step() -> Callable[[], list[_Stamp]]:
+            run()
+            return stamps
+
+        return step
+
+    def _one_by_one(self, segment: Segment) -> Callable[[], Callable[[], list[_Stamp]]]:
+        steps = [self._alone(node) for node in segment.nodes]
+
+        def step() -> Callable[[], list[_Stamp]]:
+            found = [stamp for one in steps for stamp in one()()]
+            return lambda: found
+
+        return step
+
+    def _alone(self, node: int) -> Callable[[], Callable[[], list[_Stamp]]]:
+        """A node by itself: a call in Python, control flow, or a kernel of a machine with a clock of its own."""
+        run, code = self.instance.node_step(node), self.instance.code
+        clock = code.timed if self.instance.graph.nodes[node].is_kernel else timed
+
+        def step() -> Callable[[], list[_Stamp]]:
+            begin = _now()
+            [seconds] = clock(run, 1)
+            return lambda: [(0, node, begin, begin + round(seconds * 1e9))]
+
+        return step
+
+
+class _Run:
+    """What the stamps of one run say; a thread that came too late for it has none, and waits all the time."""
+
+    def __init__(self, stamps: Sequence[_Stamp], threads: int) -> None:
+        self.stamps = [stamp for stamp in stamps if stamp[2]]
+        self.begin = min((begin for _, _, begin, _ in self.stamps), default=0)
+        self.end = max((end for *_, end in self.stamps), default=0)
+        self.threads = threads
+        self.seconds = (self.end - self.begin) / 1e9
+        self.of_node, self.busy, self.of_thread = self._progress()
+
+    def _progress(self) -> tuple[dict[int, float], dict[int, float], list[float]]:
+        """By node, how much later all are done with it than with what came before, and the threads' time in it; by
+        thread, its time in all."""
+        of_node, busy, of_thread = dict[int, float](), dict[int, float](), [0.0] * self.threads
+        reached = self.begin
+        for thread, node, begin, end in self.stamps:
+            of_node[node] = of_node.get(node, 0.0) + max(0, end - reached) / 1e9
+            busy[node] = busy.get(node, 0.0) + (end - begin) / 1e9
+            of_thread[thread] += (end - begin) / 1e9
+            reached = max(reached, end)
+        return of_node, busy, of_thread
+
+    def slices(self, names: Sequence[str]) -> tuple[Slice, ...]:
+        def seconds(moment: int) -> float:
+            return (moment - self.begin) / 1e9
+
+        return tuple(Slice(t, names[n], seconds(begin), seconds(end), n) for t, n, begin, end in self.stamps)
+
+
+def _median(figures: Sequence[float]) -> float:
+    return float(np.median(figures)) if figures else 0.0
+
+
+def _summary(
+    title: str,
+    instance: Instance,
+    runs: Sequence[_Run],
+    rates: Rates,
+    first: float,
+    plain: Sequence[float],
+    together: bool,
+) -> Profile:
+    total = _median([run.seconds for run in runs])
+    names = [_name(instance, node) for node in instance.graph.nodes]
+    measured = {index: _median([run.of_node.get(index, 0.0) for run in runs]) for index in runs[0].of_node}
+    all_rows = sum(measured.values()) or 1.0
+    found = [_row(instance, i, names[i], runs, rates, (m, m / all_rows)) for i, m in measured.items()]
+    middle = min(runs, key=lambda run: abs(run.seconds - total))
+    waits = tuple(
+        _median([1 - run.of_thread[t] / run.seconds if run.seconds else 0.0 for run in runs])
+        for t in range(runs[0].threads)
+    )
+    rows = tuple(sorted(found, key=lambda row: -row.measured))
+    figures = (first, _median(plain), total, len(runs), waits, together)
+    return Profile(title, rows, middle.slices(names), rates, *figures)
+
+
+def _name(instance: Instance, node: Node) -> str:
+    """Of a kernel, or of what Python or the executor does in its place."""
+    host = instance.artifact.hosts.get(node.name)
+    return node.func if host is None else operators_of(host.function)
+
+
+def _row(
+    instance: Instance, index: int, name: str, runs: Sequence[_Run], rates: Rates, took: tuple[float, float]
+) -> ProfileRow:
+    node, (measured, share) = instance.graph.nodes[index], took
+    whole = sum(run.of_node.get(index, 0.0) for run in runs) * runs[0].threads
+    idle = max(0.0, 1 - sum(run.busy.get(index, 0.0) for run in runs) / whole) if whole else 0.0
+    nodes = node.spans or (node.name,)
+    if not node.is_kernel:
+        return ProfileRow(nodes, name, 0.0, 0, 0.0, 0.0, measured, IN_PYTHON, index, share, 0.0, 0.0, idle)
+    cost = cost_of(instance.artifact, node)
+    of_peak = of_bandwidth = 0.0
+    with suppress(ZeroDivisionError):
+        of_peak = cost.flops / measured / rates.flops
+        of_bandwidth = sum(cost.moving(rates).values()) / measured
+    figures = (cost.floor(rates), cost.seconds(rates), measured, cost.bound(rates))
+    return ProfileRow(nodes, name, cost.flops, cost.nbytes, *figures, index, share, of_peak, of_bandwidth, idle)
+
+
+# --- as text ----------------------------------------------------------------------------------------------------------
+
+_HEADINGS = (
+    "nodes",
+    "us",
+    "share",
+    "predicted",
+    "x predicted",
+    "of peak",
+    "of bandwidth",
+    "waits",
+    "bound by",
+    "kernel",
+)
+
+
+def _cells(row: ProfileRow) -> tuple[str, ...]:
+    nodes = f"{row.nodes[0]}{f' +{len(row.nodes) - 1}' if row.nodes[1:] else ''}"
+    times = (f"{row.measured * 1e6:.1f}", f"{row.share:.1%}")
+    if row.bound == IN_PYTHON:
+        return (nodes, *times, "-", "-", "-", "-", f"{row.idle:.0%}", row.bound, row.kernel)
+    ratio = f"{row.measured / row.predicted:.2f}" if row.predicted else "-"
+    shares = (f"{row.of_peak:.0%}", f"{row.of_bandwidth:.0%}", f"{row.idle:.0%}")
+    return (nodes, *times, f"{row.predicted * 1e6:.1f}", ratio, *shares, row.bound, row.kernel)
+
+
+def _aligned(row: Sequence[str], widths: Sequence[int]) -> str:
+    """Names to the left, figures to the right."""
+    texts = {0, len(row) - 1, len(row) - 2}
+    cells = (
+        cell.ljust(width) if i in texts else cell.rjust(width)
+        for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+    )
+    return "  ".join(cells).rstrip()
+
+
+def _event(name: str, kind: str, thread: int, start: float, end: float, facts: Mapping[str, Any]) -> dict[str, Any]:
+    moments = {"ts": start * 1e6, "dur": (end - start) * 1e6}
+    return {"ph": "X", "name": name, "cat": kind, "pid": 0, "tid": thread, **moments, "args": dict(facts)}
