@@ -16,6 +16,7 @@ from minitvm import config
 from minitvm.codegen.backend import Backend
 from minitvm.driver import backend_for, build_consuming, require_symbolic
 from minitvm.driver.kernels import KernelCompiler, Progress
+from minitvm.driver.plan import Plan
 from minitvm.driver.tune import Tuned, tasks
 from minitvm.driver.tune import tune as run_tuner
 from minitvm.errors import InputError, MiniTVMError, UnknownValueError
@@ -47,6 +48,8 @@ def compile(
     strict: bool = False,
     on_progress: Progress | None = None,
     trace: bool = False,
+    passes: Sequence[Any] = (),
+    pipeline: Sequence[Any] | None = None,
 ) -> Library:
     """Compile an ONNX model; its weights become part of the library.
 
@@ -54,12 +57,13 @@ def compile(
     that shapes depend on; those are no inputs of the library.  The other options are those of :func:`minitvm.build`,
     the dictionaries those of ``from_onnx``, and so are the errors.
     """
-    parsed = Target.parse(target)
+    parsed, plan = Target.parse(target), Plan.of(passes, pipeline)
     module, params = from_onnx(model, shape_dict=shape_dict, dtype_dict=dtype_dict, value_dict=value_dict)
     for value in params.values():
         value.setflags(write=False)  # nobody else has them, so constants need not copy them
     backend = backend_for(parsed, num_threads)
-    library = build_consuming(module, params, backend, opt_level, strict=strict, on_progress=on_progress, trace=trace)
+    how: dict[str, Any] = {"strict": strict, "on_progress": on_progress, "trace": trace}
+    library = build_consuming(module, params, backend, opt_level, plan=plan, **how)
     return library if not value_dict else library.made_for({name: np.array(v) for name, v in value_dict.items()})
 
 

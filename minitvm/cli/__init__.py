@@ -21,6 +21,7 @@ COMMANDS = {
     "bench": ("run:bench", "Time a model, next to ONNX Runtime."),
     "profile": ("profile:profile", "Say where a run's time goes: kernels, threads, beside the machine's peak."),
     "show": ("show:show", "Print a model at one stage of its way: graph, loops, LLVM IR, assembly, CUDA C."),
+    "lab": ("lab:lab", "Experiments: orders of passes, levels, rules and passes put to the test."),
     "info": ("show:info", "Describe this installation, a model or a library."),
 }
 """By name: the module here with the object in it, and what it is for in one line."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
@@ -15,6 +15,7 @@ from minitvm.codegen.batch import batch_of
 from minitvm.codegen.problem import TEMPLATES, Problem
 from minitvm.codegen.records import require_own
 from minitvm.driver.kernels import KernelCode, KernelCompiler, Progress, Timings
+from minitvm.driver.plan import Plan, with_kernels
 from minitvm.driver.program import (
     Program,
     announce,
@@ -42,6 +43,7 @@ from minitvm.passes.compare import compare
 from minitvm.passes.instrument import PassInstrument
 from minitvm.passes.manager import PassContext, closest
 from minitvm.passes.redundancy import bind_captured, bind_params
+from minitvm.passes.sequential import Sequential
 from minitvm.passes.winograd import Predict
 from minitvm.runtime.cache import KernelCache
 from minitvm.runtime.device import Device, cpu
@@ -68,6 +70,8 @@ def build(
     strict: bool = False,
     on_progress: Progress | None = None,
     trace: bool = False,
+    passes: Sequence[Any] = (),
+    pipeline: Sequence[Any] | Sequential | None = None,
 ) -> Library:
     """Compile a module.
 
@@ -76,12 +80,18 @@ def build(
     become a kernel runs in Python, with one warning; ``strict`` refuses instead.  ``trace`` keeps the module
     before and after every pass in ``library.report``.
 
+    ``passes`` run first: passes, rules, functions from module to module.  ``pipeline`` is run in place of the default
+    one; names in it are passes of that, as they are for the target: ``["SimplifyInference", my_pass, "FuseOps"]``.
+    Levels, ``disabled_pass`` and ``required_pass`` are as everywhere; ``PassContext().before("FuseOps", my_pass)``
+    places single passes.
+
     Raises :class:`TargetError`, :class:`CompilerError`, and what passes raise.
     """
     _check_arguments(module, params)
     given = Module(module) if isinstance(module, Function) else module
-    backend, params = backend_for(target, num_threads), dict(params or {})
-    return build_consuming(given, params, backend, opt_level, strict=strict, on_progress=on_progress, trace=trace)
+    backend, params, plan = backend_for(target, num_threads), dict(params or {}), Plan.of(passes, pipeline)
+    how: dict[str, Any] = {"strict": strict, "on_progress": on_progress, "trace": trace}
+    return build_consuming(given, params, backend, opt_level, plan=plan, **how)
 
 
 def _check_arguments(module: object, params: object) -> None:
@@ -103,6 +113,7 @@ def build_consuming(
     strict: bool = False,
     on_progress: Progress | None = None,
     trace: bool = False,
+    plan: Plan | None = None,
 ) -> Library:
     """As :func:`build`, but empties ``params``, so that weights can be freed as soon as passes have replaced them."""
     cache, timings = KernelCache(config.cache_dir()), Timings()
@@ -111,7 +122,7 @@ def build_consuming(
     compiler = KernelCompiler(backend, cache, timings, on_progress, schedules)
     with timings.stage("passes"), decisions() as log:
         recorder = Recorder(log, trace)
-        main = optimize_for(backend, given, params, opt_level, recorder).main
+        main = optimize_for(backend, given, params, opt_level, recorder, plan).main
     report = BuildReport(timings, compiler, recorder.steps)
     if trace:
         report.module = given.with_function("main", main)
@@ -170,8 +181,10 @@ def optimize(
     library_of: LibraryOf | None = None,
     slower: Slower | None = None,
     predict: Predict | None = None,
+    plan: Plan | None = None,
 ) -> Module:
-    """The module after the default pipeline, under the current ``PassContext``; layouts as ``schedules`` has them.
+    """The module after the default pipeline (or what ``plan`` makes of it), under the current ``PassContext``; layouts
+    as ``schedules`` has them.
 
     ``params`` are bound, and taken out of the dictionary: nothing here holds a weight that the passes have replaced.
     """
@@ -179,8 +192,9 @@ def optimize(
     arrays = {name: np.asarray(taken.pop(name)) for name in list(taken)}
     box = [module.with_function("main", bind_captured(bind_params(module.main, arrays)))]
     del arrays
-    with _context(opt_level, recorder):
-        return default_pipeline(machine, schedules, library_of, slower, predict).consume(box)
+    with _context(opt_level, recorder) as context:
+        steps = (plan or Plan()).steps(default_pipeline(machine, schedules, library_of, slower, predict), context)
+        return with_kernels(steps.consume(box))
 
 
 def optimize_for(
@@ -189,11 +203,21 @@ def optimize_for(
     params: dict[str, Any],
     opt_level: int | None = None,
     recorder: PassInstrument | None = None,
+    plan: Plan | None = None,
 ) -> Module:
     """As :func:`optimize`, with all that the passes may ask of a back end."""
+    return optimize(module, backend.machine, params, opt_level, recorder, *_asked(backend), plan)
+
+
+def pipeline_for(backend: Backend) -> Sequential:
+    """The default pipeline for a target, under the current ``PassContext``."""
+    return default_pipeline(backend.machine, *_asked(backend))
+
+
+def _asked(backend: Backend) -> tuple[str, LibraryOf | None, Slower, Predict]:
+    """What passes may ask of a back end."""
     library_of = backend.library_of if backend.target.libs else None
-    asked = backend.schedules, library_of, backend.slower, backend.predicted
-    return optimize(module, backend.machine, params, opt_level, recorder, *asked)
+    return backend.schedules, library_of, backend.slower, backend.predicted
 
 
 def _context(opt_level: int | None, recorder: PassInstrument | None) -> PassContext:
@@ -204,13 +228,15 @@ def _context(opt_level: int | None, recorder: PassInstrument | None) -> PassCont
             "FuseOps cuts the graph into kernels: a build cannot do without it",
             hint="at opt_level=0 every operator is a kernel of its own",
         )
-    return PassContext(
+    context = PassContext(
         opt_level=outer.opt_level if opt_level is None else opt_level,
         required_pass=outer.required_pass,
         disabled_pass=outer.disabled_pass,
         instruments=[*outer.given_instruments, *([recorder] if recorder else [])],
         config=outer.config,
     )
+    context.placements = outer.placements
+    return context
 
 
 def _compile(program: Program, report: BuildReport) -> Artifact:

@@ -10,10 +10,14 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from minitvm.lab.ordering import Experiment as Experiment
+    from minitvm.lab.ordering import levels as levels
+    from minitvm.lab.ordering import orders as orders
     from minitvm.lab.profiling import Profile as Profile
     from minitvm.lab.profiling import profile as profile
 
 _OFFERED = {
+    "ordering": "Experiment levels orders",
     "profiling": "Profile profile",
 }
 """Names by the module here that has them; what is not used is not imported."""

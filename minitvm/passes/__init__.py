@@ -18,9 +18,7 @@ from minitvm.passes.manager import (
     ModulePass,
     Pass,
     PassContext,
-    Sequential,
     function_pass,
-    get_pass,
     module_pass,
     register_config,
 )
@@ -35,6 +33,7 @@ from minitvm.passes.redundancy import (
     fold_constant_expr,
 )
 from minitvm.passes.rule import Replacement, Rule, RulePass, apply_rules, rule, rule_pass
+from minitvm.passes.sequential import Sequential, get_pass
 from minitvm.passes.simplify_expr import SimplifyExpr, SimplifyExprPostAlterOp, SinkReshape
 from minitvm.passes.sink_cast import SinkCast
 from minitvm.passes.winograd import Predict, faster, remembering

@@ -1,201 +1,25 @@
-"""Passes: pure functions from module to module, run one by one or as a ``Sequential``; and the context they run in."""
+"""Passes: pure functions from module to module, run one by one or as a ``Sequential``."""
 
 from __future__ import annotations
 
-import functools
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from contextvars import ContextVar, Token
-from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Any, Protocol, TypeVar, overload
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeVar, overload, runtime_checkable
 
-from minitvm import config as environment
-from minitvm.errors import ConfigError, PassError, did_you_mean, user_code
+from minitvm.errors import PassError, user_code
 from minitvm.ir.decision import Declined, decide
 from minitvm.ir.expr import Call, Expr, Function, Module
 from minitvm.ir.visitor import as_function, held_functions, holds_functions, kinds_of, rewrite
-from minitvm.passes.instrument import PassInfo, PassInstrument, PrintIR, Verify
+from minitvm.passes.context import CONFIG_KEYS, KNOWN_PASSES, PassContext, closest, each, register_config, using
+from minitvm.passes.instrument import PassInfo
 
-T = TypeVar("T")
-MAX_OPT_LEVEL = 3
+__all__ = ["CONFIG_KEYS", "KNOWN_PASSES", "PASSES", "FunctionPass", "ModulePass", "Pass", "PassContext"]
+__all__ += ["as_pass", "closest", "function_pass", "map_functions", "module_pass", "register_config", "using"]
 
-
-@dataclass(frozen=True)
-class ConfigKey:
-    name: str
-    type: type
-    default: Any
-    meaning: str
-
-
-CONFIG_KEYS: dict[str, ConfigKey] = {}
-
-
-def register_config(name: str, type_: type, default: Any, meaning: str) -> ConfigKey:
-    """Make ``name`` an option of :class:`PassContext`; a pass registers its options beside itself."""
-    CONFIG_KEYS[name] = ConfigKey(name, type_, default, meaning)
-    return CONFIG_KEYS[name]
-
-
-class PassContext:
-    """The scope in which passes run; ``with PassContext(opt_level=3): ...``.  One stack per thread.
-
-    ``opt_level`` 0 to 3 admits the passes of that level and below; ``required_pass`` admits by name whatever the
-    level, ``disabled_pass`` refuses by name; ``instruments`` watch; ``config`` holds options of single passes.
-
-    Raises :class:`ConfigError` for a level, option or option's type that does not exist, :class:`PassError` for an
-    unknown pass.
-    """
-
-    def __init__(
-        self,
-        opt_level: int = 2,
-        required_pass: Sequence[str] | None = None,
-        disabled_pass: Sequence[str] | None = None,
-        instruments: Sequence[PassInstrument] | None = None,
-        config: Mapping[str, Any] | None = None,
-    ) -> None:
-        if isinstance(opt_level, bool) or not isinstance(opt_level, int) or not 0 <= opt_level <= MAX_OPT_LEVEL:
-            raise ConfigError(f"opt_level is {opt_level!r}", hint=f"the levels are 0 to {MAX_OPT_LEVEL}")
-        self.opt_level = opt_level
-        self.required_pass = _checked_names("required_pass", required_pass)
-        self.disabled_pass = _checked_names("disabled_pass", disabled_pass)
-        self.config: Mapping[str, Any] = MappingProxyType(_checked_config(config or {}))
-        self.given_instruments = _checked_instruments(instruments)
-        self._tokens: list[Token[PassContext | None]] = []
-
-    @staticmethod
-    def current() -> PassContext:
-        """The innermost context of this thread; one with the defaults outside of every ``with``."""
-        return _current.get() or PassContext()
-
-    @staticmethod
-    def list_configs() -> dict[str, ConfigKey]:
-        return dict(CONFIG_KEYS)
-
-    @property
-    def instruments(self) -> tuple[PassInstrument, ...]:
-        """Those given, then those that ``MINITVM_PRINT_IR`` and ``MINITVM_VERIFY`` ask for."""
-        asked = _instruments_for(environment.read("MINITVM_PRINT_IR"), environment.read_int("MINITVM_VERIFY"))
-        return (*self.given_instruments, *asked)
-
-    def option(self, name: str) -> Any:
-        """The value of a registered option: as given, or its default."""
-        return self.config.get(name, CONFIG_KEYS[name].default)
-
-    def pass_enabled(self, info: PassInfo) -> bool:
-        """Whether ``Sequential`` runs a pass here."""
-        admitted = info.name in self.required_pass or self.opt_level >= info.opt_level
-        return admitted and info.name not in self.disabled_pass
-
-    def override_instruments(self, instruments: Sequence[PassInstrument]) -> None:
-        """Exit the present instruments and enter others."""
-        self._exit_instruments()
-        self.given_instruments = tuple(instruments)
-        self._enter_instruments()
-
-    def __enter__(self) -> PassContext:
-        self._enter_instruments()
-        self._tokens.append(_current.set(self))
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        _current.reset(self._tokens.pop())
-        self._exit_instruments()
-
-    def _enter_instruments(self) -> None:
-        """All or none: where one fails, those that have entered exit, and no instrument stays."""
-        try:
-            with ExitStack() as entered:
-                for instrument in self.given_instruments:
-                    _each([instrument], lambda i: i.enter_pass_ctx())
-                    entered.callback(instrument.exit_pass_ctx)
-                entered.pop_all()
-        except BaseException:
-            self.given_instruments = ()
-            raise
-
-    def _exit_instruments(self) -> None:
-        try:
-            _each(self.given_instruments, lambda i: i.exit_pass_ctx())
-        except BaseException:
-            self.given_instruments = ()
-            raise
-
-
-_current: ContextVar[PassContext | None] = ContextVar("pass_context", default=None)
-
-
-@contextmanager
-def using(context: PassContext) -> Iterator[None]:
-    """A context that was entered elsewhere as the current one, for another thread or a later question."""
-    token = _current.set(context)
-    try:
-        yield
-    finally:
-        _current.reset(token)
-
-
-@functools.lru_cache(maxsize=8)
-def _instruments_for(print_after: str, verify: int) -> tuple[PassInstrument, ...]:
-    names = [name for name in map(str.strip, print_after.split(",")) if name]
-    return (*([PrintIR(after=names)] if names else []), *([Verify()] if verify else []))
-
-
-def _each(instruments: Iterable[PassInstrument], tell: Callable[[PassInstrument], T], around: str = "") -> list[T]:
-    """What every instrument answers; what one raises names it, and the pass that it watches."""
-    answers = []
-    for instrument in instruments:
-        with user_code(type(instrument), f"instrument {type(instrument).__name__}{around}"):
-            answers.append(tell(instrument))
-    return answers
-
-
-def _checked_names(argument: str, names: Sequence[str] | None) -> tuple[str, ...]:
-    if not isinstance(names, (Iterable, type(None))):
-        raise PassError(f"{argument} is {names!r}, not a list of passes' names")
-    found = (names,) if isinstance(names, str) else tuple(names or ())
-    for name in found:
-        if name not in KNOWN_PASSES:
-            raise PassError(f"{argument}: there is no pass {name!r}", hint=closest(name, sorted(KNOWN_PASSES)))
-    return found
-
-
-def _checked_instruments(given: Any) -> tuple[PassInstrument, ...]:
-    found = tuple(given or ()) if isinstance(given, (Iterable, type(None))) else (given,)
-    for instrument in found:
-        if not isinstance(instrument, PassInstrument):
-            wrong = f"instruments hold a {type(instrument).__name__}, which is no PassInstrument"
-            raise ConfigError(wrong, hint="instruments=[minitvm.passes.PassTiming()]")
-    return found
-
-
-def _checked_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    if not isinstance(config, Mapping):
-        raise ConfigError(f"config is a {type(config).__name__}, not a dictionary of options")
-    for name, value in config.items():
-        if name not in CONFIG_KEYS:
-            raise ConfigError(f"there is no option {name!r}", hint=closest(name, sorted(CONFIG_KEYS)))
-        key = CONFIG_KEYS[name]
-        if not isinstance(value, key.type) or (isinstance(value, bool) and key.type is not bool):
-            wrong = f"option {name!r} takes {key.type.__name__}, not {type(value).__name__} {value!r}"
-            raise ConfigError(wrong, hint=key.meaning)
-    return dict(config)
-
-
-def closest(name: str, known: Sequence[str]) -> str:
-    """A hint: the nearest known name, or all of them."""
-    return did_you_mean(name, known) or f"known: {', '.join(known)}"
-
-
-# --- passes ---------------------------------------------------------------------------------------------------
+Made = TypeVar("Made", Module, Function)
 
 PASSES: dict[str, type[Pass]] = {}
 """Pass classes by name, for ``required``; the built-in ones and the user's."""
-KNOWN_PASSES: set[str] = set()
-"""Names that ``required_pass`` and ``disabled_pass`` may hold: those above, and of ``Sequential`` objects."""
 
 
 class Pass:
@@ -236,14 +60,23 @@ class Pass:
         context, info, around = PassContext.current(), self.info, f" around pass {self.info.name}"
         instruments = context.instruments
         asked = () if info.name in context.required_pass else instruments
-        if not all(_each(asked, lambda i: i.should_run(box[-1], info), around)):
+        if not all(each(asked, lambda i: i.should_run(box[-1], info), around)):
             return box.pop()
-        _each(instruments, lambda i: i.run_before_pass(box[-1], info), around)
-        result = self.transform(box.pop(), context)
-        if not isinstance(result, Module):
-            raise PassError(f"{info.name} returned {type(result).__name__} instead of a Module")
-        _each(instruments, lambda i: i.run_after_pass(result, info), around)
+        each(instruments, lambda i: i.run_before_pass(box[-1], info), around)
+        result = self._returned(self.transform(box.pop(), context), Module)
+        each(instruments, lambda i: i.run_after_pass(result, info), around)
         return result
+
+    @property
+    def maker(self) -> object:
+        """Whose code it is: what errors name."""
+        return type(self)
+
+    def _returned(self, result: Made, kind: type[Made]) -> Made:
+        if isinstance(result, kind):
+            return result
+        wrong = f"pass {self.info.name} returned {type(result).__name__} instead of a {kind.__name__}"
+        raise PassError(wrong, hint="return what it was given where there is nothing to do")
 
     def nothing_to_do(self, function: Function, context: PassContext) -> Declined | None:
         """Why the pass need not be entered for a function."""
@@ -278,7 +111,7 @@ class ModulePass(Pass):
     def transform(self, module: Module, context: PassContext) -> Module:
         if len(module.functions) == 1 and all(self._passes_by(f, context) for f in module.functions.values()):
             return module
-        with user_code(type(self), f"pass {self.info.name}"):
+        with user_code(self.maker, f"pass {self.info.name}"):
             return self.transform_module(module, context)
 
 
@@ -295,9 +128,11 @@ class FunctionPass(Pass):
     def transform(self, module: Module, context: PassContext) -> Module:
         def visit(function: Function) -> Function:
             passed_by = self._passes_by(function, context)
-            return function if passed_by else self.transform_function(function, module, context)
+            if passed_by:
+                return function
+            return self._returned(self.transform_function(function, module, context), Function)
 
-        with user_code(type(self), f"pass {self.info.name}"):
+        with user_code(self.maker, f"pass {self.info.name}"):
             return map_functions(module, visit)
 
 
@@ -336,41 +171,7 @@ class _Mapper:
         return Call(op, new.args, span=new.span)
 
 
-class Sequential(Pass):
-    """Passes in order.  Runs those that the current ``PassContext`` enables, each after the passes it requires."""
-
-    def __init__(
-        self, passes: Sequence[Pass], opt_level: int = 0, name: str = "sequential", required: Sequence[str] = ()
-    ) -> None:
-        if not isinstance(passes, Iterable):
-            raise PassError(f"{name}: {passes!r} is not a list of passes")
-        for step in passes:
-            if not isinstance(step, Pass):
-                raise PassError(f"{name}: {step!r} is not a pass", hint="call the class: SimplifyInference()")
-        self.passes = tuple(passes)
-        self.info = PassInfo(name, opt_level, tuple(required))
-        KNOWN_PASSES.add(name)
-
-    def transform(self, module: Module, context: PassContext) -> Module:
-        for step in self.passes:
-            if context.pass_enabled(step.info):
-                for name in step.info.required:
-                    module = get_pass(name)(module)
-                module = step(module)
-        return module
-
-
-def get_pass(name: str) -> Pass:
-    """A pass by its name, built with its defaults; :class:`PassError` where there is none."""
-    if name not in PASSES:
-        raise PassError(f"there is no pass {name!r}", hint=closest(name, sorted(PASSES)))
-    try:
-        return PASSES[name]()
-    except TypeError as error:
-        raise PassError(f"pass {name} needs arguments, so it cannot be run by name", hint="call it") from error
-
-
-# --- passes made of functions ---------------------------------------------------------------------------------
+# --- passes made of functions and rules -----------------------------------------------------------------------
 
 Kind = TypeVar("Kind", bound=Pass, covariant=True)
 
@@ -411,3 +212,38 @@ def _decorator(
         return types.new_class(target.__name__, (base,), keywords, lambda body: body.update(space))()
 
     return decorate
+
+
+@runtime_checkable
+class MakesPass(Protocol):
+    """What can stand for a pass: a rule."""
+
+    def as_pass(self) -> Pass: ...
+
+
+class OfFunction(ModulePass):
+    """A function of modules as a pass of level 0, called as the function is."""
+
+    def __init__(self, function: Callable[[Module], Module]) -> None:
+        self.function = function
+        self.info = PassInfo(getattr(function, "__name__", type(function).__name__))
+
+    @property
+    def maker(self) -> object:
+        return self.function if hasattr(self.function, "__module__") else type(self.function)
+
+    def transform_module(self, module: Module, context: PassContext) -> Module:
+        return self.function(module)
+
+
+def as_pass(given: Any) -> Pass:
+    """A pass; or a rule, or a function of modules, as one.  :class:`PassError` for anything else."""
+    if isinstance(given, Pass):
+        return given
+    if isinstance(given, type) and issubclass(given, Pass):
+        raise PassError(f"{given.__name__} is a class of passes", hint=f"call it: {given.__name__}()")
+    if isinstance(given, MakesPass) and not isinstance(given, type):
+        return given.as_pass()
+    if callable(given):
+        return OfFunction(given)
+    raise PassError(f"{given!r} is not a pass", hint="a pass, a rule, or a function from module to module")

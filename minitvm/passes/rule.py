@@ -43,6 +43,10 @@ class Rule:
     apply: Callable[..., Replacement]
     exactness: Exactness
 
+    def as_pass(self) -> "RulePass":
+        """A pass of this rule alone, by its name, of level 0."""
+        return rule_pass(self, name=self.name)
+
     def allowed(self, context: PassContext) -> bool:
         """Whether the rule may act at this level and with these options."""
         if self.exactness is Exactness.APPROXIMATE:

@@ -221,7 +221,7 @@ def test_options_are_listed_with_their_meaning() -> None:
 def test_a_class_is_not_a_pass() -> None:
     with pytest.raises(PassError) as error:
         Sequential([InferType])  # type: ignore[list-item]
-    assert error.value.hint == "call the class: SimplifyInference()"
+    assert error.value.hint == "call it: InferType()"
 
 
 def test_wrong_argument_and_wrong_result() -> None:

@@ -1,0 +1,138 @@
+"""``minitvm lab``: experiments with passes, rules, templates and orders."""
+
+from __future__ import annotations
+
+import importlib.resources
+import pathlib
+from typing import Any
+
+import click
+
+from minitvm.cli import LazyGroup, common
+from minitvm.cli.common import say, stdout, table
+from minitvm.errors import ConfigError
+from minitvm.lab.ordering import Experiment, Trial
+from minitvm.lab.ordering import levels as try_levels
+from minitvm.lab.ordering import orders as try_orders
+
+COMMANDS = {
+    "orders": ("lab:orders", "Try every order of some passes: kernels, bytes, time, and whether results agree."),
+    "levels": ("lab:levels", "The same for optimization levels."),
+}
+
+
+@click.group(cls=LazyGroup, table=COMMANDS)
+def lab() -> None:
+    """Experiments: other orders of passes, other levels, rules and passes put to the test.
+
+    \b
+    Examples:
+      minitvm lab orders resnet18.onnx --passes SimplifyExpr,FoldScaleAxis,FoldConstant#2
+      minitvm lab levels resnet18.onnx --plot levels.png
+    """
+
+
+_model = click.argument("model", type=common.PATH, required=False)
+_rounds = click.option(
+    "--rounds", default=5, show_default=True, type=click.IntRange(0), help="Turns of a few runs; 0: nothing is timed."
+)
+_csv = click.option("--csv", "csv_path", type=common.PATH, help="File for the figures, in bytes and seconds.")
+_plot = click.option("--plot", type=common.PATH, help="File for a picture of time and bytes (needs matplotlib).")
+
+
+@click.command()
+@_model
+@click.option("--passes", required=True, metavar="A,B,C", help="The passes; FoldConstant#2 is the second run of one.")
+@_rounds
+@_csv
+@_plot
+@common.compiles
+def orders(
+    model: pathlib.Path | None,
+    passes: str,
+    rounds: int,
+    csv_path: pathlib.Path | None,
+    plot: pathlib.Path | None,
+    chosen: common.Chosen,
+) -> None:
+    """Compile MODEL (.onnx; EfficientNet-Lite0, which is included, by default) with --passes in every order, each in
+    the places that they have in the default pipeline; run all on the same random inputs.
+
+    "bytes" is what kernels read and write in a run, "memory" what intermediate values take; times are medians of
+    interleaved runs.
+
+    \b
+    Examples:
+      minitvm lab orders --passes SimplifyExpr,FoldScaleAxis
+      minitvm lab orders resnet18.onnx --passes AlterOpLayout,FoldConstant#2,SimplifyExpr --csv orders.csv
+    """
+    names = [name.strip() for name in passes.split(",") if name.strip()]
+    with common.compiling("orders") as progress:
+        how: dict[str, Any] = {"opt_level": chosen.opt_level, "rounds": rounds, "on_progress": progress}
+        found = try_orders(passes=names, **how, **subject(model, chosen))
+    show(found, csv_path, plot)
+
+
+@click.command()
+@_model
+@_rounds
+@_csv
+@_plot
+@common.compiles
+def levels(
+    model: pathlib.Path | None,
+    rounds: int,
+    csv_path: pathlib.Path | None,
+    plot: pathlib.Path | None,
+    chosen: common.Chosen,
+) -> None:
+    """Compile MODEL (.onnx; EfficientNet-Lite0, which is included, by default) at all levels, and run all on the same
+    random inputs; columns as those of 'minitvm lab orders'.
+    """
+    with common.compiling("levels") as progress:
+        found = try_levels(rounds=rounds, on_progress=progress, **subject(model, chosen))
+    show(found, csv_path, plot)
+
+
+INCLUDED_SHAPES = {"image": [1, 3, 224, 224]}
+
+
+def included() -> pathlib.Path:
+    """The model that comes with minitvm."""
+    return pathlib.Path(str(importlib.resources.files("minitvm") / "demo_data" / "efficientnet_lite0.onnx"))
+
+
+def subject(model: pathlib.Path | None, chosen: common.Chosen) -> dict[str, Any]:
+    """What the shared options say of a model; of the one that is included, where none is given."""
+    how: dict[str, Any] = {"target": chosen.target, "num_threads": chosen.threads}
+    shapes = chosen.shapes or (INCLUDED_SHAPES if model is None else None)
+    return {**how, "model": model or included(), "shape_dict": shapes, "value_dict": chosen.values or None}
+
+
+def show(found: Experiment, csv_path: pathlib.Path | None, plot: pathlib.Path | None) -> None:
+    figures = ("kernels", "MB", "memory MB", "predicted ms", "median ms", "spread")
+    rows = table("way", *figures, "results", title=found.title)
+    for trial in found.trials:
+        rows.add_row(*_cells(trial))
+    stdout.print(rows)
+    if csv_path is not None:
+        written(csv_path, found.csv())
+    if plot is not None:
+        found.plot(plot)
+        say(f"{plot}: the picture")
+
+
+def written(path: pathlib.Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written: {error.strerror}") from None
+    say(f"{path}: the figures")
+
+
+def _cells(trial: Trial) -> list[str]:
+    if trial.refused:
+        return [trial.way, *[""] * 6, f"refused: {trial.refused}"]
+    time = (f"{trial.time.median * 1e3:.3f}", f"{trial.time.spread:.0%}") if trial.time else ("", "")
+    sizes = (f"{trial.nbytes / 1e6:.2f}", f"{trial.memory / 1e6:.2f}", f"{trial.predicted * 1e3:.3f}")
+    return [trial.way, str(trial.kernels), *sizes, *time, trial.results]

@@ -1,0 +1,192 @@
+"""Orders of passes and levels, tried out: what each makes of a model, in kernels, bytes, time, and numbers.
+
+print(orders("model.onnx", ["SimplifyExpr", "FoldConstant#1", "FoldScaleAxis"]))
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+import math
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from minitvm.driver import backend_for
+from minitvm.driver.compile import pipeline_for
+from minitvm.driver.plan import Plan
+from minitvm.errors import ConfigError, MiniTVMError, listing
+from minitvm.lab.subject import Subject
+from minitvm.passes.compare import close, difference, flatten
+from minitvm.passes.manager import Pass, PassContext
+from minitvm.passes.sequential import Sequential
+from minitvm.runtime.executor import GraphModule
+from minitvm.runtime.timing import BenchmarkResult, side_by_side
+
+MOST_ORDERS = 120
+"""Builds that one experiment may take: the orders of five passes."""
+COLUMNS = ("way", "kernels", "bytes", "memory", "predicted", "seconds", "spread", "results")
+
+OnProgress = Callable[[int, int, str], None]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What one way made of the model.
+
+    ``kernels`` run once for each result they make; ``nbytes`` is what they read and write in a run, ``memory`` the
+    bytes of its intermediate values; ``predicted`` seconds on one thread; ``results`` says in words how its numbers
+    are beside the first way's.  ``refused``: why there is no library; nothing else then.
+    """
+
+    way: str
+    kernels: int = 0
+    nbytes: int = 0
+    memory: int = 0
+    predicted: float = 0.0
+    time: BenchmarkResult | None = None
+    results: str = ""
+    refused: str = ""
+
+    @property
+    def row(self) -> tuple[Any, ...]:
+        """Under :data:`COLUMNS`; seconds are a run's median."""
+        if self.refused:
+            return (self.way, "", "", "", "", "", "", f"refused: {self.refused}")
+        time = (self.time.median, self.time.spread) if self.time else ("", "")
+        return (self.way, self.kernels, self.nbytes, self.memory, self.predicted, *time, self.results)
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """All ways that were tried, the default one first."""
+
+    title: str
+    trials: tuple[Trial, ...]
+
+    @property
+    def agree(self) -> bool:
+        """Whether every way made a library, with the same numbers."""
+        return all(not trial.refused and trial.results in ("the first", "equal") for trial in self.trials)
+
+    def csv(self) -> str:
+        """A line for each way, under :data:`COLUMNS`; bytes and seconds."""
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerows([COLUMNS, *(trial.row for trial in self.trials)])
+        return text.getvalue()
+
+    def __str__(self) -> str:
+        return self.csv()
+
+    def plot(self, path: str | os.PathLike[str]) -> None:
+        """A picture of time and bytes by way; :class:`ConfigError` without matplotlib."""
+        from minitvm.lab.pictures import bars
+
+        done = [trial for trial in self.trials if trial.time is not None]
+        times = [trial.time.median * 1e3 for trial in done if trial.time]
+        bars(path, self.title, [t.way for t in done], {"ms a run": times, "MB moved": [t.nbytes / 1e6 for t in done]})
+
+
+# --- the two experiments ----------------------------------------------------------------------------------------------
+
+
+def orders(
+    model: Any,
+    passes: Sequence[str],
+    opt_level: int = 3,
+    rounds: int = 5,
+    on_progress: OnProgress | None = None,
+    **subject: Any,
+) -> Experiment:
+    """Every order of ``passes`` in the places that they have in the default pipeline.
+
+    A name is a pass's, or one run's of several: ``FoldConstant#2``.  ``rounds`` turns of runs are timed (0: none),
+    interleaved.  ``subject`` are the arguments of :meth:`Subject.of`: ``params``, ``target``, ``shape_dict``, ...
+
+    :class:`ConfigError` where there is nothing to permute, or too much; :class:`PassError` for unknown names.
+    """
+    given = Subject.of(model, **subject)
+    with PassContext(opt_level, config=PassContext.current().config) as context:
+        pipeline = pipeline_for(backend_for(given.target, given.num_threads))
+    ways = {" ".join(order): _ordered(pipeline, passes, order, context) for order in _permutations(passes)}
+    plans = {way: (opt_level, Plan.of(pipeline=steps)) for way, steps in ways.items()}
+    return tried(f"orders of {', '.join(passes)}", given, plans, rounds, on_progress)
+
+
+def levels(model: Any, rounds: int = 5, on_progress: OnProgress | None = None, **subject: Any) -> Experiment:
+    """Optimization levels 3 to 0; arguments as those of :func:`orders`."""
+    plans = {f"level {level}": (level, Plan()) for level in (3, 2, 1, 0)}
+    return tried("optimization levels", Subject.of(model, **subject), plans, rounds, on_progress)
+
+
+def _permutations(passes: Sequence[str]) -> list[tuple[str, ...]]:
+    if isinstance(passes, str) or len(passes) < 2 or len(set(passes)) < len(passes):
+        raise ConfigError(f"{listing(passes)}: an order is of two or more different passes", hint="A,B or A,B,C")
+    if math.factorial(len(passes)) > MOST_ORDERS:
+        raise ConfigError(
+            f"{len(passes)} passes have {math.factorial(len(passes)):,} orders; {MOST_ORDERS} are tried at most",
+            hint="name five passes or fewer",
+        )
+    return list(itertools.permutations(passes))
+
+
+def _ordered(pipeline: Sequential, passes: Sequence[str], order: Sequence[str], context: PassContext) -> Sequential:
+    """The pipeline with ``order`` in the places of ``passes``."""
+    places = [pipeline.find(name, context)[0] for name in passes]
+    steps: dict[str, Pass] = {name: place.step for name, place in zip(passes, places, strict=True)}
+    for place, name in zip(places, order, strict=True):
+        pipeline = pipeline.with_step(place, steps[name])
+    return pipeline
+
+
+# --- trying -----------------------------------------------------------------------------------------------------------
+
+
+def tried(
+    title: str,
+    given: Subject,
+    plans: dict[str, tuple[int, Plan]],
+    rounds: int,
+    on_progress: OnProgress | None = None,
+) -> Experiment:
+    """A build for every plan and its level, the first one what the others' results are held beside."""
+    found: dict[str, Trial] = {}
+    modules: dict[str, GraphModule] = {}
+    first: list[np.ndarray] | None = None
+    for done, (way, (level, plan)) in enumerate(plans.items(), 1):
+        try:
+            modules[way] = module = given.runner(given.build(level, plan))
+            results = [np.array(value) for value in flatten(tuple(module.outputs()))]
+            found[way] = _trial(way, module, results, first)
+            first = results if first is None else first
+        except MiniTVMError as error:
+            found[way] = Trial(way, refused=error.message)
+        if on_progress is not None:
+            on_progress(done, len(plans), way)
+    return Experiment(title, tuple(_timed(found, modules, rounds)))
+
+
+def _trial(way: str, module: GraphModule, results: list[np.ndarray], first: list[np.ndarray] | None) -> Trial:
+    artifact = module.instance.artifact
+    figures = [artifact.metadata[node.func] for node in artifact.graph.nodes if node.is_kernel]
+    said = "the first" if first is None else _beside(results, first)
+    nbytes, memory = sum(f["bytes"] for f in figures), int(artifact.plan.nbytes)
+    return Trial(way, len(figures), int(nbytes), memory, artifact.work_seconds, results=said)
+
+
+def _beside(results: list[np.ndarray], first: list[np.ndarray]) -> str:
+    for position, (have, want) in enumerate(zip(results, first, strict=True)):
+        if not close(have, want):
+            return f"result {position}: {difference(have, want)}"
+    return "equal"
+
+
+def _timed(found: dict[str, Trial], modules: dict[str, GraphModule], rounds: int) -> list[Trial]:
+    if not rounds or not modules:
+        return list(found.values())
+    times = side_by_side({way: module.run for way, module in modules.items()}, rounds)
+    return [replace(trial, time=times.get(way)) for way, trial in found.items()]
