@@ -137,6 +137,11 @@ class Backend(ABC):
         """What the machine that is here does at most; usual figures where it is not measured."""
         return self.machine.rates(self.machine.threads)
 
+    def measured_flops(self, tries: int) -> float:
+        """Floating-point operations a second of one thread, the best of so many short tries: what kernels are held
+        against that ran a moment before; the usual figure where nothing is measured."""
+        return self.machine.rates(1).flops
+
     def judged(self, template: Template, choice: Choice, source: Any) -> tuple[float, str]:
         """What a choice costs as is known from its source, and what speaks against it, where something does."""
         return choice.cycles, ""

@@ -168,29 +168,34 @@ def unflatten(position: LoopExpr, extents: Sequence[int]) -> tuple[LoopExpr, ...
 # --- lanes ----------------------------------------------------------------------------------------------------
 
 
-def lanes(found: For) -> Stmt:
+def lanes(found: For, kind: LoopKind = LoopKind.VECTORIZED) -> Stmt:
     """All iterations at once: each statement below becomes a loop over lanes, each memory a lane's own element of it.
 
-    Loops below stay around it, so what varies with the lane is neither their extent nor a condition around them.
+    Loops below stay around it, so what varies with the lane is neither their extent nor a condition around them.  Of
+    another ``kind`` the new loops are around lanes that are there already, and memory has the place in front.
     """
     var, count = found.var, trips(found)
     if count == 1:
         return bind_vars(found.body, {var: Const(0)})
+    last = kind is LoopKind.VECTORIZED
 
     def vector(stmt: Stmt) -> Stmt:
-        return loop(count, lambda lane: bind_vars(stmt, {var: lane}), LoopKind.VECTORIZED, name=var.name)
+        return loop(count, lambda lane: fresh_vars(bind_vars(stmt, {var: lane})), kind, name=var.name)
 
     def walk(stmt: Stmt) -> Stmt:
         match stmt:
             case Seq(stmts):
                 return seq(*map(walk, stmts))
-            case For(inner, extent, body, kind) if not depends_on(extent, var):
-                return For(inner, extent, walk(body), kind)
+            case For(inner, extent, body, inside) if not depends_on(extent, var) and (
+                last or inside is not LoopKind.VECTORIZED
+            ):
+                return For(inner, extent, walk(body), inside)
             case If(condition, then, orelse) if not depends_on(condition, var):
                 return If(condition, walk(then), None if orelse is None else walk(orelse))
             case Alloc(buffer, body):
-                wide = Buffer(buffer.name, (*buffer.shape, count), buffer.dtype, buffer.scope)
-                return Alloc(wide, walk(redirect(body, {buffer: wide}, lambda index: (*index, var))))
+                shape = (*buffer.shape, count) if last else (count, *buffer.shape)
+                wide = Buffer(buffer.name, shape, buffer.dtype, buffer.scope)
+                return Alloc(wide, walk(redirect(body, {buffer: wide}, lambda i: (*i, var) if last else (var, *i))))
         return vector(stmt)
 
     return walk(found.body)

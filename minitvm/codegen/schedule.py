@@ -21,6 +21,7 @@ from minitvm.codegen.schedule_loops import (
     find_loop,
     fuse,
     inner_ranges,
+    jam,
     loops,
     parallel,
     reorder,
@@ -58,8 +59,8 @@ from minitvm.ir.loop import (
 from minitvm.ir.loop.affine import Affine, Range, affine, bounds, mixed_radix, prove
 from minitvm.ir.loop.verify import verify_kernel
 
-__all__ = ["apply", "bind", "cache_read", "cache_write", "compute_at", "find_loop", "fuse", "loops", "parallel"]
-__all__ += ["reorder", "rfactor", "split", "tile", "title", "unroll", "vectorize"]
+__all__ = ["apply", "bind", "cache_read", "cache_write", "compute_at", "find_loop", "fuse", "jam", "loops"]
+__all__ += ["parallel", "reorder", "rfactor", "split", "tile", "title", "unroll", "vectorize"]
 
 BufferName: TypeAlias = Buffer | str
 Index: TypeAlias = tuple[LoopExpr, ...]

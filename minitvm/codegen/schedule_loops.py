@@ -211,6 +211,27 @@ def vectorize(kernel: Kernel, loop: LoopName) -> Kernel:
     return with_loop(kernel, found, made)
 
 
+def jam(kernel: Kernel, loop: LoopName) -> Kernel:
+    """Unroll and jam: the iterations, written out, side by side in the loops below; memory below has a place for each.
+
+    What all of them read is read once; sums in different registers need not wait for each other.
+    """
+    found = find_loop(kernel, loop)
+    check_independent(kernel, found)
+    made = lanes(found, LoopKind.UNROLLED)
+    inside = [
+        s for u in walk_stmts(made) if isinstance(u, For) and u.kind is LoopKind.UNROLLED for s in walk_stmts(u.body)
+    ]
+    alike = not any(isinstance(s, (Alloc, Barrier)) or (isinstance(s, For) and s.kind in _ORDERED[:1]) for s in inside)
+    require(
+        kernel,
+        alike,
+        f"loops inside loop {found.var.name} vary with it",
+        "only what all iterations do alike can be jammed",
+    )
+    return with_loop(kernel, found, made)
+
+
 def rfactor(kernel: Kernel, loop: LoopName, width: int) -> Kernel:
     """A reduction along ``loop`` as ``width`` partial results, one per lane, combined after it: other roundings."""
     found = find_loop(kernel, loop)

@@ -96,18 +96,23 @@ exit:
 
 def measure(cpu: Cpu, machine: MachineModel, threads: int, tries: int = 15) -> Rates:
     """The best of some tries of each kernel, on that many threads at once.  Takes a second."""
-    code = NativeCode([compile_object(text(cpu), cpu) for text in (fma_text, read_text)], ["peak_fma", "peak_read"])
-    fma = code.function("peak_fma", None, ctypes.c_void_p, ctypes.c_int64)
+    code = NativeCode([compile_object(read_text(cpu), cpu)], ["peak_read"])
     read = code.function("peak_read", None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
-    registers = [aligned(np.full(CHAINS * cpu.vector_bytes // 4, 1e-9, np.float32)) for _ in range(threads)]
-    seconds = _best(lambda t: fma(registers[t].ctypes.data, FMA_STEPS), threads, tries)
-    sums = float(CHAINS * FMA_STEPS) / seconds
+    sums = vector_sums(cpu, threads, tries)
     sizes = (machine.l1_bytes / 2, machine.l2_bytes / 2, machine.l3_bytes / 2 / threads)
     bytes_of = [*map(int, sizes), IN_MEMORY * machine.l3_bytes // threads]
     rates = [_read_rate(read, cpu, nbytes, threads, tries) for nbytes in bytes_of]
     flops = 2 * sums * machine.lanes("float32") * threads
     usual = machine.rates(threads)
     return replace(usual, flops=flops, clock=sums / MULTIPLY_ADDS, levels=machine.levels(threads, rates))
+
+
+def vector_sums(cpu: Cpu, threads: int, tries: int) -> float:
+    """Multiply-adds of vectors a second, of each thread: the best of some tries, of a hundredth of a second each."""
+    code = NativeCode([compile_object(fma_text(cpu), cpu)], ["peak_fma"])
+    fma = code.function("peak_fma", None, ctypes.c_void_p, ctypes.c_int64)
+    registers = [aligned(np.full(CHAINS * cpu.vector_bytes // 4, 1e-9, np.float32)) for _ in range(threads)]
+    return CHAINS * FMA_STEPS / _best(lambda t: fma(registers[t].ctypes.data, FMA_STEPS), threads, tries)
 
 
 def _read_rate(read: Callable[[int, int, int], None], cpu: Cpu, nbytes: int, threads: int, tries: int) -> float:

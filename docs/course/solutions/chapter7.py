@@ -1,0 +1,26 @@
+"""Solutions of chapter 7."""
+
+from minitvm.codegen import schedule
+from minitvm.ir.loop import Buffer, Kernel, Store, const, loop, seq
+
+
+def matmul(m: int, k: int, n: int) -> Kernel:
+    a, b, c = Buffer("a", (m, k), "float32"), Buffer("b", (k, n), "float32"), Buffer("c", (m, n), "float32")
+
+    def element(i, j):
+        zero = Store(c, (i, j), const(0, "float32"))
+        return seq(zero, loop(k, lambda r: Store(c, (i, j), c[i, j] + a[i, r] * b[r, j]), name="r"))
+
+    return Kernel("matmul", (a, b, c), loop(m, lambda i: loop(n, lambda j: element(i, j), name="j"), name="i"))
+
+
+def in_lanes(kernel: Kernel) -> Kernel:
+    kernel = schedule.split(kernel, "j", 16, tail="exact")
+    return schedule.vectorize(kernel, "j_inner")
+
+
+def fast(kernel: Kernel) -> Kernel:
+    kernel = schedule.tile(kernel, "i", "j", 8, 32, tail="exact")
+    kernel = schedule.reorder(kernel, "j_outer", "i_outer")
+    kernel = schedule.vectorize(kernel, "j_inner")
+    return schedule.jam(kernel, "i_inner")

@@ -1,0 +1,175 @@
+"""Grading a chapter of the course: ``minitvm lab grade chapter3 mine.py``, ``grade("chapter3", globals())`` in a cell.
+
+A file runs in a process of its own, so that what never ends, or ends the process, is a check that fails and no more.
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import queue
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from minitvm.errors import InputError
+from minitvm.lab.course import chapter_of
+from minitvm.lab.course.check import Chapter, Exercise, Outcome
+
+LOADING = 30.0
+"""Seconds until a file's own statements have to be done, minitvm's imports among them."""
+
+
+@dataclass(frozen=True)
+class Grade:
+    """How a chapter went, check by check."""
+
+    chapter: Chapter
+    outcomes: tuple[Outcome, ...]
+    problem: str = ""
+    """Why nothing could be checked at all."""
+
+    @property
+    def earned(self) -> int:
+        return sum(o.points for o in self.outcomes if o.passed)
+
+    @property
+    def points(self) -> int:
+        return sum(c.points for e in self.chapter.exercises for c in e.checks)
+
+    @property
+    def complete(self) -> bool:
+        return self.earned == self.points
+
+    def __str__(self) -> str:
+        lines = [f"{self.chapter.name}: {self.chapter.title}"]
+        lines += [self.problem] if self.problem else []
+        for exercise in self.chapter.exercises:
+            lines += _lines(exercise, [o for o in self.outcomes if o.exercise == exercise.name])
+        return "\n".join([*lines, "", f"{self.earned} of {self.points} points"])
+
+    __repr__ = __str__
+
+
+def _lines(exercise: Exercise, outcomes: list[Outcome]) -> Iterator[str]:
+    earned, points = (sum(o.points for o in group) for group in ([o for o in outcomes if o.passed], outcomes))
+    yield ""
+    yield f"{exercise.number} {exercise.name}: " + (f"{earned} of {points} points" if outcomes else "not checked")
+    last = ""
+    for outcome in outcomes:
+        yield f"  [{'x' if outcome.passed else ' '}] {outcome.check}"
+        said = "\n".join(filter(None, (outcome.message, outcome.hint and f"hint: {outcome.hint}")))
+        if said and said != last:  # five checks that fail for one reason say it once
+            yield from (f"      {line}" for line in said.splitlines())
+        last = said
+
+
+def grade(chapter: str, work: str | pathlib.Path | Mapping[str, Any]) -> Grade:
+    """Grades a file, or what a notebook has defined: ``grade("chapter1", globals())``.
+
+    A notebook's functions run in its own process: what never ends is interrupted there as any cell is.
+    :class:`InputError` where there is no such chapter or no such file.
+    """
+    found = chapter_of(str(chapter))
+    if isinstance(work, Mapping):
+        return Grade(found, tuple(o for e in found.exercises for o in e.outcomes(work, _file_of(work, e))))
+    path = pathlib.Path(work)
+    if not path.is_file():
+        hint = f"minitvm lab start {found.name} writes a file to begin with"
+        raise InputError(f"there is no file {str(path)!r}", hint=hint)
+    return _graded_apart(found, path)
+
+
+def _file_of(work: Mapping[str, Any], exercise: Exercise) -> str:
+    """Where a notebook's function comes from: each cell is a file of its own."""
+    made = work.get(exercise.name)
+    code = getattr(getattr(made, "apply", made), "__code__", None)
+    return str(code.co_filename) if code is not None else str(work.get("__file__", ""))
+
+
+# --- in a process of its own ----------------------------------------------------------------------------------
+
+
+class _Child:
+    """A process that grades exercises from a place on and says so line by line."""
+
+    def __init__(self, chapter: Chapter, path: pathlib.Path, exercise: int, check: int) -> None:
+        command = [sys.executable, "-m", "minitvm.lab.course.child", chapter.name, str(path), str(exercise), str(check)]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, encoding="utf-8")
+        self.lines: queue.Queue[str] = queue.Queue()
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.lines.put(line)
+        self.lines.put("")
+
+    def says(self, seconds: float) -> dict[str, Any] | str:
+        """The next thing that it says; why it says nothing any more."""
+        try:
+            line = self.lines.get(timeout=seconds)
+        except queue.Empty:
+            return "time"
+        if line:
+            found: dict[str, Any] = json.loads(line)
+            return found
+        return f"status {self.process.wait()}"
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+def _graded_apart(chapter: Chapter, path: pathlib.Path) -> Grade:
+    outcomes: list[Outcome] = []
+    todo = [(n, m) for n, exercise in enumerate(chapter.exercises) for m in range(len(exercise.checks))]
+    while len(outcomes) < len(todo):
+        child = _Child(chapter, path, *todo[len(outcomes)])
+        try:
+            problem = _heard(chapter, child, todo, outcomes)
+        finally:
+            child.end()
+        if problem:
+            return Grade(chapter, (), problem)
+    return Grade(chapter, tuple(outcomes))
+
+
+def _heard(chapter: Chapter, child: _Child, todo: list[tuple[int, int]], outcomes: list[Outcome]) -> str:
+    """Takes down what a child says until it is done or silent; what is wrong with the file as a whole."""
+    first = child.says(LOADING)
+    if isinstance(first, str):
+        return _unloaded(first)
+    if first["problem"]:
+        return str(first["problem"])
+    while len(outcomes) < len(todo):
+        exercise = chapter.exercises[todo[len(outcomes)][0]]
+        check = exercise.checks[todo[len(outcomes)][1]]
+        said = child.says(exercise.limit)
+        if isinstance(said, str):
+            outcomes.append(Outcome(exercise.name, check.title, check.points, False, *_silent(said, exercise)))
+            break
+        outcomes.append(Outcome(**said))
+    return ""
+
+
+def _unloaded(said: str) -> str:
+    if said == "time":
+        return (
+            f"the file itself was still running after {LOADING:g} s\n"
+            "hint: what stands outside of functions runs when it is loaded; is a loop there?"
+        )
+    return f"the file ended the process while it was loaded ({said})\nhint: leave out exit() and what starts programs"
+
+
+def _silent(said: str, exercise: Exercise) -> tuple[str, str]:
+    if said == "time":
+        hint = "a loop that never ends, or work done again for every way through the graph: each node once is enough"
+        return f"still running after {exercise.limit:g} s", hint
+    return f"your code ended the process ({said})", "raise an exception or return; exit() ends the grader as well"
+
+
+__all__ = ["Grade", "grade"]
