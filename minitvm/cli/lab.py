@@ -18,17 +18,21 @@ from minitvm.lab.ordering import orders as try_orders
 COMMANDS = {
     "orders": ("lab:orders", "Try every order of some passes: kernels, bytes, time, and whether results agree."),
     "levels": ("lab:levels", "The same for optimization levels."),
+    "start": ("lab_grade:start", "Write the starter code of a chapter of the course."),
+    "grade": ("lab_grade:grade", "Grade the answers to a chapter of the course."),
 }
 
 
 @click.group(cls=LazyGroup, table=COMMANDS)
 def lab() -> None:
-    """Experiments: other orders of passes, other levels, rules and passes put to the test.
+    """Experiments: other orders of passes, other levels, rules and passes put to the test; the course's exercises.
 
     \b
     Examples:
       minitvm lab orders resnet18.onnx --passes SimplifyExpr,FoldScaleAxis,FoldConstant#2
       minitvm lab levels resnet18.onnx --plot levels.png
+      minitvm lab start chapter1
+      minitvm lab grade chapter1 chapter1.py
     """
 
 

@@ -296,6 +296,33 @@ def test_lanes_around_loops_that_they_share() -> None:
 """)  # fmt: skip
 
 
+def test_rows_jammed_around_lanes() -> None:
+    kernel = schedule.cache_write(matmul(), C, "j")
+    kernel = schedule.vectorize(schedule.split(kernel, "j", 8), "j_inner")
+    check(matmul(), schedule.jam(schedule.split(kernel, "i", 3), "i_inner"), """\
+  for i_outer in 2:
+    for j_outer in 1:
+      alloc c_local: float32[3, 1, 1, 8] local:
+        unrolled i_inner in 3:
+          vectorized j_inner in 8:
+            c_local[i_inner, 0, 0, j_inner] = 0f
+        for k in 5:
+          unrolled i_inner in 3:
+            vectorized j_inner in 8:
+              c_local[i_inner, 0, 0, j_inner] = c_local[i_inner, 0, 0, j_inner] + a[i_outer * 3 + i_inner, k] * B
+        for u in 1:
+          for v in 1:
+            unrolled i_inner in 3:
+              vectorized j_inner in 8:
+                c[i_outer * 3 + i_inner + u, j_outer * 8 + j_inner + v] = c_local[i_inner, u, v, j_inner]
+""".replace("B\n", "b[k, j_outer * 8 + j_inner]\n"))  # fmt: skip
+
+
+def test_jam_refusals() -> None:
+    assert "reduction into c" in refusal(lambda: schedule.jam(matmul(), "k"))
+    assert refusal(lambda: schedule.jam(triangle(), "r")).startswith("triangle: loops inside loop r vary with it")
+
+
 def test_lanes_of_what_each_one_asks() -> None:
     guarded = schedule.split(scale(), "j", 4)
     check(scale(), schedule.vectorize(guarded, "j_inner"))

@@ -11,13 +11,8 @@ from minitvm.codegen.llvm.arith import SPELLINGS
 from minitvm.codegen.llvm.cblas import gemm_text
 from minitvm.codegen.llvm.compile import assembly, caches_of, compile_object, cpu_of, host, machine_model
 from minitvm.codegen.llvm.emit import emit
-<<<<<<< HEAD
 from minitvm.codegen.llvm.entry import clocked_text, constant_text, entry_text
-from minitvm.codegen.llvm.peak import measure
-=======
-from minitvm.codegen.llvm.entry import constant_text, entry_text
 from minitvm.codegen.llvm.peak import measure, vector_sums
->>>>>>> 4077e75 (Course: graders, starters and solutions of eight chapters; schedules: unroll and jam)
 from minitvm.ir.dims import Dim
 from minitvm.ir.expr import Function
 from minitvm.runtime import cblas

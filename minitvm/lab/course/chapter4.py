@@ -9,7 +9,7 @@ from minitvm.ir.decision import Exactness
 from minitvm.ir.evaluate import evaluate
 from minitvm.ir.expr import Call, Module
 from minitvm.ir.visitor import calls
-from minitvm.lab.course.check import Chapter, Wrong, as_rule, becomes, close, same, stays
+from minitvm.lab.course.check import Chapter, Wrong, as_rule, becomes, close, hinted, same, stays
 from minitvm.lab.course.texts import Given, Noise, operators, reference_fold_scale
 from minitvm.testing.checks import as_module, run_opt_pass
 
@@ -122,7 +122,8 @@ def conv(body: str, more: str = "") -> str:
 
 def _one_conv(rule: Any, body: str, hint: str, more: str = "") -> None:
     given = as_module(conv(body, more))
-    found = run_opt_pass(given, rule)
+    with hinted(hint):
+        found = run_opt_pass(given, rule)
     ops = operators(found)
     if ops != ["nn.conv2d"]:
         raise Wrong(f"{body} leaves {', '.join(ops)}, expected nn.conv2d alone", hint)

@@ -7,7 +7,7 @@ import numpy as np
 
 from minitvm.ir.evaluate import evaluate
 from minitvm.ir.layout import Layout
-from minitvm.lab.course.check import Chapter, Wrong, becomes, close, same, stays
+from minitvm.lab.course.check import Chapter, Wrong, becomes, close, hinted, same, stays
 from minitvm.lab.course.texts import drawn_inputs, operators, reference_cancel, reference_relu_first
 from minitvm.testing.checks import as_module, run_opt_pass
 
@@ -26,7 +26,8 @@ def _places(place: Any, layout: str, sizes: tuple[int, ...], hint: str) -> None:
     memory = np.ascontiguousarray(Layout(layout).convert(plain, order)).ravel()
     shape = dict(zip(order, sizes, strict=True))
     for index in product(*(range(0, n, max(1, n // 3)) for n in sizes)):
-        at = place(layout, dict(shape), dict(zip(order, index, strict=True)))
+        with hinted(hint):
+            at = place(layout, dict(shape), dict(zip(order, index, strict=True)))
         expected = int(np.flatnonzero(memory == plain[index])[0])
         same(
             at, expected, f"{layout}, shape {shape}: the place of element {dict(zip(order, index, strict=True))}", hint

@@ -24,6 +24,6 @@ def conv_shape(
 def count_calls(root: Expr) -> dict[str, int]:
     """1.3  How many calls of each operator there are below ``root``, each call once: {"nn.conv2d": 2, "add": 1}.
 
-    Operands of a node: ``Call.args``, ``Tuple.fields``, ``TupleGetItem.tuple``.  The graph may be 5,000 nodes deep.
+    Operands of a node: ``Call.args``, ``Tuple.fields``, ``TupleGetItem.tuple``.  The graph may be 3,000 nodes deep.
     """
     raise NotImplementedError

@@ -1,0 +1,154 @@
+"""The course's graders: every solution earns all points, wrong answers fail with the hint that fits."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from wrong_answers import WRONG
+
+from minitvm.cli import cli
+from minitvm.errors import InputError
+from minitvm.lab.course import TITLES, chapter_of, starter
+from minitvm.lab.course.check import Outcome
+from minitvm.lab.course.child import load
+from minitvm.lab.grade import Grade, grade
+
+ROOT = pathlib.Path(__file__).parent.parent.parent
+SOLUTIONS = ROOT / "docs" / "course" / "solutions"
+
+
+def outcomes(chapter: str, path: pathlib.Path, exercise: str | None = None) -> list[Outcome]:
+    """Graded in this process; without the checks that time something."""
+    work, problem = load(path)
+    assert problem == ""
+    found = chapter_of(chapter).exercises
+    return [
+        exercise_._outcome(check, work, str(path))
+        for exercise_ in found
+        if exercise in (None, exercise_.name)
+        for check in exercise_.checks
+        if "of what this core can do" not in check.title
+    ]
+
+
+@pytest.mark.parametrize("chapter", TITLES)
+def test_a_solution_earns_all_points(chapter: str) -> None:
+    found = outcomes(chapter, SOLUTIONS / f"{chapter}.py")
+    assert [(o.check, o.message) for o in found if not o.passed] == []
+
+
+@pytest.mark.parametrize("chapter", TITLES)
+def test_starter_code_has_every_exercise_and_none_of_the_points(chapter: str, tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(starter(chapter), encoding="utf-8")
+    work, problem = load(path)
+    assert problem == ""
+    for exercise in chapter_of(chapter).exercises:
+        first = exercise._outcome(exercise.checks[0], work, str(path))
+        assert (first.passed, first.message) == (False, "not written yet"), exercise.name
+
+
+@pytest.mark.parametrize(
+    ("chapter", "exercise", "code", "hint"), WRONG, ids=[f"{w[1]}-{n}" for n, w in enumerate(WRONG)]
+)
+def test_a_wrong_answer_fails_with_a_hint(
+    chapter: str, exercise: str, code: str, hint: str, tmp_path: pathlib.Path
+) -> None:
+    path = tmp_path / "wrong.py"
+    path.write_text((SOLUTIONS / f"{chapter}.py").read_text(encoding="utf-8") + "\n\n" + code, encoding="utf-8")
+    failed = [o for o in outcomes(chapter, path, exercise) if not o.passed]
+    assert failed, "full marks"
+    assert any(hint in f"{o.message}\n{o.hint}" for o in failed), [f"{o.message}\n{o.hint}" for o in failed]
+
+
+# --- what a process of its own is for -------------------------------------------------------------------------
+
+
+def graded(text: str, tmp_path: pathlib.Path, chapter: str = "chapter1") -> Grade:
+    path = tmp_path / "mine.py"
+    path.write_text(text, encoding="utf-8")
+    return grade(chapter, path)
+
+
+def only(monkeypatch: pytest.MonkeyPatch, exercise: str, limit: float = 10.0) -> None:
+    """Chapter 1 with one exercise.  The child grades all of them from the number that it is given."""
+    chapter = chapter_of("chapter1")
+    monkeypatch.setattr(chapter, "exercises", [e for e in chapter.exercises if e.name == exercise])
+    monkeypatch.setattr(chapter.exercises[0], "limit", limit)
+
+
+def test_what_ends_the_process_or_never_ends_is_one_failed_check(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    only(monkeypatch, "residual_block", limit=3.0)
+    text = """
+import os, time
+print("not a line of the protocol")
+def residual_block(x, first, second):
+    if os.path.exists("been_here"):
+        while True:
+            pass
+    open("been_here", "w").close()
+    os._exit(3)
+"""
+    monkeypatch.chdir(tmp_path)
+    found = graded(text, tmp_path)
+    assert [o.message for o in found.outcomes] == ["your code ended the process (status 3)", "still running after 3 s"]
+    assert "each node once is enough" in found.outcomes[1].hint
+    assert found.earned == 0 and not found.complete
+
+
+def test_a_syntax_error_is_shown_with_its_line(tmp_path: pathlib.Path) -> None:
+    found = graded("def residual_block(x, first, second)\n    return x\n", tmp_path)
+    assert found.outcomes == () and found.earned == 0
+    assert "line 1" in str(found) and "expected ':'" in str(found) and "1.2 conv_shape: not checked" in str(found)
+
+
+# --- the command line -----------------------------------------------------------------------------------------
+
+
+def run(*arguments: Any) -> tuple[int, str]:
+    found = CliRunner().invoke(cli, ["lab", *map(str, arguments)])
+    if isinstance(found.exception, InputError):
+        return 1, str(found.exception)
+    return found.exit_code, found.output
+
+
+def test_the_commands_write_a_starter_and_grade_it(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run("start") == (0, "".join(f"{name}  {title}\n" for name, title in TITLES.items()))
+    assert run("start", "5")[0] == 0
+    assert run("start", "chapter5") == (
+        1, "chapter5.py is there already\n  = hint: --force writes over it, -o names another file"
+    )  # fmt: skip
+    status, output = run("grade", "5", "chapter5.py")
+    assert status == 1 and output.startswith(
+        "chapter5: Fusion as post-dominance\n\n5.1 post_dominators: 0 of 5 points\n"
+    )
+    assert output.endswith("\n0 of 15 points\n") and output.count("not written yet") == 3
+
+
+def test_what_is_not_there_is_said() -> None:
+    hint = "minitvm lab start chapter3 writes a file to begin with"
+    assert run("grade", "chapter3", "none.py") == (1, f"there is no file 'none.py'\n  = hint: {hint}")
+    assert run("grade", "chapter9", "x.py")[1].startswith("there is no chapter 'chapter9'\n  = hint: did you mean")
+
+
+def test_a_notebook_grades_what_it_has_defined() -> None:
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    exec("def conv_shape(data, weight, strides, padding, dilation):\n    return None", namespace)
+    text = str(grade("chapter1", namespace))
+    assert "does the function return on every way through it?" in text
+    assert "there is no residual_block in the file" in text
+    assert text.endswith("0 of 12 points")
+
+
+def test_a_fast_product_is_held_against_the_machine() -> None:
+    """The share itself is graded where a student asks; here a busy machine decides nothing."""
+    from minitvm.lab.course.chapter7 import built, share_of_peak
+
+    work, _ = load(SOLUTIONS / "chapter7.py")
+    assert 0.02 < share_of_peak(built(work["fast"]), tries=1) < 1.5
