@@ -13,8 +13,8 @@ import minitvm.ir.ops
 from minitvm.ir.op import OPS
 
 PACKAGE = Path(minitvm.__file__).parent
-ABOUT_NAMES = ("ir/ops/", "frontend/", "testing/", "tvm/")
-"""The classes themselves, the importer, networks and random cases for tests, TVM's names."""
+ABOUT_NAMES = ("ir/ops/", "frontend/", "testing/", "tvm/", "lab/course/")
+"""The classes themselves, the importer, networks and random cases for tests, TVM's names, what students write about."""
 LOOPS = ("ir/loop/", "ir/op.py", "codegen/", "runtime/", "cli/")
 """Where ``"exp"`` is a function of the loop IR and ``"mean"`` one of times: only names like ``"nn.conv2d"`` count."""
 

@@ -62,7 +62,7 @@ def _(matmul: Any) -> None:
 @product.check("it has three loops")
 def _(matmul: Any) -> None:
     kernel = _written(matmul, 4, 3, 5)
-    extents = sorted(int(s.extent.value) for s in _loops(kernel))  # type: ignore[attr-defined]
+    extents = sorted(map(_extent, _loops(kernel)))
     same(extents, [3, 4, 5], "the extents of the loops", "loop(extent, lambda i: body), one inside the other")
 
 
@@ -122,7 +122,7 @@ def _(in_lanes: Any) -> None:
     vectors = _loops(_scheduled(in_lanes), LoopKind.VECTORIZED)
     if not vectors:
         raise Wrong("no loop is vectorized", 'split "j" by 16 and vectorize the inner loop')
-    extents = {int(v.extent.value) for v in vectors}  # type: ignore[attr-defined]
+    extents = set(map(_extent, vectors))
     same(extents, {16}, "the lanes of its vectorized loops", 'schedule.split(kernel, "j", 16, tail="exact")')
     for vector in vectors:
         for store in (s for s in walk_stmts(vector.body) if isinstance(s, Store) and s.buffer.name == "out0"):
