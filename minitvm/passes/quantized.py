@@ -137,7 +137,7 @@ class FakeQuantizationToInteger(FunctionPass, opt_level=3):
 
     def _refusal(self, call: Call, op: Product, x: _Stored, w: _Stored) -> Declined | None:
         if x.scale is not None and "dots" not in self.machine.features:
-            return Declined("the machine has no dot products of bytes: floats are as fast")
+            return Declined("the machine has no dot products of bytes, nor of pairs: floats are as fast")
         own = x.is_scaled_along or w.values.dtype != "int8" or (w.is_scaled_along and w.axis != 0)
         if own or not _is_zero(w.zero):
             return Declined("its data has several scales, or its weights are not int8 around zero, scaled by filter")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from native_kernel import run_native
 
-from minitvm.codegen.llvm.compile import host, machine_model
+from minitvm.codegen.llvm.compile import cpu_of, host, machine_model
 from minitvm.codegen.llvm.emit import emit
 from minitvm.errors import CompilerError
 from minitvm.ir.dtypes import COMPUTED
@@ -40,7 +40,7 @@ from minitvm.ir.loop import (
     store,
 )
 from minitvm.ir.loop.interp import run_kernel
-from minitvm.target import MachineModel
+from minitvm.target import MachineModel, Target
 
 PARALLEL, VECTORIZED, UNROLLED, SERIAL = (
     LoopKind.PARALLEL,
@@ -272,6 +272,20 @@ def test_bytes_of_words_are_multiplied_the_first_unsigned(lanes: int) -> None:
     apart = [v.view(d).reshape(lanes, 4).astype("int64") for v, d in ((x, "u1"), (y, "i1"))]
     expected = ((apart[0] * apart[1]).sum(1) + z).astype("int32")
     np.testing.assert_array_equal(run_native(dots, x, y, z)[0], expected)
+
+
+@pytest.mark.parametrize("cpu", ["x86-64", "sandybridge", "haswell", "skylake-avx512"])
+@pytest.mark.parametrize("lanes", [4, 8, 16])
+def test_bytes_of_words_are_multiplied_without_an_instruction_for_it(cpu: str, lanes: int) -> None:
+    """By pairs of 16 bits, which hold the largest sums: two products of bytes in 16 bits would not."""
+    if host().arch != "x86" or host().vector_bytes < (made := cpu_of(Target.parse(f"llvm -mcpu={cpu}"))).vector_bytes:
+        pytest.skip("this machine has no such instructions")
+    x, y = np.full((lanes,), -1, "int32"), np.resize(np.array([0x7F7F7F7F, -0x7F7F7F80], "int32"), lanes)
+    z, sums = np.arange(lanes, dtype="int32"), y.view("i1").reshape(lanes, 4).astype("int32").sum(1)
+    dots = elementwise(lanes, ["int32"] * 3, "int32", lambda a, b, c: intrin("dot4", a, b, c))
+    np.testing.assert_array_equal(run_native(dots, x, y, z, cpu=made)[0], 255 * sums + z)
+    by_pairs = "pmadd" in emit(dots, machine_model(made))
+    assert by_pairs == (4 * lanes <= made.vector_bytes and cpu != "sandybridge")
 
 
 def test_fma_rounds_once_and_bitcasts_keep_bits() -> None:

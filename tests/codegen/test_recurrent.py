@@ -129,3 +129,12 @@ def test_every_second_step_goes_through_the_weight_backwards() -> None:
     assert isinstance(kernel, Kernel)
     inner = re.split(r"for group\w* in", str(simplify(kernel)))[1]
     assert re.search(r"packed\[.*% 2", inner), inner
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize(("shape", "exclusive"), [((5, 9001), False), ((3, 4, 3, 1501), True)])
+def test_running_sums_of_long_slices(shape: tuple[int, ...], exclusive: bool, threads: int) -> None:
+    """More columns than have their sums on the stack, or in the second-level cache at a time."""
+    data = np.random.default_rng(0).integers(-9, 9, shape).astype("float32")
+    machine = MachineModel(32, 16, l2_bytes=64 * 1024, threads=threads)
+    check("cumsum", [data], machine, axis=len(shape) - 3 if len(shape) > 3 else 0, exclusive=exclusive)

@@ -314,9 +314,14 @@ _DOT_WIDTHS = {4: "avx512.vpdpbusd.128", 8: "avx512.vpdpbusd.256", 16: "avx512.v
 """Instructions by the lanes of their sums."""
 
 
+_PAIR_WIDTHS = {4: "sse2.pmadd.wd", 8: "avx2.pmadd.wd", 16: "avx512.pmaddw.d.512"}
+
+
 def _dot4(w: Writer, a: Val, b: Val, total: Val) -> Val:
-    """One instruction where there is one; else byte by byte, shifted to the end of the word."""
-    if w.has_dots and a.lanes in _DOT_WIDTHS:
+    """One instruction where there is one, two with pairs of 16 bits; else byte by byte, shifted to the word's end."""
+    if a.lanes <= w.pair_lanes and a.lanes in _PAIR_WIDTHS:
+        return _dot4_of_pairs(w, a, b, total)
+    if w.has_dots and not w.pair_lanes and a.lanes in _DOT_WIDTHS:
         words, bytes_ = type_text("int32", a.lanes), type_text("int8", 4 * a.lanes)
         symbol = f"@llvm.x86.{_DOT_WIDTHS[a.lanes]}"
         w.declare(symbol, f"declare {words} {symbol}({words}, {bytes_}, {bytes_})")
@@ -328,6 +333,22 @@ def _dot4(w: Writer, a: Val, b: Val, total: Val) -> Val:
         first = _plain(w, "and", _plain(w, "lshr", a, shift), byte)
         second = _plain(w, "ashr", _plain(w, "shl", b, up), down)
         total = _plain(w, "add", total, _plain(w, "mul", first, second))
+    return total
+
+
+def _dot4_of_pairs(w: Writer, a: Val, b: Val, total: Val) -> Val:
+    """The bytes at even and at odd places, widened to 16 bits: exact, as the sum of two products of bytes in 16 bits
+    (``PMADDUBSW``) is not."""
+    words, halves = type_text("int32", a.lanes), type_text("int16", 2 * a.lanes)
+    symbol = f"@llvm.x86.{_PAIR_WIDTHS[a.lanes]}"
+    w.declare(symbol, f"declare {words} {symbol}({halves}, {halves})")
+    left, right = (Val(w.pure(f"bitcast {typed(x)} to {halves}"), "int16", 2 * a.lanes) for x in (a, b))
+    byte, shift = (literal(n, "int16", 2 * a.lanes) for n in (255, 8))
+    even = _plain(w, "and", left, byte), _plain(w, "ashr", _plain(w, "shl", right, shift), shift)
+    odd = _plain(w, "lshr", left, shift), _plain(w, "ashr", right, shift)
+    for x, y in (even, odd):
+        text = w.pure(f"call {words} {symbol}({typed(x)}, {typed(y)})")
+        total = _plain(w, "add", total, Val(text, "int32", a.lanes))
     return total
 
 

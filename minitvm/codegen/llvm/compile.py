@@ -38,6 +38,8 @@ class Cpu:
     vector_registers: int
     dots: str = ""
     """The feature with which four bytes are multiplied and added at once; only functions that say so have it."""
+    pairs: bool = False
+    """Whether pairs of 16 bits are multiplied and added in all of a vector, where there is no such feature."""
 
     @property
     def arch(self) -> str:
@@ -240,9 +242,29 @@ def _cpu(triple: str, name: str, features: str, listed: frozenset[str] = frozens
     dots = next((f for f in _DOT_FEATURES if f in listed), "") if listed else _dots(draft)
     features = _with_feature(features, f"+{dots}") if dots else features
     width = next((n for n in (64, 32) if listed.issuperset(_IMPLIED[n])), 16) if listed else _width(draft)
+    pairs = not dots and (
+        _PAIRS[width] in {*listed, ""} if listed else _register(width) in assembly(_PAIRS_PROBE, draft)
+    )
     if width == 64:
-        return Cpu(triple, name, _with_feature(features, "-prefer-256-bit"), 64, 32, dots)
-    return Cpu(triple, name, features, width, 16, dots)
+        return Cpu(triple, name, _with_feature(features, "-prefer-256-bit"), 64, 32, dots, pairs)
+    return Cpu(triple, name, features, width, 16, dots, pairs)
+
+
+_PAIRS = {16: "", 32: "avx2", 64: "avx512bw"}
+"""The feature with which vectors so wide hold integers of 16 bits."""
+
+_PAIRS_PROBE = """
+define void @probe(ptr %p) "prefer-vector-width"="512" {
+  %x = load <32 x i16>, ptr %p
+  %y = add <32 x i16> %x, %x
+  store <32 x i16> %y, ptr %p
+  ret void
+}
+"""
+
+
+def _register(width: int) -> str:
+    return {16: "xmm", 32: "ymm", 64: "zmm"}[width]
 
 
 def _with_feature(features: str, *more: str) -> str:
@@ -254,9 +276,9 @@ def _with_feature(features: str, *more: str) -> str:
 def machine_model(cpu: Cpu, threads: int = 1, caches: Caches = USUAL) -> MachineModel:
     """What templates and the emitter need to know of a processor.
 
-    ``features`` holds what the emitter asks for: the architecture, ``neon``, ``posix``, ``dots``.
+    ``features`` holds what the emitter asks for: the architecture, ``neon``, ``posix``, ``dots``, ``pairs``.
     """
-    marks = marks_of(cpu.triple) | ({"dots"} if cpu.dots else set())
+    marks = marks_of(cpu.triple) | ({"dots"} if cpu.dots else {"dots", "pairs"} if cpu.pairs else set())
     first, second, third = caches
     return MachineModel(cpu.vector_bytes, cpu.vector_registers, first, second, threads, marks, third)
 

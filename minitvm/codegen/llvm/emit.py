@@ -68,7 +68,9 @@ class _Emitter:
     def __init__(self, kernel: Kernel, machine: MachineModel) -> None:
         self.machine = machine
         self.kernel = kernel = spell_scalars(kernel)
-        self.w = Writer(has_dots="dots" in machine.features)
+        self.w = Writer(
+            has_dots="dots" in machine.features, pair_lanes=machine.lanes("int32") if "pairs" in machine.features else 0
+        )
         self.c = Context(self.w, machine, frozenset(kernel.inputs))
         self.workspace: Workspace = plan_workspace(kernel)
         self.bases: dict[tuple[Buffer, int], str] = {}

@@ -96,6 +96,8 @@ class Writer:
     declarations: dict[str, str] = field(default_factory=dict)
     has_dots: bool = False
     """Whether the machine multiplies and adds bytes of words at once."""
+    pair_lanes: int = 0
+    """Most lanes in which it does so with pairs of 16 bits instead."""
     block: str = "start"
     _count: int = 0
     _known: dict[Hashable, str] = field(default_factory=dict)

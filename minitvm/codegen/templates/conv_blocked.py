@@ -136,7 +136,7 @@ class BlockedConv(_Windows):
         return [
             replace(c, cycles=c.cycles * self._waiting(c.scheme, c.tile), why_not=self._against(c.scheme, c.tile))
             for scheme in (BY_INPUTS, ROWS_INSIDE, CHANNELS_INSIDE)
-            for c in tile_choices(scheme, self.columns, self.blocks, steps, self.machine)
+            for c in tile_choices(scheme, self.columns, self.blocks, steps, self.machine, self.problem.product)
         ]
 
     def _waiting(self, scheme: str, tile: Tile) -> float:
@@ -163,7 +163,7 @@ class BlockedConv(_Windows):
     @cached_property
     def _against_inputs(self) -> str:
         """Against sums in memory: they have to stay in the first-level cache, where weights do not."""
-        tile = best_tile(self.columns, self.blocks, self.machine)
+        tile = best_tile(self.columns, self.blocks, self.machine, self.problem.product)
         rows = self._rows_at_once(tile.blocks)
         if rows == 0:
             return "sums leave the first-level cache"

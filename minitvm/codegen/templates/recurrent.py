@@ -16,6 +16,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import ClassVar
 
+import numpy as np
+
 from minitvm.codegen.loops import in_lanes, in_parallel, in_strips, in_vectors, unflatten, with_memory
 from minitvm.codegen.problem import TEMPLATES, Choice, Template, Tile
 from minitvm.codegen.templates.matmul import DOTS, PACKED, Panels, product_choices
@@ -301,8 +303,7 @@ class Rnn(Recurrent):
 
 _VECTORS = 4
 """Sums of neighbouring columns that are written out."""
-_COLUMNS = 2048
-"""Most columns at a time: long runs of memory, and sums that stay in the first level of the cache."""
+_STACK_BYTES = 16 * 1024  # larger sums live in the workspace
 
 
 @TEMPLATES.register("llvm", "cumsum", "cumprod")
@@ -329,14 +330,23 @@ class RunningSum(Template):
     def loops(self, choice: Choice) -> Stmt:
         shape, lanes = self.problem.output.shape, choice.tile.blocks * self.lanes
         rows, columns = math.prod(shape[: self.axis]), math.prod(shape[self.axis + 1 :])
-        wanted = rows * columns // (ITEMS_PER_THREAD * self.machine.threads) // lanes * lanes
-        width = min(columns, max(lanes, min(_COLUMNS, wanted)))
+        width = self._width(rows, columns, lanes)
         return in_strips(rows, columns, width, partial(self._sums, lanes), LoopKind.PARALLEL)
+
+    def _width(self, rows: int, columns: int, lanes: int) -> int:
+        """Most columns at a time: a run of memory as long as the second-level cache has room for its sums, as few
+        as give every thread its pieces."""
+        threads, size = self.machine.threads, np.dtype(self.accumulator).itemsize
+        pieces = ITEMS_PER_THREAD * threads if threads > 1 else 1
+        most = min(self.machine.l2_bytes // 4 // size, rows * columns // pieces)
+        even = -(-columns // -(-columns // max(1, most)))
+        return min(columns, -(-even // lanes) * lanes)
 
     def _sums(self, lanes: int, row: LoopExpr, first: LoopExpr, count: int) -> Stmt:
         """``count`` sums side by side along the axis."""
         (data,), out, axis = self.problem.inputs, self.problem.output, self.axis
-        acc = Buffer("acc", (count,), self.accumulator, "local")
+        acc = Buffer("acc", (count,), self.accumulator)
+        acc = replace(acc, scope="local" if acc.fits(_STACK_BYTES) else "shared")
 
         def at(position: LoopExpr, k: LoopExpr) -> tuple[LoopExpr, ...]:
             return (*unflatten(row, out.shape[:axis]), position, *unflatten(first + k, out.shape[axis + 1 :]))

@@ -112,14 +112,15 @@ def cycles(rows: int, blocks: int) -> float:
     return bound + _STEP_OVERHEAD
 
 
-def tiles(rows: int, blocks: int, machine: MachineModel) -> list[Tile]:
-    """Those whose sums and operands the registers hold."""
-    free = machine.vector_registers - 1  # one holds the broadcast
+def tiles(rows: int, blocks: int, machine: MachineModel, product: str = "fma") -> list[Tile]:
+    """Those whose sums and operands the registers hold: words of bytes are two operands where pairs are multiplied."""
+    of_pairs = product == "dot4" and "pairs" in machine.features
+    each, free = (2, machine.vector_registers - 3) if of_pairs else (1, machine.vector_registers - 1)
     return [
         Tile(r, b)
         for b in range(1, min(blocks, _MOST_BLOCKS) + 1)
         for r in range(1, min(rows, _MOST_ROWS) + 1)
-        if r * b + min(b, r) <= free
+        if r * b + each * min(b, r) <= free
     ]
 
 
@@ -130,14 +131,16 @@ def step_cycles(rows: int, blocks: int, tile: Tile) -> float:
     return sum(b.count * sum(r.count * cycles(r.size, b.size) for r in down) for b in across)
 
 
-def tile_choices(scheme: str, rows: int, blocks: int, steps: float, machine: MachineModel) -> list[Choice]:
+def tile_choices(
+    scheme: str, rows: int, blocks: int, steps: float, machine: MachineModel, product: str = "fma"
+) -> list[Choice]:
     """Every tile for ``rows x blocks`` vectors of sums of ``steps`` products."""
-    return [Choice(scheme, t, steps * step_cycles(rows, blocks, t)) for t in tiles(rows, blocks, machine)]
+    return [Choice(scheme, t, steps * step_cycles(rows, blocks, t)) for t in tiles(rows, blocks, machine, product)]
 
 
-def best_tile(rows: int, blocks: int, machine: MachineModel) -> Tile:
+def best_tile(rows: int, blocks: int, machine: MachineModel, product: str = "fma") -> Tile:
     """The one with the fewest cycles, of these the one with the most blocks."""
-    found = tile_choices("", rows, blocks, 1, machine)
+    found = tile_choices("", rows, blocks, 1, machine, product)
     return min(found, key=lambda c: (round(c.cycles, 6), -c.tile.blocks)).tile
 
 
