@@ -20,6 +20,7 @@ COMMANDS = {
     "run": ("run:run", "Run a model or a library once and describe the results."),
     "bench": ("run:bench", "Time a model, next to ONNX Runtime."),
     "profile": ("profile:profile", "Say where a run's time goes: kernels, threads, beside the machine's peak."),
+    "check": ("check:check", "Prove that a model is compiled right; else, who is wrong."),
     "show": ("show:show", "Print a model at one stage of its way: graph, loops, LLVM IR, assembly, CUDA C."),
     "lab": ("lab:lab", "Experiments: orders of passes, levels, rules and passes put to the test."),
     "info": ("show:info", "Describe this installation, a model or a library."),

@@ -39,7 +39,7 @@ from minitvm.ir.visitor import calls
 from minitvm.passes import SCHEDULES, default_pipeline
 from minitvm.passes.attention import Slower
 from minitvm.passes.call_libraries import LibraryOf
-from minitvm.passes.compare import compare
+from minitvm.passes.compare import Comparison, compare
 from minitvm.passes.instrument import PassInstrument
 from minitvm.passes.manager import PassContext, closest
 from minitvm.passes.redundancy import bind_captured, bind_params
@@ -209,6 +209,19 @@ def optimize_for(
     return optimize(module, backend.machine, params, opt_level, recorder, *_asked(backend), plan)
 
 
+def run_passes(
+    backend: Backend,
+    module: Module,
+    opt_level: int | None = None,
+    recorder: PassInstrument | None = None,
+    plan: Plan | None = None,
+) -> Module:
+    """As :func:`optimize_for`, but what comes out need not be kernels: ``recorder`` may leave passes out."""
+    box = [module.with_function("main", bind_captured(module.main))]
+    with _context(opt_level, recorder) as context:
+        return (plan or Plan()).steps(pipeline_for(backend), context).consume(box)
+
+
 def pipeline_for(backend: Backend) -> Sequential:
     """The default pipeline for a target, under the current ``PassContext``."""
     return default_pipeline(backend.machine, *_asked(backend))
@@ -315,16 +328,7 @@ def verify_code(symbol: str, group: Function, maker: str, link: Link) -> None:
     ``maker`` is what wrote its loops: a template, or the default nests over the compute rules.  Says what was
     compared; :class:`CompilerError`, too, where that is nothing.
     """
-    instance: Instance = Library(link(_program_of(symbol, group)))["default"]()
-
-    def run(inputs: list[Any]) -> Any:
-        for name, value in zip(instance.input_names, inputs, strict=True):
-            instance.assign(name, value)
-        for step in instance.steps:
-            step()
-        return tuple(np.array(instance.value(head)) for head in instance.graph.heads)
-
-    found = compare(group, run)
+    found = compare_code(group, Library(link(_program_of(symbol, group)))["default"]())
     decide("verify", symbol, str(found), group.span)
     where = [line for call in calls(group.body) for line in describe_call(call)[:1]]
     if found.difference:
@@ -336,6 +340,19 @@ def verify_code(symbol: str, group: Function, maker: str, link: Link) -> None:
     if not found.agreed:
         reasons = [f"inputs that are {draw}: {why}" for draw, why in found.skipped.items()]
         raise CompilerError(f"kernel {symbol} cannot be compared with its operators' references", where=where + reasons)
+
+
+def compare_code(group: Function, instance: Instance, **how: Any) -> Comparison:
+    """A kernel alone, ready to run, beside its operators' references; ``how`` is :func:`compare`'s."""
+
+    def run(inputs: list[Any]) -> Any:
+        for name, value in zip(instance.input_names, inputs, strict=True):
+            instance.assign(name, value)
+        for step in instance.steps:
+            step()
+        return tuple(np.array(instance.value(head)) for head in instance.graph.heads)
+
+    return compare(group, run, **how)
 
 
 def _program_of(symbol: str, group: Function) -> Program:

@@ -1,6 +1,8 @@
-"""The laboratory: look at what the compiler did, ask why, time it.  Functions of what the other rooms keep.
+"""The laboratory: look at what the compiler did, ask why, time it, prove it right.  Functions of what the other rooms
+keep.
 
 minitvm.lab.explain(library, kernel="fused_nn_dense_add")
+minitvm.lab.check("model.onnx")
 minitvm.lab.profile("model.onnx", shape_dict={"data": (1, 3, 224, 224)})
 """
 
@@ -10,19 +12,26 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from minitvm.lab.check_all import check as check
+    from minitvm.lab.check_all import object_of as object_of
+    from minitvm.lab.check_all import used as used
+    from minitvm.lab.check_one import check_kernel as check_kernel
+    from minitvm.lab.check_one import check_operator as check_operator
+    from minitvm.lab.check_one import check_pass as check_pass
+    from minitvm.lab.check_result import Checked as Checked
+    from minitvm.lab.check_result import Finding as Finding
     from minitvm.lab.ordering import Experiment as Experiment
     from minitvm.lab.ordering import levels as levels
     from minitvm.lab.ordering import orders as orders
     from minitvm.lab.profiling import Profile as Profile
     from minitvm.lab.profiling import profile as profile
-    from minitvm.lab.rule_check import Counterexample as Counterexample
-    from minitvm.lab.rule_check import Verdict as Verdict
-    from minitvm.lab.rule_check import verify_rule as verify_rule
 
 _OFFERED = {
+    "check_all": "check object_of used",
+    "check_one": "check_kernel check_operator check_pass",
+    "check_result": "Checked Finding",
     "ordering": "Experiment levels orders",
     "profiling": "Profile profile",
-    "rule_check": "Counterexample Verdict verify_rule",
 }
 """Names by the module here that has them; what is not used is not imported."""
 _PLACES = {name: home for home, names in _OFFERED.items() for name in names.split()}

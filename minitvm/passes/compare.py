@@ -84,10 +84,18 @@ class Comparison:
     """The first result that differs, and how."""
     inputs: list[Any] = field(default_factory=list)
     """Those on which it differs."""
+    draw: Draw | None = None
+    """The one that they are of."""
+    expected: dict[Draw, Results] = field(default_factory=dict)
+    """The function's own results, by draw."""
+    unstable: dict[str, float] = field(default_factory=dict)
+    """By draw, the largest share of a result's elements that rounding alone moves by more than the tolerance: they
+    were left out."""
 
     def __str__(self) -> str:
         skipped = "".join(f"; not on {name}: {why}" for name, why in self.skipped.items())
-        return f"the numbers agree on inputs that are {', '.join(self.agreed) or 'nothing'}{skipped}"
+        left = (f"; on {name} without the {share:.2%} that rounding decides" for name, share in self.unstable.items())
+        return f"the numbers agree on inputs that are {', '.join(self.agreed) or 'nothing'}{''.join(left)}{skipped}"
 
 
 Run = Callable[[list[Any]], Any]
@@ -111,7 +119,7 @@ def compare(
     function leaves open.
     """
     done = Comparison()
-    for draw in _turns(typed or function, draws):
+    for draw in turns(typed or function, draws):
         inputs = random_inputs(function, seed, draw, typed)
         if isinstance(inputs, Declined):
             done.skipped[draw.name] = inputs.reason
@@ -124,36 +132,40 @@ def compare(
             except MiniTVMError as error:
                 done.skipped[draw.name] = f"it raises {error.message!r}"
                 continue
+            done.expected[draw] = expected
             found = done.results[draw] = flatten(other(inputs))
             answer = _answer(found, expected, partial(_nearby, function, inputs), rtol)
         if isinstance(answer, str):
-            done.difference, done.inputs = answer, inputs
+            done.difference, done.inputs, done.draw = answer, inputs, draw
             return done
         if isinstance(answer, Declined):
             done.skipped[draw.name] = answer.reason
-        elif draw.name not in done.agreed:
+            continue
+        if answer:
+            done.unstable[draw.name] = max(answer, done.unstable.get(draw.name, 0.0))
+        if draw.name not in done.agreed:
             done.agreed.append(draw.name)
     return done
 
 
-def _turns(function: Function, draws: Sequence[Draw]) -> list[Draw]:
+def turns(function: Function, draws: Sequence[Draw]) -> list[Draw]:
     elements = sum(_elements(closed(p.type, 1)) for p in function.params if p.checked_type is not None)
     return [replace(draw, turn=turn) for draw in draws for turn in range(TURNS if elements < FEW_ELEMENTS else 1)]
 
 
-def _answer(found: Results, expected: Results, nearby: Callable[[int], Results], rtol: float) -> Declined | str | None:
-    """What differs where rounding does not explain it; ``None`` where nothing does."""
+def _answer(found: Results, expected: Results, nearby: Callable[[int], Results], rtol: float) -> Declined | str | float:
+    """What differs where rounding does not explain it; the share of elements that it does explain where it does."""
     if len(found) != len(expected):
         return f"the number of results from {len(expected)} to {len(found)}"
     if all(close(f, e, rtol) for f, e in zip(found, expected, strict=True)):
-        return None
+        return 0.0
     stable = _stable(expected, nearby, rtol)
     for position, (have, want, counts) in enumerate(zip(found, expected, stable, strict=True)):
         if not close(have, want, rtol, counts):
             return f"result {position}: {difference(have, want, counts)}"
     if not any(map(np.any, stable)):
         return Declined("every result depends on how inputs are rounded, or on chance")
-    return None
+    return max(1 - float(elements.mean()) if elements.size else 0.0 for elements in stable)
 
 
 def _stable(expected: Results, nearby: Callable[[int], Results], rtol: float) -> list[np.ndarray]:

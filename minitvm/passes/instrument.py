@@ -241,9 +241,14 @@ class Verify(PassInstrument):
         if self.numbers:
             self._compare(before, module, info)
 
+    def _rtol_for(self, info: PassInfo) -> float:
+        return max(self.rtol, HALF_RTOL) if info.rounds else self.rtol
+
     def _compare(self, before: Module, after: Module, info: PassInfo) -> None:
-        name, rtol = info.name, max(self.rtol, HALF_RTOL) if info.rounds else self.rtol
-        found = compare_numbers(before, after, f"pass {name}", rtol, self.seed, info.draws, known=self._known)
+        name = info.name
+        found = compare_numbers(
+            before, after, f"pass {name}", self._rtol_for(info), self.seed, info.draws, known=self._known
+        )
         decide("Verify", name, str(found))
         if not found.agreed:
             raise NotCompared(
@@ -268,6 +273,22 @@ def compare_numbers(
     earliest whose operands all have values that occur in the first module.  Says what was compared, which may be
     nothing: inputs that are untyped or very large, or that the module before raises on.
     """
+    found = compared_modules(before, after, what, rtol, seed, draws, known)
+    if found.difference:
+        raise difference_error(before, after, what, found, rtol)
+    return found
+
+
+def compared_modules(
+    before: Module,
+    after: Module,
+    what: str,
+    rtol: float = RTOL,
+    seed: int = 0,
+    draws: Sequence[Draw] = DRAWS,
+    known: Known | None = None,
+) -> Comparison:
+    """As :func:`compare_numbers`, but a difference is in what comes back."""
     known = WeakKeyDictionary() if known is None else known
 
     def run(inputs: list[Any]) -> Any:
@@ -280,14 +301,17 @@ def compare_numbers(
 
     found = compare(before.main, run, rtol, seed, draws, known.get(before.main), after.main)
     known[after.main] = found.results
-    if found.difference:
-        given = _arguments_for(before.main, after.main, found.inputs, what)
-        raise PassError(
-            f"{what} changed {found.difference}",
-            where=_first_difference(before.main, after.main, found.inputs, given, rtol),
-            hint="both modules ran through the operators' references on the same random inputs",
-        )
     return found
+
+
+def difference_error(before: Module, after: Module, what: str, found: Comparison, rtol: float = RTOL) -> PassError:
+    """What says that two modules differ, and where."""
+    given = _arguments_for(before.main, after.main, found.inputs, what)
+    return PassError(
+        f"{what} changed {found.difference}",
+        where=_first_difference(before.main, after.main, found.inputs, given, rtol),
+        hint="both modules ran through the operators' references on the same random inputs",
+    )
 
 
 def _arguments_for(before: Function, after: Function, inputs: list[Any], what: str) -> list[Any]:

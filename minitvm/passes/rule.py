@@ -9,8 +9,10 @@ A rule keeps its state in its captures, returns a replacement of the same type, 
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, TypeAlias
 
@@ -31,6 +33,53 @@ register_config(
 )
 
 MAX_ROUNDS = 64
+
+
+@dataclass(frozen=True)
+class Application:
+    """A rule that has replaced a node; ``number`` counts from 1."""
+
+    rule: str
+    number: int
+    about: str
+    """The node, with its types and the ONNX nodes that it came from."""
+
+    def __str__(self) -> str:
+        return f"rule {self.rule}, its application {self.number}, on {self.about}"
+
+
+@dataclass
+class Applications:
+    """The replacements that rules have made on this thread; after ``most`` of them, none does any more."""
+
+    most: int | None = None
+    made: list[Application] = field(default_factory=list)
+
+
+_applications: ContextVar[Applications | None] = ContextVar("applications", default=None)
+
+
+@contextmanager
+def applications(most: int | None = None) -> Iterator[Applications]:
+    """Counts the replacements that rules make inside, and stops them after ``most``: what a search for the one that is
+    wrong needs."""
+    counted = Applications(most)
+    token = _applications.set(counted)
+    try:
+        yield counted
+    finally:
+        _applications.reset(token)
+
+
+def _may_replace(candidate: "Rule", node: Expr) -> bool:
+    counted = _applications.get()
+    if counted is None:
+        return True
+    if counted.most is not None and len(counted.made) >= counted.most:
+        return False
+    number = 1 + sum(before.rule == candidate.name for before in counted.made)
+    counted.made.append(Application(candidate.name, number, "; ".join(_lines(node))))
+    return True
 
 
 Replacement: TypeAlias = Expr | Declined
@@ -113,7 +162,9 @@ class _Sweep:
         for candidate in self.candidates[kind]:
             try:
                 for captures in matches(candidate.pattern, node, self.uses):
-                    answer = check_answer(candidate, node, candidate.apply(**captures))
+                    answer = _checked(candidate, node, candidate.apply(**captures))
+                    if isinstance(answer, Expr) and answer is not node and not _may_replace(candidate, node):
+                        return node
                     self._note(candidate, node, answer)
                     if isinstance(answer, Expr) and answer is not node:
                         return answer
@@ -152,8 +203,7 @@ def _kind(node: Expr) -> object:
     return (type(node.op), len(node.args)) if isinstance(node, Call) else type(node)
 
 
-def check_answer(candidate: Rule, node: Expr, answer: Any) -> Replacement:
-    """What a rule answered; :class:`PassError` where that is nothing a rule may answer, or of another type."""
+def _checked(candidate: Rule, node: Expr, answer: Any) -> Replacement:
     if isinstance(answer, Declined) or (isinstance(answer, Expr) and alike(answer.checked_type, node.checked_type)):
         return answer
     wrong, hint = f"returned {answer!r}", "return an Expr or Declined('why not')"

@@ -12,8 +12,9 @@ import os
 import pathlib
 import re
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from functools import cache, partial
 from types import MappingProxyType
 from typing import Any
@@ -269,6 +270,29 @@ def team(threads: int) -> Team:
     return found
 
 
+_always_together: ContextVar[bool] = ContextVar("always_together", default=False)
+
+
+@contextmanager
+def whole_teams(*sizes: int) -> Iterator[None]:
+    """Inside, teams of these sizes have as many threads, though fewer can run at once, and no thread goes on alone: for
+    checks, not for speed."""
+    token = _always_together.set(True)
+    made = {threads: Team(threads) for threads in sizes if threads > usable_cpus()}
+    with _teams_lock:
+        before = {threads: _teams.pop(threads, None) for threads in made}
+        _teams.update(made)
+    try:
+        yield
+    finally:
+        _always_together.reset(token)
+        with _teams_lock:
+            for threads, found in made.items():
+                found.stop()
+                del _teams[threads]
+            _teams.update({threads: found for threads, found in before.items() if found is not None})
+
+
 def _stop_all() -> None:
     for found in set(_teams.values()):
         found.stop()
@@ -312,7 +336,7 @@ class NativeArtifact(Code):
 
     def step(self, what: Segment | int, slots: int, threads: int) -> Callable[[], None]:
         together = self.call(self.address(what), slots, threads)
-        if threads == 1 or not isinstance(what, Segment):
+        if threads == 1 or not isinstance(what, Segment) or _always_together.get():
             return together
         return Paced(together, lambda: team(threads).run_alone(self.address(what), slots))
 

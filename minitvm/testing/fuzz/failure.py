@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import base64
 import pathlib
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from functools import partial
 
 import numpy as np
@@ -16,51 +15,27 @@ import onnx.printer
 from minitvm.testing.fuzz.case import Arrays, Case, Config, Value, pruned, reads, subgraphs
 from minitvm.testing.fuzz.judge import Judge, Verdict
 
-Step = Callable[[Case], Iterator[Case]]
-
 
 def shrink(case: Case, verdict: Verdict, judge: Judge, seconds: float = 120.0) -> tuple[Case, Verdict]:
     """The smallest case found in some seconds whose failure has the signature of ``verdict``, and its verdict."""
-    search = _Search(judge, case, verdict, time.monotonic() + seconds)
-    steps: list[Step] = [_feeds, _outputs, lambda c: _parts(c, judge), _configs, _attributes, _sizes, _values, _names]
-    before = None
-    while before is not search.best:
-        before = search.best
-        for step in steps:
-            while search.improves(step):
-                pass
-    return search.best, search.verdict
+    from minitvm.lab.minify import Search  # the laboratory uses this room, too
+
+    def alike(smaller: Case) -> Verdict | None:
+        new = judge.verdict(smaller)
+        return new if new.failed and new.signature == verdict.signature else None
+
+    search = Search(case, verdict, alike, _key, seconds)
+    search.run([_feeds, _outputs, lambda c: _parts(c, judge), _configs, _attributes, _sizes, _values, _names])
+    return search.best, search.found
 
 
-class _Search:
-    """The smallest failing case so far, and what was tried."""
-
-    def __init__(self, judge: Judge, case: Case, verdict: Verdict, deadline: float) -> None:
-        self.judge, self.best, self.verdict, self.deadline = judge, case, verdict, deadline
-        self._tried: set[object] = set()
-
-    def improves(self, step: Step) -> bool:
-        """Whether one of a step's cases fails as the first one does; it is the best then."""
-        for smaller in step(self.best):
-            if time.monotonic() > self.deadline:
-                return False
-            new = self._verdict(smaller)
-            if new is not None and new.failed and new.signature == self.verdict.signature:
-                self.best, self.verdict = smaller, new
-                return True
-        return False
-
-    def _verdict(self, case: Case) -> Verdict | None:
-        """``None`` for what was tried before, and where a step made something that is no model."""
-        try:
-            model = case.model().SerializeToString()
-        except (ValueError, TypeError, KeyError):
-            return None
-        key = (model, case.config, *(a.tobytes() for feeds in case.feeds for a in feeds.values()))
-        if key in self._tried:
-            return None
-        self._tried.add(key)
-        return self.judge.verdict(case)
+def _key(case: Case) -> Hashable | None:
+    """``None`` where a step made something that is no model."""
+    try:
+        model = case.model().SerializeToString()
+    except (ValueError, TypeError, KeyError):
+        return None
+    return (model, case.config, *(a.tobytes() for feeds in case.feeds for a in feeds.values()))
 
 
 def _configs(case: Case) -> Iterator[Case]:
