@@ -56,7 +56,8 @@ def compare(kernel: Kernel, op: Op, arrays: list[np.ndarray], machine: MachineMo
     verify_kernel(kernel)
     native = run_native(legalize(kernel, SPELLINGS), *arrays, threads=machine.threads, machine=machine)
     for results in (native, run_kernel(kernel, *arrays, check_races=True)):
-        for have, want in zip(results, op.reference(*arrays), strict=True):
+        found = op.reference(*arrays)
+        for have, want in zip(results, found if isinstance(found, tuple) else (found,), strict=True):
             np.testing.assert_allclose(have, want, rtol=1e-5, atol=1e-6)
     return kernel
 
@@ -132,9 +133,9 @@ def test_every_second_step_goes_through_the_weight_backwards() -> None:
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-@pytest.mark.parametrize(("shape", "exclusive"), [((5, 9001), False), ((3, 4, 3, 1501), True)])
+@pytest.mark.parametrize(("shape", "exclusive"), [((5, 9001), False), ((2, 3, 3, 3001), True)])
 def test_running_sums_of_long_slices(shape: tuple[int, ...], exclusive: bool, threads: int) -> None:
     """More columns than have their sums on the stack, or in the second-level cache at a time."""
     data = np.random.default_rng(0).integers(-9, 9, shape).astype("float32")
     machine = MachineModel(32, 16, l2_bytes=64 * 1024, threads=threads)
-    check("cumsum", [data], machine, axis=len(shape) - 3 if len(shape) > 3 else 0, exclusive=exclusive)
+    check("cumsum", [data], machine, axis=0 if len(shape) == 2 else 1, exclusive=exclusive)
