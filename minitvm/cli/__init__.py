@@ -23,6 +23,7 @@ COMMANDS = {
     "check": ("check:check", "Prove that a model is compiled right; else, who is wrong."),
     "show": ("show:show", "Print a model at one stage of its way: graph, loops, LLVM IR, assembly, CUDA C."),
     "lab": ("lab:lab", "Experiments: orders of passes, levels, rules and passes put to the test."),
+    "view": ("view:view", "Write a page to look at: passes, graph, kernels' code, memory, threads."),
     "info": ("show:info", "Describe this installation, a model or a library."),
 }
 """By name: the module here with the object in it, and what it is for in one line."""
@@ -73,6 +74,7 @@ def cli() -> None:
       minitvm bench model.onnx              time it, next to ONNX Runtime
       minitvm profile model.onnx            see where its time goes, kernel by kernel
       minitvm show model.onnx               read what each pass and each kernel became
+      minitvm view model.onnx               the same to look at, as one page
 
     \b
     Every command explains itself: minitvm COMMAND --help.

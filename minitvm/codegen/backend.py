@@ -15,6 +15,7 @@ from functools import reduce
 from typing import Any, ClassVar, TypeAlias
 
 from minitvm.codegen.legalize import legalize
+from minitvm.codegen.listing import Listing, loop_lines
 from minitvm.codegen.lower import Lowering, lowered, predicted
 from minitvm.codegen.problem import TEMPLATES, Choice, Problem, Template
 from minitvm.errors import TargetError
@@ -158,6 +159,13 @@ class Backend(ABC):
         """The memory that a group's launches need beside its parameters; here there is one."""
         (kernel,) = launches.kernels
         return plan_workspace(kernel)
+
+    def listings(self, readable: Kernel, legal: Kernel) -> tuple[Listing, ...]:
+        """The texts of a kernel's way to code, each line with its line in the text before; loops first.
+
+        ``readable``: before legalization.
+        """
+        return (loop_lines([legal], [readable]).listing,)
 
     @abstractmethod
     def source(self, launches: Launches) -> Any:

@@ -132,7 +132,7 @@ def build_consuming(
     if is_large:
         trim()
     with decisions() as report.placement:
-        artifact = _compile(program, report)
+        report.artifact = artifact = _compile(program, report)
     if is_large:
         trim()
     for name in schedules.keys() - report.groups.keys():

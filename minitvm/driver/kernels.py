@@ -18,6 +18,7 @@ from minitvm import config
 from minitvm.codegen import records
 from minitvm.codegen.backend import Backend, backend_of, stages
 from minitvm.codegen.coverage import Verdict, check_coverage
+from minitvm.codegen.listing import Listing
 from minitvm.codegen.lower import Lowering, plain
 from minitvm.codegen.problem import TEMPLATES
 from minitvm.codegen.schedule import Schedule, apply, title
@@ -150,6 +151,19 @@ class KernelCompiler:
             return self.backend.stages[stage](self.backend, self.backend.bind(self.kernel(symbol, group)))
         other = backend_of(Target(stages()[stage]), self.backend.machine.threads)
         return KernelCompiler(other, self.cache, schedules=self.schedules).text(symbol, group, stage)
+
+    def listings(self, symbol: str, group: Function, kind: str = "") -> tuple[Listing, ...]:
+        """The texts of the group's way to code, line by line, by its back end or that of another kind.
+
+        Of what a library computes, the call alone."""
+        if kind not in ("", self.backend.kind):
+            other = backend_of(Target(kind), self.backend.machine.threads)
+            return KernelCompiler(other, self.cache, schedules=self.schedules).listings(symbol, group)
+        if self.library_call(symbol, group) is not None:
+            with using(self.context):
+                return (Listing("text", tuple(self.backend.library_text(group, symbol).splitlines())),)
+        lowered = self.lowered(symbol, group).kernel
+        return self.backend.listings(lowered, self.legalized(lowered))
 
     def compile_all(self, groups: Mapping[str, Function]) -> tuple[dict[str, KernelCode], dict[str, str]]:
         """Every group's code, a few at a time (LLVM leaves the interpreter's lock alone); and why others have none."""

@@ -1,10 +1,18 @@
 """What a build did and why: its passes, its decisions, and every kernel's stages, made again on demand."""
 
+from __future__ import annotations
+
+import importlib
+import os
+import pathlib
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
+from typing import Any
 
+from minitvm.codegen.listing import Listing
 from minitvm.codegen.lower import Lowering, plain
 from minitvm.codegen.problem import Choice
 from minitvm.driver.kernels import KernelCompiler, Timings
@@ -14,7 +22,7 @@ from minitvm.ir.decision import Decision, decisions
 from minitvm.ir.expr import Function, Module
 from minitvm.ir.loop import Kernel
 from minitvm.passes.instrument import PassInfo, PassInstrument, Running
-from minitvm.runtime.graph import Graph
+from minitvm.runtime.graph import Artifact, Graph
 from minitvm.runtime.roofline import Cost
 
 
@@ -25,6 +33,10 @@ class PassStep:
     name: str
     decisions: tuple[Decision, ...]
     modules: tuple[Module, Module] | None = None
+    seconds: float = 0.0
+    """Of passes inside it, too."""
+    depth: int = 0
+    """How many passes are around it."""
 
     @property
     def before(self) -> Module:
@@ -51,17 +63,18 @@ class Recorder(PassInstrument):
         self.steps: list[PassStep] = []
         self._log = log
         self._trace = trace
-        self._running = Running[tuple[list[Decision], Module | None]]()
+        self._running = Running[tuple[list[Decision], Module | None, float]]()
         self._claimed = 0
 
     def run_before_pass(self, module: Module, info: PassInfo) -> None:
         self._claim()
-        self._running.begin(info, ([], module if self._trace else None))
+        self._running.begin(info, ([], module if self._trace else None, time.perf_counter()))
 
     def run_after_pass(self, module: Module, info: PassInfo) -> None:
         self._claim()
-        decided, before = self._running.end(info)
-        self.steps.append(PassStep(info.name, tuple(decided), None if before is None else (before, module)))
+        decided, before, start = self._running.end(info)
+        modules, depth = None if before is None else (before, module), len(self._running.open)
+        self.steps.append(PassStep(info.name, tuple(decided), modules, time.perf_counter() - start, depth))
 
     def _claim(self) -> None:
         """What was decided since is the innermost running pass's."""
@@ -132,6 +145,10 @@ class KernelReport:
         """The loops as they are emitted."""
         return self.compiler.kernel(self.symbol, self.group)
 
+    def listings(self, kind: str = "") -> tuple[Listing, ...]:
+        """The texts of its way to code, line by line, by the build's back end or one of another kind (``cuda``)."""
+        return self.compiler.listings(self.symbol, self.group, kind)
+
     def text(self, stage: str) -> str:
         """The kernel as ``loops``, or at a stage that a back end offers: ``llvm``, ``asm``, ``cuda``."""
         return self.compiler.text(self.symbol, self.group, stage)
@@ -155,6 +172,8 @@ class BuildReport:
     cache_misses: int = 0
     undecided: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """By kernel, the results that could not be shown to be stored whole, and why."""
+    artifact: Artifact | None = None
+    """What was built."""
 
     def __repr__(self) -> str:
         stages = ", ".join(f"{name} {seconds:.2f}" for name, seconds in self.seconds.items())
@@ -204,6 +223,16 @@ class BuildReport:
         if not found:
             raise ConfigError(f"nothing was decided about {name!r}", hint="--kernel list names kernels and nodes")
         return found
+
+    def view(self, path: str | os.PathLike[str] = "report.html", title: str = "", profile: Any = None) -> pathlib.Path:
+        """Write all of it as one HTML file, to be looked at in a browser (``docs/viewer.md``); the file's path.
+
+        With measured times where a ``profile`` is given, that of ``minitvm.lab.profile(library)``.  Builds with
+        ``trace=True`` only: :class:`ConfigError` else.
+        """
+        viewer = importlib.import_module("minitvm.viewer")  # above this room, and there only when it is asked for
+        written: pathlib.Path = viewer.write_page(self, path, title, profile)
+        return written
 
     def _stages(self, kernels: list[str]) -> Iterator[tuple[str, tuple[Decision, ...]]]:
         """Every decision once, with the pass or kernel that it was made for."""

@@ -16,8 +16,10 @@ from minitvm.codegen.cuda.bind import bind_plain, launch_of
 from minitvm.codegen.cuda.emit import emit_cuda, function_name
 from minitvm.codegen.cuda.libraries import convolution_of, product_of
 from minitvm.codegen.cuda.machine import GpuModel, gpu_model
+from minitvm.codegen.cuda.origins import listings
 from minitvm.codegen.cuda.resources import needs
 from minitvm.codegen.cuda.templates.dense import GpuTemplate
+from minitvm.codegen.listing import Listing
 from minitvm.codegen.problem import Choice, Template
 from minitvm.errors import CompilerError
 from minitvm.ir.dims import Dim
@@ -85,6 +87,10 @@ class CudaBackend(Backend):
             if 0 not in (*made.grid, *made.block):  # no elements
                 records.append(image.record(found))
         return "\n".join([*records, "", emit_cuda(*launches.kernels)])
+
+    def listings(self, readable: Kernel, legal: Kernel) -> tuple[Listing, ...]:
+        """Loops as they are bound to blocks and threads, and CUDA C."""
+        return listings(self.bind(legal).kernels)
 
     def image(self, source: str) -> bytes:
         return image.pack(image.records(source), compile_cubin(source, self.made_for.name).image)

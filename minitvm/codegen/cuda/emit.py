@@ -11,6 +11,7 @@ from minitvm.codegen.cuda.bind import Launch, dynamic_shared, launch_of
 from minitvm.codegen.cuda.express import Names, Shared, Writer, flat, identifier
 from minitvm.codegen.cuda.resources import blocks_at_least
 from minitvm.codegen.cuda.wide import Step, Widening, by_lanes, stores_of
+from minitvm.codegen.listing import UNKNOWN, LoopLines
 from minitvm.codegen.storage import spell_stored
 from minitvm.errors import CompilerError
 from minitvm.ir.loop import (
@@ -50,11 +51,14 @@ def emit_cuda(*kernels: Kernel) -> str:
 
     Parameters are pointers in a kernel's order.  Raises :class:`CompilerError` for loops of the CPU.
     """
-    bodies = [_body(spell_stored(kernel)) for kernel in kernels]
-    functions = [body.function() for body in bodies]
+    bodies = [body_of(spell_stored(kernel)) for kernel in kernels]
+    return "\n".join([*helpers_of(bodies), *(body.function() for body in bodies)])
+
+
+def helpers_of(bodies: Sequence[Body]) -> list[str]:
+    """The functions that they call."""
     used = set[str]().union(*(body.helpers for body in bodies))
-    helpers = [text + "\n" for name, text in spell.HELPERS.items() if name in used]
-    return "\n".join([*helpers, *functions])
+    return [text + "\n" for name, text in spell.HELPERS.items() if name in used]
 
 
 def function_name(kernel: Kernel) -> str:
@@ -62,17 +66,17 @@ def function_name(kernel: Kernel) -> str:
     return identifier(kernel.name, "k_")
 
 
-def _body(kernel: Kernel) -> _Body:
+def body_of(kernel: Kernel) -> Body:
     """Written with indices of 32 bits, or of 64 where some index may be larger."""
-    body = _Body(kernel, "int")
+    body = Body(kernel, "int")
     body.statement(kernel.body, 1)
     if not body.names.fits:
-        body = _Body(kernel, "long long")
+        body = Body(kernel, "long long")
         body.statement(kernel.body, 1)
     return body
 
 
-class _Body:
+class Body:
     def __init__(self, kernel: Kernel, index: str) -> None:
         self.kernel = kernel
         self.launch: Launch = launch_of(kernel)
@@ -80,6 +84,8 @@ class _Body:
         self.names = Names(index)
         self.helpers: set[str] = set()
         self.lines: list[str] = []
+        self.written: list[tuple[int, int, Stmt]] = []
+        """Every statement with its first line and the one behind it; an inner one comes before those around it."""
         self.ranges: dict[LoopVar, Range] = {}
         self.around: list[LoopKind] = []
         self.guarded = False  # inside a thread loop that not all threads of the block enter
@@ -87,15 +93,27 @@ class _Body:
         self.packs: set[Buffer] = set()
         self.parameters = ", ".join(self._parameter(b, b in kernel.inputs) for b in kernel.params)
 
-    def function(self) -> str:
+    def head(self) -> list[str]:
         spans = self.kernel.spans
         origin = [f"// {', '.join(' '.join(s.split()) for s in spans)}"] if spans else []
         threads = self.launch.threads
         bounds = f"__launch_bounds__({threads}, {blocks_at_least(self.kernel, threads)})"
         head = f'extern "C" __global__ void {bounds}'
         memory = ["    extern __shared__ __align__(16) unsigned char dynamic[];"] if self.dynamic else []
-        lines = [*origin, head, f"{function_name(self.kernel)}({self.parameters})", "{", *memory, *self.lines, "}"]
-        return "\n".join(lines) + "\n"
+        signature = f"{function_name(self.kernel)}({self.parameters})"
+        return [*origin, head, signature, "{", *memory]
+
+    def function(self) -> str:
+        return "\n".join([*self.head(), *self.lines, "}"]) + "\n"
+
+    def pairs(self, loops: LoopLines) -> list[tuple[str, int]]:
+        """The function's lines, each with that of its statement."""
+        origins = [UNKNOWN] * len(self.lines)
+        for start, stop, stmt in reversed(self.written):
+            if loops.of(stmt) != UNKNOWN:
+                origins[start:stop] = [loops.of(stmt)] * (stop - start)
+        head = [(line, UNKNOWN) for line in self.head()]
+        return [*head, *zip(self.lines, origins, strict=True), ("}", UNKNOWN)]
 
     def _parameter(self, buffer: Buffer, read_only: bool) -> str:
         kind = spell.STORAGE[buffer.dtype]
@@ -107,6 +125,11 @@ class _Body:
     # --- statements -------------------------------------------------------------------------------------------
 
     def statement(self, stmt: Stmt, depth: int) -> None:
+        start = len(self.lines)
+        self._statement(stmt, depth)
+        self.written.append((start, len(self.lines), stmt))
+
+    def _statement(self, stmt: Stmt, depth: int) -> None:
         match stmt:
             case Seq(stmts):
                 for part in stmts:

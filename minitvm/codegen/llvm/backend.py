@@ -7,14 +7,17 @@ import llvmlite
 
 from minitvm.codegen.backend import Backend, Compile, Launches, register
 from minitvm.codegen.libraries import gemm_of
+from minitvm.codegen.listing import Listing
 from minitvm.codegen.llvm.arith import SPELLINGS
 from minitvm.codegen.llvm.cblas import gemm_text
 from minitvm.codegen.llvm.compile import assembly, caches_of, compile_object, cpu_of, host, machine_model
 from minitvm.codegen.llvm.emit import emit
 from minitvm.codegen.llvm.entry import clocked_text, constant_text, entry_text
+from minitvm.codegen.llvm.origins import listings
 from minitvm.codegen.llvm.peak import measure, vector_sums
 from minitvm.ir.dims import Dim
 from minitvm.ir.expr import Function
+from minitvm.ir.loop import Kernel
 from minitvm.runtime import cblas
 from minitvm.runtime.document import document_of, seal
 from minitvm.runtime.graph import Artifact, CpuTag, Segment
@@ -60,6 +63,9 @@ class LlvmBackend(Backend):
     def source(self, launches: Launches) -> str:
         (kernel,) = launches.kernels
         return emit(kernel, self.machine)
+
+    def listings(self, readable: Kernel, legal: Kernel) -> tuple[Listing, ...]:
+        return listings(readable, legal, self.machine, self.cpu)
 
     def assembly(self, launches: Launches) -> str:
         return assembly(self.source(launches), self.cpu)

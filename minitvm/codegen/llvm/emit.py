@@ -57,17 +57,24 @@ _WIDEST = 4  # hardware registers that one emitted vector may span; longer loops
 _MOST_PIECES = 4  # so many pieces are written out, more become a loop
 
 
-def emit(kernel: Kernel, machine: MachineModel) -> str:
+Note: TypeAlias = Callable[[Stmt], str]
+"""A comment for the instructions of a statement."""
+
+
+def emit(kernel: Kernel, machine: MachineModel, note: Note | None = None) -> str:
     """The kernel as an LLVM module's text: one function named ``kernel.name``."""
-    emitter = _Emitter(kernel, machine)
+    emitter = _Emitter(spell_scalars(kernel), machine, note)
     emitter.team(emitter.kernel.body)
     return emitter.module()
 
 
 class _Emitter:
-    def __init__(self, kernel: Kernel, machine: MachineModel) -> None:
+    """``kernel`` has no scalars left to spell."""
+
+    def __init__(self, kernel: Kernel, machine: MachineModel, note: Note | None = None) -> None:
         self.machine = machine
-        self.kernel = kernel = spell_scalars(kernel)
+        self.kernel = kernel
+        self.note = note
         self.w = Writer(
             has_dots="dots" in machine.features, pair_lanes=machine.lanes("int32") if "pairs" in machine.features else 0
         )
@@ -106,6 +113,10 @@ class _Emitter:
 
     def team(self, stmt: Stmt) -> None:
         """A statement that every thread reaches: parallel loops are divided, the rest is thread 0's alone."""
+        with self._noted(stmt):
+            self._team(stmt)
+
+    def _team(self, stmt: Stmt) -> None:
         match stmt:
             case Seq(stmts):
                 self._team_sequence(stmts)
@@ -231,6 +242,22 @@ class _Emitter:
     # --- what one thread does ---------------------------------------------------------------------------------
 
     def stmt(self, stmt: Stmt) -> None:
+        with self._noted(stmt):
+            self._stmt(stmt)
+
+    @contextmanager
+    def _noted(self, stmt: Stmt) -> Iterator[None]:
+        """What is written inside says that it is the statement's, where somebody asks."""
+        if self.note is None:
+            yield
+            return
+        outer, self.w.note = self.w.note, self.note(stmt)
+        try:
+            yield
+        finally:
+            self.w.note = outer
+
+    def _stmt(self, stmt: Stmt) -> None:
         match stmt:
             case Store():
                 self._store(stmt)

@@ -99,6 +99,8 @@ class Writer:
     pair_lanes: int = 0
     """Most lanes in which it does so with pairs of 16 bits instead."""
     block: str = "start"
+    note: str = ""
+    """A comment behind every instruction that is written from now on: what it is for (``origins.py``)."""
     _count: int = 0
     _known: dict[Hashable, str] = field(default_factory=dict)
     _scopes: list[list[Hashable]] = field(default_factory=lambda: [[]])
@@ -119,7 +121,7 @@ class Writer:
         self._count += 1
         register = f"%v{self._count}"
         self._levels[register] = level
-        lines.append(f"  {register} = {text}")
+        lines.append(f"  {register} = {text}{self.note}")
         return register
 
     def pure(self, text: str, reads: bool = False) -> str:
@@ -150,7 +152,7 @@ class Writer:
         return self._levels.get(register, 0)
 
     def do(self, text: str) -> None:
-        self.lines.append(f"  {text}")
+        self.lines.append(f"  {text}{self.note}")
 
     def declare(self, symbol: str, text: str) -> None:
         self.declarations.setdefault(symbol, text)

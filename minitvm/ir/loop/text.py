@@ -77,9 +77,22 @@ _SHARED_SIZE = 16
 def print_kernel(kernel: Kernel) -> str:
     """The whole kernel, one statement a line."""
     printer = _Printer()
-    inputs = ", ".join(printer.declare(b) for b in kernel.inputs)
-    outputs = ", ".join(printer.declare(b) for b in kernel.outputs)
-    return "\n".join([f"kernel {kernel.name}({inputs}) -> {outputs}", *printer.lines(kernel.body, 1)]) + "\n"
+    return "\n".join([printer.head(kernel), *printer.lines(kernel.body, 1)]) + "\n"
+
+
+class Line(str):
+    """A line with the statement that it is of."""
+
+    stmt: Stmt
+
+
+def print_lines(kernel: Kernel) -> Iterator[tuple[str, Stmt | None]]:
+    """The lines of :func:`print_kernel`, each with its statement; the head and ``else:`` are the kernel's and the
+    ``if``'s."""
+    printer = _Marking()
+    yield printer.head(kernel), None
+    for line in printer.lines(kernel.body, 1):
+        yield str(line), line.stmt if isinstance(line, Line) else None
 
 
 def print_stmt(stmt: Stmt) -> str:
@@ -109,6 +122,11 @@ class _Printer:
         self.buffers: dict[Buffer, str] = {}
         self.buffer_names: set[str] = set()
         self.vars: dict[LoopVar, str] = {}
+
+    def head(self, kernel: Kernel) -> str:
+        inputs = ", ".join(self.declare(b) for b in kernel.inputs)
+        outputs = ", ".join(self.declare(b) for b in kernel.outputs)
+        return f"kernel {kernel.name}({inputs}) -> {outputs}"
 
     def buffer(self, buffer: Buffer) -> str:
         if buffer not in self.buffers:
@@ -227,6 +245,15 @@ class _Printer:
                 ranges = ", ".join(f"{self.vars.get(v, v.name)} < {extent}" for v, extent in axes)
                 return f"{kind}({ranges}: {texts[0]})", ATOM
         raise AssertionError(expr)
+
+
+class _Marking(_Printer):
+    def lines(self, stmt: Stmt, depth: int) -> Iterator[str]:
+        for line in super().lines(stmt, depth):
+            if not isinstance(line, Line):
+                line = Line(line)
+                line.stmt = stmt
+            yield line
 
 
 def infix(symbol: str, level: int, left: Piece, right: Piece) -> Piece:

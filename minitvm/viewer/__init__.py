@@ -1,0 +1,32 @@
+"""What a build did, as one HTML file to look at: ``minitvm view``, ``library.report.view()``."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+from typing import TYPE_CHECKING
+
+from minitvm.errors import InputError
+
+if TYPE_CHECKING:
+    from minitvm.driver.report import BuildReport
+    from minitvm.lab.profiling import Profile
+
+
+def write_page(
+    report: BuildReport, path: str | os.PathLike[str], title: str = "", profile: Profile | None = None
+) -> pathlib.Path:
+    """The report, and where given the profile of a run, as a self-contained page.
+
+    :class:`ConfigError` where the build kept no modules, :class:`InputError` where the file cannot be written.
+    """
+    from minitvm.viewer.document import document_of
+    from minitvm.viewer.page import page_of
+
+    target = pathlib.Path(path)
+    text = page_of(document_of(report, title or target.stem, profile))
+    try:
+        target.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"the page cannot be written to {target}: {error.strerror}", hint="-o FILE") from error
+    return target

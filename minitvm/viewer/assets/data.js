@@ -1,0 +1,111 @@
+// The document: unpacked on demand, and what is looked up in it.
+
+/** What stands in the file under a name, unpacked. */
+export async function chunk(name) {
+  const packed = document.getElementById(`data-${name}`).textContent;
+  const bytesOf = Uint8Array.from(atob(packed.trim()), (c) => c.charCodeAt(0));
+  const stream = new Blob([bytesOf]).stream().pipeThrough(new DecompressionStream("gzip"));
+  return JSON.parse(await new Response(stream).text());
+}
+
+export const doc = {};
+const codes = new Map();
+const kernelsBySymbol = new Map();
+const decisionsBySpan = new Map();
+const measuredByNode = new Map();
+const nodesByKernel = new Map();
+
+export async function open() {
+  Object.assign(doc, await chunk("main"));
+  for (const kernel of doc.kernels) kernelsBySymbol.set(kernel.symbol, kernel);
+  doc.passes.forEach((pass, number) => pass.decisions.forEach((decision) => remember(pass.name, number, decision)));
+  for (const decision of doc.placement) remember("placement", -1, decision);
+  for (const [node, measured, predicted, floor, bound] of doc.run?.kernels ?? []) {
+    measuredByNode.set(node, { measured, predicted, floor, bound });
+  }
+  doc.graph.forEach((node, number) => {
+    if (node.kind === "kernel") nodesByKernel.set(node.func, [...(nodesByKernel.get(node.func) ?? []), number]);
+  });
+  return doc;
+}
+
+function remember(stage, pass, [by, about, taken, reason, spans]) {
+  for (const span of spans) {
+    if (!decisionsBySpan.has(span)) decisionsBySpan.set(span, []);
+    decisionsBySpan.get(span).push({ stage, pass, by, about, taken: Boolean(taken), reason });
+  }
+}
+
+/** A kernel's listings by kind of back end. */
+export async function codeOf(symbol) {
+  if (!codes.has(symbol)) codes.set(symbol, chunk(`code-${doc.code.indexOf(symbol)}`));
+  return codes.get(symbol);
+}
+
+export const kernelOf = (symbol) => kernelsBySymbol.get(symbol);
+export const measuredOf = (node) => measuredByNode.get(node);
+export const runsOf = (symbol) => nodesByKernel.get(symbol) ?? [];
+
+/** The seconds of all runs of a kernel together; undefined where none was measured. */
+export function secondsOf(symbol) {
+  const found = runsOf(symbol).map(measuredOf).filter(Boolean);
+  return found.length ? found.reduce((sum, one) => sum + one.measured, 0) : undefined;
+}
+
+/** What was decided about any of the model's nodes. */
+export function decisionsAbout(spans) {
+  return [...new Set(spans.flatMap((span) => decisionsBySpan.get(span) ?? []))].sort((a, b) => a.pass - b.pass);
+}
+
+/** One node of a function's table. `inputs`: the numbers of nodes; `operands`: as text. */
+export function nodeOf(fn, number) {
+  const [row, inputs, group] = fn.nodes[number];
+  const [kind, name, attributes, type, span, fusion] = doc.rows[row];
+  return {
+    number, row, kind, name, attributes, type, fusion, group,
+    spans: doc.spans[span],
+    inputs: inputs.filter((input) => !isConstant(input)).map((input) => parseInt(input, 10)),
+    operands: inputs.map(operandText),
+  };
+}
+
+const isConstant = (input) => typeof input === "string" && input.startsWith("c");
+
+function operandText(input) {
+  if (!isConstant(input)) return `%${input}`;
+  const [name, type, value] = doc.constants[Number(input.slice(1))];
+  return value || `${name || "const"}: ${type}`;
+}
+
+export function nodeText(node) {
+  if (node.kind === "var") return `%${node.name}`;
+  const inside = [...node.operands, ...(node.attributes ? [node.attributes] : [])].join(", ");
+  return node.kind === "tuple" ? `(${inside})` : `${node.name}(${inside})`;
+}
+
+/** The name of a node's place in the model, and of what is around it. */
+const separator = () => {
+  const names = doc.spans.flat();
+  const having = (mark) => names.filter((name) => name.includes(mark)).length;
+  return names.length === 0 ? null : having("/") > names.length / 4 ? "/" : having(".") > names.length / 2 ? "." : null;
+};
+
+let mark;
+
+export function scopeOf(spans) {
+  if (mark === undefined) mark = separator();
+  if (mark === null || spans.length === 0) return [];
+  return spans[0].split(mark).filter(Boolean).slice(0, -1);
+}
+
+export const hasScopes = () => doc.spans.some((spans) => scopeOf(spans).length > 0);
+
+/** A type's shape in few characters. */
+export const shortType = (type) => type.replace(/Tensor\[\((.*?)\), (\w+)\]/g, "$2[$1]").replace(/\s+/g, " ");
+
+/** The executed node of each group of the last module: groups and calls run in the order of the table. */
+export function runOfGroup(group) {
+  return runsOf(group.kernel).find((number) => sameSpans(doc.graph[number].spans, doc.spans[group.span])) ?? runsOf(group.kernel)[0];
+}
+
+const sameSpans = (one, other) => one.length === other.length && one.every((name, i) => name === other[i]);

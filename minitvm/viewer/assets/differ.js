@@ -1,0 +1,85 @@
+// What a pass changed: calls that have no equal on the other side, put together by the model's nodes they come from.
+
+import { doc, nodeOf } from "./data.js";
+
+const functionsOf = (module) => new Map(doc.modules[module].map((fn) => [fn.name, fn]));
+
+/** The nodes of one side without an equal on the other: rows are equal where all but the operands' numbers is. */
+function unmatched(fn, other) {
+  const left = new Map();
+  for (const [row] of other?.nodes ?? []) left.set(row, (left.get(row) ?? 0) + 1);
+  const found = [];
+  (fn?.nodes ?? []).forEach(([row], number) => {
+    const count = left.get(row) ?? 0;
+    if (count > 0) left.set(row, count - 1);
+    else if (doc.rows[row][0] !== "var" || !other) found.push(nodeOf(fn, number));
+  });
+  return found;
+}
+
+/** Nodes whose spans have a name in common belong together. */
+function joinedBySpans(nodes) {
+  const leaders = new Map();
+  const leader = (key) => {
+    while (leaders.has(key) && leaders.get(key) !== key) key = leaders.get(key);
+    return key;
+  };
+  for (const { node } of nodes) {
+    const first = leader(node.spans[0] ?? "");
+    leaders.set(first, first);
+    for (const span of node.spans.slice(1)) leaders.set(leader(span), first);
+  }
+  return (node) => leader(node.spans[0] ?? "");
+}
+
+/** Changes of a pass: [{name, fn, title, before: nodes, after: nodes}], in the order of the model. */
+export function changesOf(pass) {
+  const [before, after] = pass.modules.map(functionsOf);
+  const found = [];
+  for (const name of new Set([...before.keys(), ...after.keys()])) {
+    const [old, made] = [before.get(name), after.get(name)];
+    const gone = unmatched(old, made).map((node) => ({ side: "before", node }));
+    const come = unmatched(made, old).map((node) => ({ side: "after", node }));
+    const key = joinedBySpans([...gone, ...come]);
+    const hunks = new Map();
+    for (const { side, node } of [...gone, ...come]) {
+      const at = key(node);
+      if (!hunks.has(at)) hunks.set(at, { name, before: [], after: [] });
+      hunks.get(at)[side].push(node);
+    }
+    found.push(...[...hunks.values()].map((hunk) => ({ ...hunk, title: titleOf(hunk) })), ...grouped(name, old, made));
+  }
+  return found;
+}
+
+const titleOf = ({ before, after }) => [...new Set([...before, ...after].flatMap((node) => node.spans))];
+
+/** Groups that were made of calls that stay as they are. */
+function grouped(name, old, made) {
+  if (!made || made.groups.length === 0 || (old && old.groups.length === made.groups.length)) return [];
+  return made.groups.map((group, number) => {
+    const inside = made.nodes.flatMap((node, i) => (node[2] === number ? [nodeOf(made, i)] : []));
+    return { name, title: doc.spans[group.span].length ? doc.spans[group.span] : [group.name], before: inside.map((n) => ({ ...n, group: -1 })), after: inside, group };
+  });
+}
+
+/** The words of two lines that differ, as [text, changed] pieces. */
+export function wordsApart(one, other) {
+  const [a, b] = [one, other].map((line) => line.split(/([\s,()[\]]+)/).filter(Boolean));
+  const lengths = Array.from({ length: a.length + 1 }, () => new Uint16Array(b.length + 1));
+  for (let i = a.length - 1; i >= 0; i -= 1) {
+    for (let j = b.length - 1; j >= 0; j -= 1) {
+      lengths[i][j] = a[i] === b[j] ? lengths[i + 1][j + 1] + 1 : Math.max(lengths[i + 1][j], lengths[i][j + 1]);
+    }
+  }
+  const [left, right] = [[], []];
+  let [i, j] = [0, 0];
+  while (i < a.length || j < b.length) {
+    if (i < a.length && j < b.length && a[i] === b[j]) {
+      left.push([a[i++], false]);
+      right.push([b[j++], false]);
+    } else if (j >= b.length || (i < a.length && lengths[i + 1][j] >= lengths[i][j + 1])) left.push([a[i++], true]);
+    else right.push([b[j++], true]);
+  }
+  return [left, right];
+}

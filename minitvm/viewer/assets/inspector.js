@@ -1,0 +1,117 @@
+// All about what was clicked: where it is from, its types, what was decided about it and why, its kernel and its time.
+
+import { bytes, clip, el, flop, on, plural, rate, share, tell, time } from "./base.js";
+import { decisionsAbout, doc, kernelOf, measuredOf, nodeOf, runOfGroup, runsOf, shortType } from "./data.js";
+
+const panel = el("aside", { id: "inspector", "aria-label": "details", hidden: true });
+
+export function inspector() {
+  on("select", show);
+  return panel;
+}
+
+export function closeInspector() {
+  const wasOpen = !panel.hidden;
+  panel.hidden = true;
+  return wasOpen;
+}
+
+function show(what) {
+  const parts = { node: nodeParts, group: groupParts, kernel: kernelParts, scope: scopeParts }[what.kind](what);
+  panel.hidden = false;
+  panel.replaceChildren(el("button", { type: "button", class: "icon close", title: "close (Esc)", "aria-label": "close", click: closeInspector }, "×"), ...parts.flat().filter(Boolean));
+  panel.scrollTop = 0;
+}
+
+const section = (title, ...children) => el("section", {}, el("h3", {}, title), children);
+
+const facts = (rows) => el("dl", {}, rows.filter(([, value]) => value !== "" && value !== undefined && value !== null).map(([name, value]) => [el("dt", {}, name), el("dd", {}, value)]));
+
+const origin = (spans) => section("Origin in the model", spans.length
+  ? el("ul", { class: "origin-list" }, spans.map((span) => el("li", {}, el("code", {}, span))))
+  : el("p", { class: "note" }, "made by the compiler"));
+
+function nodeParts({ fn, number }) {
+  const node = nodeOf(fn, number);
+  const group = node.group >= 0 ? fn.groups[node.group] : null;
+  const operands = node.inputs.map((input) => nodeOf(fn, input));
+  return [
+    el("h2", {}, node.name),
+    origin(node.spans),
+    section("Call", facts([
+      ["type", el("code", {}, shortType(node.type))],
+      ["attributes", node.attributes && el("code", {}, node.attributes)],
+      ["operands", el("ul", { class: "operands" }, node.operands.map((text) => el("li", {}, el("code", {}, clip(text, 90)))))],
+      ["of types", operands.length ? operands.map((one) => el("code", { class: "block" }, `%${one.number}: ${shortType(one.type)}`)) : ""],
+      ["fusion", node.kind === "call" ? node.fusion.toLowerCase().replaceAll("_", " ") : ""],
+    ])),
+    group && kernelSummary(group.kernel, runOfGroup(group), group.name),
+    why(node.spans),
+  ];
+}
+
+function groupParts({ fn, number }) {
+  const group = fn.groups[number];
+  const spans = doc.spans[group.span];
+  const calls = fn.nodes.map((_, n) => nodeOf(fn, n)).filter((node) => node.group === number);
+  return [
+    el("h2", {}, clip(group.name, 60)),
+    origin(spans),
+    section("Calls of the group", el("ol", { class: "operands" }, calls.map((node) => el("li", {}, el("code", {}, `${node.name}: ${shortType(node.type)}`))))),
+    kernelSummary(group.kernel, runOfGroup(group), group.name),
+    why(spans),
+  ];
+}
+
+function scopeParts({ name, fn }) {
+  const inside = fn.nodes.map((_, n) => nodeOf(fn, n)).filter((node) => node.spans.some((span) => span.includes(name)));
+  const counts = new Map();
+  for (const node of inside) counts.set(node.name, (counts.get(node.name) ?? 0) + 1);
+  return [el("h2", {}, name), section(plural(inside.length, "call"), facts([...counts].sort((a, b) => b[1] - a[1]).map(([op, count]) => [String(count), op])))];
+}
+
+function kernelParts({ symbol, run }) {
+  const kernel = kernelOf(symbol);
+  if (!kernel) return [el("h2", {}, symbol), el("p", { class: "note" }, "no kernel: it runs in Python, or moves nothing")];
+  return [
+    el("h2", {}, clip(symbol, 60)),
+    origin(run === undefined ? kernel.nodes : doc.graph[run].spans),
+    kernelSummary(symbol, run ?? runsOf(symbol)[0], symbol),
+    section("Why these loops", decisionList(kernel.decisions.map(([by, about, taken, reason]) => ({ by, about, taken: Boolean(taken), reason, stage: "" })))),
+    kernel.candidates.length ? section("Ways that were weighed", el("ol", { class: "operands" }, kernel.candidates.map(([text, cycles, against], i) =>
+      el("li", { class: i === 0 ? "chosen" : "" }, `${text}: ${Math.round(cycles).toLocaleString("en")} cycles${against ? `, but ${against}` : ""}`)))) : null,
+    why(kernel.nodes),
+  ];
+}
+
+function kernelSummary(symbol, run, name) {
+  const kernel = kernelOf(symbol);
+  if (!kernel) return section("Kernel", el("p", { class: "note" }, `${clip(name, 60)} runs nothing: only the shape is another one`));
+  const found = run === undefined ? undefined : measuredOf(run);
+  const { floor, predicted, bound } = found ?? kernel;
+  const seconds = found?.measured;
+  const longest = Math.max(seconds ?? 0, predicted);
+  const bar = (label, value, kind) => el("div", { class: "meter-row" }, el("span", {}, label), el("span", { class: "track" }, el("i", { class: kind, style: `width:${(100 * value) / longest}%` })), el("b", {}, time(value)));
+  return section("Kernel",
+    el("button", { type: "button", class: "link", click: () => tell("go", "kernels", symbol) }, clip(symbol, 54), " →"),
+    el("div", { class: "meters" }, bar("floor", floor, "floor"), bar("predicted", predicted, "predicted"), seconds === undefined ? null : bar("measured", seconds, "measured")),
+    facts([
+      ["template", kernel.template],
+      ["work", flop(kernel.flops)],
+      ["memory", `${bytes(kernel.bytes)}, ${(kernel.flops / Math.max(kernel.bytes, 1)).toFixed(2)} operations a byte`],
+      ["speed", seconds ? `${rate(kernel.flops / seconds)}, ${share(kernel.flops / seconds / doc.rates.flops)} of peak` : ""],
+      ["bound by", el("span", { class: `bound ${bound}` }, bound)],
+    ]));
+}
+
+function why(spans) {
+  const found = decisionsAbout(spans);
+  return section(`Rules and passes (${found.length})`, found.length ? decisionList(found) : el("p", { class: "note" }, "nothing was decided about it"));
+}
+
+function decisionList(found) {
+  const sorted = [...found].sort((a, b) => b.taken - a.taken);
+  return el("div", { class: "decided" }, sorted.slice(0, 200).map(({ stage, by, about, taken, reason, pass }) =>
+    el("div", { class: `decision ${taken ? "taken" : "declined"}` }, el("b", {}, taken ? "✓" : "✗"),
+      el("div", {}, el("p", {}, pass >= 0 ? el("button", { type: "button", class: "link", click: () => tell("go", "passes", pass) }, stage) : stage, stage && by !== stage ? " · " : "", by !== stage ? el("strong", {}, by) : null, el("small", {}, ` ${about}`)), el("p", { class: "reason" }, reason)))));
+}

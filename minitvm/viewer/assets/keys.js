@@ -1,0 +1,35 @@
+// The keyboard, and the page that says what its keys do.
+
+import { el } from "./base.js";
+
+const KEYS = [
+  ["1 … 6", "views: passes, graph, kernels, roofline, memory, threads"],
+  ["/", "search (Enter: next, Shift+Enter: back)"],
+  ["j k  ↓ ↑", "next and previous pass or kernel; along the graph's edges"],
+  ["d", "passes: text, drawing, decisions"],
+  ["+ − f", "graph: closer, further away, all of it"],
+  ["← → ↑ ↓", "with Shift: move the graph"],
+  ["Enter", "graph: open or close the selected box"],
+  ["t", "light or dark"],
+  ["Esc", "close what is open"],
+  ["?", "this list"],
+];
+
+export function helpDialog() {
+  return el("dialog", { id: "help", "aria-label": "keys" }, el("h2", {}, "Keys"),
+    el("dl", {}, KEYS.map(([keys, text]) => [el("dt", {}, keys.split(" ").filter(Boolean).map((key) => el("kbd", {}, key))), el("dd", {}, text)])),
+    el("form", { method: "dialog" }, el("button", { type: "submit" }, "close")));
+}
+
+/** `actions` by key; those in a text field are the field's. */
+export function listen(actions) {
+  addEventListener("keydown", (event) => {
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    const inField = event.target.matches?.("input, select, textarea");
+    if (inField && event.key !== "Escape") return;
+    const isButton = event.target.matches?.("button, summary") && (event.key === "Enter" || event.key === " ");
+    const action = actions[event.shiftKey && event.key.startsWith("Arrow") ? `Shift+${event.key}` : event.key];
+    if (!action || isButton) return;
+    if (action(event) !== false) event.preventDefault();
+  });
+}

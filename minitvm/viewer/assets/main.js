@@ -1,0 +1,115 @@
+// The page: its views, the search, the address of what is shown.
+
+import { el, on, plural } from "./base.js";
+import { kernelsView, searchKernels, stepKernel } from "./kernels.js";
+import { memoryView, rooflineView, threadsView } from "./charts.js";
+import { doc, kernelOf, open } from "./data.js";
+import { graphDrawing, graphView, nextFound, searchGraph, turnSelected, walk } from "./graph.js";
+import { closeInspector, inspector } from "./inspector.js";
+import { helpDialog, listen } from "./keys.js";
+import { nextWay, passesView, stepPass } from "./passes.js";
+import { themeButton, toggleTheme } from "./theme.js";
+
+const VIEWS = { passes: "Passes", graph: "Graph", kernels: "Kernels", roofline: "Roofline", memory: "Memory", threads: "Threads" };
+const MAKERS = { passes: (at) => passesView(at === undefined ? undefined : Number(at)), graph: graphView, kernels: kernelsView, roofline: rooflineView, memory: memoryView, threads: threadsView };
+
+let current = null;
+const stage = el("main", {});
+const search = el("input", { type: "search", id: "search", placeholder: "search nodes and kernels  /", "aria-label": "search", input: searched, keydown: searchKey });
+const found = el("span", { id: "found", role: "status" });
+const tabs = el("nav", { role: "tablist", "aria-label": "views" }, Object.entries(VIEWS).map(([name, text], i) =>
+  el("button", { type: "button", role: "tab", id: `tab-${name}`, title: `${text} (${i + 1})`, click: () => go(name) }, text)));
+
+function go(name, at) {
+  current = name;
+  for (const tab of tabs.children) tab.setAttribute("aria-selected", String(tab.id === `tab-${name}`));
+  stage.replaceChildren(MAKERS[name](at));
+  stage.firstElementChild.dataset.view = name;
+  setRoute(at === undefined ? name : `${name}/${at}`);
+  if (name !== "graph" && name !== "kernels") found.textContent = "";
+}
+
+function setRoute(route) {
+  history.replaceState(null, "", `#${encodeURI(route)}`);
+}
+
+function searched() {
+  if (current !== "kernels" && current !== "graph") go("graph");
+  const count = current === "kernels" ? searchKernels(search.value) : searchGraph(search.value);
+  found.textContent = search.value.trim() ? plural(count, current === "kernels" ? "kernel" : "node") : "";
+}
+
+function searchKey(event) {
+  if (event.key === "Enter") {
+    if (current === "graph") nextFound(event.shiftKey ? -1 : 1);
+    else stepKernel(0);
+    event.preventDefault();
+  } else if (event.key === "Escape") {
+    search.value = "";
+    searched();
+    search.blur();
+    event.stopPropagation();
+  }
+}
+
+function step(by) {
+  if (current === "passes") stepPass(by);
+  else if (current === "kernels") stepKernel(by);
+  else if (current === "graph") walk(by);
+  else return false;
+  return true;
+}
+
+function zoomed(act) {
+  const drawing = current === "graph" ? graphDrawing() : null;
+  if (!drawing) return false;
+  act(drawing);
+  return true;
+}
+
+function keyActions(help) {
+  const views = Object.keys(VIEWS).map((name, i) => [String(i + 1), () => go(name)]);
+  const moves = { ArrowLeft: [60, 0], ArrowRight: [-60, 0], ArrowUp: [0, 60], ArrowDown: [0, -60] };
+  const shifts = Object.entries(moves).map(([key, by]) => [`Shift+${key}`, () => zoomed((drawing) => drawing.shift(...by))]);
+  return {
+    ...Object.fromEntries([...views, ...shifts]),
+    "/": () => search.focus(),
+    j: () => step(1), k: () => step(-1), ArrowDown: () => step(1), ArrowUp: () => step(-1),
+    d: () => (current === "passes" ? nextWay() : false),
+    "+": () => zoomed((drawing) => drawing.scaleBy(1.3)),
+    "-": () => zoomed((drawing) => drawing.scaleBy(1 / 1.3)),
+    f: () => zoomed((drawing) => drawing.fit()),
+    Enter: () => (current === "graph" && turnSelected() ? true : false),
+    t: toggleTheme,
+    "?": () => help.showModal(),
+    Escape: () => closeInspector(),
+  };
+}
+
+function title() {
+  const kernels = plural(doc.kernels.length, "kernel");
+  return el("div", { class: "model" }, el("b", {}, doc.title), el("span", {}, `${doc.target} · ${plural(doc.threads, "thread")} · ${kernels}`));
+}
+
+async function start() {
+  const theme = themeButton();
+  await open();
+  const help = helpDialog();
+  const keys = el("button", { type: "button", class: "icon", title: "keys (?)", "aria-label": "keys", click: () => help.showModal() }, "?");
+  document.body.append(el("header", { id: "top" }, el("a", { class: "mark", href: "#passes", click: () => go("passes") }, "minitvm"), title(), tabs, el("div", { class: "finder" }, search, found), theme, keys),
+    el("div", { id: "frame" }, stage, inspector()), help);
+  on("go", go);
+  on("route", setRoute);
+  listen(keyActions(help));
+  const [view, ...at] = decodeURI(location.hash.slice(1)).split("/");
+  const place = at.join("/");
+  if (view === "kernels" && kernelOf(place)) go("kernels", place);
+  else if (view === "passes" && doc.passes[Number(place)]) go("passes", Number(place));
+  else go(MAKERS[view] ? view : "passes");
+  document.body.dataset.ready = "true";
+}
+
+start().catch((error) => {
+  document.body.append(el("pre", { class: "failed" }, `The page cannot be drawn: ${error.message}`));
+  throw error;
+});

@@ -1,0 +1,99 @@
+// Which boxes stand for which nodes: calls, groups that are kernels, and the scopes of the model around them.
+
+import { clip, plural, time } from "./base.js";
+import { doc, measuredOf, nodeOf, runOfGroup, scopeOf, shortType } from "./data.js";
+import { boxSize } from "./drawing.js";
+
+const MOST = 36; // characters of a line in a box
+
+export const operatorName = (name) => name.replace(/^nn\./, "").replace(/^contrib_/, "");
+
+/** The clusters around a node, outermost first, as [id, title]. */
+function around(fn, node, scopes) {
+  const group = node.group >= 0 ? fn.groups[node.group] : null;
+  const spans = group ? doc.spans[group.span] : node.spans;
+  const path = scopes ? scopeOf(spans) : [];
+  const found = path.map((part, i) => [`s:${path.slice(0, i + 1).join("/")}`, part]);
+  return group ? [...found, [`g:${node.group}`, group.name]] : found;
+}
+
+/** {boxes, clusters, edges} of a function, of the nodes in `only` where given.
+ *  `collapsed(id, depth)`: whether a cluster is one box. `classOf(node)`: more classes of a node's box. */
+export function shapesOf(fn, { scopes = false, collapsed = () => false, only = null, classOf = () => "" } = {}) {
+  const nodes = fn.nodes.map((_, number) => nodeOf(fn, number)).filter((node) => !only || only.has(node.number));
+  const used = new Set(nodes.flatMap((node) => node.inputs));
+  const shownAs = new Map();
+  const [boxes, clusters, members] = [new Map(), new Map(), new Map()];
+  for (const node of nodes) {
+    if (node.kind === "var" && !used.has(node.number)) continue;
+    let parent = null;
+    let id = null;
+    for (const [cluster, title] of around(fn, node, scopes)) {
+      if (!members.has(cluster)) members.set(cluster, { id: cluster, parent, title, nodes: [] });
+      members.get(cluster).nodes.push(node);
+      if (id !== null) continue;
+      if (collapsed(cluster)) id = cluster;
+      else {
+        if (!clusters.has(cluster)) clusters.set(cluster, clusterOf(fn, members.get(cluster)));
+        parent = cluster;
+      }
+    }
+    shownAs.set(node.number, id ?? `n:${node.number}`);
+    if (id === null) boxes.set(`n:${node.number}`, callBox(node, parent, classOf(node)));
+    else boxes.set(id, null);
+  }
+  for (const [id, box] of boxes) if (box === null) boxes.set(id, clusterBox(fn, members.get(id)));
+  return { boxes: [...boxes.values()], clusters: [...clusters.values()], edges: edgesOf(nodes, shownAs), shownAs };
+}
+
+function edgesOf(nodes, shownAs) {
+  const edges = new Map();
+  for (const node of nodes) {
+    for (const input of node.inputs) {
+      const [from, to] = [shownAs.get(input), shownAs.get(node.number)];
+      if (from !== undefined && from !== to) edges.set(`${from}\n${to}`, [from, to]);
+    }
+  }
+  return [...edges.values()];
+}
+
+function sized(box) {
+  return { ...box, ...boxSize(box.title, box.lines) };
+}
+
+function callBox(node, parent, classes) {
+  const lines = [clip(shortType(node.type), MOST), ...(node.spans.length ? [clip(node.spans.join(", "), MOST)] : [])];
+  const title = clip(node.kind === "var" ? node.name : operatorName(node.name), MOST);
+  const kind = node.kind === "call" ? `fusion-${node.fusion}` : node.kind;
+  const hint = `${node.name}\n${node.attributes || "no attributes"}\n${node.type}`;
+  return sized({ id: `n:${node.number}`, parent, title, lines, classes: `${kind} ${classes}`, hint });
+}
+
+function clusterOf(fn, { id, parent, title }) {
+  const isGroup = id.startsWith("g:");
+  return { id, parent, title: clip(isGroup ? title.replace(/^fused_/, "") : title, 46), header: 18, classes: isGroup ? "group" : "scope", hint: title };
+}
+
+/** The measured seconds of a group's own run. */
+export function secondsOfGroup(group) {
+  const run = group.kernel ? runOfGroup(group) : undefined;
+  return run === undefined ? undefined : measuredOf(run)?.measured;
+}
+
+function clusterBox(fn, { id, parent, title, nodes }) {
+  if (!id.startsWith("g:")) {
+    const kernels = new Set(nodes.map((node) => node.group).filter((group) => group >= 0));
+    const lines = [plural(nodes.length, "call") + (kernels.size ? `, ${plural(kernels.size, "kernel")}` : "")];
+    return sized({ id, parent, title: clip(`${title} /`, MOST), lines, classes: "closed scope", hint: `${title}: double click opens it` });
+  }
+  const group = fn.groups[Number(id.slice(2))];
+  const seconds = secondsOfGroup(group);
+  const names = nodes.filter((node) => node.kind === "call").map((node) => operatorName(node.name));
+  const last = nodes.at(-1);
+  const lines = [clip(shortType(last.type), MOST), clip(doc.spans[group.span].join(", ") || group.name, MOST)];
+  if (seconds !== undefined) lines.push(time(seconds));
+  return sized({ id, parent, title: clip(names.join(" + "), MOST), lines, classes: `closed group fusion-${strongest(nodes)}`, hint: title });
+}
+
+const ORDER = ["ELEMWISE", "BROADCAST", "INJECTIVE", "TUPLE", "COMM_REDUCE", "OUT_ELEMWISE_FUSABLE", "OPAQUE"];
+const strongest = (nodes) => ORDER[Math.max(...nodes.map((node) => ORDER.indexOf(node.fusion)))] ?? "OPAQUE";

@@ -1,0 +1,110 @@
+"""All that the viewer shows of a build, as one JSON document (``docs/viewer.md`` has its form)."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from minitvm import config
+from minitvm.driver.report import BuildReport, PassStep
+from minitvm.errors import ConfigError
+from minitvm.lab.profiling import Profile
+from minitvm.passes.instrument import count_calls
+from minitvm.runtime.graph import Artifact, HostStep, Node, last_uses, owners
+from minitvm.target import Rates
+from minitvm.viewer.kernels import decision_form, kernels_of
+from minitvm.viewer.modules import Modules
+
+FORMAT = 1
+
+
+def document_of(report: BuildReport, title: str, profile: Profile | None = None) -> dict[str, Any]:
+    """The document; :class:`ConfigError` where the build kept no modules.  ``code`` is the large part, by kernel."""
+    if report.module is None or report.artifact is None:
+        raise ConfigError("the build kept no modules to look at", hint="minitvm.compile(model, trace=True)")
+    seconds = report.seconds  # what follows lowers kernels once more
+    modules = Modules({id(group): symbol.rstrip("'") for symbol, group in report.groups.items()})
+    passes = [_pass(step, modules) for step in report.steps]
+    last = modules.add(report.module)
+    kernels, code = kernels_of(report)
+    backend = report.compiler.backend
+    return {
+        "format": FORMAT,
+        "title": title,
+        "version": config.version(),
+        "target": str(backend.target),
+        "threads": backend.machine.threads,
+        "machine": backend.machine.name,
+        "seconds": seconds,
+        "cache": [report.cache_hits, report.cache_misses],
+        "passes": passes,
+        "last": last,
+        **modules.form,
+        "placement": list(map(decision_form, report.placement)),
+        "kernels": kernels,
+        "rates": _rates(backend.machine.rates(backend.machine.threads) if profile is None else profile.rates),
+        "graph": [_node(node) for node in report.artifact.graph.nodes],
+        "memory": _memory(report.artifact),
+        "run": None if profile is None else _run(profile),
+        "code": code,
+    }
+
+
+def _pass(step: PassStep, modules: Modules) -> dict[str, Any]:
+    before, after = step.before, step.after
+    return {
+        "name": step.name,
+        "depth": step.depth,
+        "seconds": step.seconds,
+        "calls": [count_calls(before), count_calls(after)],
+        "modules": [modules.add(before), modules.add(after)],
+        "decisions": list(map(decision_form, step.decisions)),
+    }
+
+
+def _run(profile: Profile) -> dict[str, Any]:
+    """Seconds of a run, of its kernels by node, and when each thread was in which."""
+    return {
+        "seconds": profile.run,
+        "threads": len(profile.idle),
+        "idle": list(profile.idle),
+        "notes": profile.notes,
+        "kernels": [[r.index, r.measured, r.predicted, r.floor, r.bound, r.idle] for r in profile.rows],
+        "slices": [[s.thread, s.node, s.start, s.end] for s in profile.timeline],
+    }
+
+
+def _rates(rates: Rates) -> dict[str, Any]:
+    levels = [[level.name, None if math.isinf(level.nbytes) else level.nbytes, level.rate] for level in rates.levels]
+    return {"flops": rates.flops, "launch": rates.launch, "threads": rates.threads, "levels": levels}
+
+
+def _node(node: Node) -> dict[str, Any]:
+    return {
+        "name": node.name,
+        "kind": "input" if node.is_null else "python" if isinstance(node.step, HostStep) else "kernel",
+        "func": node.func,
+        "inputs": [n for n, _ in node.inputs],
+        "types": [str(t) for t in node.types],
+        "spans": list(node.spans),
+    }
+
+
+def _memory(artifact: Artifact) -> dict[str, Any]:
+    """Where every value lies in the arena (bytes), from which step to which."""
+    graph, plan = artifact.graph, artifact.plan
+    owner, types = owners(graph), graph.entry_types
+    last = last_uses(graph, owner)
+    values = [
+        [node.name, step, last[entry], plan.offsets[entry], types[entry].nbytes, 0]
+        for step, node in enumerate(graph.nodes)
+        for entry in range(graph.entry_start[step], graph.entry_start[step + 1])
+        if owner[entry] == entry and plan.offsets[entry] >= 0
+    ]
+    for step, offset in plan.workspaces.items():
+        facts = artifact.metadata[graph.nodes[step].func]
+        nbytes = facts["workspace"] + artifact.threads * facts["workspace_per_thread"]
+        values.append([f"workspace of {graph.nodes[step].name}", step, step, offset, nbytes, 1])
+    weights = sum(array.nbytes for array in artifact.params.values())
+    sizes = {"nbytes": plan.nbytes, "lower": plan.lower_bound, "naive": plan.naive, "weights": weights}
+    return {**sizes, "steps": len(graph.nodes), "values": values}

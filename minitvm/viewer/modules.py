@@ -1,0 +1,153 @@
+"""Modules as tables of nodes, for the viewer's drawings and differences.
+
+A node is ``[row, inputs, group]``.  Its row says all of it but who its operands are, and equal rows have one number in
+the whole document: what a pass left alone is found by comparing numbers.  An input is a node's number, ``"n.field"``
+of a tuple, or ``"c" + number`` of a constant.  A fused group's calls stand in the list as any others, with its number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any
+
+from minitvm.ir.attributes import print_attributes
+from minitvm.ir.expr import Call, Constant, Expr, Function, Module, Tuple, TupleGetItem
+from minitvm.ir.op import Op
+from minitvm.ir.text import is_inline
+from minitvm.ir.visitor import held_functions, post_order
+
+_LONGEST = 400
+"""Characters of an attribute or a constant's value."""
+
+
+class Interned:
+    """Things by number, each once."""
+
+    def __init__(self) -> None:
+        self.items: list[Any] = []
+        self._numbers: dict[Hashable, int] = {}
+
+    def number(self, key: Hashable, item: Any = None) -> int:
+        if key not in self._numbers:
+            self._numbers[key] = len(self.items)
+            self.items.append(key if item is None else item)
+        return self._numbers[key]
+
+
+def shortened(text: str, most: int = _LONGEST) -> str:
+    return text if len(text) <= most else f"{text[: most - 4]} ..."
+
+
+class Modules:
+    """The tables of several modules of one build; they share rows, constants and spans.
+
+    ``symbols``: the kernels of groups, by the identity of the group.
+    """
+
+    def __init__(self, symbols: dict[int, str]) -> None:
+        self.symbols = symbols
+        self.rows, self.constants, self.spans = Interned(), Interned(), Interned()
+        self.tables: list[list[dict[str, Any]]] = []
+        self._numbers: dict[int, int] = {}
+        self._kept: list[Any] = []  # what is known by its identity stays alive
+
+    @property
+    def form(self) -> dict[str, Any]:
+        """``rows``: kind, operator, attributes, type, number of the spans, fusion; ``constants``: name, type, value."""
+        spans = [list(names) for names in self.spans.items]
+        tables = {"rows": self.rows.items, "constants": self.constants.items, "spans": spans}
+        return {"modules": self.tables, **tables}
+
+    def add(self, module: Module) -> int:
+        """The module's number."""
+        if id(module) not in self._numbers:
+            self._kept.append(module)
+            self._numbers[id(module)] = len(self.tables)
+            self.tables.append(self._functions(module))
+        return self._numbers[id(module)]
+
+    def _functions(self, module: Module) -> list[dict[str, Any]]:
+        pending, found, seen = [*module.functions.items()], [], set[int]()
+        while pending:
+            name, function = pending.pop(0)
+            if id(function) in seen:
+                continue
+            seen.add(id(function))
+            table = _Table(self, function)
+            pending += table.held
+            found.append({"name": name, "nodes": table.nodes, "groups": table.groups, "result": table.result})
+        return found
+
+    def row(self, kind: str, name: str, attributes: str, node: Expr, constants: tuple[int, ...] = ()) -> int:
+        type_ = "" if node.checked_type is None else str(node.checked_type)
+        span = self.spans.number(tuple(node.span))
+        fusion = node.op.fusion.name if isinstance(node, Call) and isinstance(node.op, Op) else "OPAQUE"
+        item = [kind, name, attributes, type_, span, fusion]
+        return self.rows.number((kind, name, attributes, type_, span, constants), item)
+
+    def constant(self, node: Constant) -> int:
+        """Arrays that are the same object are the same constant; so are equal small ones."""
+        self._kept.append(node.value)
+        value = shortened(str(node)) if is_inline(node) else ""
+        key = (node.name, str(node.type), value or id(node.value))
+        return self.constants.number(key, [node.name or "", str(node.type), value])
+
+
+class _Table:
+    """One function: its nodes in order, and the groups among its calls."""
+
+    def __init__(self, modules: Modules, function: Function) -> None:
+        self.modules = modules
+        self.nodes: list[list[Any]] = []
+        self.groups: list[dict[str, Any]] = []
+        self.held: list[tuple[str, Function]] = []
+        values: dict[Expr, str | int] = {p: self._node("var", p.name, "", p) for p in function.params}
+        self.result = self._body(function.body, values, -1)
+
+    def _body(self, body: Expr, values: dict[Expr, str | int], group: int) -> str | int:
+        for node in post_order(body):
+            if node not in values and not isinstance(node, Function):
+                values[node] = self._value(node, values, group)
+        return values[body]
+
+    def _value(self, node: Expr, values: dict[Expr, str | int], group: int) -> str | int:
+        match node:
+            case Constant():
+                return f"c{self.modules.constant(node)}"
+            case TupleGetItem():
+                return f"{values[node.tuple]}.{node.index}"
+            case Tuple():
+                return self._node("tuple", "tuple", "", node, [values[f] for f in node.fields], group)
+            case Call(op=Function() as called) if called.is_primitive:
+                return self._group(node, called, [values[a] for a in node.args])
+            case Call():
+                return self._call(node, [values[a] for a in node.args], group)
+        return self._node("var", getattr(node, "name", "?"), "", node, [], group)
+
+    def _group(self, call: Call, called: Function, inputs: list[str | int]) -> str | int:
+        """The calls inside; a value of the group is that of the call that makes it."""
+        number, symbol = len(self.groups), self.modules.symbols.get(id(called), "")
+        name = str(called.attrs.get("name", "fused"))
+        self.groups.append({"name": name, "kernel": symbol, "span": self.modules.spans.number(tuple(call.span))})
+        return self._body(called.body, dict(zip(called.params, inputs, strict=True)), number)
+
+    def _call(self, call: Call, inputs: list[str | int], group: int) -> int:
+        held = held_functions(call)
+        if isinstance(call.op, Function):
+            name, attributes = str(call.op.attrs.get("name", "function")), ""
+        else:
+            name, attributes = call.op.name, ", ".join(print_attributes(call.op, _name))
+        self.held += [(f"{name} {key}".strip(), function) for key, function in held.items()]
+        return self._node("call", name, shortened(attributes), call, inputs, group)
+
+    def _node(
+        self, kind: str, name: str, attributes: str, node: Expr, inputs: list[str | int] | None = None, group: int = -1
+    ) -> int:
+        given = inputs or []
+        constants = tuple(int(i[1:]) for i in given if isinstance(i, str) and i.startswith("c"))
+        self.nodes.append([self.modules.row(kind, name, attributes, node, constants), given, group])
+        return len(self.nodes) - 1
+
+
+def _name(value: Any) -> str:
+    return "fn" if isinstance(value, Function) else str(value)

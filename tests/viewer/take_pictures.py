@@ -1,0 +1,91 @@
+"""Takes the pictures of docs/viewer.md: ``python tests/viewer/take_pictures.py MODEL.html [VIEW ...]``."""
+
+from __future__ import annotations
+
+import io
+import pathlib
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import browser as browsers
+from PIL import Image
+
+PICTURES = pathlib.Path(__file__).parents[2] / "docs" / "pictures"
+COLOURS = 128
+
+
+def passes(page: Any) -> None:
+    page.click("[data-pass] >> text=SimplifyInference")
+
+
+def drawing(page: Any) -> None:
+    passes(page)
+    page.click("[data-value=drawing]")
+    page.wait_for_selector(".box.come")
+
+
+def graph(page: Any) -> None:
+    page.wait_for_selector(".canvas[data-drawn]")
+    page.click(".box.closed.group >> nth=3")
+
+
+def calls(page: Any) -> None:
+    page.wait_for_selector(".canvas[data-drawn]")
+    page.click("[data-value=calls]")
+    page.wait_for_selector(".cluster.group", state="attached")
+
+
+def code(page: Any) -> None:
+    page.wait_for_selector(".pane .line")
+    page.click("[data-language=loops] .line.has-link >> nth=-2")
+
+
+def cuda(page: Any) -> None:
+    page.wait_for_selector(".pane .line")
+    page.click("[data-value=cuda]")
+    page.click("[data-language=loops] .line.has-link >> nth=-2")
+
+
+def nothing(page: Any) -> None: ...
+
+
+VIEWS: dict[str, tuple[str, Callable[[Any], None]]] = {
+    "passes": ("passes", passes),
+    "drawing": ("passes", drawing),
+    "graph": ("graph", graph),
+    "calls": ("graph", calls),
+    "kernels": ("kernels", code),
+    "cuda": ("kernels", cuda),
+    "roofline": ("roofline", nothing),
+    "memory": ("memory", nothing),
+    "threads": ("threads", nothing),
+}
+"""By name of the picture: the view, and what is done in it."""
+
+
+def take(browser: Any, path: pathlib.Path, name: str, theme: str) -> pathlib.Path:
+    """One picture, of few colours."""
+    view, act = VIEWS[name]
+    watched = browsers.Watched(browser, path, color_scheme=theme)
+    watched.view(view)
+    act(watched.page)
+    watched.page.wait_for_timeout(1500)
+    picture = Image.open(io.BytesIO(watched.page.screenshot()))
+    watched.page.close()
+    target = PICTURES / f"view-{name}{'-dark' if theme == 'dark' else ''}.png"
+    picture.convert("RGB").quantize(COLOURS).save(target, optimize=True)
+    return target
+
+
+def main(path: str, *names: str) -> None:
+    PICTURES.mkdir(exist_ok=True)
+    with browsers.started() as browser:
+        for name in names or VIEWS:
+            for theme in ("light", "dark"):
+                taken = take(browser, pathlib.Path(path).resolve(), name, theme)
+                print(f"{taken.name}: {taken.stat().st_size / 1e3:.0f} kB")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,220 @@
+"""The page of ``minitvm view`` in a browser: from disk, without a network, with names that are not to be trusted."""
+
+from __future__ import annotations
+
+import copy
+import pathlib
+from collections.abc import Iterator
+from typing import Any
+
+import browser as browsers
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import minitvm
+from minitvm.errors import ConfigError
+from minitvm.lab import profile
+from minitvm.viewer.document import document_of
+from minitvm.viewer.page import page_of
+
+HOSTILE = "/net/layer1/</script><img src=x onerror=window.hacked=1><!--<script>{{data}}%0%n\u2028"
+VIEWS = ("passes", "graph", "kernels", "roofline", "memory", "threads")
+
+
+def two_convolutions() -> bytes:
+    """conv, batch normalization, relu, conv; the nodes are in scopes, and one has a name of evil."""
+    rng = np.random.default_rng(3)
+    shapes = {"w": (8, 3, 3, 3), "v": (8, 8, 1, 1), **dict.fromkeys(("gamma", "beta", "mean"), (8,))}
+    arrays = {name: rng.normal(size=shape).astype("float32") for name, shape in shapes.items()}
+    arrays["var"] = rng.uniform(0.5, 2, 8).astype("float32")
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["a"], "/net/layer1/conv", pads=[1, 1, 1, 1]),
+        helper.make_node("BatchNormalization", ["a", "gamma", "beta", "mean", "var"], ["b"], "/net/layer1/norm"),
+        helper.make_node("Relu", ["b"], ["c"], HOSTILE),
+        helper.make_node("Conv", ["c", "v"], ["y"], "/net/layer2/conv"),
+    ]
+    values = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, c, 16, 16]) for name, c in (("x", 3), ("y", 8))
+    ]
+    weights = [numpy_helper.from_array(array, name) for name, array in arrays.items()]
+    graph = helper.make_graph(nodes, HOSTILE, values[:1], values[1:], weights)
+    return bytes(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]).SerializeToString())
+
+
+@pytest.fixture(scope="module")
+def document() -> dict[str, Any]:
+    library = minitvm.compile(onnx.load_from_string(two_convolutions()), num_threads=2, trace=True)
+    return document_of(library.report, HOSTILE, profile(library, repeats=2))
+
+
+@pytest.fixture(scope="module")
+def page_file(document: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    path = tmp_path_factory.mktemp("viewer") / "page.html"
+    path.write_text(page_of(document), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    if browsers.missing():
+        pytest.skip(browsers.missing())
+    with browsers.started() as found:
+        yield found
+
+
+@pytest.fixture
+def opened(chromium: Any, page_file: pathlib.Path) -> Iterator[browsers.Watched]:
+    watched = browsers.Watched(chromium, page_file)
+    yield watched
+    assert not watched.complaints
+    assert [url for url in watched.requests if not url.startswith(("file:", "blob:", "data:"))] == []
+    assert watched.page.evaluate("window.hacked") is None
+    watched.page.close()
+
+
+# --- the document -------------------------------------------------------------------------------------------------
+
+
+def test_rows_that_a_pass_left_alone_are_the_same(document: dict[str, Any]) -> None:
+    [inference] = [p for p in document["passes"] if p["name"] == "SimplifyInference"]
+    before, after = ({row for row, *_ in document["modules"][n][0]["nodes"]} for n in inference["modules"])
+    assert {document["rows"][row][1] for row in before - after} == {"nn.batch_norm"}
+    assert "nn.conv2d" in {document["rows"][row][1] for row in before & after}
+
+
+def test_groups_are_kernels_and_their_calls_are_in_the_table(document: dict[str, Any]) -> None:
+    [main] = document["modules"][document["last"]]
+    symbols = {kernel["symbol"] for kernel in document["kernels"]}
+    assert {group["kernel"] for group in main["groups"]} <= symbols | {""}
+    inside = [document["rows"][row][1] for row, _, group in main["nodes"] if group >= 0]
+    assert "nn.relu" in inside and sum("conv2d" in name for name in inside) == 2
+
+
+def test_values_that_are_alive_together_do_not_overlap_in_the_picture(document: dict[str, Any]) -> None:
+    values = document["memory"]["values"]
+    assert values
+    for i, (_, first, last, offset, size, _) in enumerate(values):
+        for _, other_first, other_last, other, other_size, _ in values[:i]:
+            if first <= other_last and other_first <= last:
+                assert offset + size <= other or other + other_size <= offset
+
+
+def test_a_build_without_modules_says_how_to_keep_them(tmp_path: pathlib.Path) -> None:
+    library = minitvm.compile(onnx.load_from_string(two_convolutions()))
+    with pytest.raises(ConfigError, match="kept no modules to look at") as error:
+        library.report.view(tmp_path / "page.html")
+    assert "trace=True" in error.value.hint
+
+
+# --- in a browser -------------------------------------------------------------------------------------------------
+
+
+def test_opens_from_disk_and_every_view_is_drawn(opened: browsers.Watched) -> None:
+    page = opened.page
+    assert HOSTILE.replace("\u2028", "") in page.inner_text(".model b").replace("\u2028", "")
+    for name in VIEWS:
+        opened.view(name)
+        assert page.inner_text(f"[data-view={name}]").strip()
+    opened.view("graph")
+    opened.drawn()
+    assert page.locator("svg image, img").count() == 0
+
+
+def test_a_pass_shows_what_it_changed_and_nothing_else(opened: browsers.Watched) -> None:
+    page = opened.page
+    page.click("[data-pass] >> text=SimplifyInference")
+    assert page.locator(".hunk").count() == 1
+    assert page.inner_text(".hunk .origin") == "/net/layer1/norm"
+    gone, come = page.inner_text(".hunk .gone >> nth=0"), page.inner_text(".hunk .come >> nth=0")
+    assert "nn.batch_norm(" in gone and "rsqrt(" in come and "conv2d" not in gone + come
+    page.keyboard.press("d")
+    opened.drawn("figure >> nth=1 >>")
+    assert page.locator("figure .box.gone").count() == 1
+    assert page.locator("figure .box.come").count() > 3
+
+
+def test_search_selects_and_tells_all_about_a_node(opened: browsers.Watched) -> None:
+    page = opened.page
+    opened.view("graph")
+    page.click("[data-value=calls]")
+    page.wait_for_selector(".box.fusion-ELEMWISE")
+    page.keyboard.press("/")
+    page.keyboard.type("onerror")
+    assert page.inner_text("#found") == "1 node"
+    page.keyboard.press("Enter")
+    told = page.inner_text("#inspector")
+    assert "</script><img src=x" in told and "nn.relu" in told and "FuseOps" in told and "measured" in told
+    page.keyboard.press("Escape")
+    page.keyboard.press("Escape")
+    assert page.is_hidden("#inspector")
+
+
+def test_scopes_open_and_close(opened: browsers.Watched) -> None:
+    page = opened.page
+    opened.view("graph")
+    page.click("[data-value=scopes]")
+    page.wait_for_selector(".closed.scope")
+    closed = page.locator(".box").count()
+    page.dblclick(".closed.scope")
+    page.wait_for_selector(".cluster.scope", state="attached")
+    assert page.locator(".box").count() >= closed
+
+
+def test_lines_of_code_are_linked(opened: browsers.Watched) -> None:
+    page = opened.page
+    opened.view("kernels")
+    page.wait_for_selector(".pane .line")
+    assert page.locator(".pane").count() == 3
+    page.click("[data-language=loops] .line.has-link >> nth=-1")
+    for language in ("llvm", "asm"):
+        page.wait_for_selector(f"[data-language={language}] .line.linked")
+    page.click("[data-value=cuda]")
+    page.wait_for_selector("[data-language=cuda] .line")
+    assert page.locator(".pane").count() == 2
+
+
+def test_the_keyboard_goes_everywhere(opened: browsers.Watched) -> None:
+    page = opened.page
+    for number, name in enumerate(VIEWS, 1):
+        page.keyboard.press(str(number))
+        assert page.get_attribute(f"#tab-{name}", "aria-selected") == "true"
+    page.keyboard.press("1")
+    before = page.inner_text(".change h2")
+    page.keyboard.press("j")
+    assert page.inner_text(".change h2") != before
+    page.keyboard.press("3")
+    page.keyboard.press("j")
+    assert page.get_attribute("tr[data-kernel] >> nth=1", "aria-selected") == "true"
+    theme = page.get_attribute("html", "data-theme")
+    page.keyboard.press("t")
+    assert page.get_attribute("html", "data-theme") != theme
+    page.keyboard.press("?")
+    assert page.is_visible("#help")
+
+
+def test_500_nodes_do_not_freeze_the_page(chromium: Any, document: dict[str, Any], tmp_path: pathlib.Path) -> None:
+    """The layout is found beside the page, which draws frames meanwhile; boxes are put in within a few frames."""
+    large = copy.deepcopy(document)
+    [main] = large["modules"][large["last"]]
+    relu = next(n for n, row in enumerate(large["rows"]) if row[1] == "nn.relu")
+    main["groups"] = []
+    main["nodes"] = [[0, [], -1], *([relu, [max(0, n - 1 - n % 7), n], -1] for n in range(500))]
+    path = tmp_path / "large.html"
+    path.write_text(page_of(large), encoding="utf-8")
+    watched = browsers.Watched(chromium, path)
+    watched.page.evaluate(
+        """() => {
+          const count = () => { window.frames_seen = (window.frames_seen ?? 0) + 1; requestAnimationFrame(count); };
+          requestAnimationFrame(count);
+          new MutationObserver(() => { window.put_in ??= window.frames_seen; })
+            .observe(document.querySelector("main"), { subtree: true, attributeFilter: ["data-drawn"] });
+        }"""
+    )
+    watched.view("graph")
+    watched.page.wait_for_selector(".canvas[data-drawn]", timeout=60_000)
+    assert watched.page.locator(".box").count() >= 500
+    assert watched.page.evaluate("window.frames_seen - window.put_in") >= 2
+    assert not watched.complaints
+    watched.page.close()
