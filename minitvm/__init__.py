@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from minitvm import frontend, ir, lab, runtime, target, testing
+    from minitvm import capi, frontend, ir, lab, runtime, target, testing
     from minitvm.config import version
     from minitvm.driver import HostCallWarning, build, create_executor
     from minitvm.errors import MiniTVMError
@@ -21,6 +21,33 @@ if TYPE_CHECKING:
     from minitvm.ir.expr import Function, Module
     from minitvm.ir.expr import Module as IRModule
     from minitvm.models import compile
+    from minitvm.ort.binding import IOBinding
+    from minitvm.ort.environment import (
+        disable_telemetry_events,
+        enable_telemetry_events,
+        get_all_providers,
+        get_available_providers,
+        get_build_info,
+        get_device,
+        get_version_string,
+        has_collective_ops,
+        preload_dlls,
+        set_default_logger_callback,
+        set_default_logger_severity,
+        set_default_logger_verbosity,
+        set_global_thread_pool_sizes,
+        set_seed,
+    )
+    from minitvm.ort.options import (
+        ExecutionMode,
+        ExecutionOrder,
+        GraphOptimizationLevel,
+        OptionWarning,
+        RunOptions,
+        SessionOptions,
+    )
+    from minitvm.ort.session import InferenceSession, ModelMetadata, NodeArg
+    from minitvm.ort.values import OrtDevice, OrtValue, copy_tensors
     from minitvm.passes.manager import PassContext
     from minitvm.runtime import debug as debug_executor
     from minitvm.runtime import executor as graph_executor
@@ -30,7 +57,6 @@ if TYPE_CHECKING:
     from minitvm.runtime.device import device as context
     from minitvm.runtime.executor import GraphModule
     from minitvm.runtime.library import Library, load, load_module
-    from minitvm.session import InferenceSession
     from minitvm.target import Target
     from minitvm.tvm import contrib, relay, transform
 
@@ -47,11 +73,17 @@ _OFFERED = {
     "runtime.executor": "GraphModule",
     "runtime.library": "Library load load_module",
     "runtime.device": "cpu cuda device context=device",
-    "session": "InferenceSession",
+    "ort.binding": "IOBinding",
+    "ort.environment": """disable_telemetry_events enable_telemetry_events get_all_providers get_available_providers
+ get_build_info get_device get_version_string has_collective_ops preload_dlls set_default_logger_callback
+ set_default_logger_severity set_default_logger_verbosity set_global_thread_pool_sizes set_seed""",
+    "ort.options": "ExecutionMode ExecutionOrder GraphOptimizationLevel OptionWarning RunOptions SessionOptions",
+    "ort.session": "InferenceSession ModelMetadata NodeArg",
+    "ort.values": "OrtDevice OrtValue copy_tensors",
     "target": "Target",
 }
 """Where public names live, TVM's among them; what is used is imported, so that ``import minitvm`` is quick."""
-_MODULES = """contrib=tvm.contrib debug_executor=runtime.debug frontend ir graph_executor=runtime.executor
+_MODULES = """capi contrib=tvm.contrib debug_executor=runtime.debug frontend ir graph_executor=runtime.executor
  lab nd=runtime.ndarray relay=tvm.relay runtime target testing transform=tvm.transform"""
 
 _PLACES: dict[str, tuple[str, str]] = {}
@@ -60,6 +92,30 @@ for _home, _names in (*_OFFERED.items(), ("", _MODULES)):
     for _name, _, _there in (entry.partition("=") for entry in _names.split()):
         _PLACES[_name] = (_home, _there or _name) if _home else (_there or _name, "")
 
+_NOT_OFFERED = {
+    "AdapterFormat": "adapters are not loaded: merge them into the model before it is exported",
+    "LoraAdapter": "adapters are not loaded: merge them into the model before it is exported",
+    "ModelCompiler": "minitvm.compile(model).save(path) writes a compiled model",
+    "OrtAllocatorType": "memory is planned when a model is compiled; there are no allocators",
+    "OrtArenaCfg": "memory is planned when a model is compiled; there are no arenas",
+    "OrtEpDevice": "there are no plug-in providers: minitvm.Target names what to compile for",
+    "OrtHardwareDevice": "there are no plug-in providers: minitvm.Target names what to compile for",
+    "OrtMemType": "memory is planned when a model is compiled; there are no allocators",
+    "OrtMemoryInfo": "memory is planned when a model is compiled; OrtValue.device_name() says where a value is",
+    "OrtSyncStream": "a run has ended when it returns",
+    "SparseTensor": "tensors of inputs and results are dense; sparse weights of a model are read",
+    "create_and_register_allocator": "memory is planned when a model is compiled; there are no allocators",
+    "create_and_register_allocator_v2": "memory is planned when a model is compiled; there are no allocators",
+    "get_ep_devices": "there are no plug-in providers; get_available_providers() says what is there",
+    "quantization": "quantize the model with onnxruntime.quantization; minitvm runs what comes out",
+    "register_execution_provider_library": "there are no plug-in providers: docs/write-a-backend.md",
+    "tools": "use onnxruntime.tools to change the model; minitvm runs what comes out",
+    "training": "minitvm does not train",
+    "transformers": "minitvm fuses the operators of transformers by itself when it compiles",
+    "unregister_execution_provider_library": "there are no plug-in providers: docs/write-a-backend.md",
+}
+"""Names of ONNX Runtime that are not here, and what to do instead."""
+
 __all__ = sorted(_PLACES)
 
 
@@ -67,7 +123,8 @@ def __getattr__(name: str) -> Any:
     if name == "__version__":
         return importlib.import_module("minitvm.config").version()
     if name not in _PLACES:
-        raise AttributeError(f"minitvm has no attribute {name!r}")
+        reason = _NOT_OFFERED.get(name)
+        raise AttributeError(f"minitvm has no attribute {name!r}{f': {reason}' if reason else ''}")
     home, there = _PLACES[name]
     module = _imported(f"minitvm.{home}")
     return getattr(module, there) if there else module

@@ -59,6 +59,14 @@ class FrontendError(MiniTVMError):
     """A model file that cannot be imported."""
 
 
+class NoSuchFileError(FrontendError):
+    """There is no file where a model is looked for."""
+
+
+class NotAModelError(FrontendError):
+    """A file or bytes that are no ONNX model: empty, text, damaged, of another framework."""
+
+
 class UnknownValueError(FrontendError):
     """The importer needs a value that is computed when the model runs.
 

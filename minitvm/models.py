@@ -20,7 +20,7 @@ from minitvm.driver.plan import Plan
 from minitvm.driver.tune import Tuned, tasks
 from minitvm.driver.tune import tune as run_tuner
 from minitvm.errors import InputError, MiniTVMError, UnknownValueError
-from minitvm.frontend import ValueDescription, describe_onnx, from_onnx
+from minitvm.frontend import ValueDescription, describe_onnx, from_onnx, load_model
 from minitvm.ir.dims import Undecided, assumptions
 from minitvm.ir.expr import Module
 from minitvm.runtime.cache import KernelCache
@@ -58,13 +58,16 @@ def compile(
     the dictionaries those of ``from_onnx``, and so are the errors.
     """
     parsed, plan = Target.parse(target), Plan.of(passes, pipeline)
-    module, params = from_onnx(model, shape_dict=shape_dict, dtype_dict=dtype_dict, value_dict=value_dict)
+    opened = load_model(model)
+    module, params = from_onnx(opened, shape_dict=shape_dict, dtype_dict=dtype_dict, value_dict=value_dict)
+    said = describe_onnx(opened).form
+    del opened  # what it holds of small weights is not needed beside the module's
     for value in params.values():
         value.setflags(write=False)  # nobody else has them, so constants need not copy them
     backend = backend_for(parsed, num_threads)
     how: dict[str, Any] = {"strict": strict, "on_progress": on_progress, "trace": trace}
     library = build_consuming(module, params, backend, opt_level, plan=plan, **how)
-    return library if not value_dict else library.made_for({name: np.array(v) for name, v in value_dict.items()})
+    return library.made_for(said, {name: np.array(value) for name, value in (value_dict or {}).items()})
 
 
 def tune(
@@ -105,11 +108,15 @@ def compile_symbolic(
     Raises what :func:`compile` raises; above all :class:`CompilerError` for operators whose loops are made for numbers.
     """
     backend = backend_for(target, num_threads)
+    opened = load_model(model)
     with assumptions():
-        module, params = _import_symbolic(model, backend, shape_dict)
+        module, params = _import_symbolic(opened, backend, shape_dict)
+        said = describe_onnx(opened).form
+        del opened
         for value in params.values():
             value.setflags(write=False)
-        return build_consuming(module, params, backend, opt_level, strict=True, on_progress=on_progress)
+        built = build_consuming(module, params, backend, opt_level, strict=True, on_progress=on_progress)
+        return built.made_for(said)
 
 
 def _import_symbolic(

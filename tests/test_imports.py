@@ -23,8 +23,9 @@ LAYERS = (
     ("codegen",),
     ("driver",),
     ("models",),
+    ("ort",),
     ("session",),
-    ("testing", "tvm", "lab", "viewer", "torch", "cli", "demo", "onnx_backend", "__init__", "__main__"),
+    ("testing", "tvm", "lab", "viewer", "torch", "capi", "cli", "demo", "onnx_backend", "__init__", "__main__"),
 )
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 ONLY_IN = {

@@ -16,7 +16,7 @@ from minitvm import InferenceSession, from_onnx
 from minitvm.cli import cli
 from minitvm.errors import InputError, MiniTVMError, UnknownValueError
 from minitvm.ir.evaluate import evaluate
-from minitvm.session import VALUE_LIMIT
+from minitvm.ort.compiling import VALUE_LIMIT
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17]>\n'
 SUMS = "g (float[2, n, 4] x, int64[1] a, int64[1] b) => (float y) { c = Add(a, b) y = ReduceSum<keepdims = 0>(x, c) }"

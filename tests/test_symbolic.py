@@ -421,13 +421,13 @@ def test_mistakes_beside_the_runs_are_seen(mistake: Exception, monkeypatch: pyte
     session = InferenceSession(encoder(), num_threads=1, specialise_after=2)
     ids = RNG.integers(0, 50, (2, 9))
     (first,) = session.run(None, {"ids": ids})
-    monkeypatch.setattr(session, "_compile", Mock(side_effect=mistake))
+    monkeypatch.setattr(session._engine, "_compile", Mock(side_effect=mistake))
     seen: list[BaseException | None] = []
     monkeypatch.setattr(threading, "excepthook", lambda found: seen.append(found.exc_value))
     session.run(None, {"ids": ids})
     wait_for(session, 1)
-    assert session._worker is not None
-    session._worker.shutdown()
+    assert session._engine.worker is not None
+    session._engine.worker.shutdown()
     assert not session.compiled_beside[0].taken and "loops" in session.compiled_beside[0].reason
     assert seen == ([] if isinstance(mistake, CompilerError) else [mistake])
     np.testing.assert_array_equal(session.run(None, {"ids": ids})[0], first)
@@ -438,7 +438,7 @@ def test_runs_pay_for_kernels_of_their_own_before_they_get_them() -> None:
         def __init__(self) -> None:
             pass
 
-        def call(self, feeds: object) -> list[object]:
+        def call(self, *_: object) -> list[object]:
             return []
 
     for library, seconds, worth in ((Slow(), 0.0, [False, False, True, False]), (Slow(), 60.0, [False] * 4)):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.resources
 import pathlib
+import runpy
+import sys
 from typing import Any
 
 import click
@@ -14,12 +16,15 @@ from minitvm.errors import ConfigError
 from minitvm.lab.ordering import Experiment, Trial
 from minitvm.lab.ordering import levels as try_levels
 from minitvm.lab.ordering import orders as try_orders
+from minitvm.passes.manager import closest
+from minitvm.passes.rule import Rule
 
 COMMANDS = {
     "orders": ("lab:orders", "Try every order of some passes: kernels, bytes, time, and whether results agree."),
     "levels": ("lab:levels", "The same for optimization levels."),
     "start": ("lab_grade:start", "Write the starter code of a chapter of the course."),
     "grade": ("lab_grade:grade", "Grade the answers to a chapter of the course."),
+    "verify": ("lab:verify", "Try a rewrite rule on every kind of small case, and print a counterexample."),
 }
 
 
@@ -33,6 +38,8 @@ def lab() -> None:
       minitvm lab levels resnet18.onnx --plot levels.png
       minitvm lab start chapter1
       minitvm lab grade chapter1 chapter1.py
+      minitvm lab verify --all
+      minitvm lab verify my_rules.py:drop_zero
     """
 
 
@@ -96,6 +103,63 @@ def levels(
     with common.compiling("levels") as progress:
         found = try_levels(rounds=rounds, on_progress=progress, **subject(model, chosen))
     show(found, csv_path, plot)
+
+
+@click.command()
+@click.argument("rules", nargs=-1, metavar="[RULE]...")
+@click.option("--all", "every", is_flag=True, help="All rules of minitvm's passes.")
+@click.option("--tries", default=6000, show_default=True, type=click.IntRange(1), help="Expressions that are begun.")
+@click.option("--seed", default=0, show_default=True, help="Seed of what is drawn.")
+def verify(rules: tuple[str, ...], every: bool, tries: int, seed: int) -> None:
+    """Try each RULE on small expressions that its pattern admits, of all dtypes, ranks and layouts, and hold results
+    beside each other: exact rules to the bit. RULE is a rule of a pass of minitvm's, or FILE.py:NAME; of a file alone,
+    all of its rules.
+
+    A rule holds where it fired, was right each time, and every part of its pattern was drawn; exit status 1 otherwise.
+
+    \b
+    Examples:
+      minitvm lab verify merge_casts drop_added_zero
+      minitvm lab verify my_rules.py:drop_zero
+    """
+    from minitvm.lab.rule_check import verify_rule
+
+    chosen = _rules(rules, every)
+    verdicts = []
+    for rule in chosen:
+        verdicts.append(verify_rule(rule, tries, seed))
+        say(str(verdicts[-1]))
+    if not all(verdict.holds for verdict in verdicts):
+        sys.exit(1)
+
+
+def _rules(names: tuple[str, ...], every: bool) -> list[Rule]:
+    from minitvm.lab.rule_check import known_rules
+
+    known = known_rules()
+    if not names and not every:
+        raise ConfigError("no rule is named", hint=f"--all, or some of {', '.join(known)}")
+    found = list(known.values()) if every else []
+    for name in names:
+        if name.partition(":")[0].endswith(".py"):
+            found += _of_file(name)
+        elif name in known:
+            found.append(known[name])
+        else:
+            raise ConfigError(f"there is no rule {name!r}", hint=closest(name, sorted(known)))
+    return found
+
+
+def _of_file(place: str) -> list[Rule]:
+    path, _, name = place.partition(":")
+    try:
+        space = runpy.run_path(path)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
+    found = {key: value for key, value in space.items() if isinstance(value, Rule)}
+    if not found or (name and name not in found):
+        raise ConfigError(f"{path} has no rule{f' {name!r}' if name else ''}", hint=f"its rules: {', '.join(found)}")
+    return [found[name]] if name else list(found.values())
 
 
 INCLUDED_SHAPES = {"image": [1, 3, 224, 224]}

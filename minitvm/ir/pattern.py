@@ -112,7 +112,7 @@ def _match_all(
 
 
 @dataclass(frozen=True, eq=False)
-class _CallPattern(Pattern):
+class CallPattern(Pattern):
     ops: tuple[type[Op] | str, ...] = ()
     args: tuple[Pattern, ...] | None = None
     commutative: bool | None = None
@@ -121,14 +121,14 @@ class _CallPattern(Pattern):
         return self.args or ()
 
     def may_occur(self, kinds: Iterable[type]) -> bool:
-        return any(_is_one_of(kind, self.ops) for kind in kinds) and super().may_occur(kinds)
+        return any(is_one_of(kind, self.ops) for kind in kinds) and super().may_occur(kinds)
 
     def accepts_kind(self, expr: Expr) -> bool:
         if not isinstance(expr, Call) or not isinstance(expr.op, Op):
             return False
         if self.args is not None and len(self.args) != len(expr.args):
             return False
-        return _is_one_of(type(expr.op), self.ops)
+        return is_one_of(type(expr.op), self.ops)
 
     def orders(self, expr: Expr) -> Iterator[tuple[tuple[Pattern, ...], tuple[Expr, ...]]]:
         assert isinstance(expr, Call) and isinstance(expr.op, Op)
@@ -141,12 +141,12 @@ class _CallPattern(Pattern):
             yield self.args, (expr.args[1], expr.args[0])
 
 
-def _is_one_of(kind: type, ops: tuple[type[Op] | str, ...]) -> bool:
+def is_one_of(kind: type, ops: tuple[type[Op] | str, ...]) -> bool:
     return any(getattr(kind, "name", None) == op if isinstance(op, str) else issubclass(kind, op) for op in ops)
 
 
 @dataclass(frozen=True, eq=False)
-class _ConstPattern(Pattern):
+class ConstPattern(Pattern):
     rank: int | None = None
     kind = Constant
 
@@ -155,7 +155,7 @@ class _ConstPattern(Pattern):
 
 
 @dataclass(frozen=True, eq=False)
-class _FilledPattern(Pattern):
+class FilledPattern(Pattern):
     number: float = 0
 
     def accepts(self, expr: Expr) -> bool:
@@ -164,7 +164,7 @@ class _FilledPattern(Pattern):
 
 
 @dataclass(frozen=True, eq=False)
-class _TuplePattern(Pattern):
+class TuplePattern(Pattern):
     fields: tuple[Pattern, ...] = ()
     kind = Tuple
 
@@ -180,7 +180,7 @@ class _TuplePattern(Pattern):
 
 
 @dataclass(frozen=True, eq=False)
-class _GetItemPattern(Pattern):
+class GetItemPattern(Pattern):
     inner: Pattern = Pattern()
     index: int | None = None
     kind = TupleGetItem
@@ -197,7 +197,7 @@ class _GetItemPattern(Pattern):
 
 
 @dataclass(frozen=True, eq=False)
-class _EitherPattern(Pattern):
+class EitherPattern(Pattern):
     alternatives: tuple[Pattern, ...] = ()
 
     def parts(self) -> tuple[Pattern, ...]:
@@ -224,7 +224,7 @@ def call(
     ``commutative`` says whether two arguments may be swapped; by default its operator says so (``Op.commutative``).
     """
     ops = op if isinstance(op, tuple) else (op,)
-    return _CallPattern(name, where, single_use, ops, args or None, commutative)
+    return CallPattern(name, where, single_use, ops, args or None, commutative)
 
 
 def value(name: str | None = None, where: Where | None = None, single_use: bool = False) -> Pattern:
@@ -234,32 +234,32 @@ def value(name: str | None = None, where: Where | None = None, single_use: bool 
 
 def const(name: str | None = None, where: Where | None = None) -> Pattern:
     """A constant of any shape."""
-    return _ConstPattern(name, where)
+    return ConstPattern(name, where)
 
 
 def scalar(name: str | None = None, where: Where | None = None) -> Pattern:
     """A constant of rank 0."""
-    return _ConstPattern(name, where, rank=0)
+    return ConstPattern(name, where, rank=0)
 
 
 def filled(number: float, name: str | None = None, where: Where | None = None) -> Pattern:
     """A constant or a fill whose elements are all ``number``."""
-    return _FilledPattern(name, where, number=number)
+    return FilledPattern(name, where, number=number)
 
 
 def tuple_of(*fields: Pattern, name: str | None = None, single_use: bool = False) -> Pattern:
     """A tuple with exactly these fields."""
-    return _TuplePattern(name, None, single_use, fields)
+    return TuplePattern(name, None, single_use, fields)
 
 
 def get_item(pattern: Pattern, index: int | None = None, name: str | None = None, single_use: bool = False) -> Pattern:
     """Field ``index`` (``None``: any) of a tuple that matches ``pattern``."""
-    return _GetItemPattern(name, None, single_use, pattern, index)
+    return GetItemPattern(name, None, single_use, pattern, index)
 
 
 def either(*alternatives: Pattern, name: str | None = None) -> Pattern:
     """The first alternative that matches; names of the others are ``None`` unless they are bound elsewhere."""
-    return _EitherPattern(name, None, False, alternatives)
+    return EitherPattern(name, None, False, alternatives)
 
 
 def optional(wrap: Callable[[Pattern], Pattern], inner: Pattern) -> Pattern:

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from minitvm.lab.ordering import orders as orders
     from minitvm.lab.profiling import Profile as Profile
     from minitvm.lab.profiling import profile as profile
+    from minitvm.lab.rule_check import Counterexample as Counterexample
+    from minitvm.lab.rule_check import Verdict as Verdict
+    from minitvm.lab.rule_check import verify_rule as verify_rule
 
 _OFFERED = {
     "check_all": "check object_of used",
@@ -32,6 +35,7 @@ _OFFERED = {
     "check_result": "Checked Finding",
     "ordering": "Experiment levels orders",
     "profiling": "Profile profile",
+    "rule_check": "Counterexample Verdict verify_rule",
 }
 """Names by the module here that has them; what is not used is not imported."""
 _PLACES = {name: home for home, names in _OFFERED.items() for name in names.split()}

@@ -207,8 +207,10 @@ _CALLS: dict[type[Op], Expansion] = {
 
 
 @rule(call(BiasAdd, value("data"), value("bias"), name="biased"))
-def bias_add_to_add(biased: Call, data: Expr, bias: Expr) -> Expr:
+def bias_add_to_add(biased: Call, data: Expr, bias: Expr) -> Replacement:
     """``nn.bias_add(x, b, axis)`` is ``add(x, b)`` with ones behind ``b``'s axis."""
+    if data.dtype == "bool":
+        return Declined("add takes numbers, not bool")
     assert isinstance(biased.op, BiasAdd)
     return ir.add(data, along(bias, biased.op.axis, data.tensor_type.rank))
 
@@ -300,6 +302,8 @@ def drop_taps_in_padding(conv: Call, data: Expr, weight: Expr) -> Replacement:
     image, kernel, out = op.layouts
     if not (only_batch_open(data.type) and only_batch_open(conv.type)):
         return Declined("the image's size is known only when the model runs")
+    if 0 in weight.shape:
+        return Declined("the window has no taps")
     pads, rank = list(op.padding), len(op.spatial)
     begin, end = [0] * kernel.rank, list(weight.shape)
     for d, axis in enumerate(op.spatial):

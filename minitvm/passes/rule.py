@@ -162,7 +162,7 @@ class _Sweep:
         for candidate in self.candidates[kind]:
             try:
                 for captures in matches(candidate.pattern, node, self.uses):
-                    answer = _checked(candidate, node, candidate.apply(**captures))
+                    answer = check_answer(candidate, node, candidate.apply(**captures))
                     if isinstance(answer, Expr) and answer is not node and not _may_replace(candidate, node):
                         return node
                     self._note(candidate, node, answer)
@@ -203,7 +203,8 @@ def _kind(node: Expr) -> object:
     return (type(node.op), len(node.args)) if isinstance(node, Call) else type(node)
 
 
-def _checked(candidate: Rule, node: Expr, answer: Any) -> Replacement:
+def check_answer(candidate: Rule, node: Expr, answer: Any) -> Replacement:
+    """What a rule answered; :class:`PassError` where that is nothing a rule may answer, or of another type."""
     if isinstance(answer, Declined) or (isinstance(answer, Expr) and alike(answer.checked_type, node.checked_type)):
         return answer
     wrong, hint = f"returned {answer!r}", "return an Expr or Declined('why not')"

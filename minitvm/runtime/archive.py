@@ -6,6 +6,7 @@
     code/entry.o    what calls the kernels; holds the seal
     code/kernel/NAME.o           a kernel
     branch/NODE/ATTRIBUTE.mtvm   a branch of a control-flow node: again a library
+    model.json      what the ONNX model says of itself: names, types and shapes of inputs and outputs, metadata
     values.json     inputs of the model for whose values it was compiled
     shape/N.mtvm    the same model compiled for other shapes or values, N = 1, 2, ...: again a library
     borrowed.json   of one of these, parameters that it has from a library before it in the file
@@ -42,6 +43,7 @@ from minitvm.runtime.document import (
     artifact_of,
     cpu_of,
     difference,
+    model_of,
     params_data,
     sealed,
     sha256,
@@ -53,7 +55,7 @@ from minitvm.runtime.signing import Origin, PrivateKey, origin_of, sign
 
 _MANIFEST, _SIGNATURE = "manifest.json", "signature"
 _GRAPH, _PARAMS, _ENTRY = "graph.json", "params.bin", "code/entry.o"
-_VALUES, _BORROWED = "values.json", "borrowed.json"
+_MODEL, _VALUES, _BORROWED = "model.json", "values.json", "borrowed.json"
 _AGAIN = "copy the file again, or compile the model again"
 
 # --- writing --------------------------------------------------------------------------------------------------
@@ -136,6 +138,7 @@ def _content(artifact: Artifact, held: _Held, number: int = 0) -> dict[str, Memb
     for node, host in artifact.hosts.items():
         for attribute, branch in host.branches.items():
             members[_branch(node, attribute)] = [to_bytes(branch)]
+    members |= {_MODEL: [_text(dict(artifact.model))]} if artifact.model else {}
     members |= {_VALUES: [_text(values_form(artifact.values))]} if artifact.values else {}
     return members | ({_BORROWED: [_text(borrowed)]} if borrowed else {})
 
@@ -235,7 +238,8 @@ def _artifact(members: dict[str, Data], name: str, before: Sequence[Artifact] = 
     try:
         borrowed = _borrowed(_json(members.get(_BORROWED, b"{}")), before)
         found = artifact_of(document, entry, objects, members[_PARAMS], branches, borrowed)
-        found = replace(found, values=values_of(_json(members.get(_VALUES, b"{}"))))
+        model = model_of(_json(members.get(_MODEL, b"{}")), len(found.graph.heads))
+        found = replace(found, model=model, values=values_of(_json(members.get(_VALUES, b"{}"))))
     except ValueError as error:
         raise LibraryError(f"{name} is altered: {error}", hint=_AGAIN) from error
     others: list[Artifact] = []
@@ -273,7 +277,7 @@ def _unpacked(data: memoryview, name: str) -> dict[str, Data]:
 def _expected(document: Mapping[str, Json], members: Mapping[str, Data]) -> list[str]:
     """The members besides the manifest, in order; which of those that need not be there are, ``members`` says."""
     branches = [_branch(node, attribute) for node, form in document["hosts"].items() for attribute in form["branches"]]
-    there = [member for member in (_VALUES, _BORROWED) if member in members]
+    there = [member for member in (_MODEL, _VALUES, _BORROWED) if member in members]
     return [_GRAPH, _PARAMS, _ENTRY, *map(_code, document["code"]), *branches, *there, *_others(members)]
 
 

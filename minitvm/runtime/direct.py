@@ -5,12 +5,14 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from minitvm.ir.arrays import aligned_empty
-from minitvm.ir.types import Leaf
+from minitvm.errors import InputError
+from minitvm.ir.arrays import ALIGNMENT, aligned_empty
+from minitvm.ir.types import Leaf, type_of
 from minitvm.runtime.graph import readers, steps_of
 from minitvm.runtime.ndarray import copied
 
@@ -50,6 +52,9 @@ _COUNTS_ARE_EXACT = bool(getattr(sys, "_is_gil_enabled", lambda: True)()) and sy
 """Elsewhere memory in use may look free, so that every result gets its own."""
 
 
+_NOWHERE: Mapping[int, np.ndarray] = MappingProxyType({})
+
+
 class DirectCall:
     """Runs of one instance that is its caller's alone.
 
@@ -80,10 +85,12 @@ class DirectCall:
         type_ = self.instance.types[entry]
         return type_.is_static and type_.nbytes >= WORTH_BINDING
 
-    def run(self, feeds: Mapping[str, np.ndarray]) -> list[Any]:
+    def run(self, feeds: Mapping[str, np.ndarray], into: Mapping[int, np.ndarray] = _NOWHERE) -> list[Any]:
         """All results of a run as new arrays; ``feeds`` has an array of the right type for every input.
 
-        What a run pointed somewhere stays so: the next one points it anew.
+        Results whose positions are in ``into`` are written to those arrays, which have their types: by the kernels
+        themselves where they can, else after the run.  What a run pointed somewhere stays so: the next one points it
+        anew.
         """
         for name, array in feeds.items():
             readers = self._inputs.get(name)
@@ -93,9 +100,31 @@ class DirectCall:
                 self._assign(name, array, readers or ())
             else:  # on the device already
                 self.instance.replace(name, array)
-        made = {owner: self._made(result) for owner, result in self._results.items()}
+        for position, array in into.items():
+            require_fit(array, self.instance.types[self._heads[position]], self._name(position))
+        placed = self._placed(feeds, into) if into else {}
+        made = {o: self._made(result) if o not in placed else placed[o] for o, result in self._results.items()}
         self.instance.run()
-        return [self._given_out(position, made) for position in range(len(self._heads))]
+        found = [self._given_out(position, made) for position in range(len(self._heads))]
+        for position, array in into.items():
+            if found[position] is not array:
+                found[position] = copied_into(array, found[position], self._name(position))
+        return found
+
+    def _name(self, position: int) -> str:
+        return self.instance.artifact.output_names[position]
+
+    def _placed(self, feeds: Mapping[str, np.ndarray], into: Mapping[int, np.ndarray]) -> dict[int, np.ndarray]:
+        """By owner, the arrays of ``into`` that kernels can write to: nothing else of the run is in their memory."""
+        others = [*feeds.values(), *into.values()]
+        found = {}
+        for position, array in into.items():
+            owner = self._owners[position]
+            apart = sum(np.may_share_memory(array, other) for other in others if isinstance(other, np.ndarray)) == 1
+            if owner in self._results and self._owners.index(owner) == position and apart and is_writable(array):
+                self._point(self._results[owner].readers, address_of(array))
+                found[owner] = array
+        return found
 
     def _assign(self, name: str, value: Any, readers: Sequence[int]) -> None:
         """Copied into the instance's own memory, where kernels read it then."""
@@ -123,6 +152,25 @@ class DirectCall:
         return np.array(made[owner].reshape(self.instance.types[head].static_shape))
 
 
+def require_fit(array: np.ndarray, type_: Leaf, name: str) -> None:
+    """:class:`InputError` where a result of this type cannot be written to an array; what is not static is seen once it
+    is there."""
+    if type_.is_static and (type_ != type_of(array) or not array.flags.writeable):
+        raise InputError(
+            f"output {name!r} is {type_}, it cannot be written to an array of {type_of(array)}",
+            hint="give memory of the result's type and shape that can be written to",
+        )
+
+
+def copied_into(array: np.ndarray, result: Any, name: str) -> np.ndarray:
+    """The array, overwritten with a result; :class:`InputError` where it does not fit."""
+    if not isinstance(result, np.ndarray):
+        raise InputError(f"output {name!r} is no tensor, it cannot be written to an array")
+    require_fit(array, type_of(result), name)
+    np.copyto(array, result, casting="no")
+    return array
+
+
 def _itself(value: Any) -> Any:
     return value
 
@@ -131,6 +179,11 @@ def is_readable(array: np.ndarray) -> bool:
     """Whether a kernel can read it where it is: row-major, elements on their boundaries, bytes in the CPU's order."""
     flags = array.flags
     return bool(flags.c_contiguous and flags.aligned and array.dtype.isnative)
+
+
+def is_writable(array: np.ndarray) -> bool:
+    """Whether a kernel can write a result there: it begins on a boundary that all of them count on, besides."""
+    return array.flags.writeable and is_readable(array) and array.ctypes.data % ALIGNMENT == 0
 
 
 _DATA = object.__basicsize__

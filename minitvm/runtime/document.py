@@ -36,7 +36,7 @@ from minitvm.runtime.graph import (
 Json: TypeAlias = Any
 """What ``json.loads`` returns."""
 
-FORMAT, FORMAT_VERSION = "minitvm-library", 5
+FORMAT, FORMAT_VERSION = "minitvm-library", 6
 
 
 def sha256(*pieces: Data) -> str:
@@ -173,6 +173,19 @@ def values_of(form: Json) -> dict[str, np.ndarray]:
         }
     except (AttributeError, TypeError, ValueError, OverflowError, SyntaxError):
         raise ValueError("values.json says of no inputs what their values are") from None
+
+
+def model_of(form: Json, results: int) -> dict[str, Json]:
+    """What a model with so many results says of itself, or nothing; ``ValueError`` where it is no such thing."""
+    try:
+        values = [(name, type_, *shape) for key in ("inputs", "outputs") for name, type_, shape in form.get(key, ())]
+        whole = len(form["outputs"]) == results and isinstance(form["metadata"], dict) if form else True
+    except (AttributeError, KeyError, TypeError, ValueError):
+        values, whole = [], False
+    if not whole or not all(isinstance(name, str) and isinstance(type_, str) for name, type_, *_ in values):
+        raise ValueError("model.json does not say what goes into the model and what comes out")
+    found: dict[str, Json] = form
+    return found
 
 
 def _arrays(names: list[str], graph: Graph, data: Data, borrowed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from minitvm.errors import ConfigError, InputError, LibraryError
-from minitvm.ir.arrays import ALIGNMENT, aligned
+from minitvm.ir.arrays import aligned
 from minitvm.ir.types import Leaf
 from minitvm.runtime.checks import check_input, joined, missing_inputs, unknown_name
 from minitvm.runtime.device import Device, device_of
-from minitvm.runtime.direct import is_readable
+from minitvm.runtime.direct import is_readable, is_writable
 from minitvm.runtime.instance import Instance
 from minitvm.runtime.library import Library
 from minitvm.runtime.ndarray import NDArray
@@ -96,7 +96,7 @@ class GraphModule:
             raise InputError(f"the model has no output number {index!r}", hint=f"it has {len(self._heads)}")
         memory, type_ = self.instance.memory, self._graph.type_of(self._heads[index])
         value = memory.taken(array) if device_of(array) == memory.device else None
-        if value is None or (memory.is_host and not _is_writable(value)):
+        if value is None or (memory.is_host and not is_writable(value)):
             raise InputError(
                 f"output {index} cannot be written where the array is",
                 hint="minitvm.nd.empty(shape, dtype, device) makes one that can",
@@ -238,10 +238,6 @@ def _require_like(index: int, shape: tuple[int, ...], dtype: str, target: NDArra
             f"output {index} is {dtype} of shape {shape}, the array to fill is {target.dtype} of shape {target.shape}",
             hint="allocate it with minitvm.nd.empty(shape, dtype)",
         )
-
-
-def _is_writable(array: np.ndarray) -> bool:
-    return array.flags.writeable and is_readable(array) and array.ctypes.data % ALIGNMENT == 0
 
 
 def create(graph_json: str | bytes, lib: Library, device: Device) -> GraphModule:

@@ -397,6 +397,9 @@ class Artifact:
     host_calls: tuple[HostCall, ...] = ()
     values: Mapping[str, np.ndarray] = field(default_factory=dict)
     """Inputs of the model for whose values it was compiled."""
+    model: Mapping[str, Any] = field(default_factory=dict)
+    """What the model that it was made of says of itself, as JSON: its inputs and outputs (name, ONNX Runtime's type,
+    shape) under ``inputs`` and ``outputs``, and ``metadata``.  Nothing of what was built of a graph."""
     others: tuple[Artifact, ...] = ()
     """The same model, compiled for other shapes or values."""
 
@@ -409,6 +412,13 @@ class Artifact:
         """The types of what a run is given, by name."""
         nodes = (self.graph.nodes[i] for i in self.graph.arg_nodes)
         return {n.name: n.types[0] for n in nodes if n.name not in self.params and n.name not in self.sizes}
+
+    @property
+    def output_names(self) -> list[str]:
+        """The model's names of the results; ``output0`` and so on where it has none."""
+        return [name for name, *_ in self.model.get("outputs", ())] or [
+            f"output{i}" for i in range(len(self.graph.heads))
+        ]
 
     @cached_property
     def work_seconds(self) -> float:

@@ -9,6 +9,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from minitvm.ir.expr import Module
     from minitvm.runtime.bind import Binder
 
+
+_NOTHING: Mapping[Any, np.ndarray] = MappingProxyType({})
 
 BOUND = 16
 """Shapes for which a library keeps what it made of kernels for all shapes: those used last."""
@@ -175,9 +178,14 @@ class Library:
                 self._bound.popitem(last=False)
         return found
 
-    def made_for(self, values: Mapping[str, np.ndarray]) -> Library:
-        """The library with the values of inputs that it was compiled for."""
-        return Library(replace(self.artifact, values=values), self.ir_mod, self.report, self.origin)
+    def made_for(self, model: Mapping[str, Any], values: Mapping[str, np.ndarray] = _NOTHING) -> Library:
+        """The library with what its ``model`` says of itself, and the values of inputs that it was compiled for."""
+        return Library(replace(self.artifact, model=model, values=values), self.ir_mod, self.report, self.origin)
+
+    @property
+    def output_names(self) -> list[str]:
+        """The model's names of the results; of what was built of a graph, ``output0`` and so on."""
+        return self.artifact.output_names
 
     # --- running ---
 
@@ -186,6 +194,11 @@ class Library:
 
         Raises :class:`InputError` for a missing or unknown input, a wrong dtype, rank or shape.
         """
+        chosen, checked = self.chosen(feeds)
+        return chosen.call(checked)
+
+    def chosen(self, feeds: Mapping[str, Any]) -> tuple[Library, dict[str, Any]]:
+        """What runs these inputs, and its inputs as :meth:`call` takes them; raises what :meth:`run` raises."""
         types, values = self.artifact.inputs, self.artifact.values
         for name in feeds:
             if name not in types and name not in values:
@@ -198,16 +211,16 @@ class Library:
             tensors = [name for name, type_ in types.items() if isinstance(type_, TensorType)]
             chosen = self.for_shapes({name: np.shape(feeds[name]) for name in tensors}, feeds)
         inputs = chosen.artifact.inputs.items()
-        return chosen.call({name: check_input(name, feeds[name], type_) for name, type_ in inputs})
+        return chosen, {name: check_input(name, feeds[name], type_) for name, type_ in inputs}
 
-    def call(self, feeds: Mapping[str, Any]) -> list[Any]:
-        """:meth:`run` of arrays that are right."""
+    def call(self, feeds: Mapping[str, Any], into: Mapping[int, np.ndarray] = _NOTHING) -> list[Any]:
+        """:meth:`run` of arrays that are right; results of the positions in ``into`` are written to its arrays."""
         try:
             call = self._idle.pop()
         except IndexError:
             call = DirectCall(self["default"](None, self.threads))
         try:
-            return call.run(feeds)
+            return call.run(feeds, into)
         finally:
             self._idle.append(call)
 

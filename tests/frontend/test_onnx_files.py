@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper
 from onnx_build import build, error_of, one_node, value
 
-from minitvm.errors import FrontendError
+from minitvm.errors import FrontendError, NoSuchFileError, NotAModelError
 from minitvm.frontend import from_onnx
 from minitvm.ir.dtypes import DTYPES
 
@@ -22,7 +22,7 @@ X = np.random.default_rng(0).standard_normal((2, 3)).astype(np.float32)
 
 
 def test_missing_file(tmp_path: Path) -> None:
-    assert error_of(FrontendError, tmp_path / "no.onnx") == f"there is no file {tmp_path}/no.onnx"
+    assert error_of(NoSuchFileError, tmp_path / "no.onnx") == f"there is no file {tmp_path}/no.onnx"
 
 
 def test_folder(tmp_path: Path) -> None:
@@ -34,22 +34,22 @@ def test_folder(tmp_path: Path) -> None:
 def test_empty(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     path.write_bytes(b"")
-    assert error_of(FrontendError, str(path)) == (
+    assert error_of(NotAModelError, str(path)) == (
         f"{path}: empty, not an ONNX model\n  = hint: was the download or export interrupted?"
     )
-    assert error_of(FrontendError, b"").startswith("the given bytes: empty, not an ONNX model")
+    assert error_of(NotAModelError, b"").startswith("the given bytes: empty, not an ONNX model")
 
 
 def test_text(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     path.write_text("<html>404: Not Found</html>\n")
-    assert error_of(FrontendError, path) == (
+    assert error_of(NotAModelError, path) == (
         f"{path}: text, not an ONNX model\n  = hint: an ONNX file is binary; was it a download page?"
     )
 
 
 def test_other_bytes() -> None:
-    assert error_of(FrontendError, bytes(range(255, 0, -1))) == (
+    assert error_of(NotAModelError, bytes(range(255, 0, -1))) == (
         "the given bytes: not an ONNX model\n  = hint: minitvm reads ONNX files (protobuf, .onnx)"
     )
 
@@ -59,7 +59,7 @@ def test_truncated(tmp_path: Path, share: float) -> None:
     data = one_node("Add", X, constants={1: X}).SerializeToString()
     path = tmp_path / "m.onnx"
     path.write_bytes(data[: int(len(data) * share)])
-    assert error_of(FrontendError, path) == (
+    assert error_of(NotAModelError, path) == (
         f"{path}: a truncated or damaged ONNX model\n  = hint: copy or export the file again"
     )
 
@@ -77,7 +77,7 @@ def test_truncated(tmp_path: Path, share: float) -> None:
 def test_other_frameworks(tmp_path: Path, file: str, framework: str, exporter: str) -> None:
     path = tmp_path / file
     path.write_bytes(b"\x12\x01\x00\xff\xfe not protobuf at all")
-    assert error_of(FrontendError, path) == (
+    assert error_of(NotAModelError, path) == (
         f"{path} is a {framework} file; minitvm reads ONNX models\n"
         f"  = hint: export the model to ONNX, for example with {exporter}"
     )
@@ -85,7 +85,7 @@ def test_other_frameworks(tmp_path: Path, file: str, framework: str, exporter: s
 
 def test_saved_model_of_tensorflow(tmp_path: Path) -> None:
     (tmp_path / "saved_model.pb").write_bytes(b"x")
-    assert error_of(FrontendError, tmp_path).startswith(f"{tmp_path} is a TensorFlow file; minitvm reads ONNX models")
+    assert error_of(NotAModelError, tmp_path).startswith(f"{tmp_path} is a TensorFlow file; minitvm reads ONNX models")
 
 
 def test_something_else() -> None:

@@ -1,5 +1,6 @@
 """The long tail: nodes without a builder or a definition by simpler operators run in Python, by ``onnx.reference``."""
 
+import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -103,11 +104,34 @@ def evaluator(node: str, opset: int) -> Callable[..., Sequence[Any]]:
         raise MiniTVMError(f"{proto.op_type}: a tensor of an attribute is in a file", hint="compile the model again")
     made = ReferenceEvaluator(proto, opsets={proto.domain: opset})
     names = [name for name in proto.input if name]
+    is_seeded = proto.op_type not in RANDOM or any(a.name == "seed" for a in proto.attribute)
 
     def evaluate(*arrays: np.ndarray) -> list[Any]:
-        return list(made.run(None, dict(zip(names, arrays, strict=True))))
+        drawn = (
+            None if is_seeded or _chance is None else ReferenceEvaluator(_drawn(proto), opsets={proto.domain: opset})
+        )
+        return list((drawn or made).run(None, dict(zip(names, arrays, strict=True))))
 
     return evaluate
+
+
+_chance: random.Random | None = None
+"""What seeds nodes that draw numbers and have no seed, where it was asked for."""
+
+
+def seed_chance(seed: int) -> None:
+    """From now on, what nodes without a seed draw follows from ``seed`` and the order in which they run."""
+    global _chance
+    _chance = random.Random(seed)
+
+
+def _drawn(proto: onnx.NodeProto) -> onnx.NodeProto:
+    """The node with the next seed."""
+    assert _chance is not None
+    found = onnx.NodeProto()
+    found.CopyFrom(proto)
+    found.attribute.append(onnx.helper.make_attribute("seed", float(_chance.randrange(2**24))))
+    return found
 
 
 def _result_types(node: OnnxNode, proto: onnx.NodeProto, inputs: dict[str, Expr]) -> dict[str, Any]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import mmap
 import os
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -13,7 +14,7 @@ import numpy as np
 import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
-from minitvm.errors import FrontendError
+from minitvm.errors import FrontendError, NoSuchFileError, NotAModelError
 from minitvm.frontend.onnx.mapped import LARGE, MAPS, FileBytes, mapped, without_weights
 from minitvm.frontend.onnx.types import dtype_name, text_of_proto, type_of_proto
 from minitvm.frontend.other_formats import framework_of
@@ -23,7 +24,7 @@ from minitvm.ir.types import STRING, MapType, SequenceType
 OLDEST_OPSET = 7
 """The oldest that builders read; older ones broadcast by attribute, and are converted."""
 
-ModelSource: TypeAlias = "onnx.ModelProto | str | os.PathLike[str] | bytes"
+ModelSource: TypeAlias = "onnx.ModelProto | str | os.PathLike[str] | bytes | LoadedModel"
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,15 @@ class ModelDescription:
     """The type of every node of the main graph, in order."""
     parameters: int = 0
     """Elements of all weights together."""
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    """What the file says of itself, by ONNX Runtime's names: ``producer_name``, ``custom_metadata_map``, ..."""
+
+    @property
+    def form(self) -> dict[str, Any]:
+        """What a library keeps of it, as JSON."""
+        values = {"inputs": self.inputs, "outputs": self.outputs}
+        lists = {key: [[v.name, v.type, list(v.shape)] for v in found] for key, found in values.items()}
+        return {**lists, "metadata": dict(self.metadata)}
 
 
 @dataclass(frozen=True)
@@ -81,7 +91,24 @@ def describe_model(proto: onnx.ModelProto) -> ModelDescription:
         opset,
         tuple(node.op_type for node in proto.graph.node),
         sum(math.prod(t.dims) for t in proto.graph.initializer),
+        _metadata(proto),
     )
+
+
+_NO_VERSION = 2**63 - 1
+"""What ONNX Runtime says of a model without a version."""
+
+
+def _metadata(proto: onnx.ModelProto) -> dict[str, Any]:
+    return {
+        "producer_name": proto.producer_name,
+        "graph_name": proto.graph.name,
+        "domain": proto.domain,
+        "description": proto.doc_string,
+        "graph_description": proto.graph.doc_string,
+        "version": proto.model_version if proto.HasField("model_version") else _NO_VERSION,
+        "custom_metadata_map": {entry.key: entry.value for entry in proto.metadata_props},
+    }
 
 
 def describe_value(value: onnx.ValueInfoProto) -> ValueDescription:
@@ -110,6 +137,8 @@ def load_model(source: ModelSource) -> LoadedModel:
 
     Raises :class:`FrontendError` that says what the file is, where it is no ONNX model.
     """
+    if isinstance(source, LoadedModel):
+        return source
     if isinstance(source, onnx.ModelProto):
         return _prepared(_complete(source, "the model"), "")
     if isinstance(source, (bytes, bytearray, memoryview)):
@@ -146,12 +175,12 @@ def _require_file(path: Path) -> None:
             raise _foreign_error(path, *foreign)
         raise FrontendError(f"{path} is a folder, not an ONNX file", hint="give the path of the .onnx file inside it")
     if not path.exists():
-        raise FrontendError(f"there is no file {path}")
+        raise NoSuchFileError(f"there is no file {path}")
 
 
 def _parse(data: bytes | mmap.mmap, what: str, path: Path | None = None) -> onnx.ModelProto:
     if not data:
-        raise FrontendError(f"{what}: empty, not an ONNX model", hint="was the download or export interrupted?")
+        raise NotAModelError(f"{what}: empty, not an ONNX model", hint="was the download or export interrupted?")
     foreign = framework_of(path.suffix) if path is not None else None
     try:
         proto = onnx.ModelProto.FromString(memoryview(data))
@@ -163,16 +192,18 @@ def _parse(data: bytes | mmap.mmap, what: str, path: Path | None = None) -> onnx
     raise _foreign_error(path, *foreign)
 
 
-def _not_a_model(data: bytes | mmap.mmap, what: str) -> FrontendError:
+def _not_a_model(data: bytes | mmap.mmap, what: str) -> NotAModelError:
     if all(byte >= 32 or byte in b"\t\n\r\f" for byte in data[:4096]):
-        return FrontendError(f"{what}: text, not an ONNX model", hint="an ONNX file is binary; was it a download page?")
+        return NotAModelError(
+            f"{what}: text, not an ONNX model", hint="an ONNX file is binary; was it a download page?"
+        )
     if data[:1] == b"\x08":  # the tag of ir_version, which comes first
-        return FrontendError(f"{what}: a truncated or damaged ONNX model", hint="copy or export the file again")
-    return FrontendError(f"{what}: not an ONNX model", hint="minitvm reads ONNX files (protobuf, .onnx)")
+        return NotAModelError(f"{what}: a truncated or damaged ONNX model", hint="copy or export the file again")
+    return NotAModelError(f"{what}: not an ONNX model", hint="minitvm reads ONNX files (protobuf, .onnx)")
 
 
-def _foreign_error(path: Path | None, framework: str, exporter: str) -> FrontendError:
-    return FrontendError(
+def _foreign_error(path: Path | None, framework: str, exporter: str) -> NotAModelError:
+    return NotAModelError(
         f"{path} is a {framework} file; minitvm reads ONNX models",
         hint=f"export the model to ONNX, for example with {exporter}",
     )

@@ -1,0 +1,339 @@
+"""Small expressions that a pattern may match: shapes, dtypes, attributes, layouts and constants drawn at random.
+
+Every node is built by its operator, whose ``infer`` refuses what does not fit; what comes through is a case.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import itertools
+import math
+import random
+import types
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+import numpy as np
+
+from minitvm.errors import MiniTVMError
+from minitvm.ir.attributes import Attribute, attributes_of
+from minitvm.ir.dtypes import DTYPES, carrier
+from minitvm.ir.expr import Call, Constant, Expr, Tuple, TupleGetItem, Var
+from minitvm.ir.op import OPS, Op
+from minitvm.ir.ops.elemwise import Multiply
+from minitvm.ir.ops.nn_dense import Dense
+from minitvm.ir.ops.tensor import Full, Zeros
+from minitvm.ir.pattern import (
+    CallPattern,
+    ConstPattern,
+    EitherPattern,
+    FilledPattern,
+    GetItemPattern,
+    Pattern,
+    TuplePattern,
+    Where,
+    is_one_of,
+)
+from minitvm.ir.types import TensorType, TupleType
+
+SIZES = (1, 2, 3, 2, 1, 3, 4, 0)
+"""Extents of dimensions; the last ones are rarer."""
+RANKS = (2, 1, 3, 4, 0, 5)
+ELEMENTS = 512
+"""The most of one tensor."""
+NUMBERS = (0.0, 1.0, -1.0, 2.0, 0.5, -0.0, 3.0, -128.0, 127.0, 255.0, 6.0, 1e-5, math.inf, -math.inf)
+WHOLE = (0, 1, -1, 2, 3, -2, 4)
+LAYOUTS = ("NCHW", "NHWC", "NCHW2c", "NCHW4c", "CHWN", "OIHW", "HWIO", "OIHW2i", "OIHW4o", "NCW", "NWC", "NC", "CN")
+_VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+
+class NotDrawn(Exception):
+    """What was begun fits nothing: another one is tried."""
+
+
+class PredicateFailed(Exception):
+    """A predicate of a pattern raised, on a node that is right otherwise."""
+
+    def __init__(self, node: Expr, error: Exception) -> None:
+        self.node, self.error = node, error
+
+
+@dataclass
+class Seen:
+    """The parts of a pattern that cases had: which operator of which call, which alternative."""
+
+    parts: set[tuple[int, Any]] = field(default_factory=set)
+
+
+def wanted(pattern: Pattern) -> dict[tuple[int, Any], str]:
+    """Every part of a pattern that cases must have had, in words."""
+    found: dict[tuple[int, Any], str] = {}
+    if isinstance(pattern, CallPattern):
+        found.update({(id(pattern), op): f"an operator {_name(op)}" for op in pattern.ops})
+    if isinstance(pattern, EitherPattern):
+        found.update({(id(pattern), i): f"alternative {i + 1} of either" for i in range(len(pattern.alternatives))})
+    for part in pattern.parts():
+        found.update(wanted(part))
+    return found
+
+
+def _name(op: type[Op] | str) -> str:
+    return op if isinstance(op, str) else getattr(op, "name", op.__name__) or op.__name__
+
+
+class Drawer:
+    """Draws one expression; ``dtype`` and ``rank`` are those of most of its leaves."""
+
+    def __init__(self, rng: random.Random, dtype: str, rank: int) -> None:
+        self.rng, self.dtype = rng, dtype
+        self.base = self._fresh(rank)
+        other = "float32" if rng.random() < 0.5 else rng.choice(DTYPES)
+        self.dtypes = (dtype, dtype, other) if rng.random() < 0.35 else (dtype,)
+        """Those of leaves."""
+        self.boldness = rng.choice((0.0, 0.15, 0.5))
+        """How many attributes are not at their defaults."""
+        self.sharing = rng.choice((0.0, 0.0, 0.5))
+        """How many leaves are one that there is already."""
+        self.variables: list[Var] = []
+        self.named: dict[str, Expr] = {}
+        self.seen = Seen()
+
+    # --- patterns ---
+
+    def draw(self, pattern: Pattern) -> Expr:
+        """:class:`NotDrawn` where operands do not fit, or a predicate says no."""
+        if pattern.name is not None and pattern.name in self.named:
+            return self.named[pattern.name]
+        made = self._made(pattern)
+        if not pattern.accepts(made) or (pattern.where is not None and not self._says(pattern.where, made)):
+            raise NotDrawn
+        if pattern.name is not None:
+            self.named[pattern.name] = made
+        return made
+
+    def _says(self, where: Where, made: Expr) -> bool:
+        try:
+            return where(made)
+        except Exception as error:
+            raise PredicateFailed(made, error) from error
+
+    def _made(self, pattern: Pattern) -> Expr:
+        match pattern:
+            case CallPattern():
+                return self._call(pattern)
+            case FilledPattern():
+                return self._filled(pattern.number)
+            case ConstPattern():
+                return self._constant(() if pattern.rank == 0 else self._shape(pattern.rank))
+            case TuplePattern():
+                return Tuple([self.draw(part) for part in pattern.fields])
+            case GetItemPattern():
+                return self._field(pattern)
+            case EitherPattern():
+                which = self.rng.randrange(len(pattern.alternatives))
+                self.seen.parts.add((id(pattern), which))
+                return self.draw(pattern.alternatives[which])
+        return self._leaf()
+
+    def _call(self, pattern: CallPattern) -> Expr:
+        given = self.rng.choice(pattern.ops)
+        self.seen.parts.add((id(pattern), given))
+        key: Any = given
+        kinds = _kinds(key, None if pattern.args is None else len(pattern.args), len(OPS))
+        if not kinds:
+            raise NotDrawn
+        kind = self.rng.choice(kinds)
+        if pattern.args is None:
+            args: list[Expr] = [self._leaf() for _ in range(_arity(kind) or 2)]
+        else:
+            args = [self.draw(part) for part in pattern.args]
+        swaps = kind.commutative if pattern.commutative is None else pattern.commutative
+        if swaps and len(args) == 2 and self.rng.random() < 0.5:
+            args.reverse()
+        return self._build(kind, args)
+
+    def _build(self, kind: type[Op], args: Sequence[Expr]) -> Expr:
+        try:
+            values = {name: self._attribute(a, args) for name, a in attributes_of(kind).items() if self._gives(a)}
+            return _small(Call(kind(**values), args))
+        except (MiniTVMError, TypeError, ValueError, IndexError, OverflowError, ZeroDivisionError):
+            raise NotDrawn from None
+
+    def _field(self, pattern: GetItemPattern) -> Expr:
+        inner = self.draw(pattern.inner)
+        if not isinstance(inner.checked_type, TupleType) or not inner.checked_type.fields:
+            raise NotDrawn
+        count = len(inner.checked_type.fields)
+        index = self.rng.randrange(count) if pattern.index is None else pattern.index
+        if index >= count:
+            raise NotDrawn
+        return TupleGetItem(inner, index)
+
+    # --- leaves ---
+
+    def _leaf(self) -> Expr:
+        """A variable mostly; a constant, or what a matrix product makes, which some rules look for."""
+        how = self.rng.random()
+        if self.variables and self.rng.random() < self.sharing:
+            return self.rng.choice(self.variables)
+        if how < 0.06:
+            return self._constant(self._shape(None))
+        if how < 0.12:
+            return self._build(Multiply, [self._variable(self.base), self._constant(())])
+        if how < 0.2 and len(self.base) == 2:
+            rows, columns = self.base
+            return self._build(Dense, [self._variable((rows, 3)), self._variable((columns, 3))])
+        return self._variable(self._shape(None))
+
+    def _variable(self, shape: tuple[int, ...]) -> Var:
+        self.variables.append(Var(f"x{len(self.variables) + 1}", TensorType(shape, self._dtype())))
+        return self.variables[-1]
+
+    def _dtype(self) -> str:
+        return self.rng.choice(self.dtypes)
+
+    def _fresh(self, rank: int) -> tuple[int, ...]:
+        while True:
+            shape = tuple(self.rng.choice(SIZES) for _ in range(rank))
+            if math.prod(shape) <= ELEMENTS:
+                return shape
+
+    def _shape(self, rank: int | None) -> tuple[int, ...]:
+        """The base shape, one that is broadcast to it or that it is broadcast to, its axes in another order, or any."""
+        how = self.rng.random()
+        if rank is not None and rank != len(self.base):
+            return self._fresh(rank)
+        if how < 0.45:
+            return self.base
+        if how < 0.65:
+            return tuple(1 if self.rng.random() < 0.4 else n for n in self.base)[self.rng.randint(0, 1) :]
+        if how < 0.75:
+            return tuple(self.rng.sample(self.base, len(self.base)))
+        if how < 0.82:
+            return self._fresh(1)
+        return self._fresh(len(self.base)) if how < 0.95 else ()
+
+    def _constant(self, shape: tuple[int, ...]) -> Constant:
+        return Constant(self._content(shape, self._dtype()))
+
+    def _content(self, shape: tuple[int, ...], dtype: str) -> np.ndarray:
+        """All one number, a few kinds of numbers mixed, or plain ones."""
+        how, draw = self.rng.random(), np.random.default_rng(self.rng.getrandbits(32))
+        if how < 0.3:
+            return _cast(np.full(shape, self.rng.choice(NUMBERS)), dtype)
+        if how < 0.4:
+            return _cast(draw.choice(NUMBERS, shape), dtype)
+        return _cast(draw.normal(0, 2, shape) if how < 0.8 else draw.integers(-3, 6, shape), dtype)
+
+    def _filled(self, number: float) -> Expr:
+        how, dtype = self.rng.random(), self._dtype()
+        signed = -number if number == 0 and self.rng.random() < 0.5 else number
+        if how < 0.7:
+            return Constant(_cast(np.full(self._shape(None), signed), dtype))
+        if how < 0.85 and number in (0, 1):
+            return self._build(Zeros, []) if number == 0 else self._build(OPS["ones"], [])
+        return self._build(Full, [Constant(_cast(np.asarray(signed), dtype))])
+
+    # --- attributes ---
+
+    def _gives(self, attribute: Attribute) -> bool:
+        return attribute.required or self.rng.random() < self.boldness
+
+    def _attribute(self, attribute: Attribute, args: Sequence[Expr]) -> Any:
+        """A value that the annotation allows, of those that mean something for operands of these shapes."""
+        known = (a.checked_type for a in args)
+        shape = next((t.static_shape for t in known if isinstance(t, TensorType) and t.is_static), self.base)
+        return self._value(attribute.annotation, attribute.name, shape)
+
+    def _value(self, annotation: Any, name: str, shape: tuple[int, ...]) -> Any:
+        origin, parts = get_origin(annotation), get_args(annotation)
+        if origin is Literal:
+            return self.rng.choice(parts)
+        if origin is Annotated:
+            return self.dtype if self.dtype in parts[1] and self.rng.random() < 0.4 else self.rng.choice(parts[1])
+        if origin in (Union, types.UnionType):
+            return self._value(self.rng.choice(parts), name, shape)
+        if origin is tuple:
+            return self._tuple(name, shape, parts)
+        scalars: dict[Any, Callable[[], Any]] = {
+            bool: lambda: self.rng.random() < 0.5,
+            int: lambda: self.rng.choice((*WHOLE, *range(-len(shape), len(shape)))),
+            float: lambda: self.rng.choice(NUMBERS),
+            str: lambda: self._text(name),
+            type(None): lambda: None,
+        }
+        if annotation not in scalars:
+            raise NotDrawn
+        return scalars[annotation]()
+
+    def _text(self, name: str) -> str:
+        if "layout" in name:
+            return self.rng.choice(LAYOUTS)
+        return self.rng.choice((self.dtype, "a"))
+
+    def _tuple(self, name: str, shape: tuple[int, ...], parts: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Axes in some order, a shape of as many elements, or small numbers for windows."""
+        if name == "axes":
+            return tuple(self.rng.sample(range(len(shape)), len(shape)))
+        if name == "axis":
+            return tuple(self.rng.sample(range(len(shape)), self.rng.randint(0, len(shape))))
+        if name in ("newshape", "shape"):
+            return self._same_size(shape)
+        if any(get_origin(part) is tuple for part in parts):
+            raise NotDrawn
+        least = 0 if name in ("padding", "output_padding", "begin") else 1
+        count = self.rng.choice((1, 2, max(1, len(shape) - 2), 2 * max(1, len(shape) - 2)))
+        return tuple(self.rng.randint(least, least + self.rng.choice((0, 1, 2))) for _ in range(count))
+
+    def _same_size(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        how = self.rng.random()
+        if how < 0.15:
+            return self._shape(None)
+        cut = sorted(self.rng.sample(range(len(shape) + 1), min(len(shape) + 1, 2)))
+        merged = [math.prod(part) for part in (shape[: cut[0]], shape[cut[0] : cut[-1]], shape[cut[-1] :]) if part]
+        if how < 0.4:
+            merged = list(shape)
+        for _ in range(self.rng.randint(0, 2)):
+            merged.insert(self.rng.randint(0, len(merged)), 1)
+        return tuple(-1 if how > 0.9 and i == 0 else n for i, n in enumerate(merged))
+
+
+@functools.cache
+def _kinds(given: Any, operands: int | None, _defined: int) -> tuple[type[Op], ...]:
+    """The operators that a pattern may mean, of those that are defined now, which take so many operands."""
+    found = (kind for kind in OPS.values() if is_one_of(kind, (given,)))
+    return tuple(kind for kind in found if operands is None or _arity(kind) in (None, operands))
+
+
+def _arity(kind: type[Op]) -> int | None:
+    """How many operands its type rule takes; ``None``: any number."""
+    if kind.infer is Op.infer:
+        return None
+    parameters = list(inspect.signature(kind.infer).parameters.values())[1:]
+    return None if any(p.kind in _VARIADIC for p in parameters) else len(parameters)
+
+
+def _small(call: Call) -> Call:
+    """:class:`NotDrawn` where a result is untyped, or large."""
+    leaves = call.checked_type.fields if isinstance(call.checked_type, TupleType) else (call.checked_type,)
+    for leaf in leaves:
+        if not isinstance(leaf, TensorType) or not leaf.is_static or leaf.size > 8 * ELEMENTS:
+            raise NotDrawn
+    return call
+
+
+def _cast(values: np.ndarray, dtype: str) -> np.ndarray:
+    """What a dtype has of some numbers: those out of an integer's range become 0."""
+    held = np.dtype(carrier(dtype))
+    if held.kind in "iu":
+        info = np.iinfo(held)
+        values = np.where(np.isfinite(values) & (values >= info.min) & (values <= info.max), values, 0)
+    with np.errstate(all="ignore"):
+        return np.asarray(np.asarray(values).astype(held).astype(dtype))
+
+
+def strata() -> list[tuple[str, int]]:
+    """Every dtype at every rank."""
+    return list(itertools.product(DTYPES, RANKS))

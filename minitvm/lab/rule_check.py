@@ -1,0 +1,292 @@
+"""Rules put to the test: every small case that a pattern admits, before and after, on inputs that tell things apart.
+
+verdict = verify_rule(drop_zero)
+assert verdict.holds, verdict
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import random
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+import minitvm.passes
+from minitvm.errors import ConfigError, MiniTVMError
+from minitvm.ir.decision import Declined, Exactness
+from minitvm.ir.dtypes import carrier
+from minitvm.ir.evaluate import evaluate
+from minitvm.ir.expr import Expr, Function, Module
+from minitvm.ir.pattern import matches
+from minitvm.ir.visitor import calls, free_vars, use_counts
+from minitvm.lab.drawing import Drawer, NotDrawn, PredicateFailed, strata, wanted
+from minitvm.passes.compare import DRAWS, compare, difference, flatten, random_inputs
+from minitvm.passes.rule import Rule, check_answer
+
+TRIES = 6000
+"""Expressions that are begun; few of them fit an operator, and of these few a rule."""
+MOST_FIRED = 250
+"""Cases that fired, from which on no more are drawn: of a rule that fires often, they repeat each other."""
+AFTER_A_FIND = 400
+"""Expressions that are drawn behind the first counterexample, for a smaller one."""
+LEAST = 5
+"""Cases that must have been compared, before a rule holds."""
+ROUGH = 1e-2
+"""Of the largest magnitude: what an approximate rule may be off."""
+
+
+@dataclass(frozen=True)
+class Counterexample:
+    """A case that a rule breaks: the module as text, the inputs, both results."""
+
+    before: Module
+    after: Module | None
+    inputs: tuple[Any, ...]
+    wrong: str
+
+    @property
+    def size(self) -> tuple[int, int]:
+        return len(calls(self.before.main)), sum(np.asarray(leaf).size for leaf in flatten(self.inputs))
+
+    def __str__(self) -> str:
+        lines = [self.wrong, "--- before", self.before.astext(show_meta_data=True)]
+        if self.after is not None:
+            lines += ["--- after", self.after.astext(show_meta_data=True)]
+        names = [param.name for param in self.before.main.params]
+        lines += [f"--- %{name} = {value!r}" for name, value in zip(names, self.inputs, strict=False)]
+        for title, module in (("before", self.before), ("after", self.after)):
+            if module is not None and len(self.inputs) == len(names):
+                lines.append(f"--- result {title}: {_evaluated(module, self.inputs)}")
+        return "\n".join(line.rstrip() for line in lines)
+
+
+def _evaluated(module: Module, inputs: tuple[Any, ...]) -> str:
+    try:
+        return repr(evaluate(module, *inputs))
+    except MiniTVMError as error:
+        return error.message
+
+
+@dataclass
+class Verdict:
+    """What a rule was tried on, and what came of it.
+
+    ``drawn`` expressions fit their operators, ``matched`` the pattern too; on ``fired`` the rule acted, of which
+    ``compared`` had results that could be held beside each other.  ``missing``: parts of the pattern that no case had.
+    """
+
+    rule: Rule
+    tried: int = 0
+    drawn: int = 0
+    matched: int = 0
+    fired: int = 0
+    compared: int = 0
+    declined: Counter[str] = field(default_factory=Counter)
+    dtypes: Counter[str] = field(default_factory=Counter)
+    ranks: Counter[int] = field(default_factory=Counter)
+    missing: tuple[str, ...] = ()
+    counterexample: Counterexample | None = None
+
+    @property
+    def holds(self) -> bool:
+        """Whether the rule acted often enough, was right each time, and every part of its pattern was seen."""
+        return self.counterexample is None and self.compared >= LEAST and not self.missing
+
+    @property
+    def state(self) -> str:
+        if self.counterexample is not None:
+            return "wrong"
+        return "holds" if self.holds else "not verified"
+
+    @property
+    def why(self) -> str:
+        """In words, where it does not hold."""
+        if self.counterexample is not None:
+            return self.counterexample.wrong
+        if self.missing:
+            return f"never drawn: {', '.join(self.missing)}"
+        if not self.matched:
+            return "no expression matched its pattern"
+        if not self.fired:
+            return f"it never fired; it declined: {'; '.join(list(self.declined)[:3])}"
+        return "" if self.holds else f"results of {self.compared} cases could be compared, of {LEAST} at least"
+
+    def __str__(self) -> str:
+        counts = f"{self.tried} tried, {self.drawn} well typed, {self.matched} matched, {self.fired} fired"
+        lines = [f"{self.rule.name} ({self.rule.exactness.value}): {self.state}; {counts}, {self.compared} compared"]
+        if self.fired:
+            ranks = ", ".join(f"{rank}: {n}" for rank, n in sorted(self.ranks.items()))
+            lines.append(f"  fired on {', '.join(f'{d} {n}' for d, n in self.dtypes.most_common())}; ranks {ranks}")
+        lines += [f"  declined {n}: {reason}" for reason, n in self.declined.most_common(4)]
+        if self.counterexample is not None:
+            lines.append(str(self.counterexample))
+        elif self.why:
+            lines.append(f"  {self.why}")
+        return "\n".join(lines)
+
+
+def verify_rule(rule: Rule, tries: int = TRIES, seed: int = 0, most: int = MOST_FIRED) -> Verdict:
+    """Try a rule on ``tries`` small expressions that its pattern may match: all dtypes, ranks 0 to 5, extents 0 to 4,
+    broadcasting, layouts and attributes as the operators' tables allow, constants of special numbers.
+
+    An exact rule must keep every bit (a NaN is a NaN), a reassociating one what rounding keeps, on all inputs that tell
+    operators apart; an approximate one is held to 1 % of the largest magnitude on small inputs.
+    :class:`ConfigError` for what is no rule.
+    """
+    if not isinstance(rule, Rule):
+        raise ConfigError(f"{rule!r} is not a rule", hint="what @rule makes of a function")
+    found, parts = Verdict(rule), wanted(rule.pattern)
+    seen: set[tuple[int, Any]] = set()
+    left = tries
+    for case in _cases(rule, tries, seed, found, seen):
+        left = AFTER_A_FIND if found.counterexample and left > AFTER_A_FIND else left - 1
+        if left <= 0 or (found.fired >= most and not found.counterexample):
+            break
+        if case is not None:
+            _judge(rule, case, found)
+    found.missing = tuple(words for part, words in parts.items() if part not in seen)
+    return found
+
+
+def _cases(
+    rule: Rule, tries: int, seed: int, found: Verdict, seen: set[tuple[int, Any]]
+) -> Iterator[tuple[Expr, str, int] | None]:
+    """Expressions that are well typed, ``None`` in place of others; dtypes and ranks by turns."""
+    rng, turns = random.Random(seed), strata()
+    rng.shuffle(turns)
+    for i in range(tries):
+        dtype, rank = turns[i % len(turns)]
+        drawer = Drawer(rng, dtype, rank)
+        found.tried += 1
+        try:
+            node = drawer.draw(rule.pattern)
+        except NotDrawn:
+            yield None
+            continue
+        except PredicateFailed as failed:
+            function = Function(free_vars(failed.node), failed.node)
+            wrong = f"a predicate of its pattern raised {type(failed.error).__name__}: {failed.error}"
+            _keep(found, Counterexample(Module(function), None, (), wrong))
+            yield None
+            continue
+        found.drawn += 1
+        matched = found.matched
+        yield node, dtype, rank
+        if found.matched > matched:
+            seen |= drawer.seen.parts
+
+
+def _judge(rule: Rule, case: tuple[Expr, str, int], found: Verdict) -> None:
+    node, dtype, rank = case
+    function = Function(free_vars(node), node)
+    ways = list(matches(rule.pattern, node, use_counts(function)))
+    found.matched += bool(ways)
+    for captures in ways:
+        before = Module(function)
+        try:
+            answer = check_answer(rule, node, rule.apply(**captures))
+        except Exception as error:  # whatever a rule raises, it is the rule's
+            _keep(found, Counterexample(before, None, (), f"it raised {type(error).__name__}: {error}"))
+            continue
+        if isinstance(answer, Declined):
+            found.declined[answer.reason] += 1
+        elif answer is not node:
+            found.fired += 1
+            found.dtypes[dtype] += 1
+            found.ranks[rank] += 1
+            _compare(rule, function, Function(function.params, answer), found)
+
+
+def _compare(rule: Rule, before: Function, after: Function, found: Verdict) -> None:
+    compared = _bits if rule.exactness is Exactness.EXACT else _numbers
+    try:
+        answer = compared(before, after, rule.exactness)
+    except MiniTVMError as error:
+        wrong = f"what it made fails where the call did not: {error.message}"
+        _keep(found, Counterexample(Module(before), Module(after), (), wrong))
+        return
+    if isinstance(answer, Counterexample):
+        _keep(found, answer)
+    else:
+        found.compared += answer
+
+
+def _keep(found: Verdict, new: Counterexample) -> None:
+    """The smallest one."""
+    old = found.counterexample
+    if old is None or new.size < old.size:
+        found.counterexample = new
+
+
+def known_rules() -> dict[str, Rule]:
+    """The rules of minitvm's own passes, by name."""
+    names = (module.name for module in pkgutil.iter_modules(minitvm.passes.__path__))
+    modules = [importlib.import_module(f"minitvm.passes.{name}") for name in names]
+    return {found.name: found for module in modules for found in vars(module).values() if isinstance(found, Rule)}
+
+
+# --- results ----------------------------------------------------------------------------------------------------------
+
+Answer = Counterexample | bool
+"""What differs; whether anything was compared."""
+
+
+def _numbers(before: Function, after: Function, exactness: Exactness) -> Answer:
+    """As far as rounding goes."""
+    rough = exactness is Exactness.APPROXIMATE
+    how: dict[str, Any] = {"rtol": ROUGH, "draws": DRAWS[:2]} if rough else {}
+    done = compare(before, lambda inputs: evaluate(after, *inputs), **how)
+    if done.difference:
+        return Counterexample(Module(before), Module(after), tuple(done.inputs), done.difference)
+    return bool(done.agreed)
+
+
+def _bits(before: Function, after: Function, exactness: Exactness) -> Answer:
+    """To the bit, on every draw that the call itself takes."""
+    compared = False
+    for draw in DRAWS:
+        inputs = random_inputs(before, 0, draw)
+        if isinstance(inputs, Declined):
+            continue
+        want = _taken(before, inputs)
+        if want is None:
+            continue
+        have = flatten(evaluate(after, *inputs))
+        compared = True
+        for position, (h, w) in enumerate(zip(have, want, strict=True)):
+            if not same_bits(h, w):
+                wrong = f"result {position}, inputs that are {draw.name}: {_words(h, w)}"
+                return Counterexample(Module(before), Module(after), tuple(inputs), wrong)
+    return compared
+
+
+def _taken(function: Function, inputs: list[Any]) -> list[np.ndarray] | None:
+    try:
+        return flatten(evaluate(function, *inputs))
+    except MiniTVMError:
+        return None
+
+
+def same_bits(have: np.ndarray, want: np.ndarray) -> bool:
+    """Same shape, dtype and elements; 0.0 is not -0.0, and any NaN is one."""
+    if have.shape != want.shape or have.dtype != want.dtype:
+        return False
+    wide = np.dtype(carrier(want.dtype.name))
+    with np.errstate(all="ignore"):
+        h, w = have.astype(wide), want.astype(wide)
+        if wide.kind != "f":
+            return bool(np.array_equal(h, w))
+        return bool((((h == w) & (np.signbit(h) == np.signbit(w))) | (np.isnan(h) & np.isnan(w))).all())
+
+
+def _words(have: np.ndarray, want: np.ndarray) -> str:
+    if have.shape == want.shape and have.dtype == want.dtype:
+        wide = np.dtype(carrier(want.dtype.name))
+        if np.array_equal(have.astype(wide), want.astype(wide), equal_nan=wide.kind == "f"):
+            return "the sign of a zero"
+    return difference(have, want)

@@ -1,0 +1,157 @@
+"""ONNX Runtime's ``IOBinding``: inputs and outputs that stay where they are from one run to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from minitvm.errors import listing
+from minitvm.ort.errors import BindingError
+from minitvm.ort.values import OrtValue, array_at, device_named, held, value_of
+from minitvm.runtime.checks import unknown_name
+from minitvm.runtime.device import HOST, Device
+
+
+class _Session(Protocol):
+    """What a binding asks of a session."""
+
+    def get_inputs(self) -> Sequence[Any]: ...
+
+    def get_outputs(self) -> Sequence[Any]: ...
+
+
+@dataclass(frozen=True)
+class _Out:
+    """Where a result goes: into ``value``'s memory, else into new memory of ``device``."""
+
+    device: Device
+    value: OrtValue | None = None
+
+
+class IOBinding:
+    """What :meth:`InferenceSession.run_with_iobinding` reads and writes.
+
+    Inputs are read where they are.  A result that is bound to an :class:`OrtValue` or a buffer of the host is written
+    there by the kernels, where it begins on a 64-byte boundary (``OrtValue.ortvalue_from_shape_and_type`` does) and
+    overlaps no input; else it is copied there after the run.
+    """
+
+    def __init__(self, session: _Session) -> None:
+        self._inputs = [value.name for value in session.get_inputs()]
+        self._outputs = [value.name for value in session.get_outputs()]
+        self._feeds: dict[str, Any] = {}
+        self._bound: dict[str, _Out] = {}
+        self._results: list[OrtValue] = []
+
+    # --- inputs ---
+
+    def bind_cpu_input(self, name: str, arr_on_cpu: Any) -> None:
+        """An array of the host, which is read when the session runs; text and sequences too."""
+        self._feed(name, arr_on_cpu)
+
+    def bind_ortvalue_input(self, name: str, ortvalue: OrtValue) -> None:
+        self._feed(name, value_of(_ortvalue(ortvalue)))
+
+    def bind_input(
+        self, name: str, device_type: str, device_id: int, element_type: Any, shape: Sequence[int], buffer_ptr: int
+    ) -> None:
+        """The memory at an address, which its owner keeps alive."""
+        where = device_named(device_type, device_id)
+        self._feed(name, value_of(OrtValue(array_at(buffer_ptr, shape, element_type, where), where)))
+
+    def _feed(self, name: str, value: Any) -> None:
+        if name not in self._inputs:
+            raise _unknown(name, self._inputs, "input")
+        self._feeds[name] = value
+
+    def clear_binding_inputs(self) -> None:
+        self._feeds.clear()
+
+    def synchronize_inputs(self) -> None:
+        """Nothing is begun that a run does not wait for."""
+
+    # --- outputs ---
+
+    def bind_output(
+        self,
+        name: str,
+        device_type: str = "cpu",
+        device_id: int = 0,
+        element_type: Any = None,
+        shape: Sequence[int] | None = None,
+        buffer_ptr: int | None = None,
+    ) -> None:
+        """A result in new memory of a device, or in the memory at an address."""
+        where = device_named(device_type, device_id)
+        if buffer_ptr is None:
+            self._want(name, _Out(where))
+            return
+        if element_type is None or shape is None:
+            raise BindingError("a buffer needs 'element_type' and 'shape'")
+        self._want(name, _Out(where, OrtValue(array_at(buffer_ptr, shape, element_type, where), where)))
+
+    def bind_ortvalue_output(self, name: str, ortvalue: OrtValue) -> None:
+        self._want(name, _Out(_ortvalue(ortvalue)._device, ortvalue))
+
+    def _want(self, name: str, out: _Out) -> None:
+        if name not in self._outputs:
+            raise _unknown(name, self._outputs, "output")
+        self._bound[name] = out
+
+    def clear_binding_outputs(self) -> None:
+        self._bound.clear()
+        self._results = []
+
+    def synchronize_outputs(self) -> None:
+        """A run has ended when it returns."""
+
+    # --- results ---
+
+    def get_outputs(self) -> list[OrtValue]:
+        """The results of the last run, in the order in which they were bound."""
+        return list(self._results)
+
+    def copy_outputs_to_cpu(self) -> list[Any]:
+        """The results of the last run as arrays of their own, in the order in which they were bound."""
+        return [np.array(one.numpy()) if one.is_tensor() else one._data for one in self._results]
+
+    # --- what a session asks ---
+
+    def _wanted(self) -> list[str]:
+        """The outputs that are bound."""
+        if not self._bound:
+            raise BindingError(
+                "no output is bound", hint=f"binding.bind_output({self._outputs[0]!r}), before the session runs"
+            )
+        return list(self._bound)
+
+    def _into(self) -> Mapping[str, np.ndarray]:
+        """Memory of the host that results are to be written to, by output."""
+        placed = {name: out.value for name, out in self._bound.items() if out.value and out.device == HOST.device}
+        return {name: value._tensor for name, value in placed.items()}
+
+    def _take(self, results: Mapping[str, Any]) -> None:
+        """Keep what a run made of the outputs that are bound."""
+        self._results = [_kept(out, results[name]) for name, out in self._bound.items()]
+
+
+def _kept(out: _Out, result: Any) -> OrtValue:
+    if out.value is None:
+        return held(result, out.device)
+    if out.device != HOST.device:
+        out.value.update_inplace(np.asarray(result))
+    return out.value
+
+
+def _ortvalue(given: Any) -> OrtValue:
+    if isinstance(given, OrtValue):
+        return given
+    raise BindingError(f"a {type(given).__name__} is bound, not an OrtValue", hint="OrtValue.ortvalue_from_numpy(x)")
+
+
+def _unknown(name: str, known: list[str], what: str) -> BindingError:
+    found = unknown_name(name, known, what)
+    return BindingError(found.message, hint=found.hint or listing(known))

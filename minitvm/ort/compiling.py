@@ -1,0 +1,351 @@
+"""An ONNX model and the libraries it is compiled to: for all shapes, for those that come again, for values."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import math
+import pathlib
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from types import MappingProxyType
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from minitvm.driver.kernels import Progress
+from minitvm.errors import InputError, LibraryError, MiniTVMError, UnknownValueError, listing
+from minitvm.frontend import ModelDescription, ValueDescription, describe_importable
+from minitvm.ir.decision import Decision
+from minitvm.ir.types import STRING, MapType, SequenceType, TensorType, as_shape, is_numeric
+from minitvm.models import (
+    NEEDS_NUMBERS,
+    Model,
+    check_declared,
+    compile,
+    compile_symbolic,
+    declared_shapes,
+    reason_of,
+    with_values,
+)
+from minitvm.ort.errors import MissingInputError
+from minitvm.runtime.bind import DoesNotFit
+from minitvm.runtime.checks import check_input, check_shapes, dictionary, unknown_name
+from minitvm.runtime.code import code_for
+from minitvm.runtime.device import HOST, Device, Memory, device_of, memory_of
+from minitvm.runtime.graph import HostCall
+from minitvm.runtime.library import Library
+from minitvm.runtime.specialised import Specialisations, Specialised
+from minitvm.target import Target
+
+Make: TypeAlias = "Callable[[Mapping[str, tuple[int, ...]], Mapping[str, np.ndarray]], Specialised]"
+"""What makes a library for shapes and values."""
+
+NOWHERE: Mapping[int, np.ndarray] = MappingProxyType({})
+
+VALUE_LIMIT = 256
+"""Elements of an input for whose values the model may be compiled: a shape, axes, sizes, pads, a repetition."""
+
+_LEAVES_MUCH = 0.3
+"""Seconds of compiling that leave so many objects that Python's collector would soon look through all there are."""
+
+
+class Compiling:
+    """What an ONNX model is compiled to, as runs ask for it.
+
+    Models with open dimensions are compiled once for all shapes where their operators allow it (``symbolic``), else for
+    the shapes they are first run with, or prepared for; models whose shapes depend on the values of small inputs
+    (sizes, axes) for those values.  The ``specialisations`` used last are kept, their equal weights once.  May be used
+    by several threads at once: who meets new shapes waits for their compilation, nobody else does.
+
+    Shapes that come again and again get kernels of their own, compiled beside the runs: as soon as runs of one shape
+    have taken as long as compiling did, or there were ``specialise_after`` of them (0: never).
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        target: Target,
+        *,
+        shape_dict: Mapping[str, Sequence[int | str]] | None,
+        num_threads: int,
+        opt_level: int,
+        strict: bool,
+        specialisations: int,
+        symbolic: bool,
+        specialise_after: int | None,
+        on_progress: Progress | None,
+    ) -> None:
+        self._model, self.target, self._threads = model, target, num_threads
+        self._opt_level, self._strict, self._on_progress = opt_level, strict, on_progress
+        self._wants_symbolic, self._after = symbolic, specialise_after
+        self.description: ModelDescription = describe_importable(model)
+        self._inputs = {v.name: v for v in self.description.inputs}
+        self._types = {v.name: _type_of(v) for v in self.description.inputs}
+        self._tensors = {name: type_ for name, type_ in self._types.items() if isinstance(type_, TensorType)}
+        self._declared = declared_shapes(shape_dict, self._inputs)
+        self._lock = threading.Lock()
+        self._kept = Specialisations(specialisations)
+        self._symbolic: Future[Library | Decision] | None = None
+        self._cost = 0.0
+        """Seconds that compiling for all shapes took."""
+        self.worker: ThreadPoolExecutor | None = None
+        self.compiled_beside: list[Decision] = []
+        self._by_value: set[str] = set()
+        self._host_calls: dict[HostCall, None] = {}
+        self._only: Specialised | None = None
+        """Where all shapes are known: the one library there is, and what plain arrays for it look like."""
+        self._plain: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {}
+        if all(None not in type_.sizes for type_ in self._tensors.values()):
+            self._compile_at_once({name: type_.shape for name, type_ in self._tensors.items()})
+
+    def _compile_at_once(self, shapes: Mapping[str, Any]) -> None:
+        """Compiles for the model's own shapes, unless more than shapes must be known."""
+        try:
+            self._only = self._specialised(shapes, {})
+        except UnknownValueError as error:
+            if not error.inputs or any(math.prod(shapes[name]) > VALUE_LIMIT for name in error.inputs):
+                raise
+            self._by_value.update(error.inputs)
+        else:
+            numeric = {name: type_ for name, type_ in self._tensors.items() if is_numeric(type_)}
+            self._plain = {name: (np.dtype(type_.dtype), shapes[name]) for name, type_ in numeric.items()}
+
+    # --- description ---
+
+    @property
+    def host_calls(self) -> list[HostCall]:
+        """Operators that run in Python, of all shapes compiled so far."""
+        return list(self._host_calls)
+
+    @property
+    def inputs_by_value(self) -> list[str]:
+        """Inputs for whose values the model is compiled, as far as runs have shown: shapes depend on them."""
+        return [name for name in self._inputs if name in self._by_value]
+
+    @property
+    def symbolic(self) -> Decision | None:
+        """Whether one library serves all shapes, else why not; ``None`` as long as no run has asked for it."""
+        found = self._symbolic.result() if self._symbolic is not None and self._symbolic.done() else None
+        if isinstance(found, Library):
+            return Decision("session", "kernels for all shapes", True, "compiled once")
+        return found
+
+    @property
+    def libraries(self) -> list[Library]:
+        """The libraries compiled so far and kept, the one used last at the end."""
+        return [kept.library for kept in self._kept.all()]
+
+    def prepare(self, shapes: Mapping[str, Sequence[int]], values: Mapping[str, Any] | None = None) -> None:
+        """Compile for shapes of the inputs before they are met; those of fixed shapes need not be given.
+
+        The kernels are those for these numbers, which may be faster than those for all.  ``values`` are those of inputs
+        that shapes depend on.  Raises what :meth:`run` raises.
+        """
+        given: dict[str, Any] = {name: t.shape for name, t in self._tensors.items() if None not in t.sizes}
+        given |= check_shapes(shapes)
+        found = dictionary(values or {}, "values", "{name: array}")
+        arrays = {name: np.asarray(value) for name, value in found.items()}
+        given |= {name: array.shape for name, array in arrays.items()}
+        stand_ins = {name: np.broadcast_to(np.zeros((), self._dtype(name)), shape) for name, shape in given.items()}
+        held = {name: _nothing(t) for name, t in self._types.items() if isinstance(t, (SequenceType, MapType))}
+        checked = self._checked(held | stand_ins | arrays)
+        known = {name: checked[name] for name in arrays}
+        self._specialised({name: checked[name].shape for name in self._tensors}, known, self._compile)
+
+    def save(self, path: str | pathlib.Path, key: Any = None) -> None:
+        """Write what was compiled so far as one library: for all shapes, for those that were prepared or met; weights
+        once.  :func:`minitvm.load` reads it, and its ``run`` takes what serves the shapes of what it is given.
+
+        Kernels for all shapes are compiled where nothing is yet.  Raises :class:`LibraryError` where they cannot be,
+        and what :meth:`Library.save` raises.
+        """
+        found = [one.library for one in self._kept.all() if not one.symbolic]
+        symbolic = self._symbolic_library() if not found or self._symbolic is not None else None
+        if isinstance(symbolic, Library):
+            found.insert(0, symbolic)
+        if not found:
+            hint = "compile it for shapes before: session.prepare({name: shape})"
+            raise LibraryError(f"nothing is compiled that could be saved: {symbolic}", hint=hint)
+        first, *others = (library.artifact for library in found)
+        others = [replace(other, model={}) for other in others]
+        Library(replace(first, others=tuple(others))).save(path, key)
+
+    def _dtype(self, name: str) -> str:
+        found = self._types[name].dtype if name in self._types else "float32"
+        return "U1" if found == STRING else found
+
+    # --- running ---
+
+    def run(self, feeds: Mapping[str, Any], into: Mapping[int, np.ndarray] = NOWHERE) -> list[Any]:
+        """All results; those of the positions in ``into`` are written to its arrays.
+
+        Raises :class:`InputError` for a missing or unknown input, a wrong dtype, rank or shape; the first run for a
+        shape may raise what compiling raises.
+        """
+        if self._only is not None and self._is_plain(feeds):
+            return self._only.run(feeds, into)
+        found, checked = self.found(feeds)
+        results = found.run(checked, into)
+        if found.is_worth(self._cost, self._after):
+            with self._lock:
+                self.worker = self.worker or ThreadPoolExecutor(1, "minitvm-beside")
+            with contextlib.suppress(RuntimeError):  # the process is ending
+                self.worker.submit(self._compile_beside, {name: checked[name].shape for name in self._tensors})
+        return results
+
+    def found(self, feeds: Mapping[str, Any]) -> tuple[Specialised, dict[str, Any]]:
+        """What runs these inputs, and the inputs as it takes them; raises what :meth:`run` raises."""
+        checked = self._checked(feeds)
+        return self._specialised({name: checked[name].shape for name in self._tensors}, checked), checked
+
+    def _compile_beside(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        about = f"kernels for {', '.join(f'{name} {shape}' for name, shape in shapes.items())}"
+        try:
+            self._specialised(shapes, {}, partial(self._compile, on_progress=None))
+        except Exception as error:  # the kernels for all shapes go on serving; nobody waits here
+            if _is_ending(error):
+                return
+            self.compiled_beside.append(Decision("session", about, False, reason_of(error)))
+            if not isinstance(error, MiniTVMError):
+                found = (*sys.exc_info(), threading.current_thread())
+                threading.excepthook(threading.ExceptHookArgs(found))
+        else:
+            self.compiled_beside.append(Decision("session", about, True, "compiled beside the runs"))
+
+    def _is_plain(self, feed: Mapping[str, Any]) -> bool:
+        """Whether nothing has to be checked or converted: exactly the arrays that the one library takes."""
+        if type(feed) is not dict or len(feed) != len(self._plain):
+            return False
+        for name, (dtype, shape) in self._plain.items():
+            value = feed.get(name)
+            if type(value) is not np.ndarray or value.dtype is not dtype or value.shape != shape:
+                return False
+        return True
+
+    def _checked(self, input_feed: Mapping[str, Any]) -> dict[str, Any]:
+        if not isinstance(input_feed, Mapping):
+            raise InputError(
+                f"the inputs are a {type(input_feed).__name__}, not a dictionary",
+                hint="run(None, {name: array, ...})",
+            )
+        for name in input_feed:
+            if name not in self._inputs:
+                raise unknown_name(name, list(self._inputs))
+        missing = [name for name in self._inputs if name not in input_feed]
+        if missing:
+            raise MissingInputError(
+                f"input{'s' if len(missing) > 1 else ''} missing: {listing(missing)}",
+                hint=f"give an array for every input: {listing(self._inputs)}",
+            )
+        memory = self._memory(input_feed)
+        found = {name: check_input(name, input_feed[name], type_, memory) for name, type_ in self._types.items()}
+        for name, declared in self._declared.items():
+            check_declared(name, found[name].shape, declared)
+        return found
+
+    def _memory(self, feed: Mapping[str, Any]) -> Memory:
+        """What inputs may be in beside the host's: the device's is asked for where one is not there."""
+        if all(device_of(value) == HOST.device for value in feed.values()):
+            return HOST
+        return memory_of(Device(code_for(self.target.kind).device_kind))
+
+    def _specialised(
+        self, shapes: Mapping[str, tuple[int, ...]], feeds: Mapping[str, np.ndarray], make: Make | None = None
+    ) -> Specialised:
+        small = {name: np.asarray(feeds[name]) for name in self._tensors if feeds and feeds[name].size <= VALUE_LIMIT}
+        values = {name: small[name] for name in self.inputs_by_value if name in small}
+        return with_values(partial(self._kept_for, make, shapes), values, small)
+
+    def _kept_for(
+        self, make: Make | None, shapes: Mapping[str, tuple[int, ...]], values: Mapping[str, np.ndarray]
+    ) -> Specialised:
+        known = [values[name].tobytes() for name in self._inputs if name in values]
+
+        def made() -> Specialised:
+            found = (make or self._made)(shapes, values)
+            with self._lock:
+                self._by_value.update(values)
+                self._host_calls.update(dict.fromkeys(found.library.host_calls))
+            return found
+
+        return self._kept.get((*(shapes[name] for name in self._tensors), *known), made, make is not None)
+
+    def _made(self, shapes: Mapping[str, tuple[int, ...]], values: Mapping[str, np.ndarray]) -> Specialised:
+        """Of the symbolic library where there is one and it fits, else compiled."""
+        library = None if values else self._bound(shapes)
+        return self._compile(shapes, values) if library is None else Specialised(library, frozenset(), True)
+
+    def _bound(self, shapes: Mapping[str, tuple[int, ...]]) -> Library | None:
+        symbolic = self._symbolic_library()
+        if isinstance(symbolic, Decision):
+            return None
+        try:
+            return symbolic.bound(shapes)
+        except DoesNotFit:
+            return None
+
+    def _symbolic_library(self) -> Library | Decision:
+        """The library for all shapes, or why there is none; compiled by the first who asks, for whom others wait."""
+        with self._lock:
+            mine = self._symbolic is None
+            job = self._symbolic = self._symbolic or Future()
+        if mine:
+            try:
+                job.set_result(self._compiled_symbolic())
+            except BaseException as error:
+                with self._lock:
+                    self._symbolic = None
+                job.set_exception(error)
+        return job.result()
+
+    def _compiled_symbolic(self) -> Library | Decision:
+        if not self._wants_symbolic:
+            return Decision("session", "kernels for all shapes", False, "the session was asked for none")
+        start = time.perf_counter()
+        how: dict[str, Any] = {"num_threads": self._threads, "on_progress": self._on_progress}
+        how["shape_dict"] = {name: [declared.dim for declared in shape] for name, shape in self._declared.items()}
+        try:
+            found = compile_symbolic(self._model, self.target, self._opt_level, **how)
+        except NEEDS_NUMBERS as error:  # the session goes on with them, and says so
+            return Decision("session", "kernels for all shapes", False, reason_of(error))
+        self._cost = time.perf_counter() - start
+        if gc.isenabled() and self._cost > _LEAVES_MUCH:
+            gc.collect()  # a run soon after would do it, for which all threads would wait
+        return found
+
+    def _compile(
+        self, shapes: Mapping[str, tuple[int, ...]], values: Mapping[str, np.ndarray], **options: Any
+    ) -> Specialised:
+        open_shapes = {name: shape for name, shape in shapes.items() if None in self._tensors[name].sizes}
+        library = compile(
+            self._model,
+            self.target,
+            self._opt_level,
+            open_shapes,
+            value_dict=values,
+            num_threads=self._threads,
+            strict=self._strict,
+            **{"on_progress": self._on_progress, **options},
+        )
+        return Specialised(library, frozenset(values))
+
+
+def _nothing(type_: SequenceType | MapType) -> Any:
+    if isinstance(type_, MapType):
+        return {}
+    return None if type_.optional else []
+
+
+def _type_of(value: ValueDescription) -> TensorType | SequenceType | MapType:
+    return value.held or TensorType(as_shape(value.shape), value.dtype)
+
+
+def _is_ending(error: Exception) -> bool:
+    """Whether a thread was refused as the process ends: Python has no class for it."""
+    return isinstance(error, RuntimeError) and "interpreter shutdown" in str(error)

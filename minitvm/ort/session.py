@@ -1,0 +1,410 @@
+"""``InferenceSession``: ONNX models and saved libraries with ONNX Runtime's calls."""
+
+from __future__ import annotations
+
+import copy
+import os
+import pathlib
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from minitvm import config
+from minitvm.driver import backend_for
+from minitvm.driver.kernels import Progress
+from minitvm.errors import ConfigError, InputError
+from minitvm.frontend import ValueDescription, overridden
+from minitvm.ir.decision import Decision
+from minitvm.models import Model
+from minitvm.ort.binding import IOBinding
+from minitvm.ort.compiling import NOWHERE, Compiling
+from minitvm.ort.environment import CPU, CUDA, INFO, TARGETS, log, providers_of
+from minitvm.ort.errors import BindingError, Fail
+from minitvm.ort.loaded import Loaded
+from minitvm.ort.options import OptionWarning, RunOptions, SessionOptions, Settings
+from minitvm.ort.profiling import Profiler
+from minitvm.ort.values import OrtValue, held, value_of
+from minitvm.passes.manager import PassContext
+from minitvm.runtime import archive
+from minitvm.runtime.checks import unknown_name
+from minitvm.runtime.code import code_for
+from minitvm.runtime.direct import copied_into
+from minitvm.runtime.graph import HostCall
+from minitvm.runtime.library import Library, load
+from minitvm.target import Target
+
+SPECIALISATIONS = 16
+SUFFIX = ".mtvm"
+_ZIP = b"PK\x03\x04"
+"""What a library file begins with."""
+
+Callback = Callable[[list[Any], Any, str], object]
+"""Of ``run_async``: results, the user's data, what went wrong (nothing: an empty text)."""
+
+
+@dataclass(frozen=True)
+class NodeArg:
+    """An input or output as ONNX Runtime describes it."""
+
+    name: str
+    type: str
+    shape: list[int | str | None]
+
+
+@dataclass(frozen=True)
+class ModelMetadata:
+    """What a model says of itself."""
+
+    producer_name: str = ""
+    graph_name: str = ""
+    domain: str = ""
+    description: str = ""
+    graph_description: str = ""
+    version: int = 2**63 - 1
+    custom_metadata_map: Mapping[str, str] = field(default_factory=dict)
+
+
+class InferenceSession:
+    """An ONNX model, or a saved library, ready to run with ONNX Runtime's calls.
+
+    Code written for ONNX Runtime runs by changing the import; ``docs/from-onnxruntime.md`` says what each option of
+    ``sess_options`` does here, and what is not offered.  ``providers`` choose the target where ``target`` does not: the
+    first of ``CUDAExecutionProvider`` and ``CPUExecutionProvider`` that this machine has; others are warned of.
+
+    The other options are minitvm's, and count more than those in ``sess_options``; :class:`Compiling` says how models
+    with open dimensions are compiled.  Where kernels compiled beside the runs are refused, ``compiled_beside`` says
+    why; what is no :class:`MiniTVMError` goes to ``threading.excepthook`` as well, which prints it.
+
+    ``shape_dict`` says beforehand what dimensions will be: a number, a name, or a name with a bound, such as
+    ``{"ids": ("batch<=8", "seq<=512")}``; other shapes are errors.  An error leaves the session as it was.
+    """
+
+    def __init__(
+        self,
+        path_or_bytes: Model,
+        sess_options: Any = None,
+        providers: Sequence[Any] | None = None,
+        provider_options: Sequence[Any] | None = None,
+        *,
+        target: str | Target | None = None,
+        shape_dict: Mapping[str, Sequence[int | str]] | None = None,
+        num_threads: int | None = None,
+        opt_level: int | None = None,
+        strict: bool = False,
+        specialisations: int = SPECIALISATIONS,
+        symbolic: bool = True,
+        specialise_after: int | None = None,
+        on_progress: Progress | None = None,
+        enable_fallback: int = 1,
+    ) -> None:
+        if type(specialisations) is not int or specialisations < 1:
+            raise ConfigError(f"specialisations is {specialisations!r}, but at least 1 must be kept")
+        if specialise_after is not None and (type(specialise_after) is not int or specialise_after < 0):
+            raise ConfigError(f"specialise_after is {specialise_after!r}, not a number of runs")
+        start = time.perf_counter()
+        settings = self._settings = Settings.of(sess_options)
+        self._options = copy.copy(sess_options) if isinstance(sess_options, SessionOptions) else sess_options
+        self._asked = _asked(providers, provider_options, settings)
+        self._threads = config.resolve_threads(settings.threads if num_threads is None else num_threads)
+        library = _library_of(path_or_bytes)
+        self._make: Callable[[Target], Compiling | Loaded]
+        if library is not None:
+            _refuse_if_loaded({"target": target, "shape_dict": shape_dict, "opt_level": opt_level}, settings)
+            self._make = lambda _: Loaded(library)
+        else:
+            self._make = partial(
+                Compiling,
+                _with_overrides(path_or_bytes, settings),
+                shape_dict=shape_dict,
+                num_threads=self._threads,
+                opt_level=PassContext(settings.opt_level if opt_level is None else opt_level).opt_level,
+                strict=strict,
+                specialisations=specialisations,
+                symbolic=symbolic,
+                specialise_after=0 if settings.deterministic and specialise_after is None else specialise_after,
+                on_progress=on_progress,
+            )
+        self._engine = self._made(_target_of(self._asked) if target is None else Target.parse(target))
+        self._profiler: Profiler | None = None
+        if settings.profile is not None:
+            self._profiler = Profiler(settings.profile, self.get_providers()[0])
+            self._profiler.session_event("session_initialization", start)
+        if settings.save_as:
+            self._save_optimized(settings.save_as)
+        log(INFO, f"session ready after {time.perf_counter() - start:.3f} s", settings.severity, settings.logid)
+
+    def _made(self, target: Target) -> Compiling | Loaded:
+        """What compiles for a target; errors are those of a target that cannot be compiled for here, too."""
+        backend_for(target, self._threads)
+        engine = self._make(target)
+        self._output_names = [value.name for value in engine.description.outputs]
+        return engine
+
+    def _save_optimized(self, path: str) -> None:
+        """What ``optimized_model_filepath`` asks for is a library here."""
+        if pathlib.Path(path).suffix != SUFFIX:
+            warnings.warn(
+                f"{path} holds a library of minitvm, no ONNX model: InferenceSession reads it, other programs do not",
+                OptionWarning,
+                stacklevel=3,
+            )
+        self.save(path)
+
+    # --- description ---
+
+    def get_inputs(self) -> list[NodeArg]:
+        return list(map(_node_arg, self._engine.description.inputs))
+
+    def get_outputs(self) -> list[NodeArg]:
+        return list(map(_node_arg, self._engine.description.outputs))
+
+    def get_overridable_initializers(self) -> list[NodeArg]:
+        """None: weights are compiled in.  ``SessionOptions.add_initializer`` gives others."""
+        return []
+
+    def get_modelmeta(self) -> ModelMetadata:
+        return ModelMetadata(**self._engine.description.metadata)
+
+    def get_session_options(self) -> Any:
+        """The options it was made with."""
+        return SessionOptions() if self._options is None else self._options
+
+    # --- where it runs ---
+
+    def get_providers(self) -> list[str]:
+        own = f"{code_for(self._engine.target.kind).device_kind.upper()}ExecutionProvider"
+        return list(dict.fromkeys([own, CPU]))
+
+    def get_provider_options(self) -> dict[str, dict[str, str]]:
+        """By provider that is used, the options it was given, of which none has an effect."""
+        return {name: self._asked.get(name, {}) for name in self.get_providers()}
+
+    def set_providers(
+        self, providers: Sequence[Any] | None = None, provider_options: Sequence[Any] | None = None
+    ) -> None:
+        """Choose providers again; where they mean another target, the model is compiled for that one."""
+        self._asked = _asked(providers, provider_options, self._settings)
+        target = _target_of(self._asked)
+        if target.kind != self._engine.target.kind:
+            self._engine = self._made(target)
+
+    def enable_fallback(self) -> None:
+        """Without effect: a run that fails on a device says so."""
+
+    def disable_fallback(self) -> None:
+        """Without effect: nothing runs elsewhere than was asked for."""
+
+    # --- what was compiled: minitvm's own ---
+
+    @property
+    def host_calls(self) -> list[HostCall]:
+        """Operators that run in Python, of all shapes compiled so far."""
+        return self._engine.host_calls
+
+    @property
+    def inputs_by_value(self) -> list[str]:
+        """Inputs for whose values the model is compiled, as far as runs have shown: shapes depend on them."""
+        return self._engine.inputs_by_value
+
+    @property
+    def symbolic(self) -> Decision | None:
+        """Whether one library serves all shapes, else why not; ``None`` as long as no run has asked for it."""
+        return self._engine.symbolic
+
+    @property
+    def compiled_beside(self) -> list[Decision]:
+        """Shapes that came again and again: whether they have kernels of their own now, or why not."""
+        return self._engine.compiled_beside
+
+    @property
+    def libraries(self) -> list[Library]:
+        """The libraries compiled so far and kept, the one used last at the end."""
+        return self._engine.libraries
+
+    def prepare(self, shapes: Mapping[str, Sequence[int]], values: Mapping[str, Any] | None = None) -> None:
+        """Compile for shapes of the inputs before they are met; those of fixed shapes need not be given.
+
+        The kernels are those for these numbers, which may be faster than those for all.  ``values`` are those of inputs
+        that shapes depend on.  Raises what :meth:`run` raises.
+        """
+        self._engine.prepare(shapes, values)
+
+    def save(self, path: str | os.PathLike[str], key: Any = None) -> None:
+        """Write what was compiled so far as one library: for all shapes, for those that were prepared or met; weights
+        once.  :func:`minitvm.load` reads it, and so does ``InferenceSession``.
+
+        Kernels for all shapes are compiled where nothing is yet.  Raises :class:`LibraryError` where they cannot be,
+        and what :meth:`Library.save` raises.
+        """
+        self._engine.save(pathlib.Path(path), key)
+
+    # --- running ---
+
+    def run(
+        self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: Any = None
+    ) -> list[Any]:
+        """Run the model.
+
+        ``output_names`` chooses results, ``None`` all of them; ``input_feed`` has an array for every input, for
+        a sequence a list of arrays, for an optional ``None`` or nothing where there is no value.  Text is an array of
+        ``str``.  ``run_options`` may refuse the run.  Returns new arrays.
+
+        Raises :class:`InputError` for a missing or unknown input, a wrong dtype, rank or shape, and an unknown
+        output; the first run for a shape may raise what compiling raises.
+        """
+        wanted = None if output_names is None else self._wanted(output_names)
+        results = self._results(input_feed, run_options)
+        return results if wanted is None else [results[i] for i in wanted]
+
+    def run_with_ort_values(
+        self,
+        output_names: Sequence[str] | None,
+        input_dict_ort_values: Mapping[str, OrtValue],
+        run_options: Any = None,
+    ) -> list[OrtValue]:
+        """As :meth:`run`, from values to values: nothing is copied on the way."""
+        return [held(result) for result in self.run(output_names, input_dict_ort_values, run_options)]
+
+    def io_binding(self) -> IOBinding:
+        """Inputs and outputs that stay where they are; for :meth:`run_with_iobinding`."""
+        return IOBinding(self)
+
+    def run_with_iobinding(self, iobinding: IOBinding, run_options: Any = None) -> None:
+        """Run with what is bound; the binding has the results then.  :class:`BindingError` where it does not fit."""
+        wanted, into = iobinding._wanted(), iobinding._into()
+        try:
+            results = self._results(
+                iobinding._feeds, run_options, {self._output_names.index(name): into[name] for name in into}
+            )
+        except InputError as error:
+            raise BindingError(error.message, where=error.where, hint=error.hint) from error
+        iobinding._take({name: results[self._output_names.index(name)] for name in wanted})
+
+    def run_async(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Any],
+        callback: Callback,
+        user_data: Any,
+        run_options: Any = None,
+    ) -> None:
+        """Run in another thread, which then calls ``callback(results, user_data, error)``; ``error`` is a text, empty
+        where all is well.  The process waits for such runs before it ends."""
+        if not callable(callback):
+            raise ConfigError(f"the callback is a {type(callback).__name__}, which cannot be called")
+
+        def job() -> None:
+            try:
+                results, error = self.run(output_names, input_feed, run_options), ""
+            except Exception as raised:
+                results, error = [], str(raised)
+            try:
+                callback(results, user_data, error)
+            except Exception:  # nobody else would see it
+                threading.excepthook(threading.ExceptHookArgs((*sys.exc_info(), threading.current_thread())))
+
+        _POOL.submit(job)
+
+    def _results(
+        self, feeds: Mapping[str, Any], run_options: Any, into: Mapping[int, np.ndarray] = NOWHERE
+    ) -> list[Any]:
+        """All results of a run."""
+        if getattr(run_options, "terminate", False):
+            raise Fail("the run's options say that it shall end", hint="run_options.terminate = False")
+        if isinstance(feeds, Mapping) and any(isinstance(value, OrtValue) for value in feeds.values()):
+            feeds = {name: value_of(value) for name, value in feeds.items()}
+        if self._profiler is None:
+            return self._engine.run(feeds, into)
+        found, checked = self._engine.found(feeds)
+        library = found if isinstance(found, Library) else found.library
+        results = self._profiler.run(library, {name: checked[name] for name in library.artifact.inputs})
+        for position, array in into.items():
+            results[position] = copied_into(array, results[position], self._output_names[position])
+        return results
+
+    def _wanted(self, output_names: Sequence[str]) -> list[int]:
+        if isinstance(output_names, (str, bytes)) or not isinstance(output_names, Iterable):
+            raise InputError(
+                f"the wanted outputs are {output_names!r}, not a list of names",
+                hint=f"run([{self._output_names[0]!r}], ...), or run(None, ...) for all",
+            )
+        output_names = list(output_names) or self._output_names
+        for name in output_names:
+            if name not in self._output_names:
+                raise unknown_name(name, self._output_names, "output")
+        return [self._output_names.index(name) for name in output_names]
+
+    # --- profiling ---
+
+    def end_profiling(self) -> str:
+        """Write the profile that ``enable_profiling`` asked for; its file, or an empty text where there is none."""
+        return "" if self._profiler is None else self._profiler.end()
+
+    def get_profiling_start_time_ns(self) -> int:
+        return 0 if self._profiler is None else self._profiler.start_ns
+
+
+_POOL = ThreadPoolExecutor(thread_name_prefix="minitvm-async")
+"""Runs of ``run_async``, of all sessions; its threads start when they are first needed."""
+
+
+def _node_arg(value: ValueDescription) -> NodeArg:
+    return NodeArg(value.name, value.type, list(value.shape))
+
+
+def _asked(providers: Any, provider_options: Any, settings: Settings) -> dict[str, dict[str, str]]:
+    """The providers that are asked for and there, with their options."""
+    if providers is None:
+        providers, provider_options = settings.providers, None
+    return providers_of(providers, provider_options)
+
+
+def _target_of(providers: Mapping[str, Any]) -> Target:
+    return Target.parse(next((TARGETS[name] for name in providers if name in (CUDA, CPU)), TARGETS[CPU]))
+
+
+def _library_of(model: Any) -> Library | None:
+    """The library, where what is given is the path or the bytes of one."""
+    if isinstance(model, (bytes, bytearray, memoryview)):
+        return Library(archive.from_bytes(bytes(model), "the given bytes")) if bytes(model[:4]) == _ZIP else None
+    if not isinstance(model, (str, os.PathLike)) or "\0" in os.fspath(model):
+        return None
+    path = pathlib.Path(model)
+    return load(path) if path.is_file() and (path.suffix == SUFFIX or _begins(path) == _ZIP) else None
+
+
+def _begins(path: pathlib.Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(len(_ZIP))
+    except OSError:  # said where the model is read
+        return b""
+
+
+def _refuse_if_loaded(given: Mapping[str, Any], settings: Settings) -> None:
+    """:class:`ConfigError` for what says how to compile, where a library is given."""
+    given = {**given, "a dimension's size": settings.by_name or settings.by_denotation or None}
+    given["an initializer"] = settings.initializers or None
+    for name, value in given.items():
+        if value is not None:
+            raise ConfigError(
+                f"{name} says how to compile, and a library is compiled already",
+                hint="give the .onnx file, or leave the option away",
+            )
+
+
+def _with_overrides(model: Model, settings: Settings) -> Model:
+    if settings.by_name or settings.by_denotation or settings.initializers:
+        return overridden(model, settings.by_name, settings.by_denotation, settings.initializers)
+    return model
+
+
+__all__ = ["InferenceSession", "ModelMetadata", "NodeArg", "RunOptions", "SessionOptions"]

@@ -1,0 +1,117 @@
+"""``verify_rule``: rules that are wrong in ways that a hand-written test misses are found; minitvm's own hold."""
+
+from __future__ import annotations
+
+import pathlib
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from minitvm.cli import cli
+from minitvm.errors import ConfigError
+from minitvm.ir import builder as ir
+from minitvm.ir.decision import Declined
+from minitvm.ir.expr import Call, Constant, Expr
+from minitvm.ir.ops.elemwise import Add, CastTo, Multiply, Relu
+from minitvm.ir.ops.transform import Reshape, Transpose
+from minitvm.ir.pattern import Pattern, call, const, either, filled, value
+from minitvm.lab.rule_check import known_rules, same_bits, verify_rule
+from minitvm.passes.rule import Replacement, Rule, rule
+
+QUICK = ("drop_cast_to_same", "merge_casts", "drop_multiplied_one", "add_to_itself", "bias_add_to_add", "drop_copy")
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_own_rules_hold(name: str) -> None:
+    verdict = verify_rule(known_rules()[name], most=30)
+    assert verdict.holds, verdict
+
+
+def test_taps_of_an_empty_window_are_left_alone() -> None:
+    verdict = verify_rule(known_rules()["drop_taps_in_padding"], tries=1500, most=8)
+    assert verdict.counterexample is None, verdict
+
+
+@rule(call(Add, value("x"), filled(0)))
+def forgets_broadcasting(x: Expr) -> Expr:
+    return x
+
+
+@rule(call(Add, value("x"), filled(0), name="whole"))
+def forgets_negative_zero(whole: Call, x: Expr) -> Replacement:
+    return x if x.checked_type == whole.checked_type else Declined("it broadcasts")
+
+
+@rule(call(CastTo, call(CastTo, value("x")), name="outer"))
+def forgets_the_first_cast(outer: Call, x: Expr) -> Expr:
+    return Call(outer.op, (x,))
+
+
+@rule(call(Transpose, call(Transpose, value("x"), name="inner"), name="outer"))
+def composes_the_wrong_way(outer: Call, inner: Call, x: Expr) -> Expr:
+    first, second = (call_.op.order(call_.tensor_type.rank) for call_ in (inner, outer))  # type: ignore[union-attr]
+    return ir.transpose(x, axes=tuple(second[a] for a in first))
+
+
+@rule(call(Multiply, value("x"), const("c")))
+def divides_by_nothing(x: Expr, c: Constant) -> Replacement:
+    return x if 1 // int(c.value.flat[0]) == 1 else Declined("no")
+
+
+WRONG = {
+    forgets_broadcasting: "replaced a",
+    forgets_negative_zero: "the sign of a zero",
+    forgets_the_first_cast: "result 0",
+    composes_the_wrong_way: "replaced a",
+    divides_by_nothing: "it raised",
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=lambda found: found.name)
+def test_a_wrong_rule_is_found(wrong: Rule) -> None:
+    verdict = verify_rule(wrong)
+    assert not verdict.holds and verdict.state == "wrong"
+    assert WRONG[wrong] in str(verdict.counterexample)
+    assert "def @main(" in str(verdict.counterexample)
+
+
+def test_what_was_not_drawn_is_no_pass() -> None:
+    class Impossible(Pattern):
+        def accepts(self, expr: Expr) -> bool:
+            return False
+
+    @rule(call(Relu, either(call(Reshape, value("x")), call(Relu, Impossible()))))
+    def one_way(x: Expr | None) -> Replacement:
+        return ir.nn.relu(x) if x is None else Declined("never")
+
+    verdict = verify_rule(one_way, tries=400)
+    assert verdict.state == "not verified" and verdict.why.startswith("never drawn: alternative 2 of either")
+    never = Rule("never", call(Relu, value("x")), lambda x: Declined("not today"), one_way.exactness)
+    assert verify_rule(never, tries=200).why == "it never fired; it declined: not today"
+    with pytest.raises(ConfigError, match="is not a rule"):
+        verify_rule(call)  # type: ignore[arg-type]
+
+
+def test_bits() -> None:
+    zero, nan = np.zeros(2, "float32"), np.full(2, np.nan, "float32")
+    assert same_bits(zero, zero) and same_bits(nan, -nan)
+    assert not same_bits(zero, -zero) and not same_bits(zero, zero.astype("float64"))
+
+
+def test_on_the_command_line(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text("""
+from minitvm.ir.ops.elemwise import Copy
+from minitvm.ir.pattern import call, value
+from minitvm.passes import rule
+
+@rule(call(Copy, value("x")))
+def uncopied(x):
+    return x
+""")
+    run = CliRunner().invoke(cli, ["lab", "verify", f"{path}:uncopied", "--tries", "200"])
+    assert run.exit_code == 0 and "uncopied (exact): holds" in run.output
+    assert CliRunner().invoke(cli, ["lab", "verify", "drop_copy", "--tries", "1"]).exit_code == 1
+    for wrong in ([], ["drop_copi"], [f"{path}:other"], [str(tmp_path / "no.py")]):
+        assert isinstance(CliRunner().invoke(cli, ["lab", "verify", *wrong]).exception, ConfigError)
