@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import io
 import os
 import pathlib
 import re
@@ -28,7 +30,8 @@ ROOT = pathlib.Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 
 _BLOCK = re.compile(
-    r"^(?:<!-- not run: (?P<reason>[^>]*) -->\n|<!-- needs: (?P<needs>[^>]*) -->\n)?```python\n(?P<code>.*?)^```$",
+    r"^(?:<!-- not run: (?P<reason>[^>]*) -->\n|<!-- needs: (?P<needs>[^>]*) -->\n)?```python\n(?P<code>.*?)^```$"
+    r"(?:\n\n^```text output\n(?P<output>.*?)^```$)?",
     re.MULTILINE | re.DOTALL,
 )
 _LINK = re.compile(r"\[[^\]]*\]\((?P<target>[^)\s]+)\)")
@@ -46,12 +49,15 @@ class Block:
     """Why it is not run."""
     needs: str | None = None
     """A module without which it is not run."""
+    output: str | None = None
+    """What it prints, where the page shows it as ``text output``."""
 
 
 def blocks(text: str) -> Iterator[Block]:
     """The Python blocks of a page, in order."""
     for found in _BLOCK.finditer(text):
-        yield Block(found["code"], text.count("\n", 0, found.start("code")) + 1, found["reason"], found["needs"])
+        line = text.count("\n", 0, found.start("code")) + 1
+        yield Block(found["code"], line, found["reason"], found["needs"], found["output"])
 
 
 def name_of(page: pathlib.Path) -> str:
@@ -68,7 +74,10 @@ def run_page(page: pathlib.Path) -> list[str]:
         elif block.needs is not None and not _installed(block.needs):
             left_out.append(f"{block.needs} is not installed")
         else:  # line numbers in a traceback are the page's
-            exec(compile("\n" * (block.line - 1) + block.code, str(page), "exec"), namespace)
+            with contextlib.redirect_stdout(io.StringIO()) as printed:
+                exec(compile("\n" * (block.line - 1) + block.code, str(page), "exec"), namespace)
+            if block.output is not None:
+                assert printed.getvalue().rstrip() == block.output.rstrip(), f"{name_of(page)}, line {block.line}"
     return left_out
 
 
@@ -112,12 +121,12 @@ def test_blocks_are_found_with_their_lines_and_marks() -> None:
     text = (
         "a\n```python\nx = 1\n```\n"
         "<!-- not run: slow -->\n```python\ny\n```\n"
-        "<!-- needs: nothing -->\n```python\nz\n```\n"
+        "<!-- needs: nothing -->\n```python\nz\n```\n\n```text output\n3\n```\n"
     )
     assert list(blocks(text)) == [
         Block("x = 1\n", 3),
         Block("y\n", 7, reason="slow"),
-        Block("z\n", 11, needs="nothing"),
+        Block("z\n", 11, needs="nothing", output="3\n"),
     ]
 
 

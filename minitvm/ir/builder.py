@@ -6,14 +6,16 @@ Tensor arguments come first, by position or by the name that ``infer`` gives the
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 from collections.abc import Sequence
-from types import SimpleNamespace
 from typing import Any, Protocol
 
 import numpy as np
 
 import minitvm.ir.ops  # noqa: F401  (registers the operators)
 from minitvm.errors import TypeInferenceError, did_you_mean
+from minitvm.ir.attributes import Attribute, attributes_of, format_attribute
 from minitvm.ir.expr import Call, Constant, Expr, Function, Tuple, Var
 from minitvm.ir.op import OPS, Op, signature
 from minitvm.ir.types import DTYPES, Span, TensorType, Type, as_shape
@@ -73,13 +75,75 @@ def _build(op: type[Op], args: Sequence[Any], keywords: dict[str, Any], span: Sp
     return Call(op.of(keywords), operands, span=span)
 
 
+_made: dict[str, Any] = {}
+"""Builders by the operator's name; each remembers the class that it is of, which may be defined again."""
+
+
 def _builder_of(op: type[Op]) -> Any:
+    found = _made.get(op.name)
+    if found is None or found.op is not op:
+        found = _made[op.name] = _new_builder(op)
+    return found
+
+
+def _new_builder(op: type[Op]) -> Any:
+    """The function that ``help`` describes: arguments and attributes in its signature, what each may be in its text."""
+
     def build(*args: Any, **attributes: Any) -> Call:
         return _build(op, args, dict(attributes))
 
     build.__name__ = build.__qualname__ = op.name.rpartition(".")[2]
-    build.__doc__ = op.__doc__
+    build.__doc__ = described(op)
+    vars(build).update(__signature__=_call_signature(op), op=op)
     return build
+
+
+def described(op: type[Op]) -> str:
+    """An operator class's own words, then its attributes: what each may be, and what it is by default."""
+    lines = [f"    {a.name}: {a.kind.expected}{_default_text(op, a)}" for a in attributes_of(op).values()]
+    return "\n".join([inspect.cleandoc(op.__doc__ or ""), *(["", "Attributes:", *lines] if lines else [])])
+
+
+def _default_text(op: type[Op], attribute: Attribute) -> str:
+    return "" if attribute.required else f" (default {format_attribute(default_of(op, attribute.name))})"
+
+
+def default_of(op: type[Op], name: str) -> Any:
+    """What an attribute is where nobody says; ``dataclasses.MISSING``: it has to be said."""
+    (found,) = (f for f in dataclasses.fields(op) if f.name == name)
+    return found.default if found.default_factory is dataclasses.MISSING else found.default_factory()
+
+
+def _call_signature(op: type[Op]) -> inspect.Signature:
+    found, kinds = signature(op), inspect.Parameter
+    made = [
+        kinds(name, kinds.POSITIONAL_OR_KEYWORD, default=kinds.empty if n < found.required else None)
+        for n, name in enumerate(found.names)
+    ]
+    made += [kinds("more", kinds.VAR_POSITIONAL)] if found.variadic else []
+    for attribute in attributes_of(op).values():
+        default = kinds.empty if attribute.required else default_of(op, attribute.name)
+        made.append(kinds(attribute.name, kinds.KEYWORD_ONLY, default=default))
+    return inspect.Signature(made)
+
+
+class _Namespace:
+    """``nn``: a function for each operator below the name, made when it is asked for."""
+
+    def __init__(self, name: str, ops: dict[str, type[Op]]) -> None:
+        self._name, self._ops = name, ops
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in self._ops:
+            hint = did_you_mean(name, self._ops, str)
+            raise AttributeError(f"there is no operator {self._name}.{name}" + (f"; {hint}" if hint else ""))
+        return _builder_of(self._ops[name])
+
+    def __dir__(self) -> list[str]:
+        return sorted(self._ops)
+
+    def __repr__(self) -> str:
+        return f"<operators {self._name}.*: {', '.join(sorted(self._ops))}>"
 
 
 class Builder(Protocol):
@@ -95,6 +159,6 @@ def __getattr__(name: str) -> Builder:
     inner = {full.removeprefix(f"{name}."): op for full, op in OPS.items() if full.startswith(f"{name}.")}
     if name not in OPS and not inner:
         raise AttributeError(f"minitvm.ir.builder has no operator {name!r}")
-    found: Any = SimpleNamespace(**{short: _builder_of(op) for short, op in inner.items()})
+    found: Any = _Namespace(name, inner)
     builder: Builder = _builder_of(OPS[name]) if name in OPS else found
     return builder

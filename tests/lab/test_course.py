@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import pathlib
 from typing import Any
 
@@ -152,3 +153,38 @@ def test_a_fast_product_is_held_against_the_machine() -> None:
 
     work, _ = load(SOLUTIONS / "chapter7.py")
     assert 0.02 < share_of_peak(built(work["fast"]), tries=1) < 1.5
+
+
+# --- pages and notebooks --------------------------------------------------------------------------------------
+
+
+def make() -> Any:
+    spec = importlib.util.spec_from_file_location("course_make", ROOT / "docs" / "course" / "make.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_chapter_has_a_page_that_shows_its_exercises() -> None:
+    pages = {f"chapter{page.name[0]}": page.read_text(encoding="utf-8") for page in make().PAGES}
+    assert list(pages) == list(TITLES)
+    for name, text in pages.items():
+        assert text.startswith(f"# {name.removeprefix('chapter')}. {chapter_of(name).title}\n")
+        assert [e.name for e in chapter_of(name).exercises if f"`{e.name}" not in text] == []
+        assert "solutions" not in text  # the exercises come first
+
+
+def test_notebooks_are_the_pages() -> None:
+    pytest.importorskip("nbformat")
+    course = make()
+    found = {p.name: p.read_text(encoding="utf-8") for p in course.NOTEBOOKS.glob("*.ipynb")}
+    assert found == {f"{page.stem}.ipynb": course.notebook_of(page) for page in course.PAGES}, "make.py notebooks"
+
+
+def test_a_notebook_prints_in_a_kernel_what_its_page_says() -> None:
+    """All of them: ``python docs/course/make.py execute``."""
+    pytest.importorskip("nbclient")
+    pytest.importorskip("ipykernel")
+    course = make()
+    assert course.execute(course.NOTEBOOKS / "1-ir-and-types.ipynb") == []

@@ -24,6 +24,9 @@ from minitvm.runtime.graph import Artifact, CpuTag, Segment
 from minitvm.runtime.native import NativeArtifact, check_cpu
 from minitvm.target import Rates, Target
 
+SHORT = 100_000
+"""Steps of a millisecond: less is interrupted where the machine is busy."""
+
 
 @register
 class LlvmBackend(Backend):
@@ -51,7 +54,7 @@ class LlvmBackend(Backend):
     def measured_flops(self, tries: int) -> float:
         if self.cpu.arch != host().arch:
             return super().measured_flops(tries)
-        return 2 * self.machine.lanes("float32") * vector_sums(self.cpu, 1, tries)
+        return 2 * self.machine.lanes("float32") * vector_sums(self.cpu, 1, tries, SHORT)
 
     def library_call(self, group: Function, symbol: str) -> bytes | None:
         """Object code with a kernel's arguments, so that threads, barriers and files are the kernels'."""

@@ -107,12 +107,12 @@ def measure(cpu: Cpu, machine: MachineModel, threads: int, tries: int = 15) -> R
     return replace(usual, flops=flops, clock=sums / MULTIPLY_ADDS, levels=machine.levels(threads, rates))
 
 
-def vector_sums(cpu: Cpu, threads: int, tries: int) -> float:
-    """Multiply-adds of vectors a second, of each thread: the best of some tries, of a hundredth of a second each."""
+def vector_sums(cpu: Cpu, threads: int, tries: int, steps: int = FMA_STEPS) -> float:
+    """Multiply-adds of vectors a second, of each thread: the best of some tries; a million steps take 1/100 second."""
     code = NativeCode([compile_object(fma_text(cpu), cpu)], ["peak_fma"])
     fma = code.function("peak_fma", None, ctypes.c_void_p, ctypes.c_int64)
     registers = [aligned(np.full(CHAINS * cpu.vector_bytes // 4, 1e-9, np.float32)) for _ in range(threads)]
-    return CHAINS * FMA_STEPS / _best(lambda t: fma(registers[t].ctypes.data, FMA_STEPS), threads, tries)
+    return CHAINS * steps / _best(lambda t: fma(registers[t].ctypes.data, steps), threads, tries)
 
 
 def _read_rate(read: Callable[[int, int, int], None], cpu: Cpu, nbytes: int, threads: int, tries: int) -> float:
@@ -125,10 +125,15 @@ def _read_rate(read: Callable[[int, int, int], None], cpu: Cpu, nbytes: int, thr
 
 def _best(work: Callable[[int], None], threads: int, tries: int) -> float:
     """Seconds until all threads are done, the best of ``tries``; native code releases the interpreter's lock."""
-    seconds = []
     with ThreadPoolExecutor(threads) as pool:
-        for _ in range(tries):
-            start = time.perf_counter()
-            list(pool.map(work, range(threads)))
-            seconds.append(time.perf_counter() - start)
-    return min(seconds)
+        return min(_seconds(work, threads, pool) for _ in range(tries))
+
+
+def _seconds(work: Callable[[int], None], threads: int, pool: ThreadPoolExecutor) -> float:
+    """One try; that of one thread runs here, since handing it over takes longer than a short one."""
+    start = time.perf_counter()
+    if threads == 1:
+        work(0)
+    else:
+        list(pool.map(work, range(threads)))
+    return time.perf_counter() - start
