@@ -24,6 +24,7 @@ COMMANDS = {
     "levels": ("lab:levels", "The same for optimization levels."),
     "start": ("lab_grade:start", "Write the starter code of a chapter of the course."),
     "grade": ("lab_grade:grade", "Grade the answers to a chapter of the course."),
+    "mutate": ("lab:mutate", "Take one precondition after another from a pass, and see whether its tests notice."),
     "verify": ("lab:verify", "Try a rewrite rule on every kind of small case, and print a counterexample."),
 }
 
@@ -39,6 +40,7 @@ def lab() -> None:
       minitvm lab start chapter1
       minitvm lab grade chapter1 chapter1.py
       minitvm lab verify --all
+      minitvm lab mutate FuseOps
       minitvm lab verify my_rules.py:drop_zero
     """
 
@@ -160,6 +162,36 @@ def _of_file(place: str) -> list[Rule]:
     if not found or (name and name not in found):
         raise ConfigError(f"{path} has no rule{f' {name!r}' if name else ''}", hint=f"its rules: {', '.join(found)}")
     return [found[name]] if name else list(found.values())
+
+
+@click.command()
+@click.argument("what", metavar="PASS")
+@click.option("--tests", multiple=True, help="Argument of pytest, such as a file.  Repeatable.")
+@click.option(
+    "-j", "--jobs", default=0, type=click.IntRange(0), help="Processes at a time; 0 (the default): one a core."
+)
+def mutate(what: str, tests: tuple[str, ...], jobs: int) -> None:
+    """Run the tests of PASS (or of a FILE.py) with one of its preconditions gone after another: a guard that declines,
+    or an operand of an "and". No file is changed. Prints those that no test misses; exit status 1 where there are any.
+
+    Tests are those of a checkout that name the pass, unless --tests says which.
+
+    \b
+    Examples:
+      minitvm lab mutate CombineParallelConv2D
+      minitvm lab mutate my_pass.py --tests test_my_pass.py
+    """
+    from minitvm.lab.mutation import mutate as run_mutants
+
+    with common.compiling(f"mutants of {what}") as progress:
+        found = run_mutants(what, tests, jobs, on_progress=progress)
+    rows = table("line", "precondition", "without it")
+    for outcome in found.outcomes:
+        rows.add_row(f"{found.path.name}:{outcome.line}", outcome.removed, outcome.how)
+    stdout.print(rows)
+    say(f"{len(found.survivors)} of {len(found.outcomes)} preconditions are missed by no test")
+    if found.survivors:
+        sys.exit(1)
 
 
 INCLUDED_SHAPES = {"image": [1, 3, 224, 224]}

@@ -11,11 +11,13 @@ from functools import partial
 import minitvm.codegen.templates  # noqa: F401  (registers the templates)
 from minitvm.codegen.batch import batch_of
 from minitvm.codegen.loops import nested, redirect, redirect_loads, with_memory
+from minitvm.codegen.overrides import Override, wish_for
 from minitvm.codegen.problem import TEMPLATES, Problem, Statements, Template
+from minitvm.codegen.records import trying
 from minitvm.codegen.rows import Nest, at_root, nests_of
 from minitvm.codegen.stages import Group, Inliner, Output, compose, flatten, outputs_of, stage_order
 from minitvm.codegen.walks import Walk
-from minitvm.errors import CompilerError, UserCodeError, user_code
+from minitvm.errors import CompilerError, ConfigError, UserCodeError, user_code
 from minitvm.ir.decision import Decision, Declined, Exactness, decide, decision, decisions, record
 from minitvm.ir.expr import Call, Function, span_scope
 from minitvm.ir.loop import (
@@ -85,15 +87,21 @@ def lowering(
 def lowered(function: Function, name: str, machine: MachineModel, kind: str, templates: Sequence[str]) -> Lowering:
     """As :func:`lower`, with what was chosen; whoever listens hears what was decided."""
     inside, refusals, sizes = calls(function.body), list[Decision](), sizes_of(function)
-    spans = span_of(*inside)
+    spans, wish = span_of(*inside), wish_for(name, function)
     with span_scope(spans):
         for anchor in inside:
             for maker in _templates(templates, anchor):
-                found = _lower_with(maker, anchor, function, name, machine, kind)
+                if wish is not None and not wish.names(maker):
+                    refusals.append(decision(title_of(maker), anchor, Declined("an override asks for another one")))
+                    record(refusals[-1])
+                    continue
+                found = _lower_with(maker, anchor, function, name, machine, kind, wish)
                 if isinstance(found, Lowering):
                     return found
                 refusals.append(decision(title_of(maker), anchor, found))
                 record(refusals[-1])
+        if wish is not None and wish.template != DEFAULT:
+            _refuse(wish, name, inside, refusals)
         if sizes and refusals and not any(isinstance(call.op, MatrixProduct) for call in inside):
             raise CompilerError("plain loops would be slow", where=[str(refusal) for refusal in refusals])
         for call in inside:
@@ -106,6 +114,16 @@ def lowered(function: Function, name: str, machine: MachineModel, kind: str, tem
         group = Group.of(function).collapsed
         body = nests_of(kind).group(group, name, machine)
         return Lowering(group.kernel(function, name, body), DEFAULT)
+
+
+def _refuse(wish: Override, name: str, inside: Sequence[Call], refusals: Sequence[Decision]) -> None:
+    """:class:`ConfigError`: no template makes what is asked for."""
+    what = f"template {wish.template}" if wish.template else f"a template with {wish.config!r}"
+    raise ConfigError(
+        f"override: {name} cannot be made by {what}",
+        where=[str(refusal) for refusal in refusals] or [f"{describe_call(call)[0]}: it has none" for call in inside],
+        hint="what each template says stands above; report.kernel(name).candidates are the ways of the one taken",
+    )
 
 
 def _as_stored(buffer: Buffer, params: Sequence[Buffer]) -> tuple[bool, str]:
@@ -152,7 +170,13 @@ def _templates(kinds: Sequence[str], anchor: Call) -> list[type[Template]]:
 
 
 def _lower_with(
-    maker: type[Template], anchor: Call, function: Function, name: str, machine: MachineModel, kind: str
+    maker: type[Template],
+    anchor: Call,
+    function: Function,
+    name: str,
+    machine: MachineModel,
+    kind: str,
+    wish: Override | None = None,
 ) -> Lowering | Declined:
     """The template's loops with what stands around its call in the group."""
     title, problem = title_of(maker), Problem.of(anchor)
@@ -169,9 +193,11 @@ def _lower_with(
         return batch
     with user_code(maker, title, partial(describe_call, anchor)):
         template = maker(problem if batch is None else batch.one, machine)
-        kernel = template.kernel()
+        kernel = _kernel(template, wish)
     if isinstance(kernel, Declined):
         return kernel
+    if not isinstance(kernel, Kernel):
+        raise UserCodeError(f"{title} returned {kernel!r}", where=describe_call(anchor), hint="a Kernel, or Declined")
     body = kernel.body
     if not isinstance(body, Stmt):
         raise UserCodeError(
@@ -199,6 +225,17 @@ def _lower_with(
     buffers, spans = (*params, *(o.buffer for o in outputs)), span_of(*calls(function.body))
     kernel = Kernel(name, buffers, body, len(outputs), spans, sizes_of(function))
     return Lowering(kernel, title, template=template)
+
+
+def _kernel(template: Template, wish: Override | None) -> Kernel | Declined:
+    """The template's best loops, or those of the way that is asked for, chosen as a tuning record chooses."""
+    if wish is None or wish.config is None:
+        return template.kernel()
+    refusal = template.refusal()
+    if refusal is not None:
+        return refusal
+    with trying(wish.record(template)):
+        return template.kernel()
 
 
 def _in_order(body: Stmt, results: Sequence[Buffer], outputs: Sequence[Output], nest: Nest) -> Stmt:

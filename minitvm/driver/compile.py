@@ -12,6 +12,7 @@ import numpy as np
 from minitvm import config
 from minitvm.codegen.backend import Backend, backend_of
 from minitvm.codegen.batch import batch_of
+from minitvm.codegen.overrides import require_used
 from minitvm.codegen.problem import TEMPLATES, Problem
 from minitvm.codegen.records import require_own
 from minitvm.driver.kernels import KernelCode, KernelCompiler, Progress, Timings
@@ -135,6 +136,7 @@ def build_consuming(
         report.artifact = artifact = _compile(program, report)
     if is_large:
         trim()
+    require_used(compiler.overrides, report.groups)
     for name in schedules.keys() - report.groups.keys():
         raise ConfigError(f"{SCHEDULES.name}: there is no kernel {name!r}", hint=closest(name, sorted(report.groups)))
     report.cache_hits, report.cache_misses = cache.hits, cache.misses

@@ -20,6 +20,7 @@ from minitvm.codegen.backend import Backend, backend_of, stages
 from minitvm.codegen.coverage import Verdict, check_coverage
 from minitvm.codegen.listing import Listing
 from minitvm.codegen.lower import Lowering, plain
+from minitvm.codegen.overrides import asked, asking, wish_for
 from minitvm.codegen.problem import TEMPLATES
 from minitvm.codegen.schedule import Schedule, apply, title
 from minitvm.codegen.simplify import simplify
@@ -94,6 +95,8 @@ class KernelCompiler:
         self.backend = backend
         self.on_progress = on_progress
         self.schedules = dict(schedules or {})
+        self.overrides = asked()
+        """What is chosen for single kernels."""
         self.context = PassContext.current()
         """Whose options templates see, whatever thread asks them, and when."""
         self.cache = cache
@@ -103,9 +106,11 @@ class KernelCompiler:
 
     def lowered(self, symbol: str, group: Function) -> Lowering:
         """The group as loops for this target, functions not yet spelled out, and what made them."""
-        with using(self.context), self.timings.stage("lower"):
+        with using(self.context), asking(self.overrides), self.timings.stage("lower"):
             try:
                 lowered = self._lowered(symbol, group)
+            except ConfigError:  # an override that cannot be done is not done in Python
+                raise
             except CompilerError as error:
                 raise NotLowered(error.message, where=error.where, hint=error.hint) from error
             except (Undecided, MiniTVMError) as error:
@@ -116,7 +121,9 @@ class KernelCompiler:
             return replace(lowered, kernel=simplify(lowered.kernel))
 
     def _lowered(self, symbol: str, group: Function) -> Lowering:
-        given = self.schedules.get(symbol)
+        given, wish = self.schedules.get(symbol), wish_for(symbol, group)
+        if wish is not None and wish.schedule is not None:
+            given = wish.schedule
         if given is None:
             return self.backend.lower(group, symbol)
         return Lowering(apply(given, plain(group, symbol)), title(given))
@@ -190,7 +197,8 @@ class KernelCompiler:
         called = self.library_call(symbol, group)
         if called is not None:
             return KernelCode(called, 0, 0, is_library_call=True)
-        if symbol in self.schedules or not self._is_own(group) or sizes_of(group):
+        chosen = symbol in self.schedules or any(wish.is_for(symbol, group) for wish in self.overrides)
+        if chosen or not self._is_own(group) or sizes_of(group):
             return self.fresh(symbol, group)  # the key does not see other people's sources; the image is kept
         key = cache_key("group", structural_digest(group).hex(), symbol, *self._version(), self._records)
         kept = self.cache.get(key)

@@ -20,9 +20,15 @@ if TYPE_CHECKING:
     from minitvm.lab.check_one import check_pass as check_pass
     from minitvm.lab.check_result import Checked as Checked
     from minitvm.lab.check_result import Finding as Finding
+    from minitvm.lab.mutation import Mutation as Mutation
+    from minitvm.lab.mutation import mutate as mutate
     from minitvm.lab.ordering import Experiment as Experiment
     from minitvm.lab.ordering import levels as levels
     from minitvm.lab.ordering import orders as orders
+    from minitvm.lab.overriding import Changed as Changed
+    from minitvm.lab.overriding import Override as Override
+    from minitvm.lab.overriding import measure_override as measure_override
+    from minitvm.lab.overriding import override as override
     from minitvm.lab.profiling import Profile as Profile
     from minitvm.lab.profiling import profile as profile
     from minitvm.lab.rule_check import Counterexample as Counterexample
@@ -33,7 +39,9 @@ _OFFERED = {
     "check_all": "check object_of used",
     "check_one": "check_kernel check_operator check_pass",
     "check_result": "Checked Finding",
+    "mutation": "Mutation mutate",
     "ordering": "Experiment levels orders",
+    "overriding": "Changed Override measure_override override",
     "profiling": "Profile profile",
     "rule_check": "Counterexample Verdict verify_rule",
 }

@@ -56,7 +56,8 @@ class Subject:
         backend = backend_for(self.target, self.num_threads)
         return build_consuming(self.module, dict(self.params), backend, opt_level, plan=plan)
 
-    def runner(self, library: Library) -> GraphModule:
+    @staticmethod
+    def runner(library: Library) -> GraphModule:
         """The library on its device, fed with random inputs, always the same ones."""
         made = GraphModule(library["default"](library.device()))
         made.run(random_feeds(made.input_types()))
