@@ -8,21 +8,24 @@ import os
 import pathlib
 import random
 import re
+import struct
 import subprocess
 import sys
 import warnings
+import zlib
 from collections.abc import Sequence
 
 import numpy as np
 import onnx
 import pytest
 from click.testing import CliRunner, Result
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper, parser
 from PIL import Image
 
 import minitvm
 from minitvm.cli import COMMANDS, cli, imported
 from minitvm.cli.common import read_npz
+from minitvm.cli.demo import as_seen
 from minitvm.errors import InputError, MiniTVMError
 
 SHAPE = ["--shape", "x:1x3x8x8"]
@@ -260,6 +263,21 @@ def test_info_of_a_model() -> None:
     ]
 
 
+def test_info_counts_what_is_in_sub_graphs(tmp_path: pathlib.Path) -> None:
+    text = """<ir_version: 8, opset_import: ["": 17]> g (bool c, float[2] x) => (float[2] y) {
+        y = If (c) <then_branch = t () => (float[2] a) <float[2] w = {1, 2}> { a = Add (x, w) },
+                    else_branch = e () => (float[2] b) { d = Relu (x)  b = Add (d, d) }> }"""
+    onnx.save(parser.parse_model(text), tmp_path / "if.onnx")
+    found = dict(line.split(maxsplit=1) for line in lines(output("info", str(tmp_path / "if.onnx"))))
+    assert (found["nodes"], found["in"], found["parameters"]) == ("If 1", "sub-graphs  Add 2, Relu 1", "2")
+
+
+def test_info_of_a_library_names_its_results(tmp_path: pathlib.Path) -> None:
+    minitvm.InferenceSession("m.onnx").save(tmp_path / "m.mtvm")
+    found = lines(output("info", str(tmp_path / "m.mtvm")))
+    assert [line.split()[1] for line in found if line.startswith("output")] == ["y:"]
+
+
 def test_info_of_the_installation(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MINITVM_NUM_THREADS", "3")
     found = dict(line.split(maxsplit=1) for line in lines(output("info")))
@@ -269,6 +287,39 @@ def test_info_of_the_installation(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # --- demo ---
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_photographs_are_turned_as_their_camera_says(orientation: int, tmp_path: pathlib.Path) -> None:
+    pixels = np.random.default_rng(orientation).integers(0, 255, (5, 8, 3), np.uint8)
+    turns = {1: 0, 3: 2, 6: -1, 8: 1, 2: 0, 4: 2, 5: 1, 7: -1}
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    Image.fromarray(pixels).save(tmp_path / "p.png", exif=exif)
+    with Image.open(tmp_path / "p.png") as image:
+        found = np.asarray(as_seen(image))
+    mirrored = pixels[:, ::-1] if orientation in (2, 4, 5, 7) else pixels
+    np.testing.assert_array_equal(found, np.rot90(mirrored, turns[orientation]))
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_pictures_of_16_bits_are_scaled(channels: int, tmp_path: pathlib.Path) -> None:
+    """Pillow alone cuts one channel of 16 bits off at 255: all white."""
+    values = np.linspace(0, 65535, 8 * 6 * channels).astype(np.uint16).reshape(8, 6, channels)
+    (tmp_path / "p.png").write_bytes(png_of_16_bits(values))
+    with Image.open(tmp_path / "p.png") as image:
+        found = np.asarray(as_seen(image)).astype(float)
+    assert found.shape == (8, 6, 3) and np.abs(found - values / 257).max() <= 1
+
+
+def png_of_16_bits(values: np.ndarray) -> bytes:
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    height, width, channels = values.shape
+    header = struct.pack(">IIBBBBB", width, height, 16, {1: 0, 3: 2}[channels], 0, 0, 0)
+    rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in values)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
 
 
 def test_demo_classifies_a_photograph(tmp_path: pathlib.Path) -> None:
@@ -418,7 +469,11 @@ def test_a_library_is_described_signed_and_trusted(tmp_path: pathlib.Path) -> No
     output("compile", "m.mtvm", "-o", path, "--sign", str(tmp_path / "key.pem"))
     described = output("info", path)
     assert key.public_key().public_bytes_raw().hex() in described
-    for row in ("input       x: Tensor[(1, 3, 8, 8), float32]", "output      Tensor[(1, 4), float32]", "kernels     3"):
+    for row in (
+        "input       x: Tensor[(1, 3, 8, 8), float32]",
+        "output      y: Tensor[(1, 4), float32]",
+        "kernels     3",
+    ):
         assert row in lines(described)
     output("run", path, *trusting)
     output("bench", path, "-n", "1", *trusting)

@@ -8,7 +8,7 @@ from importlib import resources
 
 import click
 import numpy as np
-from PIL import Image, UnidentifiedImageError
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from minitvm.cli import common
 from minitvm.cli.common import compiling, stdout, table
@@ -77,13 +77,22 @@ def _included(name: str) -> np.ndarray:
 
 def preprocess(image: Image.Image) -> np.ndarray:
     """The short side to 256 (bicubic), the centre 224 x 224, ``(pixel - 127) / 128``: (1, 3, 224, 224) float32, RGB."""
-    rgb = image.convert("RGB")
+    rgb = as_seen(image)
     scale = _RESIZED / min(rgb.size)
     resized = rgb.resize((round(rgb.width * scale), round(rgb.height * scale)), Image.Resampling.BICUBIC)
     left, top = (resized.width - _CROPPED) // 2, (resized.height - _CROPPED) // 2
     cropped = resized.crop((left, top, left + _CROPPED, top + _CROPPED))
     pixels = (np.asarray(cropped, np.float32) - 127) / 128
     return np.ascontiguousarray(pixels.transpose(2, 0, 1)[np.newaxis])
+
+
+def as_seen(image: Image.Image) -> Image.Image:
+    """A picture in RGB, 8 bits a channel, as viewers show it: turned as its camera says (EXIF), 16 bits scaled to 8."""
+    turned = ImageOps.exif_transpose(image)
+    if turned.mode.startswith("I"):  # one channel of 16 bits, or of 32 that hold 16: convert() cuts them off at 255
+        values = np.clip(np.asarray(turned, np.int64), 0, 0xFFFF)
+        turned = Image.fromarray(((values * 255 + 0x7FFF) // 0xFFFF).astype(np.uint8))
+    return turned.convert("RGB")
 
 
 def _classify(executor: GraphModule, name: str, image: np.ndarray, labels: list[str]) -> float:

@@ -6,6 +6,7 @@ import importlib.metadata
 import pathlib
 import platform
 from collections import Counter
+from collections.abc import Sequence
 
 import click
 
@@ -155,7 +156,10 @@ def _library(path: pathlib.Path) -> list[tuple[str, str]]:
     inputs = [(graph.nodes[i].name, graph.nodes[i].types[0]) for i in graph.arg_nodes]
     return [
         *(("input", f"{name}: {type_}") for name, type_ in inputs if name not in library.params),
-        *(("output", str(graph.type_of(head))) for head in graph.heads),
+        *(
+            ("output", f"{name}: {graph.type_of(head)}")
+            for name, head in zip(library.output_names, graph.heads, strict=True)
+        ),
         ("origin", str(library.origin)),
         ("target", f"{library.target}, {library.artifact.cpu.name}, {library.threads} threads"),
         *((("caches", _caches(library.artifact.cpu)),) if library.artifact.cpu.caches else ()),
@@ -175,6 +179,11 @@ def _model(path: pathlib.Path) -> list[tuple[str, str]]:
     if not all(isinstance(dim, int) for v in description.inputs for dim in v.shape):
         why = why_specialised(path)
         rows.append(("shapes", "compiled once for all" if why is None else f"compiled for each: {why}"))
-    counts = Counter(description.operators).most_common()
-    listing = ", ".join(f"{name} {count}" for name, count in counts)
-    return [*rows, ("opset", str(description.opset)), ("parameters", f"{description.parameters:,}"), ("nodes", listing)]
+    rows += [("opset", str(description.opset)), ("parameters", f"{description.parameters:,}")]
+    rows.append(("nodes", _counted(description.operators)))
+    return [*rows, *([("in sub-graphs", _counted(description.inner_operators))] if description.inner_operators else ())]
+
+
+def _counted(operators: Sequence[str]) -> str:
+    counts = Counter(operators).most_common()
+    return ", ".join([*(f"{name} {count}" for name, count in counts), *(["none"] if not counts else ())])

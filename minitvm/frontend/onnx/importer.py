@@ -30,9 +30,11 @@ from minitvm.frontend.onnx.model import (
     ModelDescription,
     ModelSource,
     array_of,
+    check_weights,
     dense_array,
     describe_model,
     describe_value,
+    inner_graphs,
     load_model,
 )
 from minitvm.frontend.onnx.node import OnnxNode, label_of, normal_domain, place_of
@@ -100,9 +102,16 @@ def from_onnx(
 
 
 def describe_importable(model: ModelSource) -> ModelDescription:
-    """As :func:`describe_onnx`; raises, too, what :func:`from_onnx` raises of operators, operator sets and types."""
+    """As :func:`describe_onnx`; raises, too, what :func:`from_onnx` raises of all but shapes and values: operators and
+    their sets, types, attributes, names of values, weights and the files that they are in."""
     loaded = load_model(model)
-    _checked(loaded)
+    importer = _checked(loaded)
+    graph = loaded.proto.graph
+    ordered_nodes(graph)
+    for part in (graph, *inner_graphs(graph)):
+        check_weights(part, loaded.folder)
+        for node in part.node:
+            check_against_schema(node, importer.opset_of(node))
     return describe_model(loaded.proto)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import mmap
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -51,7 +51,9 @@ class ModelDescription:
     operators: tuple[str, ...] = ()
     """The type of every node of the main graph, in order."""
     parameters: int = 0
-    """Elements of all weights together."""
+    """Elements of all weights together, those of sub-graphs too."""
+    inner_operators: tuple[str, ...] = ()
+    """The type of every node of the branches and bodies of control flow, however deep."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
     """What the file says of itself, by ONNX Runtime's names: ``producer_name``, ``custom_metadata_map``, ..."""
 
@@ -85,14 +87,30 @@ def describe_model(proto: onnx.ModelProto) -> ModelDescription:
     weights = {t.name for t in proto.graph.initializer} | {t.values.name for t in proto.graph.sparse_initializer}
     inputs = [describe_value(v) for v in proto.graph.input if v.name not in weights]
     opset = next((o.version for o in proto.opset_import if o.domain in ("", "ai.onnx")), 0)
+    inner = list(inner_graphs(proto.graph))
     return ModelDescription(
         tuple(inputs),
         tuple(describe_value(v) for v in proto.graph.output),
         opset,
         tuple(node.op_type for node in proto.graph.node),
-        sum(math.prod(t.dims) for t in proto.graph.initializer),
+        sum(math.prod(t.dims) for graph in (proto.graph, *inner) for t in _weights(graph)),
+        tuple(node.op_type for graph in inner for node in graph.node),
         _metadata(proto),
     )
+
+
+def inner_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """The graphs among the attributes of its nodes, and theirs."""
+    for node in graph.node:
+        for attribute in node.attribute:
+            for inner in (*([attribute.g] if attribute.HasField("g") else ()), *attribute.graphs):
+                yield inner
+                yield from inner_graphs(inner)
+
+
+def _weights(graph: onnx.GraphProto) -> list[Any]:
+    """What is stored, with its shape: of a sparse tensor all its elements."""
+    return [*graph.initializer, *graph.sparse_initializer]
 
 
 _NO_VERSION = 2**63 - 1
@@ -305,10 +323,19 @@ def _decoded(text: bytes) -> str:
 
 def _external(tensor: onnx.TensorProto, dtype: str, folder: str, where: list[str]) -> np.ndarray:
     """The elements, in a row or as they are in the file."""
+    path, offset, wanted = _place(tensor, dtype, folder, where)
+    if wanted >= LARGE and bits_of(dtype) >= 8:
+        return mapped(path, dtype, tensor.dims, offset)
+    with path.open("rb") as file:
+        file.seek(offset)
+        return unpacked(file.read(wanted), dtype, math.prod(tensor.dims))
+
+
+def _place(tensor: onnx.TensorProto, dtype: str, folder: str, where: list[str]) -> tuple[Path, int, int]:
+    """The file that a tensor is in, where in it, and how many bytes."""
     entries = {e.key: e.value for e in tensor.external_data}
     path = _external_path(entries.get("location", ""), folder, where)
-    size = math.prod(tensor.dims)
-    wanted = packed_bytes(dtype, size)
+    wanted = packed_bytes(dtype, math.prod(tensor.dims))
     offset = _number(entries, "offset", 0, where)
     if _number(entries, "length", wanted, where) != wanted:
         raise FrontendError(f"external data of {entries['length']} bytes for a tensor of {wanted} bytes", where=where)
@@ -318,11 +345,16 @@ def _external(tensor: onnx.TensorProto, dtype: str, folder: str, where: list[str
             where=where,
             hint="the file is truncated",
         )
-    if wanted >= LARGE and bits_of(dtype) >= 8:
-        return mapped(path, dtype, tensor.dims, offset)
-    with path.open("rb") as file:
-        file.seek(offset)
-        return unpacked(file.read(wanted), dtype, size)
+    return path, offset, wanted
+
+
+def check_weights(graph: onnx.GraphProto, folder: str) -> None:
+    """Raises what :func:`array_of` raises of a graph's weights; files beside the model are looked for, not read."""
+    for tensor in graph.initializer:
+        if tensor.data_location != onnx.TensorProto.EXTERNAL:
+            array_of(tensor, folder)
+        elif all(d >= 0 for d in tensor.dims):
+            _place(tensor, dtype_name(tensor.data_type), folder, [f'ONNX tensor "{tensor.name}"'])
 
 
 def _number(entries: dict[str, str], name: str, default: int, where: list[str]) -> int:
