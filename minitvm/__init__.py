@@ -12,11 +12,15 @@ import importlib
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from minitvm.tvm import paths
+from minitvm.tvm.instead import why
+
 if TYPE_CHECKING:
     from minitvm import capi, frontend, ir, lab, runtime, target, testing
     from minitvm.config import version
     from minitvm.driver import HostCallWarning, build, create_executor
     from minitvm.errors import MiniTVMError
+    from minitvm.errors import MiniTVMError as TVMError
     from minitvm.frontend import from_onnx
     from minitvm.ir.expr import Function, Module
     from minitvm.ir.expr import Module as IRModule
@@ -54,25 +58,28 @@ if TYPE_CHECKING:
     from minitvm.runtime import ndarray as nd
     from minitvm.runtime.cache import CacheWarning
     from minitvm.runtime.device import cpu, cuda, device
+    from minitvm.runtime.device import cuda as gpu
     from minitvm.runtime.device import device as context
     from minitvm.runtime.executor import GraphModule
     from minitvm.runtime.library import Library, load, load_module
     from minitvm.target import Target
-    from minitvm.tvm import contrib, relay, transform
+    from minitvm.tvm import contrib, error, instrument, parser, relay, transform
 
     __version__ = version()
+
+paths.install()
 
 _OFFERED = {
     "driver": "HostCallWarning build create_executor",
     "runtime.cache": "CacheWarning",
-    "errors": "MiniTVMError",
+    "errors": "MiniTVMError TVMError=MiniTVMError",
     "frontend": "from_onnx",
     "ir.expr": "Function Module IRModule=Module",
     "models": "compile",
     "passes.manager": "PassContext",
     "runtime.executor": "GraphModule",
     "runtime.library": "Library load load_module",
-    "runtime.device": "cpu cuda device context=device",
+    "runtime.device": "cpu cuda device context=device gpu=cuda",
     "ort.binding": "IOBinding",
     "ort.environment": """disable_telemetry_events enable_telemetry_events get_all_providers get_available_providers
  get_build_info get_device get_version_string has_collective_ops preload_dlls set_default_logger_callback
@@ -84,7 +91,8 @@ _OFFERED = {
 }
 """Where public names live, TVM's among them; what is used is imported, so that ``import minitvm`` is quick."""
 _MODULES = """capi contrib=tvm.contrib debug_executor=runtime.debug frontend ir graph_executor=runtime.executor
- lab nd=runtime.ndarray relay=tvm.relay runtime target testing transform=tvm.transform"""
+ error=tvm.error instrument=tvm.instrument lab nd=runtime.ndarray parser=tvm.parser relay=tvm.relay runtime target
+ testing transform=tvm.transform"""
 
 _PLACES: dict[str, tuple[str, str]] = {}
 """By name: the module, and what it is called there; nothing for a module itself."""
@@ -122,6 +130,8 @@ __all__ = sorted(_PLACES)
 def __getattr__(name: str) -> Any:
     if name == "__version__":
         return importlib.import_module("minitvm.config").version()
+    if name not in _PLACES and why(name) is not None:  # TVM's, and not offered
+        return importlib.import_module("minitvm.tvm.lacking").attribute("", name)
     if name not in _PLACES:
         reason = _NOT_OFFERED.get(name)
         raise AttributeError(f"minitvm has no attribute {name!r}{f': {reason}' if reason else ''}")

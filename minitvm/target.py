@@ -6,7 +6,8 @@ import math
 import pathlib
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from contextvars import ContextVar
+from dataclasses import InitVar, dataclass, field, replace
 from functools import cache
 from typing import ClassVar, NamedTuple
 
@@ -29,12 +30,62 @@ OPTIONS: dict[str, dict[str, str]] = {
 }
 
 
+class Kind(str):
+    """A target's kind; ``name`` is what TVM calls the text itself."""
+
+    __slots__ = ()
+
+    @property
+    def name(self) -> str:
+        return str(self)
+
+
+_entered: ContextVar[tuple[Target, ...]] = ContextVar("targets", default=())
+
+
 @dataclass(frozen=True)
 class Target:
-    """A kind (``llvm``, ``interp``, ``cuda``) with its options.  ``str(target)`` parses back."""
+    """A kind (``llvm``, ``interp``, ``cuda``) with its options.  ``str(target)`` parses back.
+
+    ``Target("llvm -mcpu=skylake")`` reads a target string.  ``with target:`` makes it the one of builds that name none.
+    ``host`` may say what TVM would compile for the CPU beside a GPU's code: ``llvm``, and nothing else.
+    """
 
     kind: str
     options: Mapping[str, str] = field(default_factory=dict)
+    host: InitVar[str | Target | None] = None
+
+    def __post_init__(self, host: str | Target | None) -> None:
+        found = self if self.kind in OPTIONS else Target.parse(self.kind)
+        options = found.options if isinstance(self.options, Mapping) else {}
+        for given in (host, None if isinstance(self.options, Mapping) else self.options):
+            _check_host(given)
+        object.__setattr__(self, "kind", Kind(found.kind))
+        object.__setattr__(self, "options", options)
+
+    @staticmethod
+    def current(allow_none: bool = True) -> Target | None:
+        """The innermost target that was entered, of this thread; :class:`TargetError` where one must be and none is."""
+        if not _entered.get() and not allow_none:
+            raise TargetError("no target was entered", hint='with minitvm.Target("llvm"): ...')
+        return (*_entered.get()[-1:], None)[0]
+
+    def __enter__(self) -> Target:
+        _entered.set((*_entered.get(), self))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _entered.set(_entered.get()[:-1])
+
+    @property
+    def attrs(self) -> Mapping[str, str]:
+        """The options, as TVM calls them."""
+        return self.options
+
+    @property
+    def mcpu(self) -> str:
+        """The CPU's name where one is given."""
+        return self.options.get("mcpu", "")
 
     def __str__(self) -> str:
         return " ".join([self.kind, *(f"-{k}={v}" for k, v in self.options.items())])
@@ -43,10 +94,14 @@ class Target:
         return hash(str(self))
 
     @staticmethod
-    def parse(text: str | Target) -> Target:
-        """Parse a target string; :class:`TargetError` names what is unknown and what is close to it."""
+    def parse(text: str | Target | Mapping[str, str]) -> Target:
+        """Parse a target string, or a dictionary of ``kind`` and options; :class:`TargetError` names what is unknown
+        and what is close to it."""
         if isinstance(text, Target):
             return text
+        if isinstance(text, Mapping):
+            options_given = [f"-{name}={value}" for name, value in text.items() if name != "kind"]
+            return Target.parse(shlex.join([text.get("kind", ""), *options_given]))
         words = _words(str(text))
         kind = words[0] if words else ""
         if kind not in OPTIONS:
@@ -69,6 +124,13 @@ class Target:
     @property
     def libs(self) -> tuple[str, ...]:
         return tuple(lib for lib in self.options.get("libs", "").split(",") if lib)
+
+
+def _check_host(host: str | Target | None) -> None:
+    if host is not None and str(Target.parse(host)) != "llvm":
+        raise TargetError(
+            f"the host's side is for this machine, not for {str(host)!r}", hint='leave the host away, or say "llvm"'
+        )
 
 
 @dataclass(frozen=True)
@@ -212,6 +274,10 @@ def _known_targets(kind: str, text: str) -> str:
 def _closest(word: str, known: list[str], what: str) -> str:
     guess = did_you_mean(word, known)
     return f"{guess + ' ' if guess else ''}known {what}: {', '.join(known)}"
+
+
+create = Target
+"""What ``Target`` was called first."""
 
 
 def llvm(options: str = "") -> Target:

@@ -63,7 +63,7 @@ WORTH_TRIMMING = 1 << 22
 
 def build(
     module: Module | Function,
-    target: str | Target = "llvm",
+    target: str | Target | None = None,
     params: Mapping[str, Any] | None = None,
     opt_level: int | None = None,
     *,
@@ -74,7 +74,7 @@ def build(
     passes: Sequence[Any] = (),
     pipeline: Sequence[Any] | Sequential | None = None,
 ) -> Library:
-    """Compile a module.
+    """Compile a module, for the ``Target`` that was entered or the CPU where none is given.
 
     ``params`` become constants, so that passes may fold them.  ``opt_level`` is the current ``PassContext``'s unless
     given.  ``num_threads`` is what kernels are scheduled for; a library may run on another number.  What cannot
@@ -142,12 +142,13 @@ def build_consuming(
     report.cache_hits, report.cache_misses = cache.hits, cache.misses
     cache.trim_where_due()
     announce(artifact.host_calls, strict)
+    report.log()
     return Library(artifact, ir_mod=given, report=report)
 
 
-def backend_for(target: str | Target, num_threads: int | None) -> Backend:
+def backend_for(target: str | Target | None, num_threads: int | None) -> Backend:
     """What compiles for a target; :class:`TargetError` where there is no such machine."""
-    return backend_of(Target.parse(target), config.resolve_threads(num_threads))
+    return backend_of(Target.parse(target or Target.current() or "llvm"), config.resolve_threads(num_threads))
 
 
 def _is_number(dim: Dim) -> bool:
@@ -372,7 +373,7 @@ class FunctionExecutor:
 
     module: Module
     device: Device
-    target: str | Target
+    target: str | Target | None
     params: Mapping[str, Any] | None = None
 
     def evaluate(self, what: Module | Function | None = None) -> Callable[..., Any]:
@@ -402,7 +403,7 @@ def create_executor(
     kind: str = "graph",
     mod: Module | Function | None = None,
     device: Device | None = None,
-    target: str | Target = "llvm",
+    target: str | Target | None = None,
     params: Mapping[str, Any] | None = None,
 ) -> FunctionExecutor:
     """TVM's function-style executor.  Only ``graph`` exists; :class:`ConfigError` names any other kind."""

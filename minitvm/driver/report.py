@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import logging
 import os
 import pathlib
 import time
@@ -24,6 +25,8 @@ from minitvm.ir.loop import Kernel
 from minitvm.passes.instrument import PassInfo, PassInstrument, Running
 from minitvm.runtime.graph import Artifact, Graph
 from minitvm.runtime.roofline import Cost
+
+_LOG = logging.getLogger("minitvm")
 
 
 @dataclass(frozen=True)
@@ -188,6 +191,13 @@ class BuildReport:
     def decisions(self) -> list[Decision]:
         """All that passes did and declined, why kernels are made as they are, and what has none; in order."""
         return [d for _, decided in self._stages(list(self.groups)) for d in decided]
+
+    def log(self) -> None:
+        """Every kernel's operators and loops, where Python's log shows debugging: TVM's dump after fusion."""
+        if _LOG.isEnabledFor(logging.DEBUG):
+            for name, group in self.groups.items():
+                library = group.attrs.get("library")
+                _LOG.debug("%s\n%s\n%s", name, group, f"a call of {library}" if library else self.kernel(name).loops)
 
     def add_program(
         self, graph: Graph, groups: Mapping[str, Function], undecided: Mapping[str, tuple[str, ...]]

@@ -1,0 +1,27 @@
+"""The graph IR.  Its files are the doors; what TVM's ``ir`` offers is here by its names."""
+
+import importlib
+from typing import Any
+
+_TVM = {
+    "GlobalVar": "expr",
+    "IRModule": "expr.Module",
+    "Op": "op",
+    "TensorType": "types",
+    "TupleType": "types",
+    "FuncType": "types",
+    "Type": "types",
+    "Span": "types",
+    "assert_structural_equal": "structural",
+    "structural_equal": "structural",
+    "structural_hash": "structural",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("instrument", "transform"):  # which the finder of ``minitvm.tvm.paths`` knows
+        return importlib.import_module(f"minitvm.ir.{name}")
+    if name not in _TVM:
+        raise AttributeError(f"minitvm.ir has no attribute {name!r}")
+    home, _, there = _TVM[name].partition(".")
+    return getattr(importlib.import_module(f"minitvm.ir.{home}"), there or name)

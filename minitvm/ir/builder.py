@@ -1,7 +1,8 @@
 """Building graphs as one writes Relay: ``var``, ``const``, ``nn.conv2d(...)``, ``nn.batch_norm(...)[0]``.
 
 Every operator class yields one function, named as the operator: ``nn.relu`` here is ``builder.nn.relu``.
-Tensor arguments come first, by position or by the name that ``infer`` gives them; attributes follow by name.
+Tensor arguments come first, by position or by the name that ``infer`` gives them; attributes follow by name, or by
+position in the order of the operator's fields (which is Relay's): ``reshape(x, (1, -1))``.
 """
 
 from __future__ import annotations
@@ -67,12 +68,33 @@ def _as_expr(value: Any) -> Expr:
 
 def _build(op: type[Op], args: Sequence[Any], keywords: dict[str, Any], span: Span | None = None) -> Call:
     found = signature(op)
-    operands = [_as_expr(a) for a in args]
+    least, most = found.required, len(args) if found.variadic else len(found.names)
+    count = next((i for i, a in enumerate(args) if i >= most or (i >= least and _is_attribute(a))), len(args))
+    operands = [_as_expr(a) for a in args[:count]]
+    keywords.update(_by_position(op, args[count:], keywords))
     for name in found.names[len(operands) :]:
         if name not in keywords:
             break
         operands.append(_as_expr(keywords.pop(name)))
     return Call(op.of(keywords), operands, span=span)
+
+
+def _is_attribute(value: Any) -> bool:
+    """Whether a value that may be an optional tensor is none."""
+    plain = isinstance(value, (list, tuple)) and not any(isinstance(v, Expr) for v in value)
+    return plain or value is None or isinstance(value, str)
+
+
+def _by_position(op: type[Op], values: Sequence[Any], keywords: dict[str, Any]) -> dict[str, Any]:
+    """Attributes that were given without their names."""
+    names = list(attributes_of(op))
+    if len(values) > len(names):
+        expected = f"arguments: {', '.join(signature(op).names) or 'none'}; attributes: {', '.join(names) or 'none'}"
+        raise TypeInferenceError(f"{op.name}: {len(values) - len(names)} values too many", hint=expected)
+    for name in names[: len(values)]:
+        if name in keywords:
+            raise TypeInferenceError(f"{op.name}: attribute {name!r} is given twice, by position and by name")
+    return dict(zip(names, values, strict=False))
 
 
 _made: dict[str, Any] = {}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Any
 
 from minitvm.errors import IRError
 from minitvm.ir import node
@@ -24,10 +25,27 @@ from minitvm.ir.node import (
     merge_spans,
     span_scope,
 )
+from minitvm.ir.pickled import packed, unpacked
 from minitvm.ir.text import print_expr, print_module
 from minitvm.ir.visitor import free_vars
 
 node.printer = print_expr
+node.pickled = lambda expr: (_one, (packed([expr]),))
+
+
+def _one(rows: Any) -> Expr:
+    return unpacked(rows)[0]
+
+
+class GlobalVar(str):
+    """A function's name in a module, which is how it is known there."""
+
+    __slots__ = ()
+
+    @property
+    def name_hint(self) -> str:
+        """The name, as TVM calls it."""
+        return str(self)
 
 
 class Module:
@@ -43,7 +61,7 @@ class Module:
                 f"a module is made of functions, not of a {type(functions).__name__}",
                 hint="Module(Function(params, body)), or Module.from_expr(body)",
             )
-        named = dict(named)
+        named = {GlobalVar(name): function for name, function in named.items()}
         object.__setattr__(self, "functions", MappingProxyType(named))
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -63,6 +81,23 @@ class Module:
     def main(self) -> Function:
         return self["main"]
 
+    def __contains__(self, name: object) -> bool:
+        return name in self.functions
+
+    def __setitem__(self, name: str, function: Function) -> None:
+        raise IRError(
+            "a module does not change", hint=f"module = module.with_function({str(name)!r}, function) is another one"
+        )
+
+    def get_global_var(self, name: str) -> GlobalVar:
+        """A function's name; :class:`IRError` where there is no such function."""
+        self[name]
+        return GlobalVar(name)
+
+    def get_global_vars(self) -> list[GlobalVar]:
+        """The names of all functions."""
+        return [*map(GlobalVar, self.functions)]
+
     def with_function(self, name: str, function: Function) -> Module:
         """This module with one function replaced; itself where nothing changes."""
         if self.functions.get(name) is function:
@@ -73,5 +108,23 @@ class Module:
         """The module as text.  ``show_meta_data=False`` elides large constants."""
         return print_module(self, show_meta_data=show_meta_data)
 
+    def show(self) -> None:
+        """Prints it, large constants left out."""
+        print(self.astext(show_meta_data=False))
+
     def __str__(self) -> str:
         return self.astext(show_meta_data=False)
+
+    def __copy__(self) -> Module:
+        return self  # immutable
+
+    def __deepcopy__(self, _: object) -> Module:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _module, (list(map(str, self.functions)), packed(self.functions.values()))
+
+
+def _module(names: list[str], rows: Any) -> Module:
+    functions: Any = unpacked(rows)
+    return Module(dict(zip(names, functions, strict=True)))

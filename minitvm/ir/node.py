@@ -33,8 +33,15 @@ from minitvm.ir.types import (
     type_of,
 )
 
-printer: Callable[[Any], str] = repr
-"""How ``str(node)`` looks; ``minitvm.ir.expr`` sets it, since what prints nodes must know them."""
+
+def _unset(node: Any, *_: object) -> Any:
+    raise NotImplementedError("minitvm.ir.expr is not imported")
+
+
+printer: Callable[[Any, bool], str] = _unset
+"""A node as text, large constants or not; ``minitvm.ir.expr`` sets it, since what prints nodes must know them."""
+pickled: Callable[[Any], tuple[Any, ...]] = _unset
+"""What ``pickle`` keeps of a node; ``minitvm.ir.expr`` sets it, too."""
 
 _current_span: ContextVar[Span] = ContextVar("span", default=())
 
@@ -134,11 +141,28 @@ class Expr:
     def __neg__(self) -> Expr:
         return Call(OPS["negative"](), (self,))
 
+    def astext(self, show_meta_data: bool = True) -> str:
+        """As text; ``show_meta_data=False`` elides large constants."""
+        return printer(self, show_meta_data)
+
+    def show(self) -> None:
+        """Prints it, large constants left out."""
+        print(self.astext(show_meta_data=False))
+
     def __str__(self) -> str:
-        return printer(self)
+        return self.astext(show_meta_data=False)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {self.checked_type}>"
+
+    def __copy__(self) -> Expr:
+        return self  # immutable
+
+    def __deepcopy__(self, _: object) -> Expr:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return pickled(self)
 
 
 class Var(Expr):
@@ -150,6 +174,11 @@ class Var(Expr):
     def __init__(self, name: str, type_: Type | None = None, span: Span | None = None) -> None:
         object.__setattr__(self, "name", name)
         self._init(type_, span)
+
+    @property
+    def name_hint(self) -> str:
+        """``name``, as TVM calls it."""
+        return self.name
 
 
 def _frozen(value: Any) -> np.ndarray:
@@ -191,6 +220,11 @@ class Call(Expr):
         object.__setattr__(self, "args", tuple(args))
         self._init(None, span)
         object.__setattr__(self, "checked_type", infer_call(self))
+
+    @property
+    def attrs(self) -> Any:
+        """Where the attributes are, as ``call.attrs.strides``: the operator; of a called function, its own."""
+        return self.op.attrs if isinstance(self.op, Function) else self.op
 
     def over(self, args: tuple[Expr, ...]) -> Call:
         """The same call over other arguments.  Its type is not inferred again where theirs are what they were."""
@@ -260,6 +294,14 @@ class Function(Expr):
     @property
     def ret_type(self) -> Type:
         return self.body.type
+
+    @property
+    def type_params(self) -> tuple[Type, ...]:
+        """None: functions are made for types."""
+        return ()
+
+    def __call__(self, *args: Expr) -> Call:
+        return Call(self, args)
 
     @property
     def is_primitive(self) -> bool:

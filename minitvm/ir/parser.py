@@ -2,9 +2,10 @@
 
     module   = { "def" "@" name function }
     function = "(" [ %x [":" type] | name "=" value ] , ... ")" [ "->" type ] "{" block "}"
-    block    = { %x "=" expr ";" } expr
+    block    = { ["let"] %x [":" type] "=" expr ";" } expr
     expr     = atom { ".0" | "(" arguments ")" }
-    atom     = %x | @f | scalar | const(...) | meta[...] | "(" expr , ... ")" | "fn" function | operator(arguments)
+    atom     = %x | @f | scalar | const(...) | meta[...] | "(" expr , ... ")" | "fn" function
+             | "if" "(" expr ")" "{" block "}" "else" "{" block "}" | operator(arguments)
 
 Comments are ``# ...``, ``/* ... */`` and, with a space on either side, ``// ...``; types of parameters and results are
 optional; attributes may stand in any order; an operator's tensors may be given by the name that its ``infer`` gives.
@@ -19,6 +20,7 @@ import minitvm.ir.ops  # noqa: F401  (registers the operators)
 from minitvm.ir.attributes import attributes_of
 from minitvm.ir.expr import Call, Constant, Expr, Function, Module, Tuple, TupleGetItem, Var
 from minitvm.ir.op import OPS, Op, signature
+from minitvm.ir.ops.control import choice
 from minitvm.ir.reader import Constants, Reader, Token, closest
 from minitvm.ir.types import accepts
 
@@ -133,11 +135,14 @@ class _Parser(Reader):
         self.scope[key] = value
 
     def block(self) -> Expr:
-        """Bindings, then the result."""
-        while self.token.kind == "name" and self.tokens[self.position + 1].text == "=":
+        """Bindings, then the result.  Relay's ``let`` is one like any other: what is bound is a node, and shared."""
+        while self.accept("let") or (self.token.kind == "name" and self.tokens[self.position + 1].text == "="):
             key, token = self.name("%", "a variable such as %x")
+            declared = self.type() if self.accept(":") else None
             self.expect("=")
             value = self.expr()
+            if declared and value.checked_type and not accepts(declared, value.checked_type):
+                raise self.error(f"{token.text} is declared as {declared}, its value is {value.type}", token=token)
             self.expect(";")
             self.bind(key, value, token)
         return self.expr()
@@ -194,11 +199,34 @@ class _Parser(Reader):
         if self.at("fn"):
             self.take()
             return self.function()
+        if self.at("if") and following == "(":
+            return self.choice()
         if self.at("const") and following == "(":
             return self.constant()
         if self.at("meta") and following == "[":
             return self.named_constant()
         return self.operator_call()
+
+    def choice(self) -> Call:
+        """``if (condition) { block } else { block }``: what the blocks bind is seen there only."""
+        start = self.take()
+        self.expect("(")
+        condition = self.expr()
+        self.expect(")")
+        then = self.branch()
+        self.expect("else")
+        orelse = self.branch()
+        with self.located(start):
+            return choice(condition, then, orelse)
+
+    def branch(self) -> Expr:
+        outer, self.scope = self.scope, dict(self.scope)
+        self.expect("{")
+        with self.nested():
+            found = self.block()
+        self.expect("}")
+        self.scope = outer
+        return found
 
     def variable(self) -> Expr:
         key, token = self.name("%", "a variable such as %x")

@@ -289,11 +289,11 @@ def is_lowerable(call: Call) -> bool:
 class FuseOps(FunctionPass, opt_level=0):
     """Each group of operators that fuse becomes a function marked ``primitive``; what is not lowerable stays as it is.
 
-    Acts by the context's level (or ``opt_level``): at 0 each operator is its own kernel.
+    Acts by the context's level (or ``fuse_opt_level``): at 0 each operator is its own kernel.
     """
 
-    def __init__(self, opt_level: int | None = None) -> None:
-        self.opt_level = opt_level
+    def __init__(self, fuse_opt_level: int | None = None) -> None:
+        self.opt_level = None if fuse_opt_level == -1 else fuse_opt_level
 
     def transform_function(self, function: Function, module: Module, context: PassContext) -> Function:
         level = context.opt_level if self.opt_level is None else self.opt_level

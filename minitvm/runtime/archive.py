@@ -1,4 +1,5 @@
-"""The library file: one uncompressed zip archive with a manifest that vouches for every member.
+"""The library file: one uncompressed zip archive with a manifest that vouches for every member; or, where its name
+ends in ``.tar``, a tar archive of the same members.
 
     manifest.json   format, versions, target, CPU, kernels, host calls; length and SHA-256 of every other member
     graph.json      the graph with its memory plan
@@ -35,7 +36,7 @@ from minitvm import config
 from minitvm.errors import LibraryError
 from minitvm.ir.arrays import aligned_empty
 from minitvm.runtime.code import code_for
-from minitvm.runtime.container import Damaged, Data, Member, pack, unpack
+from minitvm.runtime.container import Damaged, Data, Member, is_tar, pack, pack_tar, unpack, unpack_tar
 from minitvm.runtime.document import (
     FORMAT,
     FORMAT_VERSION,
@@ -66,7 +67,7 @@ def write(artifact: Artifact, path: pathlib.Path, key: PrivateKey | None = None)
     members = _file(artifact, key)
     try:
         _require_ordinary(path)
-        write_atomically(path, lambda file: pack(members, file))
+        write_atomically(path, lambda file: (pack_tar if path.suffix == ".tar" else pack)(members, file))
     except OSError as error:
         raise LibraryError(
             f"the library cannot be written to {path}: {error.strerror}", hint="choose a folder that can be written"
@@ -220,7 +221,7 @@ def _artifact(members: dict[str, Data], name: str, before: Sequence[Artifact] = 
     libraries that it may borrow parameters from."""
     manifest = members.pop(_MANIFEST, None)
     if manifest is None:
-        raise LibraryError(f"{name} is a zip archive but not a minitvm library: it has no {_MANIFEST}")
+        raise LibraryError(f"{name} is an archive but not a minitvm library: it has no {_MANIFEST}")
     entry = bytes(members.get(_ENTRY, b""))
     document = sealed(entry)
     if document is None or not _is_written_by(
@@ -263,13 +264,13 @@ def _others(members: Iterable[str]) -> list[str]:
 
 
 def _unpacked(data: memoryview, name: str) -> dict[str, Data]:
-    if bytes(data[:2]) != b"PK":
+    if bytes(data[:2]) != b"PK" and not is_tar(data):
         raise LibraryError(
             f"{name} is not a minitvm library" if len(data) else f"{name} is empty, not a minitvm library",
             hint="libraries are written by lib.save(path) or `minitvm compile`",
         )
     try:
-        return unpack(data)
+        return (unpack_tar if is_tar(data) else unpack)(data)
     except Damaged as error:
         raise LibraryError(f"{name} is truncated or altered: {error}", hint=_AGAIN) from error
 

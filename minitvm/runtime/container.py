@@ -1,11 +1,12 @@
 """The container of a library file: an uncompressed zip archive in which each member's bytes begin at a multiple of 64,
-as with Android's zipalign."""
+as with Android's zipalign; or a tar archive, which is so by itself."""
 
 import io
 import struct
+import tarfile
 import zipfile
 from collections.abc import Mapping, Sequence
-from typing import BinaryIO, TypeAlias
+from typing import Any, BinaryIO, TypeAlias
 
 from minitvm.ir.arrays import ALIGNMENT
 
@@ -37,6 +38,71 @@ def pack(members: Mapping[str, Member], out: BinaryIO) -> None:
             with archive.open(info, "w", force_zip64=is_large) as member:
                 for piece in pieces:
                     member.write(piece)
+
+
+def pack_tar(members: Mapping[str, Member], out: BinaryIO) -> None:
+    """As :func:`pack`, for ``tar`` to read."""
+    with tarfile.open(fileobj=out, mode="w", format=tarfile.GNU_FORMAT) as archive:
+        for name, pieces in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = sum(map(len, pieces))
+            archive.addfile(info, _Pieces(pieces))
+
+
+class _Pieces(io.RawIOBase):
+    """Pieces of bytes as a file to read."""
+
+    def __init__(self, pieces: Member) -> None:
+        self._left = [memoryview(piece).cast("B") for piece in pieces if len(piece)]
+
+    def read(self, size: int = -1) -> bytes:
+        found = []
+        while self._left and size:
+            piece = self._left.pop(0)
+            taken = piece if size < 0 else piece[:size]
+            found.append(taken)
+            size -= len(taken) if size > 0 else 0
+            if len(taken) < len(piece):
+                self._left.insert(0, piece[len(taken) :])
+        return b"".join(found)
+
+
+def is_tar(data: memoryview) -> bool:
+    return bytes(data[257:262]) == b"ustar"
+
+
+def unpack_tar(data: memoryview) -> dict[str, Data]:
+    """As :func:`unpack`, of what :func:`pack_tar` wrote."""
+    window: Any = _Window(data)
+    try:
+        with tarfile.TarFile(fileobj=window) as archive:
+            return _tar_members(data, archive.getmembers())
+    except (tarfile.TarError, EOFError, OSError, ValueError, ArithmeticError, RecursionError, struct.error) as error:
+        raise Damaged(str(error)) from error
+
+
+def _tar_members(data: memoryview, infos: Sequence[tarfile.TarInfo]) -> dict[str, Data]:
+    """Tar readers stop at the first thing that is no header: so each member must begin where the one before ends, and
+    all that is none must be zeros."""
+    found: dict[str, Data] = {}
+    at = 0
+    for info in infos:
+        if info.offset != at or info.type != tarfile.REGTYPE or info.pax_headers:
+            raise Damaged(f"{info.name} at byte {info.offset} is not as it was written")
+        if info.name in found:
+            raise Damaged(f"{info.name} is in it twice")
+        end = info.offset_data + info.size
+        at = _upwards(end, tarfile.BLOCKSIZE)
+        found[info.name] = data[info.offset_data : end]
+        if len(data) < at or any(data[end:at]):
+            raise Damaged(f"{info.name} ends at byte {end}, the file at {len(data)}")
+    if len(data) != _upwards(at + 2 * tarfile.BLOCKSIZE, tarfile.RECORDSIZE) or any(data[at:]):
+        raise Damaged("there are bytes in it that belong to no member")
+    return found
+
+
+def _upwards(number: int, multiple: int) -> int:
+    return -(-number // multiple) * multiple
 
 
 def unpack(data: memoryview) -> dict[str, Data]:

@@ -99,11 +99,12 @@ class GraphModuleDebug(GraphModule):
         self, feeds: Mapping[str, Any] | None = None, /, number: int = 1, **inputs: Any
     ) -> list[NodeRecord]:
         """As :meth:`run`, without output."""
-        self._assign_all(joined(feeds, inputs))
-        origin = time.perf_counter()
-        self.instance.has_run = False
-        self.records = [self._run_one(i, number, origin) for i in self._run_node]
-        self.instance.finish()
+        with self._alone():
+            self._assign_all(joined(feeds, inputs))
+            origin = time.perf_counter()
+            self.instance.has_run = False
+            self.records = [self._run_one(i, number, origin) for i in self._run_node]
+            self.instance.finish()
         return self.records
 
     def seconds_of_kernels(

@@ -33,6 +33,16 @@ class Device:
         except TargetError:
             return False
 
+    @property
+    def device_type(self) -> int:
+        """The kind as DLPack and TVM number it."""
+        return next(number for number, kind in _KINDS.items() if kind == self.kind)
+
+    @property
+    def device_id(self) -> int:
+        """``index``, as TVM calls it."""
+        return self.index
+
     def sync(self) -> None:
         """Wait for all that runs on the device; a CPU run has finished when it returns."""
         memory_of(self).wait()

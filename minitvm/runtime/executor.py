@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -25,7 +27,8 @@ class GraphModule:
     """A library ready to run, with memory of its own.
 
     Arrays given in are copied and never written; arrays given out are copies that no later run overwrites.
-    One library may serve many modules at once; one module serves one thread at a time.
+    One library may serve many modules at once; one module serves one thread at a time: :class:`InputError` where
+    another one is busy with it.
     """
 
     def __init__(self, instance: Instance) -> None:
@@ -37,6 +40,26 @@ class GraphModule:
         self.instance = instance
         self._graph = instance.graph
         self._heads = instance.graph.heads
+        self._busy = threading.RLock()
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """For one thread; inputs, results and what lies between are the same memory for all."""
+        if not self._busy.acquire(blocking=False):
+            raise InputError(
+                "the module is busy in another thread",
+                hint='every thread needs one of its own: GraphModule(library["default"](device))',
+            )
+        try:
+            yield
+        finally:
+            self._busy.release()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise LibraryError(
+            "a GraphModule is memory of this process, and cannot be copied or pickled",
+            hint='copy or pickle the library, and make another: GraphModule(library["default"](device))',
+        )
 
     # --- inputs ---
 
@@ -55,8 +78,9 @@ class GraphModule:
 
     def _assign(self, feeds: Mapping[str, Any]) -> None:
         checked = {name: self._check(name, array) for name, array in feeds.items()}
-        for name, array in checked.items():
-            self.instance.assign(name, array)
+        with self._alone():
+            for name, array in checked.items():
+                self.instance.assign(name, array)
 
     def _name_of(self, key: str | int) -> str:
         names = self.instance.input_names
@@ -150,8 +174,10 @@ class GraphModule:
 
         Raises :class:`InputError` where an input was never set, and what :meth:`set_input` raises.
         """
-        self._assign_all(joined(feeds, inputs))
-        self.instance.run()
+        given = joined(feeds, inputs)
+        with self._alone():
+            self._assign_all(given)
+            self.instance.run()
 
     def _assign_all(self, feeds: Mapping[str, Any]) -> None:
         self._assign(feeds)
@@ -163,6 +189,10 @@ class GraphModule:
 
     def get_output(self, index: int, out: NDArray | np.ndarray | None = None) -> Any:
         """Result ``index`` of the last run as a new array, or copied into ``out``; a sequence as a list of arrays."""
+        with self._alone():
+            return self._copied_output(index, out)
+
+    def _copied_output(self, index: int, out: NDArray | np.ndarray | None) -> Any:
         value = self._output(index)
         if out is None:
             return self._handed_out(value)
@@ -188,7 +218,8 @@ class GraphModule:
 
     def outputs(self) -> list[Any]:
         """Copies of all results of the last run."""
-        return [self.instance.result(head) for head in self._heads]
+        with self._alone():
+            return [self.instance.result(head) for head in self._heads]
 
     # --- timing ---
 

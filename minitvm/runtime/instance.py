@@ -84,9 +84,11 @@ class Instance:
         for name, entry in self.input_entry.items():
             given, type_ = self.params.get(name), self.types[entry]
             if given is not None:  # of a dictionary that anybody may have changed
-                is_own = given is self.artifact.params.get(name)
-                hold = self.memory.share if is_own else self.memory.hold
-                self.values[entry] = hold(given if is_own else check_input(name, given, type_))
+                own = self.artifact.params.get(name)
+                if own is not None and own is getattr(given, "original", given):
+                    self.values[entry] = self.memory.share(own)
+                else:
+                    self.values[entry] = self.memory.hold(check_input(name, given, type_))
             elif type_.is_static:
                 self.values[entry] = self.memory.empty(type_.static_shape, type_.dtype)
 

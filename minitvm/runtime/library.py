@@ -25,6 +25,7 @@ from minitvm.runtime.device import Device
 from minitvm.runtime.direct import DirectCall
 from minitvm.runtime.graph import Artifact, HostCall
 from minitvm.runtime.instance import HostRun, Instance
+from minitvm.runtime.ndarray import Parameter
 from minitvm.runtime.param_dict import save_param_dict
 from minitvm.runtime.signing import Origin, PrivateKey, PublicKey
 
@@ -54,7 +55,7 @@ class Library:
     ) -> None:
         self.artifact = artifact
         self.graph, self.plan = artifact.graph, artifact.plan
-        self.params: dict[str, np.ndarray] = dict(artifact.params)
+        self.params: dict[str, np.ndarray] = {name: Parameter.of(array) for name, array in artifact.params.items()}
         self.function_metadata = dict(artifact.metadata)
         self._code: Code | None = None
         self._lock = threading.RLock()
@@ -262,6 +263,32 @@ class Library:
     def get_params(self) -> dict[str, np.ndarray]:
         return self.params
 
+    @property
+    def lib(self) -> Library:
+        """The part that holds code; here the library itself."""
+        return self
+
+    def get_executor_config(self) -> str:
+        """What an executor is made of: :attr:`graph_json`."""
+        return self.graph_json
+
+    def get_source(self, format: str = "") -> str:
+        """The kernels as text: CUDA C or LLVM IR by default, or any stage of :meth:`report.kernel(name).text`.
+
+        :class:`LibraryError` of a library that was loaded: only a build knows it.
+        """
+        if self.report is None:
+            raise LibraryError("a saved library holds machine code only, no source", hint="build the model again")
+        kind = self.target.split()[0]
+        stage = format or (kind if kind in ("llvm", "cuda") else "loops")
+        return "\n\n".join(self.report.kernel(name).text(stage) for name in self.report.groups)
+
+    @property
+    def imported_modules(self) -> list[Library]:
+        """The parts for other devices than the CPU: itself where it runs on one, so that
+        ``lib.imported_modules[0].get_source()`` is the GPU's."""
+        return [self] if self.device().kind != "cpu" else []
+
     def save(self, path: str | pathlib.Path, key: PrivateKey | None = None) -> None:
         """Write the library as one file, which :func:`minitvm.load` reads in any process of a like machine.
 
@@ -269,16 +296,37 @@ class Library:
         """
         archive.write(self.artifact, _path(path), key)
 
-    def export_library(self, path: str | pathlib.Path) -> None:
-        """``save`` by TVM's name; the file is the same whatever its suffix."""
+    def export_library(self, path: str | pathlib.Path, **options: Any) -> None:
+        """``save`` by TVM's name: with ``.tar`` an archive that ``tar`` reads, else the same whatever the suffix.
+
+        :class:`LibraryError` for options of TVM's that say how a C compiler links: none is needed.
+        """
+        if options:
+            hint = "leave them away: export_library(path)"
+            raise LibraryError(f"no compiler links the library, so it takes no {', '.join(options)}", hint=hint)
         self.save(path)
 
     def save_params(self) -> bytes:
         return save_param_dict(self.params)
 
+    def __copy__(self) -> Library:
+        """Another one of the same code and parameters, with dictionaries of its own."""
+        return Library(self.artifact, self.ir_mod, self.report, self.origin)
+
+    def __deepcopy__(self, _: object) -> Library:
+        return self.__copy__()  # what they share does not change
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """As a file keeps it: without the module and the report."""
+        return _unpickled, (archive.to_bytes(self.artifact), self.origin)
+
     def __repr__(self) -> str:
         kernels = sum(node.is_kernel for node in self.graph.nodes)
         return f"<Library for {self.target}: {kernels} kernel calls, {len(self.params)} params; {self.origin}>"
+
+
+def _unpickled(data: bytes, origin: Origin) -> Library:
+    return Library(archive.from_bytes(data, "the pickled library"), origin=origin)
 
 
 def _shapes(artifact: Artifact) -> dict[str, Shape]:

@@ -19,6 +19,29 @@ def copied(value: Any) -> Any:
     return value if value is None else np.array(value)
 
 
+class Parameter(np.ndarray):
+    """An array that has :class:`NDArray`'s calls as well: what parameters are, so that code for either works."""
+
+    original: np.ndarray | None = None
+    """The whole array that it shows."""
+
+    @classmethod
+    def of(cls, array: np.ndarray) -> Parameter:
+        found = np.asarray(array).view(cls)
+        found.original = array
+        return found
+
+    def numpy(self) -> np.ndarray:
+        """A copy as a plain numpy array."""
+        return np.array(self)
+
+    asnumpy = numpy
+
+    def copyto(self, target: NDArray | Device) -> NDArray:
+        """As :meth:`NDArray.copyto`."""
+        return NDArray(np.asarray(self)).copyto(target)
+
+
 class NDArray:
     """An array on a device, with TVM's calls.  ``numpy()`` copies, so nothing outside shares its memory."""
 
@@ -100,20 +123,26 @@ class NDArray:
         """What numpy gives for the index; of memory of a GPU, a copy on the host."""
         return NDArray(np.asarray(np.asarray(self._data)[index]))
 
+    def __setitem__(self, index: Any, value: Any) -> None:
+        """What numpy writes for the index; of memory of a GPU, all of it is copied there and back."""
+        held = self.numpy()
+        held[index] = np.asarray(value)
+        self.copyfrom(held)
+
     def __repr__(self) -> str:
         return f"<minitvm.nd.NDArray shape={self.shape}, {self.device}>\n{np.asarray(self._data)!r}"
 
 
-def array(value: Any, where: Device | None = None) -> NDArray:
+def array(value: Any, device: Device | None = None) -> NDArray:
     """A copy of an array-like value, on a device."""
     copy = np.array(value)
-    return NDArray(copy if where is None else memory_of(where).hold(copy), where)
+    return NDArray(copy if device is None else memory_of(device).hold(copy), device)
 
 
-def empty(shape: int | Sequence[int], dtype: str = "float32", where: Device | None = None) -> NDArray:
+def empty(shape: int | Sequence[int], dtype: str = "float32", device: Device | None = None) -> NDArray:
     """A new array, contents undefined."""
     wanted = TensorType((shape,) if isinstance(shape, int) else tuple(shape), dtype)
-    return NDArray(memory_of(where or HOST.device).empty(wanted.static_shape, wanted.dtype), where)
+    return NDArray(memory_of(device or HOST.device).empty(wanted.static_shape, wanted.dtype), device)
 
 
 def from_dlpack(value: Any) -> NDArray:

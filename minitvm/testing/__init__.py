@@ -1,6 +1,19 @@
 """Networks built without ONNX, random parameters for them, and checks for passes and numbers (Relay's names)."""
 
-from minitvm.testing import densenet, inception, init, mlp, mobilenet, resnet, squeezenet, transformer, vgg
+from minitvm.testing import (
+    dcgan,
+    densenet,
+    dqn,
+    inception,
+    init,
+    lstm,
+    mlp,
+    mobilenet,
+    resnet,
+    squeezenet,
+    transformer,
+    vgg,
+)
 from minitvm.testing.checks import (
     assert_allclose,
     assert_close_to_scale,

@@ -8,6 +8,7 @@ from minitvm.ir.expr import Expr, Function, Module
 from minitvm.ir.types import TensorType
 from minitvm.ir.visitor import free_vars
 from minitvm.passes import InferType
+from minitvm.runtime.ndarray import Parameter
 
 Initializer = Callable[[str, TensorType, np.random.Generator], np.ndarray]
 
@@ -43,8 +44,8 @@ def _fans(shape: tuple[int, ...]) -> tuple[int, int]:
 
 def create_workload(
     net: Expr, initializer: Initializer | None = None, seed: int = 0
-) -> tuple[Module, dict[str, np.ndarray]]:
-    """The network as a typed module, and an array for every parameter but ``data``.
+) -> tuple[Module, dict[str, Parameter]]:
+    """The network as a typed module, and an array (with TVM's ``numpy()``, too) for every parameter but ``data``.
 
     ``initializer(name, type, rng)`` makes one parameter: :func:`xavier` by default, :func:`trained` for numbers that
     hide no mistake.
@@ -53,5 +54,5 @@ def create_workload(
     module = InferType()(Module(function))
     rng = np.random.default_rng(seed)
     make = initializer or xavier
-    params = {p.name: make(p.name, p.tensor_type, rng) for p in module.main.params if p.name != "data"}
-    return module, params
+    named = [p for p in module.main.params if p.name != "data"]
+    return module, {p.name: Parameter.of(make(p.name, p.tensor_type, rng)) for p in named}

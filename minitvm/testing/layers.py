@@ -3,11 +3,10 @@
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from minitvm.ir import builder as ir
 from minitvm.ir.builder import call_op, var
 from minitvm.ir.expr import Expr, Function, Module
+from minitvm.runtime.ndarray import Parameter
 from minitvm.testing.init import Initializer, create_workload
 
 
@@ -70,12 +69,12 @@ def image(batch_size: int, image_shape: tuple[int, int, int], dtype: str) -> Exp
     return var("data", shape=(batch_size, *image_shape), dtype=dtype)
 
 
-def workload_of(get_net: Callable[..., Function]) -> Callable[..., tuple[Module, dict[str, np.ndarray]]]:
+def workload_of(get_net: Callable[..., Function]) -> Callable[..., tuple[Module, dict[str, Parameter]]]:
     """``get_workload`` of a network: ``get_net``'s arguments, ``initializer`` and ``seed`` -> (module, parameters)."""
 
     def get_workload(
         *arguments: Any, initializer: Initializer | None = None, seed: int = 0, **named: Any
-    ) -> tuple[Module, dict[str, np.ndarray]]:
+    ) -> tuple[Module, dict[str, Parameter]]:
         return create_workload(get_net(*arguments, **named), initializer, seed)
 
     return get_workload

@@ -1,4 +1,35 @@
-"""The passes by Relay's name for their home: ``from minitvm.passes import PassContext``.  Re-exports only."""
+"""The passes by TVM's names for their homes, ``transform`` and ``relay.transform``: those of ``minitvm.passes``."""
 
-from minitvm.passes import *  # noqa: F403  (the same names, whatever they are)
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from minitvm.ir.expr import Module
+from minitvm.passes import *
+from minitvm.passes import ModulePass, PassContext
+from minitvm.passes import PrintIR as Printer
 from minitvm.passes import __all__ as __all__
+from minitvm.tvm import lacking
+
+
+class PrintIR(Printer, ModulePass):  # type: ignore[no-redef]  # the one of minitvm.passes is half of it
+    """A pass that prints the module where it stands in a ``Sequential``, as TVM's; and the instrument of that name."""
+
+    def __init__(
+        self,
+        header: str = "",
+        show_meta_data: bool = False,
+        *,
+        before: Sequence[str] = (),
+        after: Sequence[str] = (),
+        write: Callable[[str], object] | None = None,
+    ) -> None:
+        super().__init__(before, after, write)
+        self.header, self.show_meta_data = header, show_meta_data
+
+    def transform_module(self, module: Module, context: PassContext) -> Module:
+        (self.write or print)(f"{self.header}\n{module.astext(self.show_meta_data)}".lstrip())
+        return module
+
+
+def __getattr__(name: str) -> Any:
+    return lacking.attribute("relay.transform", name, "minitvm.transform")

@@ -20,12 +20,13 @@ from minitvm import config
 from minitvm.errors import InputError
 from minitvm.ir.dims import anonymous, differ
 from minitvm.ir.evaluate import evaluate
-from minitvm.ir.expr import Function
+from minitvm.ir.expr import Call, Constant, Expr, Function, Var
 from minitvm.ir.loop import Binary, Buffer, LoopExpr, Stage, as_index, const, select
 from minitvm.ir.op import Fusion, Op, compute, max_over
 from minitvm.ir.ops._shape import normalize_axis, require_kind
 from minitvm.ir.relayout import Placement, Site, elementwise
 from minitvm.ir.types import DType, FuncType, Shape, TensorType, TupleType, Type, accepts, as_shape, bound, common
+from minitvm.ir.visitor import children, post_order, substitute
 
 _most_trips: ContextVar[int | None] = ContextVar("most_trips", default=None)
 
@@ -101,6 +102,35 @@ class If(Op, name="control.if", fusion=Fusion.OPAQUE, takes_stored=True):
     def run(self, call: Callable[..., Any], condition: np.ndarray, *captured: Any) -> Any:
         """``call(branch, *values)`` computes a branch."""
         return call(self.then_branch if condition.item() else self.else_branch, *captured)
+
+
+def choice(condition: Expr, then: Expr, orelse: Expr) -> Call:
+    """A call of :class:`If`: its branches compute these expressions.
+
+    What only one branch needs is computed in it; what both share, and variables, are captured.
+    """
+    used = _captured(then, orelse)
+    names = [node.name if isinstance(node, Var) else f"v{i}" for i, node in enumerate(used)]
+    inside: dict[Expr, Expr] = {node: Var(name, node.type) for node, name in zip(used, names, strict=True)}
+    params = [param for param in inside.values() if isinstance(param, Var)]
+    branches = [Function(params, substitute(branch, inside)) for branch in (then, orelse)]
+    return Call(If(*branches), [condition, *used])
+
+
+def _captured(then: Expr, orelse: Expr) -> list[Expr]:
+    """Variables that either uses, and the outermost nodes that both do."""
+    orders = [post_order(then), post_order(orelse)]
+    shared = {node for node in orders[0] if not isinstance(node, (Var, Constant))}.intersection(orders[1])
+    found: dict[Expr, None] = {}
+    for root in (then, orelse):
+        pending = [root]
+        while pending:
+            node = pending.pop()
+            if isinstance(node, Var) or node in shared:
+                found[node] = None
+            elif not isinstance(node, Function):
+                pending.extend(reversed(children(node)))
+    return list(found)
 
 
 class Loop(Op, name="control.loop", fusion=Fusion.OPAQUE, takes_stored=True):

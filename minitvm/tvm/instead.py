@@ -1,0 +1,86 @@
+"""What TVM offers and minitvm does not, and what there is instead (``minitvm.tvm.lacking`` is how it is said)."""
+
+from __future__ import annotations
+
+_KERNELS = "kernels are compute rules, templates and schedules: docs/add-an-operator.md, docs/write-a-template.md"
+_TUNING = "`minitvm tune MODEL` measures templates; PassContext(config={'minitvm.records': [path]}) uses what it found"
+_NO_LET = "graphs share nodes and have no Let: relay.Let(var, value, body) puts the value in at once"
+_NO_BYOC = "a target's -libs hands layers to libraries; docs/write-a-backend.md adds a back end"
+_DYNAMIC = "minitvm.InferenceSession(model) compiles for the shapes that it meets"
+_OTHER_GPU = "GPUs are NVIDIA's: minitvm.cuda(0)"
+_PACKED = "functions are Python's: docs/add-an-operator.md adds an operator"
+_TENSORS = "the loop IR is minitvm.ir.loop: docs/loop-ir.md"
+_EXPORT = "export the model to ONNX, then use relay.frontend.from_onnx"
+
+INSTEAD: dict[str, str] = {
+    **dict.fromkeys(("te", "topi", "hybrid", "lower"), _KERNELS),
+    **dict.fromkeys(("tir", "script", "arith"), _TENSORS),
+    **dict.fromkeys(("autotvm", "auto_scheduler", "meta_schedule", "contrib.popen_pool"), _TUNING),
+    **dict.fromkeys(("rocm", "opencl", "metal", "vulkan", "hexagon", "ext_dev", "webgpu"), _OTHER_GPU),
+    **dict.fromkeys(("target.rocm", "target.arm_cpu", "target.mali", "target.intel_graphics"), _OTHER_GPU),
+    **dict.fromkeys(("register_func", "get_global_func", "register_object", "_ffi", "runtime.packed_func"), _PACKED),
+    **dict.fromkeys(("register_extension", "register_op_attr", "register_intrin_lowering"), _PACKED),
+    **dict.fromkeys(("contrib.cc", "contrib.nvcc", "contrib.ndk", "contrib.xcode"), "no compiler is called"),
+    **dict.fromkeys(("contrib.cudnn", "contrib.cublas", "contrib.cblas"), "Target('cuda -libs=cudnn,cublas')"),
+    "micro": "there is no code for microcontrollers; minitvm compiles for CPUs with LLVM and for NVIDIA's GPUs",
+    "rpc": "copy the saved library to the other machine, and minitvm.load it there",
+    "relax": "graphs are Relay's: docs/graph-ir.md",
+    "driver.tvmc": "the command line is `minitvm compile`, `run`, `bench` and `show`: docs/cli.md",
+    "contrib.download": "nothing is downloaded: fetch the file yourself, and give its path",
+    "contrib.relay_viz": "lib.report, str(module) and `minitvm show` show graphs",
+    "contrib.pipeline_executor": "several libraries run in threads of your own, each with its GraphModule",
+    "contrib.cuda_graph": "GraphModule captures its kernels in a CUDA graph by itself",
+    "runtime.vm": _DYNAMIC,
+    "runtime.profiling": "minitvm.debug_executor.GraphModuleDebug times every kernel",
+    "runtime.enabled": 'minitvm.device("cuda").exist says whether there is a GPU',
+    "testing.utils": "minitvm.testing.assert_allclose and check_rewrite are what there is",
+    "relay.vm": _DYNAMIC,
+    "relay.backend.vm": _DYNAMIC,
+    "relay.quantize": "quantize in ONNX (QDQ): the importer makes integer kernels of it",
+    "relay.qnn": "quantized operators are relay.qnn.quantize and relay.qnn.dequantize; ONNX's QDQ becomes them",
+    "relay.collage": _NO_BYOC,
+    "relay.aot": _DYNAMIC,
+    "relay.data_dep_optimization": "weights of few bytes stay so by themselves: docs/design.md",
+    "relay.prelude": "there are tensors and tuples, no data types of one's own",
+    **dict.fromkeys(("relay.Match", "relay.Clause", "relay.Constructor", "relay.TypeData"), "tensors and tuples only"),
+    **dict.fromkeys(("relay.RefCreate", "relay.RefRead", "relay.RefWrite"), "graphs are pure: nothing is overwritten"),
+    **dict.fromkeys(("relay.op.contrib", "relay.op.strategy", "relay.op.register_strategy"), _KERNELS),
+    **dict.fromkeys(("relay.op.register_compute", "relay.op.register_schedule", "relay.op.op"), _KERNELS),
+    **dict.fromkeys(("relay.op.register_alter_op_layout", "relay.op.register_legalize"), "Op.relayout, or a rule"),
+    **{
+        f"relay.testing.{name}": "the networks are those of minitvm.testing: resnet, vgg, mobilenet, dcgan, lstm, ..."
+        for name in ("darknet", "yolo_detection", "synthetic", "resnet_3d", "nat", "tf", "py_converter", "temp_op_attr")
+    },
+    **{
+        f"relay.transform.{name}": _NO_LET
+        for name in ("ToANormalForm", "ToGraphNormalForm", "ToBasicBlockNormalForm", "ToCPS", "LambdaLift", "Inline")
+    },
+    **{
+        f"relay.transform.{name}": _NO_BYOC
+        for name in ("AnnotateTarget", "MergeComposite", "MergeCompilerRegions", "PartitionGraph", "CollagePartition")
+    },
+    **{
+        f"relay.transform.{name}": "there is no training"
+        for name in ("gradient", "FirstOrderGradient", "LazyGradientInit", "PartialEvaluate")
+    },
+    "relay.transform.FastMath": "PassContext(config={'minitvm.allow_approximate': ...}) allows approximate rules",
+    "relay.transform.DynamicToStatic": "the importer folds shapes away: from_onnx(model, shape_dict)",
+    "relay.transform.DefuseOps": "keep the module from before FuseOps: modules do not change",
+    "relay.transform.RemoveUnusedFunctions": "a build takes what main calls",
+    "relay.transform.FlattenAtrousConv": "ONNX has dilations, which convolutions take",
+    "relay.transform.SplitArgs": "kernels take any number of arguments",
+    "relay.transform.PlanDevices": "a library runs on one device",
+    "relay.transform.ManifestAlloc": "memory is planned in build: lib.plan",
+    "relay.transform.ManifestLifetimes": "memory is planned in build: lib.plan",
+    "relay.transform.FakeQuantizationToInteger.optional_qat": _EXPORT,
+    "relay.transform.recast": "relay.transform.ToMixedPrecision",
+    "relay.transform.to_cps": _NO_LET,
+}
+"""By TVM's path, what there is instead; it stands for all that lies below the path, too."""
+
+
+def why(path: str) -> str | None:
+    """What there is instead of something of TVM's; ``None`` where nothing is said of it."""
+    while path and path not in INSTEAD:
+        path = path.rpartition(".")[0]
+    return INSTEAD.get(path)

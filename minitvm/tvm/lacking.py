@@ -1,0 +1,58 @@
+"""What TVM offers and minitvm does not: importable, so that a program gets as far as it can, and refused when used.
+
+from minitvm import te          # goes well
+te.placeholder((3,))            # NotOfferedError: minitvm has no tvm.te.placeholder ... use ...
+"""
+
+from __future__ import annotations
+
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any, NoReturn
+
+from minitvm.tvm.error import NotOfferedError
+from minitvm.tvm.instead import why
+
+
+class Lacking:
+    """Stands for a name of TVM's that is not offered.  Names below it are the same; all else raises."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def __getattr__(self, name: str) -> Lacking:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return Lacking(f"{self._path}.{name}")
+
+    def __repr__(self) -> str:
+        return f"<tvm.{self._path}, which minitvm does not offer>"
+
+    def _refuse(self, *_: Any, **__: Any) -> NoReturn:
+        raise NotOfferedError(f"minitvm has no tvm.{self._path}", hint=why(self._path))
+
+    __call__ = __enter__ = __exit__ = __iter__ = __len__ = __getitem__ = __instancecheck__ = __mro_entries__ = _refuse
+
+
+def attribute(home: str, name: str, of: str | None = None) -> Lacking:
+    """What stands for ``name`` in a module of ``minitvm`` (``home``, TVM's path); ``AttributeError`` where TVM's is not
+    known either."""
+    path = f"{home}.{name}".lstrip(".")
+    if name.startswith("_") or why(path) is None:
+        raise AttributeError(f"{of or f'minitvm.{home}'.rstrip('.')} has no attribute {name!r}")
+    return Lacking(path)
+
+
+class LackingLoader:
+    """Makes a module of which every name is :class:`Lacking`."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        module = ModuleType(spec.name, f"Not offered.  Instead: {why(self.path)}")
+        vars(module)["__getattr__"] = Lacking(self.path).__getattr__
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        pass

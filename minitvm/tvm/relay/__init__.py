@@ -1,0 +1,33 @@
+"""The names that people know from Relay: ``from minitvm import relay``.  Operators are functions: ``relay.add``."""
+
+import importlib
+
+import minitvm.ir.builder as builder
+from minitvm.ir.builder import const, function, var
+from minitvm.ir.expr import Call, Constant, Expr, GlobalVar, Module, Tuple, TupleGetItem, Var
+from minitvm.ir.op import Op
+from minitvm.ir.types import FuncType, TensorType, TupleType, Type
+from minitvm.passes.manager import PassContext
+from minitvm.runtime.param_dict import load_param_dict, save_param_dict
+from minitvm.tvm import lacking, transform
+from minitvm.tvm.parser import fromtext, parse, parse_expr
+from minitvm.tvm.paths import HOMES
+from minitvm.tvm.relay import analysis, backend, build_module, expr, expr_functor, op
+from minitvm.tvm.relay.analysis import free_vars
+from minitvm.tvm.relay.build_module import bind_params_by_name, build, create_executor, optimize
+from minitvm.tvm.relay.expr import Any, Function, If, Let, ScopeBuilder, TupleWrapper, bind, scalar_type
+from minitvm.tvm.relay.expr_functor import ExprFunctor, ExprMutator, ExprVisitor
+
+IRModule = Module
+RelayExpr = Expr
+build_config = PassContext
+ir_pass = analysis
+
+
+def __getattr__(name: str) -> object:
+    """Operators: ``relay.add``, ``relay.nn.conv2d``; and rooms that are imported on first use."""
+    if name in ("dataflow_pattern", "frontend") or f"relay.{name}" in HOMES:  # the importer loads onnx
+        return importlib.import_module(f"minitvm.tvm.relay.{name}")
+    if lacking.why(f"relay.{name}") or name.startswith("_"):
+        return lacking.attribute("relay", name)
+    return getattr(builder, name)

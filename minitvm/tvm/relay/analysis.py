@@ -1,0 +1,89 @@
+"""Relay's ``analysis``: what one asks of a graph."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from minitvm.errors import MiniTVMError
+from minitvm.ir.expr import Call, Expr, Function, Module, Var
+from minitvm.ir.op import Op
+from minitvm.ir.verify import verify
+from minitvm.ir.visitor import calls, children, free_vars, post_order
+from minitvm.tvm import lacking
+
+_PRODUCTS = ("nn.conv", "nn.dense", "nn.matmul", "nn.batch_matmul", "nn.contrib_conv")
+"""How the names of operators begin whose multiplications are counted."""
+
+
+def post_order_visit(expr: Expr, fvisit: Callable[[Expr], Any] | None = None) -> list[Expr]:
+    """``fvisit(node)`` for every node below ``expr`` and itself, operands before users; gives the nodes, too."""
+    nodes = post_order(expr)
+    if fvisit is not None:
+        for node in nodes:
+            fvisit(node)
+    return nodes
+
+
+def all_vars(expr: Expr) -> list[Var]:
+    """Every variable, bound or free, in post-order."""
+    return [node for node in post_order(expr) if isinstance(node, Var)]
+
+
+def bound_vars(expr: Expr) -> list[Var]:
+    """The parameters of functions in ``expr``."""
+    return [param for node in post_order(expr) if isinstance(node, Function) for param in node.params]
+
+
+def well_formed(expr: Expr | Module) -> bool:
+    """Whether :func:`minitvm.ir.verify.verify` finds nothing wrong."""
+    try:
+        verify(expr if isinstance(expr, Module) else Module.from_expr(expr))
+    except MiniTVMError:
+        return False
+    return True
+
+
+def list_op_freqs(mod: Module) -> dict[str, int]:
+    """How often each operator is called in ``main``, fused groups included."""
+    return dict(_counted(mod.main))
+
+
+def _counted(root: Expr) -> Counter[str]:
+    found: Counter[str] = Counter()
+    for call in calls(root):
+        found += _counted(call.op) if isinstance(call.op, Function) else Counter([call.op.name])
+    return found
+
+
+def count_layers(expr: Expr, valid_ops: Sequence[str] = ("nn.conv2d", "nn.dense")) -> int:
+    """Calls of these operators on the longest way through ``expr``."""
+    depth: dict[Expr, int] = {}
+    below = expr.body if isinstance(expr, Function) else expr
+    for node in post_order(below):
+        counted = isinstance(node, Call) and getattr(node.op, "name", "") in valid_ops
+        depth[node] = counted + max((depth[n] for n in _operands(node)), default=0)
+    return depth[below]
+
+
+def _operands(node: Expr) -> tuple[Expr, ...]:
+    return () if isinstance(node, Function) else children(node)
+
+
+def get_total_mac_number(expr: Expr) -> int:
+    """Multiplications with an addition, of convolutions and matrix products."""
+    return sum(_macs(call) for call in calls(expr) if isinstance(call.op, Op) and call.op.name.startswith(_PRODUCTS))
+
+
+def _macs(call: Call) -> int:
+    assert isinstance(call.op, Op)
+    return int(call.op.flops([arg.tensor_type for arg in call.args], [call.tensor_type])) // 2
+
+
+def extract_fused_functions(mod: Module) -> dict[str, Function]:
+    """The fused groups of a module after ``FuseOps``, by name."""
+    groups = [call.op for call in calls(mod.main) if isinstance(call.op, Function) and call.op.is_primitive]
+    return {str(group.attrs.get("name", f"group{i}")): group for i, group in enumerate(dict.fromkeys(groups))}
+
+
+def __getattr__(name: str) -> Any:
+    return lacking.attribute("relay.analysis", name)

@@ -1,0 +1,89 @@
+"""Relay's visitors: classes with a method for each kind of node.  Every node is visited once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from minitvm.errors import IRError
+from minitvm.ir.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem, Var
+from minitvm.ir.visitor import rebuild
+
+_METHODS = {
+    Var: "visit_var",
+    Constant: "visit_constant",
+    Call: "visit_call",
+    Tuple: "visit_tuple",
+    TupleGetItem: "visit_tuple_getitem",
+    Function: "visit_function",
+}
+
+
+class ExprFunctor:
+    """``visit(node)`` calls the node's method, and keeps what it gives."""
+
+    def __init__(self) -> None:
+        self.memo_map: dict[Expr, Any] = {}
+
+    def visit(self, expr: Expr) -> Any:
+        memo = self.__dict__.setdefault("memo_map", {})
+        if expr not in memo:
+            memo[expr] = getattr(self, _METHODS[type(expr)])(expr)
+        return memo[expr]
+
+    def visit_op(self, op: Any) -> Any:
+        """What a call applies: an operator with its attributes."""
+        return op
+
+    def _undefined(self, expr: Any) -> Any:
+        raise IRError(f"{type(self).__name__} has no {_METHODS[type(expr)]}", hint="define it, or use ExprVisitor")
+
+    visit_var = visit_constant = visit_call = visit_tuple = visit_tuple_getitem = visit_function = _undefined
+
+
+class ExprVisitor(ExprFunctor):
+    """Visits all nodes below one; override what you want to look at, and call ``super()`` to go on."""
+
+    def visit_call(self, call: Call) -> Any:
+        self.visit(call.op) if isinstance(call.op, Function) else self.visit_op(call.op)
+        for arg in call.args:
+            self.visit(arg)
+
+    def visit_tuple(self, tup: Tuple) -> Any:
+        for field in tup.fields:
+            self.visit(field)
+
+    def visit_tuple_getitem(self, item: TupleGetItem) -> Any:
+        self.visit(item.tuple)
+
+    def visit_function(self, function: Function) -> Any:
+        for param in function.params:
+            self.visit(param)
+        self.visit(function.body)
+
+    def visit_var(self, var: Var) -> Any: ...
+
+    def visit_constant(self, constant: Constant) -> Any: ...
+
+
+class ExprMutator(ExprFunctor):
+    """Rebuilds what is below a node; override what shall become something else.  What has not changed stays."""
+
+    def visit_call(self, call: Call) -> Any:
+        op = self.visit(call.op) if isinstance(call.op, Function) else self.visit_op(call.op)
+        args = [self.visit(arg) for arg in call.args]
+        return rebuild(call, args) if op is call.op else Call(op, args, span=call.span)
+
+    def visit_tuple(self, tup: Tuple) -> Any:
+        return rebuild(tup, [self.visit(field) for field in tup.fields])
+
+    def visit_tuple_getitem(self, item: TupleGetItem) -> Any:
+        return rebuild(item, [self.visit(item.tuple)])
+
+    def visit_function(self, function: Function) -> Any:
+        return rebuild(function, [*map(self.visit, function.params), self.visit(function.body)])
+
+    def visit_var(self, var: Var) -> Any:
+        return var
+
+    def visit_constant(self, constant: Constant) -> Any:
+        return constant

@@ -1,0 +1,50 @@
+"""Relay's ``op``: the operators as functions, ``op.nn.conv2d(...)``, and by name, ``op.get("nn.conv2d")``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from minitvm.errors import TypeInferenceError, did_you_mean
+from minitvm.ir import builder
+from minitvm.ir.op import OPS, Op
+from minitvm.tvm import lacking
+
+_FAMILIES = ("tensor", "transform", "reduce", "algorithm")
+"""Relay's files of operators that have no namespace of their own."""
+
+
+@dataclass(frozen=True, eq=False)
+class OpName:
+    """An operator by name.  Equal to what calls of it apply, whatever its attributes: ``call.op == op.get("add")``."""
+
+    name: str
+
+    def __call__(self, *args: Any, **attributes: Any) -> Any:
+        return builder.call_op(self.name, *args, **attributes)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, (Op, OpName)) and self.name == other.name
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+
+def get(op_name: str) -> OpName:
+    """The operator of that name; :class:`TypeInferenceError` where there is none."""
+    if op_name not in OPS:
+        raise TypeInferenceError(f"there is no operator {op_name!r}", hint=did_you_mean(op_name, OPS, str))
+    return OpName(op_name)
+
+
+def list_op_names() -> list[str]:
+    """All operators' names."""
+    return sorted(OPS)
+
+
+def __getattr__(name: str) -> Any:
+    if name in _FAMILIES:
+        return builder
+    if lacking.why(f"relay.op.{name}") or name.startswith("_"):
+        return lacking.attribute("relay.op", name)
+    return getattr(builder, name)
