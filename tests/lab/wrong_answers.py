@@ -184,7 +184,7 @@ WRONG: list[tuple[str, str, str, str]] = [
     ),
     ("chapter7", "in_lanes", "def in_lanes(kernel):\n    return kernel", "vectorize the inner loop"),
     ("chapter7", "in_lanes", "def in_lanes(kernel):\n    return schedule.vectorize(kernel, 'r')", "reduction into acc"),
-    ("chapter7", "fast", "def fast(kernel):\n    return in_lanes(kernel)", "gives each row a sum of its own"),
+    ("chapter7", "fast", "def fast(kernel):\n    return kernel", "gives each row a sum of its own"),
     (
         "chapter8", "llvm_of",
         "def llvm_of(kernel):\n    return 'define void @%s() { ret }' % kernel.name",

@@ -16,7 +16,7 @@ from minitvm.ir.expr import Module
 from minitvm.ir.loop import Alloc, For, Kernel, Load, LoopKind, Store, stmt_exprs, walk_exprs, walk_stmts
 from minitvm.ir.loop.interp import run_kernel
 from minitvm.ir.loop.verify import verify_kernel
-from minitvm.lab.course.check import Chapter, Wrong, close, hinted, same
+from minitvm.lab.course.check import Chapter, Skip, Wrong, close, hinted, same
 from minitvm.passes.manager import PassContext
 from minitvm.runtime.executor import GraphModule
 from minitvm.target import Target
@@ -141,15 +141,19 @@ def _(fast: Any) -> None:
     built(fast)
 
 
-@tile.check("at least 8 vectors of sums in registers")
+@tile.check("at least 4 vectors of sums in registers")
 def _(fast: Any) -> None:
     sums = _sums(_scheduled(fast))
     hint = (
-        "a multiply-add takes 4 cycles and two can start in each: fewer than 8 sums wait for each other. "
+        "a multiply-add takes 4 cycles and one or two start in each: fewer than 4 or 8 vectors wait for each other. "
         "schedule.jam on a loop of rows gives each row a sum of its own"
     )
-    if sums < 8 * 16:
-        raise Wrong(f"{sums} sums are kept while the loop over r runs, expected 128 at least", hint)
+    if sums < 4 * _lanes():
+        raise Wrong(f"{sums} sums are kept while the loop over r runs, expected {4 * _lanes()} at least", hint)
+
+
+def _lanes() -> int:
+    return backend_of(Target.parse("llvm"), 1).machine.lanes("float32")
 
 
 def _sums(kernel: Kernel) -> int:
@@ -162,19 +166,19 @@ def _sums_inside(alloc: Alloc) -> bool:
     return any(int(getattr(s.extent, "value", 0)) > 16 for s in walk_stmts(alloc.body) if isinstance(s, For))
 
 
-@tile.check("fewer loads than multiply-adds")
+@tile.check("a load serves several multiply-adds")
 def _(fast: Any) -> None:
     kernel = _scheduled(fast)
     loads, adds = _work(kernel)
     hint = (
         "jam rows: a vector of b that was loaded is used for each of them; and a wider row uses each element of a more"
     )
-    if loads > 0.75 * adds:
+    if loads > 1.5 * adds:
         raise Wrong(f"{loads} vectors are loaded for {adds} multiply-adds in the loop over r", hint)
 
 
 def _work(kernel: Kernel) -> tuple[int, int]:
-    """Different loads of inputs, and multiply-adds, of one round of the innermost serial loop, in vectors of 16."""
+    """Different loads of inputs, and multiply-adds, of one round of the innermost serial loop, in vectors."""
     inner = [
         f
         for f in _loops(kernel, LoopKind.SERIAL)
@@ -183,7 +187,7 @@ def _work(kernel: Kernel) -> tuple[int, int]:
     loads = adds = 0
     for found in inner:
         jammed, vectors = _kinds(found, LoopKind.UNROLLED), _kinds(found, LoopKind.VECTORIZED)
-        width = max(1, int(np.prod([_extent(v) for v in vectors[:1]])) // 16)
+        width = max(1, int(np.prod([_extent(v) for v in vectors[:1]])) // _lanes())
         for store in (s for s in walk_stmts(found.body) if isinstance(s, Store)):
             adds += int(np.prod([_extent(u) for u in jammed])) * width
             for load in {e for root in stmt_exprs(store) for e in walk_exprs(root) if isinstance(e, Load)}:
@@ -207,6 +211,10 @@ def _reaches(share: float, points: int) -> None:
     @tile.check(f"{share:.0%} of what this core can do at most", points)
     def _(fast: Any) -> None:
         found = share_of_peak(built(fast), share)
+        if found > 1.3:
+            raise Skip(
+                f"it is {found:.1f} times as fast as a loop of multiply-adds: this core has no instruction for them"
+            )
         if found < share:
             hint = (
                 "the best of several tries counts, so try again if the machine was busy; else: other tile sizes "
