@@ -393,7 +393,7 @@ ERRORS: dict[str, tuple[Sequence[str], str]] = {
     ),
     "show of a library": (
         ("show", "m.mtvm"),
-        "a library keeps its code, not the way to it\n  = hint: show the .onnx file it was made from",
+        "a library keeps its code, not the way to it\n  = hint: give the .onnx file it was made from",
     ),
     "a library against onnxruntime": (
         ("bench", "m.mtvm", "--against", "onnxruntime"),

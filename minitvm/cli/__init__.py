@@ -21,6 +21,7 @@ COMMANDS = {
     "bench": ("run:bench", "Time a model, next to ONNX Runtime."),
     "profile": ("profile:profile", "Say where a run's time goes: kernels, threads, beside the machine's peak."),
     "check": ("check:check", "Prove that a model is compiled right; else, who is wrong."),
+    "explain": ("explain:explain", "Say why a kernel, a node or a pass's result is as it is."),
     "show": ("show:show", "Print a model at one stage of its way: graph, loops, LLVM IR, assembly, CUDA C."),
     "lab": ("lab:lab", "Experiments: orders of passes, levels, rules and passes put to the test."),
     "view": ("view:view", "Write a page to look at: passes, graph, kernels' code, memory, threads."),
@@ -73,6 +74,7 @@ def cli() -> None:
       minitvm run m.mtvm -i inputs.npz      run it on arrays from a file
       minitvm bench model.onnx              time it, next to ONNX Runtime
       minitvm profile model.onnx            see where its time goes, kernel by kernel
+      minitvm explain model.onnx --node N   ask what became of a node, and why
       minitvm show model.onnx               read what each pass and each kernel became
       minitvm view model.onnx               the same to look at, as one page
 

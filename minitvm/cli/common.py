@@ -17,11 +17,11 @@ from typing import Any, TypeVar, cast
 import click
 import numpy as np
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from minitvm.errors import ConfigError, InputError, LibraryError, UnknownValueError
 from minitvm.frontend import ValueDescription, describe_onnx
+from minitvm.lab.bars import in_terminal
 from minitvm.models import compile, with_values
 from minitvm.passes.manager import CONFIG_KEYS, PassContext
 from minitvm.runtime.library import Library, load
@@ -56,13 +56,7 @@ def say(text: str) -> None:
 @contextmanager
 def compiling(title: str) -> Iterator[OnProgress]:
     """A bar that counts kernels, or runs; silent where stderr is not a terminal.  Gone when it is done."""
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=stderr, transient=True, disable=not stderr.is_terminal) as progress:
-        task = progress.add_task(title, total=None)
-
-        def on_progress(done: int, total: int, name: str) -> None:
-            progress.update(task, completed=done, total=total)
-
+    with in_terminal(title, stderr) as on_progress:
         yield on_progress
 
 
@@ -163,6 +157,12 @@ trusted_keys = click.option(
     multiple=True,
     help="Public key (PEM): a library must be signed by it.  Repeatable: by one of them.",
 )
+
+
+def require_model(path: pathlib.Path) -> None:
+    """:class:`ConfigError` where a model's way is asked of a library."""
+    if path.suffix == SUFFIX:
+        raise ConfigError("a library keeps its code, not the way to it", hint="give the .onnx file it was made from")
 
 
 @dataclass(frozen=True)

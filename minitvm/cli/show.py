@@ -17,8 +17,8 @@ from minitvm.codegen.backend import backend_of, stages
 from minitvm.driver import BuildReport, PassStep
 from minitvm.errors import ConfigError
 from minitvm.frontend import describe_onnx, supported_operators
+from minitvm.lab.differences import difference
 from minitvm.models import why_specialised
-from minitvm.passes.manager import closest
 from minitvm.runtime.graph import CpuTag
 from minitvm.runtime.library import load
 from minitvm.target import Target
@@ -28,9 +28,12 @@ _STAGES = ("graph", "plain", "loops", *stages())
 
 @click.command()
 @common.model
-@click.option("--after", metavar="PASS", help="The graph after the (last run of the) pass; 'list' names the passes.")
-@click.option("--before", metavar="PASS", help="The graph before the (first run of the) pass.")
-@click.option("--stage", type=click.Choice(_STAGES), default="graph", show_default=True, help="What to print.")
+@click.option(
+    "--after", metavar="PASS", help="Graph after a pass, its last run (PASS#2: its second); 'list' names all."
+)
+@click.option("--before", metavar="PASS", help="Graph before a pass, its first run (PASS#2: its second).")
+@click.option("--diff", metavar="PASS", help="What a pass changed: calls that went and came, aligned.")
+@click.option("--stage", type=click.Choice(_STAGES), help="What to print; 'graph' unless given.")
 @click.option("--kernel", metavar="NAME", help="One kernel only; 'list' names them with nodes and templates.")
 @click.option("--why", metavar="NODE", help="What was decided about a node of the model, or a kernel; '*' for all.")
 @click.option("--constants", is_flag=True, help="Name large constants instead of leaving them out.")
@@ -39,7 +42,8 @@ def show(
     model: pathlib.Path,
     after: str | None,
     before: str | None,
-    stage: str,
+    diff: str | None,
+    stage: str | None,
     kernel: str | None,
     why: str | None,
     constants: bool,
@@ -54,12 +58,13 @@ def show(
     Examples:
       minitvm show resnet18.onnx --after list
       minitvm show resnet18.onnx --after FoldScaleAxis
+      minitvm show resnet18.onnx --diff FoldConstant#2
       minitvm show resnet18.onnx --kernel list
       minitvm show resnet18.onnx --stage loops --kernel fused_nn_conv2d_add_nn_relu
       minitvm show resnet18.onnx --why resnetv15_conv0_fwd
     """
-    if model.suffix == common.SUFFIX:
-        raise ConfigError("a library keeps its code, not the way to it", hint="show the .onnx file it was made from")
+    _check_options({"--after": after, "--before": before, "--diff": diff, "--why": why}, stage, kernel, constants)
+    common.require_model(model)
     library = chosen.library(model, trace=True)
     report = library.report
     assert report is not None
@@ -70,14 +75,16 @@ def show(
     elif why:
         _why(report, why)
     elif after or before:
-        step = _step(report, after or before or "", first=after is None)
-        say((step.after if after else step.before).astext(show_meta_data=constants))
-    elif stage == "graph" and kernel is None:
+        runs = report.runs(after or before or "")
+        say((runs[-1].after if after else runs[0].before).astext(show_meta_data=constants))
+    elif diff:
+        say("\n\n".join(map(difference, _changed(report.runs(diff)))))
+    elif stage in (None, "graph") and kernel is None:
         assert report.module is not None
         say(report.module.astext(show_meta_data=constants))
     else:
         for name in [kernel] if kernel else list(report.groups):
-            say(_kernel(report, name, stage))
+            say(_kernel(report, name, stage or "graph"))
 
 
 def _kernel(report: BuildReport, name: str, stage: str) -> str:
@@ -101,12 +108,26 @@ def _list_kernels(report: BuildReport) -> None:
         say(f"{name}  {', '.join(nodes)}  ({kernel.template}), {kernel.cost}, {kernel.seconds * 1e6:.1f} us predicted")
 
 
-def _step(report: BuildReport, name: str, first: bool) -> PassStep:
-    found = [step for step in report.steps if step.name == name]
-    if not found:
-        known = dict.fromkeys(step.name for step in report.steps)
-        raise ConfigError(f"no pass {name!r} ran", hint=closest(name, list(known)))
-    return found[0 if first else -1]
+def _changed(steps: list[PassStep]) -> list[PassStep]:
+    """Those that changed something; one where none did, so that this is said."""
+    return [step for step in steps if step.after is not step.before] or steps[:1]
+
+
+def _check_options(ways: dict[str, str | None], stage: str | None, kernel: str | None, constants: bool) -> None:
+    """:class:`ConfigError` where an option would do nothing beside another one."""
+    given = [name for name, value in ways.items() if value is not None]
+    others = {"--stage": stage, "--kernel": kernel, "--constants": constants or None}
+    useless = [name for name, value in others.items() if value is not None]
+    if given and "--constants" in useless and given[0] in ("--after", "--before"):
+        useless.remove("--constants")
+    if kernel == "list" and (stage or constants):
+        given, useless = ["--kernel list"], [n for n in useless if n != "--kernel"]
+    if constants and not given and (kernel or stage not in (None, "graph")):
+        given, useless = ["--kernel" if kernel else "--stage"], ["--constants"]
+    if len(given) > 1:
+        raise ConfigError(f"{given[0]} and {given[1]} say different things to print", hint="give one of them")
+    if given and useless:
+        raise ConfigError(f"{useless[0]} does nothing beside {given[0]}", hint=f"leave out {useless[0]}")
 
 
 @click.command()

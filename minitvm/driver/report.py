@@ -19,18 +19,21 @@ from minitvm.codegen.problem import Choice
 from minitvm.driver.kernels import KernelCompiler, Timings
 from minitvm.driver.program import group_cost
 from minitvm.errors import CompilerError, ConfigError
-from minitvm.ir.decision import Decision, decisions
+from minitvm.ir.decision import Decision, Decisions, decisions, name_of
 from minitvm.ir.expr import Function, Module
 from minitvm.ir.loop import Kernel
+from minitvm.ir.visitor import calls
 from minitvm.passes.instrument import PassInfo, PassInstrument, Running
+from minitvm.passes.manager import closest
 from minitvm.runtime.graph import Artifact, Graph
 from minitvm.runtime.roofline import Cost
+from minitvm.shown import Shown
 
 _LOG = logging.getLogger("minitvm")
 
 
-@dataclass(frozen=True)
-class PassStep:
+@dataclass(frozen=True, repr=False)
+class PassStep(Shown):
     """One run of a pass: what it decided, and the module before and after it where the build was asked to trace."""
 
     name: str
@@ -40,6 +43,9 @@ class PassStep:
     """Of passes inside it, too."""
     depth: int = 0
     """How many passes are around it."""
+
+    def __repr__(self) -> str:
+        return f"<a run of {self.name}: {len(self.decisions)} decisions>"
 
     @property
     def before(self) -> Module:
@@ -86,13 +92,16 @@ class Recorder(PassInstrument):
         self._claimed = len(self._log)
 
 
-@dataclass(frozen=True)
-class KernelReport:
+@dataclass(frozen=True, repr=False)
+class KernelReport(Shown):
     """One kernel: its group, its predicted cost, who writes its loops and why, and its way to machine code."""
 
     symbol: str
     group: Function
     compiler: KernelCompiler = field(repr=False)
+
+    def __repr__(self) -> str:
+        return f"<kernel {self.symbol}: {' -> '.join(map(name_of, calls(self.group.body)))}>"
 
     @cached_property
     def _lowering(self) -> Lowering | None:
@@ -158,7 +167,7 @@ class KernelReport:
 
 
 @dataclass(repr=False)
-class BuildReport:
+class BuildReport(Shown):
     """What a build did: seconds by stage, passes, decisions, kernels."""
 
     timings: Timings
@@ -188,9 +197,9 @@ class BuildReport:
         return dict(self.timings.seconds)
 
     @property
-    def decisions(self) -> list[Decision]:
+    def decisions(self) -> Decisions:
         """All that passes did and declined, why kernels are made as they are, and what has none; in order."""
-        return [d for _, decided in self._stages(list(self.groups)) for d in decided]
+        return Decisions(d for _, decided in self._stages(list(self.groups)) for d in decided)
 
     def log(self) -> None:
         """Every kernel's operators and loops, where Python's log shows debugging: TVM's dump after fusion."""
@@ -217,6 +226,27 @@ class BuildReport:
         if symbol not in self.groups:
             raise CompilerError(f"there is no kernel {symbol!r}", hint=f"kernels: {', '.join(self.groups)}")
         return KernelReport(symbol, self.groups[symbol], self.compiler)
+
+    def runs(self, name: str) -> list[PassStep]:
+        """The runs of a pass, in order; ``FoldConstant#2`` is the second one alone.
+
+        :class:`ConfigError` where there is none, which names those that ran.
+        """
+        wanted, hash_, number = name.partition("#")
+        found = [step for step in self.steps if step.name == wanted]
+        known = dict.fromkeys(step.name for step in self.steps)
+        if not found:
+            raise ConfigError(f"no pass {wanted!r} ran", hint=closest(wanted, list(known)))
+        if not hash_:
+            return found
+        if not number.isdecimal() or not 1 <= int(number) <= len(found):
+            raise ConfigError(f"{wanted} has no run {number!r}", hint=f"it ran {len(found)} times: {wanted}#1 and on")
+        return [found[int(number) - 1]]
+
+    def explain(self, *, kernel: str | None = None, node: str | None = None, pass_name: str | None = None) -> Any:
+        """Why a kernel, a node of the model or a pass's result is as it is: a ``lab.Explanation``."""
+        laboratory = importlib.import_module("minitvm.lab.explanation")  # on top of this room; most builds ask nothing
+        return laboratory.explain(self, kernel=kernel, node=node, pass_name=pass_name)
 
     def why(self, name: str) -> dict[str, tuple[Decision, ...]]:
         """What was decided about a node of the model or a kernel, by pass and kernel; ``*`` stands for anything.

@@ -15,6 +15,7 @@ from enum import Enum
 
 from minitvm.ir.expr import Call, Expr, Tuple, TupleGetItem, current_span
 from minitvm.ir.types import Span
+from minitvm.shown import Shown
 
 
 class Exactness(str, Enum):
@@ -36,7 +37,7 @@ class Declined:
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(Shown):
     """``by`` (a rule, a pass, a template) did something about ``about`` (an operator) or declined, and why.
 
     ``spans`` are the names of the model's nodes that it is about.
@@ -51,6 +52,17 @@ class Decision:
     def __str__(self) -> str:
         origin = f" [{', '.join(self.spans)}]" if self.spans else ""
         return f"{self.about}{origin}: {self.by}{'' if self.taken else ' declined'}: {self.reason}"
+
+
+class Decisions(list[Decision], Shown):
+    """Decisions in order; a list whose ``repr`` is one line, as there may be thousands."""
+
+    def __repr__(self) -> str:
+        taken = sum(d.taken for d in self)
+        return f"<{len(self)} decisions: {taken} to do something, {len(self) - taken} not to>"
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self))
 
 
 _log: ContextVar[list[Decision] | None] = ContextVar("decisions", default=None)

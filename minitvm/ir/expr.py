@@ -27,7 +27,8 @@ from minitvm.ir.node import (
 )
 from minitvm.ir.pickled import packed, unpacked
 from minitvm.ir.text import print_expr, print_module
-from minitvm.ir.visitor import free_vars
+from minitvm.ir.visitor import calls, free_vars
+from minitvm.shown import Shown
 
 node.printer = print_expr
 node.pickled = lambda expr: (_one, (packed([expr]),))
@@ -48,7 +49,7 @@ class GlobalVar(str):
         return str(self)
 
 
-class Module:
+class Module(Shown):
     """Functions by name; ``main`` is the entry.  Immutable: ``with_function`` returns a new module."""
 
     __slots__ = ("functions",)
@@ -111,6 +112,10 @@ class Module:
     def show(self) -> None:
         """Prints it, large constants left out."""
         print(self.astext(show_meta_data=False))
+
+    def __repr__(self) -> str:
+        functions = ", ".join(f"@{name}" for name in self.functions)
+        return f"<Module of {functions}: {sum(len(calls(f.body)) for f in self.functions.values())} calls>"
 
     def __str__(self) -> str:
         return self.astext(show_meta_data=False)

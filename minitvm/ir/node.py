@@ -32,6 +32,7 @@ from minitvm.ir.types import (
     leaves,
     type_of,
 )
+from minitvm.shown import Shown
 
 
 def _unset(node: Any, *_: object) -> Any:
@@ -86,7 +87,7 @@ def _arithmetic(name: str) -> tuple[Callable[[Any, Any], Expr], Callable[[Any, A
     return lambda self, other: call(self, self, other), lambda self, other: call(self, other, self)
 
 
-class Expr:
+class Expr(Shown):
     """A node of the graph.  Never mutated after construction."""
 
     __slots__ = ("__weakref__", "checked_type", "span")

@@ -12,6 +12,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from minitvm.lab.bars import progress as progress
     from minitvm.lab.check_all import check as check
     from minitvm.lab.check_all import object_of as object_of
     from minitvm.lab.check_all import used as used
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from minitvm.lab.check_one import check_pass as check_pass
     from minitvm.lab.check_result import Checked as Checked
     from minitvm.lab.check_result import Finding as Finding
+    from minitvm.lab.differences import difference as difference
+    from minitvm.lab.explanation import Explanation as Explanation
+    from minitvm.lab.explanation import explain as explain
     from minitvm.lab.mutation import Mutation as Mutation
     from minitvm.lab.mutation import mutate as mutate
     from minitvm.lab.ordering import Experiment as Experiment
@@ -42,8 +46,11 @@ _OFFERED = {
     "mutation": "Mutation mutate",
     "ordering": "Experiment levels orders",
     "overriding": "Changed Override measure_override override",
+    "differences": "difference",
+    "explanation": "Explanation explain",
     "profiling": "Profile profile",
     "rule_check": "Counterexample Verdict verify_rule",
+    "bars": "progress",
 }
 """Names by the module here that has them; what is not used is not imported."""
 _PLACES = {name: home for home, names in _OFFERED.items() for name in names.split()}

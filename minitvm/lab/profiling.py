@@ -27,6 +27,7 @@ from minitvm.driver.kernels import Progress
 from minitvm.driver.roofline import rates_of
 from minitvm.errors import ConfigError
 from minitvm.lab.inputs import random_inputs
+from minitvm.lab.tables import aligned
 from minitvm.models import Model, compile
 from minitvm.runtime.device import Device
 from minitvm.runtime.executor import GraphModule
@@ -36,6 +37,7 @@ from minitvm.runtime.instance import Instance
 from minitvm.runtime.library import Library, load
 from minitvm.runtime.roofline import Roofline, Row, cost_of
 from minitvm.runtime.timing import timed
+from minitvm.shown import Shown
 from minitvm.target import Rates
 
 IN_PYTHON = "Python"
@@ -74,7 +76,7 @@ class ProfileRow(Row):
 
 
 @dataclass(frozen=True, repr=False)
-class Profile:
+class Profile(Shown):
     """Kernels of a run, the longest first; ``timeline`` is one run's, the median one."""
 
     model: str
@@ -97,13 +99,16 @@ class Profile:
         return self.text()
 
     def text(self, top: int | None = None) -> str:
-        """The table, or the ``top`` lines of it."""
-        rows = [_HEADINGS, *(_cells(row) for row in self.rows[:top])]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = [_aligned(row, widths) for row in rows]
+        """All of it, or of the table the ``top`` lines."""
+        rows = self.table(top)
+        lines = aligned(rows, left=(0, len(HEADINGS) - 2, len(HEADINGS) - 1))
         left = self.rows[len(rows) - 1 :]
         rest = [f"and {len(left)} more, {sum(r.share for r in left):.1%} of the time"] if left else []
         return "\n".join([self.summary, *self.notes, "", *lines, *rest])
+
+    def table(self, top: int | None = None) -> list[tuple[str, ...]]:
+        """Headings, then the cells of each row, or of the ``top`` ones."""
+        return [HEADINGS, *(_cells(row) for row in self.rows[:top])]
 
     def __repr__(self) -> str:
         return f"<profile of {self.model}: {len(self.rows)} kernels, {self.run * 1e3:.3f} ms a run>"
@@ -384,7 +389,7 @@ def _row(
 
 # --- as text ----------------------------------------------------------------------------------------------------------
 
-_HEADINGS = (
+HEADINGS = (
     "nodes",
     "us",
     "share",
@@ -406,16 +411,6 @@ def _cells(row: ProfileRow) -> tuple[str, ...]:
     ratio = f"{row.measured / row.predicted:.2f}" if row.predicted else "-"
     shares = (f"{row.of_peak:.0%}", f"{row.of_bandwidth:.0%}", f"{row.idle:.0%}")
     return (nodes, *times, f"{row.predicted * 1e6:.1f}", ratio, *shares, row.bound, row.kernel)
-
-
-def _aligned(row: Sequence[str], widths: Sequence[int]) -> str:
-    """Names to the left, figures to the right."""
-    texts = {0, len(row) - 1, len(row) - 2}
-    cells = (
-        cell.ljust(width) if i in texts else cell.rjust(width)
-        for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-    )
-    return "  ".join(cells).rstrip()
 
 
 def _event(name: str, kind: str, thread: int, start: float, end: float, facts: Mapping[str, Any]) -> dict[str, Any]:

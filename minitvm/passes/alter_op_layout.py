@@ -103,13 +103,18 @@ class LayoutRewriter:
         if not isinstance(call.op, Op) or not (_is_known(call) or _is_product_of_rows(call)):
             return None
         site = Site(call, call.op, tuple(self.values[arg].carry for arg in call.args))
-        answer = self.propose(site)
+        answer, why = self.propose(site), ""
         if not isinstance(answer, Placement) and any(_is_moved(c) for c in site.carries):
             with user_code(type(call.op), f"layout rule of {name_of(call)}", partial(describe_call, call)):
                 own = following(site)
             answer = answer if isinstance(own, Declined) and answer is not None else own
+            why = ", as its operands are"
         if isinstance(answer, Placement):
-            decide(self.by, call, f"its result is held as {_describe(answer.result)}")
+            decide(
+                self.by,
+                call,
+                f"its result is held as {_describe(answer.result)}{why or _blocks_of(call, answer.result)}",
+            )
             return answer
         if answer is not None:
             decide(self.by, call, answer)
@@ -173,6 +178,15 @@ def _describe(carry: Carry) -> str:
     if isinstance(carry, tuple):
         return ", ".join(map(_describe, carry))
     return "it was" if carry is None else str(carry.new)
+
+
+def _blocks_of(call: Call, carry: Carry) -> str:
+    """What a proposal's layout is for, as far as it is seen from it: vectors of channels."""
+    if not isinstance(carry, Move) or not carry.new.is_blocked:
+        return ""
+    extents = carry.old.primal_shape(call.tensor_type.shape)
+    blocks = [(axis, carry.new.factor(axis)) for axis in carry.new.primal if carry.new.factor(axis) > 1]
+    return ", so that " + " and ".join(f"vectors take {n} of {axis}, which is {extents[axis]}" for axis, n in blocks)
 
 
 def _is_moved(carry: Carry) -> bool:

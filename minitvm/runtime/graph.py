@@ -89,12 +89,15 @@ class Node:
         return Node(self.name, self.step, self.inputs, types, self.spans, self.check)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Graph:
     nodes: tuple[Node, ...]
     heads: tuple[Entry, ...]
     structure: dict[str, Any] = field(init=False, compare=False, repr=False, default_factory=dict)
     """What :func:`_once` keeps: it is that of all graphs made :meth:`with_nodes`."""
+
+    def __repr__(self) -> str:
+        return f"<Graph of {len(self.nodes)} nodes, {sum(n.is_kernel for n in self.nodes)} of them kernels>"
 
     @cached_property
     def entry_start(self) -> tuple[int, ...]:
@@ -369,7 +372,7 @@ class Host(NamedTuple):
     """By attribute of the operator."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Artifact:
     """Everything that a compiled model consists of; what its file holds."""
 
@@ -402,6 +405,9 @@ class Artifact:
     shape) under ``inputs`` and ``outputs``, and ``metadata``.  Nothing of what was built of a graph."""
     others: tuple[Artifact, ...] = ()
     """The same model, compiled for other shapes or values."""
+
+    def __repr__(self) -> str:
+        return f"<Artifact for {self.target}: {self.graph!r}, {len(self.params)} params>"
 
     @property
     def graph_json(self) -> str:

@@ -28,6 +28,7 @@ from minitvm.runtime.instance import HostRun, Instance
 from minitvm.runtime.ndarray import Parameter
 from minitvm.runtime.param_dict import save_param_dict
 from minitvm.runtime.signing import Origin, PrivateKey, PublicKey
+from minitvm.shown import Shown
 
 if TYPE_CHECKING:
     from minitvm.ir.expr import Module
@@ -40,7 +41,7 @@ BOUND = 16
 """Shapes for which a library keeps what it made of kernels for all shapes: those used last."""
 
 
-class Library:
+class Library(Shown):
     """A compiled model.  Unpacks as TVM's old triple: ``graph_json, lib, params = library``.
 
     May be shared by threads; every ``lib["default"](device)`` has memory of its own.  Where a session saved it, it is

@@ -28,6 +28,7 @@ from minitvm.ir.loop.expr import (
     as_index,
     binary,
 )
+from minitvm.shown import Shown
 
 printer: Callable[[Any], str] = repr
 """How ``str(kernel)`` looks; the package sets it, since what prints kernels must know them."""
@@ -173,8 +174,8 @@ class Ldmatrix(Stmt):
         return Ldmatrix(self.to, tuple(at), row, self.transposed)
 
 
-@dataclass(frozen=True, eq=False)
-class Kernel:
+@dataclass(frozen=True, eq=False, repr=False)
+class Kernel(Shown):
     """One fused group as loops.
 
     CPU kernels are SPMD: every thread runs the body; iterations of ``PARALLEL`` loops (outermost, or in serial
@@ -202,6 +203,9 @@ class Kernel:
 
     def __str__(self) -> str:
         return printer(self)
+
+    def __repr__(self) -> str:
+        return f"<Kernel {self.name}: {len(self.inputs)} inputs, {self.results} results>"
 
 
 def seq(*stmts: Stmt | None) -> Stmt:

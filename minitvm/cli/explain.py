@@ -1,0 +1,38 @@
+"""``minitvm explain``."""
+
+from __future__ import annotations
+
+import pathlib
+
+import click
+
+from minitvm.cli import common
+from minitvm.cli.common import say
+from minitvm.lab.explanation import explain as explained
+
+
+@click.command()
+@common.model
+@click.option("--kernel", metavar="KERNEL", help="Why a kernel is as it is.")
+@click.option("--node", metavar="NODE", help="What became of a node of the model.")
+@click.option("--pass", "pass_name", metavar="PASS", help="What a pass did and declined; PASS#2: in its second run.")
+@common.compiles
+def explain(
+    model: pathlib.Path, kernel: str | None, node: str | None, pass_name: str | None, chosen: common.Chosen
+) -> None:
+    """Say why a kernel, a node or a pass's result of MODEL (.onnx) is as it is: what was fused and what not, which
+    template writes the loops and why the faster ones were declined, which layout results have, what was folded.
+
+    One of --kernel, --node and --pass; '*' stands for anything.
+
+    \b
+    Examples:
+      minitvm explain resnet18.onnx --node resnetv15_conv0_fwd
+      minitvm explain resnet18.onnx --kernel 'fused_nn_dense*'
+      minitvm explain resnet18.onnx --pass FoldConstant#2
+    """
+    if sum(one is not None for one in (kernel, node, pass_name)) != 1:
+        raise click.UsageError("give one of --kernel, --node and --pass")
+    common.require_model(model)
+    library = chosen.library(model, trace=pass_name is not None)
+    say(str(explained(library, kernel=kernel, node=node, pass_name=pass_name)))
