@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+import numpy as np
+
 from minitvm.codegen.loops import (
     Loops,
     enough,
@@ -66,6 +68,9 @@ from minitvm.target import MachineModel
 _LARGEST_SQUARE = 16
 _WORTH_A_SQUARE = 4
 """Elements along both axes, below which shuffles move less than they cost."""
+_LINE_BYTES = 64
+_SHORT = 128
+"""Elements of a row that are followed by the next one so soon that reading more rows at once costs nothing."""
 _PIECES = 16
 """Parallel iterations for every thread, so that none has much more than another."""
 _IN_FLIGHT = 4
@@ -183,7 +188,8 @@ def _is_inside(load: Load, walk: Walk) -> bool:
 def _squares(square: _Square, parallel: bool) -> Stmt:
     """All squares, those at the end of either axis with the elements that there are.
 
-    The inner loop walks along what is read: misses of loads are waited for, those of stores are not.
+    The inner loop walks along what is read: misses of loads are waited for, those of stores are not.  Where that is
+    short, a cache line of the result is written whole before the next ones, which may want its place in the cache.
     """
     outer = [pair for pair in square.walk.loops if pair not in (square.across, square.along)]
     extents = [extent for _, extent in outer]
@@ -192,12 +198,16 @@ def _squares(square: _Square, parallel: bool) -> Stmt:
         values = dict(zip((v for v, _ in outer), unflatten(row, extents), strict=True))
 
         def piece(start: LoopExpr, columns: int) -> Stmt:
-            return _one_square(square, values, start, columns, first, rows)
+            def one(row: LoopExpr, count: int) -> Stmt:
+                return _one_square(square, values, start, columns, first + row, count)
+
+            return in_vectors(rows, square.lanes, one)
 
         return in_vectors(square.across[1], square.lanes, piece)
 
     kind = LoopKind.PARALLEL if parallel else LoopKind.SERIAL
-    return in_strips(math.prod(extents), square.along[1], square.lanes, strip, kind)
+    of_a_line = _LINE_BYTES // np.dtype(square.walk.out.dtype).itemsize if square.across[1] <= _SHORT else 1
+    return in_strips(math.prod(extents), square.along[1], max(square.lanes, of_a_line), strip, kind)
 
 
 def _one_square(
