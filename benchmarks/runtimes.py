@@ -118,8 +118,14 @@ DISTRIBUTIONS = {"torch.compile": "torch", "tvm": "apache-tvm"}
 
 def absent() -> dict[str, str]:
     """Runtimes that cannot be measured here, and why."""
-    missing = {name: [m for m in MODULES.get(name, (name,)) if importlib.util.find_spec(m) is None] for name in OPENERS}
+    missing = {name: [m for m in MODULES.get(name, (name,)) if not _there(m)] for name in OPENERS}
     return {name: f"not installed: {', '.join(modules)}" for name, modules in missing.items() if modules}
+
+
+def _there(module: str) -> bool:
+    """Whether it can be imported; a folder of that name, which Python takes for a package, is none."""
+    found = importlib.util.find_spec(module)
+    return found is not None and found.origin is not None
 
 
 def installed() -> list[str]:

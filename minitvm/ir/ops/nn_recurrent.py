@@ -49,6 +49,10 @@ class Recurrent(Op, fusion=Fusion.OPAQUE, lowered_by_template=True):
                     raise self.reject(f"{name} must be {expected}, not {type_}")
         return TupleType((xw.with_shape((*xw.shape[:2], hidden)), *[state] * (self.outputs - 1)))
 
+    def flops(self, args: Sequence[TensorType], results: Sequence[TensorType]) -> float:
+        """Two per multiplication by the recurrent weight; the gates' own are few beside them."""
+        return 2.0 * args[0].size * args[1].static_shape[1]
+
     def batch_axes(self) -> tuple[Sequence[int | None], Sequence[int | None]]:
         axes = {"xw": 1, "h0": 0, "c0": 0}
         return [axes.get(name) for name in signature(type(self)).names], [1, *[0] * (self.outputs - 1)]
