@@ -83,7 +83,7 @@ def _error(found: np.ndarray, exact: np.ndarray) -> float:
     if not np.array_equal(np.isfinite(have), finite):
         return float("inf")
     scale = float(np.abs(want[finite]).max(initial=0)) or 1.0
-    return float(np.abs(have - want)[finite].max(initial=0)) / scale
+    return float(np.abs(have[finite] - want[finite]).max(initial=0)) / scale
 
 
 def excuse(exact: Results | Declined, own: Results, found: Results) -> str:

@@ -16,6 +16,7 @@ from minitvm.ir.expr import Call, Function
 from minitvm.ir.loop import Kernel
 from minitvm.ir.loop.interp import run_kernel
 from minitvm.ir.op import Op
+from minitvm.ir.types import tensor_fields
 from minitvm.ir.visitor import calls, sizes_of
 from minitvm.passes.compare import DRAWS, Comparison, Draw, Results, compare
 from minitvm.runtime.instance import Instance
@@ -118,8 +119,12 @@ def _name(call: Call) -> str:
 def _in_loops(proof: KernelProof, kernel: Kernel) -> str:
     """What is wrong in the loop interpreter, which checks races too; nothing where nothing is."""
 
+    shapes = [t.static_shape for t in tensor_fields(proof.group.ret_type)]
+
     def run(inputs: list[Any]) -> Any:
-        return run_kernel(kernel, *inputs, check_races=True)
+        given = [a.reshape(b.shape) for a, b in zip(inputs, kernel.inputs, strict=True)]  # schedules flatten axes
+        found = run_kernel(kernel, *given, check_races=True)
+        return tuple(result.reshape(shape) for result, shape in zip(found, shapes, strict=True))
 
     try:
         return compare(proof.group, run, draws=[proof.draw] if proof.draw else DRAWS[:2]).difference

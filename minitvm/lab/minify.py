@@ -99,7 +99,7 @@ def minify(
 
     def careful(candidate: Function) -> Found | None:
         try:
-            return judge(candidate)
+            return judge(candidate) if calls(candidate.body) else None
         except NO_CANDIDATE:
             return None
 
