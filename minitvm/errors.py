@@ -122,6 +122,19 @@ def is_own(maker: object) -> bool:
     return maker.__module__.partition(".")[0] == "minitvm"
 
 
+def is_again(old: object, new: object) -> bool:
+    """Whether one class or function is another one defined once more, as a cell of a notebook does that is run again:
+    of the same name in the same place, and not minitvm's."""
+    if is_own(old) or is_own(new):
+        return False
+    return all(getattr(old, name, None) == getattr(new, name, "") for name in ("__module__", "__qualname__"))
+
+
+def place_of(maker: object) -> str:
+    """Where a class or function is defined, for errors."""
+    return f"{maker.__module__}.{getattr(maker, '__qualname__', maker)}"
+
+
 Lines = Callable[[], Sequence[str]]
 """Says where: asked only where something is wrong."""
 

@@ -18,7 +18,7 @@ from minitvm.codegen.legalize import legalize
 from minitvm.codegen.listing import Listing, loop_lines
 from minitvm.codegen.lower import Lowering, lowered, predicted
 from minitvm.codegen.problem import TEMPLATES, Choice, Problem, Template
-from minitvm.errors import TargetError
+from minitvm.errors import TargetError, is_own, place_of
 from minitvm.ir.decision import Declined
 from minitvm.ir.dims import Dim, larger
 from minitvm.ir.expr import Call, Function
@@ -193,14 +193,20 @@ class Backend(ABC):
         return None
 
 
+OWN = frozenset(OPTIONS)
+"""The kinds of minitvm's back ends."""
 BACKENDS: dict[str, type[Backend]] = {}
 """By kind of target; those of minitvm as soon as they are asked for."""
 
 
 def register(backend: type[Backend]) -> type[Backend]:
-    """Make a back end known: its kind is a target from now on.  A class decorator."""
+    """Make a back end known: its kind is a target from now on.  A class decorator; one that is defined again takes the
+    first one's place.  :class:`TargetError` where the kind is one of minitvm's."""
+    if not is_own(backend):
+        if backend.kind in OWN:
+            raise TargetError(f"target {backend.kind!r} is minitvm's own", hint=f"another kind for {place_of(backend)}")
+        OPTIONS[backend.kind] = dict(backend.options)
     BACKENDS[backend.kind] = backend
-    OPTIONS.setdefault(backend.kind, dict(backend.options))
     CODES[backend.kind] = backend.code
     return backend
 

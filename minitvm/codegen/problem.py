@@ -15,6 +15,7 @@ from functools import cached_property
 from typing import ClassVar, TypeVar
 
 from minitvm.codegen.records import OPTION, TRIED, Key, Record, options, recorded
+from minitvm.errors import is_again
 from minitvm.ir.attributes import print_attributes
 from minitvm.ir.decision import Declined, Exactness, decide, listening
 from minitvm.ir.expr import Call
@@ -243,11 +244,13 @@ class TemplateRegistry:
     table: dict[tuple[str, str], list[type[Template]]] = field(default_factory=dict)
 
     def register(self, kind: str, *ops: str | type[Op]) -> Callable[[T], T]:
-        """A class decorator; operators by name or by class."""
+        """A class decorator; operators by name or by class.  One that is defined again takes the first one's place."""
 
         def add(template: T) -> T:
             for op in ops:
-                self.table.setdefault((kind, op if isinstance(op, str) else op.name), []).append(template)
+                known = self.table.setdefault((kind, op if isinstance(op, str) else op.name), [])
+                again = next((i for i, old in enumerate(known) if is_again(old, template)), len(known))
+                known[again : again + 1] = [template]
             return template
 
         return add

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 
-from minitvm.errors import TypeInferenceError
+from minitvm.errors import IRError, TypeInferenceError, is_own, place_of
 from minitvm.ir.attributes import attributes_of
 from minitvm.ir.dims import Dim, SymbolicDim
 from minitvm.ir.dtypes import STORED
@@ -122,7 +122,7 @@ class Op(_Frozen):
         if "statements" in vars(cls):
             cls.lowered_by_template = True
         if "name" in vars(cls):
-            assert cls.name not in OPS or OPS[cls.name].__qualname__ == cls.__qualname__, f"{cls.name} is defined twice"
+            _require_new(cls)
             OPS[cls.name] = cls
 
     def __post_init__(self) -> None:
@@ -270,6 +270,18 @@ def signature(op: type[Op]) -> Signature:
         required = sum(p.default is inspect.Parameter.empty for p in fixed)
         _signatures[op] = Signature(tuple(p.name for p in fixed), required, len(fixed) != len(parameters))
     return _signatures[op]
+
+
+def _require_new(cls: type[Op]) -> None:
+    """A class that is decorated or run again in a notebook takes the first one's place; another one does not."""
+    old = OPS.get(cls.name)
+    if old is None or (old.__module__, old.__qualname__) == (cls.__module__, cls.__qualname__):
+        return
+    if is_own(old) or old.__qualname__ != cls.__qualname__:
+        raise IRError(
+            f"operator {cls.name!r} is defined in {place_of(old)} already, and again in {place_of(cls)}",
+            hint="give it another name; a cell that is run again defines the same class anew",
+        )
 
 
 def define(base: type[AnyOp], name: str, meaning: str, **traits: Any) -> type[AnyOp]:

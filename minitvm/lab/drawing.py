@@ -141,7 +141,7 @@ class Drawer:
         given = self.rng.choice(pattern.ops)
         self.seen.parts.add((id(pattern), given))
         key: Any = given
-        kinds = _kinds(key, None if pattern.args is None else len(pattern.args), len(OPS))
+        kinds = _kinds(key, None if pattern.args is None else len(pattern.args), tuple(map(id, OPS.values())))
         if not kinds:
             raise NotDrawn
         kind = self.rng.choice(kinds)
@@ -301,7 +301,7 @@ class Drawer:
 
 
 @functools.cache
-def _kinds(given: Any, operands: int | None, _defined: int) -> tuple[type[Op], ...]:
+def _kinds(given: Any, operands: int | None, _defined: tuple[int, ...]) -> tuple[type[Op], ...]:
     """The operators that a pattern may mean, of those that are defined now, which take so many operands."""
     found = (kind for kind in OPS.values() if is_one_of(kind, (given,)))
     return tuple(kind for kind in found if operands is None or _arity(kind) in (None, operands))

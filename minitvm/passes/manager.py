@@ -6,7 +6,7 @@ import types
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar, overload, runtime_checkable
 
-from minitvm.errors import PassError, user_code
+from minitvm.errors import PassError, is_own, place_of, user_code
 from minitvm.ir.decision import Declined, decide
 from minitvm.ir.expr import Call, Expr, Function, Module
 from minitvm.ir.visitor import as_function, held_functions, holds_functions, kinds_of, rewrite
@@ -44,6 +44,9 @@ class Pass:
     ) -> None:
         cls.info = PassInfo(name or cls.__name__, opt_level, tuple(required), rounds)
         if cls.__module__ != __name__:  # the kinds of passes below are not passes themselves
+            old = PASSES.get(cls.info.name)
+            if old is not None and is_own(old) and not is_own(cls):
+                raise PassError(f"pass {cls.info.name} is minitvm's own", hint=f"another name for {place_of(cls)}")
             PASSES[cls.info.name] = cls
             KNOWN_PASSES.add(cls.info.name)
 

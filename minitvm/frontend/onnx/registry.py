@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
+from minitvm.errors import FrontendError, is_again, place_of
 from minitvm.ir.expr import Expr
 
 if TYPE_CHECKING:
@@ -25,12 +26,18 @@ BUILDERS: dict[tuple[str, str], dict[int, Builder]] = {}
 
 
 def onnx_op(*op_types: str, since: int = 1, domain: str = "") -> Callable[[Builder], Builder]:
-    """Registers a builder for operator types from opset ``since`` of their domain on."""
+    """Registers a builder for operator types from opset ``since`` of their domain on; one that is defined again (a cell
+    that is run again) takes the first one's place.  :class:`FrontendError` where another one is there."""
 
     def register(builder: Builder) -> Builder:
         for op_type in op_types:
             versions = BUILDERS.setdefault((domain, op_type), {})
-            assert since not in versions, f"{op_type}-{since} is defined twice"
+            old = versions.get(since)
+            if old is not None and not is_again(old, builder):
+                raise FrontendError(
+                    f"{op_type} of opset {since} is built by {place_of(old)} already, and again by {place_of(builder)}",
+                    hint="since= a later opset; a cell that is run again defines the same function anew",
+                )
             versions[since] = builder
         return builder
 
