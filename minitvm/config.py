@@ -63,9 +63,13 @@ def read_flag(name: str) -> bool:
 
 
 def cache_dir() -> pathlib.Path | None:
-    """The kernel cache's folder, or ``None`` where the cache is off.  Not created here."""
+    """The kernel cache's folder, or ``None`` where the cache is off, or would be in a home that is not
+    there.  Not created here."""
     text = read("MINITVM_CACHE_DIR")
-    return pathlib.Path(text).expanduser() if text else None
+    try:
+        return pathlib.Path(text).expanduser() if text else None
+    except RuntimeError:  # nobody's home: a user without one keeps nothing
+        return None
 
 
 @functools.cache

@@ -1,6 +1,7 @@
 """The command line, one module for each group of commands; what is not called is not imported."""
 
 import importlib
+import os
 import sys
 import warnings
 from typing import Any
@@ -93,13 +94,31 @@ def _complain(text: str, kind: str, style: str) -> None:
 
 
 def main() -> None:
-    """The console script: errors a user can mend are printed, without a traceback; exit status 1."""
+    """The console script: errors a user can mend are printed, without a traceback; exit status 1, or 130 after Ctrl-C.
+
+    Files that cannot be written and disks that are full are among them.
+    """
     warnings.showwarning = lambda message, *_: _complain(str(message), "warning", "yellow")
     try:
         cli(prog_name="minitvm")
     except MiniTVMError as error:
         _complain(str(error), "error", "bold red")
         sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        _silence()
+        _complain(f"{where}{error.strerror or error}", "error", "bold red")
+        sys.exit(1)
+
+
+def _silence() -> None:
+    """What stdout still holds, and cannot take, is not tried again as the process ends."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 if __name__ == "__main__":

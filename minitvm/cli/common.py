@@ -19,7 +19,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from minitvm.errors import ConfigError, InputError, LibraryError, UnknownValueError
+from minitvm.errors import ConfigError, InputError, LibraryError, UnknownValueError, did_you_mean, listing
 from minitvm.frontend import ValueDescription, describe_onnx
 from minitvm.lab.bars import in_terminal
 from minitvm.models import compile, with_values
@@ -296,14 +296,23 @@ def _open_inputs(path: pathlib.Path) -> list[ValueDescription]:
 
 def _check_shapes(path: pathlib.Path, shapes: Mapping[str, list[int]], why: str = "") -> None:
     """Open dimensions are the command line's business: the hint is an option, not a Python argument."""
-    for value in _open_inputs(path):
-        if value.name not in shapes:
-            example = "x".join(str(d if isinstance(d, int) else 1) for d in value.shape)
-            raise ConfigError(
-                f"{path.name} leaves dimensions of input {value.name!r} open: {list(value.shape)}",
-                where=[why] if why else [],
-                hint=f"give them, for example --shape {value.name}:{example}",
-            )
+    names = [value.name for value in describe_onnx(path).inputs]
+    for name in shapes:
+        if name not in names:
+            hint = did_you_mean(name, names, most=3) or f"inputs: {listing(names)}"
+            raise ConfigError(f"--shape names {name!r}, which is no input of {path.name}", hint=hint)
+    missing = [value for value in _open_inputs(path) if value.name not in shapes]
+    if missing:
+        what = " and ".join(f"input {value.name!r} open: {list(value.shape)}" for value in missing)
+        raise ConfigError(
+            f"{path.name} leaves dimensions of {what}",
+            where=[why] if why else [],
+            hint="give them, for example " + " ".join(map(_example, missing)),
+        )
+
+
+def _example(value: ValueDescription) -> str:
+    return f"--shape {value.name}:" + "x".join(str(d if isinstance(d, int) else 1) for d in value.shape)
 
 
 def _as_declared(path: pathlib.Path, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -121,6 +121,8 @@ def run(
       minitvm run resnet18.mtvm -i inputs.npz -o outputs.npz
       minitvm run bert.onnx --shape ids:1x128 --profile
     """
+    if trace is not None and not profile:
+        raise ConfigError("--trace does nothing without --profile", hint="add --profile")
     feeds = common.read_npz(inputs) if inputs else None
     library = chosen.for_feeds(model, feeds).library(model, feeds=feeds)
     if profile:

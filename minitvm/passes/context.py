@@ -176,6 +176,7 @@ def using(context: PassContext) -> Iterator[None]:
 @functools.lru_cache(maxsize=8)
 def _instruments_for(print_after: str, verify: int) -> tuple[PassInstrument, ...]:
     names = [name for name in map(str.strip, print_after.split(",")) if name]
+    _checked_names("MINITVM_PRINT_IR", [name for name in names if name != "*"])
     return (*([PrintIR(after=names)] if names else []), *([Verify()] if verify else []))
 
 
@@ -204,6 +205,8 @@ def _checked_instruments(given: Any) -> tuple[PassInstrument, ...]:
         if not isinstance(instrument, PassInstrument):
             wrong = f"instruments hold a {type(instrument).__name__}, which is no PassInstrument"
             raise ConfigError(wrong, hint="instruments=[minitvm.passes.PassTiming()]")
+        if isinstance(instrument, PrintIR):
+            _checked_names("PrintIR", sorted((instrument.before | instrument.after) - {"*"}))
     return found
 
 

@@ -179,7 +179,7 @@ def test_print_before_and_after() -> None:
 
 
 def test_print_by_environment(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setenv("MINITVM_PRINT_IR", "FoldConstant, Other")
+    monkeypatch.setenv("MINITVM_PRINT_IR", "FoldConstant, FuseOps")
     Sequential([InferType(), FoldConstant()])(parse_module(TEXT))
     out = capsys.readouterr().out
     assert out.startswith("// after FoldConstant\ndef @main(")
