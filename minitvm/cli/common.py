@@ -227,8 +227,9 @@ class Chosen:
         trace: bool = False,
         strict: bool = False,
         feeds: Mapping[str, np.ndarray] | None = None,
+        passes: Sequence[Any] = (),
     ) -> Library:
-        """A saved library, loaded; or a model, compiled under a progress bar.
+        """A saved library, loaded; or a model, compiled under a progress bar, after ``passes`` of one's own.
 
         Values that shapes depend on are those of the options, else those of ``feeds``.
         """
@@ -240,7 +241,7 @@ class Chosen:
             )
         _check_shapes(path, self.shapes)
         main = (path, self.target, self.opt_level, self.shapes)
-        how: dict[str, Any] = {"num_threads": self.threads, "trace": trace, "strict": strict}
+        how: dict[str, Any] = {"num_threads": self.threads, "trace": trace, "strict": strict, "passes": passes}
 
         def compiled(values: dict[str, np.ndarray]) -> Library:
             with compiling(f"compiling {path.name}") as progress:

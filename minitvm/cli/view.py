@@ -16,6 +16,7 @@ from minitvm.lab.inputs import random_inputs
 from minitvm.lab.profiling import Profile, profile_module
 from minitvm.runtime.executor import GraphModule
 from minitvm.runtime.library import Library
+from minitvm.viewer.own_passes import passes_of
 
 _ARGUMENTS = "minitvm.arguments"
 
@@ -35,6 +36,7 @@ class _Remembering(click.Command):
 @click.option("--run/--no-run", default=True, show_default=True, help="Run the model, for measured times and threads.")
 @click.option("-n", "--repeats", type=click.IntRange(1), default=10, show_default=True, help="Runs that are counted.")
 @click.option("--seed", default=0, show_default=True, help="Seed of the random inputs.")
+@click.option("--pass", "passes", type=common.PATH, multiple=True, help="Python file of passes or rules to run first.")
 @click.option("--serve/--no-serve", default=False, help="Show it in a browser, again whenever a file changes.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8124, show_default=True, help="With --serve; 0: any.")
 @click.option("--watch", type=common.PATH, multiple=True, help="With --serve: a file to watch beside MODEL; repeat.")
@@ -46,6 +48,7 @@ def view(
     run: bool,
     repeats: int,
     seed: int,
+    passes: tuple[pathlib.Path, ...],
     serve: bool,
     port: int,
     watch: tuple[pathlib.Path, ...],
@@ -55,29 +58,34 @@ def view(
     graph with its fused groups, each kernel as loops, LLVM IR, assembly and CUDA C with lines linked, times beside the
     roofline, memory and threads. The file needs no server and no network.
 
-    --serve shows it at http://127.0.0.1:PORT, and makes it again when MODEL, a file of --watch, or a source of
-    minitvm's own passes changes; errors of a pass that is being edited stand in the page.
+    --pass FILE runs passes and rules of a Python file first: its list "passes", or all that it defines.
+    --serve shows the page at http://127.0.0.1:PORT, and makes it again when MODEL, a file of --pass or --watch, or a
+    source of minitvm's own passes changes; errors of a pass that is being edited stand in the page.
 
     \b
     Examples:
       minitvm view resnet18.onnx
       minitvm view bert.onnx --shape ids:1x128 -o bert.html --no-run
-      minitvm view resnet18.onnx --serve
+      minitvm view resnet18.onnx --serve --pass my_pass.py
     """
     if model.suffix == common.SUFFIX:
         raise ConfigError("a library keeps its code, not the way to it", hint="view the .onnx file it was made from")
     if watch and not serve:
         raise ConfigError("--watch says what --serve looks at", hint="add --serve")
     if serve:
-        _serve(model, port, watch)
+        _serve(model, port, (*passes, *watch))
         return
     path = output or model.with_suffix(".html")
     feeds = common.read_npz(inputs) if inputs else None
-    library = chosen.for_feeds(model, feeds).library(model, trace=True, feeds=feeds)
+    library = chosen.for_feeds(model, feeds).library(model, trace=True, feeds=feeds, passes=_passes(passes))
     assert library.report is not None
     profile = _profile(library, feeds, chosen, model.name, repeats, seed) if run else None
     library.report.view(path, model.stem, profile)
     say(f"{path}: {len(library.report.groups)} kernels, {path.stat().st_size / 1e6:.2f} MB; open it in a browser")
+
+
+def _passes(paths: tuple[pathlib.Path, ...]) -> list[Any]:
+    return [step for path in paths for step in passes_of(path)]
 
 
 def _profile(library: Library, feeds: Any, chosen: common.Chosen, title: str, repeats: int, seed: int) -> Profile:

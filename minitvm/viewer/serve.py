@@ -23,7 +23,7 @@ SECONDS = 0.3
 _HEARTBEAT = 5.0
 _LOCAL = ("127.0.0.1", "localhost")
 
-_NOTHING = "<!doctype html><title>minitvm</title><body>building ..."
+_NOTHING = '<!doctype html><title>minitvm</title><link rel="icon" href="data:,"><body>building ...'
 
 
 def own_passes() -> list[pathlib.Path]:

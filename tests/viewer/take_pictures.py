@@ -12,7 +12,7 @@ import browser as browsers
 from PIL import Image
 
 PICTURES = pathlib.Path(__file__).parents[2] / "docs" / "pictures"
-COLOURS = 128
+MOST_BYTES = 150_000
 
 
 def passes(page: Any) -> None:
@@ -30,6 +30,13 @@ def graph(page: Any) -> None:
     page.click(".box.closed.group >> nth=3")
 
 
+def scopes(page: Any) -> None:
+    page.wait_for_selector(".canvas[data-drawn]")
+    page.click("[data-value=scopes]")
+    page.dblclick(".box.scope:has-text('layer2')")
+    page.keyboard.press("Escape")
+
+
 def calls(page: Any) -> None:
     page.wait_for_selector(".canvas[data-drawn]")
     page.click("[data-value=calls]")
@@ -38,7 +45,7 @@ def calls(page: Any) -> None:
 
 def code(page: Any) -> None:
     page.wait_for_selector(".pane .line")
-    page.click("[data-language=loops] .line.has-link >> nth=-2")
+    page.click("[data-language=loops] .line:has-text('fma') >> nth=0")
 
 
 def cuda(page: Any) -> None:
@@ -55,6 +62,7 @@ VIEWS: dict[str, tuple[str, Callable[[Any], None]]] = {
     "drawing": ("passes", drawing),
     "graph": ("graph", graph),
     "calls": ("graph", calls),
+    "scopes": ("graph", scopes),
     "kernels": ("kernels", code),
     "cuda": ("kernels", cuda),
     "roofline": ("roofline", nothing),
@@ -65,16 +73,20 @@ VIEWS: dict[str, tuple[str, Callable[[Any], None]]] = {
 
 
 def take(browser: Any, path: pathlib.Path, name: str, theme: str) -> pathlib.Path:
-    """One picture, of few colours."""
+    """One picture, of fewer colours where it would be large."""
     view, act = VIEWS[name]
     watched = browsers.Watched(browser, path, color_scheme=theme)
     watched.view(view)
     act(watched.page)
+    watched.page.mouse.move(2, 2)
+    watched.page.evaluate("for (const one of document.querySelectorAll('.scroller')) one.scrollLeft = 0")
     watched.page.wait_for_timeout(1500)
     picture = Image.open(io.BytesIO(watched.page.screenshot()))
     watched.page.close()
     target = PICTURES / f"view-{name}{'-dark' if theme == 'dark' else ''}.png"
-    picture.convert("RGB").quantize(COLOURS).save(target, optimize=True)
+    picture.convert("RGB").save(target, optimize=True)
+    if target.stat().st_size > MOST_BYTES:
+        picture.convert("RGB").quantize(256, kmeans=2).save(target, optimize=True)
     return target
 
 

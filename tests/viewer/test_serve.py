@@ -10,7 +10,8 @@ import urllib.request
 
 import pytest
 
-from minitvm.errors import ConfigError
+from minitvm.errors import ConfigError, InputError
+from minitvm.viewer.own_passes import passes_of
 from minitvm.viewer.serve import Builder, Server
 
 
@@ -62,3 +63,28 @@ def test_a_port_that_is_taken_is_said() -> None:
     ):
         Server(lambda: ("", ""), [], int(server.address.rsplit(":", 1)[1].strip("/")))
     assert error.value.hint == "--port 0 takes a free one"
+
+
+OWN = """
+from minitvm.ir.op import Op
+from minitvm.passes import function_pass
+
+@function_pass(name="Looks")
+def looks(function, module, context):
+    return function
+"""
+
+
+def test_passes_of_a_file(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(OWN)
+    assert [step.info.name for step in passes_of(path)] == ["Looks"]
+    path.write_text(OWN + "\nother = looks\npasses = [other]\n")
+    assert len(passes_of(path)) == 1
+    path.write_text("x = 1\n\nx / 0\n")
+    with pytest.raises(InputError, match="ZeroDivisionError") as error:
+        passes_of(path)
+    assert error.value.where == (f"{path}:3",)
+    path.write_text("")
+    with pytest.raises(InputError, match="has no passes"):
+        passes_of(path)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import copy
+import gzip
 import pathlib
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,9 +14,11 @@ import browser as browsers
 import numpy as np
 import onnx
 import pytest
+from click.testing import CliRunner
 from onnx import TensorProto, helper, numpy_helper
 
 import minitvm
+from minitvm.cli import cli
 from minitvm.errors import ConfigError
 from minitvm.lab import profile
 from minitvm.viewer.document import document_of
@@ -218,3 +223,33 @@ def test_500_nodes_do_not_freeze_the_page(chromium: Any, document: dict[str, Any
     assert watched.page.evaluate("window.frames_seen - window.put_in") >= 2
     assert not watched.complaints
     watched.page.close()
+
+
+def unpacked(page: str) -> str:
+    """The document of a file, without kernels' code."""
+    found = re.search(r'id="data-main">([^<]*)<', page)
+    assert found is not None
+    return gzip.decompress(base64.b64decode(found[1])).decode()
+
+
+# --- the command --------------------------------------------------------------------------------------------------
+
+
+def test_the_command_writes_a_page(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "net.onnx"
+    path.write_bytes(two_convolutions())
+    mine = "import minitvm.passes as p\n@p.function_pass(name='Looks')\ndef looks(f, m, c): return f\n"
+    (tmp_path / "mine.py").write_text(mine)
+    answer = CliRunner().invoke(cli, ["view", str(path), "--no-run", "--pass", str(tmp_path / "mine.py")])
+    assert answer.exit_code == 0, answer.output
+    page = path.with_suffix(".html").read_text(encoding="utf-8")
+    assert page.startswith("<!doctype html>") and "Looks" in unpacked(page)
+
+
+def test_what_cannot_be_viewed_is_said(tmp_path: pathlib.Path) -> None:
+    for arguments, complaint in (
+        (["net.mtvm"], "not the way to it"),
+        (["net.onnx", "--watch", "a.py"], "--watch says"),
+    ):
+        found = CliRunner().invoke(cli, ["view", *arguments]).exception
+        assert isinstance(found, ConfigError) and complaint in str(found)

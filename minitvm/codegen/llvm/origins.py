@@ -18,9 +18,8 @@ from minitvm.target import MachineModel
 
 _NOTE = re.compile(r" ;(-?\d+)$")
 _PLACE = re.compile(r"\s*\.loc\s+\d+\s+(\d+)")
-_LOCATION = re.compile(r"\s*\.loc\b|\.L(tmp|func_(begin|end))\d+:")
+_LOCATION = re.compile(r"\s*\.loc\b|\.L(tmp|func_begin)\d+:")
 _DEBUG = re.compile(r"\s*\.section\s+(\.debug_|__DWARF)")
-_SIZE = re.compile(r"\s*\.size\b")
 _FIRST = 10
 """The number of the first metadata node that is a location."""
 
@@ -71,6 +70,6 @@ def _with_lines(text: str) -> Iterator[tuple[str, int]]:
         found = _PLACE.match(line)
         if found is not None:
             place = int(found[1]) - 1
-        elif not _LOCATION.match(line) or _SIZE.match(line):
+        elif not _LOCATION.match(line):
             is_code = line.startswith(("\t", " ")) and not line.lstrip().startswith((".", "#"))
             yield line, place if is_code else UNKNOWN

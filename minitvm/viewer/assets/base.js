@@ -39,6 +39,16 @@ export const flop = (count) => withUnit(count, ["FLOP", "kFLOP", "MFLOP", "GFLOP
 export const rate = (perSecond) => withUnit(perSecond / 1e9, ["GFLOP/s", "TFLOP/s"], 1000);
 export const share = (part) => (Number.isFinite(part) ? `${(100 * part).toFixed(part < 0.1 ? 1 : 0)} %` : "-");
 export const clip = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
+/** Names of scopes begin alike: the end says which it is. */
+export const tail = (text, most) => (text.length > most ? `…${text.slice(1 - most)}` : text);
+
+/** The model's nodes in few characters: the first one, and how many more. */
+export function spansText(spans, most) {
+  const more = spans.length > 1 ? ` +${spans.length - 1}` : "";
+  const whole = spans.join(", ");
+  return whole.length <= most ? whole : tail(spans[0], most - more.length) + more;
+}
+
 export const plural = (count, word) => `${count.toLocaleString("en")} ${word}${count === 1 ? "" : "s"}`;
 
 /** Listeners by event: "select" (a node or kernel), "view" (a tab), "theme". */
@@ -79,7 +89,7 @@ export function tipped(node, text) {
     tip.style.left = `${Math.max(4, left)}px`;
     tip.style.top = `${below ? event.clientY + 18 : event.clientY - tip.offsetHeight - 10}px`;
   });
-  node.addEventListener("pointerleave", () => (tip.hidden = true));
+  for (const event of ["pointerleave", "click"]) node.addEventListener(event, () => (tip.hidden = true));
   return node;
 }
 

@@ -1,6 +1,6 @@
 // Figures as pictures: the roofline, memory over time, and what threads did when.
 
-import { bytes, clip, el, empty, flop, plural, rate, segmented, share, svg, tell, time, tipped } from "./base.js";
+import { bytes, clip, el, empty, flop, plural, rate, segmented, share, spansText, svg, tail, tell, time, tipped } from "./base.js";
 import { doc, kernelOf, measuredOf } from "./data.js";
 
 const WIDTH = 1100;
@@ -42,7 +42,7 @@ function rooflinePlot(points) {
     svg("text", { class: "axis", x: (left + WIDTH) / 2, y: height - 8, "text-anchor": "middle" }, "operations for each byte"),
     svg("text", { class: "axis", transform: `translate(16,${height / 2}) rotate(-90)`, "text-anchor": "middle" }, "GFLOP a second"),
   ];
-  const roofs = doc.rates.levels.map(([name, , speed]) => roof(name, speed, peak, xs, ys, x, y));
+  const roofs = doc.rates.levels.map(([name, , speed], i) => roof(i, name, speed, peak, xs, ys, x, y));
   const most = Math.max(...points.map((p) => p.seconds));
   const circles = [...points].sort((a, b) => b.seconds - a.seconds).map((p) => rooflinePoint(p, x, y, 4 + 14 * Math.sqrt(p.seconds / most)));
   const top = svg("line", { class: "roof peak", x1: x(peak / doc.rates.levels[0][2]), x2: x(xs[1]), y1: y(peak), y2: y(peak) });
@@ -50,10 +50,10 @@ function rooflinePlot(points) {
   return el("div", { class: "plot" }, svg("svg", { viewBox: `0 0 ${WIDTH} ${height}`, role: "img", "aria-label": "roofline" }, grid, roofs, top, label, circles));
 }
 
-function roof(name, speed, peak, xs, ys, x, y) {
+function roof(number, name, speed, peak, xs, ys, x, y) {
   const start = Math.max(xs[0], ys[0] / speed);
   const stop = Math.min(peak / speed, xs[1]);
-  const at = Math.min(start * 1.6, stop);
+  const at = Math.min(start * 1.4 * 2.6 ** number, stop); // beside the other roofs' names, not on them
   const angle = (-180 / Math.PI) * Math.atan2(y(start * speed) - y(stop * speed), x(stop) - x(start));
   return [svg("line", { class: "roof", x1: x(start), x2: x(stop), y1: y(start * speed), y2: y(stop * speed) }),
     svg("text", { class: "roof-label", transform: `translate(${x(at)},${y(at * speed) - 5}) rotate(${angle})` }, `${name} ${(speed / 1e9).toFixed(0)} GB/s`)];
@@ -90,7 +90,7 @@ function memoryPlot({ values, nbytes, lower, steps }) {
     click: () => selectRun(from),
   }), `${name}\n${bytes(size)} at ${offset.toLocaleString("en")}\nsteps ${from} to ${to}`));
   const texts = values.filter(([, from, to, , size]) => shift(to + 1) - shift(from) > 60 && (size / nbytes) * (height - 56) > 14).map(([name, from, to, offset, size]) =>
-    svg("text", { class: "value-label", x: (shift(from) + shift(to + 1)) / 2, y: y(offset + size / 2) + 4, "text-anchor": "middle" }, clip(valueName(name, from), Math.floor((shift(to + 1) - shift(from)) / 6.4))));
+    svg("text", { class: "value-label", x: (shift(from) + shift(to + 1)) / 2, y: y(offset + size / 2) + 4, "text-anchor": "middle" }, tail(valueName(name, from), Math.floor((shift(to + 1) - shift(from)) / 6.4))));
   const marks = [0, 0.25, 0.5, 0.75, 1].map((part) => svg("text", { class: "tick", x: left - 8, y: y(part * nbytes) + 4, "text-anchor": "end" }, bytes(part * nbytes)));
   const least = svg("line", { class: "least", x1: left, x2: WIDTH - 16, y1: y(lower), y2: y(lower) });
   return el("div", { class: "plot" }, svg("svg", { viewBox: `0 0 ${WIDTH} ${height}`, role: "img", "aria-label": "memory plan" },
@@ -143,7 +143,7 @@ function drawLanes({ slices }, ends) {
   const boxes = slices.map(([thread, node, start, end]) => {
     const { name, func, spans } = doc.graph[node];
     const box = svg("rect", { class: `slice part-${order.indexOf(func) % HUES}`, x: x(start), y: 30 + thread * (high + 10), width: Math.max(0.8, x(end) - x(start) - 0.4), height: high, rx: 2, click: () => selectRun(node) });
-    const label = x(end) - x(start) > 46 ? svg("text", { class: "value-label", x: x(start) + 5, y: 30 + thread * (high + 10) + 27 }, clip(spans[0] ?? name, Math.floor((x(end) - x(start)) / 6.8))) : null;
+    const label = x(end) - x(start) > 46 ? svg("text", { class: "value-label", x: x(start) + 5, y: 30 + thread * (high + 10) + 27 }, tail(spans[0] ?? name, Math.floor((x(end) - x(start)) / 6.8))) : null;
     return [tipped(box, `${spans.join(", ") || name}\n${time(end - start)} from ${time(start)} on, thread ${thread}`), label];
   });
   const step = roundStep(ends / (8 * threads.scale));
@@ -165,6 +165,6 @@ function slowest({ kernels }) {
   const all = kernels.reduce((sum, [, seconds]) => sum + seconds, 0);
   return el("div", { class: "slowest" }, el("h3", {}, `The longest of ${plural(kernels.length, "kernel")}`), found.map(([node, seconds, predicted, , bound]) =>
     el("button", { type: "button", class: "bar-row", click: () => selectRun(node) },
-      el("span", {}, clip(doc.graph[node].spans.join(", ") || doc.graph[node].name, 60)), el("span", { class: "track" }, el("i", { style: `width:${(100 * seconds) / found[0][1]}%` }), el("u", { style: `left:${Math.min(100, (100 * predicted) / found[0][1])}%`, title: "predicted" })),
+      el("span", {}, spansText(doc.graph[node].spans, 46) || clip(doc.graph[node].name, 46)), el("span", { class: "track" }, el("i", { style: `width:${(100 * seconds) / found[0][1]}%` }), el("u", { style: `left:${Math.min(100, (100 * predicted) / found[0][1])}%`, title: "predicted" })),
       el("b", {}, time(seconds)), el("small", {}, share(seconds / all)), el("small", { class: `bound ${bound}` }, bound))));
 }

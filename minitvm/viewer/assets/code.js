@@ -66,6 +66,7 @@ class CodePane {
       const first = Math.min(...lines) * LINE;
       const { scrollTop, clientHeight } = this.scroller;
       if (first < scrollTop || first > scrollTop + clientHeight - 2 * LINE) this.scroller.scrollTop = first - clientHeight / 3;
+      this.scroller.scrollLeft = 0;
     }
     this.draw();
   }

@@ -74,7 +74,7 @@ const isConstant = (input) => typeof input === "string" && input.startsWith("c")
 function operandText(input) {
   if (!isConstant(input)) return `%${input}`;
   const [name, type, value] = doc.constants[Number(input.slice(1))];
-  return value || `${name || "const"}: ${type}`;
+  return value || `${name || "const"}: ${shortType(type)}`;
 }
 
 export function nodeText(node) {
@@ -101,7 +101,7 @@ export function scopeOf(spans) {
 export const hasScopes = () => doc.spans.some((spans) => scopeOf(spans).length > 0);
 
 /** A type's shape in few characters. */
-export const shortType = (type) => type.replace(/Tensor\[\((.*?)\), (\w+)\]/g, "$2[$1]").replace(/\s+/g, " ");
+export const shortType = (type) => type.replace(/Tensor\[\((.*?),?\), (\w+)\]/g, "$2[$1]").replace(/,\]/g, "]").replace(/\s+/g, " ");
 
 /** The executed node of each group of the last module: groups and calls run in the order of the table. */
 export function runOfGroup(group) {

@@ -71,7 +71,9 @@ export class Drawing {
   /** Draw {boxes, clusters, edges}; boxes have a title, lines, classes and a hint. True when it is the last one asked. */
   async show(graph, keepPlace = false) {
     const version = (this.version += 1);
+    this.busy.textContent = graph.boxes.length ? "laying out …" : "nothing to draw";
     this.busy.hidden = false;
+    if (!graph.boxes.length) return false;
     const plain = ({ id, parent, width, height, header }) => ({ id, parent, width, height, header });
     const layout = await laidOut({ boxes: graph.boxes.map(plain), clusters: graph.clusters.map(plain), edges: graph.edges });
     if (version !== this.version) return false;
@@ -156,7 +158,7 @@ export class Drawing {
     if (whole > 0.5) return this.fit();
     const scale = Math.min(0.9, Math.max(0.55, width / (this.layout.width + 40)));
     const first = this.firstBox;
-    this.centre(whole * 2 > scale ? this.layout.width / 2 : first.x + first.width / 2, Math.max(first.y - 30, 0) + height / 2 / scale - 14, scale);
+    this.centre(whole * 2 > scale ? this.layout.width / 2 : first.x + first.width / 2, Math.max(first.y - 90, 0) + height / 2 / scale - 14, scale);
   }
 
   fit() {

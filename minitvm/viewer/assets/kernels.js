@@ -1,6 +1,6 @@
 // The kernels as a table that one sorts, and the code of the chosen one.
 
-import { bytes, clip, el, empty, flop, share, tell, time } from "./base.js";
+import { bytes, clip, el, empty, flop, share, spansText, tell, time } from "./base.js";
 import { codeView } from "./code.js";
 import { doc, kernelOf, runsOf, secondsOf } from "./data.js";
 
@@ -12,8 +12,8 @@ const each = (kernel) => {
 
 /** Heading: [the figure that is sorted by, its text, a hint]. */
 const COLUMNS = {
-  kernel: [(k) => k.symbol, (k) => clip(k.symbol.replace(/^fused_(nn_)?/, ""), 44), "the fused group"],
-  nodes: [(k) => k.nodes.length, (k) => clip(k.nodes.join(", "), 24), "the model's nodes that it computes"],
+  kernel: [(k) => k.symbol, (k) => clip(k.symbol.replace(/^fused_(nn_)?(contrib_)?/, ""), 36), "the fused group"],
+  nodes: [(k) => k.nodes.length, (k) => spansText(k.nodes, 22), "the model's nodes that it computes"],
   template: [(k) => k.template, (k) => clip(k.template.replace(/^template /, "").replace(/^.*\./, ""), 26), "who writes its loops"],
   runs: [runs, (k) => String(runs(k)), "calls in one run"],
   work: [(k) => k.flops, (k) => flop(k.flops), "operations of one call"],

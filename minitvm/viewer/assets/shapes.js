@@ -1,6 +1,6 @@
 // Which boxes stand for which nodes: calls, groups that are kernels, and the scopes of the model around them.
 
-import { clip, plural, time } from "./base.js";
+import { clip, plural, spansText, time } from "./base.js";
 import { doc, measuredOf, nodeOf, runOfGroup, scopeOf, shortType } from "./data.js";
 import { boxSize } from "./drawing.js";
 
@@ -21,7 +21,7 @@ function around(fn, node, scopes) {
  *  `collapsed(id, depth)`: whether a cluster is one box. `classOf(node)`: more classes of a node's box. */
 export function shapesOf(fn, { scopes = false, collapsed = () => false, only = null, classOf = () => "" } = {}) {
   const nodes = fn.nodes.map((_, number) => nodeOf(fn, number)).filter((node) => !only || only.has(node.number));
-  const used = new Set(nodes.flatMap((node) => node.inputs));
+  const used = new Set([...nodes.flatMap((node) => node.inputs), parseInt(fn.result, 10)]);
   const shownAs = new Map();
   const [boxes, clusters, members] = [new Map(), new Map(), new Map()];
   for (const node of nodes) {
@@ -62,7 +62,7 @@ function sized(box) {
 }
 
 function callBox(node, parent, classes) {
-  const lines = [clip(shortType(node.type), MOST), ...(node.spans.length ? [clip(node.spans.join(", "), MOST)] : [])];
+  const lines = [clip(shortType(node.type), MOST), ...(node.spans.length ? [spansText(node.spans, MOST)] : [])];
   const title = clip(node.kind === "var" ? node.name : operatorName(node.name), MOST);
   const kind = node.kind === "call" ? `fusion-${node.fusion}` : node.kind;
   const hint = `${node.name}\n${node.attributes || "no attributes"}\n${node.type}`;
@@ -90,7 +90,7 @@ function clusterBox(fn, { id, parent, title, nodes }) {
   const seconds = secondsOfGroup(group);
   const names = nodes.filter((node) => node.kind === "call").map((node) => operatorName(node.name));
   const last = nodes.at(-1);
-  const lines = [clip(shortType(last.type), MOST), clip(doc.spans[group.span].join(", ") || group.name, MOST)];
+  const lines = [clip(shortType(last.type), MOST), spansText(doc.spans[group.span], MOST) || clip(group.name, MOST)];
   if (seconds !== undefined) lines.push(time(seconds));
   return sized({ id, parent, title: clip(names.join(" + "), MOST), lines, classes: `closed group fusion-${strongest(nodes)}`, hint: title });
 }

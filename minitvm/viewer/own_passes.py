@@ -1,0 +1,40 @@
+"""Passes of a user's file."""
+
+from __future__ import annotations
+
+import pathlib
+import runpy
+from typing import Any
+
+from minitvm.errors import InputError
+from minitvm.passes import Pass, Rule
+
+
+def passes_of(path: pathlib.Path) -> list[Any]:
+    """The list ``passes`` of a Python file; else the passes and rules that it makes, in order.
+
+    :class:`InputError` where the file cannot be read or run, or has none.
+    """
+    hint = "a list 'passes', or passes and rules made with @rule, @function_pass, ...: docs/write-a-pass.md"
+    if not path.is_file():
+        raise InputError(f"there is no file {path}", hint=hint)
+    try:
+        names = runpy.run_path(str(path))
+    except Exception as error:  # whatever a user's file raises
+        raise InputError(
+            f"{path} cannot be run: {type(error).__name__}: {error}", where=[_place(path, error)]
+        ) from error
+    found = names.get("passes", [value for value in names.values() if isinstance(value, (Pass, Rule))])
+    if not isinstance(found, (list, tuple)) or not found:
+        raise InputError(f"{path} has no passes", hint=hint)
+    return list(dict.fromkeys(found))
+
+
+def _place(path: pathlib.Path, error: Exception) -> str:
+    """The last line of the file that was running."""
+    lines, trace = [getattr(error, "lineno", None)], error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == str(path):
+            lines.append(trace.tb_lineno)
+        trace = trace.tb_next
+    return f"{path}:{next((line for line in reversed(lines) if line), 1)}"
