@@ -112,7 +112,10 @@ def exp_below(x: LoopExpr) -> LoopExpr:
 
 
 def _expm1_reduced(r: LoopExpr) -> LoopExpr:
-    return r * r * polynomial(r, _EXPM1) + r
+    """By Estrin's rule: as many multiply-adds as by Horner's, half of them one after the other."""
+    square = r * r
+    low, middle, high = (polynomial(r, _EXPM1[i : i + 2]) for i in (0, 2, 4))
+    return square * ((high * square + middle) * square + low) + r
 
 
 def expm1(x: LoopExpr) -> LoopExpr:
@@ -167,7 +170,8 @@ def log1p(x: LoopExpr) -> LoopExpr:
 
 def tanh(x: LoopExpr) -> LoopExpr:
     """``m / (m + 2)`` of ``m = expm1(2 |x|)``."""
-    r, n = _reduce_exp(minimum(intrin("abs", x), 10.0) * 2.0)
+    t = minimum(intrin("abs", x), 10.0)
+    r, n = _reduce_exp(t + t)  # no product, which would take the multiply-add of another one
     scale = _power_of_two(n)
     m = scale * _expm1_reduced(r) + (scale - 1.0)
     return with_sign_of(m / (m + 2.0), x)
