@@ -113,7 +113,7 @@ def used_model(path: pathlib.Path) -> str:
 
     session = minitvm.InferenceSession(path, num_threads=1)
     feeds = {}
-    for given in session._description.inputs:
+    for given in session._engine.description.inputs:
         shape = [d if isinstance(d, int) else 2 for d in given.shape]
         feeds[given.name] = _array(shape, given.dtype or "float32")
     session.run(None, feeds)
