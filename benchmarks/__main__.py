@@ -364,5 +364,24 @@ def python_of_launches(models: list[str]) -> None:
         click.echo(f"{name} ({kernels:.0f} kernels): {ways}")
 
 
+@main.command("torch")
+@click.option("--threads", default="1,2", callback=options.threads, help="Numbers of threads.")
+@click.option("--rounds", default=10, type=click.IntRange(1), help="Turns of each.")
+@click.option("--only", help="Networks, with commas.")
+def torch_command(threads: list[int], rounds: int, only: str | None) -> None:
+    """torch.compile with minitvm as its back end, beside inductor and PyTorch without a compiler, on six networks."""
+    from benchmarks import torch_compile  # an extra: pip install 'minitvm[torch]'
+
+    names = only.split(",") if only else [name for name in torch_compile.NETWORKS if name != "recurrent"]
+    click.echo("| network | threads | minitvm ms | inductor ms | eager ms | inductor/minitvm | first runs s | error |")
+    click.echo("|---|---|---|---|---|---|---|---|")
+    for count in threads:
+        for row in torch_compile.rows(count, rounds, names):
+            times = " | ".join(f"{1e3 * row.seconds[way]:.2f}" for way in ("minitvm", "inductor", "eager"))
+            first = ", ".join(f"{row.first[way]:.1f}" for way in ("minitvm", "inductor"))
+            ratio = row.seconds["inductor"] / row.seconds["minitvm"]
+            click.echo(f"| {row.network} | {count} | {times} | {ratio:.2f} | {first} | {row.error:.1e} |")
+
+
 if __name__ == "__main__":
     main()

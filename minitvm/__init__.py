@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from minitvm.runtime.executor import GraphModule
     from minitvm.runtime.library import Library, load, load_module
     from minitvm.target import Target
+    from minitvm.torch import from_torch
     from minitvm.tvm import contrib, error, instrument, parser, relay, transform
 
     __version__ = version()
@@ -88,6 +89,7 @@ _OFFERED = {
     "ort.session": "InferenceSession ModelMetadata NodeArg",
     "ort.values": "OrtDevice OrtValue copy_tensors",
     "target": "Target",
+    "torch": "from_torch",
 }
 """Where public names live, TVM's among them; what is used is imported, so that ``import minitvm`` is quick."""
 _MODULES = """capi contrib=tvm.contrib debug_executor=runtime.debug frontend ir graph_executor=runtime.executor
