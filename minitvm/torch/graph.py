@@ -188,7 +188,7 @@ def _giving(graph: fx.GraphModule, results: tuple[fx.Node, ...]) -> fx.GraphModu
     return fx.GraphModule(graph, new)
 
 
-class _Function(torch.nn.Module):  # type: ignore[misc]  # torch is not looked into
+class _Function(torch.nn.Module):
     """The graph as a function of the tensors that are no weights; sizes are theirs."""
 
     def __init__(
