@@ -234,6 +234,8 @@ def _kernel(template: Template, wish: Override | None) -> Kernel | Declined:
     refusal = template.refusal()
     if refusal is not None:
         return refusal
+    if wish.template is None and not wish.ways(template):
+        return Declined(f"it has no way {wish.config!r}")
     with trying(wish.record(template)):
         return template.kernel()
 

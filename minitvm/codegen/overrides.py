@@ -62,7 +62,7 @@ class Override:
 
     def record(self, template: Template) -> Record:
         """The way of a template that is asked for, as tuning would have it; :class:`ConfigError` for what is none."""
-        found = [choice for choice in template.choices() if self._fits(choice)]
+        found = self.ways(template)
         if not found:
             ways = sorted(template.choices(), key=lambda choice: choice.cycles)
             name = type(template).__name__
@@ -72,6 +72,10 @@ class Override:
             )
         best = min(found, key=lambda choice: (choice.why_not != "", choice.cycles))
         return Record(**asdict(template.key), choice=str(best), cycles=best.cycles)
+
+    def ways(self, template: Template) -> list[Choice]:
+        """Those of a template that fit ``config``."""
+        return [choice for choice in template.choices() if self._fits(choice)]
 
     def _fits(self, choice: Choice) -> bool:
         if isinstance(self.config, str):

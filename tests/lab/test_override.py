@@ -78,8 +78,12 @@ def test_what_is_refused_says_why() -> None:
         error = refusal(built)
     assert error.message.endswith("cannot be made by template ConvBlocked")
     assert any("an override asks for another one" in line for line in error.where)
+    template = dense(built()).template.rpartition(".")[2]
+    with override("*relu*", template=template, config="direct, tiles of 999 x 9 vectors"):
+        assert f"is no way of template {template}" in refusal(built).message
     with override("*relu*", config="direct, tiles of 999 x 9 vectors"):
-        assert "is no way of template" in refusal(built).message
+        error = refusal(built)
+    assert any("it has no way 'direct, tiles of 999 x 9 vectors'" in line for line in error.where)
     assert "says nothing" in refusal(lambda: override("x")).message
 
 
