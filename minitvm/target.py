@@ -99,9 +99,11 @@ class Target:
         and what is close to it."""
         if isinstance(text, Target):
             return text
+        if isinstance(text, Mapping) and "kind" not in text:
+            raise TargetError("a target without its kind", hint='{"kind": "llvm", "mcpu": "znver4"}, or a string')
         if isinstance(text, Mapping):
             options_given = [f"-{name}={value}" for name, value in text.items() if name != "kind"]
-            return Target.parse(shlex.join([text.get("kind", ""), *options_given]))
+            return Target.parse(shlex.join([text["kind"], *options_given]))
         words = _words(str(text))
         kind = words[0] if words else ""
         if kind not in OPTIONS:

@@ -70,6 +70,7 @@ def _build(op: type[Op], args: Sequence[Any], keywords: dict[str, Any], span: Sp
     found = signature(op)
     least, most = found.required, len(args) if found.variadic else len(found.names)
     count = next((i for i, a in enumerate(args) if i >= most or (i >= least and _is_attribute(a))), len(args))
+    count = len(args) if any(isinstance(a, Expr) for a in args[count:]) else count  # too many, which the call says
     operands = [_as_expr(a) for a in args[:count]]
     keywords.update(_by_position(op, args[count:], keywords))
     for name in found.names[len(operands) :]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+
 import numpy as np
 import pytest
 
@@ -114,7 +116,7 @@ def test_every_operator_has_a_function_with_its_documentation() -> None:
     for name, op in OPS.items():
         space, _, short = name.rpartition(".")
         build = getattr(getattr(b, space) if space else b, short)
-        assert build.__doc__ == op.__doc__
+        assert build.__doc__.startswith(inspect.cleandoc(op.__doc__ or ""))  # then its attributes
         assert build.__name__ == short
 
 

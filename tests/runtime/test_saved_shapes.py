@@ -97,7 +97,9 @@ def test_kernels_for_a_shape_are_preferred(folder: pathlib.Path) -> None:
 def test_weights_are_in_the_file_once(folder: pathlib.Path) -> None:
     for name in ("each", "both"):
         library = minitvm.load(folder / f"{name}.mtvm")
-        arrays = [a for one in (library, *library.others) for a in one.params.values() if a.nbytes > WIDE * WIDE]
+        arrays = [
+            a for one in (library, *library.others) for a in one.artifact.params.values() if a.nbytes > WIDE * WIDE
+        ]
         stored = sum({id(a): a.nbytes for a in arrays}.values())
         assert len(arrays) > 1 and stored < 2 * 4 * WIDE * WIDE
         assert (folder / f"{name}.mtvm").stat().st_size < stored + 120_000

@@ -34,7 +34,7 @@ all levels, and from 1 on makes groups."""
 def build(
     ir_mod: Module | Function | None = None,
     target: str | Target | Mapping[str, str] | None = None,
-    target_host: str | Target | None = None,
+    target_host: str | Target | Mapping[str, Any] | None = None,
     executor: Executor | str | None = None,
     runtime: Runtime | str | None = None,
     *,
@@ -46,9 +46,12 @@ def build(
     """:func:`minitvm.build` with Relay's arguments; ``options`` are its own.
 
     ``target_host`` may be ``llvm``; ``executor`` is ``graph``, ``runtime`` ``cpp``, ``mod_name`` ``default``:
-    :class:`ConfigError`, or :class:`TargetError`, for anything else.
+    :class:`ConfigError`, or :class:`TargetError`, for anything else.  A dictionary of arrays in the third place is
+    ``params``, as in :func:`minitvm.build`.
     """
     check(executor, runtime)
+    if isinstance(target_host, Mapping):
+        params, target_host = {**target_host, **(params or {})}, None
     if mod_name != Library.libmod_name:
         raise ConfigError(f"a library's entry is {Library.libmod_name!r}, not {mod_name!r}")
     given: Any = ir_mod if mod is None else mod
