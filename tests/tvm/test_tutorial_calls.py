@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from nvrtc import needs_nvrtc
 from onnx import helper, numpy_helper
 from tvm_calls import GPU, TUTORIALS
 
@@ -86,7 +87,7 @@ def run(name: str) -> tuple[int, list[str]]:
     return ran, failed
 
 
-@pytest.mark.parametrize("name", TUTORIALS)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[needs_nvrtc] if n == "T1" else []) for n in TUTORIALS])
 def test_every_call_runs(name: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     write_mobilenet(tmp_path / "mobilenet.onnx")
@@ -140,6 +141,7 @@ def test_what_needs_a_gpu_says_so(call: str, tmp_path: pathlib.Path, monkeypatch
     assert "cuda" in str(caught.value).lower() and caught.value.hint
 
 
+@needs_nvrtc
 def test_tutorial_results_are_right(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the second tutorial computes, beside the graph run by numpy."""
     from minitvm.ir.evaluate import evaluate
