@@ -93,7 +93,7 @@ def mutate(
 def _run(path: pathlib.Path, index: int, tests: Sequence[str], seconds: float | None) -> int | None:
     """pytest's exit status; ``None`` where it took longer than that."""
     environment = {**os.environ, "MINITVM_CACHE_DIR": "", "PYTHONDONTWRITEBYTECODE": "1"}
-    command = [sys.executable, str(program.__file__), str(path), str(index), *tests]
+    command = [sys.executable, "-m", program.__name__, str(path), str(index), *tests]
     try:
         done = subprocess.run(command, env=environment, capture_output=True, timeout=seconds, check=False)
     except subprocess.TimeoutExpired:
