@@ -22,7 +22,7 @@ from benchmarks.graph import Graph
 
 ROOT = pathlib.Path(minitvm.__file__).parent
 
-STAGES = ("import", "passes", "code", "link and run")
+STAGES = ("import", "passes", "code", "build and run")
 
 
 def conv_norm_relu(channels: int = 16, size: int = 14) -> onnx.ModelProto:
@@ -78,9 +78,8 @@ def _acts(model: onnx.ModelProto) -> Iterator[Callable[[], object]]:
     yield lambda: made.append(optimize(module, backend.machine, dict(params), 3))
     compiler = KernelCompiler(backend, KernelCache(None))
     yield lambda: [compiler.text(s, group, "llvm") for s, group in read_program(made[-1].main).groups.items()]
-    library = build(module, "llvm", params, 3, num_threads=1)
-    executor = minitvm.GraphModule
-    yield lambda: executor(library["default"]()).run(data=np.zeros((1, 16, 14, 14), "float32"))
+    image = np.zeros((1, 16, 14, 14), "float32")
+    yield lambda: minitvm.GraphModule(build(module, "llvm", params, 3, num_threads=1)["default"]()).run(data=image)
 
 
 def show(found: dict[str, Counter[str]], console: Console) -> None:

@@ -16,13 +16,13 @@ from minitvm import config
 from minitvm.codegen.backend import Backend
 from minitvm.driver import backend_for, build_consuming, require_symbolic
 from minitvm.driver.kernels import KernelCompiler, Progress
-from minitvm.driver.plan import Plan
 from minitvm.driver.tune import Tuned, tasks
 from minitvm.driver.tune import tune as run_tuner
 from minitvm.errors import InputError, MiniTVMError, UnknownValueError
 from minitvm.frontend import ValueDescription, describe_onnx, from_onnx, load_model
 from minitvm.ir.dims import Undecided, assumptions
 from minitvm.ir.expr import Module
+from minitvm.passes.pipeline import Plan
 from minitvm.runtime.cache import KernelCache
 from minitvm.runtime.library import Library
 from minitvm.target import Target

@@ -11,8 +11,8 @@ from functools import partial
 import minitvm.codegen.templates  # noqa: F401  (registers the templates)
 from minitvm.codegen.batch import batch_of
 from minitvm.codegen.loops import nested, redirect, redirect_loads, with_memory
-from minitvm.codegen.overrides import Override, wish_for
-from minitvm.codegen.problem import TEMPLATES, Problem, Statements, Template
+from minitvm.codegen.overrides import Override
+from minitvm.codegen.problem import TEMPLATES, Problem, Statements, Template, wish_for
 from minitvm.codegen.records import trying
 from minitvm.codegen.rows import Nest, at_root, nests_of
 from minitvm.codegen.stages import Group, Inliner, Output, compose, flatten, outputs_of, stage_order

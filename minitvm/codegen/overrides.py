@@ -7,14 +7,13 @@ with override("fused_nn_conv2d*", template="conv_blocked.ConvBlocked", config="d
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar, Token
+from collections.abc import Mapping, Sequence
+from contextvars import Token
 from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
-from minitvm.codegen.problem import Choice, Template
+from minitvm.codegen.problem import OVERRIDES, Choice, Template
 from minitvm.codegen.records import Record
 from minitvm.codegen.schedule import Schedule
 from minitvm.errors import ConfigError, listing
@@ -46,11 +45,11 @@ class Override:
             raise ConfigError(f"a config has no {listing(sorted(unknown))}", hint="scheme, rows and blocks")
 
     def __enter__(self) -> Override:
-        self._tokens.append(_ASKED.set((*_ASKED.get(), self)))
+        self._tokens.append(OVERRIDES.set((*OVERRIDES.get(), self)))
         return self
 
     def __exit__(self, *_: object) -> None:
-        _ASKED.reset(self._tokens.pop())
+        OVERRIDES.reset(self._tokens.pop())
 
     def is_for(self, symbol: str, group: Function) -> bool:
         return any(fnmatchcase(name, self.kernel) for name in (symbol, *group.span, *span_of(*calls(group.body))))
@@ -84,9 +83,6 @@ class Override:
         return all(have[name] == value for name, value in (self.config or {}).items())
 
 
-_ASKED: ContextVar[tuple[Override, ...]] = ContextVar("overrides", default=())
-
-
 def override(
     kernel: str, template: str | type[Template] | None = None, config: Config | None = None, *, schedule: Any = None
 ) -> Override:
@@ -99,26 +95,6 @@ def override(
     """
     named = template if template is None or isinstance(template, str) else template.__name__
     return Override(kernel, named, config, schedule)
-
-
-def asked() -> tuple[Override, ...]:
-    """Those that are in force here."""
-    return _ASKED.get()
-
-
-@contextmanager
-def asking(overrides: Sequence[Override]) -> Iterator[None]:
-    """Overrides of elsewhere in force here, on another thread or later."""
-    token = _ASKED.set(tuple(overrides))
-    try:
-        yield
-    finally:
-        _ASKED.reset(token)
-
-
-def wish_for(symbol: str, group: Function) -> Override | None:
-    """What is asked for a kernel; the innermost counts."""
-    return next((wish for wish in reversed(_ASKED.get()) if wish.is_for(symbol, group)), None)
 
 
 def require_used(overrides: Sequence[Override], groups: Mapping[str, Function]) -> None:

@@ -9,16 +9,18 @@ class Dense(Template):
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from minitvm.codegen.records import OPTION, TRIED, Key, Record, options, recorded
 from minitvm.errors import is_again
 from minitvm.ir.attributes import print_attributes
 from minitvm.ir.decision import Declined, Exactness, decide, listening
-from minitvm.ir.expr import Call
+from minitvm.ir.expr import Call, Function
 from minitvm.ir.loop import Buffer, Kernel, Stmt
 from minitvm.ir.op import Op
 from minitvm.ir.types import Type, accumulator, tensor_fields
@@ -265,3 +267,24 @@ class TemplateRegistry:
 
 
 TEMPLATES = TemplateRegistry()
+
+
+# --- what a user asks for in place of a template's own choice ---
+
+OVERRIDES: ContextVar[tuple[Any, ...]] = ContextVar("overrides", default=())
+"""Those that are in force here (``overrides.Override``), the innermost last."""
+
+
+@contextmanager
+def asking(overrides: Sequence[Any]) -> Iterator[None]:
+    """Overrides of elsewhere in force here, on another thread or later."""
+    token = OVERRIDES.set(tuple(overrides))
+    try:
+        yield
+    finally:
+        OVERRIDES.reset(token)
+
+
+def wish_for(symbol: str, group: Function) -> Any:
+    """What is asked for a kernel, or ``None``; the innermost counts."""
+    return next((wish for wish in reversed(OVERRIDES.get()) if wish.is_for(symbol, group)), None)

@@ -16,7 +16,6 @@ from minitvm.codegen.overrides import require_used
 from minitvm.codegen.problem import TEMPLATES, Problem
 from minitvm.codegen.records import require_own
 from minitvm.driver.kernels import KernelCode, KernelCompiler, Progress, Timings
-from minitvm.driver.plan import Plan, with_kernels
 from minitvm.driver.program import (
     Program,
     announce,
@@ -27,7 +26,7 @@ from minitvm.driver.program import (
     without_kernels,
 )
 from minitvm.driver.report import BuildReport, KernelReport, Recorder
-from minitvm.errors import CompilerError, ConfigError, InputError, PassError, listing
+from minitvm.errors import CompilerError, ConfigError, InputError, listing
 from minitvm.ir.arrays import shared, trim
 from minitvm.ir.decision import Declined, decide, decisions
 from minitvm.ir.dims import Dim, counted_on
@@ -37,14 +36,13 @@ from minitvm.ir.ops._shape import Windowed
 from minitvm.ir.ops.image import Resize2d, Upsampling
 from minitvm.ir.types import TensorType, symbols
 from minitvm.ir.visitor import calls
-from minitvm.passes import SCHEDULES, default_pipeline
 from minitvm.passes.attention import Slower
 from minitvm.passes.call_libraries import LibraryOf
 from minitvm.passes.compare import Comparison, compare
 from minitvm.passes.instrument import PassInstrument
 from minitvm.passes.manager import PassContext, closest
-from minitvm.passes.redundancy import bind_captured, bind_params
-from minitvm.passes.sequential import Sequential
+from minitvm.passes.pipeline import SCHEDULES, Plan, Sequential, context_for, default_pipeline, optimize
+from minitvm.passes.redundancy import bind_captured
 from minitvm.passes.winograd import Predict
 from minitvm.runtime.cache import KernelCache
 from minitvm.runtime.device import Device, cpu
@@ -55,7 +53,7 @@ from minitvm.runtime.instance import Instance
 from minitvm.runtime.library import Library
 from minitvm.runtime.memory import plan_memory, require_addressable, unplanned
 from minitvm.runtime.ndarray import NDArray
-from minitvm.target import MachineModel, Target
+from minitvm.target import Target
 
 WORTH_TRIMMING = 1 << 22
 """Bytes of weights from which what passes and code generation leave free in the heap is given back."""
@@ -174,32 +172,6 @@ def _goes_as_far_as_symbols(call: Call, op: Op, backend: Backend) -> bool:
     return not all(isinstance(batch_of(Problem.of(call), template), Declined) for template in templates)
 
 
-def optimize(
-    module: Module,
-    machine: MachineModel,
-    params: dict[str, Any] | None = None,
-    opt_level: int | None = None,
-    recorder: PassInstrument | None = None,
-    schedules: str = "llvm",
-    library_of: LibraryOf | None = None,
-    slower: Slower | None = None,
-    predict: Predict | None = None,
-    plan: Plan | None = None,
-) -> Module:
-    """The module after the default pipeline (or what ``plan`` makes of it), under the current ``PassContext``; layouts
-    as ``schedules`` has them.
-
-    ``params`` are bound, and taken out of the dictionary: nothing here holds a weight that the passes have replaced.
-    """
-    taken = params if params is not None else {}
-    arrays = {name: np.asarray(taken.pop(name)) for name in list(taken)}
-    box = [module.with_function("main", bind_captured(bind_params(module.main, arrays)))]
-    del arrays
-    with _context(opt_level, recorder) as context:
-        steps = (plan or Plan()).steps(default_pipeline(machine, schedules, library_of, slower, predict), context)
-        return with_kernels(steps.consume(box))
-
-
 def optimize_for(
     backend: Backend,
     module: Module,
@@ -221,7 +193,7 @@ def run_passes(
 ) -> Module:
     """As :func:`optimize_for`, but what comes out need not be kernels: ``recorder`` may leave passes out."""
     box = [module.with_function("main", bind_captured(module.main))]
-    with _context(opt_level, recorder) as context:
+    with context_for(opt_level, recorder) as context:
         return (plan or Plan()).steps(pipeline_for(backend), context).consume(box)
 
 
@@ -234,25 +206,6 @@ def _asked(backend: Backend) -> tuple[str, LibraryOf | None, Slower, Predict]:
     """What passes may ask of a back end."""
     library_of = backend.library_of if backend.target.libs else None
     return backend.schedules, library_of, backend.slower, backend.predicted
-
-
-def _context(opt_level: int | None, recorder: PassInstrument | None) -> PassContext:
-    """The current ``PassContext``, with another level and one more instrument where given."""
-    outer = PassContext.current()
-    if "FuseOps" in outer.disabled_pass:
-        raise PassError(
-            "FuseOps cuts the graph into kernels: a build cannot do without it",
-            hint="at opt_level=0 every operator is a kernel of its own",
-        )
-    context = PassContext(
-        opt_level=outer.opt_level if opt_level is None else opt_level,
-        required_pass=outer.required_pass,
-        disabled_pass=outer.disabled_pass,
-        instruments=[*outer.given_instruments, *([recorder] if recorder else [])],
-        config=outer.config,
-    )
-    context.placements = outer.placements
-    return context
 
 
 def _compile(program: Program, report: BuildReport) -> Artifact:

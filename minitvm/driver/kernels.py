@@ -20,8 +20,7 @@ from minitvm.codegen.backend import Backend, backend_of, stages
 from minitvm.codegen.coverage import Verdict, check_coverage
 from minitvm.codegen.listing import Listing
 from minitvm.codegen.lower import Lowering, plain
-from minitvm.codegen.overrides import asked, asking, wish_for
-from minitvm.codegen.problem import TEMPLATES
+from minitvm.codegen.problem import OVERRIDES, TEMPLATES, asking, wish_for
 from minitvm.codegen.schedule import Schedule, apply, title
 from minitvm.codegen.simplify import simplify
 from minitvm.errors import CompilerError, ConfigError, MiniTVMError, is_own
@@ -95,7 +94,7 @@ class KernelCompiler:
         self.backend = backend
         self.on_progress = on_progress
         self.schedules = dict(schedules or {})
-        self.overrides = asked()
+        self.overrides = OVERRIDES.get()
         """What is chosen for single kernels."""
         self.context = PassContext.current()
         """Whose options templates see, whatever thread asks them, and when."""

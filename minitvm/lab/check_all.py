@@ -25,7 +25,6 @@ from minitvm import config
 from minitvm.codegen.backend import Backend
 from minitvm.driver.compile import backend_for, run_passes
 from minitvm.driver.kernels import KernelCompiler
-from minitvm.driver.plan import Plan
 from minitvm.driver.program import read_program
 from minitvm.errors import ConfigError, MiniTVMError
 from minitvm.frontend import from_onnx
@@ -44,6 +43,7 @@ from minitvm.lab.check_result import Checked, Finding, Outcome
 from minitvm.passes import InferType, Pass, PassContext, Rule, RulePass, Sequential, default_pipeline, rule_pass
 from minitvm.passes.compare import Draw, Results
 from minitvm.passes.manager import closest
+from minitvm.passes.pipeline import Plan
 from minitvm.passes.redundancy import bind_params
 from minitvm.runtime.cache import KernelCache
 from minitvm.runtime.native import whole_teams

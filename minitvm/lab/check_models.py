@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from minitvm.driver.compile import backend_for, build_consuming
-from minitvm.driver.plan import Plan
 from minitvm.errors import MiniTVMError
 from minitvm.ir.evaluate import evaluate
 from minitvm.ir.expr import Function, Module
 from minitvm.lab.check_kernels import with_team
 from minitvm.passes.compare import DRAWS, RTOL, Comparison, Draw, Results, close, compare, difference, flatten
+from minitvm.passes.pipeline import Plan
 from minitvm.runtime import graph as runtime_graph
 from minitvm.runtime.graph import Graph, last_uses, owners, round_up
 from minitvm.runtime.instance import Instance

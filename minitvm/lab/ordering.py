@@ -18,12 +18,11 @@ import numpy as np
 
 from minitvm.driver import backend_for
 from minitvm.driver.compile import pipeline_for
-from minitvm.driver.plan import Plan
 from minitvm.errors import ConfigError, MiniTVMError, listing
 from minitvm.lab.subject import Subject
 from minitvm.passes.compare import close, difference, flatten
 from minitvm.passes.manager import Pass, PassContext
-from minitvm.passes.sequential import Sequential
+from minitvm.passes.pipeline import Plan, Sequential
 from minitvm.runtime.executor import GraphModule
 from minitvm.runtime.timing import BenchmarkResult, side_by_side
 

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from minitvm import config
-from minitvm.codegen.overrides import Override, asking, override, require_used
+from minitvm.codegen.overrides import Override, override, require_used
+from minitvm.codegen.problem import asking
 from minitvm.driver.compile import alone
 from minitvm.driver.kernels import KernelCompiler
 from minitvm.driver.report import BuildReport, KernelReport

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from minitvm.driver import backend_for, build_consuming
-from minitvm.driver.plan import Plan
 from minitvm.errors import ConfigError
 from minitvm.frontend import from_onnx
 from minitvm.ir.expr import Function, Module
 from minitvm.ir.types import Type
 from minitvm.passes.compare import DRAWS, random_value
+from minitvm.passes.pipeline import Plan
 from minitvm.runtime.executor import GraphModule
 from minitvm.runtime.library import Library
 from minitvm.target import Target

@@ -10,11 +10,11 @@ import pytest
 from click.testing import CliRunner
 
 from minitvm.cli import cli
-from minitvm.driver.plan import Plan
 from minitvm.errors import ConfigError, PassError
 from minitvm.ir.parser import parse_module
 from minitvm.lab.ordering import COLUMNS, levels, orders, tried
 from minitvm.lab.subject import Subject
+from minitvm.passes.pipeline import Plan
 
 MODULE = parse_module("""
 def @main(%x: Tensor[(1, 8, 6, 6), float32], %w: Tensor[(8, 8, 3, 3), float32]) {

@@ -17,8 +17,8 @@ from minitvm.ir.visitor import calls, post_order, substitute
 from minitvm.passes.canonicalize import InferType, SimplifyInference
 from minitvm.passes.fold_scale_axis import BackwardFoldScaleAxis, ForwardFoldScaleAxis
 from minitvm.passes.manager import FunctionPass, PassContext
+from minitvm.passes.pipeline import Sequential
 from minitvm.passes.redundancy import FoldConstant, bind_params
-from minitvm.passes.sequential import Sequential
 from minitvm.testing import resnet
 
 POSITIVE = np.abs(random_array((8,), 7)) + 0.25
