@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import pathlib
 import shlex
+import textwrap
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import InitVar, dataclass, field, replace
@@ -107,7 +108,7 @@ class Target:
         words = _words(str(text))
         kind = words[0] if words else ""
         if kind not in OPTIONS:
-            raise TargetError(f"unknown target {str(text)!r}", hint=_known_targets(kind, text))
+            raise TargetError(f"unknown target {textwrap.shorten(str(text), 80)!r}", hint=_known_targets(kind, text))
         options: dict[str, str] = {}
         for word in words[1:]:
             name, _, value = word.lstrip("-").partition("=")

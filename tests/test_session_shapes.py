@@ -58,7 +58,7 @@ def test_weights_exist_once_however_many_shapes_there_are() -> None:
     session = InferenceSession(model(), num_threads=1, symbolic=False)
     for count in (1, 2, 7, 8, 30):
         check(session, count)
-    large = [a for lib in session.libraries for a in lib.params.values() if a.nbytes > WIDE * WIDE]
+    large = [a for lib in session.libraries for a in lib.artifact.params.values() if a.nbytes > WIDE * WIDE]
     assert len(large) >= 5
     assert sum({id(a): a.nbytes for a in large}.values()) <= 4 * WIDE * WIDE * 1.2
 

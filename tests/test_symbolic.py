@@ -301,7 +301,7 @@ def test_an_encoder_is_compiled_once_for_all_shapes(
         compiled.append("|")
     assert compiled.count("|") == 4 and set(compiled[compiled.index("|") :]) == {"|"}
     assert len({id(lib.report) for lib in symbolic.libraries}) == 1
-    (table,) = {id(a) for lib in symbolic.libraries for a in lib.params.values() if a.shape == (50, 24)}
+    (table,) = {id(a) for lib in symbolic.libraries for a in lib.artifact.params.values() if a.shape == (50, 24)}
     assert table
 
 

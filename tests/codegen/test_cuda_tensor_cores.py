@@ -268,6 +268,7 @@ def test_no_register_is_spilled(arch: str) -> None:
         assert compile_cubin(source, arch).spills == 0
 
 
+@needs_nvrtc
 def test_options_reach_the_kernels_and_their_cache() -> None:
     x, w = var("x", shape=(64, 64), dtype="float32"), var("w", shape=(64, 64), dtype="float32")
     module = Module({"main": function(call_op("nn.matmul", x, w), [x, w])})

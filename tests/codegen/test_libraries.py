@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from nvrtc import needs_nvrtc
 
 import minitvm
 from minitvm import relay
@@ -135,6 +136,7 @@ def test_a_machine_without_the_library_says_what_to_install(tmp_path: pathlib.Pa
         minitvm.load(path).run({"x": np.zeros((33, 64), "float32")})
 
 
+@needs_nvrtc
 def test_a_product_of_cublas_is_a_product_of_transposed_matrices(tmp_path: pathlib.Path) -> None:
     """Built and saved where there is no GPU and no cuBLAS."""
     library = minitvm.build(relay.Module(layer()), "cuda -arch=sm_90 -libs=cublas")
@@ -156,6 +158,7 @@ def convolution(
     return relay.Function([x], relay.nn.relu(made))
 
 
+@needs_nvrtc
 def test_a_convolution_of_cudnn(tmp_path: pathlib.Path) -> None:
     """Built and saved where there is no GPU and no cuDNN."""
     function = convolution(groups=2, strides=(2, 1), padding=(1, 0), dilation=(1, 2))
@@ -168,6 +171,7 @@ def test_a_convolution_of_cudnn(tmp_path: pathlib.Path) -> None:
     assert minitvm.load(tmp_path / "layer.mtvm").artifact.objects == library.artifact.objects
 
 
+@needs_nvrtc
 @pytest.mark.parametrize(
     ("function", "why"),
     [
@@ -188,6 +192,7 @@ def test_what_cudnn_does_not_take_is_our_own_kernel(function: relay.Function, wh
     assert said == [f"nn.conv2d: CallLibraries declined: {why}"]
 
 
+@needs_nvrtc
 def test_transposed_convolutions_and_other_operators() -> None:
     x, weight = relay.var("x", shape=(1, 4, 5, 5)), relay.const(RNG.normal(size=(4, 2, 3, 3)).astype("float32"))
     function = relay.Function([x], relay.nn.conv2d_transpose(relay.nn.max_pool2d(x), weight))

@@ -277,4 +277,4 @@ def test_a_report_prints_readably() -> None:
     x = relay.var("x", shape=(2, 3))
     report = minitvm.build(minitvm.Module.from_expr(relay.nn.relu(x))).report
     assert re.fullmatch(r"<report of \d+ passes and 1 kernels: passes \d\.\d\d, .* seconds>", repr(report))
-    assert repr(report.kernel("fused_nn_relu")).startswith("KernelReport(symbol='fused_nn_relu', group=<Function: fn (")
+    assert repr(report.kernel("fused_nn_relu")) == "<kernel fused_nn_relu: nn.relu>"

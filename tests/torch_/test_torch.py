@@ -273,7 +273,7 @@ import sys
 sys.modules["torch"] = None
 import minitvm
 try:
-    minitvm.from_torch
+    minitvm.from_torch(None)
 except minitvm.MiniTVMError as error:
     print(error)
 """

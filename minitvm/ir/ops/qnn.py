@@ -90,7 +90,8 @@ class DenseWords(_OverWords, DensePack, name="qnn.contrib_dense_pack"):
     def reference(self, data: np.ndarray, weight: np.ndarray) -> np.ndarray:
         blocks, _, width = weight.shape
         x = bytes_of(data, "u1", 1).astype("float64")
-        w = bytes_of(weight, "i1", 1).astype("float64").transpose(1, 0, 2).reshape(-1, blocks * width)
+        w = bytes_of(weight, "i1", 1).astype("float64").transpose(1, 0, 2)
+        w = w.reshape(len(w), blocks * width)
         return _wrapped(x @ w[:, : self.units])
 
     def compute(self, data: Buffer, weight: Buffer) -> Stage:
