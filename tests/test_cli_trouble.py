@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 
 import onnx
 import pytest
@@ -54,7 +55,9 @@ def test_a_full_disk_behind_stdout_is_one_line() -> None:
 @pytest.mark.skipif(os.name != "posix", reason="signals")
 def test_an_interrupt_has_no_traceback() -> None:
     """Python drops an interrupt that arrives in a destructor or a callback, so another one follows."""
-    running = subprocess.Popen([sys.executable, "-m", "minitvm", "demo"], stdout=-1, stderr=-1, text=True)
+    heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a job in the background ignores it
+    command = [sys.executable, "-m", "minitvm", "demo"]
+    running = subprocess.Popen(command, stdout=-1, stderr=-1, text=True, preexec_fn=heard)
     time.sleep(0.4)
     while running.poll() is None:
         running.send_signal(signal.SIGINT)

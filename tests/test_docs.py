@@ -74,7 +74,8 @@ def run_page(page: pathlib.Path) -> list[str]:
         elif block.needs is not None and not _installed(block.needs):
             left_out.append(f"{block.needs} is not installed")
         else:  # line numbers in a traceback are the page's
-            with contextlib.redirect_stdout(io.StringIO()) as printed:
+            printed = io.StringIO()
+            with contextlib.nullcontext() if block.output is None else contextlib.redirect_stdout(printed):
                 exec(compile("\n" * (block.line - 1) + block.code, str(page), "exec"), namespace)
             if block.output is not None:
                 assert printed.getvalue().rstrip() == block.output.rstrip(), f"{name_of(page)}, line {block.line}"
