@@ -14,7 +14,6 @@ import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from contextvars import ContextVar
 from functools import cache, partial
 from types import MappingProxyType
 from typing import Any
@@ -28,7 +27,6 @@ from minitvm.runtime import cblas
 from minitvm.runtime.code import CODES, Code
 from minitvm.runtime.device import Memory
 from minitvm.runtime.graph import Artifact, CpuTag, LibraryCall, Segment, segments, steps_of, workspace_slots
-from minitvm.runtime.pace import Paced
 from minitvm.target import SHARING, cpu_text, marks_of, spinning_text, text_of
 
 llvm: Any = llvmlite.binding  # has no types
@@ -159,11 +157,10 @@ class _Native:
         triple, (pointer, integer) = this_machine().triple, (ctypes.c_void_p, ctypes.c_int64)
         marks = marks_of(triple)
         text = "\n".join([spinning_text(SHARING, marks), cpu_text(marks), text_of("runtime/team.ll")])
-        names = ("team_bytes", "team_publish", "team_sleeps", "team_take_part", "team_work", "team_cpu", "team_alone")
+        names = ("team_bytes", "team_publish", "team_sleeps", "team_take_part", "team_work", "team_cpu")
         self.code = NativeCode([], names, f'target triple = "{triple}"\n{text}')
         self.bytes = self.code.function("team_bytes", integer, integer)
         self.publish = self.code.function("team_publish", integer, pointer, integer, pointer, pointer)
-        self.alone = self.code.function("team_alone", None, pointer, integer, pointer, pointer)
         self.sleeps = self.code.function("team_sleeps", integer, pointer, integer)
         self.take_part = self.code.function("team_take_part", None, pointer, integer)
         self.work = self.code.function("team_work", integer, pointer, *4 * [integer])
@@ -236,11 +233,6 @@ class Team:
                 self._wake()
             self._native.take_part(self._team, self.threads)
 
-    def run_alone(self, function: int, slots: int) -> None:
-        """As :meth:`run`, of which the workers hear nothing: the same work in the same shares, by the caller."""
-        with self._lock:
-            self._native.alone(self._team, self.threads, function, slots)
-
     def _wake(self) -> None:
         for i in range(1, self.threads):
             if self._native.sleeps(self._team, i):
@@ -270,14 +262,9 @@ def team(threads: int) -> Team:
     return found
 
 
-_always_together: ContextVar[bool] = ContextVar("always_together", default=False)
-
-
 @contextmanager
 def whole_teams(*sizes: int) -> Iterator[None]:
-    """Inside, teams of these sizes have as many threads, though fewer can run at once, and no thread goes on alone: for
-    checks, not for speed."""
-    token = _always_together.set(True)
+    """Inside, teams of these sizes have as many threads, though fewer can run at once: for checks, not for speed."""
     made = {threads: Team(threads) for threads in sizes if threads > usable_cpus()}
     with _teams_lock:
         before = {threads: _teams.pop(threads, None) for threads in made}
@@ -285,7 +272,6 @@ def whole_teams(*sizes: int) -> Iterator[None]:
     try:
         yield
     finally:
-        _always_together.reset(token)
         with _teams_lock:
             for threads, found in made.items():
                 found.stop()
@@ -335,10 +321,7 @@ class NativeArtifact(Code):
         check_cpu(made_for, name)
 
     def step(self, what: Segment | int, slots: int, threads: int) -> Callable[[], None]:
-        together = self.call(self.address(what), slots, threads)
-        if threads == 1 or not isinstance(what, Segment) or _always_together.get():
-            return together
-        return Paced(together, lambda: team(threads).run_alone(self.address(what), slots))
+        return self.call(self.address(what), slots, threads)
 
     def clocked(self, source: str, segment: Segment, slots: int, threads: int) -> Callable[[], None]:
         kernels = {_symbol(node): self.address(node) for node in segment.nodes}

@@ -43,13 +43,6 @@ exit:
   ret void
 }
 
-; Runs the function as a team of which nobody else comes: the workers, asleep or not, hear nothing of it.
-define void @team_alone(ptr %team, i64 %threads, ptr %function, ptr %slots) {
-  call void @prepare(ptr %team, i64 %threads, ptr %function, ptr %slots)
-  call void @run(ptr %team, ptr %function, i64 0, i64 %threads)
-  ret void
-}
-
 ; Lets the workers run the function, or end; how many of them are asleep and have to be woken.
 define i64 @team_publish(ptr %team, i64 %threads, ptr %function, ptr %slots) {
 entry:

@@ -143,18 +143,6 @@ def test_all_work_is_done_once(code: NativeCode, threads: int, total: int) -> No
     assert run(code, threads, total, times) == [103 * times] + [3 * times] * (total - 1)
 
 
-@pytest.mark.parametrize("threads", [2, 3, 64])
-def test_a_team_of_which_one_runs_does_the_same(code: NativeCode, threads: int) -> None:
-    """Between runs of all, and with workers awake and asleep; functions that make threads meet may not be run so."""
-    counts, own = np.zeros(1000, np.int64), Team(threads)
-    slots = (ctypes.c_void_p * 2)(counts.ctypes.data, len(counts))
-    for i in range(60):
-        (own.run if i % 3 else own.run_alone)(code.address("run"), ctypes.addressof(slots))
-        time.sleep(0.002 * (i % 20 == 0))
-    own.stop()
-    assert list(counts) == [103 * 60] + [3 * 60] * 999
-
-
 @pytest.mark.parametrize("threads", [1, 2, 3, 64])
 @pytest.mark.parametrize("total", [0, 1, 3, 100, 2**30 - 1, 2**31 + 5, 2**32 + 1, 10**10 + 7])
 def test_one_thread_takes_everything_where_no_other_comes(code: NativeCode, threads: int, total: int) -> None:
