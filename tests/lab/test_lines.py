@@ -19,6 +19,7 @@ PARTS = {
     "a template": ("write-a-template.md", ['@TEMPLATES.register("llvm", "nn.taylor")']),
     "a schedule": ("write-a-schedule.md", ["def rows_of_four("]),
     "a back end that counts operations": ("write-a-backend.md", ["def flops(", "class Counter(", "@register"]),
+    "a back end that prints C": ("write-c.md", ["TYPES = ", "def always(", "OPTIONS = "]),
 }
 """By row: the page, and what the blocks begin with, imports aside."""
 
