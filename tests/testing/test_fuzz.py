@@ -21,16 +21,16 @@ from minitvm.ir.decision import decisions
 from minitvm.passes import default_pipeline
 from minitvm.passes.manager import PassContext
 from minitvm.target import MachineModel
-from minitvm.testing.fuzz import campaign, generate, peers
-from minitvm.testing.fuzz.campaign import Plan, main
-from minitvm.testing.fuzz.case import Case, Config, Value
-from minitvm.testing.fuzz.draw import GENERATORS, Draw, Reject
-from minitvm.testing.fuzz.failure import shrink, write
-from minitvm.testing.fuzz.freedom import Freedom
-from minitvm.testing.fuzz.judge import Judge, Outcome, Verdict, difference, within_condition
-from minitvm.testing.fuzz.peers import Declines, Question
-from minitvm.testing.fuzz.references import REFERENCES
-from minitvm.testing.fuzz.worker import Crash, Hang, Worker
+from tests.fuzz import campaign, generate, peers
+from tests.fuzz.campaign import Plan, main
+from tests.fuzz.case import Case, Config, Value
+from tests.fuzz.draw import GENERATORS, Draw, Reject
+from tests.fuzz.failure import shrink, write
+from tests.fuzz.freedom import Freedom
+from tests.fuzz.judge import Judge, Outcome, Verdict, difference, within_condition
+from tests.fuzz.peers import Declines, Question
+from tests.fuzz.references import REFERENCES
+from tests.fuzz.worker import Crash, Hang, Worker
 
 
 def test_every_importable_operator_has_a_generator_or_a_reason() -> None:

@@ -9,7 +9,7 @@ import onnx
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
-from minitvm.testing.fuzz.case import attributes
+from tests.fuzz.case import attributes
 
 Array: TypeAlias = np.ndarray
 F = TypeVar("F", bound="Callable[..., Array | tuple[Array, ...]]")

@@ -4,7 +4,7 @@ Each is a function of operands and attributes, from ONNX's (or ONNX Runtime's) d
 ONNX Runtime.
 """
 
-from minitvm.testing.fuzz.references import contrib, images, places, recurrent, rows  # noqa: F401  (register)
-from minitvm.testing.fuzz.references.registry import REFERENCES, evaluator
+from tests.fuzz.references import contrib, images, places, recurrent, rows  # noqa: F401  (register)
+from tests.fuzz.references.registry import REFERENCES, evaluator
 
 __all__ = ["REFERENCES", "evaluator"]

@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["minitvm.testing.fuzz.peers", "minitvm.testing.fuzz.subject"])
+_CONTEXT.set_forkserver_preload(["tests.fuzz.peers", "tests.fuzz.subject"])
 MEMORY = 16 << 30
 """Bytes of address space of a worker: a request for more fails there and nowhere else."""
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from minitvm.testing.fuzz.references.registry import Array, reference, single
+from tests.fuzz.references.registry import Array, reference, single
 
 
 def _along(indices: Array, axis: int) -> tuple[Array, ...]:

@@ -6,7 +6,7 @@ import numpy as np
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
-from minitvm.testing.fuzz.references.registry import Array, reference
+from tests.fuzz.references.registry import Array, reference
 
 
 def _attended(q: Array, k: Array, v: Array, added: Array, scale: float, softcap: float = 0.0) -> Array:

@@ -18,7 +18,7 @@ from minitvm.ir.evaluate import evaluate
 from minitvm.runtime import instance
 from minitvm.runtime.executor import GraphModule
 from minitvm.runtime.library import Library
-from minitvm.testing.fuzz.case import Arrays, Config
+from tests.fuzz.case import Arrays, Config
 
 Results = list[np.ndarray]
 

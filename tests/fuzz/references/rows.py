@@ -21,9 +21,9 @@ from onnx.reference.ops.op_negative_log_likelihood_loss import (
     _compute_negative_log_likelihood_loss as negative_log_likelihood,
 )
 
-from minitvm.testing.fuzz.case import dtype_of
-from minitvm.testing.fuzz.references.images import average_pool
-from minitvm.testing.fuzz.references.registry import REFERENCES, Array, reference, single
+from tests.fuzz.case import dtype_of
+from tests.fuzz.references.images import average_pool
+from tests.fuzz.references.registry import REFERENCES, Array, reference, single
 
 
 def erf(x: Array) -> Array:

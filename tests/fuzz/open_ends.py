@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from minitvm.testing.fuzz.freedom import (
+from tests.fuzz.freedom import (
     SINGLE,
     along,
     axes_of,
@@ -15,8 +15,8 @@ from minitvm.testing.fuzz.freedom import (
     rule,
     wide,
 )
-from minitvm.testing.fuzz.references.images import given_scales, undecided
-from minitvm.testing.fuzz.walk import Array, Seen
+from tests.fuzz.references.images import given_scales, undecided
+from tests.fuzz.walk import Array, Seen
 
 # --- integers -------------------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ import onnx
 from minitvm.frontend.onnx.functions import has_definition
 from minitvm.frontend.onnx.registry import builder_for, supported_operators
 from minitvm.frontend.onnx.sequence import BUILT
-from minitvm.testing.fuzz import (  # noqa: F401  (register the generators)
+from tests.fuzz import (  # noqa: F401  (register the generators)
     control,
     layers,
     movement,
@@ -20,8 +20,8 @@ from minitvm.testing.fuzz import (  # noqa: F401  (register the generators)
     rows,
     tail,
 )
-from minitvm.testing.fuzz.case import Arrays, Case, Config, Value, operator_name
-from minitvm.testing.fuzz.draw import ELEMENTS, GENERATORS, SIZES, Draw, Reject
+from tests.fuzz.case import Arrays, Case, Config, Value, operator_name
+from tests.fuzz.draw import ELEMENTS, GENERATORS, SIZES, Draw, Reject
 
 _CONV = "Conv/Conv/Conv/ConvTranspose"
 _DENSE = "MatMul/Gemm/com.microsoft.FusedMatMul"

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from minitvm.testing.fuzz.references.registry import Array, reference, single
+from tests.fuzz.references.registry import Array, reference, single
 
 
 class _Window:

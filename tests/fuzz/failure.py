@@ -12,8 +12,8 @@ import numpy as np
 import onnx
 import onnx.printer
 
-from minitvm.testing.fuzz.case import Arrays, Case, Config, Value, pruned, reads, subgraphs
-from minitvm.testing.fuzz.judge import Judge, Verdict
+from tests.fuzz.case import Arrays, Case, Config, Value, pruned, reads, subgraphs
+from tests.fuzz.judge import Judge, Verdict
 
 
 def shrink(case: Case, verdict: Verdict, judge: Judge, seconds: float = 120.0) -> tuple[Case, Verdict]:
@@ -200,7 +200,7 @@ def _renamed(case: Case, names: dict[str, str]) -> Case:
 _LITERAL = 64
 """Arrays of more elements are written as bytes."""
 
-_TEMPLATE = '''"""Found by minitvm.testing.fuzz (--replay {seed}:{index}), then shrunk.
+_TEMPLATE = '''"""Found by tests.fuzz (--replay {seed}:{index}), then shrunk.
 
 {message}
 """

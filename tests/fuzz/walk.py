@@ -12,8 +12,8 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from minitvm.testing.fuzz.case import DOMAINS, IR_VERSION, Arrays, attributes, dtype_of, subgraphs, value_info
-from minitvm.testing.fuzz.references import evaluator
+from tests.fuzz.case import DOMAINS, IR_VERSION, Arrays, attributes, dtype_of, subgraphs, value_info
+from tests.fuzz.references import evaluator
 
 Array = np.ndarray
 Results = list[Array]

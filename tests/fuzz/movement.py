@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from minitvm.testing.fuzz.case import Value, tensor
-from minitvm.testing.fuzz.draw import Draw, Reject, generates, uniform
+from tests.fuzz.case import Value, tensor
+from tests.fuzz.draw import Draw, Reject, generates, uniform
 
 
 @generates("Concat")

@@ -3,8 +3,8 @@
 import math
 from typing import Any
 
-from minitvm.testing.fuzz.case import Value
-from minitvm.testing.fuzz.draw import Draw, Reject, Shape, generates
+from tests.fuzz.case import Value
+from tests.fuzz.draw import Draw, Reject, Shape, generates
 
 _ACTIVATIONS = ("Elu", "HardSigmoid", "LeakyRelu", "Relu", "Sigmoid", "Softplus", "Softsign", "Tanh")
 """Of whose alpha and beta all know the same defaults."""

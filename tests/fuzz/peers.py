@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import onnx
 
-from minitvm.testing.fuzz import open_attention, open_ends  # noqa: F401  (register the rules)
-from minitvm.testing.fuzz.case import Arrays, value_info
-from minitvm.testing.fuzz.freedom import freedom
-from minitvm.testing.fuzz.walk import Array, Results, Seen, by_onnxruntime, by_reference, constants, session, walk
+from tests.fuzz import open_attention, open_ends  # noqa: F401  (register the rules)
+from tests.fuzz.case import Arrays, value_info
+from tests.fuzz.freedom import freedom
+from tests.fuzz.walk import Array, Results, Seen, by_onnxruntime, by_reference, constants, session, walk
 
 PERTURBED = 16
 """Evaluations in double with inputs that are one rounding away."""

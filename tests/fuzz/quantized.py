@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from minitvm.testing.fuzz.case import Value
-from minitvm.testing.fuzz.draw import Draw, Reject, generates
-from minitvm.testing.fuzz.layers import window
-from minitvm.testing.fuzz.rows import BYTES
+from tests.fuzz.case import Value
+from tests.fuzz.draw import Draw, Reject, generates
+from tests.fuzz.layers import window
+from tests.fuzz.rows import BYTES
 
 _WIDE = ("uint8", "int8", "uint16", "int16")
 

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import onnx
 
-from minitvm.testing.fuzz.case import Arrays
-from minitvm.testing.fuzz.walk import Array, Compute, NoAnswer, Seen, walk
+from tests.fuzz.case import Arrays
+from tests.fuzz.walk import Array, Compute, NoAnswer, Seen, walk
 
 REFUSALS = (
     r"minitvm needs it while importing",

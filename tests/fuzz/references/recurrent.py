@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from minitvm.testing.fuzz.references.registry import Array, reference
+from tests.fuzz.references.registry import Array, reference
 
 State = tuple[Array, ...]
 Step = Callable[[Array, State], State]

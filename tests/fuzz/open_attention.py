@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from minitvm.testing.fuzz.freedom import limit, magnitudes, opened, rule, wide
-from minitvm.testing.fuzz.walk import Array, Seen
+from tests.fuzz.freedom import limit, magnitudes, opened, rule, wide
+from tests.fuzz.walk import Array, Seen
 
 
 @rule("products that overflow", "Attention")

@@ -14,11 +14,11 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from minitvm.testing.fuzz import generate
-from minitvm.testing.fuzz.case import Case
-from minitvm.testing.fuzz.draw import GENERATORS
-from minitvm.testing.fuzz.failure import shrink, write
-from minitvm.testing.fuzz.judge import Judge, Outcome, Verdict
+from tests.fuzz import generate
+from tests.fuzz.case import Case
+from tests.fuzz.draw import GENERATORS
+from tests.fuzz.failure import shrink, write
+from tests.fuzz.judge import Judge, Outcome, Verdict
 
 
 @dataclass
@@ -208,9 +208,9 @@ def main(
 
     \b
     Examples:
-      python -m minitvm.testing.fuzz --seconds 600 --seed 7 --jobs 2 --output found
-      python -m minitvm.testing.fuzz --cases 200 --only Conv,Relu,Add --levels 3
-      python -m minitvm.testing.fuzz --replay 7:1234
+      python -m tests.fuzz --seconds 600 --seed 7 --jobs 2 --output found
+      python -m tests.fuzz --cases 200 --only Conv,Relu,Add --levels 3
+      python -m tests.fuzz --replay 7:1234
     """
     chosen = tuple(_levels(levels)) or generate.LEVELS
     if replay:

@@ -7,8 +7,8 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from minitvm.testing.fuzz.case import Value, value_info
-from minitvm.testing.fuzz.draw import Draw, Reject, generates
+from tests.fuzz.case import Value, value_info
+from tests.fuzz.draw import Draw, Reject, generates
 
 _UNARY = ("Relu", "Neg", "Abs", "Tanh", "Identity", "Sigmoid")
 _BINARY = ("Add", "Mul", "Sub", "Max")

@@ -11,7 +11,7 @@ import onnx
 from onnx import helper, shape_inference
 
 from minitvm.ir.dtypes import COMPUTED
-from minitvm.testing.fuzz.case import IR_VERSION, Arrays, Value, attributes, dtype_of, operator_name, tensor, value_info
+from tests.fuzz.case import IR_VERSION, Arrays, Value, attributes, dtype_of, operator_name, tensor, value_info
 
 SIZES = (1, 1, 2, 3, 5, 7, 8, 15, 16, 17, 31, 33, 64, 100)
 MOODS = ("plain", "plain", "plain", "plain", "plain", "plain", "special", "large", "small", "equal", "halves")

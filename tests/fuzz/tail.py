@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from minitvm.testing.fuzz.case import Value
-from minitvm.testing.fuzz.draw import Draw, generates
+from tests.fuzz.case import Value
+from tests.fuzz.draw import Draw, generates
 
 
 @generates("NonMaxSuppression")

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from minitvm.testing.fuzz import peers, subject
-from minitvm.testing.fuzz.case import Arrays, Case, pruned
-from minitvm.testing.fuzz.freedom import REFUSALS, SINGLE, Freedom
-from minitvm.testing.fuzz.peers import Declines, Question
-from minitvm.testing.fuzz.subject import Raised, Refused, Task
-from minitvm.testing.fuzz.worker import Crash, Hang, Worker
+from tests.fuzz import peers, subject
+from tests.fuzz.case import Arrays, Case, pruned
+from tests.fuzz.freedom import REFUSALS, SINGLE, Freedom
+from tests.fuzz.peers import Declines, Question
+from tests.fuzz.subject import Raised, Refused, Task
+from tests.fuzz.worker import Crash, Hang, Worker
 
 TOLERANCE = {"float16": (4e-3, 5e-4), "float32": (1e-5, 1e-6), "float64": (1e-9, 1e-10)}
 """Relative to the element, and to the largest element: roundings of some nodes, and of a sum of some hundred terms.

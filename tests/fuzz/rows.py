@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import onnx
 
-from minitvm.testing.fuzz.case import Value, code_of
-from minitvm.testing.fuzz.draw import FLOATS, GENERATORS, Draw, Reject, Shape, accepted, schema_of
+from tests.fuzz.case import Value, code_of
+from tests.fuzz.draw import FLOATS, GENERATORS, Draw, Reject, Shape, accepted, schema_of
 
 BYTES = ("uint8", "int8")
 
