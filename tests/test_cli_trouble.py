@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
-import time
-from functools import partial
+from collections.abc import Sequence
 
+import numpy as np
 import onnx
 import pytest
 from click.testing import CliRunner
@@ -22,7 +23,7 @@ from minitvm.passes import PassContext
 from minitvm.passes.instrument import PrintIR
 
 
-def _save(path: pathlib.Path, *shapes: list[int | str]) -> pathlib.Path:
+def _save(path: pathlib.Path, *shapes: Sequence[int | str | None]) -> pathlib.Path:
     inputs = [helper.make_tensor_value_info(f"in_{i}", 1, shape) for i, shape in enumerate(shapes)]
     nodes = [helper.make_node("Relu", [x.name], [f"out_{i}"]) for i, x in enumerate(inputs)]
     outputs = [helper.make_tensor_value_info(f"out_{i}", 1, shape) for i, shape in enumerate(shapes)]
@@ -52,17 +53,36 @@ def test_a_full_disk_behind_stdout_is_one_line() -> None:
     assert found.returncode == 1 and "Traceback" not in found.stderr and "No space left" in found.stderr
 
 
+_INTERRUPTED_IN = {
+    "import": (
+        "del sys.modules['minitvm.cli']; sys.meta_path.insert(0, type('Finder', (), {'find_spec': interrupted}))",
+        -signal.SIGINT,
+    ),
+    "command": ("minitvm.cli.imported = interrupted", 130),
+    "destructor": (
+        "Lost = type('Lost', (), {'__del__': interrupted}); minitvm.cli.imported = lambda _: Lost() and 0",
+        -signal.SIGINT,
+    ),
+}
+
+
 @pytest.mark.skipif(os.name != "posix", reason="signals")
-def test_an_interrupt_has_no_traceback() -> None:
-    """Python drops an interrupt that arrives in a destructor or a callback, so another one follows."""
-    heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a job in the background ignores it
-    command = [sys.executable, "-m", "minitvm", "demo"]
-    running = subprocess.Popen(command, stdout=-1, stderr=-1, text=True, preexec_fn=heard)
-    time.sleep(0.4)
-    while running.poll() is None:
-        running.send_signal(signal.SIGINT)
-        time.sleep(0.5)
-    assert running.returncode != 0 and "Traceback" not in running.communicate(timeout=60)[1]
+@pytest.mark.parametrize("place", _INTERRUPTED_IN)
+def test_an_interrupt_ends_without_a_word(place: str) -> None:
+    prepare, status = _INTERRUPTED_IN[place]
+    program = f"""
+import signal, sys
+import minitvm.cli
+from minitvm.__main__ import main
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
+def interrupted(*_):
+    signal.raise_signal(signal.SIGINT)
+{prepare}
+sys.argv = ["minitvm", "demo"]
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (status, "", "")
 
 
 def test_a_missing_home_turns_the_cache_off(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,6 +103,70 @@ def test_all_open_inputs_are_named_at_once_and_near_names_suggested(tmp_path: pa
     with pytest.raises(ConfigError, match="--shape names 'in0', which is no input") as wrong:
         CliRunner().invoke(cli, ["show", model, "--shape", "in0:1x2"], catch_exceptions=False)
     assert "'in_0'" in str(wrong.value.hint)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "given", "found"),
+    [
+        (([None, 2], [3], [None, 4]), [], "(1, 2) (3,) (1, 4)"),
+        ((["n", 2], ["n"]), [], "(1, 2) (1,)"),
+        ((["n", 2], ["n"]), ["--shape", "in_1:5"], "(5, 2) (5,)"),
+        ((["n", "s"], ["s", "n"]), ["--shape", "in_0:3x4"], "(3, 4) (4, 3)"),
+        ((["n", "s"], ["b", "s"]), ["--shape", "in_0:3x4"], "(3, 4) (1, 4)"),
+        ((["n"], ["n"]), [], None),
+        ((["n", "s"],), [], None),
+        (([2, "s"],), [], None),
+    ],
+)
+def test_shapes_are_asked_for_where_more_than_the_batch_is_open(
+    tmp_path: pathlib.Path, shapes: tuple[list[int | str | None], ...], given: list[str], found: str | None
+) -> None:
+    done = CliRunner().invoke(cli, ["run", str(_save(tmp_path / "m.onnx", *shapes)), *given])
+    if found is None:
+        assert isinstance(done.exception, ConfigError) and "leaves dimensions of input" in done.exception.message
+    else:
+        assert " ".join(re.findall(r"^out_\d +(\(.*?\))", done.stdout, re.MULTILINE)) == found
+        assert ("a batch of 1: --shape in_" in done.stderr) == ("(1, " in found)
+
+
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [
+        ("compile m.onnx", "-o"),
+        ("tune m.onnx", "-o"),
+        ("run m.onnx", "-o"),
+        ("view m.onnx --no-run", "-o"),
+        ("profile m.onnx", "--trace"),
+        ("lab levels m.onnx", "--csv"),
+        ("lab orders m.onnx --passes FuseOps", "--plot"),
+    ],
+)
+def test_what_is_read_is_never_written_over(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, command: str, option: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    before = _save(tmp_path / "m.onnx", [2]).read_bytes()
+    (tmp_path / "link.onnx").symlink_to("m.onnx")
+    for place, message in (
+        ("./m.onnx", "is what is read"),
+        ("link.onnx", "is what is read"),
+        (".", "is a folder"),
+        ("no/m.x", "there is no folder no"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            CliRunner().invoke(cli, [*command.split(), option, place], catch_exceptions=False)
+    assert (tmp_path / "m.onnx").read_bytes() == before
+
+
+def test_a_library_is_not_compiled_onto_itself(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    _save(tmp_path / "m.onnx", [2])
+    assert CliRunner().invoke(cli, ["compile", "m.onnx"]).exit_code == 0
+    with pytest.raises(ConfigError, match=r"m\.mtvm is what is read"):
+        CliRunner().invoke(cli, ["compile", "m.mtvm"], catch_exceptions=False)
+    assert CliRunner().invoke(cli, ["run", "m.mtvm", "-o", "y.npz"]).exit_code == 0
+    with np.load("y.npz") as found:
+        assert found.files == ["out_0"]
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,10 @@
 
 import importlib
 import os
+import signal
 import sys
 import warnings
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
@@ -29,6 +30,10 @@ COMMANDS = {
     "info": ("show:info", "Describe this installation, a model or a library."),
 }
 """By name: the module here with the object in it, and what it is for in one line."""
+
+
+INTERRUPTED = 130
+"""The exit status after Ctrl-C, as shells have it."""
 
 
 def imported(place: str) -> click.Command:
@@ -98,19 +103,33 @@ def main() -> None:
 
     Files that cannot be written and disks that are full are among them.
     """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+        signal.signal(signal.SIGINT, _end)
+        sys.unraisablehook = _end_anyhow
     warnings.showwarning = lambda message, *_: _complain(str(message), "warning", "yellow")
     try:
         cli(prog_name="minitvm")
     except MiniTVMError as error:
         _complain(str(error), "error", "bold red")
         sys.exit(1)
-    except KeyboardInterrupt:
-        sys.exit(130)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         _silence()
         _complain(f"{where}{error.strerror or error}", "error", "bold red")
         sys.exit(1)
+
+
+def _end(*_: object) -> NoReturn:
+    """Ctrl-C: what is open is put in order; another one ends the process at once."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    sys.exit(INTERRUPTED)
+
+
+def _end_anyhow(lost: "sys.UnraisableHookArgs") -> None:
+    """Where Ctrl-C came in a destructor or a callback, which nothing is raised out of."""
+    if lost.exc_type is SystemExit:
+        signal.raise_signal(signal.SIGINT)
+    sys.__unraisablehook__(lost)
 
 
 def _silence() -> None:
@@ -119,7 +138,3 @@ def _silence() -> None:
         sys.stdout.flush()
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-
-
-if __name__ == "__main__":
-    main()

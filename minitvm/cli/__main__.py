@@ -1,5 +1,5 @@
 """``python -m minitvm.cli``."""
 
-from minitvm.cli import main
+from minitvm.__main__ import main
 
 main()

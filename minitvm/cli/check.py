@@ -9,7 +9,7 @@ import click
 
 from minitvm.cli import common
 from minitvm.cli.common import PATH, say
-from minitvm.errors import ConfigError, UnknownValueError
+from minitvm.errors import UnknownValueError
 from minitvm.lab.check_all import PARTS, REDUCTION
 from minitvm.lab.check_all import check as prove
 from minitvm.lab.check_oracles import ORACLES
@@ -55,8 +55,7 @@ def check(
       minitvm check resnet18.onnx --against onnxruntime --levels
       minitvm check resnet18.onnx --use my_passes.py -o found
     """
-    if model.suffix == common.SUFFIX:
-        raise ConfigError("a library keeps its code, not the way to it", hint="check the .onnx file it was made from")
+    common.require_model(model)
     asked = {"passes": passes, "kernels": kernels, "levels": levels, "threads": teams}
     parts = ["model", *(part for part, wanted in asked.items() if wanted)] if any(asked.values()) else PARTS
     try:
@@ -64,7 +63,7 @@ def check(
             model,
             parts=parts,
             against=against,
-            shape_dict=chosen.shapes,
+            shape_dict=common.completed(model, chosen.shapes),
             value_dict=chosen.values,
             use=use,
             output=output,

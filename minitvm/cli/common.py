@@ -12,7 +12,7 @@ import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
 import click
 import numpy as np
@@ -112,8 +112,9 @@ _shapes = click.option(
     "shapes",
     type=Named("DIMS", _dims, "data:1x3x224x224"),
     multiple=True,
-    help="Shape of an input whose dimensions the model leaves open, such as data:1x3x224x224.  Repeatable; of one input"
-    " again, a library for several shapes, the first of each input with the first of the others.",
+    help="Shape of an input whose dimensions the model leaves open, such as data:1x3x224x224; needed where more than a"
+    " batch is open.  Repeatable; of one input again,"
+    " a library for several shapes, the first of each input with the first of the others.",
 )
 
 
@@ -187,11 +188,11 @@ class Chosen:
         return self.several[0]
 
     def for_feeds(self, model: pathlib.Path, feeds: Mapping[str, np.ndarray] | None) -> Chosen:
-        """Where no shapes are given, open dimensions of a model take the arrays' sizes."""
-        if feeds is None or self.shapes or model.suffix == SUFFIX:
+        """Open inputs whose shapes are not given take those of the arrays."""
+        if feeds is None or model.suffix == SUFFIX:
             return self
-        named = [v.name for v in _open_inputs(model) if v.name in feeds]
-        return replace(self, several=({name: list(feeds[name].shape) for name in named},))
+        named = {v.name: list(feeds[v.name].shape) for v in _open_inputs(model) if v.name in feeds}
+        return replace(self, several=({**named, **self.shapes},))
 
     def save(self, model: pathlib.Path, path: pathlib.Path, key: pathlib.Path | None, strict: bool) -> Library:
         """Compiles a model, or loads a library, and saves it; for all shapes of the model where none are given."""
@@ -204,12 +205,13 @@ class Chosen:
             how: dict[str, Any] = {"num_threads": self.threads, "opt_level": self.opt_level, "on_progress": progress}
             session = InferenceSession(model, target=self.target, strict=strict, **how)
             for shapes in self.several if self.several[0] else ():
-                session.prepare(shapes, values)
+                session.prepare(completed(model, shapes), values)
             try:
                 session.save(path, key)
             except LibraryError:
                 if not session.libraries and session.symbolic is not None:
-                    _check_shapes(model, {}, why=session.symbolic.reason)
+                    named = {value.name: value.shape for value in _open_inputs(model)}
+                    raise _open(named, model, session.symbolic.reason) from None
                 raise
         return load(path)
 
@@ -239,8 +241,7 @@ class Chosen:
             raise ConfigError(
                 f"{path.name} is no library: only libraries are signed", hint="minitvm compile --sign KEY"
             )
-        _check_shapes(path, self.shapes)
-        main = (path, self.target, self.opt_level, self.shapes)
+        main = (path, self.target, self.opt_level, completed(path, self.shapes))
         how: dict[str, Any] = {"num_threads": self.threads, "trace": trace, "strict": strict, "passes": passes}
 
         def compiled(values: dict[str, np.ndarray]) -> Library:
@@ -291,29 +292,57 @@ def _several(given: Sequence[tuple[str, list[int]]]) -> tuple[dict[str, list[int
     return tuple({name: shapes[i % len(shapes)] for name, shapes in found.items()} for i in range(count))
 
 
+OpenDim: TypeAlias = int | str | None
+"""A dimension: its size, or the name that the model gives it, if any."""
+
+
 def _open_inputs(path: pathlib.Path) -> list[ValueDescription]:
-    return [v for v in describe_onnx(path).inputs if not all(isinstance(d, int) for d in v.shape)]
+    return [v for v in describe_onnx(path).inputs if not _is_known(v.shape)]
 
 
-def _check_shapes(path: pathlib.Path, shapes: Mapping[str, list[int]], why: str = "") -> None:
-    """Open dimensions are the command line's business: the hint is an option, not a Python argument."""
-    names = [value.name for value in describe_onnx(path).inputs]
+def completed(path: pathlib.Path, shapes: Mapping[str, list[int]]) -> dict[str, list[int]]:
+    """The shapes that are given, and those of other open inputs: what dimensions of the same name have, and 1 for a
+    batch where nothing more is open.  :class:`ConfigError` names all inputs of which more is."""
+    inputs = {value.name: value.shape for value in describe_onnx(path).inputs}
     for name in shapes:
-        if name not in names:
-            hint = did_you_mean(name, names, most=3) or f"inputs: {listing(names)}"
+        if name not in inputs:
+            hint = did_you_mean(name, inputs, most=3) or f"inputs: {listing(inputs)}"
             raise ConfigError(f"--shape names {name!r}, which is no input of {path.name}", hint=hint)
+    pairs = (pair for name, shape in shapes.items() for pair in zip(inputs[name], shape, strict=False))
+    sizes = {dim: size for dim, size in pairs if isinstance(dim, str)}
     missing = [value for value in _open_inputs(path) if value.name not in shapes]
-    if missing:
-        what = " and ".join(f"input {value.name!r} open: {list(value.shape)}" for value in missing)
-        raise ConfigError(
-            f"{path.name} leaves dimensions of {what}",
-            where=[why] if why else [],
-            hint="give them, for example " + " ".join(map(_example, missing)),
-        )
+    rest = {v.name: [sizes.get(d, d) if isinstance(d, str) else d for d in v.shape] for v in missing}
+    left = {name: shape for name, shape in rest.items() if not _is_known(shape)}
+    if left and not _is_batch(left.values()):
+        raise _open(left, path)
+    if left:
+        stderr.print(f"a batch of 1: {' '.join(_example(*one) for one in left.items())} says another", markup=False)
+    known = {name: [d if isinstance(d, int) else 1 for d in shape] for name, shape in rest.items()}
+    return {**shapes, **known}
 
 
-def _example(value: ValueDescription) -> str:
-    return f"--shape {value.name}:" + "x".join(str(d if isinstance(d, int) else 1) for d in value.shape)
+def _is_known(shape: Iterable[OpenDim]) -> bool:
+    return all(isinstance(d, int) for d in shape)
+
+
+def _is_batch(shapes: Iterable[Sequence[OpenDim]]) -> bool:
+    """Whether all that is open is one leading dimension, not the length of mere vectors."""
+    found = list(shapes)
+    return all(_is_known(s[1:]) for s in found) and len({s[0] for s in found}) == 1 and any(s[1:] for s in found)
+
+
+def _open(shapes: Mapping[str, Sequence[OpenDim]], path: pathlib.Path, why: str = "") -> ConfigError:
+    """Open dimensions are the command line's business: the hint is an option, not a Python argument."""
+    what = " and ".join(f"input {name!r} open: {list(shape)}" for name, shape in shapes.items())
+    return ConfigError(
+        f"{path.name} leaves dimensions of {what}",
+        where=[why] if why else [],
+        hint="give them, for example " + " ".join(_example(*one) for one in shapes.items()),
+    )
+
+
+def _example(name: str, shape: Sequence[OpenDim]) -> str:
+    return f"--shape {name}:" + "x".join(str(d if isinstance(d, int) else 1) for d in shape)
 
 
 def _as_declared(path: pathlib.Path, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -349,6 +378,27 @@ def gathered(feeds: Mapping[str, np.ndarray], names: Iterable[str]) -> dict[str,
 
 def _array(npy: bytes) -> np.ndarray:
     return np.asarray(np.lib.format.read_array(io.BytesIO(npy), allow_pickle=False))
+
+
+def output(path: pathlib.Path, *read: pathlib.Path | None) -> pathlib.Path:
+    """The path, where a file can be written there that is none of those that are ``read``; else :class:`ConfigError`,
+    before anything is compiled for it."""
+    for one in read:
+        if one is not None and path.exists() and one.exists() and path.samefile(one):
+            raise ConfigError(f"{path} is what is read: it would be written over", hint="-o names another file")
+    if path.is_dir():
+        raise ConfigError(f"{path} is a folder, not a file to write", hint="name a file in it")
+    if not path.parent.is_dir():
+        raise ConfigError(f"{path} cannot be written: there is no folder {path.parent}")
+    return path
+
+
+def write_npz(path: pathlib.Path, arrays: Mapping[str, np.ndarray]) -> None:
+    """As ``numpy.savez``, for names that are its own parameters too, and to this very path."""
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+                np.lib.format.write_array(file, np.asanyarray(array), allow_pickle=False)
 
 
 def read_npz(path: pathlib.Path) -> dict[str, np.ndarray]:

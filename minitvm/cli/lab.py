@@ -80,9 +80,10 @@ def orders(
       minitvm lab orders resnet18.onnx --passes AlterOpLayout,FoldConstant#2,SimplifyExpr --csv orders.csv
     """
     names = [name.strip() for name in passes.split(",") if name.strip()]
+    given = subject(model, chosen, csv_path, plot)
     with common.compiling("orders") as progress:
         how: dict[str, Any] = {"opt_level": chosen.opt_level, "rounds": rounds, "on_progress": progress}
-        found = try_orders(passes=names, **how, **subject(model, chosen))
+        found = try_orders(passes=names, **how, **given)
     show(found, csv_path, plot)
 
 
@@ -102,8 +103,9 @@ def levels(
     """Compile MODEL (.onnx; EfficientNet-Lite0, which is included, by default) at all levels, and run all on the same
     random inputs; columns as those of 'minitvm lab orders'.
     """
+    given = subject(model, chosen, csv_path, plot)
     with common.compiling("levels") as progress:
-        found = try_levels(rounds=rounds, on_progress=progress, **subject(model, chosen))
+        found = try_levels(rounds=rounds, on_progress=progress, **given)
     show(found, csv_path, plot)
 
 
@@ -194,19 +196,21 @@ def mutate(what: str, tests: tuple[str, ...], jobs: int) -> None:
         sys.exit(1)
 
 
-INCLUDED_SHAPES = {"image": [1, 3, 224, 224]}
-
-
 def included() -> pathlib.Path:
     """The model that comes with minitvm."""
     return pathlib.Path(str(importlib.resources.files("minitvm") / "demo_data" / "efficientnet_lite0.onnx"))
 
 
-def subject(model: pathlib.Path | None, chosen: common.Chosen) -> dict[str, Any]:
+def subject(model: pathlib.Path | None, chosen: common.Chosen, *written: pathlib.Path | None) -> dict[str, Any]:
     """What the shared options say of a model; of the one that is included, where none is given."""
+    path = model or included()
+    common.require_model(path)
+    for one in written:
+        if one is not None:
+            common.output(one, path)
+    shapes = common.completed(path, chosen.shapes)
     how: dict[str, Any] = {"target": chosen.target, "num_threads": chosen.threads}
-    shapes = chosen.shapes or (INCLUDED_SHAPES if model is None else None)
-    return {**how, "model": model or included(), "shape_dict": shapes, "value_dict": chosen.values or None}
+    return {**how, "model": path, "shape_dict": shapes, "value_dict": chosen.values or None}
 
 
 def show(found: Experiment, csv_path: pathlib.Path | None, plot: pathlib.Path | None) -> None:

@@ -53,6 +53,8 @@ def profile(
       minitvm profile resnet18.mtvm --top 10 --trace trace.json
       minitvm profile bert.onnx --shape ids:1x128 --json > bert.json
     """
+    if trace is not None:
+        common.output(trace, model, inputs)
     feeds = common.read_npz(inputs) if inputs else None
     library = chosen.for_feeds(model, feeds).library(model, feeds=feeds)
     module = GraphModule(library["default"](library.device(device), chosen.threads))

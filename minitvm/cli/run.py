@@ -48,7 +48,7 @@ def compile_command(
       minitvm compile resnet18.onnx --sign key.pem
     """
     start = time.perf_counter()
-    path = output or model.with_suffix(common.SUFFIX)
+    path = common.output(output or model.with_suffix(common.SUFFIX), model, sign)
     library = chosen.save(model, path, sign, strict)
     seconds = time.perf_counter() - start
     kernels = len(library.function_metadata)
@@ -75,8 +75,9 @@ def tune(model: pathlib.Path, output: pathlib.Path | None, budget: float, trials
       minitvm tune resnet18.onnx --target 'cuda -arch=sm_80' --config cuda.allow_tf32=true
       minitvm compile resnet18.onnx --threads 1 --config minitvm.records=resnet18.jsonl
     """
-    path = output or model.with_suffix(".jsonl")
-    main = (model, path, chosen.target, chosen.opt_level, chosen.shapes)
+    common.require_model(model)
+    path = common.output(output or model.with_suffix(".jsonl"), model)
+    main = (model, path, chosen.target, chosen.opt_level, common.completed(model, chosen.shapes))
     how: dict[str, Any] = {"num_threads": chosen.threads, "value_dict": chosen.values}
     with common.compiling(f"tuning {model.name}") as progress:
         found = tune_model(*main, budget=budget, most=trials, on_progress=progress, **how)
@@ -123,6 +124,8 @@ def run(
     """
     if trace is not None and not profile:
         raise ConfigError("--trace does nothing without --profile", hint="add --profile")
+    if outputs is not None:
+        common.output(outputs, model, inputs)
     feeds = common.read_npz(inputs) if inputs else None
     library = chosen.for_feeds(model, feeds).library(model, feeds=feeds)
     if profile:
@@ -141,11 +144,12 @@ def run(
     _describe(results, top)
     stdout.print(f"first run: {seconds * 1e3:.2f} ms")
     if outputs is not None:
-        np.savez(outputs, **results)
+        common.write_npz(outputs, results)
 
 
 def _results(module: GraphModule, library: Library) -> dict[str, Any]:
-    return dict(pair for i, value in enumerate(module.outputs()) for pair in _named(f"output{i}", value))
+    named = zip(library.output_names, module.outputs(), strict=True)
+    return dict(pair for name, value in named for pair in _named(name, value))
 
 
 def _named(name: str, value: Any) -> Iterator[tuple[str, np.ndarray]]:

@@ -68,14 +68,13 @@ def view(
       minitvm view bert.onnx --shape ids:1x128 -o bert.html --no-run
       minitvm view resnet18.onnx --serve --pass my_pass.py
     """
-    if model.suffix == common.SUFFIX:
-        raise ConfigError("a library keeps its code, not the way to it", hint="view the .onnx file it was made from")
+    common.require_model(model)
     if watch and not serve:
         raise ConfigError("--watch says what --serve looks at", hint="add --serve")
+    path = common.output(output or model.with_suffix(".html"), model, inputs, *passes)
     if serve:
         _serve(model, port, (*passes, *watch))
         return
-    path = output or model.with_suffix(".html")
     feeds = common.read_npz(inputs) if inputs else None
     library = chosen.for_feeds(model, feeds).library(model, trace=True, feeds=feeds, passes=_passes(passes))
     assert library.report is not None

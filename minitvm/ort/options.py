@@ -219,7 +219,7 @@ class SessionOptions(_Options):
 
 
 class RunOptions(_Options):
-    """ONNX Runtime's; ``terminate`` refuses runs that begin from then on."""
+    """ONNX Runtime's; ``terminate`` ends runs in :class:`Fail`, those under way once their kernels are done."""
 
     _FIELDS = {
         "log_severity_level": -1,

@@ -255,7 +255,8 @@ class InferenceSession:
 
         ``output_names`` chooses results, ``None`` all of them; ``input_feed`` has an array for every input, for
         a sequence a list of arrays, for an optional ``None`` or nothing where there is no value.  Text is an array of
-        ``str``.  ``run_options`` may refuse the run.  Returns new arrays.
+        ``str``.  Where ``run_options.terminate`` is set, before the run or by another thread meanwhile, it
+        raises :class:`Fail`.  Returns new arrays.
 
         Raises :class:`InputError` for a missing or unknown input, a wrong dtype, rank or shape, and an unknown
         output; the first run for a shape may raise what compiling raises.
@@ -316,9 +317,13 @@ class InferenceSession:
     def _results(
         self, feeds: Mapping[str, Any], run_options: Any, into: Mapping[int, np.ndarray] = NOWHERE
     ) -> list[Any]:
-        """All results of a run."""
-        if getattr(run_options, "terminate", False):
-            raise Fail("the run's options say that it shall end", hint="run_options.terminate = False")
+        """All results of a run; none where its options say by then that it shall end."""
+        _go_on(run_options)
+        results = self._run(feeds, into)
+        _go_on(run_options)
+        return results
+
+    def _run(self, feeds: Mapping[str, Any], into: Mapping[int, np.ndarray]) -> list[Any]:
         if isinstance(feeds, Mapping) and any(isinstance(value, OrtValue) for value in feeds.values()):
             feeds = {name: value_of(value) for name, value in feeds.items()}
         if self._profiler is None:
@@ -354,6 +359,12 @@ class InferenceSession:
 
 _POOL = ThreadPoolExecutor(thread_name_prefix="minitvm-async")
 """Runs of ``run_async``, of all sessions; its threads start when they are first needed."""
+
+
+def _go_on(run_options: Any) -> None:
+    """:class:`Fail` where ``terminate`` is set."""
+    if getattr(run_options, "terminate", False):
+        raise Fail("the run's options say that it shall end", hint="run_options.terminate = False")
 
 
 def _node_arg(value: ValueDescription) -> NodeArg:

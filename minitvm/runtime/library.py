@@ -62,7 +62,7 @@ class Library(Shown):
         self._lock = threading.RLock()
         self._bound: OrderedDict[tuple[tuple[str, tuple[int, ...]], ...], Library] = OrderedDict()
         self._idle: list[DirectCall] = []
-        self.others: list[Library] = [Library(other, origin=origin) for other in artifact.others]
+        self.others = [Library(replace(other, model=artifact.model), origin=origin) for other in artifact.others]
         self.host_calls: list[HostCall] = list(artifact.host_calls)
         self.target = artifact.target
         self.ir_mod = ir_mod

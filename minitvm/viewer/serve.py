@@ -80,7 +80,7 @@ class Server:
         self._http.shutdown()
         self._http.server_close()
         self._thread.join()
-        return kind is KeyboardInterrupt
+        return kind in (KeyboardInterrupt, SystemExit)  # Ctrl-C is how it ends
 
     def run(self) -> None:
         """Build now and after every change, until :attr:`ended`."""

@@ -279,11 +279,11 @@ def test_on_the_command_line(tmp_path: pathlib.Path) -> None:
     done = run(tmp_path / "chosen.onnx", "-i", tmp_path / "feeds.npz", "-o", tmp_path / "out.npz", "--top", "1")
     assert done.exit_code == 0
     found = np.load(tmp_path / "out.npz")
-    assert found.files == ["output0", "output1[0]"]
-    np.testing.assert_allclose(found["output0"], parts[1] @ w, rtol=1e-5)
-    np.testing.assert_array_equal(found["output1[0]"], parts[0])
+    assert found.files == ["y", "rest[0]"]
+    np.testing.assert_allclose(found["y"], parts[1] @ w, rtol=1e-5)
+    np.testing.assert_array_equal(found["rest[0]"], parts[0])
     np.savez(tmp_path / "words.npz", a=np.array(["no", "yes"]), x=floats(2))
     assert run(tmp_path / "words.onnx", "-i", tmp_path / "words.npz", "-o", tmp_path / "out.npz").exit_code == 0
-    assert np.load(tmp_path / "out.npz")["output0"].tolist() == ["no!", "yes!"]
+    assert np.load(tmp_path / "out.npz")["joined"].tolist() == ["no!", "yes!"]
     assert run(tmp_path / "chosen.onnx").exit_code == 0
-    assert run(tmp_path / "words.onnx", "--shape", "a:3", "--shape", "x:3").exit_code == 0
+    assert run(tmp_path / "words.onnx", "--shape", "a:3").exit_code == 0

@@ -233,6 +233,29 @@ def test_runs_that_shall_end() -> None:
         session().run(None, {"x": numbers()}, run_options)
 
 
+def test_a_run_that_is_told_to_end_meanwhile_gives_nothing() -> None:
+    class Meanwhile(ort.RunOptions):
+        """Another thread's: set between the run's beginning and its end."""
+
+        asked = 0
+
+        def __getattribute__(self, name: str) -> object:
+            if name == "terminate":
+                Meanwhile.asked += 1
+                return Meanwhile.asked > 1
+            return super().__getattribute__(name)
+
+    made, into = session(), ort.OrtValue.ortvalue_from_numpy(numbers())
+    with pytest.raises(Fail, match="that it shall end"):
+        made.run(None, {"x": numbers()}, Meanwhile())
+    Meanwhile.asked, bound = 0, made.io_binding()
+    bound.bind_ortvalue_input("x", into)
+    bound.bind_output("y")
+    with pytest.raises(Fail):
+        made.run_with_iobinding(bound, Meanwhile())
+    assert not bound.get_outputs()
+
+
 def test_a_seed_decides_what_is_drawn() -> None:
     text = '<ir_version: 8, opset_import: ["": 17]> g () => (float[4] y) { y = RandomNormal <shape = [4]> () }'
     with warnings.catch_warnings():

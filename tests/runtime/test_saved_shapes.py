@@ -289,7 +289,7 @@ def test_the_command_line_compiles_for_several_shapes_and_for_all(
         assert [line.split(maxsplit=1)[1].strip() for line in lines if line.startswith("for ")] == served
         output("run", f"{name}.mtvm", "-i", "x.npz", "-o", "y.npz")
         (want,) = InferenceSession(model(), num_threads=1).run(None, {"x": rows(2)})
-        np.testing.assert_allclose(np.load("y.npz")["output0"], want, rtol=1e-5, atol=1e-4)
+        np.testing.assert_allclose(np.load("y.npz")["y"], want, rtol=1e-5, atol=1e-4)
         output("bench", f"{name}.mtvm", "--rounds", "1", "--shape", f"x:1x{WIDE}")
     refused = CliRunner().invoke(cli, ["run", "some.mtvm", "--shape", f"x:9x{WIDE}"])
     assert refused.exit_code == 1
