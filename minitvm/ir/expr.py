@@ -19,6 +19,7 @@ from minitvm.ir.node import (
     Tuple,
     TupleGetItem,
     Var,
+    current_scope,
     current_span,
     describe_call,
     infer_call,

@@ -201,14 +201,15 @@ function sideDrawing(fn, changedNodes, kind, module) {
 function decisionsOf(pass) {
   if (!pass.decisions.length) return empty("Nothing was decided.");
   const counted = new Map();
-  for (const [by, about, taken, reason, spans] of pass.decisions) {
+  for (const [by, about, taken, reason, spans, place] of pass.decisions) {
     const key = `${by}\n${about}\n${taken}\n${reason}`;
-    if (!counted.has(key)) counted.set(key, { by, about, taken, reason, spans: [] });
-    counted.get(key).spans.push(...spans);
+    if (!counted.has(key)) counted.set(key, { by, about, taken, reason, times: 0, spans: [] });
+    counted.get(key).times += 1;
+    counted.get(key).spans.push(...(spans.length || !place ? spans : [place]));
   }
   const found = [...counted.values()].sort((a, b) => b.taken - a.taken);
-  return el("div", { class: "decided" }, found.slice(0, 400).map(({ by, about, taken, reason, spans }) =>
+  return el("div", { class: "decided" }, found.slice(0, 400).map(({ by, about, taken, reason, times, spans }) =>
     el("div", { class: `decision ${taken ? "taken" : "declined"}` }, el("b", {}, taken ? "✓" : "✗"),
-      el("div", {}, el("p", {}, el("strong", {}, by), ` ${about} `, el("span", { class: "reason" }, reason)),
+      el("div", {}, el("p", {}, el("strong", {}, by), ` ${about} `, el("span", { class: "reason" }, reason), times > 1 ? el("small", {}, ` ${times} times`) : null),
         spans.length ? el("p", { class: "spans" }, clip([...new Set(spans)].join(", "), 240)) : null))));
 }
