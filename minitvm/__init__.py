@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from minitvm.passes.manager import PassContext
     from minitvm.runtime import debug as debug_executor
     from minitvm.runtime import executor as graph_executor
+    from minitvm.runtime import library as module
     from minitvm.runtime import ndarray as nd
     from minitvm.runtime.cache import CacheWarning
     from minitvm.runtime.device import cpu, cuda, device
@@ -93,8 +94,8 @@ _OFFERED = {
 }
 """Where public names live, TVM's among them; what is used is imported, so that ``import minitvm`` is quick."""
 _MODULES = """capi contrib=tvm.contrib debug_executor=runtime.debug frontend ir graph_executor=runtime.executor
- error=tvm.error instrument=tvm.instrument lab nd=runtime.ndarray parser=tvm.parser relay=tvm.relay runtime target
- testing transform=tvm.transform"""
+ error=tvm.error instrument=tvm.instrument lab module=runtime.library nd=runtime.ndarray parser=tvm.parser
+ relay=tvm.relay runtime target testing transform=tvm.transform"""
 
 _PLACES: dict[str, tuple[str, str]] = {}
 """By name: the module, and what it is called there; nothing for a module itself."""

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import types
 from collections.abc import Callable, Iterable, Sequence
 from typing import NoReturn
 
@@ -144,13 +145,13 @@ class user_code:
 
     A :class:`MiniTVMError` passes, and says what it came through; any other exception of code that is not minitvm's
     own becomes a :class:`UserCodeError`, chained to it.  minitvm's own asserts and bugs pass as they are, and so does
-    what is no ``Exception`` (``KeyboardInterrupt``).
+    what is no ``Exception`` (``KeyboardInterrupt``).  ``caught_as_raised``: ``except`` of its own kind catches it, too.
     """
 
-    __slots__ = ("maker", "what", "where")
+    __slots__ = ("caught_as_raised", "maker", "what", "where")
 
-    def __init__(self, maker: object, what: str, where: Lines = tuple) -> None:
-        self.maker, self.what, self.where = maker, what, where
+    def __init__(self, maker: object, what: str, where: Lines = tuple, caught_as_raised: bool = False) -> None:
+        self.maker, self.what, self.where, self.caught_as_raised = maker, what, where, caught_as_raised
 
     def __enter__(self) -> None:
         pass
@@ -159,11 +160,17 @@ class user_code:
         if isinstance(error, MiniTVMError):
             error.inside = (*error.inside, self.what)
         elif isinstance(error, Exception) and not is_own(self.maker):
-            raise UserCodeError(
+            kind = _also(type(error)) if self.caught_as_raised else UserCodeError
+            raise kind(
                 f"{self.what} raised {type(error).__name__}: {error}",
                 where=[*self.where(), _raised_at(error, self.maker.__module__)],
                 hint="the exception that this one is chained to has the whole traceback",
             ) from error
+
+
+def _also(kind: type[Exception]) -> type[UserCodeError]:
+    """A :class:`UserCodeError` that is of another kind as well."""
+    return types.new_class("UserCodeError", (UserCodeError, kind), {}, lambda body: body.update(__module__=__name__))
 
 
 def blame(error: Exception, maker: object, what: str, where: Lines = tuple) -> NoReturn:

@@ -265,6 +265,11 @@ _signatures: dict[type[Op], Signature] = {}
 def signature(op: type[Op]) -> Signature:
     """Argument names of an operator class, how many are required, and whether more may follow."""
     if op not in _signatures:
+        if not issubclass(op, Op):
+            raise IRError(
+                f"a {op.__name__} cannot be called",
+                hint="operators are functions, relay.add(x, y); a function of a module is called as module[name](x)",
+            )
         parameters = list(inspect.signature(op.infer).parameters.values())[1:]
         fixed = [p for p in parameters if p.kind is not inspect.Parameter.VAR_POSITIONAL]
         required = sum(p.default is inspect.Parameter.empty for p in fixed)

@@ -29,6 +29,8 @@ class ConfigKey:
 
 
 CONFIG_KEYS: dict[str, ConfigKey] = {}
+OPTIONS_OF_TVM = {"relay.FuseOps.max_depth": "minitvm.FuseOps.max_depth"}
+"""Options by TVM's names, where they mean the same."""
 KNOWN_PASSES: set[str] = set()
 """Names that ``required_pass`` and ``disabled_pass`` may hold: passes' and those of ``Sequential`` objects."""
 
@@ -79,8 +81,12 @@ class PassContext:
 
     @staticmethod
     def current() -> PassContext:
-        """The innermost context of this thread; one with the defaults outside of every ``with``."""
-        return _current.get() or PassContext()
+        """The innermost context of this thread; outside of every ``with`` the thread's own, with the defaults."""
+        found = _current.get()
+        if found is None:
+            found = PassContext()
+            _current.set(found)
+        return found
 
     @staticmethod
     def list_configs() -> dict[str, ConfigKey]:
@@ -184,7 +190,7 @@ def each(instruments: Iterable[PassInstrument], tell: Callable[[PassInstrument],
     """What every instrument answers; what one raises names it, and the pass that it watches."""
     answers = []
     for instrument in instruments:
-        with user_code(type(instrument), f"instrument {type(instrument).__name__}{around}"):
+        with user_code(type(instrument), f"instrument {type(instrument).__name__}{around}", caught_as_raised=True):
             answers.append(tell(instrument))
     return answers
 
@@ -213,6 +219,7 @@ def _checked_instruments(given: Any) -> tuple[PassInstrument, ...]:
 def _checked_config(config: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(config, Mapping):
         raise ConfigError(f"config is a {type(config).__name__}, not a dictionary of options")
+    config = {OPTIONS_OF_TVM.get(name, name): value for name, value in config.items()}
     for name, value in config.items():
         if name not in CONFIG_KEYS:
             raise ConfigError(f"there is no option {name!r}", hint=closest(name, sorted(CONFIG_KEYS)))

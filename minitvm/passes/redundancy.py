@@ -301,11 +301,15 @@ def bind_module(module: Module, params: Mapping[str, Any]) -> Module:
 
 def bind_captured(function: Function) -> Function:
     """``function`` with every constant argument of an ``If``, and every constant that a ``Loop`` captures (its
-    carried values change, so they stay), put into the branches; nested control flow too."""
+    carried values change, so they stay), put into the branches, nested control flow too; and with what functions
+    compute, fused groups aside, in place of their calls."""
     return as_function(rewrite(function, lambda _, new: _with_captured(new) if isinstance(new, Call) else new))
 
 
 def _with_captured(call: Call) -> Expr:
+    if isinstance(call.op, Function) and not call.op.is_primitive:
+        called = bind_captured(call.op)
+        return substitute(called.body, dict(zip(called.params, call.args, strict=True)))
     if isinstance(call.op, If):
         moved = _constants_from(call, 1)
         inside = {i - 1: constant for i, constant in moved.items()}

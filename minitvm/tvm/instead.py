@@ -53,8 +53,9 @@ INSTEAD: dict[str, str] = {
     },
     **{
         f"relay.transform.{name}": _NO_LET
-        for name in ("ToANormalForm", "ToGraphNormalForm", "ToBasicBlockNormalForm", "ToCPS", "LambdaLift", "Inline")
+        for name in ("ToANormalForm", "ToGraphNormalForm", "ToBasicBlockNormalForm", "ToCPS", "LambdaLift")
     },
+    "relay.transform.Inline": "a build puts what called functions compute in place of their calls",
     **{
         f"relay.transform.{name}": _NO_BYOC
         for name in ("AnnotateTarget", "MergeComposite", "MergeCompilerRegions", "PartitionGraph", "CollagePartition")

@@ -27,6 +27,7 @@ HOMES = {
     **{name: f"minitvm.{name}" for name in ("ir", "runtime", "target", "testing")},
     "ir.instrument": "minitvm.tvm.instrument",
     "ir.transform": "minitvm.tvm.transform",
+    "module": "minitvm.runtime.library",
     "nd": "minitvm.runtime.ndarray",
     "relay.function": "minitvm.tvm.relay.expr",
     "relay.ir_pass": "minitvm.tvm.relay.analysis",

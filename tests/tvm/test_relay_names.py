@@ -241,3 +241,41 @@ def test_networks_by_position(name: str) -> None:
     values = [data if p.name == "data" else params[p.name].numpy() for p in module["main"].params]
     [found] = minitvm.build(module, "llvm", params).run({"data": data})
     minitvm.testing.assert_close_to_scale(found, evaluate(module, *values), 1e-4)
+
+
+def test_a_module_of_several_functions_is_built() -> None:
+    """What functions compute takes the place of their calls, inside of others and of branches, too."""
+    module = relay.parse("""
+    def @twice(%y: Tensor[(2, 3), float32]) { add(%y, %y) }
+    def @main(%flag: bool, %x: Tensor[(2, 3), float32]) {
+      if (%flag) { @twice(exp(@twice(%x))) } else { %x }
+    }""")
+    inner = relay.var("y", shape=(2, 3))
+    closure = relay.Function([inner], relay.multiply(inner, X))
+    for level in (0, 3):
+        found = minitvm.build(module, opt_level=level).run({"flag": np.array(True), "x": ONES})
+        np.testing.assert_allclose(found[0], 2 * np.exp(2 * ONES), rtol=1e-6)
+        [found] = minitvm.build(relay.Function([X], closure(closure(X))), opt_level=level).run({"x": 2 * ONES})
+        np.testing.assert_array_equal(found, 8 * ONES)
+
+
+@pytest.mark.parametrize("what", [relay.GlobalVar("f"), X, "add"])
+def test_what_cannot_be_called(what: Any) -> None:
+    with pytest.raises(IRError, match=rf"^a {type(what).__name__} cannot be called\n  = hint: .*module\[name\]\(x\)"):
+        relay.Call(what, [X])
+
+
+def test_the_context_outside_of_every_with() -> None:
+    timing = minitvm.transform.PassTiming()
+    outermost = relay.transform.PassContext.current()
+    outermost.override_instruments([timing])
+    try:
+        relay.transform.InferType()(relay.Function([X], relay.exp(X)))
+    finally:
+        outermost.override_instruments([])
+    assert "InferType" in timing.render() and outermost.opt_level == 2
+
+
+def test_an_option_by_tvms_name() -> None:
+    context = relay.transform.PassContext(config={"relay.FuseOps.max_depth": 4})
+    assert context.option("minitvm.FuseOps.max_depth") == 4

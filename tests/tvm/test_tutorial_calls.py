@@ -1,7 +1,7 @@
-"""The calls of TVM's four Relay tutorials, in order, with ``tvm`` replaced by ``minitvm`` in the imports.
+"""The calls of six Relay tutorials, in order, with ``tvm`` replaced by ``minitvm`` in the imports.
 
-Each line of a tutorial below is one call or import as TVM's documents (0.8 to 0.14, and for T2 and T3 the older texts)
-spell it; pictures are small, so that they run in seconds.  Expectations are kept apart, behind ``#!``: they are ours.
+Each statement is one call or import as TVM's documents (0.8 to 0.14, and for T2 and T3 texts of 0.5 and 0.6) spell it;
+pictures are small, so that they run in seconds.  What is asserted of it is ours.
 """
 
 from __future__ import annotations
