@@ -71,6 +71,12 @@ _WORTH_A_SQUARE = 4
 _LINE_BYTES = 64
 _SHORT = 128
 """Elements of a row that are followed by the next one so soon that reading more rows at once costs nothing."""
+_PLACES_BYTES = 4096
+"""After so many bytes lines of memory share a place of the first-level cache."""
+_FEW_WAYS = 8
+"""Lines that a place holds, at least."""
+_STRIPS = 4
+"""Of squares for every thread."""
 _PIECES = 16
 """Parallel iterations for every thread, so that none has much more than another."""
 _IN_FLIGHT = 4
@@ -131,7 +137,7 @@ def _in_squares(walk: Walk, machine: MachineModel, parallel: bool) -> Stmt | Dec
     if not isinstance(found, _Square):
         return found
     decide("schedule", walk.out.name, f"in squares of {found.lanes}, as it reads across the order of the result")
-    return _squares(found, parallel)
+    return _squares(found, machine, parallel)
 
 
 @dataclass(frozen=True)
@@ -153,6 +159,8 @@ def _square(walk: Walk, machine: MachineModel) -> _Square | Declined | None:
     source, across, along = found
     shorter = min(across[1], along[1])
     lanes = min(_LARGEST_SQUARE, lanes_of(walk.value, walk.out.dtype, machine), 1 << (shorter - 1).bit_length())
+    if _share_places(walk.out, walk.index, across[0], 1) and not _share_places(source.buffer, source.index, along[0]):
+        lanes = min(lanes, _FEW_WAYS)
     if min(shorter, lanes) < _WORTH_A_SQUARE:
         return Declined(f"squares: {shorter} elements along an axis, {lanes} lanes: shuffles cost more than they move")
     return _Square(walk, source, across, along, lanes)
@@ -185,11 +193,12 @@ def _is_inside(load: Load, walk: Walk) -> bool:
     return all(bounds(i, walk.ranges).within(0, n - 1) for i, n in zip(load.index, load.buffer.shape, strict=True))
 
 
-def _squares(square: _Square, parallel: bool) -> Stmt:
+def _squares(square: _Square, machine: MachineModel, parallel: bool) -> Stmt:
     """All squares, those at the end of either axis with the elements that there are.
 
     The inner loop walks along what is read: misses of loads are waited for, those of stores are not.  Where that is
-    short, a cache line of the result is written whole before the next ones, which may want its place in the cache.
+    short, a cache line of the result is written whole before the next ones, which may want its place in the cache;
+    where they do, many lines of a few rows.
     """
     outer = [pair for pair in square.walk.loops if pair not in (square.across, square.along)]
     extents = [extent for _, extent in outer]
@@ -206,8 +215,24 @@ def _squares(square: _Square, parallel: bool) -> Stmt:
         return in_vectors(square.across[1], square.lanes, piece)
 
     kind = LoopKind.PARALLEL if parallel else LoopKind.SERIAL
-    of_a_line = _LINE_BYTES // np.dtype(square.walk.out.dtype).itemsize if square.across[1] <= _SHORT else 1
-    return in_strips(math.prod(extents), square.along[1], max(square.lanes, of_a_line), strip, kind)
+    return in_strips(
+        math.prod(extents), square.along[1], max(square.lanes, _strip(square, machine.threads)), strip, kind
+    )
+
+
+def _strip(square: _Square, threads: int) -> int:
+    """Elements of the result's rows that are written before the next rows are: many of those that share places."""
+    line = _LINE_BYTES // np.dtype(square.walk.out.dtype).itemsize
+    if _share_places(square.walk.out, square.walk.index, square.across[0]):
+        each = math.prod(extent for _, extent in square.walk.loops) // square.across[1] // (_STRIPS * threads)
+        return max(line, min(_SHORT, each // line * line)) if isinstance(each, int) else _SHORT
+    return line if square.across[1] <= _SHORT else 1
+
+
+def _share_places(buffer: Buffer, index: Sequence[LoopExpr], var: LoopVar, places: int = 4) -> bool:
+    """Whether what is read or written for neighbouring ``var`` has so few places in the first-level cache."""
+    apart = stride_along(buffer, index, var)
+    return apart is not None and apart * np.dtype(buffer.dtype).itemsize * places % _PLACES_BYTES == 0
 
 
 def _one_square(

@@ -13,7 +13,7 @@ from minitvm.codegen.stages import Output
 from minitvm.codegen.walks import Walk, walks
 from minitvm.ir.builder import call_op, var
 from minitvm.ir.expr import Tuple
-from minitvm.ir.loop import Alloc, Buffer, For, Kernel, LoopKind, LoopVar, walk_stmts
+from minitvm.ir.loop import Alloc, Buffer, Const, For, Kernel, LoopKind, LoopVar, walk_stmts
 from minitvm.ir.ops.transform import Transpose
 from minitvm.target import MachineModel
 
@@ -25,7 +25,7 @@ def in_squares(kernel: Kernel) -> bool:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "int8", "int64", "bool"])
-@pytest.mark.parametrize("shape", [(4, 4), (16, 16), (15, 17), (5, 64), (33, 31), (129, 15), (7, 130)])
+@pytest.mark.parametrize("shape", [(4, 4), (16, 16), (15, 17), (5, 64), (33, 31), (129, 15), (7, 130), (256, 6)])
 def test_matrices_are_transposed_in_squares(shape: tuple[int, int], dtype: str) -> None:
     x, a = var("x", shape=shape, dtype=dtype), (9 * drawn(*shape)).astype(dtype)
     kernel = agree(call_op("transpose", x, axes=(1, 0)), [x], [a], a.T)
@@ -87,6 +87,21 @@ def test_elements_a_few_apart_are_read_in_vectors(step: int, columns: int) -> No
     call = call_op("strided_slice", x, begin=(begin,), end=(end,), strides=(step,), axes=(1,))
     kernel = agree(call, [x], [a], a[:, ::step])
     assert step == 9 or not scalar_stores(kernel)
+
+
+@pytest.mark.parametrize(
+    ("shape", "rows", "lanes"), [((10240, 40), 128, 8), ((1024, 1024), 128, 16), ((1000, 1000), 16, 16)]
+)
+def test_rows_that_share_places_of_the_cache_are_few_and_written_far(
+    shape: tuple[int, int], rows: int, lanes: int
+) -> None:
+    """Of a result whose rows are multiples of 4 KB apart: many elements of eight rows before the next ones.  Where it
+    is so on both sides, cache lines are read whole."""
+    x = var("x", shape=shape)
+    kernel = kernel_of(call_op("transpose", x, axes=(1, 0)), [x], AVX512)
+    strip, *inner = [s for s in walk_stmts(kernel.body) if isinstance(s, For)]
+    assert (strip.var.name, strip.extent) == ("strip", Const(shape[0] // rows))
+    assert next(s.extent for s in inner if s.kind is LoopKind.VECTORIZED) == Const(lanes)
 
 
 def test_a_square_stays_in_registers() -> None:
