@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from minitvm.codegen.legalize import is_long
 from minitvm.codegen.loops import (
     Loops,
     enough,
@@ -80,7 +81,7 @@ _STRIPS = 4
 _PIECES = 16
 """Parallel iterations for every thread, so that none has much more than another."""
 _IN_FLIGHT = 4
-"""Vectors that a reduction keeps in flight, to hide the latency of the addition."""
+"""Vectors that are computed at once, to hide the latency of a reduction's addition or of a long function."""
 
 
 Element: TypeAlias = "tuple[Sequence[LoopExpr | int], LoopExpr]"
@@ -287,10 +288,11 @@ def _row_in_vectors(walk: Walk, machine: MachineModel, guarded: bool) -> list[St
 
 def _width(walk: Walk, lanes: int) -> int:
     """Elements of the innermost loop at a time: ``lanes`` where it moves through the result element by element (what
-    lies apart is read lane by lane), more of them where what it reads repeats; or 1."""
+    lies apart is read lane by lane), more of them where functions are long or what it reads repeats; or 1."""
     inner = walk.loops[-1][0]
     if stride_along(walk.out, walk.index, inner) != 1:
         return 1
+    lanes *= _IN_FLIGHT if is_long(walk.value) else 1
     irregular = (x for x in loads(walk.value) if stride_along(x.buffer, x.index, inner) is None)
     return math.lcm(lanes, *(period(load, inner) or 1 for load in irregular))
 

@@ -53,6 +53,15 @@ _FLOAT32: dict[str, Callable[[LoopExpr], LoopExpr]] = {
 }
 
 
+def is_long(value: LoopExpr) -> bool:
+    """Whether what becomes a polynomial is in it: a chain of operations of which each waits for the one before."""
+    nodes = (node for node in walk_exprs(value) if isinstance(node, (Intrin, Binary)) and node.dtype != "float64")
+    return any(
+        node.name in _FLOAT32 if isinstance(node, Intrin) else node.op == "pow" and node.dtype.startswith("float")
+        for node in nodes
+    )
+
+
 def legalize(kernel: Kernel, native: Set[str]) -> Kernel:
     """The kernel with every function that is not ``native`` and has a polynomial replaced by it.
 

@@ -168,6 +168,14 @@ def test_lanes_are_those_of_the_widest_element_in_an_expression() -> None:
     assert extents == {Const(16)}
 
 
+@pytest.mark.parametrize(("op", "vectors"), [("tanh", 4), ("exp", 4), ("sqrt", 1)])
+def test_long_functions_are_computed_for_several_vectors_at_once(op: str, vectors: int) -> None:
+    x = var("x", shape=(3, 101))
+    assert any(f.extent == Const(8 * vectors) for f in loops_of(kernel_of(call_op(op, x), [x], WIDTHS["AVX2"])))
+    a = np.abs(drawn(3, 101))
+    agree(call_op(op, x), [x], [a], getattr(np, op)(a))
+
+
 # --- threads --------------------------------------------------------------------------------------------------
 
 
