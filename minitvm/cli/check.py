@@ -57,7 +57,8 @@ def check(
     """
     common.require_model(model)
     asked = {"passes": passes, "kernels": kernels, "levels": levels, "threads": teams}
-    parts = ["model", *(part for part, wanted in asked.items() if wanted)] if any(asked.values()) else PARTS
+    imported = ["import"] if against == "onnxruntime" else []
+    parts = [*imported, "model", *(part for part, wanted in asked.items() if wanted)] if any(asked.values()) else PARTS
     try:
         found = prove(
             model,

@@ -17,7 +17,6 @@ from minitvm.codegen.backend import backend_of, stages
 from minitvm.driver import BuildReport, PassStep
 from minitvm.errors import ConfigError
 from minitvm.frontend import describe_onnx, supported_operators
-from minitvm.ir.decision import counted
 from minitvm.lab.differences import difference
 from minitvm.models import why_specialised
 from minitvm.runtime.graph import CpuTag
@@ -95,7 +94,7 @@ def _kernel(report: BuildReport, name: str, stage: str) -> str:
 
 def _why(report: BuildReport, name: str) -> None:
     for stage, decided in report.why(name).items():
-        say("\n  ".join([stage, *counted(decided)]))
+        say("\n  ".join([stage, *map(str, decided)]))
 
 
 def _list_passes(report: BuildReport) -> None:

@@ -2,20 +2,18 @@
 
     with decisions() as log:
         module = FuseOps()(module)
-    print(Decisions(log))      # nn.relu [Relu_3]: FuseOps declined: into divide: the way there is comm_reduce, ...
+    print(*log, sep="\\n")      # nn.relu [Relu_3]: FuseOps declined: into divide: the way there is comm_reduce, ...
 
 Whoever decides calls :func:`decide`; nothing is kept where nobody listens.
 """
 
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import Enum
 
-from minitvm.ir.expr import Call, Expr, Tuple, TupleGetItem, current_scope, current_span
-from minitvm.ir.text import places
+from minitvm.ir.expr import Call, Expr, Tuple, TupleGetItem, current_span
 from minitvm.ir.types import Span
 from minitvm.shown import Shown
 
@@ -42,8 +40,7 @@ class Declined:
 class Decision(Shown):
     """``by`` (a rule, a pass, a template) did something about ``about`` (an operator) or declined, and why.
 
-    ``spans`` are the names of the model's nodes that it is about.  Of a call without such a name, ``place`` says where
-    it stood, and its type: ``%2: Tensor[(1, 8), float32]``, as the text of what was rewritten numbers it.
+    ``spans`` are the names of the model's nodes that it is about.
     """
 
     by: str
@@ -51,15 +48,9 @@ class Decision(Shown):
     taken: bool
     reason: str
     spans: Span = ()
-    place: str = ""
-
-    @property
-    def where(self) -> str:
-        """Which of the calls of that operator: the names of the model's nodes, or the place."""
-        return ", ".join(self.spans) or self.place
 
     def __str__(self) -> str:
-        origin = f" [{self.where}]" if self.where else ""
+        origin = f" [{', '.join(self.spans)}]" if self.spans else ""
         return f"{self.about}{origin}: {self.by}{'' if self.taken else ' declined'}: {self.reason}"
 
 
@@ -71,12 +62,7 @@ class Decisions(list[Decision], Shown):
         return f"<{len(self)} decisions: {taken} to do something, {len(self) - taken} not to>"
 
     def __str__(self) -> str:
-        return "\n".join(counted(self))
-
-
-def counted(some: Iterable[Decision]) -> list[str]:
-    """Decisions in words, each once, with how often it was made."""
-    return [f"{found}{f', {times} times' if times > 1 else ''}" for found, times in Counter(some).items()]
+        return "\n".join(map(str, self))
 
 
 _log: ContextVar[list[Decision] | None] = ContextVar("decisions", default=None)
@@ -120,17 +106,7 @@ def decision(by: str, about: Expr | str, answer: Declined | str, spans: Span = (
     """The record of what :func:`decide` is told."""
     name, spans = (about, spans or current_span()) if isinstance(about, str) else (name_of(about), about.span)
     declined = isinstance(answer, Declined)
-    place = "" if spans or isinstance(about, str) else position_of(about)
-    return Decision(by, name, not declined, answer.reason if isinstance(answer, Declined) else answer, spans, place)
-
-
-def position_of(node: Expr) -> str:
-    """Where a node stands in what is being rewritten, or the one that it stands for, and its type."""
-    scope, type_ = current_scope(), "" if node.checked_type is None else str(node.checked_type)
-    if scope.root is not None and not scope.places:
-        scope.places.update(places(scope.root))
-    stands = scope.places.get(node) or (scope.places.get(scope.node) if scope.node is not None else None)
-    return ": ".join(part for part in (stands, type_) if part)
+    return Decision(by, name, not declined, answer.reason if isinstance(answer, Declined) else answer, spans)
 
 
 def name_of(node: Expr) -> str:

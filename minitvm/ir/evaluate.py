@@ -47,21 +47,14 @@ def evaluate(target: Function | Module, *arrays: Any, each: Change | None = None
     """
     function = target.main if isinstance(target, Module) else target
     values = _bind(function, arrays)
-    for call, value in _run(function.body, values):
+    for call, value in _run(function, values):
         values[call] = each(value) if each else value
     return values[function.body]
 
 
-def value_of(expr: Expr, values: dict[Expr, Value]) -> Value:
-    """The value of an expression over variables (and more) whose values are known; those on the way are added."""
-    for _ in _run(expr, values):
-        pass
-    return values[expr]
-
-
 def evaluate_calls(function: Function, *arrays: Any) -> Iterator[tuple[Call, Value]]:
     """Each call of the function with its value, operands before users."""
-    return _run(function.body, _bind(function, arrays))
+    return _run(function, _bind(function, arrays))
 
 
 def _bind(function: Function, arrays: tuple[Any, ...]) -> dict[Expr, Value]:
@@ -78,8 +71,8 @@ def _bind(function: Function, arrays: tuple[Any, ...]) -> dict[Expr, Value]:
     return values
 
 
-def _run(body: Expr, values: dict[Expr, Value]) -> Iterator[tuple[Call, Value]]:
-    for node in post_order(body):
+def _run(function: Function, values: dict[Expr, Value]) -> Iterator[tuple[Call, Value]]:
+    for node in post_order(function.body):
         if node in values:
             continue
         values[node] = _value_of(node, values)

@@ -19,7 +19,6 @@ from minitvm.ir.node import (
     Tuple,
     TupleGetItem,
     Var,
-    current_scope,
     current_span,
     describe_call,
     infer_call,

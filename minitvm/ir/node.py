@@ -44,47 +44,32 @@ printer: Callable[[Any, bool], str] = _unset
 pickled: Callable[[Any], tuple[Any, ...]] = _unset
 """What ``pickle`` keeps of a node; ``minitvm.ir.expr`` sets it, too."""
 
+_current_span: ContextVar[Span] = ContextVar("span", default=())
+
 
 class span_scope:
-    """Nodes built inside, and given no span of their own, come from ``span``; those of ``root`` have places in it
-    (``text.places``), which is what is said of nodes without a span."""
+    """Nodes built inside, and given no span of their own, come from ``span``."""
 
-    __slots__ = ("node", "places", "root", "span", "token")
-    node: Expr | None
-    """The one that a walk has come to."""
-    places: dict[Expr, str]
-    """Found when one is asked for."""
+    __slots__ = ("span", "token")
 
-    def __init__(self, span: Span, root: Expr | None = None) -> None:
-        self.span, self.root, self.node, self.places = span, root, None, {}
+    def __init__(self, span: Span) -> None:
+        self.span = span
 
     def __enter__(self) -> span_scope:
-        if self.root is None:
-            around = _scope.get()
-            self.root, self.node, self.places = around.root, around.node, around.places
-        self.token = _scope.set(self)
+        self.token = _current_span.set(self.span)
         return self
 
-    def move(self, node: Expr) -> None:
-        """From here on, nodes come from where ``node`` does: a walk enters one scope, not one for every node."""
-        self.node, self.span = node, node.span
+    def move(self, span: Span) -> None:
+        """From here on, nodes come from ``span``: a walk enters one scope, not one for every node."""
+        _current_span.set(span)
 
     def __exit__(self, *_: object) -> None:
-        _scope.reset(self.token)
-
-
-_NOWHERE = span_scope(())
-_scope: ContextVar[span_scope] = ContextVar("span", default=_NOWHERE)
+        _current_span.reset(self.token)
 
 
 def current_span() -> Span:
     """What the innermost :class:`span_scope` says."""
-    return _scope.get().span
-
-
-def current_scope() -> span_scope:
-    """The innermost :class:`span_scope`."""
-    return _scope.get()
+    return _current_span.get()
 
 
 def merge_spans(*spans: Span) -> Span:
@@ -111,7 +96,7 @@ class Expr(Shown):
 
     def _init(self, checked_type: Type | None, span: Span | None) -> None:
         object.__setattr__(self, "checked_type", checked_type)
-        object.__setattr__(self, "span", _scope.get().span if span is None else span)
+        object.__setattr__(self, "span", _current_span.get() if span is None else span)
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"{type(self).__name__} is immutable; build a new node instead of setting {name!r}")

@@ -57,13 +57,6 @@ def print_expr(expr: Expr, show_meta_data: bool = False, show_span: bool = False
     return _Printer(None, show_meta_data, show_span).expr_text(expr)
 
 
-def places(root: Expr) -> dict[Expr, str]:
-    """Where calls and tuples stand in the text of a function (or an expression): ``%2``, or ``the result``."""
-    body = root.body if isinstance(root, Function) else root
-    numbered = [n for n in post_order(body, operands=operands) if not isinstance(n, (Var, Constant, TupleGetItem))]
-    return {**{node: f"%{number}" for number, node in enumerate(numbered)}, body: "the result"}
-
-
 def module_constants(module: Functions) -> dict[str, np.ndarray]:
     """The arrays that the module's text refers to, by the names it gives them."""
     printer = _Printer(module, True, False)

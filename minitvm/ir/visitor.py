@@ -131,9 +131,9 @@ def rewrite(root: Expr, visit: Visit) -> Expr:
     """Rebuild bottom-up: ``visit(old, new)`` gets each node and itself over rewritten operands, and returns
     what replaces it (``new`` to keep it).  Nodes it builds inherit the span of ``old``."""
     done: dict[Expr, Expr] = {}
-    with span_scope((), root) as scope:
+    with span_scope(()) as scope:
         for node in post_order(root):
-            scope.move(node)
+            scope.move(node.span)
             done[node] = visit(node, rebuild_over(node, done))
     return done[root]
 

@@ -6,9 +6,7 @@ the smaller function has to differ by the same pass, the same rule, or as one ke
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from minitvm.driver.kernels import KernelCompiler
 from minitvm.errors import MiniTVMError
@@ -16,37 +14,54 @@ from minitvm.ir.evaluate import evaluate
 from minitvm.ir.expr import Function, Module
 from minitvm.lab.check_kernels import KernelProof, maker_of, prove_kernel
 from minitvm.lab.check_models import ModelProof, first_wrong_step, overlaps, prove_model
-from minitvm.lab.check_passes import PassProof, Pipeline, Prover, named, proof_of, prove, running
+from minitvm.lab.check_passes import PassProof, Pipeline, named, proof_of
 from minitvm.lab.check_result import Finding
 from minitvm.lab.minify import minify
-from minitvm.passes.compare import close, flatten
-from minitvm.passes.manager import Pass
+from minitvm.passes.compare import Draw, close, flatten
+from minitvm.passes.rule import Application, applications
 
 # --- passes ---------------------------------------------------------------------------------------------------
+
+
+def wrong_application(pipeline: Pipeline, module: Module, place: str, draw: Draw | None) -> Application | None:
+    """The first replacement of a rule after which a pass is wrong; ``None`` where none is why."""
+    draws = [draw] if draw else None
+
+    def is_wrong(most: int | None) -> tuple[bool, list[Application]]:
+        with applications(most) as counted:
+            found = proof_of(pipeline, module, place, draws)
+        return found is not None, counted.made
+
+    wrong, made = is_wrong(None)
+    if not wrong or not made or is_wrong(0)[0]:
+        return None
+    right, least = 0, len(made)
+    while least - right > 1:
+        middle = (right + least) // 2
+        right, least = (right, middle) if is_wrong(middle)[0] else (middle, least)
+    return made[least - 1]
 
 
 def finding_of_pass(pipeline: Pipeline, proof: PassProof, seconds: float) -> Finding:
     """A pass that is wrong: which of its rules, and the smallest module on which it is."""
     assert proof.error is not None
     place, kind = named(proof.place), proof.kind
-    rule = proof.wrong.rule if proof.wrong else ""
+    there = wrong_application(pipeline, proof.before, place, proof.draw) if kind == "differs" else None
+    rule = there.rule if there else ""
 
     def judge(candidate: Function) -> PassProof | None:
         found = proof_of(pipeline, Module(candidate), place, [proof.draw] if proof.draw else None)
-        same = found is not None and found.kind == kind and (found.wrong.rule if found.wrong else "") == rule
-        return found if same else None
+        if found is None or found.kind != kind:
+            return None
+        if rule:
+            blamed = wrong_application(pipeline, Module(candidate), place, found.draw)
+            return found if blamed is not None and blamed.rule == rule else None
+        return found
 
     small, found = minify(proof.before.main, proof, judge, seconds)
     error = found.error or proof.error
-    guilty = f"pass {place}" + (f", {proof.wrong}" if proof.wrong else "")
-    return Finding("passes", guilty, error.message, Module(small), notes=() if found.wrong else tuple(error.where))
-
-
-def findings_of(step: Pass, module: Module, context: Mapping[str, Any], seconds: float = 2.0) -> list[Finding]:
-    """What is wrong with a pass by itself, on one module."""
-    pipeline = running(step, **context)
-    _, prover = prove(pipeline, module, Prover())
-    return [finding_of_pass(pipeline, proof, seconds) for proof in prover.wrong[:1]]
+    guilty = f"pass {place}" + (f", {there}" if there else "")
+    return Finding("passes", guilty, error.message, Module(small), notes=tuple(error.where))
 
 
 # --- kernels --------------------------------------------------------------------------------------------------

@@ -34,21 +34,22 @@ from minitvm.ir.parser import parse_module
 from minitvm.lab import bisect
 from minitvm.lab.check_double import evaluated, excuse, same_in_double
 from minitvm.lab.check_file import write
+from minitvm.lab.check_import import Import
 from minitvm.lab.check_kernels import TEAMS, KernelProof, prove_kernel
 from minitvm.lab.check_models import ModelProof, Setting, overlaps, prove_model
-from minitvm.lab.check_oracles import ORACLES, results_of
+from minitvm.lab.check_oracles import ORACLES, interpreted, oracle_of, second_opinion
 from minitvm.lab.check_passes import PassProof, Pipeline, Prover, named, prove, running
 from minitvm.lab.check_pieces import pieces
 from minitvm.lab.check_result import Checked, Finding, Outcome
 from minitvm.passes import InferType, Pass, PassContext, Rule, RulePass, Sequential, default_pipeline, rule_pass
-from minitvm.passes.compare import Draw, Results
+from minitvm.passes.compare import Comparison, Draw, Results
 from minitvm.passes.manager import closest
 from minitvm.passes.pipeline import Plan
 from minitvm.passes.redundancy import bind_params
 from minitvm.runtime.cache import KernelCache
 from minitvm.runtime.native import whole_teams
 
-PARTS = ("passes", "kernels", "model", "levels", "threads")
+PARTS = ("import", "passes", "kernels", "model", "levels", "threads")
 LEVELS = (0, 1, 2, 3)
 REDUCTION = 45.0
 """Seconds for making one finding small."""
@@ -77,23 +78,27 @@ def check(
 ) -> Checked:
     """Whether a model is compiled right: every pass, every kernel, the whole at all levels and thread counts.
 
-    ``parts``: ``passes`` (the module before and after each), ``kernels`` (each beside its operators, on 1 to 3
-    threads), ``model`` (the whole, at ``opt_level``), ``levels`` (at all levels), ``threads`` (on 2 and 3).
-    ``against`` says who knows the model's results: its operators' ``reference``, ``onnxruntime``, or the loop
-    interpreter (``interp``).  ``passes`` and ``pipeline`` are those of :func:`minitvm.build`.  ``use`` is a Python
-    file that runs first; the passes and rules that it defines are each tried alone on the model, as it was given and
-    before it is cut into kernels.  What differs is traced to who did it and made small, for at most ``reduction``
-    seconds each; ``output`` is a folder for a test file of each.
+    ``parts``: ``import`` (an ONNX model's operators beside another implementation), ``passes`` (the module before
+    and after each), ``kernels`` (each beside its operators, on 1 to 3 threads), ``model`` (the whole, at
+    ``opt_level``), ``levels`` (at all levels), ``threads`` (on 2 and 3).
+    ``against`` says who knows the model's results: its operators' ``reference`` (and ONNX's own, of its import), or
+    ``onnxruntime``; or the loop interpreter (``interp``).  ``passes`` and ``pipeline`` are those of
+    :func:`minitvm.build`.  ``use`` is a Python file that runs first; the passes and rules that it defines are each
+    tried alone on the model, as it was given and before it is cut into kernels.  What differs is traced to who did it
+    and made small, for at most ``reduction`` seconds each; ``output`` is a folder for a test file of each.
 
     Passes, options and schedules of the current ``PassContext`` count.  Raises :class:`ConfigError` for unknown parts.
     """
     _check_names("parts", parts, PARTS)
     _check_names("against", [against], ORACLES)
     more, plan = used(use) if use else [], Plan.of(passes, pipeline)
+    oracle = oracle_of(against, model)
     module = as_module(model, params, shape_dict, value_dict, constants)
     made = Checking(module, Setting(target, opt_level, num_threads, plan), reduction, str(use) if use else "")
-    made.known = results_of(against, model, module)
+    made.known = interpreted(module) if against == "interp" else {}
     with whole_teams(*TEAMS):
+        if oracle is not None and "import" in parts:
+            made.imported(Import.of(model, oracle, shape_dict, value_dict))
         made.run(parts, more)
     made.write(output)
     return made.checked
@@ -176,6 +181,26 @@ class Checking:
         for threads in TEAMS if "threads" in parts else ():
             if threads != self.setting.threads:
                 self.model(replace(self.setting, threads=threads), "threads")
+
+    def imported(self, source: Import) -> None:
+        """The model as it was imported, beside another implementation of ONNX."""
+        what = f"beside {source.oracle.name}"
+        with self._timed("import"):
+            proof = source.prove(self.module)
+        self.known.update(proof.expected)
+        if not proof.difference:
+            self.checked.add("import", what, Outcome.AGREES if proof.agreed else Outcome.OPEN, str(proof))
+            return
+        other = second_opinion(source.oracle)
+        if other and not (second := replace(source, oracle=other).prove(self.module)).difference and second.agreed:
+            said = f"{proof.difference}; but {other.name} says as minitvm does: {second}"
+            self.checked.add("import", what, Outcome.OPEN, said)
+            return
+        excused = self._excuse(proof)
+        self.checked.add("import", what, Outcome.ILL if excused else Outcome.DIFFERS, excused or proof.difference)
+        if not excused:
+            with self._timed("reduction"):
+                self.checked.findings.append(source.finding(self.module, proof))
 
     def pipeline(self, level: int) -> Pipeline:
         return lambda module, watch: run_passes(self.backend, module, level, watch, self.setting.plan)
@@ -318,17 +343,16 @@ class Checking:
             outcome = Outcome.AGREES if proof.found.agreed else Outcome.OPEN
             self.checked.add(part, str(setting), outcome, str(proof.found))
             return
-        excused = self._excuse(proof)
+        excused = self._excuse(proof.found)
         self.checked.add(part, str(setting), Outcome.ILL if excused else Outcome.DIFFERS, excused or proof.error)
         if not excused:
             self._trace(proof, setting, part)
 
-    def _excuse(self, proof: ModelProof) -> str:
-        if proof.found is None or proof.found.draw is None:
+    def _excuse(self, found: Comparison | None) -> str:
+        if found is None or found.draw is None:
             return ""
-        draw, inputs = proof.found.draw, proof.found.inputs
-        exact = evaluated(self.module.main, inputs)
-        return excuse(exact, proof.found.expected[draw], proof.found.results[draw])
+        exact = evaluated(self.module.main, found.inputs)
+        return excuse(exact, found.expected[found.draw], found.results[found.draw])
 
     def _trace(self, proof: ModelProof, setting: Setting, part: str) -> None:
         """Who made a compiled model wrong: a pass, a kernel, or neither; where nobody was found before."""

@@ -29,13 +29,15 @@ def test_{name}() -> None:
 
 
 def write(finding: Finding, folder: pathlib.Path, number: int) -> pathlib.Path:
-    """Writes ``test_found_NUMBER_WHO.py``, and its constants where they are not in the text; returns its path."""
+    """Writes ``test_found_NUMBER_WHO.py``, and what its text does not hold (constants, an ONNX model)."""
     folder.mkdir(parents=True, exist_ok=True)
     words = re.findall(r"[a-z0-9]+", finding.guilty.split(",")[0].split("(")[0].lower())
     name = f"found_{number}_{'_'.join(words)[:60]}"
     path, constants = folder / f"test_{name}.py", module_constants(finding.module)
     if constants:
         save_constants(path.with_suffix(".npz"), constants)
+    if finding.onnx:
+        path.with_suffix(".onnx").write_bytes(finding.onnx)
     text = _TEMPLATE.format(
         title=_quoted(finding.guilty),
         message=_quoted("\n".join([finding.message, *finding.notes])),

@@ -9,7 +9,6 @@ from typing import Any
 
 from minitvm.errors import MiniTVMError, PassError
 from minitvm.ir.expr import Module
-from minitvm.passes.applications import Application
 from minitvm.passes.compare import RTOL, Comparison, Draw
 from minitvm.passes.instrument import NotCompared, PassInfo, PassInstrument, Verify, compared_modules, difference_error
 from minitvm.passes.manager import Pass, PassContext
@@ -47,8 +46,6 @@ class PassProof:
     found: Comparison | None = None
     error: MiniTVMError | None = None
     draw: Draw | None = None
-    wrong: Application | None = None
-    """The replacement of a rule that is why."""
 
     @property
     def kind(self) -> str:
@@ -140,8 +137,8 @@ class Prover(Verify):
         rtol, draws = self._rtol_for(info), self._draws or info.draws
         proof.found = compared_modules(before, after, what, rtol, self.seed, draws, self._known)
         if proof.found.difference:
-            proof.draw, proof.wrong = proof.found.draw, self._blamed(before, proof.found, rtol)
-            raise difference_error(before, after, what, proof.found, rtol, proof.wrong)
+            proof.draw = proof.found.draw
+            raise difference_error(before, after, what, proof.found, rtol)
 
     def raised(self, error: MiniTVMError) -> None:
         """A pass that raised: the innermost that had begun."""

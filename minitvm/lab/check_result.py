@@ -47,6 +47,8 @@ class Finding:
     repeat: str = ""
     """The call of ``minitvm.lab`` that shows it for ``MODULE``."""
     notes: tuple[str, ...] = ()
+    onnx: bytes = field(default=b"", repr=False)
+    """The model that shows it, where it is the import that is wrong."""
     path: pathlib.Path | None = None
     """The test file, where one was asked for."""
 

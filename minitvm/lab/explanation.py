@@ -11,7 +11,6 @@ Nothing is found out anew: passes, templates and schedules have said what they d
 from __future__ import annotations
 
 import textwrap
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -198,9 +197,6 @@ def _run_of(step: PassStep, title: str) -> Section:
     if step.modules is not None:
         before, after = map(count_calls, step.modules)
         effect = ["The module is as it was." if step.after is step.before else f"{before} calls became {after}."]
-    rules = Counter(d.by for d in step.decisions if d.taken and d.by != step.name)
-    acted = [f"{name} {times}" for name, times in rules.most_common(MOST_WAYS)]
-    effect += [f"Acted, and how often: {', '.join(acted)}."] if acted else []
     said = _sentences(step.decisions, step.name)
     none = [] if effect and not _did_something(step) else ["It decided nothing by itself."]
     return Section(title, (*effect, *(said or none)))
@@ -262,7 +258,7 @@ def _once(staged: Sequence[tuple[str, Decision]]) -> tuple[Decision, ...]:
 def _sentences(found: Iterable[Decision], stage: str) -> list[str]:
     """What was done, then what was declined; what was decided alike of several is one sentence."""
     alike: dict[tuple[bool, str, str], list[Decision]] = {}
-    for one in found:
+    for one in dict.fromkeys(found):
         alike.setdefault((not one.taken, one.by, one.reason), []).append(one)
     lines = [_sentence(some, stage) for _, some in sorted(alike.items(), key=lambda item: item[0][0])]
     left = len(lines) - MOST_LINES
@@ -270,21 +266,20 @@ def _sentences(found: Iterable[Decision], stage: str) -> list[str]:
 
 
 def _sentence(some: Sequence[Decision], stage: str) -> str:
-    one, who = some[0], _who(dict.fromkeys(some))
-    times = f", {len(some)} times" if one.taken and len(some) > len(set(some)) else ""
+    one, who = some[0], _who(some)
     if one.by == "FuseOps":
         goes = "goes" if len(some) == 1 else "go"
         into = " " if one.reason.startswith("into ") else ": "
         return f"{who} {goes} {one.reason}." if one.taken else f"{who}: not fused{into}{one.reason}."
     by = "" if one.by == stage else f"{one.by}: " if one.taken else f"{one.by} "
-    return f"{who}: {by}{one.reason}{times}." if one.taken else f"{who}: {by}declined: {one.reason}."
+    return f"{who}: {by}{one.reason}." if one.taken else f"{who}: {by}declined: {one.reason}."
 
 
-def _who(some: Iterable[Decision]) -> str:
-    """Operators, with the nodes that they come from, or where they stood; those of the same nodes together."""
+def _who(some: Sequence[Decision]) -> str:
+    """Operators, with the nodes that they come from; operators of the same nodes together."""
     nodes: dict[str, list[str]] = {}
     for found in some:
-        nodes.setdefault(found.about, []).extend(found.spans or ((found.place,) if found.place else ()))
+        nodes.setdefault(found.about, []).extend(found.spans)
     together: dict[tuple[str, ...], list[str]] = {}
     for about, spans in nodes.items():
         together.setdefault(tuple(dict.fromkeys(spans)), []).append(about)

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from functools import singledispatch
 from html import escape
@@ -101,11 +100,8 @@ def _decision(shown: Decision) -> str:
 
 @parts_of.register
 def _decisions(shown: Decisions) -> str:
-    rows = [
-        (d.about, d.where, d.by, "done" if d.taken else "declined", str(times), d.reason)
-        for d, times in Counter(shown).items()
-    ]
-    return _title(repr(shown)) + _table([("operator", "node or place", "by", "", "times", "what, or why not"), *rows])
+    rows = [(d.about, ", ".join(d.spans), d.by, "done" if d.taken else "declined", d.reason) for d in shown]
+    return _title(repr(shown)) + _table([("operator", "nodes", "by", "", "what, or why not"), *rows])
 
 
 @parts_of.register

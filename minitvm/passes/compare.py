@@ -4,7 +4,7 @@ from __future__ import annotations  # so that numpy.random is imported by who dr
 
 import math
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -18,7 +18,7 @@ from minitvm.ir.evaluate import evaluate
 from minitvm.ir.expr import Expr, Function
 from minitvm.ir.op import Fusion, Op
 from minitvm.ir.ops.control import few_trips
-from minitvm.ir.types import TensorType, TupleType, Type, closed
+from minitvm.ir.types import TensorType, TupleType, Type, closed, is_numeric
 from minitvm.ir.visitor import calls
 
 RTOL = 1e-4
@@ -93,13 +93,14 @@ class Comparison:
     were left out."""
 
     def __str__(self) -> str:
-        skipped = "".join(f"; not on {name}: {why}" for name, why in self.skipped.items())
+        alike = {why: [n for n, w in self.skipped.items() if w == why] for why in self.skipped.values()}
+        skipped = "".join(f"; not on {', '.join(names)}: {why}" for why, names in alike.items())
         left = (f"; on {name} without the {share:.2%} that rounding decides" for name, share in self.unstable.items())
         return f"the numbers agree on inputs that are {', '.join(self.agreed) or 'nothing'}{''.join(left)}{skipped}"
 
 
 Run = Callable[[list[Any]], Any]
-"""From a function's inputs to its result."""
+"""From a function's inputs to its result, or why it has none."""
 
 
 def compare(
@@ -110,13 +111,16 @@ def compare(
     draws: Sequence[Draw] = DRAWS,
     known: Mapping[Draw, Results] | None = None,
     typed: Function | None = None,
+    ways: Sequence[Run] = (),
+    atol: float = 0.0,
 ) -> Comparison:
     """Run a function by its operators' references and ``other``, until a draw of inputs shows a difference.
 
     Elements that rounding alone changes by more than the tolerance (the sine of a large sum) are left out.  A draw
     that the function itself raises on, a branch that the model's real inputs never take for example, says nothing.
     ``known`` are results of the function that somebody has already; ``typed`` has the types of parameters that the
-    function leaves open.
+    function leaves open.  ``ways`` are those in which somebody else's ``other`` rounds as well: what they change is
+    left out, too; so are differences up to ``atol``.
     """
     done = Comparison()
     for draw in turns(typed or function, draws):
@@ -133,8 +137,12 @@ def compare(
                 done.skipped[draw.name] = f"it raises {error.message!r}"
                 continue
             done.expected[draw] = expected
-            found = done.results[draw] = flatten(other(inputs))
-            answer = _answer(found, expected, partial(_nearby, function, inputs), rtol)
+            result = other(inputs)
+            if isinstance(result, Declined):
+                done.skipped[draw.name] = result.reason
+                continue
+            found = done.results[draw] = flatten(result)
+            answer = _answer(found, expected, partial(_nearby, function, inputs), rtol, atol, ways, inputs)
         if isinstance(answer, str):
             done.difference, done.inputs, done.draw = answer, inputs, draw
             return done
@@ -153,27 +161,42 @@ def turns(function: Function, draws: Sequence[Draw]) -> list[Draw]:
     return [replace(draw, turn=turn) for draw in draws for turn in range(TURNS if elements < FEW_ELEMENTS else 1)]
 
 
-def _answer(found: Results, expected: Results, nearby: Callable[[int], Results], rtol: float) -> Declined | str | float:
+def _answer(
+    found: Results,
+    expected: Results,
+    nearby: Callable[[int], Results],
+    rtol: float,
+    atol: float = 0.0,
+    ways: Sequence[Run] = (),
+    inputs: Sequence[Any] = (),
+) -> Declined | str | float:
     """What differs where rounding does not explain it; the share of elements that it does explain where it does."""
     if len(found) != len(expected):
         return f"the number of results from {len(expected)} to {len(found)}"
-    if all(close(f, e, rtol) for f, e in zip(found, expected, strict=True)):
+    if all(close(f, e, rtol, atol=atol) for f, e in zip(found, expected, strict=True)):
         return 0.0
-    stable = _stable(expected, nearby, rtol)
+    theirs = [flatten(result) for way in ways if not isinstance(result := way(list(inputs)), Declined)]
+    stable = _stable(found, theirs, rtol) if theirs else [np.ones(e.shape, bool) for e in expected]
+    if any(map(np.any, stable)) or not theirs:
+        ours = _stable(expected, map(nearby, range(SAMPLES)), rtol)
+        stable = [one & other for one, other in zip(stable, ours, strict=True)]
     for position, (have, want, counts) in enumerate(zip(found, expected, stable, strict=True)):
-        if not close(have, want, rtol, counts):
+        if not close(have, want, rtol, counts, atol):
             return f"result {position}: {difference(have, want, counts)}"
     if not any(map(np.any, stable)):
         return Declined("every result depends on how inputs are rounded, or on chance")
     return max(1 - float(elements.mean()) if elements.size else 0.0 for elements in stable)
 
 
-def _stable(expected: Results, nearby: Callable[[int], Results], rtol: float) -> list[np.ndarray]:
+def _stable(expected: Results, nearby: Iterable[Results], rtol: float) -> list[np.ndarray]:
     """The elements that rounding leaves where they are; none of a result that it mostly changes, as a recurrence over
     many steps does: the others are there by chance."""
-    moved = zip(*map(nearby, range(SAMPLES)), strict=True)
-    kept = [np.all([_near(n, e, rtol) for n in ways], axis=0) for ways, e in zip(moved, expected, strict=True)]
-    return [elements & (elements.mean() >= 0.5) if elements.size else elements for elements in kept]
+    kept = [np.ones(e.shape, bool) for e in expected]
+    for moved in nearby:
+        kept = [k & _near(m, e, rtol) for k, m, e in zip(kept, moved, expected, strict=True)]
+        if not any(k.mean() >= 0.5 for k in kept if k.size):
+            break
+    return [k & (k.mean() >= 0.5) if k.size else k for k in kept]
 
 
 def _nearby(function: Function, inputs: list[Any], sample: int) -> Results:
@@ -215,6 +238,8 @@ def random_inputs(
         if known is None:
             return Declined(f"%{param.name} has no type")
         type_ = closed(known, draw.extent)
+        if not is_numeric(type_):
+            return Declined(f"%{param.name} is {type_}, of which no value is drawn")
         if _elements(type_) > MAX_ELEMENTS:
             return Declined(f"%{param.name} is very large: {type_}")
         key = zlib.crc32(f"{param.name} {draw.name} {draw.turn}".encode())
@@ -225,7 +250,7 @@ def random_inputs(
 def _elements(type_: Type) -> int:
     if isinstance(type_, TupleType):
         return sum(map(_elements, type_.fields))
-    return type_.size if isinstance(type_, TensorType) else 0
+    return type_.size if isinstance(type_, TensorType) and is_numeric(type_) else 0
 
 
 def _weights(function: Function) -> set[Expr]:
@@ -273,7 +298,7 @@ def flatten(value: Any) -> Results:
     return [leaf for part in value for leaf in flatten(part)] if isinstance(value, tuple) else [np.asarray(value)]
 
 
-def _near(have: np.ndarray, want: np.ndarray, rtol: float) -> np.ndarray:
+def _near(have: np.ndarray, want: np.ndarray, rtol: float, atol: float = 0.0) -> np.ndarray:
     """The elements that agree: floats to ``rtol`` of the largest magnitude, everything else exactly.
 
     Infinity and NaN are one: ``(x - y) * s`` may be ``x * s - y * s``.
@@ -284,19 +309,21 @@ def _near(have: np.ndarray, want: np.ndarray, rtol: float) -> np.ndarray:
     have, want = (a.astype(carrier(a.dtype.name)) for a in (have, want))
     finite = np.abs(want[np.isfinite(want)].astype("float64"))
     with np.errstate(all="ignore"):
-        slack = bound * float(finite.max(initial=0))
+        slack = max(bound * float(finite.max(initial=0)), atol)
         near: np.ndarray = np.isclose(have.astype("float64"), want, rtol=bound, atol=slack)
     return np.asarray(near | ~(np.isfinite(have) | np.isfinite(want)))
 
 
-def close(have: np.ndarray, want: np.ndarray, rtol: float = RTOL, where: np.ndarray | None = None) -> bool:
+def close(
+    have: np.ndarray, want: np.ndarray, rtol: float = RTOL, where: np.ndarray | None = None, atol: float = 0.0
+) -> bool:
     """Same shape and dtype; floats to ``rtol`` of the largest magnitude, everything else exactly.
 
     ``where``: the elements that count.
     """
     if have.shape != want.shape or have.dtype != want.dtype:
         return False
-    near = _near(have, want, rtol)
+    near = _near(have, want, rtol, atol)
     return bool(np.all(near if where is None else near | ~where))
 
 

@@ -18,10 +18,8 @@ from minitvm.ir.evaluate import evaluate, evaluate_calls
 from minitvm.ir.expr import Call, Expr, Function, Module
 from minitvm.ir.op import Op
 from minitvm.ir.structural import structural_hash
-from minitvm.ir.text import places
 from minitvm.ir.verify import verify
 from minitvm.ir.visitor import calls, children
-from minitvm.passes.applications import Application, first_wrong, made_inside
 from minitvm.passes.compare import DRAWS, HALF_RTOL, RTOL, Comparison, Draw, Results, close, compare, flatten
 
 
@@ -47,9 +45,6 @@ class PassInstrument:
     ``run_after_pass`` of all; at the end ``exit_pass_ctx`` of all.  A pass runs where all ``should_run`` agree; passes
     in ``required_pass`` run without asking.  A pass that raises gets no ``run_after_pass``.
     """
-
-    sees_applications = False
-    """Whether ``applications.made_inside`` is kept for it, which holds what rules have replaced until the pass ends."""
 
     def enter_pass_ctx(self) -> None: ...
 
@@ -216,9 +211,9 @@ class NotCompared(PassError):
 class Verify(PassInstrument):
     """Checks modules between passes; raises :class:`PassError` that names the pass.
 
-    ``numbers``: also run both modules through the operators' references on random inputs, and name the application of a
-    rule that differs from what it replaced, or else the first call whose value has no equal any more;
-    :class:`NotCompared` where that says nothing.  A pass that changes the module it was given is caught by its hash.
+    ``numbers``: also run both modules through the operators' references on random inputs, and name the first call
+    whose value has no equal any more; :class:`NotCompared` where that says nothing.  A pass that changes the module
+    it was given is caught by its hash.
     """
 
     def __init__(self, numbers: bool = True, rtol: float = RTOL, seed: int = 0) -> None:
@@ -227,7 +222,6 @@ class Verify(PassInstrument):
         self.seed = seed
         self._known: Known = WeakKeyDictionary()
         self._running = Running[tuple[Module, int]]()
-        self.sees_applications = numbers
 
     def run_before_pass(self, module: Module, info: PassInfo) -> None:
         self._running.begin(info, (module, structural_hash(module)))
@@ -247,20 +241,14 @@ class Verify(PassInstrument):
         if self.numbers:
             self._compare(before, module, info)
 
-    def _blamed(self, before: Module, found: Comparison, rtol: float) -> Application | None:
-        """The replacement of a rule that made the difference, where one did."""
-        assert found.draw is not None
-        return first_wrong(made_inside(), before.main.params, found.inputs, rtol, self.seed, found.draw)
-
     def _rtol_for(self, info: PassInfo) -> float:
         return max(self.rtol, HALF_RTOL) if info.rounds else self.rtol
 
     def _compare(self, before: Module, after: Module, info: PassInfo) -> None:
         name = info.name
-        rtol, what = self._rtol_for(info), f"pass {name}"
-        found = compared_modules(before, after, what, rtol, self.seed, info.draws, self._known)
-        if found.difference:
-            raise difference_error(before, after, what, found, rtol, self._blamed(before, found, rtol))
+        found = compare_numbers(
+            before, after, f"pass {name}", self._rtol_for(info), self.seed, info.draws, known=self._known
+        )
         decide("Verify", name, str(found))
         if not found.agreed:
             raise NotCompared(
@@ -316,22 +304,12 @@ def compared_modules(
     return found
 
 
-def difference_error(
-    before: Module,
-    after: Module,
-    what: str,
-    found: Comparison,
-    rtol: float = RTOL,
-    wrong: Application | None = None,
-) -> PassError:
-    """What says that two modules differ, and where: the rule that is wrong with the smallest module of it, or else the
-    first new value."""
+def difference_error(before: Module, after: Module, what: str, found: Comparison, rtol: float = RTOL) -> PassError:
+    """What says that two modules differ, and where."""
     given = _arguments_for(before.main, after.main, found.inputs, what)
     return PassError(
         f"{what} changed {found.difference}",
-        where=[str(wrong), *str(wrong.module).splitlines()]
-        if wrong
-        else _first_difference(before.main, after.main, found.inputs, given, rtol),
+        where=_first_difference(before.main, after.main, found.inputs, given, rtol),
         hint="both modules ran through the operators' references on the same random inputs",
     )
 
@@ -365,8 +343,7 @@ def _first_difference(before: Function, after: Function, inputs: list[Any], give
         return []
     first = suspects[0]
     name = first.op.name if isinstance(first.op, Op) else str(first.op.attrs.get("name", "a function"))
-    place = origin(first.span) or f"at {places(after)[first]}"
-    return [f"the first new value is computed by {name}: {first.checked_type} {place}"]
+    return [f"the first new value is computed by {name}: {first.checked_type} {origin(first.span)}".rstrip()]
 
 
 def _reached(root: Expr, new: set[Call]) -> set[Expr]:

@@ -8,9 +8,8 @@ from typing import Any, Protocol, TypeVar, overload, runtime_checkable
 
 from minitvm.errors import PassError, is_own, place_of, user_code
 from minitvm.ir.decision import Declined, decide
-from minitvm.ir.expr import Call, Expr, Function, Module, current_span, span_scope
+from minitvm.ir.expr import Call, Expr, Function, Module
 from minitvm.ir.visitor import as_function, held_functions, holds_functions, kinds_of, rewrite
-from minitvm.passes.applications import applications
 from minitvm.passes.context import CONFIG_KEYS, KNOWN_PASSES, PassContext, closest, each, register_config, using
 from minitvm.passes.instrument import PassInfo
 
@@ -67,9 +66,8 @@ class Pass:
         if not all(each(asked, lambda i: i.should_run(box[-1], info), around)):
             return box.pop()
         each(instruments, lambda i: i.run_before_pass(box[-1], info), around)
-        with applications(watch=any(i.sees_applications for i in instruments)):
-            result = self._returned(self.transform(box.pop(), context), Module)
-            each(instruments, lambda i: i.run_after_pass(result, info), around)
+        result = self._returned(self.transform(box.pop(), context), Module)
+        each(instruments, lambda i: i.run_after_pass(result, info), around)
         return result
 
     @property
@@ -135,8 +133,7 @@ class FunctionPass(Pass):
             passed_by = self._passes_by(function, context)
             if passed_by:
                 return function
-            with span_scope(current_span(), function):
-                return self._returned(self.transform_function(function, module, context), Function)
+            return self._returned(self.transform_function(function, module, context), Function)
 
         with user_code(self.maker, f"pass {self.info.name}"):
             return map_functions(module, visit)

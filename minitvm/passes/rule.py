@@ -9,18 +9,19 @@ A rule keeps its state in its captures, returns a replacement of the same type, 
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, TypeAlias
 
 from minitvm.errors import PassError, blame
-from minitvm.ir.decision import Declined, Exactness, decide, decision, listening, name_of, record
+from minitvm.ir.decision import Decision, Declined, Exactness, decision, listening, name_of, record
 from minitvm.ir.expr import Call, Expr, Function, Module, describe_call
 from minitvm.ir.pattern import Pattern, matches
 from minitvm.ir.types import alike
 from minitvm.ir.visitor import as_function, children, kinds_of, post_order, rewrite, use_counts
-from minitvm.passes.applications import note
 from minitvm.passes.instrument import PassInfo
 from minitvm.passes.manager import KNOWN_PASSES, FunctionPass, PassContext, register_config
 
@@ -32,6 +33,53 @@ register_config(
 )
 
 MAX_ROUNDS = 64
+
+
+@dataclass(frozen=True)
+class Application:
+    """A rule that has replaced a node; ``number`` counts from 1."""
+
+    rule: str
+    number: int
+    about: str
+    """The node, with its types and the ONNX nodes that it came from."""
+
+    def __str__(self) -> str:
+        return f"rule {self.rule}, its application {self.number}, on {self.about}"
+
+
+@dataclass
+class Applications:
+    """The replacements that rules have made on this thread; after ``most`` of them, none does any more."""
+
+    most: int | None = None
+    made: list[Application] = field(default_factory=list)
+
+
+_applications: ContextVar[Applications | None] = ContextVar("applications", default=None)
+
+
+@contextmanager
+def applications(most: int | None = None) -> Iterator[Applications]:
+    """Counts the replacements that rules make inside, and stops them after ``most``: what a search for the one that is
+    wrong needs."""
+    counted = Applications(most)
+    token = _applications.set(counted)
+    try:
+        yield counted
+    finally:
+        _applications.reset(token)
+
+
+def _may_replace(candidate: "Rule", node: Expr) -> bool:
+    counted = _applications.get()
+    if counted is None:
+        return True
+    if counted.most is not None and len(counted.made) >= counted.most:
+        return False
+    number = 1 + sum(before.rule == candidate.name for before in counted.made)
+    counted.made.append(Application(candidate.name, number, "; ".join(_lines(node))))
+    return True
 
 
 Replacement: TypeAlias = Expr | Declined
@@ -89,10 +137,10 @@ class _Sweep:
     refers to gains a use.  Without the first, ``single_use`` would hold for everything that was ever rebuilt.
     """
 
-    def __init__(self, rules: Sequence[Rule], root: Function, said: set[object]) -> None:
+    def __init__(self, rules: Sequence[Rule], root: Function, said: set[Decision]) -> None:
         self.rules = rules
         self.said = said
-        """What was declined, in earlier rounds too: it is said once."""
+        """What was decided, in earlier rounds too: it is said once."""
         self.candidates = _candidates(tuple(rules))
         self.uses = use_counts(root)
         self.counted = set(post_order(root))
@@ -115,9 +163,10 @@ class _Sweep:
             try:
                 for captures in matches(candidate.pattern, node, self.uses):
                     answer = check_answer(candidate, node, candidate.apply(**captures))
+                    if isinstance(answer, Expr) and answer is not node and not _may_replace(candidate, node):
+                        return node
                     self._note(candidate, node, answer)
                     if isinstance(answer, Expr) and answer is not node:
-                        note(candidate.name, node, answer)
                         return answer
             except Exception as error:
                 blame(error, candidate.apply, f"rule {candidate.name}", lambda: _lines(node))
@@ -135,13 +184,10 @@ class _Sweep:
 
     def _note(self, candidate: Rule, node: Expr, answer: Replacement) -> None:
         if answer is not node and listening():
-            if isinstance(answer, Expr):
-                decide(candidate.name, node, f"becomes {name_of(answer)}")
-                return
-            found = decision(candidate.name, node, answer)
-            said = found if found.spans else (candidate, node, answer)
-            if said not in self.said:
-                self.said.add(said)
+            became = answer if isinstance(answer, Declined) else f"becomes {name_of(answer)}"
+            found = decision(candidate.name, node, became)
+            if found not in self.said:
+                self.said.add(found)
                 record(found)
 
 
@@ -179,7 +225,7 @@ def apply_rules(rules: Sequence[Rule], function: Function) -> Function:
     Which rules may act at a level is the caller's choice (``rules_pass`` asks the context).  :class:`PassError`
     where the rules undo each other for ever.
     """
-    said: set[object] = set()
+    said: set[Decision] = set()
     for _ in range(MAX_ROUNDS):
         new = as_function(rewrite(function, _Sweep(rules, function, said).visit))
         if new is function:

@@ -16,7 +16,7 @@ _MOST_LINES = 20_000
 
 
 def decision_form(decided: Decision) -> list[Any]:
-    return [decided.by, decided.about, int(decided.taken), decided.reason, list(decided.spans), decided.place]
+    return [decided.by, decided.about, int(decided.taken), decided.reason, list(decided.spans)]
 
 
 def kernels_of(report: BuildReport) -> tuple[list[dict[str, Any]], dict[str, Any]]:

@@ -60,8 +60,8 @@ def test_nothing_is_fused_with_a_call_of_a_library() -> None:
     report = library.report.kernel("cblas_nn_dense")
     assert report.template == "call of a library"
     assert "call void @cblas_sgemm(i32 101, i32 111, i32 112, i64 33, i64 50, i64 64, float 1.0" in report.text("llvm")
-    said = [f"{d.about}: {d.reason}" for d in library.report.decisions if d.by == "CallLibraries"]
-    assert said == ["nn.dense: cblas computes it, by itself"]
+    said = [str(d) for step in library.report.steps for d in step.decisions if d.by == "CallLibraries"]
+    assert said == ["nn.dense: CallLibraries: cblas computes it, by itself"]
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
@@ -111,8 +111,8 @@ def test_what_the_library_does_not_take_is_our_own_kernel(
     a, b = (relay.var(name, shape=shape, dtype=dtype) for name, shape in zip("ab", shapes, strict=True))
     library = compared(relay.Function([a, b], relay.nn.dense(a, b)))
     assert not any(isinstance(node.step, LibraryCall) for node in library.graph.nodes)
-    said = [f"{d.about}: {d.reason}" for d in library.report.decisions if d.by == "CallLibraries"]
-    assert said == [f"nn.dense: {why}"]
+    said = [str(d) for step in library.report.steps for d in step.decisions if d.by == "CallLibraries"]
+    assert said == [f"nn.dense: CallLibraries declined: {why}"]
 
 
 def test_saved_and_loaded(tmp_path: pathlib.Path) -> None:
@@ -188,8 +188,8 @@ def test_a_convolution_of_cudnn(tmp_path: pathlib.Path) -> None:
 def test_what_cudnn_does_not_take_is_our_own_kernel(function: relay.Function, why: str) -> None:
     library = minitvm.build(relay.Module(function), "cuda -arch=sm_90 -libs=cudnn")
     assert not any(isinstance(node.step, LibraryCall) for node in library.graph.nodes)
-    said = [f"{d.about}: {d.reason}" for d in library.report.decisions if d.by == "CallLibraries"]
-    assert said == [f"nn.conv2d: {why}"]
+    said = [str(d) for step in library.report.steps for d in step.decisions if d.by == "CallLibraries"]
+    assert said == [f"nn.conv2d: CallLibraries declined: {why}"]
 
 
 @needs_nvrtc
@@ -197,9 +197,9 @@ def test_transposed_convolutions_and_other_operators() -> None:
     x, weight = relay.var("x", shape=(1, 4, 5, 5)), relay.const(RNG.normal(size=(4, 2, 3, 3)).astype("float32"))
     function = relay.Function([x], relay.nn.conv2d_transpose(relay.nn.max_pool2d(x), weight))
     library = minitvm.build(relay.Module(function), "cuda -arch=sm_90 -libs=cudnn,cublas")
-    said = [f"{d.about}: {d.reason}" for d in library.report.decisions if d.by == "CallLibraries"]
+    said = [str(d) for step in library.report.steps for d in step.decisions if d.by == "CallLibraries"]
     why = "cuDNN is called for convolutions, not for transposed ones"
-    assert said == [f"nn.conv2d_transpose: {why}"]
+    assert said == [f"nn.conv2d_transpose: CallLibraries declined: {why}"]
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ def test_a_decision_in_words() -> None:
         decide("schedule", "out0", Declined("one row"))
     assert [str(d) for d in log] == [
         "exp [n1, n2]: fuse: into add",
-        "a tuple [(Tensor[(3,), float32],)]: fuse declined: no",
+        "a tuple: fuse declined: no",
         "out0 [around]: schedule declined: one row",
     ]
 

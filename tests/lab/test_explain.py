@@ -121,9 +121,6 @@ def test_what_was_decided_alike_is_one_sentence() -> None:
         "add (bn_0, bn_1, bn_2, bn_3, ... (6 in all)): FoldConstant: computed now.",
         "clip (relu): drop declined: it is needed.",
     ]
-    often = [Decision("drop", "clip", True, "becomes a value", ("relu",))] * 3
-    at = Decision("drop", "clip", True, "becomes a value", place="%2: Tensor[(4,), float32]")
-    assert _sentences([*often, at], "p") == ["clip (relu, %2: Tensor[(4,), float32]): drop: becomes a value, 4 times."]
     assert _sentences([Decision("p", "x", True, str(i)) for i in range(20)], "p")[-1].startswith("... and 8 more")
 
 

@@ -4,11 +4,9 @@ import re
 
 import pytest
 
-from minitvm import relay
 from minitvm.errors import PassError, UserCodeError
-from minitvm.ir.expr import Constant, Expr, Function, Module
+from minitvm.ir.expr import Constant, Function, Module
 from minitvm.ir.parser import parse_module
-from minitvm.ir.pattern import call, value
 from minitvm.passes import (
     FoldConstant,
     InferType,
@@ -22,9 +20,7 @@ from minitvm.passes import (
     Verify,
     function_pass,
     module_pass,
-    rule,
 )
-from minitvm.testing import check_rewrite
 
 TEXT = "def @main(%x: Tensor[(2, 3), float32]) { nn.relu(add(%x, add(1f, 2f))) }"
 
@@ -199,7 +195,7 @@ def test_verify_names_the_pass_and_the_first_call() -> None:
     with PassContext(instruments=[Verify()]), pytest.raises(PassError) as error:
         Sequential([FoldConstant(), negate_relu])(parse_module(TEXT))
     assert re.match(r"pass negate_relu changed result 0: element \(\d, \d\) was \S+ and is -\S+$", error.value.message)
-    assert error.value.where == ("the first new value is computed by negative: Tensor[(2, 3), float32] at the result",)
+    assert error.value.where == ("the first new value is computed by negative: Tensor[(2, 3), float32]",)
 
 
 def test_verify_looks_past_correct_rewrites_for_the_wrong_one() -> None:
@@ -215,53 +211,7 @@ def test_verify_looks_past_correct_rewrites_for_the_wrong_one() -> None:
 
     with PassContext(instruments=[Verify()]), pytest.raises(PassError) as error:
         half_right(parse_module(before))
-    assert error.value.where == ("the first new value is computed by add: Tensor[(3,), float32] at the result",)
-
-
-@rule(call("nn.relu", value("x")))
-def leaking(x: Expr) -> Expr:
-    """Right on a relu's result, wrong on anything else."""
-    return relay.nn.leaky_relu(x, alpha=0.01)
-
-
-def test_verify_names_the_application_of_a_rule_its_place_and_the_smallest_module() -> None:
-    before = "def @main(%x: Tensor[(3,), float32]) { nn.relu(nn.relu(tanh(%x))) }"
-    hidden = parse_module(before.replace("nn.relu(nn.relu", "nn.relu(abs"))  # only -0.0 and NaN could tell
-    with PassContext(instruments=[Verify()]):
-        leaking.as_pass()(hidden)
-        with pytest.raises(PassError) as error:
-            leaking.as_pass()(parse_module(before))
-    guilty, *module = error.value.where
-    assert guilty == (
-        "rule leaking, its application 1, on nn.relu(%data) at %1: Tensor[(3,), float32];  %data: Tensor[(3,), float32]"
-    )
-    assert module[0].startswith("def @main(%v0: Tensor[(3,), float32])") and "nn.relu(%v0)" in module[1]
-    with pytest.raises(AssertionError, match=r"rule leaking, its application 1, on nn.relu.*\n.*\n.*1 call"):
-        check_rewrite(leaking, before, before)
-
-
-def test_verify_names_a_rule_inside_of_a_branch() -> None:
-    text = """
-    def @main(%c: Tensor[(), bool], %x: Tensor[(3,), float32]) {
-      control.if(%c, %x, then_branch=fn(%y: Tensor[(3,), float32]) { nn.relu(%y) },
-                 else_branch=fn(%y: Tensor[(3,), float32]) { %y })
-    }"""
-    with PassContext(instruments=[Verify()]), pytest.raises(PassError) as error:
-        leaking.as_pass()(parse_module(text))
-    assert error.value.where[0].startswith("rule leaking, its application 1, on nn.relu(%y) at the result")
-
-
-def test_a_rule_that_loses_infinity_is_named() -> None:
-    """A number that is not finite is one for comparisons, but a tanh behind it tells infinity from NaN."""
-
-    @rule(call("nn.relu", value("x")))
-    def adding_nothing(x: Expr) -> Expr:
-        return relay.maximum(x, relay.multiply(x, relay.const(0.0, "float32")))
-
-    module = parse_module("def @main(%x: Tensor[(3,), float32]) { tanh(nn.relu(%x)) }")
-    with PassContext(instruments=[Verify()]), pytest.raises(PassError) as error:
-        adding_nothing.as_pass()(module)
-    assert error.value.where[0].startswith("rule adding_nothing, its application 1")
+    assert error.value.where == ("the first new value is computed by add: Tensor[(3,), float32]",)
 
 
 def test_verify_by_environment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -201,15 +201,14 @@ function sideDrawing(fn, changedNodes, kind, module) {
 function decisionsOf(pass) {
   if (!pass.decisions.length) return empty("Nothing was decided.");
   const counted = new Map();
-  for (const [by, about, taken, reason, spans, place] of pass.decisions) {
+  for (const [by, about, taken, reason, spans] of pass.decisions) {
     const key = `${by}\n${about}\n${taken}\n${reason}`;
-    if (!counted.has(key)) counted.set(key, { by, about, taken, reason, times: 0, spans: [] });
-    counted.get(key).times += 1;
-    counted.get(key).spans.push(...(spans.length || !place ? spans : [place]));
+    if (!counted.has(key)) counted.set(key, { by, about, taken, reason, spans: [] });
+    counted.get(key).spans.push(...spans);
   }
   const found = [...counted.values()].sort((a, b) => b.taken - a.taken);
-  return el("div", { class: "decided" }, found.slice(0, 400).map(({ by, about, taken, reason, times, spans }) =>
+  return el("div", { class: "decided" }, found.slice(0, 400).map(({ by, about, taken, reason, spans }) =>
     el("div", { class: `decision ${taken ? "taken" : "declined"}` }, el("b", {}, taken ? "✓" : "✗"),
-      el("div", {}, el("p", {}, el("strong", {}, by), ` ${about} `, el("span", { class: "reason" }, reason), times > 1 ? el("small", {}, ` ${times} times`) : null),
+      el("div", {}, el("p", {}, el("strong", {}, by), ` ${about} `, el("span", { class: "reason" }, reason)),
         spans.length ? el("p", { class: "spans" }, clip([...new Set(spans)].join(", "), 240)) : null))));
 }
