@@ -40,8 +40,8 @@ def is_foreign(node: onnx.NodeProto, domain: str, opset: int) -> bool:
         load_op(domain, node.op_type, opset)
     except (RuntimeContextError, RuntimeImplementationError, NotImplementedError):
         return False
-    except Exception:  # operators that are defined by others ask for more than a name
-        return True
+    except Exception:  # those that are defined by others ask for more than a name
+        return bool(schema.has_function or schema.has_context_dependent_function)
     return True
 
 
