@@ -21,8 +21,10 @@ from minitvm.errors import MiniTVMError
 from minitvm.ir.attributes import Attribute, attributes_of
 from minitvm.ir.dtypes import DTYPES, carrier
 from minitvm.ir.expr import Call, Constant, Expr, Tuple, TupleGetItem, Var
+from minitvm.ir.layout import Layout
 from minitvm.ir.op import OPS, Op
 from minitvm.ir.ops.elemwise import Multiply
+from minitvm.ir.ops.nn_conv import FilterBank
 from minitvm.ir.ops.nn_dense import Dense
 from minitvm.ir.ops.tensor import Full, Zeros
 from minitvm.ir.pattern import (
@@ -94,8 +96,14 @@ class Drawer:
         """Those of leaves."""
         self.boldness = rng.choice((0.0, 0.15, 0.5))
         """How many attributes are not at their defaults."""
-        self.sharing = rng.choice((0.0, 0.0, 0.5))
-        """How many leaves are one that there is already."""
+        self.sharing = rng.choice((0.0, 0.0, 0.5, 0.9))
+        """How many leaves are one that there is already, or a multiple of it."""
+        self.hints: dict[str, Any] = {}
+        """Attributes that go with the shapes of an operator's operands."""
+        self.shape: tuple[int, ...] | None = None
+        """Of the next leaf, where an operator's operands have to go together."""
+        self.layout = ""
+        """The last one that was drawn: what follows often starts from it."""
         self.variables: list[Var] = []
         self.named: dict[str, Expr] = {}
         self.seen = Seen()
@@ -126,7 +134,9 @@ class Drawer:
             case FilledPattern():
                 return self._filled(pattern.number)
             case ConstPattern():
-                return self._constant(() if pattern.rank == 0 else self._shape(pattern.rank))
+                given = self.shape
+                made = self._constant(() if pattern.rank == 0 else self._shape(pattern.rank))
+                return made if given is None else Constant(_finite(made.value))  # of a layer, which meets zeros
             case TuplePattern():
                 return Tuple([self.draw(part) for part in pattern.fields])
             case GetItemPattern():
@@ -145,18 +155,26 @@ class Drawer:
         if not kinds:
             raise NotDrawn
         kind = self.rng.choice(kinds)
-        if pattern.args is None:
-            args: list[Expr] = [self._leaf() for _ in range(_arity(kind) or 2)]
-        else:
-            args = [self.draw(part) for part in pattern.args]
+        parts = pattern.args
+        if parts is None:
+            arity = _arity(kind)
+            parts = (Pattern(),) * (2 if arity is None else arity)
+        hints, shapes = self._layer(kind) if issubclass(kind, FilterBank) else ({}, [])
+        args: list[Expr] = []
+        for i, part in enumerate(parts):
+            self.shape = shapes[i] if i < len(shapes) else self.shape
+            args.append(self.draw(part))
+        self.hints = hints
         swaps = kind.commutative if pattern.commutative is None else pattern.commutative
         if swaps and len(args) == 2 and self.rng.random() < 0.5:
             args.reverse()
         return self._build(kind, args)
 
     def _build(self, kind: type[Op], args: Sequence[Expr]) -> Expr:
+        hints, self.hints = self.hints, {}
         try:
             values = {name: self._attribute(a, args) for name, a in attributes_of(kind).items() if self._gives(a)}
+            values.update(hints)
             return _small(Call(kind(**values), args))
         except (MiniTVMError, TypeError, ValueError, IndexError, OverflowError, ZeroDivisionError):
             raise NotDrawn from None
@@ -171,19 +189,40 @@ class Drawer:
             raise NotDrawn
         return TupleGetItem(inner, index)
 
+    def _layer(self, kind: type[FilterBank]) -> tuple[dict[str, Any], list[tuple[int, ...]]]:
+        """Attributes of a layer with filters, and shapes of an image and of weights in the layouts by default."""
+        rng, rank = self.rng, len(kind.spatial)
+        groups, per_group, filters = rng.choice((1, 1, 1, 2)), rng.choice((1, 2, 3)), rng.choice((1, 2, 3))
+        taps = [rng.choice((1, 2, 2, 3, 4)) for _ in range(rank)]
+        image = [rng.choice((1, 1, 2, 3, 4)) for _ in range(rank)]
+        channels = {"O": filters * (groups if kind.filters == "OI" else 1), "I": per_group}
+        channels["I"] *= 1 if kind.filters == "OI" else groups
+        some = [rng.choice((1, 2, 2, 3)) for _ in range(rank)]
+        hints = {
+            "groups": groups,
+            "strides": tuple(some) if rng.random() < 0.3 else (some[0],) * rank,
+            "dilation": tuple(rng.choice((1, 1, 1, 2)) for _ in range(rank)),
+            "padding": tuple(rng.randint(0, n) for n in (*taps, *taps)),
+        }
+        shapes = [(rng.choice((1, 2)), per_group * groups, *image), (*(channels[c] for c in kind.filters), *taps)]
+        return hints, shapes
+
     # --- leaves ---
 
     def _leaf(self) -> Expr:
         """A variable mostly; a constant, or what a matrix product makes, which some rules look for."""
         how = self.rng.random()
-        if self.variables and self.rng.random() < self.sharing:
-            return self.rng.choice(self.variables)
+        if self.shape is not None:
+            return self._variable(self._shape(None))
+        if self.variables and self.rng.random() < self.sharing * (1 if self.variables[1:] else 0.5):
+            shared = self.rng.choice(self.variables)
+            return shared if self.rng.random() < 0.7 else self._build(Multiply, [shared, self._constant(())])
         if how < 0.06:
             return self._constant(self._shape(None))
         if how < 0.12:
             return self._build(Multiply, [self._variable(self.base), self._constant(())])
-        if how < 0.2 and len(self.base) == 2:
-            rows, columns = self.base
+        if how < 0.2 and self.base:
+            rows, columns = self.base if len(self.base) == 2 else self._fresh(2)
             return self._build(Dense, [self._variable((rows, 3)), self._variable((columns, 3))])
         return self._variable(self._shape(None))
 
@@ -202,10 +241,13 @@ class Drawer:
 
     def _shape(self, rank: int | None) -> tuple[int, ...]:
         """The base shape, one that is broadcast to it or that it is broadcast to, its axes in another order, or any."""
+        if self.shape is not None:
+            given, self.shape = self.shape, None
+            return given
         how = self.rng.random()
         if rank is not None and rank != len(self.base):
             return self._fresh(rank)
-        if how < 0.45:
+        if how < max(0.45, self.sharing):
             return self.base
         if how < 0.65:
             return tuple(1 if self.rng.random() < 0.4 else n for n in self.base)[self.rng.randint(0, 1) :]
@@ -261,17 +303,27 @@ class Drawer:
             bool: lambda: self.rng.random() < 0.5,
             int: lambda: self.rng.choice((*WHOLE, *range(-len(shape), len(shape)))),
             float: lambda: self.rng.choice(NUMBERS),
-            str: lambda: self._text(name),
+            str: lambda: self._text(name, len(shape)),
             type(None): lambda: None,
         }
         if annotation not in scalars:
             raise NotDrawn
         return scalars[annotation]()
 
-    def _text(self, name: str) -> str:
+    def _text(self, name: str, rank: int) -> str:
         if "layout" in name:
-            return self.rng.choice(LAYOUTS)
+            self.layout = self.rng.choice(self._layouts(name, rank) or LAYOUTS)
+            return self.layout
         return self.rng.choice((self.dtype, "a"))
+
+    def _layouts(self, name: str, rank: int) -> list[str]:
+        """Those that fit: a source has the tensor's rank, and is mostly what the last one ended in; a target the same
+        axes as its source."""
+        if name == "dst_layout":
+            return [known for known in LAYOUTS if sorted(Layout(known).primal) == sorted(Layout(self.layout).primal)]
+        if self.layout and Layout(self.layout).rank == rank and self.rng.random() < 0.8:
+            return [self.layout]
+        return [known for known in LAYOUTS if Layout(known).rank == rank]
 
     def _tuple(self, name: str, shape: tuple[int, ...], parts: tuple[Any, ...]) -> tuple[Any, ...]:
         """Axes in some order, a shape of as many elements, or small numbers for windows."""
@@ -322,6 +374,11 @@ def _small(call: Call) -> Call:
         if not isinstance(leaf, TensorType) or not leaf.is_static or leaf.size > 8 * ELEMENTS:
             raise NotDrawn
     return call
+
+
+def _finite(values: np.ndarray) -> np.ndarray:
+    """Without infinities, times which the zeros of a padding are no numbers."""
+    return np.nan_to_num(values, posinf=3.0, neginf=-3.0) if values.dtype.kind == "f" else values
 
 
 def _cast(values: np.ndarray, dtype: str) -> np.ndarray:

@@ -214,13 +214,15 @@ def _moved(value: Any, ends: Sequence[int], rng: np.random.Generator, inside: bo
         return tuple(_moved(field, ends, rng, inside) for field in value)
     if value.dtype.kind != "f" or value.dtype.name in STORED:
         return value
-    eps = np.finfo(value.dtype).eps
+    info = np.finfo(value.dtype)
+    eps, is_small = info.eps, (value != 0) & (np.abs(value) < info.smallest_normal)
     with np.errstate(all="ignore"):
         if inside and not np.any((value != np.rint(value)) | (np.abs(value) > 1 / eps)):
             return value
         most = (HALF_RTOL if value.dtype == np.float16 else RTOL) / 4
         part = np.clip(eps * rng.uniform(ends[0], ends[-1], value.shape), -most, most)
-        return (value * (1 + part)).astype(value.dtype)
+        step = np.where(is_small, np.sign(part) * info.smallest_subnormal, 0)  # which have fewer bits
+        return (value * (1 + part) + step).astype(value.dtype)
 
 
 # --- inputs ---------------------------------------------------------------------------------------------------

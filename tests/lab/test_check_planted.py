@@ -11,7 +11,14 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.lab.planted.__main__ import look
 
-SLICE = ("wraps_around", "always_a_number", "fold_off_by_one", "maximum_as_minimum", "shared_memory")
+SLICE = (
+    "wraps_around",
+    "always_a_number",
+    "fold_off_by_one",
+    "swapped_parameters",
+    "maximum_as_minimum",
+    "shared_memory",
+)
 
 
 @pytest.mark.parametrize("name", SLICE)

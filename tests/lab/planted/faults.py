@@ -15,15 +15,18 @@ import numpy as np
 import pytest
 
 from minitvm import relay
+from minitvm.codegen import loops
 from minitvm.codegen.backend import Backend
 from minitvm.codegen.llvm.backend import LlvmBackend
 from minitvm.driver import compile as driver
-from minitvm.ir.expr import Call, Constant, Expr
+from minitvm.ir.expr import Call, Constant, Expr, Function, Var
+from minitvm.ir.layout import Layout
 from minitvm.ir.loop import Const, For, Intrin, Kernel, LoopKind, Stmt, Store, map_expr, map_stmt, walk_stmts
-from minitvm.ir.op import OPS
+from minitvm.ir.op import OPS, Op
+from minitvm.ir.ops.transform import Reshape
 from minitvm.ir.pattern import call, const, value
 from minitvm.ir.visitor import post_order, substitute
-from minitvm.passes import Rule, rule
+from minitvm.passes import Rule, alter_op_layout, fold_scale_axis, fuse_ops, redundancy, rule
 from minitvm.passes.redundancy import FoldConstant
 from minitvm.passes.simplify_expr import SimplifyExpr
 from minitvm.runtime import memory
@@ -98,6 +101,19 @@ def @main(%x: Tensor[(3, 4, 4), float32]) {
 FOLDED = """
 def @main(%x: Tensor[(2, 8), float32]) {
   nn.relu(add(tanh(%x), multiply(const([1, 2, 3, 4, 5, 6, 7, 8], float32), 2f)))
+}
+"""
+TWO_SIDES = """
+def @main(%x: Tensor[(5, 4), float32], %y: Tensor[(5, 4), float32]) {
+  %0 = subtract(%x, %y);
+  %1 = subtract(%y, %x);
+  add(exp(%0), tanh(%1))
+}
+"""
+SCALED = """
+def @main(%x: Tensor[(3, 2), float32]) {
+  %0 = nn.dense(%x, const([[1, 2], [3, -4], [0.5, 1], [2, 2]], float32));
+  nn.relu(multiply(%0, const([1, 2, 3, 4], float32)))
 }
 """
 SUMS = """
@@ -248,6 +264,43 @@ def _last_plus_one(array: np.ndarray) -> np.ndarray:
     return changed
 
 
+@fault("layout: a result is taken out of blocks by a reshape", RESIDUAL, "pass AlterOpLayout")
+def reshaped_out_of_blocks(patch: Patch) -> None:
+    right = alter_op_layout._transform
+
+    def wrong(shape: Any, src: Layout, dst: Layout) -> Op:
+        stays = src.is_blocked and not dst.is_blocked
+        return Reshape(dst.shape_of(src.primal_shape(shape))) if stays else right(shape, src, dst)
+
+    patch.setattr(alter_op_layout, "_transform", wrong)
+
+
+@fault("fusion: two parameters of a group change places", TWO_SIDES, "pass FuseOps")
+def swapped_parameters(patch: Patch) -> None:
+    right = fuse_ops._Cut.function
+
+    def wrong(self: Any, root: Expr) -> Function:
+        made = right(self, root)
+        return Function([*made.params[1::-1], *made.params[2:]], made.body, made.attrs, span=made.span)
+
+    patch.setattr(fuse_ops._Cut, "function", wrong)
+
+
+@fault(
+    "pass: a scale is folded into the channels from the other end", SCALED, "pass FoldScaleAxis/BackwardFoldScaleAxis"
+)
+def scaled_from_the_other_end(patch: Patch) -> None:
+    right = fold_scale_axis.scale_layer
+    flipped = lambda layer, data, scale, inputs: right(layer, data, np.flip(scale), inputs)  # noqa: E731
+    patch.setattr(fold_scale_axis, "scale_layer", flipped)
+
+
+@fault("pass: x - y and y - x are one subexpression", TWO_SIDES, "pass EliminateCommonSubexpr")
+def order_of_operands_is_forgotten(patch: Patch) -> None:
+    right = redundancy._operand_key
+    patch.setattr(redundancy, "_operand_key", lambda node: "a variable" if isinstance(node, Var) else right(node))
+
+
 # --- operators' compute rules ---------------------------------------------------------------------------------
 
 
@@ -351,6 +404,12 @@ def _statements(stmt: Stmt) -> list[Stmt]:
 def _is_reduction(loop: For) -> bool:
     stores = [s for s in _statements(loop.body) if isinstance(s, Store)]
     return any(loop.var not in s.index for s in stores)
+
+
+@fault("schedule: of partial sums in lanes, the last step of adding them is left out", SUMS, "kernel fused_")
+def partial_sums_left_over(patch: Patch) -> None:
+    right = loops._halved
+    patch.setattr(loops, "_halved", lambda wide, update, width: right(wide, update, width)[:-1])
 
 
 @fault("legalization: exp is one too large", PERCEPTRON, "legalization")
