@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -90,6 +91,8 @@ class Profile(Shown):
     clocked: float
     """Median seconds of a run with them."""
     repeats: int
+    stalled: int
+    """Of ``repeats``, runs in which a thread lost its core to somebody else; they are in no figure."""
     idle: tuple[float, ...]
     """By thread, the share of a run in which it waits."""
     together: bool
@@ -117,7 +120,7 @@ class Profile(Shown):
     def summary(self) -> str:
         threads = f"{len(self.idle)} thread{'s' if len(self.idle) > 1 else ''}"
         return (
-            f"{self.model}: {self.run * 1e3:.3f} ms a run on {threads}, the median of {self.repeats};"
+            f"{self.model}: {self.run * 1e3:.3f} ms a run on {threads}, the median of {self.repeats - self.stalled};"
             f" the first run took {self.first * 1e3:.2f} ms and is not counted"
         )
 
@@ -129,6 +132,8 @@ class Profile(Shown):
         )
         waits = ", ".join(f"{i}: {share:.0%}" for i, share in enumerate(self.idle))
         notes = [f"{how}: {self.clocked * 1e3:.3f} ms, predicted {self.predicted * 1e3:.3f} ms"]
+        if self.stalled:
+            notes += [f"{self.stalled} of {self.repeats} runs are left out: a thread lost its core to something else"]
         return [*notes, *([f"threads wait {waits} of the time"] if len(self.idle) > 1 else [])]
 
     @property
@@ -139,7 +144,9 @@ class Profile(Shown):
     @property
     def form(self) -> dict[str, Any]:
         """For JSON, times in seconds."""
-        figures = {name: getattr(self, name) for name in ("model", "first", "run", "clocked", "repeats", "together")}
+        figures = {
+            name: getattr(self, name) for name in ("model", "first", "run", "clocked", "repeats", "stalled", "together")
+        }
         timeline = [asdict(found) for found in self.timeline]
         machine = Roofline(self.rates, (), self.run).form["machine"]
         rows = [asdict(row) for row in self.rows]
@@ -227,16 +234,22 @@ def profile_module(
     instance = module.instance
     backend = backend_for(instance.artifact.target, instance.num_threads)
     [first] = timed(lambda: module.run(feeds))
-    clocked, plain, stamps = _Clocked(instance, backend), list[float](), list[list[_Stamp]]()
+    clocked, plain, stamps, lost = _Clocked(instance, backend), list[float](), list[list[_Stamp]](), list[int]()
     for done in range(warmup + repeats):
         instance.run()
         plain += timed(instance.run)
+        before = _lost_cores()
         stamps.append(clocked.run())
+        lost.append(_lost_cores() - before)
         if on_progress is not None:
             on_progress(done + 1, warmup + repeats, "")
     instance.finish()
-    runs = [_Run(found, instance.num_threads if clocked.together else 1) for found in stamps[warmup:]]
-    return _summary(title, instance, runs, rates_of(backend), first, plain[warmup:], clocked.together)
+    whole = [found for found, count in zip(stamps[warmup:], lost[warmup:], strict=True) if not count]
+    kept = whole if len(whole) * 4 >= repeats else stamps[warmup:]  # what is left of many is no median
+    runs = [_Run(found, instance.num_threads if clocked.together else 1) for found in kept]
+    return _summary(
+        title, instance, runs, rates_of(backend), first, plain[warmup:], repeats - len(kept), clocked.together
+    )
 
 
 # --- what is measured -------------------------------------------------------------------------------------------------
@@ -247,6 +260,15 @@ def _now() -> int:
     if hasattr(time, "clock_gettime_ns"):
         return time.clock_gettime_ns(time.CLOCK_MONOTONIC)
     return time.perf_counter_ns()
+
+
+def _lost_cores() -> int:
+    """How often threads of this process were taken off their cores so far; 0 where nobody counts."""
+    if sys.platform == "win32":
+        return 0
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
 
 
 class _Clocked:
@@ -346,6 +368,7 @@ def _summary(
     rates: Rates,
     first: float,
     plain: Sequence[float],
+    stalled: int,
     together: bool,
 ) -> Profile:
     total = _median([run.seconds for run in runs])
@@ -359,7 +382,7 @@ def _summary(
         for t in range(runs[0].threads)
     )
     rows = tuple(sorted(found, key=lambda row: -row.measured))
-    figures = (first, _median(plain), total, len(runs), waits, together)
+    figures = (first, _median(plain), total, len(runs) + stalled, stalled, waits, together)
     return Profile(title, rows, middle.slices(names), rates, *figures)
 
 

@@ -89,6 +89,20 @@ def test_what_the_first_run_pays_for_is_in_no_row(library: minitvm.Library) -> N
     assert found.first > 0.05 and sum(row.measured for row in found.rows) < 0.05 and found.run < 0.05
 
 
+@pytest.mark.parametrize(("disturbed", "left_out"), [({2, 3}, 2), (set(range(1, 7)), 0)])
+def test_runs_in_which_a_thread_loses_its_core_are_left_out_unless_all_are(
+    library: minitvm.Library, monkeypatch: pytest.MonkeyPatch, disturbed: set[int], left_out: int
+) -> None:
+    """Run 0 warms; a run asks before and after it."""
+    asked = itertools.count()
+    lost = itertools.accumulate(asked, lambda total, n: total + (n % 2 == 1 and n // 2 in disturbed))
+    monkeypatch.setattr("minitvm.lab.profiling._lost_cores", lambda: next(lost))
+    found = profile(library, repeats=6, warmup=1, num_threads=2)
+    check(found, 2)
+    assert (found.repeats, found.stalled) == (6, left_out)
+    assert ("2 of 6 runs are left out: a thread lost its core" in str(found)) is bool(left_out)
+
+
 def test_calls_in_python_have_rows_too() -> None:
     nodes = [helper.make_node("NonZero", ["x"], ["places"], name="where"), helper.make_node("Neg", ["places"], ["y"])]
     x, y = helper.make_tensor_value_info("x", 1, [6]), helper.make_tensor_value_info("y", 7, [1, None])
