@@ -65,7 +65,7 @@ def check(
             parts=parts,
             against=against,
             shape_dict=common.completed(model, chosen.shapes),
-            value_dict=chosen.values,
+            value_dict=common.as_declared(model, chosen.values),
             use=use,
             output=output,
             reduction=reduction,

@@ -200,7 +200,7 @@ class Chosen:
             library = self.library(model, strict=strict)
             library.save(path, key)
             return library
-        values = _as_declared(model, self.values)
+        values = as_declared(model, self.values)
         with compiling(f"compiling {model.name}") as progress:
             how: dict[str, Any] = {"num_threads": self.threads, "opt_level": self.opt_level, "on_progress": progress}
             session = InferenceSession(model, target=self.target, strict=strict, **how)
@@ -249,7 +249,7 @@ class Chosen:
                 return compile(*main, value_dict=values, on_progress=progress, **how)
 
         try:
-            return with_values(compiled, _as_declared(path, self.values), feeds or {})
+            return with_values(compiled, as_declared(path, self.values), feeds or {})
         except UnknownValueError as error:
             raise _with_option(error) from None
 
@@ -345,7 +345,7 @@ def _example(name: str, shape: Sequence[OpenDim]) -> str:
     return f"--shape {name}:" + "x".join(str(d if isinstance(d, int) else 1) for d in shape)
 
 
-def _as_declared(path: pathlib.Path, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def as_declared(path: pathlib.Path, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Numbers of the command line in the dtype and shape that the model gives its inputs."""
     declared = {value.name: value for value in describe_onnx(path).inputs}
     found = dict(values)

@@ -210,7 +210,7 @@ def subject(model: pathlib.Path | None, chosen: common.Chosen, *written: pathlib
             common.output(one, path)
     shapes = common.completed(path, chosen.shapes)
     how: dict[str, Any] = {"target": chosen.target, "num_threads": chosen.threads}
-    return {**how, "model": path, "shape_dict": shapes, "value_dict": chosen.values or None}
+    return {**how, "model": path, "shape_dict": shapes, "value_dict": common.as_declared(path, chosen.values) or None}
 
 
 def show(found: Experiment, csv_path: pathlib.Path | None, plot: pathlib.Path | None) -> None:

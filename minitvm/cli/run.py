@@ -78,7 +78,7 @@ def tune(model: pathlib.Path, output: pathlib.Path | None, budget: float, trials
     common.require_model(model)
     path = common.output(output or model.with_suffix(".jsonl"), model)
     main = (model, path, chosen.target, chosen.opt_level, common.completed(model, chosen.shapes))
-    how: dict[str, Any] = {"num_threads": chosen.threads, "value_dict": chosen.values}
+    how: dict[str, Any] = {"num_threads": chosen.threads, "value_dict": common.as_declared(model, chosen.values)}
     with common.compiling(f"tuning {model.name}") as progress:
         found = tune_model(*main, budget=budget, most=trials, on_progress=progress, **how)
     say(f"{path}: {found.now} of {found.total} ways tried, {found.known} known before")

@@ -8,7 +8,7 @@ import runpy
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from onnx import TensorProto, helper, save
+from onnx import TensorProto, ValueInfoProto, helper, save
 
 import minitvm
 from minitvm import relay
@@ -123,6 +123,18 @@ def test_the_command(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) ->
         test()
     mine.write_text(DROPPED.format(result="relay.maximum(x, relay.const(0.0, 'float32'))"))
     test()
+
+
+def test_the_command_takes_scalars_and_an_open_batch(tmp_path: pathlib.Path) -> None:
+    x, n = (helper.make_tensor_value_info(*one) for one in (("x", 1, ["batch", 3]), ("n", 1, [])))
+    graph = helper.make_graph([helper.make_node("Mul", ["x", "n"], ["y"])], "g", [x, n], [_result("y")])
+    save(helper.make_model(graph), tmp_path / "m.onnx")
+    done = CliRunner().invoke(cli, ["check", str(tmp_path / "m.onnx"), "--value", "n:3", "--against", "onnxruntime"])
+    assert done.exit_code == 0 and "beside ONNX Runtime: the numbers agree" in done.output, done.output
+
+
+def _result(name: str) -> ValueInfoProto:
+    return helper.make_tensor_value_info(name, 1, None)
 
 
 def test_what_a_context_disables_is_not_checked() -> None:
