@@ -28,7 +28,8 @@ _STYLE = """<style>
 .minitvm pre, .minitvm table { margin: 0.4em 0; background: transparent; color: inherit; }
 .minitvm pre { max-height: 32em; overflow: auto; border: 1px solid rgba(128, 128, 128, 0.4); padding: 0.5em; }
 .minitvm table { border-collapse: collapse; }
-.minitvm th, .minitvm td { text-align: left; padding: 0.1em 0.8em 0.1em 0; vertical-align: top; background: none; }
+.minitvm.minitvm th, .minitvm.minitvm td { text-align: left; padding: 0.1em 0.8em 0.1em 0; vertical-align: top; }
+.minitvm td:first-child { white-space: nowrap; }
 .minitvm th { border-bottom: 1px solid rgba(128, 128, 128, 0.6); }
 </style>"""
 

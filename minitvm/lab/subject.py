@@ -6,14 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from minitvm.driver import backend_for, build_consuming
 from minitvm.errors import ConfigError
 from minitvm.frontend import from_onnx
 from minitvm.ir.expr import Function, Module
-from minitvm.ir.types import Type
-from minitvm.passes.compare import DRAWS, random_value
+from minitvm.lab.inputs import random_inputs
 from minitvm.passes.pipeline import Plan
 from minitvm.runtime.executor import GraphModule
 from minitvm.runtime.library import Library
@@ -58,18 +55,8 @@ class Subject:
 
     @staticmethod
     def runner(library: Library) -> GraphModule:
-        """The library on its device, fed with random inputs, always the same ones."""
+        """The library on its device, fed with random inputs, always the same ones: zeros and ones where they are
+        integers, which most indices may be."""
         made = GraphModule(library["default"](library.device()))
-        made.run(random_feeds(made.input_types()))
+        made.run(random_inputs(made, 0))
         return made
-
-
-def random_feeds(types: Mapping[str, Type | Any]) -> dict[str, Any]:
-    """Small random values; :class:`ConfigError` for inputs of which the size is open, or that are no tensors."""
-    rng = np.random.default_rng(0)
-    found = {}
-    for name, type_ in types.items():
-        if not getattr(type_, "is_static", False):
-            raise ConfigError(f"input {name!r} is {type_}: no random value can be drawn", hint="give it a shape")
-        found[name] = random_value(type_, rng, DRAWS[0])
-    return found

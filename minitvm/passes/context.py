@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any, Literal, TypeVar
 
 from minitvm import config as environment
-from minitvm.errors import ConfigError, PassError, did_you_mean, user_code
+from minitvm.errors import ConfigError, PassError, did_you_mean, listing, user_code
 from minitvm.ir.decision import Declined
 from minitvm.passes.instrument import PassInfo, PassInstrument, PrintIR, Verify
 
@@ -231,5 +231,5 @@ def _checked_config(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def closest(name: str, known: Sequence[str]) -> str:
-    """A hint: the nearest known name, or all of them."""
-    return did_you_mean(name, known) or f"known: {', '.join(known)}"
+    """A hint: the nearest known name, or the first of them."""
+    return did_you_mean(name, known) or f"known: {listing(known, 50)}"

@@ -40,8 +40,18 @@ def test_levels_are_timed_and_written(tmp_path: pathlib.Path) -> None:
     pytest.importorskip("matplotlib")
     found.plot(tmp_path / "levels.png")
     assert (tmp_path / "levels.png").read_bytes().startswith(b"\x89PNG")
+    levels(MODULE, rounds=0).plot(tmp_path / "predicted.svg")
+    assert "ms predicted" in (tmp_path / "predicted.svg").read_text(encoding="utf-8")
     with pytest.raises(ConfigError, match="the picture cannot be written"):
         found.plot(tmp_path / "nowhere" / "levels.png")
+
+
+def test_indices_are_inside_of_small_tables() -> None:
+    """Token types of BERT are 0 or 1."""
+    module = parse_module("""
+    def @main(%table: Tensor[(2, 4), float32], %kind: Tensor[(9,), int64]) { take(%table, %kind, axis=0) }
+    """)
+    assert levels(module, rounds=0).agree
 
 
 def test_an_order_that_is_refused_is_a_row() -> None:
