@@ -50,16 +50,16 @@ class SideBySide:
         wide = [self._along(o, c.shape[-behind], behind) for o, c in zip(operands, calls, strict=True)]
         full = [w for w in wide if w is not None]
         if len(full) < len(wide) or len({_shape_but_at(o, -behind) for o in full}) > 1:
-            shared = all(o is operands[0] and not _differs_along(o, behind) for o in operands)
+            shared = all(o is operands[0] for o in operands)  # one element along the axis: it follows without it
             return operands[0] if shared else None
         return ir.concatenate(full, axis=full[0].tensor_type.rank - behind)
 
     def _along(self, operand: Expr, extent: int, behind: int) -> Expr | None:
-        """The operand with ``extent`` elements along the axis; ``None`` where it has not that many."""
+        """The operand with ``extent`` elements along the axis; ``None`` where it has one, or no such axis."""
         shape = operand.shape
         if len(shape) >= behind and shape[-behind] == extent:
             return operand
-        if not self.repeat or _differs_along(operand, behind):
+        if not self.repeat:
             return None
         missing = max(0, behind - len(shape))
         whole = ir.expand_dims(operand, axis=0, num_newaxis=missing) if missing else operand
@@ -72,11 +72,6 @@ class SideBySide:
             ir.strided_slice(combined, begin=(start,), end=(size,), axes=(self.axis,), slice_mode="size")
             for start, size in zip(itertools.accumulate(sizes, initial=0), sizes, strict=False)
         ]
-
-
-def _differs_along(operand: Expr, behind: int) -> bool:
-    """Whether an operand differs along the axis that ``behind`` counts from the end."""
-    return operand.tensor_type.rank >= behind and operand.shape[-behind] != 1
 
 
 def _shape_but_at(operand: Expr, axis: int) -> Hashable:
@@ -125,7 +120,7 @@ def combine_parallel(function: Function, key: Key, combine: Combine, min_branche
     for few in (group for group in found.values() if 1 < len(group) < min_branches):
         decide("CombineParallel", few[0], Declined(f"{len(few)} branches of one input, not {min_branches}"))
     groups = [group for group in found.values() if len(group) >= min_branches]
-    return _Combining(function, combine, groups).run(min_branches) if groups else function
+    return _Combining(function, combine, groups).run(min_branches)
 
 
 class Step(NamedTuple):
@@ -172,16 +167,14 @@ class _Combining:
     def _next(self, calls: Sequence[Call]) -> list[Step] | None:
         """The calls that follow, where each branch has one and they are alike."""
         found = [step for step in map(self._step, calls) if step is not None]
-        if len(found) < len(calls) or len({step.call for step in found}) < len(calls):
-            return None
         alike = {(type(s.call.op), s.call.op, s.position, len(s.call.args)) for s in found}
-        return found if len(alike) == 1 else None
+        return found if len(found) == len(calls) and len(alike) == 1 else None
 
     def _step(self, call: Call) -> Step | None:
         """The only user of a call, where it can be part of the chain."""
         readers = self.users.get(call, [])
         user = readers[0] if len(readers) == 1 else None
-        if not isinstance(user, Call) or not _keeps_positions(user) or user.checked_type is None:
+        if not isinstance(user, Call) or not _keeps_positions(user):
             return None
         if user.tensor_type.shape != call.shape or not all(arg.type.is_static for arg in user.args):
             return None
@@ -197,21 +190,22 @@ def _follow(
     call, chained = steps[0]
     assert isinstance(call.op, Op)
     op, operands = layout.follower(call.op), []
-    for position in range(len(call.args)) if op is not None else ():
+    if op is None:
+        return None
+    for position in range(len(call.args)):
         given = [step.call.args[position] for step in steps]
         same = given[0] if _same_scalar(given) else None
         operand = combined if position == chained else same or layout.operand(call.op, current, given)
         if operand is None:
             return None
         operands.append(operand)
-    return None if op is None else Call(op, operands)
+    return Call(op, operands)
 
 
 def _keeps_positions(call: Call) -> bool:
     """Whether each element of the result comes from the same place in the operands."""
-    if not isinstance(call.op, Op) or call.op.stateful:
-        return False
-    return call.op.keeps_positions(len(call.args)) or isinstance(call.op, BiasAdd)
+    op = call.op
+    return isinstance(op, BiasAdd) or (isinstance(op, Op) and op.keeps_positions(len(call.args)))
 
 
 def _same_scalar(operands: Sequence[Expr]) -> bool:
@@ -219,8 +213,8 @@ def _same_scalar(operands: Sequence[Expr]) -> bool:
     first = operands[0]
     if all(o is first for o in operands):
         return first.tensor_type.is_static and first.tensor_type.size == 1
-    scalars = [o for o in operands if isinstance(o, Constant) and not o.value.ndim and o.dtype == first.dtype]
-    return len(scalars) == len(operands) and all(np.array_equal(o.value, scalars[0].value) for o in scalars)
+    scalars = [o.value for o in operands if isinstance(o, Constant) and not o.value.ndim]
+    return len(scalars) == len(operands) and all(np.array_equal(value, scalars[0]) for value in scalars)
 
 
 def redirect(root: Expr, replacement: dict[Expr, Expr]) -> Expr:

@@ -30,7 +30,8 @@ def @main(%x: Tensor[(1, 4, 6, 6), float32], %w1: Tensor[(2, 4, 1, 1), float32],
           %w3: Tensor[(4, 4, 3, 3), float32], %w4: Tensor[(5, 4, 1, 1), float32], %v: Tensor[(2, 4, 1, 1), float32],
           %s1: Tensor[(2, 1, 1), float32], %s2: Tensor[(3, 1, 1), float32], %s4: Tensor[(5, 1, 1), float32],
           %b1: Tensor[(2,), float32], %b2: Tensor[(3,), float32], %t: Tensor[(1,), float32],
-          %image: Tensor[(6, 6), float32]) {
+          %image: Tensor[(6, 6), float32], %rows: Tensor[(6,), float32], %deep: Tensor[(2, 1, 1, 6, 6), float32],
+          %open: Tensor[(n, 1, 1), float32]) {
   BODY
 }"""
 
@@ -95,6 +96,9 @@ def test_bias_add_and_equal_scalars_follow() -> None:
         ("clip(%1, a_min=0, a_max=1)", "clip(%2, a_min=0, a_max=6)"),
         ("add(%1, %1)", "add(%2, %2)"),
         ("nn.softmax(%1)", "nn.softmax(%2)"),
+        ("nn.bias_add(%1, %rows, axis=2)", "nn.bias_add(%2, %rows, axis=2)"),  # no bias of channels
+        ("multiply(%1, %deep)", "multiply(%2, %deep)"),  # a result of more dimensions
+        ("multiply(%1, %open)", "multiply(%2, %open)"),  # which may have channels
     ],
 )
 def test_followers_that_differ_come_after_the_slices(first: str, second: str) -> None:
@@ -137,6 +141,43 @@ def test_weights_made_of_a_branch_do_not_combine() -> None:
     """The second convolution's weights are computed from the first one's result."""
     body = "%1 = nn.conv2d(%x, %w1); %2 = reshape(mean(%1, axis=[2, 3]), newshape=[2, 1, 1, 1]);"
     check_unchanged(CombineParallelConv2D(2), conv(body + "(%1, nn.conv2d(%x, add(%v, %2)))"))
+
+
+def test_a_call_of_a_function_does_not_follow() -> None:
+    before = (
+        "%g = fn(%p: Tensor[(1, 2, 6, 6), float32]) { nn.relu(%p) }; (%g(nn.conv2d(%x, %w1)), %g(nn.conv2d(%x, %v)))"
+    )
+    after = f"""
+    %0 = nn.conv2d(%x, concatenate((%w1, %v)));
+    %g = fn(%p: Tensor[(1, 2, 6, 6), float32]) {{ nn.relu(%p) }};
+    (%g({part("%0", 0, 2)}), %g({part("%0", 2, 2)}))"""
+    check_rewrite(CombineParallelConv2D(2), conv(before), conv(after))
+
+
+def test_equal_constants_with_an_element_for_each_channel_are_no_scalars() -> None:
+    scale = "const([[[1]], [[2]]], float32)"
+    before = f"(multiply(nn.conv2d(%x, %w1), {scale}), multiply(nn.conv2d(%x, %v), {scale}))"
+    after = f"""
+    %0 = multiply(nn.conv2d(%x, concatenate((%w1, %v))), concatenate(({scale}, {scale})));
+    ({part("%0", 0, 2)}, {part("%0", 2, 2)})"""
+    check_rewrite(CombineParallelConv2D(2), conv(before), conv(after))
+
+
+@pytest.mark.parametrize(
+    ("data", "weight", "layouts"),
+    [
+        ("(?, 4, 6, 6)", "(2, 4, 1, 1)", ""),
+        ("(1, 2, 6, 6, 2)", "(1, 2, 1, 1, 2, 2)", 'data_layout="NCHW2c", kernel_layout="OIHW2i2o"'),
+        ("(1, 2, 6, 6, 2)", "(2, 4, 1, 1)", 'data_layout="NCHW2c", kernel_layout="OIHW"'),
+        ("(1, 4, 6, 6)", "(1, 4, 1, 1, 2)", 'kernel_layout="OIHW2o"'),
+    ],
+)
+def test_open_and_blocked_images_do_not_combine(data: str, weight: str, layouts: str) -> None:
+    types = f"%x: Tensor[{data}, float32], %w: Tensor[{weight}, float32], %v: Tensor[{weight}, float32]"
+    check_unchanged(
+        CombineParallelConv2D(2),
+        f"def @main({types}) {{ (nn.conv2d(%x, %w, {layouts}), nn.conv2d(%x, %v, {layouts})) }}",
+    )
 
 
 @pytest.mark.parametrize("attributes", ["strides=[2, 2]", "padding=[1, 1, 1, 1]", 'out_dtype="float64"'])
@@ -218,6 +259,28 @@ def test_biases_and_matrices_follow_into_the_batch() -> None:
     check_rewrite(CombineParallelDense(2), dense(before), dense(after))
 
 
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("nn.bias_add(%1, %b3, axis=0)", "nn.bias_add(%2, %b3, axis=0)"),  # one for each row
+        ("multiply(%1, %r)", "multiply(%2, %s)"),
+    ],
+)
+def test_operands_that_cannot_be_stacked_come_after_the_split(first: str, second: str) -> None:
+    before = f"%1 = nn.dense(%x, %w1); %2 = nn.dense(%x, %w2); ({first}, {second})"
+    after = f"""
+    %0 = split(nn.batch_matmul(expand_dims(%x, axis=0), stack((%w1, %w2))), indices_or_sections=2);
+    %1 = squeeze(%0.0, axis=[0]);
+    %2 = squeeze(%0.1, axis=[0]);
+    ({first}, {second})"""
+    check_rewrite(CombineParallelDense(2), dense(before), dense(after))
+
+
+@pytest.mark.parametrize("step", [CombineParallelDense(2), CombineParallelDense(2, to_batch=False)])
+def test_layers_of_open_rows_do_not_combine(step: CombineParallelDense) -> None:
+    check_unchanged(step, dense("(nn.dense(%x, %w1), nn.dense(%x, %w2))").replace("(5, 4)", "(n, 4)", 1))
+
+
 def test_dense_layers_become_one_wider_layer() -> None:
     before = "(nn.dense(%x, %w1), nn.dense(%x, %w3), nn.dense(%x, %w2, units=3))"
     after = f"""
@@ -280,6 +343,20 @@ def test_bias_follows_a_batched_product() -> None:
     %0 = nn.relu(add(nn.batch_matmul(%x, concatenate((%a, %b), axis=1)), concatenate((%p, %q))));
     ({part("%0", 0, 5, 2)}, {part("%0", 5, 6, 2)})"""
     check_rewrite(CombineParallelBatchMatmul(2), batch(before), batch(after))
+
+
+@pytest.mark.parametrize(
+    ("attributes", "x", "w"),
+    [
+        ("transpose_b=False", "(2, 3, 4)", "(2, 4, 5)"),
+        ("transpose_a=True", "(2, 4, 3)", "(2, 5, 4)"),
+        ("", "(n, 3, 4)", "(n, 5, 4)"),
+    ],
+)
+def test_products_of_other_forms_do_not_combine(attributes: str, x: str, w: str) -> None:
+    types = f"%x: Tensor[{x}, float32], %a: Tensor[{w}, float32], %b: Tensor[{w}, float32]"
+    body = f"(nn.batch_matmul(%x, %a, {attributes}), nn.batch_matmul(%x, %b, {attributes}))"
+    check_unchanged(CombineParallelBatchMatmul(2), f"def @main({types}) {{ {body} }}")
 
 
 @pytest.mark.parametrize("second", ["nn.batch_matmul(%x, %c)", "nn.batch_matmul(%x, %t, transpose_b=False)"])
