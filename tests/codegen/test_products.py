@@ -19,7 +19,7 @@ from minitvm.codegen.templates.product import Gemm, Matrix, Product
 from minitvm.codegen.templates.tile import best_tile
 from minitvm.ir.builder import call_op, var
 from minitvm.ir.expr import Call
-from minitvm.ir.loop import Buffer, For, Kernel, LoopKind, Seq, Stmt
+from minitvm.ir.loop import Buffer, For, Kernel, LoopKind, Seq, Stmt, walk_stmts
 from minitvm.ir.loop.interp import run_kernel
 from minitvm.ir.loop.verify import verify_kernel
 from minitvm.ir.op import Op
@@ -208,6 +208,17 @@ def test_a_processor_without_fused_multiply_adds_calls_no_library_for_them() -> 
     text = assembly(emit(kernel, machine), cpu)
     called = set(re.findall(r"^\s*call\w*\s+([\w.]+)", text, re.MULTILINE))
     assert "mulps" in text and called == {"minitvm.take"}
+
+
+@pytest.mark.parametrize(
+    ("columns", "threads", "whole"), [(512, 1, True), (512, 8, True), (512, 999, False), (8192, 1, False)]
+)
+def test_rows_are_written_whole_where_the_first_level_keeps_the_right_hand_side(
+    columns: int, threads: int, whole: bool
+) -> None:
+    """Groups of columns one after the other store to a few lines of many rows, which push each other out."""
+    nest, _ = product_nest(1, 1600, columns, MachineModel(64, 32, threads=threads))
+    assert any(isinstance(s, For) and s.var.name == "group" for s in walk_stmts(nest)) == whole
 
 
 @pytest.mark.parametrize(("depth", "most"), [(1000, 28), (512, 16), (1024, 8), (4096, 8)])

@@ -42,7 +42,8 @@ def packed(product: Product, tile: Tile, machine: MachineModel) -> Stmt:
     """Right-hand sides packed first: a group of columns by the thread that needs it, where there are enough."""
     lanes, sides = machine.lanes(product.dtype), product.right.batch
     gemm = Gemm(product, tile, lanes)
-    if machine.threads == 1 or sides * sum(g.count for g in gemm.groups) >= ITEMS_PER_THREAD * machine.threads:
+    many = machine.threads == 1 or sides * sum(g.count for g in gemm.groups) >= ITEMS_PER_THREAD * machine.threads
+    if many and not gemm.is_near(machine):
         return seq(*(_group_by_group(gemm, group, machine) for group in gemm.groups))
     panels = Panels.of(product.right, lanes, product.dtype)
     nest = replace(gemm, product=panels.times(product)).nest(machine)

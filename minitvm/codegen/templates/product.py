@@ -194,9 +194,19 @@ class Gemm:
         return runs(self.product.rows, self.tile.rows)
 
     def nest(self, machine: MachineModel) -> Stmt:
-        """The loops.  A work item is a group of columns with all of its rows, or where these are few a single tile."""
+        """The loops.  A work item is a tile's rows, whole; or a group of columns with all of its rows, or where these
+        are few a single tile."""
+        if self.is_near(machine):
+            return self.by_rows()
         items = self.product.batch * sum(g.count for g in self.groups)
         return self.by_groups() if enough(items, ITEMS_PER_THREAD * machine.threads) else self.by_tiles()
+
+    def is_near(self, machine: MachineModel) -> bool:
+        """Whether the first-level cache keeps one right-hand side from one tile of many rows to the next."""
+        product, items = self.product, self.product.batch * sum(rows.count for rows in self.rows)
+        side = product.depth * self.blocks * machine.vector_bytes
+        near = product.right.batch == 1 and isinstance(side, int) and 2 * side <= machine.l1_bytes
+        return near and enough(items, ITEMS_PER_THREAD * machine.threads)
 
     def by_groups(self) -> Stmt:
         """All rows of a group of columns by one thread, which so keeps its part of the panels in its cache."""
@@ -206,6 +216,21 @@ class Gemm:
             return in_parallel(extents, lambda p, at: self.all_rows(p, group.start(at), group))
 
         return seq(*map(work, self.groups))
+
+    def by_rows(self) -> Stmt:
+        """All columns of a tile's rows by one thread, which so writes them from one end to the other."""
+
+        def tiles(rows: Run) -> Stmt:
+            extents = self.product.batch, rows.count
+            return in_parallel(extents, lambda p, t: self._whole_rows(p, rows.start(t), rows.size))
+
+        return seq(*map(tiles, self.rows))
+
+    def _whole_rows(self, p: LoopExpr, row: LoopExpr, size: int) -> Stmt:
+        def some(group: Run) -> Stmt:
+            return loop(group.count, lambda g: self._tile(p, group.start(g), row, group, size), name="group")
+
+        return seq(*map(some, self.groups))
 
     def by_tiles(self) -> Stmt:
         """A tile by one thread."""
