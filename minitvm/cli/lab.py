@@ -16,6 +16,7 @@ from minitvm.errors import ConfigError
 from minitvm.lab.ordering import Experiment, Trial
 from minitvm.lab.ordering import levels as try_levels
 from minitvm.lab.ordering import orders as try_orders
+from minitvm.lab.pictures import require_matplotlib
 from minitvm.passes.manager import closest
 from minitvm.passes.rule import Rule
 
@@ -201,13 +202,16 @@ def included() -> pathlib.Path:
     return pathlib.Path(str(importlib.resources.files("minitvm") / "demo_data" / "efficientnet_lite0.onnx"))
 
 
-def subject(model: pathlib.Path | None, chosen: common.Chosen, *written: pathlib.Path | None) -> dict[str, Any]:
+def subject(
+    model: pathlib.Path | None, chosen: common.Chosen, csv_path: pathlib.Path | None, plot: pathlib.Path | None
+) -> dict[str, Any]:
     """What the shared options say of a model; of the one that is included, where none is given."""
     path = model or included()
     common.require_model(path)
-    for one in written:
-        if one is not None:
-            common.output(one, path)
+    for one in filter(None, (csv_path, plot)):
+        common.output(one, path)
+    if plot is not None:
+        require_matplotlib()
     shapes = common.completed(path, chosen.shapes)
     how: dict[str, Any] = {"target": chosen.target, "num_threads": chosen.threads}
     return {**how, "model": path, "shape_dict": shapes, "value_dict": common.as_declared(path, chosen.values) or None}

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from collections.abc import Mapping, Sequence
 
 from minitvm.errors import ConfigError
+
+
+def require_matplotlib() -> None:
+    """:class:`ConfigError` without it: before what takes long."""
+    if importlib.util.find_spec("matplotlib") is None:
+        raise ConfigError("pictures need matplotlib, which is not installed", hint="pip install matplotlib")
 
 
 def bars(
@@ -15,11 +22,10 @@ def bars(
 
     :class:`ConfigError` without matplotlib, and for a file that it cannot write.
     """
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise ConfigError("pictures need matplotlib, which is not installed", hint="pip install matplotlib") from None
+    require_matplotlib()
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(4 + 3.2 * len(figures), 1.2 + 0.32 * len(names)), layout="constrained")
     FigureCanvasAgg(figure)
     panes = figure.subplots(1, len(figures), sharey=True, squeeze=False)[0]

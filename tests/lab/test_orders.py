@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import pathlib
+import sys
 
 import pytest
 from click.testing import CliRunner
@@ -73,6 +74,15 @@ def test_what_cannot_be_permuted() -> None:
             orders(MODULE, wrong)
     with pytest.raises(ConfigError, match="720 orders"):
         orders(MODULE, [f"FoldConstant#{n}" for n in range(1, 4)] + ["InferType", "FuseOps", "SimplifyExpr"])
+
+
+def test_a_picture_without_matplotlib_is_refused_before_anything_is_tried(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    result = CliRunner().invoke(cli, ["lab", "levels", "--plot", str(tmp_path / "levels.png")])
+    assert isinstance(result.exception, ConfigError) and result.output == ""
+    assert result.exception.hint == "pip install matplotlib"
 
 
 def test_on_the_command_line(tmp_path: pathlib.Path) -> None:
