@@ -180,6 +180,49 @@ def test_lines_of_code_are_linked(opened: browsers.Watched) -> None:
     assert page.locator(".pane").count() == 2
 
 
+def test_waiting_of_threads_is_marked(chromium: Any, document: dict[str, Any], tmp_path: pathlib.Path) -> None:
+    """Between two kernels, before the first, behind the last, and of a thread that has none."""
+    nodes = [node for node, *_ in document["run"]["kernels"]]
+    slices = [[0, nodes[0], 0.0, 4e-6], [0, nodes[1], 6e-6, 1e-5], [1, nodes[0], 1e-6, 2e-6]]
+    path = tmp_path / "threads.html"
+    run = {**document["run"], "slices": slices, "threads": 3, "seconds": 1e-5}
+    path.write_text(page_of({**document, "run": run}), encoding="utf-8")
+    watched = browsers.Watched(chromium, path)
+    watched.view("threads")
+    assert watched.page.locator(".slice").count() == 3
+    places = "bars => bars.map(bar => [bar.y.baseVal.value, bar.width.baseVal.value])"
+    found = watched.page.eval_on_selector_all(".wait", places)
+    whole = max(width for _, width in found)  # ten microseconds
+    lanes = sorted({y for y, _ in found})
+    of_lane = [sorted(round(10 * width / whole) for at, width in found if at == y) for y in lanes]
+    assert of_lane == [[2], [1, 8], [10]] and not watched.complaints
+    watched.page.close()
+
+
+def test_roofline_and_memory_are_drawn_and_tell_about_what_is_clicked(
+    opened: browsers.Watched, document: dict[str, Any]
+) -> None:
+    page = opened.page
+    opened.view("roofline")
+    assert 1 <= page.locator("circle.point").count() <= len(document["run"]["kernels"])  # some do no arithmetic
+    page.locator("circle.point").first.press("Enter")
+    told = page.inner_text("#inspector")
+    assert all(word in told for word in ("measured", "predicted", "floor", "bound"))
+    page.keyboard.press("Escape")
+    opened.view("memory")
+    assert page.locator("rect.value").count() == len(document["memory"]["values"])
+    page.locator("rect.value").first.click()
+    assert "/net/layer1/conv" in page.inner_text("#inspector")
+
+
+def test_passes_that_changed_nothing_are_folded(opened: browsers.Watched) -> None:
+    page, seen = opened.page, "rows => rows.filter(row => row.checkVisibility()).length"
+    shown = page.eval_on_selector_all("[data-pass]", seen)
+    assert 0 < shown < page.locator("[data-pass]").count() and "unchanged" in page.inner_text("summary.fold >> nth=0")
+    page.click("summary.fold >> nth=0")
+    assert page.eval_on_selector_all("[data-pass]", seen) > shown
+
+
 def test_the_keyboard_goes_everywhere(opened: browsers.Watched) -> None:
     page = opened.page
     for number, name in enumerate(VIEWS, 1):

@@ -130,13 +130,12 @@ export function threadsView() {
     el("header", { class: "bar" }, el("h2", {}, "Threads"), el("span", { class: "fact" }, "a run", el("b", {}, time(run.seconds))), el("span", { class: "fact" }, "threads", el("b", {}, String(run.threads))),
       (run.idle ?? []).map((part, thread) => el("span", { class: "fact" }, `thread ${thread} waits`, el("b", {}, share(part)))),
       segmented("scale", scales, threads.scale, (scale) => { threads.scale = scale; drawLanes(run, ends); })),
-    lanes, el("p", { class: "note" }, `A median run: each kernel on each thread; what lies between is waiting. ${(run.notes ?? []).join("; ")}.`), slowest(run));
+    lanes, el("p", { class: "note" }, `A median run: each kernel on each thread; thin bars are waiting. ${(run.notes ?? []).join("; ")}.`), slowest(run));
   drawLanes(run, ends);
   return view;
 }
 
-function drawLanes({ slices }, ends) {
-  const count = Math.max(...slices.map(([thread]) => thread)) + 1;
+function drawLanes({ slices, threads: count }, ends) {
   const [width, high, left] = [WIDTH * threads.scale, 46, 10];
   const x = (seconds) => left + (seconds / ends) * (width - 20);
   const order = [...new Set(slices.map(([, node]) => doc.graph[node].func))];
@@ -146,12 +145,24 @@ function drawLanes({ slices }, ends) {
     const label = x(end) - x(start) > 46 ? svg("text", { class: "value-label", x: x(start) + 5, y: 30 + thread * (high + 10) + 27 }, tail(spans[0] ?? name, Math.floor((x(end) - x(start)) / 6.8))) : null;
     return [tipped(box, `${spans.join(", ") || name}\n${time(end - start)} from ${time(start)} on, thread ${thread}`), label];
   });
+  const waits = waiting(slices, count).filter(([, start, end]) => x(end) - x(start) > 0.5).map(([thread, start, end]) =>
+    tipped(svg("rect", { class: "wait", x: x(start), y: 30 + thread * (high + 10) + high / 2 - 4, width: x(end) - x(start), height: 8 }), `thread ${thread} waits ${time(end - start)}`));
   const step = roundStep(ends / (8 * threads.scale));
   const ticks = Array.from({ length: Math.floor(ends / step) + 1 }, (_, i) => i * step).map((seconds) => [
     svg("line", { class: "grid", x1: x(seconds), x2: x(seconds), y1: 18, y2: 34 + count * (high + 10) }),
     svg("text", { class: "tick", x: x(seconds), y: 12, "text-anchor": seconds ? "middle" : "start" }, seconds ? time(seconds) : "0")]);
   const height = 40 + count * (high + 10);
-  lanes.replaceChildren(svg("svg", { width: threads.scale === 1 ? "100%" : width, height: threads.scale === 1 ? null : height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": "threads" }, ticks, boxes));
+  lanes.replaceChildren(svg("svg", { width: threads.scale === 1 ? "100%" : width, height: threads.scale === 1 ? null : height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": "threads" }, ticks, waits, boxes));
+}
+
+/** [thread, start, end] of what lies between a thread's kernels, and before and behind them, as long as any runs. */
+function waiting(slices, count) {
+  const last = Math.max(...slices.map(([, , , end]) => end));
+  return Array.from({ length: count }, (_, thread) => {
+    const own = [...slices.filter(([of]) => of === thread).map(([, , start, end]) => [start, end]), [last, last]].sort((a, b) => a[0] - b[0]);
+    const ends = own.map(([, end]) => end);
+    return own.map(([start], i) => [thread, i ? ends[i - 1] : 0, start]).filter(([, from, to]) => to > from);
+  }).flat();
 }
 
 /** The next 1, 2 or 5 times a power of ten. */
