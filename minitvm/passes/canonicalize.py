@@ -309,7 +309,7 @@ def drop_taps_in_padding(conv: Call, data: Expr, weight: Expr) -> Replacement:
     for d, axis in enumerate(op.spatial):
         at = kernel.index(axis)
         taps = [t * op.dilation[d] - pads[d] for t in range(weight.shape[at])]
-        extents = data.shape[image.index(axis)], conv.shape[out.index(axis)]
+        extents = data.tensor_type.extents[image.index(axis)], conv.tensor_type.extents[out.index(axis)]
         seen = [t for t, first in enumerate(taps) if _sees(first, op.strides[d], *extents)] or [*range(len(taps))]
         begin[at], end[at] = seen[0], seen[-1] + 1
         pads[d] -= seen[0] * op.dilation[d]

@@ -212,7 +212,7 @@ def _same_scalar(operands: Sequence[Expr]) -> bool:
     """Whether all are one node of one element, or equal scalar constants."""
     first = operands[0]
     if all(o is first for o in operands):
-        return first.tensor_type.is_static and first.tensor_type.size == 1
+        return first.tensor_type.size == 1
     scalars = [o.value for o in operands if isinstance(o, Constant) and not o.value.ndim]
     return len(scalars) == len(operands) and all(np.array_equal(value, scalars[0]) for value in scalars)
 

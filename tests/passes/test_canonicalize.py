@@ -1,6 +1,10 @@
 """CanonicalizeOps and CanonicalizeCast."""
 
+import numpy as np
+import pytest
+
 from minitvm.passes import CanonicalizeCast, CanonicalizeOps
+from minitvm.passes.canonicalize import drop_taps_in_padding
 from minitvm.testing.checks import check_rewrite, check_unchanged
 
 BIAS = "def @main(%x: Tensor[(2, 3, 4, 5), float32], %b: Tensor[(N,), float32]) { BODY }"
@@ -22,6 +26,55 @@ def test_bias_along_the_last_axis_needs_no_more_dimensions() -> None:
 
 def test_other_operators_stay() -> None:
     check_unchanged(CanonicalizeOps(), bias("add(%x, %b)", 5))
+
+
+def test_a_bias_of_truth_values_stays() -> None:
+    check_unchanged(CanonicalizeOps(), bias("nn.bias_add(%x, %b)", 3).replace("float32", "bool"))
+
+
+def taps(image: str, attributes: str) -> str:
+    return f"""def @main(%x: Tensor[{image}, float32]) {{
+      nn.conv1d(%x, meta["w", Tensor[(2, 1, 3), float32]], {attributes})
+    }}"""
+
+
+WEIGHT = np.arange(6, dtype="float32").reshape(2, 1, 3)
+
+
+@pytest.mark.parametrize(
+    ("image", "attributes", "kept", "padding"),
+    [
+        ("(1, 1, 1)", "padding=[1, 1]", (1, 2), "[0, 0]"),
+        ("(n, 1, 1)", "padding=[1, 1]", (1, 2), "[0, 0]"),
+        ("(1, 1, 2)", "padding=[2, 2], strides=[4]", (2, 3), "[0, 2]"),  # one window, two taps before the image
+        ("(1, 1, 1)", "padding=[0, 2]", (0, 1), "[0, 0]"),
+        ("(1, 1, 2)", "padding=[2, 2], dilation=[2]", (1, 2), "[0, 0]"),
+    ],
+)
+def test_taps_that_see_nothing_of_the_image_are_dropped(
+    image: str, attributes: str, kept: tuple[int, int], padding: str
+) -> None:
+    begin, end = kept
+    others = ", ".join(a for a in attributes.split(", ") if "padding" not in a and a[0].isalpha())
+    after = f"""def @main(%x: Tensor[{image}, float32]) {{
+      %w = strided_slice(meta["w", Tensor[(2, 1, 3), float32]], begin=[0, 0, {begin}], end=[2, 1, {end}],
+                         strides=[1, 1, 1]);
+      nn.conv1d(%x, %w, padding={padding}, kernel_size=[{end - begin}], {others})
+    }}"""
+    check_rewrite(drop_taps_in_padding, taps(image, attributes), after, constants={"w": WEIGHT})
+
+
+@pytest.mark.parametrize(
+    ("image", "attributes"),
+    [
+        ("(1, 1, n)", "padding=[1, 1]"),  # n may be 1
+        ("(1, 1, 5)", "padding=[1, 1]"),
+        ("(1, 1, 3)", "strides=[3]"),
+        ("(1, 1, 5)", "padding=[3, 0], strides=[9]"),  # no tap sees it
+    ],
+)
+def test_taps_that_see_the_image_stay(image: str, attributes: str) -> None:
+    check_unchanged(drop_taps_in_padding, taps(image, attributes), constants={"w": WEIGHT})
 
 
 CAST = """

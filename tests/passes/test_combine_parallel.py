@@ -137,6 +137,17 @@ def test_branches_that_meet_are_not_their_own_operands() -> None:
     check_rewrite(CombineParallelConv2D(2), conv(before), conv(after))
 
 
+def test_what_two_groups_meet_in_follows_neither() -> None:
+    before = """
+    %y = nn.relu(%x);
+    (add(nn.conv2d(%x, %w1), nn.conv2d(%y, %w1)), add(nn.conv2d(%x, %v), nn.conv2d(%y, %v)))"""
+    after = f"""
+    %0 = nn.conv2d(%x, concatenate((%w1, %v)));
+    %1 = nn.conv2d(nn.relu(%x), concatenate((%w1, %v)));
+    (add({part("%0", 0, 2)}, {part("%1", 0, 2)}), add({part("%0", 2, 2)}, {part("%1", 2, 2)}))"""
+    check_rewrite(CombineParallelConv2D(2), conv(before), conv(after))
+
+
 def test_weights_made_of_a_branch_do_not_combine() -> None:
     """The second convolution's weights are computed from the first one's result."""
     body = "%1 = nn.conv2d(%x, %w1); %2 = reshape(mean(%1, axis=[2, 3]), newshape=[2, 1, 1, 1]);"

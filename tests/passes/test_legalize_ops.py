@@ -65,6 +65,24 @@ def test_kept_with_dilation() -> None:
     check_unchanged(Legalize(), Module(enlarge(2, 2, (0, 0, 0, 0), dilation=(2, 2))))
 
 
+@pytest.mark.parametrize(
+    ("data", "weight", "attributes"),
+    [
+        ((1, 4, 3, 3), (4, 1, 2, 2), {"strides": (2, 2), "groups": 2}),
+        ((1, 4, 3, 3), (4, 1, 2, 2), {"strides": (2, 1)}),
+        ((1, 4, 3, 3), (4, 1, 3, 2), {"strides": (2, 2)}),
+        ((1, 4, 3, 3), (4, 1, 2, 3), {"strides": (2, 2)}),
+        ((1, 3, 3, 4), (4, 1, 2, 2), {"strides": (2, 2), "data_layout": "NHWC"}),
+        ((1, 4, 3, 3), (1, 4, 2, 2), {"strides": (2, 2), "kernel_layout": "OIHW"}),
+    ],
+)
+def test_kept_with_groups_uneven_strides_or_taps_and_other_layouts(
+    data: tuple[int, ...], weight: tuple[int, ...], attributes: dict[str, object]
+) -> None:
+    x, w = var("x", shape=data), const(np.ones(weight, "float32"))
+    check_unchanged(Legalize(), Module(function(call_op("nn.conv2d_transpose", x, w, **attributes), [x])))
+
+
 def test_kept_where_the_weight_is_not_a_constant() -> None:
     x, w = var("x", shape=(1, 3, 5, 4)), var("w", shape=(3, 4, 2, 2))
     check_unchanged(Legalize(), Module(function(call_op("nn.conv2d_transpose", x, w, strides=(2, 2)), [x, w])))
