@@ -144,18 +144,16 @@ def test_text_of_an_elementwise_kernel() -> None:
         emit_cuda(bound)
         == """\
 // conv1, relu 1
-extern "C" __global__ void __launch_bounds__(8, 1)
+extern "C" __global__ void __launch_bounds__(32, 1)
 elementwise(const float *__restrict__ p0, const float *__restrict__ p1, float *__restrict__ out0)
 {
     {
         const int row = blockIdx.x;
         {
             const int thread = threadIdx.x;
-            for (int k_outer = 0; k_outer < 5; ++k_outer) {
-                out0[k_outer * 8 + thread + row * 45] = tanhf(p0[k_outer * 8 + thread + row * 45] + p1[row % 3]) * 0.5f;
-            }
-            if (thread < 5) {
-                out0[thread + row * 45 + 40] = tanhf(p0[thread + row * 45 + 40] + p1[row % 3]) * 0.5f;
+            out0[thread + row * 45] = tanhf(p0[thread + row * 45] + p1[row % 3]) * 0.5f;
+            if (thread < 13) {
+                out0[thread + row * 45 + 32] = tanhf(p0[thread + row * 45 + 32] + p1[row % 3]) * 0.5f;
             }
         }
     }
