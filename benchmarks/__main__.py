@@ -125,7 +125,7 @@ def opening(models: list[str], peers: list[str], output: pathlib.Path) -> None:
 def figures_asked(
     sections: list[str], targets: tuple[str, ...], minutes: float, output: pathlib.Path, write: bool
 ) -> None:
-    """Every figure that is asked for: networks, 300 layers, threads, compile time, memory.
+    """Every figure that is asked for: networks, 300 layers, threads, threads in company, compile time, memory.
 
     Sections are kept in the file as they are measured; those left out are taken from it.
 

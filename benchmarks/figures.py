@@ -20,6 +20,7 @@ import minitvm
 from benchmarks import layers, worker
 from benchmarks.asked import AGAINST_ONE, OF_A_MODEL, OF_ALL, OF_LAYERS, OWN, Asked, ratio
 from benchmarks.cases import EIGHTEEN, found, make
+from benchmarks.company import BUSY, SPINNING, measure_company
 from benchmarks.graph import Graph
 from benchmarks.layers_report import PEER_OVER_OURS, figures_of, kind_table
 from benchmarks.measure import Settings, benchmark
@@ -107,6 +108,10 @@ def _threads(plan: Plan, say: Say) -> list[dict[str, float]]:
     return ratios
 
 
+def _company(plan: Plan, say: Say) -> dict[str, dict[str, dict[str, float]]]:
+    return measure_company(say)
+
+
 def _compile(plan: Plan, say: Say) -> dict[str, float]:
     """Seconds to open a model in a fresh process with an empty cache, on two threads: the better of two."""
     seconds = {}
@@ -136,6 +141,7 @@ SECTIONS: dict[str, Callable[[Plan, Say], Any]] = {
     "layers": _layers,
     "dense": _dense,
     "threads": _threads,
+    "company": _company,
     "compile": _compile,
     "memory": _memory,
 }
@@ -229,6 +235,15 @@ ROWS = (
             _native(lambda ratios, kind=kind: max(one[kind] for one in ratios)),
         )
         for kind, asked in (("steady", Asked(0.7, 0.55)), ("burst", Asked(0.85, 0.65)))
+    ),
+    *(
+        Row(
+            f"2 to 64 threads' time over 1 thread's, worst, {situation}",
+            asked,
+            "company",
+            _native(lambda found, situation=situation: max(max(of.values()) for of in found[situation].values())),
+        )
+        for situation, asked in ((BUSY, Asked(1.1, 1.0)), (SPINNING, Asked(1.05, 1.0)))
     ),
     Row("cold compile of resnet50, s", Asked(4, 2), "compile", _native(lambda seconds: seconds["resnet50"])),
     Row("cold compile of densenet121, s", Asked(6, 3), "compile", _native(lambda seconds: seconds["densenet121"])),

@@ -316,6 +316,28 @@ define internal void @minitvm.rest() nounwind {{
 
 _CPU = """
 declare i32 @sched_getcpu()
+declare i32 @clock_gettime(i32, ptr)
+
+define internal i64 @minitvm.clock(i32 %which) nounwind {
+  %time = alloca [2 x i64], align 8
+  %done = call i32 @clock_gettime(i32 %which, ptr %time)
+  %seconds = load i64, ptr %time, align 8
+  %nano.at = getelementptr [2 x i64], ptr %time, i64 0, i64 1
+  %nano = load i64, ptr %nano.at, align 8
+  %large = mul i64 %seconds, 1000000000
+  %sum = add i64 %large, %nano
+  ret i64 %sum
+}
+
+define internal i64 @minitvm.now() nounwind {
+  %monotonic = call i64 @minitvm.clock(i32 1)
+  ret i64 %monotonic
+}
+
+define internal i64 @minitvm.used() nounwind {
+  %thread = call i64 @minitvm.clock(i32 3)
+  ret i64 %thread
+}
 
 define internal i64 @minitvm.cpu() nounwind {
   %cpu = call i32 @sched_getcpu()
@@ -326,6 +348,14 @@ define internal i64 @minitvm.cpu() nounwind {
 _NO_CPU = """
 define internal i64 @minitvm.cpu() nounwind {
   ret i64 -1
+}
+
+define internal i64 @minitvm.now() nounwind {
+  ret i64 0
+}
+
+define internal i64 @minitvm.used() nounwind {
+  ret i64 0
 }
 """
 
@@ -364,5 +394,6 @@ def spinning_text(name: str, marks: frozenset[str]) -> str:
 
 
 def cpu_text(marks: frozenset[str]) -> str:
-    """``@minitvm.cpu``: the number of the CPU that a thread is on; -1 where the system does not say."""
+    """``@minitvm.cpu``: the number of the CPU that a thread is on; -1 where the system does not say.  ``@minitvm.now``:
+    nanoseconds; ``used``: those that the thread had a CPU.  0 there."""
     return _CPU if "linux" in marks else _NO_CPU

@@ -19,6 +19,7 @@ from benchmarks import __main__ as command
 from benchmarks import (
     asked,
     cases,
+    company,
     exact,
     figures,
     levels,
@@ -232,6 +233,24 @@ def test_the_ladder_has_a_line_for_every_level(model: pathlib.Path) -> None:
 
 def test_a_disturbed_peak_does_not_count() -> None:
     assert Peak(2, 100.0, 20.0, 90.0).better_of(Peak(2, 190.0, 10.0, 95.0)) == Peak(2, 190.0, 20.0, 95.0)
+
+
+def test_threads_in_company_of_a_process_that_keeps_a_core_busy(model: pathlib.Path) -> None:
+    worker.save_feeds(model, scale.mlp_feeds())
+    found = company.work(company.Job(str(model), company.BUSY, (1, 2), turns=1, seconds=1e-9))
+    assert list(found) == ["1", "2"] and min(found.values()) > 0
+
+
+def test_threads_in_company_of_other_threads_come_right_after_them(
+    model: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker.save_feeds(model, scale.mlp_feeds())
+    calls: list[str] = []
+    monkeypatch.setitem(company.OPENERS, "onnxruntime", lambda path, threads: lambda feeds: calls.append("peer"))
+    monkeypatch.setitem(company.OPENERS, "minitvm", lambda path, threads: lambda feeds: calls.append(f"own {threads}"))
+    company.work(company.Job(str(model), company.SPINNING, (1, 2), turns=2, seconds=1e-9))
+    turns = ["peer", "own 1", "peer", "own 2", "peer", "own 2", "peer", "own 1"]
+    assert calls == ["peer", "own 1", "own 2", *turns]
 
 
 def test_turns_rotate_and_their_first_run_is_not_counted() -> None:

@@ -1,5 +1,5 @@
 ; Control flow without Python: loops and choices whose bodies are native segments, and each other.
-; Joined with @minitvm.meet (codegen/llvm/sharing.ll).  control.py fills the records; every thread runs all of it,
+; Joined with @minitvm.meet and stay (codegen/llvm/sharing.ll).  control.py fills the records; every thread runs all of it,
 ; thread 0 alone moves values.  A value is named by the address of its slot, which holds the address of its memory.
 
 %step = type { ptr, ptr, i64 }          ; a function(argument, thread, threads, place); on thread 0 alone where 1
@@ -177,6 +177,7 @@ define void @control_fail(ptr %fail, i64 %thread, i64 %threads, ptr %place) {
 
 define void @control_if(ptr %if, i64 %thread, i64 %threads, ptr %place) {
 entry:
+  call void @minitvm.stay(ptr %place, i64 %threads)
   %zeroth = icmp eq i64 %thread, 0
   %flag = call ptr @at(ptr %if)
   %condition.at = getelementptr %if, ptr %if, i64 0, i32 1
@@ -202,6 +203,7 @@ exit:
 ; Trips from the first on; those before it were made by calls before.  Ends early after as many as it may make.
 define void @control_loop(ptr %loop, i64 %thread, i64 %threads, ptr %place) {
 entry:
+  call void @minitvm.stay(ptr %place, i64 %threads)
   %zeroth = icmp eq i64 %thread, 0
   %flag = call ptr @at(ptr %loop)
   %first.at = getelementptr %loop, ptr %loop, i64 0, i32 1

@@ -147,12 +147,19 @@ def _call_of(node: int) -> str:
 
 
 def _segment_text(segment: Segment, barriers: set[int]) -> str:
-    lines = [_define(segment.symbol)]
+    """A worker leaves at a barrier, and comes back to it."""
+    steps = [node for node in segment.nodes if node in barriers]
+    cases = " ".join(f"i64 {step}, label %step_{step}" for step in steps)
+    lines = [_define(segment.symbol), "  %from = call i64 @minitvm.from(ptr %place, i64 %threads)"]
+    lines += [f"  switch i64 %from, label %start [ {cases} ]", "start:"]
     for node in segment.nodes:
         if node in barriers:
-            lines.append(_BARRIER)
+            given = f"ptr %place, i64 %thread, i64 %threads, i64 {node}"
+            lines.append(f"  %leaves_{node} = call i1 @minitvm.leaves({given})")
+            lines.append(f"  br i1 %leaves_{node}, label %end, label %step_{node}")
+            lines.append(f"step_{node}:")
         lines.append(_call_of(node))
-    return "\n".join([*lines, "  ret void", "}"])
+    return "\n".join([*lines, "  br label %end", "end:", "  ret void", "}"])
 
 
 def entry_text(graph: Graph, plan: Plan, workspaces: Mapping[int, Dim], features: frozenset[str]) -> str:

@@ -7,7 +7,9 @@
 ; What was taken of a thread's share: the piece of work by number (upper half), how much of it (lower half).
 %minitvm.share = type { i64, [120 x i8] }
 %minitvm.run = type { i64, [56 x i8], [0 x %minitvm.share] }    ; work that is finished; the shares
-%minitvm.place = type { ptr, i64, i64 } ; where a thread is: its run, pieces of work so far, all work in them
+; Where a thread is: its run, pieces of work so far, all work in them; from which step of a segment it goes on (0: from the
+; start), -1 where it has to stay in the run.
+%minitvm.place = type { ptr, i64, i64, i64 }
 %minitvm.part = type { i64, i64, i64, i64 } ; shares looked at, 0 before all; finished but not said; taken: from, to
 
 ; Takes a part of a piece of work, which comes after the part that was taken last; whether there is one.
@@ -198,6 +200,56 @@ arrive:
   store i64 %work.new, ptr %work.at, align 8
   call void @minitvm.finished(ptr %place, i64 %threads)
   call void @minitvm.barrier(ptr %place, i64 %threads)
+  br label %done
+done:
+  ret void
+}
+
+; The step of a segment that a thread goes on from.
+define i64 @minitvm.from(ptr %place, i64 %threads) nounwind {
+  %single = icmp ule i64 %threads, 1
+  br i1 %single, label %start, label %look
+look:
+  %from.at = getelementptr %minitvm.place, ptr %place, i64 0, i32 3
+  %from = load i64, ptr %from.at, align 8
+  %again = icmp sgt i64 %from, 0
+  br i1 %again, label %on, label %start
+on:
+  store i64 0, ptr %from.at, align 8
+  ret i64 %from
+start:
+  ret i64 0
+}
+
+; A segment's barrier before a step.  Who made the run waits here.  A worker that may leave (true) waits outside of the
+; segment, which it will be called with again to go on from that step: whatever it waits for there, nobody waits for it.
+define i1 @minitvm.leaves(ptr %place, i64 %thread, i64 %threads, i64 %step) nounwind {
+  %single = icmp ule i64 %threads, 1
+  br i1 %single, label %goes.on, label %look
+look:
+  %from.at = getelementptr %minitvm.place, ptr %place, i64 0, i32 3
+  %from = load i64, ptr %from.at, align 8
+  %free = icmp eq i64 %from, 0
+  %worker = icmp ne i64 %thread, 0
+  %leaves = and i1 %free, %worker
+  br i1 %leaves, label %leave, label %stay
+leave:
+  store i64 %step, ptr %from.at, align 8
+  ret i1 true
+stay:
+  call void @minitvm.barrier(ptr %place, i64 %threads)
+  br label %goes.on
+goes.on:
+  ret i1 false
+}
+
+; Inside of control flow, all threads have to meet: they stay.
+define void @minitvm.stay(ptr %place, i64 %threads) nounwind {
+  %single = icmp ule i64 %threads, 1
+  br i1 %single, label %done, label %mark
+mark:
+  %from.at = getelementptr %minitvm.place, ptr %place, i64 0, i32 3
+  store i64 -1, ptr %from.at, align 8
   br label %done
 done:
   ret void
