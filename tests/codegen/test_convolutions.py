@@ -242,6 +242,18 @@ def test_pixels_and_few_positions_are_products(data: tuple[int, ...], kernel: in
         assert not re.search(r"insertelement .*, i64 [1-9]", emit(simplify(made), machine))
 
 
+@pytest.mark.parametrize(("batch", "groups"), [(1, 1), (1, 2), (2, 1)])
+def test_pixels_some_apart_are_packed_not_copied_element_by_element(batch: int, groups: int) -> None:
+    case = Case(
+        "nn.conv2d", (batch, 512 * groups, 5, 7), (24 * groups, 512, 1, 1), {"strides": (2, 3), "groups": groups}
+    )
+    for width, registers in WIDTHS:
+        machine = MachineModel(width, registers, threads=2)
+        buffers = {s.buffer.name for s in walk_stmts(case.kernel(machine).body) if isinstance(s, Alloc)}
+        assert "image" not in buffers
+        check_numbers(case, machine, 0)
+
+
 def test_taps_that_only_read_padding_are_left_out() -> None:
     assert PhasedAxis(1, 1, 7, 2, 1, 3).trimmed() == (PhasedAxis(1, 1, 1, 2, 1, 0), 3)
     assert PhasedAxis(2, 1, 7, 2, 1, 3).trimmed() == (PhasedAxis(2, 1, 2, 2, 1, 0), 3)

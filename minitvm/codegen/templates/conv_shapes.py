@@ -161,20 +161,23 @@ def conv_product(problem: Problem, dtype: str, machine: MachineModel) -> ConvPro
     """Of a convolution; ``None`` where it is no product."""
     ((trimmed,), (whole,)) = (conv_shapes(problem, trimmed) for trimmed in (True, False))
     one = trimmed.positions == 1
-    if all(w.is_pixels for w in trimmed.windows) and (one or 1 in (trimmed.batch, trimmed.groups)):
-        return ConvProduct(trimmed, dtype, machine, one)
+    pixels = ConvProduct(trimmed, dtype, machine, one) if one or 1 in (trimmed.batch, trimmed.groups) else None
+    if all(w.is_pixels for w in trimmed.windows) and pixels is not None:
+        return pixels
     found = ConvProduct(whole, dtype, machine, True, copied=True)
     groups, positions, depth = found.columns.shape
     operations = dot_operations(groups, whole.channels, positions, depth, dtype, machine)
-    pixels = groups * whole.channels * whole.batch * -(-whole.positions // machine.lanes(dtype)) * depth
-    return found if operations + _COPY * groups * positions * depth <= pixels else None
+    in_place = groups * whole.channels * whole.batch * -(-whole.positions // machine.lanes(dtype)) * depth
+    if operations + _COPY * groups * positions * depth > in_place:
+        return None
+    return pixels if all(w.is_sampled for w in trimmed.windows) and pixels is not None else found
 
 
 @dataclass(frozen=True)
 class ConvProduct:
     """``together``: positions are those of all images, and a batch is the groups; else there is one image or one group.
 
-    ``copied``: windows are copied side by side first; else each is one pixel, and read where it is.
+    ``copied``: windows are copied side by side first; else each is one pixel, and read where it is, or packed.
     """
 
     shapes: ConvShapes
@@ -226,9 +229,12 @@ class ConvProduct:
 
         def pixel(b: LoopExpr, c: LoopExpr, position: LoopExpr) -> Load:
             n, group, where = self._located(b, position)
-            return shapes.pixel(n, group * shapes.inputs + c, where)
+            spots = [at * w.stride for at, w in zip(where, shapes.windows, strict=True)]
+            return shapes.pixel(n, group * shapes.inputs + c, spots)
 
-        return Matrix.stored(batch, shapes.inputs, self._positions, pixel, self._channels_last(shapes.op.layouts[0]))
+        last = self._channels_last(shapes.op.layouts[0])
+        found = Matrix.stored(batch, shapes.inputs, self._positions, pixel, last)
+        return found if last or all(w.is_pixels for w in shapes.windows) else replace(found, along_rows=False)
 
     def _fill(self) -> Stmt:
         """Every element of every window, zero where it is padding."""

@@ -182,6 +182,11 @@ class PhasedAxis(Axis):
         return self.stride == 1 and self.before == self.shift == 0 and self.length <= self.extent
 
     @property
+    def is_sampled(self) -> bool:
+        """True where windows are elements of the input, one each, perhaps some apart."""
+        return self.taps == 1 and self.before == self.shift == 0 and (self.outputs - 1) * self.stride < self.extent
+
+    @property
     def is_pixels(self) -> bool:
         """True where windows are the elements of the input, one each."""
         return self.is_plain and self.taps == 1 and self.outputs == self.extent
