@@ -191,6 +191,8 @@ class Rates:
 
 
 MULTIPLY_ADDS = 2
+WAY_BYTES = 4096
+"""Of a way of the first-level cache, that of a page: lines so far apart share a place of it."""
 _CLOCK = 3e9
 _FROM_OWN = (0.8, 0.4)  # of the bytes that a core's load instructions could take in a cycle, from its own two caches
 _FROM_L3 = 16 * _CLOCK  # bytes a second of one core, whatever its vectors

@@ -64,7 +64,7 @@ from minitvm.ir.loop import (
 )
 from minitvm.ir.loop.affine import bounds, depends_on, loads, stride_along, vectorizes
 from minitvm.ir.op import outer_reductions
-from minitvm.target import MachineModel
+from minitvm.target import WAY_BYTES, MachineModel
 
 _LARGEST_SQUARE = 16
 _WORTH_A_SQUARE = 4
@@ -72,8 +72,6 @@ _WORTH_A_SQUARE = 4
 _LINE_BYTES = 64
 _SHORT = 128
 """Elements of a row that are followed by the next one so soon that reading more rows at once costs nothing."""
-_PLACES_BYTES = 4096
-"""After so many bytes lines of memory share a place of the first-level cache."""
 _FEW_WAYS = 8
 """Lines that a place holds, at least."""
 _STRIPS = 4
@@ -233,7 +231,7 @@ def _strip(square: _Square, threads: int) -> int:
 def _share_places(buffer: Buffer, index: Sequence[LoopExpr], var: LoopVar, places: int = 4) -> bool:
     """Whether what is read or written for neighbouring ``var`` has so few places in the first-level cache."""
     apart = stride_along(buffer, index, var)
-    return apart is not None and apart * np.dtype(buffer.dtype).itemsize * places % _PLACES_BYTES == 0
+    return apart is not None and apart * np.dtype(buffer.dtype).itemsize * places % WAY_BYTES == 0
 
 
 def _one_square(

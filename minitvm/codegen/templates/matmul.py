@@ -24,7 +24,7 @@ from minitvm.codegen.templates.product import Dots, Gemm, Matrix, Product
 from minitvm.codegen.templates.tile import ITEMS_PER_THREAD, Run, best_tile, block_runs, dot_operations, tile_choices
 from minitvm.ir.decision import Declined
 from minitvm.ir.loop import Alloc, Buffer, Load, LoopExpr, Stmt, const, loop, seq
-from minitvm.target import MachineModel
+from minitvm.target import WAY_BYTES, MachineModel
 
 DOTS, IN_PLACE, IN_PIECES, PACKED = "dot products", "in place", "in pieces of the depth", "packed"
 PANELS = "panels"
@@ -33,7 +33,7 @@ _PACKING = 0.4  # cycles that put an element into a panel across which it was st
 _READ_IN_PLACE = 2  # tiles of rows that read the right-hand side where it is, however far apart its rows are
 _HALVED = (1, 2, 4, 8)  # rows of a tile, and columns of one of dot products, where only a run knows how many there are
 _NO_NEIGHBOUR = 8192  # bytes between rows of which one is not fetched ahead with the other
-_WAY, _CROWDED = 4096, 1.4  # bytes of a way of the first-level cache; what it costs where rows push each other out
+_CROWDED = 1.4  # what it costs where rows push each other out of the first-level cache
 _FROM_L2 = 1.25  # cycles of a vector that comes from the second-level cache
 _NEAR_CACHES = 8  # times the second-level cache: what is read from there or nearly as fast
 
@@ -207,8 +207,8 @@ def _crowded(product: Product, tile: Tile, machine: MachineModel) -> bool:
     """Whether a tile's rows of the left-hand side lie so far apart that more of them share places of the first-level
     cache than it has ways: of 1024 floats each, more than 8."""
     row = product.depth * np.dtype(product.left.dtype).itemsize
-    places = _WAY // math.gcd(row, _WAY)
-    return product.left.along_rows and tile.rows > places * (machine.l1_bytes // _WAY)
+    places = WAY_BYTES // math.gcd(row, WAY_BYTES)
+    return product.left.along_rows and tile.rows > places * (machine.l1_bytes // WAY_BYTES)
 
 
 def _symbolic_choices(product: Product, machine: MachineModel) -> list[Choice]:
