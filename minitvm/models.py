@@ -20,6 +20,7 @@ from minitvm.driver.tune import Tuned, tasks
 from minitvm.driver.tune import tune as run_tuner
 from minitvm.errors import InputError, MiniTVMError, UnknownValueError
 from minitvm.frontend import ValueDescription, describe_onnx, from_onnx, load_model
+from minitvm.ir.decision import decisions
 from minitvm.ir.dims import Undecided, assumptions
 from minitvm.ir.expr import Module
 from minitvm.passes.pipeline import Plan
@@ -59,7 +60,8 @@ def compile(
     """
     parsed, plan = Target.parse(target), Plan.of(passes, pipeline)
     opened = load_model(model)
-    module, params = from_onnx(opened, shape_dict=shape_dict, dtype_dict=dtype_dict, value_dict=value_dict)
+    with decisions() as read:
+        module, params = from_onnx(opened, shape_dict=shape_dict, dtype_dict=dtype_dict, value_dict=value_dict)
     said = describe_onnx(opened).form
     del opened  # what it holds of small weights is not needed beside the module's
     for value in params.values():
@@ -67,6 +69,8 @@ def compile(
     backend = backend_for(parsed, num_threads)
     how: dict[str, Any] = {"strict": strict, "on_progress": on_progress, "trace": trace}
     library = build_consuming(module, params, backend, opt_level, plan=plan, **how)
+    assert library.report is not None
+    library.report.imported = read
     return library.made_for(said, {name: np.array(value) for name, value in (value_dict or {}).items()})
 
 

@@ -25,7 +25,7 @@ from minitvm.driver.program import (
     with_library_calls,
     without_kernels,
 )
-from minitvm.driver.report import BuildReport, KernelReport, Recorder
+from minitvm.driver.report import BuildReport, KernelReport, Recorder, with_names
 from minitvm.errors import CompilerError, ConfigError, InputError, listing
 from minitvm.ir.arrays import shared, trim
 from minitvm.ir.decision import Declined, decide, decisions
@@ -121,7 +121,8 @@ def build_consuming(
     compiler = KernelCompiler(backend, cache, timings, on_progress, schedules)
     with timings.stage("passes"), decisions() as log:
         recorder = Recorder(log, trace)
-        main = optimize_for(backend, given, params, opt_level, recorder, plan).main
+        named = with_names(given) if trace else given
+        main = optimize_for(backend, named, params, opt_level, recorder, plan).main
     report = BuildReport(timings, compiler, recorder.steps)
     if trace:
         report.module = given.with_function("main", main)

@@ -20,9 +20,10 @@ from minitvm.driver.kernels import KernelCompiler, Timings
 from minitvm.driver.program import group_cost
 from minitvm.errors import CompilerError, ConfigError
 from minitvm.ir.decision import Decision, Decisions, decisions, name_of
-from minitvm.ir.expr import Function, Module
+from minitvm.ir.expr import Call, Expr, Function, Module, Tuple
 from minitvm.ir.loop import Kernel
-from minitvm.ir.visitor import calls
+from minitvm.ir.text import operands
+from minitvm.ir.visitor import as_function, calls, post_order, rewrite
 from minitvm.passes.instrument import PassInfo, PassInstrument, Running
 from minitvm.passes.manager import closest
 from minitvm.runtime.graph import Artifact, Graph
@@ -173,6 +174,8 @@ class BuildReport(Shown):
     timings: Timings
     compiler: KernelCompiler
     steps: list[PassStep] = field(default_factory=list)
+    imported: list[Decision] = field(default_factory=list)
+    """What became of the model's nodes of which no call was left when it was read."""
     placement: list[Decision] = field(default_factory=list)
     """What has no kernel, and why."""
     groups: dict[str, Function] = field(default_factory=dict)
@@ -276,9 +279,25 @@ class BuildReport(Shown):
 
     def _stages(self, kernels: list[str]) -> Iterator[tuple[str, tuple[Decision, ...]]]:
         """Every decision once, with the pass or kernel that it was made for."""
+        yield "from_onnx", tuple(self.imported)
         yield from ((step.name, step.decisions) for step in self.steps)
         yield "placement", tuple(self.placement)
         yield from ((symbol, self.kernel(symbol).decisions) for symbol in kernels)
+
+
+def with_names(module: Module) -> Module:
+    """The module with names for the calls of ``main`` that come from no node of a model: ``relu_2`` is ``%2`` of its
+    text."""
+    others = set(module.functions.values())
+    bound = [n for n in post_order(module.main.body, operands=operands) if isinstance(n, (Call, Tuple, Function))]
+    numbers = {node: number for number, node in enumerate(n for n in bound if n not in others)}
+
+    def visit(old: Expr, new: Expr) -> Expr:
+        if old.span or old not in numbers or not isinstance(new, Call):
+            return new
+        return Call(new.op, new.args, (f"{name_of(new).rpartition('.')[2]}_{numbers[old]}",))
+
+    return module.with_function("main", as_function(rewrite(module.main, visit)))
 
 
 def _is_about(decided: Decision, name: str, named: set[str]) -> bool:

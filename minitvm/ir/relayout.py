@@ -75,6 +75,8 @@ class Placement:
     args: tuple[Carry, ...]
     result: Carry
     build: Build
+    what: str = ""
+    """In words, where the result's layout does not say it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,7 @@ _TOPICS = {
     "FuseOps": FUSION,
     "AlterOpLayout": LAYOUT,
     "ConvertLayout": LAYOUT,
+    "from_onnx": FOLDED,
     "FoldConstant": FOLDED,
     "BackwardFoldScaleAxis": FOLDED,
     "ForwardFoldScaleAxis": FOLDED,
@@ -138,9 +139,9 @@ def _named(kind: str, name: str, known: Sequence[str]) -> list[str]:
 
 
 def _nodes(report: BuildReport) -> list[str]:
-    """The model's nodes that a kernel computes, then those that passes have done away with."""
+    """The model's nodes that a kernel computes, then those that passes or the import have done away with."""
     decided = (d.spans for step in report.steps for d in step.decisions)
-    spans = (*report.nodes.values(), *decided, *(d.spans for d in report.placement))
+    spans = (*report.nodes.values(), *decided, *(d.spans for d in (*report.placement, *report.imported)))
     return list(dict.fromkeys(name for span in spans for name in span))
 
 
@@ -173,6 +174,8 @@ def _where(staged: Sequence[tuple[str, Decision]], symbols: Sequence[str], other
     hosted = [d for topic, d in staged if topic == PLACE and not d.taken]
     if hosted:
         return f"No kernel computes it: it runs in Python, {hosted[0].reason}."
+    if all(d.by == "from_onnx" for _, d in staged):
+        return "No kernel computes it: it was settled while the model was read, as is said below."
     return "No kernel computes it any more: passes have folded it away, as is said below."
 
 
@@ -221,7 +224,7 @@ def _members(kernel: KernelReport) -> str:
 def _decided(report: BuildReport, nodes: set[str], symbols: set[str]) -> list[tuple[str, Decision]]:
     """What passes and placement decided about nodes or kernels, each with its topic."""
     stages: Iterator[tuple[str, Iterable[Decision]]] = ((step.name, step.decisions) for step in report.steps)
-    everything = [*stages, ("placement", report.placement)]
+    everything = [("from_onnx", report.imported), *stages, ("placement", report.placement)]
     return [
         (_TOPICS.get(stage, OTHER), d)
         for stage, found in everything

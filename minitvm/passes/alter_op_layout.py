@@ -77,7 +77,9 @@ class LayoutRewriter:
         for node in post_order(function.body):
             with span_scope(node.span):
                 self.values[node] = self._visit(node)
-        return as_function(rebuild(function, (*function.params, self._as(self.values[function.body], None))))
+        with span_scope(function.body.span):
+            result = self._as(self.values[function.body], None)
+        return as_function(rebuild(function, (*function.params, result)))
 
     def _visit(self, node: Expr) -> Value:
         if isinstance(node, Call):
@@ -110,11 +112,8 @@ class LayoutRewriter:
             answer = answer if isinstance(own, Declined) and answer is not None else own
             why = ", as its operands are"
         if isinstance(answer, Placement):
-            decide(
-                self.by,
-                call,
-                f"its result is held as {_describe(answer.result)}{why or _blocks_of(call, answer.result)}",
-            )
+            held = f"its result is held as {_describe(answer.result)}{why or _blocks_of(call, answer.result)}"
+            decide(self.by, call, answer.what or held)
             return answer
         if answer is not None:
             decide(self.by, call, answer)
@@ -380,7 +379,10 @@ def packed_dense(site: Site, machine: MachineModel) -> Placement | Declined:
         operands = (Call(Words(), (args[0],)), _words_of_lanes(panels)) if of_bytes else (args[0], panels)
         return Call(packed, operands)
 
-    return Placement((None, None), None, build)
+    told = (
+        f"its weights are held as {layout}, so that vectors take {lanes} of {units} units; its result is held as it was"
+    )
+    return Placement((None, None), None, build, told)
 
 
 @proposal("cuda", Conv2d)
@@ -406,7 +408,8 @@ def depth_first(site: Site, machine: MachineModel) -> Placement | Declined:
     def build(args: Sequence[Expr]) -> Expr:
         return Call(made, (args[0], Call(Transpose((1, 0)), (args[1],))))
 
-    return Placement((None, None), None, build)
+    told = "its weights are turned, so that units lie side by side; its result is held as it was"
+    return Placement((None, None), None, build, told)
 
 
 def moving_costs_more(call: Call, function: Function, machine: MachineModel) -> Declined | None:

@@ -36,6 +36,8 @@ _WORTH = 0.85
 
 def faster(predict: Predict, site: Site, direct: Placement, moved: int = 0) -> Placement:
     """One of Winograd's, or the placement that is given; ``moved`` elements change their layout only for it."""
+    if not isinstance(site.op, Conv2d):
+        return direct
     refusal = _refusal(site, direct)
     if refusal is None:
         found = _Ways(predict, site, direct).best(moved * MOVE)
@@ -48,7 +50,8 @@ def faster(predict: Predict, site: Site, direct: Placement, moved: int = 0) -> P
 
 def _refusal(site: Site, direct: Placement) -> Declined | None:
     op, weight, data = site.op, site.call.args[1], direct.args[0]
-    if not isinstance(op, Conv2d) or site.type(1).static_shape[2:] != (TAPS, TAPS):
+    assert isinstance(op, Conv2d)
+    if site.type(1).static_shape[2:] != (TAPS, TAPS):
         return Declined(f"its taps are not {TAPS} x {TAPS}")
     if {*op.strides, *op.dilation, op.groups} != {1}:
         return Declined("it has strides, dilation or groups")

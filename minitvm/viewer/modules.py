@@ -12,8 +12,10 @@ from typing import Any
 
 from minitvm.ir.attributes import print_attributes
 from minitvm.ir.expr import Call, Constant, Expr, Function, Module, Tuple, TupleGetItem
+from minitvm.ir.node import merge_spans
 from minitvm.ir.op import Op
 from minitvm.ir.text import is_inline
+from minitvm.ir.types import Span
 from minitvm.ir.visitor import held_functions, post_order
 
 _LONGEST = 400
@@ -78,9 +80,11 @@ class Modules:
             found.append({"name": name, "nodes": table.nodes, "groups": table.groups, "result": table.result})
         return found
 
-    def row(self, kind: str, name: str, attributes: str, node: Expr, constants: tuple[int, ...] = ()) -> int:
+    def row(
+        self, kind: str, name: str, attributes: str, node: Expr, origin: Span, constants: tuple[int, ...] = ()
+    ) -> int:
         type_ = "" if node.checked_type is None else str(node.checked_type)
-        span = self.spans.number(tuple(node.span))
+        span = self.spans.number(origin)
         fusion = node.op.fusion.name if isinstance(node, Call) and isinstance(node.op, Op) else "OPAQUE"
         item = [kind, name, attributes, type_, span, fusion]
         return self.rows.number((kind, name, attributes, type_, span, constants), item)
@@ -101,6 +105,7 @@ class _Table:
         self.nodes: list[list[Any]] = []
         self.groups: list[dict[str, Any]] = []
         self.held: list[tuple[str, Function]] = []
+        self._origins: dict[str, Span] = {}
         values: dict[Expr, str | int] = {p: self._node("var", p.name, "", p) for p in function.params}
         self.result = self._body(function.body, values, -1)
 
@@ -125,11 +130,17 @@ class _Table:
         return self._node("var", getattr(node, "name", "?"), "", node, [], group)
 
     def _group(self, call: Call, called: Function, inputs: list[str | int]) -> str | int:
-        """The calls inside; a value of the group is that of the call that makes it."""
+        """The calls inside; a value of the group is that of the call that makes it.
+
+        Equal groups are one function, whose calls come from the nodes of the first: here they get their own.
+        """
         number, symbol = len(self.groups), self.modules.symbols.get(id(called), "")
         name = str(called.attrs.get("name", "fused"))
         self.groups.append({"name": name, "kernel": symbol, "span": self.modules.spans.number(tuple(call.span))})
-        return self._body(called.body, dict(zip(called.params, inputs, strict=True)), number)
+        self._origins = _renamed(called.span, call.span)
+        result = self._body(called.body, dict(zip(called.params, inputs, strict=True)), number)
+        self._origins = {}
+        return result
 
     def _call(self, call: Call, inputs: list[str | int], group: int) -> int:
         held = held_functions(call)
@@ -145,8 +156,17 @@ class _Table:
     ) -> int:
         given = inputs or []
         constants = tuple(int(i[1:]) for i in given if isinstance(i, str) and i.startswith("c"))
-        self.nodes.append([self.modules.row(kind, name, attributes, node, constants), given, group])
+        origin = merge_spans(*(self._origins.get(one, (one,)) for one in node.span))
+        self.nodes.append([self.modules.row(kind, name, attributes, node, origin, constants), given, group])
         return len(self.nodes) - 1
+
+
+def _renamed(first: Span, own: Span) -> dict[str, Span]:
+    """The nodes of a group for those of another one that is equal to it: in order; all of them where they are not as
+    many."""
+    if first == own:
+        return {}
+    return {name: own[i : i + 1] if len(first) == len(own) else own for i, name in enumerate(first)}
 
 
 def _name(value: Any) -> str:

@@ -171,6 +171,13 @@ def test_strides_and_dilation_are_computed_directly(attributes: dict[str, Any]) 
     assert "it has strides, dilation or groups" in declined
 
 
+def test_nothing_is_said_of_what_is_no_convolution() -> None:
+    x = var("x", shape=(2, 16))
+    dense = call_op("nn.dense", x, const(np.ones((16, 16), "float32")))
+    library = build(Module(Function([x], dense)), "llvm", opt_level=3)
+    assert not any(d.by == "Winograd" for d in library.report.decisions)
+
+
 def test_it_is_switched_off_by_name() -> None:
     with PassContext(opt_level=3, config={"minitvm.allow_approximate": ()}):
         library = build(Module(network(64, 28, 64)), "llvm")

@@ -9,6 +9,7 @@ import pytest
 
 import minitvm
 from minitvm import relay
+from minitvm.driver.report import with_names
 from minitvm.errors import CompilerError, ConfigError, InputError, PassError, TargetError
 from minitvm.ir.builder import call_op
 from minitvm.ir.expr import span_scope
@@ -111,6 +112,20 @@ def test_the_report_shows_every_stage() -> None:
     assert kernel.cost.flops >= 2 * 8 * 8 * 4 * 9  # at least one of the layers' products for every element
     with pytest.raises(CompilerError, match=r"^there is no kernel 'conv'\n  = hint: kernels: "):
         report.kernel("conv")
+
+
+def test_calls_of_a_module_made_by_hand_have_names_where_a_build_is_traced() -> None:
+    x, weight = relay.var("x", shape=(2, 8)), relay.const(RNG.random((8, 8)).astype("float32"))
+    hidden = relay.nn.relu(relay.nn.dense(x, weight))
+    function = relay.Function([x], relay.nn.softmax(relay.add(hidden, relay.nn.relu(relay.nn.dense(hidden, weight)))))
+    report = minitvm.build(function, trace=True).report
+    assert {n for nodes in report.nodes.values() for n in nodes} == {
+        *("dense_0", "relu_1", "dense_2", "relu_3", "add_4", "softmax_5")
+    }
+    assert "relu_3" in str(report.explain(node="relu_3")) and not any(minitvm.build(function).report.nodes.values())
+    with span_scope(("mine",)):
+        named = relay.Function([x], relay.nn.relu(x))
+    assert with_names(minitvm.Module(named)).main is named
 
 
 def _named() -> minitvm.Module:

@@ -6,6 +6,7 @@ import pathlib
 from typing import Any
 
 import onnx
+import onnx.parser
 import pytest
 from click.testing import CliRunner
 
@@ -135,6 +136,33 @@ def test_a_node_in_python_says_so() -> None:
     found = explain(library, node='<script>"&')
     assert found.section(PLACE) is not None and "runs in Python, no kernel, since" in found.summary
     assert "<script>" not in found._repr_html_() and "&lt;script&gt;" in found._repr_html_()
+
+
+SETTLED = """<ir_version: 8, opset_import: ["" : 17]> g (float[2, 4] x) => (float[2, 4] y) {
+    c = Constant <value = float[1] {2.0}> ()
+    s = Shape (x)
+    same = Identity (x)
+    unread = Neg (x)
+    z = Reshape (same, s)
+    y = Mul (z, c)
+}"""
+
+
+@pytest.mark.parametrize(
+    ("node", "why"),
+    [
+        ("Constant_c", "is a constant"),
+        ("Shape_s", "it follows from weights and shapes"),
+        ("Identity_same", "its result is its operand"),
+        ("Neg_unread", "no result of the model needs it"),
+    ],
+)
+def test_nodes_that_an_import_leaves_nothing_of_are_answered(node: str, why: str) -> None:
+    library = minitvm.compile(onnx.parser.parse_model(SETTLED))
+    found = explain(library, node=node)
+    assert found.summary.startswith("No kernel computes it: it was settled while the model was read")
+    assert why in str(found.section(FOLDED)) and why in str(library.report.why(node))
+    assert explain(library, node="Mul_y").section(FUSION)
 
 
 def test_the_command(tmp_path: pathlib.Path, report: BuildReport) -> None:

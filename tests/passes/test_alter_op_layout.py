@@ -208,6 +208,15 @@ def test_the_last_panel_of_units_is_filled_up_with_zeros() -> None:
     check_rewrite(AlterOpLayout(SSE), text.format('nn.matmul(%x, meta["w"])'), text.format(after), constants=weights)
 
 
+def test_a_packed_dense_says_what_lies_otherwise() -> None:
+    weights = {"w": random_array((10, 5))}
+    module = parse_module('def @main(%x: Tensor[(3, 5), float32]) { nn.dense(%x, meta["w"]) }', weights)
+    with decisions() as log:
+        AlterOpLayout(SSE)(module)
+    told = "its weights are held as NC4n, so that vectors take 4 of 10 units; its result is held as it was"
+    assert [(d.about, d.taken, d.reason) for d in log] == [("nn.dense", True, told)]
+
+
 def test_few_units_of_many_features_are_dot_products() -> None:
     text = 'def @main(%x: Tensor[(3, 100), float32]) { nn.dense(%x, meta["w"]) }'
     with decisions() as log:

@@ -15,7 +15,10 @@ from minitvm.codegen.llvm.compile import host, machine_model
 from minitvm.driver import optimize
 from minitvm.driver.program import read_program
 from minitvm.frontend import from_onnx
-from minitvm.passes import PassLog
+from minitvm.ir.decision import name_of
+from minitvm.ir.expr import Function, Module
+from minitvm.ir.visitor import calls
+from minitvm.passes import PassInfo, PassInstrument, PassLog
 
 DEMO = pathlib.Path(minitvm.__file__).parent / "demo_data" / "efficientnet_lite0.onnx"
 
@@ -112,6 +115,27 @@ def kernels(model: onnx.ModelProto, **shapes: tuple[int, ...]) -> tuple[dict[str
     nodes = read_program(optimized.main).graph.nodes
     changed = {record.name for record in log.records if record.changed}
     return {node.name: node.spans for node in nodes if not node.is_null}, changed
+
+
+class Nameless(PassInstrument):
+    """The calls that come from nowhere, as (pass, operator)."""
+
+    def __init__(self) -> None:
+        self.found: list[tuple[str, str]] = []
+
+    def run_after_pass(self, module: Module, info: PassInfo) -> None:
+        outer = calls(module.main.body)
+        inside = [inner for call in outer if isinstance(call.op, Function) for inner in calls(call.op.body)]
+        self.found += [(info.name, name_of(call)) for call in (*outer, *inside) if not call.span]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_all_that_passes_make_comes_from_somewhere(case: str) -> None:
+    """What the compiler inserts comes from the nodes that it is inserted for."""
+    module, params = from_onnx(CASES[case][0]())
+    nameless = Nameless()
+    optimize(module, machine_model(host(), 1), params, opt_level=3, recorder=nameless)
+    assert nameless.found == []
 
 
 def names(spans: Iterable[tuple[str, ...]]) -> set[str]:

@@ -18,10 +18,12 @@ from click.testing import CliRunner
 from onnx import TensorProto, helper, numpy_helper
 
 import minitvm
+from minitvm import relay
 from minitvm.cli import cli
 from minitvm.errors import ConfigError
 from minitvm.lab import profile
 from minitvm.viewer.document import document_of
+from minitvm.viewer.modules import _renamed
 from minitvm.viewer.page import page_of
 
 HOSTILE = "/net/layer1/</script><img src=x onerror=window.hacked=1><!--<script>{{data}}%0%n\u2028"
@@ -97,6 +99,27 @@ def test_groups_are_kernels_and_their_calls_are_in_the_table(document: dict[str,
     assert "nn.relu" in inside and sum("conv2d" in name for name in inside) == 2
 
 
+def by_hand() -> minitvm.Library:
+    """Two layers that are one kernel, of a module without names."""
+    x, weights = relay.var("x", shape=(2, 8)), np.random.default_rng(4).normal(size=(2, 8, 8)).astype("float32")
+    hidden = relay.nn.relu(relay.nn.dense(x, relay.const(weights[0])))
+    function = relay.Function([x], relay.nn.relu(relay.nn.dense(hidden, relay.const(weights[1]))))
+    return minitvm.build(function, opt_level=3, trace=True)
+
+
+def test_calls_of_equal_groups_come_from_their_own_nodes() -> None:
+    document = document_of(by_hand().report, "by hand")
+    [main] = document["modules"][document["last"]]
+    inside = [document["spans"][document["rows"][row][4]] for row, _, group in main["nodes"] if group >= 0]
+    assert inside == [["dense_0"], ["relu_1"], ["dense_2"], ["relu_3"]] and len(document["kernels"]) == 1
+
+
+def test_groups_of_more_or_fewer_nodes_than_their_equal_come_from_all_of_them() -> None:
+    assert _renamed(("a", "b"), ("a", "b")) == {}
+    assert _renamed(("a", "b"), ("c", "d")) == {"a": ("c",), "b": ("d",)}
+    assert _renamed(("a", "b"), ("c",)) == {"a": ("c",), "b": ("c",)}
+
+
 def test_values_that_are_alive_together_do_not_overlap_in_the_picture(document: dict[str, Any]) -> None:
     values = document["memory"]["values"]
     assert values
@@ -154,6 +177,26 @@ def test_search_selects_and_tells_all_about_a_node(opened: browsers.Watched) -> 
     page.keyboard.press("Escape")
     page.keyboard.press("Escape")
     assert page.is_hidden("#inspector")
+
+
+def test_nodes_of_a_module_made_by_hand_and_of_passes_are_explained(chromium: Any, tmp_path: pathlib.Path) -> None:
+    """By the names that they get; what a pass made says which."""
+    watched = browsers.Watched(chromium, by_hand().report.view(tmp_path / "page.html"))
+    page = watched.page
+    watched.view("graph")
+    page.click("[data-value=calls]")
+    page.wait_for_selector(".box.fusion-ELEMWISE")
+    page.fill("#search", "dense_2")
+    page.keyboard.press("Enter")
+    told = page.inner_text("#inspector")
+    assert "dense_2" in told and "dense_0" not in told and "AlterOpLayout" in told and "made by" in told
+    [about] = [line for line in told.splitlines() if "an elementwise epilogue" in line]
+    assert told.count(about) == 1
+    page.keyboard.press("Escape")
+    page.keyboard.press("j")
+    assert "relu_3" in page.inner_text("#inspector .origin-list")
+    assert not watched.complaints
+    page.close()
 
 
 def test_scopes_open_and_close(opened: browsers.Watched) -> None:

@@ -40,6 +40,7 @@ from minitvm.frontend.onnx.model import (
 from minitvm.frontend.onnx.node import OnnxNode, label_of, normal_domain, place_of
 from minitvm.frontend.onnx.registry import Builder, Outputs, builder_for
 from minitvm.frontend.onnx.sequence import is_for_python
+from minitvm.frontend.onnx.settled import tell_settled
 from minitvm.frontend.onnx.stored import with_float32
 from minitvm.frontend.onnx.tensor import text
 from minitvm.ir.dims import SymbolicDim
@@ -204,6 +205,7 @@ class Importer:
         scope.values.update({v.name: _given(v, given[v.name]) if v.name in given else v for v in inputs})
         outputs = self.import_graph(graph, scope, is_main=True)
         body = outputs[0] if len(outputs) == 1 else Tuple(outputs)
+        tell_settled(graph.node, scope.values, body)
         used = set(post_order(body))
         weights = [w for w in self.weights if w in used]
         params = {w.name: self.known[w] for w in weights}

@@ -30,11 +30,15 @@ export async function open() {
 }
 
 function remember(stage, pass, [by, about, taken, reason, spans]) {
-  for (const span of spans) {
-    if (!decisionsBySpan.has(span)) decisionsBySpan.set(span, []);
-    decisionsBySpan.get(span).push({ stage, pass, by, about, taken: Boolean(taken), reason });
+  const decision = { stage, pass, by, about, taken: Boolean(taken), reason };
+  for (const key of keysOf(spans, about)) {
+    if (!decisionsBySpan.has(key)) decisionsBySpan.set(key, []);
+    decisionsBySpan.get(key).push(decision);
   }
 }
+
+/** What decisions are found by: the model's nodes; of what comes from none, the operator. */
+const keysOf = (spans, operator) => (spans.length ? spans : [`\n${operator}`]);
 
 /** A kernel's listings by kind of back end. */
 export async function codeOf(symbol) {
@@ -52,9 +56,36 @@ export function secondsOf(symbol) {
   return found.length ? found.reduce((sum, one) => sum + one.measured, 0) : undefined;
 }
 
-/** What was decided about any of the model's nodes. */
-export function decisionsAbout(spans) {
-  return [...new Set(spans.flatMap((span) => decisionsBySpan.get(span) ?? []))].sort((a, b) => a.pass - b.pass);
+/** What was decided about any of the model's nodes, or an operator that comes from none. */
+export function decisionsAbout(spans, operator = "") {
+  const found = keysOf(spans, operator).flatMap((key) => decisionsBySpan.get(key) ?? []);
+  return [...new Set(found)].sort((a, b) => a.pass - b.pass);
+}
+
+let makers = null;
+
+/** The number of the pass that made a row; undefined where it was imported. */
+export function makerOf(row) {
+  if (makers === null) {
+    makers = new Map(rowsIn(doc.passes[0]?.modules[0] ?? doc.last).map((known) => [known, undefined]));
+    doc.passes.forEach(({ modules: [, after] }, pass) => {
+      for (const made of rowsIn(after)) if (!makers.has(made)) makers.set(made, pass);
+    });
+  }
+  return makers.get(row);
+}
+
+const rowsIn = (module) => doc.modules[module].flatMap((fn) => fn.nodes.map(([row]) => row));
+
+const labels = new Map();
+
+/** The nodes' names as in the module's text: variables by name, all others by number. */
+function labelsOf(fn) {
+  if (!labels.has(fn)) {
+    let bound = 0;
+    labels.set(fn, fn.nodes.map(([row]) => `%${doc.rows[row][0] === "var" ? doc.rows[row][1] : bound++}`));
+  }
+  return labels.get(fn);
 }
 
 /** One node of a function's table. `inputs`: the numbers of nodes; `operands`: as text. */
@@ -62,17 +93,18 @@ export function nodeOf(fn, number) {
   const [row, inputs, group] = fn.nodes[number];
   const [kind, name, attributes, type, span, fusion] = doc.rows[row];
   return {
-    number, row, kind, name, attributes, type, fusion, group,
+    fn, number, row, kind, name, attributes, type, fusion, group,
+    label: labelsOf(fn)[number],
     spans: doc.spans[span],
     inputs: inputs.filter((input) => !isConstant(input)).map((input) => parseInt(input, 10)),
-    operands: inputs.map(operandText),
+    operands: inputs.map((input) => operandText(fn, input)),
   };
 }
 
 const isConstant = (input) => typeof input === "string" && input.startsWith("c");
 
-function operandText(input) {
-  if (!isConstant(input)) return `%${input}`;
+function operandText(fn, input) {
+  if (!isConstant(input)) return String(input).replace(/^\d+/, (number) => labelsOf(fn)[number]);
   const [name, type, value] = doc.constants[Number(input.slice(1))];
   return value || `${name || "const"}: ${shortType(type)}`;
 }

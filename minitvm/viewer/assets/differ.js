@@ -63,19 +63,22 @@ function grouped(name, old, made) {
   });
 }
 
+/** Numbers of nodes are no difference: they change wherever anything before them does. */
+const alike = (one, other) => one === other || (/^%\d+$/.test(one) && /^%\d+$/.test(other));
+
 /** The words of two lines that differ, as [text, changed] pieces. */
 export function wordsApart(one, other) {
   const [a, b] = [one, other].map((line) => line.split(/([\s,()[\]]+)/).filter(Boolean));
   const lengths = Array.from({ length: a.length + 1 }, () => new Uint16Array(b.length + 1));
   for (let i = a.length - 1; i >= 0; i -= 1) {
     for (let j = b.length - 1; j >= 0; j -= 1) {
-      lengths[i][j] = a[i] === b[j] ? lengths[i + 1][j + 1] + 1 : Math.max(lengths[i + 1][j], lengths[i][j + 1]);
+      lengths[i][j] = alike(a[i], b[j]) ? lengths[i + 1][j + 1] + 1 : Math.max(lengths[i + 1][j], lengths[i][j + 1]);
     }
   }
   const [left, right] = [[], []];
   let [i, j] = [0, 0];
   while (i < a.length || j < b.length) {
-    if (i < a.length && j < b.length && a[i] === b[j]) {
+    if (i < a.length && j < b.length && alike(a[i], b[j])) {
       left.push([a[i++], false]);
       right.push([b[j++], false]);
     } else if (j >= b.length || (i < a.length && lengths[i + 1][j] >= lengths[i][j + 1])) left.push([a[i++], true]);

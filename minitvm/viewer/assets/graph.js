@@ -125,22 +125,29 @@ export function nextFound(step = 1) {
 
 /** From the selected box along its edges: to what it feeds (1) or what feeds it (-1). */
 export function walk(step) {
-  const ids = [...drawing.shapes.keys()].filter((id) => drawing.layout.boxes[id]);
+  if (!drawing.layout) return;
+  const [first] = [...drawing.shapes.keys()].filter((id) => drawing.layout.boxes[id]);
   const next = (drawing.edges ?? []).find(({ from, to }) => (step > 0 ? from : to) === state.selected);
-  const id = next ? (step > 0 ? next.to : next.from) : state.selected ? null : ids[0];
-  if (!id) return;
+  const id = next ? (step > 0 ? next.to : next.from) : drawing.layout.boxes[state.selected] ? null : first;
+  if (id) goTo(id);
+}
+
+/** To the next box on the right (1) or on the left (-1) at the same height. */
+export function walkSideways(step) {
+  const here = drawing.layout?.boxes[state.selected];
+  if (!here) return walk(step);
+  const apart = ({ x }) => step * (x - here.x);
+  const beside = Object.entries(drawing.layout.boxes).filter(([, box]) => box.y < here.y + here.height && here.y < box.y + box.height && apart(box) > 0);
+  const [next] = beside.sort(([, a], [, b]) => apart(a) - apart(b));
+  if (next) goTo(next[0]);
+  return undefined;
+}
+
+function goTo(id) {
   selected(id);
   drawing.reveal(id, drawing.transform.k);
 }
 
 export const turnSelected = () => state.selected && turn(state.selected);
 export const graphDrawing = () => drawing;
-
-/** Show a node of the model in the last module. */
-export function goToNode(span) {
-  choose(doc.last, 0);
-  state.searching = true;
-  searchGraph(span);
-}
-
 

@@ -1,7 +1,8 @@
 // All about what was clicked: where it is from, its types, what was decided about it and why, its kernel and its time.
 
 import { bytes, clip, el, flop, on, plural, rate, share, tell, time } from "./base.js";
-import { decisionsAbout, doc, kernelOf, measuredOf, nodeOf, runOfGroup, runsOf, shortType } from "./data.js";
+import { decisionsAbout, doc, kernelOf, makerOf, measuredOf, nodeOf, runOfGroup, runsOf, shortType } from "./data.js";
+import { scopesAround } from "./shapes.js";
 
 const panel = el("aside", { id: "inspector", "aria-label": "details", hidden: true });
 
@@ -25,11 +26,11 @@ function show(what) {
 
 const section = (title, ...children) => el("section", {}, el("h3", {}, title), children);
 
-const facts = (rows) => el("dl", {}, rows.filter(([, value]) => value !== "" && value !== undefined && value !== null).map(([name, value]) => [el("dt", {}, name), el("dd", {}, value)]));
+const facts = (rows) => el("dl", {}, rows.filter(([, value]) => value || value === 0).map(([name, value]) => [el("dt", {}, name), el("dd", {}, value)]));
 
-const origin = (spans) => section("Origin in the model", spans.length
+const origin = (spans, kind = "call") => section("Origin in the model", spans.length
   ? el("ul", { class: "origin-list" }, spans.map((span) => el("li", {}, el("code", {}, span))))
-  : el("p", { class: "note" }, "made by the compiler"));
+  : el("p", { class: "note" }, kind === "var" ? "a parameter" : "made by the compiler"));
 
 function nodeParts({ fn, number }) {
   const node = nodeOf(fn, number);
@@ -37,17 +38,22 @@ function nodeParts({ fn, number }) {
   const operands = node.inputs.map((input) => nodeOf(fn, input));
   return [
     el("h2", {}, node.name),
-    origin(node.spans),
-    section("Call", facts([
+    origin(node.spans, node.kind),
+    section(node.kind === "call" ? "Call" : "Value", facts([
       ["type", el("code", {}, shortType(node.type))],
       ["attributes", node.attributes && el("code", {}, node.attributes)],
-      ["operands", el("ul", { class: "operands" }, node.operands.map((text) => el("li", {}, el("code", {}, clip(text, 90)))))],
-      ["of types", operands.length ? operands.map((one) => el("code", { class: "block" }, `%${one.number}: ${shortType(one.type)}`)) : ""],
+      ["operands", node.operands.length > 0 && el("ul", { class: "operands" }, node.operands.map((text) => el("li", {}, el("code", {}, clip(text, 90)))))],
+      ["of types", operands.length ? operands.map((one) => el("code", { class: "block" }, `${one.label}: ${shortType(one.type)}`)) : ""],
+      ["made by", passLink(makerOf(node.row))],
       ["fusion", node.kind === "call" ? node.fusion.toLowerCase().replaceAll("_", " ") : ""],
     ])),
     group && kernelSummary(group.kernel, runOfGroup(group), group.name),
-    why(node.spans),
+    why(node.spans, node.name),
   ];
+}
+
+function passLink(pass) {
+  return pass === undefined ? "" : el("button", { type: "button", class: "link", click: () => tell("go", "passes", pass) }, doc.passes[pass].name);
 }
 
 function groupParts({ fn, number }) {
@@ -64,7 +70,7 @@ function groupParts({ fn, number }) {
 }
 
 function scopeParts({ name, fn }) {
-  const inside = fn.nodes.map((_, n) => nodeOf(fn, n)).filter((node) => node.spans.some((span) => span.includes(name)));
+  const inside = fn.nodes.map((_, n) => nodeOf(fn, n)).filter((node) => node.kind === "call" && `${scopesAround(node).join("/")}/`.startsWith(`${name}/`));
   const counts = new Map();
   for (const node of inside) counts.set(node.name, (counts.get(node.name) ?? 0) + 1);
   return [el("h2", {}, name), section(plural(inside.length, "call"), facts([...counts].sort((a, b) => b[1] - a[1]).map(([op, count]) => [String(count), op])))];
@@ -104,8 +110,8 @@ function kernelSummary(symbol, run, name) {
     ]));
 }
 
-function why(spans) {
-  const found = decisionsAbout(spans);
+function why(spans, operator) {
+  const found = decisionsAbout(spans, operator);
   return section(`Rules and passes (${found.length})`, found.length ? decisionList(found) : el("p", { class: "note" }, "nothing was decided about it"));
 }
 

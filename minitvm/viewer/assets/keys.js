@@ -6,6 +6,7 @@ const KEYS = [
   ["1 … 6", "views: passes, graph, kernels, roofline, memory, threads"],
   ["/", "search (Enter: next, Shift+Enter: back)"],
   ["j k  ↓ ↑", "next and previous pass or kernel; along the graph's edges"],
+  ["← →", "graph: the box beside"],
   ["d", "passes: text, drawing, decisions"],
   ["+ − f", "graph: closer, further away, all of it"],
   ["← → ↑ ↓", "with Shift: move the graph"],

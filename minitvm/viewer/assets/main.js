@@ -4,7 +4,7 @@ import { el, on, plural } from "./base.js";
 import { kernelsView, searchKernels, stepKernel } from "./kernels.js";
 import { memoryView, rooflineView, threadsView } from "./charts.js";
 import { doc, kernelOf, open } from "./data.js";
-import { graphDrawing, graphView, nextFound, searchGraph, turnSelected, walk } from "./graph.js";
+import { graphDrawing, graphView, nextFound, searchGraph, turnSelected, walk, walkSideways } from "./graph.js";
 import { closeInspector, inspector } from "./inspector.js";
 import { helpDialog, listen } from "./keys.js";
 import { nextWay, passesView, stepPass } from "./passes.js";
@@ -60,6 +60,8 @@ function step(by) {
   return true;
 }
 
+const aside = (by) => (current === "graph" ? walkSideways(by) : false);
+
 function zoomed(act) {
   const drawing = current === "graph" ? graphDrawing() : null;
   if (!drawing) return false;
@@ -75,6 +77,7 @@ function keyActions(help) {
     ...Object.fromEntries([...views, ...shifts]),
     "/": () => search.focus(),
     j: () => step(1), k: () => step(-1), ArrowDown: () => step(1), ArrowUp: () => step(-1),
+    ArrowLeft: () => aside(-1), ArrowRight: () => aside(1),
     d: () => (current === "passes" ? nextWay() : false),
     "+": () => zoomed((drawing) => drawing.scaleBy(1.3)),
     "-": () => zoomed((drawing) => drawing.scaleBy(1 / 1.3)),

@@ -149,7 +149,8 @@ function sides(before, after) {
 
 function lineOf(node, pieces, kind) {
   const text = pieces.map(([part, differs]) => (differs ? el("mark", {}, part) : part));
-  return el("code", { class: kind }, el("b", {}, `%${node.number} = `), text, el("span", { class: "type" }, ` : ${shortType(node.type)}`));
+  return el("code", { class: kind, click: () => tell("select", { kind: "node", fn: node.fn, number: node.number }) },
+    el("b", {}, `${node.label} = `), text, el("span", { class: "type" }, ` : ${shortType(node.type)}`));
 }
 
 // --- drawings -------------------------------------------------------------------------------------------------------

@@ -8,11 +8,13 @@ const MOST = 36; // characters of a line in a box
 
 export const operatorName = (name) => name.replace(/^nn\./, "").replace(/^contrib_/, "");
 
+/** The names of the scopes around a node, outermost first; a group's calls are where its first node is. */
+export const scopesAround = (node) => scopeOf(node.group >= 0 ? doc.spans[node.fn.groups[node.group].span] : node.spans);
+
 /** The clusters around a node, outermost first, as [id, title]. */
 function around(fn, node, scopes) {
   const group = node.group >= 0 ? fn.groups[node.group] : null;
-  const spans = group ? doc.spans[group.span] : node.spans;
-  const path = scopes ? scopeOf(spans) : [];
+  const path = scopes ? scopesAround(node) : [];
   const found = path.map((part, i) => [`s:${path.slice(0, i + 1).join("/")}`, part]);
   return group ? [...found, [`g:${node.group}`, group.name]] : found;
 }
