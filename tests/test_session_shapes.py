@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import helper, numpy_helper
+from onnx import helper, numpy_helper, parser
 
 import minitvm
 from minitvm import InferenceSession
-from minitvm.errors import InputError, MiniTVMError
+from minitvm.errors import InputError, MiniTVMError, TypeInferenceError
 from minitvm.frontend import from_onnx
 from minitvm.ir import evaluate
 from minitvm.ir.arrays import _owner, shared
@@ -194,3 +194,18 @@ def test_shapes_are_prepared_before_they_are_met() -> None:
         session.prepare({"x": (4, 5)})
     with pytest.raises(InputError, match="the model has no input 'z'"):
         session.prepare({"z": (4, 5)})
+
+
+def test_a_model_without_kernels_keeps_what_its_types_count_on(tmp_path: pathlib.Path) -> None:
+    """``(N, 4)`` as ``(N, 3)`` is right for no elements alone."""
+    text = """<ir_version: 8, opset_import: ["": 17]>
+        g (float[N, 4] x) => (float[N, 3] y) <int64[2] s = {0, 3}> { y = Reshape (x, s) }"""
+    made = InferenceSession(parser.parse_model(text))
+    with pytest.raises(TypeInferenceError, match="the numbers of elements differ"):
+        made.run(None, {"x": np.ones((2, 4), np.float32)})
+    assert made.run(None, {"x": np.ones((0, 4), np.float32)})[0].shape == (0, 3)
+    made.save(tmp_path / "m.mtvm")
+    loaded = InferenceSession(tmp_path / "m.mtvm")
+    assert loaded.run(None, {"x": np.ones((0, 4), np.float32)})[0].shape == (0, 3)
+    with pytest.raises(InputError, match="not for inputs of these shapes"):
+        loaded.run(None, {"x": np.ones((2, 4), np.float32)})

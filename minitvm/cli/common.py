@@ -218,7 +218,7 @@ class Chosen:
     def _loaded(self, path: pathlib.Path, feeds: Mapping[str, np.ndarray] | None) -> Library:
         """A saved library for the shapes and values that are given, or those of ``feeds``."""
         library = load(path, self.trusted_keys or None)
-        if not library.artifact.sizes and not library.others:
+        if not library.artifact.is_open and not library.others:
             return library
         arrays = {name: feeds[name].shape for name in library.shapes[0] if feeds and name in feeds}
         return library.for_shapes(self.shapes or arrays, self.values or feeds)

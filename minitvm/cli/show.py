@@ -187,8 +187,8 @@ def _library(path: pathlib.Path) -> list[tuple[str, str]]:
         ("parameters", f"{sum(array.size for array in library.params.values()):,}"),
         ("kernels", str(len(library.function_metadata))),
         ("predicted", f"{library.artifact.work_seconds * 1e3:.3f} ms on one thread"),
-        *((("memory", str(library.plan)),) if not library.artifact.sizes else ()),
-        *(("for", text) for text in library.serves if library.artifact.sizes or library.others),
+        *((("memory", str(library.plan)),) if not library.artifact.is_open else ()),
+        *(("for", text) for text in library.serves if library.artifact.is_open or library.others),
         *(("in Python", str(call)) for call in library.host_calls),
     ]
 

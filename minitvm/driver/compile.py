@@ -255,7 +255,7 @@ def _link(
         threads=threads,
         hosts=hosts,
         sizes=program.sizes,
-        assumed=counted_on() if program.sizes else frozenset(),
+        assumed=counted_on(),
         host_calls=host_calls_of(program, hosts, refused, str(backend.target)),
     )
     return replace(artifact, entry=backend.entry(artifact, needs, report.compiler.image_of))

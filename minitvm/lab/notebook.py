@@ -144,7 +144,7 @@ def _effect(step: PassStep) -> str:
 
 @parts_of.register
 def _library(shown: Library) -> str:
-    graph, plan = shown.graph, "" if shown.artifact.sizes else str(shown.plan)
+    graph, plan = shown.graph, "" if shown.artifact.is_open else str(shown.plan)
     rows = [
         *(("input", f"{name}: {type_}") for name, type_ in shown.artifact.inputs.items()),
         *(("output", str(graph.type_of(head))) for head in graph.heads),

@@ -202,7 +202,7 @@ def profile(
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise ConfigError(f"{name} is {value!r}, not a whole number from {least}")
     library = _library(model, num_threads, options)
-    if feeds is not None and (library.artifact.sizes or library.others):
+    if feeds is not None and (library.artifact.is_open or library.others):
         library = library.for_shapes({name: np.shape(value) for name, value in feeds.items()}, feeds)
     module = GraphModule(library["default"](device, num_threads))
     given = random_inputs(module, seed) if feeds is None else feeds

@@ -42,7 +42,7 @@ class Loaded:
 
     @property
     def symbolic(self) -> Decision | None:
-        if self._library.artifact.sizes:
+        if self._library.artifact.is_open:
             return Decision("session", "kernels for all shapes", True, "the library has them")
         return None
 

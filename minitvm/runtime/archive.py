@@ -125,7 +125,7 @@ def _content(artifact: Artifact, held: _Held, number: int = 0) -> dict[str, Memb
             f"a library for target {artifact.target!r} cannot be saved: its back end makes no entry",
             hint="build the model for target 'llvm'",
         )
-    if document["sizes"] and not artifact.sizes:
+    if (document["sizes"] or document["assumed"]) and not artifact.is_open:
         message = "the library is what a library for all shapes is for one of them, and is not saved alone"
         raise LibraryError(message, hint="save the one for all shapes: session.save(path)")
     for host in document["hosts"].values():

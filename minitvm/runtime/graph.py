@@ -406,6 +406,11 @@ class Artifact:
     others: tuple[Artifact, ...] = ()
     """The same model, compiled for other shapes or values."""
 
+    @property
+    def is_open(self) -> bool:
+        """Whether it is for all shapes; of such a one without kernels nothing but the assumptions says so."""
+        return bool(self.sizes or self.assumed)
+
     def __repr__(self) -> str:
         return f"<Artifact for {self.target}: {self.graph!r}, {len(self.params)} params>"
 

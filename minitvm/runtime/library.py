@@ -96,7 +96,7 @@ class Library(Shown):
             )
         if where.kind == "cpu" and not where.exist:
             raise TargetError(f"there is no device {where}", hint="use minitvm.cpu(0)")
-        if self.artifact.sizes:
+        if self.artifact.is_open:
             raise LibraryError(
                 f"the library is for all shapes: {_shown(self.artifact)}",
                 hint="library.run({name: array}), or library.for_shapes({name: shape}) for one of them",
@@ -147,9 +147,9 @@ class Library(Shown):
                 raise unknown_name(name, [*self.artifact.inputs, *self.artifact.values])
         fitting = [one for one in (self, *self.others) if _fits(one.artifact, wanted, known)]
         reasons = []
-        for found in sorted(fitting, key=lambda one: bool(one.artifact.sizes)):
+        for found in sorted(fitting, key=lambda one: bool(one.artifact.is_open)):
             try:
-                return found._kept_for(wanted) if found.artifact.sizes else found
+                return found._kept_for(wanted) if found.artifact.is_open else found
             except InputError as error:
                 reasons.append(error.message)
         given = ", ".join(f"{name} {shape_text(shape)}" for name, shape in wanted.items())
@@ -209,7 +209,7 @@ class Library(Shown):
         if missing:
             raise missing_inputs(missing)
         chosen = self
-        if self.artifact.sizes or self.others:
+        if self.artifact.is_open or self.others:
             tensors = [name for name, type_ in types.items() if isinstance(type_, TensorType)]
             chosen = self.for_shapes({name: np.shape(feeds[name]) for name in tensors}, feeds)
         inputs = chosen.artifact.inputs.items()
