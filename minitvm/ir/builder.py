@@ -122,9 +122,12 @@ def _new_builder(op: type[Op]) -> Any:
 
 
 def described(op: type[Op]) -> str:
-    """An operator class's own words, then its attributes: what each may be, and what it is by default."""
+    """The words of an operator class and those it is derived from, which say what attributes mean; then what each
+    attribute may be, and what it is by default."""
+    classes = [c for c in op.__mro__ if issubclass(c, Op) and c is not Op]
+    words = [inspect.cleandoc(c.__doc__) for c in classes if c.__doc__ and not c.__doc__.startswith(f"{c.__name__}(")]
     lines = [f"    {a.name}: {a.kind.expected}{_default_text(op, a)}" for a in attributes_of(op).values()]
-    return "\n".join([inspect.cleandoc(op.__doc__ or ""), *(["", "Attributes:", *lines] if lines else [])])
+    return "\n\n".join([*words, *(["\n".join(["Attributes:", *lines])] if lines else [])])
 
 
 def _default_text(op: type[Op], attribute: Attribute) -> str:

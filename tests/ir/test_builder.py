@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import re
 
 import numpy as np
 import pytest
 
 from minitvm.errors import IRError, TypeInferenceError
 from minitvm.ir import builder as b
+from minitvm.ir.attributes import attributes_of
 from minitvm.ir.evaluate import evaluate
 from minitvm.ir.expr import Call, Constant, Expr, Module, Tuple, TupleGetItem, merge_spans, span_scope
 from minitvm.ir.op import OPS
@@ -118,6 +120,17 @@ def test_every_operator_has_a_function_with_its_documentation() -> None:
         build = getattr(getattr(b, space) if space else b, short)
         assert build.__doc__.startswith(inspect.cleandoc(op.__doc__ or ""))  # then its attributes
         assert build.__name__ == short
+
+
+def test_help_says_what_every_attribute_means_what_it_may_be_and_what_it_is_by_default() -> None:
+    for name, op in OPS.items():
+        words, _, table = b.described(op).partition("\n\nAttributes:\n")
+        lines = dict(line.strip().split(": ", 1) for line in table.splitlines())
+        assert list(lines) == list(attributes_of(op)), name
+        for attribute in attributes_of(op).values():
+            said = lines[attribute.name]
+            assert said.startswith(attribute.kind.expected) and attribute.required == ("(default" not in said), name
+            assert re.search(rf"``[^`]*\b{attribute.name}\b[^`]*``", words), f"{name}: {attribute.name} means nothing"
 
 
 def test_operators_carry_documentation_of_their_own() -> None:

@@ -194,7 +194,7 @@ def place(index: Index, axes: Sequence[int], keepdims: bool = True) -> Index:
 
 
 class Axiswise(Op):
-    """One tensor to one of its type, along one axis."""
+    """One tensor to one of its type, along one dimension, ``axis``."""
 
     kinds: ClassVar[str] = "biuf"
     argument: ClassVar[str] = "the argument"

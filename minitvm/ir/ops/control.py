@@ -82,7 +82,8 @@ def _common(op: Op, a: Type, b: Type) -> Type:
 class If(Op, name="control.if", fusion=Fusion.OPAQUE, takes_stored=True):
     """One of two functions, called with the captured values.
 
-    condition: one bool, captured: what both branches take -> what both return; dimensions that differ are anonymous.
+    condition: one bool (true: ``then_branch``, false: ``else_branch``), captured: what both take -> what both return;
+    dimensions that differ are anonymous.
     """
 
     then_branch: Function
@@ -137,7 +138,7 @@ class Loop(Op, name="control.loop", fusion=Fusion.OPAQUE, takes_stored=True):
     """ONNX's Loop: ``while i < trip_count and condition: condition, *carried, *scanned = body(i, condition, ...)``.
 
     trip_count: one int64, condition: one bool, values: the ``num_carried`` first values of the carried variables,
-    then the captured ones.  The body takes (iteration: int64 (), condition: bool (), *carried, *captured) and
+    then the captured ones.  The ``body`` takes (iteration: int64 (), condition: bool (), *carried, *captured) and
     returns a tuple (condition, *carried, *scanned).  The result is the tuple of the last carried values and of
     each scanned value stacked along a new first dimension, whose extent is unknown unless all ``trips`` are made.
     A carried value whose shape changes from one iteration to the next has unknown dimensions in the body.
@@ -237,8 +238,8 @@ class OutOfRange(Op, name="control.out_of_range", fusion=Fusion.OPAQUE, takes_st
     data: (...), indices: (...) signed integers -> (), the worst index i as ``2 * i``, or ``-2 * i - 1`` where it is
     negative (``runtime.checks.from_zigzag``); with ``by_row`` (n, ...) -> (n,), so that threads can share many.
 
-    One axis of data goes for all indices, several for the rows of indices.  An index is in [-extent, extent); with
-    ``lengths`` it is a number of elements, in [0, extent].
+    One of the ``axes`` of data goes for all indices, several for the rows of indices.  An index is in [-extent, extent);
+    with ``lengths`` it is a number of elements, in [0, extent].
 
     Run on the host (constants, unknown shapes) it raises :class:`InputError` at once.
     """

@@ -170,7 +170,7 @@ class LeakyRelu(
 
 
 class Clip(Unary, name="clip", kinds="iuf", precision=Precision.FOLLOW):
-    """min(max(x, a_min), a_max); NaN stays.  For integers, bounds are moved into the dtype's range."""
+    """``min(max(x, a_min), a_max)``; NaN stays.  For integers, bounds are moved into the dtype's range."""
 
     a_min: int | float
     a_max: int | float

@@ -103,6 +103,7 @@ class Resize2d(Op, name="image.resize2d", fusion=Fusion.INJECTIVE, takes_stored=
 
     ``scales`` (height, width) are what coordinates are computed with where they differ from size over extent, as
     ONNX has it.  ``rounding_method`` "" rounds nearest neighbours down, with ``align_corners`` to the nearest.
+    ``coordinate_transformation_mode`` is ONNX's, ``method`` what is between pixels, ``layout`` the data's.
     ``cubic_alpha`` is the parameter of the cubic kernel.  Pixels beyond the border repeat it.
     """
 
@@ -240,7 +241,10 @@ def _gather(data: np.ndarray, axis: int, taps: np.ndarray, weights: np.ndarray |
 
 
 class Upsampling(Op, name="nn.upsampling", fusion=Fusion.INJECTIVE, takes_stored=False):
-    """Enlarges H and W by factors.  data: NCHW (or NHWC, NCHW[x]c) -> the same, extents times the scales, rounded."""
+    """Enlarges H by ``scale_h`` and W by ``scale_w``.  data: ``layout`` NCHW, NHWC, NCHW[x]c -> the same; extents
+    are rounded.
+
+    ``method`` is what is between pixels; with ``align_corners`` corners stay where they are."""
 
     scale_h: float = 1.0
     scale_w: float = 1.0

@@ -268,7 +268,7 @@ class ScatterNd(Op, name="scatter_nd", fusion=Fusion.OPAQUE, takes_stored=True):
 class OneHot(Op, name="one_hot", fusion=Fusion.OUT_ELEMWISE_FUSABLE, takes_stored=True):
     """``on_value`` at position indices[...] of a new dimension of extent ``depth``, ``off_value`` elsewhere.
 
-    indices: (i...) integers, on_value: (), off_value: () -> (i... with depth inserted at axis), of ``dtype``.
+    indices: (i...) integers, on_value: (), off_value: () -> (i... with depth inserted at ``axis``), of ``dtype``.
     """
 
     depth: int

@@ -30,8 +30,9 @@ class FilterBank(Windowed, fusion=Fusion.OUT_ELEMWISE_FUSABLE, precision=Precisi
     """What slides filters over an image.  data: in ``data_layout``, weight: in ``kernel_layout`` -> in ``out_layout``
     (empty: as the data) and ``out_dtype`` (empty: as the data).
 
-    ``padding`` is (before..., after...); one number, or one per axis, pads both ends.
-    ``channels`` and ``kernel_size`` are needed only where the weight's type is to be inferred.
+    ``strides`` lie between neighbouring positions of the filters, ``dilation`` between their taps.  ``padding`` is
+    (before..., after...); one number, or one per axis, pads both ends.  Filters of one of the ``groups`` see its part
+    of the channels.  ``channels`` and ``kernel_size`` are needed only where the weight's type is to be inferred.
     """
 
     strides: tuple[int, ...] = ()

@@ -21,7 +21,7 @@ class ConvTranspose(FilterBank):
 
     data: (N, C, spatial...), weight: (C, O / groups, kernel...), whose ``I`` is the data's channels
     -> (N, O, spatial...) in the data's layout, of extent
-    (in - 1) * stride + (kernel - 1) * dilation + 1 + output_padding - padding before and after.
+    ``(in - 1) * stride + (kernel - 1) * dilation + 1 + output_padding`` - padding before and after.
     """
 
     filters = "IO"

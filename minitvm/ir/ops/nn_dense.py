@@ -96,7 +96,7 @@ class DensePack(MatrixProduct, name="nn.contrib_dense_pack"):
     """``nn.dense`` with its weight in panels.  data: (m, k), weight: (ceil(units / n), k, n) -> (m, units).
 
     ``weight_layout`` is ``NC[n]n``, for example ``NC8n``.  ``units`` says how many of the last panel's columns belong
-    to no unit; without it all do.
+    to no unit; without it all do.  ``out_dtype`` is ``nn.dense``'s.
     """
 
     weight_layout: str = "NC8n"
@@ -146,7 +146,8 @@ def _swapped(shape: Sequence[Any], swap: bool) -> tuple[Any, Any]:
 
 
 class TransposedProduct(MatrixProduct):
-    """Matrices by matrices; ``transpose_a`` and ``transpose_b`` say which operand comes with its dimensions swapped."""
+    """Matrices by matrices; ``transpose_a`` and ``transpose_b`` say which operand comes with its dimensions swapped,
+    ``out_dtype`` (empty: as the data) what is computed in."""
 
     rank: ClassVar[int] = 2
     out_dtype: ResultDType = ""

@@ -31,7 +31,7 @@ class BatchNorm(Channelwise, name="nn.batch_norm", fusion=Fusion.OUT_ELEMWISE_FU
     """Normalizes with statistics of the training.  Results: the tensor, moving_mean, moving_var (unchanged).
 
     data: (...), gamma, beta, moving_mean, moving_var: (data.shape[axis],) ->
-    (data - moving_mean) / sqrt(moving_var + epsilon) * gamma (where ``scale``) + beta (where ``center``).
+    ``(data - moving_mean) / sqrt(moving_var + epsilon) * gamma + beta``, gamma where ``scale``, beta where ``center``.
     """
 
     epsilon: float = 1e-5
@@ -96,7 +96,8 @@ def _moments(data: Buffer, axes: Sequence[int]) -> tuple[Stage, Stage]:
 
 
 class MomentNorm(Channelwise, fusion=Fusion.OUT_ELEMWISE_FUSABLE):
-    """Normalizes with mean and variance of the data itself, then scales by gamma and shifts by beta.
+    """Normalizes with mean and variance of the data itself, then scales by gamma and shifts by beta:
+    ``(data - mean) / sqrt(variance + epsilon) * gamma + beta``, gamma where ``scale``, beta where ``center``.
 
     data: (...) floats, gamma, beta: (data.shape[axis],) -> as data.  A subclass says over which axes.
     """
@@ -162,7 +163,8 @@ class InstanceNorm(MomentNorm, name="nn.instance_norm"):
 
 
 class GroupNorm(MomentNorm, name="nn.group_norm"):
-    """Normalizes groups of neighbouring channels.  data: (N, C, ...) floats, gamma, beta: (C,) -> as data."""
+    """Normalizes ``num_groups`` groups of neighbouring channels.  data: (N, C, ...) floats, gamma, beta: (C,)
+    -> as data."""
 
     num_groups: int = 1
 
@@ -218,9 +220,9 @@ class L2Normalize(Op, name="nn.l2_normalize", fusion=Fusion.OUT_ELEMWISE_FUSABLE
 
 
 class Lrn(Op, name="nn.lrn", fusion=Fusion.OPAQUE):
-    """Local response normalization over ``size`` neighbouring channels.  data: (...) floats -> (...).
+    """Local response normalization over ``size`` neighbouring channels, along ``axis``.  data: (...) floats -> (...).
 
-    data / (bias + alpha / size * sum of squares of the neighbours) ** beta, neighbours outside being 0.
+    ``data / (bias + alpha / size * squares) ** beta``, with the sum of the neighbours' squares, 0 outside.
     """
 
     size: int = 5
@@ -268,7 +270,7 @@ class Lrn(Op, name="nn.lrn", fusion=Fusion.OPAQUE):
 
 
 class Dropout(Op, name="nn.dropout", fusion=Fusion.OPAQUE, outputs=2):
-    """Nothing at inference.  data: (...) -> data and a mask of ones."""
+    """Nothing at inference, whatever the ``rate``.  data: (...) -> data and a mask of ones."""
 
     rate: float = 0.5
 

@@ -20,8 +20,8 @@ PAD_MODES = ("constant", "edge", "reflect")
 class Pad(Op, name="nn.pad", fusion=Fusion.INJECTIVE):
     """Grows a tensor.  data: (...), pad_value (optional, 0): () or (1,) -> (... + before + after).
 
-    ``pad_width`` is ``((before, after), ...)``, one pair per dimension.  Modes other than ``constant`` repeat the
-    border (``edge``) or mirror what is next to it (``reflect``) and have no use for ``pad_value``.
+    ``pad_width`` is ``((before, after), ...)``, one pair per dimension.  Other ``pad_mode``s than ``constant`` repeat
+    the border (``edge``) or mirror what is next to it (``reflect``) and have no use for ``pad_value``.
     """
 
     pad_width: tuple[tuple[int, int], ...] = ()
@@ -103,7 +103,7 @@ def _fill(data: Buffer, pad_value: Buffer | None) -> LoopExpr:
 
 
 class _Shuffle(Op, fusion=Fusion.INJECTIVE):
-    """Operators between ``block_size`` squared channels and as many pixels.  data: NCHW or NHWC."""
+    """Operators between ``block_size`` squared channels and as many pixels.  data: ``layout`` NCHW or NHWC."""
 
     block_size: int = 1
     layout: Literal["NCHW", "NHWC"] = "NCHW"

@@ -40,9 +40,11 @@ def _check_layout(op: Op, text: str, spatial: str, data: TensorType | None = Non
 
 
 class Pool(Windowed, fusion=Fusion.OUT_ELEMWISE_FUSABLE):
-    """Slides a window over the spatial axes.  data: (N, C, spatial...) in ``layout`` -> the same with fewer pixels.
+    """Slides a window over the spatial axes.  data: (N, C, spatial...) in ``layout`` -> the same with fewer pixels, in
+    ``out_layout`` (empty: as the data).
 
-    ``padding`` is (before..., after...).  With ``ceil_mode`` a last window may hang over the end.
+    Windows have ``pool_size`` taps, ``dilation`` apart, and are themselves ``strides`` apart.  ``padding`` is
+    (before..., after...).  With ``ceil_mode`` a last window may hang over the end.
     """
 
     kinds: ClassVar[str] = "iuf"
@@ -220,7 +222,7 @@ define(AvgPool, "nn.avg_pool3d", "Mean under a window over D, H and W.  data: NC
 
 
 class GlobalPool2d(Op, fusion=Fusion.OUT_ELEMWISE_FUSABLE):
-    """One number per channel.  data: NCHW (or NHWC, NCHW[x]c) -> the same with H = W = 1."""
+    """One number per channel.  data: ``layout`` NCHW, NHWC, NCHW[x]c -> ``out_layout`` (empty: the same), H = W = 1."""
 
     kinds: ClassVar[str] = "iuf"
     layout: str = "NCHW"

@@ -32,11 +32,12 @@ Element = Callable[[Index, Index], LoopExpr]
 
 
 class Reduction(Op, fusion=Fusion.COMM_REDUCE):
-    """Common to all reductions.
-
-    A subclass sets ``kinds``, the numpy dtype kinds that it takes, and may say what it is by ``ufunc``, numpy's
-    function, and ``over``, that of compute rules.
+    """A reduction goes over the dimensions ``axis``, by default over all of them; with ``exclude`` over all others.
+    ``keepdims`` keeps them, with extent 1.
     """
+
+    # A subclass sets ``kinds``, the numpy dtype kinds that it takes, and may say what it is by ``ufunc``, numpy's
+    # function, and ``over``, that of compute rules.
 
     kinds: ClassVar[str] = "iuf"
     ufunc: ClassVar[Callable[..., Any]]
@@ -185,7 +186,8 @@ class Variance(Reduction, name="variance", kinds="f"):
 
 
 class ArgReduction(Reduction):
-    """The position (int32) of the extreme along the reduced axes, counted row-major over several of them."""
+    """The position (int32) of the extreme along the reduced axes, counted row-major over several of them; of equal ones
+    the first, with ``select_last_index`` the last."""
 
     select_last_index: bool = False
 

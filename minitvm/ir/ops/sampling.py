@@ -55,7 +55,7 @@ class GridSample(Op, name="image.grid_sample", fusion=Fusion.OUT_ELEMWISE_FUSABL
 
     A place names the last dimension first.  -1 and 1 are the ends of data: the outer edges of its first and last
     elements, with ``align_corners`` their centres; with ``pixels`` a place counts elements instead.  Beyond the ends
-    are zeros, the nearest elements, or data again, reflected.
+    are zeros, the nearest elements, or data again, reflected, as ``padding_mode`` says; between elements ``method``.
     """
 
     method: Annotated[str, tuple(_TAPS)] = "linear"
@@ -200,9 +200,10 @@ def _mirrored(x: LoopExpr, low: float, high: float) -> LoopExpr:
 
 
 class ColumnsToImage(Op, name="nn.col2im", fusion=Fusion.OUT_ELEMWISE_FUSABLE):
-    """What im2col of an image of ``size`` has in its columns, added up where windows overlap.
+    """What im2col of an image of ``size`` has in its columns, added up where windows of ``kernel_size`` overlap.
 
-    data: (N, C * taps of the window, windows) -> (N, C, size...).
+    data: (N, C * taps of the window, windows) -> (N, C, size...).  Windows are ``strides`` apart, their taps
+    ``dilation``; ``padding`` is (before..., after...).
     """
 
     size: tuple[int, ...]
@@ -268,11 +269,13 @@ class ColumnsToImage(Op, name="nn.col2im", fusion=Fusion.OUT_ELEMWISE_FUSABLE):
 
 
 class RoiAlign(Op, name="vision.roi_align", fusion=Fusion.OPAQUE):
-    """Each region of an image as ``size`` (height, width) cells, the mean (or the maximum) of samples in each.
+    """Each region of an image as ``size`` (height, width) cells, the mean (or the maximum) of samples in each,
+    as ``mode`` says.
 
     data: (N, C, H, W), rois: (R, 4) as x1, y1, x2, y2, batch_indices: (R,) integers -> (R, C, *size).  A cell has
     ``sample_ratio`` samples along each axis, or with 0 as many as it has pixels, rounded up; samples are bilinear.  The
-    maximum is that of the weighted pixels, as ONNX has it.  ``half_pixel``: pixels have their centres at 0.5.
+    maximum is that of the weighted pixels, as ONNX has it.  ``half_pixel``: pixels have their centres at 0.5.  Regions
+    are given in pixels times ``spatial_scale``, the image's size over that which they were found in.
     """
 
     size: tuple[int, int]

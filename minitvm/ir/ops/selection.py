@@ -90,7 +90,7 @@ def zeros_behind(buffer: Buffer, axis: int, count: LoopExpr) -> Stmt:
 
 
 class Unique(Op, name="unique", fusion=Fusion.OPAQUE):
-    """The different slices along ``axis`` (elements, where it is not given), in order, or as they come.
+    """The different slices along ``axis`` (elements, where it is not given), ``sorted`` or as they come.
 
     data: (..., n, ...) -> the slices, zeros behind the last, (..., n, ...); (n,) int64 each where a
     slice is first, which one each slice of data is, how often it is there; () int64 how many there are.

@@ -194,7 +194,7 @@ class OptionalOf(Op, name="optional.of", fusion=Fusion.OPAQUE, takes_stored=True
 
 
 class OptionalNone(Op, name="optional.none", fusion=Fusion.OPAQUE, takes_stored=True):
-    """An optional that has no value, of a type as text: ``Tensor[(?, 3), float32]``."""
+    """An optional that has no value; ``element`` is the type as text: ``Tensor[(?, 3), float32]``."""
 
     element: str
 

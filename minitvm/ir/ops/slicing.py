@@ -96,7 +96,7 @@ def _chosen(position: LoopExpr, ends: Sequence[int], part: Callable[[int], LoopE
 
 
 class StackTensors(Op, name="stack", fusion=Fusion.INJECTIVE):
-    """Tensors of one shape side by side along a new dimension.  A tuple of n (...) -> (..., n, ...)."""
+    """Tensors of one shape side by side along a new dimension, ``axis``.  A tuple of n (...) -> (..., n, ...)."""
 
     axis: int = 0
 
@@ -121,7 +121,8 @@ class StackTensors(Op, name="stack", fusion=Fusion.INJECTIVE):
 
 
 class Split(Op, name="split", fusion=Fusion.INJECTIVE):
-    """data cut along ``axis`` into equal sections (an integer) or at positions (a tuple) -> a tuple of tensors."""
+    """data cut along ``axis`` -> a tuple of tensors.  ``indices_or_sections``: an integer, so many
+    equal ones; a tuple, the positions to cut at."""
 
     indices_or_sections: int | tuple[int, ...]
     axis: int = 0

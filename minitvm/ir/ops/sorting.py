@@ -171,7 +171,7 @@ def _order(data: np.ndarray, axis: int, is_ascend: bool) -> np.ndarray:
 
 
 class Sorting(Axiswise):
-    """All elements along an axis in order."""
+    """All elements along an axis in order, from the smallest, or, without ``is_ascend``, from the largest."""
 
     is_ascend: bool = True
 

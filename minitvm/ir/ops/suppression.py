@@ -204,7 +204,8 @@ class RoiPool(Op, name="vision.roi_pool", fusion=Fusion.OPAQUE):
     """Maxima of the pixels in ``size`` (height, width) cells of regions (Girshick 2015); 0 where there are none.
 
     data: (N, C, H, W), rois: (R, 5): the batch's index, x1, y1, x2, y2, the last pixels included -> (R, C, *size).
-    Corners are rounded to pixels, halves away from 0; cells reach from the pixel they begin in to the one they end in.
+    Corners are multiplied by ``spatial_scale`` and rounded to pixels, halves away from 0; cells reach from the pixel
+    they begin in to the one they end in.
     """
 
     size: tuple[int, int]

@@ -127,7 +127,7 @@ class Iota(Op, name="iota", fusion=Fusion.ELEMWISE):
 
 
 class Trilu(Op, name="trilu", fusion=Fusion.INJECTIVE):
-    """The upper (or lower) triangle of each matrix, from diagonal k; 0 elsewhere.  data: (..., m, n), k: () integer."""
+    """The ``upper`` (or lower) triangle of each matrix, from diagonal k; 0 elsewhere.  data: (..., m, n), k: ()."""
 
     upper: bool = True
 
@@ -150,7 +150,7 @@ class Trilu(Op, name="trilu", fusion=Fusion.INJECTIVE):
 
 
 class Eye(Op, name="eye", fusion=Fusion.INJECTIVE, takes_stored=False):
-    """Ones on diagonal ``k``, zeros elsewhere; ``shape`` is (rows, columns)."""
+    """Ones on diagonal ``k``, zeros elsewhere, of ``dtype``; ``shape`` is (rows, columns)."""
 
     shape: tuple[int, ...]
     k: int = 0
@@ -237,7 +237,7 @@ class FullLike(Elementwise, name="full_like", fusion=Fusion.ELEMWISE, ufunc=np.f
 
 
 class Full(Op, name="full", fusion=Fusion.ELEMWISE, takes_stored=True):
-    """A tensor of one value.  fill_value: () -> shape, of ``dtype`` (the scalar's by default)."""
+    """A tensor of one value.  fill_value: () -> ``shape``, of ``dtype`` (the scalar's by default)."""
 
     shape: tuple[Dim, ...]
     dtype: DType | None = None
