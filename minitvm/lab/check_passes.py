@@ -10,7 +10,7 @@ from typing import Any
 from minitvm.errors import MiniTVMError, PassError
 from minitvm.ir.expr import Module
 from minitvm.passes.compare import RTOL, Comparison, Draw
-from minitvm.passes.instrument import NotCompared, PassInfo, PassInstrument, Verify, compared_modules, difference_error
+from minitvm.passes.instrument import NotCompared, NumbersDiffer, PassInfo, PassInstrument, Verify, compare_numbers
 from minitvm.passes.manager import Pass, PassContext
 
 Pipeline = Callable[[Module, PassInstrument], Module]
@@ -135,10 +135,11 @@ class Prover(Verify):
         if named(proof.place) in self._known_wrong:
             return
         rtol, draws = self._rtol_for(info), self._draws or info.draws
-        proof.found = compared_modules(before, after, what, rtol, self.seed, draws, self._known)
-        if proof.found.difference:
-            proof.draw = proof.found.draw
-            raise difference_error(before, after, what, proof.found, rtol)
+        try:
+            proof.found = compare_numbers(before, after, what, rtol, self.seed, draws, self._known)
+        except NumbersDiffer as error:
+            proof.found, proof.draw = error.found, error.found.draw
+            raise
 
     def raised(self, error: MiniTVMError) -> None:
         """A pass that raised: the innermost that had begun."""

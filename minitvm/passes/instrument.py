@@ -208,6 +208,12 @@ class NotCompared(PassError):
     """No random inputs tell whether a pass is right."""
 
 
+class NumbersDiffer(PassError):
+    """A pass changed what a module computes."""
+
+    found: Comparison
+
+
 class Verify(PassInstrument):
     """Checks modules between passes; raises :class:`PassError` that names the pass.
 
@@ -267,28 +273,12 @@ def compare_numbers(
     draws: Sequence[Draw] = DRAWS,
     known: Known | None = None,
 ) -> Comparison:
-    """Run both ``main`` functions on random inputs; :class:`PassError` where the results differ.
+    """Run both ``main`` functions on random inputs; :class:`NumbersDiffer` where the results do.
 
     The error names the output and the first call that the second module computes and the first one does not: the
     earliest whose operands all have values that occur in the first module.  Says what was compared, which may be
     nothing: inputs that are untyped or very large, or that the module before raises on.
     """
-    found = compared_modules(before, after, what, rtol, seed, draws, known)
-    if found.difference:
-        raise difference_error(before, after, what, found, rtol)
-    return found
-
-
-def compared_modules(
-    before: Module,
-    after: Module,
-    what: str,
-    rtol: float = RTOL,
-    seed: int = 0,
-    draws: Sequence[Draw] = DRAWS,
-    known: Known | None = None,
-) -> Comparison:
-    """As :func:`compare_numbers`, but a difference is in what comes back."""
     known = WeakKeyDictionary() if known is None else known
 
     def run(inputs: list[Any]) -> Any:
@@ -301,17 +291,16 @@ def compared_modules(
 
     found = compare(before.main, run, rtol, seed, draws, known.get(before.main), after.main)
     known[after.main] = found.results
+    if found.difference:
+        given = _arguments_for(before.main, after.main, found.inputs, what)
+        error = NumbersDiffer(
+            f"{what} changed {found.difference}",
+            where=_first_difference(before.main, after.main, found.inputs, given, rtol),
+            hint="both modules ran through the operators' references on the same random inputs",
+        )
+        error.found = found
+        raise error
     return found
-
-
-def difference_error(before: Module, after: Module, what: str, found: Comparison, rtol: float = RTOL) -> PassError:
-    """What says that two modules differ, and where."""
-    given = _arguments_for(before.main, after.main, found.inputs, what)
-    return PassError(
-        f"{what} changed {found.difference}",
-        where=_first_difference(before.main, after.main, found.inputs, given, rtol),
-        hint="both modules ran through the operators' references on the same random inputs",
-    )
 
 
 def _arguments_for(before: Function, after: Function, inputs: list[Any], what: str) -> list[Any]:
