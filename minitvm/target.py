@@ -218,6 +218,11 @@ class MachineModel:
     """Tuning records that ship for machines of its kind."""
 
     @property
+    def l1_ways(self) -> int:
+        """Lines that a place of the first-level cache holds."""
+        return max(1, self.l1_bytes // WAY_BYTES)
+
+    @property
     def name(self) -> str:
         """What tuning records call machines that are alike."""
         vectors = f"{self.vector_registers} vectors of {self.vector_bytes} bytes"

@@ -72,8 +72,6 @@ _WORTH_A_SQUARE = 4
 _LINE_BYTES = 64
 _SHORT = 128
 """Elements of a row that are followed by the next one so soon that reading more rows at once costs nothing."""
-_FEW_WAYS = 8
-"""Lines that a place holds, at least."""
 _STRIPS = 4
 """Of squares for every thread."""
 _PIECES = 16
@@ -159,7 +157,7 @@ def _square(walk: Walk, machine: MachineModel) -> _Square | Declined | None:
     shorter = min(across[1], along[1])
     lanes = min(_LARGEST_SQUARE, lanes_of(walk.value, walk.out.dtype, machine), 1 << (shorter - 1).bit_length())
     if _share_places(walk.out, walk.index, across[0], 1) and not _share_places(source.buffer, source.index, along[0]):
-        lanes = min(lanes, _FEW_WAYS)
+        lanes = min(lanes, 1 << (machine.l1_ways.bit_length() - 1))
     if min(shorter, lanes) < _WORTH_A_SQUARE:
         return Declined(f"squares: {shorter} elements along an axis, {lanes} lanes: shuffles cost more than they move")
     return _Square(walk, source, across, along, lanes)

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
 from minitvm.errors import IRError
-from minitvm.ir.attributes import attributes_of
 from minitvm.ir.node import Call, Constant, Expr, Function, Tuple, TupleGetItem, Var
 from minitvm.ir.op import OPS, Op
 from minitvm.ir.visitor import children, post_order
@@ -36,14 +35,10 @@ def _rest(node: Expr) -> tuple[Any, ...]:
     if isinstance(node, Constant):
         return node.value, node.name
     if isinstance(node, Call):
-        return () if isinstance(node.op, Function) else (node.op.name, _attributes(node.op))
+        return () if isinstance(node.op, Function) else (node.op.name, node.op.attributes())
     if isinstance(node, Function):
         return (dict(node.attrs),)
     return (node.index,) if isinstance(node, TupleGetItem) else ()
-
-
-def _attributes(op: Op) -> dict[str, Any]:
-    return {name: getattr(op, name) for name in attributes_of(type(op))}
 
 
 def unpacked(rows: Rows) -> list[Expr]:

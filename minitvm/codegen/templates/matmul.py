@@ -208,7 +208,7 @@ def _crowded(product: Product, tile: Tile, machine: MachineModel) -> bool:
     cache than it has ways: of 1024 floats each, more than 8."""
     row = product.depth * np.dtype(product.left.dtype).itemsize
     places = WAY_BYTES // math.gcd(row, WAY_BYTES)
-    return product.left.along_rows and tile.rows > places * (machine.l1_bytes // WAY_BYTES)
+    return product.left.along_rows and tile.rows > places * machine.l1_ways
 
 
 def _symbolic_choices(product: Product, machine: MachineModel) -> list[Choice]:
