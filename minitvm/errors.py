@@ -110,6 +110,10 @@ class LibraryError(MiniTVMError):
     """A saved library that cannot be loaded: truncated, altered, another version or CPU, not signed by who must."""
 
 
+class StoppedError(MiniTVMError):
+    """A run that was told to end."""
+
+
 class DeviceError(MiniTVMError):
     """A device that is there fails: out of memory, a kernel that faults, memory that was lost with it."""
 

@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
-from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -38,6 +37,7 @@ from minitvm.runtime.bind import DoesNotFit
 from minitvm.runtime.checks import check_input, check_shapes, dictionary, unknown_name
 from minitvm.runtime.code import code_for
 from minitvm.runtime.device import HOST, Device, Memory, device_of, memory_of
+from minitvm.runtime.direct import AS_EVER, How
 from minitvm.runtime.graph import HostCall
 from minitvm.runtime.library import Library
 from minitvm.runtime.specialised import Specialisations, Specialised
@@ -45,8 +45,6 @@ from minitvm.target import Target
 
 Make: TypeAlias = "Callable[[Mapping[str, tuple[int, ...]], Mapping[str, np.ndarray]], Specialised]"
 """What makes a library for shapes and values."""
-
-NOWHERE: Mapping[int, np.ndarray] = MappingProxyType({})
 
 VALUE_LIMIT = 256
 """Elements of an input for whose values the model may be compiled: a shape, axes, sizes, pads, a repetition."""
@@ -182,16 +180,16 @@ class Compiling:
 
     # --- running ---
 
-    def run(self, feeds: Mapping[str, Any], into: Mapping[int, np.ndarray] = NOWHERE) -> list[Any]:
-        """All results; those of the positions in ``into`` are written to its arrays.
+    def run(self, feeds: Mapping[str, Any], how: How = AS_EVER) -> list[Any]:
+        """All results.
 
         Raises :class:`InputError` for a missing or unknown input, a wrong dtype, rank or shape; the first run for a
         shape may raise what compiling raises.
         """
         if self._only is not None and self._is_plain(feeds):
-            return self._only.run(feeds, into)
+            return self._only.run(feeds, how)
         found, checked = self.found(feeds)
-        results = found.run(checked, into)
+        results = found.run(checked, how)
         if found.is_worth(self._cost, self._after):
             with self._lock:
                 self.worker = self.worker or ThreadPoolExecutor(1, "minitvm-beside")

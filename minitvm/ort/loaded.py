@@ -6,15 +6,13 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-import numpy as np
-
 from minitvm.errors import listing
 from minitvm.frontend import ModelDescription, ValueDescription
 from minitvm.ir.decision import Decision
 from minitvm.ir.types import Leaf, TensorType
-from minitvm.ort.compiling import NOWHERE
 from minitvm.ort.errors import MissingInputError
 from minitvm.ort.values import tensor_text
+from minitvm.runtime.direct import AS_EVER, How
 from minitvm.runtime.graph import HostCall
 from minitvm.runtime.library import Library
 from minitvm.target import Target
@@ -57,9 +55,9 @@ class Loaded:
     def save(self, path: Any, key: Any = None) -> None:
         self._library.save(path, key)
 
-    def run(self, feeds: Mapping[str, Any], into: Mapping[int, np.ndarray] = NOWHERE) -> list[Any]:
+    def run(self, feeds: Mapping[str, Any], how: How = AS_EVER) -> list[Any]:
         library, checked = self.found(feeds)
-        return library.call(checked, into)
+        return library.call(checked, how)
 
     def found(self, feeds: Mapping[str, Any]) -> tuple[Library, dict[str, Any]]:
         """What runs these inputs, and the inputs as it takes them."""

@@ -8,13 +8,16 @@ from __future__ import annotations
 import enum
 import operator
 import os
+import threading
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from minitvm.errors import ConfigError
+from minitvm.errors import ConfigError, StoppedError
 from minitvm.ort.errors import Fail, OptionTypeError, UnknownEntryError
+from minitvm.runtime.instance import Instance
 
 
 class GraphOptimizationLevel(enum.IntEnum):
@@ -219,8 +222,9 @@ class SessionOptions(_Options):
 
 
 class RunOptions(_Options):
-    """ONNX Runtime's; ``terminate`` ends runs in :class:`Fail`, those under way once their kernels are done."""
+    """ONNX Runtime's; ``terminate`` ends runs in :class:`Fail`, those under way before their next kernel."""
 
+    terminate: bool
     _FIELDS = {
         "log_severity_level": -1,
         "log_verbosity_level": 0,
@@ -230,11 +234,53 @@ class RunOptions(_Options):
     }
     _KNOWN = frozenset({"disable_synchronize_execution_providers", "gpu_graph_id", "run.enable_shape_inference"})
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._runs: list[Instance] = []
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if name == "terminate" and value:
+            with _RUNS:
+                for instance in self._runs:
+                    instance.tell(stop=True)
+
+    @contextmanager
+    def watch(self, instance: Instance) -> Iterator[None]:
+        """Inside, a run that these options are for: it ends where they say so."""
+        with _RUNS:
+            self._runs.append(instance)
+            if self.terminate:
+                instance.tell(stop=True)
+        try:
+            yield
+        except StoppedError:
+            raise _told_to_end() from None
+        finally:
+            with _RUNS:
+                self._runs.remove(instance)
+                if instance.stopped:
+                    instance.tell(stop=False)
+
     def add_run_config_entry(self, key: str, value: str) -> None:
         self._add(key, value)
 
     def get_run_config_entry(self, key: str) -> str:
         return self._entry(key)
+
+
+_RUNS = threading.Lock()
+"""Held where runs begin, end, or are told to."""
+
+
+def _told_to_end() -> Fail:
+    return Fail("the run's options say that it shall end", hint="run_options.terminate = False")
+
+
+def go_on(run_options: Any) -> None:
+    """:class:`Fail` where ``terminate`` is set in options of any class."""
+    if getattr(run_options, "terminate", False):
+        raise _told_to_end()
 
 
 def _size(name: str, size: Any) -> int:

@@ -25,18 +25,18 @@ from minitvm.frontend import ValueDescription, overridden
 from minitvm.ir.decision import Decision
 from minitvm.models import Model
 from minitvm.ort.binding import IOBinding
-from minitvm.ort.compiling import NOWHERE, Compiling
+from minitvm.ort.compiling import Compiling
 from minitvm.ort.environment import CPU, CUDA, INFO, TARGETS, log, providers_of
-from minitvm.ort.errors import BindingError, Fail
+from minitvm.ort.errors import BindingError
 from minitvm.ort.loaded import Loaded
-from minitvm.ort.options import OptionWarning, RunOptions, SessionOptions, Settings
+from minitvm.ort.options import OptionWarning, RunOptions, SessionOptions, Settings, go_on
 from minitvm.ort.profiling import Profiler
 from minitvm.ort.values import OrtValue, held, value_of
 from minitvm.passes.manager import PassContext
 from minitvm.runtime import archive
 from minitvm.runtime.checks import unknown_name
 from minitvm.runtime.code import code_for
-from minitvm.runtime.direct import copied_into
+from minitvm.runtime.direct import AS_EVER, How, copied_into
 from minitvm.runtime.graph import HostCall
 from minitvm.runtime.library import Library, load
 from minitvm.target import Target
@@ -87,6 +87,9 @@ class InferenceSession:
     ``{"ids": ("batch<=8", "seq<=512")}``; other shapes are errors.  An error leaves the session as it was.
     """
 
+    _make: Callable[[Target], Compiling | Loaded]
+    _profiler: Profiler | None = None
+
     def __init__(
         self,
         path_or_bytes: Model,
@@ -105,17 +108,13 @@ class InferenceSession:
         on_progress: Progress | None = None,
         enable_fallback: int = 1,
     ) -> None:
-        if type(specialisations) is not int or specialisations < 1:
-            raise ConfigError(f"specialisations is {specialisations!r}, but at least 1 must be kept")
-        if specialise_after is not None and (type(specialise_after) is not int or specialise_after < 0):
-            raise ConfigError(f"specialise_after is {specialise_after!r}, not a number of runs")
         start = time.perf_counter()
+        _check_counts(specialisations, specialise_after)
         settings = self._settings = Settings.of(sess_options)
         self._options = copy.copy(sess_options) if isinstance(sess_options, SessionOptions) else sess_options
         self._asked = _asked(providers, provider_options, settings)
         self._threads = config.resolve_threads(settings.threads if num_threads is None else num_threads)
         library = _library_of(path_or_bytes)
-        self._make: Callable[[Target], Compiling | Loaded]
         if library is not None:
             _refuse_if_loaded({"target": target, "shape_dict": shape_dict, "opt_level": opt_level}, settings)
             self._make = lambda _: Loaded(library)
@@ -133,7 +132,11 @@ class InferenceSession:
                 on_progress=on_progress,
             )
         self._engine = self._made(_target_of(self._asked) if target is None else Target.parse(target))
-        self._profiler: Profiler | None = None
+        self._begin(start)
+
+    def _begin(self, start: float) -> None:
+        """Does once what the options ask for."""
+        settings = self._settings
         if settings.profile is not None:
             self._profiler = Profiler(settings.profile, self.get_providers()[0])
             self._profiler.session_event("session_initialization", start)
@@ -154,7 +157,7 @@ class InferenceSession:
             warnings.warn(
                 f"{path} holds a library of minitvm, no ONNX model: InferenceSession reads it, other programs do not",
                 OptionWarning,
-                stacklevel=3,
+                stacklevel=4,
             )
         self.save(path)
 
@@ -256,7 +259,7 @@ class InferenceSession:
         ``output_names`` chooses results, ``None`` all of them; ``input_feed`` has an array for every input, for
         a sequence a list of arrays, for an optional ``None`` or nothing where there is no value.  Text is an array of
         ``str``.  Where ``run_options.terminate`` is set, before the run or by another thread meanwhile, it
-        raises :class:`Fail`.  Returns new arrays.
+        ends before its next kernel in :class:`Fail`.  Returns new arrays.
 
         Raises :class:`InputError` for a missing or unknown input, a wrong dtype, rank or shape, and an unknown
         output; the first run for a shape may raise what compiling raises.
@@ -315,23 +318,25 @@ class InferenceSession:
         _POOL.submit(job)
 
     def _results(
-        self, feeds: Mapping[str, Any], run_options: Any, into: Mapping[int, np.ndarray] = NOWHERE
+        self, feeds: Mapping[str, Any], run_options: Any, into: Mapping[int, np.ndarray] | None = None
     ) -> list[Any]:
         """All results of a run; none where its options say by then that it shall end."""
-        _go_on(run_options)
-        results = self._run(feeds, into)
-        _go_on(run_options)
+        if run_options is None:
+            return self._run(feeds, How(into) if into else AS_EVER)
+        go_on(run_options)
+        results = self._run(feeds, How(into or {}, run_options.watch if isinstance(run_options, RunOptions) else None))
+        go_on(run_options)
         return results
 
-    def _run(self, feeds: Mapping[str, Any], into: Mapping[int, np.ndarray]) -> list[Any]:
+    def _run(self, feeds: Mapping[str, Any], how: How) -> list[Any]:
         if isinstance(feeds, Mapping) and any(isinstance(value, OrtValue) for value in feeds.values()):
             feeds = {name: value_of(value) for name, value in feeds.items()}
         if self._profiler is None:
-            return self._engine.run(feeds, into)
+            return self._engine.run(feeds, how)
         found, checked = self._engine.found(feeds)
         library = found if isinstance(found, Library) else found.library
         results = self._profiler.run(library, {name: checked[name] for name in library.artifact.inputs})
-        for position, array in into.items():
+        for position, array in how.into.items():
             results[position] = copied_into(array, results[position], self._output_names[position])
         return results
 
@@ -359,12 +364,6 @@ class InferenceSession:
 
 _POOL = ThreadPoolExecutor(thread_name_prefix="minitvm-async")
 """Runs of ``run_async``, of all sessions; its threads start when they are first needed."""
-
-
-def _go_on(run_options: Any) -> None:
-    """:class:`Fail` where ``terminate`` is set."""
-    if getattr(run_options, "terminate", False):
-        raise Fail("the run's options say that it shall end", hint="run_options.terminate = False")
 
 
 def _node_arg(value: ValueDescription) -> NodeArg:
@@ -398,6 +397,13 @@ def _begins(path: pathlib.Path) -> bytes:
             return file.read(len(_ZIP))
     except OSError:  # said where the model is read
         return b""
+
+
+def _check_counts(specialisations: int, specialise_after: int | None) -> None:
+    if type(specialisations) is not int or specialisations < 1:
+        raise ConfigError(f"specialisations is {specialisations!r}, but at least 1 must be kept")
+    if specialise_after is not None and (type(specialise_after) is not int or specialise_after < 0):
+        raise ConfigError(f"specialise_after is {specialise_after!r}, not a number of runs")
 
 
 def _refuse_if_loaded(given: Mapping[str, Any], settings: Settings) -> None:

@@ -35,7 +35,8 @@ class Code(Protocol):
         """Runs a segment of kernels, or one kernel node alone.
 
         ``slots`` is the address of pointers in the host's memory: one per entry of the graph, where its value is now,
-        then one per kernel node's workspace (:func:`workspace_slots`).
+        then one per kernel node's workspace (:func:`workspace_slots`), then a word that ends a run (:func:`stop_slot`),
+        looked at between kernels where Python is not told of each.
         """
 
     def clocked(self, source: str, segment: Segment, slots: int, threads: int) -> Callable[[], None]:

@@ -107,7 +107,7 @@ fine:
   ret i1 false
 }
 
-; Runs a block's steps, until the flag is set: by one of them, or because a check failed.
+; Runs a block's steps, until the flag is set: by one of them, because a check failed, or somebody set the word behind it.
 define internal void @run(ptr %block, ptr %flag, i64 %thread, i64 %threads, ptr %place) {
 entry:
   %zeroth = icmp eq i64 %thread, 0
@@ -124,7 +124,7 @@ start:
   %first = load ptr, ptr %first.at, align 8
   br label %head
 head:
-  %i = phi i64 [ 0, %start ], [ %next, %after ]
+  %i = phi i64 [ 0, %start ], [ %next, %agree ]
   %more = icmp ult i64 %i, %count
   br i1 %more, label %body, label %checks
 body:
@@ -145,6 +145,16 @@ by.all:
   call void %function(ptr %argument, i64 %thread, i64 %threads, ptr %place)
   br label %after
 after:
+  br i1 %zeroth, label %hear, label %agree
+hear: ; for all: others might look sooner or later
+  %told.at = getelementptr i64, ptr %flag, i64 1
+  %told = load atomic i64, ptr %told.at monotonic, align 8
+  %ends = icmp ne i64 %told, 0
+  br i1 %ends, label %heed, label %agree
+heed:
+  store i64 1, ptr %flag, align 8
+  br label %agree
+agree:
   call void @minitvm.meet(ptr %place, i64 %threads)
   %stopped = load i64, ptr %flag, align 8
   call void @minitvm.meet(ptr %place, i64 %threads)

@@ -68,13 +68,14 @@ def _is_closed(artifact: Artifact) -> bool:
 
 
 class _Records:
-    """Memory of the records of one call, the flag that ends it, and what may have set it."""
+    """Memory of the records of one call, the flag that ends it, and what may have set it; behind
+    the flag, the word that :meth:`tell` sets."""
 
     def __init__(self) -> None:
         self.memory: list[np.ndarray] = []
         self.blame: list[tuple[np.ndarray, int, Callable[[], Any]]] = []
         """A record, the place in it that is 1 where it failed, and what raises then."""
-        self.flag = self.array(0)
+        self.flag = self.array(0, 0)
         self.threads = 1
 
     def array(self, *values: int) -> np.ndarray:
@@ -92,6 +93,9 @@ class _Records:
         """A slot with memory of its own."""
         self.memory.append(aligned_empty((nbytes,), "uint8"))
         return self.address(int(self.memory[-1].ctypes.data))
+
+    def tell(self, stop: bool) -> None:
+        self.flag[1] = stop
 
     def require(self) -> None:
         """Raise what made the last run stop."""
@@ -225,6 +229,7 @@ def control_step(outer: Instance, index: int) -> Callable[[], None] | None:
     if call.op.cuts:
         return partial(_cut, outer, index, call.op)
     records = _Records()
+    outer.inside.append(records)
     function, record = _record(outer, index, records)
     code: Any = outer.code
     once = code.call(function, int(record.ctypes.data), records.threads)

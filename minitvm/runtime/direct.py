@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -52,7 +53,16 @@ _COUNTS_ARE_EXACT = bool(getattr(sys, "_is_gil_enabled", lambda: True)()) and sy
 """Elsewhere memory in use may look free, so that every result gets its own."""
 
 
-_NOWHERE: Mapping[int, np.ndarray] = MappingProxyType({})
+@dataclass(frozen=True)
+class How:
+    """How a run is to be: results of the positions in ``into`` are written to its arrays; ``watch`` is entered with the
+    instance while it runs, and may stop it."""
+
+    into: Mapping[int, np.ndarray] = field(default_factory=dict)
+    watch: Callable[[Instance], AbstractContextManager[Any]] | None = None
+
+
+AS_EVER = How()
 
 
 class DirectCall:
@@ -85,13 +95,13 @@ class DirectCall:
         type_ = self.instance.types[entry]
         return type_.is_static and type_.nbytes >= WORTH_BINDING
 
-    def run(self, feeds: Mapping[str, np.ndarray], into: Mapping[int, np.ndarray] = _NOWHERE) -> list[Any]:
+    def run(self, feeds: Mapping[str, np.ndarray], how: How = AS_EVER) -> list[Any]:
         """All results of a run as new arrays; ``feeds`` has an array of the right type for every input.
 
-        Results whose positions are in ``into`` are written to those arrays, which have their types: by the kernels
-        themselves where they can, else after the run.  What a run pointed somewhere stays so: the next one points it
-        anew.
+        The arrays of ``how.into`` have the results' types: kernels write to them where they can, else what they made is
+        copied there.  What a run pointed somewhere stays so: the next one points it anew.
         """
+        into = how.into
         for name, array in feeds.items():
             readers = self._inputs.get(name)
             if readers is not None and is_readable(array):
@@ -104,7 +114,11 @@ class DirectCall:
             require_fit(array, self.instance.types[self._heads[position]], self._name(position))
         placed = self._placed(feeds, into) if into else {}
         made = {o: self._made(result) if o not in placed else placed[o] for o, result in self._results.items()}
-        self.instance.run()
+        if how.watch is None:
+            self.instance.run()
+        else:
+            with how.watch(self.instance):
+                self.instance.run()
         found = [self._given_out(position, made) for position in range(len(self._heads))]
         for position, array in into.items():
             if found[position] is not array:

@@ -183,6 +183,11 @@ def workspace_slots(graph: Graph) -> dict[int, int]:
     return {node: graph.entries + k for k, node in enumerate(kernels)}
 
 
+def stop_slot(graph: Graph) -> int:
+    """The slot behind all others: a word that is not 0 when the run is to stop."""
+    return graph.entries + len(workspace_slots(graph))
+
+
 # --- memory ---------------------------------------------------------------------------------------------------
 
 

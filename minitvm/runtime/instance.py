@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from minitvm import config
-from minitvm.errors import InputError, MiniTVMError, origin
+from minitvm.errors import InputError, MiniTVMError, StoppedError, origin
 from minitvm.ir.arrays import ALIGNMENT
 from minitvm.ir.types import SequenceType, TensorType, Type
 from minitvm.runtime.checks import check_input, from_zigzag
@@ -23,12 +23,20 @@ from minitvm.runtime.graph import (
     owners,
     readers,
     steps_of,
+    stop_slot,
     workspace_slots,
 )
 from minitvm.runtime.ndarray import copied
 
 WORTH_A_TEAM = 50e-6
 """Seconds of work below which one thread is faster than waking another and meeting it at barriers."""
+
+
+class Inside(Protocol):
+    """Branches of control flow, or what runs them."""
+
+    def tell(self, stop: bool) -> None: ...
+
 
 HostRun = Callable[[list[Any]], list[Any]]
 """A call in Python: values in, values out.  A sequence is a list, an optional without a value ``None``."""
@@ -72,8 +80,11 @@ class Instance:
         """Bytes by kernel node."""
         self.has_run = False
         """Whether the results are those of a whole run; not after one that raised."""
+        self.stopped = False
+        """Whether runs end before their next kernel."""
+        self.inside: list[Inside] = []
         self._hold_inputs()
-        self._slots = (ctypes.c_void_p * (self.graph.entries + len(workspace_slots(self.graph))))(*self._addresses())
+        self._slots = (ctypes.c_void_p * (stop_slot(self.graph) + 1))(*self._addresses())
         self.slots = ctypes.addressof(self._slots)
         self.checks = [((i, 0), node) for i, node in enumerate(self.graph.nodes) if node.check]
         self.steps = self.make_steps()
@@ -213,7 +224,9 @@ class Instance:
 
     def branches_of(self, index: int) -> Mapping[str, Instance]:
         """New instances of the branches of a node of control flow, by attribute."""
-        return self._branches(self.graph.nodes[index].name, self.device, self.num_threads)
+        found = self._branches(self.graph.nodes[index].name, self.device, self.num_threads)
+        self.inside += found.values()
+        return found
 
     def host_step(self, index: int) -> Callable[[], None]:
         """Control flow, or a call in Python; an error says of which node."""
@@ -259,7 +272,16 @@ class Instance:
         self.has_run = False
         for step in self.steps:
             step()
+            if self.stopped:
+                raise StoppedError("the run was told to end")
         self.finish()
+
+    def tell(self, stop: bool) -> None:
+        """Whether to end the run that is under way in another thread before its next kernel, and those that follow."""
+        self.stopped = stop
+        self._slots[-1] = int(stop)
+        for one in self.inside:
+            one.tell(stop)
 
     def finish(self) -> None:
         """After all steps: the results count, unless a check found an index out of range."""

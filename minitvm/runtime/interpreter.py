@@ -20,7 +20,7 @@ from minitvm.ir.loop import Buffer, Kernel, LoopExpr, LoopKind, Stmt
 from minitvm.ir.loop.interp import run_sequence
 from minitvm.runtime.code import CODES, Code
 from minitvm.runtime.device import Memory
-from minitvm.runtime.graph import Artifact, CpuTag, Segment
+from minitvm.runtime.graph import Artifact, CpuTag, Segment, stop_slot
 
 Launches: TypeAlias = tuple[tuple[Buffer, ...], tuple[Kernel, ...]]
 """A group's parameters (inputs, then results), and the kernels that run over them, one after the other."""
@@ -42,10 +42,12 @@ class Interpreter(Code):
     def step(self, what: Segment | int, slots: int, threads: int) -> Callable[[], None]:
         nodes = what.nodes if isinstance(what, Segment) else (what,)
         launches = [self.launch(node, slots) for node in nodes]
+        stop = ctypes.c_int64.from_address(slots + 8 * stop_slot(self.graph))
 
         def run() -> None:
             for launch in launches:
-                launch()
+                if not stop.value:
+                    launch()
 
         return run
 

@@ -22,7 +22,7 @@ from minitvm.runtime.checks import check_input, check_shapes, dictionary, missin
 from minitvm.runtime.code import Code, code_for
 from minitvm.runtime.control import control_step
 from minitvm.runtime.device import Device
-from minitvm.runtime.direct import DirectCall
+from minitvm.runtime.direct import AS_EVER, DirectCall, How
 from minitvm.runtime.graph import Artifact, HostCall
 from minitvm.runtime.instance import HostRun, Instance
 from minitvm.runtime.ndarray import Parameter
@@ -215,14 +215,14 @@ class Library(Shown):
         inputs = chosen.artifact.inputs.items()
         return chosen, {name: check_input(name, feeds[name], type_) for name, type_ in inputs}
 
-    def call(self, feeds: Mapping[str, Any], into: Mapping[int, np.ndarray] = _NOTHING) -> list[Any]:
-        """:meth:`run` of arrays that are right; results of the positions in ``into`` are written to its arrays."""
+    def call(self, feeds: Mapping[str, Any], how: How = AS_EVER) -> list[Any]:
+        """:meth:`run` of arrays that are right."""
         try:
             call = self._idle.pop()
         except IndexError:
             call = DirectCall(self["default"](None, self.threads))
         try:
-            return call.run(feeds, into)
+            return call.run(feeds, how)
         finally:
             self._idle.append(call)
 

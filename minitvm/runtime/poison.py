@@ -92,6 +92,8 @@ class PoisonedInstance(Instance):
             if self.types[entry].is_static:
                 fill(self._slot(entry).memory, NOT_A_NUMBER)
         native()
+        if self.stopped:
+            return
         for number, (entry, one) in enumerate(results.items()):
             other = self.held(entry)
             if one.shape != other.shape or one.tobytes() != other.tobytes():
@@ -193,7 +195,7 @@ class PoisonedInstance(Instance):
             native()
             for entry, one in results.items():
                 found = difference(one, slots[entry].memory, slots[entry].type)
-                if found is not None:
+                if found is not None and not self.stopped:
                     raise self._unlike(segment, kept_after[entry], found)
 
         return run

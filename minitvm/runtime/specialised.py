@@ -8,15 +8,13 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any, TypeAlias
 
+from minitvm.runtime.direct import AS_EVER, How
 from minitvm.runtime.library import Library
 
 Key: TypeAlias = "tuple[tuple[int, ...] | bytes, ...]"
 """What a library is compiled for: the shapes of the inputs, and the values that shapes depend on."""
-
-_NOWHERE: Mapping[int, Any] = MappingProxyType({})
 
 FEWEST_RUNS = 3
 """Before shapes are taken for ones that come again."""
@@ -35,13 +33,13 @@ class Specialised:
     _seconds: float = 0.0
     _counting: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
-    def run(self, feeds: Mapping[str, Any], into: Mapping[int, Any] = _NOWHERE) -> list[Any]:
+    def run(self, feeds: Mapping[str, Any], how: How = AS_EVER) -> list[Any]:
         if self.constant:
             feeds = {name: array for name, array in feeds.items() if name not in self.constant}
         if not self.symbolic:
-            return self.library.call(feeds, into)
+            return self.library.call(feeds, how)
         start = time.perf_counter()
-        results = self.library.call(feeds, into)
+        results = self.library.call(feeds, how)
         with self._counting:
             self._runs, self._seconds = self._runs + 1, self._seconds + time.perf_counter() - start
         return results

@@ -21,9 +21,9 @@
 %team = type {
   %word,          ; 0: the epoch, which counts runs; workers wait for it to change
   %work,          ; 1: what to run; nothing: workers end
-  %word,          ; 2: the run's epoch while workers may come in, otherwise 0
-  %word,          ; 3: the CPU that the run was published on
-  %word,          ; 4: what is finished, with which %minitvm.run begins
+  %word,          ; 2: the CPU that the run was published on
+  %word,          ; 3: what is finished, with which %minitvm.run begins
+  %word,          ; 4: the run's epoch while workers may come in, otherwise 0
   [0 x %member]   ; 5: by number; 0, who publishes, never sleeps
 }
 
@@ -40,7 +40,7 @@ entry:
   store ptr %function, ptr %work, align 8
   %work.slots = getelementptr %work, ptr %work, i64 0, i32 1
   store ptr %slots, ptr %work.slots, align 8
-  %finished = getelementptr %team, ptr %team, i64 0, i32 4
+  %finished = getelementptr %team, ptr %team, i64 0, i32 3
   store atomic i64 0, ptr %finished monotonic, align 8 ; which who is away still looks at
   br label %clear
 clear:
@@ -61,11 +61,11 @@ entry:
   br label %publish
 publish:
   %cpu = call i64 @minitvm.cpu()
-  %cpu.at = getelementptr %team, ptr %team, i64 0, i32 3
+  %cpu.at = getelementptr %team, ptr %team, i64 0, i32 2
   store atomic i64 %cpu, ptr %cpu.at monotonic, align 8
   %epoch = load i64, ptr %team, align 8
   %epoch.new = add i64 %epoch, 1
-  %open = getelementptr %team, ptr %team, i64 0, i32 2
+  %open = getelementptr %team, ptr %team, i64 0, i32 4
   store atomic i64 %epoch.new, ptr %open seq_cst, align 8
   store atomic i64 %epoch.new, ptr %team seq_cst, align 8
   br label %head
@@ -97,7 +97,7 @@ define i64 @team_sleeps(ptr %team, i64 %thread) {
 
 ; The CPU that the last run was published on; -1 where the system does not say.
 define i64 @team_cpu(ptr %team) {
-  %cpu.at = getelementptr %team, ptr %team, i64 0, i32 3
+  %cpu.at = getelementptr %team, ptr %team, i64 0, i32 2
   %cpu = load atomic i64, ptr %cpu.at monotonic, align 8
   ret i64 %cpu
 }
@@ -109,40 +109,20 @@ entry:
   %function = load ptr, ptr %work, align 8
   %slots.at = getelementptr %work, ptr %work, i64 0, i32 1
   %slots = load ptr, ptr %slots.at, align 8
-  %run = getelementptr %team, ptr %team, i64 0, i32 4
+  %run = getelementptr %team, ptr %team, i64 0, i32 3
   %place = alloca %minitvm.place, align 8
   store %minitvm.place zeroinitializer, ptr %place, align 8
   store ptr %run, ptr %place, align 8
   call void %function(ptr %slots, i64 0, i64 %threads, ptr %place)
   call void @minitvm.barrier(ptr %place, i64 %threads)
-  %open = getelementptr %team, ptr %team, i64 0, i32 2
-  store atomic i64 0, ptr %open seq_cst, align 8
-  br label %head
-head:
-  %i = phi i64 [ 1, %entry ], [ %next, %ended ]
-  %more = icmp ult i64 %i, %threads
-  br i1 %more, label %body, label %exit
-body:
-  %visit = getelementptr %team, ptr %team, i64 0, i32 5, i64 %i, i32 4
-  br label %look
-look:
-  %spins = phi i64 [ 0, %body ], [ %spins.next, %wait ]
-  %seen = load atomic i64, ptr %visit seq_cst, align 8
-  %outside = icmp eq i64 %seen, 0
-  br i1 %outside, label %ended, label %there
-there:
-  %away = icmp eq i64 %seen, 2
-  br i1 %away, label %close, label %wait
-close: ; or it comes back just now
-  %swap = cmpxchg ptr %visit, i64 2, i64 0 seq_cst seq_cst
-  %closed = extractvalue { i64, i1 } %swap, 1
-  br i1 %closed, label %ended, label %wait
+  br label %close
+close:
+  %spins = phi i64 [ 0, %entry ], [ %more, %wait ]
+  %closed = call i1 @minitvm.close(ptr %run, i64 %threads)
+  br i1 %closed, label %exit, label %wait
 wait:
-  %spins.next = call i64 @spin(i64 %spins)
-  br label %look
-ended:
-  %next = add i64 %i, 1
-  br label %head
+  %more = call i64 @spin(i64 %spins)
+  br label %close
 exit:
   ret void
 }
@@ -201,7 +181,7 @@ define internal void @visit(ptr %team, ptr %visit, ptr %since, i64 %thread, i64 
 entry:
   %slots.at = getelementptr %team, ptr %team, i64 0, i32 1, i32 1
   %slots = load ptr, ptr %slots.at, align 8
-  %run = getelementptr %team, ptr %team, i64 0, i32 4
+  %run = getelementptr %team, ptr %team, i64 0, i32 3
   %place = alloca %minitvm.place, align 8
   store %minitvm.place zeroinitializer, ptr %place, align 8
   store ptr %run, ptr %place, align 8
@@ -248,7 +228,7 @@ define i64 @team_work(ptr %team, i64 %thread, i64 %threads, i64 %from, i64 %move
 entry:
   %state = getelementptr %team, ptr %team, i64 0, i32 5, i64 %thread, i32 2
   %visit = getelementptr %team, ptr %team, i64 0, i32 5, i64 %thread, i32 4
-  %open = getelementptr %team, ptr %team, i64 0, i32 2
+  %open = getelementptr %team, ptr %team, i64 0, i32 4
   %since = alloca %since, align 8
   call void @fresh(ptr %since)
   br label %fresh

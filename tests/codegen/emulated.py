@@ -72,7 +72,7 @@ def _run_over(
     guest = _Guest(image)
     pointers = [guest.place(m) for m in memory]
     pointers.append(guest.place(poisoned(plan_workspace(kernel, threads).nbytes, marker)))
-    run = guest.place(np.zeros(8 + 16 * threads, np.int64))
+    run = guest.place(np.zeros(16 + 16 * threads, np.int64))
     for thread in range(threads):
         guest.call(kernel.name, *pointers, thread, threads, guest.place(np.array([run, 0, 0], np.int64)))
     found = [np.frombuffer(guest.read(p, m.nbytes), m.dtype) for p, m in zip(pointers, memory, strict=False)]

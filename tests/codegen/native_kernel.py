@@ -73,7 +73,7 @@ def _run_over(
 
 
 def _on_threads(function: Callable[..., None], pointers: Sequence[int], threads: int) -> None:
-    run = np.zeros(64 + 128 * threads + 64, np.uint8)
+    run = np.zeros(128 + 128 * threads + 64, np.uint8)
     places = [np.array([run.ctypes.data + -run.ctypes.data % 64, 0, 0], np.int64) for _ in range(threads)]
     parts = [partial(function, *pointers, t, threads, place.ctypes.data) for t, place in enumerate(places)]
     team = [threading.Thread(target=part) for part in parts[1:]]

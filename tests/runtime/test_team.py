@@ -147,7 +147,7 @@ def test_all_work_is_done_once(code: NativeCode, threads: int, total: int) -> No
 @pytest.mark.parametrize("total", [0, 1, 3, 100, 2**30 - 1, 2**31 + 5, 2**32 + 1, 10**10 + 7])
 def test_one_thread_takes_everything_where_no_other_comes(code: NativeCode, threads: int, total: int) -> None:
     take = code.function("minitvm.take", ctypes.c_bool, *2 * [ctypes.c_void_p], *3 * [ctypes.c_int64])
-    shared, part = np.zeros(8 + 16 * threads, np.int64), np.zeros(4, np.int64)
+    shared, part = np.zeros(16 + 16 * threads, np.int64), np.zeros(4, np.int64)
     place = np.array([shared.ctypes.data, 0, 0], np.int64)
     found = []
     while take(place.ctypes.data, part.ctypes.data, total, threads - 1, threads):

@@ -144,7 +144,7 @@ class Stepped:
         triple = f'target triple = "{host().triple}"\n'
         self.code = NativeCode([compile_object(KERNEL, host())], ["segment_0"], triple + text)
         self.values = np.zeros((STEPS + 1, 8), np.int64)
-        self.slots = (ctypes.c_void_p * (2 * STEPS + 1))(*[self.values[i].ctypes.data for i in range(STEPS + 1)])
+        self.slots = (ctypes.c_void_p * (2 * STEPS + 2))(*[self.values[i].ctypes.data for i in range(STEPS + 1)])
 
     def run(self, on: Team) -> bool:
         """Whether the results are right."""
@@ -183,7 +183,7 @@ def test_workers_that_come_and_go_wherever_they_can(threads: int, monkeypatch: p
 
 def place_at(from_step: int) -> tuple[np.ndarray, np.ndarray]:
     """A thread's place in a run of which everything is finished: nobody waits.  Held by the second array."""
-    run = np.zeros(8 + 2 * 16, np.int64)
+    run = np.zeros(16 + 2 * 16, np.int64)
     run[0] = 2**40
     return np.array([run.ctypes.data, 0, 0, from_step], np.int64), run
 
@@ -207,6 +207,34 @@ def test_who_has_to_stay_and_who_made_the_run_go_through_a_segment() -> None:
         place, _run = place_at(from_step)
         segment(ctypes.addressof(model.slots), thread, 2, place.ctypes.data)
         assert place[1] == STEPS and place[3] == from_step
+
+
+@pytest.mark.parametrize(("visit", "steps"), [(0, 1), (2, 1), (1, STEPS)])
+def test_who_made_a_run_that_is_told_to_stop_leaves_where_no_worker_is_inside(visit: int, steps: int) -> None:
+    model, (place, run) = Stepped(), place_at(0)
+    segment = model.code.function("segment_0", None, ctypes.c_void_p, *2 * [ctypes.c_int64], ctypes.c_void_p)
+    model.slots[-1], run[8], run[42] = 1, 7, visit
+    segment(ctypes.addressof(model.slots), 0, 2, place.ctypes.data)
+    assert place[1] == steps
+    assert run[8] == 0, "nobody may come in"
+    assert run[42] == visit % 2, "who is away is out, who is inside goes on"
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_run_that_is_told_to_stop_ends_before_its_next_kernel(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    absences, model = Absences(monkeypatch, threads, 0), Stepped()
+    while threads > 1 and not absences.there:
+        assert model.run(absences.team)
+    model.slots[-1] = 1
+    assert not model.run(absences.team)
+    assert model.values[:2].tolist() == [[0] * 8, [1] * 8] and (model.values[2:] == -1).all()
+    model.slots[-1] = None
+    assert model.run(absences.team)
+    absences.come_back()
+    model.slots[-1] = 1
+    for _ in range(20):
+        model.run(absences.team)
+    absences.team.stop()
 
 
 @pytest.mark.parametrize("name", ["control_if", "control_loop"])

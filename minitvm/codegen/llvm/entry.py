@@ -2,7 +2,8 @@
 
 ``node_K(slots, thread, threads, place)`` calls the kernel of node K with its arguments; ``segment_N`` runs a
 stretch of kernels between two host calls.  Every thread of the team calls them.  ``slots`` is an array of
-pointers: one per entry of the graph, then one per kernel node's workspace.
+pointers: one per entry of the graph, then one per kernel node's workspace; then a word that is not 0 when the run is
+to stop.
 
 A barrier stands before a kernel only where it needs one: it reads what was written, or overwrites what was
 written or read, since the last barrier.  Where a run plans the memory, that is what is not alive any more.
@@ -24,6 +25,7 @@ from minitvm.runtime.graph import (
     owners,
     segments,
     steps_of,
+    stop_slot,
     workspace_slots,
 )
 from minitvm.target import SHARING, spinning_text
@@ -146,15 +148,16 @@ def _call_of(node: int) -> str:
     return f"  call void @node_{node}(ptr %slots, i64 %thread, i64 %threads, ptr %place)"
 
 
-def _segment_text(segment: Segment, barriers: set[int]) -> str:
-    """A worker leaves at a barrier, and comes back to it."""
+def _segment_text(segment: Segment, barriers: set[int], stop: int) -> str:
+    """A worker leaves at a barrier, and comes back to it; all leave where the run is to stop."""
     steps = [node for node in segment.nodes if node in barriers]
     cases = " ".join(f"i64 {step}, label %step_{step}" for step in steps)
     lines = [_define(segment.symbol), "  %from = call i64 @minitvm.from(ptr %place, i64 %threads)"]
+    lines.append(f"  %stop = getelementptr ptr, ptr %slots, i64 {stop}")
     lines += [f"  switch i64 %from, label %start [ {cases} ]", "start:"]
     for node in segment.nodes:
         if node in barriers:
-            given = f"ptr %place, i64 %thread, i64 %threads, i64 {node}"
+            given = f"ptr %place, i64 %thread, i64 %threads, i64 {node}, ptr %stop"
             lines.append(f"  %leaves_{node} = call i1 @minitvm.leaves({given})")
             lines.append(f"  br i1 %leaves_{node}, label %end, label %step_{node}")
             lines.append(f"step_{node}:")
@@ -171,7 +174,8 @@ def entry_text(graph: Graph, plan: Plan, workspaces: Mapping[int, Dim], features
         parts.append(f"declare void @{symbol}({', '.join(['ptr'] * count)}, i64, i64, ptr)")
     parts += [_node_text(graph, i, slot) for i, slot in slots.items()]
     for segment in segments(steps_of(graph)):
-        parts.append(_segment_text(segment, barriers_before(graph, plan, workspaces, segment.nodes)))
+        barriers = barriers_before(graph, plan, workspaces, segment.nodes)
+        parts.append(_segment_text(segment, barriers, stop_slot(graph)))
     return "\n\n".join(parts) + "\n"
 
 

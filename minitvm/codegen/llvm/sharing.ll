@@ -4,9 +4,11 @@
 ; nothing left to take and catches up.  Only where threads decide by what they read have they to meet.
 ; Joined with @minitvm.pause and @minitvm.rest of the machine (target.py).
 
-; What was taken of a thread's share: the piece of work by number (upper half), how much of it (lower half).
-%minitvm.share = type { i64, [120 x i8] }
-%minitvm.run = type { i64, [56 x i8], [0 x %minitvm.share] }    ; work that is finished; the shares
+; What was taken of a thread's share: the piece of work by number (upper half), how much of it (lower half); its visit
+; (runtime/team.ll).
+%minitvm.share = type { i64, [72 x i8], i64, [40 x i8] }
+; Work that is finished; the run's epoch while workers may come in, otherwise 0; the shares.
+%minitvm.run = type { i64, [56 x i8], i64, [56 x i8], [0 x %minitvm.share] }
 ; Where a thread is: its run, pieces of work so far, all work in them; from which step of a segment it goes on (0: from the
 ; start), -1 where it has to stay in the run.
 %minitvm.place = type { ptr, i64, i64, i64 }
@@ -77,7 +79,7 @@ look: ; a thread's share are units as contiguous as can be
   %low = udiv i64 %low.scaled, %threads
   %high = udiv i64 %high.scaled, %threads
   %size = sub i64 %high, %low
-  %share = getelementptr %minitvm.run, ptr %run, i64 0, i32 2, i64 %owner
+  %share = getelementptr %minitvm.run, ptr %run, i64 0, i32 4, i64 %owner
   %word.first = load atomic i64, ptr %share monotonic, align 8
   br label %try
 try:
@@ -221,11 +223,43 @@ start:
   ret i64 0
 }
 
+; Ends a run for workers: none comes in any more, and who is away does not come back.  Whether nobody is inside.
+define i1 @minitvm.close(ptr %run, i64 %threads) noinline nounwind {
+entry:
+  %open = getelementptr %minitvm.run, ptr %run, i64 0, i32 2
+  store atomic i64 0, ptr %open seq_cst, align 8
+  br label %head
+head:
+  %i = phi i64 [ 1, %entry ], [ %next, %outside ]
+  %more = icmp ult i64 %i, %threads
+  br i1 %more, label %look, label %closed
+look:
+  %visit = getelementptr %minitvm.run, ptr %run, i64 0, i32 4, i64 %i, i32 2
+  %seen = load atomic i64, ptr %visit seq_cst, align 8
+  switch i64 %seen, label %inside [ i64 0, label %outside i64 2, label %away ]
+away: ; or it comes back just now
+  %swap = cmpxchg ptr %visit, i64 2, i64 0 seq_cst seq_cst
+  %gone = extractvalue { i64, i1 } %swap, 1
+  br i1 %gone, label %outside, label %inside
+outside:
+  %next = add i64 %i, 1
+  br label %head
+inside:
+  ret i1 false
+closed:
+  ret i1 true
+}
+
 ; A segment's barrier before a step.  Who made the run waits here.  A worker that may leave (true) waits outside of the
 ; segment, which it will be called with again to go on from that step: whatever it waits for there, nobody waits for it.
-define i1 @minitvm.leaves(ptr %place, i64 %thread, i64 %threads, i64 %step) nounwind {
+; Where the run is told to stop, who made it leaves as well, as soon as it is alone: others would wait for it.
+define i1 @minitvm.leaves(ptr %place, i64 %thread, i64 %threads, i64 %step, ptr %stop) nounwind {
+  %told = load atomic i64, ptr %stop monotonic, align 8
+  %stops = icmp ne i64 %told, 0
   %single = icmp ule i64 %threads, 1
-  br i1 %single, label %goes.on, label %look
+  br i1 %single, label %alone, label %look
+alone:
+  ret i1 %stops
 look:
   %from.at = getelementptr %minitvm.place, ptr %place, i64 0, i32 3
   %from = load i64, ptr %from.at, align 8
@@ -237,9 +271,16 @@ leave:
   store i64 %step, ptr %from.at, align 8
   ret i1 true
 stay:
+  %may = and i1 %free, %stops
+  br i1 %may, label %close, label %wait
+close:
+  %run = load ptr, ptr %place, align 8
+  %closed = call i1 @minitvm.close(ptr %run, i64 %threads)
+  br i1 %closed, label %end, label %wait
+end:
+  ret i1 true
+wait:
   call void @minitvm.barrier(ptr %place, i64 %threads)
-  br label %goes.on
-goes.on:
   ret i1 false
 }
 

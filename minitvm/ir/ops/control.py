@@ -238,8 +238,8 @@ class OutOfRange(Op, name="control.out_of_range", fusion=Fusion.OPAQUE, takes_st
     data: (...), indices: (...) signed integers -> (), the worst index i as ``2 * i``, or ``-2 * i - 1`` where it is
     negative (``runtime.checks.from_zigzag``); with ``by_row`` (n, ...) -> (n,), so that threads can share many.
 
-    One of the ``axes`` of data goes for all indices, several for the rows of indices.  An index is in [-extent, extent);
-    with ``lengths`` it is a number of elements, in [0, extent].
+    One of the ``axes`` of data goes for all indices, several for the rows of indices.  An index is in [-extent,
+    extent); with ``lengths`` it is a number of elements, in [0, extent].
 
     Run on the host (constants, unknown shapes) it raises :class:`InputError` at once.
     """

@@ -19,7 +19,7 @@ from minitvm.runtime.cuda.image import Launch, unpack
 from minitvm.runtime.cuda.libraries import PreparedCall, call_of, handles
 from minitvm.runtime.cuda.memory import CudaMemory, DeviceArray
 from minitvm.runtime.device import Device
-from minitvm.runtime.graph import Artifact, CpuTag, LibraryCall, Segment, workspace_slots
+from minitvm.runtime.graph import Artifact, CpuTag, LibraryCall, Segment, stop_slot, workspace_slots
 from minitvm.runtime.timing import Run
 
 _GRAPHS = 4
@@ -145,7 +145,7 @@ class CudaCode(CudaArtifact):
 
     def _slots(self, slots: int) -> tuple[int, int]:
         """Where the pointers are, and how many bytes."""
-        return slots, 8 * (self.graph.entries + len(workspace_slots(self.graph)))
+        return slots, 8 * stop_slot(self.graph)
 
     def _launches(self, index: int, slots: int) -> Sequence[Prepared | PreparedCall]:
         node, starts = self.graph.nodes[index], self.graph.entry_start
