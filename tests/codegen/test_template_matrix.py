@@ -110,6 +110,15 @@ def pixels(rows: int, columns: int, lanes: int, dtype: str) -> Call:
     return made("nn.conv2d", [(1, 3, height, width), (rows, 3, size, size)], dtype, padding=(size // 2,) * 4)
 
 
+def rows_of_pixels(rows: int, columns: int, lanes: int, dtype: str) -> Call:
+    """One channel a group: windows next to each other, some apart, with holes, padded or not."""
+    stride, dilation, pad = ((1, 1, 1), (2, 1, 1), (1, 2, 2), (1, 1, 0))[(rows + columns) % 4]
+    before = 2 * dilation - 2 * pad + 1
+    shapes = [(2, 2, (rows - 1) * stride + before, (columns - 1) * stride + before), (2, 1, 3, 3)]
+    steps = {"strides": (stride,) * 2, "dilation": (dilation,) * 2, "padding": (pad,) * 4}
+    return made("nn.conv2d", shapes, dtype, groups=2, **steps)
+
+
 def transposed(rows: int, columns: int, lanes: int, dtype: str) -> Call:
     return made("nn.conv1d_transpose", [(1, 2, columns), (2, rows, 3)], dtype, strides=(1 + columns % 2,))
 
@@ -149,6 +158,7 @@ SUBJECTS = [
     Subject(Gru, recurrent("nn.gru", 3), 70),
     Subject(Rnn, recurrent("nn.rnn", 1), 70),
     Subject(RunningSum, cumsum),
+    Subject(PixelConv, rows_of_pixels, 70),
 ]
 
 

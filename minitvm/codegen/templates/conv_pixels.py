@@ -14,12 +14,15 @@ from functools import cached_property
 
 from minitvm.codegen.loops import after, in_parallel
 from minitvm.codegen.problem import TEMPLATES, Choice, Template, Tile
+from minitvm.codegen.templates.conv_rows import ROWS, ConvRows
 from minitvm.codegen.templates.conv_shapes import ConvProduct, ConvShapes, conv_product, conv_shapes
 from minitvm.codegen.templates.tile import (
     ITEMS_PER_THREAD,
+    OFF_LINES,
     Run,
     TileKernel,
     block_runs,
+    least_cycles,
     runs,
     step_cycles,
     store_at,
@@ -32,7 +35,7 @@ from minitvm.ir.ops.nn_conv import Conv1d, Conv2d, Conv3d
 from minitvm.ir.ops.nn_conv_transpose import Conv1dTranspose, Conv2dTranspose, Conv3dTranspose
 from minitvm.target import MachineModel
 
-_COPY_OUT = 4  # vector steps that a sum which goes through memory costs
+_COPY_OUT = 2  # cycles that a vector of sums which goes through memory costs
 
 
 @TEMPLATES.register("llvm", Conv1dTranspose, Conv2dTranspose, Conv3dTranspose)
@@ -68,10 +71,16 @@ class PixelConv(TransposedConv):
     def product(self) -> ConvProduct | None:
         return conv_product(self.problem, self.accumulator, self.machine)
 
+    @cached_property
+    def rows(self) -> ConvRows:
+        return ConvRows(self.parts[0].shapes, self.accumulator, self.machine)
+
     def choices(self) -> Sequence[Choice]:
-        return super().choices() if self.product is None else self.product.choices()
+        return [*super().choices(), *self.rows.choices()] if self.product is None else self.product.choices()
 
     def loops(self, choice: Choice) -> Stmt:
+        if choice.scheme == ROWS:
+            return self.rows.loops(choice)
         return super().loops(choice) if self.product is None else self.product.loops(choice)
 
 
@@ -85,26 +94,15 @@ class _Lines:
     positions: int  # from the first to the last result of a line
 
     @staticmethod
-    def of(axes: Sequence[PhasedAxis], steps: int, lanes: int, most: int, wanted: int) -> _Lines:
-        """Those with the least work: full vectors against results that go through memory.
-
-        ``steps``: of the reduction; ``most``: vectors of a line whose sums stay in the cache; ``wanted``: lines
-        that give every thread something to do.
-        """
-        vertical, across = axes[-2:]
+    def all(vertical: PhasedAxis, across: PhasedAxis) -> list[_Lines]:
+        """One for each number of rows; lines without gaps hold all of them."""
         if across.length == across.outputs:
-            return _Lines(1, vertical.outputs, across.length, vertical.outputs * across.outputs)
-
-        def cost(lines: _Lines) -> float:
-            vector = steps + (_COPY_OUT if lines.rows > 1 else 0)
-            return lines.count * -(-lines.positions // lanes) * vector
-
+            return [_Lines(1, vertical.outputs, across.length, vertical.outputs * across.outputs)]
         found = []
         for count in {-(-vertical.outputs // rows) for rows in range(1, vertical.outputs + 1)}:
             rows = -(-vertical.outputs // count)
             found.append(_Lines(count, rows, across.length, (rows - 1) * across.length + across.outputs))
-        fitting = [f for f in found if f.rows == 1 or (f.positions <= most * lanes and f.count >= wanted)]
-        return min(fitting, key=lambda f: (cost(f), f.rows))
+        return found
 
 
 @dataclass(frozen=True)
@@ -130,10 +128,19 @@ class _Pixels:
 
     @cached_property
     def lines(self) -> _Lines:
+        """Those with the least work, whose sums stay in the cache, and which give every thread something to do."""
         shapes, machine = self.shapes, self.machine
-        most = machine.l1_bytes // 2 // machine.vector_bytes // min(8, shapes.channels)
+        found = _Lines.all(*self.axes[-2:])
+        most = machine.l1_bytes // 2 // machine.vector_bytes // min(8, shapes.channels) * self.lanes
         others = shapes.batch * shapes.groups * -(-shapes.channels // machine.vector_registers)
-        return _Lines.of(self.axes, self.steps, self.lanes, most, -(-machine.threads // others))
+        fitting = [f for f in found if f.rows == 1 or (f.positions <= most and f.count * others >= machine.threads)]
+        return min(fitting or found, key=lambda lines: (self._work(lines), lines.rows))
+
+    def _work(self, lines: _Lines) -> float:
+        """Cycles: full vectors, and enough of them side by side, against results that go through memory."""
+        channels, vectors = self.shapes.channels, -(-lines.positions // self.lanes)
+        through = _COPY_OUT * channels * vectors if lines.rows > 1 else 0
+        return lines.count * (self.steps * least_cycles(channels, vectors, self.machine, OFF_LINES) + through)
 
     @property
     def vectors(self) -> int:
@@ -171,7 +178,8 @@ class _Pixels:
 
     def cycles(self, tile: Tile) -> float:
         lines = self.shapes.batch * self.shapes.groups * math.prod(self.image_extents)
-        return lines * self.steps * step_cycles(self.shapes.channels, self.vectors, tile)
+        through = _COPY_OUT * self.shapes.channels * self.vectors if self.gaps else 0
+        return lines * (self.steps * step_cycles(self.shapes.channels, self.vectors, tile, OFF_LINES) + through)
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ instructions."""
 _FMA_PER_CYCLE = 2
 _LOADS_PER_CYCLE = 2
 _FMA_LATENCY = 4
+OFF_LINES = 2  # loads that a vector takes which begins anywhere
 _STEP_OVERHEAD = 0.5  # loop counters and addresses, measured
 _MOST_ROWS, _MOST_BLOCKS = 28, 8
 
@@ -106,10 +107,15 @@ def divisor_at_most(value: int, most: int) -> int:
 # --- the search space -------------------------------------------------------------------------------------------------
 
 
-def cycles(rows: int, blocks: int) -> float:
-    """Cycles of one reduction step of a tile: bound by arithmetic, by loads, or by the latency of a chain."""
-    bound = max(rows * blocks / _FMA_PER_CYCLE, (rows + blocks) / _LOADS_PER_CYCLE, float(_FMA_LATENCY))
-    return bound + _STEP_OVERHEAD
+def bound(products: float, loads: float, chain: int = 1) -> float:
+    """Cycles of multiply-adds, of loads, or of a chain of so many multiply-adds: whichever is most."""
+    most = max(products / _FMA_PER_CYCLE, loads / _LOADS_PER_CYCLE, float(chain * _FMA_LATENCY))
+    return most + _STEP_OVERHEAD
+
+
+def cycles(rows: int, blocks: int, each: int = 1) -> float:
+    """Cycles of one reduction step of a tile; a vector takes ``each`` loads."""
+    return bound(rows * blocks, rows + blocks * each)
 
 
 def tiles(rows: int, blocks: int, machine: MachineModel, product: str = "fma") -> list[Tile]:
@@ -125,10 +131,16 @@ def tiles(rows: int, blocks: int, machine: MachineModel, product: str = "fma") -
 
 
 @cache
-def step_cycles(rows: int, blocks: int, tile: Tile) -> float:
+def step_cycles(rows: int, blocks: int, tile: Tile, each: int = 1) -> float:
     """Cycles of one reduction step for ``rows x blocks`` vectors in tiles."""
     across, down = runs(blocks, tile.blocks), runs(rows, tile.rows)
-    return sum(b.count * sum(r.count * cycles(r.size, b.size) for r in down) for b in across)
+    return sum(b.count * sum(r.count * cycles(r.size, b.size, each) for r in down) for b in across)
+
+
+@cache
+def least_cycles(rows: int, blocks: int, machine: MachineModel, each: int = 1) -> float:
+    """Those of the best tile."""
+    return min(step_cycles(rows, blocks, tile, each) for tile in tiles(rows, blocks, machine))
 
 
 def tile_choices(
@@ -174,6 +186,7 @@ class TileKernel:
     ``width``: how many lanes of the last block are results (all of them where 0), ``first`` the first of them.
     ``piece``: how many lanes ``store`` is given at a time, where the result lies in smaller blocks.
     ``product``: the function that multiplies and adds, of elements as they are or of the bytes in them.
+    ``reads(row, *index)``: whether a row of sums takes part in a step.
     """
 
     rows: int
@@ -188,6 +201,7 @@ class TileKernel:
     first: int = 0
     piece: int | None = None
     product: str = "fma"
+    reads: Callable[..., LoopExpr] | None = None
 
     def nest(self, reduction: Callable[[Step], Stmt]) -> Stmt:
         """The tile's loops; ``reduction(step)`` are those of the reduction."""
@@ -209,7 +223,8 @@ class TileKernel:
     def _step(self, acc: Buffer, *index: LoopExpr, rows: range | None = None) -> Stmt:
         def multiply_add(r: LoopExpr, b: LoopExpr, lane: LoopExpr) -> Stmt:
             factors = (self.a(r, lane, *index).astype(self.dtype), self.b(b, lane, *index).astype(self.dtype))
-            return Store(acc, (r, b, lane), intrin(self.product, *factors, acc[r, b, lane]))
+            done = Store(acc, (r, b, lane), intrin(self.product, *factors, acc[r, b, lane]))
+            return done if self.reads is None else If(self.reads(r, *index), done)
 
         return each(range(self.rows) if rows is None else rows, range(self.blocks), self.lanes, multiply_add)
 

@@ -160,11 +160,20 @@ class PhasedAxis(Axis):
     def planes(self) -> int:
         return max(1, min(self.taps, self.stride // math.gcd(self.dilation, self.stride)))
 
+    @property
+    def overlap(self) -> bool:
+        """Whether windows share elements, perhaps, so that several taps fall into a plane."""
+        return not self._apart
+
     def plane(self, tap: LoopExpr) -> LoopExpr:
-        return tap if self._apart else tap * self.dilation % self.stride // self._step
+        return tap if self._apart else self.place(tap * self.dilation)[0]
 
     def offset(self, tap: LoopExpr) -> LoopExpr | int:
-        return self.shift if self._apart else tap * self.dilation // self.stride + self.shift
+        return self.shift if self._apart else self.place(tap * self.dilation)[1]
+
+    def place(self, element: LoopExpr) -> tuple[LoopExpr, LoopExpr]:
+        """Plane and position of the element so many after the first window's first, where windows overlap."""
+        return element % self.stride // self._step, element // self.stride + self.shift
 
     @property
     def reach(self) -> int:
@@ -216,13 +225,17 @@ class PhasedImage:
         shape = (batch, channels, *(a.planes for a in axes), *outer, size)
         return PhasedImage(axes, Buffer("phases", shape, dtype))
 
-    def fill(self, pixel: Pixel, machine: MachineModel) -> Stmt:
-        """Row by row, zeros where it is padding; then those behind the rows."""
+    def fill(self, pixel: Pixel, machine: MachineModel, top: LoopExpr | None = None) -> Stmt:
+        """Row by row, zeros where it is padding; then those behind the rows.
+
+        ``top``: the window's row that is the first; one thread fills it then."""
         *prefix, size = self.buffer.shape
         rows, columns = (axis.length for axis in self.axes[-2:])
 
         def row(n: LoopExpr, c: LoopExpr, *rest: LoopExpr) -> Element:
-            planes, places = rest[: len(self.axes)], rest[len(self.axes) :]
+            planes, places = rest[: len(self.axes)], [*rest[len(self.axes) :]]
+            if top is not None:
+                places[-2] = places[-2] + top
             spots = [axis.element(plane, at) for axis, plane, at in zip(self.axes, planes, places, strict=True)]
             value = or_zero(inside(spots, [axis.extent for axis in self.axes]), pixel(n, c, spots))
             return (n, c, *rest[:-2], rest[-2] * columns + rest[-1]), value
@@ -230,5 +243,6 @@ class PhasedImage:
         def behind(*index: LoopExpr) -> Element:
             return (*index[:-1], index[-1] + rows * columns), const(0, self.buffer.dtype)
 
-        lines, rest = filled(self.buffer, (*prefix, rows, columns), row, machine), size - rows * columns
-        return seq(lines, filled(self.buffer, (*prefix, rest), behind, machine) if rest else None)
+        rest, parallel = size - rows * columns, top is None
+        lines = filled(self.buffer, (*prefix, rows, columns), row, machine, parallel)
+        return seq(lines, filled(self.buffer, (*prefix, rest), behind, machine, parallel) if rest else None)
