@@ -39,6 +39,8 @@ _SHORTEST = 4
 those at the edges would be computed one by one."""
 _AT_ONCE = 64
 """Short rows side by side: a few vectors of them, whose elements stay in the nearest cache."""
+_PIECES = 4
+"""Parallel iterations for every thread, at least."""
 _STACK_BYTES = 16 * 1024  # larger row buffers live in the workspace, one per thread
 
 Nest: TypeAlias = Callable[[Output], Stmt]
@@ -72,11 +74,25 @@ def nests_of(kind: str) -> Nests:
 def _single(out: Output, machine: MachineModel) -> Stmt:
     """One nest, or two for every row where windows are separable."""
     found = _separated(out)
-    body = None if found is None else by_rows(Group((), found[:1], found[1:]), machine)
+    body = None if found is None else _windows(Group((), found[:1], found[1:]), machine)
     if body is None or isinstance(body, Declined):
         return stage_nest(out, machine)
     decide("schedule", out.buffer.name, "windows first down the rows, then along each row")
     return body
+
+
+def _windows(group: Group, machine: MachineModel) -> Stmt | Declined:
+    """What goes down the rows for some of them, then along these: what was just stored in vectors is waited for where
+    it is read from between them."""
+    (down, _), shape = group.nests, group.outputs[0].buffer.shape[:-1]
+    row = row_buffer(down.buffer, len(shape)).nbytes
+    if not shape or not isinstance(shape[-1], int) or not isinstance(row, int):
+        return by_rows(group, machine)
+    outer, rows = math.prod(shape[:-1]), shape[-1]
+    pieces = -(-_PIECES * machine.threads // outer) if machine.threads > 1 and isinstance(outer, int) else 1
+    most = -(-rows // max(pieces, -(-rows * row // (machine.l1_bytes // 4))))
+    even = next((count for count in range(most, most // 2, -1) if rows % count == 0), most)
+    return _in_strips(group, machine, shape, len(shape) - 1, even)
 
 
 def at_root(group: Group, nest: Nest) -> Stmt:
@@ -99,15 +115,20 @@ def by_rows(group: Group, machine: MachineModel) -> Stmt | Declined:
     first = _side_by_side(group, rank)
     if first is None:
         return in_parallel(shape, lambda *at: _stages(group, machine, at), name="row")
-    many = math.prod(shape[first:])
-    decide("schedule", group.outputs[0].buffer.name, f"{min(many, _AT_ONCE)} short rows side by side")
+    most = min(math.prod(shape[first:]), _AT_ONCE)
+    decide("schedule", group.outputs[0].buffer.name, f"{most} short rows side by side")
+    return _in_strips(group, machine, shape, first, most)
+
+
+def _in_strips(group: Group, machine: MachineModel, shape: tuple[int, ...], first: int, most: int) -> Stmt:
+    """Each stage for ``most`` rows at a time, neighbours along the axes from ``first`` on."""
 
     def strip(flat: LoopExpr, start: LoopExpr, count: int) -> Stmt:
         lane = LoopVar("row")
         at = (*unflatten(flat, shape[:first]), *unflatten(start + lane, shape[first:]))
         return _stages(group, machine, at, ((lane, count),))
 
-    return in_strips(math.prod(shape[:first]), many, min(many, _AT_ONCE), strip, LoopKind.PARALLEL)
+    return in_strips(math.prod(shape[:first]), math.prod(shape[first:]), most, strip, LoopKind.PARALLEL)
 
 
 def _stages(group: Group, machine: MachineModel, at: tuple[LoopExpr, ...], lanes: Axes = ()) -> Stmt:
