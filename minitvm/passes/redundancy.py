@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from minitvm.errors import InputError
-from minitvm.ir.decision import Declined, decide
+from minitvm.ir.decision import Declined, decide, name_of
 from minitvm.ir.evaluate import NOT_CONSTANT, folded, unfoldable
 from minitvm.ir.expr import Call, Constant, Expr, Function, Module, Tuple, TupleGetItem
 from minitvm.ir.op import Op
@@ -19,7 +19,7 @@ from minitvm.ir.ops.control import If, Loop
 from minitvm.ir.ops.quantize import DequantizeBlocks
 from minitvm.ir.ops.tensor import NdArraySize, ShapeOf
 from minitvm.ir.structural import node_key
-from minitvm.ir.types import TensorType, accepts, tensor_fields, type_of
+from minitvm.ir.types import TensorType, TupleType, accepts, tensor_fields, type_of
 from minitvm.ir.visitor import (
     as_function,
     calls,
@@ -33,7 +33,7 @@ from minitvm.ir.visitor import (
     users,
 )
 from minitvm.passes.manager import FunctionPass, ModulePass, PassContext, map_functions, register_config
-from minitvm.passes.sink_cast import SinkCast, kept_narrow
+from minitvm.passes.sink_cast import kept_narrow
 
 
 class EliminateCommonSubexpr(FunctionPass, opt_level=3):
@@ -116,16 +116,25 @@ def drop_dead_fields(function: Function) -> Function:
     read_by = users(function)
 
     def visit(old: Expr, new: Expr) -> Expr:
-        fields = _read_fields(read_by[old]) if isinstance(new, Call) else None
-        if not isinstance(new, Call) or fields is None:
-            return simplify_projection(new)
-        narrow = _narrowed(new, fields)
-        if narrow is None:
-            return new
-        decide("DeadCodeElimination", old, f"of its results only {', '.join(map(str, fields))} are read")
-        return _spread_out(narrow, fields)
+        return _narrowed(new, read_by[old]) if isinstance(new, Call) else simplify_projection(new)
 
     return as_function(rewrite(function, visit))
+
+
+def _narrowed(call: Call, readers: list[Expr]) -> Expr:
+    """The call with only those fields of its result that are read; itself where all may be, or it cannot do less."""
+    fields, result = _read_fields(readers), call.checked_type
+    if fields is None or not isinstance(result, TupleType) or len(fields) == len(result.fields):
+        return call
+    if isinstance(call.op, Function):
+        narrow = _without_unused_params(_keep_fields(call.op, fields), call)
+    elif isinstance(call.op, If):
+        then, orelse = (_keep_fields(branch, fields) for branch in (call.op.then_branch, call.op.else_branch))
+        narrow = Call(call.op.with_attributes(then_branch=then, else_branch=orelse), call.args, span=call.span)
+    else:
+        return call
+    decide("DeadCodeElimination", call, f"of its results only {', '.join(map(str, fields))} are read")
+    return _spread_out(narrow, fields)
 
 
 def _spread_out(call: Call, fields: list[int]) -> Tuple:
@@ -140,23 +149,8 @@ def _read_fields(readers: list[Expr]) -> list[int] | None:
     return None if None in fields else sorted(f for f in fields if f is not None)
 
 
-def _narrowed(call: Call, fields: list[int]) -> Call | None:
-    """The call with only some fields of its result; ``None`` where it returns no others, or cannot do less."""
-    if isinstance(call.op, Function):
-        function = _keep_fields(call.op, fields)
-        return None if function is None else _without_unused_params(function, call)
-    if isinstance(call.op, If):
-        then, orelse = (_keep_fields(branch, fields) for branch in (call.op.then_branch, call.op.else_branch))
-        if then is not None and orelse is not None:
-            return Call(call.op.with_attributes(then_branch=then, else_branch=orelse), call.args, span=call.span)
-    return None
-
-
-def _keep_fields(function: Function, fields: list[int]) -> Function | None:
-    body = function.body
-    if not isinstance(body, Tuple) or len(fields) == len(body.fields):
-        return None
-    kept = Tuple([body.fields[i] for i in fields], span=body.span)
+def _keep_fields(function: Function, fields: list[int]) -> Function:
+    kept = Tuple([simplify_projection(TupleGetItem(function.body, i)) for i in fields], span=function.body.span)
     return Function(function.params, kept, function.attrs, span=function.span)
 
 
@@ -197,42 +191,39 @@ def fold_constant_expr(
     expr: Expr, fold_qnn: bool = False, max_bytes: int = MAX_BYTES.default, has_layouts: bool = False
 ) -> Expr:
     """An expression or a function with all that can be folded folded; itself where nothing can."""
-    widens = any(isinstance(node, Call) and isinstance(node.op, SinkCast.needs) for node in post_order(expr))
-    kept = kept_narrow(expr, has_layouts) if widens else set()
+    kept = kept_narrow(expr, has_layouts)
 
     def visit(old: Expr, new: Expr) -> Expr:
-        if old in kept and isinstance(new, Call):
+        if old in kept:
             decide("FoldConstant", new, Declined(f"kept in its format, which takes less memory than {new.type}"))
             return new
-        if isinstance(new, Call) and isinstance(new.op, Op):
-            return _fold_call(new, new.op, fold_qnn, max_bytes)
-        return simplify_projection(new)
+        return _fold_call(new, fold_qnn, max_bytes) if isinstance(new, Call) else simplify_projection(new)
 
     return rewrite(expr, visit)
 
 
-def _fold_call(call: Call, op: Op, fold_qnn: bool, max_bytes: int) -> Expr:
-    if isinstance(op, (NdArraySize, ShapeOf)):
-        return _fold_shape(call, op)
-    if isinstance(op, If) and isinstance(call.args[0], Constant):
-        return _fold_branch(call, op, fold_qnn, max_bytes)
+def _fold_call(call: Call, fold_qnn: bool, max_bytes: int) -> Expr:
+    if isinstance(call.op, (NdArraySize, ShapeOf)):
+        return _fold_shape(call, call.op)
+    if isinstance(call.op, If) and isinstance(call.args[0], Constant):
+        return _fold_branch(call, call.op, fold_qnn, max_bytes)
     refusal = unfoldable(call) if call.args else NOT_CONSTANT
     if refusal is NOT_CONSTANT:
         return call
-    refusal = refusal or _refusal(call, op, fold_qnn, max_bytes)
+    refusal = refusal or _refusal(call, fold_qnn, max_bytes)
     decide("FoldConstant", call, refusal or "computed now")
     return call if refusal else folded(call, _common_name(call))
 
 
-def _refusal(call: Call, op: Op, fold_qnn: bool, max_bytes: int) -> Declined | None:
+def _refusal(call: Call, fold_qnn: bool, max_bytes: int) -> Declined | None:
     """Why a call of constants is left to the model's runs."""
-    if op.name.startswith("qnn.") and not fold_qnn:
+    if name_of(call).startswith("qnn.") and not fold_qnn:
         return Declined("quantized operators are kept (fold_qnn)")
     if not call.type.is_static:
         return None
     result = sum(t.nbytes for t in tensor_fields(call.type))
     operands = sum(t.nbytes for arg in call.args for t in tensor_fields(arg.type))
-    growth = MAX_GROWTH * (op.per_byte if isinstance(op, DequantizeBlocks) else 1)
+    growth = MAX_GROWTH * (call.op.per_byte if isinstance(call.op, DequantizeBlocks) else 1)
     fits = result <= max(max_bytes, growth * operands)
     return None if fits else Declined(f"its result is much larger than its operands: {call.type}")
 

@@ -6,8 +6,10 @@ Left out of Relay's cases: ``let`` and everything about it, references, recursio
 import pytest
 
 from minitvm.errors import IRError
+from minitvm.ir.decision import name_of
 from minitvm.ir.expr import Function
-from minitvm.ir.visitor import calls
+from minitvm.ir.parser import parse_module
+from minitvm.ir.visitor import calls, held_functions
 from minitvm.passes import DeadCodeElimination
 from minitvm.testing.checks import check_rewrite, check_unchanged, run_opt_pass
 
@@ -76,6 +78,25 @@ def test_results_of_branches_nobody_reads_go() -> None:
     kept = [[c.op.name for c in calls(branch.body)] for branch in (choice.op.then_branch, choice.op.else_branch)]
     assert kept == [["sin"], ["exp"]]
     check_rewrite(DeadCodeElimination(), text, found)
+
+
+def test_results_of_a_branch_that_are_not_put_together_in_it_go() -> None:
+    text = f"""
+    def @main({X}, %c: Tensor[(), bool]) {{ control.if(%c, %x, then_branch=@THEN, else_branch=@ELSE).1 }}
+    def @whole({X}) {{ split(%x, indices_or_sections=2) }}
+    def @parts({X}) {{ %0 = split(%x, indices_or_sections=2); (exp(%0.0), sin(%0.1)) }}"""
+    for branches in (["whole", "parts"], ["parts", "whole"]):
+        before = text.replace("THEN", branches[0]).replace("ELSE", branches[1])
+        found = run_opt_pass(before, DeadCodeElimination())
+        (choice,) = calls(found.main)
+        kept = [[name_of(c) for c in calls(f.body)] for f in held_functions(choice).values()]
+        assert kept == [["split"] if name == "whole" else ["split", "sin"] for name in branches]
+        check_rewrite(DeadCodeElimination(), before, found)
+
+
+def test_functions_without_types_stay() -> None:
+    module = parse_module("def @main(%x) { @f(%x).0 } def @f(%a) { (nn.relu(%a), exp(%a)) }")
+    assert DeadCodeElimination()(module) is module
 
 
 def test_carried_values_of_loops_stay() -> None:

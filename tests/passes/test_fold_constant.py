@@ -6,6 +6,7 @@ Left out: let, on_device annotations, linked parameters, and the QNN legalizatio
 import numpy as np
 import pytest
 
+from minitvm.ir.decision import decisions
 from minitvm.ir.expr import Call, Constant
 from minitvm.ir.op import OPS, Fusion, Op
 from minitvm.ir.parser import parse_module
@@ -45,6 +46,8 @@ def test_shape_of_and_ndarray_size_of_static_types() -> None:
     check_rewrite(FoldConstant(), main('ndarray_size(%x, dtype="int64")'), main("6i64"))
     dynamic = "%x: Tensor[(?, 3), float32]"
     check_unchanged(FoldConstant(), main("shape_of(%x)", dynamic))
+    untyped = parse_module(main("shape_of(%x)", "%x"))
+    assert FoldConstant()(untyped) is untyped
 
 
 def test_batch_norm_of_constants_folds_into_scale_and_shift() -> None:
@@ -120,17 +123,35 @@ def test_if_with_a_known_condition_becomes_its_branch() -> None:
         assert str(found.main.body) == str(run_opt_pass(main(body), FoldConstant()).main.body)
 
 
+def test_if_with_another_condition_stays_and_nothing_is_said_of_it() -> None:
+    functions = " def @yes(%y: Tensor[(), bool]) { %y } def @no(%y: Tensor[(), bool]) { logical_not(%y) }"
+    with decisions() as log:
+        check_unchanged(
+            FoldConstant(),
+            main("control.if(%x, %x, then_branch=@yes, else_branch=@no)", "%x: Tensor[(), bool]") + functions,
+        )
+    assert log == []
+
+
 def test_a_shared_constant_part_is_computed_once() -> None:
     found = run_opt_pass(main("%0 = add(1f, 2f); (add(%x, %0), multiply(%x, %0))"), FoldConstant())
     first, second = calls(found.main)
     assert first.args[1] is second.args[1]
 
 
-def test_the_name_of_the_parameter_is_kept() -> None:
-    text = main('transpose(meta["conv1.weight"], axes=[1, 0])')
-    found = run_opt_pass(parse_module(text, {"conv1.weight": np.eye(2, 3, dtype="float32")}), FoldConstant())
+@pytest.mark.parametrize(
+    ("body", "name"),
+    [
+        ('transpose(meta["conv1.weight"], axes=[1, 0])', "conv1.weight"),
+        ('multiply(meta["conv1.weight"], 2f)', "conv1.weight"),
+        ('concatenate((meta["conv1.weight"], meta["other"]))', None),
+    ],
+)
+def test_the_name_of_the_parameter_is_kept(body: str, name: str | None) -> None:
+    arrays = {n: np.eye(2, 3, dtype="float32") for n in ("conv1.weight", "other")}
+    found = run_opt_pass(parse_module(main(body), arrays), FoldConstant())
     assert isinstance(found.main.body, Constant)
-    assert found.main.body.name == "conv1.weight"
+    assert found.main.body.name == name
 
 
 def test_unknown_shapes_become_known() -> None:
