@@ -10,7 +10,7 @@ import numpy as np
 
 from minitvm.errors import TypeInferenceError, user_code
 from minitvm.ir import builder as ir
-from minitvm.ir.decision import Declined, decide
+from minitvm.ir.decision import Declined, decide, name_of
 from minitvm.ir.expr import Call, Constant, Expr, Function, Module, TupleGetItem, Var, describe_call
 from minitvm.ir.op import Op
 from minitvm.ir.ops.elemwise import CastTo
@@ -19,8 +19,7 @@ from minitvm.ir.ops.nn_conv_transpose import Conv2dTranspose
 from minitvm.ir.ops.nn_dense import BiasAdd
 from minitvm.ir.ops.nn_norm import BatchNorm, Dropout, GroupNorm, InstanceNorm, L2Normalize, LayerNorm
 from minitvm.ir.pattern import call, const, value
-from minitvm.ir.types import Type, only_batch_open
-from minitvm.ir.visitor import as_function, post_order, rebuild, rebuild_over, rewrite
+from minitvm.ir.visitor import as_function, calls, post_order, rebuild, rebuild_over, rewrite
 from minitvm.passes.manager import FunctionPass, PassContext, register_config
 from minitvm.passes.rule import Replacement, RulePass, rule
 
@@ -45,7 +44,7 @@ class InferType(FunctionPass, opt_level=0):
     def transform_function(self, function: Function, module: Module, context: PassContext) -> Function:
         if all(p.checked_type is not None for p in function.params):
             return function
-        solved: dict[Var, Var] = {}
+        solved: dict[Expr, Var] = {}
         while unsolved := [p for p in function.params if p.checked_type is None and p not in solved]:
             before = len(solved)
             _sweep(function, solved)
@@ -55,37 +54,33 @@ class InferType(FunctionPass, opt_level=0):
         return Function([solved.get(p, p) for p in function.params], body, function.attrs, span=function.span)
 
 
-def _sweep(function: Function, solved: dict[Var, Var]) -> Expr:
+def _sweep(function: Function, solved: dict[Expr, Var]) -> Expr:
     """Rebuild the body over ``solved``, adding to it what calls determine on the way."""
     done: dict[Expr, Expr] = {}
     for node in post_order(function.body):
         if isinstance(node, Call) and isinstance(node.op, Op):
-            _solve_call(node, node.op, [solved.get(a, a) if isinstance(a, Var) else done[a] for a in node.args], solved)
-            done.update((a, solved[a]) for a in node.args if isinstance(a, Var) and a in solved)
-        done[node] = solved.get(node, node) if isinstance(node, Var) else rebuild_over(node, done)
+            _solve_call(node, node.op, [done[a] for a in node.args], solved)
+            done.update((a, solved[a]) for a in node.args if a in solved)
+        done[node] = solved[node] if node in solved else rebuild_over(node, done)
     return done[function.body]
 
 
-def _solve_call(call: Call, op: Op, args: list[Expr], solved: dict[Var, Var]) -> None:
+def _solve_call(call: Call, op: Op, args: list[Expr], solved: dict[Expr, Var]) -> None:
     """Type the untyped variables among a call's arguments where the operator determines them."""
-    known: list[Type | None] = [a.checked_type for a in args]
-    if None not in known:
-        return
     with user_code(type(op), f"solve of {op.name}", partial(describe_call, call)):
-        found = op.solve(list(known))
+        found = op.solve([a.checked_type for a in args])
     for arg, original, type_ in zip(args, call.args, found, strict=True):
-        if isinstance(arg, Var) and isinstance(original, Var) and arg.checked_type is None and type_ is not None:
-            solved[original] = Var(original.name, type_, span=original.span)
-            decide("InferType", f"%{original.name}", f"is {type_}, as {op.name} says", call.span)
+        if isinstance(arg, Var) and arg.checked_type is None and type_ is not None:
+            solved[original] = Var(arg.name, type_, span=arg.span)
+            decide("InferType", f"%{arg.name}", f"is {type_}, as {op.name} says", call.span)
 
 
 def _unresolved(unsolved: list[Var], function: Function) -> TypeInferenceError:
     names = ", ".join(f"%{v.name}" for v in unsolved)
-    uses = [c for c in post_order(function.body) if isinstance(c, Call) and set(c.args) & set(unsolved)]
-    where = [f"%{unsolved[0].name} is used by {c.op.name}" for c in uses if isinstance(c.op, Op)]
+    uses = [c for c in calls(function.body) if unsolved[0] in c.args]
     return TypeInferenceError(
         f"the type of {names} cannot be inferred from its uses",
-        where=where[:3],
+        where=[f"%{unsolved[0].name} is used by {name_of(c)}" for c in uses[:3]],
         hint=f'give the variable a type: var("{unsolved[0].name}", TensorType(shape, dtype))',
     )
 
@@ -110,9 +105,9 @@ class SimplifyInference(FunctionPass, opt_level=0):
 def _expand(node: Expr, keep: Sequence[str]) -> Expr:
     """What replaces a node; the first result of an operator with several is its projection."""
     call = node.tuple if isinstance(node, TupleGetItem) and node.index == 0 else node
-    if not isinstance(call, Call) or not isinstance(call.op, Op):
+    if not isinstance(call, Call):
         return node
-    if call.op.name in keep:
+    if name_of(call) in keep:
         decide("SimplifyInference", call, Declined("it stays whole (minitvm.SimplifyInference.keep)"))
         return node
     table = _RESULTS if isinstance(node, TupleGetItem) else _CALLS
@@ -196,8 +191,8 @@ def _l2_normalize(op: Any, data: Expr) -> Expr:
     return data / ir.sqrt(ir.maximum(square, _scalar(op.eps, data)))
 
 
-_RESULTS: dict[type[Op], Expansion] = {BatchNorm: _batch_norm, Dropout: lambda op, data: data}
-_CALLS: dict[type[Op], Expansion] = {
+_RESULTS: dict[type, Expansion] = {BatchNorm: _batch_norm, Dropout: lambda op, data: data}
+_CALLS: dict[type, Expansion] = {
     LayerNorm: _in_single(_over(lambda op, _: [op.axis])),
     # all but the batch (dimension 0) and the channel
     InstanceNorm: _in_single(_over(lambda op, rank: [d for d in range(1, rank) if d != op.axis % rank])),
@@ -300,7 +295,7 @@ def drop_taps_in_padding(conv: Call, data: Expr, weight: Expr) -> Replacement:
     op = conv.op
     assert isinstance(op, Convolution)
     image, kernel, out = op.layouts
-    if not (only_batch_open(data.type) and only_batch_open(conv.type)):
+    if not all(isinstance(data.tensor_type.shape[image.index(axis)], int) for axis in op.spatial):
         return Declined("the image's size is known only when the model runs")
     if 0 in weight.shape:
         return Declined("the window has no taps")

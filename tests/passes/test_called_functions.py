@@ -21,7 +21,7 @@ from minitvm.target import MachineModel
 CALLED = """
 def @main(%x: Tensor[(1, 8, 6, 6), float32]) {
   %0 = @half(nn.conv2d(multiply(@half(%x), 2f), meta["w"], padding=[1, 1, 1, 1]));
-  add(@half(multiply(%0, 3f)), @half(multiply(%0, 3f)))
+  cast(add(@half(multiply(%0, 3f)), @half(multiply(%0, 3f))), dtype="float64")
 }
 def @half(%a: Tensor[(1, 8, 6, 6), float32]) { nn.relu(multiply(%a, 0.5f)) }
 """

@@ -71,10 +71,23 @@ def test_taps_that_see_nothing_of_the_image_are_dropped(
         ("(1, 1, 5)", "padding=[1, 1]"),
         ("(1, 1, 3)", "strides=[3]"),
         ("(1, 1, 5)", "padding=[3, 0], strides=[9]"),  # no tap sees it
+        ("(1, 1, 2)", "padding=[1, 2], strides=[4], dilation=[2]"),  # the one that does begins inside of it
     ],
 )
 def test_taps_that_see_the_image_stay(image: str, attributes: str) -> None:
     check_unchanged(drop_taps_in_padding, taps(image, attributes), constants={"w": WEIGHT})
+
+
+def test_an_image_whose_first_extent_is_open_keeps_its_taps() -> None:
+    conv = 'nn.conv2d(%x, meta["w"], padding=[1, 1, 1, 1], data_layout="HWNC")'
+    text = f"def @main(%x: Tensor[(rows, 1, 2, 3), float32]) {{ {conv} }}"
+    check_unchanged(drop_taps_in_padding, text, constants={"w": np.ones((4, 3, 3, 1), "float32")})
+
+
+def test_a_window_without_taps_stays() -> None:
+    empty = {"w": np.ones((2, 1, 0), "float32")}
+    text = taps("(1, 1, 5)", "padding=[1, 1]").replace("(2, 1, 3)", "(2, 1, 0)")
+    check_unchanged(drop_taps_in_padding, text, constants=empty)
 
 
 CAST = """

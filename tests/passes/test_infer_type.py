@@ -45,7 +45,9 @@ def test_solved_variables_solve_others() -> None:
       %0 = nn.bias_add(nn.dense(%x, %w, units=4), %b);
       nn.dense(%0, %v, units=5)
     }"""
-    params = run_infer_type(parse_module(text)).main.params
+    module = parse_module(text)
+    params = run_infer_type(module).main.params
+    assert params[0] is module.main.params[0], "it has a type"
     assert [str(p.type) for p in params[1:]] == [
         "Tensor[(4, 8), float32]",
         "Tensor[(4,), float32]",
@@ -73,6 +75,23 @@ def test_a_variable_that_no_use_determines_is_named() -> None:
         "  | in pass InferType\n"
         '  = hint: give the variable a type: var("w", TensorType(shape, dtype))'
     )
+
+
+@pytest.mark.parametrize(
+    ("body", "user"),
+    [
+        ("nn.bias_add(%x, nn.relu(%w))", "nn.relu"),
+        ("(nn.relu(nn.dense(%x, %w)), nn.dense(%x, %v))", "nn.dense"),
+        ("add(nn.relu(%x), @f(%w))", "a call of a function"),
+    ],
+)
+def test_only_its_own_uses_are_named(body: str, user: str) -> None:
+    text = f"""
+    def @main(%x: Tensor[(2, 8), float32], %w{", %v" * ("%v" in body)}) {{ {body} }}
+    def @f(%a: Tensor[(2, 8), float32]) {{ nn.relu(%a) }}"""
+    with pytest.raises(TypeInferenceError) as error:
+        run_infer_type(parse_module(text))
+    assert [line for line in str(error.value).splitlines() if "used by" in line] == [f"  | %w is used by {user}"]
 
 
 def test_uses_that_disagree_are_an_error_of_the_second() -> None:
