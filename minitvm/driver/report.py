@@ -75,22 +75,42 @@ class Recorder(PassInstrument):
         self._trace = trace
         self._running = Running[tuple[list[Decision], Module | None, float]]()
         self._claimed = 0
+        self._present: dict[str, str] | None = None
 
     def run_before_pass(self, module: Module, info: PassInfo) -> None:
         self._claim()
+        if self._present is None:
+            self._present = _origins(module)
         self._running.begin(info, ([], module if self._trace else None, time.perf_counter()))
 
     def run_after_pass(self, module: Module, info: PassInfo) -> None:
         self._claim()
         decided, before, start = self._running.end(info)
+        decided += self._gone(info.name, module, decided)
         modules, depth = None if before is None else (before, module), len(self._running.open)
         self.steps.append(PassStep(info.name, tuple(decided), modules, time.perf_counter() - start, depth))
+
+    def _gone(self, by: str, module: Module, decided: list[Decision]) -> list[Decision]:
+        """The model's nodes of which a pass leaves no call, where it did not say so itself."""
+        before, self._present = self._present or {}, _origins(module)
+        told = {name for one in decided for name in one.spans}
+        lost = [(name, about) for name, about in before.items() if name not in self._present and name not in told]
+        return [Decision(by, about, True, "no call comes from it any more", (name,)) for name, about in lost]
 
     def _claim(self) -> None:
         """What was decided since is the innermost running pass's."""
         if self._running.innermost is not None:
             self._running.innermost[0].extend(self._log[self._claimed :])
         self._claimed = len(self._log)
+
+
+def _origins(module: Module) -> dict[str, str]:
+    """The model's nodes that calls of ``main`` come from, each with the first one's operator."""
+    found: dict[str, str] = {}
+    for call in calls(module.main.body):
+        for name in call.span:
+            found.setdefault(name, name_of(call))
+    return found
 
 
 @dataclass(frozen=True, repr=False)

@@ -227,14 +227,16 @@ class Call(Expr):
         """Where the attributes are, as ``call.attrs.strides``: the operator; of a called function, its own."""
         return self.op.attrs if isinstance(self.op, Function) else self.op
 
-    def over(self, args: tuple[Expr, ...]) -> Call:
-        """The same call over other arguments.  Its type is not inferred again where theirs are what they were."""
+    def over(self, args: tuple[Expr, ...], span: Span | None = None) -> Call:
+        """The same call over other arguments, from ``span`` where given.  Its type is not inferred again where theirs
+        are what they were."""
+        span = self.span if span is None else span
         if [a.checked_type for a in args] != [a.checked_type for a in self.args]:
-            return Call(self.op, args, span=self.span)
+            return Call(self.op, args, span=span)
         made = object.__new__(Call)
         object.__setattr__(made, "op", self.op)
         object.__setattr__(made, "args", args)
-        made._init(self.checked_type, self.span)
+        made._init(self.checked_type, span)
         return made
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
@@ -55,6 +55,14 @@ class _Chain:
     empty_rows: Literal["nan", "zero"] = "nan"
     asked_twice: Call | None = None
     """Probabilities that are asked whether they are numbers."""
+
+    @property
+    def replaced(self) -> list[Call]:
+        """All calls that the operator stands for, with what moved and scaled its operands."""
+        assert self.inner is not None
+        asked = [a for node in self.between for a in node.args if isinstance(a, Call) and self.asked_twice in a.args]
+        moves = [m for x in (*self.inner.args, self.outer.args[1]) for m in _moves(x)]
+        return [self.outer, *self.between, *asked, *moves]
 
 
 @dataclass(repr=False, eq=False)
@@ -241,7 +249,7 @@ class _Rewriting:
         inner, outer = chain.inner, chain.outer
         assert inner is not None
         inner_op, outer_op = _products(chain)
-        with span_scope(span_of(outer, *chain.between)):
+        with span_scope(span_of(*chain.replaced)):
             (query, first), (key, second) = (_unscaled(self.done[a]) for a in inner.args)
             operands = [
                 _by_rows(query, chain.heads[:2], False),
@@ -296,6 +304,13 @@ def _unscaled(x: Expr) -> tuple[Expr, float]:
         inner, factor = _unscaled(x.args[0])
         return (x if factor == 1 else Call(x.op, (inner,))), factor
     return x, 1.0
+
+
+def _moves(x: Expr) -> Iterator[Call]:
+    """The calls that scale ``x`` and move its elements."""
+    while isinstance(x, Call) and isinstance(x.op, (Reshape, Transpose, Multiply, Divide)):
+        yield x
+        x = x.args[0]
 
 
 def _by_rows(x: Expr, heads: Shape, swapped: bool) -> Expr:

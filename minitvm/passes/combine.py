@@ -158,7 +158,8 @@ class _Combining:
     def _combine(self, current: Sequence[Call]) -> None:
         combined, layout = self.combine(current)
         while (steps := self._next(current)) is not None:
-            follower = _follow(layout, combined, current, steps)
+            with span_scope(span_of(*(step.call for step in steps))):
+                follower = _follow(layout, combined, current, steps)
             if follower is None:
                 break
             combined, current = follower, [step.call for step in steps]

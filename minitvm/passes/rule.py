@@ -12,7 +12,7 @@ import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import ModuleType
 from typing import Any, TypeAlias
 
@@ -20,8 +20,8 @@ from minitvm.errors import PassError, blame
 from minitvm.ir.decision import Decision, Declined, Exactness, decision, listening, name_of, record
 from minitvm.ir.expr import Call, Expr, Function, Module, describe_call
 from minitvm.ir.pattern import Pattern, matches
-from minitvm.ir.types import alike
-from minitvm.ir.visitor import as_function, children, kinds_of, post_order, rewrite, use_counts
+from minitvm.ir.types import Span, alike
+from minitvm.ir.visitor import as_function, children, kinds_of, post_order, rewrite, span_of, use_counts
 from minitvm.passes.instrument import PassInfo
 from minitvm.passes.manager import KNOWN_PASSES, FunctionPass, PassContext, register_config
 
@@ -163,14 +163,18 @@ class _Sweep:
             try:
                 for captures in matches(candidate.pattern, node, self.uses):
                     answer = check_answer(candidate, node, candidate.apply(**captures))
-                    if isinstance(answer, Expr) and answer is not node and not _may_replace(candidate, node):
-                        return node
-                    self._note(candidate, node, answer)
                     if isinstance(answer, Expr) and answer is not node:
-                        return answer
+                        return self._replaced(candidate, node, answer) if _may_replace(candidate, node) else node
+                    self._note(candidate, node, answer, node.span)
             except Exception as error:
                 blame(error, candidate.apply, f"rule {candidate.name}", lambda: _lines(node))
         return node
+
+    def _replaced(self, candidate: Rule, node: Expr, answer: Expr) -> Expr:
+        """The answer; a new call comes from all that it stands for."""
+        span = self._span_of_replaced(node, answer)
+        self._note(candidate, node, answer, span)
+        return answer.over(answer.args, span) if isinstance(answer, Call) and answer not in self.counted else answer
 
     def _count_operands(self, replacement: Expr) -> None:
         """Count the uses that nodes built by a rule make of their operands."""
@@ -182,10 +186,23 @@ class _Sweep:
                 self.uses.update(children(node))
                 pending.extend(children(node))
 
-    def _note(self, candidate: Rule, node: Expr, answer: Replacement) -> None:
+    def _span_of_replaced(self, node: Expr, answer: Expr) -> Span:
+        """Where ``node`` comes from, and all below it that nothing needs once ``answer`` is there."""
+        kept, pending = {answer}, [answer]
+        while pending:
+            found = pending.pop()
+            below = [] if found in self.counted else [c for c in children(found) if c not in kept]
+            pending.extend(below)
+            kept.update(below)
+        gone = [node]
+        for found in gone:
+            gone += [c for c in children(found) if isinstance(c, Call) and c not in kept and self.uses[c] == 1]
+        return span_of(*gone)
+
+    def _note(self, candidate: Rule, node: Expr, answer: Replacement, span: Span) -> None:
         if answer is not node and listening():
             became = answer if isinstance(answer, Declined) else f"becomes {name_of(answer)}"
-            found = decision(candidate.name, node, became)
+            found = replace(decision(candidate.name, node, became), spans=span)
             if found not in self.said:
                 self.said.add(found)
                 record(found)

@@ -11,14 +11,15 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import minitvm
+from minitvm import relay
 from minitvm.codegen.llvm.compile import host, machine_model
 from minitvm.driver import optimize
 from minitvm.driver.program import read_program
 from minitvm.frontend import from_onnx
 from minitvm.ir.decision import name_of
-from minitvm.ir.expr import Function, Module
+from minitvm.ir.expr import Function, Module, span_scope
 from minitvm.ir.visitor import calls
-from minitvm.passes import PassInfo, PassInstrument, PassLog
+from minitvm.passes import PassContext, PassInfo, PassInstrument, PassLog, module_pass
 
 DEMO = pathlib.Path(minitvm.__file__).parent / "demo_data" / "efficientnet_lite0.onnx"
 
@@ -91,6 +92,20 @@ def tokens() -> onnx.ModelProto:
     return net.model(net("Relu", net("Add", product, net.weight(8))))
 
 
+def attention() -> onnx.ModelProto:
+    net = Net(1, 8, 32)
+    heads, rows = net.constant(np.array([1, 8, 2, 16])), net.constant(np.array([1, 8, 32]))
+    query, value = (net("Transpose", net("Reshape", net(op, "x"), heads), perm=[0, 2, 1, 3]) for op in ("Tanh", "Exp"))
+    scores = net("Mul", net("MatMul", query, net("Transpose", value, perm=[0, 1, 3, 2])), net.weight(1))
+    mixed = net("MatMul", net("Softmax", scores, axis=-1), value)
+    return net.model(net("Reshape", net("Transpose", mixed, perm=[0, 2, 1, 3]), rows))
+
+
+def sums() -> onnx.ModelProto:
+    net = Net(3, 5)
+    return net.model(net("Add", net("Add", "x", net.constant(np.float32(2))), net.constant(np.float32(3))))
+
+
 def upscale() -> onnx.ModelProto:
     net = Net(1, 8, 5, 5)
     return net.model(net("Relu", net("ConvTranspose", "x", net.weight(8, 8, 2, 2), strides=[2, 2])))
@@ -104,6 +119,8 @@ CASES: dict[str, tuple[Callable[[], onnx.ModelProto], tuple[str, ...]]] = {
     "transposes": (transposes, ("SimplifyExpr",)),
     "tokens": (tokens, ("SinkReshape",)),
     "upscale": (upscale, ("Legalize",)),
+    "attention": (attention, ("FuseAttention",)),
+    "sums": (sums, ("SimplifyExpr",)),
 }
 
 
@@ -150,6 +167,36 @@ def test_kernels_name_nodes_of_the_model(case: str) -> None:
     assert set(passes) <= changed, f"the case does not show {set(passes) - changed}"
     assert found and all(found.values()), found
     assert names(found.values()) <= {node.name for node in model.graph.node}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_no_node_goes_without_a_word(case: str) -> None:
+    model = CASES[case][0]()
+    report = minitvm.compile(model).report
+    assert report is not None
+    for node in model.graph.node:
+        assert report.explain(node=node.name).sections
+
+
+def test_a_replacement_comes_from_all_that_it_stands_for() -> None:
+    found, _ = kernels(sums())
+    assert [set(spans) for spans in found.values()] == [{"Add.0", "Add.1"}]
+    found, _ = kernels(attention())
+    (spans,) = [spans for name, spans in found.items() if "attention" in name]
+    assert {name.partition(".")[0] for name in spans} >= {"Transpose", "MatMul", "Mul", "Softmax"}
+
+
+def test_what_a_pass_leaves_nothing_of_is_told() -> None:
+    """Where the pass does not say so itself."""
+    with span_scope(("there",)):
+        given = Module.from_expr(relay.nn.relu(relay.var("x", shape=(4,))))
+
+    @module_pass(name="Silent")
+    def silent(module: Module, context: PassContext) -> Module:
+        return Module(Function(module.main.params, module.main.params[0]))
+
+    report = minitvm.build(given, passes=[silent]).report
+    assert [str(d) for d in report.decisions][:1] == ["nn.relu [there]: Silent: no call comes from it any more"]
 
 
 def test_folded_batch_norms_are_remembered_by_the_convolution() -> None:

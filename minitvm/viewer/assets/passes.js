@@ -63,7 +63,7 @@ function row(number, longest) {
   const pass = doc.passes[number];
   const [before, after] = pass.calls;
   const delta = after - before;
-  const button = el("button", { type: "button", class: `step ${changed(pass) ? "" : "idle"}`, "data-pass": number, click: () => choosePass(number) },
+  const button = el("button", { type: "button", class: `step ${changed(pass) ? "" : "idle"}`, "data-pass": number, title: pass.name, click: () => choosePass(number) },
     el("span", { class: "name" }, "\u00a0".repeat(2 * Math.max(0, pass.depth - 1)) + pass.name),
     el("span", { class: "calls" }, changed(pass) ? (delta ? `${before} → ${after}` : `${after}`) : ""),
     el("span", { class: `delta ${delta < 0 ? "less" : delta > 0 ? "more" : ""}` }, delta ? `${delta > 0 ? "+" : "−"}${Math.abs(delta)}` : ""),
