@@ -11,11 +11,11 @@ The conditions of a formula's selects are made of all that their sides load, so 
 import math
 from collections.abc import Callable, Set
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 
-from minitvm.codegen import polynomials
+from minitvm.codegen import polynomials, quotients
 from minitvm.codegen.storage import round_to_odd, spell_stored
 from minitvm.ir.dtypes import STORED
 from minitvm.ir.loop import (
@@ -122,10 +122,13 @@ def _float_power(expr: Binary, native: Set[str]) -> LoopExpr:
 # --- what scalar operations mean -------------------------------------------------------------------------------
 
 
-def spell_scalars(kernel: Kernel) -> Kernel:
-    """The kernel in machine operations; divisions of indices (``i // 3``) stay."""
+def spell_scalars(kernel: Kernel, fuses: bool = False) -> Kernel:
+    """The kernel in machine operations; divisions of indices (``i // 3``) stay.
+
+    ``fuses``: whether the machine rounds ``fma`` once.
+    """
     kernel = spell_stored(kernel) if _holds_stored(kernel) else kernel
-    return replace(kernel, body=map_stmt(kernel.body, lambda e: map_expr(e, machine_form)))
+    return replace(kernel, body=map_stmt(kernel.body, lambda e: map_expr(e, partial(machine_form, fuses=fuses))))
 
 
 def _holds_stored(kernel: Kernel) -> bool:
@@ -134,7 +137,7 @@ def _holds_stored(kernel: Kernel) -> bool:
     return not STORED.keys().isdisjoint((*casts, *(buffer.dtype for buffer in buffers)))
 
 
-def machine_form(node: LoopExpr, ranges: Ranges | None = None) -> LoopExpr:
+def machine_form(node: LoopExpr, ranges: Ranges | None = None, fuses: bool = False) -> LoopExpr:
     """One operation whose operands have this form already.
 
     Without ``ranges``, divisions of ``int64`` by positive constants stay: an emitter that knows more can do better.
@@ -151,7 +154,8 @@ def machine_form(node: LoopExpr, ranges: Ranges | None = None) -> LoopExpr:
         case Intrin("fma", (a, b, c)) if _kind(a.dtype) != "float":
             return a * b + c
         case Cast(value, dtype):
-            return _cast(value, dtype)
+            found = quotients.quantized(value, dtype) if fuses and _kind(dtype) != "float" else None
+            return _cast(value, dtype) if found is None else Cast(found, dtype)
     return node
 
 
@@ -221,8 +225,8 @@ def _saturated(value: LoopExpr, dtype: str) -> LoopExpr:
     if int(high) > reach.max:
         high = np.nextafter(high, source(0))
     least, most = (const(float(end), value.dtype) for end in (low, high))
-    inside = select(least <= value, value, least)  # NaN becomes the least
-    inside = select(inside <= most, inside, most)
+    inside = select(least < value, value, least)  # NaN becomes the least
+    inside = select(inside < most, inside, most)
     found: LoopExpr = Cast(inside, dtype)
     if int(high) < reach.max:
         found = select(most < value, const(reach.max, dtype), found)
@@ -261,8 +265,13 @@ def _in_float32(function: Callable[[LoopExpr], LoopExpr]) -> Callable[[LoopExpr]
 
 # --- conversions ----------------------------------------------------------------------------------------------
 
+_HOLD_BYTES = ("int16", "int32", "int64", "float32")
+
 
 def _cast(value: LoopExpr, dtype: str) -> LoopExpr:
+    match value:
+        case Cast(steps, "int8" | "uint8") if dtype in _HOLD_BYTES and quotients.is_whole(steps):
+            return steps if dtype == steps.dtype else Cast(steps, dtype)
     source = value.dtype
     if dtype == "bool":
         return value if source == "bool" else value.not_equal(0)

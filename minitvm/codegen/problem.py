@@ -76,13 +76,13 @@ class Problem:
 
     @property
     def product(self) -> str:
-        """What multiplies and adds: ``fma``, or ``dot4`` of the bytes in words."""
+        """What multiplies and adds: ``fma``, or of parts of words ``dot4`` and ``dot2``."""
         return str(getattr(self.op, "product", "fma"))
 
     @property
     def not_floats(self) -> Declined | None:
-        """The refusal of templates whose registers hold floats, where something is not one, nor words of bytes."""
-        if self.product == "dot4":
+        """The refusal of templates whose registers hold floats, where something is not one, nor words of parts."""
+        if self.product != "fma":
             return None
         dtypes = sorted({b.dtype for b in (*self.inputs, *self.outputs)})
         if all(d.startswith("float") for d in dtypes):

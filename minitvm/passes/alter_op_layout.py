@@ -12,7 +12,7 @@ Which layout an operator asks for is an open table by (target kind, operator).  
 * ``nn.dense`` and ``nn.matmul`` with constant weights: units packed in blocks of one vector, ``NC8n``, the last block
   filled up with zeros, unless they are so few that dot products cost less.
 
-* both of uint8 by constant int8: the same over words of four bytes.
+* both of uint8 by constant int8, or of int16: the same over words of four or two of them.
 
 For ``cuda``: ``nn.conv2d``, NCHW, has its channels last (``NHWC`` with weights ``HWIO``), so that a thread's vectors
 are channels; an image of 1 or 3 channels is read as it comes.  ``nn.dense`` with constant weights has them depth first.
@@ -34,7 +34,7 @@ from minitvm.ir.op import Op
 from minitvm.ir.ops.nn_conv import BlockedConvolution, Conv2d, Conv2dNCHWc, DepthwiseConv2dNCHWc
 from minitvm.ir.ops.nn_dense import Dense, DensePack, Matmul
 from minitvm.ir.ops.nn_pad import Pad
-from minitvm.ir.ops.qnn import BYTES, Conv2dWords, DenseWords, Words
+from minitvm.ir.ops.qnn import PARTS, Conv2dWords, DenseWords, Dot, Words, parts_of
 from minitvm.ir.ops.quantize import DequantizeBlocks
 from minitvm.ir.ops.transform import ExpandDims, LayoutTransform, Reshape, Transpose
 from minitvm.ir.relayout import Carry, Move, Placement, Site, calling, following
@@ -260,8 +260,9 @@ def blocked_conv2d(site: Site, machine: MachineModel) -> Placement | Declined:
     assert isinstance(op, Conv2d)
     if (op.data_layout, op.kernel_layout) != ("NCHW", "OIHW"):
         return Declined(f"its layouts are {op.data_layout} and {op.kernel_layout}, not NCHW and OIHW")
-    if _is_of_bytes(site.call) and op.groups == 1:
-        return _conv2d_of_words(op, site, machine.lanes("int32"))
+    dot = _dot_of(site.call)
+    if dot and op.groups == 1:
+        return _conv2d_of_words(op, dot, site, machine.lanes("int32"))
     if not data.is_float or accumulator(data.dtype) != accumulator(result.dtype):
         return Declined(f"it computes {result.dtype} from {data.dtype}")
     lanes, groups = machine.lanes(accumulator(data.dtype)), op.groups
@@ -279,21 +280,24 @@ def blocked_conv2d(site: Site, machine: MachineModel) -> Placement | Declined:
     return _blocked(op, Conv2dNCHWc, site.call.args[1], image, f"OIHW{inner or channels}i{lanes}o", f"NCHW{out}c")
 
 
-def _is_of_bytes(call: Call) -> bool:
-    """Whether a product adds up uint8 times int8, which is constant."""
+def _dot_of(call: Call) -> Dot | None:
+    """What adds up a product of uint8 by constant int8, or of int16 by constant int16."""
     data, weight = call.args
-    return (data.dtype, weight.dtype, call.dtype) == ("uint8", "int8", "int32") and isinstance(weight, Constant)
+    if call.dtype != "int32" or not isinstance(weight, Constant):
+        return None
+    return next((dot for dot, parts in PARTS.items() if parts == (data.dtype, weight.dtype)), None)
 
 
-def _conv2d_of_words(op: Conv2d, site: Site, lanes: int) -> Placement | Declined:
-    """Four channels to a word; weights of a block come word by word."""
+def _conv2d_of_words(op: Conv2d, dot: Dot, site: Site, lanes: int) -> Placement | Declined:
+    """Some channels to a word; weights of a block come word by word."""
     (units, channels), padding = site.type(1).static_shape[:2], op.padding
     out, inner = block(units, lanes), block(channels, lanes)
     if out is None or inner is None:
         return Declined(f"no blocks of {lanes} divide {channels} and {units} channels")
-    layouts = f"NCHW{inner // BYTES}c", f"OIHW{inner // BYTES}i{lanes}o", f"NCHW{out}c"
+    words = inner // parts_of(site.type(0).dtype)
+    layouts = f"NCHW{words}c", f"OIHW{words}i{lanes}o", f"NCHW{out}c"
     names = dict(zip(("data_layout", "kernel_layout", "out_layout"), layouts, strict=True))
-    made = Conv2dWords.of(op.attributes() | names | {"channels": units, "padding": padding})
+    made = Conv2dWords.of(op.attributes() | names | {"channels": units, "padding": padding, "product": dot})
 
     def build(args: Sequence[Expr]) -> Expr:
         blocks = in_whole_blocks(args[1], "OIHW", f"OIHW{inner}i{lanes}o", "O")
@@ -303,12 +307,13 @@ def _conv2d_of_words(op: Conv2d, site: Site, lanes: int) -> Placement | Declined
 
 
 def _words_of_lanes(weight: Expr) -> Expr:
-    """(..., 4 * n, lanes) bytes as (..., n, lanes) words of neighbours before the lanes."""
+    """(..., 4 * n, lanes) bytes, or pairs, as (..., n, lanes) words of neighbours before the lanes."""
     *outer, depth, lanes = weight.tensor_type.static_shape
-    apart = Call(Reshape((*outer, depth // BYTES, BYTES, lanes)), (weight,))
+    parts = parts_of(weight.dtype)
+    apart = Call(Reshape((*outer, depth // parts, parts, lanes)), (weight,))
     rank = len(outer) + 3
     words = Call(Words(), (Call(Transpose((*range(rank - 2), rank - 1, rank - 2)), (apart,)),))
-    return Call(Reshape((*outer, depth // BYTES, lanes)), (words,))
+    return Call(Reshape((*outer, depth // parts, lanes)), (words,))
 
 
 def _blocked(op: Conv2d, made: type[BlockedConvolution], weight: Expr, data: str, kernel: str, out: str) -> Placement:
@@ -355,8 +360,10 @@ def packed_dense(site: Site, machine: MachineModel) -> Placement | Declined:
     data, attributes = site.type(0), site.op.attributes()
     if not isinstance(site.call.args[1], Constant) and not is_cast_of_weights(site.call.args[1]):
         return Declined("its weights are not constant: packing them at every run costs more than it saves")
-    of_bytes = _is_of_bytes(site.call) and data.extents[1] % BYTES == 0
-    if not of_bytes and not (data.is_float and site.call.tensor_type.is_float):
+    dot = _dot_of(site.call)
+    if dot and data.extents[1] % parts_of(data.dtype):
+        return Declined(f"words of {data.dtype} do not divide its depth of {data.extents[1]}")
+    if not dot and not (data.is_float and site.call.tensor_type.is_float):
         return Declined(f"it computes {site.call.tensor_type.dtype} from {data.dtype}")
     if attributes.get("transpose_a"):
         return Declined("its first operand comes transposed")
@@ -368,15 +375,16 @@ def packed_dense(site: Site, machine: MachineModel) -> Placement | Declined:
     ):
         return Declined("blocks of its weights lie along its units")
     depth, units = data.extents[1], site.call.tensor_type.extents[1]
-    lanes = machine.lanes("int32" if of_bytes else accumulator(data.dtype))
-    if not of_bytes and units * (depth + _ACROSS * lanes) < lanes * depth:
+    lanes = machine.lanes("int32" if dot else accumulator(data.dtype))
+    if not dot and units * (depth + _ACROSS * lanes) < lanes * depth:
         return Declined(f"{units} dot products of {depth} cost less than one vector of {lanes} units")
     axes, layout = "NC" if attributes.get("transpose_b", True) else "CN", f"NC{lanes}n"
-    packed = (DenseWords if of_bytes else DensePack)(layout, units, attributes["out_dtype"])
+    made = {"weight_layout": layout, "units": units, "out_dtype": attributes["out_dtype"]}
+    packed = DenseWords.of(made | {"product": dot}) if dot else DensePack.of(made)
 
     def build(args: Sequence[Expr]) -> Expr:
         panels = in_whole_blocks(args[1], axes, layout, "N")
-        operands = (Call(Words(), (args[0],)), _words_of_lanes(panels)) if of_bytes else (args[0], panels)
+        operands = (Call(Words(), (args[0],)), _words_of_lanes(panels)) if dot else (args[0], panels)
         return Call(packed, operands)
 
     told = (
@@ -418,7 +426,7 @@ def moving_costs_more(call: Call, function: Function, machine: MachineModel) -> 
     In plain layouts lanes are pixels, of which the last ones are wasted.  Pools and the like follow the layout.
     """
     op = call.op
-    if not isinstance(op, Conv2d) or str(op.layouts[0]) != "NCHW" or _is_of_bytes(call):
+    if not isinstance(op, Conv2d) or str(op.layouts[0]) != "NCHW" or _dot_of(call):
         return None
     weight, result = (as_tensor(closed(node.type, 1)) for node in (call.args[1], call))
     batch, units, *pixels = result.static_shape

@@ -3,6 +3,10 @@
     conv(dequantize(x, s, z), dequantize(w, t, 0))  ->  (conv(x, w) - z * sum(w)) * (s * t)
     conv(cast(x) - z, w)                            ->  conv(x, w) - z * sum(w)
 
+Where a machine multiplies and adds pairs of int16 instead, these hold what bytes stand for, less their zero points:
+
+    conv(dequantize(x, s, z), dequantize(w, t, v))  ->  conv(cast(x) - z, cast(w) - v) * (s * t)
+
 Where there are no dot products for it (a depthwise convolution adds nothing up along the channels) a convolution is
 made of whole numbers in float32, as long as that holds every sum:
 
@@ -132,15 +136,20 @@ class FakeQuantizationToInteger(FunctionPass, opt_level=3):
         if refusal and isinstance(node.op, Conv2d) and _is_exact(node.op, x, w):
             decide(self.info.name, node, "is made of whole numbers in float32")
             return _in_floats(node.op, x, w)
-        decide(self.info.name, node, refusal or "is made of bytes")
-        return node if refusal else _in_integers(node.op, x, w)
+        decide(self.info.name, node, refusal or f"is made of {'pairs of int16' if self._of_pairs else 'bytes'}")
+        return node if refusal else (_in_pairs if self._of_pairs else _in_bytes)(node.op, x, w)
+
+    @property
+    def _of_pairs(self) -> bool:
+        return "pairs" in self.machine.features
 
     def _refusal(self, call: Call, op: Product, x: _Stored, w: _Stored) -> Declined | None:
-        if x.scale is not None and "dots" not in self.machine.features:
+        if x.scale is not None and self.machine.features.isdisjoint(("dots", "pairs")):
             return Declined("the machine has no dot products of bytes, nor of pairs: floats are as fast")
-        own = x.is_scaled_along or w.values.dtype != "int8" or (w.is_scaled_along and w.axis != 0)
-        if own or not _is_zero(w.zero):
-            return Declined("its data has several scales, or its weights are not int8 around zero, scaled by filter")
+        if x.is_scaled_along or (w.is_scaled_along and w.axis != 0):
+            return Declined("its data has several scales, or its weights are not scaled by filter")
+        if not self._of_pairs and (w.values.dtype != "int8" or not _is_zero(w.zero)):
+            return Declined("its weights are not int8 around zero")
         if not only_batch_open(call.type):
             return Declined("its shape is known only when it runs")
         if isinstance(op, Dense):
@@ -155,7 +164,7 @@ def _padding(op: Product) -> Sequence[int]:
     return op.padding if isinstance(op, Conv2d) else ()
 
 
-def _in_integers(op: Product, x: _Stored, w: _Stored) -> Expr:
+def _in_bytes(op: Product, x: _Stored, w: _Stored) -> Expr:
     values, zero = _unsigned(x)
     made: Product = op.with_attributes(out_dtype="int32")
     if any(_padding(op)) and not _is_zero(zero):
@@ -167,6 +176,12 @@ def _in_integers(op: Product, x: _Stored, w: _Stored) -> Expr:
         of_units = ir.reshape(ir.sum(ir.cast(w.values, dtype="int32"), axis=axes), newshape=spread)
         total = ir.subtract(total, ir.multiply(of_units, zero))
     return _scaled(total, x, w, spread)
+
+
+def _in_pairs(op: Product, x: _Stored, w: _Stored) -> Expr:
+    made: Product = op.with_attributes(out_dtype="int32")
+    total = Call(made, (_in_whole_words(_whole(x, "int16")), _in_whole_words(_whole(w, "int16"))))
+    return _scaled(total, x, w, (-1, 1, 1) if isinstance(op, Conv2d) else (-1,))
 
 
 def _scaled(total: Expr, x: _Stored, w: _Stored, spread: Sequence[int]) -> Expr:
@@ -189,14 +204,14 @@ def _is_exact(op: Conv2d, x: _Stored, w: _Stored) -> bool:
 
 def _in_floats(op: Conv2d, x: _Stored, w: _Stored) -> Expr:
     """Rounding changes nothing, but no pass moves the scale past it into the weights."""
-    total = Call(op.with_attributes(out_dtype="float32"), (_whole(x), _whole(w)))
+    total = Call(op.with_attributes(out_dtype="float32"), (_whole(x, "float32"), _whole(w, "float32")))
     return ir.cast(total, dtype="int32") if x.scale is None else _scaled(ir.round(total), x, w, (-1, 1, 1))
 
 
-def _whole(stored: _Stored) -> Expr:
-    """What is stored, less its zero point, in float32."""
-    values = ir.cast(stored.values, dtype="float32")
-    return values if _is_zero(stored.zero) else ir.subtract(values, ir.cast(stored.zero, dtype="float32"))
+def _whole(stored: _Stored, dtype: str) -> Expr:
+    """What is stored, less its zero point, in a dtype that holds the difference."""
+    values = ir.cast(stored.values, dtype=dtype)
+    return values if _is_zero(stored.zero) else ir.subtract(values, ir.cast(stored.zero, dtype=dtype))
 
 
 def _unsigned(x: _Stored) -> tuple[Expr, Expr]:

@@ -206,7 +206,16 @@ def test_functions(name: str, dtype: str) -> None:
 
 
 def test_every_function_is_tested() -> None:
-    assert set(INTRINSICS) - set(MATH) == {"not", "isnan", "isinf", "fma", "dot4", "bitcast_int", "bitcast_float"}
+    assert set(INTRINSICS) - set(MATH) == {
+        "not",
+        "isnan",
+        "isinf",
+        "fma",
+        "dot4",
+        "dot2",
+        "bitcast_int",
+        "bitcast_float",
+    }
 
 
 def test_halves_are_rounded_to_even() -> None:
@@ -230,6 +239,13 @@ def test_bytes_of_words_are_multiplied_the_first_unsigned() -> None:
     total = np.array([1000, 2**31 - 1], "int32")
     found = elementwise(lambda x, y, z: intrin("dot4", x, y, z), a.view("<i4")[:, 0], b.view("<i4")[:, 0], total)
     assert found.tolist() == [1000 - 255 * 128 + 2 - 128, 4 * 255 * 127 - 1 - 2**31]
+
+
+def test_pairs_in_words_are_multiplied() -> None:
+    a, b = np.array([[-32768] * 2, [-255, 3]], "int16"), np.array([[-32768] * 2, [255, -7]], "int16")
+    total = np.array([5, 1000], "int32")
+    found = elementwise(lambda x, y, z: intrin("dot2", x, y, z), a.view("<i4")[:, 0], b.view("<i4")[:, 0], total)
+    assert found.tolist() == [5 - 2**31, 1000 - 255 * 255 - 21]
 
 
 def test_fma_rounds_once() -> None:

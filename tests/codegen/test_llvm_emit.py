@@ -226,7 +226,7 @@ def reference_intrinsic(name: str, x: np.ndarray) -> np.ndarray:
     return found if name in ("isnan", "isinf") else found.astype(x.dtype)
 
 
-FLOAT_ONLY = ("not", "fma", "dot4", "bitcast_int", "bitcast_float")
+FLOAT_ONLY = ("not", "fma", "dot4", "dot2", "bitcast_int", "bitcast_float")
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
@@ -268,24 +268,29 @@ def test_integer_functions(name: str, dtype: str) -> None:
 def test_bytes_of_words_are_multiplied_the_first_unsigned(lanes: int) -> None:
     """By one instruction where vectors have its width; else byte by byte."""
     x, y, z = (random_array((lanes,), "int32", seed) for seed in (3, 4, 5))
-    dots = elementwise(lanes, ["int32"] * 3, "int32", lambda a, b, c: intrin("dot4", a, b, c))
-    apart = [v.view(d).reshape(lanes, 4).astype("int64") for v, d in ((x, "u1"), (y, "i1"))]
-    expected = ((apart[0] * apart[1]).sum(1) + z).astype("int32")
-    np.testing.assert_array_equal(run_native(dots, x, y, z)[0], expected)
+    np.testing.assert_array_equal(run_native(dots(lanes, "dot4"), x, y, z)[0], added_up(x, y, z, "u1", "i1"))
+
+
+def dots(lanes: int, name: str) -> Kernel:
+    return elementwise(lanes, ["int32"] * 3, "int32", lambda a, b, c: intrin(name, a, b, c))
+
+
+def added_up(x: np.ndarray, y: np.ndarray, z: np.ndarray, first: str, second: str) -> np.ndarray:
+    apart = [v[:, None].view(d).astype("int64") for v, d in ((x, first), (y, second))]
+    return ((apart[0] * apart[1]).sum(1) + z).astype("int32")
 
 
 @pytest.mark.parametrize("cpu", ["x86-64", "sandybridge", "haswell", "skylake-avx512"])
-@pytest.mark.parametrize("lanes", [4, 8, 16])
-def test_bytes_of_words_are_multiplied_without_an_instruction_for_it(cpu: str, lanes: int) -> None:
-    """By pairs of 16 bits, which hold the largest sums: two products of bytes in 16 bits would not."""
+@pytest.mark.parametrize("lanes", [3, 4, 8, 16, 32])
+def test_pairs_in_words_are_multiplied(cpu: str, lanes: int) -> None:
+    """By one instruction where vectors have its width, also the least and the largest."""
     if host().arch != "x86" or host().vector_bytes < (made := cpu_of(Target.parse(f"llvm -mcpu={cpu}"))).vector_bytes:
         pytest.skip("this machine has no such instructions")
-    x, y = np.full((lanes,), -1, "int32"), np.resize(np.array([0x7F7F7F7F, -0x7F7F7F80], "int32"), lanes)
-    z, sums = np.arange(lanes, dtype="int32"), y.view("i1").reshape(lanes, 4).astype("int32").sum(1)
-    dots = elementwise(lanes, ["int32"] * 3, "int32", lambda a, b, c: intrin("dot4", a, b, c))
-    np.testing.assert_array_equal(run_native(dots, x, y, z, cpu=made)[0], 255 * sums + z)
-    by_pairs = "pmadd" in emit(dots, machine_model(made))
-    assert by_pairs == (4 * lanes <= made.vector_bytes and cpu != "sandybridge")
+    x, y, z = (random_array((lanes,), "int32", seed) for seed in (3, 4, 5))
+    x[:3], y[:3] = [-0x7FFF8000, 0x7FFF7FFF, -1], [-0x7FFF8000, 0x7FFF7FFF, 0x7FFF8000]
+    np.testing.assert_array_equal(run_native(dots(lanes, "dot2"), x, y, z, cpu=made)[0], added_up(x, y, z, "i2", "i2"))
+    by_pairs = "pmadd" in emit(dots(lanes, "dot2"), machine_model(made))
+    assert by_pairs == (lanes in (4, 8, 16) and 4 * lanes <= made.vector_bytes and cpu != "sandybridge")
 
 
 def test_fma_rounds_once_and_bitcasts_keep_bits() -> None:

@@ -54,6 +54,7 @@ _INTRINSIC: dict[str, Any] = {
     "acos": np.arccos, "atan": np.arctan, "sinh": np.sinh, "cosh": np.cosh, "asinh": np.arcsinh, "acosh": np.arccosh,
     "atanh": np.arctanh, "isnan": np.isnan, "isinf": np.isinf, "fma": lambda a, b, c: a * b + c,
     "dot4": lambda a, b, c: c + sum(((a >> s) & 255) * (((b >> s) & 255 ^ 128) - 128) for s in (0, 8, 16, 24)),
+    "dot2": lambda a, b, c: c + (a << 16 >> 16) * (b << 16 >> 16) + (a >> 16) * (b >> 16),
 }  # fmt: skip
 
 _REDUCE: dict[str, Any] = {

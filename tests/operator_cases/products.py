@@ -57,7 +57,13 @@ def dense_pack(name: str, draw: Draw, dtype: str) -> Case:
     m, k, blocks = draw.sizes(3, _work(draw) // width)
     x, w, out = _operands(draw, dtype, (m, k), (blocks, k, width))
     units = blocks * width - draw.integer(0, width - 1) if blocks and draw.flag() else None
-    return summed(name, x, w, terms=k, out_dtype=out, weight_layout=f"NC{width}n", units=units)
+    parts = _parts(name, draw)
+    return summed(name, x, w, terms=k, out_dtype=out, weight_layout=f"NC{width}n", units=units, **parts)
+
+
+def _parts(name: str, draw: Draw) -> dict[str, Any]:
+    """What words hold."""
+    return {"product": draw.choice(("dot4", "dot2"))} if name.startswith("qnn.") else {}
 
 
 @generator("nn.matmul")
@@ -194,7 +200,7 @@ def blocked(name: str, draw: Draw, dtype: str) -> Case:
     result = draw.choice([b for b in (outer, outer, 4, 2, 1) if outer % b == 0])
     missing = result * draw.integer(0, outer // result - 1)
     layouts |= {"out_layout": f"NCHW{result}c", "channels": groups * (filters * outer - missing)}
-    attributes = {**layouts, **shape.attributes}
+    attributes = {**layouts, **shape.attributes, **_parts(name, draw)}
     return summed(name, x, w, terms=terms, groups=groups, out_dtype=out, **attributes)
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import minitvm
+from minitvm.codegen.llvm.compile import cpu_of, host
 from minitvm.ir import builder as ir
 from minitvm.ir.decision import decisions
 from minitvm.ir.evaluate import evaluate
@@ -17,10 +18,11 @@ from minitvm.ir.ops.nn_dense import Dense
 from minitvm.ir.types import TensorType
 from minitvm.ir.visitor import calls
 from minitvm.passes import AlterOpLayout, FakeQuantizationToInteger, FoldConstant, PassContext, default_pipeline
-from minitvm.target import MachineModel
+from minitvm.target import MachineModel, Target
 
 RNG = np.random.default_rng(3)
 MACHINE = MachineModel(64, 32, features=frozenset({"dots"}))
+PAIRS = MachineModel(32, 16, features=frozenset({"pairs"}))
 
 
 def constant(value: Any, dtype: str = "float32") -> Constant:
@@ -91,14 +93,15 @@ CASES = {
 }
 
 
+@pytest.mark.parametrize(("machine", "dtype"), [(MACHINE, "uint8"), (PAIRS, "int16")])
 @pytest.mark.parametrize("name", CASES)
-def test_products_of_bytes(name: str) -> None:
+def test_products_of_parts_of_words(name: str, machine: MachineModel, dtype: str) -> None:
     """Also after layouts: the words' products are exact, so what is left is the rounding of floats."""
     body, x = CASES[name]
-    before, after = Module(Function([x], body)), rewritten(body, x)
-    assert is_integer(after) and all(p.args[0].dtype == "uint8" for p in products(after))
+    before, after = Module(Function([x], body)), rewritten(body, x, machine=machine)
+    assert is_integer(after) and all(p.args[0].dtype == dtype for p in products(after))
     with PassContext(opt_level=3):
-        words = FoldConstant()(AlterOpLayout(MACHINE)(FoldConstant()(after)))
+        words = FoldConstant()(AlterOpLayout(machine)(FoldConstant()(after)))
     assert any(c.op.name.startswith("qnn.contrib") for c in calls(words["main"]))
     array = stored(x.tensor_type.static_shape, x.dtype)
     expected = np.asarray(evaluate(before, array))
@@ -109,9 +112,7 @@ def test_products_of_bytes(name: str) -> None:
 DEEP: dict[str, Any] = {"size": 12, "padding": 6}
 """More addends than float32 holds sums of."""
 REFUSED = {
-    "its data has several scales, or its weights are not int8 around zero, scaled by filter": convolution(
-        IMAGE, weight_zero=3, **DEEP
-    ),
+    "its weights are not int8 around zero": convolution(IMAGE, weight_zero=3, **DEEP),
     "it has groups, or layouts of its own": convolution(IMAGE, groups=2, **DEEP),
     "no blocks of 16 divide its 10 output channels": convolution(IMAGE, units=10, **DEEP),
 }
@@ -123,6 +124,48 @@ def test_why_not(reason: str) -> None:
         after = rewritten(REFUSED[reason], IMAGE)
     assert not is_integer(after)
     assert [d.reason for d in log if d.by == "FakeQuantizationToInteger" and not d.taken] == [reason]
+
+
+EXTREMES = np.array([-128, 127, 0, -1], "int8")
+
+
+@pytest.mark.parametrize("image_dtype", ["uint8", "int8"])
+@pytest.mark.parametrize("weight_dtype", ["uint8", "int8"])
+def test_pairs_hold_any_bytes_less_any_zero_point(image_dtype: str, weight_dtype: str) -> None:
+    """Zero points of the weights, too, at the ends of their range; channels that fill no word, filters no block."""
+    x, ends = Var("x", TensorType((1, 7, 4, 5), image_dtype)), np.iinfo(image_dtype)
+    stored_weight = np.resize(EXTREMES, (12, 7, 3, 3)).view(weight_dtype)
+    weight = real(Constant(stored_weight), RNG.uniform(0.01, 0.02, 12), np.iinfo(weight_dtype).max)
+    body = ir.nn.conv2d(real(x, 0.1, ends.min), weight, padding=1)
+    before, after = Module(Function([x], body)), rewritten(body, x, machine=PAIRS)
+    assert [p.args[0].dtype for p in products(after)] == ["int16"]
+    array = np.resize(np.array([ends.max, ends.min, ends.max], image_dtype), (1, 7, 4, 5))
+    expected = np.asarray(evaluate(before, array))
+    np.testing.assert_allclose(evaluate(after, array), expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("cpu", ["native", "x86-64", "haswell", "skylake-avx512"])
+@pytest.mark.parametrize("channels", [8, 3, 20])
+def test_sums_are_the_same_on_every_processor(cpu: str, channels: int) -> None:
+    """Of the least and the largest bytes, with windows over the edge, quantized behind the product."""
+    target = Target.parse(f"llvm -mcpu={cpu}")
+    if host().arch != "x86" or host().vector_bytes < cpu_of(target).vector_bytes:
+        pytest.skip("this machine has no such instructions")
+    x = Var("x", TensorType((1, channels, 9, 14), "uint8"))
+    weight = Constant(np.resize(EXTREMES, (24, channels, 3, 3)))
+    sums = ir.nn.conv2d(real(x, 2.0**-7, 3), real(weight, np.full(24, 2.0**-9), 0), padding=1, strides=(1, 2))
+    array = np.resize(np.array([255, 0, 255, 254, 128], "uint8"), (1, channels, 9, 14))
+    for body in (sums, ir.qnn.quantize(sums, constant(0.037), constant(107, "uint8"), out_dtype="uint8")):
+        module = Module(Function([x], body))
+        (found,) = minitvm.build(module, target=target, opt_level=3).run({"x": array})
+        np.testing.assert_array_equal(found, evaluate(module, array))
+
+
+def test_why_not_of_pairs() -> None:
+    with decisions() as log:
+        after = rewritten(convolution(IMAGE, groups=2, **DEEP), IMAGE, machine=PAIRS)
+    assert not is_integer(after)
+    assert [d.reason for d in log if not d.taken] == ["it has groups, or layouts of its own"]
 
 
 WHOLE = {
@@ -181,7 +224,9 @@ def test_zeros_known_only_when_it_runs() -> None:
     body = ir.nn.conv2d(
         ir.subtract(ir.cast(IMAGE, dtype="int32"), point), ir.cast(weight, dtype="int32"), padding=1, out_dtype="int32"
     )
-    after = rewritten(body, IMAGE, zero)
     arrays = stored((1, 8, 5, 6), "uint8"), np.asarray(77, "uint8")
-    np.testing.assert_array_equal(evaluate(after, *arrays), evaluate(Module(Function([IMAGE, zero], body)), *arrays))
-    assert any(c.op.name == "nn.pad" for c in calls(after["main"]))
+    expected = evaluate(Module(Function([IMAGE, zero], body)), *arrays)
+    for machine, has_border in ((MACHINE, True), (PAIRS, False)):
+        after = rewritten(body, IMAGE, zero, machine=machine)
+        np.testing.assert_array_equal(evaluate(after, *arrays), expected)
+        assert any(c.op.name == "nn.pad" for c in calls(after["main"])) == has_border

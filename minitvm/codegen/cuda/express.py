@@ -272,7 +272,7 @@ class Writer:
             return f"-{self.operand(first)}", 0
         if name in ("bitcast_int", "bitcast_float"):
             return self._bitcast(name, dtype, self.text(first))
-        if name == "dot4":
+        if name in ("dot4", "dot2"):
             return self.call(name, *map(self.text, args))
         return _called(spell.INTRINSIC[name], dtype, *map(self.text, args))
 

@@ -99,6 +99,10 @@ __device__ __forceinline__ int dot4(int a, int b, int total) {
     asm("dp4a.u32.s32 %0, %1, %2, %3;" : "=r"(result) : "r"(a), "r"(b), "r"(total));
     return result;
 }""",
+    "dot2": """\
+__device__ __forceinline__ int dot2(int a, int b, int total) {
+    return (unsigned)total + (short)a * (short)b + (a >> 16) * (b >> 16);
+}""",
     "to_tf32": """\
 __device__ __forceinline__ unsigned to_tf32(float value) {
     unsigned bits;

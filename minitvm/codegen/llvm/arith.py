@@ -6,6 +6,7 @@ Nothing here is asked for what would trap: :mod:`minitvm.codegen.legalize` was t
 
 import struct
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
@@ -286,8 +287,8 @@ def intrinsic(w: Writer, name: str, args: tuple[Val, ...]) -> Val:
     """``Intrin`` of the loop IR on registers."""
     args = aligned(w, *args)
     value = args[0]
-    if name == "dot4":
-        return _dot4(w, *args)
+    if name in _DOTS:
+        return _dot(w, _DOTS[name], *args)
     if name in _SPECIAL:
         return _SPECIAL[name](w, value)
     if not is_float(value.dtype):
@@ -310,46 +311,53 @@ def _library(w: Writer, name: str, value: Val) -> Val:
     return per_lane(w, [value], lambda x: Val(w.pure(f"call {kind} {symbol}({typed(x)})"), x.dtype))
 
 
-_DOT_WIDTHS = {4: "avx512.vpdpbusd.128", 8: "avx512.vpdpbusd.256", 16: "avx512.vpdpbusd.512"}
-"""Instructions by the lanes of their sums."""
+@dataclass(frozen=True)
+class _Dot:
+    """What multiplies the parts of two words and adds them up.
+
+    feature: of machines with an instruction for it, ``symbols`` by the lanes of its sums; ``adds``: it adds a third
+    word, too.
+    """
+
+    feature: str
+    part: str
+    signed: bool
+    adds: bool
+    symbols: Mapping[int, str]
 
 
-_PAIR_WIDTHS = {4: "sse2.pmadd.wd", 8: "avx2.pmadd.wd", 16: "avx512.pmaddw.d.512"}
+_DOTS = {
+    "dot4": _Dot(
+        "dots",
+        "int8",
+        False,
+        True,
+        {4: "avx512.vpdpbusd.128", 8: "avx512.vpdpbusd.256", 16: "avx512.vpdpbusd.512"},
+    ),
+    "dot2": _Dot("pairs", "int16", True, False, {4: "sse2.pmadd.wd", 8: "avx2.pmadd.wd", 16: "avx512.pmaddw.d.512"}),
+}
 
 
-def _dot4(w: Writer, a: Val, b: Val, total: Val) -> Val:
-    """One instruction where there is one, two with pairs of 16 bits; else byte by byte, shifted to the word's end."""
-    if a.lanes <= w.pair_lanes and a.lanes in _PAIR_WIDTHS:
-        return _dot4_of_pairs(w, a, b, total)
-    if w.has_dots and not w.pair_lanes and a.lanes in _DOT_WIDTHS:
-        words, bytes_ = type_text("int32", a.lanes), type_text("int8", 4 * a.lanes)
-        symbol = f"@llvm.x86.{_DOT_WIDTHS[a.lanes]}"
-        w.declare(symbol, f"declare {words} {symbol}({words}, {bytes_}, {bytes_})")
-        left, right = (w.pure(f"bitcast {typed(x)} to {bytes_}") for x in (a, b))
-        text = w.pure(f"call {words} {symbol}({typed(total)}, {bytes_} {left}, {bytes_} {right})")
-        return Val(text, "int32", a.lanes)
-    for at in range(0, 32, 8):
-        shift, up, down, byte = (literal(n, "int32", a.lanes) for n in (at, 24 - at, 24, 255))
-        first = _plain(w, "and", _plain(w, "lshr", a, shift), byte)
-        second = _plain(w, "ashr", _plain(w, "shl", b, up), down)
-        total = _plain(w, "add", total, _plain(w, "mul", first, second))
+def _dot(w: Writer, dot: _Dot, a: Val, b: Val, total: Val) -> Val:
+    """One instruction, or with a sum, where there is one; else part by part, shifted to the word's end."""
+    if a.lanes in dot.symbols and a.lanes <= w.dot_lanes.get(dot.feature, 0):
+        return _dot_instruction(w, dot, a, b, total)
+    bits = bits_of(dot.part)
+    for up in range(0, 32, bits):
+        first, second = (_plain(w, "shl", x, literal(up, "int32", a.lanes)) for x in (a, b))
+        down = literal(32 - bits, "int32", a.lanes)
+        first = _plain(w, "ashr" if dot.signed else "lshr", first, down)
+        total = _plain(w, "add", total, _plain(w, "mul", first, _plain(w, "ashr", second, down)))
     return total
 
 
-def _dot4_of_pairs(w: Writer, a: Val, b: Val, total: Val) -> Val:
-    """The bytes at even and at odd places, widened to 16 bits: exact, as the sum of two products of bytes in 16 bits
-    (``PMADDUBSW``) is not."""
-    words, halves = type_text("int32", a.lanes), type_text("int16", 2 * a.lanes)
-    symbol = f"@llvm.x86.{_PAIR_WIDTHS[a.lanes]}"
-    w.declare(symbol, f"declare {words} {symbol}({halves}, {halves})")
-    left, right = (Val(w.pure(f"bitcast {typed(x)} to {halves}"), "int16", 2 * a.lanes) for x in (a, b))
-    byte, shift = (literal(n, "int16", 2 * a.lanes) for n in (255, 8))
-    even = _plain(w, "and", left, byte), _plain(w, "ashr", _plain(w, "shl", right, shift), shift)
-    odd = _plain(w, "lshr", left, shift), _plain(w, "ashr", right, shift)
-    for x, y in (even, odd):
-        text = w.pure(f"call {words} {symbol}({typed(x)}, {typed(y)})")
-        total = _plain(w, "add", total, Val(text, "int32", a.lanes))
-    return total
+def _dot_instruction(w: Writer, dot: _Dot, a: Val, b: Val, total: Val) -> Val:
+    words, parts = type_text("int32", a.lanes), type_text(dot.part, 32 // bits_of(dot.part) * a.lanes)
+    symbol, sums = f"@llvm.x86.{dot.symbols[a.lanes]}", [total] if dot.adds else []
+    w.declare(symbol, f"declare {words} {symbol}({', '.join([words] * len(sums) + [parts] * 2)})")
+    operands = [*map(typed, sums), *(f"{parts} {w.pure(f'bitcast {typed(x)} to {parts}')}" for x in (a, b))]
+    found = Val(w.pure(f"call {words} {symbol}({', '.join(operands)})"), "int32", a.lanes)
+    return found if dot.adds else _plain(w, "add", total, found)
 
 
 def _not(w: Writer, value: Val) -> Val:

@@ -40,6 +40,8 @@ class Cpu:
     """The feature with which four bytes are multiplied and added at once; only functions that say so have it."""
     pairs: bool = False
     """Whether pairs of 16 bits are multiplied and added in all of a vector, where there is no such feature."""
+    fuses: bool = False
+    """Whether a product and a sum are rounded once."""
 
     @property
     def arch(self) -> str:
@@ -236,7 +238,7 @@ def _cpu(triple: str, name: str, features: str, listed: frozenset[str] = frozens
     which takes 20 MB more of its code into memory."""
     draft = Cpu(triple, name, features, 16, 16)
     if draft.arch == "aarch64":
-        return Cpu(triple, name, features, 16, 32)
+        return Cpu(triple, name, features, 16, 32, fuses=True)
     if draft.arch != "x86":
         return draft
     dots = next((f for f in _DOT_FEATURES if f in listed), "") if listed else _dots(draft)
@@ -245,9 +247,10 @@ def _cpu(triple: str, name: str, features: str, listed: frozenset[str] = frozens
     pairs = not dots and (
         _PAIRS[width] in {*listed, ""} if listed else _register(width) in assembly(_PAIRS_PROBE, draft)
     )
+    fuses = not listed.isdisjoint(("fma", "avx512f")) if listed else "vfmadd" in assembly(_FMA_PROBE, draft)
     if width == 64:
-        return Cpu(triple, name, _with_feature(features, "-prefer-256-bit"), 64, 32, dots, pairs)
-    return Cpu(triple, name, features, width, 16, dots, pairs)
+        return Cpu(triple, name, _with_feature(features, "-prefer-256-bit"), 64, 32, dots, pairs, fuses)
+    return Cpu(triple, name, features, width, 16, dots, pairs, fuses)
 
 
 _PAIRS = {16: "", 32: "avx2", 64: "avx512bw"}
@@ -259,6 +262,15 @@ define void @probe(ptr %p) "prefer-vector-width"="512" {
   %y = add <32 x i16> %x, %x
   store <32 x i16> %y, ptr %p
   ret void
+}
+"""
+
+
+_FMA_PROBE = """
+declare float @llvm.fmuladd.f32(float, float, float)
+define float @probe(float %x) {
+  %y = call float @llvm.fmuladd.f32(float %x, float %x, float %x)
+  ret float %y
 }
 """
 
@@ -276,9 +288,10 @@ def _with_feature(features: str, *more: str) -> str:
 def machine_model(cpu: Cpu, threads: int = 1, caches: Caches = USUAL) -> MachineModel:
     """What templates and the emitter need to know of a processor.
 
-    ``features`` holds what the emitter asks for: the architecture, ``neon``, ``posix``, ``dots``, ``pairs``.
+    ``features`` holds what the emitter asks for: the architecture, ``neon``, ``posix``, ``dots``, ``pairs``, ``fma``.
     """
-    marks = marks_of(cpu.triple) | ({"dots"} if cpu.dots else {"dots", "pairs"} if cpu.pairs else set())
+    marks = marks_of(cpu.triple) | ({"dots"} if cpu.dots else {"pairs"} if cpu.pairs else set())
+    marks |= {"fma"} if cpu.fuses else set()
     first, second, third = caches
     return MachineModel(cpu.vector_bytes, cpu.vector_registers, first, second, threads, marks, third)
 

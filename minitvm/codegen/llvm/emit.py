@@ -61,9 +61,19 @@ Note: TypeAlias = Callable[[Stmt], str]
 """A comment for the instructions of a statement."""
 
 
-def emit(kernel: Kernel, machine: MachineModel, note: Note | None = None) -> str:
+def emit(kernel: Kernel, machine: MachineModel) -> str:
     """The kernel as an LLVM module's text: one function named ``kernel.name``."""
-    emitter = _Emitter(spell_scalars(kernel), machine, note)
+    return emit_spelled(spelled_for(kernel, machine), machine)
+
+
+def spelled_for(kernel: Kernel, machine: MachineModel) -> Kernel:
+    """In the machine's operations."""
+    return spell_scalars(kernel, "fma" in machine.features)
+
+
+def emit_spelled(kernel: Kernel, machine: MachineModel, note: Note | None = None) -> str:
+    """:func:`emit` of a kernel without scalars left to spell."""
+    emitter = _Emitter(kernel, machine, note)
     emitter.team(emitter.kernel.body)
     return emitter.module()
 
@@ -75,9 +85,7 @@ class _Emitter:
         self.machine = machine
         self.kernel = kernel
         self.note = note
-        self.w = Writer(
-            has_dots="dots" in machine.features, pair_lanes=machine.lanes("int32") if "pairs" in machine.features else 0
-        )
+        self.w = Writer(dot_lanes=dict.fromkeys(machine.features, machine.lanes("int32")))
         self.c = Context(self.w, machine, frozenset(kernel.inputs))
         self.workspace: Workspace = plan_workspace(kernel)
         self.bases: dict[tuple[Buffer, int], str] = {}

@@ -9,10 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from minitvm.codegen.legalize import spell_scalars
 from minitvm.codegen.listing import UNKNOWN, Listing, loop_lines, of_pairs
 from minitvm.codegen.llvm.compile import Cpu, assembly
-from minitvm.codegen.llvm.emit import emit
+from minitvm.codegen.llvm.emit import emit_spelled, spelled_for
 from minitvm.ir.loop import Kernel
 from minitvm.target import MachineModel
 
@@ -26,9 +25,9 @@ _FIRST = 10
 
 def listings(readable: Kernel, legal: Kernel, machine: MachineModel, cpu: Cpu) -> tuple[Listing, ...]:
     """Loops, LLVM IR and assembly of a kernel; ``readable`` is the one before legalization."""
-    spelled = spell_scalars(legal)
+    spelled = spelled_for(legal, machine)
     loops = loop_lines([spelled], [readable])
-    noted = emit(spelled, machine, lambda stmt: f" ;{loops.of(stmt)}")
+    noted = emit_spelled(spelled, machine, lambda stmt: f" ;{loops.of(stmt)}")
     ir = of_pairs("llvm", map(_origin, noted.splitlines()))
     return loops.listing, ir, of_pairs("asm", _with_lines(assembly(_located(ir), cpu)))
 

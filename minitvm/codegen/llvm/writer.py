@@ -7,7 +7,7 @@ a vectorized loop is known.
 
 import itertools
 import re
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from operator import attrgetter
@@ -94,10 +94,8 @@ class Writer:
     lines: Lines = field(default_factory=list)
     allocas: list[str] = field(default_factory=list)
     declarations: dict[str, str] = field(default_factory=dict)
-    has_dots: bool = False
-    """Whether the machine multiplies and adds bytes of words at once."""
-    pair_lanes: int = 0
-    """Most lanes in which it does so with pairs of 16 bits instead."""
+    dot_lanes: Mapping[str, int] = field(default_factory=dict)
+    """By feature, most lanes in which the machine multiplies parts of words and adds them up at once."""
     block: str = "start"
     note: str = ""
     """A comment behind every instruction that is written from now on: what it is for (``origins.py``)."""

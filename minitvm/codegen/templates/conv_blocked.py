@@ -292,7 +292,8 @@ class BlockedConv(_Windows):
             def part(i: LoopExpr, y: LoopExpr, taps: range, inside: range) -> Stmt:
                 def channels(x: LoopExpr) -> Stmt:
                     sums = size * place.run.size if taps == range(self.x.taps) else math.inf
-                    return in_steps(inner, sums, lambda c: step(i, y, taps.start + x, c, rows=inside))
+                    step_of = partial(step, i, y, taps.start + x, rows=inside)
+                    return in_steps(inner, sums, step_of, self.problem.product)
 
                 return loop(len(taps), channels, name="kw")
 

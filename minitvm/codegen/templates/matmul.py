@@ -186,7 +186,7 @@ def product_choices(product: Product, machine: MachineModel, times: int = 1, in_
     for scheme, why_not in _schemes(product, machine, times, in_place).items():
         columns, steps = (product.columns, -(-product.depth // lanes)) if scheme == DOTS else (blocks, product.depth)
         extra = _extra(scheme, product, machine, times)
-        for c in tile_choices(scheme, product.rows, columns, times * product.batch * steps, machine):
+        for c in tile_choices(scheme, product.rows, columns, times * product.batch * steps, machine, product.multiply):
             crowd = _CROWDED if _crowded(product, c.tile, machine) else 1.0
             least = 0.0 if scheme == DOTS else _streaming(product, c.tile, machine, times)
             found.append(replace(c, cycles=max(c.cycles * crowd, least) + extra, why_not=why_not))

@@ -311,7 +311,7 @@ class Gemm:
             group.width,
             product=product.multiply,
         )
-        return tile.nest(lambda step: in_steps(product.depth, rows * group.size, step))
+        return tile.nest(lambda step: in_steps(product.depth, rows * group.size, step, product.multiply))
 
 
 @dataclass(frozen=True)

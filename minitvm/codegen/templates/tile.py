@@ -19,9 +19,9 @@ from minitvm.target import MachineModel
 
 ITEMS_PER_THREAD = 4
 """Parallel iterations for every thread, so that threads end at about the same time."""
-_WRITTEN_OUT, ENOUGH = 4, 16
+_WRITTEN_OUT, ENOUGH = {"fma": 4, "dot4": 4, "dot2": 2}, 16
 """So many steps of a reduction are written out, but of more than so many multiply-adds, which hide a loop's own
-instructions."""
+instructions.  Of pairs LLVM adds the products of three steps and more first, for which there are no registers."""
 
 _FMA_PER_CYCLE = 2
 _LOADS_PER_CYCLE = 2
@@ -119,14 +119,13 @@ def cycles(rows: int, blocks: int, each: int = 1) -> float:
 
 
 def tiles(rows: int, blocks: int, machine: MachineModel, product: str = "fma") -> list[Tile]:
-    """Those whose sums and operands the registers hold: words of bytes are two operands where pairs are multiplied."""
-    of_pairs = product == "dot4" and "pairs" in machine.features
-    each, free = (2, machine.vector_registers - 3) if of_pairs else (1, machine.vector_registers - 1)
+    """Those whose sums and operands the registers hold; a product of pairs is one of its own before it is added."""
+    free = machine.vector_registers - (2 if product == "dot2" else 1)
     return [
         Tile(r, b)
         for b in range(1, min(blocks, _MOST_BLOCKS) + 1)
         for r in range(1, min(rows, _MOST_ROWS) + 1)
-        if r * b + each * min(b, r) <= free
+        if r * b + min(b, r) <= free
     ]
 
 
@@ -257,12 +256,12 @@ def unrolled(values: range, body: Callable[[LoopExpr], Stmt], name: str = "u") -
     return loop(len(values), lambda i: body(i + values.start), LoopKind.UNROLLED, name=name)
 
 
-def in_steps(extent: int, sums: float, body: Callable[[LoopExpr], Stmt]) -> Stmt:
-    """A loop over a reduction with some of its steps written out, of ``sums`` multiply-adds each; what is left over
-    after it."""
+def in_steps(extent: int, sums: float, body: Callable[[LoopExpr], Stmt], product: str = "fma") -> Stmt:
+    """A loop over a reduction with some of its steps written out, of ``sums`` multiply-adds each by the function
+    ``product``; what is left over after it."""
     if not isinstance(extent, int):
         return loop(extent, body, name="k")
-    out = _WRITTEN_OUT if sums <= ENOUGH else 1
+    out = _WRITTEN_OUT[product] if sums <= ENOUGH else 1
     whole, rest = divmod(extent, out)
     main = loop(whole, lambda q: unrolled(range(out), lambda u: body(u + q * out)), name="k") if whole else None
     return seq(main, unrolled(range(whole * out, extent), body) if rest else None)

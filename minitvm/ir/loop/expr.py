@@ -23,13 +23,14 @@ INTRINSICS: dict[str, int] = {
     "sin": 1, "cos": 1, "tan": 1, "asin": 1, "acos": 1, "atan": 1,
     "sinh": 1, "cosh": 1, "asinh": 1, "acosh": 1, "atanh": 1, "isnan": 1, "isinf": 1, "fma": 3,
     "dot4": 3,  # of int32: four uint8 in the first by four int8 in the second, added to the third
+    "dot2": 3,  # of int32: two int16 in the first by two in the second, added to the third
     "bitcast_int": 1, "bitcast_float": 1,  # float32 <-> int32, float64 <-> int64, float16 <-> int16: for legalization
 }  # fmt: skip
 """Scalar functions and their arity.  ``isnan`` and ``isinf`` return bool, all others the dtype of the operand."""
 
 CHEAP = frozenset(
     ("neg", "abs", "not", "sign", "floor", "ceil", "round", "trunc", "sqrt", "rsqrt", "isnan", "isinf", "fma")
-    + ("bitcast_int", "bitcast_float", "dot4")
+    + ("bitcast_int", "bitcast_float", "dot4", "dot2")
 )
 """Those that cost about as much as reading their result from memory; the others are computed once if they can be."""
 

@@ -6,6 +6,7 @@ For the operators' references and the loop interpreter; the LLVM and the CUDA pr
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -153,9 +154,9 @@ def _sigmoid(x: Array) -> Array:
 _BITS = {2: (np.int16, np.float16), 4: (np.int32, np.float32), 8: (np.int64, np.float64)}
 
 
-def dot4(a: Array, b: Array, total: Array) -> Array:
-    """The bytes of two words multiplied, those of the first unsigned, and added to a third; wraps around."""
-    left, right = (np.ascontiguousarray(x)[..., None].view(d).astype(np.int64) for x, d in ((a, "u1"), (b, "i1")))
+def _dot(first: str, second: str, a: Array, b: Array, total: Array) -> Array:
+    """The parts of two words, of these dtypes, multiplied and added to a third; wraps around."""
+    left, right = (np.ascontiguousarray(x)[..., None].view(d).astype(np.int64) for x, d in ((a, first), (b, second)))
     return np.asarray((total + (left * right).sum(-1)).astype(np.int32))
 
 
@@ -178,7 +179,8 @@ INTRIN: dict[str, Callable[..., Array]] = {
     "erf": _erf,
     "sigmoid": _sigmoid,
     "fma": lambda a, b, c: (a.astype(np.float64) * b + c).astype(a.dtype) if a.dtype != np.float64 else a * b + c,
-    "dot4": dot4,
+    "dot4": partial(_dot, "u1", "i1"),
+    "dot2": partial(_dot, "i2", "i2"),
     "bitcast_int": lambda x: x.view(_BITS[x.dtype.itemsize][0]),
     "bitcast_float": lambda x: x.view(_BITS[x.dtype.itemsize][1]),
 }

@@ -251,8 +251,8 @@ class _Verifier:
                     return f"{name} does not take {len(args)} operands" if name in INTRINSICS else f"unknown {name}"
                 if args[0].dtype in STORED:
                     return f"{name} of {args[0].dtype}, which is only stored,"
-                if name == "dot4" and args[0].dtype != "int32":
-                    return f"words of bytes are int32, not {args[0].dtype},"
+                if name in ("dot4", "dot2") and args[0].dtype != "int32":
+                    return f"words are int32, not {args[0].dtype},"
                 return None if len({a.dtype for a in args}) == 1 else "operands of different dtypes"
             case Reduce():
                 return "a reduction that is not lowered to loops"

@@ -1,12 +1,15 @@
-"""Products of bytes, four to a word: what integer layers become where a machine multiplies and adds words of bytes.
+"""Products of bytes, four to a word, or of pairs of int16: what integer layers become where a machine multiplies and
+adds words of them.
 
-A word is an int32; its first byte is the lowest.  Words of data hold unsigned bytes, words of weights signed ones.
+A word is an int32; its first part is the lowest.  Words of bytes hold unsigned ones of data, signed ones of weights.
 """
 
 from collections.abc import Sequence
+from typing import Literal, TypeAlias
 
 import numpy as np
 
+from minitvm.ir.dtypes import bits_of
 from minitvm.ir.layout import Layout
 from minitvm.ir.loop import Binary, Buffer, LoopExpr, Stage, const, intrin
 from minitvm.ir.op import Fusion, Op, compute, sum_over
@@ -18,44 +21,55 @@ from minitvm.ir.types import TensorType, as_tensor
 BYTES = 4
 """Of a word."""
 
+Dot: TypeAlias = Literal["dot4", "dot2"]
+PARTS: dict[Dot, tuple[str, str]] = {"dot4": ("uint8", "int8"), "dot2": ("int16", "int16")}
+"""What words of data and of weights hold, by the function that multiplies and adds them."""
+
 
 class Words(View, name="qnn.words", fusion=Fusion.OPAQUE):
-    """The bytes of a tensor as words.  data: (..., 4 * n) of int8 or uint8 -> (..., n) int32."""
+    """Parts of a tensor as words.  data: (..., 4 * n) of int8 or uint8, or (..., 2 * n) of int16 -> (..., n) int32."""
 
     def infer(self, data: TensorType) -> TensorType:
-        if data.dtype not in ("int8", "uint8") or not data.rank:
-            raise self.reject(f"takes bytes along an axis, not {data}")
-        last = data.shape[-1]
-        if isinstance(last, int) and last % BYTES:
-            raise self.reject(f"the last dimension of {data} is no multiple of {BYTES}")
-        return TensorType((*data.shape[:-1], last // BYTES), "int32")
+        if data.dtype not in ("int8", "uint8", "int16") or not data.rank:
+            raise self.reject(f"takes bytes or int16 along an axis, not {data}")
+        last, parts = data.shape[-1], parts_of(data.dtype)
+        if isinstance(last, int) and last % parts:
+            raise self.reject(f"the last dimension of {data} is no multiple of {parts}")
+        return TensorType((*data.shape[:-1], last // parts), "int32")
 
     def reference(self, data: np.ndarray) -> np.ndarray:
         return np.ascontiguousarray(data).view("<i4")
 
     def compute(self, data: Buffer) -> Stage:
+        count, bits = parts_of(data.dtype), bits_of(data.dtype)
+
         def word(*index: LoopExpr) -> LoopExpr:
             found: LoopExpr = const(0, "int32")
-            for at in range(BYTES):
-                place = (*index[:-1], index[-1] * BYTES + at)
-                byte = data[place].astype("int32") & const(255, "int32")
-                found = found | Binary("shl", byte, const(8 * at, "int32"))
+            for at in range(count):
+                place = (*index[:-1], index[-1] * count + at)
+                part = data[place].astype("int32") & const((1 << bits) - 1, "int32")
+                found = found | Binary("shl", part, const(bits * at, "int32"))
             return found
 
-        return compute((*data.shape[:-1], data.shape[-1] // BYTES), word)
+        return compute((*data.shape[:-1], data.shape[-1] // count), word)
 
 
-def bytes_of(words: np.ndarray, dtype: str, axis: int) -> np.ndarray:
-    """The bytes of words, those of each one after the other along ``axis``."""
+def parts_of(dtype: str) -> int:
+    """Of a word that holds a dtype."""
+    return 8 * BYTES // bits_of(dtype)
+
+
+def taken_apart(words: np.ndarray, dtype: str, axis: int) -> np.ndarray:
+    """The parts of words, those of each one after the other along ``axis``."""
     apart = np.ascontiguousarray(words)[..., None].view(dtype)
-    shape = [extent * BYTES if d == axis else extent for d, extent in enumerate(words.shape)]
+    shape = [extent * parts_of(dtype) if d == axis else extent for d, extent in enumerate(words.shape)]
     return np.moveaxis(apart, -1, axis + 1).reshape(shape)
 
 
 class _OverWords(Op):
     """What a product over words has in place of its float twin's."""
 
-    product = "dot4"  # no field: not annotated, so that the twin's are the class's
+    product: Dot = "dot4"
 
     def infer(self, data: TensorType, weight: TensorType) -> TensorType:
         for name, type_ in (("data", data), ("weight", weight)):
@@ -64,7 +78,16 @@ class _OverWords(Op):
         return as_tensor(super().infer(data, weight))
 
     def flops(self, args: Sequence[TensorType], results: Sequence[TensorType]) -> float:
-        return BYTES * super().flops(args, results)
+        return parts_of(PARTS[self.product][0]) * super().flops(args, results)
+
+    def apart(self, data: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The parts along axis 1, in float64, which holds every sum of them."""
+        pairs = zip((data, weight), PARTS[self.product], strict=True)
+        x, w = (taken_apart(words, dtype, 1).astype("float64") for words, dtype in pairs)
+        return x, w
+
+    def times(self, data: LoopExpr, weight: LoopExpr) -> LoopExpr:
+        return intrin(self.product, data, weight, const(0, "int32"))
 
 
 def _wrapped(sums: np.ndarray) -> np.ndarray:
@@ -72,32 +95,34 @@ def _wrapped(sums: np.ndarray) -> np.ndarray:
 
 
 class Conv2dWords(_OverWords, Conv2dNCHWc, name="qnn.contrib_conv2d_NCHWc"):
-    """``nn.contrib_conv2d_NCHWc`` over words of four input channels each.  data, weight: int32 -> int32."""
+    """``nn.contrib_conv2d_NCHWc`` over words of input channels.  data, weight: int32 -> int32."""
+
+    product: Dot = "dot4"
 
     def reference(self, data: np.ndarray, weight: np.ndarray) -> np.ndarray:
         image, kernel, out = self.layouts
-        x = bytes_of(Layout("NCHW").convert(data, image), "u1", 1).astype("float64")
-        w = bytes_of(Layout("OIHW").convert(weight, kernel), "i1", 1).astype("float64")
+        x, w = self.apart(Layout("NCHW").convert(data, image), Layout("OIHW").convert(weight, kernel))
         return np.ascontiguousarray(out.convert(_wrapped(self._slide(x, w)), "NCHW"))
 
     def _times(self, pixel: LoopExpr, factor: LoopExpr) -> LoopExpr:
-        return intrin("dot4", pixel, factor, const(0, "int32"))
+        return self.times(pixel, factor)
 
 
 class DenseWords(_OverWords, DensePack, name="qnn.contrib_dense_pack"):
-    """``nn.contrib_dense_pack`` over words of four features each.  data, weight: int32 -> int32."""
+    """``nn.contrib_dense_pack`` over words of features.  data, weight: int32 -> int32."""
+
+    product: Dot = "dot4"
 
     def reference(self, data: np.ndarray, weight: np.ndarray) -> np.ndarray:
         blocks, _, width = weight.shape
-        x = bytes_of(data, "u1", 1).astype("float64")
-        w = bytes_of(weight, "i1", 1).astype("float64").transpose(1, 0, 2)
-        w = w.reshape(len(w), blocks * width)
+        x, w = self.apart(data, weight)
+        w = w.transpose(1, 0, 2).reshape(w.shape[1], blocks * width)
         return _wrapped(x @ w[:, : self.units])
 
     def compute(self, data: Buffer, weight: Buffer) -> Stage:
         (m, k), (blocks, _, n) = data.shape, weight.shape
 
         def element(i: LoopExpr, j: LoopExpr) -> LoopExpr:
-            return sum_over(k, lambda r: intrin("dot4", data[i, r], weight[j // n, r, j % n], const(0, "int32")))
+            return sum_over(k, lambda r: self.times(data[i, r], weight[j // n, r, j % n]))
 
         return compute((m, self.units or blocks * n), element)

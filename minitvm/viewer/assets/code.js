@@ -12,7 +12,7 @@ vendor.hljs.registerLanguage("loops", () => ({
   keywords: {
     keyword: "kernel for parallel vectorized unrolled alloc if else let in barrier pass local shared global copy commit wait mma block_x block_y block_z thread_x thread_y thread_z",
     type: "float32 float16 float64 bfloat16 int8 int16 int32 int64 uint8 uint16 uint32 uint64 bool",
-    built_in: "max min exp log sqrt tanh erf select fma dot4 floor ceil abs pow",
+    built_in: "max min exp log sqrt tanh erf select fma dot4 dot2 floor ceil abs pow",
   },
   contains: [{ scope: "number", begin: /\b\d[\d.]*(e[+-]?\d+)?f?\b/ }, { scope: "symbol", begin: /->/ }],
 }));
