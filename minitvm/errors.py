@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import pathlib
 import types
 from collections.abc import Callable, Iterable, Sequence
 from typing import NoReturn
@@ -194,6 +195,11 @@ def _raised_at(error: Exception, module: str) -> str:
 
 
 # --- how errors are worded ------------------------------------------------------------------------------------
+
+
+def no_file(path: pathlib.Path) -> str:
+    """What is wrong with a path at which there is no file to read."""
+    return f"{path} is a folder, not a file" if path.is_dir() else f"there is no file {path}"
 
 
 def did_you_mean(word: object, known: Iterable[str], show: Callable[[str], str] = repr, most: int = 1) -> str | None:

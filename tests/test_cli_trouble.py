@@ -1,4 +1,4 @@
-"""The command line where something goes wrong around it, and options that would do nothing."""
+"""The command line where something goes wrong around it, and what its options come to."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from minitvm.cli import cli
 from minitvm.errors import ConfigError, PassError
 from minitvm.passes import PassContext
 from minitvm.passes.instrument import PrintIR
+from minitvm.runtime.library import Library
 
 
 def _save(path: pathlib.Path, *shapes: Sequence[int | str | None]) -> pathlib.Path:
@@ -169,20 +170,56 @@ def test_a_library_is_not_compiled_onto_itself(tmp_path: pathlib.Path, monkeypat
         assert found.files == ["out_0"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["run", "--trace", "t"], "--trace does nothing without --profile"),
-        (["show", "--after", "FuseOps", "--stage", "loops"], "--stage does nothing beside --after"),
-        (["show", "--after", "FuseOps", "--before", "FuseOps"], "--after and --before say different things"),
-        (["show", "--why", "*", "--kernel", "k"], "--kernel does nothing beside --why"),
-        (["show", "--stage", "asm", "--constants"], "--constants does nothing beside --stage"),
-    ],
-)
-def test_options_that_would_do_nothing_are_refused(tmp_path: pathlib.Path, arguments: list[str], message: str) -> None:
-    command, *rest = arguments
-    with pytest.raises(ConfigError, match=message):
-        CliRunner().invoke(cli, [command, str(_save(tmp_path / "m.onnx", [2])), *rest], catch_exceptions=False)
+def test_values_need_no_shapes(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What has a value is not open, and what is open beside it is a batch; the library is for the value."""
+    monkeypatch.chdir(tmp_path)
+    x, axes = helper.make_tensor_value_info("x", 1, ["n", 3]), helper.make_tensor_value_info("axes", 7, ["k"])
+    nodes = [helper.make_node("ReduceSum", ["x", "axes"], ["y"], keepdims=0)]
+    graph = helper.make_graph(nodes, "g", [x, axes], [helper.make_tensor_value_info("y", 1, None)])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), "m.onnx")
+    for value, shape in (("axes:1", "(1,)"), ("axes:0,1", "()")):
+        assert CliRunner().invoke(cli, ["compile", "m.onnx", "--value", value]).exit_code == 0
+        for given in ([], ["--value", value], ["--shape", "x:1x3"]):
+            assert f" {shape} " in CliRunner().invoke(cli, ["run", "m.mtvm", *given]).stdout
+        wrong = CliRunner().invoke(cli, ["run", "m.mtvm", "--value", "axes:0"])
+        assert wrong.exit_code == 1 and "the library is not for" in str(wrong.exception)
+
+
+@pytest.mark.parametrize("value", ["axes:{},1", "axes:99999999999999999999", "axes:1,2,3.5,'a'"])
+def test_values_of_another_kind_are_a_line(tmp_path: pathlib.Path, value: str) -> None:
+    axes = helper.make_tensor_value_info("axes", 7, [2])
+    nodes = [helper.make_node("Identity", ["axes"], ["y"])]
+    graph = helper.make_graph(nodes, "g", [axes], [helper.make_tensor_value_info("y", 7, [2])])
+    onnx.save(helper.make_model(graph), tmp_path / "m.onnx")
+    done = CliRunner().invoke(cli, ["run", str(tmp_path / "m.onnx"), "--value", value])
+    assert isinstance(done.exception, ConfigError) and done.exception.message.startswith("--value axes: ")
+
+
+def test_profile_runs_on_the_threads_that_are_asked_for(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads = []
+    real = Library.instance
+    monkeypatch.setattr(Library, "instance", lambda *args: threads.append(args[2]) or real(*args))
+    model = str(_save(tmp_path / "m.onnx", [2]))
+    assert CliRunner().invoke(cli, ["run", model, "--profile", "-t", "3"]).exit_code == 0
+    assert threads == [3]
+
+
+def test_experiments_end_in_1_where_a_way_is_refused(tmp_path: pathlib.Path) -> None:
+    model = str(_save(tmp_path / "m.onnx", [2]))
+    assert CliRunner().invoke(cli, ["lab", "levels", model, "--rounds", "0"]).exit_code == 0
+    wrong = CliRunner().invoke(cli, ["lab", "levels", model, "--rounds", "0", "--target", "nonsense"])
+    assert wrong.exit_code == 1 and "unknown target 'nonsense'" in str(wrong.exception)
+
+
+def test_names_that_a_terminal_has_no_letters_for(tmp_path: pathlib.Path) -> None:
+    inputs = [helper.make_tensor_value_info("größe", 1, [2])]
+    nodes = [helper.make_node("Relu", ["größe"], ["y"])]
+    outputs = [helper.make_tensor_value_info("y", 1, [2])]
+    onnx.save(helper.make_model(helper.make_graph(nodes, "g", inputs, outputs)), tmp_path / "m.onnx")
+    done = _run("info", str(tmp_path / "m.onnx"), env={**os.environ, "PYTHONIOENCODING": "ascii"})
+    assert done.returncode == 0 and "gr\\xf6\\xdfe" in done.stdout, done.stderr
 
 
 def test_passes_to_print_after_are_those_that_there_are(monkeypatch: pytest.MonkeyPatch) -> None:

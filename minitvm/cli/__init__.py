@@ -1,6 +1,7 @@
 """The command line, one module for each group of commands; what is not called is not imported."""
 
 import importlib
+import io
 import os
 import signal
 import sys
@@ -107,6 +108,9 @@ def main() -> None:
         signal.signal(signal.SIGINT, _end)
         sys.unraisablehook = _end_anyhow
     warnings.showwarning = lambda message, *_: _complain(str(message), "warning", "yellow")
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a model's names, where the terminal has not their letters
     try:
         cli(prog_name="minitvm")
     except MiniTVMError as error:

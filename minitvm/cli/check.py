@@ -7,40 +7,40 @@ import sys
 
 import click
 
-from minitvm.cli import common
-from minitvm.cli.common import PATH, say
-from minitvm.errors import UnknownValueError
+from minitvm.cli import building, common
+from minitvm.cli.common import say
+from minitvm.cli.options import PATH, command, option
 from minitvm.lab.check_all import PARTS, REDUCTION
 from minitvm.lab.check_all import check as prove
 from minitvm.lab.check_oracles import ORACLES
 
 
-@click.command()
-@common.model
-@click.option(
-    "--against", type=click.Choice(ORACLES), default="reference", show_default=True, help="Who knows the results."
+@command()
+@building.model
+@option("--against", type=click.Choice(ORACLES), default="reference", show_default=True, help="Who knows the results.")
+@option("--passes", is_flag=True, help="The module before and after every pass.")
+@option("--kernels", is_flag=True, help="Every kernel beside its operators, on 1 to 3 threads.")
+@option("--levels", is_flag=True, help="The whole model at all optimization levels.")
+@option("--teams", is_flag=True, help="The whole model on 2 and 3 threads.")
+@option("--use", type=PATH, help="A Python file to run first: its passes and rules are tried, too.")
+@option("-o", "--output", type=PATH, help="Folder for a test file of everything that is found.")
+@option(
+    "--reduction",
+    type=click.FloatRange(0),
+    default=REDUCTION,
+    show_default=True,
+    help="Seconds for making one finding small; 0: not at all.",
 )
-@click.option("--passes", is_flag=True, help="The module before and after every pass.")
-@click.option("--kernels", is_flag=True, help="Every kernel beside its operators, on 1 to 3 threads.")
-@click.option("--levels", is_flag=True, help="The whole model at all optimization levels.")
-@click.option("--teams", is_flag=True, help="The whole model on 2 and 3 threads.")
-@click.option("--use", type=PATH, help="A Python file to run first: its passes and rules are tried, too.")
-@click.option("-o", "--output", type=PATH, help="Folder for a test file of everything that is found.")
-@click.option(
-    "--reduction", default=REDUCTION, show_default=True, help="Seconds for making one finding small; 0: not at all."
-)
-@common.compiles
+@building.compiles()
 def check(
     model: pathlib.Path,
     against: str,
-    passes: bool,
-    kernels: bool,
-    levels: bool,
-    teams: bool,
     use: pathlib.Path | None,
     output: pathlib.Path | None,
     reduction: float,
-    chosen: common.Chosen,
+    teams: bool,
+    chosen: building.Chosen,
+    **parts: bool,
 ) -> None:
     """Compare MODEL (.onnx), compiled, with what its operators mean, on inputs that tell operators apart: small, huge,
     zeros, NaN, infinity, the ends of every integer's range.
@@ -55,25 +55,21 @@ def check(
       minitvm check resnet18.onnx --against onnxruntime --levels
       minitvm check resnet18.onnx --use my_passes.py -o found
     """
-    common.require_model(model)
-    asked = {"passes": passes, "kernels": kernels, "levels": levels, "threads": teams}
+    building.require_model(model)
+    common.output_folder(output)
+    asked = [part for part, wanted in {**parts, "threads": teams}.items() if wanted]
     imported = ["import"] if against == "onnxruntime" else []
-    parts = [*imported, "model", *(part for part, wanted in asked.items() if wanted)] if any(asked.values()) else PARTS
-    try:
-        found = prove(
-            model,
-            parts=parts,
-            against=against,
-            shape_dict=common.completed(model, chosen.shapes),
-            value_dict=common.as_declared(model, chosen.values),
-            use=use,
-            output=output,
-            reduction=reduction,
-            target=chosen.target,
-            opt_level=chosen.opt_level,
-            num_threads=chosen.threads or 1,
-        )
-    except UnknownValueError as error:
-        raise common._with_option(error) from None
+    found = prove(
+        model,
+        parts=[*imported, "model", *asked] if asked else PARTS,
+        against=against,
+        **chosen.of(model),
+        use=use,
+        output=output,
+        reduction=reduction,
+        target=chosen.target,
+        opt_level=chosen.opt_level,
+        num_threads=chosen.threads or 1,
+    )
     say(f"{model.name}, {found}")
     sys.exit(0 if found.ok else 1)

@@ -10,8 +10,9 @@ import click
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from minitvm.cli import common
+from minitvm.cli import building
 from minitvm.cli.common import compiling, stdout, table
+from minitvm.cli.options import PATH, command
 from minitvm.driver import build
 from minitvm.errors import InputError
 from minitvm.frontend import from_onnx
@@ -27,10 +28,10 @@ _PHOTOGRAPHS = ("chelsea.png", "coffee.png", "astronaut.png", "rocket.jpg", "flo
 _RESIZED, _CROPPED = 256, 224
 
 
-@click.command()
-@click.argument("photographs", type=common.PATH, nargs=-1)
-@common.opt_level
-@common.threads
+@command()
+@click.argument("photographs", type=PATH, nargs=-1)
+@building.opt_level
+@building.threads()
 def demo(photographs: tuple[pathlib.Path, ...], opt_level: int, threads: int) -> None:
     """Classify PHOTOGRAPHS (by default five that are included) with EfficientNet-Lite0.
 

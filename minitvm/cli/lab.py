@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import importlib.resources
 import pathlib
-import runpy
 import sys
 from typing import Any
 
 import click
 
-from minitvm.cli import LazyGroup, common
+from minitvm.cli import LazyGroup, building, common
 from minitvm.cli.common import say, stdout, table
+from minitvm.cli.options import PATH, command, option
 from minitvm.errors import ConfigError
 from minitvm.lab.ordering import Experiment, Trial
 from minitvm.lab.ordering import levels as try_levels
 from minitvm.lab.ordering import orders as try_orders
-from minitvm.lab.pictures import require_matplotlib
+from minitvm.lab.pictures import kind_of
+from minitvm.lab.user_files import names_of
 from minitvm.passes.manager import closest
 from minitvm.passes.rule import Rule
 
@@ -46,34 +47,34 @@ def lab() -> None:
     """
 
 
-_model = click.argument("model", type=common.PATH, required=False)
-_rounds = click.option(
+_model = click.argument("model", type=PATH, required=False)
+_rounds = option(
     "--rounds", default=5, show_default=True, type=click.IntRange(0), help="Turns of a few runs; 0: nothing is timed."
 )
-_csv = click.option("--csv", "csv_path", type=common.PATH, help="File for the figures, in bytes and seconds.")
-_plot = click.option("--plot", type=common.PATH, help="File for a picture of time and bytes (needs matplotlib).")
+_csv = option("--csv", "csv_path", type=PATH, help="File for the figures, in bytes and seconds.")
+_plot = option("--plot", type=PATH, help="File for a picture of time and bytes (needs matplotlib).")
 
 
-@click.command()
+@command()
 @_model
-@click.option("--passes", required=True, metavar="A,B,C", help="The passes; FoldConstant#2 is the second run of one.")
+@option("--passes", required=True, metavar="A,B,C", help="The passes; FoldConstant#2 is the second run of one.")
 @_rounds
 @_csv
 @_plot
-@common.compiles
+@building.compiles()
 def orders(
     model: pathlib.Path | None,
     passes: str,
     rounds: int,
     csv_path: pathlib.Path | None,
     plot: pathlib.Path | None,
-    chosen: common.Chosen,
+    chosen: building.Chosen,
 ) -> None:
     """Compile MODEL (.onnx; EfficientNet-Lite0, which is included, by default) with --passes in every order, each in
     the places that they have in the default pipeline; run all on the same random inputs.
 
     "bytes" is what kernels read and write in a run, "memory" what intermediate values take; times are medians of
-    interleaved runs.
+    interleaved runs. The exit status is 1 where an order is refused, or its results differ.
 
     \b
     Examples:
@@ -88,18 +89,18 @@ def orders(
     show(found, csv_path, plot)
 
 
-@click.command()
+@command()
 @_model
 @_rounds
 @_csv
 @_plot
-@common.compiles
+@building.compiles(opt_level=None)
 def levels(
     model: pathlib.Path | None,
     rounds: int,
     csv_path: pathlib.Path | None,
     plot: pathlib.Path | None,
-    chosen: common.Chosen,
+    chosen: building.Chosen,
 ) -> None:
     """Compile MODEL (.onnx; EfficientNet-Lite0, which is included, by default) at all levels, and run all on the same
     random inputs; columns as those of 'minitvm lab orders'.
@@ -110,11 +111,11 @@ def levels(
     show(found, csv_path, plot)
 
 
-@click.command()
-@click.argument("rules", nargs=-1, metavar="[RULE]...")
-@click.option("--all", "every", is_flag=True, help="All rules of minitvm's passes.")
-@click.option("--tries", default=6000, show_default=True, type=click.IntRange(1), help="Expressions that are begun.")
-@click.option("--seed", default=0, show_default=True, help="Seed of what is drawn.")
+@command()
+@click.argument("rules", nargs=-1, metavar="RULE...")
+@option("--all", "every", is_flag=True, excludes=("RULE...",), help="All rules of minitvm's passes.")
+@option("--tries", default=6000, show_default=True, type=click.IntRange(1), help="Expressions that are begun.")
+@option("--seed", default=0, show_default=True, help="Seed of what is drawn.")
 def verify(rules: tuple[str, ...], every: bool, tries: int, seed: int) -> None:
     """Try each RULE on small expressions that its pattern admits, of all dtypes, ranks and layouts, and hold results
     beside each other: exact rules to the bit. RULE is a rule of a pass of minitvm's, or FILE.py:NAME; of a file alone,
@@ -143,8 +144,8 @@ def _rules(names: tuple[str, ...], every: bool) -> list[Rule]:
 
     known = known_rules()
     if not names and not every:
-        raise ConfigError("no rule is named", hint=f"--all, or some of {', '.join(known)}")
-    found = list(known.values()) if every else []
+        raise click.UsageError(f"name a RULE, or give --all; the rules are {', '.join(known)}")
+    found: list[Rule] = list(known.values()) if every else []
     for name in names:
         if name.partition(":")[0].endswith(".py"):
             found += _of_file(name)
@@ -157,22 +158,17 @@ def _rules(names: tuple[str, ...], every: bool) -> list[Rule]:
 
 def _of_file(place: str) -> list[Rule]:
     path, _, name = place.partition(":")
-    try:
-        space = runpy.run_path(path)
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
+    space = names_of(pathlib.Path(path), "a Python file that defines rules")
     found = {key: value for key, value in space.items() if isinstance(value, Rule)}
     if not found or (name and name not in found):
         raise ConfigError(f"{path} has no rule{f' {name!r}' if name else ''}", hint=f"its rules: {', '.join(found)}")
     return [found[name]] if name else list(found.values())
 
 
-@click.command()
+@command()
 @click.argument("what", metavar="PASS")
-@click.option("--tests", multiple=True, help="Argument of pytest, such as a file.  Repeatable.")
-@click.option(
-    "-j", "--jobs", default=0, type=click.IntRange(0), help="Processes at a time; 0 (the default): one a core."
-)
+@option("--tests", multiple=True, help="Argument of pytest, such as a file.  Repeatable.")
+@option("-j", "--jobs", default=0, type=click.IntRange(0), help="Processes at a time; 0 (the default): one a core.")
 def mutate(what: str, tests: tuple[str, ...], jobs: int) -> None:
     """Run the tests of PASS (or of a FILE.py) with one of its preconditions gone after another: a guard that declines,
     or an operand of an "and". No file is changed. Prints those that no test misses; exit status 1 where there are any.
@@ -203,18 +199,16 @@ def included() -> pathlib.Path:
 
 
 def subject(
-    model: pathlib.Path | None, chosen: common.Chosen, csv_path: pathlib.Path | None, plot: pathlib.Path | None
+    model: pathlib.Path | None, chosen: building.Chosen, csv_path: pathlib.Path | None, plot: pathlib.Path | None
 ) -> dict[str, Any]:
     """What the shared options say of a model; of the one that is included, where none is given."""
     path = model or included()
-    common.require_model(path)
+    building.require_model(path)
     for one in filter(None, (csv_path, plot)):
         common.output(one, path)
     if plot is not None:
-        require_matplotlib()
-    shapes = common.completed(path, chosen.shapes)
-    how: dict[str, Any] = {"target": chosen.target, "num_threads": chosen.threads}
-    return {**how, "model": path, "shape_dict": shapes, "value_dict": common.as_declared(path, chosen.values) or None}
+        kind_of(plot)
+    return {"model": path, **chosen.of(path), "target": chosen.target, "num_threads": chosen.threads}
 
 
 def show(found: Experiment, csv_path: pathlib.Path | None, plot: pathlib.Path | None) -> None:
@@ -228,13 +222,12 @@ def show(found: Experiment, csv_path: pathlib.Path | None, plot: pathlib.Path | 
     if plot is not None:
         found.plot(plot)
         say(f"{plot}: the picture")
+    if not found.agree:
+        sys.exit(1)
 
 
 def written(path: pathlib.Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be written: {error.strerror}") from None
+    path.write_text(text, encoding="utf-8")
     say(f"{path}: the figures")
 
 

@@ -5,34 +5,33 @@ import sys
 
 import click
 
+from minitvm.cli.options import PATH, command, option
 from minitvm.errors import InputError
 
 
-@click.command()
+@command()
 @click.argument("chapter", required=False)
-@click.option("-o", "--output", type=click.Path(path_type=pathlib.Path), help="The file to write; CHAPTER.py without.")
-@click.option("--force", is_flag=True, help="Write over a file that is there.")
+@option("-o", "--output", type=PATH, needs="CHAPTER", help="The file to write; CHAPTER.py without.")
+@option("--force", is_flag=True, needs="CHAPTER", help="Write over a file that is there.")
 def start(chapter: str | None, output: pathlib.Path | None, force: bool) -> None:
     """Write the starter code of a CHAPTER of the course; without one, list the chapters."""
+    from minitvm.cli import common
     from minitvm.lab.course import TITLES, chapter_of, starter
 
     if chapter is None:
         for name, title in TITLES.items():
             click.echo(f"{name}  {title}")
         return
-    path = output or pathlib.Path(f"{chapter_of(chapter).name}.py")
+    path = common.output(output or pathlib.Path(f"{chapter_of(chapter).name}.py"))
     if path.exists() and not force:
         raise InputError(f"{path} is there already", hint="--force writes over it, -o names another file")
-    try:
-        path.write_text(starter(chapter), encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror}", hint="-o names another file") from error
+    path.write_text(starter(chapter), encoding="utf-8")
     click.echo(f"{path}: write your answers there, then: minitvm lab grade {chapter_of(chapter).name} {path}")
 
 
-@click.command()
+@command()
 @click.argument("chapter")
-@click.argument("file", type=click.Path(path_type=pathlib.Path))
+@click.argument("file", type=PATH)
 def grade(chapter: str, file: pathlib.Path) -> None:
     """Grade FILE as the answers to a CHAPTER's exercises: points, and a hint for each check that fails.
 

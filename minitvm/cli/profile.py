@@ -7,25 +7,24 @@ import pathlib
 
 import click
 
-from minitvm.cli import common
+from minitvm.cli import building, common
 from minitvm.cli.common import say
-from minitvm.lab.inputs import random_inputs
+from minitvm.cli.options import PATH, command, option
 from minitvm.lab.profiling import profile_module
-from minitvm.runtime.executor import GraphModule
 
 
-@click.command()
-@common.model
-@click.option("-i", "--inputs", type=common.PATH, help="An .npz with an array per input; random ones by default.")
-@click.option("-n", "--repeats", type=click.IntRange(1), default=20, show_default=True, help="Runs that are counted.")
-@click.option("--warmup", type=click.IntRange(0), default=3, show_default=True, help="Runs before that are not.")
-@click.option("--top", type=click.IntRange(1), help="Print the N kernels that take longest.")
-@click.option("--trace", type=common.PATH, help="File for the threads' timeline, as Perfetto and Chrome read it.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, times in seconds, in place of a table.")
-@click.option("--seed", default=0, show_default=True, help="Seed of the random inputs.")
-@common.device
-@common.compiles
-@common.trusted_keys
+@command()
+@building.model
+@building.inputs
+@option("-n", "--repeats", type=click.IntRange(1), default=20, show_default=True, help="Runs that are counted.")
+@option("--warmup", type=click.IntRange(0), default=3, show_default=True, help="Runs before that are not.")
+@option("--top", type=click.IntRange(1), excludes=("--json",), help="Print the N kernels that take longest.")
+@option("--trace", type=PATH, help="File for the threads' timeline, as Perfetto and Chrome read it.")
+@option("--json", "as_json", is_flag=True, help="Print JSON, times in seconds, in place of a table.")
+@building.seed
+@building.device
+@building.compiles()
+@building.trusted_keys
 def profile(
     model: pathlib.Path,
     inputs: pathlib.Path | None,
@@ -36,7 +35,7 @@ def profile(
     as_json: bool,
     seed: int,
     device: int,
-    chosen: common.Chosen,
+    chosen: building.Chosen,
 ) -> None:
     """Say where the time of a run of MODEL (.onnx, or a compiled library) goes: a line for each kernel, the longest
     first.
@@ -55,15 +54,8 @@ def profile(
     """
     if trace is not None:
         common.output(trace, model, inputs)
-    feeds = common.read_npz(inputs) if inputs else None
-    library = chosen.for_feeds(model, feeds).library(model, feeds=feeds)
-    module = GraphModule(library["default"](library.device(device), chosen.threads))
-    values = library.artifact.values
-    given = (
-        random_inputs(module, seed)
-        if feeds is None
-        else common.gathered({n: a for n, a in feeds.items() if n not in values}, module.input_types())
-    )
+    library, feeds = chosen.opened(model, inputs)
+    module, given = chosen.executor(library, feeds, seed, device)
     with common.compiling("measuring") as progress:
         found = profile_module(module, given, model.name, repeats, warmup, progress)
     if trace is not None:

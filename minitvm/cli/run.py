@@ -12,29 +12,30 @@ import click
 import numpy as np
 from rich.table import Table
 
-from minitvm.cli import common
+from minitvm.cli import building, common
 from minitvm.cli.common import say, stdout, table
+from minitvm.cli.options import LIBRARY, PATH, SUFFIX, command, option
 from minitvm.driver import backend_for
 from minitvm.driver.roofline import roofline_of
 from minitvm.errors import ConfigError
-from minitvm.lab.inputs import random_inputs
 from minitvm.models import tune as tune_model
 from minitvm.runtime.debug import GraphModuleDebug
 from minitvm.runtime.executor import GraphModule
 from minitvm.runtime.library import Library
 from minitvm.runtime.roofline import Roofline
+from minitvm.runtime.signing import sign as signature
 from minitvm.runtime.timing import BenchmarkResult, side_by_side, timed
 from minitvm.target import Rates
 
 
-@click.command("compile")
-@common.model
-@click.option("-o", "--output", type=common.PATH, help="File to write; MODEL with .mtvm by default.")
-@common.compiles
-@click.option("--sign", type=common.PATH, help="Private Ed25519 key (PEM) to sign the library with.")
-@click.option("--strict", is_flag=True, help="Refuse models with operators that would run in Python.")
+@command("compile")
+@building.model
+@option("-o", "--output", type=PATH, help="File to write; MODEL with .mtvm by default.")
+@building.compiles(threads=building.threads(LIBRARY))
+@option("--sign", type=PATH, help="Private Ed25519 key (PEM) to sign the library with.")
+@option("--strict", is_flag=True, excludes=(LIBRARY,), help="Refuse models with operators that would run in Python.")
 def compile_command(
-    model: pathlib.Path, output: pathlib.Path | None, chosen: common.Chosen, sign: pathlib.Path | None, strict: bool
+    model: pathlib.Path, output: pathlib.Path | None, chosen: building.Chosen, sign: pathlib.Path | None, strict: bool
 ) -> None:
     """Compile MODEL (.onnx) to a library: one file with object code, graph and parameters.
 
@@ -48,7 +49,9 @@ def compile_command(
       minitvm compile resnet18.onnx --sign key.pem
     """
     start = time.perf_counter()
-    path = common.output(output or model.with_suffix(common.SUFFIX), model, sign)
+    path = common.output(output or common.beside(model, SUFFIX), model, sign)
+    if sign is not None:
+        signature(b"", sign)  # says what is wrong with a key before anything is compiled
     library = chosen.save(model, path, sign, strict)
     seconds = time.perf_counter() - start
     kernels = len(library.function_metadata)
@@ -57,13 +60,13 @@ def compile_command(
         say(f"  in Python: {call}")
 
 
-@click.command()
-@common.model
-@click.option("-o", "--output", type=common.PATH, help="File of records to go on with; MODEL with .jsonl by default.")
-@click.option("--budget", default=600.0, show_default=True, help="Seconds to spend.")
-@click.option("-n", "--trials", type=click.IntRange(1), default=8, show_default=True, help="Ways to try for a kernel.")
-@common.compiles
-def tune(model: pathlib.Path, output: pathlib.Path | None, budget: float, trials: int, chosen: common.Chosen) -> None:
+@command()
+@building.model
+@option("-o", "--output", type=PATH, help="File of records to go on with; MODEL with .jsonl by default.")
+@option("--budget", default=600.0, show_default=True, help="Seconds to spend.")
+@option("-n", "--trials", type=click.IntRange(1), default=8, show_default=True, help="Ways to try for a kernel.")
+@building.compiles()
+def tune(model: pathlib.Path, output: pathlib.Path | None, budget: float, trials: int, chosen: building.Chosen) -> None:
     """Try ways to make the kernels of MODEL (.onnx), and write down how each did, one JSON object a line.
 
     Ways are measured where the target's machine is there, else compiled, and judged by the registers and the memory
@@ -75,12 +78,11 @@ def tune(model: pathlib.Path, output: pathlib.Path | None, budget: float, trials
       minitvm tune resnet18.onnx --target 'cuda -arch=sm_80' --config cuda.allow_tf32=true
       minitvm compile resnet18.onnx --threads 1 --config minitvm.records=resnet18.jsonl
     """
-    common.require_model(model)
-    path = common.output(output or model.with_suffix(".jsonl"), model)
-    main = (model, path, chosen.target, chosen.opt_level, common.completed(model, chosen.shapes))
-    how: dict[str, Any] = {"num_threads": chosen.threads, "value_dict": common.as_declared(model, chosen.values)}
+    building.require_model(model)
+    path = common.output(output or common.beside(model, ".jsonl"), model)
+    how: dict[str, Any] = {**chosen.of(model), "num_threads": chosen.threads, "budget": budget, "most": trials}
     with common.compiling(f"tuning {model.name}") as progress:
-        found = tune_model(*main, budget=budget, most=trials, on_progress=progress, **how)
+        found = tune_model(model, path, chosen.target, chosen.opt_level, on_progress=progress, **how)
     say(f"{path}: {found.now} of {found.total} ways tried, {found.known} known before")
     if found.not_measured:
         say(f"  not measured, judged by their code: {found.not_measured}")
@@ -92,17 +94,17 @@ def size(nbytes: int) -> str:
     return f"{nbytes / 1e6:.1f} MB" if nbytes >= 1e6 else f"{nbytes / 1e3:.0f} kB"
 
 
-@click.command()
-@common.model
-@click.option("-i", "--inputs", type=common.PATH, help="An .npz with an array per input.")
-@click.option("-o", "--outputs", type=common.PATH, help="An .npz to write the results to.")
-@click.option("--seed", default=0, show_default=True, help="Seed of random inputs, where no file is given.")
-@click.option("--top", type=click.IntRange(1), help="Print the N largest values of every result, with their indices.")
-@click.option("--profile", is_flag=True, help="Run kernel by kernel and print a table of their times.")
-@click.option("--trace", type=common.PATH, help="With --profile: folder for graph.json and trace.json.")
-@common.device
-@common.compiles
-@common.trusted_keys
+@command()
+@building.model
+@building.inputs
+@option("-o", "--outputs", type=PATH, help="An .npz to write the results to.")
+@building.seed
+@option("--top", type=click.IntRange(1), help="Print the N largest values of every result, with their indices.")
+@option("--profile", is_flag=True, help="Run kernel by kernel and print a table of their times.")
+@option("--trace", type=PATH, needs="--profile", help="Folder for graph.json and trace.json.")
+@building.device
+@building.compiles()
+@building.trusted_keys
 def run(
     model: pathlib.Path,
     inputs: pathlib.Path | None,
@@ -112,7 +114,7 @@ def run(
     profile: bool,
     trace: pathlib.Path | None,
     device: int,
-    chosen: common.Chosen,
+    chosen: building.Chosen,
 ) -> None:
     """Run MODEL (.onnx, or a library made by 'minitvm compile') once and describe the results.
 
@@ -122,23 +124,13 @@ def run(
       minitvm run resnet18.mtvm -i inputs.npz -o outputs.npz
       minitvm run bert.onnx --shape ids:1x128 --profile
     """
-    if trace is not None and not profile:
-        raise ConfigError("--trace does nothing without --profile", hint="add --profile")
+    common.output_folder(trace)
     if outputs is not None:
         common.output(outputs, model, inputs)
-    feeds = common.read_npz(inputs) if inputs else None
-    library = chosen.for_feeds(model, feeds).library(model, feeds=feeds)
+    library, feeds = chosen.opened(model, inputs)
+    module, feeds = chosen.executor(library, feeds, seed, device)
     if profile:
-        module: GraphModule = GraphModuleDebug(
-            library["debug_create"]("default", library.device(device)), graph_json=library.graph_json, dump_root=trace
-        )
-    else:
-        module = GraphModule(library["default"](library.device(device), chosen.threads))
-    if feeds is None:
-        feeds = random_inputs(module, seed)
-    else:
-        feeds = {name: array for name, array in feeds.items() if name not in library.artifact.values}
-    feeds = common.gathered(feeds, module.input_types())
+        module = GraphModuleDebug(module.instance, graph_json=library.graph_json, dump_root=trace)
     [seconds] = timed(lambda: module.run(feeds))
     results = _results(module, library)
     _describe(results, top)
@@ -182,16 +174,21 @@ def _describe(results: dict[str, np.ndarray], top: int | None) -> None:
 Run = Callable[[], object]
 
 
-@click.command()
-@common.model
-@click.option("--roofline", is_flag=True, help="Time kernel by kernel, and say what bounds each.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, times in seconds, in place of tables.")
-@click.option("--against", type=click.Choice(["onnxruntime"]), help="A runtime to time side by side (installed apart).")
-@click.option("-n", "--rounds", type=click.IntRange(1), default=10, show_default=True, help="Turns of each runtime.")
-@click.option("--seed", default=0, show_default=True, help="Seed of the random inputs.")
-@common.device
-@common.compiles
-@common.trusted_keys
+@command()
+@building.model
+@option("--roofline", is_flag=True, help="Time kernel by kernel, and say what bounds each.")
+@option("--json", "as_json", is_flag=True, help="Print JSON, times in seconds, in place of tables.")
+@option(
+    "--against",
+    type=click.Choice(["onnxruntime"]),
+    excludes=("--roofline", LIBRARY),
+    help="A runtime to time side by side (installed apart).",
+)
+@option("-n", "--rounds", type=click.IntRange(1), default=10, show_default=True, help="Turns of each runtime.")
+@building.seed
+@building.device
+@building.compiles()
+@building.trusted_keys
 def bench(
     model: pathlib.Path,
     roofline: bool,
@@ -200,7 +197,7 @@ def bench(
     rounds: int,
     seed: int,
     device: int,
-    chosen: common.Chosen,
+    chosen: building.Chosen,
 ) -> None:
     """Time MODEL (.onnx, or a compiled library) on random inputs; runtimes take turns of a few runs, with a pause
     between them, since idle threads spin for a while. Spread is the interquartile range over the median.
@@ -220,15 +217,10 @@ def bench(
       minitvm bench resnet18.onnx --threads 1 --roofline
       minitvm bench resnet18.mtvm --roofline --json > resnet18.json
     """
-    if roofline and against:
-        raise ConfigError(f"--roofline says nothing of {against}", hint="leave out one of --roofline and --against")
-    if against and model.suffix == common.SUFFIX:
-        raise ConfigError(f"{against} cannot run {model}", hint="give the .onnx file that it was compiled from")
     start = time.perf_counter()
     library = chosen.library(model)
     seconds = time.perf_counter() - start
-    module = GraphModule(library["default"](library.device(device), chosen.threads))
-    feeds = random_inputs(module, seed)
+    module, feeds = chosen.executor(library, None, seed, device)
     if roofline:
         found = _roofline(library, module, feeds, rounds)
         _show(found.form, as_json, _rows(found), f"{model.name}: {_machine(found.rates)}")
@@ -238,7 +230,7 @@ def bench(
         runs[against] = _onnxruntime(model, feeds, chosen.threads or 0)
     times = side_by_side(runs, rounds)
     form = {name: {"median": t.median, "best": t.min, "spread": t.spread} for name, t in times.items()}
-    title = f"{model.name}: {'loaded' if model.suffix == common.SUFFIX else 'compiled'} in {seconds:.2f} s"
+    title = f"{model.name}: {'loaded' if model.suffix == SUFFIX else 'compiled'} in {seconds:.2f} s"
     _show(form, as_json, _table(times), title)
 
 

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 import click
 
 from minitvm import config
-from minitvm.cli import common
-from minitvm.cli.common import PATH, SUFFIX, say, stdout, table
+from minitvm.cli import building
+from minitvm.cli.common import say, stdout, table
+from minitvm.cli.options import PATH, SUFFIX, command, option
 from minitvm.codegen.backend import backend_of, stages
 from minitvm.driver import BuildReport, PassStep
-from minitvm.errors import ConfigError
 from minitvm.frontend import describe_onnx, supported_operators
 from minitvm.lab.differences import difference
 from minitvm.models import why_specialised
@@ -24,20 +24,44 @@ from minitvm.runtime.library import load
 from minitvm.target import Target
 
 _STAGES = ("graph", "plain", "loops", *stages())
+_KERNELS = ("--stage", "--kernel")
 
 
-@click.command()
-@common.model
-@click.option(
-    "--after", metavar="PASS", help="Graph after a pass, its last run (PASS#2: its second); 'list' names all."
+@command()
+@building.model
+@option("--stage", type=click.Choice(_STAGES), excludes=("--kernel list",), help="What to print; 'graph' unless given.")
+@option("--kernel", metavar="NAME", help="One kernel only; 'list' names them with nodes and templates.")
+@option(
+    "--after",
+    metavar="PASS",
+    excludes=_KERNELS,
+    help="Graph after a pass, its last run (PASS#2: its second); 'list' names all.",
 )
-@click.option("--before", metavar="PASS", help="Graph before a pass, its first run (PASS#2: its second).")
-@click.option("--diff", metavar="PASS", help="What a pass changed: calls that went and came, aligned.")
-@click.option("--stage", type=click.Choice(_STAGES), help="What to print; 'graph' unless given.")
-@click.option("--kernel", metavar="NAME", help="One kernel only; 'list' names them with nodes and templates.")
-@click.option("--why", metavar="NODE", help="What was decided about a node of the model, or a kernel; '*' for all.")
-@click.option("--constants", is_flag=True, help="Name large constants instead of leaving them out.")
-@common.compiles
+@option(
+    "--before",
+    metavar="PASS",
+    excludes=("--after", *_KERNELS),
+    help="Graph before a pass, its first run (PASS#2: its second).",
+)
+@option(
+    "--diff",
+    metavar="PASS",
+    excludes=("--after", "--before", *_KERNELS),
+    help="What a pass changed: calls that went and came, aligned.",
+)
+@option(
+    "--why",
+    metavar="NODE",
+    excludes=("--after", "--before", "--diff", *_KERNELS),
+    help="What was decided about a node of the model, or a kernel; '*' for all.",
+)
+@option(
+    "--constants",
+    is_flag=True,
+    excludes=("--after list", "--before list", "--diff", "--why", "--kernel", f"--stage {'|'.join(_STAGES[1:])}"),
+    help="Name large constants instead of leaving them out.",
+)
+@building.compiles()
 def show(
     model: pathlib.Path,
     after: str | None,
@@ -47,7 +71,7 @@ def show(
     kernel: str | None,
     why: str | None,
     constants: bool,
-    chosen: common.Chosen,
+    chosen: building.Chosen,
 ) -> None:
     """Print MODEL (.onnx) at one stage of its way: the graph, or kernels as loops (plain: before any
     schedule), LLVM IR, assembly or CUDA C.
@@ -63,8 +87,7 @@ def show(
       minitvm show resnet18.onnx --stage loops --kernel fused_nn_conv2d_add_nn_relu
       minitvm show resnet18.onnx --why resnetv15_conv0_fwd
     """
-    _check_options({"--after": after, "--before": before, "--diff": diff, "--why": why}, stage, kernel, constants)
-    common.require_model(model)
+    building.require_model(model)
     library = chosen.library(model, trace=True)
     report = library.report
     assert report is not None
@@ -113,24 +136,7 @@ def _changed(steps: list[PassStep]) -> list[PassStep]:
     return [step for step in steps if step.after is not step.before] or steps[:1]
 
 
-def _check_options(ways: dict[str, str | None], stage: str | None, kernel: str | None, constants: bool) -> None:
-    """:class:`ConfigError` where an option would do nothing beside another one."""
-    given = [name for name, value in ways.items() if value is not None]
-    others = {"--stage": stage, "--kernel": kernel, "--constants": constants or None}
-    useless = [name for name, value in others.items() if value is not None]
-    if given and "--constants" in useless and given[0] in ("--after", "--before"):
-        useless.remove("--constants")
-    if kernel == "list" and (stage or constants):
-        given, useless = ["--kernel list"], [n for n in useless if n != "--kernel"]
-    if constants and not given and (kernel or stage not in (None, "graph")):
-        given, useless = ["--kernel" if kernel else "--stage"], ["--constants"]
-    if len(given) > 1:
-        raise ConfigError(f"{given[0]} and {given[1]} say different things to print", hint="give one of them")
-    if given and useless:
-        raise ConfigError(f"{useless[0]} does nothing beside {given[0]}", hint=f"leave out {useless[0]}")
-
-
-@click.command()
+@command()
 @click.argument("model", type=PATH, required=False)
 def info(model: pathlib.Path | None) -> None:
     """Describe this installation, or MODEL: inputs, outputs, operators (.onnx); origin, target, memory (.mtvm).

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import importlib
 import pathlib
-import runpy
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -41,6 +40,7 @@ from minitvm.lab.check_oracles import ORACLES, interpreted, oracle_of, second_op
 from minitvm.lab.check_passes import PassProof, Pipeline, Prover, named, prove, running
 from minitvm.lab.check_pieces import pieces
 from minitvm.lab.check_result import Checked, Finding, Outcome
+from minitvm.lab.user_files import names_of
 from minitvm.passes import InferType, Pass, PassContext, Rule, RulePass, Sequential, default_pipeline, rule_pass
 from minitvm.passes.compare import Comparison, Draw, Results
 from minitvm.passes.manager import closest
@@ -112,9 +112,7 @@ def _check_names(what: str, given: Sequence[str], known: Sequence[str]) -> None:
 
 def used(path: str | pathlib.Path) -> list[Pass | Rule]:
     """Runs a Python file, which registers what it has to; its own passes (objects) and rules come back."""
-    if not pathlib.Path(path).is_file():
-        raise ConfigError(f"there is no file {path}", hint="a Python file that defines passes, rules or templates")
-    space = runpy.run_path(str(path), run_name="used")
+    space = names_of(pathlib.Path(path), "a Python file that defines passes, rules or templates", run_name="used")
     return [v for v in space.values() if _is_own(v)]
 
 

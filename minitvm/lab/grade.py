@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from minitvm.errors import InputError
+from minitvm.errors import InputError, no_file
 from minitvm.lab.course import chapter_of
 from minitvm.lab.course.check import Chapter, Exercise, Outcome
 
@@ -79,7 +79,7 @@ def grade(chapter: str, work: str | pathlib.Path | Mapping[str, Any]) -> Grade:
     path = pathlib.Path(work)
     if not path.is_file():
         hint = f"minitvm lab start {found.name} writes a file to begin with"
-        raise InputError(f"there is no file {str(path)!r}", hint=hint)
+        raise InputError(no_file(path), hint=hint)
     return _graded_apart(found, path)
 
 

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import minitvm
-from minitvm.errors import ConfigError
+from minitvm.errors import ConfigError, no_file
 from minitvm.lab import mutants as program
 from minitvm.lab.mutants import mutants
 from minitvm.passes.manager import PASSES, closest
@@ -105,7 +105,7 @@ def _path(what: str) -> pathlib.Path:
     if what.endswith(".py"):
         path = pathlib.Path(what).resolve()
         if not path.is_file():
-            raise ConfigError(f"there is no file {what}")
+            raise ConfigError(no_file(path))
         return path
     import minitvm.passes  # noqa: F401  (registers them)
 

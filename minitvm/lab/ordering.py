@@ -155,6 +155,7 @@ def tried(
     on_progress: OnProgress | None = None,
 ) -> Experiment:
     """A build for every plan and its level, the first one what the others' results are held beside."""
+    backend_for(given.target, given.num_threads)  # what is wrong with it is no way's fault
     found: dict[str, Trial] = {}
     modules: dict[str, GraphModule] = {}
     first: list[np.ndarray] | None = None

@@ -13,7 +13,7 @@ from onnx import TensorProto, ValueInfoProto, helper, save
 import minitvm
 from minitvm import relay
 from minitvm.cli import cli
-from minitvm.errors import ConfigError
+from minitvm.errors import ConfigError, InputError
 from minitvm.ir.expr import Expr
 from minitvm.ir.pattern import call, value
 from minitvm.lab import check, check_kernel, check_operator, check_pass
@@ -98,8 +98,10 @@ def test_what_cannot_be_asked_for() -> None:
         check(LAYERS, parts=["pases"])
     with pytest.raises(ConfigError, match="ONNX Runtime runs ONNX models only"):
         check(LAYERS, against="onnxruntime")
-    with pytest.raises(ConfigError, match="there is no file"):
+    with pytest.raises(InputError, match="there is no file"):
         check(LAYERS, use="nowhere.py")
+    with pytest.raises(InputError, match="is a folder, not a file"):
+        check(LAYERS, use=".")
 
 
 def test_an_empty_model_is_not_proved() -> None:

@@ -134,7 +134,7 @@ def test_the_commands_write_a_starter_and_grade_it(tmp_path: pathlib.Path, monke
 
 def test_what_is_not_there_is_said() -> None:
     hint = "minitvm lab start chapter3 writes a file to begin with"
-    assert run("grade", "chapter3", "none.py") == (1, f"there is no file 'none.py'\n  = hint: {hint}")
+    assert run("grade", "chapter3", "none.py") == (1, f"there is no file none.py\n  = hint: {hint}")
     assert run("grade", "chapter9", "x.py")[1].startswith("there is no chapter 'chapter9'\n  = hint: did you mean")
 
 

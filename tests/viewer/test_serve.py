@@ -11,7 +11,7 @@ import urllib.request
 import pytest
 
 from minitvm.errors import ConfigError, InputError
-from minitvm.viewer.own_passes import passes_of
+from minitvm.lab.user_files import passes_of
 from minitvm.viewer.serve import Builder, Server
 
 

@@ -20,7 +20,7 @@ from onnx import TensorProto, helper, numpy_helper
 import minitvm
 from minitvm import relay
 from minitvm.cli import cli
-from minitvm.errors import ConfigError
+from minitvm.errors import ConfigError, InputError
 from minitvm.lab import profile
 from minitvm.viewer.document import document_of
 from minitvm.viewer.modules import _renamed
@@ -333,9 +333,13 @@ def test_the_command_writes_a_page(tmp_path: pathlib.Path) -> None:
 
 
 def test_what_cannot_be_viewed_is_said(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "net.onnx").touch()
+    there, gone = str(tmp_path / "net.onnx"), str(tmp_path / "gone.onnx")
     for arguments, complaint in (
         (["net.mtvm"], "not the way to it"),
-        (["net.onnx", "--watch", "a.py"], "--watch says"),
+        ([gone, "--serve"], f"there is no file {gone}"),
+        ([there, "--serve", "--watch", gone], f"there is no file {gone}"),
+        ([there, "--serve", "--watch", str(tmp_path)], f"{tmp_path} is a folder, not a file"),
     ):
         found = CliRunner().invoke(cli, ["view", *arguments]).exception
-        assert isinstance(found, ConfigError) and complaint in str(found)
+        assert isinstance(found, (ConfigError, InputError)) and complaint in str(found)

@@ -1,4 +1,4 @@
-"""Passes of a user's file."""
+"""Python files of the user's: what they define."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pathlib
 import runpy
 from typing import Any
 
-from minitvm.errors import InputError
+from minitvm.errors import InputError, no_file
 from minitvm.passes import Pass, Rule
 
 
@@ -16,18 +16,23 @@ def passes_of(path: pathlib.Path) -> list[Any]:
     :class:`InputError` where the file cannot be read or run, or has none.
     """
     hint = "a list 'passes', or passes and rules made with @rule, @function_pass, ...: docs/write-a-pass.md"
-    if not path.is_file():
-        raise InputError(f"there is no file {path}", hint=hint)
-    try:
-        names = runpy.run_path(str(path))
-    except Exception as error:  # whatever a user's file raises
-        raise InputError(
-            f"{path} cannot be run: {type(error).__name__}: {error}", where=[_place(path, error)]
-        ) from error
+    names = names_of(path, hint)
     found = names.get("passes", [value for value in names.values() if isinstance(value, (Pass, Rule))])
     if not isinstance(found, (list, tuple)) or not found:
         raise InputError(f"{path} has no passes", hint=hint)
     return list(dict.fromkeys(found))
+
+
+def names_of(path: pathlib.Path, hint: str, run_name: str = "<run_path>") -> dict[str, Any]:
+    """What a Python file defines, once it ran; :class:`InputError` where it cannot be read or run."""
+    if not path.is_file():
+        raise InputError(no_file(path), hint=hint)
+    try:
+        return runpy.run_path(str(path), run_name=run_name)
+    except Exception as error:  # whatever a user's file raises
+        raise InputError(
+            f"{path} cannot be run: {type(error).__name__}: {error}", where=[_place(path, error)]
+        ) from error
 
 
 def _place(path: pathlib.Path, error: Exception) -> str:

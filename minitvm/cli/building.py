@@ -1,0 +1,388 @@
+"""How a model becomes a library on the command line: the options that commands share for it, and what they come to."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import pathlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+import click
+import numpy as np
+
+from minitvm.cli.common import compiling, gathered, read_npz, stderr
+from minitvm.cli.options import LIBRARY, PATH, SUFFIX, option
+from minitvm.errors import ConfigError, LibraryError, UnknownValueError, did_you_mean, listing
+from minitvm.frontend import ValueDescription, describe_onnx
+from minitvm.lab.inputs import random_inputs
+from minitvm.models import compile, with_values
+from minitvm.passes.manager import CONFIG_KEYS, PassContext
+from minitvm.runtime.executor import GraphModule
+from minitvm.runtime.library import Library, load
+from minitvm.session import InferenceSession
+
+Command: TypeAlias = Callable[..., Any]
+Decorator: TypeAlias = Callable[[Command], Command]
+
+model = click.argument("model", type=PATH)
+_target = option(
+    "--target",
+    default="llvm",
+    show_default=True,
+    excludes=(LIBRARY,),
+    help="Target string: 'llvm -mcpu=skylake-avx512', 'cuda', ...",
+)
+opt_level = option(
+    "-O",
+    "--opt-level",
+    type=click.IntRange(0, 3),
+    default=3,
+    show_default=True,
+    excludes=(LIBRARY,),
+    help="Optimization level.",
+)
+device = option(
+    "--device", default=0, show_default=True, type=click.IntRange(0), help="Number of the GPU, for target 'cuda'."
+)
+inputs = option("-i", "--inputs", type=PATH, help="An .npz with an array per input; random ones by default.")
+seed = option(
+    "--seed", default=0, show_default=True, excludes=("--inputs", "--no-run"), help="Seed of the random inputs."
+)
+
+
+def threads(*excludes: str) -> Decorator:
+    return option(
+        "-t",
+        "--threads",
+        type=click.IntRange(0),
+        default=0,
+        excludes=excludes,
+        help="Threads to run on; 0 (the default) is one a core.",
+    )
+
+
+class Named(click.ParamType):  # type: ignore[type-arg]
+    """``NAME:...``: a name, and what ``parse`` makes of what follows it."""
+
+    def __init__(self, rest: str, parse: Callable[[str], Any], example: str) -> None:
+        self.name, self.parse, self.example = f"NAME:{rest}", parse, example
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, Any]:
+        name, colon, text = str(value).rpartition(":")
+        try:
+            if not colon:
+                raise ValueError
+            return name, self.parse(text)
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            self.fail(f"{value!r} is not {self.name}; write for example {self.example}", param, ctx)
+
+
+def _dims(text: str) -> list[int]:
+    return [int(d) for d in text.split("x")] if text else []
+
+
+def _numbers(text: str) -> np.ndarray:
+    return np.array([ast.literal_eval(n) for n in text.split(",")] if text else [])
+
+
+_shapes = option(
+    "--shape",
+    "shapes",
+    type=Named("DIMS", _dims, "data:1x3x224x224"),
+    multiple=True,
+    help="Shape of an input whose dimensions the model leaves open, such as data:1x3x224x224; needed where more than a"
+    " batch is open.  Repeatable; of one input again,"
+    " a library for several shapes, the first of each input with the first of the others.",
+)
+
+
+class Setting(click.ParamType):  # type: ignore[type-arg]
+    """``NAME=VALUE``: an option of :class:`PassContext`."""
+
+    name = "NAME=VALUE"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, Any]:
+        name, equals, text = str(value).partition("=")
+        kind = CONFIG_KEYS[name].type if name in CONFIG_KEYS else str
+        try:
+            if not equals or kind not in (bool, int, str):
+                raise ValueError
+            return name, {"true": True, "false": False}[text.lower()] if kind is bool else kind(text)
+        except (ValueError, KeyError):
+            self.fail(f"{value!r} is not NAME=VALUE; write for example cuda.allow_tf32=true", param, ctx)
+
+
+_config = option(
+    "--config",
+    type=Setting(),
+    multiple=True,
+    excludes=(LIBRARY,),
+    help="An option of passes and templates, such as cuda.allow_tf32=true or minitvm.records=FILE.  Repeatable.",
+)
+
+
+_values = option(
+    "--value",
+    "values",
+    type=Named("VALUES", _numbers, "axes:0,1"),
+    multiple=True,
+    help="Value of an input that shapes depend on, such as axes:0,1; no input of the library then.  Repeatable.",
+)
+
+
+trusted_keys = option(
+    "--trusted-key",
+    "trusted_keys",
+    type=PATH,
+    multiple=True,
+    needs=LIBRARY,
+    help="Public key (PEM): a library must be signed by it.  Repeatable: by one of them.",
+)
+
+
+def require_model(path: pathlib.Path) -> None:
+    """:class:`ConfigError` where a model's way is asked of a library."""
+    if path.suffix == SUFFIX:
+        raise ConfigError("a library keeps its code, not the way to it", hint="give the .onnx file it was made from")
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """How a model is compiled, as the shared options say."""
+
+    target: str
+    opt_level: int
+    threads: int | None
+    several: tuple[dict[str, list[int]], ...]
+    """Shapes by input; more than once only where a library is saved."""
+    values: dict[str, np.ndarray]
+    trusted_keys: tuple[pathlib.Path, ...] = ()
+
+    @property
+    def shapes(self) -> dict[str, list[int]]:
+        """The one set of shapes."""
+        if len(self.several) > 1:
+            raise ConfigError(
+                "--shape is given several times for one input", hint="only 'compile' takes several shapes"
+            )
+        return self.several[0]
+
+    def of(self, model: pathlib.Path) -> dict[str, Any]:
+        """The shapes and values of a model's inputs, as ``compile`` takes them."""
+        return {"shape_dict": completed(model, self.shapes, self.values), "value_dict": as_declared(model, self.values)}
+
+    def opened(
+        self, model: pathlib.Path, inputs: pathlib.Path | None, **how: Any
+    ) -> tuple[Library, dict[str, np.ndarray] | None]:
+        """The library, and the arrays of a file, if any: open inputs have their shapes where none are given."""
+        feeds = read_npz(inputs) if inputs else None
+        if feeds is None or model.suffix == SUFFIX:
+            return self.library(model, feeds=feeds, **how), feeds
+        named = {v.name: list(feeds[v.name].shape) for v in _open_inputs(model) if v.name in feeds}
+        return replace(self, several=({**named, **self.shapes},)).library(model, feeds=feeds, **how), feeds
+
+    def executor(
+        self, library: Library, feeds: Mapping[str, np.ndarray] | None, seed: int, device: int = 0
+    ) -> tuple[GraphModule, dict[str, Any]]:
+        """What runs a library, and what it runs on: ``feeds``, or random inputs."""
+        module = GraphModule(library["default"](library.device(device), self.threads))
+        if feeds is None:
+            return module, random_inputs(module, seed)
+        values = library.artifact.values
+        return module, gathered({n: a for n, a in feeds.items() if n not in values}, module.input_types())
+
+    def save(self, model: pathlib.Path, path: pathlib.Path, key: pathlib.Path | None, strict: bool) -> Library:
+        """Compiles a model, or loads a library, and saves it; for all shapes of the model where none are given."""
+        is_library, one = model.suffix == SUFFIX, len(self.several) == 1
+        if is_library or (one and (self.shapes or self.values or not _open_inputs(model))):
+            library = self.library(model, strict=strict)
+            library.save(path, key)
+            return library
+        values = as_declared(model, self.values)
+        with compiling(f"compiling {model.name}") as progress:
+            how: dict[str, Any] = {"num_threads": self.threads, "opt_level": self.opt_level, "on_progress": progress}
+            session = InferenceSession(model, target=self.target, strict=strict, **how)
+            for shapes in self.several if self.several[0] else ():
+                session.prepare(completed(model, shapes, values), values)
+            try:
+                session.save(path, key)
+            except LibraryError:
+                if session.symbolic is not None and not session.symbolic.taken:
+                    named = {value.name: value.shape for value in _open_inputs(model)}
+                    raise _open(named, model, session.symbolic.reason) from None
+                raise
+        return load(path)
+
+    def _loaded(self, path: pathlib.Path, feeds: Mapping[str, np.ndarray] | None) -> Library:
+        """A saved library for the shapes and values that are given, or those of ``feeds``."""
+        library = load(path, self.trusted_keys or None)
+        whole = (library, *library.others)
+        known = {name: value for one in whole for name, value in one.artifact.values.items()}
+        for name in self.values:
+            if name not in known:
+                raise ConfigError(
+                    f"--value names {name!r}, and {path.name} was not compiled for a value of it",
+                    hint="values of inputs are arrays of --inputs",
+                )
+        is_fixed = not library.artifact.is_open and not library.others
+        if is_fixed and not self.shapes and not self.values:
+            return library
+        arrays = {} if is_fixed or not feeds else feeds
+        values = {n: v.reshape(known[n].shape) if v.size == known[n].size else v for n, v in self.values.items()}
+        shapes = {name: arrays[name].shape for name in library.shapes[0] if name in arrays}
+        return library.for_shapes(self.shapes or shapes, values or arrays)
+
+    def library(
+        self,
+        path: pathlib.Path,
+        trace: bool = False,
+        strict: bool = False,
+        feeds: Mapping[str, np.ndarray] | None = None,
+        passes: Sequence[Any] = (),
+    ) -> Library:
+        """A saved library, loaded; or a model, compiled under a progress bar, after ``passes`` of one's own.
+
+        Values that shapes depend on are those of the options, else those of ``feeds``.
+        """
+        if path.suffix == SUFFIX:
+            return self._loaded(path, feeds)
+        main = (path, self.target, self.opt_level, completed(path, self.shapes, self.values))
+        how: dict[str, Any] = {"num_threads": self.threads, "trace": trace, "strict": strict, "passes": passes}
+
+        def compiled(values: dict[str, np.ndarray]) -> Library:
+            with compiling(f"compiling {path.name}") as progress:
+                return compile(*main, value_dict=values, on_progress=progress, **how)
+
+        return with_values(compiled, as_declared(path, self.values), feeds or {})
+
+
+_COMPILING: dict[str, Decorator | None] = {
+    "target": _target,
+    "opt_level": opt_level,
+    "threads": threads(),
+    "shapes": _shapes,
+    "values": _values,
+    "config": _config,
+}
+
+
+def compiles(**other: Decorator | None) -> Decorator:
+    """Adds the options that say how a model is compiled, ``other`` ones or none under a name; the command gets them as
+    ``chosen``."""
+    return lambda command: _compiles(command, {**_COMPILING, **other})
+
+
+def _compiles(command: Command, options: Mapping[str, Decorator | None]) -> Command:
+    @functools.wraps(command)
+    def collected(
+        target: str,
+        threads: int,
+        shapes: Any,
+        values: Any,
+        config: Any,
+        opt_level: int = 3,
+        trusted_keys: Any = (),
+        **own: Any,
+    ) -> Any:
+        chosen = Chosen(target, opt_level, threads or None, _several(shapes), dict(values), trusted_keys)
+        with PassContext(config=dict(config)):
+            try:
+                return command(chosen=chosen, **own)
+            except UnknownValueError as error:
+                raise _with_option(error) from None
+
+    made: Command = collected
+    for add in filter(None, reversed([*options.values()])):
+        made = add(made)
+    return made
+
+
+def _several(given: Sequence[tuple[str, list[int]]]) -> tuple[dict[str, list[int]], ...]:
+    """One set of shapes, or as many as an input has; an input with one shape has it in all of them."""
+    found: dict[str, list[list[int]]] = {}
+    for name, shape in given:
+        found.setdefault(name, []).append(shape)
+    count = max(map(len, found.values()), default=1)
+    for name, shapes in found.items():
+        if len(shapes) not in (1, count):
+            raise ConfigError(
+                f"--shape gives {len(shapes)} shapes for {name!r}, and {count} for another input",
+                hint="give every input one shape, or as many as the others",
+            )
+    return tuple({name: shapes[i % len(shapes)] for name, shapes in found.items()} for i in range(count))
+
+
+OpenDim: TypeAlias = int | str | None
+"""A dimension: its size, or the name that the model gives it, if any."""
+
+
+def _open_inputs(path: pathlib.Path) -> list[ValueDescription]:
+    return [v for v in describe_onnx(path).inputs if not _is_known(v.shape)]
+
+
+def completed(
+    path: pathlib.Path, shapes: Mapping[str, list[int]], values: Mapping[str, np.ndarray]
+) -> dict[str, list[int]]:
+    """The shapes that are given, and those of other open inputs: what dimensions of the same name have, and 1 for a
+    batch where nothing more is open.  :class:`ConfigError` names all inputs of which more is."""
+    inputs = {value.name: value.shape for value in describe_onnx(path).inputs}
+    for name in shapes:
+        if name not in inputs:
+            hint = did_you_mean(name, inputs, most=3) or f"inputs: {listing(inputs)}"
+            raise ConfigError(f"--shape names {name!r}, which is no input of {path.name}", hint=hint)
+    pairs = (pair for name, shape in shapes.items() for pair in zip(inputs[name], shape, strict=False))
+    sizes = {dim: size for dim, size in pairs if isinstance(dim, str)}
+    missing = [value for value in _open_inputs(path) if value.name not in {*shapes, *values}]
+    rest = {v.name: [sizes.get(d, d) if isinstance(d, str) else d for d in v.shape] for v in missing}
+    left = {name: shape for name, shape in rest.items() if not _is_known(shape)}
+    if left and not _is_batch(left.values()):
+        raise _open(left, path)
+    if left:
+        stderr.print(f"a batch of 1: {' '.join(_example(*one) for one in left.items())} says another", markup=False)
+    known = {name: [d if isinstance(d, int) else 1 for d in shape] for name, shape in rest.items()}
+    return {**shapes, **known}
+
+
+def _is_known(shape: Iterable[OpenDim]) -> bool:
+    return all(isinstance(d, int) for d in shape)
+
+
+def _is_batch(shapes: Iterable[Sequence[OpenDim]]) -> bool:
+    """Whether all that is open is one leading dimension, not the length of mere vectors."""
+    found = list(shapes)
+    return all(_is_known(s[1:]) for s in found) and len({s[0] for s in found}) == 1 and any(s[1:] for s in found)
+
+
+def _open(shapes: Mapping[str, Sequence[OpenDim]], path: pathlib.Path, why: str = "") -> ConfigError:
+    """Open dimensions are the command line's business: the hint is an option, not a Python argument."""
+    what = " and ".join(f"input {name!r} open: {list(shape)}" for name, shape in shapes.items())
+    return ConfigError(
+        f"{path.name} leaves dimensions of {what}",
+        where=[why] if why else [],
+        hint="give them, for example " + " ".join(_example(*one) for one in shapes.items()),
+    )
+
+
+def _example(name: str, shape: Sequence[OpenDim]) -> str:
+    return f"--shape {name}:" + "x".join(str(d if isinstance(d, int) else 1) for d in shape)
+
+
+def as_declared(path: pathlib.Path, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Numbers of the command line in the dtype and shape that the model gives its inputs."""
+    declared = {value.name: value for value in describe_onnx(path).inputs}
+    found = dict(values)
+    for name in set(values) & set(declared):
+        shape = [d if isinstance(d, int) else -1 for d in declared[name].shape] if declared[name].has_rank else [-1]
+        try:
+            found[name] = values[name].astype(declared[name].dtype).reshape(shape)
+        except (ValueError, TypeError, OverflowError) as error:
+            raise ConfigError(f"--value {name}: {error}", hint=f"the input is {list(declared[name].shape)}") from None
+    return found
+
+
+def _with_option(error: UnknownValueError) -> UnknownValueError:
+    if error.inputs:
+        error.hint = "give the value that it follows from: " + " ".join(f"--value {name}:0,1" for name in error.inputs)
+    return error

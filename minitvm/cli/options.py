@@ -1,0 +1,92 @@
+"""Commands and options that refuse what would do nothing: an option says what it needs, and beside what it is idle."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import click
+from click.core import ParameterSource
+
+SUFFIX = ".mtvm"
+LIBRARY = "a library"
+"""A MODEL that is one, among what an option needs or excludes."""
+PATH = click.Path(path_type=pathlib.Path)
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class Option(click.Option):
+    """An option that does nothing without what it ``needs``, nor beside any of what it ``excludes``; help says so.
+
+    Both are named as they are given: ``--json``, ``--no-run``, ``CHAPTER``, ``--stage loops|asm`` for some values only.
+    What a command does not have is not given.
+    """
+
+    def __init__(self, *args: Any, needs: str = "", excludes: Sequence[str] = (), **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.needs, self.excludes = needs, excludes
+
+    def note(self, command: click.Command) -> str:
+        """The same for the help of a command."""
+        beside = [condition for condition in self.excludes if parameter(command, condition)]
+        needed = f"  Needs {self.needs}." if self.needs else ""
+        return needed + (f"  Not beside {', '.join(beside)}." if beside else "")
+
+    def why_idle(self, ctx: click.Context) -> str:
+        """What is wrong where it does nothing, and what to do; empty where it is not given, or in its place."""
+        name = self.opts[-1]
+        if not _given(ctx, name):
+            return ""
+        if self.needs and not _given(ctx, self.needs):
+            return f"{name} does nothing without {self.needs}: add it, or leave out {name}"
+        for other in filter(None, (_given(ctx, excluded) for excluded in self.excludes)):
+            return f"{name} does nothing beside {other}: leave out {name}"
+        return ""
+
+
+class Command(click.Command):
+    """A command that refuses its idle options before anything runs."""
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.own = [param for param in self.params if isinstance(param, Option)]
+        for option in self.own:
+            option.help = f"{option.help}{option.note(self)}"
+
+    def invoke(self, ctx: click.Context) -> Any:
+        for problem in filter(None, (option.why_idle(ctx) for option in self.own)):
+            raise click.UsageError(problem, ctx)
+        return super().invoke(ctx)
+
+
+def parameter(command: click.Command, condition: str) -> click.Parameter | None:
+    """The one that a condition names, if the command has it."""
+    name = "MODEL" if condition == LIBRARY else condition.partition(" ")[0]
+    return next((p for p in command.params if name in (*p.opts, *p.secondary_opts, p.human_readable_name)), None)
+
+
+def _given(ctx: click.Context, condition: str) -> str:
+    """What the user gave of it, in words; empty where it was not given."""
+    param = parameter(ctx.command, condition)
+    if param is None or ctx.get_parameter_source(str(param.name)) is ParameterSource.DEFAULT:
+        return ""
+    name, _, values = condition.partition(" ")
+    value = ctx.params[str(param.name)]
+    if value in (None, ()) or value is (name in param.secondary_opts):  # nothing, or the flag the other way round
+        return ""
+    if condition == LIBRARY:
+        return f"{value}, a library" if value.suffix == SUFFIX else ""
+    if values:
+        return f"{name} {value}" if value in values.split("|") else ""
+    return name
+
+
+def option(*names: str, **settings: Any) -> Callable[[Function], Function]:
+    """``click.option``, with ``needs`` and ``excludes``."""
+    return click.option(*names, cls=Option, **settings)
+
+
+def command(name: str | None = None, cls: type[Command] = Command) -> Callable[[Callable[..., Any]], Command]:
+    return click.command(name, cls=cls)
