@@ -101,6 +101,8 @@ def options() -> str:
 def read(path: pathlib.Path) -> list[Record]:
     """The records of a file; :class:`ConfigError` where it cannot be read or holds something else."""
     try:
+        if path.exists() and not path.is_file():  # a device may never end
+            raise OSError("it is not an ordinary file")
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} has no tuning records that can be read: {error}", hint=_HINT) from None

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import pathlib
 from collections.abc import Mapping, Sequence
 
 from minitvm.errors import ConfigError
 
 
-def require_matplotlib() -> None:
-    """:class:`ConfigError` without it: before what takes long."""
+def kind_of(path: str | os.PathLike[str]) -> str:
+    """The kind of picture that a name asks for, png by default; :class:`ConfigError` where there is none, or no
+    matplotlib: before what takes long."""
     if importlib.util.find_spec("matplotlib") is None:
         raise ConfigError("pictures need matplotlib, which is not installed", hint="pip install matplotlib")
+    from matplotlib.backend_bases import FigureCanvasBase
+
+    kind = pathlib.Path(path).suffix[1:] or "png"
+    if kind not in FigureCanvasBase.get_supported_filetypes():
+        raise ConfigError(f"{path}: there is no kind of picture {kind!r}", hint="name it .png, .svg or .pdf")
+    return kind
 
 
 def bars(
@@ -22,7 +30,7 @@ def bars(
 
     :class:`ConfigError` without matplotlib, and for a file that it cannot write.
     """
-    require_matplotlib()
+    kind = kind_of(path)
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -39,6 +47,6 @@ def bars(
     panes[0].invert_yaxis()
     figure.suptitle(title)
     try:
-        figure.savefig(path, dpi=130)
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"the picture cannot be written: {error}", hint="name it .png, .svg or .pdf") from None
+        figure.savefig(path, dpi=130, format=kind)
+    except OSError as error:
+        raise ConfigError(f"the picture cannot be written: {error}") from None

@@ -21,7 +21,7 @@ PrivateKey: TypeAlias = "Ed25519PrivateKey | str | os.PathLike[str] | bytes"
 PublicKey: TypeAlias = "Ed25519PublicKey | str | os.PathLike[str] | bytes"
 
 _CONTEXT = b"minitvm library, signature 1\n"
-_KEY_BYTES, _SIGNATURE_BYTES = 32, 64
+_KEY_BYTES, _SIGNATURE_BYTES, _PEM_BYTES = 32, 64, 1 << 16
 _MAKE_KEYS = "openssl genpkey -algorithm ed25519 -out key.pem; openssl pkey -in key.pem -pubout -out public.pem"
 
 
@@ -124,12 +124,18 @@ def _key(key: Any, what: str) -> Any:
     return found
 
 
+def _start_of(path: pathlib.Path) -> bytes:
+    """As much as a key could have: a device may never end."""
+    with path.open("rb") as file:
+        return file.read(_PEM_BYTES)
+
+
 def _read_pem(key: Any, what: str) -> Any:
     if not isinstance(key, (str, os.PathLike, bytes)):
         raise _no_key(key, what, f"it is a {type(key).__name__}")
     options = {"password": None} if what == "private" else {}
     try:
-        data = key if isinstance(key, bytes) else pathlib.Path(key).read_bytes()
+        data = key if isinstance(key, bytes) else _start_of(pathlib.Path(key))
         formats = importlib.import_module("cryptography.hazmat.primitives.serialization")
         return getattr(formats, f"load_pem_{what}_key")(data, **options)
     except OSError as error:
