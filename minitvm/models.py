@@ -133,6 +133,41 @@ def _import_symbolic(
     return module, params
 
 
+_SIZES = (64, 1, 224, 7)
+"""Which open dimensions are tried with; a model that is right for any is right."""
+
+
+def require_consistent(model: Model, names: Mapping[str, Sequence[int | str]] = MappingProxyType({})) -> None:
+    """Raises what is wrong with a model whatever its open dimensions are: what is found with names for them, and at the
+    same node with every number that is tried."""
+    opened = load_model(model)
+    try:
+        shapes = {v.name: _open_shape(v) for v in describe_onnx(opened).inputs if v.held is None} | dict(names)
+        with assumptions():
+            from_onnx(opened, shape_dict=shapes)
+    except (UnknownValueError, Undecided):
+        return
+    except MiniTVMError as error:
+        if not isinstance(error.__cause__, Undecided) and all(_fails_at(error, opened, shapes, n) for n in _SIZES):
+            raise
+
+
+def _fails_at(error: MiniTVMError, model: Model, shapes: Mapping[str, Sequence[int | str]], extent: int) -> bool:
+    """Whether the import fails at the same node where open dimensions are numbers."""
+    sizes = {name: [extent if isinstance(dim, str) else dim for dim in shape] for name, shape in shapes.items()}
+    try:
+        from_onnx(model, shape_dict=sizes)
+    except UnknownValueError:
+        return False
+    except MiniTVMError as other:
+        return _node_of(other) == _node_of(error)
+    return False
+
+
+def _node_of(error: MiniTVMError) -> list[str]:
+    return re.findall(r'ONNX node "[^"]*"', "\n".join(error.where))
+
+
 def why_specialised(model: Model, target: str | Target = "llvm") -> str | None:
     """Why a model with open dimensions is compiled for each shape, as far as that is seen without a build."""
     try:

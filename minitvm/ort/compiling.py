@@ -30,6 +30,7 @@ from minitvm.models import (
     compile_symbolic,
     declared_shapes,
     reason_of,
+    require_consistent,
     with_values,
 )
 from minitvm.ort.errors import MissingInputError
@@ -101,6 +102,12 @@ class Compiling:
         self._plain: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {}
         if all(None not in type_.sizes for type_ in self._tensors.values()):
             self._compile_at_once({name: type_.shape for name, type_ in self._tensors.items()})
+        else:
+            require_consistent(model, self._names())
+
+    def _names(self) -> dict[str, list[int | str]]:
+        """What inputs' dimensions were said to be."""
+        return {name: [declared.dim for declared in shape] for name, shape in self._declared.items()}
 
     def _compile_at_once(self, shapes: Mapping[str, Any]) -> None:
         """Compiles for the model's own shapes, unless more than shapes must be known."""
@@ -307,7 +314,7 @@ class Compiling:
             return Decision("session", "kernels for all shapes", False, "the session was asked for none")
         start = time.perf_counter()
         how: dict[str, Any] = {"num_threads": self._threads, "on_progress": self._on_progress}
-        how["shape_dict"] = {name: [declared.dim for declared in shape] for name, shape in self._declared.items()}
+        how["shape_dict"] = self._names()
         try:
             found = compile_symbolic(self._model, self.target, self._opt_level, **how)
         except NEEDS_NUMBERS as error:  # the session goes on with them, and says so

@@ -38,6 +38,91 @@ def test_nodes(body: str, message: str) -> None:
         InferenceSession(text(body))
 
 
+SHAPES = """<ir_version: 8, opset_import: ["": 17]>
+    g (float[N, 4] x, float[N, 3] z, float[N, 3, 16, 16] image, double[N, 4] wide) => (BODY
+        <float[3] three = {1, 2, 3}, float[4] four = {1, 2, 3, 4}, float[4, 5] w = {WEIGHTS}, int64[1] one = {1},
+         int64[2] sizes = {1, 2}, int64[3] some = {0, 0, 1}, int64[1] seven = {7}, float[3] scales = {1, 1, 2}> NODES"""
+
+MISFITS = [
+    ("y = [n] MatMul (z, w)", "inner dimensions differ: Tensor[(N, 3), float32] and Tensor[(5, 4), float32]"),
+    ("y = [n] Gemm (z, w)", "inner dimensions differ: Tensor[(N, 3), float32] and Tensor[(5, 4), float32]"),
+    (
+        "y = [n] Gemm <transB = 1> (x, w)",
+        "inner dimensions differ: Tensor[(N, 4), float32] and Tensor[(4, 5), float32]",
+    ),
+    ("y = [n] Add (x, three)", "shapes do not broadcast: Tensor[(N, 4), float32] and Tensor[(3,), float32]"),
+    ("y = [n] Add (x, z)", "shapes do not broadcast: Tensor[(N, 4), float32] and Tensor[(N, 3), float32]"),
+    ("y = [n] Add (x, wide)", "dtypes differ: Tensor[(N, 4), float32] and Tensor[(N, 4), float64]"),
+    ("y = [n] Not (x)", "input 0 is float32; opset 17 allows bool"),
+    (
+        "y = [n] Concat <axis = 1> (x, image)",
+        "ranks differ: Tensor[(N, 4), float32] and Tensor[(N, 3, 16, 16), float32]",
+    ),
+    ("y = [n] Concat <axis = 0> (x, z)", "dimension 1 differs: Tensor[(N, 4), float32] and Tensor[(N, 3), float32]"),
+    ("y = [n] Conv (image, w)", "takes as many spatial axes of each, 1 at least"),
+    ("y = [n] MaxPool <kernel_shape = [3]> (image)", "attribute kernel_shape=[3] has 1 numbers for 2 spatial axes"),
+    ("y = [n] MaxPool <kernel_shape = [3, 3], pads = [1, 1]> (image)", "2 pads for 2 spatial axes"),
+    ("y = [n] BatchNormalization (image, four, four, four, four)", "gamma must be (3,), one number for each place"),
+    ("y = [n] Gather <axis = 5> (x, one)", "axis 5 is outside a tensor of rank 2"),
+    ("y = [n] Transpose <perm = [0, 1, 2]> (x)", "3 axes given for rank 2"),
+    ("y = [n] Transpose <perm = [0, 0]> (x)", "an axis is repeated in [0, 0]"),
+    ("y = [n] Softmax <axis = 3> (x)", "axis 3 is outside a tensor of rank 2"),
+    ("y = [n] Squeeze (x, one)", "dimension 1 of Tensor[(N, 4), float32] is 4, not 1"),
+    (
+        "y, v = [n] Split <axis = 1> (x, sizes)",
+        "the sizes [1, 2] do not add up to dimension 1 of Tensor[(N, 4), float32]",
+    ),
+    ("y = [n] Slice (x, some, some)", "axis 2 is outside a tensor of rank 2"),
+    ("y = [n] Unsqueeze (x, seven)", "axis 7 is outside a tensor of rank 3"),
+    ("y = [n] ReduceSum (x, seven)", "axis 7 is outside a tensor of rank 2"),
+    ("y = [n] Pad (x, some)", "3 pads for 2 axes"),
+    ("y = [n] Tile (x, some)", "3 repeats for 2 axes"),
+    ("y, v = [n] TopK <axis = 1> (x, seven)", "k is 7, but dimension 1 of Tensor[(N, 4), float32] is 4"),
+    ("y = [n] Where (mask, x, z)", "shapes do not broadcast"),
+    ("y = [n] Resize (image, , scales)", "3 scales for 4 axes"),
+    ("h = MatMul (x, w)  y = [n] MatMul (h, w)", "inner dimensions differ: Tensor[(N, 5), float32]"),
+]
+
+
+def misfit(nodes: str) -> bytes:
+    filled = SHAPES.replace("WEIGHTS", ", ".join("1" * 20)).replace("NODES", f"{{ {nodes} }}")
+    mask = ", bool[N, 4] mask" if "mask" in nodes else ""
+    outputs = "float[A, B] y)" if "v =" not in nodes else "float[A, B] y, float[A, B] v)"
+    model = parser.parse_model(filled.replace(") => (BODY", f"{mask}) => ({outputs}").replace("[n] ", ""))
+    model.graph.node[-1].name = "n"
+    for output in model.graph.output:
+        output.ClearField("type")
+    return bytes(model.SerializeToString())
+
+
+@pytest.mark.parametrize(("nodes", "message"), MISFITS, ids=[nodes for nodes, _ in MISFITS])
+def test_shapes_that_never_fit(nodes: str, message: str) -> None:
+    """Whatever the open batch is; ONNX Runtime refuses all of them as well."""
+    with pytest.raises(minitvm.MiniTVMError) as caught:
+        InferenceSession(misfit(nodes))
+    assert message in caught.value.message
+    assert any('ONNX node "n"' in line for line in caught.value.where)
+    theirs = pytest.importorskip("onnxruntime")
+    theirs.set_default_logger_severity(4)
+    with pytest.raises(Exception, match=r"[Nn]ode"):
+        theirs.InferenceSession(misfit(nodes), providers=["CPUExecutionProvider"])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "(float[N, 4] x) => (float[N, 3] y) <int64[2] s = {0, 3}> { y = Reshape (x, s) }",  # right for no elements
+        "(float[N] x, float[3] z) => (float[N] y) { y = Add (x, z) }",  # right for 3, and 1
+        "(float[1, 1, H, W] x) => (float[1, 1, H, W] y) <float[4] s = {1, 1, 0.5, 0.5}, float[4] t = {1, 1, 2, 2}>"
+        " { h = Resize (x, , s)  u = Resize (h, , t)  y = Add (x, u) }",  # right for even ones
+        "(float[1, 3, H, W] x) => (float[1, 3, H, W] y)"
+        ' { y = MaxPool <kernel_shape = [3, 3], auto_pad = "SAME_UPPER"> (x) }',
+    ],
+)
+def test_what_some_sizes_fit_is_not_refused(text: str) -> None:
+    InferenceSession(parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> g {text}'))
+
+
 def test_weights(tmp_path: pathlib.Path) -> None:
     model = parser.parse_model(OPEN)
     model.graph.initializer[0].CopyFrom(numpy_helper.from_array(np.ones(3, np.float32), "w"))

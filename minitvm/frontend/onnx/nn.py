@@ -54,14 +54,15 @@ def window_of(node: OnnxNode, kernel: Sequence[int], *tensors: Expr) -> Window:
         found = " and weight ".join(str(t.tensor_type) for t in tensors)
         raise node.misfit(f"takes as many spatial axes of each, 1 at least, found {found}")
     strides, dilation = _spread(node, "strides", count), _spread(node, "dilations", count)
+    if tuple(_spread(node, "kernel_shape", count, kernel)) != tuple(kernel):
+        raise node.fail(f"attribute kernel_shape={list(node.attr('kernel_shape'))}, but the weight's is {list(kernel)}")
     window = Window(tuple(kernel), strides, dilation, (0,) * (2 * count))
     return replace(window, padding=_pads(node, dims(tensors[0])[2:], window))
 
 
-def _spread(node: OnnxNode, name: str, count: int) -> tuple[int, ...]:
+def _spread(node: OnnxNode, name: str, count: int, default: Sequence[int] = ()) -> tuple[int, ...]:
     """A list of one integer per spatial axis, 1 by default."""
-    values = node.attr(name)
-    found = (1,) * count if not values else tuple(values)
+    found = tuple(node.attr(name) or default or (1,) * count)
     if len(found) != count:
         raise node.fail(f"attribute {name}={list(found)} has {len(found)} numbers for {count} spatial axes")
     return found
@@ -71,8 +72,10 @@ def _pads(node: OnnxNode, spatial: Sequence[int | None], window: Window) -> tupl
     """Explicit padding: ``auto_pad`` resolved against the input's extents."""
     mode = _auto_pad(node)
     if mode in ("NOTSET", "VALID"):
-        given = node.attr("pads") if mode == "NOTSET" else None
-        return tuple(given) if given else window.padding
+        given = tuple(node.attr("pads") or ()) if mode == "NOTSET" else ()
+        if given and len(given) != len(window.padding):
+            raise node.fail(f"{len(given)} pads for {len(window.kernel)} spatial axes")
+        return given or window.padding
     totals = []
     for extent, span, stride in zip(spatial, window.spans(), window.strides, strict=True):
         if extent is None:

@@ -92,6 +92,8 @@ def _resize_axes(node: OnnxNode, sampling: Sampling) -> list[Axis]:
     sizes = node.constant(3, "sizes").tolist() if node.get(3) is not None else []
     if bool(scales) == bool(sizes):
         raise node.fail("takes either scales or sizes")
+    if len(scales or sizes) != len(places):
+        raise node.fail(f"{len(scales or sizes)} {'scales' if scales else 'sizes'} for {len(places)} axes")
     found = _by_scales(shape, places, scales) if scales else _by_sizes(node, shape, places, sizes)
     if sampling.coordinates != "tf_crop_and_resize":
         return found

@@ -207,11 +207,18 @@ formulas(
         ),
         "EyeLike-9": _eye_like,
         "Reshape": lambda n: reshaped(n[0], n.sizes(1, "the shape"), bool(n.attr("allowzero", 0))),
-        "Tile": lambda n: emit("tile", n[0], reps=tuple(n.constant(1, "repeats").tolist())),
         "Transpose": lambda n: emit("transpose", n[0], axes=tuple(n.attr("perm")) if n.has("perm") else None),
         "Trilu-14": _trilu,
     }
 )
+
+
+@onnx_op("Tile", since=1)
+def tile(node: OnnxNode) -> Expr:
+    repeats = tuple(node.constant(1, "repeats").tolist())
+    if len(repeats) != rank(node[0]):
+        raise node.fail(f"{len(repeats)} repeats for {rank(node[0])} axes")
+    return emit("tile", node[0], reps=repeats)
 
 
 @onnx_op("SpaceToDepth", since=1)
