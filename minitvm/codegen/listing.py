@@ -15,13 +15,16 @@ UNKNOWN = -1
 """The origin of a line that stands for nothing: braces, declarations, labels."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Listing:
     """Lines of ``language``, and for each the number (from 0) of a line of the listing before, or :data:`UNKNOWN`."""
 
     language: str
     lines: tuple[str, ...]
     origins: tuple[int, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"<{len(self.lines)} lines of {self.language}>"
 
     def __str__(self) -> str:
         return "\n".join(self.lines) + "\n"

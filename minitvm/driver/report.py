@@ -20,7 +20,7 @@ from minitvm.driver.kernels import KernelCompiler, Timings
 from minitvm.driver.program import group_cost
 from minitvm.errors import CompilerError, ConfigError
 from minitvm.ir.decision import Decision, Decisions, decisions, name_of
-from minitvm.ir.expr import Call, Expr, Function, Module, Tuple
+from minitvm.ir.expr import Call, Expr, Function, Module, Tuple, TupleGetItem
 from minitvm.ir.loop import Kernel
 from minitvm.ir.text import operands
 from minitvm.ir.visitor import as_function, calls, post_order, rewrite
@@ -313,9 +313,11 @@ def with_names(module: Module) -> Module:
     numbers = {node: number for number, node in enumerate(n for n in bound if n not in others)}
 
     def visit(old: Expr, new: Expr) -> Expr:
+        if isinstance(new, TupleGetItem) and new.tuple.span and not old.span:
+            return TupleGetItem(new.tuple, new.index)
         if old.span or old not in numbers or not isinstance(new, Call):
             return new
-        return Call(new.op, new.args, (f"{name_of(new).rpartition('.')[2]}_{numbers[old]}",))
+        return new.over(new.args, (f"{name_of(new).rpartition('.')[2]}_{numbers[old]}",))
 
     return module.with_function("main", as_function(rewrite(module.main, visit)))
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from minitvm.errors import IRError, MiniTVMError, TypeInferenceError, blame, origin
+from minitvm.errors import IRError, MiniTVMError, TypeInferenceError, blame, listing, origin
 from minitvm.ir.attributes import print_attributes
 from minitvm.ir.dims import are_counted_on
 from minitvm.ir.op import OPS, Op, signature
@@ -154,7 +154,12 @@ class Expr(Shown):
         return self.astext(show_meta_data=False)
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__}: {self.checked_type}>"
+        return f"<{type(self).__name__}{self._called}: {self.checked_type}>"
+
+    @property
+    def _called(self) -> str:
+        """What ``repr`` says of it beside its type."""
+        return ""
 
     def __copy__(self) -> Expr:
         return self  # immutable
@@ -175,6 +180,10 @@ class Var(Expr):
     def __init__(self, name: str, type_: Type | None = None, span: Span | None = None) -> None:
         object.__setattr__(self, "name", name)
         self._init(type_, span)
+
+    @property
+    def _called(self) -> str:
+        return f" %{self.name}"
 
     @property
     def name_hint(self) -> str:
@@ -221,6 +230,10 @@ class Call(Expr):
         object.__setattr__(self, "args", tuple(args))
         self._init(None, span)
         object.__setattr__(self, "checked_type", infer_call(self))
+
+    @property
+    def _called(self) -> str:
+        return f" of {self.op.attrs.get('name', 'a function') if isinstance(self.op, Function) else self.op.name}"
 
     @property
     def attrs(self) -> Any:
@@ -293,6 +306,9 @@ class Function(Expr):
         object.__setattr__(self, "attrs", MappingProxyType(dict(attrs or {})))
         types, result = checked_types(self.params), body.checked_type
         self._init(None if types is None or result is None else FuncType(types, result), span)
+
+    def __repr__(self) -> str:
+        return f"<Function of {listing((f'%{p.name}' for p in self.params), 4)}: {self.body.checked_type}>"
 
     @property
     def ret_type(self) -> Type:

@@ -26,6 +26,7 @@ MOST_ROWS = 200
 _STYLE = """<style>
 .minitvm { font-size: 0.9em; color: inherit; }
 .minitvm pre, .minitvm table { margin: 0.4em 0; background: transparent; color: inherit; }
+.minitvm pre { font-family: var(--jp-code-font-family, monospace); white-space: pre; }
 .minitvm pre { max-height: 32em; overflow: auto; border: 1px solid rgba(128, 128, 128, 0.4); padding: 0.5em; }
 .minitvm table { border-collapse: collapse; }
 .minitvm.minitvm th, .minitvm.minitvm td { text-align: left; padding: 0.1em 0.8em 0.1em 0; vertical-align: top; }
@@ -96,18 +97,23 @@ def _text(shown: Module | Expr | Kernel) -> str:
 
 @parts_of.register
 def _decision(shown: Decision) -> str:
-    return _decisions(Decisions([shown]))
+    return _decided([shown])
 
 
 @parts_of.register
 def _decisions(shown: Decisions) -> str:
+    return _title(repr(shown)) + _decided(shown)
+
+
+def _decided(shown: Sequence[Decision]) -> str:
     rows = [(d.about, ", ".join(d.spans), d.by, "done" if d.taken else "declined", d.reason) for d in shown]
-    return _title(repr(shown)) + _table([("operator", "nodes", "by", "", "what, or why not"), *rows])
+    return _table([("operator", "nodes", "by", "", "what, or why not"), *rows])
 
 
 @parts_of.register
 def _step(shown: PassStep) -> str:
-    return _title(repr(shown)) + _decisions(Decisions(shown.decisions))
+    effect = "" if shown.modules is None else f", operator calls {_effect(shown)}"
+    return _title(f"{repr(shown)[1:-1]}{effect}") + _decided(shown.decisions)
 
 
 @parts_of.register
@@ -115,7 +121,7 @@ def _kernel(shown: KernelReport) -> str:
     facts = f"{shown.template}; {shown.cost}; predicted {shown.seconds * 1e6:.1f} us on one thread"
     ways = [(str(way), f"{way.cycles:,.0f}", way.why_not) for way in shown.candidates[:MOST_ROWS]]
     table = _folded("ways to write it", _table([("way", "cycles", "declined, since"), *ways])) if ways else ""
-    said = _folded("decisions", _decisions(Decisions(dict.fromkeys(shown.decisions))))
+    said = _folded("decisions", _decided(tuple(dict.fromkeys(shown.decisions))))
     loops = _folded("loops", _pre(shown.text("loops"))) if "library" not in shown.template else ""
     return _title(repr(shown)) + _lines([facts]) + table + said + loops + _folded("group", _pre(str(shown.group)))
 

@@ -42,6 +42,9 @@ class GraphModule:
         self._heads = instance.graph.heads
         self._busy = threading.RLock()
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self._graph!r} on {self.instance.device}>"
+
     @contextmanager
     def _alone(self) -> Iterator[None]:
         """For one thread; inputs, results and what lies between are the same memory for all."""

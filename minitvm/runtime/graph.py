@@ -191,7 +191,7 @@ def stop_slot(graph: Graph) -> int:
 # --- memory ---------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Plan:
     """``offsets`` and ``storage_ids`` per entry; an offset of -1 is outside of the arena (inputs, parameters,
     values whose size is not known).  ``workspaces`` are offsets per node that has one."""
@@ -204,6 +204,9 @@ class Plan:
     """Bytes alive at the worst step: no plan can do with less."""
     naive: int
     """Bytes if nothing were shared."""
+
+    def __repr__(self) -> str:
+        return f"<memory {self}>"
 
     def __str__(self) -> str:
         share = self.nbytes / self.lower_bound if self.lower_bound else 1.0

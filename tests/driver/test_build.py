@@ -123,6 +123,8 @@ def test_calls_of_a_module_made_by_hand_have_names_where_a_build_is_traced() -> 
         *("dense_0", "relu_1", "dense_2", "relu_3", "add_4", "softmax_5")
     }
     assert "relu_3" in str(report.explain(node="relu_3")) and not any(minitvm.build(function).report.nodes.values())
+    normed = relay.nn.batch_norm(*(relay.var(n, shape=(1, 2, 3, 3) if n == "x" else (2,)) for n in "xgbmv"))[0]
+    assert with_names(minitvm.Module.from_expr(normed)).main.body.span == ("batch_norm_0",)
     with span_scope(("mine",)):
         named = relay.Function([x], relay.nn.relu(x))
     assert with_names(minitvm.Module(named)).main is named

@@ -167,7 +167,7 @@ def test_repr_does_not_print_the_graph() -> None:
     expr: Expr = var("x", shape=(2,))
     for _ in range(5000):
         expr = -expr
-    assert repr(expr) == "<Call: Tensor[(2,), float32]>"
+    assert repr(expr) == "<Call of negative: Tensor[(2,), float32]>"
     assert str(expr).count("\n") == 5000
 
 

@@ -71,6 +71,12 @@ def test_repr_is_one_short_line(library: minitvm.Library) -> None:
         assert len(repr(one)) < 240 and "\n" not in repr(one), name
     report = library.report
     assert repr(report.module) == "<Module of @main: 3 calls>" or repr(report.module).startswith("<Module of @main")
+    many = relay.Function([relay.var(f"x{i}", shape=(2,)) for i in range(50)], relay.const(1.0))
+    assert repr(many) == "<Function of %x0, %x1, %x2, %x3, ... (50 in all): Tensor[(), float32]>"
+    module = minitvm.GraphModule(library["default"](minitvm.cpu()))
+    assert repr(module).startswith("<GraphModule of <Graph of ") and repr(module).endswith(" on cpu(0)>")
+    assert repr(report.kernel(next(iter(report.groups))).listings()[0]).endswith(" lines of loops>")
+    assert repr(library.plan).startswith("<memory planned ") and repr(report.module.main.params[0]).startswith("<Var %")
     assert len(repr(library.artifact)) < 240 and len(repr(library.graph)) < 240
 
 
