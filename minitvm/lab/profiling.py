@@ -17,7 +17,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -97,6 +97,8 @@ class Profile(Shown):
     """By thread, the share of a run in which it waits."""
     together: bool
     """Whether kernels ran as in a run, on all threads; else one by one, where threads cannot be watched."""
+    disturbed: int = 0
+    """Of the runs that are counted, those in which a thread lost its core: where most did, none is left out."""
 
     def __str__(self) -> str:
         return self.text()
@@ -134,6 +136,9 @@ class Profile(Shown):
         notes = [f"{how}: {self.clocked * 1e3:.3f} ms, predicted {self.predicted * 1e3:.3f} ms"]
         if self.stalled:
             notes += [f"{self.stalled} of {self.repeats} runs are left out: a thread lost its core to something else"]
+        if self.disturbed:
+            runs = f"{self.disturbed} of {self.repeats} runs"
+            notes += [f"in {runs} a thread lost its core to something else: times of single kernels say little"]
         return [*notes, *([f"threads wait {waits} of the time"] if len(self.idle) > 1 else [])]
 
     @property
@@ -145,7 +150,8 @@ class Profile(Shown):
     def form(self) -> dict[str, Any]:
         """For JSON, times in seconds."""
         figures = {
-            name: getattr(self, name) for name in ("model", "first", "run", "clocked", "repeats", "stalled", "together")
+            name: getattr(self, name)
+            for name in ("model", "first", "run", "clocked", "repeats", "stalled", "disturbed", "together")
         }
         timeline = [asdict(found) for found in self.timeline]
         machine = Roofline(self.rates, (), self.run).form["machine"]
@@ -245,11 +251,13 @@ def profile_module(
             on_progress(done + 1, warmup + repeats, "")
     instance.finish()
     whole = [found for found, count in zip(stamps[warmup:], lost[warmup:], strict=True) if not count]
-    kept = whole if len(whole) * 4 >= repeats else stamps[warmup:]  # what is left of many is no median
+    is_calm = len(whole) * 4 >= repeats  # what is left of many is no median
+    kept = whole if is_calm else stamps[warmup:]
     runs = [_Run(found, instance.num_threads if clocked.together else 1) for found in kept]
-    return _summary(
+    found = _summary(
         title, instance, runs, rates_of(backend), first, plain[warmup:], repeats - len(kept), clocked.together
     )
+    return found if is_calm else replace(found, disturbed=repeats - len(whole))
 
 
 # --- what is measured -------------------------------------------------------------------------------------------------

@@ -101,6 +101,7 @@ def test_runs_in_which_a_thread_loses_its_core_are_left_out_unless_all_are(
     check(found, 2)
     assert (found.repeats, found.stalled) == (6, left_out)
     assert ("2 of 6 runs are left out: a thread lost its core" in str(found)) is bool(left_out)
+    assert ("in 6 of 6 runs a thread lost its core" in str(found)) is not bool(left_out)
 
 
 def test_calls_in_python_have_rows_too() -> None:
