@@ -17,7 +17,7 @@ from onnx import helper, numpy_helper
 
 import minitvm
 from minitvm import models
-from minitvm.cli import building, check, cli, demo, profile, run, view
+from minitvm.cli import building, check, cli, demo, profile, run
 from minitvm.codegen.llvm.backend import LlvmBackend
 from minitvm.driver.kernels import KernelCompiler
 from minitvm.errors import MiniTVMError
@@ -115,8 +115,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Log:
     note(building, "random_inputs", lambda module, seed: f"seed {seed}, {module.input_types()}")
     for place in (run, ordering):
         note(place, "side_by_side", lambda _, rounds: f"{rounds} rounds")
-    for place in (profile, view):
-        note(place, "profile_module", lambda _, __, ___, repeats, warmup, *____: f"{repeats} repeats, {warmup} warmup")
+    note(profile, "profile_module", lambda _, __, ___, repeats, warmup, *____: f"{repeats} repeats, {warmup} warmup")
     note(check, "prove", lambda *_, reduction, **__: f"{reduction} reduction")
     note(mutation, "_run", lambda _, __, tests, ___: f"pytest {' '.join(tests)}", lambda *_: 0)
     note(mutation, "ThreadPoolExecutor", lambda jobs: f"{jobs} at a time")

@@ -33,7 +33,7 @@ _SHARED: dict[str, Case] = {
 _PLOTS: dict[str, Case] = {
     "--rounds": ("--rounds 1", "1 rounds"),
     "--csv": ("--csv figures.csv", "wrote figures.csv"),
-    "--plot": ("--plot p.png", "wrote p.png|matplotlib is not installed"),
+    "--plot": ("--plot p.png", "wrote p.png|matplotlib"),
 }
 CASES: Mapping[str, tuple[str, Mapping[str, Case]]] = {
     "demo": ("", {}),

@@ -170,8 +170,9 @@ class Chosen:
         return self.several[0]
 
     def of(self, model: pathlib.Path) -> dict[str, Any]:
-        """The shapes and values of a model's inputs, as ``compile`` takes them."""
-        return {"shape_dict": completed(model, self.shapes, self.values), "value_dict": as_declared(model, self.values)}
+        """The same of a model as ``compile`` takes it, but for the level."""
+        shapes, values = completed(model, self.shapes, self.values), as_declared(model, self.values)
+        return {"shape_dict": shapes, "value_dict": values, "target": self.target, "num_threads": self.threads}
 
     def opened(
         self, model: pathlib.Path, inputs: pathlib.Path | None, **how: Any

@@ -63,13 +63,11 @@ def check(
         model,
         parts=[*imported, "model", *asked] if asked else PARTS,
         against=against,
-        **chosen.of(model),
+        **{**chosen.of(model), "num_threads": chosen.threads or 1},
+        opt_level=chosen.opt_level,
         use=use,
         output=output,
         reduction=reduction,
-        target=chosen.target,
-        opt_level=chosen.opt_level,
-        num_threads=chosen.threads or 1,
     )
     say(f"{model.name}, {found}")
     sys.exit(0 if found.ok else 1)

@@ -208,7 +208,7 @@ def subject(
         common.output(one, path)
     if plot is not None:
         kind_of(plot)
-    return {"model": path, **chosen.of(path), "target": chosen.target, "num_threads": chosen.threads}
+    return {"model": path, **chosen.of(path)}
 
 
 def show(found: Experiment, csv_path: pathlib.Path | None, plot: pathlib.Path | None) -> None:

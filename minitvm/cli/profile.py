@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import pathlib
+from collections.abc import Mapping
+from typing import Any
 
 import click
 
 from minitvm.cli import building, common
 from minitvm.cli.common import say
 from minitvm.cli.options import PATH, command, option
-from minitvm.lab.profiling import profile_module
+from minitvm.lab.profiling import Profile, profile_module
+from minitvm.runtime.executor import GraphModule
 
 
 @command()
@@ -56,8 +59,13 @@ def profile(
         common.output(trace, model, inputs)
     library, feeds = chosen.opened(model, inputs)
     module, given = chosen.executor(library, feeds, seed, device)
-    with common.compiling("measuring") as progress:
-        found = profile_module(module, given, model.name, repeats, warmup, progress)
+    found = measured(module, given, model.name, repeats, warmup)
     if trace is not None:
         found.save_trace(trace)
     say(json.dumps(found.form, indent=1) if as_json else found.text(top))
+
+
+def measured(module: GraphModule, feeds: Mapping[str, Any], title: str, repeats: int, warmup: int = 3) -> Profile:
+    """Under a bar that counts runs."""
+    with common.compiling("measuring") as progress:
+        return profile_module(module, feeds, title, repeats, warmup, progress)

@@ -80,9 +80,9 @@ def tune(model: pathlib.Path, output: pathlib.Path | None, budget: float, trials
     """
     building.require_model(model)
     path = common.output(output or common.beside(model, ".jsonl"), model)
-    how: dict[str, Any] = {**chosen.of(model), "num_threads": chosen.threads, "budget": budget, "most": trials}
+    how = {**chosen.of(model), "opt_level": chosen.opt_level, "budget": budget, "most": trials}
     with common.compiling(f"tuning {model.name}") as progress:
-        found = tune_model(model, path, chosen.target, chosen.opt_level, on_progress=progress, **how)
+        found = tune_model(model, path, on_progress=progress, **how)
     say(f"{path}: {found.now} of {found.total} ways tried, {found.known} known before")
     if found.not_measured:
         say(f"  not measured, judged by their code: {found.not_measured}")
@@ -212,7 +212,6 @@ def bench(
 
     \b
     Examples:
-      minitvm bench resnet18.onnx --threads 1
       minitvm bench resnet18.onnx --threads 2 --against onnxruntime
       minitvm bench resnet18.onnx --threads 1 --roofline
       minitvm bench resnet18.mtvm --roofline --json > resnet18.json
@@ -226,12 +225,10 @@ def bench(
         _show(found.form, as_json, _rows(found), f"{model.name}: {_machine(found.rates)}")
         return
     runs: dict[str, Run] = {"minitvm": lambda: _run(module, feeds)}
-    if against:
-        runs[against] = _onnxruntime(model, feeds, chosen.threads or 0)
+    runs |= {against: _onnxruntime(model, feeds, chosen.threads or 0)} if against else {}
     times = side_by_side(runs, rounds)
-    form = {name: {"median": t.median, "best": t.min, "spread": t.spread} for name, t in times.items()}
     title = f"{model.name}: {'loaded' if model.suffix == SUFFIX else 'compiled'} in {seconds:.2f} s"
-    _show(form, as_json, _table(times), title)
+    _show(_form(times), as_json, _table(times), title)
 
 
 def _show(form: dict[str, Any], as_json: bool, rows: Table, title: str) -> None:
@@ -273,6 +270,10 @@ def _rows(found: Roofline) -> Table:
 def _run(module: GraphModule, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
     module.run(feeds)
     return module.outputs()
+
+
+def _form(times: dict[str, BenchmarkResult]) -> dict[str, Any]:
+    return {name: {"median": t.median, "best": t.min, "spread": t.spread} for name, t in times.items()}
 
 
 def _table(times: dict[str, BenchmarkResult]) -> Table:

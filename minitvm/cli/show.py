@@ -6,7 +6,8 @@ import importlib.metadata
 import pathlib
 import platform
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import click
 
@@ -15,7 +16,7 @@ from minitvm.cli import building
 from minitvm.cli.common import say, stdout, table
 from minitvm.cli.options import PATH, SUFFIX, command, option
 from minitvm.codegen.backend import backend_of, stages
-from minitvm.driver import BuildReport, PassStep
+from minitvm.driver import BuildReport, KernelReport, PassStep
 from minitvm.frontend import describe_onnx, supported_operators
 from minitvm.lab.differences import difference
 from minitvm.models import why_specialised
@@ -62,17 +63,7 @@ _KERNELS = ("--stage", "--kernel")
     help="Name large constants instead of leaving them out.",
 )
 @building.compiles()
-def show(
-    model: pathlib.Path,
-    after: str | None,
-    before: str | None,
-    diff: str | None,
-    stage: str | None,
-    kernel: str | None,
-    why: str | None,
-    constants: bool,
-    chosen: building.Chosen,
-) -> None:
+def show(model: pathlib.Path, chosen: building.Chosen, **asked: Any) -> None:
     """Print MODEL (.onnx) at one stage of its way: the graph, or kernels as loops (plain: before any
     schedule), LLVM IR, assembly or CUDA C.
 
@@ -88,47 +79,44 @@ def show(
       minitvm show resnet18.onnx --why resnetv15_conv0_fwd
     """
     building.require_model(model)
-    library = chosen.library(model, trace=True)
-    report = library.report
+    report = chosen.library(model, trace=True).report
     assert report is not None
-    if after == "list" or before == "list":
-        _list_passes(report)
+    for text in _texts(report, **asked):
+        say(text)
+
+
+def _texts(
+    report: BuildReport,
+    after: str | None,
+    before: str | None,
+    diff: str | None,
+    stage: str | None,
+    kernel: str | None,
+    why: str | None,
+    constants: bool,
+) -> Iterator[str]:
+    if "list" in (after, before):
+        yield from (f"{s.name}{'' if s.after is not s.before else '  (unchanged)'}" for s in report.steps)
     elif kernel == "list":
-        _list_kernels(report)
+        yield from (_line(report.kernel(name), nodes) for name, nodes in report.nodes.items())
     elif why:
-        _why(report, why)
+        yield from ("\n  ".join([by, *map(str, decided)]) for by, decided in report.why(why).items())
     elif after or before:
         runs = report.runs(after or before or "")
-        say((runs[-1].after if after else runs[0].before).astext(show_meta_data=constants))
+        yield (runs[-1].after if after else runs[0].before).astext(show_meta_data=constants)
     elif diff:
-        say("\n\n".join(map(difference, _changed(report.runs(diff)))))
+        yield "\n\n".join(map(difference, _changed(report.runs(diff))))
     elif stage in (None, "graph") and kernel is None:
         assert report.module is not None
-        say(report.module.astext(show_meta_data=constants))
+        yield report.module.astext(show_meta_data=constants)
     else:
-        for name in [kernel] if kernel else list(report.groups):
-            say(_kernel(report, name, stage or "graph"))
+        kernels = map(report.kernel, [kernel] if kernel else report.groups)
+        yield from (str(k.group) if stage in (None, "graph") else k.text(stage) for k in kernels)
 
 
-def _kernel(report: BuildReport, name: str, stage: str) -> str:
-    found = report.kernel(name)
-    return str(found.group) if stage == "graph" else found.text(stage)
-
-
-def _why(report: BuildReport, name: str) -> None:
-    for stage, decided in report.why(name).items():
-        say("\n  ".join([stage, *map(str, decided)]))
-
-
-def _list_passes(report: BuildReport) -> None:
-    for step in report.steps:
-        say(f"{step.name}{'' if step.after is not step.before else '  (unchanged)'}")
-
-
-def _list_kernels(report: BuildReport) -> None:
-    for name, nodes in report.nodes.items():
-        kernel = report.kernel(name)
-        say(f"{name}  {', '.join(nodes)}  ({kernel.template}), {kernel.cost}, {kernel.seconds * 1e6:.1f} us predicted")
+def _line(kernel: KernelReport, nodes: Sequence[str]) -> str:
+    how = f"({kernel.template}), {kernel.cost}, {kernel.seconds * 1e6:.1f} us predicted"
+    return f"{kernel.symbol}  {', '.join(nodes)}  {how}"
 
 
 def _changed(steps: list[PassStep]) -> list[PassStep]:

@@ -11,8 +11,8 @@ import click
 from minitvm.cli import building, common
 from minitvm.cli.common import say
 from minitvm.cli.options import PATH, Command, command, option
+from minitvm.cli.profile import measured
 from minitvm.errors import InputError, no_file
-from minitvm.lab.profiling import profile_module
 from minitvm.lab.user_files import passes_of
 
 _ARGUMENTS = "minitvm.arguments"
@@ -83,11 +83,7 @@ def view(
     own = [step for file in passes for step in passes_of(file)]
     library, feeds = chosen.opened(model, inputs, trace=True, passes=own)
     assert library.report is not None
-    profile = None
-    if run:
-        module, given = chosen.executor(library, feeds, seed)
-        with common.compiling("measuring") as progress:
-            profile = profile_module(module, given, model.name, repeats, 3, progress)
+    profile = measured(*chosen.executor(library, feeds, seed), model.name, repeats) if run else None
     library.report.view(path, model.stem, profile)
     say(f"{path}: {len(library.report.groups)} kernels, {path.stat().st_size / 1e6:.2f} MB; open it in a browser")
 
