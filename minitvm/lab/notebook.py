@@ -28,6 +28,7 @@ _STYLE = """<style>
 .minitvm pre, .minitvm table { margin: 0.4em 0; background: transparent; color: inherit; }
 .minitvm pre { font-family: var(--jp-code-font-family, monospace); white-space: pre; }
 .minitvm pre { max-height: 32em; overflow: auto; border: 1px solid rgba(128, 128, 128, 0.4); padding: 0.5em; }
+.minitvm summary { display: list-item; cursor: pointer; }
 .minitvm table { border-collapse: collapse; }
 .minitvm.minitvm th, .minitvm.minitvm td { text-align: left; padding: 0.1em 0.8em 0.1em 0; vertical-align: top; }
 .minitvm td:first-child { white-space: nowrap; }

@@ -8,6 +8,7 @@ import threading
 import urllib.error
 import urllib.request
 
+import browser as browsers
 import pytest
 
 from minitvm.errors import ConfigError, InputError
@@ -48,6 +49,23 @@ def test_what_goes_wrong_stands_beside_the_last_page() -> None:
         server.rebuild()
         assert "<p>good" in fetched(server.address)
         assert server.news(0)[1] == 'event: failed\ndata: "error: pass Mine raised"\n\n'
+
+
+@pytest.mark.skipif(bool(browsers.missing()), reason=browsers.missing() or "a browser")
+def test_the_browser_loads_a_new_page_and_shows_what_went_wrong() -> None:
+    pages = {"first": "", "": "error: pass Mine raised", "second": ""}
+    answers = ((page and f"<!doctype html><body><p>{page}", complaint) for page, complaint in pages.items())
+    with Server(lambda: next(answers), [], 0) as server, browsers.started() as chromium:
+        server.rebuild()
+        page = chromium.new_page()
+        page.goto(server.address)
+        assert page.inner_text("p") == "first"
+        server.rebuild()
+        assert page.wait_for_selector("#failed").inner_text() == "error: pass Mine raised"
+        assert page.inner_text("p") == "first"
+        server.rebuild()
+        page.wait_for_selector("p >> text=second")
+        assert page.locator("#failed").count() == 0
 
 
 def test_builds_are_processes_of_their_own() -> None:
