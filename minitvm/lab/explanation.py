@@ -325,5 +325,6 @@ def _verdict(way: Choice, taken: Choice) -> str:
     if way.why_not:
         return f"declined: {way.why_not}"
     if way.cycles == taken.cycles:
-        return "as fast: wider tiles go first"
+        is_wider = taken.tile.blocks > way.tile.blocks
+        return "as fast: wider tiles go first" if is_wider else "as fast: the template lists it later"
     return "slower" if way.cycles > taken.cycles else "slower, as records have it"

@@ -63,7 +63,8 @@ def test_faster_ways_say_why_they_were_declined() -> None:
         "declined: sums leave the cache"
     )
     assert _verdict(Choice("rows", Tile(2, 2), 120.0), taken) == "slower"
-    assert _verdict(Choice("rows", Tile(2, 4), 100.0), taken) == "as fast: wider tiles go first"
+    assert _verdict(Choice("rows", Tile(8, 1), 100.0), taken) == "as fast: wider tiles go first"
+    assert _verdict(Choice("rows", Tile(5, 2), 100.0), taken) == "as fast: the template lists it later"
 
 
 def test_a_node_says_which_kernel_computes_it_and_what_became_of_it(report: BuildReport) -> None:
