@@ -8,7 +8,7 @@ for people and other programs, and what says otherwise in them is refused, with 
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
@@ -56,7 +56,7 @@ def document_of(artifact: Artifact) -> dict[str, Json]:
         "target": artifact.target,
         "cpu": artifact.cpu._asdict(),
         "threads": artifact.threads,
-        "kernels": {symbol: _texts(facts) for symbol, facts in artifact.metadata.items()},
+        "kernels": {symbol: _with_dims(facts, dim_json) for symbol, facts in artifact.metadata.items()},
         "code": {symbol: sha256(image) for symbol, image in artifact.objects.items()},
         "params": list(artifact.params),
         "plan": {name: value for name, value in vars(plan).items() if name not in ("offsets", "nbytes")},
@@ -72,13 +72,9 @@ _DIMS = ("workspace", "workspace_per_thread")
 """Facts of a kernel that are dimensions."""
 
 
-def _texts(facts: Mapping[str, Any]) -> dict[str, Json]:
-    """A kernel's facts, those that depend on sizes as text."""
-    return {**facts, **{name: dim_json(facts[name]) for name in _DIMS if name in facts}}
-
-
-def _dims(facts: dict[str, Json]) -> dict[str, Any]:
-    return {**facts, **{name: dim_of(facts[name]) for name in _DIMS if name in facts}}
+def _with_dims(facts: Mapping[str, Any], form: Callable[[Any], Any]) -> dict[str, Any]:
+    """A kernel's facts, those that depend on sizes in another form: as text, or read again."""
+    return {**facts, **{name: form(facts[name]) for name in _DIMS if name in facts}}
 
 
 def _host_form(host: Host) -> dict[str, Json]:
@@ -117,7 +113,7 @@ def artifact_of(
         params=_arrays(document["params"], graph, params, borrowed),
         objects=objects,
         entry=entry,
-        metadata={symbol: _dims(facts) for symbol, facts in document["kernels"].items()},
+        metadata={symbol: _with_dims(facts, dim_of) for symbol, facts in document["kernels"].items()},
         target=document["target"],
         cpu=cpu_of(document),
         threads=document["threads"],

@@ -11,7 +11,7 @@ import pytest
 from onnx import helper
 from onnx_build import build, one_node, run, value
 
-from minitvm.errors import UserCodeError
+from minitvm.errors import FrontendError, UserCodeError
 from minitvm.frontend import describe_onnx, from_onnx, onnx_op, supported_operators
 from minitvm.frontend.onnx.node import FOLD_LIMIT, OnnxNode, emit
 from minitvm.frontend.onnx.registry import BUILDERS, builder_for
@@ -237,6 +237,22 @@ def test_an_exception_in_a_builder_of_ones_own() -> None:
     finally:
         del BUILDERS["test.company", "Fails"]
     assert isinstance(caught.value.__cause__, KeyError)
+
+
+@pytest.mark.parametrize(
+    ("made", "said"), [(None, "None"), (3, "a int"), (np.ones(3), "a ndarray"), ([3], "a list"), ("y", "a str")]
+)
+def test_what_a_builder_of_ones_own_returns(made: Any, said: str) -> None:
+    onnx_op("Returns", domain="test.company")(lambda node: made)
+    model = build(
+        [helper.make_node("Returns", ["x"], ["y"], "n7", domain="test.company")], [value("x", floats(3))], ["y"]
+    )
+    try:
+        with pytest.raises(FrontendError, match=f"^Returns: its builder returned {said}\n  .*n7") as caught:
+            from_onnx(model)
+    finally:
+        del BUILDERS["test.company", "Returns"]
+    assert caught.value.hint == "return an expression, or a list with one for each output (None: not there)"
 
 
 @pytest.mark.parametrize(("opset", "since"), [(10, 6), (11, 11), (21, 11)])

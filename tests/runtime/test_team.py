@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from team_kernels import shared_loop
 
 import minitvm
 from minitvm import config, relay
@@ -46,27 +47,7 @@ define void @add(ptr %counts, i64 %i, i64 %more) {
 }
 
 define void @counted(ptr %counts, i64 %total, i64 %thread, i64 %threads, ptr %place) {
-entry:
-  %part = alloca [4 x i64]
-  store i64 0, ptr %part
-  br label %ask
-ask:
-  %more = call i1 @minitvm.take(ptr %place, ptr %part, i64 %total, i64 %thread, i64 %threads)
-  br i1 %more, label %some, label %end
-some:
-  %from.at = getelementptr i64, ptr %part, i64 2
-  %to.at = getelementptr i64, ptr %part, i64 3
-  %from = load i64, ptr %from.at
-  %to = load i64, ptr %to.at
-  br label %loop
-loop:
-  %i = phi i64 [ %from, %some ], [ %next, %loop ]
-  call void @add(ptr %counts, i64 %i, i64 1)
-  %next = add i64 %i, 1
-  %again = icmp ult i64 %next, %to
-  br i1 %again, label %loop, label %ask
-end:
-  ret void
+COUNTED
 }
 
 ; Every element is counted three times, the second time in two pieces of which none waits for the other; element 0
@@ -118,7 +99,7 @@ end:
   call void @add(ptr %mine, i64 %thread, i64 %more)
   ret void
 }
-"""
+""".replace("COUNTED", shared_loop("%total", "call void @add(ptr %counts, i64 %i, i64 1)"))
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ import time
 
 import numpy as np
 import pytest
+from team_kernels import shared_loop
 
 from minitvm.codegen.llvm.compile import compile_object, host, machine_model
 from minitvm.codegen.llvm.entry import entry_text
@@ -22,41 +23,24 @@ from minitvm.target import SHARING, spinning_text
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="delays are the system's")
 T = (TensorType((64,), "int8"),)
 
+ONE = """%slept = call i32 @usleep(i32 5)
+  %other = sub i64 7, %i
+  %from.other = getelementptr i64, ptr %in, i64 %other
+  %to.this = getelementptr i64, ptr %out, i64 %i
+  %n = load i64, ptr %from.other
+  %sum = add i64 %n, 1
+  store i64 %sum, ptr %to.this"""
+
 KERNEL = """
 declare i1 @minitvm.take(ptr, ptr, i64, i64, i64)
 declare i32 @usleep(i32)
 
 ; Each of 8 elements is the one before it more one, and takes a while.
 define void @slowly(ptr %in, ptr %out, ptr %workspace, i64 %thread, i64 %threads, ptr %place) {
-entry:
-  %part = alloca [4 x i64]
-  store i64 0, ptr %part
-  br label %ask
-ask:
-  %more = call i1 @minitvm.take(ptr %place, ptr %part, i64 8, i64 %thread, i64 %threads)
-  br i1 %more, label %some, label %end
-some:
-  %from.at = getelementptr i64, ptr %part, i64 2
-  %to.at = getelementptr i64, ptr %part, i64 3
-  %from = load i64, ptr %from.at
-  %to = load i64, ptr %to.at
-  br label %loop
-loop:
-  %i = phi i64 [ %from, %some ], [ %next, %loop ]
-  %slept = call i32 @usleep(i32 5)
-  %other = sub i64 7, %i
-  %from.other = getelementptr i64, ptr %in, i64 %other
-  %to.this = getelementptr i64, ptr %out, i64 %i
-  %n = load i64, ptr %from.other
-  %sum = add i64 %n, 1
-  store i64 %sum, ptr %to.this
-  %next = add i64 %i, 1
-  %again = icmp ult i64 %next, %to
-  br i1 %again, label %loop, label %ask
-end:
-  ret void
+SHARED
 }
-"""
+""".replace("SHARED", shared_loop("8", ONE))
+
 
 ABSENT = """
 declare ptr @pthread_self()

@@ -293,7 +293,7 @@ class Importer:
         if is_for_python(node) and _known_to_onnx(node):
             builder = foreign
         try:
-            return with_float32(node, lambda: _as_list(_made(builder, node)))
+            return with_float32(node, lambda: _as_list(_made(builder, node), node))
         except MiniTVMError as error:
             if not any("ONNX node" in line for line in error.where):
                 error.where = (*error.where, place_of(node.proto))
@@ -368,5 +368,10 @@ def _is_open_shape(node: Expr) -> bool:
     return any(isinstance(d, SymbolicDim) and not d.is_anonymous for d in node.args[0].tensor_type.shape)
 
 
-def _as_list(outputs: Outputs) -> list[Expr | None]:
-    return [outputs] if isinstance(outputs, Expr) else list(outputs)
+def _as_list(outputs: Outputs, node: OnnxNode) -> list[Expr | None]:
+    if isinstance(outputs, Expr):
+        return [outputs]
+    if not isinstance(outputs, Sequence) or not all(v is None or isinstance(v, Expr) for v in outputs):
+        hint = "return an expression, or a list with one for each output (None: not there)"
+        raise node.fail(f"its builder returned {'None' if outputs is None else f'a {type(outputs).__name__}'}", hint)
+    return list(outputs)
