@@ -21,7 +21,16 @@ from minitvm.codegen.default_schedule import Element, filled
 from minitvm.codegen.loops import after, in_parallel
 from minitvm.codegen.problem import TEMPLATES, Choice, Template, Tile
 from minitvm.codegen.templates.product import Dots, Gemm, Matrix, Product
-from minitvm.codegen.templates.tile import ITEMS_PER_THREAD, Run, best_tile, block_runs, dot_operations, tile_choices
+from minitvm.codegen.templates.tile import (
+    ITEMS_PER_THREAD,
+    OFF_LINES,
+    Run,
+    best_tile,
+    block_runs,
+    dot_operations,
+    runs,
+    tile_choices,
+)
 from minitvm.ir.decision import Declined
 from minitvm.ir.loop import Alloc, Buffer, Load, LoopExpr, Stmt, const, loop, seq
 from minitvm.target import WAY_BYTES, MachineModel
@@ -30,10 +39,14 @@ DOTS, IN_PLACE, IN_PIECES, PACKED = "dot products", "in place", "in pieces of th
 PANELS = "panels"
 
 _PACKING = 0.4  # cycles that put an element into a panel across which it was stored
+_COPYING = 4  # cycles that put a vector into a panel along which it was stored
+_COLUMNS = 256  # of results that are written before the next row's are
 _READ_IN_PLACE = 2  # tiles of rows that read the right-hand side where it is, however far apart its rows are
 _HALVED = (1, 2, 4, 8)  # rows of a tile, and columns of one of dot products, where only a run knows how many there are
 _NO_NEIGHBOUR = 8192  # bytes between rows of which one is not fetched ahead with the other
 _CROWDED = 1.4  # what it costs where rows push each other out of the first-level cache
+_FROM_L2_IN_PLACE = 1.05  # what it costs where they come from the second level, some begun off a cache line
+_PAGE, _PAGES, _LINE = 4096, 64, 64  # bytes of a page, and how many the processor finds at once; bytes of a cache line
 _FROM_L2 = 1.25  # cycles of a vector that comes from the second-level cache
 _NEAR_CACHES = 8  # times the second-level cache: what is read from there or nearly as fast
 
@@ -51,19 +64,35 @@ def packed(product: Product, tile: Tile, machine: MachineModel) -> Stmt:
 
 
 def _group_by_group(gemm: Gemm, group: Run, machine: MachineModel) -> Stmt:
-    """Panels of one group at a time, which the tiles of all rows find in the cache."""
+    """Panels of some groups at a time, which the tiles of all rows find in the cache; results are written in runs as
+    long as that allows."""
     product, sides = gemm.product, gemm.product.right.batch
     readers = product.batch // sides
-    buffer = Buffer("packed", (1, group.size, product.depth, gemm.lanes), product.dtype, "shared")
-    panels = Panels(product.right, buffer)
 
-    def work(side: LoopExpr, at: LoopExpr) -> Stmt:
-        begin = group.start(at)
-        part = replace(gemm, product=panels.times(product, begin))
-        rows = loop(readers, lambda p: part.all_rows(side if readers == 1 else p, begin, group), name="p")
-        return Alloc(buffer, seq(panels.fill_group(side, begin, group.width, machine), rows))
+    def strips(strip: Run) -> Stmt:
+        shape = (1, group.size * strip.size, product.depth, gemm.lanes)
+        panels = Panels(product.right, Buffer("packed", shape, product.dtype, "shared"))
 
-    return in_parallel((sides, group.count), work)
+        def work(side: LoopExpr, at: LoopExpr) -> Stmt:
+            begin, some = group.start(strip.start(at)), replace(group, begin=0, count=strip.size)
+            part = replace(gemm, product=panels.times(product, begin))
+            rows = loop(readers, lambda p: part.strip(side if readers == 1 else p, begin, some), name="p")
+            return Alloc(panels.buffer, seq(panels.fill_group(side, begin, group.width, machine), rows))
+
+        return in_parallel((sides, strip.count), work)
+
+    return seq(*map(strips, runs(group.count, _groups_at_once(gemm, group, machine))))
+
+
+def _groups_at_once(gemm: Gemm, group: Run, machine: MachineModel) -> int:
+    """So many that rows of results are written from one cache line to the next, the second-level cache keeps their
+    panels, and every thread has its share."""
+    product = gemm.product
+    panel = product.depth * group.size * machine.vector_bytes
+    most = min(_COLUMNS // (group.size * gemm.lanes), machine.l2_bytes // 4 // panel)
+    if machine.threads > 1:
+        most = min(most, product.right.batch * group.count // (ITEMS_PER_THREAD * machine.threads))
+    return max(1, most)
 
 
 Source = Callable[[LoopExpr, LoopExpr], tuple[LoopExpr, LoopExpr]]
@@ -185,30 +214,46 @@ def product_choices(product: Product, machine: MachineModel, times: int = 1, in_
     blocks, found = -(-product.columns // lanes), list[Choice]()
     for scheme, why_not in _schemes(product, machine, times, in_place).items():
         columns, steps = (product.columns, -(-product.depth // lanes)) if scheme == DOTS else (blocks, product.depth)
-        extra = _extra(scheme, product, machine, times)
-        for c in tile_choices(scheme, product.rows, columns, times * product.batch * steps, machine, product.multiply):
-            crowd = _CROWDED if _crowded(product, c.tile, machine) else 1.0
-            least = 0.0 if scheme == DOTS else _streaming(product, c.tile, machine, times)
+        steps, multiply = times * product.batch * steps, product.multiply
+        extra, loads = _extra(scheme, product, machine, times), OFF_LINES if scheme in (IN_PIECES, IN_PLACE) else 1
+        for c in tile_choices(scheme, product.rows, columns, steps, machine, multiply, loads):
+            crowd = _crowding(product, scheme, c.tile, machine)
+            least = 0.0 if scheme == DOTS else _streaming(product, scheme, c.tile, machine, times)
             found.append(replace(c, cycles=max(c.cycles * crowd, least) + extra, why_not=why_not))
     return found
 
 
-def _streaming(product: Product, tile: Tile, machine: MachineModel, times: int) -> float:
+def _streaming(product: Product, scheme: str, tile: Tile, machine: MachineModel, times: int) -> float:
     """Cycles that the second-level cache takes to hand panels to all tiles of rows, where the first level does not keep
-    them until they are read again: a panel of ``tile`` by the next rows, or all of them by the next product."""
+    them until they are read again: a panel of ``tile``, or packed ones of neighbours, by the next rows, or all of them
+    by the next product."""
     lanes, down = machine.lanes(product.dtype), -(-product.rows // tile.rows)
     blocks = -(-product.columns // lanes)
-    again = product.depth * (tile.blocks if down > 1 else blocks) * machine.vector_bytes
+    beside = max(tile.blocks, _COLUMNS // lanes) if scheme == PACKED else tile.blocks
+    again = product.depth * (min(beside, blocks) if down > 1 else blocks) * machine.vector_bytes
     found = times * down * product.batch * product.depth * blocks * _FROM_L2
     return found if times * down > 1 and again > machine.l1_bytes else 0.0
 
 
-def _crowded(product: Product, tile: Tile, machine: MachineModel) -> bool:
-    """Whether a tile's rows of the left-hand side lie so far apart that more of them share places of the first-level
-    cache than it has ways: of 1024 floats each, more than 8."""
+def _crowding(product: Product, scheme: str, tile: Tile, machine: MachineModel) -> float:
+    """What it costs that rows lie so far apart that they push each other out of the first-level cache: a tile's of the
+    left-hand side (more than 8 of 1024 floats each), or, a group of columns at a time, those of a right-hand side in
+    place and of the result; or that the right-hand side's leave it."""
     row = product.depth * np.dtype(product.left.dtype).itemsize
-    places = WAY_BYTES // math.gcd(row, WAY_BYTES)
-    return product.left.along_rows and tile.rows > places * machine.l1_ways
+    if product.left.along_rows and tile.rows > _places(row, machine):
+        return _CROWDED
+    if scheme != IN_PLACE or product.rows <= tile.rows:
+        return 1.0
+    row, touched = product.columns * np.dtype(product.right.dtype).itemsize, tile.blocks * machine.vector_bytes + _LINE
+    apart = product.depth > (_PAGES if row >= _PAGE else _places(row, machine))
+    if apart or product.rows * min(row, touched) > machine.l1_bytes:
+        return _CROWDED
+    return 1.0 if product.depth * touched <= machine.l1_bytes else _FROM_L2_IN_PLACE
+
+
+def _places(row: int, machine: MachineModel) -> int:
+    """Of lines so many bytes apart, how many the first-level cache holds."""
+    return WAY_BYTES // math.gcd(row, WAY_BYTES) * machine.l1_ways
 
 
 def _symbolic_choices(product: Product, machine: MachineModel) -> list[Choice]:
@@ -225,7 +270,7 @@ def _extra(scheme: str, product: Product, machine: MachineModel, times: int) -> 
     if scheme == DOTS:
         return times * product.batch * product.rows * product.columns * (1 + math.log2(lanes))
     if scheme == PACKED:
-        each = 1 / lanes if product.right.along_rows else _PACKING
+        each = _COPYING / lanes if product.right.along_rows else _PACKING
         return each * product.right.batch * product.depth * product.columns
     return 0.0
 
@@ -247,6 +292,8 @@ def _schemes(product: Product, machine: MachineModel, times: int, in_place: bool
         found |= {IN_PIECES: leaves or near, IN_PLACE: leaves}
     found[PACKED] = ""
     first = next(scheme for scheme, why_not in found.items() if not why_not)
+    if first == IN_PLACE and _readers(product, machine)[1] > _READ_IN_PLACE:
+        return found
     return {scheme: why_not or ("" if scheme == first else f"{first} costs less") for scheme, why_not in found.items()}
 
 

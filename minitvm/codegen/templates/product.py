@@ -273,6 +273,14 @@ class Gemm:
 
         return seq(*(run.over(lambda row, size: self._tile(p, block, row, group, size)) for run in self.rows))
 
+    def strip(self, p: LoopExpr, first: LoopExpr, groups: Run) -> Stmt:
+        """All rows of neighbouring groups, which begin with block ``first``, one tile's rows after the other's."""
+
+        def tile(row: LoopExpr, size: int) -> Stmt:
+            return loop(groups.count, lambda g: self._tile(p, first + groups.start(g), row, groups, size), name="group")
+
+        return seq(*(run.over(tile) for run in self.rows))
+
     def _summed(self, p: LoopExpr, first: LoopExpr, groups: Run) -> Stmt:
         """Groups from block ``first`` on; sums stay in memory until the last piece of the depth."""
         product, lanes, width = self.product, self.lanes, groups.count * groups.size

@@ -26,7 +26,7 @@ instructions.  Of pairs LLVM adds the products of three steps and more first, fo
 _FMA_PER_CYCLE = 2
 _LOADS_PER_CYCLE = 2
 _FMA_LATENCY = 4
-OFF_LINES = 2  # loads that a vector takes which begins anywhere
+OFF_LINES = 3  # loads that a vector is worth which begins anywhere; measured
 _STEP_OVERHEAD = 0.5  # loop counters and addresses, measured
 _MOST_ROWS, _MOST_BLOCKS = 28, 8
 
@@ -143,10 +143,11 @@ def least_cycles(rows: int, blocks: int, machine: MachineModel, each: int = 1) -
 
 
 def tile_choices(
-    scheme: str, rows: int, blocks: int, steps: float, machine: MachineModel, product: str = "fma"
+    scheme: str, rows: int, blocks: int, steps: float, machine: MachineModel, product: str = "fma", loads: int = 1
 ) -> list[Choice]:
-    """Every tile for ``rows x blocks`` vectors of sums of ``steps`` products."""
-    return [Choice(scheme, t, steps * step_cycles(rows, blocks, t)) for t in tiles(rows, blocks, machine, product)]
+    """Every tile for ``rows x blocks`` vectors of sums of ``steps`` products; ``loads``: that a vector takes."""
+    found = tiles(rows, blocks, machine, product)
+    return [Choice(scheme, tile, steps * step_cycles(rows, blocks, tile, loads)) for tile in found]
 
 
 def best_tile(rows: int, blocks: int, machine: MachineModel, product: str = "fma") -> Tile:
