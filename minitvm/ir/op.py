@@ -98,9 +98,9 @@ class Op(_Frozen):
     cuts: ClassVar[bool] = False
     """True where the result is the first argument as far as a value says, no more than an end to find."""
     homogeneous: ClassVar[bool] = False
-    """True for ``f(s * x, ...) == s * f(x, ...)`` where s is greater than zero."""
+    """True for ``f(s * x, ...) == s * f(x, ...)`` where s, which broadcasts to x, is greater than zero."""
     additive: ClassVar[bool] = False
-    """True for ``f(s * x, s * y) == s * f(x, y)``."""
+    """True for ``f(s * x, s * y) == s * f(x, y)`` where s broadcasts to the result."""
     takes_stored: ClassVar[bool | None] = None
     """True where elements are moved or converted, so that dtypes that are only stored (``ir.dtypes.STORED``) will do;
     ``None``: for injective operators."""

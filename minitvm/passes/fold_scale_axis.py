@@ -23,7 +23,7 @@ from minitvm.ir.layout import Layout
 from minitvm.ir.op import Op
 from minitvm.ir.ops.elemwise import BinaryOp, Divide, Multiply
 from minitvm.ir.ops.nn_dense import BiasAdd
-from minitvm.ir.types import TensorType, is_named
+from minitvm.ir.types import TensorType
 from minitvm.ir.visitor import as_function, children, post_order, rebuild, rebuild_over, rewrite, use_counts
 from minitvm.passes.manager import FunctionPass, PassContext
 
@@ -61,19 +61,20 @@ def channel_dims(layout: Layout) -> Dims:
 def layer_refusal(call: Call, dims: Dims, channels: Dims) -> Declined | None:
     """Why a convolution or dense layer cannot take a scale that varies along ``dims``."""
     data, weight = call.args[0].tensor_type, call.args[1].tensor_type
-    if not (data.is_float and weight.dtype == call.dtype == data.dtype):
+    if not weight.dtype == call.dtype == data.dtype:
         return Declined(f"{name_of(call)} computes {call.dtype} from {data.dtype} and {weight.dtype}")
     if not isinstance(call.args[1], Constant):
         return Declined("the weights are no constant: they would be scaled at every run")
     return None if set(dims) <= set(channels) else NOT_CHANNELS
 
 
-def constant_scale(call: Call) -> tuple[int, np.ndarray] | None:
-    """Which operand of a multiplication is a scale, a float constant, and what it is; the other is the data."""
-    for position in (1, 0):
-        found, data = call.args[position], call.args[1 - position]
-        if isinstance(found, Constant) and found.value.dtype.kind == "f" and data.checked_type == call.checked_type:
-            return position, found.value.reshape(aligned(found.value.shape, call.tensor_type.rank))
+def constant_scale(expr: Expr) -> tuple[Expr, np.ndarray] | None:
+    """The data and the scale of a multiplication by a float constant."""
+    if not isinstance(expr, Call) or not isinstance(expr.op, Multiply):
+        return None
+    for data, scale in (expr.args, expr.args[::-1]):
+        if isinstance(scale, Constant) and scale.value.dtype.kind == "f" and data.checked_type == expr.checked_type:
+            return data, scale.value.reshape(aligned(scale.value.shape, expr.tensor_type.rank))
     return None
 
 
@@ -84,14 +85,6 @@ def aligned(shape: Sequence[int], rank: int) -> tuple[int, ...]:
 
 def varying(shape: Sequence[int]) -> Dims:
     return tuple(d for d, extent in enumerate(shape) if extent != 1)
-
-
-def along(type_: TensorType, operand: TensorType, dims: Dims) -> bool:
-    """Whether ``operand`` broadcasts to ``type_`` and varies along ``dims`` only."""
-    if operand.rank > type_.rank or not operand.is_static:
-        return False
-    shape = aligned(operand.static_shape, type_.rank)
-    return all(d in dims and shape[d] == type_.shape[d] for d in varying(shape))
 
 
 def per_channel(scale: np.ndarray, type_: TensorType, dims: Dims) -> np.ndarray:
@@ -159,22 +152,21 @@ class BackwardFoldScaleAxis(FunctionPass, opt_level=3):
         uses = use_counts(function)
 
         def visit(old: Expr, new: Expr) -> Expr:
-            if isinstance(new, Call) and isinstance(new.op, Multiply):
-                new = self._folded(new, uses)
+            new = self._folded(new, uses)
             if new is not old:
                 uses[new] = uses[old]  # what replaces a node has its users
             return new
 
         return as_function(rewrite(function, visit))
 
-    def _folded(self, call: Call, uses: Counter[Expr]) -> Expr:
-        found = constant_scale(call)
-        if found is None or not is_named(call.type):
-            return call
-        position, scale = found
-        answer = _Descent(uses, scale, call.tensor_type).scaled(call.args[1 - position])
-        decide(self.info.name, call, answer if isinstance(answer, Declined) else "folded into the weights before it")
-        return call if isinstance(answer, Declined) else answer
+    def _folded(self, node: Expr, uses: Counter[Expr]) -> Expr:
+        found = constant_scale(node)
+        if found is None:
+            return node
+        data, scale = found
+        answer = _Descent(uses, scale, node.tensor_type).scaled(data)
+        decide(self.info.name, node, answer if isinstance(answer, Declined) else "folded into the weights before it")
+        return node if isinstance(answer, Declined) else answer
 
 
 @dataclass
@@ -214,7 +206,7 @@ class _Descent:
 
     def _refusal(self, node: Expr) -> Declined | None:
         name = name_of(node)
-        if not isinstance(node, Call) or node.checked_type != self.type:
+        if not isinstance(node, Call):
             return Declined(f"before it lies {name}, which is no convolution or dense layer")
         if self.uses[node] > 1:
             return Declined(f"{name} has other users")
@@ -241,9 +233,7 @@ class _Descent:
 
     def _is_vector(self, operand: TensorType) -> bool:
         """Whether scaling it costs next to nothing: it varies where the scale does, or along one axis."""
-        if not operand.is_static or operand.rank > self.type.rank:
-            return False
-        found = varying(aligned(operand.static_shape, self.type.rank))
+        found = varying(aligned(operand.extents, self.type.rank))
         return set(found) <= set(self.dims) if self.dims else len(found) <= 1
 
     def _over_scaled(self, node: Call) -> Expr:
@@ -319,13 +309,12 @@ def _ask(user: Expr, position: int, above: Answer) -> Answer:
     name = name_of(user)
     if isinstance(user, Function):
         return Declined("it is a result of the function")
-    if not isinstance(user, Call) or not is_named(user.type):
+    if not isinstance(user, Call):
         return Declined("it is used as a tuple's field")
     layouts = layouts_of(user)
     if layouts is not None:
         dims = channel_dims(layouts[0])
-        weight = None if position == 0 else Declined(f"{name} uses it as a weight")
-        return layer_refusal(user, dims, dims) or weight or Demand(dims)
+        return layer_refusal(user, dims, dims) or Demand(dims)
     if not (_passes(user) or isinstance(user.op, Multiply)):
         return Declined(f"{name} does not let a scale through")
     if isinstance(above, Declined):
@@ -343,9 +332,11 @@ def _carrier(call: Call, dims: Dims) -> int | None:
     axis = bias_axis(call)
     if axis is not None:
         return 0 if dims == (axis,) else None
+    rank = call.tensor_type.rank
     for position in (0, 1):
         data, other = call.args[position], call.args[1 - position]
-        if data.checked_type == call.checked_type and along(call.tensor_type, other.tensor_type, dims):
+        varies = varying(aligned(other.tensor_type.extents, rank))
+        if data.checked_type == call.checked_type and set(varies) <= set(dims):
             return position
     return None
 
@@ -359,29 +350,28 @@ class _Ascent:
 
     def rewritten(self, node: Expr) -> Expr:
         carrier = next((c for c in children(node) if c in self.carried), None)
-        found = constant_scale(node) if isinstance(node, Call) and isinstance(node.op, Multiply) else None
-        if found is not None and isinstance(node, Call):
-            position, scale = found
+        found = constant_scale(node)
+        if found is not None:
+            data, scale = found
             if self._takes_off(node, scale if carrier is None else scale * self.carried[carrier]):
-                return self.done[node.args[1 - position]]
+                return self.done[data]
         if carrier is None:
             return rebuild_over(node, self.done)
         assert isinstance(node, Call), "only calls let a scale through"
         return self._passed_on(node, carrier)
 
-    def _takes_off(self, call: Call, scale: np.ndarray) -> bool:
+    def _takes_off(self, node: Expr, scale: np.ndarray) -> bool:
         """Take the constant scale off a multiplication, if its users can take it and what is carried already."""
-        refusal = self._refusal(call, scale)
-        decide("ForwardFoldScaleAxis", call, refusal or "folded into the weights after it")
+        refusal = self._refusal(self.demands[node], scale)
+        decide("ForwardFoldScaleAxis", node, refusal or "folded into the weights after it")
         if refusal is None:
-            self.carried[call] = scale
+            self.carried[node] = scale
         return refusal is None
 
-    def _refusal(self, call: Call, scale: np.ndarray) -> Declined | None:
-        demand = self.demands[call]
+    def _refusal(self, demand: Answer, scale: np.ndarray) -> Declined | None:
         if isinstance(demand, Declined):
             return demand
-        if not along(call.tensor_type, TensorType(scale.shape, scale.dtype.name), demand.dims):
+        if not set(varying(scale.shape)) <= set(demand.dims):
             return NOT_CHANNELS
         if demand.positive and not is_positive(scale):
             return Declined("the scale is not positive everywhere, and a rectifier lies after it")

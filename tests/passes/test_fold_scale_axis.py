@@ -39,6 +39,8 @@ def scales(vector: np.ndarray) -> Arrays:
         "row": vector,
         "blocked": vector.reshape(1, 2, 1, 1, 4),
         "volume": vector.reshape(8, 1, 1, 1),
+        "line": vector.reshape(1, 8, 1),
+        "channels": vector.reshape(1, 8, 1, 1),
         "pixel": random_array((1, 1, 6, 6), 3),
         "all": random_array((2, 8, 6, 6), 3),
         "b": random_array((8, 1, 1), 9),
@@ -241,6 +243,33 @@ def test_a_scale_along_other_axes_stays(scale: str) -> None:
     stays(ForwardFoldScaleAxis(), body, "the scale does not lie along the channels")
 
 
+def test_a_scale_along_an_axis_of_fewer_dimensions_stays() -> None:
+    """What a sum broadcasts has its channels elsewhere: dimension 1 of (8, 8, 8) is no channel of (1, 8, 8, 8)."""
+    params = "%x: Tensor[(8, 8, 8), float32], %w: Tensor[(8, 8, 3, 3), float32]"
+    body = 'nn.conv2d(add(multiply(%x, meta["line"]), meta["channels"]), %w)'
+    stays(ForwardFoldScaleAxis(), body, "the other operand of add is not a vector along the scale", params=params)
+
+
+@pytest.mark.parametrize("other", ["%y", 'meta["pixel"]'])
+def test_fold_fwd_beside_more_than_a_vector_fail(other: str) -> None:
+    """It would be divided at every run."""
+    body = f'%0 = multiply(%x, meta["s"]); %1 = add(%0, {other}); {CONV.format("%1")}'
+    reason = "the other operand of add is not a vector along the scale"
+    stays(ForwardFoldScaleAxis(), body, reason, params=f"{X}, {W}, {X.replace('x', 'y', 1)}")
+
+
+def test_a_scaled_slope_stays() -> None:
+    body = f'%0 = nn.prelu(%x, multiply(%v, meta["row"])); {CONV.format("%0")}'
+    stays(ForwardFoldScaleAxis(), body, "nn.prelu uses it as a slope", params=f"{X}, {W}, %v: Tensor[(8,), float32]")
+
+
+@pytest.mark.parametrize("batch", ["?", "n"])
+def test_a_batch_of_any_size(batch: str) -> None:
+    params = f"%x: Tensor[({batch}, 8, 6, 6), float32], {W}"
+    assert len(forward(f'%0 = multiply(%x, meta["s"]); {CONV.format("%0")}', MIXED, params)) == 2
+    assert len(backward(f'%0 = {CONV.format("%x")}; multiply(%0, meta["s"])', MIXED, params)) == 2
+
+
 def test_users_that_want_different_axes() -> None:
     params = "%x: Tensor[(2, 8, 8, 8), float32], %w: Tensor[(8, 8, 3, 3), float32]"
     body = """
@@ -352,6 +381,13 @@ def test_fold_bwd_computed_bias() -> None:
     assert found == ["0 = nn.conv2d(x, w*)", "1 = multiply(c, const)", "2 = add(0, 1)", "2"]
 
 
+def test_fold_bwd_rectified_bias() -> None:
+    """A vector that a rectifier makes is scaled, not searched for a layer."""
+    body = f'multiply(add({CONV.format("%x")}, nn.relu(%c)), meta["s"])'
+    found = backward(body, POSITIVE, f"{X}, {W}, %c: Tensor[(8, 1, 1), float32]")
+    assert found[:3] == ["0 = nn.conv2d(x, w*)", "1 = nn.relu(c)", "2 = multiply(1, const)"]
+
+
 def test_fold_bwd_dual_path() -> None:
     """Both operands of an addition end in layers: each takes the scale."""
     body = f"""
@@ -439,6 +475,15 @@ def test_integers_stay() -> None:
     params = "%x: Tensor[(1, 8, 6, 6), int8], %w: Tensor[(8, 8, 3, 3), int8]"
     body = 'multiply(nn.conv2d(%x, %w, out_dtype="float32"), meta["s"])'
     stays(BackwardFoldScaleAxis(), body, "nn.conv2d computes float32 from int8 and int8", params=params)
+
+
+def test_scales_that_are_integers_stay() -> None:
+    params = "%x: Tensor[(1, 8, 6, 6), int32], %w: Tensor[(8, 8, 3, 3), int32]"
+    for body in ("multiply(nn.conv2d(%x, %w), 2i32)", "nn.conv2d(multiply(%x, 2i32), %w)"):
+        module = module_of(body, params=params)
+        with decisions() as log:
+            assert BackwardFoldScaleAxis()(module) is ForwardFoldScaleAxis()(module) is module
+        assert log == []
 
 
 def test_a_thousand_calls_without_recursion() -> None:
