@@ -22,7 +22,7 @@ from minitvm.ir.expr import Call, Constant, Expr, Function, Module, Tuple, Tuple
 from minitvm.ir.op import Fusion, Op
 from minitvm.ir.ops.control import StopFusion
 from minitvm.ir.structural import node_key
-from minitvm.ir.types import TensorType, TupleType, is_named
+from minitvm.ir.types import Shape, TensorType, TupleType, is_named, tensor_fields
 from minitvm.ir.visitor import as_function, children, is_scalar_constant, post_order, rebuild, rebuild_over, span_of
 from minitvm.passes.manager import FunctionPass, PassContext, register_config
 from minitvm.passes.sink_cast import is_cast_of_weights
@@ -78,17 +78,13 @@ class Node:
 
 
 def build_graph(function: Function, pattern_of: Callable[[Call], Fusion]) -> dict[Expr, Node]:
-    """The nodes of a function in post-order, with their post-dominators.  Scalar constants stand as operands of their
-    users, not as nodes, so that a literal which two kernels share does not tie the kernels together."""
+    """The nodes of a function in post-order, with their post-dominators."""
     graph: dict[Expr, Node] = {}
     for expr in post_order(function.body):
-        if is_scalar_constant(expr) and expr is not function.body:
-            continue
         pattern = _pattern(expr, pattern_of)
         graph[expr] = Node(expr, Group(pattern, expr, pattern is Fusion.OUT_ELEMWISE_FUSABLE))
         for operand in children(expr):
-            if operand in graph:
-                _connect(graph[operand], graph[expr], pattern)
+            _connect(graph[operand], graph[expr], pattern)
     for node in reversed(graph.values()):
         _place(node)
     return graph
@@ -103,15 +99,18 @@ def _pattern(expr: Expr, pattern_of: Callable[[Call], Fusion]) -> Fusion:
 
 
 def _connect(operand: Node, user: Node, pattern: Fusion) -> None:
-    given, made = operand.expr.type, user.expr.type
     if isinstance(user.expr, Call):
-        if pattern is Fusion.BROADCAST and isinstance(given, TensorType) and isinstance(made, TensorType):
-            pattern = Fusion.ELEMWISE if given.shape == made.shape else pattern
+        if pattern is Fusion.BROADCAST and _shapes(operand.expr) == _shapes(user.expr):
+            pattern = Fusion.ELEMWISE
         operand.outputs.append((user, pattern))
-    elif isinstance(given, TensorType) if isinstance(user.expr, Tuple) else _holds_tensors(operand.expr):
+    elif isinstance(operand.expr.type, TensorType) if isinstance(user.expr, Tuple) else _holds_tensors(operand.expr):
         operand.outputs.append((user, Fusion.INJECTIVE))
     else:
         operand.extern = True
+
+
+def _shapes(expr: Expr) -> list[Shape]:
+    return [tensor.shape for tensor in tensor_fields(expr.type)]
 
 
 def _holds_tensors(expr: Expr) -> bool:
@@ -254,7 +253,7 @@ def _reads_in_place(node: Node, target: Node) -> bool:
     moved, user = (n.expr.op if isinstance(n.expr, Call) else None for n in (node, target))
     if not isinstance(moved, Op) or not isinstance(user, Op) or len(node.outputs) != 1:
         return False
-    return user.reads_in_place and (moved.view or moved.affine) and node.outputs[0][0] is target
+    return user.reads_in_place and (moved.view or moved.affine)
 
 
 def _way(node: Node, target: Node) -> list[Node]:
@@ -281,9 +280,8 @@ def is_lowerable(call: Call) -> bool:
     Where symbols are counted on, types may have them."""
     if not isinstance(call.op, Op) or not (call.op.has_compute() or call.op.lowered_by_template):
         return False
-    if are_counted_on():
-        return all(is_named(node.type) for node in (call, *call.args))
-    return call.type.is_static and all(arg.type.is_static for arg in call.args)
+    symbols = are_counted_on()
+    return all(is_named(node.type) if symbols else node.type.is_static for node in (call, *call.args))
 
 
 class FuseOps(FunctionPass, opt_level=0):
@@ -371,9 +369,10 @@ class _Cut:
 
     def _only_literal(self, node: Expr) -> bool:
         """A scalar constant, all of whose users in the group compute element by element."""
-        users = [n for n in self.order if self._inside(n) and node in children(n)] if is_scalar_constant(node) else []
-        ops = [user.op for user in users if isinstance(user, Call) and isinstance(user.op, Op)]
-        return len(ops) == len(users) > 0 and all(op.fusion <= Fusion.COMM_REDUCE for op in ops)
+        if not is_scalar_constant(node):
+            return False
+        users = (n for n in self.order if self._inside(n) and node in children(n))
+        return all(_pattern(user, _pattern_of) <= Fusion.COMM_REDUCE for user in users)
 
     def _key(self, node: Expr, number: dict[Expr, int]) -> Hashable:
         if self._inside(node):

@@ -52,6 +52,13 @@ def test_level_0_makes_each_operator_a_kernel() -> None:
     assert kernels(SIMPLE, level=0) == ["0 = fused_add(x)", "1 = fused_exp(0)", "2 = fused_squeeze(1)", "2"]
 
 
+def test_the_level_is_the_contexts_unless_it_is_given() -> None:
+    for given in (None, -1):
+        for level, count in ((0, 3), (2, 1)):
+            with PassContext(opt_level=level):
+                assert len(calls(FuseOps(given)(parse_module(SIMPLE)).main.body)) == count
+
+
 def test_conv2d_fuse() -> None:
     """A diamond after a convolution joins it; of two convolutions that an addition joins, the first takes it."""
     text = """

@@ -11,7 +11,7 @@ from rewriting import outline, run, stayed
 
 from minitvm.ir.builder import call_op, const, function, nn, var
 from minitvm.ir.decision import decisions
-from minitvm.ir.expr import Call, Function, Module
+from minitvm.ir.expr import Call, Function, Module, Tuple
 from minitvm.ir.op import OPS, Fusion, Op
 from minitvm.ir.parser import parse_module
 from minitvm.ir.types import TensorType
@@ -52,6 +52,9 @@ def test_a_scalar_that_a_template_reads_is_a_parameter() -> None:
         half = const(0.5)
         body = call_op("multiply", Call(Scaled(), (var("x", shape=(3,)), half)), half)
         assert outline(fuse(Module(function(body)))) == "0 = fused_test_scaled_multiply(x, 0.5)\n0"
+        scaled = Call(Scaled(), (var("x", shape=(3,)), half))
+        apart = outline(fuse(Module(function(Tuple([scaled, call_op("multiply", scaled, half)])))))
+        assert apart.splitlines()[:2] == ["0 = fused_test_scaled(x, 0.5)", "1 = fused_multiply(0)"]
     finally:
         del OPS["test.scaled"]
 
@@ -76,6 +79,9 @@ def test_equal_groups_share_one_function() -> None:
     functions = [call.op for call in calls(fuse(Module(function(y))).main.body)]
     assert functions[0] is functions[1]
     assert functions[1] is not functions[2], "another literal is another kernel"
+    y = nn.dense(nn.dense(x, const(np.eye(4, dtype="float32"))), const(np.ones((4, 4), "float32")))
+    first, second = (call.op for call in calls(fuse(Module(function(y))).main.body))
+    assert first is second, "other weights are another argument"
 
 
 def test_parameters_are_tensors_even_where_a_tuple_comes_from_outside() -> None:
@@ -92,16 +98,66 @@ def test_parameters_are_tensors_even_where_a_tuple_comes_from_outside() -> None:
 
 def test_results_of_a_host_call_are_taken_apart_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     text = """
-    def @main(%x: Tensor[(4, 6), float32]) {
-      %0 = split(%x, indices_or_sections=2, axis=1);
-      %1 = concatenate(%0, axis=0);
-      exp(%1)
+    def @main(%x: Tensor[(4, 6), float32], %y: Tensor[(4, 6), float32]) {
+      %0 = concatenate(split(%x, indices_or_sections=2, axis=1), axis=0);
+      %1 = concatenate(split(%y, indices_or_sections=[3], axis=1), axis=0);
+      (exp(%0), exp(%1))
     }
     """
 
     monkeypatch.setattr(fuse_ops, "is_lowerable", lambda c: isinstance(c.op, Op) and c.op.name != "split")
     fused = run(FuseOps(2), text)
-    assert outline(fused).splitlines() == ["0 = split(x)", "1 = fused_concatenate_exp(0.0, 0.1)", "1"]
+    lines = [
+        "0 = split(x)",
+        "1 = fused_concatenate_exp(0.0, 0.1)",
+        "2 = split(y)",
+        "3 = fused_concatenate_exp(2.0, 2.1)",
+    ]
+    assert outline(fused).splitlines() == [*lines, "(1, 3)"]
+    assert len({call.op for call in calls(fused.main.body) if isinstance(call.op, Function)}) == 1
+
+
+def test_what_a_tuple_and_another_operator_read_is_computed_once() -> None:
+    text = """
+    def @main(%x: Tensor[(4,), float32], %y: Tensor[(4,), float32]) {
+      %0 = exp(%x);
+      nn.relu(add(concatenate((%0, %y)), repeat(%0, repeats=2, axis=0)))
+    }
+    """
+    assert kernels(text) == ["0 = fused_exp(x)", "1 = fused_concatenate_repeat_add_nn_relu(0, y)", "1"]
+
+
+def test_tuples_of_tuples_are_put_together_and_taken_apart_outside() -> None:
+    text = """
+    def @main(%t: ((Tensor[(4,), float32], Tensor[(4,), float32]), Tensor[(4,), float32])) {
+      %0 = (exp(%t.0.1), negative(%t.1));
+      (concatenate(%0), (%0, %t.1))
+    }
+    """
+    expected = ["0 = fused_exp(t.0.1)", "1 = fused_negative(t.1)", "2 = fused_concatenate(0, 1)", "(2, ((0, 1), t.1))"]
+    assert outline(fuse(parse_module(text))).splitlines() == expected
+
+
+@pytest.mark.parametrize(
+    ("body", "found"),
+    [
+        ("nn.attention(transpose(%x, axes=[0, 2, 1, 3]), %y, %y)", ["fused_transpose_nn_attention(x, y)"]),
+        (
+            "%0 = transpose(%x, axes=[0, 2, 1, 3]); nn.attention(%0, %0, %y)",
+            ["fused_transpose(x)", "fused_nn_attention(0, y)"],
+        ),
+        ("nn.attention(%y, reverse(%y, axis=1), %y)", ["fused_reverse(y)", "fused_nn_attention(y, 0)"]),
+        (
+            "%0 = split(%y, indices_or_sections=2, axis=3); nn.attention(%0.0, %0.1, %y)",
+            ["fused_split(y)", "fused_nn_attention(0.0, 0.1, y)"],
+        ),
+    ],
+)
+def test_what_is_merely_moved_is_read_where_it_lies(body: str, found: list[str]) -> None:
+    """By whoever can, where nobody else wants the copy."""
+    params = "%x: Tensor[(1, 2, 4, 6), float32], %y: Tensor[(1, 4, 2, 6), float32]"
+    lines = [f"{i} = {line}" for i, line in enumerate(found)]
+    assert kernels(f"def @main({params}) {{ {body} }}") == [*lines, str(len(found) - 1)]
 
 
 def test_reshape_only() -> None:
