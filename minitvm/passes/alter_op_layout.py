@@ -41,7 +41,7 @@ from minitvm.ir.relayout import Carry, Move, Placement, Site, calling, following
 from minitvm.ir.types import Shape, TensorType, accumulator, as_tensor, closed, leaves, only_batch_open, tensor_fields
 from minitvm.ir.visitor import as_function, children, kinds_of, post_order, rebuild, simplify_projection
 from minitvm.passes.manager import FunctionPass, PassContext
-from minitvm.passes.sink_cast import is_cast_of_weights, lies_along_depth
+from minitvm.passes.sink_cast import is_cast_of_weights, lies_across_depth
 from minitvm.target import MachineModel, Planes
 
 Propose = Callable[[Site], "Placement | Declined | None"]
@@ -144,8 +144,6 @@ class LayoutRewriter:
     def _expand(self, expr: Expr, want: Move) -> Expr:
         """``expr`` with the dimensions of ``want.old`` that it lacks, of extent 1."""
         rank, missing = len(expr.shape), want.old.rank - len(expr.shape)
-        if missing == 0:
-            return expr
         key = (expr, want.old, want.at)
         if key not in self.expanded:
             before = missing if want.at is None else want.at
@@ -194,9 +192,7 @@ def _is_moved(carry: Carry) -> bool:
 
 def _is_product_of_rows(call: Call) -> bool:
     """A product of which nothing but the number of rows is open: weights are packed all the same."""
-    if not isinstance(call.op, (Dense, Matmul)) or not call.args[1].type.is_static:
-        return False
-    return isinstance(call.args[0].tensor_type.shape[1], int)
+    return isinstance(call.op, (Dense, Matmul)) and isinstance(call.args[0].tensor_type.shape[1], int)
 
 
 def _is_known(call: Call) -> bool:
@@ -321,9 +317,7 @@ def _blocked(op: Conv2d, made: type[BlockedConvolution], weight: Expr, data: str
     units = weight.tensor_type.static_shape[0]
     blocked = made.of(op.attributes() | {"data_layout": data, "kernel_layout": kernel, "out_layout": out})
     moved, result = Move.of("NCHW", data), Move.of("NCHW", out)
-    whole_blocks = units // op.groups % Layout(kernel).factor("O") == 0 and not (
-        isinstance(weight, Call) and is_cast_of_weights(weight)
-    )
+    whole_blocks = units // op.groups % Layout(kernel).factor("O") == 0 and not is_cast_of_weights(weight)
     if made is DepthwiseConv2dNCHWc or whole_blocks:
         return Placement((moved, Move.of("OIHW", kernel)), result, calling(blocked))
     whole = blocked.with_attributes(channels=units)
@@ -336,7 +330,7 @@ def _blocked(op: Conv2d, made: type[BlockedConvolution], weight: Expr, data: str
 
 def in_whole_blocks(weight: Expr, axes: str, layout: str, unit: str, groups: int = 1) -> Expr:
     """A weight with its units in blocks, the last one of each group filled up with zeros; in the format that it has."""
-    if is_cast_of_weights(weight) and isinstance(weight, Call):
+    if is_cast_of_weights(weight):
         moved = [a if a.tensor_type.rank == 0 else in_whole_blocks(a, axes, layout, unit, groups) for a in weight.args]
         op = weight.op
         if isinstance(op, DequantizeBlocks):
@@ -357,8 +351,8 @@ def in_whole_blocks(weight: Expr, axes: str, layout: str, unit: str, groups: int
 
 @proposal("llvm", Dense, Matmul)
 def packed_dense(site: Site, machine: MachineModel) -> Placement | Declined:
-    data, attributes = site.type(0), site.op.attributes()
-    if not isinstance(site.call.args[1], Constant) and not is_cast_of_weights(site.call.args[1]):
+    data, weight, attributes = site.type(0), site.call.args[1], site.op.attributes()
+    if not isinstance(weight, Constant) and not is_cast_of_weights(weight):
         return Declined("its weights are not constant: packing them at every run costs more than it saves")
     dot = _dot_of(site.call)
     if dot and data.extents[1] % parts_of(data.dtype):
@@ -367,12 +361,7 @@ def packed_dense(site: Site, machine: MachineModel) -> Placement | Declined:
         return Declined(f"it computes {site.call.tensor_type.dtype} from {data.dtype}")
     if attributes.get("transpose_a"):
         return Declined("its first operand comes transposed")
-    weight = site.call.args[1]
-    if (
-        isinstance(weight, Call)
-        and isinstance(weight.op, DequantizeBlocks)
-        and not lies_along_depth(weight.op, site.call)
-    ):
+    if lies_across_depth(weight, site.call):
         return Declined("blocks of its weights lie along its units")
     depth, units = data.extents[1], site.call.tensor_type.extents[1]
     lanes = machine.lanes("int32" if dot else accumulator(data.dtype))
@@ -484,7 +473,7 @@ class AlterOpLayout(FunctionPass, opt_level=3):
                 return None
             with user_code(ask, f"layout proposal of {site.op.name}", partial(describe_call, site.call)):
                 refusal = moving_costs_more(site.call, function, self.machine) if alone else None
-                found = refusal if refusal and self.faster is None else ask(site, self.machine)
+                found = ask(site, self.machine)
                 if not isinstance(found, Placement) or self.faster is None:
                     return refusal or found
                 better = self.faster(site, found, _moved(site.call, function) if refusal else 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import TypeGuard
 
 import numpy as np
 
@@ -91,7 +92,7 @@ def _is_plain(user: Expr) -> bool:
     return isinstance(user, Call) and isinstance(user.op, Conv2d)
 
 
-def is_cast_of_weights(node: Expr) -> bool:
+def is_cast_of_weights(node: Expr) -> TypeGuard[Call]:
     """Whether a value is one large constant, moved at most, in another format."""
     if not isinstance(node, Call) or isinstance(node.op, BinaryOp) or not _keeps_places(node):
         return False
@@ -105,7 +106,7 @@ def _multiplies_by(user: Expr, weight: Call) -> bool:
     """Integers of many rows are worth folding: each tile of rows makes floats of them again."""
     if not isinstance(user, Call) or not isinstance(user.op, _PRODUCTS) or user.args[0] is weight:
         return False
-    if isinstance(weight.op, DequantizeBlocks) and not lies_along_depth(weight.op, user):
+    if lies_across_depth(weight, user):
         return False
     rows, in_byte = _rows(user), getattr(weight.op, "per_byte", 1)
     many = isinstance(rows, int) and rows > MANY_ROWS[in_byte] and weight.tensor_type.nbytes < HUGE
@@ -125,12 +126,14 @@ def _rows(product: Call) -> Dim:
     return math.prod(extents[axis] for axis in "NHW")
 
 
-def lies_along_depth(op: DequantizeBlocks, product: Call) -> bool:
-    """Whether blocks lie along what the product sums over: each vector of units then has its own scales."""
-    if isinstance(product.op, Convolution):
+def lies_across_depth(weight: Expr, product: Call) -> bool:
+    """Whether weights are in blocks along anything but what the product sums over: no vector of units then has scales
+    of its own."""
+    if not isinstance(weight, Call) or not isinstance(weight.op, DequantizeBlocks):
         return False
     by_columns = isinstance(product.op, Matmul) and not product.op.transpose_b
-    return op.axis % product.args[1].tensor_type.rank == (0 if by_columns else 1)
+    along_depth = weight.op.axis % weight.tensor_type.rank == (0 if by_columns else 1)
+    return isinstance(product.op, Convolution) or not along_depth
 
 
 def is_widened(expr: Expr) -> bool:
