@@ -16,8 +16,6 @@ from types import CodeType, ModuleType
 from typing import Any
 
 REFUSALS = ("Declined", "NotImplemented")
-
-
 GIVEN = ("function", "module", "node", "new", "expr", "call", "declined", "refusal")
 """What a pass returns where it leaves things as they were, or passes a refusal on."""
 
@@ -88,16 +86,7 @@ def _is_refusal(value: ast.expr | None) -> bool:
         case ast.Call(func=ast.Name(id=name)):
             return name in REFUSALS
         case ast.Name(id=name):
-            return name.isupper() or name in (
-                "function",
-                "module",
-                "node",
-                "new",
-                "expr",
-                "call",
-                "declined",
-                "refusal",
-            )
+            return name.isupper() or name in GIVEN
         case ast.List(elts=[]) | ast.Tuple(elts=[]):
             return True
     return False
