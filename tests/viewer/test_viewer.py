@@ -189,7 +189,7 @@ def test_nodes_of_a_module_made_by_hand_and_of_passes_are_explained(chromium: An
     page.fill("#search", "dense_2")
     page.keyboard.press("Enter")
     told = page.inner_text("#inspector")
-    assert "dense_2" in told and "dense_0" not in told and "AlterOpLayout" in told and "made by" in told
+    assert "dense_2" in told and "dense_0" not in told and "AlterOpLayout" in told and "made by\nAlterOpLayout" in told
     [about] = [line for line in told.splitlines() if "an elementwise epilogue" in line]
     assert told.count(about) == 1
     page.keyboard.press("Escape")
@@ -282,7 +282,10 @@ def test_the_keyboard_goes_everywhere(opened: browsers.Watched) -> None:
     page.keyboard.press("t")
     assert page.get_attribute("html", "data-theme") != theme
     page.keyboard.press("?")
-    assert page.is_visible("#help")
+    assert page.is_visible("#help") and page.is_visible("#inspector")
+    page.keyboard.press("1")
+    page.keyboard.press("Escape")
+    assert page.is_hidden("#help") and page.is_visible("#inspector") and page.is_visible("[data-view=kernels]")
 
 
 def test_500_nodes_do_not_freeze_the_page(chromium: Any, document: dict[str, Any], tmp_path: pathlib.Path) -> None:

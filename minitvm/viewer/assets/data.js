@@ -64,7 +64,7 @@ export function decisionsAbout(spans, operator = "") {
 
 let makers = null;
 
-/** The number of the pass that made a row; undefined where it was imported. */
+/** The number of the pass that made a row, whatever constants it is over now; undefined where it was imported. */
 export function makerOf(row) {
   if (makers === null) {
     makers = new Map(rowsIn(doc.passes[0]?.modules[0] ?? doc.last).map((known) => [known, undefined]));
@@ -72,10 +72,10 @@ export function makerOf(row) {
       for (const made of rowsIn(after)) if (!makers.has(made)) makers.set(made, pass);
     });
   }
-  return makers.get(row);
+  return makers.get(doc.rows[row].join("\n"));
 }
 
-const rowsIn = (module) => doc.modules[module].flatMap((fn) => fn.nodes.map(([row]) => row));
+const rowsIn = (module) => doc.modules[module].flatMap((fn) => fn.nodes.map(([row]) => doc.rows[row].join("\n")));
 
 const labels = new Map();
 

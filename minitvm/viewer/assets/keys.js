@@ -22,10 +22,10 @@ export function helpDialog() {
     el("form", { method: "dialog" }, el("button", { type: "submit" }, "close")));
 }
 
-/** `actions` by key; those in a text field are the field's. */
+/** `actions` by key; those in a text field are the field's, and in a dialog the dialog's. */
 export function listen(actions) {
   addEventListener("keydown", (event) => {
-    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
     const inField = event.target.matches?.("input, select, textarea");
     if (inField && event.key !== "Escape") return;
     const isButton = event.target.matches?.("button, summary") && (event.key === "Enter" || event.key === " ");
