@@ -106,7 +106,7 @@ function liveArea(values, shift, y, steps, first) {
   const alive = new Array(steps + 2).fill(0);
   for (const [, from, to, , size] of values) for (let step = from; step <= to; step += 1) alive[step] += size;
   let path = `M${shift(first)},${y(0)}`;
-  for (let step = first; step <= steps; step += 1) path += `V${y(alive[step])}H${shift(step + 1)}`;
+  for (let step = first; step < steps; step += 1) path += `V${y(alive[step])}H${shift(step + 1)}`;
   return svg("path", { class: "alive", d: `${path}V${y(0)}Z` });
 }
 
