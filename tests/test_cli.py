@@ -424,12 +424,26 @@ def test_an_unknown_kernel_lists_the_known() -> None:
 
 
 @pytest.mark.parametrize(
+    ("option", "text"),
+    [
+        ("--after", "no pass '' ran"),
+        ("--diff", "no pass '' ran"),
+        ("--kernel", "there is no kernel ''"),
+    ],
+)
+def test_no_name_is_none(option: str, text: str) -> None:
+    assert refusal("show", "m.onnx", option, "", *SHAPE).startswith(text)
+
+
+@pytest.mark.parametrize(
     ("arguments", "text"),
     [
         (("run", "m.onnx", "--shape", "x3"), "'x3' is not NAME:DIMS; write for example data:1x3x224x224"),
         (("run", "m.onnx", "--shape", "x:1xA"), "'x:1xA' is not NAME:DIMS; write for example data:1x3x224x224"),
         (("run",), "Missing argument 'MODEL'."),
         (("run", "m.onnx", "-O", "4"), "4 is not in the range 0<=x<=3."),
+        (("run", "m.onnx", "--seed", "-1"), "-1 is not in the range x>=0."),
+        (("run", "m.mtvm", "-t", "99999"), "99999 is not in the range 0<=x<=1024."),
         (("runn", "m.onnx"), "No such command 'runn'."),
         (
             ("show", "m.onnx", "--stage", "wasm"),

@@ -184,6 +184,34 @@ def test_values_need_no_shapes(tmp_path: pathlib.Path, monkeypatch: pytest.Monke
         wrong = CliRunner().invoke(cli, ["run", "m.mtvm", "--value", "axes:0"])
         assert wrong.exit_code == 1 and "the library is not for" in str(wrong.exception)
 
+    shapes = ["--shape", "x:1x3", "--shape", "x:2x3"]
+    assert CliRunner().invoke(cli, ["compile", "m.onnx", *shapes, "--value", "axes:1"]).exit_code == 0
+    assert " (2,) " in CliRunner().invoke(cli, ["run", "m.mtvm", "--shape", "x:2x3"]).stdout
+
+
+def test_a_value_that_no_shape_depends_on(tmp_path: pathlib.Path) -> None:
+    """Is no input of a library for one shape, and refused of one for several."""
+    x, n = helper.make_tensor_value_info("x", 1, ["b", 3]), helper.make_tensor_value_info("n", 1, [])
+    nodes = [helper.make_node("Mul", ["x", "n"], ["y"])]
+    graph = helper.make_graph(nodes, "g", [x, n], [helper.make_tensor_value_info("y", 1, None)])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "m.onnx")
+    command = ["compile", str(tmp_path / "m.onnx"), "--value", "n:2", "--shape", "x:1x3"]
+    assert CliRunner().invoke(cli, command).exit_code == 0
+    told = CliRunner().invoke(cli, ["info", str(tmp_path / "m.mtvm")]).stdout
+    assert re.findall(r"^input +(\w+)", told, re.MULTILINE) == ["x"]
+    wrong = CliRunner().invoke(cli, [*command, "--shape", "x:2x3"])
+    assert isinstance(wrong.exception, ConfigError) and wrong.exception.message.startswith("--value n: no shape")
+
+
+def test_shapes_without_numbers_are_traced(tmp_path: pathlib.Path) -> None:
+    nodes = [helper.make_node("NonZero", ["x"], ["y"])]
+    graph = helper.make_graph(
+        nodes, "g", [helper.make_tensor_value_info("x", 1, [4])], [helper.make_tensor_value_info("y", 7, None)]
+    )
+    onnx.save(helper.make_model(graph), tmp_path / "m.onnx")
+    done = CliRunner().invoke(cli, ["run", str(tmp_path / "m.onnx"), "--profile", "--trace", str(tmp_path / "t")])
+    assert done.exit_code == 0 and (tmp_path / "t" / "trace.json").read_text().startswith("{")
+
 
 @pytest.mark.parametrize("value", ["axes:{},1", "axes:99999999999999999999", "axes:1,2,3.5,'a'"])
 def test_values_of_another_kind_are_a_line(tmp_path: pathlib.Path, value: str) -> None:

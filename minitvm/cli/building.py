@@ -5,17 +5,18 @@ from __future__ import annotations
 import ast
 import functools
 import pathlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import click
 import numpy as np
 
-from minitvm.cli.common import compiling, gathered, read_npz, stderr
+from minitvm.cli.common import compiling, gathered, read_npz
+from minitvm.cli.open_shapes import as_declared, completed, left_open, open_inputs
 from minitvm.cli.options import LIBRARY, PATH, SUFFIX, option
-from minitvm.errors import ConfigError, LibraryError, UnknownValueError, did_you_mean, listing
-from minitvm.frontend import ValueDescription, describe_onnx
+from minitvm.config import MOST_THREADS
+from minitvm.errors import ConfigError, LibraryError, UnknownValueError
 from minitvm.lab.inputs import random_inputs
 from minitvm.models import compile, with_values
 from minitvm.passes.manager import CONFIG_KEYS, PassContext
@@ -48,7 +49,12 @@ device = option(
 )
 inputs = option("-i", "--inputs", type=PATH, help="An .npz with an array per input; random ones by default.")
 seed = option(
-    "--seed", default=0, show_default=True, excludes=("--inputs", "--no-run"), help="Seed of the random inputs."
+    "--seed",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    excludes=("--inputs", "--no-run"),
+    help="Seed of the random inputs.",
 )
 
 
@@ -56,7 +62,7 @@ def threads(*excludes: str) -> Decorator:
     return option(
         "-t",
         "--threads",
-        type=click.IntRange(0),
+        type=click.IntRange(0, MOST_THREADS),
         default=0,
         excludes=excludes,
         help="Threads to run on; 0 (the default) is one a core.",
@@ -181,7 +187,7 @@ class Chosen:
         feeds = read_npz(inputs) if inputs else None
         if feeds is None or model.suffix == SUFFIX:
             return self.library(model, feeds=feeds, **how), feeds
-        named = {v.name: list(feeds[v.name].shape) for v in _open_inputs(model) if v.name in feeds}
+        named = {v.name: list(feeds[v.name].shape) for v in open_inputs(model) if v.name in feeds}
         return replace(self, several=({**named, **self.shapes},)).library(model, feeds=feeds, **how), feeds
 
     def executor(
@@ -197,7 +203,7 @@ class Chosen:
     def save(self, model: pathlib.Path, path: pathlib.Path, key: pathlib.Path | None, strict: bool) -> Library:
         """Compiles a model, or loads a library, and saves it; for all shapes of the model where none are given."""
         is_library, one = model.suffix == SUFFIX, len(self.several) == 1
-        if is_library or (one and (self.shapes or self.values or not _open_inputs(model))):
+        if is_library or (one and (self.shapes or self.values or not open_inputs(model))):
             library = self.library(model, strict=strict)
             library.save(path, key)
             return library
@@ -207,12 +213,17 @@ class Chosen:
             session = InferenceSession(model, target=self.target, strict=strict, **how)
             for shapes in self.several if self.several[0] else ():
                 session.prepare(completed(model, shapes, values), values)
+            for name in set(values) - set(session.inputs_by_value):
+                raise ConfigError(
+                    f"--value {name}: no shape depends on it, so a library for several shapes has it as an input",
+                    hint=f"leave out --value {name}, or give one shape",
+                )
             try:
                 session.save(path, key)
             except LibraryError:
                 if session.symbolic is not None and not session.symbolic.taken:
-                    named = {value.name: value.shape for value in _open_inputs(model)}
-                    raise _open(named, model, session.symbolic.reason) from None
+                    named = {value.name: value.shape for value in open_inputs(model)}
+                    raise left_open(named, model, session.symbolic.reason) from None
                 raise
         return load(path)
 
@@ -313,74 +324,6 @@ def _several(given: Sequence[tuple[str, list[int]]]) -> tuple[dict[str, list[int
                 hint="give every input one shape, or as many as the others",
             )
     return tuple({name: shapes[i % len(shapes)] for name, shapes in found.items()} for i in range(count))
-
-
-OpenDim: TypeAlias = int | str | None
-"""A dimension: its size, or the name that the model gives it, if any."""
-
-
-def _open_inputs(path: pathlib.Path) -> list[ValueDescription]:
-    return [v for v in describe_onnx(path).inputs if not _is_known(v.shape)]
-
-
-def completed(
-    path: pathlib.Path, shapes: Mapping[str, list[int]], values: Mapping[str, np.ndarray]
-) -> dict[str, list[int]]:
-    """The shapes that are given, and those of other open inputs: what dimensions of the same name have, and 1 for a
-    batch where nothing more is open.  :class:`ConfigError` names all inputs of which more is."""
-    inputs = {value.name: value.shape for value in describe_onnx(path).inputs}
-    for name in shapes:
-        if name not in inputs:
-            hint = did_you_mean(name, inputs, most=3) or f"inputs: {listing(inputs)}"
-            raise ConfigError(f"--shape names {name!r}, which is no input of {path.name}", hint=hint)
-    pairs = (pair for name, shape in shapes.items() for pair in zip(inputs[name], shape, strict=False))
-    sizes = {dim: size for dim, size in pairs if isinstance(dim, str)}
-    missing = [value for value in _open_inputs(path) if value.name not in {*shapes, *values}]
-    rest = {v.name: [sizes.get(d, d) if isinstance(d, str) else d for d in v.shape] for v in missing}
-    left = {name: shape for name, shape in rest.items() if not _is_known(shape)}
-    if left and not _is_batch(left.values()):
-        raise _open(left, path)
-    if left:
-        stderr.print(f"a batch of 1: {' '.join(_example(*one) for one in left.items())} says another", markup=False)
-    known = {name: [d if isinstance(d, int) else 1 for d in shape] for name, shape in rest.items()}
-    return {**shapes, **known}
-
-
-def _is_known(shape: Iterable[OpenDim]) -> bool:
-    return all(isinstance(d, int) for d in shape)
-
-
-def _is_batch(shapes: Iterable[Sequence[OpenDim]]) -> bool:
-    """Whether all that is open is one leading dimension, not the length of mere vectors."""
-    found = list(shapes)
-    return all(_is_known(s[1:]) for s in found) and len({s[0] for s in found}) == 1 and any(s[1:] for s in found)
-
-
-def _open(shapes: Mapping[str, Sequence[OpenDim]], path: pathlib.Path, why: str = "") -> ConfigError:
-    """Open dimensions are the command line's business: the hint is an option, not a Python argument."""
-    what = " and ".join(f"input {name!r} open: {list(shape)}" for name, shape in shapes.items())
-    return ConfigError(
-        f"{path.name} leaves dimensions of {what}",
-        where=[why] if why else [],
-        hint="give them, for example " + " ".join(_example(*one) for one in shapes.items()),
-    )
-
-
-def _example(name: str, shape: Sequence[OpenDim]) -> str:
-    return f"--shape {name}:" + "x".join(str(d if isinstance(d, int) else 1) for d in shape)
-
-
-def as_declared(path: pathlib.Path, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Numbers of the command line in the dtype and shape that the model gives its inputs."""
-    declared = {value.name: value for value in describe_onnx(path).inputs}
-    found = dict(values)
-    for name in set(values) & set(declared):
-        shape = [d if isinstance(d, int) else -1 for d in declared[name].shape] if declared[name].has_rank else [-1]
-        try:
-            found[name] = values[name].astype(declared[name].dtype).reshape(shape)
-        except (ValueError, TypeError, OverflowError) as error:
-            raise ConfigError(f"--value {name}: {error}", hint=f"the input is {list(declared[name].shape)}") from None
-    return found
 
 
 def _with_option(error: UnknownValueError) -> UnknownValueError:

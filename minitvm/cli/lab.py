@@ -115,7 +115,7 @@ def levels(
 @click.argument("rules", nargs=-1, metavar="RULE...")
 @option("--all", "every", is_flag=True, excludes=("RULE...",), help="All rules of minitvm's passes.")
 @option("--tries", default=6000, show_default=True, type=click.IntRange(1), help="Expressions that are begun.")
-@option("--seed", default=0, show_default=True, help="Seed of what is drawn.")
+@option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of what is drawn.")
 def verify(rules: tuple[str, ...], every: bool, tries: int, seed: int) -> None:
     """Try each RULE on small expressions that its pattern admits, of all dtypes, ranks and layouts, and hold results
     beside each other: exact rules to the bit. RULE is a rule of a pass of minitvm's, or FILE.py:NAME; of a file alone,

@@ -99,18 +99,19 @@ def _texts(
         yield from (f"{s.name}{'' if s.after is not s.before else '  (unchanged)'}" for s in report.steps)
     elif kernel == "list":
         yield from (_line(report.kernel(name), nodes) for name, nodes in report.nodes.items())
-    elif why:
+    elif why is not None:
         yield from ("\n  ".join([by, *map(str, decided)]) for by, decided in report.why(why).items())
-    elif after or before:
-        runs = report.runs(after or before or "")
-        yield (runs[-1].after if after else runs[0].before).astext(show_meta_data=constants)
-    elif diff:
+    elif after is not None:
+        yield report.runs(after)[-1].after.astext(show_meta_data=constants)
+    elif before is not None:
+        yield report.runs(before)[0].before.astext(show_meta_data=constants)
+    elif diff is not None:
         yield "\n\n".join(map(difference, _changed(report.runs(diff))))
     elif stage in (None, "graph") and kernel is None:
         assert report.module is not None
         yield report.module.astext(show_meta_data=constants)
     else:
-        kernels = map(report.kernel, [kernel] if kernel else report.groups)
+        kernels = map(report.kernel, report.groups if kernel is None else [kernel])
         yield from (str(k.group) if stage in (None, "graph") else k.text(stage) for k in kernels)
 
 

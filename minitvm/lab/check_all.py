@@ -25,7 +25,7 @@ from minitvm.codegen.backend import Backend
 from minitvm.driver.compile import backend_for, run_passes
 from minitvm.driver.kernels import KernelCompiler
 from minitvm.driver.program import read_program
-from minitvm.errors import ConfigError, MiniTVMError
+from minitvm.errors import ConfigError, MiniTVMError, TargetError
 from minitvm.frontend import from_onnx
 from minitvm.ir.decision import Declined
 from minitvm.ir.expr import Function, Module
@@ -87,7 +87,8 @@ def check(
     tried alone on the model, as it was given and before it is cut into kernels.  What differs is traced to who did it
     and made small, for at most ``reduction`` seconds each; ``output`` is a folder for a test file of each.
 
-    Passes, options and schedules of the current ``PassContext`` count.  Raises :class:`ConfigError` for unknown parts.
+    Passes, options and schedules of the current ``PassContext`` count.  Raises :class:`ConfigError` for unknown parts,
+    :class:`TargetError` where there is no machine to run on.
     """
     _check_names("parts", parts, PARTS)
     _check_names("against", [against], ORACLES)
@@ -330,6 +331,8 @@ class Checking:
         try:
             with self._timed(part):
                 proof = prove_model(self.module, setting, self.known)
+        except TargetError:
+            raise
         except MiniTVMError as error:
             self.checked.add(part, str(setting), Outcome.DIFFERS, f"it cannot be compiled: {error.message}")
             return

@@ -263,7 +263,8 @@ class Compiling:
     def _specialised(
         self, shapes: Mapping[str, tuple[int, ...]], feeds: Mapping[str, np.ndarray], make: Make | None = None
     ) -> Specialised:
-        small = {name: np.asarray(feeds[name]) for name in self._tensors if feeds and feeds[name].size <= VALUE_LIMIT}
+        given = {name: feeds[name] for name in self._tensors if name in feeds}
+        small = {name: np.asarray(value) for name, value in given.items() if value.size <= VALUE_LIMIT}
         values = {name: small[name] for name in self.inputs_by_value if name in small}
         return with_values(partial(self._kept_for, make, shapes), values, small)
 

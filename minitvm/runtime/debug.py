@@ -171,4 +171,4 @@ class GraphModuleDebug(GraphModule):
             arguments = {"spans": list(record.node.spans), "shapes": [list(t.shape) for t in record.node.types]}
             events.append({**common, "ph": "B", "ts": record.start * 1e6, "args": arguments})
             events.append({**common, "ph": "E", "ts": (record.start + sum(record.seconds)) * 1e6})
-        return json.dumps({"traceEvents": events, "displayTimeUnit": "ns"})
+        return json.dumps({"traceEvents": events, "displayTimeUnit": "ns"}, default=str)  # a dimension may have a name

@@ -13,10 +13,10 @@ from onnx import TensorProto, ValueInfoProto, helper, save
 import minitvm
 from minitvm import relay
 from minitvm.cli import cli
-from minitvm.errors import ConfigError, InputError
+from minitvm.errors import ConfigError, InputError, TargetError
 from minitvm.ir.expr import Expr
 from minitvm.ir.pattern import call, value
-from minitvm.lab import check, check_kernel, check_operator, check_pass
+from minitvm.lab import check, check_kernel, check_models, check_operator, check_pass
 from minitvm.lab.check_result import Outcome
 from minitvm.passes import rule
 
@@ -91,6 +91,15 @@ def test_a_kernel_and_an_operator() -> None:
 
 def test_the_interpreter_as_oracle() -> None:
     assert check("def @main(%x: Tensor[(4, 3), float32]) { exp(%x) }", parts=["model"], against="interp").ok
+
+
+def test_a_machine_that_is_not_there_is_no_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(*_: object) -> None:
+        raise TargetError("no GPU can be used")
+
+    monkeypatch.setattr(check_models, "with_team", absent)
+    with pytest.raises(TargetError, match="no GPU"):
+        check(LAYERS, parts=["model"])
 
 
 def test_what_cannot_be_asked_for() -> None:

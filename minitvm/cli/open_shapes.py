@@ -1,0 +1,80 @@
+"""Shapes and values of a model's inputs: those that the command line gives, and those that follow from them."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeAlias
+
+import numpy as np
+
+from minitvm.cli.common import stderr
+from minitvm.errors import ConfigError, did_you_mean, listing
+from minitvm.frontend import ValueDescription, describe_onnx
+
+OpenDim: TypeAlias = int | str | None
+"""A dimension: its size, or the name that the model gives it, if any."""
+
+
+def open_inputs(path: pathlib.Path) -> list[ValueDescription]:
+    return [v for v in describe_onnx(path).inputs if not _is_known(v.shape)]
+
+
+def completed(
+    path: pathlib.Path, shapes: Mapping[str, list[int]], values: Mapping[str, np.ndarray]
+) -> dict[str, list[int]]:
+    """The shapes that are given, and those of other open inputs: what dimensions of the same name have, and 1 for a
+    batch where nothing more is open.  :class:`ConfigError` names all inputs of which more is."""
+    inputs = {value.name: value.shape for value in describe_onnx(path).inputs}
+    for name in shapes:
+        if name not in inputs:
+            hint = did_you_mean(name, inputs, most=3) or f"inputs: {listing(inputs)}"
+            raise ConfigError(f"--shape names {name!r}, which is no input of {path.name}", hint=hint)
+    pairs = (pair for name, shape in shapes.items() for pair in zip(inputs[name], shape, strict=False))
+    sizes = {dim: size for dim, size in pairs if isinstance(dim, str)}
+    missing = [value for value in open_inputs(path) if value.name not in {*shapes, *values}]
+    rest = {v.name: [sizes.get(d, d) if isinstance(d, str) else d for d in v.shape] for v in missing}
+    left = {name: shape for name, shape in rest.items() if not _is_known(shape)}
+    if left and not _is_batch(left.values()):
+        raise left_open(left, path)
+    if left:
+        stderr.print(f"a batch of 1: {' '.join(_example(*one) for one in left.items())} says another", markup=False)
+    known = {name: [d if isinstance(d, int) else 1 for d in shape] for name, shape in rest.items()}
+    return {**shapes, **known}
+
+
+def _is_known(shape: Iterable[OpenDim]) -> bool:
+    return all(isinstance(d, int) for d in shape)
+
+
+def _is_batch(shapes: Iterable[Sequence[OpenDim]]) -> bool:
+    """Whether all that is open is one leading dimension, not the length of mere vectors."""
+    found = list(shapes)
+    return all(_is_known(s[1:]) for s in found) and len({s[0] for s in found}) == 1 and any(s[1:] for s in found)
+
+
+def left_open(shapes: Mapping[str, Sequence[OpenDim]], path: pathlib.Path, why: str = "") -> ConfigError:
+    """Open dimensions are the command line's business: the hint is an option, not a Python argument."""
+    what = " and ".join(f"input {name!r} open: {list(shape)}" for name, shape in shapes.items())
+    return ConfigError(
+        f"{path.name} leaves dimensions of {what}",
+        where=[why] if why else [],
+        hint="give them, for example " + " ".join(_example(*one) for one in shapes.items()),
+    )
+
+
+def _example(name: str, shape: Sequence[OpenDim]) -> str:
+    return f"--shape {name}:" + "x".join(str(d if isinstance(d, int) else 1) for d in shape)
+
+
+def as_declared(path: pathlib.Path, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Numbers of the command line in the dtype and shape that the model gives its inputs."""
+    declared = {value.name: value for value in describe_onnx(path).inputs}
+    found = dict(values)
+    for name in set(values) & set(declared):
+        shape = [d if isinstance(d, int) else -1 for d in declared[name].shape] if declared[name].has_rank else [-1]
+        try:
+            found[name] = values[name].astype(declared[name].dtype).reshape(shape)
+        except (ValueError, TypeError, OverflowError) as error:
+            raise ConfigError(f"--value {name}: {error}", hint=f"the input is {list(declared[name].shape)}") from None
+    return found
