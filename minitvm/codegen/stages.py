@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, reduce
 from itertools import pairwise
 from types import MappingProxyType
 
@@ -12,6 +12,7 @@ from minitvm.errors import IRError, user_code
 from minitvm.ir.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem
 from minitvm.ir.loop import (
     CHEAP,
+    Binary,
     Buffer,
     Const,
     Intrin,
@@ -30,7 +31,7 @@ from minitvm.ir.loop import (
     substitute_vars,
     walk_exprs,
 )
-from minitvm.ir.loop.affine import loads
+from minitvm.ir.loop.affine import Affine, affine, loads
 from minitvm.ir.node import describe_call
 from minitvm.ir.op import Op, compute_of
 from minitvm.ir.types import TensorType, symbols, tensor_fields
@@ -224,11 +225,11 @@ class Group:
 
     @property
     def collapsed(self) -> Group:
-        """Over as few dimensions as possible, where there is one nest."""
-        if self.stages or len(self.outputs) > 1:
+        """Over as few dimensions as possible, where there are results alone, of one rank."""
+        if self.stages or len({len(out.axes) for out in self.outputs}) > 1:
             return self
-        params, out = collapse(self.params, self.outputs[0])
-        return Group(params, (), (out,))
+        params, outputs = collapse(self.params, self.outputs)
+        return Group(params, (), outputs)
 
     @property
     def nests(self) -> tuple[Output, ...]:
@@ -246,77 +247,128 @@ Axes = tuple[tuple[LoopVar, int], ...]
 
 
 @dataclass(frozen=True)
-class _Element:
-    """A value over axes; reshaped parameters by what they were."""
+class _Elements:
+    """The values of results of one rank over their axes; reshaped parameters by what they were."""
 
-    axes: Axes
-    value: LoopExpr
+    axes: tuple[Axes, ...]
+    values: tuple[LoopExpr, ...]
     params: tuple[Buffer, ...]
 
 
-def collapse(params: Sequence[Buffer], out: Output) -> tuple[tuple[Buffer, ...], Output]:
-    """The same element function over as few dimensions as possible, of the result and of its reductions.
+def collapse(params: Sequence[Buffer], outs: Sequence[Output]) -> tuple[tuple[Buffer, ...], tuple[Output, ...]]:
+    """The same element functions over as few dimensions as possible, of the results and of their reductions.
 
-    Two neighbouring axes become one where every load has both, one right after the other and each as an index of its
-    own, or neither: ``x[i, j, k] + b[k]`` joins ``i`` and ``j``.  Dimensions of one element go.
+    Two neighbouring axes become one where every load has neither, or both, one right after the other: the inner one as
+    an index of its own, the outer one as that or moved by something.  ``x[i, j, k] + b[k]`` joins ``i`` and ``j``, and
+    so does ``select(i < 3, x[i, j], y[i - 3, j])``.  What several results have in common stays: rows are made together.
+    Dimensions of one element go.
     """
-    found = _without_ones(tuple(params), tuple(zip(out.axes, out.buffer.shape, strict=True)), out.value)
+    axes = tuple(tuple(zip(out.axes, out.buffer.shape, strict=True)) for out in outs)
+    found = _without_ones(_Elements(axes, tuple(out.value for out in outs), tuple(params)))
     while (simpler := _simpler(found)) is not None:
         found = simpler
-    shape = tuple(extent for _, extent in found.axes)
-    return found.params, Output(_reshaped(out.buffer, shape), tuple(var for var, _ in found.axes), found.value)
+    collapsed = zip(outs, found.axes, found.values, strict=True)
+    return found.params, tuple(
+        Output(_reshaped(out.buffer, [n for _, n in axes]), tuple(var for var, _ in axes), value)
+        for out, axes, value in collapsed
+    )
 
 
-def _without_ones(params: tuple[Buffer, ...], axes: Axes, value: LoopExpr) -> _Element:
-    value = substitute_vars(value, {v: Const(0) for v, n in axes if n == 1})
+def _without_ones(given: _Elements) -> _Elements:
+    ones = {var for column in zip(*given.axes, strict=True) if all(n == 1 for _, n in column) for var, _ in column}
+    known: dict[LoopVar, LoopExpr] = {var: Const(0) for var in ones}
     squeezed: dict[Buffer, Buffer] = {}
 
     def visit(node: LoopExpr) -> LoopExpr:
         if not isinstance(node, Load) or 1 not in node.buffer.shape:
             return node
-        shape = tuple(n for n in node.buffer.shape if n != 1)
         index = tuple(i for i, n in zip(node.index, node.buffer.shape, strict=True) if n != 1)
-        return Load(squeezed.setdefault(node.buffer, _reshaped(node.buffer, shape)), index)
+        smaller = _reshaped(node.buffer, [n for n in node.buffer.shape if n != 1])
+        return Load(squeezed.setdefault(node.buffer, smaller), index)
 
-    value = map_expr(value, visit)
-    return _Element(tuple(a for a in axes if a[1] != 1), value, tuple(squeezed.get(p, p) for p in params))
-
-
-def _reshaped(buffer: Buffer, shape: tuple[int, ...]) -> Buffer:
-    return Buffer(buffer.name, shape, buffer.dtype, buffer.scope)
+    values = tuple(map_expr(substitute_vars(value, known), visit) for value in given.values)
+    left = tuple(tuple(axis for axis in axes if axis[0] not in ones) for axes in given.axes)
+    return _Elements(left, values, tuple(squeezed.get(p, p) for p in given.params))
 
 
-def _simpler(element: _Element) -> _Element | None:
-    """With one pair of neighbouring axes merged."""
-    chains = [element.axes, *(node.axes for node in walk_exprs(element.value) if isinstance(node, Reduce))]
-    found = (_merged(element, a, b) for chain in chains for a, b in pairwise(chain))
+def _reshaped(buffer: Buffer, shape: Sequence[int]) -> Buffer:
+    return Buffer(buffer.name, tuple(shape), buffer.dtype, buffer.scope)
+
+
+def _simpler(given: _Elements) -> _Elements | None:
+    """With one pair of neighbouring axes merged, of every result or of a reduction."""
+    columns = list(zip(*given.axes, strict=True))
+    shared = (d for d, column in enumerate(columns) if len(column) == 1 or len({n for _, n in column}) > 1)
+    pairs = list(pairwise(columns))[next(shared, len(columns)) :]
+    reduces = [node for value in given.values for node in walk_exprs(value) if isinstance(node, Reduce)]
+    pairs += [((a,), (b,)) for node in reduces for a, b in pairwise(node.axes)]
+    found = (_merged(given, outer, inner) for outer, inner in pairs)
     return next((made for made in found if made is not None), None)
 
 
-def _merged(element: _Element, a: tuple[LoopVar, int], b: tuple[LoopVar, int]) -> _Element | None:
-    """With one axis in place of two neighbouring ones, or nothing where that leaves either of them anywhere."""
-    both = (LoopVar(a[0].name), a[1] * b[1])
+def _merged(given: _Elements, outer: Axes, inner: Axes) -> _Elements | None:
+    """With one axis in place of each outer and inner one, or nothing where that leaves any of them anywhere."""
+    joints = [_Joint(a, b, (LoopVar(a[0].name), a[1] * b[1])) for a, b in zip(outer, inner, strict=True)]
     made: dict[tuple[Buffer, int], Buffer] = {}
 
-    def joined(axes: Axes) -> Axes:
-        at = next((d for d, pair in enumerate(pairwise(axes)) if pair == (a, b)), None)
-        return axes if at is None else (*axes[:at], both, *axes[at + 2 :])
-
     def visit(node: LoopExpr) -> LoopExpr:
-        if isinstance(node, Reduce):
-            return Reduce(node.kind, joined(node.axes), node.value)
-        if not isinstance(node, Load):
-            return node
-        dims = list(zip(node.index, node.buffer.shape, strict=True))
-        at = next((d for d, pair in enumerate(pairwise(dims)) if pair == (a, b)), None)
-        if at is None:
-            return node
-        shape = (*node.buffer.shape[:at], both[1], *node.buffer.shape[at + 2 :])
-        buffer = made.setdefault((node.buffer, at), _reshaped(node.buffer, shape))
-        return Load(buffer, (*node.index[:at], both[0], *node.index[at + 2 :]))
+        for joint in joints:
+            node = joint.visit(node, made)
+        return node
 
-    value = map_expr(element.value, visit)
-    left, new = set(walk_exprs(value)), {old: buffer for (old, _), buffer in made.items()}
-    if a[0] in left or b[0] in left or any(load.buffer in new for load in loads(value)) or len(new) < len(made):
+    values = tuple(map_expr(value, visit) for value in given.values)
+    left = {node for value in values for node in walk_exprs(value)}
+    new = {old: buffer for (old, _), buffer in made.items()}
+    if any(var in left for var, _ in (*outer, *inner)) or len(new) < len(made):
         return None
-    return _Element(joined(element.axes), value, tuple(new.get(p, p) for p in element.params))
+    if any(isinstance(node, Load) and node.buffer in new for node in left):
+        return None
+    axes = tuple(reduce(lambda found, joint: joint.axes(found), joints, each) for each in given.axes)
+    return _Elements(axes, values, tuple(new.get(p, p) for p in given.params))
+
+
+@dataclass(frozen=True)
+class _Joint:
+    """An axis in place of two neighbouring ones."""
+
+    outer: tuple[LoopVar, int]
+    inner: tuple[LoopVar, int]
+    both: tuple[LoopVar, int]
+
+    def axes(self, given: Axes) -> Axes:
+        at = next((d for d, pair in enumerate(pairwise(given)) if pair == (self.outer, self.inner)), None)
+        return given if at is None else (*given[:at], self.both, *given[at + 2 :])
+
+    def visit(self, node: LoopExpr, made: dict[tuple[Buffer, int], Buffer]) -> LoopExpr:
+        match node:
+            case Reduce(kind, axes, value):
+                return Reduce(kind, self.axes(axes), value)
+            case Load():
+                return self._load(node, made)
+            case Binary("lt" | "le" as op, x, y) if x.dtype == "int64":
+                return self._condition(node, op, affine(Binary("sub", x, y)))
+        return node
+
+    def _load(self, node: Load, made: dict[tuple[Buffer, int], Buffer]) -> LoopExpr:
+        for d, ((i, extent), last) in enumerate(pairwise(zip(node.index, node.buffer.shape, strict=True))):
+            form = affine(i)
+            start = self._rest(form)
+            if last == self.inner and start is not None and form.terms[self.outer[0]] == 1:
+                shape = (*node.buffer.shape[:d], extent * last[1], *node.buffer.shape[d + 2 :])
+                buffer = made.setdefault((node.buffer, d), _reshaped(node.buffer, shape))
+                return Load(buffer, (*node.index[:d], self.both[0] + start * last[1], *node.index[d + 2 :]))
+        return node
+
+    def _condition(self, node: LoopExpr, op: str, gap: Affine[LoopExpr]) -> LoopExpr:
+        """``outer < n`` is ``both < n * width``, and ``n <= outer`` is ``n * width <= both``."""
+        rest, (_, width), (both, _) = self._rest(gap), self.inner, self.both
+        if rest is None or not isinstance(width, int):
+            return node
+        if gap.terms[self.outer[0]] == 1:
+            return both < ((op == "le") - rest) * width
+        return (rest + (op == "lt")) * width <= both
+
+    def _rest(self, form: Affine[LoopExpr]) -> int | None:
+        """What is added to the outer axis, or to what is left of it, where that is a number."""
+        alone = form.terms.keys() == {self.outer[0]} and abs(form.terms[self.outer[0]]) == 1
+        return form.constant if alone and (not form.constant or isinstance(self.inner[1], int)) else None

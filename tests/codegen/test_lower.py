@@ -145,6 +145,45 @@ def test_contiguous_dimensions_are_merged() -> None:
     assert [p.shape for p in kernel.params] == [(2, 3, 35), (3,), (2, 3, 35)]
 
 
+@pytest.mark.parametrize(
+    ("op", "attributes", "shapes"),
+    [
+        ("strided_slice", {"begin": (2,), "end": (5,), "axes": (1,)}, [(4, 90), (4, 45)]),
+        ("strided_slice", {"begin": (0,), "end": (5,), "strides": (2,), "axes": (1,)}, [(4, 6, 15), (4, 3, 15)]),
+        ("strided_slice", {"begin": (1,), "end": (2,), "axes": (2,)}, [(24, 3, 5), (24, 5)]),
+        ("nn.pad", {"pad_width": ((0, 0), (1, 2), (0, 0), (0, 0))}, [(4, 90), (4, 135)]),
+        ("nn.pad", {"pad_width": ((1, 1), (0, 0), (0, 0), (0, 0))}, [(360,), (540,)]),
+        ("nn.pad", {"pad_width": ((0, 0), (0, 0), (0, 1), (0, 0))}, [(24, 15), (24, 20)]),
+        ("split", {"indices_or_sections": (2,), "axis": 1}, [(4, 90), (4, 30), (4, 60)]),
+        ("split", {"indices_or_sections": (1,), "axis": 0}, [(360,), (90,), (270,)]),
+        ("split", {"indices_or_sections": 2, "axis": 1}, [(4, 6, 3, 5), (4, 3, 3, 5), (4, 3, 3, 5)]),
+    ],
+)
+def test_dimensions_within_what_is_cut_are_merged(op: str, attributes: dict[str, Any], shapes: list[Any]) -> None:
+    x, (a,) = var("x", shape=(4, 6, 3, 5)), _arrays((4, 6, 3, 5))
+    call = call_op(op, x, **attributes)
+    group = function(call, [x])
+    assert [p.shape for p in lower(group, "moved", MACHINE).params] == shapes
+    found = np.concatenate([result.ravel() for result in run(group, [a], MACHINE)])
+    expected = call.op.reference(a)  # type: ignore[union-attr]
+    parts = expected if isinstance(expected, tuple) else (expected,)
+    np.testing.assert_array_equal(found, np.concatenate([part.ravel() for part in parts]))
+
+
+def test_dimensions_within_what_is_joined_are_merged() -> None:
+    x, y, b = var("x", shape=(2, 3, 5)), var("y", shape=(2, 4, 5)), var("b", shape=(7, 1))
+    joined = call_op("concatenate", Tuple((x, y)), axis=1)
+    arrays = _arrays((2, 3, 5), (2, 4, 5), (7, 1))
+    group = function(joined, [x, y])
+    assert [p.shape for p in lower(group, "joined", MACHINE).params] == [(2, 15), (2, 20), (2, 35)]
+    (result,) = run(group, arrays[:2], MACHINE)
+    np.testing.assert_array_equal(result.reshape(2, 7, 5), np.concatenate(arrays[:2], 1))
+    group = function(joined + b, [x, y, b])
+    assert [p.shape for p in lower(group, "added", MACHINE).params] == [(2, 3, 5), (2, 4, 5), (7,), (2, 7, 5)]
+    (result,) = run(group, arrays, MACHINE)
+    np.testing.assert_array_equal(result, np.concatenate(arrays[:2], 1) + arrays[2])
+
+
 def test_a_batch_of_one_does_not_keep_the_epilogue_out_of_the_template() -> None:
     x, w, b = var("x", shape=(1, 2, 5, 7, 8)), var("w", shape=(2, 2, 1, 1, 8, 8)), var("b", shape=(1, 2, 1, 1, 8))
     layouts = {"data_layout": "NCHW8c", "kernel_layout": "OIHW8i8o", "out_layout": "NCHW8c"}

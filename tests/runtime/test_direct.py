@@ -22,16 +22,17 @@ def poison(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def session(shape: tuple[int, ...], threads: int = 1) -> minitvm.InferenceSession:
-    """sum: a + b; same: a, unchanged; twice: sum again; flat: a * b as one row."""
+    """sum: a + b; same: a, unchanged; twice: sum again; flat: a * b as one row; line: a as one."""
     nodes = [
         helper.make_node("Add", ["a", "b"], ["sum"]),
         helper.make_node("Identity", ["a"], ["same"]),
         helper.make_node("Identity", ["sum"], ["twice"]),
         helper.make_node("Mul", ["a", "b"], ["product"]),
         helper.make_node("Reshape", ["product", "row"], ["flat"]),
+        helper.make_node("Reshape", ["a", "row"], ["line"]),
     ]
     inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in "ab"]
-    outputs = [helper.make_empty_tensor_value_info(name) for name in ("sum", "same", "twice", "flat")]
+    outputs = [helper.make_empty_tensor_value_info(name) for name in ("sum", "same", "twice", "flat", "line")]
     row = helper.make_tensor("row", TensorProto.INT64, [2], [1, -1])
     graph = helper.make_graph(nodes, "g", inputs, outputs, [row])
     model = onnx.shape_inference.infer_shapes(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]))
@@ -39,7 +40,7 @@ def session(shape: tuple[int, ...], threads: int = 1) -> minitvm.InferenceSessio
 
 
 def check(found: list[np.ndarray], a: np.ndarray, b: np.ndarray) -> None:
-    for one, other in zip(found, (a + b, a, a + b, (a * b).reshape(1, -1)), strict=True):
+    for one, other in zip(found, (a + b, a, a + b, (a * b).reshape(1, -1), a.reshape(1, -1)), strict=True):
         np.testing.assert_array_equal(one, other)
 
 
