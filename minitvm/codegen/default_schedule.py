@@ -36,6 +36,7 @@ from minitvm.codegen.walks import (
     MOST_APART,
     Walk,
     asked_around,
+    jumps,
     lanes_of,
     period,
     walks,
@@ -76,6 +77,8 @@ _STRIPS = 4
 """Of squares for every thread."""
 _PIECES = 16
 """Parallel iterations for every thread, so that none has much more than another."""
+_WRITTEN_OUT = 32
+"""Vectors of a row that jumps through what it reads."""
 _IN_FLIGHT = 4
 """Vectors that are computed at once, to hide the latency of a reduction's addition or of a long function."""
 
@@ -328,9 +331,11 @@ def _reads_near(parts: Sequence[Walk], lanes: int) -> bool:
 
 
 def _row(walk: Walk, width: int) -> Stmt:
-    """The innermost loop, ``width`` elements at a time."""
+    """The innermost loop, ``width`` elements at a time; written out where positions and factors are constants then."""
     var, extent = walk.loops[-1]
-    return vectors(For(var, as_index(extent), walk.element(var)), width)
+    short = isinstance(extent, int) and width > 1 and extent <= width * _WRITTEN_OUT
+    kind = LoopKind.UNROLLED if short and jumps(walk.value, var) else LoopKind.SERIAL
+    return vectors(For(var, as_index(extent), walk.element(var), kind), width)
 
 
 def _rows(outer: Loops, row: Sequence[Stmt], machine: MachineModel, parallel: bool) -> Stmt:

@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeAlias
 
+import numpy as np
+
 from minitvm.codegen.default_schedule import stage_nest
 from minitvm.codegen.loops import in_parallel, in_strips, redirect, redirect_loads, unflatten, with_memory
 from minitvm.codegen.stages import Axes, Group, Output
@@ -41,6 +43,9 @@ _AT_ONCE = 64
 """Short rows side by side: a few vectors of them, whose elements stay in the nearest cache."""
 _PIECES = 4
 """Parallel iterations for every thread, at least."""
+_TOGETHER = 16
+"""Rows of some length that are made together: vectors of what they are reduced to."""
+_FEWEST_TOGETHER = 4
 _STACK_BYTES = 16 * 1024  # larger row buffers live in the workspace, one per thread
 
 Nest: TypeAlias = Callable[[Output], Stmt]
@@ -107,16 +112,19 @@ def at_root(group: Group, nest: Nest) -> Stmt:
 
 
 def by_rows(group: Group, machine: MachineModel) -> Stmt | Declined:
-    """All stages of one row after the other; of many short rows at once, a lane for each."""
+    """All stages of one row after the other, or of a few together; of many short rows at once, a lane for each."""
     rank = _rank_of_rows(group)
     if rank == 0:
         return Declined("row by row: the stages share no leading axes at which they read each other unchanged")
     shape = group.outputs[0].buffer.shape[:rank]
-    first = _side_by_side(group, rank)
+    first, most = _side_by_side(group, rank), _AT_ONCE
     if first is None:
-        return in_parallel(shape, lambda *at: _stages(group, machine, at), name="row")
-    most = min(math.prod(shape[first:]), _AT_ONCE)
-    decide("schedule", group.outputs[0].buffer.name, f"{most} short rows side by side")
+        first, most = 0, _together(group, rank, machine)
+        if most == 1:
+            return in_parallel(shape, lambda *at: _stages(group, machine, at), name="row")
+        group = _reduced_first(group, rank)
+    most = min(math.prod(shape[first:]), most)
+    decide("schedule", group.outputs[0].buffer.name, f"{most} rows side by side")
     return _in_strips(group, machine, shape, first, most)
 
 
@@ -144,6 +152,38 @@ def _stages(group: Group, machine: MachineModel, at: tuple[LoopExpr, ...], lanes
         return (*(substitute_vars(i, moved) for i in at), *index[len(lanes) :])
 
     return redirect(body, results, whole)
+
+
+def _together(group: Group, rank: int, machine: MachineModel) -> int:
+    """How many rows are made together, where each is reduced to numbers that more is computed of: in lanes then, while
+    one row by itself would wait for each of these chains.  As many as half of the first-level cache holds; 1 where that
+    is less than :data:`_FEWEST_TOGETHER`."""
+    shape = group.outputs[0].buffer.shape[:rank]
+    found = [reduce for out in group.stages if len(out.axes) == rank for reduce in outer_reductions(out.value)]
+    extents = [*shape, *(n for out in group.nests for n in out.buffer.shape), *(n for r in found for _, n in r.axes)]
+    if not found or not all(isinstance(n, int) and n > 0 for n in extents):
+        return 1
+    kept = sum(math.prod(out.buffer.shape[rank:]) * np.dtype(out.buffer.dtype).itemsize for out in group.nests)
+    read = max(math.prod(n for _, n in reduce.axes) * np.dtype(reduce.dtype).itemsize for reduce in found)
+    many, most = math.prod(shape), min(_TOGETHER, machine.l1_bytes // 2 // (kept + read))
+    if machine.threads > 1:
+        most = min(most, many // (_PIECES * machine.threads))
+    even = (count for count in range(most, max(most // 2, _FEWEST_TOGETHER - 1), -1) if many % count == 0)
+    return next(even, most if most >= _FEWEST_TOGETHER else 1)
+
+
+def _reduced_first(group: Group, rank: int) -> Group:
+    """With what a row is reduced to in memory before anything else is computed of it."""
+
+    def parts(out: Output) -> list[Output]:
+        found = outer_reductions(out.value)
+        if len(out.axes) != rank or len(found) != 1 or found[0] is out.value:
+            return [out]
+        total = Buffer("total", out.buffer.shape, found[0].dtype)
+        value = map_expr(out.value, lambda node: total[out.axes] if node is found[0] else node)
+        return [Output(total, out.axes, found[0]), Output(out.buffer, out.axes, value)]
+
+    return Group(group.params, tuple(part for out in group.stages for part in parts(out)), group.outputs)
 
 
 def _side_by_side(group: Group, rank: int) -> int | None:

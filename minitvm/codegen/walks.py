@@ -29,6 +29,7 @@ from minitvm.ir.loop import (
     LoopVar,
     Reduce,
     Select,
+    Size,
     Stmt,
     Store,
     all_of,
@@ -180,6 +181,17 @@ def period(load: Load, var: LoopVar) -> int | None:
             case _:
                 return None
     return found if found <= _LONGEST_PERIOD else None
+
+
+def jumps(value: LoopExpr, var: LoopVar) -> bool:
+    """Whether something is read where ``var`` alone says, but by no fixed step nor period: ``x[var * 5 // 28]``."""
+    for load in loads(value):
+        terms = [t for t in address(load.buffer, load.index).terms if t != var and depends_on(t, var)]
+        nodes = [node for term in terms for node in walk_exprs(term)]
+        known = all(node == var or not isinstance(node, (Load, LoopVar, Size)) for node in nodes)
+        if terms and known and period(load, var) is None:
+            return True
+    return False
 
 
 def lanes_of(value: LoopExpr, dtype: str, machine: MachineModel) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -138,6 +139,18 @@ def test_short_rows_read_with_what_is_broadcast_are_side_by_side_as_far_as_that_
     assert shapes == {(21,)}
 
 
+@pytest.mark.parametrize("op", ["nn.softmax", "nn.log_softmax"])
+@pytest.mark.parametrize(("shape", "together"), [((60, 37), {6}), ((3, 61, 20), {16, 7}), ((30, 37), {1})])
+def test_a_few_rows_are_made_together(op: str, shape: tuple[int, ...], together: set[int]) -> None:
+    """Of two threads: as many as divide all rows, or those that are left over by themselves; fewer than four alone."""
+    x, a = var("x", shape=shape), 3 * drawn(*shape)
+    e = np.exp(a - a.max(-1, keepdims=True))
+    share = e / e.sum(-1, keepdims=True)
+    kernel = agree(call_op(op, x), [x], [a], share if op == "nn.softmax" else np.log(share))
+    found = [s.buffer.shape for s in walk_stmts(kernel.body) if isinstance(s, Alloc) and s.buffer.name == "top"]
+    assert {math.prod(shape) for shape in found} == together
+
+
 def test_softmax_divides_once_a_row() -> None:
     x = var("x", shape=(6, 300))
     kernel = lower(function(call_op("nn.softmax", x), [x]), "kernel", MachineModel(64, 32, threads=2))
@@ -233,6 +246,17 @@ def test_windows_that_share_nothing_stay_whole(attributes: dict[str, Any]) -> No
     assert isinstance(call, Call)
     kernel = agree(call, [x], [a], np.asarray(call.op.reference(a)))  # type: ignore[union-attr]
     assert "down" not in str(kernel)
+
+
+@pytest.mark.parametrize("size", [(4, 61), (9, 83)])
+def test_a_short_row_that_jumps_is_written_out(size: tuple[int, int]) -> None:
+    """Where it reads is known then, and needs no divisions."""
+    x, a = var("x", shape=(1, 3, 7, 23)), drawn(1, 3, 7, 23)
+    call = call_op("image.resize2d", x, size=size, method="nearest_neighbor", rounding_method="floor")
+    assert isinstance(call, Call)
+    kernel = agree(call, [x], [a], np.asarray(call.op.reference(a)))  # type: ignore[union-attr]
+    around = [f.kind for f in loops_of(kernel) if isinstance(f.body, For) and f.body.kind is LoopKind.VECTORIZED]
+    assert set(around) == {LoopKind.UNROLLED}
 
 
 @pytest.mark.parametrize("method", ["linear", "cubic"])
