@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
+import numpy as np
+
 from minitvm.ir.dims import Dim
 from minitvm.ir.loop import (
     Alloc,
@@ -323,6 +325,12 @@ def in_lanes(width: int, body: Callable[[LoopExpr], Stmt]) -> Stmt:
 # The elements of a matrix of ``lanes x lanes`` (a power of two) are numbered row by row.  Taking those of even number
 # first, then those of odd number, rotates the bits of every number by one; after ``log2(lanes)`` such steps row and
 # column have changed places.  Each step is one shuffle of two vectors for every vector of the result.
+#
+# One instruction shuffles two vectors of 32 bytes (AVX2) within their halves only, so there it is done for the four
+# quarters of the matrix side by side; then those off the diagonal change places.
+
+_HALF = 16
+"""Bytes of half a vector of AVX2."""
 
 
 def transposed(
@@ -350,22 +358,39 @@ def transposed(
     def result(j: LoopExpr, lane: LoopExpr) -> Stmt:
         return store(j, lane, last[j * lanes + lane])
 
-    steps = [_evens_and_odds(a, b, lanes) for a, b in itertools.pairwise(squares)]
+    size = np.dtype(dtype).itemsize
+    part = _HALF // size if size >= 4 and lanes * size == 2 * _HALF else lanes
+    steps = [_evens_and_odds(a, b, lanes, part) for a, b in itertools.pairwise(squares)]
+    if part < lanes:
+        steps[-1] = _quarters_swapped(squares[-2], last, lanes)
     filled = [_vectors(rows, lanes, fill), _vectors(lanes - rows, lanes, zero)]
     return with_memory(squares[::-1], seq(*filled, *steps, _vectors(columns, lanes, result)))
 
 
-def _evens_and_odds(source: Buffer, target: Buffer, lanes: int) -> Stmt:
-    half = lanes // 2
+def _evens_and_odds(source: Buffer, target: Buffer, lanes: int, part: int) -> Stmt:
+    """Of every block of ``part x part`` elements."""
+    half = part // 2
 
-    def move(odd: int) -> Stmt:
+    def move(row: int, odd: int) -> Stmt:
         def element(v: LoopExpr, lane: LoopExpr) -> Stmt:
-            at = v * lanes + lane
-            return Store(target, (at + odd * half * lanes,), source[at * 2 + odd])
+            number = (v * part + (lane if part == lanes else lane % part)) * 2 + odd
+            if part < lanes:
+                number = (number // part + row) * lanes + lane // part * part + number % part
+            return Store(target, ((v + (row + odd * half)) * lanes + lane,), source[number])
 
         return _vectors(half, lanes, element)
 
-    return seq(move(0), move(1))
+    return seq(*(move(row, odd) for row in range(0, lanes, part) for odd in (0, 1)))
+
+
+def _quarters_swapped(source: Buffer, target: Buffer, lanes: int) -> Stmt:
+    half = lanes // 2
+
+    def element(v: LoopExpr, lane: LoopExpr) -> Stmt:
+        row = lane // half * half + v % half
+        return Store(target, (v * lanes + lane,), source[row * lanes + lane % half + v // half * half])
+
+    return _vectors(lanes, lanes, element)
 
 
 def _vectors(count: int, lanes: int, body: Callable[[LoopExpr, LoopExpr], Stmt]) -> Stmt:

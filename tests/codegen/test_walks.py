@@ -6,6 +6,7 @@ import re
 
 import numpy as np
 import pytest
+from native_kernel import run_native
 from test_nests import agree, drawn, kernel_of, scalar_stores
 
 from minitvm.codegen.llvm.emit import emit
@@ -104,13 +105,17 @@ def test_rows_that_share_places_of_the_cache_are_few_and_written_far(
     assert next(s.extent for s in inner if s.kind is LoopKind.VECTORIZED) == Const(lanes)
 
 
-def test_a_square_stays_in_registers() -> None:
+@pytest.mark.parametrize("lanes", [8, 16])
+def test_a_square_stays_in_registers(lanes: int) -> None:
     """Vectors of a square are read as they were written; others, which overlap, would keep it in memory."""
-    x = var("x", shape=(64, 64))
-    text = emit(kernel_of(call_op("transpose", x, axes=(1, 0)), [x], AVX512), AVX512)
-    aligned = re.findall(r"load <16 x float>, ptr %\w+, align (\d+)", text)
-    assert aligned.count("4") == 16, "the rows of the input"
-    assert set(aligned) == {"4", "64"}
+    x, a, machine = var("x", shape=(64, 64)), drawn(64, 64), MachineModel(4 * lanes, 2 * lanes)
+    kernel = kernel_of(call_op("transpose", x, axes=(1, 0)), [x], machine)
+    text = emit(kernel, machine)
+    aligned = re.findall(rf"load <{lanes} x float>, ptr %\w+, align (\d+)", text)
+    assert aligned.count("4") == lanes, "the rows of the input"
+    assert set(aligned) <= {"4", "32", "64"}
+    assert "insertelement" not in text
+    np.testing.assert_array_equal(run_native(kernel, a, machine=machine)[0], a.T)
 
 
 @pytest.mark.parametrize("rows", [(8, 6), (16, 3), (5, 33)])

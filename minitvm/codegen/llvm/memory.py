@@ -314,7 +314,7 @@ def _shuffle(c: Context, a: Val, b: Val, picked: Sequence[int]) -> Val:
 
 def _load_lanes(c: Context, buffer: Buffer, flat: Lanes, mask: Val | None) -> Val:
     if mask is None:
-        near = _load_near(c, buffer, flat)
+        near = _load_near(c, buffer, flat) or _load_pair(c, buffer, flat)
         return near if near is not None else arith.gather_lanes(c.w, [_load_scalar(c, buffer, f) for f in flat])
     text = _masked(c, "gather", buffer, _pointers(c, buffer, flat), BYTES[buffer.dtype], mask)
     return _from_memory(c, text, buffer.dtype, c.lanes)
@@ -342,6 +342,16 @@ def _load_near(c: Context, buffer: Buffer, flat: Lanes) -> Val | None:
         return None
     whole = _load_vector(c, buffer, flat[at.index(low)], span, None)
     return _shuffle(c, whole, whole, [position - low for position in at])
+
+
+def _load_pair(c: Context, buffer: Buffer, flat: Lanes) -> Val | None:
+    """Two vectors of a thread's own memory and a shuffle, where lanes read elements of these."""
+    at = [element.constant for element in flat]
+    vectors = sorted({position // c.lanes for position in at})
+    if len(vectors) != 2 or not c.places[buffer].padded or any(element.terms for element in flat):
+        return None
+    low, high = (_load_vector(c, buffer, Affine(number * c.lanes), c.lanes, None) for number in vectors)
+    return _shuffle(c, low, high, [p % c.lanes + c.lanes * (p // c.lanes == vectors[1]) for p in at])
 
 
 def _pointers(c: Context, buffer: Buffer, flat: Lanes) -> str:
