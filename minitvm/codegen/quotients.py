@@ -47,7 +47,8 @@ def _steps(x: LoopExpr, by: _Reciprocal, zero: float) -> LoopExpr:
     least, most, upper, lower = (const(number, "float32") for number in (by.least, by.most, by.upper, by.lower))
     kept = select(least < x, x, least)
     kept = select(kept < most, kept, most)
-    steps = intrin("round", intrin("fma", kept, upper, kept * lower))
+    quotient = intrin("fma", kept, upper, kept * lower) if by.lower else kept * upper
+    steps = intrin("round", quotient)
     steps = steps + zero if zero or by.least < 0 else steps
     return steps if by.low == -zero else select(x.equal(x), steps, 0)
 
