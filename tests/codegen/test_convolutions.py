@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -252,6 +252,39 @@ def test_pixels_some_apart_are_packed_not_copied_element_by_element(batch: int, 
         buffers = {s.buffer.name for s in walk_stmts(case.kernel(machine).body) if isinstance(s, Alloc)}
         assert "image" not in buffers
         check_numbers(case, machine, 0)
+
+
+WINDOWS = [
+    Case("nn.conv2d", (1, 9, 8, 8), (130, 9, 3, 3), {"padding": (2,) * 4, "dilation": (2, 2)}),
+    Case("nn.conv2d", (2, 8, 6, 13), (800, 4, 1, 7), {"padding": (0, 3, 0, 3), "strides": (1, 2), "groups": 2}),
+    Case("nn.conv3d", (1, 3, 4, 5, 5), (90, 3, 2, 3, 3), {"padding": (0, 1, 1, 1, 1, 1)}, "float16"),
+]
+
+
+@pytest.mark.parametrize("case", WINDOWS, ids=str)
+def test_windows_are_copied_where_vectors_would_be_half_empty(case: Case) -> None:
+    for width, registers in WIDTHS:
+        machine = MachineModel(width, registers)
+        buffers = {s.buffer.name for s in walk_stmts(case.kernel(machine).body) if isinstance(s, Alloc)}
+        assert width < 64 or "windows" in buffers
+        check_numbers(case, machine, 0)
+        check_numbers(case, replace(machine, threads=3), 0)
+
+
+def test_few_channels_copy_no_windows() -> None:
+    case = Case("nn.conv2d", (1, 9, 8, 8), (3, 9, 3, 3), {"padding": (2,) * 4, "dilation": (2, 2)})
+    assert "windows" not in str(case.kernel(MachineModel(64, 32)))
+
+
+@pytest.mark.parametrize("attributes", [{}, {"strides": (2, 2)}, {"dilation": (2, 2)}, {"padding": (1, 2, 3, 0)}])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_one_channel_a_group_shares_rows_of_the_image(attributes: dict[str, Any], dtype: str) -> None:
+    case = Case("nn.conv2d", (2, 3, 21, 37), (3, 1, 5, 3), {**attributes, "groups": 3}, dtype)
+    for width, registers in WIDTHS:
+        for threads in (1, 3, 16):
+            machine = MachineModel(width, registers, threads=threads)
+            assert "strides" in attributes or "alloc sums" not in str(case.kernel(machine))
+            check_numbers(case, machine, threads)
 
 
 def test_taps_that_only_read_padding_are_left_out() -> None:

@@ -16,6 +16,7 @@ from minitvm.codegen.loops import after, in_parallel
 from minitvm.codegen.problem import TEMPLATES, Choice, Template, Tile
 from minitvm.codegen.templates.conv_rows import ROWS, ConvRows
 from minitvm.codegen.templates.conv_shapes import ConvProduct, ConvShapes, conv_product, conv_shapes
+from minitvm.codegen.templates.conv_windows import WINDOWS, ConvWindows
 from minitvm.codegen.templates.tile import (
     ITEMS_PER_THREAD,
     OFF_LINES,
@@ -75,12 +76,19 @@ class PixelConv(TransposedConv):
     def rows(self) -> ConvRows:
         return ConvRows(self.parts[0].shapes, self.accumulator, self.machine)
 
+    @cached_property
+    def windows(self) -> ConvWindows:
+        return ConvWindows(self.parts[0].shapes, self.accumulator, self.machine)
+
     def choices(self) -> Sequence[Choice]:
-        return [*super().choices(), *self.rows.choices()] if self.product is None else self.product.choices()
+        if self.product is not None:
+            return self.product.choices()
+        copied = self.windows.choices() if self.problem.as_given else []
+        return [*super().choices(), *self.rows.choices(), *copied]
 
     def loops(self, choice: Choice) -> Stmt:
-        if choice.scheme == ROWS:
-            return self.rows.loops(choice)
+        if choice.scheme in (ROWS, WINDOWS):
+            return (self.rows if choice.scheme == ROWS else self.windows).loops(choice)
         return super().loops(choice) if self.product is None else self.product.loops(choice)
 
 

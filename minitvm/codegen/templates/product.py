@@ -222,11 +222,11 @@ class Gemm:
 
         def tiles(rows: Run) -> Stmt:
             extents = self.product.batch, rows.count
-            return in_parallel(extents, lambda p, t: self._whole_rows(p, rows.start(t), rows.size))
+            return in_parallel(extents, lambda p, t: self.whole_rows(p, rows.start(t), rows.size))
 
         return seq(*map(tiles, self.rows))
 
-    def _whole_rows(self, p: LoopExpr, row: LoopExpr, size: int) -> Stmt:
+    def whole_rows(self, p: LoopExpr, row: LoopExpr, size: int) -> Stmt:
         def some(group: Run) -> Stmt:
             return loop(group.count, lambda g: self._tile(p, group.start(g), row, group, size), name="group")
 
