@@ -272,7 +272,7 @@ def _in_vectors(walk: Walk, machine: MachineModel, parallel: bool) -> Stmt:
 def _pieces(walk: Walk, machine: MachineModel) -> list[tuple[Walk, int]]:
     """Of a row, and how many elements of each are computed at a time."""
     parts = walk.cut(*walk.loops[-1])
-    return [(part, _width(part, lanes_of(part.value, part.out.dtype, machine))) for part in parts]
+    return [(part, _width(part, machine)) for part in parts]
 
 
 def _row_in_vectors(walk: Walk, machine: MachineModel, guarded: bool) -> list[Stmt]:
@@ -285,13 +285,16 @@ def _row_in_vectors(walk: Walk, machine: MachineModel, guarded: bool) -> list[St
     return [If(all_of(guards), then, orelse)]
 
 
-def _width(walk: Walk, lanes: int) -> int:
-    """Elements of the innermost loop at a time: ``lanes`` where it moves through the result element by element (what
-    lies apart is read lane by lane), more of them where functions are long or what it reads repeats; or 1."""
+def _width(walk: Walk, machine: MachineModel) -> int:
+    """Elements of the innermost loop at a time: a vector where it moves through the result element by element (what
+    lies apart is read lane by lane), more where functions are long, what it reads repeats, or elements that are read or
+    stored are narrower than others: whole vectors of these; or 1."""
     inner = walk.loops[-1][0]
     if stride_along(walk.out, walk.index, inner) != 1:
         return 1
-    lanes *= _IN_FLIGHT if is_long(walk.value) else 1
+    lanes = lanes_of(walk.value, walk.out.dtype, machine)
+    narrow = max(machine.lanes(buffer.dtype) for buffer in (walk.out, *(load.buffer for load in loads(walk.value))))
+    lanes = _IN_FLIGHT * lanes if is_long(walk.value) else min(narrow, _IN_FLIGHT * lanes)
     irregular = (x for x in loads(walk.value) if stride_along(x.buffer, x.index, inner) is None)
     return math.lcm(lanes, *(period(load, inner) or 1 for load in irregular))
 

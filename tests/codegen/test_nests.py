@@ -174,11 +174,17 @@ def test_casts_of_rows_of_any_length_saturate_in_vectors(columns: int, dtype: st
     assert ".sat." not in emit(kernel, machine_model(host(), 2)) or columns == 1
 
 
-def test_lanes_are_those_of_the_widest_element_in_an_expression() -> None:
-    x = var("x", shape=(4, 256))
-    kernel = kernel_of(call_op("cast", x * x, dtype="uint8"), [x], WIDTHS["AVX-512"])
+@pytest.mark.parametrize(("stored", "dtype", "lanes"), [
+    ("float32", "uint8", 64), ("uint8", "float32", 64), ("float32", "float16", 32), ("int64", "float32", 16),
+    ("float32", "int64", 16), ("float64", "uint8", 32),
+])  # fmt: skip
+def test_lanes_are_whole_vectors_of_the_narrowest_element_up_to_four_of_the_widest(
+    stored: str, dtype: str, lanes: int
+) -> None:
+    x = var("x", shape=(4, 256), dtype=stored)
+    kernel = kernel_of(call_op("cast", x * x, dtype=dtype), [x], WIDTHS["AVX-512"])
     extents = {s.extent for s in walk_stmts(kernel.body) if isinstance(s, For) and s.kind is LoopKind.VECTORIZED}
-    assert extents == {Const(16)}
+    assert extents == {Const(lanes)}
 
 
 @pytest.mark.parametrize(("op", "vectors"), [("tanh", 4), ("exp", 4), ("sqrt", 1)])
