@@ -13,11 +13,13 @@ from typing import Any
 import numpy as np
 
 from minitvm.errors import InputError, listing
+from minitvm.runtime import executor
 from minitvm.runtime.checks import joined
 from minitvm.runtime.device import Device
 from minitvm.runtime.executor import GraphModule
 from minitvm.runtime.graph import Node
 from minitvm.runtime.instance import Instance
+from minitvm.runtime.library import Library
 from minitvm.runtime.timing import timed
 
 
@@ -172,3 +174,10 @@ class GraphModuleDebug(GraphModule):
             events.append({**common, "ph": "B", "ts": record.start * 1e6, "args": arguments})
             events.append({**common, "ph": "E", "ts": (record.start + sum(record.seconds)) * 1e6})
         return json.dumps({"traceEvents": events, "displayTimeUnit": "ns"}, default=str)  # a dimension may have a name
+
+
+def create(
+    graph_json: str, lib: Library, device: Device, dump_root: str | pathlib.Path | None = None
+) -> GraphModuleDebug:
+    """A module from its parts, as TVM's ``debug_executor.create``; raises what :func:`executor.create` does."""
+    return GraphModuleDebug(executor.create(graph_json, lib, device).instance, [device], graph_json, dump_root)

@@ -11,7 +11,7 @@ import pytest
 from small_model import Model, expected, sample
 
 import minitvm
-from minitvm.errors import InputError
+from minitvm.errors import InputError, LibraryError
 from minitvm.runtime.debug import GraphModuleDebug
 
 
@@ -69,3 +69,11 @@ def test_errors(model: Model) -> None:
         module.debug_get_output("conv")
     with pytest.raises(InputError, match=r"^node \d has not run yet\n  = hint: call run\(\) first$"):
         module.debug_get_output(len(json.loads(model[2].graph_json)["nodes"]) - 1)
+
+
+def test_made_of_its_parts(model: Model, tmp_path: pathlib.Path) -> None:
+    library, create = model[2], minitvm.contrib.debugger.debug_executor.create
+    made = create(library.graph_json, library, minitvm.cpu(), tmp_path)
+    assert isinstance(made, GraphModuleDebug) and made.dump_root == tmp_path
+    with pytest.raises(LibraryError, match="the graph JSON is not the one"):
+        create("{}", library, minitvm.cpu())
