@@ -138,8 +138,8 @@ _SIZES = (64, 1, 224, 7)
 
 
 def require_consistent(model: Model, names: Mapping[str, Sequence[int | str]] = MappingProxyType({})) -> None:
-    """Raises what is wrong with a model whatever its open dimensions are: what is found with names for them, and at the
-    same node with every number that is tried."""
+    """Raises what is wrong with a model whatever its open dimensions are: what is found with names for them, and
+    likewise with every number that is tried."""
     opened = load_model(model)
     try:
         shapes = {v.name: _open_shape(v) for v in describe_onnx(opened).inputs if v.held is None} | dict(names)
@@ -153,19 +153,22 @@ def require_consistent(model: Model, names: Mapping[str, Sequence[int | str]] = 
 
 
 def _fails_at(error: MiniTVMError, model: Model, shapes: Mapping[str, Sequence[int | str]], extent: int) -> bool:
-    """Whether the import fails at the same node where open dimensions are numbers."""
+    """Whether the import fails likewise where open dimensions are numbers."""
     sizes = {name: [extent if isinstance(dim, str) else dim for dim in shape] for name, shape in shapes.items()}
     try:
         from_onnx(model, shape_dict=sizes)
     except UnknownValueError:
         return False
     except MiniTVMError as other:
-        return _node_of(other) == _node_of(error)
+        return _said(other) == _said(error)
     return False
 
 
-def _node_of(error: MiniTVMError) -> list[str]:
-    return re.findall(r'ONNX node "[^"]*"', "\n".join(error.where))
+def _said(error: MiniTVMError) -> tuple[str, list[str]]:
+    """What is wrong but for the sizes, and of which node.  That names are no numbers is not said of numbers."""
+    return re.sub(r"\([^()]*\)|\[[^\[\]]*\]", "", error.message), re.findall(
+        r'ONNX node "[^"]*"', "\n".join(error.where)
+    )
 
 
 def why_specialised(model: Model, target: str | Target = "llvm") -> str | None:

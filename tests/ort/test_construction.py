@@ -41,7 +41,8 @@ def test_nodes(body: str, message: str) -> None:
 SHAPES = """<ir_version: 8, opset_import: ["": 17]>
     g (float[N, 4] x, float[N, 3] z, float[N, 3, 16, 16] image, double[N, 4] wide) => (BODY
         <float[3] three = {1, 2, 3}, float[4] four = {1, 2, 3, 4}, float[4, 5] w = {WEIGHTS}, int64[1] one = {1},
-         int64[2] sizes = {1, 2}, int64[3] some = {0, 0, 1}, int64[1] seven = {7}, float[3] scales = {1, 1, 2}> NODES"""
+         int64[2] sizes = {1, 2}, int64[3] some = {0, 0, 1}, int64[1] seven = {7}, int64[2] twice = {1, 1},
+         int64[2] below = {-2, 4}, int64[1] number = {0}, float[3] scales = {1, 1, 2}> NODES"""
 
 MISFITS = [
     ("y = [n] MatMul (z, w)", "inner dimensions differ: Tensor[(N, 3), float32] and Tensor[(5, 4), float32]"),
@@ -80,6 +81,10 @@ MISFITS = [
     ("y, v = [n] TopK <axis = 1> (x, seven)", "k is 7, but dimension 1 of Tensor[(N, 4), float32] is 4"),
     ("y = [n] Where (mask, x, z)", "shapes do not broadcast"),
     ("y = [n] Resize (image, , scales)", "3 scales for 4 axes"),
+    ("y = [n] Flatten <axis = 5> (x)", "axis 5 is outside a tensor of rank 2"),
+    ("y = [n] Unsqueeze (x, twice)", "an axis is repeated in [1, 1]"),
+    ("y = [n] Reshape (x, below)", "the shape [-2, 4] has extents below -1"),
+    ("y = [n] OneHot (number, one, four)", "values are Tensor[(4,), float32], not two numbers"),
     ("h = MatMul (x, w)  y = [n] MatMul (h, w)", "inner dimensions differ: Tensor[(N, 5), float32]"),
 ]
 
@@ -113,6 +118,8 @@ def test_shapes_that_never_fit(nodes: str, message: str) -> None:
     [
         "(float[N, 4] x) => (float[N, 3] y) <int64[2] s = {0, 3}> { y = Reshape (x, s) }",  # right for no elements
         "(float[N] x, float[3] z) => (float[N] y) { y = Add (x, z) }",  # right for 3, and 1
+        "(float[1, 1, 8, 8] x, float[1, 1, K, K] w) => (float[1, 1, A, A] y)"
+        " { y = Conv <kernel_shape = [3, 3]> (x, w) }",  # right for 3
         "(float[1, 1, H, W] x) => (float[1, 1, H, W] y) <float[4] s = {1, 1, 0.5, 0.5}, float[4] t = {1, 1, 2, 2}>"
         " { h = Resize (x, , s)  u = Resize (h, , t)  y = Add (x, u) }",  # right for even ones
         "(float[1, 3, H, W] x) => (float[1, 3, H, W] y)"

@@ -146,6 +146,8 @@ def _bound(node: OnnxNode, index: int) -> float | None:
     """The bound that input ``index`` of Clip is, or the dtype's where it is left out; ``None`` if not known."""
     dtype, known = np.dtype(node[0].dtype), node.known(index)
     if node.get(index) is not None:
+        if known is not None and known.size != 1:
+            raise node.misfit(f"bound {index} is {node[index].tensor_type}, not one number")
         return None if known is None else known.item()
     if dtype.kind == "f":
         return float("-inf") if index == 1 else float("inf")

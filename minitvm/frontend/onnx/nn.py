@@ -14,6 +14,7 @@ from minitvm.frontend.onnx import training
 from minitvm.frontend.onnx.node import OnnxNode, cast, dims, emit, normalize_axis, rank, scalar, single, wide
 from minitvm.frontend.onnx.registry import Outputs, formulas, onnx_op
 from minitvm.frontend.onnx.tensor import integers, reshaped
+from minitvm.ir.dims import differ
 from minitvm.ir.expr import Constant, Expr
 
 
@@ -54,7 +55,7 @@ def window_of(node: OnnxNode, kernel: Sequence[int], *tensors: Expr) -> Window:
         found = " and weight ".join(str(t.tensor_type) for t in tensors)
         raise node.misfit(f"takes as many spatial axes of each, 1 at least, found {found}")
     strides, dilation = _spread(node, "strides", count), _spread(node, "dilations", count)
-    if tuple(_spread(node, "kernel_shape", count, kernel)) != tuple(kernel):
+    if any(map(differ, _spread(node, "kernel_shape", count, kernel), kernel)):
         raise node.fail(f"attribute kernel_shape={list(node.attr('kernel_shape'))}, but the weight's is {list(kernel)}")
     window = Window(tuple(kernel), strides, dilation, (0,) * (2 * count))
     return replace(window, padding=_pads(node, dims(tensors[0])[2:], window))

@@ -86,6 +86,8 @@ def reshaped(x: Expr, shape: list[int], allowzero: bool = False) -> Expr:
 def flatten(node: OnnxNode) -> Expr:
     x = node[0]
     axis = node.attr("axis", 1)
+    if not -rank(x) <= axis <= rank(x):
+        raise node.fail(f"axis {axis} is outside a tensor of rank {rank(x)}")
     axis += rank(x) if axis < 0 else 0
     if axis == 1 and rank(x) > 1:
         return x if rank(x) == 2 else emit("nn.batch_flatten", x)
@@ -110,8 +112,10 @@ def squeeze(node: OnnxNode) -> Expr:
 def unsqueeze(node: OnnxNode) -> Expr:
     axes = node.numbers(1, "axes") or ()
     result = rank(node[0]) + len(axes)
-    x = node[0]
-    for axis in sorted(normalize_axis(node, a, result) for a in axes):
+    x, places = node[0], sorted(normalize_axis(node, a, result) for a in axes)
+    if len(set(places)) < len(places):
+        raise node.fail(f"an axis is repeated in {list(axes)}")
+    for axis in places:
         x = emit("expand_dims", x, axis=axis)
     return x
 
@@ -206,11 +210,18 @@ formulas(
             "nn.depth_to_space", n[0], block_size=n.require("blocksize"), mode=n.attr("mode", "DCR")
         ),
         "EyeLike-9": _eye_like,
-        "Reshape": lambda n: reshaped(n[0], n.sizes(1, "the shape"), bool(n.attr("allowzero", 0))),
         "Transpose": lambda n: emit("transpose", n[0], axes=tuple(n.attr("perm")) if n.has("perm") else None),
         "Trilu-14": _trilu,
     }
 )
+
+
+@onnx_op("Reshape", since=1)
+def reshape(node: OnnxNode) -> Expr:
+    shape = node.sizes(1, "the shape")
+    if any(isinstance(extent, int) and extent < -1 for extent in shape):
+        raise node.fail(f"the shape {shape} has extents below -1, which stands for what is left")
+    return reshaped(node[0], shape, bool(node.attr("allowzero", 0)))
 
 
 @onnx_op("Tile", since=1)
@@ -237,6 +248,8 @@ def one_hot(node: OnnxNode) -> Expr:
     """``values`` = [off, on]; indices outside of [-depth, depth) give a row of off."""
     depth = int(node.constant(1, "depth").item())
     axis = normalize_axis(node, node.attr("axis"), rank(node[0]) + 1)
+    if dims(node[2]) not in ((2,), (None,)):
+        raise node.misfit(f"values are {node[2].tensor_type}, not two numbers: off and on")
     indices = cast(node[0], "int64")
     wrapped = emit("where", emit("less", indices, integers(0)), emit("add", indices, integers(depth)), indices)
     off, on = (emit("take", node[2], integers(i), axis=0) for i in (0, 1))
