@@ -33,6 +33,8 @@ register_config(
 )
 
 MAX_ROUNDS = 64
+MOST_NAMES = 64
+"""Of a replacement's origin."""
 
 
 @dataclass(frozen=True)
@@ -187,7 +189,8 @@ class _Sweep:
                 pending.extend(children(node))
 
     def _span_of_replaced(self, node: Expr, answer: Expr) -> Span:
-        """Where ``node`` comes from, and all below it that nothing needs once ``answer`` is there."""
+        """Where ``node`` comes from, and all below it that nothing needs once ``answer`` is there; where that are more
+        than :data:`MOST_NAMES`, itself: of a long chain each step would copy them all."""
         kept, pending = {answer}, [answer]
         while pending:
             found = pending.pop()
@@ -197,7 +200,8 @@ class _Sweep:
         gone = [node]
         for found in gone:
             gone += [c for c in children(found) if isinstance(c, Call) and c not in kept and self.uses[c] == 1]
-        return span_of(*gone)
+        found = span_of(*gone)
+        return found if len(found) <= MOST_NAMES else node.span
 
     def _note(self, candidate: Rule, node: Expr, answer: Replacement, span: Span) -> None:
         if answer is not node and listening():
