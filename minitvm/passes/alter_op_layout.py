@@ -473,6 +473,8 @@ class AlterOpLayout(FunctionPass, opt_level=3):
                 return None
             with user_code(ask, f"layout proposal of {site.op.name}", partial(describe_call, site.call)):
                 refusal = moving_costs_more(site.call, function, self.machine) if alone else None
+                if refusal and self.faster is None:
+                    return refusal
                 found = ask(site, self.machine)
                 if not isinstance(found, Placement) or self.faster is None:
                     return refusal or found
