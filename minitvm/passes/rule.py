@@ -200,8 +200,8 @@ class _Sweep:
         gone = [node]
         for found in gone:
             gone += [c for c in children(found) if isinstance(c, Call) and c not in kept and self.uses[c] == 1]
-        found = span_of(*gone)
-        return found if len(found) <= MOST_NAMES else node.span
+        names = span_of(*gone)
+        return names if len(names) <= MOST_NAMES else node.span
 
     def _note(self, candidate: Rule, node: Expr, answer: Replacement, span: Span) -> None:
         if answer is not node and listening():
