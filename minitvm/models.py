@@ -133,7 +133,7 @@ def _import_symbolic(
     return module, params
 
 
-_SIZES = (64, 1, 224, 7)
+_SIZES = (64, 224, *range(1, 17))
 """Which open dimensions are tried with; a model that is right for any is right."""
 
 

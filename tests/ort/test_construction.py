@@ -175,3 +175,23 @@ def test_weights_of_branches() -> None:
 def test_options(options: dict[str, Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         InferenceSession(parser.parse_model(OPEN), **options)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "shape"),
+    [
+        ("y = GroupNormalization <num_groups = 3> (x, scale, scale)", (2, 9, 4)),
+        ("y, z = Split <axis = 1> (x, sizes)", (2, 36, 4)),
+    ],
+)
+def test_what_only_some_sizes_fit_is_left_to_runs(nodes: str, shape: tuple[int, ...]) -> None:
+    model = parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["": 21]> g (float[2, N, 4] x, float[N] scale) => (float[a, b, c] y)
+            <int64[2] sizes = {{33, 3}}> {{ {nodes} }}"""
+    )
+    if "scale)" not in nodes:
+        del model.graph.input[1]
+    x, scale = np.ones(shape, np.float32), np.ones(shape[1], np.float32)
+    feeds = {"x": x, "scale": scale} if len(model.graph.input) > 1 else {"x": x}
+    (found, *_) = InferenceSession(model).run(None, feeds)
+    assert found.shape[::2] == shape[::2]

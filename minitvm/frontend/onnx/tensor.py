@@ -7,7 +7,7 @@ import numpy as np
 from minitvm.frontend.onnx.model import dense_array
 from minitvm.frontend.onnx.node import OnnxNode, cast, dims, emit, emit_many, normalize_axis, onnx_dtype, rank, scalar
 from minitvm.frontend.onnx.registry import formulas, onnx_op
-from minitvm.ir.dims import SymbolicDim, are_counted_on, ceil_divide, common_shape, larger
+from minitvm.ir.dims import SymbolicDim, are_counted_on, ceil_divide, common_shape, differ, larger
 from minitvm.ir.expr import Constant, Expr
 
 LARGEST_RANGE = 1 << 24
@@ -149,7 +149,7 @@ def split(node: OnnxNode) -> list[Expr]:
             raise node.fail(f"dimension {axis} of {x.tensor_type} cannot be split into {count} parts")
         part = -(-extent // count)
         sizes = [min(part, max(extent - n * part, 0)) for n in range(count)]
-    if sum(sizes) != dims(x)[axis] and dims(x)[axis] is not None:
+    if differ(x.tensor_type.extents[axis], sum(sizes)):
         raise node.fail(f"the sizes {sizes} do not add up to dimension {axis} of {x.tensor_type}")
     return parted(x, sizes, axis)
 

@@ -12,6 +12,7 @@ import numpy as np
 from minitvm.errors import TypeInferenceError
 from minitvm.ir.dims import (
     Dim,
+    Undecided,
     always_less,
     broadcast_dims,
     ceil_divide,
@@ -392,11 +393,12 @@ def buffer_type(buffer: Buffer) -> TensorType:
 def known(op: Op, type_: TensorType, argument: str) -> tuple[int, ...]:
     """The shape of an argument whose dimensions must all be known."""
     if not type_.is_static:
-        raise op.reject(f"{argument} must have a known shape, not {type_}")
+        raise op.reject(f"{argument} must have a known shape, not {type_}") from Undecided(type_)
     return type_.static_shape
 
 
 def known_dim(op: Op, dim: Dim, what: str) -> int:
     if not isinstance(dim, int):
-        raise op.reject(f"{what} must be known", hint="only the batch and the spatial dimensions may be unknown")
+        hint = "only the batch and the spatial dimensions may be unknown"
+        raise op.reject(f"{what} must be known", hint=hint) from Undecided(dim)
     return dim

@@ -15,7 +15,7 @@ from typing import Annotated
 import numpy as np
 
 from minitvm.ir.decision import Declined
-from minitvm.ir.dims import Dim
+from minitvm.ir.dims import Dim, Undecided
 from minitvm.ir.layout import Layout
 from minitvm.ir.loop import Buffer, Const, LoopExpr, Stage, maximum, minimum, select
 from minitvm.ir.op import Fusion, Op, compute, sum_over
@@ -265,7 +265,8 @@ class Upsampling(Op, name="nn.upsampling", fusion=Fusion.INJECTIVE, takes_stored
         """Height and width of the result; of symbols only whole multiples have a name."""
         pairs = list(zip(extents, (self.scale_h, self.scale_w), strict=True))
         if any(not isinstance(n, int) and scale != int(scale) for n, scale in pairs):
-            raise self.reject("the input's H and W must be known where a scale is no whole number")
+            needed = "the input's H and W must be known where a scale is no whole number"
+            raise self.reject(needed) from Undecided(extents)
         return [round(n * scale) if isinstance(n, int) else n * int(scale) for n, scale in pairs]
 
     def infer(self, data: TensorType) -> TensorType:

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 import numpy as np
 
-from minitvm.ir.dims import Dim, always_less, anonymous, differ, larger, product
+from minitvm.ir.dims import Dim, Undecided, always_less, anonymous, differ, larger, product
 from minitvm.ir.loop import Buffer, LoopExpr, Stage, Stmt, as_index, binary, maximum, minimum, nest, select, seq, store
 from minitvm.ir.loop.scalar import convert
 from minitvm.ir.op import Fusion, Op, compute
@@ -153,7 +153,7 @@ def _depth(op: Op, data: TensorType, indices: TensorType, batch_dims: int = 0) -
     """How many dimensions of data one position names."""
     depth = indices.shape[0] if indices.rank else None
     if not isinstance(depth, int):
-        raise op.reject(f"the first dimension of indices must be known, found {indices}")
+        raise op.reject(f"the first dimension of indices must be known, found {indices}") from Undecided(depth)
     if batch_dims < 0:
         raise op.reject(f"batch_dims is {batch_dims}; expected 0 or more")
     if depth + batch_dims > data.rank or batch_dims >= indices.rank:
