@@ -27,6 +27,7 @@ from minitvm.codegen.templates.tile import (
     Run,
     best_tile,
     block_runs,
+    divisor_at_most,
     dot_operations,
     runs,
     tile_choices,
@@ -92,7 +93,7 @@ def _groups_at_once(gemm: Gemm, group: Run, machine: MachineModel) -> int:
     most = min(_COLUMNS // (group.size * gemm.lanes), machine.l2_bytes // 4 // panel)
     if machine.threads > 1:
         most = min(most, product.right.batch * group.count // (ITEMS_PER_THREAD * machine.threads))
-    return max(1, most)
+    return divisor_at_most(group.count, max(1, most))
 
 
 Source = Callable[[LoopExpr, LoopExpr], tuple[LoopExpr, LoopExpr]]
