@@ -33,7 +33,7 @@ from minitvm.ir.visitor import (
     users,
 )
 from minitvm.passes.manager import FunctionPass, ModulePass, PassContext, map_functions, register_config
-from minitvm.passes.sink_cast import kept_narrow
+from minitvm.passes.sink_cast import SinkCast, kept_narrow
 
 
 class EliminateCommonSubexpr(FunctionPass, opt_level=3):
@@ -191,7 +191,8 @@ def fold_constant_expr(
     expr: Expr, fold_qnn: bool = False, max_bytes: int = MAX_BYTES.default, has_layouts: bool = False
 ) -> Expr:
     """An expression or a function with all that can be folded folded; itself where nothing can."""
-    kept = kept_narrow(expr, has_layouts)
+    widens = any(isinstance(node, Call) and isinstance(node.op, SinkCast.needs) for node in post_order(expr))
+    kept = kept_narrow(expr, has_layouts) if widens else set()
 
     def visit(old: Expr, new: Expr) -> Expr:
         if old in kept:

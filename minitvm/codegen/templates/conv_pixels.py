@@ -16,7 +16,7 @@ from minitvm.codegen.loops import after, in_parallel
 from minitvm.codegen.problem import TEMPLATES, Choice, Template, Tile
 from minitvm.codegen.templates.conv_rows import ROWS, ConvRows
 from minitvm.codegen.templates.conv_shapes import ConvProduct, ConvShapes, conv_product, conv_shapes
-from minitvm.codegen.templates.conv_windows import WINDOWS, ConvWindows
+from minitvm.codegen.templates.conv_windows import COPY, WINDOWS, ConvWindows
 from minitvm.codegen.templates.tile import (
     ITEMS_PER_THREAD,
     OFF_LINES,
@@ -83,8 +83,20 @@ class PixelConv(TransposedConv):
     def choices(self) -> Sequence[Choice]:
         if self.product is not None:
             return self.product.choices()
-        copied = self.windows.choices() if self.problem.as_given else []
-        return [*super().choices(), *self.rows.choices(), *copied]
+        found = [*super().choices()]
+        if self.parts[0].shapes.channels == 1:
+            found += self.rows.choices()
+        if self.problem.as_given and min(choice.cycles for choice in found) > self._cycles_of_windows():
+            found += self.windows.choices()
+        return found
+
+    def _cycles_of_windows(self) -> float:
+        """Those that copied windows take where all rows are copied at once: vectors without gaps, and the copy."""
+        pixels, shapes = self.parts[0], self.parts[0].shapes
+        *outer, rows, width = (axis.outputs for axis in pixels.axes)
+        vectors = -(-rows * width // pixels.lanes)
+        step = least_cycles(shapes.channels, vectors, self.machine) + COPY * vectors
+        return shapes.batch * shapes.groups * math.prod(outer) * pixels.steps * step
 
     def loops(self, choice: Choice) -> Stmt:
         if choice.scheme in (ROWS, WINDOWS):

@@ -24,7 +24,7 @@ from minitvm.ir.loop import Alloc, Buffer, Const, Load, LoopExpr, Stmt, const, s
 from minitvm.target import MachineModel
 
 WINDOWS = "windows of some rows copied"
-_COPY = 4  # cycles that put a vector of neighbouring pixels into its windows
+COPY = 4  # cycles that put a vector of neighbouring pixels into its windows
 _COLUMNS = 256  # positions that are written before the next channel's are
 _FROM_L2 = 1.25  # cycles of a vector that comes from the second-level cache
 _FROM_L3 = 16  # bytes of weights in a cycle
@@ -102,7 +102,7 @@ class ConvWindows:
         shapes = self.shapes
         bytes_of_all = math.prod(shapes.weight.shape) // shapes.groups * np.dtype(shapes.weight.dtype).itemsize
         weights = 0 if bytes_of_all <= self.machine.l2_bytes else bytes_of_all / self.depth / _FROM_L3
-        return _COPY * shapes.windows[-1].stride * rows * -(-self.width // self.lanes) + weights
+        return COPY * shapes.windows[-1].stride * rows * -(-self.width // self.lanes) + weights
 
     def _fitting(self) -> Iterator[int]:
         """Those whose windows stay in the second-level cache, and that leave every thread its share; or one."""
