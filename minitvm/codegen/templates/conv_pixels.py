@@ -16,8 +16,9 @@ from minitvm.codegen.loops import after, in_parallel
 from minitvm.codegen.problem import TEMPLATES, Choice, Template, Tile
 from minitvm.codegen.templates.conv_rows import ROWS, ConvRows
 from minitvm.codegen.templates.conv_shapes import ConvProduct, ConvShapes, conv_product, conv_shapes
-from minitvm.codegen.templates.conv_windows import COPY, WINDOWS, ConvWindows
+from minitvm.codegen.templates.conv_windows import WINDOWS, ConvWindows
 from minitvm.codegen.templates.tile import (
+    COPYING,
     ITEMS_PER_THREAD,
     OFF_LINES,
     Run,
@@ -95,7 +96,7 @@ class PixelConv(TransposedConv):
         pixels, shapes = self.parts[0], self.parts[0].shapes
         *outer, rows, width = (axis.outputs for axis in pixels.axes)
         vectors = -(-rows * width // pixels.lanes)
-        step = least_cycles(shapes.channels, vectors, self.machine) + COPY * vectors
+        step = least_cycles(shapes.channels, vectors, self.machine) + COPYING * vectors
         return shapes.batch * shapes.groups * math.prod(outer) * pixels.steps * step
 
     def loops(self, choice: Choice) -> Stmt:

@@ -72,7 +72,7 @@ class ConvRows:
     def choices(self) -> list[Choice]:
         """None where rows of the tile would share nothing."""
         taps = self.vertical.taps
-        if self.shapes.channels > 1 or not self.vertical.overlap or self.lanes < _FEWEST_LANES:
+        if not self.vertical.overlap or self.lanes < _FEWEST_LANES:
             return []
         free = self.machine.vector_registers - 1
         most = min(self.vertical.outputs, _WRITTEN_OUT // taps, free - min(taps, free // 2))

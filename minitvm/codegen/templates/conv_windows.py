@@ -18,15 +18,22 @@ from minitvm.codegen.loops import in_parallel, inside, or_zero, unflatten
 from minitvm.codegen.problem import Choice, Tile
 from minitvm.codegen.templates.conv_shapes import ConvShapes
 from minitvm.codegen.templates.product import Gemm, Matrix, Product
-from minitvm.codegen.templates.tile import ITEMS_PER_THREAD, Run, least_cycles, runs, step_cycles, tiles
+from minitvm.codegen.templates.tile import (
+    COPYING,
+    ITEMS_PER_THREAD,
+    READ_FROM_L2,
+    WRITTEN,
+    Run,
+    least_cycles,
+    runs,
+    step_cycles,
+    tiles,
+)
 from minitvm.codegen.templates.window import PhasedAxis
 from minitvm.ir.loop import Alloc, Buffer, Const, Load, LoopExpr, Stmt, const, seq
 from minitvm.target import MachineModel
 
 WINDOWS = "windows of some rows copied"
-COPY = 4  # cycles that put a vector of neighbouring pixels into its windows
-_COLUMNS = 256  # positions that are written before the next channel's are
-_FROM_L2 = 1.25  # cycles of a vector that comes from the second-level cache
 _FROM_L3 = 16  # bytes of weights in a cycle
 
 
@@ -102,7 +109,7 @@ class ConvWindows:
         shapes = self.shapes
         bytes_of_all = math.prod(shapes.weight.shape) // shapes.groups * np.dtype(shapes.weight.dtype).itemsize
         weights = 0 if bytes_of_all <= self.machine.l2_bytes else bytes_of_all / self.depth / _FROM_L3
-        return COPY * shapes.windows[-1].stride * rows * -(-self.width // self.lanes) + weights
+        return COPYING * shapes.windows[-1].stride * rows * -(-self.width // self.lanes) + weights
 
     def _fitting(self) -> Iterator[int]:
         """Those whose windows stay in the second-level cache, and that leave every thread its share; or one."""
@@ -110,7 +117,7 @@ class ConvWindows:
         wanted = -(-ITEMS_PER_THREAD * threads // self._images) if threads > 1 else 1
         for rows in range(1, outputs + 1):
             nbytes = self.depth * self.vectors(rows) * self.machine.vector_bytes
-            few = rows == 1 or (rows * self.width <= _COLUMNS and -(-outputs // rows) >= wanted)
+            few = rows == 1 or (rows * self.width <= WRITTEN and -(-outputs // rows) >= wanted)
             if few and nbytes <= self.machine.l2_bytes // 2:
                 yield rows
 
@@ -118,7 +125,7 @@ class ConvWindows:
         def strip(rows: int) -> float:
             vectors, channels = self.vectors(rows), self.shapes.channels
             leaves = self.depth * vectors * self.machine.vector_bytes > self.machine.l1_bytes
-            least = -(-channels // tile.rows) * vectors * _FROM_L2 if leaves else 0.0
+            least = -(-channels // tile.rows) * vectors * READ_FROM_L2 if leaves else 0.0
             return max(step_cycles(channels, vectors, tile), least) + self._beside(rows)
 
         return self._images * self.depth * sum(run.count * strip(run.size) for run in self._strips(self.rows))

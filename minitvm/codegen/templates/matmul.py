@@ -22,8 +22,11 @@ from minitvm.codegen.loops import after, in_parallel
 from minitvm.codegen.problem import TEMPLATES, Choice, Template, Tile
 from minitvm.codegen.templates.product import Dots, Gemm, Matrix, Product
 from minitvm.codegen.templates.tile import (
+    COPYING,
     ITEMS_PER_THREAD,
     OFF_LINES,
+    READ_FROM_L2,
+    WRITTEN,
     Run,
     best_tile,
     block_runs,
@@ -40,15 +43,12 @@ DOTS, IN_PLACE, IN_PIECES, PACKED = "dot products", "in place", "in pieces of th
 PANELS = "panels"
 
 _PACKING = 0.4  # cycles that put an element into a panel across which it was stored
-_COPYING = 4  # cycles that put a vector into a panel along which it was stored
-_COLUMNS = 256  # of results that are written before the next row's are
 _READ_IN_PLACE = 2  # tiles of rows that read the right-hand side where it is, however far apart its rows are
 _HALVED = (1, 2, 4, 8)  # rows of a tile, and columns of one of dot products, where only a run knows how many there are
 _NO_NEIGHBOUR = 8192  # bytes between rows of which one is not fetched ahead with the other
 _CROWDED = 1.4  # what it costs where rows push each other out of the first-level cache
 _FROM_L2_IN_PLACE = 1.05  # what it costs where they come from the second level, some begun off a cache line
 _PAGE, _PAGES, _LINE = 4096, 64, 64  # bytes of a page, and how many the processor finds at once; bytes of a cache line
-_FROM_L2 = 1.25  # cycles of a vector that comes from the second-level cache
 _NEAR_CACHES = 8  # times the second-level cache: what is read from there or nearly as fast
 
 
@@ -90,7 +90,7 @@ def _groups_at_once(gemm: Gemm, group: Run, machine: MachineModel) -> int:
     panels, and every thread has its share."""
     product = gemm.product
     panel = product.depth * group.size * machine.vector_bytes
-    most = min(_COLUMNS // (group.size * gemm.lanes), machine.l2_bytes // 4 // panel)
+    most = min(WRITTEN // (group.size * gemm.lanes), machine.l2_bytes // 4 // panel)
     if machine.threads > 1:
         most = min(most, product.right.batch * group.count // (ITEMS_PER_THREAD * machine.threads))
     return divisor_at_most(group.count, max(1, most))
@@ -230,9 +230,9 @@ def _streaming(product: Product, scheme: str, tile: Tile, machine: MachineModel,
     by the next product."""
     lanes, down = machine.lanes(product.dtype), -(-product.rows // tile.rows)
     blocks = -(-product.columns // lanes)
-    beside = max(tile.blocks, _COLUMNS // lanes) if scheme == PACKED else tile.blocks
+    beside = max(tile.blocks, WRITTEN // lanes) if scheme == PACKED else tile.blocks
     again = product.depth * (min(beside, blocks) if down > 1 else blocks) * machine.vector_bytes
-    found = times * down * product.batch * product.depth * blocks * _FROM_L2
+    found = times * down * product.batch * product.depth * blocks * READ_FROM_L2
     return found if times * down > 1 and again > machine.l1_bytes else 0.0
 
 
@@ -271,7 +271,7 @@ def _extra(scheme: str, product: Product, machine: MachineModel, times: int) -> 
     if scheme == DOTS:
         return times * product.batch * product.rows * product.columns * (1 + math.log2(lanes))
     if scheme == PACKED:
-        each = _COPYING / lanes if product.right.along_rows else _PACKING
+        each = COPYING / lanes if product.right.along_rows else _PACKING
         return each * product.right.batch * product.depth * product.columns
     return 0.0
 
