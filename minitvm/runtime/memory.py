@@ -6,9 +6,10 @@ the values alive at the same time (best fit), which on real graphs comes within 
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, chain
 
 import numpy as np
 
@@ -164,13 +165,19 @@ class Stack:
         found: list[tuple[int, tuple[int, ...]]] = []
         under: dict[int, int] = {}
         """All that has to lie below a request, as bits."""
+        alive, begun = defaultdict[int, list[int]](list), defaultdict[int, list[int]](list)
+        """Where in ``found`` the requests stand that are alive at a step, and those that begin there."""
         for index in sorted(range(len(requests)), key=lambda i: (placed[i], requests[i].nbytes, i)):
-            want, mask, direct = requests[index], 0, []
-            for other, _ in reversed(found):
-                have = requests[other]
-                if not mask >> other & 1 and have.first <= want.last and want.first <= have.last:
+            first, steps = requests[index].first, range(requests[index].first, requests[index].last + 1)
+            mask, direct = 0, []
+            for place in sorted(chain(alive[first], *(begun[step] for step in steps[1:])), reverse=True):
+                other, _ = found[place]
+                if not mask >> other & 1:
                     direct.append(other)
                     mask |= under[other] | 1 << other
+            begun[first].append(len(found))
+            for step in steps:
+                alive[step].append(len(found))
             found.append((index, tuple(direct)))
             under[index] = mask
         return Stack(tuple(found))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -40,6 +39,7 @@ from minitvm.ir.loop import (
     walk_exprs,
 )
 from minitvm.ir.loop.text import print_kernel, print_loop_expr, print_stmt
+from tests.steps import assert_linear
 
 
 def dense(lanes: int = 16, name: str = "acc", var: str = "i", kind: LoopKind = LoopKind.PARALLEL) -> Kernel:
@@ -195,12 +195,18 @@ def test_equal_means_identical() -> None:
 
 
 def test_shared_trees_take_linear_time() -> None:
-    start = time.process_time()
-    deep = shared(400, True)
-    assert len(print_loop_expr(deep)) < 100_000
-    assert sum(1 for _ in walk_exprs(deep)) == 3 + 400 * 2
-    assert map_expr(deep, lambda e: e) is deep
-    assert time.process_time() - start < 2.0
+    def walk(depth: int) -> Callable[[], None]:
+        deep = shared(depth, True)
+
+        def work() -> None:
+            assert len(print_loop_expr(deep)) < 250 * depth
+            assert sum(1 for _ in walk_exprs(deep)) == 3 + depth * 2
+            assert map_expr(deep, lambda e: e) is deep
+
+        return work
+
+    walk(400)()
+    assert_linear(walk, 50)
 
 
 def test_long_chains_do_not_overflow_the_stack() -> None:

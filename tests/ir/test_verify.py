@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import time
+from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from minitvm.ir.expr import Call, Constant, Expr, Function, Module, Tuple, Tuple
 from minitvm.ir.types import TensorType
 from minitvm.ir.verify import verify
 from minitvm.ir.visitor import post_order
+from tests.steps import assert_linear
 
 
 def force(node: object, **values: object) -> None:
@@ -177,14 +179,21 @@ def _tuple_of(value: object) -> Tuple:
     return made
 
 
-def test_thousands_of_calls_and_of_nested_functions() -> None:
+def negatives(count: int) -> Module:
     expr: Expr = x()
-    for _ in range(5000):
+    for _ in range(count):
         expr = call_op("negative", expr)
+    return Module.from_expr(expr)
+
+
+def nested(depth: int) -> Module:
     inner = function(nn.relu(p := var("p", shape=(2, 3))), [p])
-    for _ in range(1500):
+    for _ in range(depth):
         inner = function(Call(inner, [p := var("p", shape=(2, 3))]), [p])
-    start = time.process_time()
-    verify(Module.from_expr(expr))
-    verify(Module(inner))
-    assert time.process_time() - start < 5.0
+    return Module(inner)
+
+
+@pytest.mark.parametrize("make", [negatives, nested])
+def test_thousands_of_calls_and_of_nested_functions(make: Callable[[int], Module]) -> None:
+    assert_linear(lambda count: partial(verify, make(count)), 500)
+    verify(make(5000 if make is negatives else 1500))

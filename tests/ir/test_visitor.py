@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -23,6 +23,7 @@ from minitvm.ir.visitor import (
     use_counts,
     users,
 )
+from tests.steps import assert_linear
 
 
 def diamond() -> tuple[Var, Call, Call, Call]:
@@ -127,13 +128,19 @@ def test_small_helpers() -> None:
 
 
 def test_chains_of_five_thousand_calls() -> None:
-    x, expr = deep()
-    start = time.process_time()
-    assert len(post_order(expr)) == 5001
-    assert rewrite(expr, lambda old, new: new) is expr
-    y = var("y", shape=(2,))
-    assert free_vars(substitute(expr, {x: y})) == [y]
-    assert time.process_time() - start < 4.0
+    def walk(length: int) -> Callable[[], None]:
+        x, expr = deep(length)
+
+        def work() -> None:
+            assert len(post_order(expr)) == length + 1
+            assert rewrite(expr, lambda old, new: new) is expr
+            y = var("y", shape=(2,))
+            assert free_vars(substitute(expr, {x: y})) == [y]
+
+        return work
+
+    walk(5000)()
+    assert_linear(walk, 500)
 
 
 def test_a_function_of_twice_shared_operands_is_not_exponential() -> None:
