@@ -46,7 +46,7 @@ def test_a_small_network_on_the_stand_in(tmp_path: pathlib.Path, monkeypatch: py
     monkeypatch.setitem(run.SECTIONS, "build", unknown)
     path = tmp_path / "check.json"
     wanted = [name for name in run.SECTIONS if name != "torch"]
-    settings = run.Settings(["small_residual"], wanted, batch=2, rounds=1, stand_in=True, seconds=600)
+    settings = run.Settings(["small_residual"], wanted, batch=2, rounds=1, stand_in=True, seconds=1e6)
     result = run.Check(settings, path, lambda text: None).run()
     assert json.loads(path.read_text()) == result and result["stand_in"]
     found = {name: rows[0] for name, rows in result["sections"].items()}
@@ -56,8 +56,8 @@ def test_a_small_network_on_the_stand_in(tmp_path: pathlib.Path, monkeypatch: py
     assert found["correct"]["right"] and found["correct"]["error"] < 1e-6
     assert found["speed"]["times"]["minitvm"]["median"] > 0
     assert found["python"]["microseconds"] > 0
-    cold, cached = (row["seconds"] for row in result["sections"]["compile"])
-    assert cached < cold
+    cold, cached = (row["misses"] for row in result["sections"]["compile"])
+    assert cold > cached == 0
     assert {k["launches"] for k in found["roofline"]["kernels"]} == {1}
     assert sum(k["share"] for k in found["roofline"]["kernels"]) == pytest.approx(1)
     _is_shown_and_not_kept(result)
@@ -72,7 +72,7 @@ def _is_shown_and_not_kept(result: dict[str, Any]) -> None:
 
 
 def test_a_job_that_takes_too_long_is_ended_with_what_it_started() -> None:
-    inner = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import time; time.sleep(60)'])"
+    inner = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import time; time.sleep(600)'])"
     process = subprocess.Popen([sys.executable, "-c", inner], start_new_session=True)
     assert run._end_of(process, 0.2) == "ended after 0 s"
     assert process.returncode == -9

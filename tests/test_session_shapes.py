@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper, numpy_helper, parser
+from patience import PATIENCE
 
 import minitvm
 from minitvm import InferenceSession
@@ -141,7 +142,7 @@ class Gate:
     def __call__(self, done: int, total: int, _: str) -> None:
         self.compiled += done == total
         self.reached.set()
-        assert self.open.wait(60)
+        assert self.open.wait(PATIENCE)
 
     def close(self) -> None:
         self.open.clear()
@@ -155,13 +156,13 @@ def test_known_shapes_run_while_others_are_compiled_each_once() -> None:
     gate.close()
     with ThreadPoolExecutor(8) as pool:
         waiting = [pool.submit(session.run, None, {"x": rows(5)}) for _ in range(6)]
-        assert gate.reached.wait(60)
-        (known,) = pool.submit(session.run, None, {"x": rows(3)}).result(60)
+        assert gate.reached.wait(PATIENCE)
+        (known,) = pool.submit(session.run, None, {"x": rows(3)}).result(PATIENCE)
         np.testing.assert_allclose(known, expected(rows(3)), rtol=1e-4, atol=1e-4)
         assert not any(job.done() for job in waiting)
         gate.open.set()
         for job in waiting:
-            np.testing.assert_allclose(job.result(60)[0], expected(rows(5)), rtol=1e-4, atol=1e-4)
+            np.testing.assert_allclose(job.result(PATIENCE)[0], expected(rows(5)), rtol=1e-4, atol=1e-4)
     assert gate.compiled == 2
 
 
@@ -176,7 +177,7 @@ def test_an_error_reaches_all_who_wait_and_the_session_stays_usable() -> None:
     broken_now.append(True)
     with ThreadPoolExecutor(4) as pool:
         jobs = [pool.submit(session.run, None, {"x": rows(9)}) for _ in range(4)]
-        assert all(isinstance(job.exception(60), RuntimeError) for job in jobs)
+        assert all(isinstance(job.exception(PATIENCE), RuntimeError) for job in jobs)
     broken_now.clear()
     check(session, 9)
 

@@ -9,7 +9,6 @@ import pathlib
 import re
 import sys
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -375,12 +374,10 @@ def test_prepared_shapes_have_kernels_of_their_own(
     np.testing.assert_allclose(second, first, rtol=1e-4, atol=1e-4)
 
 
-def wait_for(session: InferenceSession, count: int) -> None:
-    for _ in range(6000):
-        if len(session.compiled_beside) >= count:
-            return
-        time.sleep(0.01)
-    raise AssertionError("nothing was compiled beside the runs")
+def wait_for(session: InferenceSession) -> None:
+    """Until what is compiled beside its runs is there."""
+    assert session._engine.worker is not None
+    session._engine.worker.submit(int).result()
 
 
 def test_shapes_that_come_again_get_kernels_of_their_own() -> None:
@@ -391,7 +388,7 @@ def test_shapes_that_come_again_get_kernels_of_their_own() -> None:
     first, *_ = [session.run(None, {"ids": ids})[0] for _ in range(3)]
     session.run(None, {"ids": ids[:1]})
     before = len(compiled)
-    wait_for(session, 1)
+    wait_for(session)
     np.testing.assert_allclose(session.run(None, {"ids": ids})[0], first, rtol=1e-4, atol=1e-4)
     assert [d.taken for d in session.compiled_beside] == [True] and "ids (2, 9)" in str(session.compiled_beside[0])
     own, common = session.libraries[-1], session.libraries[0]
@@ -410,7 +407,7 @@ def test_what_cannot_be_compiled_beside_stands_in_nobodys_way(tmp_path: pathlib.
     (first,) = session.run(None, {"ids": ids})
     path.unlink()
     session.run(None, {"ids": ids})
-    wait_for(session, 1)
+    wait_for(session)
     assert not session.compiled_beside[0].taken and "m.onnx" in session.compiled_beside[0].reason
     np.testing.assert_array_equal(session.run(None, {"ids": ids})[0], first)
 
@@ -425,7 +422,7 @@ def test_mistakes_beside_the_runs_are_seen(mistake: Exception, monkeypatch: pyte
     seen: list[BaseException | None] = []
     monkeypatch.setattr(threading, "excepthook", lambda found: seen.append(found.exc_value))
     session.run(None, {"ids": ids})
-    wait_for(session, 1)
+    wait_for(session)
     assert session._engine.worker is not None
     session._engine.worker.shutdown()
     assert not session.compiled_beside[0].taken and "loops" in session.compiled_beside[0].reason

@@ -104,7 +104,8 @@ def build(job: Job) -> Iterator[Found]:
     """Into the cache, without a GPU; seconds, but for imports."""
     start = time.perf_counter()
     library = compiled(*job.what)
-    yield {"seconds": time.perf_counter() - start, "kernels": len(library.function_metadata)}
+    seconds, misses = time.perf_counter() - start, library.report.cache_misses
+    yield {"seconds": seconds, "kernels": len(library.function_metadata), "misses": misses}
 
 
 # --- times --------------------------------------------------------------------------------------------------------

@@ -59,9 +59,9 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 def test_every_way_that_was_tried_is_a_line_with_its_time(tuned: pathlib.Path) -> None:
     tried = read(tuned)
     assert len({record.choice for record in tried}) == 3 and len({record.key for record in tried}) == 1
-    assert all(record.seconds is not None and 0 < record.seconds < 1 for record in tried)
+    assert all(record.seconds is not None and record.seconds > 0 for record in tried)
     [taken] = best(tried).values()
-    assert taken.seconds == min(record.seconds or 1 for record in tried)
+    assert taken.seconds == min(record.seconds or 0 for record in tried)
 
 
 def test_a_build_takes_what_did_best_and_says_so(tuned: pathlib.Path, tmp_path: pathlib.Path) -> None:
@@ -230,7 +230,7 @@ def test_the_command(tmp_path: pathlib.Path) -> None:
 
     model, path = tmp_path / "dense.onnx", tmp_path / "dense.jsonl"
     onnx.save(dense(), str(model))
-    said = CliRunner().invoke(cli, ["tune", str(model), "-t", "1", "-n", "1", "--budget", "60"])
+    said = CliRunner().invoke(cli, ["tune", str(model), "-t", "1", "-n", "1", "--budget", "600"])
     assert said.exit_code == 0, said.output
     assert f"{path}: 1 of 1 ways tried, 0 known before" in said.output
     options = [str(model), "-t", "1", "--config", f"minitvm.records={path}"]

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from patience import PATIENCE
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
@@ -23,6 +24,6 @@ SLICE = (
 
 @pytest.mark.parametrize("name", SLICE)
 def test_a_planted_mistake_is_found_named_and_made_small(name: str) -> None:
-    found = look(name, reduction=4.0)
+    found = look(name, reduction=PATIENCE)
     assert found.finding is not None and found.is_named, found.row()
     assert found.finding.calls <= 5

@@ -8,9 +8,11 @@ import re
 import subprocess
 import sys
 
+import onnx
 import pytest
 from nvrtc import needs_nvrtc
 
+from benchmarks import scale
 from benchmarks.launches import python_seconds
 from simulated_gpu import host_compiler
 from simulated_gpu.standin import environment
@@ -90,7 +92,32 @@ def test_no_driver() -> None:
     assert exists == "False"
 
 
-def test_what_python_takes_for_a_run() -> None:
-    """Less than 20 microseconds, however many kernels: one graph is launched."""
-    found = python_seconds("squeezenet1_1")
-    assert 0 < found["run()"] < 20e-6
+RUNS = """
+import numpy, minitvm
+from minitvm import relay
+from minitvm.runtime.executor import GraphModule
+from simulated_gpu.standin import use_host_code
+from steps import steps
+
+use_host_code(idle=True)
+for layers in (1, 30):
+    x = y = relay.var("x", shape=(4, 4))
+    for n in range(layers):
+        y = relay.nn.softmax(y, axis=n % 2)
+    library = minitvm.build(minitvm.Module.from_expr(y), "cuda -arch=sm_90")
+    module = GraphModule(library["default"]())
+    module.run(x=numpy.zeros((4, 4), "float32"))
+    print(sum(node.is_kernel for node in library.graph.nodes), steps(module.run))
+"""
+
+
+def test_what_python_does_for_a_run() -> None:
+    """Some lines, however many kernels: one graph is launched."""
+    done = python("-c", RUNS, idle=1)
+    (few, lines), (many, of_many) = (map(int, line.split()) for line in done.stdout.splitlines())
+    assert (few, many) == (1, 30) and lines == of_many < 200, (done.stdout, done.stderr)
+
+
+def test_what_python_takes_for_a_run(tmp_path: pathlib.Path) -> None:
+    onnx.save(scale.mlp(), tmp_path / "mlp.onnx")
+    assert python_seconds(str(tmp_path / "mlp.onnx"))["run()"] > 0

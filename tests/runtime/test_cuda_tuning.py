@@ -43,7 +43,7 @@ def test_every_way_is_timed_and_what_was_fastest_is_built(tmp_path: pathlib.Path
     found = tune(layers(), path, target(), most=2)
     tried = read(path)
     assert (found.total, found.now, found.not_measured) == (4, 4, "") and len({r.template for r in tried}) == 2
-    assert all(r.seconds is not None and 0 < r.seconds < 10 and r.machine == gpu(0).arch for r in tried)
+    assert all(r.seconds is not None and r.seconds > 0 and r.machine == gpu(0).arch for r in tried)
     x = np.random.default_rng(0).normal(size=(1, 8, 6, 6)).astype("float32")
     with PassContext(config={"minitvm.records": str(path)}):
         library = minitvm.compile(layers(), target())

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from patience import PATIENCE
+
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
@@ -30,23 +32,30 @@ def started() -> Iterator[Any]:
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox"], timeout=1000 * PATIENCE)
         yield browser
         browser.close()
+
+
+def opened(browser: Any, **settings: Any) -> Any:
+    """A page that waits for as long as it takes."""
+    page = browser.new_page(**settings)
+    page.set_default_timeout(1000 * PATIENCE)
+    return page
 
 
 class Watched:
     """A page that is open, with what its console complained of and what it asked for."""
 
     def __init__(self, browser: Any, path: pathlib.Path, route: str = "", **settings: Any) -> None:
-        self.page = browser.new_page(viewport={"width": 1280, "height": 800}, **settings)
+        self.page = opened(browser, viewport={"width": 1280, "height": 800}, **settings)
         self.complaints: list[str] = []
         self.requests: list[str] = []
         self.page.on("console", lambda m: self.complaints.append(m.text) if m.type in ("error", "warning") else None)
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
         self.page.on("request", lambda request: self.requests.append(request.url))
         self.page.goto(path.as_uri() + route)
-        self.page.wait_for_selector("body[data-ready]", timeout=20_000)
+        self.page.wait_for_selector("body[data-ready]")
 
     def view(self, name: str) -> None:
         self.page.click(f"#tab-{name}")
@@ -54,4 +63,4 @@ class Watched:
 
     def drawn(self, inside: str = "") -> None:
         """Waits for a graph."""
-        self.page.wait_for_selector(f"{inside} .canvas .box", timeout=20_000, state="attached")
+        self.page.wait_for_selector(f"{inside} .canvas .box", state="attached")

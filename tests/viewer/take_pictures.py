@@ -8,8 +8,11 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-import browser as browsers
 from PIL import Image
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
+
+import browser as browsers
 
 PICTURES = pathlib.Path(__file__).parents[2] / "docs" / "pictures"
 MOST_BYTES = 150_000

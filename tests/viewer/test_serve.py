@@ -10,6 +10,7 @@ import urllib.request
 
 import browser as browsers
 import pytest
+from patience import PATIENCE
 
 from minitvm.errors import ConfigError, InputError
 from minitvm.lab.user_files import passes_of
@@ -17,7 +18,7 @@ from minitvm.viewer.serve import Builder, Server
 
 
 def fetched(address: str, **headers: str) -> str:
-    with urllib.request.urlopen(urllib.request.Request(address, headers=headers), timeout=10) as answer:
+    with urllib.request.urlopen(urllib.request.Request(address, headers=headers), timeout=PATIENCE) as answer:
         return str(answer.read().decode())
 
 
@@ -57,7 +58,7 @@ def test_the_browser_loads_a_new_page_and_shows_what_went_wrong() -> None:
     answers = ((page and f"<!doctype html><body><p>{page}", complaint) for page, complaint in pages.items())
     with Server(lambda: next(answers), [], 0) as server, browsers.started() as chromium:
         server.rebuild()
-        page = chromium.new_page()
+        page = browsers.opened(chromium)
         page.goto(server.address)
         assert page.inner_text("p") == "first"
         server.rebuild()

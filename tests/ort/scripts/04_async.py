@@ -16,7 +16,7 @@ class Request:
         self.number, self.event, self.results, self.error = number, threading.Event(), None, None
 
     def wait(self):
-        self.event.wait(30)
+        self.event.wait(300)
         return self.results, self.error
 
 
