@@ -7,7 +7,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-ROOM = 1.25
+ROOM = 1.15
 
 
 def steps(work: Callable[[], object], most: int | None = None) -> int:
@@ -32,10 +32,14 @@ def steps(work: Callable[[], object], most: int | None = None) -> int:
 
 
 def assert_linear(make: Callable[[int], Callable[[], object]], size: int) -> None:
-    """``make(4 * size)()`` takes four times the steps of ``make(size)()``; a quadratic part would take sixteen times.
+    """``make(n)()`` takes as many more steps from ``2 * size`` to ``3 * size`` as from ``size`` to ``2 * size``.
 
-    A run before them is not counted: it imports modules and fills caches.
+    What is quadratic would take 5/3 of them; what is the same at every size does not count. A run before these is
+    not counted: it imports modules and fills caches.
     """
-    make(size)()
-    few, many = steps(make(size)), steps(make(4 * size))
-    assert many < ROOM * 4 * few, f"{few:,} steps for {size:,}, {many:,} for {4 * size:,}: {many / few:.1f} times"
+    make(3 * size)()
+    few, more, most = (steps(make(times * size)) for times in (1, 2, 3))
+    growth = (most - more) / (more - few)
+    assert growth < ROOM, (
+        f"{few:,} steps for {size:,}, {more:,} for twice, {most:,} for three times as many: {growth:.2f}"
+    )

@@ -2,6 +2,7 @@
 
 import itertools
 import warnings
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
@@ -40,6 +41,22 @@ _Value: TypeAlias = "Entry | tuple[Any, ...]"
 """What an expression stands for: an entry, or a tuple of values."""
 
 
+class _Names:
+    """Names given so far: a wanted one gets a number where it is taken."""
+
+    def __init__(self) -> None:
+        self.given: set[str] = set()
+        self.last: Counter[str] = Counter()
+
+    def fresh(self, wanted: str) -> str:
+        found = wanted
+        while found in self.given:
+            self.last[wanted] += 1
+            found = f"{wanted}_{self.last[wanted]}"
+        self.given.add(found)
+        return found
+
+
 class _Reader:
     """Turns ``main`` after FuseOps into a :class:`Program`, one node per call."""
 
@@ -48,8 +65,9 @@ class _Reader:
         self.groups: dict[str, Function] = {}
         self.hosts: dict[str, Function] = {}
         self.params: dict[str, np.ndarray] = {}
-        self.names: set[str] = set()
+        self.names = _Names()
         self.symbols: dict[Function, str] = {}
+        self.symbol_names = _Names()
         self.values: dict[Expr, _Value] = {}
         self.sizes: dict[tuple[str, ...], int] = {}
 
@@ -80,7 +98,7 @@ class _Reader:
         """An input node; a tuple becomes one per field."""
         if isinstance(type_, TupleType):
             return tuple(self._null(f"{name}_{i}", t, span) for i, t in enumerate(type_.fields))
-        self._add(self._unique(name), None, (), type_, span)
+        self._add(self.names.fresh(name), None, (), type_, span)
         return (len(self.nodes) - 1, 0)
 
     def _constant(self, expr: Constant) -> _Value:
@@ -103,12 +121,12 @@ class _Reader:
         node = len(self.nodes)
         value: _Value = nest(call.type, ((node, output) for output in itertools.count()))
         if isinstance(call.op, Function) and call.op.attrs.get("reshape_only"):
-            self._add(self._unique(_group_name(call.op)), Alias(), inputs, call.type, call.span)
+            self._add(self.names.fresh(_group_name(call.op)), Alias(), inputs, call.type, call.span)
         elif isinstance(call.op, Function):
             symbol = self._symbol(call.op)
-            self._add(self._unique(symbol), Launch(symbol), inputs, call.type, call.span, _check_of(call.op))
+            self._add(self.names.fresh(symbol), Launch(symbol), inputs, call.type, call.span, _check_of(call.op))
         else:
-            name = self._unique(call.op.name.replace(".", "_"))
+            name = self.names.fresh(call.op.name.replace(".", "_"))
             self.hosts[name] = _host_function(call)
             self._add(name, HostStep(), inputs, call.type, call.span)
         return value
@@ -118,25 +136,12 @@ class _Reader:
     ) -> None:
         self.nodes.append(Node(name, step, tuple(inputs), leaves(type_), span, check))
 
-    def _unique(self, name: str) -> str:
-        found, count = name, 0
-        while found in self.names:
-            count += 1
-            found = f"{name}_{count}"
-        self.names.add(found)
-        return found
-
     def _symbol(self, group: Function) -> str:
         """The kernel's name; FuseOps gives equal groups one ``Function``, so they share a kernel."""
-        symbol = self.symbols.get(group)
-        count = 0
-        while symbol is None:
-            name = _group_name(group) + (f"_{count}" if count else "")
-            symbol = name if name not in self.groups else None
-            count += 1
-        self.groups[symbol] = group
-        self.symbols[group] = symbol
-        return symbol
+        if group not in self.symbols:
+            self.symbols[group] = self.symbol_names.fresh(_group_name(group))
+            self.groups[self.symbols[group]] = group
+        return self.symbols[group]
 
 
 def _check_of(group: Function) -> str:

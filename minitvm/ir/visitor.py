@@ -52,6 +52,19 @@ def _below(root: Expr) -> list[Expr]:
     return order
 
 
+def is_made_of(*roots: Expr, of: Callable[[Expr], bool]) -> bool:
+    """Whether ``of`` holds for all nodes at and below ``roots``; nothing is walked below one for which it does not."""
+    waiting, seen = list(roots), set(roots)
+    while waiting:
+        node = waiting.pop()
+        if not of(node):
+            return False
+        fresh = [child for child in children(node) if child not in seen]
+        seen.update(fresh)
+        waiting.extend(fresh)
+    return True
+
+
 def calls(*roots: Expr) -> list[Call]:
     """The calls below ``roots`` in post-order."""
     return [node for node in post_order(*roots) if isinstance(node, Call)]

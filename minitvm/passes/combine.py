@@ -67,11 +67,12 @@ class SideBySide:
 
     def parts(self, combined: Expr, calls: Sequence[Call]) -> list[Expr]:
         """The branches' results."""
-        sizes = [call.shape[self.axis] for call in calls]
-        return [
-            ir.strided_slice(combined, begin=(start,), end=(size,), axes=(self.axis,), slice_mode="size")
-            for start, size in zip(itertools.accumulate(sizes, initial=0), sizes, strict=False)
-        ]
+        sizes, found = [call.shape[self.axis] for call in calls], list[Expr]()
+        for call, start, size in zip(calls, itertools.accumulate(sizes, initial=0), sizes, strict=False):
+            with span_scope(call.span):
+                where = {"begin": (start,), "end": (size,), "axes": (self.axis,)}
+                found.append(ir.strided_slice(combined, **where, slice_mode="size"))
+        return found
 
 
 def _shape_but_at(operand: Expr, axis: int) -> Hashable:
@@ -99,7 +100,11 @@ class Stacked:
 
     def parts(self, combined: Expr, calls: Sequence[Call]) -> list[Expr]:
         entries = ir.split(combined, indices_or_sections=len(calls), axis=0)
-        return [ir.squeeze(entries[i], axis=(0,)) for i in range(len(calls))]
+        found = list[Expr]()
+        for call, entry in zip(calls, entries, strict=True):
+            with span_scope(call.span):
+                found.append(ir.squeeze(entry, axis=(0,)))
+        return found
 
 
 # --- the engine -----------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from minitvm.ir.ops.nn_pad import Pad
 from minitvm.ir.ops.quantize import Dequantize, DequantizeBlocks
 from minitvm.ir.ops.transform import LayoutTransform, Reshape, Transpose
 from minitvm.ir.types import TensorType
-from minitvm.ir.visitor import as_function, post_order, rebuild, rewrite, users
+from minitvm.ir.visitor import as_function, is_made_of, post_order, rebuild, rewrite, users
 from minitvm.passes.manager import FunctionPass, PassContext
 
 MANY_ROWS = {1: 32, 2: 4, 4: 4}
@@ -96,10 +96,12 @@ def is_cast_of_weights(node: Expr) -> TypeGuard[Call]:
     """Whether a value is one large constant, moved at most, in another format."""
     if not isinstance(node, Call) or isinstance(node.op, BinaryOp) or not _keeps_places(node):
         return False
-    inside = post_order(node.args[0])
-    stored = all(isinstance(e, Constant) or (isinstance(e, Call) and isinstance(e.op, MOVES)) for e in inside)
-    stored = stored and not any(isinstance(e, Var) for e in post_order(*node.args[1:]))
+    stored = is_made_of(node.args[0], of=_is_stored) and is_made_of(*node.args[1:], of=lambda e: not isinstance(e, Var))
     return stored and node.tensor_type.is_static and _is_larger(node, sum(arg.tensor_type.nbytes for arg in node.args))
+
+
+def _is_stored(node: Expr) -> bool:
+    return isinstance(node, Constant) or (isinstance(node, Call) and isinstance(node.op, MOVES))
 
 
 def _multiplies_by(user: Expr, weight: Call) -> bool:
@@ -140,9 +142,9 @@ def is_widened(expr: Expr) -> bool:
     """Whether a value is large, and made of constants that take less memory, element by element."""
     if not isinstance(expr, Call) or not isinstance(expr.type, TensorType) or not expr.type.is_static:
         return False
-    leaves = [node for node in post_order(expr) if isinstance(node, Constant)]
-    known = all(isinstance(node, Constant) or _keeps_places(node) for node in post_order(expr))
-    return known and _is_larger(expr, sum(leaf.value.nbytes for leaf in leaves))
+    if not is_made_of(expr, of=lambda e: isinstance(e, Constant) or _keeps_places(e)):
+        return False
+    return _is_larger(expr, sum(node.value.nbytes for node in post_order(expr) if isinstance(node, Constant)))
 
 
 def _is_larger(expr: Expr, nbytes: int) -> bool:

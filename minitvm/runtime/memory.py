@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate, chain
 
 import numpy as np
@@ -117,7 +118,7 @@ class Planner:
                     self._spans.append((step, last[entry]))
         self._nodes = list(workspaces)
         self._spans += [(node, node) for node in self._nodes]
-        self._packed: tuple[Stack, float] | None = None
+        self._packed: Packed | None = None
 
     def plan(self, graph: Graph, workspaces: Mapping[int, int]) -> Plan:
         """For the graph with other sizes of its values (none may be open), and bytes of workspaces by node."""
@@ -145,13 +146,25 @@ class Planner:
 
     def _placed(self, requests: Sequence[Request], least: int) -> list[int]:
         if self._packed is not None:
-            stack, waste = self._packed
-            placed = stack.placed(requests)
-            if _top(requests, placed) <= waste * least:
+            placed = self._packed.stack.placed(requests)
+            if _top(requests, placed) <= self._packed.most * least:
                 return placed
         placed = pack(requests)
-        self._packed = Stack.of(requests, placed), self.WASTE * _top(requests, placed) / max(1, least)
+        self._packed = Packed(requests, placed, self.WASTE * _top(requests, placed) / max(1, least))
         return placed
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A plan to follow, as long as others waste no more than ``most`` bytes over the lower bound."""
+
+    requests: Sequence[Request]
+    offsets: Sequence[int]
+    most: float
+
+    @cached_property
+    def stack(self) -> Stack:
+        return Stack.of(self.requests, self.offsets)
 
 
 @dataclass(frozen=True)
